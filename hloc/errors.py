@@ -1,0 +1,142 @@
+"""Errors with a place in the user's text.
+
+In: a message and, where known, the Span of HLO text it speaks of. Out: `str(error)` is the complete message,
+
+    model.hlo:3:8: error: operands differ: f32[4,5] and f32[2]
+      %s = f32[4,5] add(%a, %b)
+           ^
+
+Every error that a user can cause is an HlocError; `code` is the exit code of the command line (see EXIT_CODES).
+Only hloc.cli prints and exits.
+"""
+from __future__ import annotations
+
+import unicodedata
+from typing import NamedTuple
+
+EXIT_CODES = {
+    "ok": 0, "difference": 1, "usage": 2, "parse or verification": 3, "unsupported": 4, "compiler": 5, "run": 6,
+}
+LONGEST_SHOWN_LINE = 160
+
+
+class Source:
+    """One text with its name; offsets are counted in characters."""
+
+    __slots__ = ("name", "text")
+
+    def __init__(self, text: str, name: str = "<text>"):
+        self.name = name
+        self.text = text
+
+    def position(self, offset: int) -> tuple[int, int]:
+        """Line and column, both from 1, of a character offset."""
+        offset = min(max(offset, 0), len(self.text))
+        line = self.text.count("\n", 0, offset) + 1
+        return line, offset - (self.text.rfind("\n", 0, offset) + 1) + 1
+
+    def line_at(self, offset: int) -> str:
+        """The whole line of text that holds `offset`, without its end."""
+        offset = min(max(offset, 0), len(self.text))
+        start = self.text.rfind("\n", 0, offset) + 1
+        end = self.text.find("\n", offset)
+        return self.text[start:] if end < 0 else self.text[start:end]
+
+    def place(self, offset: int) -> str:
+        """What stands in front of a message: name:line:column."""
+        line, column = self.position(offset)
+        return f"{self.name}:{line}:{column}"
+
+    def excerpt(self, start: int, end: int) -> str:
+        """The line at `start` and a caret below, cut to a readable width."""
+        _, column = self.position(start)
+        line = printable(self.line_at(start).replace("\t", " "))
+        width = max(1, min(end - start, len(line) - column + 1))
+        first = max(0, column - LONGEST_SHOWN_LINE // 2) if len(line) > LONGEST_SHOWN_LINE else 0
+        shown = line[first:first + LONGEST_SHOWN_LINE]
+        width = min(width, max(1, len(shown) - (column - 1 - first)))
+        return f"  {shown}\n  {' ' * (column - 1 - first)}^{'~' * (width - 1)}"
+
+
+class Span(NamedTuple):
+    """A stretch of a Source: characters start (inclusive) to end (exclusive)."""
+
+    source: Source
+    start: int
+    end: int
+
+    def __str__(self) -> str:
+        return self.source.place(self.start)
+
+    def excerpt(self) -> str:
+        """The line of text, or what else the source can show of the place."""
+        return self.source.excerpt(self.start, self.end)
+
+
+def printable(text: str) -> str:
+    """`text` with control characters replaced, so that hostile names cannot drive a terminal."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join("\N{REPLACEMENT CHARACTER}" if unicodedata.category(c) in ("Cc", "Cf") else c for c in text)
+
+
+class HlocError(Exception):
+    """Base of all errors that hloc raises on purpose. `message` is the bare text, `span` its place or None."""
+
+    code = 3
+
+    def __init__(self, message: str, span: Span | None = None, hint: str | None = None):
+        super().__init__(message)
+        self.message = message
+        self.span = span
+        self.hint = hint
+
+    def __str__(self) -> str:
+        place = f"{self.span}: " if self.span else ""
+        text = f"{place}error: {printable_lines(self.message)}"
+        if self.span:
+            text += "\n" + self.span.excerpt()
+        if self.hint:
+            text += f"\nhint: {self.hint}"
+        return text
+
+
+def printable_lines(text: str) -> str:
+    """Like printable, but keeps line ends: compiler output has several lines."""
+    return "\n".join(printable(line) for line in text.split("\n"))
+
+
+class UsageError(HlocError):
+    """The call itself is wrong: an unknown pass, target, option, or a file that cannot be read."""
+
+    code = 2
+
+
+class ParseError(HlocError):
+    """The text is not HLO."""
+
+    code = 3
+
+
+class VerifyError(HlocError):
+    """The text is HLO, but breaks one of its rules (shapes, attributes, references)."""
+
+    code = 3
+
+
+class UnsupportedError(HlocError):
+    """A valid module that hloc cannot evaluate or compile; names the op, type or target."""
+
+    code = 4
+
+
+class BuildError(HlocError):
+    """The C or CUDA compiler failed or is missing."""
+
+    code = 5
+
+
+class RunError(HlocError):
+    """A failure while running: wrong inputs, no device, out of memory."""
+
+    code = 6

@@ -1,0 +1,19 @@
+"""The HLO IR: element types, shapes, attributes, instructions, computations, modules."""
+from hloc.ir.attributes import (
+    ConvolutionDimensionNumbers,
+    PaddingDim,
+    SliceDim,
+    Verbatim,
+    Window,
+    WindowDim,
+)
+from hloc.ir.module import Computation, Instruction, Module, post_order, reachable_computations, users
+from hloc.ir.shapes import TOKEN, UNBOUNDED, Layout, Shape, array, default_layout, leaves, strides
+from hloc.ir.types import ELEMENT_TYPES, element_type_of, numpy_dtype
+
+__all__ = [
+    "ConvolutionDimensionNumbers", "PaddingDim", "SliceDim", "Verbatim", "Window", "WindowDim",
+    "Computation", "Instruction", "Module", "post_order", "reachable_computations", "users",
+    "TOKEN", "UNBOUNDED", "Layout", "Shape", "array", "default_layout", "leaves", "strides",
+    "ELEMENT_TYPES", "element_type_of", "numpy_dtype",
+]

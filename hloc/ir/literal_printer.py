@@ -1,0 +1,109 @@
+"""Constants to HLO text, in XLA's form, with digits enough to read back the same bits.
+
+In: a shape and its value (array, nested tuple of arrays, None where it is elided). Out: text. Example:
+
+    print_literal(array("f32", 2, 2), np.eye(2, dtype=np.float32))      { { 1, 0 }, { 0, 1 } }
+"""
+from __future__ import annotations
+
+import numpy as np
+
+from hloc.ir.shapes import Shape
+from hloc.ir.types import ELEMENT_TYPES
+
+# Significant digits: XLA tries the first number and takes the second where that does not read back the same.
+_DIGITS = {"f64": (15, 17), "f32": (6, 9), "f16": (5, 5), "bf16": (4, 4), "f8e3m4": (3, 3), "f8e4m3": (3, 3),
+           "f8e4m3fn": (3, 3), "f8e4m3fnuz": (3, 3), "f8e4m3b11fnuz": (3, 3), "f6e2m3fn": (3, 3)}
+_FEW_DIGITS = (2, 3)
+_PARTS = {"c64": ("f32", np.float32), "c128": ("f64", np.float64)}
+# Bits behind the exponent of the types whose NaNs carry a payload.
+_MANTISSA_BITS = {"f8e5m2": 2, "f8e4m3": 3, "f8e3m4": 4, "bf16": 7, "f16": 10, "f32": 23, "f64": 52}
+
+
+def print_literal(shape: Shape, value: np.ndarray | tuple | None, elide_from: int | None = None) -> str:
+    """The text between the parentheses of constant(...); arrays of `elide_from` elements or more as {...}."""
+    pieces: list[str] = []
+    pending: list[tuple[Shape, object] | str] = [(shape, value)]
+    while pending:
+        top = pending.pop()
+        if isinstance(top, str):
+            pieces.append(top)
+        elif top[0].is_tuple:
+            pending.extend(reversed(_tuple_parts(*top)))
+        else:
+            pieces.append(_print_array(*top, elide_from))
+    return "".join(pieces)
+
+
+def _tuple_parts(shape: Shape, value: tuple | None) -> list:
+    parts: list = ["( "]
+    values = value if value is not None else (None,) * len(shape.tuple_shapes)
+    for i, element in enumerate(zip(shape.tuple_shapes, values)):
+        parts += [", ", element] if i else [element]
+    return parts + [" )"]
+
+
+def _print_array(shape: Shape, value: np.ndarray | None, elide_from: int | None) -> str:
+    if value is None or elide_from is not None and shape.rank and value.size >= elide_from:
+        return "{...}"
+    value = np.asarray(value)
+    if shape.element_type == "pred":
+        words = ["1" if v else "0" for v in value.ravel().tolist()] if shape.rank else ["true" if value else "false"]
+    else:
+        words = element_texts(shape.element_type, value.ravel())
+    return _braces(words, shape.dimensions) if shape.rank else words[0]
+
+
+def _braces(words: list[str], dimensions: tuple[int, ...]) -> str:
+    """The elements grouped by dimensions, innermost first."""
+    for level, size in reversed(list(enumerate(dimensions))):
+        count = int(np.prod(dimensions[:level], dtype=np.int64))
+        tight = len(dimensions) == 1 or level == len(dimensions) - 1 and size < 2
+        opening, closing = ("{", "}") if tight else ("{ ", " }")
+        words = [opening + ", ".join(words[i * size:(i + 1) * size]) + closing for i in range(count)]
+    return words[0]
+
+
+def element_texts(element_type: str, values: np.ndarray) -> list[str]:
+    """The text of every element of a flat array."""
+    kind = ELEMENT_TYPES[element_type].kind
+    if kind in ("signed", "unsigned"):
+        wide = values.astype(np.uint64 if element_type == "u64" else np.int64)
+        return list(map(str, wide.tolist()))
+    if kind == "complex":
+        part, dtype = _PARTS[element_type]
+        texts = _float_texts(part, np.ascontiguousarray(values).view(dtype))
+        return [f"({a}, {b})" for a, b in zip(texts[::2], texts[1::2])]
+    return _float_texts(element_type, np.ascontiguousarray(values))
+
+
+def _float_texts(element_type: str, values: np.ndarray) -> list[str]:
+    short, long = _DIGITS.get(element_type, _FEW_DIGITS)
+    with np.errstate(all="ignore"):
+        wide = values.astype(np.float64)
+        texts = [f"{v:.{short}g}" for v in wide.tolist()]
+        back = np.fromiter(map(float, texts), np.float64, len(texts)).astype(values.dtype)
+    bits = f"u{values.dtype.itemsize}"
+    for i in np.flatnonzero(back.view(bits) != values.view(bits)).tolist():
+        is_nan = np.isnan(wide[i])
+        texts[i] = _nan_text(element_type, values[i:i + 1]) if is_nan else _long_text(wide[i], values[i], long)
+    return texts
+
+
+def _long_text(wide: np.float64, value: np.generic, digits: int) -> str:
+    """With the digits that determine a value of its type; all digits where even they are not read back as the same."""
+    text = f"{wide:.{digits}g}"
+    with np.errstate(all="ignore"):
+        same = np.float64(text).astype(value.dtype) == value
+    return text if same else repr(float(wide))
+
+
+def _nan_text(element_type: str, value: np.ndarray) -> str:
+    """nan, -nan or nan(0x12): sign and payload, where the type has them and they are not the usual ones."""
+    width = 8 * value.dtype.itemsize
+    number = int(value.view(f"u{value.dtype.itemsize}")[0])
+    mantissa = _MANTISSA_BITS.get(element_type)
+    has_sign = mantissa is not None or element_type == "f8e4m3fn"
+    sign = "-" if has_sign and number >> (width - 1) else ""
+    payload = number & (1 << mantissa) - 1 if mantissa else 0
+    return f"{sign}nan(0x{payload:x})" if mantissa and payload != 1 << mantissa - 1 else f"{sign}nan"

@@ -1,0 +1,174 @@
+"""The HLO IR: Module > Computation > Instruction.
+
+A computation is a list of instructions in a valid order (operands before users); the list is also the schedule once
+`is_scheduled` holds. Instructions are mutable objects compared by identity; shapes, attributes and literals are
+immutable values that may be shared. There are no stored user lists: passes walk forward and map old to new
+(hloc/passes/rewriter.py), or ask `users(computation)` once.
+
+    module.entry.root.operands[0].shape
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from hloc.errors import Span
+from hloc.ir.shapes import Shape
+
+
+class Instruction:
+    """One HLO operation.
+
+    name        unique in its computation, without %
+    opcode      XLA's text opcode, e.g. "dynamic-update-slice"; async sugar keeps its own ("all-gather-start")
+    shape       of the result
+    operands    the instructions whose results it reads
+    attributes  key in the text -> value (hloc/ir/attributes.py); control-predecessors is kept in its own field
+    parameter_number   for parameter
+    literal     for constant: an ndarray of shape.dimensions, a (nested) tuple of them for a tuple constant, or None
+                where the text elides it ({...})
+    """
+
+    __slots__ = ("name", "opcode", "shape", "operands", "attributes", "parameter_number", "literal",
+                 "control_predecessors", "span")
+
+    def __init__(self, name: str, opcode: str, shape: Shape, operands: Iterable[Instruction] = (),
+                 attributes: dict[str, Any] | None = None, *, parameter_number: int | None = None,
+                 literal: np.ndarray | tuple | None = None, span: Span | None = None):
+        self.name = name
+        self.opcode = opcode
+        self.shape = shape
+        self.operands: list[Instruction] = list(operands)
+        self.attributes: dict[str, Any] = attributes if attributes is not None else {}
+        self.parameter_number = parameter_number
+        self.literal = literal
+        self.control_predecessors: tuple[Instruction, ...] = ()
+        self.span = span
+
+    def __repr__(self) -> str:
+        return f"<{self.shape.to_string(False)} {self.opcode} {self.name}>"
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The attribute `key`, or `default`."""
+        return self.attributes.get(key, default)
+
+    @property
+    def called_computations(self) -> tuple[Computation, ...]:
+        """Every computation this instruction refers to, in the order of its attributes."""
+        found: list[Computation] = []
+        for value in self.attributes.values():
+            if isinstance(value, Computation):
+                found.append(value)
+            elif type(value) is tuple and value and isinstance(value[0], Computation):
+                found.extend(value)
+        return tuple(found)
+
+    def copy(self, **changes: Any) -> Instruction:
+        """A new instruction with some fields replaced: copy(operands=[...], shape=..., name=...)."""
+        new = Instruction(self.name, self.opcode, self.shape, self.operands, dict(self.attributes),
+                          parameter_number=self.parameter_number, literal=self.literal, span=self.span)
+        new.control_predecessors = self.control_predecessors
+        for key, value in changes.items():
+            setattr(new, key, value)
+        return new
+
+
+class Computation:
+    """A function: parameters are instructions with opcode `parameter`, the result is `root`."""
+
+    __slots__ = ("name", "instructions", "root", "attributes", "span")
+
+    def __init__(self, name: str, instructions: Iterable[Instruction] = (), root: Instruction | None = None,
+                 attributes: dict[str, Any] | None = None, span: Span | None = None):
+        self.name = name
+        self.instructions: list[Instruction] = list(instructions)
+        self.root = root if root is not None else (self.instructions[-1] if self.instructions else None)
+        self.attributes: dict[str, Any] = attributes if attributes is not None else {}   # execution_thread
+        self.span = span
+
+    def __repr__(self) -> str:
+        return f"<computation {self.name}: {len(self.instructions)} instructions>"
+
+    @property
+    def parameters(self) -> list[Instruction]:
+        """Parameters by number."""
+        return sorted((i for i in self.instructions if i.opcode == "parameter"), key=lambda i: i.parameter_number)
+
+
+class Module:
+    """A whole program. `computations` stand callees first, as in the text; `entry` is one of them."""
+
+    __slots__ = ("name", "computations", "entry", "attributes", "tables", "source", "is_scheduled",
+                 "default_inputs")
+
+    def __init__(self, name: str, computations: Iterable[Computation], entry: Computation,
+                 attributes: dict[str, Any] | None = None, tables: str = "", source=None):
+        self.name = name
+        self.computations: list[Computation] = list(computations)
+        self.entry = entry
+        self.attributes: dict[str, Any] = attributes if attributes is not None else {}   # header, Verbatim mostly
+        self.tables = tables          # FileNames ... StackFrames, verbatim
+        self.source = source
+        self.is_scheduled = False
+        self.default_inputs: tuple[np.ndarray, ...] | None = None      # flattened arguments that a file held with it
+
+    def __repr__(self) -> str:
+        return f"<module {self.name}: {len(self.computations)} computations>"
+
+    def __str__(self) -> str:
+        from hloc.ir.printer import print_module
+        return print_module(self)
+
+    def instructions(self) -> Iterator[Instruction]:
+        """Every instruction of every computation, callees first."""
+        for computation in self.computations:
+            yield from computation.instructions
+
+
+def users(computation: Computation) -> dict[Instruction, list[Instruction]]:
+    """Who reads each instruction (once per operand slot), for all instructions of a computation."""
+    table: dict[Instruction, list[Instruction]] = {i: [] for i in computation.instructions}
+    for instruction in computation.instructions:
+        for operand in instruction.operands:
+            table[operand].append(instruction)
+    return table
+
+
+def reachable_computations(entry: Computation) -> list[Computation]:
+    """`entry` and all it calls, callees first (post-order), without recursion."""
+    order: list[Computation] = []
+    seen: set[Computation] = set()
+    stack: list[tuple[Computation, bool]] = [(entry, False)]
+    while stack:
+        computation, finished = stack.pop()
+        if finished:
+            order.append(computation)
+            continue
+        if computation in seen:
+            continue
+        seen.add(computation)
+        stack.append((computation, True))
+        for instruction in reversed(computation.instructions):
+            for value in instruction.attributes.values():       # most have no computation: look before building lists
+                if type(value) is Computation or (type(value) is tuple and value and type(value[0]) is Computation):
+                    stack.extend((c, False) for c in reversed(instruction.called_computations) if c not in seen)
+                    break
+    return order
+
+
+def post_order(root: Instruction) -> list[Instruction]:
+    """`root` and everything it reads, operands first, without recursion."""
+    order: list[Instruction] = []
+    seen: set[Instruction] = set()
+    stack: list[tuple[Instruction, bool]] = [(root, False)]
+    while stack:
+        instruction, finished = stack.pop()
+        if finished:
+            order.append(instruction)
+        elif instruction not in seen:
+            seen.add(instruction)
+            stack.append((instruction, True))
+            stack.extend((o, False) for o in reversed(instruction.operands) if o not in seen)
+    return order

@@ -1,0 +1,185 @@
+"""Shapes and layouts: immutable values, compared by content.
+
+    Shape("f32", (2, 3), layout=Layout((1, 0)))   prints f32[2,3]{1,0}
+    Shape.tuple([a, b])                           prints (a, b)
+
+Dimensions are in elements. A bounded dynamic dimension keeps its bound and is marked in `dynamic_dimensions`;
+an unbounded one has the size UNBOUNDED. Source: xla/shape.h, xla/layout.h.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from hloc.ir.types import ELEMENT_TYPES
+
+UNBOUNDED = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How an array lies in memory. `minor_to_major[0]` is the dimension whose neighbours are adjacent.
+
+    `suffix` is the text behind the colon (tiles, memory space, element size ...) in XLA's canonical spelling.
+    """
+
+    minor_to_major: tuple[int, ...]
+    suffix: str = ""
+
+    def __str__(self) -> str:
+        order = ",".join(map(str, self.minor_to_major))
+        return f"{{{order}:{self.suffix}}}" if self.suffix else f"{{{order}}}"
+
+
+_default_layouts: tuple[Layout, ...] = tuple(Layout(tuple(range(rank - 1, -1, -1))) for rank in range(16))
+
+
+def default_layout(rank: int) -> Layout:
+    """Row-major: the last dimension is the most minor."""
+    return _default_layouts[rank] if rank < 16 else Layout(tuple(range(rank - 1, -1, -1)))
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """An array, a tuple of shapes, a token or an opaque. `tuple_shapes` is None unless element_type is tuple/buffer."""
+
+    element_type: str
+    dimensions: tuple[int, ...] = ()
+    tuple_shapes: tuple[Shape, ...] | None = None
+    dynamic_dimensions: tuple[bool, ...] = ()      # () when all dimensions are static
+    layout: Layout | None = None
+
+    @staticmethod
+    def tuple(shapes: Iterable[Shape]) -> Shape:
+        return Shape("tuple", (), tuple(shapes))
+
+    @property
+    def is_array(self) -> bool:
+        return self.tuple_shapes is None and self.element_type not in ("token", "opaque")
+
+    @property
+    def is_tuple(self) -> bool:
+        return self.element_type == "tuple"
+
+    @property
+    def is_token(self) -> bool:
+        return self.element_type == "token"
+
+    @property
+    def rank(self) -> int:
+        return len(self.dimensions)
+
+    @property
+    def kind(self) -> str:
+        """pred, signed, unsigned, float, complex or other."""
+        return ELEMENT_TYPES[self.element_type].kind
+
+    @property
+    def is_dynamic(self) -> bool:
+        """True where this array (not its tuple elements) has a dynamic dimension."""
+        return any(self.dynamic_dimensions)
+
+    @property
+    def num_elements(self) -> int:
+        """Elements of an array (bounds of dynamic dimensions); 0 for what has none."""
+        return math.prod(self.dimensions) if self.is_array else 0
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all arrays in the shape; types under a byte take one byte an element."""
+        return sum(leaf.num_elements * ELEMENT_TYPES[leaf.element_type].bytes for leaf in leaves(self))
+
+    @property
+    def minor_to_major(self) -> tuple[int, ...]:
+        """The layout's order; row-major where no layout is given."""
+        return self.layout.minor_to_major if self.layout else default_layout(self.rank).minor_to_major
+
+    @property
+    def has_default_layout(self) -> bool:
+        """Row-major without tiles (or without a layout)."""
+        return self.minor_to_major == default_layout(self.rank).minor_to_major
+
+    def with_layout(self, layout: Layout | None) -> Shape:
+        return replace(self, layout=layout)
+
+    def with_default_layout(self) -> Shape:
+        """The same shape with every array in row-major order (tuples: element by element)."""
+        if self.tuple_shapes is not None:
+            return replace(self, tuple_shapes=tuple(s.with_default_layout() for s in self.tuple_shapes))
+        return replace(self, layout=default_layout(self.rank)) if self.is_array else self
+
+    def with_element_type(self, element_type: str) -> Shape:
+        return replace(self, element_type=element_type)
+
+    def with_dimensions(self, dimensions: Iterable[int]) -> Shape:
+        """The same element type with other static dimensions, row-major."""
+        dimensions = tuple(dimensions)
+        return Shape(self.element_type, dimensions, layout=default_layout(len(dimensions)))
+
+    def same_dimensions(self, other: Shape) -> bool:
+        return self.dimensions == other.dimensions
+
+    def compatible(self, other: Shape) -> bool:
+        """Equal but for layouts and for which dimensions are dynamic, as XLA's ShapeUtil::Compatible."""
+        if self is other:
+            return True
+        if self.element_type != other.element_type or self.dimensions != other.dimensions:
+            return False
+        mine, theirs = self.tuple_shapes, other.tuple_shapes
+        if mine is None or theirs is None:
+            return mine is theirs
+        return len(mine) == len(theirs) and all(a.compatible(b) for a, b in zip(mine, theirs))
+
+    def __str__(self) -> str:
+        return self.to_string(layouts=True)
+
+    def to_string(self, layouts: bool = True) -> str:
+        """XLA's text, e.g. (f32[2,3]{1,0}, token[])."""
+        if self.element_type == "tuple":
+            parts = [s.to_string(layouts) for s in self.tuple_shapes or ()]
+            marked = [f"/*index={i}*/{p}" if i and i % 5 == 0 else p for i, p in enumerate(parts)]
+            return f"({', '.join(marked)})"
+        if self.element_type == "buffer":
+            return f"b({self.tuple_shapes[0].to_string(layouts)})"
+        dims = ",".join(_dimension_text(d, self.dynamic_dimensions[i] if self.dynamic_dimensions else False)
+                        for i, d in enumerate(self.dimensions))
+        text = f"{self.element_type}[{dims}]"
+        if layouts and self.layout is not None and (self.rank or self.layout.suffix):
+            text += str(self.layout)
+        return text
+
+
+def _dimension_text(size: int, dynamic: bool) -> str:
+    if size == UNBOUNDED:
+        return "?"
+    return f"<={size}" if dynamic else str(size)
+
+
+def array(element_type: str, *dimensions: int) -> Shape:
+    """A static row-major array shape: array("f32", 2, 3)."""
+    return Shape(element_type, dimensions, layout=default_layout(len(dimensions)))
+
+
+TOKEN = Shape("token")
+
+
+def leaves(shape: Shape) -> Iterator[Shape]:
+    """The array shapes inside, in order; tokens and opaques are left out."""
+    stack = [shape]
+    while stack:
+        top = stack.pop()
+        if top.tuple_shapes is not None:
+            stack.extend(reversed(top.tuple_shapes))
+        elif top.is_array:
+            yield top
+
+
+def strides(shape: Shape) -> tuple[int, ...]:
+    """Elements between neighbours along each dimension, by the layout's order (tiles are not applied)."""
+    result = [0] * shape.rank
+    step = 1
+    for dimension in shape.minor_to_major:
+        result[dimension] = step
+        step *= shape.dimensions[dimension]
+    return tuple(result)
