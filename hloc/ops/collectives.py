@@ -1,0 +1,340 @@
+"""Collectives: ops in which several devices take part. On one device they mean what they mean in a group of one.
+
+In: each device's values. Out: sums, gathered, scattered, exchanged values. Device.exchange (hloc/evaluate.py) gives an
+op what every member of its group holds; hloc/simulate.py runs several devices on one machine.
+
+    r = f32[8] all-gather(f32[4] x), dimensions={0}, replica_groups={{0,1}}
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hloc.errors import UnsupportedError
+from hloc.ir import Instruction, Shape, array, numpy_dtype
+from hloc.ops.checks import (
+    array_operand,
+    array_shape,
+    attribute,
+    check_combiner,
+    dimension_list,
+    fail,
+    require,
+    same_dimensions_all,
+    text,
+)
+from hloc.ops.combiners import Combiner
+from hloc.ops.device_groups import parse_groups
+from hloc.ops.op import Op
+from hloc.ops.values import result_of
+
+# -- who takes part ----------------------------------------------------------------------------------------------------
+
+_BOTH_MODES = ("all-reduce", "all-gather", "reduce-scatter")       # a channel joins all partitions of the replicas
+
+
+def members(evaluator, instruction: Instruction) -> list[int]:
+    """Device numbers of the group that this device belongs to, in order; [] where it belongs to none."""
+    device = evaluator.device
+    groups = parse_groups(instruction.get("replica_groups", "{}"))
+    base = instruction.opcode.removesuffix("-start")
+    if instruction.get("use_global_device_ids", False):
+        return _group_of(groups, device.number, device.count)
+    if instruction.get("channel_id") is None:                      # groups of replicas, within this partition
+        group = _group_of(groups, device.replica, device.replica_count)
+        return [r * device.partition_count + device.partition for r in group]
+    if base in _BOTH_MODES:
+        group = _group_of(groups, device.replica, device.replica_count)
+        return [r * device.partition_count + p for r in group for p in range(device.partition_count)]
+    group = _group_of(groups, device.partition, device.partition_count)
+    return [device.replica * device.partition_count + p for p in group]
+
+
+def _group_of(groups: list[list[int]], number: int, count: int) -> list[int]:
+    if not groups:
+        return list(range(count))
+    return next((g for g in groups if number in g), [])
+
+
+def exchanged(evaluator, instruction: Instruction, value) -> tuple[list, int]:
+    """What every member holds, and this device's place among them."""
+    group = members(evaluator, instruction)
+    missing = [d for d in group if d >= evaluator.device.count]
+    if missing or evaluator.device.number not in group:
+        raise UnsupportedError(
+            f"{instruction.opcode} works on the devices {group}, this run has {evaluator.device.count} device(s)",
+            instruction.span)
+    return evaluator.device.exchange(instruction, group, value), group.index(evaluator.device.number)
+
+
+# -- evaluation --------------------------------------------------------------------------------------------------------
+
+def _reduced(evaluator, instruction: Instruction, held: Sequence[tuple]) -> list[np.ndarray]:
+    """Each operand combined over the members, in their order."""
+    combiner = Combiner(evaluator, instruction.get("to_apply"))
+    results = []
+    for k, own in enumerate(held[0]):
+        total = combiner.widen([own])
+        for other in held[1:]:
+            total = combiner(total, combiner.widen([other[k]]))
+        results += combiner.narrow(total, [own.dtype])
+    return results
+
+
+def evaluate_all_reduce(evaluator, instruction: Instruction, *operands: np.ndarray):
+    held, _ = exchanged(evaluator, instruction, operands)
+    return result_of(_reduced(evaluator, instruction, held), instruction.shape)
+
+
+def evaluate_reduce_scatter(evaluator, instruction: Instruction, *operands: np.ndarray):
+    held, own = exchanged(evaluator, instruction, operands)
+    (axis,) = instruction.get("dimensions")
+    parts = [np.split(total, len(held), axis)[own] for total in _reduced(evaluator, instruction, held)]
+    return result_of(parts, instruction.shape)
+
+
+def evaluate_all_gather(evaluator, instruction: Instruction, *operands: np.ndarray):
+    held, _ = exchanged(evaluator, instruction, operands)
+    (axis,) = instruction.get("dimensions")
+    return result_of([np.concatenate([h[k] for h in held], axis) for k in range(len(operands))], instruction.shape)
+
+
+def evaluate_all_gather_start(evaluator, instruction: Instruction, *operands: np.ndarray):
+    """(operands, result)"""
+    gathered = evaluate_all_gather(evaluator, _result_only(instruction), *operands)
+    return (result_of(operands, instruction.shape.tuple_shapes[0]), gathered)
+
+
+def _result_only(instruction: Instruction) -> Instruction:
+    return instruction.copy(shape=instruction.shape.tuple_shapes[1])
+
+
+def evaluate_all_to_all(evaluator, instruction: Instruction, *operands: np.ndarray):
+    """Split along a dimension, part i goes to member i; or, without a dimension, operand i goes to member i."""
+    held, own = exchanged(evaluator, instruction, operands)
+    dimensions = instruction.get("dimensions")
+    if dimensions:
+        (axis,) = dimensions
+        return np.concatenate([np.split(h[0], len(held), axis)[own] for h in held], axis)
+    return tuple(h[own] for h in held) if instruction.shape.is_tuple else held[0][own]
+
+
+def evaluate_collective_broadcast(evaluator, instruction: Instruction, *operands: np.ndarray):
+    """The group's first member gives; whoever is in no group gets zeros."""
+    if evaluator.device.number not in members(evaluator, instruction):
+        return result_of([np.zeros_like(o) for o in operands], instruction.shape)
+    held, _ = exchanged(evaluator, instruction, operands)
+    return result_of(held[0], instruction.shape)
+
+
+def evaluate_collective_permute(evaluator, instruction: Instruction, *operands: np.ndarray):
+    """Every pair {source, target} hands the source's value over; whoever is no target gets zeros."""
+    if instruction.get("slice_sizes") is not None:
+        raise UnsupportedError("collective-permute of slices", instruction.span)
+    device = evaluator.device
+    pairs = parse_groups(instruction.get("source_target_pairs"))
+    if instruction.get("channel_id") is None:
+        own = device.replica
+        group = [r * device.partition_count + device.partition for r in range(device.replica_count)]
+    else:
+        own = device.partition
+        group = [device.replica * device.partition_count + p for p in range(device.partition_count)]
+    if any(n >= len(group) for pair in pairs for n in pair):
+        raise UnsupportedError(f"{instruction.opcode} names devices {pairs}, this run has {len(group)}",
+                               instruction.span)
+    held = device.exchange(instruction, group, operands)
+    source = next((s for s, t in pairs if t == own), None)
+    got = held[source] if source is not None else [np.zeros_like(o) for o in operands]
+    return result_of(list(got), instruction.shape) if len(operands) > 1 or instruction.shape.is_tuple else got[0]
+
+
+def evaluate_collective_permute_start(evaluator, instruction: Instruction, *operands: np.ndarray):
+    """(operand, result, handles ...)"""
+    shape = instruction.shape
+    result = evaluate_collective_permute(evaluator, instruction.copy(shape=shape.tuple_shapes[1]), *operands)
+    handles = [np.zeros(s.dimensions, numpy_dtype(s.element_type)) for s in shape.tuple_shapes[2:]]
+    return (result_of(operands, shape.tuple_shapes[0]), result, *handles)
+
+
+def evaluate_ragged_all_to_all(evaluator, instruction: Instruction, *operands: np.ndarray) -> np.ndarray:
+    """Rows of the input go to rows of the members' outputs; what nobody writes stays as the output operand has it."""
+    held, own = exchanged(evaluator, instruction, operands)
+    result = operands[1].copy()
+    for source, _, input_offsets, send_sizes, output_offsets, _ in held:
+        per_member = len(send_sizes) // len(held)
+        for k in range(own * per_member, (own + 1) * per_member):
+            first, count, place = int(input_offsets[k]), int(send_sizes[k]), int(output_offsets[k])
+            result[place:place + count] = source[first:first + count]
+    return result
+
+
+def _same(evaluator, instruction: Instruction, value):
+    return value
+
+
+def _second(evaluator, instruction: Instruction, value):
+    """The result that a -start carries behind its operands."""
+    return value[1]
+
+
+def evaluate_partition_id(evaluator, instruction: Instruction) -> np.ndarray:
+    return np.array(evaluator.device.partition, np.uint32)
+
+
+def evaluate_replica_id(evaluator, instruction: Instruction) -> np.ndarray:
+    return np.array(evaluator.device.replica, np.uint32)
+
+
+# -- shapes ------------------------------------------------------------------------------------------------------------
+
+def _shapes(instruction: Instruction) -> list[Shape]:
+    return [array_operand(instruction, i) for i in range(len(instruction.operands))]
+
+
+def _one_or_tuple(instruction: Instruction, shapes: Sequence[Shape]) -> Shape:
+    written = instruction.shape
+    one = len(shapes) == 1 and not (written is not None and written.is_tuple)
+    return shapes[0] if one else Shape.tuple(shapes)
+
+
+def infer_all_reduce(instruction: Instruction) -> Shape:
+    shapes = _shapes(instruction)
+    for shape in shapes:
+        check_combiner(instruction, "to_apply", [shape.element_type])
+    return _one_or_tuple(instruction, [s.with_default_layout() for s in shapes])
+
+
+def _written_part(instruction: Instruction, index: int) -> Shape | None:
+    """The written shape of result `index`, for what depends on the number of devices."""
+    written = instruction.shape
+    if written is None:
+        return None
+    if written.is_tuple:
+        return written.tuple_shapes[index] if index < len(written.tuple_shapes) else None
+    return written if index == 0 else None
+
+
+def _scaled_shapes(instruction: Instruction, larger_result: bool) -> list[Shape]:
+    """Operand shapes whose gathered or scattered dimension has the written size, if that is a multiple."""
+    shapes = _shapes(instruction)
+    results = []
+    for index, shape in enumerate(shapes):
+        dimensions = dimension_list(instruction, "dimensions", shape.rank)
+        require(len(dimensions) == 1, instruction, "dimensions must name one dimension")
+        (axis,) = dimensions
+        written = _written_part(instruction, index)
+        if written is None or written.rank != shape.rank:
+            fail(instruction, f"the result of {text(shape)} must have rank {shape.rank}"
+                 + (f", is {text(written)}" if written is not None else " and be written"))
+        size, given = written.dimensions[axis], shape.dimensions[axis]
+        large, small = (size, given) if larger_result else (given, size)
+        require(size == given or small > 0 and large % small == 0, instruction,
+                f"dimension {axis} of {text(shape)} and the result {text(written)}: {large} is no multiple of {small}")
+        results.append(shape.with_dimensions(shape.dimensions[:axis] + (size,) + shape.dimensions[axis + 1:]))
+    return results
+
+
+def infer_all_gather(instruction: Instruction) -> Shape:
+    return _one_or_tuple(instruction, _scaled_shapes(instruction, True))
+
+
+def infer_all_gather_start(instruction: Instruction) -> Shape:
+    written = instruction.shape
+    require(written is not None and written.is_tuple and len(written.tuple_shapes) == 2, instruction,
+            "the result must be (operands, gathered)")
+    operands = [s.with_default_layout() for s in _shapes(instruction)]
+    single = len(operands) == 1 and not instruction.shape.tuple_shapes[0].is_tuple
+    return Shape.tuple([operands[0] if single else Shape.tuple(operands), infer_all_gather(_result_only(instruction))])
+
+
+def infer_reduce_scatter(instruction: Instruction) -> Shape:
+    for shape in _shapes(instruction):
+        check_combiner(instruction, "to_apply", [shape.element_type])
+    return _one_or_tuple(instruction, _scaled_shapes(instruction, False))
+
+
+def infer_all_to_all(instruction: Instruction) -> Shape:
+    shapes = [s.with_default_layout() for s in _shapes(instruction)]
+    if not instruction.get("dimensions"):
+        return Shape.tuple(shapes)
+    require(len(shapes) == 1, instruction, f"with dimensions there is one operand, here are {len(shapes)}")
+    dimension_list(instruction, "dimensions", shapes[0].rank)
+    return shapes[0]
+
+
+def infer_like_operands(instruction: Instruction) -> Shape:
+    return _one_or_tuple(instruction, [s.with_default_layout() for s in _shapes(instruction)])
+
+
+def infer_collective_permute(instruction: Instruction) -> Shape:
+    attribute(instruction, "source_target_pairs")
+    if instruction.get("slice_sizes") is not None:
+        return instruction.operands[1].shape
+    return infer_like_operands(instruction)
+
+
+def infer_collective_permute_start(instruction: Instruction) -> Shape:
+    written = instruction.shape
+    require(written is not None and written.is_tuple and len(written.tuple_shapes) >= 2, instruction,
+            "the result must be (operand, result)")
+    if instruction.get("slice_sizes") is not None:
+        return written
+    operands = [s.with_default_layout() for s in _shapes(instruction)]
+    part = operands[0] if len(operands) == 1 else Shape.tuple(operands)
+    return Shape.tuple([part, part, *written.tuple_shapes[2:]])
+
+
+def infer_same(instruction: Instruction) -> Shape:
+    return instruction.operands[0].shape
+
+
+def infer_second(instruction: Instruction) -> Shape:
+    started = instruction.operands[0].shape
+    require(started.is_tuple and len(started.tuple_shapes) >= 2, instruction,
+            f"operand 0 must be (operands, result), is {text(started)}")
+    return started.tuple_shapes[1]
+
+
+def infer_ragged_all_to_all(instruction: Instruction) -> Shape:
+    source, target = array_operand(instruction, 0), array_operand(instruction, 1)
+    require(source.element_type == target.element_type and source.dimensions[1:] == target.dimensions[1:], instruction,
+            f"rows differ: {text(source)} and {text(target)}")
+    offsets = same_dimensions_all(instruction, range(2, 6))
+    require(offsets.rank == 1 and offsets.kind in ("signed", "unsigned"), instruction,
+            f"offsets and sizes must be vectors of integers, are {text(offsets)}")
+    return array_shape(target.element_type, target.dimensions)
+
+
+def infer_number(instruction: Instruction) -> Shape:
+    return array("u32")
+
+
+_GROUPS = ("replica_groups", "channel_id", "use_global_device_ids", "constrain_layout")
+_REDUCE = dict(required=("to_apply",), optional=_GROUPS + ("mode",), side_effect=True)
+_GATHER = dict(required=("dimensions",), optional=_GROUPS, side_effect=True)
+_PERMUTE = dict(required=("source_target_pairs",), optional=("channel_id", "slice_sizes"), side_effect=True)
+_SOME = (1, None)
+
+ROWS: tuple[Op, ...] = (
+    Op("all-reduce", _SOME, infer_all_reduce, evaluate_all_reduce, **_REDUCE),
+    Op("all-reduce-start", _SOME, infer_all_reduce, evaluate_all_reduce, **_REDUCE),
+    Op("all-reduce-done", 1, infer_same, _same),
+    Op("reduce-scatter", _SOME, infer_reduce_scatter, evaluate_reduce_scatter, required=("dimensions", "to_apply"),
+       optional=_GROUPS + ("mode",), side_effect=True),
+    Op("all-gather", _SOME, infer_all_gather, evaluate_all_gather, **_GATHER),
+    Op("all-gather-start", _SOME, infer_all_gather_start, evaluate_all_gather_start, **_GATHER),
+    Op("all-gather-done", 1, infer_second, _second),
+    Op("all-to-all", _SOME, infer_all_to_all, evaluate_all_to_all,
+       optional=("replica_groups", "channel_id", "constrain_layout", "dimensions"), side_effect=True),
+    Op("ragged-all-to-all", 6, infer_ragged_all_to_all, evaluate_ragged_all_to_all,
+       optional=("replica_groups", "channel_id", "dimensions"), side_effect=True),
+    Op("collective-broadcast", _SOME, infer_like_operands, evaluate_collective_broadcast,
+       optional=("replica_groups", "channel_id"), side_effect=True),
+    Op("collective-permute", _SOME, infer_collective_permute, evaluate_collective_permute, **_PERMUTE),
+    Op("collective-permute-start", _SOME, infer_collective_permute_start, evaluate_collective_permute_start,
+       **_PERMUTE),
+    Op("collective-permute-done", 1, infer_second, _second),
+    Op("partition-id", 0, infer_number, evaluate_partition_id),
+    Op("replica-id", 0, infer_number, evaluate_replica_id),
+)

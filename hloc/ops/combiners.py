@@ -1,0 +1,87 @@
+"""Combiners: the small computations of reduce, scatter, sort ..., ready to act on whole arrays.
+
+In: a computation such as add(a, b). Out: a Combiner; where the computation is one plain op on its two parameters, it
+uses NumPy's ufunc, and sums and products of floats are kept in f64 (XLA leaves the order free; this is the best).
+
+    combiner = Combiner(evaluator, instruction.get("to_apply"))
+    (total,) = combiner(combiner.widen([a]), combiner.widen([b]))
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hloc.ir import Computation, Instruction, numpy_dtype
+from hloc.ops.checks import root_parts
+
+_UFUNCS = {
+    "add": np.add, "multiply": np.multiply, "maximum": np.maximum, "minimum": np.minimum,
+    "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
+}
+_WIDENED = ("add", "multiply")
+_PRED_UFUNCS = {"add": np.logical_or, "multiply": np.logical_and, "maximum": np.logical_or, "minimum": np.logical_and,
+                "and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}
+
+
+def sole_root(computation: Computation) -> Instruction:
+    """The root, or the only element of a root that is a tuple of one."""
+    root = computation.root
+    return root.operands[0] if root.opcode == "tuple" and len(root.operands) == 1 else root
+
+
+def plain_opcode(computation: Computation) -> str | None:
+    """"add", "maximum" ... where the computation is that op on its parameters 0 and 1; "second" for its parameter 1."""
+    root = sole_root(computation)
+    if root.opcode == "parameter" and len(computation.parameters) == 2:
+        return "second" if root.parameter_number == 1 else "first"
+    if root.opcode not in _UFUNCS or len(computation.parameters) != 2:
+        return None
+    numbers = sorted(o.parameter_number for o in root.operands if o.opcode == "parameter")
+    return root.opcode if numbers == [0, 1] else None
+
+
+class Combiner:
+    """combiner(left, right): both are lists of arrays, one per reduced operand; so is the result.
+
+    opcode  as plain_opcode says
+    ufunc   NumPy's function for it, or None
+    """
+
+    def __init__(self, evaluator, computation: Computation):
+        self.evaluator = evaluator
+        self.computation = computation
+        self.opcode = plain_opcode(computation)
+        self.types = [numpy_dtype(s.element_type) for s in root_parts(computation)]
+        table = _PRED_UFUNCS if self.types[0] == np.bool_ else _UFUNCS
+        self.ufunc: np.ufunc | None = table.get(self.opcode)
+
+    def __call__(self, left: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> list[np.ndarray]:
+        if self.ufunc is not None:
+            return [self.ufunc(left[0], right[0])]
+        return list(self.evaluator.apply(self.computation, *left, *right))
+
+    def widen(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The types to combine in."""
+        return [np.asarray(a).astype(self._wide(t), copy=False) for a, t in zip(arrays, self.types)]
+
+    def _wide(self, dtype: np.dtype) -> np.dtype:
+        if self.ufunc is None or dtype.kind in "biu":
+            return dtype
+        if dtype.kind == "c":
+            return np.dtype(np.complex128)
+        if dtype.name in ("int4", "uint4", "int2", "uint2", "int1", "uint1"):
+            return np.dtype(np.int64)
+        if self.opcode in _WIDENED:
+            return np.dtype(np.float64)
+        return dtype if dtype.kind == "f" else np.dtype(np.float32)       # NumPy has no fast max of bf16 and f8
+
+    def reduce(self, array: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+        """All elements along `axes` combined; only where there is a ufunc."""
+        if array.dtype != self.types[0] or array.dtype.kind == "V":
+            (array,) = self.widen([array])
+        return self.ufunc.reduce(array, axis=axes, dtype=self._wide(self.types[0]))
+
+    def narrow(self, arrays: Sequence[np.ndarray], dtypes: Sequence[np.dtype]) -> list[np.ndarray]:
+        """Back to the types of the results; each is rounded once."""
+        return [np.asarray(a).astype(t, copy=False) for a, t in zip(arrays, dtypes)]

@@ -1,0 +1,181 @@
+"""convolution: sliding a kernel over an input, with strides, padding, dilation, groups and reversal.
+
+In: input and kernel in any dimension order (dim_labels). Out: the sums of products at every window position.
+
+    r = f32[1,4,4,8] convolution(f32[1,6,6,3] x, f32[3,3,3,8] k), window={size=3x3}, dim_labels=b01f_01io->b01f
+
+The evaluation brings both to [batch, feature, space...] and [output feature, input feature, space...], spreads and pads
+the input, and then adds a matrix product for every few places in the kernel, or, where the kernel has more places than
+the output (gradients), takes one product per output place.
+"""
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from hloc.ir import ConvolutionDimensionNumbers, Instruction, Shape, Window, WindowDim, numpy_dtype
+from hloc.ops.checks import array_operand, array_shape, attribute, fail, require, text
+from hloc.ops.op import Op
+from hloc.ops.products import compute_dtype, product_type, round_to
+
+LARGEST_COPY = 1 << 24      # elements of the input that are laid out anew for one product
+
+
+def window_of(instruction: Instruction, rank: int) -> tuple[WindowDim, ...]:
+    """The window's dimensions; all ones where none is written."""
+    window = instruction.get("window") or Window()
+    return window.dimensions or (WindowDim(),) * rank
+
+
+def window_positions(size: int, window: WindowDim) -> int:
+    """How many places a window takes along a dimension of `size` elements."""
+    spread = (size - 1) * window.base_dilation + 1 if size else 0
+    padded = spread + window.padding_low + window.padding_high
+    reach = (window.size - 1) * window.window_dilation + 1
+    return 0 if padded < reach else (padded - reach) // window.stride + 1
+
+
+def check_window(instruction: Instruction, window: Sequence[WindowDim], rank: int, what: str) -> None:
+    require(len(window) == rank, instruction, f"the window has {len(window)} dimensions, {what} has {rank}")
+    for number, w in enumerate(window):
+        require(w.size > 0 and w.stride > 0 and w.base_dilation > 0 and w.window_dilation > 0, instruction,
+                f"dimension {number} of the window: size, stride and dilation must be positive")
+
+
+def spread_and_pad(array: np.ndarray, first_axis: int, window: Sequence[WindowDim], fill) -> np.ndarray:
+    """`array` with holes of base dilation and padding filled in, from `first_axis` on; negative padding cuts."""
+    for axis, w in enumerate(window, first_axis):
+        size = array.shape[axis]
+        spread = (size - 1) * w.base_dilation + 1 if size else 0
+        total = max(0, spread + w.padding_low + w.padding_high)
+        if total == size == spread and not w.padding_low:
+            continue
+        shape = array.shape[:axis] + (total,) + array.shape[axis + 1:]
+        padded = np.full(shape, fill, array.dtype)
+        first = max(0, -(w.padding_low // w.base_dilation)) if w.padding_low < 0 else 0      # first element that stays
+        start = first * w.base_dilation + w.padding_low
+        count = min(size - first, -(-(total - start) // w.base_dilation)) if total > start else 0
+        if count > 0:
+            places = slice(start, start + (count - 1) * w.base_dilation + 1, w.base_dilation)
+            padded[(slice(None),) * axis + (places,)] = array[(slice(None),) * axis + (slice(first, first + count),)]
+        array = padded
+    return array
+
+
+def window_slices(window: Sequence[WindowDim], positions: Sequence[int]) -> Iterator[tuple[tuple[int, ...], tuple]]:
+    """For each place in the window: its index, and the slices of the padded array that all positions see there."""
+    for index in itertools.product(*(range(w.size) for w in window)):
+        yield index, tuple(
+            slice(i * w.window_dilation, i * w.window_dilation + (n - 1) * w.stride + 1, w.stride) if n else slice(0, 0)
+            for i, w, n in zip(index, window, positions))
+
+
+# -- evaluation --------------------------------------------------------------------------------------------------------
+
+def evaluate_convolution(evaluator, instruction: Instruction, lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
+    numbers: ConvolutionDimensionNumbers = instruction.get("dim_labels")
+    window = window_of(instruction, len(numbers.input_spatial))
+    groups, batch_groups = instruction.get("feature_group_count", 1), instruction.get("batch_group_count", 1)
+    result = numpy_dtype(instruction.shape.element_type)
+    depth = rhs.size // max(1, rhs.shape[numbers.kernel_output_feature])
+    dtype = compute_dtype(lhs.dtype, rhs.dtype, result, depth, instruction.shape.num_elements * depth)
+    x = lhs.transpose((numbers.input_batch, numbers.input_feature) + numbers.input_spatial).astype(dtype)
+    kernel = rhs.transpose((numbers.kernel_output_feature, numbers.kernel_input_feature) + numbers.kernel_spatial)
+    kernel = np.flip(kernel, [2 + d for d, w in enumerate(window) if w.reversal]).astype(dtype)
+    positions = [window_positions(n, w) for n, w in zip(x.shape[2:], window)]
+    x = spread_and_pad(x, 2, window, 0)
+    parts = [_grouped(a, k, window, positions, groups)
+             for a, k in zip(np.split(x, batch_groups, 0), np.split(kernel, batch_groups, 0))]
+    sums = np.concatenate(parts, axis=1)                           # [batch, output feature, space...]
+    order = (numbers.output_batch, numbers.output_feature) + numbers.output_spatial
+    return round_to(sums, result).transpose(np.argsort(order))
+
+
+def _grouped(x: np.ndarray, kernel: np.ndarray, window, positions: Sequence[int], groups: int) -> np.ndarray:
+    """Features in `groups` groups: x [B, G*I, space], kernel [G*O, I, places] -> [B, G*O, positions]."""
+    batch, inputs, outputs = x.shape[0], x.shape[1] // groups, kernel.shape[0] // groups
+    x = x.reshape((batch, groups, inputs) + x.shape[2:])
+    kernel = kernel.reshape((groups, outputs, inputs) + kernel.shape[2:])
+    if math.prod(positions) < math.prod(w.size for w in window):
+        sums = _by_position(x, kernel, window, positions)
+    else:
+        sums = _by_place(x, kernel, window, positions)
+    return sums.reshape((batch, groups * outputs) + tuple(positions))
+
+
+def _by_place(x: np.ndarray, kernel: np.ndarray, window, positions: Sequence[int]) -> np.ndarray:
+    """A few places of the kernel at a time, as many as fit into LARGEST_COPY."""
+    batch, groups, inputs = x.shape[:3]
+    outputs, count = kernel.shape[1], math.prod(positions)
+    sums = np.zeros((batch, groups, outputs, count), x.dtype)
+    places = list(window_slices(window, positions))
+    step = max(1, LARGEST_COPY // max(1, batch * groups * inputs * count))
+    for first in range(0, len(places), step):
+        some = places[first:first + step]
+        seen = np.stack([x[(slice(None),) * 3 + slices] for _, slices in some], axis=2)
+        taps = np.stack([kernel[(slice(None),) * 3 + index] for index, _ in some], axis=2)
+        depth = len(some) * inputs
+        sums += np.matmul(taps.reshape(groups, outputs, depth), seen.reshape(batch, groups, depth, count))
+    return sums
+
+
+def _by_position(x: np.ndarray, kernel: np.ndarray, window, positions: Sequence[int]) -> np.ndarray:
+    batch, groups, inputs = x.shape[:3]
+    outputs, places = kernel.shape[1], math.prod(w.size for w in window)
+    flat = kernel.reshape(groups, outputs, inputs * places).transpose(0, 2, 1)
+    sums = np.zeros((batch, groups, outputs, math.prod(positions)), x.dtype)
+    for number, position in enumerate(itertools.product(*(range(n) for n in positions))):
+        slices = tuple(slice(p * w.stride, p * w.stride + (w.size - 1) * w.window_dilation + 1, w.window_dilation)
+                       for p, w in zip(position, window))
+        seen = x[(slice(None),) * 3 + slices].reshape(batch, groups, inputs * places)
+        sums[..., number] = np.matmul(seen.transpose(1, 0, 2), flat).transpose(1, 0, 2)
+    return sums
+
+
+# -- shape -------------------------------------------------------------------------------------------------------------
+
+def infer_convolution(instruction: Instruction) -> Shape:
+    lhs, rhs = array_operand(instruction, 0), array_operand(instruction, 1)
+    numbers: ConvolutionDimensionNumbers = attribute(instruction, "dim_labels")
+    spatial = len(numbers.input_spatial)
+    for shape, side in ((lhs, "lhs"), (rhs, "rhs")):
+        require(shape.rank == spatial + 2, instruction,
+                f"dim_labels has {spatial} spatial dimensions, so {side} must have rank {spatial + 2}: {text(shape)}")
+    window = window_of(instruction, spatial)
+    check_window(instruction, window, spatial, "dim_labels")
+    _check_features(instruction, lhs, rhs, numbers)
+    for number, (w, d) in enumerate(zip(window, numbers.kernel_spatial)):
+        require(rhs.dimensions[d] in (w.size, -1), instruction,
+                f"dimension {number} of the window has size {w.size}, the kernel {text(rhs)} has {rhs.dimensions[d]}")
+    sizes = [0] * lhs.rank
+    sizes[numbers.output_batch] = lhs.dimensions[numbers.input_batch] // instruction.get("batch_group_count", 1)
+    sizes[numbers.output_feature] = rhs.dimensions[numbers.kernel_output_feature]
+    for w, source, target in zip(window, numbers.input_spatial, numbers.output_spatial):
+        sizes[target] = window_positions(lhs.dimensions[source], w)
+    return array_shape(product_type(instruction, lhs, rhs), sizes)
+
+
+def _check_features(instruction: Instruction, lhs: Shape, rhs: Shape, numbers: ConvolutionDimensionNumbers) -> None:
+    groups, batch_groups = instruction.get("feature_group_count", 1), instruction.get("batch_group_count", 1)
+    require(groups > 0 and batch_groups > 0, instruction, "feature_group_count and batch_group_count must be positive")
+    require(groups == 1 or batch_groups == 1, instruction,
+            f"feature_group_count={groups} and batch_group_count={batch_groups} cannot both be more than 1")
+    inputs, batch = lhs.dimensions[numbers.input_feature], lhs.dimensions[numbers.input_batch]
+    kernel_inputs = rhs.dimensions[numbers.kernel_input_feature]
+    outputs = rhs.dimensions[numbers.kernel_output_feature]
+    if kernel_inputs * groups != inputs:
+        fail(instruction, f"lhs {text(lhs)} has {inputs} input features, the kernel {text(rhs)} takes {kernel_inputs}"
+             + (f" in each of {groups} groups" if groups > 1 else ""))
+    require(outputs % groups == 0 and outputs % batch_groups == 0, instruction,
+            f"{outputs} output features cannot be split into {max(groups, batch_groups)} groups")
+    require(batch % batch_groups == 0, instruction, f"a batch of {batch} cannot be split into {batch_groups} groups")
+
+
+ROWS: tuple[Op, ...] = (
+    Op("convolution", arity=2, infer=infer_convolution, evaluate=evaluate_convolution, required=("dim_labels",),
+       optional=("window", "feature_group_count", "batch_group_count", "operand_precision", "convolution_kind",
+                 "sparsity_config", "padding_type")),
+)

@@ -1,0 +1,123 @@
+"""custom-call: functions that are named, not described. Those with a known meaning are evaluated here.
+
+In: a target name and operands. Out: what the named function gives. `evaluate(..., custom_calls={"name": f})` adds
+others: f(instruction, *operand values) -> value.
+
+    y = f32[4] custom-call(f32[4] x), custom_call_target="Sharding"       y is x
+"""
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import numpy as np
+
+from hloc.errors import UnsupportedError
+from hloc.ir import Instruction
+from hloc.ops.checks import attribute, text
+from hloc.ops.custom_linalg import LINEAR_ALGEBRA
+from hloc.ops.linalg import wide
+from hloc.ops.op import Op
+from hloc.ops.sorting import top_k
+from hloc.ops.values import zeros
+
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
+
+
+def unquoted(value: str) -> str:
+    """The string that a quoted attribute value stands for."""
+    value = value.strip()
+    if len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'":
+        return re.sub(r"\\(.)", lambda m: _ESCAPES.get(m[1], m[1]), value[1:-1], flags=re.S)
+    return value
+
+
+def target_of(instruction: Instruction) -> str:
+    return unquoted(attribute(instruction, "custom_call_target"))
+
+
+def evaluate_custom_call(evaluator, instruction: Instruction, *operands):
+    target = target_of(instruction)
+    function = evaluator.custom_calls.get(target) or CUSTOM_CALLS.get(target)
+    if function is not None:
+        return function(instruction, *operands)
+    if target == "GetRngSeed":
+        return np.array(evaluator.options.seed).astype(np.uint64)
+    raise UnsupportedError(f"custom-call to {target!r}, which hloc does not know; "
+                           "a Python function for it can be given as custom_calls", instruction.span)
+
+
+def infer_custom_call(instruction: Instruction) -> None:
+    """The written shape is the truth."""
+    attribute(instruction, "custom_call_target")
+
+
+# -- known targets -----------------------------------------------------------------------------------------------------
+
+def same(instruction: Instruction, operand, *_):
+    """Says something about its operand, and is it. Where the shapes differ, one device does not suffice."""
+    if not instruction.shape.compatible(instruction.operands[0].shape):
+        pinned = {instruction.shape.element_type, instruction.operands[0].shape.element_type} & {"buffer"}
+        if not pinned:
+            raise UnsupportedError(f"custom-call to {target_of(instruction)!r} from "
+                                   f"{text(instruction.operands[0].shape)} to {text(instruction.shape)}",
+                                   instruction.span)
+    return operand
+
+
+def fresh(instruction: Instruction, *_):
+    """Memory without content; zeros here, so that runs repeat."""
+    shape = instruction.shape
+    return zeros(shape.tuple_shapes[0] if shape.element_type == "buffer" else shape)
+
+
+def topk(instruction: Instruction, operand: np.ndarray, *_):
+    """Values and places of the largest elements of each row."""
+    return top_k(operand, instruction.shape.tuple_shapes[0].dimensions[-1], largest=True)
+
+
+def slice_to_dynamic(instruction: Instruction, operand: np.ndarray, *sizes: np.ndarray) -> np.ndarray:
+    """The part of a padded array that has the given sizes."""
+    return operand[tuple(slice(0, int(s)) for s in sizes)]
+
+
+def pad_to_static(instruction: Instruction, operand: np.ndarray):
+    """A dynamic array filled up to its bounds, and its sizes."""
+    bounds = instruction.shape.tuple_shapes[0].dimensions
+    padded = np.zeros(bounds, operand.dtype)
+    padded[tuple(slice(0, n) for n in operand.shape)] = operand
+    return padded, *(np.array(n, np.int32) for n in operand.shape)
+
+
+def onednn_layer_norm(instruction: Instruction, x: np.ndarray, scale=None, shift=None) -> np.ndarray:
+    """Normalized along the last dimension. backend_config holds epsilon as the bits of an f32; without it, it is 0."""
+    match = re.search(r'epsilon_typecast\\*"\s*:\s*\\*"?(\d+)', str(instruction.get("backend_config", "")))
+    epsilon = float(np.array(int(match[1]) if match else 0, np.int32).view(np.float32))
+    value = wide(x)
+    normal = (value - value.mean(-1, keepdims=True)) / np.sqrt(value.var(-1, keepdims=True) + epsilon)
+    if scale is not None:
+        normal = normal * wide(scale)
+    return (normal if shift is None else normal + wide(shift)).astype(x.dtype)
+
+
+CUSTOM_CALLS: dict[str, Callable] = {
+    **dict.fromkeys([
+        "Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "xla.sdy.FuncResultSharding",
+        "annotate_device_placement", "MoveToHost", "MoveToDevice", "LayoutConstraint", "SetBound", "Pin", "Unpin",
+    ], same),
+    "AllocateBuffer": fresh,
+    "CreateBuffer": fresh,
+    "TopK": topk,
+    "SliceToDynamic": slice_to_dynamic,
+    "PadToStatic": pad_to_static,
+    "__onednn$layernorm": onednn_layer_norm,
+    **LINEAR_ALGEBRA,
+}
+
+ROWS: tuple[Op, ...] = (
+    Op("custom-call", arity=(0, None), infer=infer_custom_call, evaluate=evaluate_custom_call,
+       required=("custom_call_target",),
+       optional=("api_version", "called_computations", "to_apply", "custom_call_has_side_effect", "literal", "schedule",
+                 "operand_layout_constraints", "output_to_operand_aliasing", "window", "dim_labels",
+                 "feature_group_count", "batch_group_count", "operand_precision", "padding_type")),
+)

@@ -1,0 +1,206 @@
+"""Rows of the ops that compute each element of the result from the same element of the operands.
+
+    OPS["add"].infer(instruction)                       -> the operands' shape
+    OPS["add"].evaluate(evaluator, instruction, a, b)   -> a + b, rounded to the instruction's type
+
+Source: xla/service/elemental_ir_emitter.cc, and the operation semantics at https://openxla.org/xla/operation_semantics.
+"""
+from __future__ import annotations
+
+import operator
+
+import numpy as np
+
+from hloc.errors import UnsupportedError
+from hloc.ir import Instruction, Shape
+from hloc.ir.types import ARRAY_TYPES, COMPLEX, FLOATING, INTEGRAL, SIGNED
+from hloc.ops import numerics
+from hloc.ops.checks import array_operand, fail, text
+from hloc.ops.numerics import double, narrow, result_type, widen
+from hloc.ops.op import Evaluate, Op
+from hloc.ops.rules import elementwise_shape, merge, predicate_shape, real_shape, same_sizes, same_type_family
+
+PRED = frozenset({"pred"})
+NUMBERS = INTEGRAL | FLOATING | COMPLEX
+BITS = INTEGRAL | PRED
+ACCURACY = ("result_accuracy",)
+COMPARE = {"EQ": operator.eq, "NE": operator.ne, "LT": operator.lt, "LE": operator.le, "GT": operator.gt,
+           "GE": operator.ge}
+
+
+def wide(function) -> Evaluate:
+    """Evaluate by a NumPy function on widened operands, brought back to the result's type."""
+    def evaluate(evaluator, instruction, *operands):
+        with np.errstate(all="ignore"):
+            return narrow(function(*map(widen, operands)), result_type(instruction))
+    return evaluate
+
+
+def as_stored(function) -> Evaluate:
+    """Evaluate by a function that looks at the bits, so gets the operands in their own types."""
+    def evaluate(evaluator, instruction, *operands):
+        with np.errstate(all="ignore"):
+            return narrow(function(*operands), result_type(instruction))
+    return evaluate
+
+
+def by_kind(for_pred, for_others):
+    """Two functions in one: pred arrays are logical values, not numbers."""
+    return lambda *operands: (for_pred if operands[0].dtype == np.bool_ else for_others)(*operands)
+
+
+def _compare(evaluator, instruction, a, b):
+    direction = instruction.attributes["direction"]
+    if "c" in (a.dtype.kind, b.dtype.kind) and direction not in ("EQ", "NE"):
+        raise UnsupportedError(f"complex numbers have no order: direction={direction}", instruction.span)
+    if instruction.get("type") == "TOTALORDER":
+        common = a.dtype if a.dtype == b.dtype else np.result_type(widen(a), widen(b))
+        a, b = (numerics.total_order_key(v.astype(common, copy=False)) for v in (a, b))
+    with np.errstate(all="ignore"):
+        return np.asarray(COMPARE[direction](widen(a), widen(b)))
+
+
+def _compare_shape(instruction: Instruction) -> Shape:
+    shape = predicate_shape(instruction)
+    direction, written = instruction.get("direction"), instruction.get("type")
+    if direction is not None and direction not in COMPARE:
+        fail(instruction, f"direction={direction} is none of {', '.join(COMPARE)}")
+    kind = instruction.operands[0].shape.kind
+    integers = {"pred": ("UNSIGNED",), "unsigned": ("UNSIGNED",), "signed": ("SIGNED",)}
+    wanted = integers.get(kind, ("FLOAT", "TOTALORDER"))
+    if written is not None and written not in wanted:
+        operand = text(instruction.operands[0].shape)
+        fail(instruction, f"type={written} does not fit operands {operand}: it must be {' or '.join(wanted)}")
+    return shape
+
+
+def _scalar_or_same(instruction: Instruction, index: int, shape: Shape) -> None:
+    operand = array_operand(instruction, index)
+    if operand.rank and not same_sizes(operand, shape):
+        fail(instruction, f"operand {index} must be a scalar or have the dimensions of {text(shape)}, "
+                          f"is {text(operand)}")
+
+
+def _clamp_shape(instruction: Instruction) -> Shape:
+    shape = array_operand(instruction, 1)
+    for index in (0, 2):
+        _scalar_or_same(instruction, index, shape)
+        bound = instruction.operands[index].shape
+        if not same_type_family(bound, shape):
+            fail(instruction, f"operands differ in element type: {text(bound)} and {text(shape)}")
+    return shape
+
+
+def _select_shape(instruction: Instruction) -> Shape:
+    shape = merge(instruction, array_operand(instruction, 1), array_operand(instruction, 2))
+    _scalar_or_same(instruction, 0, shape)
+    if instruction.operands[0].shape.element_type != "pred":
+        fail(instruction, f"operand 0 must be pred, is {text(instruction.operands[0].shape)}")
+    return shape
+
+
+def _complex_shape(instruction: Instruction) -> Shape:
+    shape = elementwise_shape(instruction)
+    result = {"f32": "c64", "f64": "c128"}.get(shape.element_type)
+    return shape.with_element_type(result) if result else fail(
+        instruction, f"takes f32 or f64 operands, not {text(shape)}")
+
+
+def _make_complex(real, imaginary):
+    result = np.empty(np.broadcast_shapes(real.shape, imaginary.shape), np.result_type(real, imaginary, np.complex64))
+    result.real, result.imag = real, imaginary
+    return result
+
+
+def _imaginary(value):
+    return value.imag if value.dtype.kind == "c" else np.zeros_like(value)
+
+
+def _unary(opcode, function, scalar, domain, infer=elementwise_shape, **facts) -> Op:
+    return Op(opcode, 1, infer, wide(function), scalar, domain, **facts)
+
+
+def _function(opcode, function, scalar, domain=FLOATING | COMPLEX) -> Op:
+    """A transcendental function: in double precision, rounded once."""
+    return Op(opcode, 1, elementwise_shape, wide(double(function)), scalar, domain, optional=ACCURACY)
+
+
+def _binary(opcode, function, domain, scalar=None) -> Op:
+    return Op(opcode, 2, elementwise_shape, wide(function), scalar or opcode, domain)
+
+
+ARITHMETIC = (
+    _binary("add", np.add, ARRAY_TYPES),
+    _binary("subtract", np.subtract, NUMBERS),
+    _binary("multiply", np.multiply, ARRAY_TYPES),
+    _binary("divide", numerics.divide, NUMBERS),
+    _binary("remainder", numerics.remainder, INTEGRAL | FLOATING),
+    _binary("power", numerics.power, NUMBERS),
+    _binary("maximum", numerics.maximum, ARRAY_TYPES),
+    _binary("minimum", numerics.minimum, ARRAY_TYPES),
+    Op("mulhi", 2, elementwise_shape, as_stored(numerics.multiply_high), "mulhi", INTEGRAL),
+    _unary("abs", np.abs, "abs", SIGNED | FLOATING | COMPLEX, real_shape),
+    _unary("negate", np.negative, "negate", NUMBERS),
+    _unary("sign", numerics.sign, "sign", SIGNED | FLOATING | COMPLEX),
+    Op("clamp", 3, _clamp_shape, wide(numerics.clamp), "clamp"),
+)
+
+ROUNDING = (
+    _unary("floor", np.floor, "floor", FLOATING),
+    _unary("ceil", np.ceil, "ceil", FLOATING),
+    _unary("round-nearest-afz", numerics.round_away, "round_nearest_afz", FLOATING),
+    _unary("round-nearest-even", np.rint, "round_nearest_even", FLOATING),
+)
+
+FUNCTIONS = (
+    _function("sqrt", np.sqrt, "sqrt"),
+    _function("rsqrt", numerics.reciprocal_square_root, "rsqrt"),
+    _function("cbrt", np.cbrt, "cbrt", FLOATING),
+    _function("exponential", np.exp, "exp"),
+    _function("exponential-minus-one", np.expm1, "expm1"),
+    _function("log", np.log, "log"),
+    _function("log-plus-one", np.log1p, "log1p"),
+    _function("logistic", numerics.logistic, "logistic"),
+    _function("sine", np.sin, "sin"),
+    _function("cosine", np.cos, "cos"),
+    _function("tan", np.tan, "tan"),
+    _function("asin", np.arcsin, "asin"),
+    _function("acos", np.arccos, "acos"),
+    _function("sinh", np.sinh, "sinh"),
+    _function("cosh", np.cosh, "cosh"),
+    _function("tanh", np.tanh, "tanh"),
+    _function("asinh", np.arcsinh, "asinh"),
+    _function("acosh", np.arccosh, "acosh"),
+    _function("atanh", np.arctanh, "atanh"),
+    _function("erf", numerics.erf, "erf", FLOATING),
+    _binary("atan2", double(numerics.atan2), FLOATING | COMPLEX),
+)
+
+LOGICAL = (
+    _unary("not", by_kind(np.logical_not, np.invert), "not", BITS),
+    _binary("and", np.bitwise_and, BITS),
+    _binary("or", np.bitwise_or, BITS),
+    _binary("xor", np.bitwise_xor, BITS),
+    Op("shift-left", 2, elementwise_shape, as_stored(numerics.shift_left), "shift_left", INTEGRAL),
+    Op("shift-right-logical", 2, elementwise_shape, as_stored(numerics.shift_right_logical), "shift_right_logical",
+       INTEGRAL),
+    Op("shift-right-arithmetic", 2, elementwise_shape, as_stored(numerics.shift_right_arithmetic),
+       "shift_right_arithmetic", INTEGRAL),
+    Op("popcnt", 1, elementwise_shape, as_stored(numerics.population_count), "popcnt", INTEGRAL),
+    Op("count-leading-zeros", 1, elementwise_shape, as_stored(numerics.count_leading_zeros), "count_leading_zeros",
+       INTEGRAL),
+)
+
+CHOICES = (
+    Op("compare", 2, _compare_shape, _compare, "compare", required=("direction",), optional=("type",)),
+    Op("select", 3, _select_shape, wide(np.where), "select"),
+    _unary("is-finite", np.isfinite, "is_finite", FLOATING, predicate_shape),
+)
+
+PARTS = (
+    Op("complex", 2, _complex_shape, wide(_make_complex), "complex", frozenset({"f32", "f64"})),
+    _unary("real", np.real, "real", FLOATING | COMPLEX, real_shape),
+    _unary("imag", _imaginary, "imag", FLOATING | COMPLEX, real_shape),
+)
+
+ROWS = (*ARITHMETIC, *ROUNDING, *FUNCTIONS, *LOGICAL, *CHOICES, *PARTS)

@@ -1,0 +1,162 @@
+"""Talking to the host: infeed, outfeed, send, recv.
+
+In: values, and tokens that order them. Out: what the host hands in. In a run, Transfers carries both directions.
+
+    i = ((f32[3]), token[]) infeed(token[] t)
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from hloc.errors import RunError
+from hloc.ir import TOKEN, Instruction, Shape, leaves
+from hloc.ops.checks import fail, require, text
+from hloc.ops.op import Op
+from hloc.ops.values import flatten, unflatten
+
+
+@dataclass
+class Transfers:
+    """What the host hands in and gets in one or several runs.
+
+    infeed    values for infeed, taken from the front: an array (or tuple of arrays) for each, or flat arrays, of which
+              each infeed takes as many as it has
+    outfeed   collects what outfeed hands out
+    received  values for recv by channel;  sent  collects (channel, value) of send
+    """
+
+    infeed: list[Any] = field(default_factory=list)
+    outfeed: list[Any] = field(default_factory=list)
+    received: dict[int, list[Any]] = field(default_factory=dict)
+    sent: list[tuple[int, Any]] = field(default_factory=list)
+
+
+def transfer_name(instruction: Instruction) -> str:
+    """What a host call for one of these ops is named: infeed, outfeed, send:1, recv:2."""
+    if instruction.opcode in ("infeed", "outfeed"):
+        return instruction.opcode
+    return f"{instruction.opcode}:{instruction.get('channel_id', 0)}"
+
+
+def transfer_function(instruction: Instruction, transfers: Transfers) -> Callable[..., tuple[np.ndarray, ...]]:
+    """The op as a function over arrays: all arrays of its operands in, all of its result out."""
+    evaluate = next(row.evaluate for row in ROWS if row.opcode == instruction.opcode)
+    run = SimpleNamespace(options=transfers)
+
+    def function(*operands) -> tuple[np.ndarray, ...]:
+        arrays = iter([a.copy() for a in flatten(tuple(operands))])         # the memory is used again
+        return tuple(map(np.asarray, flatten(evaluate(run, instruction, *(
+            unflatten(o.shape, arrays) for o in instruction.operands)))))
+    return function
+
+
+def taken(queue: list[Any], shape: Shape) -> Any:
+    """The next value of a queue."""
+    if shape.is_array or isinstance(queue[0], tuple):
+        return queue.pop(0)
+    count = sum(1 for _ in leaves(shape))
+    if len(queue) < count:
+        raise RunError(f"{text(shape)} needs {count} arrays, {len(queue)} are left")
+    arrays = [queue.pop(0) for _ in range(count)]
+    return unflatten(shape, arrays)
+
+
+def _check_token(instruction: Instruction, index: int) -> None:
+    shape = instruction.operands[index].shape
+    require(shape.is_token, instruction, f"operand {index} must be a token, is {text(shape)}")
+
+
+def _written_tuple(instruction: Instruction, *rest: Shape) -> Shape:
+    """(data, rest ...) with the data as written: nothing else says what the host will send."""
+    written = instruction.shape
+    if written is None or not written.is_tuple or not written.tuple_shapes:
+        fail(instruction, f"the result must be a tuple of data and {', '.join(map(text, rest))}")
+    return Shape.tuple([written.tuple_shapes[0], *rest])
+
+
+def evaluate_infeed(evaluator, instruction: Instruction, token):
+    if not evaluator.options.infeed:
+        raise RunError("infeed has nothing to take: no (more) values were given", instruction.span)
+    return taken(evaluator.options.infeed, instruction.shape.tuple_shapes[0]), None
+
+
+def infer_infeed(instruction: Instruction) -> Shape:
+    _check_token(instruction, 0)
+    return _written_tuple(instruction, TOKEN)
+
+
+def evaluate_outfeed(evaluator, instruction: Instruction, data, token):
+    evaluator.options.outfeed.append(data)
+
+
+def infer_outfeed(instruction: Instruction) -> Shape:
+    _check_token(instruction, 1)
+    return TOKEN
+
+
+def evaluate_send(evaluator, instruction: Instruction, data, token):
+    evaluator.options.sent.append((instruction.get("channel_id", 0), data))
+    return data, np.zeros((), np.uint32), None
+
+
+def infer_send(instruction: Instruction) -> Shape:
+    _check_token(instruction, 1)
+    return Shape.tuple([instruction.operands[0].shape, Shape("u32"), TOKEN])
+
+
+def evaluate_recv(evaluator, instruction: Instruction, token):
+    channel = instruction.get("channel_id", 0)
+    queue = evaluator.options.received.get(channel)
+    if not queue:
+        raise RunError(f"recv has nothing to take on channel {channel}", instruction.span)
+    return taken(queue, instruction.shape.tuple_shapes[0]), np.zeros((), np.uint32), None
+
+
+def infer_recv(instruction: Instruction) -> Shape:
+    _check_token(instruction, 0)
+    return _written_tuple(instruction, Shape("u32"), TOKEN)
+
+
+def evaluate_send_done(evaluator, instruction: Instruction, sent):
+    return None
+
+
+def infer_send_done(instruction: Instruction) -> Shape:
+    _check_pending(instruction)
+    return TOKEN
+
+
+def evaluate_recv_done(evaluator, instruction: Instruction, pending):
+    return pending[0], None
+
+
+def infer_recv_done(instruction: Instruction) -> Shape:
+    return Shape.tuple([_check_pending(instruction).tuple_shapes[0], TOKEN])
+
+
+def _check_pending(instruction: Instruction) -> Shape:
+    shape = instruction.operands[0].shape
+    if not (shape.is_tuple and len(shape.tuple_shapes) == 3 and shape.tuple_shapes[2].is_token):
+        fail(instruction, f"operand 0 must be (data, u32[], token[]), is {text(shape)}")
+    begun = instruction.operands[0]
+    differs = begun.get("is_host_transfer", False) != instruction.get("is_host_transfer", False)
+    if begun.opcode in ("send", "recv") and differs:
+        fail(instruction, f"is_host_transfer differs from that of %{begun.name}")
+    return shape
+
+
+_CHANNEL = ("channel_id", "is_host_transfer")
+
+ROWS: tuple[Op, ...] = (
+    Op("infeed", 1, infer_infeed, evaluate_infeed, optional=("infeed_config",), side_effect=True),
+    Op("outfeed", 2, infer_outfeed, evaluate_outfeed, optional=("outfeed_config", "outfeed_shape"), side_effect=True),
+    Op("send", 2, infer_send, evaluate_send, optional=_CHANNEL, side_effect=True),
+    Op("send-done", 1, infer_send_done, evaluate_send_done, optional=_CHANNEL, side_effect=True),
+    Op("recv", 1, infer_recv, evaluate_recv, optional=_CHANNEL, side_effect=True),
+    Op("recv-done", 1, infer_recv_done, evaluate_recv_done, optional=_CHANNEL, side_effect=True),
+)

@@ -1,0 +1,65 @@
+"""The op record: one row per opcode, every fact about it.
+
+    TANH = Op("tanh", arity=1, infer=same_shape, evaluate=unary(np.tanh), scalar="tanh", domain=FLOATING | COMPLEX)
+
+A row answers five questions: how many operands, which attributes, what shape comes out (`infer`), what value comes out
+(`evaluate`), and, for elementwise ops, which scalar function computes one element (`scalar`). Rows stand in the files
+of this folder by family; hloc/ops/table.py assembles them. Nothing registers itself.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from hloc.ir import Instruction, Shape
+
+# infer(instruction) -> the Shape that the operands and attributes imply (row-major layout where it is free), or None
+# where they do not determine it (parameter, constant, custom-call ...: the written shape is the truth).
+# Raises VerifyError(message, instruction.span) naming both sides where operands or attributes do not fit.
+Infer = Callable[[Instruction], "Shape | None"]
+
+# evaluate(evaluator, instruction, *operand_values) -> value. A value is an ndarray of the logical shape (NumPy dtype
+# from ELEMENT_TYPES), a tuple of values for tuple shapes, or None for a token.
+Evaluate = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """Everything hloc knows about one opcode.
+
+    arity        number of operands, or (least, most) with most None for no bound
+    infer        shape inference, see above
+    evaluate     reference meaning, or None where an op has no meaning on one device (then `unsupported` says why)
+    scalar       for elementwise ops: the name of the scalar function in hloc/targets/c/scalar.h, without its type
+                 ending ("add", "shift_left"); None for everything else
+    domain       element types of the operands that the op accepts (empty: any)
+    required     attribute keys that must be there
+    optional     attribute keys that may be there (metadata, sharding, frontend_attributes, backend_config, origin,
+                 statistics, control-predecessors and result_accuracy are allowed everywhere)
+    side_effect  must stay even when unused
+    unsupported  the reason why there is no `evaluate`
+    """
+
+    opcode: str
+    arity: int | tuple[int, int | None]
+    infer: Infer
+    evaluate: Evaluate | None = None
+    scalar: str | None = None
+    domain: frozenset[str] = frozenset()
+    required: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+    side_effect: bool = False
+    unsupported: str = ""
+
+    @property
+    def least_operands(self) -> int:
+        return self.arity if isinstance(self.arity, int) else self.arity[0]
+
+    @property
+    def most_operands(self) -> int | None:
+        return self.arity if isinstance(self.arity, int) else self.arity[1]
+
+    @property
+    def is_elementwise(self) -> bool:
+        return self.scalar is not None

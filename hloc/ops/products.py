@@ -1,0 +1,288 @@
+"""Sums of products: dot, ragged-dot, scaled-dot.
+
+In: two arrays and which dimensions are batch and contracting. Out: [batch..., lhs free..., rhs free...].
+
+    r = f32[2,5] dot(f32[2,3] a, f32[3,5] b), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+
+Products of integers are exact before they wrap; those of floats are added up in f64 where that is cheap, else in f32.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from hloc.ir import ELEMENT_TYPES, Instruction, Shape, numpy_dtype
+from hloc.ops.checks import array_operand, array_shape, dimension_list, dynamic_of, fail, listed, require, text
+from hloc.ops.op import Op
+
+CHEAP_PRODUCTS = 1 << 24
+
+
+class DotDimensions(NamedTuple):
+    """The dimension numbers of a dot; the free ones are all that are neither batch nor contracting."""
+
+    lhs_batch: tuple[int, ...]
+    rhs_batch: tuple[int, ...]
+    lhs_contracting: tuple[int, ...]
+    rhs_contracting: tuple[int, ...]
+
+    def lhs_free(self, rank: int) -> tuple[int, ...]:
+        return tuple(d for d in range(rank) if d not in self.lhs_batch and d not in self.lhs_contracting)
+
+    def rhs_free(self, rank: int) -> tuple[int, ...]:
+        return tuple(d for d in range(rank) if d not in self.rhs_batch and d not in self.rhs_contracting)
+
+
+def dot_dimensions(instruction: Instruction) -> DotDimensions:
+    """The dimension numbers as written."""
+    return DotDimensions(*(tuple(instruction.get(key, ())) for key in
+                           ("lhs_batch_dims", "rhs_batch_dims", "lhs_contracting_dims", "rhs_contracting_dims")))
+
+
+# -- multiplying -------------------------------------------------------------------------------------------------------
+
+def compute_dtype(lhs: np.dtype, rhs: np.dtype, result: np.dtype, depth: int, products: int) -> np.dtype:
+    """The type to add up products in: exact for integers (modulo the result's width), wide for floats."""
+    if "c" in (lhs.kind, rhs.kind, result.kind):
+        return np.dtype(np.complex128)
+    if _is_integer(lhs) and _is_integer(rhs):
+        bits = 8 * (lhs.itemsize + rhs.itemsize)
+        return np.dtype(np.float64) if bits + math.ceil(math.log2(depth + 1)) < 53 else np.dtype(np.int64)
+    if np.dtype(np.float64) in (lhs, rhs, result) or products <= CHEAP_PRODUCTS:
+        return np.dtype(np.float64)
+    return np.dtype(np.float32)
+
+
+def _is_integer(dtype: np.dtype) -> bool:
+    return dtype.kind in "iub" or dtype.name in ("int4", "uint4", "int2", "uint2", "int1", "uint1")
+
+
+def round_to(sums: np.ndarray, result: np.dtype) -> np.ndarray:
+    """Sums of products in the result's type; integers wrap."""
+    if sums.dtype.kind == "f" and _is_integer(result):
+        sums = sums.astype(np.int64)
+    if result == np.bool_:
+        return sums != 0
+    return sums.astype(result, copy=False)
+
+
+def dot(lhs: np.ndarray, rhs: np.ndarray, dims: DotDimensions, result: np.dtype) -> np.ndarray:
+    """The product, by one batched matrix multiplication."""
+    lhs_free, rhs_free = dims.lhs_free(lhs.ndim), dims.rhs_free(rhs.ndim)
+    sizes = _sizes(lhs, dims.lhs_batch) + _sizes(lhs, lhs_free) + _sizes(rhs, rhs_free)
+    depth = math.prod(_sizes(lhs, dims.lhs_contracting))
+    batch = math.prod(_sizes(lhs, dims.lhs_batch))
+    dtype = compute_dtype(lhs.dtype, rhs.dtype, result, depth, math.prod(sizes) * depth)
+    left = lhs.transpose(dims.lhs_batch + lhs_free + dims.lhs_contracting)
+    right = rhs.transpose(dims.rhs_batch + dims.rhs_contracting + rhs_free)
+    left = left.astype(dtype, copy=False).reshape(batch, math.prod(_sizes(lhs, lhs_free)), depth)
+    right = right.astype(dtype, copy=False).reshape(batch, depth, math.prod(_sizes(rhs, rhs_free)))
+    return round_to(np.matmul(left, right), result).reshape(sizes)
+
+
+def _sizes(array: np.ndarray, dimensions: Sequence[int]) -> tuple[int, ...]:
+    return tuple(array.shape[d] for d in dimensions)
+
+
+def evaluate_dot(evaluator, instruction: Instruction, lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
+    return dot(lhs, rhs, dot_dimensions(instruction), numpy_dtype(instruction.shape.element_type))
+
+
+# -- shapes ------------------------------------------------------------------------------------------------------------
+
+def product_type(instruction: Instruction, lhs: Shape, rhs: Shape) -> str:
+    """The result's element type: as written, or the wider one of the operands."""
+    natural = wider_type(lhs.element_type, rhs.element_type)
+    written = instruction.shape
+    if written is None or written.element_type == natural:
+        return natural
+    require(written.is_array, instruction, f"the result must be an array, is {text(written)}")
+    narrower = ELEMENT_TYPES[written.element_type].bits < ELEMENT_TYPES[natural].bits
+    floating = ELEMENT_TYPES[natural].kind in ("float", "complex")
+    require(floating or not narrower, instruction,
+            f"a product of {text(lhs)} and {text(rhs)} cannot be {text(written)}: {written.element_type} is too narrow")
+    return written.element_type
+
+
+_KIND_ORDER = {"pred": 0, "unsigned": 1, "signed": 1, "float": 2, "complex": 3}
+
+
+def wider_type(a: str, b: str) -> str:
+    """The element type of the two that holds more; the first where they are equal in that."""
+    rank_a = (_KIND_ORDER[ELEMENT_TYPES[a].kind], ELEMENT_TYPES[a].bits)
+    rank_b = (_KIND_ORDER[ELEMENT_TYPES[b].kind], ELEMENT_TYPES[b].bits)
+    return b if rank_b > rank_a else a
+
+
+def _checked_dimensions(instruction: Instruction, lhs: Shape, rhs: Shape) -> DotDimensions:
+    for side, shape in (("lhs", lhs), ("rhs", rhs)):
+        batch = dimension_list(instruction, f"{side}_batch_dims", shape.rank, side)
+        contracting = dimension_list(instruction, f"{side}_contracting_dims", shape.rank, side)
+        both = sorted(set(batch) & set(contracting))
+        require(not both, instruction, f"dimensions {listed(both)} of the {side} are both batch and contracting")
+    dims = dot_dimensions(instruction)
+    for what, left, right in (("batch", dims.lhs_batch, dims.rhs_batch),
+                              ("contracting", dims.lhs_contracting, dims.rhs_contracting)):
+        require(len(left) == len(right), instruction,
+                f"lhs has {len(left)} {what} dimensions {listed(left)}, rhs has {len(right)} {listed(right)}")
+        for a, b in zip(left, right):
+            require(lhs.dimensions[a] == rhs.dimensions[b] or -1 in (lhs.dimensions[a], rhs.dimensions[b]), instruction,
+                    f"{what} dimension {a} of lhs {text(lhs)} and {b} of rhs {text(rhs)} differ in size")
+    return dims
+
+
+def infer_dot(instruction: Instruction) -> Shape:
+    lhs, rhs = array_operand(instruction, 0), array_operand(instruction, 1)
+    dims = _checked_dimensions(instruction, lhs, rhs)
+    return _product_shape(product_type(instruction, lhs, rhs), lhs, rhs, dims)
+
+
+def _product_shape(element_type: str, lhs: Shape, rhs: Shape, dims: DotDimensions,
+                   skip_rhs: Sequence[int] = ()) -> Shape:
+    left = dims.lhs_batch + dims.lhs_free(lhs.rank)
+    right = tuple(d for d in dims.rhs_free(rhs.rank) if d not in skip_rhs)
+    sizes = [lhs.dimensions[d] for d in left] + [rhs.dimensions[d] for d in right]
+    dynamic = [dynamic_of(lhs)[d] for d in left] + [dynamic_of(rhs)[d] for d in right]
+    return array_shape(element_type, sizes, dynamic)
+
+
+# -- ragged-dot --------------------------------------------------------------------------------------------------------
+
+class Ragged(NamedTuple):
+    """mode: "free", "contracting" or "batch", the role of the lhs dimension that is split into groups;
+    prefix: the lhs dimensions that have group sizes of their own (all before the last of group_sizes)."""
+
+    dims: DotDimensions
+    mode: str
+    dimension: int
+    prefix: tuple[int, ...]
+    rhs_group: int | None
+
+
+def ragged_dimensions(instruction: Instruction, lhs: Shape, rhs: Shape) -> Ragged:
+    dims = _checked_dimensions(instruction, lhs, rhs)
+    ragged = dimension_list(instruction, "lhs_ragged_dims", lhs.rank, "lhs")
+    require(len(ragged) == 1, instruction, f"lhs_ragged_dims must name one dimension, is {listed(ragged)}")
+    groups = dimension_list(instruction, "rhs_group_dims", rhs.rank, "rhs")
+    dimension = ragged[0]
+    if dimension in dims.lhs_batch:
+        mode, prefix = "batch", dims.lhs_batch[:dims.lhs_batch.index(dimension)]
+    elif dimension in dims.lhs_contracting:
+        mode = "contracting"
+        prefix = dims.lhs_batch + dims.lhs_contracting[:dims.lhs_contracting.index(dimension)]
+    else:
+        mode = "free"
+        prefix = dims.lhs_batch + tuple(d for d in dims.lhs_free(lhs.rank) if d < dimension)
+    wanted = 1 if mode == "free" else 0
+    require(len(groups) == wanted, instruction, f"rhs_group_dims={listed(groups)} must name {wanted} dimensions here, "
+            f"where the ragged dimension {dimension} is {mode}")
+    return Ragged(dims, mode, dimension, prefix, groups[0] if groups else None)
+
+
+def infer_ragged_dot(instruction: Instruction) -> Shape:
+    lhs, rhs, sizes = (array_operand(instruction, i) for i in range(3))
+    ragged = ragged_dimensions(instruction, lhs, rhs)
+    expected = tuple(lhs.dimensions[d] for d in ragged.prefix)
+    require(sizes.kind in ("signed", "unsigned"), instruction, f"group sizes must be integers, are {text(sizes)}")
+    require(sizes.rank == 1 or (sizes.rank > 0 and sizes.dimensions[:-1] == expected), instruction,
+            f"group sizes must be [groups] or [{','.join(map(str, expected))},groups], are {text(sizes)}")
+    element_type = product_type(instruction, lhs, rhs)
+    groups = sizes.dimensions[-1]
+    if ragged.mode == "free":
+        require(rhs.dimensions[ragged.rhs_group] == groups, instruction,
+                f"dimension {ragged.rhs_group} of rhs {text(rhs)} must be {groups}, as the group sizes {text(sizes)}")
+        return _product_shape(element_type, lhs, rhs, ragged.dims, (ragged.rhs_group,))
+    shape = _product_shape(element_type, lhs, rhs, ragged.dims)
+    return shape.with_dimensions((groups,) + shape.dimensions) if ragged.mode == "contracting" else shape
+
+
+def evaluate_ragged_dot(evaluator, instruction: Instruction, lhs, rhs, group_sizes) -> np.ndarray:
+    """Group by group: the rows of other groups count as zero."""
+    ragged = ragged_dimensions(instruction, instruction.operands[0].shape, instruction.operands[1].shape)
+    result = numpy_dtype(instruction.shape.element_type)
+    groups = range(group_sizes.shape[-1])
+    number = _group_numbers(lhs.shape, ragged, group_sizes)
+    if ragged.mode == "batch":
+        return dot(_keep(lhs, number < len(groups)), rhs, ragged.dims, result)
+    wide = compute_dtype(lhs.dtype, rhs.dtype, result, 1, 0)
+    if ragged.mode == "contracting":
+        return np.stack([dot(_keep(lhs, number == g), rhs, ragged.dims, result) for g in groups]) if groups else \
+            np.zeros(instruction.shape.dimensions, result)
+    dims = _without(ragged.dims, ragged.rhs_group)
+    total = np.zeros(instruction.shape.dimensions, wide)
+    for g in groups:
+        total += dot(_keep(lhs, number == g), np.take(rhs, g, ragged.rhs_group), dims, wide)
+    return round_to(total, result)
+
+
+def _group_numbers(lhs_sizes: Sequence[int], ragged: Ragged, group_sizes: np.ndarray) -> np.ndarray:
+    """For each element of lhs (broadcast) the group that its place in the ragged dimension falls in."""
+    prefix = tuple(lhs_sizes[d] for d in ragged.prefix)
+    ends = np.cumsum(np.broadcast_to(group_sizes, prefix + group_sizes.shape[-1:]).astype(np.int64), axis=-1)
+    places = np.arange(lhs_sizes[ragged.dimension])
+    number = (places[:, None] >= ends[..., None, :]).sum(-1)          # [prefix..., ragged]
+    named = ragged.prefix + (ragged.dimension,)
+    order = np.argsort(named)
+    sizes = [lhs_sizes[d] if d in named else 1 for d in range(len(lhs_sizes))]
+    return number.transpose(order).reshape(sizes)
+
+
+def _keep(array: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    return np.where(mask, array, np.zeros((), array.dtype))
+
+
+def _without(dims: DotDimensions, rhs_dimension: int) -> DotDimensions:
+    """The dimension numbers once a dimension of rhs is gone."""
+    def shift(numbers):
+        return tuple(d - (d > rhs_dimension) for d in numbers)
+    return dims._replace(rhs_batch=shift(dims.rhs_batch), rhs_contracting=shift(dims.rhs_contracting))
+
+
+# -- scaled-dot --------------------------------------------------------------------------------------------------------
+
+def infer_scaled_dot(instruction: Instruction) -> Shape:
+    lhs, rhs = array_operand(instruction, 0), array_operand(instruction, 1)
+    for index, shape in ((2, lhs), (3, rhs)):
+        _check_scale(instruction, shape, array_operand(instruction, index), index)
+    dims = _checked_dimensions(instruction, lhs, rhs)
+    written = instruction.shape
+    element_type = written.element_type if written is not None else "bf16"
+    return _product_shape(element_type, lhs, rhs, dims)
+
+
+def _check_scale(instruction: Instruction, shape: Shape, scale: Shape, index: int) -> None:
+    if scale.rank == 0:
+        return
+    fits = scale.rank == shape.rank and all(
+        s > 0 and d % s == 0 for d, s in zip(shape.dimensions, scale.dimensions))
+    if not fits:
+        fail(instruction, f"the scale {text(scale)} (operand {index}) must divide {text(shape)} in every dimension")
+
+
+def evaluate_scaled_dot(evaluator, instruction: Instruction, lhs, rhs, lhs_scale, rhs_scale) -> np.ndarray:
+    return dot(_scaled(lhs, lhs_scale), _scaled(rhs, rhs_scale), dot_dimensions(instruction),
+               numpy_dtype(instruction.shape.element_type))
+
+
+def _scaled(array: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """Each element times the scale of its block, in f32."""
+    scale = scale.astype(np.float32)
+    if scale.ndim:
+        for d in range(array.ndim):
+            scale = np.repeat(scale, array.shape[d] // scale.shape[d], axis=d)
+    return array.astype(np.float32) * scale
+
+
+_DIMS = ("lhs_batch_dims", "rhs_batch_dims", "lhs_contracting_dims", "rhs_contracting_dims")
+
+ROWS: tuple[Op, ...] = (
+    Op("dot", arity=2, infer=infer_dot, evaluate=evaluate_dot,
+       optional=_DIMS + ("operand_precision", "algorithm")),
+    Op("ragged-dot", arity=3, infer=infer_ragged_dot, evaluate=evaluate_ragged_dot, required=("lhs_ragged_dims",),
+       optional=_DIMS + ("rhs_group_dims", "operand_precision")),
+    Op("scaled-dot", arity=4, infer=infer_scaled_dot, evaluate=evaluate_scaled_dot,
+       optional=_DIMS + ("operand_precision", "algorithm")),
+)
