@@ -1,0 +1,62 @@
+"""The Lark grammar (grammar/hlo.lark), loaded once, and the errors of its parser in plain words.
+
+In: a start rule and text. Out: Lark's tree, or a ParseError with its place. Example:
+
+    parse("integers", Source("{0,1}"))     Tree('integers', [Token('INTEGER', '0'), Token('INTEGER', '1')])
+
+The grammar file lies beside the package in a checkout (grammar/) and inside it in a wheel (hloc/grammar/).
+"""
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+from lark import Lark, Tree
+from lark.exceptions import UnexpectedToken
+
+from hloc.errors import Source
+from hloc.text.lexer import NoTokenError, StateLexer
+from hloc.text.syntax_errors import syntax_error
+
+START = [
+    "module", "shape", "array", "flat_tuple", "entry_layout", "aliases", "donors",
+    "integers", "integer", "number", "boolean", "word", "names", "computation_name",
+    "window", "slice", "padding", "dim_labels", "attribute_phrases", "literal_parts",
+]
+
+
+def grammar_file() -> Path:
+    """Where hlo.lark lies."""
+    package = Path(__file__).resolve().parents[1]
+    inside, beside = package / "grammar" / "hlo.lark", package.parent / "grammar" / "hlo.lark"
+    return inside if inside.exists() else beside
+
+
+@cache
+def lark() -> Lark:
+    """The LALR parser for all start rules."""
+    return Lark(grammar_file().read_text(encoding="utf-8"), parser="lalr", lexer=StateLexer, start=START,
+                maybe_placeholders=False, propagate_positions=True)
+
+
+@cache
+def pattern(*parts: str) -> re.Pattern:
+    """A compiled pattern of terminals and pieces of regular expressions: pattern("(", "NAME", ")", r"\\s*=").
+
+    SPACE is white space and comments, also none.
+    """
+    names = {t.name: t.pattern.to_regexp() for t in lark().terminals}
+    names["SPACE"] = rf"\s*(?:(?:{names['COMMENT']})\s*)*"
+    return re.compile("".join(f"(?:{names[part]})" if part in names else part for part in parts), re.DOTALL)
+
+
+def parse(start: str, source: Source) -> Tree:
+    """The tree of a whole text by one start rule. Raises ParseError."""
+    try:
+        return lark().parse(source.text, start=start)
+    except NoTokenError as error:
+        raise syntax_error(source, error.start, error.expected) from None
+    except UnexpectedToken as error:
+        start = None if error.token.type == "$END" else error.token.start_pos
+        raise syntax_error(source, start, error.accepts or error.expected) from None

@@ -1,0 +1,90 @@
+"""What the attributes of the module header say about the entry: its layout, which results reuse which parameters.
+
+In: a module. Out: shapes and aliases, read from the header's text. Example:
+
+    HloModule m, input_output_alias={ {1}: (0, {}, must-alias) }, entry_computation_layout={(f32[4]{0})->f32[4]{0}}
+    aliases(m)          (Alias(output=(1,), parameter=0, index=(), kind="must-alias"),)
+    entry_layout(m)     ((f32[4]{0},), f32[4]{0})
+"""
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from lark import Tree
+
+from hloc.errors import ParseError, Source, Span
+from hloc.ir import Module, Shape
+from hloc.text.grammar import parse
+from hloc.text.parser import parse_shape
+
+
+class Alias(NamedTuple):
+    """The result at tuple index `output` may (or must) lie in the memory of a parameter's part at `index`."""
+
+    output: tuple[int, ...]
+    parameter: int
+    index: tuple[int, ...]
+    kind: str = "may-alias"
+
+
+class Donor(NamedTuple):
+    """A parameter's part whose memory may be used for any result."""
+
+    parameter: int
+    index: tuple[int, ...]
+
+
+def aliases(module: Module) -> tuple[Alias, ...]:
+    """input_output_alias, in the order of the text."""
+    return _aliases(module.attributes.get("input_output_alias", "{}"))
+
+
+def donors(module: Module) -> tuple[Donor, ...]:
+    """buffer_donor, in the order of the text."""
+    return _donors(module.attributes.get("buffer_donor", "{}"))
+
+
+def entry_layout(module: Module) -> tuple[tuple[Shape, ...], Shape] | None:
+    """Parameter shapes and result shape of entry_computation_layout; None where the header does not have it."""
+    text = module.attributes.get("entry_computation_layout")
+    return None if text is None else _entry_layout(text)
+
+
+def place_of(module: Module, key: str) -> Span | None:
+    """Where a header attribute stands in the source."""
+    if not isinstance(module.source, Source):
+        return None
+    start = module.source.text.find(f"{key}=")
+    return None if start < 0 else Span(module.source, start, start + len(key))
+
+
+@lru_cache(maxsize=64)
+def _aliases(text: str) -> tuple[Alias, ...]:
+    found = []
+    for tree in _trees("aliases", text):
+        output, parameter, index, *kind = tree.children
+        found.append(Alias(_integers(output), int(parameter), _integers(index), *map(str, kind)))
+    return tuple(found)
+
+
+@lru_cache(maxsize=64)
+def _donors(text: str) -> tuple[Donor, ...]:
+    return tuple(Donor(int(t.children[0]), _integers(t.children[1])) for t in _trees("donors", text))
+
+
+def _trees(start: str, text: str) -> list[Tree]:
+    return [c for c in parse(start, Source(text, start)).children if isinstance(c, Tree)]
+
+
+def _integers(tree: Tree) -> tuple[int, ...]:
+    return tuple(int(token) for token in tree.children)
+
+
+@lru_cache(maxsize=64)
+def _entry_layout(text: str) -> tuple[tuple[Shape, ...], Shape]:
+    """{(parameters)->result}: no shape holds an arrow."""
+    left, arrow, right = text.strip()[1:-1].partition("->")
+    if not arrow:
+        raise ParseError(f"entry_computation_layout={text} has no ->")
+    return parse_shape(left).tuple_shapes or (), parse_shape(right)

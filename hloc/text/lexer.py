@@ -1,0 +1,66 @@
+"""The lexer that Lark's parser asks for its tokens: it tries only the terminals that the parser can take next.
+
+In: Lark's terminals and the state of its parser. Out: tokens with their offsets. It does what Lark's contextual lexer
+does, with three differences that real modules feel: it compiles a terminal when it is first wanted, and only once; it
+counts no lines (places are offsets, hloc/errors.py turns them into lines); it keeps nothing between two texts.
+
+Where several terminals match, the one with the higher priority wins, then the one with the longer pattern.
+"""
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+from lark.lexer import Lexer, Token
+
+
+class NoTokenError(Exception):
+    """No terminal that is expected matches at `start`."""
+
+    def __init__(self, start: int, expected: set[str]):
+        super().__init__(start)
+        self.start, self.expected = start, expected
+
+
+class StateLexer(Lexer):
+    """For Lark(..., lexer=StateLexer)."""
+
+    __future_interface__ = 2          # Lark hands the parser's state to lex()
+
+    def __init__(self, conf):
+        self.ignored = frozenset(conf.ignore)
+        order = sorted(conf.terminals, key=lambda t: (-t.priority, -len(t.pattern.value), t.name))
+        self.sources = {t.name: t.pattern.to_regexp() for t in order}
+        self.matchers: dict[str, Callable] = {}                       # filled as terminals are first wanted
+        self.by_state: dict[int, list[tuple[str, Callable]]] = {}
+
+    def lex(self, lexer_state, parser_state) -> Iterator[Token]:
+        """The tokens of the text, each by the state that the parser is in by then."""
+        text = lexer_state.text if isinstance(lexer_state.text, str) else lexer_state.text.text
+        position, end, ignored, by_state = 0, len(text), self.ignored, self.by_state
+        while position < end:
+            state = parser_state.position
+            candidates = by_state.get(state) or self.candidates(state, parser_state)
+            for name, match in candidates:          # noqa: B007  the one that matched is used below
+                found = match(text, position)
+                if found is not None:
+                    break
+            else:
+                raise NoTokenError(position, {candidate for candidate, _ in candidates} - ignored)
+            start, position = position, found.end()
+            if name not in ignored:
+                token = Token(name, found.group(), start, end_pos=position)
+                lexer_state.last_token = token
+                yield token
+
+    def candidates(self, state: int, parser_state) -> list[tuple[str, Callable]]:
+        """The terminals that may come in a state of the parser, most wanted first."""
+        accepted = parser_state.parse_conf.parse_table.states[state]
+        names = [name for name in self.sources if name in accepted or name in self.ignored]
+        found = self.by_state[state] = [(name, self.matcher(name)) for name in names]
+        return found
+
+    def matcher(self, name: str) -> Callable:
+        if name not in self.matchers:
+            self.matchers[name] = re.compile(self.sources[name]).match
+        return self.matchers[name]

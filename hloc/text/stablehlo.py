@@ -1,0 +1,54 @@
+"""StableHLO and MLIR bytecode to a serialized HloModuleProto, through jaxlib (the `jax` extra).
+
+    proto, devices = hlo_of_mlir("module @f { func.func public @main(...) ... }", "f.mlir")
+
+jaxlib's own converter does the work; hloc reads what it gives like any other proto.
+"""
+from __future__ import annotations
+
+import re
+
+from hloc.errors import ParseError, Source, Span, UsageError
+
+BYTECODE = b"ML\xefR"
+_FIRST_WORD = re.compile(r'(?:\s|//[^\n]*(?:\n|\Z))*'
+                         r'(?:module\s*[@{a]|[#!][\w$.\-]+\s*=|func\.func\b|"builtin\.module")')
+_DIALECT = re.compile(r"\b(?:func\.func\b|stablehlo\.|mhlo\.|chlo\.|vhlo\.)")
+_ERROR = re.compile(r"[^:\s]+:(\d+):(\d+): error: ([^\n]*)")
+_COUNTS = {"num_replicas": "replica_count", "num_partitions": "num_partitions"}
+_COUNT = re.compile(r"mhlo\.(num_replicas|num_partitions)\s*=\s*(\d{1,9})\b")
+
+
+def is_mlir(text: str) -> bool:
+    """Whether the beginning of a text is MLIR."""
+    return _FIRST_WORD.match(text) is not None and _DIALECT.search(text) is not None
+
+
+def hlo_of_mlir(module: str | bytes, name: str) -> tuple[bytes, dict[str, str]]:
+    """The proto, and the header attributes that it has no place for. Raises UsageError without jaxlib, ParseError."""
+    try:
+        from jaxlib import _jax
+    except ImportError as error:
+        raise UsageError(f"{name} is MLIR: reading it needs jax, which is not here ({error})",
+                         hint="pip install 'hloc[jax]'") from None
+    try:
+        computation = _jax.mlir.mlir_module_to_xla_computation(module, use_tuple_args=False, return_tuple=False)
+        proto = computation.as_serialized_hlo_module_proto()
+    except Exception as error:                     # jaxlib raises its own kinds, by version
+        raise _located(str(error), module, name) from None
+    head = module[:module.find("{", module.find("{") + 1) + 1][:10_000] if isinstance(module, str) else ""
+    return proto, {_COUNTS[key]: count for key, count in _COUNT.findall(head) if count != "1"}
+
+
+def _located(message: str, module: str | bytes, name: str) -> ParseError:
+    """jaxlib's message, with the place that it speaks of."""
+    found = _ERROR.search(message)
+    if found is None or not isinstance(module, str):
+        first = (message.splitlines() or ["no message"])[0]
+        return ParseError(f"{name} is no StableHLO that jaxlib can convert: {first[:300]}")
+    source = Source(module, name)
+    line, column = int(found[1]), int(found[2])
+    start = 0
+    for _ in range(min(line, 1 + module.count("\n")) - 1):
+        start = module.index("\n", start) + 1
+    return ParseError(found[3], Span(source, start + column - 1, start + column))
