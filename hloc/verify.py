@@ -1,0 +1,397 @@
+"""Every rule that a module must keep, checked one by one.
+
+In: a module. Out: nothing, or a VerifyError that points at the first instruction that breaks a rule.
+
+    %s = f32[4] add(f32[4] %a, f32[2] %b)    -> VerifyError: add: operands differ: f32[4] and f32[2]
+
+`verify` stops at the first error, `verify_all` collects them. Structure comes first: what it finds would mislead the
+rest. What an op demands of its operands and attributes stands in its row (hloc/ops: `infer`); here it is compared with
+what is written. XLA's own verifier is the model (xla/service/hlo_verifier.cc): what it accepts is accepted here.
+"""
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from hloc.errors import VerifyError
+from hloc.ir import ELEMENT_TYPES, UNBOUNDED, Computation, Instruction, Module, Shape, reachable_computations
+from hloc.ops.checks import listed, text
+from hloc.ops.device_groups import check_groups
+from hloc.ops.op import Op
+from hloc.ops.table import OPS
+from hloc.text.header import aliases, donors, entry_layout, place_of
+
+MAX_RANK = 64                 # NumPy's limit
+MAX_BYTES = 2**63 - 1
+
+# Everything else may change the precision of floats on the way: XLA's passes leave such mixtures.
+SAME_PRECISION = frozenset({
+    "bitcast", "call", "conditional", "constant", "custom-call", "fusion", "get-tuple-element", "infeed", "outfeed",
+    "opt-barrier", "parameter", "recv", "recv-done", "send", "send-done", "tuple", "while", "bitcast-convert",
+})
+
+# Collectives whose groups must name every device once.
+GROUPED = frozenset({"all-gather", "all-gather-start", "all-reduce", "all-reduce-start", "all-to-all",
+                     "reduce-scatter"})
+
+# An asynchronous copy or collective ends in exactly one place.
+ENDINGS = {"copy-start": "copy-done", "all-gather-start": "all-gather-done", "all-reduce-start": "all-reduce-done",
+           "collective-permute-start": "collective-permute-done"}
+BEGINNINGS = {done: start for start, done in ENDINGS.items()}
+
+
+def verify(module: Module) -> None:
+    """Raises the first VerifyError, if there is one."""
+    for error in _errors(module):
+        raise error
+
+
+def verify_all(module: Module) -> list[VerifyError]:
+    """All errors; when the structure is broken, only those of the structure."""
+    return list(_errors(module))
+
+
+def _errors(module: Module) -> Iterator[VerifyError]:
+    broken = False
+    for error in _structure_errors(module):
+        broken = True
+        yield error
+    if broken:
+        return
+    checked: set[int] = set()
+    reachable = reachable_computations(module.entry)      # what is never called may say what it likes
+    for computation in reachable:
+        for instruction in computation.instructions:
+            try:
+                check_instruction(instruction, checked)
+            except VerifyError as error:
+                yield error
+        yield from _ending_errors(computation)
+    yield from _header_errors(module)
+
+
+# -- structure ---------------------------------------------------------------------------------------------------------
+
+def _structure_errors(module: Module) -> Iterator[VerifyError]:
+    place = {computation: number for number, computation in enumerate(module.computations)}
+    if module.entry not in place:
+        yield VerifyError(f"the entry computation %{module.entry.name} is not in the module", module.entry.span)
+    yield from _repeated(module.computations, "computation")
+    for computation in module.computations:
+        if computation.root is None:
+            yield VerifyError(f"computation %{computation.name} has no instructions", computation.span)
+            continue
+        yield from _repeated(computation.instructions, "instruction")
+        yield from _order_errors(computation)
+        yield from _parameter_errors(computation)
+        for instruction in computation.instructions:
+            yield from _callee_errors(instruction, computation, place)
+
+
+def _repeated(items: list, what: str) -> Iterator[VerifyError]:
+    seen: set[str] = set()
+    for item in items:
+        if item.name in seen:
+            yield VerifyError(f"{what} %{item.name} is defined twice", item.span)
+        seen.add(item.name)
+
+
+def _order_errors(computation: Computation) -> Iterator[VerifyError]:
+    """Operands are defined in the same computation, before they are used."""
+    members, defined = set(computation.instructions), set()
+    for instruction in computation.instructions:
+        for verb, needed in (("uses", instruction.operands), ("must wait for", instruction.control_predecessors)):
+            for other in needed:
+                if other not in defined:
+                    where = "which comes later" if other in members else f"which is not in %{computation.name}"
+                    yield VerifyError(f"%{instruction.name} {verb} %{other.name}, {where}", instruction.span)
+        if instruction in defined:
+            yield VerifyError(f"instruction %{instruction.name} stands twice in %{computation.name}", instruction.span)
+        defined.add(instruction)
+    if computation.root not in defined:
+        yield VerifyError(f"the root %{computation.root.name} is not in its computation %{computation.name}",
+                          computation.root.span)
+
+
+def _parameter_errors(computation: Computation) -> Iterator[VerifyError]:
+    """Parameters are numbered from 0, each number once."""
+    parameters = [i for i in computation.instructions if i.opcode == "parameter"]
+    taken: dict[int, Instruction] = {}
+    for parameter in parameters:
+        number = parameter.parameter_number
+        if not isinstance(number, int) or not 0 <= number < len(parameters):
+            yield VerifyError(f"parameter number {number} of %{parameter.name} must be below {len(parameters)}, the "
+                              f"number of parameters of %{computation.name}", parameter.span)
+        elif number in taken:
+            yield VerifyError(f"%{parameter.name} and %{taken[number].name} have the same parameter number {number}",
+                              parameter.span)
+        taken[number] = parameter
+
+
+def _callee_errors(instruction: Instruction, caller: Computation, place: dict) -> Iterator[VerifyError]:
+    """Called computations stand before their callers, so none can call itself, however indirectly."""
+    for callee in instruction.called_computations:
+        if callee not in place:
+            yield VerifyError(f"%{instruction.name} calls %{callee.name}, which is not in the module", instruction.span)
+        elif place[callee] >= place[caller]:
+            why = "itself" if callee is caller else f"%{callee.name}, which stands behind it"
+            yield VerifyError(f"%{caller.name} calls {why}; a called computation must stand before its caller",
+                              instruction.span)
+
+
+# -- instructions ------------------------------------------------------------------------------------------------------
+
+def check_instruction(instruction: Instruction, checked: set[int] | None = None) -> None:
+    """Everything about one instruction whose operands are there. `checked` remembers (by id) shapes found in order."""
+    op = row_of(instruction)
+    checked = checked if checked is not None else set()
+    if id(instruction.shape) not in checked:
+        check_shape(instruction)
+        checked.add(id(instruction.shape))
+    _check_form(op, instruction)
+    if op.domain:
+        _check_domain(op, instruction)
+    inferred = op.infer(instruction)
+    if inferred is not None and inferred is not instruction.shape:
+        _check_result(instruction, inferred)
+    if instruction.opcode == "constant":
+        _check_literal(instruction)
+    elif instruction.opcode in GROUPED:
+        _check_groups(instruction)
+    elif instruction.opcode == "fusion":
+        _check_fused(instruction)
+
+
+def _check_groups(instruction: Instruction) -> None:
+    problem = check_groups(str(instruction.get("replica_groups", "{}")))
+    if problem:
+        raise VerifyError(f"replica_groups: {problem}", instruction.span)
+
+
+def _check_fused(fusion: Instruction) -> None:
+    """Everything that is fused is read: a fusion has no dead parts, not even parameters."""
+    fused = fusion.get("calls")
+    read = {o for i in fused.instructions for o in i.operands} | {fused.root}
+    for instruction in fused.instructions:
+        if instruction not in read:
+            raise VerifyError(f"nothing in %{fused.name} reads %{instruction.name}", instruction.span or fusion.span)
+
+
+def row_of(instruction: Instruction) -> Op:
+    """The row of an instruction's opcode; also of "slice-start" and other short forms of asynchronous ops."""
+    try:
+        return OPS[instruction.opcode]
+    except KeyError:
+        raise VerifyError(f"unknown opcode {instruction.opcode!r}", instruction.span) from None
+
+
+def _check_form(op: Op, instruction: Instruction) -> None:
+    count = len(instruction.operands)
+    if count < op.least_operands or (op.most_operands is not None and count > op.most_operands):
+        raise VerifyError(f"{op.opcode} takes {_count(op)}, but has {count}", instruction.span)
+    for key in op.required:
+        if key not in instruction.attributes:
+            raise VerifyError(f"{op.opcode} needs the attribute {key}=", instruction.span)
+
+
+def _count(op: Op) -> str:
+    least, most = op.least_operands, op.most_operands
+    numbers = str(least) if least == most else f"at least {least}" if most is None else f"{least} to {most}"
+    return f"{numbers} operand{'' if numbers == '1' else 's'}"
+
+
+def _check_domain(op: Op, instruction: Instruction) -> None:
+    for index, operand in enumerate(instruction.operands):
+        if operand.shape.element_type not in op.domain:
+            kinds = sorted({ELEMENT_TYPES[t].kind for t in op.domain})
+            takes = ", ".join(sorted(op.domain)) if len(op.domain) < 4 else ", ".join(kinds) + " types"
+            raise VerifyError(f"operand {index} of {op.opcode} is {text(operand.shape)}, but {op.opcode} takes {takes}",
+                              instruction.span)
+
+
+def _check_result(instruction: Instruction, inferred: Shape) -> None:
+    written, types = instruction.shape, same_type if instruction.opcode in SAME_PRECISION else same_kind_of_type
+    if not agrees(inferred, written, types):
+        raise VerifyError(f"%{instruction.name} is written as {text(written)}, but {instruction.opcode} gives "
+                          f"{text(inferred)}", instruction.span)
+
+
+def same_type(a: Shape, b: Shape) -> bool:
+    return a.element_type == b.element_type
+
+
+def same_kind_of_type(a: Shape, b: Shape) -> bool:
+    """Equal, or floats of any precision."""
+    return a.element_type == b.element_type or a.kind == b.kind == "float"
+
+
+def any_element_type(a: Shape, b: Shape) -> bool:
+    return a.is_array == b.is_array
+
+
+def agrees(inferred: Shape, written: Shape, types: Callable[[Shape, Shape], bool] = same_type) -> bool:
+    """Equal but for layouts and for which dimensions are dynamic; an unbounded dimension fits any."""
+    stack = [(inferred, written)]
+    while stack:
+        a, b = stack.pop()
+        if a is b:
+            continue
+        if not types(a, b):
+            return False
+        if a.dimensions != b.dimensions and not _sizes_agree(a.dimensions, b.dimensions):
+            return False
+        mine, theirs = a.tuple_shapes, b.tuple_shapes
+        if mine is not None and theirs is not None:
+            if len(mine) != len(theirs):
+                return False
+            stack.extend(zip(mine, theirs))
+        elif mine is not theirs:
+            return False
+    return True
+
+
+def _sizes_agree(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+    return len(a) == len(b) and all(x == y or UNBOUNDED in (x, y) for x, y in zip(a, b))
+
+
+# -- shapes and literals -----------------------------------------------------------------------------------------------
+
+def check_shape(instruction: Instruction) -> None:
+    """Element types, sizes and layouts of an instruction's shape are in order, and all its bytes can be counted."""
+    total, stack = 0, [instruction.shape]
+    while stack:
+        shape = stack.pop()
+        if shape.tuple_shapes is not None:
+            stack.extend(shape.tuple_shapes)
+        elif shape.is_array:
+            problem = _array_problem(shape)
+            if problem:
+                raise VerifyError(f"%{instruction.name}: {problem}", instruction.span)
+            total += abs(shape.num_bytes)
+    if total > MAX_BYTES:
+        raise VerifyError(f"%{instruction.name} has {total} bytes, which does not fit into 64 bits", instruction.span)
+
+
+def _array_problem(shape: Shape) -> str:
+    """What is wrong with an array's shape; empty where nothing is."""
+    if shape.element_type not in ELEMENT_TYPES:
+        return f"unknown element type {shape.element_type!r}"
+    if shape.rank > MAX_RANK:
+        return f"{shape.rank} dimensions are more than {MAX_RANK}"
+    if any(d < 0 and d != UNBOUNDED for d in shape.dimensions):
+        return f"negative dimension in {text(shape)}"
+    if shape.dynamic_dimensions and len(shape.dynamic_dimensions) != shape.rank:
+        return f"{len(shape.dynamic_dimensions)} dynamic flags for the {shape.rank} dimensions of {text(shape)}"
+    if shape.layout and sorted(shape.layout.minor_to_major) != list(range(shape.rank)):
+        return f"layout {shape.layout} is no order of the {shape.rank} dimensions of {text(shape)}"
+    return ""
+
+
+def _check_literal(instruction: Instruction) -> None:
+    """The value of a constant has the constant's shape; an elided one ({...}) has no value."""
+    stack = [(instruction.literal, instruction.shape)]
+    while stack:
+        literal, shape = stack.pop()
+        if literal is None:
+            continue
+        if isinstance(literal, tuple):
+            if shape.tuple_shapes is None or len(literal) != len(shape.tuple_shapes):
+                raise VerifyError(f"a tuple of {len(literal)} values is no {text(shape)}", instruction.span)
+            stack.extend(zip(literal, shape.tuple_shapes))
+        elif not _literal_fits(literal, shape):
+            raise VerifyError(f"a literal of {literal.dtype}{list(literal.shape)} is no {text(shape)}",
+                              instruction.span)
+
+
+def _literal_fits(literal: np.ndarray, shape: Shape) -> bool:
+    return shape.is_array and literal.shape == shape.dimensions and literal.dtype == ELEMENT_TYPES[
+        shape.element_type].dtype
+
+
+# -- beginnings and ends -----------------------------------------------------------------------------------------------
+
+def _ending_errors(computation: Computation) -> Iterator[VerifyError]:
+    starts = [i for i in computation.instructions if i.opcode in ENDINGS]
+    if starts:
+        yield from _start_errors(computation, starts)
+    for instruction in computation.instructions:
+        begin = BEGINNINGS.get(instruction.opcode)
+        if begin and instruction.operands and instruction.operands[0].opcode != begin:
+            operand = instruction.operands[0]
+            yield VerifyError(f"the operand of {instruction.opcode} must be {begin}, but %{operand.name} is "
+                              f"{operand.opcode}", instruction.span)
+
+
+def _start_errors(computation: Computation, starts: list[Instruction]) -> Iterator[VerifyError]:
+    count = Counter(o for i in computation.instructions for o in i.operands if o.opcode in ENDINGS)
+    for start in starts:
+        if count[start] != 1:
+            yield VerifyError(f"%{start.name} needs one {ENDINGS[start.opcode]}, but is used {count[start]} times",
+                              start.span)
+
+
+# -- header ------------------------------------------------------------------------------------------------------------
+
+def _header_errors(module: Module) -> Iterator[VerifyError]:
+    yield from _layout_errors(module)
+    shapes = [p.shape for p in module.entry.parameters]
+    yield from _alias_errors(module, shapes)
+    for donor in donors(module):
+        if _parameter_part(shapes, donor.parameter, donor.index) is None:
+            yield _header_error(module, "buffer_donor", f"there is no ({donor.parameter}, {listed(donor.index)})")
+
+
+def _header_error(module: Module, key: str, message: str) -> VerifyError:
+    return VerifyError(f"{key}: {message}", place_of(module, key))
+
+
+def _layout_errors(module: Module) -> Iterator[VerifyError]:
+    """entry_computation_layout speaks of the entry's parameters and result.
+
+    Layouts may differ, and so may element types: texts edited by hand often forget them there, and XLA reads those.
+    """
+    key, written = "entry_computation_layout", entry_layout(module)
+    if written is None:
+        return
+    parameters, shapes = module.entry.parameters, written[0]
+    if len(parameters) != len(shapes):
+        yield _header_error(module, key, f"{len(shapes)} parameters, but the entry has {len(parameters)}")
+        return
+    pairs = [(f"parameter %{p.name}", p.shape, s) for p, s in zip(parameters, shapes)]
+    for what, shape, layout in [*pairs, ("the result", module.entry.root.shape, written[1])]:
+        if not agrees(shape, layout, any_element_type):
+            yield _header_error(module, key, f"{text(layout)} for {what}, which is {text(shape)}")
+
+
+def _alias_errors(module: Module, shapes: list[Shape]) -> Iterator[VerifyError]:
+    """Both sides exist and have the same number of bytes; no result and no parameter is named twice."""
+    taken: set[tuple] = set()
+    for alias in aliases(module):
+        result = part_of(module.entry.root.shape, alias.output)
+        parameter = _parameter_part(shapes, alias.parameter, alias.index)
+        sides = (("the result", alias.output), (f"parameter {alias.parameter}", alias.index))
+        for shape, (what, index) in zip((result, parameter), sides):
+            problem = "" if shape is not None and shape.is_array else "is no array"
+            if (what, index) in taken:
+                problem = "is named twice"
+            if problem:
+                yield _header_error(module, "input_output_alias", f"{what} at {listed(index)} {problem}")
+            taken.add((what, index))
+        if result is not None and parameter is not None and result.num_bytes != parameter.num_bytes:
+            yield _header_error(module, "input_output_alias", f"{sides[0][0]} at {listed(alias.output)} is "
+                                f"{text(result)}, {sides[1][0]} at {listed(alias.index)} is {text(parameter)}")
+
+
+def _parameter_part(parameters: list[Shape], number: int, index: tuple[int, ...]) -> Shape | None:
+    return part_of(parameters[number], index) if 0 <= number < len(parameters) else None
+
+
+def part_of(shape: Shape, index: tuple[int, ...]) -> Shape | None:
+    """The shape at an index into nested tuples; None where there is nothing."""
+    for position in index:
+        if shape.tuple_shapes is None or not 0 <= position < len(shape.tuple_shapes):
+            return None
+        shape = shape.tuple_shapes[position]
+    return shape
