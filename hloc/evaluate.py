@@ -1,0 +1,309 @@
+"""The reference meaning of a module, in NumPy: slow and obviously right. What it says is what hloc means.
+
+In: a module and one array per flattened entry parameter. Out: the flattened results.
+
+    evaluate(parse_module("ENTRY e { a = f32[2] parameter(0)  ROOT r = f32[2] add(a, a) }"), [x]) == (x + x,)
+
+Each op's meaning stands in its row (hloc/ops). Here: the order of evaluation, freeing of dead values, calls, scalar
+functions on whole arrays, and what a run carries along (device, seed, random state, custom calls, feeds).
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hloc.errors import RunError, UnsupportedError
+from hloc.inputs import check_inputs, within_bounds
+from hloc.ir import Computation, Instruction, Module, leaves, numpy_dtype
+from hloc.ops.table import OPS
+from hloc.ops.values import Value, flatten, unflatten
+
+DEEPEST_CALL = 150          # Python's own stack allows about 1,000 frames, and a nested call takes four or five
+
+CustomCall = Callable[..., Value]      # (instruction, *operand values) -> value
+
+
+@dataclass
+class Options:
+    """What a run is given besides its inputs.
+
+    seed      of `rng` and GetRngSeed
+    observer  called with every instruction and its value, right after it is computed
+    infeed    values for infeed (and for recv, by channel in `received`), taken from the front
+    outfeed   collects what outfeed (and send, as pairs of channel and value in `sent`) hands out
+    """
+
+    seed: int = 0
+    observer: Callable[[Instruction, Value], None] | None = None
+    infeed: list[Value] = field(default_factory=list)
+    outfeed: list[Value] = field(default_factory=list)
+    received: dict[int, list[Value]] = field(default_factory=dict)
+    sent: list[tuple[int, Value]] = field(default_factory=list)
+
+
+def evaluate(module: Module, inputs: Sequence[Any], *, custom_calls: Mapping[str, CustomCall] | None = None,
+             options: Options | None = None) -> tuple[np.ndarray, ...]:
+    """Run the entry on one device. Raises RunError for wrong inputs, UnsupportedError for ops without a meaning."""
+    evaluator = Evaluator(module, custom_calls=custom_calls, options=options)
+    return evaluator.run(check_inputs(module, inputs))
+
+
+class Step(NamedTuple):
+    """One instruction, ready to run: values[target] = function(evaluator, instruction, *values[sources])."""
+
+    function: Callable[..., Value]
+    instruction: Instruction
+    sources: tuple[int, ...]
+    target: int
+    dead: tuple[int, ...]       # slots that nobody reads afterwards
+
+
+class Plan(NamedTuple):
+    """A computation, ready to run. `slots` is the start state: constants in their places, None elsewhere."""
+
+    slots: list[Value]
+    parameters: tuple[int, ...]
+    steps: tuple[Step, ...]
+    root: int
+
+
+class Evaluator:
+    """One run of a module on one device. Ops get it as their first argument."""
+
+    def __init__(self, module: Module | None = None, *, custom_calls: Mapping[str, CustomCall] | None = None,
+                 options: Options | None = None, device: Device | None = None):
+        self.module = module
+        self.custom_calls = dict(custom_calls or {})
+        self.options = options or Options()
+        self.device = device or Device()
+        self.random_state = FIRST_RANDOM_STATE
+        self.warnings: list[str] = []
+        self._plans: dict[Computation, Plan] = {}
+        self._scalar_plans: dict[Computation, Plan | None] = {}
+        self._depth = 0
+
+    def run(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+        """Flattened entry parameters in, flattened results out."""
+        rest = iter(arrays)
+        entry = self.module.entry
+        return tuple(flatten(self.call(entry, [unflatten(p.shape, rest) for p in entry.parameters])))
+
+    def call(self, computation: Computation, arguments: Sequence[Value]) -> Value:
+        """The value of a computation's root. Values are freed after their last use."""
+        plan = self._plans.get(computation)
+        if plan is None:
+            plan = self._plans[computation] = make_plan(computation)
+        with self._nested(computation), np.errstate(all="ignore"):
+            return self._run_plan(plan, arguments)
+
+    @contextmanager
+    def _nested(self, computation: Computation) -> Iterator[None]:
+        if self._depth >= DEEPEST_CALL:
+            raise UnsupportedError(f"calls nest deeper than {DEEPEST_CALL}: %{computation.name}", computation.span)
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+
+    def _run_plan(self, plan: Plan, arguments: Sequence[Value]) -> Value:
+        values = list(plan.slots)
+        for slot, argument in zip(plan.parameters, arguments):
+            values[slot] = argument
+        observer = self.options.observer
+        for function, instruction, sources, target, dead in plan.steps:
+            try:
+                value = function(self, instruction, *[values[s] for s in sources])
+            except (MemoryError, ValueError, IndexError) as error:
+                raise failed(instruction, error) from error
+            values[target] = value = checked(instruction, value)
+            if observer is not None:
+                observer(instruction, value)
+            for slot in dead:
+                values[slot] = None
+        return values[plan.root]
+
+    def apply(self, computation: Computation, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+        """A computation of scalars, applied to every element of arrays that broadcast together.
+
+        Where all its ops are elementwise, they run on whole arrays at once, else element by element.
+        """
+        if computation not in self._scalar_plans:
+            self._scalar_plans[computation] = make_scalar_plan(computation)
+        plan = self._scalar_plans[computation]
+        if plan is None:
+            return self._apply_one_by_one(computation, arrays)
+        values = list(plan.slots)
+        for slot, argument in zip(plan.parameters, arrays):
+            values[slot] = argument
+        with self._nested(computation), np.errstate(all="ignore"):
+            for function, instruction, sources, target, _ in plan.steps:
+                values[target] = function(self, instruction, *[values[s] for s in sources])
+        shape = np.broadcast_shapes(*(np.shape(a) for a in arrays))
+        return tuple(r if np.shape(r) == shape else np.broadcast_to(r, shape) for r in flatten(values[plan.root]))
+
+    def _apply_one_by_one(self, computation: Computation, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+        arrays = np.broadcast_arrays(*arrays)
+        shape = arrays[0].shape
+        results = [np.empty(shape, numpy_dtype(s.element_type)) for s in leaves(computation.root.shape)]
+        for index in np.ndindex(shape):
+            parts = flatten(self.call(computation, [np.asarray(a[index]) for a in arrays]))
+            for result, part in zip(results, parts):
+                result[index] = part
+        return tuple(results)
+
+    def warn(self, message: str) -> None:
+        """Note something once that the result may depend on."""
+        if message not in self.warnings:
+            self.warnings.append(message)
+
+
+FIRST_RANDOM_STATE = 0x7012395          # what XLA on CPUs starts with
+
+
+class Device:
+    """Where a run takes place, among replica_count x partition_count devices. Alone, by default."""
+
+    def __init__(self, replica: int = 0, partition: int = 0, replica_count: int = 1, partition_count: int = 1):
+        self.replica, self.partition = replica, partition
+        self.replica_count, self.partition_count = replica_count, partition_count
+
+    @property
+    def number(self) -> int:
+        return self.replica * self.partition_count + self.partition
+
+    @property
+    def count(self) -> int:
+        return self.replica_count * self.partition_count
+
+    def exchange(self, instruction: Instruction, members: Sequence[int], value: Value) -> list[Value]:
+        """What each member (device numbers) holds at `instruction`: hands in one's own, waits for the others."""
+        return [value]
+
+
+# -- plans -------------------------------------------------------------------------------------------------------------
+
+def make_plan(computation: Computation) -> Plan:
+    """Lays a computation out as steps. What nobody needs and has no effect is left out."""
+    needed = _needed(computation)
+    steps = [(_function(i), i) for i in needed if i.opcode not in ("parameter", "constant")]
+    return _assemble(computation, needed, steps)
+
+
+def make_scalar_plan(computation: Computation) -> Plan | None:
+    """The same for whole arrays, or None where some instruction is not elementwise."""
+    needed = _needed(computation)
+    steps = []
+    for instruction in needed:
+        if not all(s.rank == 0 for s in leaves(instruction.shape)):
+            return None
+        if instruction.opcode in ("parameter", "constant"):
+            continue
+        function = _scalar_function(instruction)
+        if function is None:
+            return None
+        steps.append((function, instruction))
+    return _assemble(computation, needed, steps)
+
+
+def _needed(computation: Computation) -> list[Instruction]:
+    """All instructions but those that neither the root nor any effect can depend on."""
+    wanted = {computation.root}
+    for instruction in reversed(computation.instructions):
+        if instruction in wanted or _may_act(instruction):
+            wanted.add(instruction)
+            wanted.update(instruction.operands)
+    return [i for i in computation.instructions if i in wanted]
+
+
+def _may_act(instruction: Instruction) -> bool:
+    return OPS[instruction.opcode].side_effect or bool(instruction.called_computations) or \
+        instruction.get("custom_call_has_side_effect", False)
+
+
+def _assemble(computation: Computation, needed: Sequence[Instruction], steps: Sequence[tuple]) -> Plan:
+    slot = {instruction: number for number, instruction in enumerate(needed)}
+    slots: list[Value] = [_constant(i) if i.opcode == "constant" else None for i in needed]
+    last_use = {i: i for i in needed}
+    for instruction in needed:
+        for operand in instruction.operands:
+            last_use[operand] = instruction
+    dead: dict[Instruction, list[int]] = {}
+    for instruction, user in last_use.items():
+        if instruction.opcode != "constant" and instruction is not computation.root:
+            dead.setdefault(user, []).append(slot[instruction])
+    parameters = computation.parameters
+    for parameter in parameters:
+        if parameter not in slot:
+            slot[parameter] = len(slots)
+            slots.append(None)
+    return Plan(slots, tuple(slot[p] for p in parameters),
+                tuple(Step(f, i, tuple(slot[o] for o in i.operands), slot[i], tuple(dead.get(i, ())))
+                      for f, i in steps), slot[computation.root])
+
+
+def _function(instruction: Instruction) -> Callable[..., Value]:
+    op = OPS[instruction.opcode]
+    if op.evaluate is None:
+        raise UnsupportedError(f"{instruction.opcode}: {op.unsupported}", instruction.span)
+    return op.evaluate
+
+
+def _constant(instruction: Instruction) -> Value:
+    if instruction.literal is None:
+        raise RunError(f"the value of %{instruction.name} is left out in the text ({{...}}), so it cannot run",
+                       instruction.span)
+    return instruction.literal
+
+
+_SAME_SCALAR = frozenset({"copy", "reshape", "bitcast", "broadcast", "transpose", "reverse", "opt-barrier"})
+
+
+def _scalar_function(instruction: Instruction) -> Callable[..., Value] | None:
+    """How an op on scalars acts on whole arrays, or None where it does not."""
+    opcode = instruction.opcode
+    op = OPS[opcode]
+    if op.is_elementwise or opcode in ("tuple", "get-tuple-element"):
+        return op.evaluate
+    if opcode in _SAME_SCALAR:
+        same_type = instruction.shape.element_type == instruction.operands[0].shape.element_type
+        return _first_operand if same_type else None
+    if opcode == "call" or opcode == "fusion":
+        return _apply_called
+    return None
+
+
+def _first_operand(evaluator: Evaluator, instruction: Instruction, operand: Value) -> Value:
+    return operand
+
+
+def _apply_called(evaluator: Evaluator, instruction: Instruction, *operands: Value) -> Value:
+    called = instruction.called_computations[0]
+    return unflatten(called.root.shape, evaluator.apply(called, *operands))
+
+
+# -- what an op gave ---------------------------------------------------------------------------------------------------
+
+def checked(instruction: Instruction, value: Value) -> Value:
+    """`value` with NumPy's scalars made arrays. Raises RunError where an array is not what the shape says."""
+    shape = instruction.shape
+    if shape.tuple_shapes is not None or not shape.is_array:
+        return value
+    if type(value) is not np.ndarray:
+        value = np.asarray(value)
+    if value.shape != shape.dimensions and not within_bounds(value.shape, shape) \
+            or value.dtype != numpy_dtype(shape.element_type):
+        raise RunError(f"%{instruction.name} is {shape.to_string(False)}, but evaluating {instruction.opcode} gave "
+                       f"{value.dtype}[{','.join(map(str, value.shape))}]", instruction.span)
+    return value
+
+
+def failed(instruction: Instruction, error: Exception) -> RunError:
+    if isinstance(error, MemoryError):
+        return RunError(f"out of memory: {instruction.opcode} %{instruction.name} needs {instruction.shape.num_bytes} "
+                        "bytes", instruction.span)
+    return RunError(f"{instruction.opcode} %{instruction.name} cannot be evaluated: {error}", instruction.span)
