@@ -1,0 +1,107 @@
+"""Which results are the same array in memory, within one computation.
+
+In: a computation, and which carried leaves of its loops never change. Out: for every instruction its leaves (the
+arrays of its flattened shape) as Values. Ops that only hand arrays on (tuple, get-tuple-element, bitcast, reshape,
+opt-barrier, loop-invariant leaves of while) have the Values of their operands; everything else makes new ones.
+
+    t = (f32[4], s32[]) tuple(a, n)        values[t] == values[a] + values[n]
+    w = (f32[4], s32[]) while(t), ...      values[w][0] is values[a][0] where the body hands that leaf through
+    d = f32[4] dynamic-update-slice(a, ..) a new Value; in_place(d) says that it takes the memory of values[a][0]
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import accumulate
+
+from hloc.analysis.control_flow import executed_computations
+from hloc.analysis.fusible import in_place_operands
+from hloc.ir import Computation, Instruction, Module, Shape, leaves
+
+FORWARDING = frozenset(["tuple", "get-tuple-element", "bitcast", "reshape", "opt-barrier", "domain", "add-dependency"])
+
+Invariants = Mapping[Computation, frozenset[int]]
+
+
+class Value:
+    """One array: leaf `leaf` of the result of `instruction`. Compared by identity."""
+
+    __slots__ = ("instruction", "leaf", "size")
+
+    def __init__(self, instruction: Instruction, leaf: int, size: int):
+        self.instruction = instruction
+        self.leaf = leaf
+        self.size = size
+
+    def __repr__(self) -> str:
+        return f"<value {self.instruction.name}[{self.leaf}]: {self.size} bytes>"
+
+
+Values = dict[Instruction, tuple[Value, ...]]
+
+
+def leaf_count(shape: Shape) -> int:
+    return sum(1 for _ in leaves(shape))
+
+
+def leaf_values(computation: Computation, invariants: Invariants) -> Values:
+    """The leaves of every instruction. `invariants`: for each while body, the leaves that it hands through."""
+    table: Values = {}
+    starts: dict[Instruction, list[int]] = {}           # of the elements of tuples that are taken apart
+    for instruction in computation.instructions:
+        table[instruction] = _values_of(instruction, table, starts, invariants)
+    return table
+
+
+def _values_of(instruction: Instruction, table: Values, starts: dict[Instruction, list[int]],
+               invariants: Invariants) -> tuple[Value, ...]:
+    opcode = instruction.opcode
+    if opcode == "tuple":
+        return tuple(v for o in instruction.operands for v in table[o])
+    if opcode == "get-tuple-element":
+        operand, index = instruction.operands[0], instruction.get("index")
+        if operand not in starts:
+            starts[operand] = [0, *accumulate(leaf_count(s) for s in operand.shape.tuple_shapes)]
+        return table[operand][starts[operand][index]:starts[operand][index + 1]]
+    if opcode in FORWARDING:
+        return table[instruction.operands[0]]
+    made = [Value(instruction, n, shape.num_bytes) for n, shape in enumerate(leaves(instruction.shape))]
+    if opcode == "while":
+        carried = table[instruction.operands[0]]
+        for leaf in invariants.get(instruction.get("body"), ()):
+            made[leaf] = carried[leaf]
+    return tuple(made)
+
+
+def element_leaves(element: Instruction) -> tuple[int, int]:
+    """First leaf and number of leaves that a get-tuple-element takes out of its operand."""
+    parts = element.operands[0].shape.tuple_shapes
+    index = element.get("index")
+    return sum(leaf_count(s) for s in parts[:index]), leaf_count(parts[index])
+
+
+def invariant_leaves(body: Computation, values: Values) -> frozenset[int]:
+    """The leaves that a while body hands through unchanged."""
+    parameter = body.parameters[0]
+    pairs = zip(values[parameter], values[body.root])
+    return frozenset(n for n, (before, after) in enumerate(pairs) if before is after)
+
+
+def module_invariants(module: Module) -> dict[Computation, frozenset[int]]:
+    """invariant_leaves of every while body of the module."""
+    found: dict[Computation, frozenset[int]] = {}
+    bodies = {i.get("body") for c in executed_computations(module) for i in c.instructions if i.opcode == "while"}
+    for computation in executed_computations(module):
+        if computation in bodies:
+            found[computation] = invariant_leaves(computation, leaf_values(computation, found))
+    return found
+
+
+def in_place(instruction: Instruction, values: Values, invariants: Invariants) -> list[tuple[int, int, int]]:
+    """(result leaf, operand, operand leaf) triples whose memory is the same by the nature of the op.
+
+    All that change of a while's carried leaves; operand 0 of updates; the same of fusions rooted in an update.
+    """
+    if instruction.opcode == "while":
+        kept = invariants.get(instruction.get("body"), ())
+        return [(n, 0, n) for n in range(len(values[instruction])) if n not in kept]
+    return [(leaf, slot, 0) for leaf, slot in in_place_operands(instruction)]

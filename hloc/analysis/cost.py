@@ -1,0 +1,122 @@
+"""What instructions cost: scalar operations, bytes, and seconds on a Machine, to one digit.
+
+In: an instruction (and a machine). Out: estimates for choices such as "compute again or store?", and for reports.
+
+    flops(dot f32[64,128] x f32[128,32])            2 * 64 * 32 * 128
+    operations(exponential)                         10 per element, where add is 1
+    bytes_accessed(dynamic-slice of 8 rows)         the 8 rows, twice; not the array they come from
+"""
+from __future__ import annotations
+
+import math
+
+from hloc.analysis.fusible import is_elementwise
+from hloc.ir import Instruction
+from hloc.machine import Machine
+
+# Vector instructions per vector of results, where an addition takes one. Everything elementwise not named takes one.
+EXPENSIVE = {
+    "divide": 4, "remainder": 12, "sqrt": 4, "rsqrt": 5, "cbrt": 20, "exponential": 10, "exponential-minus-one": 14,
+    "log": 12, "log-plus-one": 14, "logistic": 14, "tanh": 16, "tan": 25, "sine": 20, "cosine": 20, "erf": 16,
+    "power": 30, "atan2": 25, "acos": 20, "acosh": 25, "asin": 20, "asinh": 25, "atanh": 25, "cosh": 20, "sinh": 20,
+    "round-nearest-even": 2, "round-nearest-afz": 3, "popcnt": 4, "count-leading-zeros": 4, "reduce-precision": 6,
+}
+FREE = frozenset(["parameter", "constant", "tuple", "get-tuple-element", "bitcast", "reshape", "opt-barrier",
+                  "after-all", "domain", "add-dependency"])
+PARTIAL_READS = frozenset(["slice", "dynamic-slice", "gather"])
+GPU_LANES, GPU_HERTZ, CPU_HERTZ = 128, 1.5e9, 2.5e9
+CALL_SECONDS = 2e-7                     # starting a small kernel on the calling CPU thread
+CACHED_SPEEDUP = 4                      # caches against memory
+
+
+def operations(instruction: Instruction) -> float:
+    """Arithmetic per element of the result, in units of one addition; moving data counts a little."""
+    opcode = instruction.opcode
+    if opcode in EXPENSIVE:
+        integer_division = opcode in ("divide", "remainder") and instruction.shape.kind in ("signed", "unsigned")
+        wide = 4 if integer_division or instruction.shape.kind == "complex" else 1
+        return EXPENSIVE[opcode] * wide
+    if opcode in FREE or opcode in ("broadcast", "iota"):
+        return 0.0
+    if opcode in ("transpose", "concatenate", "pad", "reverse", "gather", "dynamic-slice", "slice", "copy"):
+        return 0.5
+    return 3.0 if instruction.shape.is_array and instruction.shape.kind == "complex" else 1.0
+
+
+def is_expensive(instruction: Instruction) -> bool:
+    """Worth storing rather than computing twice."""
+    return operations(instruction) > 2
+
+
+def flops(instruction: Instruction) -> int:
+    """Floating-point (or integer) operations of one execution, called computations included once."""
+    opcode, shape = instruction.opcode, instruction.shape
+    if opcode == "dot":
+        return 2 * shape.num_elements * contracted_elements(instruction)
+    if opcode == "convolution":
+        return 2 * shape.num_elements * window_elements(instruction)
+    if opcode == "reduce":
+        return instruction.operands[0].shape.num_elements * (len(instruction.operands) // 2)
+    if opcode == "reduce-window":
+        sizes = math.prod(d.size for d in instruction.get("window").dimensions)
+        return sum(s.num_elements for s in _arrays(instruction)) * sizes
+    if is_elementwise(instruction):
+        return int(shape.num_elements * operations(instruction))
+    return sum(flops(i) for c in instruction.called_computations for i in c.instructions) if opcode == "fusion" else 0
+
+
+def _arrays(instruction: Instruction):
+    return instruction.shape.tuple_shapes or (instruction.shape,)
+
+
+def contracted_elements(dot: Instruction) -> int:
+    """Length of the sums of a dot."""
+    left = dot.operands[0].shape.dimensions
+    return math.prod(left[d] for d in dot.get("lhs_contracting_dims", ()))
+
+
+def window_elements(convolution: Instruction) -> int:
+    """Products per result element of a convolution."""
+    kernel = convolution.operands[1].shape
+    numbers = convolution.get("dim_labels")
+    outputs = kernel.dimensions[numbers.kernel_output_feature] if numbers else 1
+    return kernel.num_elements // max(1, outputs)
+
+
+def bytes_accessed(instruction: Instruction) -> int:
+    """Bytes that one execution reads and writes, caches left out of account."""
+    opcode = instruction.opcode
+    if opcode in FREE:
+        return 0
+    if opcode == "dynamic-update-slice":
+        return 2 * instruction.operands[1].shape.num_bytes
+    read = sum(bytes_read(instruction, slot) for slot in range(len(instruction.operands)))
+    return read + instruction.shape.num_bytes
+
+
+def bytes_read(instruction: Instruction, slot: int) -> int:
+    """Bytes of one operand that are read."""
+    whole = instruction.operands[slot].shape.num_bytes
+    if slot == 0 and instruction.opcode in PARTIAL_READS:
+        return min(whole, instruction.shape.num_bytes)
+    return whole
+
+
+def operations_per_second(machine: Machine) -> float:
+    """f32 operations that all cores do when they are kept busy."""
+    if machine.kind == "gpu":
+        return machine.cores * GPU_LANES * GPU_HERTZ
+    return machine.cores * (machine.vector_bytes / 4) * CPU_HERTZ
+
+
+def seconds_of_traffic(size: int, machine: Machine) -> float:
+    """Time to move `size` bytes, from the cache where they fit in it."""
+    fast = CACHED_SPEEDUP if size <= machine.l2_bytes else 1
+    return size / (machine.bandwidth * fast)
+
+
+def seconds_of_launch(size: int, machine: Machine) -> float:
+    """Time to start one more kernel that moves `size` bytes."""
+    if machine.kind == "cpu" and size < machine.l2_bytes // 8:
+        return CALL_SECONDS
+    return machine.launch_seconds

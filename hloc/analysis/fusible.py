@@ -1,0 +1,105 @@
+"""Which instructions may stand inside a fusion, and in which role.
+
+In: an instruction. Out: is it elemental (each element of its result is an expression of elements of its operands), a
+reduction, a hero (dot, convolution) or an update in place?
+
+    exponential, broadcast, slice, gather ...     elemental
+    reduce                                        a reduction, the middle of kInput and kCustom fusions
+    dot, convolution                              a hero, the middle of kOutput fusions
+    dynamic-update-slice, scatter                 an update in place: the result takes the memory of operand 0
+"""
+from __future__ import annotations
+
+from hloc.ir import ELEMENT_TYPES, Instruction, Shape
+from hloc.ops.table import OPS
+
+# Ops that only choose which element of an operand to read.
+DATA_MOVEMENT = frozenset(["broadcast", "reshape", "bitcast", "transpose", "slice", "reverse", "pad", "concatenate",
+                           "dynamic-slice", "gather", "copy"])
+# Same elements in the same row-major order: free outside of a fusion, since the memory is the same.
+RESHAPES = frozenset(["reshape", "bitcast"])
+HEROES = frozenset(["dot", "convolution"])
+UPDATES = frozenset(["dynamic-update-slice", "scatter"])
+
+
+def is_static_array(shape: Shape) -> bool:
+    return shape.is_array and not shape.is_dynamic
+
+
+def is_elementwise(instruction: Instruction) -> bool:
+    """Each element of the result comes from the elements at the same place (or from scalars), by a scalar function."""
+    if instruction.opcode == "bitcast-convert":
+        return keeps_width(instruction)
+    op = OPS.get(instruction.opcode)
+    return op is not None and op.scalar is not None
+
+
+def keeps_width(instruction: Instruction) -> bool:
+    """False for bitcasts between element types of different width, which are no elementwise ops."""
+    if instruction.opcode not in ("bitcast", "bitcast-convert"):
+        return True
+    return width(instruction.shape) == width(instruction.operands[0].shape)
+
+
+def width(shape: Shape) -> int:
+    """Bits of one element; 0 for what has none."""
+    return ELEMENT_TYPES[shape.element_type].bits if shape.is_array else 0
+
+
+def is_scalar_constant(instruction: Instruction) -> bool:
+    """A constant that becomes a number in the source text; larger ones stay in memory."""
+    return (instruction.opcode == "constant" and instruction.shape.is_array and instruction.shape.num_elements == 1
+            and instruction.literal is not None)
+
+
+def is_elemental(instruction: Instruction) -> bool:
+    """True where a fusion can compute any single element of the result from single elements of the operands."""
+    if not is_static_array(instruction.shape) or not all(is_static_array(o.shape) for o in instruction.operands):
+        return False
+    if instruction.opcode == "constant":
+        return is_scalar_constant(instruction)
+    if instruction.opcode == "iota":
+        return True
+    if instruction.opcode in DATA_MOVEMENT:
+        return keeps_width(instruction)
+    return is_elementwise(instruction)
+
+
+def is_reduction(instruction: Instruction) -> bool:
+    """A reduce over static arrays, of one array or several side by side."""
+    return instruction.opcode == "reduce" and all(is_static_array(o.shape) for o in instruction.operands)
+
+
+def is_hero(instruction: Instruction) -> bool:
+    """A matrix product or convolution: computed tile by tile, with an epilogue on each tile."""
+    return instruction.opcode in HEROES and is_static_array(instruction.shape)
+
+
+def is_update(instruction: Instruction) -> bool:
+    """Writes a part of operand 0 and leaves the rest, so that it works in place; variadic scatters too."""
+    return instruction.opcode in UPDATES
+
+
+def in_place_operands(instruction: Instruction) -> tuple[tuple[int, int], ...]:
+    """(result leaf, operand index) pairs whose memory is the same; every such operand is one array.
+
+    For while see hloc/analysis/aliasing.py: there it is all leaves of the one operand.
+    """
+    if instruction.opcode == "dynamic-update-slice":
+        return ((0, 0),)
+    if instruction.opcode == "scatter":
+        return tuple((i, i) for i in range(len(instruction.operands) // 2))
+    if instruction.opcode == "fusion":
+        return fusion_in_place_operands(instruction)
+    return ()
+
+
+def fusion_in_place_operands(fusion: Instruction) -> tuple[tuple[int, int], ...]:
+    """The same for a fusion whose root is an update of one of its parameters."""
+    root = fusion.get("calls").root
+    if not is_update(root):
+        return ()
+    pairs = [(leaf, root.operands[slot]) for leaf, slot in in_place_operands(root)]
+    if any(target.opcode != "parameter" for _, target in pairs):
+        return ()
+    return tuple((leaf, target.parameter_number) for leaf, target in pairs)

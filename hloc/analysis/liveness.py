@@ -1,0 +1,65 @@
+"""From when to when each array of a scheduled computation is needed, and how much memory that takes at most.
+
+In: a computation and its Values (hloc/analysis/aliasing.py); positions are those in `computation.instructions`. Out:
+positions of definition and of the last read, and a peak in bytes.
+
+    a = ...            Lives: a from 0 to 2
+    b = negate(a)             b from 1 to 2
+    ROOT c = add(a, b)        c from 2 to 3, the end: results are read after everything
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from hloc.analysis.aliasing import FORWARDING, Value, Values
+from hloc.ir import Computation, Instruction
+
+
+def reads(instruction: Instruction, values: Values) -> tuple[Value, ...]:
+    """The arrays whose elements an instruction reads; none for ops that only hand arrays on."""
+    if instruction.opcode in FORWARDING:
+        return ()
+    return tuple(v for o in instruction.operands for v in values[o])
+
+
+def last_reads(computation: Computation, values: Values) -> dict[Value, int]:
+    """The position of the last read of each value; results are read at the end, one past the last position."""
+    last: dict[Value, int] = {}
+    for position, instruction in enumerate(computation.instructions):
+        for value in reads(instruction, values):
+            last[value] = position
+    for value in values[computation.root]:
+        last[value] = len(computation.instructions)
+    return last
+
+
+def peak_bytes(order: Sequence[Instruction], root: Instruction, values: Values,
+               inner: Mapping[Instruction, int] | None = None) -> int:
+    """Most bytes alive at once when `order` runs; parameters and constants count as not ours.
+
+    `inner`: what instructions need besides while they run (the peaks of called computations).
+    """
+    left: dict[Value, int] = {}
+    for instruction in order:
+        for value in set(reads(instruction, values)):
+            left[value] = left.get(value, 0) + 1
+    for value in set(values[root]):
+        left[value] = left.get(value, 0) + 1
+    live = peak = 0
+    for instruction in order:
+        live += made_bytes(instruction, values)
+        peak = max(peak, live + (inner.get(instruction, 0) if inner else 0))
+        for value in set(reads(instruction, values)):
+            left[value] -= 1
+            if not left[value] and value.instruction.opcode not in ("parameter", "constant"):
+                live -= value.size
+        live -= sum(v.size for v in values[instruction] if v.instruction is instruction and v not in left
+                    and instruction.opcode not in ("parameter", "constant"))
+    return peak
+
+
+def made_bytes(instruction: Instruction, values: Values) -> int:
+    """Bytes of the arrays that an instruction makes."""
+    if instruction.opcode in ("parameter", "constant"):
+        return 0
+    return sum(v.size for v in values[instruction] if v.instruction is instruction)

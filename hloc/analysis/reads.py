@@ -1,0 +1,169 @@
+"""Where, and how often, a kernel reads the elements of a value.
+
+A fused kernel computes the elements of its result one by one; each instruction inside is asked for some element. The
+*context* of that question says which one, as a function of the kernel's own position: two questions in one context
+are one computation, and each further context is the code once more. Contexts are small numbers, interned here.
+
+    add(p, q)  in f32[8,64], the kernel's own shape      p and q in context BASE: the kernel's own position
+    broadcast(m: f32[8]), dimensions={0}                 m in context BASE // 64, asked for once per row
+    transpose, slice, concatenate ...                    a new context per kind of index map
+    reduce                                               its operand in the context of the whole rows
+
+In: an instruction, an operand slot and a context. Out: the operand's context. `evaluations[c]` estimates how often a
+value in context c is computed, with what inner loops do not change computed outside of them.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from hloc.analysis.fusible import RESHAPES, is_elementwise, is_update
+from hloc.ir import Computation, Instruction, Shape, leaves
+
+BASE = 0
+
+
+class Contexts:
+    """The contexts of one kernel. Number 0 is the kernel's own position."""
+
+    def __init__(self, elements: int):
+        self.evaluations: list[int] = [max(1, elements)]
+        self._numbers: dict[tuple, int] = {}
+        self._quotients: dict[int, tuple[int, int]] = {}       # context -> (context it divides, divisor)
+
+    def intern(self, key: tuple, evaluations: int) -> int:
+        """The number of a context known by `key`: what kind of map, from which context (or None), and its details."""
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self.evaluations)
+            self.evaluations.append(max(1, evaluations))
+        return number
+
+    def alias(self, key: tuple, number: int) -> None:
+        """Let `key` name a context that exists already."""
+        self._numbers[key] = number
+
+    def scalar(self) -> int:
+        """The only element of a value with one element."""
+        return self.intern(("scalar", None), 1) if self.evaluations[BASE] > 1 else BASE
+
+    def quotient(self, context: int, divisor: int) -> int:
+        """`context` with its linear position divided: one value per `divisor` neighbours."""
+        base, before = self._quotients.get(context, (context, 1))
+        total = before * divisor
+        number = self.intern(("quotient", base, total), self.evaluations[base] // total)
+        self._quotients.setdefault(number, (base, total))
+        return number
+
+    def through(self, reader: Instruction, slot: int, context: int) -> int:
+        """The context of operand `slot` where `reader` is asked for in `context`."""
+        operand = reader.operands[slot].shape
+        opcode = reader.opcode
+        if operand.num_elements == 1 and operand.is_array:
+            return self.scalar()
+        if opcode == "tuple" or opcode == "copy" or opcode in RESHAPES or is_elementwise(reader):
+            return context
+        if opcode == "broadcast":
+            return self._broadcast(reader, context)
+        if opcode == "transpose":
+            return self._transpose(reader, context)
+        if opcode in ("dynamic-slice", "gather", "dynamic-update-slice", "scatter", "concatenate", "pad"):
+            return self._addressed(reader, slot, context)
+        return self.intern((opcode, context, _map_key(reader), operand.dimensions), self.evaluations[context])
+
+    def _broadcast(self, reader: Instruction, context: int) -> int:
+        source, result = reader.operands[0].shape, reader.shape
+        if source.num_elements == result.num_elements and _is_increasing(_kept(reader, source)):
+            return context
+        kept, sizes = _kept(reader, source), result.dimensions
+        unused = math.prod(sizes[max(kept) + 1:])
+        if _is_prefix(kept, sizes) and result.num_elements == source.num_elements * unused:
+            return self.quotient(context, unused)
+        key = ("broadcast", context, kept, source.dimensions, sizes)
+        return self.intern(key, self.evaluations[context] // max(1, unused))
+
+    def _transpose(self, reader: Instruction, context: int) -> int:
+        source = reader.operands[0].shape.dimensions
+        order = tuple(d for d in reader.get("dimensions") if source[d] != 1)
+        if _is_increasing(order):
+            return context
+        return self.intern(("transpose", context, order, source), self.evaluations[context])
+
+    def _addressed(self, reader: Instruction, slot: int, context: int) -> int:
+        """Operands of ops where each slot means something of its own."""
+        opcode, count = reader.opcode, self.evaluations[context]
+        if opcode == "dynamic-update-slice" and slot == 1:
+            return context
+        if opcode == "scatter" and slot > len(reader.operands) // 2:
+            return context
+        if opcode in ("concatenate", "pad"):
+            share = reader.operands[slot].shape.num_elements / max(1, reader.shape.num_elements)
+            count = math.ceil(count * min(1.0, share))
+        return self.intern((opcode, context, id(reader), slot), count)
+
+    def absorb(self, other: Contexts) -> dict[int, int]:
+        """Take over the contexts of a kernel over the same elements: its numbers -> the numbers here."""
+        here: dict[int | None, int | None] = {None: None, BASE: BASE}
+        for (kind, parent, *details), number in other._numbers.items():
+            key = (kind, here[parent], *details)
+            if number in here:
+                self.alias(key, here[number])
+            else:
+                here[number] = self.intern(key, other.evaluations[number])
+        for number, (base, divisor) in other._quotients.items():
+            self._quotients.setdefault(here[number], (here[base], divisor))
+        del here[None]
+        return here
+
+    def total(self, contexts: Iterable[int]) -> int:
+        """Evaluations over several contexts."""
+        return sum(self.evaluations[c] for c in contexts)
+
+
+def _map_key(reader: Instruction) -> tuple:
+    """What the index map of a reader depends on, besides the operand's dimensions."""
+    return tuple(reader.get(key) for key in ("dimensions", "slice", "padding", "index"))
+
+
+def _kept(broadcast: Instruction, source: Shape) -> tuple[int, ...]:
+    """The result dimensions that a broadcast fills from dimensions larger than one."""
+    return tuple(d for d, size in zip(broadcast.get("dimensions", ()), source.dimensions) if size != 1)
+
+
+def _is_increasing(numbers: tuple[int, ...]) -> bool:
+    return all(a < b for a, b in zip(numbers, numbers[1:]))
+
+
+def _is_prefix(kept: tuple[int, ...], sizes: tuple[int, ...]) -> bool:
+    """True where `kept` are the leading dimensions of `sizes`, those of size one left out."""
+    return kept == tuple(d for d in range(max(kept) + 1) if sizes[d] != 1)
+
+
+def reads_own_position(instruction: Instruction, slot: int) -> bool:
+    """True where each result element depends on that operand only at the same linear position.
+
+    Then a result may take the operand's memory: every element is read before it is written, results of several
+    arrays included, since a kernel computes all of them at one position before it stores any.
+    """
+    operand = instruction.operands[slot].shape
+    results = list(leaves(instruction.shape))
+    if not operand.is_array or not results or any(r.num_elements != operand.num_elements for r in results):
+        return False
+    if instruction.opcode == "fusion":
+        return instruction.get("kind") == "kLoop" and slot in own_position_parameters(instruction.get("calls"))
+    return instruction.opcode == "copy" or instruction.opcode in RESHAPES or is_elementwise(instruction)
+
+
+def own_position_parameters(computation: Computation) -> set[int]:
+    """Numbers of the parameters of a kLoop computation that are read at the kernel's own position only."""
+    root = computation.root
+    roots = root.operands if root.opcode == "tuple" else [root]
+    if any(is_update(r) for r in roots):
+        return set()
+    contexts = Contexts(roots[0].shape.num_elements)
+    asked: dict[Instruction, set[int]] = {i: set() for i in computation.instructions}
+    asked[root].add(BASE)
+    for instruction in reversed(computation.instructions):
+        for number, operand in enumerate(instruction.operands):
+            asked[operand].update(contexts.through(instruction, number, c) for c in asked[instruction])
+    return {p.parameter_number for p in computation.parameters if asked[p] <= {BASE}}

@@ -1,0 +1,53 @@
+"""Machine: facts about hardware that cost decisions read. Passes and lowerings receive it; none asks the system.
+
+    Machine.host()      this computer
+    GPUS["h100"]        hloc/targets/cuda/gpus.py: data, so that a GPU build needs no GPU
+
+Sizes are in bytes, bandwidths in bytes per second.
+"""
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """kind: cpu or gpu; cores: CPU cores or SMs; vector_bytes: width of one SIMD register (a warp's load on a GPU)."""
+
+    name: str
+    kind: str
+    cores: int
+    vector_bytes: int
+    l1_bytes: int
+    l2_bytes: int
+    bandwidth: float
+    launch_seconds: float           # cost of starting one parallel kernel
+    shared_bytes: int = 0           # per block, GPU only
+    arch: str = ""                  # sm_90a, x86-64 ...
+
+    @staticmethod
+    def host() -> Machine:
+        """This computer's CPU, as far as Linux tells; sensible figures elsewhere."""
+        return Machine("cpu", "cpu", available_cores(), _vector_bytes(), 32 << 10, 1 << 20, 20e9, 4e-6)
+
+
+def available_cores() -> int:
+    """Cores that this process may use; HLOC_THREADS overrides."""
+    asked = os.environ.get("HLOC_THREADS", "")
+    if asked.isdigit() and int(asked) > 0:
+        return int(asked)
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _vector_bytes() -> int:
+    try:
+        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
+            flags = next((line for line in file if line.startswith(("flags", "Features"))), "")
+    except OSError:
+        return 16
+    if "avx512f" in flags:
+        return 64
+    return 32 if "avx2" in flags else 16
