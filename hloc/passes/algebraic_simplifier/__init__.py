@@ -1,0 +1,69 @@
+"""Simplifies by algebra: many small rules, each with its equation as docstring.
+
+    m = f32[4] multiply(x, broadcast(constant(1)))        =>   m is x
+
+The rules stand by theme: arithmetic, logic, selects, converts, shapes (reshape, transpose, broadcast), slices (slice,
+pad, concatenate, dynamic-slice), updates, products (dot), reductions, windows (convolution, reduce-window), constants.
+A rule looks at one instruction whose operands are already simplified, and returns what to use instead, or None. It
+never adds work: what it returns costs at most as much as what it replaces. Floating point keeps its meaning as XLA's
+AlgebraicSimplifier has it: x + 0 is x (so a -0.0 may stay where 0.0 would have come out), but sums are not reordered
+and 0 * x stays, since x may be NaN.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hloc.ir import Instruction, Module
+from hloc.passes.algebraic_simplifier import (
+    arithmetic,
+    constants,
+    converts,
+    logic,
+    products,
+    reductions,
+    selects,
+    shapes,
+    slices,
+    updates,
+    windows,
+)
+from hloc.passes.context import PassContext
+from hloc.passes.rewriter import Rewriter, rewrite_module
+
+Rule = Callable[[Instruction, Rewriter], "Instruction | None"]
+
+THEMES = (constants, arithmetic, logic, selects, converts, shapes, slices, updates, products, reductions,
+          windows)
+
+
+def rules_by_opcode() -> dict[str, tuple[Rule, ...]]:
+    """Every rule under the opcodes that it looks at, in the order of THEMES."""
+    table: dict[str, list[Rule]] = {}
+    for theme in THEMES:
+        for opcode, rules in theme.RULES.items():
+            table.setdefault(opcode, []).extend(rules)
+    return {opcode: tuple(rules) for opcode, rules in table.items()}
+
+
+RULES = rules_by_opcode()
+
+
+def algebraic_simplifier(module: Module, context: PassContext) -> bool:
+    """Simplify by algebra: x * 1, transposes of transposes, slices of pads, and many more. True if one applied."""
+    return rewrite_module(module, simplify, opcodes=RULES)
+
+
+def simplify(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
+    """What the first rule that applies makes of `instruction`. Shapes known only at run time are left alone."""
+    if is_dynamic(instruction):
+        return None
+    for rule in RULES[instruction.opcode]:
+        new = rule(instruction, rewriter)
+        if new is not None:
+            return new
+    return None
+
+
+def is_dynamic(instruction: Instruction) -> bool:
+    shape = instruction.shape
+    return bool(shape.dynamic_dimensions) or any(o.shape.dynamic_dimensions for o in instruction.operands)

@@ -1,0 +1,113 @@
+"""Rules for convert, bitcast-convert, copy, bitcast, and reduce-precision."""
+from __future__ import annotations
+
+import ml_dtypes
+
+from hloc.ir import Instruction, numpy_dtype
+from hloc.ir.types import ELEMENT_TYPES
+from hloc.passes.rewriter import Rewriter
+
+
+def convert_to_same_type(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
+    """convert(x) => x where the types are the same"""
+    x = instruction.operands[0]
+    return x if x.shape.element_type == instruction.shape.element_type else None
+
+
+def convert_twice(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
+    """convert(convert(x)) => convert(x) where the type in between holds every value of x"""
+    inner = instruction.operands[0]
+    if inner.opcode != "convert":
+        return None
+    x = inner.operands[0]
+    if not holds(inner.shape.element_type, x.shape.element_type):
+        return None
+    if "complex" in (x.shape.kind, inner.shape.kind, instruction.shape.kind):
+        return None
+    return rewriter.change(instruction, operands=[x])
+
+
+def holds(wide: str, narrow: str) -> bool:
+    """True where converting `narrow` to `wide` loses nothing, not even how it would round or saturate afterwards."""
+    if wide == narrow:
+        return True
+    a, b = ELEMENT_TYPES[wide], ELEMENT_TYPES[narrow]
+    if a.kind == "pred" or "complex" in (a.kind, b.kind) or a.dtype is None or b.dtype is None:
+        return False
+    if b.kind == "pred":
+        return True
+    if a.kind == "float":
+        return float_holds(wide, narrow)
+    if b.kind == "float":
+        return False
+    if a.kind == b.kind:
+        return a.bits >= b.bits
+    return a.kind == "signed" and a.bits > b.bits
+
+
+def float_holds(wide: str, narrow: str) -> bool:
+    try:
+        a = ml_dtypes.finfo(numpy_dtype(wide))
+        if ELEMENT_TYPES[narrow].kind != "float":
+            return ELEMENT_TYPES[narrow].bits <= a.nmant + 1 and a.maxexp > ELEMENT_TYPES[narrow].bits
+        b = ml_dtypes.finfo(numpy_dtype(narrow))
+    except (ValueError, KeyError):
+        return False
+    # Subnormals of the narrow type have to fit too; only the IEEE-like types have infinities for theirs.
+    return wide in ("bf16", "f16", "f32", "f64") and a.nmant >= b.nmant and a.maxexp >= b.maxexp \
+        and a.minexp - a.nmant <= b.minexp - b.nmant
+
+
+def bitcast_convert_twice(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
+    """bitcast-convert(x) => x of the same type, bitcast-convert twice => once in one width"""
+    x = instruction.operands[0]
+    if x.shape.element_type == instruction.shape.element_type:
+        return x
+    if x.opcode != "bitcast-convert" or x.operands[0].shape.dimensions != x.shape.dimensions:
+        return None
+    return rewriter.change(instruction, operands=x.operands) if x.shape.dimensions == instruction.shape.dimensions \
+        else None
+
+
+def copy_of_same_layout(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
+    """copy(x) => x, copy(copy(x)) => copy(x); a copy into another layout or memory space stays"""
+    x = instruction.operands[0]
+    if x.shape == instruction.shape:
+        return x
+    if x.opcode == "copy" and memory(x) == memory(x.operands[0]):
+        return rewriter.change(instruction, operands=x.operands)
+    return None
+
+
+def memory(instruction: Instruction) -> str:
+    layout = instruction.shape.layout
+    return layout.suffix if layout is not None else ""
+
+
+def bitcast_to_same_shape(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
+    """bitcast(x) => x where shape and layout are the same, bitcast(bitcast(x)) => bitcast(x)"""
+    x = instruction.operands[0]
+    if x.shape == instruction.shape:
+        return x
+    return rewriter.change(instruction, operands=x.operands) if x.opcode == "bitcast" else None
+
+
+def reduce_precision_to_all(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
+    """reduce-precision(x) => x where it keeps all bits of the type"""
+    x = instruction.operands[0]
+    name = x.shape.element_type
+    if name not in ("f64", "f32", "f16", "bf16"):
+        return None
+    mantissa = int(ml_dtypes.finfo(numpy_dtype(name)).nmant)
+    exponent = ELEMENT_TYPES[name].bits - 1 - mantissa
+    keeps_all = instruction.get("exponent_bits") >= exponent and instruction.get("mantissa_bits") >= mantissa
+    return x if keeps_all else None
+
+
+RULES = {
+    "convert": (convert_to_same_type, convert_twice),
+    "bitcast-convert": (bitcast_convert_twice,),
+    "copy": (copy_of_same_layout,),
+    "bitcast": (bitcast_to_same_shape,),
+    "reduce-precision": (reduce_precision_to_all,),
+}

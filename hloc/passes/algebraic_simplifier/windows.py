@@ -1,0 +1,64 @@
+"""Rules for convolution and reduce-window: what the window itself can do needs no instruction of its own."""
+from __future__ import annotations
+
+from hloc.ir import Instruction, PaddingDim, Window, WindowDim
+from hloc.passes.patterns import identity_of, is_splat, monoid_of
+from hloc.passes.rewriter import Rewriter
+
+
+def convolution_of_pad(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
+    """convolution(pad(x, 0), w) => convolution(x, w) with more padding, where only spatial dimensions are padded"""
+    pad, kernel = instruction.operands
+    if pad.opcode != "pad" or not is_splat(pad.operands[1], 0):
+        return None
+    spatial = instruction.get("dim_labels").input_spatial
+    padding = pad.get("padding")
+    if any(p != (0, 0, 0) for d, p in enumerate(padding) if d not in spatial):
+        return None
+    window = instruction.get("window")
+    dimensions = [wider(dim, padding[d]) for dim, d in zip(window.dimensions, spatial)]
+    if None in dimensions:
+        return None
+    return rewriter.change(instruction, operands=[pad.operands[0], kernel], window=Window(tuple(dimensions)))
+
+
+def wider(dim: WindowDim, padding: PaddingDim) -> WindowDim | None:
+    """`dim` of a window that pads by `padding`, too; None where it cannot."""
+    if padding.low < 0 or padding.high < 0 or (padding.interior and dim.base_dilation != 1):
+        return None
+    step = dim.base_dilation                       # what was padded before was spread out, too
+    return dim._replace(padding_low=dim.padding_low + padding.low * step,
+                        padding_high=dim.padding_high + padding.high * step,
+                        base_dilation=step * (padding.interior + 1))
+
+
+def convolution_of_reversed_kernel(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
+    """convolution(x, reverse(w)) => convolution(x, w) with a reversed window, where spatial dimensions are reversed"""
+    x, kernel = instruction.operands
+    spatial = instruction.get("dim_labels").kernel_spatial
+    if kernel.opcode != "reverse" or not set(kernel.get("dimensions")) <= set(spatial):
+        return None
+    dimensions = tuple(dim._replace(reversal=dim.reversal != (d in kernel.get("dimensions")))
+                       for dim, d in zip(instruction.get("window").dimensions, spatial))
+    return rewriter.change(instruction, operands=[x, kernel.operands[0]], window=Window(dimensions))
+
+
+def reduce_window_of_pad(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
+    """reduce-window(pad(x, v), v) => reduce-window(x, v) with more padding, where v is neutral"""
+    monoid = monoid_of(instruction)
+    if monoid is None or instruction.operands[0].opcode != "pad":
+        return None
+    pad, initial = instruction.operands
+    neutral = identity_of(monoid, initial.shape.element_type)
+    if neutral is None or not is_splat(initial, neutral) or not is_splat(pad.operands[1], neutral):
+        return None
+    dimensions = [wider(dim, p) for dim, p in zip(instruction.get("window").dimensions, pad.get("padding"))]
+    if None in dimensions:
+        return None
+    return rewriter.change(instruction, operands=[pad.operands[0], initial], window=Window(tuple(dimensions)))
+
+
+RULES = {
+    "convolution": (convolution_of_pad, convolution_of_reversed_kernel),
+    "reduce-window": (reduce_window_of_pad,),
+}

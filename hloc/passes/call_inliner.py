@@ -1,0 +1,73 @@
+"""Puts the body of a called computation where the call stands.
+
+    f { x = f32[4] parameter(0)  ROOT y = f32[4] negate(x) }
+    c = f32[4] call(p), to_apply=f        =>   c is negate(p)
+
+Callees are inlined before their callers. A module may grow to GROWTH times its size plus ALLOWANCE instructions and no
+further: calls of calls of calls can describe exponentially many instructions. A call is left alone if its computation
+runs on another execution thread, if it says inlineable="false", or if others wait for it through control predecessors.
+"""
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from hloc.ir import Computation, Instruction, Module, reachable_computations
+from hloc.passes.context import PassContext
+from hloc.passes.dce import drop_unreachable
+from hloc.passes.rewriter import Rewriter, rewrite
+
+GROWTH = 4
+ALLOWANCE = 20_000
+CALLEE = {"call": "to_apply", "fusion": "calls"}
+
+
+def call_inliner(module: Module, context: PassContext) -> bool:
+    """Put called computations where their calls stand. True if one was."""
+    return inline_all(module, "call")
+
+
+def inline_all(module: Module, opcode: str) -> bool:
+    """Inline every instruction of `opcode` ("call" or "fusion") within the budget."""
+    computations = reachable_computations(module.entry)
+    sites = Counter(c for f in computations for i in f.instructions if i.opcode == opcode
+                    for c in i.called_computations)
+    if not sites:
+        return False
+    budget = ALLOWANCE + GROWTH * sum(len(c.instructions) for c in computations)
+
+    def visit(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
+        nonlocal budget
+        callee = instruction.get(CALLEE[opcode])
+        if not inlineable(instruction, callee):
+            return None
+        cost = len(callee.instructions) if sites[callee] > 1 else 0
+        if cost > budget:
+            return None
+        budget -= cost
+        return inline(callee, instruction.operands, rewriter)
+
+    changed = False
+    for computation in computations:
+        changed |= rewrite(computation, visit, opcodes=(opcode,))
+    return drop_unreachable(module) or changed
+
+
+def inlineable(instruction: Instruction, callee: Computation) -> bool:
+    if 'inlineable="false"' in str(instruction.get("frontend_attributes", "")):
+        return False
+    thread = callee.attributes.get("execution_thread")
+    return thread is None or str(thread).strip('"') == "main"
+
+
+def inline(callee: Computation, arguments: Sequence[Instruction], rewriter: Rewriter) -> Instruction:
+    """Copies of the instructions of `callee`, reading `arguments` for its parameters; the copy of its root."""
+    made: dict[Instruction, Instruction] = {}
+    for old in callee.instructions:
+        if old.opcode == "parameter":
+            made[old] = arguments[old.parameter_number]
+            continue
+        made[old] = rewriter.adopt(old, [made[operand] for operand in old.operands])
+        if old.control_predecessors:
+            made[old].control_predecessors = tuple(made[p] for p in old.control_predecessors)
+    return made[callee.root]

@@ -1,0 +1,82 @@
+"""Writes custom-calls whose meaning is known as the ops that they stand for.
+
+    h = f32[8] custom-call(x), custom_call_target="MoveToHost"            =>   h is x
+    t = (f32[2,5], s32[2,5]) custom-call(x), custom_call_target="TopK"    =>   t = ... topk(x), k=5, largest=true
+    b = f32[8] custom-call(), custom_call_target="AllocateBuffer"         =>   b = f32[8] broadcast(0)
+    c = (f32[4,4], s32[]) custom-call(a), custom_call_target="lapack_spotrf_ffi"    =>   cholesky(a), and 1 where it
+                                                                                         holds a nan
+Others stay: a Python function may be registered for them.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hloc.ir import Instruction, Module, Shape
+from hloc.ops.custom_calls import target_of
+from hloc.ops.custom_linalg import LINEAR_ALGEBRA, option, potrf, result_shapes, trsm
+from hloc.passes.cholesky_expander import real
+from hloc.passes.context import PassContext
+from hloc.passes.expressions import Expressions
+from hloc.passes.rewriter import Rewriter, rewrite_module
+
+SAME_VALUE = frozenset(["Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "xla.sdy.FuncResultSharding",
+                        "annotate_device_placement", "MoveToHost", "MoveToDevice", "LayoutConstraint", "SetBound",
+                        "Pin", "Unpin"])
+FRESH = frozenset(["AllocateBuffer", "CreateBuffer"])
+TRANSPOSES = {ord("N"): "NO_TRANSPOSE", ord("T"): "TRANSPOSE", ord("C"): "ADJOINT"}
+
+
+def custom_call_rewriter(module: Module, context: PassContext) -> bool:
+    """True if there was a custom-call with a known meaning."""
+    def visit(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
+        if instruction.opcode != "custom-call":
+            return None
+        e = Expressions(rewriter, instruction.span)
+        if target_of(instruction) == "GetRngSeed" and instruction.shape.is_array:
+            return e.full(context.options.get("seed", 0), instruction.shape)
+        return known_value(e, instruction) or factorization(module, e, instruction)
+    return rewrite_module(module, visit, revisit=False)
+
+
+def known_value(e: Expressions, instruction: Instruction) -> Instruction | None:
+    """Calls about where a value is, fresh memory, and top-k."""
+    target, shape, operands = target_of(instruction), instruction.shape, instruction.operands
+    if target in SAME_VALUE and operands and operands[0].shape.compatible(shape):
+        return operands[0]
+    if target in FRESH and shape.is_array:
+        return e.full(0, shape)
+    if target == "TopK" and shape.is_tuple and len(shape.tuple_shapes) == 2 and len(operands) == 1:
+        return e.op("topk", operands[0], shape=shape, k=shape.tuple_shapes[0].dimensions[-1], largest=True)
+    return None
+
+
+def factorization(module: Module, e: Expressions, instruction: Instruction) -> Instruction | None:
+    """The calls of LAPACK and cuSOLVER that are ops of HLO; hloc/ops/custom_linalg.py says what their options mean."""
+    meaning, operands = LINEAR_ALGEBRA.get(target_of(instruction)), instruction.operands
+    shapes = result_shapes(instruction)
+    if meaning is potrf and shapes[0].compatible(operands[0].shape):
+        lower = option(instruction, "uplo", ord("L")) in (ord("L"), 1)
+        factor = e.op("cholesky", operands[0], lower=lower)
+        return results(e, instruction, [factor, failed(module, e, factor)], shapes)
+    if meaning is trsm and shapes[0].compatible(operands[1].shape):
+        x = e.op("triangular-solve", operands[0], operands[1],
+                 left_side=option(instruction, "side", ord("L")) == ord("L"),
+                 lower=option(instruction, "uplo", ord("L")) == ord("L"),
+                 unit_diagonal=option(instruction, "diag", ord("N")) == ord("U"),
+                 transpose_a=TRANSPOSES[option(instruction, "trans_x", ord("N"))])
+        return results(e, instruction, [x], shapes)
+    return None
+
+
+def failed(module: Module, e: Expressions, factor: Instruction) -> Instruction:
+    """1 for each matrix that holds a nan, else 0."""
+    values = real(e, factor)
+    bad = e.compare(values, "NE", values)
+    rank = factor.shape.rank
+    return e.convert(e.reduce(module, bad, "or", (rank - 2, rank - 1), False), "s32")
+
+
+def results(e: Expressions, instruction: Instruction, parts: list[Instruction], shapes: Sequence[Shape]) -> Instruction:
+    """The parts as the call's result has them; results behind them (workspaces) are zeros."""
+    parts = parts[:len(shapes)] + [e.full(0, s) for s in shapes[len(parts):]]
+    return e.op("tuple", *parts) if instruction.shape.is_tuple else parts[0]

@@ -1,0 +1,14 @@
+"""Takes fusions apart, so that fusion can decide anew for this target.
+
+    f = f32[4] fusion(p), kind=kLoop, calls=g        =>   the instructions of g, reading p
+"""
+from __future__ import annotations
+
+from hloc.ir import Module
+from hloc.passes.call_inliner import inline_all
+from hloc.passes.context import PassContext
+
+
+def defuser(module: Module, context: PassContext) -> bool:
+    """Take the fusions of the input apart. True if there was one."""
+    return inline_all(module, "fusion")

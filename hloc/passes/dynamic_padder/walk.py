@@ -1,0 +1,196 @@
+"""Bounded dynamic dimensions become static: an array lies in memory at its bounds, its sizes are values beside it.
+
+    x = f32[<=8] parameter(0)             =>      x = (f32[8], s32[]) parameter(0)
+    y = f32[<=8] negate(x)                        y = f32[8] negate(get-tuple-element(x), index=0), of the same size
+    s = f32[] reduce(y, zero), add                s = f32[] reduce(select(iota < size, y, 0), zero), add
+
+Wherever such an array leaves its computation (the root, the operand of a call, the state of a loop), it is a tuple of
+the array at its bounds and the sizes of its dynamic dimensions, in their order; so parameters and results of the entry
+have their sizes behind them, which hloc/api.py adds and takes away. rules.py says what each op does with sizes; an op
+without a rule is refused by name.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from hloc.errors import UnsupportedError
+from hloc.ir import UNBOUNDED, Computation, Instruction, Module, Shape, array, leaves, reachable_computations
+from hloc.passes.context import PassContext
+from hloc.passes.dynamic_padder.padded import Padded, Sizes, static
+from hloc.passes.dynamic_padder.rules import RULES
+from hloc.passes.rewriter import Names, inherit_annotations, remove_dead
+
+CALLERS = {"while": ("condition", "body"), "call": ("to_apply",), "async-start": ("calls",), "fusion": ("calls",),
+           "conditional": ("true_computation", "false_computation", "branch_computations")}
+HANDED_ON = frozenset(["opt-barrier", "domain", "copy"])
+ENTRY_FACTS = ("entry_computation_layout", "input_output_alias", "buffer_donor")
+
+
+def dynamic_padder(module: Module, context: PassContext) -> bool:
+    """True if something was dynamic."""
+    computations = reachable_computations(module.entry)
+    if not any(has_dynamic(i.shape) for c in computations for i in c.instructions):
+        return False
+    entry = [module.entry.root.shape, *(p.shape for p in module.entry.parameters)]
+    for computation in computations:
+        Walk(module, computation).run()
+    if any(has_dynamic(shape) for shape in entry):
+        for key in ENTRY_FACTS:
+            module.attributes.pop(key, None)
+    return True
+
+
+def has_dynamic(shape: Shape) -> bool:
+    return any(leaf.is_dynamic for leaf in leaves(shape))
+
+
+def padded_shape(shape: Shape) -> Shape:
+    """The shape with each dynamic array as a tuple of the array at its bounds and its sizes."""
+    if not has_dynamic(shape):
+        return shape
+    if shape.tuple_shapes is not None:
+        return replace(shape, tuple_shapes=tuple(padded_shape(s) for s in shape.tuple_shapes))
+    return Shape.tuple([static(shape), *[array("s32")] * sum(shape.dynamic_dimensions)])
+
+
+class Walk:
+    """One computation. `whole` holds what stands for an old instruction; `split` the parts of dynamic arrays."""
+
+    def __init__(self, module: Module, computation: Computation):
+        self.module = module
+        self.computation = computation
+        self.names = Names(i.name for i in computation.instructions)
+        self.made: list[Instruction] = []
+        self.whole: dict[Instruction, Instruction] = {}
+        self.split: dict[Instruction, Padded] = {}
+        self.packed: dict[Instruction, Instruction] = {}
+        self.like: Instruction | None = None
+        self.e = Sizes(self)
+
+    def add(self, opcode: str, shape: Shape, operands: Iterable[Instruction] = (), attributes=None, *,
+            literal=None) -> Instruction:
+        merged = dict(attributes or {})
+        inherit_annotations(merged, self.like, shape)
+        new = Instruction(self.names.fresh(opcode), opcode, shape, operands, merged, literal=literal,
+                          span=self.like.span)
+        self.made.append(new)
+        return new
+
+    def run(self) -> None:
+        computation = self.computation
+        for instruction in computation.instructions:
+            self.like = instruction
+            self.step(instruction)
+        root = self.pack(computation.root)
+        computation.instructions, computation.root = self.made, root
+        for instruction in self.made:
+            instruction.control_predecessors = tuple(
+                self.whole[p] for p in instruction.control_predecessors if p in self.whole)
+        remove_dead(computation)
+
+    def step(self, i: Instruction) -> None:
+        self.e.span = i.span
+        dynamic = has_dynamic(i.shape) or any(has_dynamic(o.shape) for o in i.operands)
+        if not dynamic:
+            return self.keep(i)
+        if any(UNBOUNDED in leaf.dimensions for leaf in leaves(i.shape)):
+            raise UnsupportedError(f"'{i.opcode}' of unbounded dimensions cannot be compiled", i.span)
+        if i.opcode == "tuple" or i.opcode == "parameter" or i.opcode in CALLERS or (
+                i.opcode in HANDED_ON and i.shape.is_tuple):
+            return self.restructure(i)
+        if i.opcode == "get-tuple-element":
+            whole = self.whole[i.operands[0]]
+            part = whole.operands[i.get("index")] if whole.opcode == "tuple" else self.e.op(
+                "get-tuple-element", whole, index=i.get("index"))
+            return self.set_whole(i, part)
+        rule = RULES.get(i.opcode)
+        if rule is None:
+            raise UnsupportedError(f"'{i.opcode}' of dynamic dimensions cannot be compiled", i.span)
+        result = rule(self, i)
+        if isinstance(result, Padded):
+            self.split[i] = result
+        elif i.shape.is_dynamic:
+            self.split[i] = self.of_bounds(i, result)
+        else:
+            self.whole[i] = result
+
+    def keep(self, i: Instruction) -> None:
+        """An instruction without dynamic dimensions, with its new operands."""
+        i.operands = [self.whole[o] for o in i.operands]
+        self.whole[i] = i
+        self.made.append(i)
+
+    def restructure(self, i: Instruction) -> None:
+        """Tuples and calls: dynamic arrays travel as tuples."""
+        operands = [self.pack(o) for o in i.operands]
+        if i.opcode in CALLERS:
+            operands = self.call_operands(i, operands)
+        shape = padded_shape(i.shape)
+        if i.opcode == "tuple":
+            shape = Shape.tuple(o.shape for o in operands)
+        new = i.copy(operands=operands, shape=shape)
+        new.attributes.pop("sharding", None)
+        self.made.append(new)
+        self.set_whole(i, new)
+
+    def call_operands(self, i: Instruction, operands: list[Instruction]) -> list[Instruction]:
+        """Checks that what is called takes and gives what stands here, the dynamic dimensions included."""
+        callees = list(i.get("branch_computations") or
+                       [i.get(k) for k in CALLERS[i.opcode] if isinstance(i.get(k), Computation)])
+        results = [c for c in callees if i.opcode != "while" or c is not i.get("condition")]
+        fits = all(c.root.shape.compatible(padded_shape(i.shape)) for c in results)
+        for n, callee in enumerate(callees):
+            given = operands[n + 1:n + 2] if i.opcode == "conditional" else operands
+            fits = fits and all(p.shape.compatible(o.shape) for p, o in zip(callee.parameters, given))
+        if not fits:
+            raise UnsupportedError(f"'{i.opcode}' where caller and callee disagree about dynamic dimensions", i.span)
+        return operands
+
+    def set_whole(self, i: Instruction, new: Instruction) -> None:
+        self.whole[i] = new
+        if not i.shape.is_dynamic:
+            return
+        parts = list(new.operands) if new.opcode == "tuple" else [
+            self.e.op("get-tuple-element", new, index=n) for n in range(len(new.shape.tuple_shapes))]
+        sizes = iter(parts[1:])
+        self.split[i] = Padded(parts[0], tuple(next(sizes) if flag else None for flag in i.shape.dynamic_dimensions))
+        self.packed[i] = new
+
+    # -- for rules -----------------------------------------------------------------------------------------------------
+
+    def pack(self, i: Instruction) -> Instruction:
+        """One instruction that stands for an old one wherever a whole value is wanted."""
+        if i not in self.split:
+            return self.whole[i]
+        if i not in self.packed:
+            x = self.split[i]
+            self.packed[i] = self.e.op("tuple", x.array, *(s for s in x.sizes if s is not None))
+        return self.packed[i]
+
+    def operand(self, i: Instruction, number: int) -> Padded:
+        """An array operand with its sizes."""
+        old = i.operands[number]
+        return self.split.get(old) or Padded(self.whole[old], (None,) * old.shape.rank)
+
+    def operands(self, i: Instruction) -> list[Padded]:
+        return [self.operand(i, n) for n in range(len(i.operands))]
+
+    def again(self, i: Instruction, operands: Iterable[Instruction], shape: Shape | None = None) -> Instruction:
+        """The same op at the bounds."""
+        attributes = {k: v for k, v in i.attributes.items() if k != "sharding"}
+        return self.add(i.opcode, shape or static(i.shape), operands, attributes, literal=i.literal)
+
+    def sized(self, i: Instruction, new: Instruction, sizes: dict[int, Instruction | None]) -> Padded | Instruction:
+        """`new` with sizes for the dimensions that are dynamic in `i`; the bound where none is known."""
+        if not i.shape.is_dynamic:
+            return new
+        return Padded(new, tuple(
+            (sizes.get(d) or self.e.number(i.shape.dimensions[d])) if flag else None
+            for d, flag in enumerate(i.shape.dynamic_dimensions)))
+
+    def of_bounds(self, i: Instruction, new: Instruction) -> Padded:
+        return self.sized(i, new, {})
+
+    def refuse(self, i: Instruction, what: str) -> UnsupportedError:
+        return UnsupportedError(f"'{i.opcode}' {what} cannot be compiled", i.span)

@@ -1,0 +1,247 @@
+"""A group: the instructions that fusion puts into one kernel, while they are being collected.
+
+Groups grow from users to producers. A group knows in which contexts (hloc/analysis/reads.py) it asks for each of its
+members, what it reads from outside, what others read from it, and whether it holds a reduction or a hero:
+
+    LOOP        elemental members only                          -> kLoop
+    REDUCTION   reduces over the same rows, and what feeds and follows them    -> kInput, or kCustom where full rows
+                depend on a reduce (softmax, layer norm)
+    PRODUCT     a dot or convolution, its epilogue, and views of its operands  -> kOutput
+    UPDATE      a dynamic-update-slice or scatter and its updates              -> kLoop
+    SINGLE      anything else: stays as it is
+"""
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from hloc.analysis.fusible import (
+    RESHAPES,
+    is_elemental,
+    is_elementwise,
+    is_hero,
+    is_reduction,
+    is_scalar_constant,
+    is_static_array,
+    is_update,
+)
+from hloc.analysis.reads import BASE, Contexts
+from hloc.analysis.strides import View, behind, whole
+from hloc.ir import Instruction
+
+LOOP, REDUCTION, PRODUCT, UPDATE, SINGLE = "loop", "reduction", "product", "update", "single"
+
+MOST_MEMBERS = 64
+MOST_PARAMETERS = 24
+MOST_OUTPUTS = 8
+MOST_CODE = 160                  # members, counted once per context
+MOST_CONTEXTS = 6                # of one member
+
+
+class Rows(NamedTuple):
+    """What the reduces of a group share. `full` and `row` are contexts: the elements of the input, and its rows."""
+
+    dimensions: tuple[int, ...]
+    reduced: tuple[int, ...]
+    full: int
+    row: int
+    elements: int
+    trailing: bool
+    alone: bool                  # a reduce of several arrays: no other reduce may join
+
+    @property
+    def columns(self) -> int:
+        return math.prod(self.dimensions[d] for d in self.reduced)
+
+
+class Group:
+    """See the module docstring. `height` falls along every edge between groups: equal heights, no path."""
+
+    __slots__ = ("kind", "members", "outputs", "parameters", "contexts", "rows", "code", "height", "dimensions",
+                 "elements", "first", "feeds_full", "again", "views")
+
+    def __init__(self, first: Instruction, height: int):
+        self.first = first
+        self.kind = kind_of(first)
+        self.height = height
+        self.members: dict[Instruction, tuple[int, ...]] = {first: (BASE,)}
+        self.outputs: dict[Instruction, None] = {first: None}
+        space = iteration_space(first)
+        self.dimensions = space
+        self.elements = math.prod(space)
+        self.contexts = Contexts(self.elements)
+        self.rows: Rows | None = None
+        self.parameters = {o for o in first.operands if not is_scalar_constant(o)}
+        self.code = 1
+        self.feeds_full: set[Instruction] = set()       # members that elements of full rows depend on
+        self.again: dict[Instruction, float] = {}       # seconds spent on computing members more than once
+        self.views: dict[Instruction, View] = {}        # members that say by which strides a dot reads their operand
+        if self.kind == REDUCTION:
+            self.rows = self.start_rows(first)
+
+    # -- what a member is asked for --------------------------------------------------------------------------------
+
+    def context_of_operand(self, reader: Instruction, slot: int, context: int) -> int:
+        if reader.opcode == "reduce":
+            count = len(reader.operands) // 2
+            return self.rows.full if slot < count else self.contexts.scalar()
+        return self.contexts.through(reader, slot, context)
+
+    def asked(self, producer: Instruction, readers: list[Instruction]) -> tuple[int, ...]:
+        """The contexts in which the members among `readers` ask for `producer`."""
+        found: set[int] = set()
+        for reader in dict.fromkeys(readers):
+            contexts = self.members.get(reader)
+            if contexts is None:
+                continue
+            for slot, operand in enumerate(reader.operands):
+                if operand is producer:
+                    found.update(self.context_of_operand(reader, slot, c) for c in contexts)
+        return tuple(sorted(found))
+
+    # -- growing ---------------------------------------------------------------------------------------------------
+
+    def add(self, producer: Instruction, contexts: tuple[int, ...], readers: list[Instruction], *,
+            output: bool = False) -> None:
+        """Take in an elemental producer, or one whose role `become` has settled."""
+        self.members[producer] = contexts
+        if self.reads_for_product(producer, readers):
+            self.views[producer] = self.view_of(producer, readers)
+        if self.reaches_full(contexts, readers):
+            self.feeds_full.add(producer)
+        self.code += len(contexts)
+        self.parameters.discard(producer)
+        self.parameters.update(o for o in producer.operands if not is_scalar_constant(o) and o not in self.members)
+        if output:
+            self.outputs[producer] = None
+
+    def reads_for_product(self, producer: Instruction, readers: list[Instruction]) -> bool:
+        """Whether the product of this group reads the producer as an operand, be it through a view."""
+        return self.kind == PRODUCT and any(r in self.views or (is_hero(r) and r in self.members) for r in readers)
+
+    def view_of(self, producer: Instruction, readers: list[Instruction]) -> View | None:
+        """The strides by which a dot reads the producer's operand, where the producer is nothing but a view of it."""
+        inside = [r for r in dict.fromkeys(readers) if r in self.members]
+        if len(inside) != 1 or inside[0].opcode == "convolution":
+            return None
+        return behind(producer, self.views.get(inside[0]) or whole(producer.shape.dimensions))
+
+    def absorb(self, other: Group) -> None:
+        """Take in all of a group that runs over the same elements (and rows)."""
+        here = self.contexts.absorb(other.contexts)
+        for member, contexts in other.members.items():
+            asked = {here[c] for c in contexts} | set(self.members.get(member, ()))
+            self.members[member] = tuple(sorted(asked))
+        self.outputs.update(other.outputs)
+        self.parameters = (self.parameters | other.parameters) - self.members.keys()
+        self.feeds_full |= other.feeds_full
+        self.again.update(other.again)
+        self.code = sum(len(c) for c in self.members.values())
+
+    def reaches_full(self, contexts: tuple[int, ...], readers: list[Instruction]) -> bool:
+        """Whether elements of full rows depend on a producer asked for in `contexts` by `readers`."""
+        if self.rows is None:
+            return False
+        return self.rows.full in contexts or any(r in self.feeds_full for r in readers)
+
+    def become_reduction(self, rows: Rows) -> None:
+        """A first reduce joins: settle which members are of full size."""
+        if self.rows is not None:
+            return
+        self.kind, self.rows = REDUCTION, rows
+        if rows.full == BASE:
+            self.feeds_full.update(self.members)
+
+    def is_row_wise(self) -> bool:
+        """Full rows depend on a reduce of themselves: softmax, layer norm."""
+        return any(m.opcode == "reduce" and m in self.feeds_full for m in self.members)
+
+    def start_rows(self, reduce: Instruction) -> Rows:
+        """The group's own elements are the rows; a new context stands for the elements of the reduce's operand."""
+        shape = reduce.operands[0].shape
+        full = self.contexts.intern(("full", None), shape.num_elements)
+        return self._rows(reduce, full, BASE)
+
+    def _rows(self, reduce: Instruction, full: int, row: int) -> Rows:
+        shape, reduced = reduce.operands[0].shape, tuple(sorted(reduce.get("dimensions")))
+        trailing = is_trailing(shape.dimensions, reduced)
+        rows = Rows(shape.dimensions, reduced, full, row, shape.num_elements, trailing, len(reduce.operands) > 2)
+        if trailing and rows.columns > 1:
+            self.contexts.alias(("quotient", full, rows.columns), row)
+        return rows
+
+    def rows_for(self, reduce: Instruction, context: int) -> Rows | None:
+        """The rows that this group would have with `reduce` read in `context`; None where it does not fit."""
+        shape = reduce.operands[0].shape
+        if self.rows is not None:
+            same = (squeezed(self.rows.dimensions, self.rows.reduced)
+                    == squeezed(shape.dimensions, tuple(sorted(reduce.get("dimensions")))))
+            return self.rows if same and context == self.rows.row and not self.rows.alone else None
+        if context == BASE and without_ones(reduce.shape.dimensions) == without_ones(self.dimensions):
+            return self._rows(reduce, self.contexts.intern(("full", None), shape.num_elements), BASE)
+        rows = self._rows(reduce, BASE, context)
+        fits = without_ones(shape.dimensions) == without_ones(self.dimensions) and rows.trailing
+        if fits and rows.columns > 1 and context == self.contexts.quotient(BASE, rows.columns):
+            return rows
+        return None
+
+
+def kind_of(instruction: Instruction) -> str:
+    if not is_static_array(instruction.shape):
+        return REDUCTION if is_reduction(instruction) else SINGLE
+    if instruction.opcode in ("parameter", "constant"):
+        return SINGLE
+    if is_elemental(instruction):
+        return LOOP
+    if is_reduction(instruction):
+        return REDUCTION
+    if is_hero(instruction):
+        return PRODUCT
+    return UPDATE if is_update(instruction) else SINGLE
+
+
+def iteration_space(instruction: Instruction) -> tuple[int, ...]:
+    """The dimensions over which a kernel with this root runs."""
+    if instruction.opcode == "dynamic-update-slice":
+        return instruction.operands[1].shape.dimensions
+    if instruction.opcode == "scatter":
+        return instruction.operands[-1].shape.dimensions
+    if instruction.shape.is_tuple and instruction.opcode == "reduce":
+        return instruction.shape.tuple_shapes[0].dimensions
+    return instruction.shape.dimensions
+
+
+def is_trailing(dimensions: tuple[int, ...], reduced: tuple[int, ...]) -> bool:
+    """True where the reduced dimensions are the last ones, those of size one left out."""
+    kept = [d for d, size in enumerate(dimensions) if size != 1 and d not in reduced]
+    gone = [d for d in reduced if dimensions[d] != 1]
+    return not kept or not gone or max(kept) < min(gone)
+
+
+def without_ones(dimensions: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(d for d in dimensions if d != 1)
+
+
+def squeezed(dimensions: tuple[int, ...], reduced: tuple[int, ...]) -> tuple[tuple[int, bool], ...]:
+    """Sizes with whether each is reduced; dimensions of size one left out."""
+    return tuple((size, d in reduced) for d, size in enumerate(dimensions) if size != 1)
+
+
+def depends_elementwise(group: Group, producer: Instruction) -> bool:
+    """True where everything in the group that depends on `producer` is elementwise at the kernel's own position, and
+    so is every output: the form of an epilogue."""
+    dependent = {producer}
+    for member in reversed(group.members):
+        if not any(o in dependent for o in member.operands):
+            continue
+        if group.members[member] != (BASE,) or not is_elementwise(member):
+            return False
+        if member.shape.dimensions != group.dimensions:
+            return False
+        dependent.add(member)
+    return all(o in dependent for o in group.outputs)
+
+
+def is_free(group: Group) -> bool:
+    """Only reshapes so far: no kernel at all, and better left so."""
+    return all(m.opcode in RESHAPES for m in group.members)

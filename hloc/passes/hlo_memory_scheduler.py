@@ -1,0 +1,188 @@
+"""Puts the instructions of every computation into an order that needs little memory, and keeps updates in place.
+
+    a = f32[1000] ...; b = f32[1000] ...; x = f32[] reduce(a); y = f32[] reduce(b)
+    =>  a, x, b, y: only one of the large arrays is alive at a time
+
+Three orders are tried: the text's own, depth first from the root with the largest operands first, and a list schedule
+that prefers what frees most. The one with the smallest peak stays, the text's own on a tie. An op that overwrites its
+operand (dynamic-update-slice, while, the next value of a carried leaf) waits for the other readers of that operand
+where that closes no cycle; hloc/passes/copy_insertion.py then finds no need to copy. O(n log n).
+"""
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+
+from hloc.analysis.aliasing import Values, in_place, leaf_values, module_invariants
+from hloc.analysis.control_flow import executed_computations
+from hloc.analysis.liveness import made_bytes, peak_bytes, reads
+from hloc.ir import Computation, Instruction, Module
+from hloc.passes.context import PassContext
+
+Predecessors = dict[Instruction, list[Instruction]]
+
+
+def hlo_memory_scheduler(module: Module, context: PassContext) -> bool:
+    """Schedule every computation that runs as a program; sets is_scheduled. True if an order changed."""
+    changed = not module.is_scheduled
+    invariants = module_invariants(module)
+    bodies = {i.get("body") for c in executed_computations(module) for i in c.instructions if i.opcode == "while"}
+    peaks: dict[Computation, int] = {}
+    for computation in executed_computations(module):
+        scheduler = Scheduler(computation, leaf_values(computation, invariants), invariants, computation in bodies)
+        scheduler.inner = {i: max((peaks.get(c, 0) for c in i.called_computations), default=0)
+                           for i in computation.instructions if i.called_computations}
+        order, peaks[computation] = scheduler.best()
+        changed |= order != computation.instructions
+        computation.instructions = order
+    module.is_scheduled = True
+    return changed
+
+
+class Scheduler:
+    """Orders one computation."""
+
+    def __init__(self, computation: Computation, values: Values, invariants: Mapping, is_body: bool):
+        self.computation = computation
+        self.values = values
+        self.invariants = invariants
+        self.position = {i: n for n, i in enumerate(computation.instructions)}
+        self.inner: dict[Instruction, int] = {}
+        wanted = self.overwriting(is_body)
+        self.predecessors = self.acyclic(wanted)
+
+    def best(self) -> tuple[list[Instruction], int]:
+        """The order with the smallest peak, and that peak in bytes."""
+        order, best = None, 0
+        for candidate in (self.as_written, self.depth_first, self.list_schedule):
+            found = candidate()
+            peak = peak_bytes(found, self.computation.root, self.values, self.inner)
+            if order is None or peak < best:
+                order, best = found, peak
+        return order, best
+
+    # -- what must come before what ----------------------------------------------------------------------------------
+
+    def overwriting(self, is_body: bool) -> Predecessors:
+        """For ops that overwrite an array: the other readers of that array, which had better run before."""
+        readers: dict = {}
+        for instruction in self.computation.instructions:
+            for value in reads(instruction, self.values):
+                readers.setdefault(value, {})[instruction] = None
+        writers: dict = {}
+        for instruction in self.computation.instructions:
+            for _, slot, leaf in in_place(instruction, self.values, self.invariants):
+                writers[self.values[instruction.operands[slot]][leaf]] = instruction
+        if is_body:
+            self.add_carried(writers)
+        wanted: Predecessors = {}
+        for value, writer in writers.items():
+            wanted.setdefault(writer, []).extend(r for r in readers.get(value, ()) if r is not writer)
+        return wanted
+
+    def add_carried(self, writers: dict) -> None:
+        """The next value of a carried leaf is written over the present one."""
+        before = self.values[self.computation.parameters[0]]
+        after = self.values[self.computation.root]
+        for old, new in zip(before, after):
+            if old is not new and new.instruction.opcode not in ("parameter", "constant"):
+                writers.setdefault(old, new.instruction)
+
+    def acyclic(self, wanted: Predecessors) -> Predecessors:
+        """Operands and control predecessors, and of the wanted edges those that close no cycle."""
+        hard = {i: list(dict.fromkeys((*i.operands, *i.control_predecessors))) for i in self.computation.instructions}
+        hard_left = {i: len(p) for i, p in hard.items()}
+        soft_left = {i: len(p) for i, p in wanted.items()}
+        followers: dict[Instruction, list[tuple[Instruction, bool]]] = {i: [] for i in hard}
+        for table, is_hard in ((hard, True), (wanted, False)):
+            for instruction, before in table.items():
+                for other in before:
+                    followers[other].append((instruction, is_hard))
+        ready = [i for i in hard if not hard_left[i] and not soft_left.get(i)]
+        held = [i for i in hard if not hard_left[i] and soft_left.get(i)]
+        done: set[Instruction] = set()
+        kept: Predecessors = {}
+        while ready or held:
+            instruction = ready.pop() if ready else held.pop()
+            if instruction in done:
+                continue
+            kept[instruction] = [other for other in wanted.get(instruction, ()) if other in done]
+            done.add(instruction)
+            for other, is_hard in followers[instruction]:
+                left = hard_left if is_hard else soft_left
+                left[other] -= 1
+                if not hard_left[other] and other not in done:
+                    (held if soft_left.get(other) else ready).append(other)
+        return {i: list(dict.fromkeys((*before, *kept[i]))) for i, before in hard.items()}
+
+    # -- three orders ------------------------------------------------------------------------------------------------
+
+    def as_written(self) -> list[Instruction]:
+        """The text's order, changed only where an extra edge asks for it."""
+        return self.post_order(self.computation.instructions, lambda p: -self.position[p])
+
+    def depth_first(self) -> list[Instruction]:
+        """Operands right before their reader, the one with most memory below it first."""
+        weight: dict[Instruction, int] = {}
+        for instruction in self.as_written():
+            below = max((weight[o] for o in self.predecessors[instruction]), default=0)
+            weight[instruction] = max(below, made_bytes(instruction, self.values))
+        parameters = [i for i in self.computation.instructions if i.opcode == "parameter"]
+        starts = [*parameters, self.computation.root, *self.computation.instructions]
+        return self.post_order(starts, lambda p: (weight[p], -self.position[p]))
+
+    def post_order(self, starts, rank) -> list[Instruction]:
+        """Everything reachable from `starts`, predecessors first, those with the highest rank first of all."""
+        order: list[Instruction] = []
+        seen: set[Instruction] = set()
+        waiting = [(i, False) for i in reversed(starts)]
+        while waiting:
+            instruction, finished = waiting.pop()
+            if finished:
+                order.append(instruction)
+            elif instruction not in seen:
+                seen.add(instruction)
+                waiting.append((instruction, True))
+                before = [p for p in self.predecessors[instruction] if p not in seen]
+                waiting.extend((p, False) for p in sorted(before, key=rank))
+        return order
+
+    def list_schedule(self) -> list[Instruction]:
+        """Always the ready instruction that frees most bytes net of what it makes; the text's order on a tie."""
+        unread: dict = {}
+        for instruction in self.computation.instructions:
+            for value in set(reads(instruction, self.values)):
+                unread.setdefault(value, set()).add(instruction)
+        for value in self.values[self.computation.root]:
+            unread.setdefault(value, set()).add(self.computation)
+        followers: dict[Instruction, list[Instruction]] = {i: [] for i in self.predecessors}
+        for instruction, before in self.predecessors.items():
+            for other in before:
+                followers[other].append(instruction)
+        left = {i: len(p) for i, p in self.predecessors.items()}
+
+        def entry(instruction: Instruction) -> tuple[int, int]:
+            freed = sum(v.size for v in set(reads(instruction, self.values))
+                        if len(unread[v]) == 1 and v.instruction.opcode not in ("parameter", "constant"))
+            return made_bytes(instruction, self.values) - freed, self.position[instruction]
+
+        heap = [entry(i) for i, count in left.items() if not count]
+        heapq.heapify(heap)
+        done: set[Instruction] = set()
+        order: list[Instruction] = []
+        while heap:
+            instruction = self.computation.instructions[heapq.heappop(heap)[1]]
+            if instruction in done:
+                continue
+            done.add(instruction)
+            order.append(instruction)
+            for other in followers[instruction]:
+                left[other] -= 1
+                if not left[other]:
+                    heapq.heappush(heap, entry(other))
+            for value in set(reads(instruction, self.values)):
+                unread[value].discard(instruction)
+                last = next(iter(unread[value])) if len(unread[value]) == 1 else None
+                if isinstance(last, Instruction) and not left[last] and last not in done:
+                    heapq.heappush(heap, entry(last))
+        return order

@@ -1,0 +1,36 @@
+"""Writes a map as the elementwise operations of its computation.
+
+    f { x = f32[] parameter(0)  y = f32[] parameter(1)  ROOT s = f32[] add(x, y) }
+    m = f32[4] map(a, b), dimensions={0}, to_apply=f        =>   m = f32[4] add(a, b)
+"""
+from __future__ import annotations
+
+from hloc.ir import Instruction, Module
+from hloc.passes.context import PassContext
+from hloc.passes.patterns import is_elementwise, spread
+from hloc.passes.rewriter import Rewriter, rewrite_module
+
+
+def map_inliner(module: Module, context: PassContext) -> bool:
+    """Write maps as elementwise operations. True if one went; what maps more than elementwise operations stays."""
+    return rewrite_module(module, inline_map, opcodes=("map",))
+
+
+def inline_map(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
+    if not instruction.shape.is_array:
+        return None
+    body = instruction.get("to_apply")
+    if not all(is_elementwise(i) or i.opcode in ("parameter", "constant") for i in body.instructions):
+        return None
+    made: dict[Instruction, Instruction] = {}
+    for scalar in body.instructions:
+        if scalar.opcode == "parameter":
+            made[scalar] = instruction.operands[scalar.parameter_number]
+            continue
+        new = rewriter.adopt(scalar, [made[o] for o in scalar.operands])
+        if scalar.opcode == "constant":
+            made[scalar] = spread(rewriter, new, instruction.shape)
+        else:
+            new.shape = instruction.shape.with_element_type(scalar.shape.element_type)
+            made[scalar] = new
+    return made[body.root]

@@ -1,0 +1,143 @@
+"""The pipelines: which passes run, and in which order. Data only: runner.py runs them, a test checks the order.
+
+    run_passes(module, pipeline_for("cpu"), PassContext(target="cpu"))
+
+First what does not depend on the target, then what does. ORDERING says which order matters, and why.
+"""
+from __future__ import annotations
+
+from hloc.errors import UsageError
+from hloc.passes.algebraic_simplifier import algebraic_simplifier
+from hloc.passes.async_to_sync import async_to_sync
+from hloc.passes.batch_norm_expander import batch_norm_expander
+from hloc.passes.bitcast_dtypes_expander import bitcast_dtypes_expander
+from hloc.passes.call_inliner import call_inliner
+from hloc.passes.cholesky_expander import cholesky_expander
+from hloc.passes.collectives_simplifier import collectives_simplifier
+from hloc.passes.conditional_simplifier import conditional_simplifier
+from hloc.passes.constant_folding import constant_folding
+from hloc.passes.convert_mover import convert_mover
+from hloc.passes.copy_insertion import copy_insertion
+from hloc.passes.cse import cse
+from hloc.passes.custom_call_rewriter import custom_call_rewriter
+from hloc.passes.dce import dce
+from hloc.passes.defuser import defuser
+from hloc.passes.dynamic_padder import dynamic_padder
+from hloc.passes.fusion import fusion
+from hloc.passes.gather_simplifier import gather_simplifier
+from hloc.passes.hlo_computation_deduplicator import hlo_computation_deduplicator
+from hloc.passes.hlo_memory_scheduler import hlo_memory_scheduler
+from hloc.passes.layout_assignment import layout_assignment
+from hloc.passes.map_inliner import map_inliner
+from hloc.passes.optimization_barrier_expander import optimization_barrier_expander
+from hloc.passes.ragged_dot_rewriter import ragged_dot_rewriter
+from hloc.passes.reshape_mover import reshape_mover
+from hloc.passes.rng_bit_generator_expander import rng_bit_generator_expander
+from hloc.passes.rng_expander import rng_expander
+from hloc.passes.runner import Pass, Repeat, flatten
+from hloc.passes.scaled_dot_rewriter import scaled_dot_rewriter
+from hloc.passes.scan_expander import scan_expander
+from hloc.passes.scatter_simplifier import scatter_simplifier
+from hloc.passes.sharding_remover import sharding_remover
+from hloc.passes.sort_simplifier import sort_simplifier
+from hloc.passes.transpose_folding import transpose_folding
+from hloc.passes.triangular_solve_expander import triangular_solve_expander
+from hloc.passes.tuple_simplifier import tuple_simplifier
+from hloc.passes.while_loop_invariant_code_motion import while_loop_invariant_code_motion
+from hloc.passes.while_loop_simplifier import while_loop_simplifier
+from hloc.passes.while_loop_trip_count_annotator import while_loop_trip_count_annotator
+from hloc.passes.zero_sized_hlo_elimination import zero_sized_hlo_elimination
+
+SIMPLIFICATION = Repeat("simplification", (
+    zero_sized_hlo_elimination,
+    tuple_simplifier,
+    algebraic_simplifier,
+    gather_simplifier,
+    scatter_simplifier,
+    sort_simplifier,
+    constant_folding,
+    conditional_simplifier,
+    while_loop_simplifier,
+    reshape_mover,
+    convert_mover,
+    transpose_folding,
+    cse,
+    dce,
+))
+
+TARGET_INDEPENDENT: tuple[Pass | Repeat, ...] = (
+    sharding_remover,
+    async_to_sync,
+    custom_call_rewriter,
+    collectives_simplifier,
+    scan_expander,
+    ragged_dot_rewriter,
+    scaled_dot_rewriter,
+    call_inliner,
+    defuser,
+    map_inliner,
+    dynamic_padder,
+    rng_expander,
+    rng_bit_generator_expander,
+    batch_norm_expander,
+    cholesky_expander,
+    triangular_solve_expander,
+    hlo_computation_deduplicator,
+    SIMPLIFICATION,
+    while_loop_invariant_code_motion,
+    optimization_barrier_expander,
+    SIMPLIFICATION,
+    while_loop_trip_count_annotator,
+)
+
+CPU: tuple[Pass | Repeat, ...] = (
+    layout_assignment,
+    bitcast_dtypes_expander,
+    SIMPLIFICATION,
+    fusion,
+    hlo_memory_scheduler,
+    copy_insertion,
+)
+
+CUDA: tuple[Pass | Repeat, ...] = CPU
+
+# (a, b, why): the first run of a comes before the first run of b.
+ORDERING: tuple[tuple[Pass, Pass, str], ...] = (
+    (call_inliner, algebraic_simplifier, "rules see through a call only once its body stands in the caller"),
+    (defuser, algebraic_simplifier, "rules see through a fusion only once it is taken apart"),
+    (map_inliner, algebraic_simplifier, "rules know elementwise operations, not maps of them"),
+    (map_inliner, hlo_computation_deduplicator, "a map's function is not needed once the map is written out"),
+    (tuple_simplifier, while_loop_simplifier, "a loop's state must be a tuple to be taken apart"),
+    (tuple_simplifier, algebraic_simplifier, "rules look at operands; a get-tuple-element of a tuple hides them"),
+    (algebraic_simplifier, constant_folding, "a spread constant is found where its one form stands"),
+    (constant_folding, conditional_simplifier, "a predicate is known once it is folded"),
+    (constant_folding, while_loop_simplifier, "a trip count is known once start, step and limit are folded"),
+    (reshape_mover, transpose_folding, "transposes that moved below elementwise operations reach the dot"),
+    (convert_mover, transpose_folding, "transposes that meet through a convert reach the dot"),
+    (cse, dce, "what was merged away is dropped"),
+    (algebraic_simplifier, optimization_barrier_expander, "barriers hold back simplification while they stand"),
+    (while_loop_simplifier, while_loop_invariant_code_motion, "elements that never change are told by the simplifier"),
+    (scan_expander, call_inliner, "the step of a scan is called"),
+    (async_to_sync, call_inliner, "async-start becomes a call"),
+    (dynamic_padder, algebraic_simplifier, "rules know static sizes"),
+    (call_inliner, rng_expander, "what rng draws is known where the entry itself draws"),
+    (rng_expander, rng_bit_generator_expander, "states become constants first"),
+    (layout_assignment, bitcast_dtypes_expander, "a bitcast to another width is free between row-major arrays"),
+    (layout_assignment, fusion, "a kernel reads row-major arrays; a bitcast is free only between them"),
+    (fusion, hlo_memory_scheduler, "an order of kernels needs the kernels"),
+    (hlo_memory_scheduler, copy_insertion, "whether an array is still wanted is a question about an order"),
+    (while_loop_simplifier, while_loop_trip_count_annotator, "constants that went into the condition tell the limit"),
+)
+
+ALL_PASSES: dict[str, Pass] = {one.__name__: one for one in (
+    *flatten(TARGET_INDEPENDENT), *flatten(CPU), *flatten(CUDA),
+)}
+
+PIPELINES: dict[str, tuple[Pass | Repeat, ...]] = {"cpu": TARGET_INDEPENDENT + CPU, "cuda": TARGET_INDEPENDENT + CUDA}
+
+
+def pipeline_for(target: str) -> tuple[Pass | Repeat, ...]:
+    """The whole pipeline of a target ("cpu", "cuda"). UsageError for an unknown one."""
+    if target not in PIPELINES:
+        raise UsageError(f"no pipeline for target {target!r}", hint=f"targets: {', '.join(PIPELINES)}")
+    return PIPELINES[target]

@@ -1,0 +1,47 @@
+"""Takes tuples apart that are put together only to be taken apart.
+
+    t = (f32[4], f32[2]) tuple(a, b)
+    x = f32[4] get-tuple-element(t), index=0        =>   x is a
+
+    a = f32[4] get-tuple-element(t), index=0
+    b = f32[2] get-tuple-element(t), index=1
+    u = (f32[4], f32[2]) tuple(a, b)                =>   u is t
+"""
+from __future__ import annotations
+
+from hloc.ir import Instruction, Module
+from hloc.passes.context import PassContext
+from hloc.passes.rewriter import Rewriter, rewrite_module
+
+
+def tuple_simplifier(module: Module, context: PassContext) -> bool:
+    """Take elements of tuples directly from what was put in. True if a tuple or a get-tuple-element went."""
+    return rewrite_module(module, simplify_tuple, opcodes=("tuple", "get-tuple-element"))
+
+
+def simplify_tuple(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
+    if instruction.opcode == "get-tuple-element":
+        return element_of_tuple(instruction)
+    if instruction.opcode == "tuple":
+        return tuple_of_all_elements(instruction)
+    return None
+
+
+def element_of_tuple(instruction: Instruction) -> Instruction | None:
+    """get-tuple-element(tuple(x0, x1, ...), index=i) => xi"""
+    source = instruction.operands[0]
+    return source.operands[instruction.get("index")] if source.opcode == "tuple" else None
+
+
+def tuple_of_all_elements(instruction: Instruction) -> Instruction | None:
+    """tuple(get-tuple-element(t, 0), get-tuple-element(t, 1), ... all of them) => t"""
+    operands = instruction.operands
+    if not operands or operands[0].opcode != "get-tuple-element":
+        return None
+    source = operands[0].operands[0]
+    if len(source.shape.tuple_shapes or ()) != len(operands) or not source.shape.compatible(instruction.shape):
+        return None
+    for index, operand in enumerate(operands):
+        if operand.opcode != "get-tuple-element" or operand.operands[0] is not source or operand.get("index") != index:
+            return None
+    return source

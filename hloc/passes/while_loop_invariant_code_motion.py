@@ -1,0 +1,127 @@
+"""Computes once, before a loop, what every iteration would compute alike.
+
+    body { p = (s32[], f32[2,3], ...) parameter(0)  w = f32[2,3] get-tuple-element(p), index=1     // never changes
+           t = f32[3,2] transpose(w) ... }
+    =>
+    t is computed in front of the loop, and carried unchanged as one more element
+
+Only what does not need more memory than the invariant values that it is made from moves, and only if there is real work
+in it: constants, broadcasts, iotas and reshapes alone are cheaper to make again than to carry.
+"""
+from __future__ import annotations
+
+from hloc.analysis.effects import NOT_MERGEABLE, has_side_effect
+from hloc.analysis.while_loops import Loop, call_sites, element_read, invariant_elements, loop_of
+from hloc.ir import Instruction, Module, Shape
+from hloc.passes.context import PassContext
+from hloc.passes.rewriter import Names, Rewriter, control_dependent, remove_dead, rewrite_module
+
+CHEAP = frozenset({"constant", "broadcast", "iota", "reshape", "bitcast", "tuple", "get-tuple-element", "slice"})
+NEVER = NOT_MERGEABLE | {"while", "conditional", "call", "custom-call", "add-dependency", "rng-bit-generator"}
+
+
+def while_loop_invariant_code_motion(module: Module, context: PassContext) -> bool:
+    """Compute before a loop what every iteration would compute alike. True if anything moved."""
+    if not any(i.opcode == "while" for i in module.instructions()):
+        return False
+    sites = call_sites(module)
+
+    def visit(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
+        loop = loop_of(instruction, sites)
+        return hoist(loop, rewriter) if loop is not None else None
+
+    return rewrite_module(module, visit, opcodes=("while",))
+
+
+def hoist(loop: Loop, rewriter: Rewriter) -> Instruction | None:
+    """The loop with its invariant work in front of it, in a tuple of the old shape; None if there is none."""
+    made_from = invariant_values(loop)
+    frontier = worth_moving(loop, made_from)
+    if not frontier:
+        return None
+    outside = copy_outside(loop, frontier, made_from, rewriter)
+    old = loop.instruction
+    shape = Shape.tuple([*old.shape.tuple_shapes, *(i.shape for i in frontier)])
+    state = rewriter.add("tuple", shape, [*loop.initial, *outside])
+    carry_more(loop, frontier, shape)
+    new = rewriter.change(old, operands=[state], shape=shape, sharding=None)
+    elements = [rewriter.add("get-tuple-element", s, [new], {"index": n}) for n, s in enumerate(old.shape.tuple_shapes)]
+    return rewriter.add("tuple", old.shape, elements)
+
+
+def invariant_values(loop: Loop) -> dict[Instruction, frozenset[int]]:
+    """The instructions of the body with one value for all iterations, and the elements that they are made from."""
+    same = invariant_elements(loop)
+    pinned = control_dependent(loop.body)
+    made_from: dict[Instruction, frozenset[int]] = {}
+    for instruction in loop.body.instructions:
+        index = element_read(instruction, loop.body)
+        if index is not None:
+            if index in same:
+                made_from[instruction] = frozenset((index,))
+        elif can_move(instruction) and instruction not in pinned and all(o in made_from for o in instruction.operands):
+            made_from[instruction] = frozenset().union(*(made_from[o] for o in instruction.operands))
+    return made_from
+
+
+def can_move(instruction: Instruction) -> bool:
+    opcode = instruction.opcode
+    if not instruction.shape.is_array or opcode in NEVER or has_side_effect(instruction):
+        return False
+    return not opcode.startswith(("all-", "async-", "collective-")) \
+        and not opcode.endswith(("-start", "-done", "-update"))
+
+
+def worth_moving(loop: Loop, made_from: dict[Instruction, frozenset[int]]) -> list[Instruction]:
+    """The invariant instructions that the rest of the body reads, with work in them, no larger than their sources."""
+    read_by_others = {o for i in loop.body.instructions if i not in made_from for o in i.operands}
+    laborious: set[Instruction] = set()
+    for instruction in made_from:
+        if instruction.opcode not in CHEAP or any(o in laborious for o in instruction.operands):
+            laborious.add(instruction)
+    found = []
+    for instruction, sources in made_from.items():
+        if instruction in laborious and instruction in read_by_others and sources:
+            if instruction.shape.num_bytes <= sum(loop.initial[n].shape.num_bytes for n in sources):
+                found.append(instruction)
+    return found
+
+
+def copy_outside(loop: Loop, frontier: list[Instruction], made_from: dict[Instruction, frozenset[int]],
+                 rewriter: Rewriter) -> list[Instruction]:
+    """Copies of `frontier` in front of the loop, with all that they read."""
+    needed = set(frontier)
+    order = [i for i in loop.body.instructions if i in made_from]
+    for instruction in reversed(order):
+        if instruction in needed:
+            needed.update(instruction.operands)
+    made: dict[Instruction, Instruction] = {}
+    for instruction in order:
+        if instruction in needed:
+            index = element_read(instruction, loop.body)
+            made[instruction] = loop.initial[index] if index is not None \
+                else rewriter.adopt(instruction, [made[o] for o in instruction.operands])
+    return [made[i] for i in frontier]
+
+
+def carry_more(loop: Loop, frontier: list[Instruction], shape: Shape) -> None:
+    """Make body and condition carry `frontier` as further elements; the body reads them instead of computing them."""
+    first = len(loop.initial)
+    body = loop.body
+    state = body.parameters[0]
+    loop.condition.parameters[0].shape = state.shape = shape
+    names = Names(i.name for i in body.instructions)
+    carried = {old: Instruction(names.fresh("get-tuple-element"), "get-tuple-element", old.shape, [state],
+                                {"index": first + n}, span=old.span) for n, old in enumerate(frontier)}
+    instructions: list[Instruction] = []
+    for instruction in body.instructions:
+        instruction.operands = [carried.get(o, o) for o in instruction.operands]
+        instructions.append(instruction)
+        if instruction is state:
+            instructions.extend(carried.values())
+    body.instructions = instructions
+    body.root.operands.extend(carried.values())
+    body.root.shape = shape
+    for instruction in (state, loop.condition.parameters[0], body.root):
+        instruction.attributes.pop("sharding", None)
+    remove_dead(body)
