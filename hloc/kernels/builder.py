@@ -1,0 +1,278 @@
+"""Builds the body of one kernel: nested blocks, names, and values bound where they may be.
+
+In: expressions and statements in the order in which lowerings think of them. Out: the statement tuple of a Kernel.
+A value is bound (`let`) in the outermost block that knows all its variables, so what an inner loop does not change is
+computed outside of it; it never leaves an enclosing `guard`, since it may be wrong to load outside of it.
+
+    b = Builder()
+    with b.loop(4096, PARALLEL) as i:
+        b.store("out", i, Apply("add", (b.load("a", "f32", i), b.load("b", "f32", i)), "f32"))
+    b.body()
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from hloc.kernels import indexing
+from hloc.kernels.indexing import Index
+from hloc.kernels.ir import (
+    INDEX,
+    SERIAL,
+    VECTOR,
+    Apply,
+    Assign,
+    Const,
+    Expr,
+    For,
+    If,
+    Let,
+    Load,
+    Local,
+    Mutable,
+    Stmt,
+    Store,
+    Var,
+    While,
+)
+
+
+@dataclass
+class Block:
+    """Statements under construction. `memo` remembers values that are bound here; `guard`: may not run at all."""
+
+    depth: int
+    guard: bool = False
+    statements: list[Stmt] = field(default_factory=list)
+    memo: dict = field(default_factory=dict)
+
+
+class Builder:
+    """One kernel body under construction. `divisions`, `accesses` and `loaded` record what was asked for, so that a
+    trial run can choose the loops of the final one."""
+
+    def __init__(self) -> None:
+        self.chain: list[Block] = [Block(0)]
+        self.levels: dict[str, int] = {}
+        self.counts: dict[str, int] = {}
+        self.divisions: set[indexing.Atom] = set()
+        self.accesses: list[tuple[str, Index]] = []
+        self.loaded: set[str] = set()
+        self.operations = 0
+
+    @property
+    def block(self) -> Block:
+        return self.chain[-1]
+
+    def body(self) -> tuple[Stmt, ...]:
+        """The finished statements; all loops and guards are closed."""
+        return tuple(self.chain[0].statements)
+
+    def fresh(self, prefix: str) -> str:
+        number = self.counts.get(prefix, 0)
+        self.counts[prefix] = number + 1
+        return f"{prefix}{number}"
+
+    def append(self, statement: Stmt) -> None:
+        self.block.statements.append(statement)
+
+    # -- blocks ------------------------------------------------------------------------------------------------------
+
+    def _open(self, guard: bool = False) -> Block:
+        block = Block(len(self.chain), guard)
+        self.chain.append(block)
+        return block
+
+    def _close(self) -> tuple[Stmt, ...]:
+        return tuple(self.chain.pop().statements)
+
+    @contextmanager
+    def loop(self, extent: int | Expr, kind: str = SERIAL, prefix: str = "i",
+             high: int | None = None) -> Iterator[Index]:
+        """A For; gives its counter. `high`: the greatest value of the counter where the extent is an expression."""
+        if extent == 1:
+            yield indexing.ZERO
+            return
+        name = self.fresh(prefix)
+        self._open()
+        self.levels[name] = self.block.depth
+        greatest = extent - 1 if isinstance(extent, int) else high
+        yield indexing.bounded(name, 0, max(1, greatest)) if greatest is not None else self.named(name)
+        body = self._close()
+        self.append(For(name, extent, SERIAL if kind == VECTOR and has_loop(body) else kind, body))
+
+    def named(self, name: str) -> Index:
+        """A counter about which nothing is known but that it is not negative."""
+        return indexing.bounded(name, 0, 1 << 62)
+
+    def open_guard(self) -> None:
+        self._open(guard=True)
+
+    def close_guard(self, condition: Expr) -> None:
+        body = self._close()
+        if body:
+            self.append(If(condition, body))
+
+    @contextmanager
+    def guard(self, conditions: list[Expr]) -> Iterator[None]:
+        """Statements that run only where all conditions hold; none at all: always."""
+        if not conditions:
+            yield
+            return
+        condition = self.all_of(conditions)
+        self.open_guard()
+        yield
+        self.close_guard(condition)
+
+    @contextmanager
+    def while_loop(self, condition: Expr) -> Iterator[None]:
+        """Statements that run again and again while the condition holds, perhaps never."""
+        self.open_guard()
+        yield
+        self.append(While(condition, self._close()))
+
+    @staticmethod
+    def all_of(conditions: list[Expr]) -> Expr:
+        result = conditions[0]
+        for condition in conditions[1:]:
+            result = Apply("and", (result, condition), "pred")
+        return result
+
+    # -- values ------------------------------------------------------------------------------------------------------
+
+    def level(self, expr: Expr) -> int:
+        """Depth of the outermost block where all variables (and local arrays) of an expression are known."""
+        deepest = 0
+        stack = [expr]
+        while stack:
+            top = stack.pop()
+            kind = type(top)
+            if kind is Var:
+                deepest = max(deepest, self.levels.get(top.name, 0))
+            elif kind is Load:
+                deepest = max(deepest, self.levels.get(top.buffer, 0))
+                stack.append(top.position)
+            elif kind is Apply:
+                stack.extend(top.arguments)
+        return deepest
+
+    def home(self, level: int) -> Block:
+        """The block where a value of that level is bound: not outside of the innermost guard."""
+        for block in reversed(self.chain):
+            if block.guard or block.depth == level:
+                return block
+        return self.chain[0]
+
+    def let(self, expr: Expr, prefix: str = "t") -> Expr:
+        """A name for a value, bound as far out as possible; names and constants stay themselves."""
+        if isinstance(expr, (Var, Const)):
+            return expr
+        block = self.home(self.level(expr))
+        name = self.fresh(prefix)
+        self.levels[name] = block.depth
+        block.statements.append(Let(name, expr))
+        return Var(name, expr.type)
+
+    def bind(self, expr: Expr, prefix: str = "t") -> Expr:
+        """A name in the current block for what a value is now, before an Assign changes what it reads."""
+        if isinstance(expr, Const):
+            return expr
+        name = self.fresh(prefix)
+        self.levels[name] = self.block.depth
+        self.append(Let(name, expr))
+        return Var(name, expr.type)
+
+    def mutable(self, type: str, initial: Expr, reassociable: str = "", prefix: str = "v") -> Var:
+        name = self.fresh(prefix)
+        self.levels[name] = self.block.depth
+        self.append(Mutable(name, initial, reassociable))
+        return Var(name, type)
+
+    def assign(self, variable: Var, value: Expr) -> None:
+        self.append(Assign(variable.name, value))
+
+    def local(self, type: str, size: int, prefix: str = "row") -> str:
+        """A private array; declared in the current block."""
+        name = self.fresh(prefix)
+        self.levels[name] = self.block.depth
+        self.append(Local(name, type, size))
+        return name
+
+    @contextmanager
+    def pinned(self, names: list[str]) -> Iterator[None]:
+        """While these variables or arrays change in the current block, what reads them stays in it."""
+        before = {name: self.levels.get(name, 0) for name in names}
+        self.levels.update(dict.fromkeys(names, self.block.depth))
+        yield
+        self.levels.update(before)
+
+    # -- positions ---------------------------------------------------------------------------------------------------
+
+    def position(self, index: Index) -> Expr:
+        """The expression of an index; its divisions are bound outside of the loops that do not change them."""
+        return indexing.to_expr(self._without_divisions(index))
+
+    def _without_divisions(self, index: Index) -> Index:
+        if all(atom.kind == indexing.VARIABLE for atom, _ in index.terms):
+            return index
+        result = indexing.constant(index.constant)
+        for atom, factor in index.terms:
+            simple = Index(((atom, 1),)) if atom.kind == indexing.VARIABLE else self._bind_division(atom)
+            result = indexing.add(result, indexing.scale(simple, factor))
+        return result
+
+    def _bind_division(self, atom: indexing.Atom) -> Index:
+        self.divisions.add(atom)
+        for block in reversed(self.chain):
+            if atom in block.memo:
+                return block.memo[atom]
+        inner = self._without_divisions(Index(*atom.inner))
+        expr = indexing.to_expr(Index(((atom._replace(inner=inner), 1),)))
+        bound = self.bind_index(expr, atom.low, atom.high)
+        self.home(self.level(Var(bound.terms[0][0].name, INDEX)) if bound.terms else 0).memo[atom] = bound
+        return bound
+
+    def bind_index(self, expr: Expr, low: int, high: int) -> Index:
+        """An INDEX expression with known bounds as an Index."""
+        if low >= high:
+            return indexing.constant(low)
+        name = self.let(expr, "p")
+        if isinstance(name, Const):
+            return indexing.constant(name.value)
+        return indexing.bounded(name.name, low, high)
+
+    # -- memory ------------------------------------------------------------------------------------------------------
+
+    def load(self, buffer: str, type: str, index: Index) -> Load:
+        self.accesses.append((buffer, index))
+        self.loaded.add(buffer)
+        return Load(buffer, self.position(index), type)
+
+    def store(self, buffer: str, index: Index, value: Expr) -> None:
+        self.append(Store(buffer, self.position(index), value))
+
+
+def within(index: Index, extent: int, builder: Builder) -> list[Expr]:
+    """The conditions for 0 <= index < extent that its bounds do not already prove."""
+    low, high = indexing.bounds(index)
+    conditions: list[Expr] = []
+    moving = Index(index.terms)
+    if low < 0:
+        conditions.append(Apply("compare_ge", (builder.position(moving), Const(-index.constant, INDEX)), "pred"))
+    if high >= extent:
+        limit = Const(extent - index.constant, INDEX)
+        conditions.append(Apply("compare_lt", (builder.position(moving), limit), "pred"))
+    return conditions
+
+
+def has_loop(statements: tuple[Stmt, ...]) -> bool:
+    """A loop stands somewhere in these statements: then the loop around them cannot be a VECTOR loop."""
+    stack = list(statements)
+    while stack:
+        top = stack.pop()
+        if isinstance(top, (For, While)):
+            return True
+        if isinstance(top, If):
+            stack.extend(top.then + top.otherwise)
+    return False

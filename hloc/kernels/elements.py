@@ -1,0 +1,190 @@
+"""The element generator: the expression of one element of an instruction at a multi-index.
+
+In: an instruction and an Index per dimension. Out: a loop IR expression in computation form (scalars.py); whatever it
+needs is bound by the Builder on the way, once per (instruction, index). `sources` says how to read the instructions
+that exist already: parameters are loads, a finished reduce is its accumulator.
+
+    elements = Elements(builder, {p0: read_buffer}, uses)
+    elements.value(multiply, (i, j))      -> Apply("multiply", (Load("p0", ...), t3), "f32")
+
+How an opcode gets its element is a rule (rules_*.py): a generator function that yields (operand, index), receives the
+operand's element, and returns its own. The loop here drives the rules with a stack of its own, so that deep graphs
+need no deep recursion.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+
+from hloc.errors import UnsupportedError
+from hloc.ir import Computation, Instruction
+from hloc.kernels import scalars
+from hloc.kernels.builder import Builder
+from hloc.kernels.indexing import Index
+from hloc.kernels.ir import INDEX, Apply, Const, Expr, Load, Var
+
+Indices = tuple[Index, ...]
+Rule = Callable[["Elements", Instruction, Indices], Generator[tuple[Instruction, Indices], Expr, Expr]]
+Source = Callable[[Indices], Expr]
+
+LARGEST_INLINE = 10
+DEEPEST_CALL = 40               # Python's own stack allows about 1,000 frames, and a nested call takes some twenty
+
+
+class Elements:
+    """Elements of the instructions of one computation, within one kernel. `trace`: what was asked for, and where."""
+
+    def __init__(self, builder: Builder, sources: Mapping[Instruction, Source], uses: Mapping[Instruction, int],
+                 rules: Mapping[str, Rule], rounding: bool = True):
+        self.builder = builder
+        self.sources = dict(sources)
+        self.uses = uses
+        self.rules = rules
+        self.rounding = rounding
+        self.serial = builder.fresh("computation")
+        self.depth = 0
+        self.trace: dict[Instruction, set[Indices]] = {}
+
+    def value(self, instruction: Instruction, index: Sequence[Index]) -> Expr:
+        """The element of `instruction` at `index`."""
+        index = tuple(index)
+        known = self._known(instruction, index)
+        if known is not None:
+            return known
+        stack = [(instruction, index, self._start(instruction, index))]
+        answer: Expr | None = None
+        while stack:
+            top, at, rule = stack[-1]
+            try:
+                operand, wanted = rule.send(answer)
+            except StopIteration as finished:
+                stack.pop()
+                answer = self._finish(top, at, finished.value)
+                continue
+            answer = self._known(operand, wanted)
+            if answer is None:
+                stack.append((operand, wanted, self._start(operand, wanted)))
+        return answer
+
+    def _known(self, instruction: Instruction, index: Indices) -> Expr | None:
+        key = (self.serial, instruction, index)
+        for block in reversed(self.builder.chain):
+            found = block.memo.get(key)
+            if found is not None:
+                return found
+        return None
+
+    def _start(self, instruction: Instruction, index: Indices) -> Generator:
+        self.trace.setdefault(instruction, set()).add(index)
+        source = self.sources.get(instruction)
+        if source is not None:
+            return _read(source, index)
+        if any(d == 0 for d in instruction.shape.dimensions):
+            return _nothing(instruction)
+        rule = self.rules.get(instruction.opcode)
+        if rule is None:
+            raise UnsupportedError(f"'{instruction.opcode}' cannot be computed inside a kernel", instruction.span)
+        return rule(self, instruction, index)
+
+    def _finish(self, instruction: Instruction, index: Indices, value: Expr) -> Expr:
+        """Bind what is used twice, is large, or can be computed outside of the current loop."""
+        builder = self.builder
+        if isinstance(value, (Apply, Load)):
+            builder.operations += 1
+            value = self._outer_arguments(value)
+            level = builder.level(value)
+            shared = self.uses.get(instruction, 1) > 1
+            if shared or builder.home(level) is not builder.block or size_of(value) > LARGEST_INLINE:
+                value = builder.let(value)
+        level = builder.level(value)
+        builder.home(level).memo[self.serial, instruction, index] = value
+        return value
+
+    def _outer_arguments(self, value: Expr) -> Expr:
+        """Bind arguments that belong to an outer loop there."""
+        if not isinstance(value, Apply):
+            return value
+        depth = self.builder.level(value)
+        arguments = tuple(self._outer(a, depth) for a in value.arguments)
+        return value if arguments == value.arguments else value._replace(arguments=arguments)
+
+    def _outer(self, argument: Expr, depth: int) -> Expr:
+        if argument.type == INDEX or not isinstance(argument, (Apply, Load)):
+            return argument
+        home = self.builder.home
+        if home(self.builder.level(argument)) is not home(depth):
+            return self.builder.let(argument)
+        return self._outer_arguments(argument) if _is_conversion(argument) else argument
+
+    # -- for rules ---------------------------------------------------------------------------------------------------
+
+    def inline(self, computation: Computation, arguments: Sequence[Expr], where: Instruction,
+               rounding: bool = True) -> list[Expr]:
+        """The results of a scalar computation (a reducer, a comparator) applied to values in computation form."""
+        inner = self.nested(computation, rounding)
+        inner.sources.update((p, lambda index, a=a: a) for p, a in zip(computation.parameters, arguments))
+        roots = result_leaves(computation.root)
+        if any(r.shape.dimensions for r in roots):
+            raise UnsupportedError(f"'{where.opcode}' with a computation that is not scalar", where.span)
+        return [inner.value(r, ()) for r in roots]
+
+    def nested(self, computation: Computation, rounding: bool = True) -> Elements:
+        """For the elements of a computation that is called here, within the same kernel."""
+        if self.depth == DEEPEST_CALL:
+            raise UnsupportedError(f"scalar computations nested deeper than {DEEPEST_CALL} levels", computation.span)
+        inner = Elements(self.builder, {}, use_counts(computation), self.rules, rounding and self.rounding)
+        inner.depth = self.depth + 1
+        return inner
+
+    def known_leaves(self, instruction: Instruction) -> list[Expr] | None:
+        """The scalars of a flattened result, where they were computed already (rules_control.py)."""
+        for block in reversed(self.builder.chain):
+            found = block.memo.get((self.serial, instruction))
+            if found is not None:
+                return found
+        return None
+
+
+def result_leaves(root: Instruction) -> list[Instruction]:
+    """What a scalar computation gives, one instruction each."""
+    if root.opcode == "tuple":
+        return root.operands
+    if not root.shape.is_tuple:
+        return [root]
+    return [Instruction(f"{root.name}.{n}", "get-tuple-element", shape, [root], {"index": n}, span=root.span)
+            for n, shape in enumerate(root.shape.tuple_shapes)]
+
+
+def _is_conversion(value: Expr) -> bool:
+    return isinstance(value, Apply) and value.op == "convert"
+
+
+def _read(source: Source, index: Indices) -> Generator:
+    yield from ()
+    return source(index)
+
+
+def _nothing(instruction: Instruction) -> Generator:
+    """An element of an array without elements: never read, only named."""
+    yield from ()
+    return Const(0, scalars.computation_type(instruction.shape.element_type))
+
+
+def size_of(value: Expr) -> int:
+    """Nodes of an expression, up to a little over the limit for inline expressions."""
+    count = 0
+    stack = [value]
+    while stack and count <= LARGEST_INLINE:
+        top = stack.pop()
+        count += not isinstance(top, (Var, Const))
+        if isinstance(top, Apply):
+            stack.extend(top.arguments)
+    return count
+
+
+def use_counts(computation: Computation) -> dict[Instruction, int]:
+    """How often each instruction is read in its computation."""
+    counts: dict[Instruction, int] = {}
+    for instruction in computation.instructions:
+        for operand in instruction.operands:
+            counts[operand] = counts.get(operand, 0) + 1
+    return counts

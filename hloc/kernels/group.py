@@ -1,0 +1,183 @@
+"""What a kernel is made from: a fusion or a lone instruction, seen the same way; and the kernel's buffers.
+
+In: an instruction of the schedule. Out: a Group (roots, parameters, use counts), and Outlines: kernels under
+construction that know how parameters are read, where results go, and which arguments the finished kernel takes.
+"""
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from hloc.ir import ELEMENT_TYPES, Instruction, Shape, leaves
+from hloc.kernels import indexing, scalars
+from hloc.kernels.builder import Builder
+from hloc.kernels.elements import Elements, Indices, Rule, Source, use_counts
+from hloc.kernels.indexing import Index
+from hloc.kernels.ir import Buffer, Cost, Expr, Kernel, Load, Stmt, Tile
+from hloc.kernels.rules_control import CONTROL_RULES
+from hloc.kernels.rules_elementwise import ELEMENTWISE_RULES, MOVEMENT_RULES
+from hloc.kernels.rules_indexing import INDEXING_RULES
+from hloc.kernels.rules_loops import LOOP_RULES
+
+RULES: dict[str, Rule] = {**ELEMENTWISE_RULES, **MOVEMENT_RULES, **INDEXING_RULES, **LOOP_RULES, **CONTROL_RULES}
+LONGEST_ORIGIN = 24
+CHEAP = frozenset(["parameter", "constant", "broadcast", "reshape", "bitcast", "transpose", "convert", "tuple", "copy",
+                   "get-tuple-element", "iota", "slice", "select", "compare"])
+
+
+class Arg(NamedTuple):
+    """Where a kernel's buffer lies: kind operand (index, leaf), result (leaf) or scratch (index)."""
+
+    kind: str
+    index: int
+    leaf: int = 0
+
+
+class KernelCall(NamedTuple):
+    kernel: Kernel | Tile
+    arguments: tuple[Arg, ...]
+
+
+class Lowered(NamedTuple):
+    """The kernels of one instruction, in order.
+
+    scratch     bytes of each temporary
+    in_place    (result leaf, operand, operand leaf): the result starts as that operand's value
+    can_share   the same form: the result may take the operand's memory if that value dies here
+    """
+
+    calls: tuple[KernelCall, ...]
+    scratch: tuple[int, ...] = ()
+    in_place: tuple[tuple[int, int, int], ...] = ()
+    can_share: tuple[tuple[int, int, int], ...] = ()
+
+
+@dataclass
+class Group:
+    """The inside of a fusion, or one instruction alone: roots are what it computes, leaf by leaf."""
+
+    instruction: Instruction
+    roots: list[Instruction]
+    parameters: dict[Instruction, int]
+    members: list[Instruction]
+    uses: dict[Instruction, int]
+
+    @staticmethod
+    def of(instruction: Instruction) -> Group:
+        if instruction.opcode != "fusion":
+            numbers: dict[Instruction, int] = {}
+            for n, operand in enumerate(instruction.operands):
+                numbers.setdefault(operand, n)
+            return Group(instruction, [instruction], numbers, [instruction], {})
+        computation = instruction.get("calls")
+        root = computation.root
+        roots = list(root.operands) if root.opcode == "tuple" else [root]
+        parameters = {p: p.parameter_number for p in computation.parameters}
+        members = [i for i in computation.instructions if i not in parameters and (i is not root or i in roots)]
+        return Group(instruction, roots, parameters, members, use_counts(computation))
+
+    def is_scalar_constant(self, parameter: Instruction) -> bool:
+        """The parameter is a scalar literal, written into the kernel."""
+        operand = self.operand(parameter)
+        return operand.opcode == "constant" and operand.shape.is_array and operand.shape.num_elements == 1 \
+            and operand.literal is not None
+
+    def operand(self, parameter: Instruction) -> Instruction:
+        return self.instruction.operands[self.parameters[parameter]]
+
+    @property
+    def result_shapes(self) -> list[Shape]:
+        return list(leaves(self.instruction.shape))
+
+
+class Outline:
+    """One kernel under construction: builder, elements, and the buffers it turns out to need."""
+
+    def __init__(self, group: Group, builder: Builder | None = None):
+        self.group = group
+        self.builder = builder or Builder()
+        self.known: dict[str, tuple[Arg, str, int, str]] = {}
+        self.written: list[str] = []
+        self.staged: dict[tuple[str, Index], Load] = {}
+        self.sources: dict[Instruction, Source] = {p: self._parameter(p) for p in group.parameters}
+        self.elements = Elements(self.builder, self.sources, group.uses, RULES)
+
+    def _parameter(self, parameter: Instruction) -> Source:
+        """How a parameter is read: a literal, or a load that widens narrow types."""
+        group = self.group
+        if group.is_scalar_constant(parameter):
+            value = scalars.literal(group.operand(parameter).literal, parameter.shape.element_type)
+            return lambda index: value
+        name = self.operand_buffer(group.parameters[parameter], parameter.shape)
+        shape = parameter.shape
+
+        def read(index: Indices) -> Expr:
+            position = indexing.linearize(index, shape.dimensions)
+            staged = self.staged.get((name, position))
+            return scalars.widen(staged or self.builder.load(name, shape.element_type, position))
+        return read
+
+    def operand_buffer(self, number: int, shape: Shape, leaf: int = 0) -> str:
+        name = f"in{number}" if leaf == 0 else f"in{number}_{leaf}"
+        self.known[name] = (Arg("operand", number, leaf), shape.element_type, shape.num_elements, "read")
+        return name
+
+    def result_buffer(self, leaf: int, access: str = "write") -> str:
+        shape = self.group.result_shapes[leaf]
+        name = f"out{leaf}"
+        self.known[name] = (Arg("result", 0, leaf), shape.element_type, shape.num_elements, access)
+        if name not in self.written:
+            self.written.append(name)
+        return name
+
+    def scratch_buffer(self, number: int, type: str, size: int, access: str) -> str:
+        name = f"scratch{number}"
+        self.known[name] = (Arg("scratch", number), type, size, access)
+        if access != "read" and name not in self.written:
+            self.written.append(name)
+        return name
+
+    def store(self, leaf: int, position: Index, value: Expr) -> None:
+        """Store an element, in computation form, of a result."""
+        name = self.result_buffer(leaf)
+        self.builder.store(name, position, scalars.narrow(value, self.known[name][1]))
+
+    def buffers(self) -> tuple[tuple[Buffer, ...], tuple[Arg, ...]]:
+        """What the body reads, in the order of the operands, then what it writes."""
+        names = [n for n in self.known if n in self.builder.loaded and n not in self.written] + self.written
+        buffers = tuple(Buffer(n, self.known[n][1], self.known[n][2], self.known[n][3]) for n in names)
+        return buffers, tuple(self.known[n][0] for n in names)
+
+    def finish(self, suffix: str = "", cost: Cost | None = None, body: tuple[Stmt, ...] | None = None) -> KernelCall:
+        buffers, arguments = self.buffers()
+        cost = cost or Cost(sum(b.size * ELEMENT_TYPES[b.type].bytes for b in buffers), 0)
+        kernel = Kernel(kernel_name(self.group) + suffix, buffers, self.builder.body() if body is None else body, cost,
+                        origin_lines(self.group))
+        return KernelCall(kernel, arguments)
+
+
+def kernel_name(group: Group) -> str:
+    """A C identifier from opcodes: add, fusion_exponential_multiply, reduce_maximum ..."""
+    instruction = group.instruction
+    if instruction.opcode != "fusion":
+        words = [instruction.opcode]
+        reducer = instruction.get("to_apply")
+        if reducer is not None and reducer.root is not None:
+            words.append(reducer.root.opcode)
+    else:
+        words = ["fusion"] + list(dict.fromkeys(m.opcode for m in group.members if m.opcode not in CHEAP))[-3:]
+    return re.sub(r"[^a-z0-9]+", "_", "_".join(words).lower())
+
+
+def origin_lines(group: Group) -> tuple[str, ...]:
+    """The HLO that a kernel computes, one line an instruction; long fusions are cut."""
+    lines = [_line(i) for i in (group.instruction, *(group.members if group.instruction.opcode == "fusion" else ()))]
+    if len(lines) > LONGEST_ORIGIN:
+        lines = [*lines[:LONGEST_ORIGIN], f"... {len(lines) - LONGEST_ORIGIN} more"]
+    return tuple(lines)
+
+
+def _line(instruction: Instruction) -> str:
+    operands = ", ".join(o.name for o in instruction.operands[:8]) + (", ..." if len(instruction.operands) > 8 else "")
+    return f"{instruction.name} = {instruction.shape.to_string(False)} {instruction.opcode}({operands})"[:200]

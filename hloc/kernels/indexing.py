@@ -1,0 +1,292 @@
+"""Index algebra: positions as sums of loop variables times strides, kept simple so that emitted loops are simple.
+
+An Index is `sum(coefficient * atom) + constant`. An atom is a loop variable with a known range, or the quotient or
+remainder of an Index by a constant where the two cannot be taken apart. Reshapes come out free of division wherever
+the ranges allow it:
+
+    i = variable("i", 12); j = variable("j", 64)
+    delinearize(linearize((i, j), (12, 64)), (768,))     -> (64*i + j,)
+    delinearize((64*i + j,), (12, 64))                   -> (i, j), no division left
+
+Indices are immutable, compare by content, and know their bounds. All divisions are floor divisions by positive
+constants.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from hloc.kernels.ir import INDEX, Apply, Const, Expr, Var
+
+VARIABLE, QUOTIENT, REMAINDER = "variable", "quotient", "remainder"
+
+
+class Atom(NamedTuple):
+    """A loop variable (or a name bound to an index value), inner // divisor, or inner % divisor; low <= it <= high."""
+
+    kind: str
+    name: str
+    divisor: int
+    inner: tuple            # an Index, or () for variables
+    low: int
+    high: int
+
+
+class Index(NamedTuple):
+    """sum(coefficient * atom) + constant, terms sorted by atom."""
+
+    terms: tuple[tuple[Atom, int], ...]
+    constant: int = 0
+
+
+def constant(value: int) -> Index:
+    return Index((), value)
+
+
+ZERO = constant(0)
+
+
+def variable(name: str, extent: int) -> Index:
+    """A loop variable that runs from 0 to extent - 1."""
+    return bounded(name, 0, extent - 1)
+
+
+def bounded(name: str, low: int, high: int) -> Index:
+    """A named index value between low and high, both inclusive."""
+    if low >= high:
+        return constant(low)
+    return Index(((Atom(VARIABLE, name, 1, (), low, high), 1),))
+
+
+def bounds(index: Index) -> tuple[int, int]:
+    """The least and the greatest value (inclusive) that the index may have."""
+    low = high = index.constant
+    for atom, coefficient in index.terms:
+        ends = (atom.low * coefficient, atom.high * coefficient)
+        low += min(ends)
+        high += max(ends)
+    return low, high
+
+
+def add(a: Index, b: Index) -> Index:
+    if not b.terms:
+        return Index(a.terms, a.constant + b.constant) if b.constant else a
+    if not a.terms:
+        return Index(b.terms, a.constant + b.constant) if a.constant else b
+    table = dict(a.terms)
+    for atom, coefficient in b.terms:
+        table[atom] = table.get(atom, 0) + coefficient
+    return _normal(table, a.constant + b.constant)
+
+
+def shift(a: Index, offset: int) -> Index:
+    return Index(a.terms, a.constant + offset) if offset else a
+
+
+def scale(a: Index, factor: int) -> Index:
+    if factor == 1:
+        return a
+    if factor == 0:
+        return ZERO
+    return Index(tuple((atom, c * factor) for atom, c in a.terms), a.constant * factor)
+
+
+def subtract(a: Index, b: Index) -> Index:
+    return add(a, scale(b, -1))
+
+
+def _normal(table: dict[Atom, int], offset: int) -> Index:
+    """Drop zero terms, join d*(x // d) + x % d into x, sort."""
+    for atom in [a for a in table if a.kind == REMAINDER]:
+        factor = table.get(atom, 0)
+        quotient = _single(floor_divide(Index(*atom.inner), atom.divisor), QUOTIENT)
+        if factor and quotient is not None and table.get(quotient) == factor * atom.divisor:
+            rest = {a: c for a, c in table.items() if a not in (atom, quotient) and c}
+            return add(Index(tuple(sorted(rest.items())), offset), scale(Index(*atom.inner), factor))
+    return Index(tuple(sorted((a, c) for a, c in table.items() if c)), offset)
+
+
+def _quotient_atom(inner: Index, divisor: int) -> Atom:
+    low, high = bounds(inner)
+    return Atom(QUOTIENT, "", divisor, inner, low // divisor, high // divisor)
+
+
+def _single(index: Index, kind: str) -> Atom | None:
+    """The atom, where the index is just one atom of that kind."""
+    if len(index.terms) == 1 and index.constant == 0:
+        atom, coefficient = index.terms[0]
+        if coefficient == 1 and atom.kind == kind:
+            return atom
+    return None
+
+
+def floor_divide(a: Index, divisor: int) -> Index:
+    """a // divisor, without a division where strides and bounds allow."""
+    if divisor == 1:
+        return a
+    whole = Index(tuple((t, c // divisor) for t, c in a.terms if c % divisor == 0), a.constant // divisor)
+    rest = Index(tuple((t, c) for t, c in a.terms if c % divisor), a.constant % divisor)
+    return add(whole, _divide_rest(rest, divisor))
+
+
+def _divide_rest(rest: Index, divisor: int) -> Index:
+    low, high = bounds(rest)
+    if low // divisor == high // divisor:
+        return constant(low // divisor)
+    common = math.gcd(divisor, *(c for _, c in rest.terms))
+    if common > 1:
+        smaller = Index(tuple((t, c // common) for t, c in rest.terms), rest.constant // common)
+        return floor_divide(smaller, divisor // common)
+    inner = _single(rest, QUOTIENT)
+    if inner is not None:
+        return floor_divide(Index(*inner.inner), inner.divisor * divisor)
+    inner = _single(rest, REMAINDER)
+    if inner is not None and inner.divisor % divisor == 0:
+        return modulo(floor_divide(Index(*inner.inner), divisor), inner.divisor // divisor)
+    return Index(((_quotient_atom(rest, divisor), 1),))
+
+
+def modulo(a: Index, divisor: int) -> Index:
+    """a mod divisor (never negative), without a division where strides and bounds allow."""
+    if divisor == 1:
+        return ZERO
+    rest = Index(tuple((t, c) for t, c in a.terms if c % divisor), a.constant % divisor)
+    low, high = bounds(rest)
+    if low // divisor == high // divisor:
+        return shift(rest, -(low // divisor) * divisor)
+    common = math.gcd(divisor, *(c for _, c in rest.terms))
+    if common > 1:
+        smaller = Index(tuple((t, c // common) for t, c in rest.terms), rest.constant // common)
+        return shift(scale(modulo(smaller, divisor // common), common), rest.constant % common)
+    inner = _single(rest, REMAINDER)
+    if inner is not None and inner.divisor % divisor == 0:
+        return modulo(Index(*inner.inner), divisor)
+    return Index(((Atom(REMAINDER, "", divisor, rest, 0, divisor - 1), 1),))
+
+
+def row_major_strides(dimensions: Sequence[int]) -> tuple[int, ...]:
+    """Elements between neighbours along each dimension of a row-major array."""
+    strides = [1] * len(dimensions)
+    for d in range(len(dimensions) - 2, -1, -1):
+        strides[d] = strides[d + 1] * dimensions[d + 1]
+    return tuple(strides)
+
+
+def linearize(indices: Sequence[Index], dimensions: Sequence[int]) -> Index:
+    """The flat row-major position of a multi-index."""
+    total = ZERO
+    for index, stride in zip(indices, row_major_strides(dimensions)):
+        total = add(total, scale(index, stride))
+    return total
+
+
+def delinearize(position: Index, dimensions: Sequence[int]) -> tuple[Index, ...]:
+    """The multi-index of a flat row-major position in 0 .. product(dimensions) - 1."""
+    result: list[Index] = []
+    rest = position
+    for d in range(len(dimensions) - 1, -1, -1):
+        result.append(modulo(rest, dimensions[d]) if d else rest)
+        rest = floor_divide(rest, dimensions[d])
+    return tuple(reversed(result))
+
+
+def reshape(indices: Sequence[Index], source: Sequence[int], target: Sequence[int]) -> tuple[Index, ...]:
+    """A multi-index of an array of dimensions `source` as one of the same elements in dimensions `target`.
+
+    Works group by group between equal prefix products, so that untouched dimensions stay as they are.
+    """
+    if 0 in source:
+        return tuple(ZERO for _ in target)
+    result: list[Index] = []
+    i = j = 0
+    while i < len(source) or j < len(target):
+        first_i, first_j = i, j
+        left = right = 1
+        while True:
+            if left == right and i > first_i and j > first_j and left > 1:
+                break
+            if left <= right and i < len(source):
+                left *= source[i]
+                i += 1
+            elif j < len(target):
+                right *= target[j]
+                j += 1
+            else:
+                break
+        if i == len(source) or j == len(target):
+            i, j = len(source), len(target)
+        group = linearize(indices[first_i:i], source[first_i:i])
+        result.extend(delinearize(group, target[first_j:j]))
+    return tuple(result)
+
+
+def variables(index: Index) -> set[str]:
+    """Names of all variables in an index, through quotients and remainders."""
+    found: set[str] = set()
+    stack = [index]
+    while stack:
+        for atom, _ in stack.pop().terms:
+            if atom.kind == VARIABLE:
+                found.add(atom.name)
+            else:
+                stack.append(Index(*atom.inner))
+    return found
+
+
+def atoms(index: Index) -> Iterable[Atom]:
+    """Quotient and remainder atoms of an index, inner ones too."""
+    stack = [index]
+    while stack:
+        for atom, _ in stack.pop().terms:
+            if atom.kind != VARIABLE:
+                yield atom
+                stack.append(Index(*atom.inner))
+
+
+def coefficient_of(index: Index, name: str) -> int | None:
+    """The stride of a variable in an index; None where it sits inside a quotient or remainder."""
+    factor = 0
+    for atom, c in index.terms:
+        if atom.kind == VARIABLE:
+            factor += c if atom.name == name else 0
+        elif name in variables(Index(*atom.inner)):
+            return None
+    return factor
+
+
+def index_apply(op: str, a: Expr, b: Expr) -> Expr:
+    """INDEX arithmetic with the constants folded away that would make the text ugly."""
+    if isinstance(b, Const):
+        if (op in ("multiply", "divide") and b.value == 1) or (op == "add" and b.value == 0):
+            return a
+        if op == "add" and b.value < 0:
+            return Apply("subtract", (a, Const(-b.value, INDEX)), INDEX)
+    return Apply(op, (a, b), INDEX)
+
+
+def to_expr(index: Index) -> Expr:
+    """The loop IR's expression of an index; divisions are of values that are never negative."""
+    result: Expr | None = None
+    for atom, factor in sorted(index.terms, key=lambda term: -abs(term[1])):
+        value = index_apply("multiply", _atom_expr(atom), Const(abs(factor), INDEX))
+        if result is None:
+            result = value if factor > 0 else Apply("subtract", (Const(0, INDEX), value), INDEX)
+        else:
+            result = Apply("add" if factor > 0 else "subtract", (result, value), INDEX)
+    if result is None:
+        return Const(index.constant, INDEX)
+    return index_apply("add", result, Const(index.constant, INDEX))
+
+
+def _atom_expr(atom: Atom) -> Expr:
+    if atom.kind == VARIABLE:
+        return Var(atom.name, INDEX)
+    inner = Index(*atom.inner)
+    low, _ = bounds(inner)
+    steps = max(0, -(low // atom.divisor))
+    divisor = Const(atom.divisor, INDEX)
+    raised = to_expr(shift(inner, steps * atom.divisor))
+    if atom.kind == REMAINDER:
+        return Apply("remainder", (raised, divisor), INDEX)
+    return index_apply("add", Apply("divide", (raised, divisor), INDEX), Const(-steps, INDEX))

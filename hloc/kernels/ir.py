@@ -1,0 +1,209 @@
+"""The loop IR: typed scalar loops over flat buffers. Closed: these nodes and no others.
+
+In: what hloc/kernels/lower_*.py builds. Out: what the C-family printer writes. Printers never see HLO; kernels never
+see C or CUDA syntax. A kernel that adds two arrays of 4,096 f32:
+
+    Kernel("add", (Buffer("a", "f32", 4096), Buffer("b", "f32", 4096), Buffer("out", "f32", 4096, "write")),
+      (For("i", 4096, PARALLEL, (Store("out", Var("i", INDEX), Apply("add", (Load("a", i), Load("b", i)), "f32")),)),))
+
+Rules (hloc/kernels/verify.py checks them)
+- Expressions are pure. Types are HLO element types, or INDEX (a 64-bit signed integer for positions and loop counters).
+- Load and Store take one flat position in elements. Storage types narrower than a computation type (bf16, f16, f8*,
+  s4 ...) are loaded as they are: arithmetic on them goes through Apply("convert", ...) to f32 (or s32) and back, put
+  there by the lowering, so that printers have no rounding rules of their own.
+- Apply names an op: for HLO element types a scalar function of hloc/targets/c/scalar.h ("add", "tanh", "compare_lt",
+  "convert", "select" ...); for INDEX the arithmetic of INDEX_OPS. `convert`'s source type is its argument's type;
+  between INDEX and s32/s64/u32... `convert` is a plain cast.
+- A kernel body is a list of statements with at most one PARALLEL For, outermost; its iterations are independent.
+  On a CPU the pool splits it, on a GPU its iterations (and those of a VECTOR loop directly inside) are the threads.
+- A VECTOR loop is innermost (or holds only straight-line code and Ifs), its iterations are independent or feed
+  accumulators marked as `reassociable`; the C printer puts `omp simd` (with a reduction clause) on it.
+"""
+from __future__ import annotations
+
+from typing import NamedTuple, Union
+
+INDEX = "index"
+INDEX_OPS = frozenset(["add", "subtract", "multiply", "divide", "remainder", "minimum", "maximum", "compare_eq",
+                       "compare_ne", "compare_lt", "compare_le", "compare_gt", "compare_ge", "select", "opaque"])
+
+PARALLEL, SERIAL, VECTOR = "parallel", "serial", "vector"
+
+
+class Const(NamedTuple):
+    """A scalar constant: int for integers and INDEX, bool for pred, float for floats (f64 precision; nan/inf allowed;
+    for bf16/f16/f8 the value is exactly representable), complex for complex types."""
+
+    value: int | float | bool | complex
+    type: str
+
+
+class Var(NamedTuple):
+    """A loop counter, a Let or a Mutable, by name."""
+
+    name: str
+    type: str
+
+
+class Load(NamedTuple):
+    """buffer[position]; `type` is the buffer's element type."""
+
+    buffer: str
+    position: Expr
+    type: str
+
+
+class Apply(NamedTuple):
+    """A pure scalar operation; `immediate` holds compile-time integers (reduce_precision's bit counts)."""
+
+    op: str
+    arguments: tuple[Expr, ...]
+    type: str
+    immediate: tuple[int, ...] = ()
+
+
+Expr = Union[Const, Var, Load, Apply]
+
+
+class Let(NamedTuple):
+    """A name for a value that does not change."""
+
+    name: str
+    value: Expr
+
+
+class Mutable(NamedTuple):
+    """A variable that Assign may change; `reassociable` names the op ("add", "maximum" ...) when a VECTOR loop may
+    reorder its updates."""
+
+    name: str
+    initial: Expr
+    reassociable: str = ""
+
+
+class Assign(NamedTuple):
+    """Give a Mutable a new value."""
+
+    name: str
+    value: Expr
+
+
+class Store(NamedTuple):
+    """buffer[position] = value; the value has the buffer's element type."""
+
+    buffer: str
+    position: Expr
+    value: Expr
+
+
+class For(NamedTuple):
+    """for (name = 0; name < extent; name++). PARALLEL extents are constants; others may be INDEX expressions."""
+
+    name: str
+    extent: int | Expr
+    kind: str
+    body: tuple[Stmt, ...]
+
+
+class While(NamedTuple):
+    """while (condition) body; for searches and data-dependent loops."""
+
+    condition: Expr
+    body: tuple[Stmt, ...]
+
+
+class If(NamedTuple):
+    """if (condition) then else otherwise; the condition is a pred or INDEX comparison."""
+
+    condition: Expr
+    then: tuple[Stmt, ...]
+    otherwise: tuple[Stmt, ...] = ()
+
+
+class Local(NamedTuple):
+    """A private array of one iteration of the PARALLEL loop (stack or registers); used by Load/Store under its name."""
+
+    name: str
+    type: str
+    size: int
+
+
+class Shared(NamedTuple):
+    """An array shared by the threads of a block (GPU only)."""
+
+    name: str
+    type: str
+    size: int
+
+
+class Barrier(NamedTuple):
+    """All threads of a block meet here (GPU only)."""
+
+
+class Atomic(NamedTuple):
+    """buffer[position] = op(buffer[position], value), indivisibly where iterations are concurrent."""
+
+    op: str
+    buffer: str
+    position: Expr
+    value: Expr
+
+
+Stmt = Union[Let, Mutable, Assign, Store, For, While, If, Local, Shared, Barrier, Atomic]
+
+
+class Buffer(NamedTuple):
+    """A kernel parameter: a flat array. access: read, write (every element is written or unspecified), update."""
+
+    name: str
+    type: str
+    size: int
+    access: str = "read"
+
+
+class Cost(NamedTuple):
+    """What one run of a kernel moves and computes, for schedules, reports and the choice of threads."""
+
+    bytes: int = 0
+    flops: int = 0
+
+
+class Kernel(NamedTuple):
+    """A function over buffers. `origin` holds the HLO lines it computes (printed as escaped comments).
+
+    Kernels with the same `structure()` share one function in the emitted source.
+    """
+
+    name: str
+    buffers: tuple[Buffer, ...]
+    body: tuple[Stmt, ...]
+    cost: Cost = Cost()
+    origin: tuple[str, ...] = ()
+
+    def structure(self):
+        """What makes two kernels the same code: everything but name, cost and origin."""
+        return (self.buffers, self.body)
+
+
+class Tile(NamedTuple):
+    """A kernel made from a hand-written template instead of loops: matrix products, convolutions, sorts, FFTs.
+
+    routine      "gemm", "convolution", "sort", "fft" ...; each target has a template for it or refuses it by name
+    buffers      as for Kernel; the template knows their order
+    parameters   the template's compile-time facts, as (name, value) with int, str, tuple values
+    epilogue     for products: statements that turn Var("acc", type) at INDEX Vars batch, row, column into Stores
+                 (convolution: row is the output position, column the output feature); () stores acc itself
+    comparator   for sorts: (parameter names, statements, result) of the scalar comparison
+    """
+
+    name: str
+    routine: str
+    buffers: tuple[Buffer, ...]
+    parameters: tuple[tuple[str, object], ...]
+    epilogue: tuple[Stmt, ...] = ()
+    comparator: tuple | None = None
+    cost: Cost = Cost()
+    origin: tuple[str, ...] = ()
+
+    def structure(self):
+        return (self.routine, self.buffers, self.parameters, self.epilogue, self.comparator)

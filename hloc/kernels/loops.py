@@ -1,0 +1,160 @@
+"""Loop nests: which loops a kernel has, found by trying.
+
+In: the number of elements of the space that a kernel walks, and a function that emits one point of it. Out: the loops.
+All dimensions start as one collapsed loop; a trial run shows which divisions its accesses need, and the loop is split
+there, until nothing is left to split. So an elementwise op over [8,128,768] is one loop of 786,432, a bias add two.
+
+    factors([8, 128, 768], emit) -> [1024, 768]
+
+Then `nest` opens the loops: one PARALLEL loop over the outer ones, a VECTOR loop innermost.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+from hloc.kernels import indexing
+from hloc.kernels.builder import Builder
+from hloc.kernels.indexing import Atom, Index
+from hloc.kernels.ir import INDEX, PARALLEL, VECTOR, Apply, Const
+from hloc.machine import Machine
+
+BLOCK = 4096            # elements of one PARALLEL iteration of a flat loop
+ENOUGH = 64             # PARALLEL iterations that keep all threads busy
+MOST_TRIALS = 8
+
+Emit = Callable[[Builder, tuple[Index, ...]], None]
+
+
+def factors(dimensions: Sequence[int], emit: Emit) -> tuple[list[int], Builder]:
+    """The loop extents that need no (or the least) division inside, and the Builder of the last trial."""
+    def emit_point(builder: Builder, counters: tuple[Index, ...], extents: list[int]) -> None:
+        emit(builder, indexing.delinearize(indexing.linearize(counters, extents), dimensions))
+    extents, _, builder = refine([math.prod(dimensions)], emit_point)
+    return extents, builder
+
+
+def refine(extents: list[int], emit: Callable[[Builder, tuple[Index, ...], list[int]], None]
+           ) -> tuple[list[int], list[int], Builder]:
+    """Split loops until emit(builder, counters, extents) needs no more divisions that a split can take away.
+
+    Gives the finer extents, for each the number of the loop that it came from, and the Builder of the last trial."""
+    origins = list(range(len(extents)))
+    for _ in range(MOST_TRIALS):
+        builder, names = Builder(), []
+        with ExitStack() as stack:
+            counters = tuple(stack.enter_context(builder.loop(n)) for n in extents)
+            names = [next(iter(indexing.variables(c)), "") for c in counters]
+            emit(builder, counters, extents)
+        parts = _split(extents, names, builder.divisions)
+        finer = [extent for part in parts for extent in part]
+        if finer == extents:
+            break
+        origins = [origin for origin, part in zip(origins, parts) for _ in part]
+        extents = finer
+    return extents, origins, builder
+
+
+def _split(extents: list[int], names: list[str], divisions: set[Atom]) -> list[list[int]]:
+    """Split each loop at the divisors that its variable is divided by, as far as they divide one another."""
+    finer: list[list[int]] = []
+    for extent, name in zip(extents, names):
+        wanted = {d for atom in divisions for d in _cuts(atom, name) if 1 < d < extent and extent % d == 0}
+        chain = [1]
+        for divisor in sorted(wanted):
+            if divisor % chain[-1] == 0:
+                chain.append(divisor)
+        chain.append(extent)
+        finer.append([chain[k + 1] // chain[k] for k in range(len(chain) - 2, -1, -1)])
+    return finer
+
+
+def _cuts(atom: Atom, name: str) -> Iterator[int]:
+    for inner, factor in Index(*atom.inner).terms:
+        if inner.kind == indexing.VARIABLE and inner.name == name and atom.divisor % abs(factor) == 0:
+            yield atom.divisor // abs(factor)
+
+
+@contextmanager
+def nest(builder: Builder, extents: Sequence[int], machine: Machine) -> Iterator[tuple[Index, ...]]:
+    """Open the loops of a kernel; gives one counter per extent."""
+    if machine.kind == "gpu":
+        opened = _threads(builder, extents)
+    elif len(extents) == 1 or extents[-1] > 4 * BLOCK:
+        opened = _flat(builder, extents)
+    else:
+        opened = _rows(builder, extents)
+    with opened as counters:
+        yield counters
+
+
+@contextmanager
+def parallel(builder: Builder, extents: Sequence[int]) -> Iterator[tuple[Index, ...]]:
+    """One PARALLEL loop over several extents; their counters are taken apart inside."""
+    total = math.prod(extents)
+    if total == 1:
+        yield tuple(indexing.ZERO for _ in extents)
+        return
+    with builder.loop(total, PARALLEL) as flat:
+        counters = indexing.delinearize(flat, extents)
+        yield tuple(_simple(builder, c) for c in counters)
+
+
+def _simple(builder: Builder, index: Index) -> Index:
+    """An index without divisions: they are bound to names here."""
+    return builder._without_divisions(index)
+
+
+@contextmanager
+def _threads(builder: Builder, extents: Sequence[int]) -> Iterator[tuple[Index, ...]]:
+    with parallel(builder, extents) as counters:
+        yield counters
+
+
+@contextmanager
+def block_loop(builder: Builder, extent: int, block: int, number: Index, kind: str = VECTOR) -> Iterator[Index]:
+    """The loop over one block of a loop of `extent`; gives the position in the whole."""
+    start = indexing.scale(number, block)
+    if extent % block == 0:
+        with builder.loop(block, kind) as offset:
+            yield indexing.add(start, offset)
+        return
+    rest = Apply("subtract", (Const(extent, INDEX), builder.position(start)), INDEX)
+    length = builder.let(Apply("minimum", (Const(block, INDEX), rest), INDEX), "p")
+    with builder.loop(length, kind, high=block - 1) as offset:
+        yield builder.bind_index(builder.position(indexing.add(start, offset)), 0, extent - 1)
+
+
+@contextmanager
+def _flat(builder: Builder, extents: Sequence[int]) -> Iterator[tuple[Index, ...]]:
+    """A long innermost loop, cut into blocks that are the PARALLEL iterations (with the outer loops)."""
+    last = extents[-1]
+    block = BLOCK if last > BLOCK else last
+    blocks = -(-last // block)
+    with parallel(builder, [*extents[:-1], blocks]) as counters:
+        with block_loop(builder, last, block, counters[-1]) as inner:
+            yield (*counters[:-1], inner)
+
+
+@contextmanager
+def _rows(builder: Builder, extents: Sequence[int]) -> Iterator[tuple[Index, ...]]:
+    """Outer loops PARALLEL as far as needed, then SERIAL; VECTOR innermost."""
+    count = parallel_loops(extents)
+    with ExitStack() as stack:
+        counters = list(stack.enter_context(parallel(builder, extents[:count])))
+        for extent in extents[count:-1]:
+            counters.append(stack.enter_context(builder.loop(extent)))
+        counters.append(stack.enter_context(builder.loop(extents[-1], VECTOR)))
+        yield tuple(counters)
+
+
+def parallel_loops(extents: Sequence[int]) -> int:
+    """How many outer loops the PARALLEL loop takes: enough iterations, of enough work each."""
+    count, iterations = 0, 1
+    work = math.prod(extents)
+    while count < len(extents) - 1 and (iterations < ENOUGH or work > 4 * BLOCK):
+        iterations *= extents[count]
+        work //= extents[count]
+        count += 1
+    return count

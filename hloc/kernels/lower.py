@@ -1,0 +1,70 @@
+"""HLO instructions -> kernels in the loop IR: the table of lowerings.
+
+In: one instruction of a fused, row-major, scheduled module (a fusion or an op standing alone), and the Machine.
+Out: Lowered: kernels with the operands, results and scratch buffers that they take, in the order to run them.
+
+    lower(add, machine).calls[0].kernel.body
+      -> For("i0", ..., PARALLEL, (For("i1", ..., VECTOR, (Store("out0", ..., Apply("add", ...)),)),))
+
+A fusion is lowered by its kind and the opcode of its root, everything else by its opcode; what has an element rule and
+no lowering of its own becomes a loop over its elements. The chapters are lower_*.py.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hloc.errors import UnsupportedError
+from hloc.ir import UNBOUNDED, Instruction, Shape, leaves
+from hloc.kernels.group import RULES, Arg, Group, KernelCall, Lowered
+from hloc.kernels.lower_convolution import lower_convolution
+from hloc.kernels.lower_indexing import lower_dynamic_update_slice, lower_scatter
+from hloc.kernels.lower_loop import lower_loop
+from hloc.kernels.lower_misc import lower_bitcast_convert, lower_fft
+from hloc.kernels.lower_products import lower_product
+from hloc.kernels.lower_reduce import lower_reduce
+from hloc.kernels.lower_rows import lower_rows
+from hloc.kernels.lower_sort import lower_sort, lower_topk
+from hloc.kernels.lower_window import lower_reduce_window, lower_select_and_scatter
+from hloc.machine import Machine
+
+__all__ = ["Arg", "KernelCall", "Lowered", "lower"]
+
+Lowering = Callable[[Group, Machine], Lowered]
+
+BY_OPCODE: dict[str, Lowering] = {
+    "reduce": lower_reduce,
+    "dot": lower_product, "convolution": lower_convolution,
+    "dynamic-update-slice": lower_dynamic_update_slice, "scatter": lower_scatter,
+    "sort": lower_sort, "topk": lower_topk,
+    "reduce-window": lower_reduce_window, "select-and-scatter": lower_select_and_scatter,
+    "bitcast-convert": lower_bitcast_convert, "bitcast": lower_bitcast_convert, "fft": lower_fft,
+}
+COLLECTIVES = frozenset(["all-gather", "all-reduce", "all-to-all", "collective-broadcast", "collective-permute",
+                         "partition-id", "ragged-all-to-all", "reduce-scatter", "replica-id"])
+BY_KIND: dict[str, Lowering] = {"kInput": lower_reduce, "kCustom": lower_rows, "kOutput": lower_product}
+
+
+def lower(instruction: Instruction, machine: Machine) -> Lowered:
+    """The kernels of one instruction. Raises UnsupportedError, at the instruction, for what has none."""
+    if any(s.is_dynamic or UNBOUNDED in s.dimensions for s in _shapes(instruction)):
+        raise UnsupportedError(f"'{instruction.opcode}' of dynamic dimensions cannot be compiled", instruction.span)
+    group = Group.of(instruction)
+    root = group.roots[0]
+    if instruction.opcode == "fusion" and root in group.parameters:
+        return lower_loop(group, machine)
+    lowering = BY_OPCODE.get(root.opcode) if len(group.roots) == 1 else None
+    if lowering is None and instruction.opcode == "fusion":
+        lowering = BY_KIND.get(instruction.get("kind"))
+    if lowering is not None:
+        return lowering(group, machine)
+    if root.opcode in RULES:
+        return lower_loop(group, machine)
+    if instruction.opcode in COLLECTIVES:
+        raise UnsupportedError(f"'{instruction.opcode}' between several devices cannot be compiled", instruction.span,
+                               hint="programs are compiled for one device; the evaluator simulates several")
+    raise UnsupportedError(f"'{instruction.opcode}' cannot be compiled", instruction.span)
+
+
+def _shapes(instruction: Instruction) -> list[Shape]:
+    """The array shapes that go in and come out."""
+    return [leaf for i in (instruction, *instruction.operands) for leaf in leaves(i.shape)]

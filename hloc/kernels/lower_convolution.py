@@ -1,0 +1,103 @@
+"""Convolutions: a Tile of the routine "convolution" with sizes and strides, and an epilogue from the fusion around it.
+
+In: a convolution, or a kOutput fusion with one as its hero. Out: the tile; before it a kernel per operand that no
+strides can describe. Tiny convolutions and those of more than three spatial dimensions are plain loops.
+
+Tile "convolution". Buffers: "lhs", "rhs", what the epilogue reads, what is written. Parameters (strides in elements;
+tuples per spatial dimension in the order of dim_labels):
+    types              (element type of both operands, type of the sums)
+    batch, lhs_features, features, feature_groups, batch_groups
+    lhs_size, window, size (of the result), stride, padding_low, base_dilation, window_dilation, reversal
+    lhs                (offset, batch, feature, spatial ...)
+    rhs                (offset, input feature, output feature, spatial ...)
+    result             (batch, feature, spatial ...) of buffer "out0", used without an epilogue
+Epilogue: statements over INDEX Vars "row" and "column" and Var("acc", type of the sums): column is the output feature,
+row the position among (batch, spatial ...) in row-major order.
+"""
+from __future__ import annotations
+
+import math
+
+from hloc.ir import ELEMENT_TYPES, ConvolutionDimensionNumbers, Instruction
+from hloc.kernels import indexing
+from hloc.kernels.epilogues import epilogue_statements, stores_itself, tile_types
+from hloc.kernels.group import Group, KernelCall, Lowered, Outline, kernel_name, origin_lines
+from hloc.kernels.indexing import Index
+from hloc.kernels.ir import Buffer, Cost, Tile
+from hloc.kernels.lower_loop import lower_loop, shareable
+from hloc.kernels.operands import Access, OperandKernels, behind_conversion
+from hloc.machine import Machine
+
+TINY = 2048                     # multiply-adds
+MOST_SPATIAL = 3
+
+
+def lower_convolution(group: Group, machine: Machine) -> Lowered:
+    heroes = [m for m in group.members if m.opcode == "convolution"]
+    hero = heroes[0]
+    numbers: ConvolutionDimensionNumbers = hero.get("dim_labels")
+    work = multiply_adds(hero)
+    if len(heroes) != 1 or work <= TINY or len(numbers.output_spatial) > MOST_SPATIAL:
+        return lower_loop(group, machine)
+    type, total = tile_types(group, hero)
+    operands = OperandKernels(group, machine)
+    lhs, rhs = (operands.access(_source(group, o, type), type, range(o.shape.rank)) for o in hero.operands)
+    outline = Outline(group)
+    epilogue = () if stores_itself(outline, hero, total) else \
+        epilogue_statements(outline, hero, total, _position(hero))
+    buffers, arguments = outline.buffers()
+    reads = (Buffer("lhs", type, lhs.size), Buffer("rhs", type, rhs.size))
+    moved = sum(b.size * ELEMENT_TYPES[b.type].bytes for b in (*reads, *buffers))
+    tile = Tile(kernel_name(group), "convolution", reads + buffers, parameters(hero, (type, total), lhs, rhs), epilogue,
+                cost=Cost(moved, 2 * work), origin=origin_lines(group))
+    call = KernelCall(tile, (lhs.argument, rhs.argument, *arguments))
+    return Lowered((*operands.calls, call), tuple(operands.scratch), can_share=tuple(shareable(group, (hero,))))
+
+
+def _source(group: Group, operand: Instruction, type: str) -> Instruction:
+    inner = behind_conversion(group, operand)
+    return inner if inner.shape.element_type == type else operand
+
+
+def multiply_adds(hero: Instruction) -> int:
+    """Of the whole convolution, padding counted as if it were there."""
+    kernel = hero.operands[1].shape.dimensions
+    features = kernel[hero.get("dim_labels").kernel_output_feature]
+    return hero.shape.num_elements * math.prod(kernel) // max(1, features)
+
+
+def parameters(hero: Instruction, types: tuple[str, str], lhs: Access, rhs: Access) -> tuple[tuple[str, object], ...]:
+    """The facts of a convolution, as the module docstring lists them."""
+    n: ConvolutionDimensionNumbers = hero.get("dim_labels")
+    x, y = hero.operands[0].shape.dimensions, hero.shape.dimensions
+    windows = hero.get("window").dimensions if hero.get("window") is not None else ()
+    strides = indexing.row_major_strides(y)
+    return (
+        ("types", types), ("batch", x[n.input_batch]), ("lhs_features", x[n.input_feature]),
+        ("features", y[n.output_feature]), ("feature_groups", hero.get("feature_group_count", 1)),
+        ("batch_groups", hero.get("batch_group_count", 1)),
+        ("lhs_size", tuple(x[d] for d in n.input_spatial)), ("window", tuple(w.size for w in windows)),
+        ("size", tuple(y[d] for d in n.output_spatial)), ("stride", tuple(w.stride for w in windows)),
+        ("padding_low", tuple(w.padding_low for w in windows)),
+        ("base_dilation", tuple(w.base_dilation for w in windows)),
+        ("window_dilation", tuple(w.window_dilation for w in windows)),
+        ("reversal", tuple(bool(w.reversal) for w in windows)),
+        ("lhs", (lhs.offset, lhs.strides[n.input_batch], lhs.strides[n.input_feature],
+                 *(lhs.strides[d] for d in n.input_spatial))),
+        ("rhs", (rhs.offset, rhs.strides[n.kernel_input_feature], rhs.strides[n.kernel_output_feature],
+                 *(rhs.strides[d] for d in n.kernel_spatial))),
+        ("result", (strides[n.output_batch], strides[n.output_feature], *(strides[d] for d in n.output_spatial))),
+    )
+
+
+def _position(hero: Instruction) -> Index:
+    """The flat position in the result of (row, column)."""
+    n: ConvolutionDimensionNumbers = hero.get("dim_labels")
+    y = hero.shape.dimensions
+    order = (n.output_batch, *n.output_spatial)
+    row = indexing.variable("row", math.prod(y[d] for d in order))
+    index: list[Index] = [indexing.ZERO] * len(y)
+    for d, i in zip(order, indexing.delinearize(row, [y[d] for d in order])):
+        index[d] = i
+    index[n.output_feature] = indexing.variable("column", y[n.output_feature])
+    return indexing.linearize(index, y)

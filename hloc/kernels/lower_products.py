@@ -1,0 +1,180 @@
+"""Matrix products: a Tile of the routine "gemm" with sizes and strides, and an epilogue from the fusion around it.
+
+In: a dot, or a kOutput fusion with a dot as its hero. Out: the tile; before it a kernel per operand that no strides can
+describe (it is brought into order, or converted, in a scratch buffer). Tiny products are plain loops.
+
+Tile "gemm": C[b, i, j] = sum over k of A[b, i, k] B[b, k, j], b = outer * inner_batches + inner. Buffers: "lhs", "rhs",
+what the epilogue reads, what is written. Parameters (strides in elements, offsets are of the first element):
+    types      (element type of both operands, type of the sums)
+    sizes      (m, n, k)
+    batches    (outer, inner)
+    lhs        (offset, outer, inner, row, column)      column goes with k
+    rhs        (offset, outer, inner, row, column)      row goes with k
+    result     (outer, inner, row, column) of buffer "out0", used without an epilogue
+Epilogue: statements over INDEX Vars "batch", "row", "column" and Var("acc", type of the sums), run for every element.
+"""
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from hloc.ir import ELEMENT_TYPES, Instruction
+from hloc.kernels import indexing
+from hloc.kernels.epilogues import epilogue_statements, stores_itself, tile_types
+from hloc.kernels.group import Group, KernelCall, Lowered, Outline, kernel_name, origin_lines
+from hloc.kernels.ir import Buffer, Cost, Stmt, Tile
+from hloc.kernels.lower_convolution import lower_convolution
+from hloc.kernels.lower_loop import lower_loop, shareable
+from hloc.kernels.operands import Access, OperandKernels, behind_conversion
+from hloc.kernels.rules_loops import DotDimensions
+from hloc.machine import Machine
+
+TINY = 2048                     # multiply-adds below which a tile costs more than it saves
+BATCH, ROW, COLUMN = "batch", "row", "column"
+
+
+@dataclass
+class Product:
+    """A dot in terms of groups of dimensions; each group is a list of (size, lhs stride, rhs stride, result stride)."""
+
+    dot: Instruction
+    dims: DotDimensions
+
+    @staticmethod
+    def of(dot: Instruction) -> Product:
+        return Product(dot, DotDimensions(dot))
+
+    def groups(self, lhs: Access, rhs: Access) -> tuple[list, list, list, list]:
+        """batch, rows, columns, contracted: collapsed as far as all strides allow."""
+        left, right = (o.shape.dimensions for o in self.dot.operands[:2])
+        out = indexing.row_major_strides(self.dot.shape.dimensions)
+        d = self.dims
+        nb, nm = len(d.left_batch), len(d.left_free)
+        batch = [(left[a], lhs.strides[a], rhs.strides[b], out[n])
+                 for n, (a, b) in enumerate(zip(d.left_batch, d.right_batch))]
+        rows = [(left[a], lhs.strides[a], 0, out[nb + n]) for n, a in enumerate(d.left_free)]
+        columns = [(right[b], 0, rhs.strides[b], out[nb + nm + n]) for n, b in enumerate(d.right_free)]
+        summed = [(left[a], lhs.strides[a], rhs.strides[b], 0)
+                  for a, b in sorted(zip(d.left_contracting, d.right_contracting))]
+        return tuple(collapsed(g) for g in (batch, rows, columns, summed))
+
+    def order(self, number: int) -> tuple[int, ...]:
+        """The dimensions of an operand as [batch, free, contracted] (lhs) or [batch, contracted, free] (rhs)."""
+        d = self.dims
+        pairs = sorted(zip(d.left_contracting, d.right_contracting))
+        if number == 0:
+            return (*d.left_batch, *d.left_free, *(a for a, _ in pairs))
+        return (*d.right_batch, *(b for _, b in pairs), *d.right_free)
+
+
+def collapsed(group: list[tuple[int, int, int, int]]) -> list[tuple[int, int, int, int]]:
+    """Join neighbours that all arrays walk through as one dimension; drop sizes of one."""
+    result: list[tuple[int, int, int, int]] = []
+    for part in group:
+        if part[0] == 1:
+            continue
+        if result and all(outer == part[0] * inner for outer, inner in zip(result[-1][1:], part[1:])):
+            result[-1] = (result[-1][0] * part[0], *part[1:])
+        else:
+            result.append(part)
+    return result
+
+
+def lower_product(group: Group, machine: Machine) -> Lowered:
+    """A dot with whatever the fusion does to its result."""
+    dots = [m for m in group.members if m.opcode == "dot"]
+    if any(m.opcode == "convolution" for m in group.members):
+        return lower_convolution(group, machine)
+    if len(dots) != 1 or not _has_plain_form(dots[0]) or _multiply_adds(dots[0]) <= TINY:
+        return lower_loop(group, machine)
+    return _Lowering(group, machine, Product.of(dots[0])).lowered()
+
+
+def _has_plain_form(dot: Instruction) -> bool:
+    types = [dot.shape.element_type, *(o.shape.element_type for o in dot.operands)]
+    return len(dot.operands) == 2 and dot.get("sparsity") is None \
+        and all(ELEMENT_TYPES[t].kind != "other" for t in types)
+
+
+def _multiply_adds(dot: Instruction) -> int:
+    contracted = [dot.operands[0].shape.dimensions[d] for d in dot.get("lhs_contracting_dims", ())]
+    return dot.shape.num_elements * math.prod(contracted)
+
+
+class _Lowering:
+    """The kernels of one product."""
+
+    def __init__(self, group: Group, machine: Machine, product: Product):
+        self.group = group
+        self.product = product
+        self.dot = product.dot
+        self.operands = OperandKernels(group, machine)
+
+    def lowered(self) -> Lowered:
+        type, total = self.types()
+        sides = [self.operands.access(self.source(n, type), type, self.product.order(n)) for n in (0, 1)]
+        split = self.split(*sides)
+        if split is None:
+            self.operands.calls.clear()
+            self.operands.scratch.clear()
+            sides = [self.operands.in_order(self.source(n, type), type, self.product.order(n)) for n in (0, 1)]
+            split = self.split(*sides)
+        tile = self.tile(type, total, sides, *split)
+        return Lowered((*self.operands.calls, tile), tuple(self.operands.scratch),
+                       can_share=tuple(shareable(self.group, (self.dot,))))
+
+    def types(self) -> tuple[str, str]:
+        """(operand type, sum type) that the tile computes in."""
+        return tile_types(self.group, self.dot)
+
+    def source(self, number: int, type: str) -> Instruction:
+        """The operand, before its conversion where the tile reads that type."""
+        operand = self.dot.operands[number]
+        inner = behind_conversion(self.group, operand)
+        return inner if inner.shape.element_type == type else operand
+
+    # -- the tile
+
+    def split(self, lhs: Access, rhs: Access) -> tuple | None:
+        """(outer, inner, row, column, contracted) as (size, strides...), where one dimension each is enough."""
+        batch, rows, columns, summed = self.product.groups(lhs, rhs)
+        while len(rows) > 1 and len(batch) < 2:
+            batch, rows = [*batch, rows[0]], rows[1:]
+        while len(columns) > 1 and len(batch) < 2:
+            batch, columns = [*batch, columns[0]], columns[1:]
+        if len(batch) > 2 or len(rows) > 1 or len(columns) > 1 or len(summed) > 1:
+            return None
+        one = (1, 0, 0, 0)
+        outer = batch[0] if len(batch) == 2 else one
+        inner = batch[-1] if batch else one
+        return outer, inner, (rows or [one])[0], (columns or [one])[0], (summed or [one])[0]
+
+    def tile(self, type: str, total: str, sides: list[Access], outer, inner, row, column, summed) -> KernelCall:
+        lhs, rhs = sides
+        outline = Outline(self.group)
+        epilogue = self.epilogue(outline, total, outer, inner, row, column)
+        buffers, arguments = outline.buffers()
+        operands = (Buffer("lhs", type, lhs.size), Buffer("rhs", type, rhs.size))
+        parameters = (("types", (type, total)), ("sizes", (row[0], column[0], summed[0])),
+                      ("batches", (outer[0], inner[0])),
+                      ("lhs", (lhs.offset, outer[1], inner[1], row[1], summed[1])),
+                      ("rhs", (rhs.offset, outer[2], inner[2], summed[2], column[2])),
+                      ("result", (outer[3], inner[3], row[3], column[3])))
+        work = _multiply_adds(self.dot)
+        moved = sum(b.size * ELEMENT_TYPES[b.type].bytes for b in (*operands, *buffers))
+        tile = Tile(kernel_name(self.group), "gemm", operands + buffers, parameters, epilogue,
+                    cost=Cost(moved, 2 * work), origin=origin_lines(self.group))
+        return KernelCall(tile, (lhs.argument, rhs.argument, *arguments))
+
+    def epilogue(self, outline: Outline, total: str, outer, inner, row, column) -> tuple[Stmt, ...]:
+        """Statements that finish one element; () where the sum is just stored."""
+        if stores_itself(outline, self.dot, total):
+            return ()
+        batch = indexing.variable(BATCH, outer[0] * inner[0])
+        position = indexing.ZERO
+        for part, stride in ((indexing.floor_divide(batch, inner[0]), outer[3]),
+                             (indexing.modulo(batch, inner[0]), inner[3]),
+                             (indexing.variable(ROW, row[0]), row[3]),
+                             (indexing.variable(COLUMN, column[0]), column[3])):
+            position = indexing.add(position, indexing.scale(part, stride))
+        return epilogue_statements(outline, self.dot, total, position)

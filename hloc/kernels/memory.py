@@ -1,0 +1,116 @@
+"""What a program needs in memory, and what for, before it runs.
+
+In: an optimized module. Out: a MemoryUse: the sizes that a run allocates, and the buffers alive where most is in use.
+
+    use = memory_use(module, machine)
+    use.peak          parameters + results + constants + arena
+    use.buffers[0]    the largest: Buffer(4096, "arena", 0, fusion.3, (fusion.3, add.7), 4, 9)
+
+The arena may be a little larger than `live`, the bytes in use at once: pieces between others stay free. Not counted:
+packed operands of products and convolutions, which the threads keep (runtime/pool.h), and Python itself.
+"""
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from hloc.ir import Instruction, Module, leaves
+from hloc.kernels.buffer_assignment import Value, align
+from hloc.kernels.planner import Planner, planned
+from hloc.machine import Machine
+
+
+class Buffer(NamedTuple):
+    """A piece of memory.
+
+    instructions  who writes it, in the order of the schedule; the parameter itself; none for a constant
+    name          what to call it
+    first, last   its life on the planner's timeline; what is outside the arena lives always
+    """
+
+    size: int
+    region: str
+    offset: int
+    name: str
+    instructions: tuple[Instruction, ...]
+    first: int
+    last: int
+
+
+class MemoryUse(NamedTuple):
+    """All sizes in bytes. at: the instruction at which `live` bytes of the arena are in use; None without an arena."""
+
+    parameters: int
+    results: int
+    constants: int
+    arena: int
+    live: int
+    at: Instruction | None
+    buffers: tuple[Buffer, ...]
+
+    @property
+    def peak(self) -> int:
+        return self.parameters + self.results + self.constants + self.arena
+
+
+def memory_use(module: Module, machine: Machine) -> MemoryUse:
+    """Plan the module, and say what its memory is for. Raises what planning raises."""
+    planner = Planner(module, machine)
+    program = planned(planner)
+    arena = _arena_buffers(planner)
+    live, time = _busiest(arena)
+    alive = [b for b in arena if b.first <= time <= b.last]
+    outside = [*_parameters(module, program.parameters), *_results(planner, program.results),
+               *(Buffer(c.nbytes, "constant", 0, f"constant {i}", (), 0, 0) for i, c in enumerate(program.constants))]
+    return MemoryUse(
+        sum(v.shape.num_bytes for v in program.parameters), sum(v.shape.num_bytes for v in program.results),
+        sum(c.nbytes for c in program.constants), program.arena_size, live, _instruction_at(planner, time),
+        tuple(sorted(alive + outside, key=lambda b: -b.size)))
+
+
+def _arena_buffers(planner: Planner) -> list[Buffer]:
+    makers = _makers(planner)
+    return [Buffer(align(g.size), "arena", g.offset, makers[g][0].name, makers[g], g.first, g.last)
+            for g in makers if g.home is None and g.first >= 0]
+
+
+def _makers(planner: Planner) -> dict[Value, tuple[Instruction, ...]]:
+    """For each group of values that share memory, the instructions that write it."""
+    found: dict[Value, dict[Instruction, None]] = {}
+    for value, instruction in planner.makers.items():
+        found.setdefault(planner.assignment.root(value), {})[instruction] = None
+    return {group: tuple(instructions) for group, instructions in found.items()}
+
+
+def _busiest(buffers: Iterable[Buffer]) -> tuple[int, int]:
+    """The most bytes alive at once, and the first time at which they are."""
+    events = sorted([(b.first, b.size) for b in buffers] + [(b.last + 1, -b.size) for b in buffers])
+    most, place, now = 0, -1, 0
+    for index, (time, change) in enumerate(events):
+        now += change
+        is_whole = index + 1 == len(events) or events[index + 1][0] != time
+        if is_whole and now > most:
+            most, place = now, time
+    return most, place
+
+
+def _instruction_at(planner: Planner, time: int) -> Instruction | None:
+    place = bisect_right(planner.schedule, time, key=lambda entry: entry[0])
+    return planner.schedule[place - 1][1] if place and time >= 0 else None
+
+
+def _named(region: str, values: Sequence) -> list[Buffer]:
+    return [Buffer(v.shape.num_bytes, region, 0, v.name, (), 0, 0) for v in values]
+
+
+def _parameters(module: Module, values: Sequence) -> list[Buffer]:
+    owners = [p for p in module.entry.parameters for _ in leaves(p.shape)]
+    return [b._replace(instructions=(owner,)) for b, owner in zip(_named("parameter", values), owners)]
+
+
+def _results(planner: Planner, values: Sequence) -> list[Buffer]:
+    """Result buffers with the instructions that write them."""
+    writers = {group.home.index: made for group, made in _makers(planner).items()
+               if group.home is not None and group.home.region == "result"}
+    return [b._replace(instructions=writers.get(i, ())) for i, b in enumerate(_named("result", values))]

@@ -1,0 +1,94 @@
+"""The plan: an ordered list of steps over statically placed buffers. What a target runs, once per call.
+
+In: a scheduled, fused, laid-out Module. Out (hloc/kernels/planner.py): a Program. All offsets and sizes are in bytes,
+offsets are multiples of ALIGNMENT within their region.
+
+    Program(kernels=(add,), steps=(Launch(0, (Ref("parameter", 0, 0, 16384), ..., Ref("result", 0, 0, 16384))),), ...)
+"""
+from __future__ import annotations
+
+from typing import NamedTuple, Union
+
+import numpy as np
+
+from hloc.ir import Instruction, Shape
+from hloc.kernels.ir import Kernel, Tile
+
+ALIGNMENT = 64
+
+
+class Ref(NamedTuple):
+    """A piece of memory. region: parameter (index = flattened entry parameter), result (flattened result),
+    constant (index into Program.constants), arena (index 0)."""
+
+    region: str
+    index: int
+    offset: int
+    size: int
+
+
+class Launch(NamedTuple):
+    """Run a kernel; one Ref per Buffer of it, in order."""
+
+    kernel: int
+    arguments: tuple[Ref, ...]
+
+
+class Copy(NamedTuple):
+    """Copy source.size bytes; the pieces do not overlap (or are the same)."""
+
+    destination: Ref
+    source: Ref
+
+
+class WhileLoop(NamedTuple):
+    """Run `condition`, then while the pred at `flag` is true: `body`, `condition`. trip_count: known number or None."""
+
+    condition: tuple[Step, ...]
+    flag: Ref
+    body: tuple[Step, ...]
+    trip_count: int | None = None
+
+
+class Branch(NamedTuple):
+    """Run branches[selector]; the selector is an s32 clamped to the last branch, or a pred (true: branch 0)."""
+
+    selector: Ref
+    selector_type: str
+    branches: tuple[tuple[Step, ...], ...]
+
+
+class HostCall(NamedTuple):
+    """Call a Python function with NumPy views of its arguments: a custom call. `instruction` is the call itself, for
+    functions that look at its attributes (hloc/ops/custom_calls.py); a saved plan has none."""
+
+    target: str
+    arguments: tuple[tuple[Ref, Shape], ...]
+    results: tuple[tuple[Ref, Shape], ...]
+    instruction: Instruction | None = None
+
+
+Step = Union[Launch, Copy, WhileLoop, Branch, HostCall]
+
+
+class Value(NamedTuple):
+    """One flattened entry parameter or result as the user sees it: shape and a name for messages."""
+
+    name: str
+    shape: Shape
+
+
+class Program(NamedTuple):
+    """Everything a target needs: deduplicated kernels, steps, constants, sizes.
+
+    aliases    (result index, parameter index) pairs whose memory is the same (donated inputs)
+    """
+
+    name: str
+    kernels: tuple[Kernel | Tile, ...]
+    steps: tuple[Step, ...]
+    parameters: tuple[Value, ...]
+    results: tuple[Value, ...]
+    constants: tuple[np.ndarray, ...]
+    arena_size: int
+    aliases: tuple[tuple[int, int], ...] = ()

@@ -1,0 +1,364 @@
+"""Module -> Program: kernels, steps and memory.
+
+In: a module after the target-dependent passes (fused, row-major, scheduled, copies inserted). Out: a plan.Program.
+
+The planner walks the schedule of the entry once; control flow is walked in place, so that every instruction of the
+program has one time on one line. Tuples vanish: each instruction stands for its flattened array leaves, each leaf for a
+Value of the buffer assignment. After the walk the assignment places the values and the draft steps become real ones.
+
+    program = plan_module(module, machine)
+"""
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from hloc.analysis.aliasing import module_invariants
+from hloc.errors import HlocError, UnsupportedError
+from hloc.ir import Computation, Instruction, Module, Shape, leaves, numpy_dtype
+from hloc.kernels.buffer_assignment import BufferAssignment, Home, Value
+from hloc.kernels.ir import Kernel, Tile
+from hloc.kernels.lower import Lowered, lower
+from hloc.kernels.plan import Branch, Copy, HostCall, Launch, Program, Ref, Step, WhileLoop
+from hloc.kernels.plan import Value as PlanValue
+from hloc.machine import Machine
+from hloc.ops.custom_calls import target_of
+from hloc.ops.host import transfer_name
+
+DEEPEST_NESTING = 200
+FORWARDING = frozenset(["bitcast", "reshape", "opt-barrier", "domain", "copy-start", "copy-done", "add-dependency"])
+
+TRANSFERS = frozenset(["infeed", "outfeed", "send", "recv"])
+
+Leaves = list[Value]
+
+
+@dataclass
+class Draft:
+    """A step whose references are still Values; `make` turns it into the final step once memory is placed."""
+
+    make: Callable[[Callable[[Value], Ref]], Step]
+
+
+@dataclass
+class Planner:
+    """The state of one walk. `time` counts positions on the flattened schedule."""
+
+    module: Module
+    machine: Machine
+    progress: Callable[[int, int], None] | None = None
+    assignment: BufferAssignment = field(default_factory=BufferAssignment)
+    kernels: list[Kernel | Tile] = field(default_factory=list)
+    kernel_numbers: dict = field(default_factory=dict)
+    constants: list[np.ndarray] = field(default_factory=list)
+    constant_values: dict = field(default_factory=dict)
+    lowered: dict[Instruction, Lowered] = field(default_factory=dict)
+    sharing: list[tuple[Value, Value, int]] = field(default_factory=list)
+    makers: dict[Value, Instruction] = field(default_factory=dict)
+    schedule: list[tuple[int, Instruction]] = field(default_factory=list)
+    time: int = 0
+    depth: int = 0
+
+    @cached_property
+    def invariants(self) -> Mapping[Computation, frozenset[int]]:
+        """For each loop body the carried leaves that it hands through unchanged."""
+        return module_invariants(self.module)
+
+    # -- the walk ----------------------------------------------------------------------------------------------------
+
+    def computation(self, computation: Computation, arguments: list[Leaves]) -> tuple[list[Draft], Leaves]:
+        """Drafts for all instructions of a computation, and the leaves of its root."""
+        self.depth += 1
+        if self.depth > DEEPEST_NESTING:
+            raise UnsupportedError(f"control flow nested deeper than {DEEPEST_NESTING} levels", computation.span)
+        table: dict[Instruction, Leaves] = {}
+        steps: list[Draft] = []
+        for instruction in computation.instructions:
+            self.time += 1
+            self.schedule.append((self.time, instruction))
+            table[instruction] = self.instruction(instruction, table, arguments, steps)
+        self.depth -= 1
+        return steps, table[computation.root]
+
+    def instruction(self, instruction: Instruction, table: dict, arguments: list[Leaves], steps: list[Draft]) -> Leaves:
+        """The leaves of one instruction; what it does is added to `steps`."""
+        opcode = instruction.opcode
+        if opcode == "parameter":
+            return arguments[instruction.parameter_number]
+        operands = [table[o] for o in instruction.operands]
+        if opcode in FORWARDING:
+            return operands[0]
+        if opcode == "tuple":
+            return [leaf for operand in operands for leaf in operand]
+        if opcode == "get-tuple-element":
+            return self.element(instruction, operands[0])
+        if opcode in ("after-all", "partition-id", "replica-id") and not list(leaves(instruction.shape)):
+            return []
+        if opcode == "constant":
+            literals = zip(_literal_leaves(instruction), leaves(instruction.shape))
+            return [self.constant(np.asarray(a), s) for a, s in literals]
+        if opcode == "while":
+            return self.while_loop(instruction, operands, steps)
+        if opcode == "conditional":
+            return self.conditional(instruction, operands, steps)
+        if opcode == "call":
+            inner, result = self.computation(instruction.get("to_apply"), operands)
+            steps.extend(inner)
+            return result
+        if opcode == "custom-call" or opcode in TRANSFERS:
+            return self.host_call(instruction, operands, steps)
+        return self.launch(instruction, operands, steps)
+
+    def element(self, instruction: Instruction, operand: Leaves) -> Leaves:
+        shape = instruction.operands[0].shape
+        index = instruction.get("index")
+        start = sum(_leaf_count(s) for s in shape.tuple_shapes[:index])
+        return operand[start:start + _leaf_count(shape.tuple_shapes[index])]
+
+    def constant(self, array: np.ndarray, shape: Shape) -> Value:
+        """A value in the constant region; equal constants are stored once."""
+        array = np.ascontiguousarray(np.broadcast_to(array.astype(numpy_dtype(shape.element_type), copy=False),
+                                                     shape.dimensions))
+        key = (shape.element_type, shape.dimensions, array.tobytes())
+        if key not in self.constant_values:
+            self.constant_values[key] = self.assignment.new(array.nbytes, Home("constant", len(self.constants)))
+            self.constants.append(array)
+        return self.constant_values[key]
+
+    def fresh(self, instruction: Instruction) -> Leaves:
+        return [self.made_by(instruction, s.num_bytes) for s in leaves(instruction.shape)]
+
+    def made_by(self, instruction: Instruction, size: int) -> Value:
+        value = self.assignment.new(size)
+        self.makers[value] = instruction
+        return value
+
+    def launch(self, instruction: Instruction, operands: list[Leaves], steps: list[Draft]) -> Leaves:
+        """The kernels of an instruction; in-place results share their operand's memory."""
+        lowered = self.lowered.get(instruction)
+        if lowered is None:
+            lowered = self.lowered[instruction] = lower(instruction, self.machine)
+        results = self.fresh(instruction)
+        for result, operand, leaf in lowered.in_place:
+            source = operands[operand][leaf]
+            if self.assignment.can_join(results[result], source) and not self._fixed(source):
+                self.assignment.join(source, results[result])
+            else:
+                self.copy(results[result], source, steps)
+        scratch = [self.made_by(instruction, size) for size in lowered.scratch]
+        places = {"operand": lambda a: operands[a.index][a.leaf], "result": lambda a: results[a.leaf],
+                  "scratch": lambda a: scratch[a.index]}
+        for value in [v for o in operands for v in o]:
+            self.assignment.use(value, self.time)
+        for value in results + scratch:
+            self.assignment.define(value, self.time)
+        for call in lowered.calls:
+            values = [places[a.kind](a) for a in call.arguments]
+            steps.append(self._draft_launch(self.kernel(call.kernel), values))
+        for result, operand, leaf in getattr(lowered, "can_share", ()):
+            self.sharing.append((results[result], operands[operand][leaf], self.time))
+        return results
+
+    def _fixed(self, value: Value) -> bool:
+        """True where the value lies in memory that is not ours to overwrite."""
+        home = self.assignment.root(value).home
+        return home is not None and home.region in ("constant", "parameter")
+
+    def _draft_launch(self, kernel: int, values: list[Value]) -> Draft:
+        return Draft(lambda ref: Launch(kernel, tuple(ref(v) for v in values)))
+
+    def kernel(self, kernel: Kernel | Tile) -> int:
+        """The number of a kernel; the same structure gets the same number."""
+        key = kernel.structure()
+        if key not in self.kernel_numbers:
+            self.kernel_numbers[key] = len(self.kernels)
+            self.kernels.append(kernel)
+        return self.kernel_numbers[key]
+
+    def copy(self, destination: Value, source: Value, steps: list[Draft]) -> None:
+        self.assignment.use(source, self.time)
+        self.assignment.define(destination, self.time)
+        steps.append(Draft(lambda ref: Copy(ref(destination), ref(source))))
+
+    # -- control flow ------------------------------------------------------------------------------------------------
+
+    def while_loop(self, instruction: Instruction, operands: list[Leaves], steps: list[Draft]) -> Leaves:
+        """Initial value, parameter, root and result of each carried leaf share one piece of memory."""
+        carried = self._own(instruction, operands[0], steps)
+        for value in carried:
+            self.assignment.use(value, self.time)
+        condition, flag = self.computation(instruction.get("condition"), [carried])
+        self.time += 1
+        self.assignment.use(flag[0], self.time)
+        body, results = self.computation(instruction.get("body"), [carried])
+        self.time += 1
+        body += self._carry(carried, results)
+        for value in carried:
+            self.assignment.use(value, self.time)
+        trips = known_trip_count(instruction)
+        steps.append(Draft(lambda ref: WhileLoop(_finish(condition, ref), ref(flag[0]), _finish(body, ref), trips)))
+        return carried
+
+    def _own(self, loop: Instruction, carried: Leaves, steps: list[Draft]) -> Leaves:
+        """Copies of the leaves that the loop changes and that are not ours: copy_insertion trusts donated parameters.
+
+        A donated parameter is the caller's array all the same (input_output_alias allows sharing, it does not ask for
+        it), so that running never changes what the caller gave.
+        """
+        if not any(self._fixed(value) for value in carried):
+            return carried
+        owned = list(carried)
+        kept = self.invariants[loop.get("body")]
+        for leaf, value in enumerate(carried):
+            if leaf not in kept and self._fixed(value):
+                owned[leaf] = self.made_by(loop, value.size)
+                self.copy(owned[leaf], value, steps)
+        return owned
+
+    def _carry(self, carried: Leaves, results: Leaves) -> list[Draft]:
+        """Join each root leaf of a loop body to its carried leaf; a leaf that cannot share is copied at the end."""
+        moves: list[tuple[Value, Value]] = []
+        for value, result in zip(carried, results):
+            if self.assignment.root(value) is self.assignment.root(result):
+                continue
+            if self._fixed(value):
+                raise HlocError("internal: a loop would overwrite an entry parameter or a constant; "
+                                "copy_insertion missed a copy of its initial value")
+            if self.assignment.can_join(value, result):
+                self.assignment.join(value, result)
+            else:
+                moves.append((value, result))
+        steps: list[Draft] = []
+        for value, result in moves:
+            self.copy(value, result, steps)
+        return steps
+
+    def conditional(self, instruction: Instruction, operands: list[Leaves], steps: list[Draft]) -> Leaves:
+        """Every branch writes the same result memory."""
+        selector = operands[0][0]
+        self.assignment.use(selector, self.time)
+        results = self.fresh(instruction)
+        branches: list[list[Draft]] = []
+        for value in [v for o in operands[1:] for v in o]:
+            self.assignment.use(value, self.time)
+        start = self.time
+        for number, branch in enumerate(_branches(instruction)):
+            inner, root = self.computation(branch, [operands[1 + number]])
+            self.time += 1
+            for value, result in zip(root, results):
+                is_own = not self._fixed(value) and self._is_born_after(value, start)
+                if is_own and self.assignment.can_join(value, result):
+                    self.assignment.join(result, value)
+                else:
+                    self.copy(result, value, inner)
+            branches.append(inner)
+        for value in results + [v for o in operands[1:] for v in o]:
+            self.assignment.use(value, self.time)
+        kind = instruction.operands[0].shape.element_type
+        steps.append(Draft(lambda ref: Branch(ref(selector), kind, tuple(_finish(b, ref) for b in branches))))
+        return results
+
+    def _is_born_after(self, value: Value, time: int) -> bool:
+        return self.assignment.root(value).first > time
+
+    def host_call(self, instruction: Instruction, operands: list[Leaves], steps: list[Draft]) -> Leaves:
+        """A call of a Python function: the user's, or one of hloc/ops/custom_calls.py or hloc/ops/host.py."""
+        results = self.fresh(instruction)
+        for value in [v for o in operands for v in o]:
+            self.assignment.use(value, self.time)
+        for value in results:
+            self.assignment.define(value, self.time)
+        shapes = [s for o in instruction.operands for s in leaves(o.shape)]
+        arguments = list(zip([v for o in operands for v in o], shapes))
+        outcomes = list(zip(results, leaves(instruction.shape)))
+        target = target_of(instruction) if instruction.opcode == "custom-call" else transfer_name(instruction)
+        steps.append(Draft(lambda ref: HostCall(target, tuple((ref(v), s) for v, s in arguments),
+                                                tuple((ref(v), s) for v, s in outcomes), instruction)))
+        return results
+
+
+def known_trip_count(instruction: Instruction) -> int | None:
+    """The number of iterations that backend_config records, or None."""
+    found = re.search(r'"known_trip_count"\s*:\s*\{\s*"n"\s*:\s*"?(\d+)', str(instruction.get("backend_config", "")))
+    return int(found.group(1)) if found else None
+
+
+def _branches(instruction: Instruction) -> tuple[Computation, ...]:
+    named = instruction.get("branch_computations")
+    return named or (instruction.get("true_computation"), instruction.get("false_computation"))
+
+
+def _leaf_count(shape: Shape) -> int:
+    return sum(1 for _ in leaves(shape))
+
+
+def _literal_leaves(instruction: Instruction) -> list[np.ndarray]:
+    if instruction.literal is None:
+        raise UnsupportedError("the value of this constant was elided ({...}): print the module with large constants",
+                               instruction.span)
+    found: list[np.ndarray] = []
+    stack = [instruction.literal]
+    while stack:
+        top = stack.pop()
+        if isinstance(top, tuple):
+            stack.extend(reversed(top))
+        elif top is not None:
+            found.append(top)
+    return found
+
+
+def _finish(drafts: list[Draft], ref: Callable[[Value], Ref]) -> tuple[Step, ...]:
+    steps = (draft.make(ref) for draft in drafts)
+    return tuple(s for s in steps if not (isinstance(s, Copy) and s.destination == s.source))
+
+
+def plan_module(module: Module, machine: Machine, progress: Callable[[int, int], None] | None = None) -> Program:
+    """Plan a whole module. Raises UnsupportedError, located, for what no kernel can do."""
+    return planned(Planner(module, machine, progress))
+
+
+def planned(planner: Planner) -> Program:
+    """The program of a fresh planner, which afterwards knows what each piece of memory is for."""
+    module, assignment = planner.module, planner.assignment
+    parameters = _entry_values(module, [(p.name, p.shape) for p in module.entry.parameters])
+    inputs = [assignment.new(v.shape.num_bytes, Home("parameter", i)) for i, v in enumerate(parameters)]
+    arguments, start = [], 0
+    for parameter in module.entry.parameters:
+        count = _leaf_count(parameter.shape)
+        arguments.append(inputs[start:start + count])
+        start += count
+    drafts, root = planner.computation(module.entry, arguments)
+    planner.time += 1
+    results = _entry_values(module, [("result", module.entry.root.shape)])
+    drafts += _results(planner, root)
+    for result, operand, time in planner.sharing:
+        assignment.share_if_dead(result, operand, time)
+    assignment.place()
+    return Program(module.name, tuple(planner.kernels), _finish(drafts, assignment.ref), parameters, results,
+                   tuple(planner.constants), assignment.arena_size)
+
+
+def _results(planner: Planner, root: Leaves) -> list[Draft]:
+    """Give each result leaf its own memory: the value is computed there, or copied at the end."""
+    steps: list[Draft] = []
+    for index, value in enumerate(root):
+        home = planner.assignment.new(value.size, Home("result", index))
+        if planner.assignment.can_join(home, value) and not planner._fixed(value):
+            planner.assignment.join(home, value)
+            planner.assignment.use(value, planner.time)
+        else:
+            planner.copy(home, value, steps)
+    return steps
+
+
+def _entry_values(module: Module, named: list[tuple[str, Shape]]) -> tuple[PlanValue, ...]:
+    """The flattened arrays of parameters or results, with a name for messages: arg.0, result.1 ..."""
+    values: list[PlanValue] = []
+    for name, shape in named:
+        parts = list(leaves(shape))
+        values += [PlanValue(name if not shape.is_tuple else f"{name}.{i}", s) for i, s in enumerate(parts)]
+    return tuple(values)

@@ -1,0 +1,220 @@
+"""From HLO element types to computation types: what one elementwise op does to one element.
+
+In: the opcode's row, operand values in computation form. Out: the loop IR expression of the result, in that form too.
+Narrow floats (bf16, f16, f8*, f4*) are computed in f32 and rounded after every op that does not keep them exact;
+integers below eight bits are computed in s8 or u8 and cut to their width. In memory they keep their own type:
+
+    add of bf16 a, b  ->  convert_f32(convert_bf16(add_f32(convert_f32(a), convert_f32(b))))
+"""
+from __future__ import annotations
+
+import numpy as np
+
+from hloc.errors import UnsupportedError
+from hloc.ir import ELEMENT_TYPES, Instruction
+from hloc.kernels.ir import INDEX, Apply, Const, Expr
+
+# Ops whose result is one of the operands or exact in the operand's type: no rounding needed.
+EXACT = frozenset(["negate", "abs", "maximum", "minimum", "clamp", "select", "sign", "copy", "floor", "ceil",
+                   "round_nearest_even", "round_nearest_afz", "reduce_precision", "real", "imag", "remainder"])
+ORDERING = frozenset(["clamp", "maximum", "minimum"])
+# Functions for which bits above the element type's width must not be there.
+BITWISE = frozenset(["popcnt", "count_leading_zeros", "shift_right_logical"])
+LARGEST_S32 = (1 << 31) - 1
+
+
+def computation_type(element_type: str) -> str:
+    """The type in which values of an element type are computed."""
+    row = ELEMENT_TYPES[element_type]
+    if row.kind == "float" and row.bits < 32:
+        return "f32"
+    if row.bits < 8:
+        return "s8" if row.kind == "signed" else "u8"
+    return element_type
+
+
+def is_narrow(element_type: str) -> bool:
+    return computation_type(element_type) != element_type
+
+
+def convert_to(expr: Expr, type: str) -> Expr:
+    return expr if expr.type == type else Apply("convert", (expr,), type)
+
+
+def widen(stored: Expr) -> Expr:
+    """An element as it lies in memory -> computation form."""
+    return convert_to(stored, computation_type(stored.type))
+
+
+def narrow(value: Expr, element_type: str) -> Expr:
+    """Computation form -> what is stored; undoes a `widen` right before it."""
+    if value.type == element_type:
+        return value
+    if isinstance(value, Apply) and value.op == "convert" and value.arguments[0].type == element_type:
+        return value.arguments[0]
+    if isinstance(value, Const):
+        return Const(value.value, element_type)
+    return Apply("convert", (value,), element_type)
+
+
+def rounded(value: Expr, element_type: str) -> Expr:
+    """A result of arithmetic, brought to what its element type can hold, in computation form."""
+    if not is_narrow(element_type) or isinstance(value, Const):
+        return value
+    return widen(narrow(value, element_type))
+
+
+def literal(array: np.ndarray | object, element_type: str) -> Const:
+    """A scalar literal in computation form."""
+    scalar = np.asarray(array).reshape(())
+    kind = ELEMENT_TYPES[element_type].kind
+    value = {"pred": bool, "signed": int, "unsigned": int, "float": float, "complex": complex}[kind](scalar)
+    return Const(value, computation_type(element_type))
+
+
+def converted(value: Expr, source: str, target: str) -> Expr:
+    """HLO's convert between element types, both in computation form."""
+    if source == target:
+        return value
+    if not is_narrow(target):
+        return convert_to(value, target)
+    if is_narrow(source) and _holds(target, source):
+        return convert_to(value, computation_type(target))
+    if ELEMENT_TYPES[target].bits < 8 and ELEMENT_TYPES[target].kind != "float":
+        if ELEMENT_TYPES[source].kind == "float":
+            value = _saturated(value, target)
+        return widen(Apply("convert", (convert_to(value, computation_type(target)),), target))
+    return widen(Apply("convert", (value,), target))
+
+
+def _saturated(value: Expr, target: str) -> Expr:
+    """A float between the bounds of an integer type of less than eight bits; wider ones saturate on their own."""
+    row = ELEMENT_TYPES[target]
+    low, high = (-(1 << row.bits - 1), (1 << row.bits - 1) - 1) if row.kind == "signed" else (0, (1 << row.bits) - 1)
+    bounds = Const(float(low), value.type), Const(float(high), value.type)
+    return Apply("clamp", (bounds[0], value, bounds[1]), value.type)
+
+
+def _holds(target: str, source: str) -> bool:
+    """Every value of `source` is one of `target`."""
+    return (source, target) in {("s2", "s4"), ("u2", "u4"), ("s1", "s4"), ("s1", "s2"), ("u1", "u4"), ("u1", "u2"),
+                                ("f8e5m2", "f16"), ("f8e4m3fn", "f16"), ("f8e4m3fn", "bf16"), ("f8e5m2", "bf16")}
+
+
+def from_index(value: Expr, high: int, element_type: str) -> Expr:
+    """An INDEX value as an element (iota), in computation form."""
+    type = computation_type(element_type)
+    kind = ELEMENT_TYPES[element_type].kind
+    if kind == "complex":
+        part = "f32" if element_type == "c64" else "f64"
+        return Apply("complex", (from_index(value, high, part), Const(0.0, part)), element_type)
+    if kind == "float" and high <= LARGEST_S32:
+        value = Apply("convert", (value,), "s32")
+    return rounded(convert_to(value, type), element_type)
+
+
+def to_index(value: Expr) -> Expr:
+    """A start index or a position given as an integer element, as INDEX."""
+    return convert_to(value, INDEX)
+
+
+def elementwise(instruction: Instruction, arguments: list[Expr], rounding: bool = True) -> Expr:
+    """One element of an elementwise instruction from its operands' elements.
+
+    rounding=False keeps narrow floats in f32 between ops: reductions accumulate so.
+    """
+    opcode = instruction.opcode
+    target = instruction.shape.element_type
+    if opcode == "convert":
+        source = instruction.operands[0].shape.element_type
+        if not rounding and ELEMENT_TYPES[target].kind == "float":
+            return convert_to(arguments[0], computation_type(target))
+        return converted(arguments[0], source, target)
+    if opcode in ("copy", "opt-barrier"):
+        return arguments[0]
+    if opcode == "bitcast-convert":
+        return bitcast(arguments[0], instruction.operands[0].shape.element_type, target, instruction)
+    if opcode == "compare":
+        return compare(instruction, arguments)
+    if opcode == "reduce-precision":
+        bits = (instruction.get("exponent_bits"), instruction.get("mantissa_bits"))
+        return Apply("reduce_precision", tuple(arguments), arguments[0].type, bits)
+    if opcode == "mulhi":
+        return multiply_high(instruction, arguments)
+    if opcode == "stochastic-convert":
+        return stochastic_convert(instruction, arguments)
+    scalar = scalar_name(instruction)
+    if scalar in ORDERING and ELEMENT_TYPES[target].kind == "complex":
+        raise UnsupportedError(f"'{opcode}' of complex numbers, which have no order", instruction.span)
+    if ELEMENT_TYPES[target].bits < 8 and scalar in BITWISE:
+        return rounded(_of_few_bits(scalar, ELEMENT_TYPES[target].bits, arguments), target)
+    value = Apply(scalar, tuple(arguments), computation_type(target))
+    if scalar in EXACT or (not rounding and ELEMENT_TYPES[target].kind == "float"):
+        return value
+    return rounded(value, target)
+
+
+def _of_few_bits(scalar: str, bits: int, arguments: list[Expr]) -> Expr:
+    """Ops that see the width of their operand, on integers of less than eight bits kept in eight."""
+    type = arguments[0].type
+    low = Apply("and", (arguments[0], Const((1 << bits) - 1, type)), type)
+    value = Apply(scalar, (low, *arguments[1:]), type)
+    if scalar == "count_leading_zeros":
+        return Apply("subtract", (value, Const(8 - bits, type)), type)
+    return value
+
+
+def multiply_high(instruction: Instruction, arguments: list[Expr]) -> Expr:
+    """The upper half of a product; of up to 32 bits by way of 64."""
+    row = ELEMENT_TYPES[instruction.shape.element_type]
+    if row.bits == 64:
+        return Apply("mulhi", tuple(arguments), row.name)
+    wide = "s64" if row.kind == "signed" else "u64"
+    product = Apply("multiply", tuple(convert_to(a, wide) for a in arguments), wide)
+    shift = "shift_right_arithmetic" if row.kind == "signed" else "shift_right_logical"
+    return convert_to(Apply(shift, (product, Const(row.bits, wide)), wide), computation_type(row.name))
+
+
+def stochastic_convert(instruction: Instruction, arguments: list[Expr]) -> Expr:
+    """Round up or down at random, as the bits say; to integers only, as in XLA."""
+    target = instruction.shape.element_type
+    row = ELEMENT_TYPES[target]
+    if row.kind not in ("signed", "unsigned"):
+        raise UnsupportedError(f"stochastic-convert to {target}: XLA defines it for integers only", instruction.span)
+    value, random = arguments
+    bits = ELEMENT_TYPES[instruction.operands[1].shape.element_type].bits
+    if value.type == "f32" and bits < 32:           # as many bits as the float has: the upper ones of 32, ones below
+        upper = Apply("shift_left", (convert_to(random, "u32"), Const(32 - bits, "u32")), "u32")
+        random = Apply("or", (upper, Const((1 << 32 - bits) - 1, "u32")), "u32")
+    result = Apply("stochastic_convert", (value, random), computation_type(target))
+    if row.bits >= 8:
+        return result
+    low, high = (-(1 << row.bits - 1), (1 << row.bits - 1) - 1) if row.kind == "signed" else (0, (1 << row.bits) - 1)
+    return Apply("clamp", (Const(low, result.type), result, Const(high, result.type)), result.type)
+
+
+def scalar_name(instruction: Instruction) -> str:
+    """The scalar function of an elementwise opcode, from its row in the op table."""
+    from hloc.ops.table import OPS
+    row = OPS.get(instruction.opcode)
+    if row is None or row.scalar is None:
+        raise UnsupportedError(f"'{instruction.opcode}' cannot be computed inside a kernel", instruction.span)
+    return row.scalar
+
+
+def compare(instruction: Instruction, arguments: list[Expr]) -> Expr:
+    """HLO's compare; a total order on floats orders -NaN < -inf ... -0 < +0 ... < NaN."""
+    direction = instruction.get("direction").lower()
+    element_type = instruction.operands[0].shape.element_type
+    if instruction.get("type") == "TOTALORDER" and ELEMENT_TYPES[element_type].kind == "float":
+        return Apply(f"compare_{direction}_total", tuple(arguments), "pred")
+    return Apply(f"compare_{direction}", tuple(arguments), "pred")
+
+
+def bitcast(value: Expr, source: str, target: str, instruction: Instruction) -> Expr:
+    """The same bits as another type of the same width."""
+    if ELEMENT_TYPES[source].bits != ELEMENT_TYPES[target].bits:
+        raise UnsupportedError("bitcast-convert between widths inside a fusion", instruction.span)
+    if source == target:
+        return value
+    return widen(Apply("bitcast", (narrow(value, source),), target))

@@ -1,0 +1,105 @@
+"""Blocked loops for kernels that transpose: where a load walks along another loop than the store.
+
+In: the loops of a kernel and the accesses of its trial run. Out: a Tiling: the innermost loop and the one along which
+the loads are contiguous are cut into square tiles. Such loads are staged: a tile is read row by row, as it lies in
+memory, into a Local array, and read from there across.
+
+    out[i, j] = f(in[j, i]):   for each tile {  for j: for i: tile[j, i] = in[j, i]
+                                                for i: for j: out[i, j] = f(tile[j, i])  }
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from hloc.kernels import indexing, loops
+from hloc.kernels.builder import Builder
+from hloc.kernels.group import Outline
+from hloc.kernels.indexing import Index
+from hloc.kernels.ir import SERIAL, VECTOR, Load, Store
+
+EDGE = 16
+PITCH = EDGE + 1                # rows of a staged tile are apart by an odd number of cache banks
+SHORTEST = 8                    # loops below this length are not worth a tile
+
+
+@dataclass
+class Tiling:
+    """tiled: number of the loop that strided loads are contiguous along; staged: those loads, (buffer, position)."""
+
+    extents: list[int]
+    tiled: int
+    staged: list[tuple[str, Index]]
+
+
+def find_tiling(extents: list[int], trial: Builder) -> Tiling | None:
+    """The tiling that the accesses of a trial run ask for, or None. The trial's loops are named i0, i1 ..."""
+    if len(extents) < 2 or extents[-1] < SHORTEST:
+        return None
+    inner = f"i{len(extents) - 1}"
+    found: Tiling | None = None
+    for buffer, position in dict.fromkeys(trial.accesses):
+        stride = indexing.coefficient_of(position, inner)
+        if stride is None or abs(stride) < 2:
+            continue
+        for n in range(len(extents) - 2, -1, -1):
+            if extents[n] >= SHORTEST and indexing.coefficient_of(position, f"i{n}") == 1:
+                found = found or Tiling(extents, n, [])
+                if found.tiled == n and _is_affine(position):
+                    found.staged.append((buffer, position))
+    return found
+
+
+def _is_affine(position: Index) -> bool:
+    return all(atom.kind == indexing.VARIABLE and atom.name.startswith("i") for atom, _ in position.terms)
+
+
+@contextmanager
+def tiled_nest(outline: Outline, tiling: Tiling) -> Iterator[tuple[Index, ...]]:
+    """The loops of a tiled kernel, staged loads done; gives one counter per extent."""
+    builder, extents = outline.builder, tiling.extents
+    others = [n for n in range(len(extents) - 1) if n != tiling.tiled]
+    rows, columns = extents[tiling.tiled], extents[-1]
+    edges = (min(EDGE, rows), min(EDGE, columns))
+    outer = [*(extents[n] for n in others), -(-rows // edges[0]), -(-columns // edges[1])]
+    with loops.parallel(builder, outer) as counters:
+        result: list[Index] = [indexing.ZERO] * len(extents)
+        for n, counter in zip(others, counters):
+            result[n] = counter
+        locals_ = [_stage(outline, tiling, access, result, counters, edges) for access in tiling.staged]
+        with loops.block_loop(builder, rows, edges[0], counters[-2], SERIAL) as result[tiling.tiled]:
+            with loops.block_loop(builder, columns, edges[1], counters[-1], VECTOR) as result[-1]:
+                for (buffer, position), name in zip(tiling.staged, locals_):
+                    place = _place(result, tiling, counters, edges)
+                    load = Load(name, builder.position(place), outline.known[buffer][1])
+                    outline.staged[buffer, _moved(position, result)] = load
+                yield tuple(result)
+
+
+def _stage(outline: Outline, tiling: Tiling, access: tuple[str, Index], outer: Sequence[Index],
+           counters: Sequence[Index], edges: tuple[int, int]) -> str:
+    """Read one tile into a Local array, along the memory."""
+    builder, (buffer, position), result = outline.builder, access, list(outer)
+    name = builder.local(outline.known[buffer][1], PITCH * edges[1], "tile")
+    rows, columns = tiling.extents[tiling.tiled], tiling.extents[-1]
+    with loops.block_loop(builder, columns, edges[1], counters[-1], SERIAL) as result[-1]:
+        with loops.block_loop(builder, rows, edges[0], counters[-2], VECTOR) as result[tiling.tiled]:
+            load = builder.load(buffer, outline.known[buffer][1], _moved(position, result))
+            builder.append(Store(name, builder.position(_place(result, tiling, counters, edges)), load))
+    return name
+
+
+def _place(result: Sequence[Index], tiling: Tiling, counters: Sequence[Index], edges: tuple[int, int]) -> Index:
+    """Where the current element lies in a staged tile: [column][row]."""
+    row = indexing.subtract(result[tiling.tiled], indexing.scale(counters[-2], edges[0]))
+    column = indexing.subtract(result[-1], indexing.scale(counters[-1], edges[1]))
+    return indexing.add(indexing.scale(column, PITCH), row)
+
+
+def _moved(position: Index, counters: Sequence[Index]) -> Index:
+    """An affine position of the trial run in terms of the final loops' counters."""
+    total = indexing.constant(position.constant)
+    for atom, factor in position.terms:
+        total = indexing.add(total, indexing.scale(counters[int(atom.name[1:])], factor))
+    return total

@@ -1,0 +1,167 @@
+"""The loop IR's verifier: every rule of hloc/kernels/ir.py, checked on one kernel.
+
+In: a Kernel. Out: nothing, or a KernelError that names the kernel, the rule and the statement. Lowerings are trusted
+code: this runs in tests and on request, not on every compilation.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hloc.kernels.ir import (
+    INDEX,
+    INDEX_OPS,
+    PARALLEL,
+    SERIAL,
+    VECTOR,
+    Apply,
+    Assign,
+    Atomic,
+    Barrier,
+    Const,
+    Expr,
+    For,
+    If,
+    Kernel,
+    Let,
+    Load,
+    Local,
+    Mutable,
+    Shared,
+    Stmt,
+    Store,
+    Var,
+    While,
+)
+from hloc.kernels.scalars import is_narrow
+
+
+class KernelError(Exception):
+    """A kernel breaks a rule of the loop IR: a defect of the lowering that made it."""
+
+
+class _Verifier:
+    """names: variables in scope -> type; arrays: buffers and locals -> (element type, may be written)."""
+
+    def __init__(self, kernel: Kernel):
+        self.kernel = kernel
+        self.names: dict[str, str] = {}
+        self.mutable: set[str] = set()
+        self.arrays = {b.name: (b.type, b.access != "read") for b in kernel.buffers}
+
+    def fail(self, message: str, where: object) -> None:
+        raise KernelError(f"kernel {self.kernel.name}: {message}: {str(where)[:200]}")
+
+    def check(self, condition: bool, message: str, where: object) -> None:
+        if not condition:
+            self.fail(message, where)
+
+    # -- expressions
+
+    def expression(self, root: Expr) -> str:
+        stack: list[Expr] = [root]
+        while stack:
+            expr = stack.pop()
+            if isinstance(expr, Var):
+                self.check(self.names.get(expr.name) == expr.type, "unknown name or wrong type", expr)
+            elif isinstance(expr, Load):
+                self.check(expr.buffer in self.arrays, "unknown buffer", expr)
+                self.check(self.arrays[expr.buffer][0] == expr.type, "wrong element type", expr)
+                self.check(expr.position.type == INDEX, "position is not an index", expr)
+                stack.append(expr.position)
+            elif isinstance(expr, Apply):
+                self.apply(expr)
+                stack.extend(expr.arguments)
+            else:
+                self.check(isinstance(expr, Const), "not an expression", expr)
+        return root.type
+
+    def apply(self, expr: Apply) -> None:
+        types = [a.type for a in expr.arguments]
+        self.check(bool(types), "no arguments", expr)
+        if expr.op in ("convert", "bitcast", "stochastic_convert"):
+            self.check(len(types) == 1 + (expr.op == "stochastic_convert"), "wrong number of arguments", expr)
+            return
+        values = types[1:] if expr.op == "select" else types
+        self.check(len(set(values)) == 1, "arguments differ in type", expr)
+        if values[0] == INDEX:
+            self.check(expr.op in INDEX_OPS, "not an index operation", expr)
+        else:
+            self.check(not is_narrow(values[0]), "arithmetic on a storage type", expr)
+        if expr.op.startswith("compare_"):
+            self.check(expr.type == "pred", "a comparison gives pred", expr)
+        elif expr.op == "select":
+            self.check(types[0] == "pred" and expr.type == values[0], "select(pred, T, T) gives T", expr)
+        elif expr.op not in ("is_finite", "real", "imag", "abs", "complex"):
+            self.check(expr.type == values[0], "result type differs from the arguments'", expr)
+
+    # -- statements
+
+    def statements(self, body: Iterable[Stmt], parallel: bool, vector: bool) -> None:
+        """parallel: a PARALLEL loop may stand here; vector: inside a VECTOR loop."""
+        names, mutable, arrays = dict(self.names), set(self.mutable), dict(self.arrays)
+        for statement in body:
+            self.statement(statement, parallel, vector)
+        self.names, self.mutable, self.arrays = names, mutable, arrays
+
+    def define(self, name: str, type: str, where: object) -> None:
+        self.check(name not in self.names and name not in self.arrays, "name defined twice", where)
+        self.names[name] = type
+
+    def statement(self, s: Stmt, parallel: bool, vector: bool) -> None:
+        if isinstance(s, Let):
+            self.define(s.name, self.expression(s.value), s)
+        elif isinstance(s, Mutable):
+            self.define(s.name, self.expression(s.initial), s)
+            self.mutable.add(s.name)
+        elif isinstance(s, Assign):
+            self.check(s.name in self.mutable, "assignment to what is not mutable", s)
+            self.check(self.expression(s.value) == self.names[s.name], "assignment of another type", s)
+        elif isinstance(s, (Store, Atomic)):
+            self.store(s)
+        elif isinstance(s, For):
+            self.loop(s, parallel, vector)
+        elif isinstance(s, While):
+            self.check(not vector, "a loop inside a VECTOR loop", s)
+            self.expression(s.condition)
+            self.statements(s.body, False, False)
+        elif isinstance(s, If):
+            self.check(self.expression(s.condition) == "pred", "the condition is not a pred", s)
+            self.statements(s.then, False, vector)
+            self.statements(s.otherwise, False, vector)
+        elif isinstance(s, (Local, Shared)):
+            self.check(s.name not in self.arrays and s.name not in self.names, "name defined twice", s)
+            self.arrays[s.name] = (s.type, True)
+        else:
+            self.check(isinstance(s, Barrier), "not a statement", s)
+
+    def store(self, s: Store | Atomic) -> None:
+        self.check(s.buffer in self.arrays, "unknown buffer", s)
+        type, writable = self.arrays[s.buffer]
+        self.check(writable, "the buffer is read only", s)
+        self.check(s.position.type == INDEX, "position is not an index", s)
+        self.expression(s.position)
+        self.check(self.expression(s.value) == type, "value of another type than the buffer", s)
+
+    def loop(self, s: For, parallel: bool, vector: bool) -> None:
+        self.check(s.kind in (PARALLEL, SERIAL, VECTOR), "unknown loop kind", s)
+        self.check(not vector, "a loop inside a VECTOR loop", s)
+        self.check(s.kind != PARALLEL or parallel, "a PARALLEL loop that is not outermost", s)
+        if isinstance(s.extent, int):
+            self.check(s.extent >= 0, "negative extent", s)
+        else:
+            self.check(s.kind != PARALLEL, "a PARALLEL loop of unknown extent", s)
+            self.check(self.expression(s.extent) == INDEX, "extent is not an index", s)
+        names, mutable, arrays = dict(self.names), set(self.mutable), dict(self.arrays)
+        self.define(s.name, INDEX, s)
+        if s.kind == PARALLEL:
+            self.mutable = set()
+        self.statements(s.body, False, s.kind == VECTOR)
+        self.names, self.mutable, self.arrays = names, mutable, arrays
+
+
+def verify_kernel(kernel: Kernel) -> None:
+    """Raise KernelError where the kernel breaks a rule."""
+    verifier = _Verifier(kernel)
+    if sum(isinstance(s, For) and s.kind == PARALLEL for s in kernel.body) > 1:
+        verifier.fail("more than one PARALLEL loop", kernel.name)
+    verifier.statements(kernel.body, True, False)
