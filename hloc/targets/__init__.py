@@ -1,0 +1,42 @@
+"""Targets by name: cpu, cuda, sm_90a, h100 ..., auto.
+
+    find("auto").name    -> "cuda" on a machine with an NVIDIA GPU and PyCUDA, else "cpu"
+"""
+from __future__ import annotations
+
+import difflib
+import os
+
+from hloc.errors import UsageError
+from hloc.targets.target import Target
+
+
+def find(name: str) -> Target:
+    """The target called `name`. Raises UsageError, with the nearest names, where there is none."""
+    if name == "cpu" or (name == "auto" and not driver_present()):
+        from hloc.targets.cpu.target import cpu_target
+        return cpu_target()
+    from hloc.targets.cuda.gpus import GPUS, gpu_named
+    if name == "auto":
+        return _device_or_cpu()
+    gpu = gpu_named(name)
+    if name == "cuda" or gpu is not None:
+        from hloc.targets.cuda.target import cuda_target
+        return cuda_target(gpu)
+    known = ["auto", "cpu", "cuda", "reference", *GPUS, *sorted({g.arch for g in GPUS.values()})]
+    near = difflib.get_close_matches(name, known, n=3)
+    raise UsageError(f"unknown target {name!r}",
+                     hint=f"did you mean {', '.join(near)}?" if near else "targets: " + ", ".join(known))
+
+
+def driver_present() -> bool:
+    """Whether an NVIDIA driver shows itself: cheap, so that machines without a GPU import nothing for it."""
+    return any(os.path.exists(p) for p in ("/dev/nvidiactl", "/dev/dxg"))
+
+
+def _device_or_cpu() -> Target:
+    from hloc.targets.cuda.target import cuda_target, device_present
+    if device_present():
+        return cuda_target(None)
+    from hloc.targets.cpu.target import cpu_target
+    return cpu_target()

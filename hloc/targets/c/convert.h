@@ -1,0 +1,84 @@
+/* convert.h: hloc_convert_<from>_<to> between all computation types
+ * (pred s8 s16 s32 s64 u8 u16 u32 u64 f32 f64 c64 c128).
+ *
+ * In: base.h. Integers wrap; floats to integers saturate and truncate, NaN gives 0; anything to pred asks "is it not
+ * zero"; complex to a real type takes the real part. Narrow types are converted by narrow.h before and after.
+ * Example: hloc_convert_f32_s8(-1e9f) == -128; hloc_convert_c64_f32((1, 2)) == 1
+ */
+#ifndef HLOC_CONVERT_H
+#define HLOC_CONVERT_H
+#include "base.h"
+
+/* From pred and integers: F is the source's suffix. */
+#define HLOC_CONVERT_PLAIN(F, TO) HLOC_FN hloc_##TO hloc_convert_##F##_##TO(hloc_##F x) { return (hloc_##TO)x; }
+#define HLOC_CONVERT_FROM_INTEGER(F)                                                                                  \
+  HLOC_FN hloc_pred hloc_convert_##F##_pred(hloc_##F x) { return x != 0; }                                            \
+  HLOC_CONVERT_PLAIN(F, s8)                                                                                           \
+  HLOC_CONVERT_PLAIN(F, s16)                                                                                          \
+  HLOC_CONVERT_PLAIN(F, s32)                                                                                          \
+  HLOC_CONVERT_PLAIN(F, s64)                                                                                          \
+  HLOC_CONVERT_PLAIN(F, u8)                                                                                           \
+  HLOC_CONVERT_PLAIN(F, u16)                                                                                          \
+  HLOC_CONVERT_PLAIN(F, u32)                                                                                          \
+  HLOC_CONVERT_PLAIN(F, u64)                                                                                          \
+  HLOC_CONVERT_PLAIN(F, f32)                                                                                          \
+  HLOC_CONVERT_PLAIN(F, f64)                                                                                          \
+  HLOC_FN hloc_c64 hloc_convert_##F##_c64(hloc_##F x) { return hloc_complex_f32((float)x, 0.0f); }                    \
+  HLOC_FN hloc_c128 hloc_convert_##F##_c128(hloc_##F x) { return hloc_complex_f64((double)x, 0.0); }
+HLOC_CONVERT_FROM_INTEGER(pred)
+HLOC_CONVERT_FROM_INTEGER(s8)
+HLOC_CONVERT_FROM_INTEGER(s16)
+HLOC_CONVERT_FROM_INTEGER(s32)
+HLOC_CONVERT_FROM_INTEGER(s64)
+HLOC_CONVERT_FROM_INTEGER(u8)
+HLOC_CONVERT_FROM_INTEGER(u16)
+HLOC_CONVERT_FROM_INTEGER(u32)
+HLOC_CONVERT_FROM_INTEGER(u64)
+
+/* BELOW, ABOVE: the last floats at or outside the integer's range whose cast would overflow; both are exact in f32. */
+#define HLOC_CONVERT_SATURATING(F, TO, BELOW, ABOVE, LOWEST, HIGHEST)                                                 \
+  HLOC_FN hloc_##TO hloc_convert_##F##_##TO(hloc_##F x) {                                                             \
+    hloc_##F inside = x > (hloc_##F)(BELOW) ? x : (hloc_##F)0; /* also takes NaN out */                               \
+    inside = inside < (hloc_##F)(ABOVE) ? inside : (hloc_##F)0;                                                       \
+    hloc_##TO y = (hloc_##TO)inside;                                                                                  \
+    y = x >= (hloc_##F)(ABOVE) ? (hloc_##TO)(HIGHEST) : y;                                                            \
+    return x <= (hloc_##F)(BELOW) ? (hloc_##TO)(LOWEST) : y;                                                          \
+  }
+#define HLOC_CONVERT_FROM_FLOAT(F)                                                                                    \
+  HLOC_FN hloc_pred hloc_convert_##F##_pred(hloc_##F x) { return x != 0; }                                            \
+  HLOC_CONVERT_SATURATING(F, s8, -128, 128, -128, 127)                                                                \
+  HLOC_CONVERT_SATURATING(F, s16, -32768, 32768, -32768, 32767)                                                       \
+  HLOC_CONVERT_SATURATING(F, s32, -2147483648.0, 2147483648.0, (-2147483647 - 1), 2147483647)                         \
+  HLOC_CONVERT_SATURATING(F, s64, -9223372036854775808.0, 9223372036854775808.0, (-9223372036854775807LL - 1),        \
+                          9223372036854775807LL)                                                                      \
+  HLOC_CONVERT_SATURATING(F, u8, 0, 256, 0, 255)                                                                      \
+  HLOC_CONVERT_SATURATING(F, u16, 0, 65536, 0, 65535)                                                                 \
+  HLOC_CONVERT_SATURATING(F, u32, 0, 4294967296.0, 0, 4294967295U)                                                    \
+  HLOC_CONVERT_SATURATING(F, u64, 0, 18446744073709551616.0, 0, 18446744073709551615ULL)                              \
+  HLOC_CONVERT_PLAIN(F, f32)                                                                                          \
+  HLOC_CONVERT_PLAIN(F, f64)                                                                                          \
+  HLOC_FN hloc_c64 hloc_convert_##F##_c64(hloc_##F x) { return hloc_complex_f32((float)x, 0.0f); }                    \
+  HLOC_FN hloc_c128 hloc_convert_##F##_c128(hloc_##F x) { return hloc_complex_f64((double)x, 0.0); }
+HLOC_CONVERT_FROM_FLOAT(f32)
+HLOC_CONVERT_FROM_FLOAT(f64)
+
+#define HLOC_CONVERT_REAL_PART(F, REAL, TO)                                                                           \
+  HLOC_FN hloc_##TO hloc_convert_##F##_##TO(hloc_##F z) { return hloc_convert_##REAL##_##TO(z.re); }
+#define HLOC_CONVERT_FROM_COMPLEX(F, REAL)                                                                            \
+  HLOC_FN hloc_pred hloc_convert_##F##_pred(hloc_##F z) { return (z.re != 0) | (z.im != 0); }                         \
+  HLOC_CONVERT_REAL_PART(F, REAL, s8)                                                                                 \
+  HLOC_CONVERT_REAL_PART(F, REAL, s16)                                                                                \
+  HLOC_CONVERT_REAL_PART(F, REAL, s32)                                                                                \
+  HLOC_CONVERT_REAL_PART(F, REAL, s64)                                                                                \
+  HLOC_CONVERT_REAL_PART(F, REAL, u8)                                                                                 \
+  HLOC_CONVERT_REAL_PART(F, REAL, u16)                                                                                \
+  HLOC_CONVERT_REAL_PART(F, REAL, u32)                                                                                \
+  HLOC_CONVERT_REAL_PART(F, REAL, u64)                                                                                \
+  HLOC_CONVERT_REAL_PART(F, REAL, f32)                                                                                \
+  HLOC_CONVERT_REAL_PART(F, REAL, f64)                                                                                \
+  HLOC_FN hloc_c64 hloc_convert_##F##_c64(hloc_##F z) { return hloc_complex_f32((float)z.re, (float)z.im); }          \
+  HLOC_FN hloc_c128 hloc_convert_##F##_c128(hloc_##F z) { return hloc_complex_f64((double)z.re, (double)z.im); }
+HLOC_CONVERT_FROM_COMPLEX(c64, f32)
+HLOC_CONVERT_FROM_COMPLEX(c128, f64)
+
+#endif

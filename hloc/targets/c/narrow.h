@@ -1,0 +1,130 @@
+/* narrow.h: conversions between storage types and the computation type they are computed in.
+ *
+ * In: base.h. Out, for each narrow float type t (f16 bf16 f8e3m4 f8e4m3 f8e4m3fn f8e4m3fnuz f8e4m3b11fnuz f8e5m2
+ * f8e5m2fnuz f8e8m0fnu f6e2m3fn f6e3m2fn f4e2m1fn):  float hloc_<t>_to_f32(hloc_<t>),  hloc_<t> hloc_f32_to_<t>(float)
+ * rounding to nearest even; NaN, infinity and overflow as each format defines them (the tests compare every pattern
+ * with ml_dtypes). For s1 s2 s4 u1 u2 u4: hloc_<t>_to_s8/u8 and hloc_s8/u8_to_<t> (keeps the low bits).
+ * hloc_f64_to_f32_odd rounds to odd, so that hloc_f32_to_<t>(hloc_f64_to_f32_odd(x)) rounds a double only once.
+ *
+ * Example: hloc_f32_to_f8e4m3fn(448.0f) == 0x7e; hloc_f8e4m3fn_to_f32(0x7e) == 448.0f
+ * All of it is free of branches: loops over it vectorize.
+ */
+#ifndef HLOC_NARROW_H
+#define HLOC_NARROW_H
+#include "base.h"
+
+HLOC_FN float hloc_bf16_to_f32(hloc_bf16 x) { return hloc_from_bits_f32((hloc_u32)x << 16); }
+HLOC_FN hloc_bf16 hloc_f32_to_bf16(float x) {
+  hloc_u32 bits = hloc_bits_f32(x);
+  hloc_u32 rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  hloc_u32 quiet_nan = ((bits >> 16) & 0x8000u) | 0x7fc0u;
+  return (hloc_bf16)(x != x ? quiet_nan : rounded);
+}
+
+/* One binary format: sign bit above EXPONENT_BITS and MANTISSA_BITS. Codes are without the sign bit.
+ * MAX_CODE: largest finite value; OVERFLOW_CODE: what larger values become, the next code
+ * or MAX_CODE itself. INF_CODE: 0 where there is none. */
+#define HLOC_NARROW_TO_F32(T, EXPONENT_BITS, MANTISSA_BITS, BIAS, MAX_CODE, INF_CODE)                                 \
+  HLOC_FN float hloc_##T##_to_f32(hloc_##T x) {                                                                       \
+    const hloc_u32 width = EXPONENT_BITS + MANTISSA_BITS;                                                             \
+    const hloc_u32 smallest_normal = (127u - BIAS + 1u) << 23;                                                        \
+    hloc_u32 code = x & ((1u << width) - 1u);                                                                         \
+    hloc_u32 bits = (code << (23 - MANTISSA_BITS)) + ((127u - BIAS) << 23);                                           \
+    /* subnormals by subtraction of a normal number: right even where the processor flushes subnormals */             \
+    float subnormal = hloc_from_bits_f32(bits + (1u << 23)) - hloc_from_bits_f32(smallest_normal);                    \
+    hloc_u32 magnitude = code < (1u << MANTISSA_BITS) ? hloc_bits_f32(subnormal) : bits;                              \
+    magnitude = code > MAX_CODE ? (code == INF_CODE ? 0x7f800000u : 0x7fc00000u) : magnitude;                         \
+    return hloc_from_bits_f32(magnitude | ((hloc_u32)((x >> width) & 1u) << 31));                                     \
+  }
+#define HLOC_NARROW_CODE(MANTISSA_BITS, BIAS, OVERFLOW_CODE, NAN_CODE)                                                \
+  const hloc_u32 drop = 23 - MANTISSA_BITS;                                                                           \
+  hloc_u32 bits = hloc_bits_f32(x), magnitude = bits & 0x7fffffffu, sign = bits >> 31;                                \
+  hloc_u32 rounded = magnitude + ((1u << (drop - 1)) - 1u) + ((magnitude >> drop) & 1u);                              \
+  hloc_u32 normal = (rounded >> drop) - ((127u - BIAS) << MANTISSA_BITS);                                             \
+  /* adding a power of two whose last place is the format's smallest step rounds subnormals */                        \
+  const hloc_u32 align = (127u + 1u - BIAS - MANTISSA_BITS + 23u) << 23;                                              \
+  hloc_u32 subnormal = hloc_bits_f32(hloc_from_bits_f32(magnitude) + hloc_from_bits_f32(align)) - align;              \
+  hloc_u32 code = magnitude < ((127u - BIAS + 1u) << 23) ? subnormal : normal;                                        \
+  code = code > OVERFLOW_CODE ? OVERFLOW_CODE : code;                                                                 \
+  /* NaN has overflowed; its code adds bits to that one's. A mask, as gcc would make a branch of a selection */       \
+  code |= (0u - (hloc_u32)(magnitude > 0x7f800000u)) & NAN_CODE;
+#define HLOC_NARROW_SIGNED(T, EXPONENT_BITS, MANTISSA_BITS, BIAS, MAX_CODE, OVERFLOW_CODE, NAN_CODE, INF_CODE)        \
+  HLOC_NARROW_TO_F32(T, EXPONENT_BITS, MANTISSA_BITS, BIAS, MAX_CODE, INF_CODE)                                       \
+  HLOC_FN hloc_##T hloc_f32_to_##T(float x) {                                                                         \
+    HLOC_NARROW_CODE(MANTISSA_BITS, BIAS, OVERFLOW_CODE, NAN_CODE)                                                    \
+    return (hloc_##T)(code | (sign << (EXPONENT_BITS + MANTISSA_BITS)));                                              \
+  }
+/* "fnuz": no infinity, no negative zero; the code of -0 is the only NaN, which overflow also becomes */
+#define HLOC_NARROW_FNUZ(T, EXPONENT_BITS, MANTISSA_BITS, BIAS)                                                       \
+  HLOC_NARROW_TO_F32(T##_finite, EXPONENT_BITS, MANTISSA_BITS, BIAS, 0x7fu, 0u)                                       \
+  HLOC_FN float hloc_##T##_to_f32(hloc_##T x) { return x == 0x80u ? HLOC_NAN_F32 : hloc_##T##_finite_to_f32(x); }     \
+  HLOC_FN hloc_##T hloc_f32_to_##T(float x) {                                                                         \
+    HLOC_NARROW_CODE(MANTISSA_BITS, BIAS, 0x80u, 0x80u)                                                               \
+    return (hloc_##T)(code == 0u || code == 0x80u ? code : code | (sign << 7));                                       \
+  }
+typedef hloc_f8e4m3fnuz hloc_f8e4m3fnuz_finite;
+typedef hloc_f8e4m3b11fnuz hloc_f8e4m3b11fnuz_finite;
+typedef hloc_f8e5m2fnuz hloc_f8e5m2fnuz_finite;
+
+HLOC_NARROW_SIGNED(f16, 5, 10, 15, 0x7bffu, 0x7c00u, 0x7e00u, 0x7c00u)
+HLOC_NARROW_SIGNED(f8e3m4, 3, 4, 3, 0x6fu, 0x70u, 0x78u, 0x70u)
+HLOC_NARROW_SIGNED(f8e4m3, 4, 3, 7, 0x77u, 0x78u, 0x7cu, 0x78u)
+HLOC_NARROW_SIGNED(f8e4m3fn, 4, 3, 7, 0x7eu, 0x7fu, 0x7fu, 0u)
+HLOC_NARROW_SIGNED(f8e5m2, 5, 2, 15, 0x7bu, 0x7cu, 0x7eu, 0x7cu)
+HLOC_NARROW_FNUZ(f8e4m3fnuz, 4, 3, 8)
+HLOC_NARROW_FNUZ(f8e4m3b11fnuz, 4, 3, 11)
+HLOC_NARROW_FNUZ(f8e5m2fnuz, 5, 2, 16)
+
+/* These have neither infinity nor NaN: overflow saturates, NaN becomes a zero of the opposite sign */
+#define HLOC_NARROW_FINITE(T, EXPONENT_BITS, MANTISSA_BITS, BIAS, MAX_CODE)                                           \
+  HLOC_NARROW_TO_F32(T, EXPONENT_BITS, MANTISSA_BITS, BIAS, MAX_CODE, 0u)                                             \
+  HLOC_FN hloc_##T hloc_f32_to_##T(float x) {                                                                         \
+    HLOC_NARROW_CODE(MANTISSA_BITS, BIAS, MAX_CODE, 0u)                                                               \
+    hloc_u32 is_nan = magnitude > 0x7f800000u;                                                                        \
+    return (hloc_##T)((code & (is_nan - 1u)) | ((sign ^ is_nan) << (EXPONENT_BITS + MANTISSA_BITS)));                 \
+  }
+HLOC_NARROW_FINITE(f6e2m3fn, 2, 3, 1u, 31u)
+HLOC_NARROW_FINITE(f6e3m2fn, 3, 2, 3u, 31u)
+HLOC_NARROW_FINITE(f4e2m1fn, 2, 1, 1u, 7u)
+
+/* f8e8m0fnu is a bare exponent: 2^(code - 127), 255 is NaN; there is no sign and no zero */
+HLOC_FN float hloc_f8e8m0fnu_to_f32(hloc_f8e8m0fnu x) {
+  hloc_u32 bits = x == 0u ? 0x00400000u : (hloc_u32)x << 23;
+  return hloc_from_bits_f32(x == 255u ? 0x7fc00000u : bits);
+}
+HLOC_FN hloc_f8e8m0fnu hloc_f32_to_f8e8m0fnu(float x) {
+  hloc_u32 bits = hloc_bits_f32(x);
+  hloc_u32 code = (bits + 0x400000u - (bits == 0x400000u)) >> 23; /* ties go up, but 2^-127 has a code */
+  /* zero, every negative number (its sign bit makes it large), overflow and NaN */
+  return (hloc_f8e8m0fnu)(bits == 0u || bits >= 0x80000000u || code > 254u ? 255u : code);
+}
+
+/* Integers of fewer than eight bits. */
+#define HLOC_NARROW_SIGNED_INT(T, BITS)                                                                               \
+  HLOC_FN hloc_s8 hloc_##T##_to_s8(hloc_##T x) {                                                                      \
+    return (hloc_s8)((int)((unsigned)x << (32 - BITS)) >> (32 - BITS));                                               \
+  }                                                                                                                   \
+  HLOC_FN hloc_##T hloc_s8_to_##T(hloc_s8 x) { return (hloc_##T)hloc_##T##_to_s8(x); }
+#define HLOC_NARROW_UNSIGNED_INT(T, BITS)                                                                             \
+  HLOC_FN hloc_u8 hloc_##T##_to_u8(hloc_##T x) { return (hloc_u8)(x & ((1u << BITS) - 1u)); }                         \
+  HLOC_FN hloc_##T hloc_u8_to_##T(hloc_u8 x) { return (hloc_##T)hloc_##T##_to_u8(x); }
+HLOC_NARROW_SIGNED_INT(s1, 1)
+HLOC_NARROW_SIGNED_INT(s2, 2)
+HLOC_NARROW_SIGNED_INT(s4, 4)
+HLOC_NARROW_UNSIGNED_INT(u1, 1)
+HLOC_NARROW_UNSIGNED_INT(u2, 2)
+HLOC_NARROW_UNSIGNED_INT(u4, 4)
+
+/* Truncates toward zero, then sets the last bit when anything was lost: a later rounding sees on which side x lay. */
+HLOC_FN float hloc_f64_to_f32_odd(double x) {
+  float nearest = (float)x;
+  double error = (double)nearest - x;
+  hloc_u32 bits = hloc_bits_f32(nearest);
+  /* inexact with an even last bit: step to the odd neighbour on x's side */
+  hloc_u32 away = (hloc_bits_f64(error) >> 63) == (bits >> 31) ? 1u : 0u; /* rounded past x, away from zero */
+  hloc_u32 odd = away ? bits - 1u : bits + 1u;
+  hloc_u32 stay = (error == 0.0) | ((bits & 1u) != 0u) | (x != x) | ((bits & 0x7fffffffu) >= 0x7f800000u);
+  return hloc_from_bits_f32(stay ? bits : odd);
+}
+
+#endif

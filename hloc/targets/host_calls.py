@@ -1,0 +1,54 @@
+"""Steps of a plan that Python runs: custom calls, infeed, outfeed, send, recv; the same on every target.
+
+    function = host_function(call, options); answers = answered(call, function, arrays)
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+
+from hloc.errors import RunError, UnsupportedError
+from hloc.ir import leaves, numpy_dtype
+from hloc.kernels.plan import HostCall
+from hloc.ops.custom_calls import CUSTOM_CALLS
+from hloc.ops.host import transfer_function
+
+
+def host_function(call: HostCall, options) -> Callable:
+    """What a host call runs: the user's function, else hloc's own. Raises UnsupportedError, located, for neither."""
+    if call.target in options.custom_calls:
+        return options.custom_calls[call.target]
+    if call.instruction.opcode != "custom-call":
+        return transfer_function(call.instruction, options.transfers)
+    known = CUSTOM_CALLS.get(call.target)
+    if known is None:
+        raise UnsupportedError(f"custom-call target {call.target!r} is not known", call.instruction.span,
+                               hint=f"give a Python function for it: --custom-call {call.target}=module:function")
+    return partial(known, call.instruction)
+
+
+def answered(call: HostCall, function: Callable, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The results of a call on flat arrays, flat. Raises RunError where their number, types or shapes are not right."""
+    answers = function(*_arranged(call, inputs))
+    answers = answers if isinstance(answers, tuple) else (answers,)
+    if len(answers) != len(call.results):
+        raise RunError(f"custom call {call.target!r} returned {len(answers)} results, not {len(call.results)}")
+    return [_checked(call, n, np.asarray(answer)) for n, answer in enumerate(answers)]
+
+
+def _arranged(call: HostCall, inputs: Sequence[np.ndarray]) -> list:
+    """The flat arrays as the call's operands: tuples where an operand is one."""
+    flat = iter(inputs)
+    return [next(flat) if o.shape.is_array else tuple(next(flat) for _ in leaves(o.shape))
+            for o in call.instruction.operands if not o.shape.is_token]
+
+
+def _checked(call: HostCall, number: int, answer: np.ndarray) -> np.ndarray:
+    shape = call.results[number][1]
+    dtype = numpy_dtype(shape.element_type)
+    if answer.shape != shape.dimensions or answer.dtype != dtype:
+        raise RunError(f"custom call {call.target!r} returned {answer.dtype}{list(answer.shape)} for result {number}, "
+                       f"which is {dtype}{list(shape.dimensions)}")
+    return answer

@@ -1,0 +1,28 @@
+"""The Target record: what it takes to compile for and run on one kind of machine.
+
+    target = hloc.targets.find("cpu"); exe = target.executable(program, module, options)
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hloc.executable import Executable
+from hloc.ir import Module
+from hloc.machine import Machine
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """name        cpu or cuda: which pipeline (hloc/passes/pipelines.py) and which custom calls
+    machine     facts about the hardware to compile for
+    executable  (Program, optimized Module, Options) -> Executable
+    ahead       starts, in the background, what will be needed to build this module; called before the passes
+    recalled    (Module, options of passes, compile a text, compile the module) -> Executable, from a cache of programs
+    """
+
+    name: str
+    machine: Machine
+    executable: Callable[..., Executable]
+    ahead: Callable[[Module], None] | None = None
+    recalled: Callable[..., Executable] | None = None
