@@ -1,0 +1,154 @@
+"""The build cache: compiled code on disk, found by the hash of everything that went into it.
+
+    path = cache.entry(key, ".so"); if it does not exist: build elsewhere, then cache.put(key, ".so", built_file)
+
+Lies in $HLOC_CACHE_DIR, else $XDG_CACHE_HOME/hloc, else ~/.cache/hloc; readable by its owner only. Entries are written
+to a temporary name and renamed, so that concurrent processes and killed builds never leave half of one; beside each
+lies the hash of its bytes, and an entry that does not match its hash is not used. HLOC_CACHE_BYTES bounds the size
+(default 2 GiB); the entries unused for longest go first.
+"""
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from hloc.errors import RunError
+
+DEFAULT_BYTES = 2 << 30
+
+
+def folder() -> Path:
+    """The cache folder, made if needed with mode 700. Raises RunError where it cannot be, or is not ours."""
+    named = os.environ.get("HLOC_CACHE_DIR")
+    base = Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hloc"
+    try:
+        base.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if base.stat().st_uid != os.getuid():
+            raise RunError(f"the cache folder {base} belongs to another user; set HLOC_CACHE_DIR")
+    except OSError as error:
+        raise RunError(f"cannot use the cache folder {base}: {error.strerror}; set HLOC_CACHE_DIR") from None
+    return base
+
+
+def digest(*parts: str | bytes) -> str:
+    """One hash over all parts; their borders count."""
+    total = hashlib.sha256()
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        total.update(len(data).to_bytes(8, "little"))
+        total.update(data)
+    return total.hexdigest()[:40]
+
+
+def package_identity() -> str:
+    """What tells this hloc from every other: names, sizes and times of its own files."""
+    package = Path(__file__).parent
+    files = sorted(p for p in package.rglob("*") if p.suffix in (".py", ".c", ".h", ".lark", ".cuh", ".json"))
+    facts = [(p, p.stat()) for p in files]
+    return digest(*(f"{p.relative_to(package)} {f.st_size} {f.st_mtime_ns}" for p, f in facts))
+
+
+def find(key: str, suffix: str) -> Path | None:
+    """The file stored under `key`, or None; a damaged entry is removed."""
+    path = folder() / (key + suffix)
+    seal = path.with_name(path.name + ".sha256")
+    try:
+        good = seal.read_text().strip() == _hash_file(path)
+    except OSError:
+        return None
+    if not good:
+        remove(path)
+        return None
+    os.utime(path)
+    return path
+
+
+@contextmanager
+def lock(key: str) -> Iterator[None]:
+    """Held by one thread of one process at a time, per key; freed by the system where its holder is killed."""
+    with open(folder() / f"lock.{key[:2]}", "a", encoding="ascii") as file:
+        with suppress(OSError):                             # a file system without locks: the work may be done twice
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def put(key: str, suffix: str, built: Path) -> Path:
+    """Store a file under `key`; returns its place. Raises RunError where the disk is full."""
+    path = folder() / (key + suffix)
+    try:
+        _write_atomically(path.with_name(path.name + ".sha256"), _hash_file(built).encode())
+        _copy_atomically(built, path)
+    except OSError as error:
+        raise RunError(f"cannot write to the cache folder {path.parent}: {error.strerror}") from None
+    prune()
+    return path
+
+
+def remove(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.with_name(path.name + ".sha256").unlink(missing_ok=True)
+
+
+def prune() -> None:
+    """Remove the entries unused for longest until the cache fits its bound."""
+    asked = os.environ.get("HLOC_CACHE_BYTES", "")
+    limit = int(asked) if asked.isdigit() else DEFAULT_BYTES
+    entries = []
+    for path in folder().iterdir():
+        if path.suffix != ".sha256" and not path.name.startswith(("tmp", "lock.")):
+            try:
+                facts = path.stat()
+            except FileNotFoundError:                       # another process pruned it
+                continue
+            entries.append((facts.st_mtime, facts.st_size, path))
+    total = sum(size for _, size, _ in entries)
+    for _, size, path in sorted(entries, key=lambda e: e[0]):
+        if total <= limit:
+            break
+        remove(path)
+        total -= size
+
+
+def _hash_file(path: Path) -> str:
+    with open(path, "rb") as file:
+        total = hashlib.sha256()
+        while piece := file.read(1 << 20):
+            total.update(piece)
+    return total.hexdigest()
+
+
+def _write_atomically(path: Path, data: bytes) -> None:
+    handle, name = tempfile.mkstemp(prefix="tmp", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.replace(name, path)
+    except OSError:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _copy_atomically(source: Path, path: Path) -> None:
+    handle, name = tempfile.mkstemp(prefix="tmp", dir=path.parent)
+    os.close(handle)
+    try:
+        shutil.copyfile(source, name)
+        os.chmod(name, 0o700)
+        os.replace(name, path)
+    except OSError:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def put_bytes(key: str, suffix: str, data: bytes) -> Path:
+    """Like put, for data in memory."""
+    with tempfile.TemporaryDirectory(prefix="hloc") as name:
+        built = Path(name) / "entry"
+        built.write_bytes(data)
+        return put(key, suffix, built)

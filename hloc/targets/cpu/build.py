@@ -1,0 +1,98 @@
+"""C sources -> a shared object: everything that must be compiled, in one parallel batch, then one link.
+
+In: Sources of a program. Out: the path of a shared object, from the cache where it was built before.
+
+    library = build(sources, options.report)
+
+The routines of runtime/ are compiled once per machine. `ahead` starts them while the passes still run; a lock per entry
+keeps two threads or processes from compiling the same routine twice.
+"""
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from pathlib import Path
+
+from hloc import cache
+from hloc.ir import Module
+from hloc.machine import available_cores
+from hloc.targets.cpu import toolchain
+from hloc.targets.cpu.export import export_unit, write_constants
+from hloc.targets.cpu.sources import RUNTIME, Sources, runtime_digest
+from hloc.targets.cpu.tiles import likely_units
+from hloc.targets.cpu.toolchain import Toolchain
+
+Report = Callable[[str, int, int], None]
+
+
+def build(sources: Sources, report: Report) -> Path:
+    """The shared object of a program: from the cache, else compiled. Raises BuildError."""
+    chain = toolchain.find()
+    units = [sources.driver_unit(), *sources.units()]
+    key = cache.digest(chain.identity(), runtime_digest(), *units)
+    found = cache.find(key, ".so")
+    if found:
+        return found
+    with tempfile.TemporaryDirectory(prefix="hloc") as folder:
+        output = Path(folder) / "program.so"
+        _compile_and_link(chain, units, sources, output, report)
+        return cache.put(key, ".so", output)
+
+
+def save(sources: Sources, path: Path, report: Report) -> None:
+    """Write a shared object that stands alone: the constants and the manifest are inside."""
+    with tempfile.TemporaryDirectory(prefix="hloc") as folder:
+        constants = Path(folder) / "constants.bin"
+        write_constants(sources.program.constants, constants)
+        units = [sources.driver_unit() + export_unit(sources.program, constants), *sources.units()]
+        _compile_and_link(toolchain.find(), units, sources, path, report)
+
+
+def _compile_and_link(chain: Toolchain, units: list[str], sources: Sources, output: Path, report: Report) -> None:
+    """Kernel units, the driver (units[0]) and the missing routines at once; the largest first."""
+    with tempfile.TemporaryDirectory(prefix="hloc") as name, ThreadPoolExecutor(available_cores()) as cores, \
+            ThreadPoolExecutor(16) as waiting:                    # a routine may be in the making elsewhere
+        thin = sources.thin_units()
+        routines = [waiting.submit(runtime_object, chain, unit, unit in thin) for unit in sources.runtime_units()]
+        jobs = [cores.submit(_unit_object, chain, text, Path(name) / f"unit{number}.c", number > 0)
+                for number, text in sorted(enumerate(units), key=lambda u: -len(u[1]))]
+        _follow(jobs + routines, report)
+        chain.link([job.result() for job in jobs + routines], output)
+
+
+def _follow(jobs: list[Future], report: Report) -> None:
+    for done, job in enumerate(as_completed(jobs), 1):
+        job.result()
+        report("compile", done, len(jobs))
+
+
+def _unit_object(chain: Toolchain, text: str, source: Path, is_kernels: bool) -> Path:
+    source.write_text(text, encoding="utf-8")
+    flags = toolchain.KERNEL_FLAGS if is_kernels else toolchain.DRIVER_FLAGS
+    return chain.compile_object(source, source.with_suffix(".o"), flags)
+
+
+def runtime_object(chain: Toolchain, unit: str, with_thin: bool) -> Path:
+    """The object file of one routine: compiled once per machine, then from the cache."""
+    flags = chain.runtime_flags() if with_thin else (*chain.runtime_flags(), "-DHLOC_WITHOUT_THIN")
+    key = cache.digest("runtime", chain.identity(), runtime_digest(), unit, *flags)
+    found = cache.find(key, ".o")
+    if found:
+        return found
+    with cache.lock(key), tempfile.TemporaryDirectory(prefix="hloc") as folder:
+        found = cache.find(key, ".o")                             # another thread or process was faster
+        if found:
+            return found
+        built = chain.compile_object(RUNTIME / unit, Path(folder) / "routine.o", flags)
+        return cache.put(key, ".o", built)
+
+
+def ahead(module: Module) -> None:
+    """Start compiling the routines that a module will probably call. Errors show where they are used."""
+    chain = toolchain.find()
+    units, thin = likely_units(module)
+    threads = ThreadPoolExecutor(available_cores())
+    for unit in units:
+        threads.submit(runtime_object, chain, unit, unit in thin)
+    threads.shutdown(wait=False)

@@ -1,0 +1,51 @@
+"""The quick way into a program: what runtime/call.h needs to know of Python's and NumPy's objects.
+
+In: the parameters of a program. Out: a C array of facts, or None where objects are not laid out as call.h reads them
+(another Python, another NumPy): calls then go the slow way, which asks NumPy for every address.
+
+    facts = call_facts(library, parameters, 1);  library.hloc_call(bases, arrays, results, facts, host)
+"""
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+
+from hloc.inputs import Named
+from hloc.ir import numpy_dtype
+
+Facts = ctypes.Array
+
+
+def call_facts(library: ctypes.CDLL, parameters: Sequence[Named], results: int) -> Facts | None:
+    """Facts for hloc_call, tried on known arrays."""
+    if sys.implementation.name != "cpython" or not hasattr(library, "hloc_call"):
+        return None
+    library.hloc_match.argtypes = (ctypes.c_void_p, ctypes.py_object, ctypes.py_object, ctypes.c_void_p)
+    if not reads_arrays(library):
+        return None
+    return _facts([(numpy_dtype(p.shape.element_type), p.shape.dimensions) for p in parameters], results)
+
+
+def _facts(arrays: Sequence[tuple[np.dtype, tuple[int, ...]]], results: int) -> Facts:
+    """As call.h says. The addresses are of objects that live as long as the process: ndarray and built-in dtypes."""
+    numbers = [object.__basicsize__, tuple.__basicsize__, id(np.ndarray), len(arrays), results]
+    for dtype, dimensions in arrays:
+        numbers += [id(dtype), len(dimensions), *dimensions]
+    return (ctypes.c_ssize_t * len(numbers))(*numbers)
+
+
+def reads_arrays(library: ctypes.CDLL) -> bool:
+    """Whether hloc_match finds the right addresses, and refuses what it must: other types, shapes, strides, numbers."""
+    right = (np.zeros((3, 5), np.float32), np.zeros((), np.int64))
+    made = (np.zeros(7, np.uint8),)
+    facts = _facts([(a.dtype, a.shape) for a in right], len(made))
+    bases = (ctypes.c_void_p * 3)()
+    if library.hloc_match(bases, right, made, facts) or list(bases) != [a.ctypes.data for a in right + made]:
+        return False
+    wrong = (np.zeros((3, 5), np.int32), np.zeros((5, 3), np.float32), np.zeros((5, 3), np.float32).T,
+             np.zeros((3, 10), np.float32)[:, ::2], np.zeros(15, np.float32), np.ma.zeros((3, 5), np.float32), 1.0)
+    return all(library.hloc_match(bases, (w, right[1]), made, facts) for w in wrong) \
+        and bool(library.hloc_match(bases, right[:1], made, facts))

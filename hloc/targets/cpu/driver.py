@@ -1,0 +1,132 @@
+"""Program -> the C driver function that runs it: steps in order, control flow as C control flow.
+
+In: a plan.Program and the C name of each kernel. Out: C text that defines
+
+    int hloc_execute(void *const *bases, hloc_host_function host);
+
+`bases` holds the arena, the parameters, the results and the constants, in this order (runtime/driver.h).
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hloc.kernels.ir import PARALLEL, For, Kernel, Tile
+from hloc.kernels.plan import Branch, Copy, HostCall, Launch, Program, Ref, Step, WhileLoop
+from hloc.machine import Machine
+
+SMALLEST_PIECE_SECONDS = 10e-6      # a fork and join costs a few microseconds: smaller pieces are not worth it
+CORE_FLOPS = 8e9                    # what one core does on ordinary scalar expressions, per second
+MOST_PIECES = 64
+OUT_OF_MEMORY = 12                  # what hloc_execute returns where scratch memory was missing
+
+
+def extent_of(kernel: Kernel) -> int:
+    """Iterations of the kernel's PARALLEL loop; 1 where it has none."""
+    loop = next((s for s in kernel.body if isinstance(s, For) and s.kind == PARALLEL), None)
+    return loop.extent if loop else 1
+
+
+def grain_of(kernel: Kernel, machine: Machine) -> int:
+    """Iterations per piece of work: about 10 microseconds at least, and no more pieces than balance needs."""
+    extent = extent_of(kernel)
+    if machine.cores == 1 or extent == 1:
+        return extent
+    seconds = max(kernel.cost.bytes / machine.bandwidth, kernel.cost.flops / CORE_FLOPS, 1e-9)
+    pieces = min(int(seconds / SMALLEST_PIECE_SECONDS), MOST_PIECES, extent)
+    return extent if pieces < 2 else (extent + pieces - 1) // pieces
+
+
+@dataclass
+class Driver:
+    """Collects the reference table and the lines of the function."""
+
+    program: Program
+    names: tuple[str, ...]
+    machine: Machine
+    refs: list[tuple[int, int]] = field(default_factory=list)
+    host_calls: list[HostCall] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+
+    def base(self, ref: Ref) -> int:
+        """The position of a region's base in the `bases` table."""
+        parameters, results = len(self.program.parameters), len(self.program.results)
+        first = {"arena": 0, "parameter": 1, "result": 1 + parameters, "constant": 1 + parameters + results}
+        return first[ref.region] + ref.index
+
+    def rows(self, refs: tuple[Ref, ...]) -> str:
+        """Add refs to the table; the C expression of the first."""
+        place = len(self.refs)
+        self.refs += [(self.base(r), r.offset) for r in refs]
+        return f"refs + {place}"
+
+    def steps(self, steps: tuple[Step, ...], indent: int) -> None:
+        write = {Launch: self.launch, Copy: self.copy, WhileLoop: self.while_loop, Branch: self.branch,
+                 HostCall: self.host_call}
+        for step in steps:
+            write[type(step)](step, indent)
+
+    def line(self, indent: int, text: str) -> None:
+        self.lines.append("  " * indent + text)
+
+    def launch(self, step: Launch, indent: int) -> None:
+        kernel, name = self.program.kernels[step.kernel], self.names[step.kernel]
+        rows, count = self.rows(step.arguments), len(step.arguments)
+        if isinstance(kernel, Tile):
+            self.line(indent, f"hloc_launch_tile({name}, bases, {rows}, {count});")
+        else:
+            extent, grain = extent_of(kernel), grain_of(kernel, self.machine)
+            self.line(indent, f"hloc_launch({name}, {extent}, {grain}, bases, {rows}, {count});")
+
+    def copy(self, step: Copy, indent: int) -> None:
+        self.line(indent, f"hloc_copy(bases, {self.rows((step.destination, step.source))}, {step.source.size});")
+
+    def while_loop(self, step: WhileLoop, indent: int) -> None:
+        self.line(indent, "for (;;) {")
+        self.steps(step.condition, indent + 1)
+        self.line(indent + 1, f"if (!*(const uint8_t *)hloc_at(bases, *({self.rows((step.flag,))}))) break;")
+        self.steps(step.body, indent + 1)
+        self.line(indent, "}")
+
+    def branch(self, step: Branch, indent: int) -> None:
+        selector = f"hloc_at(bases, *({self.rows((step.selector,))}))"
+        last = len(step.branches) - 1
+        if step.selector_type == "pred":
+            self.line(indent, f"switch (*(const uint8_t *){selector} ? 0 : 1) {{")
+        else:
+            self.line(indent, f"switch ((uint32_t)*(const int32_t *){selector}) {{")
+        for number, steps in enumerate(step.branches):
+            self.line(indent, f"case {number}: {{" if number < last else "default: {")
+            self.steps(steps, indent + 1)
+            self.line(indent, "} break;")
+        self.line(indent, "}")
+
+    def host_call(self, step: HostCall, indent: int) -> None:
+        refs = tuple(r for r, _ in step.arguments + step.results)
+        self.line(indent, f"if ((error = hloc_call_host(host, {len(self.host_calls)}, bases, {self.rows(refs)}, "
+                          f"{len(refs)}))) return error;")
+        self.host_calls.append(step)
+
+    def text(self) -> str:
+        """The whole unit: declarations, reference table, hloc_execute."""
+        self.steps(self.program.steps, 1)
+        declarations = [f"void {name}(void *const *buffers);" if isinstance(kernel, Tile)
+                        else f"void {name}(void *const *buffers, long begin, long end);"
+                        for kernel, name in zip(self.program.kernels, self.names)]
+        rows = [f"{{{base}, {offset}}}" for base, offset in self.refs] or ["{0, 0}"]
+        table = ",\n  ".join(", ".join(rows[i:i + 8]) for i in range(0, len(rows), 8))
+        most = max((len(k.buffers) for k in self.program.kernels), default=1)
+        most = max([most] + [len(c.arguments) + len(c.results) for c in self.host_calls])
+        return "\n".join([
+            f"#define HLOC_MOST_ARGUMENTS {most}", '#include "driver.h"', "", "extern int hloc_out_of_memory;",
+            *declarations, "",
+            f"static const hloc_ref refs[] = {{\n  {table}\n}};", "",
+            '__attribute__((visibility("default")))',
+            "int hloc_execute(void *const *bases, hloc_host_function host) {",
+            "  int error = 0;", "  (void)host;", "  hloc_out_of_memory = 0;",
+            *self.lines, f"  return hloc_out_of_memory ? {OUT_OF_MEMORY} : error;", "}", ""])
+
+
+def driver_source(program: Program, names: tuple[str, ...], machine: Machine) -> tuple[str, tuple[HostCall, ...]]:
+    """The C text of the driver, and the host calls by their number in it."""
+    driver = Driver(program, names, machine)
+    return driver.text(), tuple(driver.host_calls)

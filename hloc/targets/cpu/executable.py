@@ -1,0 +1,169 @@
+"""Loading and calling a CPU build: one arena, one ctypes call per run.
+
+In: a shared object made by build.py and the facts that its manifest holds. Out: a backend that takes checked arrays.
+The arena and the table of base addresses live as long as the backend; runs of one backend are serialized by a lock.
+"""
+from __future__ import annotations
+
+import ctypes
+import json
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+
+from hloc.errors import RunError
+from hloc.ir import Layout, Shape, numpy_dtype
+from hloc.kernels.plan import ALIGNMENT, HostCall, Value
+from hloc.machine import available_cores
+from hloc.targets.cpu.calls import call_facts
+from hloc.targets.cpu.driver import OUT_OF_MEMORY
+from hloc.targets.cpu.result_memory import ResultMemory, aligned_bytes
+from hloc.targets.host_calls import answered
+
+NOT_AS_EXPECTED = -1                  # of runtime/call.h
+HOST_FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p))
+
+
+def available_memory() -> int | None:
+    """Bytes that the system can still give, or None where it does not say."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            for line in file:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) << 10
+    except OSError:
+        return None
+    return None
+
+
+def refuse_if_too_large(needed: int, what: str) -> None:
+    """RunError before anything is allocated, where `needed` bytes cannot be had."""
+    free = available_memory()
+    if free is not None and needed > free:
+        raise RunError(f"{what} needs {needed / 2**30:.1f} GiB, but only {free / 2**30:.1f} GiB are free")
+
+
+class CpuBackend:
+    """Calls hloc_execute of one shared object."""
+
+    def __init__(self, library: Path, parameters: Sequence[Value], results: Sequence[Value], arena_size: int,
+                 constants: Sequence[np.ndarray], host_calls: Sequence[tuple[HostCall, Callable]] = ()):
+        self.library, self.arena_size, self.constants = library, arena_size, tuple(constants)
+        self.parameters, self.results, self.host_calls = tuple(parameters), tuple(results), tuple(host_calls)
+        outputs = sum(v.shape.num_bytes for v in results)
+        refuse_if_too_large(arena_size + outputs, "running this module")
+        self._library = ctypes.CDLL(str(library))
+        self._library.hloc_start(available_cores())
+        self._arena = aligned_bytes(arena_size)
+        self._bases = (ctypes.c_void_p * (1 + len(parameters) + len(results) + len(constants)))(self._arena.ctypes.data)
+        self._first_result = 1 + len(parameters)
+        for place, constant in enumerate(constants, self._first_result + len(results)):
+            self._bases[place] = constant.ctypes.data
+        self._memory = ResultMemory([(v.shape.dimensions, numpy_dtype(v.shape.element_type)) for v in results])
+        self._host = HOST_FUNCTION(self._call_host)
+        self._raised: BaseException | None = None
+        self._lock = threading.Lock()
+        self._execute = self._library.hloc_execute
+        self._execute.argtypes = (ctypes.c_void_p, HOST_FUNCTION)
+        self._facts = call_facts(self._library, parameters, len(results))
+        if self._facts is not None:
+            self._call = self._library.hloc_call
+            self._call.argtypes = (ctypes.c_void_p, ctypes.py_object, ctypes.py_object, ctypes.c_void_p, HOST_FUNCTION)
+
+    def quick(self, arrays: tuple) -> tuple[np.ndarray, ...] | None:
+        """Run on arrays that nobody has checked; None where they are not exactly what the program takes."""
+        if self._facts is None:
+            return None
+        with self._lock:
+            outputs = self._memory.arrays()
+            code = self._call(self._bases, arrays, outputs, self._facts, self._host)
+            if code == NOT_AS_EXPECTED:
+                return None
+            if code:
+                self._fail(code)
+        return outputs
+
+    def __call__(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+        """Run on checked arrays."""
+        with self._lock:
+            outputs = self._memory.arrays()
+            for place, array in enumerate(arrays, 1):
+                self._bases[place] = array.ctypes.data
+            for place, array in enumerate(outputs, self._first_result):
+                self._bases[place] = array.ctypes.data
+            code = self._execute(self._bases, self._host)
+            if code:
+                self._fail(code)
+        return outputs
+
+    def _fail(self, code: int) -> NoReturn:
+        """Raise what a non-zero code of hloc_execute stands for."""
+        raised, self._raised = self._raised, None
+        if raised is not None:
+            raise raised
+        if code == OUT_OF_MEMORY:
+            raise RunError("out of memory: no scratch space for a product or convolution")
+        raise RunError(f"the program stopped with code {code}")
+
+    def _call_host(self, number: int, pointers) -> int:
+        """A step that Python runs: NumPy views in, results copied out. Errors travel past C in self._raised."""
+        call, function = self.host_calls[number]
+        try:
+            views = [_view(pointers[i], shape) for i, (_, shape) in enumerate(call.arguments + call.results)]
+            inputs, outputs = views[:len(call.arguments)], views[len(call.arguments):]
+            for output, answer in zip(outputs, answered(call, function, inputs)):
+                np.copyto(output, answer)
+        except BaseException as error:                        # must not unwind through C
+            self._raised = error
+            return 1
+        return 0
+
+
+def _view(address: int, shape: Shape) -> np.ndarray:
+    raw = (ctypes.c_uint8 * max(shape.num_bytes, 1)).from_address(address)
+    return np.frombuffer(raw, numpy_dtype(shape.element_type), shape.num_elements).reshape(shape.dimensions)
+
+
+# -- manifest: what a saved .so says of itself ------------------------------------------------------------------------
+
+def manifest(name: str, parameters: Sequence[Value], results: Sequence[Value], arena_size: int,
+             constants: Sequence[np.ndarray]) -> dict:
+    """Facts for JSON: names and shapes, arena size and where each constant lies in the blob."""
+    places = [0, *accumulate((c.nbytes + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT for c in constants)]
+    return {"hloc": 1, "name": name, "arena": arena_size, "constants": places[:-1], "constant_bytes": places[-1],
+            "byte_order": sys.byteorder, "parameters": [value_to_json(v) for v in parameters],
+            "results": [value_to_json(v) for v in results]}
+
+
+def value_to_json(value: Value) -> list:
+    return [value.name, value.shape.element_type, list(value.shape.dimensions)]
+
+
+def value_from_json(row: list) -> Value:
+    name, element_type, dimensions = row
+    dimensions = tuple(int(d) for d in dimensions)
+    return Value(str(name), Shape(str(element_type), dimensions, layout=Layout(tuple(range(len(dimensions)))[::-1])))
+
+
+def load_shared_object(path: Path) -> tuple[CpuBackend, dict]:
+    """The backend of a .so that `hloc compile` wrote, and its manifest. Raises RunError for any other file."""
+    try:
+        library = ctypes.CDLL(str(path.resolve()))
+        text = ctypes.string_at(ctypes.addressof(ctypes.c_char.in_dll(library, "hloc_manifest")))
+        facts = json.loads(text)
+        blob = (ctypes.c_uint8 * facts["constant_bytes"]).in_dll(library, "hloc_constants")
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} is not a shared object that hloc wrote ({error})") from None
+    return backend_of(path.resolve(), facts, np.frombuffer(blob, np.uint8)), facts
+
+
+def backend_of(library: Path, facts: dict, blob: np.ndarray) -> CpuBackend:
+    """The backend that a manifest describes; `blob` holds its constants."""
+    return CpuBackend(library, [value_from_json(row) for row in facts["parameters"]],
+                      [value_from_json(row) for row in facts["results"]], facts["arena"],
+                      [blob[offset:] for offset in facts["constants"]])

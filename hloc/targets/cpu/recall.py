@@ -1,0 +1,70 @@
+"""Programs that were compiled before: from the cache to a call without passes, lowering, printing or a compiler.
+
+In: a parsed module and a function that compiles it. Out: an Executable: recalled, or compiled and remembered.
+
+Two files lie under the hash of everything that a compilation depends on: facts (.json: parameters, results, arena, the
+key of the shared object) and constants (.bin, mapped). The cache seals them with hashes; where anything is missing or
+does not fit, the module is compiled again. A recalled program still shows its source: it is then compiled anew for it.
+
+Programs that call Python are not remembered: they hold functions.
+"""
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable
+from functools import cache as once
+from pathlib import Path
+
+import numpy as np
+
+from hloc import cache
+from hloc.executable import Executable
+from hloc.ir import Module
+from hloc.machine import Machine
+from hloc.targets.cpu import toolchain
+from hloc.targets.cpu.executable import CpuBackend, backend_of, manifest
+from hloc.targets.cpu.export import write_constants
+
+
+def recalled(module: Module, passes: dict, compile_text: Callable[[str], Executable],
+             compile_now: Callable[[], Executable]) -> Executable:
+    """The executable of `module`: from the cache, else by compile_now. compile_text compiles HLO text, for the source.
+
+    passes  options of passes, which are part of the key
+    """
+    text = str(module)
+    key = cache.digest("program 1", cache.package_identity(), toolchain.find().identity(), repr(Machine.host()),
+                       json.dumps(passes, sort_keys=True, default=repr), text)
+    backend, name = _find(key)
+    if backend is None:
+        exe = compile_now()
+        _remember(key, exe.name, exe.backend)
+        return exe
+    anew = once(lambda: compile_text(text))
+    return Executable(name, "cpu", backend.parameters, backend.results, lambda: backend, lambda: anew().source,
+                      texts={".c": lambda: anew().text(".c"), ".hlo": lambda: anew().text(".hlo")},
+                      files={".so": lambda path: anew().files[".so"](path)})
+
+
+def _find(key: str) -> tuple[CpuBackend | None, str]:
+    """The backend that is remembered under `key` and the program's name; None where nothing usable is."""
+    path, blob = cache.find(key, ".json"), cache.find(key, ".bin")
+    if path is None or blob is None:
+        return None, ""
+    facts = json.loads(path.read_text(encoding="utf-8"))
+    library = cache.find(facts["library"], ".so")
+    if library is None:
+        return None, ""
+    return backend_of(library, facts, np.memmap(blob, np.uint8, "r")), facts["name"]
+
+
+def _remember(key: str, name: str, backend: CpuBackend) -> None:
+    if backend.host_calls:
+        return
+    facts = manifest(name, backend.parameters, backend.results, backend.arena_size, backend.constants)
+    with tempfile.TemporaryDirectory(prefix="hloc") as folder:
+        blob = Path(folder) / "constants"
+        write_constants(backend.constants, blob)
+        cache.put(key, ".bin", blob)
+    cache.put_bytes(key, ".json", json.dumps({**facts, "library": backend.library.stem}).encode())

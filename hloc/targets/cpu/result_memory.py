@@ -1,0 +1,70 @@
+"""Memory for result arrays that is used again: fresh pages cost as much as filling them.
+
+In: the shapes of the results. Out: uninitialized arrays, one per result, for each run.
+
+A large result is a view of a block that stays here. A block is given out again once nobody holds the array, or any view
+of it: each of them holds a reference to the block, and Python counts those. At most KEPT blocks per result and
+MOST_KEPT_BYTES in all stay; others are forgotten and live as long as their arrays.
+"""
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+
+from hloc.kernels.plan import ALIGNMENT
+
+SMALL_BYTES = 1 << 16                 # below this, malloc is as quick
+KEPT = 2                              # `y = f(y)` needs two
+MOST_KEPT_BYTES = 1 << 30
+
+
+def aligned_bytes(size: int) -> np.ndarray:
+    """An uninitialized byte array whose address is a multiple of ALIGNMENT."""
+    raw = np.empty(size + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start:start + size]
+
+
+class ResultMemory:
+    """Makes the result arrays of one program. Not for several threads at once."""
+
+    def __init__(self, forms: Sequence[tuple[tuple[int, ...], np.dtype]]):
+        self._forms = [(dimensions, dtype, int(np.prod(dimensions, dtype=np.int64)) * dtype.itemsize)
+                       for dimensions, dtype in forms]
+        large = sum(size for _, _, size in self._forms if size >= SMALL_BYTES)
+        can_count = getattr(sys, "_is_gil_enabled", lambda: True)()       # else references are counted elsewhere
+        self._keeps = can_count and 0 < large <= MOST_KEPT_BYTES // KEPT
+        self._blocks: list[list[np.ndarray]] = [[] for _ in self._forms]
+
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        """Uninitialized arrays, C-contiguous, one per result."""
+        if not self._keeps:
+            return tuple([np.empty(dimensions, dtype) for dimensions, dtype, _ in self._forms])
+        return tuple([self._large(i, *form) if form[2] >= SMALL_BYTES else np.empty(form[0], form[1])
+                      for i, form in enumerate(self._forms)])
+
+    def _large(self, number: int, dimensions: tuple[int, ...], dtype: np.dtype, size: int) -> np.ndarray:
+        block = free_block(self._blocks[number])
+        if block is None:
+            block = np.empty(size + ALIGNMENT, np.uint8)
+            self._blocks[number] = [*self._blocks[number][1 - KEPT:], block]      # the oldest may be held for good
+        return np.ndarray(dimensions, dtype, block, -block.ctypes.data % ALIGNMENT)
+
+
+def free_block(blocks: list[np.ndarray]) -> np.ndarray | None:
+    """A block that only the list holds."""
+    for i in range(len(blocks)):
+        if sys.getrefcount(blocks[i]) == IDLE_COUNT:
+            return blocks[i]
+    return None
+
+
+def _idle_count() -> int:
+    """What getrefcount says, asked as above, of an object that only a list holds."""
+    blocks = [object()]
+    return [sys.getrefcount(blocks[i]) for i in range(1)][0]
+
+
+IDLE_COUNT = _idle_count()

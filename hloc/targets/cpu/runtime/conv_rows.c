@@ -1,0 +1,354 @@
+/* conv_rows.c: a convolution as a matrix product whose left operand is never built (implicit GEMM).
+ *
+ * In: a plan with x_c == 1, w any order, f32. A register tile holds HLOC_CONV_ROWS output positions x two vectors of
+ * output features; for every tap (window position) each of its rows is a pointer to x's contiguous features, or to
+ * zeros in the padding. With base dilation the output splits into phases, each with the taps that meet whole inputs.
+ */
+#include "conv_internal.h"
+
+enum { ROWS = HLOC_CONV_ROWS, COLUMNS = HLOC_CONV_COLUMNS, TILES = 8, MOST_ZEROS = 16384, FEW_TILES = 32, CHUNK = 512, PACK_AHEAD = 8 };
+
+static const float zeros[MOST_ZEROS] __attribute__((aligned(64)));
+
+typedef struct { long first[3], step[3], count[3]; } grid; /* output positions of one phase */
+
+typedef struct { long shift[3], offset; } tap_place;
+
+typedef struct {
+  const hloc_conv_plan* plan;
+  const float* panels;   /* [group][panel][tap][feature][column] */
+  long depth;            /* features of x per group */
+  long group_panels;     /* panels per group */
+  long taps, all_taps;   /* of the phase, of the window */
+  const long* tap_index; /* which taps of the window */
+  grid positions;
+  long position_count, tile_groups;
+  tap_place* places;     /* of the phase's taps */
+  long reach_low[3], reach_high[3]; /* least and greatest shift of a tap */
+  int dilated;           /* base dilation: positions are divided */
+  int even_rows;         /* y's positions are evenly spaced, its features side by side */
+  const float** rows;    /* few positions: all tiles' pointers */
+  int consecutive;       /* the phase is the whole output in order */
+} rows_work;
+
+/* tile[i][j] (+)= sum over taps t, features k < depth of rows[t * ROWS + i][first + k] * panel[taps[t]][k][j] */
+static __attribute__((noinline)) void tile_of_rows(long taps, const long* tap_index, const float* const* rows,
+                                                   long first, long depth, const float* restrict panel,
+                                                   float* restrict tile, long stride, int accumulate) {
+  hloc_vf32 left[ROWS], right[ROWS];
+  HLOC_UNROLL for (int i = 0; i < ROWS; i++) left[i] = right[i] = (hloc_vf32){0};
+  if (accumulate) {
+    HLOC_UNROLL for (int i = 0; i < ROWS; i++) {
+      left[i] = hloc_load_f32(tile + i * stride);
+      right[i] = hloc_load_f32(tile + i * stride + HLOC_LANES32);
+    }
+  }
+  for (long t = 0; t < taps; t++, rows += ROWS) {
+    const float* b = panel + tap_index[t] * depth * COLUMNS;
+    const float* row[ROWS];
+    HLOC_UNROLL for (int i = 0; i < ROWS; i++) row[i] = rows[i] + first;
+    for (long k = 0; k < depth; k++, b += COLUMNS) {
+      hloc_vf32 b0 = hloc_load_f32(b), b1 = hloc_load_f32(b + HLOC_LANES32);
+      HLOC_UNROLL for (int i = 0; i < ROWS; i++) {
+        hloc_vf32 a = hloc_splat_f32(row[i][k]);
+        left[i] += a * b0;
+        right[i] += a * b1;
+      }
+    }
+  }
+  HLOC_UNROLL for (int i = 0; i < ROWS; i++) {
+    hloc_store_f32(tile + i * stride, left[i]);
+    hloc_store_f32(tile + i * stride + HLOC_LANES32, right[i]);
+  }
+}
+
+/* The n-th position of the phase: its place in the batch and its spatial coordinates. */
+static void position_of(const rows_work* w, long n, long* batch, long* o) {
+  const grid* g = &w->positions;
+  o[2] = g->first[2] + n % g->count[2] * g->step[2], n /= g->count[2];
+  o[1] = g->first[1] + n % g->count[1] * g->step[1], n /= g->count[1];
+  o[0] = g->first[0] + n % g->count[0] * g->step[0], *batch = n / g->count[0];
+}
+static long linear_position(const hloc_conv_args* c, long batch, const long* o) {
+  return ((batch * c->y_size[0] + o[0]) * c->y_size[1] + o[1]) * c->y_size[2] + o[2];
+}
+
+/* Where a tap reads in each dimension, relative to an output position's origin, and that as an offset into x. */
+static void place_taps(rows_work* w) {
+  const hloc_conv_args* c = &w->plan->c;
+  w->dilated = c->base_dilation[0] * c->base_dilation[1] * c->base_dilation[2] > 1;
+  for (int d = 0; d < 3; d++) w->reach_low[d] = 0, w->reach_high[d] = 0;
+  for (long t = 0; t < w->taps; t++) {
+    long tap = w->tap_index[t];
+    w->places[t].offset = 0;
+    for (int d = 2; d >= 0; d--) {
+      long k = tap % c->window[d], shift = (c->reversed[d] ? c->window[d] - 1 - k : k) * c->window_dilation[d];
+      tap /= c->window[d];
+      w->places[t].shift[d] = shift, w->places[t].offset += shift * c->x_s[d];
+      w->reach_low[d] = t ? hloc_min(w->reach_low[d], shift) : shift;
+      w->reach_high[d] = t ? hloc_max(w->reach_high[d], shift) : shift;
+    }
+  }
+}
+
+/* Pointers of one tile row for all taps of the phase. */
+static void find_dilated_rows(const rows_work* w, const float* image, const long* origin, const float** rows) {
+  const hloc_conv_args* c = &w->plan->c;
+  for (long t = 0; t < w->taps; t++, rows += ROWS) {
+    long offset = 0;
+    int inside = 1;
+    for (int d = 0; d < 3; d++) {
+      long at = origin[d] + w->places[t].shift[d];
+      inside &= at >= 0;
+      if (c->base_dilation[d] != 1) at /= c->base_dilation[d]; /* whole, as the phase chose the taps */
+      inside &= at < c->x_size[d];
+      offset += at * c->x_s[d];
+    }
+    *rows = inside ? image + offset : zeros;
+  }
+}
+static void find_rows(const rows_work* w, long batch, const long* o, const float** rows) {
+  const hloc_conv_args* c = &w->plan->c;
+  const float* image = (const float*)c->x + batch * c->x_n;
+  long origin[3], start = 0;
+  int inside = 1;
+  for (int d = 0; d < 3; d++) {
+    origin[d] = o[d] * c->stride[d] - c->pad_low[d];
+    start += origin[d] * c->x_s[d];
+    inside &= origin[d] + w->reach_low[d] >= 0 && origin[d] + w->reach_high[d] < c->x_size[d];
+  }
+  if (w->dilated) {
+    find_dilated_rows(w, image, origin, rows);
+  } else if (inside) {
+    for (long t = 0; t < w->taps; t++, rows += ROWS) *rows = image + (start + w->places[t].offset);
+  } else {
+    const unsigned long size0 = c->x_size[0], size1 = c->x_size[1], size2 = c->x_size[2];
+    for (long t = 0; t < w->taps; t++, rows += ROWS) {
+      const tap_place* p = &w->places[t];
+      int meets = ((unsigned long)(origin[0] + p->shift[0]) < size0) & ((unsigned long)(origin[1] + p->shift[1]) < size1) &
+                  ((unsigned long)(origin[2] + p->shift[2]) < size2);
+      *rows = meets ? image + (start + p->offset) : zeros;
+    }
+  }
+}
+
+/* Pointers of `tiles` tiles from `first_tile` on: rows[tile][tap][row]; beyond the last position it is repeated. */
+static void find_tiles(const rows_work* w, long first_tile, long tiles, const float** rows) {
+  const grid* g = &w->positions;
+  long batch, o[3];
+  position_of(w, first_tile * ROWS, &batch, o);
+  for (long n = first_tile * ROWS, q = 0; q < tiles; q++)
+    for (long i = 0; i < ROWS; i++, n++) {
+      find_rows(w, batch, o, rows + q * ROWS * w->taps + i);
+      if (n >= w->position_count - 1) continue;
+      for (int d = 2; d >= 0; d--) { /* the next position */
+        o[d] += g->step[d];
+        if (o[d] < g->first[d] + g->step[d] * g->count[d]) break;
+        o[d] = g->first[d];
+        if (d == 0) batch++;
+      }
+    }
+}
+
+/* Hands out a tile of finished sums. */
+static void finish_tile(const rows_work* w, long tile, long group, long panel, const float* sums) {
+  const hloc_conv_args* c = &w->plan->c;
+  long features = c->y_features / c->feature_groups, column = panel * COLUMNS, first = tile * ROWS;
+  long columns = hloc_min(COLUMNS, features - column), count = hloc_min(ROWS, w->position_count - first), batch, o[3];
+  column += group * features;
+  for (long i = 0; i < count; i += w->consecutive ? count : 1) {
+    position_of(w, first + i, &batch, o);
+    hloc_conv_finish(w->plan, linear_position(c, batch, o), column, w->consecutive ? count : 1, columns,
+                     sums + i * COLUMNS, COLUMNS);
+  }
+}
+
+static void run_tile(const rows_work* w, long tile, const float** rows, long group, long panel) {
+  const hloc_conv_plan* plan = w->plan;
+  const hloc_conv_args* c = &plan->c;
+  long features = c->y_features / c->feature_groups, column = panel * COLUMNS, first = tile * ROWS;
+  const float* weights = w->panels + (group * w->group_panels + panel) * w->all_taps * w->depth * COLUMNS;
+  int whole = w->position_count - first >= ROWS && features - column >= COLUMNS;
+  if (w->consecutive && w->even_rows && whole && !c->epilogue && plan->y_type == HLOC_CONV_IS_F32) {
+    float* y = (float*)c->y + first * c->y_s[2] + group * features + column;
+    tile_of_rows(w->taps, w->tap_index, rows, 0, w->depth, weights, y, c->y_s[2], 0);
+    return;
+  }
+  float sums[ROWS * COLUMNS] __attribute__((aligned(64)));
+  tile_of_rows(w->taps, w->tap_index, rows, 0, w->depth, weights, sums, COLUMNS, 0);
+  finish_tile(w, tile, group, panel, sums);
+}
+
+/* A task: a few neighbouring tiles of positions against all panels: a panel is used several times from cache. */
+static void run_tiles(void* const* args, long begin, long end) {
+  const rows_work* w = (const rows_work*)args;
+  const hloc_conv_args* c = &w->plan->c;
+  const float** rows = hloc_scratch(0, (size_t)TILES * ROWS * hloc_max(1, w->taps) * sizeof *rows);
+  if (!rows) {
+    __atomic_store_n(w->plan->failed, 1, __ATOMIC_RELAXED);
+    return;
+  }
+  const float** shifted = rows;
+  for (long t = begin; t < end; t++) {
+    long first_tile = t % w->tile_groups * TILES, group = t / w->tile_groups;
+    long tiles = hloc_min(TILES, (w->position_count + ROWS - 1) / ROWS - first_tile);
+    find_tiles(w, first_tile, tiles, rows);
+    if (c->feature_groups > 1)
+      for (long r = 0; r < tiles * ROWS * w->taps; r++)
+        if (shifted[r] != zeros) shifted[r] += group * w->depth;
+    for (long panel = 0; panel < w->group_panels; panel++)
+      for (long q = 0; q < tiles; q++) run_tile(w, first_tile + q, rows + q * ROWS * w->taps, group, panel);
+  }
+}
+
+/* Features k0 <= k < k1 of one tap for one panel of output features: to[k - k0][column], zero beyond the last. */
+static void pack_tap(const rows_work* w, long group, long panel, long tap, long k0, long k1, float* to) {
+  const hloc_conv_args* c = &w->plan->c;
+  long features = c->y_features / c->feature_groups, columns = hloc_min(COLUMNS, features - panel * COLUMNS), k = k0;
+  const float* from = (const float*)c->w + (group * features + panel * COLUMNS) * c->w_o;
+  for (int d = 2; d >= 0; d--) from += tap % c->window[d] * c->w_s[d], tap /= c->window[d];
+  if (c->w_i == 1 && columns == COLUMNS)
+    for (; k + HLOC_LANES32 <= k1; k += HLOC_LANES32)
+      for (long j = 0; j < COLUMNS; j += HLOC_LANES32)
+        hloc_transpose_32(from + k + j * c->w_o, c->w_o, to + (k - k0) * COLUMNS + j, COLUMNS);
+  for (; k < k1; k++) {
+    const float* row = from + k * c->w_i;
+    float* out = to + (k - k0) * COLUMNS;
+    if (c->w_o == 1 && columns == COLUMNS) {
+      __builtin_prefetch(row + PACK_AHEAD * c->w_i), __builtin_prefetch(row + PACK_AHEAD * c->w_i + HLOC_LANES32);
+      for (long j = 0; j < COLUMNS; j++) out[j] = row[j];
+      continue;
+    }
+    for (long j = 0; j < columns; j++) out[j] = row[j * c->w_o];
+    for (long j = columns; j < COLUMNS; j++) out[j] = 0.0f;
+  }
+}
+
+/* Weights as panels of COLUMNS output features: [group][panel][tap][feature][column]. */
+static void pack_panels(void* const* args, long begin, long end) {
+  const rows_work* w = (const rows_work*)args;
+  for (long item = begin; item < end; item++) {
+    long tap = item % w->all_taps, panel = item / w->all_taps % w->group_panels;
+    float* to = (float*)w->panels + item * w->depth * COLUMNS;
+    pack_tap(w, item / w->all_taps / w->group_panels, panel, tap, 0, w->depth, to);
+  }
+}
+
+/* Few positions: a task has one panel of output features and all positions. Weights are packed by the chunk, which
+ * meets all tiles while it is in cache; their sums stay there too. */
+static void run_panels(void* const* args, long begin, long end) {
+  const rows_work* w = (const rows_work*)args;
+  long tiles = (w->position_count + ROWS - 1) / ROWS, part = hloc_min(w->depth, CHUNK);
+  long taps_at_once = hloc_max(1, CHUNK / w->depth), in_order[CHUNK];
+  for (long i = 0; i < taps_at_once; i++) in_order[i] = i;
+  float* packed = hloc_scratch(0, (size_t)(taps_at_once * part + tiles * ROWS) * COLUMNS * sizeof(float));
+  if (!packed) {
+    __atomic_store_n(w->plan->failed, 1, __ATOMIC_RELAXED);
+    return;
+  }
+  float* sums = packed + taps_at_once * part * COLUMNS;
+  for (long panel = begin; panel < end; panel++) {
+    for (long tap0 = 0; tap0 < w->taps; tap0 += taps_at_once)
+      for (long k0 = 0; k0 < w->depth; k0 += part) {
+        long taps = hloc_min(taps_at_once, w->taps - tap0), depth = hloc_min(part, w->depth - k0);
+        for (long t = 0; t < taps; t++)
+          pack_tap(w, 0, panel, w->tap_index[tap0 + t], k0, k0 + depth, packed + t * depth * COLUMNS);
+        for (long q = 0; q < tiles; q++)
+          tile_of_rows(taps, in_order, w->rows + (q * w->taps + tap0) * ROWS, k0, depth, packed,
+                       sums + q * ROWS * COLUMNS, COLUMNS, tap0 + k0 > 0);
+      }
+    for (long q = 0; q < tiles; q++) finish_tile(w, q, 0, panel, sums + q * ROWS * COLUMNS);
+  }
+}
+
+long hloc_conv_panel_floats(const hloc_conv_args* c) {
+  long features = c->y_features / c->feature_groups, panels = (features + COLUMNS - 1) / COLUMNS;
+  long taps = c->window[0] * c->window[1] * c->window[2];
+  return c->feature_groups * panels * taps * (c->x_features / c->feature_groups) * COLUMNS;
+}
+
+static long greatest_common_divisor(long a, long b) {
+  while (b) {
+    long rest = a % b;
+    a = b, b = rest;
+  }
+  return a;
+}
+
+/* The window positions that meet whole inputs for output positions congruent to `first`. */
+static long taps_of_phase(const hloc_conv_args* c, const long* first, long* tap_index) {
+  long taps = c->window[0] * c->window[1] * c->window[2], found = 0;
+  for (long tap = 0; tap < taps; tap++) {
+    long rest = tap;
+    int whole = 1;
+    for (int d = 2; d >= 0; d--) {
+      long k = rest % c->window[d];
+      rest /= c->window[d];
+      long at = first[d] * c->stride[d] - c->pad_low[d] +
+                (c->reversed[d] ? c->window[d] - 1 - k : k) * c->window_dilation[d];
+      whole &= at % c->base_dilation[d] == 0;
+    }
+    if (whole) tap_index[found++] = tap;
+  }
+  return found;
+}
+
+static void run_phase(rows_work* w) {
+  const hloc_conv_args* c = &w->plan->c;
+  w->position_count = c->batch * w->positions.count[0] * w->positions.count[1] * w->positions.count[2];
+  if (!w->position_count) return;
+  long tiles = (w->position_count + ROWS - 1) / ROWS;
+  if (w->rows && w->taps) { /* without taps sums are zero, and no weights are read */
+    find_tiles(w, 0, tiles, w->rows);
+    hloc_parallel(run_panels, (void* const*)w, w->group_panels, 1);
+    return;
+  }
+  w->tile_groups = (tiles + TILES - 1) / TILES;
+  long tasks = w->tile_groups * c->feature_groups;
+  double per_task = (double)TILES * ROWS * w->taps * w->depth * w->group_panels * COLUMNS;
+  hloc_parallel(run_tiles, (void* const*)w, tasks, per_task > 2e5 ? 1 : (long)(2e5 / (per_task + 1)) + 1);
+}
+
+/* Whether all positions of a phase together meet each panel of weights: then weights are not packed beforehand. */
+static int is_few(const rows_work* w, const long* period) {
+  const hloc_conv_args* c = &w->plan->c;
+  long positions = c->batch;
+  for (int d = 0; d < 3; d++) positions *= (c->y_size[d] + period[d] - 1) / period[d];
+  return positions <= FEW_TILES * ROWS && c->feature_groups == 1 && w->depth >= HLOC_LANES32 &&
+         w->group_panels >= 2 * hloc_pool_threads();
+}
+
+int hloc_conv_rows(hloc_conv_plan* plan, float* panels) {
+  const hloc_conv_args* c = &plan->c;
+  rows_work w = {.plan = plan, .panels = panels, .depth = c->x_features / c->feature_groups};
+  w.all_taps = c->window[0] * c->window[1] * c->window[2];
+  w.group_panels = (c->y_features / c->feature_groups + COLUMNS - 1) / COLUMNS;
+  w.even_rows = c->y_c == 1 && c->y_s[1] == c->y_s[2] * c->y_size[2] && c->y_s[0] == c->y_s[1] * c->y_size[1] &&
+                c->y_n == c->y_s[0] * c->y_size[0];
+  if (w.depth > MOST_ZEROS) return 1;
+  long period[3];
+  for (int d = 0; d < 3; d++)
+    period[d] = c->base_dilation[d] / greatest_common_divisor(c->base_dilation[d], c->stride[d]);
+  w.consecutive = period[0] * period[1] * period[2] == 1;
+  int few = is_few(&w, period);
+  size_t pointers = few ? FEW_TILES * ROWS * w.all_taps * sizeof(float*) : 0;
+  w.places = hloc_scratch(3, w.all_taps * (sizeof(tap_place) + sizeof(long)) + pointers);
+  if (!w.places) return 1;
+  long* tap_index = (long*)(w.places + w.all_taps);
+  w.tap_index = tap_index;
+  if (few) w.rows = (const float**)(tap_index + w.all_taps);
+  long items = c->feature_groups * w.group_panels * w.all_taps;
+  if (!few) hloc_parallel(pack_panels, (void* const*)&w, items, 16384 / (w.depth * COLUMNS + 1) + 1);
+  for (long phase = 0; phase < period[0] * period[1] * period[2]; phase++) {
+    long rest = phase;
+    for (int d = 2; d >= 0; d--) {
+      w.positions.first[d] = rest % period[d], rest /= period[d];
+      w.positions.step[d] = period[d];
+      w.positions.count[d] = (c->y_size[d] - w.positions.first[d] + period[d] - 1) / period[d];
+    }
+    w.taps = taps_of_phase(c, w.positions.first, tap_index);
+    place_taps(&w);
+    run_phase(&w);
+  }
+  return 0;
+}

@@ -1,0 +1,66 @@
+/* driver.h: what the generated driver function is made of.
+ *
+ * A driver runs a whole program. Memory is reached through `bases`: bases[0] is the arena, then come the entry
+ * parameters, the results and the constants. A hloc_ref names a place in it; each launch has a row of them in one
+ * constant table, so that a program with ten thousand launches stays quick to compile.
+ */
+#pragma once
+#include <stdint.h>
+#include <string.h>
+#include "pool.h"
+
+typedef struct { int32_t base; int64_t offset; } hloc_ref;
+
+/* Called for steps that only Python can do; returns 0, or a number that ends the run. */
+typedef int (*hloc_host_function)(int32_t call, void *const *pointers);
+
+typedef void (*hloc_kernel)(void *const *buffers, long begin, long end);
+
+#ifndef HLOC_MOST_ARGUMENTS
+#define HLOC_MOST_ARGUMENTS 512
+#endif
+enum { HLOC_COPY_PIECE = 1 << 18 };
+
+static inline void *hloc_at(void *const *bases, hloc_ref ref) { return (char *)bases[ref.base] + ref.offset; }
+
+static inline void hloc_resolve(void *const *bases, const hloc_ref *refs, int count, void **pointers) {
+  for (int i = 0; i < count; i++) pointers[i] = hloc_at(bases, refs[i]);
+}
+
+/* Run one loop kernel over [0, extent), in pieces of `grain` on the pool, or here where one piece is all. */
+static inline void hloc_launch(hloc_kernel kernel, long extent, long grain, void *const *bases, const hloc_ref *refs,
+                               int count) {
+  void *pointers[HLOC_MOST_ARGUMENTS];
+  hloc_resolve(bases, refs, count, pointers);
+  if (grain >= extent) kernel(pointers, 0, extent);
+  else hloc_parallel(kernel, pointers, extent, grain);
+}
+
+typedef void (*hloc_tile)(void *const *buffers);
+
+/* Run a tile; it splits its own work over the pool. */
+static inline void hloc_launch_tile(hloc_tile tile, void *const *bases, const hloc_ref *refs, int count) {
+  void *pointers[HLOC_MOST_ARGUMENTS];
+  hloc_resolve(bases, refs, count, pointers);
+  tile(pointers);
+}
+
+static void hloc_copy_pieces(void *const *arguments, long begin, long end) {
+  size_t size = *(const size_t *)arguments[2], start = (size_t)begin * HLOC_COPY_PIECE;
+  size_t stop = (size_t)end * HLOC_COPY_PIECE < size ? (size_t)end * HLOC_COPY_PIECE : size;
+  memcpy((char *)arguments[0] + start, (const char *)arguments[1] + start, stop - start);
+}
+
+/* Copy bytes between two places that do not overlap. */
+static inline void hloc_copy(void *const *bases, const hloc_ref *refs, size_t size) {
+  void *arguments[3] = {hloc_at(bases, refs[0]), hloc_at(bases, refs[1]), &size};
+  if (size < 4 * HLOC_COPY_PIECE) memcpy(arguments[0], arguments[1], size);
+  else hloc_parallel(hloc_copy_pieces, arguments, (long)((size + HLOC_COPY_PIECE - 1) / HLOC_COPY_PIECE), 1);
+}
+
+static inline int hloc_call_host(hloc_host_function host, int32_t call, void *const *bases, const hloc_ref *refs,
+                                 int count) {
+  void *pointers[HLOC_MOST_ARGUMENTS];
+  hloc_resolve(bases, refs, count, pointers);
+  return host(call, pointers);
+}

@@ -1,0 +1,89 @@
+/* gemm.h: batched matrix products C[b] = A[b] B[b] with fused prologues and epilogues.
+ *
+ * Entry points (gemm_<t>.c and generic.c make one per set of element types; sizes and strides are arguments, so a
+ * module with fifty products shares them):
+ *   int hloc_gemm_f32 (const hloc_gemm_args*)   f32 x f32, sums in f32
+ *   int hloc_gemm_f64 (const hloc_gemm_args*)   f64 x f64, sums in f64
+ *   int hloc_gemm_bf16(const hloc_gemm_args*)   bf16 x bf16, sums in f32 (vdpbf16ps where the machine has it)
+ *   int hloc_gemm_f16 (const hloc_gemm_args*)   f16 x f16, sums in f32
+ *   int hloc_gemm_s8  (const hloc_gemm_args*)   s8 x s8, sums in s32 (VNNI where the machine has it)
+ *   int hloc_gemm_<t> (const hloc_gemm_args*)   t in pred s16 s32 s64 u8 u16 u32 u64 c64 c128: a plain loop, sums in t
+ *                                                (pred: "or" of "and"; integers wrap); the epilogue's tile has type t
+ * They are called on the driver thread, split the work over the pool themselves and return when C is complete.
+ *
+ * Operands are read through strides (in elements; any may be 0 or negative), so that transposed operands, slices and
+ * batch dimensions in any order need no copy:
+ *   A[b, i, k] = a[outer * a_outer + inner * a_inner + i * a_row + k * a_column]      b = outer * inner_batches + inner
+ * and the same for B[b, k, j] (b_row goes with k, b_column with j) and C[b, i, j]. Fast when one of the strides of
+ * each operand is 1. C must not overlap A or B.
+ *
+ * Epilogue (optional): instead of being stored to C, every finished tile of sums is handed to
+ *     epilogue(epilogue_args, b, row, column, rows, columns, tile, tile_stride)
+ * on the thread that computed it; the sum of C[b, row + i, column + j] is tile[i * tile_stride + j], of type f32, f64
+ * or s32. Columns are at most HLOC_GEMM_TILE_COLUMNS. The epilogue stores wherever it likes; each element is passed
+ * once.
+ * Prologues (optional): load_a(args, b, row, rows, k, count, out) writes A[b, row + i, k + p] to out[i * count + p] in
+ * A's element type; load_b(args, b, k, count, column, columns, out) writes B[b, k + p, column + j] to
+ * out[p * columns + j]. They replace reading `a` or `b`. They may be called several times for the same elements.
+ * c_is_narrow: C holds bf16 (hloc_gemm_bf16) or f16 (hloc_gemm_f16) instead of f32; ignored with an epilogue.
+ *
+ * Constant B: long hloc_gemm_<t>_packed_bytes(k, n), then hloc_gemm_<t>_pack_b(&args, memory) once; later calls with
+ * args.packed_b = memory skip packing (batches == 1; the memory 64-byte aligned and for this machine only).
+ * All entry points return 0 when done and 1 when scratch memory could not be had (C is then incomplete).
+ *
+ * Example: y = relu(x w + bias), x f32[m,k], w f32[k,n]:
+ *   hloc_gemm_args args = {.batches = 1, .inner_batches = 1, .m = m, .n = n, .k = k, .a = x, .a_row = k, .a_column = 1,
+ *       .b = w, .b_row = n, .b_column = 1, .epilogue = bias_relu, .epilogue_args = (void*[]){y, bias}};
+ *   hloc_gemm_f32(&args);
+ */
+#ifndef HLOC_GEMM_H
+#define HLOC_GEMM_H
+
+enum { HLOC_GEMM_TILE_COLUMNS = 32 };
+
+typedef void (*hloc_gemm_epilogue)(void* const* args, long batch, long row, long column, long rows, long columns,
+                                   const void* tile, long tile_stride);
+typedef void (*hloc_gemm_load_a)(void* const* args, long batch, long row, long rows, long k, long count, void* out);
+typedef void (*hloc_gemm_load_b)(void* const* args, long batch, long k, long count, long column, long columns,
+                                 void* out);
+
+typedef struct {
+  long batches, inner_batches, m, n, k;
+  const void* a;
+  long a_outer, a_inner, a_row, a_column;
+  const void* b;
+  long b_outer, b_inner, b_row, b_column;
+  void* c;
+  long c_outer, c_inner, c_row, c_column;
+  int c_is_narrow;
+  hloc_gemm_epilogue epilogue;
+  void* const* epilogue_args;
+  hloc_gemm_load_a load_a;
+  void* const* load_a_args;
+  hloc_gemm_load_b load_b;
+  void* const* load_b_args;
+  const void* packed_b;
+} hloc_gemm_args;
+
+#define HLOC_DECLARE_GEMM(T) int hloc_gemm_##T(const hloc_gemm_args* args);
+#define HLOC_DECLARE_PACKED_GEMM(T)                                                                                   \
+  HLOC_DECLARE_GEMM(T)                                                                                                \
+  long hloc_gemm_##T##_packed_bytes(long k, long n);                                                                  \
+  int hloc_gemm_##T##_pack_b(const hloc_gemm_args* args, void* memory);
+HLOC_DECLARE_PACKED_GEMM(f32)
+HLOC_DECLARE_PACKED_GEMM(f64)
+HLOC_DECLARE_PACKED_GEMM(bf16)
+HLOC_DECLARE_PACKED_GEMM(f16)
+HLOC_DECLARE_PACKED_GEMM(s8)
+HLOC_DECLARE_GEMM(pred)
+HLOC_DECLARE_GEMM(s16)
+HLOC_DECLARE_GEMM(s32)
+HLOC_DECLARE_GEMM(s64)
+HLOC_DECLARE_GEMM(u8)
+HLOC_DECLARE_GEMM(u16)
+HLOC_DECLARE_GEMM(u32)
+HLOC_DECLARE_GEMM(u64)
+HLOC_DECLARE_GEMM(c64)
+HLOC_DECLARE_GEMM(c128)
+
+#endif

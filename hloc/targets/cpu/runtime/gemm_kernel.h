@@ -1,0 +1,147 @@
+/* gemm_kernel.h: the register tile of a matrix product, and packing its panels (template; gemm_tile.h includes it).
+ *
+ * In (macros): G(name) the instance's prefix; ELEMENT the operands' type in memory; UNIT what one lane multiplies: one
+ * element, or GROUP consecutive k packed in 32 bits (two bf16, four s8); SUM, VECTOR, LANES the sums' type and vector;
+ * G(load) loads a vector of units, G(splat) spreads one unit, G(multiply_add)(sum, a, b); G(unit)(p, stride, count)
+ * makes a unit from `count` <= GROUP elements; UNIT_IS_MEMORY: the bytes of GROUP consecutive elements are the unit.
+ * Out: G(kernels)[rows / 2 - 1][b_direct], G(pack_a), G(pack_b).
+ *
+ * Packed A: for each k-unit `rows` units (up to one vector may be written beyond the end). Packed B: for each k-unit
+ * TILE_COLUMNS units. Rests are filled with zeros.
+ */
+
+enum { G(TILE_COLUMNS) = 2 * LANES };
+
+/* sums[i][j] (+)= sum over k of a[i][k] b[k][j]; `start` (or NULL) is a row added to every row of the tile. */
+typedef void (*G(kernel))(long k, const UNIT* a, long a_row, long a_k, const UNIT* b, long b_k, const SUM* start,
+                          SUM* sums, long stride, int accumulate);
+
+#define HLOC_DEFINE_KERNEL(ROWS, NAME, A_ROW, A_K, B_K, PREFETCH)                                                     \
+  static __attribute__((noinline)) void NAME(long k, const UNIT* restrict a, long a_row, long a_k,                    \
+                                             const UNIT* restrict b, long b_k, const SUM* restrict start,             \
+                                             SUM* restrict sums, long stride, int accumulate) {                       \
+    VECTOR left[ROWS], right[ROWS];                                                                                   \
+    (void)a_row, (void)a_k, (void)b_k;                                                                                \
+    VECTOR left0 = {0}, right0 = {0};                                                                                 \
+    if (start) left0 = G(load_sum)(start), right0 = G(load_sum)(start + LANES);                                       \
+    HLOC_UNROLL for (int i = 0; i < ROWS; i++) left[i] = left0, right[i] = right0;                                    \
+    if (accumulate) {                                                                                                 \
+      HLOC_UNROLL for (int i = 0; i < ROWS; i++) {                                                                    \
+        left[i] += G(load_sum)(sums + i * stride);                                                                    \
+        right[i] += G(load_sum)(sums + i * stride + LANES);                                                           \
+      }                                                                                                               \
+    }                                                                                                                 \
+    for (long p = 0; p < k; p++, a += (A_K), b += (B_K)) {                                                            \
+      G(vector_unit) b0 = G(load)(b), b1 = G(load)(b + LANES);                                                        \
+      PREFETCH                                                                                                        \
+      HLOC_UNROLL for (int i = 0; i < ROWS; i++) {                                                                    \
+        G(vector_unit) ai = G(splat)(a[i * (A_ROW)]);                                                                 \
+        left[i] = G(multiply_add)(left[i], ai, b0);                                                                   \
+        right[i] = G(multiply_add)(right[i], ai, b1);                                                                 \
+      }                                                                                                               \
+    }                                                                                                                 \
+    HLOC_UNROLL for (int i = 0; i < ROWS; i++) {                                                                      \
+      G(store_sum)(sums + i * stride, left[i]);                                                                       \
+      G(store_sum)(sums + i * stride + LANES, right[i]);                                                              \
+    }                                                                                                                 \
+  }
+
+#define PF __builtin_prefetch(b + 2 * LANES); __builtin_prefetch(b + 3 * LANES);
+/* packed: A and B packed; strided_b: A packed, B in place; strided: both in place; strided_a: A in place, B packed */
+#define HLOC_DEFINE_KERNELS(ROWS)                                                                                     \
+  HLOC_DEFINE_KERNEL(ROWS, G(packed_##ROWS), 1, ROWS, 2 * LANES, )                                                    \
+  HLOC_DEFINE_KERNEL(ROWS, G(strided_b_##ROWS), 1, ROWS, b_k, PF)                                                     \
+  HLOC_DEFINE_KERNEL(ROWS, G(strided_a_##ROWS), a_row, 1, 2 * LANES, )                                                \
+  HLOC_DEFINE_KERNEL(ROWS, G(strided_##ROWS), a_row, 1, b_k, PF)
+#define HLOC_KERNEL_ROW(ROWS)                                                                                         \
+  { G(packed_##ROWS), G(strided_b_##ROWS), G(strided_a_##ROWS), G(strided_##ROWS) }
+HLOC_DEFINE_KERNELS(2)
+HLOC_DEFINE_KERNELS(4)
+HLOC_DEFINE_KERNELS(6)
+#if HLOC_TILE_ROWS >= 12
+HLOC_DEFINE_KERNELS(8)
+HLOC_DEFINE_KERNELS(10)
+HLOC_DEFINE_KERNELS(12)
+#endif
+#if HLOC_TILE_ROWS >= 14
+HLOC_DEFINE_KERNELS(14)
+#endif
+static const G(kernel) G(kernels)[HLOC_TILE_ROWS / 2][4] = {
+    HLOC_KERNEL_ROW(2), HLOC_KERNEL_ROW(4), HLOC_KERNEL_ROW(6),
+#if HLOC_TILE_ROWS >= 12
+    HLOC_KERNEL_ROW(8), HLOC_KERNEL_ROW(10), HLOC_KERNEL_ROW(12),
+#endif
+#if HLOC_TILE_ROWS >= 14
+    HLOC_KERNEL_ROW(14),
+#endif
+};
+#undef HLOC_DEFINE_KERNEL
+#undef HLOC_DEFINE_KERNELS
+#undef HLOC_KERNEL_ROW
+
+#define SQUARE (HLOC_VECTOR_BYTES / (int)sizeof(UNIT)) /* side of the blocks that vector registers transpose */
+HLOC_INLINE void G(transpose)(const UNIT* source, long source_stride, UNIT* target, long target_stride) {
+  if (sizeof(UNIT) == 8) hloc_transpose_64(source, source_stride, target, target_stride);
+  else hloc_transpose_32(source, source_stride, target, target_stride);
+}
+
+/* A strip of `lines` lines that each run along k, interleaved: target[p * width + line]. Lines beyond are zero. */
+static void G(pack_lines)(const ELEMENT* source, long line_stride, long k_stride, long lines, long k, long width,
+                          UNIT* target) {
+  const long units = (k + GROUP - 1) / GROUP, whole = k / GROUP / SQUARE * SQUARE;
+  UNIT block[SQUARE * SQUARE] __attribute__((aligned(64))), turned[SQUARE * SQUARE] __attribute__((aligned(64)));
+  for (long line0 = 0; line0 < width; line0 += SQUARE) {
+    long width0 = width - line0 < SQUARE ? width - line0 : SQUARE;
+    long lines0 = lines - line0 < width0 ? lines - line0 : width0;
+    if (lines0 < 0) lines0 = 0;
+    for (long i = lines0; i < SQUARE; i++)
+      for (long p = 0; p < SQUARE; p++) block[i * SQUARE + p] = (UNIT){0};
+    for (long p0 = 0; p0 < whole; p0 += SQUARE) {
+      const ELEMENT* from = source + line0 * line_stride + p0 * GROUP * k_stride;
+      UNIT* to = target + p0 * width + line0;
+      int in_place = UNIT_IS_MEMORY && k_stride == 1 && lines0 == SQUARE && line_stride % GROUP == 0;
+      if (in_place && width0 == SQUARE) {
+        G(transpose)((const UNIT*)(const void*)from, line_stride / GROUP, to, width);
+        continue;
+      }
+      for (long i = 0; i < lines0; i++) {
+        const ELEMENT* line = from + i * line_stride;
+        UNIT* row = block + i * SQUARE;
+        if (k_stride == 1) for (long p = 0; p < SQUARE; p++) row[p] = G(unit)(line + p * GROUP, 1, GROUP);
+        else for (long p = 0; p < SQUARE; p++) row[p] = G(unit)(line + p * GROUP * k_stride, k_stride, GROUP);
+      }
+      if (width0 == SQUARE || width < SQUARE) { /* a narrow strip's rows spill into the next row, written later */
+        G(transpose)(block, SQUARE, to, width);
+        continue;
+      }
+      G(transpose)(block, SQUARE, turned, SQUARE);
+      for (long p = 0; p < SQUARE; p++) __builtin_memcpy(to + p * width, turned + p * SQUARE, width0 * sizeof(UNIT));
+    }
+    for (long p = whole; p < units; p++)
+      for (long i = 0; i < width0; i++) {
+        long count = k - p * GROUP < GROUP ? k - p * GROUP : GROUP;
+        const ELEMENT* from = source + (line0 + i) * line_stride + p * GROUP * k_stride;
+        target[p * width + line0 + i] = i < lines0 ? G(unit)(from, k_stride, count) : (UNIT){0};
+      }
+  }
+}
+#undef SQUARE
+
+/* The same for lines that lie side by side (line stride 1): rows along the lines are copied whole. */
+static void G(pack_side_by_side)(const ELEMENT* source, long k_stride, long lines, long k, long width, UNIT* target) {
+  for (long p = 0; p < k; p += GROUP, source += GROUP * k_stride, target += width) {
+    long count = k - p < GROUP ? k - p : GROUP;
+    for (long q = 0; q < count; q++) __builtin_prefetch(source + q * k_stride + width); /* the next panel */
+    if (count == GROUP && lines == width && width == 2 * LANES) {
+      for (long i = 0; i < 2 * LANES; i++) target[i] = G(unit)(source + i, k_stride, GROUP);
+    } else {
+      for (long i = 0; i < lines; i++) target[i] = G(unit)(source + i, k_stride, count);
+      for (long i = lines; i < width; i++) target[i] = (UNIT){0};
+    }
+  }
+}
+static void G(pack)(const ELEMENT* source, long line_stride, long k_stride, long lines, long k, long width,
+                    UNIT* target) {
+  if (line_stride == 1 && k_stride != 1) G(pack_side_by_side)(source, k_stride, lines, k, width, target);
+  else G(pack_lines)(source, line_stride, k_stride, lines, k, width, target);
+}

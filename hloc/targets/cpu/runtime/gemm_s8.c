@@ -1,0 +1,69 @@
+/* gemm_s8.c: matrix products of s8: VNNI multiplies unsigned by signed bytes, so A gets 128 added (its sign bit
+ * turned) and every sum has 128 times the sum of its column of B taken off. Without VNNI: units are s32. */
+#include "vector.h"
+#if HLOC_VECTOR_BYTES > 16 && defined(__x86_64__)
+#include <immintrin.h>
+#endif
+#include "gemm_common.h"
+
+HLOC_DEFINE_STORE(store_s32, int, int, HLOC_SAME)
+
+/* One vector of sums from narrow elements. */
+typedef signed char hloc_bytes __attribute__((vector_size(HLOC_VECTOR_BYTES / 4), aligned(1), may_alias));
+HLOC_INLINE hloc_vs32 widen_s8(const hloc_s8* p) { return __builtin_convertvector(*(const hloc_bytes*)p, hloc_vs32); }
+
+#define G(name) s8_##name
+#define G_NAME s8
+#define G_STORES_SUMS(g) 1
+#define ELEMENT hloc_s8
+#define SUM int
+#define VECTOR hloc_vs32
+#define LANES HLOC_LANES32
+#define s8_load_sum hloc_load_s32
+#define s8_store_sum hloc_store_s32
+#define s8_store store_s32
+#define s8_widen widen_s8
+#define s8_widen_one (int)
+#define s8_fold hloc_sum_s32
+#if defined(__AVX512VNNI__) && HLOC_VECTOR_BYTES == 64
+#define G_CORRECTS 1
+#define UNIT hloc_unit32
+#define GROUP 4
+#define UNIT_IS_MEMORY 1
+#define G_TURNS_A 1
+#define s8_vector_unit hloc_vu32
+#define s8_load hloc_load_u32
+#define s8_splat hloc_splat_u32
+#define s8_multiply_add(sum, a, b) ((hloc_vs32)_mm512_dpbusd_epi32((__m512i)(sum), (__m512i)(a), (__m512i)(b)))
+static inline unsigned s8_unit(const hloc_s8* p, long stride, long count) {
+  unsigned word = (hloc_u8)p[0];
+  if (count > 1) word |= (unsigned)(hloc_u8)p[stride] << 8;
+  if (count > 2) word |= (unsigned)(hloc_u8)p[2 * stride] << 16;
+  if (count > 3) word |= (unsigned)(hloc_u8)p[3 * stride] << 24;
+  return word;
+}
+static void s8_turn(hloc_unit32* units, long count) {
+  for (long i = 0; i < count; i++) units[i] ^= 0x80808080u;
+}
+static void s8_column_correction(const hloc_unit32* panel, long units, int* correction) {
+  hloc_vs32 left = {0}, right = {0};
+  const hloc_vu32 minus_128 = hloc_splat_u32(0x80808080u); /* as unsigned bytes: 128 */
+  for (long p = 0; p < units; p++, panel += 2 * LANES) {
+    left = s8_multiply_add(left, minus_128, hloc_load_u32(panel));
+    right = s8_multiply_add(right, minus_128, hloc_load_u32(panel + LANES));
+  }
+  hloc_store_s32(correction, -left);
+  hloc_store_s32(correction + LANES, -right);
+}
+#else
+#define G_CORRECTS 0
+#define UNIT int
+#define GROUP 1
+#define UNIT_IS_MEMORY 0
+#define s8_vector_unit hloc_vs32
+#define s8_load hloc_load_s32
+#define s8_splat hloc_splat_s32
+#define s8_multiply_add(sum, a, b) ((sum) + (a) * (b))
+#define s8_unit(p, stride, count) ((void)(stride), (void)(count), (int)*(p))
+#endif
+#include "gemm_tile.h"

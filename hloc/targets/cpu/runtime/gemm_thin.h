@@ -1,0 +1,158 @@
+/* gemm_thin.h: products with at most THIN_ROWS rows of A, which only read B once (template; gemm_tile.h includes it).
+ *
+ * In (macros): those of gemm_tile.h, and G(widen)(p): LANES elements at p as a VECTOR; G(widen_one)(element).
+ * Out: G(thin)(plan), which does the whole product when G(is_thin)(plan).
+ *
+ * B's columns contiguous along k: every column is a dot product, four at a time. B's rows contiguous along n: rows are
+ * streamed four at a time into sums that stay in cache, k is split over tasks with sums of their own, added at the end.
+ */
+enum { G(THIN_ROWS) = 4, G(THIN_COLUMNS) = 4096 };
+
+typedef struct {
+  const G(plan)* plan;
+  SUM* a;        /* widened: [batch][row][k] */
+  SUM* partial;  /* [batch][k split][row][n] */
+  long k_splits, k_part, column_part, column_parts;
+} G(thin_work);
+
+static int G(is_thin)(const G(plan)* plan) {
+  const hloc_gemm_args* g = &plan->g;
+  return g->m <= G(THIN_ROWS) && !g->load_b && !g->packed_b && (g->b_column == 1 || g->b_row == 1) && g->n >= 8 &&
+         (double)g->n * g->k >= 4096;
+}
+
+/* Dot products of ROWS rows with COUNT neighbouring columns. */
+HLOC_INLINE void G(thin_dots)(const int rows, const int count, const SUM* a, const ELEMENT* b, long b_column, long k,
+                              SUM* sums, long stride) {
+  VECTOR sum[G(THIN_ROWS) * 4];
+  HLOC_UNROLL for (int i = 0; i < rows * count; i++) sum[i] = (VECTOR){0};
+  long p = 0;
+  for (; p + LANES <= k; p += LANES) {
+    HLOC_UNROLL for (int j = 0; j < count; j++) {
+      VECTOR bj = G(widen)(b + j * b_column + p);
+      HLOC_UNROLL for (int i = 0; i < rows; i++) sum[i * count + j] += G(load_sum)(a + i * k + p) * bj;
+    }
+  }
+  for (int i = 0; i < rows; i++)
+    for (int j = 0; j < count; j++) {
+      SUM total = G(fold)(sum[i * count + j]);
+      for (long q = p; q < k; q++) total += a[i * k + q] * G(widen_one)(b[j * b_column + q]);
+      sums[i * stride + j] = total;
+    }
+}
+HLOC_INLINE void G(thin_dot_columns)(const int rows, const G(thin_work)* w, const SUM* a, const ELEMENT* b, SUM* sums,
+                                     long from, long to) {
+  const hloc_gemm_args* g = &w->plan->g;
+  long j = from;
+  for (; j + 4 <= to; j += 4) G(thin_dots)(rows, 4, a, b + j * g->b_column, g->b_column, g->k, sums + j, g->n);
+  for (; j < to; j++) G(thin_dots)(rows, 1, a, b + j * g->b_column, g->b_column, g->k, sums + j, g->n);
+}
+
+/* sums[i][from..to) = sum over k0 <= p < k1 of a[i][p] b[p][..], four rows of B at a time. */
+HLOC_INLINE void G(thin_stream_rows)(const int rows, const G(thin_work)* w, const SUM* a, const ELEMENT* b, SUM* sums,
+                                     long from, long to, long k0, long k1) {
+  const hloc_gemm_args* g = &w->plan->g;
+  const long k = g->k, n = g->n;
+  for (int i = 0; i < rows; i++) __builtin_memset(sums + i * n + from, 0, (to - from) * sizeof(SUM));
+  for (long p = k0; p < k1; p += 4) {
+    const ELEMENT* row[4];
+    SUM factor[G(THIN_ROWS)][4];
+    for (int q = 0; q < 4; q++) { /* past the end: the last row again, times zero */
+      row[q] = b + (p + q < k1 ? p + q : k1 - 1) * g->b_row;
+      for (int i = 0; i < rows; i++) factor[i][q] = p + q < k1 ? a[i * k + p + q] : 0;
+    }
+    long j = from;
+    for (; j + LANES <= to; j += LANES) {
+      HLOC_UNROLL for (int q = 0; q < 4; q++) __builtin_prefetch(row[q] + j + 4 * g->b_row); /* the next four */
+      VECTOR b0 = G(widen)(row[0] + j), b1 = G(widen)(row[1] + j), b2 = G(widen)(row[2] + j), b3 = G(widen)(row[3] + j);
+      HLOC_UNROLL for (int i = 0; i < rows; i++) {
+        SUM* at = sums + i * n + j;
+        VECTOR low = b0 * factor[i][0] + b1 * factor[i][1], high = b2 * factor[i][2] + b3 * factor[i][3];
+        G(store_sum)(at, G(load_sum)(at) + (low + high));
+      }
+    }
+    for (; j < to; j++)
+      for (int i = 0; i < rows; i++)
+        for (int q = 0; q < 4; q++) sums[i * n + j] += factor[i][q] * G(widen_one)(row[q][j]);
+  }
+}
+
+static void G(thin_task)(void* const* args, long begin, long end) {
+  const G(thin_work)* w = (const G(thin_work)*)args;
+  const hloc_gemm_args* g = &w->plan->g;
+  for (long t = begin; t < end; t++) {
+    long part = t % w->column_parts, split = t / w->column_parts % w->k_splits;
+    long batch = t / w->column_parts / w->k_splits;
+    long from = part * w->column_part, to = G(smaller)(g->n, from + w->column_part);
+    long k0 = split * w->k_part, k1 = G(smaller)(g->k, k0 + w->k_part);
+    const SUM* a = w->a + batch * g->m * g->k;
+    const ELEMENT* b = G(b_of)(g, batch);
+    SUM* sums = w->partial + (batch * w->k_splits + split) * g->m * g->n;
+    int along_k = g->b_row == 1;
+#define HLOC_THIN_CASE(ROWS)                                                                                          \
+  case ROWS:                                                                                                          \
+    if (along_k) G(thin_dot_columns)(ROWS, w, a, b, sums, from, to);                                                  \
+    else G(thin_stream_rows)(ROWS, w, a, b, sums, from, to, k0, k1);                                                  \
+    break;
+    switch (g->m) {
+      HLOC_THIN_CASE(1)
+      HLOC_THIN_CASE(2)
+      HLOC_THIN_CASE(3)
+      HLOC_THIN_CASE(4)
+    }
+#undef HLOC_THIN_CASE
+  }
+}
+
+static void G(thin_finish)(const G(thin_work)* w, long batch) {
+  const hloc_gemm_args* g = &w->plan->g;
+  SUM* total = w->partial + batch * w->k_splits * g->m * g->n;
+  for (long split = 1; split < w->k_splits; split++)
+    for (long i = 0; i < g->m * g->n; i++) total[i] += total[split * g->m * g->n + i];
+  for (long column = 0; column < g->n; column += G(TILE_COLUMNS))
+    G(finish)(w->plan, batch, 0, column, g->m, G(smaller)(G(TILE_COLUMNS), g->n - column), total + column, g->n);
+}
+static void G(thin_finishes)(void* const* args, long begin, long end) {
+  for (long batch = begin; batch < end; batch++) G(thin_finish)((const G(thin_work)*)args, batch);
+}
+
+static int G(thin_widen_a)(const G(plan)* plan, SUM* out) {
+  const hloc_gemm_args* g = &plan->g;
+  ELEMENT* loaded = g->load_a ? hloc_scratch(0, g->m * g->k * sizeof(ELEMENT)) : NULL;
+  if (g->load_a && !loaded) return 0;
+  for (long batch = 0; batch < g->batches; batch++, out += g->m * g->k) {
+    const ELEMENT* source = loaded;
+    long row = g->k, column = 1;
+    if (g->load_a) g->load_a(g->load_a_args, batch, 0, g->m, 0, g->k, loaded);
+    else source = G(a_of)(g, batch), row = g->a_row, column = g->a_column;
+    for (long i = 0; i < g->m; i++)
+      for (long p = 0; p < g->k; p++) out[i * g->k + p] = G(widen_one)(source[i * row + p * column]);
+  }
+  return 1;
+}
+
+static int G(thin)(const G(plan)* plan) {
+  const hloc_gemm_args* g = &plan->g;
+  const long wanted = 4 * hloc_pool_threads();
+  double work = (double)g->n * g->k * g->batches;
+  G(thin_work) w = {.plan = plan, .k_splits = 1, .k_part = g->k};
+  long parts = (g->n + G(THIN_COLUMNS) - 1) / G(THIN_COLUMNS);
+  if (work < 65536) parts = 1;
+  else if (g->b_row == 1) while (parts * g->batches < wanted && g->n / parts >= 64) parts *= 2;
+  else if (parts * g->batches < wanted) {
+    w.k_splits = G(smaller)((wanted + parts * g->batches - 1) / (parts * g->batches), (g->k + 63) / 64);
+    w.k_part = ((g->k + w.k_splits - 1) / w.k_splits + 3) / 4 * 4;
+    w.k_splits = (g->k + w.k_part - 1) / w.k_part;
+  }
+  w.column_part = ((g->n + parts - 1) / parts + LANES - 1) / LANES * LANES;
+  w.column_parts = (g->n + w.column_part - 1) / w.column_part;
+  size_t a_bytes = (g->batches * g->m * g->k * sizeof(SUM) + 127) / 64 * 64;
+  char* memory = hloc_scratch(1, a_bytes + g->batches * w.k_splits * g->m * g->n * sizeof(SUM));
+  if (!memory) return 1;
+  w.a = (SUM*)memory, w.partial = (SUM*)(memory + a_bytes);
+  if (!G(thin_widen_a)(plan, w.a)) return 1;
+  long tasks = g->batches * w.k_splits * w.column_parts;
+  hloc_parallel(G(thin_task), (void* const*)&w, tasks, work < 65536 ? tasks : tasks / (2 * wanted) + 1);
+  hloc_parallel(G(thin_finishes), (void* const*)&w, g->batches, 65536 / (g->n * g->m) + 1);
+  return 0;
+}

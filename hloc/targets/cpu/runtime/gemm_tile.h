@@ -1,0 +1,371 @@
+/* gemm_tile.h: a whole matrix product for one set of element types (template; each gemm_<type>.c includes it).
+ *
+ * In (macros): those of gemm_kernel.h; G_NAME the public suffix; G(store)(args, c, tile, ...) stores a tile of sums;
+ * G_TURNS_A (optional): G(turn)(units, count) changes packed A; G_CORRECTS 1 when sums need a correction per column of
+ * B (G(column_correction)), else 0.
+ * Out: hloc_gemm_<G_NAME>, hloc_gemm_<G_NAME>_packed_bytes, hloc_gemm_<G_NAME>_pack_b as gemm.h says.
+ *
+ * A task computes one block of C: for every block of k, A's panels are packed into the thread's scratch (or read in
+ * place), then every panel of B meets every panel of A in a register tile. B's panels are packed once for all tasks,
+ * or by the task itself, or read in place when that is cheaper: choose() decides. A flat product (few rows against a
+ * large B) has A packed once for all tasks, and each panel of B by the one task that meets it, just before.
+ */
+#include "gemm_kernel.h"
+
+typedef struct {
+  hloc_gemm_args g; /* with A and B exchanged when n is tiny */
+  int exchanged;
+  long rows;                    /* of a register tile */
+  long m_block, n_block, k_block, m_blocks, n_blocks, k_blocks;
+  int a_in_place, b_in_place;
+  const UNIT* shared_b;         /* packed panels, or NULL */
+  const SUM* corrections;       /* with shared_b: [panel][k block][tile column] */
+  UNIT* shared_a;               /* packed panels [k block][panel][a_panel_units], or NULL */
+  long a_panels, a_panel_units;
+  int* failed;                  /* set by a task that found no memory */
+} G(plan);
+
+static long G(smaller)(long a, long b) { return a < b ? a : b; }
+static long G(units)(long k) { return (k + GROUP - 1) / GROUP; }
+static long G(panels)(long n) { return (n + G(TILE_COLUMNS) - 1) / G(TILE_COLUMNS); }
+
+/* Blocks of k: one when k is short, else equal ones of at most 512 units. Prepacked B relies on it. */
+static long G(k_block)(long k) {
+  if (k <= 640 * GROUP) return k;
+  long blocks = (k + 512 * GROUP - 1) / (512 * GROUP);
+  return ((k + blocks - 1) / blocks + 15) / 16 * 16;
+}
+
+static const ELEMENT* G(a_of)(const hloc_gemm_args* g, long batch) {
+  return (const ELEMENT*)g->a + batch / g->inner_batches * g->a_outer + batch % g->inner_batches * g->a_inner;
+}
+static const ELEMENT* G(b_of)(const hloc_gemm_args* g, long batch) {
+  return (const ELEMENT*)g->b + batch / g->inner_batches * g->b_outer + batch % g->inner_batches * g->b_inner;
+}
+
+/* One panel of B: k0 <= k < k0 + count, columns from `column`; scratch_rows is for the prologue's output. */
+static void G(pack_b_panel)(const G(plan)* plan, long batch, long k0, long count, long column, UNIT* target,
+                            SUM* correction, ELEMENT* loaded) {
+  const hloc_gemm_args* g = &plan->g;
+  long columns = G(smaller)(G(TILE_COLUMNS), g->n - column);
+  const ELEMENT* source;
+  long column_stride = g->b_column, k_stride = g->b_row;
+  if (g->load_b) {
+    g->load_b(g->load_b_args, batch, k0, count, column, columns, loaded);
+    source = loaded, column_stride = 1, k_stride = columns;
+  } else {
+    source = G(b_of)(g, batch) + k0 * k_stride + column * column_stride;
+  }
+  G(pack)(source, column_stride, k_stride, columns, count, G(TILE_COLUMNS), target);
+#if G_CORRECTS
+  G(column_correction)(target, G(units)(count), correction);
+#else
+  (void)correction;
+#endif
+}
+static void G(pack_a_panel)(const G(plan)* plan, long batch, long row, long rows, long k0, long count, UNIT* target,
+                            ELEMENT* loaded) {
+  const hloc_gemm_args* g = &plan->g;
+  if (g->load_a) {
+    g->load_a(g->load_a_args, batch, row, rows, k0, count, loaded);
+    G(pack)(loaded, count, 1, rows, count, plan->rows, target);
+  } else {
+    const ELEMENT* source = G(a_of)(g, batch) + row * g->a_row + k0 * g->a_column;
+    G(pack)(source, g->a_row, g->a_column, rows, count, plan->rows, target);
+  }
+#if defined(G_TURNS_A)
+  G(turn)(target, G(units)(count) * plan->rows);
+#endif
+}
+
+static UNIT* G(shared_panel)(const G(plan)* plan, long panel, long k0) {
+  return plan->shared_a + (k0 / plan->k_block * plan->a_panels + panel) * plan->a_panel_units;
+}
+static void G(pack_a_panels)(void* const* args, long begin, long end) {
+  const G(plan)* plan = (const G(plan)*)args;
+  for (long panel = begin; panel < end; panel++)
+    for (long k0 = 0; k0 < plan->g.k; k0 += plan->k_block) {
+      long row = panel * plan->rows, rows = G(smaller)(plan->rows, plan->g.m - row);
+      long count = G(smaller)(plan->k_block, plan->g.k - k0);
+      G(pack_a_panel)(plan, 0, row, rows, k0, count, G(shared_panel)(plan, panel, k0), NULL);
+    }
+}
+/* All of A, packed for all tasks; 0 where memory is missing. */
+static int G(share_a)(G(plan)* plan) {
+  const long vector = HLOC_VECTOR_BYTES / (long)sizeof(UNIT); /* packing may write one vector beyond a panel */
+  plan->a_panels = (plan->g.m + plan->rows - 1) / plan->rows;
+  plan->a_panel_units = (plan->rows * G(units)(plan->k_block) + 2 * vector - 1) / vector * vector;
+  plan->shared_a = hloc_scratch(1, plan->k_blocks * plan->a_panels * plan->a_panel_units * sizeof(UNIT));
+  if (!plan->shared_a) return 0;
+  hloc_parallel(G(pack_a_panels), (void* const*)plan, plan->a_panels, 16384 / (plan->rows * plan->g.k) + 1);
+  return 1;
+}
+
+/* Hands a tile of finished sums to the epilogue or stores it. */
+static void G(finish)(const G(plan)* plan, long batch, long row, long column, long rows, long columns, const SUM* tile,
+                      long stride) {
+  const hloc_gemm_args* g = &plan->g;
+  SUM turned[HLOC_TILE_ROWS * G(TILE_COLUMNS)];
+  if (plan->exchanged) {
+    for (long i = 0; i < rows; i++)
+      for (long j = 0; j < columns; j++) turned[j * rows + i] = tile[i * stride + j];
+    long first_row = row;
+    row = column, column = first_row;
+    long first_rows = rows;
+    rows = columns, columns = first_rows;
+    tile = turned, stride = columns;
+  }
+  if (g->epilogue) {
+    g->epilogue(g->epilogue_args, batch, row, column, rows, columns, tile, stride);
+    return;
+  }
+  long at = batch / g->inner_batches * g->c_outer + batch % g->inner_batches * g->c_inner;
+  G(store)(g, at + row * g->c_row + column * g->c_column, rows, columns, tile, stride);
+}
+
+typedef struct { UNIT* a; UNIT* b; SUM* sums; SUM* tile; SUM* correction; ELEMENT* loaded; } G(scratch);
+
+static size_t G(aligned)(size_t bytes) { return (bytes + 127) / 64 * 64 + 64; }
+static int G(take_scratch)(const G(plan)* plan, G(scratch)* s) {
+  long depth = G(units)(plan->k_block), panels = (plan->m_block + plan->rows - 1) / plan->rows;
+  long columns = G(panels)(plan->n_block) * G(TILE_COLUMNS);
+  size_t a = plan->shared_a ? 0 : G(aligned)(panels * plan->rows * depth * sizeof(UNIT) + HLOC_VECTOR_BYTES);
+  size_t b = plan->shared_b ? 0 : G(aligned)(G(TILE_COLUMNS) * depth * sizeof(UNIT));
+  size_t sums = plan->k_blocks > 1 ? G(aligned)(panels * plan->rows * columns * sizeof(SUM)) : 0;
+  size_t tile = G(aligned)(HLOC_TILE_ROWS * G(TILE_COLUMNS) * sizeof(SUM));
+  size_t row = G(aligned)(G(TILE_COLUMNS) * sizeof(SUM));
+  int loads = plan->g.load_a || plan->g.load_b;
+  size_t loaded = loads ? G(aligned)((HLOC_TILE_ROWS + G(TILE_COLUMNS)) * plan->k_block * sizeof(ELEMENT)) : 0;
+  char* memory = hloc_scratch(0, a + b + sums + tile + row + loaded);
+  if (!memory) return 0;
+  s->a = (UNIT*)memory;
+  s->b = (UNIT*)(memory + a);
+  s->sums = (SUM*)(memory + a + b);
+  s->tile = (SUM*)(memory + a + b + sums);
+  s->correction = (SUM*)(memory + a + b + sums + tile);
+  s->loaded = (ELEMENT*)(memory + a + b + sums + tile + row);
+  return 1;
+}
+
+/* Where a panel of B is to be found. */
+typedef struct { const UNIT* units; long stride; const SUM* correction; int in_place; } G(b_panel);
+
+static G(b_panel) G(find_b)(const G(plan)* plan, const G(scratch)* s, long batch, long k0, long count, long column) {
+  const hloc_gemm_args* g = &plan->g;
+  long panel = column / G(TILE_COLUMNS);
+  if (plan->shared_b) {
+    const UNIT* units = plan->shared_b + (panel * G(units)(g->k) + k0 / GROUP) * G(TILE_COLUMNS);
+    const SUM* correction = plan->corrections + (panel * plan->k_blocks + k0 / plan->k_block) * G(TILE_COLUMNS);
+    return (G(b_panel)){units, 0, G_CORRECTS ? correction : NULL, 0};
+  }
+  if (plan->b_in_place && column + G(TILE_COLUMNS) <= g->n) {
+    const ELEMENT* units = G(b_of)(g, batch) + k0 * g->b_row + column;
+    return (G(b_panel)){(const UNIT*)(const void*)units, g->b_row, NULL, 1};
+  }
+  G(pack_b_panel)(plan, batch, k0, count, column, s->b, s->correction, s->loaded);
+  return (G(b_panel)){s->b, 0, G_CORRECTS ? s->correction : NULL, 0};
+}
+
+/* One panel of B against all panels of A in the block. */
+static void G(run_column)(const G(plan)* plan, const G(scratch)* s, long batch, long m0, long m1, long k0, long count,
+                          long n0, long column) {
+  const hloc_gemm_args* g = &plan->g;
+  const G(kernel)* kernels = G(kernels)[plan->rows / 2 - 1];
+  G(b_panel) b = G(find_b)(plan, s, batch, k0, count, column);
+  long depth = G(units)(count), columns = G(smaller)(G(TILE_COLUMNS), g->n - column);
+  long sums_stride = G(panels)(plan->n_block) * G(TILE_COLUMNS);
+  int last = k0 + count == g->k;
+  for (long row = m0; row < m1; row += plan->rows) {
+    long rows = G(smaller)(plan->rows, m1 - row);
+    int in_place = plan->a_in_place && rows == plan->rows;
+    const UNIT* a = plan->shared_a ? G(shared_panel)(plan, row / plan->rows, k0) : s->a + (row - m0) * depth;
+    if (in_place) a = (const UNIT*)(const void*)(G(a_of)(g, batch) + row * g->a_row + k0);
+    int direct = G_STORES_SUMS(g) && plan->k_blocks == 1 && rows == plan->rows && columns == G(TILE_COLUMNS) &&
+                 !plan->exchanged && !g->epilogue && g->c_column == 1;
+    SUM* sums = s->tile;
+    long stride = G(TILE_COLUMNS);
+    if (direct) {
+      long at = batch / g->inner_batches * g->c_outer + batch % g->inner_batches * g->c_inner;
+      sums = (SUM*)g->c + at + row * g->c_row + column, stride = g->c_row;
+    } else if (plan->k_blocks > 1) {
+      sums = s->sums + (row - m0) * sums_stride + (column - n0), stride = sums_stride;
+    }
+    kernels[in_place * 2 + b.in_place](depth, a, g->a_row / GROUP, 1, b.units, b.stride, b.correction, sums, stride,
+                                       k0 > 0);
+    if (last && !direct) G(finish)(plan, batch, row, column, rows, columns, sums, stride);
+  }
+}
+
+static void G(run_block)(const G(plan)* plan, long batch, long m0, long n0) {
+  const hloc_gemm_args* g = &plan->g;
+  long m1 = G(smaller)(g->m, m0 + plan->m_block), n1 = G(smaller)(g->n, n0 + plan->n_block);
+  G(scratch) s;
+  if (!G(take_scratch)(plan, &s)) {
+    __atomic_store_n(plan->failed, 1, __ATOMIC_RELAXED);
+    return;
+  }
+  for (long k0 = 0; k0 < g->k; k0 += plan->k_block) {
+    long count = G(smaller)(plan->k_block, g->k - k0);
+    for (long row = m0; row < m1; row += plan->rows) {
+      long rows = G(smaller)(plan->rows, m1 - row);
+      if (plan->shared_a || (plan->a_in_place && rows == plan->rows)) continue;
+      G(pack_a_panel)(plan, batch, row, rows, k0, count, s.a + (row - m0) * G(units)(count), s.loaded);
+    }
+    for (long column = n0; column < n1; column += G(TILE_COLUMNS))
+      G(run_column)(plan, &s, batch, m0, m1, k0, count, n0, column);
+  }
+}
+static void G(run_blocks)(void* const* args, long begin, long end) {
+  const G(plan)* plan = (const G(plan)*)args;
+  for (long t = begin; t < end; t++) {
+    long block = t % (plan->m_blocks * plan->n_blocks), batch = t / (plan->m_blocks * plan->n_blocks);
+    G(run_block)(plan, batch, block % plan->m_blocks * plan->m_block, block / plan->m_blocks * plan->n_block);
+  }
+}
+
+/* Packing B for all tasks: panels side by side, then the corrections. */
+static size_t G(panel_bytes)(long k, long n) {
+  return (size_t)G(panels)(n) * G(units)(k) * G(TILE_COLUMNS) * sizeof(UNIT);
+}
+static void G(pack_panels)(void* const* args, long begin, long end) {
+  const G(plan)* plan = (const G(plan)*)args;
+  long k = plan->g.k;
+  for (long panel = begin; panel < end; panel++)
+    for (long k0 = 0; k0 < k; k0 += plan->k_block) {
+      long count = G(smaller)(plan->k_block, k - k0);
+      ELEMENT* loaded = NULL;
+      if (plan->g.load_b) {
+        loaded = hloc_scratch(0, count * G(TILE_COLUMNS) * sizeof(ELEMENT));
+        if (!loaded) { __atomic_store_n(plan->failed, 1, __ATOMIC_RELAXED); return; }
+      }
+      UNIT* target = (UNIT*)plan->shared_b + (panel * G(units)(k) + k0 / GROUP) * G(TILE_COLUMNS);
+      SUM* correction = (SUM*)plan->corrections + (panel * plan->k_blocks + k0 / plan->k_block) * G(TILE_COLUMNS);
+      G(pack_b_panel)(plan, 0, k0, count, panel * G(TILE_COLUMNS), target, correction, loaded);
+    }
+}
+static void G(pack_shared)(G(plan)* plan, void* memory) {
+  long panels = G(panels)(plan->g.n), k = plan->g.k, n = plan->g.n;
+  plan->shared_b = memory;
+  plan->corrections = (const SUM*)((char*)memory + G(panel_bytes)(k, n));
+  long grain = k * n < 65536 ? panels : panels / (4 * hloc_pool_threads()) + 1;
+  hloc_parallel(G(pack_panels), (void* const*)plan, panels, grain);
+}
+long HLOC_JOIN(hloc_gemm_, G_NAME, _packed_bytes)(long k, long n) {
+  long k_blocks = k ? (k + G(k_block)(k) - 1) / G(k_block)(k) : 0;
+  return (long)G(panel_bytes)(k, n) + G(panels)(n) * k_blocks * G(TILE_COLUMNS) * (long)sizeof(SUM) * G_CORRECTS;
+}
+int HLOC_JOIN(hloc_gemm_, G_NAME, _pack_b)(const hloc_gemm_args* args, void* memory) {
+  int failed = 0;
+  G(plan) plan = {.g = *args, .k_block = G(k_block)(args->k), .failed = &failed};
+  plan.k_blocks = args->k ? (args->k + plan.k_block - 1) / plan.k_block : 0;
+  if (plan.k_blocks) G(pack_shared)(&plan, memory);
+  return failed;
+}
+
+static void G(exchange)(G(plan)* plan) { /* C^T = B^T A^T */
+  hloc_gemm_args* g = &plan->g;
+  hloc_gemm_args old = *g;
+  plan->exchanged = 1;
+  g->m = old.n, g->n = old.m;
+  g->a = old.b, g->a_outer = old.b_outer, g->a_inner = old.b_inner, g->a_row = old.b_column, g->a_column = old.b_row;
+  g->b = old.a, g->b_outer = old.a_outer, g->b_inner = old.a_inner, g->b_row = old.a_column, g->b_column = old.a_row;
+}
+
+#if defined(HLOC_WITHOUT_THIN) /* no product of the program is thin: spares half of the compile time */
+static int G(is_thin)(const G(plan)* plan) { return 0; }
+static int G(thin)(const G(plan)* plan) { return 0; }
+#else
+#include "gemm_thin.h"
+#endif
+
+/* Sizes of blocks and how operands are read. */
+static void G(choose)(G(plan)* plan, int* share_a, int* share_b) {
+  hloc_gemm_args* g = &plan->g;
+  const long threads = hloc_pool_threads();
+  long panels = (g->m + HLOC_TILE_ROWS - 1) / HLOC_TILE_ROWS;
+  plan->rows = ((g->m + panels - 1) / panels + 1) / 2 * 2;
+  plan->k_block = G(k_block)(g->k);
+  int b_readable = UNIT_IS_MEMORY && GROUP == 1 && g->b_column == 1 && !g->load_b;
+  int a_readable = UNIT_IS_MEMORY && g->a_column == 1 && !g->load_a && g->a_row % GROUP == 0 &&
+                   g->a_outer % GROUP == 0 && g->a_inner % GROUP == 0 && plan->k_block % GROUP == 0 &&
+                   g->k % GROUP == 0;
+  double work = (double)g->m * g->n * g->k;
+#if defined(G_TURNS_A)
+  a_readable = 0;
+#endif
+  int small = work <= 3e6, skinny = g->m <= 4 * HLOC_TILE_ROWS;
+  int flat = !small && !skinny && g->m <= 32 * HLOC_TILE_ROWS && g->batches == 1 && !g->load_a && !g->packed_b;
+  *share_a = flat;
+  *share_b = !flat && !g->packed_b && g->batches == 1 && !(b_readable && (small || skinny)) && !skinny;
+  plan->b_in_place = b_readable && !*share_b && !flat && !g->packed_b;
+  long n_panels = G(panels)(g->n), n_blocks = (g->n + 511) / 512;
+  if (skinny && !g->packed_b && g->k > 256 * GROUP) plan->k_block = 256 * GROUP; /* rows of B stay in few pages */
+  long m_panels = (g->m + plan->rows - 1) / plan->rows, m_group = flat ? m_panels : G(smaller)(m_panels, 8);
+  if (work * g->batches < 1e6) { /* some 20 microseconds: not worth a second thread */
+    n_blocks = 1, m_group = m_panels;
+  } else {
+    while (g->batches * n_blocks * ((m_panels + m_group - 1) / m_group) < 4 * threads) {
+      if (m_group > 2 && !skinny && !flat) m_group = (m_group + 1) / 2;
+      else if (n_blocks * 2 <= n_panels) n_blocks *= 2;
+      else if (m_group > 1) m_group = (m_group + 1) / 2;
+      else break;
+    }
+  }
+  plan->m_block = m_group * plan->rows;
+  plan->n_block = ((n_panels + n_blocks - 1) / n_blocks) * G(TILE_COLUMNS);
+  int aliased = (g->a_row * (long)sizeof(ELEMENT)) % 1024 == 0 && plan->rows > 4; /* rows share few cache sets */
+  plan->a_in_place = a_readable && !flat && (plan->n_block <= 4 * G(TILE_COLUMNS) || small) && !(aliased && g->k > 64);
+  plan->m_blocks = (g->m + plan->m_block - 1) / plan->m_block;
+  plan->n_blocks = (g->n + plan->n_block - 1) / plan->n_block;
+  plan->k_blocks = (g->k + plan->k_block - 1) / plan->k_block;
+}
+
+static void G(store_zeros)(G(plan)* plan) { /* k == 0 */
+  const SUM zeros[HLOC_TILE_ROWS * G(TILE_COLUMNS)] = {0};
+  for (long batch = 0; batch < plan->g.batches; batch++)
+    for (long row = 0; row < plan->g.m; row += HLOC_TILE_ROWS)
+      for (long column = 0; column < plan->g.n; column += G(TILE_COLUMNS))
+        G(finish)(plan, batch, row, column, G(smaller)(HLOC_TILE_ROWS, plan->g.m - row),
+                  G(smaller)(G(TILE_COLUMNS), plan->g.n - column), zeros, G(TILE_COLUMNS));
+}
+
+int HLOC_JOIN(hloc_gemm_, G_NAME, )(const hloc_gemm_args* args) {
+  G(plan) plan = {.g = *args};
+  if (args->batches <= 0 || args->m <= 0 || args->n <= 0) return 0;
+  if (args->k <= 0) {
+    G(store_zeros)(&plan);
+    return 0;
+  }
+  int share_a, share_b, failed = 0;
+  plan.failed = &failed;
+  if (args->n < 8 && args->m > 2 * args->n && !args->load_a && !args->load_b && !args->packed_b) G(exchange)(&plan);
+  if (G(is_thin)(&plan)) return G(thin)(&plan);
+  G(choose)(&plan, &share_a, &share_b);
+  if (share_a && !G(share_a)(&plan)) return 1;
+  if (args->packed_b) {
+    plan.shared_b = args->packed_b;
+    plan.corrections = (const SUM*)((const char*)args->packed_b + G(panel_bytes)(args->k, args->n));
+  } else if (share_b) {
+    void* memory = hloc_scratch(1, HLOC_JOIN(hloc_gemm_, G_NAME, _packed_bytes)(args->k, args->n));
+    if (!memory) return 1;
+    G(pack_shared)(&plan, memory);
+  }
+  long tasks = args->batches * plan.m_blocks * plan.n_blocks;
+  double per_task = (double)plan.m_block * plan.n_block * plan.g.k;
+  long grain = per_task > 4e5 ? 1 : (long)(4e5 / per_task) + 1;
+  hloc_parallel(G(run_blocks), (void* const*)&plan, tasks, grain);
+  return __atomic_load_n(&failed, __ATOMIC_RELAXED);
+}
+
+#undef G
+#undef G_NAME
+#undef G_CORRECTS
+#undef G_TURNS_A
+#undef G_STORES_SUMS
+#undef ELEMENT
+#undef UNIT
+#undef GROUP
+#undef UNIT_IS_MEMORY
+#undef SUM
+#undef VECTOR
+#undef LANES

@@ -1,0 +1,210 @@
+/* pool.c: the threads behind pool.h.
+ *
+ * All ranges of a call are claimed by compare-and-swap on one word {generation, low, high}: the caller takes ranges
+ * from the low end, the workers from the high end, so that from call to call a thread mostly meets the same addresses
+ * again. A worker that comes late finds nothing left and costs nothing: nobody waits for threads, only for ranges.
+ */
+#if !defined(_GNU_SOURCE)
+#define _GNU_SOURCE
+#endif
+#include "pool.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <unistd.h>
+#if defined(__linux__)
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#endif
+
+enum { MAX_THREADS = 256, MAX_RANGES = 65535, SCRATCH_SLOTS = 4, JOIN_SPINS = 4000 };
+
+static struct {
+  _Alignas(64) _Atomic uint64_t ranges; /* generation << 32 | low << 16 | high */
+  _Alignas(64) _Atomic uint32_t done;
+  _Alignas(64) _Atomic uint32_t calls; /* what sleeping workers watch */
+  _Atomic uint32_t sleepers, taken, stopping;
+  _Alignas(64) hloc_task task;
+  void* const* args;
+  long n, grain;
+  unsigned float_state;
+  int threads, spin;
+  pid_t owner;
+  pthread_t workers[MAX_THREADS];
+} pool = {.threads = 1};
+
+static _Thread_local int inside_task;
+
+static inline void pause_briefly(void) {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("isb" ::: "memory");
+#else
+  sched_yield();
+#endif
+}
+
+#if defined(__linux__)
+static void sleep_until_call(uint32_t seen) {
+  syscall(SYS_futex, &pool.calls, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+}
+static void wake_workers(void) { syscall(SYS_futex, &pool.calls, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0); }
+#else
+static pthread_mutex_t sleep_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t sleep_signal = PTHREAD_COND_INITIALIZER;
+static void sleep_until_call(uint32_t seen) {
+  pthread_mutex_lock(&sleep_lock);
+  while (atomic_load(&pool.calls) == seen) pthread_cond_wait(&sleep_signal, &sleep_lock);
+  pthread_mutex_unlock(&sleep_lock);
+}
+static void wake_workers(void) {
+  pthread_mutex_lock(&sleep_lock); /* orders the wake-up after a worker's last look at `calls` */
+  pthread_cond_broadcast(&sleep_signal);
+  pthread_mutex_unlock(&sleep_lock);
+}
+#endif
+
+/* Runs ranges until none is left. What a call consists of is read before its range is claimed: the generation in the
+ * word makes the claim fail if the call has ended meanwhile. */
+static void run_ranges(int is_worker) {
+  for (;;) {
+    uint64_t word = atomic_load_explicit(&pool.ranges, memory_order_acquire);
+    uint32_t low = (uint32_t)(word >> 16) & 0xffff, high = (uint32_t)word & 0xffff;
+    if (low >= high) return;
+    hloc_task task = pool.task;
+    void* const* args = pool.args;
+    long n = pool.n, grain = pool.grain;
+    unsigned float_state = pool.float_state;
+    uint64_t claimed = is_worker ? word - 1 : word + (1u << 16);
+    if (!atomic_compare_exchange_weak_explicit(&pool.ranges, &word, claimed, memory_order_acq_rel,
+                                               memory_order_relaxed))
+      continue;
+    if (is_worker) hloc_set_float_state(float_state);
+    long begin = (is_worker ? (long)high - 1 : (long)low) * grain;
+    task(args, begin, begin + grain < n ? begin + grain : n);
+    atomic_fetch_add_explicit(&pool.done, 1, memory_order_release);
+  }
+}
+
+static void* worker(void* unused) {
+  (void)unused;
+  inside_task = 1;
+  uint32_t seen = 0;
+  while (!atomic_load_explicit(&pool.stopping, memory_order_acquire)) {
+    for (int spins = 0; atomic_load_explicit(&pool.calls, memory_order_acquire) == seen; spins++) {
+      if (spins < pool.spin) {
+        pause_briefly();
+      } else {
+        atomic_fetch_add(&pool.sleepers, 1);
+        sleep_until_call(seen);
+        atomic_fetch_sub(&pool.sleepers, 1);
+      }
+    }
+    seen = atomic_load_explicit(&pool.calls, memory_order_acquire);
+    run_ranges(1);
+  }
+  return NULL;
+}
+
+static void announce_call(void) {
+  atomic_fetch_add_explicit(&pool.calls, 1, memory_order_seq_cst);
+  if (atomic_load_explicit(&pool.sleepers, memory_order_seq_cst)) wake_workers();
+}
+
+int hloc_pool_threads(void) { return pool.threads; }
+
+void hloc_pool_start(int threads, int spin) {
+  if (atomic_exchange(&pool.taken, 1)) return; /* in use: whoever uses it has started it */
+  if (pool.owner != getpid()) pool.threads = 1; /* after a fork the workers are gone */
+  pool.owner = getpid();
+  pool.spin = spin;
+  if (threads > MAX_THREADS) threads = MAX_THREADS;
+  while (pool.threads < threads) {
+    if (pthread_create(&pool.workers[pool.threads], NULL, worker, NULL)) break; /* fewer threads also do */
+    pool.threads++;
+  }
+  atomic_store(&pool.taken, 0);
+}
+
+void hloc_pool_stop(void) {
+  while (atomic_exchange(&pool.taken, 1)) sched_yield();
+  if (pool.owner == getpid()) {
+    atomic_store(&pool.stopping, 1);
+    announce_call();
+    for (int i = 1; i < pool.threads; i++) pthread_join(pool.workers[i], NULL);
+    atomic_store(&pool.stopping, 0);
+  }
+  pool.threads = 1;
+  atomic_store(&pool.taken, 0);
+}
+
+static void run_here(hloc_task task, void* const* args, long n, long grain) {
+  for (long begin = 0; begin < n; begin += grain) task(args, begin, n - begin < grain ? n : begin + grain);
+}
+
+void hloc_parallel(hloc_task task, void* const* args, long n, long grain) {
+  if (n <= 0) return;
+  if (grain < 1) grain = 1;
+  if (n <= grain || pool.threads <= 1 || inside_task || atomic_exchange(&pool.taken, 1)) {
+    run_here(task, args, n, grain);
+    return;
+  }
+  long count = (n + grain - 1) / grain;
+  if (count > MAX_RANGES) {
+    grain = (n + MAX_RANGES - 1) / MAX_RANGES;
+    count = (n + grain - 1) / grain;
+  }
+  pool.task = task;
+  pool.args = args;
+  pool.n = n;
+  pool.grain = grain;
+  pool.float_state = hloc_float_state();
+  atomic_store_explicit(&pool.done, 0, memory_order_relaxed);
+  uint64_t generation = (atomic_load_explicit(&pool.ranges, memory_order_relaxed) >> 32) + 1;
+  atomic_store_explicit(&pool.ranges, generation << 32 | (uint64_t)count, memory_order_release);
+  announce_call();
+  inside_task = 1;
+  run_ranges(0);
+  inside_task = 0;
+  for (int spins = 0; atomic_load_explicit(&pool.done, memory_order_acquire) != (uint32_t)count; spins++) {
+    if (spins < JOIN_SPINS) pause_briefly();
+    else sched_yield();
+  }
+  atomic_store_explicit(&pool.taken, 0, memory_order_release);
+}
+
+/* Scratch: one growing block per thread and slot, given back when the thread ends. */
+typedef struct { void* block; size_t bytes; } scratch_slot;
+static _Thread_local scratch_slot* scratch;
+static pthread_key_t scratch_key;
+static pthread_once_t scratch_once = PTHREAD_ONCE_INIT;
+
+static void free_scratch(void* slots) {
+  for (int i = 0; i < SCRATCH_SLOTS; i++) free(((scratch_slot*)slots)[i].block);
+  free(slots);
+}
+static void make_scratch_key(void) { pthread_key_create(&scratch_key, free_scratch); }
+
+void* hloc_scratch(int slot, size_t bytes) {
+  if (!scratch) {
+    pthread_once(&scratch_once, make_scratch_key);
+    scratch = calloc(SCRATCH_SLOTS, sizeof *scratch);
+    if (!scratch) return NULL;
+    pthread_setspecific(scratch_key, scratch);
+  }
+  scratch_slot* s = &scratch[slot];
+  if (s->bytes < bytes) {
+    const size_t page = bytes > (1u << 20) ? 2u << 20 : 4096; /* large blocks on huge pages where the system has them */
+    size_t rounded = (bytes + bytes / 8 + page - 1) / page * page;
+    free(s->block);
+    s->block = NULL;
+    s->bytes = 0;
+    if (posix_memalign(&s->block, page, rounded)) return NULL;
+    s->bytes = rounded;
+  }
+  return s->block;
+}

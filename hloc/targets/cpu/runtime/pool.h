@@ -1,0 +1,54 @@
+/* pool.h: one set of threads for everything a module runs in parallel, and the scratch memory of those threads.
+ *
+ * In: a function over [begin, end) and how many pieces there are. Out: the function called once for every piece, on
+ * several threads at once; hloc_parallel returns when all are done.
+ *
+ *   void hloc_pool_start(int threads, int spin);   threads: the caller included; spin: pauses before a worker sleeps.
+ *                                                  May be called again: more threads are added, never fewer.
+ *   void hloc_pool_stop(void);                     joins the workers (a library calls it before it is unloaded)
+ *   int  hloc_pool_threads(void);
+ *   void hloc_parallel(hloc_task task, void* const* args, long n, long grain);
+ *       task(args, begin, end) for consecutive ranges of `grain` (the last may be shorter) that cover [0, n).
+ *       Runs on the calling thread when one range is enough, inside another task, or when another thread has the pool.
+ *   void* hloc_scratch(int slot, size_t bytes);    this thread's own memory, 64-byte aligned, valid until the next call
+ *       with the same slot; slots 0, 1 and 3 belong to the routines of this folder, slot 2 to generated code.
+ *       NULL when memory is exhausted.
+ *   unsigned hloc_float_state(void); void hloc_set_float_state(unsigned);   rounding and subnormal control;
+ *       hloc_flush_subnormals(state) is `state` with flushing on. Workers take over the caller's state for every call.
+ *
+ * Example: hloc_parallel(add_rows, args, rows, 1 + 16384 / columns)
+ */
+#ifndef HLOC_POOL_H
+#define HLOC_POOL_H
+#include <stddef.h>
+
+typedef void (*hloc_task)(void* const* args, long begin, long end);
+
+void hloc_pool_start(int threads, int spin);
+void hloc_pool_stop(void);
+int hloc_pool_threads(void);
+void hloc_parallel(hloc_task task, void* const* args, long n, long grain);
+void* hloc_scratch(int slot, size_t bytes);
+
+#if defined(__x86_64__) || defined(__i386__)
+static inline unsigned hloc_float_state(void) { return __builtin_ia32_stmxcsr(); }
+static inline void hloc_set_float_state(unsigned state) { __builtin_ia32_ldmxcsr(state); }
+static inline unsigned hloc_flush_subnormals(unsigned state) { return state | 0x8040u; }
+#elif defined(__aarch64__)
+static inline unsigned hloc_float_state(void) {
+  unsigned long long state;
+  __asm__ volatile("mrs %0, fpcr" : "=r"(state));
+  return (unsigned)state;
+}
+static inline void hloc_set_float_state(unsigned state) {
+  unsigned long long wide = state;
+  __asm__ volatile("msr fpcr, %0" : : "r"(wide));
+}
+static inline unsigned hloc_flush_subnormals(unsigned state) { return state | (1u << 24); }
+#else
+static inline unsigned hloc_float_state(void) { return 0; }
+static inline void hloc_set_float_state(unsigned state) { (void)state; }
+static inline unsigned hloc_flush_subnormals(unsigned state) { return state; }
+#endif
+
+#endif

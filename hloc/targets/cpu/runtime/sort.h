@@ -1,0 +1,218 @@
+/* sort.h: stable sorting of rows by a comparator or by a key (template, included once per sort).
+ *
+ * In: before including, define HLOC_SORT as a name N, and in C
+ *   typedef struct { float v0; int v1; ... } N_element;             one value of every operand
+ *   static inline int N_less(const N_element* a, const N_element* b);          the comparator, a before b
+ *   static inline void N_get(void* const* args, long row, long i, N_element* out);     reads element i of a row
+ *   static inline void N_put(void* const* args, long row, long i, const N_element* e); writes it sorted
+ * and, where the comparator is a plain less-than of one operand, #define HLOC_SORT_KEY_BITS 32 (or 64, 16, 8) and
+ *   static inline hloc_u64 N_key(const N_element* e);        unsigned, in the order of the comparator: see the helpers
+ * Out: static int N(void* const* args, long rows, long n): sorts every row, stably, over the pool; 0 when done, 1 when
+ * memory is exhausted. With a key: radix sort for rows of 64 and more; else merge sort. A comparator that is no order
+ * gives some permutation of the row. HLOC_SORT and HLOC_SORT_KEY_BITS are undefined afterwards.
+ *
+ * Keys (sort_keys.h): hloc_sort_key_{s8,s16,s32,s64,f32,f64}(x) orders signed numbers and floats by their total order
+ * (-NaN < -inf < .. < -0 < +0 < .. < NaN), as HLO's total-order comparisons do; unsigned numbers are their own key;
+ * ~key sorts downward. For a comparator of type FLOAT, where -0 equals +0, pass hloc_sort_key_f32(x + 0.0f).
+ *
+ * Example, argsort of f32 rows: element {float v0; int v1;}, key hloc_sort_key_f32(e->v0), get: v0 = x[row * n + i],
+ * v1 = i.
+ */
+#ifndef HLOC_SORT_H
+#define HLOC_SORT_H
+#include <stdlib.h>
+#include <string.h>
+
+#include "base.h"
+#include "pool.h"
+#include "sort_keys.h"
+
+#define HLOC_SORT_PASTE_(a, b) a##b
+#define HLOC_SORT_PASTE(a, b) HLOC_SORT_PASTE_(a, b)
+
+enum { HLOC_SORT_RUN = 16, HLOC_SORT_CHUNK = 65536 };
+#endif
+
+#define N(suffix) HLOC_SORT_PASTE(HLOC_SORT, suffix)
+#define ELEMENT N(_element)
+
+/* out = the stable merge of a and b */
+static void N(_merge)(const ELEMENT* a, long a_count, const ELEMENT* b, long b_count, ELEMENT* out) {
+  long i = 0, j = 0;
+  while (i < a_count && j < b_count) {
+    int take_b = N(_less)(b + j, a + i);
+    *out++ = take_b ? b[j] : a[i];
+    j += take_b, i += !take_b;
+  }
+  memcpy(out, a + i, (a_count - i) * sizeof *a);
+  memcpy(out + (a_count - i), b + j, (b_count - j) * sizeof *b);
+}
+
+/* Sorts `data` with `spare` of the same length as working memory: runs by insertion, then merges of doubling length. */
+static void N(_merge_sort)(ELEMENT* data, ELEMENT* spare, long n) {
+  for (long begin = 0; begin < n; begin += HLOC_SORT_RUN) {
+    long end = n - begin < HLOC_SORT_RUN ? n : begin + HLOC_SORT_RUN;
+    for (long i = begin + 1; i < end; i++) {
+      ELEMENT e = data[i];
+      long j = i;
+      for (; j > begin && N(_less)(&e, data + j - 1); j--) data[j] = data[j - 1];
+      data[j] = e;
+    }
+  }
+  ELEMENT *from = data, *to = spare;
+  for (long run = HLOC_SORT_RUN; run < n; run *= 2) {
+    for (long i = 0; i < n; i += 2 * run) {
+      long middle = i + run < n ? i + run : n, end = i + 2 * run < n ? i + 2 * run : n;
+      N(_merge)(from + i, middle - i, from + middle, end - middle, to + i);
+    }
+    ELEMENT* t = from;
+    from = to, to = t;
+  }
+  if (from != data) memcpy(data, from, n * sizeof *data);
+}
+
+#if defined(HLOC_SORT_KEY_BITS)
+#if HLOC_SORT_KEY_BITS <= 8
+typedef unsigned char N(_word);
+#elif HLOC_SORT_KEY_BITS <= 16
+typedef unsigned short N(_word);
+#elif HLOC_SORT_KEY_BITS <= 32
+typedef hloc_u32 N(_word);
+#else
+typedef hloc_u64 N(_word);
+#endif
+typedef struct { N(_word) key; ELEMENT element; } N(_keyed);
+
+/* Least significant digit first, eight bits at a time; digits that are the same everywhere cost nothing. Keys are made
+ * once and travel with their elements. 0 where memory is missing. */
+static int N(_radix_sort)(ELEMENT* data, long n) {
+  enum { DIGITS = (HLOC_SORT_KEY_BITS + 7) / 8 };
+  long counts[DIGITS][256], digits[DIGITS], used = 0;
+  N(_keyed)* from = hloc_scratch(3, 2 * n * sizeof(N(_keyed)));
+  if (!from) return 0;
+  N(_keyed)* to = from + n;
+  memset(counts, 0, sizeof counts);
+  for (long i = 0; i < n; i++) from[i].key = (N(_word))N(_key)(data + i), from[i].element = data[i];
+  for (long i = 0; i < n; i++)
+    for (int d = 0; d < DIGITS; d++) counts[d][((hloc_u64)from[i].key >> (8 * d)) & 255]++;
+  for (int d = 0; d < DIGITS; d++) {
+    if (counts[d][((hloc_u64)from->key >> (8 * d)) & 255] != n) digits[used++] = d;
+    for (long v = 0, place = 0; v < 256; v++) {
+      long count = counts[d][v];
+      counts[d][v] = place, place += count;
+    }
+  }
+  for (long u = 0; u < used; u++) {
+    const int shift = 8 * digits[u];
+    long* places = counts[digits[u]];
+    if (u == used - 1) {
+      for (long i = 0; i < n; i++) data[places[((hloc_u64)from[i].key >> shift) & 255]++] = from[i].element;
+      break;
+    }
+    for (long i = 0; i < n; i++) to[places[((hloc_u64)from[i].key >> shift) & 255]++] = from[i];
+    N(_keyed)* t = from;
+    from = to, to = t;
+  }
+  return 1;
+}
+#endif
+
+static void N(_sort_piece)(ELEMENT* data, ELEMENT* spare, long n) {
+#if defined(HLOC_SORT_KEY_BITS)
+  if (n >= 64 && N(_radix_sort)(data, n)) return;
+#endif
+  N(_merge_sort)(data, spare, n);
+}
+
+typedef struct { void* const* args; long n, row, pieces, run; ELEMENT *from, *to; int failed; } N(_work);
+
+static void N(_sort_rows)(void* const* work, long begin, long end) {
+  N(_work)* w = (N(_work)*)work;
+  ELEMENT* data = hloc_scratch(0, 2 * w->n * sizeof(ELEMENT));
+  if (!data) {
+    __atomic_store_n(&w->failed, 1, __ATOMIC_RELAXED);
+    return;
+  }
+  for (long row = begin; row < end; row++) {
+    for (long i = 0; i < w->n; i++) N(_get)(w->args, row, i, data + i);
+    N(_sort_piece)(data, data + w->n, w->n);
+    for (long i = 0; i < w->n; i++) N(_put)(w->args, row, i, data + i);
+  }
+}
+
+/* One long row: pieces are sorted side by side, then merged pairwise, every merge cut into equal parts. */
+static void N(_sort_pieces)(void* const* work, long begin, long end) {
+  N(_work)* w = (N(_work)*)work;
+  for (long piece = begin; piece < end; piece++) {
+    long first = piece * HLOC_SORT_CHUNK, count = w->n - first < HLOC_SORT_CHUNK ? w->n - first : HLOC_SORT_CHUNK;
+    for (long i = first; i < first + count; i++) N(_get)(w->args, w->row, i, w->from + i);
+    N(_sort_piece)(w->from + first, w->to + first, count);
+  }
+}
+/* How many of the first `rank` elements of the merge come from a. */
+static long N(_split)(const ELEMENT* a, long a_count, const ELEMENT* b, long b_count, long rank) {
+  long low = rank > b_count ? rank - b_count : 0, high = rank < a_count ? rank : a_count;
+  while (low < high) {
+    long i = (low + high) / 2;
+    if (N(_less)(b + rank - i - 1, a + i)) high = i;
+    else low = i + 1;
+  }
+  return low;
+}
+static void N(_merge_pieces)(void* const* work, long begin, long end) {
+  N(_work)* w = (N(_work)*)work;
+  for (long part = begin; part < end; part++) { /* a part is HLOC_SORT_CHUNK elements of the result */
+    long at = part * HLOC_SORT_CHUNK, first = at / (2 * w->run) * (2 * w->run);
+    long middle = first + w->run < w->n ? first + w->run : w->n;
+    long last = first + 2 * w->run < w->n ? first + 2 * w->run : w->n;
+    long stop = at + HLOC_SORT_CHUNK < last ? at + HLOC_SORT_CHUNK : last;
+    const ELEMENT *a = w->from + first, *b = w->from + middle;
+    long a0 = N(_split)(a, middle - first, b, last - middle, at - first), b0 = at - first - a0;
+    long a1 = N(_split)(a, middle - first, b, last - middle, stop - first), b1 = stop - first - a1;
+    if (a1 < a0 || b1 < b0) { /* only a comparator that is no order: leave the part as it is, a permutation */
+      __atomic_store_n(&w->failed, 2, __ATOMIC_RELAXED);
+      continue;
+    }
+    N(_merge)(a + a0, a1 - a0, b + b0, b1 - b0, w->to + at);
+  }
+}
+static void N(_put_pieces)(void* const* work, long begin, long end) {
+  N(_work)* w = (N(_work)*)work;
+  for (long i = begin; i < end; i++) N(_put)(w->args, w->row, i, w->from + i);
+}
+
+static int N(_sort_long_row)(N(_work)* w) {
+  ELEMENT* memory = hloc_scratch(1, 2 * w->n * sizeof(ELEMENT));
+  if (!memory) return 1;
+  w->from = memory, w->to = memory + w->n;
+  hloc_parallel(N(_sort_pieces), (void* const*)w, w->pieces, 1);
+  for (w->run = HLOC_SORT_CHUNK; w->run < w->n; w->run *= 2) {
+    hloc_parallel(N(_merge_pieces), (void* const*)w, w->pieces, 1);
+    if (w->failed == 2) { /* start the merges over, one after the other */
+      w->failed = 0;
+      N(_merge_sort)(w->from, w->to, w->n);
+      break;
+    }
+    ELEMENT* t = w->from;
+    w->from = w->to, w->to = t;
+  }
+  hloc_parallel(N(_put_pieces), (void* const*)w, w->n, HLOC_SORT_CHUNK);
+  return 0;
+}
+
+static __attribute__((unused)) int HLOC_SORT(void* const* args, long rows, long n) {
+  N(_work) w = {.args = args, .n = n, .pieces = (n + HLOC_SORT_CHUNK - 1) / HLOC_SORT_CHUNK};
+  if (rows <= 0 || n <= 0) return 0;
+  if (rows >= hloc_pool_threads() || w.pieces == 1) {
+    hloc_parallel(N(_sort_rows), (void* const*)&w, rows, 2048 / n + 1);
+    return w.failed;
+  }
+  for (w.row = 0; w.row < rows; w.row++)
+    if (N(_sort_long_row)(&w)) return 1;
+  return 0;
+}
+
+#undef N
+#undef ELEMENT
+#undef HLOC_SORT
+#undef HLOC_SORT_KEY_BITS

@@ -1,0 +1,74 @@
+/* topk.c: see topk.h. A heap of {key, place} with the weakest on top; keys are floats as ordered unsigned numbers. */
+#include "topk.h"
+
+#include "base.h"
+#include "pool.h"
+
+typedef struct { const float* x; float* values; int* places; long n, k, row_stride; int failed; } work;
+typedef struct { hloc_u32 key; hloc_s32 place; } entry;
+
+static inline hloc_u32 key_of(float x) {
+  hloc_u32 bits = hloc_bits_f32(x);
+  return bits ^ ((bits >> 31) ? 0xffffffffu : 0x80000000u);
+}
+static inline float value_of(hloc_u32 key) {
+  return hloc_from_bits_f32(key ^ ((key >> 31) ? 0x80000000u : 0xffffffffu));
+}
+static inline int weaker(entry a, entry b) { return a.key < b.key || (a.key == b.key && a.place > b.place); }
+
+static void sift_down(entry* heap, long count, long at) {
+  entry e = heap[at];
+  for (;;) {
+    long child = 2 * at + 1;
+    if (child >= count) break;
+    if (child + 1 < count && weaker(heap[child + 1], heap[child])) child++;
+    if (!weaker(heap[child], e)) break;
+    heap[at] = heap[child];
+    at = child;
+  }
+  heap[at] = e;
+}
+
+static void one_row(const work* w, const float* x, float* values, int* places, entry* heap) {
+  enum { BLOCK = 64 };
+  long k = w->k, i = k;
+  for (long j = 0; j < k; j++) heap[j] = (entry){key_of(x[j]), (hloc_s32)j};
+  for (long j = k / 2; j-- > 0;) sift_down(heap, k, j);
+  while (i < w->n) {
+    long end = w->n - i < BLOCK ? w->n : i + BLOCK;
+    int any = 0;
+    hloc_u32 least = heap[0].key;
+    for (long j = i; j < end; j++) any |= key_of(x[j]) > least; /* vectorizes; most blocks hold nothing new */
+    if (any)
+      for (long j = i; j < end; j++) {
+        entry e = {key_of(x[j]), (hloc_s32)j};
+        if (!weaker(heap[0], e)) continue;
+        heap[0] = e;
+        sift_down(heap, k, 0);
+      }
+    i = end;
+  }
+  for (long count = k; count > 0; count--) { /* the weakest leaves first and goes last */
+    values[count - 1] = value_of(heap[0].key), places[count - 1] = heap[0].place;
+    heap[0] = heap[count - 1];
+    if (count > 1) sift_down(heap, count - 1, 0);
+  }
+}
+
+static void some_rows(void* const* args, long begin, long end) {
+  work* w = (work*)args;
+  entry* heap = hloc_scratch(0, (w->k + 1) * sizeof *heap);
+  if (!heap) {
+    __atomic_store_n(&w->failed, 1, __ATOMIC_RELAXED);
+    return;
+  }
+  for (long row = begin; row < end; row++)
+    one_row(w, w->x + row * w->row_stride, w->values + row * w->k, w->places + row * w->k, heap);
+}
+
+int hloc_topk_f32(const float* x, float* values, int* places, long rows, long n, long k, long row_stride) {
+  work w = {x, values, places, n, k < n ? k : n, row_stride, 0};
+  if (rows <= 0 || w.k <= 0) return 0;
+  hloc_parallel(some_rows, (void* const*)&w, rows, 16384 / n + 1);
+  return w.failed;
+}

@@ -1,0 +1,10 @@
+/* topk.h: the k largest values of f32 rows with their places, in falling order, the earlier of equals first.
+ *
+ * int hloc_topk_f32(const float* x, float* values, int* places, long rows, long n, long k, long row_stride):
+ * 0 when done, 1 when memory is exhausted. NaN counts as larger than everything (total order). A row is read once:
+ * only values above the k-th so far go into the heap. Example: k = 2 of {3, 9, 9, 1}: values {9, 9}, places {1, 2}.
+ */
+#ifndef HLOC_TOPK_H
+#define HLOC_TOPK_H
+int hloc_topk_f32(const float* x, float* values, int* places, long rows, long n, long k, long row_stride);
+#endif

@@ -1,0 +1,110 @@
+/* vector.h: vectors of the widest registers the compiler may use, in GNU vector extensions (gcc, clang, zig cc).
+ *
+ * In: the target macros that -march sets. Out:
+ *   HLOC_VECTOR_BYTES      64 (AVX-512), 32 (AVX2), else 16 (SSE2, NEON, anything: the compiler splits them)
+ *   hloc_vf32 hloc_vs32 hloc_vu32 (HLOC_LANES32 lanes), hloc_vf64 hloc_vu64 (HLOC_LANES64 lanes)
+ *   hloc_load_<v>(pointer), hloc_store_<v>(pointer, v)       any alignment
+ *   hloc_splat_f32(x), hloc_sum_f32(v), hloc_max_f32 ...
+ *   hloc_transpose_32(source, source_stride, target, target_stride): HLOC_LANES32 x HLOC_LANES32 words; _64 likewise
+ *   HLOC_UNROLL            before a loop whose body works on a register array
+ *
+ * Multiply-add is written a * b + c: compile with -ffp-contract=fast.
+ * Example: hloc_store_f32(y, hloc_load_f32(x) * 2.0f)
+ */
+#ifndef HLOC_VECTOR_H
+#define HLOC_VECTOR_H
+
+#if !defined(HLOC_VECTOR_BYTES)
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__)
+#define HLOC_VECTOR_BYTES 64
+#elif defined(__AVX2__)
+#define HLOC_VECTOR_BYTES 32
+#else
+#define HLOC_VECTOR_BYTES 16
+#endif
+#endif
+#define HLOC_LANES32 (HLOC_VECTOR_BYTES / 4)
+#define HLOC_LANES64 (HLOC_VECTOR_BYTES / 8)
+
+#if defined(__clang__)
+#define HLOC_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define HLOC_UNROLL _Pragma("GCC unroll 32")
+#endif
+#define HLOC_INLINE static inline __attribute__((always_inline, unused))
+
+#define HLOC_DEFINE_VECTOR(S, T)                                                                                      \
+  typedef T hloc_v##S __attribute__((vector_size(HLOC_VECTOR_BYTES)));                                                \
+  typedef T hloc_v##S##_any __attribute__((vector_size(HLOC_VECTOR_BYTES), aligned(1), may_alias));                   \
+  HLOC_INLINE hloc_v##S hloc_load_##S(const void* p) { return *(const hloc_v##S##_any*)p; }                           \
+  HLOC_INLINE void hloc_store_##S(void* p, hloc_v##S v) { *(hloc_v##S##_any*)p = v; }                                 \
+  HLOC_INLINE hloc_v##S hloc_splat_##S(T x) { return x - (hloc_v##S){0}; }
+HLOC_DEFINE_VECTOR(f32, float)
+HLOC_DEFINE_VECTOR(f64, double)
+HLOC_DEFINE_VECTOR(s32, int)
+HLOC_DEFINE_VECTOR(u32, unsigned)
+HLOC_DEFINE_VECTOR(u64, unsigned long long)
+
+/* Sum and maximum of the lanes, by halves. */
+#define HLOC_DEFINE_FOLD(S, T, LANES)                                                                                 \
+  HLOC_INLINE T hloc_sum_##S(hloc_v##S v) {                                                                           \
+    T lane[LANES];                                                                                                    \
+    hloc_store_##S(lane, v);                                                                                          \
+    for (int half = LANES / 2; half; half /= 2)                                                                       \
+      for (int i = 0; i < half; i++) lane[i] += lane[i + half];                                                       \
+    return lane[0];                                                                                                   \
+  }                                                                                                                   \
+  HLOC_INLINE T hloc_max_##S(hloc_v##S v) { /* NaN in any lane wins */                                                \
+    T lane[LANES];                                                                                                    \
+    hloc_store_##S(lane, v);                                                                                          \
+    for (int half = LANES / 2; half; half /= 2)                                                                       \
+      for (int i = 0; i < half; i++)                                                                                  \
+        lane[i] = ((lane[i] > lane[i + half]) | (lane[i] != lane[i])) ? lane[i] : lane[i + half];                     \
+    return lane[0];                                                                                                   \
+  }
+HLOC_DEFINE_FOLD(f32, float, HLOC_LANES32)
+HLOC_DEFINE_FOLD(f64, double, HLOC_LANES64)
+HLOC_DEFINE_FOLD(s32, int, HLOC_LANES32)
+
+/* Transposition by perfect shuffles: log2(n) rounds of interleaving row i with row i + n/2 transpose n x n. */
+#define HLOC_LOW2 0, 2
+#define HLOC_HIGH2 1, 3
+#define HLOC_LOW4 0, 4, 1, 5
+#define HLOC_HIGH4 2, 6, 3, 7
+#define HLOC_LOW8 0, 8, 1, 9, 2, 10, 3, 11
+#define HLOC_HIGH8 4, 12, 5, 13, 6, 14, 7, 15
+#define HLOC_LOW16 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#define HLOC_HIGH16 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
+#if defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 12)
+#define HLOC_INTERLEAVE(S, a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define HLOC_INTERLEAVE(S, a, b, ...) __builtin_shuffle(a, b, (hloc_v##S){__VA_ARGS__})
+#endif
+#define HLOC_DEFINE_TRANSPOSE(WIDTH, S, T, LANES, LOW, HIGH)                                                          \
+  static __attribute__((unused)) void hloc_transpose_##WIDTH(const void* source, long source_stride, void* target,    \
+                                                             long target_stride) {                                    \
+    const T* from = (const T*)source;                                                                                 \
+    T* to = (T*)target;                                                                                               \
+    hloc_v##S row[LANES], mixed[LANES];                                                                               \
+    HLOC_UNROLL for (int i = 0; i < LANES; i++) row[i] = hloc_load_##S(from + i * source_stride);                     \
+    HLOC_UNROLL for (int round = 1; round < LANES; round *= 2) {                                                      \
+      HLOC_UNROLL for (int i = 0; i < LANES / 2; i++) {                                                               \
+        mixed[2 * i] = HLOC_INTERLEAVE(S, row[i], row[i + LANES / 2], LOW);                                           \
+        mixed[2 * i + 1] = HLOC_INTERLEAVE(S, row[i], row[i + LANES / 2], HIGH);                                      \
+      }                                                                                                               \
+      HLOC_UNROLL for (int i = 0; i < LANES; i++) row[i] = mixed[i];                                                  \
+    }                                                                                                                 \
+    HLOC_UNROLL for (int i = 0; i < LANES; i++) hloc_store_##S(to + i * target_stride, row[i]);                       \
+  }
+#if HLOC_VECTOR_BYTES == 64
+HLOC_DEFINE_TRANSPOSE(32, u32, unsigned, 16, HLOC_LOW16, HLOC_HIGH16)
+HLOC_DEFINE_TRANSPOSE(64, u64, unsigned long long, 8, HLOC_LOW8, HLOC_HIGH8)
+#elif HLOC_VECTOR_BYTES == 32
+HLOC_DEFINE_TRANSPOSE(32, u32, unsigned, 8, HLOC_LOW8, HLOC_HIGH8)
+HLOC_DEFINE_TRANSPOSE(64, u64, unsigned long long, 4, HLOC_LOW4, HLOC_HIGH4)
+#else
+HLOC_DEFINE_TRANSPOSE(32, u32, unsigned, 4, HLOC_LOW4, HLOC_HIGH4)
+HLOC_DEFINE_TRANSPOSE(64, u64, unsigned long long, 2, HLOC_LOW2, HLOC_HIGH2)
+#endif
+
+#endif

@@ -1,0 +1,115 @@
+"""Program -> C translation units.
+
+In: a plan.Program. Out: one driver unit and a few kernel units of about equal size, which compile in parallel; or the
+same as one self-contained text (`single_file`) for a reader, and for a compiler that knows nothing of hloc.
+"""
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from hloc.kernels.ir import Tile
+from hloc.kernels.plan import HostCall, Program
+from hloc.machine import Machine
+from hloc.targets.cpu.driver import driver_source
+from hloc.targets.cpu.tiles import runtime_units, thin_units, tile_source
+from hloc.targets.printer import C, print_kernel
+
+RUNTIME = Path(__file__).parent / "runtime"
+SHARED = Path(__file__).parent.parent / "c"
+UNIT_CHARACTERS = 60_000         # about a second of compile time
+MOST_UNITS = 16
+INCLUDE = re.compile(r'^\s*#\s*include\s+"([\w./]+)"\s*$', re.MULTILINE)
+
+TEMPLATES = ("gemm_tile.h", "gemm_kernel.h", "gemm_thin.h", "fft_lines.h", "sort.h")      # included once per instance
+PROLOGUE = '#include "scalar.h"\n#include "pool.h"\n'
+
+
+@dataclass(frozen=True)
+class Sources:
+    """driver: C text of the driver unit; kernels: one C text per kernel; host_calls: by their number in the driver."""
+
+    program: Program
+    driver: str
+    kernels: tuple[str, ...]
+    host_calls: tuple[HostCall, ...]
+
+    def units(self) -> list[str]:
+        """Kernel units: kernels dealt out, largest first, to the least loaded unit."""
+        total = sum(map(len, self.kernels))
+        count = max(1, min(MOST_UNITS, total // UNIT_CHARACTERS + 1, len(self.kernels)))
+        loads, parts = [0] * count, [[] for _ in range(count)]
+        for text in sorted(self.kernels, key=len, reverse=True):
+            least = loads.index(min(loads))
+            parts[least].append(text)
+            loads[least] += len(text)
+        return [PROLOGUE + "\n".join(part) for part in parts if part]
+
+    def driver_unit(self) -> str:
+        return self.driver + START + '#include "call.h"\n'
+
+    def readable(self) -> str:
+        """Kernels, then the driver, as they were generated; runtime headers stay includes."""
+        return "\n".join([f"/* {self.program.name} */", PROLOGUE, *self.kernels, self.driver])
+
+    def runtime_units(self) -> tuple[str, ...]:
+        """The files of runtime/ that the program calls into; each is compiled once per machine."""
+        return tuple(dict.fromkeys(["pool.c", *(unit for text in self.kernels for unit in runtime_units(text))]))
+
+    def thin_units(self) -> frozenset[str]:
+        return thin_units(k for k in self.program.kernels if isinstance(k, Tile))
+
+    def single_file(self) -> str:
+        """The whole program with every runtime file put in place: one file that any C compiler takes."""
+        runtime = "".join(f'#include "{unit}"\n' for unit in self.runtime_units())
+        return inline_includes(runtime + self.readable() + START)
+
+
+START = """
+int hloc_out_of_memory;
+
+/* Start the thread pool; call once before the first hloc_execute. */
+__attribute__((visibility("default"))) void hloc_start(int threads) { hloc_pool_start(threads, 2000); }
+"""
+
+
+def make_sources(program: Program, machine: Machine) -> Sources:
+    """Print all kernels and the driver."""
+    names = tuple(c_name(i, k.name) for i, k in enumerate(program.kernels))
+    kernels = tuple(tile_source(k, n, machine) if isinstance(k, Tile) else print_kernel(k, C, n)
+                    for k, n in zip(program.kernels, names))
+    driver, host_calls = driver_source(program, names, machine)
+    return Sources(program, driver, kernels, host_calls)
+
+
+def c_name(number: int, name: str) -> str:
+    """A C identifier that no other kernel has: k7_fusion_add."""
+    clean = re.sub(r"\W", "_", name, flags=re.ASCII)[:40]
+    return f"k{number}_{clean}"
+
+
+def inline_includes(text: str) -> str:
+    """Replace #include "..." of hloc's own headers by their text, each once; system headers stay."""
+    seen: set[str] = set()
+
+    def replace(found: re.Match) -> str:
+        name = Path(found.group(1)).name
+        path = next((p for p in (RUNTIME / name, SHARED / name) if p.is_file()), None)
+        if path is None:
+            return found.group(0)
+        body = path.read_text(encoding="utf-8")
+        if name not in TEMPLATES:
+            if name in seen:
+                return ""
+            seen.add(name)
+        return INCLUDE.sub(replace, body.replace("#pragma once", ""))
+
+    return INCLUDE.sub(replace, text)
+
+
+def runtime_digest() -> str:
+    """Hash over all runtime headers: a cached build must not outlive them."""
+    from hloc.cache import digest
+    headers = sorted([*RUNTIME.glob("*.[ch]"), *SHARED.glob("*.h")])
+    return digest(*(p.read_bytes() for p in headers))

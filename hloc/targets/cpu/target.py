@@ -1,0 +1,57 @@
+"""The CPU target: C, compiled by the machine's own compiler, cached on disk.
+
+    exe = cpu_target().executable(program, module, options)
+"""
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from hloc.errors import UnsupportedError
+from hloc.executable import Executable
+from hloc.ir import Module
+from hloc.kernels.plan import Program
+from hloc.machine import Machine
+from hloc.targets.cpu.build import ahead, build
+from hloc.targets.cpu.build import save as write_shared_object
+from hloc.targets.cpu.executable import CpuBackend
+from hloc.targets.cpu.executable import load_shared_object as open_shared_object
+from hloc.targets.cpu.export import header_text
+from hloc.targets.cpu.recall import recalled
+from hloc.targets.cpu.sources import Sources, make_sources
+from hloc.targets.host_calls import host_function
+from hloc.targets.target import Target
+
+
+def cpu_target() -> Target:
+    return Target("cpu", Machine.host(), executable, ahead, recalled)
+
+
+def executable(program: Program, module: Module, options) -> Executable:
+    """An Executable over generated C; nothing is compiled before it is first called or saved."""
+    sources = make_sources(program, Machine.host())
+    functions = [host_function(call, options) for call in sources.host_calls]
+
+    def start() -> CpuBackend:
+        library = build(sources, options.report)
+        return CpuBackend(library, program.parameters, program.results, program.arena_size, program.constants,
+                          list(zip(sources.host_calls, functions)))
+
+    return Executable(program.name, "cpu", program.parameters, program.results, start, sources.readable,
+                      texts={".c": sources.single_file, ".hlo": lambda: str(module)},
+                      files={".so": lambda path: save(sources, path, options)})
+
+
+def save(sources: Sources, path: Path, options) -> None:
+    """Write a shared object that stands alone: constants and manifest inside, a C header beside it."""
+    if sources.host_calls:
+        raise UnsupportedError(f"a .so cannot hold the Python function of host call {sources.host_calls[0].target!r}")
+    write_shared_object(sources, path, options.report)
+    path.with_suffix(".h").write_text(header_text(sources.program, path.stem), encoding="utf-8")
+
+
+def load_shared_object(path: Path) -> Executable:
+    """A saved .so as an Executable. Raises RunError for a file that hloc did not write."""
+    backend, facts = open_shared_object(path)
+    return Executable(str(facts["name"]), "cpu", backend.parameters, backend.results, lambda: backend,
+                      lambda: json.dumps(facts, indent=1))

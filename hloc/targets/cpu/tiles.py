@@ -1,0 +1,206 @@
+"""Tiles on the CPU: a Tile of the plan -> C that calls a hand-written routine of runtime/.
+
+In: a kernels.ir.Tile (matrix product, convolution, sort, FFT). Out: the C text of `void name(void *const *buffers)`.
+A routine is compiled once per machine (`runtime_units`); what is generated here are its arguments, and the epilogue or
+comparator that it calls back.
+
+    gemm of f32 with a bias  ->  k3_epilogue(...) and k3(...) { hloc_gemm_args args = {...}; hloc_gemm_f32(&args); }
+"""
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from math import prod
+
+from hloc.errors import UnsupportedError
+from hloc.ir import Instruction, Module
+from hloc.kernels.ir import Tile
+from hloc.machine import Machine
+from hloc.targets.cpu.sorts import fft, sort, topk
+from hloc.targets.printer import C, buffer_declarations, c_type, comment, print_statements
+
+CHECK = "extern int hloc_out_of_memory;\n"
+
+
+def _fields(**values: object) -> str:
+    """Designated initializers: .m = 3, .a_row = 1; sequences become braces."""
+    return ", ".join(f".{name} = {_value(v)}" for name, v in values.items())
+
+
+def _value(value: object) -> str:
+    if isinstance(value, (tuple, list)):
+        return "{" + ", ".join(_value(v) for v in value) + "}"
+    return str(int(value)) if isinstance(value, bool) else str(value)
+
+
+def _address(position: int, type: str, offset: int) -> str:
+    """buffers[position], moved by `offset` elements."""
+    return f"(const {c_type(type)} *)buffers[{position}] + {offset}" if offset else f"buffers[{position}]"
+
+
+# -- epilogues ---------------------------------------------------------------------------------------------------------
+
+def _epilogue(tile: Tile, name: str, total: str) -> str:
+    """The function that turns a finished tile of sums into stores; whole tiles have a number of columns known here."""
+    body = print_statements(tile.epilogue, C, 3)
+    parameters = ["void *const *buffers, long batch, long first_row, long first_column, long rows,",
+                  "long columns, const void *tile, long tile_stride"]
+    given = "(buffers, batch, first_row, first_column, rows, {}, tile, tile_stride);"
+    return "\n".join([
+        f"static inline __attribute__((always_inline)) void {name}_columns({parameters[0]}",
+        f"    {parameters[1]}) {{",
+        *buffer_declarations(tile.buffers)[2:],
+        f"  const {c_type(total)} *sums = tile;",
+        "  (void)batch;",
+        "  for (long i = 0; i < rows; i++) {",
+        "    const long row = first_row + i;",
+        "    #pragma omp simd",
+        "    for (long j = 0; j < columns; j++) {",
+        "      const long column = first_column + j;",
+        f"      const {c_type(total)} acc = sums[i * tile_stride + j];",
+        "      (void)row, (void)column;",
+        body,
+        "    }",
+        "  }",
+        "}",
+        f"static void {name}_epilogue({parameters[0]}",
+        f"    {parameters[1]}) {{",
+        f"  if (columns == HLOC_GEMM_TILE_COLUMNS) {name}_columns{given.format('HLOC_GEMM_TILE_COLUMNS')}",
+        f"  else {name}_columns{given.format('columns')}",
+        "}",
+        ""])
+
+
+def _function(tile: Tile, name: str, lines: Iterable[str]) -> str:
+    head = f"void {name}(void *const *buffers) {{"
+    return "\n".join([*comment(tile.origin), head, *(f"  {line}" for line in lines), "}", ""])
+
+
+def _call(kind: str, entry: str, fields: str) -> list[str]:
+    return [f"const hloc_{kind}_args args = {{{fields}}};", f"if (hloc_{entry}(&args)) hloc_out_of_memory = 1;"]
+
+
+# -- matrix products ---------------------------------------------------------------------------------------------------
+
+def gemm(tile: Tile, name: str, machine: Machine) -> str:
+    """runtime/gemm.h; parameters as hloc/kernels/lower_products.py says."""
+    given = dict(tile.parameters)
+    type, total = given["types"]
+    (m, n, k), (outer, inner) = given["sizes"], given["batches"]
+    a_offset, a_outer, a_inner, a_row, a_column = given["lhs"]
+    b_offset, b_outer, b_inner, b_row, b_column = given["rhs"]
+    fields = dict(batches=outer * inner, inner_batches=inner, m=m, n=n, k=k,
+                  a=_address(0, type, a_offset), a_outer=a_outer, a_inner=a_inner, a_row=a_row, a_column=a_column,
+                  b=_address(1, type, b_offset), b_outer=b_outer, b_inner=b_inner, b_row=b_row, b_column=b_column)
+    text = CHECK + '#include "gemm.h"\n'
+    if tile.epilogue:
+        text += _epilogue(tile, name, total)
+        fields.update(epilogue=f"{name}_epilogue", epilogue_args="buffers")
+    else:
+        c_outer, c_inner, c_row, c_column = given["result"]
+        fields.update(c="buffers[2]", c_outer=c_outer, c_inner=c_inner, c_row=c_row, c_column=c_column,
+                      c_is_narrow=tile.buffers[2].type in ("bf16", "f16"))
+    return text + _function(tile, name, _call("gemm", f"gemm_{type}", _fields(**fields)))
+
+
+# -- convolutions ------------------------------------------------------------------------------------------------------
+
+def convolution(tile: Tile, name: str, machine: Machine) -> str:
+    """runtime/conv.h; parameters as hloc/kernels/lower_convolution.py says. Missing spatial dimensions come first."""
+    given = dict(tile.parameters)
+    type, total = given["types"]
+    unused = 3 - len(given["window"])
+
+    def three(values: tuple, filler: object) -> tuple:
+        return (filler,) * unused + tuple(values)
+
+    offset, x_n, x_c, *x_s = given["lhs"]
+    w_offset, w_i, w_o, *w_s = given["rhs"]
+    fields = dict(
+        batch=given["batch"], x_features=given["lhs_features"], y_features=given["features"],
+        feature_groups=given["feature_groups"], batch_groups=given["batch_groups"],
+        x_size=three(given["lhs_size"], 1), window=three(given["window"], 1), y_size=three(given["size"], 1),
+        stride=three(given["stride"], 1), pad_low=three(given["padding_low"], 0),
+        base_dilation=three(given["base_dilation"], 1), window_dilation=three(given["window_dilation"], 1),
+        reversed=three(given["reversal"], False), x=_address(0, type, offset), x_n=x_n, x_c=x_c, x_s=three(x_s, 0),
+        w=_address(1, type, w_offset), w_i=w_i, w_o=w_o, w_s=three(w_s, 0))
+    text = CHECK + '#include "conv.h"\n'
+    if tile.epilogue:
+        text += _epilogue(tile, name, total)
+        fields.update(epilogue=f"{name}_epilogue", epilogue_args="buffers")
+    else:
+        y_n, y_c, *y_s = given["result"]
+        fields.update(y="buffers[2]", y_n=y_n, y_c=y_c, y_s=three(y_s, 0),
+                      y_is_narrow=tile.buffers[2].type in ("bf16", "f16"))
+    entry = f"conv_{type}" if type == total or type in ("bf16", "f16") else f"conv_{type}_{total}"
+    return text + _function(tile, name, _call("conv", entry, _fields(**fields)))
+
+
+TEMPLATES: dict[str, Callable[[Tile, str, Machine], str]] = {
+    "gemm": gemm, "convolution": convolution, "sort": sort, "topk": topk, "fft": fft,
+}
+
+FAST_TYPES = {"gemm": ("f32", "f64", "bf16", "f16", "s8"), "conv": ("f32", "bf16", "f16")}
+CONVOLUTION_UNITS = ("conv.c", "conv_rows.c", "conv_outer.c", "conv_depthwise.c")
+MOST_THIN = 4                        # THIN_ROWS in runtime/gemm_thin.h
+ENTRY = re.compile(r"\bhloc_(gemm|conv|fft|topk)_(\w+)\(")
+
+
+def runtime_units(text: str) -> list[str]:
+    """The units of runtime/ that implement what a tile's text calls."""
+    return [unit for kind, type in ENTRY.findall(text) for unit in _units_of(kind, type)]
+
+
+def _units_of(kind: str, type: str) -> list[str]:
+    if kind not in FAST_TYPES:
+        return [f"{kind}.c"]
+    if type not in FAST_TYPES[kind]:
+        return ["generic.c"]
+    return [f"gemm_{type}.c"] if kind == "gemm" else [f"gemm_{type}.c", f"conv_{type}.c", *CONVOLUTION_UNITS]
+
+
+def thin_units(tiles: Iterable[Tile]) -> frozenset[str]:
+    """The units that must hold runtime/gemm_thin.h, for products of few rows or columns: it takes long to compile."""
+    found = set()
+    for tile in tiles:
+        given = dict(tile.parameters)
+        if tile.routine == "gemm":
+            sides = given["sizes"][:2]
+        elif tile.routine == "convolution":
+            sides = (given["batch"] * prod(given["size"]), given["features"])
+        else:
+            continue
+        if min(sides) <= MOST_THIN:
+            found.add(f"gemm_{given['types'][0]}.c")
+    return frozenset(found)
+
+
+def likely_units(module: Module) -> tuple[list[str], frozenset[str]]:
+    """runtime_units and thin_units as they will probably be, told from the opcodes before any pass has run."""
+    units, thin = ["pool.c"], set()
+    for computation in module.computations:
+        for instruction in computation.instructions:
+            kind = {"dot": "gemm", "convolution": "conv", "fft": "fft"}.get(instruction.opcode)
+            type = instruction.operands[0].shape.element_type if kind else ""
+            if kind == "fft" or type in FAST_TYPES.get(kind, ()):
+                units += _units_of(kind, type)
+                if kind == "gemm" and _is_thin(instruction):
+                    thin.add(f"gemm_{type}.c")
+    return list(dict.fromkeys(units)), frozenset(thin)
+
+
+def _is_thin(dot: Instruction) -> bool:
+    """Whether one side of a dot has few rows, batch dimensions apart."""
+    for side, operand in zip(("lhs", "rhs"), dot.operands):
+        used = (*dot.get(f"{side}_batch_dims", ()), *dot.get(f"{side}_contracting_dims", ()))
+        if prod(d for i, d in enumerate(operand.shape.dimensions) if i not in used) <= MOST_THIN:
+            return True
+    return False
+
+
+def tile_source(tile: Tile, name: str, machine: Machine) -> str:
+    """The C text of one tile. Raises UnsupportedError for a routine without a template."""
+    template = TEMPLATES.get(tile.routine)
+    if template is None:
+        raise UnsupportedError(f"routine '{tile.routine}' on target cpu")
+    return template(tile, name, machine)

@@ -1,0 +1,116 @@
+"""The C compiler of this machine: found, asked for its version, run.
+
+    chain = toolchain.find(); chain.link([chain.compile_object(source, target)], output)
+
+Order: $CC, then cc, gcc, clang from PATH, then the `ziglang` package (clang in a wheel). None: a BuildError with the
+commands that mend it.
+"""
+from __future__ import annotations
+
+import importlib.util
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from hloc.errors import BuildError
+
+# No -ffast-math: NaN, infinities and signed zeros mean what HLO says. Reassociation is explicit in the generated code.
+FLAGS = ("-std=gnu11", "-fPIC", "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math",
+         "-ffp-contract=fast", "-fopenmp-simd", "-fno-strict-aliasing", "-w", "-Werror=implicit-function-declaration")
+KERNEL_FLAGS = ("-O3", "-fno-semantic-interposition", "-fno-stack-protector")
+DRIVER_FLAGS = ("-O1",)
+# The routines of runtime/ name their vectors, so that -O3 finds little in them; gcc takes twice as long for it.
+RUNTIME_FLAGS = ("-O2", "-fno-semantic-interposition", "-fno-stack-protector")
+GCC_RUNTIME_FLAGS = ("-fpeel-loops", "-fvect-cost-model=dynamic", "--param", "max-inline-insns-auto=30",
+                     "--param", "inline-min-speedup=15")
+COMPILE_SECONDS = 600
+INCLUDE_FOLDERS = (Path(__file__).parent / "runtime", Path(__file__).parent.parent / "c")
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """command: how to call the compiler; version: its first line of --version; native: flags for this CPU."""
+
+    command: tuple[str, ...]
+    version: str
+    native: tuple[str, ...]
+
+    def flags(self) -> tuple[str, ...]:
+        return FLAGS + self.native + tuple(f"-I{folder}" for folder in INCLUDE_FOLDERS)
+
+    def identity(self) -> str:
+        """What a cached build depends on, besides its source."""
+        return " ".join((self.version, *FLAGS, *self.native, *KERNEL_FLAGS, *DRIVER_FLAGS, *self.runtime_flags(),
+                         _cpu_identity()))
+
+    def runtime_flags(self) -> tuple[str, ...]:
+        """Optimization of the routines of runtime/."""
+        is_clang = "clang" in self.version or "ziglang" in self.command
+        return RUNTIME_FLAGS if is_clang else RUNTIME_FLAGS + GCC_RUNTIME_FLAGS
+
+    def compile_object(self, source: Path, target: Path, optimize: tuple[str, ...] = KERNEL_FLAGS) -> Path:
+        """One translation unit to an object file. Raises BuildError with the compiler's own words."""
+        self._run([*self.command, *self.flags(), *optimize, "-c", str(source), "-o", str(target)])
+        return target
+
+    def link(self, objects: list[Path], output: Path) -> None:
+        self._run([*self.command, "-shared", "-fPIC", *map(str, objects), "-o", str(output), "-lm", "-lpthread"])
+
+    def _run(self, command: list[str]) -> None:
+        try:
+            result = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=COMPILE_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise BuildError(f"the C compiler did not finish in {COMPILE_SECONDS} s") from None
+        except OSError as error:
+            raise BuildError(f"cannot run the C compiler {command[0]}: {error.strerror}") from None
+        if result.returncode:
+            said = "\n".join(result.stderr.strip().splitlines()[:20])
+            raise BuildError(f"the C compiler failed (exit {result.returncode})\n{said}")
+
+
+@lru_cache(maxsize=1)
+def _cpu_identity() -> str:
+    """The CPU's model and features: code made with -march=native must not be found by another CPU."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+    except OSError:
+        return " ".join(os.uname())
+    wanted = ("model name", "flags", "Features", "CPU part")
+    return "|".join(dict.fromkeys(line for line in lines if line.startswith(wanted)))
+
+
+def candidates() -> list[tuple[str, ...]]:
+    """Commands that may be C compilers here, best first."""
+    found: list[tuple[str, ...]] = []
+    if os.environ.get("CC"):
+        found.append(tuple(shlex.split(os.environ["CC"])))
+    found += [(path,) for name in ("cc", "gcc", "clang") if (path := shutil.which(name))]
+    if importlib.util.find_spec("ziglang"):
+        found.append((sys.executable, "-m", "ziglang", "cc"))
+    return found
+
+
+def find() -> Toolchain:
+    """The first compiler that answers. Raises BuildError, with the commands that mend it, where none does."""
+    for command in candidates():
+        version = _version(command)
+        if version:
+            native = ("-march=native",) if os.uname().machine in ("x86_64", "amd64") else ("-mcpu=native",)
+            return Toolchain(command, version, native)
+    asked = f" ($CC is {os.environ['CC']!r})" if os.environ.get("CC") else ""
+    raise BuildError(f"no C compiler found{asked}",
+                     hint="apt-get install gcc, or: pip install ziglang; or run with --target reference")
+
+
+@lru_cache(maxsize=8)
+def _version(command: tuple[str, ...]) -> str:
+    try:
+        result = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return result.stdout.splitlines()[0] if result.returncode == 0 and result.stdout else ""
