@@ -1,0 +1,118 @@
+"""CUDA C -> cubin or PTX, without a GPU: NVRTC if its library is here, else nvcc as a subprocess.
+
+    image = compile_cuda(source, "sm_90a", "cubin")
+
+The architecture is always given. Raises BuildError with the compiler's own words, or with the command that installs
+one.
+"""
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import shutil
+import subprocess
+import tempfile
+from functools import lru_cache
+from pathlib import Path
+
+from hloc.errors import BuildError
+
+COMPILE_SECONDS = 900
+LIBRARY_PATTERNS = ("nvidia/cu13/lib/libnvrtc.so.*", "nvidia/cuda_nvrtc/lib/libnvrtc.so.*")
+SYSTEM_LIBRARIES = ("libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so")
+HEADERS = Path(__file__).parent.parent / "c"
+OWN_HEADERS = Path(__file__).parent
+
+
+def compile_cuda(source: str, arch: str, form: str) -> bytes:
+    """`form` is "cubin" (bytes of an ELF image) or "ptx" (text). arch: sm_80, sm_90a ..."""
+    library = _nvrtc()
+    if library is not None:
+        return _compile_with_nvrtc(library, source, arch, form)
+    if shutil.which("nvcc"):
+        return _compile_with_nvcc(source, arch, form)
+    raise BuildError("no CUDA compiler found", hint="pip install 'hloc[nvrtc]' (no toolkit and no GPU needed), "
+                                                    "or put nvcc on PATH")
+
+
+def nvrtc_version() -> str | None:
+    """NVRTC's version, or None where it is not installed."""
+    library = _nvrtc()
+    if library is None:
+        return None
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+    return f"{major.value}.{minor.value}"
+
+
+@lru_cache(maxsize=1)
+def _nvrtc() -> ctypes.CDLL | None:
+    """The library of the wheel or of the system; its builtins are loaded first, since it looks for them by name."""
+    for path in _wheel_libraries():
+        for helper in sorted(path.parent.glob("libnvrtc-builtins.so*")):
+            ctypes.CDLL(str(helper), mode=ctypes.RTLD_GLOBAL)
+        return ctypes.CDLL(str(path))
+    for name in SYSTEM_LIBRARIES:
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            continue
+    return None
+
+
+def _wheel_libraries() -> list[Path]:
+    spec = importlib.util.find_spec("nvidia")
+    folders = [Path(p).parent for p in (spec.submodule_search_locations or [])] if spec else []
+    return [p for folder in folders for pattern in LIBRARY_PATTERNS for p in sorted(folder.glob(pattern))]
+
+
+def _compile_with_nvrtc(library: ctypes.CDLL, source: str, arch: str, form: str) -> bytes:
+    program = ctypes.c_void_p()
+    options = [f"--gpu-architecture={arch}", "--std=c++17", "-default-device", "--fmad=true"]
+    options += [f"-I{folder}" for folder in (HEADERS, OWN_HEADERS)]
+    _check(library, library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"hloc.cu", 0, None, None))
+    try:
+        array = (ctypes.c_char_p * len(options))(*(o.encode() for o in options))
+        code = library.nvrtcCompileProgram(program, len(options), array)
+        if code:
+            raise BuildError(f"NVRTC failed for {arch}\n" + _first_lines(_text(library, program, "ProgramLog")))
+        return _fetch(library, program, "CUBIN" if form == "cubin" else "PTX")
+    finally:
+        library.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def _fetch(library: ctypes.CDLL, program: ctypes.c_void_p, what: str) -> bytes:
+    size = ctypes.c_size_t()
+    _check(library, getattr(library, f"nvrtcGet{what}Size")(program, ctypes.byref(size)))
+    data = ctypes.create_string_buffer(size.value)
+    _check(library, getattr(library, f"nvrtcGet{what}")(program, data))
+    return data.raw if what == "CUBIN" else data.raw.rstrip(b"\0")
+
+
+def _text(library: ctypes.CDLL, program: ctypes.c_void_p, what: str) -> str:
+    return _fetch(library, program, what).decode(errors="replace")
+
+
+def _check(library: ctypes.CDLL, code: int) -> None:
+    if code:
+        library.nvrtcGetErrorString.restype = ctypes.c_char_p
+        raise BuildError(f"NVRTC: {library.nvrtcGetErrorString(code).decode()}")
+
+
+def _compile_with_nvcc(source: str, arch: str, form: str) -> bytes:
+    with tempfile.TemporaryDirectory(prefix="hloc") as folder:
+        unit, output = Path(folder) / "hloc.cu", Path(folder) / f"hloc.{form}"
+        unit.write_text(source, encoding="utf-8")
+        command = ["nvcc", f"--{form}", f"-arch={arch}", "-std=c++17", "-w", f"-I{HEADERS}", f"-I{OWN_HEADERS}",
+                   str(unit), "-o", str(output)]
+        try:
+            result = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=COMPILE_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise BuildError(f"nvcc did not finish in {COMPILE_SECONDS} s") from None
+        if result.returncode:
+            raise BuildError(f"nvcc failed for {arch}\n" + _first_lines(result.stderr))
+        return output.read_bytes()
+
+
+def _first_lines(text: str) -> str:
+    return "\n".join(text.strip().splitlines()[:20])

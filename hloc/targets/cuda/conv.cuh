@@ -1,0 +1,140 @@
+/* conv.cuh: convolutions, as products of gathered rows with the kernel, or one output at a time.
+ *
+ * In: gemm.cuh; a struct S of constants:
+ *   POINTS, IMAGES            output positions of one image, images of one batch group
+ *   CHANNELS, FEATURES        input channels, output features of one group;  GROUPS, BATCH_GROUPS (one of them is 1)
+ *   M = IMAGES * POINTS, N = FEATURES, K = taps * CHANNELS (k = tap * CHANNELS + channel)
+ *   for d = 0, 1, 2: SIZEd (input), WINDOWd, OUTd, STRIDEd, LOWd (padding), BASEd, DILATIONd, REVERSALd
+ *   X_N, X_C, X_0, X_1, X_2   W_I, W_O, W_0, W_1, W_2    strides in elements
+ *   IMAGES_FIRST              rows of a tile run over images first, since these lie together in memory
+ *   SPLITS, PART              as in gemm.cuh
+ * Out: hloc_conv walks over tiles as hloc_gemm does, hloc_conv_join adds up the pieces; hloc_conv_direct<S, LANES> computes an output with LANES (1, 32)
+ * threads. finish(row, column, sum): row = image * POINTS + position, column = output feature.
+ */
+#ifndef HLOC_CONV_CUH
+#define HLOC_CONV_CUH
+
+template <class S> struct hloc_tap {
+  int at[3];
+  HLOC_MEMBER explicit hloc_tap(int tap) {
+    at[0] = tap / (S::WINDOW1 * S::WINDOW2), at[1] = tap / S::WINDOW2 % S::WINDOW1, at[2] = tap % S::WINDOW2;
+  }
+  HLOC_MEMBER long in_kernel() const {
+    return (S::REVERSAL0 ? S::WINDOW0 - 1 - at[0] : at[0]) * S::W_0 +
+           (S::REVERSAL1 ? S::WINDOW1 - 1 - at[1] : at[1]) * S::W_1 +
+           (S::REVERSAL2 ? S::WINDOW2 - 1 - at[2] : at[2]) * S::W_2;
+  }
+};
+
+/* An output row: where its image starts, and where its window starts in each spatial dimension. */
+template <class S> struct hloc_window {
+  long row, base;
+  int start[3];
+  HLOC_MEMBER void place(long r, int group) {
+    const long image = S::IMAGES_FIRST ? r % S::IMAGES : r / S::POINTS;
+    const int point = S::IMAGES_FIRST ? r / S::IMAGES : r % S::POINTS;
+    row = image * S::POINTS + point;
+    base = (S::BATCH_GROUPS > 1 ? group * S::IMAGES + image : image) * S::X_N;
+    if (S::GROUPS > 1) base += (long)group * S::CHANNELS * S::X_C;
+    start[0] = point / (S::OUT1 * S::OUT2) * S::STRIDE0 - S::LOW0;
+    start[1] = point / S::OUT2 % S::OUT1 * S::STRIDE1 - S::LOW1;
+    start[2] = point % S::OUT2 * S::STRIDE2 - S::LOW2;
+  }
+  /* One spatial dimension: the input position, where there is one. */
+  HLOC_MEMBER static bool locate(int position, int base, int size, int &found) {
+    if (base > 1 && (position < 0 || position % base != 0)) return false;
+    found = base > 1 ? position / base : position;
+    return found >= 0 && found < size;
+  }
+  template <class T> HLOC_MEMBER T read(const T *x, int k) const {
+    const hloc_tap<S> tap(k / S::CHANNELS);
+    int p0, p1, p2;
+    if (!locate(start[0] + tap.at[0] * S::DILATION0, S::BASE0, S::SIZE0, p0) ||
+        !locate(start[1] + tap.at[1] * S::DILATION1, S::BASE1, S::SIZE1, p1) ||
+        !locate(start[2] + tap.at[2] * S::DILATION2, S::BASE2, S::SIZE2, p2))
+      return T();
+    return x[base + k % S::CHANNELS * S::X_C + p0 * S::X_0 + p1 * S::X_1 + p2 * S::X_2];
+  }
+};
+
+template <class S> HLOC_FN long hloc_kernel_position(long k, long column) {
+  return hloc_tap<S>(k / S::CHANNELS).in_kernel() + k % S::CHANNELS * S::W_I + column * S::W_O;
+}
+
+/* The input as a matrix of rows x K. */
+template <class S, class T> struct hloc_conv_rows {
+  static constexpr bool K_FIRST = S::X_C == 1 && S::CHANNELS > 1;
+  const T *x;
+  long row;
+  int group;
+  template <int COUNT> struct places { hloc_window<S> windows[COUNT]; };
+  template <int COUNT> HLOC_MEMBER void place(places<COUNT> &where, int i, int r) const {
+    where.windows[i].place(row + r, group);
+  }
+  template <int COUNT> HLOC_MEMBER T read(const places<COUNT> &where, int i, int r, long k) const {
+    return row + r < S::M && k < S::K ? where.windows[i].read(x, (int)k) : T();
+  }
+};
+
+/* The kernel as a matrix of columns x K. */
+template <class S, class T> struct hloc_conv_columns {
+  static constexpr bool K_FIRST = S::W_I == 1 && S::CHANNELS > 1;
+  const T *w;
+  long column, first;
+  template <int COUNT> struct places {};
+  template <int COUNT> HLOC_MEMBER void place(places<COUNT> &, int, int) const {}
+  template <int COUNT> HLOC_MEMBER T read(const places<COUNT> &, int, int j, long k) const {
+    return column + j < S::N && k < S::K ? w[hloc_kernel_position<S>(k, first + column + j)] : T();
+  }
+};
+
+template <class S, class T, class Tile, class Finish>
+HLOC_FN void hloc_conv(const T *x, const T *w, Tile tile, Finish finish) {
+  const long columns = (S::N + S::BN - 1) / S::BN, rows = (S::M + S::BM - 1) / S::BM;
+  constexpr long GROUPS = (long)S::GROUPS * S::BATCH_GROUPS;
+  for (long work = blockIdx.x; work < columns * rows * GROUPS * S::SPLITS; work += gridDim.x) {
+    const long piece = work % S::SPLITS, at = work / S::SPLITS, first = piece * S::PART;
+    const long column = at % columns * S::BN, row = at / columns % rows * S::BM;
+    const int group = at / columns / rows;
+    const hloc_from<hloc_conv_rows<S, T>> a = {{x, row, group}, first};
+    const hloc_from<hloc_conv_columns<S, T>> b = {{w, column, group * S::FEATURES}, first};
+    tile(a, b, hloc_depth<S>(piece), [&](int i, int j, auto sum) {
+      if (row + i >= S::M || column + j >= S::N) return;
+      hloc_window<S> window;
+      window.place(row + i, group);
+      const long feature = group * S::FEATURES + column + j;
+      if constexpr (S::SPLITS > 1) finish(piece, window.row * (S::FEATURES * GROUPS) + feature, sum);
+      else finish(window.row, feature, sum);
+    });
+  }
+}
+
+template <class S, class Sum, class Add, class Finish>
+HLOC_FN void hloc_conv_join(const Sum *parts, Add add, Finish finish) {
+  const long all = (long)S::FEATURES * S::GROUPS * S::BATCH_GROUPS, total = S::M * all;
+  const long step = (long)gridDim.x * blockDim.x;
+  for (long n = blockIdx.x * (long)blockDim.x + threadIdx.x; n < total; n += step) {
+    Sum sum = parts[n];
+    for (long piece = 1; piece < S::SPLITS; piece++) sum = add(sum, parts[piece * total + n]);
+    finish(n / all, n % all, sum);
+  }
+}
+
+/* LANES threads per output share its taps; FEATURES_FIRST: neighbours are neighbouring features. */
+template <class S, int LANES, class Sum, class T, class MultiplyAdd, class Add, class Finish>
+HLOC_FN void hloc_conv_direct(const T *x, const T *w, MultiplyAdd multiply_add, Add add, Finish finish) {
+  const long all = S::FEATURES * S::GROUPS * S::BATCH_GROUPS, total = S::M * all;
+  const long step = (long)gridDim.x * blockDim.x / LANES, lane = threadIdx.x % LANES;
+  for (long n = (blockIdx.x * (long)blockDim.x + threadIdx.x) / LANES; n < total; n += step) {
+    const long column = S::FEATURES_FIRST ? n % all : n / S::M, row = S::FEATURES_FIRST ? n / all : n % S::M;
+    hloc_window<S> window;
+    window.place(row, column / S::FEATURES);
+    Sum sum = Sum();
+    for (long k = lane; k < S::K; k += LANES)
+      sum = multiply_add(sum, window.read(x, (int)k), w[hloc_kernel_position<S>(k, column)]);
+    if constexpr (LANES > 1) sum = hloc_warp_total(sum, add);
+    if (lane == 0) finish(window.row, column, sum);
+  }
+}
+
+#endif

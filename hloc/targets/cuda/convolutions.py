@@ -1,0 +1,105 @@
+"""Convolutions on the GPU: a "convolution" Tile -> CUDA C that calls a template of conv.cuh.
+
+In: the Tile that hloc/kernels/lower_convolution.py describes. Out: a struct of constants, a kernel, and how it starts.
+Where a group has enough features the input's windows are gathered into the tiles of a matrix product; else (depthwise)
+each output is computed by a thread, or by a warp where few outputs sum many products.
+"""
+from __future__ import annotations
+
+import math
+
+from hloc.ir import ELEMENT_TYPES
+from hloc.kernels.ir import INDEX, Apply, Const, Expr, Stmt, Tile, Var
+from hloc.machine import Machine
+from hloc.targets.cuda.container import Geometry
+from hloc.targets.cuda.tiling import (
+    BLOCKS_PER_SM,
+    adder,
+    choose,
+    kernel_text,
+    lambda_text,
+    multiply_add,
+    shape_struct,
+    store_sum,
+    tiled_kernels,
+)
+from hloc.targets.printer import c_type
+
+LARGEST_TILE = 64               # what is known about each row's window takes registers
+FEW_FEATURES = 4                # of one group: no matrix product is worth it
+LONG_SUM, FEW_OUTPUTS = 256, 1 << 16
+
+
+def convolution(tile: Tile, name: str, gpu: Machine) -> tuple:
+    """Text, launches and scratch bytes of a convolution."""
+    facts = dict(tile.parameters)
+    types = facts["types"]
+    constants = constants_of(facts)
+    finish = lambda_text("finish", (("row", INDEX), ("column", INDEX), ("acc", types[1])),
+                         epilogue(tile, facts, types[1]))
+    x, w = (f"{n} + {facts[n][0]}" if facts[n][0] else n for n in ("lhs", "rhs"))
+    if constants["FEATURES"] <= FEW_FEATURES or constants["K"] < FEW_FEATURES:
+        return _direct(tile, name, gpu, constants, types, finish, f"{x}, {w}")
+    groups = constants["GROUPS"] * constants["BATCH_GROUPS"]
+    tiling = choose(constants["M"], constants["N"], constants["K"], groups, types, LARGEST_TILE, gpu)
+    return tiled_kernels(tile, name, gpu, tiling, constants, f"hloc_conv<{name}_shape>({x}, {w}", finish)
+
+
+def _direct(tile: Tile, name: str, gpu: Machine, constants: dict[str, int], types: tuple[str, str], finish: str,
+            operands: str) -> tuple[str, Geometry]:
+    type, total = types
+    outputs = constants["M"] * constants["N"] * constants["GROUPS"] * constants["BATCH_GROUPS"]
+    shuffles = ELEMENT_TYPES[total].kind != "complex"
+    lanes = 32 if constants["K"] >= LONG_SUM and outputs < FEW_OUTPUTS and shuffles else 1
+    add = adder(total) if lanes > 1 else "0"
+    call = (f"hloc_conv_direct<{name}_shape, {lanes}, {c_type(total)}>({operands},\n"
+            f"    {multiply_add(type, total)}, {add}, finish);")
+    blocks = max(1, min(-(-outputs * lanes // 256), gpu.cores * BLOCKS_PER_SM))
+    start = Geometry(name, (blocks, 1, 1), (256, 1, 1))
+    return shape_struct(f"{name}_shape", constants) + kernel_text(tile, name, 256, [finish, call]), start
+
+
+def constants_of(facts: dict) -> dict[str, int]:
+    """The constants of conv.cuh; missing spatial dimensions come first and have one position."""
+    spatial = len(facts["size"])
+    groups, batch_groups = facts["feature_groups"], facts["batch_groups"]
+    images, channels = facts["batch"] // batch_groups, facts["lhs_features"] // groups
+    features = facts["features"] // (groups * batch_groups)
+    points, taps = math.prod(facts["size"]), math.prod(facts["window"])
+    constants = {"M": images * points, "N": features, "K": taps * channels, "POINTS": points, "IMAGES": images,
+                 "CHANNELS": channels, "FEATURES": features, "GROUPS": groups, "BATCH_GROUPS": batch_groups,
+                 "X_N": facts["lhs"][1], "X_C": facts["lhs"][2], "W_I": facts["rhs"][1], "W_O": facts["rhs"][2],
+                 "IMAGES_FIRST": int(facts["lhs"][1] == 1 and images > 1),
+                 "FEATURES_FIRST": int(facts["result"][1] == 1)}
+    for key, fact, default in (("SIZE", "lhs_size", 1), ("WINDOW", "window", 1), ("OUT", "size", 1),
+                               ("STRIDE", "stride", 1), ("LOW", "padding_low", 0), ("BASE", "base_dilation", 1),
+                               ("DILATION", "window_dilation", 1), ("REVERSAL", "reversal", 0)):
+        values = [default] * (3 - spatial) + [int(v) for v in facts[fact]]
+        constants.update({f"{key}{d}": v for d, v in enumerate(values)})
+    for key, side in (("X", "lhs"), ("W", "rhs")):
+        values = [0] * (3 - spatial) + list(facts[side][3:])
+        constants.update({f"{key}_{d}": v for d, v in enumerate(values)})
+    return constants
+
+
+def epilogue(tile: Tile, facts: dict, total: str) -> tuple[Stmt, ...]:
+    """The Tile's epilogue; without one, a store of the sum to out0."""
+    if tile.epilogue:
+        return tile.epilogue
+    strides = facts["result"]
+    place: Expr = _scaled(Var("column", INDEX), strides[1])
+    rest = math.prod(facts["size"])
+    place = _plus(place, _scaled(Apply("divide", (Var("row", INDEX), Const(rest, INDEX)), INDEX), strides[0]))
+    for size, stride in zip(facts["size"], strides[2:]):
+        outer, rest = rest, rest // size
+        part = Apply("remainder", (Var("row", INDEX), Const(outer, INDEX)), INDEX)
+        place = _plus(place, _scaled(Apply("divide", (part, Const(rest, INDEX)), INDEX), stride))
+    return (store_sum(next(b for b in tile.buffers if b.name == "out0"), place, total),)
+
+
+def _scaled(value: Expr, factor: int) -> Expr:
+    return Apply("multiply", (value, Const(factor, INDEX)), INDEX)
+
+
+def _plus(a: Expr, b: Expr) -> Expr:
+    return Apply("add", (a, b), INDEX)

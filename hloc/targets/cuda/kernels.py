@@ -1,0 +1,152 @@
+"""Loop kernels as CUDA C: a thread, a warp or a block per iteration of the PARALLEL loop.
+
+In: a Kernel and the GPU. Out: its text and how it starts. What is like C is printed by hloc/targets/printer.py; here is
+what only teams (teams.py) have.
+
+    kernel_source(kernel, "k0_reduce_add", GPUS["h100"])
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hloc.kernels.ir import PARALLEL, VECTOR, Apply, Barrier, For, Kernel, Tile, Var
+from hloc.machine import Machine
+from hloc.targets.cuda.container import Geometry
+from hloc.targets.cuda.linear import walk
+from hloc.targets.cuda.teams import WARP, Spread, TeamKernel, Total, team_kernel
+from hloc.targets.printer import CUDA, StatementPrinter, c_type, comment, expression, pointer_type, print_kernel
+
+THREADS = 256
+BLOCKS_PER_SM = 16
+MOST_UNROLLED = 16
+
+
+def kernel_source(kernel: Kernel, name: str, gpu: Machine) -> tuple[str, Geometry]:
+    """Text and geometry of a loop kernel."""
+    team = team_kernel(kernel, gpu)
+    if team is None:
+        return print_kernel(kernel, CUDA, name), thread_geometry(kernel, name, gpu)
+    blocks = max(1, min(-(-team.rows // team.teams), gpu.cores * BLOCKS_PER_SM))
+    block = team.threads * team.teams
+    return print_team_kernel(kernel, team, name), Geometry(name, (blocks, 1, 1), (block, 1, 1))
+
+
+def thread_geometry(kernel: Kernel, name: str, gpu: Machine) -> Geometry:
+    """A thread per iteration, up to a few blocks per SM; the grid-stride loop does the rest."""
+    threads = threads_of(kernel)
+    blocks = max(1, min((threads + THREADS - 1) // THREADS, gpu.cores * BLOCKS_PER_SM))
+    return Geometry(name, (blocks, 1, 1), (min(THREADS, -(-max(1, threads) // WARP) * WARP), 1, 1))
+
+
+def threads_of(kernel: Kernel) -> int:
+    """Iterations of the PARALLEL loop, times those of a VECTOR loop that is all of its body: the printer joins them."""
+    loop = next((s for s in kernel.body if isinstance(s, For) and s.kind == PARALLEL), None)
+    if loop is None:
+        return 1
+    inner = loop.body[0] if len(loop.body) == 1 and isinstance(loop.body[0], For) else None
+    joined = inner is not None and inner.kind == VECTOR and isinstance(inner.extent, int)
+    return loop.extent * (inner.extent if joined else 1)
+
+
+def print_team_kernel(kernel: Kernel, team: TeamKernel, name: str) -> str:
+    """A whole kernel for teams, as a function called `name`."""
+    printer = TeamPrinter(CUDA, team=team)
+    printer.lines.extend(comment(kernel.origin))
+    parameters = ", ".join(f"{pointer_type(b)}{b.name}" for b in kernel.buffers)
+    block = team.threads * team.teams
+    printer.line(0, f'extern "C" __global__ void __launch_bounds__({block}) {name}({parameters}) {{')
+    lane = f"threadIdx.x % {WARP}" if team.threads == WARP else "threadIdx.x"
+    printer.line(1, f"const long lane = {lane};")
+    if team.threads > WARP and any(isinstance(s, Total) for s in walk(team.body)):
+        printer.line(1, f"__shared__ unsigned long long totals[{team.threads // WARP}];")
+    printer.statements(team.before, 1)
+    if not team.counter:
+        printer.statements(team.body, 1)
+    else:
+        _rows(printer, team)
+    printer.line(0, "}")
+    return "\n".join(printer.lines) + "\n"
+
+
+def _rows(printer: TeamPrinter, team: TeamKernel) -> None:
+    """The loop over the rows of this team."""
+    i, teams = team.counter, team.teams
+    start = "blockIdx.x" if teams == 1 else f"blockIdx.x * {teams}L + threadIdx.x / {WARP}"
+    step = "gridDim.x" if teams == 1 else f"gridDim.x * {teams}L"
+    printer.line(1, f"for (long {i} = {start}; {i} < {team.rows}; {i} += {step}) {{")
+    printer.statements(team.body, 2)
+    printer.line(1, "}")
+
+
+@dataclass
+class TeamPrinter(StatementPrinter):
+    """Prints what lanes do together."""
+
+    team: TeamKernel | None = None
+
+    def barrier(self, s: Barrier, indent: int) -> None:
+        self.line(indent, "__syncwarp();" if self.team.threads == WARP else "__syncthreads();")
+
+    def total(self, s: Total, indent: int) -> None:
+        type = c_type(s.type)
+        joined = expression(Apply(s.op, (Var("a", s.type), Var("b", s.type)), s.type))
+        join = f"[]({type} a, {type} b) -> {type} {{ return {joined}; }}"
+        if self.team.threads == WARP:
+            self.line(indent, f"{s.name} = hloc_warp_total({s.name}, {join});")
+        else:
+            self.line(indent, f"{s.name} = hloc_block_total<{self.team.threads // WARP}>({s.name}, {join}, totals);")
+
+    def spread(self, s: Spread, indent: int) -> None:
+        """A loop over the lanes; the counters of a nest are taken apart from one number."""
+        extent = s.counters[0][1] if len(s.counters) == 1 else _product(s.counters)
+        name = s.counters[0][0] if len(s.counters) == 1 else "point"
+        if not s.slots:
+            limit = str(extent) if isinstance(extent, int) else f"({expression(extent)})"
+            self.line(indent, f"for (long {name} = lane; {name} < {limit}; {name} += {self.team.threads}) {{")
+            self.counters(s, indent + 1)
+            self.statements(s.body, indent + 1)
+        else:
+            self.slotted(s, name, extent, indent)
+        self.line(indent, "}")
+
+    def slotted(self, s: Spread, name: str, extent, indent: int) -> None:
+        """A loop over the slots of this lane; unrolled where short, so that split arrays become registers."""
+        if s.slots <= MOST_UNROLLED:
+            self.line(indent, "#pragma unroll")
+        self.line(indent, f"for (long slot = 0; slot < {s.slots}; slot++) {{")
+        self.line(indent + 1, f"const long {name} = slot * {self.team.threads} + lane;")
+        whole = isinstance(extent, int) and extent == s.slots * self.team.threads
+        if not whole:
+            limit = str(extent) if isinstance(extent, int) else f"({expression(extent)})"
+            self.line(indent + 1, f"if ({name} < {limit}) {{")
+        self.counters(s, indent + 1 + (not whole))
+        self.statements(s.body, indent + 1 + (not whole))
+        if not whole:
+            self.line(indent + 1, "}")
+
+    def counters(self, s: Spread, indent: int) -> None:
+        """The counters of a nest, from the number of the point."""
+        if len(s.counters) == 1:
+            return
+        rest, pieces = _product(s.counters), []
+        for name, extent in s.counters:
+            outer = rest
+            rest //= extent
+            value = "point" if outer == _product(s.counters) else f"point % {outer}"
+            pieces.append(f"{name} = {value}" if rest == 1 else f"{name} = {value} / {rest}")
+        self.line(indent, f"const long {', '.join(pieces)};")
+
+    WRITERS = {**StatementPrinter.WRITERS, Barrier: barrier, Total: total, Spread: spread}
+
+
+def _product(counters: tuple[tuple[str, int], ...]) -> int:
+    result = 1
+    for _, extent in counters:
+        result *= extent
+    return result
+
+
+def describe(launches: tuple[Geometry, ...], kernel: Kernel | Tile) -> str:
+    """A comment for readers: how the kernels start, what they move and compute."""
+    starts = ", ".join(f"grid {g.grid[0]} x block {g.block[0]}" for g in launches)
+    return f"/* {starts}; {kernel.cost.bytes:,} bytes, {kernel.cost.flops:,} flops */\n"

@@ -1,0 +1,107 @@
+"""Matrix products on the GPU: a "gemm" Tile -> CUDA C that calls a template of gemm.cuh.
+
+In: the Tile that hloc/kernels/lower_products.py describes. Out: a struct of constants, kernels, and how they start.
+Three ways: tensor cores for bf16 and f16, register tiles for every other type, a thin one for a few rows or columns.
+"""
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from hloc.ir import ELEMENT_TYPES
+from hloc.kernels.ir import INDEX, Apply, Const, Stmt, Tile, Var
+from hloc.machine import Machine
+from hloc.targets.cuda.container import Geometry
+from hloc.targets.cuda.tiling import (
+    BLOCKS_PER_SM,
+    adder,
+    choose,
+    kernel_text,
+    lambda_text,
+    multiply_add,
+    shape_struct,
+    store_sum,
+    tiled_kernels,
+)
+from hloc.targets.printer import c_type
+
+THIN = 8                    # rows (or columns) up to which the thin template is taken
+THIN_COLUMNS, THIN_SLICES = 32, 8
+LARGEST_TILE = 128
+
+
+class Product(NamedTuple):
+    """C[b, i, j] = sum over k of A B; exchanged: rows and columns of the Tile have changed places."""
+
+    m: int
+    n: int
+    k: int
+    outer: int
+    inner: int
+    lhs: tuple[int, int, int, int, int]         # offset, outer, inner, row, k
+    rhs: tuple[int, int, int, int, int]         # offset, outer, inner, k, column
+    exchanged: bool = False
+
+    @staticmethod
+    def of(tile: Tile) -> Product:
+        facts = dict(tile.parameters)
+        (m, n, k), (outer, inner) = facts["sizes"], facts["batches"]
+        product = Product(m, n, k, outer, inner, facts["lhs"], facts["rhs"])
+        return product.exchange() if n <= THIN < m or (n < m and n <= THIN) else product
+
+    def exchange(self) -> Product:
+        """The same product as C^T = B^T A^T."""
+        a, b = self.lhs, self.rhs
+        return Product(self.n, self.m, self.k, self.outer, self.inner, (*b[:3], b[4], b[3]), (*a[:3], a[4], a[3]), True)
+
+    def constants(self) -> dict[str, int]:
+        a, b = self.lhs, self.rhs
+        return {"M": self.m, "N": self.n, "K": self.k, "BATCHES": self.outer * self.inner, "INNER": self.inner,
+                "A_OUTER": a[1], "A_INNER": a[2], "A_ROW": a[3], "A_K": a[4],
+                "B_OUTER": b[1], "B_INNER": b[2], "B_K": b[3], "B_COLUMN": b[4]}
+
+
+def gemm(tile: Tile, name: str, gpu: Machine) -> tuple:
+    """Text, launches and scratch bytes of a matrix product."""
+    types = type, total = dict(tile.parameters)["types"]
+    product = Product.of(tile)
+    finish = lambda_text("finish", (("batch", INDEX), ("row", INDEX), ("column", INDEX), ("acc", total)),
+                         epilogue(tile, total), exchanged=product.exchanged)
+    names = ("rhs", "lhs") if product.exchanged else ("lhs", "rhs")
+    operands = ", ".join(n + (f" + {side[0]}" if side[0] else "") for n, side in zip(names, (product.lhs, product.rhs)))
+    if product.m <= THIN:
+        return _thin(tile, name, gpu, product, types, operands, finish)
+    tiling = choose(product.m, product.n, product.k, product.outer * product.inner, types, LARGEST_TILE, gpu)
+    return tiled_kernels(tile, name, gpu, tiling, product.constants(), f"hloc_gemm<{name}_shape>({operands}", finish)
+
+
+def _thin(tile: Tile, name: str, gpu: Machine, product: Product, types: tuple[str, str], operands: str,
+          finish: str) -> tuple:
+    """A thread per column and slice of the depth."""
+    type, total = types
+    rows = 1 << (product.m - 1).bit_length()
+    constants = {**product.constants(), "BM": rows, "BN": THIN_COLUMNS, "BK": THIN_SLICES}
+    call = (f"hloc_gemm_thin<{name}_shape, {c_type(total)}>({operands}, memory,\n"
+            f"    {multiply_add(type, total)},\n    {adder(total)}, finish);")
+    threads = THIN_COLUMNS * THIN_SLICES
+    blocks = -(-product.n // THIN_COLUMNS) * product.outer * product.inner
+    start = Geometry(name, (max(1, min(blocks, gpu.cores * BLOCKS_PER_SM)), 1, 1), (threads, 1, 1))
+    memory = threads * ELEMENT_TYPES[total].bytes
+    return shape_struct(f"{name}_shape", constants) + kernel_text(tile, name, threads, [finish, call], memory), start
+
+
+def epilogue(tile: Tile, total: str) -> tuple[Stmt, ...]:
+    """The Tile's epilogue; without one, a store of the sum to out0."""
+    if tile.epilogue:
+        return tile.epilogue
+    facts = dict(tile.parameters)
+    outer, inner, row, column = facts["result"]
+    batch = Var("batch", INDEX)
+    count = Const(facts["batches"][1], INDEX)
+    place = Const(0, INDEX)
+    for value, stride in ((Apply("divide", (batch, count), INDEX), outer),
+                          (Apply("remainder", (batch, count), INDEX), inner),
+                          (Var("row", INDEX), row), (Var("column", INDEX), column)):
+        if stride:
+            scaled = Apply("multiply", (value, Const(stride, INDEX)), INDEX) if stride != 1 else value
+            place = scaled if place == Const(0, INDEX) else Apply("add", (place, scaled), INDEX)
+    return (store_sum(next(b for b in tile.buffers if b.name == "out0"), place, total),)

@@ -1,0 +1,105 @@
+"""Program -> one CUDA C file and how each of its kernels starts.
+
+In: a plan.Program. Out: CudaSources: the text (one translation unit: ten of ten kernels cost more to compile than one
+of a hundred), a Geometry per kernel, and the program with its launches numbered as these are.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from hloc.kernels.ir import Tile
+from hloc.kernels.plan import ALIGNMENT, Branch, HostCall, Launch, Program, Ref, Step, WhileLoop
+from hloc.machine import Machine
+from hloc.targets.cpu.sources import c_name, inline_includes
+from hloc.targets.cuda.container import Geometry
+from hloc.targets.cuda.kernels import describe, kernel_source
+from hloc.targets.cuda.tiles import TileCode, tile_source
+
+HERE = Path(__file__).parent
+# The header that declares a name, in the order of inclusion; each is included only where a kernel uses it.
+HEADERS = (("team.cuh", ("hloc_warp_total", "hloc_block_total", "hloc_conv_direct<")), ("mma.cuh", ("hloc_mma_",)),
+           ("gemm.cuh", ("hloc_gemm<", "hloc_gemm_thin<", "hloc_conv<", "hloc_conv_direct<")),
+           ("conv.cuh", ("hloc_conv<", "hloc_conv_direct<")), ("sort.cuh", ("hloc_sort_",)),
+           ("fft.cuh", ("hloc_fft_",)))
+QUIET = "#pragma nv_diag_suppress 177      /* most scalar functions are not used */\n"
+
+
+@dataclass(frozen=True)
+class CudaSources:
+    """program: launches count in `geometry`; kernels: CUDA C texts; host_calls: the plan's steps in Python."""
+
+    program: Program
+    kernels: tuple[str, ...]
+    geometry: tuple[Geometry, ...]
+    host_calls: tuple[HostCall, ...]
+
+    def readable(self) -> str:
+        """The kernels as they were generated; hloc's headers stay includes."""
+        used = [name for name, words in HEADERS if any(word in text for text in self.kernels for word in words)]
+        includes = "".join(f'#include "{name}"\n' for name in ("scalar.h", *used))
+        return "\n".join([f"/* {self.program.name} */", includes, *self.kernels])
+
+    def single_file(self) -> str:
+        """The same with hloc's headers put in place: one file for nvcc or NVRTC."""
+        text = QUIET + self.readable()
+        for name, _ in HEADERS:
+            text = text.replace(f'#include "{name}"\n', (HERE / name).read_text(encoding="utf-8"))
+        return inline_includes(text)
+
+
+def make_sources(program: Program, gpu: Machine) -> CudaSources:
+    """Print all kernels and choose how they start."""
+    codes = []
+    for number, kernel in enumerate(program.kernels):
+        name = c_name(number, kernel.name)
+        if isinstance(kernel, Tile):
+            code = tile_source(kernel, name, gpu)
+        else:
+            text, start = kernel_source(kernel, name, gpu)
+            code = TileCode(text, (start,))
+        codes.append(code._replace(text=describe(code.launches, kernel) + code.text))
+    geometry = tuple(g for code in codes for g in code.launches)
+    return CudaSources(numbered(program, codes), tuple(c.text for c in codes), geometry,
+                       host_calls(program.steps))
+
+
+def numbered(program: Program, codes: list[TileCode]) -> Program:
+    """The program with a Launch per kernel of each Tile; their scratch memory follows the arena."""
+    first, total = [], 0
+    for code in codes:
+        first.append(total)
+        total += len(code.launches)
+    start = -(-program.arena_size // ALIGNMENT) * ALIGNMENT
+    scratch = max((code.scratch for code in codes), default=0)
+
+    def rewrite(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+        return tuple(new for step in steps for new in expand(step))
+
+    def expand(step: Step) -> list[Step]:
+        if isinstance(step, Launch):
+            code = codes[step.kernel]
+            more = (Ref("arena", 0, start, code.scratch),) if code.scratch else ()
+            return [Launch(first[step.kernel] + n, step.arguments + more) for n in range(len(code.launches))]
+        if isinstance(step, WhileLoop):
+            return [step._replace(condition=rewrite(step.condition), body=rewrite(step.body))]
+        if isinstance(step, Branch):
+            return [step._replace(branches=tuple(rewrite(b) for b in step.branches))]
+        return [step]
+
+    return program._replace(steps=rewrite(program.steps), arena_size=start + scratch if scratch else program.arena_size)
+
+
+def host_calls(steps: tuple[Step, ...]) -> tuple[HostCall, ...]:
+    """Steps anywhere in a plan that Python runs."""
+    found: list[HostCall] = []
+    stack = list(steps)
+    while stack:
+        step = stack.pop()
+        if isinstance(step, HostCall):
+            found.append(step)
+        elif isinstance(step, WhileLoop):
+            stack.extend(step.condition + step.body)
+        elif isinstance(step, Branch):
+            stack.extend(s for b in step.branches for s in b)
+    return tuple(found)

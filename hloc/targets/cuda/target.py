@@ -1,0 +1,94 @@
+"""The CUDA target: CUDA C, a cubin without a GPU, PyCUDA to run it.
+
+    exe = cuda_target(GPUS["h100"]).executable(program, module, options); exe.save("model.cubin")
+"""
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+
+from hloc import cache
+from hloc.errors import HlocError, RunError
+from hloc.executable import Executable
+from hloc.ir import Module
+from hloc.kernels.plan import Program
+from hloc.machine import Machine
+from hloc.targets.cuda import container
+from hloc.targets.cuda.compiler import compile_cuda
+from hloc.targets.cuda.gpus import DEFAULT, GPUS
+from hloc.targets.cuda.sources import CudaSources, host_calls, make_sources
+from hloc.targets.host_calls import host_function
+from hloc.targets.target import Target
+
+
+def device_present() -> bool:
+    """Whether a GPU could be used here: a driver that answers and PyCUDA. Never raises."""
+    if not any(Path(p).exists() for p in ("/dev/nvidiactl", "/dev/dxg")):
+        return False
+    from hloc.targets.cuda.runtime import device_machine
+    try:
+        return device_machine() is not None
+    except HlocError:
+        return False
+
+
+def cuda_target(gpu: Machine | None) -> Target:
+    """The target for one GPU; None: the one that is here, else the default for building ahead."""
+    if gpu is None and device_present():
+        from hloc.targets.cuda.runtime import device_machine
+        gpu = device_machine()
+    gpu = gpu or GPUS[DEFAULT]
+    return Target("cuda", gpu, partial(executable, gpu))
+
+
+def executable(gpu: Machine, program: Program, module: Module, options) -> Executable:
+    """An Executable over CUDA C; nothing is compiled before it is saved or first called."""
+    sources = make_sources(program, gpu)
+    program = sources.program
+    functions = {call: host_function(call, options) for call in sources.host_calls}
+
+    def start():
+        from hloc.targets.cuda.runtime import CudaBackend
+        packed = container.Container(
+            program.name, gpu.arch, image(sources, gpu, options), sources.geometry, program.steps, program.parameters,
+            program.results, program.constants, program.arena_size)
+        return CudaBackend(packed, functions)
+
+    def save_cubin(path: Path) -> None:
+        container.write(path, image(sources, gpu, options), program, sources.geometry, gpu.arch)
+
+    return Executable(
+        program.name, gpu.arch, program.parameters, program.results, start, sources.readable,
+        texts={".cu": sources.single_file, ".hlo": lambda: str(module),
+               ".ptx": lambda: compile_cuda(sources.single_file(), gpu.arch, "ptx").decode()},
+        files={".cubin": save_cubin})
+
+
+def image(sources: CudaSources, gpu: Machine, options) -> bytes:
+    """The cubin of a program: from the cache, else compiled. Raises BuildError."""
+    text = sources.single_file()
+    key = cache.digest("cubin", gpu.arch, text)
+    found = cache.find(key, ".cubin")
+    if found:
+        return found.read_bytes()
+    options.report("compile CUDA C", 0, 0)
+    data = compile_cuda(text, gpu.arch, "cubin")
+    cache.put_bytes(key, ".cubin", data)
+    return data
+
+
+def load_cubin(path: Path) -> Executable:
+    """A saved .cubin as an Executable. Raises RunError for a file that hloc did not write, or was changed."""
+    packed = container.read(path)
+    if host_calls(packed.steps):
+        raise RunError(f"{path} calls Python functions: run it from its HLO text with --custom-call")
+
+    def start():
+        from hloc.targets.cuda.runtime import CudaBackend
+        return CudaBackend(packed, {})
+
+    def describe() -> str:
+        return json.dumps({"name": packed.name, "arch": packed.arch, "kernels": [k.function for k in packed.kernels]})
+
+    return Executable(packed.name, packed.arch, packed.parameters, packed.results, start, describe)

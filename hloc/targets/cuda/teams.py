@@ -1,0 +1,424 @@
+"""Teams: a kernel whose PARALLEL iterations hold loops of their own runs each iteration on a warp or on a block.
+
+In: a Kernel. Out: a TeamKernel, or None where a thread per iteration is as good. All lanes of a team run the row's
+scalar statements (they agree, since they compute the same); loops whose iterations are independent are dealt out to the
+lanes; what is stored once per row is stored by the first lane; accumulators are joined by shuffles, in a fixed order.
+
+    for i0 PARALLEL: v0 = 0; for i1 VECTOR: v0 += x[i0 * 768 + i1]; out[i0] = v0
+      -> for i0 by teams: v0 = 0; Spread(i1 of 768: v0 += x[i0 * 768 + i1]); Total(v0); if lane == 0: out[i0] = v0
+
+A Local array that every loop reads and writes only at its own iteration is split over the lanes, so that it fits into
+registers; any other Local of a row becomes shared memory.
+"""
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from hloc.errors import UnsupportedError
+from hloc.ir import ELEMENT_TYPES
+from hloc.kernels.ir import (
+    INDEX,
+    PARALLEL,
+    SERIAL,
+    VECTOR,
+    Apply,
+    Assign,
+    Atomic,
+    Barrier,
+    Const,
+    Expr,
+    For,
+    If,
+    Kernel,
+    Let,
+    Load,
+    Local,
+    Mutable,
+    Shared,
+    Stmt,
+    Store,
+    Var,
+    While,
+)
+from hloc.kernels.monoids import identity
+from hloc.machine import Machine
+from hloc.targets.cuda import linear
+from hloc.targets.cuda.linear import Form
+from hloc.targets.printer import assigned
+
+WARP = 32
+SHORTEST = 16                       # loops with fewer iterations are not worth a team
+BLOCK_THREADS = 256
+LARGEST_PRIVATE = 16 << 10          # bytes of Local arrays that one thread may have
+STATIC_SHARED = 44 << 10
+IDEMPOTENT = frozenset(["maximum", "minimum", "and", "or"])
+LANE = Var("lane", INDEX)
+SLOT = Var("slot", INDEX)
+FIRST_LANE = Apply("compare_eq", (LANE, Const(0, INDEX)), "pred")
+
+
+class Spread(NamedTuple):
+    """The loops of `counters` as one, its iterations dealt out to the lanes. slots: iterations of one lane, where the
+    body indexes split Local arrays by `slot`; else 0."""
+
+    counters: tuple[tuple[str, int | Expr], ...]
+    body: tuple[Stmt, ...]
+    slots: int = 0
+
+
+class Total(NamedTuple):
+    """Join an accumulator over the lanes; all get the result."""
+
+    name: str
+    op: str
+    type: str
+
+
+class TeamKernel(NamedTuple):
+    """threads: lanes of a team; teams: per block; rows: PARALLEL iterations; body: of one row, named by `counter`."""
+
+    threads: int
+    teams: int
+    rows: int
+    counter: str
+    before: tuple[Stmt, ...]
+    body: tuple[Stmt, ...]
+
+
+def team_kernel(kernel: Kernel, gpu: Machine) -> TeamKernel | None:
+    """The kernel for teams, or None where each iteration belongs on a thread of its own."""
+    loop = next((s for s in kernel.body if isinstance(s, For) and s.kind == PARALLEL), None)
+    if loop is not None and len(loop.body) == 1 and isinstance(loop.body[0], For) and loop.body[0].kind == VECTOR:
+        return None
+    before = tuple(s for s in kernel.body if s is not loop) if loop else ()
+    body = loop.body if loop else kernel.body
+    rows = loop.extent if loop else 1
+    draft = _Draft(body, linear.lets((*before, *body), {}), {b.name for b in kernel.buffers})
+    longest = max((draft.length(s) for s in draft.spreads.values()), default=0)
+    private = sum(_bytes(s) for s in linear.walk(body) if isinstance(s, Local))
+    if longest < SHORTEST and private <= LARGEST_PRIVATE:
+        return None
+    draft.threads = _threads(longest, rows, private, gpu)
+    draft.place_locals()
+    teams = 1 if draft.threads > WARP else min(BLOCK_THREADS // WARP, max(1, rows))
+    if draft.shared_bytes:
+        draft.threads, teams = max(draft.threads, 128), 1
+        draft.place_locals()
+    _check_memory(kernel, draft)
+    return TeamKernel(draft.threads, teams, rows, loop.name if loop else "", before, tuple(draft.row(body, set())))
+
+
+def _bytes(array: Local | Shared) -> int:
+    return array.size * ELEMENT_TYPES[array.type].bytes
+
+
+def _threads(longest: int, rows: int, private: int, gpu: Machine) -> int:
+    """Lanes of a team: a warp for short or many rows, more for long or few ones."""
+    if longest <= 2 * WARP or (longest <= 1024 and rows >= 8 * gpu.cores and private <= 8192):
+        return WARP
+    if longest >= 8192 and rows < gpu.cores:
+        return 1024
+    wanted = 512 if longest > 4096 else 256 if longest > 512 else 128
+    while wanted < 1024 and private // wanted > 512:
+        wanted *= 2
+    return wanted
+
+
+def _check_memory(kernel: Kernel, draft: _Draft) -> None:
+    if draft.shared_bytes > STATIC_SHARED:
+        raise UnsupportedError(f"kernel {kernel.name} needs {draft.shared_bytes >> 10} KiB of memory per row on a GPU")
+    rest = sum(_bytes(s) for name, s in draft.locals.items() if draft.places[name] == "private")
+    if rest > LARGEST_PRIVATE:
+        raise UnsupportedError(f"kernel {kernel.name} needs {rest >> 10} KiB of memory per thread on a GPU")
+
+
+@dataclass
+class _Draft:
+    """One row's body on its way. spreads: id of the For -> its Spread, for loops that are dealt out."""
+
+    body: tuple[Stmt, ...]
+    known: dict[str, Form]
+    buffers: set[str]
+    threads: int = WARP
+    spreads: dict[int, Spread] = field(default_factory=dict)
+    mutables: dict[str, Mutable] = field(default_factory=dict)
+    locals: dict[str, Local] = field(default_factory=dict)
+    places: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.loaded = {load.buffer for load in linear.loads(self.body)}
+        self._find(self.body)
+
+    def _find(self, statements: tuple[Stmt, ...]) -> None:
+        """Decide which loops at row level are dealt out; note the Mutables and Locals declared at row level."""
+        stack = [iter(statements)]
+        while stack:
+            statement = next(stack[-1], None)
+            if statement is None:
+                stack.pop()
+            elif isinstance(statement, Mutable):
+                self.mutables[statement.name] = statement
+            elif isinstance(statement, Local):
+                self.locals[statement.name] = statement
+            elif isinstance(statement, If):
+                stack.append(iter(statement.then + statement.otherwise))
+            elif isinstance(statement, While):
+                stack.append(iter(statement.body))
+            elif isinstance(statement, For):
+                spread = self._spread(statement)
+                if spread is None:
+                    stack.append(iter(statement.body))
+                else:
+                    self.spreads[id(statement)] = spread
+
+    def length(self, spread: Spread) -> int:
+        """Iterations of a spread loop; an expression counts as a block."""
+        return math.prod(n if isinstance(n, int) else BLOCK_THREADS for _, n in spread.counters)
+
+    def _spread(self, loop: For) -> Spread | None:
+        """The longest nest from this loop on whose iterations are independent, as one loop."""
+        if loop.kind == VECTOR:
+            sums = assigned(loop.body) & self.mutables.keys()
+            apart = all(self.mutables[name].reassociable for name in sums)
+            return Spread(((loop.name, loop.extent),), loop.body) if apart else None
+        chain, moved = [loop], []
+        while len(inner := [s for s in chain[-1].body if isinstance(s, For)]) == 1 \
+                and all(isinstance(s, (Let, For)) for s in chain[-1].body):
+            moved.append(tuple(s for s in chain[-1].body if isinstance(s, Let)))
+            chain.append(inner[0])
+        for length in range(len(chain), 0, -1):
+            nest = chain[:length]
+            if all(isinstance(s.extent, int) for s in nest) and self._independent(nest):
+                lets = tuple(s for part in moved[:length - 1] for s in part)
+                return Spread(tuple((s.name, s.extent) for s in nest), lets + nest[-1].body)
+        return None
+
+    def _independent(self, nest: list[For]) -> bool:
+        """No iteration of the nest reads what another one writes, but for accumulators that may be joined later."""
+        body = nest[0].body
+        inside = {s.name for s in linear.walk(body) if isinstance(s, (Mutable, Local))}
+        if any(isinstance(s, (Atomic, Barrier, Shared)) for s in linear.walk(body)):
+            return False
+        if not all(self._only_accumulated(name, body) for name in assigned(body) - inside):
+            return False
+        written = [s for s in linear.stores(body) if s.buffer not in inside]
+        loops = [*nest[:1], *(s for s in linear.walk(body) if isinstance(s, For))]
+        if not written:
+            return True
+        if not all(isinstance(s.extent, int) for s in loops):
+            return False
+        extents = {s.name: s.extent for s in loops}
+        forms = {}
+        for store in written:
+            form = linear.linear(store.position, self.known)
+            moving = linear.defined(body) - extents.keys()
+            if form is None or moving & form.factors.keys() or forms.setdefault(store.buffer, form) != form \
+                    or not linear.injective(form, extents):
+                return False
+        return all(linear.linear(load.position, self.known) == forms[load.buffer]
+                   for load in linear.loads(body) if load.buffer in forms)
+
+    def _only_accumulated(self, name: str, statements: tuple[Stmt, ...]) -> bool:
+        """A reassociable Mutable that these statements only update: what is computed from it goes back into it."""
+        if name not in self.mutables or not self.mutables[name].reassociable:
+            return False
+        derived: dict[str, Expr] = {}
+        for statement in linear.walk(statements):
+            used = [p for p in linear.parts(linear.expressions(statement))
+                    if isinstance(p, Var) and (p.name == name or p.name in derived)]
+            if used and isinstance(statement, Let):
+                derived[statement.name] = statement.value
+            elif isinstance(statement, Assign) and statement.name == name:
+                if not self._takes_in(name, statement.value, derived):
+                    return False
+            elif used:
+                return False
+        return True
+
+    def _takes_in(self, name: str, value: Expr, derived: dict[str, Expr]) -> bool:
+        """The value is v, or op(v, something else), or a selection between such."""
+        op = self.mutables[name].reassociable
+        stack = [value]
+        while stack:
+            top = stack.pop()
+            if isinstance(top, Var) and (top.name == name or top.name in derived):
+                if top.name != name:
+                    stack.append(derived[top.name])
+                continue
+            if not isinstance(top, Apply) or top.op not in (op, "select"):
+                return False
+            holds = [a for a in top.arguments if _reads(a, {name, *derived})]
+            if holds != list(top.arguments[1:]) if top.op == "select" else len(holds) != 1:
+                return False
+            stack.extend(holds)
+        return True
+
+    # -- Local arrays ----------------------------------------------------------------------------------------------
+
+    def place_locals(self) -> None:
+        """split: over the lanes; private: each lane has its own, all alike; shared: one for the team."""
+        for name in self.locals:
+            spreads = [s for s in self.spreads.values() if name in _touched(s.body)]
+            if not spreads:
+                self.places[name] = "private"
+            elif all(self._own(name, s) for s in spreads) and not self._at_row_level(name):
+                self.places[name] = "split"
+            else:
+                self.places[name] = "shared"
+
+    @property
+    def shared_bytes(self) -> int:
+        return sum(_bytes(s) for name, s in self.locals.items() if self.places[name] == "shared")
+
+    def _own(self, name: str, spread: Spread) -> bool:
+        """Every access in the loop is at the number of its iteration."""
+        wanted, stride = {}, 1
+        for counter, extent in reversed(spread.counters):
+            wanted[counter] = stride
+            stride *= extent if isinstance(extent, int) else 1
+        positions = [s.position for s in linear.stores(spread.body) if s.buffer == name]
+        positions += [load.position for load in linear.loads(spread.body) if load.buffer == name]
+        return all(linear.linear(p, self.known) == Form(wanted) for p in positions)
+
+    def _at_row_level(self, name: str) -> bool:
+        return any(name in _touched((s,)) for s in self._row_statements() if not isinstance(s, (For, If, While)))
+
+    def _row_statements(self):
+        """Statements that all lanes run."""
+        stack = list(self.body)
+        while stack:
+            top = stack.pop()
+            yield top
+            if isinstance(top, If):
+                stack.extend(top.then + top.otherwise)
+            elif isinstance(top, While) or (isinstance(top, For) and id(top) not in self.spreads):
+                stack.extend(top.body)
+
+    # -- the new body ----------------------------------------------------------------------------------------------
+
+    def row(self, statements: tuple[Stmt, ...], open_sums: set[str]) -> list[Stmt]:
+        """Row-level statements for a team. open_sums: accumulators that an outer loop resets and joins."""
+        done: list[Stmt] = []
+        fresh: set[str] = set()
+        for statement in statements:
+            if isinstance(statement, Mutable) and statement.reassociable \
+                    and statement.initial == identity(statement.reassociable, statement.initial.type):
+                fresh.add(statement.name)
+            if isinstance(statement, For):
+                done += self.loop(statement, open_sums, fresh)
+            elif isinstance(statement, If):
+                done.append(If(statement.condition, tuple(self.row(statement.then, open_sums)),
+                               tuple(self.row(statement.otherwise, open_sums))))
+            elif isinstance(statement, While):
+                done.append(While(statement.condition, tuple(self.row(statement.body, open_sums))))
+            elif isinstance(statement, Local):
+                done.append(self.local(statement))
+            elif isinstance(statement, (Store, Atomic)):
+                self.store(statement, done)
+            else:
+                done.append(statement)
+        return done
+
+    def loop(self, loop: For, open_sums: set[str], fresh: set[str]) -> list[Stmt]:
+        sums = assigned(loop.body) & self.mutables.keys()
+        spread = self.spreads.get(id(loop))
+        if spread is None:
+            sums = {n for n in sums if self._only_accumulated(n, loop.body) and self._summed_in_spreads(n, loop)}
+        own = sorted(sums - open_sums)
+        before = [self._reset(n) for n in own if n not in fresh and self.mutables[n].reassociable not in IDEMPOTENT]
+        fresh -= sums
+        after = [Total(n, self.mutables[n].reassociable, self.mutables[n].initial.type) for n in own]
+        if spread is not None:
+            return [*before, *self.spread(spread), *after]
+        return [*before, For(loop.name, loop.extent, SERIAL, tuple(self.row(loop.body, open_sums | sums))), *after]
+
+    def _summed_in_spreads(self, name: str, loop: For) -> bool:
+        """All updates of an accumulator in this loop stand in loops that are dealt out."""
+        stack, found = list(loop.body), 0
+        while stack:
+            top = stack.pop()
+            if isinstance(top, Assign) and top.name == name:
+                return False
+            if isinstance(top, For) and id(top) in self.spreads:
+                found += 1
+            elif isinstance(top, If):
+                stack.extend(top.then + top.otherwise)
+            elif isinstance(top, (For, While)):
+                stack.extend(top.body)
+        return found > 0
+
+    def _reset(self, name: str) -> Assign:
+        mutable = self.mutables[name]
+        type = mutable.initial.type
+        return Assign(name, Apply("select", (FIRST_LANE, Var(name, type), identity(mutable.reassociable, type)), type))
+
+    def spread(self, spread: Spread) -> list[Stmt]:
+        """A loop over the lanes, with barriers where others may still read, or will read, what it writes."""
+        split = {n for n in _touched(spread.body) if self.places.get(n) == "split"}
+        slots = max((-(-self.locals[n].size // self.threads) for n in split), default=0)
+        body = tuple(_with_slots(s, split) for s in spread.body) if split else spread.body
+        written = {s.buffer for s in linear.stores(body) if s.buffer in self.buffers or s.buffer in self.locals} - split
+        done: list[Stmt] = [Spread(spread.counters, body, slots)]
+        if written:
+            done.insert(0, Barrier())
+        if any(n in self.loaded for n in written):
+            done.append(Barrier())
+        return done
+
+    def local(self, statement: Local) -> Local | Shared:
+        place = self.places[statement.name]
+        if place == "shared":
+            return Shared(*statement)
+        size = -(-statement.size // self.threads) if place == "split" else statement.size
+        return statement._replace(size=size)
+
+    def store(self, statement: Store | Atomic, done: list[Stmt]) -> None:
+        """A store of the whole row, by the first lane; neighbours share their barriers."""
+        if self.places.get(statement.buffer) == "private":
+            done.append(statement)
+            return
+        again = statement.buffer in self.loaded
+        if done and isinstance(done[-1], If) and done[-1].condition == FIRST_LANE and not again:
+            done[-1] = done[-1]._replace(then=(*done[-1].then, statement))
+            return
+        done += [Barrier(), If(FIRST_LANE, (statement,))]
+        if again:
+            done.append(Barrier())
+
+
+def _reads(expr: Expr, names: set[str]) -> bool:
+    return any(isinstance(p, Var) and p.name in names for p in linear.parts([expr]))
+
+
+def _touched(statements: tuple[Stmt, ...]) -> set[str]:
+    """Buffers that statements read or write."""
+    return {load.buffer for load in linear.loads(statements)} | {s.buffer for s in linear.stores(statements)}
+
+
+# -- positions in split arrays ---------------------------------------------------------------------------------------
+
+def _with_slots(statement: Stmt, split: set[str]) -> Stmt:
+    """The statement with accesses of split arrays at `slot`."""
+    if isinstance(statement, If):
+        return If(_replaced(statement.condition, split), tuple(_with_slots(s, split) for s in statement.then),
+                  tuple(_with_slots(s, split) for s in statement.otherwise))
+    if isinstance(statement, (For, While)):
+        name = "condition" if isinstance(statement, While) else "extent"
+        old = getattr(statement, name)
+        return statement._replace(body=tuple(_with_slots(s, split) for s in statement.body),
+                                  **{name: old if isinstance(old, int) else _replaced(old, split)})
+    if isinstance(statement, Store) and statement.buffer in split:
+        return Store(statement.buffer, SLOT, _replaced(statement.value, split))
+    changed = {name: _replaced(getattr(statement, name), split)
+               for name in ("value", "initial", "position") if hasattr(statement, name)}
+    return statement._replace(**changed)
+
+
+def _replaced(expr: Expr, split: set[str]) -> Expr:
+    if isinstance(expr, Load):
+        return Load(expr.buffer, SLOT if expr.buffer in split else _replaced(expr.position, split), expr.type)
+    if isinstance(expr, Apply):
+        return expr._replace(arguments=tuple(_replaced(a, split) for a in expr.arguments))
+    return expr
