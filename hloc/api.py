@@ -1,0 +1,173 @@
+"""The Python API, and the way of the data on one page.
+
+    module = load("model.hlo")              text -> Module, verified
+    exe = compile(module, target="cpu")     Module -> passes -> Program -> native code
+    results = exe(*arrays)                  NumPy in, NumPy out
+
+`optimize` and `plan` are the steps in between, for those who want to look.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hloc.errors import RunError, Span, UsageError
+from hloc.executable import Executable
+from hloc.inputs import entry_parameters, entry_results
+from hloc.ir import Module
+from hloc.ir.clone import clone_module
+from hloc.kernels.plan import Program
+from hloc.ops.host import Transfers
+from hloc.targets.target import Target
+
+
+@dataclass
+class Options:
+    """What a compilation may be told.
+
+    progress      called with (stage, done, total); total 0 where it is not known
+    timings       receives a Timing per pass (hloc/passes/runner.py)
+    custom_calls  custom-call target -> Python function over NumPy arrays
+    passes        options of passes by name, e.g. {"fusion": "off"}
+    transfers     what infeed and recv take, and what outfeed and send gave (hloc/ops/host.py)
+    """
+
+    progress: Callable[[str, int, int], None] | None = None
+    timings: list | None = None
+    custom_calls: dict[str, Callable] = field(default_factory=dict)
+    passes: dict[str, Any] = field(default_factory=dict)
+    dumps: dict[str, Any] = field(default_factory=dict)
+    transfers: Transfers = field(default_factory=Transfers)
+
+    @property
+    def watches_passes(self) -> bool:
+        """Whether the passes must run, to be timed or shown, even where the result is known."""
+        return self.timings is not None or bool(self.dumps)
+
+    def report(self, stage: str, done: int = 0, total: int = 0) -> None:
+        if self.progress:
+            self.progress(stage, done, total)
+
+
+def load(source: str | bytes | Path | Module, *, name: str | None = None, choice: str | None = None,
+         strict: bool = False, warn: Callable[[str, Span | None], None] | None = None,
+         options: Options | None = None) -> Module:
+    """A verified Module from a path, or from the content of a file (bytes, or a str that holds a newline).
+
+    What a file may hold is in hloc/sources.py: HLO text, protos, gzip, StableHLO ... Snapshots set `default_inputs`.
+    choice  the name or number of one of several modules, as in `model.hlo#2`
+    strict  unknown attributes are errors instead of warnings;  warn  called with each warning and its place
+    Raises HlocError with file:line:col, or with the byte of a binary file.
+    """
+    if isinstance(source, Module):
+        return source
+    from hloc.sources import module_of, read_bytes, split_choice
+    from hloc.verify import verify
+    options = options or Options()
+    if isinstance(source, bytes) or (isinstance(source, str) and "\n" in source):
+        content, shown = source, name or "<text>"
+    else:
+        path, own_choice = split_choice(source)
+        content, shown, choice = read_bytes(path), name or path, choice or own_choice
+    options.report("parse")
+    module = module_of(content, shown, choice=choice, strict=strict, warn=warn)
+    options.report("verify")
+    verify(module)
+    return module
+
+
+def optimize(module: Module, target: Target, options: Options | None = None) -> Module:
+    """Run the whole pass pipeline of a target on the module, in place."""
+    from hloc.passes.context import PassContext
+    from hloc.passes.pipelines import pipeline_for
+    from hloc.passes.runner import run_passes
+    options = options or Options()
+    context = PassContext(machine=target.machine, target=target.name, options=dict(options.passes))
+    run_passes(module, pipeline_for(target.name), context, timings=options.timings, verify=False,
+               progress=lambda name: options.report(f"pass {name}"), **options.dumps)
+    return module
+
+
+def plan(module: Module, target: Target, options: Options | None = None) -> Program:
+    """Kernels, steps and memory of an optimized module."""
+    from hloc.kernels.planner import plan_module
+    options = options or Options()
+    options.report("plan")
+    return plan_module(module, target.machine)
+
+
+def compile(source: str | Path | Module, target: str = "auto", *,      # noqa: A001 - the name users expect
+            options: Options | None = None, consume: bool = False, run: bool = True) -> Executable:
+    """Compile HLO for a target and return something to call.
+
+    target   auto (a GPU if there is one, else the CPU), cpu, cuda, a GPU architecture (sm_90a) or name (h100),
+             or reference (the NumPy evaluator)
+    consume  a Module that is given may be changed (else a copy is compiled)
+    run      build native code now; False leaves it to the first call, for those who only save or print
+    Raises HlocError with a place in the text where there is one.
+    """
+    options = options or Options()
+    module = load(source, options=options)
+    if target == "reference":
+        return reference_executable(module, options)
+    from hloc.bounded import with_sizes
+    from hloc.targets import driver_present, find
+    chosen = find(target)
+    signature = entry_parameters(module), entry_results(module)
+
+    def compile_now() -> Executable:
+        if run and chosen.ahead:
+            chosen.ahead(module)
+        own = clone_module(module) if module is source and not consume else module
+        return chosen.executable(plan(optimize(own, chosen, options), chosen, options), own, options)
+
+    def compile_text(text: str) -> Executable:
+        return compile(text, target, options=options, run=False)
+
+    if run and chosen.recalled and not options.watches_passes:
+        exe = chosen.recalled(module, options.passes, compile_text, compile_now)
+    else:
+        exe = compile_now()
+    exe = with_sizes(exe, *signature)
+    if run and (chosen.name == "cpu" or driver_present()):          # without a GPU one may still save a cubin
+        _ = exe.backend
+    return exe
+
+
+def load_compiled(path: Path) -> Executable:
+    """What `hloc compile` wrote to a .so or .cubin, ready to call. Raises RunError for other files."""
+    if not path.is_file():
+        raise UsageError(f"cannot read {path}: no such file")
+    if path.suffix == ".so":
+        from hloc.targets.cpu.target import load_shared_object
+        return load_shared_object(path)
+    from hloc.targets.cuda.target import load_cubin
+    return load_cubin(path)
+
+
+def reference_executable(module: Module, options: Options) -> Executable:
+    """The evaluator behind the same interface; needs no compiler."""
+    from hloc.evaluate import Options as Run
+    from hloc.evaluate import evaluate
+    calls = {name: _without_instruction(f) for name, f in options.custom_calls.items()}
+    moved = options.transfers
+
+    def run(arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+        options.report("run")
+        try:
+            return tuple(evaluate(module, arrays, custom_calls=calls, options=Run(
+                infeed=moved.infeed, outfeed=moved.outfeed, received=moved.received, sent=moved.sent)))
+        except MemoryError:
+            raise RunError("out of memory in the reference evaluator") from None
+
+    return Executable(module.name, "reference", entry_parameters(module), entry_results(module), lambda: run,
+                      lambda: str(module), {".hlo": lambda: str(module)})
+
+
+def _without_instruction(function: Callable) -> Callable:
+    """The evaluator hands custom calls their instruction; users' functions take arrays only."""
+    return lambda _instruction, *operands: function(*operands)

@@ -1,0 +1,94 @@
+"""Executable: a compiled program that can be called with NumPy arrays, looked at and saved.
+
+    exe = hloc.compile("model.hlo"); results = exe(x, y); exe.save("model.so"); print(exe.source)
+
+`exe(*arrays)` takes the flattened entry parameters and returns the flattened results. A backend (one per target) is
+what runs: it is given checked, contiguous arrays and returns result arrays. It may also have a method `quick(arrays)`
+that checks them itself, and returns None where it would rather be given checked ones.
+"""
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from hloc.errors import UsageError
+from hloc.inputs import Named, check_arrays
+
+Backend = Callable[[Sequence[np.ndarray]], "tuple[np.ndarray, ...]"]
+
+
+@dataclass
+class Executable:
+    """target      "cpu", "cuda", "sm_90a", "reference"
+    parameters   names and shapes of the flattened entry parameters;  results: likewise
+    start        makes the backend (builds and loads what it needs); called once, at the latest by the first call
+    generated    makes `source`: the generated program as a reader wants it
+    texts        file ending -> the program as text (".c", ".cu", ".ptx", ".hlo")
+    files        file ending -> writer of a binary form (".so", ".cubin")
+    """
+
+    name: str
+    target: str
+    parameters: Sequence[Named]
+    results: Sequence[Named]
+    start: Callable[[], Backend]
+    generated: Callable[[], str]
+    texts: dict[str, Callable[[], str]] = field(default_factory=dict)
+    files: dict[str, Callable[[Path], None]] = field(default_factory=dict)
+    _backend: Backend | None = None
+    _quick: Callable[[tuple], tuple[np.ndarray, ...] | None] | None = None
+
+    @property
+    def backend(self) -> Backend:
+        if self._backend is None:
+            self._backend = self.start()
+            self._quick = getattr(self._backend, "quick", None)
+        return self._backend
+
+    def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Run. Raises RunError, naming the parameter, where arrays are missing, surplus or of another type or shape."""
+        backend = self._backend or self.backend
+        if self._quick is not None:
+            results = self._quick(arrays)
+            if results is not None:
+                return results
+        return backend(check_arrays(self.parameters, arrays))
+
+    @property
+    def source(self) -> str:
+        """The generated program: C, CUDA C, or HLO text for the reference target."""
+        return self.generated()
+
+    def text(self, suffix: str) -> str:
+        """The program in one of its text forms. Raises UsageError for one that the target has not."""
+        if suffix not in self.texts:
+            raise self._unknown(suffix)
+        return self.texts[suffix]()
+
+    def save(self, path: str | Path) -> None:
+        """Write the program in the form that the file's ending names, whole or not at all."""
+        path = Path(path)
+        if path.suffix not in self.texts and path.suffix not in self.files:
+            raise self._unknown(path.suffix)
+        with tempfile.TemporaryDirectory(prefix=".hloc", dir=path.resolve().parent) as folder:
+            draft = Path(folder) / path.name
+            if path.suffix in self.files:
+                self.files[path.suffix](draft)
+            else:
+                draft.write_text(self.texts[path.suffix](), encoding="utf-8")
+            for made in Path(folder).iterdir():             # a .so has a header beside it
+                made.replace(path.resolve().parent / made.name)
+
+    def _unknown(self, suffix: str) -> UsageError:
+        known = ", ".join([*self.files, *self.texts])
+        what = suffix or "a file without an ending"
+        return UsageError(f"target {self.target} cannot write {what}; it writes {known}")
+
+    def __repr__(self) -> str:
+        takes = ", ".join(v.shape.to_string(False) for v in self.parameters[:6])
+        gives = ", ".join(v.shape.to_string(False) for v in self.results[:6])
+        return f"<hloc executable {self.name} on {self.target}: ({takes}) -> ({gives})>"

@@ -1,0 +1,100 @@
+"""Inputs and outputs as files: .npy, .npz, 'random:SEED', 'zeros'.
+
+In: what --inputs was given. Out: arrays in the order of the flattened entry parameters. Nothing is ever unpickled.
+"""
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from hloc.errors import RunError, UsageError
+from hloc.inputs import Named, random_arrays, zero_arrays
+
+
+def read_inputs(sources: Sequence[str], parameters: Sequence[Named]) -> list[np.ndarray]:
+    """Arrays for all parameters: several files are put one behind the other; random and zeros stand alone."""
+    if len(sources) == 1 and (made := _made_up(sources[0], parameters)) is not None:
+        return made
+    arrays: list[np.ndarray] = []
+    for source in sources:
+        if source == "zeros" or source.startswith("random:") or source == "random":
+            raise UsageError(f"'{source}' fills all inputs: it cannot stand beside files")
+        arrays += _read(Path(source), parameters)
+    return arrays
+
+
+def _made_up(source: str, parameters: Sequence[Named]) -> list[np.ndarray] | None:
+    if source == "zeros":
+        return zero_arrays(parameters)
+    if source != "random" and not source.startswith("random:"):
+        return None
+    seed = source.partition(":")[2] or "0"
+    if not seed.isdigit():
+        raise UsageError(f"'{source}': the seed must be a whole number, as in random:7")
+    return random_arrays(parameters, int(seed))
+
+
+def _read(path: Path, parameters: Sequence[Named]) -> list[np.ndarray]:
+    """The arrays of one file. Raises RunError for a file that cannot be read or holds pickled objects."""
+    try:
+        with open(path, "rb") as file:
+            if file.read(6) != b"\x93NUMPY" and not zipfile.is_zipfile(path):
+                raise RunError(f"{path} is not an .npy or .npz file")
+        loaded = np.load(path, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            return [loaded]
+        with loaded:
+            return [loaded[name] for name in _order(loaded.files, parameters)]
+    except FileNotFoundError:
+        raise RunError(f"no such file: {path}") from None
+    except IsADirectoryError:
+        raise RunError(f"{path} is a folder, not an .npy or .npz file") from None
+    except ValueError as error:
+        if "pickle" in str(error):
+            raise RunError(f"{path} holds pickled Python objects, which hloc never loads: "
+                           "save plain arrays with numpy.save or numpy.savez") from None
+        raise RunError(f"cannot read {path}: {error}") from None
+    except MemoryError:
+        raise RunError(f"cannot read {path}: not enough memory") from None
+    except (OSError, EOFError, zipfile.BadZipFile, SyntaxError) as error:
+        raise RunError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _order(names: list[str], parameters: Sequence[Named]) -> list[str]:
+    """Names in the order of the parameters where they are the parameters' own, else as the file has them."""
+    wanted = [p.name for p in parameters]
+    return wanted if set(names) == set(wanted) else list(names)
+
+
+def read_arrays(path: Path) -> list[np.ndarray]:
+    """All arrays of a file, in its order: what the host hands in while a program runs."""
+    return _read(path, ())
+
+
+def check_output(path: Path) -> None:
+    """Before a long run: can results be written to `path` at all? UsageError, or RunError where there is no folder."""
+    if path.suffix not in (".npy", ".npz"):
+        raise UsageError(f"cannot write results to {path}: give a name that ends in .npz or .npy")
+    if not path.resolve().parent.is_dir():
+        raise RunError(f"cannot write {path}: no such folder")
+
+
+def write_outputs(path: Path, arrays: Sequence[np.ndarray], names: Sequence[str] = ()) -> None:
+    """One array to an .npy, any number to an .npz (out_0, out_1 ..., or `names`). UsageError for other endings."""
+    check_output(path)
+    if path.suffix == ".npy" and len(arrays) != 1:
+        raise UsageError(f"{path} can hold one array, but there are {len(arrays)} results: use .npz")
+    temporary = path.with_name(f".{path.name}.partial")
+    try:
+        with open(temporary, "wb") as file:
+            if path.suffix == ".npy":
+                np.save(file, arrays[0], allow_pickle=False)
+            else:
+                np.savez(file, **dict(zip(names or [f"out_{i}" for i in range(len(arrays))], arrays)))
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise RunError(f"cannot write {path}: {error.strerror}") from None

@@ -1,0 +1,133 @@
+"""Checking arrays against entry parameters, and making inputs: random, zeros, from files.
+
+In: parameters (anything with `name` and `shape`, flattened to array leaves) and what the user gave. Out: contiguous
+NumPy arrays of exactly the right type and shape, or a RunError that names the parameter and both sides.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from hloc.errors import RunError
+from hloc.ir import ELEMENT_TYPES, Module, Shape, element_type_of, leaves, numpy_dtype
+
+
+class Named(Protocol):
+    name: str
+    shape: Shape
+
+
+class Parameter(NamedTuple):
+    """One flattened entry parameter."""
+
+    name: str
+    shape: Shape
+
+
+def entry_parameters(module: Module) -> list[Parameter]:
+    """The flattened entry parameters, with names for messages: x, or state.3 for the fourth array of a tuple."""
+    found: list[Parameter] = []
+    for parameter in module.entry.parameters:
+        parts = list(leaves(parameter.shape))
+        found += [Parameter(f"{parameter.name}.{i}" if parameter.shape.is_tuple else parameter.name, s)
+                  for i, s in enumerate(parts)]
+    return found
+
+
+def entry_results(module: Module) -> list[Parameter]:
+    """The flattened results, by number."""
+    return [Parameter(f"result.{i}", s) for i, s in enumerate(leaves(module.entry.root.shape))]
+
+
+def check_inputs(module: Module, arrays: Sequence[object]) -> list[np.ndarray]:
+    """check_arrays against the module's entry."""
+    return check_arrays(entry_parameters(module), arrays)
+
+
+def check_arrays(parameters: Sequence[Named], arrays: Sequence[object]) -> list[np.ndarray]:
+    """`arrays` as contiguous ndarrays. Raises RunError where their number, types or shapes are not the parameters'."""
+    if len(arrays) != len(parameters):
+        raise RunError(f"the module takes {_count(len(parameters))}, but {len(arrays)} were given"
+                       + _listing(parameters, len(arrays)))
+    return [_check(i, p, a) for i, (p, a) in enumerate(zip(parameters, arrays))]
+
+
+def _check(number: int, parameter: Named, given: object) -> np.ndarray:
+    want = parameter.shape
+    if type(given) is np.ndarray and given.dtype == numpy_dtype(want.element_type):
+        array = given                                             # the common case, kept short: it runs at every call
+    else:
+        array = _convert(number, parameter, given)
+    if array.shape != want.dimensions and not within_bounds(array.shape, want):
+        got = ",".join(map(str, array.shape))
+        raise RunError(f"input {number} ({parameter.name}) must be {want.to_string(False)}, "
+                       f"but {want.element_type}[{got}] was given")
+    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+
+
+def within_bounds(sizes: tuple[int, ...], shape: Shape) -> bool:
+    """Dynamic dimensions may be smaller than their bound."""
+    return len(sizes) == shape.rank and all(
+        size == bound or bound < 0 or size <= bound and dynamic
+        for size, bound, dynamic in zip(sizes, shape.dimensions, shape.dynamic_dimensions or (False,) * shape.rank))
+
+
+def _convert(number: int, parameter: Named, given: object) -> np.ndarray:
+    """Python scalars and lists become the wanted type; an array must already have it."""
+    want = parameter.shape
+    dtype = numpy_dtype(want.element_type)
+    if isinstance(given, (bool, int, float, complex, list, tuple)):
+        try:
+            return np.asarray(given, dtype)
+        except (TypeError, ValueError, OverflowError):
+            raise RunError(f"input {number} ({parameter.name}) must be {want.to_string(False)}: "
+                           f"cannot convert {type(given).__name__}") from None
+    array = np.asarray(given)
+    if array.dtype == dtype:
+        return array
+    if array.dtype.kind == "V" and array.dtype.itemsize == dtype.itemsize:
+        return array.view(dtype)                                  # .npy files keep bf16 and f8 as raw bytes
+    try:
+        name = element_type_of(array.dtype)
+    except (KeyError, TypeError):
+        name = str(array.dtype)
+    dims = ",".join(map(str, array.shape))
+    raise RunError(f"input {number} ({parameter.name}) must be {want.to_string(False)}, but {name}[{dims}] was given")
+
+
+def _count(number: int) -> str:
+    return "1 input" if number == 1 else f"{number} inputs"
+
+
+def _listing(parameters: Sequence[Named], given: int) -> str:
+    if given > len(parameters):
+        return ""
+    missing = parameters[given:given + 4]
+    more = "" if len(parameters) - given <= 4 else ", ..."
+    return "; missing: " + ", ".join(f"{p.name} {p.shape.to_string(False)}" for p in missing) + more
+
+
+# -- made-up inputs ----------------------------------------------------------------------------------------------------
+
+def random_arrays(parameters: Iterable[Named], seed: int) -> list[np.ndarray]:
+    """Deterministic arrays: floats normal with deviation 1, integers 0 to 9, pred a coin's flip."""
+    generator = np.random.default_rng(seed)
+    return [_random(generator, p.shape) for p in parameters]
+
+
+def _random(generator: np.random.Generator, shape: Shape) -> np.ndarray:
+    kind, dtype, size = shape.kind, numpy_dtype(shape.element_type), shape.dimensions
+    if kind == "pred":
+        return generator.random(size) < 0.5
+    if kind in ("signed", "unsigned"):
+        most = min(10, 1 << (ELEMENT_TYPES[shape.element_type].bits - (kind == "signed")))
+        return generator.integers(0, most, size, dtype=np.int64).astype(dtype)
+    if kind == "complex":
+        return (generator.standard_normal(size) + 1j * generator.standard_normal(size)).astype(dtype)
+    return np.asarray(generator.standard_normal(size, dtype=np.float32)).astype(dtype)
+
+
+def zero_arrays(parameters: Iterable[Named]) -> list[np.ndarray]:
+    return [np.zeros(p.shape.dimensions, numpy_dtype(p.shape.element_type)) for p in parameters]
