@@ -1,0 +1,1 @@
+"""What the command line offers beyond compiling and running: comparison, XLA as a second opinion."""

@@ -1,0 +1,50 @@
+"""Inputs and XLA's results as an .npz file: types that NumPy's format does not know are stored as bytes.
+
+    save_arrays(path, Arrays(inputs, outputs, moved)); load_arrays(path)
+"""
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from hloc.ir import element_type_of, numpy_dtype
+
+
+class Arrays(NamedTuple):
+    """moved: how far each output goes, relative to its largest magnitude, when the inputs move by one ulp."""
+
+    inputs: list[np.ndarray]
+    outputs: list[np.ndarray]
+    moved: list[float]
+
+
+def save_arrays(path: Path, data: Arrays) -> None:
+    stored, types = {}, {}
+    for kind, arrays in (("in", data.inputs), ("out", data.outputs)):
+        for i, array in enumerate(arrays):
+            array = np.ascontiguousarray(array).reshape(array.shape)
+            stored[f"{kind}{i}"] = np.frombuffer(array.tobytes(), np.uint8)
+            types[f"{kind}{i}"] = (element_type_of(array.dtype), array.shape)
+    facts = json.dumps({"types": types, "moved": data.moved}).encode()
+    temporary = path.with_suffix(".partial.npz")
+    np.savez(temporary, facts=np.frombuffer(facts, np.uint8), **stored)
+    temporary.replace(path)
+
+
+def load_arrays(path: Path) -> Arrays:
+    with np.load(path, allow_pickle=False) as stored:
+        facts = json.loads(bytes(stored["facts"]))
+        inputs = _arrays(stored, facts["types"], "in")
+        return Arrays(inputs, _arrays(stored, facts["types"], "out"), facts["moved"])
+
+
+def _arrays(stored, types: dict[str, Sequence], kind: str) -> list[np.ndarray]:
+    found = []
+    while (key := f"{kind}{len(found)}") in types:
+        element_type, shape = types[key]
+        found.append(np.frombuffer(bytes(stored[key]), numpy_dtype(element_type)).reshape(shape).copy())
+    return found

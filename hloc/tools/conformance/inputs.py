@@ -1,0 +1,167 @@
+"""Inputs that a module can do something sensible with.
+
+In: a module and a seed. Out: an array per flattened entry parameter. What a parameter is used for decides:
+
+    indices of gather, scatter, dynamic-slice     small and not negative
+    divisors, logarithms, asin, shift distances   where the op is defined
+    the start value of a reduction                its identity: XLA may use it more than once
+    matrices of deep networks                     scaled by the rows, so that activations do not overflow
+"""
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+
+from hloc.ir import ELEMENT_TYPES, Computation, Instruction, Module, Shape, leaves, numpy_dtype
+
+THROUGH = frozenset(("reshape bitcast broadcast transpose copy convert slice concatenate reverse pad opt-barrier "
+                     "optimization-barrier get-tuple-element tuple select clamp maximum minimum").split())
+POSITIVE = frozenset("log sqrt rsqrt cbrt power".split())
+UNIT = frozenset("acos asin atanh".split())
+CALLS = frozenset("call fusion map".split())
+SHIFTS = frozenset("shift-left shift-right-arithmetic shift-right-logical".split())
+DEEP_FROM = 300                     # instructions from which a module is a whole network
+
+
+def sensible_arrays(module: Module, seed: int = 0) -> list[np.ndarray]:
+    """Deterministic: the same for equal modules and seeds."""
+    generator = np.random.default_rng(seed)
+    deep = sum(len(c.instructions) for c in module.computations) >= DEEP_FROM
+    roles = parameter_roles(module)
+    return [_array(generator, shape, roles[p], deep)
+            for p in module.entry.parameters for shape in leaves(p.shape)]
+
+
+# -- what parameters are used for --------------------------------------------------------------------------------------
+
+def parameter_roles(module: Module) -> dict[Instruction, set[str]]:
+    """Roles per entry parameter: index, divisor, shift, positive, unit, large, or an identity's opcode ("=add")."""
+    readers: dict[Computation, dict[Instruction, list[tuple[Instruction, int]]]] = {}
+    found = {}
+    for parameter in module.entry.parameters:
+        found[parameter] = roles = set()
+        queue, seen = deque([(module.entry, parameter)]), set()
+        while queue:
+            computation, value = queue.popleft()
+            if value in seen:
+                continue
+            seen.add(value)
+            if computation not in readers:
+                readers[computation] = _readers(computation)
+            for reader, slot in readers[computation].get(value, ()):
+                role = _role(reader, slot)
+                if role:
+                    roles.add(role)
+                elif reader.opcode in THROUGH:
+                    queue.append((computation, reader))
+                elif reader.opcode in CALLS:
+                    callee = reader.called_computations[0]
+                    queue.extend((callee, p) for p in callee.parameters if p.parameter_number == slot)
+    return found
+
+
+def _readers(computation: Computation) -> dict[Instruction, list[tuple[Instruction, int]]]:
+    table: dict[Instruction, list[tuple[Instruction, int]]] = {}
+    for instruction in computation.instructions:
+        for slot, operand in enumerate(instruction.operands):
+            table.setdefault(operand, []).append((instruction, slot))
+    return table
+
+
+def _role(reader: Instruction, slot: int) -> str | None:
+    opcode, count = reader.opcode, len(reader.operands)
+    if (opcode == "gather" and slot == 1) or (opcode == "scatter" and slot == (count - 1) // 2) or (
+            opcode == "dynamic-slice" and slot >= 1) or (opcode == "dynamic-update-slice" and slot >= 2):
+        return "index"
+    if opcode in ("reduce", "reduce-window") and slot >= count // 2:
+        return _identity_of(reader, slot - count // 2)
+    if opcode in ("divide", "remainder") and slot == 1:
+        return "divisor"
+    if opcode in SHIFTS and slot == 1:
+        return "shift"
+    if opcode in POSITIVE:
+        return "positive"
+    return "unit" if opcode in UNIT else "large" if opcode == "acosh" else None
+
+
+def _identity_of(reader: Instruction, number: int) -> str | None:
+    root = reader.get("to_apply").root
+    if root.opcode == "tuple":
+        root = root.operands[number]
+    return "=" + root.opcode
+
+
+# -- arrays ------------------------------------------------------------------------------------------------------------
+
+def _array(generator: np.random.Generator, shape: Shape, roles: set[str], deep: bool) -> np.ndarray:
+    dtype, kind, dimensions = numpy_dtype(shape.element_type), shape.kind, shape.dimensions
+    identities = [r[1:] for r in roles if r.startswith("=")]
+    if len(identities) == 1 and (value := _identity(identities[0], shape)) is not None:
+        return np.full(dimensions, value, dtype)
+    if kind == "pred":
+        return generator.random(dimensions) < 0.5
+    if kind in ("signed", "unsigned"):
+        return _integers(generator, shape, roles).astype(dtype)
+    if kind == "complex":
+        return (_floats(generator, dimensions, roles) + 1j * _floats(generator, dimensions, roles)).astype(dtype)
+    if shape.element_type == "f8e8m0fnu":
+        return np.asarray(2.0 ** generator.integers(-2, 3, dimensions)).astype(dtype)
+    values = _floats(generator, dimensions, roles)
+    if deep and not roles:
+        values = _network(generator, dimensions)
+    return values.astype(dtype)
+
+
+def _identity(opcode: str, shape: Shape):
+    """The neutral value of a reduction's function, or None."""
+    bits, kind = ELEMENT_TYPES[shape.element_type].bits, shape.kind
+    if opcode in ("add", "or", "xor", "subtract"):
+        return 0
+    if opcode in ("multiply", "and"):
+        return 1 if opcode == "multiply" or kind == "pred" else -1 if kind == "signed" else (1 << bits) - 1
+    if opcode not in ("maximum", "minimum") or kind == "complex":
+        return None
+    least = opcode == "maximum"
+    if kind == "pred":
+        return not least
+    if kind in ("signed", "unsigned"):
+        low = -(1 << (bits - 1)) if kind == "signed" else 0
+        return low if least else low + (1 << bits) - 1
+    if shape.element_type in ("f16", "f32", "f64", "bf16"):
+        return -np.inf if least else np.inf
+    return None
+
+
+def _integers(generator: np.random.Generator, shape: Shape, roles: set[str]) -> np.ndarray:
+    bits, signed = ELEMENT_TYPES[shape.element_type].bits, shape.kind == "signed"
+    low, high = (-8, 9) if signed else (0, 16)
+    if "index" in roles:
+        low, high = 0, 4
+    elif "shift" in roles:
+        low, high = 0, min(bits, 8)
+    elif "divisor" in roles:
+        low, high = 1, 8
+    least, beyond = (-(1 << (bits - 1)), 1 << (bits - 1)) if signed else (0, 1 << bits)
+    low, high = max(low, least), min(high, beyond)
+    return np.asarray(generator.integers(low, max(high, low + 1), shape.dimensions))
+
+
+def _floats(generator: np.random.Generator, dimensions: tuple[int, ...], roles: set[str]) -> np.ndarray:
+    if "positive" in roles:
+        return np.asarray(generator.uniform(0.125, 2.0, dimensions))
+    if "large" in roles:
+        return np.asarray(generator.uniform(1.0, 3.0, dimensions))
+    if "unit" in roles:
+        return np.asarray(generator.uniform(-0.95, 0.95, dimensions))
+    if "divisor" in roles:
+        return np.asarray(generator.uniform(0.25, 1.5, dimensions) * generator.choice([-1.0, 1.0], dimensions))
+    return np.asarray(generator.uniform(-1.0, 1.0, dimensions))
+
+
+def _network(generator: np.random.Generator, dimensions: tuple[int, ...]) -> np.ndarray:
+    """Weights of variance 1/rows; vectors (biases, scales, variances) between 1/2 and 3/2."""
+    if len(dimensions) < 2:
+        return np.asarray(generator.uniform(0.5, 1.5, dimensions))
+    rows = max(3, min(int(np.prod(dimensions[:-1])), 4096))
+    return generator.uniform(-1, 1, dimensions) * (3.0 / rows) ** 0.5
