@@ -1,0 +1,105 @@
+"""hloc check: one module, two ways to run it, the differences."""
+from __future__ import annotations
+
+import json
+import sys
+
+import click
+
+from hloc.cli.options import (
+    choice_option,
+    custom_call_option,
+    custom_call_table,
+    inputs_option,
+    module_argument,
+    strict_option,
+    target_option,
+)
+from hloc.cli.terminal import Progress, arrays_for, print_table, read_module
+
+EPILOG = """\b
+Examples:
+  hloc check model.hlo                          # this machine's target against the reference evaluator
+  hloc check model.hlo --against xla            # against XLA:CPU (needs the jax extra)
+  hloc check model.hlo --inputs x.npy --tolerance 1e-5"""
+
+
+@click.command("check", epilog=EPILOG)
+@module_argument
+@choice_option
+@inputs_option
+@target_option
+@click.option("--against", default="reference", show_default=True,
+              type=click.Choice(["reference", "cpu", "cuda", "xla"]), help="What to compare with.")
+@click.option("--tolerance", type=click.FloatRange(0), metavar="X",
+              help="Largest error relative to the largest magnitude, for floating-point results. "
+                   "Default: f64 1e-9, f32 1e-4, f16 and bf16 2e-2.")
+@click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
+@custom_call_option
+@strict_option
+def check_command(module, choice, inputs, target, against, tolerance, as_json, custom_calls, strict) -> None:
+    """Run MODULE on a target and another way on the same inputs and compare all results.
+
+    Exit code 0 where all agree, 1 where a result differs; the table names which, by how much, and where. A result
+    that moves about as far when the inputs move by one unit in their last place is 'unstable': its difference says
+    nothing about either side, and does not fail the check (inputs that the model is meant for are better than random).
+    """
+    from hloc.inputs import check_arrays
+    from hloc.tools.compare import compare, nudged, with_stability
+    calls = custom_call_table(custom_calls)
+    with Progress() as progress:
+        parsed = read_module(module, choice=choice, strict=strict, progress=progress)
+        other = _runner(parsed, against, calls, progress)
+        exe = _compiled(parsed, target, calls, progress)
+        arrays = check_arrays(exe.parameters, arrays_for(inputs, parsed, exe.parameters))
+        progress.report(f"run on {against}")
+        want = other(arrays)
+        progress.report(f"run on {exe.target}")
+        got = exe(*arrays)
+        rows = compare(exe.results, got, want, tolerance)
+        if tolerance is None and not all(r.agrees for r in rows):
+            progress.report(f"run on {against} with inputs moved by one ulp")
+            rows = with_stability(rows, exe.results, want, other(nudged(arrays)))
+    _show(rows, exe.target, against, as_json)
+    sys.exit(0 if all(r.agrees or r.is_unstable for r in rows) else 1)
+
+
+def _compiled(parsed, target: str, calls: dict, progress: Progress):
+    from hloc.api import Options, compile
+    return compile(parsed, target, options=Options(progress=progress.report, custom_calls=calls))
+
+
+def _runner(parsed, against: str, calls: dict, progress: Progress):
+    """A function from arrays to arrays for the other side."""
+    if against == "xla":
+        from hloc.tools.xla import xla_runner
+        return xla_runner(parsed)
+    exe = _compiled(parsed, against, calls, progress)
+    return lambda arrays: exe(*arrays)
+
+
+def _show(rows, target: str, against: str, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps([_as_json(r) for r in rows], indent=1))
+        return
+    print_table(["result", "type", "shape", "error", "tolerance", "agrees"],
+                [[r.name, r.element_type, "x".join(map(str, r.shape)) or "scalar", f"{r.error:.2e}",
+                  f"{r.tolerance:.0e}", _verdict(r)] for r in rows], right=(3, 4))
+    for r in rows:
+        if r.is_unstable:
+            click.echo(f"{r.name} is unstable: one ulp of the inputs moves it by {r.moved:.1e}, "
+                       "about as much as the two sides differ")
+        elif not r.agrees:
+            place = f" at [{', '.join(map(str, r.where))}]" if r.where else ""
+            note = f" ({r.note})" if r.note else ""
+            click.echo(f"{r.name} differs{place}: {target} has {r.got}, {against} has {r.want}{note}")
+
+
+def _verdict(row) -> str:
+    return "yes" if row.agrees else "unstable" if row.is_unstable else "NO"
+
+
+def _as_json(row) -> dict:
+    return {"result": row.name, "type": row.element_type, "shape": list(row.shape), "error": row.error,
+            "tolerance": row.tolerance, "agrees": row.agrees, "unstable": row.is_unstable, "where": list(row.where),
+            "note": row.note}

@@ -1,0 +1,66 @@
+"""hloc compile: a module to a file whose ending says what it is."""
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from hloc.cli.options import choice_option, module_argument, strict_option
+from hloc.cli.terminal import Progress, read_module
+from hloc.errors import RunError, UsageError
+
+EPILOG = """\b
+Endings:
+  .so     shared object for this CPU, with a C header beside it; `hloc run model.so`
+  .c      one self-contained C file
+  .cubin  CUDA kernels, plan and constants in one file; `hloc run model.cubin` on a GPU machine
+  .cu     CUDA C;  .ptx  PTX;  .hlo  the optimized module
+\b
+Examples:
+  hloc compile model.hlo -o model.so
+  hloc compile model.hlo -o model.cubin --target h200
+  hloc compile model.hlo -o - --emit c"""
+
+CUDA_ENDINGS = (".cubin", ".cu", ".ptx")
+EMIT = {"c": ".c", "cuda": ".cu", "ptx": ".ptx", "hlo": ".hlo"}
+
+
+@click.command("compile", epilog=EPILOG)
+@module_argument
+@choice_option
+@click.option("--output", "-o", required=True, metavar="FILE", help="Where to write; '-' prints text (see --emit).")
+@click.option("--emit", type=click.Choice(list(EMIT)),
+              help="What '-o -' prints: the generated kernels for reading (default), PTX, or the optimized HLO.")
+@click.option("--target", "-t", default=None, metavar="NAME",
+              help="cpu, cuda, a GPU (h100, rtx4090 ...) or an architecture (sm_90a). Default: by the ending.")
+@strict_option
+def compile_command(module, choice, output, emit, target, strict) -> None:
+    """Compile MODULE (HLO text, '-' for stdin) and write it to the file given with -o."""
+    from hloc.api import Options, compile
+    suffix = _suffix(output, emit, target)
+    target = target or ("cuda" if suffix in CUDA_ENDINGS else "cpu")
+    with Progress() as progress:
+        options = Options(progress=progress.report)
+        exe = compile(read_module(module, choice=choice, strict=strict, progress=progress), target, options=options,
+                      consume=True, run=False)
+        progress.report("write")
+        if output == "-":
+            click.echo(exe.source if suffix in (".c", ".cu") else exe.text(suffix), nl=False)
+            return
+        try:
+            exe.save(output)
+        except OSError as error:
+            raise RunError(f"cannot write {output}: {error.strerror}") from None
+    click.echo(f"{output}: {Path(output).stat().st_size:,} bytes, target {exe.target}", err=True)
+
+
+def _suffix(output: str, emit: str | None, target: str | None) -> str:
+    if output != "-":
+        if emit:
+            raise UsageError("--emit goes with -o -; a file's form follows its ending")
+        if not Path(output).suffix:
+            raise UsageError(f"{output}: give a name with an ending (.so .c .cubin .cu .ptx .hlo)")
+        return Path(output).suffix
+    if emit:
+        return EMIT[emit]
+    return ".c" if target in (None, "cpu") else ".cu"

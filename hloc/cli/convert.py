@@ -1,0 +1,80 @@
+"""hloc convert: a module from one form to another; the ending of the file says which."""
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import click
+
+from hloc.cli.options import choice_option, module_argument, strict_option
+from hloc.cli.terminal import Progress, read_module, warn
+from hloc.errors import RunError, UsageError
+
+EPILOG = """\b
+Endings:
+  .hlo .txt              HLO text
+  .pb                    HloModuleProto, XLA's binary form (.hlo.pb)
+  .pbtxt .textproto      the same as protobuf text
+  .gz behind any of them: compressed
+\b
+Examples:
+  hloc convert module_0001.hlo.pb -o model.hlo
+  hloc convert model.hlo -o model.hlo.pb
+  hloc convert xla.log --module jit_train_step -o step.hlo   # one of several modules of a log
+  hloc convert f.mlir -o f.hlo                               # StableHLO (needs the jax extra)
+  hloc convert model.hlo.pb -o - --to pbtxt | less"""
+
+FORMS = {".hlo": "hlo", ".txt": "hlo", ".pb": "pb", ".pbtxt": "pbtxt", ".textproto": "pbtxt"}
+
+
+@click.command("convert", epilog=EPILOG)
+@module_argument
+@choice_option
+@click.option("--output", "-o", required=True, metavar="FILE", help="Where to write; '-' prints.")
+@click.option("--to", "form", type=click.Choice(["hlo", "pb", "pbtxt"]), help="The form (default: by the ending).")
+@strict_option
+def convert_command(module, choice, output, form, strict) -> None:
+    """Read MODULE in any form ('-' for stdin), verify it, and write it as HLO text or as a proto."""
+    form = form or _form(output)
+    with Progress() as progress:
+        parsed = read_module(module, choice=choice, strict=strict, progress=progress)
+        progress.report("write")
+        data = _data(parsed, form)
+        if output == "-":
+            click.echo(data, nl=False)
+            return
+        _write(Path(output), data)
+    if parsed.default_inputs is not None:
+        warn(f"the arguments that came with the module are not in {output}")
+    click.echo(f"{output}: {Path(output).stat().st_size:,} bytes", err=True)
+
+
+def _form(output: str) -> str:
+    if output == "-":
+        return "hlo"
+    suffix = Path(output.removesuffix(".gz")).suffix
+    if suffix not in FORMS:
+        raise UsageError(f"{output}: the ending must be one of {' '.join(FORMS)}", hint="or say --to hlo, pb or pbtxt")
+    return FORMS[suffix]
+
+
+def _data(module, form: str) -> bytes:
+    if form == "hlo":
+        return str(module).encode("utf-8")
+    from hloc.proto import left_out, write_proto, write_text_proto
+    data = write_proto(module) if form == "pb" else write_text_proto(module).encode("utf-8")
+    if left_out(module):
+        warn(f"a proto has no place for {', '.join(left_out(module))}: left out")
+    return data
+
+
+def _write(path: Path, data: bytes) -> None:
+    if path.suffix == ".gz":
+        data = gzip.compress(data, mtime=0)
+    temporary = path.with_name(f".{path.name}.partial")
+    try:
+        temporary.write_bytes(data)
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise RunError(f"cannot write {path}: {error.strerror}") from None

@@ -1,0 +1,79 @@
+"""hloc doctor: what is on this machine, and how to get what is not."""
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import shutil
+import subprocess
+
+import click
+
+from hloc.cli.terminal import print_table
+
+
+@click.command("doctor")
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+def doctor_command(as_json: bool) -> None:
+    """Tell what hloc found here: C compiler, CUDA compilers, driver, GPU, PyCUDA, jaxlib; and what mends the rest."""
+    rows = [_python(), _c_compiler(), _nvrtc(), _nvcc(), _driver(), _package("pycuda", "run CUDA code", "hloc[cuda]"),
+            _package("jaxlib", "hloc check --against xla", "hloc[jax]"), _cache()]
+    if as_json:
+        click.echo(json.dumps([dict(zip(("what", "found", "needed_for", "get_it"), r)) for r in rows], indent=1))
+        return
+    print_table(["what", "found", "needed for", "to get it"], [[w, f or "missing", n, g if not f else ""]
+                                                               for w, f, n, g in rows])
+
+
+def _python() -> tuple[str, str, str, str]:
+    return "python", f"{platform.python_version()} on {platform.machine()}", "everything", ""
+
+
+def _c_compiler() -> tuple[str, str, str, str]:
+    from hloc.errors import BuildError
+    from hloc.targets.cpu.toolchain import find
+    try:
+        found = find()
+        text = f"{' '.join(found.command)}: {found.version}"
+    except BuildError:
+        text = ""
+    return "C compiler", text, "target cpu", "apt-get install gcc, or: pip install ziglang"
+
+
+def _nvrtc() -> tuple[str, str, str, str]:
+    from hloc.targets.cuda.compiler import nvrtc_version
+    return "NVRTC", nvrtc_version() or "", "hloc compile -o model.cubin", "pip install 'hloc[nvrtc]'"
+
+
+def _nvcc() -> tuple[str, str, str, str]:
+    path = shutil.which("nvcc")
+    text = ""
+    if path:
+        said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30).stdout
+        release = next((line for line in said.splitlines() if "release" in line), "")
+        text = f"{path}: {release.strip()}"
+    return "nvcc", text, "the same, instead of NVRTC", "install the CUDA toolkit (NVRTC is enough)"
+
+
+def _driver() -> tuple[str, str, str, str]:
+    path = shutil.which("nvidia-smi")
+    text = ""
+    if path:
+        query = [path, "--query-gpu=name,driver_version", "--format=csv,noheader"]
+        said = subprocess.run(query, capture_output=True, text=True, timeout=30)
+        text = "; ".join(said.stdout.strip().splitlines()) if said.returncode == 0 else ""
+    return "GPU and driver", text, "running CUDA code", "a machine with an NVIDIA GPU and its driver"
+
+
+def _package(name: str, use: str, extra: str) -> tuple[str, str, str, str]:
+    found = importlib.metadata.version(name) if importlib.util.find_spec(name) else ""
+    return name, found, use, f"pip install '{extra}'"
+
+
+def _cache() -> tuple[str, str, str, str]:
+    from hloc.cache import folder
+    path = folder()
+    size = sum(p.stat().st_size for p in path.iterdir())
+    return "cache", f"{path} ({size / 2**20:.1f} MiB)", "compiling once", f"writable {os.fspath(path)}"

@@ -1,0 +1,98 @@
+"""The command line's entry: one group, one file per command, loaded when called.
+
+    hloc run model.hlo --inputs x.npy
+"""
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+
+import click
+
+COMMANDS = {
+    "run": "Run a module (or what `compile` wrote) and show its results.",
+    "check": "Compare a target with the reference evaluator on the same inputs.",
+    "compile": "Compile a module to a file: .so .c .cubin .cu .ptx .hlo.",
+    "opt": "Run passes over a module and print HLO text.",
+    "convert": "Write a module in another form: HLO text, binary proto, text proto.",
+    "memory": "Tell what a module needs in memory, and what for, before it runs.",
+    "doctor": "Tell which compilers, GPUs and packages are here, and how to get the rest.",
+}
+
+
+class LazyGroup(click.Group):
+    """Imports a command's file only when that command is used: `hloc --help` stays fast."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        return getattr(importlib.import_module(f"hloc.cli.{name}"), f"{name}_command")
+
+    def resolve_command(self, ctx: click.Context, args: list[str]):
+        import difflib
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            if near:
+                error.message += f" Did you mean '{near[0]}'?"
+            raise
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+EPILOG = """\b
+Examples:
+  hloc run model.hlo --inputs x.npy
+  hloc run model.hlo --inputs random:1 -o results.npz
+  hloc opt model.hlo --dump-after fusion
+  hloc compile model.hlo -o model.so
+  hloc check model.hlo --against xla
+  hloc memory model.hlo
+  hloc convert model.hlo.pb -o model.hlo
+
+Exit codes: 0 ok, 1 a comparison failed, 2 usage, 3 parse or verification error, 4 unsupported op,
+5 the C or CUDA compiler failed, 6 run-time failure."""
+
+
+def version() -> str:
+    import hloc
+    return hloc.__version__
+
+
+@click.group(cls=LazyGroup, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="hloc", prog_name="hloc")
+def cli() -> None:
+    """hloc compiles and runs HLO text, the program format of XLA, without XLA."""
+
+
+def main() -> None:
+    """Run the command line; every HlocError ends as one message and its exit code, never as a traceback."""
+    from hloc.errors import HlocError
+    try:
+        cli.main(prog_name="hloc", standalone_mode=False)
+    except HlocError as error:
+        click.echo(str(error), err=True)
+        sys.exit(error.code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        sys.exit(130)
+    except MemoryError:
+        click.echo("error: out of memory", err=True)
+        sys.exit(6)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

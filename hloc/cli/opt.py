@@ -1,0 +1,105 @@
+"""hloc opt: run passes, print HLO."""
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+
+import click
+
+from hloc.cli.options import choice_option, module_argument, strict_option
+from hloc.cli.terminal import Progress, print_table, read_module
+from hloc.errors import RunError, UsageError
+
+EPILOG = """\b
+Examples:
+  hloc opt model.hlo                                  # the whole CPU pipeline
+  hloc opt model.hlo --dump-after fusion              # the module after that pass
+  hloc opt model.hlo --passes=algebraic_simplifier,dce
+  hloc opt model.hlo --dump-dir dumps --dump-after all -o optimized.hlo
+  cat model.hlo | hloc opt - --time-passes -o /dev/null"""
+
+
+def _list_passes(ctx: click.Context, _param, value: bool) -> None:
+    if not value or ctx.resilient_parsing:
+        return
+    from hloc.passes.pipelines import ALL_PASSES
+    print_table(["pass", "what it does"],
+                [[name, (function.__doc__ or "").strip().splitlines()[0]] for name, function in ALL_PASSES.items()])
+    ctx.exit()
+
+
+@click.command("opt", epilog=EPILOG)
+@module_argument
+@choice_option
+@click.option("--passes", metavar="A,B", help="Run just these passes, in this order, instead of the pipeline.")
+@click.option("--target", "-t", default="cpu", show_default=True, help="Whose pipeline to run: cpu, cuda, h100 ...")
+@click.option("--dump-before", multiple=True, metavar="PASS", help="Print the module before this pass, or 'all'.")
+@click.option("--dump-after", multiple=True, metavar="PASS", help="Print the module after this pass, or 'all'.")
+@click.option("--dump-dir", metavar="DIR", help="Write dumps to numbered files in this folder instead.")
+@click.option("--time-passes", is_flag=True, help="Show the seconds of each pass, on stderr.")
+@click.option("--list-passes", is_flag=True, is_eager=True, expose_value=False, callback=_list_passes,
+              help="List all passes and stop.")
+@click.option("--output", "-o", metavar="FILE", help="Where the module goes after the last pass; '-': stdout (default, "
+              "unless a dump is printed).")
+@click.option("--json", "as_json", is_flag=True, help="With --time-passes: as JSON.")
+@strict_option
+def opt_command(module, choice, passes, target, dump_before, dump_after, dump_dir, time_passes, output, as_json,
+                strict) -> None:
+    """Run passes over MODULE (HLO text, '-' for stdin) and print the result as HLO text."""
+    from hloc.passes.context import PassContext
+    from hloc.passes.pipelines import ALL_PASSES, pipeline_for
+    from hloc.passes.runner import flatten, named_passes, run_passes
+    from hloc.targets import find
+    chosen = find(target)
+    pipeline = named_passes(_names(passes), ALL_PASSES) if passes else pipeline_for(chosen.name)
+    running = {p.__name__ for p in flatten(pipeline)}
+    for name in (*dump_before, *dump_after):
+        if name != "all" and name not in running:
+            raise UsageError(f"no pass {name!r} in this pipeline", hint="passes: " + ", ".join(sorted(running)))
+    timings: list = []
+    dumps: list[str] = []
+    with Progress() as progress:
+        parsed = read_module(module, choice=choice, strict=strict, progress=progress)
+        run_passes(parsed, pipeline, PassContext(machine=chosen.machine, target=chosen.name),
+                   dump_before=dump_before, dump_after=dump_after, dump_dir=Path(dump_dir) if dump_dir else None,
+                   on_dump=lambda title, text: dumps.append(f"// {title}\n{text}"), timings=timings,
+                   progress=lambda name: progress.report(f"pass {name}"))
+    for text in dumps:
+        click.echo(text)
+    if output or not dumps:
+        _write(output or "-", str(parsed))
+    if time_passes:
+        _show_times(timings, as_json)
+
+
+def _names(passes: str) -> list[str]:
+    return [name.strip() for name in passes.split(",") if name.strip()]
+
+
+def _write(output: str, text: str) -> None:
+    if output == "-":
+        click.echo(text, nl=not text.endswith("\n"))
+        return
+    try:
+        Path(output).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise RunError(f"cannot write {output}: {error.strerror}") from None
+
+
+def _show_times(timings: list, as_json: bool) -> None:
+    total: dict[str, list] = defaultdict(lambda: [0.0, 0, 0, 0])
+    for t in timings:
+        row = total[t.name]
+        row[0] += t.seconds
+        row[1] += 1
+        row[2] += t.changed
+        row[3] = t.instructions
+    if as_json:
+        click.echo(json.dumps([{"pass": n, "seconds": r[0], "runs": r[1], "changed": r[2], "instructions": r[3]}
+                               for n, r in total.items()], indent=1), err=True)
+        return
+    click.echo(f"{'seconds':>9}  {'runs':>4}  {'changed':>7}  {'instructions':>12}  pass", err=True)
+    for name, (seconds, runs, changed, count) in total.items():
+        click.echo(f"{seconds:9.4f}  {runs:4}  {changed:7}  {count:12}  {name}", err=True)
+    click.echo(f"{sum(r[0] for r in total.values()):9.4f}  total", err=True)

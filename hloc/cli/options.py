@@ -1,0 +1,78 @@
+"""Options that several commands have, written once."""
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import click
+
+from hloc.errors import UsageError
+
+module_argument = click.argument("module", metavar="MODULE", type=click.Path(allow_dash=True))
+
+choice_option = click.option(
+    "--module", "-m", "choice", metavar="NAME|NUMBER",
+    help="Which module of a file that holds several (numbers from 1); also as MODULE#2.")
+
+inputs_option = click.option(
+    "--inputs", "-i", "inputs", multiple=True, metavar="FILE",
+    help="An .npy or .npz file (give it several times for several parameters), 'random:SEED' or 'zeros'. "
+         "Default: the arguments that a snapshot holds, else random:0.")
+
+target_option = click.option(
+    "--target", "-t", default="auto", show_default=True, metavar="NAME",
+    help="cpu, cuda, reference, a GPU (h100, rtx4090 ...) or an architecture (sm_90a); auto: a GPU if there is one.")
+
+strict_option = click.option("--strict", is_flag=True, help="Unknown attributes are errors, not warnings.")
+
+custom_call_option = click.option(
+    "--custom-call", "custom_calls", multiple=True, metavar="NAME=MODULE:FUNCTION",
+    help="Python function (NumPy arrays in, array or tuple of arrays out) for a custom-call target.")
+
+
+infeed_option = click.option(
+    "--infeed", "infeeds", multiple=True, metavar="FILE", help="Arrays that infeed takes, in order (.npy or .npz).")
+
+recv_option = click.option(
+    "--recv", "received", multiple=True, metavar="CHANNEL=FILE", help="Arrays that recv takes on a channel, in order.")
+
+outfeed_option = click.option(
+    "--outfeed", "outfeed", metavar="FILE", help="Write what outfeed and send hand out to an .npz file, in order.")
+
+
+def transfers_of(infeeds: tuple[str, ...], received: tuple[str, ...]):
+    """What the host hands in, read from files."""
+    from hloc.input_files import read_arrays
+    from hloc.ops.host import Transfers
+    transfers = Transfers(infeed=[array for name in infeeds for array in read_arrays(Path(name))])
+    for given in received:
+        channel, equals, name = given.partition("=")
+        if not (equals and channel.isdigit()):
+            raise UsageError(f"--recv {given!r}: write CHANNEL=FILE, as in 2=x.npy")
+        transfers.received.setdefault(int(channel), []).extend(read_arrays(Path(name)))
+    return transfers
+
+
+def write_transfers(path: Path, transfers) -> None:
+    """outfeed.0, outfeed.1 ..., then send.CHANNEL.0 ...: one array each."""
+    from hloc.input_files import write_outputs
+    from hloc.ops.values import flatten
+    named = {f"outfeed.{n}": a for n, a in enumerate(flatten(tuple(transfers.outfeed)))}
+    for number, (channel, value) in enumerate(transfers.sent):
+        named.update((f"send.{channel}.{number}.{n}", a) for n, a in enumerate(flatten(value)))
+    write_outputs(path, list(named.values()), list(named))
+
+
+def custom_call_table(given: tuple[str, ...]) -> dict:
+    """{target: function} from NAME=MODULE:FUNCTION."""
+    table = {}
+    for text in given:
+        name, equals, place = text.partition("=")
+        module, colon, function = place.partition(":")
+        if not (equals and colon and name and module and function):
+            raise UsageError(f"--custom-call {text!r}: write NAME=MODULE:FUNCTION")
+        try:
+            table[name] = getattr(importlib.import_module(module), function)
+        except (ImportError, AttributeError) as error:
+            raise UsageError(f"--custom-call {text!r}: {error}") from None
+    return table

@@ -1,0 +1,97 @@
+"""hloc run: a module or a compiled file, inputs from files, a table of results."""
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import click
+
+from hloc.cli.options import (
+    choice_option,
+    custom_call_option,
+    custom_call_table,
+    infeed_option,
+    inputs_option,
+    module_argument,
+    outfeed_option,
+    recv_option,
+    strict_option,
+    target_option,
+    transfers_of,
+    write_transfers,
+)
+from hloc.cli.terminal import Progress, arrays_for, first_values, read_module, results_table
+
+EPILOG = """\b
+Examples:
+  hloc run model.hlo --inputs x.npy
+  hloc run model.hlo --inputs a.npy --inputs b.npy --output results.npz
+  hloc run model.hlo --inputs random:7 --repeat 10
+  hloc compile model.hlo -o model.so && hloc run model.so --inputs x.npy"""
+
+
+@click.command("run", epilog=EPILOG)
+@module_argument
+@choice_option
+@inputs_option
+@click.option("--output", "-o", metavar="FILE", help="Write the results to an .npz (or, one result, an .npy) file.")
+@target_option
+@click.option("--repeat", default=1, show_default=True, type=click.IntRange(1), help="Run so often; show the times.")
+@click.option("--json", "as_json", is_flag=True, help="Print the table as JSON.")
+@custom_call_option
+@infeed_option
+@recv_option
+@outfeed_option
+@strict_option
+def run_command(module, choice, inputs, output, target, repeat, as_json, custom_calls, infeeds, received, outfeed,
+                strict) -> None:
+    """Run MODULE (HLO text, a proto, or a .so or .cubin that `hloc compile` wrote; '-' for stdin); show its results.
+
+    Without --inputs, parameters are the arguments that a snapshot holds, else 'random:0'; a note says so.
+    """
+    from hloc.input_files import check_output, write_outputs
+    for name in filter(None, (output, outfeed)):
+        check_output(Path(name))
+    transfers = transfers_of(infeeds, received)
+    with Progress() as progress:
+        parsed = _module(module, choice, strict, progress)
+        exe = _executable(parsed, target, custom_call_table(custom_calls), transfers, progress)
+        arrays = arrays_for(inputs, parsed, exe.parameters)
+        progress.report("run")
+        times = []
+        for _ in range(repeat):
+            start = time.perf_counter()
+            results = exe(*arrays)
+            times.append(time.perf_counter() - start)
+    if output:
+        write_outputs(Path(output), results)
+    if outfeed:
+        write_transfers(Path(outfeed), transfers)
+    if as_json:
+        click.echo(json.dumps({"seconds": times, "results": [
+            {"name": v.name, "type": v.shape.element_type, "shape": list(a.shape), "first": first_values(a)}
+            for v, a in zip(exe.results, results)]}, indent=1))
+    else:
+        results_table(exe.results, results)
+    if repeat > 1 and not as_json:
+        times.sort()
+        click.echo(f"{repeat} runs: best {times[0] * 1e3:.3f} ms, median {times[repeat // 2] * 1e3:.3f} ms", err=True)
+
+
+def _module(path: str, choice: str | None, strict: bool, progress: Progress):
+    """The module to run, or the executable that `compile` wrote."""
+    from hloc.api import load_compiled
+    if Path(path).suffix in (".so", ".cubin"):
+        return load_compiled(Path(path))
+    return read_module(path, choice=choice, strict=strict, progress=progress)
+
+
+def _executable(parsed, target: str, custom_calls: dict, transfers, progress: Progress):
+    """Compile a module; what `compile` wrote is ready."""
+    from hloc.api import Options, compile
+    from hloc.executable import Executable
+    if isinstance(parsed, Executable):
+        return parsed
+    options = Options(progress=progress.report, custom_calls=custom_calls, transfers=transfers)
+    return compile(parsed, target, options=options, consume=True)

@@ -1,0 +1,138 @@
+"""What the commands share: reading modules, progress on a terminal, tables of results.
+
+Data goes to stdout, everything else to stderr; progress appears only on a terminal, and only for what takes longer than
+a second.
+"""
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+import numpy as np
+
+from hloc.errors import Span, printable
+from hloc.inputs import Named
+
+PROGRESS_AFTER_SECONDS = 1.0
+SHOWN_VALUES = 4
+
+
+class Progress:
+    """One line on stderr that says what is going on, from one second on; use as a context manager.
+
+    `report(stage, done, total)` is what the compiler calls; a thread draws, so that a long stage shows its seconds.
+    """
+
+    def __init__(self) -> None:
+        self.stage, self.done, self.total = "", 0, 0
+        self.start = time.monotonic()
+        self.shown = False
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Progress:
+        if sys.stderr.isatty():
+            self._thread = threading.Thread(target=self._draw, daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._stop.set()
+        if self._thread:
+            self._thread.join()
+        if self.shown:
+            sys.stderr.write("\r\033[K")
+            sys.stderr.flush()
+
+    def report(self, stage: str, done: int = 0, total: int = 0) -> None:
+        self.stage, self.done, self.total = stage, done, total
+
+    def _draw(self) -> None:
+        while not self._stop.wait(0.1):
+            seconds = time.monotonic() - self.start
+            if seconds >= PROGRESS_AFTER_SECONDS and self.stage:
+                count = f" {self.done} of {self.total}" if self.total else ""
+                sys.stderr.write(f"\r\033[K{self.stage}{count} ... {seconds:.0f} s")
+                sys.stderr.flush()
+                self.shown = True
+
+
+def warn(message: str, span: Span | None = None) -> None:
+    """A warning on stderr, with its place in the user's text."""
+    click.echo((f"{span}: " if span else "") + f"warning: {printable(message)}", err=True)
+
+
+def read_module(path: str, *, choice: str | None = None, strict: bool = False, progress: Progress | None = None):
+    """The module at `path` ('-': standard input), parsed and verified; `choice` is one of several."""
+    from hloc.api import Options, load
+    options = Options(progress=progress.report if progress else None)
+    if path != "-":
+        return load(Path(path), choice=choice, strict=strict, warn=warn, options=options)
+    data = sys.stdin.buffer.read()
+    return load(data, name="<stdin>", choice=choice, strict=strict, warn=warn, options=options)
+
+
+def arrays_for(inputs: Sequence[str], module, parameters: Sequence[Named]) -> list[np.ndarray]:
+    """What --inputs names, else the arguments that the module's file held, else random:0; a note tells which."""
+    from hloc.input_files import read_inputs
+    default = getattr(module, "default_inputs", None)
+    if inputs or not parameters:
+        return read_inputs(inputs or ("random:0",), parameters)
+    if default is not None:
+        click.echo("note: no --inputs given: using the arguments in the file", err=True)
+        return list(default)
+    click.echo("note: no --inputs given: using random:0", err=True)
+    return read_inputs(("random:0",), parameters)
+
+
+def results_table(results: Sequence[Named], arrays: Sequence[np.ndarray]) -> None:
+    """Print one row per result: shape, dtype, min, mean, max, first values."""
+    print_table(["result", "type", "shape", "min", "mean", "max", "first values"],
+                [[v.name, v.shape.element_type, _dims(a), *_statistics(a), first_values(a)]
+                 for v, a in zip(results, arrays)], right=(3, 4, 5))
+
+
+def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
+    """A plain aligned table on stdout: readable, greppable, the same in a pipe and on a terminal."""
+    cells = [list(titles)] + [[printable(str(c)) for c in row] for row in rows]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(titles))]
+    for row in cells:
+        padded = [c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths))]
+        click.echo("  ".join(padded).rstrip())
+
+
+def _dims(array: np.ndarray) -> str:
+    return "x".join(map(str, array.shape)) or "scalar"
+
+
+def _statistics(array: np.ndarray) -> list[str]:
+    if array.size == 0:
+        return ["-", "-", "-"]
+    if array.dtype.kind == "c":
+        return [f"|{_number(float(f(np.abs(array.astype(np.complex128)))))}|" for f in (np.min, np.mean, np.max)]
+    if array.dtype == np.bool_:
+        wide = array.astype(np.int64)
+    else:
+        wide = array.astype(np.float64) if array.dtype.kind not in "iu" else array
+    with np.errstate(all="ignore"):
+        return [_number(wide.min().item()), _number(float(wide.mean(dtype=np.float64))), _number(wide.max().item())]
+
+
+def first_values(array: np.ndarray) -> str:
+    values = array.reshape(-1)[:SHOWN_VALUES]
+    shown = ", ".join(_number(v) for v in values.tolist())
+    return shown + (", ..." if array.size > SHOWN_VALUES else "")
+
+
+def _number(value) -> str:
+    if isinstance(value, (bool, int)):
+        return str(value).lower()
+    if isinstance(value, complex):
+        return f"{value.real:.5g}{value.imag:+.5g}i"
+    return f"{float(value):.6g}"
+
+
