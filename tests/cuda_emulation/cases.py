@@ -1,0 +1,61 @@
+"""Single instructions of a module's entry as one program for the GPU, run by the emulation.
+
+    results = run(cases, GPUS["h100"])              one list of arrays per Case of kernel_harness
+
+Every instruction takes the operands that the evaluator computed, as entry parameters, and gives its results.
+"""
+from __future__ import annotations
+
+import numpy as np
+from kernel_harness import Case
+
+from cuda_emulation import driver
+from hloc.ir import leaves
+from hloc.kernels.plan import ALIGNMENT, Copy, Launch, Program, Ref, Value
+from hloc.machine import Machine
+from hloc.targets.cuda import runtime
+from hloc.targets.cuda.container import Container
+from hloc.targets.cuda.sources import CudaSources, make_sources
+
+
+def program_of(cases: list[Case]) -> Program:
+    """One Program whose steps run the kernels of all cases, one after the other."""
+    kernels, steps, parameters, results, arena = [], [], [], [], 0
+    for case in cases:
+        inputs = [[_reference(parameters, "parameter", s) for s in leaves(o.shape)] for o in case.instruction.operands]
+        outputs = [_reference(results, "result", s) for s in leaves(case.instruction.shape)]
+        scratch = []
+        for size in case.lowered.scratch:
+            scratch.append(Ref("arena", 0, arena, size))
+            arena += -(-size // ALIGNMENT) * ALIGNMENT
+        steps += [Copy(outputs[result], inputs[operand][leaf]) for result, operand, leaf in case.lowered.in_place]
+        for call in case.lowered.calls:
+            places = [inputs[a.index][a.leaf] if a.kind == "operand" else outputs[a.leaf] if a.kind == "result"
+                      else scratch[a.index] for a in call.arguments]
+            steps.append(Launch(len(kernels), tuple(places)))
+            kernels.append(call.kernel)
+    return Program("cases", tuple(kernels), tuple(steps), tuple(parameters), tuple(results), (), arena)
+
+
+def _reference(values: list[Value], region: str, shape) -> Ref:
+    values.append(Value(f"{region}.{len(values)}", shape))
+    return Ref(region, len(values) - 1, 0, shape.num_bytes)
+
+
+def run(cases: list[Case], gpu: Machine, monkeypatch, backwards: bool = False) -> list[list[np.ndarray]]:
+    """The results of every case."""
+    sources = make_sources(program_of(cases), gpu)
+    arrays = [np.ascontiguousarray(a) for case in cases for operand in case.operands for a in operand]
+    results = list(emulate(sources, arrays, monkeypatch, backwards))
+    return [[results.pop(0) for _ in case.expected] for case in cases]
+
+
+def emulate(sources: CudaSources, arrays: list[np.ndarray], monkeypatch, backwards: bool = False):
+    """Run a whole program through the CUDA runtime, on the emulation. backwards: the last thread starts first."""
+    program = sources.program
+    monkeypatch.setattr(runtime, "driver", lambda: driver)
+    packed = Container(program.name, "emulation", driver.build(sources), sources.geometry, program.steps,
+                       program.parameters, program.results, program.constants, program.arena_size)
+    backend = runtime.CudaBackend(packed, {})
+    backend.module.set_backwards(backwards)
+    return backend(arrays)

@@ -1,0 +1,283 @@
+/* emulation.h: lets g++ compile the CUDA C that hloc emits, unchanged, and runs it on the CPU.
+ *
+ * In: CUDA C included after this file. Out: HLOC_LAUNCHER(kernel) defines
+ *   extern "C" int launch_<kernel>(void *const *arguments, const unsigned grid[3], const unsigned block[3])
+ * which runs all blocks, one after the other, and gives 0, or 1 where threads wait at a barrier that others never reach.
+ *
+ * Every CUDA thread is a fiber with a stack of its own. It runs until it meets a barrier or a warp collective, so that
+ * a missing barrier shows as wrong numbers, all the more since emulation_backwards lets the last thread start first.
+ * Shared memory is poisoned before each block. Not seen: races between blocks, alignment, wgmma, TMA.
+ */
+#pragma once
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <deque>
+#include <sys/mman.h>
+#include <utility>
+#include <vector>
+#if !defined(__x86_64__)
+#include <ucontext.h>
+#endif
+
+#define __CUDACC__ 1
+#define __CUDA_ARCH__ 900
+#define HLOC_EMULATED 1
+#define __global__
+#define __device__
+#define __host__
+#define __constant__
+#define __forceinline__ inline
+#define __noinline__ __attribute__((noinline))
+#define __launch_bounds__(...)
+#define __align__(n) __attribute__((aligned(n)))
+#define __shared__ static __attribute__((section("hloc_shared")))
+
+struct uint3 { unsigned x, y, z; };
+struct uint2 { unsigned x, y; };
+struct float2 { float x, y; };
+struct alignas(16) uint4 { unsigned x, y, z, w; };
+struct alignas(16) float4 { float x, y, z, w; };
+
+extern "C" __attribute__((weak)) char __start_hloc_shared[], __stop_hloc_shared[];
+extern "C" { __attribute__((visibility("default"))) int emulation_backwards = 0; }
+
+namespace emulation {
+
+constexpr size_t STACK = 256 << 10;
+constexpr size_t SLOT = 64;                      // bytes that one lane may show the others
+
+enum State { READY, AT_WARP_BARRIER, AT_BLOCK_BARRIER, FINISHED };
+
+struct Warp {
+  alignas(16) unsigned char slots[2][32][SLOT];  // two, so that one barrier per exchange is enough
+  unsigned alive, arrived;
+};
+
+struct Thread {
+  void *stack_pointer;
+  uint3 index;
+  unsigned lane, turn;
+  Warp *warp;
+  State state;
+#if !defined(__x86_64__)
+  ucontext_t context;
+#endif
+};
+
+struct Block {
+  std::vector<Thread> threads;
+  std::vector<Warp> warps;
+  std::deque<Thread *> ready;
+  unsigned alive, arrived;
+  void (*kernel)(void *const *);
+  void *const *arguments;
+  void *scheduler;
+#if !defined(__x86_64__)
+  ucontext_t scheduler_context;
+#endif
+};
+
+static Block block;
+static Thread *current;
+static uint3 block_index, block_size, grid_size;
+
+#if defined(__x86_64__)
+/* Save what a call preserves, exchange stacks, restore. */
+extern "C" void emulation_switch(void **save, void *other);
+asm(".text\n.local emulation_switch\n.type emulation_switch,@function\nemulation_switch:\n"
+    "pushq %rbp\npushq %rbx\npushq %r12\npushq %r13\npushq %r14\npushq %r15\n"
+    "movq %rsp,(%rdi)\nmovq %rsi,%rsp\n"
+    "popq %r15\npopq %r14\npopq %r13\npopq %r12\npopq %rbx\npopq %rbp\nret\n");
+static __attribute__((noinline)) void leave() { emulation_switch(&current->stack_pointer, block.scheduler); }
+static void enter(Thread &thread) { emulation_switch(&block.scheduler, thread.stack_pointer); }
+#else
+static __attribute__((noinline)) void leave() { swapcontext(&current->context, &block.scheduler_context); }
+static void enter(Thread &thread) { swapcontext(&block.scheduler_context, &thread.context); }
+#endif
+
+static void run_thread() {
+  block.kernel(block.arguments);
+  current->state = FINISHED;
+  leave();
+}
+
+static void prepare_stack(Thread &thread, char *stack) {
+#if defined(__x86_64__)
+  void **top = reinterpret_cast<void **>(stack + STACK - 64);
+  *--top = nullptr;
+  *--top = reinterpret_cast<void *>(run_thread);
+  thread.stack_pointer = top - 6;
+#else
+  getcontext(&thread.context);
+  thread.context.uc_stack.ss_sp = stack;
+  thread.context.uc_stack.ss_size = STACK;
+  makecontext(&thread.context, run_thread, 0);
+#endif
+}
+
+static void release(Thread &thread) {
+  thread.state = READY;
+  block.ready.push_back(&thread);
+}
+
+static void release_warp(Warp &warp) {
+  if (warp.arrived < warp.alive || warp.arrived == 0) return;
+  warp.arrived = 0;
+  size_t first = 32 * (&warp - block.warps.data());
+  for (size_t i = first; i < first + 32 && i < block.threads.size(); i++)
+    if (block.threads[i].state == AT_WARP_BARRIER) release(block.threads[i]);
+}
+
+static void release_block() {
+  if (block.arrived < block.alive || block.arrived == 0) return;
+  block.arrived = 0;
+  for (Thread &thread : block.threads)
+    if (thread.state == AT_BLOCK_BARRIER) release(thread);
+}
+
+static void warp_barrier() {
+  current->state = AT_WARP_BARRIER;
+  current->warp->arrived++;
+  release_warp(*current->warp);
+  leave();
+}
+
+static void block_barrier() {
+  current->state = AT_BLOCK_BARRIER;
+  block.arrived++;
+  release_block();
+  leave();
+}
+
+/* Show `mine` to the warp; what lane n shows is at the returned address + n * SLOT until the next exchange but one. */
+template <class T> static unsigned char *exchange(const T &mine) {
+  static_assert(sizeof(T) <= SLOT, "a slot is too small");
+  unsigned turn = current->turn ^= 1;
+  std::memcpy(current->warp->slots[turn][current->lane], &mine, sizeof mine);
+  warp_barrier();
+  return current->warp->slots[turn][0];
+}
+
+template <class T> static T shown_by(const unsigned char *slots, unsigned lane) {
+  T value;
+  std::memcpy(&value, slots + lane * SLOT, sizeof value);
+  return value;
+}
+
+static bool run_block(char *stacks) {
+  size_t count = block.threads.size();
+  std::memset(__start_hloc_shared, 0xff, __stop_hloc_shared - __start_hloc_shared);
+  std::memset(block.warps.data(), 0xff, block.warps.size() * sizeof(Warp));
+  for (Warp &warp : block.warps) warp.alive = warp.arrived = 0;
+  block.alive = count, block.arrived = 0;
+  block.ready.clear();
+  for (size_t i = 0; i < count; i++) {
+    Thread &thread = block.threads[i];
+    unsigned x = i % block_size.x, y = i / block_size.x % block_size.y, z = i / block_size.x / block_size.y;
+    thread = Thread();
+    thread.index = {x, y, z}, thread.lane = i % 32, thread.warp = &block.warps[i / 32];
+    thread.warp->alive++;
+    prepare_stack(thread, stacks + i * STACK);
+  }
+  for (size_t i = 0; i < count; i++) release(block.threads[emulation_backwards ? count - 1 - i : i]);
+  while (!block.ready.empty()) {
+    current = block.ready.front();
+    block.ready.pop_front();
+    enter(*current);
+    if (current->state != FINISHED) continue;
+    block.alive--;
+    current->warp->alive--;
+    release_warp(*current->warp);
+    release_block();
+  }
+  return block.alive == 0;
+}
+
+static int launch(void (*kernel)(void *const *), void *const *arguments, const unsigned *grid, const unsigned *size) {
+  static char *stacks = static_cast<char *>(mmap(nullptr, 1024 * STACK, PROT_READ | PROT_WRITE,
+                                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+  size_t count = size_t(size[0]) * size[1] * size[2];
+  if (count == 0 || count > 1024) return 2;
+  block.kernel = kernel, block.arguments = arguments;
+  block_size = {size[0], size[1], size[2]}, grid_size = {grid[0], grid[1], grid[2]};
+  block.threads.resize(count), block.warps.resize((count + 31) / 32);
+  for (unsigned z = 0; z < grid[2]; z++)
+    for (unsigned y = 0; y < grid[1]; y++)
+      for (unsigned x = 0; x < grid[0]; x++) {
+        block_index = {x, y, z};
+        if (!run_block(stacks)) return 1;
+      }
+  return 0;
+}
+
+template <class... Pointers, size_t... N>
+static void call(void (*kernel)(Pointers...), void *const *arguments, std::index_sequence<N...>) {
+  kernel(static_cast<Pointers>(arguments[N])...);
+}
+template <auto KERNEL> struct Caller;
+template <class... Pointers, void (*KERNEL)(Pointers...)> struct Caller<KERNEL> {
+  static void run(void *const *arguments) { call(KERNEL, arguments, std::index_sequence_for<Pointers...>()); }
+};
+
+}  // namespace emulation
+
+#define HLOC_LAUNCHER(kernel)                                                                                         \
+  extern "C" __attribute__((visibility("default")))                                                                   \
+  int launch_##kernel(void *const *arguments, const unsigned *grid, const unsigned *size) {                           \
+    return emulation::launch(emulation::Caller<kernel>::run, arguments, grid, size);                                  \
+  }
+
+#define threadIdx (emulation::current->index)
+#define blockIdx emulation::block_index
+#define blockDim emulation::block_size
+#define gridDim emulation::grid_size
+#define __syncthreads emulation::block_barrier
+static inline void __syncwarp(unsigned = ~0u) { emulation::warp_barrier(); }
+
+template <class T> static inline T __shfl_xor_sync(unsigned, T value, int mask) {
+  return emulation::shown_by<T>(emulation::exchange(value), emulation::current->lane ^ mask);
+}
+template <class T> static inline T __shfl_sync(unsigned, T value, int lane) {
+  return emulation::shown_by<T>(emulation::exchange(value), lane & 31);
+}
+static inline unsigned __float_as_uint(float x) { unsigned bits; std::memcpy(&bits, &x, 4); return bits; }
+static inline float __uint_as_float(unsigned bits) { float x; std::memcpy(&x, &bits, 4); return x; }
+static inline long long __double_as_longlong(double x) { long long bits; std::memcpy(&bits, &x, 8); return bits; }
+static inline double __longlong_as_double(long long bits) { double x; std::memcpy(&x, &bits, 8); return x; }
+static inline int __popc(unsigned x) { return __builtin_popcount(x); }
+static inline int __popcll(unsigned long long x) { return __builtin_popcountll(x); }
+static inline int __clz(int x) { return x ? __builtin_clz(x) : 32; }
+static inline int __clzll(long long x) { return x ? __builtin_clzll(x) : 64; }
+static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
+static inline double rsqrt(double x) { return 1.0 / sqrt(x); }
+static inline void sincospif(float x, float *sine, float *cosine) {
+  double angle = std::remainder(double(x), 2.0) * 3.14159265358979323846;
+  *sine = float(std::sin(angle)), *cosine = float(std::cos(angle));
+}
+static inline void sincospi(double x, double *sine, double *cosine) {
+  double angle = std::remainder(x, 2.0) * 3.14159265358979323846;
+  *sine = std::sin(angle), *cosine = std::cos(angle);
+}
+
+/* mma.m16n8k16: lane 4 g + t holds A's rows g, g + 8 and columns 2 t, 2 t + 1, + 8; B's column g; D's columns 2 t, 2 t + 1. */
+namespace emulation {
+struct MmaPart { unsigned a[4], b[2]; };
+template <class ToFloat> static void mma(float *d, const unsigned *a, const unsigned *b, ToFloat to_float) {
+  MmaPart mine;
+  std::memcpy(mine.a, a, 16), std::memcpy(mine.b, b, 8);
+  const unsigned char *slots = exchange(mine);
+  const unsigned group = current->lane / 4, pair = current->lane % 4;
+  for (int q = 0; q < 4; q++)
+    for (unsigned k = 0; k < 16; k++) {
+      const unsigned row = group + q / 2 * 8, column = 2 * pair + q % 2, half = k % 8 / 2;
+      const unsigned x = shown_by<MmaPart>(slots, row % 8 * 4 + half).a[row / 8 + k / 8 * 2];
+      const unsigned y = shown_by<MmaPart>(slots, column * 4 + half).b[k / 8];
+      d[q] += to_float((x >> (k % 2 * 16)) & 0xffff) * to_float((y >> (k % 2 * 16)) & 0xffff);
+    }
+}
+}  // namespace emulation
+/* Macros, since scalar.h, which converts the elements, comes later. */
+#define hloc_mma_bf16(d, a, b) emulation::mma(d, a, b, [](unsigned x) { return hloc_bf16_to_f32(x); })
+#define hloc_mma_f16(d, a, b) emulation::mma(d, a, b, [](unsigned x) { return hloc_f16_to_f32(x); })

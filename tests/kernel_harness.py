@@ -1,0 +1,172 @@
+"""Runs single kernels: lower the instructions of a module's entry, compile them in one go, compare with the evaluator.
+
+    cases = collect(text)            one Case per instruction of the entry that has kernels
+    library = build(cases)           one C file, one call of the compiler
+    run(case, library)               the result arrays
+"""
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from hloc.evaluate import Evaluator, Options
+from hloc.ir import ELEMENT_TYPES, Instruction, Shape, leaves, numpy_dtype
+from hloc.kernels.ir import PARALLEL, For, Tile
+from hloc.kernels.lower import Lowered, lower
+from hloc.kernels.verify import verify_kernel
+from hloc.machine import Machine
+from hloc.ops.values import flatten
+from hloc.targets.cpu import toolchain
+from hloc.targets.cpu.tiles import runtime_units, tile_source
+from hloc.targets.printer import C, print_kernel
+from hloc.text import parse_module
+
+RUNTIME = Path(toolchain.__file__).parent / "runtime"
+MACHINE = Machine("test", "cpu", 2, 32, 32 << 10, 1 << 20, 20e9, 4e-6)
+NOT_KERNELS = frozenset(["parameter", "constant", "tuple", "get-tuple-element", "while", "conditional", "call",
+                         "custom-call", "after-all", "add-dependency", "optimization-barrier", "opt-barrier", "domain",
+                         "partition-id", "replica-id"])
+
+
+@dataclass
+class Case:
+    """One instruction with the values of its operands and what must come out."""
+
+    name: str
+    instruction: Instruction
+    lowered: Lowered
+    operands: list[list[np.ndarray]]
+    expected: list[np.ndarray]
+    first: int = 0
+
+
+def collect(text: str, name: str = "", inputs: list[np.ndarray] | None = None,
+            machine: Machine = MACHINE) -> list[Case]:
+    """Lower every instruction of the entry; raises UnsupportedError for what has no kernels."""
+    module = parse_module(text, name) if name else parse_module(text)
+    values: dict[Instruction, list] = {}
+    entry = set(module.entry.instructions)
+
+    def observe(instruction: Instruction, value) -> None:
+        if instruction in entry:
+            values[instruction] = [np.ascontiguousarray(v) for v in flatten(value) if v is not None]
+    _keep_everything(module.entry)
+    evaluator = Evaluator(module, options=Options(observer=observe))
+    arrays = inputs if inputs is not None else random_inputs(module)
+    evaluator.run(arrays)
+    remaining = iter(arrays)
+    for parameter in module.entry.parameters:
+        values[parameter] = [next(remaining) for _ in leaves(parameter.shape)]
+    for instruction in module.entry.instructions:
+        if instruction.opcode == "constant" and instruction not in values:
+            values[instruction] = [np.ascontiguousarray(v) for v in flatten(instruction.literal)]
+    cases = []
+    for instruction in module.entry.instructions:
+        if instruction.opcode not in NOT_KERNELS and list(leaves(instruction.shape)):
+            operands = [values[o] for o in instruction.operands]
+            cases.append(Case(f"{name}:{instruction.name}", instruction, lower(instruction, machine), operands,
+                              values[instruction]))
+    return cases
+
+
+def _keep_everything(entry) -> None:
+    """Make every instruction a result, so that the evaluator computes it."""
+    parts = list(entry.instructions)
+    entry.root = Instruction("everything", "tuple", Shape.tuple([i.shape for i in parts]), parts)
+    entry.instructions.append(entry.root)
+
+
+def random_inputs(module) -> list[np.ndarray]:
+    shapes = [s for p in module.entry.parameters for s in leaves(p.shape)]
+    random = np.random.default_rng(0)
+    return [random_array(random, s) for s in shapes]
+
+
+def random_array(random, shape) -> np.ndarray:
+    dtype, kind = numpy_dtype(shape.element_type), ELEMENT_TYPES[shape.element_type].kind
+    if kind == "pred":
+        return random.integers(0, 2, shape.dimensions).astype(dtype)
+    if kind in ("signed", "unsigned"):
+        return random.integers(0 if kind == "unsigned" else -2, 6, shape.dimensions).astype(dtype)
+    values = random.normal(size=shape.dimensions)
+    if kind == "complex":
+        values = values + 1j * random.normal(size=shape.dimensions)
+    return np.asarray(values).astype(dtype)
+
+
+def build(cases: list[Case], folder: Path) -> ctypes.CDLL:
+    """Compile the kernels of all cases into one shared object."""
+    parts = ['#include "scalar.h"\n#include "pool.h"\nint hloc_out_of_memory;\n']
+    count = 0
+    for case in cases:
+        case.first = count
+        for call in case.lowered.calls:
+            parts.append(_source(call.kernel, f"k{count}"))
+            count += 1
+    source, output = folder / "kernels.c", folder / "kernels.so"
+    text = "\n".join(parts)
+    source.write_text(text)
+    units = ["pool.c", *runtime_units(text)]
+    chain = toolchain.find()
+    command = [*chain.command, *chain.flags(), "-O2", "-fvisibility=default", "-shared", "-fPIC", str(source),
+               *(str(RUNTIME / unit) for unit in dict.fromkeys(units)), "-o", str(output), "-lm", "-lpthread"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr[:4000]
+    library = ctypes.CDLL(str(output))
+    library.hloc_pool_start(2, 100)
+    return library
+
+
+def _source(kernel, name: str) -> str:
+    if isinstance(kernel, Tile):
+        return tile_source(kernel, name, MACHINE)
+    verify_kernel(kernel)
+    return print_kernel(kernel, C, name)
+
+
+def run(case: Case, library: ctypes.CDLL, share: bool = False) -> list[np.ndarray]:
+    """Run the kernels of a case; results start as garbage where they are not updated in place.
+
+    share: results take the memory of operands wherever the lowering says they may.
+    """
+    results = [np.full(e.shape, 77).astype(e.dtype) for e in case.expected]
+    operands = [[np.array(leaf) for leaf in leaves_] for leaves_ in case.operands]
+    taken: set[int] = set()
+    for result, operand, leaf in case.lowered.can_share if share else ():
+        if operand not in taken and results[result].base is None:
+            taken.add(operand)
+            results[result] = operands[operand][leaf].view(results[result].dtype).reshape(results[result].shape)
+    for result, operand, leaf in case.lowered.in_place:
+        results[result][...] = operands[operand][leaf]
+    scratch = [np.full(size, 0xA5, np.uint8) for size in case.lowered.scratch]
+    for number, call in enumerate(case.lowered.calls):
+        arrays = [results[a.leaf] if a.kind == "result" else scratch[a.index] if a.kind == "scratch"
+                  else operands[a.index][a.leaf] for a in call.arguments]
+        pointers = (ctypes.c_void_p * max(1, len(arrays)))(*[a.ctypes.data for a in arrays])
+        function = getattr(library, f"k{case.first + number}")
+        if isinstance(call.kernel, Tile):
+            function(pointers)
+            continue
+        extent = next((s.extent for s in call.kernel.body if isinstance(s, For) and s.kind == PARALLEL), 1)
+        half = extent // 2
+        for begin, end in ([(half, extent), (0, half)] if half else [(0, extent)]):
+            function(pointers, ctypes.c_long(begin), ctypes.c_long(end))
+    return results
+
+
+def compare(name: str, actual: np.ndarray, expected: np.ndarray) -> None:
+    """Equal integers; floats within what the element type allows, relative to the largest magnitude."""
+    if expected.dtype.kind in "biu" or expected.dtype.name in ("int2", "int4", "uint2", "uint4"):
+        np.testing.assert_array_equal(actual.astype(np.int64), expected.astype(np.int64), err_msg=name)
+        return
+    wide = np.complex128 if expected.dtype.kind == "c" else np.float64
+    a, e = actual.astype(wide), expected.astype(wide)
+    tolerance = {"float32": 2e-5, "float64": 1e-11, "complex64": 2e-5, "complex128": 1e-11, "bfloat16": 2e-2,
+                 "float16": 3e-3}.get(expected.dtype.name, 0.13)
+    finite = e[np.isfinite(e)]
+    scale = max(1.0, float(np.abs(finite).max())) if finite.size else 1.0
+    np.testing.assert_allclose(a, e, rtol=tolerance, atol=tolerance * scale, equal_nan=True, err_msg=name)

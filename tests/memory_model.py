@@ -1,0 +1,166 @@
+"""Runs a scheduled module's memory without its arithmetic: does any op read an array that was overwritten?
+
+In: a module after copy_insertion. Every array gets a piece of memory as the planner would share it (in-place ops and
+the carried leaves of a while share one), every write stamps it, every read must find the stamp it expects. Loop bodies
+run twice. Out: nothing, or AssertionError naming the reader.
+"""
+from __future__ import annotations
+
+from hloc.analysis.aliasing import FORWARDING, element_leaves, invariant_leaves, leaf_values, module_invariants
+from hloc.analysis.control_flow import branches
+from hloc.analysis.fusible import in_place_operands
+from hloc.analysis.reads import reads_own_position
+from hloc.ir import Computation, Instruction, Module, leaves
+from hloc.passes.copy_insertion import donations
+
+
+class Memory:
+    """One piece of memory; `stamp` changes with every write. `fixed`: must not be written at all."""
+
+    def __init__(self, fixed: bool = False):
+        self.fixed = fixed
+        self.stamp: object = object()
+
+    def write(self, by: Instruction) -> Seen:
+        assert not self.fixed, f"{by.name} overwrites a parameter or constant"
+        self.stamp = object()
+        return Seen(self, self.stamp)
+
+
+class Seen:
+    """An array as a reader expects it: the memory and the stamp it had when it was written."""
+
+    def __init__(self, memory: Memory, stamp: object):
+        self.memory = memory
+        self.stamp = stamp
+
+    def read(self, by: Instruction) -> None:
+        assert self.memory.stamp is self.stamp, f"{by.name} reads an array that was overwritten"
+
+
+def check_memory(module: Module) -> None:
+    """Run the entry. Parameters that input_output_alias donates may be overwritten, and returned."""
+    donated = donations(module)
+    invariants = module_invariants(module)
+    arguments = []
+    for parameter in module.entry.parameters:
+        pieces = [Memory(fixed=parameter.parameter_number not in donated) for _ in leaves(parameter.shape)]
+        arguments.append([Seen(m, m.stamp) for m in pieces])
+    results = run(module.entry, arguments, invariants)
+    found = [r.memory for r in results]
+    assert len(set(found)) == len(found), "two results in one piece of memory"
+    assert not any(m.fixed for m in found), "a result is a parameter or a constant"
+
+
+def run(computation: Computation, arguments: list, invariants: dict) -> list[Seen]:
+    table: dict[Instruction, list[Seen]] = {}
+    for instruction in computation.instructions:
+        operands = [table[o] for o in instruction.operands]
+        table[instruction] = step(instruction, operands, arguments, invariants)
+    for seen in table[computation.root]:
+        seen.read(computation.root)
+    return table[computation.root]
+
+
+def step(instruction: Instruction, operands: list, arguments: list, invariants: dict) -> list[Seen]:
+    opcode = instruction.opcode
+    if opcode == "parameter":
+        return arguments[instruction.parameter_number]
+    if opcode == "tuple":
+        return [s for o in operands for s in o]
+    if opcode == "get-tuple-element":
+        first, count = element_leaves(instruction)
+        return operands[0][first:first + count]
+    if opcode in FORWARDING:
+        return operands[0]
+    for seen in (s for o in operands for s in o):
+        seen.read(instruction)
+    if opcode == "constant":
+        pieces = [Memory(fixed=True) for _ in leaves(instruction.shape)]
+        return [Seen(m, m.stamp) for m in pieces]
+    if opcode == "while":
+        return run_while(instruction, operands[0], invariants)
+    if opcode in ("conditional", "call"):
+        return run_branches(instruction, operands, invariants)
+    shared = {leaf: operands[slot][0].memory for leaf, slot in in_place_operands(instruction)}
+    count = len(list(leaves(instruction.shape)))
+    assert len(set(map(id, shared.values()))) == len(shared), f"{instruction.name} overwrites one array twice"
+    for slot, operand in enumerate(operands):
+        for seen in operand:
+            if seen.memory in shared.values() and slot not in [s for _, s in in_place_operands(instruction)]:
+                raise AssertionError(f"{instruction.name} overwrites an array that it reads elsewhere")
+    return [shared.get(leaf, Memory()).write(instruction) for leaf in range(count)]
+
+
+def run_while(instruction: Instruction, carried: list[Seen], invariants: dict) -> list[Seen]:
+    """Twice around, with each changing leaf's new value put into the memory of the old one."""
+    body = instruction.get("body")
+    kept = invariants[body]
+    changing = [s.memory for n, s in enumerate(carried) if n not in kept]
+    others = [s.memory for n, s in enumerate(carried) if n in kept]
+    assert not any(m.fixed for m in changing), f"{instruction.name} overwrites a parameter or constant"
+    assert len(set(changing)) == len(changing), f"{instruction.name} carries one array twice"
+    assert not set(changing) & set(others), f"{instruction.name} changes an array that it also keeps"
+    for _ in range(2):
+        run(instruction.get("condition"), [carried], invariants)
+        carried = run_body(body, carried, invariants)
+    return carried
+
+
+def run_body(body: Computation, carried: list[Seen], invariants: dict) -> list[Seen]:
+    """One iteration. A value that ends in a leaf is written into that leaf's memory as it is made."""
+    values = leaf_values(body, invariants)
+    kept = invariant_leaves(body, values)
+    home = {}
+    for leaf, value in enumerate(values[body.root]):
+        if leaf not in kept:
+            assert value not in home, f"result {leaf} of {body.name} is another leaf's array"
+            home[value] = carried[leaf].memory
+    origin = trace_in_place(body, values, invariants, home)
+    table: dict[Instruction, list[Seen]] = {}
+    for instruction in body.instructions:
+        operands = [table[o] for o in instruction.operands]
+        made = step(instruction, operands, [carried], invariants)
+        if instruction.opcode not in FORWARDING and instruction.opcode != "parameter":
+            made = [place(instruction, seen, origin.get(value), operands) if value.instruction is instruction else seen
+                    for value, seen in zip(values[instruction], made)]
+        table[instruction] = made
+    for leaf, seen in enumerate(table[body.root]):
+        seen.read(body.root)
+        assert seen.memory is carried[leaf].memory, f"result {leaf} of {body.name} is not in its own memory"
+    return table[body.root]
+
+
+def trace_in_place(body: Computation, values, invariants, home: dict) -> dict:
+    """The memory for every value that ends in a leaf through a chain of in-place ops."""
+    origin = dict(home)
+    for instruction in reversed(body.instructions):
+        pairs = [(leaf, slot, 0) for leaf, slot in in_place_operands(instruction)]
+        if instruction.opcode == "while":
+            inner = invariants[instruction.get("body")]
+            pairs = [(n, 0, n) for n in range(len(values[instruction])) if n not in inner]
+        for leaf, slot, inner_leaf in pairs:
+            if values[instruction][leaf] in origin:
+                origin[values[instruction.operands[slot]][inner_leaf]] = origin[values[instruction][leaf]]
+    return origin
+
+
+def place(instruction: Instruction, seen: Seen, memory: Memory | None, operands: list) -> Seen:
+    """Move a fresh array to the memory of its leaf, which nobody may read any more."""
+    if memory is None or seen.memory is memory:
+        return seen
+    for slot, operand in enumerate(operands):
+        if any(s.memory is memory for s in operand):
+            assert reads_own_position(instruction, slot), f"{instruction.name} overwrites what it is still reading"
+    return memory.write(instruction)
+
+
+def run_branches(instruction: Instruction, operands: list, invariants: dict) -> list[Seen]:
+    callees = branches(instruction) if instruction.opcode == "conditional" else (instruction.get("to_apply"),)
+    fixed = [Memory(fixed=True) for _ in range(sum(len(o) for o in operands) + 1)]
+    for number, callee in enumerate(callees):
+        given = operands[1 + number:2 + number] if instruction.opcode == "conditional" else operands
+        frozen = [[Seen(m, m.stamp) for _, m in zip(o, fixed)] for o in given]
+        for result in run(callee, frozen, invariants):
+            assert not result.memory.fixed, f"{callee.name} returns its parameter or a constant"
+    return [Memory().write(instruction) for _ in leaves(instruction.shape)]

@@ -1,0 +1,249 @@
+"""How far a module's results may move: the evaluator with the rounding of inexact ops shaken.
+
+In: a module and inputs. Out: for each result the exact evaluation and a bound on what another right evaluation may give.
+
+    wanted = expectation(module, inputs); problem = wanted.difference(results)       "" where they agree
+
+Two right programs round in other places, so results differ by what rounding errors grow to. A run in which every inexact
+operation is moved by a unit in the last place, up or down at random, shows how much that is for every single element,
+also where a comparison or a conversion to integers makes a step. Elements that no run moves must be equal.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+
+from hloc.evaluate import Evaluator, make_plan
+from hloc.ir import ELEMENT_TYPES, Computation, Instruction, Module
+from hloc.ops.table import OPS
+from hloc.ops.values import flatten, unflatten
+
+SUMS = frozenset({"dot", "convolution", "reduce", "reduce-window", "scatter", "select-and-scatter", "fft", "cholesky",
+                  "triangular-solve", "batch-norm-training", "batch-norm-inference", "batch-norm-grad", "map", "scan"})
+EXACT = frozenset({"maximum", "minimum", "abs", "negate", "sign", "clamp", "floor", "ceil", "round-nearest-afz",
+                   "round-nearest-even", "compare", "select", "is-finite", "complex", "real", "imag"})
+INEXACT = frozenset(name for name, row in OPS.items() if row.is_elementwise and name not in EXACT)
+RUNS = 6
+GROWTH = 24.0                # every operation rounds once or twice, the shaken ones were moved by one unit
+
+
+class ShakenEvaluator(Evaluator):
+    """An evaluator whose inexact ops are off by a unit in the last place."""
+
+    def __init__(self, module: Module, seed: int):
+        super().__init__(module)
+        self.seed = seed
+        self.random = np.random.default_rng(seed)
+
+    def call(self, computation: Computation, arguments):
+        if computation not in self._plans:
+            plan = make_plan(computation)
+            steps = tuple(s._replace(function=self.shaken(s.function, s.instruction)) for s in plan.steps)
+            self._plans[computation] = plan._replace(steps=steps)
+        return super().call(computation, arguments)
+
+    def shaken(self, function: Callable, instruction: Instruction) -> Callable:
+        opcode = instruction.opcode
+        if opcode in SUMS:
+            return self.shaken_sum(function, opcode)
+        if opcode not in INEXACT:
+            return function
+
+        def run(evaluator, instruction, *operands):
+            value = np.asarray(function(evaluator, instruction, *operands))
+            return self.signed(value) if is_exact(opcode, value, operands) else self.shake(value)
+        return run
+
+    def shaken_sum(self, function: Callable, opcode: str) -> Callable:
+        def run(evaluator, instruction, *operands):
+            if opcode != "fft" and all(is_on_grid(o) for o in operands if isinstance(o, np.ndarray)):
+                return self.zeros(function(evaluator, instruction, *operands))
+            operands = [self.shake(o) if isinstance(o, np.ndarray) else o for o in operands]
+            if opcode in ("convolution", "fft") and self.seed % 2:        # zero times infinity: skipped, or NaN
+                operands = [np.where(np.isfinite(o), o, np.zeros((), o.dtype)) for o in operands]
+            if self.seed % 2:                                             # what overflows on the way depends on the order
+                factor = np.inf if self.seed == 1 else 0.0
+                operands = [without_huge(o, factor) if isinstance(o, np.ndarray) else o for o in operands]
+            value = function(evaluator, instruction, *operands)
+            shapes = instruction.shape
+            return self.zeros(unflatten(shapes, [self.shake(part) for part in flatten(value)]))
+        return run
+
+    def zeros(self, value):
+        """A sum that is zero may be either zero: its terms may, or may not, be added to a zero first."""
+        if not isinstance(value, np.ndarray) or not is_float(value.dtype):
+            return value
+        with np.errstate(all="ignore"):
+            negative = self.random.random(value.shape) < 0.5 if self.seed > 1 else np.full(value.shape, self.seed == 1)
+            return np.where((value == 0) & (negative != np.signbit(value)), -value, value)
+
+    def shake(self, value: np.ndarray) -> np.ndarray:
+        """Each element one unit in the last place up or down."""
+        if value.dtype.kind == "c":
+            return self.shake_complex(value)
+        if not is_float(value.dtype):
+            return value
+        up = self.random.random(value.shape) < 0.5
+        unit = units(value)
+        with np.errstate(all="ignore"):
+            wide = value.astype(np.float64)
+            moved = (wide + np.where(up, unit, -unit)).astype(value.dtype)
+        return self.signed(np.where(np.isfinite(wide) & (wide != 0), moved, value))
+
+    def shake_complex(self, value: np.ndarray) -> np.ndarray:
+        """Both parts by a unit of the larger one: where they cancel, that much is left."""
+        with np.errstate(all="ignore"):
+            unit = units(np.maximum(np.abs(value.real), np.abs(value.imag)))
+            moved = value + self.random.choice([-1, 1], value.shape) * unit \
+                + 1j * self.random.choice([-1, 1], value.shape) * unit
+            return np.where(np.isfinite(value) & (value != 0), moved, value).astype(value.dtype)
+
+    def signed(self, value: np.ndarray) -> np.ndarray:
+        """Nothing says which sign a NaN has that an operation makes."""
+        if not is_float(value.dtype):
+            return value
+        wanted = self.random.random(value.shape) < 0.5 if self.seed > 1 else np.full(value.shape, self.seed == 1)
+        return np.where(np.isnan(value) & (wanted != np.signbit(value)), -value, value)
+
+
+def is_float(dtype: np.dtype) -> bool:
+    return dtype.kind == "f" or dtype.name.startswith(("bfloat", "float"))
+
+
+def without_huge(value: np.ndarray, factor: float) -> np.ndarray:
+    """Finite numbers so large that their products overflow are multiplied by zero, or by infinity."""
+    if not is_float(value.dtype) and value.dtype.kind != "c":
+        return value
+    with np.errstate(all="ignore"):
+        largest = float(ml_dtypes.finfo(value.real.dtype if value.dtype.kind == "c" else value.dtype).max)
+        size = np.abs(value).astype(np.float64)
+        return np.where(np.isfinite(size) & (size > largest ** 0.4), (value * factor).astype(value.dtype), value)
+
+
+def units(value: np.ndarray) -> np.ndarray:
+    """The unit in the last place of each element, in f64."""
+    digits = ml_dtypes.finfo(value.dtype).nmant
+    with np.errstate(all="ignore"):
+        wide = np.abs(value.astype(np.float64))
+        _, exponent = np.frexp(np.where(np.isfinite(wide), wide, 1.0))
+        return np.ldexp(1.0, exponent - 1 - digits)
+
+
+def is_on_grid(value: np.ndarray) -> bool:
+    """Small multiples of 1/16: sums and products of these are exact in f32."""
+    if value.dtype not in (np.float32, np.float64):
+        return not (is_float(value.dtype) or value.dtype.kind == "c")
+    scaled = value * 16
+    return bool(np.all((np.rint(scaled) == scaled) & (np.abs(value) <= 16)))
+
+
+def is_exact(opcode: str, value: np.ndarray, operands: Sequence[np.ndarray]) -> bool:
+    """Sums, differences and products that needed no rounding (looked at in f64), and what holds no floats."""
+    if not is_float(value.dtype) and value.dtype.kind != "c":
+        return True
+    if opcode in ("convert", "reduce-precision") and is_float(operands[0].dtype):
+        return True                                      # every program rounds here, and alike
+    function = {"add": np.add, "subtract": np.subtract, "multiply": np.multiply}.get(opcode)
+    if function is None or not is_float(value.dtype) or value.dtype == np.float64:
+        return False
+    with np.errstate(all="ignore"):
+        wide = function(*(o.astype(np.float64) for o in operands))
+    return bool(np.all((wide == value.astype(np.float64)) | np.isnan(wide)))
+
+
+# -- comparing ---------------------------------------------------------------------------------------------------------
+
+@dataclass
+class Expectation:
+    """The results, and those of shaken runs."""
+
+    wanted: Sequence[np.ndarray]
+    shaken: Sequence[Sequence[np.ndarray]]
+
+    def difference(self, got: Sequence[np.ndarray]) -> str:
+        """Empty where `got` is right, else what is wrong first."""
+        if len(got) != len(self.wanted):
+            return f"{len(got)} results instead of {len(self.wanted)}"
+        for number, (have, want) in enumerate(zip(got, self.wanted)):
+            problem = array_difference(np.asarray(have), want, [run[number] for run in self.shaken])
+            if problem:
+                return f"result {number}: {problem}"
+        return ""
+
+
+def expectation(module: Module, inputs: Sequence[np.ndarray]) -> Expectation:
+    with np.errstate(all="ignore"):
+        return Expectation(Evaluator(module).run(inputs),
+                           [ShakenEvaluator(module, seed).run(inputs) for seed in range(RUNS)])
+
+
+def array_difference(got: np.ndarray, want: np.ndarray, shaken: Sequence[np.ndarray]) -> str:
+    if got.dtype != want.dtype or got.shape != want.shape:
+        return f"{got.dtype}{list(got.shape)} instead of {want.dtype}{list(want.shape)}"
+    bad = ~acceptable(got, want, shaken)
+    if not bad.any():
+        return ""
+    at = tuple(int(i) for i in np.argwhere(bad)[0])
+    return f"{int(bad.sum())} of {bad.size} differ, first at {list(at)}: {got[at]!r} instead of {want[at]!r}"
+
+
+def acceptable(got: np.ndarray, want: np.ndarray, shaken: Sequence[np.ndarray]) -> np.ndarray:
+    """Which elements are within what the shaken runs allow."""
+    if want.dtype.kind == "c":
+        real = acceptable(got.real, want.real, [s.real for s in shaken])
+        imaginary = acceptable(got.imag, want.imag, [s.imag for s in shaken])
+        steady = np.all([np.isfinite(s) for s in [want, *shaken]], axis=0)
+        return (real & imaginary) | ~steady               # of infinite complex numbers only this is the same everywhere
+    if not is_float(want.dtype):
+        return (got == want) | np.any([s != want for s in shaken], axis=0)
+    with np.errstate(all="ignore"):
+        a, b = got.astype(np.float64), want.astype(np.float64)
+        runs = np.array([s.astype(np.float64) for s in shaken])
+        same = (a == b) | (np.isnan(a) & np.isnan(b))
+        steady = np.all(np.isfinite(runs) == np.isfinite(b), axis=0)
+        spread = np.max(np.abs(runs - b), axis=0)
+        tiny = 0.0 if want.dtype != np.float64 else 0.0
+        return same | ~steady | (np.abs(a - b) <= GROWTH * spread + tiny)
+
+
+# -- inputs ------------------------------------------------------------------------------------------------------------
+
+def random_inputs(shapes, seed: int) -> list[np.ndarray]:
+    """Arrays for these shapes: halves and quarters, in every third seed any floats, in every fifth extreme values."""
+    random = np.random.default_rng(seed)
+    return [_random(random, s, seed) for s in shapes]
+
+
+def _random(random: np.random.Generator, shape, seed: int) -> np.ndarray:
+    row = ELEMENT_TYPES[shape.element_type]
+    size = shape.dimensions
+    if row.kind == "pred":
+        return random.random(size) < 0.5
+    if row.kind in ("signed", "unsigned"):
+        return _random_integers(random, row, size, seed)
+    if row.kind == "complex":
+        return (_floats(random, size, seed) + 1j * _floats(random, size, seed)).astype(row.dtype)
+    values = np.asarray(_floats(random, size, seed))
+    if seed % 5 == 4 and row.bits >= 16:
+        odd = random.choice([np.nan, np.inf, -np.inf, -0.0, float(ml_dtypes.finfo(row.dtype).max)], size)
+        values = np.where(random.random(size) < 0.2, odd, values)
+    with np.errstate(all="ignore"):
+        return np.asarray(values).astype(row.dtype)
+
+
+def _floats(random: np.random.Generator, size, seed: int) -> np.ndarray:
+    if seed % 3 == 2:
+        return random.standard_normal(size)
+    return random.integers(-12, 13, size) / 4.0
+
+
+def _random_integers(random: np.random.Generator, row, size, seed: int) -> np.ndarray:
+    low, high = (-(1 << row.bits - 1), (1 << row.bits - 1) - 1) if row.kind == "signed" else (0, (1 << row.bits) - 1)
+    values = random.integers(max(low, -4), min(high, 9), size, endpoint=True)
+    wide = values.astype(np.int64 if row.kind == "signed" else np.uint64)
+    if seed % 5 == 4:
+        wide = np.where(random.random(size) < 0.2, random.choice(np.array([low, high], wide.dtype), size), wide)
+    return np.asarray(wide).astype(row.dtype)

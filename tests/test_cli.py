@@ -1,0 +1,220 @@
+"""The command line: what it prints, what it writes, and one clear error with the right exit code for each bad input."""
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hloc.cli.main import main
+
+MODELS = Path(__file__).parent.parent / "testdata" / "models"
+ADD = """HloModule add
+
+ENTRY e {
+  x = f32[2,3] parameter(0)
+  y = f32[2,3] parameter(1)
+  s = f32[2,3] add(x, y)
+  ROOT t = f32[2,3] tanh(s)
+}
+"""
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty folder as the working directory, with add.hlo and inputs in it."""
+    monkeypatch.chdir(tmp_path)
+    Path("add.hlo").write_text(ADD)
+    np.save("x.npy", np.full((2, 3), 0.25, np.float32))
+    return tmp_path
+
+
+def run(capsys, *arguments: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of `hloc ARGUMENTS`."""
+    sys.argv = ["hloc", *arguments]
+    try:
+        main()
+        code = 0
+    except SystemExit as end:
+        code = end.code or 0
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_run_prints_a_table_and_writes_results(here, capsys):
+    code, out, _ = run(capsys, "run", "add.hlo", "-i", "x.npy", "-i", "x.npy", "-o", "r.npz", "-t", "cpu")
+    assert code == 0
+    assert "f32" in out and "2x3" in out and "0.462117" in out
+    assert np.allclose(np.load("r.npz")["out_0"], np.tanh(0.5))
+
+
+@pytest.mark.parametrize("target", ["cpu", "reference"])
+def test_run_as_json(here, capsys, target):
+    code, out, _ = run(capsys, "run", "add.hlo", "-i", "zeros", "--json", "-t", target)
+    assert code == 0
+    assert json.loads(out)["results"][0]["shape"] == [2, 3]
+
+
+def test_saved_shared_object_runs(here, capsys):
+    assert run(capsys, "compile", "add.hlo", "-o", "m.so")[0] == 0
+    assert "hloc_run" in Path("m.h").read_text()
+    code, out, _ = run(capsys, "run", "m.so", "-i", "x.npy", "-i", "x.npy")
+    assert code == 0 and "0.462117" in out
+
+
+def test_saved_shared_object_runs_from_c(here, capsys):
+    assert run(capsys, "compile", "add.hlo", "-o", "m.so")[0] == 0
+    Path("main.c").write_text("""
+        #include <stdio.h>
+        #include "m.h"
+        int main(void) {
+          float x[6] = {1, 1, 1, 1, 1, 1}, y[6] = {-1, -1, -1, -1, -1, 1}, t[6];
+          const void *inputs[] = {x, y};
+          void *results[] = {t};
+          int error = hloc_run(inputs, results);
+          printf("%d %.4f %.4f\\n", error, t[0], t[5]);
+        }""")
+    subprocess.run(["cc", "main.c", "./m.so", "-o", "main"], check=True)
+    assert subprocess.run(["./main"], capture_output=True, text=True).stdout == "0 0.0000 0.9640\n"
+
+
+@pytest.mark.parametrize("ending, words", [(".c", "hloc_execute"), (".hlo", "ENTRY"), (".cu", "__global__")])
+def test_text_forms(here, capsys, ending, words):
+    assert run(capsys, "compile", "add.hlo", "-o", f"m{ending}")[0] == 0
+    assert words in Path(f"m{ending}").read_text()
+
+
+def test_single_c_file_stands_alone(here, capsys):
+    assert run(capsys, "compile", str(MODELS / "digits" / "model.hlo"), "-o", "m.c")[0] == 0
+    flags = ["-O1", "-march=native", "-fopenmp-simd", "-w", "-shared", "-fPIC"]
+    subprocess.run(["cc", *flags, "m.c", "-o", "x.so", "-lm", "-lpthread"], check=True)
+
+
+def test_opt_prints_hlo(here, capsys):
+    code, out, err = run(capsys, "opt", "add.hlo", "--time-passes")
+    assert code == 0 and "ENTRY" in out and "fusion" in out and "total" in err
+
+
+def test_opt_dumps_after_a_pass(here, capsys):
+    code, out, _ = run(capsys, "opt", "add.hlo", "--dump-after", "fusion")
+    assert code == 0 and out.startswith("// after fusion") and "kind=kLoop" in out
+
+
+def test_opt_reads_stdin(here):
+    result = subprocess.run([sys.executable, "-m", "hloc.cli.main", "opt", "-", "--passes=dce"], input=ADD,
+                            capture_output=True, text=True)
+    assert result.returncode == 0 and "tanh" in result.stdout
+
+
+def test_check_agrees(here, capsys):
+    code, out, _ = run(capsys, "check", "add.hlo", "-t", "cpu")
+    assert code == 0 and "yes" in out
+
+
+def test_check_finds_a_difference(here, capsys):
+    code, out, _ = run(capsys, "check", "add.hlo", "-t", "cpu", "--tolerance", "0", "-i", "random:3")
+    assert code in (0, 1) and ("NO" in out) == (code == 1)
+
+
+def test_doctor(capsys):
+    code, out, _ = run(capsys, "doctor", "--json")
+    assert code == 0 and "C compiler" in [row["what"] for row in json.loads(out)]
+
+
+def test_list_passes(capsys):
+    code, out, _ = run(capsys, "opt", "--list-passes")
+    assert code == 0 and "algebraic_simplifier" in out
+
+
+BAD_TEXT = {
+    "not_hlo": ("hello, world\n", 3, ":1:"),
+    "truncated": (ADD[:90], 3, ":6:"),
+    "opcode": (ADD.replace("tanh(s)", "tahn(s)"), 3, "tahn"),
+    "shape": (ADD.replace("f32[2,3] add", "f32[2,4] add"), 3, "f32[2,4]"),
+    "operand": (ADD.replace("add(x, y)", "add(x, z)"), 3, "z"),
+    "too_large": (ADD.replace("[2,3]", "[1000000,1000000]"), 6, "GiB"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_TEXT)
+def test_bad_text(here, capsys, case):
+    text, code, words = BAD_TEXT[case]
+    Path("bad.hlo").write_text(text)
+    got, out, err = run(capsys, "run", "bad.hlo", "-i", "zeros", "-t", "cpu")
+    assert got == code and words in err and "Traceback" not in err and out == ""
+
+
+def write_bad_inputs() -> None:
+    np.save("double.npy", np.zeros((2, 3)))
+    np.save("other.npy", np.zeros((3, 2), np.float32))
+    np.save("objects.npy", np.array([{}], dtype=object), allow_pickle=True)
+    Path("junk.npy").write_bytes(b"not an array")
+    Path("cut.npy").write_bytes(Path("x.npy").read_bytes()[:140])
+
+
+@pytest.mark.parametrize("inputs, code, words", [
+    (["x.npy"], 6, "missing: y f32[2,3]"),
+    (["x.npy", "x.npy", "x.npy"], 6, "2 inputs, but 3"),
+    (["x.npy", "double.npy"], 6, "f64[2,3] was given"),
+    (["x.npy", "other.npy"], 6, "f32[3,2] was given"),
+    (["objects.npy"], 6, "pickled"),
+    (["junk.npy"], 6, "not an .npy"),
+    (["cut.npy"], 6, "cut.npy"),
+    (["nowhere.npy"], 6, "no such file"),
+    (["random:x"], 2, "whole number"),
+])
+def test_bad_inputs(here, capsys, inputs, code, words):
+    write_bad_inputs()
+    flags = [flag for name in inputs for flag in ("-i", name)]
+    got, out, err = run(capsys, "run", "add.hlo", "-t", "cpu", *flags)
+    assert got == code and words in err and "Traceback" not in err and out == ""
+
+
+@pytest.mark.parametrize("arguments, code", [
+    (["run", "nowhere.hlo"], 2), (["run", "add.hlo", "-t", "h1000"], 2), (["run", "nowhere.so"], 2),
+    (["compile", "add.hlo", "-o", "m.xyz"], 2), (["compile", "add.hlo", "-o", "no/such/folder/m.so"], 6),
+    (["opt", "add.hlo", "--passes=nothing"], 2), (["opt", "add.hlo", "--dump-after", "nothing"], 2),
+    (["rnu"], 2), (["run", "add.hlo", "-o", "results.txt"], 2), (["run", "add.hlo", "--custom-call", "x"], 2),
+])
+def test_bad_calls(here, capsys, arguments, code):
+    got, _, err = run(capsys, *arguments)
+    assert got == code and err and "Traceback" not in err
+    assert {p.name for p in here.iterdir()} == {"add.hlo", "x.npy"}
+
+
+def test_unknown_custom_call_is_named(here, capsys):
+    Path("call.hlo").write_text(ADD.replace("tanh(s)", 'custom-call(s), custom_call_target="mystery"'))
+    code, _, err = run(capsys, "run", "call.hlo", "-i", "zeros", "-t", "cpu")
+    assert code == 4 and "mystery" in err
+
+
+def test_custom_call_in_python(here, capsys, monkeypatch):
+    Path("call.hlo").write_text(ADD.replace("tanh(s)", 'custom-call(s), custom_call_target="mystery"'))
+    Path("calls.py").write_text("def double(s):\n    return s * 2\n")
+    monkeypatch.syspath_prepend(str(here))
+    code, out, _ = run(capsys, "run", "call.hlo", "-i", "x.npy", "-i", "x.npy", "-t", "cpu", "--custom-call",
+                       "mystery=calls:double")
+    assert code == 0 and "1, 1, 1, 1" in out
+
+
+def test_no_compiler_is_said(here, capsys, monkeypatch):
+    monkeypatch.setattr("hloc.targets.cpu.toolchain.candidates", lambda: [])
+    code, _, err = run(capsys, "run", "add.hlo", "-i", "zeros", "-t", "cpu")
+    assert code == 5 and "no C compiler" in err and "ziglang" in err
+
+
+def test_foreign_shared_object_is_refused(here, capsys):
+    Path("junk.so").write_bytes(b"\x7fELF junk")
+    code, _, err = run(capsys, "run", "junk.so")
+    assert code == 6 and "hloc" in err
+
+
+def test_memory(here, capsys):
+    code, out, _ = run(capsys, "memory", "add.hlo", "--top", "2")
+    assert code == 0
+    assert "parameters" in out and "peak" in out and "... and 1 more" in out
+    code, out, _ = run(capsys, "memory", "add.hlo", "--json")
+    use = json.loads(out)
+    assert code == 0 and (use["peak"], use["arena"], use["parameters"], use["results"]) == (72, 0, 48, 24)
+    assert {b["region"] for b in use["buffers"]} == {"parameter", "result"}

@@ -1,0 +1,412 @@
+"""The CPU runtime (hloc/targets/cpu/runtime) against NumPy: pool, products, convolutions, sorting, FFT, top-k."""
+import ctypes
+import threading
+
+import ml_dtypes
+import numpy as np
+import pytest
+from native import build_runtime, pointer
+
+LONG, POINTER, INT = ctypes.c_long, ctypes.c_void_p, ctypes.c_int
+LONG3 = LONG * 3
+
+
+class GemmArgs(ctypes.Structure):
+    _fields_ = [*[(name, LONG) for name in ("batches", "inner_batches", "m", "n", "k")],
+                ("a", POINTER), *[(name, LONG) for name in ("a_outer", "a_inner", "a_row", "a_column")],
+                ("b", POINTER), *[(name, LONG) for name in ("b_outer", "b_inner", "b_row", "b_column")],
+                ("c", POINTER), *[(name, LONG) for name in ("c_outer", "c_inner", "c_row", "c_column")],
+                ("c_is_narrow", INT), ("epilogue", POINTER), ("epilogue_args", POINTER), ("load_a", POINTER),
+                ("load_a_args", POINTER), ("load_b", POINTER), ("load_b_args", POINTER), ("packed_b", POINTER)]
+
+
+class ConvArgs(ctypes.Structure):
+    _fields_ = [*[(name, LONG) for name in ("batch", "x_features", "y_features", "feature_groups", "batch_groups")],
+                *[(name, LONG3) for name in ("x_size", "window", "y_size", "stride", "pad_low", "base_dilation",
+                                             "window_dilation")], ("reversed", INT * 3),
+                ("x", POINTER), ("x_n", LONG), ("x_c", LONG), ("x_s", LONG3),
+                ("w", POINTER), ("w_i", LONG), ("w_o", LONG), ("w_s", LONG3),
+                ("y", POINTER), ("y_n", LONG), ("y_c", LONG), ("y_s", LONG3), ("y_is_narrow", INT),
+                ("epilogue", POINTER), ("epilogue_args", POINTER)]
+
+
+EXTRA = r"""
+#include "conv.h"
+#include "scalar.h"
+#define HLOC_SORT argsort
+typedef struct { float v0; int v1; } argsort_element;
+static inline int argsort_less(const argsort_element* a, const argsort_element* b) {
+  return hloc_compare_lt_total_f32(a->v0, b->v0);
+}
+static inline void argsort_get(void* const* args, long row, long i, argsort_element* e) {
+  e->v0 = ((const float*)args[0])[row * (long)args[3] + i];
+  e->v1 = (int)i;
+}
+static inline void argsort_put(void* const* args, long row, long i, const argsort_element* e) {
+  ((float*)args[1])[row * (long)args[3] + i] = e->v0;
+  ((int*)args[2])[row * (long)args[3] + i] = e->v1;
+}
+#include "sort.h"
+#define HLOC_SORT keysort
+#define HLOC_SORT_KEY_BITS 32
+#define keysort_element argsort_element
+#define keysort_less argsort_less
+#define keysort_get argsort_get
+#define keysort_put argsort_put
+static inline hloc_u64 keysort_key(const argsort_element* e);
+#include "sort.h"
+static inline hloc_u64 keysort_key(const argsort_element* e) { return hloc_sort_key_f32(e->v0); }
+int sort_rows(int by_key, const float* x, float* values, int* places, long rows, long n) {
+  void* args[] = {(void*)x, values, places, (void*)n};
+  return by_key ? keysort(args, rows, n) : argsort(args, rows, n);
+}
+
+/* y = relu(sum + bias[column]), stored transposed */
+void bias_relu(void* const* args, long batch, long row, long column, long rows, long columns, const void* tile,
+               long stride) {
+  float* y = args[0];
+  const float *bias = args[1], *sums = tile;
+  long m = (long)args[2], n = (long)args[3];
+  for (long i = 0; i < rows; i++)
+    for (long j = 0; j < columns; j++)
+      y[(batch * n + column + j) * m + row + i] = hloc_maximum_f32(sums[i * stride + j] + bias[column + j], 0.0f);
+}
+void doubled_a(void* const* args, long batch, long row, long rows, long k, long count, void* out) {
+  const float* a = args[0];
+  long m = (long)args[1], depth = (long)args[2];
+  for (long i = 0; i < rows; i++)
+    for (long p = 0; p < count; p++) ((float*)out)[i * count + p] = 2 * a[(batch * m + row + i) * depth + k + p];
+}
+void doubled_b(void* const* args, long batch, long k, long count, long column, long columns, void* out) {
+  const float* b = args[0];
+  long depth = (long)args[1], n = (long)args[2];
+  for (long p = 0; p < count; p++)
+    for (long j = 0; j < columns; j++)
+      ((float*)out)[p * columns + j] = 2 * b[(batch * depth + k + p) * n + column + j];
+}
+static void count_up(void* const* args, long begin, long end) {
+  for (long i = begin; i < end; i++) ((int*)args[0])[i]++;
+}
+void count_all(int* counts, long n, long grain) {
+  void* args[] = {counts};
+  hloc_parallel(count_up, args, n, grain);
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def runtime(tmp_path_factory):
+    library = build_runtime(tmp_path_factory.mktemp("runtime"), '#include "pool.h"\n' + EXTRA)
+    library.hloc_pool_start(3, 200)
+    yield library
+    library.hloc_pool_stop()
+
+
+def strides(array):
+    return [s // array.itemsize for s in array.strides]
+
+
+def gemm_args(a, b, c):
+    """Arguments for 3-D views a [batch, m, k], b [batch, k, n], c [batch, m, n] of any strides."""
+    g = GemmArgs(batches=a.shape[0], inner_batches=1, m=a.shape[1], k=a.shape[2], n=b.shape[2])
+    g.a, g.b, g.c = a.ctypes.data, b.ctypes.data, c.ctypes.data if c is not None else None
+    g.a_outer, g.a_row, g.a_column = strides(a)
+    g.b_outer, g.b_row, g.b_column = strides(b)
+    if c is not None:
+        g.c_outer, g.c_row, g.c_column = strides(c)
+        g.c_is_narrow = int(c.itemsize == 2 and c.dtype.kind != "i")
+    return g
+
+
+def whole_numbers(rng, shape, dtype, limit=8):
+    return rng.integers(-limit, limit + 1, shape).astype(np.float32).astype(dtype)
+
+
+def in_order(rng, shape, dtype, order):
+    """Random whole numbers of a logical shape, whose memory order is the permutation `order`."""
+    stored = whole_numbers(rng, [shape[i] for i in order], dtype)
+    return stored.transpose(np.argsort(order))
+
+
+def gemm_shapes():
+    sizes, rng = [1, 2, 3, 5, 8, 13, 14, 15, 31, 32, 33, 64, 100], np.random.default_rng(7)
+    shapes = [(1, *rng.choice(sizes, 3)) for _ in range(25)] + [(5, *rng.choice(sizes, 3)) for _ in range(8)]
+    ways = [(1, 150, 600, 1300), (1, 40, 70, 2000), (1, 1, 500, 700), (1, 300, 2, 900), (3, 2, 200, 300), (1, 5, 6, 0)]
+    return shapes + ways
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, ml_dtypes.bfloat16, np.float16, np.int8], ids=str)
+def test_matrix_products(runtime, dtype):
+    """Whole numbers: every sum is exact, so results must be equal in any order of summation."""
+    names = {"float32": "f32", "float64": "f64", "bfloat16": "bf16", "float16": "f16", "int8": "s8"}
+    name = names[np.dtype(dtype).name]
+    sums = {"f64": np.float64, "s8": np.int32}.get(name, np.float32)
+    rng = np.random.default_rng(1)
+    for trial, (batch, m, n, k) in enumerate(gemm_shapes()):
+        orders = [[0, 1, 2], [0, 2, 1], [1, 0, 2]]
+        a = in_order(rng, (batch, m, k), dtype, orders[rng.integers(3)])
+        b = in_order(rng, (batch, k, n), dtype, orders[rng.integers(3)])
+        result_type = dtype if name in ("bf16", "f16") and trial % 2 else sums
+        c = in_order(rng, (batch, m, n), result_type, orders[trial % 3])
+        assert getattr(runtime, f"hloc_gemm_{name}")(ctypes.byref(gemm_args(a, b, c))) == 0
+        want = (a.astype(np.float64) @ b.astype(np.float64)).astype(np.float32).astype(result_type)
+        np.testing.assert_array_equal(c.astype(np.float64), want.astype(np.float64), err_msg=str((batch, m, n, k)))
+
+
+@pytest.mark.parametrize("name,dtype", [("s32", np.int32), ("s64", np.int64), ("u8", np.uint8), ("c64", np.complex64),
+                                        ("c128", np.complex128), ("pred", np.uint8)])
+def test_plain_matrix_products(runtime, name, dtype):
+    rng = np.random.default_rng(2)
+    a, b = (rng.integers(0, 2 if name == "pred" else 9, s).astype(dtype) for s in ((2, 17, 40), (2, 40, 35)))
+    c = np.zeros((2, 17, 35), dtype)
+    assert getattr(runtime, f"hloc_gemm_{name}")(ctypes.byref(gemm_args(a, b, c))) == 0
+    np.testing.assert_array_equal(c, (a @ b != 0).astype(dtype) if name == "pred" else a @ b)
+
+
+@pytest.mark.parametrize("m,n,k", [(100, 70, 50), (3, 200, 300), (200, 3, 40), (30, 90, 1500), (1, 64, 64)])
+def test_prologues_and_epilogue(runtime, m, n, k):
+    rng = np.random.default_rng(3)
+    a, b, bias = whole_numbers(rng, (2, m, k), np.float32), whole_numbers(rng, (2, k, n), np.float32), np.arange(n)
+    bias = bias.astype(np.float32)
+    want = np.maximum(4 * a @ b + bias, 0).swapaxes(1, 2)
+    for with_loads in (False, True):
+        y = np.full((2, n, m), np.nan, np.float32)
+        g = gemm_args(a, b, None)
+        epilogue_args = (POINTER * 4)(y.ctypes.data, bias.ctypes.data, m, n)
+        g.epilogue = ctypes.cast(runtime.bias_relu, POINTER)
+        g.epilogue_args = ctypes.cast(epilogue_args, POINTER)
+        if with_loads:
+            a_args, b_args = (POINTER * 3)(a.ctypes.data, m, k), (POINTER * 3)(b.ctypes.data, k, n)
+            g.load_a, g.load_b = ctypes.cast(runtime.doubled_a, POINTER), ctypes.cast(runtime.doubled_b, POINTER)
+            g.load_a_args, g.load_b_args = ctypes.cast(a_args, POINTER), ctypes.cast(b_args, POINTER)
+            g.a = g.b = None
+        assert runtime.hloc_gemm_f32(ctypes.byref(g)) == 0
+        np.testing.assert_array_equal(y, want if with_loads else np.maximum(a @ b + bias, 0).swapaxes(1, 2))
+
+
+@pytest.mark.parametrize("name,dtype", [("f32", np.float32), ("bf16", ml_dtypes.bfloat16), ("s8", np.int8)])
+def test_prepacked_weights(runtime, name, dtype):
+    rng = np.random.default_rng(4)
+    size = getattr(runtime, f"hloc_gemm_{name}_packed_bytes")
+    size.restype, size.argtypes = LONG, [LONG, LONG]
+    for m, n, k in ((5, 70, 33), (60, 40, 700 * 4)):
+        a, b = whole_numbers(rng, (1, m, k), dtype, 4), whole_numbers(rng, (1, n, k), dtype, 4).swapaxes(1, 2)
+        c = np.zeros((1, m, n), np.int32 if name == "s8" else np.float32)
+        memory = np.zeros(size(k, n) + 64, np.uint8)
+        g = gemm_args(a, b, c)
+        packed = memory.ctypes.data + -memory.ctypes.data % 64
+        assert getattr(runtime, f"hloc_gemm_{name}_pack_b")(ctypes.byref(g), POINTER(packed)) == 0
+        g.b, g.packed_b = None, packed
+        assert getattr(runtime, f"hloc_gemm_{name}")(ctypes.byref(g)) == 0
+        np.testing.assert_array_equal(c, a.astype(np.float64) @ b.astype(np.float64))
+
+
+def test_two_level_batches(runtime):
+    """Heads inside of sequences: [batch, sequence, head, width] read as batch x head matrices without a transpose."""
+    rng = np.random.default_rng(5)
+    q, k = whole_numbers(rng, (2, 20, 3, 16), np.float32), whole_numbers(rng, (2, 24, 3, 16), np.float32)
+    c = np.zeros((2, 3, 20, 24), np.float32)
+    g = GemmArgs(batches=6, inner_batches=3, m=20, n=24, k=16, a=q.ctypes.data, a_outer=20 * 48, a_inner=16, a_row=48,
+                 a_column=1, b=k.ctypes.data, b_outer=24 * 48, b_inner=16, b_row=1, b_column=48, c=c.ctypes.data,
+                 c_outer=3 * 480, c_inner=480, c_row=24, c_column=1)
+    assert runtime.hloc_gemm_f32(ctypes.byref(g)) == 0
+    np.testing.assert_array_equal(c, np.einsum("bshd,bthd->bhst", q, k))
+
+
+def convolution(x, w, y_size, stride, pad, base, dilation, flipped, feature_groups, batch_groups):
+    """x [n, s0, s1, s2, c], w [k0, k1, k2, i, o] -> [n / batch groups, y_size.., o], straight from the definition."""
+    n, out = x.shape[0] // batch_groups, np.zeros((x.shape[0] // batch_groups, *y_size, w.shape[4]), x.dtype)
+    wide = np.zeros((x.shape[0], *[(s - 1) * b + 1 for s, b in zip(x.shape[1:4], base)], x.shape[4]), x.dtype)
+    wide[:, ::base[0], ::base[1], ::base[2]] = x
+    inputs, groups = x.shape[4] // feature_groups, max(feature_groups, batch_groups)
+    outputs = w.shape[4] // groups
+    for k in np.ndindex(*w.shape[:3]):
+        read = [w.shape[d] - 1 - k[d] if flipped[d] else k[d] for d in range(3)]
+        place = [np.arange(y_size[d]) * stride[d] - pad[d] + dilation[d] * read[d] for d in range(3)]
+        ok = [(p >= 0) & (p < wide.shape[1 + d]) for d, p in enumerate(place)]
+        part = wide[:, np.where(ok[0], place[0], 0)][:, :, np.where(ok[1], place[1], 0)]
+        part = part[:, :, :, np.where(ok[2], place[2], 0)]
+        part = part * (ok[0][:, None, None, None] & ok[1][:, None, None] & ok[2][:, None])
+        for g in range(groups):
+            features = part[g * n:(g + 1) * n] if batch_groups > 1 else part[..., g * inputs:(g + 1) * inputs]
+            columns = slice(g * outputs, (g + 1) * outputs)
+            out[..., columns] += features @ w[k][:, columns]
+    return out
+
+
+def conv_args(x, w, y, stride, pad, base, dilation, flipped, feature_groups, batch_groups):
+    c = ConvArgs(batch=x.shape[0], x_features=x.shape[4], y_features=w.shape[4], feature_groups=feature_groups,
+                 batch_groups=batch_groups, x=x.ctypes.data, w=w.ctypes.data, y=y.ctypes.data)
+    c.x_size, c.window, c.y_size = LONG3(*x.shape[1:4]), LONG3(*w.shape[:3]), LONG3(*y.shape[1:4])
+    c.stride, c.pad_low, c.base_dilation, c.window_dilation = (LONG3(*v) for v in (stride, pad, base, dilation))
+    c.reversed = (INT * 3)(*flipped)
+    c.x_n, *spatial, c.x_c = strides(x)
+    c.x_s = LONG3(*spatial)
+    *spatial, c.w_i, c.w_o = strides(w)
+    c.w_s = LONG3(*spatial)
+    c.y_n, *spatial, c.y_c = strides(y)
+    c.y_s = LONG3(*spatial)
+    c.y_is_narrow = int(y.itemsize == 2 and y.dtype.kind != "i")
+    return c
+
+
+def draw_convolution(rng, kind):
+    """Sizes and window of a random convolution of a kind that takes its own way through the runtime."""
+    rank = int(rng.integers(1, 4))
+
+    def per_dimension(low, high):
+        return [1] * (3 - rank) + [int(v) for v in rng.integers(low, high, rank)]
+
+    p = {"n": int(rng.integers(1, 4)), "ci": int(rng.choice([1, 3, 8, 16, 20])),
+         "co": int(rng.choice([1, 3, 16, 33, 40])), "fg": 1, "bg": 1,
+         "window": per_dimension(1, 4), "x": per_dimension(1, 9), "stride": per_dimension(1, 3),
+         "base": per_dimension(1, 3) if rng.random() < 0.4 else [1] * 3,
+         "dilation": per_dimension(1, 3) if rng.random() < 0.3 else [1] * 3}
+    if kind == "groups":
+        p |= {"fg": 3, "ci": 3 * p["ci"], "co": 3 * p["co"]}
+    if kind == "depthwise":
+        p |= {"ci": 70, "co": 70, "fg": 70, "base": [1] * 3}
+    if kind == "batch_groups":
+        p |= {"bg": 2, "n": 2 * p["n"], "co": 2 * p["co"]}
+    if kind == "filter_gradient":
+        p |= {"window": per_dimension(5, 12), "n": int(rng.choice([3, 14, 40])), "stride": [1] * 3, "base": [1] * 3}
+        p["x"] = [w + int(rng.integers(0, 3)) if w > 1 else 1 for w in p["window"]]
+    if kind == "one_by_one":
+        p |= {"window": [1] * 3, "stride": [1] * 3, "base": [1] * 3}
+    if kind == "few_channels":
+        p |= {"ci": 3, "base": [1] * 3, "dilation": [1] * 3}
+    real = [d >= 3 - rank for d in range(3)]
+    low, high = ([int(rng.integers(-1, 3)) if r and kind != "one_by_one" else 0 for r in real] for _ in range(2))
+    p["pad"], p["flipped"] = low, [int(r and rng.random() < 0.25) for r in real]
+    padded = [(p["x"][d] - 1) * p["base"][d] + 1 + low[d] + high[d] for d in range(3)]
+    p["y"] = [(padded[d] - (p["window"][d] - 1) * p["dilation"][d] - 1) // p["stride"][d] + 1 for d in range(3)]
+    return p
+
+
+CONV_TYPES = [("f32", np.float32, np.float32), ("f16", np.float16, np.float16),
+              ("bf16", ml_dtypes.bfloat16, np.float32), ("f64", np.float64, np.float64),
+              ("s8_s32", np.int8, np.int32), ("c64", np.complex64, np.complex64)]
+
+
+@pytest.mark.parametrize("kind", ["plain", "groups", "depthwise", "batch_groups", "filter_gradient", "one_by_one",
+                                  "few_channels"])
+@pytest.mark.parametrize("name,dtype,result", CONV_TYPES)
+def test_convolutions(runtime, kind, name, dtype, result):
+    rng = np.random.default_rng(len(kind) * 100 + len(name))
+    for _ in range(40 if name == "f32" else 8):
+        p = draw_convolution(rng, kind)
+        if min(p["y"]) < 1:
+            continue
+        orders = [rng.permutation(5) if rng.random() < 0.4 else range(5) for _ in range(3)]
+        if kind == "filter_gradient":
+            orders[0] = [4, 1, 2, 3, 0]
+        x = in_order(rng, (p["n"], *p["x"], p["ci"]), dtype, orders[0])
+        w = in_order(rng, (*p["window"], p["ci"] // p["fg"], p["co"]), dtype, orders[1])
+        y = in_order(rng, (p["n"] // p["bg"], *p["y"], p["co"]), result, orders[2])
+        window = [p[key] for key in ("stride", "pad", "base", "dilation", "flipped", "fg", "bg")]
+        exact = np.complex128 if dtype == np.complex64 else np.float64
+        want = convolution(x.astype(exact), w.astype(exact), p["y"], *window).astype(result)
+        assert getattr(runtime, f"hloc_conv_{name}")(ctypes.byref(conv_args(x, w, y, *window))) == 0
+        np.testing.assert_array_equal(y, want, err_msg=str(p))
+
+
+def test_convolution_epilogue(runtime):
+    """Rows of the epilogue are output positions, also in the phases of a base dilation and in batch groups."""
+    rng = np.random.default_rng(6)
+    for base, groups, window in (([1, 1, 1], 1, [1, 3, 3]), ([1, 2, 2], 1, [1, 3, 3]), ([1, 1, 1], 2, [1, 1, 1])):
+        x, w = whole_numbers(rng, (4, 1, 7, 7, 5), np.float32), whole_numbers(rng, (*window, 5, 40), np.float32)
+        fixed = [[1, 1, 1], [0, 1, 1], base, [1, 1, 1], [0, 0, 0], 1, groups]
+        size = [1] + [(7 - 1) * base[1] + 1 + 2 - window[1] + 1] * 2
+        want = convolution(x, w, size, *fixed)
+        positions = want.size // 40
+        y, bias = np.full((40, positions), np.nan, np.float32), np.arange(40, dtype=np.float32)
+        c = conv_args(x, w, np.zeros_like(want), *fixed)
+        args = (POINTER * 4)(y.ctypes.data, bias.ctypes.data, positions, 40)
+        c.y, c.epilogue, c.epilogue_args = None, ctypes.cast(runtime.bias_relu, POINTER), ctypes.cast(args, POINTER)
+        assert runtime.hloc_conv_f32(ctypes.byref(c)) == 0
+        np.testing.assert_array_equal(y.T, np.maximum(want.reshape(positions, 40) + bias, 0))
+
+
+@pytest.mark.parametrize("by_key", [0, 1])
+@pytest.mark.parametrize("rows,n", [(3, 1), (40, 37), (5, 5000), (1, 300000), (2, 70000)])
+def test_sort(runtime, by_key, rows, n):
+    rng = np.random.default_rng(8)
+    x = rng.integers(-50, 50, (rows, n)).astype(np.float32)
+    x[:, : n // 9] = rng.normal(size=(rows, n // 9))
+    values, places = np.empty_like(x), np.empty((rows, n), np.int32)
+    assert runtime.sort_rows(by_key, pointer(x), pointer(values), pointer(places), LONG(rows), LONG(n)) == 0
+    want = np.argsort(x + np.float32(0), axis=1, kind="stable")
+    np.testing.assert_array_equal(places, want)
+    np.testing.assert_array_equal(values, np.take_along_axis(x, want, 1))
+
+
+def test_sort_keeps_the_total_order(runtime):
+    x = np.array([[np.nan, 0.0, -0.0, -np.inf, np.inf, -1.0, -np.nan] * 20], np.float32)
+    for by_key in (0, 1):
+        values, places = np.empty_like(x), np.empty(x.shape, np.int32)
+        runtime.sort_rows(by_key, pointer(x), pointer(values), pointer(places), LONG(1), LONG(x.size))
+        want = np.repeat(np.array([-np.nan, -np.inf, -1.0, -0.0, 0.0, np.inf, np.nan], np.float32), 20)
+        assert (np.signbit(values[0]) == np.signbit(want)).all()
+        np.testing.assert_array_equal(values[0], want)
+
+
+@pytest.mark.parametrize("n,k", [(1, 1), (7, 7), (1000, 10), (5000, 300)])
+def test_topk(runtime, n, k):
+    x = np.random.default_rng(9).integers(-200, 200, (6, n)).astype(np.float32)
+    values, places = np.empty((6, k), np.float32), np.empty((6, k), np.int32)
+    assert runtime.hloc_topk_f32(pointer(x), pointer(values), pointer(places), LONG(6), LONG(n), LONG(k), LONG(n)) == 0
+    want = np.argsort(-x, axis=1, kind="stable")[:, :k]
+    np.testing.assert_array_equal(places, want)
+    np.testing.assert_array_equal(values, np.take_along_axis(x, want, 1))
+
+
+FFT, IFFT, RFFT, IRFFT = range(4)
+
+
+@pytest.mark.parametrize("lengths", [[1], [2], [8], [12], [30], [97], [101], [1024], [1000], [4, 6], [5, 16],
+                                     [3, 4, 10]])
+@pytest.mark.parametrize("name,real,point", [("f32", np.float32, np.complex64), ("f64", np.float64, np.complex128)])
+def test_fft(runtime, lengths, name, real, point):
+    rng, axes = np.random.default_rng(10), tuple(range(1, len(lengths) + 1))
+    half = [*lengths[:-1], lengths[-1] // 2 + 1]
+    z = (rng.normal(size=(3, *lengths)) + 1j * rng.normal(size=(3, *lengths))).astype(point)
+    r = rng.normal(size=(3, *lengths)).astype(real)
+    spectrum = np.fft.rfftn(r, axes=axes).astype(point)
+    for kind, source, shape, want in (
+        (FFT, z, lengths, np.fft.fftn(z, axes=axes)), (IFFT, z, lengths, np.fft.ifftn(z, axes=axes)),
+        (RFFT, r, half, np.fft.rfftn(r, axes=axes)), (IRFFT, spectrum, lengths, np.fft.irfftn(spectrum, lengths, axes)),
+    ):
+        got = np.empty((3, *shape), real if kind == IRFFT else point)
+        call = getattr(runtime, f"hloc_fft_{name}")
+        assert call(kind, len(lengths), (LONG * len(lengths))(*lengths), LONG(3), pointer(source), pointer(got)) == 0
+        np.testing.assert_allclose(got, want, atol=(2e-6 if name == "f32" else 1e-14) * np.abs(want).max())
+
+
+def test_pool_runs_every_range_once(runtime):
+    for n, grain in ((0, 1), (1, 1), (1000, 7), (100000, 1), (5, 100)):
+        counts = np.zeros(max(n, 1), np.int32)
+        runtime.count_all(pointer(counts), LONG(n), LONG(grain))
+        assert (counts[:n] == 1).all()
+
+
+def test_pool_serves_several_threads(runtime):
+    """A second caller does its work alone while the first has the pool."""
+    arrays = [np.zeros(20000, np.int32) for _ in range(4)]
+
+    def repeat(counts):
+        for _ in range(50):
+            runtime.count_all(pointer(counts), LONG(counts.size), LONG(100))
+
+    threads = [threading.Thread(target=repeat, args=(a,)) for a in arrays]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert all((a == 50).all() for a in arrays)
+
+
+def test_pool_restarts(runtime):
+    runtime.hloc_pool_stop()
+    assert runtime.hloc_pool_threads() == 1
+    runtime.hloc_pool_start(3, 200)
+    test_pool_runs_every_range_once(runtime)

@@ -1,0 +1,325 @@
+"""The CUDA target without a GPU: both compilers, several architectures, the container, what is missing; teams."""
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import zipfile
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from cuda_emulation.cases import emulate
+
+from hloc import api
+from hloc.cli.main import cli
+from hloc.errors import HlocError, RunError
+from hloc.ir import ELEMENT_TYPES, numpy_dtype
+from hloc.ir.shapes import array as array_shape
+from hloc.kernels.ir import (
+    INDEX,
+    PARALLEL,
+    SERIAL,
+    VECTOR,
+    Apply,
+    Assign,
+    Buffer,
+    Const,
+    For,
+    Kernel,
+    Let,
+    Load,
+    Local,
+    Mutable,
+    Store,
+    Var,
+)
+from hloc.kernels.plan import Launch, Program, Ref, Value
+from hloc.targets.cuda import compiler, container
+from hloc.targets.cuda.gpus import GPUS, gpu_named
+from hloc.targets.cuda.linear import Form, injective, linear, walk
+from hloc.targets.cuda.sources import make_sources
+from hloc.targets.cuda.target import cuda_target
+from hloc.targets.cuda.teams import Total, team_kernel
+
+H100 = GPUS["h100"]
+MODULE = """HloModule small
+less { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT r = pred[] compare(a, b), direction=LT }
+add { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT r = f32[] add(a, b) }
+ENTRY e {
+  x = f32[64,5000] parameter(0)
+  h = bf16[5000,70] parameter(1)
+  t = f32[64,5000] tanh(x)
+  b = bf16[64,5000] convert(t)
+  d = bf16[64,70] dot(b, h), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  z = f32[] constant(0)
+  s = f32[64] reduce(t, z), dimensions={1}, to_apply=add
+  o = f32[64,5000] sort(x), dimensions={1}, to_apply=less
+  ROOT r = (bf16[64,70], f32[64], f32[64,5000]) tuple(d, s, o)
+}
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("HLOC_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def sources_of(text: str, gpu=H100):
+    target = cuda_target(gpu)
+    return make_sources(api.plan(api.optimize(api.load(text), target), target), gpu)
+
+
+def compile_with(name: str, text: str, arch: str) -> bytes:
+    if name == "nvcc":
+        if shutil.which("nvcc") is None:
+            pytest.skip("no nvcc on PATH")
+        return compiler._compile_with_nvcc(text, arch, "cubin")
+    if compiler.nvrtc_version() is None:
+        pytest.skip("no NVRTC: pip install nvidia-cuda-nvrtc")
+    return compiler._compile_with_nvrtc(compiler._nvrtc(), text, arch, "cubin")
+
+
+def kernel_names(image: bytes) -> set[str]:
+    """Functions of a cubin: its .text.* sections."""
+    elf = pytest.importorskip("elftools.elf.elffile", reason="pyelftools is not installed")
+    sections = elf.ELFFile(io.BytesIO(image)).iter_sections()
+    return {s.name[len(".text."):] for s in sections if s.name.startswith(".text.")}
+
+
+@pytest.fixture(scope="module")
+def cubin(tmp_path_factory):
+    """A container for the H100."""
+    if compiler.nvrtc_version() is None and shutil.which("nvcc") is None:
+        pytest.skip("neither NVRTC nor nvcc is installed")
+    path = tmp_path_factory.mktemp("cubin") / "small.cubin"
+    api.compile(MODULE, "h100", run=False).save(path)
+    return path
+
+
+# -- compilers ---------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("with_compiler", ["nvrtc", "nvcc"])
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_120a"])
+def test_every_compiler_and_architecture(with_compiler, arch):
+    sources = sources_of(MODULE, gpu_named(arch))
+    image = compile_with(with_compiler, sources.single_file(), arch)
+    assert kernel_names(image) == {g.function for g in sources.geometry}
+
+
+def test_ptx_is_text():
+    if compiler.nvrtc_version() is None:
+        pytest.skip("no NVRTC: pip install nvidia-cuda-nvrtc")
+    assert b".target sm_80" in compiler.compile_cuda(sources_of(MODULE).single_file(), "sm_80", "ptx")
+
+
+def test_no_compiler_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(compiler, "_nvrtc", lambda: None)
+    monkeypatch.setattr(compiler.shutil, "which", lambda name: None)
+    with pytest.raises(HlocError, match="no CUDA compiler") as caught:
+        compiler.compile_cuda("", "sm_80", "cubin")
+    assert "pip install" in caught.value.hint
+
+
+def test_compiler_errors_are_shown():
+    with pytest.raises(HlocError, match="undefined"):
+        compiler.compile_cuda('extern "C" __global__ void k() { undefined(); }', "sm_80", "cubin")
+
+
+# -- the container -----------------------------------------------------------------------------------------------------
+
+def test_container_round_trip(cubin):
+    packed = container.read(cubin)
+    sources = sources_of(MODULE)
+    assert packed.kernels == sources.geometry and packed.steps == sources.program.steps
+    assert packed.arch == "sm_90a" and packed.arena_size == sources.program.arena_size
+    assert [v.shape.to_string(False) for v in packed.results] == ["bf16[64,70]", "f32[64]", "f32[64,5000]"]
+    for got, put in zip(packed.constants, sources.program.constants):
+        np.testing.assert_array_equal(got, put)
+
+
+def test_container_is_an_elf_file_and_a_zip_file(cubin):
+    functions = {g.function for g in container.read(cubin).kernels}
+    assert functions == kernel_names(cubin.read_bytes())
+    with zipfile.ZipFile(cubin) as archive:
+        assert json.loads(archive.read("plan.json"))["name"] == "small"
+
+
+@pytest.mark.parametrize("place", [0.1, 0.5, 0.9, 0.999])
+def test_truncated_container(cubin, tmp_path, place):
+    data = cubin.read_bytes()
+    path = tmp_path / "cut.cubin"
+    path.write_bytes(data[:int(len(data) * place)])
+    with pytest.raises(RunError):
+        container.read(path)
+
+
+def test_changed_kernels(cubin, tmp_path):
+    data = bytearray(cubin.read_bytes())
+    data[len(data) // 3] ^= 1
+    path = tmp_path / "changed.cubin"
+    path.write_bytes(data)
+    with pytest.raises(RunError, match="damaged|not a whole container"):
+        container.read(path)
+
+
+def rewritten(cubin, path, change) -> None:
+    """The same container with another plan."""
+    data = cubin.read_bytes()
+    with zipfile.ZipFile(cubin) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    plan = json.loads(members["plan.json"])
+    image = data[:plan["image_bytes"]]
+    change(plan)
+    path.write_bytes(image)
+    with zipfile.ZipFile(path, "a") as archive:
+        for name, member in {**members, "plan.json": json.dumps(plan)}.items():
+            archive.writestr(name, member)
+
+
+@pytest.mark.parametrize("change", [
+    lambda plan: plan.update(hloc_container=99),
+    lambda plan: plan.update(image_bytes=10),
+    lambda plan: plan.update(image_bytes=-1),
+    lambda plan: plan.update(constants=[["object", [1], "0"]]),
+    lambda plan: plan.update(steps=[["launch", 0, [["elsewhere", 0, 0, 4]]]]),
+    lambda plan: plan.update(steps=[["launch", 999, []]]),
+    lambda plan: plan.update(steps=[["launch", 0, [["arena", 0, 0, 1 << 60]]]]),
+    lambda plan: plan.update(steps=[["launch", 0, [["result", 7, 0, 4]]]]),
+    lambda plan: plan.update(steps=[["copy", ["arena", 0, 0, 4], ["arena", 0, 4, 8]]]),
+    lambda plan: plan.update(steps=7),
+    lambda plan: plan["kernels"][0].__setitem__(1, [1, 1]),
+    lambda plan: plan["kernels"][0].__setitem__(2, [4096, 1, 1]),
+    lambda plan: plan.update(arena=-5),
+    lambda plan: plan["results"][0].__setitem__(1, "nothing"),
+    lambda plan: plan["results"][0].__setitem__(2, [-1]),
+], ids=range(15))
+def test_hostile_plans(cubin, tmp_path, change):
+    """Whatever a plan says, it names no memory but its own."""
+    path = tmp_path / "hostile.cubin"
+    rewritten(cubin, path, lambda plan: None)
+    container.read(path)
+    rewritten(cubin, path, change)
+    with pytest.raises(RunError):
+        container.read(path)
+
+
+def test_run_without_a_gpu(cubin, monkeypatch):
+    from hloc.targets.cuda import target
+    if target.device_present():
+        pytest.skip("there is a GPU here")
+    result = CliRunner().invoke(cli, ["run", str(cubin)])
+    error = result.exception
+    assert isinstance(error, RunError) and error.code == 6
+    assert "PyCUDA" in error.message or "driver" in error.message or "GPU" in error.message
+
+
+# -- teams -------------------------------------------------------------------------------------------------------------
+
+def at(*names_and_factors) -> Apply | Var:
+    """A position: sum of variables times factors."""
+    total = None
+    for name, factor in names_and_factors:
+        term = Apply("multiply", (Var(name, INDEX), Const(factor, INDEX)), INDEX) if factor != 1 else Var(name, INDEX)
+        total = term if total is None else Apply("add", (total, term), INDEX)
+    return total
+
+
+def f32(op: str, *arguments) -> Apply:
+    return Apply(op, arguments, "f32")
+
+
+def run_kernel(kernel: Kernel, inputs: list[np.ndarray], monkeypatch, backwards: bool = False) -> list[np.ndarray]:
+    """One kernel as a program: what it reads are parameters, what it writes are results."""
+    values = {"parameter": [], "result": []}
+    places = []
+    for buffer in kernel.buffers:
+        region = "parameter" if buffer.access == "read" else "result"
+        values[region].append(Value(buffer.name, array_shape(buffer.type, buffer.size)))
+        size = buffer.size * ELEMENT_TYPES[buffer.type].bytes
+        places.append(Ref(region, len(values[region]) - 1, 0, size))
+    program = Program("one", (kernel,), (Launch(0, tuple(places)),), tuple(values["parameter"]),
+                      tuple(values["result"]), (), 0)
+    arrays = [a.reshape(-1).astype(numpy_dtype("f32")) for a in inputs]
+    return list(emulate(make_sources(program, H100), arrays, monkeypatch, backwards))
+
+
+def row_sums(body, rows: int = 5, columns: int = 300) -> Kernel:
+    """out[i] = v after `body`, for every row."""
+    buffers = (Buffer("x", "f32", rows * columns), Buffer("out", "f32", rows, "write"))
+    start = Mutable("v", Const(0.0, "f32"), "add")
+    finish = Store("out", Var("i", INDEX), Var("v", "f32"))
+    return Kernel("sums", buffers, (For("i", rows, PARALLEL, (start, *body, finish)),))
+
+
+ELEMENT = Load("x", at(("i", 300), ("j", 1)), "f32")
+SUM = Assign("v", f32("add", Var("v", "f32"), ELEMENT))
+BODIES = {
+    "one loop": ((For("j", 300, VECTOR, (SUM,)),), 1.0),
+    "through a name": ((For("j", 300, VECTOR, (Let("t", f32("add", Var("v", "f32"), ELEMENT)),
+                                               Assign("v", Var("t", "f32")))),), 1.0),
+    "twice": ((For("j", 300, VECTOR, (SUM,)), For("k", 300, VECTOR, (
+        Assign("v", f32("add", Var("v", "f32"), Load("x", at(("i", 300), ("k", 1)), "f32"))),))), 2.0),
+    "a nest": ((For("a", 3, SERIAL, (For("j", 100, VECTOR, (Assign("v", f32("add", Var("v", "f32"), Load(
+        "x", at(("i", 300), ("a", 100), ("j", 1)), "f32"))),)),)),), 1.0),
+    "again and again": ((For("a", 3, SERIAL, (For("j", 300, VECTOR, (SUM,)), Assign("v", f32(
+        "multiply", Var("v", "f32"), Const(1.0, "f32"))))),), 3.0),
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+@pytest.mark.parametrize("backwards", [False, True])
+def test_sums_of_rows(name, backwards, monkeypatch):
+    body, factor = BODIES[name]
+    kernel = row_sums(body)
+    team = team_kernel(kernel, H100)
+    assert team is not None and any(isinstance(s, Total) for s in walk(team.body))
+    x = np.random.default_rng(0).normal(size=(5, 300)).astype(np.float32)
+    (out,) = run_kernel(kernel, [x], monkeypatch, backwards)
+    np.testing.assert_allclose(out, factor * x.sum(1), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("mirrored", [False, True])
+@pytest.mark.parametrize("backwards", [False, True])
+def test_rows_kept_in_registers_or_shared(mirrored, backwards, monkeypatch):
+    """row[j] = x[j]; out[j] = row[j], or row[n - 1 - j], which other lanes wrote."""
+    n = 300
+    place = Apply("subtract", (Const(n - 1, INDEX), Var("k", INDEX)), INDEX) if mirrored else Var("k", INDEX)
+    body = (Local("row", "f32", n), For("j", n, VECTOR, (Store("row", Var("j", INDEX), ELEMENT),)),
+            For("k", n, VECTOR, (Store("out", at(("i", n), ("k", 1)), Load("row", place, "f32")),)))
+    buffers = (Buffer("x", "f32", 5 * n), Buffer("out", "f32", 5 * n, "write"))
+    kernel = Kernel("copy", buffers, (For("i", 5, PARALLEL, body),))
+    x = np.random.default_rng(0).normal(size=(5, n)).astype(np.float32)
+    (out,) = run_kernel(kernel, [x], monkeypatch, backwards)
+    np.testing.assert_array_equal(out.reshape(5, n), x[:, ::-1] if mirrored else x)
+
+
+def test_running_totals_stay_serial(monkeypatch):
+    """A loop that carries a value from one iteration to the next is not dealt out."""
+    body = (Mutable("v", Const(0.0, "f32")), For("j", 300, SERIAL, (SUM, Store("out", at(("i", 300), ("j", 1)),
+                                                                                Var("v", "f32")))))
+    buffers = (Buffer("x", "f32", 1500), Buffer("out", "f32", 1500, "write"))
+    kernel = Kernel("scan", buffers, (For("i", 5, PARALLEL, body),))
+    assert team_kernel(kernel, H100) is None
+    x = np.random.default_rng(0).normal(size=(5, 300)).astype(np.float32)
+    (out,) = run_kernel(kernel, [x], monkeypatch)
+    np.testing.assert_allclose(out.reshape(5, 300), np.cumsum(x, 1), rtol=1e-4, atol=1e-4)
+
+
+def test_a_row_too_large_is_refused():
+    """Memory that a row cannot have is one clear error."""
+    n = 1 << 20
+    body = (Local("row", "f32", n), For("j", n, VECTOR, (Store("row", Var("j", INDEX), ELEMENT),)),
+            For("k", n, VECTOR, (Store("out", Var("k", INDEX), Load("row", Apply(
+                "subtract", (Const(n - 1, INDEX), Var("k", INDEX)), INDEX), "f32")),)))
+    kernel = Kernel("big", (Buffer("x", "f32", n), Buffer("out", "f32", n, "write")), (For("i", 1, PARALLEL, body),))
+    with pytest.raises(HlocError, match="KiB of memory per row"):
+        team_kernel(kernel, H100)
+
+
+def test_linear_forms():
+    p = Apply("add", (Apply("multiply", (Var("i", INDEX), Const(768, INDEX)), INDEX), Var("p", INDEX)), INDEX)
+    form = linear(p, {"p": Form({"j": 1}, 4)})
+    assert form == Form({"i": 768, "j": 1}, 4)
+    assert injective(form, {"i": 10, "j": 768}) and not injective(form, {"i": 10, "j": 769})
+    assert linear(Apply("multiply", (Var("i", INDEX), Var("j", INDEX)), INDEX), {}) is None

@@ -1,0 +1,78 @@
+"""CUDA C that is right: kernels of every kind and whole models, emulated on the CPU, against the evaluator and JAX."""
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from cuda_emulation.cases import emulate, run
+from kernel_harness import collect, compare
+from op_examples import read_examples
+from test_kernels import ELSEWHERE
+
+from hloc import api
+from hloc.errors import UnsupportedError
+from hloc.inputs import check_arrays
+from hloc.targets.cuda.gpus import GPUS
+from hloc.targets.cuda.sources import make_sources
+from hloc.targets.cuda.target import cuda_target
+
+DATA = Path(__file__).parent.parent / "testdata"
+FILES = sorted([*(DATA / "cuda").glob("*.hlo"), *(DATA / "kernels").glob("*.hlo")])
+SEPARATOR = re.compile(r"^// -----.*$", re.MULTILINE)
+MODELS = ("digits", "control_flow", "lstm", "unet_block", "linalg", "sort", "complex")
+H100 = GPUS["h100"]
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation needs g++")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: f"{p.parent.name}-{p.stem}")
+def test_kernels(path, monkeypatch):
+    """Every instruction of the file, once with the first and once with the last thread starting first."""
+    texts = SEPARATOR.split(path.read_text(encoding="utf-8"))
+    cases = [c for n, text in enumerate(texts) for c in collect(text, f"{path.stem}#{n}", machine=H100)]
+    for backwards in (False, True):
+        for case, results in zip(cases, run(cases, H100, monkeypatch, backwards)):
+            for actual, expected in zip(results, case.expected):
+                compare(case.name, actual, expected)
+
+
+def test_ops(monkeypatch):
+    """The examples of the op table that have kernels of their own, on their own inputs."""
+    cases = []
+    for path in sorted((DATA / "ops").glob("*.hlo")):
+        for example in read_examples(path):
+            for number, case in enumerate(example.cases):
+                if case.devices or ELSEWHERE.fullmatch(example.name.split(":")[0]):
+                    continue
+                with contextlib.suppress(UnsupportedError):
+                    cases += collect(example.text, f"{example.name}:{number}", case.inputs.get(0, []), machine=H100)
+    assert len(cases) > 250
+    for case, results in zip(cases, run(cases, H100, monkeypatch)):
+        for actual, expected in zip(results, case.expected):
+            compare(case.name, actual, expected)
+
+
+def _models():
+    spec = importlib.util.spec_from_file_location("testdata_models", DATA / "models" / "models.py")
+    module = sys.modules.setdefault(spec.name, importlib.util.module_from_spec(spec))
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models(name, monkeypatch):
+    """Whole programs: plan, control flow, arena."""
+    models = _models()
+    model = models.find(name)
+    if not models.is_ready(model):
+        pytest.skip(f"the weights of {name} are not made: run {model['weights']}")
+    target = cuda_target(H100)
+    program = api.plan(api.optimize(api.load(models.model_path(model)), target), target)
+    arrays = check_arrays(program.parameters, models.inputs(model))
+    results = emulate(make_sources(program, H100), arrays, monkeypatch)
+    assert models.differences(model, results) == []

@@ -1,0 +1,60 @@
+"""Bounded dynamic dimensions: the CPU target against the evaluator, at several sizes of the same program."""
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hloc
+from hloc.api import load
+from hloc.errors import RunError, UnsupportedError
+from hloc.evaluate import evaluate
+from hloc.inputs import random_arrays
+
+DATA = Path(__file__).parent.parent / "testdata" / "dynamic" / "ops.hlo"
+TEXTS = re.split(r"^// -----\n", DATA.read_text(encoding="utf-8"), flags=re.M)
+
+
+def sized_arrays(parameters, seed: int) -> list[np.ndarray]:
+    """Random arrays; dynamic dimensions of the same bound get the same size."""
+    generator, sizes = np.random.default_rng(seed), {}
+    arrays = []
+    for parameter, array in zip(parameters, random_arrays(parameters, seed)):
+        flags = parameter.shape.dynamic_dimensions or (False,) * array.ndim
+        cut = tuple(slice(0, sizes.setdefault(n, int(generator.integers(0, n + 1))) if flag else n)
+                    for n, flag in zip(array.shape, flags))
+        arrays.append(np.array(array[cut], order="C"))
+    return arrays
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=lambda text: re.search(r"HloModule (\w+)", text)[1])
+def test_dynamic_dimensions(text):
+    module = load(text)
+    exe = hloc.compile(module, "cpu")
+    for seed in range(6):
+        arrays = sized_arrays(exe.parameters, seed)
+        for actual, expected in zip(exe(*arrays), evaluate(module, arrays), strict=True):
+            assert actual.shape == expected.shape
+            np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_sizes_above_the_bound():
+    exe = hloc.compile(TEXTS[0], "cpu")
+    with pytest.raises(RunError, match="must be f32"):
+        exe(np.zeros((9, 4), np.float32), np.zeros((9, 4), np.float32))
+    assert [p.shape.to_string(False) for p in exe.parameters] == ["f32[<=8,4]", "f32[<=8,4]"]
+
+
+@pytest.mark.parametrize("line, message", [
+    ("x = f32[<=4] parameter(0)\n ROOT r = f32[<=4] cholesky(x)", "'cholesky' of dynamic dimensions"),
+    ("x = f32[?] parameter(0)\n ROOT r = f32[?] negate(x)", "unbounded"),
+])
+def test_refused_by_name(line, message):
+    from hloc.passes.context import PassContext
+    from hloc.passes.dynamic_padder import dynamic_padder
+    from hloc.text import parse_module
+    module = parse_module("ENTRY e {\n" + line + "\n}\n")
+    with pytest.raises(UnsupportedError, match=message):
+        dynamic_padder(module, PassContext())

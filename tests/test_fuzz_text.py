@@ -1,0 +1,31 @@
+"""Damaged texts (fuzz_text.py), the same ones in every test run, and what the fuzzer once found."""
+from __future__ import annotations
+
+import os
+
+import pytest
+from fuzz_text import TESTDATA, finds, problem_of, read_texts
+
+SECONDS = float(os.environ.get("HLOC_FUZZ_SECONDS", "120"))
+TEXTS = None if "HLOC_FUZZ_SECONDS" in os.environ else 1500        # about 20 seconds on a free core
+
+
+def test_damaged_texts() -> None:
+    problems = [f"text {number}:\n{text}\n{problem}"
+                for number, text, problem in finds(read_texts([TESTDATA]), 0, SECONDS, TEXTS)]
+    assert not problems, problems[0]
+
+
+FOUND = {
+    "devices in an order that is none": "ENTRY e { p = f32[4] parameter(0) ROOT r = f32[8] all-gather(p), dimensions={0}, "
+                                        "replica_groups=mesh['x'=2,'y'=2], device_ids=([2,2]T(10)) {'y'} }",
+    "no shape where one is needed": "ENTRY e { p = f32[4] parameter(0) ROOT r = bitcast-convert(p) }",
+    "group sizes that are a scalar": "ENTRY e { a = f32[6,3] parameter(0) b = f32[2,3,5] parameter(1) g = s32[] parameter(2) "
+                                     "ROOT r = f32[6,5] ragged-dot(a, b, g), lhs_contracting_dims={1}, "
+                                     "rhs_contracting_dims={1}, lhs_ragged_dims={0}, rhs_group_dims={0} }",
+}
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_finds(name: str) -> None:
+    assert problem_of(FOUND[name]) == ""

@@ -1,0 +1,218 @@
+"""Kernels: testdata/kernels/*.hlo and testdata/ops/*.hlo, each entry instruction lowered, compiled, run and compared
+with the evaluator; the printed C of a few in testdata/emit (HLOC_GOLDEN=1 rewrites it); the index algebra.
+"""
+from __future__ import annotations
+
+import os
+import random
+import re
+from pathlib import Path
+
+import pytest
+from kernel_harness import MACHINE, Case, build, collect, compare, run
+from op_examples import read_examples
+
+from hloc.errors import UnsupportedError
+from hloc.kernels import indexing
+from hloc.kernels.ir import (
+    INDEX,
+    PARALLEL,
+    VECTOR,
+    Apply,
+    Assign,
+    Buffer,
+    Const,
+    For,
+    Kernel,
+    Let,
+    Load,
+    Mutable,
+    Store,
+    Tile,
+    Var,
+)
+from hloc.kernels.lower import lower
+from hloc.kernels.verify import KernelError, verify_kernel
+from hloc.targets.cpu.tiles import tile_source
+from hloc.targets.printer import CUDA, C, escaped, expression, print_kernel
+from hloc.text import parse_module
+
+DATA = Path(__file__).parent.parent / "testdata"
+SEPARATOR = re.compile(r"^// -----.*$", re.MULTILINE)
+# Ops that kernels leave to passes, to the planner or to the targets' own steps; and layouts that a pass takes away.
+ELSEWHERE = re.compile(r"copy-(start|done)|bitcast|.*-(start|done|update)|all-.*|collective-.*|"
+                       r"partition-id|replica-id|infeed|outfeed|send.*|recv.*|custom-call.*")
+
+# Ops that passes write as others; bitcast-convert of types under a byte among them.
+EXPANDED = {"batch-norm-grad", "batch-norm-inference", "batch-norm-training", "bitcast-convert", "cholesky",
+            "dynamic-reshape", "get-dimension-size", "ragged-dot", "rng", "rng-bit-generator",
+            "rng-get-and-update-state", "scaled-dot", "scan", "set-dimension-size", "triangular-solve"}
+
+
+def modules(folder: str) -> list[tuple[str, str]]:
+    """(name, text) of every module in the files of a folder."""
+    found = []
+    for path in sorted((DATA / folder).glob("*.hlo")):
+        for number, text in enumerate(SEPARATOR.split(path.read_text(encoding="utf-8"))):
+            found.append((f"{path.stem}#{number}", text))
+    return found
+
+
+def has_templates(case: Case) -> bool:
+    try:
+        for call in case.lowered.calls:
+            if isinstance(call.kernel, Tile):
+                tile_source(call.kernel, "k", MACHINE)
+    except UnsupportedError:
+        return False
+    return True
+
+
+def check(cases: list[Case], folder: Path) -> None:
+    cases = [c for c in cases if has_templates(c)]
+    library = build(cases, folder)
+    for case in cases:
+        for share in (False, True):
+            for actual, expected in zip(run(case, library, share), case.expected):
+                compare(case.name, actual, expected)
+
+
+def test_kernels(tmp_path):
+    cases = [case for name, text in modules("kernels") for case in collect(text, name)]
+    assert len(cases) > 60
+    check(cases, tmp_path)
+
+
+def test_ops(tmp_path):
+    """The examples of the op table that have kernels of their own, on their own inputs."""
+    cases, missing = [], set()
+    for path in sorted((DATA / "ops").glob("*.hlo")):
+        for example in read_examples(path):
+            for number, case in enumerate(example.cases):
+                if case.devices or ELSEWHERE.fullmatch(example.name.split(":")[0]):
+                    continue
+                try:
+                    cases += collect(example.text, f"{example.name}:{number}", case.inputs.get(0, []))
+                except UnsupportedError:
+                    missing.add(path.stem)
+    assert len(cases) > 250 and missing == EXPANDED
+    check(cases, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["loop", "reduce", "rows", "indexing"])
+def test_golden_c(name):
+    """The C that a person reads. Rewritten by HLOC_GOLDEN=1."""
+    text = SEPARATOR.split((DATA / "kernels" / f"{name}.hlo").read_text(encoding="utf-8"))[0]
+    parts = []
+    for instruction in parse_module(text).entry.instructions:
+        if instruction.opcode not in ("parameter", "constant", "tuple", "iota"):
+            for call in lower(instruction, MACHINE).calls:
+                parts.append(print_kernel(call.kernel, C, f"{instruction.name}_{len(parts)}"))
+    path = DATA / "emit" / f"{name}.c"
+    if os.environ.get("HLOC_GOLDEN"):
+        path.write_text("\n".join(parts), encoding="utf-8")
+    assert "\n".join(parts) == path.read_text(encoding="utf-8")
+
+
+def test_equal_kernels_have_equal_structure():
+    text = """ENTRY e { a = f32[64] parameter(0)  b = f32[64] parameter(1)  c = f32[64] add(a, b)  d = f32[64] add(b, c)
+      ROOT t = (f32[64], f32[64]) tuple(c, d) }"""
+    first, second = (lower(i, MACHINE).calls[0].kernel for i in parse_module(text).entry.instructions
+                     if i.opcode == "add")
+    assert first.structure() == second.structure()
+
+
+# -- index algebra -----------------------------------------------------------------------------------------------------
+
+def value_of(index: indexing.Index, values: dict[str, int]) -> int:
+    total = index.constant
+    for atom, factor in index.terms:
+        if atom.kind == indexing.VARIABLE:
+            total += factor * values[atom.name]
+        else:
+            inner = value_of(indexing.Index(*atom.inner), values)
+            total += factor * (inner // atom.divisor if atom.kind == indexing.QUOTIENT else inner % atom.divisor)
+    return total
+
+
+def test_index_algebra_keeps_values():
+    """Random chains of operations against plain integers."""
+    draw = random.Random(0)
+    for _ in range(500):
+        values = {f"v{n}": draw.randrange(12) for n in range(3)}
+        index, number = indexing.variable("v0", 12), values["v0"]
+        for _ in range(8):
+            step, k = draw.randrange(5), draw.randrange(1, 9)
+            if step == 0:
+                name = f"v{draw.randrange(3)}"
+                index = indexing.add(index, indexing.scale(indexing.variable(name, 12), k))
+                number += k * values[name]
+            elif step == 1:
+                index, number = indexing.shift(index, -k), number - k
+            elif step == 2:
+                index, number = indexing.scale(index, k), number * k
+            elif step == 3:
+                index, number = indexing.floor_divide(index, k), number // k
+            else:
+                index, number = indexing.modulo(index, k), number % k
+            assert value_of(index, values) == number
+            low, high = indexing.bounds(index)
+            assert low <= number <= high
+
+
+def test_reshapes_cancel():
+    i, j = indexing.variable("i", 12), indexing.variable("j", 64)
+    there = indexing.reshape((i, j), (12, 64), (768,))
+    assert indexing.reshape(there, (768,), (12, 64)) == (i, j)
+    v = indexing.variable("v", 12 * 64)
+    split = indexing.delinearize(v, (3, 4, 64))
+    assert indexing.linearize(split, (3, 4, 64)) == v
+
+
+# -- printer and verifier ----------------------------------------------------------------------------------------------
+
+def test_expressions_have_few_parentheses():
+    i, x, y = Var("i", INDEX), Var("x", "f32"), Var("y", "f32")
+    seven = Const(7, INDEX)
+    add = Apply("add", (Apply("multiply", (i, seven), INDEX), seven), INDEX)
+    assert expression(add) == "i * 7 + 7"
+    assert expression(Apply("multiply", (add, seven), INDEX)) == "(i * 7 + 7) * 7"
+    less = Apply("subtract", (x, Apply("subtract", (y, x), "f32")), "f32")
+    assert expression(less) == "x - (y - x)"
+    assert expression(Apply("negate", (Apply("negate", (x,), "f32"),), "f32")) == "- -x"
+    assert expression(Apply("convert", (i,), "f32")) == "(float)i"
+    assert expression(Const(-0.0, "f32")) == "-0.0f" and expression(Const(float("nan"), "f64")) == "HLOC_NAN_F64"
+    assert expression(Const(-(1 << 31), "s32")) == "(-2147483647 - 1)"
+    assert expression(Const(1.5, "bf16")) == "0x3fc0"
+
+
+def test_comments_cannot_be_escaped():
+    kernel = Kernel("k", (), (), origin=('x = f32[] /* */ int evil; \\\n??/ "',))
+    text = print_kernel(kernel, C, "k").splitlines()[0]
+    assert text.count("*/") == 1 and "\\" not in text and "??" not in text
+    assert escaped("*/") == "* /" and escaped("**//") .count("*/") == 0
+
+
+def test_cuda_says_it_differently():
+    body = For("i0", 8, PARALLEL, (For("i1", 128, VECTOR, (
+        Store("out0", Var("i1", INDEX), Load("in0", Var("i1", INDEX), "f32")),)),))
+    kernel = Kernel("k", (Buffer("in0", "f32", 1024), Buffer("out0", "f32", 1024, "write")), (body,))
+    text = print_kernel(kernel, CUDA, "k")
+    assert 'extern "C" __global__ void k(const float *in0, float *out0)' in text
+    assert "thread < 1024" in text and "i0 = thread / 128" in text
+
+
+@pytest.mark.parametrize("statement, message", [
+    (Assign("x", Const(1.0, "f32")), "not mutable"),
+    (Let("a", Var("b", "f32")), "unknown name"),
+    (Let("a", Apply("add", (Const(1.0, "f32"), Const(1.0, "f64")), "f32")), "differ in type"),
+    (Let("a", Apply("add", (Const(1.0, "bf16"), Const(1.0, "bf16")), "bf16")), "storage type"),
+    (Store("in0", Const(0, INDEX), Const(1.0, "f32")), "read only"),
+    (For("i", 4, VECTOR, (For("j", 4, "serial", ()),)), "inside a VECTOR loop"),
+    (For("i", 4, "serial", (For("j", 4, PARALLEL, ()),)), "not outermost"),
+    (For("i", 4, PARALLEL, (Mutable("s", Const(0.0, "f32")), Assign("s", Const(0, "s32")))), "another type"),
+])
+def test_verifier_refuses(statement, message):
+    kernel = Kernel("k", (Buffer("in0", "f32", 4),), (statement,))
+    with pytest.raises(KernelError, match=message):
+        verify_kernel(kernel)

@@ -1,0 +1,122 @@
+"""Every module of testdata/programs on every target of this machine, against the evaluator, on a few inputs.
+
+Finds of the property tests and of the fuzzer become files there. A file may hold nothing but a module; the comment on
+top says what it is about.
+"""
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from module_equality import difference
+from noise import expectation, random_inputs
+
+import hloc
+from hloc.evaluate import evaluate
+from hloc.inputs import entry_parameters
+from hloc.ir import Module
+from hloc.passes.context import PassContext
+from hloc.passes.pipelines import PIPELINES
+from hloc.passes.runner import run_passes
+from hloc.targets import driver_present
+from hloc.targets.cuda.gpus import GPUS
+from hloc.text import parse_module
+from hloc.verify import verify
+
+PROGRAMS = sorted((Path(__file__).parent.parent / "testdata" / "programs").glob("*.hlo"))
+SEEDS = (0, 1, 2, 4)
+
+
+def inputs_of(module: Module, seed: int) -> list[np.ndarray]:
+    return random_inputs([p.shape for p in entry_parameters(module)], seed)
+
+
+def read(path: Path) -> Module:
+    module = parse_module(path.read_text(encoding="utf-8"), path.name)
+    verify(module)
+    return module
+
+
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda p: p.stem)
+def test_text(path: Path) -> None:
+    module = read(path)
+    assert difference(parse_module(str(module)), module) is None
+
+
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda p: p.stem)
+def test_pipelines(path: Path) -> None:
+    original = read(path)
+    for target, passes in PIPELINES.items():
+        module = read(path)
+        context = PassContext(target=target) if target == "cpu" else PassContext(GPUS["h100"], target)
+        run_passes(module, passes, context)
+        assert difference(parse_module(str(module)), module) is None
+        for seed in SEEDS:
+            inputs = inputs_of(original, seed)
+            assert expectation(original, inputs).difference(evaluate(module, inputs)) == ""
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda p: p.stem)
+def test_target(path: Path, target: str) -> None:
+    if target == "cuda" and not driver_present():
+        pytest.skip("no GPU here")
+    module = read(path)
+    exe = hloc.compile(module, target=target)
+    for seed in SEEDS:
+        inputs = inputs_of(module, seed)
+        assert expectation(module, inputs).difference(exe(*inputs)) == ""
+
+
+# -- names and metadata never change what is generated -----------------------------------------------------------------
+
+HOSTILE = ["int", "for", "return", "while", "sizeof", "double", "static", "main", "hloc_execute", "buffers", "in0",
+           "out0", "begin", "end", "i0", "__asm__", "define", "NULL", "errno", "threadIdx", "x" * 300]
+METADATA = 'metadata={op_name="*/ #error \\"\\n??/ \x01\x7f \\\\" op_type="/*" source_file="a\\\nb" source_line=1}'
+TEXT = """HloModule plain
+plain_f {{
+  plain_a = f32[] parameter(0)
+  plain_b = f32[] parameter(1)
+  ROOT plain_c = f32[] add(plain_a, plain_b){m}
+}}
+ENTRY plain_e {{
+  plain_x = f32[8,5] parameter(0){m}
+  plain_z = f32[] constant(0)
+  plain_s = f32[8] reduce(plain_x, plain_z), dimensions={{1}}, to_apply=plain_f{m}
+  plain_t = f32[8] sort(plain_s), dimensions={{0}}, to_apply=plain_l{m}
+  ROOT plain_r = (f32[8], f32[8]) tuple(plain_s, plain_t){m}
+}}
+"""
+LESS = "plain_l {{ plain_p = f32[] parameter(0) plain_q = f32[] parameter(1) " \
+       "ROOT plain_o = pred[] compare(plain_p, plain_q), direction=LT, type=TOTALORDER }}\n"
+
+
+def code(text: str, target: str) -> str:
+    """The generated program without its comments, in which names stand for readers, and strings."""
+    source = hloc.compile(text, target=target, run=False).source
+    return re.sub(r"/\*.*?\*/|//[^\n]*", "", source, flags=re.S)
+
+
+def program(metadata: str = "") -> str:
+    head, rest = TEXT.format(m=metadata).split("\n", 1)
+    return head + "\n" + LESS.format() + rest
+
+
+def renamed(text: str, name: str) -> str:
+    """The root is called `name`, everything else `name` and a letter."""
+    return re.sub(r"(?<![\w%])plain_(\w)", lambda m: f"%{name}" + ("" if m[1] == "r" else f".{m[1]}"), text)
+
+
+@pytest.mark.parametrize("target", ["cpu", "h100"])
+def test_names_do_not_reach_the_code(target: str) -> None:
+    plain = code(program(), target)
+    assert "plain" not in plain
+    for name in HOSTILE:
+        assert code(renamed(program(), name), target) == plain, name
+
+
+@pytest.mark.parametrize("target", ["cpu", "h100"])
+def test_metadata_does_not_reach_the_code(target: str) -> None:
+    assert code(program(", " + METADATA), target) == code(program(), target)

@@ -1,0 +1,310 @@
+"""What surrounds the kernels of a CPU program: memory, calls, the cache on disk, and what is said before a run."""
+import os
+import subprocess
+import sys
+import threading
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hloc
+from hloc.api import load_compiled, optimize
+from hloc.errors import RunError
+from hloc.inputs import zero_arrays
+from hloc.kernels.buffer_assignment import BufferAssignment
+from hloc.kernels.memory import MemoryUse, memory_use
+from hloc.kernels.plan import ALIGNMENT
+from hloc.targets import find
+from hloc.targets.cpu.result_memory import KEPT, SMALL_BYTES, ResultMemory
+
+DATA = Path(__file__).parent.parent / "testdata" / "runtime"
+
+
+def compiled(text: str, **options):
+    return hloc.compile(text, target="cpu", **options)
+
+
+DOUBLE = "HloModule double\nENTRY e {\n  x = f32[%d] parameter(0)\n  ROOT y = f32[%d] add(x, x)\n}\n"
+
+
+# -- buffer assignment ------------------------------------------------------------------------------------------------
+
+lives = st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 30), st.integers(0, 12)), max_size=60)
+
+
+@pytest.mark.parametrize("limit", [0, 100])
+@given(lives=lives, joins=st.lists(st.tuples(st.integers(0, 59), st.integers(0, 59)), max_size=10))
+@settings(max_examples=200, deadline=None)
+def test_live_values_do_not_overlap(limit, lives, joins):
+    """By both ways of packing."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hloc.kernels.buffer_assignment.MOST_BY_SIZE", limit)
+        check_packing(lives, joins)
+
+
+def check_packing(lives: list[tuple[int, int, int]], joins: list[tuple[int, int]]) -> None:
+    assignment = BufferAssignment()
+    values = []
+    for size, start, length in lives:
+        value = assignment.new(size)
+        assignment.define(value, start)
+        assignment.use(value, start + length)
+        values.append(value)
+    for a, b in joins:
+        if max(a, b) < len(values):
+            assignment.join(values[a], values[b])
+    assignment.place()
+    groups = list({id(assignment.root(v)): assignment.root(v) for v in values}.values())
+    for i, a in enumerate(groups):
+        assert a.offset % 64 == 0 and a.offset + a.size <= assignment.arena_size
+        for b in groups[:i]:
+            apart = a.last < b.first or b.last < a.first
+            assert apart or a.offset + a.size <= b.offset or b.offset + b.size <= a.offset
+    for value in values:
+        assert assignment.ref(value).offset == assignment.root(value).offset
+
+
+def test_arena_is_no_larger_than_what_lives_at_once_in_a_chain():
+    """Each value is read once by the next: two buffers do."""
+    assignment = BufferAssignment()
+    for time in range(50):
+        value = assignment.new(6400)
+        assignment.define(value, time)
+        assignment.use(value, time + 1)
+    assignment.place()
+    assert assignment.arena_size == 2 * 6400
+
+
+def test_donated_parameters_stay_as_they_are():
+    exe = hloc.compile(DATA / "donated.hlo", target="cpu")
+    x, z = np.arange(8, dtype=np.float32), np.arange(8, dtype=np.float32)
+    doubled, updated = exe(x, z, np.int32(0))
+    np.testing.assert_array_equal(doubled, 32 * np.arange(8))
+    np.testing.assert_array_equal(updated, [0, 1, 7, 3, 4, 5, 6, 7])
+    np.testing.assert_array_equal(x, np.arange(8))
+    np.testing.assert_array_equal(z, np.arange(8))
+
+
+# -- result arrays ----------------------------------------------------------------------------------------------------
+
+def block_of(array: np.ndarray) -> int:
+    return array.ctypes.data
+
+
+def test_result_memory_is_used_again_when_nobody_holds_it():
+    memory = ResultMemory([((SMALL_BYTES,), np.dtype(np.float32))])
+    (array,) = memory.arrays()
+    first = block_of(array)
+    (other,) = memory.arrays()
+    assert block_of(other) != first and first % 64 == 0
+    view = array[10:20].reshape(2, 5).T
+    del array
+    assert block_of(memory.arrays()[0]) != first            # the view still holds it
+    buffer = memoryview(view.T)
+    del view
+    assert block_of(memory.arrays()[0]) != first
+    del buffer
+    assert first in [block_of(a) for a in [memory.arrays()[0], memory.arrays()[0]]]
+
+
+def test_results_that_are_kept_keep_their_values():
+    exe = compiled(DOUBLE % (SMALL_BYTES, SMALL_BYTES))
+    inputs = [np.full(SMALL_BYTES, i, np.float32) for i in range(4 * KEPT)]
+    results = [exe(x)[0] for x in inputs]
+    assert all((r == 2 * i).all() for i, r in enumerate(results))
+    results[0].shape = (2, -1)
+    results[0].flags.writeable = False
+    del results
+    fresh = [exe(x)[0] for x in inputs]
+    assert all(r.shape == (SMALL_BYTES,) and r.flags.writeable and (r == 2 * i).all() for i, r in enumerate(fresh))
+
+
+def test_a_result_as_the_next_input():
+    exe = compiled(DOUBLE % (SMALL_BYTES, SMALL_BYTES))
+    x = np.ones(SMALL_BYTES, np.float32)
+    for _ in range(10):
+        (x,) = exe(x)
+    assert (x == 1024).all()
+
+
+# -- calls ------------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("array", [
+    np.arange(4, dtype=np.float32), np.arange(4, dtype=np.float32).repeat(2)[::2],
+    np.arange(3, -1, -1, dtype=np.float32)[::-1],
+    np.arange(4, dtype=np.float32).astype(">f4").astype("<f4"), [0.0, 1.0, 2.0, 3.0],
+    np.frombuffer(b"\0" + np.arange(4, dtype=np.float32).tobytes(), np.uint8)[1:].view(np.float32),
+], ids=["plain", "strided", "reversed", "swapped", "list", "misaligned"])
+def test_arrays_of_all_layouts(array):
+    (result,) = compiled(DOUBLE % (4, 4))(array)
+    np.testing.assert_array_equal(result, [0, 2, 4, 6])
+
+
+@pytest.mark.parametrize("array", [
+    np.zeros(5, np.float32), np.zeros(4), np.zeros((4, 1), np.float32), np.zeros(4, ">f4"),
+], ids=["size", "type", "rank", "byte order"])
+def test_wrong_arrays_are_named(array):
+    with pytest.raises(RunError, match=r"input 0 \(x\) must be f32\[4\]"):
+        compiled(DOUBLE % (4, 4))(array)
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_wrong_number_of_arrays(count):
+    with pytest.raises(RunError, match="takes 1 input"):
+        compiled(DOUBLE % (4, 4))(*[np.zeros(4, np.float32)] * count)
+
+
+def test_calls_from_several_threads():
+    exe = compiled(DOUBLE % (SMALL_BYTES, SMALL_BYTES))
+    failures = []
+
+    def work(number: int) -> None:
+        x = np.full(SMALL_BYTES, number, np.float32)
+        for _ in range(20):
+            if not (exe(x)[0] == 2 * number).all():
+                failures.append(number)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+# -- the cache ---------------------------------------------------------------------------------------------------------
+
+AFFINE = ("HloModule affine\nENTRY e {\n  x = f32[3] parameter(0)\n  c = f32[3] constant({1, 2, %d})\n"
+          "  ROOT y = (f32[3], f32[3]) tuple(f32[3] add(x, c), f32[3] multiply(x, c))\n}\n")
+X = np.array([1, 2, 3], np.float32)
+
+
+def check_affine(exe, last: int) -> None:
+    total, product = exe(X)
+    np.testing.assert_array_equal(total, X + [1, 2, last])
+    np.testing.assert_array_equal(product, X * [1, 2, last])
+
+
+@pytest.fixture
+def cache_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HLOC_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def stages_of(text: str, **options) -> set[str]:
+    """What a compilation goes through."""
+    stages = set()
+    exe = compiled(text, options=hloc.Options(progress=lambda stage, done, total: stages.add(stage), **options))
+    check_affine(exe, 4)
+    return stages
+
+
+def test_a_program_is_recalled(cache_folder):
+    assert {"plan", "compile"} <= stages_of(AFFINE % 4)
+    assert stages_of(AFFINE % 4) == {"parse", "verify"}
+    check_affine(compiled(AFFINE % 5), 5)
+    assert "plan" in stages_of(AFFINE % 4, passes={"fusion": "off"})
+
+
+def test_a_recalled_program_shows_and_saves_itself(cache_folder, tmp_path):
+    first, second = compiled(AFFINE % 4), compiled(AFFINE % 4)
+    assert first.source == second.source and "hloc_execute" in second.source
+    assert first.text(".hlo") == second.text(".hlo") and first.text(".c") == second.text(".c")
+    assert [p.shape for p in first.parameters] == [p.shape for p in second.parameters]
+    second.save(tmp_path / "affine.so")
+    check_affine(load_compiled(tmp_path / "affine.so"), 4)
+
+
+DAMAGE = {"replaced": lambda data: b"{}", "emptied": lambda data: b"", "cut": lambda data: data[:-1],
+          "changed": lambda data: data[:-1] + bytes([data[-1] ^ 1])}
+
+
+@pytest.mark.parametrize("suffix", [".json", ".bin", ".so", ".o", ".sha256"])
+@pytest.mark.parametrize("damage", [*DAMAGE, "missing"])
+def test_damaged_entries_are_made_anew(cache_folder, suffix, damage):
+    check_affine(compiled(AFFINE % 4), 4)
+    damaged = list(cache_folder.glob("*" + suffix))
+    assert damaged
+    for path in damaged:
+        data = path.read_bytes()
+        path.unlink()                                       # a new file: the old one is mapped by this process
+        if damage in DAMAGE:
+            path.write_bytes(DAMAGE[damage](data))
+    check_affine(compiled(AFFINE % 4), 4)
+    check_affine(compiled(AFFINE % 4), 4)
+
+
+def test_processes_share_the_cache(cache_folder):
+    script = ("import sys, hloc, numpy as np\n"
+              "y, = hloc.compile(sys.argv[1], target='cpu')(np.arange(4, dtype=np.float32))\n"
+              "assert y.tolist() == [0, 2, 4, 6]")
+    root = Path(hloc.__file__).parent.parent
+    processes = [subprocess.Popen([sys.executable, "-c", script, DOUBLE % (4, 4)],
+                                  env={**os.environ, "PYTHONPATH": str(root)}) for _ in range(4)]
+    assert [p.wait(timeout=120) for p in processes] == [0] * 4
+    assert len(list(cache_folder.glob("*.so"))) == 1
+    assert not list(cache_folder.glob("tmp*"))
+
+
+def test_the_cache_stays_within_its_bound(cache_folder, monkeypatch):
+    monkeypatch.setenv("HLOC_CACHE_BYTES", "100000")
+    for last in range(6):
+        check_affine(compiled(AFFINE % last), last)
+    assert sum(p.stat().st_size for p in cache_folder.iterdir()) < 110_000
+
+
+def test_python_functions_are_not_recalled(cache_folder):
+    text = ('HloModule m\nENTRY e {\n  x = f32[3] parameter(0)\n'
+            '  ROOT y = f32[3] custom-call(x), custom_call_target="mine"\n}\n')
+    for factor in (2, 3):
+        exe = compiled(text, options=hloc.Options(custom_calls={"mine": lambda x, f=factor: f * x}))
+        np.testing.assert_array_equal(exe(X)[0], factor * X)
+
+
+# -- what is said of memory before a run -------------------------------------------------------------------------------
+
+CHAIN = """HloModule chain
+ENTRY e {
+  x = f32[512,512] parameter(0)
+  a = f32[512,512] dot(x, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  b = f32[512,512] dot(a, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  c = f32[512,512] dot(b, a), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT d = f32[512,512] dot(c, b), lhs_contracting_dims={0}, rhs_contracting_dims={0}
+}
+"""
+MEGABYTE = 1 << 20
+
+
+def use_of(text: str) -> MemoryUse:
+    target = find("cpu")
+    return memory_use(optimize(hloc.load(text), target), target.machine)
+
+
+def test_memory_of_a_chain_of_products():
+    use = use_of(CHAIN)
+    assert (use.parameters, use.results, use.constants) == (MEGABYTE, MEGABYTE, 0)
+    assert use.arena == use.live == 3 * MEGABYTE            # a and b are read while c is made
+    assert use.at.opcode == "dot" and use.at.span.source.position(use.at.span.start)[0] == 6
+    arena = [b for b in use.buffers if b.region == "arena"]
+    assert sorted(b.offset for b in arena) == [0, MEGABYTE, 2 * MEGABYTE]
+
+
+@pytest.mark.parametrize("text", [CHAIN, DOUBLE % (MEGABYTE, MEGABYTE), (DATA / "donated.hlo").read_text()],
+                         ids=["chain", "double", "donated"])
+def test_a_run_allocates_what_was_said(text):
+    use = use_of(text)
+    tracemalloc.start()
+    try:
+        exe = compiled(text)
+        results = exe(*zero_arrays(exe.parameters))
+        mine = [tracemalloc.Filter(True, "*/result_memory.py")]
+        allocated = sum(t.size for t in tracemalloc.take_snapshot().filter_traces(mine).traces)
+    finally:
+        tracemalloc.stop()
+    margin = ALIGNMENT * (1 + len(results)) + 2048          # alignment, and the Python objects around the arrays
+    assert use.arena + use.results <= allocated <= use.arena + use.results + margin
+    assert use.peak == use.arena + use.results + use.parameters + use.constants

@@ -1,0 +1,64 @@
+"""The house rules that a reader relies on: imports go one way, optional packages stay in their adapters."""
+import ast
+from pathlib import Path
+
+PACKAGE = Path(__file__).parent.parent / "hloc"
+
+# The order of processing: a part may import what stands before it, never what stands behind.
+ORDER = ["errors", "machine", "cache", "ir", "inputs", "input_files", "ops", "text", "proto", "sources", "verify",
+         "evaluate", "simulate", "analysis", "passes", "kernels", "executable", "bounded", "targets", "api",
+         "tools", "cli"]
+# One adapter file (or two) for each package that may be missing.
+ADAPTERS = {"pycuda": {"targets/cuda/runtime.py"}, "mpi4py": set()}
+
+
+def modules():
+    return sorted(p for p in PACKAGE.rglob("*.py") if p.name != "__init__.py" or p.parent != PACKAGE)
+
+
+def imports_of(path: Path) -> set[str]:
+    """Full names of all modules that a file imports, inside functions too."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+            found.update(f"{node.module}.{alias.name}" for alias in node.names if node.module == "hloc")
+        elif isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+    return found
+
+
+def part_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).with_suffix("").parts[0]
+
+
+def test_imports_go_one_way():
+    wrong = []
+    for path in modules():
+        mine = ORDER.index(part_of(path))
+        for name in imports_of(path):
+            pieces = name.split(".")
+            if pieces[0] == "hloc" and len(pieces) > 1 and pieces[1] in ORDER and ORDER.index(pieces[1]) > mine:
+                wrong.append(f"{path.relative_to(PACKAGE)} imports {name}")
+    assert wrong == []
+
+
+def test_optional_packages_stay_in_their_adapters():
+    for package, adapters in ADAPTERS.items():
+        users = {str(p.relative_to(PACKAGE)) for p in modules() if any(n.split(".")[0] == package for n in imports_of(p))}
+        assert users <= adapters
+
+
+def test_nothing_is_unpickled():
+    for path in modules():
+        names = imports_of(path)
+        assert not names & {"pickle", "cPickle", "dill", "marshal", "shelve"}, path
+        assert "allow_pickle=True" not in path.read_text(encoding="utf-8"), path
+
+
+def test_the_wheel_lists_every_package():
+    listed = (PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8")
+    packages = {p.parent for p in PACKAGE.rglob("*.py")}
+    for folder in packages:
+        name = ".".join(folder.relative_to(PACKAGE.parent).parts)
+        assert f'"{name}"' in listed, name
