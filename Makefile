@@ -26,7 +26,7 @@ run: $(STAMP)
 	$(BIN)/python examples/digits.py
 
 test: models
-	$(BIN)/python -m pytest -n 2 tests
+	$(BIN)/python -m pytest -n auto tests
 
 lint: $(STAMP)
 	$(BIN)/ruff check hloc tests testdata examples benchmarks

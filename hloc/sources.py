@@ -39,7 +39,8 @@ _LOG_PREFIX = re.compile(r"^(?:[IWEF]\d{4} \d\d:\d\d:\d+\.\d+ +\d+ |\d{4}-\d\d-\
                          r"[^\s:\]]+:\d+\] ?", re.MULTILINE)
 _SEPARATOR = re.compile(r"^[ \t]*// -----[ \t\r]*$", re.MULTILINE)
 _NAME = re.compile(r"HloModule\s+%?([^\s,{]+)")
-_COMMENTS = re.compile(r"\s*(?:(?://[^\n]*|/\*[^*]*(?:\*(?!/)[^*]*){0,1000}\*/)\s*){0,1000}")    # bounded: turns take memory
+# The counts are bounded because each turn of a group takes memory.
+_COMMENTS = re.compile(r"\s*(?:(?://[^\n]*|/\*[^*]*(?:\*(?!/)[^*]*){0,1000}\*/)\s*){0,1000}")
 
 
 class Part(NamedTuple):
