@@ -171,6 +171,22 @@ def test_bad_inputs(here, capsys, inputs, code, words):
     assert got == code and words in err and "Traceback" not in err and out == ""
 
 
+def test_several_inputs_after_one_option(here, capsys):
+    code, out, _ = run(capsys, "run", "add.hlo", "-t", "reference", "--inputs", "x.npy", "x.npy")
+    assert code == 0 and "result.0" in out
+
+
+def test_module_too_large_for_memory_is_refused_with_its_place(here, capsys):
+    Path("large.hlo").write_text("""HloModule m
+ENTRY e {
+  x = f32[] parameter(0)
+  a = f32[1000000,1000000] broadcast(x), dimensions={}
+  ROOT r = f32[1000000,1000000] add(a, a)
+}""")
+    code, out, err = run(capsys, "run", "large.hlo", "-t", "cpu", "-i", "zeros")
+    assert (code, out) == (6, "") and "large.hlo:5:8: error: running this module needs 3725." in err
+
+
 @pytest.mark.parametrize("arguments, code", [
     (["run", "nowhere.hlo"], 2), (["run", "add.hlo", "-t", "h1000"], 2), (["run", "nowhere.so"], 2),
     (["compile", "add.hlo", "-o", "m.xyz"], 2), (["compile", "add.hlo", "-o", "no/such/folder/m.so"], 6),

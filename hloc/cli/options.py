@@ -1,6 +1,7 @@
 """Options that several commands have, written once."""
 from __future__ import annotations
 
+import functools
 import importlib
 from pathlib import Path
 
@@ -14,10 +15,19 @@ choice_option = click.option(
     "--module", "-m", "choice", metavar="NAME|NUMBER",
     help="Which module of a file that holds several (numbers from 1); also as MODULE#2.")
 
-inputs_option = click.option(
-    "--inputs", "-i", "inputs", multiple=True, metavar="FILE",
-    help="An .npy or .npz file (give it several times for several parameters), 'random:SEED' or 'zeros'. "
-         "Default: the arguments that a snapshot holds, else random:0.")
+INPUTS_HELP = ("An .npy or .npz file (several for several parameters: a.npy b.npy), 'random:SEED' or 'zeros'. "
+               "Default: the arguments that a snapshot holds, else random:0.")
+
+
+def inputs_option(command):
+    """--inputs FILE, any number of times, and any number of files more: `--inputs a.npy b.npy`."""
+    @functools.wraps(command)
+    def with_inputs(*args, inputs, more_inputs, **rest):
+        return command(*args, inputs=inputs + more_inputs, **rest)
+
+    option = click.option("--inputs", "-i", "inputs", multiple=True, metavar="FILE ...", help=INPUTS_HELP)
+    return option(click.argument("more_inputs", nargs=-1, metavar="")(with_inputs))
+
 
 target_option = click.option(
     "--target", "-t", default="auto", show_default=True, metavar="NAME",

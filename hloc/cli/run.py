@@ -26,7 +26,7 @@ from hloc.cli.terminal import Progress, arrays_for, first_values, read_module, r
 EPILOG = """\b
 Examples:
   hloc run model.hlo --inputs x.npy
-  hloc run model.hlo --inputs a.npy --inputs b.npy --output results.npz
+  hloc run model.hlo --inputs a.npy b.npy --output results.npz
   hloc run model.hlo --inputs random:7 --repeat 10
   hloc compile model.hlo -o model.so && hloc run model.so --inputs x.npy"""
 

@@ -17,7 +17,7 @@ from typing import NoReturn
 import numpy as np
 
 from hloc.errors import RunError
-from hloc.ir import Layout, Shape, numpy_dtype
+from hloc.ir import Instruction, Layout, Shape, numpy_dtype
 from hloc.kernels.plan import ALIGNMENT, HostCall, Value
 from hloc.machine import available_cores
 from hloc.targets.cpu.calls import call_facts
@@ -41,11 +41,13 @@ def available_memory() -> int | None:
     return None
 
 
-def refuse_if_too_large(needed: int, what: str) -> None:
-    """RunError before anything is allocated, where `needed` bytes cannot be had."""
+def refuse_if_too_large(needed: int, what: str, largest: Instruction | None = None) -> None:
+    """RunError before anything is allocated, where `needed` bytes cannot be had; at the place of `largest`, if given."""
     free = available_memory()
     if free is not None and needed > free:
-        raise RunError(f"{what} needs {needed / 2**30:.1f} GiB, but only {free / 2**30:.1f} GiB are free")
+        why = f"; its largest array is %{largest.name}, {largest.shape}" if largest else ""
+        raise RunError(f"{what} needs {needed / 2**30:.1f} GiB, but only {free / 2**30:.1f} GiB are free{why}",
+                       largest.span if largest else None)
 
 
 class CpuBackend:

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from hloc.errors import UnsupportedError
 from hloc.executable import Executable
-from hloc.ir import Module
+from hloc.ir import Instruction, Module
 from hloc.kernels.plan import Program
 from hloc.machine import Machine
 from hloc.targets.cpu.build import ahead, build
 from hloc.targets.cpu.build import save as write_shared_object
-from hloc.targets.cpu.executable import CpuBackend
+from hloc.targets.cpu.executable import CpuBackend, refuse_if_too_large
 from hloc.targets.cpu.executable import load_shared_object as open_shared_object
 from hloc.targets.cpu.export import header_text
 from hloc.targets.cpu.recall import recalled
@@ -33,6 +33,8 @@ def executable(program: Program, module: Module, options) -> Executable:
     functions = [host_function(call, options) for call in sources.host_calls]
 
     def start() -> CpuBackend:
+        needed = program.arena_size + sum(v.shape.num_bytes for v in program.results)
+        refuse_if_too_large(needed, "running this module", largest(module))
         library = build(sources, options.report)
         return CpuBackend(library, program.parameters, program.results, program.arena_size, program.constants,
                           list(zip(sources.host_calls, functions)))
@@ -40,6 +42,12 @@ def executable(program: Program, module: Module, options) -> Executable:
     return Executable(program.name, "cpu", program.parameters, program.results, start, sources.readable,
                       texts={".c": sources.single_file, ".hlo": lambda: str(module)},
                       files={".so": lambda path: save(sources, path, options)})
+
+
+def largest(module: Module) -> Instruction:
+    """The instruction whose result takes the most memory: where to look when a module is too large."""
+    return max((i for i in module.entry.instructions if i.opcode not in ("parameter", "tuple")),
+               key=lambda i: i.shape.num_bytes, default=module.entry.root)
 
 
 def save(sources: Sources, path: Path, options) -> None:
