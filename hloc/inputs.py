@@ -49,7 +49,8 @@ def check_inputs(module: Module, arrays: Sequence[object]) -> list[np.ndarray]:
 def check_arrays(parameters: Sequence[Named], arrays: Sequence[object]) -> list[np.ndarray]:
     """`arrays` as contiguous ndarrays. Raises RunError where their number, types or shapes are not the parameters'."""
     if len(arrays) != len(parameters):
-        raise RunError(f"the module takes {_count(len(parameters))}, but {len(arrays)} {'was' if len(arrays) == 1 else 'were'} given"
+        were = "was" if len(arrays) == 1 else "were"
+        raise RunError(f"the module takes {_count(len(parameters))}, but {len(arrays)} {were} given"
                        + _listing(parameters, len(arrays)))
     return [_check(i, p, a) for i, (p, a) in enumerate(zip(parameters, arrays))]
 

@@ -42,7 +42,7 @@ def available_memory() -> int | None:
 
 
 def refuse_if_too_large(needed: int, what: str, largest: Instruction | None = None) -> None:
-    """RunError before anything is allocated, where `needed` bytes cannot be had; at the place of `largest`, if given."""
+    """RunError before anything is allocated, where `needed` bytes cannot be had; it names `largest`, if given."""
     free = available_memory()
     if free is not None and needed > free:
         why = f"; its largest array is %{largest.name}, {largest.shape}" if largest else ""
