@@ -5,7 +5,6 @@ same as one self-contained text (`single_file`) for a reader, and for a compiler
 """
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,14 +13,13 @@ from hloc.kernels.plan import HostCall, Program
 from hloc.machine import Machine
 from hloc.targets.cpu.driver import driver_source
 from hloc.targets.cpu.tiles import runtime_units, thin_units, tile_source
+from hloc.targets.inlining import HEADERS as SHARED
+from hloc.targets.inlining import c_name, inline_includes
 from hloc.targets.printer import C, print_kernel
 
 RUNTIME = Path(__file__).parent / "runtime"
-SHARED = Path(__file__).parent.parent / "c"
 UNIT_CHARACTERS = 60_000         # about a second of compile time
 MOST_UNITS = 16
-INCLUDE = re.compile(r'^\s*#\s*include\s+"([\w./]+)"\s*$', re.MULTILINE)
-
 TEMPLATES = ("gemm_tile.h", "gemm_kernel.h", "gemm_thin.h", "fft_lines.h", "sort.h")      # included once per instance
 PROLOGUE = '#include "scalar.h"\n#include "pool.h"\n'
 
@@ -63,7 +61,7 @@ class Sources:
     def single_file(self) -> str:
         """The whole program with every runtime file put in place: one file that any C compiler takes."""
         runtime = "".join(f'#include "{unit}"\n' for unit in self.runtime_units())
-        return inline_includes(runtime + self.readable() + START)
+        return inline_includes(runtime + self.readable() + START, (RUNTIME, SHARED), TEMPLATES)
 
 
 START = """
@@ -81,31 +79,6 @@ def make_sources(program: Program, machine: Machine) -> Sources:
                     for k, n in zip(program.kernels, names))
     driver, host_calls = driver_source(program, names, machine)
     return Sources(program, driver, kernels, host_calls)
-
-
-def c_name(number: int, name: str) -> str:
-    """A C identifier that no other kernel has: k7_fusion_add."""
-    clean = re.sub(r"\W", "_", name, flags=re.ASCII)[:40]
-    return f"k{number}_{clean}"
-
-
-def inline_includes(text: str) -> str:
-    """Replace #include "..." of hloc's own headers by their text, each once; system headers stay."""
-    seen: set[str] = set()
-
-    def replace(found: re.Match) -> str:
-        name = Path(found.group(1)).name
-        path = next((p for p in (RUNTIME / name, SHARED / name) if p.is_file()), None)
-        if path is None:
-            return found.group(0)
-        body = path.read_text(encoding="utf-8")
-        if name not in TEMPLATES:
-            if name in seen:
-                return ""
-            seen.add(name)
-        return INCLUDE.sub(replace, body.replace("#pragma once", ""))
-
-    return INCLUDE.sub(replace, text)
 
 
 def runtime_digest() -> str:

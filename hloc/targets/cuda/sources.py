@@ -11,10 +11,11 @@ from pathlib import Path
 from hloc.kernels.ir import Tile
 from hloc.kernels.plan import ALIGNMENT, Branch, HostCall, Launch, Program, Ref, Step, WhileLoop
 from hloc.machine import Machine
-from hloc.targets.cpu.sources import c_name, inline_includes
 from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.kernels import describe, kernel_source
 from hloc.targets.cuda.tiles import TileCode, tile_source
+from hloc.targets.inlining import HEADERS as SHARED
+from hloc.targets.inlining import c_name, inline_includes
 
 HERE = Path(__file__).parent
 # The header that declares a name, in the order of inclusion; each is included only where a kernel uses it.
@@ -42,10 +43,7 @@ class CudaSources:
 
     def single_file(self) -> str:
         """The same with hloc's headers put in place: one file for nvcc or NVRTC."""
-        text = QUIET + self.readable()
-        for name, _ in HEADERS:
-            text = text.replace(f'#include "{name}"\n', (HERE / name).read_text(encoding="utf-8"))
-        return inline_includes(text)
+        return inline_includes(QUIET + self.readable(), (HERE, SHARED))
 
 
 def make_sources(program: Program, gpu: Machine) -> CudaSources:

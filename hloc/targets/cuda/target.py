@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from hloc import cache
-from hloc.errors import HlocError, RunError
+from hloc.errors import HlocError, RunError, UnsupportedError
 from hloc.executable import Executable
 from hloc.ir import Module
 from hloc.kernels.plan import Program
@@ -56,6 +56,10 @@ def executable(gpu: Machine, program: Program, module: Module, options) -> Execu
         return CudaBackend(packed, functions)
 
     def save_cubin(path: Path) -> None:
+        if sources.host_calls:
+            call = sources.host_calls[0]
+            raise UnsupportedError(f"a .cubin cannot hold the Python function of host call {call.target!r}",
+                                   call.instruction.span, hint="hloc run MODULE runs it from the HLO text")
         container.write(path, image(sources, gpu, options), program, sources.geometry, gpu.arch)
 
     return Executable(
@@ -82,7 +86,8 @@ def load_cubin(path: Path) -> Executable:
     """A saved .cubin as an Executable. Raises RunError for a file that hloc did not write, or was changed."""
     packed = container.read(path)
     if host_calls(packed.steps):
-        raise RunError(f"{path} calls Python functions: run it from its HLO text with --custom-call")
+        names = ", ".join(sorted({repr(call.target) for call in host_calls(packed.steps)}))
+        raise RunError(f"{path} needs Python for host call {names}: run it from its HLO text")
 
     def start():
         from hloc.targets.cuda.runtime import CudaBackend
