@@ -17,6 +17,3 @@ def pytest_configure(config):
 def _remove(folder: str) -> None:
     import shutil
     shutil.rmtree(folder, ignore_errors=True)
-
-# The random-module hunt still finds differences that are being worked on: it runs when asked for.
-collect_ignore = [] if os.environ.get("HLOC_FUZZ_SECONDS") else ["test_properties.py"]

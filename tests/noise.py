@@ -203,10 +203,9 @@ def acceptable(got: np.ndarray, want: np.ndarray, shaken: Sequence[np.ndarray]) 
         a, b = got.astype(np.float64), want.astype(np.float64)
         runs = np.array([s.astype(np.float64) for s in shaken])
         same = (a == b) | (np.isnan(a) & np.isnan(b))
-        steady = np.all(np.isfinite(runs) == np.isfinite(b), axis=0)
+        steady = np.all((np.isfinite(runs) == np.isfinite(b)) & (np.isnan(runs) == np.isnan(b)), axis=0)
         spread = np.max(np.abs(runs - b), axis=0)
-        tiny = 0.0 if want.dtype != np.float64 else 0.0
-        return same | ~steady | (np.abs(a - b) <= GROWTH * spread + tiny)
+        return same | ~steady | (np.abs(a - b) <= GROWTH * spread)
 
 
 # -- inputs ------------------------------------------------------------------------------------------------------------
