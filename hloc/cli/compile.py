@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from hloc.cli.options import choice_option, module_argument, strict_option
+from hloc.cli.options import choice_option, fusion_option, module_argument, pass_options, strict_option
 from hloc.cli.terminal import Progress, read_module
 from hloc.errors import RunError, UsageError
 
@@ -33,14 +33,15 @@ EMIT = {"c": ".c", "cuda": ".cu", "ptx": ".ptx", "hlo": ".hlo"}
               help="What '-o -' prints: the generated kernels for reading (default), PTX, or the optimized HLO.")
 @click.option("--target", "-t", default=None, metavar="NAME",
               help="cpu, cuda, a GPU (h100, rtx4090 ...) or an architecture (sm_90a). Default: by the ending.")
+@fusion_option
 @strict_option
-def compile_command(module, choice, output, emit, target, strict) -> None:
+def compile_command(module, choice, output, emit, target, fusion, strict) -> None:
     """Compile MODULE (HLO text, '-' for stdin) and write it to the file given with -o."""
     from hloc.api import Options, compile
     suffix = _suffix(output, emit, target)
     target = target or ("cuda" if suffix in CUDA_ENDINGS else "cpu")
     with Progress() as progress:
-        options = Options(progress=progress.report)
+        options = Options(progress=progress.report, passes=pass_options(fusion))
         exe = compile(read_module(module, choice=choice, strict=strict, progress=progress), target, options=options,
                       consume=True, run=False)
         progress.report("write")

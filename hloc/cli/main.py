@@ -15,6 +15,7 @@ COMMANDS = {
     "check": "Compare a target with the reference evaluator on the same inputs.",
     "compile": "Compile a module to a file: .so .c .cubin .cu .ptx .hlo.",
     "opt": "Run passes over a module and print HLO text.",
+    "explain": "Tell which kernels a module becomes, and why fusion left them apart.",
     "convert": "Write a module in another form: HLO text, binary proto, text proto.",
     "memory": "Tell what a module needs in memory, and what for, before it runs.",
     "doctor": "Tell which compilers, GPUs and packages are here, and how to get the rest.",

@@ -5,9 +5,8 @@ import json
 
 import click
 
-from hloc.cli.options import choice_option, module_argument, strict_option
-from hloc.cli.terminal import Progress, print_table, read_module
-from hloc.proto.wire import ByteSource
+from hloc.cli.options import choice_option, fusion_option, module_argument, pass_options, strict_option
+from hloc.cli.terminal import Progress, line_of, print_table, read_module, size_text
 
 EPILOG = """\b
 Examples:
@@ -22,28 +21,29 @@ Examples:
 @click.option("--target", "-t", default="cpu", show_default=True, metavar="NAME", help="cpu, cuda, h100, sm_90a ...")
 @click.option("--top", default=15, show_default=True, type=click.IntRange(0), help="How many buffers to list.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+@fusion_option
 @strict_option
-def memory_command(module, choice, target, top, as_json, strict) -> None:
+def memory_command(module, choice, target, top, as_json, fusion, strict) -> None:
     """Tell how much memory a run of MODULE takes, and which buffers are alive when it takes the most.
 
     Peak: parameters, results, constants, and the arena of all intermediate arrays. Nothing is compiled or run. The
     instructions named are those of the optimized module (hloc opt); lines are those of the file.
     """
-    from hloc.api import optimize
+    from hloc.api import Options, optimize
     from hloc.kernels.memory import memory_use
     from hloc.targets import find
     chosen = find(target)
     with Progress() as progress:
         parsed = read_module(module, choice=choice, strict=strict, progress=progress)
         progress.report("plan")
-        use = memory_use(optimize(parsed, chosen), chosen.machine)
+        use = memory_use(optimize(parsed, chosen, Options(passes=pass_options(fusion))), chosen.machine)
     if as_json:
         click.echo(json.dumps(_as_json(use), indent=1))
         return
     parts = {name: getattr(use, name) for name in ("parameters", "results", "constants", "arena", "peak")}
     print_table(["memory", "bytes", ""], [[k, f"{v:,}", size_text(v)] for k, v in parts.items()], right=(1, 2))
     if use.at is not None:
-        line = _place(use.at) or "-"
+        line = line_of(use.at) or "-"
         click.echo(f"\nmost of the arena is in use at {use.at.name}, line {line}: {size_text(use.live)}")
     if use.buffers and top:
         click.echo()
@@ -53,28 +53,10 @@ def memory_command(module, choice, target, top, as_json, strict) -> None:
             click.echo(f"... and {len(use.buffers) - top} more (--top)")
 
 
-def size_text(size: int) -> str:
-    """1536 -> 1.5 KiB."""
-    amount, unit = float(size), "B"
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if amount < 1024 or unit == "TiB":
-            break
-        amount /= 1024
-    return f"{size} B" if unit == "B" else f"{amount:.1f} {unit}"
-
-
-def _place(instruction) -> int | str | None:
-    """The instruction's line in the text it came from; None for one that a pass made up."""
-    if instruction is None or instruction.span is None:
-        return None
-    source, start, _ = instruction.span
-    return source.place(start) if isinstance(source, ByteSource) else source.position(start)[0]
-
-
 def _row(buffer) -> list[str]:
     first = buffer.instructions[0] if buffer.instructions else None
     return [f"{buffer.size:,}", size_text(buffer.size), buffer.region, buffer.name,
-            first.shape.to_string(False)[:40] if first else "", str(_place(first) or ''),
+            first.shape.to_string(False)[:40] if first else "", str(line_of(first) or ''),
             ", ".join(i.name for i in buffer.instructions[1:4]) + (", ..." if len(buffer.instructions) > 4 else "")]
 
 
@@ -84,5 +66,5 @@ def _as_json(use) -> dict:
         "parameters": use.parameters, "results": use.results, "at": use.at.name if use.at else None,
         "buffers": [{"bytes": b.size, "region": b.region, "offset": b.offset, "name": b.name,
                      "instructions": [{"name": i.name, "opcode": i.opcode, "shape": i.shape.to_string(False),
-                                       "line": _place(i)} for i in b.instructions]}
+                                       "line": line_of(i)} for i in b.instructions]}
                     for b in use.buffers]}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from hloc.cli.options import choice_option, module_argument, strict_option
+from hloc.cli.options import choice_option, fusion_option, module_argument, pass_options, strict_option
 from hloc.cli.terminal import Progress, print_table, read_module
 from hloc.errors import RunError, UsageError
 
@@ -43,9 +43,10 @@ def _list_passes(ctx: click.Context, _param, value: bool) -> None:
 @click.option("--output", "-o", metavar="FILE", help="Where the module goes after the last pass; '-': stdout (default, "
               "unless a dump is printed).")
 @click.option("--json", "as_json", is_flag=True, help="With --time-passes: as JSON.")
+@fusion_option
 @strict_option
 def opt_command(module, choice, passes, target, dump_before, dump_after, dump_dir, time_passes, output, as_json,
-                strict) -> None:
+                fusion, strict) -> None:
     """Run passes over MODULE (HLO text, '-' for stdin) and print the result as HLO text."""
     from hloc.passes.context import PassContext
     from hloc.passes.pipelines import ALL_PASSES, pipeline_for
@@ -61,7 +62,7 @@ def opt_command(module, choice, passes, target, dump_before, dump_after, dump_di
     dumps: list[str] = []
     with Progress() as progress:
         parsed = read_module(module, choice=choice, strict=strict, progress=progress)
-        run_passes(parsed, pipeline, PassContext(machine=chosen.machine, target=chosen.name),
+        run_passes(parsed, pipeline, PassContext(chosen.machine, chosen.name, pass_options(fusion)),
                    dump_before=dump_before, dump_after=dump_after, dump_dir=Path(dump_dir) if dump_dir else None,
                    on_dump=lambda title, text: dumps.append(f"// {title}\n{text}"), timings=timings,
                    progress=lambda name: progress.report(f"pass {name}"))

@@ -35,6 +35,10 @@ target_option = click.option(
 
 strict_option = click.option("--strict", is_flag=True, help="Unknown attributes are errors, not warnings.")
 
+fusion_option = click.option(
+    "--fusion", type=click.Choice(["on", "off"]), default="on", show_default=True,
+    help="off: every instruction is a kernel of its own, to compare with.")
+
 custom_call_option = click.option(
     "--custom-call", "custom_calls", multiple=True, metavar="NAME=MODULE:FUNCTION",
     help="Python function (NumPy arrays in, array or tuple of arrays out) for a custom-call target.")
@@ -48,6 +52,11 @@ recv_option = click.option(
 
 outfeed_option = click.option(
     "--outfeed", "outfeed", metavar="FILE", help="Write what outfeed and send hand out to an .npz file, in order.")
+
+
+def pass_options(fusion: str) -> dict:
+    """Options of passes (hloc/passes/context.py) that differ from their defaults."""
+    return {"fusion": fusion} if fusion != "on" else {}
 
 
 def transfers_of(infeeds: tuple[str, ...], received: tuple[str, ...]):

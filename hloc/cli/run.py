@@ -11,10 +11,12 @@ from hloc.cli.options import (
     choice_option,
     custom_call_option,
     custom_call_table,
+    fusion_option,
     infeed_option,
     inputs_option,
     module_argument,
     outfeed_option,
+    pass_options,
     recv_option,
     strict_option,
     target_option,
@@ -43,20 +45,25 @@ Examples:
 @infeed_option
 @recv_option
 @outfeed_option
+@fusion_option
 @strict_option
 def run_command(module, choice, inputs, output, target, repeat, as_json, custom_calls, infeeds, received, outfeed,
-                strict) -> None:
+                fusion, strict) -> None:
     """Run MODULE (HLO text, a proto, or a .so or .cubin that `hloc compile` wrote; '-' for stdin); show its results.
 
     Without --inputs, parameters are the arguments that a snapshot holds, else 'random:0'; a note says so.
     """
+    from hloc.api import Options, compile
+    from hloc.executable import Executable
     from hloc.input_files import check_output, write_outputs
     for name in filter(None, (output, outfeed)):
         check_output(Path(name))
     transfers = transfers_of(infeeds, received)
     with Progress() as progress:
         parsed = _module(module, choice, strict, progress)
-        exe = _executable(parsed, target, custom_call_table(custom_calls), transfers, progress)
+        options = Options(progress=progress.report, custom_calls=custom_call_table(custom_calls), transfers=transfers,
+                          passes=pass_options(fusion))
+        exe = parsed if isinstance(parsed, Executable) else compile(parsed, target, options=options, consume=True)
         arrays = arrays_for(inputs, parsed, exe.parameters)
         progress.report("run")
         times = []
@@ -85,13 +92,3 @@ def _module(path: str, choice: str | None, strict: bool, progress: Progress):
     if Path(path).suffix in (".so", ".cubin"):
         return load_compiled(Path(path))
     return read_module(path, choice=choice, strict=strict, progress=progress)
-
-
-def _executable(parsed, target: str, custom_calls: dict, transfers, progress: Progress):
-    """Compile a module; what `compile` wrote is ready."""
-    from hloc.api import Options, compile
-    from hloc.executable import Executable
-    if isinstance(parsed, Executable):
-        return parsed
-    options = Options(progress=progress.report, custom_calls=custom_calls, transfers=transfers)
-    return compile(parsed, target, options=options, consume=True)

@@ -105,6 +105,25 @@ def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]], right: Seq
         click.echo("  ".join(padded).rstrip())
 
 
+def size_text(size: int) -> str:
+    """1536 -> 1.5 KiB."""
+    amount, unit = float(size), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if amount < 1024 or unit == "TiB":
+            break
+        amount /= 1024
+    return f"{size} B" if unit == "B" else f"{amount:.1f} {unit}"
+
+
+def line_of(instruction) -> int | str | None:
+    """The instruction's line in the text it came from; None for one that a pass made up."""
+    from hloc.proto.wire import ByteSource
+    if instruction is None or instruction.span is None:
+        return None
+    source, start, _ = instruction.span
+    return source.place(start) if isinstance(source, ByteSource) else source.position(start)[0]
+
+
 def _dims(array: np.ndarray) -> str:
     return "x".join(map(str, array.shape)) or "scalar"
 

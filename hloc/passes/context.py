@@ -7,16 +7,46 @@ do not depend on the target ignore the context.
 """
 from __future__ import annotations
 
+import difflib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from hloc.errors import UsageError
 from hloc.machine import Machine
+
+# Option -> its default, and what it takes, for messages.
+OPTIONS: dict[str, tuple[Any, str]] = {
+    "fusion": ("on", "'on' or 'off'"),
+}
+
+
+def _is_right(name: str, value: Any) -> bool:
+    return value in ("on", "off")
 
 
 @dataclass
 class PassContext:
-    """machine: the hardware whose costs count; target: "cpu" or "cuda"; options: by name, from the command line."""
+    """machine: the hardware whose costs count; target: "cpu" or "cuda"; options: by name, see OPTIONS.
+
+    fusion_report   a list that receives an Edge per array that fusion leaves between two kernels; None: no report
+    Raises UsageError for an option that there is not, or a value that it does not take.
+    """
 
     machine: Machine = field(default_factory=Machine.host)
     target: str = "cpu"
-    options: dict[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    fusion_report: list | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in self.options.items():
+            if name not in OPTIONS:
+                near = difflib.get_close_matches(name, OPTIONS, n=1)
+                raise UsageError(f"no pass has an option {name!r}",
+                                 hint=f"did you mean {near[0]}?" if near else "options: " + ", ".join(OPTIONS))
+            if not _is_right(name, value):
+                raise UsageError(f"option {name} takes {OPTIONS[name][1]}, not {value!r}")
+
+    def option(self, name: str) -> Any:
+        """The value of an option, or its default."""
+        return self.options.get(name, OPTIONS[name][0])

@@ -11,12 +11,11 @@ result, if the group stands strictly above them (Group.height); cheap producers 
 reads them. Joining pays when computing an element as often as it is read costs less than a store, a load and a kernel
 (hloc/analysis/cost.py). Groups side by side that read the same arrays are merged at the end.
 
-Every edge that stays is told to `context.options["fusion_report"]`, a list, where the caller puts one there:
-(computation, producer, reader, reason) by name. Linear in instructions and edges; a group's size is bounded.
+Every edge that stays is told, with its reason, to `context.fusion_report`, a list of Edge (fusion_edges.py),
+where the caller puts one there. The option "fusion": "off" makes each instruction a kernel of its own. Linear in
+instructions and edges; a group's size is bounded.
 """
 from __future__ import annotations
-
-from collections.abc import Callable
 
 from hloc.analysis.control_flow import executed_computations
 from hloc.analysis.cost import bytes_read, operations, operations_per_second, seconds_of_launch, seconds_of_traffic
@@ -34,6 +33,7 @@ from hloc.analysis.strides import VIEWS
 from hloc.ir import Computation, Instruction, Module, users
 from hloc.machine import Machine
 from hloc.passes.context import PassContext
+from hloc.passes.fusion_edges import OFF, all_edges, finished, unfused_edges
 from hloc.passes.fusion_emitter import emit_groups
 from hloc.passes.fusion_group import (
     LOOP,
@@ -58,29 +58,34 @@ MOST_RECOMPUTED = 8              # operations per element that are done again fo
 MOST_BRANCHES = 8                # operands of a concatenate inside a kernel
 LEAST_ROW_BYTES = 64 << 10       # rows up to this length always fit
 
-Report = Callable[[Instruction, Instruction, str], None]
 Answer = tuple[int, ...] | str
 
 
 def fusion(module: Module, context: PassContext) -> bool:
     """Fuse every computation that runs as a program. True if a fusion was made."""
-    report = context.options.get("fusion_report")
+    report = context.fusion_report
     names = Names(c.name for c in module.computations)
     changed = False
     for computation in executed_computations(module):
-        fuser = Fuser(computation, context.machine, report)
-        fuser.run()
-        changed |= emit_groups(module, computation, fuser.groups, names)
+        if context.option("fusion") == "off":
+            edges = all_edges(computation, OFF) if report is not None else []
+        else:
+            fuser = Fuser(computation, context.machine)
+            fuser.run()
+            edges = unfused_edges(fuser) if report is not None else []
+            changed |= emit_groups(module, computation, fuser.groups, names)
+        if report is not None:
+            report.extend(finished(edges))
     return changed
 
 
 class Fuser:
     """Forms the groups of one computation."""
 
-    def __init__(self, computation: Computation, machine: Machine, report: list | None):
+    def __init__(self, computation: Computation, machine: Machine):
         self.computation = computation
         self.machine = machine
-        self.report = report
+        self.reasons: dict[Instruction, dict[Group, str]] = {}      # why a group did not take a producer in
         self.readers = users(computation)
         for instruction in computation.instructions:
             for before in instruction.control_predecessors:
@@ -209,8 +214,7 @@ class Fuser:
         return group.asked(producer, readers) in ((BASE,), (group.rows.full,) if group.rows else (BASE,))
 
     def refuse(self, producer: Instruction, groups: list[Group], reason: str) -> None:
-        if self.report is not None:
-            self.report.extend((self.computation.name, producer.name, g.first.name, reason) for g in groups)
+        self.reasons.setdefault(producer, {}).update(dict.fromkeys(groups, reason))
 
     # -- may it join? ------------------------------------------------------------------------------------------------
 

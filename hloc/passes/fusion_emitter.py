@@ -54,9 +54,11 @@ class Emitter:
         self.fused: list[Computation] = []
 
     def run(self) -> None:
-        for group in self.in_order():
-            if is_fused(group):
-                self.emit(group)
+        order = self.in_order()                 # bodies first: `keep` changes operands of what groups may share
+        bodies = {g: Body(g, self.position, self.names) for g in order if is_fused(g)}
+        for group in order:
+            if group in bodies:
+                self.emit(group, bodies[group])
             else:
                 self.keep(group)
         computation = self.computation
@@ -97,14 +99,14 @@ class Emitter:
             instruction.operands = [self.replaced.get(o, o) for o in instruction.operands]
             self.result.append(instruction)
 
-    def emit(self, group: Group) -> None:
-        body = Body(group, self.position, self.names)
+    def emit(self, group: Group, body: Body) -> None:
         root = max(group.outputs, key=self.position.__getitem__)
         attributes = {"kind": fusion_kind(group), "calls": body.computation}
         if "metadata" in root.attributes:
             attributes["metadata"] = root.attributes["metadata"]
         fusion = Instruction(self.inner_names.fresh("fusion"), "fusion", body.computation.root.shape,
                              [self.replaced.get(o, o) for o in body.arguments], attributes, span=root.span)
+        group.kernel = fusion
         self.result.append(fusion)
         self.fused.append(body.computation)
         if len(body.outputs) == 1:

@@ -58,7 +58,7 @@ class Group:
     """See the module docstring. `height` falls along every edge between groups: equal heights, no path."""
 
     __slots__ = ("kind", "members", "outputs", "parameters", "contexts", "rows", "code", "height", "dimensions",
-                 "elements", "first", "feeds_full", "again", "views")
+                 "elements", "first", "feeds_full", "again", "views", "kernel")
 
     def __init__(self, first: Instruction, height: int):
         self.first = first
@@ -75,6 +75,7 @@ class Group:
         self.code = 1
         self.feeds_full: set[Instruction] = set()       # members that elements of full rows depend on
         self.again: dict[Instruction, float] = {}       # seconds spent on computing members more than once
+        self.kernel: Instruction | None = None          # what stands for the group once it is emitted
         self.views: dict[Instruction, View] = {}        # members that say by which strides a dot reads their operand
         if self.kind == REDUCTION:
             self.rows = self.start_rows(first)

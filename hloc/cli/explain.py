@@ -1,0 +1,111 @@
+"""hloc explain: which kernels a module becomes, and why two instructions are not in one."""
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import click
+
+from hloc.cli.options import choice_option, fusion_option, module_argument, pass_options, strict_option
+from hloc.cli.terminal import Progress, line_of, print_table, read_module, size_text
+from hloc.errors import UsageError
+
+EPILOG = """\b
+Examples:
+  hloc explain model.hlo                    # the largest arrays that kernels hand on, and why
+  hloc explain model.hlo --about dot.7      # one instruction, by its name before or after fusion
+  hloc explain model.hlo --kernels          # the kernels themselves
+  hloc explain model.hlo --json | jq '.reasons'"""
+
+
+@click.command("explain", epilog=EPILOG)
+@module_argument
+@choice_option
+@click.option("--target", "-t", default="cpu", show_default=True, metavar="NAME", help="cpu, cuda, h100, sm_90a ...")
+@click.option("--about", metavar="NAME", help="Only the kernel and the edges of this instruction.")
+@click.option("--kernels", "show_kernels", is_flag=True, help="List the kernels instead of the edges between them.")
+@click.option("--top", default=25, show_default=True, type=click.IntRange(0), help="How many rows to list.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+@fusion_option
+@strict_option
+def explain_command(module, choice, target, about, show_kernels, top, as_json, fusion, strict) -> None:
+    """Tell which kernels MODULE becomes, and for every array that one kernel stores and another loads, why fusion
+    left them two. Nothing is compiled or run.
+
+    Names are those of the optimized module (hloc opt); lines are those of the file.
+    """
+    from hloc.targets import find
+    from hloc.tools.explain import explain
+    chosen = find(target)
+    with Progress() as progress:
+        parsed = read_module(module, choice=choice, strict=strict, progress=progress)
+        progress.report("passes")
+        told = explain(parsed, chosen, pass_options(fusion))
+    if about:
+        told = told.about(about.lstrip("%"))
+        if not told.kernels and not told.edges:
+            raise UsageError(f"no kernel and no edge of {about!r} in the optimized module", hint="see hloc opt")
+    if as_json:
+        click.echo(json.dumps(_as_json(told), indent=1))
+        return
+    if not about:
+        _show_summary(told)
+    if show_kernels or about:
+        _show_kernels(told, top)
+    if not show_kernels:
+        _show_edges(told, top)
+
+
+def _show_summary(told) -> None:
+    kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(k.kind for k in told.kernels).most_common(8))
+    click.echo(f"{told.instructions} instructions became {len(told.kernels)} kernels: {kinds}")
+    click.echo(f"{len(told.edges)} edges between kernels carry {size_text(sum(e.size for e in told.edges))}\n")
+    if told.edges:
+        print_table(["edges", "bytes", "reason"],
+                    [[r.edges, size_text(r.size), r.reason] for r in told.reasons], right=(0, 1))
+        click.echo()
+
+
+def _show_kernels(told, top: int) -> None:
+    print_table(["bytes", "flops", "kernel", "kind", "line", "holds"],
+                [[size_text(k.size), f"{k.flops:,}", k.instruction.name, k.kind, line_of(k.instruction) or "",
+                  _members(k.members)] for k in told.kernels[:top]], right=(0, 1, 4))
+    _rest(len(told.kernels), top)
+
+
+def _show_edges(told, top: int) -> None:
+    if not told.edges:
+        return
+    print_table(["bytes", "from", "line", "to", "line", "reason"],
+                [[size_text(e.size), _end(e.producer, e.producer_kernel), line_of(e.producer) or "",
+                  _end(e.reader, e.reader_kernel), line_of(e.reader) or "", e.reason] for e in told.edges[:top]],
+                right=(0, 2, 4))
+    _rest(len(told.edges), top)
+
+
+def _end(instruction, kernel: str) -> str:
+    return instruction.name if kernel == instruction.name else f"{instruction.name} in {kernel}"
+
+
+def _members(opcodes: tuple[str, ...]) -> str:
+    counted = Counter(opcodes)
+    return " ".join(f"{opcode} x{n}" if n > 1 else opcode for opcode, n in counted.items())[:100]
+
+
+def _rest(count: int, top: int) -> None:
+    if count > top:
+        click.echo(f"... and {count - top} more (--top)")
+
+
+def _as_json(told) -> dict:
+    return {
+        "instructions": told.instructions,
+        "kernels": [{"computation": k.computation, "name": k.instruction.name, "kind": k.kind,
+                     "line": line_of(k.instruction), "bytes": k.size, "flops": k.flops, "holds": list(k.members)}
+                    for k in told.kernels],
+        "reasons": [{"reason": r.reason, "edges": r.edges, "bytes": r.size} for r in told.reasons],
+        "edges": [{"computation": e.computation, "bytes": e.size, "reason": e.reason,
+                   "producer": e.producer.name, "producer_kernel": e.producer_kernel,
+                   "producer_line": line_of(e.producer),
+                   "reader": e.reader.name, "reader_kernel": e.reader_kernel, "reader_line": line_of(e.reader)}
+                  for e in told.edges]}

@@ -1,0 +1,127 @@
+"""Why fusion left an edge: for every array that goes from one kernel to another through memory, the reason.
+
+In: the groups that fusion formed over one computation, and what each of them answered to the producers that it did not
+take. Out: an Edge per pair of producer and reader in different kernels, each with one reason.
+
+    dot -> exponential -> dot     Edge(exponential, the second dot, 4096, "products read their operands from memory")
+
+Arrays that are not made by a kernel (parameters, constants) are no edges; reshapes, tuples and their elements are seen
+through, since they are no kernels.
+"""
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from hloc.analysis.aliasing import FORWARDING
+from hloc.analysis.control_flow import is_control_flow
+from hloc.analysis.fusible import RESHAPES
+from hloc.ir import Computation, Instruction, leaves
+from hloc.passes.fusion_group import SINGLE, Group, is_free, kind_of
+
+if TYPE_CHECKING:
+    from hloc.passes.fusion import Fuser
+
+OFF = "fusion is off"
+
+
+class Edge(NamedTuple):
+    """An array of `size` bytes that one kernel stores and another loads, and why they are two.
+
+    producer, reader              instructions as they stood before fusion
+    producer_kernel, reader_kernel  the instructions that run them afterwards: a fusion, or the instruction itself
+    """
+
+    computation: str
+    producer: Instruction
+    reader: Instruction
+    producer_kernel: str
+    reader_kernel: str
+    size: int
+    reason: str
+
+
+class Draft(NamedTuple):
+    """An edge before the groups have become instructions; the producer's group is None outside of groups."""
+
+    computation: str
+    producer: Instruction
+    reader: Instruction
+    home: Group | None
+    group: Group | None
+    reason: str
+
+    def finished(self) -> Edge:
+        size = sum(shape.num_bytes for shape in leaves(self.producer.shape))
+        return Edge(self.computation, self.producer, self.reader, _kernel(self.home, self.producer),
+                    _kernel(self.group, self.reader), size, self.reason)
+
+
+def _kernel(group: Group | None, instruction: Instruction) -> str:
+    return group.kernel.name if group is not None and group.kernel is not None else instruction.name
+
+
+def unfused_edges(fuser: Fuser) -> list[Draft]:
+    """The edges between the groups of a computation; call it before the groups are emitted."""
+    homes: dict[Instruction, Group] = {o: g for g in fuser.groups if not is_free(g) for o in g.outputs}
+    found: dict[tuple[Instruction, Instruction, Group], Draft] = {}
+    for group in fuser.groups:
+        if is_free(group) or group.first.opcode in FORWARDING:
+            continue
+        for reader, operand in _reads(group):
+            producer = _source(operand, homes)
+            if not (producer in homes or _is_kernel(producer)) or producer in group.members:
+                continue
+            reason = reason_of(operand, producer, group, fuser)
+            found.setdefault((producer, reader, group), Draft(fuser.computation.name, producer, reader,
+                                                             homes.get(producer), group, reason))
+    return list(found.values())
+
+
+def all_edges(computation: Computation, reason: str) -> list[Draft]:
+    """Every edge of a computation whose instructions all stay alone."""
+    return [Draft(computation.name, _source(operand), reader, None, None, reason)
+            for reader in computation.instructions if reader.opcode not in FORWARDING
+            for operand in dict.fromkeys(reader.operands) if _is_kernel(_source(operand))]
+
+
+def _reads(group: Group) -> Iterator[tuple[Instruction, Instruction]]:
+    for member in group.members:
+        for operand in dict.fromkeys(member.operands):
+            if operand not in group.members:
+                yield member, operand
+
+
+def _source(instruction: Instruction, made: Container[Instruction] = ()) -> Instruction:
+    """The instruction that made the array (one of `made` does), behind those that only hand it on."""
+    while instruction.opcode in FORWARDING and len(instruction.operands) == 1 and not (
+            instruction in made and instruction.opcode in RESHAPES):
+        instruction = instruction.operands[0]
+    return instruction
+
+
+def _is_kernel(instruction: Instruction) -> bool:
+    return instruction.opcode not in ("parameter", "constant", "after-all") and instruction.opcode not in FORWARDING
+
+
+def reason_of(operand: Instruction, source: Instruction, group: Group, fuser: Fuser) -> str:
+    """Why `operand` is no member of `group`: what the group answered, or what rules the pair out by its nature."""
+    answers = fuser.reasons.get(operand, {})
+    answer = next((reason for asked, reason in answers.items() if asked.first in group.members), None)
+    if answer is not None:
+        return answer
+    if is_control_flow(source) or is_control_flow(group.first):
+        opcode = source.opcode if is_control_flow(source) else group.first.opcode
+        return f"{opcode} runs kernels of its own"
+    if operand in fuser.pinned or group.first in fuser.pinned:
+        return "a control dependency fixes its place"
+    if group.kind == SINGLE:
+        return f"{group.first.opcode} takes no producers into its kernel"
+    if kind_of(source) == SINGLE:
+        return f"{source.opcode} is a kernel of its own"
+    return "another kernel makes it, as one more result"
+
+
+def finished(drafts: Iterable[Draft]) -> list[Edge]:
+    """The edges, once every group stands as an instruction."""
+    return [draft.finished() for draft in drafts]

@@ -1,0 +1,101 @@
+"""Which kernels a module became, and why not fewer.
+
+In: a parsed module and a target. Out: an Explanation: the kernels with what they do, and every array that goes from one
+kernel to another through memory, with the reason why fusion left it.
+
+    told = explain(module, find("cpu"))
+    told.edges[0]       the largest: Edge(producer=exponential.3, reader=dot.4, size=4096, reason="products read ...")
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from hloc.analysis.aliasing import FORWARDING
+from hloc.analysis.control_flow import executed_computations, is_control_flow
+from hloc.analysis.cost import bytes_accessed, flops
+from hloc.ir import Instruction, Module
+from hloc.passes.context import PassContext
+from hloc.passes.fusion_edges import Edge
+from hloc.passes.pipelines import pipeline_for
+from hloc.passes.runner import run_passes
+from hloc.targets.target import Target
+
+NO_KERNELS = FORWARDING | {"parameter", "constant", "after-all"}
+
+
+class KernelFacts(NamedTuple):
+    """One kernel (an instruction that runs): what it is made of, and what one run of it moves and computes.
+
+    kind      kLoop, kInput, kOutput, kCustom for fusions, else the opcode
+    members   opcodes inside of a fusion, in order
+    """
+
+    computation: str
+    instruction: Instruction
+    kind: str
+    members: tuple[str, ...]
+    size: int
+    flops: int
+
+
+class Reason(NamedTuple):
+    """How many edges have a reason, and the bytes that go through memory for it."""
+
+    reason: str
+    edges: int
+    size: int
+
+
+class Explanation(NamedTuple):
+    """instructions: before fusion, of the computations that run; kernels and edges: the largest first."""
+
+    instructions: int
+    kernels: tuple[KernelFacts, ...]
+    edges: tuple[Edge, ...]
+
+    @property
+    def reasons(self) -> list[Reason]:
+        """The reasons, those that cost most bytes first."""
+        table: dict[str, list[int]] = {}
+        for edge in self.edges:
+            row = table.setdefault(edge.reason, [0, 0])
+            row[0] += 1
+            row[1] += edge.size
+        return sorted((Reason(r, *row) for r, row in table.items()), key=lambda r: (-r.size, -r.edges, r.reason))
+
+    def about(self, name: str) -> Explanation:
+        """Only what concerns one instruction, by its name before or after fusion."""
+        kernels = tuple(k for k in self.kernels if k.instruction.name == name)
+        edges = tuple(e for e in self.edges
+                      if name in (e.producer.name, e.reader.name, e.producer_kernel, e.reader_kernel))
+        return self._replace(kernels=kernels, edges=edges)
+
+
+def explain(module: Module, target: Target, options: Mapping[str, Any] | None = None) -> Explanation:
+    """Optimize the module (in place) and tell what became of it. options: of passes (hloc/passes/context.py)."""
+    edges: list[Edge] = []
+    counted: list[int] = []
+
+    def count(name: str) -> None:
+        if name == "fusion":
+            counted.append(sum(_is_work(i) for c in executed_computations(module) for i in c.instructions))
+
+    context = PassContext(target.machine, target.name, dict(options or {}), fusion_report=edges)
+    run_passes(module, pipeline_for(target.name), context, verify=False, progress=count)
+    kernels = [_facts(c.name, i) for c in executed_computations(module) for i in c.instructions
+               if _is_work(i) and not is_control_flow(i)]
+    return Explanation(counted[0], tuple(sorted(kernels, key=lambda k: -k.size)),
+                       tuple(sorted(edges, key=lambda e: -e.size)))
+
+
+def _is_work(instruction: Instruction) -> bool:
+    return instruction.opcode not in NO_KERNELS
+
+
+def _facts(computation: str, instruction: Instruction) -> KernelFacts:
+    inside: tuple[str, ...] = ()
+    if instruction.opcode == "fusion":
+        inside = tuple(i.opcode for i in instruction.get("calls").instructions if _is_work(i))
+    kind = instruction.get("kind") if instruction.opcode == "fusion" else instruction.opcode
+    return KernelFacts(computation, instruction, kind, inside, bytes_accessed(instruction), flops(instruction))
