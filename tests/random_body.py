@@ -240,7 +240,7 @@ class Body:
         if self.depth == 0 and self.choices.chance(40):
             return self.parameter(element_type, ())
         low = 0 if element_type.startswith("u") else -2
-        return self.emit(element_type, (), "constant", [str(self.choices.integer(low, limit + 2))])
+        return self.emit(element_type, (), "constant", [str(self.choices.integer(low, min(limit + 2, largest(element_type))))])
 
     def unread(self) -> list[Value]:
         """What no instruction reads yet."""
@@ -251,6 +251,11 @@ class Body:
         """Write about `count` more instructions."""
         for _ in range(count):
             self.choices.pick(self.makers)(self)
+
+
+def largest(integer_type: str) -> int:
+    row = ELEMENT_TYPES[integer_type]
+    return (1 << (row.bits - 1 if row.kind == "signed" else row.bits)) - 1
 
 
 def may_convert(source: str, target: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from random_body import MOST_ELEMENTS, Body, braces, joined
+from random_body import MOST_ELEMENTS, Body, braces, joined, largest
 
 from hloc.ir import ELEMENT_TYPES
 
@@ -168,7 +168,8 @@ def index_array(body: Body, shape, limit: int):
     element_type = choices.pick(INDEX_TYPES)
     if math.prod(shape) <= 12 and choices.chance(60):
         low = 0 if element_type.startswith("u") else -1
-        numbers = [choices.integer(low, limit) for _ in range(math.prod(shape))]
+        high = min(limit, largest(element_type))
+        numbers = [choices.integer(low, high) for _ in range(math.prod(shape))]
         flat = body.emit(element_type, (len(numbers),), "constant", ["{" + ", ".join(map(str, numbers)) + "}"])
         return body.emit(element_type, shape, "reshape", [flat])
     return body.like(element_type, shape)
