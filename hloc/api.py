@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from hloc.errors import RunError, Span, UsageError
+from hloc.errors import RunError, Span, UnsupportedError, UsageError
 from hloc.executable import Executable
 from hloc.inputs import entry_parameters, entry_results
 from hloc.ir import Module
@@ -34,6 +34,7 @@ class Options:
     custom_calls  custom-call target -> Python function over NumPy arrays
     passes        options of passes by name, e.g. {"fusion": "off"}
     transfers     what infeed and recv take, and what outfeed and send gave (hloc/ops/host.py)
+    profile       the program measures each of its steps, for Executable.profile; target cpu
     """
 
     progress: Callable[[str, int, int], None] | None = None
@@ -42,6 +43,7 @@ class Options:
     passes: dict[str, Any] = field(default_factory=dict)
     dumps: dict[str, Any] = field(default_factory=dict)
     transfers: Transfers = field(default_factory=Transfers)
+    profile: bool = False
 
     @property
     def watches_passes(self) -> bool:
@@ -112,11 +114,15 @@ def compile(source: str | Path | Module, target: str = "auto", *,      # noqa: A
     """
     options = options or Options()
     module = load(source, options=options)
+    if target == "reference" and options.profile:
+        raise UnsupportedError("target reference does not time its steps", hint="profile with target cpu")
     if target == "reference":
         return reference_executable(module, options)
     from hloc.bounded import with_sizes
     from hloc.targets import driver_present, find
     chosen = find(target)
+    if options.profile and chosen.name != "cpu":
+        raise UnsupportedError(f"target {chosen.name} does not time its steps", hint="profile with target cpu")
     signature = entry_parameters(module), entry_results(module)
 
     def compile_now() -> Executable:
@@ -128,7 +134,7 @@ def compile(source: str | Path | Module, target: str = "auto", *,      # noqa: A
     def compile_text(text: str) -> Executable:
         return compile(text, target, options=options, run=False)
 
-    if run and chosen.recalled and not options.watches_passes:
+    if run and chosen.recalled and not options.watches_passes and not options.profile:
         exe = chosen.recalled(module, options.passes, compile_text, compile_now)
     else:
         exe = compile_now()

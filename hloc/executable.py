@@ -12,13 +12,31 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from hloc.errors import UsageError
 from hloc.inputs import Named, check_arrays
+from hloc.ir import Instruction
 
 Backend = Callable[[Sequence[np.ndarray]], "tuple[np.ndarray, ...]"]
+
+
+class StepTime(NamedTuple):
+    """What one step of a program took, in all its runs.
+
+    kernel        the generated function (kernels of the same structure share one), "copy", or a Python function's name
+    instruction   what the step computes, of the optimized module
+    bytes, flops  of one run, as the cost model counts them: what the kernel's loops read, write and compute
+    """
+
+    kernel: str
+    instruction: Instruction
+    bytes: int
+    flops: int
+    runs: int
+    seconds: float
 
 
 @dataclass
@@ -29,6 +47,7 @@ class Executable:
     generated    makes `source`: the generated program as a reader wants it
     texts        file ending -> the program as text (".c", ".cu", ".ptx", ".hlo")
     files        file ending -> writer of a binary form (".so", ".cubin")
+    profiled     what the steps took since it was asked last; None unless compiled with Options(profile=True)
     """
 
     name: str
@@ -39,6 +58,7 @@ class Executable:
     generated: Callable[[], str]
     texts: dict[str, Callable[[], str]] = field(default_factory=dict)
     files: dict[str, Callable[[Path], None]] = field(default_factory=dict)
+    profiled: Callable[[], tuple[StepTime, ...]] | None = None
     _backend: Backend | None = None
     _quick: Callable[[tuple], tuple[np.ndarray, ...] | None] | None = None
 
@@ -57,6 +77,12 @@ class Executable:
             if results is not None:
                 return results
         return backend(check_arrays(self.parameters, arrays))
+
+    def profile(self) -> tuple[StepTime, ...]:
+        """What each step of the program took since this was asked last. Raises UsageError where steps are not timed."""
+        if self.profiled is None:
+            raise UsageError("this program does not time its steps", hint="compile it with hloc.Options(profile=True)")
+        return self.profiled()
 
     @property
     def source(self) -> str:

@@ -23,6 +23,7 @@ from hloc.cli.options import (
     transfers_of,
     write_transfers,
 )
+from hloc.cli.profile_table import profile_json, show_profile
 from hloc.cli.terminal import Progress, arrays_for, first_values, read_module, results_table
 
 EPILOG = """\b
@@ -30,6 +31,7 @@ Examples:
   hloc run model.hlo --inputs x.npy
   hloc run model.hlo --inputs a.npy b.npy --output results.npz
   hloc run model.hlo --inputs random:7 --repeat 10
+  hloc run model.hlo --profile --repeat 20
   hloc compile model.hlo -o model.so && hloc run model.so --inputs x.npy"""
 
 
@@ -40,6 +42,8 @@ Examples:
 @click.option("--output", "-o", metavar="FILE", help="Write the results to an .npz (or, one result, an .npy) file.")
 @target_option
 @click.option("--repeat", default=1, show_default=True, type=click.IntRange(1), help="Run so often; show the times.")
+@click.option("--profile", is_flag=True, help="Show what each step took instead of the results (target cpu).")
+@click.option("--top", default=30, show_default=True, type=click.IntRange(1), help="With --profile: how many steps.")
 @click.option("--json", "as_json", is_flag=True, help="Print the table as JSON.")
 @custom_call_option
 @infeed_option
@@ -47,11 +51,13 @@ Examples:
 @outfeed_option
 @fusion_option
 @strict_option
-def run_command(module, choice, inputs, output, target, repeat, as_json, custom_calls, infeeds, received, outfeed,
-                fusion, strict) -> None:
+def run_command(module, choice, inputs, output, target, repeat, profile, top, as_json, custom_calls, infeeds,
+                received, outfeed, fusion, strict) -> None:
     """Run MODULE (HLO text, a proto, or a .so or .cubin that `hloc compile` wrote; '-' for stdin); show its results.
 
     Without --inputs, parameters are the arguments that a snapshot holds, else 'random:0'; a note says so.
+
+    With --profile, the module is compiled with a clock around each step and called once before it is measured.
     """
     from hloc.api import Options, compile
     from hloc.executable import Executable
@@ -62,28 +68,41 @@ def run_command(module, choice, inputs, output, target, repeat, as_json, custom_
     with Progress() as progress:
         parsed = _module(module, choice, strict, progress)
         options = Options(progress=progress.report, custom_calls=custom_call_table(custom_calls), transfers=transfers,
-                          passes=pass_options(fusion))
+                          passes=pass_options(fusion), profile=profile)
         exe = parsed if isinstance(parsed, Executable) else compile(parsed, target, options=options, consume=True)
         arrays = arrays_for(inputs, parsed, exe.parameters)
         progress.report("run")
-        times = []
-        for _ in range(repeat):
-            start = time.perf_counter()
-            results = exe(*arrays)
-            times.append(time.perf_counter() - start)
+        if profile:
+            exe(*arrays)
+            exe.profile()
+        results, times = _timed(exe, arrays, repeat)
+        steps = exe.profile() if profile else None
     if output:
         write_outputs(Path(output), results)
     if outfeed:
         write_transfers(Path(outfeed), transfers)
     if as_json:
-        click.echo(json.dumps({"seconds": times, "results": [
+        told = {"seconds": times, "results": [
             {"name": v.name, "type": v.shape.element_type, "shape": list(a.shape), "first": first_values(a)}
-            for v, a in zip(exe.results, results)]}, indent=1))
+            for v, a in zip(exe.results, results)]}
+        click.echo(json.dumps(told | ({"profile": profile_json(steps, repeat)} if profile else {}), indent=1))
+    elif profile:
+        show_profile(steps, times, top)
     else:
         results_table(exe.results, results)
     if repeat > 1 and not as_json:
         times.sort()
         click.echo(f"{repeat} runs: best {times[0] * 1e3:.3f} ms, median {times[repeat // 2] * 1e3:.3f} ms", err=True)
+
+
+def _timed(exe, arrays, repeat: int) -> tuple:
+    """The results of the last of `repeat` calls, and the seconds of each."""
+    times = []
+    for _ in range(repeat):
+        start = time.perf_counter()
+        results = exe(*arrays)
+        times.append(time.perf_counter() - start)
+    return results, times
 
 
 def _module(path: str, choice: str | None, strict: bool, progress: Progress):

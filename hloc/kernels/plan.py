@@ -28,17 +28,19 @@ class Ref(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """Run a kernel; one Ref per Buffer of it, in order."""
+    """Run a kernel; one Ref per Buffer of it, in order. instruction: what it computes; a saved plan has none."""
 
     kernel: int
     arguments: tuple[Ref, ...]
+    instruction: Instruction | None = None
 
 
 class Copy(NamedTuple):
-    """Copy source.size bytes; the pieces do not overlap (or are the same)."""
+    """Copy source.size bytes; the pieces do not overlap (or are the same). instruction: for whose sake."""
 
     destination: Ref
     source: Ref
+    instruction: Instruction | None = None
 
 
 class WhileLoop(NamedTuple):

@@ -158,7 +158,7 @@ class Planner:
             self.assignment.define(value, self.time)
         for call in lowered.calls:
             values = [places[a.kind](a) for a in call.arguments]
-            steps.append(self._draft_launch(self.kernel(call.kernel), values))
+            steps.append(self._draft_launch(self.kernel(call.kernel), values, instruction))
         for result, operand, leaf in getattr(lowered, "can_share", ()):
             self.sharing.append((results[result], operands[operand][leaf], self.time))
         return results
@@ -168,8 +168,8 @@ class Planner:
         home = self.assignment.root(value).home
         return home is not None and home.region in ("constant", "parameter")
 
-    def _draft_launch(self, kernel: int, values: list[Value]) -> Draft:
-        return Draft(lambda ref: Launch(kernel, tuple(ref(v) for v in values)))
+    def _draft_launch(self, kernel: int, values: list[Value], instruction: Instruction) -> Draft:
+        return Draft(lambda ref: Launch(kernel, tuple(ref(v) for v in values), instruction))
 
     def kernel(self, kernel: Kernel | Tile) -> int:
         """The number of a kernel; the same structure gets the same number."""
@@ -182,7 +182,8 @@ class Planner:
     def copy(self, destination: Value, source: Value, steps: list[Draft]) -> None:
         self.assignment.use(source, self.time)
         self.assignment.define(destination, self.time)
-        steps.append(Draft(lambda ref: Copy(ref(destination), ref(source))))
+        instruction = self.schedule[-1][1]
+        steps.append(Draft(lambda ref: Copy(ref(destination), ref(source), instruction)))
 
     # -- control flow ------------------------------------------------------------------------------------------------
 

@@ -4,11 +4,13 @@ In: a plan.Program and the C name of each kernel. Out: C text that defines
 
     int hloc_execute(void *const *bases, hloc_host_function host);
 
-`bases` holds the arena, the parameters, the results and the constants, in this order (runtime/driver.h).
+`bases` holds the arena, the parameters, the results and the constants, in this order (runtime/driver.h). A timed driver
+also counts the runs and nanoseconds of each step, which hloc_step_times tells; the others know nothing of clocks.
 """
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from hloc.kernels.ir import PARALLEL, For, Kernel, Tile
 from hloc.kernels.plan import Branch, Copy, HostCall, Launch, Program, Ref, Step, WhileLoop
@@ -36,6 +38,14 @@ def grain_of(kernel: Kernel, machine: Machine) -> int:
     return extent if pieces < 2 else (extent + pieces - 1) // pieces
 
 
+class DriverSource(NamedTuple):
+    """text: C; host_calls and timed steps: by their numbers in it."""
+
+    text: str
+    host_calls: tuple[HostCall, ...]
+    timed: tuple[Step, ...]
+
+
 @dataclass
 class Driver:
     """Collects the reference table and the lines of the function."""
@@ -46,6 +56,7 @@ class Driver:
     refs: list[tuple[int, int]] = field(default_factory=list)
     host_calls: list[HostCall] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
+    timed: list[Step] | None = None         # the steps that are timed, by number; None: no clock at all
 
     def base(self, ref: Ref) -> int:
         """The position of a region's base in the `bases` table."""
@@ -68,17 +79,25 @@ class Driver:
     def line(self, indent: int, text: str) -> None:
         self.lines.append("  " * indent + text)
 
+    def work(self, indent: int, step: Step, text: str) -> None:
+        """A step that takes time of its own."""
+        if self.timed is not None:
+            text = f"HLOC_TIMED({len(self.timed)}, {text});"
+            self.timed.append(step)
+        self.line(indent, text if text.endswith(";") else text + ";")
+
     def launch(self, step: Launch, indent: int) -> None:
         kernel, name = self.program.kernels[step.kernel], self.names[step.kernel]
         rows, count = self.rows(step.arguments), len(step.arguments)
         if isinstance(kernel, Tile):
-            self.line(indent, f"hloc_launch_tile({name}, bases, {rows}, {count});")
+            self.work(indent, step, f"hloc_launch_tile({name}, bases, {rows}, {count})")
         else:
             extent, grain = extent_of(kernel), grain_of(kernel, self.machine)
-            self.line(indent, f"hloc_launch({name}, {extent}, {grain}, bases, {rows}, {count});")
+            self.work(indent, step, f"hloc_launch({name}, {extent}, {grain}, bases, {rows}, {count})")
 
     def copy(self, step: Copy, indent: int) -> None:
-        self.line(indent, f"hloc_copy(bases, {self.rows((step.destination, step.source))}, {step.source.size});")
+        refs = self.rows((step.destination, step.source))
+        self.work(indent, step, f"hloc_copy(bases, {refs}, {step.source.size})")
 
     def while_loop(self, step: WhileLoop, indent: int) -> None:
         self.line(indent, "for (;;) {")
@@ -102,9 +121,16 @@ class Driver:
 
     def host_call(self, step: HostCall, indent: int) -> None:
         refs = tuple(r for r, _ in step.arguments + step.results)
-        self.line(indent, f"if ((error = hloc_call_host(host, {len(self.host_calls)}, bases, {self.rows(refs)}, "
-                          f"{len(refs)}))) return error;")
+        call = f"hloc_call_host(host, {len(self.host_calls)}, bases, {self.rows(refs)}, {len(refs)})"
+        self.work(indent, step, f"error = {call}")
+        self.line(indent, "if (error) return error;")
         self.host_calls.append(step)
+
+    def clocks(self) -> list[str]:
+        """What a timed driver declares."""
+        if self.timed is None:
+            return []
+        return [f"enum {{ HLOC_STEPS = {max(1, len(self.timed))} }};", '#include "profile.h"', ""]
 
     def text(self) -> str:
         """The whole unit: declarations, reference table, hloc_execute."""
@@ -118,7 +144,7 @@ class Driver:
         most = max([most] + [len(c.arguments) + len(c.results) for c in self.host_calls])
         return "\n".join([
             f"#define HLOC_MOST_ARGUMENTS {most}", '#include "driver.h"', "", "extern int hloc_out_of_memory;",
-            *declarations, "",
+            *declarations, "", *self.clocks(),
             f"static const hloc_ref refs[] = {{\n  {table}\n}};", "",
             '__attribute__((visibility("default")))',
             "int hloc_execute(void *const *bases, hloc_host_function host) {",
@@ -126,7 +152,7 @@ class Driver:
             *self.lines, f"  return hloc_out_of_memory ? {OUT_OF_MEMORY} : error;", "}", ""])
 
 
-def driver_source(program: Program, names: tuple[str, ...], machine: Machine) -> tuple[str, tuple[HostCall, ...]]:
-    """The C text of the driver, and the host calls by their number in it."""
-    driver = Driver(program, names, machine)
-    return driver.text(), tuple(driver.host_calls)
+def driver_source(program: Program, names: tuple[str, ...], machine: Machine, *, timed: bool = False) -> DriverSource:
+    """The C text of the driver. timed: it measures each step."""
+    driver = Driver(program, names, machine, timed=[] if timed else None)
+    return DriverSource(driver.text(), tuple(driver.host_calls), tuple(driver.timed or ()))

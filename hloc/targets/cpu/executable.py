@@ -59,8 +59,8 @@ class CpuBackend:
         self.parameters, self.results, self.host_calls = tuple(parameters), tuple(results), tuple(host_calls)
         outputs = sum(v.shape.num_bytes for v in results)
         refuse_if_too_large(arena_size + outputs, "running this module")
-        self._library = ctypes.CDLL(str(library))
-        self._library.hloc_start(available_cores())
+        self.shared_object = ctypes.CDLL(str(library))
+        self.shared_object.hloc_start(available_cores())
         self._arena = aligned_bytes(arena_size)
         self._bases = (ctypes.c_void_p * (1 + len(parameters) + len(results) + len(constants)))(self._arena.ctypes.data)
         self._first_result = 1 + len(parameters)
@@ -70,11 +70,11 @@ class CpuBackend:
         self._host = HOST_FUNCTION(self._call_host)
         self._raised: BaseException | None = None
         self._lock = threading.Lock()
-        self._execute = self._library.hloc_execute
+        self._execute = self.shared_object.hloc_execute
         self._execute.argtypes = (ctypes.c_void_p, HOST_FUNCTION)
-        self._facts = call_facts(self._library, parameters, len(results))
+        self._facts = call_facts(self.shared_object, parameters, len(results))
         if self._facts is not None:
-            self._call = self._library.hloc_call
+            self._call = self.shared_object.hloc_call
             self._call.argtypes = (ctypes.c_void_p, ctypes.py_object, ctypes.py_object, ctypes.c_void_p, HOST_FUNCTION)
 
     def quick(self, arrays: tuple) -> tuple[np.ndarray, ...] | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hloc.kernels.ir import Tile
-from hloc.kernels.plan import HostCall, Program
+from hloc.kernels.plan import HostCall, Program, Step
 from hloc.machine import Machine
 from hloc.targets.cpu.driver import driver_source
 from hloc.targets.cpu.tiles import runtime_units, thin_units, tile_source
@@ -26,12 +26,14 @@ PROLOGUE = '#include "scalar.h"\n#include "pool.h"\n'
 
 @dataclass(frozen=True)
 class Sources:
-    """driver: C text of the driver unit; kernels: one C text per kernel; host_calls: by their number in the driver."""
+    """driver: C text of the driver unit; kernels: one C text per kernel; host_calls and timed steps: by their numbers
+    in the driver."""
 
     program: Program
     driver: str
     kernels: tuple[str, ...]
     host_calls: tuple[HostCall, ...]
+    timed: tuple[Step, ...] = ()
 
     def units(self) -> list[str]:
         """Kernel units: kernels dealt out, largest first, to the least loaded unit."""
@@ -72,13 +74,13 @@ __attribute__((visibility("default"))) void hloc_start(int threads) { hloc_pool_
 """
 
 
-def make_sources(program: Program, machine: Machine) -> Sources:
-    """Print all kernels and the driver."""
+def make_sources(program: Program, machine: Machine, *, timed: bool = False) -> Sources:
+    """Print all kernels and the driver. timed: a driver that measures its steps."""
     names = tuple(c_name(i, k.name) for i, k in enumerate(program.kernels))
     kernels = tuple(tile_source(k, n, machine) if isinstance(k, Tile) else print_kernel(k, C, n)
                     for k, n in zip(program.kernels, names))
-    driver, host_calls = driver_source(program, names, machine)
-    return Sources(program, driver, kernels, host_calls)
+    driver = driver_source(program, names, machine, timed=timed)
+    return Sources(program, driver.text, kernels, driver.host_calls, driver.timed)
 
 
 def runtime_digest() -> str:

@@ -17,6 +17,7 @@ from hloc.targets.cpu.build import save as write_shared_object
 from hloc.targets.cpu.executable import CpuBackend, refuse_if_too_large
 from hloc.targets.cpu.executable import load_shared_object as open_shared_object
 from hloc.targets.cpu.export import header_text
+from hloc.targets.cpu.profile import step_times
 from hloc.targets.cpu.recall import recalled
 from hloc.targets.cpu.sources import Sources, make_sources
 from hloc.targets.host_calls import host_function
@@ -29,7 +30,7 @@ def cpu_target() -> Target:
 
 def executable(program: Program, module: Module, options) -> Executable:
     """An Executable over generated C; nothing is compiled before it is first called or saved."""
-    sources = make_sources(program, Machine.host())
+    sources = make_sources(program, Machine.host(), timed=options.profile)
     functions = [host_function(call, options) for call in sources.host_calls]
 
     def start() -> CpuBackend:
@@ -39,9 +40,12 @@ def executable(program: Program, module: Module, options) -> Executable:
         return CpuBackend(library, program.parameters, program.results, program.arena_size, program.constants,
                           list(zip(sources.host_calls, functions)))
 
-    return Executable(program.name, "cpu", program.parameters, program.results, start, sources.readable,
+    made = Executable(program.name, "cpu", program.parameters, program.results, start, sources.readable,
                       texts={".c": sources.single_file, ".hlo": lambda: str(module)},
                       files={".so": lambda path: save(sources, path, options)})
+    if options.profile:
+        made.profiled = lambda: step_times(made.backend.shared_object, sources.timed, program)
+    return made
 
 
 def largest(module: Module) -> Instruction:
