@@ -144,7 +144,7 @@ class Driver:
         most = max([most] + [len(c.arguments) + len(c.results) for c in self.host_calls])
         return "\n".join([
             f"#define HLOC_MOST_ARGUMENTS {most}", '#include "driver.h"', "", "extern int hloc_out_of_memory;",
-            *declarations, "", *self.clocks(),
+            *dict.fromkeys(declarations), "", *self.clocks(),
             f"static const hloc_ref refs[] = {{\n  {table}\n}};", "",
             '__attribute__((visibility("default")))',
             "int hloc_execute(void *const *bases, hloc_host_function host) {",

@@ -5,14 +5,16 @@ same as one self-contained text (`single_file`) for a reader, and for a compiler
 """
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hloc.kernels.ir import Tile
+from hloc.kernels.ir import Kernel, Tile
 from hloc.kernels.plan import HostCall, Program, Step
 from hloc.machine import Machine
 from hloc.targets.cpu.driver import driver_source
-from hloc.targets.cpu.tiles import runtime_units, thin_units, tile_source
+from hloc.targets.cpu.epilogues import epilogue_of
+from hloc.targets.cpu.tiles import runtime_units, thin_units, tile_function
 from hloc.targets.inlining import HEADERS as SHARED
 from hloc.targets.inlining import c_name, inline_includes
 from hloc.targets.printer import C, print_kernel
@@ -26,8 +28,8 @@ PROLOGUE = '#include "scalar.h"\n#include "pool.h"\n'
 
 @dataclass(frozen=True)
 class Sources:
-    """driver: C text of the driver unit; kernels: one C text per kernel; host_calls and timed steps: by their numbers
-    in the driver."""
+    """driver: C text of the driver unit; kernels: C texts of functions, each once (kernels that differ in their extents
+    only share one, so do epilogues); host_calls and timed steps: by their numbers in the driver."""
 
     program: Program
     driver: str
@@ -76,11 +78,29 @@ __attribute__((visibility("default"))) void hloc_start(int threads) { hloc_pool_
 
 def make_sources(program: Program, machine: Machine, *, timed: bool = False) -> Sources:
     """Print all kernels and the driver. timed: a driver that measures its steps."""
-    names = tuple(c_name(i, k.name) for i, k in enumerate(program.kernels))
-    kernels = tuple(tile_source(k, n, machine) if isinstance(k, Tile) else print_kernel(k, C, n)
-                    for k, n in zip(program.kernels, names))
+    names, texts = print_kernels(program.kernels, machine)
     driver = driver_source(program, names, machine, timed=timed)
-    return Sources(program, driver.text, kernels, driver.host_calls, driver.timed)
+    return Sources(program, driver.text, texts, driver.host_calls, driver.timed)
+
+
+def print_kernels(kernels: Sequence[Kernel | Tile], machine: Machine) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The name of the C function of each kernel, and the texts of all functions."""
+    names, texts = [], {}
+    functions: dict[str, str] = {}                            # text without comment and name -> name
+    for number, kernel in enumerate(kernels):
+        name = c_name(number, kernel.name)
+        if isinstance(kernel, Tile):
+            epilogue = epilogue_of(kernel)
+            if epilogue:
+                texts[epilogue.text] = None
+            texts[tile_function(kernel, name, machine)] = None
+        else:
+            first = functions.setdefault(print_kernel(kernel._replace(origin=()), C, ""), name)
+            if first == name:
+                texts[print_kernel(kernel, C, name)] = None
+            name = first
+        names.append(name)
+    return tuple(names), tuple(texts)
 
 
 def runtime_digest() -> str:

@@ -4,7 +4,7 @@ In: a kernels.ir.Tile (matrix product, convolution, sort, FFT). Out: the C text 
 A routine is compiled once per machine (`runtime_units`); what is generated here are its arguments, and the epilogue or
 comparator that it calls back.
 
-    gemm of f32 with a bias  ->  k3_epilogue(...) and k3(...) { hloc_gemm_args args = {...}; hloc_gemm_f32(&args); }
+    gemm of f32 with a bias  ->  epilogue_1f2e(...) and k3(...) { hloc_gemm_args args = {...}; hloc_gemm_f32(&args); }
 """
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from hloc.errors import UnsupportedError
 from hloc.ir import Instruction, Module
 from hloc.kernels.ir import Tile
 from hloc.machine import Machine
+from hloc.targets.cpu.epilogues import Epilogue, epilogue_of
 from hloc.targets.cpu.sorts import fft, sort, topk
-from hloc.targets.printer import C, buffer_declarations, c_type, comment, print_statements
+from hloc.targets.printer import c_type, comment
 
 CHECK = "extern int hloc_out_of_memory;\n"
 
@@ -38,46 +39,14 @@ def _address(position: int, type: str, offset: int) -> str:
     return f"(const {c_type(type)} *)buffers[{position}] + {offset}" if offset else f"buffers[{position}]"
 
 
-# -- epilogues ---------------------------------------------------------------------------------------------------------
-
-def _epilogue(tile: Tile, name: str, total: str) -> str:
-    """The function that turns a finished tile of sums into stores; whole tiles have a number of columns known here."""
-    body = print_statements(tile.epilogue, C, 3)
-    parameters = ["void *const *buffers, long batch, long first_row, long first_column, long rows,",
-                  "long columns, const void *tile, long tile_stride"]
-    given = "(buffers, batch, first_row, first_column, rows, {}, tile, tile_stride);"
-    return "\n".join([
-        f"static inline __attribute__((always_inline)) void {name}_columns({parameters[0]}",
-        f"    {parameters[1]}) {{",
-        *buffer_declarations(tile.buffers)[2:],
-        f"  const {c_type(total)} *sums = tile;",
-        "  (void)batch;",
-        "  for (long i = 0; i < rows; i++) {",
-        "    const long row = first_row + i;",
-        "    #pragma omp simd",
-        "    for (long j = 0; j < columns; j++) {",
-        "      const long column = first_column + j;",
-        f"      const {c_type(total)} acc = sums[i * tile_stride + j];",
-        "      (void)row, (void)column;",
-        body,
-        "    }",
-        "  }",
-        "}",
-        f"static void {name}_epilogue({parameters[0]}",
-        f"    {parameters[1]}) {{",
-        f"  if (columns == HLOC_GEMM_TILE_COLUMNS) {name}_columns{given.format('HLOC_GEMM_TILE_COLUMNS')}",
-        f"  else {name}_columns{given.format('columns')}",
-        "}",
-        ""])
-
-
 def _function(tile: Tile, name: str, lines: Iterable[str]) -> str:
     head = f"void {name}(void *const *buffers) {{"
     return "\n".join([*comment(tile.origin), head, *(f"  {line}" for line in lines), "}", ""])
 
 
-def _call(kind: str, entry: str, fields: str) -> list[str]:
-    return [f"const hloc_{kind}_args args = {{{fields}}};", f"if (hloc_{entry}(&args)) hloc_out_of_memory = 1;"]
+def _call(kind: str, entry: str, fields: str, epilogue: Epilogue | None) -> list[str]:
+    given = [epilogue.arguments()] if epilogue else []
+    return [*given, f"const hloc_{kind}_args args = {{{fields}}};", f"if (hloc_{entry}(&args)) hloc_out_of_memory = 1;"]
 
 
 # -- matrix products ---------------------------------------------------------------------------------------------------
@@ -93,14 +62,15 @@ def gemm(tile: Tile, name: str, machine: Machine) -> str:
                   a=_address(0, type, a_offset), a_outer=a_outer, a_inner=a_inner, a_row=a_row, a_column=a_column,
                   b=_address(1, type, b_offset), b_outer=b_outer, b_inner=b_inner, b_row=b_row, b_column=b_column)
     text = CHECK + '#include "gemm.h"\n'
-    if tile.epilogue:
-        text += _epilogue(tile, name, total)
-        fields.update(epilogue=f"{name}_epilogue", epilogue_args="buffers")
+    epilogue = epilogue_of(tile)
+    if epilogue:
+        text += epilogue.declaration
+        fields.update(epilogue=epilogue.name, epilogue_args="given")
     else:
         c_outer, c_inner, c_row, c_column = given["result"]
         fields.update(c="buffers[2]", c_outer=c_outer, c_inner=c_inner, c_row=c_row, c_column=c_column,
                       c_is_narrow=tile.buffers[2].type in ("bf16", "f16"))
-    return text + _function(tile, name, _call("gemm", f"gemm_{type}", _fields(**fields)))
+    return text + _function(tile, name, _call("gemm", f"gemm_{type}", _fields(**fields), epilogue))
 
 
 # -- convolutions ------------------------------------------------------------------------------------------------------
@@ -125,15 +95,16 @@ def convolution(tile: Tile, name: str, machine: Machine) -> str:
         reversed=three(given["reversal"], False), x=_address(0, type, offset), x_n=x_n, x_c=x_c, x_s=three(x_s, 0),
         w=_address(1, type, w_offset), w_i=w_i, w_o=w_o, w_s=three(w_s, 0))
     text = CHECK + '#include "conv.h"\n'
-    if tile.epilogue:
-        text += _epilogue(tile, name, total)
-        fields.update(epilogue=f"{name}_epilogue", epilogue_args="buffers")
+    epilogue = epilogue_of(tile)
+    if epilogue:
+        text += epilogue.declaration
+        fields.update(epilogue=epilogue.name, epilogue_args="given")
     else:
         y_n, y_c, *y_s = given["result"]
         fields.update(y="buffers[2]", y_n=y_n, y_c=y_c, y_s=three(y_s, 0),
                       y_is_narrow=tile.buffers[2].type in ("bf16", "f16"))
     entry = f"conv_{type}" if type == total or type in ("bf16", "f16") else f"conv_{type}_{total}"
-    return text + _function(tile, name, _call("conv", entry, _fields(**fields)))
+    return text + _function(tile, name, _call("conv", entry, _fields(**fields), epilogue))
 
 
 TEMPLATES: dict[str, Callable[[Tile, str, Machine], str]] = {
@@ -198,9 +169,15 @@ def _is_thin(dot: Instruction) -> bool:
     return False
 
 
-def tile_source(tile: Tile, name: str, machine: Machine) -> str:
-    """The C text of one tile. Raises UnsupportedError for a routine without a template."""
+def tile_function(tile: Tile, name: str, machine: Machine) -> str:
+    """The C text of one tile but its epilogue. Raises UnsupportedError for a routine without a template."""
     template = TEMPLATES.get(tile.routine)
     if template is None:
         raise UnsupportedError(f"routine '{tile.routine}' on target cpu")
     return template(tile, name, machine)
+
+
+def tile_source(tile: Tile, name: str, machine: Machine) -> str:
+    """The C text of one tile alone."""
+    epilogue = epilogue_of(tile)
+    return (epilogue.text if epilogue else "") + tile_function(tile, name, machine)
