@@ -24,7 +24,7 @@ from hloc.cli.options import (
     write_transfers,
 )
 from hloc.cli.profile_table import profile_json, show_profile
-from hloc.cli.terminal import Progress, arrays_for, first_values, read_module, results_table
+from hloc.cli.terminal import Progress, first_values, input_reader, read_module, results_table
 
 EPILOG = """\b
 Examples:
@@ -55,7 +55,7 @@ def run_command(module, choice, inputs, output, target, repeat, profile, top, as
                 received, outfeed, fusion, strict) -> None:
     """Run MODULE (HLO text, a proto, or a .so or .cubin that `hloc compile` wrote; '-' for stdin); show its results.
 
-    Without --inputs, parameters are the arguments that a snapshot holds, else 'random:0'; a note says so.
+    Without --inputs, parameters are the arguments that a snapshot holds, else 'sensible:0'; a note says so.
 
     With --profile, the module is compiled with a clock around each step and called once before it is measured.
     """
@@ -67,10 +67,11 @@ def run_command(module, choice, inputs, output, target, repeat, profile, top, as
     transfers = transfers_of(infeeds, received)
     with Progress() as progress:
         parsed = _module(module, choice, strict, progress)
+        arrays_of = input_reader(inputs, parsed)
         options = Options(progress=progress.report, custom_calls=custom_call_table(custom_calls), transfers=transfers,
                           passes=pass_options(fusion), profile=profile)
         exe = parsed if isinstance(parsed, Executable) else compile(parsed, target, options=options, consume=True)
-        arrays = arrays_for(inputs, parsed, exe.parameters)
+        arrays = arrays_of(exe.parameters)
         progress.report("run")
         if profile:
             exe(*arrays)
