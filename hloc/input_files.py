@@ -1,11 +1,11 @@
-"""Inputs and outputs as files: .npy, .npz, 'random:SEED', 'zeros'.
+"""Inputs and outputs as files: .npy, .npz, 'random:SEED', 'sensible:SEED', 'zeros'.
 
 In: what --inputs was given. Out: arrays in the order of the flattened entry parameters. Nothing is ever unpickled.
 """
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,28 +13,38 @@ import numpy as np
 from hloc.errors import RunError, UsageError
 from hloc.inputs import Named, random_arrays, zero_arrays
 
+MADE_UP = frozenset(["random", "sensible", "zeros"])
 
-def read_inputs(sources: Sequence[str], parameters: Sequence[Named]) -> list[np.ndarray]:
-    """Arrays for all parameters: several files are put one behind the other; random and zeros stand alone."""
-    if len(sources) == 1 and (made := _made_up(sources[0], parameters)) is not None:
+
+def read_inputs(sources: Sequence[str], parameters: Sequence[Named],
+                sensible: Callable[[int], list[np.ndarray]] | None = None) -> list[np.ndarray]:
+    """Arrays for all parameters: several files are put one behind the other; what is made up stands alone.
+
+    sensible  what 'sensible:SEED' stands for (hloc/sensible_inputs.py); None where there is no module to look at
+    """
+    if len(sources) == 1 and (made := _made_up(sources[0], parameters, sensible)) is not None:
         return made
     arrays: list[np.ndarray] = []
     for source in sources:
-        if source == "zeros" or source.startswith("random:") or source == "random":
+        if source.partition(":")[0] in MADE_UP:
             raise UsageError(f"'{source}' fills all inputs: it cannot stand beside files")
         arrays += _read(Path(source), parameters)
     return arrays
 
 
-def _made_up(source: str, parameters: Sequence[Named]) -> list[np.ndarray] | None:
+def _made_up(source: str, parameters: Sequence[Named], sensible) -> list[np.ndarray] | None:
+    kind, _, seed = source.partition(":")
+    if kind not in MADE_UP:
+        return None
     if source == "zeros":
         return zero_arrays(parameters)
-    if source != "random" and not source.startswith("random:"):
-        return None
-    seed = source.partition(":")[2] or "0"
-    if not seed.isdigit():
+    if not (seed or "0").isdigit() or kind == "zeros":
         raise UsageError(f"'{source}': the seed must be a whole number, as in random:7")
-    return random_arrays(parameters, int(seed))
+    if kind == "random":
+        return random_arrays(parameters, int(seed or "0"))
+    if sensible is None:
+        raise UsageError("'sensible' inputs are chosen by what a module does with them; a compiled file does not tell")
+    return sensible(int(seed or "0"))
 
 
 def _read(path: Path, parameters: Sequence[Named]) -> list[np.ndarray]:

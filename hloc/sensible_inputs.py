@@ -4,12 +4,14 @@ In: a module and a seed. Out: an array per flattened entry parameter. What a par
 
     indices of gather, scatter, dynamic-slice     small and not negative
     divisors, logarithms, asin, shift distances   where the op is defined
+    what sums and products carry to a root        positive: variances, second moments of an optimizer
     the start value of a reduction                its identity: XLA may use it more than once
     matrices of deep networks                     scaled by the rows, so that activations do not overflow
 """
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 import numpy as np
 
@@ -17,6 +19,7 @@ from hloc.ir import ELEMENT_TYPES, Computation, Instruction, Module, Shape, leav
 
 THROUGH = frozenset(("reshape bitcast broadcast transpose copy convert slice concatenate reverse pad opt-barrier "
                      "optimization-barrier get-tuple-element tuple select clamp maximum minimum").split())
+ARITHMETIC = frozenset("add multiply divide".split())       # of positive numbers: positive
 POSITIVE = frozenset("log sqrt rsqrt cbrt power".split())
 UNIT = frozenset("acos asin atanh".split())
 CALLS = frozenset("call fusion map".split())
@@ -26,11 +29,20 @@ DEEP_FROM = 300                     # instructions from which a module is a whol
 
 def sensible_arrays(module: Module, seed: int = 0) -> list[np.ndarray]:
     """Deterministic: the same for equal modules and seeds."""
-    generator = np.random.default_rng(seed)
+    return sensible_inputs(module)(seed)
+
+
+def sensible_inputs(module: Module) -> Callable[[int], list[np.ndarray]]:
+    """A function from seeds to arrays. The module is looked at now, so that it may be compiled in place meanwhile."""
     deep = sum(len(c.instructions) for c in module.computations) >= DEEP_FROM
     roles = parameter_roles(module)
-    return [_array(generator, shape, roles[p], deep)
-            for p in module.entry.parameters for shape in leaves(p.shape)]
+    wanted = [(shape, roles[p]) for p in module.entry.parameters for shape in leaves(p.shape)]
+
+    def arrays(seed: int) -> list[np.ndarray]:
+        generator = np.random.default_rng(seed)
+        return [_array(generator, shape, roles, deep) for shape, roles in wanted]
+
+    return arrays
 
 
 # -- what parameters are used for --------------------------------------------------------------------------------------
@@ -41,23 +53,23 @@ def parameter_roles(module: Module) -> dict[Instruction, set[str]]:
     found = {}
     for parameter in module.entry.parameters:
         found[parameter] = roles = set()
-        queue, seen = deque([(module.entry, parameter)]), set()
+        queue, seen = deque([(module.entry, parameter, False)]), set()
         while queue:
-            computation, value = queue.popleft()
-            if value in seen:
+            computation, value, computed = queue.popleft()
+            if (value, computed) in seen:
                 continue
-            seen.add(value)
+            seen.add((value, computed))
             if computation not in readers:
                 readers[computation] = _readers(computation)
             for reader, slot in readers[computation].get(value, ()):
                 role = _role(reader, slot)
-                if role:
+                if role and (not computed or role == "positive"):
                     roles.add(role)
-                elif reader.opcode in THROUGH:
-                    queue.append((computation, reader))
+                elif reader.opcode in THROUGH or reader.opcode in ARITHMETIC:
+                    queue.append((computation, reader, computed or reader.opcode in ARITHMETIC))
                 elif reader.opcode in CALLS:
                     callee = reader.called_computations[0]
-                    queue.extend((callee, p) for p in callee.parameters if p.parameter_number == slot)
+                    queue.extend((callee, p, computed) for p in callee.parameters if p.parameter_number == slot)
     return found
 
 

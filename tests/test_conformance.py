@@ -8,13 +8,13 @@ import numpy as np
 from click.testing import CliRunner
 
 from hloc.ir import numpy_dtype
+from hloc.sensible_inputs import sensible_arrays
 from hloc.text import parse_module
 from hloc.tools.compare import nudged
 from hloc.tools.conformance import verdicts
 from hloc.tools.conformance.arrays import Arrays, load_arrays, save_arrays
 from hloc.tools.conformance.cases import cases
 from hloc.tools.conformance.command import conformance
-from hloc.tools.conformance.inputs import parameter_roles, sensible_arrays
 from hloc.tools.conformance.process import Worker
 from hloc.tools.conformance.verdicts import Verdict
 from hloc.tools.xla_text import text_for_xla
@@ -81,18 +81,6 @@ def test_arrays_of_every_kind_come_back(tmp_path):
     assert back.moved == [0.5] and len(back.outputs) == 1
     assert all(a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
                for a, b in zip(arrays, back.inputs))
-
-
-def test_inputs_know_what_they_are_for():
-    module = parse_module("""
-        m { x = f32[] parameter(0)  y = f32[] parameter(1)  ROOT r = f32[] maximum(x, y) }
-        ENTRY e { a = f32[8] parameter(0)  i = s32[] parameter(1)  z = f32[] parameter(2)
-          s = f32[2] dynamic-slice(a, i), dynamic_slice_sizes={2}  l = f32[2] log(s)
-          ROOT r = f32[] reduce(l, z), dimensions={0}, to_apply=m }""")
-    a, i, z = module.entry.parameters
-    assert parameter_roles(module) == {a: set(), i: {"index"}, z: {"=maximum"}}
-    _, index, start = sensible_arrays(module)
-    assert 0 <= index < 4 and start == -np.inf
 
 
 def test_a_nudge_moves_floats_of_every_width():

@@ -5,7 +5,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "hloc"
 
 # The order of processing: a part may import what stands before it, never what stands behind.
-ORDER = ["errors", "machine", "cache", "ir", "inputs", "input_files", "ops", "text", "proto", "sources", "verify",
+ORDER = ["errors", "machine", "cache", "ir", "inputs", "sensible_inputs", "input_files", "ops", "text", "proto", "sources", "verify",
          "evaluate", "simulate", "analysis", "passes", "kernels", "executable", "bounded", "targets", "api",
          "tools", "cli"]
 # One adapter file (or two) for each package that may be missing.

@@ -15,7 +15,7 @@ from hloc.cli.options import (
     strict_option,
     target_option,
 )
-from hloc.cli.terminal import Progress, arrays_for, print_table, read_module
+from hloc.cli.terminal import Progress, input_reader, print_table, read_module
 
 EPILOG = """\b
 Examples:
@@ -51,7 +51,7 @@ def check_command(module, choice, inputs, target, against, tolerance, as_json, c
         parsed = read_module(module, choice=choice, strict=strict, progress=progress)
         other = _runner(parsed, against, calls, progress)
         exe = _compiled(parsed, target, calls, progress)
-        arrays = check_arrays(exe.parameters, arrays_for(inputs, parsed, exe.parameters))
+        arrays = check_arrays(exe.parameters, input_reader(inputs, parsed)(exe.parameters))
         progress.report(f"run on {against}")
         want = other(arrays)
         progress.report(f"run on {exe.target}")

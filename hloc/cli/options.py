@@ -15,8 +15,9 @@ choice_option = click.option(
     "--module", "-m", "choice", metavar="NAME|NUMBER",
     help="Which module of a file that holds several (numbers from 1); also as MODULE#2.")
 
-INPUTS_HELP = ("An .npy or .npz file (several for several parameters: a.npy b.npy), 'random:SEED' or 'zeros'. "
-               "Default: the arguments that a snapshot holds, else random:0.")
+INPUTS_HELP = ("An .npy or .npz file (several for several parameters: a.npy b.npy), 'sensible:SEED' (random numbers "
+               "that fit what each parameter is used for), 'random:SEED' (normally distributed) or 'zeros'. "
+               "Default: the arguments that a snapshot holds, else sensible:0.")
 
 
 def inputs_option(command):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import click
@@ -76,17 +76,27 @@ def read_module(path: str, *, choice: str | None = None, strict: bool = False, p
     return load(data, name="<stdin>", choice=choice, strict=strict, warn=warn, options=options)
 
 
-def arrays_for(inputs: Sequence[str], module, parameters: Sequence[Named]) -> list[np.ndarray]:
-    """What --inputs names, else the arguments that the module's file held, else random:0; a note tells which."""
+def input_reader(inputs: Sequence[str], module) -> Callable[[Sequence[Named]], list[np.ndarray]]:
+    """A function from parameters to arrays: what --inputs names, else the arguments that the module's file held, else
+    sensible:0 (of a compiled file: random:0); a note tells which. To be made before the module is compiled in place."""
     from hloc.input_files import read_inputs
+    from hloc.ir import Module
+    from hloc.sensible_inputs import sensible_inputs
     default = getattr(module, "default_inputs", None)
-    if inputs or not parameters:
-        return read_inputs(inputs or ("random:0",), parameters)
-    if default is not None:
-        click.echo("note: no --inputs given: using the arguments in the file", err=True)
-        return list(default)
-    click.echo("note: no --inputs given: using random:0", err=True)
-    return read_inputs(("random:0",), parameters)
+    wants_sensible = isinstance(module, Module) and (not inputs or inputs[0].startswith("sensible"))
+    sensible = sensible_inputs(module) if wants_sensible else None
+    made_up = "sensible:0" if sensible else "random:0"
+
+    def read(parameters: Sequence[Named]) -> list[np.ndarray]:
+        if inputs or not parameters:
+            return read_inputs(inputs or ("zeros",), parameters, sensible)
+        if default is not None:
+            click.echo("note: no --inputs given: using the arguments in the file", err=True)
+            return list(default)
+        click.echo(f"note: no --inputs given: using {made_up}", err=True)
+        return read_inputs((made_up,), parameters, sensible)
+
+    return read
 
 
 def results_table(results: Sequence[Named], arrays: Sequence[np.ndarray]) -> None:
