@@ -4,7 +4,7 @@
  * element, or GROUP consecutive k packed in 32 bits (two bf16, four s8); SUM, VECTOR, LANES the sums' type and vector;
  * G(load) loads a vector of units, G(splat) spreads one unit, G(multiply_add)(sum, a, b); G(unit)(p, stride, count)
  * makes a unit from `count` <= GROUP elements; UNIT_IS_MEMORY: the bytes of GROUP consecutive elements are the unit.
- * Out: G(kernels)[rows / 2 - 1][b_direct], G(pack_a), G(pack_b).
+ * Out: G(kernels)[rows / 2 - 1][in place: A * 2 + B], G(pack).
  *
  * Packed A: for each k-unit `rows` units (up to one vector may be written beyond the end). Packed B: for each k-unit
  * TILE_COLUMNS units. Rests are filled with zeros.
@@ -12,16 +12,17 @@
 
 enum { G(TILE_COLUMNS) = 2 * LANES };
 
-/* sums[i][j] (+)= sum over k of a[i][k] b[k][j]; `start` (or NULL) is a row added to every row of the tile. */
-typedef void (*G(kernel))(long k, const UNIT* a, long a_row, long a_k, const UNIT* b, long b_k, const SUM* start,
-                          SUM* sums, long stride, int accumulate);
+/* sums[i][j] (+)= sum over k of a[i][k] b[k][j]; `start` (or NULL) is a row added to every row of the tile. For every
+ * k a kernel with A packed asks for one line at `ahead`, which moves by ahead_step bytes: what will be packed next. */
+typedef void (*G(kernel))(long k, const UNIT* a, long a_row, const UNIT* b, long b_k, const SUM* start, SUM* sums,
+                          long stride, int accumulate, const char* ahead, long ahead_step);
 
 #define HLOC_DEFINE_KERNEL(ROWS, NAME, A_ROW, A_K, B_K, PREFETCH)                                                     \
-  static __attribute__((noinline)) void NAME(long k, const UNIT* restrict a, long a_row, long a_k,                    \
-                                             const UNIT* restrict b, long b_k, const SUM* restrict start,             \
-                                             SUM* restrict sums, long stride, int accumulate) {                       \
+  static __attribute__((noinline)) void NAME(long k, const UNIT* restrict a, long a_row, const UNIT* restrict b,      \
+                                             long b_k, const SUM* restrict start, SUM* restrict sums, long stride,    \
+                                             int accumulate, const char* ahead, long ahead_step) {                    \
     VECTOR left[ROWS], right[ROWS];                                                                                   \
-    (void)a_row, (void)a_k, (void)b_k;                                                                                \
+    (void)a_row, (void)b_k, (void)ahead, (void)ahead_step;                                                            \
     VECTOR left0 = {0}, right0 = {0};                                                                                 \
     if (start) left0 = G(load_sum)(start), right0 = G(load_sum)(start + LANES);                                       \
     HLOC_UNROLL for (int i = 0; i < ROWS; i++) left[i] = left0, right[i] = right0;                                    \
@@ -46,13 +47,14 @@ typedef void (*G(kernel))(long k, const UNIT* a, long a_row, long a_k, const UNI
     }                                                                                                                 \
   }
 
-#define PF __builtin_prefetch(b + 2 * LANES); __builtin_prefetch(b + 3 * LANES);
+#define BESIDE __builtin_prefetch(b + 2 * LANES); __builtin_prefetch(b + 3 * LANES);
+#define AHEAD __builtin_prefetch(ahead, 0, 2); ahead += ahead_step;
 /* packed: A and B packed; strided_b: A packed, B in place; strided: both in place; strided_a: A in place, B packed */
 #define HLOC_DEFINE_KERNELS(ROWS)                                                                                     \
-  HLOC_DEFINE_KERNEL(ROWS, G(packed_##ROWS), 1, ROWS, 2 * LANES, )                                                    \
-  HLOC_DEFINE_KERNEL(ROWS, G(strided_b_##ROWS), 1, ROWS, b_k, PF)                                                     \
+  HLOC_DEFINE_KERNEL(ROWS, G(packed_##ROWS), 1, ROWS, 2 * LANES, AHEAD)                                               \
+  HLOC_DEFINE_KERNEL(ROWS, G(strided_b_##ROWS), 1, ROWS, b_k, BESIDE)                                                 \
   HLOC_DEFINE_KERNEL(ROWS, G(strided_a_##ROWS), a_row, 1, 2 * LANES, )                                                \
-  HLOC_DEFINE_KERNEL(ROWS, G(strided_##ROWS), a_row, 1, b_k, PF)
+  HLOC_DEFINE_KERNEL(ROWS, G(strided_##ROWS), a_row, 1, b_k, BESIDE)
 #define HLOC_KERNEL_ROW(ROWS)                                                                                         \
   { G(packed_##ROWS), G(strided_b_##ROWS), G(strided_a_##ROWS), G(strided_##ROWS) }
 HLOC_DEFINE_KERNELS(2)
@@ -78,6 +80,8 @@ static const G(kernel) G(kernels)[HLOC_TILE_ROWS / 2][4] = {
 #undef HLOC_DEFINE_KERNEL
 #undef HLOC_DEFINE_KERNELS
 #undef HLOC_KERNEL_ROW
+#undef BESIDE
+#undef AHEAD
 
 #define SQUARE (HLOC_VECTOR_BYTES / (int)sizeof(UNIT)) /* side of the blocks that vector registers transpose */
 HLOC_INLINE void G(transpose)(const UNIT* source, long source_stride, UNIT* target, long target_stride) {

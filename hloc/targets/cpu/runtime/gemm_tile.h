@@ -8,14 +8,15 @@
  * A task computes one block of C: for every block of k, A's panels are packed into the thread's scratch (or read in
  * place), then every panel of B meets every panel of A in a register tile. B's panels are packed once for all tasks,
  * or by the task itself, or read in place when that is cheaper: choose() decides. A flat product (few rows against a
- * large B) has A packed once for all tasks, and each panel of B by the one task that meets it, just before.
+ * large B) has A packed once for all tasks, and each panel of B by the one task that meets it, just before; meanwhile
+ * the kernels fetch the panel after it. A skinny one (fewer rows still) reads a large B in place, row after row.
  */
 #include "gemm_kernel.h"
 
 typedef struct {
   hloc_gemm_args g; /* with A and B exchanged when n is tiny */
   int exchanged;
-  long rows;                    /* of a register tile */
+  long rows;                    /* of a register tile, at most (even) */
   long m_block, n_block, k_block, m_blocks, n_blocks, k_blocks;
   int a_in_place, b_in_place;
   const UNIT* shared_b;         /* packed panels, or NULL */
@@ -27,6 +28,7 @@ typedef struct {
 
 static long G(smaller)(long a, long b) { return a < b ? a : b; }
 static long G(units)(long k) { return (k + GROUP - 1) / GROUP; }
+static long G(even)(long rows) { return (rows + 1) / 2 * 2; }
 static long G(panels)(long n) { return (n + G(TILE_COLUMNS) - 1) / G(TILE_COLUMNS); }
 
 /* Blocks of k: one when k is short, else equal ones of at most 512 units. Prepacked B relies on it. */
@@ -68,26 +70,36 @@ static void G(pack_a_panel)(const G(plan)* plan, long batch, long row, long rows
   const hloc_gemm_args* g = &plan->g;
   if (g->load_a) {
     g->load_a(g->load_a_args, batch, row, rows, k0, count, loaded);
-    G(pack)(loaded, count, 1, rows, count, plan->rows, target);
+    G(pack)(loaded, count, 1, rows, count, G(even)(rows), target);
   } else {
     const ELEMENT* source = G(a_of)(g, batch) + row * g->a_row + k0 * g->a_column;
-    G(pack)(source, g->a_row, g->a_column, rows, count, plan->rows, target);
+    G(pack)(source, g->a_row, g->a_column, rows, count, G(even)(rows), target);
   }
 #if defined(G_TURNS_A)
-  G(turn)(target, G(units)(count) * plan->rows);
+  G(turn)(target, G(units)(count) * G(even)(rows));
 #endif
 }
 
-static UNIT* G(shared_panel)(const G(plan)* plan, long panel, long k0) {
+/* Rows of the tile that begins at `row`: all that a tile takes; what is left of a block for two is halved. */
+static long G(rows_at)(const G(plan)* plan, long row) {
+  long rest = G(smaller)(plan->g.m, (row / plan->m_block + 1) * plan->m_block) - row;
+  if (rest > plan->rows && rest < plan->rows + plan->rows / 2 - 1) return (rest + 3) / 4 * 2;
+  return G(smaller)(rest, plan->rows);
+}
+
+/* Panels lie in the order of their tiles; only a block's last tile begins between multiples of plan->rows. */
+static UNIT* G(shared_panel)(const G(plan)* plan, long row, long k0) {
+  long panel = (row + plan->rows - 1) / plan->rows;
   return plan->shared_a + (k0 / plan->k_block * plan->a_panels + panel) * plan->a_panel_units;
 }
 static void G(pack_a_panels)(void* const* args, long begin, long end) {
   const G(plan)* plan = (const G(plan)*)args;
   for (long panel = begin; panel < end; panel++)
     for (long k0 = 0; k0 < plan->g.k; k0 += plan->k_block) {
-      long row = panel * plan->rows, rows = G(smaller)(plan->rows, plan->g.m - row);
-      long count = G(smaller)(plan->k_block, plan->g.k - k0);
-      G(pack_a_panel)(plan, 0, row, rows, k0, count, G(shared_panel)(plan, panel, k0), NULL);
+      long row = panel * plan->rows, before = row - plan->rows;
+      if (panel && row % plan->m_block) row = before + G(rows_at)(plan, before);
+      long rows = G(rows_at)(plan, row), count = G(smaller)(plan->k_block, plan->g.k - k0);
+      G(pack_a_panel)(plan, 0, row, rows, k0, count, G(shared_panel)(plan, row, k0), NULL);
     }
 }
 /* All of A, packed for all tasks; 0 where memory is missing. */
@@ -166,21 +178,34 @@ static G(b_panel) G(find_b)(const G(plan)* plan, const G(scratch)* s, long batch
   return (G(b_panel)){s->b, 0, G_CORRECTS ? s->correction : NULL, 0};
 }
 
-/* One panel of B against all panels of A in the block. */
+/* What the kernel of a panel's n-th tile of rows fetches for the panel that its task packs next: one line per k. */
+typedef struct { const char* from; long step; } G(ahead);
+
+static G(ahead) G(fetch)(const hloc_gemm_args* g, const ELEMENT* next, long count, long tile) {
+  const long line = 64 / (long)sizeof(ELEMENT), unit_lines = (G(TILE_COLUMNS) + line - 1) / line;
+  if (g->b_column == 1 && tile < GROUP * unit_lines)
+    return (G(ahead)){(const char*)(next + tile % GROUP * g->b_row + tile / GROUP * line),
+                      g->b_row * GROUP * (long)sizeof(ELEMENT)};
+  if (g->b_row == 1 && g->b_column == count && tile < GROUP * unit_lines) /* one piece of memory */
+    return (G(ahead)){(const char*)next + tile * G(units)(count) * 64, 64};
+  return (G(ahead)){(const char*)next, 0};
+}
+
+/* One panel of B against all panels of A in the block; `next` (or NULL) begins the panel that comes after. */
 static void G(run_column)(const G(plan)* plan, const G(scratch)* s, long batch, long m0, long m1, long k0, long count,
-                          long n0, long column) {
+                          long n0, long column, const ELEMENT* next) {
   const hloc_gemm_args* g = &plan->g;
-  const G(kernel)* kernels = G(kernels)[plan->rows / 2 - 1];
   G(b_panel) b = G(find_b)(plan, s, batch, k0, count, column);
-  long depth = G(units)(count), columns = G(smaller)(G(TILE_COLUMNS), g->n - column);
+  long depth = G(units)(count), columns = G(smaller)(G(TILE_COLUMNS), g->n - column), tile = 0;
   long sums_stride = G(panels)(plan->n_block) * G(TILE_COLUMNS);
   int last = k0 + count == g->k;
-  for (long row = m0; row < m1; row += plan->rows) {
-    long rows = G(smaller)(plan->rows, m1 - row);
-    int in_place = plan->a_in_place && rows == plan->rows;
-    const UNIT* a = plan->shared_a ? G(shared_panel)(plan, row / plan->rows, k0) : s->a + (row - m0) * depth;
+  for (long row = m0, rows; row < m1; row += rows) {
+    rows = G(rows_at)(plan, row);
+    int whole = rows == G(even)(rows), in_place = plan->a_in_place && whole;
+    const UNIT* a = plan->shared_a ? G(shared_panel)(plan, row, k0) : s->a + (row - m0) * depth;
     if (in_place) a = (const UNIT*)(const void*)(G(a_of)(g, batch) + row * g->a_row + k0);
-    int direct = G_STORES_SUMS(g) && plan->k_blocks == 1 && rows == plan->rows && columns == G(TILE_COLUMNS) &&
+    G(ahead) ahead = next ? G(fetch)(g, next, count, tile++) : (G(ahead)){(const char*)b.units, 0};
+    int direct = G_STORES_SUMS(g) && plan->k_blocks == 1 && whole && columns == G(TILE_COLUMNS) &&
                  !plan->exchanged && !g->epilogue && g->c_column == 1;
     SUM* sums = s->tile;
     long stride = G(TILE_COLUMNS);
@@ -190,8 +215,8 @@ static void G(run_column)(const G(plan)* plan, const G(scratch)* s, long batch, 
     } else if (plan->k_blocks > 1) {
       sums = s->sums + (row - m0) * sums_stride + (column - n0), stride = sums_stride;
     }
-    kernels[in_place * 2 + b.in_place](depth, a, g->a_row / GROUP, 1, b.units, b.stride, b.correction, sums, stride,
-                                       k0 > 0);
+    G(kernel) kernel = G(kernels)[G(even)(rows) / 2 - 1][in_place * 2 + b.in_place];
+    kernel(depth, a, g->a_row / GROUP, b.units, b.stride, b.correction, sums, stride, k0 > 0, ahead.from, ahead.step);
     if (last && !direct) G(finish)(plan, batch, row, column, rows, columns, sums, stride);
   }
 }
@@ -206,13 +231,18 @@ static void G(run_block)(const G(plan)* plan, long batch, long m0, long n0) {
   }
   for (long k0 = 0; k0 < g->k; k0 += plan->k_block) {
     long count = G(smaller)(plan->k_block, g->k - k0);
-    for (long row = m0; row < m1; row += plan->rows) {
-      long rows = G(smaller)(plan->rows, m1 - row);
-      if (plan->shared_a || (plan->a_in_place && rows == plan->rows)) continue;
+    for (long row = m0, rows; row < m1; row += rows) {
+      rows = G(rows_at)(plan, row);
+      if (plan->shared_a || (plan->a_in_place && rows == G(even)(rows))) continue;
       G(pack_a_panel)(plan, batch, row, rows, k0, count, s.a + (row - m0) * G(units)(count), s.loaded);
     }
-    for (long column = n0; column < n1; column += G(TILE_COLUMNS))
-      G(run_column)(plan, &s, batch, m0, m1, k0, count, n0, column);
+    int packs_b = !plan->shared_b && !plan->b_in_place && !g->load_b;
+    for (long column = n0; column < n1; column += G(TILE_COLUMNS)) {
+      long next_k = column + G(TILE_COLUMNS) < n1 ? k0 : k0 + count;
+      long next_column = column + G(TILE_COLUMNS) < n1 ? column + G(TILE_COLUMNS) : n0;
+      const ELEMENT* next = G(b_of)(g, batch) + next_k * g->b_row + next_column * g->b_column;
+      G(run_column)(plan, &s, batch, m0, m1, k0, count, n0, column, packs_b && next_k < g->k ? next : NULL);
+    }
   }
 }
 static void G(run_blocks)(void* const* args, long begin, long end) {
@@ -282,8 +312,7 @@ static int G(thin)(const G(plan)* plan) { return 0; }
 static void G(choose)(G(plan)* plan, int* share_a, int* share_b) {
   hloc_gemm_args* g = &plan->g;
   const long threads = hloc_pool_threads();
-  long panels = (g->m + HLOC_TILE_ROWS - 1) / HLOC_TILE_ROWS;
-  plan->rows = ((g->m + panels - 1) / panels + 1) / 2 * 2;
+  plan->rows = G(smaller)(HLOC_TILE_ROWS, G(even)(g->m));
   plan->k_block = G(k_block)(g->k);
   int b_readable = UNIT_IS_MEMORY && GROUP == 1 && g->b_column == 1 && !g->load_b;
   int a_readable = UNIT_IS_MEMORY && g->a_column == 1 && !g->load_a && g->a_row % GROUP == 0 &&
@@ -299,7 +328,9 @@ static void G(choose)(G(plan)* plan, int* share_a, int* share_b) {
   *share_b = !flat && !g->packed_b && g->batches == 1 && !(b_readable && (small || skinny)) && !skinny;
   plan->b_in_place = b_readable && !*share_b && !flat && !g->packed_b;
   long n_panels = G(panels)(g->n), n_blocks = (g->n + 511) / 512;
-  if (skinny && !g->packed_b && g->k > 256 * GROUP) plan->k_block = 256 * GROUP; /* rows of B stay in few pages */
+  int streams = skinny && plan->b_in_place && (double)g->n * g->k * sizeof(ELEMENT) > 512 << 10;
+  long most_k = streams ? g->m <= 16 ? 32 : 64 : 256 * GROUP; /* rows of B in few pages; from memory: in few streams */
+  if (skinny && !g->packed_b && g->k > most_k) plan->k_block = most_k;
   long m_panels = (g->m + plan->rows - 1) / plan->rows, m_group = flat ? m_panels : G(smaller)(m_panels, 8);
   if (work * g->batches < 1e6) { /* some 20 microseconds: not worth a second thread */
     n_blocks = 1, m_group = m_panels;
