@@ -22,6 +22,7 @@ from hloc.kernels.rules_loops import LOOP_RULES
 
 RULES: dict[str, Rule] = {**ELEMENTWISE_RULES, **MOVEMENT_RULES, **INDEXING_RULES, **LOOP_RULES, **CONTROL_RULES}
 LONGEST_ORIGIN = 24
+METADATA = re.compile(r'(op_name|source_file|source_line)=("(?:[^"\\]|\\.)*"|\d+)')
 CHEAP = frozenset(["parameter", "constant", "broadcast", "reshape", "bitcast", "transpose", "convert", "tuple", "copy",
                    "get-tuple-element", "iota", "slice", "select", "compare"])
 
@@ -180,4 +181,15 @@ def origin_lines(group: Group) -> tuple[str, ...]:
 
 def _line(instruction: Instruction) -> str:
     operands = ", ".join(o.name for o in instruction.operands[:8]) + (", ..." if len(instruction.operands) > 8 else "")
-    return f"{instruction.name} = {instruction.shape.to_string(False)} {instruction.opcode}({operands})"[:200]
+    line = f"{instruction.name} = {instruction.shape.to_string(False)} {instruction.opcode}({operands})"[:200]
+    return line + written_where(instruction)
+
+
+def written_where(instruction: Instruction) -> str:
+    """What the instruction's metadata says, for readers: '   jit(f)/dot, model.py:12'; '' where it is silent."""
+    found = dict(METADATA.findall(str(instruction.get("metadata", ""))))
+    place = found.get("source_file", "").strip('"').rpartition("/")[2]
+    if place and found.get("source_line", "0") != "0":
+        place += f":{found['source_line']}"
+    told = [text for text in (found.get("op_name", "").strip('"'), place) if text]
+    return f"   {', '.join(told)}"[:120] if told else ""

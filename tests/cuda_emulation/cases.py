@@ -42,20 +42,31 @@ def _reference(values: list[Value], region: str, shape) -> Ref:
     return Ref(region, len(values) - 1, 0, shape.num_bytes)
 
 
-def run(cases: list[Case], gpu: Machine, monkeypatch, backwards: bool = False) -> list[list[np.ndarray]]:
+def run(cases: list[Case], gpu: Machine, monkeypatch, backwards: bool = False,
+        checked: bool = False) -> list[list[np.ndarray]]:
     """The results of every case."""
     sources = make_sources(program_of(cases), gpu)
     arrays = [np.ascontiguousarray(a) for case in cases for operand in case.operands for a in operand]
-    results = list(emulate(sources, arrays, monkeypatch, backwards))
+    results = list(emulate(sources, arrays, monkeypatch, backwards, checked))
     return [[results.pop(0) for _ in case.expected] for case in cases]
 
 
-def emulate(sources: CudaSources, arrays: list[np.ndarray], monkeypatch, backwards: bool = False):
-    """Run a whole program through the CUDA runtime, on the emulation. backwards: the last thread starts first."""
-    program = sources.program
-    monkeypatch.setattr(runtime, "driver", lambda: driver)
-    packed = Container(program.name, "emulation", driver.build(sources), sources.geometry, program.steps,
-                       program.parameters, program.results, program.constants, program.arena_size)
-    backend = runtime.CudaBackend(packed, {})
+def emulate(sources: CudaSources, arrays: list[np.ndarray], monkeypatch, backwards: bool = False,
+            checked: bool = False):
+    """Run a whole program through the CUDA runtime, on the emulation. backwards: the last thread starts first.
+    checked: a wrong access to memory is an error, as under compute-sanitizer."""
+    driver.install(monkeypatch)
+    backend = backend_of(sources, checked)
     backend.module.set_backwards(backwards)
     return backend(arrays)
+
+
+def backend_of(sources: CudaSources, checked: bool = False, image: bytes = b"") -> runtime.CudaBackend:
+    """The program, loaded into the emulation."""
+    program = sources.program
+    packed = Container(program.name, "sm_90a", image or driver.build(sources, checked), sources.geometry, program.steps,
+                       program.parameters, program.results, program.constants, program.arena_size)
+    backend = runtime.CudaBackend(packed, {})
+    for step in runtime.launches(program.steps):
+        backend.functions[step.kernel].sizes = tuple(r.size for r in step.arguments)
+    return backend

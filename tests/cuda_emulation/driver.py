@@ -1,29 +1,37 @@
 """A stand-in for pycuda.driver that runs hloc's CUDA C on the CPU: what hloc/targets/cuda/runtime.py uses, no more.
 
 In: an "image" that is a shared object, made by `build` from CUDA C with g++ and emulation.h. Out: the same numbers as a
-GPU's. Memory starts as 0xff (NaN), is bounded by guard bytes, and copies beyond its end are refused.
+GPU's. Memory starts as 0xff (NaN), is bounded by guard bytes, and copies beyond its end are refused. A checked image
+also finds what compute-sanitizer finds: see checks.h. `install` puts it in the place of PyCUDA and of the graphs' part
+of the driver's library.
 
-    image = build(sources)                        # bytes, in place of a cubin
-    monkeypatch.setattr(runtime, "driver", lambda: driver)
-    CudaBackend(container._replace(image=image), {})(arrays)
+    image = build(sources, checked=True)                          # bytes, in place of a cubin
+    install(monkeypatch); CudaBackend(container._replace(image=image), {})(arrays)
 """
 from __future__ import annotations
 
 import ctypes
 import hashlib
 import os
+import re
 import subprocess
 import tempfile
+import time
 import weakref
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 
 HERE = Path(__file__).parent
 HLOC = HERE.parent.parent / "hloc" / "targets"
-GUARD, GUARD_BYTE = 256, 0xA5
-FLAGS = ("-std=c++17", "-O1", "-w", "-fPIC", "-shared", "-fno-strict-aliasing", "-ffp-contract=off",
-         "-fvisibility=hidden")
+GUARD, GUARD_BYTE = 4096, 0xA5
+FLAGS = ("-std=c++17", "-O1", "-w", "-fPIC", "-fno-strict-aliasing", "-ffp-contract=off", "-fvisibility=hidden")
+CHECKS = ("-DEMULATION_CHECKED", "-fsanitize=thread,alignment", "-fno-threadsafe-statics")
+DEVICE = SimpleNamespace(name="the emulation", capability=(9, 0), memory=1 << 30, driver=13000)
+MOST_SHARED = 227 << 10
+LAUNCH_BOUNDS = re.compile(r"__launch_bounds__\((\d+)(?:, \d+)?\)\s+(\w+)\(")
+WORDS = {1: "a barrier that some threads never reach", 2: "bad launch"}
 
 
 class Error(Exception):
@@ -34,40 +42,68 @@ class MemoryError(Error):            # noqa: A001 - PyCUDA's name
     """Out of device memory."""
 
 
-def build(sources) -> bytes:
+def install(monkeypatch) -> None:
+    """Let the runtime use this module instead of PyCUDA."""
+    from hloc.targets.cuda import graphs, runtime
+    monkeypatch.setattr(runtime, "driver", lambda: __import__(__name__, fromlist=["driver"]))
+    monkeypatch.setattr(runtime, "pinned_pool", PinnedPool)
+    monkeypatch.setattr(graphs, "library", GraphLibrary)
+
+
+# -- images ------------------------------------------------------------------------------------------------------------
+
+def build(sources, checked: bool = False) -> bytes:
     """CudaSources -> a shared object with a launcher per kernel; cached by content."""
     launchers = "".join(f"HLOC_LAUNCHER({g.function})\n" for g in sources.geometry)
-    text = f'#include "emulation.h"\n{sources.readable()}\n{launchers}'
-    files = sorted([*HERE.glob("*.h"), *HLOC.glob("c/*.h"), *HLOC.glob("cuda/*.cuh")])
+    return build_text(f"{sources.readable()}\n{launchers}", checked)
+
+
+def build_text(text: str, checked: bool = False) -> bytes:
+    """CUDA C that ends with HLOC_LAUNCHER(kernel) lines -> a shared object."""
+    bounds = "".join(f'extern "C" __attribute__((visibility("default"))) int bounds_{name} = {most};\n'
+                     for most, name in LAUNCH_BOUNDS.findall(text))
+    text = f'#include "emulation.h"\n{text}\n{bounds}'
+    files = sorted([*HERE.glob("*.h"), *HERE.glob("*.cpp"), *HLOC.glob("c/*.h"), *HLOC.glob("cuda/*.cuh")])
     headers = b"".join(p.read_bytes() for p in files)
     cache = Path(os.environ.get("HLOC_CACHE_DIR", tempfile.gettempdir())) / "hloc-emulation"
     cache.mkdir(parents=True, exist_ok=True)
-    output = cache / (hashlib.sha256(text.encode() + headers).hexdigest() + ".so")
+    output = cache / (hashlib.sha256(text.encode() + headers + bytes([checked])).hexdigest() + ".so")
     if not output.exists():
-        _compile(text, output)
+        _compile(text, output, checked)
     return output.read_bytes()
 
 
-def _compile(text: str, output: Path) -> None:
-    with tempfile.TemporaryDirectory() as folder:
+def _compile(text: str, output: Path, checked: bool) -> None:
+    with tempfile.TemporaryDirectory(dir=output.parent) as folder:
         unit, product = Path(folder) / "kernels.cpp", Path(folder) / "kernels.so"
         unit.write_text(text)
-        command = ["g++", *FLAGS, f"-I{HERE}", f"-I{HLOC / 'c'}", f"-I{HLOC / 'cuda'}", str(unit), "-o", str(product)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-        if done.returncode:
-            raise AssertionError(f"g++ refuses the CUDA C\n{done.stderr[:6000]}")
+        includes = [f"-I{HERE}", f"-I{HLOC / 'c'}", f"-I{HLOC / 'cuda'}"]
+        if checked:
+            _run("g++", *FLAGS, "-c", *CHECKS, *includes, str(unit), "-o", f"{unit}.o")
+            _run("g++", *FLAGS, "-shared", "-O2", f"{unit}.o", str(HERE / "checks.cpp"), "-o", str(product))
+        else:
+            _run("g++", *FLAGS, "-shared", *includes, str(unit), "-o", str(product))
         os.replace(product, output)
 
 
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    if done.returncode:
+        raise AssertionError(f"g++ refuses the CUDA C\n{done.stderr[:6000]}")
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+
 class Allocation:
-    """A piece of memory between guards; int() gives its address."""
+    """A piece of memory between guards; int() gives its address. written: which of its bytes have a value."""
 
     living: weakref.WeakValueDictionary[int, Allocation] = weakref.WeakValueDictionary()
 
     def __init__(self, size: int):
         self.size = size
-        self.bytes = np.full(size + 2 * GUARD + 64, 0xFF, np.uint8)
-        start = -(self.bytes.ctypes.data + GUARD) % 64 + GUARD
+        self.bytes = np.full(size + 2 * GUARD + 256, 0xFF, np.uint8)
+        self.written = np.zeros(size, np.uint8)
+        start = -(self.bytes.ctypes.data + GUARD) % 256 + GUARD
         self.bytes[:start] = self.bytes[start + size:] = GUARD_BYTE
         self.start = start
         self.living[int(self)] = self
@@ -80,58 +116,172 @@ class Allocation:
         if any((part != GUARD_BYTE).any() for part in outside):
             raise Error(f"a kernel wrote outside of its {self.size} bytes")
 
+    def free(self) -> None:
+        self.living.pop(int(self), None)
+
 
 def mem_alloc(size: int) -> Allocation:
+    if size > mem_get_info()[0]:
+        raise MemoryError("cuMemAlloc failed: out of memory")
     return Allocation(size)
 
 
 def mem_get_info() -> tuple[int, int]:
-    return 1 << 30, 1 << 30
+    return DEVICE.memory - sum(a.size for a in Allocation.living.values()), DEVICE.memory
 
 
-def _bytes_at(address: int, size: int) -> np.ndarray:
+def _piece(address: int, size: int) -> tuple[Allocation, int]:
     for memory in list(Allocation.living.values()):
         offset = int(address) - int(memory)
         if 0 <= offset and offset + size <= memory.size:
-            return memory.bytes[memory.start + offset:][:size]
+            return memory, offset
     raise Error(f"a copy of {size} bytes outside of any allocation")
 
 
+def _bytes_at(address: int, size: int) -> np.ndarray:
+    memory, offset = _piece(address, size)
+    return memory.bytes[memory.start + offset:][:size]
+
+
 def memcpy_htod_async(target, array: np.ndarray, stream) -> None:
-    _bytes_at(int(target), array.nbytes)[...] = memoryview(array).cast("B")     # what has no buffer protocol is refused
+    data = np.frombuffer(memoryview(array).cast("B"), np.uint8)                 # what has no buffer protocol is refused
+    memory, offset = _piece(int(target), data.size)
+    stream.do(lambda: (_bytes_at(int(target), data.size).__setitem__(slice(None), data),
+                       memory.written[offset:offset + data.size].fill(1)))
 
 
 def memcpy_dtoh_async(array: np.ndarray, source, stream) -> None:
-    memoryview(array).cast("B")[:] = memoryview(_bytes_at(int(source), array.nbytes))
+    view = np.frombuffer(memoryview(array).cast("B"), np.uint8)
+    stream.do(lambda: view.__setitem__(slice(None), _bytes_at(int(source), view.size)))
 
 
 def memcpy_dtod_async(target, source, size: int, stream) -> None:
-    _bytes_at(target, size)[...] = _bytes_at(source, size).copy()
+    (to, there), (from_, here) = _piece(target, size), _piece(source, size)
+    stream.do(lambda: (_bytes_at(target, size).__setitem__(slice(None), _bytes_at(source, size).copy()),
+                       to.written[there:there + size].__setitem__(slice(None), from_.written[here:here + size].copy())))
 
+
+def pagelocked_empty(size: int, dtype) -> np.ndarray:
+    return np.empty(size, dtype)
+
+
+class PinnedPool:
+    def allocate(self, shape, dtype) -> np.ndarray:
+        return np.empty(shape, dtype)
+
+
+# -- streams, events, graphs -------------------------------------------------------------------------------------------
 
 class Stream:
+    """Does what it is given at once, or, while it records, notes it."""
+
+    known: weakref.WeakValueDictionary[int, Stream] = weakref.WeakValueDictionary()
+
+    def __init__(self, flags: int = 0):
+        self.handle = id(self)
+        self.recorded: list | None = None
+        self.known[self.handle] = self
+
+    def do(self, work) -> None:
+        if self.recorded is not None:
+            self.recorded.append(work)
+        else:
+            work()
+
     def synchronize(self) -> None:
+        if self.recorded is not None:
+            raise Error("cuStreamSynchronize failed: operation not permitted when stream is capturing")
         for memory in list(Allocation.living.values()):
             memory.check()
 
 
-class Context:
-    def push(self) -> None:
+class Event:
+    def __init__(self, flags: int = 0):
+        self.when = 0.0
+
+    def record(self, stream=None) -> None:
+        self.when = time.perf_counter()
+
+    def synchronize(self) -> None:
         pass
 
+    def time_since(self, earlier: Event) -> float:
+        return (self.when - earlier.when) * 1e3
+
+
+class GraphLibrary:
+    """The functions of libcuda that hloc/targets/cuda/graphs.py calls."""
+
+    graphs: dict[int, list] = {}
+    launched = 0
+
+    def cuStreamBeginCapture_v2(self, stream, mode) -> int:     # noqa: N802 - the driver's names
+        Stream.known[stream.value].recorded = []
+        return 0
+
+    def cuStreamEndCapture(self, stream, graph) -> int:         # noqa: N802
+        recording = Stream.known[stream.value]
+        graph._obj.value = len(self.graphs) + 1
+        self.graphs[graph._obj.value], recording.recorded = recording.recorded, None
+        return 0
+
+    def cuGraphInstantiateWithFlags(self, instance, graph, flags) -> int:       # noqa: N802
+        instance._obj.value = graph.value
+        return 0
+
+    def cuGraphDestroy(self, graph) -> int:                     # noqa: N802
+        return 0
+
+    def cuGraphExecDestroy(self, instance) -> int:              # noqa: N802
+        return 0 if self.graphs.pop(instance.value, None) is not None else 1
+
+    def cuGraphLaunch(self, instance, stream) -> int:           # noqa: N802
+        GraphLibrary.launched += 1
+        for work in self.graphs[instance.value]:
+            work()
+        return 0
+
+
+# -- devices, modules, functions ---------------------------------------------------------------------------------------
+
+class Context:
+    depth = 0
+
+    def push(self) -> None:
+        Context.depth += 1
+
     def pop(self) -> None:
-        pass
+        Context.depth -= 1
+
+
+class device_attribute:              # noqa: N801 - PyCUDA's name
+    MULTIPROCESSOR_COUNT, L2_CACHE_SIZE, MAX_SHARED_MEMORY_PER_BLOCK = 16, 38, 8
+    MEMORY_CLOCK_RATE, GLOBAL_MEMORY_BUS_WIDTH = 36, 37
 
 
 class Device:
     def __init__(self, number: int):
         assert number == 0
 
+    @staticmethod
+    def count() -> int:
+        return 1
+
     def retain_primary_context(self) -> Context:
         return Context()
 
     def name(self) -> str:
-        return "the emulation"
+        return DEVICE.name
+
+    def compute_capability(self) -> tuple[int, int]:
+        return DEVICE.capability
+
+    def get_attributes(self) -> dict[int, int]:
+        return {16: 132, 38: 50 << 20, 8: 48 << 10, 36: 2619000, 37: 5120}
+
+
+def get_driver_version() -> int:
+    return DEVICE.driver
 
 
 class function_attribute:            # noqa: N801 - PyCUDA's name
@@ -145,26 +295,82 @@ class Module:
         with tempfile.NamedTemporaryFile(suffix=".so") as file:
             file.write(image)
             file.flush()
-            self.library = ctypes.CDLL(file.name)
+            try:
+                self.library = ctypes.CDLL(file.name)
+            except OSError as error:
+                raise Error(f"cuModuleLoadDataEx failed: device kernel image is invalid: {error}") from None
 
     def get_function(self, name: str) -> Function:
-        return Function(name, getattr(self.library, f"launch_{name}"))
+        return Function(name, self.library)
 
     def set_backwards(self, backwards: bool) -> None:
         ctypes.c_int.in_dll(self.library, "emulation_backwards").value = int(backwards)
 
 
-class Function:
-    def __init__(self, name: str, launch):
-        self.name, self.launch = name, launch
+class Piece(ctypes.Structure):
+    _fields_ = [("start", ctypes.c_void_p), ("size", ctypes.c_size_t), ("guard", ctypes.c_size_t),
+                ("written", ctypes.c_void_p)]
 
-    def __call__(self, *addresses, grid, block, shared, stream) -> None:
-        if shared:
+
+class Span(ctypes.Structure):
+    _fields_ = [("start", ctypes.c_void_p), ("size", ctypes.c_size_t)]
+
+
+class Function:
+    """A kernel. sizes: bytes behind each argument, for checked images; where they are not told, whole allocations."""
+
+    def __init__(self, name: str, library):
+        self.name, self.library, self.launch = name, library, getattr(library, f"launch_{name}")
+        self.checked = hasattr(library, "emulation_fault")
+        self.most_threads = ctypes.c_int.in_dll(library, f"bounds_{name}").value \
+            if hasattr(library, f"bounds_{name}") else 1024
+        self.sizes: tuple[int, ...] = ()
+        self.count: int | None = None
+
+    def prepare(self, types: str) -> None:
+        assert set(types) <= {"P"}
+        self.count = len(types)
+
+    def set_attribute(self, attribute: int, value: int) -> None:
+        if value > MOST_SHARED:
+            raise Error("cuFuncSetAttribute failed: invalid argument")
+
+    def prepared_async_call(self, grid, block, stream, *addresses, shared_size: int = 0) -> None:
+        if self.count != len(addresses):
+            raise Error(f"{self.name} was prepared for {self.count} arguments, not {len(addresses)}")
+        if shared_size:
             raise Error("dynamic shared memory is not emulated")
-        pointers = (ctypes.c_void_p * max(1, len(addresses)))(*[int(a) for a in addresses])
+        threads = block[0] * block[1] * block[2]
+        if threads > self.most_threads:
+            raise Error(f"{self.name}: too many resources requested for launch: {threads} threads in a block, its "
+                        f"__launch_bounds__ are {self.most_threads}")
+        stream.do(lambda: self._run(grid, block, [int(a) for a in addresses]))
+
+    def _run(self, grid, block, addresses: list[int]) -> None:
+        pointers = (ctypes.c_void_p * max(1, len(addresses)))(*addresses)
+        if self.checked:
+            kept = self._tell(addresses)
         code = self.launch(pointers, (ctypes.c_uint * 3)(*grid), (ctypes.c_uint * 3)(*block))
+        if self.checked:
+            del kept
+            fault = ctypes.string_at(ctypes.addressof(ctypes.c_char.in_dll(self.library, "emulation_fault"))).decode()
+            if fault:
+                raise Error(f"{self.name}: {fault}")
         if code:
-            raise Error(f"{self.name}: {'a barrier that some threads never reach' if code == 1 else 'bad launch'}")
+            raise Error(f"{self.name}: {WORDS[code]}")
+
+    def _tell(self, addresses: list[int]) -> tuple:
+        """Tell the checker which memory there is, and which of it this launch may touch."""
+        living = list(Allocation.living.values())
+        pieces = (Piece * max(1, len(living)))(*[
+            Piece(int(a), a.size, GUARD, a.written.ctypes.data) for a in living])
+        spans = (Span * max(1, len(self.sizes)))(*[Span(a, n) for a, n in zip(addresses, self.sizes)])
+        for name, value in (("emulation_pieces", pieces), ("emulation_spans", spans)):
+            ctypes.c_void_p.in_dll(self.library, name).value = ctypes.addressof(value)
+        ctypes.c_int.in_dll(self.library, "emulation_piece_count").value = len(living)
+        ctypes.c_int.in_dll(self.library, "emulation_span_count").value = len(self.sizes)
+        ctypes.c_char.in_dll(self.library, "emulation_fault").value = b"\0"
+        return pieces, spans
 
 
 def module_from_buffer(image: bytes) -> Module:

@@ -6,9 +6,13 @@
  *
  * Every CUDA thread is a fiber with a stack of its own. It runs until it meets a barrier or a warp collective, so that
  * a missing barrier shows as wrong numbers, all the more since emulation_backwards lets the last thread start first.
- * Shared memory is poisoned before each block. Not seen: races between blocks, alignment, wgmma, TMA.
+ * Shared memory is poisoned before each block. With EMULATION_CHECKED every access is looked at (checks.h).
+ * Not seen: the order of accesses that the hardware may change, wgmma, TMA.
  */
 #pragma once
+#ifdef EMULATION_CHECKED
+#include "checks.h"
+#endif
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -61,6 +65,9 @@ struct Thread {
   unsigned lane, turn;
   Warp *warp;
   State state;
+#ifdef EMULATION_CHECKED
+  EmulationThread checked;
+#endif
 #if !defined(__x86_64__)
   ucontext_t context;
 #endif
@@ -96,6 +103,15 @@ static void enter(Thread &thread) { emulation_switch(&block.scheduler, thread.st
 static __attribute__((noinline)) void leave() { swapcontext(&current->context, &block.scheduler_context); }
 static void enter(Thread &thread) { swapcontext(&block.scheduler_context, &thread.context); }
 #endif
+
+/* What the checker needs to know: who runs, and how many barriers lie behind. */
+static void show_checker(Thread *thread) {
+#ifdef EMULATION_CHECKED
+  emulation_thread = thread ? &thread->checked : nullptr;
+#else
+  (void)thread;
+#endif
+}
 
 static void run_thread() {
   block.kernel(block.arguments);
@@ -145,6 +161,9 @@ static void warp_barrier() {
 }
 
 static void block_barrier() {
+#ifdef EMULATION_CHECKED
+  current->checked.barriers++;
+#endif
   current->state = AT_BLOCK_BARRIER;
   block.arrived++;
   release_block();
@@ -156,7 +175,7 @@ template <class T> static unsigned char *exchange(const T &mine) {
   static_assert(sizeof(T) <= SLOT, "a slot is too small");
   unsigned turn = current->turn ^= 1;
   std::memcpy(current->warp->slots[turn][current->lane], &mine, sizeof mine);
-  warp_barrier();
+  warp_barrier();                                /* no order of memory: a shuffle gives none */
   return current->warp->slots[turn][0];
 }
 
@@ -180,12 +199,23 @@ static bool run_block(char *stacks) {
     thread.index = {x, y, z}, thread.lane = i % 32, thread.warp = &block.warps[i / 32];
     thread.warp->alive++;
     prepare_stack(thread, stacks + i * STACK);
+#ifdef EMULATION_CHECKED
+    const unsigned number = (block_index.z * grid_size.y + block_index.y) * grid_size.x + block_index.x;
+    thread.checked = {number, unsigned(i), unsigned(i / 32), 0, 0};
+#endif
   }
+#ifdef EMULATION_CHECKED
+  emulation_shared = __start_hloc_shared, emulation_shared_end = __stop_hloc_shared;
+  emulation_stacks = stacks, emulation_stacks_end = stacks + 1024 * STACK;
+  emulation_new_block();
+#endif
   for (size_t i = 0; i < count; i++) release(block.threads[emulation_backwards ? count - 1 - i : i]);
   while (!block.ready.empty()) {
     current = block.ready.front();
     block.ready.pop_front();
+    show_checker(current);
     enter(*current);
+    show_checker(nullptr);
     if (current->state != FINISHED) continue;
     block.alive--;
     current->warp->alive--;
@@ -200,6 +230,9 @@ static int launch(void (*kernel)(void *const *), void *const *arguments, const u
                                                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
   size_t count = size_t(size[0]) * size[1] * size[2];
   if (count == 0 || count > 1024) return 2;
+#ifdef EMULATION_CHECKED
+  emulation_launch++;
+#endif
   block.kernel = kernel, block.arguments = arguments;
   block_size = {size[0], size[1], size[2]}, grid_size = {grid[0], grid[1], grid[2]};
   block.threads.resize(count), block.warps.resize((count + 31) / 32);
@@ -234,7 +267,12 @@ template <class... Pointers, void (*KERNEL)(Pointers...)> struct Caller<KERNEL> 
 #define blockDim emulation::block_size
 #define gridDim emulation::grid_size
 #define __syncthreads emulation::block_barrier
-static inline void __syncwarp(unsigned = ~0u) { emulation::warp_barrier(); }
+static inline void __syncwarp(unsigned = ~0u) {
+#ifdef EMULATION_CHECKED
+  emulation::current->checked.warp_barriers++;
+#endif
+  emulation::warp_barrier();
+}
 
 template <class T> static inline T __shfl_xor_sync(unsigned, T value, int mask) {
   return emulation::shown_by<T>(emulation::exchange(value), emulation::current->lane ^ mask);

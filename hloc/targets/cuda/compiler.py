@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
@@ -45,6 +47,33 @@ def nvrtc_version() -> str | None:
     return f"{major.value}.{minor.value}"
 
 
+def compile_verbosely(source: str, arch: str) -> str:
+    """What ptxas says about each kernel: registers, spills, shared memory. Raises BuildError."""
+    library = _nvrtc()
+    if library is not None:
+        return _with_nvrtc(library, source, arch, lambda program: _text(library, program, "ProgramLog"),
+                           "--ptxas-options=-v")
+    if shutil.which("nvcc"):
+        return _with_nvcc(source, arch, "cubin", "-Xptxas", "-v")[1]
+    raise BuildError("no CUDA compiler found", hint="pip install 'hloc[nvrtc]'")
+
+
+def compiler_version() -> int:
+    """The CUDA version of the compiler that compile_cuda takes, as drivers count it: 13000; 0 where there is none."""
+    text = nvrtc_version() or _nvcc_version()
+    major, _, minor = text.partition(".")
+    return int(major) * 1000 + int(minor or 0) * 10 if major.isdigit() else 0
+
+
+@lru_cache(maxsize=1)
+def _nvcc_version() -> str:
+    if shutil.which("nvcc") is None:
+        return ""
+    said = subprocess.run(["nvcc", "--version"], capture_output=True, text=True, errors="replace", timeout=60).stdout
+    found = re.search(r"release (\d+\.\d+)", said)
+    return found.group(1) if found else ""
+
+
 @lru_cache(maxsize=1)
 def _nvrtc() -> ctypes.CDLL | None:
     """The library of the wheel or of the system; its builtins are loaded first, since it looks for them by name."""
@@ -67,8 +96,14 @@ def _wheel_libraries() -> list[Path]:
 
 
 def _compile_with_nvrtc(library: ctypes.CDLL, source: str, arch: str, form: str) -> bytes:
+    return _with_nvrtc(library, source, arch,
+                       lambda program: _fetch(library, program, "CUBIN" if form == "cubin" else "PTX"))
+
+
+def _with_nvrtc(library: ctypes.CDLL, source: str, arch: str, answer: Callable, *more: str):
+    """Compile, and give what `answer` takes from the compiled program."""
     program = ctypes.c_void_p()
-    options = [f"--gpu-architecture={arch}", "--std=c++17", "-default-device", "--fmad=true"]
+    options = [*more, f"--gpu-architecture={arch}", "--std=c++17", "-default-device", "--fmad=true"]
     options += [f"-I{folder}" for folder in (HEADERS, OWN_HEADERS)]
     _check(library, library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"hloc.cu", 0, None, None))
     try:
@@ -76,7 +111,7 @@ def _compile_with_nvrtc(library: ctypes.CDLL, source: str, arch: str, form: str)
         code = library.nvrtcCompileProgram(program, len(options), array)
         if code:
             raise BuildError(f"NVRTC failed for {arch}\n" + _first_lines(_text(library, program, "ProgramLog")))
-        return _fetch(library, program, "CUBIN" if form == "cubin" else "PTX")
+        return answer(program)
     finally:
         library.nvrtcDestroyProgram(ctypes.byref(program))
 
@@ -100,10 +135,15 @@ def _check(library: ctypes.CDLL, code: int) -> None:
 
 
 def _compile_with_nvcc(source: str, arch: str, form: str) -> bytes:
+    return _with_nvcc(source, arch, form)[0]
+
+
+def _with_nvcc(source: str, arch: str, form: str, *more: str) -> tuple[bytes, str]:
+    """The product, and what nvcc said."""
     with tempfile.TemporaryDirectory(prefix="hloc") as folder:
         unit, output = Path(folder) / "hloc.cu", Path(folder) / f"hloc.{form}"
         unit.write_text(source, encoding="utf-8")
-        command = ["nvcc", f"--{form}", f"-arch={arch}", "-std=c++17", "-w", f"-I{HEADERS}", f"-I{OWN_HEADERS}",
+        command = ["nvcc", f"--{form}", *more, f"-arch={arch}", "-std=c++17", "-w", f"-I{HEADERS}", f"-I{OWN_HEADERS}",
                    str(unit), "-o", str(output)]
         try:
             result = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=COMPILE_SECONDS)
@@ -111,7 +151,7 @@ def _compile_with_nvcc(source: str, arch: str, form: str) -> bytes:
             raise BuildError(f"nvcc did not finish in {COMPILE_SECONDS} s") from None
         if result.returncode:
             raise BuildError(f"nvcc failed for {arch}\n" + _first_lines(result.stderr))
-        return output.read_bytes()
+        return output.read_bytes(), result.stderr
 
 
 def _first_lines(text: str) -> str:

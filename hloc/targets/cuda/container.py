@@ -23,21 +23,24 @@ from hloc.ir import numpy_dtype
 from hloc.ir.shapes import array as array_shape
 from hloc.kernels.plan import Branch, Copy, HostCall, Launch, Program, Ref, Step, Value, WhileLoop
 
-VERSION = 1
+VERSION = 2
 DEEPEST_PLAN = 200
 
 
 class Geometry(NamedTuple):
-    """How a kernel starts: its name in the image, blocks, threads per block, dynamic shared memory in bytes."""
+    """How a kernel starts: its name in the image, blocks, threads per block, dynamic shared memory in bytes. about: the
+    HLO that it computes, in one line, for messages."""
 
     function: str
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     shared: int = 0
+    about: str = ""
 
 
 class Container(NamedTuple):
-    """What a model.cubin holds. `kernels` take the place of Program.kernels."""
+    """What a model.cubin holds. `kernels` take the place of Program.kernels. cuda: the version of the compiler that
+    made the image, as the driver counts it (13000), 0 where it is not known."""
 
     name: str
     arch: str
@@ -48,13 +51,15 @@ class Container(NamedTuple):
     results: tuple[Value, ...]
     constants: tuple[np.ndarray, ...]
     arena_size: int
+    cuda: int = 0
 
 
-def write(path: Path, image: bytes, program: Program, geometry: Sequence[Geometry], arch: str) -> None:
+def write(path: Path, image: bytes, program: Program, geometry: Sequence[Geometry], arch: str,
+          cuda: int = 0) -> None:
     """Write a container. Its parts are hashed; its order of bytes is the machine's, noted by the element types."""
     members = [c.tobytes() for c in program.constants]
     plan = {
-        "hloc_container": VERSION, "name": program.name, "arch": arch,
+        "hloc_container": VERSION, "name": program.name, "arch": arch, "cuda": cuda,
         "image_bytes": len(image), "image_sha256": hashlib.sha256(image).hexdigest(),
         "kernels": [list(g) for g in geometry],
         "steps": [_step_to_json(s) for s in program.steps],
@@ -98,14 +103,15 @@ def _unpack(path: Path, plan: dict, archive: zipfile.ZipFile) -> Container:
         str(plan["name"]), str(plan["arch"]), image, tuple(_geometry(row) for row in plan["kernels"]),
         tuple(_step_from_json(s, 0) for s in plan["steps"]),
         tuple(_value_from_json(v) for v in plan["parameters"]),
-        tuple(_value_from_json(v) for v in plan["results"]), tuple(constants), int(plan["arena"]))
+        tuple(_value_from_json(v) for v in plan["results"]), tuple(constants), int(plan["arena"]),
+        int(plan["cuda"]))
     _check_steps(packed)
     return packed
 
 
 def _geometry(row: list) -> Geometry:
-    function, grid, block, shared = row
-    start = Geometry(str(function), tuple(int(n) for n in grid), tuple(int(n) for n in block), int(shared))
+    function, grid, block, shared, about = row
+    start = Geometry(str(function), tuple(int(n) for n in grid), tuple(int(n) for n in block), int(shared), str(about))
     if len(start.grid) != 3 or len(start.block) != 3 or min(start.grid + start.block) < 1 \
             or math.prod(start.block) > 1024 or start.shared < 0:
         raise ValueError(f"bad geometry {row!r}")

@@ -19,6 +19,7 @@ from hloc.targets.printer import CUDA, StatementPrinter, c_type, comment, expres
 THREADS = 256
 BLOCKS_PER_SM = 16
 MOST_UNROLLED = 16
+LARGEST_BLOCK = 1024
 
 
 def kernel_source(kernel: Kernel, name: str, gpu: Machine) -> tuple[str, Geometry]:
@@ -54,7 +55,8 @@ def print_team_kernel(kernel: Kernel, team: TeamKernel, name: str) -> str:
     printer.lines.extend(comment(kernel.origin))
     parameters = ", ".join(f"{pointer_type(b)}{b.name}" for b in kernel.buffers)
     block = team.threads * team.teams
-    printer.line(0, f'extern "C" __global__ void __launch_bounds__({block}) {name}({parameters}) {{')
+    bounds = f"{block}, 1" if block == LARGEST_BLOCK else block     # else ptxas spills, to fit two into an SM
+    printer.line(0, f'extern "C" __global__ void __launch_bounds__({bounds}) {name}({parameters}) {{')
     lane = f"threadIdx.x % {WARP}" if team.threads == WARP else "threadIdx.x"
     printer.line(1, f"const long lane = {lane};")
     if team.threads > WARP and any(isinstance(s, Total) for s in walk(team.body)):

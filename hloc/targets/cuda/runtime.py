@@ -1,10 +1,18 @@
-"""Running a container on a GPU through PyCUDA: one module, one arena, an own stream.
+"""Running a container on a GPU through PyCUDA: one module, one allocation, an own stream.
 
 In: a Container and host arrays. Out: host arrays. PyCUDA and the driver are imported here and nowhere else; what is
 missing (package, driver, device, memory, architecture) is one RunError that says so.
+
+    backend = CudaBackend(packed, {}); backend(arrays)            send, run, fetch
+    backend.send(arrays); backend.run(); backend.wait()           the data stays on the device: for measurements
+
+The first run waits after every kernel, so that a fault is told with the kernel's name and its HLO. From the second run
+on, stretches that need no look from the host are CUDA graphs (graphs.py).
 """
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
@@ -14,9 +22,15 @@ from hloc.errors import RunError
 from hloc.ir import numpy_dtype
 from hloc.kernels.plan import Branch, Copy, HostCall, Launch, Ref, Step, WhileLoop
 from hloc.machine import Machine
+from hloc.targets.cuda import graphs
 from hloc.targets.cuda.container import Container
-from hloc.targets.cuda.gpus import gpu_named
+from hloc.targets.cuda.gpus import device_named
 from hloc.targets.host_calls import answered
+
+NON_BLOCKING = 1                    # CU_STREAM_NON_BLOCKING: does not wait for the default stream
+ALIGNMENT = 256                     # of each array in device memory
+STATIC_SHARED = 48 << 10            # what a kernel may have without asking
+MIB = 1 << 20
 
 
 def driver():
@@ -29,87 +43,169 @@ def driver():
                        ) from None
     try:
         cuda.init()
+        count = cuda.Device.count()
     except cuda.Error as error:
-        raise RunError(f"the NVIDIA driver does not start: {error}") from None
-    if cuda.Device.count() == 0:
-        raise RunError("no GPU on this machine; hloc run --target cpu runs without one")
+        if "no CUDA-capable device" in str(error):
+            raise no_device() from None
+        raise RunError(f"the NVIDIA driver does not start: {error}",
+                       hint="nvidia-smi tells what the driver says; PyCUDA may be newer than the driver") from None
+    if count == 0:
+        raise no_device()
     return cuda
 
 
+def no_device() -> RunError:
+    return RunError("no GPU on this machine", hint="hloc run --target cpu runs without one")
+
+
+def pinned_pool():
+    """Page-locked memory for results, used again once nobody holds the array."""
+    from pycuda.tools import PageLockedMemoryPool
+    return PageLockedMemoryPool()
+
+
 @lru_cache(maxsize=1)
-def device_machine() -> Machine | None:
+def device_machine() -> Machine:
     """Facts about the first GPU. Raises RunError where there is none."""
     cuda = driver()
     device = cuda.Device(0)
     major, minor = device.compute_capability()
-    known = gpu_named(f"sm_{major}{minor}")
-    facts = device.get_attributes()
-    get = cuda.device_attribute
-    return Machine(device.name(), "gpu", facts[get.MULTIPROCESSOR_COUNT], 16, 128 << 10, facts[get.L2_CACHE_SIZE],
-                   facts[get.MEMORY_CLOCK_RATE] * 1e3 * 2 * facts[get.GLOBAL_MEMORY_BUS_WIDTH] / 8, 3e-6,
+    known = device_named(device.name(), f"sm_{major}{minor}")
+    facts, get = device.get_attributes(), cuda.device_attribute
+    bandwidth = facts.get(get.MEMORY_CLOCK_RATE, 0) * 1e3 * 2 * facts.get(get.GLOBAL_MEMORY_BUS_WIDTH, 0) / 8
+    return Machine(device.name(), "gpu", facts[get.MULTIPROCESSOR_COUNT], 16, known.l1_bytes if known else 128 << 10,
+                   facts[get.L2_CACHE_SIZE], known.bandwidth if known else bandwidth or 1e12, 3e-6,
                    facts[get.MAX_SHARED_MEMORY_PER_BLOCK], known.arch if known else f"sm_{major}{minor}")
 
 
 class CudaBackend:
-    """Holds the context, the module, the arena and the constants on the device, in this order of release."""
+    """Holds the context, the module, all memory and the graphs on the device; `close` gives them back."""
 
     def __init__(self, packed: Container, functions: dict[HostCall, Callable]):
         self.cuda = driver()
-        self.packed, self.functions = packed, functions
+        self.packed, self.host_functions = packed, functions
+        self.runs, self.graphs, self.parts, self.memory = 0, {}, {}, None
+        self.use_graphs = os.environ.get("HLOC_CUDA_GRAPHS", "on") != "off"
         self.context = self.cuda.Device(0).retain_primary_context()
         self.context.push()
         try:
             self._load()
+        except BaseException:
+            self._release()
+            raise
         finally:
             self.context.pop()
+
+    # -- loading -------------------------------------------------------------------------------------------------------
 
     def _load(self) -> None:
         cuda, packed = self.cuda, self.packed
+        device = cuda.Device(0)
+        check_architecture(packed, device.name(), device.compute_capability())
         try:
             self.module = cuda.module_from_buffer(packed.image)
         except cuda.Error as error:
-            name = cuda.Device(0).name()
-            raise RunError(f"this program was compiled for {packed.arch}, which {name} does not run ({error})"
-                           ) from None
+            raise self._refused(error) from None
         self.functions = [self.module.get_function(k.function) for k in packed.kernels]
         for function, kernel in zip(self.functions, packed.kernels):
-            if kernel.shared > 48 << 10:
+            if kernel.shared > STATIC_SHARED:
                 function.set_attribute(cuda.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES, kernel.shared)
-        self.stream = cuda.Stream()
-        self.regions = {
-            "arena": [self._allocate(packed.arena_size, "the arena")],
-            "parameter": [self._allocate(v.shape.num_bytes, v.name) for v in packed.parameters],
-            "result": [self._allocate(v.shape.num_bytes, v.name) for v in packed.results],
-            "constant": [self._allocate(c.nbytes, "a constant") for c in packed.constants],
-        }
-        for memory, constant in zip(self.regions["constant"], packed.constants):
-            self._send(int(memory), constant)
+        for step in launches(packed.steps):
+            self.functions[step.kernel].prepare("P" * len(step.arguments))
+        self.stream = cuda.Stream(NON_BLOCKING)
+        self.pool = pinned_pool()
+        self.flag = cuda.pagelocked_empty(8, np.uint8)
+        self._allocate()
+        for address, constant in zip(self.regions["constant"], packed.constants):
+            self._send(address, constant)
         self.stream.synchronize()
 
-    def _allocate(self, size: int, what: str):
-        try:
-            return self.cuda.mem_alloc(max(size, 1))
-        except self.cuda.MemoryError:
-            free, total = self.cuda.mem_get_info()
-            raise RunError(f"out of device memory: {what} needs {size / 2**20:.1f} MiB, "
-                           f"{free / 2**20:.1f} of {total / 2**20:.1f} MiB are free") from None
+    def _refused(self, error) -> RunError:
+        """Why the driver does not take the image."""
+        has, needs = self.cuda.get_driver_version(), self.packed.cuda
+        if needs and has // 1000 < needs // 1000:
+            return RunError(f"the NVIDIA driver is too old: it knows CUDA {_version(has)}, the program was compiled by "
+                            f"CUDA {_version(needs)} ({error})",
+                            hint=f"update the driver, or compile with NVRTC {has // 1000}")
+        return RunError(f"the driver refuses the program's image ({error}); compile it again")
 
-    def __call__(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+    def _allocate(self) -> None:
+        """One allocation: the arena, then parameters, results and constants."""
+        packed = self.packed
+        sizes = {"arena": [packed.arena_size], "parameter": [v.shape.num_bytes for v in packed.parameters],
+                 "result": [v.shape.num_bytes for v in packed.results],
+                 "constant": [c.nbytes for c in packed.constants]}
+        places, total = {}, 0
+        for region, own in sizes.items():
+            places[region] = []
+            for size in own:
+                places[region].append(total)
+                total += -(-max(size, 1) // ALIGNMENT) * ALIGNMENT
+        try:
+            self.memory = self.cuda.mem_alloc(max(total, 1))
+        except self.cuda.MemoryError:
+            free, whole = self.cuda.mem_get_info()
+            parts = ", ".join(f"{region}{'' if region == 'arena' else 's'} {sum(own) / MIB:.1f}"
+                              for region, own in sizes.items() if sum(own))
+            raise RunError(f"out of device memory: {packed.name} needs {total / MIB:.1f} MiB ({parts}); "
+                           f"{free / MIB:.1f} of {whole / MIB:.1f} MiB are free") from None
+        base = int(self.memory)
+        self.regions = {region: [base + place for place in own] for region, own in places.items()}
+
+    def close(self) -> None:
+        """Give everything on the device back; the backend is of no use afterwards."""
         self.context.push()
         try:
-            for memory, array in zip(self.regions["parameter"], arrays):
-                self._send(int(memory), array)
-            self._steps(self.packed.steps)
-            outputs = tuple(np.empty(v.shape.dimensions, numpy_dtype(v.shape.element_type))
-                            for v in self.packed.results)
-            for memory, array in zip(self.regions["result"], outputs):
-                self._fetch(array, int(memory))
-            self.stream.synchronize()
-            return outputs
-        except self.cuda.Error as error:
-            raise RunError(f"the GPU reported: {error}") from None
+            self._release()
         finally:
             self.context.pop()
+
+    def _release(self) -> None:
+        with contextlib.suppress(self.cuda.Error, RunError):        # after a fault the driver gives nothing back
+            for graph in self.graphs.values():
+                graph.close()
+            if self.memory is not None:
+                self.memory.free()
+        self.graphs = {}
+        self.memory = self.module = self.functions = None
+
+    # -- running -------------------------------------------------------------------------------------------------------
+
+    def __call__(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+        self.send(arrays)
+        self.run()
+        return self.fetch()
+
+    def send(self, arrays: Sequence[np.ndarray]) -> None:
+        """Copy the parameters to the device."""
+        with _Inside(self):
+            for address, array in zip(self.regions["parameter"], arrays):
+                self._send(address, array)
+
+    def run(self) -> None:
+        """Run the plan on what is on the device; does not wait for its end but in the first run."""
+        with _Inside(self):
+            self._steps(self.packed.steps)
+            self.runs += 1
+
+    def wait(self) -> None:
+        with _Inside(self):
+            self.stream.synchronize()
+
+    def fetch(self) -> tuple[np.ndarray, ...]:
+        """The results, in page-locked memory."""
+        with _Inside(self):
+            outputs = tuple(self._pinned(v.shape) for v in self.packed.results)
+            for address, array in zip(self.regions["result"], outputs):
+                self._fetch(array, address)
+            self.stream.synchronize()
+            return outputs
+
+    def _pinned(self, shape) -> np.ndarray:
+        dtype = numpy_dtype(shape.element_type)
+        if shape.num_bytes == 0:
+            return np.empty(shape.dimensions, dtype)
+        return self.pool.allocate((shape.num_bytes,), np.uint8).view(dtype).reshape(shape.dimensions)
 
     def _send(self, address: int, array: np.ndarray) -> None:
         """Copy to the device, as plain bytes: bf16 and its like have no buffer protocol."""
@@ -123,29 +219,59 @@ class CudaBackend:
             self.cuda.memcpy_dtoh_async(array.reshape(-1).view(np.uint8), address, self.stream)
 
     def _address(self, ref: Ref) -> int:
-        return int(self.regions[ref.region][ref.index]) + ref.offset
+        return self.regions[ref.region][ref.index] + ref.offset
 
     def _steps(self, steps: Sequence[Step]) -> None:
         run = {Launch: self._launch, Copy: self._copy, WhileLoop: self._while, Branch: self._branch,
                HostCall: self._host_call}
+        if self.runs == 0 or not self.use_graphs:
+            for step in steps:
+                run[type(step)](step)
+            return
+        if id(steps) not in self.parts:
+            self.parts[id(steps)] = graphs.parts(steps)
+        for part in self.parts[id(steps)]:
+            if part.nodes is not None and part.nodes > 1:
+                self._graph(part).launch()
+            else:
+                for step in part.steps:
+                    run[type(step)](step)
+
+    def _graph(self, part: graphs.Part) -> graphs.Graph:
+        if id(part) not in self.graphs:
+            self.graphs[id(part)] = graphs.Graph(self.stream, lambda: self._record(part.steps))
+        return self.graphs[id(part)]
+
+    def _record(self, steps: Sequence[Step]) -> None:
+        """Launches, copies and counted loops, written out."""
         for step in steps:
-            run[type(step)](step)
+            if isinstance(step, WhileLoop):
+                for _ in range(step.trip_count):
+                    self._record(step.body)
+            else:
+                (self._launch if isinstance(step, Launch) else self._copy)(step)
 
     def _launch(self, step: Launch) -> None:
         geometry = self.packed.kernels[step.kernel]
-        addresses = [np.uintp(self._address(r)) for r in step.arguments]
-        self.functions[step.kernel](*addresses, grid=geometry.grid, block=geometry.block, shared=geometry.shared,
-                                    stream=self.stream)
+        try:
+            self.functions[step.kernel].prepared_async_call(
+                geometry.grid, geometry.block, self.stream, *map(self._address, step.arguments),
+                shared_size=geometry.shared)
+            if self.runs == 0:
+                self.stream.synchronize()
+        except self.cuda.Error as error:
+            raise RunError(f"the GPU stopped in kernel {geometry.function}: {error}\n  it computes {geometry.about}"
+                           ) from None
 
     def _copy(self, step: Copy) -> None:
         self.cuda.memcpy_dtod_async(self._address(step.destination), self._address(step.source), step.source.size,
                                     self.stream)
 
     def _read(self, ref: Ref, dtype) -> int:
-        value = np.empty(1, dtype)
+        value = self.flag[:np.dtype(dtype).itemsize]
         self._fetch(value, self._address(ref))
         self.stream.synchronize()
-        return int(value[0])
+        return int(value.view(dtype)[0])
 
     def _while(self, step: WhileLoop) -> None:
         """A known number of trips needs no flag; else one byte is read per iteration."""
@@ -173,6 +299,53 @@ class CudaBackend:
             self._fetch(array, self._address(ref))
             inputs.append(array)
         self.stream.synchronize()
-        for (ref, _), answer in zip(step.results, answered(step, self.functions[step], inputs)):
+        for (ref, _), answer in zip(step.results, answered(step, self.host_functions[step], inputs)):
             self._send(self._address(ref), np.ascontiguousarray(answer))
         self.stream.synchronize()
+
+
+class _Inside:
+    """The backend's context for a while; errors of the driver become RunErrors."""
+
+    def __init__(self, backend: CudaBackend):
+        self.backend = backend
+
+    def __enter__(self) -> None:
+        self.backend.context.push()
+
+    def __exit__(self, kind, error, _) -> None:
+        self.backend.context.pop()
+        if isinstance(error, self.backend.cuda.Error):
+            raise RunError(f"the GPU reported: {error}",
+                           hint="HLOC_CUDA_GRAPHS=off, and a fresh process: its first run names the kernel") from None
+
+
+def check_architecture(packed: Container, device: str, capability: tuple[int, int]) -> None:
+    """A cubin runs on GPUs of its major version from its minor one on; sm_90a and its like on exactly theirs."""
+    digits = packed.arch.removeprefix("sm_")
+    number = digits.rstrip("af")
+    if not number.isdigit():
+        raise RunError(f"the program was compiled for {packed.arch!r}, which is no GPU architecture")
+    major, minor = divmod(int(number), 10)
+    same = (major, minor) == tuple(capability)
+    if not (same or (digits == number and major == capability[0] and minor <= capability[1])):
+        raise RunError(f"this program was compiled for {packed.arch}; {device} is sm_{capability[0]}{capability[1]}",
+                       hint=f"hloc compile --target sm_{capability[0]}{capability[1]}")
+
+
+def launches(steps: Sequence[Step]) -> list[Launch]:
+    """All launches of a plan, in loops and branches too."""
+    found, stack = [], list(steps)
+    while stack:
+        step = stack.pop()
+        if isinstance(step, Launch):
+            found.append(step)
+        elif isinstance(step, WhileLoop):
+            stack.extend(step.condition + step.body)
+        elif isinstance(step, Branch):
+            stack.extend(s for branch in step.branches for s in branch)
+    return found
+
+
+def _version(number: int) -> str:
+    return f"{number // 1000}.{number % 1000 // 10}"

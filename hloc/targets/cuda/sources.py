@@ -16,6 +16,7 @@ from hloc.targets.cuda.kernels import describe, kernel_source
 from hloc.targets.cuda.tiles import TileCode, tile_source
 from hloc.targets.inlining import HEADERS as SHARED
 from hloc.targets.inlining import c_name, inline_includes
+from hloc.targets.printer import escaped
 
 HERE = Path(__file__).parent
 # The header that declares a name, in the order of inclusion; each is included only where a kernel uses it.
@@ -56,7 +57,9 @@ def make_sources(program: Program, gpu: Machine) -> CudaSources:
         else:
             text, start = kernel_source(kernel, name, gpu)
             code = TileCode(text, (start,))
-        codes.append(code._replace(text=describe(code.launches, kernel) + code.text))
+        about = escaped(kernel.origin[0]) if kernel.origin else kernel.name
+        starts = tuple(g._replace(about=about) for g in code.launches)
+        codes.append(code._replace(text=describe(code.launches, kernel) + code.text, launches=starts))
     geometry = tuple(g for code in codes for g in code.launches)
     return CudaSources(numbered(program, codes), tuple(c.text for c in codes), geometry,
                        host_calls(program.steps))

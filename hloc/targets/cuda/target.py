@@ -15,7 +15,7 @@ from hloc.ir import Module
 from hloc.kernels.plan import Program
 from hloc.machine import Machine
 from hloc.targets.cuda import container
-from hloc.targets.cuda.compiler import compile_cuda
+from hloc.targets.cuda.compiler import compile_cuda, compiler_version
 from hloc.targets.cuda.gpus import DEFAULT, GPUS
 from hloc.targets.cuda.sources import CudaSources, host_calls, make_sources
 from hloc.targets.host_calls import host_function
@@ -52,7 +52,7 @@ def executable(gpu: Machine, program: Program, module: Module, options) -> Execu
         from hloc.targets.cuda.runtime import CudaBackend
         packed = container.Container(
             program.name, gpu.arch, image(sources, gpu, options), sources.geometry, program.steps, program.parameters,
-            program.results, program.constants, program.arena_size)
+            program.results, program.constants, program.arena_size, compiler_version())
         return CudaBackend(packed, functions)
 
     def save_cubin(path: Path) -> None:
@@ -60,7 +60,8 @@ def executable(gpu: Machine, program: Program, module: Module, options) -> Execu
             call = sources.host_calls[0]
             raise UnsupportedError(f"a .cubin cannot hold the Python function of host call {call.target!r}",
                                    call.instruction.span, hint="hloc run MODULE runs it from the HLO text")
-        container.write(path, image(sources, gpu, options), program, sources.geometry, gpu.arch)
+        container.write(path, image(sources, gpu, options), program, sources.geometry, gpu.arch,
+                        compiler_version())
 
     return Executable(
         program.name, gpu.arch, program.parameters, program.results, start, sources.readable,
@@ -72,7 +73,7 @@ def executable(gpu: Machine, program: Program, module: Module, options) -> Execu
 def image(sources: CudaSources, gpu: Machine, options) -> bytes:
     """The cubin of a program: from the cache, else compiled. Raises BuildError."""
     text = sources.single_file()
-    key = cache.digest("cubin", gpu.arch, text)
+    key = cache.digest("cubin", gpu.arch, str(compiler_version()), text)
     found = cache.find(key, ".cubin")
     if found:
         return found.read_bytes()

@@ -1,0 +1,102 @@
+"""CUDA graphs: a stretch of a plan recorded once and started again with one call.
+
+    graph = Graph(stream, lambda: launch everything on the stream);  graph.launch();  graph.close()
+
+PyCUDA knows no graphs: these are seven functions of the driver's library, called on PyCUDA's stream. While a stream
+records, nothing on it runs, and whoever waits for it gets an error.
+
+    parts((Launch, Copy, WhileLoop without trip count, Launch, Launch))
+      -> [Part((Launch, Copy), 2), Part((WhileLoop,), None), Part((Launch, Launch), 2)]
+"""
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from hloc.errors import RunError
+from hloc.kernels.plan import Branch, Copy, Launch, Step, WhileLoop
+
+THREAD_LOCAL = 1                    # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: other threads may use the driver meanwhile
+MOST_NODES = 20_000                 # of one graph; loops beyond are replayed body by body
+
+
+class Part(NamedTuple):
+    """Steps in a row. nodes: of the graph that they make, or None where the host must look in between."""
+
+    steps: tuple[Step, ...]
+    nodes: int | None
+
+
+def nodes_of(step: Step) -> int | None:
+    """How many nodes a step makes in a graph; None where only the host knows what to do next."""
+    if isinstance(step, (Launch, Copy)):
+        return 1
+    if isinstance(step, WhileLoop) and step.trip_count is not None:
+        inside = [nodes_of(s) for s in step.body]
+        if None not in inside and step.trip_count * sum(inside) <= MOST_NODES:
+            return step.trip_count * sum(inside)
+    return None
+
+
+def parts(steps: Sequence[Step]) -> list[Part]:
+    """Cut a plan into stretches that are one graph each, and steps that are none."""
+    found: list[Part] = []
+    for step in steps:
+        nodes = nodes_of(step)
+        last = found[-1] if found else None
+        if nodes is not None and last is not None and last.nodes is not None and last.nodes + nodes <= MOST_NODES:
+            found[-1] = Part((*last.steps, step), last.nodes + nodes)
+        else:
+            found.append(Part((step,), nodes))
+    return found
+
+
+def forbids(steps: Sequence[Step]) -> list[str]:
+    """Why a plan is not one graph: the steps at which the host must look, in words."""
+    found = []
+    for step in steps:
+        if nodes_of(step) is None:
+            found.append("a loop whose number of trips is not known" if isinstance(step, WhileLoop) and
+                         step.trip_count is None else "a loop too long to unroll" if isinstance(step, WhileLoop) else
+                         "a conditional" if isinstance(step, Branch) else f"host call {step.target!r}")
+    return found
+
+
+def library():
+    """The driver's library, already loaded by PyCUDA."""
+    return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+
+
+class Graph:
+    """What `record` puts on a stream (one with PyCUDA's `handle`), to be started as one."""
+
+    def __init__(self, stream, record: Callable[[], None]):
+        self.driver, self.stream = library(), ctypes.c_void_p(int(stream.handle))
+        graph, self.instance = ctypes.c_void_p(), ctypes.c_void_p()
+        self._do("cuStreamBeginCapture_v2", self.stream, ctypes.c_int(THREAD_LOCAL))
+        try:
+            record()
+        finally:
+            self._do("cuStreamEndCapture", self.stream, ctypes.byref(graph))
+        try:
+            self._do("cuGraphInstantiateWithFlags", ctypes.byref(self.instance), graph, ctypes.c_ulonglong(0))
+        finally:
+            self._do("cuGraphDestroy", graph)
+
+    def launch(self) -> None:
+        """Start all of it on the stream."""
+        self._do("cuGraphLaunch", self.instance, self.stream)
+
+    def close(self) -> None:
+        """Give the graph's memory back."""
+        if self.instance:
+            self._do("cuGraphExecDestroy", self.instance)
+            self.instance = ctypes.c_void_p()
+
+    def _do(self, name: str, *arguments) -> None:
+        code = getattr(self.driver, name)(*arguments)
+        if code:
+            raise RunError(f"the NVIDIA driver refused a graph: {name} gave error {code}",
+                           hint="HLOC_CUDA_GRAPHS=off runs without graphs")

@@ -1,0 +1,133 @@
+/* checks.cpp: the checker of checks.h, compiled without instrumentation and linked to the kernels.
+ *
+ * Wrong are: an access that lies outside of the launch's arguments, or is not aligned for its type; a read of memory
+ * that nothing has written; two accesses of one byte by different threads, at least one of them a write, that no barrier
+ * of their block (or, in one warp, __syncwarp) parts.
+ */
+#include "checks.h"
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <vector>
+
+struct Access { unsigned launch = 0, block = 0, thread = 0, barriers = 0, warp_barriers = 0; };
+struct Shadow { Access write, read; bool written = false; };
+
+extern "C" {
+#define SHOWN __attribute__((visibility("default")))
+EmulationThread *emulation_thread;
+unsigned emulation_launch;
+char *emulation_shared, *emulation_shared_end, *emulation_stacks, *emulation_stacks_end;
+SHOWN char emulation_fault[512];
+SHOWN EmulationPiece *emulation_pieces;
+SHOWN int emulation_piece_count;
+SHOWN EmulationSpan *emulation_spans;
+SHOWN int emulation_span_count;
+}
+
+static std::vector<Shadow> shared_shadow;
+static std::vector<std::vector<Shadow>> piece_shadow;
+
+static void fault(const char *what, const char *where, long offset, size_t size) {
+  if (emulation_fault[0]) return;
+  const EmulationThread &t = *emulation_thread;
+  snprintf(emulation_fault, sizeof emulation_fault, "%s: thread %u of block %u, %zu bytes at byte %ld of %s", what,
+           t.thread, t.block, size, offset, where);
+}
+
+extern "C" void emulation_new_block() {
+  shared_shadow.assign(emulation_shared_end - emulation_shared, Shadow());
+}
+
+/* Whether nothing orders an earlier access before what the current thread does now. */
+static bool races(const Access &before) {
+  const EmulationThread &now = *emulation_thread;
+  if (before.launch != emulation_launch || (before.block == now.block && before.thread == now.thread)) return false;
+  if (before.block != now.block) return true;
+  if (before.barriers < now.barriers) return false;
+  return before.thread / 32 != now.warp || before.warp_barriers >= now.warp_barriers;
+}
+
+static void access(Shadow &shadow, bool write, const char *where, long offset, size_t size) {
+  const EmulationThread &t = *emulation_thread;
+  const Access now = {emulation_launch, t.block, t.thread, t.barriers, t.warp_barriers};
+  if (races(shadow.write)) fault(write ? "two threads write at once" : "read while another thread writes", where, offset, size);
+  if (write && races(shadow.read)) fault("write while another thread reads", where, offset, size);
+  if (write) shadow.write = now;
+  else if (!races(shadow.read)) shadow.read = now; /* of readers at once the first one is kept */
+}
+
+static void check_shared(char *at, size_t size, bool write) {
+  const long offset = at - emulation_shared;
+  if (at + size > emulation_shared_end) return fault("outside of memory", "shared memory", offset, size);
+  for (size_t i = 0; i < size; i++) {
+    Shadow &shadow = shared_shadow[offset + i];
+    if (!write && !shadow.written) fault("read of memory that nothing has written", "shared memory", offset, size);
+    shadow.written |= write;
+    access(shadow, write, "shared memory", offset, size);
+  }
+}
+
+/* The argument that an address outside of all is nearest to, by its start. */
+static void outside(char *at, size_t size, bool write) {
+  char where[64] = "device memory";
+  long offset = at - emulation_pieces[0].start;
+  int nearest = -1;
+  for (int i = 0; i < emulation_span_count; i++)
+    if (emulation_spans[i].start <= at && (nearest < 0 || emulation_spans[i].start > emulation_spans[nearest].start)) nearest = i;
+  if (nearest >= 0) {
+    offset = at - emulation_spans[nearest].start;
+    snprintf(where, sizeof where, "argument %d, which has %zu", nearest, emulation_spans[nearest].size);
+  }
+  fault(write ? "write outside of memory" : "read outside of memory", where, offset, size);
+}
+
+static void check_piece(int number, char *at, size_t size, bool write) {
+  const EmulationPiece &piece = emulation_pieces[number];
+  const long offset = at - piece.start;
+  bool inside = offset >= 0 && offset + size <= piece.size;
+  if (inside && emulation_span_count) {
+    inside = false;
+    for (int i = 0; i < emulation_span_count && !inside; i++)
+      inside = at >= emulation_spans[i].start && at + size <= emulation_spans[i].start + emulation_spans[i].size;
+  }
+  if (!inside) return outside(at, size, write);
+  if (size_t(number) >= piece_shadow.size()) piece_shadow.resize(number + 1);
+  std::vector<Shadow> &shadow = piece_shadow[number];
+  if (shadow.size() < piece.size) shadow.resize(piece.size);
+  for (size_t i = 0; i < size; i++) {
+    if (write) piece.written[offset + i] = 1;
+    else if (!piece.written[offset + i]) fault("read of memory that nothing has written", "device memory", offset, size);
+    access(shadow[offset + i], write, "device memory", offset, size);
+  }
+}
+
+static void check(uintptr_t address, size_t size, bool write) {
+  char *at = reinterpret_cast<char *>(address);
+  if (!emulation_thread || emulation_fault[0] || (at >= emulation_stacks && at < emulation_stacks_end)) return;
+  if (at >= emulation_shared && at < emulation_shared_end) return check_shared(at, size, write);
+  for (int i = 0; i < emulation_piece_count; i++) {
+    const EmulationPiece &piece = emulation_pieces[i];
+    if (at >= piece.start - piece.guard && at < piece.start + piece.size + piece.guard)
+      return check_piece(i, at, size, write);
+  }
+}
+
+#define ACCESS(size)                                                                                                  \
+  extern "C" void __tsan_read##size(uintptr_t at) { check(at, size, false); }                                         \
+  extern "C" void __tsan_write##size(uintptr_t at) { check(at, size, true); }                                         \
+  extern "C" void __tsan_unaligned_read##size(uintptr_t at) { check(at, size, false); }                               \
+  extern "C" void __tsan_unaligned_write##size(uintptr_t at) { check(at, size, true); }
+ACCESS(1) ACCESS(2) ACCESS(4) ACCESS(8) ACCESS(16)
+extern "C" void __tsan_read_range(uintptr_t at, size_t size) { check(at, size, false); }
+extern "C" void __tsan_write_range(uintptr_t at, size_t size) { check(at, size, true); }
+extern "C" void __tsan_vptr_update(void *, void *) {}
+extern "C" void __tsan_func_entry(void *) {}
+extern "C" void __tsan_func_exit() {}
+extern "C" void __tsan_init() {}
+
+struct Mismatch { const char *file; uint32_t line, column; void *type; unsigned char log_alignment, kind; };
+extern "C" void __ubsan_handle_type_mismatch_v1(Mismatch *data, uintptr_t at) {
+  const size_t alignment = size_t(1) << data->log_alignment;
+  if (emulation_thread && at % alignment) fault("misaligned access", "its alignment", at % alignment, alignment);
+}

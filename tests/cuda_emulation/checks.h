@@ -1,0 +1,20 @@
+/* checks.h: what the emulation and its checker know of the running kernel. The checker sees every access that a kernel
+ * makes to memory (g++ -fsanitize=thread,alignment calls it) and tells the first one that is wrong.
+ *
+ * emulation_pieces   memory that the driver gave out: its bytes, the guards around it, and which bytes were written
+ * emulation_spans    what this launch may touch: one span per argument; none: all pieces
+ * emulation_fault    the first wrong access, in words; empty where there was none
+ */
+#pragma once
+#include <cstddef>
+
+struct EmulationPiece { char *start; size_t size, guard; unsigned char *written; };
+struct EmulationSpan { char *start; size_t size; };
+struct EmulationThread { unsigned block, thread, warp, barriers, warp_barriers; };
+
+extern "C" {
+extern EmulationThread *emulation_thread;     /* null outside of kernels */
+extern unsigned emulation_launch;
+extern char *emulation_shared, *emulation_shared_end, *emulation_stacks, *emulation_stacks_end;
+void emulation_new_block();
+}

@@ -1,0 +1,89 @@
+"""What kernels take of an SM, as ptxas tells it: nothing spills where it need not, and every kernel can start."""
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cuda_emulation.cases import program_of
+from kernel_harness import collect
+from test_cuda_kernels import DATA, SEPARATOR
+
+from hloc import api
+from hloc.kernels.ir import Tile
+from hloc.targets.cuda.compiler import compiler_version
+from hloc.targets.cuda.gpus import FACTS, GPUS, gpu_named
+from hloc.targets.cuda.resources import Resources, resources
+from hloc.targets.cuda.sources import make_sources
+from hloc.targets.cuda.target import cuda_target
+
+pytestmark = pytest.mark.skipif(compiler_version() == 0, reason="neither NVRTC nor nvcc is installed")
+
+LOOPS = ("kernels/loop", "kernels/reduce", "kernels/rows", "kernels/window", "kernels/indexing", "cuda/teams")
+ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a")
+MODELS = ("digits", "bf16", "cumsum", "control_flow")
+REGISTERS, STATIC_SHARED = 65536, 48 << 10
+
+
+def loop_kernels(path: Path, gpu):
+    """The pointwise, reduction and row-wise kernels of a file."""
+    texts = SEPARATOR.split(path.read_text(encoding="utf-8"))
+    cases = [c for n, text in enumerate(texts) for c in collect(text, f"{path.stem}#{n}", machine=gpu)
+             if not any(isinstance(call.kernel, Tile) for call in c.lowered.calls)]
+    return make_sources(program_of(cases), gpu)
+
+
+def check_starts(sources, found: dict[str, Resources]) -> None:
+    """Registers and shared memory of a block are there."""
+    assert found.keys() == {g.function for g in sources.geometry}
+    for start in sources.geometry:
+        needs = found[start.function]
+        assert needs.registers * start.block[0] <= REGISTERS, start
+        assert needs.shared <= STATIC_SHARED, start
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("name", LOOPS)
+def test_no_spills(name, arch):
+    sources = loop_kernels(DATA / f"{name}.hlo", gpu_named(arch))
+    found = resources(sources.single_file(), arch)
+    check_starts(sources, found)
+    assert {k: r for k, r in found.items() if r.spill_stores or r.spill_loads} == {}
+
+
+def test_spills_are_told():
+    """The reader of ptxas's words: a kernel that must spill, one with shared memory."""
+    spilling = ('extern "C" __global__ void __maxnreg__(24) spill(float *a) { float v[64];\n#pragma unroll\n'
+                'for (int i = 0; i < 64; i++) v[i] = a[i * 7];\n__syncthreads();\n#pragma unroll\n'
+                'for (int i = 0; i < 64; i++) a[i] = v[i] * v[63 - i]; }\n')
+    sharing = ('extern "C" __global__ void share(float *a) { __shared__ float s[256]; s[threadIdx.x] = a[threadIdx.x];\n'
+               '__syncthreads(); a[threadIdx.x] = s[255 - threadIdx.x]; }\n')
+    found = resources(spilling + sharing, "sm_90a")
+    assert found["spill"].spill_stores > 0 and found["spill"].spill_loads > 0 and found["spill"].registers <= 24
+    assert found["share"].shared == 1024 and found["share"].spill_stores == 0
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("name", MODELS)
+def test_models_for_every_architecture(name, arch):
+    gpu = gpu_named(arch)
+    target = cuda_target(gpu)
+    module = api.load(DATA / "models" / name / "model.hlo")
+    sources = make_sources(api.plan(api.optimize(module, target), target), gpu)
+    check_starts(sources, resources(sources.single_file(), arch))
+
+
+def test_occupancy():
+    facts = FACTS["h100"]
+    full = Resources(32, 0, 0, 0, 0)
+    assert full.blocks_per_sm(256, facts["registers"], facts["threads"], facts["shared_kib"] << 10) == 8
+    assert Resources(255, 0, 0, 0, 0).blocks_per_sm(256, 65536, 2048, 227 << 10) == 1
+    assert Resources(32, 100 << 10, 0, 0, 0).blocks_per_sm(128, 65536, 2048, 227 << 10) == 2
+
+
+def test_facts_of_gpus():
+    """What the data file says is there for each, and fits together."""
+    assert {g.arch for g in GPUS.values()} == set(ARCHITECTURES)
+    for name, facts in FACTS.items():
+        gpu = GPUS[name]
+        assert gpu.shared_bytes <= gpu.l1_bytes and gpu.bandwidth > 1e11 and facts["threads"] in (1536, 2048)
+        assert gpu_named(gpu.arch).arch == gpu_named(gpu.arch.rstrip("a")).arch == gpu.arch

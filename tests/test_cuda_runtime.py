@@ -1,0 +1,216 @@
+"""The CUDA runtime against the emulated driver: graphs, memory, what a machine may lack, faults with their kernel."""
+from __future__ import annotations
+
+import shutil
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from cuda_emulation import driver
+from cuda_emulation.cases import backend_of
+
+from hloc import api
+from hloc.errors import RunError, UnsupportedError
+from hloc.kernels.plan import Copy, Launch, Ref, WhileLoop
+from hloc.targets.cuda import graphs, runtime
+from hloc.targets.cuda.gpus import GPUS, device_named
+from hloc.targets.cuda.sources import make_sources
+from hloc.targets.cuda.target import cuda_target
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation needs g++")
+H100 = GPUS["h100"]
+CHAIN = """HloModule chain
+ENTRY e {
+  x = f32[40,40] parameter(0)
+  y = f32[40,40] dot(x, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}, metadata={op_name="first" source_file="a/net.py" source_line=7}
+  z = f32[40,40] dot(y, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT n = f32[40,40] tanh(z)
+}
+"""
+LOOP = """HloModule loop
+test { s = (s32[], f32[8]) parameter(0)  i = s32[] get-tuple-element(s), index=0
+  n = s32[] constant(5)  ROOT c = pred[] compare(i, n), direction=LT }
+body { s = (s32[], f32[8]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0  x = f32[8] get-tuple-element(s), index=1
+  one = s32[] constant(1)  j = s32[] add(i, one)  y = f32[8] sine(x)
+  ROOT r = (s32[], f32[8]) tuple(j, y) }
+ENTRY e { x = f32[8] parameter(0)  n = s32[] parameter(1)
+  s = (s32[], f32[8]) tuple(n, x)
+  w = (s32[], f32[8]) while(s), condition=test, body=body
+  ROOT y = f32[8] get-tuple-element(w), index=1 }
+"""
+
+
+@pytest.fixture(autouse=True)
+def emulated(monkeypatch):
+    driver.install(monkeypatch)
+
+
+def sources_of(text: str):
+    target = cuda_target(H100)
+    return make_sources(api.plan(api.optimize(api.load(text), target), target), H100)
+
+
+def chained(x: np.ndarray) -> np.ndarray:
+    return np.tanh(x @ x @ x)
+
+
+def test_second_run_is_a_graph():
+    backend = backend_of(sources_of(CHAIN))
+    x = np.random.default_rng(0).normal(size=(40, 40)).astype("f4") / 10
+    before = driver.GraphLibrary.launched
+    for n in range(3):
+        (result,) = backend([x + n])
+        np.testing.assert_allclose(result, chained(x + n), atol=1e-5)
+        assert driver.GraphLibrary.launched - before == n           # the first run goes kernel by kernel
+    assert len(backend.graphs) == 1 and driver.Context.depth == 0
+    backend.close()
+    assert not any(a.size for a in driver.Allocation.living.values() if int(a) == int(backend.regions["arena"][0]))
+
+
+def test_graphs_can_be_left_out(monkeypatch):
+    monkeypatch.setenv("HLOC_CUDA_GRAPHS", "off")
+    backend, x = backend_of(sources_of(CHAIN)), np.eye(40, dtype="f4")
+    for _ in range(3):
+        np.testing.assert_allclose(backend([x])[0], chained(x), atol=1e-5)
+    assert backend.graphs == {}
+    backend.close()
+
+
+def test_loops_around_graphs():
+    """The host looks at the flag, the bodies are graphs where they have several steps."""
+    backend = backend_of(sources_of(LOOP))
+    x = np.linspace(0, 1, 8, dtype="f4")
+    for start, trips in ((0, 5), (3, 2), (5, 0), (0, 5)):
+        expected = x
+        for _ in range(trips):
+            expected = np.sin(expected)
+        np.testing.assert_allclose(backend([x, np.int32(start)])[0], expected, atol=1e-6)
+    backend.close()
+
+
+def test_parts_of_a_plan():
+    launch, copy = Launch(0, ()), Copy(Ref("arena", 0, 0, 4), Ref("arena", 0, 4, 4))
+    counted, open_ = (WhileLoop((launch,), Ref("arena", 0, 0, 1), (launch, copy), n) for n in (10, None))
+    endless = counted._replace(trip_count=10_000_000)
+    found = graphs.parts((launch, counted, copy, open_, launch, endless))
+    assert [p.nodes for p in found] == [22, None, 1, None]
+    assert graphs.forbids((launch, counted)) == []
+    assert len(graphs.forbids((open_, endless))) == 2
+
+
+def test_waiting_inside_a_recording_is_refused():
+    stream = driver.Stream()
+    with pytest.raises(driver.Error, match="capturing"):
+        graphs.Graph(stream, stream.synchronize)
+
+
+def test_a_graph_that_the_driver_refuses(monkeypatch):
+    monkeypatch.setattr(driver.GraphLibrary, "cuGraphInstantiateWithFlags", lambda *_: 801)
+    backend = backend_of(sources_of(CHAIN))
+    backend([np.eye(40, dtype="f4")])
+    with pytest.raises(RunError, match="refused a graph: cuGraphInstantiateWithFlags gave error 801") as caught:
+        backend([np.eye(40, dtype="f4")])
+    assert "HLOC_CUDA_GRAPHS=off" in caught.value.hint and caught.value.code == 6
+    backend.close()
+
+
+def test_out_of_device_memory(monkeypatch):
+    monkeypatch.setattr(driver.DEVICE, "memory", 4096)
+    with pytest.raises(RunError, match=r"chain needs 0\.0 MiB \(arena 0\.0, parameters 0\.0, results 0\.0\); "
+                                       r"0\.0 of 0\.0 MiB are free") as caught:
+        backend_of(sources_of(CHAIN))
+    assert caught.value.code == 6 and driver.Context.depth == 0
+
+
+def test_image_that_the_driver_refuses(monkeypatch):
+    sources = sources_of(CHAIN)
+    with pytest.raises(RunError, match="refuses the program's image"):
+        backend_of(sources, image=b"not an image")
+    monkeypatch.setattr(driver.DEVICE, "driver", 12040)
+    packed = backend_of(sources).packed._replace(image=b"not an image", cuda=13050)
+    with pytest.raises(RunError, match=r"driver is too old: it knows CUDA 12\.4, .* compiled by CUDA 13\.5"):
+        runtime.CudaBackend(packed, {})
+
+
+@pytest.mark.parametrize("arch, capability, runs", [
+    ("sm_90a", (9, 0), True), ("sm_90a", (10, 0), False), ("sm_80", (8, 6), True), ("sm_80", (9, 0), False),
+    ("sm_86", (8, 0), False), ("sm_100a", (10, 0), True), ("sm_120a", (12, 0), True), ("x86", (9, 0), False)])
+def test_architectures(arch, capability, runs):
+    packed = SimpleNamespace(arch=arch)
+    if runs:
+        runtime.check_architecture(packed, "a GPU", capability)
+    else:
+        with pytest.raises(RunError, match="architecture|a GPU is sm_"):
+            runtime.check_architecture(packed, "a GPU", capability)
+
+
+@pytest.mark.parametrize("name, arch, known", [
+    ("NVIDIA H200", "sm_90", "h200"), ("NVIDIA H100 80GB HBM3", "sm_90", "h100"), ("NVIDIA GeForce RTX 4090", "sm_89", "rtx4090"),
+    ("NVIDIA A100-SXM4-80GB", "sm_80", "a100"), ("NVIDIA L40S", "sm_89", "l40s"), ("NVIDIA A10", "sm_86", "a10"),
+    ("NVIDIA A6000", "sm_86", "a10"), ("Tesla V100", "sm_70", None)])
+def test_devices_by_the_name_that_the_driver_gives(name, arch, known):
+    found = device_named(name, arch)
+    assert (found.name if found else None) == known
+
+
+def test_facts_of_the_device():
+    runtime.device_machine.cache_clear()
+    machine = runtime.device_machine()
+    runtime.device_machine.cache_clear()
+    assert machine.kind == "gpu" and machine.cores == 132 and machine.arch == "sm_90a"
+
+
+def test_fault_names_the_kernel_and_its_hlo(monkeypatch):
+    def fail(self, *_, **__):
+        raise driver.Error("cuLaunchKernel failed: an illegal memory access was encountered")
+    backend = backend_of(sources_of(CHAIN))
+    monkeypatch.setattr(driver.Function, "_run", fail)
+    with pytest.raises(RunError, match="stopped in kernel k0_dot: .*illegal memory access") as caught:
+        backend([np.eye(40, dtype="f4")])
+    assert "y = f32[40,40] dot(x, x)   first, net.py:7" in caught.value.message
+    backend.close()
+
+
+@pytest.mark.parametrize("error, count, message", [
+    (ImportError("libcuda.so.1: cannot open shared object file"), 1, "needs the NVIDIA driver"),
+    (ImportError("No module named 'pycuda'"), 1, "needs PyCUDA"),
+    (driver.Error("cuInit failed: no CUDA-capable device is detected"), 1, "no GPU on this machine"),
+    (driver.Error("cuInit failed: system has unsupported display driver / cuda driver combination"), 1, "does not start"),
+    (None, 0, "no GPU on this machine")])
+def test_what_a_machine_may_lack(monkeypatch, error, count, message):
+    import sys
+    monkeypatch.undo()
+
+    def init():
+        if error:
+            raise error
+    module = SimpleNamespace(Error=driver.Error, init=init, Device=SimpleNamespace(count=lambda: count))
+
+    class Finder:
+        def find_spec(self, name, path=None, target=None):
+            if name.startswith("pycuda"):
+                raise error
+    if isinstance(error, ImportError):
+        monkeypatch.setattr(sys, "meta_path", [Finder(), *sys.meta_path])
+        for name in [n for n in sys.modules if n.startswith("pycuda")]:
+            monkeypatch.delitem(sys.modules, name)
+    else:
+        monkeypatch.setitem(sys.modules, "pycuda", SimpleNamespace(driver=module))
+        monkeypatch.setitem(sys.modules, "pycuda.driver", module)
+    with pytest.raises(RunError, match=message) as caught:
+        runtime.driver()
+    assert caught.value.code == 6 and caught.value.hint
+
+
+def test_source_names_the_instructions_with_their_metadata():
+    text = sources_of(CHAIN).readable()
+    assert "/* y = f32[40,40] dot(x, x)   first, net.py:7 */" in text
+    assert "/* grid 4 x block 256; 19,200 bytes, 128,000 flops */" in text
+
+
+def test_host_calls_do_not_go_into_a_file(tmp_path):
+    text = ("HloModule m\nENTRY e {\n  t = token[] after-all()\n  i = (f32[3], token[]) infeed(t)\n"
+            "  ROOT x = f32[3] get-tuple-element(i), index=0\n}\n")
+    with pytest.raises(UnsupportedError, match="a .cubin cannot hold the Python function of host call 'infeed'"):
+        api.compile(text, "h100", run=False).save(tmp_path / "m.cubin")
