@@ -29,8 +29,8 @@ Report = Callable[[str, int, int], None]
 def build(sources: Sources, report: Report) -> Path:
     """The shared object of a program: from the cache, else compiled. Raises BuildError."""
     chain = toolchain.find()
-    units = [sources.driver_unit(), *sources.units()]
-    key = cache.digest(chain.identity(), runtime_digest(), *units)
+    units = sources.units(available_cores())
+    key = cache.digest(chain.identity(), runtime_digest(), *(text for text, _ in units))
     found = cache.find(key, ".so")
     if found:
         return found
@@ -45,18 +45,19 @@ def save(sources: Sources, path: Path, report: Report) -> None:
     with tempfile.TemporaryDirectory(prefix="hloc") as folder:
         constants = Path(folder) / "constants.bin"
         write_constants(sources.program.constants, constants)
-        units = [sources.driver_unit() + export_unit(sources.program, constants), *sources.units()]
+        units = sources.units(available_cores(), export_unit(sources.program, constants))
         _compile_and_link(toolchain.find(), units, sources, path, report)
 
 
-def _compile_and_link(chain: Toolchain, units: list[str], sources: Sources, output: Path, report: Report) -> None:
-    """Kernel units, the driver (units[0]) and the missing routines at once; the largest first."""
+def _compile_and_link(chain: Toolchain, units: list[tuple[str, bool]], sources: Sources, output: Path,
+                      report: Report) -> None:
+    """The units of a program and the missing routines at once; the largest first."""
     with tempfile.TemporaryDirectory(prefix="hloc") as name, ThreadPoolExecutor(available_cores()) as cores, \
             ThreadPoolExecutor(16) as waiting:                    # a routine may be in the making elsewhere
         thin = sources.thin_units()
         routines = [waiting.submit(runtime_object, chain, unit, unit in thin) for unit in sources.runtime_units()]
-        jobs = [cores.submit(_unit_object, chain, text, Path(name) / f"unit{number}.c", number > 0)
-                for number, text in sorted(enumerate(units), key=lambda u: -len(u[1]))]
+        jobs = [cores.submit(_unit_object, chain, text, Path(name) / f"unit{number}.c", is_kernels)
+                for number, (text, is_kernels) in enumerate(sorted(units, key=lambda unit: -len(unit[0])))]
         _follow(jobs + routines, report)
         chain.link([job.result() for job in jobs + routines], output)
 

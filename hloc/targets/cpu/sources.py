@@ -1,7 +1,8 @@
 """Program -> C translation units.
 
-In: a plan.Program. Out: one driver unit and a few kernel units of about equal size, which compile in parallel; or the
-same as one self-contained text (`single_file`) for a reader, and for a compiler that knows nothing of hloc.
+In: a plan.Program. Out: one driver unit and a few kernel units of about equal size, which compile in parallel (a small
+program is one unit); or the same as one self-contained text (`single_file`) for a reader, and for a compiler that knows
+nothing of hloc.
 """
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ from hloc.targets.inlining import c_name, inline_includes
 from hloc.targets.printer import C, print_kernel
 
 RUNTIME = Path(__file__).parent / "runtime"
-UNIT_CHARACTERS = 60_000         # about a second of compile time
-MOST_UNITS = 16
+UNIT_CHARACTERS = 12_000         # starting gcc and reading the headers costs as much as some 2,000 characters
+UNITS_PER_CORE = 2               # units are equal in size only by and large
 TEMPLATES = ("gemm_tile.h", "gemm_kernel.h", "gemm_thin.h", "fft_lines.h", "sort.h")      # included once per instance
 PROLOGUE = '#include "scalar.h"\n#include "pool.h"\n'
 
@@ -37,19 +38,21 @@ class Sources:
     host_calls: tuple[HostCall, ...]
     timed: tuple[Step, ...] = ()
 
-    def units(self) -> list[str]:
-        """Kernel units: kernels dealt out, largest first, to the least loaded unit."""
-        total = sum(map(len, self.kernels))
-        count = max(1, min(MOST_UNITS, total // UNIT_CHARACTERS + 1, len(self.kernels)))
+    def units(self, cores: int, export: str = "") -> list[tuple[str, bool]]:
+        """C texts to compile, and whether each holds kernels: the driver, then kernels dealt out, largest first, to the
+        least loaded unit. Few kernels go with the driver: one start of the compiler less. export: joins the driver."""
+        weights = {text: code_size(text) for text in self.kernels}
+        total = sum(weights.values())
+        driver = self.driver + START + '#include "call.h"\n' + export
+        if total + len(driver) <= UNIT_CHARACTERS:
+            return [("\n".join([PROLOGUE, *self.kernels, driver]), True)]
+        count = max(1, min(UNITS_PER_CORE * cores, total // UNIT_CHARACTERS + 1, len(self.kernels)))
         loads, parts = [0] * count, [[] for _ in range(count)]
-        for text in sorted(self.kernels, key=len, reverse=True):
+        for text in sorted(self.kernels, key=weights.__getitem__, reverse=True):
             least = loads.index(min(loads))
             parts[least].append(text)
-            loads[least] += len(text)
-        return [PROLOGUE + "\n".join(part) for part in parts if part]
-
-    def driver_unit(self) -> str:
-        return self.driver + START + '#include "call.h"\n'
+            loads[least] += weights[text]
+        return [(driver, False), *((PROLOGUE + "\n".join(part), True) for part in parts if part)]
 
     def readable(self) -> str:
         """Kernels, then the driver, as they were generated; runtime headers stay includes."""
@@ -101,6 +104,11 @@ def print_kernels(kernels: Sequence[Kernel | Tile], machine: Machine) -> tuple[t
             name = first
         names.append(name)
     return tuple(names), tuple(texts)
+
+
+def code_size(text: str) -> int:
+    """Characters outside of the comments above a function."""
+    return sum(len(line) for line in text.splitlines() if not line.startswith("/*"))
 
 
 def runtime_digest() -> str:
