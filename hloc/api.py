@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ from hloc.kernels.plan import Program
 from hloc.ops.host import Transfers
 from hloc.targets.target import Target
 
+LIMIT_TRIES = 4                   # plans that are made to meet a memory limit
+
 
 @dataclass
 class Options:
@@ -32,7 +34,7 @@ class Options:
     progress      called with (stage, done, total); total 0 where it is not known
     timings       receives a Timing per pass (hloc/passes/runner.py)
     custom_calls  custom-call target -> Python function over NumPy arrays
-    passes        options of passes by name, e.g. {"fusion": "off"}
+    passes        options of passes by name, e.g. {"fusion": "off", "memory_limit": 1 << 30} (hloc/passes/context.py)
     transfers     what infeed and recv take, and what outfeed and send gave (hloc/ops/host.py)
     profile       the program measures each of its steps, for Executable.profile; target cpu
     """
@@ -102,6 +104,30 @@ def plan(module: Module, target: Target, options: Options | None = None) -> Prog
     return plan_module(module, target.machine)
 
 
+def optimized_plan(module: Module, target: Target, options: Options | None = None) -> tuple[Module, Program]:
+    """Optimize and plan a module, which is consumed; where a "memory_limit" is among the options, within it.
+
+    The limit counts parameters, results, constants and the arena (Program.peak). The arena may be larger than what is
+    alive in it, so the passes are given a lower aim where the plan misses the limit. Raises RunError, with the figure,
+    where recomputing arrays does not get there.
+    """
+    options = options or Options()
+    limit = options.passes.get("memory_limit")
+    if limit is None:
+        return module, plan(optimize(module, target, options), target, options)
+    aim, least = limit, None
+    for _ in range(LIMIT_TRIES):
+        own = clone_module(module)
+        optimize(own, target, replace(options, passes={**options.passes, "memory_limit": aim}))
+        program = plan(own, target, options)
+        if program.peak <= limit:
+            return own, program
+        least = min(program.peak, least or program.peak)
+        aim = max(0, aim - (program.peak - limit))
+    raise RunError(f"running {module.name} needs {least:,} bytes at least, with arrays computed again to save memory; "
+                   f"the limit is {limit:,}", hint="hloc memory shows which arrays are alive at the peak")
+
+
 def compile(source: str | Path | Module, target: str = "auto", *,      # noqa: A001 - the name users expect
             options: Options | None = None, consume: bool = False, run: bool = True) -> Executable:
     """Compile HLO for a target and return something to call.
@@ -129,7 +155,8 @@ def compile(source: str | Path | Module, target: str = "auto", *,      # noqa: A
         if run and chosen.ahead:
             chosen.ahead(module)
         own = clone_module(module) if module is source and not consume else module
-        return chosen.executable(plan(optimize(own, chosen, options), chosen, options), own, options)
+        own, program = optimized_plan(own, chosen, options)
+        return chosen.executable(program, own, options)
 
     def compile_text(text: str) -> Executable:
         return compile(text, target, options=options, run=False)

@@ -8,6 +8,7 @@ it does not apply:
     // not idempotent: why
     // not evaluated: why
     // target: cuda
+    // options: memory_limit=4096   an option of passes, a number
     // passes: a, b          what runs instead of the pass that the folder names
 """
 from __future__ import annotations
@@ -64,7 +65,8 @@ def test_case(path: Path) -> None:
     given, _, expected = path.read_text(encoding="utf-8").partition(ARROW)
     told = directives(given)
     passes = named_passes([n.strip() for n in told.get("passes", path.parent.name).split(",")], ALL_PASSES)
-    context = PassContext(MACHINE, told.get("target", "cpu"))
+    options = {key: int(value) for key, _, value in [told["options"].partition("=")]} if "options" in told else {}
+    context = PassContext(MACHINE, told.get("target", "cpu"), options)
     module = parse_module(given, path.name)
     verify(module)
     run_passes(module, passes, context)

@@ -5,7 +5,14 @@ from pathlib import Path
 
 import click
 
-from hloc.cli.options import choice_option, fusion_option, module_argument, pass_options, strict_option
+from hloc.cli.options import (
+    choice_option,
+    fusion_option,
+    memory_limit_option,
+    module_argument,
+    pass_options,
+    strict_option,
+)
 from hloc.cli.terminal import Progress, read_module
 from hloc.errors import RunError, UsageError
 
@@ -34,14 +41,15 @@ EMIT = {"c": ".c", "cuda": ".cu", "ptx": ".ptx", "hlo": ".hlo"}
 @click.option("--target", "-t", default=None, metavar="NAME",
               help="cpu, cuda, a GPU (h100, rtx4090 ...) or an architecture (sm_90a). Default: by the ending.")
 @fusion_option
+@memory_limit_option
 @strict_option
-def compile_command(module, choice, output, emit, target, fusion, strict) -> None:
+def compile_command(module, choice, output, emit, target, fusion, memory_limit, strict) -> None:
     """Compile MODULE (HLO text, '-' for stdin) and write it to the file given with -o."""
     from hloc.api import Options, compile
     suffix = _suffix(output, emit, target)
     target = target or ("cuda" if suffix in CUDA_ENDINGS else "cpu")
     with Progress() as progress:
-        options = Options(progress=progress.report, passes=pass_options(fusion))
+        options = Options(progress=progress.report, passes=pass_options(fusion, memory_limit))
         exe = compile(read_module(module, choice=choice, strict=strict, progress=progress), target, options=options,
                       consume=True, run=False)
         progress.report("write")

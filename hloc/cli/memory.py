@@ -5,13 +5,21 @@ import json
 
 import click
 
-from hloc.cli.options import choice_option, fusion_option, module_argument, pass_options, strict_option
+from hloc.cli.options import (
+    choice_option,
+    fusion_option,
+    memory_limit_option,
+    module_argument,
+    pass_options,
+    strict_option,
+)
 from hloc.cli.terminal import Progress, line_of, print_table, read_module, size_text
 
 EPILOG = """\b
 Examples:
   hloc memory model.hlo
   hloc memory model.hlo --top 40
+  hloc memory model.hlo --memory-limit 2GiB
   hloc memory model.hlo --json | jq .peak"""
 
 
@@ -22,21 +30,22 @@ Examples:
 @click.option("--top", default=15, show_default=True, type=click.IntRange(0), help="How many buffers to list.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 @fusion_option
+@memory_limit_option
 @strict_option
-def memory_command(module, choice, target, top, as_json, fusion, strict) -> None:
+def memory_command(module, choice, target, top, as_json, fusion, memory_limit, strict) -> None:
     """Tell how much memory a run of MODULE takes, and which buffers are alive when it takes the most.
 
     Peak: parameters, results, constants, and the arena of all intermediate arrays. Nothing is compiled or run. The
     instructions named are those of the optimized module (hloc opt); lines are those of the file.
     """
-    from hloc.api import Options, optimize
+    from hloc.api import Options, optimized_plan
     from hloc.kernels.memory import memory_use
     from hloc.targets import find
-    chosen = find(target)
+    chosen, options = find(target), Options(passes=pass_options(fusion, memory_limit))
     with Progress() as progress:
         parsed = read_module(module, choice=choice, strict=strict, progress=progress)
         progress.report("plan")
-        use = memory_use(optimize(parsed, chosen, Options(passes=pass_options(fusion))), chosen.machine)
+        use = memory_use(optimized_plan(parsed, chosen, options)[0], chosen.machine)
     if as_json:
         click.echo(json.dumps(_as_json(use), indent=1))
         return

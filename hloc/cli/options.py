@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import re
 from pathlib import Path
 
 import click
@@ -40,6 +41,23 @@ fusion_option = click.option(
     "--fusion", type=click.Choice(["on", "off"]), default="on", show_default=True,
     help="off: every instruction is a kernel of its own, to compare with.")
 
+class Size(click.ParamType):
+    """A number of bytes: 4096, 512KiB, 1.5GiB; K, M, G, T alone mean KiB and so on."""
+
+    name = "size"
+    UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+
+    def convert(self, value, param, ctx) -> int:
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?", str(value).strip(), re.IGNORECASE)
+        if not found:
+            self.fail(f"{value!r} is no size: write 4096, 512MiB or 1.5GiB", param, ctx)
+        return int(float(found.group(1)) * 1024 ** self.UNITS[found.group(2).upper()])
+
+
+memory_limit_option = click.option(
+    "--memory-limit", type=Size(), metavar="SIZE",
+    help="Take no more memory (512MiB, 2GiB): arrays are computed again; an error where that is not enough.")
+
 custom_call_option = click.option(
     "--custom-call", "custom_calls", multiple=True, metavar="NAME=MODULE:FUNCTION",
     help="Python function (NumPy arrays in, array or tuple of arrays out) for a custom-call target.")
@@ -55,9 +73,10 @@ outfeed_option = click.option(
     "--outfeed", "outfeed", metavar="FILE", help="Write what outfeed and send hand out to an .npz file, in order.")
 
 
-def pass_options(fusion: str) -> dict:
+def pass_options(fusion: str = "on", memory_limit: int | None = None) -> dict:
     """Options of passes (hloc/passes/context.py) that differ from their defaults."""
-    return {"fusion": fusion} if fusion != "on" else {}
+    given = {"fusion": fusion, "memory_limit": memory_limit}
+    return {name: value for name, value in given.items() if value not in ("on", None)}
 
 
 def transfers_of(infeeds: tuple[str, ...], received: tuple[str, ...]):

@@ -14,6 +14,7 @@ from hloc.cli.options import (
     fusion_option,
     infeed_option,
     inputs_option,
+    memory_limit_option,
     module_argument,
     outfeed_option,
     pass_options,
@@ -50,9 +51,10 @@ Examples:
 @recv_option
 @outfeed_option
 @fusion_option
+@memory_limit_option
 @strict_option
 def run_command(module, choice, inputs, output, target, repeat, profile, top, as_json, custom_calls, infeeds,
-                received, outfeed, fusion, strict) -> None:
+                received, outfeed, fusion, memory_limit, strict) -> None:
     """Run MODULE (HLO text, a proto, or a .so or .cubin that `hloc compile` wrote; '-' for stdin); show its results.
 
     Without --inputs, parameters are the arguments that a snapshot holds, else 'sensible:0'; a note says so.
@@ -69,7 +71,7 @@ def run_command(module, choice, inputs, output, target, repeat, profile, top, as
         parsed = _module(module, choice, strict, progress)
         arrays_of = input_reader(inputs, parsed)
         options = Options(progress=progress.report, custom_calls=custom_call_table(custom_calls), transfers=transfers,
-                          passes=pass_options(fusion), profile=profile)
+                          passes=pass_options(fusion, memory_limit), profile=profile)
         exe = parsed if isinstance(parsed, Executable) else compile(parsed, target, options=options, consume=True)
         arrays = arrays_of(exe.parameters)
         progress.report("run")

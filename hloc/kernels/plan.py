@@ -94,3 +94,9 @@ class Program(NamedTuple):
     constants: tuple[np.ndarray, ...]
     arena_size: int
     aliases: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def peak(self) -> int:
+        """Bytes that a run needs: parameters, results, constants and the arena."""
+        signature = sum(v.shape.num_bytes for v in (*self.parameters, *self.results))
+        return signature + sum(c.nbytes for c in self.constants) + self.arena_size

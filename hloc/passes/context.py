@@ -18,10 +18,13 @@ from hloc.machine import Machine
 # Option -> its default, and what it takes, for messages.
 OPTIONS: dict[str, tuple[Any, str]] = {
     "fusion": ("on", "'on' or 'off'"),
+    "memory_limit": (None, "a number of bytes, or None"),
 }
 
 
 def _is_right(name: str, value: Any) -> bool:
+    if name == "memory_limit":
+        return value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0)
     return value in ("on", "off")
 
 

@@ -27,6 +27,7 @@ from hloc.passes.fusion import fusion
 from hloc.passes.gather_simplifier import gather_simplifier
 from hloc.passes.hlo_computation_deduplicator import hlo_computation_deduplicator
 from hloc.passes.hlo_memory_scheduler import hlo_memory_scheduler
+from hloc.passes.hlo_rematerialization import hlo_rematerialization
 from hloc.passes.layout_assignment import layout_assignment
 from hloc.passes.map_inliner import map_inliner
 from hloc.passes.optimization_barrier_expander import optimization_barrier_expander
@@ -96,6 +97,7 @@ CPU: tuple[Pass | Repeat, ...] = (
     SIMPLIFICATION,
     fusion,
     hlo_memory_scheduler,
+    hlo_rematerialization,
     copy_insertion,
 )
 
@@ -125,6 +127,8 @@ ORDERING: tuple[tuple[Pass, Pass, str], ...] = (
     (layout_assignment, bitcast_dtypes_expander, "a bitcast to another width is free between row-major arrays"),
     (layout_assignment, fusion, "a kernel reads row-major arrays; a bitcast is free only between them"),
     (fusion, hlo_memory_scheduler, "an order of kernels needs the kernels"),
+    (hlo_memory_scheduler, hlo_rematerialization, "what is alive at the peak is a question about an order"),
+    (hlo_rematerialization, copy_insertion, "arrays that are made anew are read, and overwritten, at other places"),
     (hlo_memory_scheduler, copy_insertion, "whether an array is still wanted is a question about an order"),
     (while_loop_simplifier, while_loop_trip_count_annotator, "constants that went into the condition tell the limit"),
 )

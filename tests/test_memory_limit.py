@@ -1,0 +1,92 @@
+"""Memory: what is predicted is what a run allocates; a limit makes arrays be computed again, or is refused by name."""
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from memory_model import check_memory
+from test_models import SMALL, inputs_of, models, name_of
+
+import hloc
+from hloc.api import optimized_plan
+from hloc.cli.main import main
+from hloc.kernels.memory import memory_use
+from hloc.targets import find
+
+MODELS = Path(__file__).parent.parent / "testdata" / "models"
+LAYERS = 12
+
+
+def network() -> str:
+    """A forward pass whose layers are all read again behind the last one, as in training."""
+    lines = ["x0 = f32[64,64] parameter(0)"]
+    for n in range(LAYERS):
+        lines += [f"p{n} = f32[64,64] dot(x{n}, x0), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}",
+                  f"t{n} = f32[64,64] tanh(p{n})", f"x{n + 1} = f32[64,64] negate(t{n})"]
+    lines += [f"g{LAYERS} = f32[64,64] abs(x{LAYERS})"]
+    for n in reversed(range(LAYERS)):
+        lines += [f"q{n} = f32[64,64] dot(g{n + 1}, t{n}), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}",
+                  f"g{n} = f32[64,64] tanh(q{n})"]
+    return "HloModule network\n\nENTRY e {\n  " + "\n  ".join(lines[:-1]) + "\n  ROOT " + lines[-1] + "\n}\n"
+
+
+def arena(text: str, limit: int | None = None) -> int:
+    module, program = optimized_plan(hloc.load(text), find("cpu"), hloc.Options(passes={"memory_limit": limit}))
+    check_memory(module)
+    assert limit is None or program.peak <= limit
+    return program.arena_size
+
+
+def test_a_limit_is_kept_and_changes_no_result():
+    text, plenty = network(), 3 * 64 * 64 * 4
+    whole = arena(text)
+    limit = plenty + int(0.7 * whole)
+    assert arena(text, limit) < 0.75 * whole
+    x = np.linspace(-0.2, 0.2, 64 * 64, dtype=np.float32).reshape(64, 64)
+    small = hloc.compile(text, target="cpu", options=hloc.Options(passes={"memory_limit": limit}))
+    assert small.backend.arena_size < 0.75 * whole
+    assert np.allclose(small(x)[0], hloc.compile(text, target="cpu")(x)[0], atol=1e-6)
+
+
+def test_too_low_a_limit_is_refused_with_the_figure(tmp_path, capsys):
+    path = tmp_path / "network.hlo"
+    path.write_text(network())
+    sys.argv = ["hloc", "run", str(path), "-t", "cpu", "-i", "zeros", "--memory-limit", "64KiB"]
+    with pytest.raises(SystemExit) as end:
+        main()
+    err = capsys.readouterr().err
+    assert end.value.code == 6 and "bytes at least" in err and "the limit is 65,536" in err
+
+
+@pytest.mark.parametrize("size", ["lots", "12Q", "-5"])
+def test_sizes_that_are_none(size, tmp_path, capsys):
+    path = tmp_path / "network.hlo"
+    path.write_text(network())
+    sys.argv = ["hloc", "memory", str(path), "--memory-limit", size]
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 2 and "is no size" in capsys.readouterr().err
+
+
+def test_training_takes_less_where_it_must():
+    target, path = find("cpu"), MODELS / "transformer_train" / "model.hlo"
+    module, program = optimized_plan(hloc.load(path), target)
+    limit = program.peak - int(0.2 * program.arena_size)
+    module, limited = optimized_plan(hloc.load(path), target, hloc.Options(passes={"memory_limit": limit}))
+    check_memory(module)
+    assert limited.peak <= limit
+
+
+@pytest.mark.parametrize("model", SMALL, ids=name_of)
+def test_prediction_is_what_a_run_allocates(model):
+    module, program = optimized_plan(hloc.load(models.model_path(model)), find("cpu"))
+    use = memory_use(module, find("cpu").machine)
+    exe = hloc.compile(models.model_path(model), target="cpu")
+    results = exe(*inputs_of(model, exe))
+    assert use.arena == exe.backend.arena_size
+    assert use.results == sum(r.nbytes for r in results)
+    assert use.parameters == sum(v.shape.num_bytes for v in exe.parameters)
+    assert use.constants == sum(c.nbytes for c in program.constants)
+    assert use.peak == program.peak
