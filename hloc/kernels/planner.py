@@ -14,10 +14,12 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from hloc.analysis.aliasing import module_invariants
+from hloc.analysis.structure import Structures
 from hloc.errors import HlocError, UnsupportedError
 from hloc.ir import Computation, Instruction, Module, Shape, leaves, numpy_dtype
 from hloc.kernels.buffer_assignment import BufferAssignment, Home, Value
@@ -56,7 +58,7 @@ class Planner:
     kernel_numbers: dict = field(default_factory=dict)
     constants: list[np.ndarray] = field(default_factory=list)
     constant_values: dict = field(default_factory=dict)
-    lowered: dict[Instruction, Lowered] = field(default_factory=dict)
+    lowered: dict[Any, Lowered] = field(default_factory=dict)
     sharing: list[tuple[Value, Value, int]] = field(default_factory=list)
     makers: dict[Value, Instruction] = field(default_factory=dict)
     schedule: list[tuple[int, Instruction]] = field(default_factory=list)
@@ -67,6 +69,10 @@ class Planner:
     def invariants(self) -> Mapping[Computation, frozenset[int]]:
         """For each loop body the carried leaves that it hands through unchanged."""
         return module_invariants(self.module)
+
+    @cached_property
+    def structures(self) -> Structures:
+        return Structures(self.module)
 
     # -- the walk ----------------------------------------------------------------------------------------------------
 
@@ -139,9 +145,7 @@ class Planner:
 
     def launch(self, instruction: Instruction, operands: list[Leaves], steps: list[Draft]) -> Leaves:
         """The kernels of an instruction; in-place results share their operand's memory."""
-        lowered = self.lowered.get(instruction)
-        if lowered is None:
-            lowered = self.lowered[instruction] = lower(instruction, self.machine)
+        lowered = self.kernels_of(instruction)
         results = self.fresh(instruction)
         for result, operand, leaf in lowered.in_place:
             source = operands[operand][leaf]
@@ -162,6 +166,14 @@ class Planner:
         for result, operand, leaf in getattr(lowered, "can_share", ()):
             self.sharing.append((results[result], operands[operand][leaf], self.time))
         return results
+
+    def kernels_of(self, instruction: Instruction) -> Lowered:
+        """The kernels of an instruction; instructions that say the same are lowered once: layers repeat."""
+        key = self.structures.key(instruction), operands_key(instruction, self.structures)
+        lowered = self.lowered.get(key)
+        if lowered is None:
+            lowered = self.lowered[key] = lower(instruction, self.machine)
+        return lowered
 
     def _fixed(self, value: Value) -> bool:
         """True where the value lies in memory that is not ours to overwrite."""
@@ -280,6 +292,13 @@ class Planner:
         steps.append(Draft(lambda ref: HostCall(target, tuple((ref(v), s) for v, s in arguments),
                                                 tuple((ref(v), s) for v, s in outcomes), instruction)))
         return results
+
+
+def operands_key(instruction: Instruction, structures: Structures) -> tuple:
+    """What lowering may ask of operands: their shapes, which of them are the same, and the values of constants."""
+    places: dict[Instruction, int] = {}
+    return tuple((places.setdefault(o, n), structures.key(o) if o.opcode == "constant" else
+                  structures.shape_number(o.shape)) for n, o in enumerate(instruction.operands))
 
 
 def known_trip_count(instruction: Instruction) -> int | None:
