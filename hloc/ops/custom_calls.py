@@ -7,7 +7,6 @@ others: f(instruction, *operand values) -> value.
 """
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
 import numpy as np
@@ -16,20 +15,11 @@ from hloc.errors import UnsupportedError
 from hloc.ir import Instruction
 from hloc.ops.checks import attribute, text
 from hloc.ops.custom_linalg import LINEAR_ALGEBRA
-from hloc.ops.linalg import wide
+from hloc.ops.library_calls import LIBRARY_CALLS
+from hloc.ops.library_configs import unquoted
 from hloc.ops.op import Op
 from hloc.ops.sorting import top_k
 from hloc.ops.values import zeros
-
-_ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
-
-
-def unquoted(value: str) -> str:
-    """The string that a quoted attribute value stands for."""
-    value = value.strip()
-    if len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'":
-        return re.sub(r"\\(.)", lambda m: _ESCAPES.get(m[1], m[1]), value[1:-1], flags=re.S)
-    return value
 
 
 def target_of(instruction: Instruction) -> str:
@@ -89,28 +79,19 @@ def pad_to_static(instruction: Instruction, operand: np.ndarray):
     return padded, *(np.array(n, np.int32) for n in operand.shape)
 
 
-def onednn_layer_norm(instruction: Instruction, x: np.ndarray, scale=None, shift=None) -> np.ndarray:
-    """Normalized along the last dimension. backend_config holds epsilon as the bits of an f32; without it, it is 0."""
-    match = re.search(r'epsilon_typecast\\*"\s*:\s*\\*"?(\d+)', str(instruction.get("backend_config", "")))
-    epsilon = float(np.array(int(match[1]) if match else 0, np.int32).view(np.float32))
-    value = wide(x)
-    normal = (value - value.mean(-1, keepdims=True)) / np.sqrt(value.var(-1, keepdims=True) + epsilon)
-    if scale is not None:
-        normal = normal * wide(scale)
-    return (normal if shift is None else normal + wide(shift)).astype(x.dtype)
-
-
 CUSTOM_CALLS: dict[str, Callable] = {
     **dict.fromkeys([
         "Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "xla.sdy.FuncResultSharding",
-        "annotate_device_placement", "MoveToHost", "MoveToDevice", "LayoutConstraint", "SetBound", "Pin", "Unpin",
+        "xla.sdy.GlobalToLocalShape", "xla.sdy.LocalToGlobalShape", "annotate_device_placement", "MoveToHost",
+        "MoveToDevice", "PinToDevice", "PinToDeviceSram", "LayoutConstraint", "SetBound", "Pin", "Unpin",
     ], same),
     "AllocateBuffer": fresh,
     "CreateBuffer": fresh,
     "TopK": topk,
+    "__gpu$TopK": topk,
     "SliceToDynamic": slice_to_dynamic,
     "PadToStatic": pad_to_static,
-    "__onednn$layernorm": onednn_layer_norm,
+    **LIBRARY_CALLS,
     **LINEAR_ALGEBRA,
 }
 

@@ -37,9 +37,9 @@ def _joined(low: np.ndarray, high: np.ndarray) -> np.ndarray:
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
 
-def threefry(key: int, counters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Two u32 per u64 counter."""
-    low, high = U32(key & 0xFFFFFFFF), U32(key >> 32)
+def threefry(key: int | np.ndarray, counters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Two u32 per u64 counter; one key, or one for each counter."""
+    low, high = _words(np.asarray(key).astype(U64))
     keys = (low, high, low ^ high ^ U32(0x1BD11BDA))
     x, y = _words(counters)
     x, y = x + keys[0], y + keys[1]

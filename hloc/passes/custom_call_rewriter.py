@@ -12,18 +12,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hloc.ir import Instruction, Module, Shape
-from hloc.ops.custom_calls import target_of
-from hloc.ops.custom_linalg import LINEAR_ALGEBRA, option, potrf, result_shapes, trsm
+from hloc.ops.custom_calls import CUSTOM_CALLS, same, target_of
+from hloc.ops.custom_linalg import (
+    LINEAR_ALGEBRA,
+    TRANSPOSES,
+    cublas_triangular_solve,
+    cusolver_cholesky,
+    is_lower,
+    lower_triangle,
+    option,
+    potrf,
+    result_shapes,
+    threefry2x32,
+    triangular_options,
+    trsm,
+)
 from hloc.passes.cholesky_expander import real
 from hloc.passes.context import PassContext
 from hloc.passes.expressions import Expressions
+from hloc.passes.library_calls import library_value
 from hloc.passes.rewriter import Rewriter, rewrite_module
+from hloc.passes.rng_bit_generator_expander import threefry_words
 
-SAME_VALUE = frozenset(["Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "xla.sdy.FuncResultSharding",
-                        "annotate_device_placement", "MoveToHost", "MoveToDevice", "LayoutConstraint", "SetBound",
-                        "Pin", "Unpin"])
+SAME_VALUE = frozenset(name for name, meaning in CUSTOM_CALLS.items() if meaning is same)
 FRESH = frozenset(["AllocateBuffer", "CreateBuffer"])
-TRANSPOSES = {ord("N"): "NO_TRANSPOSE", ord("T"): "TRANSPOSE", ord("C"): "ADJOINT"}
 
 
 def custom_call_rewriter(module: Module, context: PassContext) -> bool:
@@ -34,7 +46,8 @@ def custom_call_rewriter(module: Module, context: PassContext) -> bool:
         e = Expressions(rewriter, instruction.span)
         if target_of(instruction) == "GetRngSeed" and instruction.shape.is_array:
             return e.full(context.options.get("seed", 0), instruction.shape)
-        return known_value(e, instruction) or factorization(module, e, instruction)
+        return (known_value(e, instruction) or library_value(module, e, instruction)
+                or factorization(module, e, instruction) or random_words(e, instruction))
     return rewrite_module(module, visit, revisit=False)
 
 
@@ -45,7 +58,7 @@ def known_value(e: Expressions, instruction: Instruction) -> Instruction | None:
         return operands[0]
     if target in FRESH and shape.is_array:
         return e.full(0, shape)
-    if target == "TopK" and shape.is_tuple and len(shape.tuple_shapes) == 2 and len(operands) == 1:
+    if target in ("TopK", "__gpu$TopK") and shape.is_tuple and len(shape.tuple_shapes) == 2 and len(operands) == 1:
         return e.op("topk", operands[0], shape=shape, k=shape.tuple_shapes[0].dimensions[-1], largest=True)
     return None
 
@@ -54,18 +67,31 @@ def factorization(module: Module, e: Expressions, instruction: Instruction) -> I
     """The calls of LAPACK and cuSOLVER that are ops of HLO; hloc/ops/custom_linalg.py says what their options mean."""
     meaning, operands = LINEAR_ALGEBRA.get(target_of(instruction)), instruction.operands
     shapes = result_shapes(instruction)
-    if meaning is potrf and shapes[0].compatible(operands[0].shape):
-        lower = option(instruction, "uplo", ord("L")) in (ord("L"), 1)
+    if meaning in (potrf, cusolver_cholesky) and shapes[0].compatible(operands[0].shape):
+        lower = is_lower(instruction) if meaning is potrf else lower_triangle(instruction)
         factor = e.op("cholesky", operands[0], lower=lower)
-        return results(e, instruction, [factor, failed(module, e, factor)], shapes)
+        workspace = [e.full(0, shapes[1])] if meaning is cusolver_cholesky else []
+        return results(e, instruction, [factor, *workspace, failed(module, e, factor)], shapes)
     if meaning is trsm and shapes[0].compatible(operands[1].shape):
         x = e.op("triangular-solve", operands[0], operands[1],
                  left_side=option(instruction, "side", ord("L")) == ord("L"),
-                 lower=option(instruction, "uplo", ord("L")) == ord("L"),
-                 unit_diagonal=option(instruction, "diag", ord("N")) == ord("U"),
+                 lower=is_lower(instruction), unit_diagonal=option(instruction, "diag", ord("N")) == ord("U"),
                  transpose_a=TRANSPOSES[option(instruction, "trans_x", ord("N"))])
         return results(e, instruction, [x], shapes)
+    if meaning is cublas_triangular_solve and shapes[0].compatible(operands[1].shape):
+        options = triangular_options(instruction)
+        x = e.op("triangular-solve", *operands[:2], transpose_a=options.pop("transpose"), **options)
+        return results(e, instruction, [x], shapes)
     return None
+
+
+def random_words(e: Expressions, instruction: Instruction) -> Instruction | None:
+    """JAX's call of Threefry: two key words and two counter words an element."""
+    operands, shapes = instruction.operands, result_shapes(instruction)
+    if LINEAR_ALGEBRA.get(target_of(instruction)) is not threefry2x32 or len(operands) != 4 or not all(
+            o.shape.compatible(shapes[0]) for o in operands):
+        return None
+    return results(e, instruction, list(threefry_words(e, *operands)), shapes)
 
 
 def failed(module: Module, e: Expressions, factor: Instruction) -> Instruction:

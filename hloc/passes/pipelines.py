@@ -67,6 +67,7 @@ SIMPLIFICATION = Repeat("simplification", (
 ))
 
 TARGET_INDEPENDENT: tuple[Pass | Repeat, ...] = (
+    defuser,
     sharding_remover,
     async_to_sync,
     custom_call_rewriter,
@@ -75,7 +76,6 @@ TARGET_INDEPENDENT: tuple[Pass | Repeat, ...] = (
     ragged_dot_rewriter,
     scaled_dot_rewriter,
     call_inliner,
-    defuser,
     map_inliner,
     dynamic_padder,
     rng_expander,
@@ -106,6 +106,8 @@ CUDA: tuple[Pass | Repeat, ...] = CPU
 # (a, b, why): the first run of a comes before the first run of b.
 ORDERING: tuple[tuple[Pass, Pass, str], ...] = (
     (call_inliner, algebraic_simplifier, "rules see through a call only once its body stands in the caller"),
+    (defuser, custom_call_rewriter, "library calls and ops that are written out stand in fusions, too"),
+    (defuser, scaled_dot_rewriter, "library calls and ops that are written out stand in fusions, too"),
     (defuser, algebraic_simplifier, "rules see through a fusion only once it is taken apart"),
     (map_inliner, algebraic_simplifier, "rules know elementwise operations, not maps of them"),
     (map_inliner, hlo_computation_deduplicator, "a map's function is not needed once the map is written out"),

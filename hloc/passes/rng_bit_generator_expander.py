@@ -88,7 +88,17 @@ def threefry(e: Expressions, key: Instruction, counter: Instruction) -> tuple[In
     low, high = halves(e, key)
     third = e.op("xor", e.op("xor", low, high), e.constant(0x1BD11BDA, "u32"))
     x, y = halves(e, counter)
-    keys = [e.spread(k, x.shape) for k in (low, high, third)]
+    return threefry_rounds(e, [e.spread(k, x.shape) for k in (low, high, third)], x, y)
+
+
+def threefry_words(e: Expressions, low: Instruction, high: Instruction, x: Instruction, y: Instruction):
+    """The same with a key for each counter, all of them given as arrays of words."""
+    third = e.op("xor", e.op("xor", low, high), e.like(0x1BD11BDA, low))
+    return threefry_rounds(e, [low, high, third], x, y)
+
+
+def threefry_rounds(e: Expressions, keys: list[Instruction], x: Instruction,
+                    y: Instruction) -> tuple[Instruction, Instruction]:
     x, y = e.op("add", x, keys[0]), e.op("add", y, keys[1])
     for group in range(5):
         for distance in ROTATIONS[group % 2]:
