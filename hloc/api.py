@@ -8,10 +8,12 @@
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,6 +26,9 @@ from hloc.kernels.plan import Program
 from hloc.ops.host import Transfers
 from hloc.targets.target import Target
 
+if TYPE_CHECKING:
+    from hloc.evaluate import Device
+
 LIMIT_TRIES = 4                   # plans that are made to meet a memory limit
 
 
@@ -33,24 +38,37 @@ class Options:
 
     progress      called with (stage, done, total); total 0 where it is not known
     timings       receives a Timing per pass (hloc/passes/runner.py)
+    stages        receives the seconds of each stage: parse, passes, lowering, printing, compiler
     custom_calls  custom-call target -> Python function over NumPy arrays
     passes        options of passes by name, e.g. {"fusion": "off", "memory_limit": 1 << 30} (hloc/passes/context.py)
     transfers     what infeed and recv take, and what outfeed and send gave (hloc/ops/host.py)
     profile       the program measures each of its steps, for Executable.profile; target cpu
+    device        where the program runs, among several (hloc/evaluate.py); what collectives exchange goes through it
     """
 
     progress: Callable[[str, int, int], None] | None = None
     timings: list | None = None
+    stages: dict[str, float] = field(default_factory=dict)
     custom_calls: dict[str, Callable] = field(default_factory=dict)
     passes: dict[str, Any] = field(default_factory=dict)
     dumps: dict[str, Any] = field(default_factory=dict)
     transfers: Transfers = field(default_factory=Transfers)
     profile: bool = False
+    device: Device | None = None
 
     @property
     def watches_passes(self) -> bool:
         """Whether the passes must run, to be timed or shown, even where the result is known."""
         return self.timings is not None or bool(self.dumps)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Adds the seconds of what is done inside to `stages`."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.stages[name] = self.stages.get(name, 0.0) + time.perf_counter() - start
 
     def report(self, stage: str, done: int = 0, total: int = 0) -> None:
         if self.progress:
@@ -77,10 +95,11 @@ def load(source: str | bytes | Path | Module, *, name: str | None = None, choice
     else:
         path, own_choice = split_choice(source)
         content, shown, choice = read_bytes(path), name or path, choice or own_choice
-    options.report("parse")
-    module = module_of(content, shown, choice=choice, strict=strict, warn=warn)
-    options.report("verify")
-    verify(module)
+    with options.stage("parse"):
+        options.report("parse")
+        module = module_of(content, shown, choice=choice, strict=strict, warn=warn)
+        options.report("verify")
+        verify(module)
     return module
 
 
@@ -91,8 +110,9 @@ def optimize(module: Module, target: Target, options: Options | None = None) -> 
     from hloc.passes.runner import run_passes
     options = options or Options()
     context = PassContext(machine=target.machine, target=target.name, options=dict(options.passes))
-    run_passes(module, pipeline_for(target.name), context, timings=options.timings, verify=False,
-               progress=lambda name: options.report(f"pass {name}"), **options.dumps)
+    with options.stage("passes"):
+        run_passes(module, pipeline_for(target.name), context, timings=options.timings, verify=False,
+                   progress=lambda name: options.report(f"pass {name}"), **options.dumps)
     return module
 
 
@@ -101,7 +121,8 @@ def plan(module: Module, target: Target, options: Options | None = None) -> Prog
     from hloc.kernels.planner import plan_module
     options = options or Options()
     options.report("plan")
-    return plan_module(module, target.machine)
+    with options.stage("lowering"):
+        return plan_module(module, target.machine)
 
 
 def optimized_plan(module: Module, target: Target, options: Options | None = None) -> tuple[Module, Program]:
@@ -171,6 +192,21 @@ def compile(source: str | Path | Module, target: str = "auto", *,      # noqa: A
     return exe
 
 
+def compile_for_devices(source: str | Path | Module, devices: Sequence[Device], target: str = "auto", *,
+                        options: Options | None = None) -> list[Executable]:
+    """One Executable per device of a module with collectives. They must be called at the same time, each in a thread
+    (hloc/simulate.py) or process of its own (hloc/mpi.py): collectives wait for the other devices."""
+    options = options or Options()
+    module = load(source, options=options)
+    each = [replace(options, device=device) for device in devices]
+    if target == "reference":
+        return [reference_executable(module, own) for own in each]
+    from hloc.targets import find
+    chosen = find(target)
+    optimized, program = optimized_plan(clone_module(module), chosen, options)
+    return [chosen.executable(program, optimized, own) for own in each]
+
+
 def load_compiled(path: Path) -> Executable:
     """What `hloc compile` wrote to a .so or .cubin, ready to call. Raises RunError for other files."""
     if not path.is_file():
@@ -192,7 +228,7 @@ def reference_executable(module: Module, options: Options) -> Executable:
     def run(arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
         options.report("run")
         try:
-            return tuple(evaluate(module, arrays, custom_calls=calls, options=Run(
+            return tuple(evaluate(module, arrays, custom_calls=calls, device=options.device, options=Run(
                 infeed=moved.infeed, outfeed=moved.outfeed, received=moved.received, sent=moved.sent)))
         except MemoryError:
             raise RunError("out of memory in the reference evaluator") from None

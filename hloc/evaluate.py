@@ -46,9 +46,9 @@ class Options:
 
 
 def evaluate(module: Module, inputs: Sequence[Any], *, custom_calls: Mapping[str, CustomCall] | None = None,
-             options: Options | None = None) -> tuple[np.ndarray, ...]:
+             options: Options | None = None, device: Device | None = None) -> tuple[np.ndarray, ...]:
     """Run the entry on one device. Raises RunError for wrong inputs, UnsupportedError for ops without a meaning."""
-    evaluator = Evaluator(module, custom_calls=custom_calls, options=options)
+    evaluator = Evaluator(module, custom_calls=custom_calls, options=options, device=device)
     return evaluator.run(check_inputs(module, inputs))
 
 

@@ -1,4 +1,4 @@
-"""Several devices on one machine: the reference evaluator once per device, in threads that meet at collectives.
+"""Several devices on one machine: one thread per device; they meet at collectives.
 
 In: a module and each device's inputs, by device number (replica * num_partitions + partition). Out: each device's
 results.
@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from hloc.errors import RunError
-from hloc.evaluate import CustomCall, Device, Evaluator, Options
-from hloc.inputs import check_inputs
+from hloc.evaluate import CustomCall, Device, Options, evaluate
 from hloc.ir import Instruction, Module
 from hloc.ops.values import Value
 
@@ -30,26 +30,34 @@ def device_counts(module: Module) -> tuple[int, int]:
 def evaluate_devices(module: Module, inputs: Sequence[Sequence[Any]], *,
                      custom_calls: Mapping[str, CustomCall] | None = None,
                      options: Options | None = None) -> list[tuple[np.ndarray, ...]]:
-    """Run the entry on as many devices as there are inputs. Raises RunError where devices wait for each other forever.
+    """Run the entry on as many devices as there are inputs. Raises RunError where devices would wait forever."""
+    devices = simulated_devices(module, len(inputs))
+    runs = [partial(evaluate, module, arrays, custom_calls=custom_calls, device=device,
+                    options=copy(options) if options else None) for device, arrays in zip(devices, inputs)]
+    return run_together(devices, runs)
 
-    Where the header does not say how many replicas and partitions there are, all devices are partitions if it names
-    partitions, else replicas.
-    """
+
+def simulated_devices(module: Module, count: int) -> list[SimulatedDevice]:
+    """`count` devices of one meeting. Where the header does not say how many replicas and partitions there are, all are
+    partitions if it names partitions, else replicas."""
     replicas, partitions = device_counts(module)
-    count = len(inputs)
     if replicas * partitions != count:
         replicas, partitions = (1, count) if partitions > 1 else (count, 1)
     meeting = _Meeting(count)
-    runs = [_Run(module, arrays, meeting, divmod(number, partitions) + (replicas, partitions), custom_calls, options)
-            for number, arrays in enumerate(inputs)]
-    for run in runs:
-        run.start()
-    for run in runs:
-        run.join()
-    failures = [run.error for run in runs if run.error is not None]
+    return [SimulatedDevice(meeting, *divmod(number, partitions), replicas, partitions) for number in range(count)]
+
+
+def run_together(devices: Sequence[SimulatedDevice], runs: Sequence[Callable[[], Any]]) -> list[Any]:
+    """What each device's function returns; each runs in a thread of its own. Devices can be used for one run only."""
+    threads = [_Run(device, run) for device, run in zip(devices, runs)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    failures = [thread.error for thread in threads if thread.error is not None]
     if failures:
         raise min(failures, key=lambda e: isinstance(e, _Abandoned))      # the cause before its consequences
-    return [run.results for run in runs]
+    return [thread.result for thread in threads]
 
 
 class _Abandoned(RunError):
@@ -57,28 +65,26 @@ class _Abandoned(RunError):
 
 
 class _Run(threading.Thread):
-    """One device's evaluation."""
+    """One device's work."""
 
-    def __init__(self, module: Module, arrays: Sequence[Any], meeting: _Meeting, place: tuple[int, int, int, int],
-                 custom_calls, options: Options | None):
+    def __init__(self, device: SimulatedDevice, work: Callable[[], Any]):
         super().__init__(daemon=True)
-        self.arrays = check_inputs(module, arrays)
-        self.meeting = meeting
-        self.evaluator = Evaluator(module, custom_calls=custom_calls, options=copy(options) if options else None,
-                                   device=_SharedDevice(meeting, *place))
-        self.results: tuple[np.ndarray, ...] = ()
+        self.device, self.work = device, work
+        self.result: Any = None
         self.error: BaseException | None = None
 
     def run(self) -> None:
         try:
-            self.results = self.evaluator.run(self.arrays)
+            self.result = self.work()
         except BaseException as error:                                    # handed to the caller's thread
             self.error = error
         finally:
-            self.meeting.leave()
+            self.device.meeting.leave()
 
 
-class _SharedDevice(Device):
+class SimulatedDevice(Device):
+    """A device whose fellows are threads of this process."""
+
     def __init__(self, meeting: _Meeting, replica: int, partition: int, replica_count: int, partition_count: int):
         super().__init__(replica, partition, replica_count, partition_count)
         self.meeting = meeting

@@ -4,6 +4,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -25,7 +26,14 @@ from hloc.cli.options import (
     write_transfers,
 )
 from hloc.cli.profile_table import profile_json, show_profile
+from hloc.cli.run_devices import devices_for, run_on_devices, show_outcomes
 from hloc.cli.terminal import Progress, first_values, input_reader, read_module, results_table
+from hloc.errors import UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from hloc.executable import Executable
 
 EPILOG = """\b
 Examples:
@@ -33,6 +41,7 @@ Examples:
   hloc run model.hlo --inputs a.npy b.npy --output results.npz
   hloc run model.hlo --inputs random:7 --repeat 10
   hloc run model.hlo --profile --repeat 20
+  hloc run sharded.hlo --devices 4 --inputs 'x.{device}.npy'
   hloc compile model.hlo -o model.so && hloc run model.so --inputs x.npy"""
 
 
@@ -42,6 +51,9 @@ Examples:
 @inputs_option
 @click.option("--output", "-o", metavar="FILE", help="Write the results to an .npz (or, one result, an .npy) file.")
 @target_option
+@click.option("--devices", type=click.IntRange(1), metavar="N",
+              help="Simulate N devices that meet at collectives; {device} in file names is a device's number. "
+                   "Default: what the header of a module with collectives says; under mpirun each process is a device.")
 @click.option("--repeat", default=1, show_default=True, type=click.IntRange(1), help="Run so often; show the times.")
 @click.option("--profile", is_flag=True, help="Show what each step took instead of the results (target cpu).")
 @click.option("--top", default=30, show_default=True, type=click.IntRange(1), help="With --profile: how many steps.")
@@ -53,7 +65,7 @@ Examples:
 @fusion_option
 @memory_limit_option
 @strict_option
-def run_command(module, choice, inputs, output, target, repeat, profile, top, as_json, custom_calls, infeeds,
+def run_command(module, choice, inputs, output, target, devices, repeat, profile, top, as_json, custom_calls, infeeds,
                 received, outfeed, fusion, memory_limit, strict) -> None:
     """Run MODULE (HLO text, a proto, or a .so or .cubin that `hloc compile` wrote; '-' for stdin); show its results.
 
@@ -61,7 +73,7 @@ def run_command(module, choice, inputs, output, target, repeat, profile, top, as
 
     With --profile, the module is compiled with a clock around each step and called once before it is measured.
     """
-    from hloc.api import Options, compile
+    from hloc.api import Options
     from hloc.executable import Executable
     from hloc.input_files import check_output, write_outputs
     for name in filter(None, (output, outfeed)):
@@ -69,33 +81,68 @@ def run_command(module, choice, inputs, output, target, repeat, profile, top, as
     transfers = transfers_of(infeeds, received)
     with Progress() as progress:
         parsed = _module(module, choice, strict, progress)
-        arrays_of = input_reader(inputs, parsed)
         options = Options(progress=progress.report, custom_calls=custom_call_table(custom_calls), transfers=transfers,
                           passes=pass_options(fusion, memory_limit), profile=profile)
-        exe = parsed if isinstance(parsed, Executable) else compile(parsed, target, options=options, consume=True)
-        arrays = arrays_of(exe.parameters)
-        progress.report("run")
-        if profile:
-            exe(*arrays)
-            exe.profile()
-        results, times = _timed(exe, arrays, repeat)
-        steps = exe.profile() if profile else None
+        several = [] if isinstance(parsed, Executable) else devices_for(parsed, devices)
+        if several:
+            _for_one_device({"--repeat": repeat > 1, "--profile": profile, "--outfeed": outfeed, "--infeed": infeeds,
+                             "--recv": received})
+            outcomes = run_on_devices(parsed, several, target, options, inputs, output)
+        else:
+            run = _run(parsed, target, options, inputs, repeat)
+    if several:
+        show_outcomes(outcomes, as_json)
+        return
     if output:
-        write_outputs(Path(output), results)
+        write_outputs(Path(output), run.results)
     if outfeed:
         write_transfers(Path(outfeed), transfers)
+    _show(run, as_json, top)
+
+
+class Run(NamedTuple):
+    """times: seconds of each call; steps: what the last calls took, where that was asked for."""
+
+    exe: Executable
+    results: tuple[np.ndarray, ...]
+    times: list[float]
+    steps: list | None
+
+
+def _run(parsed, target: str, options, inputs, repeat: int) -> Run:
+    from hloc.api import compile
+    from hloc.executable import Executable
+    arrays_of = input_reader(inputs, parsed)                      # before the module is compiled in place
+    exe = parsed if isinstance(parsed, Executable) else compile(parsed, target, options=options, consume=True)
+    arrays = arrays_of(exe.parameters)
+    options.report("run")
+    if options.profile:
+        exe(*arrays)
+        exe.profile()
+    results, times = _timed(exe, arrays, repeat)
+    return Run(exe, results, times, exe.profile() if options.profile else None)
+
+
+def _show(run: Run, as_json: bool, top: int) -> None:
+    repeat, profiled = len(run.times), run.steps is not None
     if as_json:
-        told = {"seconds": times, "results": [
+        told = {"seconds": run.times, "results": [
             {"name": v.name, "type": v.shape.element_type, "shape": list(a.shape), "first": first_values(a)}
-            for v, a in zip(exe.results, results)]}
-        click.echo(json.dumps(told | ({"profile": profile_json(steps, repeat)} if profile else {}), indent=1))
-    elif profile:
-        show_profile(steps, times, top)
+            for v, a in zip(run.exe.results, run.results)]}
+        click.echo(json.dumps(told | ({"profile": profile_json(run.steps, repeat)} if profiled else {}), indent=1))
+    elif profiled:
+        show_profile(run.steps, run.times, top)
     else:
-        results_table(exe.results, results)
+        results_table(run.exe.results, run.results)
     if repeat > 1 and not as_json:
-        times.sort()
+        times = sorted(run.times)
         click.echo(f"{repeat} runs: best {times[0] * 1e3:.3f} ms, median {times[repeat // 2] * 1e3:.3f} ms", err=True)
+
+
+def _for_one_device(options: dict[str, object]) -> None:
+    given = next((name for name, value in options.items() if value), None)
+    if given:
+        raise UsageError(f"{given} is for runs on one device")
 
 
 def _timed(exe, arrays, repeat: int) -> tuple:

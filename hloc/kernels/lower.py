@@ -39,8 +39,6 @@ BY_OPCODE: dict[str, Lowering] = {
     "reduce-window": lower_reduce_window, "select-and-scatter": lower_select_and_scatter,
     "bitcast-convert": lower_bitcast_convert, "bitcast": lower_bitcast_convert, "fft": lower_fft,
 }
-COLLECTIVES = frozenset(["all-gather", "all-reduce", "all-to-all", "collective-broadcast", "collective-permute",
-                         "partition-id", "ragged-all-to-all", "reduce-scatter", "replica-id"])
 BY_KIND: dict[str, Lowering] = {"kInput": lower_reduce, "kCustom": lower_rows, "kOutput": lower_product}
 
 
@@ -59,9 +57,6 @@ def lower(instruction: Instruction, machine: Machine) -> Lowered:
         return lowering(group, machine)
     if root.opcode in RULES:
         return lower_loop(group, machine)
-    if instruction.opcode in COLLECTIVES:
-        raise UnsupportedError(f"'{instruction.opcode}' between several devices cannot be compiled", instruction.span,
-                               hint="programs are compiled for one device; the evaluator simulates several")
     raise UnsupportedError(f"'{instruction.opcode}' cannot be compiled", instruction.span)
 
 

@@ -28,6 +28,7 @@ from hloc.kernels.lower import Lowered, lower
 from hloc.kernels.plan import Branch, Copy, HostCall, Launch, Program, Ref, Step, WhileLoop
 from hloc.kernels.plan import Value as PlanValue
 from hloc.machine import Machine
+from hloc.ops.collectives import COLLECTIVES
 from hloc.ops.custom_calls import target_of
 from hloc.ops.host import transfer_name
 
@@ -115,7 +116,7 @@ class Planner:
             inner, result = self.computation(instruction.get("to_apply"), operands)
             steps.extend(inner)
             return result
-        if opcode == "custom-call" or opcode in TRANSFERS:
+        if opcode == "custom-call" or opcode in TRANSFERS or opcode in COLLECTIVES:
             return self.host_call(instruction, operands, steps)
         return self.launch(instruction, operands, steps)
 
@@ -279,7 +280,7 @@ class Planner:
         return self.assignment.root(value).first > time
 
     def host_call(self, instruction: Instruction, operands: list[Leaves], steps: list[Draft]) -> Leaves:
-        """A call of a Python function: the user's, or one of hloc/ops/custom_calls.py or hloc/ops/host.py."""
+        """A call of a Python function: the user's, or one of hloc/ops/ (custom_calls.py, host.py, collectives.py)."""
         results = self.fresh(instruction)
         for value in [v for o in operands for v in o]:
             self.assignment.use(value, self.time)
@@ -288,7 +289,7 @@ class Planner:
         shapes = [s for o in instruction.operands for s in leaves(o.shape)]
         arguments = list(zip([v for o in operands for v in o], shapes))
         outcomes = list(zip(results, leaves(instruction.shape)))
-        target = target_of(instruction) if instruction.opcode == "custom-call" else transfer_name(instruction)
+        target = _host_name(instruction)
         steps.append(Draft(lambda ref: HostCall(target, tuple((ref(v), s) for v, s in arguments),
                                                 tuple((ref(v), s) for v, s in outcomes), instruction)))
         return results
@@ -299,6 +300,12 @@ def operands_key(instruction: Instruction, structures: Structures) -> tuple:
     places: dict[Instruction, int] = {}
     return tuple((places.setdefault(o, n), structures.key(o) if o.opcode == "constant" else
                   structures.shape_number(o.shape)) for n, o in enumerate(instruction.operands))
+
+
+def _host_name(instruction: Instruction) -> str:
+    if instruction.opcode in COLLECTIVES:
+        return instruction.opcode
+    return target_of(instruction) if instruction.opcode == "custom-call" else transfer_name(instruction)
 
 
 def known_trip_count(instruction: Instruction) -> int | None:

@@ -31,6 +31,8 @@ from hloc.ops.values import result_of
 
 # -- who takes part ----------------------------------------------------------------------------------------------------
 
+COLLECTIVES = frozenset(["all-gather", "all-reduce", "all-to-all", "collective-broadcast", "collective-permute",
+                         "partition-id", "ragged-all-to-all", "reduce-scatter", "replica-id"])     # but for async forms
 _BOTH_MODES = ("all-reduce", "all-gather", "reduce-scatter")       # a channel joins all partitions of the replicas
 
 

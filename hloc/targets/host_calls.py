@@ -1,4 +1,4 @@
-"""Steps of a plan that Python runs: custom calls, infeed, outfeed, send, recv; the same on every target.
+"""Steps of a plan that Python runs: custom calls, infeed, outfeed, send, recv, collectives; the same on every target.
 
     function = host_function(call, options); answers = answered(call, function, arrays)
 """
@@ -10,16 +10,22 @@ from functools import partial
 import numpy as np
 
 from hloc.errors import RunError, UnsupportedError
-from hloc.ir import leaves, numpy_dtype
+from hloc.evaluate import Device, Evaluator
+from hloc.ir import Instruction, leaves, numpy_dtype
 from hloc.kernels.plan import HostCall
+from hloc.ops.collectives import COLLECTIVES
 from hloc.ops.custom_calls import CUSTOM_CALLS
 from hloc.ops.host import transfer_function
+from hloc.ops.table import OPS
+from hloc.ops.values import flatten, unflatten
 
 
 def host_function(call: HostCall, options) -> Callable:
     """What a host call runs: the user's function, else hloc's own. Raises UnsupportedError, located, for neither."""
     if call.target in options.custom_calls:
         return options.custom_calls[call.target]
+    if call.instruction.opcode in COLLECTIVES:
+        return collective_function(call.instruction, options.device)
     if call.instruction.opcode != "custom-call":
         return transfer_function(call.instruction, options.transfers)
     known = CUSTOM_CALLS.get(call.target)
@@ -27,6 +33,21 @@ def host_function(call: HostCall, options) -> Callable:
         raise UnsupportedError(f"custom-call target {call.target!r} is not known", call.instruction.span,
                                hint=f"give a Python function for it: --custom-call {call.target}=module:function")
     return partial(known, call.instruction)
+
+
+def collective_function(instruction: Instruction, device: Device | None) -> Callable[..., tuple[np.ndarray, ...]]:
+    """A collective as a function from this device's arrays to its results; it waits for the others."""
+    if device is None:
+        raise UnsupportedError(
+            f"'{instruction.opcode}' takes several devices, this program is compiled for one", instruction.span,
+            hint="hloc run --devices N simulates them; under mpirun each process is one")
+    evaluate, evaluator = OPS[instruction.opcode].evaluate, Evaluator(device=device)
+
+    def function(*operands) -> tuple[np.ndarray, ...]:
+        own = [unflatten(o.shape, iter([a.copy() for a in flatten(value)]))          # the memory is used again
+               for o, value in zip(instruction.operands, operands)]
+        return tuple(map(np.asarray, flatten(evaluate(evaluator, instruction, *own))))
+    return function
 
 
 def answered(call: HostCall, function: Callable, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -17,10 +17,10 @@ from hloc.errors import HlocError
 from hloc.inputs import Parameter
 from hloc.ir import Instruction, Module, Shape, leaves
 from hloc.ops.device_groups import parse_groups
+from hloc.sensible_inputs import sensible_arrays
 from hloc.text import parse_module
 from hloc.tools.compare import compare, nudged
 from hloc.tools.conformance.arrays import Arrays, save_arrays
-from hloc.sensible_inputs import sensible_arrays
 from hloc.tools.xla import first_line, runner_of_text
 from hloc.tools.xla_text import flat_entry
 

@@ -1,0 +1,93 @@
+"""hloc run on several devices: simulated here, one thread each, or one MPI process each."""
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+import numpy as np
+
+from hloc.cli.terminal import first_values, input_reader, results_table
+from hloc.errors import UsageError
+from hloc.executable import Executable
+from hloc.ir import Module, reachable_computations
+
+if TYPE_CHECKING:
+    from hloc.evaluate import Device
+
+MARK = "{device}"
+
+
+def devices_for(module: Module, asked: int | None) -> list[Device]:
+    """The devices that this process runs: one under MPI, else `asked`, else as many as the header of a module with
+    collectives says. Empty: an ordinary run on one device."""
+    from hloc.mpi import is_launched, mpi_device
+    if is_launched():
+        if asked:
+            raise UsageError("--devices simulates devices in one process; under MPI each process is one")
+        return [mpi_device(module)]
+    from hloc.simulate import device_counts, simulated_devices
+    replicas, partitions = device_counts(module)
+    if asked is None and not _has_collectives(module):
+        return []
+    count = asked or replicas * partitions
+    return list(simulated_devices(module, count)) if count > 1 else []
+
+
+def _has_collectives(module: Module) -> bool:
+    from hloc.ops.collectives import COLLECTIVES
+    return any(i.opcode.removesuffix("-start") in COLLECTIVES
+               for c in reachable_computations(module.entry) for i in c.instructions)
+
+
+class Outcome(NamedTuple):
+    device: Device
+    exe: Executable
+    results: tuple[np.ndarray, ...]
+
+
+def run_on_devices(module: Module, devices: Sequence[Device], target: str, options, inputs: Sequence[str],
+                   output: str | None) -> list[Outcome]:
+    """Compile once, run on all at the same time. `{device}` in file names stands for the device's number."""
+    from hloc.api import compile_for_devices
+    from hloc.input_files import write_outputs
+    from hloc.simulate import SimulatedDevice, run_together
+    if output and MARK not in output:
+        raise UsageError(f"several devices have several results: write {MARK} into the name, as in results.{MARK}.npz")
+    arrays = _arrays(module, devices, inputs)
+    executables = compile_for_devices(module, devices, target, options=options)
+    runs = [partial(exe, *own) for exe, own in zip(executables, arrays)]
+    options.report("run")
+    results = run_together(devices, runs) if isinstance(devices[0], SimulatedDevice) else [run() for run in runs]
+    outcomes = list(map(Outcome, devices, executables, results))
+    for outcome in outcomes if output else ():
+        write_outputs(Path(output.replace(MARK, str(outcome.device.number))), outcome.results)
+    return outcomes
+
+
+def show_outcomes(outcomes: Sequence[Outcome], as_json: bool) -> None:
+    """A table per device."""
+    if as_json:
+        click.echo(json.dumps([_as_json(o) for o in outcomes], indent=1))
+        return
+    for device, exe, results in outcomes:
+        click.echo(f"device {device.number} of {device.count}")
+        results_table(exe.results, results)
+
+
+def _arrays(module: Module, devices: Sequence[Device], inputs: Sequence[str]) -> list[list[np.ndarray]]:
+    """Each device's inputs; all share them where no file name has the mark."""
+    from hloc.inputs import entry_parameters
+    parameters = entry_parameters(module)
+    if not any(MARK in name for name in inputs):
+        return [input_reader(inputs, module)(parameters)] * len(devices)
+    return [input_reader([n.replace(MARK, str(d.number)) for n in inputs], module)(parameters) for d in devices]
+
+
+def _as_json(outcome: Outcome) -> dict:
+    return {"device": outcome.device.number, "results": [
+        {"name": v.name, "type": v.shape.element_type, "shape": list(a.shape), "first": first_values(a)}
+        for v, a in zip(outcome.exe.results, outcome.results)]}

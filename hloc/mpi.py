@@ -1,0 +1,82 @@
+"""Several devices under MPI: one process per device, numbered by rank. Needs mpi4py (the `mpi` extra).
+
+    mpirun -n 4 hloc run model.hlo --inputs 'x.{device}.npy'
+
+What collectives exchange goes as bytes; nothing is pickled.
+"""
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import numpy as np
+
+from hloc.errors import RunError
+from hloc.evaluate import Device
+from hloc.ir import Instruction, Module
+from hloc.ops.values import Value, flatten
+from hloc.simulate import device_counts
+
+# What the launchers of Open MPI, MPICH and Intel MPI, and Slurm say of the number of processes.
+SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "PMIX_SIZE")
+
+
+def is_launched() -> bool:
+    """Whether this process is one of several that an MPI launcher started; looks at the environment only."""
+    return any(os.environ.get(name, "1") not in ("", "0", "1") for name in SIZES)
+
+
+def mpi_device(module: Module) -> MpiDevice:
+    """This process's device. Raises RunError without mpi4py, or where the number of processes is not the module's."""
+    try:
+        from mpi4py import MPI
+    except ImportError as error:
+        raise RunError(f"running under MPI needs mpi4py: {error}", hint="pip install 'hloc[mpi]'") from None
+    world = MPI.COMM_WORLD
+    replicas, partitions = device_counts(module)
+    if replicas * partitions != world.size:
+        if replicas * partitions != 1:
+            raise RunError(f"the module takes {replicas * partitions} devices, not {world.size} processes")
+        replicas = world.size
+    return MpiDevice(world, *divmod(world.rank, partitions), replicas, partitions)
+
+
+class MpiDevice(Device):
+    """A device whose fellows are the processes of a communicator."""
+
+    def __init__(self, world, replica: int, partition: int, replica_count: int, partition_count: int):
+        super().__init__(replica, partition, replica_count, partition_count)
+        self.world = world
+        self.groups: dict[tuple[int, ...], object] = {}
+
+    def exchange(self, instruction: Instruction, members: Sequence[int], value: Value) -> list[Value]:
+        if len(members) == 1:
+            return [value]
+        arrays = [np.ascontiguousarray(a) for a in flatten(value)]
+        own = np.concatenate([a.reshape(-1).view(np.uint8) for a in arrays]) if arrays else np.zeros(0, np.uint8)
+        everybody = np.empty((len(members), own.size), np.uint8)
+        self._communicator(tuple(members)).Allgather(own, everybody)
+        return [_like(value, row) for row in everybody]
+
+    def _communicator(self, members: tuple[int, ...]):
+        """One per group, made when the group first meets: ranks within it are in the order of `members`."""
+        if members not in self.groups:
+            self.groups[members] = self.world.Create_group(self.world.Get_group().Incl(list(members)))
+        return self.groups[members]
+
+
+def _like(value: Value, row: np.ndarray) -> Value:
+    """The bytes as arrays (or nested tuples of them) such as `value` holds."""
+    rest = row
+    parts = []
+    for array in flatten(value):
+        parts.append(rest[:array.nbytes].copy().view(array.dtype).reshape(array.shape))
+        rest = rest[array.nbytes:]
+    if not isinstance(value, tuple):
+        return parts[0]
+    given = iter(parts)
+    return _nested(value, given)
+
+
+def _nested(value: Value, parts) -> Value:
+    return tuple(_nested(v, parts) for v in value) if isinstance(value, tuple) else next(parts)

@@ -1,0 +1,82 @@
+"""Several devices: compiled programs that meet at collectives, simulated in threads and under MPI."""
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import op_examples as examples
+import pytest
+
+from hloc.api import compile_for_devices
+from hloc.cli.main import cli
+from hloc.errors import UnsupportedError
+from hloc.inputs import check_arrays
+from hloc.simulate import run_together, simulated_devices
+from hloc.text import parse_module
+
+ALL = [e for path in sorted(examples.FOLDER.glob("*.hlo")) for e in examples.read_examples(path)]
+CASES = [pytest.param(e, c, id=f"{e.name}:{i}") for e in ALL for i, c in enumerate(e.cases) if c.devices]
+SUM = """HloModule sum, replica_count=2
+add { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT r = f32[] add(a, b) }
+ENTRY e {
+  x = f32[3] parameter(0)
+  s = f32[3] all-reduce(x), replica_groups={}, to_apply=add
+  i = u32[] replica-id()
+  ROOT t = (f32[3], u32[]) tuple(s, i)
+}
+"""
+
+
+@pytest.mark.parametrize("example, case", CASES)
+def test_compiled_collectives_give_what_the_evaluator_gives(example, case):
+    module = parse_module(example.text, example.name)
+    devices = simulated_devices(module, len(case.outputs))
+    executables = compile_for_devices(module, devices, "cpu")
+    inputs = [check_arrays(e.parameters, case.inputs.get(d.number, [])) for e, d in zip(executables, devices)]
+    results = run_together(devices, [lambda e=e, i=i: e(*i) for e, i in zip(executables, inputs)])
+    for number, want in case.outputs.items():
+        for got, wanted in zip(results[number], want, strict=True):
+            assert examples.difference(got, wanted, example.tolerance) == "", f"device {number}"
+
+
+@pytest.fixture
+def sums(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("sum.hlo").write_text(SUM)
+    for device in range(2):
+        np.save(f"x{device}.npy", np.arange(3, dtype=np.float32) * 10 ** device)
+    return tmp_path
+
+
+@pytest.mark.parametrize("target", ["cpu", "reference"])
+def test_run_simulates_devices(sums, capsys, target):
+    cli.main(["run", "sum.hlo", "-t", target, "-i", "x{device}.npy", "-o", "r{device}.npz"], standalone_mode=False)
+    assert "device 1 of 2" in capsys.readouterr().out
+    for device in range(2):
+        saved = np.load(f"r{device}.npz")
+        assert saved["out_0"].tolist() == [0, 11, 22] and saved["out_1"] == device
+    cli.main(["run", "sum.hlo", "-t", target, "-i", "x0.npy", "--json"], standalone_mode=False)
+    assert [o["results"][0]["first"] for o in json.loads(capsys.readouterr().out)] == ["0, 2, 4"] * 2
+
+
+def test_one_device_is_not_enough(sums):
+    with pytest.raises(UnsupportedError, match="takes several devices"):
+        cli.main(["run", "sum.hlo", "-t", "cpu", "--devices", "1"], standalone_mode=False)
+
+
+def test_run_under_mpi(sums):
+    pytest.importorskip("mpi4py", reason="mpi4py is not installed")
+    launcher = shutil.which("mpirun") or shutil.which("mpiexec")
+    if launcher is None:
+        pytest.skip("no mpirun on this machine")
+    command = [sys.executable, "-m", "hloc.cli.main", "run", "sum.hlo", "-t", "cpu", "-i", "x{device}.npy",
+               "-o", "r{device}.npz"]
+    done = subprocess.run([launcher, "-n", "2", *command], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    for device in range(2):
+        saved = np.load(f"r{device}.npz")
+        assert saved["out_0"].tolist() == [0, 11, 22] and saved["out_1"] == device
