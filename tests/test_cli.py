@@ -96,6 +96,12 @@ def test_opt_prints_hlo(here, capsys):
     assert code == 0 and "ENTRY" in out and "fusion" in out and "total" in err
 
 
+def test_compile_tells_the_time_of_every_stage(here, capsys):
+    code, _, err = run(capsys, "compile", "add.hlo", "-o", "m.so", "--time-passes")
+    stages = [line.split()[-1] for line in err[err.index("  stage"):].splitlines()[1:]]
+    assert code == 0 and stages == ["parse", "passes", "lowering", "printing", "compiler", "total"]
+
+
 def test_opt_dumps_after_a_pass(here, capsys):
     code, out, _ = run(capsys, "opt", "add.hlo", "--dump-after", "fusion")
     assert code == 0 and out.startswith("// after fusion") and "kind=kLoop" in out

@@ -13,8 +13,10 @@ from hloc.cli.options import (
     pass_options,
     strict_option,
 )
+from hloc.cli.pass_times import show_times
 from hloc.cli.terminal import Progress, read_module
 from hloc.errors import RunError, UsageError
+from hloc.executable import Executable
 
 EPILOG = """\b
 Endings:
@@ -40,27 +42,36 @@ EMIT = {"c": ".c", "cuda": ".cu", "ptx": ".ptx", "hlo": ".hlo"}
               help="What '-o -' prints: the generated kernels for reading (default), PTX, or the optimized HLO.")
 @click.option("--target", "-t", default=None, metavar="NAME",
               help="cpu, cuda, a GPU (h100, rtx4090 ...) or an architecture (sm_90a). Default: by the ending.")
+@click.option("--time-passes", is_flag=True, help="Show the seconds of each pass and stage, on stderr.")
 @fusion_option
 @memory_limit_option
 @strict_option
-def compile_command(module, choice, output, emit, target, fusion, memory_limit, strict) -> None:
+def compile_command(module, choice, output, emit, target, time_passes, fusion, memory_limit, strict) -> None:
     """Compile MODULE (HLO text, '-' for stdin) and write it to the file given with -o."""
     from hloc.api import Options, compile
     suffix = _suffix(output, emit, target)
     target = target or ("cuda" if suffix in CUDA_ENDINGS else "cpu")
     with Progress() as progress:
-        options = Options(progress=progress.report, passes=pass_options(fusion, memory_limit))
-        exe = compile(read_module(module, choice=choice, strict=strict, progress=progress), target, options=options,
-                      consume=True, run=False)
+        options = Options(progress=progress.report, passes=pass_options(fusion, memory_limit), timings=[])
+        with options.stage("parse"):
+            parsed = read_module(module, choice=choice, strict=strict, progress=progress)
+        exe = compile(parsed, target, options=options, consume=True, run=False)
         progress.report("write")
-        if output == "-":
-            click.echo(exe.source if suffix in (".c", ".cu") else exe.text(suffix), nl=False)
-            return
-        try:
-            exe.save(output)
-        except OSError as error:
-            raise RunError(f"cannot write {output}: {error.strerror}") from None
-    click.echo(f"{output}: {Path(output).stat().st_size:,} bytes, target {exe.target}", err=True)
+        _write(exe, output, suffix)
+    if output != "-":
+        click.echo(f"{output}: {Path(output).stat().st_size:,} bytes, target {exe.target}", err=True)
+    if time_passes:
+        show_times(options.timings, options.stages)
+
+
+def _write(exe: Executable, output: str, suffix: str) -> None:
+    if output == "-":
+        click.echo(exe.source if suffix in (".c", ".cu") else exe.text(suffix), nl=False)
+        return
+    try:
+        exe.save(output)
+    except OSError as error:
+        raise RunError(f"cannot write {output}: {error.strerror}") from None
 
 
 def _suffix(output: str, emit: str | None, target: str | None) -> str:

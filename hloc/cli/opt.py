@@ -1,13 +1,12 @@
 """hloc opt: run passes, print HLO."""
 from __future__ import annotations
 
-import json
-from collections import defaultdict
 from pathlib import Path
 
 import click
 
 from hloc.cli.options import choice_option, fusion_option, module_argument, pass_options, strict_option
+from hloc.cli.pass_times import show_times
 from hloc.cli.terminal import Progress, print_table, read_module
 from hloc.errors import RunError, UsageError
 
@@ -48,6 +47,7 @@ def _list_passes(ctx: click.Context, _param, value: bool) -> None:
 def opt_command(module, choice, passes, target, dump_before, dump_after, dump_dir, time_passes, output, as_json,
                 fusion, strict) -> None:
     """Run passes over MODULE (HLO text, '-' for stdin) and print the result as HLO text."""
+    from hloc.api import Options
     from hloc.passes.context import PassContext
     from hloc.passes.pipelines import ALL_PASSES, pipeline_for
     from hloc.passes.runner import flatten, named_passes, run_passes
@@ -60,18 +60,21 @@ def opt_command(module, choice, passes, target, dump_before, dump_after, dump_di
             raise UsageError(f"no pass {name!r} in this pipeline", hint="passes: " + ", ".join(sorted(running)))
     timings: list = []
     dumps: list[str] = []
+    options = Options()
     with Progress() as progress:
-        parsed = read_module(module, choice=choice, strict=strict, progress=progress)
-        run_passes(parsed, pipeline, PassContext(chosen.machine, chosen.name, pass_options(fusion)),
-                   dump_before=dump_before, dump_after=dump_after, dump_dir=Path(dump_dir) if dump_dir else None,
-                   on_dump=lambda title, text: dumps.append(f"// {title}\n{text}"), timings=timings,
-                   progress=lambda name: progress.report(f"pass {name}"))
+        with options.stage("parse"):
+            parsed = read_module(module, choice=choice, strict=strict, progress=progress)
+        with options.stage("passes"):
+            run_passes(parsed, pipeline, PassContext(chosen.machine, chosen.name, pass_options(fusion)),
+                       dump_before=dump_before, dump_after=dump_after, dump_dir=Path(dump_dir) if dump_dir else None,
+                       on_dump=lambda title, text: dumps.append(f"// {title}\n{text}"), timings=timings,
+                       progress=lambda name: progress.report(f"pass {name}"))
     for text in dumps:
         click.echo(text)
     if output or not dumps:
         _write(output or "-", str(parsed))
     if time_passes:
-        _show_times(timings, as_json)
+        show_times(timings, options.stages, as_json)
 
 
 def _names(passes: str) -> list[str]:
@@ -86,21 +89,3 @@ def _write(output: str, text: str) -> None:
         Path(output).write_text(text, encoding="utf-8")
     except OSError as error:
         raise RunError(f"cannot write {output}: {error.strerror}") from None
-
-
-def _show_times(timings: list, as_json: bool) -> None:
-    total: dict[str, list] = defaultdict(lambda: [0.0, 0, 0, 0])
-    for t in timings:
-        row = total[t.name]
-        row[0] += t.seconds
-        row[1] += 1
-        row[2] += t.changed
-        row[3] = t.instructions
-    if as_json:
-        click.echo(json.dumps([{"pass": n, "seconds": r[0], "runs": r[1], "changed": r[2], "instructions": r[3]}
-                               for n, r in total.items()], indent=1), err=True)
-        return
-    click.echo(f"{'seconds':>9}  {'runs':>4}  {'changed':>7}  {'instructions':>12}  pass", err=True)
-    for name, (seconds, runs, changed, count) in total.items():
-        click.echo(f"{seconds:9.4f}  {runs:4}  {changed:7}  {count:12}  {name}", err=True)
-    click.echo(f"{sum(r[0] for r in total.values()):9.4f}  total", err=True)

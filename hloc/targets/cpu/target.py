@@ -30,13 +30,15 @@ def cpu_target() -> Target:
 
 def executable(program: Program, module: Module, options) -> Executable:
     """An Executable over generated C; nothing is compiled before it is first called or saved."""
-    sources = make_sources(program, Machine.host(), timed=options.profile)
+    with options.stage("printing"):
+        sources = make_sources(program, Machine.host(), timed=options.profile)
     functions = [host_function(call, options) for call in sources.host_calls]
 
     def start() -> CpuBackend:
         needed = program.arena_size + sum(v.shape.num_bytes for v in program.results)
         refuse_if_too_large(needed, "running this module", largest(module))
-        library = build(sources, options.report)
+        with options.stage("compiler"):
+            library = build(sources, options.report)
         return CpuBackend(library, program.parameters, program.results, program.arena_size, program.constants,
                           list(zip(sources.host_calls, functions)))
 
@@ -58,7 +60,8 @@ def save(sources: Sources, path: Path, options) -> None:
     """Write a shared object that stands alone: constants and manifest inside, a C header beside it."""
     if sources.host_calls:
         raise UnsupportedError(f"a .so cannot hold the Python function of host call {sources.host_calls[0].target!r}")
-    write_shared_object(sources, path, options.report)
+    with options.stage("compiler"):
+        write_shared_object(sources, path, options.report)
     path.with_suffix(".h").write_text(header_text(sources.program, path.stem), encoding="utf-8")
 
 

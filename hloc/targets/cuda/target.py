@@ -44,7 +44,8 @@ def cuda_target(gpu: Machine | None) -> Target:
 
 def executable(gpu: Machine, program: Program, module: Module, options) -> Executable:
     """An Executable over CUDA C; nothing is compiled before it is saved or first called."""
-    sources = make_sources(program, gpu)
+    with options.stage("printing"):
+        sources = make_sources(program, gpu)
     program = sources.program
     functions = {call: host_function(call, options) for call in sources.host_calls}
 
@@ -78,7 +79,8 @@ def image(sources: CudaSources, gpu: Machine, options) -> bytes:
     if found:
         return found.read_bytes()
     options.report("compile CUDA C", 0, 0)
-    data = compile_cuda(text, gpu.arch, "cubin")
+    with options.stage("compiler"):
+        data = compile_cuda(text, gpu.arch, "cubin")
     cache.put_bytes(key, ".cubin", data)
     return data
 
