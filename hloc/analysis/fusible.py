@@ -52,6 +52,13 @@ def is_scalar_constant(instruction: Instruction) -> bool:
             and instruction.literal is not None)
 
 
+def is_splat_constant(instruction: Instruction) -> bool:
+    """One number everywhere: every kernel that reads it writes the number instead."""
+    while instruction.opcode in ("broadcast", *RESHAPES):
+        instruction = instruction.operands[0]
+    return is_scalar_constant(instruction)
+
+
 def is_elemental(instruction: Instruction) -> bool:
     """True where a fusion can compute any single element of the result from single elements of the operands."""
     if not is_static_array(instruction.shape) or not all(is_static_array(o.shape) for o in instruction.operands):

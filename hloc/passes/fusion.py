@@ -26,7 +26,7 @@ from hloc.analysis.fusible import (
     is_elementwise,
     is_hero,
     is_reduction,
-    is_scalar_constant,
+    is_splat_constant,
 )
 from hloc.analysis.reads import BASE
 from hloc.analysis.strides import VIEWS
@@ -39,9 +39,9 @@ from hloc.passes.fusion_group import (
     LOOP,
     MOST_CODE,
     MOST_CONTEXTS,
-    MOST_MEMBERS,
     MOST_OUTPUTS,
     MOST_PARAMETERS,
+    MOST_WORK,
     PRODUCT,
     REDUCTION,
     SINGLE,
@@ -51,6 +51,7 @@ from hloc.passes.fusion_group import (
     depends_elementwise,
     is_free,
     kind_of,
+    weight,
 )
 from hloc.passes.rewriter import Names, control_dependent
 
@@ -161,6 +162,8 @@ class Fuser:
         """Reading the producer's own operands several times costs no more than storing and reading its result."""
         if not is_elemental(producer):
             return False
+        if is_splat_constant(producer):
+            return True
         if producer.opcode in VIEWS and all(g.reads_for_product(producer, readers) for g in around):
             return True
         below = max((self.repeated.get(r, 0.0) for r in readers), default=0.0)
@@ -238,7 +241,7 @@ class Fuser:
         if reason:
             return reason
         contexts = group.asked(producer, readers)
-        if len(contexts) > MOST_CONTEXTS or group.code + len(contexts) > MOST_CODE:
+        if len(contexts) > MOST_CONTEXTS or group.code + len(contexts) * weight(producer) > MOST_CODE:
             return "too much code: it is read at too many different positions"
         if is_reduction(producer):
             return self.accept_reduction(producer, group, contexts, readers)
@@ -246,7 +249,7 @@ class Fuser:
             return self.accept_hero(producer, group, contexts)
         if group.reads_for_product(producer, readers):
             return contexts
-        if not self.pays(producer, group, contexts, readers):
+        if not is_splat_constant(producer) and not self.pays(producer, group, contexts, readers):
             return "computing it again costs more than storing it"
         return contexts
 
@@ -259,9 +262,9 @@ class Fuser:
             return f"{producer.opcode} works in place"
         if is_free(group) and producer.opcode not in RESHAPES:
             return "only a reshape follows, which is no kernel"
-        if len(group.members) >= MOST_MEMBERS:
-            return f"the kernel has {MOST_MEMBERS} instructions already"
-        new = {o for o in producer.operands if not is_scalar_constant(o)} - group.parameters - group.members.keys()
+        if group.work + weight(producer) > MOST_WORK:
+            return f"the kernel has {MOST_WORK} operations already"
+        new = {o for o in producer.operands if not is_splat_constant(o)} - group.parameters - group.members.keys()
         if len(group.parameters) + len(new) - 1 > MOST_PARAMETERS:
             return f"the kernel would read more than {MOST_PARAMETERS} arrays"
         if producer.opcode == "concatenate" and len(producer.operands) > MOST_BRANCHES:
@@ -376,7 +379,7 @@ def sibling_key(group: Group) -> tuple | None:
 
 def may_merge(a: Group, b: Group, machine: Machine, shared: bool = False) -> bool:
     """Within the limits of size, and worth it; `shared`: that they read the same large array is known."""
-    if len(a.members) + len(b.members) > MOST_MEMBERS or a.code + b.code > MOST_CODE:
+    if a.work + b.work > MOST_WORK or a.code + b.code > MOST_CODE:
         return False
     if len(a.parameters | b.parameters) > MOST_PARAMETERS or len(a.outputs) + len(b.outputs) > MOST_OUTPUTS:
         return False

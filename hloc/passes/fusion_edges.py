@@ -70,7 +70,7 @@ def unfused_edges(fuser: Fuser) -> list[Draft]:
             continue
         for reader, operand in _reads(group):
             producer = _source(operand, homes)
-            if not (producer in homes or _is_kernel(producer)) or producer in group.members:
+            if not _is_kernel(producer, homes) or producer in group.members:
                 continue
             reason = reason_of(operand, producer, group, fuser)
             found.setdefault((producer, reader, group), Draft(fuser.computation.name, producer, reader,
@@ -100,8 +100,10 @@ def _source(instruction: Instruction, made: Container[Instruction] = ()) -> Inst
     return instruction
 
 
-def _is_kernel(instruction: Instruction) -> bool:
-    return instruction.opcode not in ("parameter", "constant", "after-all") and instruction.opcode not in FORWARDING
+def _is_kernel(instruction: Instruction, made: Container[Instruction] = ()) -> bool:
+    if instruction.opcode in ("parameter", "constant", "after-all"):
+        return False
+    return instruction.opcode not in FORWARDING or (instruction in made and instruction.opcode in RESHAPES)
 
 
 def reason_of(operand: Instruction, source: Instruction, group: Group, fuser: Fuser) -> str:

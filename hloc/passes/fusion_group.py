@@ -21,7 +21,7 @@ from hloc.analysis.fusible import (
     is_elementwise,
     is_hero,
     is_reduction,
-    is_scalar_constant,
+    is_splat_constant,
     is_static_array,
     is_update,
 )
@@ -31,11 +31,14 @@ from hloc.ir import Instruction
 
 LOOP, REDUCTION, PRODUCT, UPDATE, SINGLE = "loop", "reduction", "product", "update", "single"
 
-MOST_MEMBERS = 64
+MOST_WORK = 128                  # members that compute something
 MOST_PARAMETERS = 24
 MOST_OUTPUTS = 8
-MOST_CODE = 160                  # members, counted once per context
+MOST_CODE = 256                  # the same, counted once per context
 MOST_CONTEXTS = 6                # of one member
+
+
+WEIGHTLESS = RESHAPES | {"broadcast", "iota"}
 
 
 class Rows(NamedTuple):
@@ -58,7 +61,8 @@ class Group:
     """See the module docstring. `height` falls along every edge between groups: equal heights, no path."""
 
     __slots__ = ("kind", "members", "outputs", "parameters", "contexts", "rows", "code", "height", "dimensions",
-                 "elements", "first", "feeds_full", "again", "views", "kernel")
+                 "elements", "first", "feeds_full", "again", "views", "kernel",
+                 "work")
 
     def __init__(self, first: Instruction, height: int):
         self.first = first
@@ -71,8 +75,8 @@ class Group:
         self.elements = math.prod(space)
         self.contexts = Contexts(self.elements)
         self.rows: Rows | None = None
-        self.parameters = {o for o in first.operands if not is_scalar_constant(o)}
-        self.code = 1
+        self.parameters = {o for o in first.operands if not is_splat_constant(o)}
+        self.code = self.work = weight(first)
         self.feeds_full: set[Instruction] = set()       # members that elements of full rows depend on
         self.again: dict[Instruction, float] = {}       # seconds spent on computing members more than once
         self.kernel: Instruction | None = None          # what stands for the group once it is emitted
@@ -110,9 +114,10 @@ class Group:
             self.views[producer] = self.view_of(producer, readers)
         if self.reaches_full(contexts, readers):
             self.feeds_full.add(producer)
-        self.code += len(contexts)
+        self.work += weight(producer)
+        self.code += len(contexts) * weight(producer)
         self.parameters.discard(producer)
-        self.parameters.update(o for o in producer.operands if not is_scalar_constant(o) and o not in self.members)
+        self.parameters.update(o for o in producer.operands if not is_splat_constant(o) and o not in self.members)
         if output:
             self.outputs[producer] = None
 
@@ -137,7 +142,8 @@ class Group:
         self.parameters = (self.parameters | other.parameters) - self.members.keys()
         self.feeds_full |= other.feeds_full
         self.again.update(other.again)
-        self.code = sum(len(c) for c in self.members.values())
+        self.work = sum(map(weight, self.members))
+        self.code = sum(len(c) * weight(m) for m, c in self.members.items())
 
     def reaches_full(self, contexts: tuple[int, ...], readers: list[Instruction]) -> bool:
         """Whether elements of full rows depend on a producer asked for in `contexts` by `readers`."""
@@ -185,6 +191,11 @@ class Group:
         if fits and rows.columns > 1 and context == self.contexts.quotient(BASE, rows.columns):
             return rows
         return None
+
+
+def weight(instruction: Instruction) -> int:
+    """What a member adds to the size of a kernel: nothing where it only spreads or renames values."""
+    return 0 if instruction.opcode in WEIGHTLESS else 1
 
 
 def kind_of(instruction: Instruction) -> str:
