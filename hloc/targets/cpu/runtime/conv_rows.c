@@ -6,7 +6,8 @@
  */
 #include "conv_internal.h"
 
-enum { ROWS = HLOC_CONV_ROWS, COLUMNS = HLOC_CONV_COLUMNS, TILES = 8, MOST_ZEROS = 16384, FEW_TILES = 32, CHUNK = 512, PACK_AHEAD = 8 };
+enum { ROWS = HLOC_CONV_ROWS, COLUMNS = HLOC_CONV_COLUMNS, TILES = 8, MOST_ZEROS = 16384, FEW_TILES = 32 };
+enum { CHUNK = 512, PART = 64, AHEAD = 8, MOST_PANELS = 4 };
 
 static const float zeros[MOST_ZEROS] __attribute__((aligned(64)));
 
@@ -19,6 +20,8 @@ typedef struct {
   const float* panels;   /* [group][panel][tap][feature][column] */
   long depth;            /* features of x per group */
   long group_panels;     /* panels per group */
+  long parts;            /* of the features, while packing */
+  long panels_at_once;   /* few positions: of a task */
   long taps, all_taps;   /* of the phase, of the window */
   const long* tap_index; /* which taps of the window */
   grid positions;
@@ -31,16 +34,16 @@ typedef struct {
   int consecutive;       /* the phase is the whole output in order */
 } rows_work;
 
-/* tile[i][j] (+)= sum over taps t, features k < depth of rows[t * ROWS + i][first + k] * panel[taps[t]][k][j] */
-static __attribute__((noinline)) void tile_of_rows(long taps, const long* tap_index, const float* const* rows,
-                                                   long first, long depth, const float* restrict panel,
-                                                   float* restrict tile, long stride, int accumulate) {
+/* tile[i][j] (+)= sum over taps t, features k < depth of rows[t * ROWS + i][first + k] * panel[taps[t]][k][j]; not
+ * `both`: only for the first vector of columns. */
+HLOC_INLINE void sum_rows(const int both, long taps, const long* tap_index, const float* const* rows, long first,
+                          long depth, const float* restrict panel, float* restrict tile, long stride, int accumulate) {
   hloc_vf32 left[ROWS], right[ROWS];
   HLOC_UNROLL for (int i = 0; i < ROWS; i++) left[i] = right[i] = (hloc_vf32){0};
   if (accumulate) {
     HLOC_UNROLL for (int i = 0; i < ROWS; i++) {
       left[i] = hloc_load_f32(tile + i * stride);
-      right[i] = hloc_load_f32(tile + i * stride + HLOC_LANES32);
+      if (both) right[i] = hloc_load_f32(tile + i * stride + HLOC_LANES32);
     }
   }
   for (long t = 0; t < taps; t++, rows += ROWS) {
@@ -48,18 +51,28 @@ static __attribute__((noinline)) void tile_of_rows(long taps, const long* tap_in
     const float* row[ROWS];
     HLOC_UNROLL for (int i = 0; i < ROWS; i++) row[i] = rows[i] + first;
     for (long k = 0; k < depth; k++, b += COLUMNS) {
-      hloc_vf32 b0 = hloc_load_f32(b), b1 = hloc_load_f32(b + HLOC_LANES32);
+      hloc_vf32 b0 = hloc_load_f32(b), b1 = both ? hloc_load_f32(b + HLOC_LANES32) : b0;
+      __builtin_prefetch(b + AHEAD * COLUMNS), __builtin_prefetch(b + AHEAD * COLUMNS + HLOC_LANES32);
       HLOC_UNROLL for (int i = 0; i < ROWS; i++) {
         hloc_vf32 a = hloc_splat_f32(row[i][k]);
         left[i] += a * b0;
-        right[i] += a * b1;
+        if (both) right[i] += a * b1;
       }
     }
   }
   HLOC_UNROLL for (int i = 0; i < ROWS; i++) {
     hloc_store_f32(tile + i * stride, left[i]);
-    hloc_store_f32(tile + i * stride + HLOC_LANES32, right[i]);
+    if (both) hloc_store_f32(tile + i * stride + HLOC_LANES32, right[i]);
   }
+}
+static __attribute__((noinline)) void tile_of_rows(long taps, const long* tap_index, const float* const* rows,
+                                                   long first, long depth, const float* panel, float* tile,
+                                                   long stride, int accumulate) {
+  sum_rows(1, taps, tap_index, rows, first, depth, panel, tile, stride, accumulate);
+}
+static __attribute__((noinline)) void half_tile_of_rows(long taps, const long* tap_index, const float* const* rows,
+                                                        long depth, const float* panel, float* tile) {
+  sum_rows(0, taps, tap_index, rows, 0, depth, panel, tile, COLUMNS, 0);
 }
 
 /* The n-th position of the phase: its place in the batch and its spatial coordinates. */
@@ -175,7 +188,9 @@ static void run_tile(const rows_work* w, long tile, const float** rows, long gro
     return;
   }
   float sums[ROWS * COLUMNS] __attribute__((aligned(64)));
-  tile_of_rows(w->taps, w->tap_index, rows, 0, w->depth, weights, sums, COLUMNS, 0);
+  if (features - column > HLOC_LANES32)
+    tile_of_rows(w->taps, w->tap_index, rows, 0, w->depth, weights, sums, COLUMNS, 0);
+  else half_tile_of_rows(w->taps, w->tap_index, rows, w->depth, weights, sums);
   finish_tile(w, tile, group, panel, sums);
 }
 
@@ -201,63 +216,80 @@ static void run_tiles(void* const* args, long begin, long end) {
   }
 }
 
-/* Features k0 <= k < k1 of one tap for one panel of output features: to[k - k0][column], zero beyond the last. */
-static void pack_tap(const rows_work* w, long group, long panel, long tap, long k0, long k1, float* to) {
+/* Features k0 <= k < k1 of one tap for `panels` panels of output features: to[panel * panel_step + (k - k0) * COLUMNS
+ * + column]. Whole rows of memory where the output features lie side by side. */
+static void pack_tap(const rows_work* w, long group, long panel0, long panels, long tap, long k0, long k1, float* to,
+                     long panel_step) {
   const hloc_conv_args* c = &w->plan->c;
-  long features = c->y_features / c->feature_groups, columns = hloc_min(COLUMNS, features - panel * COLUMNS), k = k0;
-  const float* from = (const float*)c->w + (group * features + panel * COLUMNS) * c->w_o;
+  long features = c->y_features / c->feature_groups, k = k0;
+  const float* from = (const float*)c->w + (group * features + panel0 * COLUMNS) * c->w_o;
   for (int d = 2; d >= 0; d--) from += tap % c->window[d] * c->w_s[d], tap /= c->window[d];
-  if (c->w_i == 1 && columns == COLUMNS)
+  if (c->w_i == 1 && features >= (panel0 + panels) * COLUMNS)
     for (; k + HLOC_LANES32 <= k1; k += HLOC_LANES32)
-      for (long j = 0; j < COLUMNS; j += HLOC_LANES32)
-        hloc_transpose_32(from + k + j * c->w_o, c->w_o, to + (k - k0) * COLUMNS + j, COLUMNS);
+      for (long j = 0; j < panels * COLUMNS; j += HLOC_LANES32)
+        hloc_transpose_32(from + k + j * c->w_o, c->w_o,
+                          to + j / COLUMNS * panel_step + (k - k0) * COLUMNS + j % COLUMNS, COLUMNS);
+  const long ahead = hloc_max(1, AHEAD / panels) * c->w_i;
+  const int whole = c->w_o == 1 && features >= (panel0 + panels) * COLUMNS;
   for (; k < k1; k++) {
     const float* row = from + k * c->w_i;
     float* out = to + (k - k0) * COLUMNS;
-    if (c->w_o == 1 && columns == COLUMNS) {
-      __builtin_prefetch(row + PACK_AHEAD * c->w_i), __builtin_prefetch(row + PACK_AHEAD * c->w_i + HLOC_LANES32);
-      for (long j = 0; j < COLUMNS; j++) out[j] = row[j];
+    if (whole) {
+      for (long panel = 0; panel < panels; panel++, row += COLUMNS, out += panel_step) {
+        __builtin_prefetch(row + ahead), __builtin_prefetch(row + ahead + HLOC_LANES32);
+        for (long j = 0; j < COLUMNS; j++) out[j] = row[j];
+      }
       continue;
     }
-    for (long j = 0; j < columns; j++) out[j] = row[j * c->w_o];
-    for (long j = columns; j < COLUMNS; j++) out[j] = 0.0f;
+    for (long panel = 0; panel < panels; panel++, row += COLUMNS * c->w_o, out += panel_step) {
+      long columns = hloc_min(COLUMNS, features - (panel0 + panel) * COLUMNS);
+      for (long j = 0; j < columns; j++) out[j] = row[j * c->w_o];
+      for (long j = columns; j < COLUMNS; j++) out[j] = 0.0f;
+    }
   }
 }
 
-/* Weights as panels of COLUMNS output features: [group][panel][tap][feature][column]. */
+/* Weights as panels of COLUMNS output features: [group][panel][tap][feature][column]. A task has some features of one
+ * tap, for all panels. */
 static void pack_panels(void* const* args, long begin, long end) {
   const rows_work* w = (const rows_work*)args;
   for (long item = begin; item < end; item++) {
-    long tap = item % w->all_taps, panel = item / w->all_taps % w->group_panels;
-    float* to = (float*)w->panels + item * w->depth * COLUMNS;
-    pack_tap(w, item / w->all_taps / w->group_panels, panel, tap, 0, w->depth, to);
+    long part = item % w->parts, tap = item / w->parts % w->all_taps, group = item / w->parts / w->all_taps;
+    long k0 = part * PART, k1 = hloc_min(w->depth, k0 + PART), panel_step = w->all_taps * w->depth * COLUMNS;
+    float* to = (float*)w->panels + group * w->group_panels * panel_step + (tap * w->depth + k0) * COLUMNS;
+    pack_tap(w, group, 0, w->group_panels, tap, k0, k1, to, panel_step);
   }
 }
 
-/* Few positions: a task has one panel of output features and all positions. Weights are packed by the chunk, which
+/* Few positions: a task has a few panels of output features and all positions. Weights are packed by the chunk, which
  * meets all tiles while it is in cache; their sums stay there too. */
 static void run_panels(void* const* args, long begin, long end) {
   const rows_work* w = (const rows_work*)args;
   long tiles = (w->position_count + ROWS - 1) / ROWS, part = hloc_min(w->depth, CHUNK);
-  long taps_at_once = hloc_max(1, CHUNK / w->depth), in_order[CHUNK];
+  long taps_at_once = hloc_max(1, CHUNK / w->depth), in_order[CHUNK], most = hloc_min(w->panels_at_once, end - begin);
   for (long i = 0; i < taps_at_once; i++) in_order[i] = i;
-  float* packed = hloc_scratch(0, (size_t)(taps_at_once * part + tiles * ROWS) * COLUMNS * sizeof(float));
+  const long panel_step = taps_at_once * part * COLUMNS, tile_step = ROWS * COLUMNS;
+  float* packed = hloc_scratch(0, (size_t)most * (panel_step + tiles * tile_step) * sizeof(float));
   if (!packed) {
     __atomic_store_n(w->plan->failed, 1, __ATOMIC_RELAXED);
     return;
   }
-  float* sums = packed + taps_at_once * part * COLUMNS;
-  for (long panel = begin; panel < end; panel++) {
+  float* sums = packed + most * panel_step;
+  for (long panel = begin; panel < end; panel += most) {
+    long panels = hloc_min(most, end - panel);
     for (long tap0 = 0; tap0 < w->taps; tap0 += taps_at_once)
       for (long k0 = 0; k0 < w->depth; k0 += part) {
         long taps = hloc_min(taps_at_once, w->taps - tap0), depth = hloc_min(part, w->depth - k0);
         for (long t = 0; t < taps; t++)
-          pack_tap(w, 0, panel, w->tap_index[tap0 + t], k0, k0 + depth, packed + t * depth * COLUMNS);
-        for (long q = 0; q < tiles; q++)
-          tile_of_rows(taps, in_order, w->rows + (q * w->taps + tap0) * ROWS, k0, depth, packed,
-                       sums + q * ROWS * COLUMNS, COLUMNS, tap0 + k0 > 0);
+          pack_tap(w, 0, panel, panels, w->tap_index[tap0 + t], k0, k0 + depth, packed + t * depth * COLUMNS,
+                   panel_step);
+        for (long p = 0; p < panels; p++)
+          for (long q = 0; q < tiles; q++)
+            tile_of_rows(taps, in_order, w->rows + (q * w->taps + tap0) * ROWS, k0, depth, packed + p * panel_step,
+                         sums + (p * tiles + q) * tile_step, COLUMNS, tap0 + k0 > 0);
       }
-    for (long q = 0; q < tiles; q++) finish_tile(w, q, 0, panel, sums + q * ROWS * COLUMNS);
+    for (long p = 0; p < panels; p++)
+      for (long q = 0; q < tiles; q++) finish_tile(w, q, 0, panel + p, sums + (p * tiles + q) * tile_step);
   }
 }
 
@@ -300,7 +332,7 @@ static void run_phase(rows_work* w) {
   long tiles = (w->position_count + ROWS - 1) / ROWS;
   if (w->rows && w->taps) { /* without taps sums are zero, and no weights are read */
     find_tiles(w, 0, tiles, w->rows);
-    hloc_parallel(run_panels, (void* const*)w, w->group_panels, 1);
+    hloc_parallel(run_panels, (void* const*)w, w->group_panels, w->panels_at_once);
     return;
   }
   w->tile_groups = (tiles + TILES - 1) / TILES;
@@ -337,8 +369,10 @@ int hloc_conv_rows(hloc_conv_plan* plan, float* panels) {
   long* tap_index = (long*)(w.places + w.all_taps);
   w.tap_index = tap_index;
   if (few) w.rows = (const float**)(tap_index + w.all_taps);
-  long items = c->feature_groups * w.group_panels * w.all_taps;
-  if (!few) hloc_parallel(pack_panels, (void* const*)&w, items, 16384 / (w.depth * COLUMNS + 1) + 1);
+  w.panels_at_once = hloc_max(1, hloc_min(MOST_PANELS, w.group_panels / (2 * hloc_pool_threads())));
+  w.parts = (w.depth + PART - 1) / PART;
+  long items = c->feature_groups * w.all_taps * w.parts, item = hloc_min(w.depth, PART) * w.group_panels * COLUMNS;
+  if (!few) hloc_parallel(pack_panels, (void* const*)&w, items, 16384 / (item + 1) + 1);
   for (long phase = 0; phase < period[0] * period[1] * period[2]; phase++) {
     long rest = phase;
     for (int d = 2; d >= 0; d--) {

@@ -47,14 +47,14 @@ typedef void (*G(kernel))(long k, const UNIT* a, long a_row, const UNIT* b, long
     }                                                                                                                 \
   }
 
-#define BESIDE __builtin_prefetch(b + 2 * LANES); __builtin_prefetch(b + 3 * LANES);
+#define ROWS_ON __builtin_prefetch(b + 8 * b_k); __builtin_prefetch(b + 8 * b_k + LANES);
 #define AHEAD __builtin_prefetch(ahead, 0, 2); ahead += ahead_step;
 /* packed: A and B packed; strided_b: A packed, B in place; strided: both in place; strided_a: A in place, B packed */
 #define HLOC_DEFINE_KERNELS(ROWS)                                                                                     \
   HLOC_DEFINE_KERNEL(ROWS, G(packed_##ROWS), 1, ROWS, 2 * LANES, AHEAD)                                               \
-  HLOC_DEFINE_KERNEL(ROWS, G(strided_b_##ROWS), 1, ROWS, b_k, BESIDE)                                                 \
+  HLOC_DEFINE_KERNEL(ROWS, G(strided_b_##ROWS), 1, ROWS, b_k, ROWS_ON)                                                \
   HLOC_DEFINE_KERNEL(ROWS, G(strided_a_##ROWS), a_row, 1, 2 * LANES, )                                                \
-  HLOC_DEFINE_KERNEL(ROWS, G(strided_##ROWS), a_row, 1, b_k, BESIDE)
+  HLOC_DEFINE_KERNEL(ROWS, G(strided_##ROWS), a_row, 1, b_k, ROWS_ON)
 #define HLOC_KERNEL_ROW(ROWS)                                                                                         \
   { G(packed_##ROWS), G(strided_b_##ROWS), G(strided_a_##ROWS), G(strided_##ROWS) }
 HLOC_DEFINE_KERNELS(2)
@@ -80,7 +80,7 @@ static const G(kernel) G(kernels)[HLOC_TILE_ROWS / 2][4] = {
 #undef HLOC_DEFINE_KERNEL
 #undef HLOC_DEFINE_KERNELS
 #undef HLOC_KERNEL_ROW
-#undef BESIDE
+#undef ROWS_ON
 #undef AHEAD
 
 #define SQUARE (HLOC_VECTOR_BYTES / (int)sizeof(UNIT)) /* side of the blocks that vector registers transpose */

@@ -344,8 +344,8 @@ static void G(choose)(G(plan)* plan, int* share_a, int* share_b) {
   }
   plan->m_block = m_group * plan->rows;
   plan->n_block = ((n_panels + n_blocks - 1) / n_blocks) * G(TILE_COLUMNS);
-  int aliased = (g->a_row * (long)sizeof(ELEMENT)) % 1024 == 0 && plan->rows > 4; /* rows share few cache sets */
-  plan->a_in_place = a_readable && !flat && (plan->n_block <= 4 * G(TILE_COLUMNS) || small) && !(aliased && g->k > 64);
+  int aliased = (g->a_row * (long)sizeof(ELEMENT)) % 4096 == 0 && plan->rows > 4; /* rows share few cache sets */
+  plan->a_in_place = a_readable && !flat && (plan->n_block <= 8 * G(TILE_COLUMNS) || small) && !(aliased && g->k > 64);
   plan->m_blocks = (g->m + plan->m_block - 1) / plan->m_block;
   plan->n_blocks = (g->n + plan->n_block - 1) / plan->n_block;
   plan->k_blocks = (g->k + plan->k_block - 1) / plan->k_block;
