@@ -34,7 +34,7 @@ def sensible_arrays(module: Module, seed: int = 0) -> list[np.ndarray]:
 
 def sensible_inputs(module: Module) -> Callable[[int], list[np.ndarray]]:
     """A function from seeds to arrays. The module is looked at now, so that it may be compiled in place meanwhile."""
-    deep = sum(len(c.instructions) for c in module.computations) >= DEEP_FROM
+    deep = is_deep(module)
     roles = parameter_roles(module)
     wanted = [(shape, roles[p]) for p in module.entry.parameters for shape in leaves(p.shape)]
 
@@ -43,6 +43,12 @@ def sensible_inputs(module: Module) -> Callable[[int], list[np.ndarray]]:
         return [_array(generator, shape, roles, deep) for shape, roles in wanted]
 
     return arrays
+
+
+def is_deep(module: Module) -> bool:
+    """Whether products follow products: a whole network, or a loop around products."""
+    opcodes = [i.opcode for c in module.computations for i in c.instructions]
+    return len(opcodes) >= DEEP_FROM or ("while" in opcodes and "dot" in opcodes)
 
 
 # -- what parameters are used for --------------------------------------------------------------------------------------
