@@ -107,11 +107,14 @@ def _grouped(x: np.ndarray, kernel: np.ndarray, window, positions: Sequence[int]
 
 
 def _by_place(x: np.ndarray, kernel: np.ndarray, window, positions: Sequence[int]) -> np.ndarray:
-    """A few places of the kernel at a time, as many as fit into LARGEST_COPY."""
+    """All places of the kernel for some of the batch, or a few places at a time: what fits into LARGEST_COPY."""
     batch, groups, inputs = x.shape[:3]
     outputs, count = kernel.shape[1], math.prod(positions)
-    sums = np.zeros((batch, groups, outputs, count), x.dtype)
     places = list(window_slices(window, positions))
+    some = max(1, LARGEST_COPY // max(1, groups * inputs * count * len(places)))
+    if some < batch:
+        return np.concatenate([_by_place(x[n:n + some], kernel, window, positions) for n in range(0, batch, some)])
+    sums = np.zeros((batch, groups, outputs, count), x.dtype)
     step = max(1, LARGEST_COPY // max(1, batch * groups * inputs * count))
     for first in range(0, len(places), step):
         some = places[first:first + step]

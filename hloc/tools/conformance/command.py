@@ -19,7 +19,7 @@ WRITE_EVERY = 50
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write counts, classes and all verdicts.")
 @click.option("--workers", default=2, show_default=True, type=click.IntRange(1), help="Modules at a time.")
 @click.option("--seconds", default=20.0, show_default=True, help="Most time of a step; more is a hang.")
-@click.option("--compile-seconds", default=100.0, show_default=True, help="The same where C or CUDA C is compiled.")
+@click.option("--slow-seconds", default=100.0, show_default=True, help="The same where a module is compiled or run.")
 @click.option("--memory", default=8.0, show_default=True, help="Most memory of a worker, in GiB.")
 @click.option("--oracle-cache", type=click.Path(file_okay=False, path_type=Path),
               help="Folder in which XLA's answers are kept from run to run.")
@@ -29,7 +29,7 @@ WRITE_EVERY = 50
 @click.option("--checks", default=",".join(CHECKS), show_default=True, help="Which checks.")
 @click.option("--xla/--no-xla", default=True, help="Ask XLA through jaxlib.")
 @click.option("--verbose", is_flag=True, help="Name every module that differs, with the whole message.")
-def conformance(folders, json_path, workers, seconds, compile_seconds, memory, oracle_cache, only, again, checks, xla,
+def conformance(folders, json_path, workers, seconds, slow_seconds, memory, oracle_cache, only, again, checks, xla,
                 verbose) -> None:
     """Read, print, check and run every module below FOLDERS, as hloc and as XLA do it, and count where they differ.
 
@@ -41,7 +41,7 @@ def conformance(folders, json_path, workers, seconds, compile_seconds, memory, o
     if xla and not has_jaxlib():
         click.echo("XLA is not here (pip install 'hloc[jax]'): only what needs no judge is checked", err=True)
         xla = False
-    options = Options(workers, seconds, compile_seconds, int(memory * (1 << 30)), oracle_cache, wanted, xla)
+    options = Options(workers, seconds, slow_seconds, int(memory * (1 << 30)), oracle_cache, wanted, xla)
     found = [case for folder in folders for case in cases(folder, only)]
     if again:
         names = report.not_good(again)

@@ -19,17 +19,18 @@ from hloc.tools.conformance.process import Worker
 from hloc.tools.conformance.verdicts import Verdict
 
 JUDGE_SECONDS = 120
-COMPILED = frozenset(["cpu", "cpu builds", "cuda"])
+SLOW = frozenset(["reference", "cpu", "cpu builds", "cuda"])
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}      # NumPy's threads wait by computing, which the limits would count
 
 
 @dataclass(frozen=True)
 class Options:
-    """seconds: of each step of each module; compile_seconds: of those in which a compiler for C or CUDA C runs;
-    answers: folder in which XLA's answers are kept; checks: those wanted."""
+    """seconds: of each step of each module; slow_seconds: of those that run it or a compiler for C or CUDA C; answers:
+    folder in which XLA's answers are kept; checks: those wanted."""
 
     workers: int = 2
     seconds: float = 20.0
-    compile_seconds: float = 100.0
+    slow_seconds: float = 100.0
     memory_bytes: int = 8 << 30
     answers: Path | None = None
     checks: frozenset[str] = frozenset(verdicts.CHECKS)
@@ -65,7 +66,7 @@ def examine_all(cases: list[Case], options: Options) -> Iterator[Record]:
 
 def _serve(waiting, finished, options: Options, answers: Path, work: Path) -> None:
     """One thread: a worker of each role, one module after the other."""
-    subject = Worker("hloc", options.seconds, options.memory_bytes)
+    subject = Worker("hloc", options.seconds, options.memory_bytes, ONE_THREAD)
     judge = None
     try:
         work.mkdir()
@@ -109,7 +110,7 @@ class Examination:
         return Record(self.case.name, wanted, self.facts)
 
     def ask(self, step: str, **more) -> dict:
-        limit = self.options.compile_seconds if step in COMPILED else self.options.seconds
+        limit = self.options.slow_seconds if step in SLOW else self.options.seconds
         return self.subject.ask({**self.request, **more, "steps": [step]}, limit).get(step, {"failure": "crash"})
 
     def wants(self, *checks: str) -> bool:
