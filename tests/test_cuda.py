@@ -3,8 +3,10 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -43,6 +45,7 @@ from hloc.targets.cuda.target import cuda_target
 from hloc.targets.cuda.teams import Total, team_kernel
 
 H100 = GPUS["h100"]
+DATA = Path(__file__).parent.parent / "testdata" / "cuda"
 MODULE = """HloModule small
 less { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT r = pred[] compare(a, b), direction=LT }
 add { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT r = f32[] add(a, b) }
@@ -323,3 +326,21 @@ def test_linear_forms():
     assert form == Form({"i": 768, "j": 1}, 4)
     assert injective(form, {"i": 10, "j": 768}) and not injective(form, {"i": 10, "j": 769})
     assert linear(Apply("multiply", (Var("i", INDEX), Var("j", INDEX)), INDEX), {}) is None
+
+
+# -- what keeps a GPU's memory busy ------------------------------------------------------------------------------------
+
+def test_transposes_go_through_shared_memory():
+    """The first five modules of the file have arrays read across, each with a tile of its own; what cannot be read at
+    every place (a slice, padded) has none."""
+    texts = (DATA / "transposes.hlo").read_text(encoding="utf-8").split("// -----\n")
+    tiles = [len(set(re.findall(r"__shared__ \w+ tile\d", sources_of(t).readable()))) for t in texts]
+    assert tiles == [1, 1, 2, 1, 1, 0]
+
+
+@pytest.mark.parametrize("dimensions, result, least", [("0,1", "", 1000), ("0", "4096", 1000), ("1", "16384", 1000)])
+def test_reductions_fill_the_gpu(dimensions, result, least):
+    text = ("HloModule m\nadd { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT r = f32[] add(a, b) }\n"
+            f"ENTRY e {{ x = f32[16384,4096] parameter(0)  z = f32[] constant(0)\n"
+            f"  ROOT s = f32[{result}] reduce(x, z), dimensions={{{dimensions}}}, to_apply=add }}")
+    assert sources_of(text).geometry[0].grid[0] >= least

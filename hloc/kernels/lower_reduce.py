@@ -26,6 +26,7 @@ from hloc.machine import Machine
 
 SHORT_INNER = 16                # an innermost reduced loop below this is left to the second kernel
 CHUNKS = 64
+GPU_PIECES = 8                  # blocks for each SM that keep enough loads under way
 SMALLEST_TWO_PHASE = 1 << 16    # elements
 
 
@@ -127,10 +128,12 @@ def _chunks(reduction: Reduction, machine: Machine) -> int:
     rows = reduction.reduced[-1]
     width = 1 if rows else min(COLUMNS, reduction.extents[-1])
     pieces = reduction.results // width
-    if pieces >= 2 * machine.cores:
+    gpu = machine.kind == "gpu"
+    if pieces >= (GPU_PIECES if gpu else 2) * machine.cores:
         return 1
     extent = reduction.extents[reduction.reduced.index(True)]
-    most = min(CHUNKS // max(1, pieces) + 1, CHUNKS, extent // 2, max(1, work // (SMALLEST_TWO_PHASE // 4)))
+    chunks = GPU_PIECES * machine.cores if gpu else CHUNKS
+    most = min(chunks // max(1, pieces) + 1, chunks, extent // 2, max(1, work // (SMALLEST_TWO_PHASE // 4)))
     even = [c for c in range(most, most // 2, -1) if extent % c == 0]
     return even[0] if even else _ragged(extent, most)
 

@@ -14,6 +14,7 @@ from hloc.machine import Machine
 from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.linear import walk
 from hloc.targets.cuda.teams import WARP, Spread, TeamKernel, Total, team_kernel
+from hloc.targets.cuda.transposes import find_tiling, print_tiled, tiled_geometry
 from hloc.targets.printer import CUDA, StatementPrinter, c_type, comment, expression, pointer_type, print_kernel
 
 THREADS = 256
@@ -24,6 +25,9 @@ LARGEST_BLOCK = 1024
 
 def kernel_source(kernel: Kernel, name: str, gpu: Machine) -> tuple[str, Geometry]:
     """Text and geometry of a loop kernel."""
+    tiling = find_tiling(kernel)
+    if tiling is not None:
+        return print_tiled(kernel, tiling, name), tiled_geometry(tiling, name, gpu)
     team = team_kernel(kernel, gpu)
     if team is None:
         return print_kernel(kernel, CUDA, name), thread_geometry(kernel, name, gpu)
