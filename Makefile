@@ -6,7 +6,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 EXTRAS ?= dev,nvrtc
-# make bench   hloc against XLA:CPU: on testdata/models, or BENCH="folder module.hlo ..."; needs jax and matplotlib
+# make bench   hloc against XLA:CPU: on testdata/models, with the figures of docs/benchmarks.md, or on
+#              BENCH="folder module.hlo ..."; ten minutes; installs jax, matplotlib
 # make gpu     hloc on a GPU: right? how fast? against cuBLASLt and XLA:GPU; a table in benchmarks/results (exit code 6
 #              of the script without a GPU); GPU="bandwidth products" runs some sections, GPU=--emulated tries it out
 # Folders of HLO modules for `make conformance CORPUS="folder ..."`; XLA's answers are kept in ORACLE.
@@ -42,7 +43,7 @@ conformance: $(STAMP)
 
 bench: models
 	$(BIN)/python -m pip install -q --disable-pip-version-check 'jax>=0.4.30' 'matplotlib>=3.7'
-	$(BIN)/python benchmarks/vs_xla.py $(BENCH)
+	$(BIN)/python benchmarks/vs_xla.py $(if $(BENCH),$(BENCH) --output benchmarks/results/own,--docs)
 
 gpu: $(STAMP)
 	test ! -e /dev/nvidiactl || $(BIN)/python -m pip install -q --disable-pip-version-check -e '.[cuda,test]'

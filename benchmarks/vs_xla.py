@@ -1,11 +1,16 @@
 """hloc against XLA:CPU on the same HLO text and the same inputs, in one process per module, run by run in turn.
 
-    python benchmarks/vs_xla.py [FOLDER or MODULE ...] [--runs 15] [--timeout 900] [--output benchmarks/results/NAME]
+    python benchmarks/vs_xla.py [FOLDER or MODULE ...] [--seconds 6] [--minutes 12] [--resume] [--output PATH]
 
-Without arguments: the models of testdata/models. For each module: the medians of both, and of hloc without fusion; the
-seconds to parse, to compile cold (empty cache) and warm (a second process's view: the cache is full), and XLA's; the
-bytes that a run allocates beside its parameters, told before the run, and XLA's; whether the outputs agree, by the
-tolerances of `hloc check`. Writes NAME.json and, where matplotlib is (the `bench` extra), NAME.png.
+Without arguments: the models of testdata/models. For each module: the medians of XLA, of hloc and of hloc with
+`--fusion off`, run in turn for --seconds; the seconds to parse, to compile cold (the routines of
+hloc/targets/cpu/runtime lie in the cache, the module does not) and warm, and XLA's; the memory that the first run takes
+beside parameters, as the process's resident size grows, for both, and what `hloc memory` said; whether the outputs
+agree, by the tolerances of `hloc check`.
+
+Every finished module is written to PATH.json at once. After --minutes no further module is begun; --resume goes on
+where a file of the same name ends. At the end: PATH.png (where matplotlib is), and with --docs the tables of
+docs/benchmarks.md. PATH is benchmarks/results/DATE unless given.
 
 Needs XLA: pip install 'hloc[jax,bench]'. A module that one side cannot do is listed with the reason.
 """
@@ -14,7 +19,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import math
 import os
 import platform
 import statistics
@@ -25,58 +29,85 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import report
+
 HERE = Path(__file__).resolve().parent
 MODELS = HERE.parent / "testdata" / "models"
-LONGEST_SECONDS = 60            # spent on one module's runs once there are five
+FEWEST_ROUNDS, MOST_ROUNDS = 3, 200
 
 
 # -- one module, in a process of its own -------------------------------------------------------------------------------
 
-def measure(path: Path, runs: int) -> dict:
-    """All figures of one module."""
+def measure(path: Path, seconds: float) -> dict:
+    """All figures of one module; --fusion off is compiled first, so that the routines are there."""
     import hloc
     from hloc.tools.compare import compare
+    plain = hloc.compile(path, target="cpu", options=hloc.Options(passes={"fusion": "off"}))
     found: dict = {}
-    start = time.perf_counter()
-    module = hloc.load(path)
-    found["parse"] = time.perf_counter() - start
-    start = time.perf_counter()
-    exe = hloc.compile(path, target="cpu")
-    found["compile_cold"] = time.perf_counter() - start
-    start = time.perf_counter()
-    exe = hloc.compile(path, target="cpu")
-    found["compile_warm"] = time.perf_counter() - start
+    module = timed(found, "parse", lambda: hloc.load(path))
+    timed(found, "compile_cold", lambda: hloc.compile(module, target="cpu"))
+    exe = timed(found, "compile_warm", lambda: hloc.compile(module, target="cpu"))
     found["instructions"] = sum(len(c.instructions) for c in module.computations)
     arrays = inputs_of(path, exe)
     xla = Xla(module, arrays)
-    found |= {"compile_xla": xla.compile_seconds, "memory": bytes_beside_parameters(module),
-              "memory_xla": xla.bytes_beside_parameters()}
-    rows = compare(exe.results, exe(*arrays), xla.run()[1], None)
+    found |= {"compile_xla": xla.compile_seconds, "memory_told": exe.backend.arena_size + bytes_of(exe.results)}
+    found["memory"], results = growth(lambda: exe(*arrays))
+    found["memory_xla"], expected = growth(lambda: xla.run()[1])
+    rows = compare(exe.results, results, expected, None)
     found["error"] = max((r.error for r in rows), default=0.0)
     found["agrees"] = all(r.agrees for r in rows)
-    found |= in_turn({"xla": lambda: xla.run()[0], "hloc": lambda: seconds_of(exe, arrays)}, runs)
-    plain = unfused(path)
-    if plain is not None:
-        plain(*arrays)
-        found |= in_turn({"fused": lambda: seconds_of(exe, arrays), "unfused": lambda: seconds_of(plain, arrays)}, runs)
-    return found
+    plain(*arrays)
+    sides = {"xla": lambda: xla.run(False)[0], "hloc": lambda: seconds_of(exe, arrays),
+             "unfused": lambda: seconds_of(plain, arrays)}
+    return found | in_turn(sides, seconds)
 
 
-def in_turn(sides: dict[str, Callable[[], float]], runs: int) -> dict[str, float]:
+def timed(found: dict, name: str, function: Callable):
+    """What the function returns; its seconds go into `found`."""
+    start = time.perf_counter()
+    result = function()
+    found[name] = time.perf_counter() - start
+    return result
+
+
+def in_turn(sides: dict[str, Callable[[], float]], seconds: float) -> dict[str, float]:
     """The median seconds of each side; every other round in reverse, since who comes second finds warm caches."""
     times: dict[str, list[float]] = {name: [] for name in sides}
     start, done = time.perf_counter(), 0
-    while done < runs and (done < 5 or time.perf_counter() - start < LONGEST_SECONDS):
+    while done < FEWEST_ROUNDS or (done < MOST_ROUNDS and time.perf_counter() - start < seconds):
         for name in sides if done % 2 == 0 else reversed(sides):
             times[name].append(sides[name]())
         done += 1
-    return {name: statistics.median(values) for name, values in times.items()}
+    return {name: statistics.median(values) for name, values in times.items()} | {"rounds": done}
 
 
 def seconds_of(exe, arrays) -> float:
     start = time.perf_counter()
     exe(*arrays)
     return time.perf_counter() - start
+
+
+def growth(function: Callable) -> tuple[int | None, object]:
+    """By how many bytes the resident size of this process rises, at most, while the function runs; and its result.
+
+    None where Linux does not tell. Memory that the process had before and uses again does not count.
+    """
+    try:
+        before = resident("VmRSS")
+        Path("/proc/self/clear_refs").write_text("5")               # the high-water mark starts anew
+    except OSError:
+        return None, function()
+    result = function()
+    return max(0, resident("VmHWM") - before), result
+
+
+def resident(field: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(field))
+
+
+def bytes_of(values) -> int:
+    return sum(v.shape.num_bytes for v in values)
 
 
 def inputs_of(path: Path, exe) -> list:
@@ -89,36 +120,6 @@ def inputs_of(path: Path, exe) -> list:
         if models.is_ready(model):
             return check_arrays(exe.parameters, models.inputs(model))
     return random_arrays(exe.parameters, 0)
-
-
-def unfused(path: Path):
-    """The executable without the fusion pass; None where not everything can be lowered alone."""
-    import hloc
-    from hloc.api import Options, plan
-    from hloc.passes.context import PassContext
-    from hloc.passes.pipelines import pipeline_for
-    from hloc.passes.runner import run_passes
-    from hloc.targets import find
-    target, module = find("cpu"), hloc.load(path)
-    passes = [p for p in pipeline_for("cpu") if getattr(p, "__name__", "") != "fusion"]
-    try:
-        run_passes(module, passes, PassContext(machine=target.machine, target="cpu"), verify=False)
-        exe = target.executable(plan(module, target), module, Options())
-        _ = exe.backend
-    except hloc.HlocError:
-        return None
-    return exe
-
-
-def bytes_beside_parameters(module) -> int:
-    """What a run of hloc allocates: results and arena, as `hloc memory` says."""
-    from hloc.api import optimize
-    from hloc.ir.clone import clone_module
-    from hloc.kernels.memory import memory_use
-    from hloc.targets import find
-    target = find("cpu")
-    use = memory_use(optimize(clone_module(module), target), target.machine)
-    return use.arena + use.results
 
 
 class Xla:
@@ -139,19 +140,15 @@ class Xla:
         self.compile_seconds = time.perf_counter() - start
         self.arguments = [jax.device_put(a, device) for a in arrays]
 
-    def run(self):
-        """Seconds of one run, and the outputs."""
+    def run(self, wanted: bool = True):
+        """Seconds of one run, and the outputs where they are wanted."""
         import numpy as np
         start = time.perf_counter()
         answers = self.compiled.execute_sharded(self.arguments).disassemble_into_single_device_arrays()
         for answer in answers:
             answer[0].block_until_ready()
         seconds = time.perf_counter() - start
-        return seconds, tuple(np.array(a[0]) for a in answers)
-
-    def bytes_beside_parameters(self) -> int | None:
-        stats = self.compiled.get_compiled_memory_stats()
-        return stats.temp_size_in_bytes + stats.output_size_in_bytes
+        return seconds, tuple(np.asarray(a[0]) for a in answers) if wanted else None
 
 
 # -- all modules -------------------------------------------------------------------------------------------------------
@@ -169,15 +166,14 @@ def name_of(path: Path) -> str:
     return path.parent.name if path.name == "model.hlo" else path.stem
 
 
-def measure_apart(path: Path, runs: int, timeout: int) -> dict:
-    """`measure` in a child process with an empty cache; {"failed": reason} where it ends otherwise."""
-    with tempfile.TemporaryDirectory() as cache:
-        command = [sys.executable, __file__, "--one", str(path), "--runs", str(runs)]
-        environment = {**os.environ, "HLOC_CACHE_DIR": cache, "PYTHONPATH": os.pathsep.join(sys.path)}
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment)
-        except subprocess.TimeoutExpired:
-            return {"failed": f"no answer in {timeout} s"}
+def measure_apart(path: Path, seconds: float, timeout: float, cache: str) -> dict:
+    """`measure` in a child process; {"failed": reason} where it ends otherwise."""
+    command = [sys.executable, __file__, "--one", str(path), "--seconds", str(seconds)]
+    environment = {**os.environ, "HLOC_CACHE_DIR": cache, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment)
+    except subprocess.TimeoutExpired:
+        return {"failed": f"no answer in {timeout:.0f} s"}
     line = next((x for x in done.stdout.splitlines() if x.startswith("{")), None)
     if line is None:
         return {"failed": reason_of(done.stderr)}
@@ -214,70 +210,38 @@ def compiler_version() -> str:
     return toolchain.find().version
 
 
-def mean(rows: list[dict], key) -> float:
-    """Geometric mean of a ratio."""
-    return math.exp(statistics.fmean(math.log(max(key(r), 1e-9)) for r in rows)) if rows else math.nan
-
-
-def summary(rows: list[dict]) -> dict:
-    done = [r for r in rows if "hloc" in r]
-    both = [r for r in done if "unfused" in r]
-    return {
-        "modules": len(done), "failed": len(rows) - len(done), "disagree": sum(not r["agrees"] for r in done),
-        "run": mean(done, lambda r: r["hloc"] / r["xla"]), "slower": sum(r["hloc"] > r["xla"] for r in done),
-        "compile_cold": mean(done, lambda r: r["compile_cold"] / r["compile_xla"]),
-        "compile_warm_seconds": statistics.median(r["compile_warm"] for r in done) if done else math.nan,
-        "fusion": mean(both, lambda r: r["unfused"] / r["fused"])}
-
-
-def show(row: dict) -> str:
-    if "hloc" not in row:
-        return f"{row['module'][-44:]:44} {row['failed']}"
-    fusion = f"{row['unfused'] / row['fused']:6.2f}" if "unfused" in row else "     -"
-    ratio = row["hloc"] / row["xla"]
-    return (f"{row['module'][-44:]:44} {1e3 * row['hloc']:9.3f} {1e3 * row['xla']:9.3f} {ratio:6.2f} "
-            f"{fusion} {row['parse']:6.2f} {row['compile_cold']:6.2f} {row['compile_warm']:5.2f} "
-            f"{row['compile_xla']:6.2f} {row['memory'] / 2**20:8.1f} {row['memory_xla'] / 2**20:8.1f} "
-            f"{row['error']:8.1e}{'' if row['agrees'] else ' DIFFERS'}")
-
-
-HEADER = (f"{'module':44} {'hloc ms':>9} {'XLA ms':>9} {'ratio':>6} {'fused':>6} {'parse':>6} {'cold':>6} {'warm':>5} "
-          f"{'XLA s':>6} {'MiB':>8} {'XLA':>8} {'error':>8}")
-
-
-def plot(rows: list[dict], facts: dict, path: Path) -> None:
-    """Bars of hloc's time over XLA's, fastest first."""
-    try:
-        import matplotlib
-    except ImportError:
-        print("no plot: matplotlib is not here (pip install 'hloc[bench]')", file=sys.stderr)
-        return
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-    rows = sorted((r for r in rows if "hloc" in r), key=lambda r: r["hloc"] / r["xla"])
-    ratios = [r["hloc"] / r["xla"] for r in rows]
-    figure, axes = plt.subplots(figsize=(8, 1.2 + 0.24 * len(rows)))
-    axes.barh([r["module"][-44:] for r in rows], ratios, color=["#2a7f62" if x <= 1 else "#c0504d" for x in ratios])
-    axes.axvline(1, color="black", linewidth=0.8)
-    axes.set_xscale("log", base=2)
-    axes.invert_yaxis()
-    axes.set_xlabel("run time of hloc / run time of XLA:CPU (left of 1: hloc is faster)")
-    axes.set_title(f"{facts['cpu']}, {facts['cores']} cores, jax {facts.get('jax', '')}", fontsize=9)
-    axes.tick_params(labelsize=7)
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
+def measure_all(paths: list[Path], asked: argparse.Namespace, state: dict, save: Callable[[], None]) -> None:
+    """Measure each path that `state` does not hold yet; save after each."""
+    known = {row["module"] for row in state["modules"]}
+    end = time.monotonic() + 60 * asked.minutes
+    with tempfile.TemporaryDirectory() as cache:
+        for number, path in enumerate(paths, 1):
+            if name_of(path) in known:
+                continue
+            left = end - time.monotonic()
+            if left <= 0:
+                print(f"{len(paths) - number + 1} modules left: time is up (--minutes); --resume goes on", flush=True)
+                return
+            print(f"[{number}/{len(paths)}] {name_of(path)} ...", end="\r", file=sys.stderr, flush=True)
+            found = measure_apart(path, asked.seconds, max(60.0, left), cache)
+            state["modules"].append({"module": name_of(path), **found})
+            state["summary"] = report.summary(state["modules"])
+            save()
+            print(report.line(state["modules"][-1]), flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("places", nargs="*", type=Path, metavar="FOLDER or MODULE")
-    parser.add_argument("--runs", type=int, default=15)
-    parser.add_argument("--timeout", type=int, default=900, help="seconds per module")
+    parser.add_argument("--seconds", type=float, default=6, help="of runs per module, all sides together")
+    parser.add_argument("--minutes", type=float, default=12, help="after which no further module is begun")
+    parser.add_argument("--resume", action="store_true", help="go on where the output file ends")
     parser.add_argument("--output", type=Path, help="path without ending; default: results/DATE")
+    parser.add_argument("--docs", action="store_true", help="write the tables into docs/benchmarks.md, too")
     parser.add_argument("--one", type=Path, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.one:
-        print(json.dumps(measure(asked.one, asked.runs)))
+        print(json.dumps(measure(asked.one, asked.seconds)))
         return
     try:
         import jax  # noqa: F401
@@ -285,17 +249,19 @@ def main() -> None:
         sys.exit("XLA is not here: pip install 'hloc[jax,bench]'")
     date = datetime.date.today().isoformat()
     output = asked.output or HERE / "results" / date
-    facts, rows = machine(), []
-    print(HEADER)
-    for path in modules_in(asked.places or [MODELS]):
-        rows.append({"module": name_of(path), **measure_apart(path, asked.runs, asked.timeout)})
-        print(show(rows[-1]), flush=True)
-    totals = summary(rows)
-    print(json.dumps(totals))
+    target = output.with_name(output.name + ".json")
+    state = {"date": date, "machine": machine(), "summary": {}, "modules": []}
+    if asked.resume and target.is_file():
+        state = json.loads(target.read_text())
+        state["modules"] = [row for row in state["modules"] if "failed" not in row]
     output.parent.mkdir(parents=True, exist_ok=True)
-    output.with_suffix(".json").write_text(
-        json.dumps({"date": date, "machine": facts, "summary": totals, "modules": rows}, indent=1) + "\n")
-    plot(rows, facts, output.with_suffix(".png"))
+    print(report.HEADER)
+    measure_all(modules_in(asked.places or [MODELS]), asked, state,
+                lambda: target.write_text(json.dumps(state, indent=1) + "\n"))
+    print(json.dumps(state["summary"], indent=1))
+    report.plot(state, output.with_name(output.name + ".png"))
+    if asked.docs:
+        report.write_docs(state, HERE.parent / "docs" / "benchmarks.md", output)
 
 
 if __name__ == "__main__":

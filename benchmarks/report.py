@@ -1,0 +1,127 @@
+"""What benchmarks/vs_xla.py tells: lines, a summary, a plot, and the tables of docs/benchmarks.md.
+
+In: the rows that it measured (seconds, bytes). Ratios are hloc over XLA: below 1, hloc is the better one.
+"""
+from __future__ import annotations
+
+import math
+import os
+import statistics
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+START, END = "<!-- results: written by benchmarks/vs_xla.py --docs -->", "<!-- end of results -->"
+HEADER = (f"{'module':40} {'hloc ms':>9} {'XLA ms':>9} {'ratio':>6} {'fusion':>6} {'parse':>6} {'cold':>6} {'warm':>5} "
+          f"{'XLA s':>6} {'MiB':>8} {'XLA':>8} {'error':>8}")
+
+
+def ratio(row: dict) -> float:
+    return row["hloc"] / row["xla"]
+
+
+def gain(row: dict) -> float:
+    """How many times slower the module is without fusion."""
+    return row["unfused"] / row["hloc"]
+
+
+def mean(values: Iterable[float]) -> float | None:
+    """Geometric mean; None of nothing."""
+    logs = [math.log(max(v, 1e-9)) for v in values]
+    return math.exp(statistics.fmean(logs)) if logs else None
+
+
+def summary(rows: list[dict]) -> dict:
+    """Geometric means over the modules that ran, and how many did not, or not well."""
+    done = [r for r in rows if "hloc" in r]
+    both = [r for r in done if r["memory"] and r["memory_xla"]]
+    return {
+        "modules": len(done), "failed": len(rows) - len(done), "disagree": sum(not r["agrees"] for r in done),
+        "run": mean(map(ratio, done)), "slower_than_xla": sum(ratio(r) > 1 for r in done),
+        "fusion": mean(map(gain, done)), "slower_fused": sum(gain(r) < 0.95 for r in done),
+        "compile_cold": mean(r["compile_cold"] / r["compile_xla"] for r in done),
+        "compile_warm_seconds": statistics.median(r["compile_warm"] for r in done) if done else None,
+        "memory": mean(r["memory"] / r["memory_xla"] for r in both),
+        "more_memory_than_xla": sum(r["memory"] > r["memory_xla"] for r in both)}
+
+
+def mebibytes(size: int | None) -> str:
+    return "-" if size is None else f"{size / 2**20:.1f}"
+
+
+def line(row: dict) -> str:
+    """One module on the terminal."""
+    if "hloc" not in row:
+        return f"{row['module'][-40:]:40} {row['failed']}"
+    return (f"{row['module'][-40:]:40} {1e3 * row['hloc']:9.3f} {1e3 * row['xla']:9.3f} {ratio(row):6.2f} "
+            f"{gain(row):6.2f} {row['parse']:6.2f} {row['compile_cold']:6.2f} {row['compile_warm']:5.2f} "
+            f"{row['compile_xla']:6.2f} {mebibytes(row['memory']):>8} {mebibytes(row['memory_xla']):>8} "
+            f"{row['error']:8.1e}{'' if row['agrees'] else ' DIFFERS'}")
+
+
+def plot(state: dict, path: Path) -> None:
+    """Bars of hloc's time over XLA's, the fastest first, with and without fusion."""
+    try:
+        import matplotlib
+    except ImportError:
+        print("no plot: matplotlib is not here (pip install 'hloc[bench]')", file=sys.stderr)
+        return
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+    facts, rows = state["machine"], sorted((r for r in state["modules"] if "hloc" in r), key=ratio)
+    names = [r["module"][-44:] for r in rows]
+    figure, axes = plt.subplots(figsize=(8, 1.6 + 0.24 * len(rows)))
+    axes.barh(names, [ratio(r) for r in rows], color=["#2a7f62" if ratio(r) <= 1 else "#c0504d" for r in rows],
+              label="hloc")
+    axes.plot([r["unfused"] / r["xla"] for r in rows], names, "o", color="#444444", markersize=3.5,
+              label="hloc --fusion off")
+    axes.axvline(1, color="black", linewidth=0.8)
+    axes.set_xscale("log", base=2)
+    axes.invert_yaxis()
+    axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.9 / (0.24 * len(rows) + 0.5)), ncol=2)
+    axes.set_xlabel("run time / run time of XLA:CPU (left of 1: faster)")
+    axes.set_title(f"{facts['cpu']}, {facts['cores']} cores, jax {facts.get('jax', '')}, {state['date']}", fontsize=9)
+    axes.tick_params(labelsize=7)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
+def table(titles: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table; all columns but the first to the right."""
+    lines = ["| " + " | ".join(titles) + " |", "|---" + "|---:" * (len(titles) - 1) + "|"]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+
+
+def markdown(state: dict, image: str, data: str) -> str:
+    """The part of docs/benchmarks.md that holds figures."""
+    facts, told = state["machine"], state["summary"]
+    done = sorted((r for r in state["modules"] if "hloc" in r), key=ratio)
+    columns: list[tuple[str, Callable[[dict], str]]] = [
+        ("model", lambda r: r["module"]),
+        ("hloc ms", lambda r: f"{1e3 * r['hloc']:.3f}"), ("XLA ms", lambda r: f"{1e3 * r['xla']:.3f}"),
+        ("ratio", lambda r: f"{ratio(r):.2f}"), ("fusion", lambda r: f"{gain(r):.2f}x"),
+        ("parse s", lambda r: f"{r['parse']:.2f}"), ("compile s", lambda r: f"{r['compile_cold']:.2f}"),
+        ("cached s", lambda r: f"{r['compile_warm']:.2f}"), ("XLA s", lambda r: f"{r['compile_xla']:.2f}"),
+        ("MiB", lambda r: mebibytes(r["memory"])), ("XLA MiB", lambda r: mebibytes(r["memory_xla"]))]
+    rows = [[show(r) for _, show in columns] for r in done]
+    missing = [f"- {r['module']}: {r['failed']}" for r in state["modules"] if "failed" in r]
+    return "\n".join([
+        f"{state['date']}, {facts['cpu']}, {facts['cores']} cores (load {facts['load']} at the start), "
+        f"{facts['compiler']}, jax {facts.get('jax', '-')}. [All figures]({data}).", "",
+        f"![hloc against XLA:CPU]({image})", "",
+        f"Over {told['modules']} models, geometric means: run time {told['run']:.2f} of XLA's "
+        f"({told['slower_than_xla']} slower); {told['fusion']:.2f} times slower without fusion; compile time "
+        f"{told['compile_cold']:.2f} of XLA's, from the cache {told['compile_warm_seconds']:.2f} s (median).", "",
+        table([title for title, _ in columns], rows), *(["", *missing] if missing else [])])
+
+
+def write_docs(state: dict, page: Path, output: Path) -> None:
+    """Put the figures between the two marks of the page."""
+    text = page.read_text(encoding="utf-8")
+    before, _, rest = text.partition(START)
+    _, found, after = rest.partition(END)
+    if not found:
+        sys.exit(f"{page} has no place for the results: {START} ... {END}")
+    here = Path(os.path.relpath(output, page.parent))
+    middle = markdown(state, f"{here}.png", f"{here}.json")
+    page.write_text(f"{before}{START}\n{middle}\n{END}{after}", encoding="utf-8")
