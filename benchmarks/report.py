@@ -82,8 +82,7 @@ def plot(state: dict, path: Path) -> None:
     axes.set_xlabel("run time / run time of XLA:CPU (left of 1: faster)")
     axes.set_title(f"{facts['cpu']}, {facts['cores']} cores, jax {facts.get('jax', '')}, {state['date']}", fontsize=9)
     axes.tick_params(labelsize=7)
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
+    figure.savefig(path, dpi=120, bbox_inches="tight")
 
 
 def table(titles: list[str], rows: list[list[str]]) -> str:

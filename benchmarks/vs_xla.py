@@ -176,14 +176,14 @@ def measure_apart(path: Path, seconds: float, timeout: float, cache: str) -> dic
         return {"failed": f"no answer in {timeout:.0f} s"}
     line = next((x for x in done.stdout.splitlines() if x.startswith("{")), None)
     if line is None:
-        return {"failed": reason_of(done.stderr)}
+        return {"failed": reason_of(done.stderr).replace(f"{path.parent}/", "")}
     return json.loads(line)
 
 
 def reason_of(stderr: str) -> str:
     """The line of a traceback that says what happened, without paths."""
     lines = [x for x in stderr.splitlines() if "rror" in x and not x.startswith(" ")]
-    return (lines or ["no output"])[-1].split(": ", 1)[-1][:160].replace(str(Path.home()), "~")
+    return (lines or ["no output"])[-1].split("Error: ", 1)[-1][:200].replace(str(Path.home()), "~")
 
 
 def machine() -> dict:
