@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 
 from hloc.analysis.fusible import is_elementwise
-from hloc.ir import Instruction
+from hloc.ir import Instruction, window_of
 from hloc.machine import Machine
 
 # Vector instructions per vector of results, where an addition takes one. Everything elementwise not named takes one.
@@ -58,7 +58,7 @@ def flops(instruction: Instruction) -> int:
     if opcode == "reduce":
         return instruction.operands[0].shape.num_elements * (len(instruction.operands) // 2)
     if opcode == "reduce-window":
-        sizes = math.prod(d.size for d in instruction.get("window").dimensions)
+        sizes = math.prod(d.size for d in window_of(instruction))
         return sum(s.num_elements for s in _arrays(instruction)) * sizes
     if is_elementwise(instruction):
         return int(shape.num_elements * operations(instruction))

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from hloc.errors import Span
+from hloc.ir.attributes import WindowDim
 from hloc.ir.shapes import Shape
 
 
@@ -125,6 +126,12 @@ class Module:
         """Every instruction of every computation, callees first."""
         for computation in self.computations:
             yield from computation.instructions
+
+
+def window_of(instruction: Instruction) -> tuple[WindowDim, ...]:
+    """The window's dimensions: none where no window is written, over scalars and without spatial dimensions."""
+    window = instruction.get("window")
+    return window.dimensions if window is not None else ()
 
 
 def users(computation: Computation) -> dict[Instruction, list[Instruction]]:

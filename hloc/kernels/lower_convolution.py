@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 
-from hloc.ir import ELEMENT_TYPES, ConvolutionDimensionNumbers, Instruction
+from hloc.ir import ELEMENT_TYPES, ConvolutionDimensionNumbers, Instruction, window_of
 from hloc.kernels import indexing
 from hloc.kernels.epilogues import epilogue_statements, stores_itself, tile_types
 from hloc.kernels.group import Group, KernelCall, Lowered, Outline, kernel_name, origin_lines
@@ -70,7 +70,7 @@ def parameters(hero: Instruction, types: tuple[str, str], lhs: Access, rhs: Acce
     """The facts of a convolution, as the module docstring lists them."""
     n: ConvolutionDimensionNumbers = hero.get("dim_labels")
     x, y = hero.operands[0].shape.dimensions, hero.shape.dimensions
-    windows = hero.get("window").dimensions if hero.get("window") is not None else ()
+    windows = window_of(hero)
     strides = indexing.row_major_strides(y)
     return (
         ("types", types), ("batch", x[n.input_batch]), ("lhs_features", x[n.input_feature]),

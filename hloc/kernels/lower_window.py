@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 from hloc.errors import UnsupportedError
-from hloc.ir import Instruction, WindowDim
+from hloc.ir import Instruction, WindowDim, window_of
 from hloc.kernels import indexing, loops, scalars
 from hloc.kernels.group import Group, KernelCall, Lowered, Outline
 from hloc.kernels.indexing import Index
@@ -26,11 +26,6 @@ from hloc.machine import Machine
 
 WIDTH = 512
 NARROWEST = 4
-
-
-def windows(instruction: Instruction, rank: int) -> tuple[WindowDim, ...]:
-    window = instruction.get("window")
-    return window.dimensions if window is not None and window.dimensions else (WindowDim(),) * rank
 
 
 def is_plain(window: WindowDim) -> bool:
@@ -44,7 +39,7 @@ def lower_reduce_window(group: Group, machine: Machine) -> Lowered:
     result = group.result_shapes[0]
     if result.num_elements == 0:
         return Lowered(())
-    dims = windows(instruction, shape.rank)
+    dims = window_of(instruction)
     scanned = [d for d, w in enumerate(dims) if not is_plain(w)]
     if len(scanned) == 1 and _direction(dims[scanned[0]], shape.dimensions[scanned[0]]):
         return Lowered((_scan(group, scanned[0], dims[scanned[0]]),))
@@ -205,15 +200,18 @@ def lower_select_and_scatter(group: Group, machine: Machine) -> Lowered:
     operand, source, initial = instruction.operands
     if instruction.shape.num_elements == 0:
         return Lowered(())
-    dims = windows(instruction, operand.shape.rank)
+    dims = window_of(instruction)
     if any(w.base_dilation != 1 or w.window_dilation != 1 for w in dims):
         raise UnsupportedError("select-and-scatter with dilation", instruction.span)
 
     def fill(outline: Outline, index: tuple[Index, ...]) -> None:
-        position = indexing.linearize(index, instruction.shape.dimensions)
-        outline.store(0, position, outline.elements.value(initial, ()))
+        value = outline.elements.value(initial, ())
+        if not dims:                                    # a scalar: the only window chooses it
+            value = outline.elements.inline(instruction.get("scatter"), [value, outline.elements.value(source, ())],
+                                            instruction)[0]
+        outline.store(0, indexing.linearize(index, instruction.shape.dimensions), value)
     calls = [loop_kernel(group, machine, instruction.shape.dimensions, fill, "_fill")]
-    if source.shape.num_elements:
+    if source.shape.num_elements and dims:
         calls.append(_SelectAndScatter(group, dims).kernel())
     return Lowered(tuple(calls))
 

@@ -9,7 +9,7 @@ from collections.abc import Generator, Sequence
 from contextlib import ExitStack
 
 from hloc.errors import UnsupportedError
-from hloc.ir import Instruction, WindowDim
+from hloc.ir import Instruction, WindowDim, window_of
 from hloc.kernels import indexing, scalars
 from hloc.kernels.builder import within
 from hloc.kernels.elements import Elements, Indices, Rule
@@ -97,7 +97,7 @@ def reduce_window_values(e: Elements, instruction: Instruction, index: Indices) 
     conditions: list[Expr] = []
     wanted: list[Index] = []
     with ExitStack() as loops:
-        for i, window, size in zip(index, instruction.get("window").dimensions, sizes):
+        for i, window, size in zip(index, window_of(instruction), sizes):
             tap = loops.enter_context(e.builder.loop(window.size)) if window.size > 1 else indexing.ZERO
             source, needed = window_source(e, i, tap, window, size)
             wanted.append(source)
@@ -179,7 +179,7 @@ def convolution(e: Elements, instruction: Instruction, index: Indices) -> Steps:
     accumulator = e.builder.mutable(accumulator_type(instruction), zero(accumulator_type(instruction)))
     conditions: list[Expr] = []
     with ExitStack() as loops:
-        for n, window in enumerate(instruction.get("window").dimensions if instruction.get("window") else ()):
+        for n, window in enumerate(window_of(instruction)):
             tap = loops.enter_context(e.builder.loop(window.size))
             source, needed = window_source(e, index[numbers.output_spatial[n]], tap, window._replace(reversal=False),
                                            left.shape.dimensions[numbers.input_spatial[n]])

@@ -16,18 +16,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from hloc.ir import ConvolutionDimensionNumbers, Instruction, Shape, Window, WindowDim, numpy_dtype
+from hloc.ir import ConvolutionDimensionNumbers, Instruction, Shape, WindowDim, numpy_dtype, window_of
 from hloc.ops.checks import array_operand, array_shape, attribute, fail, require, text
 from hloc.ops.op import Op
 from hloc.ops.products import compute_dtype, product_type, round_to
 
 LARGEST_COPY = 1 << 24      # elements of the input that are laid out anew for one product
-
-
-def window_of(instruction: Instruction, rank: int) -> tuple[WindowDim, ...]:
-    """The window's dimensions; all ones where none is written."""
-    window = instruction.get("window") or Window()
-    return window.dimensions or (WindowDim(),) * rank
 
 
 def window_positions(size: int, window: WindowDim) -> int:
@@ -77,7 +71,7 @@ def window_slices(window: Sequence[WindowDim], positions: Sequence[int]) -> Iter
 
 def evaluate_convolution(evaluator, instruction: Instruction, lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
     numbers: ConvolutionDimensionNumbers = instruction.get("dim_labels")
-    window = window_of(instruction, len(numbers.input_spatial))
+    window = window_of(instruction)
     groups, batch_groups = instruction.get("feature_group_count", 1), instruction.get("batch_group_count", 1)
     result = numpy_dtype(instruction.shape.element_type)
     depth = rhs.size // max(1, rhs.shape[numbers.kernel_output_feature])
@@ -147,7 +141,7 @@ def infer_convolution(instruction: Instruction) -> Shape:
     for shape, side in ((lhs, "lhs"), (rhs, "rhs")):
         require(shape.rank == spatial + 2, instruction,
                 f"dim_labels has {spatial} spatial dimensions, so {side} must have rank {spatial + 2}: {text(shape)}")
-    window = window_of(instruction, spatial)
+    window = window_of(instruction)
     check_window(instruction, window, spatial, "dim_labels")
     _check_features(instruction, lhs, rhs, numbers)
     for number, (w, d) in enumerate(zip(window, numbers.kernel_spatial)):

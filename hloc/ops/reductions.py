@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hloc.ir import Instruction, Shape, WindowDim, array, numpy_dtype
+from hloc.ir import Instruction, Shape, WindowDim, array, numpy_dtype, window_of
 from hloc.ops.checks import (
     array_operand,
     array_shape,
@@ -31,7 +31,7 @@ from hloc.ops.checks import (
     text,
 )
 from hloc.ops.combiners import Combiner
-from hloc.ops.convolution import check_window, spread_and_pad, window_of, window_positions, window_slices
+from hloc.ops.convolution import check_window, spread_and_pad, window_positions, window_slices
 from hloc.ops.indexing import scatter_into
 from hloc.ops.op import Op
 from hloc.ops.values import result_of
@@ -122,7 +122,7 @@ def evaluate_reduce_window(evaluator, instruction: Instruction, *operands: np.nd
     """Holes of dilation and padding are left out of the combination."""
     inputs, starts = _halves(operands)
     combiner = Combiner(evaluator, instruction.get("to_apply"))
-    window = window_of(instruction, inputs[0].ndim)
+    window = window_of(instruction)
     positions = [window_positions(n, w) for n, w in zip(inputs[0].shape, window)]
     there = spread_and_pad(np.ones(inputs[0].shape, np.bool_), 0, window, False)
     inputs = [spread_and_pad(x, 0, window, 0) for x in combiner.widen(inputs)]
@@ -208,7 +208,7 @@ def infer_reduce_window(instruction: Instruction) -> Shape:
 
 
 def _window_sizes(instruction: Instruction, operand: Shape) -> list[int]:
-    window = window_of(instruction, operand.rank)
+    window = window_of(instruction)
     check_window(instruction, window, operand.rank, text(operand))
     return [window_positions(n, w) for n, w in zip(operand.dimensions, window)]
 
@@ -217,7 +217,7 @@ def _window_sizes(instruction: Instruction, operand: Shape) -> list[int]:
 
 def evaluate_select_and_scatter(evaluator, instruction: Instruction, operand, source, start) -> np.ndarray:
     """In each window the element that `select` prefers gets the window's source element, by `scatter`."""
-    window = window_of(instruction, operand.ndim)
+    window = window_of(instruction)
     select = instruction.get("select")
     places = spread_and_pad(np.arange(1, operand.size + 1).reshape(operand.shape), 0, window, 0)
     values = spread_and_pad(operand, 0, window, 0)

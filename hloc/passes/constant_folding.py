@@ -16,7 +16,7 @@ import numpy as np
 
 from hloc.errors import HlocError
 from hloc.evaluate import Evaluator
-from hloc.ir import Instruction, Module
+from hloc.ir import Instruction, Module, window_of
 from hloc.ops.table import OPS
 from hloc.passes.algebraic_simplifier.constants import all_same
 from hloc.passes.context import PassContext
@@ -84,7 +84,7 @@ def work(instruction: Instruction) -> int:
     if instruction.opcode == "convolution":
         return elements * instruction.operands[1].shape.num_elements
     if instruction.opcode == "reduce-window":
-        return elements * math.prod(d.size for d in instruction.get("window").dimensions)
+        return elements * math.prod(d.size for d in window_of(instruction))
     return elements + sum(o.shape.num_elements for o in instruction.operands)
 
 

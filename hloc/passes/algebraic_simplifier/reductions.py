@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import math
 
-from hloc.ir import Instruction
+from hloc.ir import Instruction, window_of
 from hloc.passes.patterns import full, identity_of, is_splat, monoid_of, reshape, spread
 from hloc.passes.rewriter import Rewriter
 
@@ -112,7 +112,7 @@ def window_of_one(instruction: Instruction, rewriter: Rewriter) -> Instruction |
         return None
     x = instruction.operands[0]
     still = all((d.size, d.stride, d.padding_low, d.padding_high, d.base_dilation) == (1, 1, 0, 0, 1)
-                for d in instruction.get("window").dimensions)
+                for d in window_of(instruction))
     return x if still and x.shape.dimensions == instruction.shape.dimensions else None
 
 

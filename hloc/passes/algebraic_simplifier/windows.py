@@ -1,7 +1,7 @@
 """Rules for convolution and reduce-window: what the window itself can do needs no instruction of its own."""
 from __future__ import annotations
 
-from hloc.ir import Instruction, PaddingDim, Window, WindowDim
+from hloc.ir import Instruction, PaddingDim, Window, WindowDim, window_of
 from hloc.passes.patterns import identity_of, is_splat, monoid_of
 from hloc.passes.rewriter import Rewriter
 
@@ -15,8 +15,7 @@ def convolution_of_pad(instruction: Instruction, rewriter: Rewriter) -> Instruct
     padding = pad.get("padding")
     if any(p != (0, 0, 0) for d, p in enumerate(padding) if d not in spatial):
         return None
-    window = instruction.get("window")
-    dimensions = [wider(dim, padding[d]) for dim, d in zip(window.dimensions, spatial)]
+    dimensions = [wider(dim, padding[d]) for dim, d in zip(window_of(instruction), spatial)]
     if None in dimensions:
         return None
     return rewriter.change(instruction, operands=[pad.operands[0], kernel], window=Window(tuple(dimensions)))
@@ -39,7 +38,7 @@ def convolution_of_reversed_kernel(instruction: Instruction, rewriter: Rewriter)
     if kernel.opcode != "reverse" or not set(kernel.get("dimensions")) <= set(spatial):
         return None
     dimensions = tuple(dim._replace(reversal=dim.reversal != (d in kernel.get("dimensions")))
-                       for dim, d in zip(instruction.get("window").dimensions, spatial))
+                       for dim, d in zip(window_of(instruction), spatial))
     return rewriter.change(instruction, operands=[x, kernel.operands[0]], window=Window(dimensions))
 
 
@@ -52,7 +51,7 @@ def reduce_window_of_pad(instruction: Instruction, rewriter: Rewriter) -> Instru
     neutral = identity_of(monoid, initial.shape.element_type)
     if neutral is None or not is_splat(initial, neutral) or not is_splat(pad.operands[1], neutral):
         return None
-    dimensions = [wider(dim, p) for dim, p in zip(instruction.get("window").dimensions, pad.get("padding"))]
+    dimensions = [wider(dim, p) for dim, p in zip(window_of(instruction), pad.get("padding"))]
     if None in dimensions:
         return None
     return rewriter.change(instruction, operands=[pad.operands[0], initial], window=Window(tuple(dimensions)))

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hloc.ir import Instruction, WindowDim
+from hloc.ir import Instruction, WindowDim, window_of
 from hloc.passes.dynamic_padder.padded import Padded
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def reduce_window(w: Walk, i: Instruction) -> Padded | Instruction:
     if len(i.operands) != 2:
         raise w.refuse(i, "of several operands with dynamic dimensions")
     x, initial = w.operand(i, 0), w.operand(i, 1).array
-    sizes = {d: window_count(w, x.sizes[d], window) for d, window in enumerate(i.get("window").dimensions)
+    sizes = {d: window_count(w, x.sizes[d], window) for d, window in enumerate(window_of(i))
              if x.sizes[d] is not None}
     return w.sized(i, w.again(i, [w.e.masked(x, initial), initial]), sizes)
 
@@ -34,7 +34,7 @@ def convolution(w: Walk, i: Instruction) -> Padded | Instruction:
     x, kernel, numbers = w.operand(i, 0), w.operand(i, 1), i.get("dim_labels")
     if any(kernel.sizes[d] is not None for d in numbers.kernel_spatial):
         raise w.refuse(i, "with a kernel of dynamic size")
-    windows = i.get("window").dimensions if i.get("window") else ()
+    windows = window_of(i)
     sizes = {numbers.output_batch: x.sizes[numbers.input_batch],
              numbers.output_feature: kernel.sizes[numbers.kernel_output_feature]}
     for position, place, window in zip(numbers.input_spatial, numbers.output_spatial, windows):
