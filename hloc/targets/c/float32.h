@@ -71,17 +71,20 @@ HLOC_FN float hloc_minus_ln2_multiple_f32(float x, float n) { /* x - n ln2, the 
 
 /* e^x = 2^n e^r. Adding 1.5 * 2^23 + 254 rounds x / ln2 to the integer n and leaves n + 254 in the low bits of the
  * sum: half of that, twice, are the biased exponents of two factors whose product is 2^n, so that results below
- * 2^-126 are rounded right. The upper clamp is on integers: it keeps NaN and infinity in r. */
+ * 2^-126 are rounded right. The upper clamp is on integers: it keeps NaN and infinity in r. What rounds to zero (the
+ * masked places of a softmax) is chosen, not computed: a product that underflows costs a CPU a hundred cycles. */
 HLOC_FN float hloc_exp_f32(float x) {
   const float shift = 12582912.0f + 254.0f;
-  float clamped = x < -104.0f ? -104.0f : x;
+  int is_zero = x < -104.0f;
+  float clamped = is_zero ? 0.0f : x;
   hloc_s32 sum = (hloc_s32)hloc_bits_f32(hloc_fma_f32(clamped, 1.44269504088896341f, shift));
   sum = sum > 0x4b400000 + 254 + 129 ? 0x4b400000 + 254 + 129 : sum;
   float n = hloc_from_bits_f32((hloc_u32)sum) - shift;
   float r = hloc_minus_ln2_multiple_f32(clamped, n);
   float p = hloc_fma_f32(hloc_exp_tail_f32(r), r * r, r) + 1.0f;
   hloc_s32 first = sum >> 1, second = sum - first;
-  return p * hloc_from_bits_f32((hloc_u32)first << 23) * hloc_from_bits_f32((hloc_u32)second << 23);
+  float y = p * hloc_from_bits_f32((hloc_u32)first << 23) * hloc_from_bits_f32((hloc_u32)second << 23);
+  return is_zero ? 0.0f : y;
 }
 
 /* 2 (2^(n-1) (e^r - 1) + (2^(n-1) - 1/2)): halved, so that n = 128 still has a power of two */

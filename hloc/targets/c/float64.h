@@ -59,13 +59,15 @@ HLOC_FN double hloc_minus_ln2_multiple_f64(double x, double n) {
 /* hloc_exp_f32 explains the method; 1.5 * 2^52 + 2046 here */
 HLOC_FN double hloc_exp_f64(double x) {
   const double shift = 6755399441055744.0 + 2046.0;
-  double clamped = x < -746.0 ? -746.0 : x;
+  int is_zero = x < -746.0;
+  double clamped = is_zero ? 0.0 : x;
   hloc_s64 sum = (hloc_s64)hloc_bits_f64(hloc_fma_f64(clamped, 1.4426950408889634, shift));
   sum = sum > 0x4338000000000000ll + 2046 + 1025 ? 0x4338000000000000ll + 2046 + 1025 : sum;
   double r = hloc_minus_ln2_multiple_f64(clamped, hloc_from_bits_f64((hloc_u64)sum) - shift);
   double p = hloc_fma_f64(hloc_exp_tail_f64(r), r * r, r) + 1.0;
   hloc_u64 first = (hloc_u64)sum >> 1, second = (hloc_u64)sum - first;
-  return p * hloc_from_bits_f64(first << 52) * hloc_from_bits_f64(second << 52);
+  double y = p * hloc_from_bits_f64(first << 52) * hloc_from_bits_f64(second << 52);
+  return is_zero ? 0.0 : y;
 }
 HLOC_FN double hloc_expm1_f64(double x) {
   const double shift = 6755399441055744.0 + 1022.0;
