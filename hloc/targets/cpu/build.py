@@ -23,6 +23,7 @@ from hloc.targets.cpu.sources import RUNTIME, Sources, runtime_digest
 from hloc.targets.cpu.tiles import likely_units
 from hloc.targets.cpu.toolchain import Toolchain
 
+CALL = "call.c"                   # what Python calls; a program for C alone has no use for it
 Report = Callable[[str, int, int], None]
 
 
@@ -36,7 +37,7 @@ def build(sources: Sources, report: Report) -> Path:
         return found
     with tempfile.TemporaryDirectory(prefix="hloc") as folder:
         output = Path(folder) / "program.so"
-        _compile_and_link(chain, units, sources, output, report)
+        _compile_and_link(chain, units, sources, output, report, for_python=True)
         return cache.put(key, ".so", output)
 
 
@@ -50,16 +51,17 @@ def save(sources: Sources, path: Path, report: Report) -> None:
 
 
 def _compile_and_link(chain: Toolchain, units: list[tuple[str, bool]], sources: Sources, output: Path,
-                      report: Report) -> None:
+                      report: Report, *, for_python: bool = False) -> None:
     """The units of a program and the missing routines at once; the largest first."""
     with tempfile.TemporaryDirectory(prefix="hloc") as name, ThreadPoolExecutor(available_cores()) as cores, \
             ThreadPoolExecutor(16) as waiting:                    # a routine may be in the making elsewhere
         thin = sources.thin_units()
-        routines = [waiting.submit(runtime_object, chain, unit, unit in thin) for unit in sources.runtime_units()]
+        routines = [waiting.submit(runtime_object, chain, unit, unit in thin)
+                    for unit in (*sources.runtime_units(), CALL)]
         jobs = [cores.submit(_unit_object, chain, text, Path(name) / f"unit{number}.c", is_kernels)
                 for number, (text, is_kernels) in enumerate(sorted(units, key=lambda unit: -len(unit[0])))]
         _follow(jobs + routines, report)
-        chain.link([job.result() for job in jobs + routines], output)
+        chain.link([job.result() for job in jobs + routines], output, for_python=for_python)
 
 
 def _follow(jobs: list[Future], report: Report) -> None:
@@ -94,6 +96,6 @@ def ahead(module: Module) -> None:
     chain = toolchain.find()
     units, thin = likely_units(module)
     threads = ThreadPoolExecutor(available_cores())
-    for unit in units:
+    for unit in (*units, CALL):
         threads.submit(runtime_object, chain, unit, unit in thin)
     threads.shutdown(wait=False)

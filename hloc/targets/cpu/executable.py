@@ -25,7 +25,7 @@ from hloc.targets.cpu.driver import OUT_OF_MEMORY
 from hloc.targets.cpu.result_memory import ResultMemory, aligned_bytes
 from hloc.targets.host_calls import answered
 
-NOT_AS_EXPECTED = -1                  # of runtime/call.h
+NOT_AS_EXPECTED = -1                  # of runtime/call.c
 HOST_FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p))
 
 

@@ -43,7 +43,7 @@ class Sources:
         least loaded unit. Few kernels go with the driver: one start of the compiler less. export: joins the driver."""
         weights = {text: code_size(text) for text in self.kernels}
         total = sum(weights.values())
-        driver = self.driver + START + '#include "call.h"\n' + export
+        driver = self.driver + START + export
         if total + len(driver) <= UNIT_CHARACTERS:
             return [("\n".join([PROLOGUE, *self.kernels, driver]), True)]
         count = max(1, min(UNITS_PER_CORE * cores, total // UNIT_CHARACTERS + 1, len(self.kernels)))

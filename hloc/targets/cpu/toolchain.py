@@ -58,8 +58,12 @@ class Toolchain:
         self._run([*self.command, *self.flags(), *optimize, "-c", str(source), "-o", str(target)])
         return target
 
-    def link(self, objects: list[Path], output: Path) -> None:
-        self._run([*self.command, "-shared", "-fPIC", *map(str, objects), "-o", str(output), "-lm", "-lpthread"])
+    def link(self, objects: list[Path], output: Path, *, for_python: bool = False) -> None:
+        """A shared object. for_python: one that only this process and its like load, which hold libc already: the
+        linker has less to read."""
+        lean = for_python and self.version.startswith(("gcc", "cc")) and "ziglang" not in self.command
+        libraries = ("-nostdlib", "-lm", "-lgcc") if lean else ("-lm", "-lpthread")
+        self._run([*self.command, "-shared", "-fPIC", *map(str, objects), "-o", str(output), *libraries])
 
     def _run(self, command: list[str]) -> None:
         try:

@@ -1,4 +1,4 @@
-/* call.h: NumPy arrays -> the base addresses of a run, without Python's C API.
+/* call.c: NumPy arrays -> the base addresses of a run, without Python's C API.
  *
  * In: two Python tuples of arrays (the arguments, not yet checked, and the result arrays) and what the arguments must be.
  * Out: hloc_call runs the program and returns what hloc_execute does, or HLOC_NOT_AS_EXPECTED, having run nothing,
@@ -9,8 +9,9 @@
  * facts: header (bytes of an object before its own fields), items (bytes of a tuple before its items), the address of
  * numpy.ndarray, the number of arguments and of results, then for each argument: address of its dtype, rank, dimensions.
  */
-#pragma once
-#include <stdint.h>
+#include "driver.h"
+
+int hloc_execute(void *const *bases, hloc_host_function host);
 
 enum { HLOC_NOT_AS_EXPECTED = -1, HLOC_C_CONTIGUOUS = 0x1, HLOC_ALIGNED = 0x100 };
 
