@@ -40,6 +40,7 @@ from hloc.kernels.plan import Launch, Program, Ref, Value
 from hloc.targets.cuda import compiler, container
 from hloc.targets.cuda.gpus import GPUS, gpu_named
 from hloc.targets.cuda.linear import Form, injective, linear, walk
+from hloc.targets.cuda.ranges import fits, narrowed
 from hloc.targets.cuda.sources import make_sources
 from hloc.targets.cuda.target import cuda_target
 from hloc.targets.cuda.teams import Total, team_kernel
@@ -344,3 +345,31 @@ def test_reductions_fill_the_gpu(dimensions, result, least):
             f"ENTRY e {{ x = f32[16384,4096] parameter(0)  z = f32[] constant(0)\n"
             f"  ROOT s = f32[{result}] reduce(x, z), dimensions={{{dimensions}}}, to_apply=add }}")
     assert sources_of(text).geometry[0].grid[0] >= least
+
+
+@pytest.mark.parametrize("text, width", [
+    ("x = f32[1000,1000] parameter(0)  ROOT y = f32[1000,1000] reverse(x), dimensions={0,1}", "int"),
+    ("x = s8[70000,70000] parameter(0)  ROOT y = s8[70000,70000] reverse(x), dimensions={0,1}", "long"),
+    ("x = f32[1000] parameter(0)  i = s32[50,1] parameter(1)  ROOT y = f32[50] gather(x, i), offset_dims={}, "
+     "collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1, slice_sizes={1}", "long")],
+    ids=["small", "large", "of data"])
+def test_positions_have_32_bits_where_these_are_enough(text, width):
+    source = sources_of(f"HloModule m\nENTRY e {{ {text} }}").kernels[0]
+    assert f"for ({width} " in source and ("long" in source) == (width == "long")
+
+
+def test_ranges_of_positions():
+    i, two = Var("i", INDEX), Const(2, INDEX)
+
+    def kernel(position, extent=1000):
+        store = Store("out", position, Const(0.0, "f32"))
+        return Kernel("k", (Buffer("out", "f32", 10, "write"),), (For("i", extent, PARALLEL, (store,)),))
+    large = Const(1 << 22, INDEX)
+    assert fits(kernel(Apply("multiply", (i, two), INDEX)))
+    assert fits(kernel(Apply("divide", (Apply("subtract", (i, large), INDEX), two), INDEX)))
+    assert not fits(kernel(Apply("remainder", (Apply("multiply", (i, large), INDEX), two), INDEX)))     # on the way
+    assert not fits(kernel(Apply("convert", (Const(1, "s32"),), INDEX)))
+    assert not fits(kernel(i, 1 << 30))
+    assert not fits(kernel(Apply("divide", (two, i), INDEX)))                                           # by zero
+    assert narrowed("/* a long way */\nlong x = (long)y * 8L; unsigned long long z; for (long i = 0;") == \
+        "/* a long way */\nint x = y * 8; unsigned long long z; for (int i = 0;"

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib.util
 import re
 import shutil
@@ -9,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cuda_emulation.cases import emulate, run
+from cuda_emulation.cases import emulate, program_of, run
 from kernel_harness import collect, compare
 from op_examples import read_examples
 from test_kernels import ELSEWHERE
@@ -26,6 +27,7 @@ FILES = sorted([*(DATA / "cuda").glob("*.hlo"), *(DATA / "kernels").glob("*.hlo"
 SEPARATOR = re.compile(r"^// -----.*$", re.MULTILINE)
 MODELS = ("digits", "control_flow", "lstm", "unet_block", "linalg", "sort", "complex")
 H100 = GPUS["h100"]
+SMALL = dataclasses.replace(H100, cores=1)
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation needs g++")
 
@@ -36,6 +38,17 @@ def test_kernels(path, monkeypatch):
     texts = SEPARATOR.split(path.read_text(encoding="utf-8"))
     cases = [c for n, text in enumerate(texts) for c in collect(text, f"{path.stem}#{n}", machine=H100)]
     for case, results in zip(cases, run(cases, H100, monkeypatch, backwards=True, checked=True)):
+        for actual, expected in zip(results, case.expected):
+            compare(case.name, actual, expected)
+
+
+def test_vectors(monkeypatch):
+    """The same on a GPU of one SM, which small arrays fill, so that pointwise kernels read and write vectors."""
+    texts = SEPARATOR.split((DATA / "cuda" / "vectors.hlo").read_text(encoding="utf-8"))
+    cases = [c for n, text in enumerate(texts) for c in collect(text, f"vectors#{n}", machine=SMALL)]
+    widths = [re.findall(r"\*\(hloc_pack<\w+, (\d+)>", text) for text in make_sources(program_of(cases), SMALL).kernels]
+    assert widths == [["4"], ["8"], ["4", "4"], ["2"], ["4"], ["16"], ["4"], []]
+    for case, results in zip(cases, run(cases, SMALL, monkeypatch, checked=True)):
         for actual, expected in zip(results, case.expected):
             compare(case.name, actual, expected)
 

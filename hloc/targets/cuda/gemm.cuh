@@ -1,6 +1,6 @@
 /* gemm.cuh: C[b] = A[b] B[b] by blocks of threads, through shared memory, each sum in a fixed order.
  *
- * In: scalar.h, mma.cuh; a struct S of constants, which says what is computed and in which tiles:
+ * In: scalar.h, pack.cuh, mma.cuh; a struct S of constants, which says what is computed and in which tiles:
  *   M, N, K, BATCHES, INNER                                          batch b = outer * INNER + inner
  *   A_OUTER, A_INNER, A_ROW, A_K   B_OUTER, B_INNER, B_K, B_COLUMN   strides in elements
  *   BM, BN, BK     a block's tile of C, and the depth of one step
@@ -19,9 +19,6 @@
 #define HLOC_GEMM_CUH
 
 #define HLOC_MEMBER __device__ __forceinline__
-
-/* V neighbours, read from shared memory at once. */
-template <class T, int V> struct __align__(sizeof(T) * V) hloc_pack { T at[V]; };
 
 /* Where tile number `work` lies. */
 template <class S> struct hloc_gemm_place {

@@ -4,6 +4,8 @@ In: a Kernel and the GPU. Out: its text and how it starts. What is like C is pri
 what only teams (teams.py) have.
 
     kernel_source(kernel, "k0_reduce_add", GPUS["h100"])
+
+Pointwise kernels go through tiles (transposes.py) or vectors (vectors.py) where their accesses allow it.
 """
 from __future__ import annotations
 
@@ -13,8 +15,11 @@ from hloc.kernels.ir import PARALLEL, VECTOR, Apply, Barrier, For, Kernel, Tile,
 from hloc.machine import Machine
 from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.linear import walk
+from hloc.targets.cuda.ranges import fits, narrowed
+from hloc.targets.cuda.space import space_of
 from hloc.targets.cuda.teams import WARP, Spread, TeamKernel, Total, team_kernel
 from hloc.targets.cuda.transposes import find_tiling, print_tiled, tiled_geometry
+from hloc.targets.cuda.vectors import find_vectors, print_vectors, vector_geometry
 from hloc.targets.printer import CUDA, StatementPrinter, c_type, comment, expression, pointer_type, print_kernel
 
 THREADS = 256
@@ -24,10 +29,19 @@ LARGEST_BLOCK = 1024
 
 
 def kernel_source(kernel: Kernel, name: str, gpu: Machine) -> tuple[str, Geometry]:
-    """Text and geometry of a loop kernel."""
-    tiling = find_tiling(kernel)
+    """Text and geometry of a loop kernel; positions have 32 bits where these are enough."""
+    text, start = _wide_source(kernel, name, gpu)
+    return (narrowed(text) if fits(kernel) else text), start
+
+
+def _wide_source(kernel: Kernel, name: str, gpu: Machine) -> tuple[str, Geometry]:
+    space = space_of(kernel)
+    tiling = find_tiling(kernel, space) if space else None
     if tiling is not None:
         return print_tiled(kernel, tiling, name), tiled_geometry(tiling, name, gpu)
+    vectors = find_vectors(kernel, space, gpu) if space else None
+    if vectors is not None:
+        return print_vectors(kernel, vectors, name), vector_geometry(vectors, name, gpu)
     team = team_kernel(kernel, gpu)
     if team is None:
         return print_kernel(kernel, CUDA, name), thread_geometry(kernel, name, gpu)

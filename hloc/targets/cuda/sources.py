@@ -21,6 +21,7 @@ from hloc.targets.printer import escaped
 HERE = Path(__file__).parent
 # The header that declares a name, in the order of inclusion; each is included only where a kernel uses it.
 HEADERS = (("team.cuh", ("hloc_warp_total", "hloc_block_total", "hloc_conv_direct<")), ("mma.cuh", ("hloc_mma_",)),
+           ("pack.cuh", ("hloc_pack<", "hloc_gemm<", "hloc_gemm_thin<", "hloc_conv<", "hloc_conv_direct<")),
            ("gemm.cuh", ("hloc_gemm<", "hloc_gemm_thin<", "hloc_conv<", "hloc_conv_direct<")),
            ("conv.cuh", ("hloc_conv<", "hloc_conv_direct<")), ("sort.cuh", ("hloc_sort_",)),
            ("fft.cuh", ("hloc_fft_",)))

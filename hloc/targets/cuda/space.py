@@ -1,0 +1,160 @@
+"""The elements of a pointwise kernel as a space: what a step along each of its dimensions does to every position.
+
+In: a loop Kernel with one element per iteration. Out: a Space, or None for kernels that are more than pointwise.
+
+    for i0 of 20000: out[i0] = in[i0 % 100 * 200 + i0 / 100]
+      -> dimensions 100 and 200 (the fastest first); out: (1, 100); in: (200, 1)
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from hloc.kernels.ir import INDEX, PARALLEL, VECTOR, Apply, Const, Expr, For, Kernel, Let, Load, Stmt, Store, Var
+from hloc.targets.cuda import linear
+
+
+class Piece(NamedTuple):
+    """position / divisor % modulus, of the number of the element."""
+
+    divisor: int
+    modulus: int
+
+
+class Dimension(NamedTuple):
+    """element number / divisor % size."""
+
+    divisor: int
+    size: int
+
+
+class Access(NamedTuple):
+    """What a step in each dimension adds to a position, and where it starts."""
+
+    steps: tuple[int, ...]
+    constant: int
+
+
+class Space(NamedTuple):
+    """loads: those whose positions are linear; stores likewise, all of them."""
+
+    dimensions: tuple[Dimension, ...]
+    statements: tuple[Let | Store, ...]
+    loads: dict[Load, Access]
+    stores: dict[Store, Access]
+    count: int
+
+
+def space_of(kernel: Kernel) -> Space | None:
+    """The space of a pointwise kernel; neighbouring dimensions that all accesses go through as one are one."""
+    loop = kernel.body[0] if len(kernel.body) == 1 else None
+    if not isinstance(loop, For) or loop.kind != PARALLEL:
+        return None
+    statements, pieces, count = _elements(loop)
+    if not all(isinstance(s, (Let, Store)) for s in statements):
+        return None
+    forms = {name: linear.Form({name: 1}) for name in pieces}
+    for statement in statements:
+        if isinstance(statement, Let) and statement.value.type == INDEX:
+            piece = _piece(statement.value, pieces)
+            if piece is not None:
+                pieces[statement.name] = piece
+                forms[statement.name] = linear.Form({statement.name: 1})
+    forms = linear.lets(statements, forms)
+    dimensions = _dimensions(pieces, count)
+    if dimensions is None:
+        return None
+    accesses = {a: _access(linear.linear(a.position, forms), pieces, dimensions)
+                for a in (*linear.loads(statements), *linear.stores(statements))}
+    if any(accesses[s] is None for s in linear.stores(statements)):
+        return None
+    dimensions, known = _merged(dimensions, {a: access for a, access in accesses.items() if access is not None})
+    return Space(dimensions, statements, {a: k for a, k in known.items() if isinstance(a, Load)},
+                 {a: k for a, k in known.items() if isinstance(a, Store)}, count)
+
+
+def counters(loop: For, element: str) -> list[str]:
+    """The loop's counters as C, from the number of the element."""
+    inner = loop.body[0] if len(loop.body) == 1 else None
+    if isinstance(inner, For):
+        return [f"const long thread = {element};",
+                f"const long {loop.name} = thread / {inner.extent}, {inner.name} = thread % {inner.extent};"]
+    return [f"const long {loop.name} = {element};"]
+
+
+def replaced(statement: Let | Store, places: Mapping[Load, Expr]) -> Let | Store:
+    """The statement with loads exchanged."""
+    return statement._replace(value=_with(statement.value, places))
+
+
+def _with(expr: Expr, places: Mapping[Load, Expr]) -> Expr:
+    if isinstance(expr, Load):
+        return places.get(expr, expr)
+    if isinstance(expr, Apply):
+        return expr._replace(arguments=tuple(_with(a, places) for a in expr.arguments))
+    return expr
+
+
+def inside(kernel: Kernel, load: Load, access: Access, dimensions: tuple[Dimension, ...]) -> bool:
+    """Every position lies in the buffer, so that it may be read whether or not its value is wanted."""
+    size = next((b.size for b in kernel.buffers if b.name == load.buffer), 0)
+    reach = [step * (d.size - 1) for step, d in zip(access.steps, dimensions)]
+    return access.constant + sum(min(s, 0) for s in reach) >= 0 and \
+        access.constant + sum(max(s, 0) for s in reach) < size
+
+
+def _elements(loop: For) -> tuple[tuple[Stmt, ...], dict[str, Piece], int]:
+    """The statements of one element, the counters in terms of its number, and how many there are."""
+    inner = loop.body[0] if len(loop.body) == 1 else None
+    if isinstance(inner, For) and inner.kind == VECTOR and isinstance(inner.extent, int):
+        pieces = {loop.name: Piece(inner.extent, loop.extent), inner.name: Piece(1, inner.extent)}
+        return inner.body, pieces, loop.extent * inner.extent
+    return loop.body, {loop.name: Piece(1, loop.extent)}, loop.extent
+
+
+def _piece(value: Expr, pieces: Mapping[str, Piece]) -> Piece | None:
+    """x / c or x % c of a piece x, where that is a piece."""
+    if not isinstance(value, Apply) or value.op not in ("divide", "remainder"):
+        return None
+    whole, by = value.arguments
+    if not isinstance(whole, Var) or whole.name not in pieces or not isinstance(by, Const):
+        return None
+    outer, size = pieces[whole.name], by.value
+    if size <= 0 or outer.modulus % size:
+        return None
+    return Piece(outer.divisor * size, outer.modulus // size) if value.op == "divide" else Piece(outer.divisor, size)
+
+
+def _dimensions(pieces: Mapping[str, Piece], count: int) -> tuple[Dimension, ...] | None:
+    """The space that all pieces are made of."""
+    bounds = sorted({1, count, *(p.divisor for p in pieces.values()),
+                     *(p.divisor * p.modulus for p in pieces.values())})
+    if any(b % a for a, b in zip(bounds, bounds[1:])):
+        return None
+    return tuple(Dimension(a, b // a) for a, b in zip(bounds, bounds[1:])) or (Dimension(1, 1),)
+
+
+def _access(form: linear.Form | None, pieces: Mapping[str, Piece], dimensions: tuple[Dimension, ...]) -> Access | None:
+    """None where the position moves with something else than the pieces."""
+    if form is None or not form.factors.keys() <= pieces.keys():
+        return None
+    steps = [0] * len(dimensions)
+    for name, factor in form.factors.items():
+        piece = pieces[name]
+        for n, dimension in enumerate(dimensions):
+            if piece.divisor <= dimension.divisor < piece.divisor * piece.modulus:
+                steps[n] += factor * (dimension.divisor // piece.divisor)
+    return Access(tuple(steps), form.constant)
+
+
+def _merged(dimensions: tuple[Dimension, ...], accesses: dict) -> tuple[tuple[Dimension, ...], dict]:
+    """Neighbours as one dimension where every access goes on from one into the next."""
+    kept, steps = [dimensions[0]], [[a.steps[0]] for a in accesses.values()]
+    for n in range(1, len(dimensions)):
+        if all(a.steps[n] == own[-1] * kept[-1].size for a, own in zip(accesses.values(), steps)):
+            kept[-1] = Dimension(kept[-1].divisor, kept[-1].size * dimensions[n].size)
+        else:
+            kept.append(dimensions[n])
+            for a, own in zip(accesses.values(), steps):
+                own.append(a.steps[n])
+    return tuple(kept), {key: Access(tuple(own), a.constant) for (key, a), own in zip(accesses.items(), steps)}
