@@ -17,19 +17,21 @@ from hloc.ir import Computation, Instruction, Module, Shape, reachable_computati
 # Say where an instruction comes from, not what it does.
 ANNOTATIONS = frozenset({"metadata", "origin", "statistics"})
 COMPARED_LITERAL_BYTES = 1 << 16
-COMPARED_INSTRUCTIONS = 64          # larger computations equal only themselves, too
+COMPARED_INSTRUCTIONS = 64          # larger computations equal only themselves, too, unless asked for
 
 
 class Structures:
-    """`of[computation]`: the number of its structure, for all computations the entry reaches."""
+    """`of[computation]`: the number of its structure, for all computations the entry reaches.
 
-    def __init__(self, module: Module):
+    largest  computations of more instructions equal only themselves"""
+
+    def __init__(self, module: Module, largest: int = COMPARED_INSTRUCTIONS):
         self.of: dict[Computation, int] = {}
         self._shapes: dict[int, tuple[Shape, int]] = {}        # by id: hashing a shape costs more than the rest
         self._shape_numbers: dict[Shape, int] = {}
         numbers: dict[Any, int] = {}
         for computation in reachable_computations(module.entry):
-            small = len(computation.instructions) <= COMPARED_INSTRUCTIONS
+            small = len(computation.instructions) <= largest
             key = self.computation_key(computation) if small else id(computation)
             self.of[computation] = numbers.setdefault(key, len(numbers))
 

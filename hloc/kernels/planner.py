@@ -33,6 +33,7 @@ from hloc.ops.custom_calls import target_of
 from hloc.ops.host import transfer_name
 
 DEEPEST_NESTING = 200
+LARGEST_COMPARED = 2000           # instructions of a fusion that is looked for among those lowered before
 FORWARDING = frozenset(["bitcast", "reshape", "opt-barrier", "domain", "copy-start", "copy-done", "add-dependency"])
 
 TRANSFERS = frozenset(["infeed", "outfeed", "send", "recv"])
@@ -73,7 +74,7 @@ class Planner:
 
     @cached_property
     def structures(self) -> Structures:
-        return Structures(self.module)
+        return Structures(self.module, LARGEST_COMPARED)
 
     # -- the walk ----------------------------------------------------------------------------------------------------
 
