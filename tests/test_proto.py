@@ -98,6 +98,17 @@ def test_names_become_unique_in_the_module():
     assert names == ["p", "r", "p.1", "r.1"]
 
 
+def test_an_outfeed_without_its_shape_has_that_of_its_operand():
+    """XLA's reader needs it, texts may leave it out."""
+    module = parse_module("""HloModule m
+ENTRY e {
+  x = s32[3,2]{0,1} parameter(0)
+  t = token[] parameter(1)
+  ROOT o = token[] outfeed(x, t)
+}""")
+    assert "outfeed_shape=s32[3,2]{0,1}" in str(read_proto(write_proto(module), "m"))
+
+
 def test_what_a_proto_cannot_say_is_named():
     module = parse_module("ENTRY e { p = s32[2] parameter(0)  ROOT r = s32[2] collective-permute(p), "
                           "source_target_pairs={{0,1}}, slice_sizes={{1},{1}} }")

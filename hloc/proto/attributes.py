@@ -20,6 +20,7 @@ from hloc.ir.module import Instruction
 from hloc.proto.attribute_forms import SPECIAL, Context, default_comparison
 from hloc.proto.notes import text_of
 from hloc.proto.phrases import Phrase, escaped
+from hloc.proto.shapes import write_shape
 from hloc.text.opcodes import signature
 
 
@@ -177,5 +178,7 @@ def _fill_in(record: dict[str, Any], instruction: Instruction) -> None:
         record.setdefault("window", {})
     if opcode == "cholesky":
         record.setdefault("cholesky_options", {})
+    if opcode == "outfeed":
+        record.setdefault("outfeed_shape", write_shape(instruction.operands[0].shape))
     if opcode == "compare":
         record.setdefault("comparison_type", default_comparison(instruction.operands[0].shape))
