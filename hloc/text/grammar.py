@@ -18,6 +18,7 @@ from lark.exceptions import UnexpectedToken
 from hloc.errors import Source
 from hloc.text.lexer import NoTokenError, StateLexer
 from hloc.text.syntax_errors import syntax_error
+from hloc.text.tables import cached_parser
 
 START = [
     "module", "shape", "array", "flat_tuple", "entry_layout", "aliases", "donors",
@@ -36,8 +37,7 @@ def grammar_file() -> Path:
 @cache
 def lark() -> Lark:
     """The LALR parser for all start rules."""
-    return Lark(grammar_file().read_text(encoding="utf-8"), parser="lalr", lexer=StateLexer, start=START,
-                maybe_placeholders=False, propagate_positions=True)
+    return cached_parser(grammar_file().read_text(encoding="utf-8"), START, StateLexer)
 
 
 @cache

@@ -1,0 +1,34 @@
+"""The parser restored from the cache is the one that the grammar gives."""
+import json
+
+import pytest
+
+from hloc.errors import Source
+from hloc.text import grammar, tables
+from hloc.text.lexer import StateLexer
+
+TEXT = "HloModule m\nENTRY e { p = f32[2]{0} parameter(0) ROOT n = f32[2]{0} negate(p), metadata={op_name=\"x\"} }"
+
+
+@pytest.fixture
+def text():
+    return grammar.grammar_file().read_text(encoding="utf-8")
+
+
+def test_restored_tables_parse_the_same(text, tmp_path, monkeypatch):
+    monkeypatch.setenv("HLOC_CACHE_DIR", str(tmp_path))
+    first = tables.cached_parser(text, grammar.START, StateLexer)
+    stored, = tmp_path.glob("*.json")
+    assert json.loads(stored.read_text())["data"]
+    monkeypatch.setattr(tables, "built", lambda *_: pytest.fail("built again"))
+    second = tables.cached_parser(text, grammar.START, StateLexer)
+    assert second.parse(TEXT, start="module") == first.parse(TEXT, start="module")
+    assert {t.name: t.pattern.to_regexp() for t in second.terminals} == \
+           {t.name: t.pattern.to_regexp() for t in first.terminals}
+
+
+def test_no_cache_folder_is_no_obstacle(text, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("HLOC_CACHE_DIR", str(tmp_path / "file" / "folder"))
+    assert tables.cached_parser(text, grammar.START, StateLexer).parse("{0,1}", start="integers").children == ["0", "1"]
+    assert grammar.parse("integers", Source("{0,1}")).children == ["0", "1"]
