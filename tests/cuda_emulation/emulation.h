@@ -299,23 +299,33 @@ static inline void sincospi(double x, double *sine, double *cosine) {
   *sine = std::sin(angle), *cosine = std::cos(angle);
 }
 
-/* mma.m16n8k16: lane 4 g + t holds A's rows g, g + 8 and columns 2 t, 2 t + 1, + 8; B's column g; D's columns 2 t, 2 t + 1. */
+/* mma.m16n8k16, m16n8k32: lane 4 g + t holds word t (and t + 4) of A's rows g, g + 8 and of B's column g; D's rows g, g + 8
+ * and columns 2 t, 2 t + 1. dot: of the elements in two words. */
 namespace emulation {
 struct MmaPart { unsigned a[4], b[2]; };
-template <class ToFloat> static void mma(float *d, const unsigned *a, const unsigned *b, ToFloat to_float) {
+template <class Sum, class Dot> static void mma(Sum *d, const unsigned *a, const unsigned *b, Dot dot) {
   MmaPart mine;
   std::memcpy(mine.a, a, 16), std::memcpy(mine.b, b, 8);
   const unsigned char *slots = exchange(mine);
   const unsigned group = current->lane / 4, pair = current->lane % 4;
   for (int q = 0; q < 4; q++)
-    for (unsigned k = 0; k < 16; k++) {
-      const unsigned row = group + q / 2 * 8, column = 2 * pair + q % 2, half = k % 8 / 2;
-      const unsigned x = shown_by<MmaPart>(slots, row % 8 * 4 + half).a[row / 8 + k / 8 * 2];
-      const unsigned y = shown_by<MmaPart>(slots, column * 4 + half).b[k / 8];
-      d[q] += to_float((x >> (k % 2 * 16)) & 0xffff) * to_float((y >> (k % 2 * 16)) & 0xffff);
+    for (unsigned word = 0; word < 8; word++) {
+      const unsigned row = group + q / 2 * 8, column = 2 * pair + q % 2;
+      const unsigned x = shown_by<MmaPart>(slots, row % 8 * 4 + word % 4).a[row / 8 + word / 4 * 2];
+      const unsigned y = shown_by<MmaPart>(slots, column * 4 + word % 4).b[word / 4];
+      d[q] = dot(d[q], x, y);
     }
+}
+static inline int dot_s8(int sum, unsigned x, unsigned y) {
+  for (int n = 0; n < 32; n += 8) sum = int(unsigned(sum) + unsigned((signed char)(x >> n) * (signed char)(y >> n)));
+  return sum;
 }
 }  // namespace emulation
 /* Macros, since scalar.h, which converts the elements, comes later. */
-#define hloc_mma_bf16(d, a, b) emulation::mma(d, a, b, [](unsigned x) { return hloc_bf16_to_f32(x); })
-#define hloc_mma_f16(d, a, b) emulation::mma(d, a, b, [](unsigned x) { return hloc_f16_to_f32(x); })
+#define EMULATION_DOT_HALF(to_float)                                                                                  \
+  [](float sum, unsigned x, unsigned y) {                                                                             \
+    return sum + to_float(x & 0xffff) * to_float(y & 0xffff) + to_float(x >> 16) * to_float(y >> 16);                 \
+  }
+#define hloc_mma_bf16(d, a, b) emulation::mma(d, a, b, EMULATION_DOT_HALF(hloc_bf16_to_f32))
+#define hloc_mma_f16(d, a, b) emulation::mma(d, a, b, EMULATION_DOT_HALF(hloc_f16_to_f32))
+#define hloc_mma_s8(d, a, b) emulation::mma(d, a, b, emulation::dot_s8)

@@ -4,11 +4,11 @@
  *   M, N, K, BATCHES, INNER                                          batch b = outer * INNER + inner
  *   A_OUTER, A_INNER, A_ROW, A_K   B_OUTER, B_INNER, B_K, B_COLUMN   strides in elements
  *   BM, BN, BK     a block's tile of C, and the depth of one step
- *   TM, TN         a thread's part of it (hloc_tile);  WM, WN  warps down and across (hloc_tile_half)
+ *   TM, TN         a thread's part of it (hloc_tile);  WM, WN  warps down and across (hloc_tile_mma)
  *   SPLITS, PART   where few tiles sum many products: pieces that K is cut into, and their length (a multiple of BK)
  * Out: hloc_gemm       walks over the tiles of C
  *      hloc_tile       a tile of any type: multiply_add(sum, a, b) gives the new sum
- *      hloc_tile_half  a tile of bf16 or f16 on tensor cores, sums in f32
+ *      hloc_tile_mma   a tile on tensor cores: of bf16 or f16 with sums in f32, of s8 with sums in s32
  *      hloc_gemm_thin  few rows: a block of columns reads B once, its threads share K
  *      hloc_gemm_join  adds up the pieces of K
  * finish is called once for every element of C (in pieces: with the number of the piece and a place in its part of the
@@ -132,24 +132,26 @@ HLOC_FN void hloc_tile(const A &a, const B &b, long depth, unsigned char *memory
       finish(i / VM * DOWN * VM + ty * VM + i % VM, j / VN * ACROSS * VN + tx * VN + j % VN, sums[i][j]);
 }
 
-/* The same on tensor cores, for 16-bit floats: warps in a grid of WM x WN, each with a (BM / WM) x (BN / WN) part made
- * of 16 x 8 x 16 products. */
-template <class S, class A, class B, class Multiply, class Finish>
-HLOC_FN void hloc_tile_half(const A &a, const B &b, long depth, unsigned char *memory, Multiply multiply,
-                            Finish finish) {
-  constexpr int PITCH = S::BK + 8, ROWS = S::BM / S::WM / 16, COLUMNS = S::BN / S::WN / 8;
-  unsigned short *a_tile = (unsigned short *)memory, *b_tile = a_tile + S::BM * PITCH; /* [row][k], [column][k] */
+/* The same on tensor cores: warps in a grid of WM x WN, each with a (BM / WM) x (BN / WN) part made of products of 16 x 8
+ * elements over 32 bytes of k. T: bits of an element, WORD of them fill a register. */
+template <class S, class Sum, class T, class A, class B, class Multiply, class Finish>
+HLOC_FN void hloc_tile_mma(const A &a, const B &b, long depth, unsigned char *memory, Multiply multiply,
+                           Finish finish) {
+  constexpr int WORD = 4 / sizeof(T), STEP = 8 * WORD;
+  constexpr int PITCH = S::BK + 4 * WORD, ROWS = S::BM / S::WM / 16, COLUMNS = S::BN / S::WN / 8;
+  T *a_tile = (T *)memory, *b_tile = a_tile + S::BM * PITCH; /* [row][k], [column][k] */
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = lane / 4, pair = lane % 4 * 2;
+  const int word = lane % 4 * WORD;
   const int top = warp % S::WM * (S::BM / S::WM), left = warp / S::WM * (S::BN / S::WN);
-  hloc_stage<unsigned short, A, S::BM, S::BK, S::WM * S::WN * 32> a_stage(a);
-  hloc_stage<unsigned short, B, S::BN, S::BK, S::WM * S::WN * 32> b_stage(b);
-  float sums[ROWS][COLUMNS][4];
+  hloc_stage<T, A, S::BM, S::BK, S::WM * S::WN * 32> a_stage(a);
+  hloc_stage<T, B, S::BN, S::BK, S::WM * S::WN * 32> b_stage(b);
+  Sum sums[ROWS][COLUMNS][4];
 #pragma unroll
   for (int i = 0; i < ROWS; i++)
 #pragma unroll
     for (int j = 0; j < COLUMNS; j++)
 #pragma unroll
-      for (int q = 0; q < 4; q++) sums[i][j][q] = 0.0f;
+      for (int q = 0; q < 4; q++) sums[i][j][q] = 0;
 
   a_stage.fetch(0);
   b_stage.fetch(0);
@@ -163,18 +165,18 @@ HLOC_FN void hloc_tile_half(const A &a, const B &b, long depth, unsigned char *m
       b_stage.fetch(k0 + S::BK);
     }
 #pragma unroll
-    for (int k = 0; k < S::BK; k += 16) {
+    for (int k = 0; k < S::BK; k += STEP) {
       unsigned x[ROWS][4], y[COLUMNS][2];
 #pragma unroll
       for (int i = 0; i < ROWS; i++)
 #pragma unroll
         for (int q = 0; q < 4; q++)
-          x[i][q] = *(const unsigned *)&a_tile[(top + i * 16 + group + q % 2 * 8) * PITCH + k + pair + q / 2 * 8];
+          x[i][q] = *(const unsigned *)&a_tile[(top + i * 16 + group + q % 2 * 8) * PITCH + k + word + q / 2 * 4 * WORD];
 #pragma unroll
       for (int j = 0; j < COLUMNS; j++)
 #pragma unroll
         for (int q = 0; q < 2; q++)
-          y[j][q] = *(const unsigned *)&b_tile[(left + j * 8 + group) * PITCH + k + pair + q * 8];
+          y[j][q] = *(const unsigned *)&b_tile[(left + j * 8 + group) * PITCH + k + word + q * 4 * WORD];
 #pragma unroll
       for (int i = 0; i < ROWS; i++)
 #pragma unroll

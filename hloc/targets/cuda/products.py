@@ -1,7 +1,7 @@
 """Matrix products on the GPU: a "gemm" Tile -> CUDA C that calls a template of gemm.cuh.
 
 In: the Tile that hloc/kernels/lower_products.py describes. Out: a struct of constants, kernels, and how they start.
-Three ways: tensor cores for bf16 and f16, register tiles for every other type, a thin one for a few rows or columns.
+Three ways: tensor cores for bf16, f16 and s8, register tiles for every other type, a thin one for a few rows or columns.
 """
 from __future__ import annotations
 

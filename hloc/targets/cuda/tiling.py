@@ -14,7 +14,9 @@ from hloc.machine import Machine
 from hloc.targets.cuda.container import Geometry
 from hloc.targets.printer import CUDA, c_type, comment, expression, pointer_type, print_statements
 
-HALF = ("bf16", "f16")
+# Types that tensor cores multiply here -> (bits of an element in C, type of the sums)
+TENSOR = {"bf16": ("unsigned short", "f32"), "f16": ("unsigned short", "f32"), "s8": ("signed char", "s32")}
+TENSOR_BYTES = 64               # of the depth of one step
 BLOCKS_PER_SM = 8
 DEEP = 1024                     # products per sum from which on cutting the depth may be worth a second kernel
 SHORTEST_PART = 256
@@ -42,11 +44,12 @@ def choose(rows: int, columns: int, depth: int, count: int, types: tuple[str, st
     def blocks(edge: int) -> int:
         return -(-rows // edge) * -(-columns // edge) * count
     type, total = types
-    if type in HALF:
+    if type in TENSOR and TENSOR[type][1] == total:
         large = min(rows, columns) >= 96 and blocks(128) >= gpu.cores // 2
         edge = 128 if large else 64
-        constants = {"BM": edge, "BN": edge, "BK": 32, "WM": 2, "WN": 4 if large else 2}
-        threads, memory = 256 if large else 128, 2 * edge * (32 + 8) * 2
+        constants = {"BM": edge, "BN": edge, "BK": TENSOR_BYTES // ELEMENT_TYPES[type].bytes, "WM": 2,
+                     "WN": 4 if large else 2}
+        threads, memory = 256 if large else 128, 2 * edge * (TENSOR_BYTES + 16)
     else:
         width = max(ELEMENT_TYPES[t].bytes for t in types)
         edges = [e for e, most in ((128, 4), (64, 8), (32, 16)) if width <= most and e <= largest]
@@ -95,7 +98,8 @@ def tiled_kernels(tile: Tile, name: str, gpu: Machine, tiling: Tiling, shape: di
 def _tile_function(name: str, type: str, total: str, tiling: Tiling) -> str:
     """A function of (a, b, depth, finish) that computes one tile."""
     if "WM" in tiling.constants:
-        call, step = f"hloc_tile_half<{name}_shape>", mma(type)
+        bits, sums = TENSOR[type]
+        call, step = f"hloc_tile_mma<{name}_shape, {c_type(sums)}, {bits}>", mma(type)
     else:
         call, step = f"hloc_tile<{name}_shape, {c_type(total)}, {c_type(type)}>", multiply_add(type, total)
     return (f"[&](const auto &a, const auto &b, long depth, auto finish) {{\n"
@@ -154,4 +158,5 @@ def adder(total: str) -> str:
 
 def mma(type: str) -> str:
     """One step of the tensor cores."""
-    return f"[](float *d, const unsigned *a, const unsigned *b) {{ hloc_mma_{type}(d, a, b); }}"
+    sums = c_type(TENSOR[type][1])
+    return f"[]({sums} *d, const unsigned *a, const unsigned *b) {{ hloc_mma_{type}(d, a, b); }}"
