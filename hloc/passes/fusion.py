@@ -172,7 +172,9 @@ class Fuser:
         result = producer.shape.num_bytes
         cheap = producer.opcode in RESHAPES or (len(around) - 1) * sum(inputs) < (len(around) + 1) * result
         wide = sum(1 for size in inputs if size > result // 4) > 1
-        if again > MOST_RECOMPUTED or operations(producer) > 2 or not cheap or wide or producer.opcode == "transpose":
+        if again > MOST_RECOMPUTED or operations(producer) > 2 or producer.opcode == "transpose":
+            return False
+        if (wide or not cheap) and not all(reads_operands_of(producer, g, readers) for g in around):
             return False
         self.repeated[producer] = again
         return True
@@ -331,6 +333,15 @@ class Fuser:
             return False
         group.again[producer] = again
         return True
+
+
+def reads_operands_of(producer: Instruction, group: Group, readers: list[Instruction]) -> bool:
+    """Whether the group reads all operands of an elementwise producer anyway, at its own positions: then to compute
+    it again there takes no loads."""
+    own = (BASE,) if group.rows is None else (group.rows.full,)
+    if not is_elementwise(producer) or group.asked(producer, readers) != own:
+        return False
+    return all(is_splat_constant(o) or o in group.members or o in group.parameters for o in producer.operands)
 
 
 def loaded_bytes(operand: Instruction) -> int:
