@@ -19,6 +19,7 @@ typedef struct {
   long rows;                    /* of a register tile, at most (even) */
   long m_block, n_block, k_block, m_blocks, n_blocks, k_blocks;
   int a_in_place, b_in_place;
+  int sweeps;                   /* a task's epilogue runs when its block is done, along whole rows of it */
   const UNIT* shared_b;         /* packed panels, or NULL */
   const SUM* corrections;       /* with shared_b: [panel][k block][tile column] */
   UNIT* shared_a;               /* packed panels [k block][panel][a_panel_units], or NULL */
@@ -143,7 +144,7 @@ static int G(take_scratch)(const G(plan)* plan, G(scratch)* s) {
   long columns = G(panels)(plan->n_block) * G(TILE_COLUMNS);
   size_t a = plan->shared_a ? 0 : G(aligned)(panels * plan->rows * depth * sizeof(UNIT) + HLOC_VECTOR_BYTES);
   size_t b = plan->shared_b ? 0 : G(aligned)(G(TILE_COLUMNS) * depth * sizeof(UNIT));
-  size_t sums = plan->k_blocks > 1 ? G(aligned)(panels * plan->rows * columns * sizeof(SUM)) : 0;
+  size_t sums = plan->k_blocks > 1 || plan->sweeps ? G(aligned)(panels * plan->rows * columns * sizeof(SUM)) : 0;
   size_t tile = G(aligned)(HLOC_TILE_ROWS * G(TILE_COLUMNS) * sizeof(SUM));
   size_t row = G(aligned)(G(TILE_COLUMNS) * sizeof(SUM));
   int loads = plan->g.load_a || plan->g.load_b;
@@ -212,13 +213,23 @@ static void G(run_column)(const G(plan)* plan, const G(scratch)* s, long batch, 
     if (direct) {
       long at = batch / g->inner_batches * g->c_outer + batch % g->inner_batches * g->c_inner;
       sums = (SUM*)g->c + at + row * g->c_row + column, stride = g->c_row;
-    } else if (plan->k_blocks > 1) {
+    } else if (plan->k_blocks > 1 || plan->sweeps) {
       sums = s->sums + (row - m0) * sums_stride + (column - n0), stride = sums_stride;
     }
     G(kernel) kernel = G(kernels)[G(even)(rows) / 2 - 1][in_place * 2 + b.in_place];
     kernel(depth, a, g->a_row / GROUP, b.units, b.stride, b.correction, sums, stride, k0 > 0, ahead.from, ahead.step);
-    if (last && !direct) G(finish)(plan, batch, row, column, rows, columns, sums, stride);
+    if (last && !direct && !plan->sweeps) G(finish)(plan, batch, row, column, rows, columns, sums, stride);
   }
+}
+
+/* The epilogue of a whole block, from left to right: what it reads and writes beside the sums is as large as they are,
+ * and memory likes long runs that nothing interrupts. */
+static void G(sweep)(const G(plan)* plan, const SUM* sums, long batch, long m0, long m1, long n0, long n1) {
+  const long stride = G(panels)(plan->n_block) * G(TILE_COLUMNS);
+  for (long row = m0; row < m1; row += HLOC_TILE_ROWS)
+    for (long column = n0; column < n1; column += G(TILE_COLUMNS))
+      G(finish)(plan, batch, row, column, G(smaller)(HLOC_TILE_ROWS, m1 - row),
+                G(smaller)(G(TILE_COLUMNS), n1 - column), sums + (row - m0) * stride + column - n0, stride);
 }
 
 static void G(run_block)(const G(plan)* plan, long batch, long m0, long n0) {
@@ -244,6 +255,7 @@ static void G(run_block)(const G(plan)* plan, long batch, long m0, long n0) {
       G(run_column)(plan, &s, batch, m0, m1, k0, count, n0, column, packs_b && next_k < g->k ? next : NULL);
     }
   }
+  if (plan->sweeps) G(sweep)(plan, s.sums, batch, m0, m1, n0, n1);
 }
 static void G(run_blocks)(void* const* args, long begin, long end) {
   const G(plan)* plan = (const G(plan)*)args;
@@ -349,6 +361,8 @@ static void G(choose)(G(plan)* plan, int* share_a, int* share_b) {
   plan->m_blocks = (g->m + plan->m_block - 1) / plan->m_block;
   plan->n_blocks = (g->n + plan->n_block - 1) / plan->n_block;
   plan->k_blocks = (g->k + plan->k_block - 1) / plan->k_block;
+  plan->sweeps = g->epilogue && !plan->exchanged && plan->n_block > G(TILE_COLUMNS) && !small &&
+                 (plan->k_blocks > 1 || plan->m_block * plan->n_block * (long)sizeof(SUM) <= 512 << 10);
 }
 
 static void G(store_zeros)(G(plan)* plan) { /* k == 0 */
