@@ -1,6 +1,6 @@
 """hloc against XLA:CPU on the same HLO text and the same inputs, in one process per module, run by run in turn.
 
-    python benchmarks/vs_xla.py [FOLDER or MODULE ...] [--seconds 6] [--minutes 12] [--resume] [--output PATH]
+    python benchmarks/vs_xla.py [FOLDER or MODULE ...] [--seconds 6] [--minutes 11] [--resume] [--output PATH]
 
 Without arguments: the models of testdata/models. For each module: the medians of XLA, of hloc and of hloc with
 `--fusion off`, run in turn for --seconds; the seconds to parse, to compile cold (the routines of
@@ -234,7 +234,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("places", nargs="*", type=Path, metavar="FOLDER or MODULE")
     parser.add_argument("--seconds", type=float, default=6, help="of runs per module, all sides together")
-    parser.add_argument("--minutes", type=float, default=12, help="after which no further module is begun")
+    parser.add_argument("--minutes", type=float, default=11, help="after which no further module is begun")
     parser.add_argument("--resume", action="store_true", help="go on where the output file ends")
     parser.add_argument("--output", type=Path, help="path without ending; default: results/DATE")
     parser.add_argument("--docs", action="store_true", help="write the tables into docs/benchmarks.md, too")
