@@ -22,7 +22,7 @@ def ratio(row: dict) -> float:
 
 def gain(row: dict) -> float:
     """How many times slower the module is without fusion."""
-    return row["unfused"] / row["hloc"]
+    return row["unfused"] / row["fused"]
 
 
 def mean(values: Iterable[float]) -> float | None:
@@ -73,7 +73,7 @@ def plot(state: dict, path: Path) -> None:
     figure, axes = plt.subplots(figsize=(8, 1.6 + 0.24 * len(rows)))
     axes.barh(names, [ratio(r) for r in rows], color=["#2a7f62" if ratio(r) <= 1 else "#c0504d" for r in rows],
               label="hloc")
-    axes.plot([r["unfused"] / r["xla"] for r in rows], names, "o", color="#444444", markersize=3.5,
+    axes.plot([ratio(r) * gain(r) for r in rows], names, "o", color="#444444", markersize=3.5,
               label="hloc --fusion off")
     axes.axvline(1, color="black", linewidth=0.8)
     axes.set_xscale("log", base=2)

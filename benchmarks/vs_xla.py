@@ -3,7 +3,7 @@
     python benchmarks/vs_xla.py [FOLDER or MODULE ...] [--seconds 6] [--minutes 11] [--resume] [--output PATH]
 
 Without arguments: the models of testdata/models. For each module: the medians of XLA, of hloc and of hloc with
-`--fusion off`, run in turn for --seconds; the seconds to parse, to compile cold (the routines of
+`--fusion off`, two at a time run in turn for --seconds in all; the seconds to parse, to compile cold (the routines of
 hloc/targets/cpu/runtime lie in the cache, the module does not) and warm, and XLA's; the memory that the first run takes
 beside parameters, as the process's resident size grows, for both, and what `hloc memory` said; whether the outputs
 agree, by the tolerances of `hloc check`.
@@ -57,9 +57,9 @@ def measure(path: Path, seconds: float) -> dict:
     found["error"] = max((r.error for r in rows), default=0.0)
     found["agrees"] = all(r.agrees for r in rows)
     plain(*arrays)
-    sides = {"xla": lambda: xla.run(False)[0], "hloc": lambda: seconds_of(exe, arrays),
-             "unfused": lambda: seconds_of(plain, arrays)}
-    return found | in_turn(sides, seconds)
+    found |= in_turn({"xla": lambda: xla.run(False)[0], "hloc": lambda: seconds_of(exe, arrays)}, seconds / 2)
+    return found | in_turn({"fused": lambda: seconds_of(exe, arrays), "unfused": lambda: seconds_of(plain, arrays)},
+                           seconds / 2)
 
 
 def timed(found: dict, name: str, function: Callable):
@@ -71,7 +71,8 @@ def timed(found: dict, name: str, function: Callable):
 
 
 def in_turn(sides: dict[str, Callable[[], float]], seconds: float) -> dict[str, float]:
-    """The median seconds of each side; every other round in reverse, since who comes second finds warm caches."""
+    """The median seconds of two sides; every other round in reverse. Each then follows the other in one round and
+    itself in the next: who follows itself finds its data in the cache and its threads awake."""
     times: dict[str, list[float]] = {name: [] for name in sides}
     start, done = time.perf_counter(), 0
     while done < FEWEST_ROUNDS or (done < MOST_ROUNDS and time.perf_counter() - start < seconds):
