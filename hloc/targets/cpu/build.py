@@ -10,7 +10,7 @@ keeps two threads or processes from compiling the same routine twice.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
 
@@ -55,9 +55,8 @@ def _compile_and_link(chain: Toolchain, units: list[tuple[str, bool]], sources: 
     """The units of a program and the missing routines at once; the largest first."""
     with tempfile.TemporaryDirectory(prefix="hloc") as name, ThreadPoolExecutor(available_cores()) as cores, \
             ThreadPoolExecutor(16) as waiting:                    # a routine may be in the making elsewhere
-        thin = sources.thin_units()
-        routines = [waiting.submit(runtime_object, chain, unit, unit in thin)
-                    for unit in (*sources.runtime_units(), CALL)]
+        routines = [waiting.submit(runtime_object, chain, unit, flags)
+                    for unit, flags in parts_of(sources.runtime_units(), sources.thin_units())]
         jobs = [cores.submit(_unit_object, chain, text, Path(name) / f"unit{number}.c", is_kernels)
                 for number, (text, is_kernels) in enumerate(sorted(units, key=lambda unit: -len(unit[0])))]
         _follow(jobs + routines, report)
@@ -76,9 +75,18 @@ def _unit_object(chain: Toolchain, text: str, source: Path, is_kernels: bool) ->
     return chain.compile_object(source, source.with_suffix(".o"), flags)
 
 
-def runtime_object(chain: Toolchain, unit: str, with_thin: bool) -> Path:
+def parts_of(units: Sequence[str], thin: Collection[str]) -> list[tuple[str, tuple[str, ...]]]:
+    """What is compiled of the routines: (file of runtime/, flags). Products come in parts (runtime/gemm_kernel.h), the
+    longest first; few programs need the part for products of few rows."""
+    parts = [(unit, f"-DHLOC_PART=HLOC_{part}") for part in ("THIN", "KERNELS", "MAIN") for unit in units
+             if unit.startswith("gemm_") and (part != "THIN" or unit in thin)]
+    whole = [unit for unit in (*units, CALL) if not unit.startswith("gemm_")]
+    return [*((unit, (flag,)) for unit, flag in parts), *((unit, ()) for unit in whole)]
+
+
+def runtime_object(chain: Toolchain, unit: str, more: tuple[str, ...] = ()) -> Path:
     """The object file of one routine: compiled once per machine, then from the cache."""
-    flags = chain.runtime_flags() if with_thin else (*chain.runtime_flags(), "-DHLOC_WITHOUT_THIN")
+    flags = (*chain.runtime_flags(), *more)
     key = cache.digest("runtime", chain.identity(), runtime_digest(), unit, *flags)
     found = cache.find(key, ".o")
     if found:
@@ -94,8 +102,7 @@ def runtime_object(chain: Toolchain, unit: str, with_thin: bool) -> Path:
 def ahead(module: Module) -> None:
     """Start compiling the routines that a module will probably call. Errors show where they are used."""
     chain = toolchain.find()
-    units, thin = likely_units(module)
     threads = ThreadPoolExecutor(available_cores())
-    for unit in (*units, CALL):
-        threads.submit(runtime_object, chain, unit, unit in thin)
+    for unit, flags in parts_of(*likely_units(module)):
+        threads.submit(runtime_object, chain, unit, flags)
     threads.shutdown(wait=False)

@@ -131,7 +131,7 @@ def _units_of(kind: str, type: str) -> list[str]:
 
 
 def thin_units(tiles: Iterable[Tile]) -> frozenset[str]:
-    """The units that must hold runtime/gemm_thin.h, for products of few rows or columns: it takes long to compile."""
+    """The units of which the part for products of few rows or columns (runtime/gemm_thin.h) is needed."""
     found = set()
     for tile in tiles:
         given = dict(tile.parameters)

@@ -6,17 +6,31 @@
  * makes a unit from `count` <= GROUP elements; UNIT_IS_MEMORY: the bytes of GROUP consecutive elements are the unit.
  * Out: G(kernels)[rows / 2 - 1][in place: A * 2 + B], G(pack).
  *
+ * HLOC_PART, where defined, tells which part of the product is compiled here, so that they compile side by side: the
+ * MAIN part, the KERNELS, or the one for THIN products, which a program without such products does without.
+ *
  * Packed A: for each k-unit `rows` units (up to one vector may be written beyond the end). Packed B: for each k-unit
  * TILE_COLUMNS units. Rests are filled with zeros.
  */
 
-enum { G(TILE_COLUMNS) = 2 * LANES };
+#define HLOC_MAIN 1
+#define HLOC_KERNELS 2
+#define HLOC_THIN 3
+#if !defined(HLOC_PART)
+#define HLOC_OF_PARTS static
+#else
+#define HLOC_OF_PARTS
+#endif
+enum { G(TILE_COLUMNS) = 2 * LANES, G(ROWS_AHEAD) = 8 };
 
 /* sums[i][j] (+)= sum over k of a[i][k] b[k][j]; `start` (or NULL) is a row added to every row of the tile. For every
  * k a kernel with A packed asks for one line at `ahead`, which moves by ahead_step bytes: what will be packed next. */
 typedef void (*G(kernel))(long k, const UNIT* a, long a_row, const UNIT* b, long b_k, const SUM* start, SUM* sums,
                           long stride, int accumulate, const char* ahead, long ahead_step);
 
+#if defined(HLOC_PART) && HLOC_PART != HLOC_KERNELS
+extern const G(kernel) G(kernels)[HLOC_TILE_ROWS / 2][4];
+#else
 #define HLOC_DEFINE_KERNEL(ROWS, NAME, A_ROW, A_K, B_K, PREFETCH)                                                     \
   static __attribute__((noinline)) void NAME(long k, const UNIT* restrict a, long a_row, const UNIT* restrict b,      \
                                              long b_k, const SUM* restrict start, SUM* restrict sums, long stride,    \
@@ -47,7 +61,7 @@ typedef void (*G(kernel))(long k, const UNIT* a, long a_row, const UNIT* b, long
     }                                                                                                                 \
   }
 
-#define ROWS_ON __builtin_prefetch(b + 8 * b_k); __builtin_prefetch(b + 8 * b_k + LANES);
+#define ROWS_ON __builtin_prefetch(b + G(ROWS_AHEAD) * b_k); __builtin_prefetch(b + G(ROWS_AHEAD) * b_k + LANES);
 #define AHEAD __builtin_prefetch(ahead, 0, 2); ahead += ahead_step;
 /* packed: A and B packed; strided_b: A packed, B in place; strided: both in place; strided_a: A in place, B packed */
 #define HLOC_DEFINE_KERNELS(ROWS)                                                                                     \
@@ -68,7 +82,7 @@ HLOC_DEFINE_KERNELS(12)
 #if HLOC_TILE_ROWS >= 14
 HLOC_DEFINE_KERNELS(14)
 #endif
-static const G(kernel) G(kernels)[HLOC_TILE_ROWS / 2][4] = {
+HLOC_OF_PARTS const G(kernel) G(kernels)[HLOC_TILE_ROWS / 2][4] = {
     HLOC_KERNEL_ROW(2), HLOC_KERNEL_ROW(4), HLOC_KERNEL_ROW(6),
 #if HLOC_TILE_ROWS >= 12
     HLOC_KERNEL_ROW(8), HLOC_KERNEL_ROW(10), HLOC_KERNEL_ROW(12),
@@ -82,6 +96,7 @@ static const G(kernel) G(kernels)[HLOC_TILE_ROWS / 2][4] = {
 #undef HLOC_KERNEL_ROW
 #undef ROWS_ON
 #undef AHEAD
+#endif
 
 #define SQUARE (HLOC_VECTOR_BYTES / (int)sizeof(UNIT)) /* side of the blocks that vector registers transpose */
 HLOC_INLINE void G(transpose)(const UNIT* source, long source_stride, UNIT* target, long target_stride) {
@@ -135,7 +150,10 @@ static void G(pack_lines)(const ELEMENT* source, long line_stride, long k_stride
 static void G(pack_side_by_side)(const ELEMENT* source, long k_stride, long lines, long k, long width, UNIT* target) {
   for (long p = 0; p < k; p += GROUP, source += GROUP * k_stride, target += width) {
     long count = k - p < GROUP ? k - p : GROUP;
-    for (long q = 0; q < count; q++) __builtin_prefetch(source + q * k_stride + width); /* the next panel */
+    for (long q = 0; q < count; q++) {
+      const ELEMENT* later = source + (q + G(ROWS_AHEAD) * GROUP) * k_stride;
+      __builtin_prefetch(later), __builtin_prefetch(later + 64 / sizeof(ELEMENT));
+    }
     if (count == GROUP && lines == width && width == 2 * LANES) {
       for (long i = 0; i < 2 * LANES; i++) target[i] = G(unit)(source + i, k_stride, GROUP);
     } else {

@@ -15,7 +15,7 @@ typedef struct {
   long k_splits, k_part, column_part, column_parts;
 } G(thin_work);
 
-static int G(is_thin)(const G(plan)* plan) {
+HLOC_OF_PARTS int G(is_thin)(const G(plan)* plan) {
   const hloc_gemm_args* g = &plan->g;
   return g->m <= G(THIN_ROWS) && !g->load_b && !g->packed_b && (g->b_column == 1 || g->b_row == 1) && g->n >= 8 &&
          (double)g->n * g->k >= 4096;
@@ -131,7 +131,7 @@ static int G(thin_widen_a)(const G(plan)* plan, SUM* out) {
   return 1;
 }
 
-static int G(thin)(const G(plan)* plan) {
+HLOC_OF_PARTS int G(thin)(const G(plan)* plan) {
   const hloc_gemm_args* g = &plan->g;
   const long wanted = 4 * hloc_pool_threads();
   double work = (double)g->n * g->k * g->batches;

@@ -292,6 +292,7 @@ static void G(pack_shared)(G(plan)* plan, void* memory) {
   long grain = k * n < 65536 ? panels : panels / (4 * hloc_pool_threads()) + 1;
   hloc_parallel(G(pack_panels), (void* const*)plan, panels, grain);
 }
+#if !defined(HLOC_PART) || HLOC_PART == HLOC_MAIN
 long HLOC_JOIN(hloc_gemm_, G_NAME, _packed_bytes)(long k, long n) {
   long k_blocks = k ? (k + G(k_block)(k) - 1) / G(k_block)(k) : 0;
   return (long)G(panel_bytes)(k, n) + G(panels)(n) * k_blocks * G(TILE_COLUMNS) * (long)sizeof(SUM) * G_CORRECTS;
@@ -303,6 +304,7 @@ int HLOC_JOIN(hloc_gemm_, G_NAME, _pack_b)(const hloc_gemm_args* args, void* mem
   if (plan.k_blocks) G(pack_shared)(&plan, memory);
   return failed;
 }
+#endif
 
 static void G(exchange)(G(plan)* plan) { /* C^T = B^T A^T */
   hloc_gemm_args* g = &plan->g;
@@ -313,9 +315,9 @@ static void G(exchange)(G(plan)* plan) { /* C^T = B^T A^T */
   g->b = old.a, g->b_outer = old.a_outer, g->b_inner = old.a_inner, g->b_row = old.a_column, g->b_column = old.a_row;
 }
 
-#if defined(HLOC_WITHOUT_THIN) /* no product of the program is thin: spares half of the compile time */
-static int G(is_thin)(const G(plan)* plan) { return 0; }
-static int G(thin)(const G(plan)* plan) { return 0; }
+#if defined(HLOC_PART) && HLOC_PART != HLOC_THIN
+__attribute__((weak)) int G(is_thin)(const G(plan)* plan);
+__attribute__((weak)) int G(thin)(const G(plan)* plan);
 #else
 #include "gemm_thin.h"
 #endif
@@ -374,6 +376,12 @@ static void G(store_zeros)(G(plan)* plan) { /* k == 0 */
                   G(smaller)(G(TILE_COLUMNS), plan->g.n - column), zeros, G(TILE_COLUMNS));
 }
 
+#if !defined(HLOC_PART) || HLOC_PART == HLOC_MAIN
+#if defined(HLOC_PART)
+#define HLOC_HAS(function) ((function) != NULL)
+#else
+#define HLOC_HAS(function) 1
+#endif
 int HLOC_JOIN(hloc_gemm_, G_NAME, )(const hloc_gemm_args* args) {
   G(plan) plan = {.g = *args};
   if (args->batches <= 0 || args->m <= 0 || args->n <= 0) return 0;
@@ -384,7 +392,7 @@ int HLOC_JOIN(hloc_gemm_, G_NAME, )(const hloc_gemm_args* args) {
   int share_a, share_b, failed = 0;
   plan.failed = &failed;
   if (args->n < 8 && args->m > 2 * args->n && !args->load_a && !args->load_b && !args->packed_b) G(exchange)(&plan);
-  if (G(is_thin)(&plan)) return G(thin)(&plan);
+  if (HLOC_HAS(G(is_thin)) && G(is_thin)(&plan)) return G(thin)(&plan);
   G(choose)(&plan, &share_a, &share_b);
   if (share_a && !G(share_a)(&plan)) return 1;
   if (args->packed_b) {
@@ -401,7 +409,10 @@ int HLOC_JOIN(hloc_gemm_, G_NAME, )(const hloc_gemm_args* args) {
   hloc_parallel(G(run_blocks), (void* const*)&plan, tasks, grain);
   return __atomic_load_n(&failed, __ATOMIC_RELAXED);
 }
+#undef HLOC_HAS
+#endif
 
+#undef HLOC_OF_PARTS
 #undef G
 #undef G_NAME
 #undef G_CORRECTS
