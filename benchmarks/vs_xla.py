@@ -139,7 +139,7 @@ class Xla:
         start = time.perf_counter()
         self.compiled = device.client.compile_and_load(stablehlo, _jax.DeviceList((device,)), _jax.CompileOptions())
         self.compile_seconds = time.perf_counter() - start
-        self.arguments = [jax.device_put(a, device) for a in arrays]
+        self.arguments = jax.block_until_ready([jax.device_put(a, device) for a in arrays])
 
     def run(self, wanted: bool = True):
         """Seconds of one run, and the outputs where they are wanted."""
