@@ -108,10 +108,10 @@ def test_kernels_without_a_fault(name):
 BARRIERS = [
     ("softmax", "__syncthreads(); /* the last total has been read */"),
     ("softmax", "if (threadIdx.x % 32 == 0) totals[threadIdx.x / 32] = value;\n  __syncthreads();"),
-    ("product", "__syncthreads(); /* all have read the last tile */\n    a_stage.put(a_tile, 1, A_PITCH);"),
-    ("product", "b_stage.put(b_tile, 1, B_PITCH);\n    __syncthreads();"),
-    ("half", "__syncthreads(); /* all have read the last tile */\n    a_stage.put(a_tile, PITCH, 1);"),
-    ("half", "b_stage.put(b_tile, PITCH, 1);\n    __syncthreads();"),
+    ("product", "__syncthreads(); /* all have read the last tile */\n    a_stage.template put<1, A_PITCH>(a_tile);"),
+    ("product", "b_stage.template put<1, B_PITCH>(b_tile);\n    __syncthreads();"),
+    ("half", "__syncthreads(); /* all have read the last tile */\n    a_stage.template put<PITCH, 1>(a_tile);"),
+    ("half", "b_stage.template put<PITCH, 1>(b_tile);\n    __syncthreads();"),
     ("sort", "__syncthreads();\n      for (int t = threadIdx.x; t < COUNT / 2"),
     ("sort", "  __syncthreads();\n}"),
     ("fft", "first[i] = load(line, i);\n    __syncthreads();"),
@@ -149,8 +149,8 @@ def test_misaligned_vector_access():
         run(sources, text)
 
 
-@pytest.mark.parametrize("name, place", [("product", "a_stage.put(a_tile, 1, A_PITCH);"),
-                                         ("half", "b_stage.put(b_tile, PITCH, 1);"),
+@pytest.mark.parametrize("name, place", [("product", "a_stage.template put<1, A_PITCH>(a_tile);"),
+                                         ("half", "b_stage.template put<PITCH, 1>(b_tile);"),
                                          ("softmax", "totals[threadIdx.x / 32] = value;")])
 def test_shared_memory_read_before_it_is_written(name, place):
     sources = sources_of(name)

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -24,7 +25,9 @@ def gpu(monkeypatch):
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True, timeout=300)
+    patient = {**os.environ, "HLOC_GPU_PATIENCE": "4"}          # of a busy machine
+    return subprocess.run([sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True, timeout=300,
+                          env=patient)
 
 
 # section -> what its table must hold; None: a row with a value, else the reason why it has none

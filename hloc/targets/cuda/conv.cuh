@@ -64,6 +64,7 @@ template <class S> HLOC_FN long hloc_kernel_position(long k, long column) {
 /* The input as a matrix of rows x K. */
 template <class S, class T> struct hloc_conv_rows {
   static constexpr bool K_FIRST = S::X_C == 1 && S::CHANNELS > 1;
+  static constexpr int VECTOR = 1;
   const T *x;
   long row;
   int group;
@@ -71,20 +72,21 @@ template <class S, class T> struct hloc_conv_rows {
   template <int COUNT> HLOC_MEMBER void place(places<COUNT> &where, int i, int r) const {
     where.windows[i].place(row + r, group);
   }
-  template <int COUNT> HLOC_MEMBER T read(const places<COUNT> &where, int i, int r, long k) const {
-    return row + r < S::M && k < S::K ? where.windows[i].read(x, (int)k) : T();
+  template <int COUNT> HLOC_MEMBER hloc_pack<T, 1> read(const places<COUNT> &where, int i, int r, long k) const {
+    return {row + r < S::M && k < S::K ? where.windows[i].read(x, (int)k) : T()};
   }
 };
 
 /* The kernel as a matrix of columns x K. */
 template <class S, class T> struct hloc_conv_columns {
   static constexpr bool K_FIRST = S::W_I == 1 && S::CHANNELS > 1;
+  static constexpr int VECTOR = 1;
   const T *w;
   long column, first;
   template <int COUNT> struct places {};
   template <int COUNT> HLOC_MEMBER void place(places<COUNT> &, int, int) const {}
-  template <int COUNT> HLOC_MEMBER T read(const places<COUNT> &, int, int j, long k) const {
-    return column + j < S::N && k < S::K ? w[hloc_kernel_position<S>(k, first + column + j)] : T();
+  template <int COUNT> HLOC_MEMBER hloc_pack<T, 1> read(const places<COUNT> &, int, int j, long k) const {
+    return {column + j < S::N && k < S::K ? w[hloc_kernel_position<S>(k, first + column + j)] : T()};
   }
 };
 

@@ -3,6 +3,7 @@
  * In: scalar.h, pack.cuh, mma.cuh; a struct S of constants, which says what is computed and in which tiles:
  *   M, N, K, BATCHES, INNER                                          batch b = outer * INNER + inner
  *   A_OUTER, A_INNER, A_ROW, A_K   B_OUTER, B_INNER, B_K, B_COLUMN   strides in elements
+ *   A_VECTOR, B_VECTOR   elements side by side that may be read at once: all sizes and strides are multiples of it
  *   BM, BN, BK     a block's tile of C, and the depth of one step
  *   TM, TN         a thread's part of it (hloc_tile);  WM, WN  warps down and across (hloc_tile_mma)
  *   SPLITS, PART   where few tiles sum many products: pieces that K is cut into, and their length (a multiple of BK)
@@ -36,29 +37,32 @@ template <class S> HLOC_FN long hloc_gemm_tiles() {
   return (S::N + S::BN - 1) / S::BN * ((S::M + S::BM - 1) / S::BM) * S::BATCHES;
 }
 
-/* One operand of a strided product, as rows x K (for B: columns x K). */
-template <class T, long ROW, long DEPTH> struct hloc_strided {
+/* One operand of a strided product, as rows x K (for B: columns x K). WIDTH elements side by side are read at once. */
+template <class T, long ROW, long DEPTH, int WIDTH> struct hloc_strided {
   static constexpr bool K_FIRST = DEPTH == 1;
+  static constexpr int VECTOR = WIDTH;
   const T *from;
   long rows, depth;
   template <int COUNT> struct places {};
   template <int COUNT> HLOC_MEMBER void place(places<COUNT> &, int, int) const {}
-  template <int COUNT> HLOC_MEMBER T read(const places<COUNT> &, int, int row, long k) const {
-    return row < rows && k < depth ? from[row * ROW + k * DEPTH] : T();
+  template <int COUNT> HLOC_MEMBER hloc_pack<T, WIDTH> read(const places<COUNT> &, int, int row, long k) const {
+    return row < rows && k < depth ? *(const hloc_pack<T, WIDTH> *)&from[row * ROW + k * DEPTH]
+                                   : hloc_pack<T, WIDTH>();
   }
 };
 
 /* A tile of ROWS x DEPTH elements on its way through registers: fetched while the last one is used. Neighbouring
- * threads read neighbouring elements of whichever dimension lies together in memory. What a source needs to know about
- * the rows that a thread reads is computed once (place). */
+ * threads read neighbouring elements of whichever dimension lies together in memory, each thread as many as the source
+ * reads at once. What a source needs to know about the rows that a thread reads is computed once (place). */
 template <class T, class Source, int ROWS, int DEPTH, int THREADS> struct hloc_stage {
-  static constexpr int COUNT = (ROWS * DEPTH + THREADS - 1) / THREADS;
+  static constexpr int V = Source::VECTOR, PACKS = ROWS * DEPTH / V, COUNT = (PACKS + THREADS - 1) / THREADS;
+  static constexpr int LINE = Source::K_FIRST ? DEPTH / V : ROWS / V; /* packs side by side */
   const Source &source;
   typename Source::template places<COUNT> where;
-  T held[COUNT];
+  hloc_pack<T, V> held[COUNT];
 
-  HLOC_MEMBER static int row_of(int e) { return Source::K_FIRST ? e / DEPTH : e % ROWS; }
-  HLOC_MEMBER static int depth_of(int e) { return Source::K_FIRST ? e % DEPTH : e / ROWS; }
+  HLOC_MEMBER static int row_of(int e) { return Source::K_FIRST ? e / LINE : e % LINE * V; }
+  HLOC_MEMBER static int depth_of(int e) { return Source::K_FIRST ? e % LINE * V : e / LINE; }
 
   HLOC_MEMBER explicit hloc_stage(const Source &source) : source(source) {
 #pragma unroll
@@ -68,14 +72,21 @@ template <class T, class Source, int ROWS, int DEPTH, int THREADS> struct hloc_s
 #pragma unroll
     for (int i = 0; i < COUNT; i++) {
       const int e = threadIdx.x + i * THREADS;
-      held[i] = e < ROWS * DEPTH ? source.read(where, i, row_of(e), k0 + depth_of(e)) : T();
+      held[i] = e < PACKS ? source.read(where, i, row_of(e), k0 + depth_of(e)) : hloc_pack<T, V>();
     }
   }
-  HLOC_MEMBER void put(T *tile, int row_stride, int k_stride) const {
+  template <int ROW_STRIDE, int K_STRIDE> HLOC_MEMBER void put(T *tile) const {
+    constexpr int STRIDE = Source::K_FIRST ? K_STRIDE : ROW_STRIDE, LINES = Source::K_FIRST ? ROW_STRIDE : K_STRIDE;
 #pragma unroll
     for (int i = 0; i < COUNT; i++) {
       const int e = threadIdx.x + i * THREADS;
-      if (e < ROWS * DEPTH) tile[row_of(e) * row_stride + depth_of(e) * k_stride] = held[i];
+      T *at = tile + row_of(e) * ROW_STRIDE + depth_of(e) * K_STRIDE;
+      if (e >= PACKS) continue;
+      if constexpr (STRIDE == 1 && LINES % V == 0) *(hloc_pack<T, V> *)at = held[i];
+      else {
+#pragma unroll
+        for (int v = 0; v < V; v++) at[v * STRIDE] = held[i].at[v];
+      }
     }
   }
 };
@@ -101,8 +112,8 @@ HLOC_FN void hloc_tile(const A &a, const B &b, long depth, unsigned char *memory
   b_stage.fetch(0);
   for (long k0 = 0; k0 < depth; k0 += S::BK) {
     __syncthreads(); /* all have read the last tile */
-    a_stage.put(a_tile, 1, A_PITCH);
-    b_stage.put(b_tile, 1, B_PITCH);
+    a_stage.template put<1, A_PITCH>(a_tile);
+    b_stage.template put<1, B_PITCH>(b_tile);
     __syncthreads();
     if (k0 + S::BK < depth) {
       a_stage.fetch(k0 + S::BK);
@@ -157,8 +168,8 @@ HLOC_FN void hloc_tile_mma(const A &a, const B &b, long depth, unsigned char *me
   b_stage.fetch(0);
   for (long k0 = 0; k0 < depth; k0 += S::BK) {
     __syncthreads(); /* all have read the last tile */
-    a_stage.put(a_tile, PITCH, 1);
-    b_stage.put(b_tile, PITCH, 1);
+    a_stage.template put<PITCH, 1>(a_tile);
+    b_stage.template put<PITCH, 1>(b_tile);
     __syncthreads();
     if (k0 + S::BK < depth) {
       a_stage.fetch(k0 + S::BK);
@@ -195,6 +206,7 @@ HLOC_FN void hloc_tile_mma(const A &a, const B &b, long depth, unsigned char *me
 /* A source from some k on. */
 template <class Source> struct hloc_from {
   static constexpr bool K_FIRST = Source::K_FIRST;
+  static constexpr int VECTOR = Source::VECTOR;
   Source source;
   long first;
   template <int COUNT> using places = typename Source::template places<COUNT>;
@@ -211,8 +223,8 @@ template <class S> HLOC_FN long hloc_depth(long piece) {
 /* All tiles of a strided product; tile(a, b, depth, finish) computes one. */
 template <class S, class T, class Tile, class Finish>
 HLOC_FN void hloc_gemm(const T *lhs, const T *rhs, Tile tile, Finish finish) {
-  typedef hloc_strided<T, S::A_ROW, S::A_K> A;
-  typedef hloc_strided<T, S::B_COLUMN, S::B_K> B;
+  typedef hloc_strided<T, S::A_ROW, S::A_K, S::A_VECTOR> A;
+  typedef hloc_strided<T, S::B_COLUMN, S::B_K, S::B_VECTOR> B;
   for (long work = blockIdx.x; work < hloc_gemm_tiles<S>() * S::SPLITS; work += gridDim.x) {
     const hloc_gemm_place<S> at(work / S::SPLITS);
     const long piece = work % S::SPLITS, first = piece * S::PART;

@@ -1,7 +1,7 @@
 """Matrix products on the GPU: a "gemm" Tile -> CUDA C that calls a template of gemm.cuh.
 
 In: the Tile that hloc/kernels/lower_products.py describes. Out: a struct of constants, kernels, and how they start.
-Three ways: tensor cores for bf16, f16 and s8, register tiles for every other type, a thin one for a few rows or columns.
+Three ways: tensor cores for bf16, f16 and s8, register tiles for all other types, a thin one for few rows or columns.
 """
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from hloc.targets.printer import c_type
 
 THIN = 8                    # rows (or columns) up to which the thin template is taken
 THIN_COLUMNS, THIN_SLICES = 32, 8
+VECTOR_BYTES = 16               # that a thread reads of an operand at once
 LARGEST_TILE = 128
 
 
@@ -53,11 +54,26 @@ class Product(NamedTuple):
         a, b = self.lhs, self.rhs
         return Product(self.n, self.m, self.k, self.outer, self.inner, (*b[:3], b[4], b[3]), (*a[:3], a[4], a[3]), True)
 
-    def constants(self) -> dict[str, int]:
+    def constants(self, width: int) -> dict[str, int]:
+        """Of gemm.cuh; width: bytes of an element."""
         a, b = self.lhs, self.rhs
         return {"M": self.m, "N": self.n, "K": self.k, "BATCHES": self.outer * self.inner, "INNER": self.inner,
                 "A_OUTER": a[1], "A_INNER": a[2], "A_ROW": a[3], "A_K": a[4],
-                "B_OUTER": b[1], "B_INNER": b[2], "B_K": b[3], "B_COLUMN": b[4]}
+                "B_OUTER": b[1], "B_INNER": b[2], "B_K": b[3], "B_COLUMN": b[4],
+                "A_VECTOR": _vector(a[:3], (self.m, a[3]), (self.k, a[4]), width),
+                "B_VECTOR": _vector(b[:3], (self.n, b[4]), (self.k, b[3]), width)}
+
+
+def _vector(starts: tuple[int, ...], rows: tuple[int, int], depth: tuple[int, int], width: int) -> int:
+    """How many elements of an operand may be read at once: those side by side, where all others start at multiples of
+    as many. rows, depth: their number and stride."""
+    (count, stride), (other, apart) = (depth, rows) if depth[1] == 1 else (rows, depth)
+    if stride != 1:
+        return 1
+    vector = VECTOR_BYTES // width
+    while vector > 1 and any(n % vector for n in (count, *starts, *([apart] if other > 1 else []))):
+        vector //= 2
+    return max(1, vector)
 
 
 def gemm(tile: Tile, name: str, gpu: Machine) -> tuple:
@@ -71,7 +87,8 @@ def gemm(tile: Tile, name: str, gpu: Machine) -> tuple:
     if product.m <= THIN:
         return _thin(tile, name, gpu, product, types, operands, finish)
     tiling = choose(product.m, product.n, product.k, product.outer * product.inner, types, LARGEST_TILE, gpu)
-    return tiled_kernels(tile, name, gpu, tiling, product.constants(), f"hloc_gemm<{name}_shape>({operands}", finish)
+    constants = product.constants(ELEMENT_TYPES[type].bytes)
+    return tiled_kernels(tile, name, gpu, tiling, constants, f"hloc_gemm<{name}_shape>({operands}", finish)
 
 
 def _thin(tile: Tile, name: str, gpu: Machine, product: Product, types: tuple[str, str], operands: str,
@@ -79,7 +96,7 @@ def _thin(tile: Tile, name: str, gpu: Machine, product: Product, types: tuple[st
     """A thread per column and slice of the depth."""
     type, total = types
     rows = 1 << (product.m - 1).bit_length()
-    constants = {**product.constants(), "BM": rows, "BN": THIN_COLUMNS, "BK": THIN_SLICES}
+    constants = {**product.constants(ELEMENT_TYPES[type].bytes), "BM": rows, "BN": THIN_COLUMNS, "BK": THIN_SLICES}
     call = (f"hloc_gemm_thin<{name}_shape, {c_type(total)}>({operands}, memory,\n"
             f"    {multiply_add(type, total)},\n    {adder(total)}, finish);")
     threads = THIN_COLUMNS * THIN_SLICES
