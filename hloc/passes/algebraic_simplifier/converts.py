@@ -15,14 +15,22 @@ def convert_to_same_type(instruction: Instruction, rewriter: Rewriter) -> Instru
 
 
 def convert_twice(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """convert(convert(x)) => convert(x) where the type in between holds every value of x"""
+    """convert(convert(x)) => convert(x) where the type in between holds every value of x
+
+    From a float type an integer type gets the nearest value that it has, from an integer type the lowest bits: integers
+    that pass through floats must fit.
+    """
     inner = instruction.operands[0]
     if inner.opcode != "convert":
         return None
     x = inner.operands[0]
     if not holds(inner.shape.element_type, x.shape.element_type):
         return None
-    if "complex" in (x.shape.kind, inner.shape.kind, instruction.shape.kind):
+    source, middle, target = x.shape.kind, inner.shape.kind, instruction.shape.kind
+    if "complex" in (source, middle, target):
+        return None
+    saturates = source != "float" and middle == "float" and target in ("signed", "unsigned")
+    if saturates and not holds(instruction.shape.element_type, x.shape.element_type):
         return None
     return rewriter.change(instruction, operands=[x])
 
@@ -35,7 +43,7 @@ def holds(wide: str, narrow: str) -> bool:
     if a.kind == "pred" or "complex" in (a.kind, b.kind) or a.dtype is None or b.dtype is None:
         return False
     if b.kind == "pred":
-        return True
+        return wide != "s1"
     if a.kind == "float":
         return float_holds(wide, narrow)
     if b.kind == "float":
