@@ -69,6 +69,7 @@ def _errors(module: Module) -> Iterator[VerifyError]:
             except VerifyError as error:
                 yield error
         yield from _ending_errors(computation)
+    yield from _sharing_errors(reachable)
     yield from _header_errors(module)
 
 
@@ -139,6 +140,30 @@ def _callee_errors(instruction: Instruction, caller: Computation, place: dict) -
             why = "itself" if callee is caller else f"%{callee.name}, which stands behind it"
             yield VerifyError(f"%{caller.name} calls {why}; a called computation must stand before its caller",
                               instruction.span)
+
+
+IN_SEQUENCE = frozenset(["call", "while", "conditional", "call-start", "async-start"])
+
+
+def _sharing_errors(reachable: list[Computation]) -> Iterator[VerifyError]:
+    """A computation belongs to one fusion, and either runs in sequence (call, while, conditional) or is applied to
+    elements and parts (reduce, map, fusion ...); what it calls is as it is. Callees come first in `reachable`."""
+    owners: dict[Computation, Instruction] = {}
+    kinds: dict[Computation, set[str]] = {c: set() for c in reachable}
+    kinds[reachable[-1]].add("call")
+    for caller in reversed(reachable):
+        for instruction in caller.instructions:
+            opcode = instruction.opcode
+            for callee in instruction.called_computations:
+                if opcode in ("fusion", "fusion-start") and owners.setdefault(callee, instruction) is not instruction:
+                    yield VerifyError(f"%{callee.name} is fused by %{owners[callee].name} and by %{instruction.name}",
+                                      instruction.span)
+                before = len(kinds[callee])
+                kinds[callee] |= kinds[caller] if opcode in IN_SEQUENCE else {opcode.removesuffix("-start")}
+                if before < len(kinds[callee]) > 1 and "call" in kinds[callee]:
+                    other = next(k for k in sorted(kinds[callee]) if k != "call")
+                    yield VerifyError(f"%{callee.name} runs in sequence (call, while, conditional) in one place and is "
+                                      f"applied by {other} in another", instruction.span)
 
 
 # -- instructions ------------------------------------------------------------------------------------------------------
