@@ -55,6 +55,11 @@ def same(instruction: Instruction, operand, *_):
     return operand
 
 
+def nothing(instruction: Instruction, *_) -> tuple:
+    """Says something about its operands, and has no result."""
+    return ()
+
+
 def fresh(instruction: Instruction, *_):
     """Memory without content; zeros here, so that runs repeat."""
     shape = instruction.shape
@@ -85,6 +90,7 @@ CUSTOM_CALLS: dict[str, Callable] = {
         "xla.sdy.GlobalToLocalShape", "xla.sdy.LocalToGlobalShape", "annotate_device_placement", "MoveToHost",
         "MoveToDevice", "PinToDevice", "PinToDeviceSram", "LayoutConstraint", "SetBound", "Pin", "Unpin",
     ], same),
+    "xla.sdy.ShardingGroup": nothing,
     "AllocateBuffer": fresh,
     "CreateBuffer": fresh,
     "TopK": topk,

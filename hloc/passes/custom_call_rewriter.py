@@ -56,6 +56,8 @@ def known_value(e: Expressions, instruction: Instruction) -> Instruction | None:
     target, shape, operands = target_of(instruction), instruction.shape, instruction.operands
     if target in SAME_VALUE and operands and operands[0].shape.compatible(shape):
         return operands[0]
+    if target == "xla.sdy.ShardingGroup" and shape.is_tuple and not shape.tuple_shapes:
+        return e.op("tuple")
     if target in FRESH and shape.is_array:
         return e.full(0, shape)
     if target in ("TopK", "__gpu$TopK") and shape.is_tuple and len(shape.tuple_shapes) == 2 and len(operands) == 1:
