@@ -120,39 +120,49 @@ static void find_dilated_rows(const rows_work* w, const float* image, const long
     *rows = inside ? image + offset : zeros;
   }
 }
-static void find_rows(const rows_work* w, long batch, const long* o, const float** rows) {
+
+/* Where the rows of one tile begin: as an offset into x, and in each dimension. */
+typedef struct { long start[ROWS], origin[3][ROWS]; int inside; } tile_origins;
+
+/* Pointers of one tile without base dilation: rows[tap][row], zeros where a tap is in the padding. */
+static void find_rows(const rows_work* w, const tile_origins* at, const float** rows) {
   const hloc_conv_args* c = &w->plan->c;
-  const float* image = (const float*)c->x + batch * c->x_n;
-  long origin[3], start = 0;
-  int inside = 1;
-  for (int d = 0; d < 3; d++) {
-    origin[d] = o[d] * c->stride[d] - c->pad_low[d];
-    start += origin[d] * c->x_s[d];
-    inside &= origin[d] + w->reach_low[d] >= 0 && origin[d] + w->reach_high[d] < c->x_size[d];
-  }
-  if (w->dilated) {
-    find_dilated_rows(w, image, origin, rows);
-  } else if (inside) {
-    for (long t = 0; t < w->taps; t++, rows += ROWS) *rows = image + (start + w->places[t].offset);
-  } else {
-    const unsigned long size0 = c->x_size[0], size1 = c->x_size[1], size2 = c->x_size[2];
-    for (long t = 0; t < w->taps; t++, rows += ROWS) {
-      const tap_place* p = &w->places[t];
-      int meets = ((unsigned long)(origin[0] + p->shift[0]) < size0) & ((unsigned long)(origin[1] + p->shift[1]) < size1) &
-                  ((unsigned long)(origin[2] + p->shift[2]) < size2);
-      *rows = meets ? image + (start + p->offset) : zeros;
+  const long x = (long)c->x, padding = (long)zeros, element = sizeof(float);
+  const unsigned long size0 = c->x_size[0], size1 = c->x_size[1], size2 = c->x_size[2];
+  for (long t = 0; t < w->taps; t++) {
+    const tap_place p = w->places[t];
+    long* out = (long*)(void*)(rows + t * ROWS); /* addresses as integers: the compiler makes vectors of them */
+    if (at->inside) {
+      for (long i = 0; i < ROWS; i++) out[i] = x + (at->start[i] + p.offset) * element;
+      continue;
+    }
+    for (long i = 0; i < ROWS; i++) {
+      int meets = ((unsigned long)(at->origin[0][i] + p.shift[0]) < size0) &
+                  ((unsigned long)(at->origin[1][i] + p.shift[1]) < size1) &
+                  ((unsigned long)(at->origin[2][i] + p.shift[2]) < size2);
+      long address = x + (at->start[i] + p.offset) * element;
+      out[i] = meets ? address : padding;
     }
   }
 }
 
 /* Pointers of `tiles` tiles from `first_tile` on: rows[tile][tap][row]; beyond the last position it is repeated. */
 static void find_tiles(const rows_work* w, long first_tile, long tiles, const float** rows) {
+  const hloc_conv_args* c = &w->plan->c;
   const grid* g = &w->positions;
   long batch, o[3];
   position_of(w, first_tile * ROWS, &batch, o);
-  for (long n = first_tile * ROWS, q = 0; q < tiles; q++)
+  for (long n = first_tile * ROWS, q = 0; q < tiles; q++, rows += ROWS * w->taps) {
+    tile_origins at = {.inside = 1};
     for (long i = 0; i < ROWS; i++, n++) {
-      find_rows(w, batch, o, rows + q * ROWS * w->taps + i);
+      long origin[3];
+      at.start[i] = batch * c->x_n;
+      for (int d = 0; d < 3; d++) {
+        origin[d] = at.origin[d][i] = o[d] * c->stride[d] - c->pad_low[d];
+        at.start[i] += origin[d] * c->x_s[d];
+        at.inside &= origin[d] + w->reach_low[d] >= 0 && origin[d] + w->reach_high[d] < c->x_size[d];
+      }
+      if (w->dilated) find_dilated_rows(w, (const float*)c->x + batch * c->x_n, origin, rows + i);
       if (n >= w->position_count - 1) continue;
       for (int d = 2; d >= 0; d--) { /* the next position */
         o[d] += g->step[d];
@@ -161,6 +171,8 @@ static void find_tiles(const rows_work* w, long first_tile, long tiles, const fl
         if (d == 0) batch++;
       }
     }
+    if (!w->dilated) find_rows(w, &at, rows);
+  }
 }
 
 /* Hands out a tile of finished sums. */
