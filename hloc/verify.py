@@ -154,6 +154,8 @@ def _sharing_errors(reachable: list[Computation]) -> Iterator[VerifyError]:
     for caller in reversed(reachable):
         for instruction in caller.instructions:
             opcode = instruction.opcode
+            if opcode.endswith(("-update", "-done")):            # these repeat what their -start calls
+                continue
             for callee in instruction.called_computations:
                 if opcode in ("fusion", "fusion-start") and owners.setdefault(callee, instruction) is not instruction:
                     yield VerifyError(f"%{callee.name} is fused by %{owners[callee].name} and by %{instruction.name}",
