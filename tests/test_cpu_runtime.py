@@ -132,6 +132,7 @@ def gemm_shapes():
     sizes, rng = [1, 2, 3, 5, 8, 13, 14, 15, 31, 32, 33, 64, 100], np.random.default_rng(7)
     shapes = [(1, *rng.choice(sizes, 3)) for _ in range(25)] + [(5, *rng.choice(sizes, 3)) for _ in range(8)]
     ways = [(1, 150, 600, 1300), (1, 40, 70, 2000), (1, 1, 500, 700), (1, 300, 2, 900), (3, 2, 200, 300), (1, 5, 6, 0)]
+    ways += [(1, 12, 400, 700), (1, 33, 400, 700), (1, 72, 200, 700), (1, 130, 90, 600), (1, 500, 100, 130)]
     return shapes + ways
 
 
@@ -163,7 +164,8 @@ def test_plain_matrix_products(runtime, name, dtype):
     np.testing.assert_array_equal(c, (a @ b != 0).astype(dtype) if name == "pred" else a @ b)
 
 
-@pytest.mark.parametrize("m,n,k", [(100, 70, 50), (3, 200, 300), (200, 3, 40), (30, 90, 1500), (1, 64, 64)])
+@pytest.mark.parametrize("m,n,k", [(100, 70, 50), (3, 200, 300), (200, 3, 40), (30, 90, 1500), (1, 64, 64),
+                                   (120, 200, 300), (500, 70, 120)])
 def test_prologues_and_epilogue(runtime, m, n, k):
     rng = np.random.default_rng(3)
     a, b, bias = whole_numbers(rng, (2, m, k), np.float32), whole_numbers(rng, (2, k, n), np.float32), np.arange(n)
@@ -273,6 +275,8 @@ def draw_convolution(rng, kind):
         p["x"] = [w + int(rng.integers(0, 3)) if w > 1 else 1 for w in p["window"]]
     if kind == "one_by_one":
         p |= {"window": [1] * 3, "stride": [1] * 3, "base": [1] * 3}
+    if kind == "wide":
+        p |= {"ci": 20, "co": 300}
     if kind == "few_channels":
         p |= {"ci": 3, "base": [1] * 3, "dilation": [1] * 3}
     real = [d >= 3 - rank for d in range(3)]
@@ -289,7 +293,7 @@ CONV_TYPES = [("f32", np.float32, np.float32), ("f16", np.float16, np.float16),
 
 
 @pytest.mark.parametrize("kind", ["plain", "groups", "depthwise", "batch_groups", "filter_gradient", "one_by_one",
-                                  "few_channels"])
+                                  "few_channels", "wide"])
 @pytest.mark.parametrize("name,dtype,result", CONV_TYPES)
 def test_convolutions(runtime, kind, name, dtype, result):
     rng = np.random.default_rng(len(kind) * 100 + len(name))
