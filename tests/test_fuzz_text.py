@@ -6,6 +6,9 @@ import os
 import pytest
 from fuzz_text import TESTDATA, finds, problem_of, read_texts
 
+import hloc
+from hloc.errors import UnsupportedError
+
 SECONDS = float(os.environ.get("HLOC_FUZZ_SECONDS", "120"))
 TEXTS = None if "HLOC_FUZZ_SECONDS" in os.environ else 1500        # about 20 seconds on a free core
 
@@ -23,7 +26,22 @@ FOUND = {
     "group sizes that are a scalar": "ENTRY e { a = f32[6,3] parameter(0) b = f32[2,3,5] parameter(1) g = s32[] parameter(2) "
                                      "ROOT r = f32[6,5] ragged-dot(a, b, g), lhs_contracting_dims={1}, "
                                      "rhs_contracting_dims={1}, lhs_ragged_dims={0}, rhs_group_dims={0} }",
+    "a window left out": "add { a = f32[] parameter(0) b = f32[] parameter(1) ROOT s = f32[] add(a, b) } ENTRY e { "
+                         "p = f32[4] parameter(0) z = f32[] constant(0) "
+                         "ROOT r = f32[4] reduce-window(p, z), to_apply=add }",
+    "a transposition that is none": "ENTRY e { a = f32[2,2] parameter(0) ROOT x = f32[2,2] custom-call(a, a), "
+                                    "custom_call_target=\"lapack_strsm_ffi\", backend_config={trans_x = -1 : ui8} }",
 }
+
+
+def test_calls_of_calls_of_calls() -> None:
+    """A short text that describes 2**40 instructions compiles to an error, soon."""
+    calls = "".join(f"c{n} {{ p = f32[2] parameter(0) a = f32[2] call(p), to_apply=c{n - 1} "
+                    f"b = f32[2] call(a), to_apply=c{n - 1} ROOT r = f32[2] add(a, b) }}\n" for n in range(1, 41))
+    text = "c0 { p = f32[2] parameter(0) ROOT r = f32[2] sine(p) }\n" + calls
+    with pytest.raises(UnsupportedError, match="calls of more than"):
+        hloc.compile(text + "ENTRY e { p = f32[2] parameter(0) ROOT r = f32[2] call(p), to_apply=c40 }",
+                     target="cpu", run=False)
 
 
 @pytest.mark.parametrize("name", FOUND)

@@ -33,6 +33,7 @@ from hloc.ops.custom_calls import target_of
 from hloc.ops.host import transfer_name
 
 DEEPEST_NESTING = 200
+MOST_CALLED = 100_000            # instructions planned again for calls: calls of calls can describe exponentially many
 LARGEST_COMPARED = 2000           # instructions of a fusion that is looked for among those lowered before
 FORWARDING = frozenset(["bitcast", "reshape", "opt-barrier", "domain", "copy-start", "copy-done", "add-dependency"])
 
@@ -66,6 +67,7 @@ class Planner:
     schedule: list[tuple[int, Instruction]] = field(default_factory=list)
     time: int = 0
     depth: int = 0
+    called: int = 0
 
     @cached_property
     def invariants(self) -> Mapping[Computation, frozenset[int]]:
@@ -114,12 +116,20 @@ class Planner:
         if opcode == "conditional":
             return self.conditional(instruction, operands, steps)
         if opcode == "call":
-            inner, result = self.computation(instruction.get("to_apply"), operands)
-            steps.extend(inner)
-            return result
+            return self.call(instruction, operands, steps)
         if opcode == "custom-call" or opcode in TRANSFERS or opcode in COLLECTIVES:
             return self.host_call(instruction, operands, steps)
         return self.launch(instruction, operands, steps)
+
+    def call(self, instruction: Instruction, operands: list[Leaves], steps: list[Draft]) -> Leaves:
+        """The steps of the called computation, in place."""
+        callee = instruction.get("to_apply")
+        self.called += len(callee.instructions)
+        if self.called > MOST_CALLED:
+            raise UnsupportedError(f"calls of more than {MOST_CALLED:,} instructions in all", instruction.span)
+        inner, result = self.computation(callee, operands)
+        steps.extend(inner)
+        return result
 
     def element(self, instruction: Instruction, operand: Leaves) -> Leaves:
         shape = instruction.operands[0].shape

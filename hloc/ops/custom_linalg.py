@@ -28,6 +28,14 @@ def option(instruction: Instruction, name: str, default: int) -> int:
     return int(match[1]) if match[1] else int(match[2] == "true")
 
 
+def transposition(instruction: Instruction) -> str:
+    """What trsm's `trans_x` means, in the words of triangular-solve."""
+    code = option(instruction, "trans_x", ord("N"))
+    if code not in TRANSPOSES:
+        raise UnsupportedError(f"trans_x = {code}: known are {sorted(TRANSPOSES)}", instruction.span)
+    return TRANSPOSES[code]
+
+
 def result_shapes(instruction: Instruction) -> Sequence[Shape]:
     return instruction.shape.tuple_shapes if instruction.shape.is_tuple else (instruction.shape,)
 
@@ -330,7 +338,7 @@ def trsm(instruction: Instruction, a: np.ndarray, b: np.ndarray, *_):
     x = triangular_solve(a, b, left_side=option(instruction, "side", ord("L")) == ord("L"),
                          lower=option(instruction, "uplo", ord("L")) == ord("L"),
                          unit_diagonal=option(instruction, "diag", ord("N")) == ord("U"),
-                         transpose=TRANSPOSES[option(instruction, "trans_x", ord("N"))])
+                         transpose=transposition(instruction))
     return fitted(instruction, [x])
 
 

@@ -15,7 +15,6 @@ from hloc.ir import Instruction, Module, Shape
 from hloc.ops.custom_calls import CUSTOM_CALLS, same, target_of
 from hloc.ops.custom_linalg import (
     LINEAR_ALGEBRA,
-    TRANSPOSES,
     cublas_triangular_solve,
     cusolver_cholesky,
     is_lower,
@@ -24,6 +23,7 @@ from hloc.ops.custom_linalg import (
     potrf,
     result_shapes,
     threefry2x32,
+    transposition,
     triangular_options,
     trsm,
 )
@@ -78,7 +78,7 @@ def factorization(module: Module, e: Expressions, instruction: Instruction) -> I
         x = e.op("triangular-solve", operands[0], operands[1],
                  left_side=option(instruction, "side", ord("L")) == ord("L"),
                  lower=is_lower(instruction), unit_diagonal=option(instruction, "diag", ord("N")) == ord("U"),
-                 transpose_a=TRANSPOSES[option(instruction, "trans_x", ord("N"))])
+                 transpose_a=transposition(instruction))
         return results(e, instruction, [x], shapes)
     if meaning is cublas_triangular_solve and shapes[0].compatible(operands[1].shape):
         options = triangular_options(instruction)
