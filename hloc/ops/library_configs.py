@@ -109,7 +109,7 @@ def configuration(instruction: Instruction, part: str) -> dict:
     text = unquoted(str(instruction.get("backend_config", "")))
     try:
         whole = json.loads(text) if text else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         refuse(instruction, "backend_config is not JSON")
     if not isinstance(whole, dict):
         refuse(instruction, "backend_config is not an object")
