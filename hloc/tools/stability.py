@@ -1,0 +1,56 @@
+"""How far rounding alone moves a module's results.
+
+In: a module and inputs. Out: what the evaluator gives where every inexact operation, and every floating-point input, is
+off by one unit in its last place, up or down at random. Another right evaluation rounds elsewhere and may differ as far.
+
+    with_stability(rows, results, want, shaken_results(module, arrays))       (hloc/tools/compare.py)
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from hloc.evaluate import CustomCall, Evaluator, make_plan
+from hloc.inputs import check_inputs
+from hloc.ir import Computation, Instruction, Module
+from hloc.ops.table import OPS
+from hloc.ops.values import Value
+from hloc.tools.compare import nudged
+
+EXACT = frozenset("abs clamp compare complex imag is-finite maximum minimum negate real select sign".split())
+SUMS = frozenset("cholesky convolution dot fft ragged-dot reduce reduce-window scaled-dot scatter select-and-scatter "
+                 "triangular-solve".split())
+
+
+def shaken_results(module: Module, arrays: Sequence[object],
+                   custom_calls: Mapping[str, CustomCall] | None = None) -> tuple[np.ndarray, ...]:
+    """Flattened results of one shaken run, the same each time."""
+    evaluator = _ShakenEvaluator(module, custom_calls=custom_calls)
+    return tuple(evaluator.run(nudged(check_inputs(module, arrays))))
+
+
+class _ShakenEvaluator(Evaluator):
+    def call(self, computation: Computation, arguments: Sequence[Value]) -> Value:
+        if computation not in self._plans:
+            plan = make_plan(computation)
+            steps = tuple(s._replace(function=self._shaken(s.function, s.instruction)) for s in plan.steps)
+            self._plans[computation] = plan._replace(steps=steps)
+        return super().call(computation, arguments)
+
+    def _shaken(self, function: Callable, instruction: Instruction) -> Callable:
+        opcode = instruction.opcode
+        if opcode not in SUMS and (opcode in EXACT or not OPS[opcode].is_elementwise):
+            return function
+
+        def run(evaluator, instruction, *operands: Value) -> Value:
+            if opcode in SUMS:                        # each of the terms is rounded, which shows where they cancel
+                operands = [self._moved(o) for o in operands]
+            return self._moved(function(evaluator, instruction, *operands))
+        return run
+
+    def _moved(self, value: Value) -> Value:
+        self.draws += 1
+        return nudged([value], self.draws)[0] if isinstance(value, np.ndarray) else value
+
+    draws = 0            # seeds the next choice of ups and downs
