@@ -1,7 +1,7 @@
 """How far rounding alone moves a module's results.
 
-In: a module and inputs. Out: what the evaluator gives where every inexact operation, and every floating-point input, is
-off by one unit in its last place, up or down at random. Another right evaluation rounds elsewhere and may differ as far.
+In: a module and inputs. Out: what the evaluator gives where every inexact operation and every floating-point input is
+off by one unit in its last place, up or down at random. Another right evaluation rounds elsewhere, about as far off.
 
     with_stability(rows, results, want, shaken_results(module, arrays))       (hloc/tools/compare.py)
 """
