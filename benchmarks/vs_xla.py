@@ -48,7 +48,7 @@ def measure(path: Path, seconds: float) -> dict:
     timed(found, "compile_cold", lambda: hloc.compile(module, target="cpu"))
     exe = timed(found, "compile_warm", lambda: hloc.compile(module, target="cpu"))
     found["instructions"] = sum(len(c.instructions) for c in module.computations)
-    arrays = inputs_of(path, exe)
+    arrays = inputs_of(path, module, exe)
     xla = Xla(module, arrays)
     found |= {"compile_xla": xla.compile_seconds, "memory_told": exe.backend.arena_size + bytes_of(exe.results)}
     found["memory"], results = growth(lambda: exe(*arrays))
@@ -111,16 +111,17 @@ def bytes_of(values) -> int:
     return sum(v.shape.num_bytes for v in values)
 
 
-def inputs_of(path: Path, exe) -> list:
-    """The model's own inputs where it is one of testdata/models and they are there, else random ones."""
-    from hloc.inputs import check_arrays, random_arrays
+def inputs_of(path: Path, module, exe) -> list:
+    """The model's own inputs where it is one of testdata/models and they are there, else sensible ones."""
+    from hloc.inputs import check_arrays
+    from hloc.sensible_inputs import sensible_arrays
     if path.parent.parent == MODELS:
         sys.path.insert(0, str(MODELS))
         import models
         model = models.find(path.parent.name)
         if models.is_ready(model):
             return check_arrays(exe.parameters, models.inputs(model))
-    return random_arrays(exe.parameters, 0)
+    return sensible_arrays(module)
 
 
 class Xla:

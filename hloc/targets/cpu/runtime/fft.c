@@ -2,11 +2,14 @@
 #include "fft.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base.h"
 #include "pool.h"
+
+enum { LONGEST_KEPT = 1 << 14, MOST_KEPT = 64 }; /* some MB of plans at most */
 
 /* cos of j / n turns for 0 <= j <= n / 4, through the smaller of the two angles */
 static double cos_of_quarter(long j, long n) {

@@ -4,7 +4,7 @@
  * Out: F(fft)(kind, rank, lengths, batch, in, out) as fft.h says.
  */
 
-typedef struct {
+typedef struct F(plan) {
   long n;
   int factors[64], factor_count;
   POINT* roots;     /* exp(-2 pi i j / n) for j < n */
@@ -12,6 +12,7 @@ typedef struct {
   long m;
   POINT *chirp, *chirp_transform; /* exp(-pi i j^2 / n); the transform of its conjugate, over m */
   void* wide;                     /* the plan for length m */
+  struct F(plan)* next;           /* among those kept */
 } F(plan);
 
 static POINT F(point)(double re, double im) {
@@ -58,15 +59,15 @@ static void F(step2)(const F(plan)* p, long length, long stride, const POINT* x,
 }
 static void F(step_any)(const F(plan)* p, int r, long length, long stride, const POINT* x, POINT* y) {
   long m = length / r;
+  POINT unit[31]; /* exp(-2 pi i k / r) */
+  for (int k = 0; k < r; k++) unit[k] = p->roots[k * (p->n / r)];
   for (long j = 0; j < m; j++)
     for (int t = 0; t < r; t++) {
       POINT w = p->roots[j * t * stride];
       for (long q = 0; q < stride; q++) {
         POINT sum = x[q + stride * j];
-        for (int k = 1; k < r; k++) {
-          POINT root = p->roots[(long)(k * t % r) * (p->n / r)];
-          sum = F(plus)(sum, F(times)(x[q + stride * (j + m * k)], root));
-        }
+        for (int k = 1, turn = t; k < r; k++, turn += turn + t < r ? t : t - r)
+          sum = F(plus)(sum, F(times)(x[q + stride * (j + m * k)], unit[turn]));
         y[q + stride * (r * j + t)] = F(times)(sum, w);
       }
     }
@@ -166,6 +167,21 @@ static int F(plan_chirp)(F(plan)* p) {
   return made;
 }
 
+/* Roots take longer than the transform of a few lines: plans are kept, and never given back. A list that only grows at
+ * its head needs no lock; two threads that make the same plan at once keep both. `own`: the caller's, to be freed. */
+static _Atomic(F(plan)*) F(kept);
+static _Atomic int F(kept_count);
+
+static const F(plan)* F(plan_of)(long n, F(plan)** own) {
+  *own = NULL;
+  for (F(plan)* p = atomic_load(&F(kept)); p; p = p->next) if (p->n == n) return p;
+  F(plan)* made = F(make_plan)(n);
+  if (!made || n > LONGEST_KEPT || atomic_fetch_add(&F(kept_count), 1) >= MOST_KEPT) return *own = made;
+  made->next = atomic_load(&F(kept));
+  while (!atomic_compare_exchange_weak(&F(kept), &made->next, made)) {}
+  return made;
+}
+
 /* ---- lines: the last dimension first (or last, for IRFFT), then the others in place in `out` */
 typedef struct {
   const F(plan)* plan;
@@ -213,11 +229,11 @@ static int F(run_dimension)(int kind, const long* sizes, int rank, int d, long n
   for (int i = 0; i < rank; i++) lines *= i == d ? 1 : sizes[i];
   for (int i = d + 1; i < rank; i++) w.step *= sizes[i];
   w.inner = w.step, w.outer_step = w.step * sizes[d];
-  F(plan)* plan = F(make_plan)(n);
-  if (!plan) return 1;
-  w.plan = plan;
+  F(plan)* own;
+  w.plan = F(plan_of)(n, &own);
+  if (!w.plan) return 1;
   hloc_parallel(F(run_lines), (void* const*)&w, lines, 4096 / (n + 1) + 1);
-  F(free_plan)(plan);
+  F(free_plan)(own);
   return w.failed;
 }
 
