@@ -31,6 +31,12 @@ FOUND = {
                          "ROOT r = f32[4] reduce-window(p, z), to_apply=add }",
     "a transposition that is none": "ENTRY e { a = f32[2,2] parameter(0) ROOT x = f32[2,2] custom-call(a, a), "
                                     "custom_call_target=\"lapack_strsm_ffi\", backend_config={trans_x = -1 : ui8} }",
+    "a bitcast to a buffer": "ENTRY e { p = f32[4] parameter(0) ROOT b = b(f32[4]) bitcast(p) }",
+    "a bitcast to a larger array": "ENTRY e { p = s32[0] parameter(0) b = s32[4,8] bitcast(p) "
+                                   "ROOT c = s32[4,2,4] bitcast(b) }",
+    "more dimensions of a result than it has": "ENTRY e { x = f32[1,5,5,2] parameter(0) w = f32[3,3,2,4] parameter(1) "
+                                               "ROOT c = f32[1,5,5,4] convolution(x, w), "
+                                               "window={size=3x3 pad=1_1x1_1}, dim_labels=b01f_01io->?b01f }",
 }
 
 

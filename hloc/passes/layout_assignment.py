@@ -36,10 +36,12 @@ def spell_out_bitcast(instruction: Instruction, rewriter: Rewriter) -> Instructi
     if instruction.opcode != "bitcast":
         return None
     source, target = instruction.operands[0].shape, instruction.shape
+    if not (source.is_array and target.is_array) or source.num_bytes != target.num_bytes:
+        raise UnsupportedError(f"bitcast of {source} to {target}, which is not of the same size", instruction.span)
     same_width = width(source) == width(target)
     if same_width and source.has_default_layout and target.has_default_layout:
         return None
-    if source.num_bytes != target.num_bytes or (is_tiled(source, target) and not same_layout(source, target)):
+    if is_tiled(source, target) and not same_layout(source, target):
         raise UnsupportedError(f"bitcast of {source} to {target} depends on the tiles of the layouts", instruction.span)
     memory = transposed(rewriter, instruction.operands[0], source.minor_to_major[::-1])
     order = target.minor_to_major[::-1]
