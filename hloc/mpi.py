@@ -67,15 +67,11 @@ class MpiDevice(Device):
 
 def _like(value: Value, row: np.ndarray) -> Value:
     """The bytes as arrays (or nested tuples of them) such as `value` holds."""
-    rest = row
     parts = []
     for array in flatten(value):
-        parts.append(rest[:array.nbytes].copy().view(array.dtype).reshape(array.shape))
-        rest = rest[array.nbytes:]
-    if not isinstance(value, tuple):
-        return parts[0]
-    given = iter(parts)
-    return _nested(value, given)
+        parts.append(row[:array.nbytes].copy().view(array.dtype).reshape(array.shape))
+        row = row[array.nbytes:]
+    return _nested(value, iter(parts))
 
 
 def _nested(value: Value, parts) -> Value:

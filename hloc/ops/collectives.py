@@ -31,8 +31,10 @@ from hloc.ops.values import result_of
 
 # -- who takes part ----------------------------------------------------------------------------------------------------
 
-COLLECTIVES = frozenset(["all-gather", "all-reduce", "all-to-all", "collective-broadcast", "collective-permute",
-                         "partition-id", "ragged-all-to-all", "reduce-scatter", "replica-id"])     # but for async forms
+# Where devices meet, but for the async forms; and with them, ops that depend on where they run.
+EXCHANGES = frozenset(["all-gather", "all-reduce", "all-to-all", "collective-broadcast", "collective-permute",
+                       "ragged-all-to-all", "reduce-scatter"])
+COLLECTIVES = EXCHANGES | {"partition-id", "replica-id"}
 _BOTH_MODES = ("all-reduce", "all-gather", "reduce-scatter")       # a channel joins all partitions of the replicas
 
 

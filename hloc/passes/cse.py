@@ -14,12 +14,11 @@ from typing import Any
 from hloc.analysis.effects import NOT_MERGEABLE, acts_by_itself
 from hloc.analysis.structure import Structures
 from hloc.ir import Computation, Instruction, Module, reachable_computations
+from hloc.ops.collectives import EXCHANGES
 from hloc.passes.context import PassContext
 from hloc.passes.patterns import COMMUTATIVE
 from hloc.passes.rewriter import Rewriter, rewrite
 
-COLLECTIVES = frozenset({"all-reduce", "all-gather", "all-to-all", "reduce-scatter", "collective-permute",
-                         "collective-broadcast", "ragged-all-to-all"})
 ASYNCHRONOUS = ("-start", "-update", "-done")
 
 
@@ -54,7 +53,7 @@ def merge_equal(structures: Structures, mergeable_callee: dict[Computation, bool
 def is_mergeable(instruction: Instruction, mergeable_callee: dict[Computation, bool]) -> bool:
     """True where running it once is as good as running it twice."""
     opcode = instruction.opcode
-    if opcode in NOT_MERGEABLE or opcode in COLLECTIVES or opcode.endswith(ASYNCHRONOUS):
+    if opcode in NOT_MERGEABLE or opcode in EXCHANGES or opcode.endswith(ASYNCHRONOUS):
         return False
     if acts_by_itself(instruction):
         return False
