@@ -1,0 +1,100 @@
+"""hloc bisect: which pass, or which kernel, changes a module's results."""
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from hloc.cli.options import (
+    choice_option,
+    fusion_option,
+    inputs_option,
+    module_argument,
+    pass_options,
+    strict_option,
+    target_option,
+)
+from hloc.cli.terminal import Progress, input_reader, line_of, print_table, read_module
+from hloc.errors import UsageError
+
+EPILOG = """\b
+Examples:
+  hloc check model.hlo || hloc bisect model.hlo
+  hloc bisect model.hlo --inputs x.npy --dump-dir wrong     # wrong/before.hlo, wrong/after.hlo
+  hloc bisect model.hlo --target h100                       # its passes only, where there is no such GPU"""
+
+
+@click.command("bisect", epilog=EPILOG)
+@module_argument
+@choice_option
+@inputs_option
+@target_option
+@fusion_option
+@click.option("--tolerance", type=click.FloatRange(0), metavar="X",
+              help="As in hloc check: the largest error relative to the largest magnitude.")
+@click.option("--dump-dir", type=click.Path(path_type=Path), metavar="DIR",
+              help="Write the module before and after the pass that is to blame.")
+@click.option("--json", "as_json", is_flag=True, help="Print the finding as JSON.")
+@strict_option
+def bisect_command(module, choice, inputs, target, fusion, tolerance, dump_dir, as_json, strict) -> None:
+    """Find what makes MODULE's results wrong on a target: a pass of its pipeline, or the code of its kernels.
+
+    The reference evaluator runs the module after passes that a binary search picks. Where all of them keep the results,
+    every kernel of the optimized entry is run by itself on what the evaluator hands it, then the whole program. Exit
+    code 0 where nothing differs, 1 where something does.
+    """
+    from hloc.inputs import check_inputs
+    from hloc.targets import driver_present, find
+    from hloc.tools.bisect import bisect
+    if target == "reference":
+        raise UsageError("the reference evaluator is the judge: it has no passes", hint="choose cpu or a GPU")
+    chosen = find(target)
+    with Progress() as progress:
+        parsed = read_module(module, choice=choice, strict=strict, progress=progress)
+        arrays = check_inputs(parsed, input_reader(inputs, parsed)(_parameters(parsed)))
+        blame = bisect(parsed, chosen, arrays, options=pass_options(fusion), tolerance=tolerance,
+                       runs_kernels=chosen.name == "cpu" or driver_present(), report=progress.report)
+    if dump_dir and blame.before:
+        dump_dir.mkdir(parents=True, exist_ok=True)
+        (dump_dir / "before.hlo").write_text(str(blame.before), encoding="utf-8")
+        (dump_dir / "after.hlo").write_text(str(blame.after), encoding="utf-8")
+    click.echo(json.dumps(_as_json(blame), indent=1) if as_json else _text(blame, chosen.name, dump_dir))
+    if blame.kernels and not as_json:
+        print_table(["kernel", "opcode", "line", "result", "error", "tolerance", "at", target, "evaluator"],
+                    [[k.instruction.name, k.instruction.opcode, line_of(k.instruction) or "", *_row(r)]
+                     for k in blame.kernels for r in k.rows], right=(2, 4, 5))
+    sys.exit(1 if blame.culprit else 0)
+
+
+def _parameters(module):
+    from hloc.inputs import entry_parameters
+    return entry_parameters(module)
+
+
+def _text(blame, target: str, dump_dir: Path | None) -> str:
+    if blame.culprit == "kernels":
+        return (f"all {blame.steps} runs of passes keep the results; of the optimized module, "
+                f"{len(blame.kernels)} kernels differ from the evaluator on the same operands:")
+    if not blame.culprit:
+        kernels = "and so does what runs" if blame.ran_kernels else f"kernels were not run: no {target} device"
+        return f"all {blame.steps} runs of passes keep the results, {kernels}"
+    rows = "\n".join(f"  {r.name}: {r.note or f'off by {r.error:.1e} of its largest value'}, at {list(r.where)} "
+                     f"{r.got} instead of {r.want}" for r in blame.rows)
+    if blame.culprit == "plan":
+        return f"all {blame.steps} runs of passes keep the results, each kernel is right, their program is not\n{rows}"
+    where = f"; see {dump_dir}/before.hlo and after.hlo" if dump_dir else " (--dump-dir shows the module around it)"
+    return f"{blame.culprit} (run {blame.step} of {blame.steps}) changes the results{where}\n{rows}"
+
+
+def _row(row) -> list[str]:
+    return [row.name, f"{row.error:.2e}", f"{row.tolerance:.0e}", str(list(row.where)), str(row.got), str(row.want)]
+
+
+def _as_json(blame) -> dict:
+    rows = [{"result": r.name, "error": r.error, "where": list(r.where), "note": r.note} for r in blame.rows]
+    kernels = [{"kernel": k.instruction.name, "opcode": k.instruction.opcode, "line": line_of(k.instruction),
+                "errors": [r.error for r in k.rows]} for k in blame.kernels]
+    return {"culprit": blame.culprit, "step": blame.step, "steps": blame.steps, "results": rows, "kernels": kernels,
+            "ran_kernels": blame.ran_kernels}
