@@ -32,13 +32,13 @@ class Options:
     """What a run is given besides its inputs.
 
     seed      of `rng` and GetRngSeed
-    observer  called with every instruction and its value, right after it is computed
+    observer  called with every instruction, the values of its operands and its own, right after it is computed
     infeed    values for infeed (and for recv, by channel in `received`), taken from the front
     outfeed   collects what outfeed (and send, as pairs of channel and value in `sent`) hands out
     """
 
     seed: int = 0
-    observer: Callable[[Instruction, Value], None] | None = None
+    observer: Callable[[Instruction, Sequence[Value], Value], None] | None = None
     infeed: list[Value] = field(default_factory=list)
     outfeed: list[Value] = field(default_factory=list)
     received: dict[int, list[Value]] = field(default_factory=dict)
@@ -116,13 +116,14 @@ class Evaluator:
             values[slot] = argument
         observer = self.options.observer
         for function, instruction, sources, target, dead in plan.steps:
+            operands = [values[s] for s in sources]
             try:
-                value = function(self, instruction, *[values[s] for s in sources])
+                value = function(self, instruction, *operands)
             except (MemoryError, ValueError, IndexError) as error:
                 raise failed(instruction, error) from error
             values[target] = value = checked(instruction, value)
             if observer is not None:
-                observer(instruction, value)
+                observer(instruction, operands, value)
             for slot in dead:
                 values[slot] = None
         return values[plan.root]

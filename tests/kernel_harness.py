@@ -51,7 +51,7 @@ def collect(text: str, name: str = "", inputs: list[np.ndarray] | None = None,
     values: dict[Instruction, list] = {}
     entry = set(module.entry.instructions)
 
-    def observe(instruction: Instruction, value) -> None:
+    def observe(instruction: Instruction, _operands, value) -> None:
         if instruction in entry:
             values[instruction] = [np.ascontiguousarray(v) for v in flatten(value) if v is not None]
     _keep_everything(module.entry)

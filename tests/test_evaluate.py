@@ -120,7 +120,7 @@ def test_random_numbers_follow_the_seed():
 def test_observer_sees_every_value():
     seen = []
     run("ENTRY e { x = f32[] parameter(0)  y = f32[] negate(x)  ROOT r = f32[] exponential(y) }", 0.0,
-        options=Options(observer=lambda instruction, value: seen.append((instruction.name, float(value)))))
+        options=Options(observer=lambda instruction, operands, value: seen.append((instruction.name, float(value)))))
     assert seen == [("y", 0.0), ("r", 1.0)]
 
 

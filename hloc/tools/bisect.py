@@ -183,7 +183,7 @@ def entry_values(module: Module, arrays: Sequence[np.ndarray]) -> dict[Instructi
     own = set(module.entry.instructions)
     values: dict[Instruction, Value] = {i: i.literal for i in own if i.opcode == "constant"}
 
-    def observe(instruction: Instruction, value: Value) -> None:
+    def observe(instruction: Instruction, _operands: Sequence[Value], value: Value) -> None:
         if instruction in own:
             values[instruction] = value
 
