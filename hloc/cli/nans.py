@@ -1,0 +1,84 @@
+"""hloc nans: which instructions make NaN or infinities."""
+from __future__ import annotations
+
+import json
+import sys
+
+import click
+
+from hloc.cli.options import (
+    choice_option,
+    custom_call_option,
+    custom_call_table,
+    inputs_option,
+    module_argument,
+    strict_option,
+)
+from hloc.cli.terminal import Progress, input_reader, line_of, print_table, read_module
+
+EPILOG = """\b
+Examples:
+  hloc nans model.hlo --inputs batch.npz
+  hloc nans step.hlo --inputs state.npz --infinities     # what overflows
+  hloc nans model.hlo --json | jq '.origins[0]'"""
+
+
+@click.command("nans", epilog=EPILOG)
+@module_argument
+@choice_option
+@inputs_option
+@click.option("--infinities", is_flag=True, help="Look for infinities, too.")
+@click.option("--top", default=20, show_default=True, type=click.IntRange(1), help="How many instructions to list.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+@custom_call_option
+@strict_option
+def nans_command(module, choice, inputs, infinities, top, as_json, custom_calls, strict) -> None:
+    """Run MODULE in the reference evaluator and list the instructions that make a NaN out of operands without one, the
+    first one first, with what the operands held there. Loops, calls and fusions are looked into.
+
+    Exit code 1 where a result holds NaN (or infinities, with --infinities), else 0.
+    """
+    from hloc.inputs import entry_parameters, entry_results
+    from hloc.tools.nans import nan_origins
+    calls = {name: lambda _, *given, f=f: f(*given) for name, f in custom_call_table(custom_calls).items()}
+    with Progress() as progress:
+        parsed = read_module(module, choice=choice, strict=strict, progress=progress)
+        arrays = input_reader(inputs, parsed)(entry_parameters(parsed))
+        progress.report("run")
+        told = nan_origins(parsed, arrays, infinities=infinities, custom_calls=calls)
+    names = [r.name for r in entry_results(parsed)]
+    results = [names[i] for i in told.results]
+    if as_json:
+        click.echo(json.dumps({"results": results, "origins": [_as_json(o) for o in told.origins]}, indent=1))
+    else:
+        _show(told.origins, results, len(names), "NaN or infinities" if infinities else "NaN", top)
+    sys.exit(1 if results else 0)
+
+
+def _show(origins, results: list[str], count: int, what: str, top: int) -> None:
+    click.echo(f"{len(results)} of {count} results hold {what}" + (f": {', '.join(results[:8])}" if results else ""))
+    if not origins:
+        return
+    click.echo()
+    print_table(["makes", "instruction", "opcode", "line", "elements", "runs", "at", "of", "from"],
+                [[o.what, o.instruction.name, o.instruction.opcode, line_of(o.instruction) or "",
+                  f"{o.count} of {o.size}", o.runs, _index(o.where), ", ".join(map(str, o.operands)), _from(o)]
+                 for o in origins[:top]], right=(3, 4, 5))
+    if len(origins) > top:
+        click.echo(f"... and {len(origins) - top} more (--top)")
+
+
+def _index(where: tuple[int, ...]) -> str:
+    return f"[{','.join(map(str, where))}]"
+
+
+def _from(origin) -> str:
+    from hloc.kernels.group import written_where
+    return written_where(origin.instruction).strip()
+
+
+def _as_json(origin) -> dict:
+    instruction = origin.instruction
+    return {"makes": origin.what, "instruction": instruction.name, "opcode": instruction.opcode,
+            "line": line_of(instruction), "elements": origin.count, "of": origin.size, "runs": origin.runs,
+            "where": list(origin.where), "operands": [str(o) for o in origin.operands], "from": _from(origin)}
