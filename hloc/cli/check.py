@@ -44,45 +44,17 @@ def check_command(module, choice, inputs, target, against, tolerance, as_json, c
     that moves about as far when inputs (and, in the evaluator, each operation) are off by one unit in the last place
     is 'unstable': its difference says nothing about either side, and does not fail the check.
     """
-    from hloc.inputs import check_arrays
-    from hloc.tools.compare import compare, nudged, with_stability
+    from hloc.api import Options, compile
+    from hloc.tools.check import check
     calls = custom_call_table(custom_calls)
     with Progress() as progress:
         parsed = read_module(module, choice=choice, strict=strict, progress=progress)
-        other = _runner(parsed, against, calls, progress)
-        exe = _compiled(parsed, target, calls, progress)
-        arrays = check_arrays(exe.parameters, input_reader(inputs, parsed)(exe.parameters))
-        progress.report(f"run on {against}")
-        want = other(arrays)
-        progress.report(f"run on {exe.target}")
-        got = exe(*arrays)
-        rows = compare(exe.results, got, want, tolerance)
-        if tolerance is None and not all(r.agrees for r in rows):
-            progress.report(f"run on {against} with rounding moved")
-            moved = _shaken(parsed, arrays, calls) if against == "reference" else other(nudged(arrays))
-            rows = with_stability(rows, exe.results, want, moved)
+        exe = compile(parsed, target, options=Options(progress=progress.report, custom_calls=calls))
+        arrays = input_reader(inputs, parsed)(exe.parameters)
+        rows = check(parsed, arrays, target=exe, against=against, tolerance=tolerance, custom_calls=calls,
+                     report=progress.report)
     _show(rows, exe.target, against, as_json)
     sys.exit(0 if all(r.agrees or r.is_unstable for r in rows) else 1)
-
-
-def _shaken(module, arrays, calls: dict):
-    """The evaluator's results with each operation off by one unit in the last place."""
-    from hloc.tools.stability import shaken_results
-    return shaken_results(module, arrays, {name: lambda _, *given, f=f: f(*given) for name, f in calls.items()})
-
-
-def _compiled(parsed, target: str, calls: dict, progress: Progress):
-    from hloc.api import Options, compile
-    return compile(parsed, target, options=Options(progress=progress.report, custom_calls=calls))
-
-
-def _runner(parsed, against: str, calls: dict, progress: Progress):
-    """A function from arrays to arrays for the other side."""
-    if against == "xla":
-        from hloc.tools.xla import xla_runner
-        return xla_runner(parsed)
-    exe = _compiled(parsed, against, calls, progress)
-    return lambda arrays: exe(*arrays)
 
 
 def _show(rows, target: str, against: str, as_json: bool) -> None:

@@ -14,6 +14,7 @@ COMMANDS = {
     "run": "Run a module (or what `compile` wrote) and show its results.",
     "check": "Compare a target with the reference evaluator on the same inputs.",
     "bisect": "Find the pass, or the kernel, that changes a module's results.",
+    "reduce": "Make a module that shows a fault as small as it can be.",
     "nans": "Find the instructions that make NaN or infinities.",
     "compile": "Compile a module to a file: .so .c .cubin .cu .ptx .hlo.",
     "opt": "Run passes over a module and print HLO text.",

@@ -18,18 +18,17 @@ from hloc.analysis.aliasing import FORWARDING
 from hloc.analysis.effects import has_side_effect
 from hloc.api import Options, plan, reference_executable
 from hloc.bounded import filled, with_sizes
-from hloc.evaluate import Evaluator
-from hloc.evaluate import Options as Run
 from hloc.inputs import entry_parameters, entry_results
 from hloc.ir import Computation, Instruction, Module, Shape, leaves
 from hloc.ir.clone import clone_module
-from hloc.ops.values import Value, flatten
+from hloc.ops.values import flatten
 from hloc.passes.context import PassContext
 from hloc.passes.copy_insertion import copy_insertion
 from hloc.passes.pipelines import pipeline_for
 from hloc.passes.runner import run_passes
 from hloc.targets.target import Target
 from hloc.tools.compare import Difference, compare, with_stability
+from hloc.tools.entry_values import entry_values
 from hloc.tools.stability import shaken_results
 
 NO_KERNELS = FORWARDING | {"parameter", "constant", "after-all", "copy-start", "copy-done"}
@@ -176,23 +175,6 @@ def wrong_kernels(optimized: Module, target: Target, arrays: Sequence[np.ndarray
     rows = iter(compare(results, exe(*given), want, tolerance))
     found = [Kernel(k, tuple(r for _, r in zip(leaves(k.shape), rows) if not r.agrees)) for k in kernels]
     return tuple(k for k in found if k.rows)
-
-
-def entry_values(module: Module, arrays: Sequence[np.ndarray]) -> dict[Instruction, Value]:
-    """What the evaluator gives for each instruction of the entry."""
-    own = set(module.entry.instructions)
-    values: dict[Instruction, Value] = {i: i.literal for i in own if i.opcode == "constant"}
-
-    def observe(instruction: Instruction, _operands: Sequence[Value], value: Value) -> None:
-        if instruction in own:
-            values[instruction] = value
-
-    Evaluator(module, options=Run(observer=observe)).run(arrays)
-    given = iter(arrays)
-    for parameter in module.entry.parameters:
-        parts = [next(given) for _ in leaves(parameter.shape)]
-        values[parameter] = parts[0] if parameter.shape.tuple_shapes is None else tuple(parts)
-    return values
 
 
 def kernels_apart(optimized: Module) -> tuple[Module, list[Instruction], list[Instruction]]:

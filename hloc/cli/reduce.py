@@ -1,0 +1,93 @@
+"""hloc reduce: the smallest module that still shows a fault."""
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import click
+import numpy as np
+
+from hloc.cli.options import choice_option, inputs_option, module_argument, strict_option, target_option
+from hloc.cli.terminal import Progress, input_reader, read_module
+from hloc.errors import HlocError, UsageError
+
+EPILOG = """\b
+Examples:
+  hloc check model.hlo || hloc reduce model.hlo -o small.hlo     # writes small.npz, its inputs, too
+  hloc reduce model.hlo --against xla -o small.hlo
+  hloc reduce model.hlo -o small.hlo --command 'my_tool {module} --inputs {inputs}'"""
+
+
+@click.command("reduce", epilog=EPILOG)
+@module_argument
+@choice_option
+@inputs_option
+@click.option("--output", "-o", required=True, type=click.Path(path_type=Path), metavar="FILE",
+              help="Where the small module goes; its inputs go beside it, as .npz.")
+@target_option
+@click.option("--against", default="reference", show_default=True,
+              type=click.Choice(["reference", "cpu", "cuda", "xla"]), help="As in hloc check.")
+@click.option("--tolerance", type=click.FloatRange(0), metavar="X", help="As in hloc check.")
+@click.option("--command", "command_line", metavar="COMMAND",
+              help="Instead of comparing, keep what makes COMMAND end with the exit code that it has for MODULE (not "
+                   "0); {module} and {inputs} in it stand for files. A crash is an exit code, too.")
+@click.option("--timeout", default=60.0, show_default=True, type=click.FloatRange(0.1), metavar="SECONDS",
+              help="A COMMAND that takes longer counts as ended with another code.")
+@strict_option
+def reduce_command(module, choice, inputs, output, target, against, tolerance, command_line, timeout, strict) -> None:
+    """Make MODULE smaller as long as hloc check still fails on it in the same way: a result differs, or the same kind
+    of error.
+
+    Parts of the module are cut off, written out or replaced by parameters with the numbers that the evaluator has
+    there, so that the small module comes with inputs that show the fault.
+    """
+    from hloc.inputs import check_inputs, entry_parameters
+    from hloc.tools.reduce import reduce_module
+    with Progress() as progress:
+        parsed = read_module(module, choice=choice, strict=strict, progress=progress)
+        arrays = check_inputs(parsed, input_reader(inputs, parsed)(entry_parameters(parsed)))
+        outcome = (_command_outcome(command_line, timeout) if command_line
+                   else _check_outcome(target, against, tolerance))
+        wanted = outcome(parsed, arrays)
+        if wanted in ("agrees", "exit code 0"):
+            raise UsageError(f"nothing to reduce: {wanted}", hint="hloc reduce needs a module that shows a fault")
+        case = reduce_module(parsed, arrays, lambda m, given: outcome(m, given) == wanted, progress.report)
+    output.write_text(str(case.module), encoding="utf-8")
+    data = output.with_suffix(".npz")
+    _save(data, case.arrays)
+    before, after = (sum(1 for _ in m.instructions()) for m in (parsed, case.module))
+    click.echo(f"{wanted}: {before} instructions became {after}; {output} and its inputs {data}")
+
+
+def _check_outcome(target: str, against: str, tolerance: float | None) -> Callable:
+    from hloc.tools.check import check
+
+    def outcome(module, arrays: Sequence[np.ndarray]) -> str:
+        try:
+            rows = check(module, arrays, target=target, against=against, tolerance=tolerance)
+        except HlocError as error:
+            return f"error {error.code}"
+        return "agrees" if all(r.agrees or r.is_unstable for r in rows) else "differs"
+    return outcome
+
+
+def _command_outcome(command_line: str, timeout: float) -> Callable:
+    def outcome(module, arrays: Sequence[np.ndarray]) -> str:
+        with tempfile.TemporaryDirectory() as folder:
+            text, data = Path(folder) / "module.hlo", Path(folder) / "inputs.npz"
+            text.write_text(str(module), encoding="utf-8")
+            _save(data, arrays)
+            line = command_line.replace("{module}", str(text)).replace("{inputs}", str(data))
+            try:
+                run = subprocess.run(line, shell=True, capture_output=True, timeout=timeout)
+            except subprocess.TimeoutExpired:
+                return "timeout"
+            return f"exit code {run.returncode}"
+    return outcome
+
+
+def _save(path: Path, arrays: Sequence[np.ndarray]) -> None:
+    from hloc.input_files import write_outputs
+    write_outputs(path, arrays, [f"input_{i}" for i in range(len(arrays))])

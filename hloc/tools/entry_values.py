@@ -1,0 +1,35 @@
+"""What the evaluator gives for each instruction of a module's entry, for tools that start from the middle."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hloc.errors import HlocError
+from hloc.evaluate import Evaluator, Options
+from hloc.ir import Instruction, Module, leaves
+from hloc.ops.values import Value
+
+
+def entry_values(module: Module, arrays: Sequence[np.ndarray], *, partial: bool = False) -> dict[Instruction, Value]:
+    """Instruction -> value, those that nobody needs left out. `arrays`: one per flattened parameter.
+
+    partial   where the run fails, what was computed until then, instead of the error
+    """
+    own = set(module.entry.instructions)
+    values: dict[Instruction, Value] = {i: i.literal for i in own if i.opcode == "constant"}
+
+    def observe(instruction: Instruction, _operands: Sequence[Value], value: Value) -> None:
+        if instruction in own:
+            values[instruction] = value
+
+    try:
+        Evaluator(module, options=Options(observer=observe)).run(arrays)
+    except HlocError:
+        if not partial:
+            raise
+    given = iter(arrays)
+    for parameter in module.entry.parameters:
+        parts = [next(given) for _ in leaves(parameter.shape)]
+        values[parameter] = parts[0] if parameter.shape.tuple_shapes is None else tuple(parts)
+    return values
