@@ -158,6 +158,38 @@ def test_wrong_number_of_arrays(count):
         compiled(DOUBLE % (4, 4))(*[np.zeros(4, np.float32)] * count)
 
 
+TINY = """HloModule tiny
+ENTRY e {
+  x = f32[%d] parameter(0)
+  half = f32[] constant(0.5)
+  halves = f32[%d] broadcast(half), dimensions={}
+  ROOT y = f32[%d] multiply(x, halves)
+}
+"""
+
+
+@pytest.mark.parametrize("size", [5, 1 << 20])
+def test_subnormal_numbers_count_as_zero_in_a_run_and_not_after_it(size):
+    """On one thread and on several; as in XLA on CPUs."""
+    smallest = np.finfo(np.float32).tiny
+    assert not compiled(TINY % (size, size, size))(np.full(size, smallest, np.float32))[0].any()
+    assert smallest * np.float32(0.5) > 0
+
+
+def test_python_functions_see_subnormal_numbers():
+    seen = []
+
+    def function(x):
+        seen.append(x * np.float32(0.5))
+        return x
+
+    text = ('HloModule m\nENTRY e {\n  x = f32[2] parameter(0)\n  c = f32[2] custom-call(x), custom_call_target="f"\n'
+            '  ROOT y = f32[2] add(c, c)\n}\n')
+    smallest = np.full(2, np.finfo(np.float32).tiny, np.float32)
+    compiled(text, options=hloc.Options(custom_calls={"f": function}))(smallest)
+    assert (seen[0] > 0).all()
+
+
 def test_calls_from_several_threads():
     exe = compiled(DOUBLE % (SMALL_BYTES, SMALL_BYTES))
     failures = []

@@ -58,9 +58,14 @@ static inline void hloc_copy(void *const *bases, const hloc_ref *refs, size_t si
   else hloc_parallel(hloc_copy_pieces, arguments, (long)((size + HLOC_COPY_PIECE - 1) / HLOC_COPY_PIECE), 1);
 }
 
+/* Call Python, with the caller's treatment of subnormal numbers. */
 static inline int hloc_call_host(hloc_host_function host, int32_t call, void *const *bases, const hloc_ref *refs,
-                                 int count) {
+                                 int count, unsigned caller) {
   void *pointers[HLOC_MOST_ARGUMENTS];
   hloc_resolve(bases, refs, count, pointers);
-  return host(call, pointers);
+  const unsigned state = hloc_float_state();
+  hloc_set_float_state(caller);
+  const int error = host(call, pointers);
+  hloc_set_float_state(state);
+  return error;
 }
