@@ -23,6 +23,9 @@ from hloc.machine import Machine
 BLOCK = 4096            # elements of one PARALLEL iteration of a flat loop
 ENOUGH = 64             # PARALLEL iterations that keep all threads busy
 MOST_TRIALS = 8
+SHORT_VECTOR = 8        # innermost loops below this length
+LONG_VECTOR = 64        # are joined with those around them up to this one,
+WORTH_VECTORS = 4       # where an element takes so many operations
 
 Emit = Callable[[Builder, tuple[Index, ...]], None]
 
@@ -54,6 +57,19 @@ def refine(extents: list[int], emit: Callable[[Builder, tuple[Index, ...], list[
         origins = [origin for origin, part in zip(origins, parts) for _ in part]
         extents = finer
     return extents, origins, builder
+
+
+def with_long_vectors(extents: list[int], trial: Builder) -> list[int]:
+    """The extents with innermost loops joined that are shorter than a vector, where elements are computed, not only
+    moved: a division each costs less than to compute them one by one. Loops inside of an element rule vectors out."""
+    computed = trial.operations - len(trial.accesses)
+    has_loops = trial.counts.get("i", 0) > sum(n > 1 for n in extents)
+    if extents[-1] >= SHORT_VECTOR or computed < WORTH_VECTORS or has_loops:
+        return extents
+    joined = list(extents)
+    while len(joined) > 1 and joined[-1] < LONG_VECTOR and joined[-1] * joined[-2] <= BLOCK:
+        joined[-2:] = [joined[-2] * joined[-1]]
+    return joined
 
 
 def _split(extents: list[int], names: list[str], divisions: set[Atom]) -> list[list[int]]:

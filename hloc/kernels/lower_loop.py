@@ -54,6 +54,8 @@ def loop_kernel(group: Group, machine: Machine, dimensions: tuple[int, ...], emi
     extents, trial = loops.factors(dimensions, lambda builder, index: emit(Outline(group, builder), index))
     outline = Outline(group)
     tiling = find_tiling(extents, trial) if machine.kind == "cpu" else None
+    if not tiling and machine.kind == "cpu":
+        extents = loops.with_long_vectors(extents, trial)
     nest = tiled_nest(outline, tiling) if tiling else loops.nest(outline.builder, extents, machine)
     with nest as counters:
         flat = indexing.linearize(counters, extents)

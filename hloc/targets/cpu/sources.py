@@ -13,6 +13,7 @@ from pathlib import Path
 from hloc.kernels.ir import Kernel, Tile
 from hloc.kernels.plan import HostCall, Program, Step
 from hloc.machine import Machine
+from hloc.targets.cpu.divisions import narrow_divisions
 from hloc.targets.cpu.driver import driver_source
 from hloc.targets.cpu.epilogues import epilogue_of
 from hloc.targets.cpu.tiles import runtime_units, thin_units, tile_function
@@ -98,6 +99,7 @@ def print_kernels(kernels: Sequence[Kernel | Tile], machine: Machine) -> tuple[t
                 texts[epilogue.text] = None
             texts[tile_function(kernel, name, machine)] = None
         else:
+            kernel = narrow_divisions(kernel)
             first = functions.setdefault(print_kernel(kernel._replace(origin=()), C, ""), name)
             if first == name:
                 texts[print_kernel(kernel, C, name)] = None
