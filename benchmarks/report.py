@@ -98,7 +98,8 @@ def markdown(state: dict, image: str, data: str) -> str:
     columns: list[tuple[str, Callable[[dict], str]]] = [
         ("model", lambda r: r["module"]),
         ("hloc ms", lambda r: f"{1e3 * r['hloc']:.3f}"), ("XLA ms", lambda r: f"{1e3 * r['xla']:.3f}"),
-        ("ratio", lambda r: f"{ratio(r):.2f}"), ("fusion", lambda r: f"{gain(r):.2f}x"),
+        ("ratio", lambda r: f"{ratio(r):.2f}"), ("floor ms", lambda r: f"{1e3 * r['floor']:.3f}"),
+        ("fusion", lambda r: f"{gain(r):.2f}x"),
         ("parse s", lambda r: f"{r['parse']:.2f}"), ("compile s", lambda r: f"{r['compile_cold']:.2f}"),
         ("cached s", lambda r: f"{r['compile_warm']:.2f}"), ("XLA s", lambda r: f"{r['compile_xla']:.2f}"),
         ("MiB", lambda r: mebibytes(r["memory"])), ("XLA MiB", lambda r: mebibytes(r["memory_xla"]))]

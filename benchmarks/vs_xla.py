@@ -5,8 +5,8 @@
 Without arguments: the models of testdata/models. For each module: the medians of XLA, of hloc and of hloc with
 `--fusion off`, two at a time run in turn for --seconds in all; the seconds to parse, to compile cold (the routines of
 hloc/targets/cpu/runtime lie in the cache, the module does not) and warm, and XLA's; the memory that the first run takes
-beside parameters, as the process's resident size grows, for both, and what `hloc memory` said; whether the outputs
-agree, by the tolerances of `hloc check`.
+beside parameters, as the process's resident size grows, for both, and what `hloc memory` said; the least time that the
+machine allows (floor.py); whether the outputs agree, by the tolerances of `hloc check`.
 
 Every finished module is written to PATH.json at once. After --minutes no further module is begun; --resume goes on
 where a file of the same name ends. At the end: PATH.png (where matplotlib is), and with --docs the tables of
@@ -30,6 +30,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import report
+from floor import Floor
 
 HERE = Path(__file__).resolve().parent
 MODELS = HERE.parent / "testdata" / "models"
@@ -57,6 +58,7 @@ def measure(path: Path, seconds: float) -> dict:
     found["error"] = max((r.error for r in rows), default=0.0)
     found["agrees"] = all(r.agrees for r in rows)
     plain(*arrays)
+    found["floor"] = Floor().seconds(module, arrays)
     found |= in_turn({"xla": lambda: xla.run(False)[0], "hloc": lambda: seconds_of(exe, arrays)}, seconds / 2)
     return found | in_turn({"fused": lambda: seconds_of(exe, arrays), "unfused": lambda: seconds_of(plain, arrays)},
                            seconds / 2)

@@ -1,0 +1,153 @@
+"""How fast a module could be on this machine: what its products need at the measured peak, its arrays at the measured
+bandwidth, whichever is more.
+
+    Floor().seconds(module, arrays)
+
+    python benchmarks/floor.py          what was measured here
+
+Products: operations of every dot and convolution that ran (loops as often as they ran), over what all cores reach with
+multiply-adds that never leave their registers. Arrays: parameters, constants and results, each once, over what all
+cores reach when they read as many bytes again and again. Nothing reaches both at once, so this is a lower bound, not a
+forecast. f32 is measured; where the processor has dot instructions for a narrower type, its products may take half
+(bf16, f16) or a quarter (s8) as long; f64 takes twice as long, complex numbers four multiply-adds.
+"""
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+
+SOURCE = r"""
+typedef float vector __attribute__((vector_size(64)));
+float multiply_add(long rounds, float factor) {         /* 24 sums that do not wait for each other */
+  vector sums[24], x = (vector){0} + factor, y = x * 1e-9f;
+  _Pragma("GCC unroll 24")
+  for (int s = 0; s < 24; s++) sums[s] = y * (float)s;
+  for (long r = 0; r < rounds; r++) {
+    _Pragma("GCC unroll 24")
+    for (int s = 0; s < 24; s++) sums[s] = sums[s] * x + y;
+  }
+  float total = 0;
+  for (int s = 0; s < 24; s++) for (int i = 0; i < 16; i++) total += sums[s][i];
+  return total;
+}
+float read_all(const float *data, long vectors, long rounds) {
+  vector sums[8] = {{0}};
+  for (long r = 0; r < rounds; r++) {
+    for (long i = 0; i + 8 <= vectors; i += 8) {
+      _Pragma("GCC unroll 8")
+      for (int s = 0; s < 8; s++) sums[s] += ((const vector *)data)[i + s];
+    }
+    __asm__ volatile("" ::: "memory");
+  }
+  float total = 0;
+  for (int s = 0; s < 8; s++) for (int i = 0; i < 16; i++) total += sums[s][i];
+  return total;
+}
+"""
+FLOPS_PER_ROUND = 24 * 16 * 2
+LEAST_BYTES = 1 << 16
+TIMES_F32 = {"f64": 2.0, "c64": 4.0, "c128": 8.0}
+DOT_INSTRUCTIONS = {"bf16": ("avx512_bf16", 0.5), "f16": ("avx512_fp16", 0.5), "s8": ("vnni", 0.25),
+                    "u8": ("vnni", 0.25)}
+
+
+class Floor:
+    """Measures the machine when made (about a second)."""
+
+    def __init__(self) -> None:
+        self.threads = len(os.sched_getaffinity(0))
+        self.library = self._built()
+        self.times = {**TIMES_F32, **{t: times for t, (flag, times) in DOT_INSTRUCTIONS.items() if flag in cpu_flags()}}
+        self.peak = self._peak()
+        self.bandwidths: dict[int, float] = {}
+
+    def seconds(self, module, arrays) -> float:
+        """The lower bound of one run of a module with these inputs; compiles it anew, with its steps counted."""
+        import hloc
+        exe = hloc.compile(module, target="cpu", options=hloc.Options(profile=True))
+        exe.profile()
+        exe(*arrays)
+        products = sum(self._products(step.instruction) * step.runs for step in exe.profile())
+        size = sum(v.shape.num_bytes for v in (*exe.parameters, *exe.results))
+        size += sum(i.shape.num_bytes for i in module.instructions() if i.opcode == "constant" and i.shape.is_array)
+        return max(products, size / self.bandwidth(size))
+
+    def _products(self, kernel) -> float:
+        """What the products of one kernel need at the peak, in seconds."""
+        from hloc.analysis.cost import flops
+        stack, seconds = [kernel], 0.0
+        while stack:
+            instruction = stack.pop()
+            if instruction.opcode in ("dot", "convolution"):
+                element_type = instruction.operands[0].shape.element_type
+                seconds += flops(instruction) * self.times.get(element_type, 1.0) / self.peak
+            elif instruction.opcode == "fusion":
+                stack += [i for c in instruction.called_computations for i in c.instructions]
+        return seconds
+
+    def bandwidth(self, size: int) -> float:
+        """Bytes per second when all cores together read so many bytes over and over."""
+        size = max(LEAST_BYTES, 1 << (size - 1).bit_length()) if size else LEAST_BYTES
+        if size not in self.bandwidths:
+            share = max(size // self.threads // 512, 1) * 512
+            rounds = max(1, (256 << 20) // share)
+            data = [np.ones(share // 4 + 16, np.float32) for _ in range(self.threads)]
+            places = [(d.ctypes.data + 63) // 64 * 64 for d in data]
+            seconds = self._together(lambda t: self.library.read_all(places[t], share // 64, rounds))
+            self.bandwidths[size] = share * rounds * self.threads / seconds
+        return self.bandwidths[size]
+
+    def _peak(self) -> float:
+        rounds = 3_000_000
+        seconds = self._together(lambda _: self.library.multiply_add(rounds, 0.999))
+        return FLOPS_PER_ROUND * rounds * self.threads / seconds
+
+    def _together(self, work) -> float:
+        """Seconds until all threads have done their part; the best of three."""
+        best = float("inf")
+        for _ in range(3):
+            threads = [threading.Thread(target=work, args=(t,)) for t in range(self.threads)]
+            start = time.perf_counter()
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            best = min(best, time.perf_counter() - start)
+        return best
+
+    def _built(self) -> ctypes.CDLL:
+        from hloc.targets.cpu import toolchain
+        chain = toolchain.find()
+        with tempfile.TemporaryDirectory() as folder:
+            source, output = Path(folder) / "floor.c", Path(folder) / "floor.so"
+            source.write_text(SOURCE)
+            subprocess.run([*chain.command, "-O3", *chain.native, "-ffp-contract=fast", "-fno-math-errno", "-shared",
+                            "-fPIC", str(source), "-o", str(output)], check=True)
+            library = ctypes.CDLL(str(output))
+        library.multiply_add.argtypes = [ctypes.c_long, ctypes.c_float]
+        library.read_all.argtypes = [ctypes.c_void_p, ctypes.c_long, ctypes.c_long]
+        library.multiply_add.restype = library.read_all.restype = ctypes.c_float
+        return library
+
+
+def cpu_flags() -> str:
+    """What the processor says it can do; nothing where Linux does not tell."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return ""
+    return next((line for line in lines if line.startswith(("flags", "Features"))), "")
+
+
+if __name__ == "__main__":
+    floor = Floor()
+    print(f"{floor.threads} threads: {floor.peak / 1e9:.0f} GFLOP/s in f32")
+    for power in range(16, 29, 2):
+        print(f"{1 << power >> 10:8} KiB read again and again: {floor.bandwidth(1 << power) / 1e9:7.1f} GB/s")
