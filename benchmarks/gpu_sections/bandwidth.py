@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from gpu_sections.device import bytes_of
+from hloc.targets.cuda.runtime import primary_context
 
 ADD = "add {{ a = {t}[] parameter(0)  b = {t}[] parameter(1)  ROOT r = {t}[] add(a, b) }}\n"
 MAX = "max {{ a = {t}[] parameter(0)  b = {t}[] parameter(1)  ROOT r = {t}[] maximum(a, b) }}\n"
@@ -41,7 +42,7 @@ MODULES: dict[str, tuple[float, str]] = {
 def copy_bandwidth(device) -> float:
     """Bytes per second that a copy on the device reads and writes."""
     size = device.size(1 << 30, 1 << 16)
-    context = device.cuda.Device(0).retain_primary_context()
+    context = primary_context(device.cuda)
     context.push()
     try:
         here, there = device.cuda.mem_alloc(size), device.cuda.mem_alloc(size)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from gpu_sections.cublaslt import WORKSPACE, CublasLt
 from hloc.targets.cuda.container import Geometry
+from hloc.targets.cuda.runtime import primary_context
 
 SUMS = {"bf16": "bf16", "f16": "f16", "f32": "f32", "s8": "s32"}
 ACCUMULATORS, REPEATS = 8, 4096
@@ -56,7 +57,7 @@ extern "C" __global__ void __launch_bounds__(256) peak(float *out) {{
 def peak(device) -> float:
     """Operations per second of mma.sync on bf16 without any memory."""
     repeats, blocks = device.size(REPEATS, 2), device.size(4 * device.machine.cores, 1)
-    context = device.cuda.Device(0).retain_primary_context()
+    context = primary_context(device.cuda)
     context.push()
     try:
         launch = device.kernel(peak_text(repeats), Geometry("peak", (blocks, 1, 1), (256, 1, 1)))
@@ -80,7 +81,7 @@ def cublas(device) -> tuple[CublasLt | None, str]:
 
 def cublas_rate(device, lt: CublasLt, type: str, m: int, n: int, k: int) -> float:
     width = {"bf16": 2, "f16": 2, "f32": 4, "s8": 1}[type]
-    context = device.cuda.Device(0).retain_primary_context()
+    context = primary_context(device.cuda)
     context.push()
     try:
         sizes = (m * k * width, n * k * width, m * n * 4, WORKSPACE)

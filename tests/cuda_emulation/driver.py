@@ -229,6 +229,10 @@ class GraphLibrary:
         instance._obj.value = graph.value
         return 0
 
+    def cuGetErrorString(self, code, text) -> int:              # noqa: N802
+        text._obj.value = b"operation not supported"
+        return 0 if code.value == 801 else 1
+
     def cuGraphDestroy(self, graph) -> int:                     # noqa: N802
         return 0
 
@@ -253,9 +257,16 @@ class Context:
     def pop(self) -> None:
         Context.depth -= 1
 
+    def detach(self) -> None:
+        pass
+
+    @staticmethod
+    def synchronize() -> None:
+        pass
+
 
 class device_attribute:              # noqa: N801 - PyCUDA's name
-    MULTIPROCESSOR_COUNT, L2_CACHE_SIZE, MAX_SHARED_MEMORY_PER_BLOCK = 16, 38, 8
+    MULTIPROCESSOR_COUNT, L2_CACHE_SIZE, MAX_SHARED_MEMORY_PER_BLOCK_OPTIN = 16, 38, 97
     MEMORY_CLOCK_RATE, GLOBAL_MEMORY_BUS_WIDTH = 36, 37
 
 
@@ -276,8 +287,8 @@ class Device:
     def compute_capability(self) -> tuple[int, int]:
         return DEVICE.capability
 
-    def get_attributes(self) -> dict[int, int]:
-        return {16: 132, 38: 50 << 20, 8: 48 << 10, 36: 2619000, 37: 5120}
+    def get_attribute(self, attribute: int) -> int:
+        return {16: 132, 38: 50 << 20, 97: MOST_SHARED, 36: 2619000, 37: 5120}[attribute]
 
 
 def get_driver_version() -> int:
@@ -326,6 +337,7 @@ class Function:
             if hasattr(library, f"bounds_{name}") else 1024
         self.sizes: tuple[int, ...] = ()
         self.count: int | None = None
+        self.most_shared = 48 << 10
 
     def prepare(self, types: str) -> None:
         assert set(types) <= {"P"}
@@ -334,23 +346,25 @@ class Function:
     def set_attribute(self, attribute: int, value: int) -> None:
         if value > MOST_SHARED:
             raise Error("cuFuncSetAttribute failed: invalid argument")
+        self.most_shared = value
 
     def prepared_async_call(self, grid, block, stream, *addresses, shared_size: int = 0) -> None:
         if self.count != len(addresses):
             raise Error(f"{self.name} was prepared for {self.count} arguments, not {len(addresses)}")
-        if shared_size:
-            raise Error("dynamic shared memory is not emulated")
+        if shared_size > self.most_shared:
+            raise Error(f"cuLaunchKernel failed: invalid argument: {shared_size} bytes of shared memory, "
+                        f"{self.most_shared} allowed")
         threads = block[0] * block[1] * block[2]
         if threads > self.most_threads:
             raise Error(f"{self.name}: too many resources requested for launch: {threads} threads in a block, its "
                         f"__launch_bounds__ are {self.most_threads}")
-        stream.do(lambda: self._run(grid, block, [int(a) for a in addresses]))
+        stream.do(lambda: self._run(grid, block, [int(a) for a in addresses], shared_size))
 
-    def _run(self, grid, block, addresses: list[int]) -> None:
+    def _run(self, grid, block, addresses: list[int], shared: int) -> None:
         pointers = (ctypes.c_void_p * max(1, len(addresses)))(*addresses)
         if self.checked:
             kept = self._tell(addresses)
-        code = self.launch(pointers, (ctypes.c_uint * 3)(*grid), (ctypes.c_uint * 3)(*block))
+        code = self.launch(pointers, (ctypes.c_uint * 3)(*grid), (ctypes.c_uint * 3)(*block), ctypes.c_uint(shared))
         if self.checked:
             del kept
             fault = ctypes.string_at(ctypes.addressof(ctypes.c_char.in_dll(self.library, "emulation_fault"))).decode()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import weakref
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -19,6 +20,8 @@ from hloc.errors import RunError
 from hloc.kernels.plan import Branch, Copy, Launch, Step, WhileLoop
 
 THREAD_LOCAL = 1                    # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: other threads may use the driver meanwhile
+ONE_BY_ONE = "HLOC_CUDA_WAIT=on runs the kernels one by one and names the one that fails"
+FAULTS = (700, *range(702, 720))    # of the device: any later call reports them again
 MOST_NODES = 20_000                 # of one graph; loops beyond are replayed body by body
 
 
@@ -70,7 +73,8 @@ def library():
 
 
 class Graph:
-    """What `record` puts on a stream (one with PyCUDA's `handle`), to be started as one."""
+    """What `record` puts on a stream (one with PyCUDA's `handle`), to be started as one. `close` gives its memory back;
+    so does the end of the object."""
 
     def __init__(self, stream, record: Callable[[], None]):
         self.driver, self.stream = library(), ctypes.c_void_p(int(stream.handle))
@@ -84,19 +88,21 @@ class Graph:
             self._do("cuGraphInstantiateWithFlags", ctypes.byref(self.instance), graph, ctypes.c_ulonglong(0))
         finally:
             self._do("cuGraphDestroy", graph)
+        self.close = weakref.finalize(self, self.driver.cuGraphExecDestroy, self.instance)
 
     def launch(self) -> None:
         """Start all of it on the stream."""
         self._do("cuGraphLaunch", self.instance, self.stream)
 
-    def close(self) -> None:
-        """Give the graph's memory back."""
-        if self.instance:
-            self._do("cuGraphExecDestroy", self.instance)
-            self.instance = ctypes.c_void_p()
-
     def _do(self, name: str, *arguments) -> None:
         code = getattr(self.driver, name)(*arguments)
+        if code in FAULTS:
+            raise RunError(f"the GPU reported: {name} failed: {self._words(code)}", hint=ONE_BY_ONE)
         if code:
-            raise RunError(f"the NVIDIA driver refused a graph: {name} gave error {code}",
+            raise RunError(f"the NVIDIA driver refused a graph: {name} failed: {self._words(code)}",
                            hint="HLOC_CUDA_GRAPHS=off runs without graphs")
+
+    def _words(self, code: int) -> str:
+        text = ctypes.c_char_p()
+        unknown = self.driver.cuGetErrorString(ctypes.c_int(code), ctypes.byref(text)) or text.value is None
+        return f"error {code}" if unknown else f"{text.value.decode(errors='replace')} (error {code})"

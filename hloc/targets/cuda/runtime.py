@@ -7,11 +7,13 @@ missing (package, driver, device, memory, architecture) is one RunError that say
     backend.send(arrays); backend.run(); backend.wait()           the data stays on the device: for measurements
 
 The first run waits after every kernel, so that a fault is told with the kernel's name and its HLO. From the second run
-on, stretches that need no look from the host are CUDA graphs (graphs.py).
+on, stretches that need no look from the host are CUDA graphs (graphs.py); HLOC_CUDA_GRAPHS=off leaves these out, and
+HLOC_CUDA_WAIT=on waits after every kernel of every run.
 """
 from __future__ import annotations
 
-import contextlib
+import atexit
+import ctypes
 import os
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -38,6 +40,9 @@ def driver():
     try:
         import pycuda.driver as cuda
     except ImportError as error:
+        if "undefined symbol: cu" in str(error):
+            raise RunError(f"the NVIDIA driver is too old for the PyCUDA that is installed: {error}",
+                           hint="update the driver, or build PyCUDA with the toolkit of the driver's version") from None
         missing = "the NVIDIA driver (libcuda)" if "libcuda" in str(error) else "PyCUDA"
         raise RunError(f"running on a GPU needs {missing}: {error}", hint="pip install 'hloc[cuda]'; see hloc doctor"
                        ) from None
@@ -65,17 +70,31 @@ def pinned_pool():
 
 
 @lru_cache(maxsize=1)
+def primary_context(cuda):
+    """The device's primary context, one for the process: cuBLAS shares it, and results in page-locked memory, which may
+    outlive their program, belong to it. Given back when Python ends (PyCUDA's own destructor would call cuCtxDetach,
+    which primary contexts refuse)."""
+    try:
+        context = cuda.Device(0).retain_primary_context()
+    except cuda.Error as error:
+        raise RunError(f"the GPU cannot be used: {error}", hint="nvidia-smi tells who uses it, and in which mode it is"
+                       ) from None
+    atexit.register(context.detach)
+    return context
+
+
+@lru_cache(maxsize=1)
 def device_machine() -> Machine:
     """Facts about the first GPU. Raises RunError where there is none."""
     cuda = driver()
     device = cuda.Device(0)
     major, minor = device.compute_capability()
     known = device_named(device.name(), f"sm_{major}{minor}")
-    facts, get = device.get_attributes(), cuda.device_attribute
-    bandwidth = facts.get(get.MEMORY_CLOCK_RATE, 0) * 1e3 * 2 * facts.get(get.GLOBAL_MEMORY_BUS_WIDTH, 0) / 8
-    return Machine(device.name(), "gpu", facts[get.MULTIPROCESSOR_COUNT], 16, known.l1_bytes if known else 128 << 10,
-                   facts[get.L2_CACHE_SIZE], known.bandwidth if known else bandwidth or 1e12, 3e-6,
-                   facts[get.MAX_SHARED_MEMORY_PER_BLOCK], known.arch if known else f"sm_{major}{minor}")
+    ask, of = device.get_attribute, cuda.device_attribute
+    bandwidth = ask(of.MEMORY_CLOCK_RATE) * 1e3 * 2 * ask(of.GLOBAL_MEMORY_BUS_WIDTH) / 8
+    return Machine(device.name(), "gpu", ask(of.MULTIPROCESSOR_COUNT), 16, known.l1_bytes if known else 128 << 10,
+                   ask(of.L2_CACHE_SIZE), known.bandwidth if known else bandwidth or 1e12, 3e-6,
+                   ask(of.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN), known.arch if known else f"sm_{major}{minor}")
 
 
 class CudaBackend:
@@ -84,17 +103,16 @@ class CudaBackend:
     def __init__(self, packed: Container, functions: dict[HostCall, Callable]):
         self.cuda = driver()
         self.packed, self.host_functions = packed, functions
-        self.runs, self.graphs, self.parts, self.memory = 0, {}, {}, None
-        self.use_graphs = os.environ.get("HLOC_CUDA_GRAPHS", "on") != "off"
-        self.context = self.cuda.Device(0).retain_primary_context()
-        self.context.push()
-        try:
-            self._load()
-        except BaseException:
-            self._release()
-            raise
-        finally:
-            self.context.pop()
+        self.runs, self.graphs, self.parts, self.memory, self.lost = 0, {}, {}, None, False
+        self.waits = os.environ.get("HLOC_CUDA_WAIT", "off") == "on"
+        self.use_graphs = os.environ.get("HLOC_CUDA_GRAPHS", "on") != "off" and not self.waits
+        self.context = primary_context(self.cuda)
+        with _Inside(self):
+            try:
+                self._load()
+            except BaseException:
+                self._release()
+                raise
 
     # -- loading -------------------------------------------------------------------------------------------------------
 
@@ -106,7 +124,7 @@ class CudaBackend:
             self.module = cuda.module_from_buffer(packed.image)
         except cuda.Error as error:
             raise self._refused(error) from None
-        self.functions = [self.module.get_function(k.function) for k in packed.kernels]
+        self.functions = [self._function(k.function) for k in packed.kernels]
         for function, kernel in zip(self.functions, packed.kernels):
             if kernel.shared > STATIC_SHARED:
                 function.set_attribute(cuda.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES, kernel.shared)
@@ -119,6 +137,12 @@ class CudaBackend:
         for address, constant in zip(self.regions["constant"], packed.constants):
             self._send(address, constant)
         self.stream.synchronize()
+
+    def _function(self, name: str):
+        try:
+            return self.module.get_function(name)
+        except self.cuda.Error as error:
+            raise RunError(f"the program's image gives no kernel {name} ({error}); compile it again") from None
 
     def _refused(self, error) -> RunError:
         """Why the driver does not take the image."""
@@ -145,29 +169,38 @@ class CudaBackend:
             self.memory = self.cuda.mem_alloc(max(total, 1))
         except self.cuda.MemoryError:
             free, whole = self.cuda.mem_get_info()
-            parts = ", ".join(f"{region}{'' if region == 'arena' else 's'} {sum(own) / MIB:.1f}"
+            parts = ", ".join(f"{region}{'' if region == 'arena' else 's'} {_mib(sum(own))}"
                               for region, own in sizes.items() if sum(own))
-            raise RunError(f"out of device memory: {packed.name} needs {total / MIB:.1f} MiB ({parts}); "
-                           f"{free / MIB:.1f} of {whole / MIB:.1f} MiB are free") from None
+            raise RunError(f"out of device memory: {packed.name} needs {_mib(total)} MiB ({parts}); {_mib(free)} of "
+                           f"{_mib(whole)} MiB are free", hint="hloc memory shows what for; --memory-limit saves some"
+                           ) from None
         base = int(self.memory)
         self.regions = {region: [base + place for place in own] for region, own in places.items()}
 
     def close(self) -> None:
         """Give everything on the device back; the backend is of no use afterwards."""
-        self.context.push()
-        try:
-            self._release()
-        finally:
-            self.context.pop()
+        if not self.lost:
+            with _Inside(self):
+                self._release()
 
     def _release(self) -> None:
-        with contextlib.suppress(self.cuda.Error, RunError):        # after a fault the driver gives nothing back
-            for graph in self.graphs.values():
-                graph.close()
-            if self.memory is not None:
-                self.memory.free()
+        for graph in self.graphs.values():
+            graph.close()
+        if self.memory is not None:
+            self.memory.free()
         self.graphs = {}
-        self.memory = self.module = self.functions = None
+        self.memory = self.module = self.functions = self.stream = None
+
+    def check_lost(self) -> None:
+        """After an error: whether the context has died of it. If so, nothing in it is given back (each attempt would
+        only print the same error again): the driver does that when the process ends."""
+        try:
+            self.cuda.Context.synchronize()
+        except self.cuda.Error:
+            if not self.lost:
+                self.lost = True
+                atexit.unregister(self.context.detach)
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))      # no destructor runs
 
     # -- running -------------------------------------------------------------------------------------------------------
 
@@ -257,7 +290,7 @@ class CudaBackend:
             self.functions[step.kernel].prepared_async_call(
                 geometry.grid, geometry.block, self.stream, *map(self._address, step.arguments),
                 shared_size=geometry.shared)
-            if self.runs == 0:
+            if self.runs == 0 or self.waits:
                 self.stream.synchronize()
         except self.cuda.Error as error:
             raise RunError(f"the GPU stopped in kernel {geometry.function}: {error}\n  it computes {geometry.about}"
@@ -314,10 +347,13 @@ class _Inside:
         self.backend.context.push()
 
     def __exit__(self, kind, error, _) -> None:
+        if error is not None:
+            self.backend.check_lost()
         self.backend.context.pop()
+        if isinstance(error, self.backend.cuda.MemoryError):
+            raise RunError(f"out of memory on the GPU's side: {error}") from None
         if isinstance(error, self.backend.cuda.Error):
-            raise RunError(f"the GPU reported: {error}",
-                           hint="HLOC_CUDA_GRAPHS=off, and a fresh process: its first run names the kernel") from None
+            raise RunError(f"the GPU reported: {error}", hint=graphs.ONE_BY_ONE) from None
 
 
 def check_architecture(packed: Container, device: str, capability: tuple[int, int]) -> None:
@@ -345,6 +381,10 @@ def launches(steps: Sequence[Step]) -> list[Launch]:
         elif isinstance(step, Branch):
             stack.extend(s for branch in step.branches for s in branch)
     return found
+
+
+def _mib(size: int) -> str:
+    return f"{size / MIB:,.1f}" if size >= MIB else f"{size / MIB:.3f}"
 
 
 def _version(number: int) -> str:

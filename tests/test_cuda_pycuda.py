@@ -1,0 +1,139 @@
+"""`hloc run` on a GPU machine, from the command line on: PyCUDA as it is installed, on the emulated driver.
+
+What the driver may answer instead of success becomes one message and exit code 6, and nothing is left on the device
+unless its context has died.
+"""
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cuda_emulation import with_pycuda
+
+pytestmark = [pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation needs g++"),
+              pytest.mark.skipif(bool(with_pycuda.missing()), reason=with_pycuda.missing() or "-")]
+SCRIPT = Path(with_pycuda.__file__)
+NOTHING_LEFT = "memory 0 host 0 modules 0 streams 0 graphs 0 contexts 0"
+CHAIN = """HloModule chain
+ENTRY e {
+  x = f32[40,40] parameter(0)
+  y = f32[40,40] dot(x, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}, metadata={op_name="first" source_file="a/net.py" source_line=7}
+  z = f32[40,40] dot(y, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT n = f32[40,40] tanh(z)
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory):
+    """A folder with the driver and a module."""
+    folder = tmp_path_factory.mktemp("machine")
+    with_pycuda.driver_library(folder)
+    (folder / "chain.hlo").write_text(CHAIN)
+    return folder
+
+
+def hloc(machine: Path, *arguments: str, **settings: str) -> tuple[subprocess.CompletedProcess, str]:
+    """A run of the command line, and what it left on the device."""
+    report = machine / "report"
+    report.unlink(missing_ok=True)
+    settings = {"EMULATED_LIBRARY": str(machine / "libcuda.so.1"), **settings}
+    done = subprocess.run([sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True, timeout=120,
+                          cwd=machine, env={**os.environ, "EMULATED_REPORT": str(report), "NO_COLOR": "1", **settings})
+    return done, report.read_text().strip() if report.exists() else ""
+
+
+def test_run(machine):
+    """Kernel by kernel, then twice as a graph; GPUs are taken by default."""
+    done, left = hloc(machine, "run", "chain.hlo", "--repeat", "3", "-i", "random:1", "-o", "gpu.npz")
+    assert done.returncode == 0 and left == NOTHING_LEFT, done.stderr
+    done, _ = hloc(machine, "run", "chain.hlo", "-i", "random:1", "-o", "cpu.npz", "--target", "cpu")
+    import numpy as np
+    on_gpu, on_cpu = np.load(machine / "gpu.npz"), np.load(machine / "cpu.npz")
+    np.testing.assert_allclose(on_gpu[on_gpu.files[0]], on_cpu[on_cpu.files[0]], atol=1e-4)
+
+
+def test_compiled_file(machine):
+    """A .cubin written without a look at the device runs on it."""
+    done, _ = hloc(machine, "compile", "chain.hlo", "-o", "chain.cubin", "--target", "h200")
+    assert done.returncode == 0, done.stderr
+    done, left = hloc(machine, "run", "chain.cubin", "-i", "random:1")
+    assert done.returncode == 0 and left == NOTHING_LEFT, done.stderr
+    done, left = hloc(machine, "run", "chain.cubin", "-i", "random:1", EMULATED_CAPABILITY="80")
+    assert done.returncode == 6 and left == NOTHING_LEFT
+    assert "this program was compiled for sm_90a; the emulation is sm_80" in done.stderr
+    assert "hint: hloc compile --target sm_80" in done.stderr
+
+
+# what the driver answers, and when -> what is said
+FAULTS = {
+    "cuInit=100": "no GPU on this machine",
+    "cuInit=803": "the NVIDIA driver does not start: cuInit failed: system has unsupported display driver",
+    "cuDevicePrimaryCtxRetain=46": "the GPU cannot be used: cuDevicePrimaryCtxRetain failed",
+    "cuModuleLoadDataEx=200": "the driver refuses the program's image (cuModuleLoadDataEx failed: device kernel image is",
+    "cuModuleGetFunction=500": "the program's image gives no kernel k0_dot",
+    "cuStreamCreate=2": "out of memory on the GPU's side: cuStreamCreate failed",
+    "cuMemAlloc_v2=2": "out of device memory: chain needs 0.018 MiB (arena 0.006, parameters 0.006, results 0.006); ",
+    "cuMemHostAlloc=2": "out of memory on the GPU's side: cuMemHostAlloc failed",
+    "cuMemHostAlloc=2@2": "out of memory on the GPU's side: memory_pool::allocate failed",
+    "cuMemcpyHtoDAsync_v2=1": "the GPU reported: cuMemcpyHtoDAsync failed: invalid argument",
+    "cuLaunchKernel=701": "the GPU stopped in kernel k0_dot: cuLaunchKernel failed: too many resources",
+    "cuStreamBeginCapture_v2=801": "the NVIDIA driver refused a graph: cuStreamBeginCapture_v2 failed: operation not supported (error 801)",
+    "cuStreamEndCapture=801": "the NVIDIA driver refused a graph: cuStreamEndCapture failed: operation not supported (error 801)",
+    "cuGraphInstantiateWithFlags=801": "the NVIDIA driver refused a graph: cuGraphInstantiateWithFlags failed: operation not supp",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults(machine, fault):
+    done, left = hloc(machine, "run", "chain.hlo", "--repeat", "3", "-i", "random:1", "--target", "cuda", EMULATED_FAIL=fault)
+    assert done.returncode == 6 and done.stdout == ""
+    assert done.stderr.startswith(f"error: {FAULTS[fault]}") and left == NOTHING_LEFT, done.stderr
+
+
+@pytest.mark.parametrize("fault, said", [
+    ("cuStreamSynchronize=700@3", "the GPU stopped in kernel k1_fusion_dot_tanh: cuStreamSynchronize failed: an illegal memory"),
+    ("cuLaunchKernel=719@1", "the GPU stopped in kernel k0_dot: cuLaunchKernel failed: unspecified launch failure\n"
+                             "  it computes y = f32[40,40] dot(x, x)   first, net.py:7\n"),
+    ("cuGraphLaunch=700", "the GPU reported: cuGraphLaunch failed: an illegal memory access was encountered (error 700)\n"
+                          "hint: HLOC_CUDA_WAIT=on runs the kernels one by one and names the one that fails")])
+def test_faults_that_the_context_does_not_survive(machine, fault, said):
+    """The driver repeats the error at every call: it is told once, and what is left the driver takes itself."""
+    done, left = hloc(machine, "run", "chain.hlo", "--repeat", "3", "-i", "random:1", "--target", "cuda", EMULATED_FAIL=fault)
+    assert done.returncode == 6 and done.stderr.startswith(f"error: {said}"), done.stderr
+    assert "PyCUDA" not in done.stderr and "Traceback" not in done.stderr and "contexts 1" in left
+
+
+def test_waiting_names_the_kernel(machine):
+    """In the third run, which is a graph otherwise."""
+    done, _ = hloc(machine, "run", "chain.hlo", "--repeat", "3", "-i", "random:1", "--target", "cuda", HLOC_CUDA_WAIT="on",
+                   EMULATED_FAIL="cuLaunchKernel=700@6")
+    assert done.returncode == 6 and "the GPU stopped in kernel k1_fusion_dot_tanh" in done.stderr
+
+
+def test_no_device(machine):
+    done, _ = hloc(machine, "run", "chain.hlo", "--target", "cuda", EMULATED_DEVICES="0")
+    assert done.returncode == 6 and "error: no GPU on this machine\nhint: hloc run --target cpu" in done.stderr
+
+
+def test_driver_older_than_pycuda(machine, tmp_path):
+    """PyCUDA's extension asks for a function that the driver does not have."""
+    library = with_pycuda.driver_library(tmp_path, without="cuTexRefGetFormat")
+    done, _ = hloc(machine, "run", "chain.hlo", "--target", "cuda", EMULATED_LIBRARY=str(library))
+    assert done.returncode == 6 and "the NVIDIA driver is too old for the PyCUDA that is installed" in done.stderr
+    assert "undefined symbol: cuTexRefGetFormat" in done.stderr
+
+
+def test_driver_older_than_the_program(machine):
+    done, _ = hloc(machine, "run", "chain.hlo", "--target", "cuda", EMULATED_DRIVER="12080", EMULATED_FAIL="cuModuleLoadDataEx=200")
+    assert done.returncode == 6 and "driver is too old: it knows CUDA 12.8, the program was compiled by CUDA 13.0" in done.stderr
+
+
+def test_out_of_memory(machine):
+    done, left = hloc(machine, "run", "chain.hlo", "--target", "cuda", EMULATED_MEMORY="8192")
+    assert done.returncode == 6 and left == NOTHING_LEFT
+    assert "chain needs 0.018 MiB (arena 0.006, parameters 0.006, results 0.006); 0.008 of 0.008 MiB are free" in done.stderr
