@@ -7,6 +7,7 @@ import pytest
 from linearity import assert_linear
 from memory_model import check_memory
 
+from hloc.analysis.attention import attention_in
 from hloc.analysis.control_flow import executed_computations
 from hloc.analysis.fusible import is_elemental, is_elementwise, is_hero, is_update
 from hloc.analysis.strides import VIEWS
@@ -91,10 +92,22 @@ def check_output(fusion: Instruction) -> None:
 
 
 def check_custom(fusion: Instruction) -> None:
+    if any(is_hero(i) for i in inside(fusion)):
+        return check_attention(fusion)
     reduces = [i for i in inside(fusion) if i.opcode == "reduce"]
     assert all(is_elemental(i) for i in inside(fusion) if i.opcode != "reduce")
     assert len({without_ones(r.operands[0].shape.dimensions) for r in reduces}) == 1
     assert all(is_trailing(r.operands[0].shape.dimensions, r.get("dimensions")) for r in reduces)
+
+
+def check_attention(fusion: Instruction) -> None:
+    attention = attention_in(fusion.get("calls"))
+    views = [o for n, o in enumerate(attention.output.operands) if n != attention.weights_slot]
+    for operand in [*attention.scores.operands, *views]:
+        while operand.opcode != "parameter":
+            assert operand.opcode in VIEWS
+            operand = operand.operands[0]
+    assert len(roots_of(fusion)) == 1
 
 
 FORMS = {"kLoop": check_loop, "kInput": check_input, "kOutput": check_output, "kCustom": check_custom}

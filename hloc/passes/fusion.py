@@ -9,7 +9,8 @@ The walk goes from users to producers, so a producer meets groups that are compl
 all its readers are inside: that can never close a cycle. With other readers outside it may still join as one more
 result, if the group stands strictly above them (Group.height); cheap producers are computed again in every group that
 reads them. Joining pays when computing an element as often as it is read costs less than a store, a load and a kernel
-(hloc/analysis/cost.py). Groups side by side that read the same arrays are merged at the end.
+(hloc/analysis/cost.py). Two products with a softmax between them are a group from the start
+(fusion_attention.py), which takes in what the scores read. Groups side by side that read the same arrays are merged at the end.
 
 Every edge that stays is told, with its reason, to `context.fusion_report`, a list of Edge (fusion_edges.py),
 where the caller puts one there. The option "fusion": "off" makes each instruction a kernel of its own. Linear in
@@ -33,9 +34,12 @@ from hloc.analysis.strides import VIEWS
 from hloc.ir import Computation, Instruction, Module, users
 from hloc.machine import Machine
 from hloc.passes.context import PassContext
+from hloc.passes.fusion_attention import TARGETS as WITH_ATTENTION
+from hloc.passes.fusion_attention import Attentions, find_attentions
 from hloc.passes.fusion_edges import OFF, all_edges, finished, unfused_edges
 from hloc.passes.fusion_emitter import emit_groups
 from hloc.passes.fusion_group import (
+    ATTENTION,
     LOOP,
     MOST_CODE,
     MOST_CONTEXTS,
@@ -71,7 +75,7 @@ def fusion(module: Module, context: PassContext) -> bool:
         if context.option("fusion") == "off":
             edges = all_edges(computation, OFF) if report is not None else []
         else:
-            fuser = Fuser(computation, context.machine)
+            fuser = Fuser(computation, context.machine, attention=context.target in WITH_ATTENTION)
             fuser.run()
             edges = unfused_edges(fuser) if report is not None else []
             changed |= emit_groups(module, computation, fuser.groups, names)
@@ -83,7 +87,7 @@ def fusion(module: Module, context: PassContext) -> bool:
 class Fuser:
     """Forms the groups of one computation."""
 
-    def __init__(self, computation: Computation, machine: Machine):
+    def __init__(self, computation: Computation, machine: Machine, *, attention: bool = False):
         self.computation = computation
         self.machine = machine
         self.reasons: dict[Instruction, dict[Group, str]] = {}      # why a group did not take a producer in
@@ -97,6 +101,7 @@ class Fuser:
         self.homes: dict[Instruction, list[Group]] = {i: [] for i in computation.instructions}
         self.repeated: dict[Instruction, float] = {}        # operations done again below a duplicated producer
         self.epilogues = epilogue_chains(computation, self.readers)
+        self.attentions = find_attentions(computation, self.readers, self.pinned) if attention else Attentions({}, {})
 
     def run(self) -> None:
         for producer in reversed(self.computation.instructions):
@@ -109,7 +114,11 @@ class Fuser:
         readers = self.readers[producer]
         around = list(dict.fromkeys(g for r in readers for g in self.homes[r]))
         needed = producer is self.computation.root
-        if producer in self.pinned or kind_of(producer) == SINGLE:
+        if producer in self.attentions.found:
+            self.start_attention(producer, around)
+        elif self.homes[producer]:
+            return                                          # a member of an attention, which is placed as a whole
+        elif producer in self.pinned or kind_of(producer) == SINGLE:
             self.start(producer, around)
         elif len(around) == 1 and not needed:
             self.join_only(producer, around[0], readers)
@@ -123,6 +132,14 @@ class Fuser:
             group.kind = SINGLE
         self.groups.append(group)
         self.homes[producer].append(group)
+
+    def start_attention(self, root: Instruction, around: list[Group]) -> None:
+        """A group that is complete but for what its scores read, above all readers of its result."""
+        attention, members = self.attentions.found[root]
+        group = Group.of_attention(attention.scores, members, 1 + max((g.height for g in around), default=-1))
+        self.groups.append(group)
+        for member in members:
+            self.homes[member].append(group)
 
     def join_only(self, producer: Instruction, group: Group, readers: list[Instruction]) -> None:
         """All readers are in one group: join it or stay alone."""
@@ -262,6 +279,8 @@ class Fuser:
             return f"{first.opcode} takes no producers into its kernel"
         if kind_of(producer) == UPDATE:
             return f"{producer.opcode} works in place"
+        if group.kind == ATTENTION and not is_elemental(producer):
+            return "attention reads the arrays of its products from memory, by strides"
         if is_free(group) and producer.opcode not in RESHAPES:
             return "only a reshape follows, which is no kernel"
         if group.work + weight(producer) > MOST_WORK:

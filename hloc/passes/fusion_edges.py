@@ -108,6 +108,8 @@ def _is_kernel(instruction: Instruction, made: Container[Instruction] = ()) -> b
 
 def reason_of(operand: Instruction, source: Instruction, group: Group, fuser: Fuser) -> str:
     """Why `operand` is no member of `group`: what the group answered, or what rules the pair out by its nature."""
+    if operand in fuser.attentions.refused and group.first.opcode == "dot":
+        return fuser.attentions.refused[operand]
     answers = fuser.reasons.get(operand, {})
     answer = next((reason for asked, reason in answers.items() if asked.first in group.members), None)
     if answer is not None:

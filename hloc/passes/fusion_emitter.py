@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from hloc.analysis.fusible import RESHAPES, is_scalar_constant
 from hloc.ir import Computation, Instruction, Module, Shape
-from hloc.passes.fusion_group import PRODUCT, REDUCTION, SINGLE, Group
+from hloc.passes.fusion_group import ATTENTION, PRODUCT, REDUCTION, SINGLE, Group
 from hloc.passes.rewriter import Names, remove_dead
 
-KINDS = {PRODUCT: "kOutput", REDUCTION: "kInput"}
+KINDS = {PRODUCT: "kOutput", REDUCTION: "kInput", ATTENTION: "kCustom"}
 
 
 def emit_groups(module: Module, computation: Computation, groups: list[Group], names: Names) -> bool:

@@ -7,6 +7,8 @@ members, what it reads from outside, what others read from it, and whether it ho
     REDUCTION   reduces over the same rows, and what feeds and follows them    -> kInput, or kCustom where full rows
                 depend on a reduce (softmax, layer norm)
     PRODUCT     a dot or convolution, its epilogue, and views of its operands  -> kOutput
+    ATTENTION   two dots with a softmax between them (hloc/analysis/attention.py), what feeds the scores, and views
+                of the operands                                                -> kCustom
     UPDATE      a dynamic-update-slice or scatter and its updates              -> kLoop
     SINGLE      anything else: stays as it is
 """
@@ -30,6 +32,7 @@ from hloc.analysis.strides import View, behind, whole
 from hloc.ir import Instruction
 
 LOOP, REDUCTION, PRODUCT, UPDATE, SINGLE = "loop", "reduction", "product", "update", "single"
+ATTENTION = "attention"
 
 MOST_WORK = 128                  # members that compute something
 MOST_PARAMETERS = 24
@@ -87,6 +90,8 @@ class Group:
     # -- what a member is asked for --------------------------------------------------------------------------------
 
     def context_of_operand(self, reader: Instruction, slot: int, context: int) -> int:
+        if self.kind == ATTENTION and not is_elemental(reader):
+            return BASE
         if reader.opcode == "reduce":
             count = len(reader.operands) // 2
             return self.rows.full if slot < count else self.contexts.scalar()
@@ -103,6 +108,16 @@ class Group:
                 if operand is producer:
                     found.update(self.context_of_operand(reader, slot, c) for c in contexts)
         return tuple(sorted(found))
+
+    @staticmethod
+    def of_attention(scores: Instruction, members: tuple[Instruction, ...], height: int) -> Group:
+        """The kernel of all members, which runs over the elements of `scores`; the last is its result."""
+        group = Group(scores, height)
+        group.kind = ATTENTION
+        for member in members[1:]:
+            group.add(member, (BASE,), [])
+        group.outputs = {members[-1]: None}
+        return group
 
     # -- growing ---------------------------------------------------------------------------------------------------
 
@@ -123,7 +138,8 @@ class Group:
 
     def reads_for_product(self, producer: Instruction, readers: list[Instruction]) -> bool:
         """Whether the product of this group reads the producer as an operand, be it through a view."""
-        return self.kind == PRODUCT and any(r in self.views or (is_hero(r) and r in self.members) for r in readers)
+        return self.kind in (PRODUCT, ATTENTION) and any(
+            r in self.views or (is_hero(r) and r in self.members) for r in readers)
 
     def view_of(self, producer: Instruction, readers: list[Instruction]) -> View | None:
         """The strides by which a dot reads the producer's operand, where the producer is nothing but a view of it."""

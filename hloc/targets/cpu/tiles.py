@@ -1,6 +1,6 @@
 """Tiles on the CPU: a Tile of the plan -> C that calls a hand-written routine of runtime/.
 
-In: a kernels.ir.Tile (matrix product, convolution, sort, FFT). Out: the C text of `void name(void *const *buffers)`.
+In: a kernels.ir.Tile (matrix product, attention, convolution, sort, FFT). Out: the C text of `void name(void *const *buffers)`.
 A routine is compiled once per machine (`runtime_units`); what is generated here are its arguments, and the epilogue or
 comparator that it calls back.
 
@@ -73,6 +73,36 @@ def gemm(tile: Tile, name: str, machine: Machine) -> str:
     return text + _function(tile, name, _call("gemm", f"gemm_{type}", _fields(**fields), epilogue))
 
 
+# -- attention ---------------------------------------------------------------------------------------------------------
+
+def attention(tile: Tile, name: str, machine: Machine) -> str:
+    """runtime/attention.h; parameters as hloc/kernels/lower_attention.py says."""
+    given = dict(tile.parameters)
+    rows, columns, depth, features = given["sizes"]
+    last = len(tile.buffers) - 1
+    fields = dict(dims=len(given["batches"]), batch=_longs(given["batches"]), rows=rows, columns=columns, depth=depth,
+                  features=features)
+    for number, (side, letter, type) in enumerate(zip(("query", "key", "value"), "qkv", given["types"])):
+        offset, first, second, batch = given[side]
+        fields.update({letter: _operand(_address(number, type, offset), type, first, second, batch)})
+    first, second, batch = given["result"]
+    fields.update(out=_operand(f"buffers[{last}]", tile.buffers[last].type, first, second, batch))
+    text = CHECK + '#include "attention.h"\n'
+    score = epilogue_of(tile)
+    if score:
+        text += score.declaration
+        fields.update(score=score.name, score_args="given")
+    return text + _function(tile, name, _call("attention", "attention", _fields(**fields), score))
+
+
+def _longs(values: Iterable[int]) -> str:
+    return "(const long[]){" + (", ".join(map(str, values)) or "0") + "}"
+
+
+def _operand(address: str, type: str, row: int, column: int, batch: Iterable[int]) -> str:
+    return f"{{(void *)({address}), HLOC_ATTENTION_{type.upper()}, {row}, {column}, {_longs(batch)}}}"
+
+
 # -- convolutions ------------------------------------------------------------------------------------------------------
 
 def convolution(tile: Tile, name: str, machine: Machine) -> str:
@@ -108,13 +138,13 @@ def convolution(tile: Tile, name: str, machine: Machine) -> str:
 
 
 TEMPLATES: dict[str, Callable[[Tile, str, Machine], str]] = {
-    "gemm": gemm, "convolution": convolution, "sort": sort, "topk": topk, "fft": fft,
+    "gemm": gemm, "attention": attention, "convolution": convolution, "sort": sort, "topk": topk, "fft": fft,
 }
 
 FAST_TYPES = {"gemm": ("f32", "f64", "bf16", "f16", "s8"), "conv": ("f32", "bf16", "f16")}
 CONVOLUTION_UNITS = ("conv.c", "conv_rows.c", "conv_outer.c", "conv_depthwise.c")
 MOST_THIN = 4                        # THIN_ROWS in runtime/gemm_thin.h
-ENTRY = re.compile(r"\bhloc_(gemm|conv|fft|topk)_(\w+)\(")
+ENTRY = re.compile(r"\bhloc_(gemm|conv|fft|topk|attention)(?:_(\w+))?\(")
 
 
 def runtime_units(text: str) -> list[str]:

@@ -1,0 +1,75 @@
+"""Which products with a softmax between them become one kernel, and why others do not.
+
+In: a computation. Out: the attentions (hloc/analysis/attention.py) that fusion makes groups of before anything else,
+and for the others a reason, which stands at the edges that remain: scores -> softmax -> second product.
+"""
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from hloc.analysis.attention import Attention, attention_of, multiply_adds, tail_of
+from hloc.ir import Computation, Instruction
+
+LEAST_PRODUCT = 2048             # multiply-adds of a product below which plain loops do better
+TARGETS = frozenset(["cpu"])     # those that have a kernel for it
+
+Readers = dict[Instruction, list[Instruction]]
+
+
+class Attentions(NamedTuple):
+    """found: root -> (members, what the tail adds included); refused: the softmax's last instruction -> reason."""
+
+    found: dict[Instruction, tuple[Attention, tuple[Instruction, ...]]]
+    refused: dict[Instruction, str]
+
+
+def find_attentions(computation: Computation, readers: Readers, pinned: set[Instruction]) -> Attentions:
+    """All attentions of a computation that are to be one kernel."""
+    result = Attentions({}, {})
+    taken: set[Instruction] = set()
+    sums: dict[Instruction, list[Instruction]] = {}
+    for instruction in computation.instructions:
+        if instruction.opcode == "reduce" and not instruction.shape.is_tuple:
+            sums.setdefault(_unrenamed(instruction.operands[0]), []).append(instruction)
+    for output in computation.instructions:
+        if output.opcode != "dot":
+            continue
+        near = [s for o in output.operands for s in sums.get(_unrenamed(o), ())]
+        attention = attention_of(output, near)
+        if attention is None:
+            continue
+        if isinstance(attention, Attention):
+            members = _members(attention, computation, readers, pinned)
+            if not isinstance(members, str) and not taken.intersection(members):
+                taken.update(members)
+                result.found[members[-1]] = attention, members
+                continue
+            reason = members if isinstance(members, str) else "its products belong to another attention kernel"
+        else:
+            reason = attention
+        result.refused.update(dict.fromkeys(output.operands, reason))
+    return result
+
+
+def _unrenamed(node: Instruction) -> Instruction:
+    while node.opcode in ("convert", "reshape", "bitcast"):
+        node = node.operands[0]
+    return node
+
+
+def _members(attention: Attention, computation: Computation, readers: Readers, pinned: set[Instruction]
+             ) -> tuple[Instruction, ...] | str:
+    """Everything in one kernel, its result last; or why it cannot be, or should not."""
+    tail = tail_of(attention, readers, computation.root)
+    if tail is None:
+        return "the weights are not divided by their sum right behind the second product"
+    members = tuple(dict.fromkeys([*attention.members, *tail]))
+    inside = set(members)
+    if inside & pinned:
+        return "a control dependency fixes its place"
+    for member in members[:-1]:
+        if member is computation.root or not all(r in inside for r in readers[member]):
+            return "others read what the attention kernel would not store, as a backward pass does"
+    if min(multiply_adds(attention.scores), multiply_adds(attention.output)) <= LEAST_PRODUCT:
+        return "its products are so small that plain loops do them"
+    return members

@@ -1,0 +1,44 @@
+/* attention.h: two batched products with a softmax between them, in one pass over the keys.
+ *
+ *   int hloc_attention(const hloc_attention_args*)
+ * For every batch b, row i (query) and feature f, in f32:
+ *   z[j] = score(sum over d of Q[b, i, d] K[b, j, d])      for every column j (key)
+ *   out[b, i, f] = sum over j of exp(z[j] - max z) V[b, j, f] / sum over j of exp(z[j] - max z)
+ * so that rows with NaN, +infinity or nothing but -infinity among their scores are NaN.
+ *
+ * Arrays are read through strides (in elements, any): X[b, i, c] = x.at[sum of b's digits times x.batch + i * x.row +
+ * c * x.column], where b counts through `dims` dimensions of sizes `batch`, the last fastest. Rows are queries in q and
+ * out, keys in k and v; columns are the depth in q and k, features in v and out. `out` overlaps nothing.
+ *
+ * score (or NULL: the sums themselves) changes a tile of sums in place, on any thread:
+ *   score(score_args, b, row, column, rows, columns, tile, row_stride, column_stride)
+ * where tile[i * row_stride + j * column_stride] belongs to (row + i, column + j), and one of the strides is 1.
+ * Called on the driver thread; the work is split over the pool. Returns 0, or 1 when scratch memory could not be had.
+ */
+#ifndef HLOC_ATTENTION_H
+#define HLOC_ATTENTION_H
+
+enum { HLOC_ATTENTION_F32, HLOC_ATTENTION_BF16, HLOC_ATTENTION_F16 };
+
+typedef void (*hloc_attention_score)(void* const* args, long batch, long row, long column, long rows, long columns,
+                                     float* tile, long row_stride, long column_stride);
+
+typedef struct {
+  void* at;
+  int type;
+  long row, column;
+  const long* batch;
+} hloc_attention_array;
+
+typedef struct {
+  long dims;
+  const long* batch;
+  long rows, columns, depth, features;
+  hloc_attention_array q, k, v, out;
+  hloc_attention_score score;
+  void* const* score_args;
+} hloc_attention_args;
+
+int hloc_attention(const hloc_attention_args* args);
+
+#endif
