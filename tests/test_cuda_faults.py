@@ -55,6 +55,13 @@ ENTRY e {
   ROOT d = bf16[70,66] dot(a, b), lhs_contracting_dims={1}, rhs_contracting_dims={0}
 }
 """,
+    "pipeline": """HloModule pipeline
+ENTRY e {
+  a = bf16[70,448] parameter(0)
+  b = bf16[448,64] parameter(1)
+  ROOT d = bf16[70,64] dot(a, b), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+""",
     "sort": f"""HloModule sort
 {LESS}ENTRY e {{ x = f32[2,700] parameter(0)  ROOT s = f32[2,700] sort(x), dimensions={{1}}, to_apply=less }}
 """,
@@ -108,10 +115,12 @@ def test_kernels_without_a_fault(name):
 BARRIERS = [
     ("softmax", "__syncthreads(); /* the last total has been read */"),
     ("softmax", "if (threadIdx.x % 32 == 0) totals[threadIdx.x / 32] = value;\n  __syncthreads();"),
-    ("product", "__syncthreads(); /* all have read the last tile */\n    a_stage.template put<1, A_PITCH>(a_tile);"),
-    ("product", "b_stage.template put<1, B_PITCH>(b_tile);\n    __syncthreads();"),
-    ("half", "__syncthreads(); /* all have read the last tile */\n    a_stage.template put<PITCH, 1>(a_tile);"),
-    ("half", "b_stage.template put<PITCH, 1>(b_tile);\n    __syncthreads();"),
+    ("product", "__syncthreads(); /* all have read the last tile */\n    a_stage.template put<1, A_PITCH>("),
+    ("product", "b_stage.template put<1, B_PITCH>(b_tile, hloc_same<T>());\n    __syncthreads();"),
+    ("half", "__syncthreads(); /* all have read the last tile */\n    a_stage.template put<PITCH, 1>("),
+    ("half", "b_stage.template put<PITCH, 1>(b_tile, [](T x) { return Numbers::rhs(x); });\n    __syncthreads();"),
+    ("pipeline", "__syncthreads(); /* this step has arrived, and all have read the last one */"),
+    ("pipeline", "__syncthreads(); /* all have read the last step */"),
     ("sort", "__syncthreads();\n      for (int t = threadIdx.x; t < COUNT / 2"),
     ("sort", "  __syncthreads();\n}"),
     ("fft", "first[i] = load(line, i);\n    __syncthreads();"),
@@ -149,8 +158,36 @@ def test_misaligned_vector_access():
         run(sources, text)
 
 
-@pytest.mark.parametrize("name, place", [("product", "a_stage.template put<1, A_PITCH>(a_tile);"),
-                                         ("half", "b_stage.template put<PITCH, 1>(b_tile);"),
+@pytest.mark.parametrize("place, wrong", [("hloc_copy_wait<S::STAGES - 2>();", "hloc_copy_wait<S::STAGES - 1>();"),
+                                          ("hloc_copy_wait<S::STAGES - 2>();", ""),
+                                          ("    hloc_copy_commit();\n  };", "  };")])
+def test_copies_that_nobody_waits_for(place, wrong):
+    """What is on its way has no value yet."""
+    sources = sources_of("pipeline")
+    with pytest.raises(RunError, match="nothing has written.*shared"):
+        run(sources, changed(text_of(sources), place, wrong))
+
+
+def test_copies_into_memory_that_is_still_read():
+    """A step copied where others still read the one before."""
+    sources = sources_of("pipeline")
+    text = changed(text_of(sources), "step % S::STAGES * STAGE;\n    if", "step % (S::STAGES - 1) * STAGE;\n    if")
+    with pytest.raises(RunError, match="thread|nothing has written"):
+        run(sources, text)
+
+
+def test_too_much_shared_memory():
+    sources = sources_of("pipeline")
+    start = sources.geometry[0]
+    wrong = type(sources)(sources.program, sources.kernels, (start._replace(shared=240 << 10),), sources.host_calls)
+    with pytest.raises(RunError, match="invalid argument"):
+        run(wrong, text_of(wrong))
+
+
+@pytest.mark.parametrize("name, place", [("product", "a_stage.template put<1, A_PITCH>(a_tile, hloc_same<T>());"),
+                                         ("half", "b_stage.template put<PITCH, 1>(b_tile, "
+                                                  "[](T x) { return Numbers::rhs(x); });"),
+                                         ("pipeline", "b_operand.copy(tile + Left::BYTES, (long)step * S::BK);"),
                                          ("softmax", "totals[threadIdx.x / 32] = value;")])
 def test_shared_memory_read_before_it_is_written(name, place):
     sources = sources_of(name)

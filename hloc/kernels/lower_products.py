@@ -5,12 +5,13 @@ describe (it is brought into order, or converted, in a scratch buffer). Tiny pro
 
 Tile "gemm": C[b, i, j] = sum over k of A[b, i, k] B[b, k, j], b = outer * inner_batches + inner. Buffers: "lhs", "rhs",
 what the epilogue reads, what is written. Parameters (strides in elements, offsets are of the first element):
-    types      (element type of both operands, type of the sums)
+    types      (element type of the operands (buffers say where rhs has another), type of the sums)
     sizes      (m, n, k)
     batches    (outer, inner)
     lhs        (offset, outer, inner, row, column)      column goes with k
     rhs        (offset, outer, inner, row, column)      row goes with k
     result     (outer, inner, row, column) of buffer "out0", used without an epilogue
+    algorithm  the dot's own attribute, where there is one and the machine is a GPU
 Epilogue: statements over INDEX Vars "batch", "row", "column" and Var("acc", type of the sums), run for every element.
 """
 from __future__ import annotations
@@ -19,7 +20,7 @@ import math
 from dataclasses import dataclass
 
 from hloc.ir import ELEMENT_TYPES, Instruction
-from hloc.kernels import indexing
+from hloc.kernels import indexing, scalars
 from hloc.kernels.epilogues import epilogue_statements, stores_itself, tile_types
 from hloc.kernels.group import Group, KernelCall, Lowered, Outline, kernel_name, origin_lines
 from hloc.kernels.ir import Buffer, Cost, Stmt, Tile
@@ -29,6 +30,7 @@ from hloc.kernels.operands import Access, OperandKernels, behind_conversion
 from hloc.kernels.rules_loops import DotDimensions
 from hloc.machine import Machine
 
+TENSOR_F8 = ("f8e4m3fn", "f8e5m2")      # that tensor cores multiply
 TINY = 2048                     # multiply-adds below which a tile costs more than it saves
 BATCH, ROW, COLUMN = "batch", "row", "column"
 
@@ -108,24 +110,30 @@ class _Lowering:
         self.group = group
         self.product = product
         self.dot = product.dot
+        self.gpu = machine.kind == "gpu"
         self.operands = OperandKernels(group, machine)
 
     def lowered(self) -> Lowered:
-        type, total = self.types()
-        sides = [self.operands.access(self.source(n, type), type, self.product.order(n)) for n in (0, 1)]
+        *types, total = self.types()
+        sides = [self.operands.access(self.source(n, t), t, self.product.order(n)) for n, t in enumerate(types)]
         split = self.split(*sides)
         if split is None:
             self.operands.calls.clear()
             self.operands.scratch.clear()
-            sides = [self.operands.in_order(self.source(n, type), type, self.product.order(n)) for n in (0, 1)]
+            sides = [self.operands.in_order(self.source(n, t), t, self.product.order(n)) for n, t in enumerate(types)]
             split = self.split(*sides)
-        tile = self.tile(type, total, sides, *split)
+        tile = self.tile(types[0], total, sides, *split)
         return Lowered((*self.operands.calls, tile), tuple(self.operands.scratch),
                        can_share=tuple(shareable(self.group, (self.dot,))))
 
-    def types(self) -> tuple[str, str]:
-        """(operand type, sum type) that the tile computes in."""
-        return tile_types(self.group, self.dot)
+    def types(self) -> tuple[str, str, str]:
+        """(lhs type, rhs type, sum type) that the tile computes in. GPUs multiply f8 as it is, of two kinds too."""
+        left, right = (o.shape.element_type for o in self.dot.operands[:2])
+        if self.gpu and left in TENSOR_F8 and right in TENSOR_F8 \
+                and scalars.computation_type(self.dot.shape.element_type) == "f32":
+            return left, right, "f32"
+        type, total = tile_types(self.group, self.dot)
+        return type, type, total
 
     def source(self, number: int, type: str) -> Instruction:
         """The operand, before its conversion where the tile reads that type."""
@@ -154,17 +162,22 @@ class _Lowering:
         outline = Outline(self.group)
         epilogue = self.epilogue(outline, total, outer, inner, row, column)
         buffers, arguments = outline.buffers()
-        operands = (Buffer("lhs", type, lhs.size), Buffer("rhs", type, rhs.size))
+        operands = (Buffer("lhs", lhs.type, lhs.size), Buffer("rhs", rhs.type, rhs.size))
         parameters = (("types", (type, total)), ("sizes", (row[0], column[0], summed[0])),
                       ("batches", (outer[0], inner[0])),
                       ("lhs", (lhs.offset, outer[1], inner[1], row[1], summed[1])),
                       ("rhs", (rhs.offset, outer[2], inner[2], summed[2], column[2])),
-                      ("result", (outer[3], inner[3], row[3], column[3])))
+                      ("result", (outer[3], inner[3], row[3], column[3])), *self.algorithm())
         work = _multiply_adds(self.dot)
         moved = sum(b.size * ELEMENT_TYPES[b.type].bytes for b in (*operands, *buffers))
         tile = Tile(kernel_name(self.group), "gemm", operands + buffers, parameters, epilogue,
                     cost=Cost(moved, 2 * work), origin=origin_lines(self.group))
         return KernelCall(tile, (lhs.argument, rhs.argument, *arguments))
+
+    def algorithm(self) -> tuple[tuple[str, str], ...]:
+        """How precisely to compute, for targets with several ways; CPUs compute f32 as f32."""
+        asked = self.dot.get("algorithm")
+        return (("algorithm", str(asked)),) if self.gpu and asked else ()
 
     def epilogue(self, outline: Outline, total: str, outer, inner, row, column) -> tuple[Stmt, ...]:
         """Statements that finish one element; () where the sum is just stored."""

@@ -18,6 +18,7 @@ extern "C" {
 EmulationThread *emulation_thread;
 unsigned emulation_launch;
 char *emulation_shared, *emulation_shared_end, *emulation_stacks, *emulation_stacks_end;
+char *emulation_dynamic, *emulation_dynamic_end;
 SHOWN char emulation_fault[512];
 SHOWN EmulationPiece *emulation_pieces;
 SHOWN int emulation_piece_count;
@@ -25,7 +26,8 @@ SHOWN EmulationSpan *emulation_spans;
 SHOWN int emulation_span_count;
 }
 
-static std::vector<Shadow> shared_shadow;
+static const size_t MOST_DYNAMIC = 227 << 10;
+static std::vector<Shadow> shared_shadow, dynamic_shadow;
 static std::vector<std::vector<Shadow>> piece_shadow;
 
 static void fault(const char *what, const char *where, long offset, size_t size) {
@@ -37,6 +39,7 @@ static void fault(const char *what, const char *where, long offset, size_t size)
 
 extern "C" void emulation_new_block() {
   shared_shadow.assign(emulation_shared_end - emulation_shared, Shadow());
+  dynamic_shadow.assign(emulation_dynamic_end - emulation_dynamic, Shadow());
 }
 
 /* Whether nothing orders an earlier access before what the current thread does now. */
@@ -57,15 +60,26 @@ static void access(Shadow &shadow, bool write, const char *where, long offset, s
   else if (!races(shadow.read)) shadow.read = now; /* of readers at once the first one is kept */
 }
 
-static void check_shared(char *at, size_t size, bool write) {
-  const long offset = at - emulation_shared;
-  if (at + size > emulation_shared_end) return fault("outside of memory", "shared memory", offset, size);
+static void check_shared(char *start, char *end, std::vector<Shadow> &shadows, char *at, size_t size, bool write) {
+  const long offset = at - start;
+  if (at + size > end) return fault("outside of memory", "shared memory", offset, size);
   for (size_t i = 0; i < size; i++) {
-    Shadow &shadow = shared_shadow[offset + i];
+    Shadow &shadow = shadows[offset + i];
     if (!write && !shadow.written) fault("read of memory that nothing has written", "shared memory", offset, size);
     shadow.written |= write;
     access(shadow, write, "shared memory", offset, size);
   }
+}
+
+extern "C" void emulation_unwritten(char *at, size_t size) {
+  const bool dynamic = at >= emulation_dynamic && at < emulation_dynamic_end;
+  std::vector<Shadow> &shadows = dynamic ? dynamic_shadow : shared_shadow;
+  char *start = dynamic ? emulation_dynamic : emulation_shared, *end = dynamic ? emulation_dynamic_end : emulation_shared_end;
+  if (emulation_fault[0]) return;
+  if (at < start || at + size > end) return fault("outside of memory", "shared memory", at - start, size);
+  if ((at - start) % size) return fault("misaligned access", "shared memory", at - start, size);
+  check_shared(start, end, shadows, at, size, true);
+  for (size_t i = 0; i < size; i++) shadows[at - start + i].written = false;
 }
 
 /* The argument that an address outside of all is nearest to, by its start. */
@@ -105,7 +119,10 @@ static void check_piece(int number, char *at, size_t size, bool write) {
 static void check(uintptr_t address, size_t size, bool write) {
   char *at = reinterpret_cast<char *>(address);
   if (!emulation_thread || emulation_fault[0] || (at >= emulation_stacks && at < emulation_stacks_end)) return;
-  if (at >= emulation_shared && at < emulation_shared_end) return check_shared(at, size, write);
+  if (at >= emulation_shared && at < emulation_shared_end)
+    return check_shared(emulation_shared, emulation_shared_end, shared_shadow, at, size, write);
+  if (at >= emulation_dynamic && at < emulation_dynamic + MOST_DYNAMIC)
+    return check_shared(emulation_dynamic, emulation_dynamic_end, dynamic_shadow, at, size, write);
   for (int i = 0; i < emulation_piece_count; i++) {
     const EmulationPiece &piece = emulation_pieces[i];
     if (at >= piece.start - piece.guard && at < piece.start + piece.size + piece.guard)

@@ -7,7 +7,8 @@
  * Every CUDA thread is a fiber with a stack of its own. It runs until it meets a barrier or a warp collective, so that
  * a missing barrier shows as wrong numbers, all the more since emulation_backwards lets the last thread start first.
  * Shared memory is poisoned before each block. With EMULATION_CHECKED every access is looked at (checks.h).
- * Not seen: the order of accesses that the hardware may change, wgmma, TMA.
+ * Asynchronous copies arrive when somebody waits for them, not before.
+ * Not seen: the order of accesses that the hardware may change.
  */
 #pragma once
 #ifdef EMULATION_CHECKED
@@ -59,7 +60,15 @@ struct Warp {
   unsigned alive, arrived;
 };
 
+/* A copy of 16 bytes on its way (cp.async): nothing has arrived before somebody waits for it. */
+struct alignas(16) Sixteen { unsigned char bytes[16]; };
+struct AsyncCopy { Sixteen *to; const Sixteen *from; };
+constexpr size_t MOST_DYNAMIC = 227 << 10;
+alignas(1024) static unsigned char dynamic_shared[MOST_DYNAMIC];
+static unsigned dynamic_bytes;
+
 struct Thread {
+  std::deque<std::vector<AsyncCopy>> copies;      // groups; the last one is still open
   void *stack_pointer;
   uint3 index;
   unsigned lane, turn;
@@ -188,6 +197,7 @@ template <class T> static T shown_by(const unsigned char *slots, unsigned lane) 
 static bool run_block(char *stacks) {
   size_t count = block.threads.size();
   std::memset(__start_hloc_shared, 0xff, __stop_hloc_shared - __start_hloc_shared);
+  std::memset(dynamic_shared, 0xff, dynamic_bytes);
   std::memset(block.warps.data(), 0xff, block.warps.size() * sizeof(Warp));
   for (Warp &warp : block.warps) warp.alive = warp.arrived = 0;
   block.alive = count, block.arrived = 0;
@@ -206,6 +216,7 @@ static bool run_block(char *stacks) {
   }
 #ifdef EMULATION_CHECKED
   emulation_shared = __start_hloc_shared, emulation_shared_end = __stop_hloc_shared;
+  emulation_dynamic = (char *)dynamic_shared, emulation_dynamic_end = emulation_dynamic + dynamic_bytes;
   emulation_stacks = stacks, emulation_stacks_end = stacks + 1024 * STACK;
   emulation_new_block();
 #endif
@@ -225,11 +236,13 @@ static bool run_block(char *stacks) {
   return block.alive == 0;
 }
 
-static int launch(void (*kernel)(void *const *), void *const *arguments, const unsigned *grid, const unsigned *size) {
+static int launch(void (*kernel)(void *const *), void *const *arguments, const unsigned *grid, const unsigned *size,
+                  unsigned shared) {
   static char *stacks = static_cast<char *>(mmap(nullptr, 1024 * STACK, PROT_READ | PROT_WRITE,
                                                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
   size_t count = size_t(size[0]) * size[1] * size[2];
-  if (count == 0 || count > 1024) return 2;
+  if (count == 0 || count > 1024 || shared > MOST_DYNAMIC) return 2;
+  dynamic_bytes = shared;
 #ifdef EMULATION_CHECKED
   emulation_launch++;
 #endif
@@ -258,8 +271,8 @@ template <class... Pointers, void (*KERNEL)(Pointers...)> struct Caller<KERNEL> 
 
 #define HLOC_LAUNCHER(kernel)                                                                                         \
   extern "C" __attribute__((visibility("default")))                                                                   \
-  int launch_##kernel(void *const *arguments, const unsigned *grid, const unsigned *size) {                           \
-    return emulation::launch(emulation::Caller<kernel>::run, arguments, grid, size);                                  \
+  int launch_##kernel(void *const *arguments, const unsigned *grid, const unsigned *size, unsigned shared) {          \
+    return emulation::launch(emulation::Caller<kernel>::run, arguments, grid, size, shared);                          \
   }
 
 #define threadIdx (emulation::current->index)
@@ -299,7 +312,50 @@ static inline void sincospi(double x, double *sine, double *cosine) {
   *sine = std::sin(angle), *cosine = std::cos(angle);
 }
 
-/* mma.m16n8k16, m16n8k32: lane 4 g + t holds word t (and t + 4) of A's rows g, g + 8 and of B's column g; D's rows g, g + 8
+/* async.cuh */
+static inline unsigned char *hloc_dynamic_shared() { return emulation::dynamic_shared; }
+static inline void hloc_copy_16(void *to, const void *from, bool inside) {
+  using namespace emulation;
+  static const Sixteen zeros = {};
+  if (current->copies.empty()) current->copies.emplace_back();
+#ifdef EMULATION_CHECKED
+  emulation_unwritten(static_cast<char *>(to), 16);
+#else
+  std::memset(to, 0xff, 16);
+#endif
+  current->copies.back().push_back({static_cast<Sixteen *>(to), inside ? static_cast<const Sixteen *>(from) : &zeros});
+}
+static inline void hloc_copy_commit() {
+  auto &copies = emulation::current->copies;
+  if (copies.empty()) copies.emplace_back();
+  copies.emplace_back();
+}
+template <int N> static inline void hloc_copy_wait() {
+  auto &copies = emulation::current->copies;
+  while (copies.size() > N + 1) {
+    for (const emulation::AsyncCopy &copy : copies.front()) *copy.to = *copy.from;
+    copies.pop_front();
+  }
+}
+/* ldmatrix: what lane 8 m + r points to is row r of matrix m. */
+static inline void hloc_load_matrices(unsigned *words, const void *row) {
+  const unsigned lane = emulation::current->lane;
+  const unsigned char *slots = emulation::exchange(row);
+  for (unsigned m = 0; m < 4; m++)
+    words[m] = static_cast<const unsigned *>(emulation::shown_by<const void *>(slots, 8 * m + lane / 4))[lane % 4];
+}
+static inline void hloc_load_transposed(unsigned *words, const void *row) {
+  const unsigned lane = emulation::current->lane;
+  const unsigned char *slots = emulation::exchange(row);
+  for (unsigned m = 0; m < 4; m++) {
+    words[m] = 0;
+    for (unsigned n = 0; n < 2; n++)
+      words[m] |= unsigned(static_cast<const unsigned short *>(
+          emulation::shown_by<const void *>(slots, 8 * m + lane % 4 * 2 + n))[lane / 4]) << 16 * n;
+  }
+}
+
+/* mma.m16n8k16, m16n8k32, m16n8k8: lane 4 g + t holds word t (and t + 4) of A's rows g, g + 8 and of B's column g; D's rows g, g + 8
  * and columns 2 t, 2 t + 1. dot: of the elements in two words. */
 namespace emulation {
 struct MmaPart { unsigned a[4], b[2]; };
@@ -316,9 +372,15 @@ template <class Sum, class Dot> static void mma(Sum *d, const unsigned *a, const
       d[q] = dot(d[q], x, y);
     }
 }
-static inline int dot_s8(int sum, unsigned x, unsigned y) {
-  for (int n = 0; n < 32; n += 8) sum = int(unsigned(sum) + unsigned((signed char)(x >> n) * (signed char)(y >> n)));
+template <class Byte> static int dot_bytes(int sum, unsigned x, unsigned y) {
+  for (int n = 0; n < 32; n += 8) sum = int(unsigned(sum) + unsigned(Byte(x >> n) * Byte(y >> n)));
   return sum;
+}
+static inline float dot_tf32(float sum, unsigned x, unsigned y) {   // the hardware does not look at the last 13 bits
+  x &= 0xffffe000u, y &= 0xffffe000u;
+  float a, b;
+  std::memcpy(&a, &x, 4), std::memcpy(&b, &y, 4);
+  return sum + a * b;
 }
 }  // namespace emulation
 /* Macros, since scalar.h, which converts the elements, comes later. */
@@ -328,4 +390,15 @@ static inline int dot_s8(int sum, unsigned x, unsigned y) {
   }
 #define hloc_mma_bf16(d, a, b) emulation::mma(d, a, b, EMULATION_DOT_HALF(hloc_bf16_to_f32))
 #define hloc_mma_f16(d, a, b) emulation::mma(d, a, b, EMULATION_DOT_HALF(hloc_f16_to_f32))
-#define hloc_mma_s8(d, a, b) emulation::mma(d, a, b, emulation::dot_s8)
+#define hloc_mma_s8(d, a, b) emulation::mma(d, a, b, emulation::dot_bytes<signed char>)
+#define hloc_mma_u8(d, a, b) emulation::mma(d, a, b, emulation::dot_bytes<unsigned char>)
+#define hloc_mma_tf32(d, a, b) emulation::mma(d, a, b, emulation::dot_tf32)
+#define EMULATION_DOT_F8(A, B)                                                                                        \
+  [](float sum, unsigned x, unsigned y) {                                                                             \
+    for (int n = 0; n < 32; n += 8) sum += hloc_##A##_to_f32(x >> n & 0xff) * hloc_##B##_to_f32(y >> n & 0xff);       \
+    return sum;                                                                                                       \
+  }
+#define hloc_mma_f8e4m3fn_f8e4m3fn(d, a, b) emulation::mma(d, a, b, EMULATION_DOT_F8(f8e4m3fn, f8e4m3fn))
+#define hloc_mma_f8e4m3fn_f8e5m2(d, a, b) emulation::mma(d, a, b, EMULATION_DOT_F8(f8e4m3fn, f8e5m2))
+#define hloc_mma_f8e5m2_f8e4m3fn(d, a, b) emulation::mma(d, a, b, EMULATION_DOT_F8(f8e5m2, f8e4m3fn))
+#define hloc_mma_f8e5m2_f8e5m2(d, a, b) emulation::mma(d, a, b, EMULATION_DOT_F8(f8e5m2, f8e5m2))

@@ -7,9 +7,10 @@
  *   for d = 0, 1, 2: SIZEd (input), WINDOWd, OUTd, STRIDEd, LOWd (padding), BASEd, DILATIONd, REVERSALd
  *   X_N, X_C, X_0, X_1, X_2   W_I, W_O, W_0, W_1, W_2    strides in elements
  *   IMAGES_FIRST              rows of a tile run over images first, since these lie together in memory
+ *   X_VECTOR, W_VECTOR        elements side by side that may be read at once: channels; of the kernel, features too
  *   SPLITS, PART              as in gemm.cuh
- * Out: hloc_conv walks over tiles as hloc_gemm does, hloc_conv_join adds up the pieces; hloc_conv_direct<S, LANES> computes an output with LANES (1, 32)
- * threads. finish(row, column, sum): row = image * POINTS + position, column = output feature.
+ * Out: hloc_conv walks over tiles as hloc_gemm does, hloc_conv_join adds up the pieces; hloc_conv_direct<S, LANES>
+ * computes an output with LANES (1, 32) threads. finish(row, column, sum): row = image * POINTS + position, column = output feature.
  */
 #ifndef HLOC_CONV_CUH
 #define HLOC_CONV_CUH
@@ -17,7 +18,8 @@
 template <class S> struct hloc_tap {
   int at[3];
   HLOC_MEMBER explicit hloc_tap(int tap) {
-    at[0] = tap / (S::WINDOW1 * S::WINDOW2), at[1] = tap / S::WINDOW2 % S::WINDOW1, at[2] = tap % S::WINDOW2;
+    constexpr int W1 = S::WINDOW1, W2 = S::WINDOW2;
+    at[0] = tap / (W1 * W2), at[1] = tap / W2 % W1, at[2] = tap % W2;
   }
   HLOC_MEMBER long in_kernel() const {
     return (S::REVERSAL0 ? S::WINDOW0 - 1 - at[0] : at[0]) * S::W_0 +
@@ -46,25 +48,36 @@ template <class S> struct hloc_window {
     found = base > 1 ? position / base : position;
     return found >= 0 && found < size;
   }
-  template <class T> HLOC_MEMBER T read(const T *x, int k) const {
-    const hloc_tap<S> tap(k / S::CHANNELS);
+  /* What the k-th product takes; null where that is padding. */
+  template <class T> HLOC_MEMBER const T *find(const T *x, int k) const {
+    constexpr int CHANNELS = S::CHANNELS;
+    const hloc_tap<S> tap(k / CHANNELS);
     int p0, p1, p2;
     if (!locate(start[0] + tap.at[0] * S::DILATION0, S::BASE0, S::SIZE0, p0) ||
         !locate(start[1] + tap.at[1] * S::DILATION1, S::BASE1, S::SIZE1, p1) ||
         !locate(start[2] + tap.at[2] * S::DILATION2, S::BASE2, S::SIZE2, p2))
-      return T();
-    return x[base + k % S::CHANNELS * S::X_C + p0 * S::X_0 + p1 * S::X_1 + p2 * S::X_2];
+      return nullptr;
+    return &x[base + k % CHANNELS * S::X_C + p0 * S::X_0 + p1 * S::X_1 + p2 * S::X_2];
+  }
+  template <class T> HLOC_MEMBER T read(const T *x, int k) const {
+    const T *from = find(x, k);
+    return from ? *from : T();
   }
 };
 
-template <class S> HLOC_FN long hloc_kernel_position(long k, long column) {
-  return hloc_tap<S>(k / S::CHANNELS).in_kernel() + k % S::CHANNELS * S::W_I + column * S::W_O;
+template <class S> HLOC_FN long hloc_kernel_position(int k, long column) {
+  constexpr int CHANNELS = S::CHANNELS;
+  return hloc_tap<S>(k / CHANNELS).in_kernel() + k % CHANNELS * S::W_I + column * S::W_O;
+}
+
+template <class T, int V> HLOC_FN hloc_pack<T, V> hloc_read(const T *from) {
+  return from ? *(const hloc_pack<T, V> *)from : hloc_pack<T, V>();
 }
 
 /* The input as a matrix of rows x K. */
 template <class S, class T> struct hloc_conv_rows {
-  static constexpr bool K_FIRST = S::X_C == 1 && S::CHANNELS > 1;
-  static constexpr int VECTOR = 1;
+  static constexpr bool K_FIRST = S::X_C == 1 && S::CHANNELS > 1, AHEAD = true;
+  static constexpr int VECTOR = S::X_VECTOR;
   const T *x;
   long row;
   int group;
@@ -72,22 +85,32 @@ template <class S, class T> struct hloc_conv_rows {
   template <int COUNT> HLOC_MEMBER void place(places<COUNT> &where, int i, int r) const {
     where.windows[i].place(row + r, group);
   }
-  template <int COUNT> HLOC_MEMBER hloc_pack<T, 1> read(const places<COUNT> &where, int i, int r, long k) const {
-    return {row + r < S::M && k < S::K ? where.windows[i].read(x, (int)k) : T()};
+  template <int COUNT> HLOC_MEMBER const T *address(const places<COUNT> &where, int i, int r, long k) const {
+    return row + r < S::M && k < S::K ? where.windows[i].find(x, (int)k) : nullptr;
   }
+  template <int COUNT>
+  HLOC_MEMBER hloc_pack<T, VECTOR> read(const places<COUNT> &where, int i, int r, long k) const {
+    return hloc_read<T, VECTOR>(address(where, i, r, k));
+  }
+  HLOC_MEMBER const T *anything() const { return x; }
 };
 
 /* The kernel as a matrix of columns x K. */
 template <class S, class T> struct hloc_conv_columns {
-  static constexpr bool K_FIRST = S::W_I == 1 && S::CHANNELS > 1;
-  static constexpr int VECTOR = 1;
+  static constexpr bool K_FIRST = S::W_I == 1 && S::CHANNELS > 1, AHEAD = true;
+  static constexpr int VECTOR = S::W_VECTOR;
   const T *w;
   long column, first;
   template <int COUNT> struct places {};
   template <int COUNT> HLOC_MEMBER void place(places<COUNT> &, int, int) const {}
-  template <int COUNT> HLOC_MEMBER hloc_pack<T, 1> read(const places<COUNT> &, int, int j, long k) const {
-    return {column + j < S::N && k < S::K ? w[hloc_kernel_position<S>(k, first + column + j)] : T()};
+  template <int COUNT> HLOC_MEMBER const T *address(const places<COUNT> &, int, int j, long k) const {
+    return column + j < S::N && k < S::K ? &w[hloc_kernel_position<S>((int)k, first + column + j)] : nullptr;
   }
+  template <int COUNT>
+  HLOC_MEMBER hloc_pack<T, VECTOR> read(const places<COUNT> &where, int i, int j, long k) const {
+    return hloc_read<T, VECTOR>(address(where, i, j, k));
+  }
+  HLOC_MEMBER const T *anything() const { return w; }
 };
 
 template <class S, class T, class Tile, class Finish>
@@ -133,7 +156,7 @@ HLOC_FN void hloc_conv_direct(const T *x, const T *w, MultiplyAdd multiply_add, 
     window.place(row, column / S::FEATURES);
     Sum sum = Sum();
     for (long k = lane; k < S::K; k += LANES)
-      sum = multiply_add(sum, window.read(x, (int)k), w[hloc_kernel_position<S>(k, column)]);
+      sum = multiply_add(sum, window.read(x, (int)k), w[hloc_kernel_position<S>((int)k, column)]);
     if constexpr (LANES > 1) sum = hloc_warp_total(sum, add);
     if (lane == 0) finish(window.row, column, sum);
   }

@@ -12,37 +12,75 @@ from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import INDEX, Apply, Const, Expr, Stmt, Tile, Var
 from hloc.machine import Machine
 from hloc.targets.cuda.container import Geometry
+from hloc.targets.cuda.tensor_cores import numbers_of
 from hloc.targets.cuda.tiling import (
     BLOCKS_PER_SM,
+    Tiling,
     adder,
-    choose,
     kernel_text,
     lambda_text,
     multiply_add,
     shape_struct,
     store_sum,
     tiled_kernels,
+    tilings,
 )
 from hloc.targets.printer import c_type
 
 LARGEST_TILE = 64               # what is known about each row's window takes registers
+VECTOR_BYTES = 16
 FEW_FEATURES = 4                # of one group: no matrix product is worth it
 LONG_SUM, FEW_OUTPUTS = 256, 1 << 16
 
 
-def convolution(tile: Tile, name: str, gpu: Machine) -> tuple:
-    """Text, launches and scratch bytes of a convolution."""
+def convolution(tile: Tile, name: str, gpu: Machine, way: str = "") -> tuple:
+    """Text, launches and scratch bytes of a convolution. way: one of convolution_ways."""
     facts = dict(tile.parameters)
     types = facts["types"]
     constants = constants_of(facts)
     finish = lambda_text("finish", (("row", INDEX), ("column", INDEX), ("acc", types[1])),
                          epilogue(tile, facts, types[1]))
     x, w = (f"{n} + {facts[n][0]}" if facts[n][0] else n for n in ("lhs", "rhs"))
-    if constants["FEATURES"] <= FEW_FEATURES or constants["K"] < FEW_FEATURES:
+    if _is_direct(constants):
         return _direct(tile, name, gpu, constants, types, finish, f"{x}, {w}")
-    groups = constants["GROUPS"] * constants["BATCH_GROUPS"]
-    tiling = choose(constants["M"], constants["N"], constants["K"], groups, types, LARGEST_TILE, gpu)
+    constants.update(vectors(constants, facts, ELEMENT_TYPES[types[0]].bytes))
+    found = _tilings(constants, types, gpu)
+    tiling = next((t for t in found if t.way == way), found[0])
     return tiled_kernels(tile, name, gpu, tiling, constants, f"hloc_conv<{name}_shape>({x}, {w}", finish)
+
+
+def convolution_ways(tile: Tile, gpu: Machine) -> list[str]:
+    """What a tuning file may choose among, the cost model's choice first."""
+    facts = dict(tile.parameters)
+    constants = constants_of(facts)
+    constants.update(vectors(constants, facts, ELEMENT_TYPES[facts["types"][0]].bytes))
+    return ["direct"] if _is_direct(constants) else [t.way for t in _tilings(constants, facts["types"], gpu)]
+
+
+def _is_direct(constants: dict[str, int]) -> bool:
+    return constants["FEATURES"] <= FEW_FEATURES or constants["K"] < FEW_FEATURES
+
+
+def _tilings(constants: dict[str, int], types: tuple[str, str], gpu: Machine) -> list[Tiling]:
+    numbers, width = numbers_of(types[0], types[0], types[1], "", gpu), ELEMENT_TYPES[types[0]].bytes
+    whole = constants["X_VECTOR"] * width == constants["W_VECTOR"] * width == VECTOR_BYTES
+    return tilings(constants["M"], constants["N"], constants["K"], constants["GROUPS"] * constants["BATCH_GROUPS"],
+                   types, LARGEST_TILE, gpu, numbers, numbers is not None and whole and width == 2)
+
+
+def vectors(c: dict[str, int], facts: dict, width: int) -> dict[str, int]:
+    """How many elements of the input and of the kernel may be read at once: of channels that lie side by side, of the
+    kernel's features too. Each such vector is a multiple of its size away from the array's start."""
+    most = VECTOR_BYTES // width
+
+    def fits(count: int, *starts: int) -> bool:
+        return not any(n % most for n in (count, *starts))
+    x = c["X_C"] == 1 and fits(c["CHANNELS"], facts["lhs"][0], c["X_N"], c["X_0"], c["X_1"], c["X_2"])
+    start, taps = facts["rhs"][0], (c["W_0"], c["W_1"], c["W_2"])
+    along = c["W_I"] == 1 and c["CHANNELS"] > 1
+    w = fits(c["CHANNELS"], start, c["W_O"], *taps) if along else \
+        c["W_O"] == 1 and fits(c["FEATURES"], start, c["W_I"], *taps)
+    return {"X_VECTOR": most if x else 1, "W_VECTOR": most if w else 1}
 
 
 def _direct(tile: Tile, name: str, gpu: Machine, constants: dict[str, int], types: tuple[str, str], finish: str,
@@ -53,7 +91,7 @@ def _direct(tile: Tile, name: str, gpu: Machine, constants: dict[str, int], type
     lanes = 32 if constants["K"] >= LONG_SUM and outputs < FEW_OUTPUTS and shuffles else 1
     add = adder(total) if lanes > 1 else "0"
     call = (f"hloc_conv_direct<{name}_shape, {lanes}, {c_type(total)}>({operands},\n"
-            f"    {multiply_add(type, total)}, {add}, finish);")
+            f"    {multiply_add(type, type, total)}, {add}, finish);")
     blocks = max(1, min(-(-outputs * lanes // 256), gpu.cores * BLOCKS_PER_SM))
     start = Geometry(name, (blocks, 1, 1), (256, 1, 1))
     return shape_struct(f"{name}_shape", constants) + kernel_text(tile, name, 256, [finish, call]), start
@@ -87,7 +125,11 @@ def epilogue(tile: Tile, facts: dict, total: str) -> tuple[Stmt, ...]:
     if tile.epilogue:
         return tile.epilogue
     strides = facts["result"]
+    sizes, steps = [facts["batch"], *facts["size"]], [strides[0], *strides[2:]]
     place: Expr = _scaled(Var("column", INDEX), strides[1])
+    if all(outer == size * inner for outer, size, inner in zip(steps, sizes[1:], steps[1:])):
+        place = _plus(place, _scaled(Var("row", INDEX), steps[-1]))
+        return (store_sum(next(b for b in tile.buffers if b.name == "out0"), place, total),)
     rest = math.prod(facts["size"])
     place = _plus(place, _scaled(Apply("divide", (Var("row", INDEX), Const(rest, INDEX)), INDEX), strides[0]))
     for size, stride in zip(facts["size"], strides[2:]):

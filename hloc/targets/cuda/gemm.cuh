@@ -1,6 +1,6 @@
 /* gemm.cuh: C[b] = A[b] B[b] by blocks of threads, through shared memory, each sum in a fixed order.
  *
- * In: scalar.h, pack.cuh, mma.cuh; a struct S of constants, which says what is computed and in which tiles:
+ * In: scalar.h, pack.cuh, mma.cuh, numbers.cuh; a struct S of constants, which says what is computed and in which tiles:
  *   M, N, K, BATCHES, INNER                                          batch b = outer * INNER + inner
  *   A_OUTER, A_INNER, A_ROW, A_K   B_OUTER, B_INNER, B_K, B_COLUMN   strides in elements
  *   A_VECTOR, B_VECTOR   elements side by side that may be read at once: all sizes and strides are multiples of it
@@ -9,7 +9,7 @@
  *   SPLITS, PART   where few tiles sum many products: pieces that K is cut into, and their length (a multiple of BK)
  * Out: hloc_gemm       walks over the tiles of C
  *      hloc_tile       a tile of any type: multiply_add(sum, a, b) gives the new sum
- *      hloc_tile_mma   a tile on tensor cores: of bf16 or f16 with sums in f32, of s8 with sums in s32
+ *      hloc_tile_mma   a tile on tensor cores, of any numbers that numbers.cuh knows
  *      hloc_gemm_thin  few rows: a block of columns reads B once, its threads share K
  *      hloc_gemm_join  adds up the pieces of K
  * finish is called once for every element of C (in pieces: with the number of the piece and a place in its part of the
@@ -21,14 +21,17 @@
 
 #define HLOC_MEMBER __device__ __forceinline__
 
-/* Where tile number `work` lies. */
+/* Where tile number `work` lies. Tiles that run at once are near each other in both directions, so that the second
+ * level cache holds what they read. */
 template <class S> struct hloc_gemm_place {
   long batch, row, column;
   HLOC_MEMBER explicit hloc_gemm_place(long work) {
-    const long columns = (S::N + S::BN - 1) / S::BN, rows = (S::M + S::BM - 1) / S::BM;
-    column = work % columns * S::BN;
-    row = work / columns % rows * S::BM;
-    batch = work / columns / rows;
+    constexpr long COLUMNS = (S::N + S::BN - 1) / S::BN, ROWS = (S::M + S::BM - 1) / S::BM, TOGETHER = 8;
+    const long one = work % (ROWS * COLUMNS), first = one / (TOGETHER * COLUMNS) * TOGETHER;
+    const long together = ROWS - first < TOGETHER ? ROWS - first : TOGETHER, place = one - first * COLUMNS;
+    row = (first + place % together) * S::BM;
+    column = place / together * S::BN;
+    batch = work / (ROWS * COLUMNS);
   }
   HLOC_MEMBER long a() const { return batch / S::INNER * S::A_OUTER + batch % S::INNER * S::A_INNER; }
   HLOC_MEMBER long b() const { return batch / S::INNER * S::B_OUTER + batch % S::INNER * S::B_INNER; }
@@ -39,7 +42,7 @@ template <class S> HLOC_FN long hloc_gemm_tiles() {
 
 /* One operand of a strided product, as rows x K (for B: columns x K). WIDTH elements side by side are read at once. */
 template <class T, long ROW, long DEPTH, int WIDTH> struct hloc_strided {
-  static constexpr bool K_FIRST = DEPTH == 1;
+  static constexpr bool K_FIRST = DEPTH == 1, AHEAD = WIDTH * sizeof(T) >= 4;
   static constexpr int VECTOR = WIDTH;
   const T *from;
   long rows, depth;
@@ -49,17 +52,23 @@ template <class T, long ROW, long DEPTH, int WIDTH> struct hloc_strided {
     return row < rows && k < depth ? *(const hloc_pack<T, WIDTH> *)&from[row * ROW + k * DEPTH]
                                    : hloc_pack<T, WIDTH>();
   }
+  template <int COUNT> HLOC_MEMBER const T *address(const places<COUNT> &, int, int row, long k) const {
+    return row < rows && k < depth ? &from[row * ROW + k * DEPTH] : nullptr;
+  }
+  HLOC_MEMBER const T *anything() const { return from; }
 };
 
-/* A tile of ROWS x DEPTH elements on its way through registers: fetched while the last one is used. Neighbouring
- * threads read neighbouring elements of whichever dimension lies together in memory, each thread as many as the source
- * reads at once. What a source needs to know about the rows that a thread reads is computed once (place). */
+/* A tile of ROWS x DEPTH elements on its way through registers: fetched while the last one is used (AHEAD), or, where
+ * each of many small elements would take a register meanwhile, when its turn comes. Neighbouring threads read
+ * neighbouring elements of whichever dimension lies together in memory, each thread as many as the source reads at once.
+ * What a source needs to know about the rows that a thread reads is computed once (place). */
 template <class T, class Source, int ROWS, int DEPTH, int THREADS> struct hloc_stage {
   static constexpr int V = Source::VECTOR, PACKS = ROWS * DEPTH / V, COUNT = (PACKS + THREADS - 1) / THREADS;
   static constexpr int LINE = Source::K_FIRST ? DEPTH / V : ROWS / V; /* packs side by side */
   const Source &source;
   typename Source::template places<COUNT> where;
-  hloc_pack<T, V> held[COUNT];
+  hloc_pack<T, V> held[Source::AHEAD ? COUNT : 1];
+  long next;
 
   HLOC_MEMBER static int row_of(int e) { return Source::K_FIRST ? e / LINE : e % LINE * V; }
   HLOC_MEMBER static int depth_of(int e) { return Source::K_FIRST ? e % LINE * V : e / LINE; }
@@ -68,28 +77,46 @@ template <class T, class Source, int ROWS, int DEPTH, int THREADS> struct hloc_s
 #pragma unroll
     for (int i = 0; i < COUNT; i++) source.place(where, i, row_of(threadIdx.x + i * THREADS));
   }
+  HLOC_MEMBER hloc_pack<T, V> read(int i) const {
+    const int e = threadIdx.x + i * THREADS;
+    return e < PACKS ? source.read(where, i, row_of(e), next + depth_of(e)) : hloc_pack<T, V>();
+  }
   HLOC_MEMBER void fetch(long k0) {
+    next = k0;
+    if constexpr (Source::AHEAD) {
 #pragma unroll
-    for (int i = 0; i < COUNT; i++) {
-      const int e = threadIdx.x + i * THREADS;
-      held[i] = e < PACKS ? source.read(where, i, row_of(e), k0 + depth_of(e)) : hloc_pack<T, V>();
+      for (int i = 0; i < COUNT; i++) held[i] = read(i);
     }
   }
-  template <int ROW_STRIDE, int K_STRIDE> HLOC_MEMBER void put(T *tile) const {
+  /* stored(x): an element as it lies in the tile. */
+  template <int ROW_STRIDE, int K_STRIDE, class Stored, class Convert>
+  HLOC_MEMBER void put(Stored *tile, Convert stored) const {
+    if constexpr (Source::AHEAD) {
+#pragma unroll
+      for (int i = 0; i < COUNT; i++) put_pack<ROW_STRIDE, K_STRIDE>(tile, i, held[i], stored);
+    } else {
+#pragma unroll 8
+      for (int i = 0; i < COUNT; i++) put_pack<ROW_STRIDE, K_STRIDE>(tile, i, read(i), stored);
+    }
+  }
+  template <int ROW_STRIDE, int K_STRIDE, class Stored, class Convert>
+  HLOC_MEMBER void put_pack(Stored *tile, int i, const hloc_pack<T, V> &from, Convert stored) const {
     constexpr int STRIDE = Source::K_FIRST ? K_STRIDE : ROW_STRIDE, LINES = Source::K_FIRST ? ROW_STRIDE : K_STRIDE;
+    constexpr int W = V * sizeof(Stored) <= 16 ? V : 16 / sizeof(Stored); /* stored at once */
+    const int e = threadIdx.x + i * THREADS;
+    if (e >= PACKS) return;
+    Stored *at = tile + row_of(e) * ROW_STRIDE + depth_of(e) * K_STRIDE;
+    hloc_pack<Stored, W> pack;
 #pragma unroll
-    for (int i = 0; i < COUNT; i++) {
-      const int e = threadIdx.x + i * THREADS;
-      T *at = tile + row_of(e) * ROW_STRIDE + depth_of(e) * K_STRIDE;
-      if (e >= PACKS) continue;
-      if constexpr (STRIDE == 1 && LINES % V == 0) *(hloc_pack<T, V> *)at = held[i];
-      else {
-#pragma unroll
-        for (int v = 0; v < V; v++) at[v * STRIDE] = held[i].at[v];
-      }
+    for (int v = 0; v < V; v++) {
+      if constexpr (STRIDE == 1 && LINES % W == 0) {
+        pack.at[v % W] = stored(from.at[v]);
+        if (v % W == W - 1) *(hloc_pack<Stored, W> *)(at + (v - v % W)) = pack;
+      } else at[v * STRIDE] = stored(from.at[v]);
     }
   }
 };
+template <class T> struct hloc_same { HLOC_MEMBER T operator()(T x) const { return x; } };
 
 /* One BM x BN tile of sums over k, a TM x TN part of it by each thread; finish(row, column, sum) within the tile. */
 template <class S, class Sum, class T, class A, class B, class MultiplyAdd, class Finish>
@@ -112,8 +139,8 @@ HLOC_FN void hloc_tile(const A &a, const B &b, long depth, unsigned char *memory
   b_stage.fetch(0);
   for (long k0 = 0; k0 < depth; k0 += S::BK) {
     __syncthreads(); /* all have read the last tile */
-    a_stage.template put<1, A_PITCH>(a_tile);
-    b_stage.template put<1, B_PITCH>(b_tile);
+    a_stage.template put<1, A_PITCH>(a_tile, hloc_same<T>());
+    b_stage.template put<1, B_PITCH>(b_tile, hloc_same<T>());
     __syncthreads();
     if (k0 + S::BK < depth) {
       a_stage.fetch(k0 + S::BK);
@@ -143,14 +170,78 @@ HLOC_FN void hloc_tile(const A &a, const B &b, long depth, unsigned char *memory
       finish(i / VM * DOWN * VM + ty * VM + i % VM, j / VN * ACROSS * VN + tx * VN + j % VN, sums[i][j]);
 }
 
-/* The same on tensor cores: warps in a grid of WM x WN, each with a (BM / WM) x (BN / WN) part made of products of 16 x 8
- * elements over 32 bytes of k. T: bits of an element, WORD of them fill a register. */
-template <class S, class Sum, class T, class A, class B, class Multiply, class Finish>
-HLOC_FN void hloc_tile_mma(const A &a, const B &b, long depth, unsigned char *memory, Multiply multiply,
-                           Finish finish) {
-  constexpr int WORD = 4 / sizeof(T), STEP = 8 * WORD;
+/* The parts of ROWS fragments of COUNT words each: [part][fragment][word]. */
+template <class Numbers, int ROWS, int COUNT> struct hloc_fragments {
+  unsigned at[Numbers::PARTS][ROWS][COUNT];
+  HLOC_MEMBER void set(int row, int q, const typename Numbers::Stored *from) {
+    split(row, q, *(const typename Numbers::Word *)from);
+  }
+  HLOC_MEMBER void set_word(int row, int q, unsigned word) {
+    if constexpr (sizeof(typename Numbers::Stored) == 4) split(row, q, hloc_from_bits_f32(word));
+    else split(row, q, word);
+  }
+  HLOC_MEMBER void split(int row, int q, typename Numbers::Word rest) {
+#pragma unroll
+    for (int part = 0; part < Numbers::PARTS; part++) at[part][row][q] = Numbers::part(rest);
+  }
+};
+/* sums += x y. The products of smaller parts are added up first; where these are no number (infinity times what is left
+ * over, nothing) they count as none. */
+template <class Numbers, int ROWS, int COLUMNS, class Sum>
+HLOC_FN void hloc_multiply(Sum (&sums)[ROWS][COLUMNS][4], const hloc_fragments<Numbers, ROWS, 4> &x,
+                           const hloc_fragments<Numbers, COLUMNS, 2> &y) {
+#pragma unroll
+  for (int i = 0; i < ROWS; i++)
+#pragma unroll
+    for (int j = 0; j < COLUMNS; j++) {
+      if constexpr (Numbers::PARTS > 1) {
+        Sum small[4] = {0, 0, 0, 0};
+#pragma unroll
+        for (int both = Numbers::LAST; both > 0; both--)
+#pragma unroll
+          for (int p = 0; p < Numbers::PARTS; p++)
+            if (both - p >= 0 && both - p < Numbers::PARTS) Numbers::multiply(small, x.at[p][i], y.at[both - p][j]);
+#pragma unroll
+        for (int q = 0; q < 4; q++) sums[i][j][q] += small[q] == small[q] ? small[q] : 0;
+      }
+      Numbers::multiply(sums[i][j], x.at[0][i], y.at[0][j]);
+    }
+}
+
+/* A warp's sums, 16 rows at a time, through its own piece of shared memory, so that lanes finish neighbouring columns. */
+template <int COLUMNS> struct hloc_slab { static constexpr int SIZE = 16 * (COLUMNS + 8); };
+template <int WIDTH, int ROWS, int COLUMNS, class Sum, class Finish>
+HLOC_FN void hloc_finish_rows(const Sum (&sums)[ROWS][COLUMNS][4], Sum *slab, int top, int left, Finish finish) {
+  static_assert(WIDTH == COLUMNS * 8 && WIDTH % 32 == 0, "a warp's columns");
+  constexpr int PITCH = WIDTH + 8;
+  const int lane = threadIdx.x % 32, group = lane / 4, pair = lane % 4 * 2;
+#pragma unroll
+  for (int i = 0; i < ROWS; i++) {
+#pragma unroll
+    for (int j = 0; j < COLUMNS; j++)
+#pragma unroll
+      for (int half = 0; half < 2; half++) {
+        const hloc_pack<Sum, 2> both = {sums[i][j][2 * half], sums[i][j][2 * half + 1]};
+        *(hloc_pack<Sum, 2> *)&slab[(group + half * 8) * PITCH + j * 8 + pair] = both;
+      }
+    __syncwarp();
+#pragma unroll 4
+    for (int n = 0; n < 16 * WIDTH / 32; n++) {
+      const int row = n / (WIDTH / 32), column = n % (WIDTH / 32) * 32 + lane;
+      finish(top + i * 16 + row, left + column, slab[row * PITCH + column]);
+    }
+    __syncwarp(); /* the last rows have been read */
+  }
+}
+
+/* The same on tensor cores: warps in a grid of WM x WN, each with a (BM / WM) x (BN / WN) part made of products of
+ * 16 x 8 elements over eight words of k. T: an element in memory; Numbers: what becomes of it (numbers.cuh). */
+template <class S, class Sum, class T, class Numbers, class A, class B, class Finish>
+HLOC_FN void hloc_tile_mma(const A &a, const B &b, long depth, unsigned char *memory, Finish finish) {
+  typedef typename Numbers::Stored Stored;
+  constexpr int WORD = Numbers::WORD, STEP = 8 * WORD;
   constexpr int PITCH = S::BK + 4 * WORD, ROWS = S::BM / S::WM / 16, COLUMNS = S::BN / S::WN / 8;
-  T *a_tile = (T *)memory, *b_tile = a_tile + S::BM * PITCH; /* [row][k], [column][k] */
+  Stored *a_tile = (Stored *)memory, *b_tile = a_tile + S::BM * PITCH; /* [row][k], [column][k] */
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = lane / 4, pair = lane % 4 * 2;
   const int word = lane % 4 * WORD;
   const int top = warp % S::WM * (S::BM / S::WM), left = warp / S::WM * (S::BN / S::WN);
@@ -168,8 +259,8 @@ HLOC_FN void hloc_tile_mma(const A &a, const B &b, long depth, unsigned char *me
   b_stage.fetch(0);
   for (long k0 = 0; k0 < depth; k0 += S::BK) {
     __syncthreads(); /* all have read the last tile */
-    a_stage.template put<PITCH, 1>(a_tile);
-    b_stage.template put<PITCH, 1>(b_tile);
+    a_stage.template put<PITCH, 1>(a_tile, [](T x) { return Numbers::lhs(x); });
+    b_stage.template put<PITCH, 1>(b_tile, [](T x) { return Numbers::rhs(x); });
     __syncthreads();
     if (k0 + S::BK < depth) {
       a_stage.fetch(k0 + S::BK);
@@ -177,21 +268,19 @@ HLOC_FN void hloc_tile_mma(const A &a, const B &b, long depth, unsigned char *me
     }
 #pragma unroll
     for (int k = 0; k < S::BK; k += STEP) {
-      unsigned x[ROWS][4], y[COLUMNS][2];
+      hloc_fragments<Numbers, ROWS, 4> x;
+      hloc_fragments<Numbers, COLUMNS, 2> y;
 #pragma unroll
       for (int i = 0; i < ROWS; i++)
 #pragma unroll
         for (int q = 0; q < 4; q++)
-          x[i][q] = *(const unsigned *)&a_tile[(top + i * 16 + group + q % 2 * 8) * PITCH + k + word + q / 2 * 4 * WORD];
+          x.set(i, q, &a_tile[(top + i * 16 + group + q % 2 * 8) * PITCH + k + word + q / 2 * 4 * WORD]);
 #pragma unroll
       for (int j = 0; j < COLUMNS; j++)
 #pragma unroll
         for (int q = 0; q < 2; q++)
-          y[j][q] = *(const unsigned *)&b_tile[(left + j * 8 + group) * PITCH + k + word + q * 4 * WORD];
-#pragma unroll
-      for (int i = 0; i < ROWS; i++)
-#pragma unroll
-        for (int j = 0; j < COLUMNS; j++) multiply(sums[i][j], x[i], y[j]);
+          y.set(j, q, &b_tile[(left + j * 8 + group) * PITCH + k + word + q * 4 * WORD]);
+      hloc_multiply<Numbers>(sums, x, y);
     }
   }
 #pragma unroll
@@ -205,7 +294,7 @@ HLOC_FN void hloc_tile_mma(const A &a, const B &b, long depth, unsigned char *me
 
 /* A source from some k on. */
 template <class Source> struct hloc_from {
-  static constexpr bool K_FIRST = Source::K_FIRST;
+  static constexpr bool K_FIRST = Source::K_FIRST, AHEAD = Source::AHEAD;
   static constexpr int VECTOR = Source::VECTOR;
   Source source;
   long first;
@@ -214,6 +303,10 @@ template <class Source> struct hloc_from {
   template <class Places> HLOC_MEMBER auto read(const Places &where, int i, int row, long k) const {
     return source.read(where, i, row, first + k);
   }
+  template <class Places> HLOC_MEMBER auto address(const Places &where, int i, int row, long k) const {
+    return source.address(where, i, row, first + k);
+  }
+  HLOC_MEMBER auto anything() const { return source.anything(); }
 };
 /* Products of one piece. */
 template <class S> HLOC_FN long hloc_depth(long piece) {

@@ -1,7 +1,7 @@
 """Matrix products on the GPU: a "gemm" Tile -> CUDA C that calls a template of gemm.cuh.
 
 In: the Tile that hloc/kernels/lower_products.py describes. Out: a struct of constants, kernels, and how they start.
-Three ways: tensor cores for bf16, f16 and s8, register tiles for all other types, a thin one for few rows or columns.
+Three ways: tensor cores (tensor_cores.py), register tiles for all other types, a thin one for few rows or columns.
 """
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import INDEX, Apply, Const, Stmt, Tile, Var
 from hloc.machine import Machine
 from hloc.targets.cuda.container import Geometry
+from hloc.targets.cuda.tensor_cores import Numbers, numbers_of
 from hloc.targets.cuda.tiling import (
     BLOCKS_PER_SM,
+    Tiling,
     adder,
-    choose,
     kernel_text,
     lambda_text,
     multiply_add,
     shape_struct,
     store_sum,
     tiled_kernels,
+    tilings,
 )
 from hloc.targets.printer import c_type
 
@@ -76,29 +78,59 @@ def _vector(starts: tuple[int, ...], rows: tuple[int, int], depth: tuple[int, in
     return max(1, vector)
 
 
-def gemm(tile: Tile, name: str, gpu: Machine) -> tuple:
-    """Text, launches and scratch bytes of a matrix product."""
-    types = type, total = dict(tile.parameters)["types"]
+def gemm(tile: Tile, name: str, gpu: Machine, way: str = "") -> tuple:
+    """Text, launches and scratch bytes of a matrix product. way: one of gemm_ways."""
+    facts = dict(tile.parameters)
+    type, total = facts["types"]
     product = Product.of(tile)
     finish = lambda_text("finish", (("batch", INDEX), ("row", INDEX), ("column", INDEX), ("acc", total)),
                          epilogue(tile, total), exchanged=product.exchanged)
     names = ("rhs", "lhs") if product.exchanged else ("lhs", "rhs")
     operands = ", ".join(n + (f" + {side[0]}" if side[0] else "") for n, side in zip(names, (product.lhs, product.rhs)))
+    left, right = (next(b.type for b in tile.buffers if b.name == n) for n in names)
     if product.m <= THIN:
-        return _thin(tile, name, gpu, product, types, operands, finish)
-    tiling = choose(product.m, product.n, product.k, product.outer * product.inner, types, LARGEST_TILE, gpu)
+        return _thin(tile, name, gpu, product, (left, right, total), operands, finish)
     constants = product.constants(ELEMENT_TYPES[type].bytes)
+    found = _tilings(tile, product, gpu)
+    tiling = next((t for t in found if t.way == way), found[0])
     return tiled_kernels(tile, name, gpu, tiling, constants, f"hloc_gemm<{name}_shape>({operands}", finish)
 
 
-def _thin(tile: Tile, name: str, gpu: Machine, product: Product, types: tuple[str, str], operands: str,
+def gemm_ways(tile: Tile, gpu: Machine) -> list[str]:
+    """What a tuning file may choose among, the cost model's choice first."""
+    product = Product.of(tile)
+    return ["thin"] if product.m <= THIN else [t.way for t in _tilings(tile, product, gpu)]
+
+
+def _tilings(tile: Tile, product: Product, gpu: Machine) -> list[Tiling]:
+    facts = dict(tile.parameters)
+    type, total = facts["types"]
+    sides = [next(b.type for b in tile.buffers if b.name == n) for n in ("lhs", "rhs")]
+    left, right = reversed(sides) if product.exchanged else sides
+    numbers = numbers_of(left, right, total, facts.get("algorithm", ""), gpu)
+    constants = product.constants(ELEMENT_TYPES[type].bytes)
+    return tilings(product.m, product.n, product.k, product.outer * product.inner, (type, total), LARGEST_TILE, gpu,
+                   numbers, streams(product, constants, numbers, left))
+
+
+def streams(product: Product, constants: dict[str, int], numbers: Numbers | None, type: str) -> bool:
+    """Operands lie in memory as tensor cores take them, in pieces of 16 bytes; bytes only along the depth."""
+    width = ELEMENT_TYPES[type].bytes
+    if numbers is None or numbers.stored_bytes != width or numbers.word * width != 4:
+        return False
+    if constants["A_VECTOR"] * width != VECTOR_BYTES or constants["B_VECTOR"] * width != VECTOR_BYTES:
+        return False
+    return width > 1 or constants["A_K"] == constants["B_K"] == 1
+
+
+def _thin(tile: Tile, name: str, gpu: Machine, product: Product, types: tuple[str, str, str], operands: str,
           finish: str) -> tuple:
-    """A thread per column and slice of the depth."""
-    type, total = types
+    """A thread per column and slice of the depth. types: of both operands and of the sums."""
+    type, other, total = types
     rows = 1 << (product.m - 1).bit_length()
     constants = {**product.constants(ELEMENT_TYPES[type].bytes), "BM": rows, "BN": THIN_COLUMNS, "BK": THIN_SLICES}
     call = (f"hloc_gemm_thin<{name}_shape, {c_type(total)}>({operands}, memory,\n"
-            f"    {multiply_add(type, total)},\n    {adder(total)}, finish);")
+            f"    {multiply_add(type, other, total)},\n    {adder(total)}, finish);")
     threads = THIN_COLUMNS * THIN_SLICES
     blocks = -(-product.n // THIN_COLUMNS) * product.outer * product.inner
     start = Geometry(name, (max(1, min(blocks, gpu.cores * BLOCKS_PER_SM)), 1, 1), (threads, 1, 1))

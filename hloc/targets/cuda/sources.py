@@ -5,6 +5,7 @@ of a hundred), a Geometry per kernel, and the program with its launches numbered
 """
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,9 +21,11 @@ from hloc.targets.printer import escaped
 
 HERE = Path(__file__).parent
 # The header that declares a name, in the order of inclusion; each is included only where a kernel uses it.
-HEADERS = (("team.cuh", ("hloc_warp_total", "hloc_block_total", "hloc_conv_direct<")), ("mma.cuh", ("hloc_mma_",)),
+HEADERS = (("team.cuh", ("hloc_warp_total", "hloc_block_total", "hloc_conv_direct<")), ("mma.cuh", ("hloc_numbers_",)),
            ("pack.cuh", ("hloc_pack<", "hloc_gemm<", "hloc_gemm_thin<", "hloc_conv<", "hloc_conv_direct<")),
+           ("numbers.cuh", ("hloc_numbers_",)),
            ("gemm.cuh", ("hloc_gemm<", "hloc_gemm_thin<", "hloc_conv<", "hloc_conv_direct<")),
+           ("async.cuh", ("hloc_tile_pipeline<",)), ("pipeline.cuh", ("hloc_tile_pipeline<",)),
            ("conv.cuh", ("hloc_conv<", "hloc_conv_direct<")), ("sort.cuh", ("hloc_sort_",)),
            ("fft.cuh", ("hloc_fft_",)))
 QUIET = "#pragma nv_diag_suppress 177      /* most scalar functions are not used */\n"
@@ -48,13 +51,13 @@ class CudaSources:
         return inline_includes(QUIET + self.readable(), (HERE, SHARED))
 
 
-def make_sources(program: Program, gpu: Machine) -> CudaSources:
-    """Print all kernels and choose how they start."""
+def make_sources(program: Program, gpu: Machine, ways: Sequence[str] = ()) -> CudaSources:
+    """Print all kernels and choose how they start. ways: of each kernel (tuning.py), else by the cost model."""
     codes = []
-    for number, kernel in enumerate(program.kernels):
+    for number, (kernel, way) in enumerate(zip(program.kernels, ways or [""] * len(program.kernels))):
         name = c_name(number, kernel.name)
         if isinstance(kernel, Tile):
-            code = tile_source(kernel, name, gpu)
+            code = tile_source(kernel, name, gpu, way)
         else:
             text, start = kernel_source(kernel, name, gpu)
             code = TileCode(text, (start,))

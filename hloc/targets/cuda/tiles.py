@@ -11,9 +11,9 @@ from hloc.errors import UnsupportedError
 from hloc.kernels.ir import Tile
 from hloc.machine import Machine
 from hloc.targets.cuda.container import Geometry
-from hloc.targets.cuda.convolutions import convolution
+from hloc.targets.cuda.convolutions import convolution, convolution_ways
 from hloc.targets.cuda.fft import fft
-from hloc.targets.cuda.products import gemm
+from hloc.targets.cuda.products import gemm, gemm_ways
 from hloc.targets.cuda.sorting import sort, topk
 
 
@@ -26,15 +26,24 @@ class TileCode(NamedTuple):
     scratch: int = 0
 
 
-TEMPLATES: dict[str, Callable[[Tile, str, Machine], tuple]] = {
+TEMPLATES: dict[str, Callable[..., tuple]] = {
     "gemm": gemm, "convolution": convolution, "sort": sort, "topk": topk, "fft": fft,
 }
 
 
-def tile_source(tile: Tile, name: str, gpu: Machine) -> TileCode:
-    """The CUDA C of one tile. Raises UnsupportedError for a routine without a template."""
+WAYS: dict[str, Callable[[Tile, Machine], list[str]]] = {"gemm": gemm_ways, "convolution": convolution_ways}
+
+
+def ways(tile: Tile, gpu: Machine) -> list[str]:
+    """The ways in which a tile can be computed, by name, the cost model's choice first."""
+    return WAYS[tile.routine](tile, gpu) if tile.routine in WAYS else [""]
+
+
+def tile_source(tile: Tile, name: str, gpu: Machine, way: str = "") -> TileCode:
+    """The CUDA C of one tile, in one of its ways ("": the cost model's choice). Raises UnsupportedError for a routine
+    without a template."""
     template = TEMPLATES.get(tile.routine)
     if template is None:
         raise UnsupportedError(f"routine '{tile.routine}' on target cuda")
-    text, launches, *scratch = template(tile, name, gpu)
+    text, launches, *scratch = template(tile, name, gpu, way) if tile.routine in WAYS else template(tile, name, gpu)
     return TileCode(text, (launches,) if isinstance(launches, Geometry) else tuple(launches), *scratch)

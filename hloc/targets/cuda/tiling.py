@@ -12,65 +12,149 @@ from hloc.kernels import scalars
 from hloc.kernels.ir import Apply, Buffer, Expr, Stmt, Store, Tile, Var
 from hloc.machine import Machine
 from hloc.targets.cuda.container import Geometry
+from hloc.targets.cuda.tensor_cores import F8, Numbers
 from hloc.targets.printer import CUDA, c_type, comment, expression, pointer_type, print_statements
 
-# Types that tensor cores multiply here -> (bits of an element in C, type of the sums)
-TENSOR = {"bf16": ("unsigned short", "f32"), "f16": ("unsigned short", "f32"), "s8": ("signed char", "s32")}
 TENSOR_BYTES = 64               # of the depth of one step
 BLOCKS_PER_SM = 8
 DEEP = 1024                     # products per sum from which on cutting the depth may be worth a second kernel
 SHORTEST_PART = 256
 MOST_SPLITS = 64
 SCRATCH_BYTES = 64 << 20
+MOST_COLUMNS_OF_PARTS = 128
+STATIC_SHARED = 48 << 10        # bytes of shared memory that every kernel may have
+WARP = 32
 
 
 class Tiling(NamedTuple):
-    """constants: of gemm.cuh (BM, BN, BK, TM, TN or WM, WN, SPLITS, PART); memory: shared bytes; blocks: all tiles."""
+    """constants: of gemm.cuh (BM, BN, BK, TM, TN or WM, WN, SPLITS, PART; STAGES of a pipeline); memory: shared bytes;
+    blocks: all tiles; numbers: what tensor cores multiply, or None."""
 
     constants: dict[str, int]
     threads: int
     memory: int
     blocks: int
     elements: int
+    numbers: Numbers | None = None
 
     @property
     def splits(self) -> int:
         return self.constants["SPLITS"]
 
+    @property
+    def way(self) -> str:
+        """What a tuning file calls it."""
+        c = self.constants
+        stages = f", {c['STAGES']} stages" if "STAGES" in c else ""
+        return f"{c['BM']}x{c['BN']}x{c['BK']}{stages}" + (f", {self.splits} splits" if self.splits > 1 else "")
 
-def choose(rows: int, columns: int, depth: int, count: int, types: tuple[str, str], largest: int,
-           gpu: Machine) -> Tiling:
-    """The largest tile (its edge at most `largest`) that gives enough blocks and whose sums fit into registers."""
-    def blocks(edge: int) -> int:
-        return -(-rows // edge) * -(-columns // edge) * count
+    @property
+    def dynamic(self) -> int:
+        """Bytes of shared memory that the launch asks for."""
+        return self.memory if "STAGES" in self.constants else 0
+
+
+class Form(NamedTuple):
+    """The tile of one block, whatever the depth: constants, threads, bytes of shared memory."""
+
+    constants: dict[str, int]
+    threads: int
+    memory: int
+
+
+class Block(NamedTuple):
+    """A block's tile for tensor cores: rows, columns, warps down and across; depth in bytes, steps in shared memory;
+    speed: products per time of one SM that computes such tiles, against the fastest one."""
+
+    rows: int
+    columns: int
+    down: int
+    across: int
+    depth: int
+    stages: int
+    speed: float
+
+    @property
+    def memory(self) -> int:
+        steps = self.stages * (self.rows + self.columns) * self.depth
+        return max(steps, self.down * self.across * 16 * (self.columns // self.across + 8) * 4)
+
+
+BLOCKS = (Block(128, 256, 2, 4, 128, 3, 1.0), Block(128, 128, 2, 4, 128, 3, 0.85), Block(128, 128, 2, 4, 64, 4, 0.8),
+          Block(64, 128, 2, 2, 128, 3, 0.7), Block(64, 64, 2, 2, 128, 3, 0.55))
+
+
+def tilings(rows: int, columns: int, depth: int, count: int, types: tuple[str, str], largest: int, gpu: Machine,
+            numbers: Numbers | None = None, streams: bool = False) -> list[Tiling]:
+    """All that a product may be cut into, the cost model's choice first. types: of elements and of sums; largest: edge
+    of a tile of sums in registers; streams: operands can be copied ahead (pipeline.cuh)."""
     type, total = types
-    if type in TENSOR and TENSOR[type][1] == total:
-        large = min(rows, columns) >= 96 and blocks(128) >= gpu.cores // 2
-        edge = 128 if large else 64
-        constants = {"BM": edge, "BN": edge, "BK": TENSOR_BYTES // ELEMENT_TYPES[type].bytes, "WM": 2,
-                     "WN": 4 if large else 2}
-        threads, memory = 256 if large else 128, 2 * edge * (TENSOR_BYTES + 16)
+
+    def blocks(down: int, across: int) -> int:
+        return -(-rows // down) * -(-columns // across) * count
+    if numbers and streams:
+        order = sorted(blocks_for(gpu, numbers), key=lambda b: block_time(b, rows, columns, count, gpu))
+        forms = [pipelined(b, numbers) for b in order]
+    elif numbers:
+        large = min(rows, columns) >= 96 and blocks(128, 128) >= gpu.cores // 2
+        forms = [in_steps(edge, numbers) for edge in ((128, 64) if large else (64, 128))
+                 if edge == 64 or not (type in F8 and numbers.word == 4)]
     else:
         width = max(ELEMENT_TYPES[t].bytes for t in types)
-        edges = [e for e, most in ((128, 4), (64, 8), (32, 16)) if width <= most and e <= largest]
-        edge = next((e for e in edges if min(rows, columns) > e // 2 and blocks(e) >= gpu.cores), 32)
-        constants = {"BM": edge, "BN": edge, "BK": 16 if width <= 8 else 8, "TM": edge // 16, "TN": edge // 16}
-        size = ELEMENT_TYPES[type].bytes
-        pad = 4 if size <= 4 else max(1, 16 // size)
-        threads, memory = 256, 2 * constants["BK"] * (edge + pad) * size
-    elements = rows * columns * count
-    splits, part = _splits(blocks(edge), depth, constants["BK"], elements * ELEMENT_TYPES[total].bytes, gpu)
-    constants.update(SPLITS=splits, PART=part)
-    return Tiling(constants, threads, memory, blocks(edge), elements)
+        edges = [e for e, most in ((128, 4), (64, 8), (32, 16)) if width <= most and (e <= largest or e == 32)]
+        first = next((e for e in edges if min(rows, columns) > e // 2 and blocks(e, e) >= gpu.cores), 32)
+        forms = [in_registers(e, width, ELEMENT_TYPES[type].bytes) for e in (first, *(e for e in edges if e != first))]
+    found, elements = [], rows * columns * count
+    for constants, threads, memory in forms:
+        number = blocks(constants["BM"], constants["BN"])
+        for splits, part in _splits(number, depth, constants["BK"], elements * ELEMENT_TYPES[total].bytes, gpu):
+            found.append(Tiling({**constants, "SPLITS": splits, "PART": part}, threads, memory, number, elements,
+                                numbers))
+    return found
 
 
-def _splits(blocks: int, depth: int, step: int, size: int, gpu: Machine) -> tuple[int, int]:
-    """Into how many pieces to cut the depth, and how long they are."""
-    wanted = min(2 * gpu.cores // max(1, blocks), depth // SHORTEST_PART, MOST_SPLITS, SCRATCH_BYTES // max(1, size))
-    if depth < DEEP or wanted < 2:
-        return 1, -(-depth // step) * step
-    part = -(-depth // (wanted * step)) * step
-    return -(-depth // part), part
+def in_registers(edge: int, width: int, size: int) -> Form:
+    """Sums in registers, of any type. width: bytes of the widest type; size: of an element."""
+    constants = {"BM": edge, "BN": edge, "BK": 16 if width <= 8 else 8, "TM": edge // 16, "TN": edge // 16}
+    pad = 4 if size <= 4 else max(1, 16 // size)
+    return Form(constants, 256, 2 * constants["BK"] * (edge + pad) * size)
+
+
+def in_steps(edge: int, numbers: Numbers) -> Form:
+    """On tensor cores, each step of the depth through registers into shared memory."""
+    large, word = edge == 128, numbers.word * numbers.stored_bytes
+    constants = {"BM": edge, "BN": edge, "BK": TENSOR_BYTES // numbers.stored_bytes, "WM": 2, "WN": 4 if large else 2}
+    return Form(constants, 256 if large else 128, 2 * edge * (constants["BK"] * numbers.stored_bytes + 4 * word))
+
+
+def blocks_for(gpu: Machine, numbers: Numbers) -> list[Block]:
+    """Those that a GPU's shared memory holds, and its registers too where words are split into parts."""
+    return [b for b in BLOCKS if b.memory <= max(gpu.shared_bytes, STATIC_SHARED)
+            and (numbers.parts == 1 or b.columns <= MOST_COLUMNS_OF_PARTS)]
+
+
+def block_time(block: Block, rows: int, columns: int, count: int, gpu: Machine) -> float:
+    """Relative time of a product in such tiles: rounds of all SMs."""
+    blocks = -(-rows // block.rows) * -(-columns // block.columns) * count
+    return -(-blocks // gpu.cores) * block.rows * block.columns / block.speed
+
+
+def pipelined(block: Block, numbers: Numbers) -> Form:
+    """On tensor cores, steps copied ahead (pipeline.cuh)."""
+    constants = {"BM": block.rows, "BN": block.columns, "BK": block.depth // numbers.stored_bytes, "WM": block.down,
+                 "WN": block.across, "STAGES": block.stages}
+    return Form(constants, block.down * block.across * WARP, block.memory)
+
+
+def _splits(blocks: int, depth: int, step: int, size: int, gpu: Machine) -> list[tuple[int, int]]:
+    """Into how many pieces to cut the depth, and how long they are; the cost model's choice first."""
+    most = min(depth // SHORTEST_PART, MOST_SPLITS, SCRATCH_BYTES // max(1, size)) if depth >= DEEP else 1
+    first = max(1, min(2 * gpu.cores // max(1, blocks), most))
+    found = {}
+    for wanted in (first, *(n for n in (1, 2, 4, 8) if n <= most)):
+        part = -(-depth // (wanted * step)) * step
+        found.setdefault(-(-depth // part), part)
+    return list(found.items())
 
 
 def tiled_kernels(tile: Tile, name: str, gpu: Machine, tiling: Tiling, shape: dict[str, int], call: str,
@@ -79,17 +163,18 @@ def tiled_kernels(tile: Tile, name: str, gpu: Machine, tiling: Tiling, shape: di
     type, total = dict(tile.parameters)["types"]
     text = shape_struct(f"{name}_shape", {**shape, **tiling.constants})
     blocks = max(1, min(tiling.blocks * tiling.splits, gpu.cores * BLOCKS_PER_SM))
-    start = Geometry(name, (blocks, 1, 1), (tiling.threads, 1, 1))
+    start = Geometry(name, (blocks, 1, 1), (tiling.threads, 1, 1), tiling.dynamic)
     one = f"auto tile = {_tile_function(name, type, total, tiling)};"
     if tiling.splits == 1:
         body = [finish, one, f"{call}, tile, finish);"]
-        return text + kernel_text(tile, name, tiling.threads, body, tiling.memory), start
+        return text + kernel_text(tile, name, tiling.threads, body, tiling.memory, tiling.dynamic), start
     sums, count = c_type(total), tiling.elements * tiling.splits
     with_scratch = tile._replace(buffers=(*tile.buffers, Buffer("scratch", total, count, "update")))
     keep = (f"auto keep = [&](long piece, long place, {sums} acc) {{\n"
             f"  scratch[piece * {tiling.elements}L + place] = acc;\n}};")
     join = f"{call.split('<')[0]}_join<{name}_shape, {sums}>(scratch, {adder(total)}, finish);"
-    text += kernel_text(with_scratch, name, tiling.threads, [keep, one, f"{call}, tile, keep);"], tiling.memory)
+    text += kernel_text(with_scratch, name, tiling.threads, [keep, one, f"{call}, tile, keep);"], tiling.memory,
+                        tiling.dynamic)
     text += kernel_text(with_scratch, f"{name}_join", 256, [finish, join])
     blocks = max(1, min(-(-tiling.elements // 256), gpu.cores * BLOCKS_PER_SM))
     return text, [start, Geometry(f"{name}_join", (blocks, 1, 1), (256, 1, 1))], count * ELEMENT_TYPES[total].bytes
@@ -97,13 +182,15 @@ def tiled_kernels(tile: Tile, name: str, gpu: Machine, tiling: Tiling, shape: di
 
 def _tile_function(name: str, type: str, total: str, tiling: Tiling) -> str:
     """A function of (a, b, depth, finish) that computes one tile."""
-    if "WM" in tiling.constants:
-        bits, sums = TENSOR[type]
-        call, step = f"hloc_tile_mma<{name}_shape, {c_type(sums)}, {bits}>", mma(type)
+    if tiling.numbers:
+        numbers = tiling.numbers
+        form = "pipeline" if tiling.dynamic else "mma"
+        call = (f"hloc_tile_{form}<{name}_shape, {c_type(numbers.sums)}, {numbers.element}, {numbers.name}>(\n"
+                f"    a, b, depth, memory, finish);")
     else:
-        call, step = f"hloc_tile<{name}_shape, {c_type(total)}, {c_type(type)}>", multiply_add(type, total)
-    return (f"[&](const auto &a, const auto &b, long depth, auto finish) {{\n"
-            f"  {call}(a, b, depth, memory,\n    {step}, finish);\n}}")
+        call = (f"hloc_tile<{name}_shape, {c_type(total)}, {c_type(type)}>(a, b, depth, memory,\n"
+                f"    {multiply_add(type, type, total)}, finish);")
+    return f"[&](const auto &a, const auto &b, long depth, auto finish) {{\n  {call}\n}}"
 
 
 # -- pieces of text ----------------------------------------------------------------------------------------------------
@@ -115,12 +202,15 @@ def shape_struct(name: str, constants: dict[str, int]) -> str:
     return "\n".join([f"struct {name} {{", "  enum : long {", *lines, "  };", "};"]) + "\n"
 
 
-def kernel_text(tile: Tile, name: str, threads: int, body: list[str], memory: int = 0) -> str:
-    """A kernel over a Tile's buffers; memory: bytes of shared memory under that name."""
+def kernel_text(tile: Tile, name: str, threads: int, body: list[str], memory: int = 0, dynamic: int = 0) -> str:
+    """A kernel over a Tile's buffers; memory: bytes of shared memory under that name; dynamic: the launch gives it."""
     lines = comment(tile.origin)
     parameters = ", ".join(f"{pointer_type(b)}{b.name}" for b in tile.buffers)
-    lines.append(f'extern "C" __global__ void __launch_bounds__({threads}) {name}({parameters}) {{')
-    if memory:
+    bounds = f"{threads}, 1" if dynamic else threads
+    lines.append(f'extern "C" __global__ void __launch_bounds__({bounds}) {name}({parameters}) {{')
+    if dynamic:
+        lines.append(f"  unsigned char *memory = hloc_dynamic_shared(); /* {memory} bytes */")
+    elif memory:
         lines.append(f"  __shared__ __align__(16) unsigned char memory[{memory}];")
     for part in body:
         lines += ["  " + line for line in part.split("\n")]
@@ -143,11 +233,11 @@ def store_sum(buffer, place: Expr, total: str) -> Store:
     return Store(buffer.name, place, scalars.narrow(value, buffer.type))
 
 
-def multiply_add(type: str, total: str) -> str:
+def multiply_add(lhs: str, rhs: str, total: str) -> str:
     """[](sum, a, b): sum + a * b, in the type of the sums."""
-    a, b = (scalars.convert_to(scalars.widen(Var(x, type)), total) for x in "ab")
+    a, b = (scalars.convert_to(scalars.widen(Var(x, type)), total) for x, type in (("a", lhs), ("b", rhs)))
     text = expression(Apply("add", (Var("sum", total), Apply("multiply", (a, b), total)), total))
-    return f"[]({c_type(total)} sum, {c_type(type)} a, {c_type(type)} b) -> {c_type(total)} {{ return {text}; }}"
+    return f"[]({c_type(total)} sum, {c_type(lhs)} a, {c_type(rhs)} b) -> {c_type(total)} {{ return {text}; }}"
 
 
 def adder(total: str) -> str:
@@ -155,8 +245,3 @@ def adder(total: str) -> str:
     text = expression(Apply("add", (Var("a", total), Var("b", total)), total))
     return f"[]({c_type(total)} a, {c_type(total)} b) -> {c_type(total)} {{ return {text}; }}"
 
-
-def mma(type: str) -> str:
-    """One step of the tensor cores."""
-    sums = c_type(TENSOR[type][1])
-    return f"[]({sums} *d, const unsigned *a, const unsigned *b) {{ hloc_mma_{type}(d, a, b); }}"

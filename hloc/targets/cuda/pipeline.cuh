@@ -1,0 +1,129 @@
+/* pipeline.cuh: a tile of a matrix product on tensor cores, whose operands are copied several steps ahead.
+ *
+ * In: gemm.cuh, async.cuh, numbers.cuh; a struct S as gemm.cuh says, and STAGES: steps that lie in shared memory at once.
+ * Out: hloc_tile_pipeline, which does what hloc_tile_mma does, for elements that are multiplied as they lie in memory,
+ * from sources that read 16 bytes at once (address(row, k), or null where there is nothing).
+ *
+ * In shared memory a line of an operand is what lies together in device memory, in chunks of 16 bytes; chunks change
+ * places within a line (hloc_chunk), so that neither copies nor loads of a fragment meet in one bank.
+ */
+#ifndef HLOC_PIPELINE_CUH
+#define HLOC_PIPELINE_CUH
+
+/* One operand, ROWS x DEPTH elements. ALONG: its lines run along k; else along rows. */
+template <class T, class Source, int ROWS, int DEPTH, int THREADS> struct hloc_operand {
+  static constexpr bool ALONG = Source::K_FIRST;
+  static constexpr int V = 16 / sizeof(T), LINES = ALONG ? ROWS : DEPTH, CHUNKS = (ALONG ? DEPTH : ROWS) / V;
+  static constexpr int COUNT = LINES * CHUNKS / THREADS, BYTES = ROWS * DEPTH * sizeof(T);
+  static_assert(Source::VECTOR == V && THREADS % CHUNKS == 0 && LINES * CHUNKS % THREADS == 0, "chunks of 16 bytes");
+  const Source &source;
+  typename Source::template places<COUNT> where;
+
+  HLOC_MEMBER static int line_of(int i) { return threadIdx.x / CHUNKS + i * (THREADS / CHUNKS); }
+  HLOC_MEMBER static int row_of(int i) { return ALONG ? line_of(i) : threadIdx.x % CHUNKS * V; }
+  HLOC_MEMBER static int depth_of(int i) { return ALONG ? threadIdx.x % CHUNKS * V : line_of(i); }
+
+  /* Where a chunk lies. Words of four bytes are read across lines, one by one: these need other banks. */
+  HLOC_MEMBER static int hloc_chunk(int line, int chunk) {
+    constexpr int SHARE = CHUNKS < 8 ? 8 / CHUNKS : 1, STEP = !ALONG && sizeof(T) == 4 ? 2 : 1;
+    return (line * CHUNKS + (chunk ^ (line / SHARE * STEP) % (CHUNKS < 8 ? CHUNKS : 8))) * 16;
+  }
+
+  HLOC_MEMBER explicit hloc_operand(const Source &source) : source(source) {
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) source.place(where, i, row_of(i));
+  }
+  HLOC_MEMBER void copy(unsigned char *tile, long k0) const {
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+      const T *from = source.address(where, i, row_of(i), k0 + depth_of(i));
+      hloc_copy_16(tile + hloc_chunk(line_of(i), threadIdx.x % CHUNKS), from ? from : source.anything(), from != nullptr);
+    }
+  }
+
+  /* Words of fragments of 16 rows x 32 bytes of k, from `row` and the k-th 32 bytes on: (rows 0-7, first 16 bytes),
+   * (rows 8-15, first), (rows 0-7, last), (rows 8-15, last). */
+  HLOC_MEMBER static void load(unsigned *words, const unsigned char *tile, int row, int k) {
+    const int lane = threadIdx.x % 32, matrix = lane / 8;
+    if constexpr (ALONG)
+      hloc_load_matrices(words, tile + hloc_chunk(row + matrix % 2 * 8 + lane % 8, k * 2 + matrix / 2));
+    else if constexpr (sizeof(T) == 2)
+      hloc_load_transposed(words, tile + hloc_chunk(k * 16 + matrix / 2 * 8 + lane % 8, row / V + matrix % 2));
+    else {
+      static_assert(sizeof(T) == 4, "bytes are read along k");
+#pragma unroll
+      for (int q = 0; q < 4; q++) {
+        const int r = row + q % 2 * 8 + lane / 4;
+        words[q] = *(const unsigned *)(tile + hloc_chunk(k * 8 + q / 2 * 4 + lane % 4, r / V) + r % V * 4);
+      }
+    }
+  }
+};
+
+template <class S, class Sum, class T, class Numbers, class A, class B, class Finish>
+HLOC_FN void hloc_tile_pipeline(const A &a, const B &b, long depth, unsigned char *memory, Finish finish) {
+  constexpr int THREADS = S::WM * S::WN * 32, ROWS = S::BM / S::WM / 16, COLUMNS = S::BN / S::WN / 8;
+  constexpr int K = S::BK * sizeof(T) / 32;
+  typedef hloc_operand<T, A, S::BM, S::BK, THREADS> Left;
+  typedef hloc_operand<T, B, S::BN, S::BK, THREADS> Right;
+  constexpr int STAGE = Left::BYTES + Right::BYTES;
+  static_assert(COLUMNS % 2 == 0 && S::STAGES >= 2, "pairs of columns, at least two steps");
+  const int warp = threadIdx.x / 32, top = warp % S::WM * (S::BM / S::WM), left = warp / S::WM * (S::BN / S::WN);
+  const Left a_operand(a);
+  const Right b_operand(b);
+  Sum sums[ROWS][COLUMNS][4];
+#pragma unroll
+  for (int i = 0; i < ROWS; i++)
+#pragma unroll
+    for (int j = 0; j < COLUMNS; j++)
+#pragma unroll
+      for (int q = 0; q < 4; q++) sums[i][j][q] = 0;
+
+  const int steps = (depth + S::BK - 1) / S::BK;
+  const auto copy = [&](int step) {
+    unsigned char *tile = memory + step % S::STAGES * STAGE;
+    if (step < steps) {
+      a_operand.copy(tile, (long)step * S::BK);
+      b_operand.copy(tile + Left::BYTES, (long)step * S::BK);
+    }
+    hloc_copy_commit();
+  };
+  __syncthreads(); /* all have done with the last tile */
+#pragma unroll
+  for (int step = 0; step < S::STAGES - 1; step++) copy(step);
+  hloc_fragments<Numbers, ROWS, 4> x[2];
+  hloc_fragments<Numbers, COLUMNS, 2> y[2];
+  for (int step = 0; step < steps; step++) {
+    hloc_copy_wait<S::STAGES - 2>();
+    __syncthreads(); /* this step has arrived, and all have read the last one */
+    copy(step + S::STAGES - 1);
+    const unsigned char *tile = memory + step % S::STAGES * STAGE;
+    const auto load = [&](int k) {
+#pragma unroll
+      for (int i = 0; i < ROWS; i++) {
+        unsigned words[4];
+        Left::load(words, tile, top + i * 16, k);
+#pragma unroll
+        for (int q = 0; q < 4; q++) x[k % 2].set_word(i, q, words[q]);
+      }
+#pragma unroll
+      for (int j = 0; j < COLUMNS; j += 2) {
+        unsigned words[4];
+        Right::load(words, tile + Left::BYTES, left + j * 8, k);
+#pragma unroll
+        for (int q = 0; q < 4; q++) y[k % 2].set_word(j + q % 2, q / 2, words[q]);
+      }
+    };
+    load(0);
+#pragma unroll
+    for (int k = 0; k < K; k++) {
+      if (k + 1 < K) load(k + 1);
+      hloc_multiply<Numbers>(sums, x[k % 2], y[k % 2]);
+    }
+  }
+  hloc_copy_wait<0>();
+  __syncthreads(); /* all have read the last step */
+  hloc_finish_rows<S::BN / S::WN>(sums, (Sum *)memory + warp * hloc_slab<S::BN / S::WN>::SIZE, top, left, finish);
+}
+
+#endif
