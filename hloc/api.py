@@ -43,6 +43,7 @@ class Options:
     passes        options of passes by name, e.g. {"fusion": "off", "memory_limit": 1 << 30} (hloc/passes/context.py)
     transfers     what infeed and recv take, and what outfeed and send gave (hloc/ops/host.py)
     profile       the program measures each of its steps, for Executable.profile; target cpu
+    tuning        the file of measured choices of kernels (hloc/targets/cuda/tuning.py); GPU targets
     device        where the program runs, among several (hloc/evaluate.py); what collectives exchange goes through it
     """
 
@@ -54,6 +55,7 @@ class Options:
     dumps: dict[str, Any] = field(default_factory=dict)
     transfers: Transfers = field(default_factory=Transfers)
     profile: bool = False
+    tuning: Path | None = None
     device: Device | None = None
 
     @property
@@ -170,6 +172,8 @@ def compile(source: str | Path | Module, target: str = "auto", *,      # noqa: A
     chosen = find(target)
     if options.profile and chosen.name != "cpu":
         raise UnsupportedError(f"target {chosen.name} does not time its steps", hint="profile with target cpu")
+    if options.tuning is not None and chosen.name != "cuda":
+        raise UsageError(f"a tuning file is for GPUs, not for target {chosen.name}")
     signature = entry_parameters(module), entry_results(module)
 
     def compile_now() -> Executable:

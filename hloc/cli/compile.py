@@ -12,6 +12,7 @@ from hloc.cli.options import (
     module_argument,
     pass_options,
     strict_option,
+    tuning_option,
 )
 from hloc.cli.pass_times import show_times
 from hloc.cli.terminal import Progress, read_module
@@ -45,14 +46,16 @@ EMIT = {"c": ".c", "cuda": ".cu", "ptx": ".ptx", "hlo": ".hlo"}
 @click.option("--time-passes", is_flag=True, help="Show the seconds of each pass and stage, on stderr.")
 @fusion_option
 @memory_limit_option
+@tuning_option
 @strict_option
-def compile_command(module, choice, output, emit, target, time_passes, fusion, memory_limit, strict) -> None:
+def compile_command(module, choice, output, emit, target, time_passes, fusion, memory_limit, tuning, strict) -> None:
     """Compile MODULE (HLO text, '-' for stdin) and write it to the file given with -o."""
     from hloc.api import Options, compile
     suffix = _suffix(output, emit, target)
     target = target or ("cuda" if suffix in CUDA_ENDINGS else "cpu")
     with Progress() as progress:
-        options = Options(progress=progress.report, passes=pass_options(fusion, memory_limit), timings=[])
+        options = Options(progress=progress.report, passes=pass_options(fusion, memory_limit), tuning=tuning,
+                          timings=[])
         with options.stage("parse"):
             parsed = read_module(module, choice=choice, strict=strict, progress=progress)
         exe = compile(parsed, target, options=options, consume=True, run=False)

@@ -41,6 +41,12 @@ fusion_option = click.option(
     "--fusion", type=click.Choice(["on", "off"]), default="on", show_default=True,
     help="off: every instruction is a kernel of its own, to compare with.")
 
+tuning_option = click.option(
+    "--tuning", type=click.Path(path_type=Path), metavar="FILE",
+    help="Which way each product and convolution takes on a GPU. With that GPU here, ways that FILE does not know are "
+         "measured and added to it; else FILE is only read.")
+
+
 class Size(click.ParamType):
     """A number of bytes: 4096, 512KiB, 1.5GiB; K, M, G, T alone mean KiB and so on."""
 

@@ -23,6 +23,7 @@ from hloc.cli.options import (
     strict_option,
     target_option,
     transfers_of,
+    tuning_option,
     write_transfers,
 )
 from hloc.cli.profile_table import profile_json, show_profile
@@ -64,9 +65,10 @@ Examples:
 @outfeed_option
 @fusion_option
 @memory_limit_option
+@tuning_option
 @strict_option
 def run_command(module, choice, inputs, output, target, devices, repeat, profile, top, as_json, custom_calls, infeeds,
-                received, outfeed, fusion, memory_limit, strict) -> None:
+                received, outfeed, fusion, memory_limit, tuning, strict) -> None:
     """Run MODULE (HLO text, a proto, or a .so or .cubin that `hloc compile` wrote; '-' for stdin); show its results.
 
     Without --inputs, parameters are the arguments that a snapshot holds, else 'sensible:0'; a note says so.
@@ -82,7 +84,7 @@ def run_command(module, choice, inputs, output, target, devices, repeat, profile
     with Progress() as progress:
         parsed = _module(module, choice, strict, progress)
         options = Options(progress=progress.report, custom_calls=custom_call_table(custom_calls), transfers=transfers,
-                          passes=pass_options(fusion, memory_limit), profile=profile)
+                          passes=pass_options(fusion, memory_limit), profile=profile, tuning=tuning)
         several = [] if isinstance(parsed, Executable) else devices_for(parsed, devices)
         if several:
             _for_one_device({"--repeat": repeat > 1, "--profile": profile, "--outfeed": outfeed, "--infeed": infeeds,

@@ -21,7 +21,6 @@
 #include <functional>
 #include <map>
 #include <string>
-#include <sys/mman.h>
 #include <unistd.h>
 #include <vector>
 
@@ -284,11 +283,12 @@ API(cuModuleLoadDataEx, void **module, const void *image, unsigned count, int *o
   FAULT;
   const Elf64_Ehdr *head = static_cast<const Elf64_Ehdr *>(image);
   if (memcmp(head->e_ident, ELFMAG, SELFMAG) || head->e_type != ET_DYN) return INVALID_IMAGE;
-  const int file = memfd_create("image", 0);
+  char path[] = "/tmp/hloc-image-XXXXXX";               /* a name of its own: dlopen knows libraries by their names */
+  const int file = mkstemp(path);
   const size_t size = head->e_shoff + size_t(head->e_shnum) * head->e_shentsize;
-  if (write(file, image, size) != ssize_t(size)) return close(file), OUT_OF_MEMORY;
-  void *library = dlopen(("/proc/self/fd/" + std::to_string(file)).c_str(), RTLD_NOW | RTLD_LOCAL);
-  close(file);
+  const bool written = write(file, image, size) == ssize_t(size);
+  void *library = written ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : nullptr;
+  close(file), unlink(path);
   return library ? (modules++, *module = new Module{library}, SUCCESS) : INVALID_IMAGE;
 }
 API(cuModuleUnload, void *module) {

@@ -44,8 +44,13 @@ def cuda_target(gpu: Machine | None) -> Target:
 
 def executable(gpu: Machine, program: Program, module: Module, options) -> Executable:
     """An Executable over CUDA C; nothing is compiled before it is saved or first called."""
+    ways: list[str] = []
+    if options.tuning is not None:
+        from hloc.targets.cuda.tuning import chosen_ways
+        with options.stage("tuning"):
+            ways = chosen_ways(program.kernels, gpu, options.tuning, options.report)
     with options.stage("printing"):
-        sources = make_sources(program, gpu)
+        sources = make_sources(program, gpu, ways)
     program = sources.program
     functions = {call: host_function(call, options) for call in sources.host_calls}
 

@@ -1,0 +1,129 @@
+"""One kernel, measured on the GPU that is here: every way it could take, its results compared, the fastest right one.
+
+In: a Tile and the GPU. Out: a tuning.Measured. All ways are one program, each a kernel of its own; the first (the cost
+model's choice) is the one whose results the others must have.
+"""
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+
+import numpy as np
+
+from hloc.errors import BuildError, RunError
+from hloc.ir import ELEMENT_TYPES, numpy_dtype
+from hloc.ir.shapes import array as array_shape
+from hloc.kernels.ir import Tile
+from hloc.kernels.plan import Launch, Program, Ref, Value
+from hloc.machine import Machine
+from hloc.targets.cuda.container import Container
+from hloc.targets.cuda.sources import CudaSources, make_sources
+from hloc.targets.cuda.tiles import ways
+from hloc.targets.cuda.tuning import Measured, describe
+
+LEAST_RUNS, MOST_RUNS, LEAST_SECONDS = 5, 50, 0.02
+RANDOM_ELEMENTS = 1 << 20           # of which large inputs are made by repetition
+# How far results may lie apart, of the largest one: sums of another order, rounded once.
+TOLERANCE = {"f64": 1e-11, "c128": 1e-11, "f32": 1e-4, "c64": 1e-4, "f16": 4e-3, "bf16": 3e-2, "s4": 0, "u4": 0}
+ROUGH = 0.3                         # for types of 8 bits and less
+
+
+def measure(tile: Tile, gpu: Machine) -> Measured:
+    """Raises RunError where the GPU stops, or where no way is right."""
+    names = ways(tile, gpu)
+    random = np.random.default_rng(0)
+    inputs = [_input(b, random) for b in tile.buffers if b.access != "write"]
+    expected, times, wrong = None, {}, []
+    for name in names:
+        try:
+            results, seconds = _run(tile, name, gpu, inputs)
+        except (BuildError, RunError) as error:
+            if name == names[0] or "the GPU stopped" in error.message:
+                raise RunError(f"measuring {describe(tile)} as {name!r}: {error.message}") from None
+            wrong.append(name)                               # refused: too many registers, too much shared memory
+            continue
+        if expected is None:
+            expected = results
+        if all(agree(a, b, t) for a, b, t in zip(results, expected, _written_types(tile))):
+            times[name] = round(seconds * 1e6, 3)
+        else:
+            wrong.append(name)
+    return Measured(describe(tile), min(times, key=times.get), times, tuple(wrong))
+
+
+def agree(actual: np.ndarray, expected: np.ndarray, type: str) -> bool:
+    """The same results, up to the order of sums. NaN agrees with nothing but NaN at the same place."""
+    if ELEMENT_TYPES[type].kind not in ("float", "complex"):
+        return bool(np.array_equal(actual, expected))
+    wide = np.complex128 if ELEMENT_TYPES[type].kind == "complex" else np.float64
+    a, b = actual.astype(wide), expected.astype(wide)
+    known = np.isfinite(b)
+    if not np.array_equal(known, np.isfinite(a)) or not np.array_equal(a[~known], b[~known], equal_nan=True):
+        return False
+    largest = np.max(np.abs(b[known]), initial=0.0)
+    return bool(np.max(np.abs(a[known] - b[known]), initial=0.0) <= TOLERANCE.get(type, ROUGH) * largest)
+
+
+def _run(tile: Tile, way: str, gpu: Machine, inputs: list[np.ndarray]) -> tuple[list[np.ndarray], float]:
+    """The results of one way, and its seconds on the device."""
+    from hloc.targets.cuda.runtime import CudaBackend
+    sources = make_sources(program_of(tile), gpu, [way])
+    backend = CudaBackend(_container(sources, gpu), {})
+    try:
+        backend.send(inputs)
+        backend.run()
+        results = [np.array(a) for a in backend.fetch()]
+        return results, seconds_of(backend.run, backend.cuda, backend.stream, backend.context)
+    finally:
+        backend.close()
+
+
+def _container(sources: CudaSources, gpu: Machine) -> Container:
+    from hloc.targets.cuda import target
+    program = sources.program
+    image = target.compile_cuda(sources.single_file(), gpu.arch, "cubin")
+    return Container(program.name, gpu.arch, image, sources.geometry, program.steps, program.parameters,
+                     program.results, program.constants, program.arena_size, target.compiler_version())
+
+
+def program_of(tile: Tile) -> Program:
+    """The kernel alone: what it reads are parameters, what it writes are results, what it changes is both."""
+    parameters, results, places = [], [], []
+    for buffer in tile.buffers:
+        own, region = (parameters, "parameter") if buffer.access != "write" else (results, "result")
+        places.append(Ref(region, len(own), 0, buffer.size * ELEMENT_TYPES[buffer.type].bytes))
+        own.append(Value(buffer.name, array_shape(buffer.type, buffer.size)))
+    return Program("measured", (tile,), (Launch(0, tuple(places)),), tuple(parameters), tuple(results), (), 0)
+
+
+def _written_types(tile: Tile) -> list[str]:
+    return [b.type for b in tile.buffers if b.access == "write"]
+
+
+def _input(buffer, random: np.random.Generator) -> np.ndarray:
+    """Random numbers of which no sum overflows; never zeros, which multiply faster on some devices."""
+    count, dtype = min(buffer.size, RANDOM_ELEMENTS), numpy_dtype(buffer.type)
+    if ELEMENT_TYPES[buffer.type].kind in ("float", "complex"):
+        block = random.normal(size=count).astype(dtype)
+    else:
+        block = random.integers(0, 2, size=count).astype(dtype)
+    return np.resize(block, (buffer.size,))
+
+
+def seconds_of(work: Callable[[], None], cuda, stream, context) -> float:
+    """The median seconds of `work`, which only starts things on the stream, by the device's clock."""
+    context.push()
+    try:
+        for _ in range(2):
+            work()
+        times: list[float] = []
+        while len(times) < LEAST_RUNS or (sum(times) < LEAST_SECONDS and len(times) < MOST_RUNS):
+            before, after = cuda.Event(), cuda.Event()
+            before.record(stream)
+            work()
+            after.record(stream)
+            after.synchronize()
+            times.append(after.time_since(before) * 1e-3)
+        return statistics.median(times)
+    finally:
+        context.pop()

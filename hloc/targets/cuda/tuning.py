@@ -1,0 +1,173 @@
+"""The tuning file: which of its ways a kernel takes, as measured on a device.
+
+In: the kernels of a program, the GPU, a file. Out: a way (a label of tiles.ways) for each kernel; "" where the cost
+model chooses. With that GPU here, kernels that the file does not know are measured first (measure.py) and added to it.
+
+    {"hloc_tuning": 1, "measured": {"NVIDIA H200, CUDA 13.0": {"3f2a...": {"kernel": "gemm bf16 4096x4096x1024",
+       "way": "128x256x64 3 stages", "microseconds": {"128x256x64 3 stages": 61.2, ...}, "wrong": []}}},
+     "sha256": "..."}
+
+Kernels are keyed by the hash of their structure and of hloc's own templates: another hloc measures again. Nothing of a
+file is run: a label that hloc does not know itself is refused.
+"""
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+from hloc import cache
+from hloc.errors import RunError
+from hloc.kernels.ir import Kernel, Tile
+from hloc.machine import Machine
+from hloc.targets.cuda.gpus import device_named
+from hloc.targets.cuda.tiles import ways
+
+VERSION = 1
+LARGEST_FILE = 64 << 20
+TEMPLATES = Path(__file__).parent
+
+
+class Measured(NamedTuple):
+    """One kernel: the way that won, the microseconds of each that was right, and the ways that were not."""
+
+    kernel: str
+    way: str
+    microseconds: dict[str, float]
+    wrong: tuple[str, ...] = ()
+
+
+class Tuning(NamedTuple):
+    """measured: device -> key of a kernel -> Measured."""
+
+    measured: dict[str, dict[str, Measured]]
+
+
+def key_of(tile: Tile) -> str:
+    """The same for kernels that are the same code."""
+    return cache.digest(repr(tile.structure()), templates_identity())
+
+
+@lru_cache(maxsize=1)
+def templates_identity() -> str:
+    files = [*sorted(TEMPLATES.glob("*.cuh")), *sorted(TEMPLATES.glob("*.py"))]
+    return cache.digest(*(f.read_bytes() for f in files))
+
+
+def describe(tile: Tile) -> str:
+    """A kernel in a few words: gemm bf16 4096x4096x1024."""
+    facts = dict(tile.parameters)
+    sizes = facts.get("sizes") or (facts.get("batch"), *facts.get("size", ()), facts.get("lhs_features"),
+                                   facts.get("features"))
+    batches = math.prod(facts.get("batches", ()))
+    return f"{tile.routine} {facts['types'][0]} {f'{batches} of ' if batches > 1 else ''}{'x'.join(map(str, sizes))}"
+
+
+def tunable(kernels: Sequence[Kernel | Tile], gpu: Machine) -> dict[str, Tile]:
+    """Key -> kernel, of those that have more than one way."""
+    return {key_of(k): k for k in kernels if isinstance(k, Tile) and len(ways(k, gpu)) > 1}
+
+
+def chosen_ways(kernels: Sequence[Kernel | Tile], gpu: Machine, path: Path, report=None) -> list[str]:
+    """The way of each kernel. report(stage, done, total) is called while kernels are measured.
+
+    Raises RunError: a file that is damaged or not hloc's, a file of other devices where this one is not here, a kernel
+    that stops the GPU while it is measured.
+    """
+    from hloc.targets.cuda.target import device_present
+    wanted = tunable(kernels, gpu)
+    here = _device_here(gpu) if device_present() else None
+    tuning = read(path) if path.exists() or here is None else Tuning({})
+    if here is not None:
+        own = tuning.measured.setdefault(here, {})
+        missing = {key: tile for key, tile in wanted.items() if key not in own}
+        if missing:
+            from hloc.targets.cuda.measure import measure
+            for number, (key, tile) in enumerate(missing.items()):
+                if report:
+                    report("measure kernels", number, len(missing))
+                own[key] = measure(tile, gpu)
+                write(path, tuning)
+    else:
+        own = _of_gpu(path, tuning, gpu)
+    found = {key: own[key].way for key in wanted if key in own}
+    for key, way in found.items():
+        if way not in ways(wanted[key], gpu):
+            raise RunError(f"{path}: {describe(wanted[key])} shall take {way!r}, which hloc does not know",
+                           hint="remove the file, and it is measured again")
+    return [found.get(key_of(k), "") if isinstance(k, Tile) else "" for k in kernels]
+
+
+def _device_here(gpu: Machine) -> str | None:
+    """The name in the file of the device that is here, where it is the one to compile for."""
+    from hloc.targets.cuda.runtime import device_machine, driver
+    here = device_machine()
+    if gpu not in (here, device_named(here.name, here.arch)):
+        return None
+    version = driver().get_driver_version()
+    return f"{here.name}, CUDA {version // 1000}.{version % 1000 // 10}"
+
+
+def _of_gpu(path: Path, tuning: Tuning, gpu: Machine) -> dict[str, Measured]:
+    """What was measured on such a GPU, with the latest driver."""
+    fitting = [name for name in tuning.measured
+               if (known := device_named(name.rpartition(", CUDA ")[0], "")) is not None and known.name == gpu.name]
+    if not fitting:
+        raise RunError(f"{path} was measured on {' and on '.join(sorted(tuning.measured)) or 'no device'}, not on "
+                       f"{gpu.name}", hint="hloc run --tuning FILE on such a machine adds to the file")
+    return tuning.measured[max(fitting, key=_version)]
+
+
+def _version(name: str) -> list[int]:
+    return [int(n) for n in name.rpartition(", CUDA ")[2].split(".") if n.isdigit()]
+
+
+# -- the file ----------------------------------------------------------------------------------------------------------
+
+def read(path: Path) -> Tuning:
+    """Raises RunError for a file that is not there, is damaged, or that hloc did not write."""
+    try:
+        if path.stat().st_size > LARGEST_FILE:
+            raise ValueError("too large")
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if data["hloc_tuning"] != VERSION:
+            raise RunError(f"{path} has tuning version {data['hloc_tuning']}, this hloc reads {VERSION}")
+        if data["sha256"] != _seal(data["measured"]):
+            raise RunError(f"{path} is damaged: its measurements do not match their hash",
+                           hint="remove it, and kernels are measured again")
+        return Tuning({str(device): {str(key): _measured(row) for key, row in rows.items()}
+                       for device, rows in data["measured"].items()})
+    except OSError as error:
+        raise RunError(f"cannot read the tuning file {path}: {error.strerror}",
+                       hint="hloc run --tuning FILE on a machine with a GPU writes one") from None
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise RunError(f"{path} is not a whole tuning file that hloc wrote ({type(error).__name__}: {error})",
+                       hint="remove it, and kernels are measured again") from None
+
+
+def write(path: Path, tuning: Tuning) -> None:
+    """As a whole or not at all. Raises RunError where that cannot be."""
+    rows = {device: {key: {"kernel": m.kernel, "way": m.way, "microseconds": m.microseconds, "wrong": list(m.wrong)}
+                     for key, m in own.items()} for device, own in tuning.measured.items()}
+    text = json.dumps({"hloc_tuning": VERSION, "measured": rows, "sha256": _seal(rows)}, indent=1) + "\n"
+    beside = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        beside.write_text(text, encoding="utf-8")
+        os.replace(beside, path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise RunError(f"cannot write the tuning file {path}: {error.strerror}") from None
+
+
+def _seal(rows: dict) -> str:
+    return hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()
+
+
+def _measured(row: dict) -> Measured:
+    return Measured(str(row["kernel"]), str(row["way"]), {str(k): float(v) for k, v in row["microseconds"].items()},
+                    tuple(map(str, row["wrong"])))

@@ -1,0 +1,250 @@
+"""The tuning file: ways measured by a fake clock on the emulated driver, kept, used again; files that are not whole."""
+from __future__ import annotations
+
+import json
+import shutil
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from cuda_emulation import driver
+from cuda_emulation.with_pycuda import compile_for_emulation
+
+from hloc import api
+from hloc.cli.main import cli
+from hloc.errors import HlocError, RunError, UsageError
+from hloc.kernels.ir import Tile
+from hloc.targets.cuda import measure, runtime, target, tuning
+from hloc.targets.cuda.gpus import GPUS
+from hloc.targets.cuda.tiles import ways
+
+H200 = GPUS["h200"]
+DOT = """HloModule dot
+ENTRY e {{ a = {t}[{m},{k}] parameter(0)  b = {t}[{k},{m}] parameter(1)
+  ROOT d = {t}[{m},{m}] dot(a, b), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}} }}
+"""
+SMALL = DOT.format(t="f32", m=40, k=40)
+WAYS = ["32x32x16", "128x128x16", "64x64x16"]
+HERE = "NVIDIA H200, CUDA 13.0"
+
+
+def tile_of(text: str, gpu=H200) -> Tile:
+    own = target.cuda_target(gpu)
+    (tile,) = (k for k in api.plan(api.optimize(api.load(text), own), own).kernels if isinstance(k, Tile))
+    return tile
+
+
+@pytest.fixture
+def device(monkeypatch):
+    """An H200 by name, whose kernels take the seconds that `times` says for each way; `change` may spoil a way."""
+    driver.install(monkeypatch)
+    runtime.device_machine.cache_clear()
+    monkeypatch.setattr(driver.DEVICE, "name", "NVIDIA H200")
+    monkeypatch.setattr(target, "device_present", lambda: True)
+    monkeypatch.setattr(target, "compile_cuda", compile_for_emulation)
+    monkeypatch.setattr(target, "compiler_version", lambda: 13000)
+    state = SimpleNamespace(times={}, change=lambda way, sources: sources, now=0.0, way="", measured=[])
+    make_sources, run = measure.make_sources, driver.Function._run
+
+    def noted(program, gpu, chosen):
+        (state.way,) = chosen
+        state.measured.append(state.way)
+        return state.change(state.way, make_sources(program, gpu, chosen))
+
+    def timed(self, *arguments):
+        run(self, *arguments)
+        state.now += state.times.get(state.way, 1.0)
+    monkeypatch.setattr(measure, "make_sources", noted)
+    monkeypatch.setattr(driver.Function, "_run", timed)
+    monkeypatch.setattr(driver.Event, "record", lambda self, stream=None: setattr(self, "when", state.now))
+    yield state
+    runtime.device_machine.cache_clear()
+
+
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation needs g++")
+
+
+# -- measuring ---------------------------------------------------------------------------------------------------------
+
+@needs_compiler
+def test_the_fastest_way_is_kept_and_used_again(device, tmp_path):
+    device.times = {"32x32x16": 3e-6, "128x128x16": 1e-6, "64x64x16": 2e-6}
+    file, options = tmp_path / "tuning.json", api.Options(tuning=tmp_path / "tuning.json")
+    exe = api.compile(SMALL, "cuda", options=options, run=False)
+    assert device.measured == WAYS and "BM = 128," in exe.source
+    told = json.loads(file.read_text())["measured"][HERE]
+    ((key, row),) = told.items()
+    assert key == tuning.key_of(tile_of(SMALL)) and row == {
+        "kernel": "gemm f32 40x40x40", "way": "128x128x16", "wrong": [],
+        "microseconds": {"32x32x16": 3.0, "128x128x16": 1.0, "64x64x16": 2.0}}
+    again = api.compile(SMALL, "h200", options=options, run=False)              # the same GPU by its name
+    assert device.measured == WAYS and "BM = 128," in again.source
+    a, b = (np.random.default_rng(n).normal(size=(40, 40)).astype("f4") for n in (0, 1))
+    np.testing.assert_allclose(again(a, b)[0], a @ b, rtol=1e-4, atol=1e-4)
+
+
+@needs_compiler
+def test_a_way_with_wrong_results_is_not_taken(device, tmp_path):
+    """However fast it is."""
+    def spoil(way, sources):
+        if way != "128x128x16":
+            return sources
+        wrong = sources.kernels[0].replace("return sum + a * b;", "return sum + a * b * 1.01f;")
+        assert wrong != sources.kernels[0]
+        return type(sources)(sources.program, (wrong,), sources.geometry, ())
+    device.change, device.times = spoil, {"32x32x16": 3e-6, "128x128x16": 1e-6, "64x64x16": 2e-6}
+    found = measure.measure(tile_of(SMALL), H200)
+    assert found.way == "64x64x16" and found.wrong == ("128x128x16",)
+    assert found.microseconds == {"32x32x16": 3.0, "64x64x16": 2.0}
+
+
+@needs_compiler
+def test_a_way_that_the_device_refuses_is_not_taken(device):
+    """It asks for more shared memory than there is."""
+    def greedy(way, sources):
+        if way != "128x128x16":
+            return sources
+        return type(sources)(sources.program, sources.kernels, (sources.geometry[0]._replace(shared=1 << 20),), ())
+    device.change, device.times = greedy, {"32x32x16": 2e-6, "64x64x16": 3e-6}
+    found = measure.measure(tile_of(SMALL), H200)
+    assert found.way == "32x32x16" and found.wrong == ("128x128x16",)
+
+
+@needs_compiler
+def test_a_way_that_stops_the_gpu_ends_the_measurement(device, monkeypatch, tmp_path):
+    """The context has died: nothing can be measured after it. What was measured before is in the file."""
+    def fail(self, *_):
+        raise driver.Error("cuLaunchKernel failed: an illegal memory access was encountered")
+
+    def change(way, sources):
+        if way == "64x64x16":
+            monkeypatch.setattr(driver.Function, "_run", fail)
+        return sources
+    device.change = change
+    with pytest.raises(RunError, match=r"measuring gemm f32 40x40x40 as '64x64x16': the GPU stopped in kernel k0_dot"):
+        api.compile(SMALL, "cuda", options=api.Options(tuning=tmp_path / "t.json"), run=False)
+    assert driver.Context.depth == 0 and not (tmp_path / "t.json").exists()
+
+
+@pytest.mark.parametrize("type, actual, expected, same", [
+    ("f32", [1.0, 2.0], [1.00001, 2.0], True), ("f32", [1.0, 2.0], [1.001, 2.0], False),
+    ("f32", [1.0, float("nan")], [1.0, 2.0], False), ("f32", [1.0, float("inf")], [1.0, float("inf")], True),
+    ("f32", [1.0, float("-inf")], [1.0, float("inf")], False), ("s32", [1, 2], [1, 3], False), ("s32", [1, 2], [1, 2], True),
+    ("bf16", [1.0, 100.0], [1.5, 101.0], True), ("c64", [1j], [1j + 0.01], False)])
+def test_what_counts_as_the_same_result(type, actual, expected, same):
+    from hloc.ir import numpy_dtype
+    assert measure.agree(*(np.array(v).astype(numpy_dtype(type)) for v in (actual, expected)), type) == same
+
+
+def test_ways_differ_and_the_first_is_the_cost_models():
+    for text in (SMALL, DOT.format(t="bf16", m=512, k=4096), DOT.format(t="f64", m=96, k=96)):
+        tile = tile_of(text)
+        found = ways(tile, H200)
+        assert len(found) == len(set(found)) >= 2
+        assert tuning.describe(tile).startswith("gemm")
+    assert any("splits" in way for way in ways(tile_of(DOT.format(t="bf16", m=512, k=4096)), H200))
+
+
+# -- the file ----------------------------------------------------------------------------------------------------------
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    """What was measured on an H200, on a machine without one."""
+    monkeypatch.setattr(target, "device_present", lambda: False)
+    path = tmp_path / "tuning.json"
+    row = tuning.Measured("gemm f32 40x40x40", "128x128x16", {"32x32x16": 3.0, "128x128x16": 1.0})
+    older = row._replace(way="64x64x16")
+    key = tuning.key_of(tile_of(SMALL))
+    tuning.write(path, tuning.Tuning({"NVIDIA H200, CUDA 12.9": {key: older}, HERE: {key: row}}))
+    return path
+
+
+def compiled(path, gpu: str = "h200"):
+    return api.compile(SMALL, gpu, options=api.Options(tuning=path), run=False)
+
+
+def test_a_file_serves_without_a_device(file):
+    assert "BM = 128," in compiled(file).source                        # of the latest driver
+    assert "BM = 32," in api.compile(SMALL, "h200", run=False).source
+    assert file.read_bytes() == file.read_bytes() and tuning.read(file).measured.keys() == {"NVIDIA H200, CUDA 12.9", HERE}
+
+
+def test_a_file_of_another_device(file):
+    with pytest.raises(RunError, match=r"was measured on NVIDIA H200, CUDA 12.9 and on NVIDIA H200, CUDA 13.0, not on a100") as caught:
+        compiled(file, "a100")
+    assert caught.value.code == 6 and "--tuning FILE" in caught.value.hint
+
+
+@pytest.mark.parametrize("share", [0.0, 0.2, 0.6, 0.99])
+def test_a_truncated_file(file, share):
+    data = file.read_bytes()
+    file.write_bytes(data[:int(len(data) * share)])
+    with pytest.raises(RunError, match="is not a whole tuning file that hloc wrote") as caught:
+        compiled(file)
+    assert caught.value.code == 6 and "remove it" in caught.value.hint
+
+
+@pytest.mark.parametrize("old, new", [('"way": "128x128x16"', '"way": "64x64x16"'), ("3.0", "0.5"), ("CUDA 13.0", "CUDA 13.1")])
+def test_a_changed_file(file, old, new):
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+    with pytest.raises(RunError, match="is damaged: its measurements do not match their hash"):
+        compiled(file)
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "null", "7", '"x"', "\0", "{" * 100_000, '{"hloc_tuning": 1}',
+                                  '{"hloc_tuning": 1, "measured": [], "sha256": ""}', '{"hloc_tuning": 99}'])
+def test_a_foreign_file(file, text):
+    file.write_text(text)
+    with pytest.raises(RunError, match="not a whole tuning file|tuning version 99|damaged"):
+        compiled(file)
+
+
+def test_a_file_that_is_no_text(file):
+    file.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(RunError, match="not a whole tuning file"):
+        compiled(file)
+
+
+def test_rows_that_are_none(file):
+    """Sealed, so that the hash is right: what a stranger may have written."""
+    for rows in ({HERE: {"k": {}}}, {HERE: {"k": {"kernel": "", "way": "", "microseconds": {"a": "b"}, "wrong": []}}}, {HERE: 3}):
+        file.write_text(json.dumps({"hloc_tuning": 1, "measured": rows, "sha256": tuning._seal(rows)}))
+        with pytest.raises(RunError, match="not a whole tuning file"):
+            compiled(file)
+
+
+def test_a_way_that_hloc_does_not_know(file):
+    row = tuning.Measured("gemm", "7x7; rm", {"7x7; rm": 1.0})
+    tuning.write(file, tuning.Tuning({HERE: {tuning.key_of(tile_of(SMALL)): row}}))
+    with pytest.raises(RunError, match="gemm f32 40x40x40 shall take '7x7; rm', which hloc does not know"):
+        compiled(file)
+
+
+def test_no_file_and_no_device(tmp_path, monkeypatch):
+    monkeypatch.setattr(target, "device_present", lambda: False)
+    with pytest.raises(RunError, match="cannot read the tuning file .*No such file") as caught:
+        compiled(tmp_path / "missing.json")
+    assert "on a machine with a GPU writes one" in caught.value.hint
+
+
+def test_a_file_that_cannot_be_written(tmp_path):
+    with pytest.raises(RunError, match="cannot write the tuning file"):
+        tuning.write(tmp_path / "no" / "tuning.json", tuning.Tuning({}))
+
+
+def test_target_cpu_has_no_use_for_it(file):
+    with pytest.raises(UsageError, match="a tuning file is for GPUs, not for target cpu"):
+        compiled(file, "cpu")
+
+
+def test_command_line(file, tmp_path):
+    (tmp_path / "m.hlo").write_text(SMALL)
+    arguments = ["compile", str(tmp_path / "m.hlo"), "-o", "-", "--emit", "cuda", "--target", "h200", "--tuning", str(file)]
+    result = CliRunner().invoke(cli, arguments)
+    assert result.exit_code == 0 and "BM = 128," in result.output
+    file.write_text("{")
+    result = CliRunner().invoke(cli, arguments)
+    assert isinstance(result.exception, HlocError) and result.exception.code == 6
