@@ -9,8 +9,7 @@ functions on whole arrays, and what a run carries along (device, seed, random st
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -18,7 +17,8 @@ import numpy as np
 
 from hloc.errors import RunError, UnsupportedError
 from hloc.inputs import check_inputs, within_bounds
-from hloc.ir import Computation, Instruction, Module, leaves, numpy_dtype
+from hloc.ir import ELEMENT_TYPES, Computation, Instruction, Module, leaves, numpy_dtype
+from hloc.lookahead import run_loop
 from hloc.ops.table import OPS
 from hloc.ops.values import Value, flatten, unflatten
 
@@ -60,6 +60,8 @@ class Step(NamedTuple):
     sources: tuple[int, ...]
     target: int
     dead: tuple[int, ...]       # slots that nobody reads afterwards
+    dimensions: tuple[int, ...] | None       # of the array that must come out; None where none does
+    dtype: np.dtype | None
 
 
 class Plan(NamedTuple):
@@ -70,9 +72,18 @@ class Plan(NamedTuple):
     steps: tuple[Step, ...]
     root: int
 
+    def begin(self, arguments: Sequence[Value]) -> list[Value]:
+        """The slots before the first step."""
+        values = list(self.slots)
+        for slot, argument in zip(self.parameters, arguments):
+            values[slot] = argument
+        return values
+
 
 class Evaluator:
     """One run of a module on one device. Ops get it as their first argument."""
+
+    can_look_ahead = True       # whether an op gives the same for many steps of a loop at once (hloc/lookahead.py)
 
     def __init__(self, module: Module | None = None, *, custom_calls: Mapping[str, CustomCall] | None = None,
                  options: Options | None = None, device: Device | None = None):
@@ -94,39 +105,59 @@ class Evaluator:
 
     def call(self, computation: Computation, arguments: Sequence[Value]) -> Value:
         """The value of a computation's root. Values are freed after their last use."""
-        plan = self._plans.get(computation)
-        if plan is None:
-            plan = self._plans[computation] = make_plan(computation)
-        with self._nested(computation), np.errstate(all="ignore"):
-            return self._run_plan(plan, arguments)
+        plan = self.plan(computation)
+        values = plan.begin(arguments)
+        self.nested(computation, self.run_steps, plan.steps, values)
+        return values[plan.root]
 
-    @contextmanager
-    def _nested(self, computation: Computation) -> Iterator[None]:
+    def loop(self, instruction: Instruction, state: Value) -> Value:
+        """The state after a `while`."""
+        return run_loop(self, instruction, state)
+
+    @property
+    def looks_ahead(self) -> bool:
+        return self.can_look_ahead and self.options.observer is None
+
+    def plan(self, computation: Computation) -> Plan:
+        if computation not in self._plans:
+            self._plans[computation] = self.prepare(computation)
+        return self._plans[computation]
+
+    def prepare(self, computation: Computation) -> Plan:
+        return make_plan(computation)
+
+    def nested(self, computation: Computation, function: Callable, *arguments: Any) -> Any:
+        """function(*arguments) as a part of calling `computation`. The outermost call silences NumPy's warnings."""
         if self._depth >= DEEPEST_CALL:
             raise UnsupportedError(f"calls nest deeper than {DEEPEST_CALL}: %{computation.name}", computation.span)
         self._depth += 1
         try:
-            yield
+            if self._depth > 1:
+                return function(*arguments)
+            with np.errstate(all="ignore"):
+                return function(*arguments)
         finally:
             self._depth -= 1
 
-    def _run_plan(self, plan: Plan, arguments: Sequence[Value]) -> Value:
-        values = list(plan.slots)
-        for slot, argument in zip(plan.parameters, arguments):
-            values[slot] = argument
+    def run_steps(self, steps: Sequence[Step], values: list[Value]) -> None:
+        """Fills the slots that the steps write. Values are freed after their last use."""
         observer = self.options.observer
-        for function, instruction, sources, target, dead in plan.steps:
+        for function, instruction, sources, target, dead, dimensions, dtype in steps:
             operands = [values[s] for s in sources]
             try:
                 value = function(self, instruction, *operands)
             except (MemoryError, ValueError, IndexError) as error:
                 raise failed(instruction, error) from error
-            values[target] = value = checked(instruction, value)
+            if dimensions is not None:
+                if type(value) is not np.ndarray:
+                    value = np.asarray(value)
+                if value.dtype != dtype or value.shape != dimensions:
+                    check(instruction, value)
+            values[target] = value
             if observer is not None:
                 observer(instruction, operands, value)
             for slot in dead:
                 values[slot] = None
-        return values[plan.root]
 
     def apply(self, computation: Computation, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
         """A computation of scalars, applied to every element of arrays that broadcast together.
@@ -138,12 +169,12 @@ class Evaluator:
         plan = self._scalar_plans[computation]
         if plan is None:
             return self._apply_one_by_one(computation, arrays)
-        values = list(plan.slots)
-        for slot, argument in zip(plan.parameters, arrays):
-            values[slot] = argument
-        with self._nested(computation), np.errstate(all="ignore"):
-            for function, instruction, sources, target, _ in plan.steps:
+        values = plan.begin(arrays)
+
+        def run() -> None:
+            for function, instruction, sources, target, *_ in plan.steps:
                 values[target] = function(self, instruction, *[values[s] for s in sources])
+        self.nested(computation, run)
         shape = np.broadcast_shapes(*(np.shape(a) for a in arrays))
         return tuple(r if np.shape(r) == shape else np.broadcast_to(r, shape) for r in flatten(values[plan.root]))
 
@@ -243,8 +274,14 @@ def _assemble(computation: Computation, needed: Sequence[Instruction], steps: Se
             slot[parameter] = len(slots)
             slots.append(None)
     return Plan(slots, tuple(slot[p] for p in parameters),
-                tuple(Step(f, i, tuple(slot[o] for o in i.operands), slot[i], tuple(dead.get(i, ())))
+                tuple(Step(f, i, tuple(slot[o] for o in i.operands), slot[i], tuple(dead.get(i, ())), *_expected(i))
                       for f, i in steps), slot[computation.root])
+
+
+def _expected(instruction: Instruction) -> tuple[tuple[int, ...] | None, np.dtype | None]:
+    """Dimensions and type of the array that an instruction gives; None where it gives none."""
+    shape = instruction.shape
+    return (shape.dimensions, ELEMENT_TYPES[shape.element_type].dtype) if shape.is_array else (None, None)
 
 
 def _function(instruction: Instruction) -> Callable[..., Value]:
@@ -289,18 +326,13 @@ def _apply_called(evaluator: Evaluator, instruction: Instruction, *operands: Val
 
 # -- what an op gave ---------------------------------------------------------------------------------------------------
 
-def checked(instruction: Instruction, value: Value) -> Value:
-    """`value` with NumPy's scalars made arrays. Raises RunError where an array is not what the shape says."""
+def check(instruction: Instruction, value: np.ndarray) -> None:
+    """Raises RunError where an array is not what the shape says."""
     shape = instruction.shape
-    if shape.tuple_shapes is not None or not shape.is_array:
-        return value
-    if type(value) is not np.ndarray:
-        value = np.asarray(value)
     if value.shape != shape.dimensions and not within_bounds(value.shape, shape) \
             or value.dtype != numpy_dtype(shape.element_type):
         raise RunError(f"%{instruction.name} is {shape.to_string(False)}, but evaluating {instruction.opcode} gave "
                        f"{value.dtype}[{','.join(map(str, value.shape))}]", instruction.span)
-    return value
 
 
 def failed(instruction: Instruction, error: Exception) -> RunError:

@@ -39,12 +39,10 @@ class ShakenEvaluator(Evaluator):
         self.random = np.random.default_rng(seed)
         self.makes_nan = False               # whether any was made so far, whose sign is free
 
-    def call(self, computation: Computation, arguments):
-        if computation not in self._plans:
-            plan = make_plan(computation)
-            steps = tuple(s._replace(function=self.shaken(s.function, s.instruction)) for s in plan.steps)
-            self._plans[computation] = plan._replace(steps=steps)
-        return super().call(computation, arguments)
+    def prepare(self, computation: Computation):
+        plan = make_plan(computation)
+        return plan._replace(steps=tuple(s._replace(function=self.shaken(s.function, s.instruction))
+                                         for s in plan.steps))
 
     def shaken(self, function: Callable, instruction: Instruction) -> Callable:
         opcode = instruction.opcode

@@ -18,10 +18,7 @@ from hloc.ops.values import zeros
 # -- while, conditional ------------------------------------------------------------------------------------------------
 
 def evaluate_while(evaluator, instruction: Instruction, state):
-    condition, body = instruction.get("condition"), instruction.get("body")
-    while evaluator.call(condition, [state]):
-        state = evaluator.call(body, [state])
-    return state
+    return evaluator.loop(instruction, state)
 
 
 def infer_while(instruction: Instruction) -> Shape:

@@ -47,8 +47,7 @@ def _to_integer(value: np.ndarray, bits: int, signed: bool) -> np.ndarray:
 
 def _convert(evaluator, instruction, operand):
     result_type(instruction)
-    with np.errstate(all="ignore"):
-        return convert_array(operand, instruction.shape.element_type)
+    return convert_array(operand, instruction.shape.element_type)
 
 
 def _convert_shape(instruction: Instruction) -> Shape:

@@ -7,7 +7,8 @@ others: f(instruction, *operand values) -> value.
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -28,13 +29,32 @@ def target_of(instruction: Instruction) -> str:
 
 def evaluate_custom_call(evaluator, instruction: Instruction, *operands):
     target = target_of(instruction)
-    function = evaluator.custom_calls.get(target) or CUSTOM_CALLS.get(target)
-    if function is not None:
-        return function(instruction, *operands)
+    if target in evaluator.custom_calls:
+        return evaluator.custom_calls[target](instruction, *operands)
+    if target in CUSTOM_CALLS:
+        return call_known(instruction, *operands)
     if target == "GetRngSeed":
         return np.array(evaluator.options.seed).astype(np.uint64)
     raise UnsupportedError(f"custom-call to {target!r}, which hloc does not know; "
                            "a Python function for it can be given as custom_calls", instruction.span)
+
+
+def call_known(instruction: Instruction, *operands):
+    """What a target of CUSTOM_CALLS gives. Raises UnsupportedError where it cannot take these operands."""
+    with as_written(instruction):
+        return CUSTOM_CALLS[target_of(instruction)](instruction, *operands)
+
+
+@contextmanager
+def as_written(instruction: Instruction) -> Iterator[None]:
+    """Around code that takes a known call's operands, options and results to be as the library has them. Nothing
+    verifies that, and a text may say anything: what then goes wrong is told with the call's place."""
+    try:
+        yield
+    except (TypeError, ValueError, IndexError, KeyError, AttributeError, ArithmeticError) as error:
+        taken = ", ".join(text(o.shape) for o in instruction.operands)
+        raise UnsupportedError(f"custom-call to {target_of(instruction)!r} from ({taken}) to {text(instruction.shape)} "
+                               f"is not as the library has it: {error}", instruction.span) from error
 
 
 def infer_custom_call(instruction: Instruction) -> None:

@@ -31,16 +31,14 @@ COMPARE = {"EQ": operator.eq, "NE": operator.ne, "LT": operator.lt, "LE": operat
 def wide(function) -> Evaluate:
     """Evaluate by a NumPy function on widened operands, brought back to the result's type."""
     def evaluate(evaluator, instruction, *operands):
-        with np.errstate(all="ignore"):
-            return narrow(function(*map(widen, operands)), result_type(instruction))
+        return narrow(function(*map(widen, operands)), result_type(instruction))
     return evaluate
 
 
 def as_stored(function) -> Evaluate:
     """Evaluate by a function that looks at the bits, so gets the operands in their own types."""
     def evaluate(evaluator, instruction, *operands):
-        with np.errstate(all="ignore"):
-            return narrow(function(*operands), result_type(instruction))
+        return narrow(function(*operands), result_type(instruction))
     return evaluate
 
 
@@ -56,8 +54,7 @@ def _compare(evaluator, instruction, a, b):
     if instruction.get("type") == "TOTALORDER":
         common = a.dtype if a.dtype == b.dtype else np.result_type(widen(a), widen(b))
         a, b = (numerics.total_order_key(v.astype(common, copy=False)) for v in (a, b))
-    with np.errstate(all="ignore"):
-        return np.asarray(COMPARE[direction](widen(a), widen(b)))
+    return np.asarray(COMPARE[direction](widen(a), widen(b)))
 
 
 def _compare_shape(instruction: Instruction) -> Shape:

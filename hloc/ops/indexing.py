@@ -37,10 +37,10 @@ def start_places(indices: np.ndarray, vector_dim: int, rank: int, index_map: Seq
     """The batch dimensions of `indices`, and for each operand dimension the start there (an array over them, or 0)."""
     if vector_dim == indices.ndim:
         indices = indices[..., None]
-    vectors = np.moveaxis(indices, vector_dim, -1)
+    vectors = indices if vector_dim == indices.ndim - 1 else np.moveaxis(indices, vector_dim, -1)
     if vectors.dtype.kind == "u" and vectors.dtype.itemsize == 8:
         vectors = np.minimum(vectors, np.iinfo(np.int64).max)
-    vectors = vectors.astype(np.int64)
+    vectors = vectors.astype(np.int64, copy=False)
     batch = vectors.shape[:-1]
     starts: list = [0] * rank
     for number, dimension in enumerate(index_map):
@@ -159,18 +159,18 @@ def scatter_places(instruction: Instruction, target: tuple[int, ...], indices: n
                                  batching, get("scatter_indices_batching_dims", ()))
     batch_axes = [d for d in range(len(update)) if d not in window_dims]
     window_axes = iter(window_dims)
-    places, inside = np.zeros((1,) * len(update), np.int64), np.ones((1,) * len(update), np.bool_)
+    places, inside = np.zeros(update, np.int64), np.ones(update, np.bool_)
+    spread = [1] * len(update)
+    for axis, n in zip(batch_axes, batch):
+        spread[axis] = n
     for d, size in enumerate(target):
-        spread = [1] * len(update)
-        for axis, n in zip(batch_axes, batch):
-            spread[axis] = n
-        start = np.broadcast_to(starts[d], batch).reshape(spread)
+        start = starts[d].reshape(spread) if isinstance(starts[d], np.ndarray) else starts[d]
         axis = None if d in gone else next(window_axes)
         reach = 1 if axis is None else update[axis]
-        inside = inside & (start >= 0) & (start <= size - reach)
+        inside &= (start >= 0) & (start <= size - reach)
         place = start if axis is None else start + _along(np.arange(reach), axis, len(update))
-        places = places + place * math.prod(target[d + 1:])
-    return np.broadcast_to(places, update).reshape(-1), np.broadcast_to(inside, update).reshape(-1)
+        places += place * math.prod(target[d + 1:])
+    return places.reshape(-1), inside.reshape(-1)
 
 
 def scatter_into(combiner: Combiner, targets: Sequence[np.ndarray], places: np.ndarray,

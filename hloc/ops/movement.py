@@ -34,9 +34,10 @@ def _broadcast(evaluator, instruction, operand):
     dimensions = instruction.get("dimensions", ())
     for source, target in enumerate(dimensions):
         shape[target] = operand.shape[source]
-    order = np.argsort(dimensions) if dimensions else ()
-    spread = np.transpose(operand, order).reshape([n if d in dimensions else 1 for d, n in enumerate(shape)])
-    return _retyped(instruction, np.ascontiguousarray(np.broadcast_to(spread, shape)).reshape(shape))
+    order = sorted(range(len(dimensions)), key=dimensions.__getitem__)
+    result = np.empty(shape, operand.dtype)
+    result[...] = operand.transpose(order).reshape([n if d in dimensions else 1 for d, n in enumerate(shape)])
+    return _retyped(instruction, result)
 
 
 def _broadcast_shape(instruction: Instruction) -> Shape:

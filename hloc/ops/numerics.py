@@ -28,18 +28,20 @@ def _wide_type(row) -> np.dtype:
 
 
 _WIDE = {row.dtype: _wide_type(row) for row in ELEMENT_TYPES.values() if row.dtype is not None}
+_WIDER = {small: wide for small, wide in _WIDE.items() if small != wide}
 _ROW = {row.dtype: row for row in ELEMENT_TYPES.values() if row.dtype is not None}
 
 
 def widen(value: np.ndarray) -> np.ndarray:
     """The same numbers in a type that NumPy computes in."""
-    return value.astype(_WIDE[value.dtype], copy=False)
+    wider = _WIDER.get(value.dtype)
+    return value if wider is None else value.astype(wider)
 
 
 def narrow(value, dtype: np.dtype) -> np.ndarray:
     """Round (floats) or wrap (integers) to the type of a result."""
     value = np.asarray(value)
-    if value.dtype == dtype:
+    if value.dtype is dtype or value.dtype == dtype:
         return value
     # ml_dtypes convert to sub-byte integers from s8 by masking, from wider ones likewise, but not from u64
     if value.dtype.kind in "iu" and dtype in _WIDE and dtype.kind not in "iufcb":
@@ -153,6 +155,8 @@ def multiply_high(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def unsigned_bits(value: np.ndarray) -> np.ndarray:
     """The bits of an integer array, as u64 without sign extension."""
+    if value.dtype.kind == "u":
+        return value.astype(np.uint64)
     mask = np.uint64((1 << bits_of(value.dtype)) - 1)
     return widen(value).astype(np.uint64) & mask
 

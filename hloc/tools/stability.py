@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from hloc.evaluate import CustomCall, Evaluator, make_plan
+from hloc.evaluate import CustomCall, Evaluator, Plan, make_plan
 from hloc.inputs import check_inputs
 from hloc.ir import Computation, Instruction, Module
 from hloc.ops.table import OPS
@@ -31,12 +31,10 @@ def shaken_results(module: Module, arrays: Sequence[object],
 
 
 class _ShakenEvaluator(Evaluator):
-    def call(self, computation: Computation, arguments: Sequence[Value]) -> Value:
-        if computation not in self._plans:
-            plan = make_plan(computation)
-            steps = tuple(s._replace(function=self._shaken(s.function, s.instruction)) for s in plan.steps)
-            self._plans[computation] = plan._replace(steps=steps)
-        return super().call(computation, arguments)
+    def prepare(self, computation: Computation) -> Plan:
+        plan = make_plan(computation)
+        return plan._replace(steps=tuple(s._replace(function=self._shaken(s.function, s.instruction))
+                                         for s in plan.steps))
 
     def _shaken(self, function: Callable, instruction: Instruction) -> Callable:
         opcode = instruction.opcode
