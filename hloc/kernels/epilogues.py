@@ -45,8 +45,5 @@ def epilogue_statements(outline: Outline, hero: Instruction, total: str, positio
     for root in outline.group.roots:
         own = indexing.delinearize(position, root.shape.dimensions)
         values.append(outline.elements.value(root, own))
-    if len(values) > 1:
-        values = [outline.builder.let(v) for v in values]
-    for leaf, value in enumerate(values):
-        outline.store(leaf, position, value)
+    outline.store_all(position, values)
     return outline.builder.body()

@@ -144,6 +144,15 @@ class Outline:
         name = self.result_buffer(leaf)
         self.builder.store(name, position, scalars.narrow(value, self.known[name][1]))
 
+    def store_all(self, position: Index, values: list[Expr]) -> None:
+        """Store an element of every result, once all are known: a result may share the memory of an operand."""
+        names = [self.result_buffer(leaf) for leaf in range(len(values))]
+        stored = [scalars.narrow(value, self.known[name][1]) for name, value in zip(names, values)]
+        if len(values) > 1:
+            stored = [self.builder.let(value) for value in stored]
+        for name, value in zip(names, stored):
+            self.builder.store(name, position, value)
+
     def buffers(self) -> tuple[tuple[Buffer, ...], tuple[Arg, ...]]:
         """What the body reads, in the order of the operands, then what it writes."""
         names = [n for n in self.known if n in self.builder.loaded and n not in self.written] + self.written

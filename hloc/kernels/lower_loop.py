@@ -79,10 +79,7 @@ def _store_roots(outline: Outline, index: tuple[Index, ...]) -> None:
     for root in group.roots:
         own = index if root.shape.dimensions == dimensions else indexing.delinearize(flat, root.shape.dimensions)
         values.append(outline.elements.value(root, own))
-    if len(values) > 1:
-        values = [outline.builder.let(v) for v in values]
-    for leaf, value in enumerate(values):
-        outline.store(leaf, flat, value)
+    outline.store_all(flat, values)
 
 
 def _pieces(group: Group, root: Instruction, machine: Machine) -> tuple[KernelCall, ...]:

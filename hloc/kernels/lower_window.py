@@ -26,6 +26,8 @@ from hloc.machine import Machine
 
 WIDTH = 512
 NARROWEST = 4
+ROWS = 64                       # of a scan, side by side
+LONGEST_QUICK = 4               # instructions of a reducer that takes a few cycles
 
 
 def is_plain(window: WindowDim) -> bool:
@@ -42,7 +44,7 @@ def lower_reduce_window(group: Group, machine: Machine) -> Lowered:
     dims = window_of(instruction)
     scanned = [d for d, w in enumerate(dims) if not is_plain(w)]
     if len(scanned) == 1 and _direction(dims[scanned[0]], shape.dimensions[scanned[0]]):
-        return Lowered((_scan(group, scanned[0], dims[scanned[0]]),))
+        return Lowered((_scan(group, machine, scanned[0], dims[scanned[0]]),))
     if shape.rank and is_plain(dims[-1]) and shape.dimensions[-1] >= NARROWEST:
         return Lowered((_pool(group, dims),))
     return lower_loop(group, machine) if not instruction.shape.is_tuple else Lowered((_pool(group, dims),))
@@ -68,27 +70,32 @@ def _join(outline: Outline, instruction: Instruction, old: list[Expr], new: list
 
 # -- running totals ----------------------------------------------------------------------------------------------------
 
-def _scan(group: Group, dimension: int, window: WindowDim) -> KernelCall:
-    """total[column] = to_apply(total[column], x[i, column]); out[i, column] = total[column], for i along the scan."""
+def _scan(group: Group, machine: Machine, dimension: int, window: WindowDim) -> KernelCall:
+    """total[column] = to_apply(total[column], x[i, column]); out[i, column] = total[column], for i along the scan.
+
+    Columns are what lies behind the scanned dimension. Where that is nothing, and each step takes long, they are rows:
+    what lies before it."""
     instruction = group.instruction
     sizes = instruction.operands[0].shape.dimensions
     outer, length, inner = math.prod(sizes[:dimension]), sizes[dimension], math.prod(sizes[dimension + 1:])
+    slow = len(instruction.get("to_apply").instructions) > LONGEST_QUICK
+    by_rows = machine.kind == "cpu" and slow and inner == 1 and outer >= NARROWEST
+    columns = outer if by_rows else inner
     outline = Outline(group)
     b = outline.builder
-    width = min(WIDTH, inner)
+    width = min(ROWS if by_rows else WIDTH, columns)
     backward = _direction(window, length) < 0
     arrays = _Columns(outline, instruction, width)
-    with loops.parallel(b, [outer, -(-inner // width)]) as (row, block):
+    with loops.parallel(b, [1 if by_rows else outer, -(-columns // width)]) as (row, block):
         arrays.open()
-        with arrays.loop(inner, block) as column:
+        with arrays.loop(columns, block) as column:
             arrays.clear(column)
         with b.loop(length, SERIAL) as step:
             i = indexing.subtract(indexing.constant(length - 1), step) if backward else step
-            with arrays.loop(inner, block) as column:
-                place = indexing.add(indexing.scale(row, length), i)
-                position = indexing.add(indexing.scale(place, inner), column)
-                index = indexing.delinearize(position, sizes)
-                totals = arrays.update(column, index)
+            with arrays.loop(columns, block) as column:
+                place = indexing.add(indexing.scale(column if by_rows else row, length), i)
+                position = place if by_rows else indexing.add(indexing.scale(place, inner), column)
+                totals = arrays.update(column, indexing.delinearize(position, sizes))
                 for leaf, (total, type) in enumerate(zip(totals, element_types(instruction))):
                     outline.store(leaf, position, scalars.rounded(total, type))
     return outline.finish(cost=_cost(outline, math.prod(sizes)))

@@ -36,8 +36,17 @@ void hloc_conv_finish(const hloc_conv_plan* plan, long position, long column, lo
     c->epilogue(c->epilogue_args, 0, position, plan->column_offset + column, rows, columns, tile, stride);
     return;
   }
-  for (long i = 0; i < rows; i++)
-    store_row(plan, hloc_conv_y_offset(c, position + i) + column * c->y_c, columns, tile + i * stride);
+  long at = hloc_conv_y_offset(c, position), left[3], rest = position; /* positions left in each dimension's run */
+  for (int d = 2; d >= 0; d--) left[d] = c->y_size[d] - rest % c->y_size[d], rest /= c->y_size[d];
+  for (long i = 0; i < rows; i++) {
+    store_row(plan, at + column * c->y_c, columns, tile + i * stride);
+    int d = 2;
+    for (; d >= 0 && --left[d] == 0; d--) { /* back to the run's first position, and on in the next dimension */
+      at -= (c->y_size[d] - 1) * c->y_s[d];
+      left[d] = c->y_size[d];
+    }
+    at += d >= 0 ? c->y_s[d] : c->y_n;
+  }
 }
 
 /* ---- rearranging an operand: out[outer][s0][s1][s2][inner] as f32, s2 padded with zeros on both sides */

@@ -30,7 +30,7 @@
 #define HLOC_SORT_PASTE_(a, b) a##b
 #define HLOC_SORT_PASTE(a, b) HLOC_SORT_PASTE_(a, b)
 
-enum { HLOC_SORT_RUN = 16, HLOC_SORT_CHUNK = 65536 };
+enum { HLOC_SORT_RUN = 16, HLOC_SORT_CHUNK = 65536, HLOC_SORT_FEW = 128, HLOC_SORT_FEW_BITS = 7 };
 #endif
 
 #define N(suffix) HLOC_SORT_PASTE(HLOC_SORT, suffix)
@@ -117,7 +117,31 @@ static int N(_radix_sort)(ELEMENT* data, long n) {
 }
 #endif
 
+#if defined(HLOC_SORT_KEY_BITS) && HLOC_SORT_KEY_BITS <= 57
+/* Few elements: the place of each is how many come before it. Keys with their positions are all different, so that
+ * equals keep their order; comparing all with all is quick, as nothing branches. */
+#if HLOC_SORT_KEY_BITS <= 16
+typedef hloc_u32 N(_place);
+#else
+typedef hloc_u64 N(_place);
+#endif
+static void N(_count_sort)(ELEMENT* data, ELEMENT* spare, long n) {
+  N(_place) keys[HLOC_SORT_FEW], before[HLOC_SORT_FEW];
+  for (long i = 0; i < n; i++) keys[i] = (N(_place))(N(_key)(data + i) << HLOC_SORT_FEW_BITS | (hloc_u64)i), before[i] = 0;
+  for (long j = 0; j < n; j++)
+    for (long i = 0; i < n; i++) before[i] += keys[j] < keys[i];
+  for (long i = 0; i < n; i++) spare[before[i]] = data[i];
+  memcpy(data, spare, n * sizeof *data);
+}
+#endif
+
 static void N(_sort_piece)(ELEMENT* data, ELEMENT* spare, long n) {
+#if defined(HLOC_SORT_KEY_BITS) && HLOC_SORT_KEY_BITS <= 57
+  if (n <= HLOC_SORT_FEW) {
+    N(_count_sort)(data, spare, n);
+    return;
+  }
+#endif
 #if defined(HLOC_SORT_KEY_BITS)
   if (n >= 64 && N(_radix_sort)(data, n)) return;
 #endif

@@ -1,0 +1,125 @@
+"""Tiny matrix products as loops: one row of the result at a time, its sums side by side in a Local array.
+
+In: a dot too small for a tile (lower_products.py), with what its fusion does to the result. Out: one kernel, or None
+where the result has no dimension to make vectors of.
+
+    for i:  for j: sum[j] = 0
+            for k: for j: sum[j] += a[i, k] * b[k, j]
+            for j: out[i, j] = epilogue(sum[j])
+
+Every sum is added up in the order of k, as the element rule of a dot does it (rules_loops.py); but the additions of
+neighbouring sums do not wait for one another.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from hloc.ir import Instruction
+from hloc.kernels import indexing, loops, scalars
+from hloc.kernels.elements import Indices
+from hloc.kernels.group import Group, KernelCall, Lowered, Outline
+from hloc.kernels.indexing import Index
+from hloc.kernels.ir import VECTOR, Apply, Expr, Load, Store
+from hloc.kernels.lower_loop import cost_of, shareable
+from hloc.kernels.rules_elementwise import zero
+from hloc.kernels.rules_loops import DotDimensions, accumulator_type, product_result
+
+SHORTEST = 4                    # sums side by side that are worth an array
+
+
+def lower_small_product(group: Group, dot: Instruction) -> Lowered | None:
+    """The kernel of a tiny dot and its epilogue; None where no dimension of the result is long enough."""
+    vector = max((d for d, size in enumerate(dot.shape.dimensions) if size > 1), default=None)
+    if vector is None or dot.shape.dimensions[vector] < SHORTEST:
+        return None
+    if any(r.shape.num_elements != dot.shape.num_elements for r in group.roots):
+        return None
+    return Lowered((_SmallProduct(group, dot, vector).kernel(),), can_share=tuple(shareable(group, (dot,))))
+
+
+class _SmallProduct:
+    """The loops of one kernel; `vector`: the result's dimension along which the sums lie."""
+
+    def __init__(self, group: Group, dot: Instruction, vector: int):
+        self.outline = Outline(group)
+        self.dot = dot
+        self.vector = vector
+        self.sizes = dot.shape.dimensions
+        self.sums = ""
+
+    def kernel(self) -> KernelCall:
+        outline, b = self.outline, self.outline.builder
+        type = accumulator_type(self.dot)
+        others = [d for d in range(len(self.sizes)) if d != self.vector]
+        with loops.parallel(b, [self.sizes[d] for d in others]) as outer:
+            index: list[Index] = [indexing.ZERO] * len(self.sizes)
+            for d, counter in zip(others, outer):
+                index[d] = counter
+            self.sums = b.local(type, self.sizes[self.vector], "sum")
+            with self.along(index):
+                b.append(Store(self.sums, self.place(index), zero(type)))
+            self.accumulate(index, type)
+            with self.along(index):
+                self.finish(index, type)
+        points = self.dot.shape.num_elements * self.depth()
+        return outline.finish(cost=cost_of(outline, self.dot.shape.num_elements, b)._replace(flops=2 * points))
+
+    @contextmanager
+    def along(self, index: list[Index]) -> Iterator[None]:
+        """The loop over the sums; `index` follows its counter."""
+        with self.outline.builder.loop(self.sizes[self.vector], VECTOR) as index[self.vector]:
+            yield
+
+    def place(self, index: list[Index]) -> Expr:
+        return self.outline.builder.position(index[self.vector])
+
+    def depth(self) -> int:
+        """Products in one sum."""
+        left = self.dot.operands[0].shape.dimensions
+        total = 1
+        for d in DotDimensions(self.dot).left_contracting:
+            total *= left[d]
+        return total
+
+    def accumulate(self, index: list[Index], type: str) -> None:
+        """sums += a * b, for all of the contracted dimensions; what does not move along the sums is read before."""
+        b, elements = self.outline.builder, self.outline.elements
+        dims, (left, right) = DotDimensions(self.dot), self.dot.operands[:2]
+        with ExitStack() as stack:
+            depth = [stack.enter_context(b.loop(left.shape.dimensions[d])) for d in dims.left_contracting]
+            stack.enter_context(b.pinned([self.sums]))
+            moves = [self.vector in of for of in self.result_dimensions(dims)]
+            still = [None if moving else b.let(elements.value(operand, own)) for operand, own, moving in
+                     zip((left, right), self.operand_indices(dims, index, depth), moves)]
+            with self.along(index):
+                factors = [value if value is not None else elements.value(operand, own) for operand, own, value in
+                           zip((left, right), self.operand_indices(dims, index, depth), still)]
+                factors = [scalars.convert_to(f, type) for f in factors]
+                old = b.let(Load(self.sums, self.place(index), type))
+                new = Apply("add", (old, Apply("multiply", tuple(factors), type)), type)
+                b.append(Store(self.sums, self.place(index), new))
+
+    def result_dimensions(self, dims: DotDimensions) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The result's dimensions that each operand moves along."""
+        batch, rows = len(dims.left_batch), len(dims.left_free)
+        shared = tuple(range(batch))
+        return (*shared, *range(batch, batch + rows)), (*shared, *range(batch + rows, len(self.sizes)))
+
+    @staticmethod
+    def operand_indices(dims: DotDimensions, index: list[Index], depth: list[Index]) -> tuple[Indices, Indices]:
+        """The element of each operand that meets at `depth`, for the result's element at `index`."""
+        batch, rows = len(dims.left_batch), len(dims.left_free)
+        left = dict(zip((*dims.left_batch, *dims.left_free, *dims.left_contracting), (*index[:batch + rows], *depth)))
+        right = dict(zip((*dims.right_batch, *dims.right_free, *dims.right_contracting),
+                         (*index[:batch], *index[batch + rows:], *depth)))
+        return tuple(left[d] for d in sorted(left)), tuple(right[d] for d in sorted(right))
+
+    def finish(self, index: list[Index], type: str) -> None:
+        """The epilogue of one element."""
+        outline, b = self.outline, self.outline.builder
+        position = indexing.linearize(index, self.sizes)
+        total = product_result(b.let(Load(self.sums, self.place(index), type)), self.dot.shape.element_type)
+        outline.elements.sources[self.dot] = lambda _: total
+        outline.store_all(position, [outline.elements.value(r, indexing.delinearize(position, r.shape.dimensions))
+                                     for r in outline.group.roots])
