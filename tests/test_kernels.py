@@ -34,6 +34,7 @@ from hloc.kernels.ir import (
 from hloc.kernels.lower import lower
 from hloc.kernels.verify import KernelError, verify_kernel
 from hloc.targets.cpu.tiles import tile_source
+from hloc.targets.cpu.vector_width import is_wide
 from hloc.targets.printer import CUDA, C, escaped, expression, print_kernel
 from hloc.text import parse_module
 
@@ -97,6 +98,25 @@ def test_ops(tmp_path):
                     missing.add(path.stem)
     assert len(cases) > 250 and missing == EXPANDED
     check(cases, tmp_path)
+
+
+@pytest.mark.parametrize("type, opcode, columns, wide", [
+    ("f32", "exponential", 768, True), ("f32", "exponential", 7, False), ("f32", "negate", 768, False),
+    ("bf16", "negate", 768, True), ("bf16", "negate", 48, False),
+])
+def test_which_kernels_get_the_widest_vectors(type, opcode, columns, wide):
+    """Many instructions per element, and rows of some length."""
+    text = f"HloModule m\nENTRY e {{\n  x = {type}[999,{columns}] parameter(0)\n  ROOT y = {type}[999,{columns}] " \
+           f"{opcode}(x)\n}}\n"
+    kernel = lower(parse_module(text).entry.root, MACHINE).calls[0].kernel
+    body = (For("i", 999, PARALLEL, (For("j", columns, VECTOR, _innermost(kernel.body)),)),)
+    assert is_wide(kernel._replace(body=body)) == wide
+
+
+def _innermost(statements):
+    while any(isinstance(s, For) for s in statements):
+        statements = next(s for s in statements if isinstance(s, For)).body
+    return statements
 
 
 @pytest.mark.parametrize("name", ["loop", "reduce", "rows", "indexing"])

@@ -74,6 +74,7 @@ def all_functions():
     for t in NARROW:
         yield f"{t}_to_f32", 1, t, "f32"
         yield f"f32_to_{t}", 1, "f32", t
+    yield from ((f"round_{t}_f32", 1, "f32", "f32") for t in ("f16", "bf16"))
 
 
 EXTRA = """
@@ -177,6 +178,13 @@ def test_narrow_types_match_ml_dtypes(library, t):
             got, want = call(library, f"f32_to_{t}", raw, x), x.astype(dtype).view(raw)
             nan = np.isnan(x) & np.isnan(got.view(dtype).astype(np.float32)) if dtype.itemsize == 2 else False
             assert ((got == want) | nan).all()
+            if t in ("f16", "bf16"):
+                assert same_floats(call(library, f"round_{t}_f32", np.float32, x), want.view(dtype).astype(np.float32))
+
+
+def same_floats(got, want) -> bool:
+    """Bit by bit, but that every NaN is as good as another."""
+    return bool(((got.view(np.uint32) == want.view(np.uint32)) | (np.isnan(got) & np.isnan(want))).all())
 
 
 def test_double_is_rounded_once(library):

@@ -76,6 +76,7 @@ COMPARISONS = {"compare_eq": ("==", 9), "compare_ne": ("!=", 9), "compare_lt": (
                "compare_gt": (">", 10), "compare_ge": (">=", 10)}
 PREDICATES = {"and": ("&", 8), "or": ("|", 6), "xor": ("^", 7)}
 ATOM, UNARY, TERNARY = 16, 14, 2
+ROUNDED = frozenset(["bf16", "f16"])     # there and back again from f32 is a function of its own
 SIMD_REDUCTIONS = {"add": "+", "multiply": "*", "and": "&", "or": "|", "xor": "^"}
 
 
@@ -144,6 +145,10 @@ def _call(expr: Apply) -> str:
 def _convert(value: Expr, target: str) -> tuple[str, int]:
     """A conversion between element types; narrow types go through their computation type."""
     source = value.type
+    if target == "f32" and source in ROUNDED and isinstance(value, Apply) and value.op == "convert":
+        inner = value.arguments[0]
+        if inner.type == "f32":
+            return f"hloc_round_{source}_f32({expression(inner)})", ATOM
     if INDEX in (source, target) or {source, target} == {"f32", "f64"}:
         return f"({c_type(target)}){_inside(value, UNARY)}", UNARY
     text = expression(value)
@@ -348,8 +353,8 @@ def print_statements(statements: Iterable[Stmt], dialect: Dialect, indent: int =
 
 # -- kernels -----------------------------------------------------------------------------------------------------------
 
-def print_kernel(kernel: Kernel, dialect: Dialect, name: str) -> str:
-    """A whole kernel as a function called `name`."""
+def print_kernel(kernel: Kernel, dialect: Dialect, name: str, qualifier: str = "") -> str:
+    """A whole kernel as a function called `name`; `qualifier` stands before its type, in C."""
     printer = StatementPrinter(dialect)
     ranged = any(isinstance(s, For) and s.kind == PARALLEL for s in kernel.body)
     printer.lines.extend(comment(kernel.origin))
@@ -359,7 +364,7 @@ def print_kernel(kernel: Kernel, dialect: Dialect, name: str) -> str:
         if not ranged:
             printer.line(1, "if (blockIdx.x != 0 || threadIdx.x != 0) return;")
     else:
-        printer.line(0, f"void {name}(void *const *buffers, long begin, long end) {{")
+        printer.line(0, f"{qualifier}void {name}(void *const *buffers, long begin, long end) {{")
         printer.lines.extend(buffer_declarations(kernel.buffers))
         if not ranged:
             printer.line(1, "(void)begin, (void)end;")

@@ -85,7 +85,7 @@ void f2_1(void *const *buffers, long begin, long end) {
     for (long i3 = 0; i3 < 96; i3++) {
       const float t4 = hloc_bf16_to_f32(in0[i0 * 96 + i3]);
       const float t5 = t4 - t2;
-      out0[i0 * 96 + i3] = hloc_f32_to_bf16(hloc_bf16_to_f32(hloc_f32_to_bf16(t5 * t7)) * hloc_bf16_to_f32(in1[i3]));
+      out0[i0 * 96 + i3] = hloc_f32_to_bf16(hloc_round_bf16_f32(t5 * t7) * hloc_bf16_to_f32(in1[i3]));
     }
     out1[i0] = t2;
     out2[i0] = t7;

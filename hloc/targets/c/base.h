@@ -2,6 +2,7 @@
  *
  * In: nothing (no libc header is needed, so the file also compiles under NVRTC).
  * Out: HLOC_FN         qualifier of every scalar function
+ *      HLOC_WIDE       qualifier of kernels that gain by the widest vectors
  *      hloc_pred, hloc_s8 .. hloc_u64, hloc_f32, hloc_f64, hloc_c64, hloc_c128   computation types
  *      hloc_f16, hloc_bf16, hloc_f8*, hloc_f6*, hloc_f4e2m1fn, hloc_s4, hloc_u4, ...       storage types
  *      hloc_bits_f32/hloc_from_bits_f32 (and _f64)                               bit casts
@@ -18,6 +19,13 @@
 #else
 #define HLOC_CUDA 0
 #define HLOC_FN static inline __attribute__((always_inline, unused))
+#endif
+
+/* Before a kernel of many instructions per element: 512-bit vectors, where gcc would rather take 256-bit ones. */
+#if defined(__AVX512F__) && defined(__GNUC__) && !defined(__clang__)
+#define HLOC_WIDE __attribute__((target("prefer-vector-width=512")))
+#else
+#define HLOC_WIDE
 #endif
 
 typedef unsigned char hloc_pred; /* 0 or 1 */

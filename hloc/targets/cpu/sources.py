@@ -17,6 +17,7 @@ from hloc.targets.cpu.divisions import narrow_divisions
 from hloc.targets.cpu.driver import driver_source
 from hloc.targets.cpu.epilogues import epilogue_of
 from hloc.targets.cpu.tiles import runtime_units, thin_units, tile_function
+from hloc.targets.cpu.vector_width import is_wide
 from hloc.targets.inlining import HEADERS as SHARED
 from hloc.targets.inlining import c_name, inline_includes
 from hloc.targets.printer import C, print_kernel
@@ -102,7 +103,7 @@ def print_kernels(kernels: Sequence[Kernel | Tile], machine: Machine) -> tuple[t
             kernel = narrow_divisions(kernel)
             first = functions.setdefault(print_kernel(kernel._replace(origin=()), C, ""), name)
             if first == name:
-                texts[print_kernel(kernel, C, name)] = None
+                texts[print_kernel(kernel, C, name, "HLOC_WIDE " if is_wide(kernel) else "")] = None
             name = first
         names.append(name)
     return tuple(names), tuple(texts)

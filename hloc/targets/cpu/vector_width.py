@@ -1,0 +1,59 @@
+"""Which kernels are compiled for the widest vectors that the CPU has.
+
+In: a Kernel. Out: whether its C function carries HLOC_WIDE (targets/c/base.h). Compilers prefer 256-bit vectors where
+there are 512-bit ones, as short loops and loops at memory speed gain nothing by them. Loops over exp, tanh or bf16,
+which take dozens of instructions per element, run a fifth to a half faster: there are half as many instructions.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hloc.analysis.cost import EXPENSIVE
+from hloc.kernels.ir import INDEX, VECTOR, Apply, Assign, Expr, For, If, Kernel, Let, Load, Stmt, Store, While
+from hloc.kernels.scalars import is_narrow
+from hloc.ops.table import OPS
+
+SHORTEST = 64                                   # iterations of a loop: four vectors
+HEAVY = frozenset(OPS[opcode].scalar for opcode, cost in EXPENSIVE.items() if cost >= 10)
+
+
+def is_wide(kernel: Kernel) -> bool:
+    """Every VECTOR loop is long, and one of them computes much."""
+    loops = [s for s in _statements(kernel.body) if isinstance(s, For) and s.kind == VECTOR]
+    return all(isinstance(s.extent, int) and s.extent >= SHORTEST for s in loops) and any(map(_is_heavy, loops))
+
+
+def _statements(statements: Iterable[Stmt]) -> Iterable[Stmt]:
+    """All statements, nested ones too."""
+    stack = list(statements)
+    while stack:
+        top = stack.pop()
+        yield top
+        if isinstance(top, (For, While)):
+            stack.extend(top.body)
+        elif isinstance(top, If):
+            stack.extend(top.then + top.otherwise)
+
+
+def _is_heavy(loop: For) -> bool:
+    values = [s.value for s in _statements(loop.body) if isinstance(s, (Let, Assign, Store))]
+    return any(_is_heavy_operation(e) for value in values for e in _expressions(value))
+
+
+def _is_heavy_operation(expr: Apply) -> bool:
+    """A function of many instructions, or a conversion to or from a narrow float."""
+    if expr.op == "convert":
+        return any(t != INDEX and is_narrow(t) for t in (expr.type, expr.arguments[0].type))
+    return expr.op in HEAVY
+
+
+def _expressions(value: Expr) -> Iterable[Apply]:
+    """All Apply nodes of an expression."""
+    stack = [value]
+    while stack:
+        top = stack.pop()
+        if isinstance(top, Load):
+            stack.append(top.position)
+        elif isinstance(top, Apply):
+            yield top
+            stack.extend(top.arguments)
