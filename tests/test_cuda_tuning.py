@@ -76,7 +76,7 @@ def test_the_fastest_way_is_kept_and_used_again(device, tmp_path):
     told = json.loads(file.read_text())["measured"][HERE]
     ((key, row),) = told.items()
     assert key == tuning.key_of(tile_of(SMALL)) and row == {
-        "kernel": "gemm f32 40x40x40", "way": "128x128x16", "wrong": [],
+        "kernel": "gemm f32 40x40x40", "way": "128x128x16", "refused": {},
         "microseconds": {"32x32x16": 3.0, "128x128x16": 1.0, "64x64x16": 2.0}}
     again = api.compile(SMALL, "h200", options=options, run=False)              # the same GPU by its name
     assert device.measured == WAYS and "BM = 128," in again.source
@@ -95,7 +95,7 @@ def test_a_way_with_wrong_results_is_not_taken(device, tmp_path):
         return type(sources)(sources.program, (wrong,), sources.geometry, ())
     device.change, device.times = spoil, {"32x32x16": 3e-6, "128x128x16": 1e-6, "64x64x16": 2e-6}
     found = measure.measure(tile_of(SMALL), H200)
-    assert found.way == "64x64x16" and found.wrong == ("128x128x16",)
+    assert found.way == "64x64x16" and found.refused == {"128x128x16": "its results are not those of '32x32x16'"}
     assert found.microseconds == {"32x32x16": 3.0, "64x64x16": 2.0}
 
 
@@ -108,7 +108,7 @@ def test_a_way_that_the_device_refuses_is_not_taken(device):
         return type(sources)(sources.program, sources.kernels, (sources.geometry[0]._replace(shared=1 << 20),), ())
     device.change, device.times = greedy, {"32x32x16": 2e-6, "64x64x16": 3e-6}
     found = measure.measure(tile_of(SMALL), H200)
-    assert found.way == "32x32x16" and found.wrong == ("128x128x16",)
+    assert found.way == "32x32x16" and "invalid argument" in found.refused["128x128x16"]
 
 
 @needs_compiler
@@ -210,7 +210,7 @@ def test_a_file_that_is_no_text(file):
 
 def test_rows_that_are_none(file):
     """Sealed, so that the hash is right: what a stranger may have written."""
-    for rows in ({HERE: {"k": {}}}, {HERE: {"k": {"kernel": "", "way": "", "microseconds": {"a": "b"}, "wrong": []}}}, {HERE: 3}):
+    for rows in ({HERE: {"k": {}}}, {HERE: {"k": {"kernel": "", "way": "", "microseconds": {"a": "b"}, "refused": {}}}}, {HERE: 3}):
         file.write_text(json.dumps({"hloc_tuning": 1, "measured": rows, "sha256": tuning._seal(rows)}))
         with pytest.raises(RunError, match="not a whole tuning file"):
             compiled(file)

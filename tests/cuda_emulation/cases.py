@@ -68,5 +68,6 @@ def backend_of(sources: CudaSources, checked: bool = False, image: bytes = b"") 
                        program.parameters, program.results, program.constants, program.arena_size)
     backend = runtime.CudaBackend(packed, {})
     for step in runtime.launches(program.steps):
-        backend.functions[step.kernel].sizes = tuple(r.size for r in step.arguments)
+        if packed.kernels[step.kernel].product is None:
+            backend.functions[step.kernel].sizes = tuple(r.size for r in step.arguments)
     return backend

@@ -54,7 +54,7 @@ def install(monkeypatch) -> None:
 
 def build(sources, checked: bool = False) -> bytes:
     """CudaSources -> a shared object with a launcher per kernel; cached by content."""
-    launchers = "".join(f"HLOC_LAUNCHER({g.function})\n" for g in sources.geometry)
+    launchers = "".join(f"HLOC_LAUNCHER({g.function})\n" for g in sources.geometry if not g.product)
     return build_text(f"{sources.readable()}\n{launchers}", checked)
 
 

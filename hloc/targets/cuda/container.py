@@ -22,20 +22,22 @@ from hloc.errors import RunError
 from hloc.ir import numpy_dtype
 from hloc.ir.shapes import array as array_shape
 from hloc.kernels.plan import Branch, Copy, HostCall, Launch, Program, Ref, Step, Value, WhileLoop
+from hloc.targets.cuda.cublaslt import LtProduct, fits
 
-VERSION = 2
+VERSION = 3
 DEEPEST_PLAN = 200
 
 
 class Geometry(NamedTuple):
     """How a kernel starts: its name in the image, blocks, threads per block, dynamic shared memory in bytes. about: the
-    HLO that it computes, in one line, for messages."""
+    HLO that it computes, in one line, for messages. product: what cuBLASLt is called with in the kernel's place."""
 
     function: str
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     shared: int = 0
     about: str = ""
+    product: LtProduct | None = None
 
 
 class Container(NamedTuple):
@@ -61,7 +63,7 @@ def write(path: Path, image: bytes, program: Program, geometry: Sequence[Geometr
     plan = {
         "hloc_container": VERSION, "name": program.name, "arch": arch, "cuda": cuda,
         "image_bytes": len(image), "image_sha256": hashlib.sha256(image).hexdigest(),
-        "kernels": [list(g) for g in geometry],
+        "kernels": [[*g[:5], g.product.to_json() if g.product else None] for g in geometry],
         "steps": [_step_to_json(s) for s in program.steps],
         "parameters": [_value_to_json(v) for v in program.parameters],
         "results": [_value_to_json(v) for v in program.results],
@@ -110,8 +112,9 @@ def _unpack(path: Path, plan: dict, archive: zipfile.ZipFile) -> Container:
 
 
 def _geometry(row: list) -> Geometry:
-    function, grid, block, shared, about = row
-    start = Geometry(str(function), tuple(int(n) for n in grid), tuple(int(n) for n in block), int(shared), str(about))
+    function, grid, block, shared, about, product = row
+    start = Geometry(str(function), tuple(int(n) for n in grid), tuple(int(n) for n in block), int(shared), str(about),
+                     LtProduct.from_json(product) if product else None)
     if len(start.grid) != 3 or len(start.block) != 3 or min(start.grid + start.block) < 1 \
             or math.prod(start.block) > 1024 or start.shared < 0:
         raise ValueError(f"bad geometry {row!r}")
@@ -129,6 +132,8 @@ def _check_steps(packed: Container) -> None:
         step = stack.pop()
         if isinstance(step, Launch) and not 0 <= step.kernel < len(packed.kernels):
             raise ValueError(f"no kernel {step.kernel}")
+        if isinstance(step, Launch) and (product := packed.kernels[step.kernel].product):
+            fits(product, [r.size for r in step.arguments])
         if isinstance(step, Copy) and step.destination.size < step.source.size:
             raise ValueError("a copy larger than its target")
         if isinstance(step, WhileLoop):

@@ -168,5 +168,5 @@ def _product(counters: tuple[tuple[str, int], ...]) -> int:
 
 def describe(launches: tuple[Geometry, ...], kernel: Kernel | Tile) -> str:
     """A comment for readers: how the kernels start, what they move and compute."""
-    starts = ", ".join(f"grid {g.grid[0]} x block {g.block[0]}" for g in launches)
+    starts = ", ".join("a library call" if g.product else f"grid {g.grid[0]} x block {g.block[0]}" for g in launches)
     return f"/* {starts}; {kernel.cost.bytes:,} bytes, {kernel.cost.flops:,} flops */\n"

@@ -33,22 +33,25 @@ def measure(tile: Tile, gpu: Machine) -> Measured:
     names = ways(tile, gpu)
     random = np.random.default_rng(0)
     inputs = [_input(b, random) for b in tile.buffers if b.access != "write"]
-    expected, times, wrong = None, {}, []
+    expected, times, refused = None, {}, {}
     for name in names:
         try:
-            results, seconds = _run(tile, name, gpu, inputs)
-        except (BuildError, RunError) as error:
-            if name == names[0] or "the GPU stopped" in error.message:
-                raise RunError(f"measuring {describe(tile)} as {name!r}: {error.message}") from None
-            wrong.append(name)                               # refused: too many registers, too much shared memory
+            backend = _loaded(tile, name, gpu)
+        except (BuildError, RunError) as error:              # no library; too much shared memory
+            if name == names[0]:
+                raise
+            refused[name] = error.message.splitlines()[0]
             continue
-        if expected is None:
-            expected = results
+        try:
+            results, seconds = _run(backend, inputs)
+        except RunError as error:
+            raise RunError(f"measuring {describe(tile)} as {name!r}: {error.message}", hint=error.hint) from None
+        expected = expected or results
         if all(agree(a, b, t) for a, b, t in zip(results, expected, _written_types(tile))):
             times[name] = round(seconds * 1e6, 3)
         else:
-            wrong.append(name)
-    return Measured(describe(tile), min(times, key=times.get), times, tuple(wrong))
+            refused[name] = f"its results are not those of {names[0]!r}"
+    return Measured(describe(tile), min(times, key=times.get), times, refused)
 
 
 def agree(actual: np.ndarray, expected: np.ndarray, type: str) -> bool:
@@ -64,11 +67,14 @@ def agree(actual: np.ndarray, expected: np.ndarray, type: str) -> bool:
     return bool(np.max(np.abs(a[known] - b[known]), initial=0.0) <= TOLERANCE.get(type, ROUGH) * largest)
 
 
-def _run(tile: Tile, way: str, gpu: Machine, inputs: list[np.ndarray]) -> tuple[list[np.ndarray], float]:
-    """The results of one way, and its seconds on the device."""
+def _loaded(tile: Tile, way: str, gpu: Machine):
+    """A backend that computes the kernel in one of its ways."""
     from hloc.targets.cuda.runtime import CudaBackend
-    sources = make_sources(program_of(tile), gpu, [way])
-    backend = CudaBackend(_container(sources, gpu), {})
+    return CudaBackend(_container(make_sources(program_of(tile), gpu, [way]), gpu), {})
+
+
+def _run(backend, inputs: list[np.ndarray]) -> tuple[list[np.ndarray], float]:
+    """Its results, and its seconds on the device."""
     try:
         backend.send(inputs)
         backend.run()

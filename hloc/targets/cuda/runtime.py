@@ -24,8 +24,8 @@ from hloc.errors import RunError
 from hloc.ir import numpy_dtype
 from hloc.kernels.plan import Branch, Copy, HostCall, Launch, Ref, Step, WhileLoop
 from hloc.machine import Machine
-from hloc.targets.cuda import graphs
-from hloc.targets.cuda.container import Container
+from hloc.targets.cuda import cublaslt, graphs
+from hloc.targets.cuda.container import Container, Geometry
 from hloc.targets.cuda.gpus import device_named
 from hloc.targets.host_calls import answered
 
@@ -104,6 +104,7 @@ class CudaBackend:
         self.cuda = driver()
         self.packed, self.host_functions = packed, functions
         self.runs, self.graphs, self.parts, self.memory, self.lost = 0, {}, {}, None, False
+        self.cublas: cublaslt.CublasLt | None = None
         self.waits = os.environ.get("HLOC_CUDA_WAIT", "off") == "on"
         self.use_graphs = os.environ.get("HLOC_CUDA_GRAPHS", "on") != "off" and not self.waits
         self.context = primary_context(self.cuda)
@@ -124,11 +125,13 @@ class CudaBackend:
             self.module = cuda.module_from_buffer(packed.image)
         except cuda.Error as error:
             raise self._refused(error) from None
-        self.functions = [self._function(k.function) for k in packed.kernels]
+        self.functions = [self._library_call(k) if k.product else self._function(k.function) for k in packed.kernels]
         for function, kernel in zip(self.functions, packed.kernels):
             if kernel.shared > STATIC_SHARED:
                 function.set_attribute(cuda.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES, kernel.shared)
         for step in launches(packed.steps):
+            if packed.kernels[step.kernel].product:
+                continue
             self.functions[step.kernel].prepare("P" * len(step.arguments))
         self.stream = cuda.Stream(NON_BLOCKING)
         self.pool = pinned_pool()
@@ -143,6 +146,11 @@ class CudaBackend:
             return self.module.get_function(name)
         except self.cuda.Error as error:
             raise RunError(f"the program's image gives no kernel {name} ({error}); compile it again") from None
+
+    def _library_call(self, kernel: Geometry) -> Callable:
+        if self.cublas is None:
+            self.cublas = cublaslt.CublasLt(cublaslt.library())
+        return self.cublas.product(kernel.product)
 
     def _refused(self, error) -> RunError:
         """Why the driver does not take the image."""
@@ -186,10 +194,12 @@ class CudaBackend:
     def _release(self) -> None:
         for graph in self.graphs.values():
             graph.close()
+        if self.cublas is not None:
+            self.cublas.close()
         if self.memory is not None:
             self.memory.free()
         self.graphs = {}
-        self.memory = self.module = self.functions = self.stream = None
+        self.memory = self.module = self.functions = self.stream = self.cublas = None
 
     def check_lost(self) -> None:
         """After an error: whether the context has died of it. If so, nothing in it is given back (each attempt would
@@ -287,9 +297,12 @@ class CudaBackend:
     def _launch(self, step: Launch) -> None:
         geometry = self.packed.kernels[step.kernel]
         try:
-            self.functions[step.kernel].prepared_async_call(
-                geometry.grid, geometry.block, self.stream, *map(self._address, step.arguments),
-                shared_size=geometry.shared)
+            addresses = [self._address(ref) for ref in step.arguments]
+            if geometry.product:
+                self.functions[step.kernel](addresses, self.stream.handle)
+            else:
+                self.functions[step.kernel].prepared_async_call(
+                    geometry.grid, geometry.block, self.stream, *addresses, shared_size=geometry.shared)
             if self.runs == 0 or self.waits:
                 self.stream.synchronize()
         except self.cuda.Error as error:

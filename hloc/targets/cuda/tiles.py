@@ -10,11 +10,14 @@ from typing import NamedTuple
 from hloc.errors import UnsupportedError
 from hloc.kernels.ir import Tile
 from hloc.machine import Machine
+from hloc.targets.cuda import cublaslt
 from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.convolutions import convolution, convolution_ways
 from hloc.targets.cuda.fft import fft
+from hloc.targets.cuda.library_products import library_product
 from hloc.targets.cuda.products import gemm, gemm_ways
 from hloc.targets.cuda.sorting import sort, topk
+from hloc.targets.printer import comment
 
 
 class TileCode(NamedTuple):
@@ -31,19 +34,33 @@ TEMPLATES: dict[str, Callable[..., tuple]] = {
 }
 
 
+LIBRARY = "cublasLt"
 WAYS: dict[str, Callable[[Tile, Machine], list[str]]] = {"gemm": gemm_ways, "convolution": convolution_ways}
 
 
 def ways(tile: Tile, gpu: Machine) -> list[str]:
     """The ways in which a tile can be computed, by name, the cost model's choice first."""
-    return WAYS[tile.routine](tile, gpu) if tile.routine in WAYS else [""]
+    found = WAYS[tile.routine](tile, gpu) if tile.routine in WAYS else [""]
+    return [*found, LIBRARY] if tile.routine == "gemm" and library_product(tile) else found
 
 
 def tile_source(tile: Tile, name: str, gpu: Machine, way: str = "") -> TileCode:
     """The CUDA C of one tile, in one of its ways ("": the cost model's choice). Raises UnsupportedError for a routine
     without a template."""
+    if way == LIBRARY:
+        return library_call(tile, name)
     template = TEMPLATES.get(tile.routine)
     if template is None:
         raise UnsupportedError(f"routine '{tile.routine}' on target cuda")
     text, launches, *scratch = template(tile, name, gpu, way) if tile.routine in WAYS else template(tile, name, gpu)
     return TileCode(text, (launches,) if isinstance(launches, Geometry) else tuple(launches), *scratch)
+
+
+def library_call(tile: Tile, name: str) -> TileCode:
+    """A product of cuBLASLt in the place of a kernel; its last argument is a workspace."""
+    product = library_product(tile)
+    if product is None:
+        raise UnsupportedError(f"a product of {dict(tile.parameters)['types'][0]} that cuBLASLt cannot compute")
+    lines = comment((*tile.origin, f"computed by cuBLASLt, epilogue: {product.epilogue or 'none'}"))
+    start = Geometry(name, (1, 1, 1), (1, 1, 1), product=product)
+    return TileCode("\n".join(lines) + "\n", (start,), cublaslt.WORKSPACE)

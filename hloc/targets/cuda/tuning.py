@@ -4,7 +4,7 @@ In: the kernels of a program, the GPU, a file. Out: a way (a label of tiles.ways
 model chooses. With that GPU here, kernels that the file does not know are measured first (measure.py) and added to it.
 
     {"hloc_tuning": 1, "measured": {"NVIDIA H200, CUDA 13.0": {"3f2a...": {"kernel": "gemm bf16 4096x4096x1024",
-       "way": "128x256x64 3 stages", "microseconds": {"128x256x64 3 stages": 61.2, ...}, "wrong": []}}},
+       "way": "128x256x64 3 stages", "microseconds": {"128x256x64 3 stages": 61.2, ...}, "refused": {}}}},
      "sha256": "..."}
 
 Kernels are keyed by the hash of their structure and of hloc's own templates: another hloc measures again. Nothing of a
@@ -34,12 +34,12 @@ TEMPLATES = Path(__file__).parent
 
 
 class Measured(NamedTuple):
-    """One kernel: the way that won, the microseconds of each that was right, and the ways that were not."""
+    """One kernel: the way that won, the microseconds of each that was right, and why the others are none."""
 
     kernel: str
     way: str
     microseconds: dict[str, float]
-    wrong: tuple[str, ...] = ()
+    refused: dict[str, str] = {}
 
 
 class Tuning(NamedTuple):
@@ -152,7 +152,7 @@ def read(path: Path) -> Tuning:
 
 def write(path: Path, tuning: Tuning) -> None:
     """As a whole or not at all. Raises RunError where that cannot be."""
-    rows = {device: {key: {"kernel": m.kernel, "way": m.way, "microseconds": m.microseconds, "wrong": list(m.wrong)}
+    rows = {device: {key: {"kernel": m.kernel, "way": m.way, "microseconds": m.microseconds, "refused": m.refused}
                      for key, m in own.items()} for device, own in tuning.measured.items()}
     text = json.dumps({"hloc_tuning": VERSION, "measured": rows, "sha256": _seal(rows)}, indent=1) + "\n"
     beside = path.with_name(f"{path.name}.{os.getpid()}")
@@ -170,4 +170,4 @@ def _seal(rows: dict) -> str:
 
 def _measured(row: dict) -> Measured:
     return Measured(str(row["kernel"]), str(row["way"]), {str(k): float(v) for k, v in row["microseconds"].items()},
-                    tuple(map(str, row["wrong"])))
+                    {str(k): str(v) for k, v in row["refused"].items()})
