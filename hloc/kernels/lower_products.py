@@ -33,6 +33,8 @@ from hloc.machine import Machine
 
 TENSOR_F8 = ("f8e4m3fn", "f8e5m2")      # that tensor cores multiply
 TINY = 2048                     # multiply-adds below which a tile costs more than it saves
+TINY_OF_MANY = 4096             # of each product of a batch; each would pay the tile's start
+AWKWARD_OF_MANY = 256           # the same, where loading takes long: columns apart from each other, 8 bits, f16
 BATCH, ROW, COLUMN = "batch", "row", "column"
 
 
@@ -90,7 +92,7 @@ def lower_product(group: Group, machine: Machine) -> Lowered:
         return lower_convolution(group, machine)
     if len(dots) != 1 or not _has_plain_form(dots[0]):
         return lower_loop(group, machine)
-    if _multiply_adds(dots[0]) <= TINY:
+    if _is_tiny(dots[0], machine):
         return (machine.kind == "cpu" and lower_small_product(group, dots[0])) or lower_loop(group, machine)
     return _Lowering(group, machine, Product.of(dots[0])).lowered()
 
@@ -99,6 +101,20 @@ def _has_plain_form(dot: Instruction) -> bool:
     types = [dot.shape.element_type, *(o.shape.element_type for o in dot.operands)]
     return len(dot.operands) == 2 and dot.get("sparsity") is None \
         and all(ELEMENT_TYPES[t].kind != "other" for t in types)
+
+
+def _is_tiny(dot: Instruction, machine: Machine) -> bool:
+    """Loops of its own are faster than a tile."""
+    work = _multiply_adds(dot)
+    dims = DotDimensions(dot)
+    batches = math.prod(dot.operands[0].shape.dimensions[d] for d in dims.left_batch)
+    if work <= TINY or machine.kind != "cpu" or batches < 2:
+        return work <= TINY
+    right = dot.operands[1].shape
+    columns = [d for d in dims.right_free if right.dimensions[d] > 1]
+    quick = (not columns or columns[-1] == right.rank - 1) and \
+        (right.element_type == "bf16" or not scalars.is_narrow(right.element_type))
+    return work // batches <= (TINY_OF_MANY if quick else AWKWARD_OF_MANY)
 
 
 def _multiply_adds(dot: Instruction) -> int:
