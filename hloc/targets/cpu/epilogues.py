@@ -1,5 +1,4 @@
 """Epilogues of products and convolutions: C functions that turn a finished tile of sums into stores, each written once.
-And scores of attention, which change a tile of sums in place.
 
 In: a Tile with an epilogue in loop IR. Out: an Epilogue. Its name comes from its text, and its text has names in place
 of sizes, which the caller hands over: fifty convolutions followed by the same activation share one function.
@@ -15,10 +14,7 @@ from typing import NamedTuple
 from hloc.kernels.ir import INDEX, Apply, Assign, Const, Expr, For, If, Let, Load, Mutable, Stmt, Store, Tile, Var
 from hloc.targets.printer import C, buffer_declarations, c_type, print_statements
 
-OPERANDS = ("query", "key", "value")
 SMALL = 16            # such factors, and all divisors, stay in the text: compilers make shifts of them
-SCORE_PARAMETERS = ("long batch, long first_row, long first_column, long rows,",
-                    "    long columns, float *tile, long row_stride, long column_stride")
 PARAMETERS = ("long batch, long first_row, long first_column, long rows,",
               "    long columns, const void *tile, long tile_stride")
 
@@ -29,11 +25,10 @@ class Epilogue(NamedTuple):
     name: str
     text: str
     sizes: tuple[int, ...]
-    parameters: tuple[str, str] = PARAMETERS
 
     @property
     def declaration(self) -> str:
-        return f"void {self.name}(void *const *given, {self.parameters[0]}\n{self.parameters[1]});\n"
+        return f"void {self.name}(void *const *given, {PARAMETERS[0]}\n{PARAMETERS[1]});\n"
 
     def arguments(self) -> str:
         """The statement of a caller that makes `given`: the buffers, then the sizes."""
@@ -45,10 +40,8 @@ def epilogue_of(tile: Tile) -> Epilogue | None:
     """The epilogue of a product or convolution; whole tiles have a number of columns known to the compiler."""
     if not tile.epilogue:
         return None
-    if tile.routine == "attention":
-        return score_of(tile)
     sizes: dict[int, str] = {}
-    statements = tuple(_statement(s, sizes) for s in tile.epilogue)
+    statements = with_names(tile.epilogue, sizes)
     total = dict(tile.parameters)["types"][1]
     columns = "\n".join([
         f"(void *const *given, {PARAMETERS[0]}", f"{PARAMETERS[1]}) {{",
@@ -80,39 +73,6 @@ def epilogue_of(tile: Tile) -> Epilogue | None:
     return Epilogue(name, text, tuple(sizes))
 
 
-def score_of(tile: Tile) -> Epilogue | None:
-    """The scores of an attention. In a tile either rows or columns lie side by side: there is a loop for each way."""
-    if tile.epilogue == (Let("score", Var("acc", "f32")),):
-        return None
-    sizes: dict[int, str] = {}
-    statements = print_statements(tuple(_statement(s, sizes) for s in tile.epilogue), C, 3)
-    loops = []
-    for outer, inner in (("row", "column"), ("column", "row")):
-        loops += [
-            f"  if ({inner}_stride == 1) for (long o = 0; o < {outer}s; o++) {{",
-            f"    float *line = tile + o * {outer}_stride;",
-            f"    const long {outer} = first_{outer} + o;",
-            "    #pragma omp simd",
-            f"    for (long i = 0; i < {inner}s; i++) {{",
-            f"      const long {inner} = first_{inner} + i;",
-            "      const float acc = line[i];",
-            statements,
-            "      line[i] = score;",
-            "      (void)row, (void)column;",
-            "    }",
-            f"  }}{' else' if inner == 'column' else ''}"]
-    body = "\n".join([
-        f"(void *const *given, {SCORE_PARAMETERS[0]}", f"{SCORE_PARAMETERS[1]}) {{",
-        "  void *const *buffers = given[0];",
-        *(f"  const long {name} = ((const long *)given[1])[{n}];" for n, name in enumerate(sizes.values())),
-        *buffer_declarations(tile.buffers)[len(OPERANDS):-1],
-        "  (void)batch, (void)buffers;",
-        *loops,
-        "}", ""])
-    name = f"score_{hashlib.sha256(body.encode()).hexdigest()[:10]}"
-    return Epilogue(name, f"void {name}{body}", tuple(sizes), SCORE_PARAMETERS)
-
-
 # -- sizes become names ------------------------------------------------------------------------------------------------
 
 def _named(value: Expr, sizes: dict[int, str]) -> Expr:
@@ -138,11 +98,12 @@ def _statement(s: Stmt, sizes: dict[int, str]) -> Stmt:
     if isinstance(s, Store):
         return s._replace(position=_named(s.position, sizes), value=_named(s.value, sizes))
     if isinstance(s, If):
-        return If(_named(s.condition, sizes), _statements(s.then, sizes), _statements(s.otherwise, sizes))
+        return If(_named(s.condition, sizes), with_names(s.then, sizes), with_names(s.otherwise, sizes))
     if isinstance(s, For):
-        return s._replace(body=_statements(s.body, sizes))
+        return s._replace(body=with_names(s.body, sizes))
     return s
 
 
-def _statements(statements: Iterable[Stmt], sizes: dict[int, str]) -> tuple[Stmt, ...]:
+def with_names(statements: Iterable[Stmt], sizes: dict[int, str]) -> tuple[Stmt, ...]:
+    """Statements with their large sizes as names, which `sizes` collects."""
     return tuple(_statement(s, sizes) for s in statements)

@@ -15,8 +15,7 @@ from hloc.kernels.plan import HostCall, Program, Step
 from hloc.machine import Machine
 from hloc.targets.cpu.divisions import narrow_divisions
 from hloc.targets.cpu.driver import driver_source
-from hloc.targets.cpu.epilogues import epilogue_of
-from hloc.targets.cpu.tiles import runtime_units, thin_units, tile_function
+from hloc.targets.cpu.tiles import callback_of, runtime_units, thin_units, tile_function
 from hloc.targets.cpu.vector_width import is_wide
 from hloc.targets.inlining import HEADERS as SHARED
 from hloc.targets.inlining import c_name, inline_includes
@@ -95,9 +94,9 @@ def print_kernels(kernels: Sequence[Kernel | Tile], machine: Machine) -> tuple[t
     for number, kernel in enumerate(kernels):
         name = c_name(number, kernel.name)
         if isinstance(kernel, Tile):
-            epilogue = epilogue_of(kernel)
-            if epilogue:
-                texts[epilogue.text] = None
+            callback = callback_of(kernel)
+            if callback:
+                texts[callback.text] = None
             texts[tile_function(kernel, name, machine)] = None
         else:
             kernel = narrow_divisions(kernel)

@@ -1,8 +1,8 @@
 """Tiles on the CPU: a Tile of the plan -> C that calls a hand-written routine of runtime/.
 
-In: a kernels.ir.Tile (matrix product, attention, convolution, sort, FFT). Out: the C text of `void name(void *const *buffers)`.
-A routine is compiled once per machine (`runtime_units`); what is generated here are its arguments, and the epilogue or
-comparator that it calls back.
+In: a kernels.ir.Tile (matrix product, attention, convolution, sort, FFT). Out: the C text of
+`void name(void *const *buffers)`. A routine is compiled once per machine (`runtime_units`); what is generated here are
+its arguments, and the epilogue or comparator that it calls back.
 
     gemm of f32 with a bias  ->  epilogue_1f2e(...) and k3(...) { hloc_gemm_args args = {...}; hloc_gemm_f32(&args); }
 """
@@ -14,11 +14,12 @@ from math import prod
 
 from hloc.errors import UnsupportedError
 from hloc.ir import Instruction, Module
-from hloc.kernels.ir import Tile
+from hloc.kernels.ir import Const, Tile
 from hloc.machine import Machine
 from hloc.targets.cpu.epilogues import Epilogue, epilogue_of
+from hloc.targets.cpu.scores import score_of
 from hloc.targets.cpu.sorts import fft, sort, topk
-from hloc.targets.printer import c_type, comment
+from hloc.targets.printer import c_type, comment, expression
 
 CHECK = "extern int hloc_out_of_memory;\n"
 
@@ -88,11 +89,14 @@ def attention(tile: Tile, name: str, machine: Machine) -> str:
     first, second, batch = given["result"]
     fields.update(out=_operand(f"buffers[{last}]", tile.buffers[last].type, first, second, batch))
     text = CHECK + '#include "attention.h"\n'
-    score = epilogue_of(tile)
-    if score:
-        text += score.declaration
-        fields.update(score=score.name, score_args="given")
-    return text + _function(tile, name, _call("attention", "attention", _fields(**fields), score))
+    score = score_of(tile)
+    if score is None:
+        return text + _function(tile, name, _call("attention", "attention", _fields(**fields), None))
+    fields.update(score=score.function.name, score_args="given", score_by_columns=score.by_columns)
+    if score.masked is not None:
+        fields.update(live=f"{score.function.name}_live", masked=expression(Const(score.masked, "f32")))
+    lines = _call("attention", "attention", _fields(**fields), score.function)
+    return text + score.declaration + _function(tile, name, lines)
 
 
 def _longs(values: Iterable[int]) -> str:
@@ -142,6 +146,7 @@ TEMPLATES: dict[str, Callable[[Tile, str, Machine], str]] = {
 }
 
 FAST_TYPES = {"gemm": ("f32", "f64", "bf16", "f16", "s8"), "conv": ("f32", "bf16", "f16")}
+ATTENTION_UNITS = ("attention.c", "attention_thin.c")
 CONVOLUTION_UNITS = ("conv.c", "conv_rows.c", "conv_outer.c", "conv_depthwise.c")
 MOST_THIN = 4                        # THIN_ROWS in runtime/gemm_thin.h
 ENTRY = re.compile(r"\bhloc_(gemm|conv|fft|topk|attention)(?:_(\w+))?\(")
@@ -153,6 +158,8 @@ def runtime_units(text: str) -> list[str]:
 
 
 def _units_of(kind: str, type: str) -> list[str]:
+    if kind == "attention":
+        return list(ATTENTION_UNITS)
     if kind not in FAST_TYPES:
         return [f"{kind}.c"]
     if type not in FAST_TYPES[kind]:
@@ -207,7 +214,15 @@ def tile_function(tile: Tile, name: str, machine: Machine) -> str:
     return template(tile, name, machine)
 
 
+def callback_of(tile: Tile) -> Epilogue | None:
+    """The C function that a tile's routine calls back, written once for all tiles that share it."""
+    if tile.routine == "attention":
+        score = score_of(tile)
+        return score.function if score else None
+    return epilogue_of(tile)
+
+
 def tile_source(tile: Tile, name: str, machine: Machine) -> str:
     """The C text of one tile alone."""
-    epilogue = epilogue_of(tile)
+    epilogue = callback_of(tile)
     return (epilogue.text if epilogue else "") + tile_function(tile, name, machine)

@@ -12,7 +12,9 @@
  *
  * score (or NULL: the sums themselves) changes a tile of sums in place, on any thread:
  *   score(score_args, b, row, column, rows, columns, tile, row_stride, column_stride)
- * where tile[i * row_stride + j * column_stride] belongs to (row + i, column + j), and one of the strides is 1.
+ * where tile[i * row_stride + j * column_stride] belongs to (row + i, column + j), and one of the strides is 1; where
+ * score_by_columns it is column_stride. live (or NULL), with score_args and the same place, tells that some score there
+ * may be other than `masked`, and so lets whole tiles be passed over whose weights are 0 and whose values are finite.
  * Called on the driver thread; the work is split over the pool. Returns 0, or 1 when scratch memory could not be had.
  */
 #ifndef HLOC_ATTENTION_H
@@ -37,6 +39,9 @@ typedef struct {
   hloc_attention_array q, k, v, out;
   hloc_attention_score score;
   void* const* score_args;
+  int score_by_columns;
+  int (*live)(void* const* args, long batch, long row, long column, long rows, long columns);
+  float masked;
 } hloc_attention_args;
 
 int hloc_attention(const hloc_attention_args* args);

@@ -1,0 +1,176 @@
+/* attention_thin.c: attention of a few queries (see attention.h), as a decoder's next token asks for: keys and values
+ * are read once, along memory. A task takes a part of a batch's keys; what the parts found is put together at the end.
+ */
+#include "attention_internal.h"
+
+#if HLOC_VECTOR_BYTES == 64
+#define HLOC_LOW HLOC_LOW16
+#define HLOC_HIGH HLOC_HIGH16
+#elif HLOC_VECTOR_BYTES == 32
+#define HLOC_LOW HLOC_LOW8
+#define HLOC_HIGH HLOC_HIGH8
+#else
+#define HLOC_LOW HLOC_LOW4
+#define HLOC_HIGH HLOC_HIGH4
+#endif
+
+/* One vector of the sums of HLOC_LANES32 vectors each. */
+HLOC_INLINE hloc_vf32 few_fold(hloc_vf32* v) {
+  HLOC_UNROLL for (int half = HLOC_LANES32 / 2; half; half /= 2) {
+    HLOC_UNROLL for (int i = 0; i < half; i++) {
+      const hloc_vu32 a = (hloc_vu32)v[i], b = (hloc_vu32)v[i + half];
+      v[i] = (hloc_vf32)HLOC_INTERLEAVE(u32, a, b, HLOC_LOW) + (hloc_vf32)HLOC_INTERLEAVE(u32, a, b, HLOC_HIGH);
+    }
+  }
+  return v[0];
+}
+
+/* scores[j] = q . k_j for n keys. */
+static void few_dots(const float* restrict q, const float* restrict k, long stride, long depth, long n, float* scores) {
+  const long whole = depth / HLOC_LANES32 * HLOC_LANES32;
+  for (long j = 0; j < n; j += HLOC_LANES32) {
+    hloc_vf32 sum[HLOC_LANES32];
+    const float* row[HLOC_LANES32];
+    for (int i = 0; i < HLOC_LANES32; i++) row[i] = k + hloc_smaller(j + i, n - 1) * stride; /* the last may repeat */
+    HLOC_UNROLL for (int i = 0; i < HLOC_LANES32; i++) sum[i] = (hloc_vf32){0};
+    for (long d = 0; d < whole; d += HLOC_LANES32) {
+      const hloc_vf32 qd = hloc_load_f32(q + d);
+      HLOC_UNROLL for (int i = 0; i < HLOC_LANES32; i++) sum[i] += qd * hloc_load_f32(row[i] + d);
+    }
+    float total[HLOC_LANES32];
+    hloc_store_f32(total, few_fold(sum));
+    for (long d = whole; d < depth; d++)
+      for (int i = 0; i < HLOC_LANES32; i++) total[i] += q[d] * row[i][d];
+    for (long i = 0; i < hloc_smaller(HLOC_LANES32, n - j); i++) scores[j + i] = total[i];
+  }
+}
+
+/* out[f] = out[f] * scale + sum over j of weights[j] v_j[f] */
+static void few_weigh(const float* weights, const float* v, long stride, long features, long n, float scale,
+                      float* out) {
+  long f = 0;
+  for (; f + 4 * HLOC_LANES32 <= features; f += 4 * HLOC_LANES32) {
+    hloc_vf32 sum[4];
+    HLOC_UNROLL for (int c = 0; c < 4; c++) sum[c] = hloc_load_f32(out + f + c * HLOC_LANES32) * scale;
+    for (long j = 0; j < n; j++) {
+      const float* row = v + j * stride + f;
+      HLOC_UNROLL for (int c = 0; c < 4; c++) sum[c] += hloc_load_f32(row + c * HLOC_LANES32) * weights[j];
+    }
+    HLOC_UNROLL for (int c = 0; c < 4; c++) hloc_store_f32(out + f + c * HLOC_LANES32, sum[c]);
+  }
+  for (; f + HLOC_LANES32 <= features; f += HLOC_LANES32) {
+    hloc_vf32 sum = hloc_load_f32(out + f) * scale;
+    for (long j = 0; j < n; j++) sum += hloc_load_f32(v + j * stride + f) * weights[j];
+    hloc_store_f32(out + f, sum);
+  }
+  for (; f < features; f++) {
+    float sum = out[f] * scale;
+    for (long j = 0; j < n; j++) sum += v[j * stride + f] * weights[j];
+    out[f] = sum;
+  }
+}
+
+HLOC_INLINE float few_exp(float x) { return hloc_attention_exp(hloc_splat_f32(x))[0]; }
+
+/* Scores of n keys -> weights; state: the largest score and the sum. What to multiply earlier sums by is returned. */
+static float few_soften(float* scores, long n, float* state) {
+  hloc_vf32 top = hloc_splat_f32(state[0]), sum = {0};
+  for (long j = n; j % HLOC_LANES32; j++) scores[j] = -HLOC_INF_F32; /* no weight */
+  for (long j = 0; j < n; j += HLOC_LANES32) top = hloc_attention_larger(top, hloc_load_f32(scores + j));
+  const float largest = hloc_max_f32(top), shift = hloc_attention_shift(hloc_splat_f32(largest))[0];
+  for (long j = 0; j < n; j += HLOC_LANES32) {
+    const hloc_vf32 weight = hloc_attention_exp(hloc_load_f32(scores + j) - shift);
+    hloc_store_f32(scores + j, weight);
+    sum += weight;
+  }
+  const float scale = few_exp(state[0] - shift);
+  state[0] = largest, state[1] = state[1] * scale + hloc_sum_f32(sum);
+  return scale;
+}
+
+/* A part's results of each row: the largest score, the sum, weighted values. */
+static long few_partial_size(const hloc_attention_args* g) { return (g->features + 2 + 15) / 16 * 16; }
+static float* few_partial_of(const hloc_attention_plan* plan, long task, long row) {
+  return plan->partial + (task * plan->g.rows + row) * few_partial_size(&plan->g);
+}
+
+static void few_run_part(const hloc_attention_plan* plan, long task, float* memory) {
+  const hloc_attention_args* g = &plan->g;
+  const long batch = task / plan->splits, part = task % plan->splits;
+  const long j0 = part * plan->blocks_of_split * plan->block;
+  const long j1 = hloc_smaller(g->columns, j0 + plan->blocks_of_split * plan->block);
+  const long k_base = hloc_attention_base(g, &g->k, batch), v_base = hloc_attention_base(g, &g->v, batch);
+  float *q = memory, *scores = q + HLOC_FEW * plan->k_stride, *k_room = scores + HLOC_FEW * HLOC_KEY_ROOM;
+  float* v_room = k_room + plan->block * plan->k_stride;
+  hloc_attention_load(&g->q, hloc_attention_base(g, &g->q, batch), g->rows, g->depth, q, plan->k_stride);
+  for (long i = 0; i < g->rows; i++) {
+    float* state = few_partial_of(plan, task, i);
+    state[0] = -HLOC_INF_F32;
+    for (long f = 0; f < g->features + 1; f++) state[1 + f] = 0;
+  }
+  for (long j = j0; j < j1; j += plan->block) {
+    const long n = hloc_smaller(plan->block, j1 - j);
+    long k_stride = plan->k_stride, v_stride = plan->v_stride;
+    if (g->live && !g->live(g->score_args, batch, 0, j, g->rows, n)) {
+      for (long e = 0; e < g->rows * HLOC_KEY_ROOM; e++) scores[e] = g->masked;
+    } else {
+      const float* k = hloc_attention_block(&g->k, plan->k_in_place, k_base, j, n, g->depth, k_room, &k_stride);
+      for (long i = 0; i < g->rows; i++)
+        few_dots(q + i * plan->k_stride, k, k_stride, g->depth, n, scores + i * HLOC_KEY_ROOM);
+      if (g->score) g->score(g->score_args, batch, 0, j, g->rows, n, scores, HLOC_KEY_ROOM, 1);
+    }
+    const float* v = hloc_attention_block(&g->v, plan->v_in_place, v_base, j, n, g->features, v_room, &v_stride);
+    for (long i = 0; i < g->rows; i++) {
+      float* state = few_partial_of(plan, task, i);
+      const float scale = few_soften(scores + i * HLOC_KEY_ROOM, n, state);
+      few_weigh(scores + i * HLOC_KEY_ROOM, v, v_stride, g->features, n, scale, state + 2);
+    }
+  }
+}
+
+static void few_run_parts(void* const* args, long begin, long end) {
+  hloc_attention_plan* plan = (hloc_attention_plan*)args;
+  const long size = HLOC_FEW * (plan->k_stride + HLOC_KEY_ROOM) + plan->block * (plan->k_stride + plan->v_stride);
+  float* memory = hloc_scratch(0, size * sizeof(float));
+  if (!memory) __atomic_store_n(&plan->failed, 1, __ATOMIC_RELAXED);
+  for (long t = begin; memory && t < end; t++) few_run_part(plan, t, memory);
+}
+
+/* The parts of each row of a batch, scaled to the largest score of all, become its result. */
+static void few_finish(void* const* args, long begin, long end) {
+  const hloc_attention_plan* plan = (const hloc_attention_plan*)args;
+  const hloc_attention_args* g = &plan->g;
+  for (long t = begin; t < end; t++) {
+    const long batch = t / g->rows, row = t % g->rows;
+    float *first = few_partial_of(plan, batch * plan->splits, row), top = first[0];
+    for (long s = 1; s < plan->splits; s++) {
+      const float other = few_partial_of(plan, batch * plan->splits + s, row)[0];
+      top = other > top ? other : top;
+    }
+    for (long s = 0; s < plan->splits; s++) {
+      const float* part = few_partial_of(plan, batch * plan->splits + s, row);
+      const float scale = few_exp(part[0] - hloc_attention_shift(hloc_splat_f32(top))[0]);
+      if (s == 0) for (long f = 1; f < g->features + 2; f++) first[f] *= scale;
+      else for (long f = 1; f < g->features + 2; f++) first[f] += part[f] * scale;
+    }
+    for (long f = 0; f < g->features; f++) first[2 + f] /= first[1];
+    hloc_attention_store(&g->out, hloc_attention_base(g, &g->out, batch) + row * g->out.row, g->features, first + 2);
+  }
+}
+
+int hloc_attention_thin(hloc_attention_plan* plan) {
+  const hloc_attention_args* g = &plan->g;
+  const double work = (double)g->columns * (g->depth + g->features) * g->rows;
+  const long wanted = 4 * hloc_pool_threads();
+  plan->splits = 1;
+  if (plan->batches < wanted && work * plan->batches > 65536)
+    plan->splits = hloc_smaller((wanted + plan->batches - 1) / plan->batches, plan->blocks);
+  plan->blocks_of_split = (plan->blocks + plan->splits - 1) / plan->splits;
+  plan->splits = (plan->blocks + plan->blocks_of_split - 1) / plan->blocks_of_split;
+  const long tasks = plan->batches * plan->splits;
+  plan->partial = hloc_scratch(1, tasks * g->rows * few_partial_size(g) * sizeof(float));
+  if (!plan->partial) return 1;
+  hloc_parallel(few_run_parts, (void* const*)plan, tasks, (long)(65536 * plan->splits / work) + 1);
+  hloc_parallel(few_finish, (void* const*)plan, plan->batches * g->rows, 65536 / (g->features * plan->splits) + 1);
+  return __atomic_load_n(&plan->failed, __ATOMIC_RELAXED);
+}
