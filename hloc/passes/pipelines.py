@@ -14,6 +14,7 @@ from hloc.passes.bitcast_dtypes_expander import bitcast_dtypes_expander
 from hloc.passes.call_inliner import call_inliner
 from hloc.passes.cholesky_expander import cholesky_expander
 from hloc.passes.collectives_simplifier import collectives_simplifier
+from hloc.passes.complex_dot_rewriter import complex_dot_rewriter
 from hloc.passes.conditional_simplifier import conditional_simplifier
 from hloc.passes.constant_folding import constant_folding
 from hloc.passes.convert_mover import convert_mover
@@ -83,6 +84,7 @@ TARGET_INDEPENDENT: tuple[Pass | Repeat, ...] = (
     batch_norm_expander,
     cholesky_expander,
     triangular_solve_expander,
+    complex_dot_rewriter,
     hlo_computation_deduplicator,
     SIMPLIFICATION,
     while_loop_invariant_code_motion,
@@ -126,6 +128,8 @@ ORDERING: tuple[tuple[Pass, Pass, str], ...] = (
     (dynamic_padder, algebraic_simplifier, "rules know static sizes"),
     (call_inliner, rng_expander, "what rng draws is known where the entry itself draws"),
     (rng_expander, rng_bit_generator_expander, "states become constants first"),
+    (cholesky_expander, complex_dot_rewriter, "it makes products, of complex matrices too"),
+    (triangular_solve_expander, complex_dot_rewriter, "it makes products, of complex matrices too"),
     (layout_assignment, bitcast_dtypes_expander, "a bitcast to another width is free between row-major arrays"),
     (layout_assignment, fusion, "a kernel reads row-major arrays; a bitcast is free only between them"),
     (fusion, hlo_memory_scheduler, "an order of kernels needs the kernels"),
