@@ -4,15 +4,20 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import warnings
 
 import ml_dtypes
 import numpy as np
 import pytest
 
 import hloc
-from hloc.errors import UnsupportedError, VerifyError
+from hloc.api import optimize
+from hloc.errors import HlocError, UnsupportedError, VerifyError
 from hloc.evaluate import evaluate
-from hloc.ir import element_type_of
+from hloc.ir import element_type_of, numpy_dtype
+from hloc.ir.clone import clone_module
+from hloc.ops.custom_calls import CUSTOM_CALLS
+from hloc.targets import find
 from hloc.text import parse_module
 
 TOLERANCE = {"float64": 1e-12, "float32": 2e-6, "bfloat16": 1e-2, "float8_e4m3fn": 0.07, "complex64": 2e-6, "int8": 0,
@@ -483,3 +488,25 @@ def test_pivots_of_complex_matrices_go_by_the_sum_of_parts():
     a = np.array([[3.0 + 0j, 0], [2 + 2j, 1]])
     _, pivots, _ = call("lapack_zgetrf_ffi", "", "(c128[2,2], s32[2], s32[])", a)
     assert list(pivots) == [2, 2]
+
+
+STRANGE_OPERANDS = ("", "x", "m, m, m", "t", "c, c, x")
+STRANGE_RESULTS = ("f32[3]", "(f32[3], s32[3])", "()")
+
+
+@pytest.mark.parametrize("target", sorted(CUSTOM_CALLS))
+def test_calls_unlike_the_librarys_are_located_errors(target):
+    """Whatever operands, options and results a text writes for a known target: a result, or an HlocError."""
+    for operands in STRANGE_OPERANDS:
+        for shape in STRANGE_RESULTS:
+            module = parse_module(f"""ENTRY e {{ x = f32[3] parameter(0)  m = f32[3,3] parameter(1)  t = (f32[3]) tuple(x)
+                z = f32[0,3] parameter(2)  c = c64[2,3,3] parameter(3)
+                ROOT r = {shape} custom-call({operands}), custom_call_target="{target}", backend_config="{{}}" }}""")
+            arrays = [np.ones(p.shape.dimensions, numpy_dtype(p.shape.element_type)) for p in module.entry.parameters]
+            for way in (lambda m: evaluate(m, arrays), lambda m: optimize(m, find("cpu"))):  # noqa: B023
+                try:
+                    with warnings.catch_warnings():
+                        warnings.simplefilter("ignore")
+                        way(clone_module(module))
+                except HlocError as error:
+                    assert error.span is not None

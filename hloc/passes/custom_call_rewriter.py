@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hloc.ir import Instruction, Module, Shape
-from hloc.ops.custom_calls import CUSTOM_CALLS, same, target_of
+from hloc.ops.custom_calls import CUSTOM_CALLS, as_written, same, target_of
 from hloc.ops.custom_linalg import (
     LINEAR_ALGEBRA,
     cublas_triangular_solve,
@@ -33,6 +33,7 @@ from hloc.passes.expressions import Expressions
 from hloc.passes.library_calls import library_value
 from hloc.passes.rewriter import Rewriter, rewrite_module
 from hloc.passes.rng_bit_generator_expander import threefry_words
+from hloc.verify import verify
 
 SAME_VALUE = frozenset(name for name, meaning in CUSTOM_CALLS.items() if meaning is same)
 FRESH = frozenset(["AllocateBuffer", "CreateBuffer"])
@@ -46,9 +47,17 @@ def custom_call_rewriter(module: Module, context: PassContext) -> bool:
         e = Expressions(rewriter, instruction.span)
         if target_of(instruction) == "GetRngSeed" and instruction.shape.is_array:
             return e.full(context.options.get("seed", 0), instruction.shape)
-        return (known_value(e, instruction) or library_value(module, e, instruction)
-                or factorization(module, e, instruction) or random_words(e, instruction))
-    return rewrite_module(module, visit, revisit=False)
+        with as_written(instruction):
+            value = (known_value(e, instruction) or library_value(module, e, instruction)
+                     or factorization(module, e, instruction) or random_words(e, instruction))
+            if value is not None and not value.shape.compatible(instruction.shape):
+                raise ValueError(f"it gives {value.shape.to_string(False)}")
+            return value
+
+    changed = rewrite_module(module, visit, revisit=False)
+    if changed:
+        verify(module)                   # nobody has verified operands and options of the calls
+    return changed
 
 
 def known_value(e: Expressions, instruction: Instruction) -> Instruction | None:

@@ -14,7 +14,7 @@ from hloc.evaluate import Device, Evaluator
 from hloc.ir import Instruction, leaves, numpy_dtype
 from hloc.kernels.plan import HostCall
 from hloc.ops.collectives import COLLECTIVES
-from hloc.ops.custom_calls import CUSTOM_CALLS
+from hloc.ops.custom_calls import CUSTOM_CALLS, call_known
 from hloc.ops.host import transfer_function
 from hloc.ops.table import OPS
 from hloc.ops.values import flatten, unflatten
@@ -28,11 +28,10 @@ def host_function(call: HostCall, options) -> Callable:
         return collective_function(call.instruction, options.device)
     if call.instruction.opcode != "custom-call":
         return transfer_function(call.instruction, options.transfers)
-    known = CUSTOM_CALLS.get(call.target)
-    if known is None:
+    if call.target not in CUSTOM_CALLS:
         raise UnsupportedError(f"custom-call target {call.target!r} is not known", call.instruction.span,
                                hint=f"give a Python function for it: --custom-call {call.target}=module:function")
-    return partial(known, call.instruction)
+    return partial(call_known, call.instruction)
 
 
 def collective_function(instruction: Instruction, device: Device | None) -> Callable[..., tuple[np.ndarray, ...]]:

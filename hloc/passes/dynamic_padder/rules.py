@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hloc.ir import Instruction, Shape
-from hloc.ops.custom_calls import target_of
+from hloc.ir import Instruction, Shape, array
+from hloc.ops.custom_calls import as_written, target_of
 from hloc.ops.table import OPS
-from hloc.passes.dynamic_padder.padded import Padded
+from hloc.passes.dynamic_padder.padded import Padded, static
 from hloc.passes.dynamic_padder.reshapes import dynamic_reshape, reshape
 from hloc.passes.dynamic_padder.windows import convolution, reduce_window
 from hloc.passes.patterns import identity_of, monoid_of
@@ -230,13 +230,24 @@ def sort(w: Walk, i: Instruction) -> Result:
 
 def custom_call(w: Walk, i: Instruction) -> Result:
     target = target_of(i)
-    if target == "PadToStatic":
-        x = w.operand(i, 0)
-        return w.e.op("tuple", w.e.masked(x, 0), *(w.e.size(x, d) for d in range(x.rank)))
-    if target == "SliceToDynamic":
+    if target not in ("PadToStatic", "SliceToDynamic"):
+        raise w.refuse(i, f"to {target!r} with dynamic dimensions")
+    with as_written(i):
         operands = w.operands(i)
-        return w.sized(i, operands[0].array, {d: x.array for d, x in enumerate(operands[1:])})
-    raise w.refuse(i, f"to {target!r} with dynamic dimensions")
+        x, sizes = operands[0], operands[1:]
+        if target == "PadToStatic":
+            made = w.e.op("tuple", w.e.masked(x, 0), *(w.e.size(x, d) for d in range(x.rank)))
+            _expect(made.shape, i.shape)
+            return made
+        _expect(x.array.shape, static(i.shape))
+        for size in sizes:
+            _expect(size.array.shape, array("s32"))
+        return w.sized(i, x.array, {d: size.array for d, size in enumerate(sizes[:x.rank])})
+
+
+def _expect(shape: Shape, written: Shape) -> None:
+    if not shape.compatible(written):
+        raise ValueError(f"{shape.to_string(False)} where {written.to_string(False)} should be")
 
 
 ELEMENTWISE = [opcode for opcode, row in OPS.items() if row.is_elementwise]
