@@ -25,7 +25,8 @@ from hloc.targets.cuda.target import cuda_target
 DATA = Path(__file__).parent.parent / "testdata"
 FILES = sorted([*(DATA / "cuda").glob("*.hlo"), *(DATA / "kernels").glob("*.hlo")])
 SEPARATOR = re.compile(r"^// -----.*$", re.MULTILINE)
-MODELS = ("digits", "control_flow", "lstm", "unet_block", "linalg", "sort", "complex")
+MODELS = ("digits", "lstm", "resnet_reduced_train", "decoder_reduced_train", "unet_block", "control_flow", "linalg", "sort", "complex", "cumsum", "topk", "gather_scatter",
+          "fft", "f64", "bf16", "f16", "integers", "random_threefry", "random_bit_generator")
 H100 = GPUS["h100"]
 SMALL = dataclasses.replace(H100, cores=1)
 
@@ -54,7 +55,7 @@ def test_vectors(monkeypatch):
 
 
 def test_ops(monkeypatch):
-    """The examples of the op table that have kernels of their own, on their own inputs."""
+    """The examples of the op table that have kernels of their own, on their own inputs, every access looked at."""
     cases = []
     for path in sorted((DATA / "ops").glob("*.hlo")):
         for example in read_examples(path):
@@ -64,7 +65,7 @@ def test_ops(monkeypatch):
                 with contextlib.suppress(UnsupportedError):
                     cases += collect(example.text, f"{example.name}:{number}", case.inputs.get(0, []), machine=H100)
     assert len(cases) > 250
-    for case, results in zip(cases, run(cases, H100, monkeypatch)):
+    for case, results in zip(cases, run(cases, H100, monkeypatch, checked=True)):
         for actual, expected in zip(results, case.expected):
             compare(case.name, actual, expected)
 
@@ -78,7 +79,7 @@ def _models():
 
 @pytest.mark.parametrize("name", MODELS)
 def test_models(name, monkeypatch):
-    """Whole programs: plan, control flow, arena."""
+    """Whole programs: plan, control flow, arena; every access to memory looked at."""
     models = _models()
     model = models.find(name)
     if not models.is_ready(model):
@@ -86,5 +87,5 @@ def test_models(name, monkeypatch):
     target = cuda_target(H100)
     program = api.plan(api.optimize(api.load(models.model_path(model)), target), target)
     arrays = check_arrays(program.parameters, models.inputs(model))
-    results = emulate(make_sources(program, H100), arrays, monkeypatch)
+    results = emulate(make_sources(program, H100), arrays, monkeypatch, checked=True)
     assert models.differences(model, results) == []

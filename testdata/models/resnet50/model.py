@@ -7,13 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from common import Model
-from resnet import parameter_weights, part, prefixed, resnet50, statistics_weights
+from resnet import RESNET50, parameter_weights, part, prefixed, resnet, statistics_weights
 from weights import Weight
 
 
 def classify(images: jax.Array, weights: dict) -> jax.Array:
     scaled = images.astype(jnp.float32) / 127.5 - 1
-    return resnet50(scaled, part(weights, "parameter"), part(weights, "statistic"), training=False)[0]
+    return resnet(RESNET50, scaled, part(weights, "parameter"), part(weights, "statistic"), training=False)[0]
 
 
 def norm_weights(name: str, width: int) -> dict[str, Weight]:
@@ -30,7 +30,8 @@ def pictures(count: int, size: int) -> np.ndarray:
 
 
 def build() -> Model:
-    weights = prefixed("parameter", parameter_weights(norm_weights)) | prefixed("statistic", statistics_weights())
+    weights = prefixed("parameter", parameter_weights(RESNET50, norm_weights))
+    weights |= prefixed("statistic", statistics_weights(RESNET50))
     return Model(
         classify,
         {"images": pictures(2, 224)},

@@ -1,68 +1,9 @@
-"""One training step of ResNet-50: batch norm over the batch, cross entropy, gradients, SGD with momentum.
+"""One training step of ResNet-50, for images u8[4,128,128,3]."""
 
-In: images u8[4,128,128,3], labels s32[4], then momentum, parameters and running statistics.
-Out: the loss f32[], then the new momentum, parameters and statistics.
-
-A gradient through ReLU jumps where its argument passes through zero. Millions of arguments come from a batch, so with
-ordinary weights a few always lie so close to zero that rounding decides, and no two machines agree to more than a few
-percent. Here the norms' biases keep the arguments away from zero: a channel is on or off.
-"""
-
-from typing import NamedTuple
-
-import jax
-import jax.numpy as jnp
-import numpy as np
 from common import Model
-from resnet import CLASSES, parameter_weights, part, prefixed, resnet50, statistics_weights
-from weights import Weight
-
-BATCH, SIZE, RATE, MOMENTUM, DECAY = 4, 128, 0.1, 0.9, 1e-4
-
-
-class Step(NamedTuple):
-    loss: jax.Array
-    state: dict
-
-
-def loss(parameters: dict, statistics: dict, images: jax.Array, labels: jax.Array) -> tuple[jax.Array, dict]:
-    logits, statistics = resnet50(images.astype(jnp.float32) / 127.5 - 1, parameters, statistics, training=True)
-    return -jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], axis=1).mean(), statistics
-
-
-def train(images: jax.Array, labels: jax.Array, state: dict) -> Step:
-    parameters, momentum = part(state, "parameter"), part(state, "momentum")
-    (error, statistics), gradient = jax.value_and_grad(loss, has_aux=True)(
-        parameters, part(state, "statistic"), images, labels
-    )
-    momentum = {name: MOMENTUM * momentum[name] + g + DECAY * parameters[name] for name, g in gradient.items()}
-    parameters = {name: parameter - RATE * momentum[name] for name, parameter in parameters.items()}
-    return Step(error, prefixed("momentum", momentum) | prefixed("parameter", parameters)
-                | prefixed("statistic", statistics))
-
-
-def norm_weights(name: str, width: int) -> dict[str, Weight]:
-    """Biases of four to five standard deviations, of either sign inside a block; what blocks add up stays positive."""
-    if name.endswith("shortcut.norm"):
-        bias, scale = Weight((width,), 0.1, mean=2.0), Weight((width,), 0.02, mean=0.15)
-    elif name.endswith("norm3"):
-        bias, scale = Weight((width,), 0.1, mean=0.2), Weight((width,), 0.02, mean=0.15)
-    else:
-        bias, scale = Weight((width,), 0.05, mean=1.35, either_sign=True), Weight((width,), 0.03, mean=0.3)
-    return {"bias": bias, "scale": scale}
+from resnet import RESNET50
+from resnet_training import training_model
 
 
 def build() -> Model:
-    parameters = parameter_weights(norm_weights)
-    state = prefixed("parameter", parameters) | prefixed("statistic", statistics_weights())
-    state |= prefixed("momentum", {name: Weight(w.shape, 3e-3) for name, w in parameters.items()})
-    rng = np.random.default_rng(51)
-    small = rng.integers(0, 256, (BATCH, SIZE // 8, SIZE // 8, 3), np.uint8)
-    return Model(
-        train,
-        {"images": small.repeat(8, axis=1).repeat(8, axis=2), "labels": rng.integers(0, CLASSES, BATCH, np.int32)},
-        weights=dict(sorted(state.items())),
-        seed=51,
-        size="large",
-        ranges={"images": [0, 256], "labels": [0, CLASSES]},
-    )
+    return training_model(RESNET50, batch=4, size=128)

@@ -1,68 +1,9 @@
-"""One training step of a small transformer: forward, cross entropy, backward, Adam.
+"""One training step of a small transformer, for tokens s32[4,65]."""
 
-In: tokens s32[4,65] (each is to be predicted from those before it), step count s32[], then of every parameter the
-running mean of its gradient, the running mean of the squared gradient, and its value.
-Out: the loss f32[], then the new means, values and squares. They are in mid-training: in Adam's very first steps a tiny
-difference in a gradient near zero decides on a whole step, and no two machines would agree.
-"""
-
-from typing import NamedTuple
-
-import jax
-import jax.numpy as jnp
-import numpy as np
 from common import Model
-from decoder import Config, decoder_weights, logits, read
-from weights import Weight
-
-CONFIG = Config(layers=4, width=256, heads=4, vocabulary=1000, positions=64)
-BATCH, RATE, BETA1, BETA2 = 4, 1e-3, 0.9, 0.999
-
-
-class Step(NamedTuple):
-    loss: jax.Array
-    state: dict
-
-
-def loss(values: dict, tokens: jax.Array) -> jax.Array:
-    features, _ = read(CONFIG, values, tokens[:, :-1])
-    log_probabilities = jax.nn.log_softmax(logits(values, features))
-    return -jnp.take_along_axis(log_probabilities, tokens[:, 1:, None], axis=2).mean()
-
-
-def train(tokens: jax.Array, count: jax.Array, state: dict) -> Step:
-    values = part(state, "value")
-    error, gradient = jax.value_and_grad(loss)(values, tokens)
-    new = {}
-    for name, g in gradient.items():
-        mean = BETA1 * state[f"mean.{name}"] + (1 - BETA1) * g
-        square = BETA2 * state[f"square.{name}"] + (1 - BETA2) * g * g
-        scale = jnp.sqrt(square / (1 - BETA2**count)) + 1e-8
-        new[f"mean.{name}"], new[f"square.{name}"] = mean, square
-        new[f"value.{name}"] = values[name] - RATE * (mean / (1 - BETA1**count)) / scale
-    return Step(error, new)
-
-
-def part(state: dict, kind: str) -> dict:
-    return {name.removeprefix(f"{kind}."): array for name, array in state.items() if name.startswith(f"{kind}.")}
-
-
-def state_weights() -> dict[str, Weight]:
-    state = {}
-    for name, weight in decoder_weights(CONFIG).items():
-        state[f"mean.{name}"] = Weight(weight.shape, 1e-3)
-        state[f"square.{name}"] = Weight(weight.shape, 4e-6, mean=1e-5)
-        state[f"value.{name}"] = weight
-    return dict(sorted(state.items()))
+from decoder import Config
+from decoder_training import training_model
 
 
 def build() -> Model:
-    tokens = np.random.default_rng(5).integers(0, CONFIG.vocabulary, (BATCH, CONFIG.positions + 1), np.int32)
-    return Model(
-        train,
-        {"tokens": tokens, "count": np.int32(100)},
-        weights=state_weights(),
-        seed=5,
-        size="large",
-        ranges={"tokens": [0, CONFIG.vocabulary], "count": [50, 200]},
-    )
+    return training_model(Config(layers=4, width=256, heads=4, vocabulary=1000, positions=64), batch=4)
