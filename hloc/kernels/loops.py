@@ -27,6 +27,9 @@ SHORT_VECTOR = 8        # innermost loops below this length
 LONG_VECTOR = 64        # are joined with those around them up to this one,
 WORTH_VECTORS = 4       # where an element takes so many operations
 
+SIDE_BY_SIDE = (2, 3, 4)    # lengths of an innermost loop that one iteration of the loop around it does, and
+MOST_OPERATIONS = 40    # of how many operations: vectors of neighbours are interleaved in registers
+
 Emit = Callable[[Builder, tuple[Index, ...]], None]
 
 
@@ -70,6 +73,15 @@ def with_long_vectors(extents: list[int], trial: Builder) -> list[int]:
     while len(joined) > 1 and joined[-1] < LONG_VECTOR and joined[-1] * joined[-2] <= BLOCK:
         joined[-2:] = [joined[-2] * joined[-1]]
     return joined
+
+
+def neighbours(extents: list[int], trial: Builder) -> int:
+    """How many elements along the innermost dimension one iteration computes: 1, or all of a very short one, where the
+    loop around it is long enough for vectors."""
+    has_loops = trial.counts.get("i", 0) > sum(n > 1 for n in extents)
+    if len(extents) < 2 or extents[-1] not in SIDE_BY_SIDE or extents[-2] < LONG_VECTOR // 4 or has_loops:
+        return 1
+    return extents[-1] if trial.operations * extents[-1] <= MOST_OPERATIONS else 1
 
 
 def _split(extents: list[int], names: list[str], divisions: set[Atom]) -> list[list[int]]:

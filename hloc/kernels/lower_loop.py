@@ -54,12 +54,14 @@ def loop_kernel(group: Group, machine: Machine, dimensions: tuple[int, ...], emi
     extents, trial = loops.factors(dimensions, lambda builder, index: emit(Outline(group, builder), index))
     outline = Outline(group)
     tiling = find_tiling(extents, trial) if machine.kind == "cpu" else None
-    if not tiling and machine.kind == "cpu":
+    width = 1 if tiling or machine.kind != "cpu" else loops.neighbours(extents, trial)
+    if width == 1 and not tiling and machine.kind == "cpu":
         extents = loops.with_long_vectors(extents, trial)
-    nest = tiled_nest(outline, tiling) if tiling else loops.nest(outline.builder, extents, machine)
-    with nest as counters:
-        flat = indexing.linearize(counters, extents)
-        emit(outline, indexing.delinearize(flat, dimensions))
+    walked = extents if width == 1 else extents[:-1]
+    with tiled_nest(outline, tiling) if tiling else loops.nest(outline.builder, walked, machine) as counters:
+        for place in range(width):
+            own = counters if width == 1 else (*counters, indexing.constant(place))
+            emit(outline, indexing.delinearize(indexing.linearize(own, extents), dimensions))
     return outline.finish(suffix, cost_of(outline, math.prod(dimensions), trial))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hloc.analysis.cost import EXPENSIVE
+from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import INDEX, VECTOR, Apply, Assign, Expr, For, If, Kernel, Let, Load, Stmt, Store, While
 from hloc.kernels.scalars import is_narrow
 from hloc.ops.table import OPS
@@ -41,10 +42,11 @@ def _is_heavy(loop: For) -> bool:
 
 
 def _is_heavy_operation(expr: Apply) -> bool:
-    """A function of many instructions, or a conversion to or from a narrow float."""
-    if expr.op == "convert":
-        return any(t != INDEX and is_narrow(t) for t in (expr.type, expr.arguments[0].type))
-    return expr.op in HEAVY
+    """A function of many instructions, or a conversion that is one: of narrow floats, or from floats to integers."""
+    if expr.op != "convert" or INDEX in (expr.type, expr.arguments[0].type):
+        return expr.op in HEAVY
+    to, source = (ELEMENT_TYPES[t].kind for t in (expr.type, expr.arguments[0].type))
+    return is_narrow(expr.type) or is_narrow(expr.arguments[0].type) or (source == "float" and to != "float")
 
 
 def _expressions(value: Expr) -> Iterable[Apply]:
