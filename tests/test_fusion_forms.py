@@ -102,7 +102,7 @@ def check_custom(fusion: Instruction) -> None:
 
 def check_attention(fusion: Instruction) -> None:
     attention = attention_in(fusion.get("calls"))
-    views = [o for n, o in enumerate(attention.output.operands) if n != attention.weights_slot]
+    views = [o for n, o in enumerate(attention.output.operands) if n != attention.slot]
     for operand in [*attention.scores.operands, *views]:
         while operand.opcode != "parameter":
             assert operand.opcode in VIEWS

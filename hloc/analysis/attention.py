@@ -7,11 +7,12 @@ missing.
     e = exp(z - max z); p = e / sum e          over the keys; the division may also come after the second dot
     out = dot(p, v)                            then conversions and transpositions
 
-Each instruction from `scores` to `root` that depends on the first dot is a member. Rows of scores are any dimensions,
-keys are one (or several that lie together).
+Reshapes, transpositions and conversions may stand anywhere between. So each array as large as the scores has a walk:
+for every dimension its size, and how far a step along it goes in the flat scores, as the first dot gives them.
 """
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -22,35 +23,40 @@ from hloc.analysis.fusible import RESHAPES, is_elementwise, is_static_array
 from hloc.analysis.strides import View, row_major
 from hloc.ir import Computation, Instruction
 
-RENAMES = RESHAPES | {"convert"}
+RENAMES = RESHAPES | {"convert", "transpose"}
 SPREADS = RENAMES | {"broadcast"}
 OPERAND_TYPES = frozenset(["f32", "bf16", "f16"])
-KEEPING = frozenset(["reshape", "bitcast", "transpose", "convert"])
-INNER = RESHAPES | {"broadcast", "reduce"}
+INNER = RENAMES | {"broadcast", "reduce"}
 CONVERT = frozenset(["convert"])
+
+Walk = tuple[tuple[int, int], ...]
+Run = tuple[int, int]                   # (size, distance) of dimensions that are walked as one
 
 
 class Attention(NamedTuple):
-    """scores, output: the two dots; score: what the softmax is taken of; keys: (number, distance) of neighbouring keys
-    in the flat order of scores; members: in the order of dependence, without the output's tail."""
+    """scores, output: the two dots; score: what the softmax is taken of; slot: which operand of the output holds the
+    weights; sum: the reduce that the weights are divided by, in members or (divides_later) behind the second dot;
+    keys: how they lie in the flat scores; walks: of the arrays as large as the scores; members: everything that depends
+    on the first dot, up to the second, operands before users."""
 
     scores: Instruction
     score: Instruction
     output: Instruction
-    keys: tuple[int, int]
-    members: tuple[Instruction, ...]
+    slot: int
     sum: Instruction
     divides_later: bool
+    keys: Run
+    walks: dict[Instruction, Walk]
+    members: tuple[Instruction, ...]
 
     @property
     def side(self) -> int:
         """Which operand of the first dot has the keys: 0 or 1."""
-        return next(n for n in (1, 0) if one_dimension(*free_of_side(self.scores, n)) == self.keys)
+        return side_of(self.scores, self.walks[self.scores], self.keys)
 
     @property
-    def weights_slot(self) -> int:
-        """Which operand of the second dot holds the weights."""
-        return next(n for n, operand in enumerate(self.output.operands) if operand in self.members)
+    def weights(self) -> Instruction:
+        return self.output.operands[self.slot]
 
 
 # -- dots --------------------------------------------------------------------------------------------------------------
@@ -69,35 +75,93 @@ def free(dot: Instruction, side: int) -> tuple[int, ...]:
     return tuple(d for d in range(dot.operands[side].shape.rank) if d not in taken)
 
 
-def free_of_side(dot: Instruction, side: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """(dimensions of a dot's result, the ones of them that come from the free dimensions of one operand)."""
+def free_of_side(dot: Instruction, side: int) -> tuple[int, ...]:
+    """The dimensions of a dot's result that come from the free dimensions of one operand."""
     first = len(batch(dot, 0)) + (len(free(dot, 0)) if side else 0)
-    return dot.shape.dimensions, tuple(range(first, first + len(free(dot, side))))
+    return tuple(range(first, first + len(free(dot, side))))
 
 
-def one_dimension(dimensions: tuple[int, ...], chosen: Iterable[int]) -> tuple[int, int] | None:
-    """(size, stride) of neighbouring dimensions walked as one; None where they do not lie together."""
-    strides = row_major(dimensions)
-    size, stride = 1, 0
-    for d in sorted(chosen, reverse=True):
-        if dimensions[d] == 1:
-            continue
-        if size > 1 and strides[d] != size * stride:
+def side_of(dot: Instruction, walk: Walk, keys: Run) -> int | None:
+    """The operand whose free dimensions are the keys."""
+    return next((n for n in (1, 0) if joined(walk, free_of_side(dot, n)) == keys), None)
+
+
+def multiply_adds(dot: Instruction) -> int:
+    """Of one run of a dot."""
+    left = dot.operands[0].shape.dimensions
+    return dot.shape.num_elements * math.prod(left[d] for d in contracting(dot, 0))
+
+
+# -- walks -------------------------------------------------------------------------------------------------------------
+
+def walk_of(dimensions: tuple[int, ...]) -> Walk:
+    """Of the scores themselves."""
+    return tuple((n, s if n > 1 else 0) for n, s in zip(dimensions, row_major(dimensions)))
+
+
+def joined(walk: Walk, dimensions: Iterable[int]) -> Run | None:
+    """Some dimensions walked as one, in whatever order they stand; None where they do not lie together."""
+    parts = sorted((walk[d] for d in dimensions if walk[d][0] > 1), key=lambda part: part[1])
+    if not parts:
+        return 1, 0
+    size, distance = parts[0]
+    for n, s in parts[1:]:
+        if s != size * distance:
             return None
-        size, stride = size * dimensions[d], stride if size > 1 else strides[d]
-    return size, stride
+        size *= n
+    return size, distance
+
+
+def reshaped(walk: Walk, dimensions: tuple[int, ...]) -> Walk | None:
+    """The walk of a reshape's result; None where a dimension would have no one distance."""
+    source = [part for part in walk if part[0] > 1]
+    found: list[tuple[int, int]] = []
+    for wanted in reversed(dimensions):
+        if wanted == 1:
+            found.append((1, 0))
+            continue
+        size, distance = source.pop()
+        while size < wanted and source and source[-1][1] == size * distance:
+            size *= source.pop()[0]
+        if size % wanted:
+            return None
+        if size > wanted:
+            source.append((size // wanted, distance * wanted))
+        found.append((wanted, distance))
+    return tuple(reversed(found))
+
+
+def walks_of(members: Iterable[Instruction], scores: Instruction) -> dict[Instruction, Walk]:
+    """The walks of the members that are as large as the scores and made of them place by place."""
+    found = {scores: walk_of(scores.shape.dimensions)}
+    for member in members:
+        walks = [found[o] for o in member.operands if o in found]
+        if member in found or not walks:
+            continue
+        walk: Walk | None = walks[0]
+        if member.opcode == "transpose":
+            walk = tuple(walk[d] for d in member.get("dimensions"))
+        elif member.opcode in RESHAPES:
+            walk = reshaped(walk, member.shape.dimensions)
+        elif not is_elementwise(member) or any(w != walk for w in walks):
+            walk = None
+        if walk is not None:
+            found[member] = walk
+    return found
 
 
 # -- the softmax -------------------------------------------------------------------------------------------------------
 
 class Softmax(NamedTuple):
-    """exponential: e; largest, sum: the two reduces; score: what it is taken of; divides_later: the end is e itself."""
+    """exponential: e; largest, sum: the two reduces; score: what it is taken of; spread: where the elements of e and
+    the weights read the reduces, as (instruction, the reduce behind it, the instruction that reads it)."""
 
     exponential: Instruction
     largest: Instruction
     sum: Instruction
     score: Instruction
     divides_later: bool
+    spread: tuple[tuple[Instruction, Instruction, Instruction], ...]
 
 
 def behind(node: Instruction, opcodes: frozenset[str]) -> Instruction:
@@ -114,33 +178,35 @@ def softmax_of(node: Instruction, sums: Iterable[Instruction]) -> Softmax | None
     if node.opcode == "exponential":
         exponential, later = node, True
         divisor = next((s for s in sums if behind(s.operands[0], RENAMES) is exponential), None)
+        spread = []
     else:
-        exponential, divisor = division_by_reduce(node) or (node, None)
+        exponential, divisor, by = division_by_reduce(node) or (node, None, None)
         exponential, later = behind(exponential, RENAMES), False
+        spread = [(by, divisor, node)]
     if divisor is None or exponential.opcode != "exponential" or not reduces_by(divisor, "add", 0.0) \
             or behind(divisor.operands[0], RENAMES) is not exponential:
         return None
     difference = behind(exponential.operands[0], RENAMES)
     if difference.opcode != "subtract":
         return None
-    score = difference.operands[0]
-    largest = reduce_behind(difference.operands[1])
+    score, by = difference.operands
+    largest = reduce_behind(by)
     if largest is None or not reduces_by(largest, "maximum", -np.inf) \
             or behind(largest.operands[0], RENAMES) is not behind(score, RENAMES):
         return None
-    return Softmax(exponential, largest, divisor, score, later)
+    return Softmax(exponential, largest, divisor, score, later, (*spread, (by, largest, difference)))
 
 
-def division_by_reduce(node: Instruction) -> tuple[Instruction, Instruction] | None:
-    """(x, s) for x / spread(s), and for x times spread(1 / s), where s is a reduce."""
+def division_by_reduce(node: Instruction) -> tuple[Instruction, Instruction, Instruction] | None:
+    """(x, s, spread(s)) for x / spread(s), and for x times spread(1 / s), where s is a reduce."""
     if node.opcode == "divide":
-        pairs = [(node.operands[0], node.operands[1])]
+        pairs = [tuple(node.operands)]
     elif node.opcode == "multiply":
         pairs = [(x, i) for x, i in (tuple(node.operands), tuple(reversed(node.operands)))
                  if behind(i, SPREADS).opcode == "divide" and constant_value(behind(i, SPREADS).operands[0]) == 1]
     else:
         return None
-    return next(((x, s) for x, s in ((x, reduce_behind(i)) for x, i in pairs) if s is not None), None)
+    return next(((x, s, by) for x, s, by in ((x, reduce_behind(by), by) for x, by in pairs) if s is not None), None)
 
 
 def steps_to_reduce(node: Instruction) -> Iterator[Instruction]:
@@ -169,16 +235,28 @@ def reduce_behind(node: Instruction) -> Instruction | None:
     return last if last.opcode == "reduce" and not last.shape.is_tuple else None
 
 
-def reads_own_row(node: Instruction, view: View, keys: tuple[int, int]) -> bool:
-    """Whether a value of each row, spread to be read as `node`, is read by the elements of its own row; view: where in
-    the scores the dimensions of `node` walk."""
-    size, stride = keys
-    expected = tuple((n, s if s < stride else s // size if s >= size * stride else 0) for n, s in view)
-    found: View | None = strides.whole(node.shape.dimensions)
-    for step in steps_to_reduce(node):
-        if step.opcode == "broadcast" and found is not None:
+def reads_own_row(spread: Instruction, reader: Walk, reduce: Instruction, walk: Walk, keys: Run) -> bool:
+    """Whether a value of each row, found by `reduce` in an array of that walk, and spread to be read beside an array
+    that walks like `reader`, is read by the elements of its own row."""
+    kept = [d for d in range(len(walk)) if d not in reduce.get("dimensions")]
+    rows = [(*walk[d], s) for d, s in zip(kept, row_major(reduce.shape.dimensions)) if walk[d][0] > 1]
+    expected = []
+    for size, distance in reader:
+        if size == 1:
+            continue
+        if keys[1] <= distance < keys[0] * keys[1]:
+            expected.append((size, 0))
+            continue
+        home = next(((s, d) for n, d, s in rows if distance % d == 0 and d <= distance and distance * size <= d * n),
+                    None)
+        if home is None:
+            return False
+        expected.append((size, home[0] * (distance // home[1])))
+    found: View | None = strides.whole(spread.shape.dimensions)
+    for step in steps_to_reduce(spread):
+        if step.opcode in ("broadcast", "transpose") and found is not None:
             found = strides.behind(step, found)
-    return found == expected
+    return found == tuple(expected)
 
 
 def constant_value(node: Instruction) -> float | None:
@@ -206,14 +284,14 @@ def attention_of(output: Instruction, sums: Iterable[Instruction]) -> Attention 
     if output.opcode != "dot" or len(output.operands) != 2:
         return None
     sums = tuple(sums)
-    for side in (0, 1):
-        softmax = softmax_of(output.operands[side], sums)
+    for slot in (0, 1):
+        softmax = softmax_of(output.operands[slot], sums)
         if softmax is not None:
-            return whole(output, side, softmax)
+            return whole(output, slot, softmax)
     return None
 
 
-def whole(output: Instruction, side: int, softmax: Softmax) -> Attention | str:
+def whole(output: Instruction, slot: int, softmax: Softmax) -> Attention | str:
     """The attention around a softmax, or what is missing."""
     scores = product_behind(softmax.score)
     if scores is None:
@@ -224,21 +302,21 @@ def whole(output: Instruction, side: int, softmax: Softmax) -> Attention | str:
         return "attention kernels take arrays that are neither sparse nor empty"
     if any(a.shape.element_type not in OPERAND_TYPES for a in arrays):
         return "attention kernels compute in f32"
-    keys = one_dimension(output.operands[side].shape.dimensions, contracting(output, side))
-    reduced = [one_dimension(r.operands[0].shape.dimensions, r.get("dimensions"))
-               for r in (softmax.sum, softmax.largest)]
-    sides = [one_dimension(*free_of_side(scores, n)) for n in (0, 1)]
-    if keys is None or keys[0] == 1 or reduced != [keys, keys] or keys not in sides:
+    members = dict.fromkeys([*between(scores, output.operands[slot]), *between(scores, softmax.sum), output])
+    walks = walks_of(members, scores)
+    needed = [output.operands[slot], softmax.largest.operands[0], softmax.sum.operands[0],
+              *between(scores, softmax.score)]
+    if any(n not in walks for n in needed):
+        return "the scores are not computed place by place"
+    keys = joined(walks[output.operands[slot]], contracting(output, slot))
+    reduced = [joined(walks[r.operands[0]], r.get("dimensions")) for r in (softmax.sum, softmax.largest)]
+    if keys is None or keys[0] == 1 or reduced != [keys, keys] or side_of(scores, walks[scores], keys) is None:
         return "the softmax does not run over the dimension that the second product sums over"
-    difference = behind(softmax.exponential.operands[0], RENAMES)
-    spread = [difference.operands[1]]
-    weights = behind(output.operands[side], RENAMES)
-    if not softmax.divides_later:
-        spread += [o for o in weights.operands if reduce_behind(o) is softmax.sum]
-    if not all(reads_own_row(s, strides.whole(s.shape.dimensions), keys) for s in spread):
+    if not all(reads_own_row(by, walks[reader], reduce, walks[reduce.operands[0]], keys)
+               for by, reduce, reader in softmax.spread):
         return "the softmax does not subtract and divide row by row"
-    return Attention(scores, softmax.score, output, keys, tuple(between(scores, output, side)), softmax.sum,
-                     softmax.divides_later)
+    return Attention(scores, softmax.score, output, slot, softmax.sum, softmax.divides_later, keys, walks,
+                     tuple(members))
 
 
 def product_behind(score: Instruction) -> Instruction | None:
@@ -252,30 +330,31 @@ def product_behind(score: Instruction) -> Instruction | None:
         seen.add(node)
         if node.opcode == "dot":
             return node
-        if is_elementwise(node) or node.opcode in RESHAPES:
+        if is_elementwise(node) or node.opcode in RENAMES:
             stack.extend(reversed(node.operands))
     return None
 
 
-def between(first: Instruction, last: Instruction, side: int) -> list[Instruction]:
-    """Instructions from `first` to operand `side` of `last` that depend on `first`, operands before users; and `last`.
-    They are as large as the scores or as one of their rows."""
+
+def between(first: Instruction, last: Instruction) -> list[Instruction]:
+    """Instructions from `first` to `last` that depend on `first`, operands before users."""
     depends: dict[Instruction, bool] = {first: True}
     order: list[Instruction] = [first]
-    waiting = [(last.operands[side], False)]
+    waiting = [(last, False)]
     while waiting:
         node, finished = waiting.pop()
+        if node in depends:
+            continue
         if finished:
             depends[node] = any(depends[o] for o in node.operands)
             if depends[node]:
                 order.append(node)
-        elif node not in depends:
-            if not (is_elementwise(node) or node.opcode in INNER):
-                depends[node] = False
-                continue
+        elif not (is_elementwise(node) or node.opcode in INNER):
+            depends[node] = False
+        else:
             waiting.append((node, True))
             waiting.extend((o, False) for o in node.operands if o not in depends)
-    return [*dict.fromkeys(order), last]
+    return order
 
 
 def tail_of(attention: Attention, readers: dict[Instruction, list[Instruction]], root: Instruction
@@ -287,12 +366,11 @@ def tail_of(attention: Attention, readers: dict[Instruction, list[Instruction]],
     node, divided = attention.output, not attention.divides_later
     while node is not root and len(readers[node]) == 1:
         before, node = node, readers[node][0]
-        if not divided and node.opcode in ("divide", "multiply") and divides_rows(attention, before, node):
+        by = None if divided else divisor_of(attention, before, node)
+        if by is not None:
             divided = True
-            spread = next(o for o in node.operands if o is not before)
-            steps = [s for s in steps_to_reduce(spread) if s is not attention.sum]
-            found += reversed(steps)
-        elif node.opcode not in KEEPING or node.shape.element_type not in OPERAND_TYPES:
+            found += [step for step in reversed(list(steps_to_reduce(by))) if step is not attention.sum]
+        elif node.opcode not in RENAMES or node.shape.element_type not in OPERAND_TYPES:
             break
         elif node.opcode == "transpose" and not divided:
             return None
@@ -302,19 +380,18 @@ def tail_of(attention: Attention, readers: dict[Instruction, list[Instruction]],
     return found[:kept] if divided else None
 
 
-def divides_rows(attention: Attention, before: Instruction, node: Instruction) -> bool:
-    """Whether `node` divides the second product, as it is in `before`, by the sum of its row."""
-    quotient = division_by_reduce(node)
-    if quotient is None or quotient[0] is not before or quotient[1] is not attention.sum:
-        return False
-    output, side = attention.output, attention.weights_slot
-    weights = row_major(output.operands[side].shape.dimensions)
-    rows = [weights[d] for d in free(output, side)]
-    features = [attention.keys[1]] * len(free(output, 1 - side))           # read like keys: all alike
-    walks = [weights[d] for d in batch(output, side)] + (features + rows if side else rows + features)
-    spread = next(o for o in node.operands if o is not before)
-    view = tuple((n, s) for n, s in zip(output.shape.dimensions, walks) if n != 1)
-    return reads_own_row(spread, view, attention.keys)
+def divisor_of(attention: Attention, before: Instruction, node: Instruction) -> Instruction | None:
+    """The sums, spread, by which `node` divides the second product, as it is in `before`, row by row."""
+    x, reduce, by = division_by_reduce(node) or (None, None, None)
+    if x is not before or reduce is not attention.sum:
+        return None
+    output, slot = attention.output, attention.slot
+    weights = attention.walks[attention.weights]
+    rows = [weights[d] for d in free(output, slot)]
+    features = [(n, attention.keys[1]) for n in (output.shape.dimensions[d] for d in free_of_side(output, 1 - slot))]
+    reader = [weights[d] for d in batch(output, slot)] + (features + rows if slot else rows + features)
+    alike = reads_own_row(by, tuple(reader), reduce, attention.walks[reduce.operands[0]], attention.keys)
+    return by if alike else None             # features are read like keys: all of a row alike
 
 
 def attention_in(computation: Computation) -> Attention | None:
@@ -325,9 +402,3 @@ def attention_in(computation: Computation) -> Attention | None:
     sums = [i for i in computation.instructions if i.opcode == "reduce"]
     found = attention_of(dots[1], sums)
     return found if isinstance(found, Attention) and found.scores is dots[0] else None
-
-
-def multiply_adds(dot: Instruction) -> int:
-    """Of one run of a dot."""
-    left = dot.operands[0].shape.dimensions
-    return dot.shape.num_elements * int(np.prod([left[d] for d in contracting(dot, 0)], dtype=np.int64))

@@ -77,7 +77,7 @@ class _Lowering:
         self.attention = attention
         self.first, self.second = attention.scores, attention.output
         self.key_side = attention.side
-        self.slot = attention.weights_slot
+        self.slot = attention.slot
         self.operands = OperandKernels(group, machine)
 
     def lowered(self) -> Lowered:
@@ -92,7 +92,9 @@ class _Lowering:
         queries or keys, of the depth; of the values: batch, keys, features."""
         q, k, v = 1 - self.key_side, self.key_side, 1 - self.slot
         depth = sorted(zip(contracting(self.first, k), contracting(self.first, q)))
-        summed = sorted(zip(contracting(self.second, self.slot), contracting(self.second, v)))
+        walk = self.attention.walks[self.attention.weights]
+        summed = sorted(zip(contracting(self.second, self.slot), contracting(self.second, v)),
+                        key=lambda pair: -walk[pair[0]][1])
         return [
             (self.first.operands[q], (batch(self.first, q), free(self.first, q), tuple(d for _, d in depth))),
             (self.first.operands[k], (batch(self.first, k), free(self.first, k), tuple(d for d, _ in depth))),
@@ -121,19 +123,17 @@ class _Lowering:
         strides = indexing.row_major_strides(dimensions)
         found = [Walk(dimensions[n], strides[n], (query.strides[q], key.strides[k]))
                  for n, (q, k) in enumerate(zip(query.parts[0], key.parts[0]))]
-        places = free_of_side(self.first, 1 - self.key_side)[1]
+        places = free_of_side(self.first, 1 - self.key_side)
         found += [Walk(dimensions[n], strides[n], (query.strides[q], 0)) for n, q in zip(places, query.parts[1])]
         return found
 
     def walks_of_weights(self, value: Operand) -> list[Walk]:
         """The same of the second dot's weights: steps in value and in the result."""
-        weights = self.second.operands[self.slot].shape.dimensions
-        strides, results = indexing.row_major_strides(weights), self.result_strides()
-        found = [Walk(weights[d], strides[d], (value.strides[v], results[n]))
+        weights, results = self.attention.walks[self.attention.weights], self.result_strides()
+        found = [Walk(*weights[d], (value.strides[v], results[n]))
                  for n, (d, v) in enumerate(zip(batch(self.second, self.slot), value.parts[0]))]
-        places = free_of_side(self.second, self.slot)[1]
-        found += [Walk(weights[d], strides[d], (0, results[n]))
-                  for d, n in zip(free(self.second, self.slot), places)]
+        found += [Walk(*weights[d], (0, results[n]))
+                  for d, n in zip(free(self.second, self.slot), free_of_side(self.second, self.slot))]
         return found
 
     def result_strides(self) -> list[int]:
@@ -191,8 +191,7 @@ class _Lowering:
     def features(self) -> list[tuple[int, int]]:
         """(size, step in the result) of the features' dimensions."""
         results = self.result_strides()
-        dimensions, places = free_of_side(self.second, 1 - self.slot)
-        return [(dimensions[n], results[n]) for n in places]
+        return [(self.second.shape.dimensions[n], results[n]) for n in free_of_side(self.second, 1 - self.slot)]
 
     def score(self, outline: Outline, row: Level, others: list[Level]) -> tuple[Stmt, ...]:
         """Statements that make a score of Var("acc")."""
@@ -210,7 +209,7 @@ class _Lowering:
                 raise UnsupportedError("a product read at another position than the one being computed", scores.span)
             return product_result(Var("acc", "f32"), scores.shape.element_type)
         outline.elements.sources[scores] = read
-        value = outline.elements.value(score, indexing.delinearize(position, score.shape.dimensions))
+        value = outline.elements.value(score, places(position, self.attention.walks[score], scores.shape.num_elements))
         return (*outline.builder.body(), Let(SCORE, value))
 
 
@@ -255,6 +254,18 @@ def one_walk(dimensions: list[tuple[int, int]]) -> int | None:
         if outer[1] != inner[0] * inner[1]:
             return None
     return whole[-1][1] if whole else 0
+
+
+def places(position: indexing.Index, walk: tuple[tuple[int, int], ...], elements: int) -> Indices:
+    """The multi-index, in an array that walks so, of a flat position in the scores. Step by step from the innermost
+    dimension, so that divisions cancel."""
+    result = [indexing.ZERO] * len(walk)
+    rest, divided = position, 1
+    for d in sorted((d for d, (size, _) in enumerate(walk) if size > 1), key=lambda d: walk[d][1]):
+        size, distance = walk[d]
+        rest, divided = indexing.floor_divide(rest, distance // divided), distance
+        result[d] = rest if size * distance == elements else indexing.modulo(rest, size)
+    return tuple(result)
 
 
 def common(first: list[Walk], second: list[Walk]) -> list[tuple[int, int, tuple[int, int], tuple[int, int]]]:

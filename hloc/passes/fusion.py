@@ -9,8 +9,8 @@ The walk goes from users to producers, so a producer meets groups that are compl
 all its readers are inside: that can never close a cycle. With other readers outside it may still join as one more
 result, if the group stands strictly above them (Group.height); cheap producers are computed again in every group that
 reads them. Joining pays when computing an element as often as it is read costs less than a store, a load and a kernel
-(hloc/analysis/cost.py). Two products with a softmax between them are a group from the start
-(fusion_attention.py), which takes in what the scores read. Groups side by side that read the same arrays are merged at the end.
+(hloc/analysis/cost.py). Two products with a softmax between them are a group from the start (fusion_attention.py),
+which takes in what the scores read. Groups side by side that read the same arrays are merged at the end.
 
 Every edge that stays is told, with its reason, to `context.fusion_report`, a list of Edge (fusion_edges.py),
 where the caller puts one there. The option "fusion": "off" makes each instruction a kernel of its own. Linear in
@@ -268,6 +268,8 @@ class Fuser:
             return self.accept_hero(producer, group, contexts)
         if group.reads_for_product(producer, readers):
             return contexts
+        if group.kind == ATTENTION and is_function_of_place(producer):
+            return contexts
         if not is_splat_constant(producer) and not self.pays(producer, group, contexts, readers):
             return "computing it again costs more than storing it"
         return contexts
@@ -361,6 +363,21 @@ def reads_operands_of(producer: Instruction, group: Group, readers: list[Instruc
     if not is_elementwise(producer) or group.asked(producer, readers) != own:
         return False
     return all(is_splat_constant(o) or o in group.members or o in group.parameters for o in producer.operands)
+
+
+def is_function_of_place(producer: Instruction) -> bool:
+    """Computed from iotas and constants by a few operations, as a causal mask is: the scores' kernel loads nothing for
+    it, and a target sees what it means."""
+    stack, seen = [producer], set()
+    while stack and len(seen) <= MOST_RECOMPUTED:
+        node = stack.pop()
+        if node.opcode == "iota" or is_splat_constant(node) or node in seen:
+            continue
+        if not (is_elementwise(node) or node.opcode in VIEWS) or operations(node) > 2:
+            return False
+        seen.add(node)
+        stack.extend(node.operands)
+    return not stack
 
 
 def loaded_bytes(operand: Instruction) -> int:

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from hloc.analysis.attention import Attention, attention_of, multiply_adds, tail_of
+from hloc.analysis.attention import RENAMES, Attention, attention_of, multiply_adds, tail_of
 from hloc.ir import Computation, Instruction
 
 LEAST_PRODUCT = 2048             # multiply-adds of a product below which plain loops do better
-TARGETS = frozenset(["cpu"])     # those that have a kernel for it
+TARGETS = frozenset(["cpu", "cuda"])    # those that have a kernel for it
 
 Readers = dict[Instruction, list[Instruction]]
 
 
 class Attentions(NamedTuple):
-    """found: root -> (members, what the tail adds included); refused: the softmax's last instruction -> reason."""
+    """found: root -> (attention, members, what the tail adds included); refused: the first dot, and the operands of the
+    second -> reason."""
 
     found: dict[Instruction, tuple[Attention, tuple[Instruction, ...]]]
     refused: dict[Instruction, str]
@@ -45,6 +46,7 @@ def find_attentions(computation: Computation, readers: Readers, pinned: set[Inst
                 result.found[members[-1]] = attention, members
                 continue
             reason = members if isinstance(members, str) else "its products belong to another attention kernel"
+            result.refused[attention.scores] = reason
         else:
             reason = attention
         result.refused.update(dict.fromkeys(output.operands, reason))
@@ -52,7 +54,7 @@ def find_attentions(computation: Computation, readers: Readers, pinned: set[Inst
 
 
 def _unrenamed(node: Instruction) -> Instruction:
-    while node.opcode in ("convert", "reshape", "bitcast"):
+    while node.opcode in RENAMES:
         node = node.operands[0]
     return node
 
@@ -67,7 +69,10 @@ def _members(attention: Attention, computation: Computation, readers: Readers, p
     inside = set(members)
     if inside & pinned:
         return "a control dependency fixes its place"
-    for member in members[:-1]:
+    root = members[-1]
+    for member in members:
+        if member is root:
+            continue
         if member is computation.root or not all(r in inside for r in readers[member]):
             return "others read what the attention kernel would not store, as a backward pass does"
     if min(multiply_adds(attention.scores), multiply_adds(attention.output)) <= LEAST_PRODUCT:

@@ -25,49 +25,73 @@ HLOC_INLINE hloc_vf32 few_fold(hloc_vf32* v) {
   return v[0];
 }
 
-/* scores[j] = q . k_j for n keys. */
-static void few_dots(const float* restrict q, const float* restrict k, long stride, long depth, long n, float* scores) {
+/* scores[r][j] = q_r . k_j for `rows` queries (1, 2 or 4) and n keys: as many dot products at once as a vector has
+ * lanes, which fold into one vector. */
+HLOC_INLINE void few_dots_of(const int rows, const float* restrict q, long q_stride, const float* restrict k,
+                             long stride, long depth, long n, float* scores) {
+  const int keys = HLOC_LANES32 / rows;
   const long whole = depth / HLOC_LANES32 * HLOC_LANES32;
-  for (long j = 0; j < n; j += HLOC_LANES32) {
+  for (long j = 0; j < n; j += keys) {
     hloc_vf32 sum[HLOC_LANES32];
-    const float* row[HLOC_LANES32];
-    for (int i = 0; i < HLOC_LANES32; i++) row[i] = k + hloc_smaller(j + i, n - 1) * stride; /* the last may repeat */
+    const float* key[HLOC_LANES32];
+    float total[HLOC_LANES32];
+    for (int i = 0; i < keys; i++) key[i] = k + hloc_smaller(j + i, n - 1) * stride; /* the last may repeat */
     HLOC_UNROLL for (int i = 0; i < HLOC_LANES32; i++) sum[i] = (hloc_vf32){0};
     for (long d = 0; d < whole; d += HLOC_LANES32) {
-      const hloc_vf32 qd = hloc_load_f32(q + d);
-      HLOC_UNROLL for (int i = 0; i < HLOC_LANES32; i++) sum[i] += qd * hloc_load_f32(row[i] + d);
+      HLOC_UNROLL for (int i = 0; i < keys; i++) {
+        const hloc_vf32 ki = hloc_load_f32(key[i] + d);
+        HLOC_UNROLL for (int r = 0; r < rows; r++) sum[r * keys + i] += ki * hloc_load_f32(q + r * q_stride + d);
+      }
     }
-    float total[HLOC_LANES32];
     hloc_store_f32(total, few_fold(sum));
     for (long d = whole; d < depth; d++)
-      for (int i = 0; i < HLOC_LANES32; i++) total[i] += q[d] * row[i][d];
-    for (long i = 0; i < hloc_smaller(HLOC_LANES32, n - j); i++) scores[j + i] = total[i];
+      for (int i = 0; i < rows * keys; i++) total[i] += q[i / keys * q_stride + d] * key[i % keys][d];
+    for (int i = 0; i < rows * keys; i++)
+      if (j + i % keys < n) scores[i / keys * HLOC_KEY_ROOM + j + i % keys] = total[i];
   }
 }
+static void few_dots(long rows, const float* q, long q_stride, const float* k, long stride, long depth, long n,
+                     float* scores) {
+  if (rows == 1) few_dots_of(1, q, q_stride, k, stride, depth, n, scores);
+  else if (rows == 2) few_dots_of(2, q, q_stride, k, stride, depth, n, scores);
+  else few_dots_of(4, q, q_stride, k, stride, depth, n, scores);
+}
 
-/* out[f] = out[f] * scale + sum over j of weights[j] v_j[f] */
-static void few_weigh(const float* weights, const float* v, long stride, long features, long n, float scale,
-                      float* out) {
-  long f = 0;
-  for (; f + 4 * HLOC_LANES32 <= features; f += 4 * HLOC_LANES32) {
-    hloc_vf32 sum[4];
-    HLOC_UNROLL for (int c = 0; c < 4; c++) sum[c] = hloc_load_f32(out + f + c * HLOC_LANES32) * scale;
-    for (long j = 0; j < n; j++) {
-      const float* row = v + j * stride + f;
-      HLOC_UNROLL for (int c = 0; c < 4; c++) sum[c] += hloc_load_f32(row + c * HLOC_LANES32) * weights[j];
+/* out_r[f] = out_r[f] * scale_r + sum over j of weights[r][j] v_j[f], `count` vectors of features at once */
+HLOC_INLINE void few_weigh_some(const int rows, const int count, const float* weights, const float* v, long stride,
+                                long n, const float* scale, float* const* out, long f) {
+  hloc_vf32 sum[4 * HLOC_FEW];
+  HLOC_UNROLL for (int i = 0; i < rows * count; i++)
+    sum[i] = hloc_load_f32(out[i / count] + f + i % count * HLOC_LANES32) * scale[i / count];
+  for (long j = 0; j < n; j++) {
+    HLOC_UNROLL for (int c = 0; c < count; c++) {
+      const hloc_vf32 vj = hloc_load_f32(v + j * stride + f + c * HLOC_LANES32);
+      HLOC_UNROLL for (int r = 0; r < rows; r++) sum[r * count + c] += vj * weights[r * HLOC_KEY_ROOM + j];
     }
-    HLOC_UNROLL for (int c = 0; c < 4; c++) hloc_store_f32(out + f + c * HLOC_LANES32, sum[c]);
   }
-  for (; f + HLOC_LANES32 <= features; f += HLOC_LANES32) {
-    hloc_vf32 sum = hloc_load_f32(out + f) * scale;
-    for (long j = 0; j < n; j++) sum += hloc_load_f32(v + j * stride + f) * weights[j];
-    hloc_store_f32(out + f, sum);
-  }
-  for (; f < features; f++) {
-    float sum = out[f] * scale;
-    for (long j = 0; j < n; j++) sum += v[j * stride + f] * weights[j];
-    out[f] = sum;
-  }
+  HLOC_UNROLL for (int i = 0; i < rows * count; i++)
+    hloc_store_f32(out[i / count] + f + i % count * HLOC_LANES32, sum[i]);
+}
+HLOC_INLINE void few_weigh_of(const int rows, const float* weights, const float* v, long stride, long features, long n,
+                              const float* scale, float* const* out) {
+  long f = 0;
+  for (; f + 4 * HLOC_LANES32 <= features; f += 4 * HLOC_LANES32)
+    few_weigh_some(rows, 4, weights, v, stride, n, scale, out, f);
+  for (; f + HLOC_LANES32 <= features; f += HLOC_LANES32)
+    few_weigh_some(rows, 1, weights, v, stride, n, scale, out, f);
+  for (; f < features; f++)
+    for (int r = 0; r < rows; r++) {
+      float sum = out[r][f] * scale[r];
+      for (long j = 0; j < n; j++) sum += v[j * stride + f] * weights[r * HLOC_KEY_ROOM + j];
+      out[r][f] = sum;
+    }
+}
+static void few_weigh(long rows, const float* weights, const float* v, long stride, long features, long n,
+                      const float* scale, float* const* out) {
+  if (rows == 1) few_weigh_of(1, weights, v, stride, features, n, scale, out);
+  else if (rows == 2) few_weigh_of(2, weights, v, stride, features, n, scale, out);
+  else if (rows == 3) few_weigh_of(3, weights, v, stride, features, n, scale, out);
+  else few_weigh_of(4, weights, v, stride, features, n, scale, out);
 }
 
 HLOC_INLINE float few_exp(float x) { return hloc_attention_exp(hloc_splat_f32(x))[0]; }
@@ -101,12 +125,14 @@ static void few_run_part(const hloc_attention_plan* plan, long task, float* memo
   const long j1 = hloc_smaller(g->columns, j0 + plan->blocks_of_split * plan->block);
   const long k_base = hloc_attention_base(g, &g->k, batch), v_base = hloc_attention_base(g, &g->v, batch);
   float *q = memory, *scores = q + HLOC_FEW * plan->k_stride, *k_room = scores + HLOC_FEW * HLOC_KEY_ROOM;
-  float* v_room = k_room + plan->block * plan->k_stride;
+  float *v_room = k_room + plan->block * plan->k_stride, *out[HLOC_FEW], scale[HLOC_FEW];
+  __builtin_memset(q, 0, HLOC_FEW * plan->k_stride * sizeof(float));
   hloc_attention_load(&g->q, hloc_attention_base(g, &g->q, batch), g->rows, g->depth, q, plan->k_stride);
   for (long i = 0; i < g->rows; i++) {
     float* state = few_partial_of(plan, task, i);
     state[0] = -HLOC_INF_F32;
     for (long f = 0; f < g->features + 1; f++) state[1 + f] = 0;
+    out[i] = state + 2;
   }
   for (long j = j0; j < j1; j += plan->block) {
     const long n = hloc_smaller(plan->block, j1 - j);
@@ -115,16 +141,12 @@ static void few_run_part(const hloc_attention_plan* plan, long task, float* memo
       for (long e = 0; e < g->rows * HLOC_KEY_ROOM; e++) scores[e] = g->masked;
     } else {
       const float* k = hloc_attention_block(&g->k, plan->k_in_place, k_base, j, n, g->depth, k_room, &k_stride);
-      for (long i = 0; i < g->rows; i++)
-        few_dots(q + i * plan->k_stride, k, k_stride, g->depth, n, scores + i * HLOC_KEY_ROOM);
+      few_dots(g->rows, q, plan->k_stride, k, k_stride, g->depth, n, scores);
       if (g->score) g->score(g->score_args, batch, 0, j, g->rows, n, scores, HLOC_KEY_ROOM, 1);
     }
     const float* v = hloc_attention_block(&g->v, plan->v_in_place, v_base, j, n, g->features, v_room, &v_stride);
-    for (long i = 0; i < g->rows; i++) {
-      float* state = few_partial_of(plan, task, i);
-      const float scale = few_soften(scores + i * HLOC_KEY_ROOM, n, state);
-      few_weigh(scores + i * HLOC_KEY_ROOM, v, v_stride, g->features, n, scale, state + 2);
-    }
+    for (long i = 0; i < g->rows; i++) scale[i] = few_soften(scores + i * HLOC_KEY_ROOM, n, out[i] - 2);
+    few_weigh(g->rows, scores, v, v_stride, g->features, n, scale, out);
   }
 }
 
@@ -162,6 +184,8 @@ int hloc_attention_thin(hloc_attention_plan* plan) {
   const hloc_attention_args* g = &plan->g;
   const double work = (double)g->columns * (g->depth + g->features) * g->rows;
   const long wanted = 4 * hloc_pool_threads();
+  plan->k_in_place = g->k.type == HLOC_ATTENTION_F32 && g->k.column == 1;
+  plan->v_in_place = g->v.type == HLOC_ATTENTION_F32 && g->v.column == 1;
   plan->splits = 1;
   if (plan->batches < wanted && work * plan->batches > 65536)
     plan->splits = hloc_smaller((wanted + plan->batches - 1) / plan->batches, plan->blocks);
