@@ -337,6 +337,7 @@ template <int N> static inline void hloc_copy_wait() {
     copies.pop_front();
   }
 }
+static inline float hloc_exp_fast(float x) { return std::exp2(x * 1.4426950408889634f); }
 /* ldmatrix: what lane 8 m + r points to is row r of matrix m. */
 static inline void hloc_load_matrices(unsigned *words, const void *row) {
   const unsigned lane = emulation::current->lane;

@@ -9,6 +9,7 @@
  *                                      l / 8, and gets word l % 4 of row l / 4 of each
  *   hloc_load_transposed(words, row)   the same, where each is 8 x 8 elements of 16 bits: gets elements 2 (l % 4) and the
  *                                      next one of column l / 4
+ *   hloc_exp_fast(x)                   exp(x) with about 2^-20 of relative error, 0 for what is too small
  * HLOC_EMULATED: an emulation gives its own bodies.
  */
 #ifndef HLOC_ASYNC_CUH
@@ -37,6 +38,12 @@ HLOC_FN void hloc_load_transposed(unsigned *words, const void *row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
                : "r"(hloc_shared_address(row)) : "memory");
+}
+
+HLOC_FN float hloc_exp_fast(float x) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * 1.4426950408889634f));
+  return power;
 }
 
 #endif

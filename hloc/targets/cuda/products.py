@@ -62,11 +62,11 @@ class Product(NamedTuple):
         return {"M": self.m, "N": self.n, "K": self.k, "BATCHES": self.outer * self.inner, "INNER": self.inner,
                 "A_OUTER": a[1], "A_INNER": a[2], "A_ROW": a[3], "A_K": a[4],
                 "B_OUTER": b[1], "B_INNER": b[2], "B_K": b[3], "B_COLUMN": b[4],
-                "A_VECTOR": _vector(a[:3], (self.m, a[3]), (self.k, a[4]), width),
-                "B_VECTOR": _vector(b[:3], (self.n, b[4]), (self.k, b[3]), width)}
+                "A_VECTOR": vector_of(a[:3], (self.m, a[3]), (self.k, a[4]), width),
+                "B_VECTOR": vector_of(b[:3], (self.n, b[4]), (self.k, b[3]), width)}
 
 
-def _vector(starts: tuple[int, ...], rows: tuple[int, int], depth: tuple[int, int], width: int) -> int:
+def vector_of(starts: tuple[int, ...], rows: tuple[int, int], depth: tuple[int, int], width: int) -> int:
     """How many elements of an operand may be read at once: those side by side, where all others start at multiples of
     as many. rows, depth: their number and stride."""
     (count, stride), (other, apart) = (depth, rows) if depth[1] == 1 else (rows, depth)

@@ -1,6 +1,6 @@
 """Tiles on the GPU: a Tile of the plan -> CUDA C that instantiates a template, and how it starts.
 
-In: a kernels.ir.Tile (matrix product, convolution, sort, FFT). Out: its TileCode.
+In: a kernels.ir.Tile (matrix product, attention, convolution, sort, FFT). Out: its TileCode.
 """
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from hloc.errors import UnsupportedError
 from hloc.kernels.ir import Tile
 from hloc.machine import Machine
 from hloc.targets.cuda import cublaslt
+from hloc.targets.cuda.attention import attention
 from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.convolutions import convolution, convolution_ways
 from hloc.targets.cuda.fft import fft
@@ -30,7 +31,7 @@ class TileCode(NamedTuple):
 
 
 TEMPLATES: dict[str, Callable[..., tuple]] = {
-    "gemm": gemm, "convolution": convolution, "sort": sort, "topk": topk, "fft": fft,
+    "gemm": gemm, "attention": attention, "convolution": convolution, "sort": sort, "topk": topk, "fft": fft,
 }
 
 

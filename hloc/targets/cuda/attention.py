@@ -1,0 +1,180 @@
+"""Attention on the GPU: an "attention" Tile -> CUDA C that calls a template of attention.cuh.
+
+In: the Tile that hloc/kernels/lower_attention.py describes. Out: a struct of constants, kernels, and how they start.
+bf16 and f16 are multiplied on tensor cores, up to MOST_DEPTH of them; all other types and lengths at full precision in
+registers. Where queries and batches are too few to fill the GPU the keys are cut into pieces, which a second kernel
+joins.
+"""
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from hloc.ir import ELEMENT_TYPES
+from hloc.kernels import scalars
+from hloc.kernels.ir import INDEX, Apply, Buffer, Const, Let, Tile, Var
+from hloc.machine import Machine
+from hloc.targets.cuda.container import Geometry
+from hloc.targets.cuda.products import vector_of
+from hloc.targets.cuda.tensor_cores import PLAIN
+from hloc.targets.cuda.tiling import BLOCKS_PER_SM, kernel_text, lambda_text, shape_struct, store_sum
+from hloc.targets.printer import CUDA, c_type, expression, print_statements
+
+MOST_DEPTH = 256                # of tensor cores: queries and two tiles of keys lie in shared memory
+KEYS = 64                       # of a tile, at most
+FEW_ROWS = 16
+# Queries and keys of a tile on tensor cores, and how often 16 queries one warp has
+SHAPES = ((128, 64, 2), (128, 32, 2), (64, 64, 1), (64, 32, 1), (16, 64, 1), (16, 32, 1))
+MOST_REGISTERS = 176            # for sums and scores; the rest of 255 is for addresses and fragments
+CHUNKS = (16, 32, 64, 128)      # features of a block
+FEWEST_KEYS = 256               # of a piece
+MOST_PIECES = 32
+ROW = (("batch", INDEX), ("row", INDEX))
+
+
+def attention(tile: Tile, name: str, gpu: Machine) -> tuple:
+    """Text, launches and scratch bytes."""
+    facts = dict(tile.parameters)
+    rows, columns, depth, features = facts["sizes"]
+    batches = math.prod(facts["batches"])
+    on_cores = len(set(facts["types"])) == 1 and facts["types"][0] in ("bf16", "f16") and depth <= MOST_DEPTH
+    chunk = next((c for c in CHUNKS if c >= features), CHUNKS[-1])
+    most = _most_rows(rows, -(-features // chunk) * batches, gpu)
+    shapes = [_on_cores(*shape, depth, chunk) for shape in SHAPES if shape[0] <= most]
+    shapes = [s for s in shapes if on_cores and s.memory <= gpu.shared_bytes and s.registers <= MOST_REGISTERS]
+    shape = shapes[0] if shapes else _in_registers(FEW_ROWS if rows <= FEW_ROWS else 64, chunk)
+    down = shape.constants["BM"]
+    constants = {"ROWS": rows, "COLUMNS": columns, "DEPTH": depth, "FEATURES": features, "BATCHES": batches,
+                 "FC": chunk, **shape.constants, **_strides(facts)}
+    blocks = -(-rows // down) * -(-features // chunk) * batches
+    splits, part = _pieces(blocks, columns, gpu)
+    constants.update(SPLITS=splits, PART=part)
+    threads, memory = shape.threads, shape.memory
+    names = ("query_at", "key_at", "value_at")
+    body = [_place(at, facts["batches"], facts[key]) for at, key in zip(names, ("query", "key", "value"))]
+    body += [_score(tile), *_outputs(tile, facts, constants)]
+    call = _call(name, facts["types"], bool(shapes))
+    blocks = max(1, min(blocks * splits, gpu.cores * BLOCKS_PER_SM))
+    start = Geometry(name, (blocks, 1, 1), (threads, 1, 1), memory)
+    text = shape_struct(f"{name}_shape", constants)
+    if splits == 1:
+        return text + kernel_text(tile, name, threads, [*body, call], memory, memory), start
+    sums, states = splits * batches * rows * features, splits * batches * rows * 2
+    scratch = Buffer("scratch", "f32", sums + states, "update")
+    with_scratch = tile._replace(buffers=(*tile.buffers, scratch))
+    text += kernel_text(with_scratch, name, threads, [*body, call], memory, memory)
+    join = f"hloc_attention_join<{name}_shape>(scratch, scratch + {sums}L, finish);"
+    text += kernel_text(with_scratch, f"{name}_join", 256, [_finish(tile, facts), join])
+    blocks = max(1, min(-(-batches * rows * features // 256), gpu.cores * BLOCKS_PER_SM))
+    return text, [start, Geometry(f"{name}_join", (blocks, 1, 1), (256, 1, 1))], 4 * (sums + states)
+
+
+def _most_rows(rows: int, count: int, gpu: Machine) -> int:
+    """Queries of a block: many, where enough blocks remain for all SMs."""
+    return FEW_ROWS if rows <= FEW_ROWS else 128 if -(-rows // 128) * count >= gpu.cores else 64
+
+
+class Shape(NamedTuple):
+    """constants: BM, BN and TM of attention.cuh; registers: of a thread, for sums and scores."""
+
+    constants: dict[str, int]
+    threads: int
+    memory: int
+    registers: int
+
+
+def _on_cores(rows: int, keys: int, of_warp: int, depth: int, features: int) -> Shape:
+    """Tiles for tensor cores. Memory: queries, keys and values twice; or, at the end, the sums."""
+    def line(width: int) -> int:
+        return (width // 8 | 1) * 16
+    padded = -(-depth // 16) * 16
+    tiles = rows * line(padded) + 2 * keys * (line(padded) + line(features))
+    warps = rows // (16 * of_warp)
+    memory = max(tiles, 4 * (16 * warps * (features + 8) + 16 * warps))
+    constants = {"BM": rows, "BN": keys, "DP": padded, "TM": of_warp}
+    return Shape(constants, 32 * warps, memory, of_warp * (features + 2 * keys) // 2)
+
+
+def _in_registers(rows: int, features: int) -> Shape:
+    memory = 4 * (16 * (rows + 4 + KEYS + 4 + features + 4) + KEYS * (rows + 4))
+    return Shape({"BM": rows, "BN": KEYS, "TM": rows // 16}, 256, memory, 0)
+
+
+def _pieces(blocks: int, columns: int, gpu: Machine) -> tuple[int, int]:
+    """Into how many pieces to cut the keys, and how long these are."""
+    wanted = min(2 * gpu.cores // max(1, blocks), columns // FEWEST_KEYS, MOST_PIECES)
+    part = -(-columns // (max(1, wanted) * KEYS)) * KEYS        # a multiple of every tile's
+    return -(-columns // part), part
+
+
+def _strides(facts: dict) -> dict[str, int]:
+    """Strides of lines and elements, and how much of them may be read at once."""
+    rows, columns, depth, features = facts["sizes"]
+    found = {}
+    for letter, key, lines, other, (line, along), names in (
+            ("Q", "query", rows, depth, facts["query"][1:3], ("ROW", "K")),
+            ("K", "key", columns, depth, facts["key"][1:3], ("COLUMN", "K")),
+            ("V", "value", columns, features, facts["value"][1:3], ("COLUMN", "FEATURE"))):
+        type = facts["types"][("query", "key", "value").index(key)]
+        starts = (facts[key][0], *facts[key][3])
+        found[f"{letter}_{names[0]}"], found[f"{letter}_{names[1]}"] = line, along
+        found[f"{letter}_VECTOR"] = vector_of(starts, (lines, line), (other, along), ELEMENT_TYPES[type].bytes) \
+            if along == 1 else 1
+    return found
+
+
+def _place(name: str, batches: tuple[int, ...], where: tuple) -> str:
+    """Where a batch of an array starts: a function of its number."""
+    terms, rest = [str(where[0])] if where[0] else [], math.prod(batches)
+    for size, stride in zip(batches, where[-1]):
+        outer, rest = rest, rest // size
+        number = "batch" if outer == math.prod(batches) else f"batch % {outer}"
+        terms += [f"{number} / {rest} * {stride}" if rest > 1 else f"{number} * {stride}"] if stride else []
+    return f"auto {name} = [](long batch) -> long {{ return {' + '.join(terms) or '0'}; }};"
+
+
+def _score(tile: Tile) -> str:
+    body = print_statements(tile.epilogue or (Let("score", Var("acc", "f32")),), CUDA, 1)
+    return f"auto score_of = [&](long batch, long row, long column, float acc) {{\n{body}\n  return score;\n}};"
+
+
+def _finish(tile: Tile, facts: dict) -> str:
+    """A function that stores one element of the result."""
+    row, feature, strides = facts["result"]
+    out = next(b for b in tile.buffers if b.name == "out0")
+    at = _place("result_at", facts["batches"], (0, strides))
+    along = Apply("multiply", (Var("feature", INDEX), Const(feature, INDEX)), INDEX)
+    store = store_sum(out, Apply("add", (Var("place", INDEX), along), INDEX), "f32")
+    text = lambda_text("finish", (*ROW, ("feature", INDEX), ("acc", "f32")), (store,))
+    first, rest = text.split("\n", 1)
+    return f"{at}\n{first}\n  const long place = result_at(batch) + row * {row};\n{rest}"
+
+
+def _outputs(tile: Tile, facts: dict, c: dict[str, int]) -> list[str]:
+    """finish, keep and keep_state of attention.cuh."""
+    if c["SPLITS"] == 1:
+        return [_finish(tile, facts), "auto keep = 0, keep_state = 0;"]
+    rows, features = c["BATCHES"] * c["ROWS"], c["FEATURES"]
+    line = f"(piece * {rows}L + batch * {c['ROWS']} + row)"
+    return ["auto finish = 0;",
+            f"auto keep = [&](long piece, long batch, long row, long feature, float sum) {{\n"
+            f"  scratch[{line} * {features} + feature] = sum;\n}};",
+            f"auto keep_state = [&](long piece, long batch, long row, float largest, float total) {{\n"
+            f"  float *state = scratch + {c['SPLITS'] * rows * features}L + {line} * 2;\n"
+            f"  state[0] = largest;\n  state[1] = total;\n}};"]
+
+
+def _call(name: str, types: tuple[str, ...], on_cores: bool) -> str:
+    arrays = "query, key, value, memory, query_at, key_at, value_at"
+    if on_cores:
+        return (f"hloc_attention_mma<{name}_shape, {PLAIN[types[0]].name}>({arrays},\n"
+                f"    [](float low, float high) {{ return hloc_rounded_pair_{types[0]}(low, high); }},\n"
+                f"    score_of, keep, keep_state, finish);")
+    reads = ",\n    ".join(_reader(t) for t in types)
+    return f"hloc_attention_f32<{name}_shape>({arrays},\n    {reads},\n    score_of, keep, keep_state, finish);"
+
+
+def _reader(type: str) -> str:
+    """[](x): an element in f32."""
+    value = expression(scalars.convert_to(scalars.widen(Var("x", type)), "f32"))
+    return f"[]({c_type(type)} x) -> float {{ return {value}; }}"
