@@ -38,6 +38,8 @@ FOUND = {
                                                "ROOT c = f32[1,5,5,4] convolution(x, w), "
                                                "window={size=3x3 pad=1_1x1_1}, dim_labels=b01f_01io->?b01f }",
     "a library call without operands": "ENTRY e { ROOT r = (f32[3], s32[3]) custom-call(), custom_call_target=\"TopK\" }",
+    "an element that is dynamic, of a tuple that is not": "ENTRY e { p = f32[4] parameter(0) t = (f32[4]) tuple(p) "
+                                                          "ROOT r = f32[<=4] get-tuple-element(t), index=0 }",
     "an array padded to other bounds": "ENTRY e { x = f32[<=4,0] parameter(0) t = (f32[4,3], s32[], s32[]) custom-call(x), "
                                        "custom_call_target=\"PadToStatic\" ROOT a = f32[4,3] "
                                        "get-tuple-element(t), index=0 }",

@@ -101,6 +101,9 @@ class Walk:
             return self.restructure(i)
         if i.opcode == "get-tuple-element":
             whole = self.whole[i.operands[0]]
+            element = i.operands[0].shape.tuple_shapes[i.get("index")]
+            if not padded_shape(element).compatible(padded_shape(i.shape)):
+                raise self.refuse(i, "from a tuple that says something else about dynamic dimensions")
             part = whole.operands[i.get("index")] if whole.opcode == "tuple" else self.e.op(
                 "get-tuple-element", whole, index=i.get("index"))
             return self.set_whole(i, part)
