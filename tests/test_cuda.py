@@ -373,3 +373,39 @@ def test_ranges_of_positions():
     assert not fits(kernel(Apply("divide", (two, i), INDEX)))                                           # by zero
     assert narrowed("/* a long way */\nlong x = (long)y * 8L; unsigned long long z; for (long i = 0;") == \
         "/* a long way */\nint x = y * 8; unsigned long long z; for (int i = 0;"
+
+
+# -- what sources say --------------------------------------------------------------------------------------------------
+
+def test_sources_name_their_hlo():
+    """HLO, op name, file and line, also by way of stack frames; grid, bytes and flops; nothing ends a comment early."""
+    source = sources_of("""HloModule m
+
+FileNames
+1 "/home/me/model.py"
+2 "/home/me/layers.py"
+
+FunctionNames
+1 "f"
+
+FileLocations
+1 {file_name_id=1 function_name_id=1 line=3 end_line=3 column=2 end_column=48}
+2 {file_name_id=2 function_name_id=1 line=12 end_line=12 column=2 end_column=48}
+
+StackFrames
+1 {file_location_id=1 parent_frame_id=1}
+2 {file_location_id=2 parent_frame_id=1}
+
+
+ENTRY e {
+  x = f32[64,128] parameter(0)
+  w = f32[128,96] parameter(1)
+  t = f32[64,128] tanh(x), metadata={op_name="jit(f)/tanh */" stack_frame_id=2}
+  u = f32[64,128] cosine(t), metadata={op_name="jit(f)/cos" source_file="/a/b/old.py" source_line=7}
+  ROOT d = f32[64,96] dot(u, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}, metadata={op_name="jit(f)/dot" stack_frame_id=1}
+}
+""").readable()
+    assert "jit(f)/tanh" in source and "layers.py:12" in source and "tanh */" not in source
+    assert "jit(f)/cos, old.py:7" in source and "dot(" in source and "jit(f)/dot, model.py:3" in source
+    assert re.search(r"/\* grid \d+ x block \d+; [\d,]+ bytes, [\d,]+ flops \*/", source)
+    assert "1,572,864 flops" in source

@@ -21,8 +21,8 @@ from hloc.kernels.rules_indexing import INDEXING_RULES
 from hloc.kernels.rules_loops import LOOP_RULES
 
 RULES: dict[str, Rule] = {**ELEMENTWISE_RULES, **MOVEMENT_RULES, **INDEXING_RULES, **LOOP_RULES, **CONTROL_RULES}
-LONGEST_ORIGIN = 24
-METADATA = re.compile(r'(op_name|source_file|source_line)=("(?:[^"\\]|\\.)*"|\d+)')
+LONGEST_ORIGIN, LONGEST_NAME = 24, 80
+METADATA = re.compile(r'(op_name|source_file|source_line|stack_frame_id)=("(?:[^"\\]|\\.)*"|\d+)')
 CHEAP = frozenset(["parameter", "constant", "broadcast", "reshape", "bitcast", "transpose", "convert", "tuple", "copy",
                    "get-tuple-element", "iota", "slice", "select", "compare"])
 
@@ -200,5 +200,8 @@ def written_where(instruction: Instruction) -> str:
     place = found.get("source_file", "").strip('"').rpartition("/")[2]
     if place and found.get("source_line", "0") != "0":
         place += f":{found['source_line']}"
-    told = [text for text in (found.get("op_name", "").strip('"'), place) if text]
-    return f"   {', '.join(told)}"[:120] if told else ""
+    if not place and found.get("stack_frame_id", "0") != "0":
+        place = f"stack_frame_id={found['stack_frame_id']}"         # the planner, which has the tables, says where
+    name = found.get("op_name", "").strip('"')[:LONGEST_NAME]
+    told = [text for text in (name, place[-LONGEST_NAME:]) if text]
+    return f"   {', '.join(told)}" if told else ""
