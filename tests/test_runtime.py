@@ -190,6 +190,41 @@ def test_python_functions_see_subnormal_numbers():
     assert (seen[0] > 0).all()
 
 
+def updates(count: int, chained: bool) -> str:
+    """Cosines of small arrays; chained: each needs the largest of those before it."""
+    lines, value = [], "x0"
+    for i in range(count):
+        lines.append(f"  x{i} = f32[{3000 + 8 * i}] parameter({i})")
+    for i in range(count):
+        n = 3000 + 8 * i
+        source = f"x{i}"
+        if chained and i:
+            lines.append(f"  sum{i} = f32[] reduce({value}, zero), dimensions={{0}}, to_apply=larger")
+            lines.append(f"  b{i} = f32[{n}] broadcast(sum{i}), dimensions={{}}")
+            lines.append(f"  c{i} = f32[{n}] add(x{i}, b{i})")
+            source = f"c{i}"
+        lines.append(f"  e{i} = f32[{n}] cosine({source})")
+        value = f"e{i}"
+    types = ", ".join(f"f32[{3000 + 8 * i}]" for i in range(count))
+    values = ", ".join(f"e{i}" for i in range(count))
+    return ("HloModule updates\nlarger {\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT c = f32[] maximum(a, b)"
+            "\n}\nENTRY e {\n  zero = f32[] constant(0)\n" + "\n".join(lines)
+            + f"\n  ROOT r = ({types}) tuple({values})\n}}\n")
+
+
+@pytest.mark.parametrize("chained", [False, True])
+def test_small_kernels_run_side_by_side_where_none_needs_another(chained, monkeypatch):
+    monkeypatch.setattr("hloc.targets.cpu.grain.SMALLEST_PIECE_SECONDS", 2e-6)
+    text = updates(30, chained)
+    options = hloc.Options(passes={"fusion": "off"})
+    program = compiled(text, options=options)
+    arrays = [np.linspace(0, 3, 3000 + 8 * i, dtype=np.float32) for i in range(30)]
+    assert ("hloc_launch_together(" in program.source) == (not chained)
+    expected = hloc.compile(text, target="reference")(*arrays)
+    for got, want in zip(program(*arrays), expected):
+        np.testing.assert_allclose(got, want, atol=1e-4)
+
+
 def test_calls_from_several_threads():
     exe = compiled(DOUBLE % (SMALL_BYTES, SMALL_BYTES))
     failures = []

@@ -13,30 +13,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from hloc.kernels.ir import PARALLEL, For, Kernel, Tile
+from hloc.kernels.ir import Tile
 from hloc.kernels.plan import Branch, Copy, HostCall, Launch, Program, Ref, Step, WhileLoop
 from hloc.machine import Machine
+from hloc.targets.cpu.grain import extent_of, grain_of
+from hloc.targets.cpu.side_by_side import Together, grouped
 
-SMALLEST_PIECE_SECONDS = 10e-6      # a fork and join costs a few microseconds: smaller pieces are not worth it
-CORE_FLOPS = 8e9                    # what one core does on ordinary scalar expressions, per second
-MOST_PIECES = 64
 OUT_OF_MEMORY = 12                  # what hloc_execute returns where scratch memory was missing
-
-
-def extent_of(kernel: Kernel) -> int:
-    """Iterations of the kernel's PARALLEL loop; 1 where it has none."""
-    loop = next((s for s in kernel.body if isinstance(s, For) and s.kind == PARALLEL), None)
-    return loop.extent if loop else 1
-
-
-def grain_of(kernel: Kernel, machine: Machine) -> int:
-    """Iterations per piece of work: about 10 microseconds at least, and no more pieces than balance needs."""
-    extent = extent_of(kernel)
-    if machine.cores == 1 or extent == 1:
-        return extent
-    seconds = max(kernel.cost.bytes / machine.bandwidth, kernel.cost.flops / CORE_FLOPS, 1e-9)
-    pieces = min(int(seconds / SMALLEST_PIECE_SECONDS), MOST_PIECES, extent)
-    return extent if pieces < 2 else (extent + pieces - 1) // pieces
 
 
 class DriverSource(NamedTuple):
@@ -57,6 +40,7 @@ class Driver:
     refs: list[tuple[int, int]] = field(default_factory=list)
     host_calls: list[HostCall] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
+    jobs: list[str] = field(default_factory=list)
     timed: list[Step] | None = None         # the steps that are timed, by number; None: no clock at all
 
     def base(self, ref: Ref) -> int:
@@ -73,8 +57,8 @@ class Driver:
 
     def steps(self, steps: tuple[Step, ...], indent: int) -> None:
         write = {Launch: self.launch, Copy: self.copy, WhileLoop: self.while_loop, Branch: self.branch,
-                 HostCall: self.host_call}
-        for step in steps:
+                 HostCall: self.host_call, Together: self.together}
+        for step in steps if self.timed is not None else grouped(steps, self.program, self.machine):
             write[type(step)](step, indent)
 
     def line(self, indent: int, text: str) -> None:
@@ -95,6 +79,14 @@ class Driver:
         else:
             extent, grain = extent_of(kernel), grain_of(kernel, self.machine)
             self.work(indent, step, f"hloc_launch({name}, {extent}, {grain}, bases, {rows}, {count})")
+
+    def together(self, group: Together, indent: int) -> None:
+        """Launches at the same time; a timed driver runs them one by one."""
+        first = len(self.jobs)
+        for step in group.launches:
+            extent, name = extent_of(self.program.kernels[step.kernel]), self.names[step.kernel]
+            self.jobs.append(f"{{{name}, {extent}, {self.rows(step.arguments)}, {len(step.arguments)}}}")
+        self.line(indent, f"hloc_launch_together(jobs + {first}, {len(group.launches)}, {group.grain}, bases);")
 
     def copy(self, step: Copy, indent: int) -> None:
         refs = self.rows((step.destination, step.source))
@@ -143,10 +135,11 @@ class Driver:
         table = ",\n  ".join(", ".join(rows[i:i + 8]) for i in range(0, len(rows), 8))
         most = max((len(k.buffers) for k in self.program.kernels), default=1)
         most = max([most] + [len(c.arguments) + len(c.results) for c in self.host_calls])
+        jobs = ["static const hloc_job jobs[] = {", *(f"  {job}," for job in self.jobs), "};", ""] if self.jobs else []
         return "\n".join([
             f"#define HLOC_MOST_ARGUMENTS {most}", '#include "driver.h"', "", "extern int hloc_out_of_memory;",
             *dict.fromkeys(declarations), "", *self.clocks(),
-            f"static const hloc_ref refs[] = {{\n  {table}\n}};", "",
+            f"static const hloc_ref refs[] = {{\n  {table}\n}};", "", *jobs,
             '__attribute__((visibility("default")))',
             "int hloc_execute(void *const *bases, hloc_host_function host) {",
             "  const unsigned caller = hloc_float_state();", "  int error = 0;", "  (void)host;",

@@ -36,6 +36,21 @@ static inline void hloc_launch(hloc_kernel kernel, long extent, long grain, void
   else hloc_parallel(kernel, pointers, extent, grain);
 }
 
+/* Kernels that know nothing of each other, each on one thread, `grain` of them at a time. */
+typedef struct { hloc_kernel kernel; long extent; const hloc_ref *refs; int count; } hloc_job;
+
+static void hloc_run_jobs(void *const *arguments, long begin, long end) {
+  const hloc_job *jobs = arguments[0];
+  void *const *bases = arguments[1];
+  for (const hloc_job *job = jobs + begin; job < jobs + end; job++)
+    hloc_launch(job->kernel, job->extent, job->extent, bases, job->refs, job->count);
+}
+
+static inline void hloc_launch_together(const hloc_job *jobs, long count, long grain, void *const *bases) {
+  void *arguments[2] = {(void *)jobs, (void *)bases};
+  hloc_parallel(hloc_run_jobs, arguments, count, grain);
+}
+
 typedef void (*hloc_tile)(void *const *buffers);
 
 /* Run a tile; it splits its own work over the pool. */

@@ -1,0 +1,34 @@
+"""How much work of a kernel is one piece for the pool.
+
+In: a Kernel or its Cost, and the Machine. Out: iterations per piece, or the number of pieces. Example: a kernel of
+1,000 rows that moves 400 KB at 20 GB/s takes 20 us, which makes two pieces of 500 rows.
+"""
+from __future__ import annotations
+
+from hloc.kernels.ir import PARALLEL, Cost, For, Kernel
+from hloc.machine import Machine
+
+SMALLEST_PIECE_SECONDS = 10e-6      # a fork and join costs a few microseconds: smaller pieces are not worth it
+CORE_FLOPS = 8e9                    # what one core does on ordinary scalar expressions, per second
+MOST_PIECES = 64
+
+
+def extent_of(kernel: Kernel) -> int:
+    """Iterations of the kernel's PARALLEL loop; 1 where it has none."""
+    loop = next((s for s in kernel.body if isinstance(s, For) and s.kind == PARALLEL), None)
+    return loop.extent if loop else 1
+
+
+def pieces_of(cost: Cost, machine: Machine) -> int:
+    """Pieces of about 10 microseconds at least, and no more than balance needs; below 2: not worth dividing."""
+    if machine.cores == 1:
+        return 1
+    seconds = max(cost.bytes / machine.bandwidth, cost.flops / CORE_FLOPS, 1e-9)
+    return min(int(seconds / SMALLEST_PIECE_SECONDS), MOST_PIECES)
+
+
+def grain_of(kernel: Kernel, machine: Machine) -> int:
+    """Iterations per piece of work; the whole extent where it is not worth dividing."""
+    extent = extent_of(kernel)
+    pieces = min(pieces_of(kernel.cost, machine), extent)
+    return extent if pieces < 2 else (extent + pieces - 1) // pieces

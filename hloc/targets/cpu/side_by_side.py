@@ -1,0 +1,78 @@
+"""Small kernels that know nothing of each other run side by side, on all threads.
+
+In: the steps of a plan, in order. Out: the same steps, neighbouring launches put together where each is too little work
+for several threads, all of them are enough, and none writes what another reads or writes.
+
+    the updates of 150 arrays   ->   3 groups of 50 launches, instead of 150 launches on one thread
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from hloc.kernels.ir import Cost, Kernel
+from hloc.kernels.plan import Launch, Program, Ref, Step
+from hloc.machine import Machine
+from hloc.targets.cpu.grain import extent_of, grain_of, pieces_of
+
+MOST_TOGETHER = 64              # launches of one group: each is compared with all others
+
+
+class Together(NamedTuple):
+    """Launches that may run at the same time; `grain` of them are one piece of work."""
+
+    launches: tuple[Launch, ...]
+    grain: int
+
+
+def grouped(steps: Iterable[Step], program: Program, machine: Machine) -> Iterator[Step | Together]:
+    """The steps with independent small launches together."""
+    group: list[Launch] = []
+    for step in steps:
+        joins = isinstance(step, Launch) and _is_small(program.kernels[step.kernel], machine)
+        if group and not (joins and len(group) < MOST_TOGETHER and _is_independent(step, group, program)):
+            yield from _finished(group, program, machine)
+            group = []
+        if joins:
+            group.append(step)
+        else:
+            yield step
+    yield from _finished(group, program, machine)
+
+
+def _is_small(kernel: object, machine: Machine) -> bool:
+    """One piece of work. Routines split their work themselves."""
+    return isinstance(kernel, Kernel) and grain_of(kernel, machine) >= extent_of(kernel)
+
+
+def _finished(group: list[Launch], program: Program, machine: Machine) -> Iterator[Launch | Together]:
+    costs = [program.kernels[launch.kernel].cost for launch in group]
+    total = Cost(sum(c.bytes for c in costs), sum(c.flops for c in costs))
+    pieces = min(pieces_of(total, machine), len(group))
+    if pieces < 2:
+        yield from group
+    else:
+        yield Together(tuple(group), -(-len(group) // pieces))
+
+
+def _is_independent(launch: Launch, others: list[Launch], program: Program) -> bool:
+    """Neither writes what the other reads or writes."""
+    reads, writes = _accesses(launch, program)
+    for other in others:
+        its_reads, its_writes = _accesses(other, program)
+        if _overlap(writes, its_reads + its_writes) or _overlap(its_writes, reads):
+            return False
+    return True
+
+
+def _accesses(launch: Launch, program: Program) -> tuple[list[Ref], list[Ref]]:
+    """What a launch reads, and what it writes."""
+    found: tuple[list[Ref], list[Ref]] = [], []
+    for buffer, ref in zip(program.kernels[launch.kernel].buffers, launch.arguments):
+        found[buffer.access != "read"].append(ref)
+    return found
+
+
+def _overlap(some: list[Ref], others: list[Ref]) -> bool:
+    return any(a.region == b.region and a.index == b.index and a.offset < b.offset + b.size
+               and b.offset < a.offset + a.size for a in some for b in others)
