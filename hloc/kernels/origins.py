@@ -1,6 +1,6 @@
 """Where instructions were written: the tables of a module's stack frames, for the comments of kernels.
 
-In: the text of FileNames, FunctionNames, FileLocations and StackFrames, as the module keeps it. Out: a place per frame.
+In: the text of FileNames, FunctionNames, FileLocations, StackFrames, as the module keeps it. Out: a place per frame.
 
     places('FileNames\\n1 "/a/model.py"\\n\\nFileLocations\\n1 {file_name_id=1 line=12}\\n\\nStackFrames\\n1 {file_location_id=1}')
       == {1: "model.py:12"}

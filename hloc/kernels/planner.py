@@ -377,7 +377,8 @@ def planned(planner: Planner) -> Program:
     for result, operand, time in planner.sharing:
         assignment.share_if_dead(result, operand, time)
     assignment.place()
-    return Program(module.name, _told_where(planner.kernels, module), _finish(drafts, assignment.ref), parameters, results,
+    kernels = _told_where(planner.kernels, module)
+    return Program(module.name, kernels, _finish(drafts, assignment.ref), parameters, results,
                    tuple(planner.constants), assignment.arena_size)
 
 

@@ -15,12 +15,30 @@
 #include "base.h"
 
 HLOC_FN float hloc_bf16_to_f32(hloc_bf16 x) { return hloc_from_bits_f32((hloc_u32)x << 16); }
+#if HLOC_CUDA && !defined(HLOC_EMULATED) /* one instruction each; NaNs are 0x7fff */
+HLOC_FN hloc_bf16 hloc_f32_to_bf16(float x) {
+  hloc_bf16 rounded;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(rounded) : "f"(x));
+  return rounded;
+}
+HLOC_FN float hloc_f16_to_f32(hloc_f16 x) {
+  float wide;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(x));
+  return wide;
+}
+HLOC_FN hloc_f16 hloc_f32_to_f16(float x) {
+  hloc_f16 rounded;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(rounded) : "f"(x));
+  return rounded;
+}
+#else
 HLOC_FN hloc_bf16 hloc_f32_to_bf16(float x) {
   hloc_u32 bits = hloc_bits_f32(x);
   hloc_u32 rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
   hloc_u32 quiet_nan = ((bits >> 16) & 0x8000u) | 0x7fc0u;
   return (hloc_bf16)(x != x ? quiet_nan : rounded);
 }
+#endif
 
 HLOC_FN float hloc_round_bf16_f32(float x) {
   hloc_u32 bits = hloc_bits_f32(x);
@@ -73,7 +91,9 @@ typedef hloc_f8e4m3fnuz hloc_f8e4m3fnuz_finite;
 typedef hloc_f8e4m3b11fnuz hloc_f8e4m3b11fnuz_finite;
 typedef hloc_f8e5m2fnuz hloc_f8e5m2fnuz_finite;
 
+#if !HLOC_CUDA || defined(HLOC_EMULATED)
 HLOC_NARROW_SIGNED(f16, 5, 10, 15, 0x7bffu, 0x7c00u, 0x7e00u, 0x7c00u)
+#endif
 HLOC_NARROW_SIGNED(f8e3m4, 3, 4, 3, 0x6fu, 0x70u, 0x78u, 0x70u)
 HLOC_NARROW_SIGNED(f8e4m3, 4, 3, 7, 0x77u, 0x78u, 0x7cu, 0x78u)
 HLOC_NARROW_SIGNED(f8e4m3fn, 4, 3, 7, 0x7eu, 0x7fu, 0x7fu, 0u)
