@@ -17,11 +17,12 @@ import numpy as np
 
 from hloc.errors import VerifyError
 from hloc.ir import ELEMENT_TYPES, UNBOUNDED, Computation, Instruction, Module, Shape, reachable_computations
+from hloc.ops.annotations import origin_problem
 from hloc.ops.checks import listed, text
-from hloc.ops.device_groups import check_groups
 from hloc.ops.op import Op
 from hloc.ops.table import OPS
-from hloc.text.header import aliases, donors, entry_layout, place_of
+from hloc.text.header import aliases, donors, entry_layout, operand_aliases, place_of
+from hloc.verify_devices import device_errors
 
 MAX_RANK = 64                 # NumPy's limit
 MAX_BYTES = 2**63 - 1
@@ -31,10 +32,6 @@ SAME_PRECISION = frozenset({
     "bitcast", "call", "conditional", "constant", "custom-call", "fusion", "get-tuple-element", "infeed", "outfeed",
     "opt-barrier", "parameter", "recv", "recv-done", "send", "send-done", "tuple", "while", "bitcast-convert",
 })
-
-# Collectives whose groups must name every device once.
-GROUPED = frozenset({"all-gather", "all-gather-start", "all-reduce", "all-reduce-start", "all-to-all",
-                     "reduce-scatter"})
 
 # An asynchronous copy or collective ends in exactly one place.
 ENDINGS = {"copy-start": "copy-done", "all-gather-start": "all-gather-done", "all-reduce-start": "all-reduce-done",
@@ -67,9 +64,12 @@ def _errors(module: Module) -> Iterator[VerifyError]:
             try:
                 check_instruction(instruction, checked)
             except VerifyError as error:
+                broken = True
                 yield error
         yield from _ending_errors(computation)
     yield from _sharing_errors(reachable)
+    if not broken:
+        yield from device_errors(module, reachable)
     yield from _header_errors(module)
 
 
@@ -185,16 +185,26 @@ def check_instruction(instruction: Instruction, checked: set[int] | None = None)
         _check_result(instruction, inferred)
     if instruction.opcode == "constant":
         _check_literal(instruction)
-    elif instruction.opcode in GROUPED:
-        _check_groups(instruction)
     elif instruction.opcode == "fusion":
         _check_fused(instruction)
+    if "output_to_operand_aliasing" in instruction.attributes:
+        _check_operand_aliases(instruction)
+    if "origin" in instruction.attributes:
+        problem = origin_problem(str(instruction.get("origin")), instruction.shape)
+        if problem:
+            raise VerifyError(f"origin: {problem}", instruction.span)
 
 
-def _check_groups(instruction: Instruction) -> None:
-    problem = check_groups(str(instruction.get("replica_groups", "{}")))
-    if problem:
-        raise VerifyError(f"replica_groups: {problem}", instruction.span)
+def _check_operand_aliases(instruction: Instruction) -> None:
+    """Both sides exist."""
+    for alias in operand_aliases(instruction):
+        if part_of(instruction.shape, alias.output) is None:
+            raise VerifyError(f"output_to_operand_aliasing: {text(instruction.shape)} has nothing at "
+                              f"{listed(alias.output)}", instruction.span)
+        operands = [o.shape for o in instruction.operands]
+        if _parameter_part(operands, alias.parameter, alias.index) is None:
+            raise VerifyError(f"output_to_operand_aliasing: there is no operand ({alias.parameter}, "
+                              f"{listed(alias.index)})", instruction.span)
 
 
 def _check_fused(fusion: Instruction) -> None:

@@ -19,6 +19,7 @@ from hloc.ir.attributes import (
     Window,
     WindowDim,
 )
+from hloc.text.forms import check_form
 from hloc.text.shapes import integer, parse_part
 
 # What the value of each key is. Keys that are not here stay as they are written.
@@ -58,6 +59,10 @@ WORDS: dict[str, tuple[str, ...]] = {
     "fft_type": ("FFT", "IFFT", "RFFT", "IRFFT"),
     "distribution": ("rng_uniform", "rng_normal"),
     "transpose_a": ("NO_TRANSPOSE", "TRANSPOSE", "ADJOINT"),
+    "algorithm": ("rng_default", "rng_three_fry", "rng_philox", "unset", "dot_any_f8_any_f8_f32",
+                  "dot_any_f8_any_f8_f32_fast_accum", "dot_f16_f16_f16", "dot_f16_f16_f32", "dot_bf16_bf16_bf16",
+                  "dot_bf16_bf16_f32", "dot_bf16_bf16_f32_x3", "dot_bf16_bf16_f32_x6", "dot_bf16_bf16_f32_x9",
+                  "dot_tf32_tf32_f32", "dot_tf32_tf32_f32_x3", "dot_f32_f32_f32", "dot_f64_f64_f64"),
 }
 _WINDOW_KEYS = {"size=": 0, "stride=": 1, "pad=": 2, "lhs_dilate=": 4, "rhs_dilate=": 5, "rhs_reversal=": 6}
 
@@ -73,7 +78,10 @@ class Attributes:
         """The value of `key`; raises ParseError where the text does not have the key's form."""
         kind = KINDS.get(key)
         if kind is None or (key == "slice_sizes" and "{" in text[1:]):     # collective-permute's list of lists
-            return Verbatim(text)
+            if (key, text) not in self.seen:
+                check_form(key, text, Span(self.source, offset, offset + len(text)))
+                self.seen[key, text] = Verbatim(text)
+            return self.seen[key, text]
         value = self.seen.get((key, text))
         if value is None:
             value = self._parse(key, kind, text, offset)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from lark import Tree
 
 from hloc.errors import ParseError, Source, Span
-from hloc.ir import Module, Shape
+from hloc.ir import Instruction, Module, Shape
 from hloc.text.grammar import parse
 from hloc.text.parser import parse_shape
 
@@ -38,6 +38,14 @@ class Donor(NamedTuple):
 def aliases(module: Module) -> tuple[Alias, ...]:
     """input_output_alias, in the order of the text."""
     return _aliases(module.attributes.get("input_output_alias", "{}"))
+
+
+def operand_aliases(instruction: Instruction) -> tuple[Alias, ...]:
+    """output_to_operand_aliasing; `parameter` is the operand's number. Raises ParseError where it has another form."""
+    try:
+        return _aliases(str(instruction.get("output_to_operand_aliasing", "{}")))
+    except ParseError as error:
+        raise ParseError(f"output_to_operand_aliasing: {error.message}", instruction.span) from None
 
 
 def donors(module: Module) -> tuple[Donor, ...]:

@@ -15,11 +15,11 @@ from typing import Any
 from lark import Token, Tree
 
 from hloc.errors import HlocError, ParseError, Source, Span
-from hloc.ir.attributes import Verbatim
 from hloc.ir.module import Instruction
 from hloc.ir.shapes import TOKEN, Shape
 from hloc.ops.table import OPS
-from hloc.text.attributes import COMPUTATION, COMPUTATIONS, KINDS, Attributes
+from hloc.text.attributes import COMPUTATION, COMPUTATIONS, Attributes
+from hloc.text.forms import check_counts
 from hloc.text.grammar import pattern
 from hloc.text.literals import literal
 from hloc.text.opcodes import COMMON, KNOWN_KEYS, Signature, signature
@@ -174,7 +174,7 @@ class TextReader(Computations):
             if key in _REFERENCES:
                 self.set_reference(instruction, key, text, Span(self.source, end - len(text), end), scope)
             else:
-                attributes[key] = self.values.value(key, text, end - len(text)) if key in KINDS else Verbatim(text)
+                attributes[key] = self.values.value(key, text, end - len(text))
         for key, value, span in more:
             if key in attributes or key not in known.allowed:
                 self.check_key(key, instruction, known, span)
@@ -313,6 +313,8 @@ class TextReader(Computations):
         names = [t.lstrip("%") for t in tokens]
         if key in COMPUTATIONS:
             instruction.attributes[key] = tuple(map(self.find_computation, names, places))
+        elif not names:
+            raise ParseError("control-predecessors names at least one instruction", span)
         else:
             instruction.control_predecessors = tuple(self.find(n, None, p, scope) for n, p in zip(names, places))
 
@@ -348,6 +350,7 @@ def check_signature(instruction: Instruction, known: Signature) -> None:
     for key in known.required:
         if key not in instruction.attributes:
             raise ParseError(f"{instruction.opcode} needs the attribute {key}", opcode_place(instruction))
+    check_counts(instruction, opcode_place)
 
 
 def unknown_opcode(instruction: Instruction) -> ParseError:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from hloc.ops.table import OPS
 
 COMMON = frozenset(["metadata", "sharding", "frontend_attributes", "backend_config", "origin", "statistics",
-                    "control-predecessors", "parameter_replication", "result_accuracy"])
+                    "control-predecessors", "parameter_replication"])
 KNOWN_KEYS: frozenset[str] = COMMON.union(*((*row.required, *row.optional) for row in OPS.values()))
 
 

@@ -1,0 +1,106 @@
+"""The forms of attribute values that are kept as they are written.
+
+In: a key, the text of its value, its place. Out: nothing, or a ParseError where XLA would not read the value. Example:
+
+    check_form("sharding", "{devices=[2,1]}", span)     ParseError: sharding is written {replicated}, ...
+
+The forms stand in grammar/hlo.lark as FORM_ terminals. What passes them may still be wrong: see hloc/verify.py.
+"""
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from hloc.errors import ParseError, Span
+from hloc.ir import Instruction
+from hloc.text.grammar import pattern
+from hloc.text.shapes import Shapes, parse_part
+
+LONGEST = 1 << 16               # longer values, and those of many escapes, are taken as they are
+MOST_ESCAPES = 500
+
+_PART_NAME = re.compile(r"(\w+)=")
+_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
+
+
+class Form(NamedTuple):
+    """The terminal of the grammar, and how to say what it wants."""
+
+    terminal: str
+    example: str
+
+
+FORMS: dict[str, Form] = {
+    "sharding": Form("FORM_SHARDING", "{replicated}, {maximal device=0}, {devices=[2,1]<=[2]}, {manual} ..., or a list "
+                                      "of these in braces"),
+    "metadata": Form("FORM_METADATA", '{op_name="text" source_line=7 ...}'),
+    "frontend_attributes": Form("FORM_FRONTEND_ATTRIBUTES", '{name="text",...}'),
+    "backend_config": Form("FORM_BACKEND_CONFIG", 'a string, or {"name":value,...}'),
+    "statistics": Form("FORM_STATISTICS", "{visualizing_index=0,name=1.5,...}"),
+    "origin": Form("FORM_ORIGIN", '{{"name" {0}}}, or such arrays in parentheses'),
+    "parameter_replication": Form("FORM_BOOLEANS", "{true,false}"),
+    "result_accuracy": Form("FORM_RESULT_ACCURACY", "{mode=highest} or {tolerance={atol=0.1,rtol=0.2,ulps=3}}"),
+    "operand_precision": Form("FORM_PRECISIONS", "{default,high,highest}"),
+    "replica_groups": Form("FORM_REPLICA_GROUPS", "{{0,1},{2,3}}, [2,2]<=[4] or mesh['x'=2,'y'=2] {'x'}"),
+    "source_target_pairs": Form("FORM_PAIRS", "{{0,1},{1,2}}"),
+    "custom_call_target": Form("FORM_STRING", '"text"'),
+    "api_version": Form("FORM_API_VERSION", "API_VERSION_ORIGINAL, API_VERSION_STATUS_RETURNING, "
+                                            "API_VERSION_STATUS_RETURNING_UNIFIED or API_VERSION_TYPED_FFI"),
+    "schedule": Form("FORM_SCHEDULE", "SCHEDULE_NONE, SCHEDULE_LATEST or SCHEDULE_EARLIEST"),
+    "padding_type": Form("FORM_PADDING_TYPE", "PADDING_INVALID, PADDING_VALID or PADDING_SAME"),
+}
+
+
+def check_form(key: str, text: str, span: Span) -> None:
+    """Raises ParseError where the value of `key` does not have the key's form."""
+    form = FORMS.get(key)
+    if form is None or len(text) > LONGEST or text.count("\\") > MOST_ESCAPES:
+        return
+    bare = _COMMENT.sub(" ", text) if "/*" in text else text
+    if pattern(form.terminal).fullmatch(bare.strip()) is None:
+        raise ParseError(f"{key} is written {form.example}", span)
+    if key == "metadata":
+        names = _PART_NAME.findall(pattern("STRING").sub("", bare))
+        if len(set(names)) != len(names):
+            raise ParseError(f"metadata has {next(n for n in names if names.count(n) > 1)} twice", span)
+
+
+# -- values that must fit their instruction ----------------------------------------------------------------------------
+
+def check_counts(instruction: Instruction, place: Callable[[Instruction], Span]) -> None:
+    """Raises ParseError, at `place`, where a value does not fit the instruction's operands, shape or other values."""
+    attributes = instruction.attributes
+    problem = None
+    if "parameter_replication" in attributes:
+        problem = _replication_problem(instruction)
+    if "use_global_device_ids" in attributes and attributes["use_global_device_ids"] and "channel_id" not in attributes:
+        problem = "use_global_device_ids=true needs a channel_id"
+    if "operand_layout_constraints" in attributes:
+        problem = _constraint_problem(instruction)
+    if problem:
+        raise ParseError(problem, place(instruction))
+
+
+def _replication_problem(instruction: Instruction) -> str | None:
+    """One true or false for each array of the shape."""
+    given = len(re.findall("true|false", instruction.get("parameter_replication")))
+    wanted, pending = 0, [instruction.shape]
+    while pending:
+        top = pending.pop()
+        wanted += top.tuple_shapes is None
+        pending.extend(top.tuple_shapes or ())
+    return f"parameter_replication has {given} parts, the shape has {wanted}" if given != wanted else None
+
+
+def _constraint_problem(instruction: Instruction) -> str | None:
+    """One shape for each operand, of its element type and dimensions."""
+    span, operands = instruction.span, instruction.operands
+    text = f"({instruction.get('operand_layout_constraints').strip()[1:-1]})"
+    shapes = Shapes(span.source).from_tree(parse_part("shape", text, span.start, span.source)).tuple_shapes
+    if len(shapes) != len(operands):
+        return f"operand_layout_constraints has {len(shapes)} shapes, the call has {len(operands)} operands"
+    for number, (shape, operand) in enumerate(zip(shapes, operands)):
+        if not shape.compatible(operand.shape):
+            return f"operand_layout_constraints gives operand {number} the shape {shape}, it has {operand.shape}"
+    return None

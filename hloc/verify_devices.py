@@ -1,0 +1,119 @@
+"""The rules of a module for several devices: groups of collectives, pairs of permutes, shardings.
+
+In: an instruction, and the numbers of replicas and partitions of its module (1 where the header does not say: then
+groups may name any). Out: what is wrong, or None.
+
+    f32[4] all-reduce(x), replica_groups={{0,1}}   of 4 replicas    "the groups name 2 of 4 devices"
+
+Source: xla/service/hlo_verifier.cc (CheckReplicaGroups, HandleCollectivePermute ...).
+"""
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from hloc.errors import UnsupportedError, VerifyError
+from hloc.ir import Computation, Instruction, Module
+from hloc.ops.annotations import sharding_problem
+from hloc.ops.device_groups import check_groups, parse_groups
+
+# Collectives whose groups must name every device once, and those of them whose groups are of one size.
+GROUPED = frozenset({"all-gather", "all-reduce", "all-to-all", "reduce-scatter"})
+OF_ONE_SIZE = GROUPED - {"all-reduce"}
+# Those that see all partitions of a group's replicas where they have a channel.
+BOTH_MODES = frozenset({"all-gather", "all-reduce", "reduce-scatter"})
+
+
+def device_errors(module: Module, reachable: list[Computation]) -> Iterator[VerifyError]:
+    """The errors of all instructions that may run."""
+    replicas, partitions = (int(module.attributes.get(key, 1)) for key in ("replica_count", "num_partitions"))
+    constrained: set[bool] = set()
+    for computation in reachable:
+        for instruction in computation.instructions:
+            problem = device_problem(instruction, replicas, partitions)
+            if instruction.opcode in ("all-reduce", "all-reduce-start"):
+                constrained.add(bool(instruction.get("constrain_layout", False)))
+                if len(constrained) == 2:
+                    problem = problem or "some all-reduce have constrain_layout=true, others not"
+                    constrained.clear()
+            if problem:
+                yield VerifyError(problem, instruction.span)
+
+
+def device_problem(instruction: Instruction, replicas: int, partitions: int) -> str | None:
+    """What is wrong with one instruction."""
+    base = instruction.opcode.removesuffix("-start")
+    if "sharding" in instruction.attributes and base != "outfeed":       # there it is that of what is handed out
+        problem = sharding_problem(str(instruction.get("sharding")), instruction.shape)
+        if problem:
+            return f"sharding: {problem}"
+    if base in GROUPED:
+        return groups_problem(instruction, base, replicas, partitions)
+    if base == "collective-permute":
+        limit = replicas if instruction.get("channel_id") is None else partitions
+        return pairs_problem(str(instruction.get("source_target_pairs")), limit)
+    return None
+
+
+def groups_problem(instruction: Instruction, base: str, replicas: int, partitions: int) -> str | None:
+    """The groups name all devices that take part, once; sizes fit the operands."""
+    text = str(instruction.get("replica_groups", "{}"))
+    try:
+        problem, groups = check_groups(text), parse_groups(text)
+    except UnsupportedError:
+        return None if "mesh" in text else f"replica_groups={text} cannot be read"      # meshes have more forms
+    if problem:
+        return f"replica_groups: {problem}"
+    total, inside = device_counts(instruction, base, replicas, partitions)
+    sizes = {len(group) for group in groups}
+    named = sum(map(len, groups))
+    if groups and total not in (1, named):
+        return f"replica_groups: the groups name {named} of {total} devices"
+    if base in OF_ONE_SIZE and len(sizes) > 1:
+        return f"replica_groups: groups of {min(sizes)} and of {max(sizes)} devices"
+    size = next(iter(sizes)) * inside if groups else total * inside
+    if base in ("all-gather", "reduce-scatter") and size != 1:
+        parts = shard_count(instruction)
+        if parts is not None and parts != size:
+            return f"the operand is a part of {parts}, the group has {size} devices"
+    if base == "all-to-all" and not instruction.get("dimensions") and len(instruction.operands) not in (1, size):
+        return f"{len(instruction.operands)} operands, the group has {size} devices"
+    return None
+
+
+def device_counts(instruction: Instruction, base: str, replicas: int, partitions: int) -> tuple[int, int]:
+    """How many devices groups name, and how many of the run stand for each of these."""
+    if instruction.get("use_global_device_ids", False):
+        return replicas * partitions, 1
+    if instruction.get("channel_id") is None:
+        return replicas, 1
+    return (replicas, partitions) if base in BOTH_MODES else (partitions, 1)
+
+
+def shard_count(instruction: Instruction) -> int | None:
+    """How many operands make a result of all-gather (or results an operand of reduce-scatter)."""
+    whole = instruction.shape
+    if instruction.opcode.endswith("-start") and whole.is_tuple and len(whole.tuple_shapes) > 1:
+        whole = whole.tuple_shapes[1]
+    shape = whole.tuple_shapes[0] if whole.is_tuple and whole.tuple_shapes else whole
+    operand, (axis,) = instruction.operands[0].shape, instruction.get("dimensions")
+    sizes = operand.dimensions[axis], shape.dimensions[axis]
+    return max(sizes) // min(sizes) if min(sizes) > 0 else None
+
+
+def pairs_problem(text: str, limit: int) -> str | None:
+    """No device gives twice or gets twice, and all are there."""
+    if "-" in text:
+        return "source_target_pairs: a device number is negative"
+    try:
+        pairs = parse_groups(text)
+    except UnsupportedError:
+        return f"source_target_pairs={text} cannot be read"
+    for what, place in (("source", 0), ("target", 1)):
+        number, count = next(iter(Counter(pair[place] for pair in pairs).most_common(1)), (0, 0))
+        if count > 1:
+            return f"source_target_pairs: {number} is a {what} twice"
+    highest = max((n for pair in pairs for n in pair), default=0)
+    if limit > 1 and highest >= limit:
+        return f"source_target_pairs: device {highest} of {limit}"
+    return None
