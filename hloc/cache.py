@@ -78,6 +78,17 @@ def lock(key: str) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def workspace() -> Iterator[Path]:
+    """A folder for files on their way, gone afterwards. Raises RunError where its disk is full."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="hloc") as name:
+            yield Path(name)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise RunError(f"cannot work in the temporary folder {tempfile.gettempdir()}: {reason}; set TMPDIR") from None
+
+
 def put(key: str, suffix: str, built: Path) -> Path:
     """Store a file under `key`; returns its place. Raises RunError where the disk is full."""
     path = folder() / (key + suffix)
@@ -148,7 +159,7 @@ def _copy_atomically(source: Path, path: Path) -> None:
 
 def put_bytes(key: str, suffix: str, data: bytes) -> Path:
     """Like put, for data in memory."""
-    with tempfile.TemporaryDirectory(prefix="hloc") as name:
-        built = Path(name) / "entry"
+    with workspace() as own:
+        built = own / "entry"
         built.write_bytes(data)
         return put(key, suffix, built)

@@ -317,6 +317,23 @@ def test_processes_share_the_cache(cache_folder):
     assert not list(cache_folder.glob("tmp*"))
 
 
+@pytest.mark.parametrize("room", [100, 8000])
+def test_a_full_disk_is_an_error_and_no_broken_entry(cache_folder, tmp_path, room):
+    """No file may grow beyond `room` bytes, as if that were what is left: in the cache or where the compiler works."""
+    script = ("import resource, sys, hloc\n"
+              f"resource.setrlimit(resource.RLIMIT_FSIZE, ({room}, {room}))\n"
+              "try: hloc.compile(sys.argv[1], target='cpu')\n"
+              "except hloc.HlocError as error: sys.exit(3)")
+    root = Path(hloc.__file__).parent.parent
+    path = tmp_path / "double.hlo"
+    path.write_text(DOUBLE % (4, 4), encoding="ascii")
+    done = subprocess.run([sys.executable, "-c", script, str(path)], env={**os.environ, "PYTHONPATH": str(root)},
+                          capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (3, "")
+    assert not list(cache_folder.glob("tmp*")) and not list(cache_folder.glob("*.so"))
+    assert compiled(path)(np.arange(4, dtype=np.float32))[0].tolist() == [0, 2, 4, 6]
+
+
 def test_the_cache_stays_within_its_bound(cache_folder, monkeypatch):
     monkeypatch.setenv("HLOC_CACHE_BYTES", "100000")
     for last in range(6):

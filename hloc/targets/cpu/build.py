@@ -9,7 +9,6 @@ keeps two threads or processes from compiling the same routine twice.
 """
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
@@ -35,16 +34,16 @@ def build(sources: Sources, report: Report) -> Path:
     found = cache.find(key, ".so")
     if found:
         return found
-    with tempfile.TemporaryDirectory(prefix="hloc") as folder:
-        output = Path(folder) / "program.so"
+    with cache.workspace() as folder:
+        output = folder / "program.so"
         _compile_and_link(chain, units, sources, output, report, for_python=True)
         return cache.put(key, ".so", output)
 
 
 def save(sources: Sources, path: Path, report: Report) -> None:
     """Write a shared object that stands alone: the constants and the manifest are inside."""
-    with tempfile.TemporaryDirectory(prefix="hloc") as folder:
-        constants = Path(folder) / "constants.bin"
+    with cache.workspace() as folder:
+        constants = folder / "constants.bin"
         write_constants(sources.program.constants, constants)
         units = sources.units(available_cores(), export_unit(sources.program, constants))
         _compile_and_link(toolchain.find(), units, sources, path, report)
@@ -53,11 +52,11 @@ def save(sources: Sources, path: Path, report: Report) -> None:
 def _compile_and_link(chain: Toolchain, units: list[tuple[str, bool]], sources: Sources, output: Path,
                       report: Report, *, for_python: bool = False) -> None:
     """The units of a program and the missing routines at once; the largest first."""
-    with tempfile.TemporaryDirectory(prefix="hloc") as name, ThreadPoolExecutor(available_cores()) as cores, \
+    with cache.workspace() as folder, ThreadPoolExecutor(available_cores()) as cores, \
             ThreadPoolExecutor(16) as waiting:                    # a routine may be in the making elsewhere
         routines = [waiting.submit(runtime_object, chain, unit, flags)
                     for unit, flags in parts_of(sources.runtime_units(), sources.thin_units())]
-        jobs = [cores.submit(_unit_object, chain, text, Path(name) / f"unit{number}.c", is_kernels)
+        jobs = [cores.submit(_unit_object, chain, text, folder / f"unit{number}.c", is_kernels)
                 for number, (text, is_kernels) in enumerate(sorted(units, key=lambda unit: -len(unit[0])))]
         _follow(jobs + routines, report)
         chain.link([job.result() for job in jobs + routines], output, for_python=for_python)
@@ -91,11 +90,11 @@ def runtime_object(chain: Toolchain, unit: str, more: tuple[str, ...] = ()) -> P
     found = cache.find(key, ".o")
     if found:
         return found
-    with cache.lock(key), tempfile.TemporaryDirectory(prefix="hloc") as folder:
+    with cache.lock(key), cache.workspace() as folder:
         found = cache.find(key, ".o")                             # another thread or process was faster
         if found:
             return found
-        built = chain.compile_object(RUNTIME / unit, Path(folder) / "routine.o", flags)
+        built = chain.compile_object(RUNTIME / unit, folder / "routine.o", flags)
         return cache.put(key, ".o", built)
 
 

@@ -11,10 +11,8 @@ Programs that call Python are not remembered: they hold functions.
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Callable
 from functools import cache as once
-from pathlib import Path
 
 import numpy as np
 
@@ -63,8 +61,8 @@ def _remember(key: str, name: str, backend: CpuBackend) -> None:
     if backend.host_calls:
         return
     facts = manifest(name, backend.parameters, backend.results, backend.arena_size, backend.constants)
-    with tempfile.TemporaryDirectory(prefix="hloc") as folder:
-        blob = Path(folder) / "constants"
+    with cache.workspace() as folder:
+        blob = folder / "constants"
         write_constants(backend.constants, blob)
         cache.put(key, ".bin", blob)
     cache.put_bytes(key, ".json", json.dumps({**facts, "library": backend.library.stem}).encode())
