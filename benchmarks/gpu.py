@@ -18,6 +18,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -28,13 +29,15 @@ sys.path[:0] = [str(HERE), str(ROOT)]
 
 # name -> (seconds, what it tells); together under eight minutes
 SECTIONS: dict[str, tuple[int, str]] = {
-    "launches": (30, "cost of a launch, in a graph and without"),
-    "bandwidth": (70, "memory-bound kernels as a fraction of a device copy"),
-    "products": (80, "matrix products and attention against cuBLASLt and the peak"),
-    "ops": (70, "kernels of the test data against the evaluator"),
-    "models": (90, "models of testdata/models against their expected results"),
-    "end_to_end": (90, "models against XLA:GPU, and without fusion"),
-    "sanitizer": (40, "compute-sanitizer on kernels of the test data"),
+    "prepare": (110, "whole programs compiled side by side"),
+    "launches": (15, "cost of a launch, in a graph and without"),
+    "bandwidth": (45, "memory-bound kernels as a fraction of a device copy"),
+    "products": (55, "matrix products and attention against cuBLASLt and the peak"),
+    "tuning": (25, "products by measured choice against the cost model's"),
+    "ops": (40, "kernels of the test data against the evaluator"),
+    "models": (45, "models of testdata/models against their expected results"),
+    "end_to_end": (95, "whole programs against XLA:GPU, and without fusion"),
+    "sanitizer": (45, "compute-sanitizer on kernels of the test data"),
 }
 
 
@@ -119,6 +122,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path, help="where to write .json and .md")
     parser.add_argument("--emulated", action="store_true", help="tiny sizes on the emulated driver")
     parser.add_argument("--one", choices=SECTIONS, help=argparse.SUPPRESS)
+    parser.add_argument("--compile", nargs=2, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     unknown = [n for n in asked.sections if n not in SECTIONS]
     if unknown:
@@ -126,6 +130,16 @@ def main() -> int:
     if asked.one:
         return run_section(asked.one, asked.emulated)
     from gpu_sections.device import Device
+    if asked.compile:
+        from gpu_sections.prepare import compile_one
+
+        from hloc.errors import HlocError
+        try:
+            compile_one(Device(asked.emulated), *asked.compile)
+        except HlocError as error:
+            print(error.message.splitlines()[0], file=sys.stderr)
+            return error.code
+        return 0
 
     from hloc.errors import HlocError
     try:
@@ -134,9 +148,12 @@ def main() -> int:
         print(f"error: {error.message}" + (f"\nhint: {error.hint}" if error.hint else ""), file=sys.stderr)
         return error.code
     start, rows = time.monotonic(), []
-    for name in asked.sections or SECTIONS:
-        print(f"{name}: {SECTIONS[name][1]}", file=sys.stderr)
-        rows += section_apart(name, asked.emulated, SECTIONS[name][0] * float(os.environ.get("HLOC_GPU_PATIENCE", "1")))
+    with tempfile.TemporaryDirectory(prefix="hloc-gpu-") as folder:
+        os.environ["HLOC_GPU_FOLDER"] = folder
+        for name in asked.sections or SECTIONS:
+            print(f"{name}: {SECTIONS[name][1]}", file=sys.stderr)
+            patience = float(os.environ.get("HLOC_GPU_PATIENCE", "1"))
+            rows += section_apart(name, asked.emulated, SECTIONS[name][0] * patience)
     facts |= {"date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
               "seconds": time.monotonic() - start}
     output = asked.output

@@ -7,25 +7,28 @@ from __future__ import annotations
 import re
 import statistics
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 
+from gpu_sections.programs import ROOT, container_path
 from hloc import api
 from hloc.inputs import check_arrays
 from hloc.ir import ELEMENT_TYPES, numpy_dtype
-from hloc.kernels.plan import Program
-from hloc.targets.cuda import runtime
+from hloc.ir.shapes import array as array_shape
+from hloc.kernels.plan import Program, Value
+from hloc.targets.cuda import container, runtime
 from hloc.targets.cuda.compiler import compile_cuda, compiler_version
 from hloc.targets.cuda.container import Container, Geometry
 from hloc.targets.cuda.gpus import DEFAULT, GPUS
 from hloc.targets.cuda.sources import make_sources
 from hloc.targets.cuda.target import cuda_target
+from hloc.targets.cuda.target import image as cubin
+from hloc.targets.cuda.tuning import chosen_ways
 from hloc.targets.inlining import HEADERS, inline_includes
 
-ROOT = Path(__file__).resolve().parents[2]
 TESTS = ROOT / "tests"
 CUDA_HEADERS = ROOT / "hloc" / "targets" / "cuda"
 
@@ -39,7 +42,8 @@ class Device:
             sys.path.insert(0, str(TESTS))
             from cuda_emulation import driver
             driver.install(SimpleNamespace(setattr=setattr))
-            self.build, self.build_text = driver.build, driver.build_text
+            from cuda_emulation.with_pycuda import compile_for_emulation
+            self.build, self.build_text, self.compile = driver.build, driver.build_text, compile_for_emulation
         self.cuda = runtime.driver()
         self.machine = GPUS[DEFAULT] if emulated else runtime.device_machine()
 
@@ -56,26 +60,39 @@ class Device:
 
     # -- programs ------------------------------------------------------------------------------------------------------
 
-    def program(self, text: str | Path, arrays: Iterable[np.ndarray] | None = None,
-                fusion: str = "on") -> runtime.CudaBackend:
-        """An HLO module, compiled and loaded, its parameters (random ones, if none are given) on the device."""
+    def program(self, text: str | Path, arrays: Iterable[np.ndarray] | None = None, fusion: str = "on",
+                name: str = "") -> runtime.CudaBackend:
+        """An HLO module, compiled and loaded, its parameters (random ones, if none are given) on the device. name: of
+        the case that `prepare` may have compiled."""
+        made = container_path(name, fusion) if name else None
+        return self.started(container.read(made) if made and made.exists() else self.packed(text, fusion), arrays)
+
+    def packed(self, text: str | Path, fusion: str = "on", tuning: Path | None = None) -> Container:
+        """An HLO module, compiled. tuning: by the choices of this file."""
         target = cuda_target(self.machine)
         options = api.Options(passes={} if fusion == "on" else {"fusion": fusion})
-        return self.loaded(api.plan(api.optimize(api.load(text), target, options), target), arrays)
+        planned = api.plan(api.optimize(api.load(text), target, options), target)
+        return self.built(planned, chosen_ways(planned.kernels, self.machine, tuning) if tuning else ())
 
     def loaded(self, program: Program, arrays: Iterable[np.ndarray] | None = None) -> runtime.CudaBackend:
-        """A planned program, likewise."""
-        sources = make_sources(program, self.machine)
-        image = self.build(sources) if self.emulated else \
-            compile_cuda(sources.single_file(), self.machine.arch, "cubin")
+        """A planned program, compiled and loaded."""
+        return self.started(self.built(program), arrays)
+
+    def built(self, program: Program, ways: Sequence[str] = ()) -> Container:
+        """A planned program as a container."""
+        sources = make_sources(program, self.machine, ways)
+        image = self.build(sources) if self.emulated else cubin(sources, self.machine, api.Options())
         program = sources.program
-        backend = runtime.CudaBackend(Container(
-            program.name, self.machine.arch, image, sources.geometry, program.steps, program.parameters,
-            program.results, program.constants, program.arena_size, compiler_version()), {})
-        given = random_arrays(program.parameters) if arrays is None else list(arrays)
+        return Container(program.name, self.machine.arch, image, sources.geometry, program.steps, program.parameters,
+                         program.results, program.constants, program.arena_size, compiler_version())
+
+    def started(self, packed: Container, arrays: Iterable[np.ndarray] | None = None) -> runtime.CudaBackend:
+        """On the device, with its parameters."""
+        backend = runtime.CudaBackend(packed, {})
+        given = random_arrays(packed.parameters) if arrays is None else list(arrays)
         shaped = [np.reshape(a, p.shape.dimensions) if np.size(a) == p.shape.num_elements else a
-                  for a, p in zip(given, program.parameters)]            # NumPy makes scalars one-dimensional
-        backend.send(check_arrays(program.parameters, shaped))
+                  for a, p in zip(given, packed.parameters)]            # NumPy makes scalars one-dimensional
+        backend.send(check_arrays(packed.parameters, shaped))
         backend.wait()
         return backend
 
@@ -94,6 +111,13 @@ class Device:
                                          shared_size=start.shared)
         launch.stream = stream
         return launch
+
+    def fill(self, memory, type: str, count: int) -> None:
+        """Random numbers: zeros, and numbers that are all the same, multiply faster."""
+        (array,) = random_arrays([Value("x", array_shape(type, count))])
+        stream = self.cuda.Stream(runtime.NON_BLOCKING)
+        self.cuda.memcpy_htod_async(int(memory), array.view(np.uint8), stream)
+        stream.synchronize()
 
     # -- times ---------------------------------------------------------------------------------------------------------
 

@@ -1,23 +1,12 @@
 """The models of testdata/models on the device, against the results that JAX gave for them."""
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Iterator
 
-from gpu_sections.device import ROOT
+from gpu_sections.programs import helpers
 from hloc.errors import HlocError
 
-FOLDER = ROOT / "testdata" / "models"
 SMALL = ("digits",)                     # what the emulation is given
-
-
-def helpers():
-    """testdata/models/models.py."""
-    spec = importlib.util.spec_from_file_location("testdata_models", FOLDER / "models.py")
-    module = sys.modules.setdefault(spec.name, importlib.util.module_from_spec(spec))
-    spec.loader.exec_module(module)
-    return module
 
 
 def chosen(device) -> list[dict]:
@@ -33,7 +22,7 @@ def rows(device) -> Iterator[dict]:
             yield {"what": model["name"], "missing": f"its weights are not made: {model['weights']}"}
             continue
         try:
-            backend = device.program(models.model_path(model), models.inputs(model))
+            backend = device.program(models.model_path(model), models.inputs(model), name=model["name"])
             backend.run()
             first = models.differences(model, backend.fetch())
             backend.run()                                       # now as a graph

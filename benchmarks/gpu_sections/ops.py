@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gpu_sections.device import ROOT, TESTS
+from gpu_sections.device import TESTS
+from gpu_sections.programs import ROOT
 from hloc.errors import HlocError, UnsupportedError
 
 DATA = ROOT / "testdata"
@@ -23,8 +24,8 @@ def rows(device) -> Iterator[dict]:
     for path in files:
         yield row(device, f"{path.parent.name}/{path.stem}", cases_of(path, device.machine))
     examples = sorted((DATA / "ops").glob("*.hlo"))
-    for number in range(0, len(examples), 16)[:1 if device.emulated else None]:
-        chosen = examples[number:number + (1 if device.emulated else 16)]
+    for number in range(0, len(examples), 64)[:1 if device.emulated else None]:
+        chosen = examples[number:number + (1 if device.emulated else 64)]
         yield row(device, f"ops/{chosen[0].stem} to {chosen[-1].stem}", example_cases(chosen, device.machine))
 
 

@@ -3,8 +3,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpu_sections.cublaslt import WORKSPACE, CublasLt
+from hloc.errors import RunError
 from hloc.targets.cuda.container import Geometry
+from hloc.targets.cuda.cublaslt import SUMS as SUMS_OF
+from hloc.targets.cuda.cublaslt import WORKSPACE, CublasLt, LtProduct, Matrix, library
 from hloc.targets.cuda.runtime import primary_context
 
 SUMS = {"bf16": "bf16", "f16": "f16", "f32": "f32", "s8": "s32"}
@@ -69,27 +71,32 @@ def peak(device) -> float:
     return blocks * 8 * repeats * ACCUMULATORS * 2 * 16 * 8 * 16 / seconds
 
 
-def cublas(device) -> tuple[CublasLt | None, str]:
+def cublas(device) -> tuple[object, str]:
     """cuBLASLt, or why it is not measured."""
     if device.emulated:
         return None, "cuBLASLt does not run on the emulation"
     try:
-        return CublasLt(), ""
-    except (OSError, RuntimeError) as error:
-        return None, str(error)
+        return library(), ""
+    except RunError as error:
+        return None, f"{error.message}: {error.hint}"
 
 
-def cublas_rate(device, lt: CublasLt, type: str, m: int, n: int, k: int) -> float:
+def cublas_rate(device, loaded, type: str, m: int, n: int, k: int) -> float:
+    """Row-major C = A B is column-major C' = B' A'; of bytes the library wants the first operand transposed."""
     width = {"bf16": 2, "f16": 2, "f32": 4, "s8": 1}[type]
+    first = Matrix(1, 0, k, n, k, 0, True) if type == "s8" else Matrix(1, 0, n, k, n, 0)
+    facts = LtProduct(type, SUMS[type], SUMS_OF[type], 1, first, Matrix(0, 0, k, m, k, 0), Matrix(2, 0, n, m, n, 0))
     context = primary_context(device.cuda)
     context.push()
     try:
         sizes = (m * k * width, n * k * width, m * n * 4, WORKSPACE)
-        a, b, c, workspace = memory = [device.cuda.mem_alloc(s) for s in sizes]
-        for piece, size in zip(memory, sizes):
-            device.cuda.memset_d8(piece, 0x11, size)
-        stream, multiply = device.cuda.Stream(1), lt.product(type, m, n, k)
-        seconds = device.median(lambda: multiply(a, b, c, workspace, stream.handle), stream, context)
+        memory = [device.cuda.mem_alloc(s) for s in sizes]
+        for piece, count in zip(memory, (m * k, n * k)):
+            device.fill(piece, type, count)
+        stream, lt = device.cuda.Stream(1), CublasLt(loaded)
+        multiply, places = lt.product(facts), [int(piece) for piece in memory]
+        seconds = device.median(lambda: multiply(places, stream.handle), stream, context)
+        lt.close()
         for piece in memory:
             piece.free()
     finally:
@@ -112,7 +119,7 @@ def rows(device) -> Iterator[dict]:
     yield from attention(device, best)
 
 
-def product(device, lt: CublasLt | None, type: str, m: int, n: int, k: int, best: float) -> Iterator[dict]:
+def product(device, lt, type: str, m: int, n: int, k: int, best: float) -> Iterator[dict]:
     what = f"{type} {m} x {n} x {k}"
     text = DOT.format(t=type, o=SUMS[type], m=m, n=n, k=k, root="ROOT ") + "}\n"
     backend = device.program(text)
@@ -123,8 +130,8 @@ def product(device, lt: CublasLt | None, type: str, m: int, n: int, k: int, best
     if lt is not None:
         try:
             compared["cuBLASLt"] = rate / cublas_rate(device, lt, type, m, n, k)
-        except RuntimeError as error:
-            note = f"cuBLASLt not measured: {error}"
+        except RunError as error:
+            note = f"cuBLASLt not measured: {error.message}"
     yield {"what": what, "value": rate / 1e12, "unit": "TFLOP/s", "compared": compared, "note": note}
 
 

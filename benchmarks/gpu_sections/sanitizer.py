@@ -7,10 +7,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from gpu_sections.device import ROOT
+from gpu_sections import ops
+from gpu_sections.programs import ROOT
 
 TOOLS = ("memcheck", "racecheck")
-SECONDS = 18                            # each
+SECONDS = 21                            # each
 ERRORS = re.compile(r"ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard")
 FILES = ("cuda/teams", "cuda/sorts", "cuda/products", "kernels/reduce")
 
@@ -38,7 +39,14 @@ def summary(tool: str, said: str, code: int) -> dict:
         lines = [line for line in said.splitlines() if line.strip()]
         return {"what": tool, "missing": f"exit code {code}: {lines[-1][:200] if lines else 'no message'}"}
     count = int(found.group(1) or found.group(2))
-    return {"what": f"{tool} on {', '.join(FILES)}", "value": f"{count} errors", **({"wrong": True} if count else {})}
+    return {"what": f"{tool} on the op examples, {', '.join(FILES)}", "value": f"{count} errors",
+            **({"wrong": True} if count else {})}
+
+
+def cases(device) -> list:
+    """What is checked."""
+    own = [c for name in FILES for c in ops.cases_of(ops.DATA / f"{name}.hlo", device.machine)]
+    return own + ops.example_cases(sorted((ops.DATA / "ops").glob("*.hlo")), device.machine)
 
 
 CHILD = """
@@ -48,8 +56,7 @@ from pathlib import Path
 from gpu_sections import ops, sanitizer
 from gpu_sections.device import Device
 device = Device(False)
-for name in sanitizer.FILES:
-    wrong = ops.failures(device, ops.cases_of(ops.DATA / (name + ".hlo"), device.machine))
-    assert not wrong, wrong[0]
+wrong = ops.failures(device, sanitizer.cases(device))
+assert not wrong, wrong[0]
 print("all agree")
 """
