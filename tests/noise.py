@@ -16,21 +16,18 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 
-from hloc.evaluate import Evaluator, make_plan
-from hloc.ir import ELEMENT_TYPES, Computation, Instruction, Module
+from hloc.evaluate import Evaluator
+from hloc.ir import ELEMENT_TYPES, Instruction, Module
 from hloc.ops.table import OPS
 from hloc.ops.values import flatten, unflatten
+from hloc.tools.stability import EXACT, SUMS, AlteredEvaluator
 
-SUMS = frozenset({"dot", "convolution", "reduce", "reduce-window", "scatter", "select-and-scatter", "fft", "cholesky",
-                  "triangular-solve", "batch-norm-training", "batch-norm-inference", "batch-norm-grad", "map", "scan"})
-EXACT = frozenset({"maximum", "minimum", "abs", "negate", "sign", "clamp", "floor", "ceil", "round-nearest-afz",
-                   "round-nearest-even", "compare", "select", "is-finite", "complex", "real", "imag"})
 INEXACT = frozenset(name for name, row in OPS.items() if row.is_elementwise and name not in EXACT)
 RUNS = 6
 GROWTH = 24.0                # every operation rounds once or twice, the shaken ones were moved by one unit
 
 
-class ShakenEvaluator(Evaluator):
+class ShakenEvaluator(AlteredEvaluator):
     """An evaluator whose inexact ops are off by a unit in the last place."""
 
     def __init__(self, module: Module, seed: int):
@@ -39,12 +36,7 @@ class ShakenEvaluator(Evaluator):
         self.random = np.random.default_rng(seed)
         self.makes_nan = False               # whether any was made so far, whose sign is free
 
-    def prepare(self, computation: Computation):
-        plan = make_plan(computation)
-        return plan._replace(steps=tuple(s._replace(function=self.shaken(s.function, s.instruction))
-                                         for s in plan.steps))
-
-    def shaken(self, function: Callable, instruction: Instruction) -> Callable:
+    def altered(self, function: Callable, instruction: Instruction) -> Callable:
         opcode = instruction.opcode
         if opcode in SUMS:
             return self.shaken_sum(function, opcode)

@@ -18,9 +18,10 @@ from hloc.ops.table import OPS
 from hloc.ops.values import Value
 from hloc.tools.compare import nudged
 
-EXACT = frozenset("abs clamp compare complex imag is-finite maximum minimum negate real select sign".split())
-SUMS = frozenset("cholesky convolution dot fft ragged-dot reduce reduce-window scaled-dot scatter select-and-scatter "
-                 "triangular-solve".split())
+EXACT = frozenset("abs ceil clamp compare complex floor imag is-finite maximum minimum negate real round-nearest-afz "
+                  "round-nearest-even select sign".split())
+SUMS = frozenset("batch-norm-grad batch-norm-inference batch-norm-training cholesky convolution dot fft map ragged-dot "
+                 "reduce reduce-window scaled-dot scan scatter select-and-scatter triangular-solve".split())
 
 
 def shaken_results(module: Module, arrays: Sequence[object],
@@ -30,13 +31,25 @@ def shaken_results(module: Module, arrays: Sequence[object],
     return tuple(evaluator.run(nudged(check_inputs(module, arrays))))
 
 
-class _ShakenEvaluator(Evaluator):
+class AlteredEvaluator(Evaluator):
+    """An evaluator whose ops are what `altered` makes of them."""
+
+    can_look_ahead = False
+
     def prepare(self, computation: Computation) -> Plan:
         plan = make_plan(computation)
-        return plan._replace(steps=tuple(s._replace(function=self._shaken(s.function, s.instruction))
+        return plan._replace(steps=tuple(s._replace(function=self.altered(s.function, s.instruction))
                                          for s in plan.steps))
 
-    def _shaken(self, function: Callable, instruction: Instruction) -> Callable:
+    def altered(self, function: Callable, instruction: Instruction) -> Callable:
+        """`function(evaluator, instruction, *operands)`, or what is to run in its place."""
+        return function
+
+
+class _ShakenEvaluator(AlteredEvaluator):
+    draws = 0            # seeds the next choice of ups and downs
+
+    def altered(self, function: Callable, instruction: Instruction) -> Callable:
         opcode = instruction.opcode
         if opcode not in SUMS and (opcode in EXACT or not OPS[opcode].is_elementwise):
             return function
@@ -50,5 +63,3 @@ class _ShakenEvaluator(Evaluator):
     def _moved(self, value: Value) -> Value:
         self.draws += 1
         return nudged([value], self.draws)[0] if isinstance(value, np.ndarray) else value
-
-    draws = 0            # seeds the next choice of ups and downs
