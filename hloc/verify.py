@@ -22,6 +22,7 @@ from hloc.ops.checks import listed, text
 from hloc.ops.op import Op
 from hloc.ops.table import OPS
 from hloc.text.header import aliases, donors, entry_layout, operand_aliases, place_of
+from hloc.text.parser import parse_shape
 from hloc.verify_devices import device_errors
 
 MAX_RANK = 64                 # NumPy's limit
@@ -189,10 +190,19 @@ def check_instruction(instruction: Instruction, checked: set[int] | None = None)
         _check_fused(instruction)
     if "output_to_operand_aliasing" in instruction.attributes:
         _check_operand_aliases(instruction)
+    if "outfeed_shape" in instruction.attributes:
+        _check_outfeed(instruction)
     if "origin" in instruction.attributes:
         problem = origin_problem(str(instruction.get("origin")), instruction.shape)
         if problem:
             raise VerifyError(f"origin: {problem}", instruction.span)
+
+
+def _check_outfeed(instruction: Instruction) -> None:
+    """outfeed_shape is that of what is handed out."""
+    written, given = parse_shape(str(instruction.get("outfeed_shape"))), instruction.operands[0].shape
+    if not agrees(given, written):
+        raise VerifyError(f"outfeed_shape={text(written)}, but the operand is {text(given)}", instruction.span)
 
 
 def _check_operand_aliases(instruction: Instruction) -> None:
@@ -353,12 +363,25 @@ def _ending_errors(computation: Computation) -> Iterator[VerifyError]:
     starts = [i for i in computation.instructions if i.opcode in ENDINGS]
     if starts:
         yield from _start_errors(computation, starts)
+    yield from _consumer_errors(computation)
     for instruction in computation.instructions:
         begin = BEGINNINGS.get(instruction.opcode)
         if begin and instruction.operands and instruction.operands[0].opcode != begin:
             operand = instruction.operands[0]
             yield VerifyError(f"the operand of {instruction.opcode} must be {begin}, but %{operand.name} is "
                               f"{operand.opcode}", instruction.span)
+
+
+def _consumer_errors(computation: Computation) -> Iterator[VerifyError]:
+    """What starts and goes on asynchronously is taken up by one -update or -done."""
+    starts = [i for i in computation.instructions
+              if i.opcode.endswith(("-start", "-update")) and i.opcode not in ENDINGS]
+    if not starts:
+        return
+    count = Counter(o for i in computation.instructions if i.opcode.endswith(("-update", "-done")) for o in i.operands)
+    for start in starts:
+        if count[start] != 1:
+            yield VerifyError(f"%{start.name} needs one -update or -done, but has {count[start]}", start.span)
 
 
 def _start_errors(computation: Computation, starts: list[Instruction]) -> Iterator[VerifyError]:

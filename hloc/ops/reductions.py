@@ -257,8 +257,6 @@ def evaluate_map(evaluator, instruction: Instruction, *operands: np.ndarray) -> 
 
 def infer_map(instruction: Instruction) -> Shape:
     first = same_dimensions_all(instruction, range(len(instruction.operands)))
-    dimensions = tuple(instruction.get("dimensions", tuple(range(first.rank))))
-    require(dimensions == tuple(range(first.rank)), instruction, f"dimensions must be all of {text(first)}, in order")
     computation = attribute(instruction, "to_apply")
     elements = [scalar(o.shape.element_type) for o in instruction.operands]
     result = check_call(instruction, "to_apply", computation, elements)

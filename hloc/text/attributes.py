@@ -58,7 +58,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "kind": ("kLoop", "kInput", "kOutput", "kCustom"),
     "fft_type": ("FFT", "IFFT", "RFFT", "IRFFT"),
     "distribution": ("rng_uniform", "rng_normal"),
-    "transpose_a": ("NO_TRANSPOSE", "TRANSPOSE", "ADJOINT"),
+    "transpose_a": ("NO_TRANSPOSE", "TRANSPOSE", "ADJOINT", "TRANSPOSE_INVALID"),
     "algorithm": ("rng_default", "rng_three_fry", "rng_philox", "unset", "dot_any_f8_any_f8_f32",
                   "dot_any_f8_any_f8_f32_fast_accum", "dot_f16_f16_f16", "dot_f16_f16_f32", "dot_bf16_bf16_bf16",
                   "dot_bf16_bf16_f32", "dot_bf16_bf16_f32_x3", "dot_bf16_bf16_f32_x6", "dot_bf16_bf16_f32_x9",
@@ -122,7 +122,10 @@ def _slice(ranges: list[Tree], span: Span) -> tuple[SliceDim, ...]:
 
 
 def _padding(tokens: list[Token], span: Span) -> tuple[PaddingDim, ...]:
-    return tuple(PaddingDim(*(integer(n, span) for n in part.split("_"))) for part in tokens[0].split("x"))
+    dimensions = tuple(PaddingDim(*(integer(n, span) for n in part.split("_"))) for part in tokens[0].split("x"))
+    if any(d.interior < 0 for d in dimensions):
+        raise ParseError("the padding between elements is not negative", span)
+    return dimensions
 
 
 def _window(tokens: list[Token], span: Span) -> Window:

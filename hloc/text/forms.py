@@ -1,4 +1,4 @@
-"""The forms of attribute values that are kept as they are written.
+"""The forms of attribute values that are kept as they are written, and what else XLA's parser counts and compares.
 
 In: a key, the text of its value, its place. Out: nothing, or a ParseError where XLA would not read the value. Example:
 
@@ -78,6 +78,10 @@ def check_counts(instruction: Instruction, place: Callable[[Instruction], Span])
         problem = "use_global_device_ids=true needs a channel_id"
     if "operand_layout_constraints" in attributes:
         problem = _constraint_problem(instruction)
+    if instruction.opcode in _OPERAND_PROBLEMS:
+        problem = problem or _OPERAND_PROBLEMS[instruction.opcode](instruction)
+    elif instruction.opcode.endswith(("-start", "-update", "-done")):
+        problem = problem or _async_problem(instruction)
     if problem:
         raise ParseError(problem, place(instruction))
 
@@ -104,3 +108,92 @@ def _constraint_problem(instruction: Instruction) -> str | None:
         if not shape.compatible(operand.shape):
             return f"operand_layout_constraints gives operand {number} the shape {shape}, it has {operand.shape}"
     return None
+
+
+# -- operands that XLA's parser counts ---------------------------------------------------------------------------------
+
+def _one_dimension(instruction: Instruction) -> str | None:
+    count = len(instruction.get("dimensions", ()))
+    return None if count == 1 else f"{instruction.opcode} has one dimension, here are {count}"
+
+
+def _start_problem(instruction: Instruction) -> str | None:
+    """A start for each dimension; or, as older modules have it, one vector."""
+    first = 1 if instruction.opcode == "dynamic-slice" else 2
+    starts, rank = instruction.operands[first:], instruction.operands[0].shape.rank
+    if len(starts) == rank or (len(starts) == 1 and starts[0].shape.rank == 1):
+        return None
+    return f"{instruction.opcode} of {rank} dimensions has as many starts, here are {len(starts)}"
+
+
+def _branch_problem(instruction: Instruction) -> str | None:
+    """A pred chooses between true_computation and false_computation, an s32 one of branch_computations."""
+    selector, key = instruction.operands[0].shape, "branch_computations"
+    if selector.rank or selector.element_type not in ("pred", "s32"):
+        return f"the first operand of conditional is pred[] or s32[], not {selector.to_string(False)}"
+    wanted = (key,) if selector.element_type == "s32" else ("true_computation", "false_computation")
+    missing = next((k for k in wanted if k not in instruction.attributes), None)
+    if missing:
+        return f"conditional on {selector.element_type} needs the attribute {missing}"
+    branches = len(instruction.get(key)) if wanted == (key,) else 2
+    if len(instruction.operands) != 1 + branches:
+        return f"{branches} branches take one operand each, here are {len(instruction.operands) - 1}"
+    return None
+
+
+def _tuple_problem(instruction: Instruction) -> str | None:
+    shape, count = instruction.shape, len(instruction.operands)
+    if shape is None or shape.tuple_shapes is None or len(shape.tuple_shapes) == count:
+        return None
+    return f"the tuple is written with {len(shape.tuple_shapes)} parts, here are {count}"
+
+
+def _outfeed_problem(instruction: Instruction) -> str | None:
+    """outfeed_shape is a shape."""
+    text, span = instruction.get("outfeed_shape"), instruction.span
+    if text is not None:
+        Shapes(span.source).from_tree(parse_part("shape", text, span.start, span.source))
+    return None
+
+
+def _channel_problem(instruction: Instruction) -> str | None:
+    """A -done has the channel of its -start, if it has one."""
+    started = instruction.operands[0]
+    mine, theirs = instruction.get("channel_id"), started.get("channel_id")
+    if started.opcode not in ("send", "recv") or mine is None or mine == theirs:
+        return None
+    return f"{instruction.opcode} has channel_id={mine}, its {started.opcode} {theirs}"
+
+
+def _domain_problem(instruction: Instruction) -> str | None:
+    kind = re.search(r"kind\s*=\s*[\"']([^\"']*)", str(instruction.get("domain")))
+    return None if kind and kind[1] == "sharding" else 'domain is written {kind="sharding", entry={...}, exit={...}}'
+
+
+# The collectives and copies that XLA knows as ops of their own, not as something wrapped by async-start.
+_OWN_STARTS = frozenset(["all-gather", "all-reduce", "collective-permute", "copy", "send", "recv"])
+
+
+def _async_problem(instruction: Instruction) -> str | None:
+    """What async-start gives is ((operands), result, state); -update and -done take what a -start of their op gave."""
+    base, _, ending = instruction.opcode.rpartition("-")
+    if base in _OWN_STARTS:
+        return None
+    if ending == "start":
+        parts = instruction.shape.tuple_shapes if instruction.shape is not None else None
+        fits = instruction.shape is None or parts is not None and len(parts) >= 2 and parts[0].is_tuple
+        return None if fits else f"{instruction.opcode} gives ((operands), result, state)"
+    started = instruction.operands[0]
+    if started.opcode not in (f"{base}-start", f"{base}-update"):
+        return f"{instruction.opcode} takes what {base}-start or {base}-update gives, not what {started.opcode} gives"
+    if ending == "update" and instruction.shape is not None and not instruction.shape.compatible(started.shape):
+        return f"{instruction.opcode} gives what it takes, {started.shape.to_string(False)}"
+    return None
+
+
+_OPERAND_PROBLEMS: dict[str, Callable[[Instruction], str | None]] = {
+    "concatenate": _one_dimension, "sort": _one_dimension, "dynamic-slice": _start_problem,
+    "dynamic-update-slice": _start_problem, "conditional": _branch_problem, "tuple": _tuple_problem,
+    "outfeed": _outfeed_problem, "send-done": _channel_problem, "recv-done": _channel_problem,
+    "domain": _domain_problem,
+}
