@@ -21,7 +21,8 @@ from hloc.kernels.verify import verify_kernel
 from hloc.machine import Machine
 from hloc.ops.values import flatten
 from hloc.targets.cpu import toolchain
-from hloc.targets.cpu.tiles import runtime_units, tile_source
+from hloc.targets.cpu.routines import file_of, runtime_units
+from hloc.targets.cpu.tiles import tile_source
 from hloc.targets.printer import C, print_kernel
 from hloc.text import parse_module
 
@@ -110,7 +111,7 @@ def build(cases: list[Case], folder: Path) -> ctypes.CDLL:
     source, output = folder / "kernels.c", folder / "kernels.so"
     text = "\n".join(parts)
     source.write_text(text)
-    units = ["pool.c", *runtime_units(text)]
+    units = ["pool.c", *map(file_of, runtime_units(text))]
     chain = toolchain.find()
     command = [*chain.command, *chain.flags(), "-O2", "-fvisibility=default", "-shared", "-fPIC", str(source),
                *(str(RUNTIME / unit) for unit in dict.fromkeys(units)), "-o", str(output), "-lm", "-lpthread"]

@@ -13,7 +13,8 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 INCLUDE = [ROOT / "hloc/targets/c", ROOT / "hloc/targets/cpu/runtime"]
-FLAGS = ["-O2", "-ftree-vectorize", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"]
+FLAGS = ["-O2", "-ftree-vectorize", "-fopenmp-simd", "-march=native", "-fno-math-errno", "-fno-trapping-math",
+         "-ffp-contract=fast"]
 
 
 def build(source: str, folder: pathlib.Path, flags=FLAGS, name: str = "native") -> ctypes.CDLL:

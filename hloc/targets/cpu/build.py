@@ -18,8 +18,8 @@ from hloc.ir import Module
 from hloc.machine import available_cores
 from hloc.targets.cpu import toolchain
 from hloc.targets.cpu.export import export_unit, write_constants
+from hloc.targets.cpu.routines import file_of, generic_flags, likely_units
 from hloc.targets.cpu.sources import RUNTIME, Sources, runtime_digest
-from hloc.targets.cpu.tiles import likely_units
 from hloc.targets.cpu.toolchain import Toolchain
 
 CALL = "call.c"                   # what Python calls; a program for C alone has no use for it
@@ -70,22 +70,22 @@ def _follow(jobs: list[Future], report: Report) -> None:
 
 def _unit_object(chain: Toolchain, text: str, source: Path, is_kernels: bool) -> Path:
     source.write_text(text, encoding="utf-8")
-    flags = toolchain.KERNEL_FLAGS if is_kernels else toolchain.DRIVER_FLAGS
+    flags = chain.routine_flags() if is_kernels else toolchain.DRIVER_FLAGS
     return chain.compile_object(source, source.with_suffix(".o"), flags)
 
 
 def parts_of(units: Sequence[str], thin: Collection[str]) -> list[tuple[str, tuple[str, ...]]]:
-    """What is compiled of the routines: (file of runtime/, flags). Products come in parts (runtime/gemm_kernel.h), the
-    longest first; few programs need the part for products of few rows."""
-    parts = [(unit, f"-DHLOC_PART=HLOC_{part}") for part in ("THIN", "KERNELS", "MAIN") for unit in units
+    """What is compiled of the routines: (file of runtime/, flags). Products come in parts (runtime/gemm_kernel.h); few
+    programs need the part for products of few rows. The longest first."""
+    parts = [(unit, (f"-DHLOC_PART=HLOC_{part}",)) for part in ("KERNELS", "THIN", "MAIN") for unit in units
              if unit.startswith("gemm_") and (part != "THIN" or unit in thin)]
     whole = [unit for unit in (*units, CALL) if not unit.startswith("gemm_")]
-    return [*((unit, (flag,)) for unit, flag in parts), *((unit, ()) for unit in whole)]
+    return parts + [(file_of(unit), generic_flags(unit) if ":" in unit else ()) for unit in whole]
 
 
 def runtime_object(chain: Toolchain, unit: str, more: tuple[str, ...] = ()) -> Path:
     """The object file of one routine: compiled once per machine, then from the cache."""
-    flags = (*chain.runtime_flags(), *more)
+    flags = (*chain.routine_flags(lean="-DHLOC_PART=HLOC_THIN" in more), *more)
     key = cache.digest("runtime", chain.identity(), runtime_digest(), unit, *flags)
     found = cache.find(key, ".o")
     if found:

@@ -29,7 +29,7 @@ def sort(tile: Tile, name: str, machine: Machine) -> str:
     return "\n".join([
         *comment(tile.origin), _element(s, types), _less(s, tile, types), *_function_key(s, given["key"]),
         _access(s, "get", "element *out", place, get), _access(s, "put", "element *e", place, put),
-        _instance(name, s, f"{rows}, {length}")])
+        _instance(name, s, rows, length)])
 
 
 def topk(tile: Tile, name: str, machine: Machine) -> str:
@@ -51,7 +51,7 @@ def topk(tile: Tile, name: str, machine: Machine) -> str:
     return "\n".join([
         *comment(tile.origin), _element(s, [type, positions]), *_key(s, type, order), less,
         _access(s, "get", "element *out", f"row * {length}L + i", get),
-        _access(s, "put", "element *e", f"row * {length}L + i", put), _instance(name, s, f"{rows}, {length}")])
+        _access(s, "put", "element *e", f"row * {length}L + i", put), _instance(name, s, rows, length)])
 
 
 def _element(s: str, types: list[str]) -> str:
@@ -108,8 +108,10 @@ def _access(s: str, verb: str, element: str, place: str, lines: list[str]) -> st
         f"  const long at = {place};", *(f"  {line}" for line in lines), "}"])
 
 
-def _instance(name: str, s: str, sizes: str) -> str:
-    return "\n".join([f"#define HLOC_SORT {s}", '#include "sort.h"', "extern int hloc_out_of_memory;",
+def _instance(name: str, s: str, rows: int, length: int) -> str:
+    sizes = f"{rows}, {length}"
+    return "\n".join([f"#define HLOC_SORT {s}", f"#define HLOC_SORT_LENGTH {length}", '#include "sort.h"',
+                      "extern int hloc_out_of_memory;",
                       f"void {name}(void *const *buffers) {{",
                       f"  if ({s}(buffers, {sizes})) hloc_out_of_memory = 1;", "}", ""])
 

@@ -15,7 +15,8 @@ from hloc.kernels.plan import HostCall, Program, Step
 from hloc.machine import Machine
 from hloc.targets.cpu.divisions import narrow_divisions
 from hloc.targets.cpu.driver import driver_source
-from hloc.targets.cpu.tiles import callback_of, runtime_units, thin_units, tile_function
+from hloc.targets.cpu.routines import file_of, runtime_units, thin_units
+from hloc.targets.cpu.tiles import callback_of, tile_function
 from hloc.targets.cpu.vector_width import is_wide
 from hloc.targets.inlining import HEADERS as SHARED
 from hloc.targets.inlining import c_name, inline_includes
@@ -24,7 +25,8 @@ from hloc.targets.printer import C, print_kernel
 RUNTIME = Path(__file__).parent / "runtime"
 UNIT_CHARACTERS = 12_000         # starting gcc and reading the headers costs as much as some 2,000 characters
 UNITS_PER_CORE = 2               # units are equal in size only by and large
-TEMPLATES = ("gemm_tile.h", "gemm_kernel.h", "gemm_thin.h", "fft_lines.h", "sort.h")      # included once per instance
+# Included once per instance.
+TEMPLATES = ("gemm_tile.h", "gemm_kernel.h", "gemm_thin.h", "fft_lines.h", "fft_steps.h", "sort.h")
 PROLOGUE = '#include "scalar.h"\n#include "pool.h"\n'
 
 
@@ -68,7 +70,8 @@ class Sources:
 
     def single_file(self) -> str:
         """The whole program with every runtime file put in place: one file that any C compiler takes."""
-        runtime = "".join(f'#include "{unit}"\n' for unit in self.runtime_units())
+        files = dict.fromkeys(file_of(unit) for unit in self.runtime_units())
+        runtime = "".join(f'#include "{name}"\n' for name in files)
         return inline_includes(runtime + self.readable() + START, (RUNTIME, SHARED), TEMPLATES)
 
 

@@ -1,22 +1,20 @@
 """Tiles on the CPU: a Tile of the plan -> C that calls a hand-written routine of runtime/.
 
 In: a kernels.ir.Tile (matrix product, attention, convolution, sort, FFT). Out: the C text of
-`void name(void *const *buffers)`. A routine is compiled once per machine (`runtime_units`); what is generated here are
+`void name(void *const *buffers)`. A routine is compiled once per machine (routines.py); what is generated here are
 its arguments, and the epilogue or comparator that it calls back.
 
     gemm of f32 with a bias  ->  epilogue_1f2e(...) and k3(...) { hloc_gemm_args args = {...}; hloc_gemm_f32(&args); }
 """
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
-from math import prod
 
 from hloc.errors import UnsupportedError
-from hloc.ir import Instruction, Module
 from hloc.kernels.ir import Const, Tile
 from hloc.machine import Machine
 from hloc.targets.cpu.epilogues import Epilogue, epilogue_of
+from hloc.targets.cpu.routines import FAST_TYPES, goes_by_rows
 from hloc.targets.cpu.scores import score_of
 from hloc.targets.cpu.sorts import fft, sort, topk
 from hloc.targets.printer import c_type, comment, expression
@@ -138,73 +136,14 @@ def convolution(tile: Tile, name: str, machine: Machine) -> str:
         fields.update(y="buffers[2]", y_n=y_n, y_c=y_c, y_s=three(y_s, 0),
                       y_is_narrow=tile.buffers[2].type in ("bf16", "f16"))
     entry = f"conv_{type}" if type == total or type in ("bf16", "f16") else f"conv_{type}_{total}"
+    if type in FAST_TYPES["conv"] and goes_by_rows(given):
+        entry = f"conv_rows_{type}"
     return text + _function(tile, name, _call("conv", entry, _fields(**fields), epilogue))
 
 
 TEMPLATES: dict[str, Callable[[Tile, str, Machine], str]] = {
     "gemm": gemm, "attention": attention, "convolution": convolution, "sort": sort, "topk": topk, "fft": fft,
 }
-
-FAST_TYPES = {"gemm": ("f32", "f64", "bf16", "f16", "s8"), "conv": ("f32", "bf16", "f16")}
-ATTENTION_UNITS = ("attention.c", "attention_thin.c")
-CONVOLUTION_UNITS = ("conv.c", "conv_rows.c", "conv_outer.c", "conv_depthwise.c")
-MOST_THIN = 4                        # THIN_ROWS in runtime/gemm_thin.h
-ENTRY = re.compile(r"\bhloc_(gemm|conv|fft|topk|attention)(?:_(\w+))?\(")
-
-
-def runtime_units(text: str) -> list[str]:
-    """The units of runtime/ that implement what a tile's text calls."""
-    return [unit for kind, type in ENTRY.findall(text) for unit in _units_of(kind, type)]
-
-
-def _units_of(kind: str, type: str) -> list[str]:
-    if kind == "attention":
-        return list(ATTENTION_UNITS)
-    if kind not in FAST_TYPES:
-        return [f"{kind}.c"]
-    if type not in FAST_TYPES[kind]:
-        return ["generic.c"]
-    return [f"gemm_{type}.c"] if kind == "gemm" else [f"gemm_{type}.c", f"conv_{type}.c", *CONVOLUTION_UNITS]
-
-
-def thin_units(tiles: Iterable[Tile]) -> frozenset[str]:
-    """The units of which the part for products of few rows or columns (runtime/gemm_thin.h) is needed."""
-    found = set()
-    for tile in tiles:
-        given = dict(tile.parameters)
-        if tile.routine == "gemm":
-            sides = given["sizes"][:2]
-        elif tile.routine == "convolution":
-            sides = (given["batch"] * prod(given["size"]), given["features"])
-        else:
-            continue
-        if min(sides) <= MOST_THIN:
-            found.add(f"gemm_{given['types'][0]}.c")
-    return frozenset(found)
-
-
-def likely_units(module: Module) -> tuple[list[str], frozenset[str]]:
-    """runtime_units and thin_units as they will probably be, told from the opcodes before any pass has run."""
-    units, thin = ["pool.c"], set()
-    for computation in module.computations:
-        for instruction in computation.instructions:
-            kind = {"dot": "gemm", "convolution": "conv", "fft": "fft"}.get(instruction.opcode)
-            type = instruction.operands[0].shape.element_type if kind else ""
-            if kind == "fft" or type in FAST_TYPES.get(kind, ()):
-                units += _units_of(kind, type)
-                if kind == "gemm" and _is_thin(instruction):
-                    thin.add(f"gemm_{type}.c")
-    return list(dict.fromkeys(units)), frozenset(thin)
-
-
-def _is_thin(dot: Instruction) -> bool:
-    """Whether one side of a dot has few rows, batch dimensions apart."""
-    for side, operand in zip(("lhs", "rhs"), dot.operands):
-        used = (*dot.get(f"{side}_batch_dims", ()), *dot.get(f"{side}_contracting_dims", ()))
-        if prod(d for i, d in enumerate(operand.shape.dimensions) if i not in used) <= MOST_THIN:
-            return True
-    return False
-
 
 def tile_function(tile: Tile, name: str, machine: Machine) -> str:
     """The C text of one tile but its epilogue. Raises UnsupportedError for a routine without a template."""

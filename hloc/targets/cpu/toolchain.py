@@ -22,11 +22,11 @@ from hloc.errors import BuildError
 # No -ffast-math: NaN, infinities and signed zeros mean what HLO says. Reassociation is explicit in the generated code.
 FLAGS = ("-std=gnu11", "-fPIC", "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math",
          "-ffp-contract=fast", "-fopenmp-simd", "-fno-strict-aliasing", "-w", "-Werror=implicit-function-declaration")
-KERNEL_FLAGS = ("-O3", "-fno-semantic-interposition", "-fno-stack-protector")
 DRIVER_FLAGS = ("-O1",)
-# The routines of runtime/ name their vectors, so that -O3 finds little in them; gcc takes twice as long for it.
-RUNTIME_FLAGS = ("-O2", "-fno-semantic-interposition", "-fno-stack-protector")
-GCC_RUNTIME_FLAGS = ("-fpeel-loops", "-fvect-cost-model=dynamic", "--param", "max-inline-insns-auto=30",
+# Generated loops say what is a vector, and routines name theirs, so that -O3 finds little; gcc takes a third longer for
+# it, and where a kernel is one long expression (random numbers) three times as long.
+ROUTINE_FLAGS = ("-O2", "-fno-semantic-interposition", "-fno-stack-protector")
+GCC_ROUTINE_FLAGS = ("-fpeel-loops", "-fvect-cost-model=dynamic", "--param", "max-inline-insns-auto=30",
                      "--param", "inline-min-speedup=15")
 COMPILE_SECONDS = 600
 INCLUDE_FOLDERS = (Path(__file__).parent / "runtime", Path(__file__).parent.parent / "c")
@@ -45,15 +45,14 @@ class Toolchain:
 
     def identity(self) -> str:
         """What a cached build depends on, besides its source."""
-        return " ".join((self.version, *FLAGS, *self.native, *KERNEL_FLAGS, *DRIVER_FLAGS, *self.runtime_flags(),
-                         _cpu_identity()))
+        return " ".join((self.version, *FLAGS, *self.native, *DRIVER_FLAGS, *self.routine_flags(), _cpu_identity()))
 
-    def runtime_flags(self) -> tuple[str, ...]:
-        """Optimization of the routines of runtime/."""
+    def routine_flags(self, *, lean: bool = False) -> tuple[str, ...]:
+        """Optimization of kernels and of the routines of runtime/. lean: for code whose vectors are all named."""
         is_clang = "clang" in self.version or "ziglang" in self.command
-        return RUNTIME_FLAGS if is_clang else RUNTIME_FLAGS + GCC_RUNTIME_FLAGS
+        return ROUTINE_FLAGS if is_clang or lean else ROUTINE_FLAGS + GCC_ROUTINE_FLAGS
 
-    def compile_object(self, source: Path, target: Path, optimize: tuple[str, ...] = KERNEL_FLAGS) -> Path:
+    def compile_object(self, source: Path, target: Path, optimize: tuple[str, ...]) -> Path:
         """One translation unit to an object file. Raises BuildError with the compiler's own words."""
         self._run([*self.command, *self.flags(), *optimize, "-c", str(source), "-o", str(target)])
         return target

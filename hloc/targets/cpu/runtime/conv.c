@@ -269,7 +269,7 @@ int hloc_convolve(const hloc_conv_args* args, hloc_conv_type type, hloc_product 
     c->w = (const char*)c->w + group * c->y_features * c->w_o * element_bytes(type);
     if (c->y) c->y = (char*)c->y + group * c->y_features * c->y_c * element_bytes(y_type);
     settle_strides(c);
-    way chosen = choose(c);
+    way chosen = product ? choose(c) : BY_ROWS;
     int failure;
     if (chosen == BY_PRODUCT && !plan.column_offset) failure = by_product(&plan, product);
     else if (chosen == BY_DEPTHWISE) failure = by_depthwise(&plan, type);
@@ -279,3 +279,10 @@ int hloc_convolve(const hloc_conv_args* args, hloc_conv_type type, hloc_product 
   }
   return failed;
 }
+
+/* For convolutions that go this way for certain; the files of the others need not be there. */
+#pragma weak hloc_conv_outer
+#pragma weak hloc_conv_depthwise
+int hloc_conv_rows_f32(const hloc_conv_args* args) { return hloc_convolve(args, HLOC_CONV_IS_F32, NULL); }
+int hloc_conv_rows_bf16(const hloc_conv_args* args) { return hloc_convolve(args, HLOC_CONV_IS_BF16, NULL); }
+int hloc_conv_rows_f16(const hloc_conv_args* args) { return hloc_convolve(args, HLOC_CONV_IS_F16, NULL); }

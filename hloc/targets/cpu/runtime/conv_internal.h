@@ -32,7 +32,7 @@ typedef struct {
 
 typedef int (*hloc_product)(const hloc_gemm_args*);
 
-/* A convolution of one of the fast types; `product` does the ones that are plain matrix products. */
+/* A convolution of one of the fast types; `product` does the ones that are plain matrix products. NULL: by rows. */
 int hloc_convolve(const hloc_conv_args* args, hloc_conv_type type, hloc_product product);
 
 static inline long hloc_min(long a, long b) { return a < b ? a : b; }

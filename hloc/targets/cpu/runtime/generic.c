@@ -2,6 +2,9 @@
  *
  * Out: hloc_gemm_<t> and hloc_conv_<t> for the types that gemm.h and conv.h list. Sums are kept in the result's type,
  * wrapping for integers. Work is split over rows of C, or output positions.
+ *
+ * With HLOC_GENERIC_GEMM or HLOC_GENERIC_CONV defined as one of those types (and HLOC_OPERAND, HLOC_TOTAL as the types of
+ * operands and sums) only that function is made: a program seldom needs more.
  */
 #include "complex.h"
 #include "conv.h"
@@ -50,6 +53,12 @@ static long fewer(long a, long b) { return a < b ? a : b; }
     hloc_parallel(gemm_rows_##S, (void* const*)args, args->batches * args->m, 32768 / (args->n * args->k + 1) + 1);   \
     return 0;                                                                                                         \
   }
+#define HLOC_GENERIC_TYPE_(T) hloc_##T
+#define HLOC_GENERIC_TYPE(T) HLOC_GENERIC_TYPE_(T)
+#define HLOC_GENERIC_(DEFINE, ...) DEFINE(__VA_ARGS__)
+#if defined(HLOC_GENERIC_GEMM)
+HLOC_GENERIC_(HLOC_DEFINE_GENERIC_GEMM, HLOC_GENERIC_GEMM, HLOC_GENERIC_TYPE(HLOC_GENERIC_GEMM))
+#elif !defined(HLOC_GENERIC_CONV)
 HLOC_DEFINE_GENERIC_GEMM(pred, hloc_pred)
 HLOC_DEFINE_GENERIC_GEMM(s16, hloc_s16)
 HLOC_DEFINE_GENERIC_GEMM(s32, hloc_s32)
@@ -60,6 +69,7 @@ HLOC_DEFINE_GENERIC_GEMM(u32, hloc_u32)
 HLOC_DEFINE_GENERIC_GEMM(u64, hloc_u64)
 HLOC_DEFINE_GENERIC_GEMM(c64, hloc_c64)
 HLOC_DEFINE_GENERIC_GEMM(c128, hloc_c128)
+#endif
 
 /* Where window position k reads x for output position o of dimension d; -1 outside. */
 static long generic_read_at(const hloc_conv_args* c, int d, long o, long k) {
@@ -112,6 +122,10 @@ static long generic_read_at(const hloc_conv_args* c, int d, long o, long k) {
     hloc_parallel(conv_positions_##NAME, (void* const*)c, positions, 16384 / (work + 1) + 1);                         \
     return 0;                                                                                                         \
   }
+#if defined(HLOC_GENERIC_CONV)
+HLOC_GENERIC_(HLOC_DEFINE_GENERIC_CONV, HLOC_GENERIC_CONV, HLOC_GENERIC_TYPE(HLOC_OPERAND), HLOC_TOTAL,
+              HLOC_GENERIC_TYPE(HLOC_TOTAL))
+#elif !defined(HLOC_GENERIC_GEMM)
 HLOC_DEFINE_GENERIC_CONV(pred, hloc_pred, pred, hloc_pred)
 HLOC_DEFINE_GENERIC_CONV(s8, hloc_s8, s8, hloc_s8)
 HLOC_DEFINE_GENERIC_CONV(s16, hloc_s16, s16, hloc_s16)
@@ -126,3 +140,4 @@ HLOC_DEFINE_GENERIC_CONV(c64, hloc_c64, c64, hloc_c64)
 HLOC_DEFINE_GENERIC_CONV(c128, hloc_c128, c128, hloc_c128)
 HLOC_DEFINE_GENERIC_CONV(s8_s32, hloc_s8, s32, hloc_s32)
 HLOC_DEFINE_GENERIC_CONV(u8_s32, hloc_u8, s32, hloc_s32)
+#endif

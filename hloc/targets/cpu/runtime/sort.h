@@ -7,6 +7,7 @@
  *   static inline void N_put(void* const* args, long row, long i, const N_element* e); writes it sorted
  * and, where the comparator is a plain less-than of one operand, #define HLOC_SORT_KEY_BITS 32 (or 64, 16, 8) and
  *   static inline hloc_u64 N_key(const N_element* e);        unsigned, in the order of the comparator: see the helpers
+ * and, where it is known, #define HLOC_SORT_LENGTH, the elements of every row: what other rows need is left out.
  * Out: static int N(void* const* args, long rows, long n): sorts every row, stably, over the pool; 0 when done, 1 when
  * memory is exhausted. With a key: radix sort for rows of 64 and more; else merge sort. A comparator that is no order
  * gives some permutation of the row. HLOC_SORT and HLOC_SORT_KEY_BITS are undefined afterwards.
@@ -30,18 +31,34 @@
 #define HLOC_SORT_PASTE_(a, b) a##b
 #define HLOC_SORT_PASTE(a, b) HLOC_SORT_PASTE_(a, b)
 
-enum { HLOC_SORT_RUN = 16, HLOC_SORT_CHUNK = 65536, HLOC_SORT_FEW = 128, HLOC_SORT_FEW_BITS = 7 };
+#define HLOC_SORT_RUN 16
+#define HLOC_SORT_CHUNK 65536
+#define HLOC_SORT_FEW 128
+#define HLOC_SORT_FEW_BITS 7
+#endif
+
+#if !defined(HLOC_SORT_KEY_BITS) || HLOC_SORT_KEY_BITS > 64 - HLOC_SORT_FEW_BITS
+#define HLOC_SORT_COUNTS 0
+#elif defined(HLOC_SORT_LENGTH)
+#define HLOC_SORT_COUNTS (HLOC_SORT_LENGTH <= HLOC_SORT_FEW)
+#else
+#define HLOC_SORT_COUNTS 1
+#endif
+#if !defined(HLOC_SORT_LENGTH)
+#define HLOC_SORT_LENGTH (1ul << 62)
 #endif
 
 #define N(suffix) HLOC_SORT_PASTE(HLOC_SORT, suffix)
 #define ELEMENT N(_element)
 
+#if !HLOC_SORT_COUNTS || HLOC_SORT_LENGTH > HLOC_SORT_FEW
 /* out = the stable merge of a and b */
-static void N(_merge)(const ELEMENT* a, long a_count, const ELEMENT* b, long b_count, ELEMENT* out) {
+static __attribute__((noinline)) void N(_merge)(const ELEMENT* a, long a_count, const ELEMENT* b, long b_count, ELEMENT* out) {
   long i = 0, j = 0;
   while (i < a_count && j < b_count) {
     int take_b = N(_less)(b + j, a + i);
-    *out++ = take_b ? b[j] : a[i];
+    const ELEMENT* from = take_b ? b + j : a + i;
+    *out++ = *from;
     j += take_b, i += !take_b;
   }
   memcpy(out, a + i, (a_count - i) * sizeof *a);
@@ -49,7 +66,7 @@ static void N(_merge)(const ELEMENT* a, long a_count, const ELEMENT* b, long b_c
 }
 
 /* Sorts `data` with `spare` of the same length as working memory: runs by insertion, then merges of doubling length. */
-static void N(_merge_sort)(ELEMENT* data, ELEMENT* spare, long n) {
+static __attribute__((noinline)) void N(_merge_sort)(ELEMENT* data, ELEMENT* spare, long n) {
   for (long begin = 0; begin < n; begin += HLOC_SORT_RUN) {
     long end = n - begin < HLOC_SORT_RUN ? n : begin + HLOC_SORT_RUN;
     for (long i = begin + 1; i < end; i++) {
@@ -116,8 +133,9 @@ static int N(_radix_sort)(ELEMENT* data, long n) {
   return 1;
 }
 #endif
+#endif
 
-#if defined(HLOC_SORT_KEY_BITS) && HLOC_SORT_KEY_BITS <= 57
+#if HLOC_SORT_COUNTS
 /* Few elements: the place of each is how many come before it. Keys with their positions are all different, so that
  * equals keep their order; comparing all with all is quick, as nothing branches. */
 #if HLOC_SORT_KEY_BITS <= 16
@@ -125,27 +143,31 @@ typedef hloc_u32 N(_place);
 #else
 typedef hloc_u64 N(_place);
 #endif
-static void N(_count_sort)(ELEMENT* data, ELEMENT* spare, long n) {
+static HLOC_WIDE void N(_count_sort)(ELEMENT* data, ELEMENT* spare, long n) {
   N(_place) keys[HLOC_SORT_FEW], before[HLOC_SORT_FEW];
   for (long i = 0; i < n; i++) keys[i] = (N(_place))(N(_key)(data + i) << HLOC_SORT_FEW_BITS | (hloc_u64)i), before[i] = 0;
-  for (long j = 0; j < n; j++)
-    for (long i = 0; i < n; i++) before[i] += keys[j] < keys[i];
+  for (long j = 0; j < n; j++) {
+    const N(_place) key = keys[j];
+    for (long i = 0; i < n; i++) before[i] += key < keys[i];
+  }
   for (long i = 0; i < n; i++) spare[before[i]] = data[i];
   memcpy(data, spare, n * sizeof *data);
 }
 #endif
 
 static void N(_sort_piece)(ELEMENT* data, ELEMENT* spare, long n) {
-#if defined(HLOC_SORT_KEY_BITS) && HLOC_SORT_KEY_BITS <= 57
+#if HLOC_SORT_COUNTS
   if (n <= HLOC_SORT_FEW) {
     N(_count_sort)(data, spare, n);
     return;
   }
 #endif
+#if !HLOC_SORT_COUNTS || HLOC_SORT_LENGTH > HLOC_SORT_FEW
 #if defined(HLOC_SORT_KEY_BITS)
   if (n >= 64 && N(_radix_sort)(data, n)) return;
 #endif
   N(_merge_sort)(data, spare, n);
+#endif
 }
 
 typedef struct { void* const* args; long n, row, pieces, run; ELEMENT *from, *to; int failed; } N(_work);
@@ -164,6 +186,7 @@ static void N(_sort_rows)(void* const* work, long begin, long end) {
   }
 }
 
+#if HLOC_SORT_LENGTH > HLOC_SORT_CHUNK
 /* One long row: pieces are sorted side by side, then merged pairwise, every merge cut into equal parts. */
 static void N(_sort_pieces)(void* const* work, long begin, long end) {
   N(_work)* w = (N(_work)*)work;
@@ -223,20 +246,25 @@ static int N(_sort_long_row)(N(_work)* w) {
   hloc_parallel(N(_put_pieces), (void* const*)w, w->n, HLOC_SORT_CHUNK);
   return 0;
 }
+#endif
 
 static __attribute__((unused)) int HLOC_SORT(void* const* args, long rows, long n) {
   N(_work) w = {.args = args, .n = n, .pieces = (n + HLOC_SORT_CHUNK - 1) / HLOC_SORT_CHUNK};
   if (rows <= 0 || n <= 0) return 0;
-  if (rows >= hloc_pool_threads() || w.pieces == 1) {
-    hloc_parallel(N(_sort_rows), (void* const*)&w, rows, 2048 / n + 1);
-    return w.failed;
+#if HLOC_SORT_LENGTH > HLOC_SORT_CHUNK
+  if (rows < hloc_pool_threads() && w.pieces > 1) {
+    for (w.row = 0; w.row < rows; w.row++)
+      if (N(_sort_long_row)(&w)) return 1;
+    return 0;
   }
-  for (w.row = 0; w.row < rows; w.row++)
-    if (N(_sort_long_row)(&w)) return 1;
-  return 0;
+#endif
+  hloc_parallel(N(_sort_rows), (void* const*)&w, rows, 2048 / n + 1);
+  return w.failed;
 }
 
 #undef N
 #undef ELEMENT
 #undef HLOC_SORT
 #undef HLOC_SORT_KEY_BITS
+#undef HLOC_SORT_LENGTH
+#undef HLOC_SORT_COUNTS

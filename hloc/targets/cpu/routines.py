@@ -1,0 +1,126 @@
+"""Which routines of runtime/ a program needs: told from the generated C, and before that from the module.
+
+In: C texts and Tiles, or a Module. Out: names of units: a file of runtime/, or `generic.c:gemm_c64`, one function of a
+file that has many. Each unit is compiled once per machine (build.py), so a program should name no more than it calls.
+
+    hloc_gemm_f32(&args)        gemm_f32.c, in two parts, and a third where a product has few rows (thin_units)
+    hloc_conv_f32(&args)        all ways of convolutions, products too
+    hloc_conv_rows_f32(&args)   the one way that most convolutions go
+"""
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from math import prod
+
+from hloc.ir import Instruction, Module, window_of
+from hloc.kernels.ir import Tile
+from hloc.kernels.lower_convolution import TINY as TINY_CONVOLUTION
+from hloc.kernels.lower_convolution import multiply_adds
+from hloc.kernels.lower_products import TINY as TINY_PRODUCT
+
+FAST_TYPES = {"gemm": ("f32", "f64", "bf16", "f16", "s8"), "conv": ("f32", "bf16", "f16")}
+ATTENTION_UNITS = ("attention.c", "attention_thin.c")
+CONVOLUTION_UNITS = ("conv.c", "conv_rows.c", "conv_outer.c", "conv_depthwise.c")
+ROWS_UNITS = ("conv.c", "conv_rows.c")
+MOST_THIN = 4                        # THIN_ROWS in runtime/gemm_thin.h
+DEEPEST_ROWS = 16384                 # MOST_ZEROS in runtime/conv_rows.c
+ENTRY = re.compile(r"\bhloc_(gemm|conv|fft|topk|attention)(?:_(\w+))?\(")
+
+
+def runtime_units(text: str) -> list[str]:
+    """The units of runtime/ that implement what a tile's text calls."""
+    return [unit for kind, type in ENTRY.findall(text) for unit in _units_of(kind, type)]
+
+
+def file_of(unit: str) -> str:
+    """The file of runtime/ that holds a unit."""
+    return unit.partition(":")[0]
+
+
+def _units_of(kind: str, type: str) -> list[str]:
+    if kind == "attention":
+        return list(ATTENTION_UNITS)
+    if kind not in FAST_TYPES:
+        return [f"{kind}.c"]
+    if type.startswith("rows_"):
+        return list(ROWS_UNITS)
+    if type not in FAST_TYPES[kind]:
+        return [f"generic.c:{kind}_{type}"]
+    return [f"gemm_{type}.c"] if kind == "gemm" else [f"gemm_{type}.c", f"conv_{type}.c", *CONVOLUTION_UNITS]
+
+
+def generic_flags(unit: str) -> tuple[str, ...]:
+    """The macros by which runtime/generic.c makes one function: of gemm_c64, conv_f64, conv_s8_s32."""
+    kind, _, types = unit.partition(":")[2].partition("_")
+    operand, _, total = types.partition("_")
+    return f"-DHLOC_GENERIC_{kind.upper()}={types}", f"-DHLOC_OPERAND={operand}", f"-DHLOC_TOTAL={total or operand}"
+
+
+def goes_by_rows(given: dict) -> bool:
+    """Whether runtime/conv.c computes a convolution by conv_rows.c for certain: not as a product, not channel by
+    channel, not as a filter gradient. `given`: parameters as hloc/kernels/lower_convolution.py says."""
+    groups, depth = given["feature_groups"], given["lhs_features"] // given["feature_groups"]
+    moves = any(given["padding_low"]) or any(n != 1 for k in ("window", "stride", "base_dilation") for n in given[k])
+    by_channel = groups > 1 and groups == given["lhs_features"]
+    return moves and not by_channel and depth <= DEEPEST_ROWS and prod(given["window"]) <= 4 * prod(given["size"])
+
+
+def thin_units(tiles: Iterable[Tile]) -> frozenset[str]:
+    """The units of which the part for products of few rows or columns (runtime/gemm_thin.h) is needed."""
+    found = set()
+    for tile in tiles:
+        given = dict(tile.parameters)
+        if tile.routine == "gemm":
+            sides = given["sizes"][:2]
+        elif tile.routine == "convolution":
+            sides = (given["batch"] * prod(given["size"]), given["features"])
+        else:
+            continue
+        if min(sides) <= MOST_THIN:
+            found.add(f"gemm_{given['types'][0]}.c")
+    return frozenset(found)
+
+
+# -- before the passes have run ----------------------------------------------------------------------------------------
+
+def likely_units(module: Module) -> tuple[list[str], frozenset[str]]:
+    """runtime_units and thin_units as they will probably be, told from the opcodes before any pass has run."""
+    units, thin = ["pool.c"], set()
+    for instruction in module.instructions():
+        type = instruction.operands[0].shape.element_type if instruction.operands else ""
+        if instruction.opcode == "fft":
+            units += _units_of("fft", type)
+        elif instruction.opcode == "dot" and type in FAST_TYPES["gemm"] and _products(instruction) > TINY_PRODUCT:
+            units += _units_of("gemm", type)
+            if _is_thin(instruction):
+                thin.add(f"gemm_{type}.c")
+        elif instruction.opcode == "convolution" and type in FAST_TYPES["conv"] \
+                and multiply_adds(instruction) > TINY_CONVOLUTION:
+            units += _units_of("conv", f"rows_{type}" if goes_by_rows(_facts(instruction)) else type)
+    return list(dict.fromkeys(units)), frozenset(thin)
+
+
+def _products(dot: Instruction) -> int:
+    """Multiply-adds of a dot."""
+    left = dot.operands[0].shape.dimensions
+    return dot.shape.num_elements * prod(left[d] for d in dot.get("lhs_contracting_dims", ()))
+
+
+def _is_thin(dot: Instruction) -> bool:
+    """Whether one side of a dot has few rows, batch dimensions apart."""
+    for side, operand in zip(("lhs", "rhs"), dot.operands):
+        used = (*dot.get(f"{side}_batch_dims", ()), *dot.get(f"{side}_contracting_dims", ()))
+        if prod(d for i, d in enumerate(operand.shape.dimensions) if i not in used) <= MOST_THIN:
+            return True
+    return False
+
+
+def _facts(convolution: Instruction) -> dict:
+    """What goes_by_rows asks, of an instruction."""
+    numbers, windows = convolution.get("dim_labels"), window_of(convolution)
+    return {"feature_groups": convolution.get("feature_group_count", 1),
+            "lhs_features": convolution.operands[0].shape.dimensions[numbers.input_feature],
+            "window": [w.size for w in windows], "stride": [w.stride for w in windows],
+            "base_dilation": [w.base_dilation for w in windows], "padding_low": [w.padding_low for w in windows],
+            "size": [convolution.shape.dimensions[d] for d in numbers.output_spatial]}
