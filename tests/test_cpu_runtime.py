@@ -367,23 +367,33 @@ def test_topk(runtime, n, k):
 FFT, IFFT, RFFT, IRFFT = range(4)
 
 
-@pytest.mark.parametrize("lengths", [[1], [2], [8], [12], [30], [97], [101], [1024], [1000], [4, 6], [5, 16],
-                                     [3, 4, 10]])
+@pytest.mark.parametrize("lengths", [[1], [2], [3], [8], [12], [30], [35], [97], [101], [194], [1024], [1000], [4, 6],
+                                     [5, 16], [6, 7], [3, 4, 10]])
+@pytest.mark.parametrize("batch", [3, 21])                      # 21: more than a vector's lanes
 @pytest.mark.parametrize("name,real,point", [("f32", np.float32, np.complex64), ("f64", np.float64, np.complex128)])
-def test_fft(runtime, lengths, name, real, point):
+def test_fft(runtime, lengths, batch, name, real, point):
     rng, axes = np.random.default_rng(10), tuple(range(1, len(lengths) + 1))
     half = [*lengths[:-1], lengths[-1] // 2 + 1]
-    z = (rng.normal(size=(3, *lengths)) + 1j * rng.normal(size=(3, *lengths))).astype(point)
-    r = rng.normal(size=(3, *lengths)).astype(real)
+    z = (rng.normal(size=(batch, *lengths)) + 1j * rng.normal(size=(batch, *lengths))).astype(point)
+    r = rng.normal(size=(batch, *lengths)).astype(real)
     spectrum = np.fft.rfftn(r, axes=axes).astype(point)
     for kind, source, shape, want in (
         (FFT, z, lengths, np.fft.fftn(z, axes=axes)), (IFFT, z, lengths, np.fft.ifftn(z, axes=axes)),
         (RFFT, r, half, np.fft.rfftn(r, axes=axes)), (IRFFT, spectrum, lengths, np.fft.irfftn(spectrum, lengths, axes)),
     ):
-        got = np.empty((3, *shape), real if kind == IRFFT else point)
+        got = np.empty((batch, *shape), real if kind == IRFFT else point)
         call = getattr(runtime, f"hloc_fft_{name}")
-        assert call(kind, len(lengths), (LONG * len(lengths))(*lengths), LONG(3), pointer(source), pointer(got)) == 0
+        assert call(kind, len(lengths), (LONG * len(lengths))(*lengths), LONG(batch), pointer(source), pointer(got)) == 0
         np.testing.assert_allclose(got, want, atol=(2e-6 if name == "f32" else 1e-14) * np.abs(want).max())
+
+
+@pytest.mark.parametrize("kind", [FFT, RFFT])
+def test_nan_stays_in_its_line(runtime, kind):
+    x = np.ones((40, 24), np.complex64 if kind == FFT else np.float32)
+    x[17, 5] = np.nan
+    got = np.empty((40, 24 if kind == FFT else 13), np.complex64)
+    assert runtime.hloc_fft_f32(kind, 1, (LONG * 1)(24), LONG(40), pointer(x), pointer(got)) == 0
+    assert np.isnan(got).any(axis=1).nonzero()[0].tolist() == [17]
 
 
 def test_pool_runs_every_range_once(runtime):

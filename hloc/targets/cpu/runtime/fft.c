@@ -8,6 +8,7 @@
 
 #include "base.h"
 #include "pool.h"
+#include "vector.h"
 
 enum { LONGEST_KEPT = 1 << 14, MOST_KEPT = 64 }; /* some MB of plans at most */
 

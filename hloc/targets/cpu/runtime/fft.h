@@ -7,8 +7,9 @@
  *   lengths: HLO's fft_length, outermost first: the size of the transform, of the real side for RFFT and IRFFT
  * Returns 0 when done, 1 when memory is exhausted. `in` and `out` must not overlap.
  *
- * Mixed radix (4, 2, 3, 5 and other small primes) by Stockham's method, large primes by Bluestein's. Lines are
- * transformed in parallel. Example: lengths {8}, batch 2: two transforms of eight points.
+ * Mixed radix (4, 2, 3, 5 and other small primes) by Stockham's method, large primes by Bluestein's; real lines of even
+ * length as complex ones of half the length. Lines are transformed in parallel, as many at a time as a vector has lanes.
+ * Example: lengths {8}, batch 2: two transforms of eight points.
  */
 #ifndef HLOC_FFT_H
 #define HLOC_FFT_H

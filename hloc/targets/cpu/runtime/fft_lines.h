@@ -8,6 +8,7 @@ typedef struct F(plan) {
   long n;
   int factors[64], factor_count;
   POINT* roots;     /* exp(-2 pi i j / n) for j < n */
+  POINT* turns;     /* exp(-pi i j / n) for 2 j <= n, where the line is real and has 2 n points; else NULL */
   /* Bluestein, for lengths with a large prime factor: a convolution of length m with a chirp */
   long m;
   POINT *chirp, *chirp_transform; /* exp(-pi i j^2 / n); the transform of its conjugate, over m */
@@ -20,105 +21,25 @@ static POINT F(point)(double re, double im) {
   z.re = (REAL)re, z.im = (REAL)im;
   return z;
 }
-static inline POINT F(times)(POINT a, POINT b) {
-  POINT z;
-  z.re = a.re * b.re - a.im * b.im, z.im = a.re * b.im + a.im * b.re;
-  return z;
-}
-static inline POINT F(plus)(POINT a, POINT b) { a.re += b.re, a.im += b.im; return a; }
-static inline POINT F(minus)(POINT a, POINT b) { a.re -= b.re, a.im -= b.im; return a; }
-static inline POINT F(times_minus_i)(POINT a) { POINT z; z.re = a.im, z.im = -a.re; return z; }
-
-/* One Stockham step of radix r: `length` points remain to be transformed, `stride` transforms lie side by side. */
-static void F(step4)(const F(plan)* p, long length, long stride, const POINT* x, POINT* y) {
-  long m = length / 4;
-  for (long j = 0; j < m; j++) {
-    POINT w1 = p->roots[j * stride], w2 = p->roots[2 * j * stride], w3 = p->roots[3 * j * stride];
-    const POINT* from = x + stride * j;
-    POINT* to = y + stride * 4 * j;
-    for (long q = 0; q < stride; q++) {
-      POINT a = from[q], b = from[q + stride * m], c = from[q + 2 * stride * m], d = from[q + 3 * stride * m];
-      POINT ac = F(plus)(a, c), bd = F(plus)(b, d), a_c = F(minus)(a, c), b_d = F(times_minus_i)(F(minus)(b, d));
-      to[q] = F(plus)(ac, bd);
-      to[q + stride] = F(times)(F(plus)(a_c, b_d), w1);
-      to[q + 2 * stride] = F(times)(F(minus)(ac, bd), w2);
-      to[q + 3 * stride] = F(times)(F(minus)(a_c, b_d), w3);
-    }
-  }
-}
-static void F(step2)(const F(plan)* p, long length, long stride, const POINT* x, POINT* y) {
-  long m = length / 2;
-  for (long j = 0; j < m; j++) {
-    POINT w = p->roots[j * stride];
-    for (long q = 0; q < stride; q++) {
-      POINT a = x[q + stride * j], b = x[q + stride * (j + m)];
-      y[q + stride * 2 * j] = F(plus)(a, b);
-      y[q + stride * (2 * j + 1)] = F(times)(F(minus)(a, b), w);
-    }
-  }
-}
-static void F(step_any)(const F(plan)* p, int r, long length, long stride, const POINT* x, POINT* y) {
-  long m = length / r;
-  POINT unit[31]; /* exp(-2 pi i k / r) */
-  for (int k = 0; k < r; k++) unit[k] = p->roots[k * (p->n / r)];
-  for (long j = 0; j < m; j++)
-    for (int t = 0; t < r; t++) {
-      POINT w = p->roots[j * t * stride];
-      for (long q = 0; q < stride; q++) {
-        POINT sum = x[q + stride * j];
-        for (int k = 1, turn = t; k < r; k++, turn += turn + t < r ? t : t - r)
-          sum = F(plus)(sum, F(times)(x[q + stride * (j + m * k)], unit[turn]));
-        y[q + stride * (r * j + t)] = F(times)(sum, w);
-      }
-    }
-}
-
-static void F(stockham)(const F(plan)* p, POINT* data, POINT* spare) {
-  POINT *x = data, *y = spare;
-  long length = p->n, stride = 1;
-  for (int f = 0; f < p->factor_count; f++) {
-    int r = p->factors[f];
-    if (r == 4) F(step4)(p, length, stride, x, y);
-    else if (r == 2) F(step2)(p, length, stride, x, y);
-    else F(step_any)(p, r, length, stride, x, y);
-    length /= r, stride *= r;
-    POINT* t = x;
-    x = y, y = t;
-  }
-  if (x != data) memcpy(data, x, p->n * sizeof *x);
-}
-
-/* The forward transform of one line in place; spare: F(spare_points)(p) points. */
 static long F(spare_points)(const F(plan)* p) { return p->m ? 2 * p->m : p->n; }
-static void F(forward)(const F(plan)* p, POINT* data, POINT* spare) {
-  if (!p->m) {
-    F(stockham)(p, data, spare);
-    return;
-  }
-  POINT* wide = spare;
-  for (long j = 0; j < p->n; j++) wide[j] = F(times)(data[j], p->chirp[j]);
-  for (long j = p->n; j < p->m; j++) wide[j] = F(point)(0, 0);
-  F(stockham)((const F(plan)*)p->wide, wide, spare + p->m);
-  for (long j = 0; j < p->m; j++) { /* conjugated: the inverse transform is a forward one of the conjugate */
-    wide[j] = F(times)(wide[j], p->chirp_transform[j]);
-    wide[j].im = -wide[j].im;
-  }
-  F(stockham)((const F(plan)*)p->wide, wide, spare + p->m);
-  for (long j = 0; j < p->n; j++) {
-    POINT z = F(point)(wide[j].re / (double)p->m, -wide[j].im / (double)p->m);
-    data[j] = F(times)(z, p->chirp[j]);
-  }
-}
-static void F(transform)(const F(plan)* p, int inverse, POINT* data, POINT* spare) {
-  if (inverse) for (long j = 0; j < p->n; j++) data[j].im = -data[j].im;
-  F(forward)(p, data, spare);
-  REAL scale = (REAL)1 / (REAL)p->n;
-  if (inverse) for (long j = 0; j < p->n; j++) data[j].re *= scale, data[j].im *= -scale;
-}
+
+#define S(name) F(one_##name)
+#define R REAL
+#include "fft_steps.h"
+#undef S
+#undef R
+
+typedef REAL F(lanes) __attribute__((vector_size(HLOC_VECTOR_BYTES)));
+enum { F(LANES) = HLOC_VECTOR_BYTES / sizeof(REAL), F(LONGEST_IN_LANES) = 1 << 16 }; /* bytes of a line: caches */
+#define S(name) F(many_##name)
+#define R F(lanes)
+#include "fft_steps.h"
+#undef S
+#undef R
 
 static void F(free_plan)(F(plan)* p) {
   if (!p) return;
-  free(p->roots), free(p->chirp), free(p->chirp_transform);
+  free(p->roots), free(p->turns), free(p->chirp), free(p->chirp_transform);
   F(free_plan)((F(plan)*)p->wide);
   free(p);
 }
@@ -161,7 +82,7 @@ static int F(plan_chirp)(F(plan)* p) {
       p->chirp_transform[j] = F(point)(re, im);
       if (j) p->chirp_transform[m - j] = F(point)(re, im);
     }
-    F(stockham)((const F(plan)*)p->wide, p->chirp_transform, spare);
+    F(one_stockham)((const F(plan)*)p->wide, (F(one_point)*)p->chirp_transform, (F(one_point)*)spare);
   }
   free(spare);
   return made;
@@ -172,67 +93,150 @@ static int F(plan_chirp)(F(plan)* p) {
 static _Atomic(F(plan)*) F(kept);
 static _Atomic int F(kept_count);
 
-static const F(plan)* F(plan_of)(long n, F(plan)** own) {
+static F(plan)* F(make_real_plan)(long n) {
+  F(plan)* p = F(make_plan)(n);
+  if (p && !(p->turns = malloc((n / 2 + 1) * sizeof *p->turns))) F(free_plan)(p), p = NULL;
+  for (long j = 0; p && 2 * j <= n; j++) p->turns[j] = F(point)(cos_turn(j, 2 * n), -sin_turn(j, 2 * n));
+  return p;
+}
+static const F(plan)* F(plan_of)(long n, int real, F(plan)** own) {
   *own = NULL;
-  for (F(plan)* p = atomic_load(&F(kept)); p; p = p->next) if (p->n == n) return p;
-  F(plan)* made = F(make_plan)(n);
+  for (F(plan)* p = atomic_load(&F(kept)); p; p = p->next) if (p->n == n && !p->turns == !real) return p;
+  F(plan)* made = real ? F(make_real_plan)(n) : F(make_plan)(n);
   if (!made || n > LONGEST_KEPT || atomic_fetch_add(&F(kept_count), 1) >= MOST_KEPT) return *own = made;
   made->next = atomic_load(&F(kept));
   while (!atomic_compare_exchange_weak(&F(kept), &made->next, made)) {}
   return made;
 }
 
-/* ---- lines: the last dimension first (or last, for IRFFT), then the others in place in `out` */
+/* ---- lines: the last dimension first (or last, for IRFFT), then the others in place in `out`.
+ * Real lines of even length are transformed as complex ones of half the length (`folded`). */
 typedef struct {
   const F(plan)* plan;
   int kind; /* of this dimension */
-  long n, half, outer_step, step, inner; /* lines start at outer * outer_step + inner, points `step` apart */
+  int folded, lanes; /* lines at a time */
+  long lines, n, half, outer_step, step, inner; /* lines start at outer * outer_step + inner, points `step` apart */
   const void* in;
   void* out;
   int failed;
 } F(lines);
 
-static void F(run_line)(const F(lines)* w, long line, POINT* data, POINT* spare) {
-  long at = line / w->inner * w->outer_step + line % w->inner;
-  const POINT* in = (const POINT*)w->in;
-  POINT* out = (POINT*)w->out;
-  if (w->kind == HLOC_RFFT) {
-    for (long j = 0; j < w->n; j++) data[j] = F(point)(((const REAL*)w->in)[line * w->n + j], 0);
-  } else if (w->kind == HLOC_IRFFT) { /* the other half is the conjugate; the ends are real */
-    const POINT* half = in + line * w->half;
-    for (long j = 0; j < w->half; j++) data[j] = half[j];
-    for (long j = w->half; j < w->n; j++) data[j] = half[w->n - j], data[j].im = -data[j].im;
-    data[0].im = 0;
-    if (w->n % 2 == 0) data[w->n / 2].im = 0;
-  } else {
-    for (long j = 0; j < w->n; j++) data[j] = in[at + j * w->step];
-  }
-  F(transform)(w->plan, w->kind == HLOC_IFFT || w->kind == HLOC_IRFFT, data, spare);
-  if (w->kind == HLOC_RFFT) for (long j = 0; j < w->half; j++) out[line * w->half + j] = data[j];
-  else if (w->kind == HLOC_IRFFT) for (long j = 0; j < w->n; j++) ((REAL*)w->out)[line * w->n + j] = data[j].re;
-  else for (long j = 0; j < w->n; j++) out[at + j * w->step] = data[j];
+static long F(start)(const F(lines)* w, long line) {
+  return line / w->inner * w->outer_step + line % w->inner;
 }
-static void F(run_lines)(void* const* args, long begin, long end) {
+/* Whether lines lie next to each other, point by point. */
+static int F(side_by_side)(const F(lines)* w, long line, long width) { return line % w->inner + width <= w->inner; }
+
+/* raw[(2 j + part) * width + lane] = point j of line `line + lane`, or back: a few points of all lines at a time, so that
+ * both sides stay in the nearest cache. */
+enum { F(POINTS_AT_ONCE) = 64 / sizeof(POINT) };
+static void F(turn_lines)(POINT* const* lines, long step, long count, long width, REAL* raw, int back) {
+  for (long first = 0; first < count; first += F(POINTS_AT_ONCE)) {
+    const long end = first + F(POINTS_AT_ONCE) < count ? first + F(POINTS_AT_ONCE) : count;
+    for (long l = 0; l < width; l++) {
+      POINT* line = lines[l];
+      if (back) for (long j = first; j < end; j++)
+        line[j * step].re = raw[2 * j * width + l], line[j * step].im = raw[(2 * j + 1) * width + l];
+      else for (long j = first; j < end; j++)
+        raw[2 * j * width + l] = line[j * step].re, raw[(2 * j + 1) * width + l] = line[j * step].im;
+    }
+  }
+}
+static void F(move_complex)(const F(lines)* w, long line, long width, POINT* base, REAL* raw, int back) {
+  POINT* lines[F(LANES)];
+  for (long l = 0; l < width; l++) lines[l] = base + F(start)(w, line + l);
+  if (width == 1 || !F(side_by_side)(w, line, width)) {
+    F(turn_lines)(lines, w->step, w->n, width, raw, back);
+    return;
+  }
+  POINT* next = lines[0];
+  for (long j = 0; j < w->n; j++, next += w->step, raw += 2 * width) {
+    if (back) for (long l = 0; l < width; l++) next[l].re = raw[l], next[l].im = raw[l + width];
+    else for (long l = 0; l < width; l++) raw[l] = next[l].re, raw[l + width] = next[l].im;
+  }
+}
+/* The points of real lines, two by two; or of their spectra. `stride` points from line to line. */
+static void F(move_folded)(long line, long width, POINT* base, long stride, long count, REAL* raw,
+                           int back) {
+  POINT* lines[F(LANES)];
+  for (long l = 0; l < width; l++) lines[l] = (POINT*)((REAL*)base + (line + l) * stride);
+  F(turn_lines)(lines, 1, count, width, raw, back);
+}
+
+static void F(read_lines)(const F(lines)* w, long line, long width, REAL* raw) {
+  POINT* in = (POINT*)w->in;
+  if (w->kind <= HLOC_IFFT) F(move_complex)(w, line, width, in, raw, 0);
+  else if (w->kind == HLOC_IRFFT) F(move_folded)(line, width, in, 2 * w->half, w->half, raw, 0);
+  else if (w->folded) F(move_folded)(line, width, in, w->n, w->n / 2, raw, 0);
+  if (w->kind <= HLOC_IFFT || w->folded) return;
+  for (long l = 0; l < width; l++) { /* real lines of odd length: no imaginary part, or the conjugate other half */
+    const REAL* real = (const REAL*)w->in + (line + l) * w->n;
+    for (long j = 0; w->kind == HLOC_RFFT && j < w->n; j++)
+      raw[2 * j * width + l] = real[j], raw[(2 * j + 1) * width + l] = 0;
+    if (w->kind == HLOC_IRFFT) raw[width + l] = 0;
+    for (long j = w->half; w->kind == HLOC_IRFFT && j < w->n; j++) {
+      raw[2 * j * width + l] = raw[2 * (w->n - j) * width + l];
+      raw[(2 * j + 1) * width + l] = -raw[(2 * (w->n - j) + 1) * width + l];
+    }
+  }
+}
+static void F(write_lines)(const F(lines)* w, long line, long width, REAL* raw) {
+  POINT* out = (POINT*)w->out;
+  if (w->kind <= HLOC_IFFT) F(move_complex)(w, line, width, out, raw, 1);
+  else if (w->kind == HLOC_RFFT) F(move_folded)(line, width, out, 2 * w->half, w->half, raw, 1);
+  else if (w->folded) F(move_folded)(line, width, out, w->n, w->n / 2, raw, 1);
+  else for (long l = 0; l < width; l++)
+    for (long j = 0; j < w->n; j++) ((REAL*)w->out)[(line + l) * w->n + j] = raw[2 * j * width + l];
+}
+
+/* `width` lines, one per lane; PREFIX: many, or one. */
+#define HLOC_RUN_LINES(PREFIX, width)                                                                                 \
+  {                                                                                                                   \
+    const int inverse = w->kind == HLOC_IFFT || w->kind == HLOC_IRFFT;                                                \
+    F(PREFIX##_point)* data = (F(PREFIX##_point)*)memory;                                                             \
+    F(read_lines)(w, line, width, memory);                                                                                  \
+    if (w->folded && inverse) F(PREFIX##_line_to_halves)(w->plan, data);                                              \
+    F(PREFIX##_transform)(w->plan, inverse, data, data + w->n + 1);                                                   \
+    if (w->folded && !inverse) F(PREFIX##_halves_to_line)(w->plan, data);                                             \
+    F(write_lines)(w, line, width, memory);                                                                                 \
+  }
+static int F(lanes_of)(const F(lines)* w) {
+  const int fit = F(spare_points)(w->plan) * (long)sizeof(POINT) <= F(LONGEST_IN_LANES);
+  return fit && w->lines >= F(LANES) ? F(LANES) : 1;
+}
+static void F(run_lines)(void* const* args, long begin, long end) { /* of blocks of lines, one per lane */
   F(lines)* w = (F(lines)*)args;
-  POINT* data = hloc_scratch(0, (w->n + F(spare_points)(w->plan)) * sizeof *data);
-  if (!data) {
+  const size_t points = w->n + 1 + F(spare_points)(w->plan);
+  REAL* memory = hloc_scratch(0, 2 * points * w->lanes * sizeof(REAL));
+  if (!memory) {
     __atomic_store_n(&w->failed, 1, __ATOMIC_RELAXED);
     return;
   }
-  for (long line = begin; line < end; line++) F(run_line)(w, line, data, data + w->n);
+  end = end * w->lanes < w->lines ? end * w->lanes : w->lines;
+  for (long line = begin * w->lanes; line < end;) {
+    if (w->lanes > 1 && line + F(LANES) <= end) {
+      HLOC_RUN_LINES(many, F(LANES))
+      line += F(LANES);
+    } else {
+      HLOC_RUN_LINES(one, 1)
+      line++;
+    }
+  }
 }
+#undef HLOC_RUN_LINES
 
 static int F(run_dimension)(int kind, const long* sizes, int rank, int d, long n, long batch, const void* in,
                             void* out) {
-  F(lines) w = {.kind = kind, .n = n, .half = n / 2 + 1, .step = 1, .inner = 1, .in = in, .out = out};
-  long lines = batch;
-  for (int i = 0; i < rank; i++) lines *= i == d ? 1 : sizes[i];
+  F(lines) w = {.kind = kind, .n = n, .half = n / 2 + 1, .step = 1, .inner = 1, .in = in, .out = out, .lines = batch};
+  w.folded = kind >= HLOC_RFFT && n % 2 == 0;
+  for (int i = 0; i < rank; i++) w.lines *= i == d ? 1 : sizes[i];
   for (int i = d + 1; i < rank; i++) w.step *= sizes[i];
   w.inner = w.step, w.outer_step = w.step * sizes[d];
   F(plan)* own;
-  w.plan = F(plan_of)(n, &own);
+  w.plan = F(plan_of)(w.folded ? n / 2 : n, w.folded, &own);
   if (!w.plan) return 1;
-  hloc_parallel(F(run_lines), (void* const*)&w, lines, 4096 / (n + 1) + 1);
+  w.lanes = F(lanes_of)(&w);
+  hloc_parallel(F(run_lines), (void* const*)&w, (w.lines + w.lanes - 1) / w.lanes, 8192 / (w.lanes * (n + 1)) + 1);
   F(free_plan)(own);
   return w.failed;
 }

@@ -1,0 +1,145 @@
+/* fft_steps.h: the transform of one line, or of several lines side by side in the lanes of vectors (template; fft_lines.h
+ * includes it for both).
+ *
+ * In (macros): S(name) the instance's prefix; R the type of a real number: REAL, or a vector with a lane for each line;
+ * F, REAL, POINT and F(plan) of fft_lines.h.
+ * Out: S(point) {R re, im}; S(transform)(plan, inverse, data, spare) in place; S(halves_to_line), S(line_to_halves)
+ * between the spectrum of a real line and that of its points taken as complex numbers, two by two.
+ */
+
+typedef struct { R re, im; } S(point);
+
+static inline S(point) S(times)(S(point) a, POINT w) {
+  S(point) z;
+  z.re = a.re * w.re - a.im * w.im, z.im = a.re * w.im + a.im * w.re;
+  return z;
+}
+static inline S(point) S(plus)(S(point) a, S(point) b) { a.re += b.re, a.im += b.im; return a; }
+static inline S(point) S(minus)(S(point) a, S(point) b) { a.re -= b.re, a.im -= b.im; return a; }
+static inline S(point) S(times_minus_i)(S(point) a) { S(point) z; z.re = a.im, z.im = -a.re; return z; }
+static inline S(point) S(times_i)(S(point) a) { S(point) z; z.re = -a.im, z.im = a.re; return z; }
+static inline S(point) S(conjugate)(S(point) a) { a.im = -a.im; return a; }
+static inline S(point) S(scaled)(S(point) a, REAL by) { a.re *= by, a.im *= by; return a; }
+
+/* One Stockham step of radix r: `length` points remain to be transformed, `stride` transforms lie side by side. */
+static void S(step4)(const F(plan)* p, long length, long stride, const S(point)* x, S(point)* y) {
+  long m = length / 4;
+  for (long j = 0; j < m; j++) {
+    POINT w1 = p->roots[j * stride], w2 = p->roots[2 * j * stride], w3 = p->roots[3 * j * stride];
+    const S(point)* from = x + stride * j;
+    S(point)* to = y + stride * 4 * j;
+    for (long q = 0; q < stride; q++) {
+      S(point) a = from[q], b = from[q + stride * m], c = from[q + 2 * stride * m], d = from[q + 3 * stride * m];
+      S(point) ac = S(plus)(a, c), bd = S(plus)(b, d), a_c = S(minus)(a, c), b_d = S(times_minus_i)(S(minus)(b, d));
+      to[q] = S(plus)(ac, bd);
+      to[q + stride] = S(times)(S(plus)(a_c, b_d), w1);
+      to[q + 2 * stride] = S(times)(S(minus)(ac, bd), w2);
+      to[q + 3 * stride] = S(times)(S(minus)(a_c, b_d), w3);
+    }
+  }
+}
+static void S(step2)(const F(plan)* p, long length, long stride, const S(point)* x, S(point)* y) {
+  long m = length / 2;
+  for (long j = 0; j < m; j++) {
+    POINT w = p->roots[j * stride];
+    for (long q = 0; q < stride; q++) {
+      S(point) a = x[q + stride * j], b = x[q + stride * (j + m)];
+      y[q + stride * 2 * j] = S(plus)(a, b);
+      y[q + stride * (2 * j + 1)] = S(times)(S(minus)(a, b), w);
+    }
+  }
+}
+/* An odd prime r: points k and r - k meet the same cosine, and opposite sines. */
+static void S(step_odd)(const F(plan)* p, int r, long length, long stride, const S(point)* x, S(point)* y) {
+  long m = length / r, half = r / 2;
+  POINT unit[31]; /* exp(-2 pi i k / r) */
+  S(point) sum[15], difference[15];
+  for (int k = 0; k < r; k++) unit[k] = p->roots[k * (p->n / r)];
+  for (long j = 0; j < m; j++)
+    for (long q = 0; q < stride; q++) {
+      S(point) first = x[q + stride * j], total = first;
+      for (long k = 0; k < half; k++) {
+        S(point) a = x[q + stride * (j + m * (k + 1))], b = x[q + stride * (j + m * (r - 1 - k))];
+        sum[k] = S(plus)(a, b), difference[k] = S(times_i)(S(minus)(a, b));
+        total = S(plus)(total, sum[k]);
+      }
+      y[q + stride * r * j] = total;
+      for (int t = 1; t <= half; t++) {
+        S(point) even = first, odd = S(scaled)(difference[0], unit[t].im);
+        for (int k = 0, turn = t; k < half; k++, turn += turn + t < r ? t : t - r) {
+          even = S(plus)(even, S(scaled)(sum[k], unit[turn].re));
+          if (k) odd = S(plus)(odd, S(scaled)(difference[k], unit[turn].im));
+        }
+        y[q + stride * (r * j + t)] = S(times)(S(plus)(even, odd), p->roots[j * t * stride]);
+        y[q + stride * (r * j + r - t)] = S(times)(S(minus)(even, odd), p->roots[j * (r - t) * stride]);
+      }
+    }
+}
+
+static void S(stockham)(const F(plan)* p, S(point)* data, S(point)* spare) {
+  S(point) *x = data, *y = spare;
+  long length = p->n, stride = 1;
+  for (int f = 0; f < p->factor_count; f++) {
+    int r = p->factors[f];
+    if (r == 4) S(step4)(p, length, stride, x, y);
+    else if (r == 2) S(step2)(p, length, stride, x, y);
+    else S(step_odd)(p, r, length, stride, x, y);
+    length /= r, stride *= r;
+    S(point)* t = x;
+    x = y, y = t;
+  }
+  if (x != data) memcpy(data, x, p->n * sizeof *x);
+}
+
+/* The forward transform in place; spare: F(spare_points)(p) points. */
+static void S(forward)(const F(plan)* p, S(point)* data, S(point)* spare) {
+  if (!p->m) {
+    S(stockham)(p, data, spare);
+    return;
+  }
+  S(point)* wide = spare;
+  for (long j = 0; j < p->n; j++) wide[j] = S(times)(data[j], p->chirp[j]);
+  memset(wide + p->n, 0, (p->m - p->n) * sizeof *wide);
+  S(stockham)((const F(plan)*)p->wide, wide, spare + p->m);
+  for (long j = 0; j < p->m; j++) /* conjugated: the inverse transform is a forward one of the conjugate */
+    wide[j] = S(conjugate)(S(times)(wide[j], p->chirp_transform[j]));
+  S(stockham)((const F(plan)*)p->wide, wide, spare + p->m);
+  const REAL scale = (REAL)(1.0 / (double)p->m); /* a power of two */
+  for (long j = 0; j < p->n; j++) data[j] = S(times)(S(conjugate)(S(scaled)(wide[j], scale)), p->chirp[j]);
+}
+static void S(transform)(const F(plan)* p, int inverse, S(point)* data, S(point)* spare) {
+  if (inverse) for (long j = 0; j < p->n; j++) data[j] = S(conjugate)(data[j]);
+  S(forward)(p, data, spare);
+  const REAL scale = (REAL)1 / (REAL)p->n;
+  if (inverse) for (long j = 0; j < p->n; j++) data[j] = S(conjugate)(S(scaled)(data[j], scale));
+}
+
+/* data: the spectrum of n points x[2 j] + i x[2 j + 1]  ->  n + 1 points of the spectrum of x. */
+static void S(halves_to_line)(const F(plan)* p, S(point)* data) {
+  const long n = p->n;
+  S(point) first = data[0];
+  data[0].re = first.re + first.im, data[n].re = first.re - first.im;
+  memset(&data[0].im, 0, sizeof data[0].im), memset(&data[n].im, 0, sizeof data[n].im);
+  for (long k = 1; 2 * k <= n; k++) {
+    S(point) a = data[k], b = S(conjugate)(data[n - k]);
+    S(point) even = S(scaled)(S(plus)(a, b), (REAL)0.5), odd = S(scaled)(S(minus)(a, b), (REAL)0.5);
+    S(point) turned = S(times)(S(times_minus_i)(odd), p->turns[k]);
+    data[k] = S(plus)(even, turned);
+    data[n - k] = S(conjugate)(S(minus)(even, turned));
+  }
+}
+/* The way back. The imaginary parts of the ends do not count. */
+static void S(line_to_halves)(const F(plan)* p, S(point)* data) {
+  const long n = p->n;
+  S(point) first = data[0], last = data[n];
+  data[0].re = (first.re + last.re) * (REAL)0.5, data[0].im = (first.re - last.re) * (REAL)0.5;
+  for (long k = 1; 2 * k <= n; k++) {
+    S(point) a = data[k], b = S(conjugate)(data[n - k]);
+    POINT back = p->turns[k];
+    back.im = -back.im;
+    S(point) even = S(scaled)(S(plus)(a, b), (REAL)0.5);
+    S(point) odd = S(times_i)(S(times)(S(scaled)(S(minus)(a, b), (REAL)0.5), back));
+    data[k] = S(plus)(even, odd);
+    data[n - k] = S(conjugate)(S(minus)(even, odd));
+  }
+}
