@@ -5,12 +5,25 @@ and for the others a reason, which stands at the edges that remain: scores -> so
 """
 from __future__ import annotations
 
+from math import prod
 from typing import NamedTuple
 
-from hloc.analysis.attention import RENAMES, Attention, attention_of, multiply_adds, tail_of
+from hloc.analysis.attention import (
+    RENAMES,
+    Attention,
+    attention_of,
+    contracting,
+    free,
+    free_of_side,
+    multiply_adds,
+    tail_of,
+)
 from hloc.ir import Computation, Instruction
 
 LEAST_PRODUCT = 2048             # multiply-adds of a product below which plain loops do better
+LEAST_DEPTH = 16                 # numbers of a query, or of a value
+FEW_QUERIES = 5, 8               # more than memory's speed hides, too few to fill vectors with
+MANY_KEYS = 512                  # with fewer, both products find them in a cache
 TARGETS = frozenset(["cpu", "cuda"])    # those that have a kernel for it
 
 Readers = dict[Instruction, list[Instruction]]
@@ -75,6 +88,18 @@ def _members(attention: Attention, computation: Computation, readers: Readers, p
             continue
         if member is computation.root or not all(r in inside for r in readers[member]):
             return "others read what the attention kernel would not store, as a backward pass does"
-    if min(multiply_adds(attention.scores), multiply_adds(attention.output)) <= LEAST_PRODUCT:
+    return _slower(attention) or members
+
+
+def _slower(attention: Attention) -> str:
+    """Why two products and a softmax take less time than one kernel; empty where they do not."""
+    scores, output, side = attention.scores, attention.output, attention.side
+    if min(multiply_adds(scores), multiply_adds(output)) <= LEAST_PRODUCT:
         return "its products are so small that plain loops do them"
-    return members
+    queries = prod(scores.operands[1 - side].shape.dimensions[d] for d in free(scores, 1 - side))
+    depth = prod(scores.operands[side].shape.dimensions[d] for d in contracting(scores, side))
+    features = prod(output.shape.dimensions[d] for d in free_of_side(output, 1 - attention.slot))
+    if min(depth, features) < LEAST_DEPTH:
+        return f"vectors of {min(depth, features)} are too short for an attention kernel"
+    few = FEW_QUERIES[0] <= queries <= FEW_QUERIES[1]
+    return "so few queries and keys are faster as products" if few and attention.keys[0] <= MANY_KEYS else ""

@@ -42,7 +42,7 @@ def _units_of(kind: str, type: str) -> list[str]:
     if kind == "attention":
         return list(ATTENTION_UNITS)
     if kind not in FAST_TYPES:
-        return [f"{kind}.c"]
+        return [f"fft_{type}.c" if kind == "fft" else f"{kind}.c"]
     if type.startswith("rows_"):
         return list(ROWS_UNITS)
     if type not in FAST_TYPES[kind]:
@@ -86,11 +86,11 @@ def thin_units(tiles: Iterable[Tile]) -> frozenset[str]:
 
 def likely_units(module: Module) -> tuple[list[str], frozenset[str]]:
     """runtime_units and thin_units as they will probably be, told from the opcodes before any pass has run."""
-    units, thin = ["pool.c"], set()
+    units, thin = ["pool.c", *(ATTENTION_UNITS if _may_hold_attention(module) else ())], set()
     for instruction in module.instructions():
         type = instruction.operands[0].shape.element_type if instruction.operands else ""
         if instruction.opcode == "fft":
-            units += _units_of("fft", type)
+            units += _units_of("fft", "f64" if type in ("f64", "c128") else "f32")
         elif instruction.opcode == "dot" and type in FAST_TYPES["gemm"] and _products(instruction) > TINY_PRODUCT:
             units += _units_of("gemm", type)
             if _is_thin(instruction):
@@ -105,6 +105,15 @@ def _products(dot: Instruction) -> int:
     """Multiply-adds of a dot."""
     left = dot.operands[0].shape.dimensions
     return dot.shape.num_elements * prod(left[d] for d in dot.get("lhs_contracting_dims", ()))
+
+
+def _may_hold_attention(module: Module) -> bool:
+    """A softmax of products: batched dots and an exponential in one computation."""
+    for computation in module.computations:
+        batched = sum(i.opcode == "dot" and bool(i.get("lhs_batch_dims")) for i in computation.instructions)
+        if batched > 1 and any(i.opcode == "exponential" for i in computation.instructions):
+            return True
+    return False
 
 
 def _is_thin(dot: Instruction) -> bool:

@@ -20,7 +20,7 @@ enum { HLOC_ATTENTION_TILE = 12 };
 enum { HLOC_ATTENTION_TILE = 6 };
 #endif
 /* queries of a panel; keys of a block, and room for their scores in vectors; queries that attention_thin.c takes */
-enum { HLOC_PANEL = 2 * HLOC_LANES32, HLOC_KEYS = 140, HLOC_KEY_ROOM = 144, HLOC_FEW = 4 };
+enum { HLOC_PANEL = 2 * HLOC_LANES32, HLOC_KEYS = 140, HLOC_KEY_ROOM = 144, HLOC_FEW = 8 };
 
 typedef struct {
   hloc_attention_args g;

@@ -26,41 +26,39 @@ HLOC_INLINE hloc_vf32 few_fold(hloc_vf32* v) {
 }
 
 /* scores[r][j] = q_r . k_j for `rows` queries (1, 2 or 4) and n keys: as many dot products at once as a vector has
- * lanes, which fold into one vector. */
+ * lanes, which fold into one vector. What lies beyond the depth, up to a whole vector, is 0 in both. */
 HLOC_INLINE void few_dots_of(const int rows, const float* restrict q, long q_stride, const float* restrict k,
                              long stride, long depth, long n, float* scores) {
   const int keys = HLOC_LANES32 / rows;
-  const long whole = depth / HLOC_LANES32 * HLOC_LANES32;
   for (long j = 0; j < n; j += keys) {
     hloc_vf32 sum[HLOC_LANES32];
     const float* key[HLOC_LANES32];
     float total[HLOC_LANES32];
     for (int i = 0; i < keys; i++) key[i] = k + hloc_smaller(j + i, n - 1) * stride; /* the last may repeat */
     HLOC_UNROLL for (int i = 0; i < HLOC_LANES32; i++) sum[i] = (hloc_vf32){0};
-    for (long d = 0; d < whole; d += HLOC_LANES32) {
+    for (long d = 0; d < depth; d += HLOC_LANES32) {
       HLOC_UNROLL for (int i = 0; i < keys; i++) {
         const hloc_vf32 ki = hloc_load_f32(key[i] + d);
         HLOC_UNROLL for (int r = 0; r < rows; r++) sum[r * keys + i] += ki * hloc_load_f32(q + r * q_stride + d);
       }
     }
     hloc_store_f32(total, few_fold(sum));
-    for (long d = whole; d < depth; d++)
-      for (int i = 0; i < rows * keys; i++) total[i] += q[i / keys * q_stride + d] * key[i % keys][d];
-    for (int i = 0; i < rows * keys; i++)
-      if (j + i % keys < n) scores[i / keys * HLOC_KEY_ROOM + j + i % keys] = total[i];
+    for (int r = 0; r < rows; r++)
+      __builtin_memcpy(scores + r * HLOC_KEY_ROOM + j, total + r * keys, hloc_smaller(keys, n - j) * sizeof(float));
   }
 }
 static void few_dots(long rows, const float* q, long q_stride, const float* k, long stride, long depth, long n,
                      float* scores) {
-  if (rows == 1) few_dots_of(1, q, q_stride, k, stride, depth, n, scores);
-  else if (rows == 2) few_dots_of(2, q, q_stride, k, stride, depth, n, scores);
-  else few_dots_of(4, q, q_stride, k, stride, depth, n, scores);
+  for (; rows > 0; rows -= 4, q += 4 * q_stride, scores += 4 * HLOC_KEY_ROOM)
+    if (rows == 1) few_dots_of(1, q, q_stride, k, stride, depth, n, scores);
+    else if (rows == 2) few_dots_of(2, q, q_stride, k, stride, depth, n, scores);
+    else few_dots_of(4, q, q_stride, k, stride, depth, n, scores);
 }
 
 /* out_r[f] = out_r[f] * scale_r + sum over j of weights[r][j] v_j[f], `count` vectors of features at once */
 HLOC_INLINE void few_weigh_some(const int rows, const int count, const float* weights, const float* v, long stride,
                                 long n, const float* scale, float* const* out, long f) {
-  hloc_vf32 sum[4 * HLOC_FEW];
+  hloc_vf32 sum[4 * 4];
   HLOC_UNROLL for (int i = 0; i < rows * count; i++)
     sum[i] = hloc_load_f32(out[i / count] + f + i % count * HLOC_LANES32) * scale[i / count];
   for (long j = 0; j < n; j++) {
@@ -77,21 +75,16 @@ HLOC_INLINE void few_weigh_of(const int rows, const float* weights, const float*
   long f = 0;
   for (; f + 4 * HLOC_LANES32 <= features; f += 4 * HLOC_LANES32)
     few_weigh_some(rows, 4, weights, v, stride, n, scale, out, f);
-  for (; f + HLOC_LANES32 <= features; f += HLOC_LANES32)
+  for (; f < features; f += HLOC_LANES32)
     few_weigh_some(rows, 1, weights, v, stride, n, scale, out, f);
-  for (; f < features; f++)
-    for (int r = 0; r < rows; r++) {
-      float sum = out[r][f] * scale[r];
-      for (long j = 0; j < n; j++) sum += v[j * stride + f] * weights[r * HLOC_KEY_ROOM + j];
-      out[r][f] = sum;
-    }
 }
 static void few_weigh(long rows, const float* weights, const float* v, long stride, long features, long n,
                       const float* scale, float* const* out) {
-  if (rows == 1) few_weigh_of(1, weights, v, stride, features, n, scale, out);
-  else if (rows == 2) few_weigh_of(2, weights, v, stride, features, n, scale, out);
-  else if (rows == 3) few_weigh_of(3, weights, v, stride, features, n, scale, out);
-  else few_weigh_of(4, weights, v, stride, features, n, scale, out);
+  for (; rows > 0; rows -= 4, weights += 4 * HLOC_KEY_ROOM, scale += 4, out += 4)
+    if (rows == 1) few_weigh_of(1, weights, v, stride, features, n, scale, out);
+    else if (rows == 2) few_weigh_of(2, weights, v, stride, features, n, scale, out);
+    else if (rows == 3) few_weigh_of(3, weights, v, stride, features, n, scale, out);
+    else few_weigh_of(4, weights, v, stride, features, n, scale, out);
 }
 
 HLOC_INLINE float few_exp(float x) { return hloc_attention_exp(hloc_splat_f32(x))[0]; }
@@ -112,8 +105,9 @@ static float few_soften(float* scores, long n, float* state) {
   return scale;
 }
 
-/* A part's results of each row: the largest score, the sum, weighted values. */
-static long few_partial_size(const hloc_attention_args* g) { return (g->features + 2 + 15) / 16 * 16; }
+/* A part's results of each row: weighted values in whole vectors, the largest score, the sum. */
+static long few_vectors(long floats) { return (floats + HLOC_LANES32 - 1) / HLOC_LANES32 * HLOC_LANES32; }
+static long few_partial_size(const hloc_attention_args* g) { return few_vectors(g->features) + HLOC_LANES32; }
 static float* few_partial_of(const hloc_attention_plan* plan, long task, long row) {
   return plan->partial + (task * plan->g.rows + row) * few_partial_size(&plan->g);
 }
@@ -127,13 +121,14 @@ static void few_run_part(const hloc_attention_plan* plan, long task, float* memo
   float *q = memory, *scores = q + HLOC_FEW * plan->k_stride, *k_room = scores + HLOC_FEW * HLOC_KEY_ROOM;
   float *v_room = k_room + plan->block * plan->k_stride, *out[HLOC_FEW], scale[HLOC_FEW];
   __builtin_memset(q, 0, HLOC_FEW * plan->k_stride * sizeof(float));
+  if (!plan->k_in_place) __builtin_memset(k_room, 0, plan->block * plan->k_stride * sizeof(float));
   hloc_attention_load(&g->q, hloc_attention_base(g, &g->q, batch), g->rows, g->depth, q, plan->k_stride);
   for (long i = 0; i < g->rows; i++) {
-    float* state = few_partial_of(plan, task, i);
-    state[0] = -HLOC_INF_F32;
-    for (long f = 0; f < g->features + 1; f++) state[1 + f] = 0;
-    out[i] = state + 2;
+    out[i] = few_partial_of(plan, task, i);
+    __builtin_memset(out[i], 0, few_partial_size(g) * sizeof(float));
+    out[i][few_vectors(g->features)] = -HLOC_INF_F32;
   }
+  const long state = few_vectors(g->features);
   for (long j = j0; j < j1; j += plan->block) {
     const long n = hloc_smaller(plan->block, j1 - j);
     long k_stride = plan->k_stride, v_stride = plan->v_stride;
@@ -145,7 +140,7 @@ static void few_run_part(const hloc_attention_plan* plan, long task, float* memo
       if (g->score) g->score(g->score_args, batch, 0, j, g->rows, n, scores, HLOC_KEY_ROOM, 1);
     }
     const float* v = hloc_attention_block(&g->v, plan->v_in_place, v_base, j, n, g->features, v_room, &v_stride);
-    for (long i = 0; i < g->rows; i++) scale[i] = few_soften(scores + i * HLOC_KEY_ROOM, n, out[i] - 2);
+    for (long i = 0; i < g->rows; i++) scale[i] = few_soften(scores + i * HLOC_KEY_ROOM, n, out[i] + state);
     few_weigh(g->rows, scores, v, v_stride, g->features, n, scale, out);
   }
 }
@@ -158,25 +153,35 @@ static void few_run_parts(void* const* args, long begin, long end) {
   for (long t = begin; memory && t < end; t++) few_run_part(plan, t, memory);
 }
 
+/* into[f] = from[f] * factor, or added to what is there */
+static void few_scale(float* into, const float* from, long features, float factor, int adds) {
+  for (long f = 0; f < features; f += HLOC_LANES32) {
+    const hloc_vf32 before = adds ? hloc_load_f32(into + f) : (hloc_vf32){0};
+    hloc_store_f32(into + f, before + hloc_load_f32(from + f) * factor);
+  }
+}
+
 /* The parts of each row of a batch, scaled to the largest score of all, become its result. */
 static void few_finish(void* const* args, long begin, long end) {
   const hloc_attention_plan* plan = (const hloc_attention_plan*)args;
   const hloc_attention_args* g = &plan->g;
+  const long state = few_vectors(g->features);
   for (long t = begin; t < end; t++) {
     const long batch = t / g->rows, row = t % g->rows;
-    float *first = few_partial_of(plan, batch * plan->splits, row), top = first[0];
+    float *first = few_partial_of(plan, batch * plan->splits, row), top = first[state], total = 0;
     for (long s = 1; s < plan->splits; s++) {
-      const float other = few_partial_of(plan, batch * plan->splits + s, row)[0];
+      const float other = few_partial_of(plan, batch * plan->splits + s, row)[state];
       top = other > top ? other : top;
     }
-    for (long s = 0; s < plan->splits; s++) {
+    const float shift = hloc_attention_shift(hloc_splat_f32(top))[0];
+    for (long s = 0; s < plan->splits && plan->splits > 1; s++) {
       const float* part = few_partial_of(plan, batch * plan->splits + s, row);
-      const float scale = few_exp(part[0] - hloc_attention_shift(hloc_splat_f32(top))[0]);
-      if (s == 0) for (long f = 1; f < g->features + 2; f++) first[f] *= scale;
-      else for (long f = 1; f < g->features + 2; f++) first[f] += part[f] * scale;
+      const float scale = few_exp(part[state] - shift);
+      total += part[state + 1] * scale;
+      few_scale(first, part, g->features, scale, s > 0);
     }
-    for (long f = 0; f < g->features; f++) first[2 + f] /= first[1];
-    hloc_attention_store(&g->out, hloc_attention_base(g, &g->out, batch) + row * g->out.row, g->features, first + 2);
+    few_scale(first, first, g->features, 1.0f / (plan->splits > 1 ? total : first[state + 1]), 0);
+    hloc_attention_store(&g->out, hloc_attention_base(g, &g->out, batch) + row * g->out.row, g->features, first);
   }
 }
 
@@ -184,8 +189,8 @@ int hloc_attention_thin(hloc_attention_plan* plan) {
   const hloc_attention_args* g = &plan->g;
   const double work = (double)g->columns * (g->depth + g->features) * g->rows;
   const long wanted = 4 * hloc_pool_threads();
-  plan->k_in_place = g->k.type == HLOC_ATTENTION_F32 && g->k.column == 1;
-  plan->v_in_place = g->v.type == HLOC_ATTENTION_F32 && g->v.column == 1;
+  plan->k_in_place = g->k.type == HLOC_ATTENTION_F32 && g->k.column == 1 && g->depth % HLOC_LANES32 == 0;
+  plan->v_in_place = g->v.type == HLOC_ATTENTION_F32 && g->v.column == 1 && g->features % HLOC_LANES32 == 0;
   plan->splits = 1;
   if (plan->batches < wanted && work * plan->batches > 65536)
     plan->splits = hloc_smaller((wanted + plan->batches - 1) / plan->batches, plan->blocks);
