@@ -1,0 +1,68 @@
+"""The CPU routine of attention (runtime/attention.h) alone, with registers of every width, against NumPy in f64."""
+from __future__ import annotations
+
+import ctypes
+import subprocess
+
+import numpy as np
+import pytest
+from native import FLAGS, INCLUDE
+
+LONG, POINTER, INT, FLOAT = ctypes.c_long, ctypes.c_void_p, ctypes.c_int, ctypes.c_float
+WIDTHS = {"native": [], "32 bytes": ["-mno-avx512f"], "16 bytes": ["-march=x86-64"]}
+
+
+class Array(ctypes.Structure):
+    _fields_ = [("at", POINTER), ("type", INT), ("row", LONG), ("column", LONG), ("batch", POINTER)]
+
+
+class Arguments(ctypes.Structure):
+    _fields_ = [("dims", LONG), ("batch", POINTER), *[(n, LONG) for n in ("rows", "columns", "depth", "features")],
+                *[(n, Array) for n in ("q", "k", "v", "out")], ("score", POINTER), ("score_args", POINTER),
+                ("score_by_columns", INT), ("live", POINTER), ("masked", FLOAT)]
+
+
+@pytest.fixture(scope="module", params=WIDTHS, ids=lambda width: width.replace(" ", "-"))
+def routine(request, tmp_path_factory):
+    """hloc_attention, compiled for one width of vectors."""
+    folder = tmp_path_factory.mktemp("attention")
+    names = ("attention", "attention_thin", "pool")
+    command = ["gcc", "-std=gnu11", *FLAGS, *WIDTHS[request.param], "-fPIC", "-shared", "-pthread",
+               *(f"-I{i}" for i in INCLUDE), *(str(INCLUDE[1] / f"{n}.c") for n in names), "-o",
+               str(folder / "attention.so"), "-lm"]
+    try:
+        subprocess.run(command, check=True, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("no gcc")
+    library = ctypes.CDLL(str(folder / "attention.so"))
+    library.hloc_pool_start(2, 100)
+    yield library.hloc_attention
+    library.hloc_pool_stop()
+
+
+def described(array: np.ndarray, keep: list) -> Array:
+    """A view [batch, row, column] of f32 as an argument."""
+    batch, row, column = (s // 4 for s in array.strides)
+    keep.append((LONG * 1)(batch))
+    return Array(array.ctypes.data, 0, row, column, ctypes.addressof(keep[-1]))
+
+
+@pytest.mark.parametrize(("rows", "columns", "depth", "features"), [
+    (1, 1, 1, 1), (1, 300, 64, 64), (3, 141, 17, 5), (8, 40, 16, 100), (9, 2, 8, 3), (16, 281, 64, 64),
+    (17, 140, 33, 30), (40, 139, 15, 14), (65, 64, 64, 128), (130, 77, 40, 16)])
+def test_against_numpy(routine, rows: int, columns: int, depth: int, features: int) -> None:
+    rng = np.random.default_rng(rows)
+    q, k, v = (rng.standard_normal((3, *s)).astype(np.float32)
+               for s in ((rows, depth), (columns, depth), (columns, features)))
+    turned = np.ascontiguousarray(k.transpose(0, 2, 1)).transpose(0, 2, 1)            # its depth is no unit stride
+    aliased = np.zeros((3, columns, 1024), np.float32)
+    aliased[:, :, :features] = v
+    weights = np.exp((z := np.einsum("bqd,bkd->bqk", q.astype(np.float64), k)) - z.max(-1, keepdims=True))
+    want = weights / weights.sum(-1, keepdims=True) @ v
+    for keys, values in ((k, v), (turned, aliased[:, :, :features])):
+        out, keep = np.full((3, rows, features), np.nan, np.float32), []
+        batch = (LONG * 1)(3)
+        arguments = Arguments(1, ctypes.addressof(batch), rows, columns, depth, features,
+                              *(described(a, keep) for a in (q, keys, values, out)))
+        assert routine(ctypes.byref(arguments)) == 0
+        np.testing.assert_allclose(out, want, rtol=0, atol=1e-5 * max(1.0, np.abs(want).max()))
