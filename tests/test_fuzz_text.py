@@ -37,6 +37,8 @@ FOUND = {
     "more dimensions of a result than it has": "ENTRY e { x = f32[1,5,5,2] parameter(0) w = f32[3,3,2,4] parameter(1) "
                                                "ROOT c = f32[1,5,5,4] convolution(x, w), "
                                                "window={size=3x3 pad=1_1x1_1}, dim_labels=b01f_01io->?b01f }",
+    "more dimensions of an operand than it has": "ENTRY e { x = f32[3,3,8,12] parameter(0) ROOT c = f32[3,3,8,12] "
+                                                 "convolution(x, x), window={size=20x20}, dim_labels=?f01b_i01o->01bf }",
     "a library call without operands": "ENTRY e { ROOT r = (f32[3], s32[3]) custom-call(), custom_call_target=\"TopK\" }",
     "an element that is dynamic, of a tuple that is not": "ENTRY e { p = f32[4] parameter(0) t = (f32[4]) tuple(p) "
                                                           "ROOT r = f32[<=4] get-tuple-element(t), index=0 }",

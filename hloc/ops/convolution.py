@@ -141,8 +141,12 @@ def infer_convolution(instruction: Instruction) -> Shape:
     for shape, side in ((lhs, "lhs"), (rhs, "rhs")):
         require(shape.rank == spatial + 2, instruction,
                 f"dim_labels has {spatial} spatial dimensions, so {side} must have rank {spatial + 2}: {text(shape)}")
-    require(max(numbers.output_batch, numbers.output_feature, *numbers.output_spatial) < spatial + 2, instruction,
-            f"dim_labels names more dimensions of the result than the {spatial + 2} that it has")
+    named = {"lhs": (numbers.input_batch, numbers.input_feature, *numbers.input_spatial),
+             "rhs": (numbers.kernel_input_feature, numbers.kernel_output_feature, *numbers.kernel_spatial),
+             "the result": (numbers.output_batch, numbers.output_feature, *numbers.output_spatial)}
+    for side, dimensions in named.items():
+        require(max(dimensions) < spatial + 2, instruction,
+                f"dim_labels names more dimensions of {side} than the {spatial + 2} that it has")
     window = window_of(instruction)
     check_window(instruction, window, spatial, "dim_labels")
     _check_features(instruction, lhs, rhs, numbers)
