@@ -6,15 +6,18 @@ import shutil
 import ml_dtypes
 import numpy as np
 import pytest
-from cuda_emulation.cases import emulate
+from cuda_emulation import driver
+from cuda_emulation.cases import backend_of, emulate
 
 from hloc import api
+from hloc.errors import RunError
 from hloc.inputs import check_arrays
-from hloc.targets.cuda.compiler import compiler_version
-from hloc.targets.cuda.gpus import GPUS
+from hloc.targets.cuda.compiler import compile_cuda, compiler_version
+from hloc.targets.cuda.gpus import GPUS, gpu_named
 from hloc.targets.cuda.resources import resources
 from hloc.targets.cuda.sources import make_sources
 from hloc.targets.cuda.target import cuda_target
+from hloc.targets.cuda.tiles import ways
 
 H100, A100 = GPUS["h100"], GPUS["a100"]
 emulated = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation needs g++")
@@ -28,16 +31,27 @@ def sources_of(text: str, gpu):
 
 def product(lhs: str, rhs: str, result: str, algorithm: str = "", sizes=(40, 52, 36)) -> str:
     """A plain dot, [m, k] by [k, n]."""
+    return products([(lhs, rhs, result, algorithm)], sizes)
+
+
+def products(cases, sizes=(40, 52, 36)) -> str:
+    """Dots of (lhs, rhs, result, algorithm), each of parameters of its own."""
     m, k, n = sizes
-    more = f", algorithm={algorithm}" if algorithm else ""
-    return (f"HloModule m\nENTRY e {{ a = {lhs}[{m},{k}] parameter(0)  b = {rhs}[{k},{n}] parameter(1)\n"
-            f"  ROOT d = {result}[{m},{n}] dot(a, b), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}{more} }}\n")
+    lines, shapes = [], [f"{result}[{m},{n}]" for _, _, result, _ in cases]
+    for i, (lhs, rhs, _, algorithm) in enumerate(cases):
+        more = f", algorithm={algorithm}" if algorithm else ""
+        lines.append(f"  a{i} = {lhs}[{m},{k}] parameter({2 * i})\n  b{i} = {rhs}[{k},{n}] parameter({2 * i + 1})\n"
+                     f"  {'ROOT ' if len(cases) == 1 else ''}d{i} = {shapes[i]} dot(a{i}, b{i}), "
+                     f"lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}{more}")
+    if len(cases) > 1:
+        names = ", ".join(f"d{i}" for i in range(len(cases)))
+        lines.append(f"  ROOT all = ({', '.join(shapes)}) tuple({names})")
+    return "HloModule m\nENTRY e {\n" + "\n".join(lines) + "\n}\n"
 
 
-def run(text: str, arrays, gpu, monkeypatch) -> np.ndarray:
+def run(text: str, arrays, gpu, monkeypatch) -> list[np.ndarray]:
     sources = sources_of(text, gpu)
-    (result,) = emulate(sources, check_arrays(sources.program.parameters, arrays), monkeypatch, checked=True)
-    return result
+    return list(emulate(sources, check_arrays(sources.program.parameters, arrays), monkeypatch, checked=True))
 
 
 def tf32(x: np.ndarray) -> np.ndarray:
@@ -73,27 +87,27 @@ ROUNDINGS = {"dot_bf16_bf16_f32": (BF16, 1, 0), "dot_f16_f16_f32": (narrow(np.fl
 
 
 @emulated
-@pytest.mark.parametrize("algorithm", ROUNDINGS)
-def test_algorithms_round_as_they_say(algorithm, monkeypatch):
+def test_algorithms_round_as_they_say(monkeypatch):
     """Closer to the sum of the rounded parts than to that of the given numbers, where these differ."""
     random = np.random.default_rng(1)
     a, b = (random.normal(size=s).astype(np.float32) for s in ((40, 52), (52, 36)))
-    round, count, last = ROUNDINGS[algorithm]
-    result = run(product("f32", "f32", "f32", algorithm), [a, b], H100, monkeypatch)
-    np.testing.assert_allclose(result, sum_of_parts(a, b, round, count, last), rtol=0, atol=3e-5)
-    lost = np.abs(result - a.astype(np.float64) @ b.astype(np.float64)).max()
-    assert lost < 3e-5 if count == 3 else lost < 1e-3 if count == 2 else lost > 1e-3
+    results = run(products([("f32", "f32", "f32", algorithm) for algorithm in ROUNDINGS]), [a, b] * len(ROUNDINGS), H100,
+                  monkeypatch)
+    for result, (algorithm, (round, count, last)) in zip(results, ROUNDINGS.items()):
+        np.testing.assert_allclose(result, sum_of_parts(a, b, round, count, last), rtol=0, atol=3e-5, err_msg=algorithm)
+        lost = np.abs(result - a.astype(np.float64) @ b.astype(np.float64)).max()
+        assert lost < 3e-5 if count == 3 else lost < 1e-3 if count == 2 else lost > 1e-3, algorithm
 
 
 @emulated
-@pytest.mark.parametrize("algorithm", ["dot_bf16_bf16_f32_x3", "dot_tf32_tf32_f32_x3"])
-def test_infinities_stay_infinities(algorithm, monkeypatch):
+def test_infinities_stay_infinities(monkeypatch):
     """Splitting an infinity, or what rounds to one, leaves nothing over, not a NaN."""
     a, b = np.ones((40, 52), np.float32), np.ones((52, 36), np.float32)
     a[3, 5], a[4, 0], a[7, 7] = np.inf, np.finfo(np.float32).max, np.nan
-    result = run(product("f32", "f32", "f32", algorithm), [a, b], H100, monkeypatch)
-    assert np.isposinf(result[3]).all() and (result[4] > 3e38).all() and np.isnan(result[7]).all()
-    assert np.isfinite(np.delete(result, [3, 4, 7], 0)).all()
+    algorithms = ("dot_bf16_bf16_f32_x3", "dot_tf32_tf32_f32_x3")
+    for result in run(products([("f32", "f32", "f32", n) for n in algorithms]), [a, b] * 2, H100, monkeypatch):
+        assert np.isposinf(result[3]).all() and (result[4] > 3e38).all() and np.isnan(result[7]).all()
+        assert np.isfinite(np.delete(result, [3, 4, 7], 0)).all()
 
 
 @emulated
@@ -105,21 +119,23 @@ def test_full_precision_without_an_algorithm():
 @emulated
 @pytest.mark.parametrize("gpu, numbers", [(H100, "hloc_numbers_{0}_{1}"),
                                           (A100, "hloc_numbers_f8_as_f16<hloc_{0}_to_f32, hloc_{1}_to_f32>")])
-@pytest.mark.parametrize("lhs", ["f8e4m3fn", "f8e5m2"])
-@pytest.mark.parametrize("rhs", ["f8e4m3fn", "f8e5m2"])
-def test_every_f8(lhs, rhs, gpu, numbers, monkeypatch):
+def test_every_f8(gpu, numbers, monkeypatch):
     """All 256 codes of both, each with a power of two of the other, subnormals and what is no number too."""
-    text = product(lhs, rhs, "f32", sizes=(256, 32, 32))
-    assert numbers.format(lhs, rhs) in sources_of(text, gpu).readable()
     types = {"f8e4m3fn": ml_dtypes.float8_e4m3fn, "f8e5m2": ml_dtypes.float8_e5m2}
-    a = np.zeros((256, 32), np.uint8)
+    pairs = [(lhs, rhs) for lhs in types for rhs in types]
+    text = products([(lhs, rhs, "f32", "") for lhs, rhs in pairs], sizes=(256, 32, 32))
+    source = sources_of(text, gpu).readable()
+    a, arrays = np.zeros((256, 32), np.uint8), []
     a[:, 3] = np.arange(256)
-    b = np.zeros((32, 32), types[rhs])
-    b[3] = 2.0 ** (np.arange(32) % 8 - 4)
-    result = run(text, [a.view(types[lhs]), b], gpu, monkeypatch)
-    with np.errstate(invalid="ignore"):
-        expected = a.view(types[lhs]).astype(np.float32) @ b.astype(np.float32)
-    np.testing.assert_array_equal(result, expected)
+    for lhs, rhs in pairs:
+        assert numbers.format(lhs, rhs) in source
+        b = np.zeros((32, 32), types[rhs])
+        b[3] = 2.0 ** (np.arange(32) % 8 - 4)
+        arrays += [a.view(types[lhs]), b]
+    for n, result in enumerate(run(text, arrays, gpu, monkeypatch)):
+        with np.errstate(invalid="ignore"):
+            expected = arrays[2 * n].astype(np.float32) @ arrays[2 * n + 1].astype(np.float32)
+        np.testing.assert_array_equal(result, expected)
 
 
 @compiled
@@ -134,9 +150,77 @@ def test_products_do_not_spill(arch, types, sizes):
 
 
 @compiled
-@pytest.mark.parametrize("algorithm", ROUNDINGS)
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_120a"])
-def test_algorithms_do_not_spill(arch, algorithm):
-    sources = sources_of(product("f32", "f32", "f32", algorithm, (2000, 2000, 2000)), H100)
+def test_algorithms_do_not_spill(arch):
+    sources = sources_of(products([("f32", "f32", "f32", n) for n in ROUNDINGS], (2000, 2000, 2000)), gpu_named(arch))
     found = resources(sources.single_file(), arch)
     assert {k: r for k, r in found.items() if r.spill_stores or r.spill_loads} == {}
+
+
+GROUPED = "128x256x64, 4 stages, wgmma"
+
+
+def grouped(text: str):
+    """The product by instructions of sm_90a, which no cost model chooses."""
+    target = cuda_target(H100)
+    program = api.plan(api.optimize(api.load(text), target), target)
+    assert GROUPED in ways(program.kernels[0], H100)[1:]
+    sources = make_sources(program, H100, [GROUPED])
+    assert "hloc_tile_warpgroup<" in sources.readable()
+    return sources
+
+
+@emulated
+@pytest.mark.parametrize("type, contracting", [("bf16", (1, 0)), ("bf16", (1, 1)), ("bf16", (0, 0)), ("bf16", (0, 1)),
+                                               ("f16", (1, 0))])
+def test_warpgroups(type, contracting, monkeypatch):
+    """Both operands along the depth and across it: descriptors, swizzles, fences and waits, decoded as the manual says."""
+    a, b = (([72, 200][:: 1 if contracting[0] else -1]), ([200, 40][:: -1 if contracting[1] else 1]))
+    text = (f"HloModule m\nENTRY e {{ a = {type}[{a[0]},{a[1]}] parameter(0)  b = {type}[{b[0]},{b[1]}] parameter(1)\n"
+            f"  ROOT d = f32[72,40] dot(a, b), lhs_contracting_dims={{{contracting[0]}}}, "
+            f"rhs_contracting_dims={{{contracting[1]}}} }}\n")
+    sources = grouped(text)
+    random = np.random.default_rng(0)
+    dtype = ml_dtypes.bfloat16 if type == "bf16" else np.float16
+    arrays = [random.integers(-8, 9, size=s).astype(dtype) for s in (a, b)]
+    (result,) = emulate(sources, check_arrays(sources.program.parameters, arrays), monkeypatch, checked=True)
+    left, right = (x.astype(np.float32) for x in arrays)
+    np.testing.assert_array_equal(result, (left if contracting[0] else left.T) @ (right.T if contracting[1] else right))
+
+
+@emulated
+@pytest.mark.parametrize("place, wrong, told", [
+    ("hloc_fence_async();\n    __syncthreads();", "__syncthreads();", "fence.proxy.async"),
+    ("__syncthreads(); /* this step has arrived, and all have multiplied", "/*", "thread|nothing has written"),
+    ("__syncthreads(); /* all have multiplied the last step */", "", "thread"),
+    ("hloc_copy_wait<AHEAD - 1>();", "hloc_copy_wait<AHEAD>();", "nothing has written"),
+    ("hloc_wgmma_wait<1>();", "", ""),
+    ("AHEAD = S::STAGES - 2;", "AHEAD = S::STAGES - 1;", "thread|nothing has written"),
+    ("k * 32, 16, 1024)", "k * 32, 16, 512)", ""), ("k * 2048, Operand::LINES * 128, 1024)", "k * 2048, 1024, 1024)", ""),
+    ("hloc_wgmma_wait<0>();", "", "")], ids=range(9))
+def test_faults_of_warpgroups(place, wrong, told, monkeypatch):
+    """What is left out, or described wrongly, shows: the checker tells it, or the numbers are wrong."""
+    sources = grouped(product("bf16", "bf16", "f32", sizes=(128, 448, 256)))
+    text = sources.single_file() + "".join(f"HLOC_LAUNCHER({g.function})\n" for g in sources.geometry)
+    assert place in text
+    text = text.replace(place, wrong) if place.startswith("AHEAD") else text.replace(place, wrong, 1)
+    driver.install(monkeypatch)
+    backend = backend_of(sources, image=driver.build_text(text, checked=True))
+    random = np.random.default_rng(0)
+    a, b = (random.integers(-8, 9, size=s).astype(ml_dtypes.bfloat16) for s in ((128, 448), (448, 256)))
+    arrays = check_arrays(sources.program.parameters, [a, b])
+    if told:
+        with pytest.raises(RunError, match=told):
+            backend(arrays)
+    else:
+        assert (backend(arrays)[0] != a.astype(np.float32) @ b.astype(np.float32)).any()
+    backend.close()
+
+
+@compiled
+def test_warpgroups_are_instructions_of_the_hardware():
+    """The machine code is made of wgmma and spills nothing."""
+    sources = grouped(product("bf16", "bf16", "bf16", sizes=(4096, 4096, 4096)))
+    (found,) = resources(sources.single_file(), "sm_90a").values()
+    assert found.spill_stores == found.spill_loads == 0 and sources.geometry[0].shared <= H100.shared_bytes
+    assert b"wgmma.mma_async" in compile_cuda(sources.single_file(), "sm_90a", "ptx")

@@ -37,6 +37,8 @@ static void fault(const char *what, const char *where, long offset, size_t size)
            t.thread, t.block, size, offset, where);
 }
 
+extern "C" void emulation_tell(const char *what) { fault(what, "shared memory", 0, 0); }
+
 extern "C" void emulation_new_block() {
   shared_shadow.assign(emulation_shared_end - emulation_shared, Shadow());
   dynamic_shadow.assign(emulation_dynamic_end - emulation_dynamic, Shadow());

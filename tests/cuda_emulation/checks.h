@@ -18,5 +18,6 @@ extern unsigned emulation_launch;
 extern char *emulation_shared, *emulation_shared_end, *emulation_stacks, *emulation_stacks_end;
 extern char *emulation_dynamic, *emulation_dynamic_end;         /* shared memory that the launch asked for */
 void emulation_new_block();
+void emulation_tell(const char *what);                          /* something else is wrong */
 void emulation_unwritten(char *at, size_t size);                /* a copy to shared memory begins: no value until it ends */
 }

@@ -17,6 +17,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <sys/mman.h>
@@ -63,12 +64,16 @@ struct Warp {
 /* A copy of 16 bytes on its way (cp.async): nothing has arrived before somebody waits for it. */
 struct alignas(16) Sixteen { unsigned char bytes[16]; };
 struct AsyncCopy { Sixteen *to; const Sixteen *from; };
+/* A product of a warpgroup that has begun (wgmma): d += a b is done when somebody waits for it. */
+struct GroupProduct { float *d; unsigned long long a, b; int across_a, across_b; float (*dot)(float, unsigned, unsigned); };
 constexpr size_t MOST_DYNAMIC = 227 << 10;
 alignas(1024) static unsigned char dynamic_shared[MOST_DYNAMIC];
 static unsigned dynamic_bytes;
 
 struct Thread {
   std::deque<std::vector<AsyncCopy>> copies;      // groups; the last one is still open
+  std::deque<std::vector<GroupProduct>> products; // likewise
+  bool unfenced;                                  // has written to shared memory what wgmma may not read yet
   void *stack_pointer;
   uint3 index;
   unsigned lane, turn;
@@ -333,7 +338,7 @@ static inline void hloc_copy_commit() {
 template <int N> static inline void hloc_copy_wait() {
   auto &copies = emulation::current->copies;
   while (copies.size() > N + 1) {
-    for (const emulation::AsyncCopy &copy : copies.front()) *copy.to = *copy.from;
+    for (const emulation::AsyncCopy &copy : copies.front()) *copy.to = *copy.from, emulation::current->unfenced = true;
     copies.pop_front();
   }
 }
@@ -353,6 +358,106 @@ static inline void hloc_load_transposed(unsigned *words, const void *row) {
     for (unsigned n = 0; n < 2; n++)
       words[m] |= unsigned(static_cast<const unsigned short *>(
           emulation::shown_by<const void *>(slots, 8 * m + lane % 4 * 2 + n))[lane / 4]) << 16 * n;
+  }
+}
+
+/* wgmma.cuh. What a descriptor points to is decoded as the PTX manual says: start, leading and stride offsets in units of
+ * 16 bytes, swizzle 1: bits 4-6 of an address are changed by its bits 7-9. Elements are read when a product begins (for
+ * the checker) and when somebody waits for it. */
+static inline unsigned hloc_shared_address(const void *place) {
+  return unsigned(static_cast<const unsigned char *>(place) - emulation::dynamic_shared);
+}
+namespace emulation {
+static void wrong(const char *what) {
+#ifdef EMULATION_CHECKED
+  emulation_tell(what);
+#else
+  std::fprintf(stderr, "%s\n", what), std::abort();
+#endif
+}
+/* Where an element of 16 bits lies, of row `row` (for B: column). */
+static unsigned short *described(unsigned long long descriptor, int across, unsigned row, unsigned k) {
+  const unsigned start = (descriptor & 0x3fff) << 4, leading = (descriptor >> 16 & 0x3fff) << 4;
+  const unsigned stride = (descriptor >> 32 & 0x3fff) << 4;
+  unsigned at = across ? start + row / 64 * leading + row % 64 * 2 + k / 8 * stride + k % 8 * 128
+                       : start + row / 8 * stride + row % 8 * 128 + k * 2;
+  at ^= (at >> 7 & 7) << 4;
+  if (at + 2 <= dynamic_bytes) return reinterpret_cast<unsigned short *>(dynamic_shared + at);
+  wrong("wgmma reads outside of shared memory");
+  return reinterpret_cast<unsigned short *>(dynamic_shared);
+}
+/* Each element is read by one thread of the group, for the checker. */
+static void look_at_group(const GroupProduct &p) {
+#ifdef EMULATION_CHECKED
+  const unsigned thread = current->index.x % 128;
+  volatile unsigned short seen;
+  for (unsigned k = 0; k < 16; k++) {
+    seen = *described(p.a, p.across_a, thread / 2, k);
+    for (unsigned half = 0; half < 2; half++) seen = *described(p.b, p.across_b, thread + half * 128, k);
+  }
+#else
+  (void)p;
+#endif
+}
+__attribute__((no_sanitize("thread", "alignment"))) static void multiply_group(const GroupProduct &p) {
+  const unsigned group = current->lane / 4, pair = current->lane % 4 * 2, warp = current->index.x / 32 % 4;
+  for (unsigned k = 0; k < 16; k += 2) {
+    unsigned x[2];
+    for (unsigned half = 0; half < 2; half++) {
+      const unsigned row = warp * 16 + group + half * 8;
+      x[half] = *described(p.a, p.across_a, row, k) | unsigned(*described(p.a, p.across_a, row, k + 1)) << 16;
+    }
+    for (unsigned n = 0; n < 64; n++) {
+      const unsigned column = n / 2 * 8 + pair + n % 2;
+      const unsigned y = *described(p.b, p.across_b, column, k) | unsigned(*described(p.b, p.across_b, column, k + 1)) << 16;
+      for (unsigned half = 0; half < 2; half++) {
+        float &sum = p.d[n / 2 * 4 + half * 2 + n % 2];
+        sum = p.dot(sum, x[half], y);
+      }
+    }
+  }
+}
+static void begin_group(const GroupProduct &p) {
+  for (const Thread &thread : block.threads)
+    if (thread.unfenced) return wrong("wgmma reads what no fence.proxy.async has shown to it");
+  if (p.a >> 62 != 1 || p.b >> 62 != 1 || (p.a >> 49 & 7) || (p.b >> 49 & 7)) return wrong("wgmma with another swizzle");
+  if (current->products.empty()) current->products.emplace_back();
+  look_at_group(p);
+  current->products.back().push_back(p);
+}
+}  // namespace emulation
+namespace emulation {
+static inline float wide_bf16(unsigned bits) { return __uint_as_float(bits << 16); }
+static inline float wide_f16(unsigned bits) {
+  const int exponent = bits >> 10 & 31, mantissa = bits & 1023;
+  const float size = exponent == 31 ? (mantissa ? NAN : INFINITY)
+                                    : std::ldexp(float(exponent ? mantissa | 1024 : mantissa), (exponent ? exponent : 1) - 25);
+  return bits >> 15 ? -size : size;
+}
+template <float (*WIDE)(unsigned)> struct Group {
+  static float dot(float sum, unsigned x, unsigned y) {
+    return sum + WIDE(x & 0xffff) * WIDE(y & 0xffff) + WIDE(x >> 16) * WIDE(y >> 16);
+  }
+  template <int A, int B> static void begin(float *d, unsigned long long a, unsigned long long b) {
+    begin_group({d, a, b, A, B, dot});
+  }
+};
+}  // namespace emulation
+#define hloc_wgmma_bf16 emulation::Group<emulation::wide_bf16>::begin
+#define hloc_wgmma_f16 emulation::Group<emulation::wide_f16>::begin
+static inline void hloc_fence_async() { emulation::current->unfenced = false; }
+static inline void hloc_wgmma_begin() { emulation::warp_barrier(); }
+static inline void hloc_wgmma_commit() {
+  auto &products = emulation::current->products;
+  if (products.empty()) products.emplace_back();
+  products.emplace_back();
+}
+template <int N> static inline void hloc_wgmma_wait() {
+  auto &products = emulation::current->products;
+  while (products.size() > N + 1) {
+    for (const emulation::GroupProduct &product : products.front())
+      emulation::look_at_group(product), emulation::multiply_group(product);
+    products.pop_front();
   }
 }
 

@@ -170,6 +170,15 @@ HLOC_FN void hloc_tile(const A &a, const B &b, long depth, unsigned char *memory
       finish(i / VM * DOWN * VM + ty * VM + i % VM, j / VN * ACROSS * VN + tx * VN + j % VN, sums[i][j]);
 }
 
+template <int ROWS, int COLUMNS, class Sum> HLOC_FN void hloc_clear(Sum (&sums)[ROWS][COLUMNS][4]) {
+#pragma unroll
+  for (int i = 0; i < ROWS; i++)
+#pragma unroll
+    for (int j = 0; j < COLUMNS; j++)
+#pragma unroll
+      for (int q = 0; q < 4; q++) sums[i][j][q] = 0;
+}
+
 /* The parts of ROWS fragments of COUNT words each: [part][fragment][word]. */
 template <class Numbers, int ROWS, int COUNT> struct hloc_fragments {
   unsigned at[Numbers::PARTS][ROWS][COUNT];
@@ -248,12 +257,7 @@ HLOC_FN void hloc_tile_mma(const A &a, const B &b, long depth, unsigned char *me
   hloc_stage<T, A, S::BM, S::BK, S::WM * S::WN * 32> a_stage(a);
   hloc_stage<T, B, S::BN, S::BK, S::WM * S::WN * 32> b_stage(b);
   Sum sums[ROWS][COLUMNS][4];
-#pragma unroll
-  for (int i = 0; i < ROWS; i++)
-#pragma unroll
-    for (int j = 0; j < COLUMNS; j++)
-#pragma unroll
-      for (int q = 0; q < 4; q++) sums[i][j][q] = 0;
+  hloc_clear(sums);
 
   a_stage.fetch(0);
   b_stage.fetch(0);

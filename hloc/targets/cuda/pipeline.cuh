@@ -5,7 +5,8 @@
  * from sources that read 16 bytes at once (address(row, k), or null where there is nothing).
  *
  * In shared memory a line of an operand is what lies together in device memory, in chunks of 16 bytes; chunks change
- * places within a line (hloc_chunk), so that neither copies nor loads of a fragment meet in one bank.
+ * places within a line (hloc_chunk), so that neither copies nor loads of a fragment meet in one bank. Lines of more than
+ * 128 bytes are cut into panels of that width: the form in which warpgroup.cuh's instructions read them.
  */
 #ifndef HLOC_PIPELINE_CUH
 #define HLOC_PIPELINE_CUH
@@ -25,8 +26,8 @@ template <class T, class Source, int ROWS, int DEPTH, int THREADS> struct hloc_o
 
   /* Where a chunk lies. Words of four bytes are read across lines, one by one: these need other banks. */
   HLOC_MEMBER static int hloc_chunk(int line, int chunk) {
-    constexpr int SHARE = CHUNKS < 8 ? 8 / CHUNKS : 1, STEP = !ALONG && sizeof(T) == 4 ? 2 : 1;
-    return (line * CHUNKS + (chunk ^ (line / SHARE * STEP) % (CHUNKS < 8 ? CHUNKS : 8))) * 16;
+    constexpr int WIDTH = CHUNKS < 8 ? CHUNKS : 8, SHARE = 8 / WIDTH, STEP = !ALONG && sizeof(T) == 4 ? 2 : 1;
+    return ((chunk / WIDTH * LINES + line) * WIDTH + (chunk % WIDTH ^ line / SHARE * STEP % WIDTH)) * 16;
   }
 
   HLOC_MEMBER explicit hloc_operand(const Source &source) : source(source) {
@@ -72,12 +73,7 @@ HLOC_FN void hloc_tile_pipeline(const A &a, const B &b, long depth, unsigned cha
   const Left a_operand(a);
   const Right b_operand(b);
   Sum sums[ROWS][COLUMNS][4];
-#pragma unroll
-  for (int i = 0; i < ROWS; i++)
-#pragma unroll
-    for (int j = 0; j < COLUMNS; j++)
-#pragma unroll
-      for (int q = 0; q < 4; q++) sums[i][j][q] = 0;
+  hloc_clear(sums);
 
   const int steps = (depth + S::BK - 1) / S::BK;
   const auto copy = [&](int step) {
@@ -91,8 +87,9 @@ HLOC_FN void hloc_tile_pipeline(const A &a, const B &b, long depth, unsigned cha
   __syncthreads(); /* all have done with the last tile */
 #pragma unroll
   for (int step = 0; step < S::STAGES - 1; step++) copy(step);
-  hloc_fragments<Numbers, ROWS, 4> x[2];
-  hloc_fragments<Numbers, COLUMNS, 2> y[2];
+  constexpr int AHEAD = Numbers::PARTS > 1 ? 0 : 1; /* fragments loaded while others are multiplied: registers permitting */
+  hloc_fragments<Numbers, ROWS, 4> x[AHEAD + 1];
+  hloc_fragments<Numbers, COLUMNS, 2> y[AHEAD + 1];
   for (int step = 0; step < steps; step++) {
     hloc_copy_wait<S::STAGES - 2>();
     __syncthreads(); /* this step has arrived, and all have read the last one */
@@ -104,21 +101,21 @@ HLOC_FN void hloc_tile_pipeline(const A &a, const B &b, long depth, unsigned cha
         unsigned words[4];
         Left::load(words, tile, top + i * 16, k);
 #pragma unroll
-        for (int q = 0; q < 4; q++) x[k % 2].set_word(i, q, words[q]);
+        for (int q = 0; q < 4; q++) x[k % (AHEAD + 1)].set_word(i, q, words[q]);
       }
 #pragma unroll
       for (int j = 0; j < COLUMNS; j += 2) {
         unsigned words[4];
         Right::load(words, tile + Left::BYTES, left + j * 8, k);
 #pragma unroll
-        for (int q = 0; q < 4; q++) y[k % 2].set_word(j + q % 2, q / 2, words[q]);
+        for (int q = 0; q < 4; q++) y[k % (AHEAD + 1)].set_word(j + q % 2, q / 2, words[q]);
       }
     };
-    load(0);
+    if (AHEAD) load(0);
 #pragma unroll
     for (int k = 0; k < K; k++) {
-      if (k + 1 < K) load(k + 1);
-      hloc_multiply<Numbers>(sums, x[k % 2], y[k % 2]);
+      if (k + AHEAD < K) load(k + AHEAD);
+      hloc_multiply<Numbers>(sums, x[k % (AHEAD + 1)], y[k % (AHEAD + 1)]);
     }
   }
   hloc_copy_wait<0>();

@@ -22,9 +22,12 @@ from hloc.targets.printer import escaped
 HERE = Path(__file__).parent
 # The header that declares a name, in the order of inclusion; each is included only where a kernel uses it.
 TILES = ("hloc_gemm<", "hloc_gemm_thin<", "hloc_conv<", "hloc_conv_direct<", "hloc_attention_")
-HEADERS = (("team.cuh", ("hloc_warp_total", "hloc_block_total", "hloc_conv_direct<")), ("mma.cuh", ("hloc_numbers_",)),
-           ("pack.cuh", ("hloc_pack<", *TILES)), ("numbers.cuh", ("hloc_numbers_",)), ("gemm.cuh", TILES),
-           ("async.cuh", ("hloc_tile_pipeline<", "hloc_attention_")), ("pipeline.cuh", ("hloc_tile_pipeline<",)),
+GROUP = "hloc_tile_warpgroup<"
+HEADERS = (("team.cuh", ("hloc_warp_total", "hloc_block_total", "hloc_conv_direct<")),
+           ("mma.cuh", ("hloc_numbers_", GROUP)), ("pack.cuh", ("hloc_pack<", *TILES)),
+           ("numbers.cuh", ("hloc_numbers_", GROUP)), ("gemm.cuh", TILES),
+           ("async.cuh", ("hloc_tile_pipeline<", "hloc_attention_", GROUP)),
+           ("pipeline.cuh", ("hloc_tile_pipeline<", GROUP)), ("wgmma.cuh", (GROUP,)), ("warpgroup.cuh", (GROUP,)),
            ("conv.cuh", ("hloc_conv<", "hloc_conv_direct<")), ("attention.cuh", ("hloc_attention_",)),
            ("sort.cuh", ("hloc_sort_",)), ("fft.cuh", ("hloc_fft_",)))
 QUIET = "#pragma nv_diag_suppress 177      /* most scalar functions are not used */\n"

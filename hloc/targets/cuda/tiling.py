@@ -21,7 +21,7 @@ DEEP = 1024                     # products per sum from which on cutting the dep
 SHORTEST_PART = 256
 MOST_SPLITS = 64
 SCRATCH_BYTES = 64 << 20
-MOST_COLUMNS_OF_PARTS = 128
+MOST_OF_PARTS = 128 * 128 * 64  # rows, columns and bytes of a step, where each word is several in registers
 STATIC_SHARED = 48 << 10        # bytes of shared memory that every kernel may have
 WARP = 32
 
@@ -46,7 +46,13 @@ class Tiling(NamedTuple):
         """What a tuning file calls it."""
         c = self.constants
         stages = f", {c['STAGES']} stages" if "STAGES" in c else ""
+        stages += ", wgmma" if self.grouped else ""
         return f"{c['BM']}x{c['BN']}x{c['BK']}{stages}" + (f", {self.splits} splits" if self.splits > 1 else "")
+
+    @property
+    def grouped(self) -> bool:
+        """Computed by groups of four warps (warpgroup.cuh)."""
+        return "STAGES" in self.constants and self.constants["WM"] == self.constants["BM"] // 16
 
     @property
     def dynamic(self) -> int:
@@ -83,6 +89,9 @@ class Block(NamedTuple):
 BLOCKS = (Block(128, 256, 2, 4, 128, 3, 1.0), Block(128, 128, 2, 4, 128, 3, 0.85), Block(128, 128, 2, 4, 64, 4, 0.8),
           Block(64, 128, 2, 2, 128, 3, 0.7), Block(64, 64, 2, 2, 128, 3, 0.55))
 
+GROUPED = Block(128, 256, 8, 1, 128, 4, 1.0)
+GROUPS = {"hloc_numbers_bf16": "hloc_group_bf16", "hloc_numbers_f16": "hloc_group_f16"}
+
 
 def tilings(rows: int, columns: int, depth: int, count: int, types: tuple[str, str], largest: int, gpu: Machine,
             numbers: Numbers | None = None, streams: bool = False) -> list[Tiling]:
@@ -94,7 +103,7 @@ def tilings(rows: int, columns: int, depth: int, count: int, types: tuple[str, s
         return -(-rows // down) * -(-columns // across) * count
     if numbers and streams:
         order = sorted(blocks_for(gpu, numbers), key=lambda b: block_time(b, rows, columns, count, gpu))
-        forms = [pipelined(b, numbers) for b in order]
+        forms = [pipelined(b, numbers) for b in (*order, *groups_for(gpu, numbers))]
     elif numbers:
         large = min(rows, columns) >= 96 and blocks(128, 128) >= gpu.cores // 2
         forms = [in_steps(edge, numbers) for edge in ((128, 64) if large else (64, 128))
@@ -130,7 +139,12 @@ def in_steps(edge: int, numbers: Numbers) -> Form:
 def blocks_for(gpu: Machine, numbers: Numbers) -> list[Block]:
     """Those that a GPU's shared memory holds, and its registers too where words are split into parts."""
     return [b for b in BLOCKS if b.memory <= max(gpu.shared_bytes, STATIC_SHARED)
-            and (numbers.parts == 1 or b.columns <= MOST_COLUMNS_OF_PARTS)]
+            and (numbers.parts == 1 or b.rows * b.columns * b.depth <= MOST_OF_PARTS)]
+
+
+def groups_for(gpu: Machine, numbers: Numbers) -> list[Block]:
+    """Tiles for instructions of sm_90a: no cost model chooses them; a tuning file may, once results were compared."""
+    return [GROUPED] if gpu.arch == "sm_90a" and numbers.name in GROUPS and GROUPED.memory <= gpu.shared_bytes else []
 
 
 def block_time(block: Block, rows: int, columns: int, count: int, gpu: Machine) -> float:
@@ -184,8 +198,9 @@ def _tile_function(name: str, type: str, total: str, tiling: Tiling) -> str:
     """A function of (a, b, depth, finish) that computes one tile."""
     if tiling.numbers:
         numbers = tiling.numbers
-        form = "pipeline" if tiling.dynamic else "mma"
-        call = (f"hloc_tile_{form}<{name}_shape, {c_type(numbers.sums)}, {numbers.element}, {numbers.name}>(\n"
+        form = "warpgroup" if tiling.grouped else "pipeline" if tiling.dynamic else "mma"
+        how = GROUPS[numbers.name] if tiling.grouped else numbers.name
+        call = (f"hloc_tile_{form}<{name}_shape, {c_type(numbers.sums)}, {numbers.element}, {how}>(\n"
                 f"    a, b, depth, memory, finish);")
     else:
         call = (f"hloc_tile<{name}_shape, {c_type(total)}, {c_type(type)}>(a, b, depth, memory,\n"
