@@ -46,8 +46,9 @@ bench: models
 	$(BIN)/python benchmarks/vs_xla.py $(if $(BENCH),$(BENCH) --output benchmarks/results/own,--docs)
 
 gpu: $(STAMP)
-	test ! -e /dev/nvidiactl || $(BIN)/python -m pip install -q --disable-pip-version-check -e '.[cuda,test]'
-	-test ! -e /dev/nvidiactl || $(BIN)/python -m pip install -q --disable-pip-version-check 'jax[cuda13]' nvidia-cublas
+	test ! -e /dev/nvidiactl || $(BIN)/python -m pip install -q --disable-pip-version-check -e '.[cuda,cublas,test]'
+	-test ! -e /dev/nvidiactl || $(BIN)/python -m pip install -q --disable-pip-version-check 'jax[cuda13]'
+	$(BIN)/python testdata/models/weights.py
 	$(BIN)/python benchmarks/gpu.py $(GPU)
 
 models: $(STAMP)

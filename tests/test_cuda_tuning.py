@@ -176,6 +176,13 @@ def test_a_file_of_another_device(file):
     assert caught.value.code == 6 and "--tuning FILE" in caught.value.hint
 
 
+def test_a_file_of_another_program(file):
+    other = DOT.format(t="f32", m=44, k=40)
+    with pytest.raises(RunError, match="names none of this program's 1 kernels") as caught:
+        api.compile(other, "h200", options=api.Options(tuning=file), run=False)
+    assert "another version of hloc" in caught.value.hint
+
+
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.6, 0.99])
 def test_a_truncated_file(file, share):
     data = file.read_bytes()

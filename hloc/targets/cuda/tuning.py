@@ -95,6 +95,9 @@ def chosen_ways(kernels: Sequence[Kernel | Tile], gpu: Machine, path: Path, repo
                 write(path, tuning)
     else:
         own = _of_gpu(path, tuning, gpu)
+        if wanted and not own.keys() & wanted.keys():
+            raise RunError(f"{path} names none of this program's {len(wanted)} kernels that it could choose for",
+                           hint="it was measured for another program, or by another version of hloc")
     found = {key: own[key].way for key in wanted if key in own}
     for key, way in found.items():
         if way not in ways(wanted[key], gpu):
