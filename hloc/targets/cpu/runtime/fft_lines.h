@@ -1,8 +1,20 @@
-/* fft_lines.h: transforms of one precision (template; fft.c includes it for f32 and f64).
+/* fft_lines.h: transforms of one precision (template; fft_f32.c and fft_f64.c include it).
  *
  * In (macros): F(name) the instance's prefix, REAL, POINT the complex type {re, im}.
  * Out: F(fft)(kind, rank, lengths, batch, in, out) as fft.h says.
  */
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base.h"
+#include "fft.h"
+#include "fft_roots.h"
+#include "pool.h"
+#include "vector.h"
+
+enum { F(LONGEST_KEPT) = 1 << 14, F(MOST_KEPT) = 64 }; /* plans: some MB at most */
 
 typedef struct F(plan) {
   long n;
@@ -103,7 +115,7 @@ static const F(plan)* F(plan_of)(long n, int real, F(plan)** own) {
   *own = NULL;
   for (F(plan)* p = atomic_load(&F(kept)); p; p = p->next) if (p->n == n && !p->turns == !real) return p;
   F(plan)* made = real ? F(make_real_plan)(n) : F(make_plan)(n);
-  if (!made || n > LONGEST_KEPT || atomic_fetch_add(&F(kept_count), 1) >= MOST_KEPT) return *own = made;
+  if (!made || n > F(LONGEST_KEPT) || atomic_fetch_add(&F(kept_count), 1) >= F(MOST_KEPT)) return *own = made;
   made->next = atomic_load(&F(kept));
   while (!atomic_compare_exchange_weak(&F(kept), &made->next, made)) {}
   return made;
