@@ -24,6 +24,7 @@ ATTENTION_UNITS = ("attention.c", "attention_thin.c")
 CONVOLUTION_UNITS = ("conv.c", "conv_rows.c", "conv_outer.c", "conv_depthwise.c")
 ROWS_UNITS = ("conv.c", "conv_rows.c")
 MOST_THIN = 4                        # THIN_ROWS in runtime/gemm_thin.h
+SHORTEST_THIN, SMALLEST_THIN = 8, 4096    # columns, and elements of the larger operand, as is_thin says there
 DEEPEST_ROWS = 16384                 # MOST_ZEROS in runtime/conv_rows.c
 ENTRY = re.compile(r"\bhloc_(gemm|conv|fft|topk|attention)(?:_(\w+))?\(")
 
@@ -72,14 +73,19 @@ def thin_units(tiles: Iterable[Tile]) -> frozenset[str]:
     for tile in tiles:
         given = dict(tile.parameters)
         if tile.routine == "gemm":
-            sides = given["sizes"][:2]
+            sizes = given["sizes"]
         elif tile.routine == "convolution":
-            sides = (given["batch"] * prod(given["size"]), given["features"])
+            sizes = given["batch"] * prod(given["size"]), given["features"], given["lhs_features"]
         else:
             continue
-        if min(sides) <= MOST_THIN:
+        if is_thin(*sizes):
             found.add(f"gemm_{given['types'][0]}.c")
     return frozenset(found)
+
+
+def is_thin(m: int, n: int, k: int) -> bool:
+    """Whether runtime/gemm_thin.h may be chosen for a product of an m by k and a k by n matrix."""
+    return min(m, n) <= MOST_THIN and max(m, n) >= SHORTEST_THIN and max(m, n) * k >= SMALLEST_THIN
 
 
 # -- before the passes have run ----------------------------------------------------------------------------------------
@@ -91,9 +97,10 @@ def likely_units(module: Module) -> tuple[list[str], frozenset[str]]:
         type = instruction.operands[0].shape.element_type if instruction.operands else ""
         if instruction.opcode == "fft":
             units += _units_of("fft", "f64" if type in ("f64", "c128") else "f32")
-        elif instruction.opcode == "dot" and type in FAST_TYPES["gemm"] and _products(instruction) > TINY_PRODUCT:
+        elif instruction.opcode == "dot" and type in FAST_TYPES["gemm"] \
+                and instruction.shape.num_elements * _depth(instruction) > TINY_PRODUCT:
             units += _units_of("gemm", type)
-            if _is_thin(instruction):
+            if is_thin(*_sides(instruction), _depth(instruction)):
                 thin.add(f"gemm_{type}.c")
         elif instruction.opcode == "convolution" and type in FAST_TYPES["conv"] \
                 and multiply_adds(instruction) > TINY_CONVOLUTION:
@@ -101,10 +108,10 @@ def likely_units(module: Module) -> tuple[list[str], frozenset[str]]:
     return list(dict.fromkeys(units)), frozenset(thin)
 
 
-def _products(dot: Instruction) -> int:
-    """Multiply-adds of a dot."""
+def _depth(dot: Instruction) -> int:
+    """Products in one sum of a dot."""
     left = dot.operands[0].shape.dimensions
-    return dot.shape.num_elements * prod(left[d] for d in dot.get("lhs_contracting_dims", ()))
+    return prod(left[d] for d in dot.get("lhs_contracting_dims", ()))
 
 
 def _may_hold_attention(module: Module) -> bool:
@@ -116,13 +123,13 @@ def _may_hold_attention(module: Module) -> bool:
     return False
 
 
-def _is_thin(dot: Instruction) -> bool:
-    """Whether one side of a dot has few rows, batch dimensions apart."""
+def _sides(dot: Instruction) -> tuple[int, int]:
+    """Rows and columns of a dot, batch dimensions apart."""
+    sides = []
     for side, operand in zip(("lhs", "rhs"), dot.operands):
         used = (*dot.get(f"{side}_batch_dims", ()), *dot.get(f"{side}_contracting_dims", ()))
-        if prod(d for i, d in enumerate(operand.shape.dimensions) if i not in used) <= MOST_THIN:
-            return True
-    return False
+        sides.append(prod(d for i, d in enumerate(operand.shape.dimensions) if i not in used))
+    return tuple(sides)
 
 
 def _facts(convolution: Instruction) -> dict:

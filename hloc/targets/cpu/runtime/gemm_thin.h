@@ -17,8 +17,11 @@ typedef struct {
 
 HLOC_OF_PARTS int G(is_thin)(const G(plan)* plan) {
   const hloc_gemm_args* g = &plan->g;
+  double size = (double)g->n * g->k;
+  /* several rows against a B that cache holds: tiles read it in place, and keep their sums in registers */
+  if (g->m > 1 && UNIT_IS_MEMORY && GROUP == 1 && g->b_column == 1 && size * sizeof(ELEMENT) <= 1 << 20) return 0;
   return g->m <= G(THIN_ROWS) && !g->load_b && !g->packed_b && (g->b_column == 1 || g->b_row == 1) && g->n >= 8 &&
-         (double)g->n * g->k >= 4096;
+         size >= 4096;
 }
 
 /* Dot products of ROWS rows with COUNT neighbouring columns. */

@@ -346,7 +346,7 @@ static void G(choose)(G(plan)* plan, int* share_a, int* share_b) {
   long most_k = streams ? g->m <= 16 ? 32 : 64 : 256 * GROUP; /* rows of B in few pages; from memory: in few streams */
   if (skinny && !g->packed_b && g->k > most_k) plan->k_block = most_k;
   long m_panels = (g->m + plan->rows - 1) / plan->rows, m_group = flat ? m_panels : G(smaller)(m_panels, 8);
-  if (work * g->batches < 1e6) { /* some 20 microseconds: not worth a second thread */
+  if (work * g->batches < 6e5) { /* some 10 microseconds: not worth a second thread */
     n_blocks = 1, m_group = m_panels;
   } else {
     while (g->batches * n_blocks * ((m_panels + m_group - 1) / m_group) < 4 * threads) {
