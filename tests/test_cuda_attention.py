@@ -211,7 +211,7 @@ def test_missing_barrier(type, place, monkeypatch):
 @pytest.mark.parametrize("type", ["f32", "bf16"])
 @pytest.mark.parametrize("depth", [64, 128, 256])
 def test_no_spills(arch, type, depth):
-    sources = sources_of(module(Case(type, "causal", 8, 16, 1024, 1024, depth, depth)), gpu_named(arch))
+    sources = sources_of(module(Case(type, "bias", 8, 16, 1024, 1024, depth, depth)), gpu_named(arch))
     found = resources(sources.single_file(), arch)
     assert {k: r for k, r in found.items() if r.spill_stores or r.spill_loads} == {}
     assert all(g.shared <= gpu_named(arch).shared_bytes for g in sources.geometry)

@@ -25,7 +25,7 @@ KEYS = 64                       # of a tile, at most
 FEW_ROWS = 16
 # Queries and keys of a tile on tensor cores, and how often 16 queries one warp has
 SHAPES = ((128, 64, 2), (128, 32, 2), (64, 64, 1), (64, 32, 1), (16, 64, 1), (16, 32, 1))
-MOST_REGISTERS = 176            # for sums and scores; the rest of 255 is for addresses and fragments
+MOST_REGISTERS = 192            # for sums and scores; the rest of 255 is for addresses and fragments
 CHUNKS = (16, 32, 64, 128)      # features of a block
 FEWEST_KEYS = 256               # of a piece
 MOST_PIECES = 32
