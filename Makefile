@@ -45,10 +45,9 @@ bench: models
 	$(BIN)/python -m pip install -q --disable-pip-version-check 'jax>=0.4.30' 'matplotlib>=3.7'
 	$(BIN)/python benchmarks/vs_xla.py $(if $(BENCH),$(BENCH) --output benchmarks/results/own,--docs)
 
-gpu: $(STAMP)
+gpu: models
 	test ! -e /dev/nvidiactl || $(BIN)/python -m pip install -q --disable-pip-version-check -e '.[cuda,cublas,test]'
 	-test ! -e /dev/nvidiactl || $(BIN)/python -m pip install -q --disable-pip-version-check 'jax[cuda13]'
-	$(BIN)/python testdata/models/weights.py
 	$(BIN)/python benchmarks/gpu.py $(GPU)
 
 models: $(STAMP)

@@ -133,7 +133,7 @@ OTHERS = {
     "a lower bound that is not 0": dot(48, 40, 56, rest=relu("f32", "48,40", "d").replace("constant(0)", "constant(0.1)")),
     "two results": dot(48, 40, 56, rest="  n = f32[48,40] negate(d)\n  ROOT r = (f32[48,40], f32[48,40]) tuple(d, n)\n"),
     "integers": dot(48, 40, 56, "s32"),
-    "complex numbers": dot(48, 40, 56, "c64"),
+    "wide integers": dot(48, 40, 56, "s64"),
 }
 
 
@@ -243,11 +243,11 @@ def _attribute(get, thing, number: int, size: int) -> int:
 
 def test_measured_against_the_own_tiles(monkeypatch):
     """The library is one more way, and is taken where it is the fastest; where it is not here, the file says so."""
-    from test_cuda_tuning import compile_for_emulation
+    from cuda_emulation.with_pycuda import COMPILER, compile_for_emulation
 
     from hloc.targets.cuda import measure, target
     monkeypatch.setattr(target, "compile_cuda", compile_for_emulation)
-    monkeypatch.setattr(target, "compiler_version", lambda: 13000)
+    monkeypatch.setattr(target, "compiler_version", lambda: COMPILER)
     (tile,) = (k for k in planned(PRODUCTS["bias and relu"][0]).kernels if isinstance(k, Tile))
     found = measure.measure(tile, H100)
     assert LIBRARY in found.microseconds and not found.refused

@@ -16,6 +16,7 @@ from cuda_emulation import with_pycuda
 
 pytestmark = [pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation needs g++"),
               pytest.mark.skipif(bool(with_pycuda.missing()), reason=with_pycuda.missing() or "-")]
+DATA = Path(__file__).parent.parent / "testdata"
 SCRIPT = Path(with_pycuda.__file__)
 NOTHING_LEFT = "memory 0 host 0 modules 0 streams 0 graphs 0 contexts 0"
 CHAIN = """HloModule chain
@@ -67,6 +68,34 @@ def test_compiled_file(machine):
     assert done.returncode == 6 and left == NOTHING_LEFT
     assert "this program was compiled for sm_90a; the emulation is sm_80" in done.stderr
     assert "hint: hloc compile --target sm_80" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["control_flow", "sort", "bf16", "complex"])
+def test_models_against_the_evaluator(machine, name):
+    done, left = hloc(machine, "check", str(DATA / "models" / name / "model.hlo"), "--target", "cuda", "-i", "sensible:1")
+    assert done.returncode == 0 and left == NOTHING_LEFT, done.stdout + done.stderr
+
+
+OPS = """
+import sys
+from pathlib import Path
+sys.path[:0] = [sys.argv[2] + "/benchmarks", sys.argv[2], sys.argv[2] + "/tests"]
+from cuda_emulation import with_pycuda
+with_pycuda.load(Path(sys.argv[1]))
+from gpu_sections import ops
+from gpu_sections.device import Device
+device = Device(False)
+cases = ops.example_cases(sorted((ops.DATA / "ops").glob("*.hlo")), device.machine)
+wrong = ops.failures(device, cases)
+print(len(cases), wrong)
+"""
+
+
+def test_op_examples_against_the_evaluator(machine):
+    done = subprocess.run([sys.executable, "-c", OPS, str(machine / "libcuda.so.1"), str(DATA.parent)], capture_output=True,
+                          text=True, timeout=400)
+    count, wrong = done.stdout.split(" ", 1)
+    assert int(count) > 250 and wrong.strip() == "[]", done.stdout + done.stderr
 
 
 # what the driver answers, and when -> what is said

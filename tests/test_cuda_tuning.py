@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from cuda_emulation import driver
-from cuda_emulation.with_pycuda import compile_for_emulation
+from cuda_emulation.with_pycuda import COMPILER, compile_for_emulation
 
 from hloc import api
 from hloc.cli.main import cli
@@ -43,7 +43,7 @@ def device(monkeypatch):
     monkeypatch.setattr(driver.DEVICE, "name", "NVIDIA H200")
     monkeypatch.setattr(target, "device_present", lambda: True)
     monkeypatch.setattr(target, "compile_cuda", compile_for_emulation)
-    monkeypatch.setattr(target, "compiler_version", lambda: 13000)
+    monkeypatch.setattr(target, "compiler_version", lambda: COMPILER)
     state = SimpleNamespace(times={}, change=lambda way, sources: sources, now=0.0, way="", measured=[])
     make_sources, run = measure.make_sources, driver.Function._run
 

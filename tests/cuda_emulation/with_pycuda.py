@@ -18,13 +18,14 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).parent
+COMPILER = 13009                        # CUDA 13.0, and no version that there is: the cache keeps its code apart
 KERNELS = re.compile(r'^extern "C" __global__ void (?:__\w+__\([^)]*\) )*(\w+)\(', re.MULTILINE)
 
 
 def missing() -> str:
     """Why this cannot be used here; "" where it can."""
     if importlib.util.find_spec("pycuda") is None:
-        return "PyCUDA is not installed (make pycuda builds it without a GPU)"
+        return "PyCUDA is not installed (python benchmarks/gpu_wheels.py --install builds it without a GPU)"
     if any(Path(p).exists() for p in ("/dev/nvidiactl", "/dev/dxg")):
         return "there is a real driver here"
     return ""
@@ -57,7 +58,7 @@ def load(library: Path | None = None) -> None:
         ctypes.CDLL(str(library or driver_library(Path(folder))), mode=ctypes.RTLD_GLOBAL)
     from hloc.targets.cuda import target
     target.compile_cuda = compile_for_emulation
-    target.compiler_version = lambda: 13000
+    target.compiler_version = lambda: COMPILER
     target.device_present = lambda: True
 
 
