@@ -7,6 +7,7 @@
  *                                             in scratch memory, so that a whole window row is one contiguous run
  */
 #include "conv_internal.h"
+#include "half_rows.h"
 #include "narrow.h"
 
 long hloc_conv_y_offset(const hloc_conv_args* c, long position) {
@@ -26,7 +27,8 @@ static void store_row(const hloc_conv_plan* plan, long at, long columns, const f
     for (long j = 0; j < columns; j++) y[j * c->y_c] = hloc_f32_to_bf16(from[j]);
   } else {
     hloc_f16* y = (hloc_f16*)c->y + at;
-    for (long j = 0; j < columns; j++) y[j * c->y_c] = hloc_f32_to_f16(from[j]);
+    if (c->y_c == 1) hloc_narrow_row_f16(from, y, columns);
+    else for (long j = 0; j < columns; j++) y[j * c->y_c] = hloc_f32_to_f16(from[j]);
   }
 }
 void hloc_conv_finish(const hloc_conv_plan* plan, long position, long column, long rows, long columns,
@@ -71,6 +73,8 @@ HLOC_INLINE void arrange_row(const arrangement* a, hloc_conv_type type, long fro
       long at = s - a->pad_low;
       if (at < 0 || at >= a->size[2]) {
         for (long i = i0; i < i1; i++) out[i] = 0.0f;
+      } else if (a->inner_stride == 1 && type == HLOC_CONV_IS_F16) {
+        hloc_widen_row_f16((const hloc_f16*)a->source + from + at * a->stride[2] + i0, out + i0, i1 - i0);
       } else if (a->inner_stride == 1) {
         for (long i = i0; i < i1; i++) out[i] = load_as_f32(a->source, type, from + at * a->stride[2] + i);
       } else {
