@@ -92,13 +92,15 @@ def is_thin(m: int, n: int, k: int) -> bool:
 
 def likely_units(module: Module) -> tuple[list[str], frozenset[str]]:
     """runtime_units and thin_units as they will probably be, told from the opcodes before any pass has run."""
-    units, thin = ["pool.c", *(ATTENTION_UNITS if _may_hold_attention(module) else ())], set()
+    attention = _may_hold_attention(module)
+    units, thin = ["pool.c", *(ATTENTION_UNITS if attention else ())], set()
     for instruction in module.instructions():
         type = instruction.operands[0].shape.element_type if instruction.operands else ""
         if instruction.opcode == "fft":
             units += _units_of("fft", "f64" if type in ("f64", "c128") else "f32")
         elif instruction.opcode == "dot" and type in FAST_TYPES["gemm"] \
-                and instruction.shape.num_elements * _depth(instruction) > TINY_PRODUCT:
+                and instruction.shape.num_elements * _depth(instruction) > TINY_PRODUCT \
+                and not (attention and instruction.get("lhs_batch_dims")):
             units += _units_of("gemm", type)
             if is_thin(*_sides(instruction), _depth(instruction)):
                 thin.add(f"gemm_{type}.c")

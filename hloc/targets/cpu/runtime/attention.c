@@ -39,26 +39,24 @@ typedef void (*attend_kernel)(long k, const float* a, long stride, const float* 
   static __attribute__((noinline)) void NAME(long k, const float* a, long stride, const float* b, float* sums) {     \
     attend_multiply(ROWS, VECTORS, k, a, A_ROW, A_K, b, sums, ACCUMULATE);                                            \
   }
-#define HLOC_SIX(X, a, b, c, d, e, f) X(a) X(b) X(c) X(d) X(e) X(f)
+/* one row, and even numbers of them */
 #if HLOC_VECTOR_BYTES == 64
-#define HLOC_ALL_ROWS(X) HLOC_SIX(X, 1, 2, 3, 4, 5, 6) HLOC_SIX(X, 7, 8, 9, 10, 11, 12) X(13) X(14)
+#define HLOC_ALL_ROWS(X) X(1) X(2) X(4) X(6) X(8) X(10) X(12) X(14)
 #elif defined(__aarch64__)
-#define HLOC_ALL_ROWS(X) HLOC_SIX(X, 1, 2, 3, 4, 5, 6) HLOC_SIX(X, 7, 8, 9, 10, 11, 12)
+#define HLOC_ALL_ROWS(X) X(1) X(2) X(4) X(6) X(8) X(10) X(12)
 #else
-#define HLOC_ALL_ROWS(X) HLOC_SIX(X, 1, 2, 3, 4, 5, 6)
+#define HLOC_ALL_ROWS(X) X(1) X(2) X(4) X(6)
 #endif
 #define HLOC_ALONG1(ROWS) attend_along1_##ROWS,
 #define HLOC_ALONG2(ROWS) attend_along2_##ROWS,
 #define HLOC_ACROSS1(ROWS) attend_across1_##ROWS,
 #define HLOC_ACROSS2(ROWS) attend_across2_##ROWS,
 HLOC_ALL_ROWS(HLOC_DEFINE_KERNELS)
-static const attend_kernel attend_along[2][HLOC_ATTENTION_TILE] = {{HLOC_ALL_ROWS(HLOC_ALONG1)},
-                                                                   {HLOC_ALL_ROWS(HLOC_ALONG2)}};
-static const attend_kernel attend_across[2][HLOC_ATTENTION_TILE] = {{HLOC_ALL_ROWS(HLOC_ACROSS1)},
-                                                                    {HLOC_ALL_ROWS(HLOC_ACROSS2)}};
+typedef attend_kernel attend_kernels[2][HLOC_ATTENTION_TILE / 2 + 1];      /* [vectors - 1][rows / 2] */
+static const attend_kernels attend_along = {{HLOC_ALL_ROWS(HLOC_ALONG1)}, {HLOC_ALL_ROWS(HLOC_ALONG2)}};
+static const attend_kernels attend_across = {{HLOC_ALL_ROWS(HLOC_ACROSS1)}, {HLOC_ALL_ROWS(HLOC_ACROSS2)}};
 #undef HLOC_DEFINE_KERNELS
 #undef HLOC_DEFINE_KERNEL
-#undef HLOC_SIX
 #undef HLOC_ALL_ROWS
 #undef HLOC_ALONG1
 #undef HLOC_ALONG2
@@ -66,13 +64,14 @@ static const attend_kernel attend_across[2][HLOC_ATTENTION_TILE] = {{HLOC_ALL_RO
 #undef HLOC_ACROSS2
 
 /* The same for any number of rows, in tiles of about equal size; step: from one row to the next. */
-static void attend_product(const attend_kernel kernels[2][HLOC_ATTENTION_TILE], int lanes, long rows, long k,
-                           const float* a, long step, long stride, const float* b, float* sums) {
+static void attend_product(const attend_kernels kernels, int lanes, long rows, long k, const float* a, long step,
+                           long stride, const float* b, float* sums) {
   const attend_kernel* kernel = kernels[lanes / HLOC_LANES32 - 1];
-  for (long tiles = (rows + HLOC_ATTENTION_TILE - 1) / HLOC_ATTENTION_TILE, row = 0; row < rows; tiles--) {
-    const long count = (rows - row + tiles - 1) / tiles;
-    kernel[count - 1](k, a + row * step, stride, b, sums + row * lanes);
-    row += count;
+  for (long row = 0, count; row < rows; row += count) {
+    const long rest = rows - row, tiles = (rest + HLOC_ATTENTION_TILE - 1) / HLOC_ATTENTION_TILE;
+    count = rest == 1 ? 1 : hloc_smaller((rest / tiles + 1) / 2 * 2, rest / 2 * 2);
+    if (count * tiles < rest && count + 2 <= hloc_smaller(HLOC_ATTENTION_TILE, rest)) count += 2;
+    kernel[count / 2](k, a + row * step, stride, b, sums + row * lanes);
   }
 }
 
@@ -311,7 +310,8 @@ int hloc_attention(const hloc_attention_args* g) {
   hloc_attention_plan plan = {.g = *g, .batches = 1};
   for (long d = 0; d < g->dims; d++) plan.batches *= g->batch[d];
   plan.blocks = (g->columns + HLOC_KEYS - 1) / HLOC_KEYS;
-  plan.block = (g->columns + plan.blocks - 1) / plan.blocks;
+  plan.block = ((g->columns + plan.blocks - 1) / plan.blocks + 1) / 2 * 2;
+  plan.blocks = (g->columns + plan.block - 1) / plan.block;
   plan.k_in_place = attend_in_place(&g->k), plan.v_in_place = attend_in_place(&g->v);
   plan.k_stride = attend_dense_stride(g->depth), plan.v_stride = attend_dense_stride(g->features);
   if (g->rows <= HLOC_FEW) return hloc_attention_thin(&plan);
