@@ -29,15 +29,16 @@ sys.path[:0] = [str(HERE), str(ROOT)]
 
 # name -> (seconds, what it tells); together under eight minutes
 SECTIONS: dict[str, tuple[int, str]] = {
-    "prepare": (110, "whole programs compiled side by side"),
+    "prepare": (100, "whole programs compiled side by side"),
     "launches": (15, "cost of a launch, in a graph and without"),
-    "bandwidth": (45, "memory-bound kernels as a fraction of a device copy"),
-    "products": (55, "matrix products and attention against cuBLASLt and the peak"),
+    "bandwidth": (40, "memory-bound kernels as a fraction of a device copy"),
+    "products": (50, "matrix products and attention against cuBLASLt and the peak"),
     "tuning": (25, "products by measured choice against the cost model's"),
-    "ops": (40, "kernels of the test data against the evaluator"),
-    "models": (45, "models of testdata/models against their expected results"),
-    "end_to_end": (95, "whole programs against XLA:GPU, and without fusion"),
-    "sanitizer": (45, "compute-sanitizer on kernels of the test data"),
+    "ops": (35, "kernels of the test data against the evaluator"),
+    "models": (40, "models of testdata/models against their expected results"),
+    "end_to_end": (50, "whole programs, and without fusion"),
+    "xla": (80, "whole programs against XLA:GPU"),
+    "sanitizer": (40, "compute-sanitizer on kernels of the test data"),
 }
 
 

@@ -11,7 +11,7 @@ from gpu_sections import ops
 from gpu_sections.programs import ROOT
 
 TOOLS = ("memcheck", "racecheck")
-SECONDS = 21                            # each
+SECONDS = 18                            # each
 ERRORS = re.compile(r"ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard")
 FILES = ("cuda/teams", "cuda/sorts", "cuda/products", "kernels/reduce")
 
