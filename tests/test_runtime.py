@@ -277,6 +277,15 @@ def test_a_program_is_recalled(cache_folder):
     assert "plan" in stages_of(AFFINE % 4, passes={"fusion": "off"})
 
 
+def test_programs_of_other_constants_are_others(cache_folder):
+    """The key of a program holds the values of its constants, not their text."""
+    text = "ENTRY e { x = f32[40] parameter(0)  c = f32[40] constant({%s})  ROOT r = f32[40] add(x, c) }"
+    x = np.zeros(40, np.float32)
+    for last in (1.0, 2.0):
+        exe = hloc.compile(text % ", ".join(["0"] * 39 + [str(last)]), "cpu")
+        assert exe(x)[0][-1] == last
+
+
 def test_a_recalled_program_shows_and_saves_itself(cache_folder, tmp_path):
     first, second = compiled(AFFINE % 4), compiled(AFFINE % 4)
     assert first.source == second.source and "hloc_execute" in second.source

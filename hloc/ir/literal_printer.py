@@ -81,21 +81,26 @@ def _float_texts(element_type: str, values: np.ndarray) -> list[str]:
     short, long = _DIGITS.get(element_type, _FEW_DIGITS)
     with np.errstate(all="ignore"):
         wide = values.astype(np.float64)
-        texts = [f"{v:.{short}g}" for v in wide.tolist()]
-        back = np.fromiter(map(float, texts), np.float64, len(texts)).astype(values.dtype)
-    bits = f"u{values.dtype.itemsize}"
-    for i in np.flatnonzero(back.view(bits) != values.view(bits)).tolist():
-        is_nan = np.isnan(wide[i])
-        texts[i] = _nan_text(element_type, values[i:i + 1]) if is_nan else _long_text(wide[i], values[i], long)
+    texts = [f"{v:.{short}g}" for v in wide.tolist()]
+    places = _read_differently(texts, values)
+    for i in places[np.isnan(wide[places])].tolist():
+        texts[i] = _nan_text(element_type, values[i:i + 1])
+    # the digits that determine a value of its type; all digits where even they are not read back as the same
+    places = places[~np.isnan(wide[places])]
+    more = [f"{v:.{long}g}" for v in wide[places].tolist()]
+    for k in _read_differently(more, values[places]).tolist():
+        more[k] = repr(float(wide[places[k]]))
+    for i, text in zip(places.tolist(), more):
+        texts[i] = text
     return texts
 
 
-def _long_text(wide: np.float64, value: np.generic, digits: int) -> str:
-    """With the digits that determine a value of its type; all digits where even they are not read back as the same."""
-    text = f"{wide:.{digits}g}"
+def _read_differently(texts: list[str], values: np.ndarray) -> np.ndarray:
+    """Where a text does not stand for the bits of the value."""
+    bits = f"u{values.dtype.itemsize}"
     with np.errstate(all="ignore"):
-        same = np.float64(text).astype(value.dtype) == value
-    return text if same else repr(float(wide))
+        back = np.fromiter(map(float, texts), np.float64, len(texts)).astype(values.dtype)
+    return np.flatnonzero(back.view(bits) != values.view(bits))
 
 
 def _nan_text(element_type: str, value: np.ndarray) -> str:

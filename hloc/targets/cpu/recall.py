@@ -10,6 +10,7 @@ Programs that call Python are not remembered: they hold functions.
 """
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from functools import cache as once
@@ -19,7 +20,9 @@ import numpy as np
 from hloc import cache
 from hloc.executable import Executable
 from hloc.ir import Module
+from hloc.ir.printer import print_module
 from hloc.machine import Machine
+from hloc.ops.values import flatten
 from hloc.targets.cpu import toolchain
 from hloc.targets.cpu.executable import CpuBackend, backend_of, manifest
 from hloc.targets.cpu.export import write_constants
@@ -31,18 +34,28 @@ def recalled(module: Module, passes: dict, compile_text: Callable[[str], Executa
 
     passes  options of passes, which are part of the key
     """
-    text = str(module)
-    key = cache.digest("program 1", cache.package_identity(), toolchain.find().identity(), repr(Machine.host()),
-                       json.dumps(passes, sort_keys=True, default=repr), text)
+    key = cache.digest("program 2", cache.package_identity(), toolchain.find().identity(), repr(Machine.host()),
+                       json.dumps(passes, sort_keys=True, default=repr), print_module(module, elide_constants=True),
+                       constants_identity(module))
     backend, name = _find(key)
     if backend is None:
         exe = compile_now()
         _remember(key, exe.name, exe.backend)
         return exe
-    anew = once(lambda: compile_text(text))
+    anew = once(lambda: compile_text(str(module)))
     return Executable(name, "cpu", backend.parameters, backend.results, lambda: backend, lambda: anew().source,
                       texts={".c": lambda: anew().text(".c"), ".hlo": lambda: anew().text(".hlo")},
                       files={".so": lambda path: anew().files[".so"](path)})
+
+
+def constants_identity(module: Module) -> str:
+    """A hash of the values of all constants: much sooner made than their text."""
+    digest = hashlib.sha256()
+    for instruction in module.instructions():
+        if instruction.opcode == "constant" and instruction.literal is not None:
+            for array in flatten(instruction.literal):
+                digest.update(memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8)))
+    return digest.hexdigest()
 
 
 def _find(key: str) -> tuple[CpuBackend | None, str]:
