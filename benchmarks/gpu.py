@@ -37,8 +37,8 @@ SECTIONS: dict[str, tuple[int, str]] = {
     "ops": (35, "kernels of the test data against the evaluator"),
     "models": (40, "models of testdata/models against their expected results"),
     "end_to_end": (50, "whole programs, and without fusion"),
-    "xla": (80, "whole programs against XLA:GPU"),
-    "sanitizer": (40, "compute-sanitizer on kernels of the test data"),
+    "xla": (65, "whole programs against XLA:GPU"),
+    "sanitizer": (55, "compute-sanitizer on kernels of the test data"),
 }
 
 

@@ -43,7 +43,7 @@ EXPECTED = {
     "xla": {"XLA:GPU": "does not run"},
     "end_to_end": {"digits": None, "softmax chain f32[12,40]": None,
                    "MLP bf16 12 rows, 3 layers of 32": None},
-    "sanitizer": {"memcheck": "own checks", "racecheck": "own checks"},
+    "sanitizer": {"memcheck on the op examples": "own checks", "racecheck on the op examples": "own checks"},
 }
 
 

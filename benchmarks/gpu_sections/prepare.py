@@ -56,7 +56,8 @@ def compile_one(device, name: str, fusion: str) -> None:
     if name == KERNELS:
         sys.path.insert(0, str(ROOT / "tests"))
         from cuda_emulation.cases import program_of
-        device.built(program_of(sanitizer.cases(device)))               # into the cache of compiled code
+        for cases in sanitizer.SETS.values():
+            device.built(program_of(cases(device)))                     # into the cache of compiled code
         return
     text, _ = source(find(name, device), device)
     packed = device.packed(text, fusion)

@@ -89,6 +89,7 @@ class Graph:
         finally:
             self._do("cuGraphDestroy", graph)
         self.close = weakref.finalize(self, self.driver.cuGraphExecDestroy, self.instance)
+        self.close.atexit = False               # then the context may be gone, and the graph with it
 
     def launch(self) -> None:
         """Start all of it on the stream."""
