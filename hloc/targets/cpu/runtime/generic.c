@@ -36,9 +36,15 @@ static long fewer(long a, long b) { return a < b ? a : b; }
         }                                                                                                             \
         T sums[GENERIC_COLUMNS];                                                                                      \
         for (long j = 0; j < GENERIC_COLUMNS; j++) sums[j] = (T){0};                                                  \
-        for (long p = 0; p < g->k; p++)                                                                               \
-          for (long j = 0; j < columns; j++)                                                                          \
-            sums[j] = hloc_add_##S(sums[j], hloc_multiply_##S(a[p * a_step], b[p * b_row + j * b_column]));           \
+        for (long p = 0; p < g->k; p++) {                                                                             \
+          const T left = a[p * a_step], *right = b + p * b_row;                                                       \
+          if (b_column == 1 && columns == GENERIC_COLUMNS) /* vectors */                                              \
+            for (long j = 0; j < GENERIC_COLUMNS; j++)                                                                \
+              sums[j] = hloc_add_##S(sums[j], hloc_multiply_##S(left, right[j]));                                     \
+          else                                                                                                        \
+            for (long j = 0; j < columns; j++)                                                                        \
+              sums[j] = hloc_add_##S(sums[j], hloc_multiply_##S(left, right[j * b_column]));                          \
+        }                                                                                                             \
         if (g->epilogue) {                                                                                            \
           g->epilogue(g->epilogue_args, batch, i, column, 1, columns, sums, GENERIC_COLUMNS);                         \
           continue;                                                                                                   \
