@@ -279,7 +279,7 @@ def test_a_program_is_recalled(cache_folder):
 
 def test_programs_of_other_constants_are_others(cache_folder):
     """The key of a program holds the values of its constants, not their text."""
-    text = "ENTRY e { x = f32[40] parameter(0)  c = f32[40] constant({%s})  ROOT r = f32[40] add(x, c) }"
+    text = "HloModule m\nENTRY e { x = f32[40] parameter(0)  c = f32[40] constant({%s})  ROOT r = f32[40] add(x, c) }"
     x = np.zeros(40, np.float32)
     for last in (1.0, 2.0):
         exe = hloc.compile(text % ", ".join(["0"] * 39 + [str(last)]), "cpu")
