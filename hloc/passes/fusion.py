@@ -101,7 +101,9 @@ class Fuser:
         self.homes: dict[Instruction, list[Group]] = {i: [] for i in computation.instructions}
         self.repeated: dict[Instruction, float] = {}        # operations done again below a duplicated producer
         self.epilogues = epilogue_chains(computation, self.readers)
-        self.attentions = find_attentions(computation, self.readers, self.pinned) if attention else Attentions({}, {})
+        self.attentions = Attentions({}, {})
+        if attention:
+            self.attentions = find_attentions(computation, self.readers, self.pinned, machine)
 
     def run(self) -> None:
         for producer in reversed(self.computation.instructions):

@@ -19,8 +19,10 @@ from hloc.analysis.attention import (
     tail_of,
 )
 from hloc.ir import Computation, Instruction
+from hloc.machine import Machine
 
 LEAST_PRODUCT = 2048             # multiply-adds of a product below which plain loops do better
+# Of a CPU:
 LEAST_DEPTH = 16                 # numbers of a query, or of a value
 FEW_QUERIES = 5, 8               # more than memory's speed hides, too few to fill vectors with
 MANY_KEYS = 512                  # with fewer, both products find them in a cache
@@ -37,7 +39,8 @@ class Attentions(NamedTuple):
     refused: dict[Instruction, str]
 
 
-def find_attentions(computation: Computation, readers: Readers, pinned: set[Instruction]) -> Attentions:
+def find_attentions(computation: Computation, readers: Readers, pinned: set[Instruction], machine: Machine
+                    ) -> Attentions:
     """All attentions of a computation that are to be one kernel."""
     result = Attentions({}, {})
     taken: set[Instruction] = set()
@@ -54,6 +57,8 @@ def find_attentions(computation: Computation, readers: Readers, pinned: set[Inst
             continue
         if isinstance(attention, Attention):
             members = _members(attention, computation, readers, pinned)
+            if not isinstance(members, str):
+                members = slower(attention, machine) or members
             if not isinstance(members, str) and not taken.intersection(members):
                 taken.update(members)
                 result.found[members[-1]] = attention, members
@@ -74,7 +79,7 @@ def _unrenamed(node: Instruction) -> Instruction:
 
 def _members(attention: Attention, computation: Computation, readers: Readers, pinned: set[Instruction]
              ) -> tuple[Instruction, ...] | str:
-    """Everything in one kernel, its result last; or why it cannot be, or should not."""
+    """Everything in one kernel, its result last; or why it cannot be."""
     tail = tail_of(attention, readers, computation.root)
     if tail is None:
         return "the weights are not divided by their sum right behind the second product"
@@ -88,14 +93,16 @@ def _members(attention: Attention, computation: Computation, readers: Readers, p
             continue
         if member is computation.root or not all(r in inside for r in readers[member]):
             return "others read what the attention kernel would not store, as a backward pass does"
-    return _slower(attention) or members
+    return members
 
 
-def _slower(attention: Attention) -> str:
+def slower(attention: Attention, machine: Machine) -> str:
     """Why two products and a softmax take less time than one kernel; empty where they do not."""
     scores, output, side = attention.scores, attention.output, attention.side
     if min(multiply_adds(scores), multiply_adds(output)) <= LEAST_PRODUCT:
         return "its products are so small that plain loops do them"
+    if machine.kind == "gpu":
+        return ""
     queries = prod(scores.operands[1 - side].shape.dimensions[d] for d in free(scores, 1 - side))
     depth = prod(scores.operands[side].shape.dimensions[d] for d in contracting(scores, side))
     features = prod(output.shape.dimensions[d] for d in free_of_side(output, 1 - attention.slot))
