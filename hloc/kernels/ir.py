@@ -186,13 +186,14 @@ class Kernel(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """A kernel made from a hand-written template instead of loops: matrix products, convolutions, sorts, FFTs.
+    """A kernel made from a hand-written template instead of loops: matrix products, attention, convolutions ...
 
-    routine      "gemm", "convolution", "sort", "fft" ...; each target has a template for it or refuses it by name
+    routine      "gemm", "attention", "convolution", "sort" ...; each target has a template for it or refuses it by name
     buffers      as for Kernel; the template knows their order
     parameters   the template's compile-time facts, as (name, value) with int, str, tuple values
     epilogue     for products: statements that turn Var("acc", type) at INDEX Vars batch, row, column into Stores
-                 (convolution: row is the output position, column the output feature); () stores acc itself
+                 (convolution: row is the output position, column the output feature); () stores acc itself.
+                 attention: see lower_attention.py
     comparator   for sorts: (parameter names, statements, result) of the scalar comparison
     """
 
