@@ -113,6 +113,11 @@ def test_which_kernels_get_the_widest_vectors(type, opcode, columns, wide):
     assert is_wide(kernel._replace(body=body)) == wide
 
 
+def test_the_last_block_of_a_long_loop_may_be_short():
+    text = "HloModule m\nENTRY e {\n  x = f32[70000] parameter(0)\n  ROOT y = f32[70000] tanh(x)\n}\n"
+    assert is_wide(lower(parse_module(text).entry.root, MACHINE).calls[0].kernel)
+
+
 def _innermost(statements):
     while any(isinstance(s, For) for s in statements):
         statements = next(s for s in statements if isinstance(s, For)).body

@@ -10,7 +10,23 @@ from collections.abc import Iterable
 
 from hloc.analysis.cost import EXPENSIVE
 from hloc.ir import ELEMENT_TYPES
-from hloc.kernels.ir import INDEX, VECTOR, Apply, Assign, Expr, For, If, Kernel, Let, Load, Stmt, Store, While
+from hloc.kernels.ir import (
+    INDEX,
+    VECTOR,
+    Apply,
+    Assign,
+    Const,
+    Expr,
+    For,
+    If,
+    Kernel,
+    Let,
+    Load,
+    Stmt,
+    Store,
+    Var,
+    While,
+)
 from hloc.kernels.scalars import is_narrow
 from hloc.ops.table import OPS
 
@@ -20,8 +36,20 @@ HEAVY = frozenset(OPS[opcode].scalar for opcode, cost in EXPENSIVE.items() if co
 
 def is_wide(kernel: Kernel) -> bool:
     """Every VECTOR loop is long, and one of them computes much."""
-    loops = [s for s in _statements(kernel.body) if isinstance(s, For) and s.kind == VECTOR]
-    return all(isinstance(s.extent, int) and s.extent >= SHORTEST for s in loops) and any(map(_is_heavy, loops))
+    statements = list(_statements(kernel.body))
+    named = {s.name: s.value for s in statements if isinstance(s, Let)}
+    loops = [s for s in statements if isinstance(s, For) and s.kind == VECTOR]
+    return all(_most(s.extent, named) >= SHORTEST for s in loops) and any(map(_is_heavy, loops))
+
+
+def _most(extent: int | Expr, named: dict[str, Expr]) -> int:
+    """The iterations of a loop; of blocks, of which the last is shorter, those of a whole one. 0: unknown."""
+    if isinstance(extent, int):
+        return extent
+    value = named.get(extent.name) if isinstance(extent, Var) else extent
+    if isinstance(value, Apply) and value.op == "minimum" and isinstance(value.arguments[0], Const):
+        return int(value.arguments[0].value)
+    return 0
 
 
 def _statements(statements: Iterable[Stmt]) -> Iterable[Stmt]:
