@@ -1,7 +1,7 @@
 /* gemm_bf16.c: matrix products of bf16, sums in f32: pairs for vdpbf16ps where the machine has it, else converted to
  * f32 while packing */
 #include "vector.h"
-#if HLOC_VECTOR_BYTES > 16 && defined(__x86_64__)
+#if defined(__AVX512BF16__) && HLOC_VECTOR_BYTES == 64 /* a long header, read where it is needed */
 #include <immintrin.h>
 #endif
 #include "gemm_common.h"

@@ -1,18 +1,26 @@
 /* gemm_f16.c: matrix products of f16: converted to f32 while packing, sums in f32 */
 #include "vector.h"
-#if HLOC_VECTOR_BYTES > 16 && defined(__x86_64__)
-#include <immintrin.h>
-#endif
 #include "gemm_common.h"
 
 HLOC_DEFINE_STORE(store_f16, float, hloc_f16, hloc_f32_to_f16)
 
-/* One vector of sums from narrow elements. */
+/* One vector of sums from narrow elements. By the compiler's own names: immintrin.h takes longer to read than the rest
+ * to compile. */
+typedef short hloc_halves __attribute__((vector_size(HLOC_VECTOR_BYTES / 2)));
+#if defined(__has_builtin) && HLOC_VECTOR_BYTES == 64
+#if __has_builtin(__builtin_ia32_vcvtph2ps512_mask)
+#define HLOC_WIDEN_HALVES(halves) __builtin_ia32_vcvtph2ps512_mask(halves, (hloc_vf32){0}, (unsigned short)-1, 4)
+#endif
+#elif defined(__has_builtin) && HLOC_VECTOR_BYTES == 32 && defined(__F16C__)
+#if __has_builtin(__builtin_ia32_vcvtph2ps256)
+#define HLOC_WIDEN_HALVES(halves) __builtin_ia32_vcvtph2ps256(halves)
+#endif
+#endif
 HLOC_INLINE hloc_vf32 widen_f16(const hloc_f16* p) {
-#if HLOC_VECTOR_BYTES == 64
-  return (hloc_vf32)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p));
-#elif HLOC_VECTOR_BYTES == 32 && defined(__F16C__)
-  return (hloc_vf32)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p));
+#if defined(HLOC_WIDEN_HALVES)
+  hloc_halves halves;
+  __builtin_memcpy(&halves, p, sizeof halves);
+  return (hloc_vf32)HLOC_WIDEN_HALVES(halves);
 #else
   float lane[HLOC_LANES32];
   for (int i = 0; i < HLOC_LANES32; i++) lane[i] = hloc_f16_to_f32(p[i]);

@@ -1,8 +1,16 @@
 /* gemm_s8.c: matrix products of s8: VNNI multiplies unsigned by signed bytes, so A gets 128 added (its sign bit
  * turned) and every sum has 128 times the sum of its column of B taken off. Without VNNI: units are s32. */
 #include "vector.h"
-#if HLOC_VECTOR_BYTES > 16 && defined(__x86_64__)
+#if defined(__AVX512VNNI__) && HLOC_VECTOR_BYTES == 64
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_ia32_vpdpbusd_v16si)
+#define HLOC_MULTIPLY_BYTES(sum, a, b) __builtin_ia32_vpdpbusd_v16si(sum, a, b)
+#endif
+#endif
+#if !defined(HLOC_MULTIPLY_BYTES) /* a long header, read where it is needed */
 #include <immintrin.h>
+#define HLOC_MULTIPLY_BYTES(sum, a, b) _mm512_dpbusd_epi32((__m512i)(sum), (__m512i)(a), (__m512i)(b))
+#endif
 #endif
 #include "gemm_common.h"
 
@@ -34,7 +42,7 @@ HLOC_INLINE hloc_vs32 widen_s8(const hloc_s8* p) { return __builtin_convertvecto
 #define s8_vector_unit hloc_vu32
 #define s8_load hloc_load_u32
 #define s8_splat hloc_splat_u32
-#define s8_multiply_add(sum, a, b) ((hloc_vs32)_mm512_dpbusd_epi32((__m512i)(sum), (__m512i)(a), (__m512i)(b)))
+#define s8_multiply_add(sum, a, b) ((hloc_vs32)HLOC_MULTIPLY_BYTES((hloc_vs32)(sum), (hloc_vs32)(a), (hloc_vs32)(b)))
 static inline unsigned s8_unit(const hloc_s8* p, long stride, long count) {
   unsigned word = (hloc_u8)p[0];
   if (count > 1) word |= (unsigned)(hloc_u8)p[stride] << 8;
