@@ -29,6 +29,7 @@ from hloc.targets.target import Target
 if TYPE_CHECKING:
     from hloc.evaluate import Device
 
+MOST_ELEMENTS = 1 << 48           # of one array: hours of work, if nothing is kept
 LIMIT_TRIES = 4                   # plans that are made to meet a memory limit
 
 
@@ -174,6 +175,8 @@ def compile(source: str | Path | Module, target: str = "auto", *,      # noqa: A
         raise UnsupportedError(f"target {chosen.name} does not time its steps", hint="profile with target cpu")
     if options.tuning is not None and chosen.name != "cuda":
         raise UsageError(f"a tuning file is for GPUs, not for target {chosen.name}")
+    if run:
+        refuse_endless(module)
     signature = entry_parameters(module), entry_results(module)
 
     def compile_now() -> Executable:
@@ -194,6 +197,15 @@ def compile(source: str | Path | Module, target: str = "auto", *,      # noqa: A
     if run and (chosen.name == "cpu" or driver_present()):          # without a GPU one may still save a cubin
         _ = exe.backend
     return exe
+
+
+def refuse_endless(module: Module) -> None:
+    """RunError where an array, kept or not, has so many elements that no run would come to an end."""
+    for instruction in module.instructions():
+        count = instruction.shape.num_elements
+        if count > MOST_ELEMENTS:
+            raise RunError(f"%{instruction.name} has {count:,} elements, more than a run could compute",
+                           instruction.span)
 
 
 def compile_for_devices(source: str | Path | Module, devices: Sequence[Device], target: str = "auto", *,

@@ -277,6 +277,17 @@ def test_a_program_is_recalled(cache_folder):
     assert "plan" in stages_of(AFFINE % 4, passes={"fusion": "off"})
 
 
+def test_arrays_without_end_are_refused_even_if_they_are_not_kept():
+    """A sum of 10^18 numbers takes no memory, but years."""
+    text = """HloModule m
+        add { a = s64[] parameter(0)  b = s64[] parameter(1)  ROOT c = s64[] add(a, b) }
+        ENTRY e { i = s64[1000000000000000000] iota(), iota_dimension=0  z = s64[] constant(0)
+                  ROOT r = s64[] reduce(i, z), dimensions={0}, to_apply=add }"""
+    with pytest.raises(RunError, match="%i has 1,000,000,000,000,000,000 elements") as caught:
+        hloc.compile(text, "cpu")
+    assert caught.value.span is not None
+
+
 def test_programs_of_other_constants_are_others(cache_folder):
     """The key of a program holds the values of its constants, not their text."""
     text = "HloModule m\nENTRY e { x = f32[40] parameter(0)  c = f32[40] constant({%s})  ROOT r = f32[40] add(x, c) }"

@@ -19,14 +19,14 @@ from hloc.tools.conformance.process import Worker
 from hloc.tools.conformance.verdicts import Verdict
 
 JUDGE_SECONDS = 120
-SLOW = frozenset(["reference", "cpu", "cpu builds", "cuda"])
+SLOW = frozenset(["reference", "cuda"])
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}      # NumPy's threads wait by computing, which the limits would count
 
 
 @dataclass(frozen=True)
 class Options:
-    """seconds: of each step of each module; slow_seconds: of those that run it or a compiler for C or CUDA C; answers:
-    folder in which XLA's answers are kept; checks: those wanted."""
+    """seconds: of each step of each module; slow_seconds: of the evaluator and the compiler for CUDA C, which work for
+    some models longer, on one core; answers: folder in which XLA's answers are kept; checks: those wanted."""
 
     workers: int = 2
     seconds: float = 20.0
