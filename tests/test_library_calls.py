@@ -510,3 +510,34 @@ def test_calls_unlike_the_librarys_are_located_errors(target):
                         way(clone_module(module))
                 except HlocError as error:
                     assert error.span is not None
+
+
+# -- products of scaled blocks -----------------------------------------------------------------------------------------
+
+def blocks(scale, like):
+    """A scale for each element."""
+    for axis, size in enumerate(like.shape):
+        scale = np.repeat(scale, size // scale.shape[axis], axis)
+    return scale.astype(np.float32)
+
+
+@pytest.mark.parametrize("batch", [(), (2,)])
+@pytest.mark.parametrize("operands", [3, 4, 5])
+def test_block_scaled_dot(batch, operands):
+    a, b = draw(*batch, 3, 64, dtype=ml_dtypes.float8_e4m3fn), draw(*batch, 5, 64, dtype=ml_dtypes.float8_e4m3fn)
+    s = np.exp2(rng.integers(-3, 3, (*batch, 3, 2))).astype(ml_dtypes.float8_e8m0fnu)
+    t = np.exp2(rng.integers(-3, 3, (*batch, 5, 4))).astype(ml_dtypes.float8_e8m0fnu)
+    left, right = a.astype(np.float32) * blocks(s, a), b.astype(np.float32)
+    if operands > 3:
+        right = right * blocks(t, b)
+    wanted = left @ np.swapaxes(right, -1, -2) * (np.float32(1.5) if operands == 5 else 1)
+    given = [a, b, s, t, np.array(1.5, np.float32)][:operands]
+    check("__op$block_scaled_dot", given, [wanted], workspace=False, tolerance=1e-5)
+
+
+def test_block_scales_that_divide_nothing_are_refused():
+    text = """HloModule m
+        ENTRY e { a = f8e4m3fn[3,64] parameter(0)  s = f8e8m0fnu[3,5] parameter(1)
+                  ROOT r = f32[3,3] custom-call(a, a, s, s), custom_call_target="__op$block_scaled_dot" }"""
+    with pytest.raises(UnsupportedError, match="are no scales of"):
+        hloc.compile(text, "cpu")

@@ -145,6 +145,39 @@ def _ungrouped(x: np.ndarray, name: str) -> np.ndarray:
     return x.reshape(x.shape[:axis] + (x.shape[axis] * x.shape[axis + 1],) + x.shape[axis + 2:])
 
 
+# -- products of scaled blocks -----------------------------------------------------------------------------------------
+
+def block_scaled_dot(instruction: Instruction, lhs: np.ndarray, rhs: np.ndarray, *scales: np.ndarray):
+    """lhs [batch, m, k] with rhs [batch, n, k] over k; a scale belongs to a block of elements. The scale of rhs may be
+    missing, a fifth operand is a factor of the result."""
+    check_block_scales(instruction)
+    sides = [_scaled(x, s) for x, s in zip((lhs, rhs), (*scales[:2], np.ones((1,) * rhs.ndim)))]
+    product = sides[0] @ np.swapaxes(sides[1], -1, -2)
+    return fitted(instruction, [product * wide(scales[2]) if len(scales) > 2 else product])
+
+
+def _scaled(x: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    factor = wide(scale)
+    for axis, (size, blocks) in enumerate(zip(x.shape, scale.shape)):
+        factor = np.repeat(factor, size // blocks, axis)
+    return wide(x) * factor
+
+
+def check_block_scales(instruction: Instruction) -> None:
+    """Scales divide their operands; the result is [batch, m, n]."""
+    shapes = [o.shape for o in instruction.operands]
+    lhs, rhs, rank = shapes[0].dimensions, shapes[1].dimensions, shapes[0].rank
+    if not 3 <= len(shapes) <= 5 or rank not in (2, 3) or len(rhs) != rank or lhs[-1] != rhs[-1]:
+        refuse(instruction, "the operands are not lhs, rhs and their scales")
+    if result_array(instruction).dimensions != (*lhs[:-1], rhs[-2]):
+        refuse(instruction, "the result is not that of the operands")
+    for shape, scale in zip(shapes[:2], shapes[2:4]):
+        if scale.rank != rank or any(n == 0 or d % n for d, n in zip(shape.dimensions, scale.dimensions)):
+            refuse(instruction, f"{scale.to_string(False)} are no scales of {shape.to_string(False)}")
+    if len(shapes) == 5 and shapes[4].num_elements != 1:
+        refuse(instruction, "the fifth operand must be one number")
+
+
 # -- rows --------------------------------------------------------------------------------------------------------------
 
 def onednn_softmax(instruction: Instruction, x: np.ndarray) -> np.ndarray:
@@ -223,6 +256,7 @@ def sorts_down(instruction: Instruction) -> bool:
 
 LIBRARY_CALLS: dict[str, Callable] = {
     **dict.fromkeys(READERS, library_product),
+    "__op$block_scaled_dot": block_scaled_dot,
     "__onednn$softmax": onednn_softmax,
     "__onednn$layernorm": onednn_layer_norm,
     "__cudnn$norm": cudnn_norm,

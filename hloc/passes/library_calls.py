@@ -14,7 +14,14 @@ from collections.abc import Callable, Sequence
 from hloc.ir import ConvolutionDimensionNumbers, Instruction, Module, Shape, Window, WindowDim, array
 from hloc.ops.custom_calls import target_of
 from hloc.ops.custom_linalg import result_shapes
-from hloc.ops.library_calls import LARGEST, layer_norm_epsilon, norm_configuration, softmax_axis, sorts_down
+from hloc.ops.library_calls import (
+    LARGEST,
+    check_block_scales,
+    layer_norm_epsilon,
+    norm_configuration,
+    softmax_axis,
+    sorts_down,
+)
 from hloc.ops.library_configs import (
     READERS,
     Convolution,
@@ -27,6 +34,7 @@ from hloc.ops.library_configs import (
     result_array,
 )
 from hloc.passes.expressions import Body, Expressions
+from hloc.passes.scaled_dot_rewriter import scaled as scaled_blocks
 
 WIDE = {"f64": "f64", "c64": "c64", "c128": "c128"}
 
@@ -307,7 +315,25 @@ def radix_sort(module: Module, e: Expressions, instruction: Instruction) -> Inst
     return results(e, instruction, parts)
 
 
+# -- products of scaled blocks -----------------------------------------------------------------------------------------
+
+def block_scaled_dot(module: Module, e: Expressions, instruction: Instruction) -> Instruction:
+    check_block_scales(instruction)
+    lhs, rhs, *scales = instruction.operands
+    rank = lhs.shape.rank
+    lhs = scaled_blocks(e, lhs, scales[0])
+    rhs = scaled_blocks(e, rhs, scales[1]) if len(scales) > 1 else e.convert(rhs, "f32")
+    batch = {"lhs_batch_dims": (0,), "rhs_batch_dims": (0,)} if rank == 3 else {}
+    product = e.op("dot", lhs, rhs, shape=array("f32", *result_array(instruction).dimensions), **batch,
+                   lhs_contracting_dims=(rank - 1,), rhs_contracting_dims=(rank - 1,))
+    if len(scales) > 2:
+        factor = e.spread(e.convert(e.reshape(scales[2]), "f32"), product.shape)
+        product = e.op("multiply", product, factor)
+    return results(e, instruction, [product])
+
+
 ROWS: dict[str, Callable[[Module, Expressions, Instruction], Instruction | None]] = {
+    "__op$block_scaled_dot": block_scaled_dot,
     "__onednn$softmax": softmax,
     "__onednn$layernorm": layer_norm,
     "__cudnn$norm": norm,
