@@ -137,6 +137,23 @@ def test_what_counts_as_the_same_result(type, actual, expected, same):
     assert measure.agree(*(np.array(v).astype(numpy_dtype(type)) for v in (actual, expected)), type) == same
 
 
+CONVOLUTION = """HloModule c
+ENTRY e { x = f32[1,6,6,16] parameter(0)  w = f32[3,3,16,16] parameter(1)
+  ROOT d = f32[1,6,6,16] convolution(x, w), window={size=3x3 pad=1_1x1_1}, dim_labels=b01f_01io->b01f }
+"""
+
+
+@needs_compiler
+@pytest.mark.parametrize("name, least", [("convolution", 2), ("attention", 4)])
+def test_convolutions_and_attention(device, name, least):
+    """All their ways give the same results."""
+    from test_cuda_attention import Case, module
+    tile = tile_of(CONVOLUTION if name == "convolution" else module(Case("bf16", rows=20, columns=40)))
+    found = measure.measure(tile, H200)
+    assert tile.routine == name and len(found.microseconds) >= least and found.refused == {}
+    assert tuning.describe(tile).startswith(name)
+
+
 def test_ways_differ_and_the_first_is_the_cost_models():
     for text in (SMALL, DOT.format(t="bf16", m=512, k=4096), DOT.format(t="f64", m=96, k=96)):
         tile = tile_of(text)

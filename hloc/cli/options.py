@@ -43,8 +43,8 @@ fusion_option = click.option(
 
 tuning_option = click.option(
     "--tuning", type=click.Path(path_type=Path), metavar="FILE",
-    help="Which way each product and convolution takes on a GPU. With that GPU here, ways that FILE does not know are "
-         "measured and added to it; else FILE is only read.")
+    help="Which way each product, convolution and attention takes on a GPU. With that GPU here, ways that FILE does "
+         "not know are measured and added to it; else FILE is only read.")
 
 
 class Size(click.ParamType):

@@ -32,17 +32,14 @@ MOST_PIECES = 32
 ROW = (("batch", INDEX), ("row", INDEX))
 
 
-def attention(tile: Tile, name: str, gpu: Machine) -> tuple:
-    """Text, launches and scratch bytes."""
+def attention(tile: Tile, name: str, gpu: Machine, way: str = "") -> tuple:
+    """Text, launches and scratch bytes. way: one of attention_ways."""
     facts = dict(tile.parameters)
     rows, columns, depth, features = facts["sizes"]
     batches = math.prod(facts["batches"])
-    on_cores = len(set(facts["types"])) == 1 and facts["types"][0] in ("bf16", "f16") and depth <= MOST_DEPTH
-    chunk = next((c for c in CHUNKS if c >= features), CHUNKS[-1])
-    most = _most_rows(rows, -(-features // chunk) * batches, gpu)
-    shapes = [_on_cores(*shape, depth, chunk) for shape in SHAPES if shape[0] <= most]
-    shapes = [s for s in shapes if on_cores and s.memory <= gpu.shared_bytes and s.registers <= MOST_REGISTERS]
-    shape = shapes[0] if shapes else _in_registers(FEW_ROWS if rows <= FEW_ROWS else 64, chunk)
+    chunk = _chunk(features)
+    shapes = _shapes(facts, gpu)
+    shape = next((s for s in shapes if s.way == way), shapes[0])
     down = shape.constants["BM"]
     constants = {"ROWS": rows, "COLUMNS": columns, "DEPTH": depth, "FEATURES": features, "BATCHES": batches,
                  "FC": chunk, **shape.constants, **_strides(facts)}
@@ -53,7 +50,7 @@ def attention(tile: Tile, name: str, gpu: Machine) -> tuple:
     names = ("query_at", "key_at", "value_at")
     body = [_place(at, facts["batches"], facts[key]) for at, key in zip(names, ("query", "key", "value"))]
     body += [_score(tile), *_outputs(tile, facts, constants)]
-    call = _call(name, facts["types"], bool(shapes))
+    call = _call(name, facts["types"], shape.registers > 0)
     blocks = max(1, min(blocks * splits, gpu.cores * BLOCKS_PER_SM))
     start = Geometry(name, (blocks, 1, 1), (threads, 1, 1), memory)
     text = shape_struct(f"{name}_shape", constants)
@@ -69,6 +66,30 @@ def attention(tile: Tile, name: str, gpu: Machine) -> tuple:
     return text, [start, Geometry(f"{name}_join", (blocks, 1, 1), (256, 1, 1))], 4 * (sums + states)
 
 
+def attention_ways(tile: Tile, gpu: Machine) -> list[str]:
+    """What a tuning file may choose among, the cost model's choice first."""
+    return [s.way for s in _shapes(dict(tile.parameters), gpu)]
+
+
+def _chunk(features: int) -> int:
+    return next((c for c in CHUNKS if c >= features), CHUNKS[-1])
+
+
+def _shapes(facts: dict, gpu: Machine) -> list[Shape]:
+    """The tiles that fit, the cost model's choice first."""
+    rows, _, depth, features = facts["sizes"]
+    chunk = _chunk(features)
+    found = []
+    if len(set(facts["types"])) == 1 and facts["types"][0] in ("bf16", "f16") and depth <= MOST_DEPTH:
+        found = [s for s in (_on_cores(*shape, depth, chunk) for shape in SHAPES)
+                 if s.memory <= gpu.shared_bytes and s.registers <= MOST_REGISTERS]
+    most = _most_rows(rows, -(-features // chunk) * math.prod(facts["batches"]), gpu)
+    found.sort(key=lambda s: s.constants["BM"] > most)                  # else in the order of SHAPES
+    if found and found[0].constants["BM"] <= most:
+        return found
+    return [_in_registers(FEW_ROWS if rows <= FEW_ROWS else 64, chunk), *found]
+
+
 def _most_rows(rows: int, count: int, gpu: Machine) -> int:
     """Queries of a block: many, where enough blocks remain for all SMs."""
     return FEW_ROWS if rows <= FEW_ROWS else 128 if -(-rows // 128) * count >= gpu.cores else 64
@@ -81,6 +102,11 @@ class Shape(NamedTuple):
     threads: int
     memory: int
     registers: int
+
+    @property
+    def way(self) -> str:
+        """What a tuning file calls it."""
+        return f"{self.constants['BM']} queries, {self.constants['BN']} keys" + ("" if self.registers else ", f32")
 
 
 def _on_cores(rows: int, keys: int, of_warp: int, depth: int, features: int) -> Shape:

@@ -11,7 +11,7 @@ from hloc.errors import UnsupportedError
 from hloc.kernels.ir import Tile
 from hloc.machine import Machine
 from hloc.targets.cuda import cublaslt
-from hloc.targets.cuda.attention import attention
+from hloc.targets.cuda.attention import attention, attention_ways
 from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.convolutions import convolution, convolution_ways
 from hloc.targets.cuda.fft import fft
@@ -36,7 +36,9 @@ TEMPLATES: dict[str, Callable[..., tuple]] = {
 
 
 LIBRARY = "cublasLt"
-WAYS: dict[str, Callable[[Tile, Machine], list[str]]] = {"gemm": gemm_ways, "convolution": convolution_ways}
+WAYS: dict[str, Callable[[Tile, Machine], list[str]]] = {
+    "gemm": gemm_ways, "attention": attention_ways, "convolution": convolution_ways,
+}
 
 
 def ways(tile: Tile, gpu: Machine) -> list[str]:
