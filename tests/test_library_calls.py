@@ -541,3 +541,60 @@ def test_block_scales_that_divide_nothing_are_refused():
                   ROOT r = f32[3,3] custom-call(a, a, s, s), custom_call_target="__op$block_scaled_dot" }"""
     with pytest.raises(UnsupportedError, match="are no scales of"):
         hloc.compile(text, "cpu")
+
+
+# -- attention ---------------------------------------------------------------------------------------------------------
+
+def numbers(contracting, batch) -> dict:
+    return {f"{side}_{kind}_dimensions": [str(d) for d in values[n]] for kind, values in (
+        ("contracting", [(c,) for c in contracting]), ("batch", batch)) for n, side in enumerate(("lhs", "rhs"))}
+
+
+def attention_config(rows_first: bool, **more) -> dict:
+    """As JAX writes it; arrays are [batch, rows, heads, features] where rows_first, else [batch, heads, rows, ...]."""
+    own, last = ((0, 2), 1) if rows_first else ((0, 1), 2)
+    both, mixed = (own, own), ((0, 1), own)
+    return {"cudnn_fmha_backend_config": {
+        "fmha_scale": 0.25, "dropout_rate": 0, "mask_type": "NO_MASK", "sliding_window_length": 0,
+        "bmm1_dot_dimension_numbers": numbers((3, 3), both), "bmm2_dot_dimension_numbers": numbers((3, last), mixed),
+        "bmm1_grad_gemm1_dot_dimension_numbers": numbers((2, last), mixed),
+        "bmm1_grad_gemm2_dot_dimension_numbers": numbers((3, last), mixed),
+        "bmm2_grad_gemm1_dot_dimension_numbers": numbers((2, last), mixed),
+        "bmm2_grad_gemm2_dot_dimension_numbers": numbers((3, 3), both), **more}}
+
+
+def attention_by_hand(q, k, v, bias, causal):
+    """Of [batch, heads, rows, features], in f64: out, logarithms, weights."""
+    scores = 0.25 * np.einsum("bnth,bnsh->bnts", q, k) + bias
+    scores = np.where(np.tri(*scores.shape[-2:], dtype=bool), scores, -np.inf) if causal else scores
+    logarithms = np.log(np.exp(scores).sum(-1))
+    weights = np.exp(scores - logarithms[..., None])
+    return np.einsum("bnts,bnsh->bnth", weights, v), logarithms, weights
+
+
+@pytest.mark.parametrize("rows_first, causal, biased", list(itertools.product([False, True], repeat=3)))
+def test_attention(rows_first, causal, biased):
+    order = (0, 2, 1, 3) if rows_first else (0, 1, 2, 3)
+    q, k, v = draw(2, 3, 6, 8), draw(2, 3, 5, 8), draw(2, 3, 5, 8)
+    bias = draw(1, 3, 6, 5) if biased else np.float32(0)
+    out, logarithms, weights = attention_by_hand(*(x.astype(np.float64) for x in (q, k, v)), bias, causal)
+    as_given = [np.ascontiguousarray(x.transpose(order)) for x in (q, k, v)]
+    extra, name = ([bias], "ScaleBiasSoftmax") if biased else ([], "Softmax")
+    config = attention_config(rows_first, mask_type="CAUSAL" if causal else "NO_MASK")
+    out, logarithms = out.astype(np.float32), logarithms.astype(np.float32)
+    check(f"__cudnn$fmha{name}", as_given + extra, [out], config=config, tolerance=1e-5)
+    check(f"__cudnn$fmha{name}", as_given + extra, [out, logarithms], config=config, tolerance=1e-5)
+    gradient = draw(2, 3, 6, 8)
+    change = 0.25 * weights * (np.einsum("bnth,bnsh->bnts", gradient, v) - (gradient * out).sum(-1)[..., None])
+    wanted = [np.einsum("bnts,bnsh->bnth", change, k), np.einsum("bnts,bnth->bnsh", change, q),
+              np.einsum("bnts,bnth->bnsh", weights, gradient)]
+    given = [*as_given, logarithms, np.ascontiguousarray(gradient.transpose(order)), *extra,
+             np.ascontiguousarray(out.transpose(order))]
+    check(f"__cudnn$fmha{name}Backward", given, [w.astype(np.float32) for w in wanted], config=config, tolerance=1e-5)
+
+
+@pytest.mark.parametrize("more", [{"dropout_rate": 0.1}, {"mask_type": "PADDING"}, {"sliding_window_length": 4}])
+def test_attention_that_is_not_known_is_refused(more):
+    x = draw(1, 1, 2, 4)
+    with pytest.raises(UnsupportedError, match="not known"):
+        check("__cudnn$fmhaSoftmax", [x, x, x], [x], config=attention_config(False, **more))

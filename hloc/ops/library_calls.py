@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from hloc.ir import ELEMENT_TYPES, Instruction, Shape, numpy_dtype
+from hloc.ops.attention_calls import BACKWARD, FORWARD, attention_backward, attention_forward
 from hloc.ops.convolution import spread_and_pad, window_positions, window_slices
 from hloc.ops.custom_linalg import fitted, result_shapes
 from hloc.ops.library_configs import (
@@ -257,6 +258,8 @@ def sorts_down(instruction: Instruction) -> bool:
 LIBRARY_CALLS: dict[str, Callable] = {
     **dict.fromkeys(READERS, library_product),
     "__op$block_scaled_dot": block_scaled_dot,
+    **dict.fromkeys(FORWARD, attention_forward),
+    **dict.fromkeys(BACKWARD, attention_backward),
     "__onednn$softmax": onednn_softmax,
     "__onednn$layernorm": onednn_layer_norm,
     "__cudnn$norm": cudnn_norm,

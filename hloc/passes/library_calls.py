@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from hloc.ir import ConvolutionDimensionNumbers, Instruction, Module, Shape, Window, WindowDim, array
+from hloc.ops.attention_calls import BACKWARD, FORWARD
 from hloc.ops.custom_calls import target_of
 from hloc.ops.custom_linalg import result_shapes
 from hloc.ops.library_calls import (
@@ -33,6 +34,7 @@ from hloc.ops.library_configs import (
     product_shape,
     result_array,
 )
+from hloc.passes import attention_calls
 from hloc.passes.expressions import Body, Expressions
 from hloc.passes.scaled_dot_rewriter import scaled as scaled_blocks
 
@@ -332,8 +334,15 @@ def block_scaled_dot(module: Module, e: Expressions, instruction: Instruction) -
     return results(e, instruction, [product])
 
 
+def attention(module: Module, e: Expressions, instruction: Instruction) -> Instruction:
+    write = attention_calls.backward if target_of(instruction) in BACKWARD else attention_calls.forward
+    return results(e, instruction, write(module, e, instruction))
+
+
 ROWS: dict[str, Callable[[Module, Expressions, Instruction], Instruction | None]] = {
     "__op$block_scaled_dot": block_scaled_dot,
+    **dict.fromkeys(FORWARD, attention),
+    **dict.fromkeys(BACKWARD, attention),
     "__onednn$softmax": softmax,
     "__onednn$layernorm": layer_norm,
     "__cudnn$norm": norm,
