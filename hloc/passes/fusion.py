@@ -101,7 +101,7 @@ class Fuser:
         self.homes: dict[Instruction, list[Group]] = {i: [] for i in computation.instructions}
         self.repeated: dict[Instruction, float] = {}        # operations done again below a duplicated producer
         self.epilogues = epilogue_chains(computation, self.readers)
-        self.attentions = Attentions({}, {})
+        self.attentions = Attentions({}, {}, {})
         if attention:
             self.attentions = find_attentions(computation, self.readers, self.pinned, machine)
 

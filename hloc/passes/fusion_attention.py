@@ -5,6 +5,7 @@ and for the others a reason, which stands at the edges that remain: scores -> so
 """
 from __future__ import annotations
 
+from collections.abc import Container
 from math import prod
 from typing import NamedTuple
 
@@ -32,17 +33,24 @@ Readers = dict[Instruction, list[Instruction]]
 
 
 class Attentions(NamedTuple):
-    """found: root -> (attention, members, what the tail adds included); refused: the first dot, and the operands of the
-    second -> reason."""
+    """found: root -> (attention, members, what the tail adds included); refused: the second dot -> reason; between: the
+    first dot -> reason."""
 
     found: dict[Instruction, tuple[Attention, tuple[Instruction, ...]]]
     refused: dict[Instruction, str]
+    between: dict[Instruction, str]
+
+    def reason(self, operand: Instruction, readers: Container[Instruction]) -> str | None:
+        """Why an edge from `operand` to a kernel with these instructions is not inside of an attention."""
+        if operand in self.between:
+            return self.between[operand]
+        return next((why for dot, why in self.refused.items() if operand in dot.operands and dot in readers), None)
 
 
 def find_attentions(computation: Computation, readers: Readers, pinned: set[Instruction], machine: Machine
                     ) -> Attentions:
     """All attentions of a computation that are to be one kernel."""
-    result = Attentions({}, {})
+    result = Attentions({}, {}, {})
     taken: set[Instruction] = set()
     sums: dict[Instruction, list[Instruction]] = {}
     for instruction in computation.instructions:
@@ -64,10 +72,10 @@ def find_attentions(computation: Computation, readers: Readers, pinned: set[Inst
                 result.found[members[-1]] = attention, members
                 continue
             reason = members if isinstance(members, str) else "its products belong to another attention kernel"
-            result.refused[attention.scores] = reason
+            result.between[attention.scores] = reason
         else:
             reason = attention
-        result.refused.update(dict.fromkeys(output.operands, reason))
+        result.refused[output] = reason
     return result
 
 

@@ -108,9 +108,9 @@ def _is_kernel(instruction: Instruction, made: Container[Instruction] = ()) -> b
 
 def reason_of(operand: Instruction, source: Instruction, group: Group, fuser: Fuser) -> str:
     """Why `operand` is no member of `group`: what the group answered, or what rules the pair out by its nature."""
-    if operand in fuser.attentions.refused and (operand.opcode == "dot" or any(
-            m.opcode == "dot" and operand in m.operands for m in group.members)):
-        return fuser.attentions.refused[operand]
+    why = fuser.attentions.reason(operand, group.members)
+    if why is not None:
+        return why
     answers = fuser.reasons.get(operand, {})
     answer = next((reason for asked, reason in answers.items() if asked.first in group.members), None)
     if answer is not None:
