@@ -22,6 +22,7 @@ from hloc.targets.cpu.routines import file_of, generic_flags, likely_units
 from hloc.targets.cpu.sources import RUNTIME, Sources, runtime_digest
 from hloc.targets.cpu.toolchain import Toolchain
 
+LONG_DRIVER = 40_000              # characters
 CALL = "call.c"                   # what Python calls; a program for C alone has no use for it
 Report = Callable[[str, int, int], None]
 
@@ -70,7 +71,8 @@ def _follow(jobs: list[Future], report: Report) -> None:
 
 def _unit_object(chain: Toolchain, text: str, source: Path, is_kernels: bool) -> Path:
     source.write_text(text, encoding="utf-8")
-    flags = chain.routine_flags() if is_kernels else toolchain.DRIVER_FLAGS
+    driver_flags = toolchain.DRIVER_FLAGS if len(text) < LONG_DRIVER else toolchain.LONG_DRIVER_FLAGS
+    flags = chain.routine_flags() if is_kernels else driver_flags
     return chain.compile_object(source, source.with_suffix(".o"), flags)
 
 

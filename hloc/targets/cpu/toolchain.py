@@ -23,6 +23,7 @@ from hloc.errors import BuildError
 FLAGS = ("-std=gnu11", "-fPIC", "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math",
          "-ffp-contract=fast", "-fopenmp-simd", "-fno-strict-aliasing", "-w", "-Werror=implicit-function-declaration")
 DRIVER_FLAGS = ("-O1",)
+LONG_DRIVER_FLAGS = ("-O1", "-fno-inline")     # a call for each of a thousand steps; gcc would spend most on copies
 # Generated loops say what is a vector, and routines name theirs, so that -O3 finds little; gcc takes a third longer for
 # it, and where a kernel is one long expression (random numbers) three times as long.
 ROUTINE_FLAGS = ("-O2", "-fno-semantic-interposition", "-fno-stack-protector")
@@ -45,7 +46,8 @@ class Toolchain:
 
     def identity(self) -> str:
         """What a cached build depends on, besides its source."""
-        return " ".join((self.version, *FLAGS, *self.native, *DRIVER_FLAGS, *self.routine_flags(), _cpu_identity()))
+        return " ".join((self.version, *FLAGS, *self.native, *DRIVER_FLAGS, *LONG_DRIVER_FLAGS,
+                         *self.routine_flags(), _cpu_identity()))
 
     def routine_flags(self, *, lean: bool = False) -> tuple[str, ...]:
         """Optimization of kernels and of the routines of runtime/. lean: for code whose vectors are all named."""

@@ -21,9 +21,10 @@ typedef void (*hloc_kernel)(void *const *buffers, long begin, long end);
 #endif
 enum { HLOC_COPY_PIECE = 1 << 18 };
 
-static inline void *hloc_at(void *const *bases, hloc_ref ref) { return (char *)bases[ref.base] + ref.offset; }
+#define HLOC_ALWAYS static inline __attribute__((always_inline))
+HLOC_ALWAYS void *hloc_at(void *const *bases, hloc_ref ref) { return (char *)bases[ref.base] + ref.offset; }
 
-static inline void hloc_resolve(void *const *bases, const hloc_ref *refs, int count, void **pointers) {
+HLOC_ALWAYS void hloc_resolve(void *const *bases, const hloc_ref *refs, int count, void **pointers) {
   for (int i = 0; i < count; i++) pointers[i] = hloc_at(bases, refs[i]);
 }
 
@@ -54,7 +55,8 @@ static inline void hloc_launch_together(const hloc_job *jobs, long count, long g
 typedef void (*hloc_tile)(void *const *buffers);
 
 /* Run a tile; it splits its own work over the pool. */
-static inline void hloc_launch_tile(hloc_tile tile, void *const *bases, const hloc_ref *refs, int count) {
+static __attribute__((noinline, unused)) void hloc_launch_tile(hloc_tile tile, void *const *bases,
+                                                               const hloc_ref *refs, int count) {
   void *pointers[HLOC_MOST_ARGUMENTS];
   hloc_resolve(bases, refs, count, pointers);
   tile(pointers);
