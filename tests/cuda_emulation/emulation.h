@@ -65,7 +65,12 @@ struct Warp {
 struct alignas(16) Sixteen { unsigned char bytes[16]; };
 struct AsyncCopy { Sixteen *to; const Sixteen *from; };
 /* A product of a warpgroup that has begun (wgmma): d += a b is done when somebody waits for it. */
-struct GroupProduct { float *d; unsigned long long a, b; int across_a, across_b; float (*dot)(float, unsigned, unsigned); };
+struct GroupProduct {
+  float *d;
+  unsigned long long a, b;
+  int across_a, across_b;
+  float (*dot)(float, unsigned, unsigned);
+};
 constexpr size_t MOST_DYNAMIC = 227 << 10;
 alignas(1024) static unsigned char dynamic_shared[MOST_DYNAMIC];
 static unsigned dynamic_bytes;
@@ -409,7 +414,8 @@ __attribute__((no_sanitize("thread", "alignment"))) static void multiply_group(c
     }
     for (unsigned n = 0; n < 64; n++) {
       const unsigned column = n / 2 * 8 + pair + n % 2;
-      const unsigned y = *described(p.b, p.across_b, column, k) | unsigned(*described(p.b, p.across_b, column, k + 1)) << 16;
+      const unsigned high = *described(p.b, p.across_b, column, k + 1);
+      const unsigned y = *described(p.b, p.across_b, column, k) | high << 16;
       for (unsigned half = 0; half < 2; half++) {
         float &sum = p.d[n / 2 * 4 + half * 2 + n % 2];
         sum = p.dot(sum, x[half], y);
@@ -429,9 +435,8 @@ static void begin_group(const GroupProduct &p) {
 namespace emulation {
 static inline float wide_bf16(unsigned bits) { return __uint_as_float(bits << 16); }
 static inline float wide_f16(unsigned bits) {
-  const int exponent = bits >> 10 & 31, mantissa = bits & 1023;
-  const float size = exponent == 31 ? (mantissa ? NAN : INFINITY)
-                                    : std::ldexp(float(exponent ? mantissa | 1024 : mantissa), (exponent ? exponent : 1) - 25);
+  const int exponent = bits >> 10 & 31, mantissa = bits & 1023, whole = exponent ? mantissa | 1024 : mantissa;
+  const float size = exponent == 31 ? (mantissa ? NAN : INFINITY) : std::ldexp(float(whole), (exponent ? exponent : 1) - 25);
   return bits >> 15 ? -size : size;
 }
 template <float (*WIDE)(unsigned)> struct Group {
@@ -461,8 +466,8 @@ template <int N> static inline void hloc_wgmma_wait() {
   }
 }
 
-/* mma.m16n8k16, m16n8k32, m16n8k8: lane 4 g + t holds word t (and t + 4) of A's rows g, g + 8 and of B's column g; D's rows g, g + 8
- * and columns 2 t, 2 t + 1. dot: of the elements in two words. */
+/* mma.m16n8k16, m16n8k32, m16n8k8: lane 4 g + t holds word t (and t + 4) of A's rows g, g + 8 and of B's column g; D's
+ * rows g, g + 8 and columns 2 t, 2 t + 1. dot: of the elements in two words. */
 namespace emulation {
 struct MmaPart { unsigned a[4], b[2]; };
 template <class Sum, class Dot> static void mma(Sum *d, const unsigned *a, const unsigned *b, Dot dot) {
@@ -497,7 +502,6 @@ static inline float dot_tf32(float sum, unsigned x, unsigned y) {   // the hardw
 #define hloc_mma_bf16(d, a, b) emulation::mma(d, a, b, EMULATION_DOT_HALF(hloc_bf16_to_f32))
 #define hloc_mma_f16(d, a, b) emulation::mma(d, a, b, EMULATION_DOT_HALF(hloc_f16_to_f32))
 #define hloc_mma_s8(d, a, b) emulation::mma(d, a, b, emulation::dot_bytes<signed char>)
-#define hloc_mma_u8(d, a, b) emulation::mma(d, a, b, emulation::dot_bytes<unsigned char>)
 #define hloc_mma_tf32(d, a, b) emulation::mma(d, a, b, emulation::dot_tf32)
 #define EMULATION_DOT_F8(A, B)                                                                                        \
   [](float sum, unsigned x, unsigned y) {                                                                             \

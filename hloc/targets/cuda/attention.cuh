@@ -11,8 +11,8 @@
  *   rounded_pair(low, high): two weights in a word, of the values' type;
  *   score(batch, row, column, sum): what the softmax is taken of;  finish(batch, row, feature, value)
  *   keep(piece, batch, row, feature, sum) and keep_state(piece, batch, row, largest, total) where keys are cut
- * Out: hloc_attention_mma (bf16, f16: weights are rounded to that type), hloc_attention_f32 (any types, at full precision),
- *      hloc_attention_join.
+ * Out: hloc_attention_mma (bf16, f16: weights are rounded to that type), hloc_attention_f32 (any types, at full
+ *      precision), hloc_attention_join.
  * Scores that are -infinity weigh nothing; a row of nothing else is NaN, as is one with NaN or infinity.
  */
 #ifndef HLOC_ATTENTION_CUH
@@ -123,7 +123,8 @@ template <class S, class Numbers, class T, class At, class At2, class At3, class
 HLOC_FN void hloc_attention_mma(const T *query, const T *key, const T *value, unsigned char *memory, At query_at,
                                 At2 key_at, At3 value_at, Pair rounded_pair, Score score, Keep keep,
                                 KeepState keep_state, Finish finish) {
-  constexpr int MINE = S::TM * 16, WARPS = S::BM / MINE, THREADS = WARPS * 32, TILES = S::BN / 8, STEPS = S::DP / 16, OUT = S::FC / 8;
+  constexpr int MINE = S::TM * 16, WARPS = S::BM / MINE, THREADS = WARPS * 32, TILES = S::BN / 8;
+  constexpr int STEPS = S::DP / 16, OUT = S::FC / 8;
   typedef hloc_lines<T, S::BM, S::DP, THREADS> Queries;
   typedef hloc_lines<T, S::BN, S::DP, THREADS> Keys;
   typedef hloc_lines<T, S::BN, S::FC, THREADS> Values;

@@ -10,7 +10,8 @@
  *   X_VECTOR, W_VECTOR        elements side by side that may be read at once: channels; of the kernel, features too
  *   SPLITS, PART              as in gemm.cuh
  * Out: hloc_conv walks over tiles as hloc_gemm does, hloc_conv_join adds up the pieces; hloc_conv_direct<S, LANES>
- * computes an output with LANES (1, 32) threads. finish(row, column, sum): row = image * POINTS + position, column = output feature.
+ * computes an output with LANES (1, 32) threads. finish(row, column, sum): row = image * POINTS + position, column = output
+ * feature.
  */
 #ifndef HLOC_CONV_CUH
 #define HLOC_CONV_CUH

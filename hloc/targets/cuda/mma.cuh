@@ -3,7 +3,7 @@
  * In: each lane's part as the PTX manual lays out mma.m16n8k16 (two 16-bit elements in each word of a and b), m16n8k32
  * (four bytes in each word) and m16n8k8 (one f32 in each word).
  * Out: hloc_mma_bf16(d, a, b), hloc_mma_f16(d, a, b): A 16 x 16, B 16 x 8, D in f32
- *      hloc_mma_s8(d, a, b): A 16 x 32, B 32 x 8, D in s32, which wraps around;  hloc_mma_u8: of unsigned bytes
+ *      hloc_mma_s8(d, a, b): A 16 x 32, B 32 x 8, D in s32, which wraps around
  *      hloc_mma_tf32(d, a, b): A 16 x 8, B 8 x 8, of f32 words whose last 13 bits are not looked at, D in f32
  *      hloc_mma_<A>_<B>(d, a, b) for A, B of f8e4m3fn, f8e5m2: A 16 x 32, B 32 x 8, D in f32; only from sm_89 on
  * HLOC_EMULATED: an emulation gives its own body.
@@ -23,7 +23,6 @@ HLOC_DEFINE_MMA_AS(bf16, "m16n8k16", float, "f", "f32.bf16", "bf16.f32")
 HLOC_DEFINE_MMA_AS(f16, "m16n8k16", float, "f", "f32.f16", "f16.f32")
 HLOC_DEFINE_MMA_AS(tf32, "m16n8k8", float, "f", "f32.tf32", "tf32.f32")
 HLOC_DEFINE_MMA_AS(s8, "m16n8k32", int, "r", "s32.s8", "s8.s32")
-HLOC_DEFINE_MMA_AS(u8, "m16n8k32", int, "r", "s32.u8", "u8.s32")
 HLOC_DEFINE_MMA_AS(f8e4m3fn_f8e4m3fn, "m16n8k32", float, "f", "f32.e4m3", "e4m3.f32")
 HLOC_DEFINE_MMA_AS(f8e4m3fn_f8e5m2, "m16n8k32", float, "f", "f32.e4m3", "e5m2.f32")
 HLOC_DEFINE_MMA_AS(f8e5m2_f8e4m3fn, "m16n8k32", float, "f", "f32.e5m2", "e4m3.f32")

@@ -7,7 +7,7 @@
  *                            summed up where i + j <= LAST
  *   part(rest)               the largest part of a word, taken away from it
  *   multiply(d, a, b)        one instruction
- * hloc_numbers_bf16, f16, s8, u8: elements as they are;  hloc_numbers_<A>_<B> of f8e4m3fn, f8e5m2: too, from sm_89 on
+ * hloc_numbers_bf16, f16, s8: elements as they are;  hloc_numbers_<A>_<B> of f8e4m3fn, f8e5m2: too, from sm_89 on
  * hloc_numbers_f32_as<hloc_rounded_bf16 or _f16>: f32, rounded
  * hloc_numbers_tf32<PARTS, LAST>, hloc_numbers_split<PARTS, LAST>: f32 as sums of tf32 or of bf16
  * hloc_numbers_f8_as_f16<TO_A, TO_B>: f8 before sm_89, exactly
@@ -39,7 +39,6 @@ HLOC_FN unsigned hloc_rounded_pair_f16(float low, float high) {
 HLOC_NUMBERS_AS_THEY_ARE(bf16, unsigned short, float)
 HLOC_NUMBERS_AS_THEY_ARE(f16, unsigned short, float)
 HLOC_NUMBERS_AS_THEY_ARE(s8, signed char, int)
-HLOC_NUMBERS_AS_THEY_ARE(u8, unsigned char, int)
 HLOC_NUMBERS_AS_THEY_ARE(f8e4m3fn_f8e4m3fn, unsigned char, float)
 HLOC_NUMBERS_AS_THEY_ARE(f8e4m3fn_f8e5m2, unsigned char, float)
 HLOC_NUMBERS_AS_THEY_ARE(f8e5m2_f8e4m3fn, unsigned char, float)

@@ -87,7 +87,7 @@ HLOC_FN void hloc_tile_pipeline(const A &a, const B &b, long depth, unsigned cha
   __syncthreads(); /* all have done with the last tile */
 #pragma unroll
   for (int step = 0; step < S::STAGES - 1; step++) copy(step);
-  constexpr int AHEAD = Numbers::PARTS > 1 ? 0 : 1; /* fragments loaded while others are multiplied: registers permitting */
+  constexpr int AHEAD = Numbers::PARTS > 1 ? 0 : 1; /* fragments loaded while others are multiplied */
   hloc_fragments<Numbers, ROWS, 4> x[AHEAD + 1];
   hloc_fragments<Numbers, COLUMNS, 2> y[AHEAD + 1];
   for (int step = 0; step < steps; step++) {

@@ -1,8 +1,9 @@
 /* warpgroup.cuh: a tile of a matrix product by the instructions of sm_90a that read operands from shared memory.
  *
  * In: pipeline.cuh, wgmma.cuh; a struct S as pipeline.cuh says, with WM = BM / 16 warps, WN = 1, BN = 256, lines of 128
- * bytes of k. Out: hloc_tile_warpgroup, which does what hloc_tile_pipeline does, of bf16 or f16 (Group: hloc_group_<T>). Four warps multiply 64
- * rows; steps are copied STAGES - 2 ahead, since the products of one step may go on while the next one's begin.
+ * bytes of k. Out: hloc_tile_warpgroup, which does what hloc_tile_pipeline does, of bf16 or f16 (Group: hloc_group_<T>).
+ * Four warps multiply 64 rows; steps are copied STAGES - 2 ahead, since the products of one step may go on while the
+ * next one's begin.
  */
 #ifndef HLOC_WARPGROUP_CUH
 #define HLOC_WARPGROUP_CUH
@@ -29,7 +30,7 @@ HLOC_FN void hloc_tile_warpgroup(const A &a, const B &b, long depth, unsigned ch
   typedef hloc_operand<T, A, S::BM, S::BK, THREADS> Left;
   typedef hloc_operand<T, B, S::BN, S::BK, THREADS> Right;
   constexpr int STAGE = Left::BYTES + Right::BYTES, AHEAD = S::STAGES - 2;
-  static_assert(S::BN == 256 && S::WN == 1 && S::BM == S::WM * 16 && S::BM % 64 == 0 && S::BK * sizeof(T) == 128, "tile");
+  static_assert(S::BN == 256 && S::BM == S::WM * 16 && S::BM % 64 == 0 && S::BK * sizeof(T) == 128, "a tile's shape");
   static_assert(AHEAD >= 1, "three steps in shared memory at least");
   const int warp = threadIdx.x / 32, top = warp / 4 * 64;
   const Left a_operand(a);

@@ -16,8 +16,8 @@
 
 /* Addresses and distances count 16 bytes; swizzle of 128 bytes. */
 HLOC_FN unsigned long long hloc_describe(const void *place, unsigned leading, unsigned stride) {
-  const unsigned long long at = hloc_shared_address(place);
-  return (at & 0x3ffff) >> 4 | (unsigned long long)(leading >> 4) << 16 | (unsigned long long)(stride >> 4) << 32 | 1ull << 62;
+  const unsigned long long at = (hloc_shared_address(place) & 0x3ffff) >> 4, far = leading >> 4, step = stride >> 4;
+  return at | far << 16 | step << 32 | 1ull << 62;
 }
 
 #ifndef HLOC_EMULATED
