@@ -2,8 +2,7 @@
 
 In: the text of FileNames, FunctionNames, FileLocations, StackFrames, as the module keeps it. Out: a place per frame.
 
-    places('FileNames\\n1 "/a/model.py"\\n\\nFileLocations\\n1 {file_name_id=1 line=12}\\n\\nStackFrames\\n1 {file_location_id=1}')
-      == {1: "model.py:12"}
+    places(tables of frame 1, at line 12 of /a/model.py) == {1: "model.py:12"}
 """
 from __future__ import annotations
 
