@@ -105,7 +105,7 @@ class Floor:
         return self.bandwidths[size]
 
     def _peak(self) -> float:
-        rounds = 3_000_000
+        rounds = 30_000_000
         seconds = self._together(lambda _: self.library.multiply_add(rounds, 0.999))
         return FLOPS_PER_ROUND * rounds * self.threads / seconds
 
