@@ -48,6 +48,7 @@ from hloc.kernels.ir import (
     While,
 )
 from hloc.kernels.scalars import computation_type, is_narrow
+from hloc.kernels.walks import walk
 
 
 class Dialect(NamedTuple):
@@ -385,17 +386,8 @@ def declare_reductions(kernel: Kernel, printer: StatementPrinter) -> None:
 
 
 def _own_reductions(statements: Iterable[Stmt]) -> set[tuple[str, str]]:
-    found: set[tuple[str, str]] = set()
-    stack = list(statements)
-    while stack:
-        top = stack.pop()
-        if isinstance(top, Mutable) and top.reassociable and top.reassociable not in SIMD_REDUCTIONS:
-            found.add((top.reassociable, top.initial.type))
-        elif isinstance(top, If):
-            stack.extend(top.then + top.otherwise)
-        elif isinstance(top, (For, While)):
-            stack.extend(top.body)
-    return found
+    return {(s.reassociable, s.initial.type) for s in walk(statements)
+            if isinstance(s, Mutable) and s.reassociable and s.reassociable not in SIMD_REDUCTIONS}
 
 
 def pointer_type(buffer: Buffer) -> str:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hloc.kernels.ir import INDEX, VECTOR, Apply, Assign, Const, Expr, For, If, Kernel, Let, Load, Mutable, Stmt, Store
+from hloc.kernels.ir import INDEX, VECTOR, Apply, Const, Expr, For, If, Kernel, Let, Load, Stmt
+from hloc.kernels.walks import with_expressions
 from hloc.targets.ranges import Interval, Unknown, value_of
 
 Known = dict[str, Interval]
@@ -39,15 +40,7 @@ def _statement(s: Stmt, known: Known, in_vector: bool) -> Stmt:
         condition = _narrow(s.condition, known) if in_vector else s.condition
         return If(condition, _statements(s.then, dict(known), in_vector),
                   _statements(s.otherwise, dict(known), in_vector))
-    if not in_vector:
-        return s
-    if isinstance(s, (Let, Assign)):
-        return s._replace(value=_narrow(s.value, known))
-    if isinstance(s, Mutable):
-        return s._replace(initial=_narrow(s.initial, known))
-    if isinstance(s, Store):
-        return s._replace(position=_narrow(s.position, known), value=_narrow(s.value, known))
-    return s
+    return with_expressions(s, lambda e: _narrow(e, known)) if in_vector else s
 
 
 def _interval(expr: Expr, known: Known) -> Interval | None:

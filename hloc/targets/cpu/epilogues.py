@@ -11,7 +11,8 @@ import hashlib
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from hloc.kernels.ir import INDEX, Apply, Assign, Const, Expr, For, If, Let, Load, Mutable, Stmt, Store, Tile, Var
+from hloc.kernels.ir import INDEX, Apply, Const, Expr, For, If, Load, Stmt, Tile, Var
+from hloc.kernels.walks import with_expressions
 from hloc.targets.printer import C, buffer_declarations, c_type, print_statements
 
 SMALL = 16            # such factors, and all divisors, stay in the text: compilers make shifts of them
@@ -91,17 +92,11 @@ def _named(value: Expr, sizes: dict[int, str]) -> Expr:
 
 
 def _statement(s: Stmt, sizes: dict[int, str]) -> Stmt:
-    if isinstance(s, (Let, Assign)):
-        return s._replace(value=_named(s.value, sizes))
-    if isinstance(s, Mutable):
-        return s._replace(initial=_named(s.initial, sizes))
-    if isinstance(s, Store):
-        return s._replace(position=_named(s.position, sizes), value=_named(s.value, sizes))
     if isinstance(s, If):
         return If(_named(s.condition, sizes), with_names(s.then, sizes), with_names(s.otherwise, sizes))
     if isinstance(s, For):
         return s._replace(body=with_names(s.body, sizes))
-    return s
+    return with_expressions(s, lambda e: _named(e, sizes))
 
 
 def with_names(statements: Iterable[Stmt], sizes: dict[int, str]) -> tuple[Stmt, ...]:

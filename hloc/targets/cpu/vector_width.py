@@ -6,28 +6,11 @@ which take dozens of instructions per element, run a fifth to a half faster: the
 """
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from hloc.analysis.cost import EXPENSIVE
 from hloc.ir import ELEMENT_TYPES
-from hloc.kernels.ir import (
-    INDEX,
-    VECTOR,
-    Apply,
-    Assign,
-    Const,
-    Expr,
-    For,
-    If,
-    Kernel,
-    Let,
-    Load,
-    Stmt,
-    Store,
-    Var,
-    While,
-)
+from hloc.kernels.ir import INDEX, VECTOR, Apply, Assign, Const, Expr, For, Kernel, Let, Store, Var
 from hloc.kernels.scalars import is_narrow
+from hloc.kernels.walks import parts, walk
 from hloc.ops.table import OPS
 
 SHORTEST = 64                                   # iterations of a loop: four vectors
@@ -36,7 +19,7 @@ HEAVY = frozenset(OPS[opcode].scalar for opcode, cost in EXPENSIVE.items() if co
 
 def is_wide(kernel: Kernel) -> bool:
     """Every VECTOR loop is long, and one of them computes much."""
-    statements = list(_statements(kernel.body))
+    statements = list(walk(kernel.body))
     named = {s.name: s.value for s in statements if isinstance(s, Let)}
     loops = [s for s in statements if isinstance(s, For) and s.kind == VECTOR]
     return all(_most(s.extent, named) >= SHORTEST for s in loops) and any(map(_is_heavy, loops))
@@ -52,21 +35,9 @@ def _most(extent: int | Expr, named: dict[str, Expr]) -> int:
     return 0
 
 
-def _statements(statements: Iterable[Stmt]) -> Iterable[Stmt]:
-    """All statements, nested ones too."""
-    stack = list(statements)
-    while stack:
-        top = stack.pop()
-        yield top
-        if isinstance(top, (For, While)):
-            stack.extend(top.body)
-        elif isinstance(top, If):
-            stack.extend(top.then + top.otherwise)
-
-
 def _is_heavy(loop: For) -> bool:
-    values = [s.value for s in _statements(loop.body) if isinstance(s, (Let, Assign, Store))]
-    return any(_is_heavy_operation(e) for value in values for e in _expressions(value))
+    values = [s.value for s in walk(loop.body) if isinstance(s, (Let, Assign, Store))]
+    return any(_is_heavy_operation(e) for e in parts(values) if isinstance(e, Apply))
 
 
 def _is_heavy_operation(expr: Apply) -> bool:
@@ -75,15 +46,3 @@ def _is_heavy_operation(expr: Apply) -> bool:
         return expr.op in HEAVY
     to, source = (ELEMENT_TYPES[t].kind for t in (expr.type, expr.arguments[0].type))
     return is_narrow(expr.type) or is_narrow(expr.arguments[0].type) or (source == "float" and to != "float")
-
-
-def _expressions(value: Expr) -> Iterable[Apply]:
-    """All Apply nodes of an expression."""
-    stack = [value]
-    while stack:
-        top = stack.pop()
-        if isinstance(top, Load):
-            stack.append(top.position)
-        elif isinstance(top, Apply):
-            yield top
-            stack.extend(top.arguments)

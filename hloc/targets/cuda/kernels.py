@@ -12,9 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hloc.kernels.ir import PARALLEL, VECTOR, Apply, Barrier, For, Kernel, Tile, Var
+from hloc.kernels.walks import walk
 from hloc.machine import Machine
 from hloc.targets.cuda.container import Geometry
-from hloc.targets.cuda.linear import walk
 from hloc.targets.cuda.ranges import fits, narrowed
 from hloc.targets.cuda.space import space_of
 from hloc.targets.cuda.teams import WARP, Spread, TeamKernel, Total, team_kernel

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from hloc.kernels.ir import INDEX, Apply, Const, Expr, For, If, Let, Load, Mutable, Stmt, Store, Var, While
+from hloc.kernels.ir import INDEX, Apply, Const, Expr, For, Let, Load, Mutable, Stmt, Store, Var
+from hloc.kernels.walks import expressions, parts, walk
 
 
 class Form(NamedTuple):
@@ -55,39 +56,6 @@ def lets(statements: Iterable[Stmt], known: Mapping[str, Form]) -> dict[str, For
             if form is not None:
                 found[statement.name] = form
     return found
-
-
-def walk(statements: Iterable[Stmt]) -> Iterable[Stmt]:
-    """All statements, outer before inner, in order."""
-    stack = [iter(statements)]
-    while stack:
-        statement = next(stack[-1], None)
-        if statement is None:
-            stack.pop()
-            continue
-        yield statement
-        if isinstance(statement, If):
-            stack.append(iter(statement.then + statement.otherwise))
-        elif isinstance(statement, (For, While)) or hasattr(statement, "body"):
-            stack.append(iter(statement.body))
-
-
-def expressions(statement: Stmt) -> list[Expr]:
-    """The expressions that stand in a statement itself, not in its body."""
-    found = [getattr(statement, name, None) for name in ("value", "initial", "position", "condition", "extent")]
-    return [e for e in found if isinstance(e, (Const, Var, Load, Apply))]
-
-
-def parts(roots: Iterable[Expr]) -> Iterable[Expr]:
-    """Expressions and everything in them."""
-    stack = list(roots)
-    while stack:
-        top = stack.pop()
-        yield top
-        if isinstance(top, Load):
-            stack.append(top.position)
-        elif isinstance(top, Apply):
-            stack.extend(top.arguments)
 
 
 def loads(statements: Iterable[Stmt]) -> Iterable[Load]:

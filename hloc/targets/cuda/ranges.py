@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 
 from hloc.kernels.ir import INDEX, PARALLEL, VECTOR, For, If, Kernel, Let, Stmt, While
-from hloc.targets.cuda import linear
+from hloc.kernels.walks import expressions
 from hloc.targets.ranges import LIMIT, Interval, Unknown, look, small, value_of
 
 WIDE = re.compile(r"\(long\)|(?<!unsigned )(?<!long )\blong\b(?! long)|(?<=\d)L\b")
@@ -44,7 +44,7 @@ def _statements(statements: Iterable[Stmt], known: dict[str, Interval], around: 
                 raise Unknown
             _statements(statement.body, {**known, statement.name: (0, max(0, last))}, inner)
             continue
-        for expr in linear.expressions(statement):
+        for expr in expressions(statement):
             look(expr, known)
         if isinstance(statement, Let) and statement.value.type == INDEX:
             known[statement.name] = value_of(statement.value, known)

@@ -43,6 +43,7 @@ from hloc.kernels.ir import (
     While,
 )
 from hloc.kernels.monoids import identity
+from hloc.kernels.walks import expressions, parts, walk
 from hloc.machine import Machine
 from hloc.targets.cuda import linear
 from hloc.targets.cuda.linear import Form
@@ -97,7 +98,7 @@ def team_kernel(kernel: Kernel, gpu: Machine) -> TeamKernel | None:
     rows = loop.extent if loop else 1
     draft = _Draft(body, linear.lets((*before, *body), {}), {b.name for b in kernel.buffers})
     longest = max((draft.length(s) for s in draft.spreads.values()), default=0)
-    private = sum(_bytes(s) for s in linear.walk(body) if isinstance(s, Local))
+    private = sum(_bytes(s) for s in walk(body) if isinstance(s, Local))
     if longest < SHORTEST and private <= LARGEST_PRIVATE:
         return None
     draft.threads = _threads(longest, rows, private, gpu)
@@ -198,13 +199,13 @@ class _Draft:
     def _independent(self, nest: list[For]) -> bool:
         """No iteration of the nest reads what another one writes, but for accumulators that may be joined later."""
         body = nest[0].body
-        inside = {s.name for s in linear.walk(body) if isinstance(s, (Mutable, Local))}
-        if any(isinstance(s, (Atomic, Barrier, Shared)) for s in linear.walk(body)):
+        inside = {s.name for s in walk(body) if isinstance(s, (Mutable, Local))}
+        if any(isinstance(s, (Atomic, Barrier, Shared)) for s in walk(body)):
             return False
         if not all(self._only_accumulated(name, body) for name in assigned(body) - inside):
             return False
         written = [s for s in linear.stores(body) if s.buffer not in inside]
-        loops = [*nest[:1], *(s for s in linear.walk(body) if isinstance(s, For))]
+        loops = [*nest[:1], *(s for s in walk(body) if isinstance(s, For))]
         if not written:
             return True
         if not all(isinstance(s.extent, int) for s in loops):
@@ -225,8 +226,8 @@ class _Draft:
         if name not in self.mutables or not self.mutables[name].reassociable:
             return False
         derived: dict[str, Expr] = {}
-        for statement in linear.walk(statements):
-            used = [p for p in linear.parts(linear.expressions(statement))
+        for statement in walk(statements):
+            used = [p for p in parts(expressions(statement))
                     if isinstance(p, Var) and (p.name == name or p.name in derived)]
             if used and isinstance(statement, Let):
                 derived[statement.name] = statement.value
@@ -389,7 +390,7 @@ class _Draft:
 
 
 def _reads(expr: Expr, names: set[str]) -> bool:
-    return any(isinstance(p, Var) and p.name in names for p in linear.parts([expr]))
+    return any(isinstance(p, Var) and p.name in names for p in parts([expr]))
 
 
 def _touched(statements: tuple[Stmt, ...]) -> set[str]:

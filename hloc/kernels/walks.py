@@ -1,0 +1,53 @@
+"""Going through loop IR: statements, their expressions, and what stands in these.
+
+    [p for s in walk(kernel.body) for p in parts(expressions(s))]      every expression of a kernel, nested ones too
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from hloc.kernels.ir import Apply, Assign, Const, Expr, For, If, Let, Load, Mutable, Stmt, Store, Var, While
+
+
+def walk(statements: Iterable[Stmt]) -> Iterable[Stmt]:
+    """All statements, outer before inner, in order."""
+    stack = [iter(statements)]
+    while stack:
+        statement = next(stack[-1], None)
+        if statement is None:
+            stack.pop()
+            continue
+        yield statement
+        if isinstance(statement, If):
+            stack.append(iter(statement.then + statement.otherwise))
+        elif isinstance(statement, (For, While)) or hasattr(statement, "body"):
+            stack.append(iter(statement.body))
+
+
+def expressions(statement: Stmt) -> list[Expr]:
+    """The expressions that stand in a statement itself, not in its body."""
+    found = [getattr(statement, name, None) for name in ("value", "initial", "position", "condition", "extent")]
+    return [e for e in found if isinstance(e, (Const, Var, Load, Apply))]
+
+
+def parts(roots: Iterable[Expr]) -> Iterable[Expr]:
+    """Expressions and everything in them."""
+    stack = list(roots)
+    while stack:
+        top = stack.pop()
+        yield top
+        if isinstance(top, Load):
+            stack.append(top.position)
+        elif isinstance(top, Apply):
+            stack.extend(top.arguments)
+
+
+def with_expressions(statement: Stmt, change: Callable[[Expr], Expr]) -> Stmt:
+    """A statement without a body, with its expressions changed."""
+    if isinstance(statement, (Let, Assign)):
+        return statement._replace(value=change(statement.value))
+    if isinstance(statement, Mutable):
+        return statement._replace(initial=change(statement.initial))
+    if isinstance(statement, Store):
+        return statement._replace(position=change(statement.position), value=change(statement.value))
+    return statement
