@@ -45,7 +45,7 @@ def bisect_command(module, choice, inputs, target, fusion, tolerance, dump_dir, 
     every kernel of the optimized entry is run by itself on what the evaluator hands it, then the whole program. Exit
     code 0 where nothing differs, 1 where something does.
     """
-    from hloc.inputs import check_inputs
+    from hloc.inputs import check_inputs, entry_parameters
     from hloc.targets import driver_present, find
     from hloc.tools.bisect import bisect
     if target == "reference":
@@ -53,7 +53,7 @@ def bisect_command(module, choice, inputs, target, fusion, tolerance, dump_dir, 
     chosen = find(target)
     with Progress() as progress:
         parsed = read_module(module, choice=choice, strict=strict, progress=progress)
-        arrays = check_inputs(parsed, input_reader(inputs, parsed)(_parameters(parsed)))
+        arrays = check_inputs(parsed, input_reader(inputs, parsed)(entry_parameters(parsed)))
         blame = bisect(parsed, chosen, arrays, options=pass_options(fusion), tolerance=tolerance,
                        runs_kernels=chosen.name == "cpu" or driver_present(), report=progress.report)
     if dump_dir and blame.before:
@@ -66,11 +66,6 @@ def bisect_command(module, choice, inputs, target, fusion, tolerance, dump_dir, 
                     [[k.instruction.name, k.instruction.opcode, line_of(k.instruction) or "", *_row(r)]
                      for k in blame.kernels for r in k.rows], right=(2, 4, 5))
     sys.exit(1 if blame.culprit else 0)
-
-
-def _parameters(module):
-    from hloc.inputs import entry_parameters
-    return entry_parameters(module)
 
 
 def _text(blame, target: str, dump_dir: Path | None) -> str:

@@ -58,6 +58,7 @@ Examples:
   hloc opt model.hlo --dump-after fusion
   hloc compile model.hlo -o model.so
   hloc check model.hlo --against xla
+  hloc bisect model.hlo
   hloc memory model.hlo
   hloc convert model.hlo.pb -o model.hlo
 
