@@ -30,9 +30,12 @@ def run(*arguments: str) -> subprocess.CompletedProcess:
                           env=patient)
 
 
+# Without jax, which exports it, ResNet's training step is a row that says so: two programs fewer, with and without fusion.
+PROGRAMS = 8 if importlib.util.find_spec("jax") else 6
+
 # section -> what its table must hold; None: a row with a value, else the reason why it has none
 EXPECTED = {
-    "prepare": {"8 programs compiled": None},
+    "prepare": {f"{PROGRAMS} programs compiled": None},
     "launches": {"a step of 8 kernels as a graph": None},
     "bandwidth": {"a copy on the device": None, "softmax bf16[12,40]": None, "transpose f32[12,40]": None},
     "products": {"mma.sync on bf16, no memory": None, "s8 40 x 40 x 40": None, "cuBLASLt": "does not run",
