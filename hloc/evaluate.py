@@ -101,7 +101,8 @@ class Evaluator:
         """Flattened entry parameters in, flattened results out."""
         rest = iter(arrays)
         entry = self.module.entry
-        return tuple(flatten(self.call(entry, [unflatten(p.shape, rest) for p in entry.parameters])))
+        results = flatten(self.call(entry, [unflatten(p.shape, rest) for p in entry.parameters]))
+        return tuple(r if r.flags.c_contiguous and r.flags.writeable else r.copy() for r in results)   # views lie open
 
     def call(self, computation: Computation, arguments: Sequence[Value]) -> Value:
         """The value of a computation's root. Values are freed after their last use."""

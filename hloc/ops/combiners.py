@@ -20,6 +20,7 @@ _UFUNCS = {
     "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
 }
 _WIDENED = ("add", "multiply")
+SHORT_AXIS = 32             # NumPy's loops go along the last axis, so a short one is combined after all others
 _PRED_UFUNCS = {"add": np.logical_or, "multiply": np.logical_and, "maximum": np.logical_or, "minimum": np.logical_and,
                 "and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}
 
@@ -80,7 +81,11 @@ class Combiner:
         """All elements along `axes` combined; only where there is a ufunc."""
         if array.dtype != self.types[0] or array.dtype.kind == "V":
             (array,) = self.widen([array])
-        return self.ufunc.reduce(array, axis=axes, dtype=self._wide(self.types[0]))
+        wide, last = self._wide(self.types[0]), array.ndim - 1
+        if len(axes) > 1 and last in axes and array.shape[last] < SHORT_AXIS:
+            array = self.ufunc.reduce(array, axis=tuple(a for a in axes if a != last), dtype=wide, keepdims=True)
+            return self.ufunc.reduce(array, axis=axes, dtype=wide)
+        return self.ufunc.reduce(array, axis=axes, dtype=wide)
 
     def narrow(self, arrays: Sequence[np.ndarray], dtypes: Sequence[np.dtype]) -> list[np.ndarray]:
         """Back to the types of the results; each is rounded once."""

@@ -4,9 +4,8 @@ In: input and kernel in any dimension order (dim_labels). Out: the sums of produ
 
     r = f32[1,4,4,8] convolution(f32[1,6,6,3] x, f32[3,3,3,8] k), window={size=3x3}, dim_labels=b01f_01io->b01f
 
-The evaluation brings both to [batch, feature, space...] and [output feature, input feature, space...], spreads and pads
-the input, and then adds a matrix product for every few places in the kernel, or, where the kernel has more places than
-the output (gradients), takes one product per output place.
+The evaluation spreads and pads the input, sees all windows of it at once (a view), lays them out as the rows, or the
+columns, of a matrix, some of the batch at a time, and multiplies that by the kernel.
 """
 from __future__ import annotations
 
@@ -76,60 +75,76 @@ def evaluate_convolution(evaluator, instruction: Instruction, lhs: np.ndarray, r
     result = numpy_dtype(instruction.shape.element_type)
     depth = rhs.size // max(1, rhs.shape[numbers.kernel_output_feature])
     dtype = compute_dtype(lhs.dtype, rhs.dtype, result, depth, instruction.shape.num_elements * depth)
-    x = lhs.transpose((numbers.input_batch, numbers.input_feature) + numbers.input_spatial).astype(dtype)
-    kernel = rhs.transpose((numbers.kernel_output_feature, numbers.kernel_input_feature) + numbers.kernel_spatial)
-    kernel = np.flip(kernel, [2 + d for d, w in enumerate(window) if w.reversal]).astype(dtype)
-    positions = [window_positions(n, w) for n, w in zip(x.shape[2:], window)]
-    x = spread_and_pad(x, 2, window, 0)
-    parts = [_grouped(a, k, window, positions, groups)
-             for a, k in zip(np.split(x, batch_groups, 0), np.split(kernel, batch_groups, 0))]
-    sums = np.concatenate(parts, axis=1)                           # [batch, output feature, space...]
-    order = (numbers.output_batch, numbers.output_feature) + numbers.output_spatial
+    x = lhs.transpose((numbers.input_batch, *numbers.input_spatial, numbers.input_feature)).astype(dtype, copy=False)
+    kernel = rhs.transpose((numbers.kernel_input_feature, *numbers.kernel_spatial, numbers.kernel_output_feature))
+    kernel = np.flip(kernel, [1 + d for d, w in enumerate(window) if w.reversal]).astype(dtype, copy=False)
+    parts = [_grouped(a, k, window, groups)
+             for a, k in zip(np.split(x, batch_groups), np.split(kernel, batch_groups, -1))]
+    sums = np.concatenate(parts, axis=-1) if batch_groups > 1 else parts[0]        # [batch, space..., output feature]
+    order = (numbers.output_batch, *numbers.output_spatial, numbers.output_feature)
     return round_to(sums, result).transpose(np.argsort(order))
 
 
-def _grouped(x: np.ndarray, kernel: np.ndarray, window, positions: Sequence[int], groups: int) -> np.ndarray:
-    """Features in `groups` groups: x [B, G*I, space], kernel [G*O, I, places] -> [B, G*O, positions]."""
-    batch, inputs, outputs = x.shape[0], x.shape[1] // groups, kernel.shape[0] // groups
-    x = x.reshape((batch, groups, inputs) + x.shape[2:])
-    kernel = kernel.reshape((groups, outputs, inputs) + kernel.shape[2:])
-    if math.prod(positions) < math.prod(w.size for w in window):
-        sums = _by_position(x, kernel, window, positions)
-    else:
-        sums = _by_place(x, kernel, window, positions)
-    return sums.reshape((batch, groups * outputs) + tuple(positions))
+def _grouped(x: np.ndarray, kernel: np.ndarray, window: Sequence[WindowDim], groups: int) -> np.ndarray:
+    """Features in `groups` groups: x [B, space, G*I], kernel [I, places, G*O] -> [B, positions, G*O]."""
+    positions = [window_positions(n, w) for n, w in zip(x.shape[1:-1], window)]
+    outputs = kernel.shape[-1] // groups
+    if not (x.size and kernel.size and math.prod(positions)):
+        return np.zeros((x.shape[0], *positions, groups * outputs), x.dtype)
+    kernel = np.moveaxis(kernel.reshape(*kernel.shape[:-1], groups, outputs), -2, 0)               # [G, I, places, O]
+    by_rows = x.strides[-1] <= x.strides[0] or x.shape[0] == 1
+    sums = (_windows_in_rows if by_rows else _windows_in_columns)(x, kernel, window, positions)
+    return sums.reshape((x.shape[0], *positions, groups * outputs))
 
 
-def _by_place(x: np.ndarray, kernel: np.ndarray, window, positions: Sequence[int]) -> np.ndarray:
-    """All places of the kernel for some of the batch, or a few places at a time: what fits into LARGEST_COPY."""
-    batch, groups, inputs = x.shape[:3]
-    outputs, count = kernel.shape[1], math.prod(positions)
-    places = list(window_slices(window, positions))
-    some = max(1, LARGEST_COPY // max(1, groups * inputs * count * len(places)))
-    if some < batch:
-        return np.concatenate([_by_place(x[n:n + some], kernel, window, positions) for n in range(0, batch, some)])
-    sums = np.zeros((batch, groups, outputs, count), x.dtype)
-    step = max(1, LARGEST_COPY // max(1, batch * groups * inputs * count))
-    for first in range(0, len(places), step):
-        some = places[first:first + step]
-        seen = np.stack([x[(slice(None),) * 3 + slices] for _, slices in some], axis=2)
-        taps = np.stack([kernel[(slice(None),) * 3 + index] for index, _ in some], axis=2)
-        depth = len(some) * inputs
-        sums += np.matmul(taps.reshape(groups, outputs, depth), seen.reshape(batch, groups, depth, count))
+def _windows_in_rows(x: np.ndarray, kernel: np.ndarray, window, positions: Sequence[int]) -> np.ndarray:
+    """Features lie next to each other in memory: [G, B*positions, places*I] times [G, places*I, O], some of B, or some
+    of the first positions, at a time."""
+    groups, inputs, *places, outputs = kernel.shape
+    batch, rank, count = x.shape[0], len(positions), math.prod(positions)
+    padded = spread_and_pad(x, 1, window, 0)
+    seen = _views(padded.reshape(*padded.shape[:-1], groups, inputs), 1, window, positions)
+    seen = np.moveaxis(seen, 1 + 2 * rank, 0)                                       # [G, B, positions, places, I]
+    taps = np.moveaxis(kernel, 1, -2).reshape(groups, -1, outputs)
+    sums = np.empty((batch, *positions, groups, outputs), x.dtype)
+    first = positions[0] if rank else 1
+    row = groups * taps.shape[1] * (count // first)                                 # elements for one first position
+    some = max(1, LARGEST_COPY // (row * first))
+    rows = first if row * first <= LARGEST_COPY else max(1, LARGEST_COPY // row)
+    for start, place in itertools.product(range(0, batch, some), range(0, first, rows)):
+        part = (slice(start, start + some), *([slice(place, place + rows)] if rank else []))
+        matrix = seen[(slice(None), *part)].reshape(groups, -1, taps.shape[1])
+        into = sums[part]
+        into[...] = np.moveaxis(np.matmul(matrix, taps).reshape(groups, *into.shape[:-2], outputs), 0, -2)
     return sums
 
 
-def _by_position(x: np.ndarray, kernel: np.ndarray, window, positions: Sequence[int]) -> np.ndarray:
-    batch, groups, inputs = x.shape[:3]
-    outputs, places = kernel.shape[1], math.prod(w.size for w in window)
-    flat = kernel.reshape(groups, outputs, inputs * places).transpose(0, 2, 1)
-    sums = np.zeros((batch, groups, outputs, math.prod(positions)), x.dtype)
-    for number, position in enumerate(itertools.product(*(range(n) for n in positions))):
-        slices = tuple(slice(p * w.stride, p * w.stride + (w.size - 1) * w.window_dilation + 1, w.window_dilation)
-                       for p, w in zip(position, window))
-        seen = x[(slice(None),) * 3 + slices].reshape(batch, groups, inputs * places)
-        sums[..., number] = np.matmul(seen.transpose(1, 0, 2), flat).transpose(1, 0, 2)
-    return sums
+def _windows_in_columns(x: np.ndarray, kernel: np.ndarray, window, positions: Sequence[int]) -> np.ndarray:
+    """Elements of the batch lie next to each other (gradients of kernels, where features are the batch): the sum, over
+    some of I at a time, of [G, I*places, positions*B] transposed times [G, I*places, O]."""
+    groups, inputs, *places, outputs = kernel.shape
+    batch, rank = x.shape[0], len(positions)
+    padded = spread_and_pad(np.swapaxes(x, 0, -1), 1, window, 0)
+    seen = _views(padded.reshape(groups, inputs, *padded.shape[1:]), 2, window, positions)
+    order = [0, 1, *range(2 + rank, 2 + 2 * rank), *range(2, 2 + rank), 2 + 2 * rank]
+    seen = seen.transpose(order)                                                    # [G, I, places, positions, B]
+    count = math.prod(positions) * batch
+    sums = np.zeros((groups, count, outputs), x.dtype)
+    some = max(1, LARGEST_COPY // (groups * math.prod(places) * count))
+    for start in range(0, inputs, some):
+        matrix = seen[:, start:start + some].reshape(groups, -1, count)
+        sums += np.matmul(np.swapaxes(matrix, 1, 2), kernel[:, start:start + some].reshape(groups, -1, outputs))
+    return np.moveaxis(sums.reshape(groups, *positions, batch, outputs), (0, -2), (-2, 0))
+
+
+def _views(x: np.ndarray, axis: int, window: Sequence[WindowDim], positions: Sequence[int]) -> np.ndarray:
+    """The padded dimensions from `axis` on as positions..., places...: a view, in which elements stand many times."""
+    rank = len(positions)
+    strides = x.strides[axis:axis + rank]
+    shape = (*x.shape[:axis], *positions, *(w.size for w in window), *x.shape[axis + rank:])
+    steps = [s * w.stride for s, w in zip(strides, window)] + [s * w.window_dilation for s, w in zip(strides, window)]
+    return np.lib.stride_tricks.as_strided(x, shape, (*x.strides[:axis], *steps, *x.strides[axis + rank:]),
+                                           writeable=False)
 
 
 # -- shape -------------------------------------------------------------------------------------------------------------

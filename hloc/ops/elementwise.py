@@ -15,8 +15,9 @@ from hloc.errors import UnsupportedError
 from hloc.ir import Instruction, Shape
 from hloc.ir.types import ARRAY_TYPES, COMPLEX, FLOATING, INTEGRAL, SIGNED
 from hloc.ops import numerics
+from hloc.ops.blocks import in_blocks
 from hloc.ops.checks import array_operand, fail, text
-from hloc.ops.numerics import double, narrow, result_type, widen
+from hloc.ops.numerics import WIDER, double, narrow, result_type, widen
 from hloc.ops.op import Evaluate, Op
 from hloc.ops.rules import elementwise_shape, merge, predicate_shape, real_shape, same_sizes, same_type_family
 
@@ -30,15 +31,20 @@ COMPARE = {"EQ": operator.eq, "NE": operator.ne, "LT": operator.lt, "LE": operat
 
 def wide(function) -> Evaluate:
     """Evaluate by a NumPy function on widened operands, brought back to the result's type."""
+    one_pass = isinstance(function, np.ufunc)
     def evaluate(evaluator, instruction, *operands):
-        return narrow(function(*map(widen, operands)), result_type(instruction))
+        dtype = result_type(instruction)
+        if one_pass and not any(o.dtype in WIDER for o in operands):
+            return narrow(function(*operands), dtype)
+        return in_blocks(lambda *parts: narrow(function(*map(widen, parts)), dtype), operands, dtype)
     return evaluate
 
 
 def as_stored(function) -> Evaluate:
     """Evaluate by a function that looks at the bits, so gets the operands in their own types."""
     def evaluate(evaluator, instruction, *operands):
-        return narrow(function(*operands), result_type(instruction))
+        dtype = result_type(instruction)
+        return in_blocks(lambda *parts: narrow(function(*parts), dtype), operands, dtype)
     return evaluate
 
 
@@ -54,7 +60,8 @@ def _compare(evaluator, instruction, a, b):
     if instruction.get("type") == "TOTALORDER":
         common = a.dtype if a.dtype == b.dtype else np.result_type(widen(a), widen(b))
         a, b = (numerics.total_order_key(v.astype(common, copy=False)) for v in (a, b))
-    return np.asarray(COMPARE[direction](widen(a), widen(b)))
+    compare = COMPARE[direction]
+    return in_blocks(lambda a, b: np.asarray(compare(widen(a), widen(b))), (a, b), np.dtype(np.bool_))
 
 
 def _compare_shape(instruction: Instruction) -> Shape:

@@ -15,6 +15,7 @@ import numpy as np
 from hloc.errors import RunError
 from hloc.ir import UNBOUNDED, Instruction, Layout, Shape
 from hloc.ir.types import COMPLEX, FLOATING, INTEGRAL
+from hloc.ops.blocks import BLOCK
 from hloc.ops.checks import array_operand, array_shape, attribute, dimension_list, dynamic_of, fail, listed, text
 from hloc.ops.numerics import narrow, result_type, widen
 from hloc.ops.op import Op
@@ -35,8 +36,11 @@ def _broadcast(evaluator, instruction, operand):
     for source, target in enumerate(dimensions):
         shape[target] = operand.shape[source]
     order = sorted(range(len(dimensions)), key=dimensions.__getitem__)
+    source = operand.transpose(order).reshape([n if d in dimensions else 1 for d, n in enumerate(shape)])
+    if math.prod(shape) > BLOCK:
+        return np.broadcast_to(_retyped(instruction, source), shape)           # a view: filled, it takes long to read
     result = np.empty(shape, operand.dtype)
-    result[...] = operand.transpose(order).reshape([n if d in dimensions else 1 for d, n in enumerate(shape)])
+    result[...] = source
     return _retyped(instruction, result)
 
 

@@ -28,13 +28,13 @@ def _wide_type(row) -> np.dtype:
 
 
 _WIDE = {row.dtype: _wide_type(row) for row in ELEMENT_TYPES.values() if row.dtype is not None}
-_WIDER = {small: wide for small, wide in _WIDE.items() if small != wide}
+WIDER = {small: wide for small, wide in _WIDE.items() if small != wide}
 _ROW = {row.dtype: row for row in ELEMENT_TYPES.values() if row.dtype is not None}
 
 
 def widen(value: np.ndarray) -> np.ndarray:
     """The same numbers in a type that NumPy computes in."""
-    wider = _WIDER.get(value.dtype)
+    wider = WIDER.get(value.dtype)
     return value if wider is None else value.astype(wider)
 
 
@@ -206,13 +206,19 @@ def count_leading_zeros(value: np.ndarray) -> np.ndarray:
 def maximum(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """nan wins; 0 is above -0, as IEEE 754-2019 says (NumPy leaves it open)."""
     result = np.maximum(a, b)
-    return np.where((a == 0) & (b == 0), a + b, result) if result.dtype.kind == "f" else result
+    if result.dtype.kind != "f":
+        return result
+    zeros = (a == 0) & (b == 0)
+    return np.where(zeros, a + b, result) if zeros.any() else result
 
 
 def minimum(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """nan wins; -0 is below 0."""
     result = np.minimum(a, b)
-    return np.where((a == 0) & (b == 0), -(-a - b), result) if result.dtype.kind == "f" else result
+    if result.dtype.kind != "f":
+        return result
+    zeros = (a == 0) & (b == 0)
+    return np.where(zeros, -(-a - b), result) if zeros.any() else result
 
 
 def clamp(low: np.ndarray, value: np.ndarray, high: np.ndarray) -> np.ndarray:
