@@ -27,7 +27,7 @@ OWN_ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "MALLOC_MMAP_MAX_": "0", "MALLOC
 
 @dataclass(frozen=True)
 class Options:
-    """seconds: of each step of each module; slow_seconds: of compiling CUDA C, which takes longer for some models; answers:
+    """seconds: of each step of each module; slow_seconds: of compiling CUDA C, which takes longer for some; answers:
     folder in which XLA's answers are kept; checks: those wanted."""
 
     workers: int = 2
