@@ -13,6 +13,7 @@ import numpy as np
 
 from hloc.errors import UnsupportedError
 from hloc.ir import ELEMENT_TYPES, Instruction, Shape, numpy_dtype
+from hloc.ir.tiles import depends_on_tiles, in_memory, tile_steps, tiles
 from hloc.ir.types import FLOATING
 from hloc.ops.checks import array_operand, array_shape, dynamic_of, fail, text
 from hloc.ops.numerics import bits_of, narrow, result_type, unsigned_bits, widen
@@ -120,14 +121,24 @@ def _bitcast(evaluator, instruction, operand):
     """Writes the operand down in its layout and reads the result in its own."""
     source, target = instruction.operands[0].shape, instruction.shape
     result_type(instruction)
+    tiled = depends_on_tiles(source, target)
+    if tiled and None in (tiles(source), tiles(target)):
+        raise UnsupportedError(f"bitcast of {source} to {target}: tiles that join dimensions", instruction.span)
     memory = np.transpose(operand, source.minor_to_major[::-1])
+    for step in tile_steps(source) if tiled else ():
+        filled = np.pad(memory.reshape(step.before), [(0, p - n) for n, p in zip(step.before, step.padded)])
+        memory = filled.reshape(step.split).transpose(step.order)
     flat = reinterpret(memory, target.element_type)
-    order = target.minor_to_major[::-1]
-    physical = tuple(target.dimensions[d] for d in order)
-    if flat.size != math.prod(physical):
-        raise UnsupportedError(f"bitcast of {text(source)} to {text(target)}: the sizes differ, so it depends on tiles",
+    steps, sizes = tile_steps(target) if tiled else [], in_memory(target)
+    wanted = math.prod(steps[-1].after if steps else sizes)
+    if flat.size != wanted and not tiled:
+        raise UnsupportedError(f"bitcast of {text(source)} to {text(target)}, which is not of the same size",
                                instruction.span)
-    value = np.transpose(flat.reshape(physical), np.argsort(order))
+    memory = np.pad(flat[:wanted], (0, max(0, wanted - flat.size)))             # the end of the memory may be filled up
+    for step in reversed(steps):
+        filled = memory.reshape(step.after).transpose(np.argsort(step.order)).reshape(step.padded)
+        memory = filled[tuple(slice(0, n) for n in step.before)]
+    value = np.transpose(memory.reshape(sizes), np.argsort(target.minor_to_major[::-1]))
     return np.ascontiguousarray(value).reshape(target.dimensions)
 
 

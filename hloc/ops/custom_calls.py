@@ -15,6 +15,7 @@ import numpy as np
 from hloc.errors import UnsupportedError
 from hloc.ir import Instruction
 from hloc.ops.checks import attribute, text
+from hloc.ops.compiler_calls import COMPILER_CALLS, WITH_COMPUTATION
 from hloc.ops.custom_linalg import LINEAR_ALGEBRA
 from hloc.ops.library_calls import LIBRARY_CALLS
 from hloc.ops.library_configs import unquoted
@@ -31,6 +32,9 @@ def evaluate_custom_call(evaluator, instruction: Instruction, *operands):
     target = target_of(instruction)
     if target in evaluator.custom_calls:
         return evaluator.custom_calls[target](instruction, *operands)
+    if target in WITH_COMPUTATION:
+        with as_written(instruction):
+            return WITH_COMPUTATION[target](evaluator, instruction, *operands)
     if target in CUSTOM_CALLS:
         return call_known(instruction, *operands)
     if target == "GetRngSeed":
@@ -109,6 +113,7 @@ CUSTOM_CALLS: dict[str, Callable] = {
         "Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "xla.sdy.FuncResultSharding",
         "xla.sdy.GlobalToLocalShape", "xla.sdy.LocalToGlobalShape", "annotate_device_placement", "MoveToHost",
         "MoveToDevice", "PinToDevice", "PinToDeviceSram", "LayoutConstraint", "SetBound", "Pin", "Unpin",
+        "AssumeGatherIndicesInBound", "GatherScatterIndicesBitpacked",
     ], same),
     "xla.sdy.ShardingGroup": nothing,
     "AllocateBuffer": fresh,
@@ -117,6 +122,7 @@ CUSTOM_CALLS: dict[str, Callable] = {
     "__gpu$TopK": topk,
     "SliceToDynamic": slice_to_dynamic,
     "PadToStatic": pad_to_static,
+    **COMPILER_CALLS,
     **LIBRARY_CALLS,
     **LINEAR_ALGEBRA,
 }

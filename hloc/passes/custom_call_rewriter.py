@@ -28,6 +28,7 @@ from hloc.ops.custom_linalg import (
     trsm,
 )
 from hloc.passes.cholesky_expander import real
+from hloc.passes.compiler_calls import compiler_value
 from hloc.passes.context import PassContext
 from hloc.passes.expressions import Expressions
 from hloc.passes.library_calls import library_value
@@ -49,7 +50,8 @@ def custom_call_rewriter(module: Module, context: PassContext) -> bool:
             return e.full(context.options.get("seed", 0), instruction.shape)
         with as_written(instruction):
             value = (known_value(e, instruction) or library_value(module, e, instruction)
-                     or factorization(module, e, instruction) or random_words(e, instruction))
+                     or compiler_value(module, e, instruction) or factorization(module, e, instruction)
+                     or random_words(e, instruction))
             if value is not None and not value.shape.compatible(instruction.shape):
                 raise ValueError(f"it gives {value.shape.to_string(False)}")
             return value

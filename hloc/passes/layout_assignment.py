@@ -4,15 +4,20 @@
     c = f32[2,3]{0,1} copy(f32[2,3]{1,0} p)           =>   p
 
 Only bitcast sees layouts: it becomes a transpose into the order of the memory, a bitcast of row-major arrays (free),
-and a transpose out of it. A copy changes nothing but the layout, so it goes; where memory must not be shared,
-copy_insertion puts new ones. Tiles and memory spaces are dropped, and entry_computation_layout says what is left.
+and a transpose out of it; where tiles matter, arrays are also filled up and split as the tiles do it. A copy changes
+nothing but the layout, so it goes; where memory must not be shared, copy_insertion puts new ones. Tiles and memory
+spaces are dropped, and entry_computation_layout says what is left.
 """
 from __future__ import annotations
+
+import math
 
 from hloc.analysis.fusible import width
 from hloc.errors import UnsupportedError
 from hloc.ir import Instruction, Module, Shape, Verbatim
+from hloc.ir.tiles import depends_on_tiles, in_memory, tile_steps, tiles
 from hloc.passes.context import PassContext
+from hloc.passes.expressions import Expressions
 from hloc.passes.rewriter import Rewriter, rewrite_module
 
 
@@ -36,28 +41,53 @@ def spell_out_bitcast(instruction: Instruction, rewriter: Rewriter) -> Instructi
     if instruction.opcode != "bitcast":
         return None
     source, target = instruction.operands[0].shape, instruction.shape
-    if not (source.is_array and target.is_array) or source.num_bytes != target.num_bytes:
-        raise UnsupportedError(f"bitcast of {source} to {target}, which is not of the same size", instruction.span)
-    same_width = width(source) == width(target)
-    if same_width and source.has_default_layout and target.has_default_layout:
+    if not (source.is_array and target.is_array):
+        raise UnsupportedError(f"bitcast of {source} to {target}", instruction.span)
+    if width(source) == width(target) and source.has_default_layout and target.has_default_layout \
+            and source.num_elements == target.num_elements and not depends_on_tiles(source, target):
         return None
-    if is_tiled(source, target) and not same_layout(source, target):
-        raise UnsupportedError(f"bitcast of {source} to {target} depends on the tiles of the layouts", instruction.span)
     memory = transposed(rewriter, instruction.operands[0], source.minor_to_major[::-1])
     order = target.minor_to_major[::-1]
-    flat = retyped(rewriter, memory, target, tuple(target.dimensions[d] for d in order))
+    if depends_on_tiles(source, target):
+        flat = through_tiles(rewriter, instruction, memory)
+    elif source.num_elements * width(source) == target.num_elements * width(target):
+        flat = retyped(rewriter, memory, target, in_memory(target))
+    else:
+        raise UnsupportedError(f"bitcast of {source} to {target}, which is not of the same size", instruction.span)
     if order == tuple(range(target.rank)):
         return flat
-    back = tuple(order.index(d) for d in range(target.rank))
-    return rewriter.add("transpose", target, [flat], {"dimensions": back})
+    return rewriter.add("transpose", target, [flat], {"dimensions": inverse(order)})
 
 
-def same_layout(a: Shape, b: Shape) -> bool:
-    return a.dimensions == b.dimensions and a.layout == b.layout
+def through_tiles(rewriter: Rewriter, instruction: Instruction, memory: Instruction) -> Instruction:
+    """The operand, its dimensions in the memory's order, laid out in its tiles and read in those of the result."""
+    source, target = instruction.operands[0].shape, instruction.shape
+    if None in (tiles(source), tiles(target)):
+        raise UnsupportedError(f"bitcast of {source} to {target}: tiles that join dimensions", instruction.span)
+    e = Expressions(rewriter, instruction.span)
+    for step in tile_steps(source):
+        memory = filled_up(e, e.reshape(memory, *step.before), step.padded)
+        memory = transposed(rewriter, e.reshape(memory, *step.split), step.order)
+    steps = tile_steps(target)
+    sizes = steps[-1].after if steps else in_memory(target)
+    count = math.prod(sizes) * width(target) // width(source)
+    memory = e.reshape(memory, memory.shape.num_elements)
+    memory = filled_up(e, e.slice(memory, {0: (0, min(count, memory.shape.num_elements))}), (count,))
+    memory = retyped(rewriter, memory, target, sizes)
+    for step in reversed(steps):
+        memory = transposed(rewriter, e.reshape(memory, *step.after), inverse(step.order))
+        memory = e.slice(e.reshape(memory, *step.padded), {d: (0, n) for d, n in enumerate(step.before)})
+    return e.reshape(memory, *in_memory(target))
 
 
-def is_tiled(*shapes: Shape) -> bool:
-    return any(s.layout is not None and "T(" in s.layout.suffix for s in shapes)
+def inverse(order: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(order.index(d) for d in range(len(order)))
+
+
+def filled_up(e: Expressions, x: Instruction, sizes: tuple[int, ...]) -> Instruction:
+    """`x` with zeros behind it, up to `sizes`."""
+    missing = [(0, size - n) for n, size in zip(x.shape.dimensions, sizes)]
+    return e.pad(x, 0, missing) if any(n for _, n in missing) else x
 
 
 def transposed(rewriter: Rewriter, x: Instruction, order: tuple[int, ...]) -> Instruction:

@@ -1,0 +1,202 @@
+"""The calls that XLA's TPU compiler and the builder of its tests put in the place of operations.
+
+In: a custom-call and its operands. Out: its results, in NumPy. hloc/passes/compiler_calls.py writes them as HLO.
+
+    hi = f32[4] custom-call(f64[4] x), custom_call_target="X64SplitHigh"          x rounded to f32
+    lo = f32[4] custom-call(f64[4] x), custom_call_target="X64SplitLow"           what is left of x, rounded to f32
+    y  = f64[4] custom-call(lo, hi), custom_call_target="X64Combine"              their sum; of integers: the two words
+"""
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import numpy as np
+
+from hloc.ir import Instruction, Shape, numpy_dtype
+from hloc.ops.custom_linalg import fitted, result_shapes
+from hloc.ops.library_configs import configuration, refuse, result_array, unquoted
+from hloc.ops.linalg import cholesky, triangular_solve, wide
+from hloc.ops.sorting import sorted_order
+
+HALVES = {"s64": "s32", "u64": "u32", "f64": "f32", "c128": "c64"}
+
+
+# -- 64-bit values in two halves ---------------------------------------------------------------------------------------
+
+def split_low(instruction: Instruction, x: np.ndarray) -> np.ndarray:
+    half = _half(instruction, x)
+    if x.dtype.kind in "iu":
+        return x.astype(half)
+    with np.errstate(all="ignore"):
+        rest = x - x.astype(half).astype(x.dtype)
+    return np.where(np.isfinite(x), rest, 0).astype(half)
+
+
+def split_high(instruction: Instruction, x: np.ndarray) -> np.ndarray:
+    half = _half(instruction, x)
+    with np.errstate(all="ignore"):
+        return (x >> np.array(32, x.dtype)).astype(half) if x.dtype.kind in "iu" else x.astype(half)
+
+
+def combine(instruction: Instruction, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    dtype = numpy_dtype(instruction.shape.element_type)
+    if dtype.kind not in "iu":
+        return low.astype(dtype) + high.astype(dtype)
+    words = low.astype(np.uint32).astype(np.uint64) | high.astype(np.uint32).astype(np.uint64) << np.uint64(32)
+    return words.view(dtype) if words.ndim else words.astype(dtype)
+
+
+def _half(instruction: Instruction, x: np.ndarray) -> np.dtype:
+    half = numpy_dtype(instruction.shape.element_type)
+    if half.itemsize * 2 != x.dtype.itemsize or half.kind not in ("iu" if x.dtype.kind in "iu" else x.dtype.kind):
+        refuse(instruction, f"{instruction.shape.element_type} is no half of {x.dtype}")
+    return half
+
+
+# -- blocks of matrices ------------------------------------------------------------------------------------------------
+
+def tpu_cholesky(instruction: Instruction, a: np.ndarray, *imaginary: np.ndarray):
+    """The lower factor; of complex matrices real and imaginary parts apart."""
+    if not imaginary:
+        return fitted(instruction, [cholesky(a, lower=True)])
+    factor = cholesky(a + 1j * wide(imaginary[0]), lower=True)
+    return fitted(instruction, [factor.real, factor.imag])
+
+
+def invert_lower(instruction: Instruction, a: np.ndarray):
+    """The inverse of the lower triangle."""
+    one = np.broadcast_to(np.eye(a.shape[-1]), a.shape)
+    return fitted(instruction, [triangular_solve(a, one, left_side=True, lower=True, unit_diagonal=False,
+                                                 transpose="NO_TRANSPOSE")])
+
+
+def joined_dimension(instruction: Instruction) -> int:
+    """The dimension along which the operands of ConcatBitcast make the result."""
+    result, parts = instruction.shape, [o.shape.dimensions for o in instruction.operands]
+    for d in range(result.rank):
+        others = [(*p[:d], *p[d + 1:]) for p in parts if len(p) == result.rank]
+        if len(others) == len(parts) and set(others) == {(*result.dimensions[:d], *result.dimensions[d + 1:])} \
+                and sum(p[d] for p in parts) == result.dimensions[d]:
+            return d
+    return refuse(instruction, "the operands are no parts of the result")
+
+
+def concat_bitcast(instruction: Instruction, *parts: np.ndarray) -> np.ndarray:
+    return np.concatenate(parts, axis=joined_dimension(instruction))
+
+
+# -- calls with a computation ------------------------------------------------------------------------------------------
+
+def host_execute(evaluator, instruction: Instruction, *operands):
+    """Runs its computation; where does not matter."""
+    return evaluator.call(the_computation(instruction), operands)
+
+
+def approximate_top(evaluator, instruction: Instruction, *operands: np.ndarray):
+    """The first elements in the comparator's order. More exact than asked for: a compiler may lose some."""
+    arrays, axis, size = top_arguments(instruction)
+    taken = [np.moveaxis(x, axis, -1) for x in operands[:arrays]]
+    draft = Instruction("order", "sort", Shape.tuple(()), (), {"to_apply": the_computation(instruction)})
+    order = sorted_order(evaluator, draft, taken)[..., :size]
+    parts = [np.moveaxis(np.take_along_axis(x, order, -1), -1, axis) for x in taken]
+    return tuple(parts) if instruction.shape.is_tuple else parts[0]
+
+
+def top_arguments(instruction: Instruction) -> tuple[int, int, int]:
+    """How many operands are arrays (as many initial values follow), the dimension, and how many elements are wanted."""
+    config = configuration(instruction, "")
+    inner = config.get("custom_call_metadata")
+    if isinstance(inner, dict):
+        config = json.loads(inner.get("metadata", "{}"))
+    arrays = len(instruction.operands) // 2
+    shape, result = instruction.operands[0].shape, result_array(instruction)
+    axis = int(config.get("reduction_dim", shape.rank - 1))
+    if len(instruction.operands) != 2 * arrays or not 0 <= axis < shape.rank or result.rank != shape.rank:
+        refuse(instruction, "takes arrays, and as many initial values")
+    size = result.dimensions[axis]
+    if size > shape.dimensions[axis] or any(
+            (*a.dimensions[:axis], *a.dimensions[axis + 1:]) != (*b.dimensions[:axis], *b.dimensions[axis + 1:])
+            for a, b in zip((o.shape for o in instruction.operands[:arrays]), result_shapes(instruction))):
+        refuse(instruction, "the results are no parts of the operands")
+    return arrays, axis, size
+
+
+def the_computation(instruction: Instruction):
+    called = instruction.get("called_computations")
+    if not called or len(called) != 1:
+        refuse(instruction, "needs one called computation")
+    return called[0]
+
+
+# -- what XLA's builder expands ----------------------------------------------------------------------------------------
+
+BUILDER_MATH: dict[str, tuple[str, Callable]] = {          # target -> opcode, NumPy
+    "xla_builder.math.Acos": ("acos", np.arccos),
+    "xla_builder.math.Acosh": ("acosh", np.arccosh),
+    "xla_builder.math.Asin": ("asin", np.arcsin),
+    "xla_builder.math.Asinh": ("asinh", np.arcsinh),
+    "xla_builder.math.Cosh": ("cosh", np.cosh),
+}
+
+
+def builder_math(instruction: Instruction, x: np.ndarray):
+    with np.errstate(all="ignore"):
+        return fitted(instruction, [BUILDER_MATH[unquoted(instruction.get("custom_call_target"))][1](wide(x))])
+
+
+def arc_tangent(instruction: Instruction, x: np.ndarray):
+    with np.errstate(all="ignore"):
+        return fitted(instruction, [np.arctan(wide(x))])
+
+
+def next_after(instruction: Instruction, x: np.ndarray, y: np.ndarray):
+    """The neighbour of x on the way to y."""
+    return np.nextafter(x, y)
+
+
+def matrix_diagonal(instruction: Instruction, x: np.ndarray):
+    return fitted(instruction, [np.diagonal(x, axis1=-2, axis2=-1)])
+
+
+def einsum(instruction: Instruction, x: np.ndarray, y: np.ndarray):
+    """backend_config is the equation, as of NumPy."""
+    return fitted(instruction, [np.einsum(equation(instruction), wide(x), wide(y))])
+
+
+def equation(instruction: Instruction) -> str:
+    return unquoted(str(instruction.get("backend_config", "")))
+
+
+def tridiagonal(instruction: Instruction, *operands: np.ndarray):
+    """Solves along the last dimension. Operands: the diagonals [..., 3, n], or lower, main and upper ones [..., 1, n],
+    each as long as the main one; and right-hand sides [..., m, n]."""
+    if len(operands) == 2:
+        lower, main, upper = (wide(operands[0])[..., k:k + 1, :] for k in range(3))
+    else:
+        lower, main, upper = (wide(o) for o in operands[:3])
+    b = wide(operands[-1]).copy()
+    main, count = np.broadcast_to(main, main.shape).copy(), b.shape[-1]
+    for k in range(1, count):
+        factor = lower[..., k] / main[..., k - 1]
+        main[..., k] -= factor * upper[..., k - 1]
+        b[..., k] -= factor * b[..., k - 1]
+    b[..., -1] /= main[..., -1]
+    for k in range(count - 2, -1, -1):
+        b[..., k] = (b[..., k] - upper[..., k] * b[..., k + 1]) / main[..., k]
+    return fitted(instruction, [b])
+
+
+COMPILER_CALLS: dict[str, Callable] = {
+    "X64SplitLow": split_low, "X64SplitHigh": split_high, "X64Combine": combine,
+    "Cholesky": tpu_cholesky, "InvertDiagBlocksLowerTriangular": invert_lower, "ConcatBitcast": concat_bitcast,
+    **dict.fromkeys(BUILDER_MATH, builder_math),
+    "xla_builder.math.Atan": arc_tangent,
+    "xla_builder.math.NextAfter": next_after,
+    "xla_builder.matrix.GetMatrixDiagonalViaGather": matrix_diagonal,
+    "xla_builder.matrix.Einsum": einsum,
+    "xla_builder.tridiagonal.TridiagonalSolver": tridiagonal,
+}
+WITH_COMPUTATION: dict[str, Callable] = {                   # these take the evaluator first
+    "HostExecute": host_execute, "PartialReduce": approximate_top, "ApproxTopK": approximate_top,
+}
