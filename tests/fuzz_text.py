@@ -1,6 +1,6 @@
 """Damaged HLO texts: whatever stands in a file, hloc answers with a result or with an HlocError, soon, in little memory.
 
-    python tests/fuzz_text.py --seconds 1800 [--seed N] [folder of .hlo files ...]
+    python tests/fuzz_text.py --seconds 1800 [--seed N] [--texts COUNT] [folder of .hlo files ...]
 
 Texts of testdata (and of the folders) are cut, spliced and changed at random, then parsed, verified, printed, optimized;
 small modules are evaluated, and C is generated for them. Each text goes through in a process of its own group with
@@ -213,12 +213,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folders", nargs="*", type=Path, help="more .hlo files to start from")
     parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--texts", type=int, help="stop after so many, so that a faster machine tries no others")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--save", type=Path, help="folder for texts with a problem")
     options = parser.parse_args()
     limit_memory()
     count = 0
-    for number, text, problem in finds(read_texts([TESTDATA, *options.folders]), options.seed, options.seconds):
+    texts = read_texts([TESTDATA, *options.folders])
+    for number, text, problem in finds(texts, options.seed, options.seconds, options.texts):
         count += 1
         print(f"--- seed {options.seed} text {number}\n{problem}")
         if options.save:
