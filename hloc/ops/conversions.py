@@ -134,7 +134,9 @@ def _bitcast(evaluator, instruction, operand):
     if flat.size != wanted and not tiled:
         raise UnsupportedError(f"bitcast of {text(source)} to {text(target)}, which is not of the same size",
                                instruction.span)
-    memory = np.pad(flat[:wanted], (0, max(0, wanted - flat.size)))             # the end of the memory may be filled up
+    memory = flat[:wanted]
+    if flat.size < wanted:                                     # the end of the memory is filled up
+        memory = np.pad(flat, (0, wanted - flat.size))
     for step in reversed(steps):
         filled = memory.reshape(step.after).transpose(np.argsort(step.order)).reshape(step.padded)
         memory = filled[tuple(slice(0, n) for n in step.before)]
