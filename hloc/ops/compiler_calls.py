@@ -2,8 +2,8 @@
 
 In: a custom-call and its operands. Out: its results, in NumPy. hloc/passes/compiler_calls.py writes them as HLO.
 
-    hi = f32[4] custom-call(f64[4] x), custom_call_target="X64SplitHigh"          x rounded to f32
-    lo = f32[4] custom-call(f64[4] x), custom_call_target="X64SplitLow"           what is left of x, rounded to f32
+    lo = f32[4] custom-call(f64[4] x), custom_call_target="X64SplitLow"           x rounded to f32
+    hi = f32[4] custom-call(f64[4] x), custom_call_target="X64SplitHigh"          what is left of x, rounded to f32
     y  = f64[4] custom-call(lo, hi), custom_call_target="X64Combine"              their sum; of integers: the two words
 """
 from __future__ import annotations
@@ -14,8 +14,9 @@ from collections.abc import Callable
 import numpy as np
 
 from hloc.ir import Instruction, Shape, numpy_dtype
+from hloc.ops.checks import unquoted
 from hloc.ops.custom_linalg import fitted, result_shapes
-from hloc.ops.library_configs import configuration, refuse, result_array, unquoted
+from hloc.ops.library_configs import configuration, refuse, result_array
 from hloc.ops.linalg import cholesky, triangular_solve, wide
 from hloc.ops.sorting import sorted_order
 
@@ -25,18 +26,17 @@ HALVES = {"s64": "s32", "u64": "u32", "f64": "f32", "c128": "c64"}
 # -- 64-bit values in two halves ---------------------------------------------------------------------------------------
 
 def split_low(instruction: Instruction, x: np.ndarray) -> np.ndarray:
-    half = _half(instruction, x)
-    if x.dtype.kind in "iu":
-        return x.astype(half)
     with np.errstate(all="ignore"):
-        rest = x - x.astype(half).astype(x.dtype)
-    return np.where(np.isfinite(x), rest, 0).astype(half)
+        return x.astype(_half(instruction, x))
 
 
 def split_high(instruction: Instruction, x: np.ndarray) -> np.ndarray:
     half = _half(instruction, x)
+    if x.dtype.kind in "iu":
+        return (x >> np.array(32, x.dtype)).astype(half)
     with np.errstate(all="ignore"):
-        return (x >> np.array(32, x.dtype)).astype(half) if x.dtype.kind in "iu" else x.astype(half)
+        rest = x - x.astype(half).astype(x.dtype)
+    return np.where(np.isfinite(rest), rest, 0).astype(half)
 
 
 def combine(instruction: Instruction, low: np.ndarray, high: np.ndarray) -> np.ndarray:

@@ -30,29 +30,24 @@ def compiler_value(module: Module, e: Expressions, instruction: Instruction) -> 
 
 def split_low(e: Expressions, instruction: Instruction) -> Instruction | None:
     x, half = instruction.operands[0], instruction.shape.element_type
-    if HALVES.get(x.shape.element_type) != half:
-        return None
-    if x.shape.kind != "float":
-        return e.convert(x, half) if x.shape.kind != "complex" else None
-    rest = e.op("subtract", x, e.convert(e.convert(x, half), x.shape.element_type))
-    return e.convert(e.chosen(e.op("is-finite", x), rest, e.like(0, x)), half)
+    return e.convert(x, half) if HALVES.get(x.shape.element_type) == half else None
 
 
 def split_high(e: Expressions, instruction: Instruction) -> Instruction | None:
     x, half = instruction.operands[0], instruction.shape.element_type
-    if HALVES.get(x.shape.element_type) != half:
+    if HALVES.get(x.shape.element_type) != half or x.shape.kind == "complex":
         return None
-    if x.shape.kind in ("signed", "unsigned"):
-        x = e.op("shift-right-logical", x, e.like(32, x))
-    return e.convert(x, half)
+    if x.shape.kind != "float":
+        return e.convert(e.op("shift-right-logical", x, e.like(32, x)), half)
+    rest = e.op("subtract", x, e.convert(e.convert(x, half), x.shape.element_type))
+    return e.convert(e.chosen(e.op("is-finite", rest), rest, e.like(0, x)), half)
 
 
 def combine(e: Expressions, instruction: Instruction) -> Instruction | None:
     low, high = instruction.operands
     whole = instruction.shape.element_type
-    if HALVES.get(whole) != high.shape.element_type:
-        if whole not in ("s64", "u64"):
-            return None
+    if HALVES.get(whole) != high.shape.element_type and whole not in ("s64", "u64"):
+        return None
     if instruction.shape.kind not in ("signed", "unsigned"):
         return e.op("add", e.convert(low, whole), e.convert(high, whole))
     low, high = (e.convert(e.bits(x, "u32"), "u64") for x in (low, high))
