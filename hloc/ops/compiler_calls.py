@@ -4,7 +4,8 @@ In: a custom-call and its operands. Out: its results, in NumPy. hloc/passes/comp
 
     lo = f32[4] custom-call(f64[4] x), custom_call_target="X64SplitLow"           x rounded to f32
     hi = f32[4] custom-call(f64[4] x), custom_call_target="X64SplitHigh"          what is left of x, rounded to f32
-    y  = f64[4] custom-call(lo, hi), custom_call_target="X64Combine"              their sum; of integers: the two words
+    y  = f64[4] custom-call(lo, hi), custom_call_target="X64Combine"              their sum; of integers the two words, of
+                                                                                    complex numbers the two parts
 """
 from __future__ import annotations
 
@@ -26,11 +27,15 @@ HALVES = {"s64": "s32", "u64": "u32", "f64": "f32", "c128": "c64"}
 # -- 64-bit values in two halves ---------------------------------------------------------------------------------------
 
 def split_low(instruction: Instruction, x: np.ndarray) -> np.ndarray:
+    if _is_part(instruction, x):
+        return x.real
     with np.errstate(all="ignore"):
         return x.astype(_half(instruction, x))
 
 
 def split_high(instruction: Instruction, x: np.ndarray) -> np.ndarray:
+    if _is_part(instruction, x):
+        return x.imag
     half = _half(instruction, x)
     if x.dtype.kind in "iu":
         return (x >> np.array(32, x.dtype)).astype(half)
@@ -41,10 +46,19 @@ def split_high(instruction: Instruction, x: np.ndarray) -> np.ndarray:
 
 def combine(instruction: Instruction, low: np.ndarray, high: np.ndarray) -> np.ndarray:
     dtype = numpy_dtype(instruction.shape.element_type)
+    if dtype.kind == "c" and low.dtype.kind == "f":
+        whole = np.empty(low.shape, dtype)
+        whole.real, whole.imag = low, high
+        return whole
     if dtype.kind not in "iu":
         return low.astype(dtype) + high.astype(dtype)
     words = low.astype(np.uint32).astype(np.uint64) | high.astype(np.uint32).astype(np.uint64) << np.uint64(32)
     return words.view(dtype) if words.ndim else words.astype(dtype)
+
+
+def _is_part(instruction: Instruction, x: np.ndarray) -> bool:
+    """Of complex numbers the halves are real and imaginary parts."""
+    return x.dtype.kind == "c" and instruction.shape.kind == "float"
 
 
 def _half(instruction: Instruction, x: np.ndarray) -> np.dtype:

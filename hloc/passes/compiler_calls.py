@@ -30,11 +30,15 @@ def compiler_value(module: Module, e: Expressions, instruction: Instruction) -> 
 
 def split_low(e: Expressions, instruction: Instruction) -> Instruction | None:
     x, half = instruction.operands[0], instruction.shape.element_type
+    if x.shape.kind == "complex" and instruction.shape.kind == "float":
+        return e.op("real", x)
     return e.convert(x, half) if HALVES.get(x.shape.element_type) == half else None
 
 
 def split_high(e: Expressions, instruction: Instruction) -> Instruction | None:
     x, half = instruction.operands[0], instruction.shape.element_type
+    if x.shape.kind == "complex" and instruction.shape.kind == "float":
+        return e.op("imag", x)
     if HALVES.get(x.shape.element_type) != half or x.shape.kind == "complex":
         return None
     if x.shape.kind != "float":
@@ -46,6 +50,8 @@ def split_high(e: Expressions, instruction: Instruction) -> Instruction | None:
 def combine(e: Expressions, instruction: Instruction) -> Instruction | None:
     low, high = instruction.operands
     whole = instruction.shape.element_type
+    if instruction.shape.kind == "complex" and low.shape.kind == "float":
+        return e.op("complex", low, high)
     if HALVES.get(whole) != high.shape.element_type and whole not in ("s64", "u64"):
         return None
     if instruction.shape.kind not in ("signed", "unsigned"):
