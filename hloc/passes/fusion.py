@@ -165,17 +165,31 @@ class Fuser:
         """Compute a cheap producer again in each group that reads it. True if nobody else is left who reads it."""
         if not around or not self.is_repeatable(producer, around, readers):
             return False
+        answers = {group: self.accept(producer, group, readers) for group in around}
+        stored = needed or any(isinstance(answer, str) for answer in answers.values())
         left: list[Group] = []
-        for group in around:
-            answer = self.accept(producer, group, readers)
+        for group, answer in answers.items():
             if isinstance(answer, str):
-                left.append(group)
                 self.refuse(producer, [group], answer)
+                left.append(group)
+            elif stored and not self.is_better_repeated(producer, group, readers):
+                self.refuse(producer, [group], "it is in memory anyway, and no larger than what it is made of")
+                left.append(group)
             else:
                 self.join(producer, group, answer, readers)
+        if len(left) == len(around):
+            return False
         if left or needed:
             self.start(producer, left)
         return True
+
+    @staticmethod
+    def is_better_repeated(producer: Instruction, group: Group, readers: list[Instruction]) -> bool:
+        """Whether a group that could as well read the stored result reads less by computing it again. Where it reads
+        the result, the producer's own operands may have one reader less, and be the inside of one kernel."""
+        inputs = sum(loaded_bytes(o) for o in producer.operands)
+        return (not is_elementwise(producer) or inputs < producer.shape.num_bytes
+                or reads_operands_of(producer, group, readers))
 
     def is_repeatable(self, producer: Instruction, around: list[Group], readers: list[Instruction]) -> bool:
         """Reading the producer's own operands several times costs no more than storing and reading its result."""
