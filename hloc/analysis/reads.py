@@ -99,6 +99,8 @@ class Contexts:
         if opcode in ("concatenate", "pad"):
             share = reader.operands[slot].shape.num_elements / max(1, reader.shape.num_elements)
             count = math.ceil(count * min(1.0, share))
+        if opcode == "gather" and slot == 1:
+            count //= _window_at_the_end(reader)
         return self.intern((opcode, context, id(reader), slot), count)
 
     def absorb(self, other: Contexts) -> dict[int, int]:
@@ -118,6 +120,14 @@ class Contexts:
     def total(self, contexts: Iterable[int]) -> int:
         """Evaluations over several contexts."""
         return sum(self.evaluations[c] for c in contexts)
+
+
+def _window_at_the_end(gather: Instruction) -> int:
+    """How many neighbours in the result have one start index: the window, where its dimensions are the innermost."""
+    sizes = gather.shape.dimensions
+    offsets = gather.get("offset_dims", ())
+    inner = tuple(range(len(sizes) - len(offsets), len(sizes)))
+    return max(1, math.prod(sizes[d] for d in inner)) if tuple(offsets) == inner else 1
 
 
 def _map_key(reader: Instruction) -> tuple:

@@ -49,8 +49,8 @@ class Block:
 
 
 class Builder:
-    """One kernel body under construction. `divisions`, `accesses` and `loaded` record what was asked for, so that a
-    trial run can choose the loops of the final one."""
+    """One kernel body under construction. `divisions`, `accesses`, `loaded` and `found` record what was asked for, so
+    that a trial run can choose the loops of the final one."""
 
     def __init__(self) -> None:
         self.chain: list[Block] = [Block(0)]
@@ -59,6 +59,7 @@ class Builder:
         self.divisions: set[indexing.Atom] = set()
         self.accesses: list[tuple[str, Index]] = []
         self.loaded: set[str] = set()
+        self.found: set[str] = set()            # positions that are data: the starts of windows
         self.operations = 0
 
     @property

@@ -67,7 +67,7 @@ def with_long_vectors(extents: list[int], trial: Builder) -> list[int]:
     moved: a division each costs less than to compute them one by one. Loops inside of an element rule vectors out."""
     computed = trial.operations - len(trial.accesses)
     has_loops = trial.counts.get("i", 0) > sum(n > 1 for n in extents)
-    if extents[-1] >= SHORT_VECTOR or computed < WORTH_VECTORS or has_loops:
+    if extents[-1] >= SHORT_VECTOR or computed < WORTH_VECTORS or has_loops or finds_rows(extents, trial):
         return extents
     joined = list(extents)
     while len(joined) > 1 and joined[-1] < LONG_VECTOR and joined[-1] * joined[-2] <= BLOCK:
@@ -81,7 +81,14 @@ def neighbours(extents: list[int], trial: Builder) -> int:
     has_loops = trial.counts.get("i", 0) > sum(n > 1 for n in extents)
     if len(extents) < 2 or extents[-1] not in SIDE_BY_SIDE or extents[-2] < LONG_VECTOR // 4 or has_loops:
         return 1
+    if finds_rows(extents, trial):
+        return 1
     return extents[-1] if trial.operations * extents[-1] <= MOST_OPERATIONS else 1
+
+
+def finds_rows(extents: Sequence[int], trial: Builder) -> bool:
+    """Whether data says where a row is read, and the innermost loop goes along it: row_blocks.py."""
+    return len(extents) > 1 and any(trial.levels[name] < len(extents) for name in trial.found)
 
 
 def _split(extents: list[int], names: list[str], divisions: set[Atom]) -> list[list[int]]:

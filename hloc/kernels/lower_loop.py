@@ -16,6 +16,7 @@ from hloc.kernels.builder import Builder
 from hloc.kernels.group import Group, KernelCall, Lowered, Outline
 from hloc.kernels.indexing import Index
 from hloc.kernels.ir import VECTOR, Cost
+from hloc.kernels.row_blocks import in_row_blocks
 from hloc.kernels.rules_elementwise import ELEMENTWISE_RULES
 from hloc.kernels.tiling import find_tiling, tiled_nest
 from hloc.machine import Machine
@@ -62,7 +63,8 @@ def loop_kernel(group: Group, machine: Machine, dimensions: tuple[int, ...], emi
         for place in range(width):
             own = counters if width == 1 else (*counters, indexing.constant(place))
             emit(outline, indexing.delinearize(indexing.linearize(own, extents), dimensions))
-    return outline.finish(suffix, cost_of(outline, math.prod(dimensions), trial))
+    call = outline.finish(suffix, cost_of(outline, math.prod(dimensions), trial))
+    return call if machine.kind != "cpu" else call._replace(kernel=in_row_blocks(call.kernel))
 
 
 def cost_of(outline: Outline, points: int, trial: Builder) -> Cost:

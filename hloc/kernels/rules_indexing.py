@@ -25,18 +25,28 @@ def clamped_start(e: Elements, value: Expr, limit: int, source: Instruction) -> 
     """
     if limit <= 0:
         return indexing.ZERO
-    if value.type == "u64":
-        value = Apply("minimum", (value, Const(limit, "u64")), "u64")
-    position = scalars.to_index(value)
-    raised = Apply("maximum", (position, Const(0, INDEX)), INDEX)
-    clamped = Apply("minimum", (raised, Const(limit, INDEX)), INDEX)
+    clamped = clamp(e.builder.let(value), limit)
     if limit == 1 or may_be_truth(source):
         clamped = Apply("opaque", (clamped,), INDEX)
-    return e.builder.bind_index(clamped, 0, limit)
+    start = e.builder.bind_index(clamped, 0, limit)
+    e.builder.found |= indexing.variables(start)
+    return start
+
+
+def clamp(value: Expr, limit: int) -> Expr:
+    """An integer between 0 and limit, as INDEX; compared as it is where its type holds the limit: 32-bit vectors are
+    twice as wide as those of INDEX."""
+    row = ELEMENT_TYPES[value.type]
+    if row.bits >= 32 and limit < 1 << (row.bits - 1):
+        raised = value if row.kind == "unsigned" else Apply("maximum", (value, Const(0, value.type)), value.type)
+        return scalars.to_index(Apply("minimum", (raised, Const(limit, value.type)), value.type))
+    raised = Apply("maximum", (scalars.to_index(value), Const(0, INDEX)), INDEX)
+    return Apply("minimum", (raised, Const(limit, INDEX)), INDEX)
 
 
 def may_be_truth(source: Instruction) -> bool:
-    """Whether an index may come from truth values, as far as its operands tell within a few steps."""
+    """Whether an index may come from truth values, as far as its operands tell within a few steps. What a select
+    chooses by does not make its values 0 or 1."""
     stack, seen = [source], set()
     while stack and len(seen) < MOST_LOOKED_AT:
         top = stack.pop()
@@ -45,7 +55,7 @@ def may_be_truth(source: Instruction) -> bool:
         seen.add(top)
         if top.shape.is_array and (top.shape.element_type == "pred" or ELEMENT_TYPES[top.shape.element_type].bits == 1):
             return True
-        stack.extend(top.operands)
+        stack.extend(top.operands[1:] if top.opcode == "select" else top.operands)
     return bool(stack)
 
 

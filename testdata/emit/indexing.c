@@ -7,9 +7,9 @@ void f1_0(void *const *buffers, long begin, long end) {
   const int *in2 = (const int *)buffers[2];
   float *out0 = (float *)buffers[3];
   const int t0 = in1[0];
-  const long p0 = (((long)t0 > 0 ? (long)t0 : 0) < 6 ? ((long)t0 > 0 ? (long)t0 : 0) : 6);
+  const long p0 = (long)hloc_minimum_s32(hloc_maximum_s32(t0, 0), 6);
   const int t1 = in2[0];
-  const long p1 = (((long)t1 > 0 ? (long)t1 : 0) < 7 ? ((long)t1 > 0 ? (long)t1 : 0) : 7);
+  const long p1 = (long)hloc_minimum_s32(hloc_maximum_s32(t1, 0), 7);
   for (long i0 = begin; i0 < end; i0++) {
     #pragma omp simd
     for (long i1 = 0; i1 < 5; i1++) {
@@ -29,7 +29,7 @@ void f2_1(void *const *buffers, long begin, long end) {
   float *out0 = (float *)buffers[2];
   (void)begin, (void)end;
   const int t0 = in2[0];
-  const long p0 = (((long)t0 > 0 ? (long)t0 : 0) < 9 ? ((long)t0 > 0 ? (long)t0 : 0) : 9);
+  const long p0 = (long)hloc_minimum_s32(hloc_maximum_s32(t0, 0), 9);
   #pragma omp simd
   for (long i0 = 0; i0 < 12; i0++) {
     out0[p0 * 12 + i0] = hloc_exp_f32(in1[i0]);
@@ -47,7 +47,7 @@ void f3_2(void *const *buffers, long begin, long end) {
   const int *in2 = (const int *)buffers[2];
   float *out0 = (float *)buffers[3];
   const int t0 = in2[0];
-  const long p0 = (((long)t0 > 0 ? (long)t0 : 0) < 7 ? ((long)t0 > 0 ? (long)t0 : 0) : 7);
+  const long p0 = (long)hloc_minimum_s32(hloc_maximum_s32(t0, 0), 7);
   for (long i0 = begin; i0 < end; i0++) {
     #pragma omp simd
     for (long i1 = 0; i1 < 12; i1++) {
@@ -67,7 +67,7 @@ void d_3(void *const *buffers, long begin, long end) {
   float *out0 = (float *)buffers[2];
   (void)begin, (void)end;
   const int t0 = in1[0];
-  const long p0 = (((long)t0 > 0 ? (long)t0 : 0) < 8 ? ((long)t0 > 0 ? (long)t0 : 0) : 8);
+  const long p0 = (long)hloc_minimum_s32(hloc_maximum_s32(t0, 0), 8);
   #pragma omp simd
   for (long i0 = 0; i0 < 24; i0++) {
     out0[i0] = in0[p0 * 12 + i0];
@@ -81,7 +81,7 @@ void w_4(void *const *buffers, long begin, long end) {
   float *out0 = (float *)buffers[2];
   (void)begin, (void)end;
   const int t0 = in2[0];
-  const long p0 = (((long)t0 > 0 ? (long)t0 : 0) < 7 ? ((long)t0 > 0 ? (long)t0 : 0) : 7);
+  const long p0 = (long)hloc_minimum_s32(hloc_maximum_s32(t0, 0), 7);
   #pragma omp simd
   for (long i0 = 0; i0 < 36; i0++) {
     out0[p0 * 12 + i0] = in1[i0];

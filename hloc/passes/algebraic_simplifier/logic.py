@@ -1,6 +1,7 @@
 """Rules for and, or, xor, not, compare, and shifts."""
 from __future__ import annotations
 
+from hloc.analysis.integer_ranges import interval
 from hloc.ir import Instruction
 from hloc.ir.types import ELEMENT_TYPES
 from hloc.passes.algebraic_simplifier.arithmetic import constant_to_the_right, fold_constants_of_a_chain
@@ -136,6 +137,18 @@ def compare_iota_with_bound(instruction: Instruction, rewriter: Rewriter) -> Ins
     return full(rewriter, direction == "GE", instruction.shape) if int(value) <= 0 else None
 
 
+def compare_intervals(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
+    """max(x, 0) < 0 => false, min(x, 7) <= 7 => true: integers whose intervals do not overlap"""
+    x, y = instruction.operands
+    if splat(y) is None or not is_integer(x):
+        return None
+    (x_low, x_high), (y_low, y_high) = interval(x), interval(y)
+    certain = {"LT": (x_high < y_low, x_low >= y_high), "GE": (x_low >= y_high, x_high < y_low),
+               "GT": (x_low > y_high, x_high <= y_low), "LE": (x_high <= y_low, x_low > y_high)}
+    true, false = certain.get(instruction.get("direction"), (False, False))
+    return full(rewriter, true, instruction.shape) if true or false else None
+
+
 def shift_by_zero(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
     """x << 0 => x, x >> 0 => x"""
     x, amount = instruction.operands
@@ -150,6 +163,6 @@ RULES = {
     "xor": BITWISE[:3] + BITWISE[4:],
     "not": (not_twice, not_compare),
     "compare": (compare_constant_to_the_right, compare_with_itself, compare_with_bound, compare_truth,
-                compare_converted_truth, compare_iota_with_bound),
+                compare_converted_truth, compare_iota_with_bound, compare_intervals),
     **dict.fromkeys(("shift-left", "shift-right-logical", "shift-right-arithmetic"), (shift_by_zero,)),
 }

@@ -13,6 +13,7 @@ from pathlib import Path
 from hloc.kernels.ir import Kernel, Tile
 from hloc.kernels.plan import HostCall, Program, Step
 from hloc.machine import Machine
+from hloc.targets.cpu.addresses import narrow_addresses
 from hloc.targets.cpu.divisions import narrow_divisions
 from hloc.targets.cpu.driver import driver_source
 from hloc.targets.cpu.routines import file_of, runtime_units, thin_units
@@ -102,7 +103,7 @@ def print_kernels(kernels: Sequence[Kernel | Tile], machine: Machine) -> tuple[t
                 texts[callback.text] = None
             texts[tile_function(kernel, name, machine)] = None
         else:
-            kernel = narrow_divisions(kernel)
+            kernel = narrow_addresses(narrow_divisions(kernel))
             first = functions.setdefault(print_kernel(kernel._replace(origin=()), C, ""), name)
             if first == name:
                 texts[print_kernel(kernel, C, name, "HLOC_WIDE " if is_wide(kernel) else "")] = None

@@ -1,0 +1,121 @@
+"""What a row needs is computed for many rows at once, in vectors, before the rows are gone through.
+
+In: a kernel over rows whose elements are few, such as a gather of short windows: per row some scalar work tells where
+the window starts. Out: the same, with that work in a VECTOR loop over a block of rows; or the kernel as it was.
+
+    for row:                                         for block of 256 rows:
+      p = clamp(convert(index[row]))                   for row (VECTOR):  start[row] = clamp(convert(index[row]))
+      for c < 4 (VECTOR): out[4 row + c] = x[p + c]    for row:  for c < 4 (VECTOR): out[4 row + c] = x[start[row] + c]
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from hloc.kernels.ir import (
+    INDEX,
+    SERIAL,
+    VECTOR,
+    Apply,
+    Const,
+    Expr,
+    For,
+    Kernel,
+    Let,
+    Load,
+    Local,
+    Stmt,
+    Store,
+    Var,
+)
+from hloc.kernels.walks import expressions, parts, walk
+
+BLOCK = 256                     # rows: their Local arrays stay in the first cache
+LONGEST = 64                    # elements of a row: the copying of longer ones hides the rest
+LEAST_WORK = 5                  # operations per row that are worth it
+
+
+class Row(NamedTuple):
+    """What one row does: `lets` before its loop. The loop reads `kept` ones, which cost something; `cheap` ones are
+    places that follow from the counters."""
+
+    lets: tuple[Let, ...]
+    kept: frozenset[str]
+    cheap: frozenset[str]
+    loop: For
+
+
+def in_row_blocks(kernel: Kernel) -> Kernel:
+    """The kernel with the work of its short rows done in vectors, where there is such work."""
+    body = tuple(_statement(s) for s in kernel.body)
+    return kernel if body == kernel.body else kernel._replace(body=body)
+
+
+def _statement(s: Stmt) -> Stmt:
+    if not isinstance(s, For) or s.kind == VECTOR or not isinstance(s.extent, int):
+        return s
+    row = _row_of(s)
+    if row is not None and s.extent >= 2 * BLOCK:
+        return _blocks(s, row)
+    return s._replace(body=tuple(_statement(inner) for inner in s.body))
+
+
+def _row_of(rows: For) -> Row | None:
+    """The parts of a loop whose body is Lets and one short VECTOR loop; None for others, and for little work."""
+    *lets, loop = rows.body
+    if not (isinstance(loop, For) and loop.kind == VECTOR and isinstance(loop.extent, int) and loop.extent <= LONGEST):
+        return None
+    if not all(isinstance(s, Let) for s in lets):
+        return None
+    cheap = {rows.name}
+    for let in lets:
+        if _is_place(let.value, cheap):
+            cheap.add(let.name)
+    read = {e.name for e in parts(e for s in walk((loop,)) for e in expressions(s)) if isinstance(e, Var)}
+    kept = frozenset(let.name for let in lets if let.name in read and let.name not in cheap)
+    work = sum(isinstance(e, Apply) for e in parts(let.value for let in lets if let.name not in cheap))
+    return Row(tuple(lets), kept, frozenset(cheap), loop) if kept and work >= LEAST_WORK else None
+
+
+def _is_place(value: Expr, cheap: set[str]) -> bool:
+    """A position that follows from the loop counters."""
+    return all(isinstance(e, Const) or (isinstance(e, Var) and e.name in cheap)
+               or (isinstance(e, Apply) and e.type == INDEX and e.op != "convert") for e in parts([value]))
+
+
+def _blocks(rows: For, row: Row) -> For:
+    """The loop over blocks: a vector loop that fills Local arrays, and the rows, which read them."""
+    block = Var(f"{rows.name}_block", INDEX)
+    start = Apply("multiply", (block, Const(BLOCK, INDEX)), INDEX)
+    rest = Apply("subtract", (Const(rows.extent, INDEX), start), INDEX)
+    place = Var(f"{rows.name}_place", INDEX)
+    here = Let(rows.name, Apply("add", (start, place), INDEX))
+    values = {let.name: _stored(let.value) for let in row.lets if let.name in row.kept}
+    arrays = [Local(f"{name}_row", value.type, BLOCK) for name, value in values.items()]
+    fill = [Store(f"{name}_row", place, value) for name, value in values.items()]
+    first = [let for let in row.lets if let.name not in values or _is_read(let.name, row.lets)]
+    again = [let._replace(value=_loaded(let, values[let.name], place)) if let.name in values else let
+             for let in row.lets if let.name in values or let.name in row.cheap]
+    last = Let(f"{rows.name}_count", Apply("minimum", (Const(BLOCK, INDEX), rest), INDEX))
+    is_even = rows.extent % BLOCK == 0
+    count = BLOCK if is_even else Var(last.name, INDEX)
+    return For(block.name, -(-rows.extent // BLOCK), rows.kind, (
+        *(() if is_even else (last,)), *arrays, For(place.name, count, VECTOR, (here, *first, *fill)),
+        For(place.name, count, SERIAL, (here, *again, row.loop))))
+
+
+def _stored(value: Expr) -> Expr:
+    """What a Local array holds of a value: a converted index before its conversion, which is half as wide."""
+    if isinstance(value, Apply) and value.op == "convert" and value.type == INDEX and value.arguments[0].type != INDEX:
+        return value.arguments[0]
+    return value
+
+
+def _loaded(let: Let, stored: Expr, place: Var) -> Expr:
+    load = Load(f"{let.name}_row", place, stored.type)
+    return load if stored is let.value else Apply("convert", (load,), let.value.type)
+
+
+def _is_read(name: str, lets: Iterable[Let]) -> bool:
+    return any(isinstance(e, Var) and e.name == name for e in parts(let.value for let in lets))
+
