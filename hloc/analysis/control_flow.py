@@ -7,7 +7,7 @@ scalar functions of reduce, sort, scatter and map, nor fused computations.
 """
 from __future__ import annotations
 
-from hloc.ir import Computation, Instruction, Module
+from hloc.ir import Computation, Instruction, Module, topological_order
 
 CONTROL_FLOW = frozenset(["while", "conditional", "call"])
 
@@ -19,22 +19,8 @@ def is_control_flow(instruction: Instruction) -> bool:
 
 def executed_computations(module: Module) -> list[Computation]:
     """The entry and all computations that control flow reaches from it, callees first."""
-    order: list[Computation] = []
-    seen: set[Computation] = set()
-    stack: list[tuple[Computation, bool]] = [(module.entry, False)]
-    while stack:
-        computation, finished = stack.pop()
-        if finished:
-            order.append(computation)
-            continue
-        if computation in seen:
-            continue
-        seen.add(computation)
-        stack.append((computation, True))
-        for instruction in reversed(computation.instructions):
-            if is_control_flow(instruction):
-                stack.extend((c, False) for c in reversed(instruction.called_computations) if c not in seen)
-    return order
+    return topological_order([module.entry], lambda computation: [
+        c for i in computation.instructions if is_control_flow(i) for c in i.called_computations])
 
 
 def branches(conditional: Instruction) -> tuple[Computation, ...]:

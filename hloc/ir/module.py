@@ -9,14 +9,16 @@ immutable values that may be shared. There are no stored user lists: passes walk
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from typing import Any, TypeVar
 
 import numpy as np
 
 from hloc.errors import Span
 from hloc.ir.attributes import WindowDim
 from hloc.ir.shapes import Shape
+
+Node = TypeVar("Node", bound=Hashable)
 
 
 class Instruction:
@@ -143,39 +145,36 @@ def users(computation: Computation) -> dict[Instruction, list[Instruction]]:
     return table
 
 
-def reachable_computations(entry: Computation) -> list[Computation]:
-    """`entry` and all it calls, callees first (post-order), without recursion."""
-    order: list[Computation] = []
-    seen: set[Computation] = set()
-    stack: list[tuple[Computation, bool]] = [(entry, False)]
+def topological_order(starts: Iterable[Node], before: Callable[[Node], Iterable[Node]]) -> list[Node]:
+    """`starts` and all that `before` leads to from them, in post-order: what `before` names, in its order, and then the
+    node itself. Without recursion, so that no nesting is too deep."""
+    order: list[Node] = []
+    seen: set[Node] = set()
+    stack: list[tuple[Node, bool]] = [(node, False) for node in reversed(list(starts))]
     while stack:
-        computation, finished = stack.pop()
+        node, finished = stack.pop()
         if finished:
-            order.append(computation)
-            continue
-        if computation in seen:
-            continue
-        seen.add(computation)
-        stack.append((computation, True))
-        for instruction in reversed(computation.instructions):
-            for value in instruction.attributes.values():       # most have no computation: look before building lists
-                if type(value) is Computation or (type(value) is tuple and value and type(value[0]) is Computation):
-                    stack.extend((c, False) for c in reversed(instruction.called_computations) if c not in seen)
-                    break
+            order.append(node)
+        elif node not in seen:
+            seen.add(node)
+            stack.append((node, True))
+            stack.extend((n, False) for n in reversed(list(before(node))) if n not in seen)
     return order
+
+
+def reachable_computations(entry: Computation) -> list[Computation]:
+    """`entry` and all it calls, callees first."""
+    return topological_order([entry], _callees)
+
+
+def _callees(computation: Computation) -> Iterator[Computation]:
+    for instruction in computation.instructions:
+        for value in instruction.attributes.values():       # most have no computation: look before building lists
+            if type(value) is Computation or (type(value) is tuple and value and type(value[0]) is Computation):
+                yield from instruction.called_computations
+                break
 
 
 def post_order(root: Instruction) -> list[Instruction]:
-    """`root` and everything it reads, operands first, without recursion."""
-    order: list[Instruction] = []
-    seen: set[Instruction] = set()
-    stack: list[tuple[Instruction, bool]] = [(root, False)]
-    while stack:
-        instruction, finished = stack.pop()
-        if finished:
-            order.append(instruction)
-        elif instruction not in seen:
-            seen.add(instruction)
-            stack.append((instruction, True))
-            stack.extend((o, False) for o in reversed(instruction.operands) if o not in seen)
-    return order
+    """`root` and everything it reads, operands first."""
+    return topological_order([root], lambda instruction: instruction.operands)

@@ -25,7 +25,7 @@ from hloc.kernels.ir import SERIAL, VECTOR, Expr, Load, Var
 from hloc.kernels.lower_loop import cost_of, lower_loop, same_bytes
 from hloc.kernels.lower_reduce import lower_reduce
 from hloc.kernels.monoids import can_reassociate
-from hloc.kernels.reduction import Reduction, finished, start
+from hloc.kernels.reduction import Reduction, depends, finished, start
 from hloc.kernels.rules_elementwise import zero
 from hloc.kernels.rules_loops import accumulate
 from hloc.machine import Machine
@@ -68,8 +68,8 @@ def lower_rows(group: Group, machine: Machine) -> Lowered:
     rows = _row_group(group)
     if rows is None:
         reduces = [m for m in group.members if m.opcode == "reduce"]
-        depends = any(o.opcode != "reduce" and _behind(o, reduces) for r in reduces for o in r.operands)
-        return lower_loop(group, machine) if depends or not reduces else lower_reduce(group, machine)
+        nested = any(o.opcode != "reduce" and depends(o, reduces) for r in reduces for o in r.operands)
+        return lower_loop(group, machine) if nested or not reduces else lower_reduce(group, machine)
     _choose_loops(rows)
     trial = RowKernel(rows, Outline(group))
     trial.emit()
@@ -91,18 +91,6 @@ def _shareable(rows: RowGroup, trial: RowKernel) -> Iterator[tuple[int, int, int
                 if parameter.shape.is_array and not late and same_bytes(parameter, root) \
                         and _in_place(rows, parameter, trial):
                     yield leaf, number, 0
-
-
-def _behind(node: Instruction, reduces: list[Instruction]) -> bool:
-    stack, seen = [node], set()
-    while stack:
-        top = stack.pop()
-        if top in reduces:
-            return True
-        if top not in seen:
-            seen.add(top)
-            stack.extend(top.operands)
-    return False
 
 
 def _row_group(group: Group) -> RowGroup | None:

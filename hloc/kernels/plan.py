@@ -7,6 +7,7 @@ offsets are multiples of ALIGNMENT within their region.
 """
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Union
 
 import numpy as np
@@ -71,6 +72,18 @@ class HostCall(NamedTuple):
 
 
 Step = Union[Launch, Copy, WhileLoop, Branch, HostCall]
+
+
+def all_steps(steps: Iterable[Step]) -> Iterator[Step]:
+    """Every step of a plan, those in loops and branches too; in no particular order."""
+    stack = list(steps)
+    while stack:
+        step = stack.pop()
+        yield step
+        if isinstance(step, WhileLoop):
+            stack.extend(step.condition + step.body)
+        elif isinstance(step, Branch):
+            stack.extend(s for branch in step.branches for s in branch)
 
 
 class Value(NamedTuple):

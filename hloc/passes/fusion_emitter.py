@@ -8,7 +8,7 @@ two or more instructions, and a new fused computation in the module for each. Se
 from __future__ import annotations
 
 from hloc.analysis.fusible import RESHAPES, is_scalar_constant
-from hloc.ir import Computation, Instruction, Module, Shape
+from hloc.ir import Computation, Instruction, Module, Shape, topological_order
 from hloc.passes.fusion_group import ATTENTION, PRODUCT, REDUCTION, SINGLE, Group
 from hloc.passes.rewriter import Names, remove_dead
 
@@ -69,28 +69,17 @@ class Emitter:
 
     def in_order(self) -> list[Group]:
         """Groups such that what a group reads stands before it; otherwise as in the text."""
-        order: list[Group] = []
-        done: set[Group] = set()
-        waiting = [(g, False) for g in sorted(self.groups, key=self.text_position, reverse=True)]
-        while waiting:
-            group, finished = waiting.pop()
-            if finished:
-                order.append(group)
-            elif group not in done:
-                done.add(group)
-                waiting.append((group, True))
-                waiting.extend((g, False) for g in self.sources(group) if g not in done)
-        return order
+        return topological_order(sorted(self.groups, key=self.text_position), self.sources)
 
     def text_position(self, group: Group) -> int:
         return min(self.position[o] for o in group.outputs)
 
     def sources(self, group: Group) -> list[Group]:
-        """The groups that make what this one reads, last in the text first."""
+        """The groups that make what this one reads, as in the text."""
         reads = {o for m in group.members for o in m.operands if o not in group.members}
         reads.update(p for m in group.members for p in m.control_predecessors)
         found = {self.owner[o] for o in reads}
-        return sorted(found, key=self.text_position, reverse=True)
+        return sorted(found, key=self.text_position)
 
     def keep(self, group: Group) -> None:
         """The instructions of a group that is no fusion, reading the replaced operands; groups may share some."""

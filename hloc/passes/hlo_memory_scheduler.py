@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from hloc.analysis.aliasing import Values, in_place, leaf_values, module_invariants
 from hloc.analysis.control_flow import executed_computations
 from hloc.analysis.liveness import made_bytes, peak_bytes, reads
-from hloc.ir import Computation, Instruction, Module
+from hloc.ir import Computation, Instruction, Module, topological_order
 from hloc.passes.context import PassContext
 
 Predecessors = dict[Instruction, list[Instruction]]
@@ -133,19 +133,7 @@ class Scheduler:
 
     def post_order(self, starts, rank) -> list[Instruction]:
         """Everything reachable from `starts`, predecessors first, those with the highest rank first of all."""
-        order: list[Instruction] = []
-        seen: set[Instruction] = set()
-        waiting = [(i, False) for i in reversed(starts)]
-        while waiting:
-            instruction, finished = waiting.pop()
-            if finished:
-                order.append(instruction)
-            elif instruction not in seen:
-                seen.add(instruction)
-                waiting.append((instruction, True))
-                before = [p for p in self.predecessors[instruction] if p not in seen]
-                waiting.extend((p, False) for p in sorted(before, key=rank))
-        return order
+        return topological_order(starts, lambda i: sorted(self.predecessors[i], key=rank)[::-1])
 
     def list_schedule(self) -> list[Instruction]:
         """Always the ready instruction that frees most bytes net of what it makes; the text's order on a tie."""

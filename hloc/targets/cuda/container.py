@@ -21,7 +21,7 @@ import numpy as np
 from hloc.errors import RunError
 from hloc.ir import numpy_dtype
 from hloc.ir.shapes import array as array_shape
-from hloc.kernels.plan import Branch, Copy, HostCall, Launch, Program, Ref, Step, Value, WhileLoop
+from hloc.kernels.plan import Branch, Copy, HostCall, Launch, Program, Ref, Step, Value, WhileLoop, all_steps
 from hloc.targets.cuda.cublaslt import LtProduct, fits
 
 VERSION = 3
@@ -127,19 +127,13 @@ def _check_steps(packed: Container) -> None:
         raise ValueError("an arena of negative size")
     sizes = {"arena": [packed.arena_size], "parameter": [v.shape.num_bytes for v in packed.parameters],
              "result": [v.shape.num_bytes for v in packed.results], "constant": [c.nbytes for c in packed.constants]}
-    stack = list(packed.steps)
-    while stack:
-        step = stack.pop()
+    for step in all_steps(packed.steps):
         if isinstance(step, Launch) and not 0 <= step.kernel < len(packed.kernels):
             raise ValueError(f"no kernel {step.kernel}")
         if isinstance(step, Launch) and (product := packed.kernels[step.kernel].product):
             fits(product, [r.size for r in step.arguments])
         if isinstance(step, Copy) and step.destination.size < step.source.size:
             raise ValueError("a copy larger than its target")
-        if isinstance(step, WhileLoop):
-            stack.extend(step.condition + step.body)
-        elif isinstance(step, Branch):
-            stack.extend(s for branch in step.branches for s in branch)
         for ref in _refs(step):
             if ref.offset + ref.size > sizes[ref.region][ref.index]:
                 raise ValueError(f"{ref} lies outside of its memory")

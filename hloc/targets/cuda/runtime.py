@@ -22,7 +22,7 @@ import numpy as np
 
 from hloc.errors import RunError
 from hloc.ir import numpy_dtype
-from hloc.kernels.plan import Branch, Copy, HostCall, Launch, Ref, Step, WhileLoop
+from hloc.kernels.plan import Branch, Copy, HostCall, Launch, Ref, Step, WhileLoop, all_steps
 from hloc.machine import Machine
 from hloc.targets.cuda import cublaslt, graphs
 from hloc.targets.cuda.container import Container, Geometry
@@ -384,16 +384,7 @@ def check_architecture(packed: Container, device: str, capability: tuple[int, in
 
 def launches(steps: Sequence[Step]) -> list[Launch]:
     """All launches of a plan, in loops and branches too."""
-    found, stack = [], list(steps)
-    while stack:
-        step = stack.pop()
-        if isinstance(step, Launch):
-            found.append(step)
-        elif isinstance(step, WhileLoop):
-            stack.extend(step.condition + step.body)
-        elif isinstance(step, Branch):
-            stack.extend(s for branch in step.branches for s in branch)
-    return found
+    return [step for step in all_steps(steps) if isinstance(step, Launch)]
 
 
 def _mib(size: int) -> str:

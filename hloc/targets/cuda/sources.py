@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hloc.kernels.ir import Tile
-from hloc.kernels.plan import ALIGNMENT, Branch, HostCall, Launch, Program, Ref, Step, WhileLoop
+from hloc.kernels.plan import ALIGNMENT, Branch, HostCall, Launch, Program, Ref, Step, WhileLoop, all_steps
 from hloc.machine import Machine
 from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.kernels import describe, kernel_source
@@ -29,6 +29,7 @@ HEADERS = (("team.cuh", ("hloc_warp_total", "hloc_block_total", "hloc_conv_direc
            ("async.cuh", ("hloc_tile_pipeline<", "hloc_attention_", GROUP)),
            ("pipeline.cuh", ("hloc_tile_pipeline<", GROUP)), ("wgmma.cuh", (GROUP,)), ("warpgroup.cuh", (GROUP,)),
            ("conv.cuh", ("hloc_conv<", "hloc_conv_direct<")), ("attention.cuh", ("hloc_attention_",)),
+           ("attention_gradient.cuh", ("hloc_attention_gradient_",)),
            ("sort.cuh", ("hloc_sort_",)), ("fft.cuh", ("hloc_fft_",)))
 QUIET = "#pragma nv_diag_suppress 177      /* most scalar functions are not used */\n"
 
@@ -99,14 +100,4 @@ def numbered(program: Program, codes: list[TileCode]) -> Program:
 
 def host_calls(steps: tuple[Step, ...]) -> tuple[HostCall, ...]:
     """Steps anywhere in a plan that Python runs."""
-    found: list[HostCall] = []
-    stack = list(steps)
-    while stack:
-        step = stack.pop()
-        if isinstance(step, HostCall):
-            found.append(step)
-        elif isinstance(step, WhileLoop):
-            stack.extend(step.condition + step.body)
-        elif isinstance(step, Branch):
-            stack.extend(s for b in step.branches for s in b)
-    return tuple(found)
+    return tuple(step for step in all_steps(steps) if isinstance(step, HostCall))
