@@ -22,12 +22,12 @@ from hloc.executable import Executable
 from hloc.inputs import entry_parameters, entry_results
 from hloc.ir import Module
 from hloc.ir.clone import clone_module
-from hloc.kernels.plan import Program
 from hloc.ops.host import Transfers
 from hloc.targets.target import Target
 
 if TYPE_CHECKING:
     from hloc.evaluate import Device
+    from hloc.kernels.plan import Program
 
 MOST_ELEMENTS = 1 << 48           # of one array: hours of work, if nothing is kept
 LIMIT_TRIES = 4                   # plans that are made to meet a memory limit

@@ -6,24 +6,15 @@ What collectives exchange goes as bytes; nothing is pickled.
 """
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 import numpy as np
 
+from hloc.devices import device_counts
 from hloc.errors import RunError
 from hloc.evaluate import Device
 from hloc.ir import Instruction, Module
 from hloc.ops.values import Value, flatten
-from hloc.simulate import device_counts
-
-# What the launchers of Open MPI, MPICH and Intel MPI, and Slurm say of the number of processes.
-SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "PMIX_SIZE")
-
-
-def is_launched() -> bool:
-    """Whether this process is one of several that an MPI launcher started; looks at the environment only."""
-    return any(os.environ.get(name, "1") not in ("", "0", "1") for name in SIZES)
 
 
 def mpi_device(module: Module) -> MpiDevice:

@@ -16,15 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from hloc.devices import device_counts
 from hloc.errors import RunError
 from hloc.evaluate import CustomCall, Device, Options, evaluate
 from hloc.ir import Instruction, Module
 from hloc.ops.values import Value
-
-
-def device_counts(module: Module) -> tuple[int, int]:
-    """replica_count and num_partitions of the module's header."""
-    return int(module.attributes.get("replica_count", 1)), int(module.attributes.get("num_partitions", 1))
 
 
 def evaluate_devices(module: Module, inputs: Sequence[Sequence[Any]], *,

@@ -16,7 +16,7 @@ from hloc.errors import HlocError, UnsupportedError, VerifyError
 from hloc.evaluate import evaluate
 from hloc.ir import element_type_of, numpy_dtype
 from hloc.ir.clone import clone_module
-from hloc.ops.custom_calls import CUSTOM_CALLS
+from hloc.ops.known_calls import CUSTOM_CALLS
 from hloc.targets import find
 from hloc.text import parse_module
 

@@ -1,13 +1,16 @@
 """The house rules that a reader relies on: imports go one way, optional packages stay in their adapters."""
 import ast
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "hloc"
 
 # The order of processing: a part may import what stands before it, never what stands behind.
-ORDER = ["errors", "machine", "cache", "ir", "inputs", "sensible_inputs", "input_files", "ops", "text", "proto", "sources",
-         "verify_devices", "verify", "lookahead", "evaluate", "simulate", "mpi", "analysis", "passes", "kernels",
-         "executable", "bounded", "targets", "api", "tools", "cli"]
+ORDER = ["errors", "machine", "cache", "ir", "devices", "inputs", "sensible_inputs", "input_files", "ops", "text",
+         "proto", "sources", "verify_devices", "verify", "lookahead", "evaluate", "simulate", "mpi", "analysis",
+         "passes", "kernels", "executable", "bounded", "targets", "api", "tools", "cli"]
 # One adapter file (or two) for each package that may be missing.
 ADAPTERS = {"pycuda": {"targets/cuda/runtime.py"}, "mpi4py": {"mpi.py"}}
 
@@ -62,3 +65,22 @@ def test_the_wheel_lists_every_package():
     for folder in packages:
         name = ".".join(folder.relative_to(PACKAGE.parent).parts)
         assert f'"{name}"' in listed, name
+
+
+# What few modules need, or only a compilation: `hloc run` of a program that lies in the cache starts without.
+LATE = ("hloc.passes", "hloc.kernels.planner", "hloc.kernels.builder", "hloc.evaluate", "hloc.simulate", "hloc.mpi",
+        "hloc.ops.known_calls", "hloc.ops.custom_linalg", "hloc.ops.library_configs", "hloc.text.syntax_errors",
+        "hloc.targets.cpu.build", "hloc.targets.cpu.sources", "hloc.targets.printer", "hloc.targets.cuda", "hloc.proto")
+
+
+def test_a_run_from_the_cache_imports_no_more_than_it_needs(tmp_path):
+    source = ("import sys\nimport numpy as np\nimport hloc, hloc.cli.run\n"
+              "exe = hloc.compile('ENTRY e {\\n p = f32[2] parameter(0) ROOT n = f32[2] negate(p) }', 'cpu')\n"
+              "assert exe(np.float32([1, -2]))[0].tolist() == [-1, 2]\n"
+              "print(*(name for name in sys.modules if name.startswith('hloc')))\n")
+    environment = {**os.environ, "HLOC_CACHE_DIR": str(tmp_path)}
+    for _ in range(2):
+        done = subprocess.run([sys.executable, "-c", source], cwd=PACKAGE.parent, env=environment, text=True,
+                              capture_output=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+    assert [name for name in done.stdout.split() if name.startswith(LATE)] == []

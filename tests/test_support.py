@@ -10,8 +10,8 @@ from op_examples import FOLDER, read_examples
 import hloc
 from hloc.errors import UnsupportedError
 from hloc.ir import ELEMENT_TYPES
-from hloc.ops.custom_calls import CUSTOM_CALLS
 from hloc.ops.custom_linalg import LINEAR_ALGEBRA
+from hloc.ops.known_calls import CUSTOM_CALLS
 from hloc.ops.table import OPS
 
 PAGE = (Path(__file__).parent.parent / "docs" / "support.md").read_text(encoding="utf-8")

@@ -11,6 +11,7 @@ import click
 import numpy as np
 
 from hloc.cli.terminal import first_values, input_reader, results_table
+from hloc.devices import device_counts, is_launched
 from hloc.errors import UsageError
 from hloc.executable import Executable
 from hloc.ir import Module, reachable_computations
@@ -24,15 +25,15 @@ MARK = "{device}"
 def devices_for(module: Module, asked: int | None) -> list[Device]:
     """The devices that this process runs: one under MPI, else `asked`, else as many as the header of a module with
     collectives says. Empty: an ordinary run on one device."""
-    from hloc.mpi import is_launched, mpi_device
     if is_launched():
         if asked:
             raise UsageError("--devices simulates devices in one process; under MPI each process is one")
+        from hloc.mpi import mpi_device
         return [mpi_device(module)]
-    from hloc.simulate import device_counts, simulated_devices
     replicas, partitions = device_counts(module)
     if asked is None and not _has_collectives(module):
         return []
+    from hloc.simulate import simulated_devices
     count = asked or replicas * partitions
     return list(simulated_devices(module, count)) if count > 1 else []
 

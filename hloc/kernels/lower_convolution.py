@@ -26,9 +26,9 @@ from hloc.kernels.indexing import Index
 from hloc.kernels.ir import Buffer, Cost, Tile
 from hloc.kernels.lower_loop import lower_loop, shareable
 from hloc.kernels.operands import Access, OperandKernels, behind_conversion
+from hloc.kernels.tiny import TINY, multiply_adds
 from hloc.machine import Machine
 
-TINY = 2048                     # multiply-adds
 MOST_SPATIAL = 3
 
 
@@ -57,13 +57,6 @@ def lower_convolution(group: Group, machine: Machine) -> Lowered:
 def _source(group: Group, operand: Instruction, type: str) -> Instruction:
     inner = behind_conversion(group, operand)
     return inner if inner.shape.element_type == type else operand
-
-
-def multiply_adds(hero: Instruction) -> int:
-    """Of the whole convolution, padding counted as if it were there."""
-    kernel = hero.operands[1].shape.dimensions
-    features = kernel[hero.get("dim_labels").kernel_output_feature]
-    return hero.shape.num_elements * math.prod(kernel) // max(1, features)
 
 
 def parameters(hero: Instruction, types: tuple[str, str], lhs: Access, rhs: Access) -> tuple[tuple[str, object], ...]:

@@ -15,8 +15,9 @@ from typing import NamedTuple
 import numpy as np
 
 from hloc.ir import Instruction
+from hloc.ops.checks import unquoted
 from hloc.ops.custom_linalg import fitted
-from hloc.ops.library_configs import configuration, integers, refuse, unquoted
+from hloc.ops.library_configs import configuration, integers, refuse
 from hloc.ops.linalg import wide
 from hloc.ops.products import DotDimensions, dot
 

@@ -4,11 +4,14 @@
 """
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
 from hloc.errors import VerifyError
 from hloc.ir import Computation, Instruction, Shape
+
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
 
 
 def fail(instruction: Instruction, message: str) -> NoReturn:
@@ -49,6 +52,14 @@ def attribute(instruction: Instruction, key: str):
     """An attribute that must be there."""
     value = instruction.get(key)
     require(value is not None, instruction, f"attribute {key} is missing")
+    return value
+
+
+def unquoted(value: str) -> str:
+    """The string that a quoted attribute value stands for."""
+    value = value.strip()
+    if len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'":
+        return re.sub(r"\\(.)", lambda m: _ESCAPES.get(m[1], m[1]), value[1:-1], flags=re.S)
     return value
 
 

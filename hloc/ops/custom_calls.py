@@ -1,4 +1,5 @@
-"""custom-call: functions that are named, not described. Those with a known meaning are evaluated here.
+"""custom-call: functions that are named, not described. What is known of them stands in hloc/ops/known_calls.py, which
+is large, and few modules have custom-calls: it is imported when one is met.
 
 In: a target name and operands. Out: what the named function gives. `evaluate(..., custom_calls={"name": f})` adds
 others: f(instruction, *operand values) -> value.
@@ -7,21 +8,15 @@ others: f(instruction, *operand values) -> value.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
 
 from hloc.errors import UnsupportedError
 from hloc.ir import Instruction
-from hloc.ops.checks import attribute, text
-from hloc.ops.compiler_calls import COMPILER_CALLS, WITH_COMPUTATION
-from hloc.ops.custom_linalg import LINEAR_ALGEBRA
-from hloc.ops.library_calls import LIBRARY_CALLS
-from hloc.ops.library_configs import unquoted
+from hloc.ops.checks import attribute, text, unquoted
 from hloc.ops.op import Op
-from hloc.ops.sorting import top_k
-from hloc.ops.values import zeros
 
 
 def target_of(instruction: Instruction) -> str:
@@ -29,6 +24,8 @@ def target_of(instruction: Instruction) -> str:
 
 
 def evaluate_custom_call(evaluator, instruction: Instruction, *operands):
+    from hloc.ops.compiler_calls import WITH_COMPUTATION
+    from hloc.ops.known_calls import CUSTOM_CALLS
     target = target_of(instruction)
     if target in evaluator.custom_calls:
         return evaluator.custom_calls[target](instruction, *operands)
@@ -45,6 +42,7 @@ def evaluate_custom_call(evaluator, instruction: Instruction, *operands):
 
 def call_known(instruction: Instruction, *operands):
     """What a target of CUSTOM_CALLS gives. Raises UnsupportedError where it cannot take these operands."""
+    from hloc.ops.known_calls import CUSTOM_CALLS
     with as_written(instruction):
         return CUSTOM_CALLS[target_of(instruction)](instruction, *operands)
 
@@ -65,67 +63,6 @@ def infer_custom_call(instruction: Instruction) -> None:
     """The written shape is the truth."""
     attribute(instruction, "custom_call_target")
 
-
-# -- known targets -----------------------------------------------------------------------------------------------------
-
-def same(instruction: Instruction, operand, *_):
-    """Says something about its operand, and is it. Where the shapes differ, one device does not suffice."""
-    if not instruction.shape.compatible(instruction.operands[0].shape):
-        pinned = {instruction.shape.element_type, instruction.operands[0].shape.element_type} & {"buffer"}
-        if not pinned:
-            raise UnsupportedError(f"custom-call to {target_of(instruction)!r} from "
-                                   f"{text(instruction.operands[0].shape)} to {text(instruction.shape)}",
-                                   instruction.span)
-    return operand
-
-
-def nothing(instruction: Instruction, *_) -> tuple:
-    """Says something about its operands, and has no result."""
-    return ()
-
-
-def fresh(instruction: Instruction, *_):
-    """Memory without content; zeros here, so that runs repeat."""
-    shape = instruction.shape
-    return zeros(shape.tuple_shapes[0] if shape.element_type == "buffer" else shape)
-
-
-def topk(instruction: Instruction, operand: np.ndarray, *_):
-    """Values and places of the largest elements of each row."""
-    return top_k(operand, instruction.shape.tuple_shapes[0].dimensions[-1], largest=True)
-
-
-def slice_to_dynamic(instruction: Instruction, operand: np.ndarray, *sizes: np.ndarray) -> np.ndarray:
-    """The part of a padded array that has the given sizes."""
-    return operand[tuple(slice(0, int(s)) for s in sizes)]
-
-
-def pad_to_static(instruction: Instruction, operand: np.ndarray):
-    """A dynamic array filled up to its bounds, and its sizes."""
-    bounds = instruction.shape.tuple_shapes[0].dimensions
-    padded = np.zeros(bounds, operand.dtype)
-    padded[tuple(slice(0, n) for n in operand.shape)] = operand
-    return padded, *(np.array(n, np.int32) for n in operand.shape)
-
-
-CUSTOM_CALLS: dict[str, Callable] = {
-    **dict.fromkeys([
-        "Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "xla.sdy.FuncResultSharding",
-        "xla.sdy.GlobalToLocalShape", "xla.sdy.LocalToGlobalShape", "annotate_device_placement", "MoveToHost",
-        "MoveToDevice", "PinToDevice", "PinToDeviceSram", "LayoutConstraint", "SetBound", "Pin", "Unpin",
-        "AssumeGatherIndicesInBound", "GatherScatterIndicesBitpacked",
-    ], same),
-    "xla.sdy.ShardingGroup": nothing,
-    "AllocateBuffer": fresh,
-    "CreateBuffer": fresh,
-    "TopK": topk,
-    "__gpu$TopK": topk,
-    "SliceToDynamic": slice_to_dynamic,
-    "PadToStatic": pad_to_static,
-    **COMPILER_CALLS,
-    **LIBRARY_CALLS,
-    **LINEAR_ALGEBRA,
-}
 
 ROWS: tuple[Op, ...] = (
     Op("custom-call", arity=(0, None), infer=infer_custom_call, evaluate=evaluate_custom_call,

@@ -20,11 +20,10 @@ import numpy as np
 
 from hloc.errors import UnsupportedError
 from hloc.ir import ConvolutionDimensionNumbers, Instruction, Shape, Window, WindowDim, array
-from hloc.ops.checks import text
+from hloc.ops.checks import text, unquoted
 from hloc.ops.convolution import infer_convolution
 from hloc.ops.products import DotDimensions, infer_dot
 
-_ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
 FLOAT8 = frozenset(["f8e4m3fn", "f8e5m2"])          # what libraries saturate to
 
 
@@ -90,14 +89,6 @@ class Steps:
 
 
 # -- configurations ----------------------------------------------------------------------------------------------------
-
-def unquoted(value: str) -> str:
-    """The string that a quoted attribute value stands for."""
-    value = value.strip()
-    if len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'":
-        return re.sub(r"\\(.)", lambda m: _ESCAPES.get(m[1], m[1]), value[1:-1], flags=re.S)
-    return value
-
 
 def refuse(instruction: Instruction, what: str):
     raise UnsupportedError(f"custom-call to {unquoted(instruction.get('custom_call_target', ''))!r}: {what}",

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hloc.ir import Instruction, Module, Shape
-from hloc.ops.custom_calls import CUSTOM_CALLS, as_written, same, target_of
+from hloc.ops.custom_calls import as_written, target_of
 from hloc.ops.custom_linalg import (
     LINEAR_ALGEBRA,
     cublas_triangular_solve,
@@ -27,6 +27,7 @@ from hloc.ops.custom_linalg import (
     triangular_options,
     trsm,
 )
+from hloc.ops.known_calls import CUSTOM_CALLS, same
 from hloc.passes.cholesky_expander import real
 from hloc.passes.compiler_calls import compiler_value
 from hloc.passes.context import PassContext

@@ -6,18 +6,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hloc.errors import RunError, UnsupportedError
-from hloc.evaluate import Device, Evaluator
 from hloc.ir import Instruction, leaves, numpy_dtype
 from hloc.kernels.plan import HostCall
 from hloc.ops.collectives import COLLECTIVES
-from hloc.ops.custom_calls import CUSTOM_CALLS, call_known
+from hloc.ops.custom_calls import call_known
 from hloc.ops.host import transfer_function
 from hloc.ops.table import OPS
 from hloc.ops.values import flatten, unflatten
+
+if TYPE_CHECKING:
+    from hloc.evaluate import Device
 
 
 def host_function(call: HostCall, options) -> Callable:
@@ -28,6 +31,7 @@ def host_function(call: HostCall, options) -> Callable:
         return collective_function(call.instruction, options.device)
     if call.instruction.opcode != "custom-call":
         return transfer_function(call.instruction, options.transfers)
+    from hloc.ops.known_calls import CUSTOM_CALLS
     if call.target not in CUSTOM_CALLS:
         raise UnsupportedError(f"custom-call target {call.target!r} is not known", call.instruction.span,
                                hint=f"give a Python function for it: --custom-call {call.target}=module:function")
@@ -40,6 +44,7 @@ def collective_function(instruction: Instruction, device: Device | None) -> Call
         raise UnsupportedError(
             f"'{instruction.opcode}' takes several devices, this program is compiled for one", instruction.span,
             hint="hloc run --devices N simulates them; under mpirun each process is one")
+    from hloc.evaluate import Evaluator
     evaluate, evaluator = OPS[instruction.opcode].evaluate, Evaluator(device=device)
 
     def function(*operands) -> tuple[np.ndarray, ...]:

@@ -15,9 +15,8 @@ from pathlib import Path
 from lark import Lark, Tree
 from lark.exceptions import UnexpectedToken
 
-from hloc.errors import Source
+from hloc.errors import ParseError, Source
 from hloc.text.lexer import NoTokenError, StateLexer
-from hloc.text.syntax_errors import syntax_error
 from hloc.text.tables import cached_parser
 
 START = [
@@ -55,8 +54,13 @@ def parse(start: str, source: Source) -> Tree:
     """The tree of a whole text by one start rule. Raises ParseError."""
     try:
         return lark().parse(source.text, start=start)
-    except NoTokenError as error:
-        raise syntax_error(source, error.start, error.expected) from None
-    except UnexpectedToken as error:
-        start = None if error.token.type == "$END" else error.token.start_pos
-        raise syntax_error(source, start, error.accepts or error.expected) from None
+    except (NoTokenError, UnexpectedToken) as error:
+        raise _located(source, error) from None
+
+
+def _located(source: Source, error: NoTokenError | UnexpectedToken) -> ParseError:
+    from hloc.text.syntax_errors import syntax_error
+    if isinstance(error, NoTokenError):
+        return syntax_error(source, error.start, error.expected)
+    start = None if error.token.type == "$END" else error.token.start_pos
+    return syntax_error(source, start, error.accepts or error.expected)

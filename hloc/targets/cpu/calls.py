@@ -17,6 +17,7 @@ from hloc.inputs import Named
 from hloc.ir import numpy_dtype
 
 Facts = ctypes.Array
+OUT_OF_MEMORY = 12                  # what hloc_execute returns where scratch memory was missing
 
 
 def call_facts(library: ctypes.CDLL, parameters: Sequence[Named], results: int) -> Facts | None:

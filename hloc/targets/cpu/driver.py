@@ -16,10 +16,9 @@ from typing import NamedTuple
 from hloc.kernels.ir import Tile
 from hloc.kernels.plan import Branch, Copy, HostCall, Launch, Program, Ref, Step, WhileLoop
 from hloc.machine import Machine
+from hloc.targets.cpu.calls import OUT_OF_MEMORY
 from hloc.targets.cpu.grain import extent_of, grain_of
 from hloc.targets.cpu.side_by_side import Together, grouped
-
-OUT_OF_MEMORY = 12                  # what hloc_execute returns where scratch memory was missing
 
 
 class DriverSource(NamedTuple):

@@ -20,10 +20,8 @@ from hloc.errors import RunError
 from hloc.ir import Instruction, Layout, Shape, numpy_dtype
 from hloc.kernels.plan import ALIGNMENT, HostCall, Value
 from hloc.machine import available_cores
-from hloc.targets.cpu.calls import call_facts
-from hloc.targets.cpu.driver import OUT_OF_MEMORY
+from hloc.targets.cpu.calls import OUT_OF_MEMORY, call_facts
 from hloc.targets.cpu.result_memory import ResultMemory, aligned_bytes
-from hloc.targets.host_calls import answered
 
 NOT_AS_EXPECTED = -1                  # of runtime/call.c
 HOST_FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p))
@@ -114,6 +112,7 @@ class CpuBackend:
 
     def _call_host(self, number: int, pointers) -> int:
         """A step that Python runs: NumPy views in, results copied out. Errors travel past C in self._raised."""
+        from hloc.targets.host_calls import answered
         call, function = self.host_calls[number]
         try:
             views = [_view(pointers[i], shape) for i, (_, shape) in enumerate(call.arguments + call.results)]

@@ -25,7 +25,6 @@ from hloc.machine import Machine
 from hloc.ops.values import flatten
 from hloc.targets.cpu import toolchain
 from hloc.targets.cpu.executable import CpuBackend, backend_of, manifest
-from hloc.targets.cpu.export import write_constants
 
 
 def recalled(module: Module, passes: dict, compile_text: Callable[[str], Executable],
@@ -73,6 +72,7 @@ def _find(key: str) -> tuple[CpuBackend | None, str]:
 def _remember(key: str, name: str, backend: CpuBackend) -> None:
     if backend.host_calls:
         return
+    from hloc.targets.cpu.export import write_constants
     facts = manifest(name, backend.parameters, backend.results, backend.arena_size, backend.constants)
     with cache.workspace() as folder:
         blob = folder / "constants"

@@ -15,9 +15,7 @@ from math import prod
 
 from hloc.ir import Instruction, Module, window_of
 from hloc.kernels.ir import Tile
-from hloc.kernels.lower_convolution import TINY as TINY_CONVOLUTION
-from hloc.kernels.lower_convolution import multiply_adds
-from hloc.kernels.lower_products import TINY as TINY_PRODUCT
+from hloc.kernels.tiny import TINY, multiply_adds
 
 FAST_TYPES = {"gemm": ("f32", "f64", "bf16", "f16", "s8"), "conv": ("f32", "bf16", "f16")}
 ATTENTION_UNITS = ("attention.c", "attention_thin.c")
@@ -99,13 +97,13 @@ def likely_units(module: Module) -> tuple[list[str], frozenset[str]]:
         if instruction.opcode == "fft":
             units += _units_of("fft", "f64" if type in ("f64", "c128") else "f32")
         elif instruction.opcode == "dot" and type in FAST_TYPES["gemm"] \
-                and instruction.shape.num_elements * _depth(instruction) > TINY_PRODUCT \
+                and instruction.shape.num_elements * _depth(instruction) > TINY \
                 and not (attention and instruction.get("lhs_batch_dims")):
             units += _units_of("gemm", type)
             if is_thin(*_sides(instruction), _depth(instruction)):
                 thin.add(f"gemm_{type}.c")
         elif instruction.opcode == "convolution" and type in FAST_TYPES["conv"] \
-                and multiply_adds(instruction) > TINY_CONVOLUTION:
+                and multiply_adds(instruction) > TINY:
             units += _units_of("conv", f"rows_{type}" if goes_by_rows(_facts(instruction)) else type)
     return list(dict.fromkeys(units)), frozenset(thin)
 

@@ -1,35 +1,45 @@
 """The CPU target: C, compiled by the machine's own compiler, cached on disk.
 
     exe = cpu_target().executable(program, module, options)
+
+What compiles is imported when something is compiled: a program that lies in the cache does without.
 """
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hloc.errors import UnsupportedError
 from hloc.executable import Executable
 from hloc.ir import Instruction, Module
 from hloc.kernels.plan import Program
 from hloc.machine import Machine
-from hloc.targets.cpu.build import ahead, build
-from hloc.targets.cpu.build import save as write_shared_object
 from hloc.targets.cpu.executable import CpuBackend, refuse_if_too_large
 from hloc.targets.cpu.executable import load_shared_object as open_shared_object
-from hloc.targets.cpu.export import header_text
-from hloc.targets.cpu.profile import step_times
 from hloc.targets.cpu.recall import recalled
-from hloc.targets.cpu.sources import Sources, make_sources
-from hloc.targets.host_calls import host_function
 from hloc.targets.target import Target
+
+if TYPE_CHECKING:
+    from hloc.targets.cpu.sources import Sources
 
 
 def cpu_target() -> Target:
-    return Target("cpu", Machine.host(), executable, ahead, recalled)
+    return Target("cpu", Machine.host(), executable, start_ahead, recalled)
+
+
+def start_ahead(module: Module) -> None:
+    """Start compiling the routines that a module will probably call."""
+    from hloc.targets.cpu.build import ahead
+    ahead(module)
 
 
 def executable(program: Program, module: Module, options) -> Executable:
     """An Executable over generated C; nothing is compiled before it is first called or saved."""
+    from hloc.targets.cpu.build import build
+    from hloc.targets.cpu.profile import step_times
+    from hloc.targets.cpu.sources import make_sources
+    from hloc.targets.host_calls import host_function
     with options.stage("printing"):
         sources = make_sources(program, Machine.host(), timed=options.profile)
     functions = [host_function(call, options) for call in sources.host_calls]
@@ -60,6 +70,8 @@ def save(sources: Sources, path: Path, options) -> None:
     """Write a shared object that stands alone: constants and manifest inside, a C header beside it."""
     if sources.host_calls:
         raise UnsupportedError(f"a .so cannot hold the Python function of host call {sources.host_calls[0].target!r}")
+    from hloc.targets.cpu.build import save as write_shared_object
+    from hloc.targets.cpu.export import header_text
     with options.stage("compiler"):
         write_shared_object(sources, path, options.report)
     path.with_suffix(".h").write_text(header_text(sources.program, path.stem), encoding="utf-8")

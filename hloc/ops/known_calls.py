@@ -1,0 +1,79 @@
+"""The meaning of custom-call targets that hloc knows: CUSTOM_CALLS["TopK"](instruction, *operands), in NumPy.
+
+Only modules that have custom-calls come here; hloc/ops/custom_calls.py imports this file when one is met.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from hloc.errors import UnsupportedError
+from hloc.ir import Instruction
+from hloc.ops.checks import text
+from hloc.ops.compiler_calls import COMPILER_CALLS
+from hloc.ops.custom_calls import target_of
+from hloc.ops.custom_linalg import LINEAR_ALGEBRA
+from hloc.ops.library_calls import LIBRARY_CALLS
+from hloc.ops.sorting import top_k
+from hloc.ops.values import zeros
+
+
+def same(instruction: Instruction, operand, *_):
+    """Says something about its operand, and is it. Where the shapes differ, one device does not suffice."""
+    if not instruction.shape.compatible(instruction.operands[0].shape):
+        pinned = {instruction.shape.element_type, instruction.operands[0].shape.element_type} & {"buffer"}
+        if not pinned:
+            raise UnsupportedError(f"custom-call to {target_of(instruction)!r} from "
+                                   f"{text(instruction.operands[0].shape)} to {text(instruction.shape)}",
+                                   instruction.span)
+    return operand
+
+
+def nothing(instruction: Instruction, *_) -> tuple:
+    """Says something about its operands, and has no result."""
+    return ()
+
+
+def fresh(instruction: Instruction, *_):
+    """Memory without content; zeros here, so that runs repeat."""
+    shape = instruction.shape
+    return zeros(shape.tuple_shapes[0] if shape.element_type == "buffer" else shape)
+
+
+def topk(instruction: Instruction, operand: np.ndarray, *_):
+    """Values and places of the largest elements of each row."""
+    return top_k(operand, instruction.shape.tuple_shapes[0].dimensions[-1], largest=True)
+
+
+def slice_to_dynamic(instruction: Instruction, operand: np.ndarray, *sizes: np.ndarray) -> np.ndarray:
+    """The part of a padded array that has the given sizes."""
+    return operand[tuple(slice(0, int(s)) for s in sizes)]
+
+
+def pad_to_static(instruction: Instruction, operand: np.ndarray):
+    """A dynamic array filled up to its bounds, and its sizes."""
+    bounds = instruction.shape.tuple_shapes[0].dimensions
+    padded = np.zeros(bounds, operand.dtype)
+    padded[tuple(slice(0, n) for n in operand.shape)] = operand
+    return padded, *(np.array(n, np.int32) for n in operand.shape)
+
+
+CUSTOM_CALLS: dict[str, Callable] = {
+    **dict.fromkeys([
+        "Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "xla.sdy.FuncResultSharding",
+        "xla.sdy.GlobalToLocalShape", "xla.sdy.LocalToGlobalShape", "annotate_device_placement", "MoveToHost",
+        "MoveToDevice", "PinToDevice", "PinToDeviceSram", "LayoutConstraint", "SetBound", "Pin", "Unpin",
+        "AssumeGatherIndicesInBound", "GatherScatterIndicesBitpacked",
+    ], same),
+    "xla.sdy.ShardingGroup": nothing,
+    "AllocateBuffer": fresh,
+    "CreateBuffer": fresh,
+    "TopK": topk,
+    "__gpu$TopK": topk,
+    "SliceToDynamic": slice_to_dynamic,
+    "PadToStatic": pad_to_static,
+    **COMPILER_CALLS,
+    **LIBRARY_CALLS,
+    **LINEAR_ALGEBRA,
+}
