@@ -46,5 +46,5 @@ def _arrays(stored, types: dict[str, Sequence], kind: str) -> list[np.ndarray]:
     found = []
     while (key := f"{kind}{len(found)}") in types:
         element_type, shape = types[key]
-        found.append(np.frombuffer(bytes(stored[key]), numpy_dtype(element_type)).reshape(shape).copy())
+        found.append(stored[key].view(numpy_dtype(element_type)).reshape(shape))
     return found
