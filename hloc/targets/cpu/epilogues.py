@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from hloc.kernels.ir import INDEX, Apply, Const, Expr, For, If, Load, Stmt, Tile, Var
 from hloc.kernels.walks import with_expressions
+from hloc.targets.cpu.vector_width import computes_much
 from hloc.targets.printer import C, buffer_declarations, c_type, print_statements
 
 SMALL = 16            # such factors, and all divisors, stay in the text: compilers make shifts of them
@@ -64,10 +65,11 @@ def epilogue_of(tile: Tile) -> Epilogue | None:
         "}"])
     name = f"epilogue_{hashlib.sha256(columns.encode()).hexdigest()[:10]}"
     call = f"{name}_columns(given, batch, first_row, first_column, rows, {{}}, tile, tile_stride);"
+    wide = "HLOC_WIDE " if computes_much(tile.epilogue) else ""
     text = "\n".join([
         '#include "gemm.h"',
-        f"static inline __attribute__((always_inline)) void {name}_columns{columns}",
-        f"void {name}(void *const *given, {PARAMETERS[0]}", f"{PARAMETERS[1]}) {{",
+        f"static inline __attribute__((always_inline)) {wide}void {name}_columns{columns}",
+        f"{wide}void {name}(void *const *given, {PARAMETERS[0]}", f"{PARAMETERS[1]}) {{",
         f"  if (columns == HLOC_GEMM_TILE_COLUMNS) {call.format('HLOC_GEMM_TILE_COLUMNS')}",
         f"  else {call.format('columns')}",
         "}", ""])

@@ -1,14 +1,17 @@
 """Which kernels are compiled for the widest vectors that the CPU has.
 
-In: a Kernel. Out: whether its C function carries HLOC_WIDE (targets/c/base.h). Compilers prefer 256-bit vectors where
-there are 512-bit ones, as short loops and loops at memory speed gain nothing by them. Loops over exp, tanh or bf16,
-which take dozens of instructions per element, run a fifth to a half faster: there are half as many instructions.
+In: a Kernel, or the statements of an epilogue. Out: whether the C function carries HLOC_WIDE (targets/c/base.h).
+Compilers prefer 256-bit vectors where there are 512-bit ones, as short loops and loops at memory speed gain nothing by
+them. Loops over exp, tanh or bf16, which take dozens of instructions per element, run a fifth to a half faster: there
+are half as many instructions. The rows of an epilogue are short, but of whole vectors.
 """
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from hloc.analysis.cost import EXPENSIVE
 from hloc.ir import ELEMENT_TYPES
-from hloc.kernels.ir import INDEX, VECTOR, Apply, Assign, Const, Expr, For, Kernel, Let, Store, Var
+from hloc.kernels.ir import INDEX, VECTOR, Apply, Assign, Const, Expr, For, Kernel, Let, Stmt, Store, Var
 from hloc.kernels.scalars import is_narrow
 from hloc.kernels.walks import parts, walk
 from hloc.ops.table import OPS
@@ -22,7 +25,13 @@ def is_wide(kernel: Kernel) -> bool:
     statements = list(walk(kernel.body))
     named = {s.name: s.value for s in statements if isinstance(s, Let)}
     loops = [s for s in statements if isinstance(s, For) and s.kind == VECTOR]
-    return all(_most(s.extent, named) >= SHORTEST for s in loops) and any(map(_is_heavy, loops))
+    return all(_most(s.extent, named) >= SHORTEST for s in loops) and any(computes_much(s.body) for s in loops)
+
+
+def computes_much(statements: Iterable[Stmt]) -> bool:
+    """Whether what a loop does for each element takes many instructions."""
+    values = [s.value for s in walk(statements) if isinstance(s, (Let, Assign, Store))]
+    return any(_is_heavy_operation(e) for e in parts(values) if isinstance(e, Apply))
 
 
 def _most(extent: int | Expr, named: dict[str, Expr]) -> int:
@@ -33,11 +42,6 @@ def _most(extent: int | Expr, named: dict[str, Expr]) -> int:
     if isinstance(value, Apply) and value.op == "minimum" and isinstance(value.arguments[0], Const):
         return int(value.arguments[0].value)
     return 0
-
-
-def _is_heavy(loop: For) -> bool:
-    values = [s.value for s in walk(loop.body) if isinstance(s, (Let, Assign, Store))]
-    return any(_is_heavy_operation(e) for e in parts(values) if isinstance(e, Apply))
 
 
 def _is_heavy_operation(expr: Apply) -> bool:
