@@ -19,6 +19,7 @@ from hloc.errors import RunError, UnsupportedError
 from hloc.inputs import check_inputs, within_bounds
 from hloc.ir import ELEMENT_TYPES, Computation, Instruction, Module, leaves, numpy_dtype
 from hloc.lookahead import run_loop
+from hloc.ops.conversions import reinterpret
 from hloc.ops.table import OPS
 from hloc.ops.values import Value, flatten, unflatten
 
@@ -310,7 +311,9 @@ def _scalar_function(instruction: Instruction) -> Callable[..., Value] | None:
         return op.evaluate
     if opcode in _SAME_SCALAR:
         same_type = instruction.shape.element_type == instruction.operands[0].shape.element_type
-        return _first_operand if same_type else None
+        return _first_operand if same_type else _bits_of_elements if _same_width(instruction) else None
+    if opcode == "bitcast-convert" and _same_width(instruction):
+        return _bits_of_elements
     if opcode == "call" or opcode == "fusion":
         return _apply_called
     return None
@@ -318,6 +321,15 @@ def _scalar_function(instruction: Instruction) -> Callable[..., Value] | None:
 
 def _first_operand(evaluator: Evaluator, instruction: Instruction, operand: Value) -> Value:
     return operand
+
+
+def _same_width(instruction: Instruction) -> bool:
+    return ELEMENT_TYPES[instruction.shape.element_type].bits == ELEMENT_TYPES[
+        instruction.operands[0].shape.element_type].bits
+
+
+def _bits_of_elements(evaluator: Evaluator, instruction: Instruction, operand: Value) -> Value:
+    return reinterpret(operand, instruction.shape.element_type).reshape(np.shape(operand))
 
 
 def _apply_called(evaluator: Evaluator, instruction: Instruction, *operands: Value) -> Value:

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from hloc.errors import RunError, UnsupportedError
-from hloc.evaluate import Options, evaluate
+from hloc.evaluate import Options, evaluate, make_scalar_plan
 from hloc.ops.device_groups import parse_groups
 from hloc.simulate import evaluate_devices
 from hloc.text import parse_module
@@ -80,6 +80,18 @@ def test_a_loop_of_2000_steps():
 # -- custom calls, the host, random numbers ----------------------------------------------------------------------------
 
 CUSTOM = 'ENTRY e { x = f32[2] parameter(0)  ROOT r = f32[2] custom-call(x), custom_call_target="my\\"own" }'
+
+
+def test_bits_in_a_combiner_are_taken_of_whole_arrays():
+    """Floats ordered by their bits, as optimized modules for GPUs do it; element by element that takes minutes."""
+    module = parse_module("""
+        m { a = f32[] parameter(0)  b = f32[] parameter(1)  x = s32[] bitcast(a)  y = s32[] bitcast-convert(b)
+            less = pred[] compare(x, y), direction=LT  ROOT r = f32[] select(less, a, b) }
+        ENTRY e { p = f32[3,50] parameter(0)  z = f32[] constant(inf)
+                  ROOT r = f32[3] reduce(p, z), dimensions={1}, to_apply=m }""")
+    assert make_scalar_plan(module.computations[0]) is not None
+    p = np.random.default_rng(0).random((3, 50), np.float32)
+    assert np.array_equal(evaluate(module, [p])[0], p.min(1))
 
 
 def test_unknown_custom_call_is_named():
