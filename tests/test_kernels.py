@@ -33,6 +33,7 @@ from hloc.kernels.ir import (
 )
 from hloc.kernels.lower import lower
 from hloc.kernels.verify import KernelError, verify_kernel
+from hloc.targets.cpu.halves import RowPrinter, by_rows
 from hloc.targets.cpu.tiles import tile_source
 from hloc.targets.cpu.vector_width import is_wide
 from hloc.targets.printer import CUDA, C, escaped, expression, print_kernel
@@ -116,6 +117,18 @@ def test_which_kernels_get_the_widest_vectors(type, opcode, columns, wide):
 def test_the_last_block_of_a_long_loop_may_be_short():
     text = "HloModule m\nENTRY e {\n  x = f32[70000] parameter(0)\n  ROOT y = f32[70000] tanh(x)\n}\n"
     assert is_wide(lower(parse_module(text).entry.root, MACHINE).calls[0].kernel)
+
+
+@pytest.mark.parametrize("type, columns, calls", [("f16", 1000, 2), ("f16", 40, 2), ("f16", 20, 0), ("bf16", 1000, 0)])
+def test_loops_over_f16_convert_by_rows(type, columns, calls):
+    i, j = Var("i", INDEX), Var("j", INDEX)
+    place = Apply("add", (Apply("multiply", (i, Const(columns, INDEX)), INDEX), j), INDEX)
+    value = Apply("tanh", (Apply("convert", (Load("x", place, type),), "f32"),), "f32")
+    inner = For("j", columns, VECTOR, (Store("y", place, Apply("convert", (value,), type)),))
+    buffers = (Buffer("x", type, 9 * columns), Buffer("y", type, 9 * columns, "write"))
+    kernel = by_rows(Kernel("k", buffers, (For("i", 9, PARALLEL, (inner,)),)))
+    verify_kernel(kernel)
+    assert print_kernel(kernel, C, "k", printer=RowPrinter()).count("_row_f16(") == calls
 
 
 def _innermost(statements):

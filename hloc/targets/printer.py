@@ -354,9 +354,10 @@ def print_statements(statements: Iterable[Stmt], dialect: Dialect, indent: int =
 
 # -- kernels -----------------------------------------------------------------------------------------------------------
 
-def print_kernel(kernel: Kernel, dialect: Dialect, name: str, qualifier: str = "") -> str:
-    """A whole kernel as a function called `name`; `qualifier` stands before its type, in C."""
-    printer = StatementPrinter(dialect)
+def print_kernel(kernel: Kernel, dialect: Dialect, name: str, qualifier: str = "",
+                 printer: StatementPrinter | None = None) -> str:
+    """A whole kernel as a function called `name`; `qualifier` stands before its type, in C. printer: a target's own."""
+    printer = printer or StatementPrinter(dialect)
     ranged = any(isinstance(s, For) and s.kind == PARALLEL for s in kernel.body)
     printer.lines.extend(comment(kernel.origin))
     if dialect.threads:

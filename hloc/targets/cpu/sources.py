@@ -16,6 +16,7 @@ from hloc.machine import Machine
 from hloc.targets.cpu.addresses import narrow_addresses
 from hloc.targets.cpu.divisions import narrow_divisions
 from hloc.targets.cpu.driver import driver_source
+from hloc.targets.cpu.halves import RowPrinter, by_rows
 from hloc.targets.cpu.routines import file_of, runtime_units, thin_units
 from hloc.targets.cpu.tiles import callback_of, tile_function
 from hloc.targets.cpu.vector_width import is_wide
@@ -103,13 +104,20 @@ def print_kernels(kernels: Sequence[Kernel | Tile], machine: Machine) -> tuple[t
                 texts[callback.text] = None
             texts[tile_function(kernel, name, machine)] = None
         else:
-            kernel = narrow_addresses(narrow_divisions(kernel))
-            first = functions.setdefault(print_kernel(kernel._replace(origin=()), C, ""), name)
+            qualifier = "HLOC_WIDE " if is_wide(kernel) else ""
+            kernel = by_rows(narrow_addresses(narrow_divisions(kernel)))
+            first = functions.setdefault(_function(kernel._replace(origin=()), "", qualifier), name)
             if first == name:
-                texts[print_kernel(kernel, C, name, "HLOC_WIDE " if is_wide(kernel) else "")] = None
+                texts[_function(kernel, name, qualifier)] = None
             name = first
         names.append(name)
     return tuple(names), tuple(texts)
+
+
+def _function(kernel: Kernel, name: str, qualifier: str) -> str:
+    printer = RowPrinter()
+    text = print_kernel(kernel, C, name, qualifier, printer)
+    return f'#include "half_rows.h"\n{text}' if printer.calls else text
 
 
 def code_size(text: str) -> int:
