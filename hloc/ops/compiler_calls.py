@@ -16,7 +16,7 @@ import numpy as np
 
 from hloc.ir import Instruction, Shape, numpy_dtype
 from hloc.ops.checks import unquoted
-from hloc.ops.custom_linalg import fitted, result_shapes
+from hloc.ops.custom_linalg import fitted, geqrf, lu_factors, orgqr, permutation, result_shapes
 from hloc.ops.library_configs import configuration, refuse, result_array
 from hloc.ops.linalg import cholesky, triangular_solve, wide
 from hloc.ops.sorting import sorted_order
@@ -83,6 +83,20 @@ def invert_lower(instruction: Instruction, a: np.ndarray):
     one = np.broadcast_to(np.eye(a.shape[-1]), a.shape)
     return fitted(instruction, [triangular_solve(a, one, left_side=True, lower=True, unit_diagonal=False,
                                                  transpose="NO_TRANSPOSE")])
+
+
+def lu_decomposition(instruction: Instruction, a: np.ndarray):
+    """L and U in one, the row each row was exchanged with (from 0), the row order that this leads to."""
+    lu, pivots, _ = lu_factors(a)
+    return fitted(instruction, [lu, pivots, permutation(pivots, a.shape[-2])])
+
+
+def eigenvectors(instruction: Instruction, a: np.ndarray):
+    """Vectors and values of the Hermitian matrix in the lower triangle, or the upper one where backend_config, "lower,
+    sorted, most iterations, tolerance", begins with 0; values ascend."""
+    lower = equation(instruction).split(",")[0].strip() != "0"
+    values, vectors = np.linalg.eigh(wide(a), UPLO="L" if lower else "U")
+    return fitted(instruction, [vectors, values])
 
 
 def joined_dimension(instruction: Instruction) -> int:
@@ -179,6 +193,7 @@ def einsum(instruction: Instruction, x: np.ndarray, y: np.ndarray):
 
 
 def equation(instruction: Instruction) -> str:
+    """backend_config as it is."""
     return unquoted(str(instruction.get("backend_config", "")))
 
 
@@ -203,6 +218,8 @@ def tridiagonal(instruction: Instruction, *operands: np.ndarray):
 
 COMPILER_CALLS: dict[str, Callable] = {
     "X64SplitLow": split_low, "X64SplitHigh": split_high, "X64Combine": combine,
+    "Qr": geqrf, "ProductOfElementaryHouseholderReflectors": orgqr, "LuDecomposition": lu_decomposition,
+    "Eigh": eigenvectors,
     "Cholesky": tpu_cholesky, "InvertDiagBlocksLowerTriangular": invert_lower, "ConcatBitcast": concat_bitcast,
     **dict.fromkeys(BUILDER_MATH, builder_math),
     "xla_builder.math.Atan": arc_tangent,

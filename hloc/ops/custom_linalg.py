@@ -93,12 +93,16 @@ def lu_factors(a: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def pivots_to_permutation(instruction: Instruction, pivots: np.ndarray, *_):
     """The row order that a list of exchanges (from 0) leads to."""
-    size = result_shapes(instruction)[0].dimensions[-1]
+    return fitted(instruction, [permutation(pivots, result_shapes(instruction)[0].dimensions[-1])])
+
+
+def permutation(pivots: np.ndarray, size: int) -> np.ndarray:
+    """Where `size` rows end up when each in turn is exchanged with the one that `pivots` names."""
     order = np.broadcast_to(np.arange(size), pivots.shape[:-1] + (size,)).copy()
     for index in np.ndindex(pivots.shape[:-1]):
         for k, other in enumerate(pivots[index]):
             order[index][[k, other]] = order[index][[other, k]]
-    return fitted(instruction, [order])
+    return order
 
 
 def geqrf(instruction: Instruction, a: np.ndarray, *_):
