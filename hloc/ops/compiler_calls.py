@@ -4,8 +4,9 @@ In: a custom-call and its operands. Out: its results, in NumPy. hloc/passes/comp
 
     lo = f32[4] custom-call(f64[4] x), custom_call_target="X64SplitLow"           x rounded to f32
     hi = f32[4] custom-call(f64[4] x), custom_call_target="X64SplitHigh"          what is left of x, rounded to f32
-    y  = f64[4] custom-call(lo, hi), custom_call_target="X64Combine"              their sum; of integers the two words, of
-                                                                                    complex numbers the two parts
+    y  = f64[4] custom-call(lo, hi), custom_call_target="X64Combine"              their sum
+
+Of integers the halves are the words, of complex numbers the parts.
 """
 from __future__ import annotations
 
