@@ -277,6 +277,8 @@ def draw_convolution(rng, kind):
         p |= {"window": [1] * 3, "stride": [1] * 3, "base": [1] * 3}
     if kind == "wide":
         p |= {"ci": 20, "co": 300}
+    if kind == "colliding":                             # positions 4096 bytes apart, or 4096 over the stride
+        p |= {"ci": int(rng.choice([512, 1024])), "co": 130, "x": per_dimension(3, 6)}
     if kind == "few_channels":
         p |= {"ci": 3, "base": [1] * 3, "dilation": [1] * 3}
     real = [d >= 3 - rank for d in range(3)]
@@ -293,7 +295,7 @@ CONV_TYPES = [("f32", np.float32, np.float32), ("f16", np.float16, np.float16),
 
 
 @pytest.mark.parametrize("kind", ["plain", "groups", "depthwise", "batch_groups", "filter_gradient", "one_by_one",
-                                  "few_channels", "wide"])
+                                  "few_channels", "wide", "colliding"])
 @pytest.mark.parametrize("name,dtype,result", CONV_TYPES)
 def test_convolutions(runtime, kind, name, dtype, result):
     rng = np.random.default_rng(len(kind) * 100 + len(name))

@@ -57,6 +57,7 @@ typedef struct {
   hloc_conv_type type;
   long outer, outer_stride, inner, inner_stride, size[3], stride[3];
   long pad_low, padded; /* of s2: zeros before, length of the result */
+  long pitch;           /* floats from one place of s2 to the next in the result: at least `inner` */
   float* target;
 } arrangement;
 
@@ -69,7 +70,7 @@ HLOC_INLINE void arrange_row(const arrangement* a, hloc_conv_type type, long fro
   for (long i0 = 0; i0 < a->inner; i0 += 16) { /* strips: the source may be contiguous along s2 rather than inner */
     long i1 = hloc_min(a->inner, i0 + 16);
     for (long s = 0; s < a->padded; s++) {
-      float* out = to + s * a->inner;
+      float* out = to + s * a->pitch;
       long at = s - a->pad_low;
       if (at < 0 || at >= a->size[2]) {
         for (long i = i0; i < i1; i++) out[i] = 0.0f;
@@ -89,14 +90,14 @@ static void arrange_rows(void* const* args, long begin, long end) {
   for (long row = begin; row < end; row++) {
     long s1 = row % a->size[1], s0 = row / a->size[1] % a->size[0], n = row / a->size[1] / a->size[0];
     long from = n * a->outer_stride + s0 * a->stride[0] + s1 * a->stride[1];
-    float* to = a->target + row * a->padded * a->inner;
+    float* to = a->target + row * a->padded * a->pitch;
     if (a->type == HLOC_CONV_IS_F32) arrange_row(a, HLOC_CONV_IS_F32, from, to);
     else if (a->type == HLOC_CONV_IS_BF16) arrange_row(a, HLOC_CONV_IS_BF16, from, to);
     else arrange_row(a, HLOC_CONV_IS_F16, from, to);
   }
 }
 static long arranged_floats(const arrangement* a) {
-  return a->outer * a->size[0] * a->size[1] * a->padded * a->inner + HLOC_CONV_COLUMNS;
+  return a->outer * a->size[0] * a->size[1] * a->padded * a->pitch + HLOC_CONV_COLUMNS;
 }
 static void arrange(const arrangement* a) {
   long rows = a->outer * a->size[0] * a->size[1];
@@ -107,22 +108,23 @@ static arrangement arrange_x(const hloc_conv_args* c, hloc_conv_type type, int b
   arrangement a = {.source = c->x, .type = type, .padded = c->x_size[2]};
   a.outer = batch_inner ? c->x_features : c->batch, a.outer_stride = batch_inner ? c->x_c : c->x_n;
   a.inner = batch_inner ? c->batch : c->x_features, a.inner_stride = batch_inner ? c->x_n : c->x_c;
+  a.pitch = a.inner;
   for (int d = 0; d < 3; d++) a.size[d] = c->x_size[d], a.stride[d] = c->x_s[d];
   return a;
 }
 static arrangement arrange_w(const hloc_conv_args* c, hloc_conv_type type) {
   arrangement a = {.source = c->w, .type = type, .padded = c->window[2]};
   a.outer = c->x_features / c->feature_groups, a.outer_stride = c->w_i;
-  a.inner = c->y_features, a.inner_stride = c->w_o;
+  a.inner = a.pitch = c->y_features, a.inner_stride = c->w_o;
   for (int d = 0; d < 3; d++) a.size[d] = c->window[d], a.stride[d] = c->w_s[d];
   return a;
 }
 /* The strides of the result, and the result itself, as the convolution's operand. */
 static void use_x(hloc_conv_args* c, const arrangement* a, int batch_inner) {
-  long row = a->padded * a->inner, outer = a->size[0] * a->size[1] * row;
+  long row = a->padded * a->pitch, outer = a->size[0] * a->size[1] * row;
   c->x = a->target;
   c->x_n = batch_inner ? 1 : outer, c->x_c = batch_inner ? outer : 1;
-  c->x_s[2] = a->inner, c->x_s[1] = row, c->x_s[0] = a->size[1] * row;
+  c->x_s[2] = a->pitch, c->x_s[1] = row, c->x_s[0] = a->size[1] * row;
 }
 static void use_w(hloc_conv_args* c, const arrangement* a) {
   long row = a->padded * a->inner;
@@ -195,12 +197,31 @@ static void use_padded(hloc_conv_args* c, const arrangement* a) {
   c->window[2] = 1;
 }
 
+/* Windows of one position that pass over some of x: what they meet is an image of its own. */
+static void pass_over(hloc_conv_args* c) {
+  for (int d = 0; d < 3; d++)
+    if (c->window[d] == 1 && c->stride[d] > 1 && !c->pad_low[d] && c->base_dilation[d] == 1 &&
+        (c->y_size[d] - 1) * c->stride[d] < c->x_size[d])
+      c->x_s[d] *= c->stride[d], c->x_size[d] = c->y_size[d], c->stride[d] = 1;
+}
+
+/* Whether the rows of a tile, one every `step` floats, lie so that most fall into the same few sets of the first cache
+ * and drive each other out before their next element is read. */
+static int rows_collide(const hloc_conv_args* c, long step) {
+  enum { PAGE = 4096, WAYS = 8 }; /* lines at one place of a page that the cache keeps */
+  long bytes = step * (c->base_dilation[2] == 1 ? c->stride[2] : 1) * (long)sizeof(float), sets = PAGE;
+  while (sets > 1 && bytes % (2 * PAGE / sets) == 0) sets /= 2;
+  return HLOC_CONV_ROWS > WAYS * sets && taps_of(c) * c->y_features >= 128;
+}
+
 static int by_rows(hloc_conv_plan* plan, hloc_conv_type type) {
   hloc_conv_args* c = &plan->c;
   int one_piece = rows_in_one_piece(c);
+  pass_over(c);
   arrangement x = arrange_x(c, type, 0), w = arrange_w(c, type);
   if (one_piece) pad_last(c, &x);
   int move_x = one_piece || type != HLOC_CONV_IS_F32 || c->x_c != 1, move_w = one_piece || type != HLOC_CONV_IS_F32;
+  if (!one_piece && rows_collide(c, move_x ? x.inner : c->x_s[2])) x.pitch += HLOC_LANES32, move_x = 1;
   long panel_floats = hloc_conv_panel_floats(c) + HLOC_CONV_COLUMNS;
   if (one_piece) panel_floats = panel_floats + taps_of(c) * c->x_features * HLOC_CONV_COLUMNS;
   long x_floats = move_x ? arranged_floats(&x) : 0, w_floats = move_w ? arranged_floats(&w) : 0;
@@ -212,7 +233,7 @@ static int by_rows(hloc_conv_plan* plan, hloc_conv_type type) {
   if (one_piece) {
     /* w as [s0][s1][s2, feature][output]: its s2 becomes part of the features */
     arrangement v = {.source = c->w, .type = type, .padded = c->x_features, .inner = c->y_features};
-    v.inner_stride = c->w_o, v.outer = c->window[0], v.outer_stride = c->w_s[0];
+    v.pitch = v.inner, v.inner_stride = c->w_o, v.outer = c->window[0], v.outer_stride = c->w_s[0];
     v.size[0] = c->window[1], v.stride[0] = c->w_s[1], v.size[1] = c->window[2], v.stride[1] = c->w_s[2];
     v.size[2] = c->x_features, v.stride[2] = c->w_i, v.target = w.target;
     arrange(&v);
