@@ -362,7 +362,7 @@ def tail_of(attention: Attention, readers: dict[Instruction, list[Instruction]],
     """What follows the second dot and belongs to it: the division, conversions, transpositions, in their order. None
     where the division should be there and is not."""
     found: list[Instruction] = []
-    kept = 0
+    chain, kept = [attention.output], 0
     node, divided = attention.output, not attention.divides_later
     while node is not root and len(readers[node]) == 1:
         before, node = node, readers[node][0]
@@ -375,9 +375,23 @@ def tail_of(attention: Attention, readers: dict[Instruction, list[Instruction]],
         elif node.opcode == "transpose" and not divided:
             return None
         found.append(node)
-        if node.opcode not in RESHAPES:
+        chain.append(node)
+        if node.opcode not in RESHAPES and lies_by_strides(chain):
             kept = len(found)
     return found[:kept] if divided else None
+
+
+def lies_by_strides(chain: list[Instruction]) -> bool:
+    """Whether each dimension of the first of a chain of views has one distance in the last one's memory."""
+    walk: Walk | None = walk_of(chain[-1].shape.dimensions)
+    for node, before in zip(reversed(chain), reversed(chain[:-1])):
+        if node.opcode == "transpose":
+            walk = tuple(walk[node.get("dimensions").index(d)] for d in range(len(walk)))
+        elif node.opcode in RESHAPES:
+            walk = reshaped(walk, before.shape.dimensions)
+        if walk is None:
+            return False
+    return True
 
 
 def divisor_of(attention: Attention, before: Instruction, node: Instruction) -> Instruction | None:
