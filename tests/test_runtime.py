@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hloc
-from hloc.api import load_compiled, optimize
+from hloc.api import load_compiled, optimize, plan
 from hloc.errors import RunError
 from hloc.inputs import zero_arrays
 from hloc.kernels.buffer_assignment import BufferAssignment
@@ -20,6 +20,7 @@ from hloc.kernels.memory import MemoryUse, memory_use
 from hloc.kernels.plan import ALIGNMENT
 from hloc.targets import find
 from hloc.targets.cpu.result_memory import KEPT, SMALL_BYTES, ResultMemory
+from hloc.targets.cpu.sources import make_sources
 
 DATA = Path(__file__).parent.parent / "testdata" / "runtime"
 
@@ -29,6 +30,23 @@ def compiled(text: str, **options):
 
 
 DOUBLE = "HloModule double\nENTRY e {\n  x = f32[%d] parameter(0)\n  ROOT y = f32[%d] add(x, x)\n}\n"
+
+
+def test_kernels_are_dealt_out_to_the_cores():
+    """Each kernel stands in one unit; a program of one kernel, and any on a machine of one core, in as few as may be."""
+    lines = [f"  in{n} = f32[{n + 3}] parameter({n})\n  y{n} = f32[] reduce(in{n}, zero), dimensions={{0}}, to_apply=fun{n % 3}"
+             for n in range(24)]
+    functions = [f"fun{n} {{ a = f32[] parameter(0) b = f32[] parameter(1) ROOT c = f32[] {op}(a, b) }}"
+                 for n, op in enumerate(("add", "maximum", "multiply"))]
+    text = "HloModule many\n" + "\n".join(functions) + "\nENTRY e {\n  zero = f32[] constant(0)\n" + "\n".join(lines) \
+        + f"\n  ROOT t = tuple({', '.join(f'y{n}' for n in range(24))})\n}}\n"
+    for module, several in ((hloc.load(text), True), (hloc.load(DOUBLE % (8, 8)), False)):
+        target = find("cpu")
+        sources = make_sources(plan(optimize(module, target), target), target.machine)
+        kernels = [[name for name in sources.kernels if name in unit] for unit, _ in sources.units(4)]
+        assert sorted(sum(kernels, [])) == sorted(sources.kernels)
+        assert (len([k for k in kernels if k]) > 1) is several
+        assert len(sources.units(1)) <= len(sources.units(4))
 
 
 # -- buffer assignment ------------------------------------------------------------------------------------------------

@@ -25,8 +25,11 @@ from hloc.targets.inlining import c_name, inline_includes
 from hloc.targets.printer import C, print_kernel
 
 RUNTIME = Path(__file__).parent / "runtime"
-UNIT_CHARACTERS = 12_000         # starting gcc and reading the headers costs as much as some 2,000 characters
+# Starting gcc and reading the headers costs as much as some 2,000 characters: nothing where a core would be idle.
+UNIT_CHARACTERS = 12_000
+SPARE_CORE_CHARACTERS = 3_500    # of a unit, while there is a core for each
 UNITS_PER_CORE = 2               # units are equal in size only by and large
+TEMPLATE_CHARACTERS = 2_500      # what a template adds to the kernel that includes it
 # Included once per instance.
 TEMPLATES = ("gemm_tile.h", "gemm_kernel.h", "gemm_thin.h", "fft_lines.h", "fft_steps.h", "sort.h")
 PROLOGUE = '#include "scalar.h"\n#include "pool.h"\n'
@@ -46,17 +49,19 @@ class Sources:
     def units(self, cores: int, export: str = "") -> list[tuple[str, bool]]:
         """C texts to compile, and whether each holds kernels: the driver, then kernels dealt out, largest first, to the
         least loaded unit. Few kernels go with the driver: one start of the compiler less. export: joins the driver."""
+        least = UNIT_CHARACTERS if cores == 1 else SPARE_CORE_CHARACTERS
         weights = {text: code_size(text) for text in self.kernels}
         total = sum(weights.values())
         driver = self.driver + START + export
-        if total + len(driver) <= UNIT_CHARACTERS:
+        if total + len(driver) <= least:
             return [("\n".join([PROLOGUE, *self.kernels, driver]), True)]
-        count = max(1, min(UNITS_PER_CORE * cores, total // UNIT_CHARACTERS + 1, len(self.kernels)))
+        count = max(min(UNITS_PER_CORE * cores, total // UNIT_CHARACTERS + 1), min(cores, total // least + 1))
+        count = max(1, min(count, len(self.kernels)))
         loads, parts = [0] * count, [[] for _ in range(count)]
         for text in sorted(self.kernels, key=weights.__getitem__, reverse=True):
-            least = loads.index(min(loads))
-            parts[least].append(text)
-            loads[least] += weights[text]
+            place = loads.index(min(loads))
+            parts[place].append(text)
+            loads[place] += weights[text]
         return [(driver, False), *((PROLOGUE + "\n".join(part), True) for part in parts if part)]
 
     def readable(self) -> str:
@@ -81,7 +86,7 @@ START = """
 int hloc_out_of_memory;
 
 /* Start the thread pool; call once before the first hloc_execute. */
-__attribute__((visibility("default"))) void hloc_start(int threads) { hloc_pool_start(threads, 2000); }
+__attribute__((visibility("default"))) void hloc_start(int threads) { hloc_pool_start(threads, 100); }
 """
 
 
@@ -121,8 +126,9 @@ def _function(kernel: Kernel, name: str, qualifier: str) -> str:
 
 
 def code_size(text: str) -> int:
-    """Characters outside of the comments above a function."""
-    return sum(len(line) for line in text.splitlines() if not line.startswith("/*"))
+    """How long a kernel takes to compile, in characters: those of the comments above it cost nothing."""
+    written = sum(len(line) for line in text.splitlines() if not line.startswith("/*"))
+    return written + TEMPLATE_CHARACTERS * sum(text.count(f'#include "{name}"') for name in TEMPLATES)
 
 
 def runtime_digest() -> str:
