@@ -273,6 +273,8 @@ def draw_convolution(rng, kind):
     if kind == "filter_gradient":
         p |= {"window": per_dimension(5, 12), "n": int(rng.choice([3, 14, 40])), "stride": [1] * 3, "base": [1] * 3}
         p["x"] = [w + int(rng.integers(0, 3)) if w > 1 else 1 for w in p["window"]]
+    if kind == "sums_everything":                       # filter gradients of one_by_one
+        p |= {"x": p["window"], "base": [1] * 3, "dilation": [1] * 3, "n": int(rng.choice([3, 14, 40]))}
     if kind == "one_by_one":
         p |= {"window": [1] * 3, "stride": [1] * 3, "base": [1] * 3}
     if kind == "wide":
@@ -282,7 +284,8 @@ def draw_convolution(rng, kind):
     if kind == "few_channels":
         p |= {"ci": 3, "base": [1] * 3, "dilation": [1] * 3}
     real = [d >= 3 - rank for d in range(3)]
-    low, high = ([int(rng.integers(-1, 3)) if r and kind != "one_by_one" else 0 for r in real] for _ in range(2))
+    low, high = ([int(rng.integers(-1, 3)) if r and kind not in ("one_by_one", "sums_everything") else 0
+                  for r in real] for _ in range(2))
     p["pad"], p["flipped"] = low, [int(r and rng.random() < 0.25) for r in real]
     padded = [(p["x"][d] - 1) * p["base"][d] + 1 + low[d] + high[d] for d in range(3)]
     p["y"] = [(padded[d] - (p["window"][d] - 1) * p["dilation"][d] - 1) // p["stride"][d] + 1 for d in range(3)]
@@ -295,7 +298,7 @@ CONV_TYPES = [("f32", np.float32, np.float32), ("f16", np.float16, np.float16),
 
 
 @pytest.mark.parametrize("kind", ["plain", "groups", "depthwise", "batch_groups", "filter_gradient", "one_by_one",
-                                  "few_channels", "wide", "colliding"])
+                                  "few_channels", "wide", "colliding", "sums_everything"])
 @pytest.mark.parametrize("name,dtype,result", CONV_TYPES)
 def test_convolutions(runtime, kind, name, dtype, result):
     rng = np.random.default_rng(len(kind) * 100 + len(name))
@@ -304,7 +307,7 @@ def test_convolutions(runtime, kind, name, dtype, result):
         if min(p["y"]) < 1:
             continue
         orders = [rng.permutation(5) if rng.random() < 0.4 else range(5) for _ in range(3)]
-        if kind == "filter_gradient":
+        if kind in ("filter_gradient", "sums_everything"):
             orders[0] = [4, 1, 2, 3, 0]
         x = in_order(rng, (p["n"], *p["x"], p["ci"]), dtype, orders[0])
         w = in_order(rng, (*p["window"], p["ci"] // p["fg"], p["co"]), dtype, orders[1])

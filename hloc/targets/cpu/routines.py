@@ -73,7 +73,9 @@ def thin_units(tiles: Iterable[Tile]) -> frozenset[str]:
         if tile.routine == "gemm":
             sizes = given["sizes"]
         elif tile.routine == "convolution":
-            sizes = given["batch"] * prod(given["size"]), given["features"], given["lhs_features"]
+            positions = prod(given["size"])
+            depth = given["lhs_features"] * (prod(given["window"]) if positions == 1 else 1)
+            sizes = given["batch"] * positions, given["features"], depth
         else:
             continue
         if is_thin(*sizes):

@@ -1,6 +1,7 @@
 /* conv.c: chooses how a convolution is computed and brings operands into the order that way wants (see conv.h).
  *
- *   1x1 windows over plain images          -> a matrix product (gemm.h)
+ *   1x1 windows over plain images, and
+ *   one output position that meets all of x -> a matrix product (gemm.h)
  *   one window per channel                 -> conv_depthwise.c
  *   windows of many positions, x_n == 1    -> conv_outer.c (filter gradients)
  *   anything else                          -> conv_rows.c; with few input features the last spatial dimension is padded
@@ -150,8 +151,29 @@ static int is_product(const hloc_conv_args* c) { /* every output position reads 
                 (c->batch == 1 || c->y_n == c->y_size[0] * c->y_s[0]);
   return c->feature_groups == 1 && x_plain && (y_plain || c->epilogue);
 }
+/* The stride by which one walks through all places of (features, s0, s1, s2) in order; 0: there is none. */
+static long step_through(long features, long feature_stride, const long* size, const long* stride) {
+  long step = 0, expected = 0;
+  for (int d = 2; d >= -1; d--) {
+    long count = d >= 0 ? size[d] : features, next = d >= 0 ? stride[d] : feature_stride;
+    if (count == 1) continue;
+    if (step && next != expected) return 0;
+    if (!step) step = next;
+    expected = next * count;
+  }
+  return step ? step : 1;
+}
+/* Filter gradients of 1x1 windows: one sum over images and positions for each pair of features. */
+static int sums_everything(const hloc_conv_args* c) {
+  for (int d = 0; d < 3; d++)
+    if (c->y_size[d] != 1 || c->window[d] != c->x_size[d] || c->pad_low[d] || c->base_dilation[d] != 1 ||
+        (c->window[d] > 1 && (c->window_dilation[d] != 1 || c->reversed[d])))
+      return 0;
+  return c->feature_groups == 1 && step_through(c->x_features, c->x_c, c->x_size, c->x_s) &&
+         step_through(c->x_features, c->w_i, c->window, c->w_s);
+}
 static way choose(const hloc_conv_args* c) {
-  if (is_product(c)) return BY_PRODUCT;
+  if (is_product(c) || sums_everything(c)) return BY_PRODUCT;
   if (c->feature_groups > 1 && c->feature_groups == c->x_features && c->y_features == c->x_features &&
       all_ones(c->base_dilation))
     return BY_DEPTHWISE;
@@ -175,7 +197,12 @@ static int by_product(const hloc_conv_plan* plan, hloc_product product) {
   g.m = c->batch * c->y_size[0] * c->y_size[1] * c->y_size[2];
   g.a = c->x, g.a_row = c->x_s[2], g.a_column = c->x_c;
   g.b = c->w, g.b_row = c->w_i, g.b_column = c->w_o;
-  g.c = c->y, g.c_row = c->y_s[2], g.c_column = c->y_c;
+  if (!is_product(c)) {
+    g.k *= taps_of(c);
+    g.a_row = c->x_n, g.a_column = step_through(c->x_features, c->x_c, c->x_size, c->x_s);
+    g.b_row = step_through(c->x_features, c->w_i, c->window, c->w_s);
+  }
+  g.c = c->y, g.c_row = is_product(c) ? c->y_s[2] : c->y_n, g.c_column = c->y_c;
   g.c_is_narrow = plan->y_type != HLOC_CONV_IS_F32;
   g.epilogue = c->epilogue, g.epilogue_args = c->epilogue_args;
   return product(&g);
