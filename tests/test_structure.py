@@ -71,16 +71,19 @@ def test_the_wheel_lists_every_package():
 LATE = ("hloc.passes", "hloc.kernels.planner", "hloc.kernels.builder", "hloc.evaluate", "hloc.simulate", "hloc.mpi",
         "hloc.ops.known_calls", "hloc.ops.custom_linalg", "hloc.ops.library_configs", "hloc.text.syntax_errors",
         "hloc.targets.cpu.build", "hloc.targets.cpu.sources", "hloc.targets.printer", "hloc.targets.cuda", "hloc.proto")
+# What no ordinary module needs, be it compiled for the first time.
+RARE = ("hloc.passes.known_calls", "hloc.passes.dynamic_padder.walk", "hloc.ops.known_calls", "hloc.ops.library_configs",
+        "hloc.targets.cuda", "hloc.proto", "hloc.simulate", "hloc.mpi", "hloc.text.syntax_errors")
 
 
-def test_a_run_from_the_cache_imports_no_more_than_it_needs(tmp_path):
+def test_compilations_and_runs_from_the_cache_import_no_more_than_they_need(tmp_path):
     source = ("import sys\nimport numpy as np\nimport hloc, hloc.cli.run\n"
               "exe = hloc.compile('ENTRY e {\\n p = f32[2] parameter(0) ROOT n = f32[2] negate(p) }', 'cpu')\n"
               "assert exe(np.float32([1, -2]))[0].tolist() == [-1, 2]\n"
               "print(*(name for name in sys.modules if name.startswith('hloc')))\n")
     environment = {**os.environ, "HLOC_CACHE_DIR": str(tmp_path)}
-    for _ in range(2):
+    for late in (RARE, LATE):
         done = subprocess.run([sys.executable, "-c", source], cwd=PACKAGE.parent, env=environment, text=True,
                               capture_output=True, timeout=120)
         assert done.returncode == 0, done.stderr
-    assert [name for name in done.stdout.split() if name.startswith(LATE)] == []
+        assert [name for name in done.stdout.split() if name.startswith(late)] == []

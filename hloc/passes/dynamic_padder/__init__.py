@@ -1,4 +1,35 @@
-"""Bounded dynamic dimensions become static: an array lies in memory at its bounds, its sizes are values beside it."""
-from hloc.passes.dynamic_padder.walk import dynamic_padder, padded_shape
+"""Bounded dynamic dimensions become static: an array lies in memory at its bounds, its sizes are values beside it.
 
-__all__ = ["dynamic_padder", "padded_shape"]
+    x = f32[<=8] parameter(0)             =>      x = (f32[8], s32[]) parameter(0)
+    y = f32[<=8] negate(x)                        y = f32[8] negate(get-tuple-element(x), index=0), of the same size
+    s = f32[] reduce(y, zero), add                s = f32[] reduce(select(iota < size, y, 0), zero), add
+
+Wherever such an array leaves its computation (the root, the operand of a call, the state of a loop), it is a tuple of
+the array at its bounds and the sizes of its dynamic dimensions, in their order; so parameters and results of the entry
+have their sizes behind them, which hloc/api.py adds and takes away. rules.py says what each op does with sizes; an op
+without a rule is refused by name.
+"""
+from __future__ import annotations
+
+from hloc.ir import Module, Shape, leaves, reachable_computations
+from hloc.passes.context import PassContext
+
+ENTRY_FACTS = ("entry_computation_layout", "input_output_alias", "buffer_donor")
+
+
+def dynamic_padder(module: Module, context: PassContext) -> bool:
+    """True if something was dynamic."""
+    computations = reachable_computations(module.entry)
+    if not any(has_dynamic(i.shape) for c in computations for i in c.instructions):
+        return False
+    entry = [module.entry.root.shape, *(p.shape for p in module.entry.parameters)]
+    from hloc.passes.dynamic_padder.walk import pad_computations
+    pad_computations(computations, module)
+    if any(has_dynamic(shape) for shape in entry):
+        for key in ENTRY_FACTS:
+            module.attributes.pop(key, None)
+    return True
+
+
+def has_dynamic(shape: Shape) -> bool:
+    return any(leaf.is_dynamic for leaf in leaves(shape))
