@@ -105,8 +105,8 @@ def retyped(rewriter: Rewriter, memory: Instruction, target: Shape, dimensions: 
     if memory.shape.element_type == target.element_type and memory.shape.dimensions == dimensions:
         return memory
     if before == after:
-        row_major = memory if memory.shape.has_default_layout else rewriter.add(
-            "copy", memory.shape.with_default_layout(), [memory])
+        plain = memory.shape.with_default_layout()              # without tiles, which the new bitcast is not about
+        row_major = memory if memory.shape == plain else rewriter.add("copy", plain, [memory])
         return rewriter.add("bitcast", shape, [row_major])
     if before > after:
         parts = memory.shape.with_dimensions((*memory.shape.dimensions, before // after)).with_element_type(

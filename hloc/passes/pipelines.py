@@ -24,6 +24,7 @@ from hloc.passes.custom_call_rewriter import custom_call_rewriter
 from hloc.passes.dce import dce
 from hloc.passes.defuser import defuser
 from hloc.passes.dynamic_padder import dynamic_padder
+from hloc.passes.float_normalization import float_normalization
 from hloc.passes.fusion import fusion
 from hloc.passes.gather_simplifier import gather_simplifier
 from hloc.passes.hlo_computation_deduplicator import hlo_computation_deduplicator
@@ -72,6 +73,7 @@ TARGET_INDEPENDENT: tuple[Pass | Repeat, ...] = (
     sharding_remover,
     async_to_sync,
     custom_call_rewriter,
+    float_normalization,
     collectives_simplifier,
     scan_expander,
     ragged_dot_rewriter,
@@ -109,6 +111,8 @@ CUDA: tuple[Pass | Repeat, ...] = CPU
 ORDERING: tuple[tuple[Pass, Pass, str], ...] = (
     (call_inliner, algebraic_simplifier, "rules see through a call only once its body stands in the caller"),
     (defuser, custom_call_rewriter, "library calls and ops that are written out stand in fusions, too"),
+    (async_to_sync, float_normalization, "asynchronous copies are copies then"),
+    (float_normalization, algebraic_simplifier, "a copy that rounds is not its operand"),
     (defuser, scaled_dot_rewriter, "library calls and ops that are written out stand in fusions, too"),
     (defuser, algebraic_simplifier, "rules see through a fusion only once it is taken apart"),
     (map_inliner, algebraic_simplifier, "rules know elementwise operations, not maps of them"),

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from hloc.ir import Computation, Instruction, Module, Shape, leaves, reachable_computations
 from hloc.ir.clone import clone_module
-from hloc.passes import async_to_sync, sharding_remover
+from hloc.passes import async_to_sync, float_normalization, sharding_remover
 from hloc.passes.layout_assignment import spell_out_bitcast
 from hloc.passes.rewriter import Rewriter, rewrite_module
 
@@ -25,6 +25,7 @@ def text_for_xla(module: Module) -> str:
     copy = clone_module(module)
     rewrite_module(copy, async_to_sync.visit, fused=True)
     rewrite_module(copy, sharding_remover.remove_annotation, opcodes=("custom-call",), fused=True)
+    rewrite_module(copy, float_normalization.visit, fused=True)
     rewrite_module(copy, spell_out_bitcast, fused=True)
     for instruction in copy.instructions():
         _drop_annotations(instruction)
