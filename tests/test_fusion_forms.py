@@ -8,6 +8,7 @@ from linearity import assert_linear
 from memory_model import check_memory
 
 from hloc.analysis.attention import attention_in
+from hloc.analysis.attention_gradient import gradient_in
 from hloc.analysis.control_flow import executed_computations
 from hloc.analysis.fusible import is_elemental, is_elementwise, is_hero, is_update
 from hloc.analysis.strides import VIEWS
@@ -101,13 +102,18 @@ def check_custom(fusion: Instruction) -> None:
 
 
 def check_attention(fusion: Instruction) -> None:
-    attention = attention_in(fusion.get("calls"))
-    views = [o for n, o in enumerate(attention.output.operands) if n != attention.slot]
-    for operand in [*attention.scores.operands, *views]:
+    attention, gradient = attention_in(fusion.get("calls")), gradient_in(fusion.get("calls"))
+    if gradient is not None:
+        views = [o for p in gradient.products for o in p.operands]
+        views += [o.dot.operands[1 - o.slot] for o in gradient.outputs]
+        assert len(roots_of(fusion)) == len(gradient.outputs)
+    else:
+        views = [*attention.scores.operands, attention.output.operands[1 - attention.slot]]
+        assert len(set(roots_of(fusion)) - {attention.largest, attention.sum}) == 1
+    for operand in views:
         while operand.opcode != "parameter":
             assert operand.opcode in VIEWS
             operand = operand.operands[0]
-    assert len(roots_of(fusion)) == 1
 
 
 FORMS = {"kLoop": check_loop, "kInput": check_input, "kOutput": check_output, "kCustom": check_custom}

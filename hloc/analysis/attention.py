@@ -35,14 +35,15 @@ Run = tuple[int, int]                   # (size, distance) of dimensions that ar
 
 class Attention(NamedTuple):
     """scores, output: the two dots; score: what the softmax is taken of; slot: which operand of the output holds the
-    weights; sum: the reduce that the weights are divided by, in members or (divides_later) behind the second dot;
-    keys: how they lie in the flat scores; walks: of the arrays as large as the scores; members: everything that depends
-    on the first dot, up to the second, operands before users."""
+    weights; largest: the reduce that is subtracted; sum: the one that the weights are divided by, in members or
+    (divides_later) behind the second dot; keys: how they lie in the flat scores; walks: of the arrays as large as the
+    scores; members: everything that depends on the first dot, up to the second, operands before users."""
 
     scores: Instruction
     score: Instruction
     output: Instruction
     slot: int
+    largest: Instruction
     sum: Instruction
     divides_later: bool
     keys: Run
@@ -315,8 +316,8 @@ def whole(output: Instruction, slot: int, softmax: Softmax) -> Attention | str:
     if not all(reads_own_row(by, walks[reader], reduce, walks[reduce.operands[0]], keys)
                for by, reduce, reader in softmax.spread):
         return "the softmax does not subtract and divide row by row"
-    return Attention(scores, softmax.score, output, slot, softmax.sum, softmax.divides_later, keys, walks,
-                     tuple(members))
+    return Attention(scores, softmax.score, output, slot, softmax.largest, softmax.sum, softmax.divides_later, keys,
+                     walks, tuple(members))
 
 
 def product_behind(score: Instruction) -> Instruction | None:

@@ -14,10 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hloc.analysis.attention import attention_in
+from hloc.analysis.attention_gradient import gradient_in
 from hloc.errors import UnsupportedError
 from hloc.ir import UNBOUNDED, Instruction, Shape, leaves
 from hloc.kernels.group import RULES, Arg, Group, KernelCall, Lowered
 from hloc.kernels.lower_attention import lower_attention
+from hloc.kernels.lower_attention_gradient import lower_attention_gradient
 from hloc.kernels.lower_convolution import lower_convolution
 from hloc.kernels.lower_indexing import lower_dynamic_update_slice, lower_scatter
 from hloc.kernels.lower_loop import lower_loop
@@ -54,6 +56,8 @@ def lower(instruction: Instruction, machine: Machine) -> Lowered:
         return lower_loop(group, machine)
     if instruction.opcode == "fusion" and attention_in(instruction.get("calls")) is not None:
         return lower_attention(group, machine)
+    if instruction.opcode == "fusion" and gradient_in(instruction.get("calls")) is not None:
+        return lower_attention_gradient(group, machine)
     lowering = BY_OPCODE.get(root.opcode) if len(group.roots) == 1 else None
     if lowering is None and instruction.opcode == "fusion":
         lowering = BY_KIND.get(instruction.get("kind"))

@@ -17,6 +17,8 @@ dimension of the batch, outermost first):
     key        (offset, column, depth, (batch strides))
     value      (offset, column, feature, (batch strides))
     result     (row, feature, (batch strides)) of "out0"
+    states     where a backward pass reads them: ((name, what, row, (batch strides)), ...), the buffers into which the
+               "largest" score of each row and the "sum" of e go; "out0" is then another: ("stored", name) says which
 Epilogue, the score: statements over the INDEX Vars "batch", "row", "column" and Var("acc", "f32"), the sum; the last is
 a Let of "score", f32. It stores nothing, and may be asked for any element, in any order, more than once.
 """
@@ -59,6 +61,8 @@ class Level(NamedTuple):
     key: int
     value: int
     result: int
+    largest: int = 0
+    sum: int = 0
 
 
 def lower_attention(group: Group, machine: Machine) -> Lowered:
@@ -79,11 +83,13 @@ class _Lowering:
         self.key_side = attention.side
         self.slot = attention.slot
         self.operands = OperandKernels(group, machine)
+        self.root = next(r for r in group.roots if r not in (attention.largest, attention.sum))
 
     def lowered(self) -> Lowered:
         sides = [self.access(*o) for o in self.orders()]
         levels = merged(self.levels(*sides))
-        row = max((n for n in levels if n.key == n.value == 0), key=lambda n: n.size, default=Level(1, 0, 0, 0, 0, 0))
+        nothing = Level(*[1, *[0] * (len(Level._fields) - 1)])
+        row = max((n for n in levels if n.key == n.value == 0), key=lambda n: n.size, default=nothing)
         tile = self.tile(sides, row, [n for n in levels if n is not row])
         return Lowered((*self.operands.calls, tile), tuple(self.operands.scratch))
 
@@ -115,7 +121,9 @@ class _Lowering:
 
     def levels(self, query: Operand, key: Operand, value: Operand) -> list[Level]:
         """The dimensions of the scores but the keys', outermost first, each as fine as both products see it."""
-        return [Level(n, s, *a, *b) for n, s, a, b in common(self.walks(query, key), self.walks_of_weights(value))]
+        walks = [self.walks(query, key), self.walks_of_weights(value)]
+        walks += [self.walks_of_state(reduce) for reduce in (self.attention.largest, self.attention.sum)]
+        return [Level(w.size, w.distance, *w.steps) for w in common(walks)]
 
     def walks(self, query: Operand, key: Operand) -> list[Walk]:
         """The first dot's dimensions without the keys: steps in query and in key."""
@@ -136,32 +144,15 @@ class _Lowering:
                   for d, n in zip(free(self.second, self.slot), free_of_side(self.second, self.slot))]
         return found
 
+    def walks_of_state(self, reduce: Instruction) -> list[Walk]:
+        """The rows: steps in what is found for each of them."""
+        walk = self.attention.walks[reduce.operands[0]]
+        kept = [d for d in range(len(walk)) if d not in reduce.get("dimensions")]
+        return [Walk(*walk[d], (s,)) for d, s in zip(kept, indexing.row_major_strides(reduce.shape.dimensions))]
+
     def result_strides(self) -> list[int]:
         """How far the result is apart along each dimension of the second dot."""
-        names = [f"d{n}" for n in range(self.second.shape.rank)]
-        index = tuple(indexing.variable(n, size) for n, size in zip(names, self.second.shape.dimensions))
-        for node in reversed(self.tail()):
-            if node.opcode == "transpose":
-                index = tuple(index[d] for d in node.get("dimensions"))
-            elif node.opcode in ("reshape", "bitcast"):
-                index = indexing.reshape(index, node.operands[0].shape.dimensions, node.shape.dimensions)
-        position = indexing.linearize(index, self.group.roots[0].shape.dimensions)
-        strides = [indexing.coefficient_of(position, n) for n in names]
-        if None in strides:
-            raise UnsupportedError("the result of an attention lies by no strides", self.group.instruction.span)
-        return strides
-
-    def tail(self) -> list[Instruction]:
-        """From the root back to the second dot, without it."""
-        depends = {self.second}
-        for member in self.group.members:
-            if any(o in depends for o in member.operands):
-                depends.add(member)
-        node, found = self.group.roots[0], []
-        while node is not self.second:
-            found.append(node)
-            node = next(o for o in node.operands if o in depends)
-        return found
+        return strides_of_result(self.group, self.second, self.root)
 
     # -- the tile
 
@@ -169,7 +160,12 @@ class _Lowering:
         query, key, value = sides
         outline = Outline(self.group)
         score = self.score(outline, row, others)
-        outline.result_buffer(0)
+        stored = outline.result_buffer(self.group.roots.index(self.root))
+        states = tuple(
+            (outline.result_buffer(self.group.roots.index(reduce)), what, getattr(row, what),
+             tuple(getattr(n, what) for n in others))
+            for what, reduce in (("largest", self.attention.largest), ("sum", self.attention.sum))
+            if reduce in self.group.roots)
         buffers, arguments = outline.buffers()
         columns, feature = self.attention.keys[0], one_walk(self.features())
         sizes = (row.size, columns, query.size(2), value.size(2))
@@ -179,7 +175,8 @@ class _Lowering:
             ("query", (query.access.offset, row.query, query.stride(2), tuple(n.query for n in others))),
             ("key", (key.access.offset, key.stride(1), key.stride(2), tuple(n.key for n in others))),
             ("value", (value.access.offset, value.stride(1), value.stride(2), tuple(n.value for n in others))),
-            ("result", (row.result, feature, tuple(n.result for n in others))))
+            ("result", (row.result, feature, tuple(n.result for n in others))),
+            *((("states", states), ("stored", stored)) if states else ()))
         operands = tuple(Buffer(name, s.access.type, s.access.size) for name, s in zip(NAMES, sides))
         moved = sum(b.size * ELEMENT_TYPES[b.type].bytes for b in (*operands, *buffers))
         work = 2 * (multiply_adds(self.first) + multiply_adds(self.second))
@@ -215,12 +212,41 @@ class _Lowering:
 
 # -- dimensions --------------------------------------------------------------------------------------------------------
 
+def strides_of_result(group: Group, dot: Instruction, root: Instruction) -> list[int]:
+    """How far a result, made of a dot by conversions and transpositions, is apart along each dimension of the dot."""
+    names = [f"d{n}" for n in range(dot.shape.rank)]
+    index = tuple(indexing.variable(n, size) for n, size in zip(names, dot.shape.dimensions))
+    for node in reversed(tail_of_result(group, dot, root)):
+        if node.opcode == "transpose":
+            index = tuple(index[d] for d in node.get("dimensions"))
+        elif node.opcode in ("reshape", "bitcast"):
+            index = indexing.reshape(index, node.operands[0].shape.dimensions, node.shape.dimensions)
+    position = indexing.linearize(index, root.shape.dimensions)
+    strides = [indexing.coefficient_of(position, n) for n in names]
+    if None in strides:
+        raise UnsupportedError("the result of an attention lies by no strides", group.instruction.span)
+    return strides
+
+
+def tail_of_result(group: Group, dot: Instruction, root: Instruction) -> list[Instruction]:
+    """From the root back to a dot, without it."""
+    depends = {dot}
+    for member in group.members:
+        if any(o in depends for o in member.operands):
+            depends.add(member)
+    node, found = root, []
+    while node is not dot:
+        found.append(node)
+        node = next(o for o in node.operands if o in depends)
+    return found
+
+
 class Walk(NamedTuple):
-    """A dimension: its size, how far its elements are apart in the flat scores, and in two arrays."""
+    """A dimension: its size, how far its elements are apart in the flat scores, and in other arrays."""
 
     size: int
     distance: int
-    steps: tuple[int, int]
+    steps: tuple[int, ...]
 
     def split(self, inner: int) -> tuple[Walk, Walk]:
         """As an outer dimension and an inner one of that size."""
@@ -268,24 +294,34 @@ def places(position: indexing.Index, walk: tuple[tuple[int, int], ...], elements
     return tuple(result)
 
 
-def common(first: list[Walk], second: list[Walk]) -> list[tuple[int, int, tuple[int, int], tuple[int, int]]]:
-    """Two lists of dimensions of the same elements as one list, outermost first: those that differ in size are split.
+def common(lists: list[list[Walk]]) -> list[Walk]:
+    """Lists of dimensions of the same elements as one list, outermost first: those that differ in size are split.
     UnsupportedError where they do not divide one another."""
-    left, right = (sorted((w for w in walks if w.size > 1), key=lambda w: w.distance) for walks in (first, second))
-    found = []
+    first = _inner_first(lists[0])
+    for walks in lists[1:]:
+        first = _common(first, _inner_first(walks))
+    return first[::-1]
+
+
+def _inner_first(walks: list[Walk]) -> list[Walk]:
+    return sorted((w for w in walks if w.size > 1), key=lambda w: w.distance)
+
+
+def _common(left: list[Walk], right: list[Walk]) -> list[Walk]:
+    left, right, found = [*left], [*right], []
     while left and right:
         a, b = left.pop(0), right.pop(0)
         inner = math.gcd(a.size, b.size)
         if a.distance != b.distance or inner != min(a.size, b.size):
-            raise UnsupportedError("the two products of an attention disagree on its dimensions")
+            raise UnsupportedError("the products of an attention disagree on its dimensions")
         if a.size > inner:
             outer, a = a.split(inner)
             left.insert(0, outer)
         if b.size > inner:
             outer, b = b.split(inner)
             right.insert(0, outer)
-        found.append((inner, a.distance, a.steps, b.steps))
-    return found[::-1]
+        found.append(Walk(inner, a.distance, a.steps + b.steps))
+    return found
 
 
 def merged(levels: list[Level]) -> list[Level]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from hloc.ir import ELEMENT_TYPES, Instruction
@@ -31,7 +32,7 @@ class Access(NamedTuple):
 
 def strided(group: Group, operand: Instruction, type: str) -> Access | None:
     """The operand as a view of a parameter's memory, if it is one of that element type."""
-    outline = Outline(group, Builder())
+    outline = Outline(_read_once(group, operand), Builder())
     names = [f"d{n}" for n in range(operand.shape.rank)]
     index = tuple(indexing.variable(name, size) for name, size in zip(names, operand.shape.dimensions))
     value = outline.elements.value(operand, index)
@@ -46,6 +47,14 @@ def strided(group: Group, operand: Instruction, type: str) -> Access | None:
         return None
     argument, _, size, _ = outline.known[name]
     return Access(argument, type, size, position.constant, tuple(strides))
+
+
+def _read_once(group: Group, operand: Instruction) -> Group:
+    """The group as if only one member read the operand and what it is a view of: nothing is kept for others."""
+    views = [operand]
+    while len(views[-1].operands) == 1 and views[-1] not in group.parameters:
+        views.append(views[-1].operands[0])
+    return replace(group, uses={**group.uses, **dict.fromkeys(views, 1)})
 
 
 class OperandKernels:

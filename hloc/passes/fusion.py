@@ -35,7 +35,7 @@ from hloc.ir import Computation, Instruction, Module, users
 from hloc.machine import Machine
 from hloc.passes.context import PassContext
 from hloc.passes.fusion_attention import TARGETS as WITH_ATTENTION
-from hloc.passes.fusion_attention import Attentions, find_attentions
+from hloc.passes.fusion_attention import WITH_GRADIENTS, Attentions, find_attentions
 from hloc.passes.fusion_edges import OFF, all_edges, finished, unfused_edges
 from hloc.passes.fusion_emitter import emit_groups
 from hloc.passes.fusion_group import (
@@ -75,7 +75,8 @@ def fusion(module: Module, context: PassContext) -> bool:
         if context.option("fusion") == "off":
             edges = all_edges(computation, OFF) if report is not None else []
         else:
-            fuser = Fuser(computation, context.machine, attention=context.target in WITH_ATTENTION)
+            fuser = Fuser(computation, context.machine, attention=context.target in WITH_ATTENTION,
+                          gradients=context.target in WITH_GRADIENTS)
             fuser.run()
             edges = unfused_edges(fuser) if report is not None else []
             changed |= emit_groups(module, computation, fuser.groups, names)
@@ -87,7 +88,7 @@ def fusion(module: Module, context: PassContext) -> bool:
 class Fuser:
     """Forms the groups of one computation."""
 
-    def __init__(self, computation: Computation, machine: Machine, *, attention: bool = False):
+    def __init__(self, computation: Computation, machine: Machine, *, attention: bool = False, gradients: bool = False):
         self.computation = computation
         self.machine = machine
         self.reasons: dict[Instruction, dict[Group, str]] = {}      # why a group did not take a producer in
@@ -101,9 +102,10 @@ class Fuser:
         self.homes: dict[Instruction, list[Group]] = {i: [] for i in computation.instructions}
         self.repeated: dict[Instruction, float] = {}        # operations done again below a duplicated producer
         self.epilogues = epilogue_chains(computation, self.readers)
-        self.attentions = Attentions({}, {}, {})
+        self.attentions = Attentions({}, {}, {}, computation.instructions)
         if attention:
-            self.attentions = find_attentions(computation, self.readers, self.pinned, machine)
+            self.attentions = find_attentions(computation, self.readers, self.pinned, machine, gradients)
+            computation.instructions = self.attentions.order
 
     def run(self) -> None:
         for producer in reversed(self.computation.instructions):
@@ -117,7 +119,9 @@ class Fuser:
         around = list(dict.fromkeys(g for r in readers for g in self.homes[r]))
         needed = producer is self.computation.root
         if producer in self.attentions.found:
-            self.start_attention(producer, around)
+            self.start_attention(producer)
+        elif producer in self.attentions.shared:
+            self.place_shared(producer)
         elif self.homes[producer]:
             return                                          # a member of an attention, which is placed as a whole
         elif producer in self.pinned or kind_of(producer) == SINGLE:
@@ -135,13 +139,24 @@ class Fuser:
         self.groups.append(group)
         self.homes[producer].append(group)
 
-    def start_attention(self, root: Instruction, around: list[Group]) -> None:
-        """A group that is complete but for what its scores read, above all readers of its result."""
-        attention, members = self.attentions.found[root]
-        group = Group.of_attention(attention.scores, members, 1 + max((g.height for g in around), default=-1))
+    def start_attention(self, last: Instruction) -> None:
+        """A group that is complete but for what its scores read, above all readers of its results."""
+        kernel = self.attentions.found[last]
+        around = {g for o in (*kernel.outputs, *kernel.shared) for r in self.readers[o] for g in self.homes[r]}
+        between = 1 if kernel.shared else 0
+        group = Group.of_attention(kernel, 1 + between + max((g.height for g in around), default=-1))
         self.groups.append(group)
-        for member in members:
+        for member in kernel.members:
             self.homes[member].append(group)
+
+    def place_shared(self, member: Instruction) -> None:
+        """What an attention computes of its rows for itself, and others of its outputs."""
+        readers = [r for r in self.readers[member] if all(g.kind != ATTENTION for g in self.homes[r])]
+        around = list(dict.fromkeys(g for r in readers for g in self.homes[r]))
+        if len(around) == 1 and member is not self.computation.root:
+            self.join_only(member, around[0], readers)
+        else:
+            self.start(member, around)
 
     def join_only(self, producer: Instruction, group: Group, readers: list[Instruction]) -> None:
         """All readers are in one group: join it or stay alone."""

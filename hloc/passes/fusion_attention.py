@@ -1,7 +1,8 @@
 """Which products with a softmax between them become one kernel, and why others do not.
 
 In: a computation. Out: the attentions (hloc/analysis/attention.py) that fusion makes groups of before anything else,
-and for the others a reason, which stands at the edges that remain: scores -> softmax -> second product.
+with the kernels of their gradients (fusion_gradients.py), and for the others a reason, which stands at the edges that
+remain: scores -> softmax -> second product.
 """
 from __future__ import annotations
 
@@ -21,6 +22,7 @@ from hloc.analysis.attention import (
 )
 from hloc.ir import Computation, Instruction
 from hloc.machine import Machine
+from hloc.passes.fusion_gradients import KEPT, AttentionKernel, Readers, gradient_kernels, in_order
 
 LEAST_PRODUCT = 2048             # multiply-adds of a product below which plain loops do better
 # Of a CPU:
@@ -28,17 +30,19 @@ LEAST_DEPTH = 16                 # numbers of a query, or of a value
 FEW_QUERIES = 5, 8               # more than memory's speed hides, too few to fill vectors with
 MANY_KEYS = 512                  # with fewer, both products find them in a cache
 TARGETS = frozenset(["cpu", "cuda"])    # those that have a kernel for it
-
-Readers = dict[Instruction, list[Instruction]]
+WITH_GRADIENTS = frozenset(["cuda"])    # and for its gradients; on a CPU to compute scores again takes longer
 
 
 class Attentions(NamedTuple):
-    """found: root -> (attention, members, what the tail adds included); refused: the second dot -> reason; between: the
-    first dot -> reason."""
+    """found: the last output of a kernel -> the kernel; refused: the second dot -> reason; between: the first dot ->
+    reason; order: of the instructions, so that whatever reads a kernel's outputs stands behind the last; shared:
+    members that others read too."""
 
-    found: dict[Instruction, tuple[Attention, tuple[Instruction, ...]]]
+    found: dict[Instruction, AttentionKernel]
     refused: dict[Instruction, str]
     between: dict[Instruction, str]
+    order: list[Instruction]
+    shared: frozenset[Instruction] = frozenset()
 
     def reason(self, operand: Instruction, readers: Container[Instruction]) -> str | None:
         """Why an edge from `operand` to a kernel with these instructions is not inside of an attention."""
@@ -47,36 +51,70 @@ class Attentions(NamedTuple):
         return next((why for dot, why in self.refused.items() if operand in dot.operands and dot in readers), None)
 
 
-def find_attentions(computation: Computation, readers: Readers, pinned: set[Instruction], machine: Machine
-                    ) -> Attentions:
-    """All attentions of a computation that are to be one kernel."""
-    result = Attentions({}, {}, {})
-    taken: set[Instruction] = set()
-    sums: dict[Instruction, list[Instruction]] = {}
-    for instruction in computation.instructions:
-        if instruction.opcode == "reduce" and not instruction.shape.is_tuple:
-            sums.setdefault(_unrenamed(instruction.operands[0]), []).append(instruction)
-    for output in computation.instructions:
-        if output.opcode != "dot":
-            continue
-        near = [s for o in output.operands for s in sums.get(_unrenamed(o), ())]
-        attention = attention_of(output, near)
-        if attention is None:
-            continue
-        if isinstance(attention, Attention):
-            members = _members(attention, computation, readers, pinned)
-            if not isinstance(members, str):
-                members = slower(attention, machine) or members
-            if not isinstance(members, str) and not taken.intersection(members):
-                taken.update(members)
-                result.found[members[-1]] = attention, members
+def find_attentions(computation: Computation, readers: Readers, pinned: set[Instruction], machine: Machine,
+                    gradients: bool = False) -> Attentions:
+    """All attentions of a computation that are to be one kernel, and with `gradients` the kernels of these."""
+    search = _Search(computation, readers, pinned, machine)
+    search.run(gradients)
+    order = in_order(computation, search.kernels)
+    if order is None:                                   # kernels of gradients that wait for each other
+        search = _Search(computation, readers, pinned, machine)
+        search.run(False)
+        order = computation.instructions
+    place = {i: n for n, i in enumerate(order)}
+    found = {max(k.outputs, key=place.__getitem__): k for k in search.kernels}
+    shared = frozenset(s for k in search.kernels for s in k.shared)
+    return Attentions(found, search.refused, search.between, order, shared)
+
+
+class _Search:
+    """What find_attentions finds."""
+
+    def __init__(self, computation: Computation, readers: Readers, pinned: set[Instruction], machine: Machine):
+        self.computation, self.readers, self.pinned, self.machine = computation, readers, pinned, machine
+        self.kernels: list[AttentionKernel] = []
+        self.refused: dict[Instruction, str] = {}
+        self.between: dict[Instruction, str] = {}
+        self.taken: set[Instruction] = set()
+
+    def run(self, gradients: bool) -> None:
+        sums: dict[Instruction, list[Instruction]] = {}
+        for instruction in self.computation.instructions:
+            if instruction.opcode == "reduce" and not instruction.shape.is_tuple:
+                sums.setdefault(_unrenamed(instruction.operands[0]), []).append(instruction)
+        for output in self.computation.instructions:
+            if output.opcode != "dot":
                 continue
-            reason = members if isinstance(members, str) else "its products belong to another attention kernel"
-            result.between[attention.scores] = reason
+            near = [s for o in output.operands for s in sums.get(_unrenamed(o), ())]
+            attention = attention_of(output, near)
+            if isinstance(attention, str):
+                self.refused[output] = attention
+            elif attention is not None:
+                kernels = self.kernels_of(attention, gradients)
+                if isinstance(kernels, str):
+                    self.between[attention.scores] = self.refused[output] = kernels
+                else:
+                    self.kernels += kernels
+                    self.taken.update(m for k in kernels for m in k.members)
+
+    def kernels_of(self, attention: Attention, gradients: bool) -> list[AttentionKernel] | str:
+        """An attention's kernel, and those of its gradients; or why they are none."""
+        members = _members(attention, self.computation, self.readers)
+        if isinstance(members, str):
+            return members
+        if _is_alone(members, self.computation, self.readers):
+            kernels = [AttentionKernel(attention.scores, members, members[-1:])]
+        elif gradients:
+            kernels = gradient_kernels(attention, members, self.computation, self.readers, self.pinned)
         else:
-            reason = attention
-        result.refused[output] = reason
-    return result
+            kernels = KEPT
+        if isinstance(kernels, str):
+            return kernels
+        if any(m in self.pinned for k in kernels for m in k.members):
+            return "a control dependency fixes its place"
+        if any(m in self.taken for k in kernels for m in k.members):
+            return "its products belong to another attention kernel"
+        return slower(attention, self.machine) or kernels
 
 
 def _unrenamed(node: Instruction) -> Instruction:
@@ -85,23 +123,18 @@ def _unrenamed(node: Instruction) -> Instruction:
     return node
 
 
-def _members(attention: Attention, computation: Computation, readers: Readers, pinned: set[Instruction]
-             ) -> tuple[Instruction, ...] | str:
-    """Everything in one kernel, its result last; or why it cannot be."""
+def _members(attention: Attention, computation: Computation, readers: Readers) -> tuple[Instruction, ...] | str:
+    """Everything that belongs to an attention, its result last; or why it cannot be one kernel."""
     tail = tail_of(attention, readers, computation.root)
     if tail is None:
         return "the weights are not divided by their sum right behind the second product"
-    members = tuple(dict.fromkeys([*attention.members, *tail]))
+    return tuple(dict.fromkeys([*attention.members, *tail]))
+
+
+def _is_alone(members: tuple[Instruction, ...], computation: Computation, readers: Readers) -> bool:
+    """Whether nothing but the result is read by others."""
     inside = set(members)
-    if inside & pinned:
-        return "a control dependency fixes its place"
-    root = members[-1]
-    for member in members:
-        if member is root:
-            continue
-        if member is computation.root or not all(r in inside for r in readers[member]):
-            return "others read what the attention kernel would not store, as a backward pass does"
-    return members
+    return all(m is not computation.root and all(r in inside for r in readers[m]) for m in members[:-1])
 
 
 def slower(attention: Attention, machine: Machine) -> str:

@@ -30,6 +30,7 @@ from hloc.analysis.fusible import (
 from hloc.analysis.reads import BASE, Contexts
 from hloc.analysis.strides import View, behind, whole
 from hloc.ir import Instruction
+from hloc.passes.fusion_gradients import AttentionKernel
 
 LOOP, REDUCTION, PRODUCT, UPDATE, SINGLE = "loop", "reduction", "product", "update", "single"
 ATTENTION = "attention"
@@ -110,13 +111,13 @@ class Group:
         return tuple(sorted(found))
 
     @staticmethod
-    def of_attention(scores: Instruction, members: tuple[Instruction, ...], height: int) -> Group:
-        """The kernel of all members, which runs over the elements of `scores`; the last is its result."""
-        group = Group(scores, height)
+    def of_attention(kernel: AttentionKernel, height: int) -> Group:
+        """The kernel of all members, which runs over the elements of its first one, the scores."""
+        group = Group(kernel.first, height)
         group.kind = ATTENTION
-        for member in members[1:]:
+        for member in kernel.members[1:]:
             group.add(member, (BASE,), [])
-        group.outputs = {members[-1]: None}
+        group.outputs = dict.fromkeys(kernel.outputs)
         return group
 
     # -- growing ---------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from __future__ import annotations
 from hloc.errors import UsageError
 from hloc.passes.algebraic_simplifier import algebraic_simplifier
 from hloc.passes.async_to_sync import async_to_sync
+from hloc.passes.attention_gradient_rewriter import attention_gradient_rewriter
 from hloc.passes.batch_norm_expander import batch_norm_expander
 from hloc.passes.bitcast_dtypes_expander import bitcast_dtypes_expander
 from hloc.passes.call_inliner import call_inliner
@@ -105,7 +106,16 @@ CPU: tuple[Pass | Repeat, ...] = (
     copy_insertion,
 )
 
-CUDA: tuple[Pass | Repeat, ...] = CPU
+CUDA: tuple[Pass | Repeat, ...] = (
+    layout_assignment,
+    bitcast_dtypes_expander,
+    SIMPLIFICATION,
+    attention_gradient_rewriter,        # last, so that the result is read where a kernel stores it
+    fusion,
+    hlo_memory_scheduler,
+    hlo_rematerialization,
+    copy_insertion,
+)
 
 # (a, b, why): the first run of a comes before the first run of b.
 ORDERING: tuple[tuple[Pass, Pass, str], ...] = (

@@ -10,7 +10,8 @@
  * and functions: query_at(batch), key_at(batch), value_at(batch): where a batch starts;
  *   rounded_pair(low, high): two weights in a word, of the values' type;
  *   score(batch, row, column, sum): what the softmax is taken of;  finish(batch, row, feature, value)
- *   keep(piece, batch, row, feature, sum) and keep_state(piece, batch, row, largest, total) where keys are cut
+ *   keep(piece, batch, row, feature, sum) where keys are cut; keep_state(piece, batch, row, largest, total) there, and
+ *   where a backward pass reads that (STATES)
  * Out: hloc_attention_mma (bf16, f16: weights are rounded to that type), hloc_attention_f32 (any types, at full
  *      precision), hloc_attention_join.
  * Scores that are -infinity weigh nothing; a row of nothing else is NaN, as is one with NaN or infinity.
@@ -75,7 +76,8 @@ template <class S> struct hloc_attention_place {
 };
 
 /* The pieces of each row as one. */
-template <class S, class Finish> HLOC_FN void hloc_attention_join(const float *sums, const float *state, Finish finish) {
+template <class S, class Finish, class StoreState>
+HLOC_FN void hloc_attention_join(const float *sums, const float *state, Finish finish, StoreState store_state) {
   constexpr long ROWS = (long)S::BATCHES * S::ROWS, TOTAL = ROWS * S::FEATURES;
   for (long n = blockIdx.x * (long)blockDim.x + threadIdx.x; n < TOTAL; n += (long)gridDim.x * blockDim.x) {
     const long row = n / S::FEATURES;
@@ -91,6 +93,7 @@ template <class S, class Finish> HLOC_FN void hloc_attention_join(const float *s
       sum += scale * sums[piece * TOTAL + n];
     }
     finish(row / S::ROWS, row % S::ROWS, n % S::FEATURES, sum / total);
+    if (n % S::FEATURES == 0) store_state(row / S::ROWS, row % S::ROWS, largest, total);
   }
 }
 
@@ -255,7 +258,7 @@ HLOC_FN void hloc_attention_mma(const T *query, const T *key, const T *value, un
         }
         if (lane % 4 == 0) {
           totals[warp * 16 + r] = all;
-          if constexpr (S::SPLITS > 1)
+          if constexpr (S::STATES)
             if (at.feature == 0 && at.row + first + r < S::ROWS)
               keep_state(at.piece, at.batch, at.row + first + r, largest[2 * m + half], all);
         }
@@ -367,7 +370,7 @@ HLOC_FN void hloc_attention_f32(const Q *query, const K *key, const V *value, un
     for (int i = 0; i < S::TM; i++) {
       const float all = hloc_sum_of_lanes<16>(total[i]);
       const int r = ty * S::TM + i;
-      if constexpr (S::SPLITS > 1)
+      if constexpr (S::STATES)
         if (tx == 0 && at.feature == 0 && at.row + r < S::ROWS)
           keep_state(at.piece, at.batch, at.row + r, largest[i], all);
 #pragma unroll

@@ -45,7 +45,7 @@ def attention(tile: Tile, name: str, gpu: Machine, way: str = "") -> tuple:
                  "FC": chunk, **shape.constants, **_strides(facts)}
     blocks = -(-rows // down) * -(-features // chunk) * batches
     splits, part = _pieces(blocks, columns, gpu)
-    constants.update(SPLITS=splits, PART=part)
+    constants.update(SPLITS=splits, PART=part, STATES=1 if splits > 1 or facts.get("states") else 0)
     threads, memory = shape.threads, shape.memory
     names = ("query_at", "key_at", "value_at")
     body = [_place(at, facts["batches"], facts[key]) for at, key in zip(names, ("query", "key", "value"))]
@@ -60,8 +60,8 @@ def attention(tile: Tile, name: str, gpu: Machine, way: str = "") -> tuple:
     scratch = Buffer("scratch", "f32", sums + states, "update")
     with_scratch = tile._replace(buffers=(*tile.buffers, scratch))
     text += kernel_text(with_scratch, name, threads, [*body, call], memory, memory)
-    join = f"hloc_attention_join<{name}_shape>(scratch, scratch + {sums}L, finish);"
-    text += kernel_text(with_scratch, f"{name}_join", 256, [_finish(tile, facts), join])
+    join = f"hloc_attention_join<{name}_shape>(scratch, scratch + {sums}L, finish, store_state);"
+    text += kernel_text(with_scratch, f"{name}_join", 256, [_finish(tile, facts), _state(tile, facts), join])
     blocks = max(1, min(-(-batches * rows * features // 256), gpu.cores * BLOCKS_PER_SM))
     return text, [start, Geometry(f"{name}_join", (blocks, 1, 1), (256, 1, 1))], 4 * (sums + states)
 
@@ -149,14 +149,19 @@ def _strides(facts: dict) -> dict[str, int]:
     return found
 
 
-def _place(name: str, batches: tuple[int, ...], where: tuple) -> str:
-    """Where a batch of an array starts: a function of its number."""
-    terms, rest = [str(where[0])] if where[0] else [], math.prod(batches)
-    for size, stride in zip(batches, where[-1]):
+def place_of(batches: tuple[int, ...], offset: int, strides: tuple[int, ...]) -> str:
+    """C for where a batch of an array starts, of its number."""
+    terms, rest = [str(offset)] if offset else [], math.prod(batches)
+    for size, stride in zip(batches, strides):
         outer, rest = rest, rest // size
         number = "batch" if outer == math.prod(batches) else f"batch % {outer}"
         terms += [f"{number} / {rest} * {stride}" if rest > 1 else f"{number} * {stride}"] if stride else []
-    return f"auto {name} = [](long batch) -> long {{ return {' + '.join(terms) or '0'}; }};"
+    return " + ".join(terms) or "0"
+
+
+def _place(name: str, batches: tuple[int, ...], where: tuple) -> str:
+    """Where a batch of an array starts: a function of its number."""
+    return f"auto {name} = [](long batch) -> long {{ return {place_of(batches, where[0], where[-1])}; }};"
 
 
 def _score(tile: Tile) -> str:
@@ -167,7 +172,7 @@ def _score(tile: Tile) -> str:
 def _finish(tile: Tile, facts: dict) -> str:
     """A function that stores one element of the result."""
     row, feature, strides = facts["result"]
-    out = next(b for b in tile.buffers if b.name == "out0")
+    out = next(b for b in tile.buffers if b.name == facts.get("stored", "out0"))
     at = _place("result_at", facts["batches"], (0, strides))
     along = Apply("multiply", (Var("feature", INDEX), Const(feature, INDEX)), INDEX)
     store = store_sum(out, Apply("add", (Var("place", INDEX), along), INDEX), "f32")
@@ -176,10 +181,24 @@ def _finish(tile: Tile, facts: dict) -> str:
     return f"{at}\n{first}\n  const long place = result_at(batch) + row * {row};\n{rest}"
 
 
+def _state(tile: Tile, facts: dict) -> str:
+    """A function that stores what a backward pass reads of a row."""
+    lines = []
+    for name, what, row, strides in facts.get("states", ()):
+        out = next(b for b in tile.buffers if b.name == name)
+        place = f"{place_of(facts['batches'], 0, strides)} + row * {row}"
+        store = store_sum(out, Var("place", INDEX), "f32")
+        lines += ["  {", f"    const long place = {place};", f"    const float acc = {what};",
+                  print_statements((store,), CUDA, 2), "  }"]
+    return "\n".join(["auto store_state = [&](long batch, long row, float largest, float sum) {", *lines, "};"])
+
+
 def _outputs(tile: Tile, facts: dict, c: dict[str, int]) -> list[str]:
     """finish, keep and keep_state of attention.cuh."""
     if c["SPLITS"] == 1:
-        return [_finish(tile, facts), "auto keep = 0, keep_state = 0;"]
+        state = "auto keep_state = [&](long, long batch, long row, float largest, float sum) {\n" \
+                "  store_state(batch, row, largest, sum);\n};"
+        return [_finish(tile, facts), _state(tile, facts), "auto keep = 0;", state]
     rows, features = c["BATCHES"] * c["ROWS"], c["FEATURES"]
     line = f"(piece * {rows}L + batch * {c['ROWS']} + row)"
     return ["auto finish = 0;",
@@ -196,11 +215,11 @@ def _call(name: str, types: tuple[str, ...], on_cores: bool) -> str:
         return (f"hloc_attention_mma<{name}_shape, {PLAIN[types[0]].name}>({arrays},\n"
                 f"    [](float low, float high) {{ return hloc_rounded_pair_{types[0]}(low, high); }},\n"
                 f"    score_of, keep, keep_state, finish);")
-    reads = ",\n    ".join(_reader(t) for t in types)
+    reads = ",\n    ".join(reader(t) for t in types)
     return f"hloc_attention_f32<{name}_shape>({arrays},\n    {reads},\n    score_of, keep, keep_state, finish);"
 
 
-def _reader(type: str) -> str:
+def reader(type: str) -> str:
     """[](x): an element in f32."""
     value = expression(scalars.convert_to(scalars.widen(Var("x", type)), "f32"))
     return f"[]({c_type(type)} x) -> float {{ return {value}; }}"

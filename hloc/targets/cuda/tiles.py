@@ -12,6 +12,7 @@ from hloc.kernels.ir import Tile
 from hloc.machine import Machine
 from hloc.targets.cuda import cublaslt
 from hloc.targets.cuda.attention import attention, attention_ways
+from hloc.targets.cuda.attention_gradient import attention_gradient, attention_gradient_ways
 from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.convolutions import convolution, convolution_ways
 from hloc.targets.cuda.fft import fft
@@ -31,13 +32,15 @@ class TileCode(NamedTuple):
 
 
 TEMPLATES: dict[str, Callable[..., tuple]] = {
-    "gemm": gemm, "attention": attention, "convolution": convolution, "sort": sort, "topk": topk, "fft": fft,
+    "gemm": gemm, "attention": attention, "attention_gradient": attention_gradient, "convolution": convolution,
+    "sort": sort, "topk": topk, "fft": fft,
 }
 
 
 LIBRARY = "cublasLt"
 WAYS: dict[str, Callable[[Tile, Machine], list[str]]] = {
-    "gemm": gemm_ways, "attention": attention_ways, "convolution": convolution_ways,
+    "gemm": gemm_ways, "attention": attention_ways, "attention_gradient": attention_gradient_ways,
+    "convolution": convolution_ways,
 }
 
 

@@ -1,0 +1,157 @@
+"""Which kernels the gradients of an attention become, where a backward pass reads its weights again.
+
+In: an attention whose inside others read. Out: the kernels of those others, which compute the scores once more instead,
+from the row statistics (the largest score and the sum) that the attention then stores; or why that cannot be.
+
+    o = dot(p, v)                     one kernel: o, m, l                          (reads q, k, v)
+    dq = dot(z, k)                    one kernel: dq                               (reads q, k, v, do, m, l)
+    dk = dot(z, q); dv = dot(p, do)   one kernel: dk and dv                        (the same)
+"""
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from hloc.analysis.attention import RENAMES, Attention
+from hloc.analysis.attention_gradient import (
+    MOST_OUTPUTS,
+    Weighted,
+    behind_weights,
+    gradient_of,
+    tail_behind,
+)
+from hloc.analysis.fusible import is_elementwise
+from hloc.ir import Computation, Instruction, topological_order
+
+Readers = dict[Instruction, list[Instruction]]
+KEPT = "others read what the attention kernel would not store, as a backward pass does"
+
+
+class AttentionKernel(NamedTuple):
+    """first: a product as large as the scores; members, outputs: operands before users; shared: members that others
+    compute once more, from the outputs."""
+
+    first: Instruction
+    members: tuple[Instruction, ...]
+    outputs: tuple[Instruction, ...]
+    shared: tuple[Instruction, ...] = ()
+
+
+class _Chain(NamedTuple):
+    """A product with weights, what these are made of, and what follows it."""
+
+    product: Weighted
+    before: tuple[Instruction, ...]
+    tail: tuple[Instruction, ...]
+
+    @property
+    def root(self) -> Instruction:
+        return self.tail[-1] if self.tail else self.product.dot
+
+
+def gradient_kernels(attention: Attention, members: tuple[Instruction, ...], computation: Computation,
+                     readers: Readers, pinned: set[Instruction]) -> list[AttentionKernel] | str:
+    """The attention's own kernel, and those of all that reads its inside."""
+    inner = set(attention.members) - {attention.output, attention.largest, attention.sum}
+    size = attention.scores.shape.num_elements
+    of_rows = {m for m in inner if m not in attention.walks and m.shape.num_elements < size}
+    products = _products(inner - of_rows, set(members), readers)
+    if isinstance(products, str):
+        return products
+    outside = {attention.largest, attention.sum}
+    chains = [_Chain(p, tuple(behind_weights(p.weights, inner, outside)),
+                     tuple(tail_behind(p.dot, readers, computation.root))) for p in products]
+    read = {o for c in chains for m in c.before for o in m.operands}
+    kept = [m for m in (attention.largest, attention.sum) if m in read or any(r not in members for r in readers[m])]
+    inside = {*members, *(m for c in chains for m in (*c.before, c.product.dot, *c.tail))}
+    shared = tuple(m for m in attention.members if m in of_rows and m is not computation.root and any(
+        r not in inside for r in readers[m]))
+    hidden = inside - {members[-1], *kept, *(c.root for c in chains)} - of_rows
+    if any(m is computation.root or any(r not in inside for r in readers[m]) for m in hidden):
+        return KEPT
+    if inside & pinned:
+        return "a control dependency fixes its place"
+    kernels = _joined(chains, attention.scores)
+    if isinstance(kernels, str):
+        return kernels
+    if shared:                                          # from these
+        kept = [m for m in (attention.largest, attention.sum) if m in members]
+    own = AttentionKernel(attention.scores, members, (*kept, members[-1]), shared)
+    return [own, *kernels]
+
+
+def _products(inner: set[Instruction], members: set[Instruction], readers: Readers) -> list[Weighted] | str:
+    """The dots outside of an attention to which elementwise instructions lead from its inside."""
+    found: dict[Weighted, None] = {}
+    seen: set[Instruction] = set()
+    waiting = list(inner)
+    while waiting:
+        node = waiting.pop()
+        for reader in readers[node]:
+            if reader in seen or reader in members:
+                continue
+            if reader.opcode == "dot" and len(reader.operands) == 2:
+                if reader.operands[0] is reader.operands[1]:
+                    return KEPT
+                found[Weighted(reader, reader.operands.index(node))] = None
+            elif is_elementwise(reader) or reader.opcode in RENAMES:
+                seen.add(reader)
+                waiting.append(reader)
+            else:
+                return KEPT
+    if len({w.dot for w in found}) < len(found):
+        return KEPT
+    return list(found)
+
+
+def _joined(chains: list[_Chain], scores: Instruction) -> list[AttentionKernel] | str:
+    """Chains that sum over the same dimension are one kernel; each kernel has the scores among its products."""
+    together: dict[tuple, list[_Chain]] = {}
+    for chain in chains:
+        alone = gradient_of(_scores_first(chain.before, scores), (chain.product,))
+        if isinstance(alone, str):
+            return alone
+        if alone.scores is not scores:
+            return KEPT
+        together.setdefault(alone.columns, []).append(chain)
+    kernels = []
+    for group in together.values():
+        group = sorted(group, key=lambda c: len(c.before))
+        for n in range(0, len(group), MOST_OUTPUTS):
+            some = group[n:n + MOST_OUTPUTS]
+            before = _scores_first((m for c in reversed(some) for m in c.before), scores)
+            whole = gradient_of(before, tuple(c.product for c in some))
+            if isinstance(whole, str):
+                return whole
+            rest = [m for c in some for m in (c.product.dot, *c.tail)]
+            kernels.append(AttentionKernel(scores, (*before, *rest), tuple(c.root for c in some)))
+    return kernels
+
+
+def _scores_first(members, scores: Instruction) -> tuple[Instruction, ...]:
+    return tuple(dict.fromkeys((scores, *members)))
+
+
+def in_order(computation: Computation, kernels: list[AttentionKernel]) -> list[Instruction] | None:
+    """The instructions, such that nothing which reads a kernel's output stands before its last one; None where kernels
+    wait for each other."""
+    outputs = {o: k.outputs for k in kernels for o in k.outputs}
+    members: dict[Instruction, set[Instruction]] = {}
+    reads: dict[Instruction, list[Instruction]] = {}
+    for kernel in kernels:
+        inside = set(kernel.members)
+        read = [o for m in kernel.members for o in m.operands if o not in inside]
+        for output in kernel.outputs:
+            members[output], reads[output] = inside, list(dict.fromkeys([*output.operands, *read]))
+        for one in kernel.shared:
+            outputs[one], members[one] = (*kernel.outputs, one), inside
+
+    def before(node: Instruction) -> list[Instruction]:
+        found = list(node.control_predecessors)
+        for operand in reads.get(node, node.operands):
+            found += outputs[operand] if operand in outputs and node not in members[operand] else (operand,)
+        return found
+    order = topological_order(computation.instructions, before)
+    place = {i: n for n, i in enumerate(order)}
+    if any(place[b] > place[i] for i in order for b in before(i)) or len(order) != len(computation.instructions):
+        return None
+    return order

@@ -1,0 +1,205 @@
+"""The gradients of attention on the GPU: an "attention_gradient" Tile -> CUDA C that calls attention_gradient.cuh.
+
+In: the Tile that hloc/kernels/lower_attention_gradient.py describes. Out: structs of constants, a kernel, and how it
+starts. bf16 and f16 are multiplied on tensor cores where all arrays have that type and weights may be rounded to it;
+all else at full precision in registers.
+"""
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from hloc.ir import ELEMENT_TYPES
+from hloc.kernels.ir import INDEX, Apply, Const, Tile, Var
+from hloc.machine import Machine
+from hloc.targets.cuda.attention import CHUNKS, KEYS, place_of, reader
+from hloc.targets.cuda.container import Geometry
+from hloc.targets.cuda.products import vector_of
+from hloc.targets.cuda.tensor_cores import PLAIN
+from hloc.targets.cuda.tiling import BLOCKS_PER_SM, kernel_text, lambda_text, shape_struct, store_sum
+from hloc.targets.printer import CUDA, print_statements
+
+MOST_FEATURES = CHUNKS[-1]      # of a block
+MOST_REGISTERS = 160            # for sums and weights; the rest of 255 is for addresses, fragments and a row's numbers
+# Rows and columns of a tile on tensor cores, as fast ones first
+SHAPES = ((128, 64), (64, 64), (128, 32), (64, 32), (64, 16), (32, 16))
+ROWS = 64                       # of a tile in registers
+STEP = 16
+
+
+class Facts(NamedTuple):
+    """A tile's parameters; see lower_attention_gradient.py."""
+
+    rows: int
+    columns: int
+    batches: tuple[int, ...]
+    products: tuple
+    outputs: tuple
+    types: dict[str, str]       # of the arrays
+
+    @staticmethod
+    def of(tile: Tile) -> Facts:
+        facts = dict(tile.parameters)
+        return Facts(*facts["sizes"], facts["batches"], facts["products"], facts["outputs"],
+                     {b.name: b.type for b in tile.buffers})
+
+    @property
+    def features(self) -> int:
+        return max(features for features, *_ in self.outputs)
+
+    @property
+    def arrays(self) -> list[str]:
+        """The buffers that are multiplied."""
+        return [a[0] for _, *sides in self.products for a in sides] + [x[0] for _, x, *_ in self.outputs]
+
+    @property
+    def narrow(self) -> str:
+        """The type that tensor cores can multiply; "" where there is none."""
+        types = {self.types[a] for a in self.arrays}
+        fits = len(types) == 1 and types <= {"bf16", "f16"} and all(narrow for *_, narrow in self.outputs)
+        return types.pop() if fits else ""
+
+
+class Shape(NamedTuple):
+    """rows, columns: of a tile; features: of a block; registers: of a thread, for sums; 0: not on tensor cores."""
+
+    rows: int
+    columns: int
+    features: int
+    threads: int
+    memory: int
+    registers: int
+
+    @property
+    def way(self) -> str:
+        """What a tuning file calls it."""
+        return f"{self.rows} rows, {self.columns} columns" + ("" if self.registers else ", f32")
+
+
+def attention_gradient(tile: Tile, name: str, gpu: Machine, way: str = "") -> tuple[str, Geometry]:
+    """Text, and how it starts. way: one of attention_gradient_ways."""
+    facts = Facts.of(tile)
+    shapes = _shapes(facts, gpu)
+    shape = next((s for s in shapes if s.way == way), shapes[0])
+    batches = math.prod(facts.batches)
+    constants = {"ROWS": facts.rows, "COLUMNS": facts.columns, "BATCHES": batches, "INNER": len(facts.products),
+                 "OUTER": len(facts.outputs), "BM": shape.rows, "BN": shape.columns, "FC": shape.features}
+    text = shape_struct(f"{name}_shape", constants)
+    text += "".join(shape_struct(f"{name}_product{n}", _product(facts, *p)) for n, p in enumerate(facts.products))
+    text += "".join(shape_struct(f"{name}_output{n}", _output(facts, shape, *o[:2]))
+                    for n, o in enumerate(facts.outputs))
+    body = [*_arrays(facts), _weigh(tile, facts), *(_finish(tile, facts, n) for n in range(len(facts.outputs)))]
+    blocks = -(-facts.rows // shape.rows) * -(-facts.features // shape.features) * batches
+    start = Geometry(name, (max(1, min(blocks, gpu.cores * BLOCKS_PER_SM)), 1, 1), (shape.threads, 1, 1), shape.memory)
+    body.append(_call(name, facts, shape))
+    return text + kernel_text(tile, name, shape.threads, body, shape.memory, shape.memory), start
+
+
+def attention_gradient_ways(tile: Tile, gpu: Machine) -> list[str]:
+    """What a tuning file may choose among, the cost model's choice first."""
+    return [s.way for s in _shapes(Facts.of(tile), gpu)]
+
+
+def _shapes(facts: Facts, gpu: Machine) -> list[Shape]:
+    """The tiles that fit, the cost model's choice first."""
+    found = []
+    if facts.narrow:
+        found = [s for s in (_on_cores(facts, *shape) for shape in SHAPES)
+                 if s.memory <= gpu.shared_bytes and s.registers <= MOST_REGISTERS]
+    blocks = math.prod(facts.batches) * -(-facts.rows // SHAPES[0][0])
+    found.sort(key=lambda s: s.rows > 64 and blocks < gpu.cores)       # else in the order of SHAPES
+    chunk = next((c for c in CHUNKS if c >= facts.features), MOST_FEATURES)
+    memory = 4 * (STEP * (ROWS + 4 + KEYS + 4 + chunk + 4) + KEYS * (ROWS + 4))
+    return [*found, Shape(ROWS, KEYS, chunk, 256, memory, 0)]
+
+
+def _on_cores(facts: Facts, rows: int, columns: int) -> Shape:
+    """Tiles for tensor cores. Memory: rows of all products; columns twice."""
+    features = min(_padded(facts.features), MOST_FEATURES)
+    products = sum(_line(_padded(depth)) for depth, *_ in facts.products)
+    own = sum(_shared(facts, x, features) < 0 for _, x, *_ in facts.outputs)
+    memory = rows * products + 2 * columns * (products + own * _line(features))
+    registers = (len(facts.outputs) * features + max(len(facts.products), len(facts.outputs)) * columns) // 2
+    return Shape(rows, columns, features, 2 * rows, memory, registers)
+
+
+def _padded(size: int) -> int:
+    return -(-size // 16) * 16
+
+
+def _line(width: int) -> int:
+    """Bytes of a line of 16-bit elements in shared memory (hloc_lines)."""
+    return (width // 8 | 1) * 16
+
+
+def _shared(facts: Facts, x: tuple, features: int) -> int:
+    """The product whose second array an output's is, and whose tile holds its features; -1 where there is none."""
+    found = (n for n, (depth, _, b) in enumerate(facts.products) if b == x and facts.features <= depth
+             and facts.features <= features <= _padded(depth))
+    return next(found, -1)
+
+
+def _product(facts: Facts, depth: int, a: tuple, b: tuple) -> dict[str, int]:
+    """Constants of one product."""
+    return {"DEPTH": depth, "DP": _padded(depth), "A_ROW": a[2], "A_K": a[3], "B_COLUMN": b[2], "B_K": b[3],
+            "A_VECTOR": _vector(facts, a, facts.rows, depth), "B_VECTOR": _vector(facts, b, facts.columns, depth)}
+
+
+def _output(facts: Facts, shape: Shape, features: int, x: tuple) -> dict[str, int]:
+    """Constants of one output."""
+    shared = _shared(facts, x, shape.features) if shape.registers else -1
+    return {"FEATURES": features, "X_COLUMN": x[2], "X_FEATURE": x[3],
+            "X_VECTOR": _vector(facts, x, facts.columns, features), "SHARED": shared}
+
+
+def _vector(facts: Facts, where: tuple, lines: int, width: int) -> int:
+    """Elements of an array that may be read at once."""
+    buffer, offset, line, along, batches = where
+    size = ELEMENT_TYPES[facts.types[buffer]].bytes
+    return vector_of((offset, *batches), (lines, line), (width, along), size) if along == 1 else 1
+
+
+def _names(facts: Facts) -> list[tuple[str, tuple]]:
+    """The functions that say where arrays start, and what they say; the first of each kind also stands for a second."""
+    products = [facts.products[min(n, len(facts.products) - 1)] for n in (0, 1)]
+    outputs = [facts.outputs[min(n, len(facts.outputs) - 1)] for n in (0, 1)]
+    return [*((f"a{n}", p[1]) for n, p in enumerate(products)), *((f"b{n}", p[2]) for n, p in enumerate(products)),
+            *((f"x{n}", o[1]) for n, o in enumerate(outputs))]
+
+
+def _arrays(facts: Facts) -> list[str]:
+    return [f"auto {name} = [&](long batch) {{ return {where[0]} + ({place_of(facts.batches, where[1], where[4])}); }};"
+            for name, where in _names(facts)]
+
+
+def _weigh(tile: Tile, facts: Facts) -> str:
+    body = print_statements(tile.epilogue, CUDA, 1)
+    second = "second = weight1;" if len(facts.outputs) > 1 else ""
+    return (f"auto weigh = [&](long batch, long row, long column, float &first, float &second) {{\n"
+            f"  const float acc0 = first, acc1 = second;\n  (void)acc0, (void)acc1;\n{body}\n"
+            f"  first = weight0;\n  {second}\n}};")
+
+
+def _finish(tile: Tile, facts: Facts, number: int) -> str:
+    """A function that stores one element of a result."""
+    name, row, feature, strides = facts.outputs[number][2]
+    out = next(b for b in tile.buffers if b.name == name)
+    along = Apply("multiply", (Var("feature", INDEX), Const(feature, INDEX)), INDEX)
+    store = store_sum(out, Apply("add", (Var("place", INDEX), along), INDEX), "f32")
+    parameters = (("batch", INDEX), ("row", INDEX), ("feature", INDEX), ("acc", "f32"))
+    first, rest = lambda_text(f"finish{number}", parameters, (store,)).split("\n", 1)
+    return f"{first}\n  const long place = {place_of(facts.batches, 0, strides)} + row * {row};\n{rest}"
+
+
+def _call(name: str, facts: Facts, shape: Shape) -> str:
+    structs = ", ".join(f"{name}_{kind}{min(n, len(those) - 1)}"
+                        for kind, those in (("product", facts.products), ("output", facts.outputs)) for n in (0, 1))
+    arrays = "memory, a0, a1, b0, b1, x0, x1"
+    finish = f"weigh, finish0, finish{len(facts.outputs) - 1}"
+    if shape.registers:
+        numbers = PLAIN[facts.narrow]
+        return (f"hloc_attention_gradient_mma<{name}_shape, {structs},\n    {numbers.name}, {numbers.element}>(\n"
+                f"    {arrays},\n    [](float low, float high) {{ return hloc_rounded_pair_{facts.narrow}(low, high); "
+                f"}},\n    {finish});")
+    reads = ",\n    ".join(reader(facts.types[where[0]]) for _, where in _names(facts))
+    return f"hloc_attention_gradient_f32<{name}_shape, {structs}>(\n    {arrays},\n    {reads},\n    {finish});"
