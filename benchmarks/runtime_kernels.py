@@ -45,7 +45,7 @@ def seconds(call, clock, least=0.2):
 def report(label, library, call, work, threads, numpy_call=None):
     library.hloc_pool_stop()
     alone = seconds(call, time.thread_time)
-    library.hloc_pool_start(threads, 2000)
+    library.hloc_pool_start(threads, 100)
     together = seconds(call, time.perf_counter)
     text = f"{label:34} {together * 1e3:9.3f} ms {work / together / 1e9:7.1f} GFLOP/s   alone {work / alone / 1e9:6.1f}"
     if numpy_call:

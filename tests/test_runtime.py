@@ -243,6 +243,30 @@ def test_small_kernels_run_side_by_side_where_none_needs_another(chained, monkey
         np.testing.assert_allclose(got, want, atol=1e-4)
 
 
+LOOP = """HloModule steps
+next {{ p = (s32[], f32[16,{n}], f32[{n},{n}]) parameter(0)  i = s32[] get-tuple-element(p), index=0
+  h = f32[16,{n}] get-tuple-element(p), index=1  w = f32[{n},{n}] get-tuple-element(p), index=2
+  d = f32[16,{n}] dot(h, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}  t = f32[16,{n}] tanh(d)
+  one = s32[] constant(1)  j = s32[] add(i, one)  ROOT r = (s32[], f32[16,{n}], f32[{n},{n}]) tuple(j, t, w) }}
+more {{ p = (s32[], f32[16,{n}], f32[{n},{n}]) parameter(0)  i = s32[] get-tuple-element(p), index=0
+  last = s32[] constant(30)  ROOT c = pred[] compare(i, last), direction=LT }}
+ENTRY e {{ h = f32[16,{n}] parameter(0)  w = f32[{n},{n}] parameter(1)  zero = s32[] constant(0)
+  s = (s32[], f32[16,{n}], f32[{n},{n}]) tuple(zero, h, w)
+  l = (s32[], f32[16,{n}], f32[{n},{n}]) while(s), condition=more, body=next  ROOT r = f32[16,{n}] get-tuple-element(l), index=1 }}
+"""
+
+
+@pytest.mark.parametrize("size, divided", [(4, False), (128, True)])
+def test_threads_are_awake_in_loops_that_divide_their_steps(size, divided, monkeypatch):
+    """Wakes the threads before the loop; steps so small that one thread does them all leave the others asleep."""
+    monkeypatch.setenv("HLOC_THREADS", "3")
+    program = compiled(LOOP.format(n=size))
+    assert ("hloc_pool_rouse();" in program.source.partition("hloc_execute(")[2]) == divided
+    arrays = [np.linspace(-1, 1, 16 * size, dtype=np.float32).reshape(16, size), np.eye(size, dtype=np.float32)]
+    expected = hloc.compile(LOOP.format(n=size), target="reference")(*arrays)
+    np.testing.assert_allclose(program(*arrays)[0], expected[0], atol=1e-5)
+
+
 def test_calls_from_several_threads():
     exe = compiled(DOUBLE % (SMALL_BYTES, SMALL_BYTES))
     failures = []

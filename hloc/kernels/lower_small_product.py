@@ -20,12 +20,13 @@ from hloc.kernels import indexing, loops, scalars
 from hloc.kernels.elements import Indices
 from hloc.kernels.group import Group, KernelCall, Lowered, Outline
 from hloc.kernels.indexing import Index
-from hloc.kernels.ir import VECTOR, Apply, Expr, Load, Store
+from hloc.kernels.ir import SERIAL, VECTOR, Apply, Expr, Load, Store
 from hloc.kernels.lower_loop import cost_of, shareable
 from hloc.kernels.rules_elementwise import zero
 from hloc.kernels.rules_loops import DotDimensions, accumulator_type, product_result
 
 SHORTEST = 4                    # sums side by side that are worth an array
+FEW = 16                        # sums that compilers keep in registers
 
 
 def lower_small_product(group: Group, dot: Instruction) -> Lowered | None:
@@ -66,10 +67,19 @@ class _SmallProduct:
         return outline.finish(cost=cost_of(outline, self.dot.shape.num_elements, b)._replace(flops=2 * points))
 
     @contextmanager
-    def along(self, index: list[Index]) -> Iterator[None]:
+    def along(self, index: list[Index], kind: str = VECTOR) -> Iterator[None]:
         """The loop over the sums; `index` follows its counter."""
-        with self.outline.builder.loop(self.sizes[self.vector], VECTOR) as index[self.vector]:
+        with self.outline.builder.loop(self.sizes[self.vector], kind) as index[self.vector]:
             yield
+
+    def kind(self, dims: DotDimensions) -> str:
+        """SERIAL where an operand moves along the sums in steps: few elements are gathered slower than loaded."""
+        if self.sizes[self.vector] > FEW:
+            return VECTOR
+        for operand, of in zip(self.dot.operands, self.moving_dimensions(dims)):
+            if of.get(self.vector, operand.shape.rank - 1) != operand.shape.rank - 1:
+                return SERIAL
+        return VECTOR
 
     def place(self, index: list[Index]) -> Expr:
         return self.outline.builder.position(index[self.vector])
@@ -89,10 +99,10 @@ class _SmallProduct:
         with ExitStack() as stack:
             depth = [stack.enter_context(b.loop(left.shape.dimensions[d])) for d in dims.left_contracting]
             stack.enter_context(b.pinned([self.sums]))
-            moves = [self.vector in of for of in self.result_dimensions(dims)]
+            moves = [self.vector in of for of in self.moving_dimensions(dims)]
             still = [None if moving else b.let(elements.value(operand, own)) for operand, own, moving in
                      zip((left, right), self.operand_indices(dims, index, depth), moves)]
-            with self.along(index):
+            with self.along(index, self.kind(dims)):
                 factors = [value if value is not None else elements.value(operand, own) for operand, own, value in
                            zip((left, right), self.operand_indices(dims, index, depth), still)]
                 factors = [scalars.convert_to(f, type) for f in factors]
@@ -100,11 +110,12 @@ class _SmallProduct:
                 new = Apply("add", (old, Apply("multiply", tuple(factors), type)), type)
                 b.append(Store(self.sums, self.place(index), new))
 
-    def result_dimensions(self, dims: DotDimensions) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The result's dimensions that each operand moves along."""
+    def moving_dimensions(self, dims: DotDimensions) -> tuple[dict[int, int], dict[int, int]]:
+        """The result's dimensions that each operand moves along, and which of its own those are."""
         batch, rows = len(dims.left_batch), len(dims.left_free)
-        shared = tuple(range(batch))
-        return (*shared, *range(batch, batch + rows)), (*shared, *range(batch + rows, len(self.sizes)))
+        left = dict(enumerate((*dims.left_batch, *dims.left_free)))
+        right = {**dict(enumerate(dims.right_batch)), **dict(enumerate(dims.right_free, batch + rows))}
+        return left, right
 
     @staticmethod
     def operand_indices(dims: DotDimensions, index: list[Index], depth: list[Index]) -> tuple[Indices, Indices]:

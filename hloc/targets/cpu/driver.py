@@ -41,6 +41,7 @@ class Driver:
     lines: list[str] = field(default_factory=list)
     jobs: list[str] = field(default_factory=list)
     timed: list[Step] | None = None         # the steps that are timed, by number; None: no clock at all
+    loops: int = 0                          # how many loops are around the steps being written
 
     def base(self, ref: Ref) -> int:
         """The position of a region's base in the `bases` table."""
@@ -76,7 +77,7 @@ class Driver:
         if isinstance(kernel, Tile):
             self.work(indent, step, f"hloc_launch_tile({name}, bases, {rows}, {count})")
         else:
-            extent, grain = extent_of(kernel), grain_of(kernel, self.machine)
+            extent, grain = extent_of(kernel), grain_of(kernel, self.machine, self.loops > 0)
             self.work(indent, step, f"hloc_launch({name}, {extent}, {grain}, bases, {rows}, {count})")
 
     def together(self, group: Together, indent: int) -> None:
@@ -92,11 +93,26 @@ class Driver:
         self.work(indent, step, f"hloc_copy(bases, {refs}, {step.source.size})")
 
     def while_loop(self, step: WhileLoop, indent: int) -> None:
+        if not self.loops and self.is_divided(step):
+            self.line(indent, "hloc_pool_rouse();")
+        self.loops += 1
         self.line(indent, "for (;;) {")
         self.steps(step.condition, indent + 1)
         self.line(indent + 1, f"if (!*(const uint8_t *)hloc_at(bases, *({self.rows((step.flag,))}))) break;")
         self.steps(step.body, indent + 1)
         self.line(indent, "}")
+        self.loops -= 1
+
+    def is_divided(self, step: Step) -> bool:
+        """Whether a step, or one inside of it, may run on several threads."""
+        if isinstance(step, WhileLoop):
+            return any(map(self.is_divided, step.body))
+        if isinstance(step, Branch):
+            return any(self.is_divided(s) for branch in step.branches for s in branch)
+        if not isinstance(step, Launch) or self.machine.cores == 1:
+            return False
+        kernel = self.program.kernels[step.kernel]
+        return isinstance(kernel, Tile) or grain_of(kernel, self.machine, True) < extent_of(kernel)
 
     def branch(self, step: Branch, indent: int) -> None:
         selector = f"hloc_at(bases, *({self.rows((step.selector,))}))"

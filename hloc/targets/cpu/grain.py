@@ -9,6 +9,7 @@ from hloc.kernels.ir import PARALLEL, Cost, For, Kernel
 from hloc.machine import Machine
 
 SMALLEST_PIECE_SECONDS = 10e-6      # a fork and join costs a few microseconds: smaller pieces are not worth it
+SMALLEST_IN_LOOP = 3e-6             # where one follows another the threads are awake, and it costs half of one
 CORE_FLOPS = 8e9                    # what one core does on ordinary scalar expressions, per second
 MOST_PIECES = 64
 
@@ -19,16 +20,17 @@ def extent_of(kernel: Kernel) -> int:
     return loop.extent if loop else 1
 
 
-def pieces_of(cost: Cost, machine: Machine) -> int:
+def pieces_of(cost: Cost, machine: Machine, in_loop: bool = False) -> int:
     """Pieces of about 10 microseconds at least, and no more than balance needs; below 2: not worth dividing."""
     if machine.cores == 1:
         return 1
     seconds = max(cost.bytes / machine.bandwidth, cost.flops / CORE_FLOPS, 1e-9)
-    return min(int(seconds / SMALLEST_PIECE_SECONDS), MOST_PIECES)
+    least = SMALLEST_IN_LOOP if in_loop else SMALLEST_PIECE_SECONDS
+    return min(int(seconds / least), MOST_PIECES)
 
 
-def grain_of(kernel: Kernel, machine: Machine) -> int:
+def grain_of(kernel: Kernel, machine: Machine, in_loop: bool = False) -> int:
     """Iterations per piece of work; the whole extent where it is not worth dividing."""
     extent = extent_of(kernel)
-    pieces = min(pieces_of(kernel.cost, machine), extent)
+    pieces = min(pieces_of(kernel.cost, machine, in_loop), extent)
     return extent if pieces < 2 else (extent + pieces - 1) // pieces

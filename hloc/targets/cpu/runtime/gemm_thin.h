@@ -5,14 +5,16 @@
  *
  * B's columns contiguous along k: every column is a dot product, four at a time. B's rows contiguous along n: rows are
  * streamed four at a time into sums that stay in cache, k is split over tasks with sums of their own, added at the end.
+ * A small B, which cache holds, is read a few vectors of columns at a time instead, whose sums stay in registers.
  */
-enum { G(THIN_ROWS) = 4, G(THIN_COLUMNS) = 4096 };
+enum { G(THIN_ROWS) = 4, G(THIN_COLUMNS) = 4096, G(THIN_SMALL) = 512 << 10 };
 
 typedef struct {
   const G(plan)* plan;
   SUM* a;        /* widened: [batch][row][k] */
   SUM* partial;  /* [batch][k split][row][n] */
   long k_splits, k_part, column_part, column_parts;
+  int is_small; /* B lies in cache */
 } G(thin_work);
 
 HLOC_OF_PARTS int G(is_thin)(const G(plan)* plan) {
@@ -80,6 +82,36 @@ HLOC_INLINE void G(thin_stream_rows)(const int rows, const G(thin_work)* w, cons
   }
 }
 
+/* sums[i][from..) of `count` vectors of columns, all of k. */
+HLOC_INLINE void G(thin_held)(const int rows, const int count, const G(thin_work)* w, const SUM* a, const ELEMENT* b,
+                              SUM* sums, long from) {
+  const hloc_gemm_args* g = &w->plan->g;
+  VECTOR sum[4 * G(THIN_ROWS)];
+  HLOC_UNROLL for (int i = 0; i < rows * count; i++) sum[i] = (VECTOR){0};
+  for (long p = 0; p < g->k; p++) {
+    HLOC_UNROLL for (int j = 0; j < count; j++) {
+      VECTOR bj = G(widen)(b + p * g->b_row + from + j * LANES);
+      HLOC_UNROLL for (int i = 0; i < rows; i++) sum[i * count + j] += bj * a[i * g->k + p];
+    }
+  }
+  for (int i = 0; i < rows; i++)
+    for (int j = 0; j < count; j++) G(store_sum)(sums + i * g->n + from + j * LANES, sum[i * count + j]);
+}
+HLOC_INLINE void G(thin_hold_columns)(const int rows, const G(thin_work)* w, const SUM* a, const ELEMENT* b, SUM* sums,
+                                      long from, long to) {
+  const hloc_gemm_args* g = &w->plan->g;
+  const int most = rows == 1 ? 8 : 4;
+  long j = from;
+  for (; j + most * LANES <= to; j += most * LANES) G(thin_held)(rows, most, w, a, b, sums, j);
+  for (; j + LANES <= to; j += LANES) G(thin_held)(rows, 1, w, a, b, sums, j);
+  for (; j < to; j++)
+    for (int i = 0; i < rows; i++) {
+      SUM total = 0;
+      for (long p = 0; p < g->k; p++) total += a[i * g->k + p] * G(widen_one)(b[p * g->b_row + j]);
+      sums[i * g->n + j] = total;
+    }
+}
+
 static void G(thin_task)(void* const* args, long begin, long end) {
   const G(thin_work)* w = (const G(thin_work)*)args;
   const hloc_gemm_args* g = &w->plan->g;
@@ -95,6 +127,7 @@ static void G(thin_task)(void* const* args, long begin, long end) {
 #define HLOC_THIN_CASE(ROWS)                                                                                          \
   case ROWS:                                                                                                          \
     if (along_k) G(thin_dot_columns)(ROWS, w, a, b, sums, from, to);                                                  \
+    else if (w->is_small) G(thin_hold_columns)(ROWS, w, a, b, sums, from, to);                                        \
     else G(thin_stream_rows)(ROWS, w, a, b, sums, from, to, k0, k1);                                                  \
     break;
     switch (g->m) {
@@ -140,7 +173,10 @@ HLOC_OF_PARTS int G(thin)(const G(plan)* plan) {
   double work = (double)g->n * g->k * g->batches;
   G(thin_work) w = {.plan = plan, .k_splits = 1, .k_part = g->k};
   long parts = (g->n + G(THIN_COLUMNS) - 1) / G(THIN_COLUMNS);
-  if (work < 65536) parts = 1;
+  const double least = hloc_pool_awake() ? 24576 : 65536; /* of work that is worth a second thread */
+  w.is_small = g->b_row != 1 && (double)g->n * g->k * sizeof(ELEMENT) <= G(THIN_SMALL);
+  if (work < least) parts = 1;
+  else if (w.is_small) while (parts * g->batches < hloc_pool_threads() && g->n / parts >= 4 * LANES) parts *= 2;
   else if (g->b_row == 1) while (parts * g->batches < wanted && g->n / parts >= 64) parts *= 2;
   else if (parts * g->batches < wanted) {
     w.k_splits = G(smaller)((wanted + parts * g->batches - 1) / (parts * g->batches), (g->k + 63) / 64);
@@ -155,7 +191,7 @@ HLOC_OF_PARTS int G(thin)(const G(plan)* plan) {
   w.a = (SUM*)memory, w.partial = (SUM*)(memory + a_bytes);
   if (!G(thin_widen_a)(plan, w.a)) return 1;
   long tasks = g->batches * w.k_splits * w.column_parts;
-  hloc_parallel(G(thin_task), (void* const*)&w, tasks, work < 65536 ? tasks : tasks / (2 * wanted) + 1);
+  hloc_parallel(G(thin_task), (void* const*)&w, tasks, work < least ? tasks : tasks / (2 * wanted) + 1);
   hloc_parallel(G(thin_finishes), (void* const*)&w, g->batches, 65536 / (g->n * g->m) + 1);
   return 0;
 }

@@ -346,7 +346,8 @@ static void G(choose)(G(plan)* plan, int* share_a, int* share_b) {
   long most_k = streams ? g->m <= 16 ? 32 : 64 : 256 * GROUP; /* rows of B in few pages; from memory: in few streams */
   if (skinny && !g->packed_b && g->k > most_k) plan->k_block = most_k;
   long m_panels = (g->m + plan->rows - 1) / plan->rows, m_group = flat ? m_panels : G(smaller)(m_panels, 8);
-  if (work * g->batches < 6e5) { /* some 10 microseconds: not worth a second thread */
+  /* some 10 microseconds: not worth a second thread, that fetches A from the first one's cache */
+  if (work * g->batches < (g->epilogue && hloc_pool_awake() ? 2e5 : 6e5)) {
     n_blocks = 1, m_group = m_panels;
   } else {
     while (g->batches * n_blocks * ((m_panels + m_group - 1) / m_group) < 4 * threads) {
@@ -405,7 +406,8 @@ int HLOC_JOIN(hloc_gemm_, G_NAME, )(const hloc_gemm_args* args) {
   }
   long tasks = args->batches * plan.m_blocks * plan.n_blocks;
   double per_task = (double)plan.m_block * plan.n_block * plan.g.k;
-  long grain = per_task > 4e5 ? 1 : (long)(4e5 / per_task) + 1;
+  const double piece = hloc_pool_awake() ? 1e5 : 4e5;
+  long grain = per_task > piece ? 1 : (long)(piece / per_task) + 1;
   hloc_parallel(G(run_blocks), (void* const*)&plan, tasks, grain);
   return __atomic_load_n(&failed, __ATOMIC_RELAXED);
 }

@@ -14,13 +14,14 @@
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 #if defined(__linux__)
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #endif
 
-enum { MAX_THREADS = 256, MAX_RANGES = 65535, SCRATCH_SLOTS = 4, JOIN_SPINS = 4000 };
+enum { MAX_THREADS = 256, MAX_RANGES = 65535, SCRATCH_SLOTS = 4, JOIN_SPINS = 4000, PAUSES = 64 };
 
 static struct {
   _Alignas(64) _Atomic uint64_t ranges; /* generation << 32 | low << 16 | high */
@@ -90,19 +91,33 @@ static void run_ranges(int is_worker) {
   }
 }
 
+static long microseconds(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 1000000L + now.tv_nsec / 1000;
+}
+
+/* Looks for a call for pool.spin microseconds, by the clock: a pause takes from 5 to 60 nanoseconds. */
+static int spin_until_call(uint32_t seen) {
+  const long end = microseconds() + pool.spin;
+  do {
+    for (int i = 0; i < PAUSES; i++) {
+      if (atomic_load_explicit(&pool.calls, memory_order_acquire) != seen) return 1;
+      pause_briefly();
+    }
+  } while (microseconds() < end);
+  return 0;
+}
+
 static void* worker(void* unused) {
   (void)unused;
   inside_task = 1;
   uint32_t seen = 0;
   while (!atomic_load_explicit(&pool.stopping, memory_order_acquire)) {
-    for (int spins = 0; atomic_load_explicit(&pool.calls, memory_order_acquire) == seen; spins++) {
-      if (spins < pool.spin) {
-        pause_briefly();
-      } else {
-        atomic_fetch_add(&pool.sleepers, 1);
-        sleep_until_call(seen);
-        atomic_fetch_sub(&pool.sleepers, 1);
-      }
+    if (!spin_until_call(seen)) {
+      atomic_fetch_add(&pool.sleepers, 1);
+      while (atomic_load_explicit(&pool.calls, memory_order_acquire) == seen) sleep_until_call(seen);
+      atomic_fetch_sub(&pool.sleepers, 1);
     }
     seen = atomic_load_explicit(&pool.calls, memory_order_acquire);
     run_ranges(1);
@@ -116,6 +131,12 @@ static void announce_call(void) {
 }
 
 int hloc_pool_threads(void) { return pool.threads; }
+int hloc_pool_awake(void) {
+  return pool.threads > 1 && !inside_task && !atomic_load_explicit(&pool.sleepers, memory_order_relaxed);
+}
+void hloc_pool_rouse(void) {
+  if (pool.threads > 1 && !inside_task && atomic_load_explicit(&pool.sleepers, memory_order_relaxed)) announce_call();
+}
 
 void hloc_pool_start(int threads, int spin) {
   if (atomic_exchange(&pool.taken, 1)) return; /* in use: whoever uses it has started it */

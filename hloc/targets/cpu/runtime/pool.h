@@ -3,10 +3,13 @@
  * In: a function over [begin, end) and how many pieces there are. Out: the function called once for every piece, on
  * several threads at once; hloc_parallel returns when all are done.
  *
- *   void hloc_pool_start(int threads, int spin);   threads: the caller included; spin: pauses before a worker sleeps.
+ *   void hloc_pool_start(int threads, int spin);   threads: the caller included; spin: microseconds until a worker sleeps.
  *                                                  May be called again: more threads are added, never fewer.
  *   void hloc_pool_stop(void);                     joins the workers (a library calls it before it is unloaded)
  *   int  hloc_pool_threads(void);
+ *   int  hloc_pool_awake(void);                    whether workers are there and none of them sleeps: then a call costs
+ *                                                  well under a microsecond, and small work is worth dividing
+ *   void hloc_pool_rouse(void);                    wakes them, as a loop of many small steps does before it starts
  *   void hloc_parallel(hloc_task task, void* const* args, long n, long grain);
  *       task(args, begin, end) for consecutive ranges of `grain` (the last may be shorter) that cover [0, n).
  *       Runs on the calling thread when one range is enough, inside another task, or when another thread has the pool.
@@ -27,6 +30,8 @@ typedef void (*hloc_task)(void* const* args, long begin, long end);
 void hloc_pool_start(int threads, int spin);
 void hloc_pool_stop(void);
 int hloc_pool_threads(void);
+int hloc_pool_awake(void);
+void hloc_pool_rouse(void);
 void hloc_parallel(hloc_task task, void* const* args, long n, long grain);
 void* hloc_scratch(int slot, size_t bytes);
 
