@@ -27,7 +27,7 @@ from hloc.targets.printer import C, print_kernel
 RUNTIME = Path(__file__).parent / "runtime"
 # Starting gcc and reading the headers costs as much as some 2,000 characters: nothing where a core would be idle.
 UNIT_CHARACTERS = 12_000
-SPARE_CORE_CHARACTERS = 3_500    # of a unit, while there is a core for each
+SPARE_CORE_CHARACTERS = 6_000    # of a unit, while there is a core for each
 UNITS_PER_CORE = 2               # units are equal in size only by and large
 TEMPLATE_CHARACTERS = 2_500      # what a template adds to the kernel that includes it
 # Included once per instance.
