@@ -104,6 +104,11 @@ class Outline:
         self.sources: dict[Instruction, Source] = {p: self._parameter(p) for p in group.parameters}
         self.elements = Elements(self.builder, self.sources, group.uses, RULES)
 
+    def share_broadcasts(self) -> None:
+        """Bind what broadcasts repeat: for kernels that write out several elements of a dimension side by side."""
+        repeated = [m.operands[0] for m in self.group.members if m.opcode == "broadcast"]
+        self.elements.uses = {**self.elements.uses, **dict.fromkeys(repeated, 2)}
+
     def _parameter(self, parameter: Instruction) -> Source:
         """How a parameter is read: a literal, or a load that widens narrow types."""
         group = self.group

@@ -56,6 +56,8 @@ def loop_kernel(group: Group, machine: Machine, dimensions: tuple[int, ...], emi
     outline = Outline(group)
     tiling = find_tiling(extents, trial) if machine.kind == "cpu" else None
     width = 1 if tiling or machine.kind != "cpu" else loops.neighbours(extents, trial)
+    if width > 1:
+        outline.share_broadcasts()
     if width == 1 and not tiling and machine.kind == "cpu":
         extents = loops.with_long_vectors(extents, trial)
     walked = extents if width == 1 else extents[:-1]

@@ -20,6 +20,7 @@ from hloc.kernels.ir import Cost, Expr
 from hloc.kernels.lower_loop import cost_of, loop_kernel, lower_loop
 from hloc.kernels.monoids import identity
 from hloc.kernels.reduce_nest import COLUMNS, Nest
+from hloc.kernels.reduce_short import ShortNest, is_short
 from hloc.kernels.reduction import Reduction, point_values, start, store_results
 from hloc.kernels.rules_loops import element_types
 from hloc.machine import Machine
@@ -41,11 +42,13 @@ def lower_reduce(group: Group, machine: Machine) -> Lowered:
     if math.prod(reduction.dimensions) == 0:
         return Lowered((_nothing_to_reduce(reduction, machine),))
     _choose_loops(reduction)
-    partial = _without_inner(reduction) if _late_inner(reduction) else reduction
+    short = is_short(reduction, machine)
+    partial = _without_inner(reduction) if _late_inner(reduction) and not short else reduction
     chunks = _chunks(partial, machine)
+    nest = ShortNest if short else Nest
     if chunks > 1 or partial is not reduction:
-        return _two_phases(reduction, partial, chunks)
-    return Lowered((_one_phase(reduction, machine),))
+        return _two_phases(reduction, partial, chunks, nest)
+    return Lowered((_one_phase(reduction, nest),))
 
 
 def _alike(reduces: list[Instruction]) -> bool:
@@ -77,6 +80,7 @@ def _choose_loops(reduction: Reduction) -> None:
     finer, origins, trial = loops.refine(extents or [1], emit)
     reduction.extents, reduction.reduced = finer, [reduced[o] for o in origins] if extents else [False]
     reduction.operations = trial.operations
+    reduction.has_loops = trial.counts.get("i", 0) > sum(n > 1 for n in finer)
 
 
 def _kinds(finer: list[int], extents: list[int], reduced: list[bool]) -> list[bool]:
@@ -107,9 +111,9 @@ def _nothing_to_reduce(reduction: Reduction, machine: Machine) -> KernelCall:
 
 # -- one kernel --------------------------------------------------------------------------------------------------------
 
-def _one_phase(reduction: Reduction, machine: Machine) -> KernelCall:
+def _one_phase(reduction: Reduction, nest: type[Nest]) -> KernelCall:
     outline = Outline(reduction.group)
-    Nest(reduction, outline).emit(lambda counters, totals: store_results(reduction, outline, counters, totals))
+    nest(reduction, outline).emit(lambda counters, totals: store_results(reduction, outline, counters, totals))
     return outline.finish(cost=_cost(reduction, outline))
 
 
@@ -159,13 +163,13 @@ def _without_inner(reduction: Reduction) -> Reduction:
     return replace(reduction, extents=extents, reduced=reduced)
 
 
-def _two_phases(reduction: Reduction, partial: Reduction, chunks: int) -> Lowered:
+def _two_phases(reduction: Reduction, partial: Reduction, chunks: int, kind: type[Nest]) -> Lowered:
     """Partial results of each chunk go to scratch buffers [chunk][result]; a second kernel joins them."""
     results = partial.results
     types = [t for _, _, t in reduction.accumulators]
     size = chunks * results
     first = Outline(reduction.group)
-    nest = Nest(partial, first, chunks)
+    nest = kind(partial, first, chunks)
 
     def keep(counters: list[Index], totals: list[Expr]) -> None:
         position = indexing.add(indexing.scale(nest.piece, results), partial.kept(counters))
@@ -186,10 +190,10 @@ def _second_phase(joining: Reduction, types: list[str]) -> KernelCall:
     size = math.prod(joining.extents)
     names = [outline.scratch_buffer(k, t, size, "read") for k, t in enumerate(types)]
 
-    def partials(counters: list[Index]) -> list[list[Expr]]:
+    def partials(counters: list[Index]) -> list[list[list[Expr]]]:
         position = indexing.linearize(counters, joining.extents)
         loaded = iter([outline.builder.load(n, t, position) for n, t in zip(names, types)])
-        return [[next(loaded) for _ in element_types(r)] for r in joining.reduces]
+        return [[[next(loaded) for _ in element_types(r)] for r in joining.reduces]]
     Nest(joining, outline, values=partials).emit(
         lambda counters, totals: store_results(joining, outline, counters, totals))
     return outline.finish("_join", Cost(size * 4, size))

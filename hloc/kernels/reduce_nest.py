@@ -4,9 +4,10 @@ In: a Reduction with its loops, and what to do with the totals of a result. Out:
 """
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from hloc.kernels import indexing, loops
 from hloc.kernels.group import Outline
@@ -33,10 +34,20 @@ class Nest:
 
     def emit(self, finish: Callable[[list[Index], list[Expr]], None]) -> None:
         """finish(counters, totals) stores the totals of one result; in a chunked nest totals are partial."""
-        if self.values is None:
-            self.values = lambda counters: point_values(self.reduction, self.outline, counters)
+        self.use_point_values()
         rows = self.reduction.reduced[-1] or self.reduction.extents == [1]
         (self.rows if rows else self.columns)(finish)
+
+    def use_point_values(self) -> None:
+        if self.values is None:
+            self.values = partial(point_values, self.reduction, self.outline)
+
+    def counters(self, kept: list[int], opened: Sequence[Index]) -> list[Index]:
+        """The counters of all loops, those of the kept ones as opened."""
+        counters = [indexing.ZERO] * len(self.reduction.extents)
+        for n, counter in zip(kept, opened):
+            counters[n] = counter
+        return counters
 
     @property
     def chunk(self) -> int:
@@ -49,9 +60,7 @@ class Nest:
         r, b = self.reduction, self.outline.builder
         kept = [n for n, gone in enumerate(r.reduced) if not gone]
         with loops.parallel(b, [r.extents[n] for n in kept] + [self.chunks]) as opened:
-            counters = [indexing.ZERO] * len(r.extents)
-            for n, counter in zip(kept, opened):
-                counters[n] = counter
+            counters = self.counters(kept, opened)
             self.piece = opened[-1]
             totals = self.row(counters)
             finish(counters, totals)
@@ -112,8 +121,11 @@ class Nest:
 
     def update(self, accumulators: list[Var], counters: list[Index]) -> None:
         """Take in the elements at one point."""
+        self.take(accumulators, self.values(counters)[0])
+
+    def take(self, accumulators: list[Var], elements: list[list[Expr]]) -> None:
         remaining = list(accumulators)
-        for reduce, values in zip(self.reduction.reduces, self.values(counters)):
+        for reduce, values in zip(self.reduction.reduces, elements):
             own, remaining = remaining[:len(values)], remaining[len(values):]
             accumulate(self.outline.elements, own, values, reduce)
 
@@ -132,23 +144,29 @@ class Nest:
     def columns(self, finish: Callable) -> None:
         r, b = self.reduction, self.outline.builder
         last = len(r.extents) - 1
-        kept = [n for n, gone in enumerate(r.reduced[:-1]) if not gone]
-        width = min(COLUMNS, r.extents[last])
-        blocks = -(-r.extents[last] // width)
-        with loops.parallel(b, [r.extents[n] for n in kept] + [self.chunks, blocks]) as opened:
-            counters = [indexing.ZERO] * len(r.extents)
-            for n, counter in zip(kept, opened):
-                counters[n] = counter
-            self.piece = opened[-2]
+        with self.blocks(last) as (counters, width, block):
             arrays = [(b.local(t, width, "sum"), t) for _, _, t in r.accumulators]
-            self.column_loop(counters, last, width, opened[-1], lambda j: self.clear(arrays, j))
+            self.column_loop(counters, last, width, block, lambda j: self.clear(arrays, j))
             with ExitStack() as stack:
                 gone = [n for n, reduced in enumerate(r.reduced) if reduced]
                 for n in gone:
                     counters[n] = stack.enter_context(self.reduced_loop(n, n == gone[0], SERIAL))
-                self.column_loop(counters, last, width, opened[-1], lambda j: self.gather(arrays, counters, j))
-            self.column_loop(counters, last, width, opened[-1], lambda j: finish(
+                self.column_loop(counters, last, width, block, lambda j: self.gather(
+                    arrays, self.values(counters)[0], j))
+            self.column_loop(counters, last, width, block, lambda j: finish(
                 counters, [b.let(self.at(name, t, j)) for name, t in arrays]))
+
+    @contextmanager
+    def blocks(self, lane: int) -> Iterator[tuple[list[Index], int, Index]]:
+        """The PARALLEL loop over the kept loops before `lane`, the chunks, and blocks of `lane`: gives the counters,
+        how many columns a block has, and its number."""
+        r = self.reduction
+        kept = [n for n, gone in enumerate(r.reduced[:lane]) if not gone]
+        width = min(COLUMNS, r.extents[lane])
+        with loops.parallel(self.outline.builder, [
+                *(r.extents[n] for n in kept), self.chunks, -(-r.extents[lane] // width)]) as opened:
+            self.piece = opened[-2]
+            yield self.counters(kept, opened), width, opened[-1]
 
     def column_loop(self, counters: list[Index], last: int, width: int, block: Index, body: Callable) -> None:
         """VECTOR loop over a block of columns; body(offset in the block)."""
@@ -163,12 +181,12 @@ class Nest:
         for (reduce, k, _), (name, _) in zip(self.reduction.accumulators, arrays):
             self.outline.builder.store(name, offset, start(self.reduction, self.outline, reduce, k))
 
-    def gather(self, arrays: list[tuple[str, str]], counters: list[Index], offset: Index) -> None:
+    def gather(self, arrays: list[tuple[str, str]], elements: list[list[Expr]], offset: Index) -> None:
         """sum[offset] = to_apply(sum[offset], element) for every reduce."""
         b, r = self.outline.builder, self.reduction
         with b.pinned([name for name, _ in arrays]):
             remaining = list(arrays)
-            for reduce, values in zip(r.reduces, self.values(counters)):
+            for reduce, values in zip(r.reduces, elements):
                 own, remaining = remaining[:len(values)], remaining[len(values):]
                 old: list[Expr] = [b.let(self.at(name, t, offset)) for name, t in own]
                 new = join(r, self.outline, reduce, old, values)

@@ -21,7 +21,8 @@ from hloc.kernels.rules_loops import element_types
 
 @dataclass
 class Reduction:
-    """The reduces of a group and the loops of their input space (extents; reduced: which are summed over)."""
+    """The reduces of a group and the loops of their input space (extents; reduced: which are summed over).
+    operations: of one element; has_loops: computing one takes loops of its own."""
 
     group: Group
     reduces: list[Instruction]
@@ -29,6 +30,7 @@ class Reduction:
     extents: list[int] = field(default_factory=list)
     reduced: list[bool] = field(default_factory=list)
     operations: int = 0
+    has_loops: bool = False
 
     @property
     def kept_extents(self) -> list[int]:
@@ -61,14 +63,20 @@ class Reduction:
         return indexing.linearize(kept, self.kept_extents)
 
 
-def point_values(reduction: Reduction, outline: Outline, counters: list[Index]) -> list[list[Expr]]:
-    """The elements that each reduce takes in at one point; results of the input's size are stored on the way."""
-    index = reduction.full_index(counters)
-    values = [[outline.elements.value(a, index) for a in reduction.arrays(r)] for r in reduction.reduces]
-    flat = indexing.linearize(index, reduction.dimensions)
-    for leaf, root in side_roots(reduction):
-        own = indexing.delinearize(flat, root.shape.dimensions)
-        outline.store(leaf, flat, outline.elements.value(root, own))
+def point_values(reduction: Reduction, outline: Outline, *points: list[Index]) -> list[list[list[Expr]]]:
+    """The elements that each reduce takes in at some points; results of the input's size are stored on the way, when
+    everything is computed, so that the points share what they have in common."""
+    values: list[list[list[Expr]]] = []
+    aside: list[tuple[int, Index, Expr]] = []
+    for counters in points:
+        index = reduction.full_index(counters)
+        values.append([[outline.elements.value(a, index) for a in reduction.arrays(r)] for r in reduction.reduces])
+        flat = indexing.linearize(index, reduction.dimensions)
+        for leaf, root in side_roots(reduction):
+            own = indexing.delinearize(flat, root.shape.dimensions)
+            aside.append((leaf, flat, outline.elements.value(root, own)))
+    for leaf, flat, value in aside:
+        outline.store(leaf, flat, value)
     return values
 
 
