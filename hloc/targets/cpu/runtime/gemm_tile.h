@@ -222,14 +222,11 @@ static void G(run_column)(const G(plan)* plan, const G(scratch)* s, long batch, 
   }
 }
 
-/* The epilogue of a whole block, from left to right: what it reads and writes beside the sums is as large as they are,
- * and memory likes long runs that nothing interrupts. */
+/* The epilogue of a whole block, row by row: what it reads and writes beside the sums is as large as they are, and
+ * memory likes long runs that nothing interrupts. */
 static void G(sweep)(const G(plan)* plan, const SUM* sums, long batch, long m0, long m1, long n0, long n1) {
   const long stride = G(panels)(plan->n_block) * G(TILE_COLUMNS);
-  for (long row = m0; row < m1; row += HLOC_TILE_ROWS)
-    for (long column = n0; column < n1; column += G(TILE_COLUMNS))
-      G(finish)(plan, batch, row, column, G(smaller)(HLOC_TILE_ROWS, m1 - row),
-                G(smaller)(G(TILE_COLUMNS), n1 - column), sums + (row - m0) * stride + column - n0, stride);
+  G(finish)(plan, batch, m0, n0, m1 - m0, n1 - n0, sums, stride);
 }
 
 static void G(run_block)(const G(plan)* plan, long batch, long m0, long n0) {
