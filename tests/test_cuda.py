@@ -111,6 +111,14 @@ def test_every_compiler_and_architecture(with_compiler, arch):
     assert kernel_names(image) == {g.function for g in sources.geometry}
 
 
+def test_quick_compilation_makes_the_same_kernels():
+    if compiler.nvrtc_version() is None and shutil.which("nvcc") is None:
+        pytest.skip("neither NVRTC nor nvcc is installed")
+    sources = sources_of(MODULE, gpu_named("sm_80"))
+    image = compiler.compile_cuda(sources.single_file(), "sm_80", "cubin", quick=True)
+    assert kernel_names(image) >= {g.function for g in sources.geometry}          # less is inlined
+
+
 def test_ptx_is_text():
     if compiler.nvrtc_version() is None:
         pytest.skip("no NVRTC: pip install nvidia-cuda-nvrtc")

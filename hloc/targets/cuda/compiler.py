@@ -20,19 +20,22 @@ from pathlib import Path
 from hloc.errors import BuildError
 
 COMPILE_SECONDS = 900
+QUICK = ("--Ofast-compile=mid",)
 LIBRARY_PATTERNS = ("nvidia/cu13/lib/libnvrtc.so.*", "nvidia/cuda_nvrtc/lib/libnvrtc.so.*")
 SYSTEM_LIBRARIES = ("libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so")
 HEADERS = Path(__file__).parent.parent / "c"
 OWN_HEADERS = Path(__file__).parent
 
 
-def compile_cuda(source: str, arch: str, form: str) -> bytes:
-    """`form` is "cubin" (bytes of an ELF image) or "ptx" (text). arch: sm_80, sm_90a ..."""
+def compile_cuda(source: str, arch: str, form: str, *, quick: bool = False) -> bytes:
+    """`form` is "cubin" (bytes of an ELF image) or "ptx" (text). arch: sm_80, sm_90a ... quick: in half the time,
+    for slower kernels; compilers before CUDA 13 do not know how and take as long as ever."""
+    more = QUICK if quick and compiler_version() >= 13000 else ()
     library = _nvrtc()
     if library is not None:
-        return _compile_with_nvrtc(library, source, arch, form)
+        return _compile_with_nvrtc(library, source, arch, form, *more)
     if shutil.which("nvcc"):
-        return _compile_with_nvcc(source, arch, form)
+        return _compile_with_nvcc(source, arch, form, *more)
     raise BuildError("no CUDA compiler found", hint="pip install 'hloc[nvrtc]' (no toolkit and no GPU needed), "
                                                     "or put nvcc on PATH")
 
@@ -95,9 +98,9 @@ def _wheel_libraries() -> list[Path]:
     return [p for folder in folders for pattern in LIBRARY_PATTERNS for p in sorted(folder.glob(pattern))]
 
 
-def _compile_with_nvrtc(library: ctypes.CDLL, source: str, arch: str, form: str) -> bytes:
+def _compile_with_nvrtc(library: ctypes.CDLL, source: str, arch: str, form: str, *more: str) -> bytes:
     return _with_nvrtc(library, source, arch,
-                       lambda program: _fetch(library, program, "CUBIN" if form == "cubin" else "PTX"))
+                       lambda program: _fetch(library, program, "CUBIN" if form == "cubin" else "PTX"), *more)
 
 
 def _with_nvrtc(library: ctypes.CDLL, source: str, arch: str, answer: Callable, *more: str):
@@ -134,8 +137,8 @@ def _check(library: ctypes.CDLL, code: int) -> None:
         raise BuildError(f"NVRTC: {library.nvrtcGetErrorString(code).decode()}")
 
 
-def _compile_with_nvcc(source: str, arch: str, form: str) -> bytes:
-    return _with_nvcc(source, arch, form)[0]
+def _compile_with_nvcc(source: str, arch: str, form: str, *more: str) -> bytes:
+    return _with_nvcc(source, arch, form, *more)[0]
 
 
 def _with_nvcc(source: str, arch: str, form: str, *more: str) -> tuple[bytes, str]:

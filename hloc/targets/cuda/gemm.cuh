@@ -135,17 +135,19 @@ HLOC_FN void hloc_tile(const A &a, const B &b, long depth, unsigned char *memory
 #pragma unroll
     for (int j = 0; j < S::TN; j++) sums[i][j] = Sum();
 
-  a_stage.fetch(0);
-  b_stage.fetch(0);
-  for (long k0 = 0; k0 < depth; k0 += S::BK) {
-    __syncthreads(); /* all have read the last tile */
-    a_stage.template put<1, A_PITCH>(a_tile, hloc_same<T>());
-    b_stage.template put<1, B_PITCH>(b_tile, hloc_same<T>());
-    __syncthreads();
+#pragma unroll 1 /* the first step only fetches: the code that does stands once, which saves a third of compiling */
+  for (long k0 = -S::BK; k0 < depth; k0 += S::BK) {
+    if (k0 >= 0) {
+      __syncthreads(); /* all have read the last tile */
+      a_stage.template put<1, A_PITCH>(a_tile, hloc_same<T>());
+      b_stage.template put<1, B_PITCH>(b_tile, hloc_same<T>());
+      __syncthreads();
+    }
     if (k0 + S::BK < depth) {
       a_stage.fetch(k0 + S::BK);
       b_stage.fetch(k0 + S::BK);
     }
+    if (k0 < 0) continue;
 #pragma unroll
     for (int k = 0; k < S::BK; k++) {
       hloc_pack<T, VM> x[S::TM / VM];
@@ -259,17 +261,19 @@ HLOC_FN void hloc_tile_mma(const A &a, const B &b, long depth, unsigned char *me
   Sum sums[ROWS][COLUMNS][4];
   hloc_clear(sums);
 
-  a_stage.fetch(0);
-  b_stage.fetch(0);
-  for (long k0 = 0; k0 < depth; k0 += S::BK) {
-    __syncthreads(); /* all have read the last tile */
-    a_stage.template put<PITCH, 1>(a_tile, [](T x) { return Numbers::lhs(x); });
-    b_stage.template put<PITCH, 1>(b_tile, [](T x) { return Numbers::rhs(x); });
-    __syncthreads();
+#pragma unroll 1 /* as in hloc_tile */
+  for (long k0 = -S::BK; k0 < depth; k0 += S::BK) {
+    if (k0 >= 0) {
+      __syncthreads(); /* all have read the last tile */
+      a_stage.template put<PITCH, 1>(a_tile, [](T x) { return Numbers::lhs(x); });
+      b_stage.template put<PITCH, 1>(b_tile, [](T x) { return Numbers::rhs(x); });
+      __syncthreads();
+    }
     if (k0 + S::BK < depth) {
       a_stage.fetch(k0 + S::BK);
       b_stage.fetch(k0 + S::BK);
     }
+    if (k0 < 0) continue;
 #pragma unroll
     for (int k = 0; k < S::BK; k += STEP) {
       hloc_fragments<Numbers, ROWS, 4> x;
