@@ -137,7 +137,7 @@ HLOC_FN float hloc_log1p_f32(float x) {
   float m = hloc_from_bits_f32(hloc_bits_f32(u) - ((hloc_u32)e << 23));
   float y = hloc_log_parts_f32((m - 1.0f) + lost * scale, (float)e);
   y = __builtin_fabsf(x) < 1e-30f ? x : y; /* also -0 */
-  return u == 0.0f || !(u > 0.0f) || u == HLOC_INF_F32 ? hloc_log_special_f32(u, y) : y;
+  return hloc_log_special_f32(u, y); /* always: gcc makes no vectors of log1p(exp(x)) where this is conditional */
 }
 
 HLOC_FN float hloc_logistic_f32(float x) { /* never overflows: results near zero keep their digits */

@@ -118,7 +118,7 @@ HLOC_FN double hloc_log1p_f64(double x) {
   lost = x > 1e17 ? 0.0 : lost * hloc_from_bits_f64(scale);
   double y = hloc_log_parts_f64((m - 1.0) + lost, hloc_exponent_f64(above));
   y = __builtin_fabs(x) < 1e-290 ? x : y;
-  return u == 0.0 || !(u > 0.0) || u == HLOC_INF_F64 ? hloc_log_special_f64(u, y) : y;
+  return hloc_log_special_f64(u, y); /* always, as in float32.h */
 }
 HLOC_FN double hloc_tanh_f64(double x) {
   double m = hloc_expm1_f64(-2.0 * __builtin_fabs(x));
