@@ -187,33 +187,31 @@ def check(cases: list[Case], gpu, monkeypatch, change=None) -> None:
 
 
 @emulated
-@pytest.mark.parametrize("type", ["f32", "bf16", "f16"])
-def test_forms(type, monkeypatch):
-    check([Case(type, "causal", "parts", interleaved=True), Case(type, "bias", "softmax"),
-           Case(type, "plain", "softmax", "v"), Case(type, "causal", "parts", "q"), Case(type, "bias", "parts", "k")],
-          H100, monkeypatch)
+@pytest.mark.parametrize("type, count", [("f32", 4), ("bf16", 4), ("f16", 1)])
+def test_forms(type, count, monkeypatch):
+    cases = [Case(type, "causal", "parts", interleaved=True), Case(type, "bias", "softmax", "k"),
+             Case(type, "plain", "softmax", "v"), Case(type, "causal", "parts", "q")]
+    check(cases[:count], H100, monkeypatch)
 
 
-SIZES = [(16, 16, 16, 16), (70, 130, 64, 64), (33, 65, 33, 48), (20, 40, 128, 128), (20, 40, 20, 200),
-         (20, 40, 300, 32)]                         # rows, columns, depth, features
+SIZES = [(70, 130, 64, 64), (33, 65, 33, 48), (20, 40, 20, 200), (20, 40, 300, 32)]     # rows, columns, depth, features
 
 
 @emulated
 @pytest.mark.parametrize("type", ["f32", "bf16"])
 def test_sizes(type, monkeypatch):
-    """One tile; several, odd ones; heads of 128; features of several blocks; depths that shared memory does not hold."""
+    """Several tiles; odd sizes; features of several blocks; depths that shared memory does not hold."""
     check([Case(type, "causal", "softmax", "qkv", *size, 1) for size in SIZES], H100, monkeypatch)
 
 
 @emulated
-@pytest.mark.parametrize("type", ["f32", "bf16"])
-def test_no_numbers(type, monkeypatch):
+def test_no_numbers(monkeypatch):
     """A row of which all is masked, an infinite score, a NaN: NaN where the evaluator has it."""
     def change(arrays):
         bias = arrays[4]
         bias[...] = 0
         bias[0], bias[1, 3], bias[2, 5] = -np.inf, np.inf, np.nan
-    check([Case(type, "bias", "softmax", "qv")], H100, monkeypatch, change)
+    check([Case("bf16", "bias", "softmax", "qv")], H100, monkeypatch, change)
 
 
 @emulated
@@ -244,23 +242,20 @@ def test_missing_barrier(type, place, monkeypatch):
 
 
 @compiled
-@pytest.mark.parametrize("arch, all_ways", [("sm_80", True), ("sm_89", False), ("sm_90a", True), ("sm_100a", False),
-                                            ("sm_120a", False)])
-def test_no_spills(arch, all_ways):
-    """Heads of 64 and 128, as the cost model chooses, and in every way that a tuning file may choose."""
+@pytest.mark.parametrize("arch, number", [("sm_80", 0), ("sm_89", 0), ("sm_90a", 0), ("sm_90a", 1), ("sm_90a", 2),
+                                          ("sm_90a", 3), ("sm_100a", 0), ("sm_120a", 0)])
+def test_no_spills(arch, number):
+    """Heads of 64 and 128; as the cost model chooses, and in other ways that a tuning file may choose."""
     gpu = gpu_named(arch)
     cases = [Case("bf16", "causal", "parts", "qkv", 1024, 1024, d, d, 16) for d in (64, 128)]
-    program = program_of(module(*cases, cases[0]._replace(type="f32")), gpu)
-    tiles = [k for k in program.kernels if isinstance(k, Tile) and k.routine == "attention_gradient"]
-    most = max(len(attention_gradient_ways(t, gpu)) for t in tiles)
-    assert most >= 4
-    for n in range(most if all_ways else 1):
-        ways = [attention_gradient_ways(k, gpu)[n % len(attention_gradient_ways(k, gpu))] if k in tiles else ""
-                for k in program.kernels]
-        sources = make_sources(program, gpu, ways)
-        found = resources(sources.single_file(), arch)
-        assert {k: r for k, r in found.items() if r.spill_stores or r.spill_loads} == {}
-        assert all(g.shared <= gpu.shared_bytes for g in sources.geometry)
+    program = program_of(module(*(cases[1:] if number else [*cases, cases[0]._replace(type="f32")])), gpu)
+    ways = [attention_gradient_ways(k, gpu)[number] if isinstance(k, Tile) and k.routine == "attention_gradient" else ""
+            for k in program.kernels]
+    assert any(ways)
+    sources = make_sources(program, gpu, ways)
+    found = resources(sources.single_file(), arch)
+    assert {k: r for k, r in found.items() if r.spill_stores or r.spill_loads} == {}
+    assert all(g.shared <= gpu.shared_bytes for g in sources.geometry)
 
 
 @pytest.mark.parametrize("reader", ["f32[40,72] reduce(c0_dz, c0_zero), dimensions={0}, to_apply=add",

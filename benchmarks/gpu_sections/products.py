@@ -36,6 +36,23 @@ ENTRY e {{
     lhs_contracting_dims={{2}}, rhs_contracting_dims={{1}}
 }}
 """
+GRADIENTS = ATTENTION.replace("ROOT o =", "o =").rstrip().removesuffix("}}") + """
+  g = bf16[{h},{s},{d}] parameter(3)
+  gp = f32[{h},{s},{s}] dot(g, v), lhs_batch_dims={{0}}, rhs_batch_dims={{0}},
+    lhs_contracting_dims={{2}}, rhs_contracting_dims={{2}}
+  gw = f32[{h},{s},{s}] multiply(gp, p)  r = f32[{h},{s}] reduce(gw, z), dimensions={{2}}, to_apply=add
+  rb = f32[{h},{s},{s}] broadcast(r), dimensions={{0,1}}
+  ga = f32[{h},{s},{s}] subtract(gp, rb)  gy = f32[{h},{s},{s}] multiply(p, ga)
+  gx = f32[{h},{s},{s}] multiply(gy, fb)  gc = bf16[{h},{s},{s}] convert(gx)
+  dq = bf16[{h},{s},{d}] dot(gc, k), lhs_batch_dims={{0}}, rhs_batch_dims={{0}},
+    lhs_contracting_dims={{2}}, rhs_contracting_dims={{1}}
+  dk = bf16[{h},{s},{d}] dot(gc, q), lhs_batch_dims={{0}}, rhs_batch_dims={{0}},
+    lhs_contracting_dims={{1}}, rhs_contracting_dims={{1}}
+  dv = bf16[{h},{s},{d}] dot(c, g), lhs_batch_dims={{0}}, rhs_batch_dims={{0}},
+    lhs_contracting_dims={{1}}, rhs_contracting_dims={{1}}
+  ROOT all = (bf16[{h},{s},{d}], bf16[{h},{s},{d}], bf16[{h},{s},{d}], bf16[{h},{s},{d}]) tuple(o, dq, dk, dv)
+}}
+"""
 
 
 def peak_text(repeats: int) -> str:
@@ -155,3 +172,17 @@ def attention(device, best: float) -> Iterator[dict]:
     backend.close()
     yield {"what": f"attention bf16 {h} heads, {s} positions of {d}", "value": rate / 1e12, "unit": "TFLOP/s",
            "compared": {"mma.sync's peak": rate / best}, "note": f"to reach: 0.70; {kernels} kernels"}
+    yield from gradients(device, best, h, s, d)
+
+
+def gradients(device, best: float, h: int, s: int, d: int) -> Iterator[dict]:
+    """Attention and its gradients. Seven products are counted, as if one kernel made all gradients; two make nine."""
+    seconds, kernels = {}, {}
+    for fusion in ("on", "off"):
+        backend = device.program(GRADIENTS.format(h=h, s=s, d=d), fusion=fusion)
+        seconds[fusion], kernels[fusion] = device.seconds(backend), len(backend.packed.steps)
+        backend.close()
+    rate = 14 * h * s * s * d / seconds["on"]
+    yield {"what": f"attention bf16 with gradients, {h} heads, {s} positions of {d}", "value": rate / 1e12,
+           "unit": "TFLOP/s", "note": f"{kernels['on']} kernels",
+           "compared": {"mma.sync's peak": rate / best, "the time without fusion": seconds["on"] / seconds["off"]}}
