@@ -21,6 +21,7 @@ from pathlib import Path
 from hloc.errors import RunError
 
 DEFAULT_BYTES = 2 << 30
+OWN_FILES = (".py", ".c", ".h", ".lark", ".cuh", ".json")
 
 
 def folder() -> Path:
@@ -48,10 +49,17 @@ def digest(*parts: str | bytes) -> str:
 
 def package_identity() -> str:
     """What tells this hloc from every other: names, sizes and times of its own files."""
-    package = Path(__file__).parent
-    files = sorted(p for p in package.rglob("*") if p.suffix in (".py", ".c", ".h", ".lark", ".cuh", ".json"))
-    facts = [(p, p.stat()) for p in files]
-    return digest(*(f"{p.relative_to(package)} {f.st_size} {f.st_mtime_ns}" for p, f in facts))
+    package = os.path.dirname(__file__)
+    found, folders = [], [package]
+    while folders:
+        with os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir():
+                    folders.append(entry.path)
+                elif entry.name.endswith(OWN_FILES):
+                    facts = entry.stat()
+                    found.append(f"{entry.path[len(package):]} {facts.st_size} {facts.st_mtime_ns}")
+    return digest(*sorted(found))
 
 
 def find(key: str, suffix: str) -> Path | None:

@@ -15,6 +15,7 @@ from typing import Any
 from hloc.ir.attributes import ConvolutionDimensionNumbers, PaddingDim, SliceDim, Window
 from hloc.ir.literal_printer import print_literal
 from hloc.ir.module import Computation, Instruction, Module
+from hloc.ir.shapes import Shape
 
 ELIDED_FROM = 11      # elements from which a constant is large
 
@@ -70,6 +71,7 @@ class _Printer:
         self.canonical = canonical
         self.elide_from = ELIDED_FROM if elide_constants else None
         self.names: dict[Instruction | Computation, str] = {}       # only when canonical
+        self.shape_texts: dict[int, str] = {}                       # by id: instructions share their shapes
 
     def number_names(self, module: Module) -> None:
         """Canonical names: by opcode and place, not by what the writer chose."""
@@ -81,7 +83,7 @@ class _Printer:
                 self.names[instruction] = f"{instruction.opcode}.{j}"
 
     def name(self, thing: Instruction | Computation) -> str:
-        return "%" + (self.names.get(thing) or thing.name)
+        return "%" + (self.names.get(thing) or thing.name if self.names else thing.name)
 
     def header(self, module: Module) -> str:
         scheduled = ["is_scheduled=true"] if module.is_scheduled else []
@@ -99,16 +101,25 @@ class _Printer:
         return "\n".join([head, *lines, "}" + end])
 
     def instruction(self, instruction: Instruction) -> str:
-        text = f"{self.name(instruction)} = {instruction.shape} {instruction.opcode}({self.operands(instruction)})"
+        shape = self.shape(instruction.shape)
+        text = f"{self.name(instruction)} = {shape} {instruction.opcode}({self.operands(instruction)})"
+        if not instruction.attributes and not instruction.control_predecessors:
+            return text
         attributes = [f"{key}={self.value(instruction, value)}" for key, value in self.attributes(instruction)]
         return ", ".join([text, *attributes])
+
+    def shape(self, shape: Shape) -> str:
+        text = self.shape_texts.get(id(shape))
+        if text is None:
+            text = self.shape_texts[id(shape)] = str(shape)
+        return text
 
     def operands(self, instruction: Instruction) -> str:
         if instruction.opcode == "parameter":
             return str(instruction.parameter_number)
         if instruction.opcode == "constant":
             return print_literal(instruction.shape, instruction.literal, self.elide_from)
-        return _listed(self.name(o) for o in instruction.operands)
+        return _listed([self.name(o) for o in instruction.operands])
 
     def attributes(self, instruction: Instruction) -> Iterable[tuple[str, Any]]:
         """Keys and values in XLA's order."""
@@ -147,8 +158,10 @@ class _Printer:
         return "{" + ",".join(map(str, value)) + "}"
 
 
-def _listed(names: Iterable[str]) -> str:
+def _listed(names: list[str]) -> str:
     """Names with /*index=5*/ in front of every fifth."""
+    if len(names) <= 5:
+        return ", ".join(names)
     return ", ".join(f"/*index={i}*/{n}" if i and i % 5 == 0 else n for i, n in enumerate(names))
 
 

@@ -142,8 +142,8 @@ class Shape:
             return f"({', '.join(marked)})"
         if self.element_type == "buffer":
             return f"b({self.tuple_shapes[0].to_string(layouts)})"
-        dims = ",".join(_dimension_text(d, self.dynamic_dimensions[i] if self.dynamic_dimensions else False)
-                        for i, d in enumerate(self.dimensions))
+        dynamic = self.dynamic_dimensions or (False,) * len(self.dimensions)
+        dims = ",".join(map(_dimension_text, self.dimensions, dynamic))
         text = f"{self.element_type}[{dims}]"
         if layouts and self.layout is not None and (self.rank or self.layout.suffix):
             text += str(self.layout)
