@@ -2,6 +2,7 @@
 bandwidth, whichever is more.
 
     Floor().seconds(module, arrays)
+    Floor().most_fusion(module, arrays)     how many times faster fusion could make it
 
     python benchmarks/floor.py          what was measured here
 
@@ -10,11 +11,16 @@ multiply-adds that never leave their registers. Arrays: parameters, constants an
 cores reach when they read as many bytes again and again. Nothing reaches both at once, so this is a lower bound, not a
 forecast. f32 is measured; where the processor has dot instructions for a narrower type, its products may take half
 (bf16, f16) or a quarter (s8) as long; f64 takes twice as long, complex numbers four multiply-adds.
+
+Fusion makes one kernel of several, and leaves products, convolutions, sorts and the like (ROUTINES) as they are: at
+most all other kernels vanish. So it gains at most the time of all kernels of `--fusion off` over that of the routines
+among them, or over what the arrays need, whichever is more.
 """
 from __future__ import annotations
 
 import ctypes
 import os
+import statistics
 import subprocess
 import tempfile
 import threading
@@ -51,6 +57,9 @@ float read_all(const float *data, long vectors, long rounds) {
   return total;
 }
 """
+ROUTINES = frozenset(["dot", "convolution", "sort", "topk", "fft", "custom-call", "scatter", "select-and-scatter",
+                      "reduce-window", "cholesky", "triangular-solve", "rng-bit-generator"])
+MOST_TOLD = 10                   # of a bound: beyond, it is arithmetic that takes the time
 FLOPS_PER_ROUND = 24 * 16 * 2
 LEAST_BYTES = 1 << 16
 TIMES_F32 = {"f64": 2.0, "c64": 4.0, "c128": 8.0}
@@ -75,9 +84,29 @@ class Floor:
         exe.profile()
         exe(*arrays)
         products = sum(self._products(step.instruction) * step.runs for step in exe.profile())
+        return max(products, self._arrays(module, exe))
+
+    def most_fusion(self, module, arrays, runs: int = 9) -> float | None:
+        """The upper bound of run time without fusion over run time with it: the median of some runs, kernel by kernel.
+        None where routines take so little that it would be no bound."""
+        import hloc
+        exe = hloc.compile(module, target="cpu", options=hloc.Options(profile=True, passes={"fusion": "off"}))
+        exe(*arrays)
+        exe.profile()
+        least, bounds = self._arrays(module, exe), []
+        for _ in range(runs):
+            exe(*arrays)
+            steps = exe.profile()
+            routines = sum(step.seconds for step in steps if step.instruction.opcode in ROUTINES)
+            bounds.append(sum(step.seconds for step in steps) / max(routines, least))
+        most = statistics.median(bounds)
+        return most if most <= MOST_TOLD else None
+
+    def _arrays(self, module, exe) -> float:
+        """What parameters, constants and results need at the bandwidth, in seconds."""
         size = sum(v.shape.num_bytes for v in (*exe.parameters, *exe.results))
         size += sum(i.shape.num_bytes for i in module.instructions() if i.opcode == "constant" and i.shape.is_array)
-        return max(products, size / self.bandwidth(size))
+        return size / self.bandwidth(size)
 
     def _products(self, kernel) -> float:
         """What the products of one kernel need at the peak, in seconds."""

@@ -25,6 +25,11 @@ def gain(row: dict) -> float:
     return row["unfused"] / row["fused"]
 
 
+def bound(row: dict) -> str:
+    """The most that fusion could gain; "-" where that is not known."""
+    return f"{row['most_fusion']:.2f}x" if row.get("most_fusion") else "-"
+
+
 def mean(values: Iterable[float]) -> float | None:
     """Geometric mean; None of nothing."""
     logs = [math.log(max(v, 1e-9)) for v in values]
@@ -34,11 +39,13 @@ def mean(values: Iterable[float]) -> float | None:
 def summary(rows: list[dict]) -> dict:
     """Geometric means over the modules that ran, and how many did not, or not well."""
     done = [r for r in rows if "hloc" in r]
+    bounded = [r for r in done if r.get("most_fusion")]
     both = [r for r in done if r["memory"] and r["memory_xla"]]
     return {
         "modules": len(done), "failed": len(rows) - len(done), "disagree": sum(not r["agrees"] for r in done),
         "run": mean(map(ratio, done)), "slower_than_xla": sum(ratio(r) > 1 for r in done),
-        "fusion": mean(map(gain, done)), "slower_fused": sum(gain(r) < 0.95 for r in done),
+        "fusion": mean(map(gain, done)), "bounded": len(bounded), "fusion_bounded": mean(map(gain, bounded)),
+        "most_fusion": mean(r["most_fusion"] for r in bounded), "slower_fused": sum(gain(r) < 0.95 for r in done),
         "compile_cold": mean(r["compile_cold"] / r["compile_xla"] for r in done),
         "compile_warm_seconds": statistics.median(r["compile_warm"] for r in done) if done else None,
         "memory": mean(r["memory"] / r["memory_xla"] for r in both),
@@ -99,19 +106,24 @@ def markdown(state: dict, image: str, data: str) -> str:
         ("model", lambda r: r["module"]),
         ("hloc ms", lambda r: f"{1e3 * r['hloc']:.3f}"), ("XLA ms", lambda r: f"{1e3 * r['xla']:.3f}"),
         ("ratio", lambda r: f"{ratio(r):.2f}"), ("floor ms", lambda r: f"{1e3 * r['floor']:.3f}"),
-        ("fusion", lambda r: f"{gain(r):.2f}x"),
+        ("fusion", lambda r: f"{gain(r):.2f}x"), ("at most", bound),
         ("parse s", lambda r: f"{r['parse']:.2f}"), ("compile s", lambda r: f"{r['compile_cold']:.2f}"),
         ("cached s", lambda r: f"{r['compile_warm']:.2f}"), ("XLA s", lambda r: f"{r['compile_xla']:.2f}"),
         ("MiB", lambda r: mebibytes(r["memory"])), ("XLA MiB", lambda r: mebibytes(r["memory_xla"]))]
     rows = [[show(r) for _, show in columns] for r in done]
+    most = ""
+    if told.get("most_fusion"):
+        most = (f" ({told['fusion_bounded']:.2f} over the {told['bounded']} that spend their time in routines, where "
+                f"{told['most_fusion']:.2f} is the most)")
     missing = [f"- {r['module']}: {r['failed']}" for r in state["modules"] if "failed" in r]
     return "\n".join([
         f"{state['date']}, {facts['cpu']}, {facts['cores']} cores (load {facts['load']} at the start), "
         f"{facts['compiler']}, jax {facts.get('jax', '-')}. [All figures]({data}).", "",
         f"![hloc against XLA:CPU]({image})", "",
         f"Over {told['modules']} models, geometric means: run time {told['run']:.2f} of XLA's "
-        f"({told['slower_than_xla']} slower); {told['fusion']:.2f} times slower without fusion; compile time "
-        f"{told['compile_cold']:.2f} of XLA's, from the cache {told['compile_warm_seconds']:.2f} s (median).", "",
+        f"({told['slower_than_xla']} slower); {told['fusion']:.2f} times slower without fusion{most}; "
+        f"compile time {told['compile_cold']:.2f} of XLA's, from the cache {told['compile_warm_seconds']:.2f} s "
+        "(median).", "",
         table([title for title, _ in columns], rows), *(["", *missing] if missing else [])])
 
 

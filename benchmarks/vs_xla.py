@@ -6,7 +6,8 @@ Without arguments: the models of testdata/models. For each module: the medians o
 `--fusion off`, two at a time run in turn for --seconds in all; the seconds to parse, to compile cold (the routines of
 hloc/targets/cpu/runtime lie in the cache, the module does not) and warm, and XLA's; the memory that the first run takes
 beside parameters, as the process's resident size grows, for both, and what `hloc memory` said; the least time that the
-machine allows (floor.py); whether the outputs agree, by the tolerances of `hloc check`.
+machine allows and the most that fusion could gain (floor.py); whether the outputs agree, by the tolerances of `hloc
+check`.
 
 Every finished module is written to PATH.json at once. After --minutes no further module is begun; --resume goes on
 where a file of the same name ends. At the end: PATH.png (where matplotlib is), and with --docs the tables of
@@ -58,7 +59,8 @@ def measure(path: Path, seconds: float) -> dict:
     found["error"] = max((r.error for r in rows), default=0.0)
     found["agrees"] = all(r.agrees for r in rows)
     plain(*arrays)
-    found["floor"] = Floor().seconds(module, arrays)
+    floor = Floor()
+    found |= {"floor": floor.seconds(module, arrays), "most_fusion": floor.most_fusion(module, arrays)}
     found |= in_turn({"xla": lambda: xla.run(False)[0], "hloc": lambda: seconds_of(exe, arrays)}, seconds / 2)
     return found | in_turn({"fused": lambda: seconds_of(exe, arrays), "unfused": lambda: seconds_of(plain, arrays)},
                            seconds / 2)

@@ -15,7 +15,7 @@ spec.loader.exec_module(report)
 def row(name: str, hloc: float, xla: float, unfused: float) -> dict:
     return {"module": name, "hloc": hloc, "xla": xla, "fused": hloc, "unfused": unfused, "parse": 0.1, "compile_cold": 2.0,
             "compile_warm": 0.1, "compile_xla": 1.0, "memory": 1 << 20, "memory_xla": 2 << 20, "error": 1e-6, "floor": 0.5,
-            "agrees": True}
+            "most_fusion": 3.0, "agrees": True}
 
 
 @pytest.fixture
@@ -29,6 +29,7 @@ def test_summary(state):
     told = state["summary"]
     assert told["run"] == pytest.approx(0.5) and told["fusion"] == pytest.approx(2.0)
     assert (told["modules"], told["failed"], told["slower_than_xla"], told["slower_fused"]) == (2, 1, 0, 0)
+    assert told["most_fusion"] == pytest.approx(3.0) and told["bounded"] == 2
     assert told["memory"] == pytest.approx(0.5) and told["more_memory_than_xla"] == 0
 
 
@@ -43,7 +44,7 @@ def test_the_page_is_rewritten_between_its_marks(state, tmp_path):
     page.write_text((ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8"), encoding="utf-8")
     report.write_docs(state, page, tmp_path / "benchmarks" / "results" / "2026-01-01")
     first = page.read_text(encoding="utf-8")
-    assert "| a | 1000.000 | 4000.000 | 0.25 | 500.000 | 2.00x |" in first and "- c: no answer in 60 s" in first
+    assert "| a | 1000.000 | 4000.000 | 0.25 | 500.000 | 2.00x | 3.00x |" in first and "- c: no answer in 60 s" in first
     assert "](../benchmarks/results/2026-01-01.png)" in first and "## Method" in first
     report.write_docs(state, page, tmp_path / "benchmarks" / "results" / "2026-01-01")
     assert page.read_text(encoding="utf-8") == first
