@@ -1,7 +1,9 @@
 """The parser restored from the cache is the one that the grammar gives."""
 import json
+from pathlib import Path
 
 import pytest
+from lark import Lark
 
 from hloc.errors import Source
 from hloc.text import grammar, tables
@@ -32,3 +34,21 @@ def test_no_cache_folder_is_no_obstacle(text, tmp_path, monkeypatch):
     monkeypatch.setenv("HLOC_CACHE_DIR", str(tmp_path / "file" / "folder"))
     assert tables.cached_parser(text, grammar.START, StateLexer).parse("{0,1}", start="integers").children == ["0", "1"]
     assert grammar.parse("integers", Source("{0,1}")).children == ["0", "1"]
+
+
+MODELS = Path(__file__).parent.parent / "testdata" / "models"
+
+
+@pytest.mark.parametrize("start, content", [
+    ("module", TEXT), ("integers", "{0,1}"), ("shape", "(f32[2]{0}, (s32[], token[]))"),
+    ("literal_parts", "{ {1, 2}, {3, 4} }"),
+    ("module", (MODELS / "control_flow" / "model.hlo").read_text(encoding="utf-8"))],
+    ids=["module", "integers", "shape", "literal", "control_flow"])
+def test_places_are_those_that_lark_tells(text, start, content):
+    own = grammar.lark().parse(content, start=start)
+    larks = Lark(text, parser="lalr", lexer=StateLexer, start=grammar.START, maybe_placeholders=False,
+                 propagate_positions=True).parse(content, start=start)
+    for mine, wanted in zip(own.iter_subtrees(), larks.iter_subtrees(), strict=True):
+        assert mine.data == wanted.data and mine.meta.empty == wanted.meta.empty
+        if not wanted.meta.empty:
+            assert (mine.meta.start_pos, mine.meta.end_pos) == (wanted.meta.start_pos, wanted.meta.end_pos)

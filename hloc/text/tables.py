@@ -18,25 +18,27 @@ from lark.lexer import Lexer, TerminalDef
 
 from hloc import cache
 from hloc.errors import HlocError
+from hloc.text.places import with_places
 
 
 def cached_parser(grammar: str, start: list[str], lexer: type[Lexer]) -> Lark:
     """The LALR parser of a grammar for all start rules."""
     try:
-        key = cache.digest("grammar 1", lark.__version__, grammar, *start)
+        key = cache.digest("grammar 2", lark.__version__, grammar, *start)
         found = cache.find(key, ".json")
         if found:
-            return restored(json.loads(found.read_text(encoding="utf-8"), object_pairs_hook=_with_numbers), lexer)
+            stored = json.loads(found.read_text(encoding="utf-8"), object_pairs_hook=_with_numbers)
+            return with_places(restored(stored, lexer))
         parser = built(grammar, start, lexer)
         cache.put_bytes(key, ".json", json.dumps(tables_of(parser)).encode())
-        return parser
+        return with_places(parser)
     except (HlocError, OSError):                              # no folder or no space: who compiles will hear of it
-        return built(grammar, start, lexer)
+        return with_places(built(grammar, start, lexer))
 
 
 def built(grammar: str, start: list[str], lexer: type[Lexer]) -> Lark:
     """The parser from its grammar."""
-    return Lark(grammar, parser="lalr", lexer=lexer, start=start, maybe_placeholders=False, propagate_positions=True)
+    return Lark(grammar, parser="lalr", lexer=lexer, start=start, maybe_placeholders=False)
 
 
 def tables_of(parser: Lark) -> dict[str, Any]:
