@@ -25,10 +25,11 @@ def tile_types(group: Group, hero: Instruction) -> tuple[str, str]:
 
 
 def stores_itself(outline: Outline, hero: Instruction, total: str) -> bool:
-    """No epilogue is needed: the sums are the result, rounded at most."""
-    group = outline.group
-    if group.roots != [hero] or (total != hero.shape.element_type
-                                 and not (hero.shape.element_type in ("bf16", "f16") and total == "f32")):
+    """No epilogue is needed: the sums are the result, or rounded to it, where operands and result are of one narrow
+    type; a routine knows no other."""
+    group, type = outline.group, hero.shape.element_type
+    narrow = type in ("bf16", "f16") and type == tile_types(group, hero)[0]
+    if group.roots != [hero] or (type != total and not narrow):
         return False
     outline.result_buffer(0)
     return True
