@@ -1,6 +1,6 @@
 /* float64.h: HLO's elementary functions on f64: the same names as float32.h with the suffix _f64.
  *
- * In: base.h. For CPUs exp expm1 log log1p logistic tanh are written out, free of branches and calls, so that loops
+ * In: base.h. For CPUs exp expm1 log log1p logistic tanh atan atan2 asin acos are written out, free of branches and calls, so that loops
  * vectorize (errors below 2 units in the last place); the rest, and everything under CUDA, are the libm's functions.
  * Example: hloc_log1p_f64(1e-300) == 1e-300
  */
@@ -19,9 +19,6 @@ HLOC_WRAP1_F64(sin, sin)
 HLOC_WRAP1_F64(cos, cos)
 HLOC_WRAP1_F64(tan, tan)
 HLOC_WRAP1_F64(erf, erf)
-HLOC_WRAP1_F64(atan, atan)
-HLOC_WRAP1_F64(asin, asin)
-HLOC_WRAP1_F64(acos, acos)
 HLOC_WRAP1_F64(sinh, sinh)
 HLOC_WRAP1_F64(cosh, cosh)
 HLOC_WRAP1_F64(asinh, asinh)
@@ -30,7 +27,6 @@ HLOC_WRAP1_F64(atanh, atanh)
 HLOC_FN double hloc_rsqrt_f64(double x) { return 1.0 / HLOC_MATH_F64(sqrt)(x); }
 HLOC_FN double hloc_power_f64(double x, double y) { return HLOC_MATH_F64(pow)(x, y); }
 HLOC_FN double hloc_remainder_f64(double a, double b) { return HLOC_MATH_F64(fmod)(a, b); }
-HLOC_FN double hloc_atan2_f64(double y, double x) { return HLOC_MATH_F64(atan2)(y, x); }
 
 #if HLOC_CUDA
 HLOC_WRAP1_F64(exp, exp)
@@ -38,6 +34,10 @@ HLOC_WRAP1_F64(expm1, expm1)
 HLOC_WRAP1_F64(log, log)
 HLOC_WRAP1_F64(log1p, log1p)
 HLOC_WRAP1_F64(tanh, tanh)
+HLOC_WRAP1_F64(atan, atan)
+HLOC_WRAP1_F64(asin, asin)
+HLOC_WRAP1_F64(acos, acos)
+HLOC_FN double hloc_atan2_f64(double y, double x) { return atan2(y, x); }
 #else
 
 HLOC_FN double hloc_exp_tail_f64(double r) { /* (e^r - 1 - r) / r^2 on [-ln2/2, ln2/2] */
@@ -125,6 +125,74 @@ HLOC_FN double hloc_tanh_f64(double x) {
   int near_one = m < -0.75;
   double y = (near_one ? 2.0 + 2.0 * m : -m) / (2.0 + m);
   return hloc_copysign_f64(near_one ? 1.0 - y : y, x);
+}
+/* atan of a ratio in [0, 1] */
+HLOC_FN double hloc_atan_unit_f64(double t) {
+  double z = t * t;
+  double p = 1.80619546186121511e-05;
+  p = hloc_fma_f64(p, z, -1.99961893779013818e-04);
+  p = hloc_fma_f64(p, z, 1.04960350849685148e-03);
+  p = hloc_fma_f64(p, z, -3.49588597391630937e-03);
+  p = hloc_fma_f64(p, z, 8.36893117845016223e-03);
+  p = hloc_fma_f64(p, z, -1.55351524754141768e-02);
+  p = hloc_fma_f64(p, z, 2.36967315800486224e-02);
+  p = hloc_fma_f64(p, z, -3.12771890669963845e-02);
+  p = hloc_fma_f64(p, z, 3.74948681253524721e-02);
+  p = hloc_fma_f64(p, z, -4.26035663260165218e-02);
+  p = hloc_fma_f64(p, z, 4.73774957952777867e-02);
+  p = hloc_fma_f64(p, z, -5.25797333428411062e-02);
+  p = hloc_fma_f64(p, z, 5.88150687779365605e-02);
+  p = hloc_fma_f64(p, z, -6.66656469928910422e-02);
+  p = hloc_fma_f64(p, z, 7.69229897103321653e-02);
+  p = hloc_fma_f64(p, z, -9.09090859089193432e-02);
+  p = hloc_fma_f64(p, z, 1.11111110934908275e-01);
+  p = hloc_fma_f64(p, z, -1.42857142853841323e-01);
+  p = hloc_fma_f64(p, z, 1.99999999999975309e-01);
+  p = hloc_fma_f64(p, z, -3.33333333333333315e-01);
+  return hloc_fma_f64(p * z, t, t);
+}
+HLOC_FN double hloc_atan2_f64(double y, double x) {
+  double a = __builtin_fabs(y), b = __builtin_fabs(x);
+  double large = a > b ? a : b, small = a > b ? b : a;
+  double ratio = large == 0.0 ? 0.0 : small / large;
+  double angle = hloc_atan_unit_f64(small == HLOC_INF_F64 ? 1.0 : ratio);
+  int is_steep = a > b, is_left = (int)(hloc_bits_f64(x) >> 63);
+  double from = is_steep ? 1.5707963267948966 : is_left ? 3.141592653589793 : 0.0; /* it is between two axes */
+  double rest = is_steep ? 6.123233995736766e-17 : is_left ? 1.2246467991473532e-16 : 0.0;
+  angle = from + (rest + (is_steep != is_left ? -angle : angle));
+  return ((x != x) | (y != y)) ? x + y : hloc_copysign_f64(angle, y);
+}
+HLOC_FN double hloc_atan_f64(double x) {
+  double a = __builtin_fabs(x);
+  double angle = hloc_atan_unit_f64(a > 1.0 ? 1.0 / a : a);
+  return hloc_copysign_f64(a > 1.0 ? (1.5707963267948966 - angle) + 6.123233995736766e-17 : angle, x);
+}
+HLOC_FN double hloc_asin_small_f64(double x, double z) { /* z = x^2 <= 1/4 */
+  double p = 2.87578513674215663e-02;
+  p = hloc_fma_f64(p, z, -1.48518870712472037e-02);
+  p = hloc_fma_f64(p, z, 1.74008794426940214e-02);
+  p = hloc_fma_f64(p, z, 5.45750671864035815e-03);
+  p = hloc_fma_f64(p, z, 1.03228143501857793e-02);
+  p = hloc_fma_f64(p, z, 1.14791774151849057e-02);
+  p = hloc_fma_f64(p, z, 1.39712129735529329e-02);
+  p = hloc_fma_f64(p, z, 1.73523927208699726e-02);
+  p = hloc_fma_f64(p, z, 2.23721729421498886e-02);
+  p = hloc_fma_f64(p, z, 3.03819441385312465e-02);
+  p = hloc_fma_f64(p, z, 4.46428571463554288e-02);
+  p = hloc_fma_f64(p, z, 7.49999999999843292e-02);
+  p = hloc_fma_f64(p, z, 1.66666666666666685e-01);
+  return hloc_fma_f64(p * z, x, x);
+}
+HLOC_FN double hloc_asin_f64(double x) {
+  double a = __builtin_fabs(x), z = a > 0.5 ? 0.5 - 0.5 * a : x * x;
+  double y = hloc_asin_small_f64(a > 0.5 ? __builtin_sqrt(z) : a, z);
+  return hloc_copysign_f64(a > 0.5 ? 1.5707963267948966 - (2.0 * y - 6.123233995736766e-17) : y, x);
+}
+HLOC_FN double hloc_acos_f64(double x) {
+  double a = __builtin_fabs(x), z = a > 0.5 ? 0.5 - 0.5 * a : x * x;
+  double y = hloc_asin_small_f64(a > 0.5 ? __builtin_sqrt(z) : x, z);
+  double far = x < 0.0 ? 3.141592653589793 - (2.0 * y - 1.2246467991473532e-16) : 2.0 * y;
+  return a > 0.5 ? far : 1.5707963267948966 - (y - 6.123233995736766e-17);
 }
 #endif
 
