@@ -144,10 +144,7 @@ static void run_matrices(void* const* args, long begin, long end) {
     long m1 = hloc_min(w->rows, m0 + w->row_group), n1 = hloc_min(c->y_features, n0 + w->column_group);
     run_matrix(w, o, m0, m1, n0, n1, sums, stride, (chunk_rows*)(void*)(memory + sum_bytes));
     for (long row = m0; row < m1; row++)
-      for (long column = n0; column < n1; column += HLOC_GEMM_TILE_COLUMNS)
-        hloc_conv_finish(w->plan, position_of_row(w, row, place), column, 1,
-                         hloc_min(HLOC_GEMM_TILE_COLUMNS, n1 - column), sums + (row - m0) * stride + column - n0,
-                         stride);
+      hloc_conv_finish(w->plan, position_of_row(w, row, place), n0, 1, n1 - n0, sums + (row - m0) * stride, stride);
   }
 }
 
