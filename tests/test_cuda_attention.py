@@ -35,6 +35,10 @@ SCORES = {
               "  columns = s32[{s}] iota(), iota_dimension=3\n  past = pred[{s}] compare(rows, columns), direction=GE\n"
               "  low = f32[] constant(-inf)\n  lows = f32[{s}] broadcast(low), dimensions={{}}\n"
               "  score = f32[{s}] select(past, wide, lows)\n",
+    "future": "  wide = f32[{s}] copy(scores)\n  rows = s32[{s}] iota(), iota_dimension=2\n"
+              "  columns = s32[{s}] iota(), iota_dimension=3\n  next = pred[{s}] compare(rows, columns), direction=LE\n"
+              "  low = f32[] constant(-1e30)\n  lows = f32[{s}] broadcast(low), dimensions={{}}\n"
+              "  score = f32[{s}] select(next, wide, lows)\n",
     "bias": "  wide = f32[{s}] copy(scores)\n  bs = f32[{s}] broadcast(3), dimensions={{1,2,3}}\n"
             "  score = f32[{s}] add(wide, bs)\n",
 }
@@ -174,6 +178,34 @@ def test_no_numbers(type, monkeypatch):
     for result in check([Case(type, "bias", 1, 4, *size, 16, 16) for size in sizes], H100, monkeypatch, change):
         nan = np.isnan(result.astype(float))
         assert nan[0, :3, 0].all() and not nan[0, 3].any() and not nan[0, :, 1:].any()
+
+
+@emulated
+def test_masked_tiles(monkeypatch):
+    """Warps pass over tiles of which they see nothing; not before a row has seen something, nor where values are not
+    finite: these are NaN in all rows."""
+    def change(arrays):
+        arrays[2][0, 0, 140, 3], arrays[2][0, 0, 141, 4], arrays[5][0, 0, 2, 5] = np.inf, np.nan, -np.inf
+    cases = [Case("bf16", "causal", 1, 1, 150, 150, 32, 32), Case("f16", "future", 1, 1, 150, 100, 32, 32)]
+    check(cases, H100, monkeypatch)
+    first, second = check(cases, H100, monkeypatch, change)
+    assert np.isnan(first[0, 0, :140, 3:5].astype(float)).all() and np.isnan(second[0, 0, 3:100, 5]).all()
+
+
+@emulated
+def test_masked_tiles_are_passed_over(monkeypatch):
+    """With what stands in the place of the weights of such a tile made NaN, and used, rows are NaN."""
+    sources = sources_of(module(Case("bf16", "causal", 1, 1, 64, 300, 32, 32)), H100)
+    text = sources.single_file() + "".join(f"HLOC_LAUNCHER({g.function})\n" for g in sources.geometry)
+    for old, new in (("z[r][c] = 0;", "z[r][c] = HLOC_NAN_F32;"), ("if (!any && ", "if (!any && false && ")):
+        assert old in text
+        text = text.replace(old, new)
+    driver.install(monkeypatch)
+    backend = backend_of(sources, image=driver.build_text(text))
+    arrays = [np.ones(v.shape.dimensions, numpy_dtype(v.shape.element_type)) for v in sources.program.parameters]
+    (result,) = backend(check_arrays(sources.program.parameters, arrays))
+    backend.close()
+    assert np.isnan(result.astype(float)).all()
 
 
 @emulated

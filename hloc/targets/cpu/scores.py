@@ -11,7 +11,8 @@ from __future__ import annotations
 import hashlib
 from typing import NamedTuple
 
-from hloc.kernels.ir import INDEX, Apply, Const, Expr, Let, Load, Tile, Var
+from hloc.kernels.ir import INDEX, Apply, Expr, Let, Tile, Var
+from hloc.kernels.score_masks import is_needed, loads_of, mask_of, names_in
 from hloc.targets.cpu.epilogues import Epilogue, with_names
 from hloc.targets.printer import C, buffer_declarations, expression, print_statements
 
@@ -52,7 +53,7 @@ def score_of(tile: Tile) -> Score | None:
     live = _live(head, counter, print_statements(used, C, 3), expression(mask[0])) if mask else ""
     name = f"score_{hashlib.sha256((score + live).encode()).hexdigest()[:10]}"
     text = f"void {name}{score}" + (f"int {name}_live{live}" if mask else "")
-    by_columns = any(_walks(load.position, statements) for load in _loads(statements))
+    by_columns = any(_walks(load.position, statements) for load in loads_of(statements))
     return Score(Epilogue(name, text, tuple(sizes)), mask[1] if mask else None, by_columns)
 
 
@@ -99,60 +100,10 @@ def _live(head: list[str], counter: str, statements: str, condition: str) -> str
 
 # -- what the statements say -------------------------------------------------------------------------------------------
 
-def mask_of(statements: tuple) -> tuple[Expr, float] | None:
-    """(condition, value elsewhere) where the score is select(condition, anything, constant) and the condition does not
-    depend on the sum."""
-    lets = {s.name: s.value for s in statements if isinstance(s, Let)}
-    if len(lets) != len(statements):
-        return None
-    value = statements[-1].value
-    while isinstance(value, Var) and value.name in lets:
-        value = lets[value.name]
-    if not isinstance(value, Apply) or value.op != "select":
-        return None
-    condition, _, other = value.arguments
-    while isinstance(other, Var) and other.name in lets:
-        other = lets[other.name]
-    if not isinstance(other, Const) or "acc" in _names(condition, lets):
-        return None
-    return condition, float(other.value)
-
-
-def is_needed(statement: Let, statements: tuple, condition: Expr) -> bool:
-    return statement.name in _names(condition, {s.name: s.value for s in statements})
-
-
-def _names(value: Expr, lets: dict[str, Expr]) -> set[str]:
-    """Everything that a value depends on, through Lets."""
-    found: set[str] = set()
-    stack = [value]
-    while stack:
-        top = stack.pop()
-        if isinstance(top, Var) and top.name not in found:
-            found.add(top.name)
-            stack += [lets[top.name]] if top.name in lets else []
-        elif isinstance(top, Apply):
-            stack += top.arguments
-        elif isinstance(top, Load):
-            stack.append(top.position)
-    return found
-
-
-def _loads(statements: tuple) -> list[Load]:
-    found, stack = [], [s.value for s in statements if isinstance(s, Let)]
-    while stack:
-        top = stack.pop()
-        if isinstance(top, Load):
-            found.append(top)
-        elif isinstance(top, Apply):
-            stack += top.arguments
-    return found
-
-
 def _walks(position: Expr, statements: tuple) -> bool:
     """Whether a position moves with the row, and by more than one element."""
     lets = {s.name: s.value for s in statements if isinstance(s, Let)}
-    return "row" in _names(position, lets) and not _is_row_itself(position)
+    return "row" in names_in(position, lets) and not _is_row_itself(position)
 
 
 def _is_row_itself(position: Expr) -> bool:
@@ -160,6 +111,6 @@ def _is_row_itself(position: Expr) -> bool:
     if isinstance(position, Var):
         return position.name == "row"
     if isinstance(position, Apply) and position.type == INDEX and position.op == "add":
-        holding = [a for a in position.arguments if "row" in _names(a, {})]
+        holding = [a for a in position.arguments if "row" in names_in(a, {})]
         return len(holding) == 1 and _is_row_itself(holding[0])
     return False

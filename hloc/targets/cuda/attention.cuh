@@ -9,17 +9,22 @@
  *                    (registers)
  * and functions: query_at(batch), key_at(batch), value_at(batch): where a batch starts;
  *   rounded_pair(low, high): two weights in a word, of the values' type;
+ *   live(batch, row, column), where a mask that reads no memory lets scores through, and `masked` what it puts in their
+ *   place (MASKED: the bits of an element's exponent; 0 where there is no such mask);
  *   score(batch, row, column, sum): what the softmax is taken of;  finish(batch, row, feature, value)
  *   keep(piece, batch, row, feature, sum) where keys are cut; keep_state(piece, batch, row, largest, total) there, and
  *   where a backward pass reads that (STATES)
  * Out: hloc_attention_mma (bf16, f16: weights are rounded to that type), hloc_attention_f32 (any types, at full
  *      precision), hloc_attention_join.
+ * On tensor cores tiles of which the mask lets nothing through are passed over by warps whose largest scores make their
+ * weights zero, and where all values are finite.
  * Scores that are -infinity weigh nothing; a row of nothing else is NaN, as is one with NaN or infinity.
  */
 #ifndef HLOC_ATTENTION_CUH
 #define HLOC_ATTENTION_CUH
 
 HLOC_FN float hloc_lowest() { return -HLOC_INF_F32; }
+#define HLOC_NO_WEIGHT -104.0f /* exp of less is 0 in f32 */
 HLOC_FN float hloc_shift_of(float largest) { return largest == hloc_lowest() ? 0.0f : largest; }
 
 /* A thread's scores of R rows become weights relative to the largest score so far; LANES neighbours share a row.
@@ -120,12 +125,22 @@ template <class T, int LINES, int WIDTH, int THREADS> struct hloc_lines {
   }
 };
 
+/* Whether all numbers of a tile in shared memory are finite: their exponents are not all ones. Asked by whole warps. */
+template <int LINES, int WIDTH, int PITCH> HLOC_FN bool hloc_all_finite(const unsigned char *tile, unsigned exponent) {
+  bool found = false;
+  for (int e = threadIdx.x % 32; e < LINES * (WIDTH / 2); e += 32) {
+    const unsigned word = *(const unsigned *)(tile + e / (WIDTH / 2) * PITCH + e % (WIDTH / 2) * 4);
+    if ((word & exponent) == exponent || (word >> 16 & exponent) == exponent) found = true;
+  }
+  return !(hloc_sum_of_lanes<32>(found ? 1.0f : 0.0f) > 0);
+}
+
 /* On tensor cores: warps with TM x 16 queries each; keys and values in two buffers each, copied ahead. */
-template <class S, class Numbers, class T, class At, class At2, class At3, class Pair, class Score, class Keep,
-          class KeepState, class Finish>
+template <class S, class Numbers, class T, class At, class At2, class At3, class Pair, class Live, class Score,
+          class Keep, class KeepState, class Finish>
 HLOC_FN void hloc_attention_mma(const T *query, const T *key, const T *value, unsigned char *memory, At query_at,
-                                At2 key_at, At3 value_at, Pair rounded_pair, Score score, Keep keep,
-                                KeepState keep_state, Finish finish) {
+                                At2 key_at, At3 value_at, Pair rounded_pair, Live live, float masked, Score score,
+                                Keep keep, KeepState keep_state, Finish finish) {
   constexpr int MINE = S::TM * 16, WARPS = S::BM / MINE, THREADS = WARPS * 32, TILES = S::BN / 8;
   constexpr int STEPS = S::DP / 16, OUT = S::FC / 8;
   typedef hloc_lines<T, S::BM, S::DP, THREADS> Queries;
@@ -170,54 +185,78 @@ HLOC_FN void hloc_attention_mma(const T *query, const T *key, const T *value, un
       __syncthreads(); /* these keys have arrived, all have done with the last ones */
       copy_keys(j + S::BN);
       const unsigned char *tile = key_tiles + j / S::BN % 2 * Keys::BYTES;
-      float sums[S::TM][TILES][4];
+      float z[2 * S::TM][TILES * 2];
+      bool any = true; /* of the warp's weights may be something */
+      if constexpr (S::MASKED) {
+        bool mine = false;
 #pragma unroll
-      for (int m = 0; m < S::TM; m++)
+        for (int r = 0; r < 2 * S::TM; r++) {
+          const long row = at.row + warp * MINE + r / 2 * 16 + group + r % 2 * 8;
+          if (row >= S::ROWS) continue;
+          if (!(masked == hloc_lowest() || masked - largest[r] < HLOC_NO_WEIGHT)) mine = true;
 #pragma unroll
-        for (int t = 0; t < TILES; t++)
-#pragma unroll
-          for (int n = 0; n < 4; n++) sums[m][t][n] = 0;
-#pragma unroll
-      for (int step = 0; step < STEPS; step++) {
-        unsigned x[S::TM][4], y[4];
-#pragma unroll
-        for (int m = 0; m < S::TM; m++)
-          hloc_load_matrices(x[m], queries + (warp * MINE + m * 16 + matrix % 2 * 8 + lane % 8) * Queries::PITCH +
-                                       (step * 2 + matrix / 2) * 16);
-#pragma unroll
-        for (int t = 0; t < TILES; t += 2) {
-          hloc_load_matrices(y, tile + (t * 8 + matrix / 2 * 8 + lane % 8) * Keys::PITCH + (step * 2 + matrix % 2) * 16);
-#pragma unroll
-          for (int m = 0; m < S::TM; m++) {
-            Numbers::multiply(sums[m][t], x[m], y);
-            Numbers::multiply(sums[m][t + 1], x[m], y + 2);
+          for (int c = 0; c < TILES * 2; c++) {
+            const int column = j + c / 2 * 8 + pair + c % 2;
+            if (column < at.keys && live(at.batch, row, at.first + column)) mine = true;
           }
         }
+        any = hloc_sum_of_lanes<32>(mine ? 1.0f : 0.0f) > 0;
       }
-      float z[2 * S::TM][TILES * 2];
+      if (any) {
+        float sums[S::TM][TILES][4];
 #pragma unroll
-      for (int m = 0; m < S::TM; m++)
+        for (int m = 0; m < S::TM; m++)
 #pragma unroll
-        for (int t = 0; t < TILES; t++)
+          for (int t = 0; t < TILES; t++)
 #pragma unroll
-          for (int n = 0; n < 4; n++) {
-            const long row = at.row + warp * MINE + m * 16 + group + n / 2 * 8;
-            const int column = j + t * 8 + pair + n % 2;
-            z[2 * m + n / 2][t * 2 + n % 2] = row < S::ROWS && column < at.keys
-                                                  ? score(at.batch, row, at.first + column, sums[m][t][n])
-                                                  : hloc_lowest();
+            for (int n = 0; n < 4; n++) sums[m][t][n] = 0;
+#pragma unroll
+        for (int step = 0; step < STEPS; step++) {
+          unsigned x[S::TM][4], y[4];
+#pragma unroll
+          for (int m = 0; m < S::TM; m++)
+            hloc_load_matrices(x[m], queries + (warp * MINE + m * 16 + matrix % 2 * 8 + lane % 8) * Queries::PITCH +
+                                         (step * 2 + matrix / 2) * 16);
+#pragma unroll
+          for (int t = 0; t < TILES; t += 2) {
+            hloc_load_matrices(y, tile + (t * 8 + matrix / 2 * 8 + lane % 8) * Keys::PITCH + (step * 2 + matrix % 2) * 16);
+#pragma unroll
+            for (int m = 0; m < S::TM; m++) {
+              Numbers::multiply(sums[m][t], x[m], y);
+              Numbers::multiply(sums[m][t + 1], x[m], y + 2);
+            }
           }
-      hloc_soften<4>(z, largest, total, scale, exp);
+        }
 #pragma unroll
-      for (int m = 0; m < S::TM; m++)
+        for (int m = 0; m < S::TM; m++)
 #pragma unroll
-        for (int f = 0; f < OUT; f++)
+          for (int t = 0; t < TILES; t++)
 #pragma unroll
-          for (int n = 0; n < 4; n++) out[m][f][n] *= scale[2 * m + n / 2];
+            for (int n = 0; n < 4; n++) {
+              const long row = at.row + warp * MINE + m * 16 + group + n / 2 * 8;
+              const int column = j + t * 8 + pair + n % 2;
+              z[2 * m + n / 2][t * 2 + n % 2] = row < S::ROWS && column < at.keys
+                                                    ? score(at.batch, row, at.first + column, sums[m][t][n])
+                                                    : hloc_lowest();
+            }
+        hloc_soften<4>(z, largest, total, scale, exp);
+#pragma unroll
+        for (int m = 0; m < S::TM; m++)
+#pragma unroll
+          for (int f = 0; f < OUT; f++)
+#pragma unroll
+            for (int n = 0; n < 4; n++) out[m][f][n] *= scale[2 * m + n / 2];
+      } else {
+#pragma unroll
+        for (int r = 0; r < 2 * S::TM; r++)
+#pragma unroll
+          for (int c = 0; c < TILES * 2; c++) z[r][c] = 0;
+      }
       hloc_copy_wait<1>();
       __syncthreads(); /* these values have arrived, all have done with the last ones */
       copy_values(j + S::BN);
       const unsigned char *values = value_tiles + j / S::BN % 2 * Values::BYTES;
+      if (!any && hloc_all_finite<S::BN, S::FC, Values::PITCH>(values, S::MASKED)) continue;
 #pragma unroll
       for (int step = 0; step < S::BN / 16; step++) {
         unsigned x[S::TM][4], y[4];

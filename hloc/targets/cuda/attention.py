@@ -13,6 +13,7 @@ from typing import NamedTuple
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels import scalars
 from hloc.kernels.ir import INDEX, Apply, Buffer, Const, Let, Tile, Var
+from hloc.kernels.score_masks import is_needed, loads_of, mask_of
 from hloc.machine import Machine
 from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.products import vector_of
@@ -29,6 +30,7 @@ MOST_REGISTERS = 192            # for sums and scores; the rest of 255 is for ad
 CHUNKS = (16, 32, 64, 128)      # features of a block
 FEWEST_KEYS = 256               # of a piece
 MOST_PIECES = 32
+EXPONENTS = {"bf16": 0x7F80, "f16": 0x7C00}
 ROW = (("batch", INDEX), ("row", INDEX))
 
 
@@ -49,8 +51,10 @@ def attention(tile: Tile, name: str, gpu: Machine, way: str = "") -> tuple:
     threads, memory = shape.threads, shape.memory
     names = ("query_at", "key_at", "value_at")
     body = [_place(at, facts["batches"], facts[key]) for at, key in zip(names, ("query", "key", "value"))]
-    body += [_score(tile), *_outputs(tile, facts, constants)]
-    call = _call(name, facts["types"], shape.registers > 0)
+    mask = _mask(tile) if shape.registers else None
+    constants["MASKED"] = EXPONENTS[facts["types"][0]] if mask else 0
+    body += [_score(tile), *_outputs(tile, facts, constants), *(mask[:1] if mask else ())]
+    call = _call(name, facts["types"], shape.registers > 0, mask)
     blocks = max(1, min(blocks * splits, gpu.cores * BLOCKS_PER_SM))
     start = Geometry(name, (blocks, 1, 1), (threads, 1, 1), memory)
     text = shape_struct(f"{name}_shape", constants)
@@ -169,6 +173,21 @@ def _score(tile: Tile) -> str:
     return f"auto score_of = [&](long batch, long row, long column, float acc) {{\n{body}\n  return score;\n}};"
 
 
+def _mask(tile: Tile) -> tuple[str, str] | None:
+    """C of a function that says where a mask lets scores through, and of what it puts in their place; None where there
+    is no mask, or one that reads memory: that would be read twice."""
+    statements = tile.epilogue or ()
+    mask = mask_of(statements) if statements else None
+    if mask is None:
+        return None
+    used = tuple(s for s in statements[:-1] if is_needed(s, statements, mask[0]))
+    if loads_of((*used, Let("live", mask[0]))):
+        return None
+    body = print_statements((*used, Let("live", mask[0])), CUDA, 1)
+    return (f"auto live_at = [&](long batch, long row, long column) -> bool {{\n{body}\n  return live;\n}};",
+            expression(Const(mask[1], "f32")))
+
+
 def _finish(tile: Tile, facts: dict) -> str:
     """A function that stores one element of the result."""
     row, feature, strides = facts["result"]
@@ -209,12 +228,12 @@ def _outputs(tile: Tile, facts: dict, c: dict[str, int]) -> list[str]:
             f"  state[0] = largest;\n  state[1] = total;\n}};"]
 
 
-def _call(name: str, types: tuple[str, ...], on_cores: bool) -> str:
+def _call(name: str, types: tuple[str, ...], on_cores: bool, mask: tuple[str, str] | None) -> str:
     arrays = "query, key, value, memory, query_at, key_at, value_at"
     if on_cores:
         return (f"hloc_attention_mma<{name}_shape, {PLAIN[types[0]].name}>({arrays},\n"
                 f"    [](float low, float high) {{ return hloc_rounded_pair_{types[0]}(low, high); }},\n"
-                f"    score_of, keep, keep_state, finish);")
+                f"    {f'live_at, {mask[1]}' if mask else '0, 0.0f'}, score_of, keep, keep_state, finish);")
     reads = ",\n    ".join(reader(t) for t in types)
     return f"hloc_attention_f32<{name}_shape>({arrays},\n    {reads},\n    score_of, keep, keep_state, finish);"
 
