@@ -1,4 +1,4 @@
-"""The calls that XLA's TPU compiler and the builder of its tests put in the place of operations.
+"""The calls that XLA's TPU compiler, the builder of its tests, and a few libraries put in the place of operations.
 
 In: a custom-call and its operands. Out: its results, in NumPy. hloc/passes/compiler_calls.py writes them as HLO.
 
@@ -11,6 +11,7 @@ Of integers the halves are the words, of complex numbers the parts.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -217,11 +218,34 @@ def tridiagonal(instruction: Instruction, *operands: np.ndarray):
     return fitted(instruction, [b])
 
 
+# -- Transformer Engine ------------------------------------------------------------------------------------------------
+
+def te_softmax(instruction: Instruction, x: np.ndarray, *_):
+    """softmax(scale_factor * x) along the last dimension."""
+    scaled = wide(x) * scale_factor(instruction)
+    parts = np.exp(scaled - scaled.max(-1, keepdims=True))
+    return fitted(instruction, [parts / parts.sum(-1, keepdims=True)])
+
+
+def te_softmax_gradient(instruction: Instruction, gradient: np.ndarray, y: np.ndarray):
+    """What the gradient of y = te_softmax(x) makes of x."""
+    y, gradient = wide(y), wide(gradient)
+    inner = gradient - (gradient * y).sum(-1, keepdims=True)
+    return fitted(instruction, [scale_factor(instruction) * y * inner])
+
+
+def scale_factor(instruction: Instruction) -> float:
+    """A float of `{scale_factor = 0.2 : f64}` in backend_config; 1 where it is not said."""
+    found = re.search(r"\bscale_factor\s*=\s*([-+.\deE]+)", str(instruction.get("backend_config", "")))
+    return float(found[1]) if found else 1.0
+
+
 COMPILER_CALLS: dict[str, Callable] = {
     "X64SplitLow": split_low, "X64SplitHigh": split_high, "X64Combine": combine,
     "Qr": geqrf, "ProductOfElementaryHouseholderReflectors": orgqr, "LuDecomposition": lu_decomposition,
     "Eigh": eigenvectors,
     "Cholesky": tpu_cholesky, "InvertDiagBlocksLowerTriangular": invert_lower, "ConcatBitcast": concat_bitcast,
+    "te_scaled_softmax_forward_ffi": te_softmax, "te_scaled_softmax_backward_ffi": te_softmax_gradient,
     **dict.fromkeys(BUILDER_MATH, builder_math),
     "xla_builder.math.Atan": arc_tangent,
     "xla_builder.math.NextAfter": next_after,
