@@ -10,6 +10,7 @@ also counts the runs and nanoseconds of each step, which hloc_step_times tells; 
 """
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -22,11 +23,12 @@ from hloc.targets.cpu.side_by_side import Together, grouped
 
 
 class DriverSource(NamedTuple):
-    """text: C; host_calls and timed steps: by their numbers in it."""
+    """text: C; host_calls and timed steps: by their numbers in it; lapack_calls: those that C makes (lapack.py)."""
 
     text: str
     host_calls: tuple[HostCall, ...]
     timed: tuple[Step, ...]
+    lapack_calls: tuple[HostCall, ...]
 
 
 @dataclass
@@ -38,6 +40,8 @@ class Driver:
     machine: Machine
     refs: list[tuple[int, int]] = field(default_factory=list)
     host_calls: list[HostCall] = field(default_factory=list)
+    in_python: Collection[str] = ()         # targets of host calls that Python makes, whatever they are
+    lapack_calls: dict[str, HostCall] = field(default_factory=dict)       # by what C is told
     lines: list[str] = field(default_factory=list)
     jobs: list[str] = field(default_factory=list)
     timed: list[Step] | None = None         # the steps that are timed, by number; None: no clock at all
@@ -128,7 +132,15 @@ class Driver:
         self.line(indent, "}")
 
     def host_call(self, step: HostCall, indent: int) -> None:
+        from hloc.targets.cpu.lapack import lapack_call
         refs = tuple(r for r, _ in step.arguments + step.results)
+        lapack = None if step.target in self.in_python else lapack_call(step)
+        if lapack is not None:
+            self.lapack_calls.setdefault(lapack, step)
+            number = list(self.lapack_calls).index(lapack)
+            what = f"lapack + {number}, bases, {self.rows(refs)}, {len(refs)}, caller"
+            self.work(indent, step, f"hloc_call_lapack({what})")
+            return
         call = f"hloc_call_host(host, {len(self.host_calls)}, bases, {self.rows(refs)}, {len(refs)}, caller)"
         self.work(indent, step, f"error = {call}")
         self.line(indent, "if (error) goto end;")
@@ -140,6 +152,13 @@ class Driver:
             return []
         return [f"enum {{ HLOC_STEPS = {max(1, len(self.timed))} }};", '#include "profile.h"', ""]
 
+    def lapack(self) -> list[str]:
+        """The table of calls of LAPACK."""
+        if not self.lapack_calls:
+            return []
+        return ['#include "lapack.h"', "static const hloc_lapack_call lapack[] = {",
+                *(f"  {call}," for call in self.lapack_calls), "};", ""]
+
     def text(self) -> str:
         """The whole unit: declarations, reference table, hloc_execute."""
         self.steps(self.program.steps, 1)
@@ -149,11 +168,12 @@ class Driver:
         rows = [f"{{{base}, {offset}}}" for base, offset in self.refs] or ["{0, 0}"]
         table = ",\n  ".join(", ".join(rows[i:i + 8]) for i in range(0, len(rows), 8))
         most = max((len(k.buffers) for k in self.program.kernels), default=1)
-        most = max([most] + [len(c.arguments) + len(c.results) for c in self.host_calls])
+        called = [*self.host_calls, *self.lapack_calls.values()]
+        most = max([most] + [len(c.arguments) + len(c.results) for c in called])
         jobs = ["static const hloc_job jobs[] = {", *(f"  {job}," for job in self.jobs), "};", ""] if self.jobs else []
         return "\n".join([
             f"#define HLOC_MOST_ARGUMENTS {most}", '#include "driver.h"', "", "extern int hloc_out_of_memory;",
-            *dict.fromkeys(declarations), "", *self.clocks(),
+            *dict.fromkeys(declarations), "", *self.clocks(), *self.lapack(),
             f"static const hloc_ref refs[] = {{\n  {table}\n}};", "", *jobs,
             '__attribute__((visibility("default")))',
             "int hloc_execute(void *const *bases, hloc_host_function host) {",
@@ -163,7 +183,9 @@ class Driver:
             f"  return hloc_out_of_memory ? {OUT_OF_MEMORY} : error;", "}", ""])
 
 
-def driver_source(program: Program, names: tuple[str, ...], machine: Machine, *, timed: bool = False) -> DriverSource:
-    """The C text of the driver. timed: it measures each step."""
-    driver = Driver(program, names, machine, timed=[] if timed else None)
-    return DriverSource(driver.text(), tuple(driver.host_calls), tuple(driver.timed or ()))
+def driver_source(program: Program, names: tuple[str, ...], machine: Machine, *, timed: bool = False,
+                  in_python: Collection[str] = ()) -> DriverSource:
+    """The C text of the driver. timed: it measures each step; in_python: targets of calls that are the user's own."""
+    driver = Driver(program, names, machine, timed=[] if timed else None, in_python=in_python)
+    return DriverSource(driver.text(), tuple(driver.host_calls), tuple(driver.timed or ()),
+                        tuple(driver.lapack_calls.values()))

@@ -58,6 +58,9 @@ class CpuBackend:
         outputs = sum(v.shape.num_bytes for v in results)
         refuse_if_too_large(arena_size + outputs, "running this module")
         self.shared_object = ctypes.CDLL(str(library))
+        if hasattr(self.shared_object, "hloc_lapack_table"):
+            from hloc.targets.cpu.lapack import hand_over
+            hand_over(self.shared_object)
         self.shared_object.hloc_start(available_cores())
         self._arena = aligned_bytes(arena_size)
         self._bases = (ctypes.c_void_p * (1 + len(parameters) + len(results) + len(constants)))(self._arena.ctypes.data)

@@ -6,7 +6,7 @@ Two files lie under the hash of everything that a compilation depends on: facts 
 key of the shared object) and constants (.bin, mapped). The cache seals them with hashes; where anything is missing or
 does not fit, the module is compiled again. A recalled program still shows its source: it is then compiled anew for it.
 
-Programs that call Python are not remembered: they hold functions.
+Programs that call Python are not remembered: they hold functions. Those that call LAPACK need SciPy again (lapack.py).
 """
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from functools import cache as once
+from importlib.util import find_spec
 
 import numpy as np
 
@@ -35,7 +36,7 @@ def recalled(module: Module, passes: dict, compile_text: Callable[[str], Executa
     """
     key = cache.digest("program 2", cache.package_identity(), toolchain.find().identity(), repr(Machine.host()),
                        json.dumps(passes, sort_keys=True, default=repr), print_module(module, elide_constants=True),
-                       constants_identity(module))
+                       constants_identity(module), f"SciPy {find_spec('scipy') is not None}")
     backend, name = _find(key)
     if backend is None:
         exe = compile_now()

@@ -6,7 +6,7 @@ nothing of hloc.
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,13 +38,15 @@ PROLOGUE = '#include "scalar.h"\n#include "pool.h"\n'
 @dataclass(frozen=True)
 class Sources:
     """driver: C text of the driver unit; kernels: C texts of functions, each once (kernels that differ in their extents
-    only share one, so do epilogues); host_calls and timed steps: by their numbers in the driver."""
+    only share one, so do epilogues); host_calls and timed steps: by their numbers in the driver; lapack_calls: calls of
+    functions whose addresses come from SciPy."""
 
     program: Program
     driver: str
     kernels: tuple[str, ...]
     host_calls: tuple[HostCall, ...]
     timed: tuple[Step, ...] = ()
+    lapack_calls: tuple[HostCall, ...] = ()
 
     def units(self, cores: int, export: str = "") -> list[tuple[str, bool]]:
         """C texts to compile, and whether each holds kernels: the driver, then kernels dealt out, largest first, to the
@@ -70,7 +72,8 @@ class Sources:
 
     def runtime_units(self) -> tuple[str, ...]:
         """The files of runtime/ that the program calls into; each is compiled once per machine."""
-        return tuple(dict.fromkeys(["pool.c", *(unit for text in self.kernels for unit in runtime_units(text))]))
+        own = ["pool.c", "lapack.c"] if self.lapack_calls else ["pool.c"]
+        return tuple(dict.fromkeys([*own, *(unit for text in self.kernels for unit in runtime_units(text))]))
 
     def thin_units(self) -> frozenset[str]:
         return thin_units(k for k in self.program.kernels if isinstance(k, Tile))
@@ -90,11 +93,13 @@ __attribute__((visibility("default"))) void hloc_start(int threads) { hloc_pool_
 """
 
 
-def make_sources(program: Program, machine: Machine, *, timed: bool = False) -> Sources:
-    """Print all kernels and the driver. timed: a driver that measures its steps."""
+def make_sources(program: Program, machine: Machine, *, timed: bool = False,
+                 in_python: Collection[str] = ()) -> Sources:
+    """Print all kernels and the driver. timed: a driver that measures its steps; in_python: targets of custom calls
+    that are the user's own functions."""
     names, texts = print_kernels(program.kernels, machine)
-    driver = driver_source(program, names, machine, timed=timed)
-    return Sources(program, driver.text, texts, driver.host_calls, driver.timed)
+    driver = driver_source(program, names, machine, timed=timed, in_python=in_python)
+    return Sources(program, driver.text, texts, driver.host_calls, driver.timed, driver.lapack_calls)
 
 
 def print_kernels(kernels: Sequence[Kernel | Tile], machine: Machine) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -41,7 +41,7 @@ def executable(program: Program, module: Module, options) -> Executable:
     from hloc.targets.cpu.sources import make_sources
     from hloc.targets.host_calls import host_function
     with options.stage("printing"):
-        sources = make_sources(program, Machine.host(), timed=options.profile)
+        sources = make_sources(program, Machine.host(), timed=options.profile, in_python=options.custom_calls.keys())
     functions = [host_function(call, options) for call in sources.host_calls]
 
     def start() -> CpuBackend:
@@ -70,6 +70,8 @@ def save(sources: Sources, path: Path, options) -> None:
     """Write a shared object that stands alone: constants and manifest inside, a C header beside it."""
     if sources.host_calls:
         raise UnsupportedError(f"a .so cannot hold the Python function of host call {sources.host_calls[0].target!r}")
+    if sources.lapack_calls:
+        raise UnsupportedError(f"a .so has no LAPACK: {sources.lapack_calls[0].target!r} is called through SciPy")
     from hloc.targets.cpu.build import save as write_shared_object
     from hloc.targets.cpu.export import header_text
     with options.stage("compiler"):

@@ -1,0 +1,236 @@
+/* lapack.c: see lapack.h. Each matrix is transposed into scratch memory, since LAPACK wants columns, and back. Small
+ * ones are split over the pool; for large ones LAPACK has threads of its own. */
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+#include "lapack.h"
+#include "pool.h"
+
+__attribute__((visibility("default"))) void *hloc_lapack_table[HLOC_LAPACK_ROUTINES][4];
+
+enum { LARGE = 192, PIECE = 40000, BLOCK = 16 };   /* rows; multiply-adds of a piece of work; a square of a transpose */
+
+/* A batch: element, real: bytes; a, b, c: bytes of the matrices in scratch; lwork, lrwork, liwork: elements. */
+typedef struct {
+  const hloc_lapack_call *call;
+  void *const *at;
+  size_t element, real, a, b, c;
+  int lwork, lrwork, liwork, failed;
+} batch;
+
+/* One thread's scratch memory. */
+typedef struct { char *a, *b, *c, *work, *rwork; int *iwork; } place;
+
+static int least(int x, int y) { return x < y ? x : y; }
+static int most(int x, int y) { return x > y ? x : y; }
+static size_t padded(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+#define TRANSPOSE(TYPE)                                                                  \
+  for (long r0 = 0; r0 < rows; r0 += BLOCK)                                              \
+    for (long c0 = 0; c0 < columns; c0 += BLOCK)                                         \
+      for (long r = r0; r < rows && r < r0 + BLOCK; r++)                                 \
+        for (long c = c0; c < columns && c < c0 + BLOCK; c++)                            \
+          ((TYPE *)to)[c * rows + r] = ((const TYPE *)from)[r * columns + c]
+
+typedef struct { uint64_t low, high; } wide;
+
+/* Row-major rows x columns -> its columns, one after the other; and back, with the sizes exchanged. */
+static void transpose(void *to, const void *from, long rows, long columns, size_t element) {
+  if (element == 4) TRANSPOSE(uint32_t);
+  else if (element == 8) TRANSPOSE(uint64_t);
+  else TRANSPOSE(wide);
+}
+
+/* The n-th matrix (or vector) of an operand or result, each of so many elements. */
+static void *nth(const batch *b, int pointer, long n, long elements, size_t bytes) {
+  return (char *)b->at[pointer] + (size_t)n * elements * bytes;
+}
+static void load(const batch *b, void *to, int pointer, long n, long rows, long columns) {
+  transpose(to, nth(b, pointer, n, rows * columns, b->element), rows, columns, b->element);
+}
+static void store(const batch *b, int pointer, long n, const void *from, long rows, long columns) {
+  transpose(nth(b, pointer, n, rows * columns, b->element), from, columns, rows, b->element);
+}
+
+/* A triangular factor: zeros in the other triangle; all NaN where there is none. */
+static void clean_factor(const batch *b, char *a, int n, int is_lower, int failed) {
+  for (long c = 0; c < n; c++)
+    for (long r = 0; r < n; r++) {
+      char *x = a + (c * n + r) * b->element;
+      for (size_t part = 0; part < b->element; part += b->real) {
+        if (failed && b->real == 4) *(float *)(x + part) = NAN;
+        else if (failed) *(double *)(x + part) = NAN;
+        else if (is_lower ? r < c : r > c) memset(x + part, 0, b->real);
+      }
+    }
+}
+
+/* -- one function per routine, for matrix n of the batch; with lwork -1 it only asks how much work it wants ------- */
+
+#define LAPACK(...) ((void (*)(__VA_ARGS__))hloc_lapack_table[call->routine][call->type])
+typedef void *P;                                   /* letters, numbers and arrays: Fortran takes addresses of all */
+
+static int potrf(const batch *b, const hloc_lapack_call *call, place *p, long n) {
+  int size = call->rows, info = 0;
+  char uplo = call->options[0];
+  load(b, p->a, 0, n, size, size);
+  LAPACK(P, P, P, P, P)(&uplo, &size, p->a, &size, &info);
+  clean_factor(b, p->a, size, uplo == 'L', info != 0);
+  store(b, 1, n, p->a, size, size);
+  return info;
+}
+
+static int getrf(const batch *b, const hloc_lapack_call *call, place *p, long n) {
+  int rows = call->rows, columns = call->columns, info = 0;
+  load(b, p->a, 0, n, rows, columns);
+  LAPACK(P, P, P, P, P, P)(&rows, &columns, p->a, &rows, nth(b, 2, n, least(rows, columns), 4), &info);
+  store(b, 1, n, p->a, rows, columns);
+  return info;
+}
+
+static int geqrf(const batch *b, const hloc_lapack_call *call, place *p, long n, int lwork) {
+  int rows = call->rows, columns = call->columns, info = 0;
+  if (lwork > 0) load(b, p->a, 0, n, rows, columns);
+  LAPACK(P, P, P, P, P, P, P, P)(&rows, &columns, p->a, &rows, nth(b, 2, n, least(rows, columns), b->element),
+                                   p->work, &lwork, &info);
+  if (lwork > 0) store(b, 1, n, p->a, rows, columns);
+  return info;
+}
+
+static int orgqr(const batch *b, const hloc_lapack_call *call, place *p, long n, int lwork) {
+  int rows = call->rows, columns = call->columns, count = call->other, info = 0;
+  if (lwork > 0) load(b, p->a, 0, n, rows, columns);
+  LAPACK(P, P, P, P, P, P, P, P, P)(&rows, &columns, &count, p->a, &rows, nth(b, 1, n, count, b->element), p->work,
+                                      &lwork, &info);
+  if (lwork > 0) store(b, 2, n, p->a, rows, columns);
+  return info;
+}
+
+static int syevd(const batch *b, const hloc_lapack_call *call, place *p, long n, int lwork, int lrwork, int liwork) {
+  int size = call->rows, info = 0;
+  char job = call->options[0], uplo = call->options[1];
+  P values = nth(b, 2, n, size, b->real);
+  if (lwork > 0) load(b, p->a, 0, n, size, size);
+  if (call->type < 2)
+    LAPACK(P, P, P, P, P, P, P, P, P, P, P)(&job, &uplo, &size, p->a, &size, values, p->work, &lwork, p->iwork,
+                                              &liwork, &info);
+  else
+    LAPACK(P, P, P, P, P, P, P, P, P, P, P, P, P)(&job, &uplo, &size, p->a, &size, values, p->work, &lwork, p->rwork,
+                                                    &lrwork, p->iwork, &liwork, &info);
+  if (lwork > 0) store(b, 1, n, p->a, size, size);
+  return info;
+}
+
+static int gesdd(const batch *b, const hloc_lapack_call *call, place *p, long n, int lwork) {
+  int rows = call->rows, columns = call->columns, small = least(rows, columns), info = 0;
+  char job = call->options[0];
+  int left = job == 'S' ? small : rows, right = job == 'S' ? small : columns;
+  const size_t bytes = (size_t)rows * columns * b->element;
+  P values = nth(b, 2, n, small, b->real);
+  if (lwork > 0) load(b, p->a, 0, n, rows, columns);
+  if (call->type < 2)
+    LAPACK(P, P, P, P, P, P, P, P, P, P, P, P, P, P)(&job, &rows, &columns, p->a, &rows, values, p->b, &rows, p->c,
+                                                       &right, p->work, &lwork, p->iwork, &info);
+  else
+    LAPACK(P, P, P, P, P, P, P, P, P, P, P, P, P, P, P)(&job, &rows, &columns, p->a, &rows, values, p->b, &rows, p->c,
+                                                          &right, p->work, &lwork, p->rwork, p->iwork, &info);
+  if (lwork < 0) return info;
+  memcpy((char *)b->at[1] + n * bytes, (char *)b->at[0] + n * bytes, bytes);
+  if (job == 'N') memset(p->b, 0, b->b), memset(p->c, 0, b->c);
+  store(b, 3, n, p->b, rows, left);
+  store(b, 4, n, p->c, right, columns);
+  return info;
+}
+
+static int trsm(const batch *b, const hloc_lapack_call *call, place *p, long n) {
+  char side = call->options[0], uplo = call->options[1], trans = call->options[2], diagonal = call->options[3];
+  int size = call->rows, rows = side == 'L' ? size : call->other, columns = side == 'L' ? call->other : size;
+  const double one_f64[2] = {1, 0};
+  const float one_f32[2] = {1, 0};
+  load(b, p->a, 0, n, size, size);
+  load(b, p->b, 1, n, rows, columns);
+  LAPACK(P, P, P, P, P, P, P, P, P, P, P)(&side, &uplo, &trans, &diagonal, &rows, &columns,
+                                            b->real == 4 ? (P)one_f32 : (P)one_f64, p->a, &size, p->b, &rows);
+  store(b, 2, n, p->b, rows, columns);
+  return 0;
+}
+
+static int one(const batch *b, place *p, long n, int lwork, int lrwork, int liwork) {
+  switch (b->call->routine) {
+    case HLOC_POTRF: return potrf(b, b->call, p, n);
+    case HLOC_GETRF: return getrf(b, b->call, p, n);
+    case HLOC_GEQRF: return geqrf(b, b->call, p, n, lwork);
+    case HLOC_ORGQR: return orgqr(b, b->call, p, n, lwork);
+    case HLOC_SYEVD: return syevd(b, b->call, p, n, lwork, lrwork, liwork);
+    case HLOC_GESDD: return gesdd(b, b->call, p, n, lwork);
+    default: return trsm(b, b->call, p, n);
+  }
+}
+
+/* -- the batch ---------------------------------------------------------------------------------------------------- */
+
+/* Memory of this thread, or 0. Slot 0: LAPACK calls no other routine of this folder. */
+static int get_place(const batch *b, place *p) {
+  const size_t sizes[6] = {b->a, b->b, b->c, b->lwork * b->element, b->lrwork * b->real, b->liwork * sizeof(int)};
+  size_t total = 0;
+  for (int i = 0; i < 6; i++) total += padded(sizes[i]);
+  char *memory = hloc_scratch(0, total + 64);
+  char **parts[6] = {&p->a, &p->b, &p->c, &p->work, &p->rwork, (char **)&p->iwork};
+  for (int i = 0; memory && i < 6; i++) *parts[i] = memory, memory += padded(sizes[i]);
+  return memory != NULL;
+}
+
+static void run(void *const *arguments, long begin, long end) {
+  batch *b = arguments[0];
+  const hloc_lapack_call *call = b->call;
+  place p;
+  if (!get_place(b, &p)) {
+    __atomic_store_n(&b->failed, 1, __ATOMIC_RELAXED);
+    return;
+  }
+  for (long n = begin; n < end; n++) {
+    const int info = one(b, &p, n, b->lwork, b->lrwork, b->liwork);
+    if (call->info >= 0) ((int *)b->at[call->info])[n] = info;
+  }
+}
+
+/* A size of work, which LAPACK says as a number of the matrix's own type. */
+static int said(const batch *b, const double *work) {
+  float narrow;
+  memcpy(&narrow, work, sizeof narrow);
+  return (int)(b->real == 4 ? narrow : *work);
+}
+
+/* How much work the functions want that say so. */
+static void ask(batch *b) {
+  const hloc_lapack_call *call = b->call;
+  const int small = least(call->rows, call->columns), large = most(call->rows, call->columns);
+  double work[2] = {0, 0}, rwork[2] = {0, 0};
+  int iwork[1] = {0};
+  char nothing[64];
+  place p = {nothing, nothing, nothing, (char *)work, (char *)rwork, iwork};
+  if (call->routine == HLOC_POTRF || call->routine == HLOC_GETRF || call->routine == HLOC_TRSM) return;
+  one(b, &p, 0, -1, -1, -1);
+  b->lwork = most(1, said(b, work));
+  b->lrwork = said(b, rwork);
+  b->liwork = iwork[0];
+  if (call->routine == HLOC_GESDD) {
+    b->liwork = 8 * small;
+    b->lrwork = call->type < 2 ? 0 : small * most(5 * small + 7, 2 * large + 2 * small + 1);
+  }
+}
+
+int hloc_lapack(const hloc_lapack_call *call, void *const *pointers) {
+  static const size_t elements[4] = {4, 8, 8, 16};
+  batch b = {call, pointers, elements[call->type], call->type % 2 ? 8 : 4, 0, 0, 0, 0, 0, 0, 0};
+  const long rows = call->rows, columns = call->columns, other = call->other;
+  b.a = rows * columns * b.element;
+  if (call->routine == HLOC_TRSM) b.b = rows * other * b.element;
+  if (call->routine == HLOC_GESDD) b.b = rows * rows * b.element, b.c = columns * columns * b.element;
+  ask(&b);
+  void *arguments[1] = {&b};
+  const double work = (double)rows * columns * most(least(rows, columns), (int)other);
+  long grain = most(rows, columns) > LARGE ? call->batch : 1 + (long)(PIECE / (work + 1));
+  if (call->batch > 0) hloc_parallel(run, arguments, call->batch, grain);
+  return b.failed;
+}

@@ -1,0 +1,37 @@
+/* lapack.h: factorizations of batches of matrices by LAPACK's own functions.
+ *
+ * In: what to do (a constant of the driver), pointers to the operands and, behind them, to the results: row-major
+ * matrices, one after the other. Out: the results; not 0 where scratch memory is missing.
+ */
+#pragma once
+
+enum { HLOC_POTRF, HLOC_GETRF, HLOC_GEQRF, HLOC_ORGQR, HLOC_SYEVD, HLOC_GESDD, HLOC_TRSM, HLOC_LAPACK_ROUTINES };
+
+/* rows, columns: of the first operand's matrices; other: the factors of orgqr, the right sides of trsm. type: 0 f32,
+ * 1 f64, 2 c64, 3 c128. options: LAPACK's letters in the order in which its functions take them. info: the operand or
+ * result that says how it went, -1: none. */
+typedef struct {
+  int routine, type;
+  long batch;
+  int rows, columns, other;
+  char options[5];
+  int info;
+} hloc_lapack_call;
+
+/* The functions, [routine][type]; hloc/targets/cpu/lapack.py fills it in when the program is loaded. */
+extern void *hloc_lapack_table[HLOC_LAPACK_ROUTINES][4];
+
+int hloc_lapack(const hloc_lapack_call *call, void *const *pointers);
+
+#ifdef HLOC_MOST_ARGUMENTS
+/* In a driver: with the caller's treatment of subnormal numbers, as Python would call LAPACK. */
+static inline void hloc_call_lapack(const hloc_lapack_call *call, void *const *bases, const hloc_ref *refs, int count,
+                                    unsigned caller) {
+  void *pointers[HLOC_MOST_ARGUMENTS];
+  hloc_resolve(bases, refs, count, pointers);
+  const unsigned state = hloc_float_state();
+  hloc_set_float_state(caller);
+  if (hloc_lapack(call, pointers)) hloc_out_of_memory = 1;
+  hloc_set_float_state(state);
+}
+#endif
