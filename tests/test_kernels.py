@@ -224,6 +224,12 @@ def test_expressions_have_few_parentheses():
     assert expression(Const(1.5, "bf16")) == "0x3fc0"
 
 
+def test_truths_become_numbers_in_lanes_of_their_width():
+    same = Apply("compare_eq", (Var("a", "s32"), Var("b", "s32")), "pred")
+    assert expression(Apply("convert", (same,), "f32")) == "a == b ? 1.0f : 0.0f"
+    assert expression(Apply("convert", (Load("p", Var("i", INDEX), "pred"),), "f32")) == "hloc_convert_pred_f32(p[i])"
+
+
 def test_comments_cannot_be_escaped():
     kernel = Kernel("k", (), (), origin=('x = f32[] /* */ int evil; \\\n??/ "',))
     text = print_kernel(kernel, C, "k").splitlines()[0]

@@ -362,3 +362,21 @@ def test_headers_compile_as_cuda(tmp_path):
     command = ["nvcc", "-arch=sm_90", "-ptx", f"-I{INCLUDE[0]}", str(source), "-o", str(tmp_path / "all.ptx")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("outer", ["log1p", "log", "exp", "tanh", "logistic"])
+def test_functions_of_functions_are_vectors(outer, tmp_path):
+    """softplus, logaddexp and the like: the selections of one function do not become branches behind another."""
+    compiler = shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("needs gcc, which tells what it made vectors of")
+    loops = [f"void of_{inner}(float *x, long n) {{\n#pragma omp simd\n  for (long i = 0; i < n; i++) "
+             f"x[i] = hloc_{outer}_f32(hloc_{inner}_f32(x[i]));\n}}\n" for inner in ("exp", "log1p", "tanh", "abs")]
+    source = tmp_path / "loops.c"
+    source.write_text('#include "scalar.h"\n' + "".join(loops))
+    done = subprocess.run([compiler, "-O2", "-std=gnu11", "-fopenmp-simd", "-fvect-cost-model=dynamic", "-fno-math-errno",
+                           "-fno-trapping-math", f"-I{INCLUDE[0]}", "-fopt-info-vec", "-c", "-o",
+                           str(tmp_path / "loops.o"), str(source)],
+                          capture_output=True, text=True, timeout=120, check=True)
+    found = {line.split(":")[1] for line in done.stderr.splitlines() if "loops.c" in line and "loop vectorized" in line}
+    assert len(found) == len(loops)

@@ -152,6 +152,9 @@ def _convert(value: Expr, target: str) -> tuple[str, int]:
             return f"hloc_round_{source}_f32({expression(inner)})", ATOM
     if INDEX in (source, target) or {source, target} == {"f32", "f64"}:
         return f"({c_type(target)}){_inside(value, UNARY)}", UNARY
+    if source == "pred" and target in SIMPLE_TYPES and not isinstance(value, Load):
+        one, zero = (literal(Const(x, target))[0] for x in (1, 0))      # in vectors, no bytes on the way
+        return f"{_inside(value, TERNARY + 1)} ? {one} : {zero}", TERNARY
     text = expression(value)
     if is_narrow(source):
         wide = computation_type(source)
