@@ -19,7 +19,7 @@ WRITE_EVERY = 50
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write counts, classes and all verdicts.")
 @click.option("--workers", default=2, show_default=True, type=click.IntRange(1), help="Modules at a time.")
 @click.option("--seconds", default=20.0, show_default=True, help="Most time of a step; more is a hang.")
-@click.option("--slow-seconds", default=100.0, show_default=True, help="The same for compiling CUDA C.")
+@click.option("--slow-seconds", default=40.0, show_default=True, help="The same for compiling CUDA C.")
 @click.option("--memory", default=8.0, show_default=True, help="Most memory of a worker, in GiB.")
 @click.option("--oracle-cache", type=click.Path(file_okay=False, path_type=Path),
               help="Folder in which XLA's answers are kept from run to run.")

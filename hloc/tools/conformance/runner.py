@@ -32,7 +32,7 @@ class Options:
 
     workers: int = 2
     seconds: float = 20.0
-    slow_seconds: float = 100.0
+    slow_seconds: float = 40.0
     memory_bytes: int = 8 << 30
     answers: Path | None = None
     checks: frozenset[str] = frozenset(verdicts.CHECKS)
