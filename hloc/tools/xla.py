@@ -26,9 +26,11 @@ def runner_of_text(text: str) -> Callable[[Sequence[np.ndarray]], tuple[np.ndarr
     try:
         import jax
         from jaxlib import _hlo, _jax
+        from jaxlib.cpu import _lapack
     except ImportError as error:
         raise RunError(f"comparing with XLA needs jax, which is not here ({error})",
                        hint="pip install 'hloc[jax]'") from None
+    _lapack.initialize()              # without it XLA calls LAPACK at address 0; JAX does it when it writes such a call
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_enable_x64", True)
     devices = jax.devices("cpu")[:1]
