@@ -14,6 +14,7 @@ from hloc.ir.shapes import Shape
 from hloc.ir.types import ELEMENT_TYPES
 
 _TILES = re.compile(r"T((?:\([^)]*\))+)")
+LARGEST_MEMORY = 1 << 50        # elements of a filled-up array
 _PACKED = re.compile(r"E\((\d+)\)")
 
 
@@ -58,6 +59,14 @@ def tile_steps(shape: Shape) -> list[TileStep]:
         steps.append(TileStep(before, padded, split, order))
         sizes = steps[-1].after
     return steps
+
+
+def has_known_memory(shape: Shape) -> bool:
+    """False for tiles that join dimensions, and for sizes that no memory has."""
+    found = tiles(shape)
+    if found is None or any(n < 1 for tile in found for n in tile):
+        return False
+    return max((math.prod(step.padded) for step in tile_steps(shape)), default=0) <= LARGEST_MEMORY
 
 
 def bits_in_memory(shape: Shape) -> int:

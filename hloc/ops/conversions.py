@@ -13,7 +13,7 @@ import numpy as np
 
 from hloc.errors import UnsupportedError
 from hloc.ir import ELEMENT_TYPES, Instruction, Shape, numpy_dtype
-from hloc.ir.tiles import depends_on_tiles, in_memory, tile_steps, tiles
+from hloc.ir.tiles import depends_on_tiles, has_known_memory, in_memory, tile_steps
 from hloc.ir.types import FLOATING
 from hloc.ops.checks import array_operand, array_shape, dynamic_of, fail, text
 from hloc.ops.numerics import bits_of, narrow, result_type, unsigned_bits, widen
@@ -122,14 +122,16 @@ def _bitcast(evaluator, instruction, operand):
     source, target = instruction.operands[0].shape, instruction.shape
     result_type(instruction)
     tiled = depends_on_tiles(source, target)
-    if tiled and None in (tiles(source), tiles(target)):
-        raise UnsupportedError(f"bitcast of {source} to {target}: tiles that join dimensions", instruction.span)
+    if tiled and not (has_known_memory(source) and has_known_memory(target)):
+        raise UnsupportedError(f"bitcast of {source} to {target}: tiles that join dimensions, or of no sensible size",
+                               instruction.span)
+    split, steps = (tile_steps(source), tile_steps(target)) if tiled else ([], [])
     memory = np.transpose(operand, source.minor_to_major[::-1])
-    for step in tile_steps(source) if tiled else ():
+    for step in split:
         filled = np.pad(memory.reshape(step.before), [(0, p - n) for n, p in zip(step.before, step.padded)])
         memory = filled.reshape(step.split).transpose(step.order)
     flat = reinterpret(memory, target.element_type)
-    steps, sizes = tile_steps(target) if tiled else [], in_memory(target)
+    sizes = in_memory(target)
     wanted = math.prod(steps[-1].after if steps else sizes)
     if flat.size != wanted and not tiled:
         raise UnsupportedError(f"bitcast of {text(source)} to {text(target)}, which is not of the same size",

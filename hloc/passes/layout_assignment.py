@@ -15,7 +15,7 @@ import math
 from hloc.analysis.fusible import width
 from hloc.errors import UnsupportedError
 from hloc.ir import Instruction, Module, Shape, Verbatim
-from hloc.ir.tiles import depends_on_tiles, in_memory, tile_steps, tiles
+from hloc.ir.tiles import depends_on_tiles, has_known_memory, in_memory, tile_steps
 from hloc.passes.context import PassContext
 from hloc.passes.expressions import Expressions
 from hloc.passes.rewriter import Rewriter, rewrite_module
@@ -62,8 +62,9 @@ def spell_out_bitcast(instruction: Instruction, rewriter: Rewriter) -> Instructi
 def through_tiles(rewriter: Rewriter, instruction: Instruction, memory: Instruction) -> Instruction:
     """The operand, its dimensions in the memory's order, laid out in its tiles and read in those of the result."""
     source, target = instruction.operands[0].shape, instruction.shape
-    if None in (tiles(source), tiles(target)):
-        raise UnsupportedError(f"bitcast of {source} to {target}: tiles that join dimensions", instruction.span)
+    if not (has_known_memory(source) and has_known_memory(target)):
+        raise UnsupportedError(f"bitcast of {source} to {target}: tiles that join dimensions, or of no sensible size",
+                               instruction.span)
     e = Expressions(rewriter, instruction.span)
     for step in tile_steps(source):
         memory = filled_up(e, e.reshape(memory, *step.before), step.padded)
