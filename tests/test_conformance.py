@@ -100,6 +100,15 @@ def test_text_for_xla_has_neither_fusions_nor_bitcasts():
     assert "ENTRY %flat_entry (flat_parameter.0: f32[2,3]) -> f32[3,2]" in text
 
 
+def test_text_for_xla_keeps_the_layouts_of_library_calls():
+    """LAPACK's matrices lie by columns; XLA reads others as their transposes."""
+    text = text_for_xla(parse_module("""
+        ENTRY e { a = f32[4,4]{1,0} parameter(0)  f = (f32[4,4]{0,1}, s32[4]{0}, s32[]) custom-call(a),
+            custom_call_target="lapack_sgetrf_ffi", operand_layout_constraints={f32[4,4]{0,1}}
+          ROOT r = f32[4,4]{0,1} get-tuple-element(f), index=0 }"""))
+    assert "(f32[4,4]{0,1}, s32[4]{0}, s32[]) custom-call" in text
+
+
 def test_verdicts():
     ok, seconds = {"outcome": "ok", "seconds": 1.0}, 1.0
     rejected = {"outcome": "rejected", "detail": "d", "place": "a.hlo:1:2: error: d", "seconds": seconds}

@@ -2,8 +2,8 @@
 
     text = text_for_xla(module)
 
-The importer leads through StableHLO, which has no fusions, bitcasts, async ops, layouts or annotations for several
-devices; and the entry must take and return plain arrays.
+The importer leads through StableHLO, which has no fusions, bitcasts, async ops, layouts (but of library calls) or
+annotations for several devices; and the entry must take and return plain arrays.
 
     f = f32[4] fusion(p), kind=kLoop, calls=g         =>   f = f32[4] call(p), to_apply=g
     b = f32[3,2] bitcast(f32[2,3]{0,1} p)             =>   b = f32[3,2] reshape(transpose(p))
@@ -35,7 +35,8 @@ def text_for_xla(module: Module) -> str:
 
 
 def _drop_annotations(instruction: Instruction) -> None:
-    instruction.shape = instruction.shape.with_default_layout()
+    if "operand_layout_constraints" not in instruction.attributes:     # LAPACK's results lie by columns
+        instruction.shape = instruction.shape.with_default_layout()
     instruction.control_predecessors = ()
     for key in ANNOTATIONS:
         instruction.attributes.pop(key, None)
