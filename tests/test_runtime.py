@@ -4,6 +4,8 @@ import subprocess
 import sys
 import threading
 import tracemalloc
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -141,9 +143,40 @@ def test_results_that_are_kept_keep_their_values():
     assert all(r.shape == (SMALL_BYTES,) and r.flags.writeable and (r == 2 * i).all() for i, r in enumerate(fresh))
 
 
-def test_a_result_as_the_next_input():
-    exe = compiled(DOUBLE % (SMALL_BYTES, SMALL_BYTES))
-    x = np.ones(SMALL_BYTES, np.float32)
+def test_small_results_are_given_out_again_when_nobody_holds_them():
+    """Not those that somebody can still see, be it through a view, a buffer or a weak reference, or has changed."""
+    exe = compiled(DOUBLE % (6, 6))
+    x = np.ones(6, np.float32)
+
+    def address(result: np.ndarray) -> int:
+        return result.ctypes.data
+
+    def is_given_out_again(hold: Callable[[np.ndarray], object]) -> bool:
+        result = exe(x)[0]
+        place, alive = address(result), [hold(result)]
+        del result
+        later = [exe(x)[0] for _ in range(2 * KEPT)]
+        alive.clear()
+        return place in map(address, later)
+
+    assert is_given_out_again(lambda result: None)
+    assert not any(map(is_given_out_again, (lambda r: r, lambda r: r[1:], memoryview)))
+    result = exe(x)[0]
+    seen = weakref.ref(result)
+    del result
+    later = [exe(x) for _ in range(2 * KEPT)]
+    assert all(seen() is not r for (r,) in later)
+    del later
+    result = exe(x)[0]
+    result.shape, result.flags.writeable = (2, 3), False
+    del result
+    assert all(r.shape == (6,) and r.flags.writeable for (r,) in [exe(x) for _ in range(2 * KEPT)])
+
+
+@pytest.mark.parametrize("size", [6, SMALL_BYTES])
+def test_a_result_as_the_next_input(size):
+    exe = compiled(DOUBLE % (size, size))
+    x = np.ones(size, np.float32)
     for _ in range(10):
         (x,) = exe(x)
     assert (x == 1024).all()

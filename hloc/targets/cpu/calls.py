@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -17,23 +18,25 @@ from hloc.inputs import Named
 from hloc.ir import numpy_dtype
 
 Facts = ctypes.Array
+Form = tuple[np.dtype, tuple[int, ...]]
 OUT_OF_MEMORY = 12                  # what hloc_execute returns where scratch memory was missing
 
 
-def call_facts(library: ctypes.CDLL, parameters: Sequence[Named], results: int) -> Facts | None:
+def call_facts(library: ctypes.CDLL, parameters: Sequence[Named], results: Sequence[Named]) -> Facts | None:
     """Facts for hloc_call, tried on known arrays."""
     if sys.implementation.name != "cpython" or not hasattr(library, "hloc_call"):
         return None
     library.hloc_match.argtypes = (ctypes.c_void_p, ctypes.py_object, ctypes.py_object, ctypes.c_void_p)
     if not reads_arrays(library):
         return None
-    return _facts([(numpy_dtype(p.shape.element_type), p.shape.dimensions) for p in parameters], results)
+    return _facts(*[[(numpy_dtype(v.shape.element_type), v.shape.dimensions) for v in values]
+                    for values in (parameters, results)])
 
 
-def _facts(arrays: Sequence[tuple[np.dtype, tuple[int, ...]]], results: int) -> Facts:
+def _facts(parameters: Sequence[Form], results: Sequence[Form]) -> Facts:
     """As call.c says. The addresses are of objects that live as long as the process: ndarray and built-in dtypes."""
-    numbers = [object.__basicsize__, tuple.__basicsize__, id(np.ndarray), len(arrays), results]
-    for dtype, dimensions in arrays:
+    numbers = [object.__basicsize__, tuple.__basicsize__, id(np.ndarray), len(parameters), len(results)]
+    for dtype, dimensions in (*parameters, *results):
         numbers += [id(dtype), len(dimensions), *dimensions]
     return (ctypes.c_ssize_t * len(numbers))(*numbers)
 
@@ -46,7 +49,7 @@ def reads_arrays(library: ctypes.CDLL) -> bool:
     """Whether hloc_match finds the right addresses, and refuses what it must: other types, shapes, strides, numbers."""
     right = (np.zeros((3, 5), np.float32), np.zeros((), np.int64))
     made = (np.zeros(7, np.uint8),)
-    facts = _facts([(a.dtype, a.shape) for a in right], len(made))
+    facts = _facts([(a.dtype, a.shape) for a in right], [(a.dtype, a.shape) for a in made])
     bases = (ctypes.c_void_p * 3)()
     if library.hloc_match(bases, right, made, facts) or list(bases) != [a.ctypes.data for a in right + made]:
         return False
@@ -55,3 +58,23 @@ def reads_arrays(library: ctypes.CDLL) -> bool:
              np.zeros((3, 5), np.float32).view(_OtherArray), 1.0)
     return all(library.hloc_match(bases, (w, right[1]), made, facts) for w in wrong) \
         and bool(library.hloc_match(bases, right[:1], made, facts))
+
+
+def tells_idle(library: ctypes.CDLL) -> bool:
+    """Whether hloc_are_idle says so of arrays that only a list holds, and of no other: not of those that a name, a
+    view, a buffer or a weak reference holds, or whose shape, type or flags are others."""
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():             # references are counted elsewhere
+        return False
+    library.hloc_are_idle.argtypes = (ctypes.py_object, ctypes.c_void_p)
+    facts = _facts((), [(np.dtype(np.float32), (3, 5)), (np.dtype(np.int64), ())])
+
+    def says(kept: np.ndarray, hold: Callable[[np.ndarray], object] = lambda array: None) -> tuple[bool, object]:
+        arrays = [kept.copy(), np.zeros((), np.int64)]
+        holder = hold(arrays[0])                        # lives until the answer is there
+        return bool(library.hloc_are_idle((*arrays,), facts)), holder
+
+    right = np.zeros((3, 5), np.float32)
+    holders = (lambda a: a, lambda a: a[1:], memoryview, weakref.ref, lambda a: a.setflags(write=False))
+    others = (right.reshape(5, 3), right.view(np.int32), right.ravel())
+    return (says(right)[0] and not any(says(right, hold)[0] for hold in holders)
+            and not any(says(other)[0] for other in others))

@@ -20,10 +20,10 @@ from hloc.errors import RunError
 from hloc.ir import Instruction, Layout, Shape, numpy_dtype
 from hloc.kernels.plan import ALIGNMENT, HostCall, Value
 from hloc.machine import available_cores
-from hloc.targets.cpu.calls import OUT_OF_MEMORY, call_facts
+from hloc.targets.cpu.calls import OUT_OF_MEMORY, call_facts, tells_idle
 from hloc.targets.cpu.result_memory import ResultMemory, aligned_bytes
 
-NOT_AS_EXPECTED = -1                  # of runtime/call.c
+NOT_AS_EXPECTED, NOT_IDLE = -1, -2     # of runtime/call.c
 HOST_FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p))
 
 
@@ -73,18 +73,26 @@ class CpuBackend:
         self._lock = threading.Lock()
         self._execute = self.shared_object.hloc_execute
         self._execute.argtypes = (ctypes.c_void_p, HOST_FUNCTION)
-        self._facts = call_facts(self.shared_object, parameters, len(results))
+        self._facts = call_facts(self.shared_object, parameters, results)
         if self._facts is not None:
-            self._call = self.shared_object.hloc_call
-            self._call.argtypes = (ctypes.c_void_p, ctypes.py_object, ctypes.py_object, ctypes.c_void_p, HOST_FUNCTION)
+            self._call, self._call_again = self.shared_object.hloc_call, self.shared_object.hloc_call_again
+            self._call.argtypes = self._call_again.argtypes = (ctypes.c_void_p, ctypes.py_object, ctypes.py_object,
+                                                               ctypes.c_void_p, HOST_FUNCTION)
+            self._memory.may_keep_arrays(tells_idle(self.shared_object))
 
     def quick(self, arrays: tuple) -> tuple[np.ndarray, ...] | None:
         """Run on arrays that nobody has checked; None where they are not exactly what the program takes."""
         if self._facts is None:
             return None
         with self._lock:
-            outputs = self._memory.arrays()
-            code = self._call(self._bases, arrays, outputs, self._facts, self._host)
+            for kept in self._memory.kept:
+                outputs = (*kept,)
+                code = self._call_again(self._bases, arrays, outputs, self._facts, self._host)
+                if code != NOT_IDLE:
+                    break
+            else:
+                outputs = self._memory.new_arrays()
+                code = self._call(self._bases, arrays, outputs, self._facts, self._host)
             if code == NOT_AS_EXPECTED:
                 return None
             if code:

@@ -5,6 +5,9 @@ In: the shapes of the results. Out: uninitialized arrays, one per result, for ea
 A large result is a view of a block that stays here. A block is given out again once nobody holds the array, or any view
 of it: each of them holds a reference to the block, and Python counts those. At most KEPT blocks per result and
 MOST_KEPT_BYTES in all stay; others are forgotten and live as long as their arrays.
+
+To make an array takes 0.3 us, more than many kernels do. So the arrays of the last KEPT calls stay as well, in `kept`,
+and runtime/call.c gives all of one call out again where nobody holds any of them.
 """
 from __future__ import annotations
 
@@ -33,10 +36,24 @@ class ResultMemory:
     def __init__(self, forms: Sequence[tuple[tuple[int, ...], np.dtype]]):
         self._forms = [(dimensions, dtype, int(np.prod(dimensions, dtype=np.int64)) * dtype.itemsize)
                        for dimensions, dtype in forms]
-        large = sum(size for _, _, size in self._forms if size >= SMALL_BYTES)
+        large, total = (sum(size for _, _, size in self._forms if size >= least) for least in (SMALL_BYTES, 0))
         can_count = getattr(sys, "_is_gil_enabled", lambda: True)()       # else references are counted elsewhere
         self._keeps = can_count and 0 < large <= MOST_KEPT_BYTES // KEPT
         self._blocks: list[list[np.ndarray]] = [[] for _ in self._forms]
+        self._sets = KEPT if 0 < total <= MOST_KEPT_BYTES // KEPT else 0
+        self.kept: list[list[np.ndarray]] = []              # the results of earlier calls, the oldest first
+
+    def may_keep_arrays(self, may: bool) -> None:
+        """Whether there is a way to tell that nobody holds an array."""
+        self._sets = self._sets if may else 0
+
+    def new_arrays(self) -> tuple[np.ndarray, ...]:
+        """Like arrays; they are kept, in place of the oldest."""
+        del self.kept[:len(self.kept) - self._sets + 1]
+        arrays = self.arrays()
+        if self._sets:
+            self.kept.append([*arrays])
+        return arrays
 
     def arrays(self) -> tuple[np.ndarray, ...]:
         """Uninitialized arrays, C-contiguous, one per result."""

@@ -6,14 +6,19 @@
  * or converts it. The layout of the objects is that of CPython and NumPy's public struct PyArrayObject_fields;
  * hloc/targets/cpu/calls.py tries hloc_match on arrays that it knows before it relies on this.
  *
+ * hloc_call_again is for result arrays that earlier calls gave out: it runs nothing, and returns HLOC_NOT_IDLE, where one
+ * of them is held by anyone but the two who must (a list that keeps it and the tuple handed over here), or was changed.
+ *
  * facts: header (bytes of an object before its own fields), items (bytes of a tuple before its items), the address of
- * numpy.ndarray, the number of arguments and of results, then for each argument: address of its dtype, rank, dimensions.
+ * numpy.ndarray, the number of arguments and of results, then for each argument, and after them for each result: address
+ * of its dtype, rank, dimensions.
  */
 #include "driver.h"
 
 int hloc_execute(void *const *bases, hloc_host_function host);
 
-enum { HLOC_NOT_AS_EXPECTED = -1, HLOC_C_CONTIGUOUS = 0x1, HLOC_ALIGNED = 0x100 };
+enum { HLOC_NOT_AS_EXPECTED = -1, HLOC_NOT_IDLE = -2, HLOC_HOLDERS = 2 };
+enum { HLOC_C_CONTIGUOUS = 0x1, HLOC_ALIGNED = 0x100, HLOC_WRITEABLE = 0x400 };
 
 typedef struct {
   char *data;
@@ -21,33 +26,60 @@ typedef struct {
   const intptr_t *dimensions, *strides;
   const void *base, *type;
   int flags;
+  const void *weak_references;
 } hloc_array;
+
+/* Whether the array is plain, of the type and shape that `want` says, and has these flags. */
+static int hloc_is_as_expected(const char *object, const intptr_t *facts, const intptr_t *want, int flags) {
+  const intptr_t header = facts[0], array_type = facts[2];
+  if (*(const intptr_t *)(object + header - sizeof(intptr_t)) != array_type) return 0;
+  const hloc_array *array = (const hloc_array *)(object + header);
+  if ((intptr_t)array->type != want[0] || array->rank != want[1] || (array->flags & flags) != flags) return 0;
+  for (int d = 0; d < array->rank; d++)
+    if (array->dimensions[d] != want[2 + d]) return 0;
+  return 1;
+}
 
 /* bases[0 ...] = addresses of the arguments, then of the results. Returns 0 or HLOC_NOT_AS_EXPECTED. */
 __attribute__((visibility("default")))
 int hloc_match(void **bases, const char *arguments, const char *results, const intptr_t *facts) {
-  const intptr_t header = facts[0], items = facts[1], array_type = facts[2], count = facts[3], made = facts[4];
+  const intptr_t header = facts[0], items = facts[1], count = facts[3], made = facts[4];
   const char *const *given = (const char *const *)(arguments + items);
   const intptr_t *want = facts + 5;
-  const int flags = HLOC_C_CONTIGUOUS | HLOC_ALIGNED;
   if (*(const intptr_t *)(arguments + items - sizeof(intptr_t)) != count) return HLOC_NOT_AS_EXPECTED;
-  for (intptr_t i = 0; i < count; i++) {
-    if (*(const intptr_t *)(given[i] + header - sizeof(intptr_t)) != array_type) return HLOC_NOT_AS_EXPECTED;
-    const hloc_array *array = (const hloc_array *)(given[i] + header);
-    if ((intptr_t)array->type != want[0] || array->rank != want[1] || (array->flags & flags) != flags)
-      return HLOC_NOT_AS_EXPECTED;
-    for (int d = 0; d < array->rank; d++)
-      if (array->dimensions[d] != want[2 + d]) return HLOC_NOT_AS_EXPECTED;
-    bases[i] = array->data;
-    want += 2 + want[1];
+  for (intptr_t i = 0; i < count; i++, want += 2 + want[1]) {
+    if (!hloc_is_as_expected(given[i], facts, want, HLOC_C_CONTIGUOUS | HLOC_ALIGNED)) return HLOC_NOT_AS_EXPECTED;
+    bases[i] = ((const hloc_array *)(given[i] + header))->data;
   }
   given = (const char *const *)(results + items);
   for (intptr_t i = 0; i < made; i++) bases[count + i] = ((const hloc_array *)(given[i] + header))->data;
   return 0;
 }
 
+/* Whether nobody else holds the results, and nobody has changed them. The count is 32 bits at the start of an object. */
+__attribute__((visibility("default")))
+int hloc_are_idle(const char *results, const intptr_t *facts) {
+  const intptr_t header = facts[0], items = facts[1];
+  const char *const *given = (const char *const *)(results + items);
+  const intptr_t *want = facts + 5;
+  for (intptr_t i = 0; i < facts[3]; i++) want += 2 + want[1];
+  for (intptr_t i = 0; i < facts[4]; i++, want += 2 + want[1]) {
+    const int flags = HLOC_C_CONTIGUOUS | HLOC_ALIGNED | HLOC_WRITEABLE;
+    if (*(const uint32_t *)given[i] != HLOC_HOLDERS || ((const hloc_array *)(given[i] + header))->weak_references ||
+        !hloc_is_as_expected(given[i], facts, want, flags))
+      return 0;
+  }
+  return 1;
+}
+
 __attribute__((visibility("default")))
 int hloc_call(void **bases, const char *arguments, const char *results, const intptr_t *facts, hloc_host_function host) {
   int error = hloc_match(bases + 1, arguments, results, facts);
   return error ? error : hloc_execute(bases, host);
+}
+
+__attribute__((visibility("default")))
+int hloc_call_again(void **bases, const char *arguments, const char *results, const intptr_t *facts,
+                    hloc_host_function host) {
+  return hloc_are_idle(results, facts) ? hloc_call(bases, arguments, results, facts, host) : HLOC_NOT_IDLE;
 }
