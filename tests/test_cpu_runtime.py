@@ -119,7 +119,8 @@ def gemm_args(a, b, c):
 
 
 def whole_numbers(rng, shape, dtype, limit=8):
-    return rng.integers(-limit, limit + 1, shape).astype(np.float32).astype(dtype)
+    low = 0 if np.dtype(dtype).kind == "u" else -limit
+    return rng.integers(low, limit + 1, shape).astype(np.float32).astype(dtype)
 
 
 def in_order(rng, shape, dtype, order):
@@ -137,12 +138,13 @@ def gemm_shapes():
     return shapes + ways
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, ml_dtypes.bfloat16, np.float16, np.int8], ids=str)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, ml_dtypes.bfloat16, np.float16, np.int8, np.int32], ids=str)
 def test_matrix_products(runtime, dtype):
     """Whole numbers: every sum is exact, so results must be equal in any order of summation."""
-    names = {"float32": "f32", "float64": "f64", "bfloat16": "bf16", "float16": "f16", "int8": "s8"}
+    names = {"float32": "f32", "float64": "f64", "bfloat16": "bf16", "float16": "f16", "int8": "s8",
+             "int32": "s32"}
     name = names[np.dtype(dtype).name]
-    sums = {"f64": np.float64, "s8": np.int32}.get(name, np.float32)
+    sums = {"f64": np.float64, "s8": np.int32, "s32": np.int32}.get(name, np.float32)
     rng = np.random.default_rng(1)
     for trial, (batch, m, n, k) in enumerate(gemm_shapes()):
         orders = [[0, 1, 2], [0, 2, 1], [1, 0, 2]]
@@ -155,7 +157,7 @@ def test_matrix_products(runtime, dtype):
         np.testing.assert_array_equal(c.astype(np.float64), want.astype(np.float64), err_msg=str((batch, m, n, k)))
 
 
-@pytest.mark.parametrize("name,dtype", [("s32", np.int32), ("s64", np.int64), ("u8", np.uint8), ("c64", np.complex64),
+@pytest.mark.parametrize("name,dtype", [("s64", np.int64), ("u8", np.uint8), ("c64", np.complex64),
                                         ("c128", np.complex128), ("pred", np.uint8)])
 def test_plain_matrix_products(runtime, name, dtype):
     rng = np.random.default_rng(2)
@@ -295,7 +297,8 @@ def draw_convolution(rng, kind):
 
 CONV_TYPES = [("f32", np.float32, np.float32), ("f16", np.float16, np.float16),
               ("bf16", ml_dtypes.bfloat16, np.float32), ("f64", np.float64, np.float64),
-              ("s8_s32", np.int8, np.int32), ("c64", np.complex64, np.complex64)]
+              ("s8_s32", np.int8, np.int32), ("u8_s32", np.uint8, np.int32), ("u32", np.uint32, np.uint32),
+              ("c64", np.complex64, np.complex64)]
 
 
 @pytest.mark.parametrize("kind", ["plain", "groups", "depthwise", "batch_groups", "filter_gradient", "one_by_one",

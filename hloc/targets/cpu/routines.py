@@ -17,7 +17,10 @@ from hloc.ir import Instruction, Module, window_of
 from hloc.kernels.ir import Tile
 from hloc.kernels.tiny import TINY, multiply_adds
 
-FAST_TYPES = {"gemm": ("f32", "f64", "bf16", "f16", "s8"), "conv": ("f32", "bf16", "f16")}
+FAST_TYPES = {"gemm": ("f32", "f64", "bf16", "f16", "s8", "s32"), "conv": ("f32", "bf16", "f16")}
+SAME_PRODUCT = {"u32": "s32"}        # products whose sums have the same bits
+# The products that make up a convolution of other types, where not those of its own: "s8" has sums of s32.
+PRODUCT_OF = {**SAME_PRODUCT, "s8_s32": "s8", "u8_s32": "s32", "s8": "u8"}
 ATTENTION_UNITS = ("attention.c", "attention_thin.c")
 CONVOLUTION_UNITS = ("conv.c", "conv_rows.c", "conv_outer.c", "conv_depthwise.c")
 ROWS_UNITS = ("conv.c", "conv_rows.c")
@@ -45,7 +48,8 @@ def _units_of(kind: str, type: str) -> list[str]:
     if type.startswith("rows_"):
         return list(ROWS_UNITS)
     if type not in FAST_TYPES[kind]:
-        return [f"generic.c:{kind}_{type}"]
+        products = _units_of("gemm", PRODUCT_OF.get(type, type)) if kind == "conv" else []
+        return [f"generic.c:{kind}_{type}", *products]
     return [f"gemm_{type}.c"] if kind == "gemm" else [f"gemm_{type}.c", f"conv_{type}.c", *CONVOLUTION_UNITS]
 
 
@@ -53,7 +57,8 @@ def generic_flags(unit: str) -> tuple[str, ...]:
     """The macros by which runtime/generic.c makes one function: of gemm_c64, conv_f64, conv_s8_s32."""
     kind, _, types = unit.partition(":")[2].partition("_")
     operand, _, total = types.partition("_")
-    return f"-DHLOC_GENERIC_{kind.upper()}={types}", f"-DHLOC_OPERAND={operand}", f"-DHLOC_TOTAL={total or operand}"
+    return (f"-DHLOC_GENERIC_{kind.upper()}={types}", f"-DHLOC_OPERAND={operand}", f"-DHLOC_TOTAL={total or operand}",
+            f"-DHLOC_PRODUCT={PRODUCT_OF.get(types, types)}")
 
 
 def goes_by_rows(given: dict) -> bool:
@@ -104,9 +109,12 @@ def likely_units(module: Module) -> tuple[list[str], frozenset[str]]:
             units += _units_of("gemm", type)
             if is_thin(*_sides(instruction), _depth(instruction)):
                 thin.add(f"gemm_{type}.c")
-        elif instruction.opcode == "convolution" and type in FAST_TYPES["conv"] \
-                and multiply_adds(instruction) > TINY:
-            units += _units_of("conv", f"rows_{type}" if goes_by_rows(_facts(instruction)) else type)
+        elif instruction.opcode == "convolution" and multiply_adds(instruction) > TINY:
+            total = instruction.shape.element_type
+            if type in FAST_TYPES["conv"]:
+                units += _units_of("conv", f"rows_{type}" if goes_by_rows(_facts(instruction)) else type)
+            else:
+                units += _units_of("conv", type if type == total else f"{type}_{total}")
     return list(dict.fromkeys(units)), frozenset(thin)
 
 

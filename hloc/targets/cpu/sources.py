@@ -31,7 +31,8 @@ SPARE_CORE_CHARACTERS = 6_000    # of a unit, while there is a core for each
 UNITS_PER_CORE = 2               # units are equal in size only by and large
 TEMPLATE_CHARACTERS = 2_500      # what a template adds to the kernel that includes it
 # Included once per instance.
-TEMPLATES = ("gemm_tile.h", "gemm_kernel.h", "gemm_thin.h", "fft_lines.h", "fft_steps.h", "sort.h")
+TEMPLATES = ("gemm_tile.h", "gemm_kernel.h", "gemm_thin.h", "fft_lines.h", "fft_steps.h", "sort.h",
+             "generic_conv.h")
 PROLOGUE = '#include "scalar.h"\n#include "pool.h"\n'
 
 

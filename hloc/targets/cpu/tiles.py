@@ -14,7 +14,7 @@ from hloc.errors import UnsupportedError
 from hloc.kernels.ir import Const, Tile
 from hloc.machine import Machine
 from hloc.targets.cpu.epilogues import Epilogue, epilogue_of
-from hloc.targets.cpu.routines import FAST_TYPES, goes_by_rows
+from hloc.targets.cpu.routines import FAST_TYPES, SAME_PRODUCT, goes_by_rows
 from hloc.targets.cpu.scores import score_of
 from hloc.targets.cpu.sorts import fft, sort, topk
 from hloc.targets.printer import c_type, comment, expression
@@ -69,7 +69,8 @@ def gemm(tile: Tile, name: str, machine: Machine) -> str:
         c_outer, c_inner, c_row, c_column = given["result"]
         fields.update(c="buffers[2]", c_outer=c_outer, c_inner=c_inner, c_row=c_row, c_column=c_column,
                       c_is_narrow=tile.buffers[2].type in ("bf16", "f16"))
-    return text + _function(tile, name, _call("gemm", f"gemm_{type}", _fields(**fields), epilogue))
+    entry = f"gemm_{SAME_PRODUCT.get(type, type)}"
+    return text + _function(tile, name, _call("gemm", entry, _fields(**fields), epilogue))
 
 
 # -- attention ---------------------------------------------------------------------------------------------------------
