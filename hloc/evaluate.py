@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hloc.elementwise_groups import Group, parts_of
 from hloc.errors import RunError, UnsupportedError
 from hloc.inputs import check_inputs, within_bounds
 from hloc.ir import ELEMENT_TYPES, Computation, Instruction, Module, leaves, numpy_dtype
@@ -95,6 +96,7 @@ class Evaluator:
         self.random_state = FIRST_RANDOM_STATE
         self.warnings: list[str] = []
         self._plans: dict[Computation, Plan] = {}
+        self._parts: dict[Computation, tuple[Group | tuple[Step, ...], ...] | None] = {}
         self._scalar_plans: dict[Computation, Plan | None] = {}
         self._depth = 0
 
@@ -109,8 +111,19 @@ class Evaluator:
         """The value of a computation's root. Values are freed after their last use."""
         plan = self.plan(computation)
         values = plan.begin(arguments)
-        self.nested(computation, self.run_steps, plan.steps, values)
+        self.nested(computation, self._run_plan, computation, plan, values)
         return values[plan.root]
+
+    def _run_plan(self, computation: Computation, plan: Plan, values: list[Value]) -> None:
+        if not self.looks_ahead:
+            return self.run_steps(plan.steps, values)
+        if computation not in self._parts:
+            self._parts[computation] = parts_of(plan.steps)
+        for part in self._parts[computation] or (plan.steps,):
+            if type(part) is Group:
+                part.run(self, values)
+            else:
+                self.run_steps(part, values)
 
     def loop(self, instruction: Instruction, state: Value) -> Value:
         """The state after a `while`."""

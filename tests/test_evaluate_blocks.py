@@ -1,12 +1,21 @@
 """The evaluator takes large arrays in blocks and convolutions in pieces: nothing may depend on where they are cut."""
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from hloc.evaluate import evaluate
+from hloc import elementwise_groups
+from hloc.errors import UnsupportedError
+from hloc.evaluate import Evaluator, Options, evaluate
+from hloc.inputs import check_inputs
 from hloc.ops import blocks, convolution
+from hloc.ops.products import matrix_product
+from hloc.sensible_inputs import sensible_arrays
 from hloc.text import parse_module
+
+PROGRAMS = Path(__file__).parent.parent / "testdata" / "programs"
 
 
 def run(text: str, *inputs) -> np.ndarray:
@@ -65,3 +74,111 @@ def test_convolution_does_not_depend_on_pieces(monkeypatch, attributes, x, k, re
     for size in (1, 40, 200):
         monkeypatch.setattr(convolution, "LARGEST_COPY", size)
         np.testing.assert_array_equal(run(text, lhs, rhs), whole)
+
+
+# -- groups ------------------------------------------------------------------------------------------------------------
+
+@pytest.fixture
+def groups(monkeypatch):
+    """Arrays of more than twelve elements are large. Gives the groups that run, as the opcodes of their steps."""
+    monkeypatch.setattr(blocks, "BLOCK", 4)
+    monkeypatch.setattr(elementwise_groups, "BLOCK", 6)
+    seen = []
+    run_group = elementwise_groups.Group.run
+
+    def run(self, evaluator, values):
+        seen.append(" ".join(s.instruction.opcode for s in self.steps))
+        run_group(self, evaluator, values)
+    monkeypatch.setattr(elementwise_groups.Group, "run", run)
+    return seen
+
+
+def one_by_one(module, arrays) -> list[bytes]:
+    """Results of a run that is watched, for which each instruction has an array of its own."""
+    watched = Evaluator(module, options=Options(observer=lambda *_: None)).run(check_inputs(module, arrays))
+    return [a.tobytes() for a in watched]
+
+
+CHAIN = """a = f32[5,6] parameter(0)  b = f32[6] parameter(1)
+  x = f32[5,6] tanh(a)
+  s = f32[5] constant({1,2,3,4,5})  bb = f32[5,6] broadcast(b), dimensions={1}
+  y = f32[5,6] multiply(x, bb)
+  t = f32[5] negate(s)  tt = f32[5,6] broadcast(t), dimensions={0}
+  p = pred[5,6] compare(y, tt), direction=GT
+  z = f32[5,6] select(p, x, y)
+  h = bf16[5,6] convert(z)
+"""
+
+
+@pytest.mark.parametrize("end, wanted", [
+    ("ROOT r = bf16[5,6] add(h, h)", ["tanh multiply compare select convert add"]),
+    ("ROOT r = (f32[5,6], bf16[5,6]) tuple(x, h)", ["tanh multiply compare select convert"]),
+    ("w = f32[6,5] transpose(z), dimensions={1,0}  v = f32[6,5] exponential(w)  ROOT r = f32[6,5] add(v, w)",
+     ["tanh multiply compare select", "exponential add"]),
+    ("c = f32[] constant(2)  u = f32[5,6] broadcast(c), dimensions={}  ROOT r = f32[5,6] subtract(z, u)",
+     ["tanh multiply compare select subtract"]),
+    ("k = f32[5,6] reshape(x)  ROOT r = f32[5,6] add(k, z)", ["tanh multiply compare select"]),
+])
+def test_a_group_gives_what_its_steps_give(groups, end, wanted):
+    module = parse_module(f"HloModule m\nENTRY e {{\n{CHAIN}{end}\n}}")
+    arrays = sensible_arrays(module)
+    results = evaluate(module, arrays)
+    assert groups == wanted
+    assert [r.tobytes() for r in results] == one_by_one(module, arrays)
+
+
+@pytest.mark.parametrize("name", ["softmax_chain", "halves_by_rows", "small_floats", "update_in_loop", "layouts",
+                                  "slow_running_totals", "draws_in_loops", "same_result_twice"])
+def test_programs_in_groups_give_what_they_give_step_by_step(groups, name):
+    module = parse_module((PROGRAMS / f"{name}.hlo").read_text(encoding="utf-8"), name)
+    arrays = sensible_arrays(module)
+    assert [r.tobytes() for r in evaluate(module, arrays)] == one_by_one(module, arrays)
+
+
+def test_a_group_frees_what_nobody_reads_later(groups):
+    """Values inside a group are never arrays of their own; those that it reads last are let go."""
+    module = parse_module("""ENTRY e { a = f32[4,8] parameter(0)  b = f32[4,8] tanh(a)  c = f32[8,4] reshape(b)
+        d = f32[8,4] negate(c)  f = f32[8,4] add(d, c)  g = f32[4,8] reshape(f)  ROOT r = f32[4,8] add(g, a) }""")
+    seen = []
+
+    class Looking(Evaluator):
+        def run_steps(self, steps, values):
+            super().run_steps(steps, values)
+            seen.append(sum(v is not None for v in values))
+    Looking(module).run([np.ones((4, 8), np.float32)])
+    assert groups == ["negate add"] and seen == [2, 1]          # a and c; the root
+
+
+def test_a_group_of_dynamic_size_runs_step_by_step(groups):
+    module = parse_module("""ENTRY e { a = f32[<=30] parameter(0)  b = f32[<=30] negate(a)
+        ROOT r = f32[<=30] multiply(b, a) }""")
+    (result,) = evaluate(module, [np.arange(7, dtype=np.float32)])
+    assert result.tolist() == [-float(n * n) for n in range(7)]
+
+
+def test_an_error_in_a_group_is_that_of_the_step(groups):
+    module = parse_module("""ENTRY e { a = c64[30] parameter(0)  b = c64[30] negate(a)
+        ROOT r = pred[30] compare(a, b), direction=LT }""")
+    with pytest.raises(UnsupportedError, match="complex numbers have no order"):
+        evaluate(module, [np.zeros(30, np.complex64)])
+
+
+@pytest.mark.parametrize("left, right", [((2, 3, 4), (2, 4, 5)), ((3, 4), (4, 5)), ((2, 1, 4), (2, 4, 1)), ((0, 4), (4, 3))])
+def test_matrix_products_of_views(left, right):
+    """Of any memory order, with holes, repeated and backwards: whole numbers, so that sums are exact in any order."""
+    random = np.random.default_rng(0)
+    a, b = (random.integers(-4, 5, s).astype(np.float32) for s in (left, right))
+    want = np.einsum("...ij,...jk->...ik", a, b)
+    for x in views(a):
+        for y in views(b):
+            np.testing.assert_array_equal(matrix_product(x, y), want)
+
+
+def views(a: np.ndarray):
+    yield a
+    yield np.ascontiguousarray(a.swapaxes(-1, -2)).swapaxes(-1, -2)
+    wide = np.zeros((*a.shape[:-1], 2 * a.shape[-1]), a.dtype)
+    wide[..., ::2] = a
+    yield wide[..., ::2]
+    yield np.ascontiguousarray(a[..., ::-1])[..., ::-1]
+    yield np.moveaxis(np.ascontiguousarray(np.moveaxis(a, 0, -1)), -1, 0)

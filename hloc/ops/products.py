@@ -74,13 +74,33 @@ def dot(lhs: np.ndarray, rhs: np.ndarray, dims: DotDimensions, result: np.dtype)
     lhs_free, rhs_free = dims.lhs_free(lhs.ndim), dims.rhs_free(rhs.ndim)
     sizes = _sizes(lhs, dims.lhs_batch) + _sizes(lhs, lhs_free) + _sizes(rhs, rhs_free)
     depth = math.prod(_sizes(lhs, dims.lhs_contracting))
-    batch = math.prod(_sizes(lhs, dims.lhs_batch))
     dtype = compute_dtype(lhs.dtype, rhs.dtype, result, depth, math.prod(sizes) * depth)
-    left = lhs.transpose(dims.lhs_batch + lhs_free + dims.lhs_contracting)
-    right = rhs.transpose(dims.rhs_batch + dims.rhs_contracting + rhs_free)
-    left = left.astype(dtype, copy=False).reshape(batch, math.prod(_sizes(lhs, lhs_free)), depth)
-    right = right.astype(dtype, copy=False).reshape(batch, depth, math.prod(_sizes(rhs, rhs_free)))
-    return round_to(np.matmul(left, right), result).reshape(sizes)
+    shared = _sizes(lhs, dims.lhs_batch)
+    left = lhs.transpose(dims.lhs_batch + lhs_free + dims.lhs_contracting).astype(dtype, copy=False)
+    right = rhs.transpose(dims.rhs_batch + dims.rhs_contracting + rhs_free).astype(dtype, copy=False)
+    left = left.reshape(*shared, math.prod(_sizes(lhs, lhs_free)), depth)
+    right = right.reshape(*shared, depth, math.prod(_sizes(rhs, rhs_free)))
+    return round_to(matrix_product(left, right), result).reshape(sizes)
+
+
+def matrix_product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """left @ right without copies of matrices whose rows or columns lie apart; BLAS takes these."""
+    if _by_columns(left) and _by_columns(right):                # as rows the other way round, which BLAS does faster
+        return np.swapaxes(np.matmul(_for_blas(right.swapaxes(-1, -2)), _for_blas(left.swapaxes(-1, -2))), -1, -2)
+    return np.matmul(_for_blas(left), _for_blas(right))
+
+
+def _by_columns(array: np.ndarray) -> bool:
+    return array.strides[-2] == array.itemsize < array.strides[-1]
+
+
+def _for_blas(array: np.ndarray) -> np.ndarray:
+    """Itself where one of the last two dimensions lies without holes and the other in steps over all of it."""
+    (rows, columns), (down, along) = array.shape[-2:], array.strides[-2:]
+    size = array.itemsize
+    if along == size and down >= columns * size or down == size and along >= rows * size:
+        return array
+    return np.ascontiguousarray(array)
 
 
 def _sizes(array: np.ndarray, dimensions: Sequence[int]) -> tuple[int, ...]:

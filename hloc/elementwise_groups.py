@@ -1,0 +1,125 @@
+"""Elementwise instructions on large arrays, run together a block after the other: what one gives is still in the
+processor's caches when the next one reads it, and what only they read is never an array.
+
+    x = f32[32,196,3072] multiply(a, b)   y = tanh(x)   z = add(y, a)   ->   per 32,768 elements: x, y, z; z is kept
+
+In: the steps of a plan (hloc/evaluate.py). Out: its parts, which are runs of steps, and groups of steps. Each op acts
+by its own row, on parts of the arrays, so values are those of the steps one by one.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hloc.errors import HlocError
+from hloc.ir import Instruction
+from hloc.ops.blocks import BLOCK, blocks
+from hloc.ops.table import OPS
+from hloc.ops.values import Value
+
+# What may stand between the steps of a group, if it reads none of them: views, and what is small.
+VIEWS = frozenset({"broadcast", "reshape", "get-tuple-element"})
+
+
+class Group(NamedTuple):
+    """steps: in order; read: slots of arrays from outside; kept: those of its steps that are read later; dead: slots
+    from outside that nobody reads afterwards."""
+
+    steps: tuple[Any, ...]
+    read: tuple[int, ...]
+    kept: tuple[Any, ...]
+    dead: tuple[int, ...]
+
+    def run(self, evaluator, values: list[Value]) -> None:
+        """Fills the slots of the steps that are kept."""
+        if not self._in_blocks(evaluator, values):
+            evaluator.run_steps(self.steps, values)                  # if something is wrong, they say what
+        for slot in self.dead:
+            values[slot] = None
+
+    def _in_blocks(self, evaluator, values: list[Value]) -> bool:
+        """False where arrays are not as large as they may be, or a step fails."""
+        shape = self.steps[0].dimensions
+        if any(values[s].ndim and values[s].shape != shape for s in self.read):
+            return False
+        try:
+            results = [np.empty(shape, s.dtype) for s in self.kept]
+            for block in blocks(shape):
+                part = {s: values[s][block] if values[s].ndim else values[s] for s in self.read}
+                for step in self.steps:
+                    value = part[step.target] = step.function(evaluator, step.instruction,
+                                                              *[part[s] for s in step.sources])
+                    if value.dtype != step.dtype:
+                        return False
+                    for slot in step.dead:
+                        del part[slot]                               # its memory is in the caches: for the next one
+                for result, step in zip(results, self.kept):
+                    result[block] = part[step.target]
+        except (HlocError, ValueError, MemoryError):
+            return False
+        for result, step in zip(results, self.kept):
+            values[step.target] = result
+        return True
+
+
+def parts_of(steps: Sequence[Any]) -> tuple[Group | tuple, ...] | None:
+    """The steps in an order that groups allow, or None where there are no groups."""
+    runs: list[list] = []               # of more than one step: a group
+    pending: list = []
+    targets: set[int] = set()           # of the pending steps
+    for step in steps:
+        if pending and _joins(step, pending):
+            pending.append(step)
+            targets.add(step.target)
+        elif pending and _is_beside(step.instruction) and targets.isdisjoint(step.sources):
+            runs.append([step])
+        else:
+            runs.append(pending)
+            pending, targets = [step], {step.target}
+            if not _is_large(step.instruction):
+                runs.append(pending)
+                pending, targets = [], set()
+    runs.append(pending)
+    return _with_lifetimes([r for r in runs if r], steps) if any(len(r) > 1 for r in runs) else None
+
+
+def _joins(step, pending: Sequence) -> bool:
+    return step.dimensions == pending[0].dimensions and _is_large(step.instruction)
+
+
+def _is_large(instruction: Instruction) -> bool:
+    """Whether it is elementwise, on arrays of which a block is a small part."""
+    shape = instruction.shape
+    return OPS[instruction.opcode].is_elementwise and shape.is_array and shape.num_elements > 2 * BLOCK and \
+        all(o.shape.dimensions in (shape.dimensions, ()) for o in instruction.operands)
+
+
+def _is_beside(instruction: Instruction) -> bool:
+    if instruction.opcode in VIEWS:
+        return True
+    return OPS[instruction.opcode].is_elementwise and instruction.shape.is_array and \
+        instruction.shape.num_elements <= BLOCK
+
+
+def _with_lifetimes(runs: Sequence[Sequence], steps: Sequence[Any]) -> tuple[Group | tuple, ...]:
+    """Values are freed after their last use in the new order."""
+    may_die = {slot for step in steps for slot in step.dead}
+    read_later = {step.target for step in steps} - may_die           # the root
+    parts: list[Group | list] = []
+    for run in reversed(runs):
+        targets = {s.target for s in run}
+        read = tuple(dict.fromkeys(s for step in run for s in step.sources if s not in targets))
+        dead = tuple(s for s in read if s in may_die and s not in read_later)
+        if len(run) > 1:
+            kept = tuple(s for s in run if s.target in read_later)
+            parts.append(Group(tuple(run), read, kept, dead))
+        else:
+            (step,) = run
+            dead += (step.target,) * (step.target not in read_later)
+            if not parts or isinstance(parts[-1], Group):
+                parts.append([])
+            parts[-1].append(step._replace(dead=dead))
+        read_later.update(read)
+    return tuple(part if isinstance(part, Group) else tuple(reversed(part)) for part in reversed(parts))
