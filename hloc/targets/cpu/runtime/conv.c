@@ -67,7 +67,20 @@ HLOC_INLINE float load_as_f32(const void* source, hloc_conv_type type, long at) 
   return type == HLOC_CONV_IS_BF16 ? hloc_bf16_to_f32(((const hloc_bf16*)source)[at])
                                    : hloc_f16_to_f32(((const hloc_f16*)source)[at]);
 }
+/* A row that lies in memory as it is wanted. */
+static void copy_row(const arrangement* a, long from, float* to) {
+  const long places = hloc_max(0, hloc_min(a->size[2], a->padded - a->pad_low)), skipped = hloc_max(0, -a->pad_low);
+  const long before = hloc_min(a->padded, hloc_max(0, a->pad_low)), copied = hloc_max(0, places - skipped);
+  __builtin_memset(to, 0, before * a->inner * sizeof(float));
+  to += before * a->inner;
+  __builtin_memcpy(to, (const float*)a->source + from + skipped * a->inner, copied * a->inner * sizeof(float));
+  __builtin_memset(to + copied * a->inner, 0, (a->padded - before - copied) * a->inner * sizeof(float));
+}
 HLOC_INLINE void arrange_row(const arrangement* a, hloc_conv_type type, long from, float* to) {
+  if (type == HLOC_CONV_IS_F32 && a->inner_stride == 1 && a->stride[2] == a->inner && a->pitch == a->inner) {
+    copy_row(a, from, to);
+    return;
+  }
   for (long i0 = 0; i0 < a->inner; i0 += 16) { /* strips: the source may be contiguous along s2 rather than inner */
     long i1 = hloc_min(a->inner, i0 + 16);
     for (long s = 0; s < a->padded; s++) {

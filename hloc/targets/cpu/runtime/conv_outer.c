@@ -13,42 +13,57 @@ enum { OUTER_ROWS = HLOC_CONV_ROWS, OUTER_COLUMNS = HLOC_CONV_COLUMNS, OUTER_MOS
 typedef struct {
   const hloc_conv_plan* plan;
   long rows, row_group, row_groups, column_group, column_groups, chunk;
+  const float *x_end, *w_end; /* behind the last elements */
 } outer_work;
 
 /* tile += sum over p of x[p][i] w[p][j]; rows and columns beyond the matrix are computed from neighbouring memory only
- * when it is there: `x` and `w` must have OUTER_ROWS and OUTER_COLUMNS readable elements. */
-static __attribute__((noinline)) void tile_of_products(long count, const float* const* x, long x_offset,
-                                                       const float* const* w, long w_offset, float* restrict tile,
-                                                       long stride, int accumulate) {
+ * when it is there: `x` and `w` must have OUTER_ROWS and OUTER_COLUMNS readable elements. Not `both`: only the first
+ * vector of columns. */
+HLOC_INLINE void sum_products(const int both, long count, const float* const* x, long x_offset,
+                              const float* const* w, long w_offset, float* restrict tile, long stride,
+                              int accumulate) {
   hloc_vf32 left[OUTER_ROWS], right[OUTER_ROWS];
   HLOC_UNROLL for (int i = 0; i < OUTER_ROWS; i++) left[i] = right[i] = (hloc_vf32){0};
   if (accumulate) {
     HLOC_UNROLL for (int i = 0; i < OUTER_ROWS; i++) {
       left[i] = hloc_load_f32(tile + i * stride);
-      right[i] = hloc_load_f32(tile + i * stride + HLOC_LANES32);
+      if (both) right[i] = hloc_load_f32(tile + i * stride + HLOC_LANES32);
     }
   }
   for (long p = 0; p < count; p++) {
     const float *a = x[p] + x_offset, *b = w[p] + w_offset;
-    hloc_vf32 b0 = hloc_load_f32(b), b1 = hloc_load_f32(b + HLOC_LANES32);
+    hloc_vf32 b0 = hloc_load_f32(b), b1 = both ? hloc_load_f32(b + HLOC_LANES32) : b0;
     HLOC_UNROLL for (int i = 0; i < OUTER_ROWS; i++) {
       hloc_vf32 ai = hloc_splat_f32(a[i]);
       left[i] += ai * b0;
-      right[i] += ai * b1;
+      if (both) right[i] += ai * b1;
     }
   }
   HLOC_UNROLL for (int i = 0; i < OUTER_ROWS; i++) {
     hloc_store_f32(tile + i * stride, left[i]);
-    hloc_store_f32(tile + i * stride + HLOC_LANES32, right[i]);
+    if (both) hloc_store_f32(tile + i * stride + HLOC_LANES32, right[i]);
   }
 }
+static __attribute__((noinline)) void tile_of_products(long count, const float* const* x, long x_offset,
+                                                       const float* const* w, long w_offset, float* tile,
+                                                       long stride, int accumulate) {
+  sum_products(1, count, x, x_offset, w, w_offset, tile, stride, accumulate);
+}
+static __attribute__((noinline)) void half_tile_of_products(long count, const float* const* x, long x_offset,
+                                                            const float* const* w, long w_offset, float* tile,
+                                                            long stride, int accumulate) {
+  sum_products(0, count, x, x_offset, w, w_offset, tile, stride, accumulate);
+}
 
-/* Copies the last, partial rows of a chunk so that a whole tile may be read; returns the pointers to use. */
-static const float* const* widened(long count, const float* const* rows, long offset, long have, long need, float* copy,
-                                   const float** pointers) {
+/* Copies of the rows behind which no whole tile can be read: `end` is where their memory ends. The rest stays where it
+ * is: sums of what lies behind a row are not used. Returns the pointers to use. */
+static const float* const* widened(long count, const float* const* rows, long offset, long have, long need,
+                                   const float* end, float* copy, const float** pointers) {
   for (long p = 0; p < count; p++) {
+    pointers[p] = rows[p] + offset;
+    if (end - pointers[p] >= need) continue;
+    for (long i = 0; i < need; i++) copy[p * need + i] = i < have ? pointers[p][i] : 0.0f;
     pointers[p] = copy + p * need;
-    for (long i = 0; i < need; i++) copy[p * need + i] = i < have ? rows[p][offset + i] : 0.0f;
   }
   return pointers;
 }
@@ -68,18 +83,20 @@ static void run_chunk(const outer_work* w, chunk_rows* rows, long count, long m0
     const float* const* right = rows->w;
     long right_offset = column;
     if (n1 - column < OUTER_COLUMNS) {
-      right = widened(count, rows->w, column, n1 - column, OUTER_COLUMNS, rows->w_edge, rows->w_copy);
+      right = widened(count, rows->w, column, n1 - column, OUTER_COLUMNS, w->w_end, rows->w_edge, rows->w_copy);
       right_offset = 0;
     }
     for (long row = m0; row < m1; row += OUTER_ROWS) {
       const float* const* left = rows->x;
       long left_offset = row;
-      if (w->plan->c.batch - row < OUTER_ROWS) {
-        left = widened(count, rows->x, row, m1 - row, OUTER_ROWS, rows->x_edge, rows->x_copy);
+      if (w->rows - row < OUTER_ROWS) {
+        left = widened(count, rows->x, row, m1 - row, OUTER_ROWS, w->x_end, rows->x_edge, rows->x_copy);
         left_offset = 0;
       }
-      tile_of_products(count, left, left_offset, right, right_offset, sums + (row - m0) * stride + column - n0, stride,
-                       accumulate);
+      float* tile = sums + (row - m0) * stride + column - n0;
+      if (n1 - column > HLOC_LANES32)
+        tile_of_products(count, left, left_offset, right, right_offset, tile, stride, accumulate);
+      else half_tile_of_products(count, left, left_offset, right, right_offset, tile, stride, accumulate);
     }
   }
 }
@@ -87,9 +104,8 @@ static void run_chunk(const outer_work* w, chunk_rows* rows, long count, long m0
 /* Where a window position reads x for output position o of dimension d; -1 outside. */
 static long read_at(const hloc_conv_args* c, int d, long o, long k) {
   long at = o * c->stride[d] - c->pad_low[d] + (c->reversed[d] ? c->window[d] - 1 - k : k) * c->window_dilation[d];
-  if (at < 0 || at % c->base_dilation[d]) return -1;
-  at /= c->base_dilation[d];
-  return at < c->x_size[d] ? at : -1;
+  if (at >= 0 && c->base_dilation[d] > 1) at = at % c->base_dilation[d] ? -1 : at / c->base_dilation[d];
+  return at >= 0 && at < c->x_size[d] ? at : -1;
 }
 
 static void run_matrix(const outer_work* w, const long* o, long m0, long m1, long n0, long n1, float* sums, long stride,
@@ -148,6 +164,14 @@ static void run_matrices(void* const* args, long begin, long end) {
   }
 }
 
+/* Behind the last element of an operand: `outer` strips of `inner` neighbours, for each place in space. */
+static const float* end_of(const void* from, long outer, long outer_stride, const long* size, const long* stride,
+                           long inner) {
+  long last = (outer - 1) * outer_stride + inner;
+  for (int d = 0; d < 3; d++) last += (size[d] - 1) * stride[d];
+  return (const float*)from + last;
+}
+
 int hloc_conv_outer(hloc_conv_plan* plan) {
   const hloc_conv_args* c = &plan->c;
   long places = c->y_size[0] * c->y_size[1] * (plan->merged ? 1 : c->y_size[2]), wanted = 4 * hloc_pool_threads();
@@ -156,6 +180,8 @@ int hloc_conv_outer(hloc_conv_plan* plan) {
   long column_panels = (c->y_features + OUTER_COLUMNS - 1) / OUTER_COLUMNS;
   long chunk = hloc_max(32, hloc_min(OUTER_MOST_CHUNK, 98304 / (rows + c->y_features)));
   outer_work w = {.plan = plan, .rows = rows, .chunk = chunk, .row_groups = 1, .column_groups = 1};
+  w.x_end = end_of(c->x, c->x_features, c->x_c, c->x_size, c->x_s, c->batch);
+  w.w_end = end_of(c->w, c->x_features, c->w_i, c->window, c->w_s, c->y_features);
   while (places * w.row_groups * w.column_groups < wanted ||
          panels / w.row_groups * column_panels / w.column_groups > 256) { /* sums of a task stay in cache */
     if (w.row_groups * 2 <= panels) w.row_groups *= 2;
