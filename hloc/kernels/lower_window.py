@@ -3,8 +3,9 @@
 In: the lone instruction. Out: kernels in one of three forms:
     scans     a window that reaches from the first (or last) element to the current one, as cumsum and cummax are
               written: one running total along that dimension, linear time
-    columns   the innermost dimension has no window (pooling of NHWC images): a block of columns accumulates in a Local
-              array, the taps of the window around it, so that the inner loop has stride one
+    columns   the innermost dimension has no window (pooling of NHWC images), or one that moves by one element at a time
+              (moving sums): a block of columns accumulates in a Local array, the taps of the window around it, so that
+              the inner loop has stride one
     elements  everything else: the element rule of reduce-window
 select-and-scatter takes columns always, of width one where the innermost dimension has a window.
 """
@@ -28,6 +29,8 @@ WIDTH = 512
 NARROWEST = 4
 ROWS = 64                       # of a scan, side by side
 LONGEST_QUICK = 4               # instructions of a reducer that takes a few cycles
+SHORTEST_SLIDE = 16             # columns of a window that moves along them
+TAPS = 8                        # of such a window in one pass over the columns
 
 
 def is_plain(window: WindowDim) -> bool:
@@ -47,7 +50,14 @@ def lower_reduce_window(group: Group, machine: Machine) -> Lowered:
         return Lowered((_scan(group, machine, scanned[0], dims[scanned[0]]),))
     if shape.rank and is_plain(dims[-1]) and shape.dimensions[-1] >= NARROWEST:
         return Lowered((_pool(group, dims),))
+    if shape.rank and _slides(dims[-1]) and result.dimensions[-1] >= SHORTEST_SLIDE:
+        return Lowered((_pool(group, dims),))
     return lower_loop(group, machine) if not instruction.shape.is_tuple else Lowered((_pool(group, dims),))
+
+
+def _slides(w: WindowDim) -> bool:
+    """The window moves by one element from column to column: one tap of neighbouring columns lies side by side."""
+    return w.size > 1 and w.stride == 1 and w.base_dilation == 1
 
 
 def _direction(w: WindowDim, size: int) -> int:
@@ -138,13 +148,15 @@ class _Columns:
         initial = self.instruction.operands[_count(self.instruction):]
         self.write(column, [self.outline.elements.value(i, ()) for i in initial])
 
-    def update(self, column: Index, index: tuple[Index, ...]) -> list[Expr]:
-        """Take the elements at `index` in; gives the new totals."""
+    def update(self, column: Index, *indices: tuple[Index, ...]) -> list[Expr]:
+        """Take the elements at one index after the other in; gives the new totals."""
         operands = self.instruction.operands[:_count(self.instruction)]
         with self.outline.builder.pinned(self.names):
-            values = [self.outline.elements.value(o, index) for o in operands]
-            totals = _join(self.outline, self.instruction, self.read(column), values)
-            totals = [self.outline.builder.let(t) for t in totals]
+            totals = self.read(column)
+            for index in indices:
+                values = [self.outline.elements.value(o, index) for o in operands]
+                totals = _join(self.outline, self.instruction, totals, values)
+                totals = [self.outline.builder.let(t) for t in totals]
             self.write(column, totals)
         return totals
 
@@ -156,7 +168,8 @@ def _pool(group: Group, dims: tuple[WindowDim, ...]) -> KernelCall:
     instruction = group.instruction
     sizes = instruction.operands[0].shape.dimensions
     result = group.result_shapes[0].dimensions
-    width = min(WIDTH, result[-1]) if is_plain(dims[-1]) else 1
+    plain, slides = is_plain(dims[-1]), _slides(dims[-1])
+    width = min(WIDTH, result[-1]) if plain or slides else 1
     outline = Outline(group)
     arrays = _Columns(outline, instruction, width)
     with loops.parallel(outline.builder, [*result[:-1], -(-result[-1] // width)]) as opened:
@@ -165,16 +178,43 @@ def _pool(group: Group, dims: tuple[WindowDim, ...]) -> KernelCall:
             arrays.clear(column)
         position = [*opened[:-1], _first_column(opened[-1], width)]
         with ExitStack() as stack:
-            sources, _ = _taps(outline, stack, dims, sizes, position)
-            with arrays.loop(result[-1], opened[-1]) as column:
-                sources[-1] = column if is_plain(dims[-1]) else sources[-1]
-                arrays.update(column, tuple(sources))
+            outside = len(dims) - 1 if slides else len(dims)
+            sources, _ = _taps(outline, stack, dims[:outside], sizes, position[:outside])
+            if slides:
+                _slide(arrays, result[-1], opened[-1], dims[-1], tuple(sources), sizes[-1])
+            else:
+                with arrays.loop(result[-1], opened[-1]) as column:
+                    arrays.update(column, (*sources[:-1], column if plain else sources[-1]))
         with arrays.loop(result[-1], opened[-1]) as column:
             flat = indexing.linearize([*opened[:-1], column], result)
             for leaf, (total, type) in enumerate(zip(arrays.read(column), element_types(instruction))):
                 outline.store(leaf, flat, scalars.rounded(total, type))
     taps = math.prod(w.size for w in dims)
     return outline.finish(cost=_cost(outline, math.prod(result) * taps))
+
+
+def _slide(arrays: _Columns, extent: int, block: Index, window: WindowDim, sources: tuple[Index, ...],
+           size: int) -> None:
+    """The taps of a window that moves along the columns, TAPS of them whenever totals are read and written."""
+    b, elements = arrays.outline.builder, arrays.outline.elements
+
+    def passes(count: int, first: Callable[[Index], Index], taps: int) -> None:
+        with b.loop(count, SERIAL) as step, arrays.loop(extent, block) as column:
+            places = [window_source(elements, column, indexing.add(first(step), indexing.constant(i)), window, size)
+                      for i in range(taps)]
+            if taps == 1:
+                with b.guard(places[0][1]):
+                    arrays.update(column, (*sources, places[0][0]))
+            else:
+                arrays.update(column, *((*sources, source) for source, _ in places))
+    inside = not window_source(elements, indexing.variable("column", extent), indexing.variable("tap", window.size),
+                               window, size)[1]
+    taps = TAPS if inside else 1
+    whole, rest = divmod(window.size, taps)
+    if whole:
+        passes(whole, lambda step: indexing.scale(step, taps), taps)
+    if rest:
+        passes(1, lambda step: indexing.constant(whole * taps), rest)
 
 
 def _first_column(block: Index, width: int) -> Index:
