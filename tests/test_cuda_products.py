@@ -6,18 +6,15 @@ import shutil
 import ml_dtypes
 import numpy as np
 import pytest
-from cuda_emulation import driver
-from cuda_emulation.cases import backend_of, emulate
+from cuda_emulation.cases import emulate
 
 from hloc import api
-from hloc.errors import RunError
 from hloc.inputs import check_arrays
-from hloc.targets.cuda.compiler import compile_cuda, compiler_version
+from hloc.targets.cuda.compiler import compiler_version
 from hloc.targets.cuda.gpus import GPUS, gpu_named
 from hloc.targets.cuda.resources import resources
 from hloc.targets.cuda.sources import make_sources
 from hloc.targets.cuda.target import cuda_target
-from hloc.targets.cuda.tiles import ways
 
 H100, A100 = GPUS["h100"], GPUS["a100"]
 emulated = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation needs g++")
@@ -155,72 +152,3 @@ def test_algorithms_do_not_spill(arch):
     sources = sources_of(products([("f32", "f32", "f32", n) for n in ROUNDINGS], (2000, 2000, 2000)), gpu_named(arch))
     found = resources(sources.single_file(), arch)
     assert {k: r for k, r in found.items() if r.spill_stores or r.spill_loads} == {}
-
-
-GROUPED = "128x256x64, 4 stages, wgmma"
-
-
-def grouped(text: str):
-    """The product by instructions of sm_90a, which no cost model chooses."""
-    target = cuda_target(H100)
-    program = api.plan(api.optimize(api.load(text), target), target)
-    assert GROUPED in ways(program.kernels[0], H100)[1:]
-    sources = make_sources(program, H100, [GROUPED])
-    assert "hloc_tile_warpgroup<" in sources.readable()
-    return sources
-
-
-@emulated
-@pytest.mark.parametrize("type, contracting", [("bf16", (1, 0)), ("bf16", (1, 1)), ("bf16", (0, 0)), ("bf16", (0, 1)),
-                                               ("f16", (1, 0))])
-def test_warpgroups(type, contracting, monkeypatch):
-    """Both operands along the depth and across it: descriptors, swizzles, fences and waits, decoded as the manual says."""
-    a, b = (([72, 200][:: 1 if contracting[0] else -1]), ([200, 40][:: -1 if contracting[1] else 1]))
-    text = (f"HloModule m\nENTRY e {{ a = {type}[{a[0]},{a[1]}] parameter(0)  b = {type}[{b[0]},{b[1]}] parameter(1)\n"
-            f"  ROOT d = f32[72,40] dot(a, b), lhs_contracting_dims={{{contracting[0]}}}, "
-            f"rhs_contracting_dims={{{contracting[1]}}} }}\n")
-    sources = grouped(text)
-    random = np.random.default_rng(0)
-    dtype = ml_dtypes.bfloat16 if type == "bf16" else np.float16
-    arrays = [random.integers(-8, 9, size=s).astype(dtype) for s in (a, b)]
-    (result,) = emulate(sources, check_arrays(sources.program.parameters, arrays), monkeypatch, checked=True)
-    left, right = (x.astype(np.float32) for x in arrays)
-    np.testing.assert_array_equal(result, (left if contracting[0] else left.T) @ (right.T if contracting[1] else right))
-
-
-@emulated
-@pytest.mark.parametrize("place, wrong, told", [
-    ("hloc_fence_async();\n    __syncthreads();", "__syncthreads();", "fence.proxy.async"),
-    ("__syncthreads(); /* this step has arrived, and all have multiplied", "/*", "thread|nothing has written"),
-    ("__syncthreads(); /* all have multiplied the last step */", "", "thread"),
-    ("hloc_copy_wait<AHEAD - 1>();", "hloc_copy_wait<AHEAD>();", "nothing has written"),
-    ("AHEAD = S::STAGES - 2;", "AHEAD = S::STAGES - 1;", "thread|nothing has written"),
-    ("k * 32, 16, 1024)", "k * 32, 16, 512)", ""),
-    ("k * 2048, Operand::LINES * 128, 1024)", "k * 2048, 1024, 1024)", ""),
-    ("hloc_wgmma_wait<0>();", "", "")], ids=range(8))
-def test_faults_of_warpgroups(place, wrong, told, monkeypatch):
-    """What is left out, or described wrongly, shows: the checker tells it, or the numbers are wrong."""
-    sources = grouped(product("bf16", "bf16", "f32", sizes=(128, 448, 256)))
-    text = sources.single_file() + "".join(f"HLOC_LAUNCHER({g.function})\n" for g in sources.geometry)
-    assert place in text
-    text = text.replace(place, wrong) if place.startswith("AHEAD") else text.replace(place, wrong, 1)
-    driver.install(monkeypatch)
-    backend = backend_of(sources, image=driver.build_text(text, checked=True))
-    random = np.random.default_rng(0)
-    a, b = (random.integers(-8, 9, size=s).astype(ml_dtypes.bfloat16) for s in ((128, 448), (448, 256)))
-    arrays = check_arrays(sources.program.parameters, [a, b])
-    if told:
-        with pytest.raises(RunError, match=told):
-            backend(arrays)
-    else:
-        assert (backend(arrays)[0] != a.astype(np.float32) @ b.astype(np.float32)).any()
-    backend.close()
-
-
-@compiled
-def test_warpgroups_are_instructions_of_the_hardware():
-    """The machine code is made of wgmma and spills nothing."""
-    sources = grouped(product("bf16", "bf16", "bf16", sizes=(4096, 4096, 4096)))
-    (found,) = resources(sources.single_file(), "sm_90a").values()
-    assert found.spill_stores == found.spill_loads == 0 and sources.geometry[0].shared <= H100.shared_bytes
-    assert b"wgmma.mma_async" in compile_cuda(sources.single_file(), "sm_90a", "ptx")

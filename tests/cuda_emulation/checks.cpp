@@ -84,6 +84,13 @@ extern "C" void emulation_unwritten(char *at, size_t size) {
   for (size_t i = 0; i < size; i++) shadows[at - start + i].written = false;
 }
 
+extern "C" void emulation_leaves(char *at, size_t size) {
+  for (size_t i = 0; i < size; i++) dynamic_shadow[at - emulation_dynamic + i] = Shadow();
+}
+extern "C" void emulation_arrived(char *at, size_t size) {
+  for (size_t i = 0; i < size; i++) dynamic_shadow[at - emulation_dynamic + i].written = true;
+}
+
 /* The argument that an address outside of all is nearest to, by its start. */
 static void outside(char *at, size_t size, bool write) {
   char where[64] = "device memory";
@@ -131,6 +138,8 @@ static void check(uintptr_t address, size_t size, bool write) {
       return check_piece(i, at, size, write);
   }
 }
+
+extern "C" void emulation_look(const void *at, size_t size) { check(uintptr_t(at), size, false); }
 
 #define ACCESS(size)                                                                                                  \
   extern "C" void __tsan_read##size(uintptr_t at) { check(at, size, false); }                                         \

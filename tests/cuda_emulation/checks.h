@@ -20,4 +20,7 @@ extern char *emulation_dynamic, *emulation_dynamic_end;         /* shared memory
 void emulation_new_block();
 void emulation_tell(const char *what);                          /* something else is wrong */
 void emulation_unwritten(char *at, size_t size);                /* a copy to shared memory begins: no value until it ends */
+void emulation_leaves(char *at, size_t size);                   /* a bulk copy begins: likewise; bulk.h knows who may read */
+void emulation_arrived(char *at, size_t size);                  /* it has arrived */
+void emulation_look(const void *at, size_t size);               /* what it reads */
 }

@@ -14,6 +14,7 @@ import ctypes
 import hashlib
 import os
 import re
+import struct
 import subprocess
 import tempfile
 import time
@@ -210,7 +211,7 @@ class Event:
 
 
 class GraphLibrary:
-    """The functions of libcuda that hloc/targets/cuda/graphs.py calls."""
+    """The functions of libcuda that hloc/targets/cuda/graphs.py and tensor_maps.py call."""
 
     graphs: dict[int, list] = {}
     launched = 0
@@ -238,6 +239,16 @@ class GraphLibrary:
 
     def cuGraphExecDestroy(self, instance) -> int:              # noqa: N802
         return 0 if self.graphs.pop(instance.value, None) is not None else 1
+
+    def cuTensorMapEncodeTiled(self, map, type, rank, address, sizes, strides, box, steps, *modes) -> int:  # noqa: N802
+        width, modes = type.value + 1, [m.value for m in modes]
+        known = width in (1, 2) and rank.value == 4 and modes == [0, 3, 3, 0] and list(steps) == [1, 1, 1, 1]
+        if not known or map.value % 64 or address.value % 16 or any(n % 16 or not 0 < n < 1 << 40 for n in strides) \
+                or not all(0 < n <= 1 << 32 for n in sizes) or not all(0 < n <= 256 for n in box) or box[0] * width > 128:
+            return 1
+        data = struct.pack("<8sQII4Q3Q4I32x", b"tnsormap", address.value, width, modes[1], *sizes, *strides, *box)
+        ctypes.memmove(map.value, data, len(data))
+        return 0
 
     def cuGraphLaunch(self, instance, stream) -> int:           # noqa: N802
         GraphLibrary.launched += 1

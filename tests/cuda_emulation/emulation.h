@@ -7,7 +7,7 @@
  * Every CUDA thread is a fiber with a stack of its own. It runs until it meets a barrier or a warp collective, so that
  * a missing barrier shows as wrong numbers, all the more since emulation_backwards lets the last thread start first.
  * Shared memory is poisoned before each block. With EMULATION_CHECKED every access is looked at (checks.h).
- * Asynchronous copies arrive when somebody waits for them, not before.
+ * Asynchronous copies arrive when somebody waits for them, not before; bulk copies when somebody waits for their barrier.
  * Not seen: the order of accesses that the hardware may change.
  */
 #pragma once
@@ -54,7 +54,7 @@ namespace emulation {
 constexpr size_t STACK = 256 << 10;
 constexpr size_t SLOT = 64;                      // bytes that one lane may show the others
 
-enum State { READY, AT_WARP_BARRIER, AT_BLOCK_BARRIER, FINISHED };
+enum State { READY, AT_WARP_BARRIER, AT_BLOCK_BARRIER, AT_BARRIER, FINISHED };
 
 struct Warp {
   alignas(16) unsigned char slots[2][32][SLOT];  // two, so that one barrier per exchange is enough
@@ -64,13 +64,15 @@ struct Warp {
 /* A copy of 16 bytes on its way (cp.async): nothing has arrived before somebody waits for it. */
 struct alignas(16) Sixteen { unsigned char bytes[16]; };
 struct AsyncCopy { Sixteen *to; const Sixteen *from; };
-/* A product of a warpgroup that has begun (wgmma): d += a b is done when somebody waits for it. */
+/* A product of a warpgroup that has begun (wgmma): d += a b is done when somebody waits for it. add: to a sum, the
+ * products of the elements in two words. */
 struct GroupProduct {
-  float *d;
+  void *d;
   unsigned long long a, b;
   int across_a, across_b;
-  float (*dot)(float, unsigned, unsigned);
+  void (*add)(void *, unsigned, unsigned);
 };
+struct Barrier;
 constexpr size_t MOST_DYNAMIC = 227 << 10;
 alignas(1024) static unsigned char dynamic_shared[MOST_DYNAMIC];
 static unsigned dynamic_bytes;
@@ -78,7 +80,9 @@ static unsigned dynamic_bytes;
 struct Thread {
   std::deque<std::vector<AsyncCopy>> copies;      // groups; the last one is still open
   std::deque<std::vector<GroupProduct>> products; // likewise
-  bool unfenced;                                  // has written to shared memory what wgmma may not read yet
+  bool unfenced;                                  // has written to shared memory what wgmma and bulk copies may not see yet
+  std::vector<unsigned> seen;                     // of each barrier (mbarrier): phases whose end this thread knows of
+  std::vector<const void *> known_maps;           // tensor maps that it has made known to itself
   void *stack_pointer;
   uint3 index;
   unsigned lane, turn;
@@ -165,9 +169,11 @@ static void release_warp(Warp &warp) {
     if (block.threads[i].state == AT_WARP_BARRIER) release(block.threads[i]);
 }
 
+static void share_seen();
 static void release_block() {
   if (block.arrived < block.alive || block.arrived == 0) return;
   block.arrived = 0;
+  share_seen();
   for (Thread &thread : block.threads)
     if (thread.state == AT_BLOCK_BARRIER) release(thread);
 }
@@ -204,10 +210,12 @@ template <class T> static T shown_by(const unsigned char *slots, unsigned lane) 
   return value;
 }
 
+static void forget_barriers();
 static bool run_block(char *stacks) {
   size_t count = block.threads.size();
   std::memset(__start_hloc_shared, 0xff, __stop_hloc_shared - __start_hloc_shared);
   std::memset(dynamic_shared, 0xff, dynamic_bytes);
+  forget_barriers();
   std::memset(block.warps.data(), 0xff, block.warps.size() * sizeof(Warp));
   for (Warp &warp : block.warps) warp.alive = warp.arrived = 0;
   block.alive = count, block.arrived = 0;
@@ -391,14 +399,19 @@ static unsigned short *described(unsigned long long descriptor, int across, unsi
   wrong("wgmma reads outside of shared memory");
   return reinterpret_cast<unsigned short *>(dynamic_shared);
 }
+static void look_at_copied(const void *at);
 /* Each element is read by one thread of the group, for the checker. */
 static void look_at_group(const GroupProduct &p) {
 #ifdef EMULATION_CHECKED
   const unsigned thread = current->index.x % 128;
   volatile unsigned short seen;
   for (unsigned k = 0; k < 16; k++) {
+    look_at_copied(described(p.a, p.across_a, thread / 2, k));
     seen = *described(p.a, p.across_a, thread / 2, k);
-    for (unsigned half = 0; half < 2; half++) seen = *described(p.b, p.across_b, thread + half * 128, k);
+    for (unsigned half = 0; half < 2; half++) {
+      look_at_copied(described(p.b, p.across_b, thread + half * 128, k));
+      seen = *described(p.b, p.across_b, thread + half * 128, k);
+    }
   }
 #else
   (void)p;
@@ -417,8 +430,7 @@ __attribute__((no_sanitize("thread", "alignment"))) static void multiply_group(c
       const unsigned high = *described(p.b, p.across_b, column, k + 1);
       const unsigned y = *described(p.b, p.across_b, column, k) | high << 16;
       for (unsigned half = 0; half < 2; half++) {
-        float &sum = p.d[n / 2 * 4 + half * 2 + n % 2];
-        sum = p.dot(sum, x[half], y);
+        p.add(static_cast<unsigned *>(p.d) + n / 2 * 4 + half * 2 + n % 2, x[half], y);
       }
     }
   }
@@ -440,16 +452,30 @@ static inline float wide_f16(unsigned bits) {
   return bits >> 15 ? -size : size;
 }
 template <float (*WIDE)(unsigned)> struct Group {
-  static float dot(float sum, unsigned x, unsigned y) {
-    return sum + WIDE(x & 0xffff) * WIDE(y & 0xffff) + WIDE(x >> 16) * WIDE(y >> 16);
+  static void add(void *sum, unsigned x, unsigned y) {
+    *static_cast<float *>(sum) += WIDE(x & 0xffff) * WIDE(y & 0xffff) + WIDE(x >> 16) * WIDE(y >> 16);
   }
   template <int A, int B> static void begin(float *d, unsigned long long a, unsigned long long b) {
-    begin_group({d, a, b, A, B, dot});
+    begin_group({d, a, b, A, B, add});
   }
 };
 }  // namespace emulation
 #define hloc_wgmma_bf16 emulation::Group<emulation::wide_bf16>::begin
 #define hloc_wgmma_f16 emulation::Group<emulation::wide_f16>::begin
+/* Of bytes: 32 of them along k where the others have 16 elements. Macros: what they call is defined below. */
+#define EMULATION_GROUP_OF_BYTES(d, a, b, SUM, DOT)                                                                   \
+  emulation::begin_group({d, a, b, 0, 0, [](void *sum, unsigned x, unsigned y) {                                      \
+    *static_cast<SUM *>(sum) = (DOT)(*static_cast<SUM *>(sum), x, y);                                                 \
+  }})
+#define hloc_wgmma_s8(d, a, b) EMULATION_GROUP_OF_BYTES(d, a, b, int, emulation::dot_bytes<signed char>)
+#define hloc_wgmma_f8e4m3fn_f8e4m3fn(d, a, b)                                                                         \
+  EMULATION_GROUP_OF_BYTES(d, a, b, float, EMULATION_DOT_F8(f8e4m3fn, f8e4m3fn))
+#define hloc_wgmma_f8e4m3fn_f8e5m2(d, a, b)                                                                           \
+  EMULATION_GROUP_OF_BYTES(d, a, b, float, EMULATION_DOT_F8(f8e4m3fn, f8e5m2))
+#define hloc_wgmma_f8e5m2_f8e4m3fn(d, a, b)                                                                           \
+  EMULATION_GROUP_OF_BYTES(d, a, b, float, EMULATION_DOT_F8(f8e5m2, f8e4m3fn))
+#define hloc_wgmma_f8e5m2_f8e5m2(d, a, b)                                                                             \
+  EMULATION_GROUP_OF_BYTES(d, a, b, float, EMULATION_DOT_F8(f8e5m2, f8e5m2))
 static inline void hloc_fence_async() { emulation::current->unfenced = false; }
 static inline void hloc_wgmma_begin() { emulation::warp_barrier(); }
 static inline void hloc_wgmma_commit() {
@@ -464,7 +490,9 @@ template <int N> static inline void hloc_wgmma_wait() {
       emulation::look_at_group(product), emulation::multiply_group(product);
     products.pop_front();
   }
+  emulation::warp_barrier();
 }
+#include "bulk.h"
 
 /* mma.m16n8k16, m16n8k32, m16n8k8: lane 4 g + t holds word t (and t + 4) of A's rows g, g + 8 and of B's column g; D's
  * rows g, g + 8 and columns 2 t, 2 t + 1. dot: of the elements in two words. */

@@ -24,6 +24,8 @@
 #include <unistd.h>
 #include <vector>
 
+#include "tensor_map.h"
+
 enum { SUCCESS, INVALID_VALUE, OUT_OF_MEMORY, NO_DEVICE = 100, INVALID_IMAGE = 200, INVALID_CONTEXT, NOT_FOUND = 500,
        ILLEGAL_ADDRESS = 700, LAUNCH_FAILED = 719, CAPTURING = 900 };
 constexpr size_t GUARD = 4096;
@@ -274,6 +276,23 @@ API(cuGraphLaunch, void *graph, void *stream) {
   for (const Work &work : static_cast<Graph *>(graph)->nodes)
     if (const int code = work()) return code;
   return SUCCESS;
+}
+
+/* -- tensor maps: only the form that hloc asks for -- */
+API(cuTensorMapEncodeTiled, void *to, int type, uint32_t rank, void *address, const uint64_t *sizes, const uint64_t *strides,
+    const uint32_t *box, const uint32_t *steps, int interleave, int swizzle, int promotion, int fill) {
+  FAULT;
+  const unsigned width = type + 1;
+  if (type > 1 || rank != 4 || interleave || swizzle != 3 || promotion != 3 || fill) return INVALID_VALUE;
+  if (Pointer(to) % 64 || Pointer(address) % 16 || box[0] * width > 128) return INVALID_VALUE;
+  EmulatedMap map = {EMULATED_MAP, Pointer(address), width, unsigned(swizzle)};
+  for (int i = 0; i < 4; i++) {
+    if (!sizes[i] || sizes[i] > 1ul << 32 || !box[i] || box[i] > 256 || steps[i] != 1) return INVALID_VALUE;
+    if (i < 3 && (strides[i] % 16 || strides[i] >= 1ul << 40)) return INVALID_VALUE;
+    map.sizes[i] = sizes[i], map.box[i] = box[i];
+    if (i < 3) map.strides[i] = strides[i];
+  }
+  return memcpy(to, &map, sizeof map), SUCCESS;
 }
 
 /* -- modules and kernels -- */

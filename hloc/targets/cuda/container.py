@@ -23,14 +23,16 @@ from hloc.ir import numpy_dtype
 from hloc.ir.shapes import array as array_shape
 from hloc.kernels.plan import Branch, Copy, HostCall, Launch, Program, Ref, Step, Value, WhileLoop, all_steps
 from hloc.targets.cuda.cublaslt import LtProduct, fits
+from hloc.targets.cuda.tensor_maps import TensorMap
 
-VERSION = 3
+VERSION = 4
 DEEPEST_PLAN = 200
 
 
 class Geometry(NamedTuple):
     """How a kernel starts: its name in the image, blocks, threads per block, dynamic shared memory in bytes. about: the
-    HLO that it computes, in one line, for messages. product: what cuBLASLt is called with in the kernel's place."""
+    HLO that it computes, in one line, for messages. product: what cuBLASLt is called with in the kernel's place. maps:
+    of arguments, for the bulk copy engine; the kernel's last argument points to them."""
 
     function: str
     grid: tuple[int, int, int]
@@ -38,6 +40,7 @@ class Geometry(NamedTuple):
     shared: int = 0
     about: str = ""
     product: LtProduct | None = None
+    maps: tuple[TensorMap, ...] = ()
 
 
 class Container(NamedTuple):
@@ -63,7 +66,8 @@ def write(path: Path, image: bytes, program: Program, geometry: Sequence[Geometr
     plan = {
         "hloc_container": VERSION, "name": program.name, "arch": arch, "cuda": cuda,
         "image_bytes": len(image), "image_sha256": hashlib.sha256(image).hexdigest(),
-        "kernels": [[*g[:5], g.product.to_json() if g.product else None] for g in geometry],
+        "kernels": [[*g[:5], g.product.to_json() if g.product else None, [m.to_json() for m in g.maps]]
+                    for g in geometry],
         "steps": [_step_to_json(s) for s in program.steps],
         "parameters": [_value_to_json(v) for v in program.parameters],
         "results": [_value_to_json(v) for v in program.results],
@@ -112,9 +116,9 @@ def _unpack(path: Path, plan: dict, archive: zipfile.ZipFile) -> Container:
 
 
 def _geometry(row: list) -> Geometry:
-    function, grid, block, shared, about, product = row
+    function, grid, block, shared, about, product, maps = row
     start = Geometry(str(function), tuple(int(n) for n in grid), tuple(int(n) for n in block), int(shared), str(about),
-                     LtProduct.from_json(product) if product else None)
+                     LtProduct.from_json(product) if product else None, tuple(TensorMap.from_json(m) for m in maps))
     if len(start.grid) != 3 or len(start.block) != 3 or min(start.grid + start.block) < 1 \
             or math.prod(start.block) > 1024 or start.shared < 0:
         raise ValueError(f"bad geometry {row!r}")
@@ -132,6 +136,8 @@ def _check_steps(packed: Container) -> None:
             raise ValueError(f"no kernel {step.kernel}")
         if isinstance(step, Launch) and (product := packed.kernels[step.kernel].product):
             fits(product, [r.size for r in step.arguments])
+        for map in packed.kernels[step.kernel].maps if isinstance(step, Launch) else ():
+            map.fits([r.size for r in step.arguments])
         if isinstance(step, Copy) and step.destination.size < step.source.size:
             raise ValueError("a copy larger than its target")
         for ref in _refs(step):

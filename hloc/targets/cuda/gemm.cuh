@@ -321,23 +321,31 @@ template <class S> HLOC_FN long hloc_depth(long piece) {
   return S::K - piece * S::PART < S::PART ? S::K - piece * S::PART : S::PART;
 }
 
-/* All tiles of a strided product; tile(a, b, depth, finish) computes one. */
-template <class S, class T, class Tile, class Finish>
-HLOC_FN void hloc_gemm(const T *lhs, const T *rhs, Tile tile, Finish finish) {
-  typedef hloc_strided<T, S::A_ROW, S::A_K, S::A_VECTOR> A;
-  typedef hloc_strided<T, S::B_COLUMN, S::B_K, S::B_VECTOR> B;
+/* All tiles of a product and all pieces of its depth: each(place, piece, store) computes one. */
+template <class S, class Each, class Finish> HLOC_FN void hloc_gemm_walk(Each each, Finish finish) {
   for (long work = blockIdx.x; work < hloc_gemm_tiles<S>() * S::SPLITS; work += gridDim.x) {
     const hloc_gemm_place<S> at(work / S::SPLITS);
-    const long piece = work % S::SPLITS, first = piece * S::PART;
-    const hloc_from<A> a = {A{lhs + at.a() + at.row * S::A_ROW, S::M - at.row, S::K}, first};
-    const hloc_from<B> b = {B{rhs + at.b() + at.column * S::B_COLUMN, S::N - at.column, S::K}, first};
-    tile(a, b, hloc_depth<S>(piece), [&](int i, int j, auto sum) {
+    const long piece = work % S::SPLITS;
+    each(at, piece, [&](int i, int j, auto sum) {
       const long row = at.row + i, column = at.column + j;
       if (row >= S::M || column >= S::N) return;
       if constexpr (S::SPLITS > 1) finish(piece, (at.batch * S::M + row) * S::N + column, sum);
       else finish(at.batch, row, column, sum);
     });
   }
+}
+
+/* All tiles of a strided product; tile(a, b, depth, finish) computes one. */
+template <class S, class T, class Tile, class Finish>
+HLOC_FN void hloc_gemm(const T *lhs, const T *rhs, Tile tile, Finish finish) {
+  typedef hloc_strided<T, S::A_ROW, S::A_K, S::A_VECTOR> A;
+  typedef hloc_strided<T, S::B_COLUMN, S::B_K, S::B_VECTOR> B;
+  hloc_gemm_walk<S>([&](const hloc_gemm_place<S> &at, long piece, auto store) {
+    const long first = piece * S::PART;
+    const hloc_from<A> a = {A{lhs + at.a() + at.row * S::A_ROW, S::M - at.row, S::K}, first};
+    const hloc_from<B> b = {B{rhs + at.b() + at.column * S::B_COLUMN, S::N - at.column, S::K}, first};
+    tile(a, b, hloc_depth<S>(piece), store);
+  }, finish);
 }
 
 template <class S, class Sum, class Add, class Finish>

@@ -61,52 +61,63 @@ template <class T, class Source, int ROWS, int DEPTH, int THREADS> struct hloc_o
   }
 };
 
-template <class S, class Sum, class T, class Numbers, class A, class B, class Finish>
-HLOC_FN void hloc_tile_pipeline(const A &a, const B &b, long depth, unsigned char *memory, Finish finish) {
-  constexpr int THREADS = S::WM * S::WN * 32, ROWS = S::BM / S::WM / 16, COLUMNS = S::BN / S::WN / 8;
-  constexpr int K = S::BK * sizeof(T) / 32;
+/* The steps of both operands in shared memory, copied by all threads: the n-th lies in stage n % STAGES. */
+template <class S, class T, class A, class B, int THREADS> struct hloc_steps {
   typedef hloc_operand<T, A, S::BM, S::BK, THREADS> Left;
   typedef hloc_operand<T, B, S::BN, S::BK, THREADS> Right;
-  constexpr int STAGE = Left::BYTES + Right::BYTES;
-  static_assert(COLUMNS % 2 == 0 && S::STAGES >= 2, "pairs of columns, at least two steps");
-  const int warp = threadIdx.x / 32, top = warp % S::WM * (S::BM / S::WM), left = warp / S::WM * (S::BN / S::WN);
-  const Left a_operand(a);
-  const Right b_operand(b);
-  Sum sums[ROWS][COLUMNS][4];
-  hloc_clear(sums);
+  static constexpr int STAGE = Left::BYTES + Right::BYTES;
+  const Left a;
+  const Right b;
+  unsigned char *const memory;
+  const int count;
 
-  const int steps = (depth + S::BK - 1) / S::BK;
-  const auto copy = [&](int step) {
-    unsigned char *tile = memory + step % S::STAGES * STAGE;
-    if (step < steps) {
-      a_operand.copy(tile, (long)step * S::BK);
-      b_operand.copy(tile + Left::BYTES, (long)step * S::BK);
+  HLOC_MEMBER hloc_steps(const A &a, const B &b, long depth, unsigned char *memory)
+      : a(a), b(b), memory(memory), count((depth + S::BK - 1) / S::BK) {}
+  HLOC_MEMBER unsigned char *tile(int step) const { return memory + step % S::STAGES * STAGE; }
+  HLOC_MEMBER void copy(int step) const {
+    if (step < count) {
+      a.copy(tile(step), (long)step * S::BK);
+      b.copy(tile(step) + Left::BYTES, (long)step * S::BK);
     }
     hloc_copy_commit();
-  };
-  __syncthreads(); /* all have done with the last tile */
+  }
+  template <int AHEAD> HLOC_MEMBER void begin() const {
+    __syncthreads(); /* all have done with the last tile */
 #pragma unroll
-  for (int step = 0; step < S::STAGES - 1; step++) copy(step);
+    for (int step = 0; step < AHEAD; step++) copy(step);
+  }
+};
+
+template <class S, class Sum, class T, class Numbers, class A, class B, class Finish>
+HLOC_FN void hloc_tile_pipeline(const A &a, const B &b, long depth, unsigned char *memory, Finish finish) {
+  constexpr int ROWS = S::BM / S::WM / 16, COLUMNS = S::BN / S::WN / 8, K = S::BK * sizeof(T) / 32;
+  typedef hloc_steps<S, T, A, B, S::WM * S::WN * 32> Steps;
+  static_assert(COLUMNS % 2 == 0 && S::STAGES >= 2, "pairs of columns, at least two steps");
+  const int warp = threadIdx.x / 32, top = warp % S::WM * (S::BM / S::WM), left = warp / S::WM * (S::BN / S::WN);
+  Sum sums[ROWS][COLUMNS][4];
+  hloc_clear(sums);
+  const Steps steps(a, b, depth, memory);
+  steps.template begin<S::STAGES - 1>();
   constexpr int AHEAD = Numbers::PARTS > 1 ? 0 : 1; /* fragments loaded while others are multiplied */
   hloc_fragments<Numbers, ROWS, 4> x[AHEAD + 1];
   hloc_fragments<Numbers, COLUMNS, 2> y[AHEAD + 1];
-  for (int step = 0; step < steps; step++) {
+  for (int step = 0; step < steps.count; step++) {
     hloc_copy_wait<S::STAGES - 2>();
     __syncthreads(); /* this step has arrived, and all have read the last one */
-    copy(step + S::STAGES - 1);
-    const unsigned char *tile = memory + step % S::STAGES * STAGE;
+    steps.copy(step + S::STAGES - 1);
+    const unsigned char *tile = steps.tile(step);
     const auto load = [&](int k) {
 #pragma unroll
       for (int i = 0; i < ROWS; i++) {
         unsigned words[4];
-        Left::load(words, tile, top + i * 16, k);
+        Steps::Left::load(words, tile, top + i * 16, k);
 #pragma unroll
         for (int q = 0; q < 4; q++) x[k % (AHEAD + 1)].set_word(i, q, words[q]);
       }
 #pragma unroll
       for (int j = 0; j < COLUMNS; j += 2) {
         unsigned words[4];
-        Right::load(words, tile + Left::BYTES, left + j * 8, k);
+        Steps::Right::load(words, tile + Steps::Left::BYTES, left + j * 8, k);
 #pragma unroll
         for (int q = 0; q < 4; q++) y[k % (AHEAD + 1)].set_word(j + q % 2, q / 2, words[q]);
       }

@@ -12,6 +12,7 @@ from hloc.kernels.ir import INDEX, Apply, Const, Stmt, Tile, Var
 from hloc.machine import Machine
 from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.tensor_cores import Numbers, numbers_of
+from hloc.targets.cuda.tensor_maps import LARGEST_SIZE, LINE, TensorMap
 from hloc.targets.cuda.tiling import (
     BLOCKS_PER_SM,
     Tiling,
@@ -93,7 +94,10 @@ def gemm(tile: Tile, name: str, gpu: Machine, way: str = "") -> tuple:
     constants = product.constants(ELEMENT_TYPES[type].bytes)
     found = _tilings(tile, product, gpu)
     tiling = next((t for t in found if t.way == way), found[0])
-    return tiled_kernels(tile, name, gpu, tiling, constants, f"hloc_gemm<{name}_shape>({operands}", finish)
+    maps = ()
+    if tiling.bulk:
+        operands, maps = "maps", maps_of(product, tiling, [[b.name for b in tile.buffers].index(n) for n in names])
+    return tiled_kernels(tile, name, gpu, tiling, constants, f"hloc_gemm<{name}_shape>({operands}", finish, maps)
 
 
 def gemm_ways(tile: Tile, gpu: Machine) -> list[str]:
@@ -110,7 +114,30 @@ def _tilings(tile: Tile, product: Product, gpu: Machine) -> list[Tiling]:
     numbers = numbers_of(left, right, total, facts.get("algorithm", ""), gpu)
     constants = product.constants(ELEMENT_TYPES[type].bytes)
     return tilings(product.m, product.n, product.k, product.outer * product.inner, (type, total), LARGEST_TILE, gpu,
-                   numbers, streams(product, constants, numbers, left))
+                   numbers, streams(product, constants, numbers, left), boxes(product))
+
+
+def boxes(product: Product) -> bool:
+    """Operands can be described by tensor maps, once they can be read in pieces of 16 bytes: lines that lie apart."""
+    a, b = product.lhs, product.rhs
+    lines = [(product.k, a[4]), (product.m, a[3]), (product.k, b[3]), (product.n, b[4])]
+    return min(a[1:] + b[1:]) >= 0 and all(size < LARGEST_SIZE // 2 and (stride or size == 1) for size, stride in lines)
+
+
+def maps_of(product: Product, tiling: Tiling, arguments: list[int]) -> tuple[TensorMap, TensorMap]:
+    """Of both operands, whose places among the kernel's arguments are given; their lines run along the depth or across
+    it."""
+    width = tiling.constants["BULK"]
+    edges = tiling.constants["BM"], tiling.constants["BN"]
+    sides = ((product.m, product.lhs[3], product.lhs), (product.n, product.rhs[4], product.rhs))
+    found = []
+    for argument, edge, (rows, apart, side) in zip(arguments, edges, sides):
+        depth = (product.k, side[4] if side is product.lhs else side[3])
+        along, line = (depth, (rows, apart)) if depth[1] == 1 else ((rows, apart), depth)
+        box = (LINE // width, edge if depth[1] == 1 else tiling.constants["BK"])
+        found.append(TensorMap.of(argument, width, side[0],
+                                  (along, line, (product.inner, side[2]), (product.outer, side[1])), box))
+    return tuple(found)
 
 
 def streams(product: Product, constants: dict[str, int], numbers: Numbers | None, type: str) -> bool:

@@ -24,7 +24,7 @@ from hloc.errors import RunError
 from hloc.ir import numpy_dtype
 from hloc.kernels.plan import Branch, Copy, HostCall, Launch, Ref, Step, WhileLoop, all_steps
 from hloc.machine import Machine
-from hloc.targets.cuda import cublaslt, graphs
+from hloc.targets.cuda import cublaslt, graphs, tensor_maps
 from hloc.targets.cuda.container import Container, Geometry
 from hloc.targets.cuda.gpus import device_named
 from hloc.targets.host_calls import answered
@@ -129,16 +129,22 @@ class CudaBackend:
         for function, kernel in zip(self.functions, packed.kernels):
             if kernel.shared > STATIC_SHARED:
                 function.set_attribute(cuda.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES, kernel.shared)
+        mapped: dict[Launch, int] = {}                      # launch -> its number among those that need tensor maps
         for step in launches(packed.steps):
-            if packed.kernels[step.kernel].product:
-                continue
-            self.functions[step.kernel].prepare("P" * len(step.arguments))
+            kernel = packed.kernels[step.kernel]
+            if kernel.maps:
+                mapped.setdefault(step, len(mapped))
+            if not kernel.product:
+                self.functions[step.kernel].prepare("P" * (len(step.arguments) + bool(kernel.maps)))
         self.stream = cuda.Stream(NON_BLOCKING)
         self.pool = pinned_pool()
         self.flag = cuda.pagelocked_empty(8, np.uint8)
-        self._allocate()
+        self._allocate([tensor_maps.BYTES * len(packed.kernels[step.kernel].maps) for step in mapped])
         for address, constant in zip(self.regions["constant"], packed.constants):
             self._send(address, constant)
+        self.maps = {step: self.regions["tensor map"][number] for step, number in mapped.items()}
+        for step, address in self.maps.items():
+            self._send(address, self._encoded(step))
         self.stream.synchronize()
 
     def _function(self, name: str):
@@ -161,12 +167,18 @@ class CudaBackend:
                             hint=f"update the driver, or compile with NVRTC {has // 1000}")
         return RunError(f"the driver refuses the program's image ({error}); compile it again")
 
-    def _allocate(self) -> None:
-        """One allocation: the arena, then parameters, results and constants."""
+    def _encoded(self, step: Launch) -> np.ndarray:
+        """The tensor maps of a launch."""
+        maps = [tensor_maps.encode(map, self._address(step.arguments[map.argument]))
+                for map in self.packed.kernels[step.kernel].maps]
+        return np.frombuffer(b"".join(maps), np.uint8)
+
+    def _allocate(self, maps: list[int]) -> None:
+        """One allocation: the arena, then parameters, results, constants and tensor maps (bytes of each launch's)."""
         packed = self.packed
         sizes = {"arena": [packed.arena_size], "parameter": [v.shape.num_bytes for v in packed.parameters],
                  "result": [v.shape.num_bytes for v in packed.results],
-                 "constant": [c.nbytes for c in packed.constants]}
+                 "constant": [c.nbytes for c in packed.constants], "tensor map": maps}
         places, total = {}, 0
         for region, own in sizes.items():
             places[region] = []
@@ -301,6 +313,8 @@ class CudaBackend:
             if geometry.product:
                 self.functions[step.kernel](addresses, self.stream.handle)
             else:
+                if geometry.maps:
+                    addresses.append(self.maps[step])
                 self.functions[step.kernel].prepared_async_call(
                     geometry.grid, geometry.block, self.stream, *addresses, shared_size=geometry.shared)
             if self.runs == 0 or self.waits:

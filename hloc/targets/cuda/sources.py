@@ -22,12 +22,13 @@ from hloc.targets.printer import escaped
 HERE = Path(__file__).parent
 # The header that declares a name, in the order of inclusion; each is included only where a kernel uses it.
 TILES = ("hloc_gemm<", "hloc_gemm_thin<", "hloc_conv<", "hloc_conv_direct<", "hloc_attention_")
-GROUP = "hloc_tile_warpgroup<"
+GROUP, BULK = "hloc_tile_warpgroup<", "hloc_tile_bulk<"
 HEADERS = (("team.cuh", ("hloc_warp_total", "hloc_block_total", "hloc_conv_direct<")),
-           ("mma.cuh", ("hloc_numbers_", GROUP)), ("pack.cuh", ("hloc_pack<", *TILES)),
-           ("numbers.cuh", ("hloc_numbers_", GROUP)), ("gemm.cuh", TILES),
-           ("async.cuh", ("hloc_tile_pipeline<", "hloc_attention_", GROUP)),
-           ("pipeline.cuh", ("hloc_tile_pipeline<", GROUP)), ("wgmma.cuh", (GROUP,)), ("warpgroup.cuh", (GROUP,)),
+           ("mma.cuh", ("hloc_numbers_", GROUP, BULK)), ("pack.cuh", ("hloc_pack<", *TILES)),
+           ("numbers.cuh", ("hloc_numbers_", GROUP, BULK)), ("gemm.cuh", TILES),
+           ("async.cuh", ("hloc_tile_pipeline<", "hloc_attention_", GROUP, BULK)),
+           ("pipeline.cuh", ("hloc_tile_pipeline<", GROUP, BULK)), ("wgmma.cuh", (GROUP, BULK)),
+           ("bulk.cuh", (GROUP, BULK)), ("warpgroup.cuh", (GROUP, BULK)),
            ("conv.cuh", ("hloc_conv<", "hloc_conv_direct<")), ("attention.cuh", ("hloc_attention_",)),
            ("attention_gradient.cuh", ("hloc_attention_gradient_",)),
            ("sort.cuh", ("hloc_sort_",)), ("fft.cuh", ("hloc_fft_",)))

@@ -13,6 +13,7 @@ from hloc.kernels.ir import Apply, Buffer, Expr, Stmt, Store, Tile, Var
 from hloc.machine import Machine
 from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.tensor_cores import F8, Numbers
+from hloc.targets.cuda.tensor_maps import BYTES, TensorMap
 from hloc.targets.printer import CUDA, c_type, comment, expression, pointer_type, print_statements
 
 TENSOR_BYTES = 64               # of the depth of one step
@@ -47,12 +48,18 @@ class Tiling(NamedTuple):
         c = self.constants
         stages = f", {c['STAGES']} stages" if "STAGES" in c else ""
         stages += ", wgmma" if self.grouped else ""
+        stages += ", bulk copies" if self.bulk else ""
         return f"{c['BM']}x{c['BN']}x{c['BK']}{stages}" + (f", {self.splits} splits" if self.splits > 1 else "")
 
     @property
     def grouped(self) -> bool:
         """Computed by groups of four warps (warpgroup.cuh)."""
         return "STAGES" in self.constants and self.constants["WM"] == self.constants["BM"] // 16
+
+    @property
+    def bulk(self) -> bool:
+        """Operands are copied by the bulk copy engine (bulk.cuh)."""
+        return "BULK" in self.constants
 
     @property
     def dynamic(self) -> int:
@@ -70,7 +77,8 @@ class Form(NamedTuple):
 
 class Block(NamedTuple):
     """A block's tile for tensor cores: rows, columns, warps down and across; depth in bytes, steps in shared memory;
-    speed: products per time of one SM that computes such tiles, against the fastest one."""
+    speed: products per time of one SM that computes such tiles, against the fastest one; bulk: one more warp has the
+    bulk copy engine copy."""
 
     rows: int
     columns: int
@@ -79,31 +87,35 @@ class Block(NamedTuple):
     depth: int
     stages: int
     speed: float
+    bulk: bool = False
 
     @property
     def memory(self) -> int:
         steps = self.stages * (self.rows + self.columns) * self.depth
+        if self.bulk:
+            return steps + self.stages * 2 * BARRIER + self.down * 16 * (BULK_COLUMNS + 8) * 4
         return max(steps, self.down * self.across * 16 * (self.columns // self.across + 8) * 4)
 
 
 BLOCKS = (Block(128, 256, 2, 4, 128, 3, 1.0), Block(128, 128, 2, 4, 128, 3, 0.85), Block(128, 128, 2, 4, 64, 4, 0.8),
           Block(64, 128, 2, 2, 128, 3, 0.7), Block(64, 64, 2, 2, 128, 3, 0.55))
 
-GROUPED = Block(128, 256, 8, 1, 128, 4, 1.0)
-GROUPS = {"hloc_numbers_bf16": "hloc_group_bf16", "hloc_numbers_f16": "hloc_group_f16"}
+GROUPED = (Block(128, 256, 8, 1, 128, 4, 1.0), Block(128, 256, 8, 1, 128, 4, 1.0, bulk=True))
+GROUPS = {f"hloc_numbers_{n}": f"hloc_group_{n}" for n in ("bf16", "f16", "s8", *(f"{a}_{b}" for a in F8 for b in F8))}
+BARRIER, BULK_COLUMNS = 8, 32       # bytes of a barrier; columns that warps of bulk tiles finish at a time
 
 
 def tilings(rows: int, columns: int, depth: int, count: int, types: tuple[str, str], largest: int, gpu: Machine,
-            numbers: Numbers | None = None, streams: bool = False) -> list[Tiling]:
+            numbers: Numbers | None = None, streams: bool = False, bulk: bool = False) -> list[Tiling]:
     """All that a product may be cut into, the cost model's choice first. types: of elements and of sums; largest: edge
-    of a tile of sums in registers; streams: operands can be copied ahead (pipeline.cuh)."""
+    of a tile of sums in registers; streams: operands can be copied ahead (pipeline.cuh); bulk: in boxes (bulk.cuh)."""
     type, total = types
 
     def blocks(down: int, across: int) -> int:
         return -(-rows // down) * -(-columns // across) * count
     if numbers and streams:
         order = sorted(blocks_for(gpu, numbers), key=lambda b: block_time(b, rows, columns, count, gpu))
-        forms = [pipelined(b, numbers) for b in (*order, *groups_for(gpu, numbers))]
+        forms = [pipelined(b, numbers) for b in (*order, *groups_for(gpu, numbers, bulk))]
     elif numbers:
         large = min(rows, columns) >= 96 and blocks(128, 128) >= gpu.cores // 2
         forms = [in_steps(edge, numbers) for edge in ((128, 64) if large else (64, 128))
@@ -142,9 +154,10 @@ def blocks_for(gpu: Machine, numbers: Numbers) -> list[Block]:
             and (numbers.parts == 1 or b.rows * b.columns * b.depth <= MOST_OF_PARTS)]
 
 
-def groups_for(gpu: Machine, numbers: Numbers) -> list[Block]:
+def groups_for(gpu: Machine, numbers: Numbers, bulk: bool) -> list[Block]:
     """Tiles for instructions of sm_90a: no cost model chooses them; a tuning file may, once results were compared."""
-    return [GROUPED] if gpu.arch == "sm_90a" and numbers.name in GROUPS and GROUPED.memory <= gpu.shared_bytes else []
+    return [b for b in GROUPED if gpu.arch == "sm_90a" and numbers.name in GROUPS and b.memory <= gpu.shared_bytes
+            and (bulk or not b.bulk)]
 
 
 def block_time(block: Block, rows: int, columns: int, count: int, gpu: Machine) -> float:
@@ -156,8 +169,8 @@ def block_time(block: Block, rows: int, columns: int, count: int, gpu: Machine) 
 def pipelined(block: Block, numbers: Numbers) -> Form:
     """On tensor cores, steps copied ahead (pipeline.cuh)."""
     constants = {"BM": block.rows, "BN": block.columns, "BK": block.depth // numbers.stored_bytes, "WM": block.down,
-                 "WN": block.across, "STAGES": block.stages}
-    return Form(constants, block.down * block.across * WARP, block.memory)
+                 "WN": block.across, "STAGES": block.stages, **({"BULK": numbers.stored_bytes} if block.bulk else {})}
+    return Form(constants, (block.down * block.across + block.bulk) * WARP, block.memory)
 
 
 def _splits(blocks: int, depth: int, step: int, size: int, gpu: Machine) -> list[tuple[int, int]]:
@@ -172,22 +185,27 @@ def _splits(blocks: int, depth: int, step: int, size: int, gpu: Machine) -> list
 
 
 def tiled_kernels(tile: Tile, name: str, gpu: Machine, tiling: Tiling, shape: dict[str, int], call: str,
-                  finish: str) -> tuple:
+                  finish: str, maps: tuple[TensorMap, ...] = ()) -> tuple:
     """Text, launches and scratch bytes. call: like "hloc_gemm<k0_shape>(lhs, rhs"; its join is hloc_gemm_join."""
     type, total = dict(tile.parameters)["types"]
     text = shape_struct(f"{name}_shape", {**shape, **tiling.constants})
-    blocks = max(1, min(tiling.blocks * tiling.splits, gpu.cores * BLOCKS_PER_SM))
-    start = Geometry(name, (blocks, 1, 1), (tiling.threads, 1, 1), tiling.dynamic)
+    blocks = max(1, min(tiling.blocks * tiling.splits, gpu.cores * (1 if tiling.bulk else BLOCKS_PER_SM)))
+    start = Geometry(name, (blocks, 1, 1), (tiling.threads, 1, 1), tiling.dynamic, maps=maps)
+    mapped = (Buffer("maps", "u8", BYTES * len(maps), "read"),) if maps else ()
     one = f"auto tile = {_tile_function(name, type, total, tiling)};"
+    if tiling.bulk:
+        one = f"hloc_bulk_ring<{name}_shape> ring(memory);\n{one}"
     if tiling.splits == 1:
         body = [finish, one, f"{call}, tile, finish);"]
-        return text + kernel_text(tile, name, tiling.threads, body, tiling.memory, tiling.dynamic), start
+        mapped = tile._replace(buffers=(*tile.buffers, *mapped))
+        return text + kernel_text(mapped, name, tiling.threads, body, tiling.memory, tiling.dynamic), start
     sums, count = c_type(total), tiling.elements * tiling.splits
     with_scratch = tile._replace(buffers=(*tile.buffers, Buffer("scratch", total, count, "update")))
     keep = (f"auto keep = [&](long piece, long place, {sums} acc) {{\n"
             f"  scratch[piece * {tiling.elements}L + place] = acc;\n}};")
     join = f"{call.split('<')[0]}_join<{name}_shape, {sums}>(scratch, {adder(total)}, finish);"
-    text += kernel_text(with_scratch, name, tiling.threads, [keep, one, f"{call}, tile, keep);"], tiling.memory,
+    pieces = with_scratch._replace(buffers=(*with_scratch.buffers, *mapped))
+    text += kernel_text(pieces, name, tiling.threads, [keep, one, f"{call}, tile, keep);"], tiling.memory,
                         tiling.dynamic)
     text += kernel_text(with_scratch, f"{name}_join", 256, [finish, join])
     blocks = max(1, min(-(-tiling.elements // 256), gpu.cores * BLOCKS_PER_SM))
@@ -200,8 +218,11 @@ def _tile_function(name: str, type: str, total: str, tiling: Tiling) -> str:
         numbers = tiling.numbers
         form = "warpgroup" if tiling.grouped else "pipeline" if tiling.dynamic else "mma"
         how = GROUPS[numbers.name] if tiling.grouped else numbers.name
-        call = (f"hloc_tile_{form}<{name}_shape, {c_type(numbers.sums)}, {numbers.element}, {how}>(\n"
-                f"    a, b, depth, memory, finish);")
+        if tiling.bulk:
+            call = f"hloc_tile_bulk<{name}_shape, {c_type(numbers.sums)}, {how}>(ring, a, b, depth, finish);"
+        else:
+            call = (f"hloc_tile_{form}<{name}_shape, {c_type(numbers.sums)}, {numbers.element}, {how}>(\n"
+                    f"    a, b, depth, memory, finish);")
     else:
         call = (f"hloc_tile<{name}_shape, {c_type(total)}, {c_type(type)}>(a, b, depth, memory,\n"
                 f"    {multiply_add(type, type, total)}, finish);")

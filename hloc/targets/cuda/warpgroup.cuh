@@ -1,9 +1,11 @@
 /* warpgroup.cuh: a tile of a matrix product by the instructions of sm_90a that read operands from shared memory.
  *
- * In: pipeline.cuh, wgmma.cuh; a struct S as pipeline.cuh says, with WM = BM / 16 warps, WN = 1, BN = 256, lines of 128
- * bytes of k. Out: hloc_tile_warpgroup, which does what hloc_tile_pipeline does, of bf16 or f16 (Group: hloc_group_<T>).
- * Four warps multiply 64 rows; steps are copied STAGES - 2 ahead, since the products of one step may go on while the
- * next one's begin.
+ * In: pipeline.cuh, wgmma.cuh, bulk.cuh; a struct S as pipeline.cuh says, with WM = BM / 16 warps, WN = 1, BN = 256, lines
+ * of 128 bytes of k. Four warps multiply 64 rows. Group: hloc_group_<numbers>. Out:
+ *   hloc_tile_warpgroup   what hloc_tile_pipeline does, operands copied by all threads: STAGES - 2 steps ahead, since the
+ *                         products of one step may go on while the next one's begin
+ *   hloc_tile_bulk        operands copied by the bulk copy engine, which one more warp keeps busy, into the next tile of
+ *                         the block too; BULK: bytes of an element. hloc_gemm(maps, tile, finish) walks over such tiles
  */
 #ifndef HLOC_WARPGROUP_CUH
 #define HLOC_WARPGROUP_CUH
@@ -17,57 +19,107 @@
   };
 HLOC_GROUP_OF(bf16)
 HLOC_GROUP_OF(f16)
+#define HLOC_GROUP_OF_BYTES(T, SUM)                                                                                   \
+  struct hloc_group_##T {                                                                                             \
+    template <int ACROSS_A, int ACROSS_B>                                                                             \
+    HLOC_NUMBERS_FN void multiply(SUM *d, unsigned long long a, unsigned long long b) {                               \
+      static_assert(!ACROSS_A && !ACROSS_B, "bytes are read along k");                                                \
+      hloc_wgmma_##T(d, a, b);                                                                                        \
+    }                                                                                                                 \
+  };
+HLOC_GROUP_OF_BYTES(s8, int)
+HLOC_GROUP_OF_BYTES(f8e4m3fn_f8e4m3fn, float)
+HLOC_GROUP_OF_BYTES(f8e4m3fn_f8e5m2, float)
+HLOC_GROUP_OF_BYTES(f8e5m2_f8e4m3fn, float)
+HLOC_GROUP_OF_BYTES(f8e5m2_f8e5m2, float)
 
-/* A descriptor of rows from the row-th on, and of the k-th 16 of k. */
+/* A descriptor of rows from the row-th on, and of the k-th 32 bytes of k. */
 template <class Operand> HLOC_FN unsigned long long hloc_described(const unsigned char *tile, int row, int k) {
   if constexpr (Operand::ALONG) return hloc_describe(tile + row * 128 + k * 32, 16, 1024);
   else return hloc_describe(tile + row / 64 * Operand::LINES * 128 + k * 2048, Operand::LINES * 128, 1024);
 }
 
+/* Begin the products of one step, 64 rows from `top` on. */
+template <class Group, class Left, class Right, class Sum>
+HLOC_FN void hloc_multiply_step(Sum *sums, const unsigned char *tile, int top) {
+  hloc_wgmma_begin();
+#pragma unroll
+  for (int k = 0; k < 4; k++)
+    Group::template multiply<!Left::ALONG, !Right::ALONG>(
+        sums, hloc_described<Left>(tile, top, k), hloc_described<Right>(tile + Left::BYTES, 0, k));
+  hloc_wgmma_commit();
+}
+
 template <class S, class Sum, class T, class Group, class A, class B, class Finish>
 HLOC_FN void hloc_tile_warpgroup(const A &a, const B &b, long depth, unsigned char *memory, Finish finish) {
-  constexpr int THREADS = S::WM * 32;
-  typedef hloc_operand<T, A, S::BM, S::BK, THREADS> Left;
-  typedef hloc_operand<T, B, S::BN, S::BK, THREADS> Right;
-  constexpr int STAGE = Left::BYTES + Right::BYTES, AHEAD = S::STAGES - 2;
+  typedef hloc_steps<S, T, A, B, S::WM * 32> Steps;
+  constexpr int AHEAD = S::STAGES - 2;
   static_assert(S::BN == 256 && S::BM == S::WM * 16 && S::BM % 64 == 0 && S::BK * sizeof(T) == 128, "a tile's shape");
   static_assert(AHEAD >= 1, "three steps in shared memory at least");
-  const int warp = threadIdx.x / 32, top = warp / 4 * 64;
-  const Left a_operand(a);
-  const Right b_operand(b);
+  const int warp = threadIdx.x / 32;
   Sum sums[1][S::BN / 8][4];
   hloc_clear(sums);
-
-  const int steps = (depth + S::BK - 1) / S::BK;
-  const auto copy = [&](int step) {
-    unsigned char *tile = memory + step % S::STAGES * STAGE;
-    if (step < steps) {
-      a_operand.copy(tile, (long)step * S::BK);
-      b_operand.copy(tile + Left::BYTES, (long)step * S::BK);
-    }
-    hloc_copy_commit();
-  };
-  __syncthreads(); /* all have done with the last tile */
-#pragma unroll
-  for (int step = 0; step < AHEAD; step++) copy(step);
-  for (int step = 0; step < steps; step++) {
+  const Steps steps(a, b, depth, memory);
+  steps.template begin<AHEAD>();
+  for (int step = 0; step < steps.count; step++) {
     hloc_copy_wait<AHEAD - 1>();
     hloc_fence_async();
     __syncthreads(); /* this step has arrived, and all have multiplied the last but one */
-    copy(step + AHEAD);
-    const unsigned char *tile = memory + step % S::STAGES * STAGE;
-    hloc_wgmma_begin();
-#pragma unroll
-    for (int k = 0; k < S::BK / 16; k++)
-      Group::template multiply<!Left::ALONG, !Right::ALONG>(
-          &sums[0][0][0], hloc_described<Left>(tile, top, k), hloc_described<Right>(tile + Left::BYTES, 0, k));
-    hloc_wgmma_commit();
+    steps.copy(step + AHEAD);
+    hloc_multiply_step<Group, typename Steps::Left, typename Steps::Right>(&sums[0][0][0], steps.tile(step), warp / 4 * 64);
     hloc_wgmma_wait<1>();
   }
   hloc_wgmma_wait<0>();
   hloc_copy_wait<0>();
   __syncthreads(); /* all have multiplied the last step */
   hloc_finish_rows<S::BN>(sums, (Sum *)memory + warp * hloc_slab<S::BN>::SIZE, warp * 16, 0, finish);
+}
+
+template <class S, class Sum, class Group, class Ring, class A, class B, class Finish>
+HLOC_FN void hloc_tile_bulk(Ring &ring, const A &a, const B &b, long depth, Finish finish) {
+  static_assert(S::BN == 256 && S::BM == S::WM * 16 && S::BM % 64 == 0 && S::BK * S::BULK == 128, "a tile's shape");
+  constexpr int AT_ONCE = 32; /* columns: those of all would take the memory of a step */
+  const int warp = threadIdx.x / 32, steps = (depth + S::BK - 1) / S::BK;
+  if (warp == S::WM) {
+    if (threadIdx.x % 32 == 0)
+      for (int step = 0; step < steps; step++, ring.n++) {
+        ring.begin();
+        a.copy(ring.tile(), step * S::BK, ring.arrived());
+        b.copy(ring.tile() + A::BYTES, step * S::BK, ring.arrived());
+      }
+    return;
+  }
+  Sum sums[S::BN / AT_ONCE][1][AT_ONCE / 8][4];
+#pragma unroll
+  for (int part = 0; part < S::BN / AT_ONCE; part++) hloc_clear(sums[part]);
+  for (int step = 0; step < steps; step++, ring.n++) {
+    ring.wait();
+    hloc_multiply_step<Group, A, B>(&sums[0][0][0][0], ring.tile(), warp / 4 * 64);
+    hloc_wgmma_wait<1>();
+    if (step > 0) ring.done(1);
+  }
+  hloc_wgmma_wait<0>();
+  if (steps > 0) ring.done(1);
+  Sum *slab = (Sum *)(ring.barriers + 2 * S::STAGES) + warp * hloc_slab<AT_ONCE>::SIZE;
+#pragma unroll
+  for (int part = 0; part < S::BN / AT_ONCE; part++)
+    hloc_finish_rows<AT_ONCE>(sums[part], slab, warp * 16, part * AT_ONCE, finish);
+}
+
+/* All tiles of a strided product whose operands have tensor maps: the left one's, then the right one's. */
+template <class S, class Tile, class Finish> HLOC_FN void hloc_gemm(const unsigned char *maps, Tile tile, Finish finish) {
+  if (threadIdx.x == S::WM * 32) {
+    hloc_bulk_known(maps);
+    hloc_bulk_known(maps + 128);
+  }
+  hloc_gemm_walk<S>([&](const hloc_gemm_place<S> &at, long piece, auto store) {
+    const int first = piece * S::PART, inner = at.batch % S::INNER, outer = at.batch / S::INNER;
+    const hloc_bulk_operand<S::A_K == 1, S::BM, S::BK, S::BULK> a = {
+        maps, (int)at.row, first, S::A_INNER ? inner : 0, S::A_OUTER ? outer : 0};
+    const hloc_bulk_operand<S::B_K == 1, S::BN, S::BK, S::BULK> b = {
+        maps + 128, (int)at.column, first, S::B_INNER ? inner : 0, S::B_OUTER ? outer : 0};
+    tile(a, b, hloc_depth<S>(piece), store);
+  }, finish);
 }
 
 #endif

@@ -5,6 +5,8 @@
  *                                              to the next 8; across, 8 k each, `leading` from 64 rows to the next 64
  *      hloc_wgmma_<T><ACROSS_A, ACROSS_B>(d, a, b)   D (64 x 256, f32) += A (64 x 16) B (16 x 256) of bf16 or f16, begun;
  *                                              d[j * 4 + q] as mma.cuh's, of columns 8 j on, warps 16 rows apart
+ *      hloc_wgmma_s8(d, a, b), hloc_wgmma_<A>_<B>(d, a, b)   the same of 64 x 32 and 32 x 256 bytes, both along k: s8 with
+ *                                              D in s32, which wraps around; A, B of f8e4m3fn, f8e5m2 with D in f32
  *      hloc_wgmma_begin()                      before the first one, and after sums have been touched
  *      hloc_wgmma_commit()                     what was begun since the last time is a group
  *      hloc_wgmma_wait<N>()                    all groups but the last N are done: sums and operands may be touched
@@ -30,18 +32,31 @@ HLOC_FN unsigned long long hloc_describe(const void *place, unsigned leading, un
   "%78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96,"                    \
   "%97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112,"                      \
   "%113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-#define HLOC_4_SUMS(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define HLOC_16_SUMS(d, i) HLOC_4_SUMS(d, i), HLOC_4_SUMS(d, i + 4), HLOC_4_SUMS(d, i + 8), HLOC_4_SUMS(d, i + 12)
-#define HLOC_64_SUMS(d, i) HLOC_16_SUMS(d, i), HLOC_16_SUMS(d, i + 16), HLOC_16_SUMS(d, i + 32), HLOC_16_SUMS(d, i + 48)
+#define HLOC_4_SUMS(c, d, i) c(d[i]), c(d[i + 1]), c(d[i + 2]), c(d[i + 3])
+#define HLOC_16_SUMS(c, d, i)                                                                                         \
+  HLOC_4_SUMS(c, d, i), HLOC_4_SUMS(c, d, i + 4), HLOC_4_SUMS(c, d, i + 8), HLOC_4_SUMS(c, d, i + 12)
+#define HLOC_64_SUMS(c, d, i)                                                                                         \
+  HLOC_16_SUMS(c, d, i), HLOC_16_SUMS(c, d, i + 16), HLOC_16_SUMS(c, d, i + 32), HLOC_16_SUMS(c, d, i + 48)
 #define HLOC_DEFINE_WGMMA(T)                                                                                          \
   template <int ACROSS_A, int ACROSS_B>                                                                               \
   HLOC_FN void hloc_wgmma_##T(float *d, unsigned long long a, unsigned long long b) {                                 \
     asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32." #T "." #T " {" HLOC_128_REGISTERS "}, "               \
                  "%128, %129, 1, 1, 1, %130, %131;"                                                                   \
-                 : HLOC_64_SUMS(d, 0), HLOC_64_SUMS(d, 64) : "l"(a), "l"(b), "n"(ACROSS_A), "n"(ACROSS_B));           \
+                 : HLOC_64_SUMS("+f", d, 0), HLOC_64_SUMS("+f", d, 64)                                                \
+                 : "l"(a), "l"(b), "n"(ACROSS_A), "n"(ACROSS_B));                                                     \
   }
 HLOC_DEFINE_WGMMA(bf16)
 HLOC_DEFINE_WGMMA(f16)
+#define HLOC_DEFINE_WGMMA_BYTES(NAME, SUM, LETTER, TYPES, SCALES)                                                     \
+  HLOC_FN void hloc_wgmma_##NAME(SUM *d, unsigned long long a, unsigned long long b) {                                \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n256k32." TYPES " {" HLOC_128_REGISTERS "}, %128, %129, 1" SCALES ";" \
+                 : HLOC_64_SUMS(LETTER, d, 0), HLOC_64_SUMS(LETTER, d, 64) : "l"(a), "l"(b));                         \
+  }
+HLOC_DEFINE_WGMMA_BYTES(s8, int, "+r", "s32.s8.s8", "")
+HLOC_DEFINE_WGMMA_BYTES(f8e4m3fn_f8e4m3fn, float, "+f", "f32.e4m3.e4m3", ", 1, 1")
+HLOC_DEFINE_WGMMA_BYTES(f8e4m3fn_f8e5m2, float, "+f", "f32.e4m3.e5m2", ", 1, 1")
+HLOC_DEFINE_WGMMA_BYTES(f8e5m2_f8e4m3fn, float, "+f", "f32.e5m2.e4m3", ", 1, 1")
+HLOC_DEFINE_WGMMA_BYTES(f8e5m2_f8e5m2, float, "+f", "f32.e5m2.e5m2", ", 1, 1")
 
 HLOC_FN void hloc_wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" : : : "memory"); }
 HLOC_FN void hloc_wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" : : : "memory"); }

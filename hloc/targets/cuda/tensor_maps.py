@@ -1,0 +1,89 @@
+"""Tensor maps: what the bulk copy engine of sm_90a must know of an array, made by the driver when a program is loaded.
+
+In: a TensorMap, which is part of how a kernel starts, and the address of the argument that it speaks of. Out: the 128
+bytes that bulk.cuh's copies take. Every copy takes a box of two dimensions out of an array of four, lines of 128 bytes.
+
+    encode(TensorMap(0, 2, 0, (1024, 512, 1, 1), (2048, 1048576, 1048576), (64, 128)), address)
+"""
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from hloc.errors import RunError
+from hloc.targets.cuda import graphs
+
+BYTES, PIECE, LINE = 128, 16, 128   # of a map; what addresses and strides are multiples of; of a box's lines
+RANK = 4
+LARGEST_SIZE, LARGEST_STRIDE, LARGEST_BOX = 1 << 32, 1 << 40, 256
+TYPES = {1: 0, 2: 1}                # bytes of an element -> CU_TENSOR_MAP_DATA_TYPE_UINT8, _UINT16
+NO_INTERLEAVE, SWIZZLE_128B, PROMOTION_256B, ZEROS_OUTSIDE = 0, 3, 3, 0
+
+
+class TensorMap(NamedTuple):
+    """argument: of the launch; width: bytes of an element; offset: bytes from the argument's start to the array; sizes:
+    elements, the dimension along memory first; strides: bytes, of the others; box: elements along the first two."""
+
+    argument: int
+    width: int
+    offset: int
+    sizes: tuple[int, int, int, int]
+    strides: tuple[int, int, int]
+    box: tuple[int, int]
+
+    @staticmethod
+    def of(argument: int, width: int, offset: int, dimensions: Sequence[tuple[int, int]],
+           box: tuple[int, int]) -> TensorMap:
+        """dimensions: size and stride in elements, the one along memory first; those that all share have stride 0."""
+        sizes = tuple(size if stride else 1 for size, stride in dimensions)
+        strides, whole = [], sizes[0] * width
+        for size, (_, stride) in zip(sizes[1:], dimensions[1:]):
+            strides.append(stride * width if size > 1 else -(-whole // PIECE) * PIECE)
+            whole = max(whole, strides[-1] * size)
+        return TensorMap(argument, width, offset * width, sizes, tuple(strides), box)
+
+    @property
+    def reach(self) -> int:
+        """Bytes of the argument from its start to the end of the array."""
+        last = sum((size - 1) * stride for size, stride in zip(self.sizes[1:], self.strides))
+        return self.offset + last + self.sizes[0] * self.width
+
+    def fits(self, arguments: Sequence[int]) -> None:
+        """arguments: bytes of each. Raises ValueError for a map that the engine or the memory does not bear."""
+        if not 0 <= self.argument < len(arguments) or self.width not in TYPES or self.offset < 0 \
+                or len(self.sizes) != RANK or len(self.strides) != RANK - 1 or len(self.box) != 2 \
+                or not all(0 < n <= LARGEST_SIZE for n in self.sizes) \
+                or not all(0 < n < LARGEST_STRIDE and n % PIECE == 0 for n in self.strides) \
+                or not all(0 < n <= LARGEST_BOX for n in self.box) or self.box[0] * self.width != LINE \
+                or self.offset % PIECE or self.reach > arguments[self.argument]:
+            raise ValueError(f"bad tensor map {self!r}")
+
+    def to_json(self) -> list:
+        return list(self)
+
+    @staticmethod
+    def from_json(row: list) -> TensorMap:
+        argument, width, offset, *lists = row
+        sizes, strides, box = (tuple(int(n) for n in numbers) for numbers in lists)
+        return TensorMap(int(argument), int(width), int(offset), sizes, strides, box)
+
+
+def encode(map: TensorMap, address: int) -> bytes:
+    """As the driver describes it to the device. Raises RunError where the driver does not."""
+    place = (ctypes.c_uint64 * (BYTES // 8 + 8))()              # 64 bytes aligned, somewhere in it
+    at = -(-ctypes.addressof(place) // 64) * 64
+    sizes, strides = (ctypes.c_uint64 * RANK)(*map.sizes), (ctypes.c_uint64 * (RANK - 1))(*map.strides)
+    box, steps = (ctypes.c_uint32 * RANK)(*map.box, 1, 1), (ctypes.c_uint32 * RANK)(1, 1, 1, 1)
+    try:
+        make = graphs.library().cuTensorMapEncodeTiled
+    except AttributeError:
+        raise RunError("the NVIDIA driver is too old: it knows no tensor maps, which a kernel of this program needs",
+                       hint="update the driver, or compile without --tuning") from None
+    code = make(ctypes.c_void_p(at), ctypes.c_int(TYPES[map.width]), ctypes.c_uint32(RANK),
+                ctypes.c_void_p(address + map.offset), sizes, strides, box, steps, ctypes.c_int(NO_INTERLEAVE),
+                ctypes.c_int(SWIZZLE_128B), ctypes.c_int(PROMOTION_256B), ctypes.c_int(ZEROS_OUTSIDE))
+    if code:
+        raise RunError(f"the NVIDIA driver refuses a tensor map: cuTensorMapEncodeTiled failed: error {code}",
+                       hint="without --tuning no kernel needs tensor maps")
+    return ctypes.string_at(at, BYTES)

@@ -1,0 +1,214 @@
+"""Matrix products by instructions of sm_90a: wgmma, operands by asynchronous copies or by the bulk copy engine."""
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from cuda_emulation import driver
+from cuda_emulation.cases import backend_of, emulate
+
+from hloc import api
+from hloc.errors import RunError
+from hloc.inputs import check_arrays
+from hloc.ir import numpy_dtype
+from hloc.targets.cuda import container, graphs
+from hloc.targets.cuda.compiler import compile_cuda, compiler_version
+from hloc.targets.cuda.gpus import GPUS
+from hloc.targets.cuda.resources import resources
+from hloc.targets.cuda.sources import make_sources
+from hloc.targets.cuda.target import cuda_target
+from hloc.targets.cuda.tensor_maps import TensorMap
+from hloc.targets.cuda.tiles import ways
+
+H100 = GPUS["h100"]
+emulated = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation needs g++")
+compiled = pytest.mark.skipif(compiler_version() == 0, reason="neither NVRTC nor nvcc is installed")
+GROUPED, BULK = "4 stages, wgmma", "4 stages, wgmma, bulk copies"       # how the labels of these ways end
+
+
+def product(types: tuple[str, str, str], sizes: tuple[int, int, int], contracting=(1, 0), batch: str = "") -> str:
+    return products([(types, contracting)], sizes, batch)
+
+
+def products(cases, sizes: tuple[int, int, int], batch: str = "") -> str:
+    """Dots of [m, k] or [k, m] and [k, n] or [n, k], for each (types, contracting); batch: a size before these, like
+    "2,"."""
+    m, k, n = sizes
+    shift, batches = (1, ", lhs_batch_dims={0}, rhs_batch_dims={0}") if batch else (0, "")
+    lines, shapes, names = [], [], []
+    for i, ((lhs, rhs, result), contracting) in enumerate(cases):
+        a, b = [m, k][:: 1 if contracting[0] else -1], [k, n][:: -1 if contracting[1] else 1]
+        shapes.append(f"{result}[{batch}{m},{n}]")
+        names.append(f"d{i}")
+        lines += [f"  a{i} = {lhs}[{batch}{a[0]},{a[1]}] parameter({2 * i})",
+                  f"  b{i} = {rhs}[{batch}{b[0]},{b[1]}] parameter({2 * i + 1})",
+                  f"  d{i} = {shapes[-1]} dot(a{i}, b{i}), lhs_contracting_dims={{{contracting[0] + shift}}}, "
+                  f"rhs_contracting_dims={{{contracting[1] + shift}}}{batches}"]
+    return "\n".join(["HloModule m", "ENTRY e {", *lines, f"  ROOT all = ({', '.join(shapes)}) tuple({', '.join(names)})",
+                      "}"]) + "\n"
+
+
+def grouped(text: str, way: str, gpu=H100):
+    """All products in a way that no cost model chooses. way: the end of its label."""
+    target = cuda_target(gpu)
+    program = api.plan(api.optimize(api.load(text), target), target)
+    found = [[w for w in ways(kernel, gpu)[1:] if w.endswith(way)] for kernel in program.kernels]
+    sources = make_sources(program, gpu, [label for (label,) in found])
+    assert sources.readable().count("hloc_tile_bulk<" if "bulk" in way else "hloc_tile_warpgroup<") == len(found)
+    return sources
+
+
+def inputs(sources) -> list[np.ndarray]:
+    """Small whole numbers, which every type holds and whose sums are exact."""
+    random = np.random.default_rng(0)
+    return check_arrays(sources.program.parameters, [
+        random.integers(-3, 4, size=p.shape.dimensions).astype(numpy_dtype(p.shape.element_type))
+        for p in sources.program.parameters])
+
+
+def expected(a: np.ndarray, b: np.ndarray, contracting) -> np.ndarray:
+    a, b = a.astype(np.float32), b.astype(np.float32)
+    return (a if contracting[0] else a.swapaxes(-1, -2)) @ (b.swapaxes(-1, -2) if contracting[1] else b)
+
+
+BF16, F16, S8 = ("bf16", "bf16", "f32"), ("f16", "f16", "f32"), ("s8", "s8", "s32")
+F8 = ("f8e4m3fn", "f8e5m2")
+WORDS = [(BF16, (1, 0)), (BF16, (1, 1)), (BF16, (0, 0)), (BF16, (0, 1)), (F16, (1, 0))]
+BYTES = [(S8, (1, 1)), *(((a, b, "f32"), (1, 1)) for a in F8 for b in F8)]
+
+
+@emulated
+@pytest.mark.parametrize("way", [GROUPED, BULK])
+@pytest.mark.parametrize("cases", [WORDS, BYTES], ids=["words", "bytes"])
+def test_warpgroups(cases, way, monkeypatch):
+    """Operands along the depth and across it: descriptors, swizzles, fences and waits, decoded as the manual says."""
+    sources = grouped(products(cases, (80, 208, 48)), way)
+    arrays = inputs(sources)
+    for i, result in enumerate(emulate(sources, arrays, monkeypatch, checked=True)):
+        np.testing.assert_array_equal(result, expected(*arrays[2 * i:][:2], cases[i][1]), err_msg=str(cases[i]))
+
+
+@emulated
+@pytest.mark.parametrize("contracting, backwards", [((1, 0), False), ((0, 1), True)])
+def test_bulk_copies_of_batches(contracting, backwards, monkeypatch):
+    """Several tiles for each block: steps of the next tile are copied while sums of the last one are stored."""
+    sources = grouped(product(BF16, (136, 72, 264), contracting, "2,"), BULK, dataclasses.replace(H100, cores=2))
+    assert sources.geometry[0].grid == (2, 1, 1)
+    arrays = inputs(sources)
+    (result,) = emulate(sources, arrays, monkeypatch, backwards=backwards, checked=True)
+    np.testing.assert_array_equal(result, expected(*arrays, contracting))
+
+
+@emulated
+def test_bulk_copies_of_pieces(monkeypatch):
+    """The depth cut in two, the last piece shorter, and its last step beyond the arrays."""
+    sources = grouped(product(BF16, (24, 1096, 40)), BULK + ", 2 splits")
+    arrays = inputs(sources)
+    (result,) = emulate(sources, arrays, monkeypatch, checked=True)
+    np.testing.assert_array_equal(result, expected(*arrays, (1, 0)))
+
+
+# -- planted faults ----------------------------------------------------------------------------------------------------
+
+def check_fault(way: str, place: str, wrong: str, told: str, monkeypatch) -> None:
+    """What is left out, or described wrongly, shows: the checker tells it, or the numbers are wrong."""
+    sources = grouped(product(BF16, (128, 448, 256)), way)
+    text = sources.single_file() + "".join(f"HLOC_LAUNCHER({g.function})\n" for g in sources.geometry)
+    assert place in text
+    driver.install(monkeypatch)
+    backend = backend_of(sources, image=driver.build_text(text.replace(place, wrong), checked=True))
+    arrays = inputs(sources)
+    if told:
+        with pytest.raises(RunError, match=told):
+            backend(arrays)
+    else:
+        assert (backend(arrays)[0] != expected(*arrays, (1, 0))).any()
+    backend.close()
+
+
+@emulated
+@pytest.mark.parametrize("place, wrong, told", [
+    ("hloc_fence_async();\n    __syncthreads(); /* this", "__syncthreads(); /* this", "fence.proxy.async"),
+    ("__syncthreads(); /* this step has arrived, and all have multiplied", "/*", "thread|nothing has written"),
+    ("__syncthreads(); /* all have multiplied the last step */", "", "thread"),
+    ("hloc_copy_wait<AHEAD - 1>();", "hloc_copy_wait<AHEAD>();", "nothing has written"),
+    ("AHEAD = S::STAGES - 2;", "AHEAD = S::STAGES - 1;", "thread|nothing has written"),
+    ("k * 32, 16, 1024)", "k * 32, 16, 512)", ""),
+    ("k * 2048, Operand::LINES * 128, 1024)", "k * 2048, 1024, 1024)", ""),
+    ("hloc_wgmma_wait<0>();\n  hloc_copy", "hloc_copy", "")], ids=range(8))
+def test_faults_of_warpgroups(place, wrong, told, monkeypatch):
+    check_fault(GROUPED, place, wrong, told, monkeypatch)
+
+
+@emulated
+@pytest.mark.parametrize("place, wrong, told", [
+    ("hloc_fence_async();\n    __syncthreads(); /* all know", "__syncthreads(); /* all know", "fence.proxy.async"),
+    ("__syncthreads(); /* all know the barriers */", "", "may not know yet|no barrier"),
+    ("ring.wait();", "", "has not waited for|nothing has written"),
+    ("if (n >= STAGES) hloc", "if (n >= 2 * STAGES) hloc", "more arrivals|still reads|has not waited|nothing has written"),
+    ("if (step > 0) ring.done(1);", "ring.done(0);", "still reads|nothing has written"),
+    ("arrived(), STAGE_BYTES);", "arrived(), STAGE_BYTES + 128);", "a barrier that some threads never reach"),
+    ("stage, WARPS);", "stage, WARPS / 2);", "more arrivals|still reads|some threads never reach"),
+    ("hloc_bulk_known(maps + 128);", "", "fence.proxy.tensormap"),
+    ("row + panel * ACROSS", "row", ""),
+    ("hloc_wgmma_wait<0>();\n  if (steps", "if (steps", "")], ids=range(10))
+def test_faults_of_bulk_copies(place, wrong, told, monkeypatch):
+    check_fault(BULK, place, wrong, told, monkeypatch)
+
+
+# -- machine code, tensor maps -----------------------------------------------------------------------------------------
+
+@compiled
+@pytest.mark.parametrize("way, instructions", [(GROUPED, [b"cp.async.cg"]), (BULK, [b"cp.async.bulk.tensor.4d", b"mbarrier"])])
+def test_instructions_of_the_hardware(way, instructions):
+    """The machine code is made of wgmma and spills nothing."""
+    sources = grouped(products([WORDS[0], BYTES[0], BYTES[1]], (4096, 4096, 4096)), way)
+    for found in resources(sources.single_file(), "sm_90a").values():
+        assert found.spill_stores == found.spill_loads == 0
+    assert all(g.shared <= H100.shared_bytes for g in sources.geometry)
+    text = compile_cuda(sources.single_file(), "sm_90a", "ptx")
+    assert all(words in text for words in (b"wgmma.mma_async.sync.aligned.m64n256k32.s32.s8.s8", *instructions))
+
+
+def test_only_what_tensor_maps_bear():
+    """Other GPUs have none of it; operands that must be read element by element neither."""
+    def labels(gpu, sizes):
+        target = cuda_target(gpu)
+        return ways(api.plan(api.optimize(api.load(product(BF16, sizes)), target), target).kernels[0], gpu)
+    assert any("bulk" in w for w in labels(H100, (64, 64, 64)))
+    assert not any("wgmma" in w for w in labels(GPUS["b200"], (64, 64, 64)) + labels(GPUS["a100"], (64, 64, 64))
+                   + labels(H100, (64, 65, 64)))
+
+
+def test_tensor_maps_in_files(tmp_path):
+    """They are part of a .cubin; what does not fit into its memory is refused."""
+    sources = grouped(product(BF16, (128, 448, 256)), BULK)
+    file, (start,) = tmp_path / "m.cubin", sources.geometry
+
+    def written(*maps: TensorMap) -> container.Container:
+        container.write(file, b"image", sources.program, [start._replace(maps=maps)], "sm_90a")
+        return container.read(file)
+    assert written(*start.maps).kernels == sources.geometry
+    first = start.maps[0]
+    for wrong in ({"argument": 3}, {"offset": 8}, {"offset": 16}, {"sizes": (448, 129, 1, 1)}, {"box": (64, 512)},
+                  {"strides": (904, 16, 16)}, {"width": 4}, {"sizes": (448, 0, 1, 1)}, {"box": (128, 64)}):
+        with pytest.raises(RunError, match="bad tensor map"):
+            written(first._replace(**wrong), start.maps[1])
+
+
+@emulated
+@pytest.mark.parametrize("library, told", [
+    (object(), "the NVIDIA driver is too old: it knows no tensor maps"),
+    (SimpleNamespace(cuTensorMapEncodeTiled=lambda *_: 1), "refuses a tensor map: cuTensorMapEncodeTiled failed: error 1")])
+def test_drivers_without_tensor_maps(library, told, monkeypatch):
+    """One message, and nothing left in the device's memory."""
+    sources = grouped(product(BF16, (128, 448, 256)), BULK)
+    driver.install(monkeypatch)
+    monkeypatch.setattr(graphs, "library", lambda: library)
+    before = driver.mem_get_info()
+    with pytest.raises(RunError, match=told):
+        backend_of(sources)
+    assert driver.mem_get_info() == before
