@@ -64,6 +64,13 @@ def _reshape(evaluator, instruction, operand):
     shape = instruction.shape
     sizes = list(shape.dimensions)
     if operand.size != math.prod(sizes):
+        old = instruction.operands[0].shape
+        kept = [d for d, n in enumerate(old.dimensions) if n != 1 or dynamic_of(old)[d]]
+        placed = [d for d, n in enumerate(sizes) if n != 1 or dynamic_of(shape)[d]]
+        if [old.dimensions[d] for d in kept] == [sizes[d] for d in placed]:  # only dimensions of 1 come or go
+            for d, k in zip(placed, kept):
+                sizes[d] = operand.shape[k]
+            return _retyped(instruction, operand.reshape(sizes))
         dynamic = [d for d in range(shape.rank) if dynamic_of(shape)[d] or sizes[d] == UNBOUNDED]
         rest = math.prod(n for d, n in enumerate(sizes) if d not in dynamic)
         if len(dynamic) != 1 or not rest or operand.size % rest:

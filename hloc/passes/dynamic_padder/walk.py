@@ -2,10 +2,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from hloc.errors import UnsupportedError
 from hloc.ir import UNBOUNDED, Computation, Instruction, Module, Shape, array, leaves
+from hloc.ops.checks import dynamic_of
 from hloc.passes.dynamic_padder import has_dynamic
 from hloc.passes.dynamic_padder.padded import Padded, Sizes, static
 from hloc.passes.dynamic_padder.rules import RULES
@@ -17,9 +18,19 @@ HANDED_ON = frozenset(["opt-barrier", "domain", "copy"])
 
 
 def pad_computations(computations: Sequence[Computation], module: Module) -> None:
-    """Rewrite each of them, of which some have dynamic arrays."""
+    """Rewrite each of them, callees before callers, of which some have dynamic arrays."""
+    interfaces = {c: Interface([p.shape for p in c.parameters], c.root.shape) for c in computations}
     for computation in computations:
-        Walk(module, computation).run()
+        Walk(module, computation, interfaces).run()
+
+
+@dataclass
+class Interface:
+    """The shapes that a computation took and gave before; `agreed` once a caller relies on what it gives now."""
+
+    parameters: list[Shape]
+    root: Shape
+    agreed: bool = False
 
 
 def padded_shape(shape: Shape) -> Shape:
@@ -34,9 +45,10 @@ def padded_shape(shape: Shape) -> Shape:
 class Walk:
     """One computation. `whole` holds what stands for an old instruction; `split` the parts of dynamic arrays."""
 
-    def __init__(self, module: Module, computation: Computation):
+    def __init__(self, module: Module, computation: Computation, interfaces: dict[Computation, Interface]):
         self.module = module
         self.computation = computation
+        self.interfaces = interfaces
         self.names = Names(i.name for i in computation.instructions)
         self.made: list[Instruction] = []
         self.whole: dict[Instruction, Instruction] = {}
@@ -115,17 +127,52 @@ class Walk:
         self.set_whole(i, new)
 
     def call_operands(self, i: Instruction, operands: list[Instruction]) -> list[Instruction]:
-        """Checks that what is called takes and gives what stands here, the dynamic dimensions included."""
-        callees = list(i.get("branch_computations") or
-                       [i.get(k) for k in CALLERS[i.opcode] if isinstance(i.get(k), Computation)])
-        results = [c for c in callees if i.opcode != "while" or c is not i.get("condition")]
-        fits = all(c.root.shape.compatible(padded_shape(i.shape)) for c in results)
+        """The operands as the callees take them; the callees' results become what stands here: an array whose
+        size the one knows and the other calls static has its bound as size."""
+        named = i.get("branch_computations") or [i.get(k) for k in CALLERS[i.opcode]]
+        callees = [c for c in named if isinstance(c, Computation)]
+        shapes = [o.shape for o in i.operands]
         for n, callee in enumerate(callees):
-            given = operands[n + 1:n + 2] if i.opcode == "conditional" else operands
-            fits = fits and all(p.shape.compatible(o.shape) for p, o in zip(callee.parameters, given))
-        if not fits:
-            raise UnsupportedError(f"'{i.opcode}' where caller and callee disagree about dynamic dimensions", i.span)
+            taken = [1 + n] if i.opcode == "conditional" else range(len(operands))
+            for k, wanted in zip(taken, self.interfaces[callee].parameters):
+                operands[k], shapes[k] = self.adapted(i, operands[k], shapes[k], wanted), wanted
+            if i.opcode != "while" or callee is not i.get("condition"):
+                self.adapt_root(i, callee)
+        if i.opcode == "while" and not padded_shape(shapes[0]).compatible(padded_shape(i.shape)):
+            raise self.disagreement(i)
         return operands
+
+    def adapt_root(self, i: Instruction, callee: Computation) -> None:
+        """Makes a callee give what its caller says, unless another caller relies on what it gives now."""
+        interface = self.interfaces[callee]
+        if interface.agreed and not padded_shape(interface.root).compatible(padded_shape(i.shape)):
+            raise self.disagreement(i)
+        interface.agreed = True
+        end = Walk(self.module, callee, self.interfaces)
+        end.made, end.like, end.e.span = callee.instructions, callee.root, i.span
+        callee.root = end.adapted(i, callee.root, interface.root, i.shape)
+        interface.root = i.shape
+
+    def adapted(self, i: Instruction, value: Instruction, have: Shape, want: Shape) -> Instruction:
+        """A value of the shape `have`, padded, as one of the shape `want`."""
+        if padded_shape(have).compatible(padded_shape(want)):
+            return value
+        if have.is_tuple and want.is_tuple and len(have.tuple_shapes) == len(want.tuple_shapes):
+            parts = [self.adapted(i, self.e.op("get-tuple-element", value, index=n), *shapes)
+                     for n, shapes in enumerate(zip(have.tuple_shapes, want.tuple_shapes))]
+            return self.e.op("tuple", *parts)
+        sizes = [dynamic_of(have), dynamic_of(want)]
+        if have.is_tuple or want.is_tuple or not static(have).compatible(static(want)) or any(
+                had and not wanted for had, wanted in zip(*sizes)):
+            raise self.disagreement(i)
+        parts = [self.e.op("get-tuple-element", value, index=n) for n in range(1 + sum(sizes[0]))] if any(
+            sizes[0]) else [value]
+        known = iter(parts[1:])
+        return self.e.op("tuple", parts[0], *(next(known) if had else self.e.number(bound) for had, wanted, bound in
+                                              zip(*sizes, want.dimensions) if wanted))
+
+    def disagreement(self, i: Instruction) -> UnsupportedError:
+        return UnsupportedError(f"'{i.opcode}' where caller and callee disagree about dynamic dimensions", i.span)
 
     def set_whole(self, i: Instruction, new: Instruction) -> None:
         self.whole[i] = new
