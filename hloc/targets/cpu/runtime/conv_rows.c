@@ -27,8 +27,8 @@ typedef struct {
   grid positions;
   long position_count, tile_groups;
   tap_place* places;     /* of the phase's taps */
+  long advance[3];       /* by how much of x the phase's positions are apart */
   long reach_low[3], reach_high[3]; /* least and greatest shift of a tap */
-  int dilated;           /* base dilation: positions are divided */
   int even_rows;         /* y's positions are evenly spaced, its features side by side */
   const float** rows;    /* few positions: all tiles' pointers */
   int consecutive;       /* the phase is the whole output in order */
@@ -86,16 +86,21 @@ static long linear_position(const hloc_conv_args* c, long batch, const long* o) 
   return ((batch * c->y_size[0] + o[0]) * c->y_size[1] + o[1]) * c->y_size[2] + o[2];
 }
 
-/* Where a tap reads in each dimension, relative to an output position's origin, and that as an offset into x. */
+/* Where a tap reads in each dimension for the phase's first position, and that as an offset into x. Places of x are
+ * whole, and whole numbers of them apart, as the phase chose its taps. */
 static void place_taps(rows_work* w) {
   const hloc_conv_args* c = &w->plan->c;
-  w->dilated = c->base_dilation[0] * c->base_dilation[1] * c->base_dilation[2] > 1;
-  for (int d = 0; d < 3; d++) w->reach_low[d] = 0, w->reach_high[d] = 0;
+  const grid* g = &w->positions;
+  for (int d = 0; d < 3; d++) {
+    w->advance[d] = g->step[d] * c->stride[d] / c->base_dilation[d];
+    w->reach_low[d] = 0, w->reach_high[d] = 0;
+  }
   for (long t = 0; t < w->taps; t++) {
     long tap = w->tap_index[t];
     w->places[t].offset = 0;
     for (int d = 2; d >= 0; d--) {
-      long k = tap % c->window[d], shift = (c->reversed[d] ? c->window[d] - 1 - k : k) * c->window_dilation[d];
+      long k = tap % c->window[d], at = (c->reversed[d] ? c->window[d] - 1 - k : k) * c->window_dilation[d];
+      long shift = (g->first[d] * c->stride[d] - c->pad_low[d] + at) / c->base_dilation[d];
       tap /= c->window[d];
       w->places[t].shift[d] = shift, w->places[t].offset += shift * c->x_s[d];
       w->reach_low[d] = t ? hloc_min(w->reach_low[d], shift) : shift;
@@ -104,27 +109,10 @@ static void place_taps(rows_work* w) {
   }
 }
 
-/* Pointers of one tile row for all taps of the phase. */
-static void find_dilated_rows(const rows_work* w, const float* image, const long* origin, const float** rows) {
-  const hloc_conv_args* c = &w->plan->c;
-  for (long t = 0; t < w->taps; t++, rows += ROWS) {
-    long offset = 0;
-    int inside = 1;
-    for (int d = 0; d < 3; d++) {
-      long at = origin[d] + w->places[t].shift[d];
-      inside &= at >= 0;
-      if (c->base_dilation[d] != 1) at /= c->base_dilation[d]; /* whole, as the phase chose the taps */
-      inside &= at < c->x_size[d];
-      offset += at * c->x_s[d];
-    }
-    *rows = inside ? image + offset : zeros;
-  }
-}
-
-/* Where the rows of one tile begin: as an offset into x, and in each dimension. */
+/* How far the rows of one tile are from the phase's first position: as an offset into x, and in each dimension. */
 typedef struct { long start[ROWS], origin[3][ROWS]; int inside; } tile_origins;
 
-/* Pointers of one tile without base dilation: rows[tap][row], zeros where a tap is in the padding. */
+/* Pointers of one tile: rows[tap][row], zeros where a tap is in the padding. */
 static void find_rows(const rows_work* w, const tile_origins* at, const float** rows) {
   const hloc_conv_args* c = &w->plan->c;
   const long x = (long)c->x, padding = (long)zeros, element = sizeof(float);
@@ -150,28 +138,26 @@ static void find_rows(const rows_work* w, const tile_origins* at, const float** 
 static void find_tiles(const rows_work* w, long first_tile, long tiles, const float** rows) {
   const hloc_conv_args* c = &w->plan->c;
   const grid* g = &w->positions;
-  long batch, o[3];
+  long batch, o[3], place[3]; /* among the phase's positions */
   position_of(w, first_tile * ROWS, &batch, o);
+  for (int d = 0; d < 3; d++) place[d] = (o[d] - g->first[d]) / g->step[d];
   for (long n = first_tile * ROWS, q = 0; q < tiles; q++, rows += ROWS * w->taps) {
     tile_origins at = {.inside = 1};
     for (long i = 0; i < ROWS; i++, n++) {
-      long origin[3];
       at.start[i] = batch * c->x_n;
       for (int d = 0; d < 3; d++) {
-        origin[d] = at.origin[d][i] = o[d] * c->stride[d] - c->pad_low[d];
-        at.start[i] += origin[d] * c->x_s[d];
-        at.inside &= origin[d] + w->reach_low[d] >= 0 && origin[d] + w->reach_high[d] < c->x_size[d];
+        long origin = at.origin[d][i] = place[d] * w->advance[d];
+        at.start[i] += origin * c->x_s[d];
+        at.inside &= origin + w->reach_low[d] >= 0 && origin + w->reach_high[d] < c->x_size[d];
       }
-      if (w->dilated) find_dilated_rows(w, (const float*)c->x + batch * c->x_n, origin, rows + i);
       if (n >= w->position_count - 1) continue;
       for (int d = 2; d >= 0; d--) { /* the next position */
-        o[d] += g->step[d];
-        if (o[d] < g->first[d] + g->step[d] * g->count[d]) break;
-        o[d] = g->first[d];
+        if (++place[d] < g->count[d]) break;
+        place[d] = 0;
         if (d == 0) batch++;
       }
     }
-    if (!w->dilated) find_rows(w, &at, rows);
+    find_rows(w, &at, rows);
   }
 }
 
