@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 MOST_ELEMENTS = 1 << 48           # of one array: hours of work, if nothing is kept
 LIMIT_TRIES = 4                   # plans that are made to meet a memory limit
+LIMIT_STEPS = 128                 # the aim is lowered by such a part of the limit, at least
 
 
 @dataclass
@@ -147,7 +148,7 @@ def optimized_plan(module: Module, target: Target, options: Options | None = Non
         if program.peak <= limit:
             return own, program
         least = min(program.peak, least or program.peak)
-        aim = max(0, aim - (program.peak - limit))
+        aim = max(0, aim - max(program.peak - limit, limit // LIMIT_STEPS))
     raise RunError(f"running {module.name} needs {least:,} bytes at least, with arrays computed again to save memory; "
                    f"the limit is {limit:,}", hint="hloc memory shows which arrays are alive at the peak")
 

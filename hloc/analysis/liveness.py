@@ -9,10 +9,12 @@ positions of definition and of the last read, and a peak in bytes.
 """
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from hloc.analysis.aliasing import FORWARDING, Value, Values
 from hloc.ir import Computation, Instruction
+
+ALWAYS_THERE = frozenset(["parameter", "constant"])
 
 
 def reads(instruction: Instruction, values: Values) -> tuple[Value, ...]:
@@ -34,11 +36,13 @@ def last_reads(computation: Computation, values: Values) -> dict[Value, int]:
 
 
 def peak_bytes(order: Sequence[Instruction], root: Instruction, values: Values,
-               inner: Mapping[Instruction, int] | None = None) -> int:
+               inner: Mapping[Instruction, int] | None = None, *, is_entry: bool = False) -> int:
     """Most bytes alive at once when `order` runs; parameters and constants count as not ours.
 
-    `inner`: what instructions need besides while they run (the peaks of called computations).
+    `inner`: what instructions need besides while they run (the peaks of called computations). is_entry: the results
+    have memory of their own, from beginning to end, and do not count either.
     """
+    outside = set(values[root]) if is_entry else set()
     left: dict[Value, int] = {}
     for instruction in order:
         for value in set(reads(instruction, values)):
@@ -47,19 +51,19 @@ def peak_bytes(order: Sequence[Instruction], root: Instruction, values: Values,
         left[value] = left.get(value, 0) + 1
     live = peak = 0
     for instruction in order:
-        live += made_bytes(instruction, values)
+        live += made_bytes(instruction, values, outside)
         peak = max(peak, live + (inner.get(instruction, 0) if inner else 0))
         for value in set(reads(instruction, values)):
             left[value] -= 1
-            if not left[value] and value.instruction.opcode not in ("parameter", "constant"):
+            if not left[value] and value.instruction.opcode not in ALWAYS_THERE:
                 live -= value.size
         live -= sum(v.size for v in values[instruction] if v.instruction is instruction and v not in left
-                    and instruction.opcode not in ("parameter", "constant"))
+                    and instruction.opcode not in ALWAYS_THERE)
     return peak
 
 
-def made_bytes(instruction: Instruction, values: Values) -> int:
-    """Bytes of the arrays that an instruction makes."""
-    if instruction.opcode in ("parameter", "constant"):
+def made_bytes(instruction: Instruction, values: Values, outside: Collection[Value] = ()) -> int:
+    """Bytes of the arrays that an instruction makes, without those that lie `outside`."""
+    if instruction.opcode in ALWAYS_THERE:
         return 0
-    return sum(v.size for v in values[instruction] if v.instruction is instruction)
+    return sum(v.size for v in values[instruction] if v.instruction is instruction and v not in outside)

@@ -4,7 +4,8 @@
     =>  a, x, b, y: only one of the large arrays is alive at a time
 
 Three orders are tried: the text's own, depth first from the root with the largest operands first, and a list schedule
-that prefers what frees most. The one with the smallest peak stays, the text's own on a tie. An op that overwrites its
+that prefers what frees most; in each, what is made of parameters and constants alone moves to its first reader. The one
+with the smallest peak stays, the text's own on a tie. An op that overwrites its
 operand (dynamic-update-slice, while, the next value of a carried leaf) waits for the other readers of that operand
 where that closes no cycle; hloc/passes/copy_insertion.py then finds no need to copy. O(n log n).
 """
@@ -13,9 +14,10 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping
 
-from hloc.analysis.aliasing import Values, in_place, leaf_values, module_invariants
-from hloc.analysis.control_flow import executed_computations
-from hloc.analysis.liveness import made_bytes, peak_bytes, reads
+from hloc.analysis.aliasing import FORWARDING, Values, in_place, leaf_values, module_invariants
+from hloc.analysis.control_flow import executed_computations, is_control_flow
+from hloc.analysis.effects import has_side_effect
+from hloc.analysis.liveness import ALWAYS_THERE, made_bytes, peak_bytes, reads
 from hloc.ir import Computation, Instruction, Module, topological_order
 from hloc.passes.context import PassContext
 
@@ -29,7 +31,8 @@ def hlo_memory_scheduler(module: Module, context: PassContext) -> bool:
     bodies = {i.get("body") for c in executed_computations(module) for i in c.instructions if i.opcode == "while"}
     peaks: dict[Computation, int] = {}
     for computation in executed_computations(module):
-        scheduler = Scheduler(computation, leaf_values(computation, invariants), invariants, computation in bodies)
+        scheduler = Scheduler(computation, leaf_values(computation, invariants), invariants, computation in bodies,
+                              computation is module.entry)
         scheduler.inner = {i: max((peaks.get(c, 0) for c in i.called_computations), default=0)
                            for i in computation.instructions if i.called_computations}
         order, peaks[computation] = scheduler.best()
@@ -42,8 +45,9 @@ def hlo_memory_scheduler(module: Module, context: PassContext) -> bool:
 class Scheduler:
     """Orders one computation."""
 
-    def __init__(self, computation: Computation, values: Values, invariants: Mapping, is_body: bool):
-        self.computation = computation
+    def __init__(self, computation: Computation, values: Values, invariants: Mapping, is_body: bool,
+                 is_entry: bool):
+        self.computation, self.is_entry = computation, is_entry
         self.values = values
         self.invariants = invariants
         self.position = {i: n for n, i in enumerate(computation.instructions)}
@@ -55,8 +59,8 @@ class Scheduler:
         """The order with the smallest peak, and that peak in bytes."""
         order, best = None, 0
         for candidate in (self.as_written, self.depth_first, self.list_schedule):
-            found = candidate()
-            peak = peak_bytes(found, self.computation.root, self.values, self.inner)
+            found = self.with_late_sources(candidate())
+            peak = peak_bytes(found, self.computation.root, self.values, self.inner, is_entry=self.is_entry)
             if order is None or peak < best:
                 order, best = found, peak
         return order, best
@@ -114,6 +118,31 @@ class Scheduler:
                 if not hard_left[other] and other not in done:
                     (held if soft_left.get(other) else ready).append(other)
         return {i: list(dict.fromkeys((*before, *kept[i]))) for i, before in hard.items()}
+
+    def with_late_sources(self, order: list[Instruction]) -> list[Instruction]:
+        """The order, but zeros to add to, converted weights and the like are made right before their first reader.
+
+        They read what is always there: nothing else lives longer for it."""
+        sources: set[Instruction] = set()
+        for instruction in order:
+            if self.is_source(instruction, sources):
+                sources.add(instruction)
+        position = {instruction: n for n, instruction in enumerate(order)}
+        place, wanted = dict(position), {}                  # wanted: where the first follower stands
+        for instruction in reversed(order):
+            if instruction in sources:
+                place[instruction] = wanted.get(instruction, position[instruction])
+            for other in self.predecessors[instruction]:
+                wanted[other] = min(place[instruction], wanted.get(other, len(order)))
+        return sorted(order, key=lambda i: (place[i], position[i]))
+
+    def is_source(self, instruction: Instruction, sources: set[Instruction]) -> bool:
+        """Whether it reads parameters and constants only; loops, which need memory of their own, stay."""
+        if instruction.opcode in FORWARDING:
+            return any(o in sources for o in instruction.operands)
+        return (instruction.opcode not in ALWAYS_THERE and not is_control_flow(instruction)
+                and not has_side_effect(instruction) and all(
+                    v.instruction.opcode in ALWAYS_THERE for v in reads(instruction, self.values)))
 
     # -- three orders ------------------------------------------------------------------------------------------------
 

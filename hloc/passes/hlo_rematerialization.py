@@ -1,4 +1,4 @@
-"""Computes arrays again instead of keeping them, where a run would take more memory than it may.
+"""Computes arrays again instead of keeping them, where that costs next to nothing or a run would take too much memory.
 
     a = f32[1000] broadcast(x)          a = f32[1000] broadcast(x)
     b = f32[1000] exponential(a)   =>   b = f32[1000] exponential(a)
@@ -6,12 +6,16 @@
     c = f32[1000] add(b, a)             a.1 = f32[1000] broadcast(x)
                                         c = f32[1000] add(b, a.1)
 
-Runs on a scheduled module where the option "memory_limit" gives a number of bytes: parameters, results, constants and
-what is alive at the peak. While that is exceeded, the array alive at the peak but not used there that frees most bytes
-per second of recomputation is made anew before its next reader. What it is made from must be alive at the peak anyway,
-or is made anew too (at most LONGEST_CHAIN instructions). Loops and branches count with their own peaks, and arrays
-inside of them are candidates as well. A change that makes the peak larger is taken back. Each step costs time in
-proportion to the module; without the option the pass does nothing.
+Runs on a scheduled module. Candidates are arrays alive at the peak but not used there; they are made anew before their
+next reader. What one is made from must be alive at the peak anyway, or is made anew too (at most LONGEST_CHAIN
+instructions). A change that makes the peak larger is taken back.
+
+Without options, the entry's large arrays are made anew that free most bytes per second of recomputation, as long as all
+that takes no more than SPARE_TIME of the estimated run: a normalized row, a softmax whose exponentials are kept.
+
+The option "memory_limit" gives a number of bytes: parameters, results, constants and what is alive at the peak. While
+that is exceeded, the best candidate is made anew, whatever it costs. Loops and branches count with their own peaks, and
+arrays inside of them are candidates as well. Each step costs time in proportion to the module.
 """
 from __future__ import annotations
 
@@ -33,14 +37,20 @@ from hloc.passes.rewriter import Names, remove_dead
 LONGEST_CHAIN = 12
 MOST_STEPS = 20_000
 LEAST_BYTES = 1 << 10            # smaller arrays are not worth a kernel
+SPARE_TIME = 1 / 300             # of a run, for arrays that nobody asked to make anew
+SPARE_ROUNDS = 4                 # each looks at one peak
+LEAST_PEAK = 4 << 20             # bytes below which nobody would care
+LEAST_SHARE = 1 / 200            # of the peak, that an array must take
 NOT_OURS = frozenset(["parameter", "constant"])
 
 
 def hlo_rematerialization(module: Module, context: PassContext) -> bool:
-    """Lower the peak to the limit, or as far as it goes. True if anything is computed again."""
+    """Lower the peak to the limit, or as far as it goes; without a limit, as far as it costs next to nothing.
+
+    True if anything is computed again."""
     limit = context.option("memory_limit")
     if limit is None:
-        return False
+        return Rematerializer(module, context.machine, 0).run_in_spare_time()
     return Rematerializer(module, context.machine, limit - bytes_outside(module)).run()
 
 
@@ -157,6 +167,41 @@ class Rematerializer:
         for computation in profiles if changed else ():
             remove_dead(computation)
         return changed
+
+    def run_in_spare_time(self) -> bool:
+        """Make anew what is cheap, and large, among the entry's arrays; at each peak several at once."""
+        entry, changed = self.module.entry, False
+        profiles = self.profiles({}, None)
+        if profiles[entry].peak < LEAST_PEAK:
+            return False
+        left = SPARE_TIME * sum(self.seconds(i) for i in entry.instructions if i.opcode not in NOT_OURS)
+        for _ in range(SPARE_ROUNDS):
+            chosen = self.cheapest(profiles[entry], left)
+            undos = [self.apply(c) for c in sorted(chosen, key=lambda c: -c.before)]    # places before stay the same
+            after = self.profiles(profiles, entry) if chosen else profiles
+            if after[entry].peak >= profiles[entry].peak:
+                for undo in reversed(undos):
+                    undo()
+                break
+            changed, profiles, left = True, after, left - sum(c.seconds for c in chosen)
+        if changed:
+            remove_dead(entry)
+        return changed
+
+    def cheapest(self, profile: Profile, seconds: float) -> list[Candidate]:
+        """The best large candidates that can be had in so many seconds, none of which another one is made from."""
+        chosen: list[Candidate] = []
+        copied: set[Instruction] = set()
+        needed: set[Instruction] = set()
+        for candidate in sorted(self.candidates(profile), key=lambda c: c.seconds / c.saved):
+            used = {o for i in candidate.chain for o in i.operands}
+            if (candidate.saved >= LEAST_SHARE * profile.peak and candidate.seconds <= seconds
+                    and needed.isdisjoint(candidate.chain) and copied.isdisjoint(used)):
+                chosen.append(candidate)
+                copied.update(candidate.chain)
+                needed |= used
+                seconds -= candidate.seconds
+        return chosen
 
     def worse(self, after: dict, before: dict) -> bool:
         """Whether the peak grew, or is the same at as many places."""
