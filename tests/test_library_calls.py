@@ -50,8 +50,9 @@ def check(target: str, operands, wanted, *, config=None, more="", workspace=True
         assert len(results) == len(wanted) + workspace
         for got, want in zip(results, wanted):
             limit = TOLERANCE[want.dtype.name] if tolerance is None else tolerance
-            scale = max(1.0, float(np.abs(want.astype(np.complex128)).max(initial=0)))
-            error = float(np.abs(got.astype(np.complex128) - want.astype(np.complex128)).max(initial=0))
+            got_wide, wide = (np.where(got == want, 0, x.astype(np.complex128)) for x in (got, want))
+            scale = max(1.0, float(np.abs(np.where(np.isfinite(want), want, 0)).max(initial=0)))
+            error = float(np.abs(got_wide - wide).max(initial=0))
             assert got.dtype == want.dtype and error <= limit * scale, (name, error, got, want)
         assert not workspace or not np.any(results[-1])
 
@@ -563,37 +564,62 @@ def attention_config(rows_first: bool, **more) -> dict:
         "bmm2_grad_gemm2_dot_dimension_numbers": numbers((3, 3), both), **more}}
 
 
-def attention_by_hand(q, k, v, bias, causal):
+def seen_by_hand(mask: str, rows: int, columns: int, window: int, lengths) -> np.ndarray:
+    """[batch, 1, rows, columns]: what each row may look at."""
+    seen = np.zeros((len(lengths), 1, rows, columns), bool)
+    for batch, (queries, keys) in enumerate(lengths):
+        for row in range(queries if "PADDING" in mask else rows):
+            for column in range(keys if "PADDING" in mask else columns):
+                seen[batch, 0, row, column] = ("CAUSAL" not in mask or column <= row) and (
+                    not window or column > row - window)
+    return seen
+
+
+def attention_by_hand(q, k, v, bias, seen):
     """Of [batch, heads, rows, features], in f64: out, logarithms, weights."""
-    scores = 0.25 * np.einsum("bnth,bnsh->bnts", q, k) + bias
-    scores = np.where(np.tri(*scores.shape[-2:], dtype=bool), scores, -np.inf) if causal else scores
-    logarithms = np.log(np.exp(scores).sum(-1))
-    weights = np.exp(scores - logarithms[..., None])
-    return np.einsum("bnts,bnsh->bnth", weights, v), logarithms, weights
+    parts = np.where(seen, np.exp(0.25 * np.einsum("bnth,bnsh->bnts", q, k) + bias), 0)
+    sums = parts.sum(-1)
+    weights = parts / np.where(sums == 0, 1, sums)[..., None]
+    with np.errstate(divide="ignore"):
+        return np.einsum("bnts,bnsh->bnth", weights, v), np.log(sums), weights
 
 
-@pytest.mark.parametrize("rows_first, causal, biased", list(itertools.product([False, True], repeat=3)))
-def test_attention(rows_first, causal, biased):
+ATTENTIONS = [(*case, 0, 1) for case in itertools.product([False, True], ["NO_MASK", "CAUSAL"], [False, True])] + [
+    (True, "PADDING", False, 0, 1), (False, "PADDING_CAUSAL", True, 0, 3), (True, "CAUSAL", False, 2, 1),
+    (False, "PADDING_CAUSAL", False, 3, 1), (True, "NO_MASK", False, 0, 3)]
+
+
+@pytest.mark.parametrize("rows_first, mask, biased, window, groups", ATTENTIONS)
+def test_attention(rows_first, mask, biased, window, groups):
     order = (0, 2, 1, 3) if rows_first else (0, 1, 2, 3)
-    q, k, v = draw(2, 3, 6, 8), draw(2, 3, 5, 8), draw(2, 3, 5, 8)
+    q, k, v = draw(2, 3, 6, 8), draw(2, 3 // groups, 5, 8), draw(2, 3 // groups, 5, 8)
+    keys, values = (np.repeat(x, groups, 1) for x in (k, v))
     bias = draw(1, 3, 6, 5) if biased else np.float32(0)
-    out, logarithms, weights = attention_by_hand(*(x.astype(np.float64) for x in (q, k, v)), bias, causal)
+    lengths = np.array([[4, 2], [6, 5]], np.int32)
+    seen = seen_by_hand(mask, 6, 5, window, lengths)
+    out, logarithms, weights = attention_by_hand(*(x.astype(np.float64) for x in (q, keys, values)), bias, seen)
     as_given = [np.ascontiguousarray(x.transpose(order)) for x in (q, k, v)]
     extra, name = ([bias], "ScaleBiasSoftmax") if biased else ([], "Softmax")
-    config = attention_config(rows_first, mask_type="CAUSAL" if causal else "NO_MASK")
+    sizes = [lengths[:, 0].copy(), lengths[:, 1].copy()] if "PADDING" in mask else []
+    config = attention_config(rows_first, mask_type=mask, sliding_window_length=window)
     out, logarithms = out.astype(np.float32), logarithms.astype(np.float32)
-    check(f"__cudnn$fmha{name}", as_given + extra, [out], config=config, tolerance=1e-5)
-    check(f"__cudnn$fmha{name}", as_given + extra, [out, logarithms], config=config, tolerance=1e-5)
+    check(f"__cudnn$fmha{name}", as_given + extra + sizes, [out], config=config, tolerance=1e-5)
+    check(f"__cudnn$fmha{name}", as_given + extra + sizes, [out, logarithms], config=config, tolerance=1e-5)
     gradient = draw(2, 3, 6, 8)
-    change = 0.25 * weights * (np.einsum("bnth,bnsh->bnts", gradient, v) - (gradient * out).sum(-1)[..., None])
-    wanted = [np.einsum("bnts,bnsh->bnth", change, k), np.einsum("bnts,bnth->bnsh", change, q),
+    inner = weights * (np.einsum("bnth,bnsh->bnts", gradient, values) - (gradient * out).sum(-1)[..., None])
+    wanted = [np.einsum("bnts,bnsh->bnth", 0.25 * inner, keys), np.einsum("bnts,bnth->bnsh", 0.25 * inner, q),
               np.einsum("bnts,bnth->bnsh", weights, gradient)]
+    wanted = [wanted[0], *(w.reshape(2, 3 // groups, groups, 5, 8).sum(2) for w in wanted[1:])]
     given = [*as_given, logarithms, np.ascontiguousarray(gradient.transpose(order)), *extra,
-             np.ascontiguousarray(out.transpose(order))]
-    check(f"__cudnn$fmha{name}Backward", given, [w.astype(np.float32) for w in wanted], config=config, tolerance=1e-5)
+             np.ascontiguousarray(out.transpose(order)), *sizes]
+    with_bias = [*wanted, inner.sum(0, keepdims=True)] if biased else wanted
+    for results in (wanted, with_bias):
+        check(f"__cudnn$fmha{name}Backward", given, [w.astype(np.float32) for w in results], config=config,
+              tolerance=1e-5)
 
 
-@pytest.mark.parametrize("more", [{"dropout_rate": 0.1}, {"mask_type": "PADDING"}, {"sliding_window_length": 4}])
+@pytest.mark.parametrize("more", [{"dropout_rate": 0.1}, {"mask_type": "ALIBI"}, {"max_seg_per_batch": 2},
+                                  {"is_paged_attention": True}])
 def test_attention_that_is_not_known_is_refused(more):
     x = draw(1, 1, 2, 4)
     with pytest.raises(UnsupportedError, match="not known"):

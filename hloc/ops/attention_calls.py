@@ -3,10 +3,12 @@
 In: queries, keys and values [batch, heads, rows, features] or [batch, rows, heads, features]. Out: the weighted values
 [batch, heads, rows, features] and, for training, the logarithms of the sums of each row's exponentials.
 
-    scores = scale * q @ k + bias, -inf above the diagonal where causal;  out = softmax(scores) @ v
+    scores = scale * q @ k + bias, -inf where the mask lets nothing through;  out = softmax(scores) @ v
 
-Operands: q, k, v, bias where the call has one. Backward: q, k, v, the logarithms, the gradient of out, bias, out; it
-gives the gradients of q, k and v as [batch, heads, rows, features]. Dropout, padding, windows and pages are refused.
+Operands: q, k, v, bias where the call has one, and with padding the lengths of q and of k, one a batch. Backward: q, k,
+v, the logarithms, the gradient of out, bias, out, the lengths; it gives the gradients of q, k and v as [batch, heads,
+rows, features], and that of the bias where there is such a result. A head of k and v may serve several of q. A row that
+sees nothing gives zeros, and the logarithm of zero. Dropout, packed sequences and pages are refused.
 """
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ import numpy as np
 
 from hloc.ir import Instruction
 from hloc.ops.checks import unquoted
-from hloc.ops.custom_linalg import fitted
+from hloc.ops.custom_linalg import fitted, result_shapes
 from hloc.ops.library_configs import configuration, integers, refuse
 from hloc.ops.linalg import wide
 from hloc.ops.products import DotDimensions, dot
@@ -24,16 +26,22 @@ from hloc.ops.products import DotDimensions, dot
 FORWARD = ("__cudnn$fmhaSoftmax", "__cudnn$fmhaScaleBiasSoftmax")
 BACKWARD = ("__cudnn$fmhaSoftmaxBackward", "__cudnn$fmhaScaleBiasSoftmaxBackward")
 BACKWARD_PRODUCTS = ("bmm2_grad_gemm2", "bmm2_grad_gemm1", "bmm1_grad_gemm2", "bmm1_grad_gemm1")
-NOT_KNOWN = ("dropout_rate", "sliding_window_length", "is_paged_attention")
+NOT_KNOWN = ("dropout_rate", "is_paged_attention")
+MASKS = {"NO_MASK": (False, False), "CAUSAL": (True, False), "PADDING": (False, True), "PADDING_CAUSAL": (True, True)}
 
 
 class Attention(NamedTuple):
     """scores: q by k. values: probabilities by v (backward: by the gradient of out, which gives that of v).
-    rows, columns (backward): gradients of the scores by k and by q. sums: out by its gradient, over features."""
+    rows, columns (backward): gradients of the scores by k and by q. sums: out by its gradient, over features.
+    window: how many columns a row sees, the last one its own (0: all). groups: heads of q for each of k and v."""
 
     scale: float
     causal: bool
+    padding: bool
+    window: int
     bias: bool
+    bias_gradient: bool
+    groups: int
     scores: DotDimensions
     values: DotDimensions
     rows: DotDimensions | None
@@ -49,9 +57,10 @@ def attention_of(instruction: Instruction) -> Attention:
         if config.get(key):
             refuse(instruction, f"{key}={config[key]} is not known")
     mask, backward, bias = config.get("mask_type", "NO_MASK"), target in BACKWARD, "Bias" in target
-    if mask not in ("NO_MASK", "CAUSAL") or int(config.get("max_seg_per_batch") or 1) > 1:
+    if mask not in MASKS or int(config.get("max_seg_per_batch") or 1) > 1:
         refuse(instruction, f"mask_type={mask} and packed sequences are not known")
-    count = (6 if backward else 3) + bias
+    causal, padding = MASKS[mask]
+    count = (6 if backward else 3) + bias + 2 * padding
     if len(instruction.operands) != count or any(o.shape.rank != 4 for o in instruction.operands[:3]):
         refuse(instruction, f"takes {count} operands, of which three arrays of rank 4")
     names = BACKWARD_PRODUCTS if backward else ("bmm1", "bmm2")
@@ -62,7 +71,13 @@ def attention_of(instruction: Instruction) -> Attention:
         free = tuple(d for d in range(4) if d not in (*batch, *found[0].lhs_contracting))
         sums = DotDimensions(batch + free, batch + free, found[0].lhs_contracting, found[0].lhs_contracting)
     missing = [None] * (4 - len(found))
-    return Attention(float(config.get("fmha_scale", 1)), mask == "CAUSAL", bias, *found, *missing, sums)
+    heads = [o.shape.dimensions[batch[1]] for o, batch in zip(instruction.operands, found[0][:2])]
+    if heads[0] % heads[1]:
+        refuse(instruction, f"{heads[1]} heads of keys do not divide {heads[0]} of queries")
+    shapes = result_shapes(instruction)
+    bias_gradient = backward and bias and len(shapes) > 3 and shapes[3].rank == 4
+    return Attention(float(config.get("fmha_scale", 1)), causal, padding, int(config.get("sliding_window_length") or 0),
+                     bias, bias_gradient, heads[0] // heads[1], *found, *missing, sums)
 
 
 def _dimensions(instruction: Instruction, numbers: object) -> DotDimensions:
@@ -76,27 +91,57 @@ def _dimensions(instruction: Instruction, numbers: object) -> DotDimensions:
 
 def attention_forward(instruction: Instruction, *operands: np.ndarray):
     call = attention_of(instruction)
-    q, k, v, *bias = map(wide, operands)
-    scores = _scores(call, q, k, bias)
-    logarithms = np.log(np.exp(scores - scores.max(-1, keepdims=True)).sum(-1)) + scores.max(-1)
-    weights = np.exp(scores - logarithms[..., None])
+    q, k, v, *bias = map(wide, operands[:3 + call.bias])
+    k, v = _for_each_head(call, k, call.scores), _for_each_head(call, v, call.values)
+    scores = _scores(call, q, k, bias, operands[3 + call.bias:])
+    largest = np.maximum(scores.max(-1), -np.finfo(np.float64).max)          # finite in rows that see nothing
+    sums = np.exp(scores - largest[..., None]).sum(-1)
+    with np.errstate(divide="ignore"):
+        logarithms = np.log(sums) + largest
+    weights = np.exp(scores - largest[..., None]) / np.maximum(sums, 1)[..., None]       # sums hold exp(0), or nothing
     training = len(instruction.shape.tuple_shapes) == 3
     return fitted(instruction, [_product(weights, v, call.values), logarithms][:1 + training])
 
 
 def attention_backward(instruction: Instruction, *operands: np.ndarray):
     call = attention_of(instruction)
-    q, k, v, logarithms, gradient, *bias, out = map(wide, operands)
-    weights = np.exp(_scores(call, q, k, bias) - logarithms[..., None])
-    inner = _product(gradient, v, call.scores) - _product(gradient, out, call.sums)[..., None]
-    change = weights * inner * call.scale
-    return fitted(instruction, [_product(change, k, call.rows), _product(change, q, call.columns),
-                                _product(weights, gradient, call.values)])
+    count = 6 + call.bias
+    q, k, v, logarithms, gradient, *bias, out = map(wide, operands[:count])
+    k, v = _for_each_head(call, k, call.scores), _for_each_head(call, v, call.scores)
+    scores = _scores(call, q, k, bias, operands[count:])
+    with np.errstate(invalid="ignore"):
+        weights = np.where(scores == -np.inf, 0, np.exp(scores - logarithms[..., None]))
+    inner = weights * (_product(gradient, v, call.scores) - _product(gradient, out, call.sums)[..., None])
+    change = inner * call.scale
+    results = [_product(change, k, call.rows), _of_each_group(call, _product(change, q, call.columns)),
+               _of_each_group(call, _product(weights, gradient, call.values))]
+    if call.bias_gradient:
+        spread = tuple(d for d, n in enumerate(bias[0].shape) if n == 1)
+        results.append(inner.sum(spread, keepdims=True))
+    return fitted(instruction, results)
 
 
-def _scores(call: Attention, q: np.ndarray, k: np.ndarray, bias: list[np.ndarray]) -> np.ndarray:
+def _for_each_head(call: Attention, x: np.ndarray, dims: DotDimensions) -> np.ndarray:
+    """Keys or values with as many heads as the queries."""
+    return np.repeat(x, call.groups, dims.rhs_batch[1]) if call.groups > 1 else x
+
+
+def _of_each_group(call: Attention, x: np.ndarray) -> np.ndarray:
+    """Gradients [batch, heads, rows, features] of keys or values, summed over the heads of the queries they serve."""
+    batch, heads, *rest = x.shape
+    return x.reshape(batch, heads // call.groups, call.groups, *rest).sum(2)
+
+
+def _scores(call: Attention, q: np.ndarray, k: np.ndarray, bias: list[np.ndarray], lengths) -> np.ndarray:
     scores = _product(q, k, call.scores) * call.scale + (bias[0] if bias else 0)
-    return np.where(np.tri(*scores.shape[-2:], dtype=np.bool_), scores, -np.inf) if call.causal else scores
+    row, column = np.ogrid[:scores.shape[2], :scores.shape[3]]
+    seen = column <= row if call.causal else np.True_
+    if call.window:
+        seen = seen & (column > row - call.window)
+    if call.padding:
+        rows, columns = (np.asarray(n).reshape(-1, 1, 1, 1) for n in lengths)
+        seen = seen & (row < rows) & (column < columns)
+    return np.where(seen, scores, -np.inf)
 
 
 def _product(a: np.ndarray, b: np.ndarray, dims: DotDimensions) -> np.ndarray:
