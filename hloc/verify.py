@@ -17,8 +17,8 @@ import numpy as np
 
 from hloc.errors import VerifyError
 from hloc.ir import ELEMENT_TYPES, UNBOUNDED, Computation, Instruction, Module, Shape, reachable_computations
-from hloc.ops.annotations import origin_problem
-from hloc.ops.checks import listed, text
+from hloc.ops.annotations import composite_problem, origin_problem
+from hloc.ops.checks import listed, text, unquoted
 from hloc.ops.op import Op
 from hloc.ops.table import OPS
 from hloc.text.header import aliases, donors, entry_layout, operand_aliases, place_of
@@ -30,8 +30,9 @@ MAX_BYTES = 2**63 - 1
 
 # Everything else may change the precision of floats on the way: XLA's passes leave such mixtures.
 SAME_PRECISION = frozenset({
-    "bitcast", "call", "conditional", "constant", "custom-call", "fusion", "get-tuple-element", "infeed", "outfeed",
-    "opt-barrier", "parameter", "recv", "recv-done", "send", "send-done", "tuple", "while", "bitcast-convert",
+    "bitcast", "bitcast-convert", "call", "conditional", "constant", "custom-call", "dynamic-update-slice", "fusion",
+    "get-tuple-element", "infeed", "outfeed", "opt-barrier", "parameter", "recv", "recv-done", "send", "send-done",
+    "tuple", "while",
 })
 
 # An asynchronous copy or collective ends in exactly one place.
@@ -68,6 +69,7 @@ def _errors(module: Module) -> Iterator[VerifyError]:
                 broken = True
                 yield error
         yield from _ending_errors(computation)
+        yield from _thread_errors(computation)
     yield from _sharing_errors(reachable)
     if not broken:
         yield from device_errors(module, reachable)
@@ -188,6 +190,12 @@ def check_instruction(instruction: Instruction, checked: set[int] | None = None)
         _check_literal(instruction)
     elif instruction.opcode == "fusion":
         _check_fused(instruction)
+    elif instruction.opcode == "async-start":
+        _check_wrapped(instruction)
+    elif instruction.opcode == "call" and instruction.get("is_composite", False):
+        problem = composite_problem(str(instruction.get("frontend_attributes", "{}")))
+        if problem:
+            raise VerifyError(problem, instruction.span)
     if "output_to_operand_aliasing" in instruction.attributes:
         _check_operand_aliases(instruction)
     if "outfeed_shape" in instruction.attributes:
@@ -224,6 +232,17 @@ def _check_fused(fusion: Instruction) -> None:
     for instruction in fused.instructions:
         if instruction not in read:
             raise VerifyError(f"nothing in %{fused.name} reads %{instruction.name}", instruction.span or fusion.span)
+
+
+def _check_wrapped(start: Instruction) -> None:
+    """What runs asynchronously is one instruction."""
+    wrapped = start.get("calls")
+    if all(i.opcode in ("bitcast", "parameter", "recv", "send", "tuple") for i in wrapped.instructions):
+        return                                           # transfers may begin together
+    for instruction in wrapped.instructions:
+        if instruction.opcode != "parameter" and instruction is not wrapped.root:
+            raise VerifyError(f"%{wrapped.name} runs asynchronously: it has parameters and a root, but also "
+                              f"%{instruction.name}", instruction.span or start.span)
 
 
 def row_of(instruction: Instruction) -> Op:
@@ -390,6 +409,21 @@ def _start_errors(computation: Computation, starts: list[Instruction]) -> Iterat
         if count[start] != 1:
             yield VerifyError(f"%{start.name} needs one {ENDINGS[start.opcode]}, but is used {count[start]} times",
                               start.span)
+
+
+def _thread_errors(computation: Computation) -> Iterator[VerifyError]:
+    """What loops, branches and fusions run, runs on the thread that they are on."""
+    for instruction in computation.instructions:
+        if instruction.opcode in ("while", "conditional", "fusion"):
+            for callee in instruction.called_computations:
+                here, there = _thread(computation), _thread(callee)
+                if here != there:
+                    yield VerifyError(f"%{callee.name} is for the thread {there}, {instruction.opcode} runs on {here}",
+                                      instruction.span)
+
+
+def _thread(computation: Computation) -> str:
+    return unquoted(str(computation.attributes.get("execution_thread", "main"))) or "main"
 
 
 # -- header ------------------------------------------------------------------------------------------------------------

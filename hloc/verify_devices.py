@@ -18,7 +18,7 @@ from hloc.ops.annotations import sharding_problem
 from hloc.ops.device_groups import check_groups, parse_groups
 
 # Collectives whose groups must name every device once, and those of them whose groups are of one size.
-GROUPED = frozenset({"all-gather", "all-reduce", "all-to-all", "reduce-scatter"})
+GROUPED = frozenset({"all-gather", "all-reduce", "all-to-all", "ragged-all-to-all", "reduce-scatter"})
 OF_ONE_SIZE = GROUPED - {"all-reduce"}
 # Those that see all partitions of a group's replicas where they have a channel.
 BOTH_MODES = frozenset({"all-gather", "all-reduce", "reduce-scatter"})
@@ -44,14 +44,14 @@ def device_problem(instruction: Instruction, replicas: int, partitions: int) -> 
     """What is wrong with one instruction."""
     base = instruction.opcode.removesuffix("-start")
     if "sharding" in instruction.attributes and base != "outfeed":       # there it is that of what is handed out
-        problem = sharding_problem(str(instruction.get("sharding")), instruction.shape)
+        problem = sharding_problem(str(instruction.get("sharding")), instruction.shape, partitions)
         if problem:
             return f"sharding: {problem}"
     if base in GROUPED:
         return groups_problem(instruction, base, replicas, partitions)
     if base == "collective-permute":
         limit = replicas if instruction.get("channel_id") is None else partitions
-        return pairs_problem(str(instruction.get("source_target_pairs")), limit)
+        return pairs_problem(str(instruction.get("source_target_pairs")), limit, _slices(instruction))
     return None
 
 
@@ -67,6 +67,8 @@ def groups_problem(instruction: Instruction, base: str, replicas: int, partition
     total, inside = device_counts(instruction, base, replicas, partitions)
     sizes = {len(group) for group in groups}
     named = sum(map(len, groups))
+    if not groups and instruction.get("use_global_device_ids", False):
+        return "use_global_device_ids=true needs replica_groups"
     if groups and total not in (1, named):
         return f"replica_groups: the groups name {named} of {total} devices"
     if base in OF_ONE_SIZE and len(sizes) > 1:
@@ -76,9 +78,27 @@ def groups_problem(instruction: Instruction, base: str, replicas: int, partition
         parts = shard_count(instruction)
         if parts is not None and parts != size:
             return f"the operand is a part of {parts}, the group has {size} devices"
-    if base == "all-to-all" and not instruction.get("dimensions") and len(instruction.operands) not in (1, size):
+    return _all_to_all_problem(instruction, size) if base == "all-to-all" else None
+
+
+def _all_to_all_problem(instruction: Instruction, size: int) -> str | None:
+    """Equal parts for all devices of a group: operands that are alike, or one whose dimension is divided."""
+    first = instruction.operands[0].shape
+    if instruction.get("dimensions"):
+        length = first.dimensions[instruction.get("dimensions")[0]]
+        return f"dimension of size {length} is not divided by {size} devices" if length % max(size, 1) else None
+    if len(instruction.operands) not in (1, size):
         return f"{len(instruction.operands)} operands, the group has {size} devices"
-    return None
+    other = next((o.shape for o in instruction.operands if o.shape != first), None)
+    return f"operands differ: {first} and {other}" if other is not None else None
+
+
+def _slices(instruction: Instruction) -> int:
+    """How many slices a permute of slices hands over, each between devices of its own; else 1."""
+    if len(instruction.operands) != 4 or not instruction.operands[2].shape.is_tuple:
+        return 1
+    starts = instruction.operands[2].shape
+    return len((starts.tuple_shapes[0] if instruction.operands[0].shape.is_tuple else starts).tuple_shapes or (0,))
 
 
 def device_counts(instruction: Instruction, base: str, replicas: int, partitions: int) -> tuple[int, int]:
@@ -101,8 +121,8 @@ def shard_count(instruction: Instruction) -> int | None:
     return max(sizes) // min(sizes) if min(sizes) > 0 else None
 
 
-def pairs_problem(text: str, limit: int) -> str | None:
-    """No device gives twice or gets twice, and all are there."""
+def pairs_problem(text: str, limit: int, slices: int = 1) -> str | None:
+    """No device gives or gets more often than there are slices, and all are there."""
     if "-" in text:
         return "source_target_pairs: a device number is negative"
     try:
@@ -111,8 +131,8 @@ def pairs_problem(text: str, limit: int) -> str | None:
         return f"source_target_pairs={text} cannot be read"
     for what, place in (("source", 0), ("target", 1)):
         number, count = next(iter(Counter(pair[place] for pair in pairs).most_common(1)), (0, 0))
-        if count > 1:
-            return f"source_target_pairs: {number} is a {what} twice"
+        if count > slices:
+            return f"source_target_pairs: {number} is a {what} {'twice' if slices == 1 else f'{count} times'}"
     highest = max((n for pair in pairs for n in pair), default=0)
     if limit > 1 and highest >= limit:
         return f"source_target_pairs: device {highest} of {limit}"

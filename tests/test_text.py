@@ -68,7 +68,7 @@ def xla():
 
 
 # Texts that jaxlib's parser does not take, though newer ones or XLA's printer do, and what it reads otherwise.
-NOT_IN_XLA = re.compile(r"constant\(\.5\)|\{\.\.\.|literal=s32\[2\]|%\w+#|topk.*is_stable|^%c \(|foo=|"
+NOT_IN_XLA = re.compile(r"\{\.\.\.|literal=s32\[2\]|%\w+#|topk.*is_stable|^%c \(|foo=|"
                         r"debug_attributes|f6e")
 
 

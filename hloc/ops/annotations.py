@@ -17,25 +17,36 @@ from hloc.ir import Shape
 
 _ONE = re.compile(r"\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}")
 _TILES = re.compile(r"devices=\s*\[([\d,\s]+)\]\s*(?:<=\s*\[([\d,\s]+)\]|((?:\d+\s*,?\s*)*))")
+_MESH = re.compile(r"(?<![a-z_])mesh\[([^\[\]]*)\]")
+_MAXIMAL = re.compile(r"maximal\s+device=(-?\d+)")
 _STRING = re.compile(r'"[^"]*"|/\*.*?\*/')
 _ORIGIN_TOKEN = re.compile(r"\(|\)|\{[^{}()]*(?:\{[^{}()]*\})?[^{}()]*\}")
 _SUBGROUPS = re.compile(r"last_tile_dims=\{([^{}]*)\}")
 
 
-def sharding_problem(text: str, shape: Shape) -> str | None:
-    """What XLA's verifier would say; meshes are taken as they are."""
-    if "mesh[" in text:
-        return None
+def composite_problem(attributes: str) -> str | None:
+    """The frontend attributes of a composite call tell its name and, where it has one, its version, a whole number."""
+    if not re.search(r"""composite\.name=\s*(?:\{|["'][^"'])""", attributes):
+        return "a composite call needs the frontend attribute composite.name"
+    version = re.search(r"""composite\.version=\s*["']([^"']*)""", attributes)
+    if version and not re.fullmatch(r"\s*\+?\d+\s*", version[1]):
+        return f"composite.version is a number from 0 on, not {version[1]}"
+    return None
+
+
+def sharding_problem(text: str, shape: Shape, partitions: int = 1) -> str | None:
+    """What XLA's verifier would say where the module runs in so many partitions (1: any number of devices may be
+    named)."""
     text = re.sub(r"metadata=\{(?:[^{}]|\{[^{}]*\})*\}", "", _STRING.sub("", text)).strip()
     inner = text[1:-1].strip()
     if not (inner.startswith("{") or not inner):
-        return next(filter(None, (_array_problem(text, part) for part in _parts(shape))), None)
+        return next(filter(None, (_array_problem(text, part, partitions) for part in _parts(shape))), None)
     given, parts = _ONE.findall(inner), _parts(shape)
     if shape.tuple_shapes is None:
         return "a list of shardings belongs to a tuple"
     if len(given) != max(len(parts), 1):
         return f"there are {len(given)} shardings, {shape.to_string(False)} has {len(parts)} parts"
-    return next(filter(None, map(_array_problem, given, parts)), None)
+    return next(filter(None, (_array_problem(*pair, partitions) for pair in zip(given, parts))), None)
 
 
 def _parts(shape: Shape) -> list[Shape]:
@@ -50,14 +61,21 @@ def _parts(shape: Shape) -> list[Shape]:
     return found
 
 
-def _array_problem(text: str, shape: Shape) -> str | None:
-    """Tile dimensions as many as the shape's, besides those of subgroups; each device once."""
+def _array_problem(text: str, shape: Shape, partitions: int) -> str | None:
+    """Tile dimensions as many as the shape's, besides those of subgroups; each device once, and every partition."""
+    mesh = _MESH.search(text)
+    if mesh:
+        return _mesh_problem(text, mesh, shape, partitions)
     match = _TILES.search(text)
     if match is None:
-        return None
+        single = _MAXIMAL.search(text)
+        outside = single and partitions > 1 and not 0 <= int(single[1]) < partitions
+        return f"{text} is no device of {partitions}" if outside else None
     tiles = _numbers(match[1])
     subgroups = _SUBGROUPS.search(text)
     extra = len(subgroups[1].split(",")) if subgroups else int("last_tile_dim_replicate" in text)
+    if partitions > 1 and math.prod(tiles) != partitions:
+        return f"{text} names {math.prod(tiles)} devices, the module has {partitions} partitions"
     if match[2]:
         if math.prod(tiles) != math.prod(_numbers(match[2])):
             return f"{text}: the tiles and the devices differ in number"
@@ -65,8 +83,21 @@ def _array_problem(text: str, shape: Shape) -> str | None:
         devices = _numbers(match[3])
         if len(set(devices)) != len(devices):
             return f"{text} names a device twice"
+        if partitions > 1 and max(devices, default=0) >= partitions:
+            return f"{text} names device {max(devices)} of {partitions}"
     if shape.is_array and len(tiles) - extra != shape.rank:
         return f"{text} has {len(tiles) - extra} tile dimensions, {shape.to_string(False)} has {shape.rank}"
+    return None
+
+
+def _mesh_problem(text: str, mesh: re.Match, shape: Shape, partitions: int) -> str | None:
+    """A list of axes for each dimension, where there are lists; as many devices as partitions."""
+    devices = math.prod(_numbers("".join(re.findall(r"=\s*\d+", mesh[1]))))
+    if partitions > 1 and mesh[1].strip() and devices != partitions:
+        return f"{text} has {devices} devices, the module has {partitions} partitions"
+    axes = re.search(r"[\])]\s*,\s*\[([^\[\]]*)\]", text[mesh.end() - 1:])
+    if axes and shape.is_array and axes[1].count("{") != shape.rank:
+        return f"{text} has {axes[1].count('{')} lists of axes, {shape.to_string(False)} has {shape.rank} dimensions"
     return None
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hloc.errors import UnsupportedError
+from hloc.errors import UnsupportedError, VerifyError
 from hloc.ir import Instruction, Shape, array, numpy_dtype
 from hloc.ops.checks import (
     array_operand,
@@ -76,6 +76,9 @@ def exchanged(evaluator, instruction: Instruction, value) -> tuple[list, int]:
 
 def _reduced(evaluator, instruction: Instruction, held: Sequence[tuple]) -> list[np.ndarray]:
     """Each operand combined over the members, in their order."""
+    if len(held) == 1:
+        return list(held[0])
+    _check_reducer(instruction)
     combiner = Combiner(evaluator, instruction.get("to_apply"))
     results = []
     for k, own in enumerate(held[0]):
@@ -203,10 +206,17 @@ def _one_or_tuple(instruction: Instruction, shapes: Sequence[Shape]) -> Shape:
 
 
 def infer_all_reduce(instruction: Instruction) -> Shape:
-    shapes = _shapes(instruction)
-    for shape in shapes:
-        check_combiner(instruction, "to_apply", [shape.element_type])
-    return _one_or_tuple(instruction, [s.with_default_layout() for s in shapes])
+    """XLA's verifier does not look into to_apply: what does not fit is found where values are combined."""
+    return _one_or_tuple(instruction, [s.with_default_layout() for s in _shapes(instruction)])
+
+
+def _check_reducer(instruction: Instruction) -> None:
+    """Raises UnsupportedError where to_apply does not combine elements of the operands."""
+    try:
+        for shape in _shapes(instruction):
+            check_combiner(instruction, "to_apply", [shape.element_type])
+    except VerifyError as error:
+        raise UnsupportedError(error.message, error.span) from None
 
 
 def _written_part(instruction: Instruction, index: int) -> Shape | None:
@@ -253,8 +263,6 @@ def infer_all_gather_start(instruction: Instruction) -> Shape:
 
 
 def infer_reduce_scatter(instruction: Instruction) -> Shape:
-    for shape in _shapes(instruction):
-        check_combiner(instruction, "to_apply", [shape.element_type])
     return _one_or_tuple(instruction, _scaled_shapes(instruction, False))
 
 

@@ -70,8 +70,8 @@ def _compare_shape(instruction: Instruction) -> Shape:
     if direction is not None and direction not in COMPARE:
         fail(instruction, f"direction={direction} is none of {', '.join(COMPARE)}")
     kind = instruction.operands[0].shape.kind
-    integers = {"pred": ("UNSIGNED",), "unsigned": ("UNSIGNED",), "signed": ("SIGNED",)}
-    wanted = integers.get(kind, ("FLOAT", "TOTALORDER"))
+    types = {"pred": ("UNSIGNED",), "unsigned": ("UNSIGNED",), "signed": ("SIGNED",), "complex": ("FLOAT",)}
+    wanted = types.get(kind, ("FLOAT", "TOTALORDER"))
     if written is not None and written not in wanted:
         operand = text(instruction.operands[0].shape)
         fail(instruction, f"type={written} does not fit operands {operand}: it must be {' or '.join(wanted)}")

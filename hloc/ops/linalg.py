@@ -90,7 +90,7 @@ def infer_triangular_solve(instruction: Instruction) -> Shape:
             f"batch dimensions differ: {text(a)} and {text(b)}")
     side = b.dimensions[-2] if instruction.get("left_side", False) else b.dimensions[-1]
     require(side == a.dimensions[-1], instruction, f"{text(b)} does not fit the matrix {text(a)}")
-    transpose = instruction.get("transpose_a", "NO_TRANSPOSE")
+    transpose = instruction.get("transpose_a", "TRANSPOSE_INVALID")
     if transpose not in ("NO_TRANSPOSE", "TRANSPOSE", "ADJOINT"):
         fail(instruction, f"transpose_a={transpose} is not NO_TRANSPOSE, TRANSPOSE or ADJOINT")
     return b.with_default_layout()

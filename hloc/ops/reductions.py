@@ -24,6 +24,7 @@ from hloc.ops.checks import (
     dimension_list,
     dynamic_of,
     fail,
+    parameter_shapes,
     require,
     root_parts,
     same_dimensions_all,
@@ -251,14 +252,19 @@ def infer_select_and_scatter(instruction: Instruction) -> Shape:
 # -- map ---------------------------------------------------------------------------------------------------------------
 
 def evaluate_map(evaluator, instruction: Instruction, *operands: np.ndarray) -> np.ndarray:
-    (result,) = evaluator.apply(instruction.get("to_apply"), *operands)
-    return result
+    computation = instruction.get("to_apply")
+    types = [numpy_dtype(p.shape.element_type) for p in computation.parameters]
+    (result,) = evaluator.apply(computation, *(o.astype(t, copy=False) for o, t in zip(operands, types)))
+    return result.astype(numpy_dtype(instruction.shape.element_type), copy=False)
 
 
 def infer_map(instruction: Instruction) -> Shape:
     first = same_dimensions_all(instruction, range(len(instruction.operands)))
     computation = attribute(instruction, "to_apply")
     elements = [scalar(o.shape.element_type) for o in instruction.operands]
+    for number, wanted in enumerate(parameter_shapes(computation)[:len(elements)]):
+        if wanted.kind == elements[number].kind == "float" and not wanted.rank:     # of any precision
+            elements[number] = wanted
     result = check_call(instruction, "to_apply", computation, elements)
     if result.is_tuple and len(result.tuple_shapes) == 1:
         result = result.tuple_shapes[0]

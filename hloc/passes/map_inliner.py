@@ -20,6 +20,10 @@ def inline_map(instruction: Instruction, rewriter: Rewriter) -> Instruction | No
     if not instruction.shape.is_array:
         return None
     body = instruction.get("to_apply")
+    types = [p.shape.element_type for p in body.parameters]
+    if any(o.shape.element_type != t for o, t in zip(instruction.operands, types)):      # floats of other precision
+        return rewriter.change(instruction, operands=[
+            _converted(o, t, rewriter) for o, t in zip(instruction.operands, types)])
     if not all(is_elementwise(i) or i.opcode in ("parameter", "constant") for i in body.instructions):
         return None
     made: dict[Instruction, Instruction] = {}
@@ -33,4 +37,10 @@ def inline_map(instruction: Instruction, rewriter: Rewriter) -> Instruction | No
         else:
             new.shape = instruction.shape.with_element_type(scalar.shape.element_type)
             made[scalar] = new
-    return made[body.root]
+    return _converted(made[body.root], instruction.shape.element_type, rewriter)
+
+
+def _converted(value: Instruction, element_type: str, rewriter: Rewriter) -> Instruction:
+    if value.shape.element_type == element_type:
+        return value
+    return rewriter.add("convert", value.shape.with_element_type(element_type), [value])

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from hloc.errors import ParseError, Span
-from hloc.ir import Instruction
+from hloc.ir import Computation, Instruction
 from hloc.text.grammar import pattern
 from hloc.text.shapes import Shapes, parse_part
 
@@ -22,6 +22,11 @@ MOST_ESCAPES = 500
 
 _PART_NAME = re.compile(r"(\w+)=")
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
+# What may follow a backslash in a string, as in C; and how deep strings lie that are not those of JSON.
+_ESCAPE = re.compile(r"""\\(?:[abfnrtv\\?'"]|[0-3][0-7]{2}|[0-7]{1,2}(?![0-7])|[xX]0*[0-9a-fA-F]{1,2}(?![0-9a-fA-F])"""
+                     r"""|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8})""")
+_IOTA_ORDER = re.compile(r"<=\s*\[([\d,\s]+)\]\s*T\(([\d,\s]+)\)")
+_STRING_DEPTHS = {"metadata": 1, "frontend_attributes": 1, "backend_config": 0, "custom_call_target": 0}
 
 
 class Form(NamedTuple):
@@ -60,10 +65,31 @@ def check_form(key: str, text: str, span: Span) -> None:
     bare = _COMMENT.sub(" ", text) if "/*" in text else text
     if pattern(form.terminal).fullmatch(bare.strip()) is None:
         raise ParseError(f"{key} is written {form.example}", span)
+    if "\\" in bare and key in _STRING_DEPTHS:
+        _check_escapes(key, bare, span)
+    if "<=" in bare and key in ("sharding", "replica_groups"):
+        _check_order(key, bare, span)
     if key == "metadata":
         names = _PART_NAME.findall(pattern("STRING").sub("", bare))
         if len(set(names)) != len(names):
             raise ParseError(f"metadata has {next(n for n in names if names.count(n) > 1)} twice", span)
+
+
+def _check_order(key: str, text: str, span: Span) -> None:
+    """Raises ParseError where the T(...) of an iota list names dimensions that the list before it does not have."""
+    for sizes, order in _IOTA_ORDER.findall(text):
+        if any(int(n) > sizes.count(",") for n in order.split(",")):
+            raise ParseError(f"{key}: T({order}) names a dimension that [{sizes}] does not have", span)
+
+
+def _check_escapes(key: str, text: str, span: Span) -> None:
+    """Raises ParseError for \\q and the like, in the strings outside JSON."""
+    depth, deepest = 0, _STRING_DEPTHS[key]
+    for token in re.finditer(f"[{{}}]|{pattern('STRING').pattern}", text, re.DOTALL):
+        found = token.group()
+        depth += (found == "{") - (found == "}")
+        if len(found) > 1 and depth <= deepest and "\\" in _ESCAPE.sub("", found):
+            raise ParseError(f"a string of {key} has a backslash that begins no escape", span)
 
 
 # -- values that must fit their instruction ----------------------------------------------------------------------------
@@ -186,9 +212,18 @@ def _async_problem(instruction: Instruction) -> str | None:
     started = instruction.operands[0]
     if started.opcode not in (f"{base}-start", f"{base}-update"):
         return f"{instruction.opcode} takes what {base}-start or {base}-update gives, not what {started.opcode} gives"
+    if instruction.get("calls") is not None and instruction.get("calls") is not _wrapped(started):
+        return f"{instruction.opcode} calls another computation than what it goes on with"
     if ending == "update" and instruction.shape is not None and not instruction.shape.compatible(started.shape):
         return f"{instruction.opcode} gives what it takes, {started.shape.to_string(False)}"
     return None
+
+
+def _wrapped(started: Instruction) -> Computation | None:
+    """What the -start of a chain calls."""
+    while started.opcode.endswith("-update") and started.operands:
+        started = started.operands[0]
+    return started.get("calls")
 
 
 _OPERAND_PROBLEMS: dict[str, Callable[[Instruction], str | None]] = {

@@ -16,7 +16,7 @@ from lark import Token, Tree
 
 from hloc.errors import HlocError, ParseError, Source, Span
 from hloc.ir.module import Instruction
-from hloc.ir.shapes import TOKEN, Shape
+from hloc.ir.shapes import TOKEN, Shape, array
 from hloc.ops.table import OPS
 from hloc.text.attributes import COMPUTATION, COMPUTATIONS, Attributes
 from hloc.text.forms import check_counts
@@ -34,6 +34,7 @@ _SHAPES = ("shape", "tuple_shape", "buffer_shape")
 _WRITTEN_SHAPES = frozenset({"parameter", "broadcast", "reshape", "convert", "bitcast-convert", "stochastic-convert",
                              "iota"})
 _REFERENCES = COMPUTATION | COMPUTATIONS | {"control-predecessors"}
+_PENDING = (array("u32"), TOKEN)       # behind the data of send and recv
 
 
 class TextReader(Computations):
@@ -127,10 +128,11 @@ class TextReader(Computations):
     def anonymous_name(self, opcode: str, scope: Scope) -> str:
         """A name for an operand that is an instruction itself."""
         while True:
-            name = f"{opcode}.anon.{scope.anonymous}" if scope.anonymous else f"{opcode}.anon"
+            count = scope.anonymous.get(opcode, 0)
+            scope.anonymous[opcode] = count + 1
+            name = f"{opcode}.anon.{count}" if count else f"{opcode}.anon"
             if name not in scope.by_name:
                 return name
-            scope.anonymous += 1
 
     def place(self, tree: Tree | Token) -> Span:
         """Where a tree or token stands."""
@@ -187,9 +189,8 @@ class TextReader(Computations):
         check_signature(instruction, known)
         if instruction.shape is None:
             instruction.shape = inferred_shape(instruction)
-        elif opcode == "recv-done" and instruction.operands[0].shape.tuple_shapes:
-            # XLA's parser gives it the shape that its recv has, whatever is written.
-            instruction.shape = Shape.tuple([instruction.operands[0].shape.tuple_shapes[0], TOKEN])
+        elif opcode in _GIVEN_SHAPES:
+            instruction.shape = _GIVEN_SHAPES[opcode](instruction)
 
     def add(self, instruction: Instruction, is_root: bool, scope: Scope) -> None:
         """Into its computation."""
@@ -365,6 +366,27 @@ def opcode_place(instruction: Instruction) -> Span:
     span = instruction.span
     found = re.compile(rf"(?<![\w.\-]){re.escape(instruction.opcode)}\s*\(").search(span.source.text, span.start)
     return span if found is None else Span(span.source, found.start(), found.start() + len(instruction.opcode))
+
+
+def _received(instruction: Instruction, shape: Shape, *rest: Shape) -> Shape:
+    """(data, rest ...) with the data of a written tuple."""
+    if not shape.tuple_shapes:
+        raise ParseError(f"{instruction.opcode} gives a tuple that begins with the data, not {shape.to_string(False)}",
+                         opcode_place(instruction))
+    return Shape.tuple([shape.tuple_shapes[0], *rest])
+
+
+# What these give is known but for the data: XLA's parser does not look at the rest of what is written.
+_GIVEN_SHAPES: dict[str, Callable[[Instruction], Shape]] = {
+    "infeed": lambda i: _received(i, i.shape, TOKEN),
+    "recv": lambda i: _received(i, i.shape, *_PENDING),
+    "recv-done": lambda i: _received(i, i.operands[0].shape, TOKEN),
+    "send": lambda i: Shape.tuple([i.operands[0].shape, *_PENDING]),
+    "send-done": lambda i: TOKEN,
+    "outfeed": lambda i: TOKEN,
+    "after-all": lambda i: TOKEN,
+    "add-dependency": lambda i: i.operands[0].shape,
+}
 
 
 def inferred_shape(instruction: Instruction) -> Shape:

@@ -28,6 +28,7 @@ _NO_NUMBERS = str.maketrans("{},()", "     ")
 _NOT_INTEGER = re.compile(r"[^0-9\-\s]")
 _NOT_DECIMAL = re.compile(r"[^0-9eE+\-.naif\s]")
 _DECIMAL = re.compile(r"-?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|inf|nan)")
+_LEADING_DOT = re.compile(r"\.[0-9]")
 _PLUS = re.compile(r"(?<![eE])\+")
 _PAIR = re.compile(r"\(\s*[^\s(),{}]+\s*,\s*[^\s(),{}]+\s*\)")
 _NAN = re.compile(r"(-?)nan(?:\(0x([0-9a-fA-F]+)\))?")
@@ -157,10 +158,16 @@ class _Chunk:
         return self.integers_one_by_one(low, high)
 
     def integers_one_by_one(self, low: int, high: int) -> np.ndarray:
-        """With the place of the first that is no integer or out of range; u64 takes what fits an s64, as XLA does."""
+        """With the place of the first that is no integer or out of range.
+
+        XLA reads numbers into 64 bits: from 2^63 on they are the negative numbers of the same bits, and u64 takes any.
+        """
         values = [self.integer(w) for w in self.words]
         for i, value in enumerate(values):
-            if not low <= value <= high and not (high == 2**64 - 1 and -(2**63) <= value < 0):
+            if 2**63 <= value < 2**64:
+                value = values[i] = value - 2**64
+            fits = -(2**63) <= value < 2**63 if high == 2**64 - 1 else low <= value <= high
+            if not fits:
                 self.fail_range(i, f", which holds {low} to {high}")
         return np.array([v % (high + 1) if low == 0 else v for v in values],
                         np.uint64 if low == 0 else np.int64).astype(self.type.dtype)
@@ -168,6 +175,11 @@ class _Chunk:
     def decimals(self) -> np.ndarray:
         """The numbers as f64. Python reads more than HLO has (1_000, +1, infinity), so letters and signs come first."""
         words = self.words
+        blank_and_dot = any(self.text.find(blank + ".", self.start, self.end) >= 0 for blank in " \t\r\n")
+        if blank_and_dot or words and words[0][0] == ".":
+            wrong = next((i for i, w in enumerate(words) if _LEADING_DOT.match(w)), None)
+            if wrong is not None:
+                self.fail(wrong, "a number that begins with a digit")
         if self.text.find("nan", self.start, self.end) >= 0:
             words = ["nan" if "nan" in w and _NAN.fullmatch(w) else w for w in words]
         for pattern in (_NOT_DECIMAL, _PLUS):

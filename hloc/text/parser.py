@@ -85,8 +85,11 @@ class _ModuleReader(TextReader):
                 entry = self.single_instruction(part, kind)
         entry = entry or self.computations[-1]
         self.name_inline_computations()
-        is_scheduled = attributes.pop("is_scheduled", None) == "true"
-        module = Module(name or f"module_{entry.name}", self.computations, entry, attributes, tables, self.source)
+        # XLA takes a text that is one instruction for a module "_" in which the order is fixed.
+        alone = not name and kind != "computation"
+        is_scheduled = alone or attributes.pop("is_scheduled", None) == "true"
+        name = "_" if alone else name or f"module_{entry.name}"
+        module = Module(name, self.computations, entry, attributes, tables, self.source)
         module.is_scheduled = is_scheduled
         return module
 

@@ -42,7 +42,7 @@ class Scope:
         self.root: Instruction | None = None
         self.creates_parameters = creates_parameters    # operands with a shape and an unknown name become parameters
         self.created = 0                                # of these, so far
-        self.anonymous = 0                              # number of the last operand that was named here
+        self.anonymous: dict[str, int] = {}             # by opcode: how many operands were named here
 
 
 class Computations:
