@@ -286,6 +286,10 @@ def draw_convolution(rng, kind):
         p |= {"ci": int(rng.choice([512, 1024])), "co": 130, "x": per_dimension(3, 6)}
     if kind == "few_channels":
         p |= {"ci": 3, "base": [1] * 3, "dilation": [1] * 3}
+    if kind == "transposed":                            # by runtime/conv_transposed.c, in pieces where y is long
+        p |= {"ci": int(rng.choice([8, 13])), "co": int(rng.choice([1, 3, 20])), "base": per_dimension(1, 4)[:2] + [3],
+              "stride": [1] * 3, "dilation": per_dimension(1, 3)[:2] + [1], "window": per_dimension(1, 5)}
+        p["x"] = [*p["x"][:2], int(rng.choice([4, 700]))]
     real = [d >= 3 - rank for d in range(3)]
     low, high = ([int(rng.integers(-1, 3)) if r and kind not in ("one_by_one", "sums_everything") else 0
                   for r in real] for _ in range(2))
@@ -302,7 +306,7 @@ CONV_TYPES = [("f32", np.float32, np.float32), ("f16", np.float16, np.float16),
 
 
 @pytest.mark.parametrize("kind", ["plain", "groups", "depthwise", "batch_groups", "filter_gradient", "one_by_one",
-                                  "few_channels", "wide", "colliding", "sums_everything"])
+                                  "few_channels", "wide", "colliding", "sums_everything", "transposed"])
 @pytest.mark.parametrize("name,dtype,result", CONV_TYPES)
 def test_convolutions(runtime, kind, name, dtype, result):
     rng = np.random.default_rng(len(kind) * 100 + len(name))

@@ -5,7 +5,7 @@ file that has many. Each unit is compiled once per machine (build.py), so a prog
 
     hloc_gemm_f32(&args)        gemm_f32.c, in two parts, and a third where a product has few rows (thin_units)
     hloc_conv_f32(&args)        all ways of convolutions, products too
-    hloc_conv_rows_f32(&args)   the one way that most convolutions go
+    hloc_conv_rows_f32(&args)   the one way that most convolutions go; hloc_conv_spread_f32: with a base dilation
 """
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ SAME_PRODUCT = {"u32": "s32"}        # products whose sums have the same bits
 PRODUCT_OF = {**SAME_PRODUCT, "s8_s32": "s8", "u8_s32": "s32", "s8": "u8"}
 ATTENTION_UNITS = ("attention.c", "attention_thin.c")
 CONVOLUTION_UNITS = ("conv.c", "conv_rows.c", "conv_outer.c", "conv_depthwise.c")
-ROWS_UNITS = ("conv.c", "conv_rows.c")
+WAY_UNITS = {"rows": ("conv.c", "conv_rows.c"),
+             "spread": ("gemm_f32.c", "conv.c", "conv_rows.c", "conv_transposed.c")}
 MOST_THIN = 4                        # THIN_ROWS in runtime/gemm_thin.h
 SHORTEST_THIN, SMALLEST_THIN = 8, 4096    # columns, and elements of the larger operand, as is_thin says there
 DEEPEST_ROWS = 16384                 # MOST_ZEROS in runtime/conv_rows.c
@@ -45,8 +46,9 @@ def _units_of(kind: str, type: str) -> list[str]:
         return list(ATTENTION_UNITS)
     if kind not in FAST_TYPES:
         return [f"fft_{type}.c" if kind == "fft" else f"{kind}.c"]
-    if type.startswith("rows_"):
-        return list(ROWS_UNITS)
+    way, _, _ = type.partition("_")
+    if way in WAY_UNITS:
+        return list(WAY_UNITS[way])
     if type not in FAST_TYPES[kind]:
         products = _units_of("gemm", PRODUCT_OF.get(type, type)) if kind == "conv" else []
         return [f"generic.c:{kind}_{type}", *products]
@@ -61,13 +63,22 @@ def generic_flags(unit: str) -> tuple[str, ...]:
             f"-DHLOC_PRODUCT={PRODUCT_OF.get(types, types)}")
 
 
-def goes_by_rows(given: dict) -> bool:
-    """Whether runtime/conv.c computes a convolution by conv_rows.c for certain: not as a product, not channel by
-    channel, not as a filter gradient. `given`: parameters as hloc/kernels/lower_convolution.py says."""
+def way_of(given: dict) -> str:
+    """The ways that runtime/conv.c may choose for a convolution: "rows": conv_rows.c; "spread": that or
+    conv_transposed.c; "": all others, too (a product, channel by channel, a filter gradient). `given`: parameters as
+    hloc/kernels/lower_convolution.py says."""
     groups, depth = given["feature_groups"], given["lhs_features"] // given["feature_groups"]
     moves = any(given["padding_low"]) or any(n != 1 for k in ("window", "stride", "base_dilation") for n in given[k])
     by_channel = groups > 1 and groups == given["lhs_features"]
-    return moves and not by_channel and depth <= DEEPEST_ROWS and prod(given["window"]) <= 4 * prod(given["size"])
+    if not moves or by_channel or depth > DEEPEST_ROWS or prod(given["window"]) > 4 * prod(given["size"]):
+        return ""
+    spreads = groups == 1 and any(n != 1 for n in given["base_dilation"]) and all(n == 1 for n in given["stride"])
+    return "spread" if spreads else "rows"
+
+
+def conv_entry(type: str, given: dict) -> str:
+    """The entry of runtime/conv.h for a convolution of a fast type."""
+    return f"{way_of(given)}_{type}".lstrip("_")
 
 
 def thin_units(tiles: Iterable[Tile]) -> frozenset[str]:
@@ -112,7 +123,7 @@ def likely_units(module: Module) -> tuple[list[str], frozenset[str]]:
         elif instruction.opcode == "convolution" and multiply_adds(instruction) > TINY:
             total = instruction.shape.element_type
             if type in FAST_TYPES["conv"]:
-                units += _units_of("conv", f"rows_{type}" if goes_by_rows(_facts(instruction)) else type)
+                units += _units_of("conv", conv_entry(type, _facts(instruction)))
             else:
                 units += _units_of("conv", type if type == total else f"{type}_{total}")
     return list(dict.fromkeys(units)), frozenset(thin)
@@ -143,7 +154,7 @@ def _sides(dot: Instruction) -> tuple[int, int]:
 
 
 def _facts(convolution: Instruction) -> dict:
-    """What goes_by_rows asks, of an instruction."""
+    """What way_of asks, of an instruction."""
     numbers, windows = convolution.get("dim_labels"), window_of(convolution)
     return {"feature_groups": convolution.get("feature_group_count", 1),
             "lhs_features": convolution.operands[0].shape.dimensions[numbers.input_feature],

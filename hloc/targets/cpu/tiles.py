@@ -14,7 +14,7 @@ from hloc.errors import UnsupportedError
 from hloc.kernels.ir import Const, Tile
 from hloc.machine import Machine
 from hloc.targets.cpu.epilogues import Epilogue, epilogue_of
-from hloc.targets.cpu.routines import FAST_TYPES, SAME_PRODUCT, goes_by_rows
+from hloc.targets.cpu.routines import FAST_TYPES, SAME_PRODUCT, conv_entry
 from hloc.targets.cpu.scores import score_of
 from hloc.targets.cpu.sorts import fft, sort, topk
 from hloc.targets.printer import c_type, comment, expression
@@ -136,10 +136,8 @@ def convolution(tile: Tile, name: str, machine: Machine) -> str:
         y_n, y_c, *y_s = given["result"]
         fields.update(y="buffers[2]", y_n=y_n, y_c=y_c, y_s=three(y_s, 0),
                       y_is_narrow=tile.buffers[2].type in ("bf16", "f16"))
-    entry = f"conv_{type}" if type == total or type in ("bf16", "f16") else f"conv_{type}_{total}"
-    if type in FAST_TYPES["conv"] and goes_by_rows(given):
-        entry = f"conv_rows_{type}"
-    return text + _function(tile, name, _call("conv", entry, _fields(**fields), epilogue))
+    entry = conv_entry(type, given) if type in FAST_TYPES["conv"] else type if type == total else f"{type}_{total}"
+    return text + _function(tile, name, _call("conv", f"conv_{entry}", _fields(**fields), epilogue))
 
 
 TEMPLATES: dict[str, Callable[[Tile, str, Machine], str]] = {

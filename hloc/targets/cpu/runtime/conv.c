@@ -4,6 +4,7 @@
  *   one output position that meets all of x -> a matrix product (gemm.h)
  *   one window per channel                 -> conv_depthwise.c
  *   windows of many positions, x_n == 1    -> conv_outer.c (filter gradients)
+ *   base dilation, few or small images     -> conv_transposed.c
  *   anything else                          -> conv_rows.c; with few input features the last spatial dimension is padded
  *                                             in scratch memory, so that a whole window row is one contiguous run
  */
@@ -148,7 +149,7 @@ static void use_w(hloc_conv_args* c, const arrangement* a) {
 }
 
 /* ---- the choice */
-typedef enum { BY_PRODUCT, BY_DEPTHWISE, BY_OUTER, BY_ROWS } way;
+typedef enum { BY_PRODUCT, BY_DEPTHWISE, BY_OUTER, BY_SPREAD, BY_ROWS } way;
 
 static int all_ones(const long* v) { return v[0] == 1 && v[1] == 1 && v[2] == 1; }
 static long taps_of(const hloc_conv_args* c) { return c->window[0] * c->window[1] * c->window[2]; }
@@ -185,6 +186,15 @@ static int sums_everything(const hloc_conv_args* c) {
   return c->feature_groups == 1 && step_through(c->x_features, c->x_c, c->x_size, c->x_s) &&
          step_through(c->x_features, c->w_i, c->window, c->w_s);
 }
+/* What conv_transposed.c can do, and better than conv_rows.c: features that leave lanes empty there, or images for
+ * whose few positions the phases of conv_rows.c cost too much. Only where way_of in routines.py says "spread". */
+static int is_transposed(const hloc_conv_args* c) {
+  enum { FEWEST_FEATURES = 8, FEW = HLOC_LANES32, SMALL_IMAGE = 1 << 18 };
+  if (all_ones(c->base_dilation) || !all_ones(c->stride) || c->window_dilation[2] != 1) return 0;
+  if (taps_of(c) > 4 * c->y_size[0] * c->y_size[1] * c->y_size[2]) return 0;
+  long floats = c->x_size[0] * c->x_size[1] * c->x_size[2] * taps_of(c) * c->y_features;
+  return c->feature_groups == 1 && c->x_features >= FEWEST_FEATURES && (c->y_features <= FEW || floats <= SMALL_IMAGE);
+}
 static way choose(const hloc_conv_args* c) {
   if (is_product(c) || sums_everything(c)) return BY_PRODUCT;
   if (c->feature_groups > 1 && c->feature_groups == c->x_features && c->y_features == c->x_features &&
@@ -193,6 +203,7 @@ static way choose(const hloc_conv_args* c) {
   long places = c->y_size[0] * c->y_size[1] * c->y_size[2], depth = c->x_features / c->feature_groups;
   int like_filter_gradient = taps_of(c) > 4 * places && (taps_of(c) > 128 || (c->x_c != 1 && c->x_n == 1));
   if (c->feature_groups == 1 && (like_filter_gradient || depth > 16384)) return BY_OUTER;
+  if (is_transposed(c)) return BY_SPREAD;
   return BY_ROWS;
 }
 
@@ -321,6 +332,24 @@ static int by_depthwise(hloc_conv_plan* plan, hloc_conv_type type) {
 
 static long element_bytes(hloc_conv_type type) { return type == HLOC_CONV_IS_F32 ? 4 : 2; }
 
+static int by_spread(hloc_conv_plan* plan, hloc_conv_type type) {
+  hloc_conv_args* c = &plan->c;
+  arrangement x = arrange_x(c, type, 0), w = arrange_w(c, type);
+  int plain = c->x_s[1] == c->x_size[2] * c->x_s[2] && c->x_s[0] == c->x_size[1] * c->x_s[1];
+  int move_x = type != HLOC_CONV_IS_F32 || !plain;
+  if (!c->reversed[2]) { /* taps of the last dimension backwards */
+    w.source = (const char*)w.source + (c->window[2] - 1) * w.stride[2] * element_bytes(type);
+    w.stride[2] = -w.stride[2];
+  }
+  long x_floats = move_x ? arranged_floats(&x) : 0, w_floats = arranged_floats(&w);
+  float* memory = hloc_scratch(3, (size_t)(x_floats + w_floats + hloc_conv_spread_floats(c) + 1) * sizeof(float));
+  if (!memory) return 1;
+  x.target = memory, w.target = memory + x_floats;
+  if (move_x) arrange(&x), use_x(c, &x, 0);
+  arrange(&w), use_w(c, &w);
+  return hloc_conv_transposed(plan, hloc_gemm_f32, memory + x_floats + w_floats);
+}
+
 int hloc_convolve(const hloc_conv_args* args, hloc_conv_type type, hloc_product product) {
   int failed = 0;
   hloc_conv_type y_type = args->y_is_narrow ? type : HLOC_CONV_IS_F32;
@@ -339,6 +368,7 @@ int hloc_convolve(const hloc_conv_args* args, hloc_conv_type type, hloc_product 
     if (chosen == BY_PRODUCT && !plan.column_offset) failure = by_product(&plan, product);
     else if (chosen == BY_DEPTHWISE) failure = by_depthwise(&plan, type);
     else if (chosen == BY_OUTER) failure = by_outer(&plan, type);
+    else if (chosen == BY_SPREAD) failure = by_spread(&plan, type);
     else failure = by_rows(&plan, type);
     if (failure) return 1;
   }
@@ -348,6 +378,12 @@ int hloc_convolve(const hloc_conv_args* args, hloc_conv_type type, hloc_product 
 /* For convolutions that go this way for certain; the files of the others need not be there. */
 #pragma weak hloc_conv_outer
 #pragma weak hloc_conv_depthwise
+#pragma weak hloc_conv_transposed
+#pragma weak hloc_conv_spread_floats
+#pragma weak hloc_gemm_f32
 int hloc_conv_rows_f32(const hloc_conv_args* args) { return hloc_convolve(args, HLOC_CONV_IS_F32, NULL); }
 int hloc_conv_rows_bf16(const hloc_conv_args* args) { return hloc_convolve(args, HLOC_CONV_IS_BF16, NULL); }
 int hloc_conv_rows_f16(const hloc_conv_args* args) { return hloc_convolve(args, HLOC_CONV_IS_F16, NULL); }
+int hloc_conv_spread_f32(const hloc_conv_args* args) { return hloc_convolve(args, HLOC_CONV_IS_F32, hloc_gemm_f32); }
+int hloc_conv_spread_bf16(const hloc_conv_args* args) { return hloc_convolve(args, HLOC_CONV_IS_BF16, hloc_gemm_f32); }
+int hloc_conv_spread_f16(const hloc_conv_args* args) { return hloc_convolve(args, HLOC_CONV_IS_F16, hloc_gemm_f32); }

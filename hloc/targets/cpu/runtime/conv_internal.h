@@ -1,7 +1,7 @@
 /* conv_internal.h: what the files behind conv.h share: a convolution in f32 in the order that the tiles like.
  *
  * conv.c rearranges where needed and chooses; conv_rows.c computes tiles of output positions x features from row
- * pointers; conv_outer.c does filter gradients; conv_depthwise.c channels on their own.
+ * pointers; conv_outer.c does filter gradients; conv_depthwise.c channels on their own; conv_transposed.c base dilation.
  */
 #ifndef HLOC_CONV_INTERNAL_H
 #define HLOC_CONV_INTERNAL_H
@@ -47,5 +47,7 @@ int hloc_conv_rows(hloc_conv_plan* plan, float* panels);      /* panels: hloc_co
 long hloc_conv_panel_floats(const hloc_conv_args* c);
 int hloc_conv_outer(hloc_conv_plan* plan);
 int hloc_conv_depthwise(hloc_conv_plan* plan);
+int hloc_conv_transposed(hloc_conv_plan* plan, hloc_product product, float* spread); /* spread: so many floats: */
+long hloc_conv_spread_floats(const hloc_conv_args* c);
 
 #endif
