@@ -9,53 +9,17 @@ import warnings
 import ml_dtypes
 import numpy as np
 import pytest
+from library_check import check, draw, rng, shape_of
 
 import hloc
 from hloc.api import optimize
 from hloc.errors import HlocError, UnsupportedError, VerifyError
 from hloc.evaluate import evaluate
-from hloc.ir import element_type_of, numpy_dtype
+from hloc.ir import numpy_dtype
 from hloc.ir.clone import clone_module
 from hloc.ops.known_calls import CUSTOM_CALLS
 from hloc.targets import find
 from hloc.text import parse_module
-
-TOLERANCE = {"float64": 1e-12, "float32": 2e-6, "bfloat16": 1e-2, "float8_e4m3fn": 0.07, "complex64": 2e-6, "int8": 0,
-             "int32": 0, "float16": 2e-3, "uint32": 0}
-rng = np.random.default_rng(11)
-
-
-def draw(*sizes, dtype=np.float32):
-    if np.dtype(dtype).kind == "i":
-        return rng.integers(-4, 5, sizes).astype(dtype)
-    values = rng.uniform(-1, 1, sizes)
-    return (values + 1j * rng.uniform(-1, 1, sizes) if np.dtype(dtype).kind == "c" else values).astype(dtype)
-
-
-def shape_of(x) -> str:
-    return f"{element_type_of(x.dtype)}[{','.join(map(str, x.shape))}]"
-
-
-def check(target: str, operands, wanted, *, config=None, more="", workspace=True, tolerance=None, layout="") -> None:
-    """The call on `operands` must give `wanted`, then a workspace of zeros, on both."""
-    shapes = [shape_of(w) + layout for w in wanted] + ["s8[16]"] * workspace
-    shape = f"({', '.join(shapes)})" if workspace or len(wanted) > 1 else shapes[0]
-    lines = [f"  p{n} = {shape_of(x)} parameter({n})" for n, x in enumerate(operands)]
-    written = f", backend_config={json.dumps(config)}" if config is not None else ""
-    names = ", ".join(f"p{n}" for n in range(len(operands)))
-    text = "\n".join(["HloModule library", "ENTRY e {", *lines,
-                      f'  ROOT r = {shape} custom-call({names}){more}, custom_call_target="{target}"{written}', "}"])
-    module = parse_module(text)
-    for name, results in (("evaluator", evaluate(module, operands)), ("cpu", hloc.compile(text, "cpu")(*operands))):
-        assert len(results) == len(wanted) + workspace
-        for got, want in zip(results, wanted):
-            limit = TOLERANCE[want.dtype.name] if tolerance is None else tolerance
-            got_wide, wide = (np.where(got == want, 0, x.astype(np.complex128)) for x in (got, want))
-            scale = max(1.0, float(np.abs(np.where(np.isfinite(want), want, 0)).max(initial=0)))
-            error = float(np.abs(got_wide - wide).max(initial=0))
-            assert got.dtype == want.dtype and error <= limit * scale, (name, error, got, want)
-        assert not workspace or not np.any(results[-1])
-
 
 # -- cuBLAS ------------------------------------------------------------------------------------------------------------
 
@@ -248,6 +212,61 @@ def test_convolution_of_integers_is_rounded_and_saturates():
     want = np.clip(np.rint(relu(5 * one_by_one(x, kernel) + bias)), -128, 127).astype(np.int8)
     check("__cudnn$convBiasActivationForward", [x, kernel, bias], [want], config=config,
           more=", window={size=1x1}, dim_labels=b01f_oi01->b01f")
+
+
+def vectors(x, feature: int, size: int, place: int):
+    """`x` with its features in vectors of `size`, along a dimension put at `place`."""
+    sizes = x.shape
+    split = x.reshape(*sizes[:feature], sizes[feature] // size, size, *sizes[feature + 1:])
+    return np.ascontiguousarray(np.moveaxis(split, feature + 1, place))
+
+
+@pytest.mark.parametrize("labels, place", [("bf01_oi01->bf01", 4), ("bf?01_oi?01->bf?01", 2)])
+def test_convolution_of_vectorized_features(labels, place):
+    x, kernel, bias = draw(2, 8, 3, 3, dtype=np.int8), draw(12, 8, 1, 1, dtype=np.int8), draw(12)
+    side = draw(2, 12, 3, 3, dtype=np.int8)
+    value = one_by_one(x.transpose(0, 2, 3, 1), kernel).transpose(0, 3, 1, 2)
+    want = np.clip(np.rint(relu(value + bias[:, None, None] + 0.5 * side)), -128, 127).astype(np.int8)
+    config = {"cudnn_conv_backend_config": {"activation_mode": "2", "conv_result_scale": 1, "side_input_scale": 0.5}}
+    check("__cudnn$convBiasActivationForward",
+          [vectors(x, 1, 4, place), vectors(kernel, 1, 4, place), bias, vectors(side, 1, 4, place)],
+          [vectors(want, 1, 4, place)], config=config, more=f", window={{size=1x1}}, dim_labels={labels}")
+
+
+def reordered_by_hand(kernel, bias):
+    """As cuDNN orders filters [O, I/32, H, W, 32] for its tensor cores."""
+    outputs, inputs, height, width, _ = kernel.shape
+    made = np.zeros((inputs, height, width, outputs // 8, 2, 8, 4, 4), np.int8)
+    for o in range(outputs):
+        block, row, half = o // 8, o % 8 // 2, o % 2
+        for c in range(32):
+            made[:, :, :, block, half, c // 4, row, c % 4] = kernel[o, :, :, :, c]
+    order = [32 * block + 8 * row + 4 * half + n for block in range(outputs // 32) for half in range(2)
+             for row in range(4) for n in range(4)]
+    return made.reshape(kernel.shape), bias[order]
+
+
+def test_convolution_with_a_reordered_filter():
+    x, kernel, bias = draw(1, 32, 3, 3, dtype=np.int8), draw(64, 32, 2, 2, dtype=np.int8), draw(64)
+    vector_kernel = vectors(kernel, 1, 32, 4)
+    made = reordered_by_hand(vector_kernel, bias)
+    check("__cudnn$convReorderFilterAndBias", [vector_kernel, bias], list(made), workspace=False)
+    check("__cudnn$convReorderFilter", [vector_kernel], [made[0]], workspace=False)
+    value = sum(np.einsum("nchw,oc->nohw", x[:, :, i:i + 2, j:j + 2].astype(np.float64), kernel[:, :, i, j])
+                for i in range(2) for j in range(2)) + bias[:, None, None]
+    config = {"cudnn_conv_backend_config": {"activation_mode": "kNone", "conv_result_scale": 1,
+                                            "reordered_int8_nchw_vect": True}}
+    check("__cudnn$convBiasActivationForward", [vectors(x, 1, 32, 4), *made],
+          [vectors(value.astype(np.float32), 1, 32, 4)], config=config,
+          more=", window={size=2x2}, dim_labels=bf01_oi01->bf01")
+
+
+@pytest.mark.parametrize("sizes, words", [("32,1,1,1,4", "is no filter"), ("33,1,1,1,32", "is no filter")])
+def test_filters_that_cannot_be_reordered_are_refused(sizes, words):
+    text = f"""ENTRY e {{ k = s8[{sizes}] parameter(0)
+        ROOT r = s8[{sizes}] custom-call(k), custom_call_target="__cudnn$convReorderFilter" }}"""
+    with pytest.raises(UnsupportedError, match=words):
+        hloc.compile(text, "cpu")
 
 
 def test_convolution_graph():
@@ -542,85 +561,3 @@ def test_block_scales_that_divide_nothing_are_refused():
                   ROOT r = f32[3,3] custom-call(a, a, s, s), custom_call_target="__op$block_scaled_dot" }"""
     with pytest.raises(UnsupportedError, match="are no scales of"):
         hloc.compile(text, "cpu")
-
-
-# -- attention ---------------------------------------------------------------------------------------------------------
-
-def numbers(contracting, batch) -> dict:
-    return {f"{side}_{kind}_dimensions": [str(d) for d in values[n]] for kind, values in (
-        ("contracting", [(c,) for c in contracting]), ("batch", batch)) for n, side in enumerate(("lhs", "rhs"))}
-
-
-def attention_config(rows_first: bool, **more) -> dict:
-    """As JAX writes it; arrays are [batch, rows, heads, features] where rows_first, else [batch, heads, rows, ...]."""
-    own, last = ((0, 2), 1) if rows_first else ((0, 1), 2)
-    both, mixed = (own, own), ((0, 1), own)
-    return {"cudnn_fmha_backend_config": {
-        "fmha_scale": 0.25, "dropout_rate": 0, "mask_type": "NO_MASK", "sliding_window_length": 0,
-        "bmm1_dot_dimension_numbers": numbers((3, 3), both), "bmm2_dot_dimension_numbers": numbers((3, last), mixed),
-        "bmm1_grad_gemm1_dot_dimension_numbers": numbers((2, last), mixed),
-        "bmm1_grad_gemm2_dot_dimension_numbers": numbers((3, last), mixed),
-        "bmm2_grad_gemm1_dot_dimension_numbers": numbers((2, last), mixed),
-        "bmm2_grad_gemm2_dot_dimension_numbers": numbers((3, 3), both), **more}}
-
-
-def seen_by_hand(mask: str, rows: int, columns: int, window: int, lengths) -> np.ndarray:
-    """[batch, 1, rows, columns]: what each row may look at."""
-    seen = np.zeros((len(lengths), 1, rows, columns), bool)
-    for batch, (queries, keys) in enumerate(lengths):
-        for row in range(queries if "PADDING" in mask else rows):
-            for column in range(keys if "PADDING" in mask else columns):
-                seen[batch, 0, row, column] = ("CAUSAL" not in mask or column <= row) and (
-                    not window or column > row - window)
-    return seen
-
-
-def attention_by_hand(q, k, v, bias, seen):
-    """Of [batch, heads, rows, features], in f64: out, logarithms, weights."""
-    parts = np.where(seen, np.exp(0.25 * np.einsum("bnth,bnsh->bnts", q, k) + bias), 0)
-    sums = parts.sum(-1)
-    weights = parts / np.where(sums == 0, 1, sums)[..., None]
-    with np.errstate(divide="ignore"):
-        return np.einsum("bnts,bnsh->bnth", weights, v), np.log(sums), weights
-
-
-ATTENTIONS = [(*case, 0, 1) for case in itertools.product([False, True], ["NO_MASK", "CAUSAL"], [False, True])] + [
-    (True, "PADDING", False, 0, 1), (False, "PADDING_CAUSAL", True, 0, 3), (True, "CAUSAL", False, 2, 1),
-    (False, "PADDING_CAUSAL", False, 3, 1), (True, "NO_MASK", False, 0, 3)]
-
-
-@pytest.mark.parametrize("rows_first, mask, biased, window, groups", ATTENTIONS)
-def test_attention(rows_first, mask, biased, window, groups):
-    order = (0, 2, 1, 3) if rows_first else (0, 1, 2, 3)
-    q, k, v = draw(2, 3, 6, 8), draw(2, 3 // groups, 5, 8), draw(2, 3 // groups, 5, 8)
-    keys, values = (np.repeat(x, groups, 1) for x in (k, v))
-    bias = draw(1, 3, 6, 5) if biased else np.float32(0)
-    lengths = np.array([[4, 2], [6, 5]], np.int32)
-    seen = seen_by_hand(mask, 6, 5, window, lengths)
-    out, logarithms, weights = attention_by_hand(*(x.astype(np.float64) for x in (q, keys, values)), bias, seen)
-    as_given = [np.ascontiguousarray(x.transpose(order)) for x in (q, k, v)]
-    extra, name = ([bias], "ScaleBiasSoftmax") if biased else ([], "Softmax")
-    sizes = [lengths[:, 0].copy(), lengths[:, 1].copy()] if "PADDING" in mask else []
-    config = attention_config(rows_first, mask_type=mask, sliding_window_length=window)
-    out, logarithms = out.astype(np.float32), logarithms.astype(np.float32)
-    check(f"__cudnn$fmha{name}", as_given + extra + sizes, [out], config=config, tolerance=1e-5)
-    check(f"__cudnn$fmha{name}", as_given + extra + sizes, [out, logarithms], config=config, tolerance=1e-5)
-    gradient = draw(2, 3, 6, 8)
-    inner = weights * (np.einsum("bnth,bnsh->bnts", gradient, values) - (gradient * out).sum(-1)[..., None])
-    wanted = [np.einsum("bnts,bnsh->bnth", 0.25 * inner, keys), np.einsum("bnts,bnth->bnsh", 0.25 * inner, q),
-              np.einsum("bnts,bnth->bnsh", weights, gradient)]
-    wanted = [wanted[0], *(w.reshape(2, 3 // groups, groups, 5, 8).sum(2) for w in wanted[1:])]
-    given = [*as_given, logarithms, np.ascontiguousarray(gradient.transpose(order)), *extra,
-             np.ascontiguousarray(out.transpose(order)), *sizes]
-    with_bias = [*wanted, inner.sum(0, keepdims=True)] if biased else wanted
-    for results in (wanted, with_bias):
-        check(f"__cudnn$fmha{name}Backward", given, [w.astype(np.float32) for w in results], config=config,
-              tolerance=1e-5)
-
-
-@pytest.mark.parametrize("more", [{"dropout_rate": 0.1}, {"mask_type": "ALIBI"}, {"max_seg_per_batch": 2},
-                                  {"is_paged_attention": True}])
-def test_attention_that_is_not_known_is_refused(more):
-    x = draw(1, 1, 2, 4)
-    with pytest.raises(UnsupportedError, match="not known"):
-        check("__cudnn$fmhaSoftmax", [x, x, x], [x], config=attention_config(False, **more))

@@ -31,12 +31,18 @@ from hloc.ops.library_configs import (
 from hloc.ops.linalg import wide
 from hloc.ops.products import dot
 from hloc.ops.sorting import total_order
+from hloc.ops.vectorized_convolutions import moved, reorder, without_vectors
 
 erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
 def library_product(instruction: Instruction, *operands: np.ndarray):
     """A dot or convolution and its steps."""
+    plain = without_vectors(instruction)
+    if plain is not None:
+        given = library_product(plain.instruction, *(moved(x, m) for x, m in zip(operands, plain.operands)))
+        first, *rest = given if instruction.shape.is_tuple else (given,)
+        return (moved(first, plain.result), *rest) if instruction.shape.is_tuple else moved(first, plain.result)
     call: LibraryCall = library_call(instruction)
     values = [_product(instruction, call.product, *(wide(o) for o in operands[:2]))]
     for step in call.steps:
@@ -257,6 +263,7 @@ def sorts_down(instruction: Instruction) -> bool:
 
 LIBRARY_CALLS: dict[str, Callable] = {
     **dict.fromkeys(READERS, library_product),
+    **dict.fromkeys(["__cudnn$convReorderFilter", "__cudnn$convReorderFilterAndBias"], reorder),
     "__op$block_scaled_dot": block_scaled_dot,
     **dict.fromkeys(FORWARD, attention_forward),
     **dict.fromkeys(BACKWARD, attention_backward),

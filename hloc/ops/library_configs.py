@@ -208,7 +208,8 @@ def _dot_dimensions(numbers: dict) -> DotDimensions:
 # -- cuDNN -------------------------------------------------------------------------------------------------------------
 
 CUDNN_ACTIVATIONS = {"kNone": "", "kRelu": "relu", "kRelu6": "relu6", "kElu": "elu", "kLeakyRelu": "leaky_relu",
-                     "kSigmoid": "sigmoid", "kTanh": "tanh"}
+                     "kSigmoid": "sigmoid", "kTanh": "tanh", "0": "", "1": "sigmoid", "2": "relu", "3": "relu6",
+                     "5": "tanh", "7": "elu", "8": "leaky_relu"}               # numbers in older configurations
 WANTED = {"__cudnn$convForward": "output", "__cudnn$convBiasActivationForward": "output",
           "__cudnn$convForwardGraph": "output", "__cudnn$convBackwardInput": "input",
           "__cudnn$convBackwardFilter": "kernel"}
@@ -222,9 +223,7 @@ def cudnn_convolution(instruction: Instruction) -> LibraryCall:
         instruction.get("custom_call_target"))
     numbers: ConvolutionDimensionNumbers | None = instruction.get("dim_labels")
     if numbers is None or instruction.operands[0].shape.rank != len(numbers.input_spatial) + 2:
-        refuse(instruction, "dim_labels must name all dimensions (vectorized features are not known)")
-    if config.get("reordered_int8_nchw_vect"):
-        refuse(instruction, "a reordered filter is not known")
+        refuse(instruction, "dim_labels must name all dimensions")
     product = Convolution(WANTED[target], _window(instruction, len(numbers.input_spatial)), numbers,
                           instruction.get("feature_group_count", 1))
     steps = Steps()
@@ -237,7 +236,7 @@ def cudnn_convolution(instruction: Instruction) -> LibraryCall:
         side = float(config.get("side_input_scale", 0))
         if side and len(instruction.operands) > 3:
             steps.then("add", operand=3, value=side)
-    activation = CUDNN_ACTIVATIONS.get(config.get("activation_mode", "kNone"))
+    activation = CUDNN_ACTIVATIONS.get(str(config.get("activation_mode", "kNone")))
     if activation is None:
         refuse(instruction, f"the activation {config['activation_mode']} is not known")
     if activation:

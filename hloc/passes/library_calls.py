@@ -34,6 +34,7 @@ from hloc.ops.library_configs import (
     product_shape,
     result_array,
 )
+from hloc.ops.vectorized_convolutions import Move, reorder_moves, without_vectors
 from hloc.passes import attention_calls
 from hloc.passes.expressions import Body, Expressions
 from hloc.passes.scaled_dot_rewriter import scaled as scaled_blocks
@@ -72,6 +73,27 @@ def rounded(e: Expressions, x: Instruction, element_type: str) -> Instruction:
 # -- products ----------------------------------------------------------------------------------------------------------
 
 def product_and_steps(module: Module, e: Expressions, instruction: Instruction) -> Instruction:
+    plain = without_vectors(instruction)
+    if plain is None:
+        return results(e, instruction, values_of(module, e, instruction))
+    operands = [moved(e, x, moves) for x, moves in zip(instruction.operands, plain.operands)]
+    first, *rest = values_of(module, e, plain.instruction.copy(operands=operands))
+    return results(e, instruction, [moved(e, first, plain.result), *rest])
+
+
+def moved(e: Expressions, x: Instruction, moves: Sequence[Move]) -> Instruction:
+    """hloc/ops/vectorized_convolutions.py says what moves there are."""
+    for name, numbers in moves:
+        x = e.reshape(x, *numbers) if name == "reshape" else e.op("transpose", x, dimensions=numbers)
+    return x
+
+
+def reordered(module: Module, e: Expressions, instruction: Instruction) -> Instruction:
+    return results(e, instruction, [moved(e, x, m) for x, m in zip(instruction.operands, reorder_moves(instruction))])
+
+
+def values_of(module: Module, e: Expressions, instruction: Instruction) -> list[Instruction]:
+    """The call's first results, before they are rounded."""
     call = library_call(instruction)
     result = result_array(instruction)
     kinds = {o.shape.element_type for o in instruction.operands[:2]}
@@ -87,7 +109,7 @@ def product_and_steps(module: Module, e: Expressions, instruction: Instruction) 
     for step in call.steps:
         operand = instruction.operands[step.operand] if step.operand >= 0 else None
         values.append(applied(module, e, step, [values[n] for n in step.inputs], operand))
-    return results(e, instruction, [values[n] for n in call.results])
+    return [values[n] for n in call.results]
 
 
 def matmul(e: Expressions, instruction: Instruction, product: Matmul, type_: str) -> Instruction:
@@ -340,6 +362,7 @@ def attention(module: Module, e: Expressions, instruction: Instruction) -> Instr
 
 
 ROWS: dict[str, Callable[[Module, Expressions, Instruction], Instruction | None]] = {
+    **dict.fromkeys(["__cudnn$convReorderFilter", "__cudnn$convReorderFilterAndBias"], reordered),
     "__op$block_scaled_dot": block_scaled_dot,
     **dict.fromkeys(FORWARD, attention),
     **dict.fromkeys(BACKWARD, attention),
