@@ -14,6 +14,7 @@ import hashlib
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,6 +22,7 @@ from pathlib import Path
 from hloc.errors import RunError
 
 DEFAULT_BYTES = 2 << 30
+COUNT, COUNT_SECONDS = "count", 3600
 OWN_FILES = (".py", ".c", ".h", ".lark", ".cuh", ".json")
 
 
@@ -100,12 +102,13 @@ def workspace() -> Iterator[Path]:
 def put(key: str, suffix: str, built: Path) -> Path:
     """Store a file under `key`; returns its place. Raises RunError where the disk is full."""
     path = folder() / (key + suffix)
+    size = built.stat().st_size
     try:
         _write_atomically(path.with_name(path.name + ".sha256"), _hash_file(built).encode())
         _copy_atomically(built, path)
     except OSError as error:
         raise RunError(f"cannot write to the cache folder {path.parent}: {error.strerror}") from None
-    prune()
+    prune(size)
     return path
 
 
@@ -114,24 +117,53 @@ def remove(path: Path) -> None:
     path.with_name(path.name + ".sha256").unlink(missing_ok=True)
 
 
-def prune() -> None:
-    """Remove the entries unused for longest until the cache fits its bound."""
+def prune(added: int = 0) -> None:
+    """Remove the entries unused for longest until the cache, with `added` bytes more in it, fits its bound.
+
+    Beside the entries lies a count of their bytes. They are looked at only where it is over the bound, or COUNT_SECONDS
+    old: two processes that add at the same time may count one of both, but to look at ten thousand takes 0.1 s.
+    """
     asked = os.environ.get("HLOC_CACHE_BYTES", "")
     limit = int(asked) if asked.isdigit() else DEFAULT_BYTES
-    entries = []
-    for path in folder().iterdir():
-        if path.suffix != ".sha256" and not path.name.startswith(("tmp", "lock.")):
-            try:
-                facts = path.stat()
-            except FileNotFoundError:                       # another process pruned it
-                continue
-            entries.append((facts.st_mtime, facts.st_size, path))
+    total, counted = _count()
+    if total + added <= limit and 0 <= time.time() - counted < COUNT_SECONDS:
+        _write_count(total + added, counted)
+        return
+    entries = _entries()
     total = sum(size for _, size, _ in entries)
     for _, size, path in sorted(entries, key=lambda e: e[0]):
         if total <= limit:
             break
         remove(path)
         total -= size
+    _write_count(total, time.time())
+
+
+def _entries() -> list[tuple[float, int, Path]]:
+    """When each entry was last used, its bytes, its file."""
+    found = []
+    for path in folder().iterdir():
+        if path.suffix != ".sha256" and not path.name.startswith(("tmp", "lock.", COUNT)):
+            try:
+                facts = path.stat()
+            except FileNotFoundError:                       # another process pruned it
+                continue
+            found.append((facts.st_mtime, facts.st_size, path))
+    return found
+
+
+def _count() -> tuple[int, float]:
+    """The bytes of all entries as far as they are counted, and when all of them were looked at; (0, 0) if never."""
+    try:
+        total, counted = (folder() / COUNT).read_text(encoding="ascii").split()
+        return int(total), float(counted)
+    except (OSError, ValueError):
+        return 0, 0.0
+
+
+def _write_count(total: int, counted: float) -> None:
+    with suppress(OSError):                                 # without a count, all entries are looked at next time
+        _write_atomically(folder() / COUNT, f"{total} {counted}".encode())
 
 
 def _hash_file(path: Path) -> str:

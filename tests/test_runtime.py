@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hloc
+from hloc import cache
 from hloc.api import load_compiled, optimize, plan
 from hloc.errors import RunError
 from hloc.inputs import zero_arrays
@@ -434,6 +435,19 @@ def test_the_cache_stays_within_its_bound(cache_folder, monkeypatch):
     for last in range(6):
         check_affine(compiled(AFFINE % last), last)
     assert sum(p.stat().st_size for p in cache_folder.iterdir()) < 110_000
+
+
+def test_the_cache_is_looked_through_only_where_it_may_be_full(cache_folder, tmp_path, monkeypatch):
+    built = tmp_path / "built"
+    built.write_bytes(bytes(1000))
+    with monkeypatch.context() as patched:
+        cache.put("first", ".bin", built)
+        patched.setattr(cache, "_entries", lambda: pytest.fail("looked at"))
+        cache.put("second", ".bin", built)
+    (cache_folder / cache.COUNT).write_text("not a count")
+    monkeypatch.setenv("HLOC_CACHE_BYTES", "2500")
+    cache.put("third", ".bin", built)
+    assert len(list(cache_folder.glob("*.bin"))) == 2
 
 
 def test_python_functions_are_not_recalled(cache_folder):

@@ -1,12 +1,13 @@
-"""The parser restored from the cache is the one that the grammar gives."""
+"""What is restored from the cache, parser and patterns, is what the grammar gives."""
 import json
+import re
 from pathlib import Path
 
 import pytest
 from lark import Lark
 
 from hloc.errors import Source
-from hloc.text import grammar, tables
+from hloc.text import grammar, patterns, tables
 from hloc.text.lexer import StateLexer
 
 TEXT = "HloModule m\nENTRY e { p = f32[2]{0} parameter(0) ROOT n = f32[2]{0} negate(p), metadata={op_name=\"x\"} }"
@@ -34,6 +35,22 @@ def test_no_cache_folder_is_no_obstacle(text, tmp_path, monkeypatch):
     monkeypatch.setenv("HLOC_CACHE_DIR", str(tmp_path / "file" / "folder"))
     assert tables.cached_parser(text, grammar.START, StateLexer).parse("{0,1}", start="integers").children == ["0", "1"]
     assert grammar.parse("integers", Source("{0,1}")).children == ["0", "1"]
+
+
+def test_restored_patterns_are_those_that_re_compiles(text, tmp_path, monkeypatch):
+    monkeypatch.setenv("HLOC_CACHE_DIR", str(tmp_path))
+    long = [t.pattern.to_regexp() for t in grammar.lark().terminals if len(t.pattern.to_regexp()) >= patterns.LONG]
+    named = r"(?P<name>[a-z]+)(?P<rest>.*)" + "|x" * patterns.LONG
+    for pattern in [*long, named]:
+        first = patterns.compiled(pattern, re.DOTALL)
+        with monkeypatch.context() as patched:
+            patched.setattr(patterns, "code", lambda *_: pytest.fail("compiled again"))
+            second = patterns.compiled(pattern, re.DOTALL)
+        assert first == second == re.compile(pattern, re.DOTALL)
+    assert patterns.compiled(named, re.DOTALL).match("ab\n").groupdict() == {"name": "ab", "rest": "\n"}
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("HLOC_CACHE_DIR", str(tmp_path / "file" / "folder"))
+    assert patterns.compiled(named) == re.compile(named)
 
 
 MODELS = Path(__file__).parent.parent / "testdata" / "models"

@@ -17,6 +17,7 @@ from lark.exceptions import UnexpectedToken
 
 from hloc.errors import ParseError, Source
 from hloc.text.lexer import NoTokenError, StateLexer
+from hloc.text.patterns import compiled
 from hloc.text.tables import cached_parser
 
 START = [
@@ -47,7 +48,7 @@ def pattern(*parts: str) -> re.Pattern:
     """
     names = {t.name: t.pattern.to_regexp() for t in lark().terminals}
     names["SPACE"] = rf"\s*(?:(?:{names['COMMENT']})\s*)*"
-    return re.compile("".join(f"(?:{names[part]})" if part in names else part for part in parts), re.DOTALL)
+    return compiled("".join(f"(?:{names[part]})" if part in names else part for part in parts), re.DOTALL)
 
 
 def parse(start: str, source: Source) -> Tree:

@@ -8,10 +8,11 @@ Where several terminals match, the one with the higher priority wins, then the o
 """
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 
 from lark.lexer import Lexer, Token
+
+from hloc.text.patterns import compiled
 
 
 class NoTokenError(Exception):
@@ -62,5 +63,5 @@ class StateLexer(Lexer):
 
     def matcher(self, name: str) -> Callable:
         if name not in self.matchers:
-            self.matchers[name] = re.compile(self.sources[name]).match
+            self.matchers[name] = compiled(self.sources[name]).match
         return self.matchers[name]
