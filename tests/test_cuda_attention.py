@@ -39,6 +39,12 @@ SCORES = {
               "  columns = s32[{s}] iota(), iota_dimension=3\n  next = pred[{s}] compare(rows, columns), direction=LE\n"
               "  low = f32[] constant(-1e30)\n  lows = f32[{s}] broadcast(low), dimensions={{}}\n"
               "  score = f32[{s}] select(next, wide, lows)\n",
+    "masked": "  wide = f32[{s}] copy(scores)\n  m = pred[{s}] broadcast(3), dimensions={{1,2,3}}\n"
+              "  low = f32[] constant(-inf)\n  lows = f32[{s}] broadcast(low), dimensions={{}}\n"
+              "  score = f32[{s}] select(m, wide, lows)\n",
+    "dropped": "  wide = f32[{s}] copy(scores)\n  m = pred[{s}] broadcast(3), dimensions={{1,2,3}}\n"
+               "  low = f32[] constant(-1e30)\n  lows = f32[{s}] broadcast(low), dimensions={{}}\n"
+               "  score = f32[{s}] select(m, lows, wide)\n",
     "bias": "  wide = f32[{s}] copy(scores)\n  bs = f32[{s}] broadcast(3), dimensions={{1,2,3}}\n"
             "  score = f32[{s}] add(wide, bs)\n",
 }
@@ -63,7 +69,8 @@ class Case(NamedTuple):
 
     def parameters(self) -> list[str]:
         shapes = [(self.rows, self.depth), (self.columns, self.depth), (self.columns, self.features)]
-        bias = [f"f32[{self.heads},{self.rows},{self.columns}]"] if self.score == "bias" else []
+        more = {"bias": "f32", "masked": "pred", "dropped": "pred"}.get(self.score)
+        bias = [f"{more}[{self.heads},{self.rows},{self.columns}]"] if more else []
         return [f"{self.type}[{self.shape(*s)}]" for s in shapes] + bias
 
     def text(self, p: str) -> str:
@@ -117,8 +124,9 @@ def check(cases: list[Case], gpu, monkeypatch, change=None) -> list[np.ndarray]:
     sources = sources_of(text, gpu)
     assert all("hloc_attention_" in k for k in sources.kernels)
     random = np.random.default_rng(0)
-    arrays = [random.normal(size=v.shape.dimensions).astype(numpy_dtype(v.shape.element_type))
-              for v in sources.program.parameters]
+    arrays = [random.normal(size=v.shape.dimensions) for v in sources.program.parameters]
+    arrays = [a > 0 if v.shape.element_type == "pred" else a.astype(numpy_dtype(v.shape.element_type))
+              for a, v in zip(arrays, sources.program.parameters)]
     if change:
         change(arrays)
     results = emulate(sources, check_arrays(sources.program.parameters, arrays), monkeypatch, checked=True,
@@ -193,9 +201,24 @@ def test_masked_tiles(monkeypatch):
 
 
 @emulated
-def test_masked_tiles_are_passed_over(monkeypatch):
+def test_masks_in_memory(monkeypatch):
+    """Blocks of which nothing is seen, a row that sees nothing; a value that is not finite where nobody looks."""
+    def change(arrays):
+        arrays[3][0, :, 64:128] = arrays[7][0, :, :70] = False
+        arrays[7][0, :, 70:] = True
+        arrays[3][0, 5] = False
+        arrays[2][0, 0, 100, 7] = np.inf
+    cases = [Case("bf16", "masked", 1, 1, 70, 150, 32, 32), Case("f16", "dropped", 1, 1, 70, 150, 32, 32)]
+    first, _ = check(cases, H100, monkeypatch, change)
+    nan = np.isnan(first[0, 0].astype(float))
+    assert nan[5].all() and nan[:, 7].all() and not np.delete(np.delete(nan, 5, 0), 7, 1).any()
+
+
+@emulated
+@pytest.mark.parametrize("score", ["causal", "masked", "dropped"])
+def test_masked_tiles_are_passed_over(score, monkeypatch):
     """With what stands in the place of the weights of such a tile made NaN, and used, rows are NaN."""
-    sources = sources_of(module(Case("bf16", "causal", 1, 1, 64, 300, 32, 32)), H100)
+    sources = sources_of(module(Case("bf16", score, 1, 1, 64, 300, 32, 32)), H100)
     text = sources.single_file() + "".join(f"HLOC_LAUNCHER({g.function})\n" for g in sources.geometry)
     for old, new in (("z[r][c] = 0;", "z[r][c] = HLOC_NAN_F32;"), ("if (!any && ", "if (!any && false && ")):
         assert old in text
@@ -203,6 +226,8 @@ def test_masked_tiles_are_passed_over(monkeypatch):
     driver.install(monkeypatch)
     backend = backend_of(sources, image=driver.build_text(text))
     arrays = [np.ones(v.shape.dimensions, numpy_dtype(v.shape.element_type)) for v in sources.program.parameters]
+    if score != "causal":
+        arrays[3] = (np.tri(64, 300, dtype=bool) == (score == "masked"))[None]
     (result,) = backend(check_arrays(sources.program.parameters, arrays))
     backend.close()
     assert np.isnan(result.astype(float)).all()
@@ -243,7 +268,8 @@ def test_missing_barrier(type, place, monkeypatch):
 @pytest.mark.parametrize("arch, depth", [("sm_80", 64), ("sm_80", 128), ("sm_90a", 64), ("sm_90a", 128), ("sm_90a", 256),
                                          ("sm_89", 256), ("sm_120a", 128)])
 def test_no_spills(arch, type, depth):
-    sources = sources_of(module(Case(type, "bias", 8, 16, 1024, 1024, depth, depth)), gpu_named(arch))
+    sources = sources_of(module(*(Case(type, score, 8, 16, 1024, 1024, depth, depth) for score in ("bias", "masked"))),
+                         gpu_named(arch))
     found = resources(sources.single_file(), arch)
     assert {k: r for k, r in found.items() if r.spill_stores or r.spill_loads} == {}
     assert all(g.shared <= gpu_named(arch).shared_bytes for g in sources.geometry)

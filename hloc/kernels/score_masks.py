@@ -11,22 +11,26 @@ from hloc.kernels.ir import Apply, Const, Expr, Let, Load, Stmt, Var
 
 
 def mask_of(statements: tuple) -> tuple[Expr, float] | None:
-    """(condition, value elsewhere) where the score is select(condition, anything, constant) and the condition does not
-    depend on the sum."""
+    """(condition, value elsewhere) where the score is select(condition, anything, constant), or select(not condition,
+    constant, anything), and the condition does not depend on the sum."""
     lets = {s.name: s.value for s in statements if isinstance(s, Let)}
-    if len(lets) != len(statements):
-        return None
-    value = statements[-1].value
-    while isinstance(value, Var) and value.name in lets:
-        value = lets[value.name]
+    value = _followed(statements[-1].value, lets) if len(lets) == len(statements) else None
     if not isinstance(value, Apply) or value.op != "select":
         return None
-    condition, _, other = value.arguments
-    while isinstance(other, Var) and other.name in lets:
-        other = lets[other.name]
-    if not isinstance(other, Const) or "acc" in names_in(condition, lets):
+    condition, on, off = value.arguments
+    on, off = _followed(on, lets), _followed(off, lets)
+    if isinstance(on, Const) and not isinstance(off, Const):
+        condition, off = Apply("not", (condition,), "pred"), on
+    if not isinstance(off, Const) or "acc" in names_in(condition, lets):
         return None
-    return condition, float(other.value)
+    return condition, float(off.value)
+
+
+def _followed(value: Expr, lets: dict[str, Expr]) -> Expr:
+    """What a name stands for."""
+    while isinstance(value, Var) and value.name in lets:
+        value = lets[value.name]
+    return value
 
 
 def is_needed(statement: Let, statements: tuple, condition: Expr) -> bool:

@@ -9,8 +9,8 @@
  *                    (registers)
  * and functions: query_at(batch), key_at(batch), value_at(batch): where a batch starts;
  *   rounded_pair(low, high): two weights in a word, of the values' type;
- *   live(batch, row, column), where a mask that reads no memory lets scores through, and `masked` what it puts in their
- *   place (MASKED: the bits of an element's exponent; 0 where there is no such mask);
+ *   live(batch, row, column), where a mask lets scores through, and `masked` what it puts in their place (MASKED: the
+ *   bits of an element's exponent; 0 where there is no mask);
  *   score(batch, row, column, sum): what the softmax is taken of;  finish(batch, row, feature, value)
  *   keep(piece, batch, row, feature, sum) where keys are cut; keep_state(piece, batch, row, largest, total) there, and
  *   where a backward pass reads that (STATES)

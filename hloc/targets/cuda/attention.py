@@ -13,7 +13,7 @@ from typing import NamedTuple
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels import scalars
 from hloc.kernels.ir import INDEX, Apply, Buffer, Const, Let, Tile, Var
-from hloc.kernels.score_masks import is_needed, loads_of, mask_of
+from hloc.kernels.score_masks import is_needed, mask_of
 from hloc.machine import Machine
 from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.products import vector_of
@@ -175,14 +175,13 @@ def _score(tile: Tile) -> str:
 
 def _mask(tile: Tile) -> tuple[str, str] | None:
     """C of a function that says where a mask lets scores through, and of what it puts in their place; None where there
-    is no mask, or one that reads memory: that would be read twice."""
+    is no mask. One that lies in memory is read again by the score, from the first level cache: its bits, kept in
+    registers meanwhile, would make kernels for heads of 128 spill."""
     statements = tile.epilogue or ()
     mask = mask_of(statements) if statements else None
     if mask is None:
         return None
     used = tuple(s for s in statements[:-1] if is_needed(s, statements, mask[0]))
-    if loads_of((*used, Let("live", mask[0]))):
-        return None
     body = print_statements((*used, Let("live", mask[0])), CUDA, 1)
     return (f"auto live_at = [&](long batch, long row, long column) -> bool {{\n{body}\n  return live;\n}};",
             expression(Const(mask[1], "f32")))
