@@ -1,4 +1,4 @@
-"""Rules for dynamic-update-slice and get-dimension-size."""
+"""Rules for dynamic-update-slice, get-dimension-size and set-dimension-size."""
 from __future__ import annotations
 
 from hloc.ir import Instruction, PaddingDim
@@ -47,7 +47,14 @@ def size_of_static_dimension(instruction: Instruction, rewriter: Rewriter) -> In
     return full(rewriter, instruction.operands[0].shape.dimensions[dimension], instruction.shape)
 
 
+def size_set_to_the_bound(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
+    """set-dimension-size(x, n) => x where nothing is dynamic: then n is the bound (as TensorFlow's top-k writes it)"""
+    operand = instruction.operands[0]
+    return operand if operand.shape == instruction.shape and not operand.shape.is_dynamic else None
+
+
 RULES = {
     "dynamic-update-slice": (update_of_all, update_with_what_was_there, update_of_one_value),
     "get-dimension-size": (size_of_static_dimension,),
+    "set-dimension-size": (size_set_to_the_bound,),
 }
