@@ -95,8 +95,18 @@ def test_bits_in_a_combiner_are_taken_of_whole_arrays():
 
 
 def test_unknown_custom_call_is_named():
-    with pytest.raises(UnsupportedError, match="custom-call to 'my\"own', which hloc does not know"):
+    with pytest.raises(UnsupportedError, match="custom-call target 'my\"own' is not known"):
         run(CUSTOM, np.ones(2, np.float32))
+
+
+@pytest.mark.parametrize("target, reason", [
+    ("tpu_custom_call", "a kernel for TPUs .Mosaic, Pallas.: its body in backend_config is MLIR bytecode"),
+    ("__cudnn$fmhaSoftmaxDropoutBackward", "cuDNN's own random numbers"),
+    ("__onednn$matmul_reorder", "an order that oneDNN keeps to itself")])
+def test_why_a_custom_call_has_no_meaning_is_told(target, reason):
+    with pytest.raises(UnsupportedError, match=reason):
+        run(f'ENTRY e {{ x = f32[2] parameter(0)  ROOT r = f32[2] custom-call(x), custom_call_target="{target}" }}',
+            np.ones(2, np.float32))
 
 
 def test_custom_call_from_python():

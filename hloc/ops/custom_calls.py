@@ -36,8 +36,32 @@ def evaluate_custom_call(evaluator, instruction: Instruction, *operands):
         return call_known(instruction, *operands)
     if target == "GetRngSeed":
         return np.array(evaluator.options.seed).astype(np.uint64)
-    raise UnsupportedError(f"custom-call to {target!r}, which hloc does not know; "
-                           "a Python function for it can be given as custom_calls", instruction.span)
+    raise unknown(instruction, target)
+
+
+# Why some targets have no meaning here.
+_MOSAIC = "its body in backend_config is MLIR bytecode, a program for the compiler of that hardware"
+_PACKED = "it lays memory out in an order that oneDNN keeps to itself"
+_DROPOUT = "what it drops is up to cuDNN's own random numbers"
+REASONS = {
+    "tpu_custom_call": f"a kernel for TPUs (Mosaic, Pallas): {_MOSAIC}",
+    "mosaic_gpu": f"a kernel for GPUs (Mosaic, Pallas): {_MOSAIC}",
+    "mosaic_gpu_v2": f"a kernel for GPUs (Mosaic, Pallas): {_MOSAIC}",
+    "__gpu$xla.gpu.triton": "a Triton kernel: its body in backend_config is Triton's IR",
+    "triton_kernel_call": "a Triton kernel: its body in backend_config is compiled code",
+    "CuteDSLRT_NvJaxCutlassCall": "a CuTe DSL kernel: its body is in the program that wrote the call",
+    "__onednn$matmul_reorder": _PACKED,
+    **dict.fromkeys([f"__cudnn$fmha{name}{way}" for name in ("SoftmaxDropout", "ScaleBiasSoftmaxDropout")
+                     for way in ("", "Backward")], _DROPOUT),
+}
+
+
+def unknown(instruction: Instruction, target: str) -> UnsupportedError:
+    """The error for a target that neither hloc nor the user has given a meaning."""
+    reason = REASONS.get(target)
+    return UnsupportedError(f"custom-call target {target!r} is not known" + (f": {reason}" if reason else ""),
+                            instruction.span,
+                            hint=f"give a Python function for it: --custom-call {target}=module:function")
 
 
 def call_known(instruction: Instruction, *operands):

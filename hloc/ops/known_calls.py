@@ -15,6 +15,7 @@ from hloc.ops.compiler_calls import COMPILER_CALLS
 from hloc.ops.custom_calls import target_of
 from hloc.ops.custom_linalg import LINEAR_ALGEBRA
 from hloc.ops.library_calls import LIBRARY_CALLS
+from hloc.ops.resize_calls import RESIZE_CALLS
 from hloc.ops.sorting import top_k
 from hloc.ops.values import zeros
 
@@ -74,6 +75,7 @@ CUSTOM_CALLS: dict[str, Callable] = {
     "SliceToDynamic": slice_to_dynamic,
     "PadToStatic": pad_to_static,
     **COMPILER_CALLS,
+    **RESIZE_CALLS,
     **LIBRARY_CALLS,
     **LINEAR_ALGEBRA,
 }

@@ -25,6 +25,7 @@ from hloc.passes.compiler_calls import compiler_value
 from hloc.passes.context import PassContext
 from hloc.passes.expressions import Expressions
 from hloc.passes.library_calls import library_value
+from hloc.passes.resize_calls import resized_value
 from hloc.passes.rewriter import Rewriter, rewrite_module
 from hloc.passes.rng_bit_generator_expander import threefry_words
 from hloc.verify import verify
@@ -41,8 +42,8 @@ def rewrite_known_calls(module: Module, context: PassContext) -> bool:
             return e.full(context.options.get("seed", 0), instruction.shape)
         with as_written(instruction):
             value = (known_value(e, instruction) or library_value(module, e, instruction)
-                     or compiler_value(module, e, instruction) or factorization(module, e, instruction)
-                     or random_words(e, instruction))
+                     or compiler_value(module, e, instruction) or resized_value(module, e, instruction)
+                     or factorization(module, e, instruction) or random_words(e, instruction))
             if value is not None and not value.shape.compatible(instruction.shape):
                 raise ValueError(f"it gives {value.shape.to_string(False)}")
             return value

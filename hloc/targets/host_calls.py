@@ -14,7 +14,7 @@ from hloc.errors import RunError, UnsupportedError
 from hloc.ir import Instruction, leaves, numpy_dtype
 from hloc.kernels.plan import HostCall
 from hloc.ops.collectives import COLLECTIVES
-from hloc.ops.custom_calls import call_known
+from hloc.ops.custom_calls import call_known, unknown
 from hloc.ops.host import transfer_function
 from hloc.ops.table import OPS
 from hloc.ops.values import flatten, unflatten
@@ -33,8 +33,7 @@ def host_function(call: HostCall, options) -> Callable:
         return transfer_function(call.instruction, options.transfers)
     from hloc.ops.known_calls import CUSTOM_CALLS
     if call.target not in CUSTOM_CALLS:
-        raise UnsupportedError(f"custom-call target {call.target!r} is not known", call.instruction.span,
-                               hint=f"give a Python function for it: --custom-call {call.target}=module:function")
+        raise unknown(call.instruction, call.target)
     return partial(call_known, call.instruction)
 
 
