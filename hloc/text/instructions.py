@@ -17,6 +17,7 @@ from lark import Token, Tree
 from hloc.errors import HlocError, ParseError, Source, Span
 from hloc.ir.module import Instruction
 from hloc.ir.shapes import TOKEN, Shape, array
+from hloc.ir.types import ELEMENT_TYPES
 from hloc.ops.table import OPS
 from hloc.text.attributes import COMPUTATION, COMPUTATIONS, Attributes
 from hloc.text.forms import check_counts
@@ -34,6 +35,7 @@ _SHAPES = ("shape", "tuple_shape", "buffer_shape")
 _WRITTEN_SHAPES = frozenset({"parameter", "broadcast", "reshape", "convert", "bitcast-convert", "stochastic-convert",
                              "iota"})
 _REFERENCES = COMPUTATION | COMPUTATIONS | {"control-predecessors"}
+_TYPE_NAMES = frozenset(ELEMENT_TYPES) - {"tuple", "buffer"}
 _PENDING = (array("u32"), TOKEN)       # behind the data of send and recv
 
 
@@ -199,6 +201,8 @@ class TextReader(Computations):
             before = scope.by_name[name].span
             raise ParseError(f"the name {name} is defined twice in the computation", instruction.span,
                              f"first at {before}" if before else None)
+        if name in _TYPE_NAMES:
+            raise ParseError(f"{name} is an element type, no name", instruction.span, f"call it {name}_")
         scope.by_name[name] = instruction
         scope.instructions.append(instruction)
         if is_root:

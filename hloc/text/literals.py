@@ -60,7 +60,7 @@ def _array(shape: Shape, text: str, span: Span) -> np.ndarray | None:
     if "..." in text and shape.rank and _ELIDED.fullmatch(text):
         return None
     values = _elements(shape.element_type, text, span)
-    if shape.rank and "{" not in text and len(values) == 1:
+    if shape.rank and "{" not in text and len(values) == 1 and "(" not in text.replace("nan(", ""):
         return _first_element(shape, values, span)
     check_structure(shape.dimensions, text, len(values), span, shape.kind == "complex")
     return values.reshape(shape.dimensions)
