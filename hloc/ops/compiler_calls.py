@@ -21,7 +21,9 @@ from hloc.ops.checks import unquoted
 from hloc.ops.custom_linalg import fitted, geqrf, lu_factors, orgqr, permutation, result_shapes
 from hloc.ops.library_configs import configuration, refuse, result_array
 from hloc.ops.linalg import cholesky, triangular_solve, wide
+from hloc.ops.random import philox
 from hloc.ops.sorting import sorted_order
+from hloc.ops.special_functions import SPECIAL
 
 HALVES = {"s64": "s32", "u64": "u32", "f64": "f32", "c128": "c64"}
 
@@ -170,6 +172,9 @@ BUILDER_MATH: dict[str, tuple[str, Callable]] = {          # target -> opcode, N
 }
 
 
+PHILOX_KEY = 0x02461E293EC8F720
+
+
 def builder_math(instruction: Instruction, x: np.ndarray):
     with np.errstate(all="ignore"):
         return fitted(instruction, [BUILDER_MATH[unquoted(instruction.get("custom_call_target"))][1](wide(x))])
@@ -178,6 +183,18 @@ def builder_math(instruction: Instruction, x: np.ndarray):
 def arc_tangent(instruction: Instruction, x: np.ndarray):
     with np.errstate(all="ignore"):
         return fitted(instruction, [np.arctan(wide(x))])
+
+
+def special_function(instruction: Instruction, *operands: np.ndarray):
+    with np.errstate(all="ignore"):
+        function = SPECIAL[unquoted(instruction.get("custom_call_target"))]
+        return fitted(instruction, [function(*np.broadcast_arrays(*map(wide, operands)))])
+
+
+def scramble_philox_key(instruction: Instruction, key: np.ndarray) -> np.ndarray:
+    """The first 64 bits that Philox makes of the counter {low word, 0, high word, 0}."""
+    made = [philox(PHILOX_KEY, k & 0xFFFFFFFF | k >> 32 << 64, 1) for k in map(int, np.ravel(key))]
+    return np.array([int(words[0][0]) | int(words[1][0]) << 32 for words in made], np.uint64).reshape(key.shape)
 
 
 def next_after(instruction: Instruction, x: np.ndarray, y: np.ndarray):
@@ -247,8 +264,10 @@ COMPILER_CALLS: dict[str, Callable] = {
     "Cholesky": tpu_cholesky, "InvertDiagBlocksLowerTriangular": invert_lower, "ConcatBitcast": concat_bitcast,
     "te_scaled_softmax_forward_ffi": te_softmax, "te_scaled_softmax_backward_ffi": te_softmax_gradient,
     **dict.fromkeys(BUILDER_MATH, builder_math),
+    **dict.fromkeys(SPECIAL, special_function),
     "xla_builder.math.Atan": arc_tangent,
     "xla_builder.math.NextAfter": next_after,
+    "xla_builder.prng.ScramblePhiloxKey": scramble_philox_key,
     "xla_builder.matrix.GetMatrixDiagonalViaGather": matrix_diagonal,
     "xla_builder.matrix.Einsum": einsum,
     "xla_builder.tridiagonal.TridiagonalSolver": tridiagonal,
