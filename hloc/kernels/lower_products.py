@@ -35,6 +35,7 @@ from hloc.machine import Machine
 TENSOR_F8 = ("f8e4m3fn", "f8e5m2")      # that tensor cores multiply
 TINY_OF_MANY = 4096             # of each product of a batch; each would pay the tile's start
 AWKWARD_OF_MANY = 256           # the same, where loading takes long: columns apart from each other, 8 bits, f16
+SHALLOW, NARROW = 8, 128        # products in a sum, and columns, of which rows are read and written faster than packed
 BATCH, ROW, COLUMN = "batch", "row", "column"
 
 
@@ -108,12 +109,16 @@ def _is_tiny(dot: Instruction, machine: Machine) -> bool:
     work = _multiply_adds(dot)
     dims = DotDimensions(dot)
     batches = math.prod(dot.operands[0].shape.dimensions[d] for d in dims.left_batch)
-    if work <= TINY or machine.kind != "cpu" or batches < 2:
+    if work <= TINY or machine.kind != "cpu":
         return work <= TINY
     right = dot.operands[1].shape
     columns = [d for d in dims.right_free if right.dimensions[d] > 1]
     quick = (not columns or columns[-1] == right.rank - 1) and \
         (right.element_type == "bf16" or not scalars.is_narrow(right.element_type))
+    if batches < 2:
+        width = math.prod(right.dimensions[d] for d in columns)
+        depth = math.prod(right.dimensions[d] for d in dims.right_contracting)
+        return quick and depth <= SHALLOW and 1 < width <= NARROW
     return work // batches <= (TINY_OF_MANY if quick else AWKWARD_OF_MANY)
 
 
