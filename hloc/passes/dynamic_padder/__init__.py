@@ -12,6 +12,7 @@ without a rule is refused by name.
 from __future__ import annotations
 
 from hloc.ir import Module, Shape, leaves, reachable_computations
+from hloc.ops.dynamic_shapes import write_dynamic_shapes
 from hloc.passes.context import PassContext
 
 ENTRY_FACTS = ("entry_computation_layout", "input_output_alias", "buffer_donor")
@@ -19,12 +20,15 @@ ENTRY_FACTS = ("entry_computation_layout", "input_output_alias", "buffer_donor")
 
 def dynamic_padder(module: Module, context: PassContext) -> bool:
     """True if something was dynamic."""
-    computations = reachable_computations(module.entry)
+    computations, written = reachable_computations(module.entry), module.entry.root.shape
+    write_dynamic_shapes(module)
     if not any(has_dynamic(i.shape) for c in computations for i in c.instructions):
         return False
     entry = [module.entry.root.shape, *(p.shape for p in module.entry.parameters)]
-    from hloc.passes.dynamic_padder.walk import pad_computations
+    from hloc.passes.dynamic_padder.walk import pad_computations, without_sizes
     pad_computations(computations, module)
+    if entry[0] != written:
+        without_sizes(module.entry, entry[0], written)
     if any(has_dynamic(shape) for shape in entry):
         for key in ENTRY_FACTS:
             module.attributes.pop(key, None)

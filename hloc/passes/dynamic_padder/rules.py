@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hloc.ir import Instruction, Shape, array
+from hloc.ir import Computation, Instruction, Module, Shape, array
 from hloc.ops.custom_calls import as_written, target_of
 from hloc.ops.table import OPS
 from hloc.passes.dynamic_padder.padded import Padded, static
 from hloc.passes.dynamic_padder.reshapes import dynamic_reshape, reshape
 from hloc.passes.dynamic_padder.windows import convolution, reduce_window
+from hloc.passes.expressions import Body, Expressions
 from hloc.passes.patterns import identity_of, monoid_of
 
 if TYPE_CHECKING:
@@ -131,8 +132,40 @@ def several(w: Walk, i: Instruction, operands: list[Instruction], sizes: dict) -
     if not i.shape.is_tuple:
         return w.sized(i, w.again(i, operands), sizes)
     shapes = i.shape.tuple_shapes
-    plain = w.again(i, operands, Shape.tuple(
-        s.with_dimensions(s.dimensions) if s.is_dynamic else s for s in shapes))
+    return elements(w, w.again(i, operands, Shape.tuple(static(s) for s in shapes)), shapes, sizes)
+
+
+def sort(w: Walk, i: Instruction) -> Result:
+    """Along a dynamic dimension what lies behind the size is sorted behind all that lies before it."""
+    operands = w.operands(i)
+    arrays, sizes = [x.array for x in operands], dict(enumerate(operands[0].sizes))
+    inside = w.e.inside(operands[0], list(i.get("dimensions") or (0,)))
+    if inside is None:
+        return several(w, i, arrays, sizes)
+    comparator = inside_first(w.module, i.get("to_apply"), len(operands))
+    plain = w.add("sort", Shape.tuple([*(x.shape for x in arrays), inside.shape]), [*arrays, inside],
+                  {k: v for k, v in i.attributes.items() if k != "sharding"} | {"to_apply": comparator})
+    if not i.shape.is_tuple:
+        return w.sized(i, w.e.op("get-tuple-element", plain, index=0), sizes)
+    return elements(w, plain, i.shape.tuple_shapes, sizes)
+
+
+def inside_first(module: Module, comparator: Computation, operands: int) -> Computation:
+    """The comparator of a sort with one more operand, a pred: true stands before false, equals as they stood."""
+    body = Body(comparator.span)
+    made = {old: body.parameter(old.parameter_number, old.shape) for old in comparator.parameters}
+    left, right = (body.parameter(2 * operands + side, array("pred")) for side in (0, 1))
+    for old in comparator.instructions:
+        if old not in made:
+            made[old] = body.add(old.opcode, old.shape, [made[o] for o in old.operands], old.attributes,
+                                 literal=old.literal)
+    e = Expressions(body, comparator.span)
+    root = e.op("select", e.compare(left, "NE", right), left, made[comparator.root])
+    return body.finish(module, f"{comparator.name}.inside_first", root)
+
+
+def elements(w: Walk, plain: Instruction, shapes: tuple[Shape, ...], sizes: dict) -> Instruction:
+    """The first elements of a tuple at the bounds as a tuple of arrays with these sizes."""
     parts = []
     for n, shape in enumerate(shapes):
         part = w.e.op("get-tuple-element", plain, index=n)
@@ -218,14 +251,6 @@ def scatter(w: Walk, i: Instruction) -> Result:
     arrays = [x.array for x in operands]
     arrays[count] = w.e.masked(indices, outside)
     return several(w, i, arrays, dict(enumerate(operands[0].sizes)))
-
-
-def sort(w: Walk, i: Instruction) -> Result:
-    operands = w.operands(i)
-    (dimension,) = i.get("dimensions") or (0,)
-    if any(x.sizes[dimension] is not None for x in operands):
-        raise w.refuse(i, "along a dynamic dimension")
-    return several(w, i, [x.array for x in operands], dict(enumerate(operands[0].sizes)))
 
 
 def custom_call(w: Walk, i: Instruction) -> Result:

@@ -24,6 +24,30 @@ def pad_computations(computations: Sequence[Computation], module: Module) -> Non
         Walk(module, computation, interfaces).run()
 
 
+def without_sizes(computation: Computation, have: Shape, want: Shape) -> None:
+    """Take from the root, which was of shape `have`, the sizes of the arrays that `want` calls static."""
+    names, made = Names(i.name for i in computation.instructions), computation.instructions
+
+    def add(opcode: str, shape: Shape, operands: list[Instruction], **attributes) -> Instruction:
+        made.append(Instruction(names.fresh(opcode), opcode, shape, operands, attributes, span=computation.root.span))
+        return made[-1]
+
+    def part(value: Instruction, number: int) -> Instruction:
+        return add("get-tuple-element", value.shape.tuple_shapes[number], [value], index=number)
+
+    def taken(value: Instruction, have: Shape, want: Shape) -> Instruction:
+        if have.tuple_shapes is not None:
+            parts = [taken(part(value, n), *pair) for n, pair in enumerate(zip(have.tuple_shapes, want.tuple_shapes))]
+            return add("tuple", Shape.tuple(p.shape for p in parts), parts)
+        sizes = [w for h, w in zip(dynamic_of(have), dynamic_of(want)) if h]
+        if all(sizes):
+            return value
+        kept = [part(value, 0), *(part(value, 1 + n) for n, wanted in enumerate(sizes) if wanted)]
+        return kept[0] if len(kept) == 1 else add("tuple", Shape.tuple(k.shape for k in kept), kept)
+
+    computation.root = taken(computation.root, have, want)
+
+
 @dataclass
 class Interface:
     """The shapes that a computation took and gave before; `agreed` once a caller relies on what it gives now."""
