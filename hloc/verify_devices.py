@@ -16,6 +16,7 @@ from hloc.errors import UnsupportedError, VerifyError
 from hloc.ir import Computation, Instruction, Module
 from hloc.ops.annotations import sharding_problem
 from hloc.ops.device_groups import check_groups, parse_groups
+from hloc.ops.meshes import axes_problem
 
 # Collectives whose groups must name every device once, and those of them whose groups are of one size.
 GROUPED = frozenset({"all-gather", "all-reduce", "all-to-all", "ragged-all-to-all", "reduce-scatter"})
@@ -59,6 +60,9 @@ def groups_problem(instruction: Instruction, base: str, replicas: int, partition
     """The groups name all devices that take part, once; sizes fit the operands."""
     text = str(instruction.get("replica_groups", "{}"))
     try:
+        problem = axes_problem(text)
+        if problem:
+            return f"replica_groups: {problem}"
         problem, groups = check_groups(text), parse_groups(text)
     except UnsupportedError:
         return None if "mesh" in text else f"replica_groups={text} cannot be read"      # meshes have more forms

@@ -14,6 +14,7 @@ import math
 import re
 
 from hloc.ir import Shape
+from hloc.ops.meshes import axes_problem
 
 _ONE = re.compile(r"\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}")
 _TILES = re.compile(r"devices=\s*\[([\d,\s]+)\]\s*(?:<=\s*\[([\d,\s]+)\]|((?:\d+\s*,?\s*)*))")
@@ -91,14 +92,15 @@ def _array_problem(text: str, shape: Shape, partitions: int) -> str | None:
 
 
 def _mesh_problem(text: str, mesh: re.Match, shape: Shape, partitions: int) -> str | None:
-    """A list of axes for each dimension, where there are lists; as many devices as partitions."""
+    """A list of axes for each dimension, where there are lists; as many devices as partitions; axes of the mesh."""
     devices = math.prod(_numbers("".join(re.findall(r"=\s*\d+", mesh[1]))))
     if partitions > 1 and mesh[1].strip() and devices != partitions:
         return f"{text} has {devices} devices, the module has {partitions} partitions"
     axes = re.search(r"[\])]\s*,\s*\[([^\[\]]*)\]", text[mesh.end() - 1:])
     if axes and shape.is_array and axes[1].count("{") != shape.rank:
         return f"{text} has {axes[1].count('{')} lists of axes, {shape.to_string(False)} has {shape.rank} dimensions"
-    return None
+    problem = axes_problem(text)
+    return problem and f"{text}: {problem}"
 
 
 def _numbers(text: str) -> list[int]:
