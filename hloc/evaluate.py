@@ -19,8 +19,10 @@ from hloc.elementwise_groups import Group, parts_of
 from hloc.errors import RunError, UnsupportedError
 from hloc.inputs import check_inputs, within_bounds
 from hloc.ir import ELEMENT_TYPES, Computation, Instruction, Module, leaves, numpy_dtype
+from hloc.ir.clone import clone_module
 from hloc.lookahead import run_loop
 from hloc.ops.conversions import reinterpret
+from hloc.ops.dynamic_shapes import sets_silently, write_dynamic_shapes
 from hloc.ops.table import OPS
 from hloc.ops.values import Value, flatten, unflatten
 
@@ -50,8 +52,17 @@ class Options:
 def evaluate(module: Module, inputs: Sequence[Any], *, custom_calls: Mapping[str, CustomCall] | None = None,
              options: Options | None = None, device: Device | None = None) -> tuple[np.ndarray, ...]:
     """Run the entry on one device. Raises RunError for wrong inputs, UnsupportedError for ops without a meaning."""
+    checked, written = check_inputs(module, inputs), module.entry.root.shape
+    if sets_silently(module):
+        module = clone_module(module)
+        write_dynamic_shapes(module)
     evaluator = Evaluator(module, custom_calls=custom_calls, options=options, device=device)
-    return evaluator.run(check_inputs(module, inputs))
+    results = evaluator.run(checked)
+    for shape, array in zip(leaves(written), results):
+        if shape.is_array and not shape.is_dynamic and array.shape != shape.dimensions:
+            raise UnsupportedError(f"the entry gives {shape.to_string(False)}, but of a size set here: "
+                                   f"{list(array.shape)}", module.entry.root.span)
+    return results
 
 
 class Step(NamedTuple):
