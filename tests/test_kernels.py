@@ -17,6 +17,7 @@ from hloc.kernels import indexing
 from hloc.kernels.ir import (
     INDEX,
     PARALLEL,
+    SERIAL,
     VECTOR,
     Apply,
     Assign,
@@ -26,6 +27,7 @@ from hloc.kernels.ir import (
     Kernel,
     Let,
     Load,
+    Local,
     Mutable,
     Store,
     Tile,
@@ -33,6 +35,7 @@ from hloc.kernels.ir import (
 )
 from hloc.kernels.lower import lower
 from hloc.kernels.verify import KernelError, verify_kernel
+from hloc.kernels.walks import expressions, parts, walk
 from hloc.targets.cpu.halves import RowPrinter, by_rows
 from hloc.targets.cpu.tiles import tile_source
 from hloc.targets.cpu.vector_width import is_wide
@@ -103,7 +106,7 @@ def test_ops(tmp_path):
 
 @pytest.mark.parametrize("type, opcode, columns, wide", [
     ("f32", "exponential", 768, True), ("f32", "exponential", 7, False), ("f32", "negate", 768, False),
-    ("bf16", "negate", 768, True), ("bf16", "negate", 48, False),
+    ("bf16", "negate", 768, True), ("bf16", "negate", 48, True), ("bf16", "negate", 40, False),
 ])
 def test_which_kernels_get_the_widest_vectors(type, opcode, columns, wide):
     """Many instructions per element, and rows of some length."""
@@ -112,6 +115,19 @@ def test_which_kernels_get_the_widest_vectors(type, opcode, columns, wide):
     kernel = lower(parse_module(text).entry.root, MACHINE).calls[0].kernel
     body = (For("i", 999, PARALLEL, (For("j", columns, VECTOR, _innermost(kernel.body)),)),)
     assert is_wide(kernel._replace(body=body)) == wide
+
+
+def test_what_rows_need_of_their_columns_is_computed_once():
+    """testdata/kernels/column_tables.hlo: each kernel has Local arrays, and divides by no group's size in its rows."""
+    for text in SEPARATOR.split((DATA / "kernels" / "column_tables.hlo").read_text(encoding="utf-8")):
+        fusion = next(i for i in parse_module(text).entry.instructions if i.opcode == "fusion")
+        kernel = lower(fusion, MACHINE).calls[0].kernel
+        statements = list(walk(kernel.body))
+        assert any(isinstance(s, Local) and "table" in s.name for s in statements)
+        inside = [s for s in statements if isinstance(s, For) and s.kind == SERIAL]
+        found = [e for s in walk(inside) for e in parts(expressions(s)) if isinstance(e, Apply)]
+        places = [e.arguments[0] for e in found if e.op == "divide" and e.type == INDEX]
+        assert all(p == Var("i0", INDEX) for p in places) and not any(e.op == "rsqrt" for e in found)
 
 
 def test_the_last_block_of_a_long_loop_may_be_short():

@@ -27,6 +27,7 @@ SHORT_VECTOR = 8        # innermost loops below this length
 LONG_VECTOR = 64        # are joined with those around them up to this one,
 WORTH_VECTORS = 4       # where an element takes so many operations
 
+LEAST_COLUMNS = 32      # two of the widest vectors
 SIDE_BY_SIDE = (2, 3, 4)    # lengths of an innermost loop that one iteration of the loop around it does, and
 MOST_OPERATIONS = 40    # of how many operations: vectors of neighbours are interleaved in registers
 
@@ -71,6 +72,23 @@ def with_long_vectors(extents: list[int], trial: Builder) -> list[int]:
         return extents
     joined = list(extents)
     while len(joined) > 1 and joined[-1] < LONG_VECTOR and joined[-1] * joined[-2] <= BLOCK:
+        joined[-2:] = [joined[-2] * joined[-1]]
+    return joined
+
+
+def has_short_columns(extents: list[int], trial: Builder) -> bool:
+    """Whether elements that are computed, not only moved, lie in innermost loops of less than two vectors, as where
+    channels form groups."""
+    computed = trial.operations - len(trial.accesses)
+    has_loops = trial.counts.get("i", 0) > sum(n > 1 for n in extents)
+    return (len(extents) > 2 and extents[-1] < LEAST_COLUMNS and computed >= WORTH_VECTORS and not has_loops
+            and not finds_rows(extents, trial))
+
+
+def whole_columns(extents: list[int]) -> list[int]:
+    """The extents with innermost loops joined until they have two vectors."""
+    joined = list(extents)
+    while len(joined) > 2 and joined[-1] < LEAST_COLUMNS:
         joined[-2:] = [joined[-2] * joined[-1]]
     return joined
 

@@ -17,7 +17,9 @@ from hloc.analysis.attention import attention_in
 from hloc.analysis.attention_gradient import gradient_in
 from hloc.errors import UnsupportedError
 from hloc.ir import UNBOUNDED, Instruction, Shape, leaves
+from hloc.kernels.column_tables import with_tables_before_loops
 from hloc.kernels.group import RULES, Arg, Group, KernelCall, Lowered
+from hloc.kernels.ir import Kernel
 from hloc.kernels.lower_attention import lower_attention
 from hloc.kernels.lower_attention_gradient import lower_attention_gradient
 from hloc.kernels.lower_convolution import lower_convolution
@@ -48,6 +50,15 @@ BY_KIND: dict[str, Lowering] = {"kInput": lower_reduce, "kCustom": lower_rows, "
 
 def lower(instruction: Instruction, machine: Machine) -> Lowered:
     """The kernels of one instruction. Raises UnsupportedError, at the instruction, for what has none."""
+    lowered = _lowered(instruction, machine)
+    if machine.kind != "cpu":
+        return lowered
+    return lowered._replace(calls=tuple(
+        call._replace(kernel=with_tables_before_loops(call.kernel)) if isinstance(call.kernel, Kernel) else call
+        for call in lowered.calls))
+
+
+def _lowered(instruction: Instruction, machine: Machine) -> Lowered:
     if any(s.is_dynamic or UNBOUNDED in s.dimensions for s in _shapes(instruction)):
         raise UnsupportedError(f"'{instruction.opcode}' of dynamic dimensions cannot be compiled", instruction.span)
     group = Group.of(instruction)

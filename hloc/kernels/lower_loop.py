@@ -13,6 +13,7 @@ from hloc.errors import UnsupportedError
 from hloc.ir import ELEMENT_TYPES, Instruction
 from hloc.kernels import indexing, loops
 from hloc.kernels.builder import Builder
+from hloc.kernels.column_tables import with_blocks_of_rows
 from hloc.kernels.group import Group, KernelCall, Lowered, Outline
 from hloc.kernels.indexing import Index
 from hloc.kernels.ir import VECTOR, Cost
@@ -53,6 +54,10 @@ def _alone(group: Group, machine: Machine, leaf: int) -> tuple[KernelCall, ...]:
 def loop_kernel(group: Group, machine: Machine, dimensions: tuple[int, ...], emit, suffix: str = "") -> KernelCall:
     """A kernel that runs emit(outline, indices) at every point of a space of these dimensions."""
     extents, trial = loops.factors(dimensions, lambda builder, index: emit(Outline(group, builder), index))
+    if machine.kind == "cpu" and loops.has_short_columns(extents, trial):
+        tabled = _with_whole_columns(group, machine, dimensions, emit, suffix, loops.whole_columns(extents), trial)
+        if tabled is not None:
+            return tabled
     outline = Outline(group)
     tiling = find_tiling(extents, trial) if machine.kind == "cpu" else None
     width = 1 if tiling or machine.kind != "cpu" else loops.neighbours(extents, trial)
@@ -66,7 +71,21 @@ def loop_kernel(group: Group, machine: Machine, dimensions: tuple[int, ...], emi
             own = counters if width == 1 else (*counters, indexing.constant(place))
             emit(outline, indexing.delinearize(indexing.linearize(own, extents), dimensions))
     call = outline.finish(suffix, cost_of(outline, math.prod(dimensions), trial))
-    return call if machine.kind != "cpu" else call._replace(kernel=in_row_blocks(call.kernel))
+    if machine.kind != "cpu":
+        return call
+    kernel = in_row_blocks(call.kernel)
+    return call._replace(kernel=with_blocks_of_rows(kernel, machine.cores) or kernel)
+
+
+def _with_whole_columns(group: Group, machine: Machine, dimensions: tuple[int, ...], emit, suffix: str,
+                        extents: list[int], trial: Builder) -> KernelCall | None:
+    """The kernel with short innermost loops joined, where what they would divide for goes into tables."""
+    outline = Outline(group)
+    with loops.parallel(outline.builder, extents[:-1]) as counters, outline.builder.loop(extents[-1], VECTOR) as last:
+        emit(outline, indexing.delinearize(indexing.linearize((*counters, last), extents), dimensions))
+    call = outline.finish(suffix, cost_of(outline, math.prod(dimensions), trial))
+    kernel = with_blocks_of_rows(call.kernel, machine.cores)
+    return call._replace(kernel=kernel) if kernel is not None else None
 
 
 def cost_of(outline: Outline, points: int, trial: Builder) -> Cost:

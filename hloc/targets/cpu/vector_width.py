@@ -16,7 +16,8 @@ from hloc.kernels.scalars import is_narrow
 from hloc.kernels.walks import parts, walk
 from hloc.ops.table import OPS
 
-SHORTEST = 64                                   # iterations of a loop: four vectors
+SHORTEST = 64                                   # iterations of a loop: four vectors, or two whole ones
+LANES = 16
 HEAVY = frozenset(OPS[opcode].scalar for opcode, cost in EXPENSIVE.items() if cost >= 10)
 
 
@@ -25,7 +26,11 @@ def is_wide(kernel: Kernel) -> bool:
     statements = list(walk(kernel.body))
     named = {s.name: s.value for s in statements if isinstance(s, Let)}
     loops = [s for s in statements if isinstance(s, For) and s.kind == VECTOR]
-    return all(_most(s.extent, named) >= SHORTEST for s in loops) and any(computes_much(s.body) for s in loops)
+    return all(_is_long(_most(s.extent, named)) for s in loops) and any(computes_much(s.body) for s in loops)
+
+
+def _is_long(extent: int) -> bool:
+    return extent >= SHORTEST or (extent >= 2 * LANES and extent % LANES == 0)
 
 
 def computes_much(statements: Iterable[Stmt]) -> bool:
