@@ -5,7 +5,8 @@ first makes partial results of chunks, so that all threads have work, and the se
 
 The loops of the input space are either kept or reduced. Where the innermost loop is reduced ("rows") each result has
 its own accumulators, several of them side by side where the reducer may be reassociated. Where it is kept ("columns")
-a Local array accumulates a block of neighbouring results, so that the inner loop has stride one.
+a Local array accumulates a block of neighbouring results, so that the inner loop has stride one. Rows of a few
+elements have ways of their own (reduce_short.py, reduce_turned.py).
 """
 from __future__ import annotations
 
@@ -21,6 +22,7 @@ from hloc.kernels.lower_loop import cost_of, loop_kernel, lower_loop
 from hloc.kernels.monoids import identity
 from hloc.kernels.reduce_nest import COLUMNS, Nest
 from hloc.kernels.reduce_short import ShortNest, is_short
+from hloc.kernels.reduce_turned import TurnedNest, is_turned
 from hloc.kernels.reduction import Reduction, point_values, start, store_results
 from hloc.kernels.rules_loops import element_types
 from hloc.machine import Machine
@@ -45,7 +47,7 @@ def lower_reduce(group: Group, machine: Machine) -> Lowered:
     short = is_short(reduction, machine)
     partial = _without_inner(reduction) if _late_inner(reduction) and not short else reduction
     chunks = _chunks(partial, machine)
-    nest = ShortNest if short else Nest
+    nest = ShortNest if short else TurnedNest if is_turned(reduction, machine) else Nest
     if chunks > 1 or partial is not reduction:
         return _two_phases(reduction, partial, chunks, nest)
     return Lowered((_one_phase(reduction, nest),))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 from hloc.kernels import indexing, loops
 from hloc.kernels.group import Outline
@@ -31,6 +32,7 @@ class Nest:
     outline: Outline
     chunks: int = 1
     values: Callable | None = None
+    MOST_COLUMNS: ClassVar[int] = COLUMNS
 
     def emit(self, finish: Callable[[list[Index], list[Expr]], None]) -> None:
         """finish(counters, totals) stores the totals of one result; in a chunked nest totals are partial."""
@@ -162,7 +164,7 @@ class Nest:
         how many columns a block has, and its number."""
         r = self.reduction
         kept = [n for n, gone in enumerate(r.reduced[:lane]) if not gone]
-        width = min(COLUMNS, r.extents[lane])
+        width = min(self.MOST_COLUMNS, r.extents[lane])
         with loops.parallel(self.outline.builder, [
                 *(r.extents[n] for n in kept), self.chunks, -(-r.extents[lane] // width)]) as opened:
             self.piece = opened[-2]
