@@ -12,10 +12,12 @@ script works, its times mean nothing, and it writes only where --output says.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import importlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -29,11 +31,12 @@ sys.path[:0] = [str(HERE), str(ROOT)]
 
 # name -> (seconds, what it tells); together under eight minutes
 SECTIONS: dict[str, tuple[int, str]] = {
-    "prepare": (100, "whole programs compiled side by side"),
+    "prepare": (85, "whole programs compiled side by side"),
     "launches": (15, "cost of a launch, in a graph and without"),
-    "bandwidth": (40, "memory-bound kernels as a fraction of a device copy"),
+    "bandwidth": (35, "memory-bound kernels as a fraction of a device copy"),
     "products": (50, "matrix products and attention against cuBLASLt and the peak"),
-    "tuning": (25, "products by measured choice against the cost model's"),
+    "tuning": (29, "products and a convolution by measured choice against the cost model's"),
+    "warpgroups": (20, "ways of sm_90a that no device has run yet, each in a process of its own"),
     "ops": (35, "kernels of the test data against the evaluator"),
     "models": (40, "models of testdata/models against their expected results"),
     "end_to_end": (50, "whole programs, and without fusion"),
@@ -57,20 +60,24 @@ def run_section(name: str, emulated: bool) -> int:
 
 
 def section_apart(name: str, emulated: bool, limit: float) -> list[dict]:
-    """The rows of one section, run in a child process; a last row tells if it was cut off."""
+    """The rows of one section, run in a child process, which ends with all that it has started; a last row tells if it
+    was cut off."""
     command = [sys.executable, str(HERE / "gpu.py"), "--one", name, *(["--emulated"] if emulated else [])]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace")
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
+                             start_new_session=True)
     said: list[str] = []
     reader = threading.Thread(target=lambda: said.append(child.stderr.read()))
     reader.start()
-    timer = threading.Timer(limit, child.kill)
+    timer = threading.Timer(limit, end_all, (child,))
     timer.start()
     start, rows = time.monotonic(), []
     for line in child.stdout:
         if line.startswith("{"):
-            rows.append(json.loads(line))
+            with contextlib.suppress(json.JSONDecodeError):         # cut off in the middle of a row
+                rows.append(json.loads(line))
     code = child.wait()
     timer.cancel()
+    end_all(child)
     reader.join()
     if time.monotonic() - start >= limit:
         why = f"time limit of {limit:.0f} s"
@@ -79,6 +86,12 @@ def section_apart(name: str, emulated: bool, limit: float) -> list[dict]:
     if why:
         rows.append({"section": name, "what": f"the rest of {name}", "missing": why})
     return rows
+
+
+def end_all(child: subprocess.Popen) -> None:
+    """A process that leads a session, and all processes in it: compilers that go on would slow the next section."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
 
 
 def last_line(text: str) -> str:

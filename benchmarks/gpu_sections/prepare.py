@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from gpu_sections.programs import ROOT, cases, container_path, source
 
-SECONDS = 95                           # of one program
+SECONDS = 80                           # of one program
 KERNELS = "the kernels that compute-sanitizer runs"
 
 

@@ -1,4 +1,5 @@
-"""What a tuning file gains: every way of a few products measured, the fastest right one against the cost model's."""
+"""What a tuning file gains: every way of a few products and a convolution measured, the fastest right one against the
+cost model's."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -9,21 +10,37 @@ from hloc.kernels.ir import Tile
 from hloc.targets.cuda import measure, target
 from hloc.targets.cuda.tiles import ways
 
+CONVOLUTION = """HloModule m
+ENTRY e {{ x = {t}[{n},{s},{s},{c}] parameter(0)  w = {t}[3,3,{c},{c}] parameter(1)
+  ROOT y = {t}[{n},{s},{s},{c}] convolution(x, w), window={{size=3x3 pad=1_1x1_1}}, dim_labels=b01f_01io->b01f }}
+"""
 SIZES = (("bf16", 8192, 8192, 8192), ("bf16", 512, 512, 16384), ("f32", 2048, 2048, 2048))
 TINY = (("f32", 40, 40, 40),)
+
+
+def cases(device) -> Iterator[tuple[str, str, int]]:
+    """What it is, its text, and its operations."""
+    n, size, c = device.size(128, 1), device.size(56, 6), device.size(64, 16)
+    yield (f"bf16 convolution 3x3, {n} images of {size}x{size}, {c} channels",
+           CONVOLUTION.format(t="bf16", n=n, s=size, c=c), 2 * n * size * size * 9 * c * c)
+    for type, m, n, k in TINY if device.emulated else SIZES:
+        text = DOT.format(t=type, o=SUMS[type], m=m, n=n, k=k, root="ROOT ") + "}\n"
+        yield f"{type} {m} x {n} x {k}", text, 2 * m * n * k
 
 
 def rows(device) -> Iterator[dict]:
     if device.emulated:
         target.compile_cuda, target.compiler_version = device.compile, lambda: 13000
-    for type, m, n, k in TINY if device.emulated else SIZES:
-        text = DOT.format(t=type, o=SUMS[type], m=m, n=n, k=k, root="ROOT ") + "}\n"
+    for what, text, operations in cases(device):
         own = target.cuda_target(device.machine)
         tile = next(k for k in api.plan(api.optimize(api.load(text), own), own).kernels if isinstance(k, Tile))
-        found, first = measure.measure(tile, device.machine), ways(tile, device.machine)[0]
+        names = [w for w in ways(tile, device.machine) if "wgmma" not in w]     # section warpgroups tries these
+        found, first = measure.measure(tile, device.machine, names), names[0]
         best = found.microseconds[found.way]
+        order = sorted(found.microseconds, key=found.microseconds.get)
+        all_ways = ", ".join(f"{way} {found.microseconds[way]:,.1f} us" for way in order)
         refused = "; ".join(f"{way}: {why}" for way, why in found.refused.items())
-        yield {"what": f"{type} {m} x {n} x {k}", "value": 2 * m * n * k / best / 1e6, "unit": "TFLOP/s",
+        yield {"what": what, "value": operations / best / 1e6, "unit": "TFLOP/s",
                "compared": {"the cost model's time": best / found.microseconds[first]},
-               "note": f"{found.way}, of {len(found.microseconds)} ways" + (f"; {refused}" if refused else ""),
+               "note": all_ways + (f"; refused: {refused}" if refused else ""),
                **({"wrong": True} if "its results are not" in refused else {})}

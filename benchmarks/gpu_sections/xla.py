@@ -24,14 +24,11 @@ class Xla:
 
     def __init__(self, module, arrays):
         import jax
-        from jaxlib import _hlo, _jax
 
         from hloc.tools.xla_text import text_for_xla
         jax.config.update("jax_enable_x64", True)
         device = jax.devices("gpu")[0]
-        proto = _hlo.hlo_module_from_text(text_for_xla(module)).as_serialized_hlo_module_proto()
-        self.compiled = device.client.compile_and_load(
-            _jax.mlir.hlo_to_stablehlo(proto), _jax.DeviceList((device,)), _jax.CompileOptions())
+        self.compiled = compiled(text_for_xla(module), device)
         self.arguments = [jax.device_put(a, device) for a in arrays]
 
     def run(self) -> None:
@@ -52,6 +49,22 @@ class Xla:
             self.run()
             times.append(time.perf_counter() - start)
         return statistics.median(times)
+
+
+def compiled(text: str, device):
+    """HLO text, compiled by XLA for a device of JAX, whose inner modules have had several names."""
+    try:
+        from jaxlib import _jax
+    except ImportError:                                     # before 0.6
+        from jaxlib import xla_extension as _jax
+    try:
+        from jaxlib import _hlo
+    except ImportError:                                     # then it is part of the other
+        _hlo = _jax
+    stablehlo = _jax.mlir.hlo_to_stablehlo(_hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto())
+    if hasattr(device.client, "compile_and_load"):
+        return device.client.compile_and_load(stablehlo, _jax.DeviceList((device,)), _jax.CompileOptions())
+    return device.client.compile(stablehlo, _jax.CompileOptions())
 
 
 def xla_missing(device) -> str:

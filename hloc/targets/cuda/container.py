@@ -22,7 +22,8 @@ from hloc.errors import RunError
 from hloc.ir import numpy_dtype
 from hloc.ir.shapes import array as array_shape
 from hloc.kernels.plan import Branch, Copy, HostCall, Launch, Program, Ref, Step, Value, WhileLoop, all_steps
-from hloc.targets.cuda.cublaslt import LtProduct, fits
+from hloc.targets.cuda.cublaslt import LtProduct
+from hloc.targets.cuda.cudnn import CudnnConvolution
 from hloc.targets.cuda.tensor_maps import TensorMap
 
 VERSION = 4
@@ -31,15 +32,15 @@ DEEPEST_PLAN = 200
 
 class Geometry(NamedTuple):
     """How a kernel starts: its name in the image, blocks, threads per block, dynamic shared memory in bytes. about: the
-    HLO that it computes, in one line, for messages. product: what cuBLASLt is called with in the kernel's place. maps:
-    of arguments, for the bulk copy engine; the kernel's last argument points to them."""
+    HLO that it computes, in one line, for messages. product: what cuBLASLt or cuDNN is called with in the kernel's
+    place. maps: of arguments, for the bulk copy engine; the kernel's last argument points to them."""
 
     function: str
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     shared: int = 0
     about: str = ""
-    product: LtProduct | None = None
+    product: LtProduct | CudnnConvolution | None = None
     maps: tuple[TensorMap, ...] = ()
 
 
@@ -118,11 +119,15 @@ def _unpack(path: Path, plan: dict, archive: zipfile.ZipFile) -> Container:
 def _geometry(row: list) -> Geometry:
     function, grid, block, shared, about, product, maps = row
     start = Geometry(str(function), tuple(int(n) for n in grid), tuple(int(n) for n in block), int(shared), str(about),
-                     LtProduct.from_json(product) if product else None, tuple(TensorMap.from_json(m) for m in maps))
+                     _library_call(product) if product else None, tuple(TensorMap.from_json(m) for m in maps))
     if len(start.grid) != 3 or len(start.block) != 3 or min(start.grid + start.block) < 1 \
             or math.prod(start.block) > 1024 or start.shared < 0:
         raise ValueError(f"bad geometry {row!r}")
     return start
+
+
+def _library_call(row: list) -> LtProduct | CudnnConvolution:
+    return CudnnConvolution.from_json(row) if row[0] == "cudnn" else LtProduct.from_json(row)
 
 
 def _check_steps(packed: Container) -> None:
@@ -135,7 +140,7 @@ def _check_steps(packed: Container) -> None:
         if isinstance(step, Launch) and not 0 <= step.kernel < len(packed.kernels):
             raise ValueError(f"no kernel {step.kernel}")
         if isinstance(step, Launch) and (product := packed.kernels[step.kernel].product):
-            fits(product, [r.size for r in step.arguments])
+            product.fits([r.size for r in step.arguments])
         for map in packed.kernels[step.kernel].maps if isinstance(step, Launch) else ():
             map.fits([r.size for r in step.arguments])
         if isinstance(step, Copy) and step.destination.size < step.source.size:

@@ -10,8 +10,8 @@
  *   X_VECTOR, W_VECTOR        elements side by side that may be read at once: channels; of the kernel, features too
  *   SPLITS, PART              as in gemm.cuh
  * Out: hloc_conv walks over tiles as hloc_gemm does, hloc_conv_join adds up the pieces; hloc_conv_direct<S, LANES>
- * computes an output with LANES (1, 32) threads. finish(row, column, sum): row = image * POINTS + position, column = output
- * feature.
+ * computes an output with LANES (1, 32) threads; hloc_conv_pack, hloc_conv_unpack: filters in the order of a library.
+ * finish(row, column, sum): row = image * POINTS + position, column = output feature.
  */
 #ifndef HLOC_CONV_CUH
 #define HLOC_CONV_CUH
@@ -160,6 +160,28 @@ HLOC_FN void hloc_conv_direct(const T *x, const T *w, MultiplyAdd multiply_add, 
       sum = multiply_add(sum, window.read(x, (int)k), w[hloc_kernel_position<S>((int)k, column)]);
     if constexpr (LANES > 1) sum = hloc_warp_total(sum, add);
     if (lane == 0) finish(window.row, column, sum);
+  }
+}
+
+/* A filter as a library wants it, FILTERS x (TAPS x CHANNELS, or CHANNELS x TAPS); FILTER_STRIDE and CHANNEL_STRIDE are
+ * W_O and W_I, or the other way around where rows and columns of the filter change places. */
+template <class S, class T> HLOC_FN void hloc_conv_pack(const T *w, T *packed) {
+  constexpr long TAPS = (long)S::WINDOW0 * S::WINDOW1 * S::WINDOW2, TOTAL = S::FILTERS * S::FILTER_CHANNELS * TAPS;
+  for (long n = blockIdx.x * (long)blockDim.x + threadIdx.x; n < TOTAL; n += (long)gridDim.x * blockDim.x) {
+    const long filter = n / (TAPS * S::FILTER_CHANNELS), rest = n % (TAPS * S::FILTER_CHANNELS);
+    const long tap = S::CHANNELS_LAST ? rest / S::FILTER_CHANNELS : rest % TAPS;
+    const long channel = S::CHANNELS_LAST ? rest % S::FILTER_CHANNELS : rest / TAPS;
+    packed[n] = w[hloc_tap<S>((int)tap).in_kernel() + filter * S::FILTER_STRIDE + channel * S::CHANNEL_STRIDE];
+  }
+}
+/* The same back, where a convolution has computed a filter: finish(row, column, value) for each element. */
+template <class S, class T, class Wide, class Finish>
+HLOC_FN void hloc_conv_unpack(const T *packed, Wide wide, Finish finish) {
+  constexpr long TAPS = S::POINTS, TOTAL = S::M * S::N;
+  for (long n = blockIdx.x * (long)blockDim.x + threadIdx.x; n < TOTAL; n += (long)gridDim.x * blockDim.x) {
+    const long row = n / S::N, column = n % S::N, channel = row / TAPS, tap = row % TAPS;
+    finish(row, column, wide(packed[S::CHANNELS_LAST ? (column * TAPS + tap) * S::IMAGES + channel
+                                                     : (column * S::IMAGES + channel) * TAPS + tap]));
   }
 }
 

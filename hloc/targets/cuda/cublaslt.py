@@ -79,16 +79,15 @@ class LtProduct(NamedTuple):
             raise ValueError(f"no product of cuBLASLt: {row!r}")
         return product
 
-
-def fits(product: LtProduct, sizes: Sequence[int]) -> None:
-    """Raises ValueError where the arguments, the workspace last, have fewer bytes than the product reads or writes."""
-    used = [(m.argument, m.offset + (product.batches - 1) * m.batch + (m.columns - 1) * m.leading + m.rows, type)
-            for m, type in ((product.a, product.element), (product.b, product.element), (product.d, product.result))]
-    if product.bias >= 0:
-        used.append((product.bias, product.d.rows, product.bias_type))
-    if sizes[-1] < WORKSPACE or any(n >= len(sizes) - 1 or count * ELEMENT_TYPES[t].bytes > sizes[n]
-                                    for n, count, t in used):
-        raise ValueError("a product of cuBLASLt larger than its arguments")
+    def fits(self, arguments: Sequence[int]) -> None:
+        """arguments: bytes of each, the workspace last. Raises ValueError where they are too small."""
+        used = [(m.argument, m.offset + (self.batches - 1) * m.batch + (m.columns - 1) * m.leading + m.rows, type)
+                for m, type in ((self.a, self.element), (self.b, self.element), (self.d, self.result))]
+        if self.bias >= 0:
+            used.append((self.bias, self.d.rows, self.bias_type))
+        if arguments[-1] < WORKSPACE or any(n >= len(arguments) - 1 or count * ELEMENT_TYPES[t].bytes > arguments[n]
+                                            for n, count, t in used):
+            raise ValueError("a product of cuBLASLt larger than its arguments")
 
 
 class Heuristic(ctypes.Structure):

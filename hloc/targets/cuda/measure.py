@@ -6,7 +6,7 @@ model's choice) is the one whose results the others must have.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -28,9 +28,10 @@ TOLERANCE = {"f64": 1e-11, "c128": 1e-11, "f32": 1e-4, "c64": 1e-4, "f16": 4e-3,
 ROUGH = 0.3                         # for types of 8 bits and less
 
 
-def measure(tile: Tile, gpu: Machine) -> Measured:
-    """Raises RunError where the GPU stops, or where no way is right."""
-    names = ways(tile, gpu)
+def measure(tile: Tile, gpu: Machine, names: Sequence[str] = ()) -> Measured:
+    """names: of the ways to try, the first one is right; all, if none are given. Raises RunError where the GPU stops,
+    or where no way is right."""
+    names = names or ways(tile, gpu)
     random = np.random.default_rng(0)
     inputs = [_input(b, random) for b in tile.buffers if b.access != "write"]
     expected, times, refused = None, {}, {}
@@ -58,7 +59,8 @@ def agree(actual: np.ndarray, expected: np.ndarray, type: str) -> bool:
     """The same results, up to the order of sums. NaN agrees with nothing but NaN at the same place."""
     if ELEMENT_TYPES[type].kind not in ("float", "complex"):
         return bool(np.array_equal(actual, expected))
-    wide = np.complex128 if ELEMENT_TYPES[type].kind == "complex" else np.float64
+    wide = np.complex128 if ELEMENT_TYPES[type].kind == "complex" else \
+        np.float32 if ELEMENT_TYPES[type].bytes < 4 else np.float64
     a, b = actual.astype(wide), expected.astype(wide)
     known = np.isfinite(b)
     if not np.array_equal(known, np.isfinite(a)) or not np.array_equal(a[~known], b[~known], equal_nan=True):

@@ -24,7 +24,7 @@ from hloc.errors import RunError
 from hloc.ir import numpy_dtype
 from hloc.kernels.plan import Branch, Copy, HostCall, Launch, Ref, Step, WhileLoop, all_steps
 from hloc.machine import Machine
-from hloc.targets.cuda import cublaslt, graphs, tensor_maps
+from hloc.targets.cuda import cublaslt, cudnn, graphs, tensor_maps
 from hloc.targets.cuda.container import Container, Geometry
 from hloc.targets.cuda.gpus import device_named
 from hloc.targets.host_calls import answered
@@ -104,7 +104,7 @@ class CudaBackend:
         self.cuda = driver()
         self.packed, self.host_functions = packed, functions
         self.runs, self.graphs, self.parts, self.memory, self.lost = 0, {}, {}, None, False
-        self.cublas: cublaslt.CublasLt | None = None
+        self.libraries: dict[type, cublaslt.CublasLt | cudnn.Cudnn] = {}
         self.waits = os.environ.get("HLOC_CUDA_WAIT", "off") == "on"
         self.use_graphs = os.environ.get("HLOC_CUDA_GRAPHS", "on") != "off" and not self.waits
         self.context = primary_context(self.cuda)
@@ -154,9 +154,12 @@ class CudaBackend:
             raise RunError(f"the program's image gives no kernel {name} ({error}); compile it again") from None
 
     def _library_call(self, kernel: Geometry) -> Callable:
-        if self.cublas is None:
-            self.cublas = cublaslt.CublasLt(cublaslt.library())
-        return self.cublas.product(kernel.product)
+        kind = type(kernel.product)
+        if kind not in self.libraries:
+            self.libraries[kind] = cublaslt.CublasLt(cublaslt.library()) if kind is cublaslt.LtProduct else \
+                cudnn.Cudnn(cudnn.library())
+        library = self.libraries[kind]
+        return library.product(kernel.product) if kind is cublaslt.LtProduct else library.convolution(kernel.product)
 
     def _refused(self, error) -> RunError:
         """Why the driver does not take the image."""
@@ -206,12 +209,12 @@ class CudaBackend:
     def _release(self) -> None:
         for graph in self.graphs.values():
             graph.close()
-        if self.cublas is not None:
-            self.cublas.close()
+        for library in self.libraries.values():
+            library.close()
         if self.memory is not None:
             self.memory.free()
-        self.graphs = {}
-        self.memory = self.module = self.functions = self.stream = self.cublas = None
+        self.graphs, self.libraries = {}, {}
+        self.memory = self.module = self.functions = self.stream = None
 
     def check_lost(self) -> None:
         """After an error: whether the context has died of it. If so, nothing in it is given back (each attempt would

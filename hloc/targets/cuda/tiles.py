@@ -16,6 +16,7 @@ from hloc.targets.cuda.attention_gradient import attention_gradient, attention_g
 from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.convolutions import convolution, convolution_ways
 from hloc.targets.cuda.fft import fft
+from hloc.targets.cuda.library_convolutions import convolution_call, library_convolution
 from hloc.targets.cuda.library_products import library_product
 from hloc.targets.cuda.products import gemm, gemm_ways
 from hloc.targets.cuda.sorting import sort, topk
@@ -37,7 +38,7 @@ TEMPLATES: dict[str, Callable[..., tuple]] = {
 }
 
 
-LIBRARY = "cublasLt"
+LIBRARY, CUDNN = "cublasLt", "cuDNN"
 WAYS: dict[str, Callable[[Tile, Machine], list[str]]] = {
     "gemm": gemm_ways, "attention": attention_ways, "attention_gradient": attention_gradient_ways,
     "convolution": convolution_ways,
@@ -47,7 +48,9 @@ WAYS: dict[str, Callable[[Tile, Machine], list[str]]] = {
 def ways(tile: Tile, gpu: Machine) -> list[str]:
     """The ways in which a tile can be computed, by name, the cost model's choice first."""
     found = WAYS[tile.routine](tile, gpu) if tile.routine in WAYS else [""]
-    return [*found, LIBRARY] if tile.routine == "gemm" and library_product(tile) else found
+    if tile.routine == "gemm" and library_product(tile):
+        return [*found, LIBRARY]
+    return [*found, CUDNN] if tile.routine == "convolution" and library_convolution(tile) else found
 
 
 def tile_source(tile: Tile, name: str, gpu: Machine, way: str = "") -> TileCode:
@@ -55,6 +58,8 @@ def tile_source(tile: Tile, name: str, gpu: Machine, way: str = "") -> TileCode:
     without a template."""
     if way == LIBRARY:
         return library_call(tile, name)
+    if way == CUDNN:
+        return cudnn_call(tile, name, gpu)
     template = TEMPLATES.get(tile.routine)
     if template is None:
         raise UnsupportedError(f"routine '{tile.routine}' on target cuda")
@@ -70,3 +75,11 @@ def library_call(tile: Tile, name: str) -> TileCode:
     lines = comment((*tile.origin, f"computed by cuBLASLt, epilogue: {product.epilogue or 'none'}"))
     start = Geometry(name, (1, 1, 1), (1, 1, 1), product=product)
     return TileCode("\n".join(lines) + "\n", (start,), cublaslt.WORKSPACE)
+
+
+def cudnn_call(tile: Tile, name: str, gpu: Machine) -> TileCode:
+    """A convolution of cuDNN in the place of a kernel."""
+    found = library_convolution(tile)
+    if found is None:
+        raise UnsupportedError(f"a convolution of {dict(tile.parameters)['types'][0]} that cuDNN cannot compute")
+    return TileCode(*convolution_call(tile, name, gpu, found))
