@@ -74,7 +74,7 @@ def test_target(path: Path, target: str) -> None:
 
 HOSTILE = ["int", "for", "return", "while", "sizeof", "double", "static", "main", "hloc_execute", "buffers", "in0",
            "out0", "begin", "end", "i0", "__asm__", "define", "NULL", "errno", "threadIdx", "x" * 300]
-METADATA = 'metadata={op_name="*/ #error \\"\\n??/ \x01\x7f \\\\" op_type="/*" source_file="a\\\nb" source_line=1}'
+METADATA = 'metadata={op_name="*/ #error \\"\\n??/ \x01\x7f \\\\" op_type="/*" source_file="a\\\\\\nb" source_line=1}'
 TEXT = """HloModule plain
 plain_f {{
   plain_a = f32[] parameter(0)
