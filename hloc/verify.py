@@ -23,6 +23,7 @@ from hloc.ops.op import Op
 from hloc.ops.table import OPS
 from hloc.text.header import aliases, donors, entry_layout, operand_aliases, place_of
 from hloc.text.parser import parse_shape
+from hloc.verify_buffers import buffer_errors
 from hloc.verify_devices import device_errors
 
 MAX_RANK = 64                 # NumPy's limit
@@ -34,6 +35,8 @@ SAME_PRECISION = frozenset({
     "get-tuple-element", "infeed", "outfeed", "opt-barrier", "parameter", "recv", "recv-done", "send", "send-done",
     "tuple", "while",
 })
+
+PINNING = frozenset({'"Pin"', '"Unpin"'})
 
 # An asynchronous copy or collective ends in exactly one place.
 ENDINGS = {"copy-start": "copy-done", "all-gather-start": "all-gather-done", "all-reduce-start": "all-reduce-done",
@@ -73,6 +76,7 @@ def _errors(module: Module) -> Iterator[VerifyError]:
     yield from _sharing_errors(reachable)
     if not broken:
         yield from device_errors(module, reachable)
+        yield from buffer_errors(module, reachable)
     yield from _header_errors(module)
 
 
@@ -214,15 +218,20 @@ def _check_outfeed(instruction: Instruction) -> None:
 
 
 def _check_operand_aliases(instruction: Instruction) -> None:
-    """Both sides exist."""
+    """Both sides exist and are alike; only pinning makes a buffer of an array."""
     for alias in operand_aliases(instruction):
         if part_of(instruction.shape, alias.output) is None:
             raise VerifyError(f"output_to_operand_aliasing: {text(instruction.shape)} has nothing at "
                               f"{listed(alias.output)}", instruction.span)
-        operands = [o.shape for o in instruction.operands]
-        if _parameter_part(operands, alias.parameter, alias.index) is None:
+        operands, given = [o.shape for o in instruction.operands], part_of(instruction.shape, alias.output)
+        taken = _parameter_part(operands, alias.parameter, alias.index)
+        if taken is None:
             raise VerifyError(f"output_to_operand_aliasing: there is no operand ({alias.parameter}, "
                               f"{listed(alias.index)})", instruction.span)
+        if instruction.opcode == "custom-call" and str(instruction.get("custom_call_target")) in PINNING:
+            taken, given = (s.tuple_shapes[0] if s.element_type == "buffer" else s for s in (taken, given))
+        if instruction.opcode in ("custom-call", "fusion", "async-start") and not agrees(taken, given):
+            raise VerifyError(f"output_to_operand_aliasing: {text(given)} is not {text(taken)}", instruction.span)
 
 
 def _check_fused(fusion: Instruction) -> None:

@@ -9,6 +9,8 @@ Source: xla/service/hlo_verifier.cc (CheckReplicaGroups, HandleCollectivePermute
 """
 from __future__ import annotations
 
+import math
+import re
 from collections import Counter
 from collections.abc import Iterator
 
@@ -65,7 +67,7 @@ def groups_problem(instruction: Instruction, base: str, replicas: int, partition
             return f"replica_groups: {problem}"
         problem, groups = check_groups(text), parse_groups(text)
     except UnsupportedError:
-        return None if "mesh" in text else f"replica_groups={text} cannot be read"      # meshes have more forms
+        return _mesh_problem(instruction, base, text, replicas, partitions)
     if problem:
         return f"replica_groups: {problem}"
     total, inside = device_counts(instruction, base, replicas, partitions)
@@ -83,6 +85,15 @@ def groups_problem(instruction: Instruction, base: str, replicas: int, partition
         if parts is not None and parts != size:
             return f"the operand is a part of {parts}, the group has {size} devices"
     return _all_to_all_problem(instruction, size) if base == "all-to-all" else None
+
+
+def _mesh_problem(instruction: Instruction, base: str, text: str, replicas: int, partitions: int) -> str | None:
+    """Groups along parts of axes: as many devices as take part."""
+    if "mesh" not in text:
+        return f"replica_groups={text} cannot be read"
+    named = math.prod(int(n) for n in re.findall(r"=\s*(\d+)", text.partition("]")[0]))
+    total, _ = device_counts(instruction, base, replicas, partitions)
+    return f"replica_groups: the mesh has {named} of {total} devices" if total not in (1, named) else None
 
 
 def _all_to_all_problem(instruction: Instruction, size: int) -> str | None:

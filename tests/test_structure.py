@@ -9,8 +9,8 @@ PACKAGE = Path(__file__).parent.parent / "hloc"
 
 # The order of processing: a part may import what stands before it, never what stands behind.
 ORDER = ["errors", "machine", "cache", "ir", "devices", "inputs", "sensible_inputs", "input_files", "ops", "text",
-         "proto", "sources", "verify_devices", "verify", "lookahead", "elementwise_groups", "evaluate", "simulate", "mpi", "analysis",
-         "passes", "kernels", "executable", "bounded", "targets", "api", "tools", "cli"]
+         "proto", "sources", "verify_buffers", "verify_devices", "verify", "lookahead", "elementwise_groups",
+         "evaluate", "simulate", "mpi", "analysis", "passes", "kernels", "executable", "bounded", "targets", "api", "tools", "cli"]
 # One adapter file (or two) for each package that may be missing.
 ADAPTERS = {"pycuda": {"targets/cuda/runtime.py"}, "mpi4py": {"mpi.py"}}
 

@@ -179,7 +179,7 @@ ROWS: tuple[Op, ...] = (
     Op("conditional", arity=(1, None), infer=infer_conditional, evaluate=evaluate_conditional,
        optional=("branch_computations", "true_computation", "false_computation")),
     Op("call", arity=(0, None), infer=infer_call, evaluate=evaluate_call, required=("to_apply",),
-       optional=("is_composite", "output_to_operand_aliasing")),
+       optional=("is_composite",)),
     Op("fusion", arity=(0, None), infer=infer_fusion, evaluate=evaluate_fusion, required=("kind", "calls"),
        optional=("output_to_operand_aliasing",)),
     Op("async-start", arity=(0, None), infer=infer_async_start, evaluate=evaluate_async_start, required=("calls",),

@@ -8,6 +8,7 @@ The forms stand in grammar/hlo.lark as FORM_ terminals. What passes them may sti
 """
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from typing import NamedTuple
@@ -26,6 +27,8 @@ _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 _ESCAPE = re.compile(r"""\\(?:[abfnrtv\\?'"]|[0-3][0-7]{2}|[0-7]{1,2}(?![0-7])|[xX]0*[0-9a-fA-F]{1,2}(?![0-9a-fA-F])"""
                      r"""|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8})""")
 _IOTA_ORDER = re.compile(r"<=\s*\[([\d,\s]+)\]\s*T\(([\d,\s]+)\)")
+_AXIS_SIZE = re.compile(r"""["']([^"']+)["']\s*=\s*(\d+)""")
+_AXIS_USE = re.compile(r"""["']([^"']+)["'](?:\s*:\s*\(\d+\)\s*(\d+))?""")
 _STRING_DEPTHS = {"metadata": 1, "frontend_attributes": 1, "backend_config": 0, "custom_call_target": 0}
 
 
@@ -69,10 +72,20 @@ def check_form(key: str, text: str, span: Span) -> None:
         _check_escapes(key, bare, span)
     if "<=" in bare and key in ("sharding", "replica_groups"):
         _check_order(key, bare, span)
+    if key == "replica_groups" and bare.lstrip().startswith("mesh") and _devices_of_group(bare) < 2:
+        raise ParseError("replica_groups: a mesh's groups have more than one device", span)
     if key == "metadata":
         names = _PART_NAME.findall(pattern("STRING").sub("", bare))
         if len(set(names)) != len(names):
             raise ParseError(f"metadata has {next(n for n in names if names.count(n) > 1)} twice", span)
+
+
+def _devices_of_group(text: str) -> int:
+    """How many devices a group of mesh['x'=2,'y'=4] {'x', 'y':(2)2} has: 4."""
+    mesh, _, named = text.partition("]")
+    sizes = {name: int(size) for name, size in _AXIS_SIZE.findall(mesh)}
+    used = _AXIS_USE.findall(named[named.rindex("{"):])
+    return math.prod(int(part) if part else sizes.get(name, 2) for name, part in used)
 
 
 def _check_order(key: str, text: str, span: Span) -> None:
