@@ -16,6 +16,7 @@ import numpy as np
 from hloc.errors import HlocError
 from hloc.ir import Instruction
 from hloc.ops.blocks import BLOCK, blocks
+from hloc.ops.numerics import WIDER
 from hloc.ops.table import OPS
 from hloc.ops.values import Value
 
@@ -23,14 +24,27 @@ from hloc.ops.values import Value
 VIEWS = frozenset({"broadcast", "reshape", "get-tuple-element"})
 
 
+class Member(NamedTuple):
+    """ufunc: NumPy's function where it gives what the step does, in an array of its own. over: the slot of an operand
+    that is such an array and dies here, so that the result may take its memory."""
+
+    step: Any
+    ufunc: np.ufunc | None
+    over: int | None
+
+
 class Group(NamedTuple):
     """steps: in order; read: slots of arrays from outside; kept: those of its steps that are read later; dead: slots
     from outside that nobody reads afterwards."""
 
-    steps: tuple[Any, ...]
+    members: tuple[Member, ...]
     read: tuple[int, ...]
     kept: tuple[Any, ...]
     dead: tuple[int, ...]
+
+    @property
+    def steps(self) -> tuple[Any, ...]:
+        return tuple(m.step for m in self.members)
 
     def run(self, evaluator, values: list[Value]) -> None:
         """Fills the slots of the steps that are kept."""
@@ -41,16 +55,20 @@ class Group(NamedTuple):
 
     def _in_blocks(self, evaluator, values: list[Value]) -> bool:
         """False where arrays are not as large as they may be, or a step fails."""
-        shape = self.steps[0].dimensions
+        shape = self.members[0].step.dimensions
         if any(values[s].ndim and values[s].shape != shape for s in self.read):
             return False
         try:
             results = [np.empty(shape, s.dtype) for s in self.kept]
             for block in blocks(shape):
                 part = {s: values[s][block] if values[s].ndim else values[s] for s in self.read}
-                for step in self.steps:
-                    value = part[step.target] = step.function(evaluator, step.instruction,
-                                                              *[part[s] for s in step.sources])
+                for step, ufunc, over in self.members:
+                    operands = [part[s] for s in step.sources]
+                    if ufunc is not None:
+                        value = ufunc(*operands, out=part.get(over))
+                    else:
+                        value = step.function(evaluator, step.instruction, *operands)
+                    part[step.target] = value
                     if value.dtype != step.dtype:
                         return False
                     for slot in step.dead:
@@ -103,6 +121,25 @@ def _is_beside(instruction: Instruction) -> bool:
         instruction.shape.num_elements <= BLOCK
 
 
+def _members(run: Sequence) -> tuple[Member, ...]:
+    """A step without a ufunc may give back its operand itself, so what it reads is nobody's own."""
+    ufuncs = {s.target: _ufunc(s) for s in run}
+    shared = {slot for s in run if ufuncs[s.target] is None for slot in s.sources}
+    types = {s.target: s.dtype for s in run}
+
+    def over(step) -> int | None:
+        return next((slot for slot in step.sources if slot in step.dead and slot not in shared
+                     and ufuncs.get(slot) is not None and types[slot] == step.dtype), None)
+    return tuple(Member(s, ufuncs[s.target], over(s) if ufuncs[s.target] is not None else None) for s in run)
+
+
+def _ufunc(step) -> np.ufunc | None:
+    """Where NumPy computes in the type of the operands and the result."""
+    instruction = step.instruction
+    same = {o.shape.element_type for o in instruction.operands} == {instruction.shape.element_type}
+    return getattr(step.function, "ufunc", None) if same and step.dtype not in WIDER else None
+
+
 def _with_lifetimes(runs: Sequence[Sequence], steps: Sequence[Any]) -> tuple[Group | tuple, ...]:
     """Values are freed after their last use in the new order."""
     may_die = {slot for step in steps for slot in step.dead}
@@ -114,7 +151,7 @@ def _with_lifetimes(runs: Sequence[Sequence], steps: Sequence[Any]) -> tuple[Gro
         dead = tuple(s for s in read if s in may_die and s not in read_later)
         if len(run) > 1:
             kept = tuple(s for s in run if s.target in read_later)
-            parts.append(Group(tuple(run), read, kept, dead))
+            parts.append(Group(_members(run), read, kept, dead))
         else:
             (step,) = run
             dead += (step.target,) * (step.target not in read_later)

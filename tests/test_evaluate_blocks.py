@@ -1,6 +1,7 @@
 """The evaluator takes large arrays in blocks and convolutions in pieces: nothing may depend on where they are cut."""
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -133,6 +134,23 @@ def test_programs_in_groups_give_what_they_give_step_by_step(groups, name):
     module = parse_module((PROGRAMS / f"{name}.hlo").read_text(encoding="utf-8"), name)
     arrays = sensible_arrays(module)
     assert [r.tobytes() for r in evaluate(module, arrays)] == one_by_one(module, arrays)
+
+
+@pytest.mark.parametrize("body", [
+    "b = add(a, a)  c = f32[5,6] convert(b)  d = add(b, c)  e = add(d, d)  ROOT r = (f32[5,6], f32[5,6]) tuple(e, c)",
+    "b = f32[5,6] convert(a)  c = multiply(b, b)  d = add(c, b)  ROOT r = (f32[5,6], f32[5,6]) tuple(d, a)",
+    "b = multiply(a, a)  c = negate(b)  d = add(c, b)  e = subtract(c, d)  ROOT r = (f32[5,6], f32[5,6]) tuple(e, a)",
+    "b = add(a, a)  c = f32[5,6] real(b)  d = negate(b)  e = add(c, d)  ROOT r = (f32[5,6], f32[5,6]) tuple(e, d)",
+    "b = add(a, a)  c = pred[5,6] is-finite(b)  d = f32[5,6] select(c, b, a)  e = negate(d)  ROOT r = f32[5,6] add(e, e)",
+])
+def test_what_is_still_read_is_not_written_over(groups, body):
+    text = re.sub(r"= (add|multiply|negate|subtract)\(", r"= f32[5,6] \1(", body)
+    module = parse_module(f"ENTRY e {{ a = f32[5,6] parameter(0)  {text} }}")
+    array = np.random.default_rng(0).standard_normal((5, 6)).astype(np.float32)
+    given = array.copy()
+    results = evaluate(module, [given])
+    assert groups and given.tobytes() == array.tobytes()
+    assert [r.tobytes() for r in results] == one_by_one(module, [array])
 
 
 def test_a_group_frees_what_nobody_reads_later(groups):

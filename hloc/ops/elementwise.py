@@ -37,6 +37,7 @@ def wide(function) -> Evaluate:
         if one_pass and not any(o.dtype in WIDER for o in operands):
             return narrow(function(*operands), dtype)
         return in_blocks(lambda *parts: narrow(function(*map(widen, parts)), dtype), operands, dtype)
+    evaluate.ufunc = function if one_pass else None
     return evaluate
 
 
