@@ -16,8 +16,8 @@ class GemmArgs(ctypes.Structure):
                 ("a", POINTER), *[(name, LONG) for name in ("a_outer", "a_inner", "a_row", "a_column")],
                 ("b", POINTER), *[(name, LONG) for name in ("b_outer", "b_inner", "b_row", "b_column")],
                 ("c", POINTER), *[(name, LONG) for name in ("c_outer", "c_inner", "c_row", "c_column")],
-                ("c_is_narrow", INT), ("epilogue", POINTER), ("epilogue_args", POINTER), ("load_a", POINTER),
-                ("load_a_args", POINTER), ("load_b", POINTER), ("load_b_args", POINTER), ("packed_b", POINTER)]
+                ("c_is_narrow", INT), ("epilogue", POINTER), ("epilogue_args", POINTER), ("epilogue_arrays", INT),
+                ("load_a", POINTER), ("load_a_args", POINTER), ("load_b", POINTER), ("load_b_args", POINTER), ("packed_b", POINTER)]
 
 
 class ConvArgs(ctypes.Structure):
@@ -168,15 +168,16 @@ def test_plain_matrix_products(runtime, name, dtype):
 
 
 @pytest.mark.parametrize("m,n,k", [(100, 70, 50), (3, 200, 300), (200, 3, 40), (30, 90, 1500), (1, 64, 64),
-                                   (120, 200, 300), (500, 70, 120)])
+                                   (120, 200, 300), (500, 70, 120), (256, 600, 64), (300, 40, 700)])
 def test_prologues_and_epilogue(runtime, m, n, k):
     rng = np.random.default_rng(3)
     a, b, bias = whole_numbers(rng, (2, m, k), np.float32), whole_numbers(rng, (2, k, n), np.float32), np.arange(n)
     bias = bias.astype(np.float32)
     want = np.maximum(4 * a @ b + bias, 0).swapaxes(1, 2)
-    for with_loads in (False, True):
+    for with_loads, arrays in ((False, 1), (True, 1), (False, 6), (True, 6)):
         y = np.full((2, n, m), np.nan, np.float32)
         g = gemm_args(a, b, None)
+        g.epilogue_arrays = arrays
         epilogue_args = (POINTER * 4)(y.ctypes.data, bias.ctypes.data, m, n)
         g.epilogue = ctypes.cast(runtime.bias_relu, POINTER)
         g.epilogue_args = ctypes.cast(epilogue_args, POINTER)

@@ -64,7 +64,8 @@ def gemm(tile: Tile, name: str, machine: Machine) -> str:
     epilogue = epilogue_of(tile)
     if epilogue:
         text += epilogue.declaration
-        fields.update(epilogue=epilogue.name, epilogue_args="given")
+        large = sum(b.size >= outer * inner * m * n for b in tile.buffers[2:])
+        fields.update(epilogue=epilogue.name, epilogue_args="given", epilogue_arrays=large)
     else:
         c_outer, c_inner, c_row, c_column = given["result"]
         fields.update(c="buffers[2]", c_outer=c_outer, c_inner=c_inner, c_row=c_row, c_column=c_column,

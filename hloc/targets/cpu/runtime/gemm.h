@@ -22,7 +22,8 @@
  *     epilogue(epilogue_args, b, row, column, rows, columns, tile, tile_stride)
  * on the thread that computed it; the sum of C[b, row + i, column + j] is tile[i * tile_stride + j], of type f32, f64
  * or s32. A tile is a register tile of HLOC_GEMM_TILE_COLUMNS columns, or what is left of one, or a whole block. The
- * epilogue stores wherever it likes; each element is passed once.
+ * epilogue stores wherever it likes; each element is passed once. epilogue_arrays: how many arrays as large as C it
+ * reads and writes, as far as the caller knows; for many, blocks of C are whole rows.
  * Prologues (optional): load_a(args, b, row, rows, k, count, out) writes A[b, row + i, k + p] to out[i * count + p] in
  * A's element type; load_b(args, b, k, count, column, columns, out) writes B[b, k + p, column + j] to
  * out[p * columns + j]. They replace reading `a` or `b`. They may be called several times for the same elements.
@@ -59,6 +60,7 @@ typedef struct {
   int c_is_narrow;
   hloc_gemm_epilogue epilogue;
   void* const* epilogue_args;
+  int epilogue_arrays;
   hloc_gemm_load_a load_a;
   void* const* load_a_args;
   hloc_gemm_load_b load_b;

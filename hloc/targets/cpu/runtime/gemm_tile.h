@@ -334,21 +334,25 @@ static void G(choose)(G(plan)* plan, int* share_a, int* share_b) {
   a_readable = 0;
 #endif
   int small = work <= 3e6, skinny = g->m <= 4 * HLOC_TILE_ROWS;
-  int flat = !small && !skinny && g->m <= 32 * HLOC_TILE_ROWS && g->batches == 1 && !g->load_a && !g->packed_b;
+  /* an epilogue over several arrays takes memory's time: it goes along whole rows, one after the other */
+  int whole_rows = g->epilogue_arrays >= 4 && !small && !skinny && g->n <= 2048 && !plan->exchanged;
+  int flat = !small && !skinny && g->m <= 32 * HLOC_TILE_ROWS && g->batches == 1 && !g->load_a && !g->packed_b &&
+             !whole_rows;
   *share_a = flat;
   *share_b = !flat && !g->packed_b && g->batches == 1 && !(b_readable && (small || skinny)) && !skinny;
   plan->b_in_place = b_readable && !*share_b && !flat && !g->packed_b;
-  long n_panels = G(panels)(g->n), n_blocks = (g->n + 511) / 512;
+  long n_panels = G(panels)(g->n), n_blocks = whole_rows ? 1 : (g->n + 511) / 512;
   int streams = skinny && plan->b_in_place && (double)g->n * g->k * sizeof(ELEMENT) > 512 << 10;
   long most_k = streams ? g->m <= 16 ? 32 : 64 : 256 * GROUP; /* rows of B in few pages; from memory: in few streams */
   if (skinny && !g->packed_b && g->k > most_k) plan->k_block = most_k;
   long m_panels = (g->m + plan->rows - 1) / plan->rows, m_group = flat ? m_panels : G(smaller)(m_panels, 8);
+  while (whole_rows && m_group > 1 && m_group * plan->rows * g->n * (long)sizeof(SUM) > 256 << 10) m_group--;
   /* some 10 microseconds: not worth a second thread, that fetches A from the first one's cache */
   if (work * g->batches < (g->epilogue && hloc_pool_awake() ? 2e5 : 6e5)) {
     n_blocks = 1, m_group = m_panels;
   } else {
     while (g->batches * n_blocks * ((m_panels + m_group - 1) / m_group) < 4 * threads) {
-      if (m_group > 2 && !skinny && !flat) m_group = (m_group + 1) / 2;
+      if (m_group > (whole_rows ? 1 : 2) && !skinny && !flat) m_group = (m_group + 1) / 2;
       else if (n_blocks * 2 <= n_panels) n_blocks *= 2;
       else if (m_group > 1) m_group = (m_group + 1) / 2;
       else break;
