@@ -19,30 +19,31 @@ are Lets of "weight0", "weight1", f32. It stores nothing.
 """
 from __future__ import annotations
 
-import math
-
-from hloc.analysis.attention import batch, contracting, free, free_of_side, multiply_adds, side_of
+from hloc.analysis.attention import multiply_adds, side_of
 from hloc.analysis.attention_gradient import Gradient, Weighted, gradient_in
 from hloc.errors import UnsupportedError
 from hloc.ir import ELEMENT_TYPES, Instruction
-from hloc.kernels import indexing, scalars
-from hloc.kernels.elements import Indices
-from hloc.kernels.group import Arg, Group, KernelCall, Lowered, Outline, kernel_name, origin_lines
-from hloc.kernels.ir import Buffer, Cost, Expr, Let, Stmt, Tile, Var
-from hloc.kernels.lower_attention import (
-    BATCH,
-    COLUMN,
+from hloc.kernels import scalars
+from hloc.kernels.attention_walks import (
     OPERATIONS_OF_SOFTMAX,
-    ROW,
     Operand,
     Walk,
     common,
+    features_of,
+    flat_position,
+    merged,
     one_walk,
+    operands_of,
     places,
+    reader_of,
     strides_of_result,
+    values_of,
+    walks_of_product,
+    walks_of_weights,
 )
+from hloc.kernels.group import Arg, Group, KernelCall, Lowered, Outline, kernel_name, origin_lines
+from hloc.kernels.ir import Buffer, Cost, Let, Stmt, Tile
 from hloc.kernels.operands import OperandKernels
-from hloc.kernels.rules_loops import product_result
 from hloc.machine import Machine
 
 
@@ -64,10 +65,16 @@ class _Lowering:
         self.arrays: dict[Arg, Buffer] = {}
 
     def lowered(self) -> Lowered:
-        products = [self.operands_of(p) for p in self.gradient.products]
-        values = [self.values_of(o) for o in self.gradient.outputs]
-        lists = [self.walks_of_product(p, *sides) for p, sides in zip(self.gradient.products, products)]
-        lists += [self.walks_of_output(o, v) for o, v in zip(self.gradient.outputs, values)]
+        walks, columns = self.gradient.walks, self.gradient.columns
+        products, values, lists = [], [], []
+        for product in self.gradient.products:
+            side = side_of(product, walks[product], columns)
+            products.append(operands_of(product, side, walks[product], self.operands))
+            lists.append(walks_of_product(product, side, walks[product], *products[-1]))
+        for output in self.gradient.outputs:
+            values.append(values_of(output.dot, output.slot, walks[output.weights], self.operands))
+            lists.append(walks_of_weights(output.dot, output.slot, walks[output.weights], values[-1],
+                                          self.result_strides(output)))
         levels = merged(common(lists))
         fixed = self.columns_only(len(products))
         rows = [n for n in levels if not any(n.steps[f] for f in fixed)]
@@ -81,51 +88,6 @@ class _Lowering:
         return [2 * n + 1 for n in range(products)] + [2 * (products + n) for n in range(len(self.gradient.outputs))]
 
     # -- arrays
-
-    def operands_of(self, product: Instruction) -> tuple[Operand, Operand]:
-        """The operand with the rows, and the one with the columns."""
-        walk = self.gradient.walks[product]
-        side = side_of(product, walk, self.gradient.columns)
-        other = 1 - side
-        columns = sorted(zip(free_of_side(product, side), free(product, side)), key=lambda pair: -walk[pair[0]][1])
-        depth = sorted(zip(contracting(product, side), contracting(product, other)))
-        return (self.access(product.operands[other], (batch(product, other), free(product, other),
-                                                      tuple(d for _, d in depth)), (2,)),
-                self.access(product.operands[side], (batch(product, side), tuple(d for _, d in columns),
-                                                     tuple(d for d, _ in depth)), (1, 2)))
-
-    def values_of(self, output: Weighted) -> Operand:
-        """What the weights are multiplied with: batch, columns, features."""
-        dot, side = output.dot, 1 - output.slot
-        walk = self.gradient.walks[output.weights]
-        summed = sorted(zip(contracting(dot, output.slot), contracting(dot, side)), key=lambda pair: -walk[pair[0]][1])
-        return self.access(dot.operands[side], (batch(dot, side), tuple(d for _, d in summed), free(dot, side)), (1, 2))
-
-    def access(self, operand: Instruction, parts: tuple[tuple[int, ...], ...], alone: tuple[int, ...]) -> Operand:
-        """An operand in memory; the parts in `alone` are walked by one stride each."""
-        type = operand.shape.element_type
-        order = tuple(d for part in parts for d in part)
-        given = Operand(self.operands.access(operand, type, order), operand.shape.dimensions, parts)
-        if all(given.stride(part) is not None for part in alone):
-            return given
-        return given._replace(access=self.operands.in_order(operand, type, order))
-
-    def walks_of_product(self, product: Instruction, first: Operand, second: Operand) -> list[Walk]:
-        """A product's dimensions without the columns: steps in both operands."""
-        walk = self.gradient.walks[product]
-        side = side_of(product, walk, self.gradient.columns)
-        found = [Walk(*walk[n], (first.strides[a], second.strides[b]))
-                 for n, (a, b) in enumerate(zip(first.parts[0], second.parts[0]))]
-        return found + [Walk(*walk[n], (first.strides[a], 0))
-                        for n, a in zip(free_of_side(product, 1 - side), first.parts[1])]
-
-    def walks_of_output(self, output: Weighted, values: Operand) -> list[Walk]:
-        """The dimensions of an output's weights without the columns: steps in the values and in the result."""
-        walk, dot, results = self.gradient.walks[output.weights], output.dot, self.result_strides(output)
-        found = [Walk(*walk[d], (values.strides[v], results[n]))
-                 for n, (d, v) in enumerate(zip(batch(dot, output.slot), values.parts[0]))]
-        return found + [Walk(*walk[d], (0, results[n]))
-                        for d, n in zip(free(dot, output.slot), free_of_side(dot, output.slot))]
 
     def result_strides(self, output: Weighted) -> list[int]:
         return strides_of_result(self.group, output.dot, self.root_of(output))
@@ -161,7 +123,8 @@ class _Lowering:
         for n, (output, x) in enumerate(zip(self.gradient.outputs, values)):
             number = 2 * (len(products) + n)
             name = outline.result_buffer(self.group.roots.index(self.root_of(output)))
-            result = (name, row.steps[number + 1], one_walk(self.features(output)),
+            features = features_of(output.dot, output.slot, self.result_strides(output))
+            result = (name, row.steps[number + 1], one_walk(features),
                       tuple(k.steps[number + 1] for k in others))
             outputs.append((x.size(2), place(x, number, 2), result, is_narrow(output)))
         buffers, arguments = outline.buffers()
@@ -173,11 +136,6 @@ class _Lowering:
                     cost=self.cost((*operands, *buffers)), origin=origin_lines(self.group))
         return KernelCall(tile, (*self.arrays, *arguments))
 
-    def features(self, output: Weighted) -> list[tuple[int, int]]:
-        """(size, step in the result) of the features' dimensions."""
-        results = self.result_strides(output)
-        return [(output.dot.shape.dimensions[n], results[n]) for n in free_of_side(output.dot, 1 - output.slot)]
-
     def cost(self, buffers: tuple[Buffer, ...]) -> Cost:
         dots = [*self.gradient.products, *(o.dot for o in self.gradient.outputs)]
         work = 2 * sum(multiply_adds(d) for d in dots) + OPERATIONS_OF_SOFTMAX * self.gradient.scores.shape.num_elements
@@ -185,14 +143,10 @@ class _Lowering:
 
     def weights(self, outline: Outline, row: Walk, others: list[Walk]) -> tuple[Stmt, ...]:
         """Statements that make the weights of Var("acc0") ..."""
-        walks, columns = self.gradient.walks, self.gradient.columns
-        counted = indexing.variable(BATCH, math.prod(n.size for n in others))
-        position = indexing.add(indexing.scale(indexing.variable(ROW, row.size), row.distance),
-                                indexing.scale(indexing.variable(COLUMN, columns[0]), columns[1]))
-        for index, level in zip(indexing.delinearize(counted, [n.size for n in others]), others):
-            position = indexing.add(position, indexing.scale(index, level.distance))
+        walks = self.gradient.walks
+        position = flat_position(row, self.gradient.columns, others)
         for number, product in enumerate(self.gradient.products):
-            outline.elements.sources[product] = _reader(product, number, walks[product], position)
+            outline.elements.sources[product] = reader_of(product, f"acc{number}", walks[product], position)
         elements = self.gradient.scores.shape.num_elements
         values = [outline.builder.let(scalars.convert_to(
             outline.elements.value(o.weights, places(position, walks[o.weights], elements)), "f32"))
@@ -200,30 +154,7 @@ class _Lowering:
         return (*outline.builder.body(), *(Let(f"weight{n}", v) for n, v in enumerate(values)))
 
 
-def _reader(product: Instruction, number: int, walk: tuple[tuple[int, int], ...], position: indexing.Index):
-    def read(index: Indices) -> Expr:
-        found = indexing.ZERO
-        for place, (_, distance) in zip(index, walk):
-            found = indexing.add(found, indexing.scale(place, distance))
-        if found != position:
-            raise UnsupportedError("a product read at another position than the one being computed", product.span)
-        return product_result(Var(f"acc{number}", "f32"), product.shape.element_type)
-    return read
-
-
 def is_narrow(output: Weighted) -> bool:
     """Whether a product's weights may be rounded to the type of what they are multiplied with."""
     own, other = (output.dot.operands[n].shape.element_type for n in (output.slot, 1 - output.slot))
     return own == other or str(output.dot.get("algorithm")) == f"dot_{other}_{other}_f32"
-
-
-def merged(levels: list[Walk]) -> list[Walk]:
-    """Neighbours that all arrays walk through as one dimension, joined."""
-    result: list[Walk] = []
-    for level in levels:
-        outer = result[-1] if result else None
-        if outer and (outer.distance, *outer.steps) == tuple(level.size * n for n in (level.distance, *level.steps)):
-            result[-1] = level._replace(size=level.size * outer.size)
-        else:
-            result.append(level)
-    return result
