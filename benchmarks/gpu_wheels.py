@@ -30,11 +30,12 @@ FUNCTION = re.compile(r"\bcu[A-Z]\w*\b")
 
 
 def include_folder() -> Path:
-    """Where cuda.h lies."""
+    """Where cuda.h lies: in $CUDA_HOME, if that is set."""
     spec = importlib.util.find_spec("nvidia")
     wheels = [Path(p) for p in (spec.submodule_search_locations or [])] if spec else []
-    home = os.environ.get("CUDA_HOME") or "/usr/local/cuda"
-    for folder in (*(p.parent for w in wheels for p in w.glob("*/include/cuda.h")), Path(home) / "include"):
+    home = os.environ.get("CUDA_HOME")
+    installed = [*(p.parent for w in wheels for p in w.glob("*/include/cuda.h")), Path("/usr/local/cuda/include")]
+    for folder in [Path(home) / "include"] if home else installed:
         if (folder / "cuda.h").is_file():
             return folder
     raise SystemExit("error: no cuda.h: pip install nvidia-cuda-runtime nvidia-cuda-crt, or set CUDA_HOME")

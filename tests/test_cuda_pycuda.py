@@ -137,6 +137,40 @@ def test_faults_that_the_context_does_not_survive(machine, fault, said):
     assert "PyCUDA" not in done.stderr and "Traceback" not in done.stderr and "contexts 1" in left
 
 
+@pytest.fixture(scope="module")
+def boxes(machine):
+    """A product that the bulk copy engine's kernel computes, since a tuning file says so: the arguments of a run."""
+    from hloc import api
+    from hloc.targets.cuda import tuning
+    from hloc.targets.cuda.gpus import GPUS
+    from hloc.targets.cuda.target import cuda_target
+    text = ("HloModule m\nENTRY e { a = bf16[72,80] parameter(0)  b = bf16[80,96] parameter(1)\n"
+            "  ROOT d = f32[72,96] dot(a, b), lhs_contracting_dims={1}, rhs_contracting_dims={0} }\n")
+    target, way = cuda_target(GPUS["h100"]), "128x256x64, 4 stages, wgmma, bulk copies"
+    (tile,) = api.plan(api.optimize(api.load(text), target), target).kernels
+    measured = {tuning.key_of(tile): tuning.Measured("a product", way, {way: 1.0})}
+    tuning.write(machine / "boxes.json", tuning.Tuning({"the emulation, CUDA 13.0": measured}))
+    (machine / "boxes.hlo").write_text(text)
+    return ["run", "boxes.hlo", "--tuning", "boxes.json", "--repeat", "3", "-i", "random:1", "--target", "cuda"]
+
+
+def test_tensor_maps(machine, boxes):
+    done, left = hloc(machine, *boxes, "-o", "boxes.npz")
+    assert done.returncode == 0 and left == NOTHING_LEFT, done.stderr
+    done, _ = hloc(machine, "run", "boxes.hlo", "-i", "random:1", "-o", "plain.npz", "--target", "cpu")
+    import numpy as np
+    one, other = np.load(machine / "boxes.npz"), np.load(machine / "plain.npz")
+    np.testing.assert_allclose(one[one.files[0]], other[other.files[0]], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("fault, said", [
+    ("cuTensorMapEncodeTiled=1", "the NVIDIA driver refuses a tensor map: cuTensorMapEncodeTiled failed: error 1"),
+    ("cuMemcpyHtoDAsync_v2=1", "the GPU reported: cuMemcpyHtoDAsync failed: invalid argument")])
+def test_faults_of_tensor_maps(machine, boxes, fault, said):
+    done, left = hloc(machine, *boxes, EMULATED_FAIL=fault)
+    assert done.returncode == 6 and done.stderr.startswith(f"error: {said}") and left == NOTHING_LEFT, done.stderr
+
+
 def test_waiting_names_the_kernel(machine):
     """In the third run, which is a graph otherwise."""
     done, _ = hloc(machine, "run", "chain.hlo", "--repeat", "3", "-i", "random:1", "--target", "cuda", HLOC_CUDA_WAIT="on",
