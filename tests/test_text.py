@@ -54,6 +54,13 @@ def test_error(text):
     assert described(caught.value) == wanted.removeprefix("// ")
 
 
+def test_recovery_table():
+    """Entries follow each other without commas; a module in a string may stand behind each."""
+    table = """{ {"a"}: {"b" {1,0}}  {"c" {0}} : {}, "ENTRY e { ROOT p = f32[4] parameter(0) }"  {"d#*/e"}: {"f#$"} }"""
+    module = parse_module(f"HloModule m, origin_recovery_table={table} ENTRY e {{ ROOT p = f32[4] parameter(0) }}")
+    assert str(module.attributes["origin_recovery_table"]) == table
+
+
 def described(error: ParseError) -> str:
     line, column = error.span.source.position(error.span.start)
     return f"{line}:{column}: {error.message}" + (f" ({error.hint})" if error.hint else "")

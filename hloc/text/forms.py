@@ -47,6 +47,7 @@ FORMS: dict[str, Form] = {
     "backend_config": Form("FORM_BACKEND_CONFIG", 'a string, or {"name":value,...}'),
     "statistics": Form("FORM_STATISTICS", "{visualizing_index=0,name=1.5,...}"),
     "origin": Form("FORM_ORIGIN", '{{"name" {0}}}, or such arrays in parentheses'),
+    "origin_recovery_table": Form("FORM_RECOVERY_TABLE", '{{"name" {0}} : {"name"}, "HloModule ..." ...}'),
     "parameter_replication": Form("FORM_BOOLEANS", "{true,false}"),
     "result_accuracy": Form("FORM_RESULT_ACCURACY", "{mode=highest} or {tolerance={atol=0.1,rtol=0.2,ulps=3}}"),
     "operand_precision": Form("FORM_PRECISIONS", "{default,high,highest}"),

@@ -19,6 +19,7 @@ from hloc.errors import ParseError, Source, Span
 from hloc.ir.attributes import Verbatim
 from hloc.ir.module import Computation, Instruction, Module
 from hloc.ir.shapes import Shape
+from hloc.text.forms import check_form
 from hloc.text.grammar import parse, pattern
 from hloc.text.instructions import TextReader
 from hloc.text.scopes import Scope, run
@@ -102,6 +103,8 @@ class _ModuleReader(TextReader):
                     raise ParseError(f"attribute {key} stands twice", span)
                 if key in _CHECKED:
                     parse_part(_CHECKED[key], value, span.end - len(value), self.source)
+                elif key == "origin_recovery_table":
+                    check_form(key, str(value), span)
                 elif key not in _HEADER_KEYS:
                     self.unknown_attribute(key, "HloModule", span, _HEADER_KEYS)
                 attributes[key] = Verbatim(value)
