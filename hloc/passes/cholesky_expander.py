@@ -1,10 +1,11 @@
-"""Writes cholesky as loops over columns and matrix products.
+"""Writes cholesky as loops over rows and matrix products.
 
-    l = f32[256,256] cholesky(a), lower=true      =>   four panels of 64 columns; each is a dot with the panels before
-                                                      it, and a while over its columns
+    u = f32[256,256] cholesky(a)      =>   four panels of 64 rows; each is a dot with the panels before it, and a while
+                                           over its rows
 
-Column j of a panel:  v = a[:, j] - l[:, :j] @ l[j, :j]^H,  l[:, j] = v / sqrt(v[j]). Only one triangle of `a` is read.
-A matrix that is not positive definite becomes nan throughout.
+Row j of a panel:  v = a[j, :] - u[:j, j]^H @ u[:j, :],  u[j, :] = v / sqrt(v[j]): rows lie side by side in memory, so
+that all of it is along memory. The lower factor is found as the upper one of the transposed matrix. Only one triangle
+of `a` is read. A matrix that is not positive definite becomes nan throughout.
 """
 from __future__ import annotations
 
@@ -43,64 +44,63 @@ class Cholesky:
     def expand(self) -> Instruction:
         e, lower = self.e, self.instruction.get("lower", False)
         a = e.convert(self.instruction.operands[0], self.type)
-        if not lower:
+        if lower:
             a = conjugate(e, e.transpose_last(a))
-        factor = e.op("concatenate", *self.panels(a), dimensions=(self.rank - 1,)) if self.n > PANEL \
+        factor = e.op("concatenate", *self.panels(a), dimensions=(self.rank - 2,)) if self.n > PANEL \
             else self.panels(a)[0]
-        factor = self.nan_where_undefined(self.lower_part(e, factor))
-        if not lower:
+        factor = self.nan_where_undefined(self.upper_part(e, factor))
+        if lower:
             factor = conjugate(e, e.transpose_last(factor))
         return e.convert(factor, self.instruction.shape.element_type)
 
     def panels(self, a: Instruction) -> list[Instruction]:
-        """The factor, panel by panel, each with all n rows; rows above the diagonal hold no sense yet."""
+        """The factor, panel by panel, each with all n columns; what is left of the diagonal holds no sense yet."""
         e, done = self.e, []
         for start in range(0, self.n, PANEL):
             limit = min(self.n, start + PANEL)
-            rest = e.slice(a, {self.rank - 2: (start, self.n), self.rank - 1: (start, limit)})
+            rest = e.slice(a, {self.rank - 2: (start, limit), self.rank - 1: (start, self.n)})
             for before in done:
-                rows = e.slice(before, {self.rank - 2: (start, self.n)})
-                block = e.slice(before, {self.rank - 2: (start, limit)})
-                rest = e.op("subtract", rest, e.matrix_product(rows, conjugate(e, e.transpose_last(block))))
-            panel = self.columns(rest)
-            done.append(e.pad(panel, 0, [(0, 0)] * (self.rank - 2) + [(start, 0), (0, 0)]) if start else panel)
+                columns = e.slice(before, {self.rank - 1: (start, self.n)})
+                block = e.slice(before, {self.rank - 1: (start, limit)})
+                rest = e.op("subtract", rest, e.matrix_product(conjugate(e, e.transpose_last(block)), columns))
+            panel = self.rows(rest)
+            done.append(e.pad(panel, 0, [(0, 0)] * (self.rank - 1) + [(start, 0)]) if start else panel)
         return done
 
-    def columns(self, a: Instruction) -> Instruction:
-        """The factor of a panel whose diagonal block is its upper end, column by column."""
+    def rows(self, a: Instruction) -> Instruction:
+        """The factor of a panel whose diagonal block is its left end, row by row."""
         empty = self.e.like(0, a)
-        count = a.shape.dimensions[-1]
-        return self.e.loop(self.module, count, [empty], self.column, [a])[0]
+        count = a.shape.dimensions[-2]
+        return self.e.loop(self.module, count, [empty], self.row, [a])[0]
 
-    def column(self, e: Expressions, j: Instruction, factor: Instruction, a: Instruction) -> list[Instruction]:
-        """Put column `j` in. Columns that are not there yet are zero, so the product takes the whole panel."""
-        row = conjugate(e, e.transpose_last(e.take(factor, j, self.rank - 2)))
-        value = e.op("subtract", e.take(a, j, self.rank - 1), e.matrix_product(factor, row))
-        square = e.take(value, j, self.rank - 2)
+    def row(self, e: Expressions, j: Instruction, factor: Instruction, a: Instruction) -> list[Instruction]:
+        """Put row `j` in. Rows that are not there yet are zero, so the product takes the whole panel."""
+        column = conjugate(e, e.transpose_last(e.take(factor, j, self.rank - 1)))
+        value = e.op("subtract", e.take(a, j, self.rank - 2), e.matrix_product(column, factor))
+        square = e.take(value, j, self.rank - 1)
         diagonal = e.op("sqrt", real(e, square))
         whole = as_type(e, diagonal, self.type)
         scaled = e.op("divide", value, e.broadcast(e.reshape(whole, *self.batch), range(len(self.batch)),
                                                    value.shape.dimensions))
-        place = e.iota("s32", value.shape.dimensions, self.rank - 2)
+        place = e.iota("s32", value.shape.dimensions, self.rank - 1)
         here = e.spread(j, place.shape)
-        below = e.chosen(e.compare(place, "GT", here), scaled, e.like(0, value))
+        behind = e.chosen(e.compare(place, "GT", here), scaled, e.like(0, value))
         pivot = e.broadcast(e.reshape(whole, *self.batch), range(len(self.batch)), value.shape.dimensions)
-        filled = e.chosen(e.compare(place, "EQ", here), pivot, below)
-        return [e.put(factor, filled, j, self.rank - 1)]
+        filled = e.chosen(e.compare(place, "EQ", here), pivot, behind)
+        return [e.put(factor, filled, j, self.rank - 2)]
 
-    def lower_part(self, e: Expressions, factor: Instruction) -> Instruction:
+    def upper_part(self, e: Expressions, factor: Instruction) -> Instruction:
         rows = e.iota("s32", factor.shape.dimensions, self.rank - 2)
         columns = e.iota("s32", factor.shape.dimensions, self.rank - 1)
-        return e.chosen(e.compare(rows, "GE", columns), factor, e.like(0, factor))
+        return e.chosen(e.compare(rows, "LE", columns), factor, e.like(0, factor))
 
     def nan_where_undefined(self, factor: Instruction) -> Instruction:
         """All of a matrix nan where its diagonal is not positive: the root of something negative was taken."""
-        e, last = self.e, (self.rank - 2, self.rank - 1)
-        rows = e.iota("s32", factor.shape.dimensions, last[0])
-        columns = e.iota("s32", factor.shape.dimensions, last[1])
-        values = real(e, factor)
-        good = e.op("or", e.compare(rows, "NE", columns), e.compare(values, "GT", e.like(0, values)))
-        every = e.reduce(self.module, good, "and", last, True)
+        e, last = self.e, self.rank - 2
+        flat = real(e, e.reshape(factor, *self.batch, self.n * self.n))
+        diagonal = e.slice(flat, {last: (0, self.n * self.n, self.n + 1)})
+        good = e.compare(diagonal, "GT", e.like(0, diagonal))
+        every = e.reduce(self.module, good, "and", (last,), True)
         nan = complex(np.nan, np.nan) if self.type in REAL else np.nan
         every = e.broadcast(every, range(len(self.batch)), factor.shape.dimensions)
         return e.chosen(every, factor, e.like(nan, factor))

@@ -116,10 +116,10 @@ class Expressions:
             return x
         return self.op("bitcast-convert", x, shape=array(element_type, *x.shape.dimensions))
 
-    def slice(self, x: Instruction, ranges: dict[int, tuple[int, int]]) -> Instruction:
-        """`x` cut to start:limit along some dimensions."""
+    def slice(self, x: Instruction, ranges: dict[int, tuple[int, ...]]) -> Instruction:
+        """`x` cut to start:limit or start:limit:stride along some dimensions."""
         parts = tuple(SliceDim(*ranges.get(d, (0, size))) for d, size in enumerate(x.shape.dimensions))
-        if all(p.start == 0 and p.limit == size for p, size in zip(parts, x.shape.dimensions)):
+        if all(p == SliceDim(0, size) for p, size in zip(parts, x.shape.dimensions)):
             return x
         return self.op("slice", x, slice=parts)
 

@@ -76,7 +76,7 @@ def factorization(module: Module, e: Expressions, instruction: Instruction) -> I
         lower = is_lower(instruction) if meaning is potrf else lower_triangle(instruction)
         factor = e.op("cholesky", operands[0], lower=lower)
         workspace = [e.full(0, shapes[1])] if meaning is cusolver_cholesky else []
-        return results(e, instruction, [factor, *workspace, failed(module, e, factor)], shapes)
+        return results(e, instruction, [factor, *workspace, failed(e, factor)], shapes)
     if meaning is trsm and shapes[0].compatible(operands[1].shape):
         x = e.op("triangular-solve", operands[0], operands[1],
                  left_side=option(instruction, "side", ord("L")) == ord("L"),
@@ -99,12 +99,12 @@ def random_words(e: Expressions, instruction: Instruction) -> Instruction | None
     return results(e, instruction, list(threefry_words(e, *operands)), shapes)
 
 
-def failed(module: Module, e: Expressions, factor: Instruction) -> Instruction:
-    """1 for each matrix that holds a nan, else 0."""
-    values = real(e, factor)
-    bad = e.compare(values, "NE", values)
+def failed(e: Expressions, factor: Instruction) -> Instruction:
+    """1 for each matrix of nan, else 0: where a factorization fails, all of it is nan."""
     rank = factor.shape.rank
-    return e.convert(e.reduce(module, bad, "or", (rank - 2, rank - 1), False), "s32")
+    first = real(e, e.slice(factor, {rank - 2: (0, 1), rank - 1: (0, 1)}))
+    first = e.reshape(first, *factor.shape.dimensions[:-2])
+    return e.convert(e.compare(first, "NE", first), "s32")
 
 
 def results(e: Expressions, instruction: Instruction, parts: list[Instruction], shapes: Sequence[Shape]) -> Instruction:
