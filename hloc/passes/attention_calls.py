@@ -36,7 +36,7 @@ def forward(module: Module, e: Expressions, instruction: Instruction) -> list[In
         made.append(e.op("add", largest, e.op("log", sums)))
     if not may_be_blind(call):
         return made
-    sees = e.reduce(module, seen, "or", (3,), False)
+    sees = sees_anything(e, call, scores, instruction.operands[count:])
     return [e.chosen(spread(e, sees, made[0]), made[0], e.like(0, made[0])),
             *(e.chosen(sees, m, e.like(-math.inf, m)) for m in made[1:])]
 
@@ -78,6 +78,21 @@ def seen_at(e: Expressions, call: Attention, scores: Instruction, lengths: Seque
         parts += [e.compare(place, "LT", e.broadcast(e.convert(length, "s32"), (0,), sizes))
                   for place, length in zip((row, column), lengths)]
     return functools.reduce(lambda a, b: e.op("and", a, b), parts) if parts else None
+
+
+def sees_anything(e: Expressions, call: Attention, scores: Instruction, lengths: Sequence[Instruction]) -> Instruction:
+    """Of each row; what it sees lies side by side."""
+    *sizes, columns = scores.shape.dimensions
+    row = e.iota("s32", sizes, 2)
+    first, end = e.like(0, row), e.like(columns, row)
+    if call.window:
+        first = e.op("maximum", first, e.op("subtract", row, e.like(call.window - 1, row)))
+    if call.causal:
+        end = e.op("minimum", end, e.op("add", row, e.like(1, row)))
+    if not call.padding:
+        return e.compare(first, "LT", end)
+    rows, keys = (e.broadcast(e.convert(length, "s32"), (0,), sizes) for length in lengths)
+    return e.op("and", e.compare(first, "LT", e.op("minimum", end, keys)), e.compare(row, "LT", rows))
 
 
 def for_each_head(e: Expressions, call: Attention, x: Instruction, dims: DotDimensions) -> Instruction:
