@@ -189,11 +189,12 @@ static int sums_everything(const hloc_conv_args* c) {
 /* What conv_transposed.c can do, and better than conv_rows.c: features that leave lanes empty there, or images for
  * whose few positions the phases of conv_rows.c cost too much. Only where way_of in routines.py says "spread". */
 static int is_transposed(const hloc_conv_args* c) {
-  enum { FEWEST_FEATURES = 8, FEW = HLOC_LANES32, SMALL_IMAGE = 1 << 18 };
+  enum { FEWEST_FEATURES = 8, FEW = HLOC_LANES32, SMALL_IMAGE = 1 << 18, SMALL_WEIGHTS = 1 << 16 };
   if (all_ones(c->base_dilation) || !all_ones(c->stride) || c->window_dilation[2] != 1) return 0;
   if (taps_of(c) > 4 * c->y_size[0] * c->y_size[1] * c->y_size[2]) return 0;
   long floats = c->x_size[0] * c->x_size[1] * c->x_size[2] * taps_of(c) * c->y_features;
-  return c->feature_groups == 1 && c->x_features >= FEWEST_FEATURES && (c->y_features <= FEW || floats <= SMALL_IMAGE);
+  int small = floats <= SMALL_IMAGE && taps_of(c) * c->x_features * c->y_features <= SMALL_WEIGHTS;
+  return c->feature_groups == 1 && c->x_features >= FEWEST_FEATURES && (c->y_features <= FEW || small);
 }
 static way choose(const hloc_conv_args* c) {
   if (is_product(c) || sums_everything(c)) return BY_PRODUCT;
