@@ -15,7 +15,7 @@ from hloc.errors import RunError
 from hloc.inputs import check_arrays
 from hloc.ir import numpy_dtype
 from hloc.targets.cuda import container, graphs
-from hloc.targets.cuda.compiler import compile_cuda, compiler_version
+from hloc.targets.cuda.compiler import compile_cuda, compile_verbosely, compiler_version
 from hloc.targets.cuda.gpus import GPUS
 from hloc.targets.cuda.resources import resources
 from hloc.targets.cuda.sources import make_sources
@@ -164,11 +164,12 @@ def test_faults_of_bulk_copies(place, wrong, told, monkeypatch):
 @compiled
 @pytest.mark.parametrize("way, instructions", [(GROUPED, [b"cp.async.cg"]), (BULK, [b"cp.async.bulk.tensor.4d", b"mbarrier"])])
 def test_instructions_of_the_hardware(way, instructions):
-    """The machine code is made of wgmma and spills nothing."""
+    """The machine code is made of wgmma, begun one after the other without a wait, and spills nothing."""
     sources = grouped(products([WORDS[0], BYTES[0], BYTES[1]], (4096, 4096, 4096)), way)
     for found in resources(sources.single_file(), "sm_90a").values():
         assert found.spill_stores == found.spill_loads == 0
     assert all(g.shared <= H100.shared_bytes for g in sources.geometry)
+    assert "serialized" not in compile_verbosely(sources.single_file(), "sm_90a")
     text = compile_cuda(sources.single_file(), "sm_90a", "ptx")
     assert all(words in text for words in (b"wgmma.mma_async.sync.aligned.m64n256k32.s32.s8.s8", *instructions))
 

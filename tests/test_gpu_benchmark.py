@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,20 @@ def test_time_limit_keeps_what_was_measured(gpu, monkeypatch, tmp_path):
     rows = gpu.section_apart("x", False, 2)
     assert rows == [{"section": "x", "what": "a", "value": 1},
                     {"section": "x", "what": "the rest of x", "missing": "time limit of 2 s"}]
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="this system tells nothing of processes in /proc")
+def test_time_limit_ends_what_the_section_has_started(gpu, monkeypatch, tmp_path):
+    fake(gpu, monkeypatch, tmp_path, "import json, subprocess, sys, time\n"
+         "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+         "print(json.dumps({'section': 'x', 'what': 'a', 'value': child.pid}), flush=True)\ntime.sleep(60)\n")
+    first, _ = gpu.section_apart("x", False, 2)
+    stat = Path(f"/proc/{first['value']}/stat")
+    for _ in range(50):
+        if not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z":
+            return
+        time.sleep(0.1)
+    raise AssertionError("a process that the section started goes on")
 
 
 def test_crash_is_told(gpu, monkeypatch, tmp_path):
