@@ -2,7 +2,8 @@
  *
  *   1x1 windows over plain images, and
  *   one output position that meets all of x -> a matrix product (gemm.h)
- *   one window per channel                 -> conv_depthwise.c
+ *   one window per channel, and
+ *   the filter gradients of those          -> conv_depthwise.c
  *   windows of many positions, x_n == 1    -> conv_outer.c (filter gradients)
  *   base dilation, few or small images     -> conv_transposed.c
  *   anything else                          -> conv_rows.c; with few input features the last spatial dimension is padded
@@ -187,7 +188,8 @@ static int sums_everything(const hloc_conv_args* c) {
          step_through(c->x_features, c->w_i, c->window, c->w_s);
 }
 /* What conv_transposed.c can do, and better than conv_rows.c: features that leave lanes empty there, or images for
- * whose few positions the phases of conv_rows.c cost too much. Only where way_of in routines.py says "spread". */
+ * whose few positions the phases of conv_rows.c cost too much, if weights stay in cache from one to the next. Only where
+ * way_of in routines.py says "spread". */
 static int is_transposed(const hloc_conv_args* c) {
   enum { FEWEST_FEATURES = 8, FEW = HLOC_LANES32, SMALL_IMAGE = 1 << 18, SMALL_WEIGHTS = 1 << 16 };
   if (all_ones(c->base_dilation) || !all_ones(c->stride) || c->window_dilation[2] != 1) return 0;
@@ -333,6 +335,23 @@ static int by_depthwise(hloc_conv_plan* plan, hloc_conv_type type) {
 
 static long element_bytes(hloc_conv_type type) { return type == HLOC_CONV_IS_F32 ? 4 : 2; }
 
+static int is_channel_gradient(const hloc_conv_args* c) {
+  return c->batch_groups > 1 && c->batch_groups == c->batch && c->batch_groups == c->y_features &&
+         c->feature_groups == 1 && all_ones(c->base_dilation);
+}
+static int by_channel_gradient(hloc_conv_plan* plan, hloc_conv_type type) {
+  hloc_conv_args* c = &plan->c;
+  arrangement x = arrange_x(c, type, 1), w = arrange_w(c, type);
+  int move_x = type != HLOC_CONV_IS_F32 || c->x_n != 1, move_w = type != HLOC_CONV_IS_F32 || c->w_o != 1;
+  long x_floats = move_x ? arranged_floats(&x) : 0, w_floats = move_w ? arranged_floats(&w) : 0;
+  float* memory = hloc_scratch(1, (size_t)(x_floats + w_floats + 1) * sizeof(float));
+  if (!memory) return 1;
+  x.target = memory, w.target = memory + x_floats;
+  if (move_x) arrange(&x), use_x(c, &x, 1);
+  if (move_w) arrange(&w), use_w(c, &w);
+  return hloc_conv_channel_gradient(plan);
+}
+
 static int by_spread(hloc_conv_plan* plan, hloc_conv_type type) {
   hloc_conv_args* c = &plan->c;
   arrangement x = arrange_x(c, type, 0), w = arrange_w(c, type);
@@ -355,6 +374,10 @@ int hloc_convolve(const hloc_conv_args* args, hloc_conv_type type, hloc_product 
   int failed = 0;
   hloc_conv_type y_type = args->y_is_narrow ? type : HLOC_CONV_IS_F32;
   if (args->batch <= 0 || args->y_features <= 0 || args->y_size[0] * args->y_size[1] * args->y_size[2] <= 0) return 0;
+  if (product && is_channel_gradient(args)) {
+    hloc_conv_plan plan = {.c = *args, .y_type = y_type, .failed = &failed};
+    return by_channel_gradient(&plan, type) || failed;
+  }
   for (long group = 0; group < args->batch_groups; group++) { /* neighbouring parts of the batch and the features */
     hloc_conv_plan plan = {.c = *args, .y_type = y_type, .failed = &failed};
     hloc_conv_args* c = &plan.c;
@@ -379,6 +402,7 @@ int hloc_convolve(const hloc_conv_args* args, hloc_conv_type type, hloc_product 
 /* For convolutions that go this way for certain; the files of the others need not be there. */
 #pragma weak hloc_conv_outer
 #pragma weak hloc_conv_depthwise
+#pragma weak hloc_conv_channel_gradient
 #pragma weak hloc_conv_transposed
 #pragma weak hloc_conv_spread_floats
 #pragma weak hloc_gemm_f32
