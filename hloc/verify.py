@@ -287,7 +287,8 @@ def _check_domain(op: Op, instruction: Instruction) -> None:
 
 
 def _check_result(instruction: Instruction, inferred: Shape) -> None:
-    written, types = instruction.shape, same_type if instruction.opcode in SAME_PRECISION else same_kind_of_type
+    written, base = instruction.shape, instruction.opcode.removesuffix("-start")
+    types = same_type if base in SAME_PRECISION else same_kind_of_type
     if not agrees(inferred, written, types):
         raise VerifyError(f"%{instruction.name} is written as {text(written)}, but {instruction.opcode} gives "
                           f"{text(inferred)}", instruction.span)

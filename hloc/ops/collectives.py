@@ -291,7 +291,8 @@ def infer_collective_permute_start(instruction: Instruction) -> Shape:
     require(written is not None and written.is_tuple and len(written.tuple_shapes) >= 2, instruction,
             "the result must be (operand, result)")
     if instruction.get("slice_sizes") is not None:
-        return written
+        require(len(instruction.operands) == 4, instruction, "slices need the operands source, target and their starts")
+        return Shape.tuple([*(o.shape for o in instruction.operands[:2]), *written.tuple_shapes[2:]])
     operands = [s.with_default_layout() for s in _shapes(instruction)]
     part = operands[0] if len(operands) == 1 else Shape.tuple(operands)
     return Shape.tuple([part, part, *written.tuple_shapes[2:]])

@@ -63,6 +63,8 @@ FORMS: dict[str, Form] = {
 
 def check_form(key: str, text: str, span: Span) -> None:
     """Raises ParseError where the value of `key` does not have the key's form."""
+    if key == "output_to_operand_aliasing":
+        parse_part("aliases", text, span.start, span.source)
     form = FORMS.get(key)
     if form is None or len(text) > LONGEST or text.count("\\") > MOST_ESCAPES:
         return
