@@ -274,6 +274,8 @@ def draw_convolution(rng, kind):
         p |= {"ci": 70, "co": 70, "fg": 70, "base": [1] * 3}
     if kind == "batch_groups":
         p |= {"bg": 2, "n": 2 * p["n"], "co": 2 * p["co"]}
+    if kind == "channel_gradient":
+        p |= {"n": 37, "co": 37, "bg": 37, "ci": int(rng.choice([1, 5])), "base": [1] * 3, "window": per_dimension(1, 9)}
     if kind == "filter_gradient":
         p |= {"window": per_dimension(5, 12), "n": int(rng.choice([3, 14, 40])), "stride": [1] * 3, "base": [1] * 3}
         p["x"] = [w + int(rng.integers(0, 3)) if w > 1 else 1 for w in p["window"]]
@@ -307,7 +309,7 @@ CONV_TYPES = [("f32", np.float32, np.float32), ("f16", np.float16, np.float16),
 
 
 @pytest.mark.parametrize("kind", ["plain", "groups", "depthwise", "batch_groups", "filter_gradient", "one_by_one",
-                                  "few_channels", "wide", "colliding", "sums_everything", "transposed"])
+                                  "few_channels", "wide", "colliding", "sums_everything", "transposed", "channel_gradient"])
 @pytest.mark.parametrize("name,dtype,result", CONV_TYPES)
 def test_convolutions(runtime, kind, name, dtype, result):
     rng = np.random.default_rng(len(kind) * 100 + len(name))
@@ -316,7 +318,7 @@ def test_convolutions(runtime, kind, name, dtype, result):
         if min(p["y"]) < 1:
             continue
         orders = [rng.permutation(5) if rng.random() < 0.4 else range(5) for _ in range(3)]
-        if kind in ("filter_gradient", "sums_everything"):
+        if kind in ("filter_gradient", "sums_everything") or (kind == "channel_gradient" and rng.random() < 0.6):
             orders[0] = [4, 1, 2, 3, 0]
         x = in_order(rng, (p["n"], *p["x"], p["ci"]), dtype, orders[0])
         w = in_order(rng, (*p["window"], p["ci"] // p["fg"], p["co"]), dtype, orders[1])

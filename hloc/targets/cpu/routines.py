@@ -69,7 +69,7 @@ def way_of(given: dict) -> str:
     hloc/kernels/lower_convolution.py says."""
     groups, depth = given["feature_groups"], given["lhs_features"] // given["feature_groups"]
     moves = any(given["padding_low"]) or any(n != 1 for k in ("window", "stride", "base_dilation") for n in given[k])
-    by_channel = groups > 1 and groups == given["lhs_features"]
+    by_channel = (groups > 1 and groups == given["lhs_features"]) or given["batch_groups"] > 1
     if not moves or by_channel or depth > DEEPEST_ROWS or prod(given["window"]) > 4 * prod(given["size"]):
         return ""
     spreads = groups == 1 and any(n != 1 for n in given["base_dilation"]) and all(n == 1 for n in given["stride"])
@@ -157,6 +157,7 @@ def _facts(convolution: Instruction) -> dict:
     """What way_of asks, of an instruction."""
     numbers, windows = convolution.get("dim_labels"), window_of(convolution)
     return {"feature_groups": convolution.get("feature_group_count", 1),
+            "batch_groups": convolution.get("batch_group_count", 1),
             "lhs_features": convolution.operands[0].shape.dimensions[numbers.input_feature],
             "window": [w.size for w in windows], "stride": [w.stride for w in windows],
             "base_dilation": [w.base_dilation for w in windows], "padding_low": [w.padding_low for w in windows],

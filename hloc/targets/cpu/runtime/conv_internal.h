@@ -47,6 +47,7 @@ int hloc_conv_rows(hloc_conv_plan* plan, float* panels);      /* panels: hloc_co
 long hloc_conv_panel_floats(const hloc_conv_args* c);
 int hloc_conv_outer(hloc_conv_plan* plan);
 int hloc_conv_depthwise(hloc_conv_plan* plan);
+int hloc_conv_channel_gradient(const hloc_conv_plan* plan);
 int hloc_conv_transposed(hloc_conv_plan* plan, hloc_product product, float* spread); /* spread: so many floats: */
 long hloc_conv_spread_floats(const hloc_conv_args* c);
 
