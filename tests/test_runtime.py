@@ -1,4 +1,5 @@
 """What surrounds the kernels of a CPU program: memory, calls, the cache on disk, and what is said before a run."""
+import gc
 import os
 import subprocess
 import sys
@@ -299,6 +300,34 @@ def test_threads_are_awake_in_loops_that_divide_their_steps(size, divided, monke
     arrays = [np.linspace(-1, 1, 16 * size, dtype=np.float32).reshape(16, size), np.eye(size, dtype=np.float32)]
     expected = hloc.compile(LOOP.format(n=size), target="reference")(*arrays)
     np.testing.assert_allclose(program(*arrays)[0], expected[0], atol=1e-5)
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="what a process has loaded is read from /proc")
+def test_programs_share_their_threads_and_are_unloaded(monkeypatch):
+    """The threads of the first program serve all; a program that nobody holds leaves the process."""
+    def loaded() -> set[str]:
+        return {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if ".so" in line}
+
+    def call(size: int) -> hloc.Executable:
+        text = f"""HloModule m
+            ENTRY e {{ x = f32[{size},512] parameter(0)  y = f32[{size},512] multiply(x, x)
+                       ROOT r = f32[{size},512] exponential(y) }}"""
+        program = hloc.compile(text)
+        x = np.linspace(0, 1, size * 512, dtype=np.float32).reshape(size, 512)
+        np.testing.assert_allclose(program(x)[0], np.exp(x * x), rtol=1e-5)
+        return program
+
+    monkeypatch.setenv("HLOC_THREADS", "3")
+    gc.collect()                                   # programs of other tests
+    first = call(400)
+    threads, libraries = len(os.listdir("/proc/self/task")), loaded()
+    others = [call(size) for size in (401, 402, 403)]
+    assert len(os.listdir("/proc/self/task")) == threads
+    assert len(loaded() - libraries) == len(others)
+    others.clear()
+    gc.collect()
+    assert loaded() == libraries
+    first(np.zeros((400, 512), np.float32))
 
 
 def test_calls_from_several_threads():

@@ -5,10 +5,12 @@ The arena and the table of base addresses live as long as the backend; runs of o
 """
 from __future__ import annotations
 
+import _ctypes
 import ctypes
 import json
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -48,6 +50,28 @@ def refuse_if_too_large(needed: int, what: str, largest: Instruction | None = No
                        largest.span if largest else None)
 
 
+_sharing = threading.Lock()
+_threads: int | None = None                 # of the process: the address of the first program's pool
+
+
+def open_library(path: Path) -> ctypes.CDLL:
+    """A program, loaded until nobody holds it any more. All programs of a process run on the threads of the first,
+    which stays."""
+    global _threads
+    library = ctypes.CDLL(str(path))
+    if not hasattr(library, "hloc_share_threads"):               # an hloc of before wrote it: it has its own
+        return library
+    library.hloc_threads.restype = ctypes.c_void_p
+    library.hloc_share_threads.argtypes = (ctypes.c_void_p,)
+    with _sharing:
+        if _threads is None:
+            _threads = library.hloc_threads()
+        else:
+            library.hloc_share_threads(_threads)
+            weakref.finalize(library, _ctypes.dlclose, library._handle).atexit = False
+    return library
+
+
 class CpuBackend:
     """Calls hloc_execute of one shared object."""
 
@@ -57,7 +81,7 @@ class CpuBackend:
         self.parameters, self.results, self.host_calls = tuple(parameters), tuple(results), tuple(host_calls)
         outputs = sum(v.shape.num_bytes for v in results)
         refuse_if_too_large(arena_size + outputs, "running this module")
-        self.shared_object = ctypes.CDLL(str(library))
+        self.shared_object = open_library(library)
         if hasattr(self.shared_object, "hloc_lapack_table"):
             from hloc.targets.cpu.lapack import hand_over
             hand_over(self.shared_object)

@@ -91,6 +91,11 @@ int hloc_out_of_memory;
 
 /* Start the thread pool; call once before the first hloc_execute. */
 __attribute__((visibility("default"))) void hloc_start(int threads) { hloc_pool_start(threads, 100); }
+
+/* Programs in one process share their threads: what hloc_threads of the first gives is handed to the others before they
+ * start; the first stays loaded. */
+__attribute__((visibility("default"))) const void* hloc_threads(void) { return hloc_pool_used(); }
+__attribute__((visibility("default"))) void hloc_share_threads(const void* threads) { hloc_pool_share(threads); }
 """
 
 

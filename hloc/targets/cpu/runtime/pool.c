@@ -130,15 +130,15 @@ static void announce_call(void) {
   if (atomic_load_explicit(&pool.sleepers, memory_order_seq_cst)) wake_workers();
 }
 
-int hloc_pool_threads(void) { return pool.threads; }
-int hloc_pool_awake(void) {
+static int own_threads(void) { return pool.threads; }
+static int own_awake(void) {
   return pool.threads > 1 && !inside_task && !atomic_load_explicit(&pool.sleepers, memory_order_relaxed);
 }
-void hloc_pool_rouse(void) {
+static void own_rouse(void) {
   if (pool.threads > 1 && !inside_task && atomic_load_explicit(&pool.sleepers, memory_order_relaxed)) announce_call();
 }
 
-void hloc_pool_start(int threads, int spin) {
+static void own_start(int threads, int spin) {
   if (atomic_exchange(&pool.taken, 1)) return; /* in use: whoever uses it has started it */
   if (pool.owner != getpid()) pool.threads = 1; /* after a fork the workers are gone */
   pool.owner = getpid();
@@ -151,7 +151,7 @@ void hloc_pool_start(int threads, int spin) {
   atomic_store(&pool.taken, 0);
 }
 
-void hloc_pool_stop(void) {
+static void own_stop(void) {
   while (atomic_exchange(&pool.taken, 1)) sched_yield();
   if (pool.owner == getpid()) {
     atomic_store(&pool.stopping, 1);
@@ -167,7 +167,7 @@ static void run_here(hloc_task task, void* const* args, long n, long grain) {
   for (long begin = 0; begin < n; begin += grain) task(args, begin, n - begin < grain ? n : begin + grain);
 }
 
-void hloc_parallel(hloc_task task, void* const* args, long n, long grain) {
+static void own_parallel(hloc_task task, void* const* args, long n, long grain) {
   if (n <= 0) return;
   if (grain < 1) grain = 1;
   if (n <= grain || pool.threads <= 1 || inside_task || atomic_exchange(&pool.taken, 1)) {
@@ -210,7 +210,7 @@ static void free_scratch(void* slots) {
 }
 static void make_scratch_key(void) { pthread_key_create(&scratch_key, free_scratch); }
 
-void* hloc_scratch(int slot, size_t bytes) {
+static void* own_scratch(int slot, size_t bytes) {
   if (!scratch) {
     pthread_once(&scratch_once, make_scratch_key);
     scratch = calloc(SCRATCH_SLOTS, sizeof *scratch);
@@ -229,3 +229,31 @@ void* hloc_scratch(int slot, size_t bytes) {
   }
   return s->block;
 }
+
+/* One pool per process: a library that is loaded later uses that of the first, whose code therefore stays loaded. */
+struct hloc_pool {
+  unsigned version;
+  void (*start)(int, int);
+  void (*stop)(void);
+  int (*threads)(void);
+  int (*awake)(void);
+  void (*rouse)(void);
+  void (*parallel)(hloc_task, void* const*, long, long);
+  void* (*scratch)(int, size_t);
+};
+static const struct hloc_pool own = {1, own_start, own_stop, own_threads, own_awake, own_rouse, own_parallel,
+                                     own_scratch};
+static const struct hloc_pool* used = &own;
+
+const struct hloc_pool* hloc_pool_used(void) { return used; }
+void hloc_pool_share(const struct hloc_pool* other) {
+  if (other->version == own.version) used = other;
+}
+
+void hloc_pool_start(int threads, int spin) { used->start(threads, spin); }
+void hloc_pool_stop(void) { used->stop(); }
+int hloc_pool_threads(void) { return used->threads(); }
+int hloc_pool_awake(void) { return used->awake(); }
+void hloc_pool_rouse(void) { used->rouse(); }
+void hloc_parallel(hloc_task task, void* const* args, long n, long grain) { used->parallel(task, args, n, grain); }
+void* hloc_scratch(int slot, size_t bytes) { return used->scratch(slot, bytes); }

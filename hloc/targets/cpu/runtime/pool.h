@@ -10,6 +10,9 @@
  *   int  hloc_pool_awake(void);                    whether workers are there and none of them sleeps: then a call costs
  *                                                  well under a microsecond, and small work is worth dividing
  *   void hloc_pool_rouse(void);                    wakes them, as a loop of many small steps does before it starts
+ *   const struct hloc_pool* hloc_pool_used(void);   the pool that this library uses, to be handed to
+ *   void hloc_pool_share(const struct hloc_pool*);  another one, before that starts its own; the first must stay loaded.
+ *                                                   One of another version of hloc keeps its own.
  *   void hloc_parallel(hloc_task task, void* const* args, long n, long grain);
  *       task(args, begin, end) for consecutive ranges of `grain` (the last may be shorter) that cover [0, n).
  *       Runs on the calling thread when one range is enough, inside another task, or when another thread has the pool.
@@ -32,6 +35,9 @@ void hloc_pool_stop(void);
 int hloc_pool_threads(void);
 int hloc_pool_awake(void);
 void hloc_pool_rouse(void);
+struct hloc_pool;
+const struct hloc_pool* hloc_pool_used(void);
+void hloc_pool_share(const struct hloc_pool* other);
 void hloc_parallel(hloc_task task, void* const* args, long n, long grain);
 void* hloc_scratch(int slot, size_t bytes);
 
