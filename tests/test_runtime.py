@@ -25,6 +25,7 @@ from hloc.kernels.plan import ALIGNMENT
 from hloc.targets import find
 from hloc.targets.cpu.result_memory import KEPT, SMALL_BYTES, ResultMemory
 from hloc.targets.cpu.sources import make_sources
+from hloc.targets.cpu.unit_costs import kernel_cost
 
 DATA = Path(__file__).parent.parent / "testdata" / "runtime"
 
@@ -67,6 +68,14 @@ def test_live_values_do_not_overlap(limit, lives, joins):
         patch.setattr("hloc.kernels.buffer_assignment.MOST_BY_SIZE", limit)
         check_packing(lives, joins)
 
+
+
+def test_what_is_inlined_counts_more_than_what_is_written():
+    long = "void k(void) {\n" + "  x = x + 1.0f;\n" * 20 + "}\n"
+    assert kernel_cost("void k(void) { y = hloc_tan_c64(x); }") > kernel_cost(long) > kernel_cost("void k(void) {}")
+    assert kernel_cost("/* made of exp, exp, exp */\n" + long) == kernel_cost(long)
+    assert kernel_cost("y = hloc_add_c64(x, x);") < kernel_cost("y = hloc_power_c64(x, x);")
+    assert kernel_cost('#include "sort.h"\n' + long) > 2 * kernel_cost(long)
 
 def check_packing(lives: list[tuple[int, int, int]], joins: list[tuple[int, int]]) -> None:
     assignment = BufferAssignment()

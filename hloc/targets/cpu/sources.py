@@ -1,8 +1,8 @@
 """Program -> C translation units.
 
-In: a plan.Program. Out: one driver unit and a few kernel units of about equal size, which compile in parallel (a small
-program is one unit); or the same as one self-contained text (`single_file`) for a reader, and for a compiler that knows
-nothing of hloc.
+In: a plan.Program. Out: one driver unit and a few kernel units that take about as long to compile, and do so in
+parallel (a small program is one unit); or the same as one self-contained text (`single_file`) for a reader, and for a
+compiler that knows nothing of hloc.
 """
 from __future__ import annotations
 
@@ -19,20 +19,18 @@ from hloc.targets.cpu.driver import driver_source
 from hloc.targets.cpu.halves import RowPrinter, by_rows
 from hloc.targets.cpu.routines import file_of, runtime_units, thin_units
 from hloc.targets.cpu.tiles import callback_of, tile_function
+from hloc.targets.cpu.unit_costs import TEMPLATES, driver_cost, kernel_cost
 from hloc.targets.cpu.vector_width import is_wide
 from hloc.targets.inlining import HEADERS as SHARED
 from hloc.targets.inlining import c_name, inline_includes
 from hloc.targets.printer import C, print_kernel
 
 RUNTIME = Path(__file__).parent / "runtime"
-# Starting gcc and reading the headers costs as much as some 2,000 characters: nothing where a core would be idle.
-UNIT_CHARACTERS = 12_000
-SPARE_CORE_CHARACTERS = 6_000    # of a unit, while there is a core for each
-UNITS_PER_CORE = 2               # units are equal in size only by and large
-TEMPLATE_CHARACTERS = 2_500      # what a template adds to the kernel that includes it
-# Included once per instance.
-TEMPLATES = ("gemm_tile.h", "gemm_kernel.h", "gemm_thin.h", "fft_lines.h", "fft_steps.h", "sort.h",
-             "generic_conv.h")
+# Milliseconds of compilation (unit_costs.py). Starting gcc and reading the headers takes 45: nothing where a core would
+# be idle.
+UNIT_COST = 400
+SPARE_CORE_COST = 120            # of a unit, while there is a core for each
+UNITS_PER_CORE = 2               # where there are many: they are equal only by and large
 PROLOGUE = '#include "scalar.h"\n#include "pool.h"\n'
 
 
@@ -52,19 +50,19 @@ class Sources:
     def units(self, cores: int, export: str = "") -> list[tuple[str, bool]]:
         """C texts to compile, and whether each holds kernels: the driver, then kernels dealt out, largest first, to the
         least loaded unit. Few kernels go with the driver: one start of the compiler less. export: joins the driver."""
-        least = UNIT_CHARACTERS if cores == 1 else SPARE_CORE_CHARACTERS
-        weights = {text: code_size(text) for text in self.kernels}
-        total = sum(weights.values())
-        driver = self.driver + START + export
-        if total + len(driver) <= least:
+        costs = {text: kernel_cost(text) for text in self.kernels}
+        total, driver = int(sum(costs.values())), self.driver + START + export
+        least = UNIT_COST if cores == 1 else SPARE_CORE_COST
+        if total + driver_cost(driver) <= least:
             return [("\n".join([PROLOGUE, *self.kernels, driver]), True)]
-        count = max(min(UNITS_PER_CORE * cores, total // UNIT_CHARACTERS + 1), min(cores, total // least + 1))
+        side_by_side = cores - 1 if 1 < cores and total < cores * UNIT_COST // 2 else cores      # one for the driver
+        count = max(min(UNITS_PER_CORE * cores, total // (2 * UNIT_COST) + 1), min(side_by_side, total // least + 1))
         count = max(1, min(count, len(self.kernels)))
-        loads, parts = [0] * count, [[] for _ in range(count)]
-        for text in sorted(self.kernels, key=weights.__getitem__, reverse=True):
+        loads, parts = [0.0] * count, [[] for _ in range(count)]
+        for text in sorted(self.kernels, key=costs.__getitem__, reverse=True):
             place = loads.index(min(loads))
             parts[place].append(text)
-            loads[place] += weights[text]
+            loads[place] += costs[text]
         return [(driver, False), *((PROLOGUE + "\n".join(part), True) for part in parts if part)]
 
     def readable(self) -> str:
@@ -134,12 +132,6 @@ def _function(kernel: Kernel, name: str, qualifier: str) -> str:
     printer = RowPrinter()
     text = print_kernel(kernel, C, name, qualifier, printer)
     return f'#include "half_rows.h"\n{text}' if printer.calls else text
-
-
-def code_size(text: str) -> int:
-    """How long a kernel takes to compile, in characters: those of the comments above it cost nothing."""
-    written = sum(len(line) for line in text.splitlines() if not line.startswith("/*"))
-    return written + TEMPLATE_CHARACTERS * sum(text.count(f'#include "{name}"') for name in TEMPLATES)
 
 
 def runtime_digest() -> str:
