@@ -94,7 +94,7 @@ def _array_problem(text: str, shape: Shape, partitions: int) -> str | None:
 def _mesh_problem(text: str, mesh: re.Match, shape: Shape, partitions: int) -> str | None:
     """A list of axes for each dimension, where there are lists; as many devices as partitions; axes of the mesh."""
     devices = math.prod(_numbers("".join(re.findall(r"=\s*\d+", mesh[1]))))
-    if partitions > 1 and mesh[1].strip() and devices != partitions:
+    if partitions > 1 and re.search(r"['\"][^'\"]+['\"]", text[mesh.end():]) and devices != partitions:
         return f"{text} has {devices} devices, the module has {partitions} partitions"
     axes = re.search(r"[\])]\s*,\s*\[([^\[\]]*)\]", text[mesh.end() - 1:])
     if axes and shape.is_array and axes[1].count("{") != shape.rank:

@@ -238,11 +238,15 @@ def evaluate_select_and_scatter(evaluator, instruction: Instruction, operand, so
 
 def infer_select_and_scatter(instruction: Instruction) -> Shape:
     operand, source, start = (array_operand(instruction, i) for i in range(3))
-    element = scalar(operand.element_type)
-    check_predicate(instruction, "select", [element, element])
-    check_combiner(instruction, "scatter", [operand.element_type])
-    require(start.rank == 0 and start.element_type == operand.element_type, instruction,
-            f"the start value must be {operand.element_type}[], is {text(start)}")
+    select = parameter_shapes(attribute(instruction, "select"))
+    elements = [scalar(operand.element_type)] * 2
+    if operand.kind == "float" and all(s.kind == "float" and not s.rank for s in select):       # of any precision
+        elements = [scalar(s.element_type) for s in select]
+    check_predicate(instruction, "select", elements)
+    for given in (operand, source):
+        check_combiner(instruction, "scatter", [given.element_type])
+    require(start.rank == 0 and (start.element_type == operand.element_type or start.kind == operand.kind == "float"),
+            instruction, f"the start value must be {operand.element_type}[], is {text(start)}")
     expected = array(source.element_type, *_window_sizes(instruction, operand))
     require(source.dimensions == expected.dimensions, instruction,
             f"the windows of {text(operand)} give {text(expected)}, the source is {text(source)}")
