@@ -5,8 +5,10 @@
 
 PyCUDA is published as source only, and its build wants a driver's library to link to and curand: here it gets a stub
 that defines every function that cuda.h names (an empty one would be dropped by the linker), and no curand. What is
-needed: g++, pip, and cuda.h, from $CUDA_HOME or from the wheels that hloc[nvrtc] installs. What a CUDA image usually
-holds is not in the list: NumPy, ml_dtypes, JAX with CUDA, NVRTC or nvcc, compute-sanitizer.
+needed: g++, pip, and cuda.h. Wheels for another machine are built with that of CUDA 12, which is fetched: drivers for
+CUDA 13 know what CUDA 12 names, but not the other way around. --install takes the one from $CUDA_HOME, or from the
+wheels that hloc[nvrtc] installs. What a CUDA image usually holds is not in the list: NumPy, ml_dtypes, JAX with CUDA,
+NVRTC or nvcc, compute-sanitizer.
 """
 from __future__ import annotations
 
@@ -17,9 +19,11 @@ import re
 import subprocess
 import sys
 import tempfile
+import zipfile
 from pathlib import Path
 
 PYCUDA = "pycuda==2026.1"
+HEADERS = "nvidia-cuda-runtime-cu12>=12.4,<12.5"
 NEEDED = ("click", "lark", "rich", "markdown-it-py", "mdurl", "pygments", "mako", "markupsafe", "platformdirs",
           "pytools", "siphash24", "typing-extensions")
 PROFILER = """typedef enum CUoutput_mode_enum { CU_OUT_KEY_VALUE_PAIR, CU_OUT_CSV } CUoutput_mode;
@@ -39,6 +43,15 @@ def include_folder() -> Path:
         if (folder / "cuda.h").is_file():
             return folder
     raise SystemExit("error: no cuda.h: pip install nvidia-cuda-runtime nvidia-cuda-crt, or set CUDA_HOME")
+
+
+def old_headers(folder: Path) -> Path:
+    """What stands for a toolkit of CUDA 12: its headers, unpacked into a folder."""
+    pip("download", "--no-deps", "--only-binary=:all:", "-d", str(folder), HEADERS)
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)
+    return folder / "nvidia" / "cuda_runtime"
 
 
 def stub(folder: Path, include: Path) -> None:
@@ -80,7 +93,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) if asked.install else asked.output
         output.mkdir(parents=True, exist_ok=True)
-        pycuda_wheel(output)
+        with tempfile.TemporaryDirectory() as headers:
+            if not asked.install and "CUDA_HOME" not in os.environ:
+                os.environ["CUDA_HOME"] = str(old_headers(Path(headers)))
+            pycuda_wheel(output)
         if asked.install:
             pip("install", *map(str, output.glob("*.whl")))
         else:
