@@ -25,7 +25,8 @@ from pathlib import Path
 PYCUDA = "pycuda==2026.1"
 HEADERS = "nvidia-cuda-runtime-cu12>=12.4,<12.5"
 NEEDED = ("click", "lark", "rich", "markdown-it-py", "mdurl", "pygments", "mako", "markupsafe", "platformdirs",
-          "pytools", "siphash24", "typing-extensions")
+          "pytools", "siphash24", "typing-extensions",
+          "pytest", "pluggy", "iniconfig", "packaging")          # the op examples are read by the tests' own modules
 PROFILER = """typedef enum CUoutput_mode_enum { CU_OUT_KEY_VALUE_PAIR, CU_OUT_CSV } CUoutput_mode;
 extern "C" { CUresult cuProfilerInitialize(const char *, const char *, CUoutput_mode);
              CUresult cuProfilerStart(void); CUresult cuProfilerStop(void); }
