@@ -37,6 +37,7 @@ from hloc.kernels.walks import expressions, parts, walk, with_expressions
 from hloc.targets.printer import C, StatementPrinter, assigned, expression
 
 BLOCK = 256                     # elements: some Local arrays of them fit into the first cache
+LONG_BLOCK, FEW_ARRAYS = 2048, 2
 SHORTEST = 32                   # iterations of a loop that is worth it
 MOST_ARRAYS = 12                # of one loop
 
@@ -160,26 +161,32 @@ class _Loop:
 
     def blocks(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         """Widening loops, the loop itself, and narrowing loops; all that once per block where there are several."""
-        loop, counter = self.loop, Var(self.loop.name, INDEX)
+        loop, counter, size = self.loop, Var(self.loop.name, INDEX), self.block_size()
         arrays = tuple(Local(name, "f32", self.longest()) for name in (*self.read.values(), *self.written.values()))
-        if isinstance(loop.extent, int) and loop.extent <= BLOCK:
+        if isinstance(loop.extent, int) and loop.extent <= size:
             return (*arrays, *self.pass_over(Const(0, INDEX), counter, loop.extent, body))
         block, place = f"{loop.name}_block", Var(f"{loop.name}_place", INDEX)
-        start = Apply("multiply", (Var(block, INDEX), Const(BLOCK, INDEX)), INDEX)
+        start = Apply("multiply", (Var(block, INDEX), Const(size, INDEX)), INDEX)
         extent = Const(loop.extent, INDEX) if isinstance(loop.extent, int) else loop.extent
         rest = Apply("subtract", (extent, start), INDEX)
-        last = Let(f"{loop.name}_count", Apply("minimum", (Const(BLOCK, INDEX), rest), INDEX))
-        is_even = isinstance(loop.extent, int) and loop.extent % BLOCK == 0
-        count = BLOCK if is_even else Var(last.name, INDEX)
-        blocks = _folded(Apply("divide", (Apply("add", (extent, Const(BLOCK - 1, INDEX)), INDEX), Const(BLOCK, INDEX)),
+        last = Let(f"{loop.name}_count", Apply("minimum", (Const(size, INDEX), rest), INDEX))
+        is_even = isinstance(loop.extent, int) and loop.extent % size == 0
+        count = size if is_even else Var(last.name, INDEX)
+        blocks = _folded(Apply("divide", (Apply("add", (extent, Const(size - 1, INDEX)), INDEX), Const(size, INDEX)),
                                INDEX))
         moved = (Let(loop.name, Apply("add", (start, place), INDEX)), *(_at(s, arrays, counter, place) for s in body))
         inner = self.pass_over(start, place, count, moved)
         return (For(block, blocks.value if isinstance(blocks, Const) else blocks, SERIAL,
                     (*(() if is_even else (last,)), *arrays, *inner)),)
 
+    def block_size(self) -> int:
+        """Of reductions, whose lanes are joined at the end of each block, a longer one."""
+        few = len(self.read) + len(self.written) <= FEW_ARRAYS
+        return LONG_BLOCK if few and self.changing else BLOCK
+
     def longest(self) -> int:
-        return min(BLOCK, self.loop.extent) if isinstance(self.loop.extent, int) else BLOCK
+        size = self.block_size()
+        return min(size, self.loop.extent) if isinstance(self.loop.extent, int) else size
 
     def pass_over(self, start: Expr, counter: Var, count: int | Expr, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         def conversion(target: str, at: Expr, source: str, place: Expr, type: str) -> For:

@@ -188,8 +188,8 @@ static int sums_everything(const hloc_conv_args* c) {
          step_through(c->x_features, c->w_i, c->window, c->w_s);
 }
 /* What conv_transposed.c can do, and better than conv_rows.c: features that leave lanes empty there, or images for
- * whose few positions the phases of conv_rows.c cost too much, if weights stay in cache from one to the next. Only where
- * way_of in routines.py says "spread". */
+ * whose few positions the phases of conv_rows.c cost too much, if weights stay in cache from one to the next. Only
+ * where way_of in routines.py says "spread". */
 static int is_transposed(const hloc_conv_args* c) {
   enum { FEWEST_FEATURES = 8, FEW = HLOC_LANES32, SMALL_IMAGE = 1 << 18, SMALL_WEIGHTS = 1 << 16 };
   if (all_ones(c->base_dilation) || !all_ones(c->stride) || c->window_dilation[2] != 1) return 0;
