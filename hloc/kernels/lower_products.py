@@ -29,13 +29,12 @@ from hloc.kernels.lower_loop import lower_loop, shareable
 from hloc.kernels.lower_small_product import lower_small_product
 from hloc.kernels.operands import Access, OperandKernels, behind_conversion
 from hloc.kernels.rules_loops import DotDimensions
-from hloc.kernels.tiny import TINY
+from hloc.kernels.tiny import NARROW, SHALLOW, TINY
 from hloc.machine import Machine
 
 TENSOR_F8 = ("f8e4m3fn", "f8e5m2")      # that tensor cores multiply
 TINY_OF_MANY = 4096             # of each product of a batch; each would pay the tile's start
 AWKWARD_OF_MANY = 256           # the same, where loading takes long: columns apart from each other, 8 bits, f16
-SHALLOW, NARROW = 8, 128        # products in a sum, and columns, of which rows are read and written faster than packed
 BATCH, ROW, COLUMN = "batch", "row", "column"
 
 

@@ -1,7 +1,7 @@
 """Tiny matrix products as loops: one row of the result at a time, its sums side by side in a Local array.
 
-In: a dot too small for a tile (lower_products.py), with what its fusion does to the result. Out: one kernel, or None
-where the result has no dimension to make vectors of.
+In: a dot too small for a tile (lower_products.py), or a convolution of 1x1 windows that is one, with what its fusion
+does to the result. Out: one kernel, or None where the result has no dimension to make vectors of.
 
     for i:  for j: sum[j] = 0
             for k: for j: sum[j] += a[i, k] * b[k, j]
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from hloc.ir import Instruction
+from hloc.ir import ConvolutionDimensionNumbers, Instruction
 from hloc.kernels import indexing, loops, scalars
 from hloc.kernels.elements import Indices
 from hloc.kernels.group import Group, KernelCall, Lowered, Outline
@@ -31,20 +31,36 @@ FEW = 16                        # sums that compilers keep in registers
 
 def lower_small_product(group: Group, dot: Instruction) -> Lowered | None:
     """The kernel of a tiny dot and its epilogue; None where no dimension of the result is long enough."""
+    return _lowered(group, dot, DotDimensions(dot))
+
+
+def lower_small_convolution(group: Group, convolution: Instruction) -> Lowered | None:
+    """The same for a convolution of 1x1 windows over images and a result whose last dimension are the features."""
+    return _lowered(group, convolution, _plain_dimensions(convolution.get("dim_labels")))
+
+
+def _plain_dimensions(n: ConvolutionDimensionNumbers) -> DotDimensions:
+    """A convolution of 1x1 windows as a product; of the filter, the dimensions of size one are left out."""
+    return DotDimensions.of(left_free=(n.input_batch, *n.input_spatial), left_contracting=(n.input_feature,),
+                            right_free=(n.kernel_output_feature,), right_contracting=(n.kernel_input_feature,))
+
+
+def _lowered(group: Group, dot: Instruction, dims: DotDimensions) -> Lowered | None:
     vector = max((d for d, size in enumerate(dot.shape.dimensions) if size > 1), default=None)
     if vector is None or dot.shape.dimensions[vector] < SHORTEST:
         return None
     if any(r.shape.num_elements != dot.shape.num_elements for r in group.roots):
         return None
-    return Lowered((_SmallProduct(group, dot, vector).kernel(),), can_share=tuple(shareable(group, (dot,))))
+    return Lowered((_SmallProduct(group, dot, dims, vector).kernel(),), can_share=tuple(shareable(group, (dot,))))
 
 
 class _SmallProduct:
     """The loops of one kernel; `vector`: the result's dimension along which the sums lie."""
 
-    def __init__(self, group: Group, dot: Instruction, vector: int):
+    def __init__(self, group: Group, dot: Instruction, dims: DotDimensions, vector: int):
         self.outline = Outline(group)
         self.dot = dot
+        self.dims = dims
         self.vector = vector
         self.sizes = dot.shape.dimensions
         self.sums = ""
@@ -88,14 +104,14 @@ class _SmallProduct:
         """Products in one sum."""
         left = self.dot.operands[0].shape.dimensions
         total = 1
-        for d in DotDimensions(self.dot).left_contracting:
+        for d in self.dims.left_contracting:
             total *= left[d]
         return total
 
     def accumulate(self, index: list[Index], type: str) -> None:
         """sums += a * b, for all of the contracted dimensions; what does not move along the sums is read before."""
         b, elements = self.outline.builder, self.outline.elements
-        dims, (left, right) = DotDimensions(self.dot), self.dot.operands[:2]
+        dims, (left, right) = self.dims, self.dot.operands[:2]
         with ExitStack() as stack:
             depth = [stack.enter_context(b.loop(left.shape.dimensions[d])) for d in dims.left_contracting]
             stack.enter_context(b.pinned([self.sums]))
@@ -117,14 +133,14 @@ class _SmallProduct:
         right = {**dict(enumerate(dims.right_batch)), **dict(enumerate(dims.right_free, batch + rows))}
         return left, right
 
-    @staticmethod
-    def operand_indices(dims: DotDimensions, index: list[Index], depth: list[Index]) -> tuple[Indices, Indices]:
+    def operand_indices(self, dims: DotDimensions, index: list[Index], depth: list[Index]) -> tuple[Indices, Indices]:
         """The element of each operand that meets at `depth`, for the result's element at `index`."""
         batch, rows = len(dims.left_batch), len(dims.left_free)
         left = dict(zip((*dims.left_batch, *dims.left_free, *dims.left_contracting), (*index[:batch + rows], *depth)))
         right = dict(zip((*dims.right_batch, *dims.right_free, *dims.right_contracting),
                          (*index[:batch], *index[batch + rows:], *depth)))
-        return tuple(left[d] for d in sorted(left)), tuple(right[d] for d in sorted(right))
+        return tuple(tuple(own.get(d, indexing.ZERO) for d in range(operand.shape.rank))
+                     for own, operand in zip((left, right), self.dot.operands))
 
     def finish(self, index: list[Index], type: str) -> None:
         """The epilogue of one element."""

@@ -9,6 +9,7 @@ import math
 from hloc.ir import Instruction
 
 TINY = 2048                     # multiply-adds below which a tile costs more than it saves
+SHALLOW, NARROW = 8, 128        # products in a sum, and columns, of which rows are read and written faster than packed
 
 
 def multiply_adds(convolution: Instruction) -> int:
