@@ -118,7 +118,7 @@ def bytes_of(values) -> int:
 def inputs_of(path: Path, module, exe) -> list:
     """The model's own inputs where it is one of testdata/models and they are there, else sensible ones."""
     from hloc.inputs import check_arrays
-    from hloc.sensible_inputs import sensible_arrays
+    from hloc.inputs.sensible import sensible_arrays
     if path.parent.parent == MODELS:
         sys.path.insert(0, str(MODELS))
         import models

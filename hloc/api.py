@@ -46,7 +46,7 @@ class Options:
     transfers     what infeed and recv take, and what outfeed and send gave (hloc/ops/host.py)
     profile       the program measures each of its steps, for Executable.profile; target cpu
     tuning        the file of measured choices of kernels (hloc/targets/cuda/tuning.py); GPU targets
-    device        where the program runs, among several (hloc/evaluate.py); what collectives exchange goes through it
+    device        where the program runs, among several (hloc/evaluate); what collectives exchange goes through it
     """
 
     progress: Callable[[str, int, int], None] | None = None
@@ -212,7 +212,7 @@ def refuse_endless(module: Module) -> None:
 def compile_for_devices(source: str | Path | Module, devices: Sequence[Device], target: str = "auto", *,
                         options: Options | None = None) -> list[Executable]:
     """One Executable per device of a module with collectives. They must be called at the same time, each in a thread
-    (hloc/simulate.py) or process of its own (hloc/mpi.py): collectives wait for the other devices."""
+    (hloc/evaluate/simulate.py) or process of its own (hloc/evaluate/mpi.py): collectives wait for the other devices."""
     options = options or Options()
     module = load(source, options=options)
     each = [replace(options, device=device) for device in devices]

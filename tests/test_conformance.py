@@ -7,8 +7,8 @@ import sys
 import numpy as np
 from click.testing import CliRunner
 
+from hloc.inputs.sensible import sensible_arrays
 from hloc.ir import numpy_dtype
-from hloc.sensible_inputs import sensible_arrays
 from hloc.text import parse_module
 from hloc.tools.compare import nudged
 from hloc.tools.conformance import verdicts

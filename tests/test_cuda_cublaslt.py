@@ -15,8 +15,8 @@ from hloc import api
 from hloc.errors import RunError
 from hloc.evaluate import evaluate
 from hloc.inputs import check_arrays
+from hloc.inputs.sensible import sensible_arrays
 from hloc.kernels.ir import Tile
-from hloc.sensible_inputs import sensible_arrays
 from hloc.targets.cuda import container, cublaslt, library_products
 from hloc.targets.cuda.cublaslt import LtProduct, Matrix
 from hloc.targets.cuda.runtime import CudaBackend

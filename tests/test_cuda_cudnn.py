@@ -14,8 +14,8 @@ from hloc import api
 from hloc.errors import RunError
 from hloc.evaluate import evaluate
 from hloc.inputs import check_arrays
+from hloc.inputs.sensible import sensible_arrays
 from hloc.kernels.ir import Tile
-from hloc.sensible_inputs import sensible_arrays
 from hloc.targets.cuda import container, cudnn, library_convolutions
 from hloc.targets.cuda.cudnn import CudnnConvolution
 from hloc.targets.cuda.runtime import CudaBackend

@@ -14,8 +14,8 @@ import pytest
 from hloc.api import compile_for_devices
 from hloc.cli.main import cli
 from hloc.errors import UnsupportedError
+from hloc.evaluate.simulate import run_together, simulated_devices
 from hloc.inputs import check_arrays
-from hloc.simulate import run_together, simulated_devices
 from hloc.text import parse_module
 
 ALL = [e for path in sorted(examples.FOLDER.glob("*.hlo")) for e in examples.read_examples(path)]

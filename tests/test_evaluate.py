@@ -6,8 +6,8 @@ import pytest
 
 from hloc.errors import RunError, UnsupportedError
 from hloc.evaluate import Options, evaluate, make_scalar_plan
+from hloc.evaluate.simulate import evaluate_devices
 from hloc.ops.device_groups import parse_groups
-from hloc.simulate import evaluate_devices
 from hloc.text import parse_module
 
 

@@ -7,13 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hloc import elementwise_groups
 from hloc.errors import UnsupportedError
-from hloc.evaluate import Evaluator, Options, evaluate
+from hloc.evaluate import Evaluator, Options, elementwise_groups, evaluate
 from hloc.inputs import check_inputs
+from hloc.inputs.sensible import sensible_arrays
 from hloc.ops import blocks, convolution
 from hloc.ops.products import matrix_product
-from hloc.sensible_inputs import sensible_arrays
 from hloc.text import parse_module
 
 PROGRAMS = Path(__file__).parent.parent / "testdata" / "programs"

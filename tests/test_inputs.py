@@ -3,9 +3,9 @@ import numpy as np
 import pytest
 
 from hloc.errors import UsageError
-from hloc.input_files import read_inputs
 from hloc.inputs import entry_parameters
-from hloc.sensible_inputs import parameter_roles, sensible_arrays, sensible_inputs
+from hloc.inputs.files import read_inputs
+from hloc.inputs.sensible import parameter_roles, sensible_arrays, sensible_inputs
 from hloc.text import parse_module
 
 

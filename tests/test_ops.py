@@ -6,9 +6,9 @@ import op_examples as examples
 import pytest
 
 from hloc.evaluate import evaluate
+from hloc.evaluate.simulate import evaluate_devices
 from hloc.ir.printer import print_module
 from hloc.ops.table import OPS
-from hloc.simulate import evaluate_devices
 from hloc.text import parse_module
 from hloc.verify import verify
 

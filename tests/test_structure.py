@@ -8,11 +8,10 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "hloc"
 
 # The order of processing: a part may import what stands before it, never what stands behind.
-ORDER = ["errors", "machine", "cache", "ir", "devices", "inputs", "sensible_inputs", "input_files", "ops", "text",
-         "proto", "sources", "verify_buffers", "verify_devices", "verify", "lookahead", "elementwise_groups",
-         "evaluate", "simulate", "mpi", "analysis", "passes", "kernels", "executable", "bounded", "targets", "api", "tools", "cli"]
+ORDER = ["errors", "machine", "cache", "ir", "devices", "inputs", "ops", "text", "proto", "sources", "verify",
+         "evaluate", "analysis", "passes", "kernels", "executable", "bounded", "targets", "api", "tools", "cli"]
 # One adapter file (or two) for each package that may be missing.
-ADAPTERS = {"pycuda": {"targets/cuda/runtime.py"}, "mpi4py": {"mpi.py"}}
+ADAPTERS = {"pycuda": {"targets/cuda/runtime.py"}, "mpi4py": {"evaluate/mpi.py"}}
 
 
 def modules():
@@ -68,12 +67,12 @@ def test_the_wheel_lists_every_package():
 
 
 # What few modules need, or only a compilation: `hloc run` of a program that lies in the cache starts without.
-LATE = ("hloc.passes", "hloc.kernels.planner", "hloc.kernels.builder", "hloc.evaluate", "hloc.simulate", "hloc.mpi",
+LATE = ("hloc.passes", "hloc.kernels.planner", "hloc.kernels.builder", "hloc.evaluate",
         "hloc.ops.known_calls", "hloc.ops.custom_linalg", "hloc.ops.library_configs", "hloc.text.syntax_errors",
         "hloc.targets.cpu.build", "hloc.targets.cpu.sources", "hloc.targets.printer", "hloc.targets.cuda", "hloc.proto")
 # What no ordinary module needs, be it compiled for the first time.
 RARE = ("hloc.passes.known_calls", "hloc.passes.dynamic_padder.walk", "hloc.ops.known_calls", "hloc.ops.library_configs",
-        "hloc.targets.cuda", "hloc.proto", "hloc.simulate", "hloc.mpi", "hloc.text.syntax_errors")
+        "hloc.targets.cuda", "hloc.proto", "hloc.evaluate.simulate", "hloc.evaluate.mpi", "hloc.text.syntax_errors")
 
 
 def test_compilations_and_runs_from_the_cache_import_no_more_than_they_need(tmp_path):

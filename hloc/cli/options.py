@@ -87,7 +87,7 @@ def pass_options(fusion: str = "on", memory_limit: int | None = None) -> dict:
 
 def transfers_of(infeeds: tuple[str, ...], received: tuple[str, ...]):
     """What the host hands in, read from files."""
-    from hloc.input_files import read_arrays
+    from hloc.inputs.files import read_arrays
     from hloc.ops.host import Transfers
     transfers = Transfers(infeed=[array for name in infeeds for array in read_arrays(Path(name))])
     for given in received:
@@ -100,7 +100,7 @@ def transfers_of(infeeds: tuple[str, ...], received: tuple[str, ...]):
 
 def write_transfers(path: Path, transfers) -> None:
     """outfeed.0, outfeed.1 ..., then send.CHANNEL.0 ...: one array each."""
-    from hloc.input_files import write_outputs
+    from hloc.inputs.files import write_outputs
     from hloc.ops.values import flatten
     named = {f"outfeed.{n}": a for n, a in enumerate(flatten(tuple(transfers.outfeed)))}
     for number, (channel, value) in enumerate(transfers.sent):

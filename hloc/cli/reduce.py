@@ -89,5 +89,5 @@ def _command_outcome(command_line: str, timeout: float) -> Callable:
 
 
 def _save(path: Path, arrays: Sequence[np.ndarray]) -> None:
-    from hloc.input_files import write_outputs
+    from hloc.inputs.files import write_outputs
     write_outputs(path, arrays, [f"input_{i}" for i in range(len(arrays))])

@@ -77,7 +77,7 @@ def run_command(module, choice, inputs, output, target, devices, repeat, profile
     """
     from hloc.api import Options
     from hloc.executable import Executable
-    from hloc.input_files import check_output, write_outputs
+    from hloc.inputs.files import check_output, write_outputs
     for name in filter(None, (output, outfeed)):
         check_output(Path(name))
     transfers = transfers_of(infeeds, received)

@@ -28,12 +28,12 @@ def devices_for(module: Module, asked: int | None) -> list[Device]:
     if is_launched():
         if asked:
             raise UsageError("--devices simulates devices in one process; under MPI each process is one")
-        from hloc.mpi import mpi_device
+        from hloc.evaluate.mpi import mpi_device
         return [mpi_device(module)]
     replicas, partitions = device_counts(module)
     if asked is None and not _has_collectives(module):
         return []
-    from hloc.simulate import simulated_devices
+    from hloc.evaluate.simulate import simulated_devices
     count = asked or replicas * partitions
     return list(simulated_devices(module, count)) if count > 1 else []
 
@@ -54,8 +54,8 @@ def run_on_devices(module: Module, devices: Sequence[Device], target: str, optio
                    output: str | None) -> list[Outcome]:
     """Compile once, run on all at the same time. `{device}` in file names stands for the device's number."""
     from hloc.api import compile_for_devices
-    from hloc.input_files import write_outputs
-    from hloc.simulate import SimulatedDevice, run_together
+    from hloc.evaluate.simulate import SimulatedDevice, run_together
+    from hloc.inputs.files import write_outputs
     if output and MARK not in output:
         raise UsageError(f"several devices have several results: write {MARK} into the name, as in results.{MARK}.npz")
     arrays = _arrays(module, devices, inputs)

@@ -79,9 +79,9 @@ def read_module(path: str, *, choice: str | None = None, strict: bool = False, p
 def input_reader(inputs: Sequence[str], module) -> Callable[[Sequence[Named]], list[np.ndarray]]:
     """A function from parameters to arrays: what --inputs names, else the arguments that the module's file held, else
     sensible:0 (of a compiled file: random:0); a note tells which. To be made before the module is compiled in place."""
-    from hloc.input_files import read_inputs
+    from hloc.inputs.files import read_inputs
+    from hloc.inputs.sensible import sensible_inputs
     from hloc.ir import Module
-    from hloc.sensible_inputs import sensible_inputs
     default = getattr(module, "default_inputs", None)
     wants_sensible = isinstance(module, Module) and (not inputs or inputs[0].startswith("sensible"))
     sensible = sensible_inputs(module) if wants_sensible else None

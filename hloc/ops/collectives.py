@@ -1,7 +1,7 @@
 """Collectives: ops in which several devices take part. On one device they mean what they mean in a group of one.
 
-In: each device's values. Out: sums, gathered, scattered, exchanged values. Device.exchange (hloc/evaluate.py) gives an
-op what every member of its group holds; hloc/simulate.py runs several devices on one machine.
+In: each device's values. Out: sums, gathered, scattered, exchanged values. Device.exchange (hloc/evaluate) gives an
+op what every member of its group holds; hloc/evaluate/simulate.py runs several devices on one machine.
 
     r = f32[8] all-gather(f32[4] x), dimensions={0}, replica_groups={{0,1}}
 """

@@ -4,7 +4,7 @@ In: a key, the text of its value, its place. Out: nothing, or a ParseError where
 
     check_form("sharding", "{devices=[2,1]}", span)     ParseError: sharding is written {replicated}, ...
 
-The forms stand in grammar/hlo.lark as FORM_ terminals. What passes them may still be wrong: see hloc/verify.py.
+The forms stand in grammar/hlo.lark as FORM_ terminals. What passes them may still be wrong: see hloc/verify.
 """
 from __future__ import annotations
 

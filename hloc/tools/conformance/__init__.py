@@ -9,7 +9,7 @@ it is missing, only what needs no judge is checked.
     cases.py     the modules of a folder
     process.py   worker processes that may be killed: XLA aborts on some texts, and a hang or a crash is a finding
     subject.py   what hloc does with a module, in a worker      judge.py   what XLA does with it, in another worker
-    inputs.py    inputs that an op's operands make sense with
+    arrays.py    inputs and results on their way between processes
     verdicts.py  the two put side by side                       report.py  counts, the table, the JSON file
     runner.py    all of it, several modules at a time
 """

@@ -15,9 +15,9 @@ import numpy as np
 
 from hloc.errors import HlocError
 from hloc.inputs import Parameter
+from hloc.inputs.sensible import sensible_arrays
 from hloc.ir import Instruction, Module, Shape, leaves
 from hloc.ops.device_groups import parse_groups
-from hloc.sensible_inputs import sensible_arrays
 from hloc.text import parse_module
 from hloc.tools.compare import compare, nudged
 from hloc.tools.conformance.arrays import Arrays, save_arrays

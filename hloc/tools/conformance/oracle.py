@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hloc.tools.conformance.process import Worker
 
-RECIPE = "2"                        # counts up when judge.py or inputs.py ask otherwise
+RECIPE = "2"                        # counts up when judge.py or hloc/inputs/sensible.py ask otherwise
 
 
 class Oracle:

@@ -18,7 +18,7 @@ import numpy as np
 
 from hloc.devices import device_counts
 from hloc.errors import RunError
-from hloc.evaluate import CustomCall, Device, Options, evaluate
+from hloc.evaluate.evaluator import CustomCall, Device, Options, evaluate
 from hloc.ir import Instruction, Module
 from hloc.ops.values import Value
 

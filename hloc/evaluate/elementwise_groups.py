@@ -3,7 +3,7 @@ processor's caches when the next one reads it, and what only they read is never 
 
     x = f32[32,196,3072] multiply(a, b)   y = tanh(x)   z = add(y, a)   ->   per 32,768 elements: x, y, z; z is kept
 
-In: the steps of a plan (hloc/evaluate.py). Out: its parts, which are runs of steps, and groups of steps. Each op acts
+In: the steps of a plan (hloc/evaluate). Out: its parts, which are runs of steps, and groups of steps. Each op acts
 by its own row, on parts of the arrays, so values are those of the steps one by one.
 """
 from __future__ import annotations

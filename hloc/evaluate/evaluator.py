@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hloc.elementwise_groups import Group, parts_of
 from hloc.errors import RunError, UnsupportedError
+from hloc.evaluate.elementwise_groups import Group, parts_of
+from hloc.evaluate.lookahead import run_loop
 from hloc.inputs import check_inputs, within_bounds
 from hloc.ir import ELEMENT_TYPES, Computation, Instruction, Module, leaves, numpy_dtype
 from hloc.ir.clone import clone_module
-from hloc.lookahead import run_loop
 from hloc.ops.conversions import reinterpret
 from hloc.ops.dynamic_shapes import sets_silently, write_dynamic_shapes
 from hloc.ops.table import OPS
@@ -96,7 +96,7 @@ class Plan(NamedTuple):
 class Evaluator:
     """One run of a module on one device. Ops get it as their first argument."""
 
-    can_look_ahead = True       # whether an op gives the same for many steps of a loop at once (hloc/lookahead.py)
+    can_look_ahead = True       # whether an op gives the same for many steps of a loop at once (lookahead.py)
 
     def __init__(self, module: Module | None = None, *, custom_calls: Mapping[str, CustomCall] | None = None,
                  options: Options | None = None, device: Device | None = None):

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from hloc.errors import RunError, UsageError
-from hloc.inputs import Named, random_arrays, zero_arrays
+from hloc.inputs.arrays import Named, random_arrays, zero_arrays
 
 MADE_UP = frozenset(["random", "sensible", "zeros"])
 
@@ -20,7 +20,7 @@ def read_inputs(sources: Sequence[str], parameters: Sequence[Named],
                 sensible: Callable[[int], list[np.ndarray]] | None = None) -> list[np.ndarray]:
     """Arrays for all parameters: several files are put one behind the other; what is made up stands alone.
 
-    sensible  what 'sensible:SEED' stands for (hloc/sensible_inputs.py); None where there is no module to look at
+    sensible  what 'sensible:SEED' stands for (hloc/inputs/sensible.py); None where there is no module to look at
     """
     if len(sources) == 1 and (made := _made_up(sources[0], parameters, sensible)) is not None:
         return made

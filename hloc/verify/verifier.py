@@ -23,8 +23,8 @@ from hloc.ops.op import Op
 from hloc.ops.table import OPS
 from hloc.text.header import aliases, donors, entry_layout, operand_aliases, place_of
 from hloc.text.parser import parse_shape
-from hloc.verify_buffers import buffer_errors
-from hloc.verify_devices import device_errors
+from hloc.verify.buffers import buffer_errors
+from hloc.verify.devices import device_errors
 
 MAX_RANK = 64                 # NumPy's limit
 MAX_BYTES = 2**63 - 1

@@ -12,7 +12,7 @@ import numpy as np
 
 from hloc.devices import device_counts
 from hloc.errors import RunError
-from hloc.evaluate import Device
+from hloc.evaluate.evaluator import Device
 from hloc.ir import Instruction, Module
 from hloc.ops.values import Value, flatten
 

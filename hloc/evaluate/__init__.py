@@ -1,0 +1,18 @@
+"""Running a module in NumPy: what it means (evaluator.py), on one device or on several (simulate.py, mpi.py).
+
+lookahead.py and elementwise_groups.py make that faster and give the same.
+"""
+from hloc.evaluate.evaluator import (
+    FIRST_RANDOM_STATE,
+    CustomCall,
+    Device,
+    Evaluator,
+    Options,
+    Plan,
+    evaluate,
+    make_plan,
+    make_scalar_plan,
+)
+
+__all__ = ["FIRST_RANDOM_STATE", "CustomCall", "Device", "Evaluator", "Options", "Plan", "evaluate", "make_plan",
+           "make_scalar_plan"]

@@ -1,0 +1,16 @@
+"""What goes into a run: arrays that fit the entry's parameters (arrays.py), from files (files.py), or made up so that a
+module can do something sensible with them (sensible.py)."""
+from hloc.inputs.arrays import (
+    Named,
+    Parameter,
+    check_arrays,
+    check_inputs,
+    entry_parameters,
+    entry_results,
+    random_arrays,
+    within_bounds,
+    zero_arrays,
+)
+
+__all__ = ["Named", "Parameter", "check_arrays", "check_inputs", "entry_parameters", "entry_results", "random_arrays",
+           "within_bounds", "zero_arrays"]
