@@ -23,7 +23,7 @@ from hloc.ir import Instruction, Layout, Shape, numpy_dtype
 from hloc.kernels.plan import ALIGNMENT, HostCall, Value
 from hloc.machine import available_cores
 from hloc.targets.cpu.calls import OUT_OF_MEMORY, call_facts, tells_idle
-from hloc.targets.cpu.result_memory import ResultMemory, aligned_bytes
+from hloc.targets.cpu.result_memory import IDLE_COUNT, ResultMemory, aligned_bytes
 
 NOT_AS_EXPECTED, NOT_IDLE = -1, -2     # of runtime/call.c
 HOST_FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p))
@@ -110,6 +110,8 @@ class CpuBackend:
             return None
         with self._lock:
             for kept in self._memory.kept:
+                if sys.getrefcount(kept[0]) != IDLE_COUNT:            # most often this tells, and costs no call
+                    continue
                 outputs = (*kept,)
                 code = self._call_again(self._bases, arrays, outputs, self._facts, self._host)
                 if code != NOT_IDLE:
