@@ -47,6 +47,7 @@ def test_gemm(target):
     check(target, [a, b], [a @ b], config=gemm(), workspace=False)
     check(target, [a.T.copy(), b], [3 * (a @ b)], config=gemm((0,), (0,), alpha_real=3))
     check(target, [a, b, c], [2 * (a @ b) - 0.5 * c], config=gemm(alpha_real=2, beta=-0.5))
+    check(target, [a, b], [2 * (a @ b)], config=gemm(alpha_real=2, alpha_imag=1))           # only complex numbers have it
 
 
 def test_gemm_with_batches_and_types():

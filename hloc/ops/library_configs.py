@@ -146,8 +146,10 @@ def cublas_matmul(instruction: Instruction) -> LibraryCall:
     if unquoted(instruction.get("custom_call_target")).endswith("$f8"):
         following += _input_scales(instruction, steps, following)
         scales = instruction.operands[following:]
+    if instruction.operands[0].shape.kind != "complex" or not alpha.imag:    # of real numbers XLA takes the real part
+        alpha = alpha.real
     if alpha != 1:
-        steps.then("scale", value=alpha if alpha.imag else alpha.real)
+        steps.then("scale", value=alpha)
     if c is not None:
         steps.then("add", operand=c, value=beta)
     if "BIAS" in epilogue:
