@@ -16,6 +16,8 @@ from hloc.tools.conformance.arrays import Arrays, load_arrays, save_arrays
 from hloc.tools.conformance.cases import cases
 from hloc.tools.conformance.command import conformance
 from hloc.tools.conformance.process import Worker
+from hloc.tools.conformance.report import write_json
+from hloc.tools.conformance.runner import Record
 from hloc.tools.conformance.verdicts import Verdict
 from hloc.tools.xla_text import text_for_xla
 
@@ -107,6 +109,13 @@ def test_text_for_xla_keeps_the_layouts_of_library_calls():
             custom_call_target="lapack_sgetrf_ffi", operand_layout_constraints={f32[4,4]{0,1}}
           ROOT r = f32[4,4]{0,1} get-tuple-element(f), index=0 }"""))
     assert "(f32[4,4]{0,1}, s32[4]{0}, s32[]) custom-call" in text
+
+
+def test_modules_of_two_folders_may_have_one_name(tmp_path):
+    verdicts = {"parse": Verdict("agrees", ""), "cpu": Verdict("differs", "f32 result")}
+    write_json(tmp_path / "report.json", [Record("add.hlo", verdicts, {"instructions": n}) for n in (2, 1)])
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert [m["instructions"] for m in report["modules"]] == [2, 1]
 
 
 def test_verdicts():

@@ -51,7 +51,7 @@ def write_json(path: Path, records: list[Record]) -> None:
     data = {"counts": counts(records),
             "classes": [{"class": name, "modules": members} for name, members in classes(records)],
             "modules": [{"name": r.name, **r.facts, "checks": {c: v._asdict() for c, v in r.verdicts.items()}}
-                        for r in sorted(records)]}
+                        for r in sorted(records, key=lambda record: record.name)]}
     path.write_text(json.dumps(data, indent=1), encoding="utf-8")
 
 
