@@ -320,17 +320,22 @@ static int by_outer(hloc_conv_plan* plan, hloc_conv_type type) {
   return hloc_conv_outer(plan);
 }
 
-static int by_depthwise(hloc_conv_plan* plan, hloc_conv_type type) {
-  hloc_conv_args* c = &plan->c;
-  arrangement x = arrange_x(c, type, 0), w = arrange_w(c, type);
-  int move_x = type != HLOC_CONV_IS_F32 || c->x_c != 1, move_w = type != HLOC_CONV_IS_F32 || c->w_o != 1;
+/* Puts image and filter where the routine finds them as it wants them; 1 where memory is exhausted. */
+static int move_operands(hloc_conv_args* c, hloc_conv_type type, int batch_inner, int move_x, int move_w) {
+  arrangement x = arrange_x(c, type, batch_inner), w = arrange_w(c, type);
   long x_floats = move_x ? arranged_floats(&x) : 0, w_floats = move_w ? arranged_floats(&w) : 0;
   float* memory = hloc_scratch(1, (size_t)(x_floats + w_floats + 1) * sizeof(float));
   if (!memory) return 1;
   x.target = memory, w.target = memory + x_floats;
-  if (move_x) arrange(&x), use_x(c, &x, 0);
+  if (move_x) arrange(&x), use_x(c, &x, batch_inner);
   if (move_w) arrange(&w), use_w(c, &w);
-  return hloc_conv_depthwise(plan);
+  return 0;
+}
+
+static int by_depthwise(hloc_conv_plan* plan, hloc_conv_type type) {
+  hloc_conv_args* c = &plan->c;
+  int move_x = type != HLOC_CONV_IS_F32 || c->x_c != 1, move_w = type != HLOC_CONV_IS_F32 || c->w_o != 1;
+  return move_operands(c, type, 0, move_x, move_w) || hloc_conv_depthwise(plan);
 }
 
 static long element_bytes(hloc_conv_type type) { return type == HLOC_CONV_IS_F32 ? 4 : 2; }
@@ -341,15 +346,8 @@ static int is_channel_gradient(const hloc_conv_args* c) {
 }
 static int by_channel_gradient(hloc_conv_plan* plan, hloc_conv_type type) {
   hloc_conv_args* c = &plan->c;
-  arrangement x = arrange_x(c, type, 1), w = arrange_w(c, type);
   int move_x = type != HLOC_CONV_IS_F32 || c->x_n != 1, move_w = type != HLOC_CONV_IS_F32 || c->w_o != 1;
-  long x_floats = move_x ? arranged_floats(&x) : 0, w_floats = move_w ? arranged_floats(&w) : 0;
-  float* memory = hloc_scratch(1, (size_t)(x_floats + w_floats + 1) * sizeof(float));
-  if (!memory) return 1;
-  x.target = memory, w.target = memory + x_floats;
-  if (move_x) arrange(&x), use_x(c, &x, 1);
-  if (move_w) arrange(&w), use_w(c, &w);
-  return hloc_conv_channel_gradient(plan);
+  return move_operands(c, type, 1, move_x, move_w) || hloc_conv_channel_gradient(plan);
 }
 
 static int by_spread(hloc_conv_plan* plan, hloc_conv_type type) {
