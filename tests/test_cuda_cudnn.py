@@ -174,7 +174,7 @@ def test_files(tmp_path):
 def test_without_the_library(monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(cudnn, "NAMES", ("libnothing.so",))
-    monkeypatch.setattr(cudnn.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(cudnn.vendor_libraries.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(RunError, match="cuDNN is not here") as raised:
         cudnn.library()
     assert "hloc[cudnn]" in raised.value.hint

@@ -11,13 +11,12 @@ imported or loaded before a program that calls it starts. Raises RunError: no li
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from hloc.errors import RunError
 from hloc.ir import ELEMENT_TYPES
+from hloc.targets.cuda import vendor_libraries
 
 WORKSPACE = 32 << 20                # bytes, NVIDIA's advice for Hopper
 ALIGNMENT = 16                      # bytes that every array is aligned to at least
@@ -99,15 +98,7 @@ class Heuristic(ctypes.Structure):
 
 def library():
     """Of the wheel nvidia-cublas, of a toolkit, or of the system. Raises RunError."""
-    spec = importlib.util.find_spec("nvidia")
-    folders = [Path(p) for p in (spec.submodule_search_locations or [])] if spec else []
-    found = [str(path) for folder in folders for path in sorted(folder.glob("*/lib/libcublasLt.so.*"))]
-    for name in (*found, *NAMES):
-        try:
-            return ctypes.CDLL(name)
-        except OSError:
-            continue
-    raise RunError("cuBLASLt is not here (libcublasLt)", hint="pip install 'hloc[cublas]'")
+    return vendor_libraries.load("cuBLASLt", "libcublasLt", NAMES, "cublas")
 
 
 class CublasLt:

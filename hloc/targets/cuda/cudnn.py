@@ -12,14 +12,13 @@ Nothing is imported or loaded before a program that calls it starts. Raises RunE
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from hloc.errors import RunError
 from hloc.ir import ELEMENT_TYPES
+from hloc.targets.cuda import vendor_libraries
 
 WORKSPACE = 64 << 20                # bytes
 ALIGNMENT = 256                     # of the workspace, behind the filter
@@ -128,15 +127,7 @@ class Performance(ctypes.Structure):
 
 def library():
     """Of the wheel nvidia-cudnn, or of the system. Raises RunError."""
-    spec = importlib.util.find_spec("nvidia")
-    folders = [Path(p) for p in (spec.submodule_search_locations or [])] if spec else []
-    found = [str(path) for folder in folders for path in sorted(folder.glob("*/lib/libcudnn.so.*"))]
-    for name in (*found, *NAMES):
-        try:
-            return ctypes.CDLL(name)
-        except OSError:
-            continue
-    raise RunError("cuDNN is not here (libcudnn)", hint="pip install 'hloc[cudnn]'")
+    return vendor_libraries.load("cuDNN", "libcudnn", NAMES, "cudnn")
 
 
 class Cudnn:

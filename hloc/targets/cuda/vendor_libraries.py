@@ -1,0 +1,22 @@
+"""NVIDIA's shared libraries, wherever they are: of a wheel, of a toolkit, or of the system."""
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+
+from hloc.errors import RunError
+
+
+def load(name: str, stem: str, system_names: Sequence[str], extra: str) -> ctypes.CDLL:
+    """name   for people;  stem   of the file, as "libcudnn";  extra   of hloc, that installs it. Raises RunError."""
+    spec = importlib.util.find_spec("nvidia")
+    folders = [Path(p) for p in (spec.submodule_search_locations or [])] if spec else []
+    found = [str(path) for folder in folders for path in sorted(folder.glob(f"*/lib/{stem}.so.*"))]
+    for path in (*found, *system_names):
+        try:
+            return ctypes.CDLL(path)
+        except OSError:
+            continue
+    raise RunError(f"{name} is not here ({stem})", hint=f"pip install 'hloc[{extra}]'")
