@@ -10,8 +10,8 @@ module is compiled in fresh processes:
     warm    the module lies in the cache
 
 Seconds are from a parsed module to one that can be called. Ratios are against XLA, in the same round: other load on the
-machine hits both. Needs XLA: pip install 'hloc[jax]'; without it the ratios are missing. Both run from bytecode, as what
-pip installs does; a checkout whose Python writes none would take a quarter of a second more for reading hloc's files.
+machine hits both. Needs XLA: pip install 'hloc[jax]'; without it the ratios are missing. Both run from bytecode, as
+what pip installs does; a checkout whose Python writes none takes a quarter of a second more to read hloc's files.
 """
 from __future__ import annotations
 
