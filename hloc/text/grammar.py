@@ -18,7 +18,7 @@ from lark.exceptions import UnexpectedToken
 from hloc.errors import ParseError, Source
 from hloc.text.lexer import NoTokenError, StateLexer
 from hloc.text.patterns import compiled
-from hloc.text.tables import cached_parser
+from hloc.text.tables import built, cached_parser, key_of, tables_file, written
 
 START = [
     "module", "shape", "array", "flat_tuple", "entry_layout", "aliases", "donors",
@@ -37,7 +37,15 @@ def grammar_file() -> Path:
 @cache
 def lark() -> Lark:
     """The LALR parser for all start rules."""
-    return cached_parser(grammar_file().read_text(encoding="utf-8"), START, StateLexer)
+    return cached_parser(grammar_file(), START, StateLexer)
+
+
+def write_tables() -> None:
+    """Write the tables that lie beside the grammar (make tables)."""
+    file = grammar_file()
+    grammar = file.read_text(encoding="utf-8")
+    text = written(built(grammar, START, StateLexer), key_of(grammar, START))
+    tables_file(file).write_text(text, encoding="utf-8")
 
 
 @cache

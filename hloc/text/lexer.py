@@ -8,6 +8,7 @@ Where several terminals match, the one with the higher priority wins, then the o
 """
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 
 from lark.lexer import Lexer, Token
@@ -58,10 +59,16 @@ class StateLexer(Lexer):
         """The terminals that may come in a state of the parser, most wanted first."""
         accepted = parser_state.parse_conf.parse_table.states[state]
         names = [name for name in self.sources if name in accepted or name in self.ignored]
-        found = self.by_state[state] = [(name, self.matcher(name)) for name in names]
+        found = self.by_state[state] = []
+        found += [(name, self.matchers.get(name) or self.first_match(name, found, place))
+                  for place, name in enumerate(names)]
         return found
 
-    def matcher(self, name: str) -> Callable:
-        if name not in self.matchers:
-            self.matchers[name] = compiled(self.sources[name]).match
-        return self.matchers[name]
+    def first_match(self, name: str, candidates: list[tuple[str, Callable]], place: int) -> Callable:
+        """Stands among the candidates until it is called: most often one before it has matched."""
+        def match(text: str, position: int) -> re.Match | None:
+            if name not in self.matchers:
+                self.matchers[name] = compiled(self.sources[name]).match
+            candidates[place] = name, self.matchers[name]
+            return self.matchers[name](text, position)
+        return match

@@ -16,7 +16,7 @@ import sys
 from hloc import cache
 from hloc.errors import HlocError
 
-LONG = 400                                    # characters; shorter ones compile as fast as they are read
+LONG = 1200                                   # characters; shorter ones compile as fast as they are read
 
 
 def compiled(pattern: str, flags: int = 0) -> re.Pattern:

@@ -1,14 +1,17 @@
-"""Lark's parse tables, kept in the cache: building them from the grammar takes longer than reading most modules.
+"""Lark's parse tables: building them from the grammar takes longer than reading most modules.
 
-In: the grammar's text, start rules and lexer class. Out: the Lark parser, from JSON where it was built before.
+In: the grammar's file, start rules and lexer class. Out: the Lark parser. Its tables lie beside the grammar
+(hlo.tables.json), as `make tables` wrote them; where these are of another grammar or another Lark, in the cache.
 
-    parser = cached_parser(grammar, START, StateLexer)
+    parser = cached_parser(grammar_file, START, StateLexer)
 
-Where the cache folder cannot be used, the parser is built from the grammar every time.
+Where the cache folder cannot be used either, the parser is built from the grammar every time.
 """
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import lark
@@ -21,19 +24,48 @@ from hloc.errors import HlocError
 from hloc.text.places import with_places
 
 
-def cached_parser(grammar: str, start: list[str], lexer: type[Lexer]) -> Lark:
+def cached_parser(file: Path, start: list[str], lexer: type[Lexer]) -> Lark:
     """The LALR parser of a grammar for all start rules."""
+    grammar = file.read_text(encoding="utf-8")
+    key = key_of(grammar, start)
+    stored = read_tables(tables_file(file), key)
+    if stored is not None:
+        return with_places(restored(stored, lexer))
     try:
-        key = cache.digest("grammar 2", lark.__version__, grammar, *start)
-        found = cache.find(key, ".json")
+        found = cache.find(cache.digest(key), ".json")
         if found:
-            stored = json.loads(found.read_text(encoding="utf-8"), object_pairs_hook=_with_numbers)
-            return with_places(restored(stored, lexer))
+            return with_places(restored(read_tables(found, key), lexer))
         parser = built(grammar, start, lexer)
-        cache.put_bytes(key, ".json", json.dumps(tables_of(parser)).encode())
+        cache.put_bytes(cache.digest(key), ".json", written(parser, key).encode())
         return with_places(parser)
     except (HlocError, OSError):                              # no folder or no space: who compiles will hear of it
         return with_places(built(grammar, start, lexer))
+
+
+def key_of(grammar: str, start: list[str]) -> str:
+    """What tables depend on: Lark's form of them is its own."""
+    return f"{cache.digest('grammar 3', grammar, *start)} of Lark {lark.__version__}"
+
+
+def tables_file(grammar: Path) -> Path:
+    """Where the tables of a grammar's file lie."""
+    return grammar.with_suffix(".tables.json")
+
+
+def read_tables(path: Path, key: str) -> dict[str, Any] | None:
+    """The tables in a file; None where it is of another key, or missing."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    head, _, tables = text.partition("\n")
+    return json.loads(tables, object_pairs_hook=_with_numbers) if head == key else None
+
+
+def written(parser: Lark, key: str) -> str:
+    """The content of a file: the key, then JSON; a line for each state and rule, for those who compare versions."""
+    text = json.dumps(tables_of(parser), separators=(",", ":"))
+    return key + "\n" + re.sub(r"},(?=\"\d+\":)", "},\n", text) + "\n"
 
 
 def built(grammar: str, start: list[str], lexer: type[Lexer]) -> Lark:
