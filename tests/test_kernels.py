@@ -147,6 +147,22 @@ def test_loops_over_f16_convert_by_rows(type, columns, calls):
     assert print_kernel(kernel, C, "k", printer=RowPrinter()).count("_row_f16(") == calls
 
 
+@pytest.mark.parametrize("columns, rows", [(1000, True), (96, True), (20, True), (96, False), (100, False)])
+def test_roundings_to_f16_are_the_cpus_own(columns, rows):
+    """tanh(x * x) of f16: the two roundings inside are calls, in groups of lanes; not beside arrays whose last group
+    is not whole, nor in short loops."""
+    j = Var("j", INDEX)
+    x = Apply("convert", (Load("x", j, "f16"),), "f32") if rows else Load("x", j, "f32")
+    square = Apply("convert", (Apply("convert", (Apply("multiply", (x, x), "f32"),), "f16"),), "f32")
+    again = Apply("convert", (Apply("convert", (Apply("tanh", (square,), "f32"),), "f16"),), "f32")
+    inner = For("j", columns, VECTOR, (Store("y", j, Apply("convert", (again,), "f16")),))
+    buffers = (Buffer("x", "f16" if rows else "f32", columns), Buffer("y", "f16", columns, "write"))
+    kernel = by_rows(Kernel("k", buffers, (inner,)))
+    verify_kernel(kernel)
+    expected = 0 if columns == 20 or columns == 100 else 2
+    assert print_kernel(kernel, C, "k", printer=RowPrinter()).count("hloc_round_row_f16(") == expected
+
+
 def _innermost(statements):
     while any(isinstance(s, For) for s in statements):
         statements = next(s for s in statements if isinstance(s, For)).body

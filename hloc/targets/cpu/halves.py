@@ -34,6 +34,7 @@ from hloc.kernels.ir import (
     While,
 )
 from hloc.kernels.walks import expressions, parts, walk, with_expressions
+from hloc.targets.cpu.lanes import LANES, in_groups, is_rounding, whole_groups
 from hloc.targets.printer import C, StatementPrinter, assigned, expression
 
 BLOCK = 256                     # elements: some Local arrays of them fit into the first cache
@@ -162,9 +163,10 @@ class _Loop:
     def blocks(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         """Widening loops, the loop itself, and narrowing loops; all that once per block where there are several."""
         loop, counter, size = self.loop, Var(self.loop.name, INDEX), self.block_size()
-        arrays = tuple(Local(name, "f32", self.longest()) for name in (*self.read.values(), *self.written.values()))
-        if isinstance(loop.extent, int) and loop.extent <= size:
-            return (*arrays, *self.pass_over(Const(0, INDEX), counter, loop.extent, body))
+        if isinstance(loop.extent, int) and (loop.extent <= size or not self.changing):
+            whole = self.in_groups(Const(0, INDEX), counter, loop.extent, body)
+            if whole or loop.extent <= size:
+                return whole or self.pass_over(Const(0, INDEX), counter, loop.extent, body)
         block, place = f"{loop.name}_block", Var(f"{loop.name}_place", INDEX)
         start = Apply("multiply", (Var(block, INDEX), Const(size, INDEX)), INDEX)
         extent = Const(loop.extent, INDEX) if isinstance(loop.extent, int) else loop.extent
@@ -174,21 +176,45 @@ class _Loop:
         count = size if is_even else Var(last.name, INDEX)
         blocks = _folded(Apply("divide", (Apply("add", (extent, Const(size - 1, INDEX)), INDEX), Const(size, INDEX)),
                                INDEX))
-        moved = (Let(loop.name, Apply("add", (start, place), INDEX)), *(_at(s, arrays, counter, place) for s in body))
-        inner = self.pass_over(start, place, count, moved)
+        moved = (Let(loop.name, Apply("add", (start, place), INDEX)), *(_at(s, self.arrays, counter, place)
+                                                                       for s in body))
+        inner = self.in_groups(start, place, count, moved) or self.pass_over(start, place, count, moved)
         return (For(block, blocks.value if isinstance(blocks, Const) else blocks, SERIAL,
-                    (*(() if is_even else (last,)), *arrays, *inner)),)
+                    (*(() if is_even else (last,)), *inner)),)
+
+    @property
+    def arrays(self) -> frozenset[str]:
+        """The rows of f32."""
+        return frozenset([*self.read.values(), *self.written.values()])
 
     def block_size(self) -> int:
         """Of reductions, whose lanes are joined at the end of each block, a longer one."""
-        few = len(self.read) + len(self.written) <= FEW_ARRAYS
-        return LONG_BLOCK if few and self.changing else BLOCK
+        return LONG_BLOCK if len(self.arrays) <= FEW_ARRAYS and self.changing else BLOCK
 
     def longest(self) -> int:
         size = self.block_size()
-        return min(size, self.loop.extent) if isinstance(self.loop.extent, int) else size
+        return whole_groups(min(size, self.loop.extent)) if isinstance(self.loop.extent, int) else size
 
     def pass_over(self, start: Expr, counter: Var, count: int | Expr, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        """Widening loops, the loop itself, in groups where it rounds, and narrowing loops."""
+        widening, narrowing = self.conversions(start, counter, count)
+        loop = For(counter.name, count, VECTOR, body)
+        computing = in_groups(loop, self.arrays, self.longest()) or (loop,)
+        return (*(Local(name, "f32", self.longest()) for name in self.arrays_in_order()), *widening, *computing,
+                *narrowing)
+
+    def in_groups(self, start: Expr, counter: Var, count: int | Expr, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        """The same without rows: each group of elements is widened, computed, rounded and narrowed in registers."""
+        def around(group: Expr, lane: Var) -> tuple[list[Stmt], list[Stmt]]:
+            widening, narrowing = self.conversions(_folded(Apply("add", (start, group), INDEX)), lane, LANES)
+            return [*(Local(name, "f32", LANES) for name in self.arrays_in_order()), *widening], narrowing
+        return in_groups(For(counter.name, count, VECTOR, body), self.arrays, self.longest(), around)
+
+    def arrays_in_order(self) -> list[str]:
+        return [*self.read.values(), *self.written.values()]
+
+    def conversions(self, start: Expr, counter: Var, count: int | Expr) -> tuple[list[Stmt], list[Stmt]]:
+        """The loops that widen and that narrow `count` elements from `start` on."""
         def conversion(target: str, at: Expr, source: str, place: Expr, type: str) -> For:
             value = Apply("convert", (Load(source, place, "f16" if type == "f32" else "f32"),), type)
             return For(counter.name, count, VECTOR, (Store(target, at, value),))
@@ -199,23 +225,21 @@ class _Loop:
         widening = [conversion(name, counter, buffer, along(row), "f32") for (buffer, row), name in self.read.items()]
         narrowing = [conversion(buffer, along(row), name, counter, "f16") for (buffer, row), name in
                      self.written.items()]
-        return (*widening, For(counter.name, count, VECTOR, body), *narrowing)
+        return widening, narrowing
 
 
 def _is_conversion(expr: Expr, source: str, target: str) -> bool:
     return isinstance(expr, Apply) and expr.op == "convert" and expr.type == target and expr.arguments[0].type == source
 
 
-def _at(s: Stmt, arrays: tuple[Local, ...], counter: Var, place: Var) -> Stmt:
+def _at(s: Stmt, arrays: frozenset[str], counter: Var, place: Var) -> Stmt:
     """A statement whose rows are read and written at `place` instead of at `counter`."""
-    names = {a.name for a in arrays}
-
     def change(expr: Expr) -> Expr:
         if isinstance(expr, Load):
-            return expr._replace(position=place if expr.buffer in names else change(expr.position))
+            return expr._replace(position=place if expr.buffer in arrays else change(expr.position))
         return expr._replace(arguments=tuple(map(change, expr.arguments))) if isinstance(expr, Apply) else expr
     if isinstance(s, Store):
-        return Store(s.buffer, place if s.buffer in names else change(s.position), change(s.value))
+        return Store(s.buffer, place if s.buffer in arrays else change(s.position), change(s.value))
     return s if isinstance(s, If) else with_expressions(s, change)
 
 
@@ -239,6 +263,7 @@ def _folded(expr: Apply) -> Expr:
 # -- loops that only convert -------------------------------------------------------------------------------------------
 
 ROUTINES = {("f16", "f32"): "hloc_widen_row_f16", ("f32", "f16"): "hloc_narrow_row_f16"}
+ROUNDING = "hloc_round_row_f16"
 
 
 class RowPrinter(StatementPrinter):
@@ -264,8 +289,10 @@ def row_call(loop: For) -> str | None:
     store = loop.body[0] if loop.kind == VECTOR and len(loop.body) == 1 else None
     if not isinstance(store, Store) or not isinstance(store.value, Apply) or store.value.op != "convert":
         return None
-    load = store.value.arguments[0]
-    routine = ROUTINES.get((load.type, store.value.type))
+    load, routine = store.value.arguments[0], None
+    if is_rounding(store.value):
+        load, routine = load.arguments[0], ROUNDING
+    routine = routine or ROUTINES.get((load.type, store.value.type))
     if routine is None or not isinstance(load, Load):
         return None
     places = [_before(p, Var(loop.name, INDEX)) for p in (load.position, store.position)]

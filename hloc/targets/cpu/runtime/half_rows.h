@@ -1,7 +1,8 @@
 /* half_rows.h: rows of f16 to f32 and back, by the CPU's own instructions where it has them: compilers do not find them.
  *
  * hloc_widen_row_f16(from, to, n), hloc_narrow_row_f16(from, to, n): contiguous, any alignment and length; rounded and
- * special values as in narrow.h. Example: a row of one 1.0 becomes 0x3c00.
+ * special values as in narrow.h. hloc_round_row_f16(from, to, n): f32 to f16 and back; both may be the same row.
+ * Example: a row of one 1.0 becomes 0x3c00.
  */
 #ifndef HLOC_HALF_ROWS_H
 #define HLOC_HALF_ROWS_H
@@ -15,9 +16,25 @@ typedef short hloc_eight_halves_any __attribute__((vector_size(16), aligned(1), 
 typedef float hloc_eight_floats __attribute__((vector_size(32)));
 typedef float hloc_eight_floats_any __attribute__((vector_size(32), aligned(1), may_alias));
 #endif
+#if defined(__AVX512F__)
+typedef short hloc_sixteen_halves __attribute__((vector_size(32)));
+typedef short hloc_sixteen_halves_any __attribute__((vector_size(32), aligned(1), may_alias));
+typedef float hloc_sixteen_floats __attribute__((vector_size(64)));
+typedef float hloc_sixteen_floats_any __attribute__((vector_size(64), aligned(1), may_alias));
+HLOC_INLINE hloc_sixteen_floats hloc_widen_sixteen(hloc_sixteen_halves halves) {
+  return __builtin_ia32_vcvtph2ps512_mask(halves, (hloc_sixteen_floats){0}, (unsigned short)-1, 4);
+}
+HLOC_INLINE hloc_sixteen_halves hloc_narrow_sixteen(hloc_sixteen_floats floats) { /* 0: to nearest even */
+  return __builtin_ia32_vcvtps2ph512_mask(floats, 0, (hloc_sixteen_halves){0}, (unsigned short)-1);
+}
+#endif
 
 HLOC_INLINE void hloc_widen_row_f16(const hloc_f16* from, float* to, long n) {
   long i = 0;
+#if defined(__AVX512F__)
+  for (; i + 16 <= n; i += 16)
+    *(hloc_sixteen_floats_any*)(to + i) = hloc_widen_sixteen(*(const hloc_sixteen_halves_any*)(from + i));
+#endif
 #if defined(__F16C__)
   for (; i + 8 <= n; i += 8) {
     const hloc_eight_halves halves = *(const hloc_eight_halves_any*)(from + i);
@@ -28,6 +45,10 @@ HLOC_INLINE void hloc_widen_row_f16(const hloc_f16* from, float* to, long n) {
 }
 HLOC_INLINE void hloc_narrow_row_f16(const float* from, hloc_f16* to, long n) {
   long i = 0;
+#if defined(__AVX512F__)
+  for (; i + 16 <= n; i += 16)
+    *(hloc_sixteen_halves_any*)(to + i) = hloc_narrow_sixteen(*(const hloc_sixteen_floats_any*)(from + i));
+#endif
 #if defined(__F16C__)
   for (; i + 8 <= n; i += 8) {
     const hloc_eight_floats floats = *(const hloc_eight_floats_any*)(from + i);
@@ -35,5 +56,20 @@ HLOC_INLINE void hloc_narrow_row_f16(const float* from, hloc_f16* to, long n) {
   }
 #endif
   for (; i < n; i++) to[i] = hloc_f32_to_f16(from[i]);
+}
+HLOC_INLINE void hloc_round_row_f16(const float* from, float* to, long n) {
+  long i = 0;
+#if defined(__AVX512F__)
+  for (; i + 16 <= n; i += 16) {
+    const hloc_sixteen_floats floats = *(const hloc_sixteen_floats_any*)(from + i);
+    *(hloc_sixteen_floats_any*)(to + i) = hloc_widen_sixteen(hloc_narrow_sixteen(floats));
+  }
+#elif defined(__F16C__)
+  for (; i + 8 <= n; i += 8) {
+    const hloc_eight_floats floats = *(const hloc_eight_floats_any*)(from + i);
+    *(hloc_eight_floats_any*)(to + i) = __builtin_ia32_vcvtph2ps256(__builtin_ia32_vcvtps2ph256(floats, 0));
+  }
+#endif
+  for (; i < n; i++) to[i] = hloc_round_f16_f32(from[i]);
 }
 #endif

@@ -1,0 +1,227 @@
+"""f16 rounded by the CPU's own instructions: VECTOR loops cut at their roundings, one vector of lanes at a time.
+
+In: a VECTOR loop whose rows of f16 are Local arrays of f32 already (halves.py). Out: the same in groups of LANES
+elements; each rounding is a loop of its own, which is printed as a call (`half_rows.h`). Compilers keep the arrays of
+one group in registers, as each is read and written whole.
+
+    for i < 256 (VECTOR):  b[i] = f32(f16(a[i] * a[i])) + 1
+
+    for g < 16:  for k < 16 (VECTOR): r[k] = a[16 g + k] * a[16 g + k]
+                 for k < 16 (VECTOR): r[k] = f32(f16(r[k]))               hloc_round_row_f16(r, r, 16)
+                 for k < 16 (VECTOR): b[16 g + k] = r[k] + 1
+
+What an accumulator takes in is kept in a row, and taken in by a loop behind the groups.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from hloc.kernels.ir import INDEX, SERIAL, VECTOR, Apply, Assign, Const, Expr, For, Let, Load, Local, Stmt, Store, Var
+from hloc.kernels.walks import expressions, parts
+from hloc.targets.printer import assigned
+
+LANES = 16                      # of f32 in the widest vectors
+MOST_ROUNDINGS = 48             # of one loop: each is a loop for the compiler
+
+
+def whole_groups(size: int) -> int:
+    """How many elements of an array are touched where `size` of them are computed."""
+    return -(-size // LANES) * LANES
+
+
+def in_groups(loop: For, rows: frozenset[str], size: int, around: Around | None = None) -> tuple[Stmt, ...]:
+    """The loops that take the place of a VECTOR loop; none where it rounds nothing to f16, or cannot be cut.
+
+    rows: Local arrays that the loop touches at its counter only, of whole groups; size: its largest extent.
+    around(first element, lane): what stands before and behind the loops of a group, where rows are as short as a
+    group; the loop must then be made of whole ones.
+    """
+    return _Groups(loop, rows, size, around).rewritten()
+
+
+def is_rounding(expr: Expr) -> bool:
+    """To f16 and back."""
+    inner = expr.arguments[0] if _converts(expr, "f32") else None
+    return inner is not None and _converts(inner, "f16") and inner.arguments[0].type == "f32"
+
+
+def _converts(expr: Expr, target: str) -> bool:
+    return isinstance(expr, Apply) and expr.op == "convert" and expr.type == target
+
+
+Around = Callable[[Expr, Var], tuple[Sequence[Stmt], Sequence[Stmt]]]
+
+
+@dataclass
+class _Groups:
+    """One loop. repeated: Lets that each small loop writes down anew; arrays: where the values of the others lie."""
+
+    loop: For
+    rows: frozenset[str]
+    size: int
+    around: Around | None = None
+    repeated: dict[str, Expr] = field(default_factory=dict)
+    arrays: dict[str, str] = field(default_factory=dict)
+    locals: list[Local] = field(default_factory=list)
+    totals: list[Local] = field(default_factory=list)
+    body: list[Stmt] = field(default_factory=list)
+    behind: list[Stmt] = field(default_factory=list)
+
+    def rewritten(self) -> tuple[Stmt, ...]:
+        """The loops; none where the loop has to stay."""
+        statements, count = self.loop.body, self.loop.extent
+        roundings = [e for s in statements for e in parts(expressions(s)) if is_rounding(e)]
+        if not 0 < len(roundings) <= MOST_ROUNDINGS or not self.can_be_cut(statements):
+            return ()
+        for s in statements:
+            self.statement(s)
+        if not any(is_rounding(s.body[-1].value) for s in self.body):
+            return ()
+        before, after = self.around(self.first, self.lane) if self.around else ((), ())
+        groups = whole_groups(count) // LANES if isinstance(count, int) else _groups(count)
+        main = For(f"{self.loop.name}_group", groups, SERIAL, (*before, *self.locals, *self.body, *after))
+        rest = (For(self.loop.name, count, VECTOR, tuple(self.behind)),) if self.behind else ()
+        return (*self.totals, main, *rest)
+
+    def can_be_cut(self, statements: Iterable[Stmt]) -> bool:
+        """Straight-line code; where the last group is not whole, of rows only. Accumulators are only assigned."""
+        changing = assigned(statements)
+        for s in statements:
+            if not isinstance(s, (Let, Store, Assign)):
+                return False
+            if not isinstance(s, Assign) and self.reads(s, changing):
+                return False
+        if isinstance(self.loop.extent, int) and self.loop.extent % LANES == 0:
+            return True
+        if self.around:
+            return False
+        touched = {e.buffer for s in statements for e in parts(expressions(s)) if isinstance(e, Load)}
+        touched |= {s.buffer for s in statements if isinstance(s, Store)}
+        return touched <= self.rows
+
+    @staticmethod
+    def reads(s: Stmt, names: set[str]) -> bool:
+        return any(isinstance(e, Var) and e.name in names for e in parts(expressions(s)))
+
+    # statements
+
+    def statement(self, s: Stmt) -> None:
+        if isinstance(s, Let):
+            self.let(s.name, self.value(s.value))
+        elif isinstance(s, Store):
+            self.store(s.buffer, self.lane if self.is_group(s.buffer) else self.value(s.position), s.value)
+        else:
+            self.behind.append(Assign(s.name, self.taken_in(s.value, assigned(self.loop.body))))
+
+    def let(self, name: str, value: Expr) -> None:
+        """Give a name to a value: positions and what only reads rows are written down again in each loop."""
+        if isinstance(value, Load) and value.buffer in self.own:
+            self.arrays[name] = value.buffer
+        elif self.is_plain(value):
+            self.repeated[name] = value
+        else:
+            self.arrays[name] = self.kept(value).buffer
+
+    def is_plain(self, value: Expr) -> bool:
+        loads = [e.buffer for e in parts([value]) if isinstance(e, Load)]
+        is_small = not isinstance(value, Apply) or value.type in (INDEX, "pred")
+        return is_small and all(name in self.rows or name in self.own for name in loads)
+
+    def kept(self, value: Expr) -> Load:
+        """A value in an array of one group."""
+        name = f"{self.loop.name}_r{len(self.locals)}"
+        self.locals.append(Local(name, value.type, LANES))
+        self.emit(Store(name, self.lane, value))
+        return Load(name, self.lane, value.type)
+
+    def store(self, buffer: str, position: Expr, value: Expr) -> None:
+        """A store of the loop's own, into which a rounding may go."""
+        if is_rounding(value) and position in (self.lane, Var(self.loop.name, INDEX)):
+            inner = self.kept(self.value(value.arguments[0].arguments[0]))
+            self.round(inner, buffer, self.lane if position == self.lane else self.place)
+        else:
+            self.emit(Store(buffer, position, self.value(value)))
+
+    def round(self, source: Load, buffer: str, position: Expr) -> None:
+        again = Apply("convert", (Apply("convert", (source,), "f16"),), "f32")
+        self.body.append(For(self.lane.name, LANES, VECTOR, (Store(buffer, position, again),)))
+
+    def emit(self, s: Store) -> None:
+        """A loop over the lanes of a group, with the names that its statement needs."""
+        stack, needed = [s.position, s.value], set()
+        while stack:
+            for e in parts([stack.pop()]):
+                if isinstance(e, Var) and e.name not in needed:
+                    needed.add(e.name)
+                    stack += [self.repeated[e.name]] if e.name in self.repeated else []
+        names = [Let(self.loop.name, self.place)] if self.loop.name in needed else []
+        names += [Let(name, value) for name, value in self.repeated.items() if name in needed]
+        self.body.append(For(self.lane.name, LANES, VECTOR, (*names, s)))
+
+    @property
+    def own(self) -> set[str]:
+        return {local.name for local in self.locals}
+
+    @property
+    def lane(self) -> Var:
+        return Var(f"{self.loop.name}_lane", INDEX)
+
+    @property
+    def first(self) -> Expr:
+        return Apply("multiply", (Var(f"{self.loop.name}_group", INDEX), Const(LANES, INDEX)), INDEX)
+
+    @property
+    def place(self) -> Expr:
+        return Apply("add", (self.first, self.lane), INDEX)
+
+    def is_group(self, buffer: str) -> bool:
+        """A row that is as short as a group."""
+        return self.around is not None and buffer in self.rows
+
+    # expressions
+
+    def value(self, expr: Expr) -> Expr:
+        """An expression whose roundings, innermost first, have become loops."""
+        if isinstance(expr, Var):
+            return Load(self.arrays[expr.name], self.lane, expr.type) if expr.name in self.arrays else expr
+        if isinstance(expr, Load):
+            return expr._replace(position=self.lane if self.is_group(expr.buffer) else self.value(expr.position))
+        if not isinstance(expr, Apply):
+            return expr
+        if is_rounding(expr):
+            inner = self.kept(self.value(expr.arguments[0].arguments[0]))
+            self.round(inner, inner.buffer, self.lane)
+            return inner
+        if expr.op == "select" and not all(self.is_safe(a) for a in expr.arguments[1:]):
+            condition, *choices = expr.arguments
+            return expr._replace(arguments=(self.value(condition), *(self.named(c) for c in choices)))
+        return expr._replace(arguments=tuple(self.value(a) for a in expr.arguments))
+
+    def is_safe(self, expr: Expr) -> bool:
+        """Whether an expression may be computed where it is not chosen: it reads rows only."""
+        return all(e.buffer in self.rows for e in parts([expr]) if isinstance(e, Load))
+
+    def named(self, expr: Expr) -> Expr:
+        """An expression as it is, with the arrays of the names in it."""
+        if isinstance(expr, Var):
+            return self.value(expr)
+        if isinstance(expr, Load):
+            return expr._replace(position=self.lane if self.is_group(expr.buffer) else self.named(expr.position))
+        return expr._replace(arguments=tuple(map(self.named, expr.arguments))) if isinstance(expr, Apply) else expr
+
+    def taken_in(self, expr: Expr, accumulators: set[str]) -> Expr:
+        """The value of an Assign, with what does not depend on accumulators in rows."""
+        if isinstance(expr, Const) or (isinstance(expr, Var) and expr.name in accumulators):
+            return expr
+        if isinstance(expr, Apply) and any(isinstance(e, Var) and e.name in accumulators for e in parts([expr])):
+            return expr._replace(arguments=tuple(self.taken_in(a, accumulators) for a in expr.arguments))
+        name = f"{self.loop.name}_taken{len(self.totals)}"
+        self.totals.append(Local(name, expr.type, whole_groups(self.size)))
+        self.store(name, Var(self.loop.name, INDEX), expr)
+        return Load(name, Var(self.loop.name, INDEX), expr.type)
+
+
+def _groups(count: Expr) -> Expr:
+    more = Apply("add", (count, Const(LANES - 1, INDEX)), INDEX)
+    return Apply("divide", (more, Const(LANES, INDEX)), INDEX)
