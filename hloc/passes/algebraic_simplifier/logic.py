@@ -50,6 +50,16 @@ def combine_with_opposite(instruction: Instruction, rewriter: Rewriter) -> Instr
     return full(rewriter, value, instruction.shape)
 
 
+def and_of_comparisons(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
+    """(x < y) & (x != y) => x < y, as in the remainder that has the divisor's sign"""
+    if any(o.opcode != "compare" for o in instruction.operands):
+        return None
+    for a, b in (instruction.operands, instruction.operands[::-1]):
+        if a.operands == b.operands and a.get("direction") in ("LT", "GT") and b.get("direction") == "NE":
+            return a
+    return None
+
+
 def not_twice(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
     """~~x => x"""
     x = instruction.operands[0]
@@ -122,6 +132,20 @@ def compare_converted_truth(instruction: Instruction, rewriter: Rewriter) -> Ins
     return rewriter.add("not", instruction.shape, x.operands) if direction == "EQ" else None
 
 
+def compare_sign(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
+    """sign(x) < 0 => x < 0, sign(x) == 1 => x > 0, sign(x) != 1 => x <= 0; for integers"""
+    x, y = instruction.operands
+    value = splat(y)
+    if x.opcode != "sign" or value is None or not is_ordered_exactly(x):
+        return None
+    x, direction = x.operands[0], instruction.get("direction")
+    if value != 0:
+        direction = {(1, "EQ"): "GT", (1, "NE"): "LE", (-1, "EQ"): "LT", (-1, "NE"): "GE"}.get((int(value), direction))
+    if direction is None:
+        return None
+    return rewriter.add("compare", instruction.shape, [x, full(rewriter, 0, y.shape)], {"direction": direction})
+
+
 def compare_iota_with_bound(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
     """iota < n => true where n is at least the number of values, iota < 0 => false; and so for >="""
     x, y = instruction.operands
@@ -158,11 +182,11 @@ def shift_by_zero(instruction: Instruction, rewriter: Rewriter) -> Instruction |
 BITWISE = (constant_to_the_right, combine_with_itself, combine_with_bits, combine_with_opposite,
            fold_constants_of_a_chain)
 RULES = {
-    "and": BITWISE,
+    "and": (*BITWISE, and_of_comparisons),
     "or": BITWISE,
     "xor": BITWISE[:3] + BITWISE[4:],
     "not": (not_twice, not_compare),
     "compare": (compare_constant_to_the_right, compare_with_itself, compare_with_bound, compare_truth,
-                compare_converted_truth, compare_iota_with_bound, compare_intervals),
+                compare_converted_truth, compare_sign, compare_iota_with_bound, compare_intervals),
     **dict.fromkeys(("shift-left", "shift-right-logical", "shift-right-arithmetic"), (shift_by_zero,)),
 }

@@ -37,6 +37,31 @@ HLOC_FN hloc_pred hloc_maximum_pred(hloc_pred a, hloc_pred b) { return a | b; }
 HLOC_FN hloc_pred hloc_minimum_pred(hloc_pred a, hloc_pred b) { return a & b; }
 HLOC_FN hloc_pred hloc_clamp_pred(hloc_pred low, hloc_pred x, hloc_pred high) { return (x | low) & high; }
 
+/* a / b, b neither 0 nor -1. CPUs have vectors of quotients for floats only. Floats of more bits give the same ones: a
+ * quotient that is not whole is further from the next whole number than it is rounded. Compilers make multiplications of
+ * divisions by constants, and numbers of 64 bits that fit into 32 are divided there, in half the time. */
+#if HLOC_CUDA
+#define HLOC_DEFINE_QUOTIENT(S, T, BY) HLOC_FN T hloc_quotient_##S(T a, T b) { return (T)(a / b); }
+#define HLOC_DEFINE_LONG_QUOTIENT HLOC_DEFINE_QUOTIENT
+#else
+#define HLOC_DEFINE_QUOTIENT(S, T, BY)                                                                                \
+  HLOC_FN T hloc_quotient_##S(T a, T b) {                                                                             \
+    return sizeof(T) == 4 && __builtin_constant_p(b) ? (T)(a / b) : (T)((BY)a / (BY)b);                               \
+  }
+#define HLOC_DEFINE_LONG_QUOTIENT(S, T, BY)                                                                           \
+  HLOC_FN T hloc_quotient_##S(T a, T b) {                                                                             \
+    return !__builtin_constant_p(b) && (BY)a == a && (BY)b == b ? (T)((BY)a / (BY)b) : (T)(a / b);                    \
+  }
+#endif
+HLOC_DEFINE_QUOTIENT(s8, hloc_s8, hloc_f32)
+HLOC_DEFINE_QUOTIENT(u8, hloc_u8, hloc_f32)
+HLOC_DEFINE_QUOTIENT(s16, hloc_s16, hloc_f32)
+HLOC_DEFINE_QUOTIENT(u16, hloc_u16, hloc_f32)
+HLOC_DEFINE_QUOTIENT(s32, hloc_s32, hloc_f64)
+HLOC_DEFINE_QUOTIENT(u32, hloc_u32, hloc_f64)
+HLOC_DEFINE_LONG_QUOTIENT(s64, hloc_s64, hloc_s32)
+HLOC_DEFINE_LONG_QUOTIENT(u64, hloc_u64, hloc_u32)
+
 /* U: the unsigned type of the same width, in which arithmetic wraps without being undefined. */
 #define HLOC_DEFINE_INTEGER(S, T, U, BITS)                                                                            \
   HLOC_DEFINE_ORDERED(S, T)                                                                                           \
@@ -75,12 +100,12 @@ HLOC_FN hloc_pred hloc_clamp_pred(hloc_pred low, hloc_pred x, hloc_pred high) { 
   HLOC_FN T hloc_shift_right_arithmetic_##S(T x, T by) { return (T)(x >> ((U)by < BITS ? (U)by : BITS - 1)); }        \
   HLOC_FN T hloc_divide_##S(T a, T b) {                                                                               \
     T divisor = ((b == 0) | (b == -1)) ? (T)1 : b;                                                                    \
-    T quotient = (T)(a / divisor);                                                                                    \
+    T quotient = hloc_quotient_##S(a, divisor);                                                                       \
     return b == 0 ? (T)-1 : b == -1 ? hloc_negate_##S(a) : quotient;                                                  \
   }                                                                                                                   \
   HLOC_FN T hloc_remainder_##S(T a, T b) {                                                                            \
     T divisor = ((b == 0) | (b == -1)) ? (T)1 : b;                                                                    \
-    T rest = (T)(a % divisor); /* 0 for the replaced divisors */                                                      \
+    T rest = (T)(a - hloc_quotient_##S(a, divisor) * divisor); /* 0 for the replaced divisors */                      \
     return b == 0 ? a : rest;                                                                                         \
   }
 
@@ -90,8 +115,13 @@ HLOC_FN hloc_pred hloc_clamp_pred(hloc_pred low, hloc_pred x, hloc_pred high) { 
   HLOC_FN T hloc_abs_##S(T x) { return x; }                                                                           \
   HLOC_FN T hloc_sign_##S(T x) { return (T)(x != 0); }                                                                \
   HLOC_FN T hloc_shift_right_arithmetic_##S(T x, T by) { return (T)((SIGNED)x >> (by < BITS ? by : BITS - 1)); }      \
-  HLOC_FN T hloc_divide_##S(T a, T b) { return b == 0 ? (T)~(T)0 : (T)(a / (b == 0 ? (T)1 : b)); }                    \
-  HLOC_FN T hloc_remainder_##S(T a, T b) { return b == 0 ? a : (T)(a % (b == 0 ? (T)1 : b)); }
+  HLOC_FN T hloc_divide_##S(T a, T b) {                                                                               \
+    return b == 0 ? (T)~(T)0 : hloc_quotient_##S(a, b == 0 ? (T)1 : b);                                               \
+  }                                                                                                                   \
+  HLOC_FN T hloc_remainder_##S(T a, T b) {                                                                            \
+    T divisor = b == 0 ? (T)1 : b;                                                                                    \
+    return b == 0 ? a : (T)(a - hloc_quotient_##S(a, divisor) * divisor);                                             \
+  }
 
 HLOC_DEFINE_SIGNED(s8, hloc_s8, hloc_u8, 8u)
 HLOC_DEFINE_SIGNED(s16, hloc_s16, hloc_u16, 16u)
@@ -103,15 +133,46 @@ HLOC_DEFINE_UNSIGNED(u32, hloc_u32, hloc_s32, 32u)
 HLOC_DEFINE_UNSIGNED(u64, hloc_u64, hloc_s64, 64u)
 
 #if HLOC_CUDA
-HLOC_FN int hloc_popcount_bits(hloc_u64 bits) { return __popcll((long long)bits); }
-HLOC_FN int hloc_leading_zeros_bits(hloc_u64 bits) { return __clzll((long long)bits); }
+#define HLOC_DEFINE_BITS(U, BITS)                                                                                     \
+  HLOC_FN U hloc_popcount_##BITS(U x) { return (U)__popcll((long long)x); }                                           \
+  HLOC_FN U hloc_leading_zeros_##BITS(U x) { return (U)(__clzll((long long)x) - (64 - BITS)); }
 #else
-HLOC_FN int hloc_popcount_bits(hloc_u64 bits) { return __builtin_popcountll(bits); }
-HLOC_FN int hloc_leading_zeros_bits(hloc_u64 bits) { return bits ? __builtin_clzll(bits) : 64; }
+/* In operations that vectors of every width have: bits are counted in fields of two, four, eight ...; zeros above the
+ * highest bit are what is still zero when it has been copied to all places below. */
+#define HLOC_BYTES(U, BYTE) ((U)((U)~(U)0 / 255u * BYTE))
+#define HLOC_DEFINE_BITS(U, BITS)                                                                                     \
+  HLOC_FN U hloc_popcount_##BITS(U x) {                                                                               \
+    x = (U)(x - (x >> 1 & HLOC_BYTES(U, 0x55u)));                                                                     \
+    x = (U)((x & HLOC_BYTES(U, 0x33u)) + (x >> 2 & HLOC_BYTES(U, 0x33u)));                                            \
+    x = (U)((x + (x >> 4)) & HLOC_BYTES(U, 0x0fu));                                                                   \
+    if (BITS > 8) x = (U)(x + (x >> 8 % BITS));                                                                       \
+    if (BITS > 16) x = (U)(x + (x >> 16 % BITS));                                                                     \
+    if (BITS > 32) x = (U)(x + (x >> 32 % BITS));                                                                     \
+    return (U)(x & 0x7fu);                                                                                            \
+  }                                                                                                                   \
+  HLOC_FN U hloc_leading_zeros_##BITS(U x) {                                                                          \
+    if (HLOC_SEARCHED(BITS)) return x ? (U)(BITS > 32 ? __builtin_clzll(x) : __builtin_clz((hloc_u32)x)) : (U)BITS;   \
+    x = (U)(x | x >> 1);                                                                                              \
+    x = (U)(x | x >> 2);                                                                                              \
+    x = (U)(x | x >> 4);                                                                                              \
+    if (BITS > 8) x = (U)(x | x >> 8 % BITS);                                                                         \
+    if (BITS > 16) x = (U)(x | x >> 16 % BITS);                                                                       \
+    if (BITS > 32) x = (U)(x | x >> 32 % BITS);                                                                       \
+    return hloc_popcount_##BITS((U)~x);                                                                               \
+  }
+#ifdef __AVX512CD__
+#define HLOC_SEARCHED(BITS) (BITS >= 32) /* vectors have an instruction for it */
+#else
+#define HLOC_SEARCHED(BITS) 0
 #endif
+#endif
+HLOC_DEFINE_BITS(hloc_u8, 8)
+HLOC_DEFINE_BITS(hloc_u16, 16)
+HLOC_DEFINE_BITS(hloc_u32, 32)
+HLOC_DEFINE_BITS(hloc_u64, 64)
 #define HLOC_DEFINE_BIT_COUNTS(S, T, U, BITS)                                                                         \
-  HLOC_FN T hloc_popcnt_##S(T x) { return (T)hloc_popcount_bits((U)x); }                                              \
-  HLOC_FN T hloc_count_leading_zeros_##S(T x) { return (T)(hloc_leading_zeros_bits((U)x) - (64 - BITS)); }
+  HLOC_FN T hloc_popcnt_##S(T x) { return (T)hloc_popcount_##BITS((U)x); }                                            \
+  HLOC_FN T hloc_count_leading_zeros_##S(T x) { return (T)hloc_leading_zeros_##BITS((U)x); }
 HLOC_DEFINE_BIT_COUNTS(s8, hloc_s8, hloc_u8, 8)
 HLOC_DEFINE_BIT_COUNTS(s16, hloc_s16, hloc_u16, 16)
 HLOC_DEFINE_BIT_COUNTS(s32, hloc_s32, hloc_u32, 32)
