@@ -26,7 +26,7 @@ from hloc.targets.cuda.tiles import ways
 H100 = GPUS["h100"]
 emulated = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation needs g++")
 compiled = pytest.mark.skipif(compiler_version() == 0, reason="neither NVRTC nor nvcc is installed")
-GROUPED, BULK = "4 stages, wgmma", "4 stages, wgmma, bulk copies"       # how the labels of these ways end
+GROUPED, BULK = "stages, wgmma", "stages, wgmma, bulk copies"           # how the labels of these ways end
 
 
 def product(types: tuple[str, str, str], sizes: tuple[int, int, int], contracting=(1, 0), batch: str = "") -> str:
@@ -35,7 +35,7 @@ def product(types: tuple[str, str, str], sizes: tuple[int, int, int], contractin
 
 def products(cases, sizes: tuple[int, int, int], batch: str = "") -> str:
     """Dots of [m, k] or [k, m] and [k, n] or [n, k], for each (types, contracting); batch: a size before these, like
-    "2,"."""
+    "2,". f32 is multiplied as TF32."""
     m, k, n = sizes
     shift, batches = (1, ", lhs_batch_dims={0}, rhs_batch_dims={0}") if batch else (0, "")
     lines, shapes, names = [], [], []
@@ -46,16 +46,18 @@ def products(cases, sizes: tuple[int, int, int], batch: str = "") -> str:
         lines += [f"  a{i} = {lhs}[{batch}{a[0]},{a[1]}] parameter({2 * i})",
                   f"  b{i} = {rhs}[{batch}{b[0]},{b[1]}] parameter({2 * i + 1})",
                   f"  d{i} = {shapes[-1]} dot(a{i}, b{i}), lhs_contracting_dims={{{contracting[0] + shift}}}, "
-                  f"rhs_contracting_dims={{{contracting[1] + shift}}}{batches}"]
+                  f"rhs_contracting_dims={{{contracting[1] + shift}}}{batches}"
+                  + (", algorithm=dot_tf32_tf32_f32" if lhs == "f32" else "")]
     return "\n".join(["HloModule m", "ENTRY e {", *lines, f"  ROOT all = ({', '.join(shapes)}) tuple({', '.join(names)})",
                       "}"]) + "\n"
 
 
-def grouped(text: str, way: str, gpu=H100):
-    """All products in a way that no cost model chooses. way: the end of its label."""
+def grouped(text: str, way: str, gpu=H100, tile: str = "128x256"):
+    """All products in a way that no cost model chooses. way: the end of its label; tile: how that begins."""
     target = cuda_target(gpu)
     program = api.plan(api.optimize(api.load(text), target), target)
-    found = [[w for w in ways(kernel, gpu)[1:] if w.endswith(way)] for kernel in program.kernels]
+    found = [[w for w in ways(kernel, gpu)[1:] if w.endswith(way) and w.startswith(f"{tile}x")]
+             for kernel in program.kernels]
     sources = make_sources(program, gpu, [label for (label,) in found])
     assert sources.readable().count("hloc_tile_bulk<" if "bulk" in way else "hloc_tile_warpgroup<") == len(found)
     return sources
@@ -77,7 +79,7 @@ def expected(a: np.ndarray, b: np.ndarray, contracting) -> np.ndarray:
 BF16, F16, S8 = ("bf16", "bf16", "f32"), ("f16", "f16", "f32"), ("s8", "s8", "s32")
 F8 = ("f8e4m3fn", "f8e5m2")
 WORDS = [(BF16, (1, 0)), (BF16, (1, 1)), (BF16, (0, 0)), (BF16, (0, 1)), (F16, (1, 0))]
-BYTES = [(S8, (1, 1)), *(((a, b, "f32"), (1, 1)) for a in F8 for b in F8)]
+BYTES = [(S8, (1, 1)), (("f32", "f32", "f32"), (1, 1)), *(((a, b, "f32"), (1, 1)) for a in F8 for b in F8)]
 
 
 @emulated
@@ -88,6 +90,18 @@ def test_warpgroups(cases, way, monkeypatch):
     sources = grouped(products(cases, (80, 208, 48)), way)
     arrays = inputs(sources)
     for i, result in enumerate(emulate(sources, arrays, monkeypatch, checked=True)):
+        np.testing.assert_array_equal(result, expected(*arrays[2 * i:][:2], cases[i][1]), err_msg=str(cases[i]))
+
+
+@emulated
+@pytest.mark.parametrize("way", [GROUPED, BULK])
+@pytest.mark.parametrize("tile", ["128x128", "64x256", "64x128", "64x64"])
+def test_tiles(tile, way, monkeypatch):
+    """Fewer rows: one group of warps; fewer columns: shorter instructions."""
+    cases = [WORDS[0], WORDS[3]]
+    sources = grouped(products(cases, (72, 136, 80)), way, tile=tile)
+    arrays = inputs(sources)
+    for i, result in enumerate(emulate(sources, arrays, monkeypatch, checked=True, backwards=True)):
         np.testing.assert_array_equal(result, expected(*arrays[2 * i:][:2], cases[i][1]), err_msg=str(cases[i]))
 
 
@@ -150,7 +164,7 @@ def test_faults_of_warpgroups(place, wrong, told, monkeypatch):
     ("ring.wait();", "", "has not waited for|nothing has written"),
     ("if (n >= STAGES) hloc", "if (n >= 2 * STAGES) hloc", "more arrivals|still reads|has not waited|nothing has written"),
     ("if (step > 0) ring.done(1);", "ring.done(0);", "still reads|nothing has written"),
-    ("arrived(), STAGE_BYTES);", "arrived(), STAGE_BYTES + 128);", "a barrier that some threads never reach"),
+    ("arrived(), bytes);", "arrived(), bytes + 128);", "a barrier that some threads never reach"),
     ("stage, WARPS);", "stage, WARPS / 2);", "more arrivals|still reads|some threads never reach"),
     ("hloc_bulk_known(maps + 128);", "", "fence.proxy.tensormap"),
     ("row + panel * ACROSS", "row", ""),
@@ -163,15 +177,17 @@ def test_faults_of_bulk_copies(place, wrong, told, monkeypatch):
 
 @compiled
 @pytest.mark.parametrize("way, instructions", [(GROUPED, [b"cp.async.cg"]), (BULK, [b"cp.async.bulk.tensor.4d", b"mbarrier"])])
-def test_instructions_of_the_hardware(way, instructions):
+@pytest.mark.parametrize("tile", ["128x256", "64x128"])
+def test_instructions_of_the_hardware(tile, way, instructions):
     """The machine code is made of wgmma, begun one after the other without a wait, and spills nothing."""
-    sources = grouped(products([WORDS[0], BYTES[0], BYTES[1]], (4096, 4096, 4096)), way)
+    sources = grouped(products([WORDS[0], *BYTES[:3]], (4096, 4096, 4096)), way, tile=tile)
     for found in resources(sources.single_file(), "sm_90a").values():
         assert found.spill_stores == found.spill_loads == 0
     assert all(g.shared <= H100.shared_bytes for g in sources.geometry)
     assert "serialized" not in compile_verbosely(sources.single_file(), "sm_90a")
     text = compile_cuda(sources.single_file(), "sm_90a", "ptx")
-    assert all(words in text for words in (b"wgmma.mma_async.sync.aligned.m64n256k32.s32.s8.s8", *instructions))
+    assert all(words in text for words in (b"wgmma.mma_async.sync.aligned.m64n%bk32.s32.s8.s8" % tile[-3:].encode(),
+                                           b"k8.f32.tf32.tf32", *instructions))
 
 
 def test_only_what_tensor_maps_bear():
@@ -195,7 +211,7 @@ def test_tensor_maps_in_files(tmp_path):
     assert written(*start.maps).kernels == sources.geometry
     first = start.maps[0]
     for wrong in ({"argument": 3}, {"offset": 8}, {"offset": 16}, {"sizes": (448, 129, 1, 1)}, {"box": (64, 512)},
-                  {"strides": (904, 16, 16)}, {"width": 4}, {"sizes": (448, 0, 1, 1)}, {"box": (128, 64)}):
+                  {"strides": (904, 16, 16)}, {"width": 8}, {"sizes": (448, 0, 1, 1)}, {"box": (128, 64)}):
         with pytest.raises(RunError, match="bad tensor map"):
             written(first._replace(**wrong), start.maps[1])
 

@@ -124,7 +124,7 @@ static void begin_bulk(unsigned char *to, const void *map, const long (&at)[4], 
     if (thread.index.x % 128) continue;                       /* all threads of a group have the same products */
     for (const auto &group : thread.products)
       for (const GroupProduct &p : group)
-        if (meets(p.a, p.across_a, 64, to, size) || meets(p.b, p.across_b, 256, to, size))
+        if ((!p.held && meets(p.a, p.across_a, 64, to, size)) || meets(p.b, p.across_b, p.columns, to, size))
           return wrong("a bulk copy over what a product still reads");
   }
 #ifdef EMULATION_CHECKED

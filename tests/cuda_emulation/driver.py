@@ -241,8 +241,8 @@ class GraphLibrary:
         return 0 if self.graphs.pop(instance.value, None) is not None else 1
 
     def cuTensorMapEncodeTiled(self, map, type, rank, address, sizes, strides, box, steps, *modes) -> int:  # noqa: N802
-        width, modes = type.value + 1, [m.value for m in modes]
-        known = width in (1, 2) and rank.value == 4 and modes == [0, 3, 3, 0] and list(steps) == [1, 1, 1, 1]
+        width, modes = 1 << type.value, [m.value for m in modes]
+        known = width in (1, 2, 4) and rank.value == 4 and modes == [0, 3, 3, 0] and list(steps) == [1, 1, 1, 1]
         if not known or map.value % 64 or address.value % 16 or any(n % 16 or not 0 < n < 1 << 40 for n in strides) \
                 or not all(0 < n <= 1 << 32 for n in sizes) or not all(0 < n <= 256 for n in box) or box[0] * width > 128:
             return 1

@@ -65,12 +65,15 @@ struct Warp {
 struct alignas(16) Sixteen { unsigned char bytes[16]; };
 struct AsyncCopy { Sixteen *to; const Sixteen *from; };
 /* A product of a warpgroup that has begun (wgmma): d += a b is done when somebody waits for it. add: to a sum, the
- * products of the elements in two words. */
+ * products of the elements in two words. words: of this thread's rows of a, where registers hold them. */
 struct GroupProduct {
   void *d;
   unsigned long long a, b;
-  int across_a, across_b;
+  unsigned columns;
+  bool adds, across_a, across_b;
   void (*add)(void *, unsigned, unsigned);
+  bool held;
+  unsigned words[2][8];
 };
 struct Barrier;
 constexpr size_t MOST_DYNAMIC = 227 << 10;
@@ -406,11 +409,11 @@ static void look_at_group(const GroupProduct &p) {
   const unsigned thread = current->index.x % 128;
   volatile unsigned short seen;
   for (unsigned k = 0; k < 16; k++) {
-    look_at_copied(described(p.a, p.across_a, thread / 2, k));
-    seen = *described(p.a, p.across_a, thread / 2, k);
-    for (unsigned half = 0; half < 2; half++) {
-      look_at_copied(described(p.b, p.across_b, thread + half * 128, k));
-      seen = *described(p.b, p.across_b, thread + half * 128, k);
+    if (!p.held) look_at_copied(described(p.a, p.across_a, thread / 2, k));
+    if (!p.held) seen = *described(p.a, p.across_a, thread / 2, k);
+    for (unsigned column = thread; column < p.columns; column += 128) {
+      look_at_copied(described(p.b, p.across_b, column, k));
+      seen = *described(p.b, p.across_b, column, k);
     }
   }
 #else
@@ -419,13 +422,15 @@ static void look_at_group(const GroupProduct &p) {
 }
 __attribute__((no_sanitize("thread", "alignment"))) static void multiply_group(const GroupProduct &p) {
   const unsigned group = current->lane / 4, pair = current->lane % 4 * 2, warp = current->index.x / 32 % 4;
+  if (!p.adds) std::memset(p.d, 0, p.columns / 2 * 4);
   for (unsigned k = 0; k < 16; k += 2) {
     unsigned x[2];
     for (unsigned half = 0; half < 2; half++) {
       const unsigned row = warp * 16 + group + half * 8;
-      x[half] = *described(p.a, p.across_a, row, k) | unsigned(*described(p.a, p.across_a, row, k + 1)) << 16;
+      x[half] = p.held ? p.words[half][k / 2]
+                       : *described(p.a, p.across_a, row, k) | unsigned(*described(p.a, p.across_a, row, k + 1)) << 16;
     }
-    for (unsigned n = 0; n < 64; n++) {
+    for (unsigned n = 0; n < p.columns / 4; n++) {
       const unsigned column = n / 2 * 8 + pair + n % 2;
       const unsigned high = *described(p.b, p.across_b, column, k + 1);
       const unsigned y = *described(p.b, p.across_b, column, k) | high << 16;
@@ -438,7 +443,7 @@ __attribute__((no_sanitize("thread", "alignment"))) static void multiply_group(c
 static void begin_group(const GroupProduct &p) {
   for (const Thread &thread : block.threads)
     if (thread.unfenced) return wrong("wgmma reads what no fence.proxy.async has shown to it");
-  if (p.a >> 62 != 1 || p.b >> 62 != 1 || (p.a >> 49 & 7) || (p.b >> 49 & 7)) return wrong("wgmma with another swizzle");
+  if ((!p.held && (p.a >> 62 != 1 || (p.a >> 49 & 7))) || p.b >> 62 != 1 || (p.b >> 49 & 7)) return wrong("wgmma with another swizzle");
   if (current->products.empty()) current->products.emplace_back();
   look_at_group(p);
   current->products.back().push_back(p);
@@ -455,27 +460,55 @@ template <float (*WIDE)(unsigned)> struct Group {
   static void add(void *sum, unsigned x, unsigned y) {
     *static_cast<float *>(sum) += WIDE(x & 0xffff) * WIDE(y & 0xffff) + WIDE(x >> 16) * WIDE(y >> 16);
   }
-  template <int A, int B> static void begin(float *d, unsigned long long a, unsigned long long b) {
-    begin_group({d, a, b, A, B, add});
+  template <int N, int ADD, int A, int B> static void begin(float *d, unsigned long long a, unsigned long long b) {
+    begin_group({d, a, b, N, ADD, A, B, add, false, {}});
+  }
+  /* Lane 4 g + t shows words t, t + 4 of rows g, g + 8. */
+  template <int N, int B> static void begin_words(float *d, const unsigned *a, unsigned long long b) {
+    struct Words { unsigned at[4]; } mine;
+    std::memcpy(mine.at, a, sizeof mine);
+    const unsigned char *slots = exchange(mine);
+    GroupProduct p = {d, 0, b, N, true, false, B, add, true, {}};
+    for (unsigned half = 0; half < 2; half++)
+      for (unsigned k = 0; k < 8; k++)
+        p.words[half][k] = shown_by<Words>(slots, current->lane / 4 * 4 + k % 4).at[k / 4 * 2 + half];
+    begin_group(p);
   }
 };
 }  // namespace emulation
 #define hloc_wgmma_bf16 emulation::Group<emulation::wide_bf16>::begin
 #define hloc_wgmma_f16 emulation::Group<emulation::wide_f16>::begin
-/* Of bytes: 32 of them along k where the others have 16 elements. Macros: what they call is defined below. */
-#define EMULATION_GROUP_OF_BYTES(d, a, b, SUM, DOT)                                                                   \
-  emulation::begin_group({d, a, b, 0, 0, [](void *sum, unsigned x, unsigned y) {                                      \
-    *static_cast<SUM *>(sum) = (DOT)(*static_cast<SUM *>(sum), x, y);                                                 \
-  }})
-#define hloc_wgmma_s8(d, a, b) EMULATION_GROUP_OF_BYTES(d, a, b, int, emulation::dot_bytes<signed char>)
-#define hloc_wgmma_f8e4m3fn_f8e4m3fn(d, a, b)                                                                         \
-  EMULATION_GROUP_OF_BYTES(d, a, b, float, EMULATION_DOT_F8(f8e4m3fn, f8e4m3fn))
-#define hloc_wgmma_f8e4m3fn_f8e5m2(d, a, b)                                                                           \
-  EMULATION_GROUP_OF_BYTES(d, a, b, float, EMULATION_DOT_F8(f8e4m3fn, f8e5m2))
-#define hloc_wgmma_f8e5m2_f8e4m3fn(d, a, b)                                                                           \
-  EMULATION_GROUP_OF_BYTES(d, a, b, float, EMULATION_DOT_F8(f8e5m2, f8e4m3fn))
-#define hloc_wgmma_f8e5m2_f8e5m2(d, a, b)                                                                             \
-  EMULATION_GROUP_OF_BYTES(d, a, b, float, EMULATION_DOT_F8(f8e5m2, f8e5m2))
+#define hloc_wgmma_bf16_words emulation::Group<emulation::wide_bf16>::begin_words
+#define hloc_wgmma_f16_words emulation::Group<emulation::wide_f16>::begin_words
+/* Of bytes: 32 of them along k where the others have 16 elements. What adds them is defined below. */
+namespace emulation {
+template <class Byte> static int dot_bytes(int sum, unsigned x, unsigned y);
+static float dot_tf32(float sum, unsigned x, unsigned y);
+template <class SUM, SUM DOT(SUM, unsigned, unsigned), int N>
+static void begin_bytes(SUM *d, unsigned long long a, unsigned long long b) {
+  begin_group({d, a, b, N, true, false, false, [](void *sum, unsigned x, unsigned y) {
+    *static_cast<SUM *>(sum) = DOT(*static_cast<SUM *>(sum), x, y);
+  }, false, {}});
+}
+}  // namespace emulation
+template <int N> static void hloc_wgmma_s8(int *d, unsigned long long a, unsigned long long b) {
+  emulation::begin_bytes<int, emulation::dot_bytes<signed char>, N>(d, a, b);
+}
+template <int N> static void hloc_wgmma_tf32(float *d, unsigned long long a, unsigned long long b) {
+  emulation::begin_bytes<float, emulation::dot_tf32, N>(d, a, b);
+}
+static float hloc_f8e4m3fn_to_f32(unsigned char), hloc_f8e5m2_to_f32(unsigned char);
+#define EMULATION_GROUP_OF_F8(A, B)                                                                                   \
+  template <int N> static void hloc_wgmma_##A##_##B(float *d, unsigned long long a, unsigned long long b) {           \
+    emulation::begin_group({d, a, b, N, true, false, false, [](void *sum, unsigned x, unsigned y) {                   \
+      for (int n = 0; n < 32; n += 8)                                                                                 \
+        *static_cast<float *>(sum) += hloc_##A##_to_f32(x >> n & 0xff) * hloc_##B##_to_f32(y >> n & 0xff);            \
+    }, false, {}});                                                                                                   \
+  }
+EMULATION_GROUP_OF_F8(f8e4m3fn, f8e4m3fn)
+EMULATION_GROUP_OF_F8(f8e4m3fn, f8e5m2)
+EMULATION_GROUP_OF_F8(f8e5m2, f8e4m3fn)
+EMULATION_GROUP_OF_F8(f8e5m2, f8e5m2)
 static inline void hloc_fence_async() { emulation::current->unfenced = false; }
 static inline void hloc_wgmma_begin() { emulation::warp_barrier(); }
 static inline void hloc_wgmma_commit() {

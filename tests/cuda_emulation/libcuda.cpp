@@ -282,8 +282,8 @@ API(cuGraphLaunch, void *graph, void *stream) {
 API(cuTensorMapEncodeTiled, void *to, int type, uint32_t rank, void *address, const uint64_t *sizes, const uint64_t *strides,
     const uint32_t *box, const uint32_t *steps, int interleave, int swizzle, int promotion, int fill) {
   FAULT;
-  const unsigned width = type + 1;
-  if (type > 1 || rank != 4 || interleave || swizzle != 3 || promotion != 3 || fill) return INVALID_VALUE;
+  const unsigned width = 1u << type;
+  if (type > 2 || rank != 4 || interleave || swizzle != 3 || promotion != 3 || fill) return INVALID_VALUE;
   if (Pointer(to) % 64 || Pointer(address) % 16 || box[0] * width > 128) return INVALID_VALUE;
   EmulatedMap map = {EMULATED_MAP, Pointer(address), width, unsigned(swizzle)};
   for (int i = 0; i < 4; i++) {

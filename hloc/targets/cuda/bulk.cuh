@@ -62,14 +62,16 @@ template <bool ALONG_K, int ROWS, int DEPTH, int WIDTH> struct hloc_bulk_operand
 };
 
 /* Steps in shared memory, in turn, over all tiles that a block computes: the n-th lies in stage n % STAGES, `arrived`
- * tells that it is there, `read` that all WARPS have multiplied it. Made by all threads of the block. */
-template <class S> struct hloc_bulk_ring {
-  static constexpr int STAGES = S::STAGES, STAGE_BYTES = (S::BM + S::BN) * 128, WARPS = S::WM;
+ * tells that it is there, `read` that all WARPS have multiplied it. Made by all threads of the block; 2 * STAGES barriers
+ * follow the steps, or are given. */
+template <int STAGES, int BYTES, int WARPS> struct hloc_bulk_ring {
   unsigned char *memory;
   unsigned long long *barriers;
   unsigned n;
   HLOC_MEMBER explicit hloc_bulk_ring(unsigned char *memory)
-      : memory(memory), barriers((unsigned long long *)(memory + STAGES * STAGE_BYTES)), n(0) {
+      : hloc_bulk_ring(memory, (unsigned long long *)(memory + STAGES * BYTES)) {}
+  HLOC_MEMBER hloc_bulk_ring(unsigned char *memory, unsigned long long *barriers)
+      : memory(memory), barriers(barriers), n(0) {
     if (threadIdx.x == 0)
       for (int stage = 0; stage < STAGES; stage++) {
         hloc_barrier_make(barriers + stage, 1);
@@ -78,12 +80,12 @@ template <class S> struct hloc_bulk_ring {
     hloc_fence_async();
     __syncthreads(); /* all know the barriers */
   }
-  HLOC_MEMBER unsigned char *tile() const { return memory + n % STAGES * STAGE_BYTES; }
+  HLOC_MEMBER unsigned char *tile(int ago = 0) const { return memory + (n - ago) % STAGES * BYTES; }
   HLOC_MEMBER unsigned long long *arrived() const { return barriers + n % STAGES; }
-  /* By the thread that copies: the n-th step may be copied. */
-  HLOC_MEMBER void begin() const {
+  /* By the thread that copies: the n-th step may be copied, so many bytes. */
+  HLOC_MEMBER void begin(int bytes = BYTES) const {
     if (n >= STAGES) hloc_barrier_wait(barriers + STAGES + n % STAGES, (n / STAGES - 1) & 1);
-    hloc_barrier_expect(arrived(), STAGE_BYTES);
+    hloc_barrier_expect(arrived(), bytes);
   }
   /* By a warp that multiplies: the n-th step is here; what came `ago` steps before has been read. */
   HLOC_MEMBER void wait() const { hloc_barrier_wait(arrived(), n / STAGES & 1); }
@@ -91,5 +93,6 @@ template <class S> struct hloc_bulk_ring {
     if (threadIdx.x % 32 == 0) hloc_barrier_arrive(barriers + STAGES + (n - ago) % STAGES);
   }
 };
+template <class S> using hloc_bulk_steps = hloc_bulk_ring<S::STAGES, (S::BM + S::BN) * 128, S::WM>;
 
 #endif

@@ -65,7 +65,7 @@ def _tilings(constants: dict[str, int], types: tuple[str, str], gpu: Machine) ->
     numbers, width = numbers_of(types[0], types[0], types[1], "", gpu), ELEMENT_TYPES[types[0]].bytes
     whole = constants["X_VECTOR"] * width == constants["W_VECTOR"] * width == VECTOR_BYTES
     return tilings(constants["M"], constants["N"], constants["K"], constants["GROUPS"] * constants["BATCH_GROUPS"],
-                   types, LARGEST_TILE, gpu, numbers, numbers is not None and whole and width == 2)
+                   types, LARGEST_TILE, gpu, numbers, numbers is not None and whole and width == 2, "copies")
 
 
 def vectors(c: dict[str, int], facts: dict, width: int) -> dict[str, int]:

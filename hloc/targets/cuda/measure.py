@@ -26,6 +26,7 @@ RANDOM_ELEMENTS = 1 << 20           # of which large inputs are made by repetiti
 # How far results may lie apart, of the largest one: sums of another order, rounded once.
 TOLERANCE = {"f64": 1e-11, "c128": 1e-11, "f32": 1e-4, "c64": 1e-4, "f16": 4e-3, "bf16": 3e-2, "s4": 0, "u4": 0}
 ROUGH = 0.3                         # for types of 8 bits and less
+TF32 = 3e-3                         # wgmma cuts off what mma.sync's words are rounded to
 
 
 def measure(tile: Tile, gpu: Machine, names: Sequence[str] = ()) -> Measured:
@@ -48,15 +49,17 @@ def measure(tile: Tile, gpu: Machine, names: Sequence[str] = ()) -> Measured:
         except RunError as error:
             raise RunError(f"measuring {describe(tile)} as {name!r}: {error.message}", hint=error.hint) from None
         expected = expected or results
-        if all(agree(a, b, t) for a, b, t in zip(results, expected, _written_types(tile))):
+        least = TF32 if dict(tile.parameters).get("algorithm") == "dot_tf32_tf32_f32" else 0
+        if all(agree(a, b, t, least) for a, b, t in zip(results, expected, _written_types(tile))):
             times[name] = round(seconds * 1e6, 3)
         else:
             refused[name] = f"its results are not those of {names[0]!r}"
     return Measured(describe(tile), min(times, key=times.get), times, refused)
 
 
-def agree(actual: np.ndarray, expected: np.ndarray, type: str) -> bool:
-    """The same results, up to the order of sums. NaN agrees with nothing but NaN at the same place."""
+def agree(actual: np.ndarray, expected: np.ndarray, type: str, least: float = 0) -> bool:
+    """The same results, up to the order of sums; least: what they may lie apart in any case. NaN agrees with nothing
+    but NaN at the same place."""
     if ELEMENT_TYPES[type].kind not in ("float", "complex"):
         return bool(np.array_equal(actual, expected))
     wide = np.complex128 if ELEMENT_TYPES[type].kind == "complex" else \
@@ -66,7 +69,7 @@ def agree(actual: np.ndarray, expected: np.ndarray, type: str) -> bool:
     if not np.array_equal(known, np.isfinite(a)) or not np.array_equal(a[~known], b[~known], equal_nan=True):
         return False
     largest = np.max(np.abs(b[known]), initial=0.0)
-    return bool(np.max(np.abs(a[known] - b[known]), initial=0.0) <= TOLERANCE.get(type, ROUGH) * largest)
+    return bool(np.max(np.abs(a[known] - b[known]), initial=0.0) <= max(least, TOLERANCE.get(type, ROUGH)) * largest)
 
 
 def _loaded(tile: Tile, way: str, gpu: Machine):

@@ -114,14 +114,18 @@ def _tilings(tile: Tile, product: Product, gpu: Machine) -> list[Tiling]:
     numbers = numbers_of(left, right, total, facts.get("algorithm", ""), gpu)
     constants = product.constants(ELEMENT_TYPES[type].bytes)
     return tilings(product.m, product.n, product.k, product.outer * product.inner, (type, total), LARGEST_TILE, gpu,
-                   numbers, streams(product, constants, numbers, left), boxes(product))
+                   numbers, streams(product, constants, numbers, left), groups(product, left))
 
 
-def boxes(product: Product) -> bool:
-    """Operands can be described by tensor maps, once they can be read in pieces of 16 bytes: lines that lie apart."""
+def groups(product: Product, type: str) -> str:
+    """How groups of warps may read operands that can be read in pieces of 16 bytes (tilings): words only along the
+    depth; in boxes where tensor maps can describe them, lines that lie apart."""
     a, b = product.lhs, product.rhs
+    if ELEMENT_TYPES[type].bytes != 2 and not a[4] == b[3] == 1:
+        return ""
     lines = [(product.k, a[4]), (product.m, a[3]), (product.k, b[3]), (product.n, b[4])]
-    return min(a[1:] + b[1:]) >= 0 and all(size < LARGEST_SIZE // 2 and (stride or size == 1) for size, stride in lines)
+    mapped = min(a[1:] + b[1:]) >= 0 and all(s < LARGEST_SIZE // 2 and (stride or s == 1) for s, stride in lines)
+    return "boxes" if mapped else "copies"
 
 
 def maps_of(product: Product, tiling: Tiling, arguments: list[int]) -> tuple[TensorMap, TensorMap]:

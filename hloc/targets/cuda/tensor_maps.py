@@ -17,7 +17,7 @@ from hloc.targets.cuda import graphs
 BYTES, PIECE, LINE = 128, 16, 128   # of a map; what addresses and strides are multiples of; of a box's lines
 RANK = 4
 LARGEST_SIZE, LARGEST_STRIDE, LARGEST_BOX = 1 << 32, 1 << 40, 256
-TYPES = {1: 0, 2: 1}                # bytes of an element -> CU_TENSOR_MAP_DATA_TYPE_UINT8, _UINT16
+TYPES = {1: 0, 2: 1, 4: 2}          # bytes of an element -> CU_TENSOR_MAP_DATA_TYPE_UINT8, _UINT16, _UINT32
 NO_INTERLEAVE, SWIZZLE_128B, PROMOTION_256B, ZEROS_OUTSIDE = 0, 3, 3, 0
 
 

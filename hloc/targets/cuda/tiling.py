@@ -24,6 +24,7 @@ MOST_SPLITS = 64
 SCRATCH_BYTES = 64 << 20
 MOST_OF_PARTS = 128 * 128 * 64  # rows, columns and bytes of a step, where each word is several in registers
 STATIC_SHARED = 48 << 10        # bytes of shared memory that every kernel may have
+RESERVED = 1 << 10              # that the driver keeps of each block's
 WARP = 32
 
 
@@ -100,22 +101,26 @@ class Block(NamedTuple):
 BLOCKS = (Block(128, 256, 2, 4, 128, 3, 1.0), Block(128, 128, 2, 4, 128, 3, 0.85), Block(128, 128, 2, 4, 64, 4, 0.8),
           Block(64, 128, 2, 2, 128, 3, 0.7), Block(64, 64, 2, 2, 128, 3, 0.55))
 
-GROUPED = (Block(128, 256, 8, 1, 128, 4, 1.0), Block(128, 256, 8, 1, 128, 4, 1.0, bulk=True))
+# For instructions of sm_90a: rows, columns, steps in shared memory. Of the last two several blocks share an SM.
+GROUPED = tuple(Block(rows, columns, rows // 16, 1, 128, stages, 1.0, bulk) for rows, columns, stages in (
+    (128, 256, 4), (128, 128, 6), (64, 256, 5), (64, 128, 4), (64, 64, 4)) for bulk in (False, True))
 GROUPS = {f"hloc_numbers_{n}": f"hloc_group_{n}" for n in ("bf16", "f16", "s8", *(f"{a}_{b}" for a in F8 for b in F8))}
+GROUPS["hloc_numbers_tf32<1, 0>"] = "hloc_group_tf32"
 BARRIER, BULK_COLUMNS = 8, 32       # bytes of a barrier; columns that warps of bulk tiles finish at a time
 
 
 def tilings(rows: int, columns: int, depth: int, count: int, types: tuple[str, str], largest: int, gpu: Machine,
-            numbers: Numbers | None = None, streams: bool = False, bulk: bool = False) -> list[Tiling]:
+            numbers: Numbers | None = None, streams: bool = False, groups: str = "") -> list[Tiling]:
     """All that a product may be cut into, the cost model's choice first. types: of elements and of sums; largest: edge
-    of a tile of sums in registers; streams: operands can be copied ahead (pipeline.cuh); bulk: in boxes (bulk.cuh)."""
+    of a tile of sums in registers; streams: operands can be copied ahead (pipeline.cuh); groups: "copies" where groups
+    of warps may read them (warpgroup.cuh), "boxes" where these can be copied in boxes too (bulk.cuh)."""
     type, total = types
 
     def blocks(down: int, across: int) -> int:
         return -(-rows // down) * -(-columns // across) * count
     if numbers and streams:
         order = sorted(blocks_for(gpu, numbers), key=lambda b: block_time(b, rows, columns, count, gpu))
-        forms = [pipelined(b, numbers) for b in (*order, *groups_for(gpu, numbers, bulk))]
+        forms = [pipelined(b, numbers) for b in (*order, *groups_for(gpu, numbers, groups))]
     elif numbers:
         large = min(rows, columns) >= 96 and blocks(128, 128) >= gpu.cores // 2
         forms = [in_steps(edge, numbers) for edge in ((128, 64) if large else (64, 128))
@@ -154,10 +159,10 @@ def blocks_for(gpu: Machine, numbers: Numbers) -> list[Block]:
             and (numbers.parts == 1 or b.rows * b.columns * b.depth <= MOST_OF_PARTS)]
 
 
-def groups_for(gpu: Machine, numbers: Numbers, bulk: bool) -> list[Block]:
+def groups_for(gpu: Machine, numbers: Numbers, groups: str) -> list[Block]:
     """Tiles for instructions of sm_90a: no cost model chooses them; a tuning file may, once results were compared."""
-    return [b for b in GROUPED if gpu.arch == "sm_90a" and numbers.name in GROUPS and b.memory <= gpu.shared_bytes
-            and (bulk or not b.bulk)]
+    known = bool(groups) and gpu.arch == "sm_90a" and numbers.name in GROUPS
+    return [b for b in GROUPED if known and b.memory <= gpu.shared_bytes and (groups == "boxes" or not b.bulk)]
 
 
 def block_time(block: Block, rows: int, columns: int, count: int, gpu: Machine) -> float:
@@ -189,12 +194,13 @@ def tiled_kernels(tile: Tile, name: str, gpu: Machine, tiling: Tiling, shape: di
     """Text, launches and scratch bytes. call: like "hloc_gemm<k0_shape>(lhs, rhs"; its join is hloc_gemm_join."""
     type, total = dict(tile.parameters)["types"]
     text = shape_struct(f"{name}_shape", {**shape, **tiling.constants})
-    blocks = max(1, min(tiling.blocks * tiling.splits, gpu.cores * (1 if tiling.bulk else BLOCKS_PER_SM)))
+    together = gpu.shared_bytes // (tiling.memory + RESERVED) if tiling.bulk else BLOCKS_PER_SM
+    blocks = max(1, min(tiling.blocks * tiling.splits, gpu.cores * together))
     start = Geometry(name, (blocks, 1, 1), (tiling.threads, 1, 1), tiling.dynamic, maps=maps)
     mapped = (Buffer("maps", "u8", BYTES * len(maps), "read"),) if maps else ()
     one = f"auto tile = {_tile_function(name, type, total, tiling)};"
     if tiling.bulk:
-        one = f"hloc_bulk_ring<{name}_shape> ring(memory);\n{one}"
+        one = f"hloc_bulk_steps<{name}_shape> ring(memory);\n{one}"
     if tiling.splits == 1:
         body = [finish, one, f"{call}, tile, finish);"]
         mapped = tile._replace(buffers=(*tile.buffers, *mapped))

@@ -1,7 +1,7 @@
 /* warpgroup.cuh: a tile of a matrix product by the instructions of sm_90a that read operands from shared memory.
  *
- * In: pipeline.cuh, wgmma.cuh, bulk.cuh; a struct S as pipeline.cuh says, with WM = BM / 16 warps, WN = 1, BN = 256, lines
- * of 128 bytes of k. Four warps multiply 64 rows. Group: hloc_group_<numbers>. Out:
+ * In: pipeline.cuh, wgmma.cuh, bulk.cuh; a struct S as pipeline.cuh says, with WM = BM / 16 warps, WN = 1, BN = 64, 128 or
+ * 256, lines of 128 bytes of k. Four warps multiply 64 rows. Group: hloc_group_<numbers>. Out:
  *   hloc_tile_warpgroup   what hloc_tile_pipeline does, operands copied by all threads: STAGES - 2 steps ahead, since the
  *                         products of one step may go on while the next one's begin
  *   hloc_tile_bulk        operands copied by the bulk copy engine, which one more warp keeps busy, into the next tile of
@@ -12,22 +12,23 @@
 
 #define HLOC_GROUP_OF(T)                                                                                              \
   struct hloc_group_##T {                                                                                             \
-    template <int ACROSS_A, int ACROSS_B>                                                                             \
+    template <int COLUMNS, int ACROSS_A, int ACROSS_B>                                                                \
     HLOC_NUMBERS_FN void multiply(float *d, unsigned long long a, unsigned long long b) {                             \
-      hloc_wgmma_##T<ACROSS_A, ACROSS_B>(d, a, b);                                                                    \
+      hloc_wgmma_##T<COLUMNS, 1, ACROSS_A, ACROSS_B>(d, a, b);                                                        \
     }                                                                                                                 \
   };
 HLOC_GROUP_OF(bf16)
 HLOC_GROUP_OF(f16)
 #define HLOC_GROUP_OF_BYTES(T, SUM)                                                                                   \
   struct hloc_group_##T {                                                                                             \
-    template <int ACROSS_A, int ACROSS_B>                                                                             \
+    template <int COLUMNS, int ACROSS_A, int ACROSS_B>                                                                \
     HLOC_NUMBERS_FN void multiply(SUM *d, unsigned long long a, unsigned long long b) {                               \
       static_assert(!ACROSS_A && !ACROSS_B, "bytes are read along k");                                                \
-      hloc_wgmma_##T(d, a, b);                                                                                        \
+      hloc_wgmma_##T<COLUMNS>(d, a, b);                                                                               \
     }                                                                                                                 \
   };
 HLOC_GROUP_OF_BYTES(s8, int)
+HLOC_GROUP_OF_BYTES(tf32, float)
 HLOC_GROUP_OF_BYTES(f8e4m3fn_f8e4m3fn, float)
 HLOC_GROUP_OF_BYTES(f8e4m3fn_f8e5m2, float)
 HLOC_GROUP_OF_BYTES(f8e5m2_f8e4m3fn, float)
@@ -40,12 +41,12 @@ template <class Operand> HLOC_FN unsigned long long hloc_described(const unsigne
 }
 
 /* Begin the products of one step, 64 rows from `top` on. */
-template <class Group, class Left, class Right, class Sum>
+template <int COLUMNS, class Group, class Left, class Right, class Sum>
 HLOC_FN void hloc_multiply_step(Sum *sums, const unsigned char *tile, int top) {
   hloc_wgmma_begin();
 #pragma unroll
   for (int k = 0; k < 4; k++)
-    Group::template multiply<!Left::ALONG, !Right::ALONG>(
+    Group::template multiply<COLUMNS, !Left::ALONG, !Right::ALONG>(
         sums, hloc_described<Left>(tile, top, k), hloc_described<Right>(tile + Left::BYTES, 0, k));
   hloc_wgmma_commit();
 }
@@ -54,7 +55,7 @@ template <class S, class Sum, class T, class Group, class A, class B, class Fini
 HLOC_FN void hloc_tile_warpgroup(const A &a, const B &b, long depth, unsigned char *memory, Finish finish) {
   typedef hloc_steps<S, T, A, B, S::WM * 32> Steps;
   constexpr int AHEAD = S::STAGES - 2;
-  static_assert(S::BN == 256 && S::BM == S::WM * 16 && S::BM % 64 == 0 && S::BK * sizeof(T) == 128, "a tile's shape");
+  static_assert(S::BN % 64 == 0 && S::BM == S::WM * 16 && S::BM % 64 == 0 && S::BK * sizeof(T) == 128, "a tile's shape");
   static_assert(AHEAD >= 1, "three steps in shared memory at least");
   const int warp = threadIdx.x / 32;
   Sum sums[1][S::BN / 8][4];
@@ -66,7 +67,8 @@ HLOC_FN void hloc_tile_warpgroup(const A &a, const B &b, long depth, unsigned ch
     hloc_fence_async();
     __syncthreads(); /* this step has arrived, and all have multiplied the last but one */
     steps.copy(step + AHEAD);
-    hloc_multiply_step<Group, typename Steps::Left, typename Steps::Right>(&sums[0][0][0], steps.tile(step), warp / 4 * 64);
+    hloc_multiply_step<S::BN, Group, typename Steps::Left, typename Steps::Right>(
+        &sums[0][0][0], steps.tile(step), warp / 4 * 64);
     hloc_wgmma_wait<1>();
   }
   hloc_wgmma_wait<0>();
@@ -77,7 +79,7 @@ HLOC_FN void hloc_tile_warpgroup(const A &a, const B &b, long depth, unsigned ch
 
 template <class S, class Sum, class Group, class Ring, class A, class B, class Finish>
 HLOC_FN void hloc_tile_bulk(Ring &ring, const A &a, const B &b, long depth, Finish finish) {
-  static_assert(S::BN == 256 && S::BM == S::WM * 16 && S::BM % 64 == 0 && S::BK * S::BULK == 128, "a tile's shape");
+  static_assert(S::BN % 64 == 0 && S::BM == S::WM * 16 && S::BM % 64 == 0 && S::BK * S::BULK == 128, "a tile's shape");
   constexpr int AT_ONCE = 32; /* columns: those of all would take the memory of a step */
   const int warp = threadIdx.x / 32, steps = (depth + S::BK - 1) / S::BK;
   if (warp == S::WM) {
@@ -94,7 +96,7 @@ HLOC_FN void hloc_tile_bulk(Ring &ring, const A &a, const B &b, long depth, Fini
   for (int part = 0; part < S::BN / AT_ONCE; part++) hloc_clear(sums[part]);
   for (int step = 0; step < steps; step++, ring.n++) {
     ring.wait();
-    hloc_multiply_step<Group, A, B>(&sums[0][0][0][0], ring.tile(), warp / 4 * 64);
+    hloc_multiply_step<S::BN, Group, A, B>(&sums[0][0][0][0], ring.tile(), warp / 4 * 64);
     hloc_wgmma_wait<1>();
     if (step > 0) ring.done(1);
   }
