@@ -10,7 +10,7 @@ also counts the runs and nanoseconds of each step, which hloc_step_times tells; 
 """
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -41,10 +41,12 @@ class Driver:
     refs: list[tuple[int, int]] = field(default_factory=list)
     host_calls: list[HostCall] = field(default_factory=list)
     in_python: Collection[str] = ()         # targets of host calls that Python makes, whatever they are
+    inlined: Mapping[str, str] = field(default_factory=dict)      # kernels that are a part of it (small_kernels.py)
     lapack_calls: dict[str, HostCall] = field(default_factory=dict)       # by what C is told
     lines: list[str] = field(default_factory=list)
     jobs: list[str] = field(default_factory=list)
     timed: list[Step] | None = None         # the steps that are timed, by number; None: no clock at all
+    fixed: set[int] = field(default_factory=set)       # positions of bases that inlined kernels use
     loops: int = 0                          # how many loops are around the steps being written
 
     def base(self, ref: Ref) -> int:
@@ -58,6 +60,11 @@ class Driver:
         place = len(self.refs)
         self.refs += [(self.base(r), r.offset) for r in refs]
         return f"refs + {place}"
+
+    def addresses(self, refs: tuple[Ref, ...]) -> str:
+        """C expressions of places that the compiler shall know; the bases stand in variables of their own."""
+        self.fixed.update(self.base(r) for r in refs)
+        return ", ".join(f"base{self.base(r)} + {r.offset}" if r.offset else f"base{self.base(r)}" for r in refs)
 
     def steps(self, steps: tuple[Step, ...], indent: int) -> None:
         write = {Launch: self.launch, Copy: self.copy, WhileLoop: self.while_loop, Branch: self.branch,
@@ -82,6 +89,8 @@ class Driver:
             self.work(indent, step, f"hloc_launch_tile({name}, bases, {rows}, {count})")
         else:
             extent, grain = extent_of(kernel), grain_of(kernel, self.machine, self.loops > 0)
+            if name in self.inlined and grain >= extent:
+                return self.line(indent, f"HLOC_RUN({name}, {extent}, {self.addresses(step.arguments)});")
             self.work(indent, step, f"hloc_launch({name}, {extent}, {grain}, bases, {rows}, {count})")
 
     def together(self, group: Together, indent: int) -> None:
@@ -159,12 +168,19 @@ class Driver:
         return ['#include "lapack.h"', "static const hloc_lapack_call lapack[] = {",
                 *(f"  {call}," for call in self.lapack_calls), "};", ""]
 
+    def kernels(self) -> list[str]:
+        """The functions that are a part of the driver."""
+        if not self.inlined:
+            return []
+        return ['#include "scalar.h"', *(text.replace(f"void {name}(", f"HLOC_ALWAYS void {name}(", 1)
+                                         for name, text in self.inlined.items())]
+
     def text(self) -> str:
         """The whole unit: declarations, reference table, hloc_execute."""
         self.steps(self.program.steps, 1)
         declarations = [f"void {name}(void *const *buffers);" if isinstance(kernel, Tile)
                         else f"void {name}(void *const *buffers, long begin, long end);"
-                        for kernel, name in zip(self.program.kernels, self.names)]
+                        for kernel, name in zip(self.program.kernels, self.names) if name not in self.inlined]
         rows = [f"{{{base}, {offset}}}" for base, offset in self.refs] or ["{0, 0}"]
         table = ",\n  ".join(", ".join(rows[i:i + 8]) for i in range(0, len(rows), 8))
         most = max((len(k.buffers) for k in self.program.kernels), default=1)
@@ -173,19 +189,21 @@ class Driver:
         jobs = ["static const hloc_job jobs[] = {", *(f"  {job}," for job in self.jobs), "};", ""] if self.jobs else []
         return "\n".join([
             f"#define HLOC_MOST_ARGUMENTS {most}", '#include "driver.h"', "", "extern int hloc_out_of_memory;",
-            *dict.fromkeys(declarations), "", *self.clocks(), *self.lapack(),
+            *dict.fromkeys(declarations), "", *self.kernels(), *self.clocks(), *self.lapack(),
             f"static const hloc_ref refs[] = {{\n  {table}\n}};", "", *jobs,
             '__attribute__((visibility("default")))',
             "int hloc_execute(void *const *bases, hloc_host_function host) {",
             "  const unsigned caller = hloc_float_state();", "  int error = 0;", "  (void)host;",
+            *(f"  char *const base{n} = bases[{n}];" for n in sorted(self.fixed)),
             "  hloc_out_of_memory = 0;", "  hloc_set_float_state(hloc_flush_subnormals(caller));", *self.lines,
             *(["end:"] if self.host_calls else []), "  hloc_set_float_state(caller);",
             f"  return hloc_out_of_memory ? {OUT_OF_MEMORY} : error;", "}", ""])
 
 
 def driver_source(program: Program, names: tuple[str, ...], machine: Machine, *, timed: bool = False,
-                  in_python: Collection[str] = ()) -> DriverSource:
-    """The C text of the driver. timed: it measures each step; in_python: targets of calls that are the user's own."""
-    driver = Driver(program, names, machine, timed=[] if timed else None, in_python=in_python)
+                  in_python: Collection[str] = (), inlined: Mapping[str, str] | None = None) -> DriverSource:
+    """The C text of the driver. timed: it measures each step; in_python: targets of calls that are the user's own;
+    inlined: kernels that it holds, name -> text."""
+    driver = Driver(program, names, machine, timed=[] if timed else None, in_python=in_python, inlined=inlined or {})
     return DriverSource(driver.text(), tuple(driver.host_calls), tuple(driver.timed or ()),
                         tuple(driver.lapack_calls.values()))

@@ -20,11 +20,16 @@ def extent_of(kernel: Kernel) -> int:
     return loop.extent if loop else 1
 
 
+def seconds_of(cost: Cost, machine: Machine) -> float:
+    """What one core takes for it, roughly."""
+    return max(cost.bytes / machine.bandwidth, cost.flops / CORE_FLOPS)
+
+
 def pieces_of(cost: Cost, machine: Machine, in_loop: bool = False) -> int:
     """Pieces of about 10 microseconds at least, and no more than balance needs; below 2: not worth dividing."""
     if machine.cores == 1:
         return 1
-    seconds = max(cost.bytes / machine.bandwidth, cost.flops / CORE_FLOPS, 1e-9)
+    seconds = max(seconds_of(cost, machine), 1e-9)
     least = SMALLEST_IN_LOOP if in_loop else SMALLEST_PIECE_SECONDS
     return min(int(seconds / least), MOST_PIECES)
 

@@ -41,7 +41,8 @@ def executable(program: Program, module: Module, options) -> Executable:
     from hloc.targets.cpu.sources import make_sources
     from hloc.targets.host_calls import host_function
     with options.stage("printing"):
-        sources = make_sources(program, Machine.host(), timed=options.profile, in_python=options.custom_calls.keys())
+        sources = make_sources(program, Machine.host(), timed=options.profile, in_python=options.custom_calls.keys(),
+                               inline=options.passes.get("fusion") != "off")
     functions = [host_function(call, options) for call in sources.host_calls]
 
     def start() -> CpuBackend:

@@ -37,6 +37,9 @@ static inline void hloc_launch(hloc_kernel kernel, long extent, long grain, void
   else hloc_parallel(kernel, pointers, extent, grain);
 }
 
+/* Run a kernel that is inlined here: [0, extent) on the buffers at these addresses. */
+#define HLOC_RUN(kernel, extent, ...) kernel((void *const[]){__VA_ARGS__}, 0, extent)
+
 /* Kernels that know nothing of each other, each on one thread, `grain` of them at a time. */
 typedef struct { hloc_kernel kernel; long extent; const hloc_ref *refs; int count; } hloc_job;
 

@@ -1,0 +1,61 @@
+"""Kernels so small that a call of them is a good part of their time: the driver holds their code instead.
+
+In: a plan.Program, and the name and text of each kernel's function. Out: the names of those to inline.
+
+    a loop of 30 steps over scalars, three kernels each   ->   loads, adds and stores; 90 calls less
+
+A call looks up the place of each argument, and writes it to the stack, where the kernel reads it: 7 ns, which is what a
+kernel over a few elements takes itself. What the driver holds is compiled on one core, so that there is a limit to it;
+kernels that run most often come first. Where the launches of one kernel are not a thousandth of the program's time it
+stays as it is.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from hloc.kernels.ir import Kernel
+from hloc.kernels.plan import Branch, Launch, Program, Step, WhileLoop
+from hloc.machine import Machine
+from hloc.targets.cpu.grain import seconds_of
+from hloc.targets.cpu.unit_costs import FUNCTION, kernel_cost
+
+LAUNCH_SECONDS = 7e-9
+LONGEST = 0.2e-6                 # seconds of one run: of longer ones, a launch is no part to speak of
+LEAST_SHARE = 0.001              # of the program's time
+MOST_COST = 400                  # milliseconds of compilation
+UNKNOWN_TRIPS = 8
+
+
+def inlined_kernels(program: Program, names: Sequence[str], texts: Mapping[str, str],
+                    machine: Machine) -> frozenset[str]:
+    """Names of functions to write into the driver."""
+    runs: dict[str, int] = {}
+    places: dict[str, int] = {}
+    total = 0.0
+    for launch, times in launches(program.steps):
+        kernel, name = program.kernels[launch.kernel], names[launch.kernel]
+        seconds = seconds_of(kernel.cost, machine)
+        total += times * (LAUNCH_SECONDS + seconds)
+        if isinstance(kernel, Kernel) and seconds <= LONGEST and "HLOC_WIDE" not in texts[name]:
+            runs[name] = runs.get(name, 0) + times
+            places[name] = places.get(name, 0) + 1
+    chosen, left = set(), MOST_COST
+    for name in sorted(runs, key=runs.__getitem__, reverse=True):
+        cost = places[name] * max(1.0, kernel_cost(texts[name]) - FUNCTION)
+        if runs[name] * LAUNCH_SECONDS >= LEAST_SHARE * total and cost <= left:
+            chosen.add(name)
+            left -= cost
+    return frozenset(chosen)
+
+
+def launches(steps: Iterable[Step], times: int = 1) -> Iterator[tuple[Launch, int]]:
+    """Every launch of a plan, with how often it runs. Loops nest as deep as HLO's, which the planner has walked too."""
+    for step in steps:
+        if isinstance(step, Launch):
+            yield step, times
+        elif isinstance(step, WhileLoop):
+            trips = times * (step.trip_count if step.trip_count is not None else UNKNOWN_TRIPS)
+            yield from launches((*step.condition, *step.body), trips)
+        elif isinstance(step, Branch):
+            for branch in step.branches:
+                yield from launches(branch, times)
