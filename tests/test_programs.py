@@ -16,7 +16,7 @@ from noise import expectation, random_inputs
 import hloc
 from hloc.evaluate import evaluate
 from hloc.inputs import entry_parameters
-from hloc.ir import Module
+from hloc.ir import Module, numpy_dtype
 from hloc.passes.context import PassContext
 from hloc.passes.pipelines import PIPELINES
 from hloc.passes.runner import run_passes
@@ -120,3 +120,28 @@ def test_names_do_not_reach_the_code(target: str) -> None:
 @pytest.mark.parametrize("target", ["cpu", "h100"])
 def test_metadata_does_not_reach_the_code(target: str) -> None:
     assert code(program(", " + METADATA), target) == code(program(), target)
+
+
+@pytest.mark.parametrize("op", ["maximum", "minimum"])
+@pytest.mark.parametrize("type", ["f16", "bf16"])
+def test_extrema_of_halves_see_special_values(type: str, op: str) -> None:
+    """By rows, by columns and of everything: NaN of either sign wins, then infinities; -0 and 0 are equal."""
+    dtype = numpy_dtype(type)
+    text = (f"f {{ a = {type}[] parameter(0)  b = {type}[] parameter(1)  ROOT r = {type}[] {op}(a, b) }}\n"
+            f"ENTRY e {{ x = {type}[9,200] parameter(0)  z = {type}[] constant({'-inf' if op == 'maximum' else 'inf'})\n"
+            f"  rows = {type}[9] reduce(x, z), dimensions={{1}}, to_apply=f\n"
+            f"  columns = {type}[200] reduce(x, z), dimensions={{0}}, to_apply=f\n"
+            f"  all = {type}[] reduce(x, z), dimensions={{0,1}}, to_apply=f\n"
+            f"  ROOT t = ({type}[9], {type}[200], {type}[]) tuple(rows, columns, all) }}")
+    executable = hloc.compile(text, target="cpu")
+    specials = [np.nan, np.inf, -np.inf, 0.0, 65504.0, -65504.0, 6e-8]
+    rng = np.random.default_rng(0)
+    for special in (None, *specials):
+        x = rng.normal(size=(9, 200)).astype(dtype)
+        if special is not None:
+            x[2, 130] = x[5, 3] = dtype.type(special)
+            x[7, 70] = -x[2, 130]
+        function = np.maximum if op == "maximum" else np.minimum
+        wide = x.astype(np.float32)
+        for got, axis in zip(executable(x), (1, 0, None)):
+            np.testing.assert_array_equal(np.asarray(got, np.float32), function.reduce(wide, axis=axis))

@@ -5,6 +5,7 @@
  * rounding to nearest even; NaN, infinity and overflow as each format defines them (the tests compare every pattern
  * with ml_dtypes). For s1 s2 s4 u1 u2 u4: hloc_<t>_to_s8/u8 and hloc_s8/u8_to_<t> (keeps the low bits).
  * hloc_round_<t>_f32(x) is hloc_<t>_to_f32(hloc_f32_to_<t>(x)) for f16 and bf16, at a third of its price.
+ * hloc_maximum_key_<t>(x), hloc_<t>_of_maximum_key_s16(key), for f16 and bf16, for minimum likewise: integers so ordered.
  * hloc_f64_to_f32_odd rounds to odd, so that hloc_f32_to_<t>(hloc_f64_to_f32_odd(x)) rounds a double only once.
  *
  * Example: hloc_f32_to_f8e4m3fn(448.0f) == 0x7e; hloc_f8e4m3fn_to_f32(0x7e) == 448.0f
@@ -112,6 +113,22 @@ HLOC_FN float hloc_round_f16_f32(float x) {
   float rounded = ((x + magic) - magic) * 5.192296858534828e33f * 1.925929944387236e-34f; /* 2^112, 2^-112 */
   return hloc_from_bits_f32(hloc_bits_f32(rounded) | (bits & 0x80000000u));
 }
+
+/* 16-bit integers in the order that maximum (minimum) sees: NaN of either sign lies beyond every number. As integers,
+ * numbers in the total order begin with the NaNs of negative sign: moved by their count they wrap around to the end. */
+#define HLOC_EXTREMUM_KEYS(T, NANS, OP, SIGN)                                                                         \
+  HLOC_FN hloc_s16 hloc_##OP##_key_##T(hloc_##T x) {                                                                  \
+    hloc_s16 bits = (hloc_s16)x, order = (hloc_s16)(bits ^ ((bits >> 15) & 0x7fff));                                  \
+    return (hloc_s16)(order SIGN NANS);                                                                               \
+  }                                                                                                                   \
+  HLOC_FN hloc_##T hloc_##T##_of_##OP##_key_s16(hloc_s16 key) {                                                       \
+    hloc_s16 order = (hloc_s16)(key - (SIGN NANS));                                                                   \
+    return (hloc_##T)(order ^ ((order >> 15) & 0x7fff));                                                              \
+  }
+HLOC_EXTREMUM_KEYS(f16, 0x3ff, maximum, -)
+HLOC_EXTREMUM_KEYS(f16, 0x3ff, minimum, +)
+HLOC_EXTREMUM_KEYS(bf16, 0x7f, maximum, -)
+HLOC_EXTREMUM_KEYS(bf16, 0x7f, minimum, +)
 
 /* These have neither infinity nor NaN: overflow saturates, NaN becomes a zero of the opposite sign */
 #define HLOC_NARROW_FINITE(T, EXPONENT_BITS, MANTISSA_BITS, BIAS, MAX_CODE)                                           \
