@@ -19,6 +19,7 @@ from hloc.targets.cpu.driver import driver_source
 from hloc.targets.cpu.halves import RowPrinter, by_rows
 from hloc.targets.cpu.maxima import as_integers
 from hloc.targets.cpu.routines import file_of, runtime_units, thin_units
+from hloc.targets.cpu.small_kernels import inlined_kernels
 from hloc.targets.cpu.tiles import callback_of, tile_function
 from hloc.targets.cpu.unit_costs import TEMPLATES, driver_cost, kernel_cost
 from hloc.targets.cpu.vector_width import is_wide
@@ -37,9 +38,9 @@ PROLOGUE = '#include "scalar.h"\n#include "pool.h"\n'
 
 @dataclass(frozen=True)
 class Sources:
-    """driver: C text of the driver unit; kernels: C texts of functions, each once (kernels that differ in their extents
-    only share one, so do epilogues); host_calls and timed steps: by their numbers in the driver; lapack_calls: calls of
-    functions whose addresses come from SciPy."""
+    """driver: C text of the driver unit; inlined: the kernels that it holds; kernels: C texts of functions, each once
+    (kernels that differ in their extents only share one, so do epilogues); host_calls and timed steps: by their numbers
+    in the driver; lapack_calls: calls of functions whose addresses come from SciPy."""
 
     program: Program
     driver: str
@@ -47,6 +48,7 @@ class Sources:
     host_calls: tuple[HostCall, ...]
     timed: tuple[Step, ...] = ()
     lapack_calls: tuple[HostCall, ...] = ()
+    inlined: tuple[str, ...] = ()
 
     def units(self, cores: int, export: str = "") -> list[tuple[str, bool]]:
         """C texts to compile, and whether each holds kernels: the driver, then kernels dealt out, largest first, to the
@@ -54,7 +56,7 @@ class Sources:
         costs = {text: kernel_cost(text) for text in self.kernels}
         total, driver = int(sum(costs.values())), self.driver + START + export
         least = UNIT_COST if cores == 1 else SPARE_CORE_COST
-        if total + driver_cost(driver) <= least:
+        if total + sum(map(kernel_cost, self.inlined)) + driver_cost(driver) <= least:
             return [("\n".join([PROLOGUE, *self.kernels, driver]), True)]
         side_by_side = cores - 1 if 1 < cores and total < cores * UNIT_COST // 2 else cores      # one for the driver
         count = max(min(UNITS_PER_CORE * cores, total // (2 * UNIT_COST) + 1), min(side_by_side, total // least + 1))
@@ -64,7 +66,7 @@ class Sources:
             place = loads.index(min(loads))
             parts[place].append(text)
             loads[place] += costs[text]
-        return [(driver, False), *((PROLOGUE + "\n".join(part), True) for part in parts if part)]
+        return [(driver, bool(self.inlined)), *((PROLOGUE + "\n".join(part), True) for part in parts if part)]
 
     def readable(self) -> str:
         """Kernels, then the driver, as they were generated; runtime headers stay includes."""
@@ -73,7 +75,8 @@ class Sources:
     def runtime_units(self) -> tuple[str, ...]:
         """The files of runtime/ that the program calls into; each is compiled once per machine."""
         own = ["pool.c", "lapack.c"] if self.lapack_calls else ["pool.c"]
-        return tuple(dict.fromkeys([*own, *(unit for text in self.kernels for unit in runtime_units(text))]))
+        return tuple(dict.fromkeys([*own, *(unit for text in (*self.kernels, *self.inlined)
+                                    for unit in runtime_units(text))]))
 
     def thin_units(self) -> frozenset[str]:
         return thin_units(k for k in self.program.kernels if isinstance(k, Tile))
@@ -95,20 +98,27 @@ __attribute__((visibility("default"))) void hloc_start(int threads) { hloc_pool_
  * start; the first stays loaded. */
 __attribute__((visibility("default"))) const void* hloc_threads(void) { return hloc_pool_used(); }
 __attribute__((visibility("default"))) void hloc_share_threads(const void* threads) { hloc_pool_share(threads); }
+
+/* Bytes that routines of this process asked for beside what plans had set aside for them. */
+__attribute__((visibility("default"))) unsigned long hloc_unplanned(void) { return hloc_unplanned_bytes(); }
 """
 
 
-def make_sources(program: Program, machine: Machine, *, timed: bool = False,
-                 in_python: Collection[str] = ()) -> Sources:
+def make_sources(program: Program, machine: Machine, *, timed: bool = False, in_python: Collection[str] = (),
+                 inline: bool = False) -> Sources:
     """Print all kernels and the driver. timed: a driver that measures its steps; in_python: targets of custom calls
-    that are the user's own functions."""
-    names, texts = print_kernels(program.kernels, machine)
-    driver = driver_source(program, names, machine, timed=timed, in_python=in_python)
-    return Sources(program, driver.text, texts, driver.host_calls, driver.timed, driver.lapack_calls)
+    that are the user's own functions; inline: the driver may hold small kernels."""
+    names, functions = print_kernels(program.kernels, machine)
+    chosen = inlined_kernels(program, names, functions, machine) if inline and not timed else frozenset()
+    inlined = {name: text for name, text in functions.items() if name in chosen}
+    driver = driver_source(program, names, machine, timed=timed, in_python=in_python, inlined=inlined)
+    kernels = dict.fromkeys(text for name, text in functions.items() if name not in chosen)
+    return Sources(program, driver.text, tuple(kernels), driver.host_calls, driver.timed, driver.lapack_calls,
+                   tuple(inlined.values()))
 
 
-def print_kernels(kernels: Sequence[Kernel | Tile], machine: Machine) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The name of the C function of each kernel, and the texts of all functions."""
+def print_kernels(kernels: Sequence[Kernel | Tile], machine: Machine) -> tuple[tuple[str, ...], dict[str, str]]:
+    """The name of the C function of each kernel, and the texts of all functions by name, those that tiles call too."""
     names, texts = [], {}
     functions: dict[str, str] = {}                            # text without comment and name -> name
     for number, kernel in enumerate(kernels):
@@ -116,17 +126,16 @@ def print_kernels(kernels: Sequence[Kernel | Tile], machine: Machine) -> tuple[t
         if isinstance(kernel, Tile):
             callback = callback_of(kernel)
             if callback:
-                texts[callback.text] = None
-            texts[tile_function(kernel, name, machine)] = None
+                texts[callback.text] = callback.text
+            texts[name] = tile_function(kernel, name, machine)
         else:
             qualifier = "HLOC_WIDE " if is_wide(kernel) else ""
             kernel = by_rows(as_integers(narrow_addresses(narrow_divisions(kernel))))
-            first = functions.setdefault(_function(kernel._replace(origin=()), "", qualifier), name)
-            if first == name:
-                texts[_function(kernel, name, qualifier)] = None
-            name = first
+            name = functions.setdefault(_function(kernel._replace(origin=()), "", qualifier), name)
+            if name not in texts:
+                texts[name] = _function(kernel, name, qualifier)
         names.append(name)
-    return tuple(names), tuple(texts)
+    return tuple(names), texts
 
 
 def _function(kernel: Kernel, name: str, qualifier: str) -> str:
