@@ -98,9 +98,6 @@ __attribute__((visibility("default"))) void hloc_start(int threads) { hloc_pool_
  * start; the first stays loaded. */
 __attribute__((visibility("default"))) const void* hloc_threads(void) { return hloc_pool_used(); }
 __attribute__((visibility("default"))) void hloc_share_threads(const void* threads) { hloc_pool_share(threads); }
-
-/* Bytes that routines of this process asked for beside what plans had set aside for them. */
-__attribute__((visibility("default"))) unsigned long hloc_unplanned(void) { return hloc_unplanned_bytes(); }
 """
 
 
