@@ -154,10 +154,11 @@ def test_results_that_are_kept_keep_their_values():
     assert all(r.shape == (SMALL_BYTES,) and r.flags.writeable and (r == 2 * i).all() for i, r in enumerate(fresh))
 
 
-def test_small_results_are_given_out_again_when_nobody_holds_them():
+@pytest.mark.parametrize("size", [6, SMALL_BYTES], ids=["small", "large"])
+def test_results_are_given_out_again_when_nobody_holds_them(size):
     """Not those that somebody can still see, be it through a view, a buffer or a weak reference, or has changed."""
-    exe = compiled(DOUBLE % (6, 6))
-    x = np.ones(6, np.float32)
+    exe = compiled(DOUBLE % (size, size))
+    x = np.ones(size, np.float32)
 
     def address(result: np.ndarray) -> int:
         return result.ctypes.data
@@ -179,9 +180,9 @@ def test_small_results_are_given_out_again_when_nobody_holds_them():
     assert all(seen() is not r for (r,) in later)
     del later
     result = exe(x)[0]
-    result.shape, result.flags.writeable = (2, 3), False
+    result.shape, result.flags.writeable = (2, size // 2), False
     del result
-    assert all(r.shape == (6,) and r.flags.writeable for (r,) in [exe(x) for _ in range(2 * KEPT)])
+    assert all(r.shape == (size,) and r.flags.writeable for (r,) in [exe(x) for _ in range(2 * KEPT)])
 
 
 @pytest.mark.parametrize("size", [6, SMALL_BYTES])

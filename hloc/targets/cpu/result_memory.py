@@ -2,7 +2,7 @@
 
 In: the shapes of the results. Out: uninitialized arrays, one per result, for each run.
 
-A large result is a view of a block that stays here. A block is given out again once nobody holds the array, or any view
+A large result lies in a block that stays here. A block is given out again once nobody holds the array, or any view
 of it: each of them holds a reference to the block, and Python counts those. At most KEPT blocks per result and
 MOST_KEPT_BYTES in all stay; others are forgotten and live as long as their arrays.
 
@@ -30,6 +30,11 @@ def aligned_bytes(size: int) -> np.ndarray:
     return raw[start:start + size]
 
 
+class Block(np.ndarray):
+    """Memory of a large result. A type of its own, so that views of the result hold the result, and not the block alone:
+    NumPy has them hold what the first of several plain arrays holds."""
+
+
 class ResultMemory:
     """Makes the result arrays of one program. Not for several threads at once."""
 
@@ -39,7 +44,7 @@ class ResultMemory:
         large, total = (sum(size for _, _, size in self._forms if size >= least) for least in (SMALL_BYTES, 0))
         can_count = getattr(sys, "_is_gil_enabled", lambda: True)()       # else references are counted elsewhere
         self._keeps = can_count and 0 < large <= MOST_KEPT_BYTES // KEPT
-        self._blocks: list[list[np.ndarray]] = [[] for _ in self._forms]
+        self._blocks: list[list[Block]] = [[] for _ in self._forms]
         self._sets = KEPT if 0 < total <= MOST_KEPT_BYTES // KEPT else 0
         self.kept: list[list[np.ndarray]] = []              # the results of earlier calls, the oldest first
 
@@ -65,12 +70,12 @@ class ResultMemory:
     def _large(self, number: int, dimensions: tuple[int, ...], dtype: np.dtype, size: int) -> np.ndarray:
         block = free_block(self._blocks[number])
         if block is None:
-            block = np.empty(size + ALIGNMENT, np.uint8)
+            block = Block(size + ALIGNMENT, np.uint8)
             self._blocks[number] = [*self._blocks[number][1 - KEPT:], block]      # the oldest may be held for good
         return np.ndarray(dimensions, dtype, block, -block.ctypes.data % ALIGNMENT)
 
 
-def free_block(blocks: list[np.ndarray]) -> np.ndarray | None:
+def free_block(blocks: list[Block]) -> Block | None:
     """A block that only the list holds."""
     for i in range(len(blocks)):
         if sys.getrefcount(blocks[i]) == IDLE_COUNT:
