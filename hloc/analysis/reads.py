@@ -30,6 +30,7 @@ class Contexts:
         self.evaluations: list[int] = [max(1, elements)]
         self._numbers: dict[tuple, int] = {}
         self._quotients: dict[int, tuple[int, int]] = {}       # context -> (context it divides, divisor)
+        self._components: dict[int, int] = {}                  # context of all of an index vector -> of where it lies
 
     def intern(self, key: tuple, evaluations: int) -> int:
         """The number of a context known by `key`: what kind of map, from which context (or None), and its details."""
@@ -96,12 +97,29 @@ class Contexts:
             return context
         if opcode == "scatter" and slot > len(reader.operands) // 2:
             return context
+        if opcode == "gather" and slot == 1 and _is_in_order(reader):
+            return self._start_index(reader, context)
+        if opcode == "concatenate" and context in self._components and _is_component(reader, slot):
+            return self._components[context]
         if opcode in ("concatenate", "pad"):
             share = reader.operands[slot].shape.num_elements / max(1, reader.shape.num_elements)
             count = math.ceil(count * min(1.0, share))
         if opcode == "gather" and slot == 1:
             count //= _window_at_the_end(reader)
         return self.intern((opcode, context, id(reader), slot), count)
+
+    def _start_index(self, gather: Instruction, context: int) -> int:
+        """The context of a start index, or of all components of an index vector, which are the innermost dimension."""
+        indices = gather.operands[1].shape
+        vector = gather.get("index_vector_dim")
+        components = indices.dimensions[vector] if vector < indices.rank else 1
+        window = gather.shape.num_elements * components // indices.num_elements
+        rows = self.quotient(context, window) if window > 1 else context
+        if components == 1:
+            return rows
+        number = self.intern(("components", rows, components), self.evaluations[rows] * components)
+        self._components[number] = rows
+        return number
 
     def absorb(self, other: Contexts) -> dict[int, int]:
         """Take over the contexts of a kernel over the same elements: its numbers -> the numbers here."""
@@ -114,6 +132,8 @@ class Contexts:
                 here[number] = self.intern(key, other.evaluations[number])
         for number, (base, divisor) in other._quotients.items():
             self._quotients.setdefault(here[number], (here[base], divisor))
+        for number, rows in other._components.items():
+            self._components.setdefault(here[number], here[rows])
         del here[None]
         return here
 
@@ -128,6 +148,21 @@ def _window_at_the_end(gather: Instruction) -> int:
     offsets = gather.get("offset_dims", ())
     inner = tuple(range(len(sizes) - len(offsets), len(sizes)))
     return max(1, math.prod(sizes[d] for d in inner)) if tuple(offsets) == inner else 1
+
+
+def _is_in_order(gather: Instruction) -> bool:
+    """True where index vectors lie in the order of the windows that they start, and windows are innermost."""
+    indices = gather.operands[1].shape
+    vector = gather.get("index_vector_dim")
+    whole = indices.rank - (1 if vector < indices.rank else 0)
+    return (vector >= indices.rank - 1 and indices.num_elements > 0
+            and tuple(gather.get("offset_dims", ())) == tuple(range(whole, gather.shape.rank)))
+
+
+def _is_component(concatenate: Instruction, slot: int) -> bool:
+    """One component of an index vector, joined with the others along the innermost dimension."""
+    shape = concatenate.operands[slot].shape
+    return concatenate.get("dimensions")[0] == shape.rank - 1 and shape.dimensions[-1] == 1
 
 
 def _map_key(reader: Instruction) -> tuple:

@@ -291,6 +291,8 @@ class Fuser:
         if reason:
             return reason
         contexts = group.asked(producer, readers)
+        if is_splat_constant(producer):
+            return contexts
         if len(contexts) > MOST_CONTEXTS or group.code + len(contexts) * weight(producer) > MOST_CODE:
             return "too much code: it is read at too many different positions"
         if is_reduction(producer):
@@ -301,7 +303,7 @@ class Fuser:
             return contexts
         if group.kind == ATTENTION and is_function_of_place(producer):
             return contexts
-        if not is_splat_constant(producer) and not self.pays(producer, group, contexts, readers):
+        if not self.pays(producer, group, contexts, readers):
             return "computing it again costs more than storing it"
         return contexts
 

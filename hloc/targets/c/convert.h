@@ -35,26 +35,34 @@ HLOC_CONVERT_FROM_INTEGER(u16)
 HLOC_CONVERT_FROM_INTEGER(u32)
 HLOC_CONVERT_FROM_INTEGER(u64)
 
-/* BELOW, ABOVE: the last floats at or outside the integer's range whose cast would overflow; both are exact in f32. */
-#define HLOC_CONVERT_SATURATING(F, TO, BELOW, ABOVE, LOWEST, HIGHEST)                                                 \
+/* ABOVE: the first number beyond the range. What the cast itself gives outside of it is masked out: with branches, or
+ * conditional values, gcc 12 would not make vectors of what follows. */
+#define HLOC_CONVERT_SIGNED(F, TO, ABOVE, HIGHEST)                                                                    \
   HLOC_FN hloc_##TO hloc_convert_##F##_##TO(hloc_##F x) {                                                             \
-    hloc_##F inside = x > (hloc_##F)(BELOW) ? x : (hloc_##F)0; /* also takes NaN out */                               \
-    inside = inside < (hloc_##F)(ABOVE) ? inside : (hloc_##F)0;                                                       \
-    hloc_##TO y = (hloc_##TO)inside;                                                                                  \
-    y = x >= (hloc_##F)(ABOVE) ? (hloc_##TO)(HIGHEST) : y;                                                            \
-    return x <= (hloc_##F)(BELOW) ? (hloc_##TO)(LOWEST) : y;                                                          \
+    hloc_##TO above = -(hloc_##TO)(x >= (hloc_##F)(ABOVE)), below = -(hloc_##TO)(x < -(hloc_##F)(ABOVE));             \
+    hloc_##TO inside = (hloc_##TO)x & ~(above | below) & -(hloc_##TO)(x == x);                                        \
+    return inside | (above & HIGHEST) | (below & ~HIGHEST);                                                           \
+  }
+#define HLOC_CONVERT_UNSIGNED(F, TO, ABOVE)                                                                           \
+  HLOC_FN hloc_##TO hloc_convert_##F##_##TO(hloc_##F x) {                                                             \
+    return ((hloc_##TO)x | -(hloc_##TO)(x >= (hloc_##F)(ABOVE))) & -(hloc_##TO)(x > 0);                               \
+  }
+#define HLOC_CONVERT_CLAMPED(F, TO, LOWEST, HIGHEST)                                                                  \
+  HLOC_FN hloc_##TO hloc_convert_##F##_##TO(hloc_##F x) {                                                             \
+    hloc_##F y = x > (hloc_##F)(LOWEST) ? x : (hloc_##F)(LOWEST); /* NaN too */                                       \
+    hloc_s32 inside = (hloc_s32)(y < (hloc_##F)(HIGHEST) ? y : (hloc_##F)(HIGHEST));                                  \
+    return (hloc_##TO)(LOWEST == 0 ? inside : inside & -(hloc_s32)(x == x));                                          \
   }
 #define HLOC_CONVERT_FROM_FLOAT(F)                                                                                    \
   HLOC_FN hloc_pred hloc_convert_##F##_pred(hloc_##F x) { return x != 0; }                                            \
-  HLOC_CONVERT_SATURATING(F, s8, -128, 128, -128, 127)                                                                \
-  HLOC_CONVERT_SATURATING(F, s16, -32768, 32768, -32768, 32767)                                                       \
-  HLOC_CONVERT_SATURATING(F, s32, -2147483648.0, 2147483648.0, (-2147483647 - 1), 2147483647)                         \
-  HLOC_CONVERT_SATURATING(F, s64, -9223372036854775808.0, 9223372036854775808.0, (-9223372036854775807LL - 1),        \
-                          9223372036854775807LL)                                                                      \
-  HLOC_CONVERT_SATURATING(F, u8, 0, 256, 0, 255)                                                                      \
-  HLOC_CONVERT_SATURATING(F, u16, 0, 65536, 0, 65535)                                                                 \
-  HLOC_CONVERT_SATURATING(F, u32, 0, 4294967296.0, 0, 4294967295U)                                                    \
-  HLOC_CONVERT_SATURATING(F, u64, 0, 18446744073709551616.0, 0, 18446744073709551615ULL)                              \
+  HLOC_CONVERT_SIGNED(F, s32, 2147483648.0, 2147483647)                                                               \
+  HLOC_CONVERT_SIGNED(F, s64, 9223372036854775808.0, 9223372036854775807LL)                                           \
+  HLOC_CONVERT_UNSIGNED(F, u32, 4294967296.0)                                                                         \
+  HLOC_CONVERT_UNSIGNED(F, u64, 18446744073709551616.0)                                                               \
+  HLOC_CONVERT_CLAMPED(F, s8, -128, 127)                                                                              \
+  HLOC_CONVERT_CLAMPED(F, s16, -32768, 32767)                                                                         \
+  HLOC_CONVERT_CLAMPED(F, u8, 0, 255)                                                                                 \
+  HLOC_CONVERT_CLAMPED(F, u16, 0, 65535)                                                                              \
   HLOC_CONVERT_PLAIN(F, f32)                                                                                          \
   HLOC_CONVERT_PLAIN(F, f64)                                                                                          \
   HLOC_FN hloc_c64 hloc_convert_##F##_c64(hloc_##F x) { return hloc_complex_f32((float)x, 0.0f); }                    \

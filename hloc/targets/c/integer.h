@@ -39,17 +39,22 @@ HLOC_FN hloc_pred hloc_clamp_pred(hloc_pred low, hloc_pred x, hloc_pred high) { 
 
 /* a / b, b neither 0 nor -1. CPUs have vectors of quotients for floats only. Floats of more bits give the same ones: a
  * quotient that is not whole is further from the next whole number than it is rounded. Compilers make multiplications of
- * divisions by constants, and numbers of 64 bits that fit into 32 are divided there, in half the time. */
+ * divisions by constants (gcc 12 leaves loops with signed ones by powers of two scalar), and numbers of 64 bits that fit
+ * into 32 are divided there, in half the time. */
 #if HLOC_CUDA
 #define HLOC_DEFINE_QUOTIENT(S, T, BY) HLOC_FN T hloc_quotient_##S(T a, T b) { return (T)(a / b); }
 #define HLOC_DEFINE_LONG_QUOTIENT HLOC_DEFINE_QUOTIENT
 #else
+#define HLOC_IS_HALVING(T, b) (__builtin_constant_p(b) && (T)~(T)0 < 1 && b > 0 && (b & (b - 1)) == 0)
+#define HLOC_HALVED(T, a, b) ((T)((a + (a >> (8 * sizeof(T) - 1) & (b - 1))) >> __builtin_ctzll((hloc_u64)b)))
 #define HLOC_DEFINE_QUOTIENT(S, T, BY)                                                                                \
   HLOC_FN T hloc_quotient_##S(T a, T b) {                                                                             \
+    if (HLOC_IS_HALVING(T, b)) return HLOC_HALVED(T, a, b);                                                           \
     return sizeof(T) == 4 && __builtin_constant_p(b) ? (T)(a / b) : (T)((BY)a / (BY)b);                               \
   }
 #define HLOC_DEFINE_LONG_QUOTIENT(S, T, BY)                                                                           \
   HLOC_FN T hloc_quotient_##S(T a, T b) {                                                                             \
+    if (HLOC_IS_HALVING(T, b)) return HLOC_HALVED(T, a, b);                                                           \
     return !__builtin_constant_p(b) && (BY)a == a && (BY)b == b ? (T)((BY)a / (BY)b) : (T)(a / b);                    \
   }
 #endif
