@@ -16,15 +16,30 @@ import numpy as np
 
 from hloc.inputs import Named
 from hloc.ir import numpy_dtype
+from hloc.targets.cpu.result_memory import KEPT
 
 Facts = ctypes.Array
+HOST_FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p))
+NOT_AS_EXPECTED, FAILED = -1, -16            # of runtime/call.c
 Form = tuple[np.dtype, tuple[int, ...]]
 OUT_OF_MEMORY = 12                  # what hloc_execute returns where scratch memory was missing
 
 
+class Caller(ctypes.Structure):
+    """hloc_caller of runtime/call.c. What its addresses point to must live as long."""
+
+    _fields_ = (("bases", ctypes.c_void_p), ("facts", ctypes.c_void_p), ("host", HOST_FUNCTION),
+                ("count", ctypes.c_ssize_t), ("kept", ctypes.c_void_p * KEPT))
+
+    def keep(self, sets: Sequence[tuple[np.ndarray, ...]]) -> None:
+        """Results that calls may take, if nobody holds them."""
+        self.count = len(sets)
+        self.kept[:len(sets)] = [id(results) for results in sets]
+
+
 def call_facts(library: ctypes.CDLL, parameters: Sequence[Named], results: Sequence[Named]) -> Facts | None:
     """Facts for hloc_call, tried on known arrays."""
-    if sys.implementation.name != "cpython" or not hasattr(library, "hloc_call"):
+    if sys.implementation.name != "cpython" or not hasattr(library, "hloc_call_kept"):
         return None
     library.hloc_match.argtypes = (ctypes.c_void_p, ctypes.py_object, ctypes.py_object, ctypes.c_void_p)
     if not reads_arrays(library):
@@ -61,20 +76,22 @@ def reads_arrays(library: ctypes.CDLL) -> bool:
 
 
 def tells_idle(library: ctypes.CDLL) -> bool:
-    """Whether hloc_are_idle says so of arrays that only a list holds, and of no other: not of those that a name, a
-    view, a buffer or a weak reference holds, or whose shape, type or flags are others."""
+    """Whether hloc_are_idle says so of a tuple of arrays that only a list holds, and of no other: not of one that a
+    name holds, nor where a name, a view, a buffer or a weak reference holds an array, or its shape, type or flags are
+    others."""
     if not getattr(sys, "_is_gil_enabled", lambda: True)():             # references are counted elsewhere
         return False
-    library.hloc_are_idle.argtypes = (ctypes.py_object, ctypes.c_void_p)
+    library.hloc_are_idle.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
     facts = _facts((), [(np.dtype(np.float32), (3, 5)), (np.dtype(np.int64), ())])
 
-    def says(kept: np.ndarray, hold: Callable[[np.ndarray], object] = lambda array: None) -> tuple[bool, object]:
-        arrays = [kept.copy(), np.zeros((), np.int64)]
-        holder = hold(arrays[0])                        # lives until the answer is there
-        return bool(library.hloc_are_idle((*arrays,), facts)), holder
+    def says(kept: np.ndarray, hold: Callable[[tuple], object] = lambda results: None) -> tuple[bool, object]:
+        sets = [(kept.copy(), np.zeros((), np.int64))]
+        holder = hold(sets[0])                          # lives until the answer is there
+        return bool(library.hloc_are_idle(id(sets[0]), facts)), holder
 
     right = np.zeros((3, 5), np.float32)
-    holders = (lambda a: a, lambda a: a[1:], memoryview, weakref.ref, lambda a: a.setflags(write=False))
+    holders = (lambda r: r, lambda r: r[0], lambda r: r[0][1:], lambda r: memoryview(r[0]),
+               lambda r: weakref.ref(r[0]), lambda r: r[0].setflags(write=False))
     others = (right.reshape(5, 3), right.view(np.int32), right.ravel())
     return (says(right)[0] and not any(says(right, hold)[0] for hold in holders)
             and not any(says(other)[0] for other in others))

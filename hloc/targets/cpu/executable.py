@@ -22,11 +22,16 @@ from hloc.errors import RunError
 from hloc.ir import Instruction, Layout, Shape, numpy_dtype
 from hloc.kernels.plan import ALIGNMENT, HostCall, Value
 from hloc.machine import available_cores
-from hloc.targets.cpu.calls import OUT_OF_MEMORY, call_facts, tells_idle
-from hloc.targets.cpu.result_memory import IDLE_COUNT, ResultMemory, aligned_bytes
-
-NOT_AS_EXPECTED, NOT_IDLE = -1, -2     # of runtime/call.c
-HOST_FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p))
+from hloc.targets.cpu.calls import (
+    FAILED,
+    HOST_FUNCTION,
+    NOT_AS_EXPECTED,
+    OUT_OF_MEMORY,
+    Caller,
+    call_facts,
+    tells_idle,
+)
+from hloc.targets.cpu.result_memory import ResultMemory, aligned_bytes
 
 
 def available_memory() -> int | None:
@@ -99,9 +104,11 @@ class CpuBackend:
         self._execute.argtypes = (ctypes.c_void_p, HOST_FUNCTION)
         self._facts = call_facts(self.shared_object, parameters, results)
         if self._facts is not None:
-            self._call, self._call_again = self.shared_object.hloc_call, self.shared_object.hloc_call_again
-            self._call.argtypes = self._call_again.argtypes = (ctypes.c_void_p, ctypes.py_object, ctypes.py_object,
-                                                               ctypes.c_void_p, HOST_FUNCTION)
+            self._call, self._call_kept = self.shared_object.hloc_call, self.shared_object.hloc_call_kept
+            self._call.argtypes = (ctypes.c_void_p, ctypes.py_object, ctypes.py_object, ctypes.c_void_p, HOST_FUNCTION)
+            self._call_kept.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
+            self._caller = Caller(ctypes.addressof(self._bases), ctypes.addressof(self._facts), self._host)
+            self._caller_address = ctypes.addressof(self._caller)
             self._memory.may_keep_arrays(tells_idle(self.shared_object))
 
     def quick(self, arrays: tuple) -> tuple[np.ndarray, ...] | None:
@@ -109,16 +116,16 @@ class CpuBackend:
         if self._facts is None:
             return None
         with self._lock:
-            for kept in self._memory.kept:
-                if sys.getrefcount(kept[0]) != IDLE_COUNT:            # most often this tells, and costs no call
-                    continue
-                outputs = (*kept,)
-                code = self._call_again(self._bases, arrays, outputs, self._facts, self._host)
-                if code != NOT_IDLE:
-                    break
-            else:
-                outputs = self._memory.new_arrays()
-                code = self._call(self._bases, arrays, outputs, self._facts, self._host)
+            code = self._call_kept(self._caller_address, id(arrays))
+            if code >= 0:
+                return self._memory.kept[code]
+            if code <= FAILED:
+                self._fail(FAILED - code)
+            if code == NOT_AS_EXPECTED:
+                return None
+            outputs = self._memory.new_arrays()
+            self._caller.keep(self._memory.kept)
+            code = self._call(self._bases, arrays, outputs, self._facts, self._host)
             if code == NOT_AS_EXPECTED:
                 return None
             if code:

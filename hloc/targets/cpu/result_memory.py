@@ -6,8 +6,8 @@ A large result lies in a block that stays here. A block is given out again once 
 of it: each of them holds a reference to the block, and Python counts those. At most KEPT blocks per result and
 MOST_KEPT_BYTES in all stay; others are forgotten and live as long as their arrays.
 
-To make an array takes 0.3 us, more than many kernels do. So the arrays of the last KEPT calls stay as well, in `kept`,
-and runtime/call.c gives all of one call out again where nobody holds any of them.
+To make an array takes 0.3 us, more than many kernels do. So the results of the last KEPT calls stay as well, in `kept`,
+and runtime/call.c takes those of one call again where nobody holds them or any of their arrays.
 """
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import numpy as np
 from hloc.kernels.plan import ALIGNMENT
 
 SMALL_BYTES = 1 << 16                 # below this, malloc is as quick
-KEPT = 2                              # `y = f(y)` needs two
+KEPT = 2                              # `y = f(y)` needs two; HLOC_KEPT of runtime/call.c
 MOST_KEPT_BYTES = 1 << 30
 
 
@@ -31,8 +31,8 @@ def aligned_bytes(size: int) -> np.ndarray:
 
 
 class Block(np.ndarray):
-    """Memory of a large result. A type of its own, so that views of the result hold the result, and not the block alone:
-    NumPy has them hold what the first of several plain arrays holds."""
+    """Memory of a large result. It is a type of its own so that views of the result hold the result, and not the block
+    alone: NumPy has them hold what is behind several plain arrays."""
 
 
 class ResultMemory:
@@ -46,7 +46,7 @@ class ResultMemory:
         self._keeps = can_count and 0 < large <= MOST_KEPT_BYTES // KEPT
         self._blocks: list[list[Block]] = [[] for _ in self._forms]
         self._sets = KEPT if 0 < total <= MOST_KEPT_BYTES // KEPT else 0
-        self.kept: list[list[np.ndarray]] = []              # the results of earlier calls, the oldest first
+        self.kept: list[tuple[np.ndarray, ...]] = []        # the results of earlier calls, the oldest first
 
     def may_keep_arrays(self, may: bool) -> None:
         """Whether there is a way to tell that nobody holds an array."""
@@ -57,7 +57,7 @@ class ResultMemory:
         del self.kept[:len(self.kept) - self._sets + 1]
         arrays = self.arrays()
         if self._sets:
-            self.kept.append([*arrays])
+            self.kept.append(arrays)
         return arrays
 
     def arrays(self) -> tuple[np.ndarray, ...]:

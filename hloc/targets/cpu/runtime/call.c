@@ -1,13 +1,15 @@
 /* call.c: NumPy arrays -> the base addresses of a run, without Python's C API.
  *
- * In: two Python tuples of arrays (the arguments, not yet checked, and the result arrays) and what the arguments must be.
+ * In: Python tuples of arrays (the arguments, not yet checked, and the result arrays) and what the arguments must be.
  * Out: hloc_call runs the program and returns what hloc_execute does, or HLOC_NOT_AS_EXPECTED, having run nothing,
  * where an argument is anything but a plain contiguous array of the very type and shape: Python then says what is wrong
  * or converts it. The layout of the objects is that of CPython and NumPy's public struct PyArrayObject_fields;
  * hloc/targets/cpu/calls.py tries hloc_match on arrays that it knows before it relies on this.
  *
- * hloc_call_again is for result arrays that earlier calls gave out: it runs nothing, and returns HLOC_NOT_IDLE, where one
- * of them is held by anyone but the two who must (a list that keeps it and the tuple handed over here), or was changed.
+ * hloc_call_kept is for tuples of result arrays that earlier calls gave out: it takes the first that is idle, and
+ * returns its number; where none is, it runs nothing and returns HLOC_NOT_IDLE. A tuple is idle where nobody holds it but
+ * the list that keeps it, and nobody but the tuple holds its arrays or has changed one. Where hloc_execute fails, the
+ * answer is its code below HLOC_FAILED.
  *
  * facts: header (bytes of an object before its own fields), items (bytes of a tuple before its items), the address of
  * numpy.ndarray, the number of arguments and of results, then for each argument, and after them for each result: address
@@ -17,7 +19,7 @@
 
 int hloc_execute(void *const *bases, hloc_host_function host);
 
-enum { HLOC_NOT_AS_EXPECTED = -1, HLOC_NOT_IDLE = -2, HLOC_HOLDERS = 2 };
+enum { HLOC_NOT_AS_EXPECTED = -1, HLOC_NOT_IDLE = -2, HLOC_FAILED = -16, HLOC_KEPT = 2 };
 enum { HLOC_C_CONTIGUOUS = 0x1, HLOC_ALIGNED = 0x100, HLOC_WRITEABLE = 0x400 };
 
 typedef struct {
@@ -56,16 +58,20 @@ int hloc_match(void **bases, const char *arguments, const char *results, const i
   return 0;
 }
 
-/* Whether nobody else holds the results, and nobody has changed them. The count is 32 bits at the start of an object. */
+/* Whether one place alone holds the object: the count is 32 bits at its start. */
+static int hloc_is_held_once(const char *object) { return *(const uint32_t *)object == 1; }
+
+/* Whether nobody else holds the results, or any of them, and nobody has changed them. */
 __attribute__((visibility("default")))
 int hloc_are_idle(const char *results, const intptr_t *facts) {
   const intptr_t header = facts[0], items = facts[1];
   const char *const *given = (const char *const *)(results + items);
   const intptr_t *want = facts + 5;
+  if (!hloc_is_held_once(results)) return 0;
   for (intptr_t i = 0; i < facts[3]; i++) want += 2 + want[1];
   for (intptr_t i = 0; i < facts[4]; i++, want += 2 + want[1]) {
     const int flags = HLOC_C_CONTIGUOUS | HLOC_ALIGNED | HLOC_WRITEABLE;
-    if (*(const uint32_t *)given[i] != HLOC_HOLDERS || ((const hloc_array *)(given[i] + header))->weak_references ||
+    if (!hloc_is_held_once(given[i]) || ((const hloc_array *)(given[i] + header))->weak_references ||
         !hloc_is_as_expected(given[i], facts, want, flags))
       return 0;
   }
@@ -78,8 +84,23 @@ int hloc_call(void **bases, const char *arguments, const char *results, const in
   return error ? error : hloc_execute(bases, host);
 }
 
+/* What calls of one program have in common: hloc/targets/cpu/calls.py. */
+typedef struct {
+  void **bases;
+  const intptr_t *facts;
+  hloc_host_function host;
+  intptr_t count;
+  const char *kept[HLOC_KEPT];
+} hloc_caller;
+
 __attribute__((visibility("default")))
-int hloc_call_again(void **bases, const char *arguments, const char *results, const intptr_t *facts,
-                    hloc_host_function host) {
-  return hloc_are_idle(results, facts) ? hloc_call(bases, arguments, results, facts, host) : HLOC_NOT_IDLE;
+int hloc_call_kept(const hloc_caller *caller, const char *arguments) {
+  for (int i = 0; i < caller->count; i++) {
+    if (!hloc_are_idle(caller->kept[i], caller->facts)) continue;
+    int error = hloc_match(caller->bases + 1, arguments, caller->kept[i], caller->facts);
+    if (error) return error;
+    error = hloc_execute(caller->bases, caller->host);
+    return error ? HLOC_FAILED - error : i;
+  }
+  return HLOC_NOT_IDLE;
 }
