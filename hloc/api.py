@@ -126,15 +126,15 @@ def plan(module: Module, target: Target, options: Options | None = None) -> Prog
     options = options or Options()
     options.report("plan")
     with options.stage("lowering"):
-        return plan_module(module, target.machine)
+        return plan_module(module, target.machine, target.workspace)
 
 
 def optimized_plan(module: Module, target: Target, options: Options | None = None) -> tuple[Module, Program]:
     """Optimize and plan a module, which is consumed; where a "memory_limit" is among the options, within it.
 
-    The limit counts parameters, results, constants and the arena (Program.peak). The arena may be larger than what is
-    alive in it, so the passes are given a lower aim where the plan misses the limit. Raises RunError, with the figure,
-    where recomputing arrays does not get there.
+    The limit counts parameters, results, constants and the arena, with what routines take (Program.peak). The arena may
+    be larger than what is alive in it, so the passes are given a lower aim where the plan misses the limit. Raises
+    RunError, with the figure, where recomputing arrays does not get there.
     """
     options = options or Options()
     limit = options.passes.get("memory_limit")

@@ -24,12 +24,17 @@ class Machine:
     bandwidth: float
     launch_seconds: float           # cost of starting one parallel kernel
     shared_bytes: int = 0           # per block, GPU only
-    arch: str = ""                  # sm_90a, x86-64 ...
+    arch: str = ""                  # sm_90a; of a CPU what uname says
+    dots: tuple[str, ...] = ()      # element types of which a CPU sums several products at once: bf16, s8
 
     @staticmethod
     def host() -> Machine:
         """This computer's CPU, as far as Linux tells; sensible figures elsewhere."""
-        return Machine("cpu", "cpu", available_cores(), _vector_bytes(), 32 << 10, 1 << 20, 20e9, 4e-6)
+        flags = _cpu_flags()
+        width = _vector_bytes(flags)
+        dots = tuple(t for t, flag in (("bf16", "avx512_bf16"), ("s8", "avx512_vnni")) if width == 64 and flag in flags)
+        return Machine("cpu", "cpu", available_cores(), width, 32 << 10, 1 << 20, 20e9, 4e-6, arch=os.uname().machine,
+                       dots=dots)
 
 
 def available_cores() -> int:
@@ -42,12 +47,17 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
-def _vector_bytes() -> int:
+def _cpu_flags() -> frozenset[str]:
+    """What Linux says that the CPU can do; nothing elsewhere."""
     try:
         with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
-            flags = next((line for line in file if line.startswith(("flags", "Features"))), "")
+            return frozenset(next((line for line in file if line.startswith(("flags", "Features"))), "").split())
     except OSError:
-        return 16
-    if "avx512f" in flags:
+        return frozenset()
+
+
+def _vector_bytes(flags: frozenset[str]) -> int:
+    """As runtime/vector.h says."""
+    if flags >= {"avx512f", "avx512bw", "avx512dq"}:
         return 64
     return 32 if "avx2" in flags else 16

@@ -82,7 +82,7 @@ def test_training_takes_less_where_it_must():
 @pytest.mark.parametrize("model", SMALL, ids=name_of)
 def test_prediction_is_what_a_run_allocates(model):
     module, program = optimized_plan(hloc.load(models.model_path(model)), find("cpu"))
-    use = memory_use(module, find("cpu").machine)
+    use = memory_use(module, find("cpu").machine, find("cpu").workspace)
     exe = hloc.compile(models.model_path(model), target="cpu")
     results = exe(*inputs_of(model, exe))
     assert use.arena == exe.backend.arena_size

@@ -35,7 +35,8 @@ Examples:
 def memory_command(module, choice, target, top, as_json, fusion, memory_limit, strict) -> None:
     """Tell how much memory a run of MODULE takes, and which buffers are alive when it takes the most.
 
-    Peak: parameters, results, constants, and the arena of all intermediate arrays. Nothing is compiled or run. The
+    Peak: parameters, results, constants, what routines keep, and the arena: all intermediate arrays, and what routines
+    take while they run (scratch). Stacks are reserved once per process. Nothing is compiled or run. The
     instructions named are those of the optimized module (hloc opt); lines are those of the file.
     """
     from hloc.api import Options, optimized_plan
@@ -45,12 +46,14 @@ def memory_command(module, choice, target, top, as_json, fusion, memory_limit, s
     with Progress() as progress:
         parsed = read_module(module, choice=choice, strict=strict, progress=progress)
         progress.report("plan")
-        use = memory_use(optimized_plan(parsed, chosen, options)[0], chosen.machine)
+        use = memory_use(optimized_plan(parsed, chosen, options)[0], chosen.machine, chosen.workspace)
     if as_json:
         click.echo(json.dumps(_as_json(use), indent=1))
         return
-    parts = {name: getattr(use, name) for name in ("parameters", "results", "constants", "arena", "peak")}
-    print_table(["memory", "bytes", ""], [[k, f"{v:,}", size_text(v)] for k, v in parts.items()], right=(1, 2))
+    parts = {name: getattr(use, name) for name in ("parameters", "results", "constants", "arena", "kept", "peak")}
+    rows = [[k, f"{v:,}", size_text(v)] for k, v in parts.items() if v or k != "kept"]
+    rows += [[k, f"{v:,}", size_text(v)] for k, v in (("(scratch)", use.scratch), ("(stacks)", use.stacks)) if v]
+    print_table(["memory", "bytes", ""], rows, right=(1, 2))
     if use.at is not None:
         line = line_of(use.at) or "-"
         click.echo(f"\nmost of the arena is in use at {use.at.name}, line {line}: {size_text(use.live)}")
@@ -72,6 +75,7 @@ def _row(buffer) -> list[str]:
 def _as_json(use) -> dict:
     return {
         "peak": use.peak, "arena": use.arena, "live": use.live, "constants": use.constants,
+        "scratch": use.scratch, "kept": use.kept, "stacks": use.stacks,
         "parameters": use.parameters, "results": use.results, "at": use.at.name if use.at else None,
         "buffers": [{"bytes": b.size, "region": b.region, "offset": b.offset, "name": b.name,
                      "instructions": [{"name": i.name, "opcode": i.opcode, "shape": i.shape.to_string(False),

@@ -2,12 +2,13 @@
 
 In: an optimized module. Out: a MemoryUse: the sizes that a run allocates, and the buffers alive where most is in use.
 
-    use = memory_use(module, machine)
-    use.peak          parameters + results + constants + arena
+    use = memory_use(module, machine, target.workspace)
+    use.peak          parameters + results + constants + arena + kept
     use.buffers[0]    the largest: Buffer(4096, "arena", 0, fusion.3, (fusion.3, add.7), 4, 9)
 
-The arena may be a little larger than `live`, the bytes in use at once: pieces between others stay free. Not counted:
-packed operands of products and convolutions, which the threads keep (runtime/pool.h), and Python itself.
+The arena may be a little larger than `live`, the bytes in use at once: pieces between others stay free. What routines
+take for packed operands, sorts, transforms is in the arena too, for the time of their step (region "scratch"). Not in
+the peak: stacks of threads, one set per process, and Python itself.
 """
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from typing import NamedTuple
 
 from hloc.ir import Instruction, Module, leaves
 from hloc.kernels.buffer_assignment import Value, align
+from hloc.kernels.plan import Workspace
 from hloc.kernels.planner import Planner, planned
 from hloc.machine import Machine
 
@@ -39,24 +41,33 @@ class Buffer(NamedTuple):
 
 
 class MemoryUse(NamedTuple):
-    """All sizes in bytes. at: the instruction at which `live` bytes of the arena are in use; None without an arena."""
+    """All sizes in bytes.
+
+    scratch   of the arena: the most that one step's routines take
+    kept      what routines keep between runs, such as roots of unity
+    stacks    of the threads that a program runs on, reserved once per process
+    at        the instruction at which `live` bytes of the arena are in use; None without an arena
+    """
 
     parameters: int
     results: int
     constants: int
     arena: int
+    scratch: int
+    kept: int
+    stacks: int
     live: int
     at: Instruction | None
     buffers: tuple[Buffer, ...]
 
     @property
     def peak(self) -> int:
-        return self.parameters + self.results + self.constants + self.arena
+        return self.parameters + self.results + self.constants + self.arena + self.kept
 
 
-def memory_use(module: Module, machine: Machine) -> MemoryUse:
+def memory_use(module: Module, machine: Machine, workspace: Workspace | None = None) -> MemoryUse:
     """Plan the module, and say what its memory is for. Raises what planning raises."""
-    planner = Planner(module, machine)
+    planner = Planner(module, machine, workspace=workspace)
     program = planned(planner)
     arena = _arena_buffers(planner)
     live, time = _busiest(arena)
@@ -65,14 +76,15 @@ def memory_use(module: Module, machine: Machine) -> MemoryUse:
                *(Buffer(c.nbytes, "constant", 0, f"constant {i}", (), 0, 0) for i, c in enumerate(program.constants))]
     return MemoryUse(
         sum(v.shape.num_bytes for v in program.parameters), sum(v.shape.num_bytes for v in program.results),
-        sum(c.nbytes for c in program.constants), program.arena_size, live, _instruction_at(planner, time),
+        sum(c.nbytes for c in program.constants), program.arena_size, max((v.size for v in planner.scratch), default=0),
+        program.kept, workspace.stack(machine) if workspace else 0, live, _instruction_at(planner, time),
         tuple(sorted(alive + outside, key=lambda b: -b.size)))
 
 
 def _arena_buffers(planner: Planner) -> list[Buffer]:
     makers = _makers(planner)
-    return [Buffer(align(g.size), "arena", g.offset, makers[g][0].name, makers[g], g.first, g.last)
-            for g in makers if g.home is None and g.first >= 0]
+    return [Buffer(align(g.size), "scratch" if g in planner.scratch else "arena", g.offset, made[0].name, made,
+                   g.first, g.last) for g, made in makers.items() if g.home is None and g.first >= 0]
 
 
 def _makers(planner: Planner) -> dict[Value, tuple[Instruction, ...]]:

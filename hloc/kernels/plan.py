@@ -7,13 +7,14 @@ offsets are multiples of ALIGNMENT within their region.
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, Union
 
 import numpy as np
 
 from hloc.ir import Instruction, Shape
 from hloc.kernels.ir import Kernel, Tile
+from hloc.machine import Machine
 
 ALIGNMENT = 64
 
@@ -29,11 +30,13 @@ class Ref(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """Run a kernel; one Ref per Buffer of it, in order. instruction: what it computes; a saved plan has none."""
+    """Run a kernel; one Ref per Buffer of it, in order. instruction: what it computes; a saved plan has none.
+    scratch: memory for a routine of the target, where it takes some (Workspace)."""
 
     kernel: int
     arguments: tuple[Ref, ...]
     instruction: Instruction | None = None
+    scratch: Ref | None = None
 
 
 class Copy(NamedTuple):
@@ -63,12 +66,14 @@ class Branch(NamedTuple):
 
 class HostCall(NamedTuple):
     """Call a Python function with NumPy views of its arguments: a custom call. `instruction` is the call itself, for
-    functions that look at its attributes (hloc/ops/custom_calls.py); a saved plan has none."""
+    functions that look at its attributes (hloc/ops/custom_calls.py); a saved plan has none. scratch: as a Launch has,
+    where the target makes the call itself."""
 
     target: str
     arguments: tuple[tuple[Ref, Shape], ...]
     results: tuple[tuple[Ref, Shape], ...]
     instruction: Instruction | None = None
+    scratch: Ref | None = None
 
 
 Step = Union[Launch, Copy, WhileLoop, Branch, HostCall]
@@ -93,10 +98,24 @@ class Value(NamedTuple):
     shape: Shape
 
 
+class Workspace(NamedTuple):
+    """What memory a target's routines take beside their arguments, in bytes, as a target tells the planner.
+
+    scratch    (Tile or HostCall, machine) -> for the time of that step; it lies in the arena
+    kept       (kernels, machine) -> between runs, until the process ends
+    stack      (machine) -> stacks of the threads on which programs run; one set per process, no part of the peak
+    """
+
+    scratch: Callable[[Tile | HostCall, Machine], int]
+    kept: Callable[[Sequence[Kernel | Tile], Machine], int]
+    stack: Callable[[Machine], int]
+
+
 class Program(NamedTuple):
     """Everything a target needs: deduplicated kernels, steps, constants, sizes.
 
     aliases    (result index, parameter index) pairs whose memory is the same (donated inputs)
+    kept       bytes that routines keep between runs
     """
 
     name: str
@@ -107,9 +126,10 @@ class Program(NamedTuple):
     constants: tuple[np.ndarray, ...]
     arena_size: int
     aliases: tuple[tuple[int, int], ...] = ()
+    kept: int = 0
 
     @property
     def peak(self) -> int:
-        """Bytes that a run needs: parameters, results, constants and the arena."""
+        """Bytes that a run needs: parameters, results, constants, the arena and what routines keep."""
         signature = sum(v.shape.num_bytes for v in (*self.parameters, *self.results))
-        return signature + sum(c.nbytes for c in self.constants) + self.arena_size
+        return signature + sum(c.nbytes for c in self.constants) + self.arena_size + self.kept

@@ -26,7 +26,7 @@ from hloc.kernels.buffer_assignment import BufferAssignment, Home, Value
 from hloc.kernels.ir import Kernel, Tile
 from hloc.kernels.lower import Lowered, lower
 from hloc.kernels.origins import located, places
-from hloc.kernels.plan import Branch, Copy, HostCall, Launch, Program, Ref, Step, WhileLoop
+from hloc.kernels.plan import Branch, Copy, HostCall, Launch, Program, Ref, Step, WhileLoop, Workspace
 from hloc.kernels.plan import Value as PlanValue
 from hloc.machine import Machine
 from hloc.ops.collectives import COLLECTIVES
@@ -57,6 +57,7 @@ class Planner:
     module: Module
     machine: Machine
     progress: Callable[[int, int], None] | None = None
+    workspace: Workspace | None = None
     assignment: BufferAssignment = field(default_factory=BufferAssignment)
     kernels: list[Kernel | Tile] = field(default_factory=list)
     kernel_numbers: dict = field(default_factory=dict)
@@ -65,6 +66,7 @@ class Planner:
     lowered: dict[Any, Lowered] = field(default_factory=dict)
     sharing: list[tuple[Value, Value, int]] = field(default_factory=list)
     makers: dict[Value, Instruction] = field(default_factory=dict)
+    scratch: set[Value] = field(default_factory=set)         # of makers: memory for routines of the target
     schedule: list[tuple[int, Instruction]] = field(default_factory=list)
     time: int = 0
     depth: int = 0
@@ -173,9 +175,11 @@ class Planner:
             self.assignment.use(value, self.time)
         for value in results + scratch:
             self.assignment.define(value, self.time)
+        room = self.room([c.kernel for c in lowered.calls if isinstance(c.kernel, Tile)], instruction)
         for call in lowered.calls:
             values = [places[a.kind](a) for a in call.arguments]
-            steps.append(self._draft_launch(self.kernel(call.kernel), values, instruction))
+            own = room if isinstance(call.kernel, Tile) else None
+            steps.append(self._draft_launch(self.kernel(call.kernel), values, instruction, own))
         for result, operand, leaf in getattr(lowered, "can_share", ()):
             self.sharing.append((results[result], operands[operand][leaf], self.time))
         return results
@@ -193,8 +197,18 @@ class Planner:
         home = self.assignment.root(value).home
         return home is not None and home.region in ("constant", "parameter")
 
-    def _draft_launch(self, kernel: int, values: list[Value], instruction: Instruction) -> Draft:
-        return Draft(lambda ref: Launch(kernel, tuple(ref(v) for v in values), instruction))
+    def room(self, steps: list[Tile | HostCall], instruction: Instruction) -> Value | None:
+        """Memory for the routines of one instruction, one after the other, while it runs; None where they take none."""
+        size = max((self.workspace.scratch(s, self.machine) for s in steps), default=0) if self.workspace else 0
+        if not size:
+            return None
+        value = self.made_by(instruction, size)
+        self.scratch.add(value)
+        self.assignment.define(value, self.time)
+        return value
+
+    def _draft_launch(self, kernel: int, values: list[Value], instruction: Instruction, room: Value | None) -> Draft:
+        return Draft(lambda ref: Launch(kernel, tuple(ref(v) for v in values), instruction, room and ref(room)))
 
     def kernel(self, kernel: Kernel | Tile) -> int:
         """The number of a kernel; the same structure gets the same number."""
@@ -302,8 +316,13 @@ class Planner:
         arguments = list(zip([v for o in operands for v in o], shapes))
         outcomes = list(zip(results, leaves(instruction.shape)))
         target = _host_name(instruction)
-        steps.append(Draft(lambda ref: HostCall(target, tuple((ref(v), s) for v, s in arguments),
-                                                tuple((ref(v), s) for v, s in outcomes), instruction)))
+
+        def step(ref: Callable[[Value], Ref], room: Value | None) -> HostCall:
+            return HostCall(target, tuple((ref(v), s) for v, s in arguments), tuple((ref(v), s) for v, s in outcomes),
+                            instruction, room and ref(room))
+        unplaced = step(lambda v: Ref("arena", 0, 0, v.size), None)
+        room = self.room([unplaced], instruction)
+        steps.append(Draft(lambda ref: step(ref, room)))
         return results
 
 
@@ -355,9 +374,10 @@ def _finish(drafts: list[Draft], ref: Callable[[Value], Ref]) -> tuple[Step, ...
     return tuple(s for s in steps if not (isinstance(s, Copy) and s.destination == s.source))
 
 
-def plan_module(module: Module, machine: Machine, progress: Callable[[int, int], None] | None = None) -> Program:
-    """Plan a whole module. Raises UnsupportedError, located, for what no kernel can do."""
-    return planned(Planner(module, machine, progress))
+def plan_module(module: Module, machine: Machine, workspace: Workspace | None = None) -> Program:
+    """Plan a whole module. workspace: what the target's routines take, else they bring memory of their own. Raises
+    UnsupportedError, located, for what no kernel can do."""
+    return planned(Planner(module, machine, workspace=workspace))
 
 
 def planned(planner: Planner) -> Program:
@@ -379,7 +399,8 @@ def planned(planner: Planner) -> Program:
     assignment.place()
     kernels = _told_where(planner.kernels, module)
     return Program(module.name, kernels, _finish(drafts, assignment.ref), parameters, results,
-                   tuple(planner.constants), assignment.arena_size)
+                   tuple(planner.constants), assignment.arena_size,
+                   kept=planner.workspace.kept(kernels, planner.machine) if planner.workspace else 0)
 
 
 def _results(planner: Planner, root: Leaves) -> list[Draft]:

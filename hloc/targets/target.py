@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from hloc.executable import Executable
 from hloc.ir import Module
+from hloc.kernels.plan import Workspace
 from hloc.machine import Machine
 
 
@@ -19,6 +20,7 @@ class Target:
     executable  (Program, optimized Module, Options) -> Executable
     ahead       starts, in the background, what will be needed to build this module; called before the passes
     recalled    (Module, options of passes, compile a text, compile the module) -> Executable, from a cache of programs
+    workspace   what memory its routines take, for the plan; None: they bring their own
     """
 
     name: str
@@ -26,3 +28,4 @@ class Target:
     executable: Callable[..., Executable]
     ahead: Callable[[Module], None] | None = None
     recalled: Callable[..., Executable] | None = None
+    workspace: Workspace | None = None

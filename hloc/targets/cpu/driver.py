@@ -14,11 +14,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from hloc.errors import HlocError
 from hloc.kernels.ir import Tile
 from hloc.kernels.plan import Branch, Copy, HostCall, Launch, Program, Ref, Step, WhileLoop
 from hloc.machine import Machine
 from hloc.targets.cpu.calls import OUT_OF_MEMORY
 from hloc.targets.cpu.grain import extent_of, grain_of
+from hloc.targets.cpu.room import Scratch
+from hloc.targets.cpu.scratch import scratch_of
 from hloc.targets.cpu.side_by_side import Together, grouped
 
 
@@ -45,6 +48,7 @@ class Driver:
     lapack_calls: dict[str, HostCall] = field(default_factory=dict)       # by what C is told
     lines: list[str] = field(default_factory=list)
     jobs: list[str] = field(default_factory=list)
+    rooms: dict[Scratch, int] = field(default_factory=dict)      # scratch sizes of routines
     timed: list[Step] | None = None         # the steps that are timed, by number; None: no clock at all
     fixed: set[int] = field(default_factory=set)       # positions of bases that inlined kernels use
     loops: int = 0                          # how many loops are around the steps being written
@@ -84,14 +88,24 @@ class Driver:
 
     def launch(self, step: Launch, indent: int) -> None:
         kernel, name = self.program.kernels[step.kernel], self.names[step.kernel]
-        rows, count = self.rows(step.arguments), len(step.arguments)
+        rows, count = self.rows(step.arguments + ((step.scratch,) if step.scratch else ())), len(step.arguments)
         if isinstance(kernel, Tile):
-            self.work(indent, step, f"hloc_launch_tile({name}, bases, {rows}, {count})")
+            room = self.room(step, kernel)
+            self.work(indent, step, f"hloc_launch_tile({name}, bases, {rows}, {count}, {room})")
         else:
             extent, grain = extent_of(kernel), grain_of(kernel, self.machine, self.loops > 0)
             if name in self.inlined and grain >= extent:
                 return self.line(indent, f"HLOC_RUN({name}, {extent}, {self.addresses(step.arguments)});")
             self.work(indent, step, f"hloc_launch({name}, {extent}, {grain}, bases, {rows}, {count})")
+
+    def room(self, step: Launch | HostCall, what: Tile | HostCall) -> str:
+        """The C expression of a routine's scratch sizes; the memory itself is the row behind its arguments."""
+        if step.scratch is None:
+            return "0"
+        sizes = scratch_of(what, self.machine)
+        if sizes.bytes > step.scratch.size:
+            raise HlocError(f"internal: the plan has {step.scratch.size} bytes for {sizes}")
+        return f"rooms + {self.rooms.setdefault(sizes, len(self.rooms))}"
 
     def together(self, group: Together, indent: int) -> None:
         """Launches at the same time; a timed driver runs them one by one."""
@@ -147,7 +161,8 @@ class Driver:
         if lapack is not None:
             self.lapack_calls.setdefault(lapack, step)
             number = list(self.lapack_calls).index(lapack)
-            what = f"lapack + {number}, bases, {self.rows(refs)}, {len(refs)}, caller"
+            rows = self.rows(refs + ((step.scratch,) if step.scratch else ()))
+            what = f"lapack + {number}, bases, {rows}, {len(refs)}, {self.room(step, step)}, caller"
             self.work(indent, step, f"hloc_call_lapack({what})")
             return
         call = f"hloc_call_host(host, {len(self.host_calls)}, bases, {self.rows(refs)}, {len(refs)}, caller)"
@@ -187,10 +202,12 @@ class Driver:
         called = [*self.host_calls, *self.lapack_calls.values()]
         most = max([most] + [len(c.arguments) + len(c.results) for c in called])
         jobs = ["static const hloc_job jobs[] = {", *(f"  {job}," for job in self.jobs), "};", ""] if self.jobs else []
+        rooms = [f"  {{0, {s.first}, {s.second}, {s.own}, {s.threads}}}," for s in self.rooms]
+        rooms = ["static const hloc_room rooms[] = {", *rooms, "};", ""] if rooms else []
         return "\n".join([
             f"#define HLOC_MOST_ARGUMENTS {most}", '#include "driver.h"', "", "extern int hloc_out_of_memory;",
             *dict.fromkeys(declarations), "", *self.kernels(), *self.clocks(), *self.lapack(),
-            f"static const hloc_ref refs[] = {{\n  {table}\n}};", "", *jobs,
+            f"static const hloc_ref refs[] = {{\n  {table}\n}};", "", *jobs, *rooms,
             '__attribute__((visibility("default")))',
             "int hloc_execute(void *const *bases, hloc_host_function host) {",
             "  const unsigned caller = hloc_float_state();", "  int error = 0;", "  (void)host;",

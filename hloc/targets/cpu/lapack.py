@@ -18,7 +18,9 @@ from typing import NamedTuple
 from hloc.errors import RunError
 from hloc.ir import Instruction, Shape
 from hloc.kernels.plan import HostCall
+from hloc.machine import Machine
 from hloc.ops.custom_linalg import option
+from hloc.targets.cpu.room import NOTHING, Scratch, aligned, busy
 
 TARGET = re.compile(r"lapack_([sdcz])(potrf|getrf|geqrf|orgqr|ungqr|syevd|heevd|gesdd|trsm)_ffi")
 COMPLEX_NAMES = {"ungqr": "orgqr", "heevd": "syevd"}
@@ -28,7 +30,9 @@ ROUTINES = {"potrf": ("potrf", "potrf"), "getrf": ("getrf", "getrf"), "geqrf": (
             "trsm": ("trsm", "trsm")}
 # Elements and their real parts.
 LETTERS = {"s": ("f32", "f32"), "d": ("f64", "f64"), "c": ("c64", "f32"), "z": ("c128", "f64")}
+ELEMENT_BYTES = {"s": 4, "d": 8, "c": 8, "z": 16}
 MOST = (1 << 31) - 1
+LARGE, PIECE = 192, 40000             # of runtime/lapack.c: when a batch is divided
 
 
 class Form(NamedTuple):
@@ -41,8 +45,32 @@ class Form(NamedTuple):
     other: int = 0
 
 
+class Call(NamedTuple):
+    """A hloc_lapack_call, but for its routine's and type's numbers there."""
+
+    routine: str
+    letter: str
+    batch: int
+    rows: int
+    columns: int
+    other: int
+    options: str
+    info: int
+
+    def text(self) -> str:
+        """As an initializer in C."""
+        letters = ", ".join(f"'{letter}'" for letter in self.options) or "0"
+        sizes = f"{self.batch}, {self.rows}, {self.columns}, {self.other}"
+        return f"{{HLOC_{self.routine.upper()}, {'sdcz'.index(self.letter)}, {sizes}, {{{letters}}}, {self.info}}}"
+
+
 def lapack_call(step: HostCall) -> str | None:
     """The initializer of a hloc_lapack_call."""
+    call = _call_of(step)
+    return call and call.text()
+
+
+def _call_of(step: HostCall) -> Call | None:
     match = TARGET.fullmatch(step.target)
     if match is None or not step.arguments or _addresses() is None:
         return None
@@ -59,10 +87,8 @@ def lapack_call(step: HostCall) -> str | None:
         return None
     if prod(batch) > MOST or max(rows, columns, form.other) > MOST:
         return None
-    letters = ", ".join(f"'{letter}'" for letter in form.options) or "0"
-    info = len(given) + len(form.results) if with_info else -1
-    return (f"{{HLOC_{routine.upper()}, {'sdcz'.index(match[1])}, {prod(batch)}, {rows}, {columns}, {form.other}, "
-            f"{{{letters}}}, {info}}}")
+    return Call(routine, match[1], prod(batch), rows, columns, form.other, form.options,
+                len(given) + len(form.results) if with_info else -1)
 
 
 def _form(routine: str, element: str, real: str, call: Instruction, given: Sequence[Shape]) -> Form | None:
@@ -111,6 +137,53 @@ def _letter(call: Instruction, name: str, known: str) -> str | None:
 
 def _fits(shapes: Sequence[Shape], wanted: Sequence[tuple], batch: tuple[int, ...]) -> bool:
     return [(s.element_type, s.dimensions) for s in shapes] == [(t, (*batch, *d)) for t, d in wanted]
+
+
+# -- scratch memory ----------------------------------------------------------------------------------------------------
+
+def lapack_scratch(step: HostCall, machine: Machine) -> Scratch:
+    """What runtime/lapack.c takes for a call; nothing where Python makes it."""
+    call = _call_of(step)
+    if call is None:
+        return NOTHING
+    element, real = ELEMENT_BYTES[call.letter], ELEMENT_BYTES[call.letter] // (2 if call.letter in "cz" else 1)
+    rows, columns, other = call.rows, call.columns, call.other
+    b = rows * other if call.routine == "trsm" else rows * rows if call.routine == "gesdd" else 0
+    c = columns * columns if call.routine == "gesdd" else 0
+    work, real_work, whole_work = _work(call)
+    sizes = [rows * columns * element, b * element, c * element, work * element, real_work * real, 4 * whole_work]
+    multiply_adds = rows * columns * max(min(rows, columns), other)
+    grain = call.batch if max(rows, columns) > LARGE else 1 + int(PIECE / (multiply_adds + 1))
+    return Scratch.of(own=sum(map(aligned, sizes)) + 64, threads=busy(call.batch, grain, machine))
+
+
+@lru_cache(maxsize=256)
+def _work(call: Call) -> tuple[int, int, int]:
+    """Elements of work, real and whole numbers that LAPACK wants, as its functions say when they are asked."""
+    if call.routine in ("potrf", "getrf", "trsm"):
+        return 0, 0, 0
+    rows, columns, minus_one = ctypes.c_int(call.rows), ctypes.c_int(call.columns), ctypes.c_int(-1)
+    real_type = ctypes.c_float if call.letter in "sc" else ctypes.c_double
+    work, real_work, whole_work = (real_type * 2)(), (real_type * 2)(), ctypes.c_int()
+    letters, unused = [ctypes.c_char(letter.encode()) for letter in call.options], (ctypes.c_double * 8)()
+    is_complex, small, info = call.letter in "cz", min(call.rows, call.columns), ctypes.c_int()
+    if call.routine == "syevd":
+        arguments = [*letters, rows, unused, rows, unused, work, minus_one,
+                     *([real_work, minus_one] if is_complex else []), whole_work, minus_one]
+    elif call.routine == "gesdd":
+        right = ctypes.c_int(small if call.options == "S" else call.columns)
+        arguments = [*letters, rows, columns, unused, rows, unused, unused, rows, unused, right, work, minus_one,
+                     *([real_work] if is_complex else []), whole_work]
+    else:
+        count = [ctypes.c_int(call.other)] if call.routine == "orgqr" else []
+        arguments = [rows, columns, *count, unused, rows, unused, work, minus_one]
+    place = list(ROUTINES).index(call.routine) * 4 + "sdcz".index(call.letter)
+    function = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * (len(arguments) + 1))(_addresses()[place])
+    function(*(ctypes.addressof(a) for a in (*arguments, info)))
+    if call.routine != "gesdd":
+        return max(1, int(work[0])), int(real_work[0]), whole_work.value
+    large = max(call.rows, call.columns)
+    return max(1, int(work[0])), small * max(5 * small + 7, 2 * large + 2 * small + 1) if is_complex else 0, 8 * small
 
 
 # -- SciPy -------------------------------------------------------------------------------------------------------------

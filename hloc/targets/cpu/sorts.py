@@ -37,7 +37,7 @@ def topk(tile: Tile, name: str, machine: Machine) -> str:
     given = dict(tile.parameters)
     rows, length, k, largest = (given[key] for key in ("rows", "length", "k", "largest"))
     type, positions = tile.buffers[0].type, tile.buffers[2].type
-    if type == "f32" and largest and positions == "s32":
+    if has_topk(tile):
         call = f"hloc_topk_f32(buffers[0], buffers[1], buffers[2], {rows}, {length}, {k}, {length})"
         return "\n".join([*comment(tile.origin), '#include "topk.h"', "extern int hloc_out_of_memory;",
                           f"void {name}(void *const *buffers) {{", f"  if ({call}) hloc_out_of_memory = 1;", "}", ""])
@@ -52,6 +52,32 @@ def topk(tile: Tile, name: str, machine: Machine) -> str:
         *comment(tile.origin), _element(s, [type, positions]), *_key(s, type, order), less,
         _access(s, "get", "element *out", f"row * {length}L + i", get),
         _access(s, "put", "element *e", f"row * {length}L + i", put), _instance(name, s, rows, length)])
+
+
+def has_topk(tile: Tile) -> bool:
+    """Whether runtime/topk.h does it."""
+    return tile.buffers[0].type == "f32" and dict(tile.parameters)["largest"] and tile.buffers[2].type == "s32"
+
+
+def topk_key_bits(tile: Tile) -> int:
+    """Bits of the key by which a top-k is sorted that runtime/topk.h does not do."""
+    type = tile.buffers[0].type
+    return 16 if type == "bf16" else ELEMENT_TYPES[computation_type(type)].bits
+
+
+def key_bits(key: tuple) -> int:
+    """Bits of the key of a sort; 0 where it has none. `key`: see hloc/kernels/lower_sort.py."""
+    if not _is_keyed(key):
+        return 0
+    return ELEMENT_TYPES[key[4].type].bits - _unused_bits(key)
+
+
+def _is_keyed(key: tuple) -> bool:
+    return bool(key) and key[2] in KEYED and key[4].type in KEYED
+
+
+def _unused_bits(key: tuple) -> int:
+    return 16 if key[2] == "bf16" and key[5] else 0
 
 
 def _element(s: str, types: list[str]) -> str:
@@ -70,12 +96,12 @@ def _less(s: str, tile: Tile, types: list[str]) -> str:
 
 def _function_key(s: str, key: tuple) -> list[str]:
     """The key of the radix sort, or nothing where the comparator must be called."""
-    if not key or key[2] not in KEYED or key[4].type not in KEYED:
+    if not _is_keyed(key):
         return []
-    order, name, type, statements, result, exact = key
+    order, name, type, statements, result, _ = key
     field = f"const {c_type(type)} {name} = e->v{name.removeprefix('value')};"
     body = "\n".join([f"  {field}", print_statements(statements, C)])
-    return _key_function(s, order, body, expression(result), result.type, 16 if type == "bf16" and exact else 0)
+    return _key_function(s, order, body, expression(result), result.type, _unused_bits(key))
 
 
 def _key(s: str, type: str, order: str) -> list[str]:

@@ -17,6 +17,7 @@ from hloc.targets.cpu.addresses import narrow_addresses
 from hloc.targets.cpu.divisions import narrow_divisions
 from hloc.targets.cpu.driver import driver_source
 from hloc.targets.cpu.halves import RowPrinter, by_rows
+from hloc.targets.cpu.lanes import has_groups
 from hloc.targets.cpu.maxima import as_integers
 from hloc.targets.cpu.routines import file_of, runtime_units, thin_units
 from hloc.targets.cpu.small_kernels import inlined_kernels
@@ -98,6 +99,9 @@ __attribute__((visibility("default"))) void hloc_start(int threads) { hloc_pool_
  * start; the first stays loaded. */
 __attribute__((visibility("default"))) const void* hloc_threads(void) { return hloc_pool_used(); }
 __attribute__((visibility("default"))) void hloc_share_threads(const void* threads) { hloc_pool_share(threads); }
+
+/* Bytes that routines of this process asked for beside what plans had set aside for them. */
+__attribute__((visibility("default"))) unsigned long hloc_unplanned(void) { return hloc_unplanned_bytes(); }
 """
 
 
@@ -126,8 +130,9 @@ def print_kernels(kernels: Sequence[Kernel | Tile], machine: Machine) -> tuple[t
                 texts[callback.text] = callback.text
             texts[name] = tile_function(kernel, name, machine)
         else:
-            qualifier = "HLOC_WIDE " if is_wide(kernel) else ""
+            wide = is_wide(kernel)
             kernel = by_rows(as_integers(narrow_addresses(narrow_divisions(kernel))))
+            qualifier = "HLOC_WIDE " if wide or has_groups(kernel) else ""
             name = functions.setdefault(_function(kernel._replace(origin=()), "", qualifier), name)
             if name not in texts:
                 texts[name] = _function(kernel, name, qualifier)

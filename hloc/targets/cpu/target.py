@@ -7,25 +7,43 @@ What compiles is imported when something is compiled: a program that lies in the
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hloc.errors import UnsupportedError
 from hloc.executable import Executable
 from hloc.ir import Instruction, Module
-from hloc.kernels.plan import Program
+from hloc.kernels.ir import Kernel, Tile
+from hloc.kernels.plan import HostCall, Program, Workspace
 from hloc.machine import Machine
 from hloc.targets.cpu.executable import CpuBackend, refuse_if_too_large
 from hloc.targets.cpu.executable import load_shared_object as open_shared_object
 from hloc.targets.cpu.recall import recalled
 from hloc.targets.target import Target
 
+STACK_BYTES = 1 << 20                 # of each thread of the pool: HLOC_STACK_BYTES in runtime/pool.h
+
 if TYPE_CHECKING:
     from hloc.targets.cpu.sources import Sources
 
 
 def cpu_target() -> Target:
-    return Target("cpu", Machine.host(), executable, start_ahead, recalled)
+    return Target("cpu", Machine.host(), executable, start_ahead, recalled, Workspace(_scratch, _kept, _stack))
+
+
+def _scratch(step: Tile | HostCall, machine: Machine) -> int:
+    from hloc.targets.cpu.scratch import scratch_of
+    return scratch_of(step, machine).bytes
+
+
+def _kept(kernels: Sequence[Kernel | Tile], machine: Machine) -> int:
+    from hloc.targets.cpu.scratch import kept_bytes
+    return kept_bytes(kernels, machine)
+
+
+def _stack(machine: Machine) -> int:
+    return (machine.cores - 1) * STACK_BYTES
 
 
 def start_ahead(module: Module) -> None:

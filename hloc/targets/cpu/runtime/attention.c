@@ -149,7 +149,7 @@ static int attend_take_scratch(const hloc_attention_plan* plan, attend_scratch* 
   const long k = plan->k_in_place ? 0 : attend_aligned(plan->block * plan->k_stride);
   const long v = plan->v_in_place ? 0 : attend_aligned(plan->block * plan->v_stride);
   const long room = attend_aligned(g->depth > g->features ? g->depth : g->features) * HLOC_PANEL;
-  float* memory = hloc_scratch(0, (panels + tile + turned + k + v + room) * sizeof(float));
+  float* memory = hloc_scratch(HLOC_OWN, (panels + tile + turned + k + v + room) * sizeof(float));
   if (!memory) return 0;
   s->panels = memory, s->tile = s->panels + panels, s->turned = s->tile + tile;
   s->k = s->turned + turned, s->v = s->k + k, s->room = s->v + v;

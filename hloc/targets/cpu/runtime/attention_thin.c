@@ -148,7 +148,7 @@ static void few_run_part(const hloc_attention_plan* plan, long task, float* memo
 static void few_run_parts(void* const* args, long begin, long end) {
   hloc_attention_plan* plan = (hloc_attention_plan*)args;
   const long size = HLOC_FEW * (plan->k_stride + HLOC_KEY_ROOM) + plan->block * (plan->k_stride + plan->v_stride);
-  float* memory = hloc_scratch(0, size * sizeof(float));
+  float* memory = hloc_scratch(HLOC_OWN, size * sizeof(float));
   if (!memory) __atomic_store_n(&plan->failed, 1, __ATOMIC_RELAXED);
   for (long t = begin; memory && t < end; t++) few_run_part(plan, t, memory);
 }
@@ -197,7 +197,7 @@ int hloc_attention_thin(hloc_attention_plan* plan) {
   plan->blocks_of_split = (plan->blocks + plan->splits - 1) / plan->splits;
   plan->splits = (plan->blocks + plan->blocks_of_split - 1) / plan->blocks_of_split;
   const long tasks = plan->batches * plan->splits;
-  plan->partial = hloc_scratch(1, tasks * g->rows * few_partial_size(g) * sizeof(float));
+  plan->partial = hloc_scratch(HLOC_FIRST, tasks * g->rows * few_partial_size(g) * sizeof(float));
   if (!plan->partial) return 1;
   hloc_parallel(few_run_parts, (void* const*)plan, tasks, (long)(65536 * plan->splits / work) + 1);
   hloc_parallel(few_finish, (void* const*)plan, plan->batches * g->rows, 65536 / (g->features * plan->splits) + 1);

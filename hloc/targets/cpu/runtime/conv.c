@@ -276,10 +276,11 @@ static int by_rows(hloc_conv_plan* plan, hloc_conv_type type) {
   if (one_piece) pad_last(c, &x);
   int move_x = one_piece || type != HLOC_CONV_IS_F32 || c->x_c != 1, move_w = one_piece || type != HLOC_CONV_IS_F32;
   if (!one_piece && rows_collide(c, move_x ? x.inner : c->x_s[2])) x.pitch += HLOC_LANES32, move_x = 1;
-  long panel_floats = hloc_conv_panel_floats(c) + HLOC_CONV_COLUMNS;
-  if (one_piece) panel_floats = panel_floats + taps_of(c) * c->x_features * HLOC_CONV_COLUMNS;
+  hloc_conv_args in_rows = *c; /* what conv_rows.c will see */
+  if (one_piece) in_rows.x_features *= c->window[2], in_rows.window[2] = 1;
+  long panel_floats = hloc_conv_panel_floats(&in_rows);
   long x_floats = move_x ? arranged_floats(&x) : 0, w_floats = move_w ? arranged_floats(&w) : 0;
-  float* memory = hloc_scratch(1, (size_t)(x_floats + w_floats + panel_floats) * sizeof(float));
+  float* memory = hloc_scratch(HLOC_FIRST, (size_t)(x_floats + w_floats + panel_floats) * sizeof(float));
   if (!memory) return 1;
   x.target = memory, w.target = memory + x_floats;
   if (move_x) arrange(&x), use_x(c, &x, 0);
@@ -311,7 +312,7 @@ static int by_outer(hloc_conv_plan* plan, hloc_conv_type type) {
   int move_x = plan->merged || type != HLOC_CONV_IS_F32 || c->x_n != 1;
   int move_w = type != HLOC_CONV_IS_F32 || c->w_o != 1;
   long x_floats = move_x ? arranged_floats(&x) : 0, w_floats = move_w ? arranged_floats(&w) : 0;
-  float* memory = hloc_scratch(1, (size_t)(x_floats + w_floats + 1) * sizeof(float));
+  float* memory = hloc_scratch(HLOC_FIRST, (size_t)(x_floats + w_floats + 1) * sizeof(float));
   if (!memory) return 1;
   x.target = memory, w.target = memory + x_floats;
   if (move_x) arrange(&x), use_x(c, &x, 1);
@@ -324,7 +325,7 @@ static int by_outer(hloc_conv_plan* plan, hloc_conv_type type) {
 static int move_operands(hloc_conv_args* c, hloc_conv_type type, int batch_inner, int move_x, int move_w) {
   arrangement x = arrange_x(c, type, batch_inner), w = arrange_w(c, type);
   long x_floats = move_x ? arranged_floats(&x) : 0, w_floats = move_w ? arranged_floats(&w) : 0;
-  float* memory = hloc_scratch(1, (size_t)(x_floats + w_floats + 1) * sizeof(float));
+  float* memory = hloc_scratch(HLOC_FIRST, (size_t)(x_floats + w_floats + 1) * sizeof(float));
   if (!memory) return 1;
   x.target = memory, w.target = memory + x_floats;
   if (move_x) arrange(&x), use_x(c, &x, batch_inner);
@@ -360,7 +361,7 @@ static int by_spread(hloc_conv_plan* plan, hloc_conv_type type) {
     w.stride[2] = -w.stride[2];
   }
   long x_floats = move_x ? arranged_floats(&x) : 0, w_floats = arranged_floats(&w);
-  float* memory = hloc_scratch(3, (size_t)(x_floats + w_floats + hloc_conv_spread_floats(c) + 1) * sizeof(float));
+  float* memory = hloc_scratch(HLOC_SECOND, (size_t)(x_floats + w_floats + hloc_conv_spread_floats(c) + 1) * sizeof(float));
   if (!memory) return 1;
   x.target = memory, w.target = memory + x_floats;
   if (move_x) arrange(&x), use_x(c, &x, 0);

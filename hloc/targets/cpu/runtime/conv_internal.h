@@ -43,7 +43,7 @@ void hloc_conv_finish(const hloc_conv_plan* plan, long position, long column, lo
                       const float* tile, long stride);
 long hloc_conv_y_offset(const hloc_conv_args* c, long position);
 
-int hloc_conv_rows(hloc_conv_plan* plan, float* panels);      /* panels: hloc_conv_panel_floats of scratch */
+int hloc_conv_rows(hloc_conv_plan* plan, float* panels);      /* panels: so many floats of scratch: */
 long hloc_conv_panel_floats(const hloc_conv_args* c);
 int hloc_conv_outer(hloc_conv_plan* plan);
 int hloc_conv_depthwise(hloc_conv_plan* plan);

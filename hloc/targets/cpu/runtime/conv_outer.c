@@ -147,7 +147,7 @@ static void run_matrices(void* const* args, long begin, long end) {
   long stride = (w->column_group + OUTER_COLUMNS - 1) / OUTER_COLUMNS * OUTER_COLUMNS;
   long y2 = w->plan->merged ? 1 : c->y_size[2];
   size_t sum_bytes = (size_t)((w->row_group + OUTER_ROWS - 1) / OUTER_ROWS * OUTER_ROWS) * stride * sizeof(float);
-  char* memory = hloc_scratch(0, sum_bytes + sizeof(chunk_rows));
+  char* memory = hloc_scratch(HLOC_OWN, sum_bytes + sizeof(chunk_rows));
   if (!memory) {
     __atomic_store_n(w->plan->failed, 1, __ATOMIC_RELAXED);
     return;

@@ -196,7 +196,7 @@ static void run_tile(const rows_work* w, long tile, const float** rows, long gro
 static void run_tiles(void* const* args, long begin, long end) {
   const rows_work* w = (const rows_work*)args;
   const hloc_conv_args* c = &w->plan->c;
-  const float** rows = hloc_scratch(0, (size_t)TILES * ROWS * hloc_max(1, w->taps) * sizeof *rows);
+  const float** rows = hloc_scratch(HLOC_OWN, (size_t)TILES * ROWS * hloc_max(1, w->taps) * sizeof *rows);
   if (!rows) {
     __atomic_store_n(w->plan->failed, 1, __ATOMIC_RELAXED);
     return;
@@ -267,7 +267,7 @@ static void run_panels(void* const* args, long begin, long end) {
   long taps_at_once = hloc_max(1, CHUNK / w->depth), in_order[CHUNK], most = hloc_min(w->panels_at_once, end - begin);
   for (long i = 0; i < taps_at_once; i++) in_order[i] = i;
   const long panel_step = taps_at_once * part * COLUMNS, tile_step = ROWS * COLUMNS;
-  float* packed = hloc_scratch(0, (size_t)most * (panel_step + tiles * tile_step) * sizeof(float));
+  float* packed = hloc_scratch(HLOC_OWN, (size_t)most * (panel_step + tiles * tile_step) * sizeof(float));
   if (!packed) {
     __atomic_store_n(w->plan->failed, 1, __ATOMIC_RELAXED);
     return;
@@ -289,12 +289,6 @@ static void run_panels(void* const* args, long begin, long end) {
     for (long p = 0; p < panels; p++)
       for (long q = 0; q < tiles; q++) finish_tile(w, q, 0, panel + p, sums + (p * tiles + q) * tile_step);
   }
-}
-
-long hloc_conv_panel_floats(const hloc_conv_args* c) {
-  long features = c->y_features / c->feature_groups, panels = (features + COLUMNS - 1) / COLUMNS;
-  long taps = c->window[0] * c->window[1] * c->window[2];
-  return c->feature_groups * panels * taps * (c->x_features / c->feature_groups) * COLUMNS;
 }
 
 static long greatest_common_divisor(long a, long b) {
@@ -339,30 +333,39 @@ static void run_phase(rows_work* w) {
   hloc_parallel(run_tiles, (void* const*)w, tasks, per_task > 2e5 ? 1 : (long)(2e5 / (per_task + 1)) + 1);
 }
 
+static long panels_of_group(const hloc_conv_args* c) {
+  return (c->y_features / c->feature_groups + COLUMNS - 1) / COLUMNS;
+}
+static long period_of(const hloc_conv_args* c, int d) {
+  return c->base_dilation[d] / greatest_common_divisor(c->base_dilation[d], c->stride[d]);
+}
 /* Whether all positions of a phase together meet each panel of weights: then weights are not packed beforehand. */
-static int is_few(const rows_work* w, const long* period) {
-  const hloc_conv_args* c = &w->plan->c;
+static int is_few(const hloc_conv_args* c) {
   long positions = c->batch;
-  for (int d = 0; d < 3; d++) positions *= (c->y_size[d] + period[d] - 1) / period[d];
-  return positions <= FEW_TILES * ROWS && c->feature_groups == 1 && w->depth >= HLOC_LANES32 &&
-         w->group_panels >= 2 * hloc_pool_threads();
+  for (int d = 0; d < 3; d++) positions *= (c->y_size[d] + period_of(c, d) - 1) / period_of(c, d);
+  return positions <= FEW_TILES * ROWS && c->feature_groups == 1 && c->x_features >= HLOC_LANES32 &&
+         panels_of_group(c) >= 2 * hloc_pool_threads();
+}
+
+long hloc_conv_panel_floats(const hloc_conv_args* c) {
+  long taps = c->window[0] * c->window[1] * c->window[2], depth = c->x_features / c->feature_groups;
+  return is_few(c) ? 0 : c->feature_groups * panels_of_group(c) * taps * depth * COLUMNS;
 }
 
 int hloc_conv_rows(hloc_conv_plan* plan, float* panels) {
   const hloc_conv_args* c = &plan->c;
   rows_work w = {.plan = plan, .panels = panels, .depth = c->x_features / c->feature_groups};
   w.all_taps = c->window[0] * c->window[1] * c->window[2];
-  w.group_panels = (c->y_features / c->feature_groups + COLUMNS - 1) / COLUMNS;
+  w.group_panels = panels_of_group(c);
   w.even_rows = c->y_c == 1 && c->y_s[1] == c->y_s[2] * c->y_size[2] && c->y_s[0] == c->y_s[1] * c->y_size[1] &&
                 c->y_n == c->y_s[0] * c->y_size[0];
   if (w.depth > MOST_ZEROS) return 1;
   long period[3];
-  for (int d = 0; d < 3; d++)
-    period[d] = c->base_dilation[d] / greatest_common_divisor(c->base_dilation[d], c->stride[d]);
+  for (int d = 0; d < 3; d++) period[d] = period_of(c, d);
   w.consecutive = period[0] * period[1] * period[2] == 1;
-  int few = is_few(&w, period);
+  int few = is_few(c);
   size_t pointers = few ? FEW_TILES * ROWS * w.all_taps * sizeof(float*) : 0;
-  w.places = hloc_scratch(3, w.all_taps * (sizeof(tap_place) + sizeof(long)) + pointers);
+  w.places = hloc_scratch(HLOC_SECOND, w.all_taps * (sizeof(tap_place) + sizeof(long)) + pointers);
   if (!w.places) return 1;
   long* tap_index = (long*)(w.places + w.all_taps);
   w.tap_index = tap_index;

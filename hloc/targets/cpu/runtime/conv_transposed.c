@@ -46,7 +46,7 @@ static void add_runs(const transposed_work* w, const float* from, long begin, lo
 static void sum_pieces(void* const* args, long first, long last) {
   const transposed_work* w = (const transposed_work*)args;
   const hloc_conv_args* c = &w->plan->c;
-  float* sums = hloc_scratch(0, (size_t)(w->piece * c->y_features) * sizeof(float));
+  float* sums = hloc_scratch(HLOC_OWN, (size_t)(w->piece * c->y_features) * sizeof(float));
   if (!sums) {
     __atomic_store_n(w->plan->failed, 1, __ATOMIC_RELAXED);
     return;

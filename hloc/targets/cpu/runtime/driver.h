@@ -57,12 +57,22 @@ static inline void hloc_launch_together(const hloc_job *jobs, long count, long g
 
 typedef void (*hloc_tile)(void *const *buffers);
 
-/* Run a tile; it splits its own work over the pool. */
-static __attribute__((noinline, unused)) void hloc_launch_tile(hloc_tile tile, void *const *bases,
-                                                               const hloc_ref *refs, int count) {
+/* What a routine has for scratch: the sizes that the plan knows, and where; NULL: it takes none. */
+static inline void hloc_give_room_at(hloc_room *room, const hloc_room *sizes, void *const *bases, hloc_ref ref) {
+  *room = *sizes;
+  room->at = hloc_at(bases, ref);
+  hloc_give_room(room);
+}
+
+/* Run a tile; it splits its own work over the pool. Its scratch memory, where it takes some, is the last of refs. */
+static __attribute__((noinline, unused)) void hloc_launch_tile(hloc_tile tile, void *const *bases, const hloc_ref *refs,
+                                                               int count, const hloc_room *sizes) {
   void *pointers[HLOC_MOST_ARGUMENTS];
+  hloc_room room;
   hloc_resolve(bases, refs, count, pointers);
+  if (sizes) hloc_give_room_at(&room, sizes, bases, refs[count]);
   tile(pointers);
+  if (sizes) hloc_give_room(NULL);
 }
 
 static void hloc_copy_pieces(void *const *arguments, long begin, long end) {

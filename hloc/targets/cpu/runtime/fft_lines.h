@@ -49,73 +49,85 @@ enum { F(LANES) = HLOC_VECTOR_BYTES / sizeof(REAL), F(LONGEST_IN_LANES) = 1 << 1
 #undef S
 #undef R
 
-static void F(free_plan)(F(plan)* p) {
-  if (!p) return;
-  free(p->roots), free(p->turns), free(p->chirp), free(p->chirp_transform);
-  F(free_plan)((F(plan)*)p->wide);
-  free(p);
+/* What a plan lies in: one block, of which piece after piece is taken. hloc/targets/cpu/scratch.py knows its size. */
+typedef struct { char* at; } F(block);
+
+static size_t F(padded)(size_t bytes) { return (bytes + 63) / 64 * 64; }
+static void* F(take)(F(block)* block, size_t bytes) {
+  void* piece = block->at;
+  block->at += F(padded)(bytes);
+  return piece;
 }
-static int F(plan_chirp)(F(plan)* p);
-static F(plan)* F(make_plan)(long n) {
-  F(plan)* p = calloc(1, sizeof *p);
-  if (!p) return NULL;
+static long F(without_small_factors)(long n) {
+  for (int r = 2; r <= 31 && n > 1; r++) while (n % r == 0) n /= r;
+  return n;
+}
+static long F(chirp_length)(long n) {
+  long m = 1;
+  while (m < 2 * n) m *= 2;
+  return m;
+}
+static size_t F(plan_bytes)(long n, int real) {
+  const size_t point = sizeof(POINT), plan = F(padded)(sizeof(F(plan))), m = F(chirp_length)(n);
+  const size_t turns = real ? F(padded)((n / 2 + 1) * point) : 0;
+  if (F(without_small_factors)(n) == 1) return plan + F(padded)(n * point) + turns;
+  return plan + F(padded)(n * point) + 2 * F(padded)(m * point) + F(plan_bytes)((long)m, 0) + turns;
+}
+
+static F(plan)* F(make_plan)(long n, F(block)* block);
+static void F(plan_chirp)(F(plan)* p, F(block)* block) {
+  const long n = p->n, m = p->m = F(chirp_length)(n);
+  p->chirp = F(take)(block, n * sizeof *p->chirp), p->chirp_transform = F(take)(block, m * sizeof *p->chirp);
+  p->wide = F(make_plan)(m, block);
+  POINT* spare = F(take)(block, m * sizeof *spare);
+  for (long j = 0; j < m; j++) p->chirp_transform[j] = F(point)(0, 0);
+  for (long j = 0; j < n; j++) {
+    long turn = (long)((unsigned __int128)j * j % (2 * n)); /* j^2 half turns of 1/n */
+    double re = cos_turn(turn, 2 * n), im = sin_turn(turn, 2 * n);
+    p->chirp[j] = F(point)(re, -im);
+    p->chirp_transform[j] = F(point)(re, im);
+    if (j) p->chirp_transform[m - j] = F(point)(re, im);
+  }
+  F(one_stockham)((const F(plan)*)p->wide, (F(one_point)*)p->chirp_transform, (F(one_point)*)spare);
+}
+static F(plan)* F(make_plan)(long n, F(block)* block) {
+  F(plan)* p = F(take)(block, sizeof *p);
+  memset(p, 0, sizeof *p);
   p->n = n;
   long rest = n;
   while (rest % 4 == 0) p->factors[p->factor_count++] = 4, rest /= 4;
   for (int r = 2; r <= 31 && rest > 1; r++)
     while (rest % r == 0) p->factors[p->factor_count++] = r, rest /= r;
   if (rest > 1) {
-    if (F(plan_chirp)(p)) return p;
-    F(free_plan)(p);
-    return NULL;
+    F(plan_chirp)(p, block);
+    return p;
   }
-  p->roots = malloc(n * sizeof *p->roots);
-  if (!p->roots) {
-    free(p);
-    return NULL;
-  }
+  p->roots = F(take)(block, n * sizeof *p->roots);
   for (long j = 0; j < n; j++) p->roots[j] = F(point)(cos_turn(j, n), -sin_turn(j, n));
   return p;
 }
-static int F(plan_chirp)(F(plan)* p) {
-  long m = 1, n = p->n;
-  while (m < 2 * n) m *= 2;
-  p->m = m;
-  p->chirp = malloc(n * sizeof *p->chirp), p->chirp_transform = malloc(m * sizeof *p->chirp);
-  p->wide = F(make_plan)(m);
-  POINT* spare = malloc(m * sizeof *spare);
-  int made = p->chirp && p->chirp_transform && p->wide && spare;
-  if (made) {
-    for (long j = 0; j < m; j++) p->chirp_transform[j] = F(point)(0, 0);
-    for (long j = 0; j < n; j++) {
-      long turn = (long)((unsigned __int128)j * j % (2 * n)); /* j^2 half turns of 1/n */
-      double re = cos_turn(turn, 2 * n), im = sin_turn(turn, 2 * n);
-      p->chirp[j] = F(point)(re, -im);
-      p->chirp_transform[j] = F(point)(re, im);
-      if (j) p->chirp_transform[m - j] = F(point)(re, im);
-    }
-    F(one_stockham)((const F(plan)*)p->wide, (F(one_point)*)p->chirp_transform, (F(one_point)*)spare);
-  }
-  free(spare);
-  return made;
+static F(plan)* F(make_plan_in)(void* memory, long n, int real) {
+  F(block) block = {memory};
+  F(plan)* p = F(make_plan)(n, &block);
+  if (real) p->turns = F(take)(&block, (n / 2 + 1) * sizeof *p->turns);
+  for (long j = 0; real && 2 * j <= n; j++) p->turns[j] = F(point)(cos_turn(j, 2 * n), -sin_turn(j, 2 * n));
+  return p;
 }
 
-/* Roots take longer than the transform of a few lines: plans are kept, and never given back. A list that only grows at
- * its head needs no lock; two threads that make the same plan at once keep both. `own`: the caller's, to be freed. */
+/* Roots take longer than the transform of a few lines: plans are kept, and never given back, but for long ones, which lie
+ * in scratch memory. A list that only grows at its head needs no lock; two threads that make the same plan at once keep
+ * both. */
 static _Atomic(F(plan)*) F(kept);
 static _Atomic int F(kept_count);
 
-static F(plan)* F(make_real_plan)(long n) {
-  F(plan)* p = F(make_plan)(n);
-  if (p && !(p->turns = malloc((n / 2 + 1) * sizeof *p->turns))) F(free_plan)(p), p = NULL;
-  for (long j = 0; p && 2 * j <= n; j++) p->turns[j] = F(point)(cos_turn(j, 2 * n), -sin_turn(j, 2 * n));
-  return p;
-}
-static const F(plan)* F(plan_of)(long n, int real, F(plan)** own) {
-  *own = NULL;
+static const F(plan)* F(plan_of)(long n, int real) {
   for (F(plan)* p = atomic_load(&F(kept)); p; p = p->next) if (p->n == n && !p->turns == !real) return p;
-  F(plan)* made = real ? F(make_real_plan)(n) : F(make_plan)(n);
-  if (!made || n > F(LONGEST_KEPT) || atomic_fetch_add(&F(kept_count), 1) >= F(MOST_KEPT)) return *own = made;
+  const int keeps = n <= F(LONGEST_KEPT) && atomic_fetch_add(&F(kept_count), 1) < F(MOST_KEPT);
+  const size_t bytes = F(plan_bytes)(n, real);
+  void* memory = keeps ? malloc(bytes) : hloc_scratch(HLOC_SECOND, bytes);
+  if (!memory) return NULL;
+  F(plan)* made = F(make_plan_in)(memory, n, real);
+  if (!keeps) return made;
   made->next = atomic_load(&F(kept));
   while (!atomic_compare_exchange_weak(&F(kept), &made->next, made)) {}
   return made;
@@ -206,11 +218,11 @@ static void F(write_lines)(const F(lines)* w, long line, long width, REAL* raw) 
   {                                                                                                                   \
     const int inverse = w->kind == HLOC_IFFT || w->kind == HLOC_IRFFT;                                                \
     F(PREFIX##_point)* data = (F(PREFIX##_point)*)memory;                                                             \
-    F(read_lines)(w, line, width, memory);                                                                                  \
+    F(read_lines)(w, line, width, memory);                                                                            \
     if (w->folded && inverse) F(PREFIX##_line_to_halves)(w->plan, data);                                              \
     F(PREFIX##_transform)(w->plan, inverse, data, data + w->n + 1);                                                   \
     if (w->folded && !inverse) F(PREFIX##_halves_to_line)(w->plan, data);                                             \
-    F(write_lines)(w, line, width, memory);                                                                                 \
+    F(write_lines)(w, line, width, memory);                                                                           \
   }
 static int F(lanes_of)(const F(lines)* w) {
   const int fit = F(spare_points)(w->plan) * (long)sizeof(POINT) <= F(LONGEST_IN_LANES);
@@ -219,7 +231,7 @@ static int F(lanes_of)(const F(lines)* w) {
 static void F(run_lines)(void* const* args, long begin, long end) { /* of blocks of lines, one per lane */
   F(lines)* w = (F(lines)*)args;
   const size_t points = w->n + 1 + F(spare_points)(w->plan);
-  REAL* memory = hloc_scratch(0, 2 * points * w->lanes * sizeof(REAL));
+  REAL* memory = hloc_scratch(HLOC_OWN, 2 * points * w->lanes * sizeof(REAL));
   if (!memory) {
     __atomic_store_n(&w->failed, 1, __ATOMIC_RELAXED);
     return;
@@ -244,12 +256,10 @@ static int F(run_dimension)(int kind, const long* sizes, int rank, int d, long n
   for (int i = 0; i < rank; i++) w.lines *= i == d ? 1 : sizes[i];
   for (int i = d + 1; i < rank; i++) w.step *= sizes[i];
   w.inner = w.step, w.outer_step = w.step * sizes[d];
-  F(plan)* own;
-  w.plan = F(plan_of)(w.folded ? n / 2 : n, w.folded, &own);
+  w.plan = F(plan_of)(w.folded ? n / 2 : n, w.folded);
   if (!w.plan) return 1;
   w.lanes = F(lanes_of)(&w);
   hloc_parallel(F(run_lines), (void* const*)&w, (w.lines + w.lanes - 1) / w.lanes, 8192 / (w.lanes * (n + 1)) + 1);
-  F(free_plan)(own);
   return w.failed;
 }
 
@@ -264,7 +274,7 @@ int F(fft)(int kind, int rank, const long* lengths, long batch, const void* in, 
   }
   if (points <= 0 || lengths[rank - 1] <= 0) return 0;
   if (kind == HLOC_IRFFT && rank > 1) { /* the outer dimensions first, in memory of their own */
-    POINT* middle = hloc_scratch(1, points * sizeof *middle);
+    POINT* middle = hloc_scratch(HLOC_FIRST, points * sizeof *middle);
     if (!middle) return 1;
     for (int d = 0; d < rank - 1; d++)
       failed |= F(run_dimension)(HLOC_IFFT, sizes, rank, d, lengths[d], batch, d ? middle : in, middle);

@@ -154,7 +154,7 @@ static void G(thin_finishes)(void* const* args, long begin, long end) {
 
 static int G(thin_widen_a)(const G(plan)* plan, SUM* out) {
   const hloc_gemm_args* g = &plan->g;
-  ELEMENT* loaded = g->load_a ? hloc_scratch(0, g->m * g->k * sizeof(ELEMENT)) : NULL;
+  ELEMENT* loaded = g->load_a ? hloc_scratch(HLOC_OWN, g->m * g->k * sizeof(ELEMENT)) : NULL;
   if (g->load_a && !loaded) return 0;
   for (long batch = 0; batch < g->batches; batch++, out += g->m * g->k) {
     const ELEMENT* source = loaded;
@@ -186,7 +186,7 @@ HLOC_OF_PARTS int G(thin)(const G(plan)* plan) {
   w.column_part = ((g->n + parts - 1) / parts + LANES - 1) / LANES * LANES;
   w.column_parts = (g->n + w.column_part - 1) / w.column_part;
   size_t a_bytes = (g->batches * g->m * g->k * sizeof(SUM) + 127) / 64 * 64;
-  char* memory = hloc_scratch(1, a_bytes + g->batches * w.k_splits * g->m * g->n * sizeof(SUM));
+  char* memory = hloc_scratch(HLOC_FIRST, a_bytes + g->batches * w.k_splits * g->m * g->n * sizeof(SUM));
   if (!memory) return 1;
   w.a = (SUM*)memory, w.partial = (SUM*)(memory + a_bytes);
   if (!G(thin_widen_a)(plan, w.a)) return 1;

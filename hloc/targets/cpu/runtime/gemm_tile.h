@@ -108,7 +108,7 @@ static int G(share_a)(G(plan)* plan) {
   const long vector = HLOC_VECTOR_BYTES / (long)sizeof(UNIT); /* packing may write one vector beyond a panel */
   plan->a_panels = (plan->g.m + plan->rows - 1) / plan->rows;
   plan->a_panel_units = (plan->rows * G(units)(plan->k_block) + 2 * vector - 1) / vector * vector;
-  plan->shared_a = hloc_scratch(1, plan->k_blocks * plan->a_panels * plan->a_panel_units * sizeof(UNIT));
+  plan->shared_a = hloc_scratch(HLOC_FIRST, plan->k_blocks * plan->a_panels * plan->a_panel_units * sizeof(UNIT));
   if (!plan->shared_a) return 0;
   hloc_parallel(G(pack_a_panels), (void* const*)plan, plan->a_panels, 16384 / (plan->rows * plan->g.k) + 1);
   return 1;
@@ -149,7 +149,7 @@ static int G(take_scratch)(const G(plan)* plan, G(scratch)* s) {
   size_t row = G(aligned)(G(TILE_COLUMNS) * sizeof(SUM));
   int loads = plan->g.load_a || plan->g.load_b;
   size_t loaded = loads ? G(aligned)((HLOC_TILE_ROWS + G(TILE_COLUMNS)) * plan->k_block * sizeof(ELEMENT)) : 0;
-  char* memory = hloc_scratch(0, a + b + sums + tile + row + loaded);
+  char* memory = hloc_scratch(HLOC_OWN, a + b + sums + tile + row + loaded);
   if (!memory) return 0;
   s->a = (UNIT*)memory;
   s->b = (UNIT*)(memory + a);
@@ -274,7 +274,7 @@ static void G(pack_panels)(void* const* args, long begin, long end) {
       long count = G(smaller)(plan->k_block, k - k0);
       ELEMENT* loaded = NULL;
       if (plan->g.load_b) {
-        loaded = hloc_scratch(0, count * G(TILE_COLUMNS) * sizeof(ELEMENT));
+        loaded = hloc_scratch(HLOC_OWN, count * G(TILE_COLUMNS) * sizeof(ELEMENT));
         if (!loaded) { __atomic_store_n(plan->failed, 1, __ATOMIC_RELAXED); return; }
       }
       UNIT* target = (UNIT*)plan->shared_b + (panel * G(units)(k) + k0 / GROUP) * G(TILE_COLUMNS);
@@ -401,7 +401,7 @@ int HLOC_JOIN(hloc_gemm_, G_NAME, )(const hloc_gemm_args* args) {
     plan.shared_b = args->packed_b;
     plan.corrections = (const SUM*)((const char*)args->packed_b + G(panel_bytes)(args->k, args->n));
   } else if (share_b) {
-    void* memory = hloc_scratch(1, HLOC_JOIN(hloc_gemm_, G_NAME, _packed_bytes)(args->k, args->n));
+    void* memory = hloc_scratch(HLOC_FIRST, HLOC_JOIN(hloc_gemm_, G_NAME, _packed_bytes)(args->k, args->n));
     if (!memory) return 1;
     G(pack_shared)(&plan, memory);
   }

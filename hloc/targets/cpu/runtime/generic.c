@@ -21,7 +21,8 @@ static long fewer(long a, long b) { return a < b ? a : b; }
 #define HLOC_DEFINE_GENERIC_GEMM(S, T)                                                                                \
   static void gemm_rows_##S(void* const* args, long begin, long end) {                                                \
     const hloc_gemm_args* g = (const hloc_gemm_args*)args;                                                            \
-    T* rows = g->load_a || g->load_b ? hloc_scratch(0, (1 + GENERIC_COLUMNS) * g->k * sizeof(T)) : NULL;              \
+    const int loads = g->load_a || g->load_b;                                                                          \
+    T* rows = loads ? hloc_scratch(HLOC_OWN, (1 + GENERIC_COLUMNS) * g->k * sizeof(T)) : NULL;                        \
     for (long item = begin; item < end; item++) {                                                                     \
       long i = item % g->m, batch = item / g->m;                                                                      \
       long outer = batch / g->inner_batches, inner = batch % g->inner_batches;                                        \
@@ -56,7 +57,8 @@ static long fewer(long a, long b) { return a < b ? a : b; }
     }                                                                                                                 \
   }                                                                                                                   \
   int hloc_gemm_##S(const hloc_gemm_args* args) {                                                                     \
-    if ((args->load_a || args->load_b) && !hloc_scratch(0, (1 + GENERIC_COLUMNS) * args->k * sizeof(T))) return 1;    \
+    const int loads = args->load_a || args->load_b;                                                                    \
+    if (loads && !hloc_scratch(HLOC_OWN, (1 + GENERIC_COLUMNS) * args->k * sizeof(T))) return 1;                      \
     hloc_parallel(gemm_rows_##S, (void* const*)args, args->batches * args->m, 32768 / (args->n * args->k + 1) + 1);   \
     return 0;                                                                                                         \
   }

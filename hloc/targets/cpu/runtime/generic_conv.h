@@ -202,7 +202,8 @@ static int C(by_product)(C(work)* w) {
   long rows = BLOCK_BYTES / row_bytes > FEWEST_ROWS ? BLOCK_BYTES / row_bytes : FEWEST_ROWS;
   if (plain || rows > positions) rows = positions;
   const size_t patches = plain ? 0 : (size_t)(rows * w->row);
-  FACTOR* memory = hloc_scratch(3, (patches + (size_t)(c->feature_groups * k * w->features) + 1) * sizeof(FACTOR));
+  const size_t filters = (size_t)(c->feature_groups * k * w->features);
+  FACTOR* memory = hloc_scratch(HLOC_SECOND, (patches + filters + 1) * sizeof(FACTOR));
   if (!memory) return 1;
   FACTOR* weights = memory + patches;
   C(copy_weights)(w, weights);

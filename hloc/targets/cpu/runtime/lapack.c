@@ -174,7 +174,7 @@ static int get_place(const batch *b, place *p) {
   const size_t sizes[6] = {b->a, b->b, b->c, b->lwork * b->element, b->lrwork * b->real, b->liwork * sizeof(int)};
   size_t total = 0;
   for (int i = 0; i < 6; i++) total += padded(sizes[i]);
-  char *memory = hloc_scratch(0, total + 64);
+  char *memory = hloc_scratch(HLOC_OWN, total + 64);
   char **parts[6] = {&p->a, &p->b, &p->c, &p->work, &p->rwork, (char **)&p->iwork};
   for (int i = 0; memory && i < 6; i++) *parts[i] = memory, memory += padded(sizes[i]);
   return memory != NULL;

@@ -26,12 +26,15 @@ int hloc_lapack(const hloc_lapack_call *call, void *const *pointers);
 #ifdef HLOC_MOST_ARGUMENTS
 /* In a driver: with the caller's treatment of subnormal numbers, as Python would call LAPACK. */
 static inline void hloc_call_lapack(const hloc_lapack_call *call, void *const *bases, const hloc_ref *refs, int count,
-                                    unsigned caller) {
+                                    const hloc_room *sizes, unsigned caller) {
   void *pointers[HLOC_MOST_ARGUMENTS];
+  hloc_room room;
   hloc_resolve(bases, refs, count, pointers);
   const unsigned state = hloc_float_state();
   hloc_set_float_state(caller);
+  if (sizes) hloc_give_room_at(&room, sizes, bases, refs[count]);
   if (hloc_lapack(call, pointers)) hloc_out_of_memory = 1;
+  if (sizes) hloc_give_room(NULL);
   hloc_set_float_state(state);
 }
 #endif

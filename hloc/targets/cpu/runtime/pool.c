@@ -21,7 +21,7 @@
 #include <sys/syscall.h>
 #endif
 
-enum { MAX_THREADS = 256, MAX_RANGES = 65535, SCRATCH_SLOTS = 4, JOIN_SPINS = 4000, PAUSES = 64 };
+enum { MAX_THREADS = 256, MAX_RANGES = 65535, SCRATCH_SLOTS = 3, JOIN_SPINS = 4000, PAUSES = 64 };
 
 static struct {
   _Alignas(64) _Atomic uint64_t ranges; /* generation << 32 | low << 16 | high */
@@ -31,13 +31,15 @@ static struct {
   _Alignas(64) hloc_task task;
   void* const* args;
   long n, grain;
+  const hloc_room* room; /* the caller's */
   unsigned float_state;
   int threads, spin;
   pid_t owner;
   pthread_t workers[MAX_THREADS];
 } pool = {.threads = 1};
 
-static _Thread_local int inside_task;
+static _Thread_local int inside_task, number; /* number: 0 but for workers */
+static _Thread_local const hloc_room* room;
 
 static inline void pause_briefly(void) {
 #if defined(__x86_64__) || defined(__i386__)
@@ -80,11 +82,12 @@ static void run_ranges(int is_worker) {
     void* const* args = pool.args;
     long n = pool.n, grain = pool.grain;
     unsigned float_state = pool.float_state;
+    const hloc_room* callers = pool.room;
     uint64_t claimed = is_worker ? word - 1 : word + (1u << 16);
     if (!atomic_compare_exchange_weak_explicit(&pool.ranges, &word, claimed, memory_order_acq_rel,
                                                memory_order_relaxed))
       continue;
-    if (is_worker) hloc_set_float_state(float_state);
+    if (is_worker) hloc_set_float_state(float_state), room = callers;
     long begin = (is_worker ? (long)high - 1 : (long)low) * grain;
     task(args, begin, begin + grain < n ? begin + grain : n);
     atomic_fetch_add_explicit(&pool.done, 1, memory_order_release);
@@ -109,9 +112,9 @@ static int spin_until_call(uint32_t seen) {
   return 0;
 }
 
-static void* worker(void* unused) {
-  (void)unused;
+static void* worker(void* own_number) {
   inside_task = 1;
+  number = (int)(intptr_t)own_number;
   uint32_t seen = 0;
   while (!atomic_load_explicit(&pool.stopping, memory_order_acquire)) {
     if (!spin_until_call(seen)) {
@@ -144,10 +147,15 @@ static void own_start(int threads, int spin) {
   pool.owner = getpid();
   pool.spin = spin;
   if (threads > MAX_THREADS) threads = MAX_THREADS;
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  const pthread_attr_t* form = pthread_attr_setstacksize(&attributes, HLOC_STACK_BYTES) ? NULL : &attributes;
   while (pool.threads < threads) {
-    if (pthread_create(&pool.workers[pool.threads], NULL, worker, NULL)) break; /* fewer threads also do */
+    void* own_number = (void*)(intptr_t)pool.threads;
+    if (pthread_create(&pool.workers[pool.threads], form, worker, own_number)) break; /* fewer threads also do */
     pool.threads++;
   }
+  pthread_attr_destroy(&attributes);
   atomic_store(&pool.taken, 0);
 }
 
@@ -184,6 +192,7 @@ static void own_parallel(hloc_task task, void* const* args, long n, long grain) 
   pool.n = n;
   pool.grain = grain;
   pool.float_state = hloc_float_state();
+  pool.room = room;
   atomic_store_explicit(&pool.done, 0, memory_order_relaxed);
   uint64_t generation = (atomic_load_explicit(&pool.ranges, memory_order_relaxed) >> 32) + 1;
   atomic_store_explicit(&pool.ranges, generation << 32 | (uint64_t)count, memory_order_release);
@@ -198,11 +207,12 @@ static void own_parallel(hloc_task task, void* const* args, long n, long grain) 
   atomic_store_explicit(&pool.taken, 0, memory_order_release);
 }
 
-/* Scratch: one growing block per thread and slot, given back when the thread ends. */
+/* Scratch without a room, or more than there is: one growing block per thread and slot, given back when the thread ends. */
 typedef struct { void* block; size_t bytes; } scratch_slot;
 static _Thread_local scratch_slot* scratch;
 static pthread_key_t scratch_key;
 static pthread_once_t scratch_once = PTHREAD_ONCE_INIT;
+static _Atomic size_t unplanned;
 
 static void free_scratch(void* slots) {
   for (int i = 0; i < SCRATCH_SLOTS; i++) free(((scratch_slot*)slots)[i].block);
@@ -210,7 +220,7 @@ static void free_scratch(void* slots) {
 }
 static void make_scratch_key(void) { pthread_key_create(&scratch_key, free_scratch); }
 
-static void* own_scratch(int slot, size_t bytes) {
+static void* grown(int slot, size_t bytes) {
   if (!scratch) {
     pthread_once(&scratch_once, make_scratch_key);
     scratch = calloc(SCRATCH_SLOTS, sizeof *scratch);
@@ -218,6 +228,7 @@ static void* own_scratch(int slot, size_t bytes) {
     pthread_setspecific(scratch_key, scratch);
   }
   scratch_slot* s = &scratch[slot];
+  atomic_fetch_add_explicit(&unplanned, bytes, memory_order_relaxed);
   if (s->bytes < bytes) {
     const size_t page = bytes > (1u << 20) ? 2u << 20 : 4096; /* large blocks on huge pages where the system has them */
     size_t rounded = (bytes + bytes / 8 + page - 1) / page * page;
@@ -230,6 +241,17 @@ static void* own_scratch(int slot, size_t bytes) {
   return s->block;
 }
 
+static void* own_scratch(int slot, size_t bytes) {
+  const hloc_room* r = room;
+  if (r && slot == HLOC_FIRST && bytes <= r->first) return r->at;
+  if (r && slot == HLOC_SECOND && bytes <= r->second) return r->at + r->first;
+  if (r && slot == HLOC_OWN && bytes <= r->own && number < r->threads)
+    return r->at + r->first + r->second + (size_t)number * r->own;
+  return grown(slot, bytes);
+}
+static void own_give_room(const hloc_room* given) { room = given; }
+static size_t own_unplanned(void) { return atomic_load(&unplanned); }
+
 /* One pool per process: a library that is loaded later uses that of the first, whose code therefore stays loaded. */
 struct hloc_pool {
   unsigned version;
@@ -240,9 +262,11 @@ struct hloc_pool {
   void (*rouse)(void);
   void (*parallel)(hloc_task, void* const*, long, long);
   void* (*scratch)(int, size_t);
+  void (*give_room)(const hloc_room*);
+  size_t (*unplanned)(void);
 };
-static const struct hloc_pool own = {1, own_start, own_stop, own_threads, own_awake, own_rouse, own_parallel,
-                                     own_scratch};
+static const struct hloc_pool own = {2, own_start, own_stop, own_threads, own_awake, own_rouse, own_parallel,
+                                     own_scratch, own_give_room, own_unplanned};
 static const struct hloc_pool* used = &own;
 
 const struct hloc_pool* hloc_pool_used(void) { return used; }
@@ -257,3 +281,5 @@ int hloc_pool_awake(void) { return used->awake(); }
 void hloc_pool_rouse(void) { used->rouse(); }
 void hloc_parallel(hloc_task task, void* const* args, long n, long grain) { used->parallel(task, args, n, grain); }
 void* hloc_scratch(int slot, size_t bytes) { return used->scratch(slot, bytes); }
+void hloc_give_room(const hloc_room* given) { used->give_room(given); }
+size_t hloc_unplanned_bytes(void) { return used->unplanned(); }

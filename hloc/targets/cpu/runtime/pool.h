@@ -3,7 +3,8 @@
  * In: a function over [begin, end) and how many pieces there are. Out: the function called once for every piece, on
  * several threads at once; hloc_parallel returns when all are done.
  *
- *   void hloc_pool_start(int threads, int spin);   threads: the caller included; spin: microseconds until a worker sleeps.
+ *   void hloc_pool_start(int threads, int spin);   threads: the caller included, the others with HLOC_STACK_BYTES of
+ *                                                  stack each; spin: microseconds until a worker sleeps.
  *                                                  May be called again: more threads are added, never fewer.
  *   void hloc_pool_stop(void);                     joins the workers (a library calls it before it is unloaded)
  *   int  hloc_pool_threads(void);
@@ -16,9 +17,13 @@
  *   void hloc_parallel(hloc_task task, void* const* args, long n, long grain);
  *       task(args, begin, end) for consecutive ranges of `grain` (the last may be shorter) that cover [0, n).
  *       Runs on the calling thread when one range is enough, inside another task, or when another thread has the pool.
- *   void* hloc_scratch(int slot, size_t bytes);    this thread's own memory, 64-byte aligned, valid until the next call
- *       with the same slot; slots 0, 1 and 3 belong to the routines of this folder, slot 2 to generated code.
- *       NULL when memory is exhausted.
+ *   void* hloc_scratch(int slot, size_t bytes);    memory for a routine, 64-byte aligned, valid until the next call with
+ *       the same slot on the same thread. HLOC_OWN is for tasks, one piece per thread; HLOC_FIRST and HLOC_SECOND are for
+ *       the thread that calls hloc_parallel. NULL when memory is exhausted.
+ *   void hloc_give_room(const hloc_room*);         where scratch of this thread, and of its tasks, lies from now on: the
+ *       driver gives each step what the plan has set aside for it (hloc/targets/cpu/scratch.py); NULL: none.
+ *   size_t hloc_unplanned_bytes(void);             all that was asked for without a room, or with too little of it, ever:
+ *       plans cover every routine, so that a program that runs on as many threads as it was compiled for adds nothing
  *   unsigned hloc_float_state(void); void hloc_set_float_state(unsigned);   rounding and subnormal control;
  *       hloc_flush_subnormals(state) is `state` with flushing on. Workers take over the caller's state for every call.
  *
@@ -30,6 +35,10 @@
 
 typedef void (*hloc_task)(void* const* args, long begin, long end);
 
+enum { HLOC_OWN, HLOC_FIRST, HLOC_SECOND, HLOC_STACK_BYTES = 1 << 20 };
+/* At `at` lie first and second bytes for those slots, then `own` bytes for each of so many threads. */
+typedef struct { char* at; size_t first, second, own; int threads; } hloc_room;
+
 void hloc_pool_start(int threads, int spin);
 void hloc_pool_stop(void);
 int hloc_pool_threads(void);
@@ -40,6 +49,8 @@ const struct hloc_pool* hloc_pool_used(void);
 void hloc_pool_share(const struct hloc_pool* other);
 void hloc_parallel(hloc_task task, void* const* args, long n, long grain);
 void* hloc_scratch(int slot, size_t bytes);
+void hloc_give_room(const hloc_room* room);
+size_t hloc_unplanned_bytes(void);
 
 #if defined(__x86_64__) || defined(__i386__)
 static inline unsigned hloc_float_state(void) { return __builtin_ia32_stmxcsr(); }

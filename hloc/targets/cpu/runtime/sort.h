@@ -33,6 +33,7 @@
 
 #define HLOC_SORT_RUN 16
 #define HLOC_SORT_CHUNK 65536
+#define HLOC_SORT_LEAST_RADIX 64
 #define HLOC_SORT_FEW 128
 #define HLOC_SORT_FEW_BITS 7
 #endif
@@ -101,13 +102,11 @@ typedef hloc_u64 N(_word);
 typedef struct { N(_word) key; ELEMENT element; } N(_keyed);
 
 /* Least significant digit first, eight bits at a time; digits that are the same everywhere cost nothing. Keys are made
- * once and travel with their elements. 0 where memory is missing. */
-static int N(_radix_sort)(ELEMENT* data, long n) {
+ * once and travel with their elements. room: for 2 n of them. */
+static void N(_radix_sort)(ELEMENT* data, N(_keyed)* room, long n) {
   enum { DIGITS = (HLOC_SORT_KEY_BITS + 7) / 8 };
   long counts[DIGITS][256], digits[DIGITS], used = 0;
-  N(_keyed)* from = hloc_scratch(3, 2 * n * sizeof(N(_keyed)));
-  if (!from) return 0;
-  N(_keyed)* to = from + n;
+  N(_keyed) *from = room, *to = room + n;
   memset(counts, 0, sizeof counts);
   for (long i = 0; i < n; i++) from[i].key = (N(_word))N(_key)(data + i), from[i].element = data[i];
   for (long i = 0; i < n; i++)
@@ -130,8 +129,8 @@ static int N(_radix_sort)(ELEMENT* data, long n) {
     N(_keyed)* t = from;
     from = to, to = t;
   }
-  return 1;
 }
+#define HLOC_SORT_RADIX 1
 #endif
 #endif
 
@@ -155,7 +154,16 @@ static HLOC_WIDE void N(_count_sort)(ELEMENT* data, ELEMENT* spare, long n) {
 }
 #endif
 
-static void N(_sort_piece)(ELEMENT* data, ELEMENT* spare, long n) {
+/* What a piece takes beside its elements and as many again, in bytes. */
+static size_t N(_room)(long n) {
+#if defined(HLOC_SORT_RADIX)
+  if (n >= HLOC_SORT_LEAST_RADIX) return 2 * n * sizeof(N(_keyed));
+#endif
+  (void)n;
+  return 0;
+}
+static void N(_sort_piece)(ELEMENT* data, ELEMENT* spare, void* room, long n) {
+  (void)room;
 #if HLOC_SORT_COUNTS
   if (n <= HLOC_SORT_FEW) {
     N(_count_sort)(data, spare, n);
@@ -163,8 +171,11 @@ static void N(_sort_piece)(ELEMENT* data, ELEMENT* spare, long n) {
   }
 #endif
 #if !HLOC_SORT_COUNTS || HLOC_SORT_LENGTH > HLOC_SORT_FEW
-#if defined(HLOC_SORT_KEY_BITS)
-  if (n >= 64 && N(_radix_sort)(data, n)) return;
+#if defined(HLOC_SORT_RADIX)
+  if (n >= HLOC_SORT_LEAST_RADIX) {
+    N(_radix_sort)(data, room, n);
+    return;
+  }
 #endif
   N(_merge_sort)(data, spare, n);
 #endif
@@ -174,14 +185,15 @@ typedef struct { void* const* args; long n, row, pieces, run; ELEMENT *from, *to
 
 static void N(_sort_rows)(void* const* work, long begin, long end) {
   N(_work)* w = (N(_work)*)work;
-  ELEMENT* data = hloc_scratch(0, 2 * w->n * sizeof(ELEMENT));
+  const size_t elements = (2 * w->n * sizeof(ELEMENT) + 63) / 64 * 64;
+  ELEMENT* data = hloc_scratch(HLOC_OWN, elements + N(_room)(w->n));
   if (!data) {
     __atomic_store_n(&w->failed, 1, __ATOMIC_RELAXED);
     return;
   }
   for (long row = begin; row < end; row++) {
     for (long i = 0; i < w->n; i++) N(_get)(w->args, row, i, data + i);
-    N(_sort_piece)(data, data + w->n, w->n);
+    N(_sort_piece)(data, data + w->n, (char*)data + elements, w->n);
     for (long i = 0; i < w->n; i++) N(_put)(w->args, row, i, data + i);
   }
 }
@@ -190,10 +202,16 @@ static void N(_sort_rows)(void* const* work, long begin, long end) {
 /* One long row: pieces are sorted side by side, then merged pairwise, every merge cut into equal parts. */
 static void N(_sort_pieces)(void* const* work, long begin, long end) {
   N(_work)* w = (N(_work)*)work;
+  const size_t bytes = N(_room)(HLOC_SORT_CHUNK);
+  void* room = bytes ? hloc_scratch(HLOC_OWN, bytes) : NULL;
+  if (bytes && !room) {
+    __atomic_store_n(&w->failed, 1, __ATOMIC_RELAXED);
+    return;
+  }
   for (long piece = begin; piece < end; piece++) {
     long first = piece * HLOC_SORT_CHUNK, count = w->n - first < HLOC_SORT_CHUNK ? w->n - first : HLOC_SORT_CHUNK;
     for (long i = first; i < first + count; i++) N(_get)(w->args, w->row, i, w->from + i);
-    N(_sort_piece)(w->from + first, w->to + first, count);
+    N(_sort_piece)(w->from + first, w->to + first, room, count);
   }
 }
 /* How many of the first `rank` elements of the merge come from a. */
@@ -229,10 +247,11 @@ static void N(_put_pieces)(void* const* work, long begin, long end) {
 }
 
 static int N(_sort_long_row)(N(_work)* w) {
-  ELEMENT* memory = hloc_scratch(1, 2 * w->n * sizeof(ELEMENT));
+  ELEMENT* memory = hloc_scratch(HLOC_FIRST, 2 * w->n * sizeof(ELEMENT));
   if (!memory) return 1;
   w->from = memory, w->to = memory + w->n;
   hloc_parallel(N(_sort_pieces), (void* const*)w, w->pieces, 1);
+  if (w->failed) return 1;
   for (w->run = HLOC_SORT_CHUNK; w->run < w->n; w->run *= 2) {
     hloc_parallel(N(_merge_pieces), (void* const*)w, w->pieces, 1);
     if (w->failed == 2) { /* start the merges over, one after the other */
@@ -268,3 +287,4 @@ static __attribute__((unused)) int HLOC_SORT(void* const* args, long rows, long 
 #undef HLOC_SORT_KEY_BITS
 #undef HLOC_SORT_LENGTH
 #undef HLOC_SORT_COUNTS
+#undef HLOC_SORT_RADIX

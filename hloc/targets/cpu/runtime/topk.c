@@ -68,7 +68,7 @@ static void short_row(const work* w, const float* x, float* values, int* places)
 
 static void some_rows(void* const* args, long begin, long end) {
   work* w = (work*)args;
-  entry* heap = hloc_scratch(0, (w->k + 1) * sizeof *heap);
+  entry* heap = hloc_scratch(HLOC_OWN, (w->k + 1) * sizeof *heap);
   if (!heap) {
     __atomic_store_n(&w->failed, 1, __ATOMIC_RELAXED);
     return;
