@@ -72,7 +72,9 @@ LATE = ("hloc.passes", "hloc.kernels.planner", "hloc.kernels.builder", "hloc.eva
         "hloc.targets.cpu.build", "hloc.targets.cpu.sources", "hloc.targets.printer", "hloc.targets.cuda", "hloc.proto")
 # What no ordinary module needs, be it compiled for the first time.
 RARE = ("hloc.passes.known_calls", "hloc.passes.dynamic_padder.walk", "hloc.ops.known_calls", "hloc.ops.library_configs",
-        "hloc.targets.cuda", "hloc.proto", "hloc.evaluate.simulate", "hloc.evaluate.mpi", "hloc.text.syntax_errors")
+        "hloc.targets.cuda", "hloc.proto", "hloc.evaluate", "hloc.text.syntax_errors", "hloc.passes.rng_",
+        "hloc.passes.while_", "hloc.passes.cholesky", "hloc.passes.batch_norm", "hloc.passes.attention_gradient",
+        "hloc.kernels.lower_attention", "hloc.kernels.lower_window", "hloc.kernels.lower_sort")
 
 
 def test_compilations_and_runs_from_the_cache_import_no_more_than_they_need(tmp_path):

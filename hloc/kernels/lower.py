@@ -12,6 +12,7 @@ no lowering of its own becomes a loop over its elements. The chapters are lower_
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 
 from hloc.analysis.attention import attention_in
 from hloc.analysis.attention_gradient import gradient_in
@@ -20,32 +21,38 @@ from hloc.ir import UNBOUNDED, Instruction, Shape, leaves
 from hloc.kernels.column_tables import with_tables_before_loops
 from hloc.kernels.group import RULES, Arg, Group, KernelCall, Lowered
 from hloc.kernels.ir import Kernel
-from hloc.kernels.lower_attention import lower_attention
-from hloc.kernels.lower_attention_gradient import lower_attention_gradient
-from hloc.kernels.lower_convolution import lower_convolution
-from hloc.kernels.lower_indexing import lower_dynamic_update_slice, lower_scatter
 from hloc.kernels.lower_loop import lower_loop
-from hloc.kernels.lower_misc import lower_bitcast_convert, lower_fft
-from hloc.kernels.lower_products import lower_product
 from hloc.kernels.lower_reduce import lower_reduce
-from hloc.kernels.lower_rows import lower_rows
-from hloc.kernels.lower_sort import lower_sort, lower_topk
-from hloc.kernels.lower_window import lower_reduce_window, lower_select_and_scatter
 from hloc.machine import Machine
 
 __all__ = ["Arg", "KernelCall", "Lowered", "lower"]
 
 Lowering = Callable[[Group, Machine], Lowered]
 
+
+def late(file: str, name: str) -> Lowering:
+    """A lowering whose file is imported when it is first wanted: a program needs few of them."""
+    def lowering(group: Group, machine: Machine) -> Lowered:
+        return getattr(import_module(f"hloc.kernels.{file}"), name)(group, machine)
+    return lowering
+
+
+lower_attention = late("lower_attention", "lower_attention")
+lower_attention_gradient = late("lower_attention_gradient", "lower_attention_gradient")
+lower_bitcast_convert = late("lower_misc", "lower_bitcast_convert")
+lower_product = late("lower_products", "lower_product")
 BY_OPCODE: dict[str, Lowering] = {
     "reduce": lower_reduce,
-    "dot": lower_product, "convolution": lower_convolution,
-    "dynamic-update-slice": lower_dynamic_update_slice, "scatter": lower_scatter,
-    "sort": lower_sort, "topk": lower_topk,
-    "reduce-window": lower_reduce_window, "select-and-scatter": lower_select_and_scatter,
-    "bitcast-convert": lower_bitcast_convert, "bitcast": lower_bitcast_convert, "fft": lower_fft,
+    "dot": lower_product, "convolution": late("lower_convolution", "lower_convolution"),
+    "dynamic-update-slice": late("lower_indexing", "lower_dynamic_update_slice"),
+    "scatter": late("lower_indexing", "lower_scatter"),
+    "sort": late("lower_sort", "lower_sort"), "topk": late("lower_sort", "lower_topk"),
+    "reduce-window": late("lower_window", "lower_reduce_window"),
+    "select-and-scatter": late("lower_window", "lower_select_and_scatter"),
+    "bitcast-convert": lower_bitcast_convert, "bitcast": lower_bitcast_convert, "fft": late("lower_misc", "lower_fft"),
 }
-BY_KIND: dict[str, Lowering] = {"kInput": lower_reduce, "kCustom": lower_rows, "kOutput": lower_product}
+BY_KIND: dict[str, Lowering] = {"kInput": lower_reduce, "kCustom": late("lower_rows", "lower_rows"),
+                                "kOutput": lower_product}
 
 
 def lower(instruction: Instruction, machine: Machine) -> Lowered:

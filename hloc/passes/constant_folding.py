@@ -11,17 +11,21 @@ also be an iota or a broadcast constant; those themselves stay as they are, sinc
 from __future__ import annotations
 
 import math
+from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hloc.errors import HlocError
-from hloc.evaluate import Evaluator
 from hloc.ir import Instruction, Module, window_of
 from hloc.ops.table import OPS
 from hloc.passes.algebraic_simplifier.constants import all_same
 from hloc.passes.context import PassContext
 from hloc.passes.patterns import spread
 from hloc.passes.rewriter import Rewriter, rewrite_module
+
+if TYPE_CHECKING:
+    from hloc.evaluate import Evaluator
 
 FOLDED_BYTES = 1 << 16
 REPLACED_BYTES = 1 << 28        # of constants that are only moved or converted
@@ -36,12 +40,14 @@ FOLDABLE = MOVEMENT | COMPUTED | {name for name, op in OPS.items() if op.is_elem
 
 def constant_folding(module: Module, context: PassContext) -> bool:
     """Compute what depends on constants only. True if something was."""
-    evaluator = Evaluator()
-
+    @cache
+    def evaluator() -> Evaluator:
+        from hloc.evaluate import Evaluator  # most modules have nothing to fold
+        return Evaluator()
     def visit(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
         if not is_foldable(instruction, rewriter):
             return None
-        return fold(instruction, rewriter, evaluator)
+        return fold(instruction, rewriter, evaluator())
 
     return rewrite_module(module, visit, opcodes=FOLDABLE)
 

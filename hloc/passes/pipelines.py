@@ -9,14 +9,10 @@ from __future__ import annotations
 from hloc.errors import UsageError
 from hloc.passes.algebraic_simplifier import algebraic_simplifier
 from hloc.passes.async_to_sync import async_to_sync
-from hloc.passes.attention_gradient_rewriter import attention_gradient_rewriter
-from hloc.passes.batch_norm_expander import batch_norm_expander
 from hloc.passes.bitcast_dtypes_expander import bitcast_dtypes_expander
 from hloc.passes.call_inliner import call_inliner
-from hloc.passes.cholesky_expander import cholesky_expander
 from hloc.passes.collectives_simplifier import collectives_simplifier
 from hloc.passes.complex_dot_rewriter import complex_dot_rewriter
-from hloc.passes.conditional_simplifier import conditional_simplifier
 from hloc.passes.constant_folding import constant_folding
 from hloc.passes.convert_mover import convert_mover
 from hloc.passes.copy_insertion import copy_insertion
@@ -27,30 +23,37 @@ from hloc.passes.defuser import defuser
 from hloc.passes.dynamic_padder import dynamic_padder
 from hloc.passes.float_normalization import float_normalization
 from hloc.passes.fusion import fusion
-from hloc.passes.gather_simplifier import gather_simplifier
 from hloc.passes.hlo_computation_deduplicator import hlo_computation_deduplicator
 from hloc.passes.hlo_memory_scheduler import hlo_memory_scheduler
 from hloc.passes.hlo_rematerialization import hlo_rematerialization
+from hloc.passes.late import Late
 from hloc.passes.layout_assignment import layout_assignment
-from hloc.passes.map_inliner import map_inliner
 from hloc.passes.optimization_barrier_expander import optimization_barrier_expander
-from hloc.passes.ragged_dot_rewriter import ragged_dot_rewriter
 from hloc.passes.reshape_mover import reshape_mover
-from hloc.passes.rng_bit_generator_expander import rng_bit_generator_expander
-from hloc.passes.rng_expander import rng_expander
 from hloc.passes.runner import Pass, Repeat, flatten
-from hloc.passes.scaled_dot_rewriter import scaled_dot_rewriter
-from hloc.passes.scan_expander import scan_expander
-from hloc.passes.scatter_simplifier import scatter_simplifier
 from hloc.passes.sharding_remover import sharding_remover
-from hloc.passes.sort_simplifier import sort_simplifier
 from hloc.passes.transpose_folding import transpose_folding
-from hloc.passes.triangular_solve_expander import triangular_solve_expander
 from hloc.passes.tuple_simplifier import tuple_simplifier
-from hloc.passes.while_loop_invariant_code_motion import while_loop_invariant_code_motion
-from hloc.passes.while_loop_simplifier import while_loop_simplifier
-from hloc.passes.while_loop_trip_count_annotator import while_loop_trip_count_annotator
 from hloc.passes.zero_sized_hlo_elimination import zero_sized_hlo_elimination
+
+# What has nothing to do in a module without these ops.
+attention_gradient_rewriter = Late("attention_gradient_rewriter", "dot")
+batch_norm_expander = Late("batch_norm_expander", "batch-norm-training", "batch-norm-inference", "batch-norm-grad")
+cholesky_expander = Late("cholesky_expander", "cholesky")
+conditional_simplifier = Late("conditional_simplifier", "conditional")
+gather_simplifier = Late("gather_simplifier", "gather")
+map_inliner = Late("map_inliner", "map")
+ragged_dot_rewriter = Late("ragged_dot_rewriter", "ragged-dot")
+rng_bit_generator_expander = Late("rng_bit_generator_expander", "rng-bit-generator")
+rng_expander = Late("rng_expander", "rng", "rng-get-and-update-state")
+scaled_dot_rewriter = Late("scaled_dot_rewriter", "scaled-dot")
+scan_expander = Late("scan_expander", "scan")
+scatter_simplifier = Late("scatter_simplifier", "scatter")
+sort_simplifier = Late("sort_simplifier", "sort")
+triangular_solve_expander = Late("triangular_solve_expander", "triangular-solve")
+while_loop_invariant_code_motion = Late("while_loop_invariant_code_motion", "while")
+while_loop_simplifier = Late("while_loop_simplifier", "while")
+while_loop_trip_count_annotator = Late("while_loop_trip_count_annotator", "while")
 
 SIMPLIFICATION = Repeat("simplification", (
     zero_sized_hlo_elimination,

@@ -1,0 +1,33 @@
+"""Passes for ops that few modules hold: the file of such a pass is imported when a module holds one of them.
+
+    cholesky_expander = Late("cholesky_expander", "cholesky")
+    cholesky_expander(module, context)          False, and nothing imported, for a module without a cholesky
+
+A third of what a compilation would import is not, and walks that would find nothing are not made.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+
+from hloc.ir import Module
+from hloc.passes.context import PassContext
+
+
+class Late:
+    # Called like the pass `name` of the file of the same name, which has nothing to do without one of the opcodes. It
+    # also tells what that pass says of itself.
+    __doc__ = property(lambda self: self.function.__doc__)
+
+    def __init__(self, name: str, *opcodes: str):
+        self.__name__, self.opcodes = name, frozenset(opcodes)
+
+    def __call__(self, module: Module, context: PassContext) -> bool:
+        if not any(i.opcode in self.opcodes for i in module.instructions()):
+            return False
+        return self.function(module, context)
+
+    @property
+    def function(self) -> Callable[[Module, PassContext], bool]:
+        """The pass itself."""
+        return getattr(import_module(f"hloc.passes.{self.__name__}"), self.__name__)
