@@ -35,6 +35,7 @@ from hloc.machine import Machine
 TENSOR_F8 = ("f8e4m3fn", "f8e5m2")      # that tensor cores multiply
 TINY_OF_MANY = 4096             # of each product of a batch; each would pay the tile's start
 AWKWARD_OF_MANY = 256           # the same, where loading takes long: columns apart from each other, 8 bits, f16
+LONG_ROW = 16                   # of a matrix that meets a vector: its elements are not gathered one by one
 BATCH, ROW, COLUMN = "batch", "row", "column"
 
 
@@ -110,10 +111,11 @@ def _is_tiny(dot: Instruction, machine: Machine) -> bool:
     batches = math.prod(dot.operands[0].shape.dimensions[d] for d in dims.left_batch)
     if work <= TINY or machine.kind != "cpu":
         return work <= TINY
-    right = dot.operands[1].shape
+    left, right = (o.shape for o in dot.operands)
     columns = [d for d in dims.right_free if right.dimensions[d] > 1]
-    quick = (not columns or columns[-1] == right.rank - 1) and \
-        (right.element_type == "bf16" or not scalars.is_narrow(right.element_type))
+    along = columns[-1] == right.rank - 1 if columns else left.rank - 1 not in dims.left_contracting \
+        or left.dimensions[-1] < LONG_ROW
+    quick = along and (right.element_type == "bf16" or not scalars.is_narrow(right.element_type))
     if batches < 2:
         width = math.prod(right.dimensions[d] for d in columns)
         depth = math.prod(right.dimensions[d] for d in dims.right_contracting)

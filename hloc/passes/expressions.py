@@ -92,6 +92,14 @@ class Expressions:
             return x
         return self.op("broadcast", x, shape=array(x.shape.element_type, *onto), dimensions=tuple(dimensions))
 
+    def placed(self, x: Instruction, positions: Sequence[int], onto: Sequence[int]) -> Instruction:
+        """The same for `positions` that need not be in order."""
+        order = sorted(range(len(positions)), key=lambda d: positions[d])
+        if order != list(range(len(order))):
+            x = self.op("transpose", x, shape=array(x.shape.element_type, *(x.shape.dimensions[d] for d in order)),
+                        dimensions=tuple(order))
+        return self.broadcast(x, sorted(positions), onto)
+
     def spread(self, scalar: Instruction, shape: Shape) -> Instruction:
         return self.broadcast(scalar, (), shape.dimensions)
 

@@ -20,6 +20,7 @@ from hloc.passes.cse import cse
 from hloc.passes.custom_call_rewriter import custom_call_rewriter
 from hloc.passes.dce import dce
 from hloc.passes.defuser import defuser
+from hloc.passes.dot_strength_reduction import dot_strength_reduction
 from hloc.passes.dynamic_padder import dynamic_padder
 from hloc.passes.float_normalization import float_normalization
 from hloc.passes.fusion import fusion
@@ -90,6 +91,7 @@ TARGET_INDEPENDENT: tuple[Pass | Repeat, ...] = (
     batch_norm_expander,
     cholesky_expander,
     triangular_solve_expander,
+    dot_strength_reduction,
     complex_dot_rewriter,
     hlo_computation_deduplicator,
     SIMPLIFICATION,
@@ -145,6 +147,8 @@ ORDERING: tuple[tuple[Pass, Pass, str], ...] = (
     (dynamic_padder, algebraic_simplifier, "rules know static sizes"),
     (call_inliner, rng_expander, "what rng draws is known where the entry itself draws"),
     (rng_expander, rng_bit_generator_expander, "states become constants first"),
+    (dot_strength_reduction, complex_dot_rewriter, "what is added up is no product of matrices"),
+    (triangular_solve_expander, dot_strength_reduction, "it makes products, with vectors too"),
     (cholesky_expander, complex_dot_rewriter, "it makes products, of complex matrices too"),
     (triangular_solve_expander, complex_dot_rewriter, "it makes products, of complex matrices too"),
     (layout_assignment, bitcast_dtypes_expander, "a bitcast to another width is free between row-major arrays"),

@@ -10,9 +10,7 @@
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from hloc.ir import Instruction, Module, array
+from hloc.ir import Instruction, Module
 from hloc.ops.products import Ragged, ragged_dimensions
 from hloc.passes.context import PassContext
 from hloc.passes.expressions import Expressions
@@ -55,7 +53,7 @@ def by_group(module: Module, e: Expressions, lhs: Instruction, sizes: Instructio
     ends = running_sum(module, e, sizes)
     prefix = ragged.prefix if sizes.shape.rank > 1 else ()
     positions = [*(1 + d for d in prefix), 0]
-    limits, starts = (placed(e, x, positions, onto) for x in (ends, e.op("subtract", ends, sizes)))
+    limits, starts = (e.placed(x, positions, onto) for x in (ends, e.op("subtract", ends, sizes)))
     place = e.iota("s64", onto, 1 + ragged.dimension)
     inside = e.op("and", e.compare(place, "GE", starts), e.compare(place, "LT", limits))
     spread = e.broadcast(lhs, range(1, len(onto)), onto)
@@ -69,12 +67,3 @@ def running_sum(module: Module, e: Expressions, sizes: Instruction) -> Instructi
     spread = e.broadcast(sizes, [*range(last - 1), last], onto)
     counted = e.compare(e.iota("s64", onto, last), "LE", e.iota("s64", onto, last - 1))
     return e.reduce(module, e.chosen(counted, spread, e.like(0, spread)), "add", (last,), 0)
-
-
-def placed(e: Expressions, x: Instruction, positions: Sequence[int], onto: Sequence[int]) -> Instruction:
-    """`x` with its dimensions put at `positions`, which need not be in order."""
-    order = sorted(range(len(positions)), key=lambda d: positions[d])
-    if order != list(range(len(order))):
-        x = e.op("transpose", x, shape=array(x.shape.element_type, *(x.shape.dimensions[d] for d in order)),
-                 dimensions=tuple(order))
-    return e.broadcast(x, sorted(positions), onto)

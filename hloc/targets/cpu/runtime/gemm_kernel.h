@@ -156,6 +156,9 @@ static void G(pack_side_by_side)(const ELEMENT* source, long k_stride, long line
     }
     if (count == GROUP && lines == width && width == 2 * LANES) {
       for (long i = 0; i < 2 * LANES; i++) target[i] = G(unit)(source + i, k_stride, GROUP);
+    } else if (count == GROUP && lines == LANES && width == 2 * LANES) {
+      for (long i = 0; i < LANES; i++) target[i] = G(unit)(source + i, k_stride, GROUP);
+      for (long i = LANES; i < 2 * LANES; i++) target[i] = (UNIT){0};
     } else {
       for (long i = 0; i < lines; i++) target[i] = G(unit)(source + i, k_stride, count);
       for (long i = lines; i < width; i++) target[i] = (UNIT){0};

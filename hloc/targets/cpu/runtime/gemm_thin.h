@@ -3,18 +3,19 @@
  * In (macros): those of gemm_tile.h, and G(widen)(p): LANES elements at p as a VECTOR; G(widen_one)(element).
  * Out: G(thin)(plan), which does the whole product when G(is_thin)(plan).
  *
- * B's columns contiguous along k: every column is a dot product, four at a time. B's rows contiguous along n: rows are
- * streamed four at a time into sums that stay in cache, k is split over tasks with sums of their own, added at the end.
- * A small B, which cache holds, is read a few vectors of columns at a time instead, whose sums stay in registers.
+ * B's columns contiguous along k: every column is a dot product, four at a time; the lanes of a vector's worth of them
+ * are added up together. B's rows contiguous along n: rows are streamed four at a time into sums that stay in cache, k is
+ * split over tasks with sums of their own, added at the end. A small B, which cache holds, or one of few rows, is read a
+ * few vectors of columns at a time instead, whose sums stay in registers.
  */
-enum { G(THIN_ROWS) = 4, G(THIN_COLUMNS) = 4096, G(THIN_SMALL) = 512 << 10 };
+enum { G(THIN_ROWS) = 4, G(THIN_AT_ONCE) = LANES < 4 ? LANES : 4, G(THIN_COLUMNS) = 4096, G(THIN_SMALL) = 512 << 10, G(THIN_SHORT) = 32 };
 
 typedef struct {
   const G(plan)* plan;
   SUM* a;        /* widened: [batch][row][k] */
   SUM* partial;  /* [batch][k split][row][n] */
   long k_splits, k_part, column_part, column_parts;
-  int is_small; /* B lies in cache */
+  int is_small; /* B lies in cache, or has few rows */
 } G(thin_work);
 
 HLOC_OF_PARTS int G(is_thin)(const G(plan)* plan) {
@@ -26,9 +27,11 @@ HLOC_OF_PARTS int G(is_thin)(const G(plan)* plan) {
          size >= 4096;
 }
 
-/* Dot products of ROWS rows with COUNT neighbouring columns. */
-HLOC_INLINE void G(thin_dots)(const int rows, const int count, const SUM* a, const ELEMENT* b, long b_column, long k,
-                              SUM* sums, long stride) {
+/* sum[i * stride + j] = the lanes whose sum is the dot product of row i with the j-th of COUNT neighbouring columns;
+ * k is LANES at least. The last lanes of k that fill no vector are loaded together with some that were met before. */
+HLOC_INLINE void G(thin_lanes)(const int rows, const int count, const SUM* a, const ELEMENT* b, long b_column, long k,
+                               VECTOR* lanes, const int stride) {
+  static const unsigned char met[2 * HLOC_VECTOR_BYTES] = {[HLOC_VECTOR_BYTES ... 2 * HLOC_VECTOR_BYTES - 1] = 255};
   VECTOR sum[G(THIN_ROWS) * 4];
   HLOC_UNROLL for (int i = 0; i < rows * count; i++) sum[i] = (VECTOR){0};
   long p = 0;
@@ -38,19 +41,53 @@ HLOC_INLINE void G(thin_dots)(const int rows, const int count, const SUM* a, con
       HLOC_UNROLL for (int i = 0; i < rows; i++) sum[i * count + j] += G(load_sum)(a + i * k + p) * bj;
     }
   }
-  for (int i = 0; i < rows; i++)
-    for (int j = 0; j < count; j++) {
-      SUM total = G(fold)(sum[i * count + j]);
-      for (long q = p; q < k; q++) total += a[i * k + q] * G(widen_one)(b[j * b_column + q]);
-      sums[i * stride + j] = total;
+  if (p < k) {
+    const hloc_vu32 new = hloc_load_u32(met + (k - p) * sizeof(SUM));
+    HLOC_UNROLL for (int j = 0; j < count; j++) {
+      VECTOR bj = (VECTOR)((hloc_vu32)G(widen)(b + j * b_column + k - LANES) & new);
+      HLOC_UNROLL for (int i = 0; i < rows; i++)
+        sum[i * count + j] += (VECTOR)((hloc_vu32)G(load_sum)(a + i * k + k - LANES) & new) * bj;
     }
+  }
+  HLOC_UNROLL for (int i = 0; i < rows; i++)
+    HLOC_UNROLL for (int j = 0; j < count; j++) lanes[i * stride + j] = sum[i * count + j];
+}
+/* The sums of all lanes of LANES vectors, as one vector: what is left of two is laid alternately into one, until one is
+ * left. */
+HLOC_INLINE VECTOR G(thin_mixed)(VECTOR a, VECTOR b) {
+  if (sizeof(SUM) == 8)
+    return (VECTOR)hloc_low_64((hloc_vu64)a, (hloc_vu64)b) + (VECTOR)hloc_high_64((hloc_vu64)a, (hloc_vu64)b);
+  return (VECTOR)hloc_low_32((hloc_vu32)a, (hloc_vu32)b) + (VECTOR)hloc_high_32((hloc_vu32)a, (hloc_vu32)b);
+}
+HLOC_INLINE VECTOR G(thin_fold)(const VECTOR* lanes) {
+  VECTOR v[LANES];
+  HLOC_UNROLL for (int i = 0; i < LANES; i++) v[i] = lanes[i];
+  HLOC_UNROLL for (int half = LANES / 2; half; half /= 2) {
+    HLOC_UNROLL for (int i = 0; i < half; i++) v[i] = G(thin_mixed)(v[i], v[i + half]);
+  }
+  return v[0];
 }
 HLOC_INLINE void G(thin_dot_columns)(const int rows, const G(thin_work)* w, const SUM* a, const ELEMENT* b, SUM* sums,
                                      long from, long to) {
   const hloc_gemm_args* g = &w->plan->g;
+  const long k = g->k, column = g->b_column;
+  VECTOR lanes[G(THIN_ROWS) * LANES];
   long j = from;
-  for (; j + 4 <= to; j += 4) G(thin_dots)(rows, 4, a, b + j * g->b_column, g->b_column, g->k, sums + j, g->n);
-  for (; j < to; j++) G(thin_dots)(rows, 1, a, b + j * g->b_column, g->b_column, g->k, sums + j, g->n);
+  for (; k >= LANES && j + LANES <= to; j += LANES) {
+    for (int part = 0; part < LANES; part += G(THIN_AT_ONCE))
+      G(thin_lanes)(rows, G(THIN_AT_ONCE), a, b + (j + part) * column, column, k, lanes + part, LANES);
+    for (int i = 0; i < rows; i++) G(store_sum)(sums + i * g->n + j, G(thin_fold)(lanes + i * LANES));
+  }
+  for (; k >= LANES && j < to; j++) {
+    G(thin_lanes)(rows, 1, a, b + j * column, column, k, lanes, 1);
+    for (int i = 0; i < rows; i++) sums[i * g->n + j] = G(fold)(lanes[i]);
+  }
+  for (; j < to; j++)
+    for (int i = 0; i < rows; i++) {
+      SUM total = 0;
+      for (long p = 0; p < k; p++) total += a[i * k + p] * G(widen_one)(b[j * column + p]);
+      sums[i * g->n + j] = total;
+    }
 }
 
 /* sums[i][from..to) = sum over k0 <= p < k1 of a[i][p] b[p][..], four rows of B at a time. */
@@ -174,7 +211,7 @@ HLOC_OF_PARTS int G(thin)(const G(plan)* plan) {
   G(thin_work) w = {.plan = plan, .k_splits = 1, .k_part = g->k};
   long parts = (g->n + G(THIN_COLUMNS) - 1) / G(THIN_COLUMNS);
   const double least = hloc_pool_awake() ? 24576 : 65536; /* of work that is worth a second thread */
-  w.is_small = g->b_row != 1 && (double)g->n * g->k * sizeof(ELEMENT) <= G(THIN_SMALL);
+  w.is_small = g->b_row != 1 && (g->k <= G(THIN_SHORT) || (double)g->n * g->k * sizeof(ELEMENT) <= G(THIN_SMALL));
   if (work < least) parts = 1;
   else if (w.is_small) while (parts * g->batches < hloc_pool_threads() && g->n / parts >= 4 * LANES) parts *= 2;
   else if (g->b_row == 1) while (parts * g->batches < wanted && g->n / parts >= 64) parts *= 2;

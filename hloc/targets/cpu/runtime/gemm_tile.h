@@ -27,6 +27,8 @@ typedef struct {
   int* failed;                  /* set by a task that found no memory */
 } G(plan);
 
+enum { G(NARROW) = LANES < HLOC_TILE_ROWS ? LANES : HLOC_TILE_ROWS }; /* columns that fill less than half a tile */
+
 static long G(smaller)(long a, long b) { return a < b ? a : b; }
 static long G(units)(long k) { return (k + GROUP - 1) / GROUP; }
 static long G(even)(long rows) { return (rows + 1) / 2 * 2; }
@@ -114,24 +116,39 @@ static int G(share_a)(G(plan)* plan) {
   return 1;
 }
 
+/* out[j * rows + i] = tile[i * stride + j]; up to one vector may be written beyond the end. */
+static void G(turn_tile)(const SUM* tile, long stride, long rows, long columns, SUM* out) {
+  const long whole = columns / LANES * LANES;
+  SUM block[LANES * LANES] __attribute__((aligned(64)));
+  for (long j = 0; j < whole; j += LANES)
+    for (long i0 = (rows - 1) / LANES * LANES; i0 >= 0; i0 -= LANES) { /* narrow rows spill into what is written later */
+      for (long i = 0; i < LANES; i++)
+        G(store_sum)(block + i * LANES, i0 + i < rows ? G(load_sum)(tile + (i0 + i) * stride + j) : (VECTOR){0});
+      if (sizeof(SUM) == 8) hloc_transpose_64(block, LANES, out + j * rows + i0, rows);
+      else hloc_transpose_32(block, LANES, out + j * rows + i0, rows);
+    }
+  for (long j = whole; j < columns; j++)
+    for (long i = 0; i < rows; i++) out[j * rows + i] = tile[i * stride + j];
+}
 /* Hands a tile of finished sums to the epilogue or stores it. */
 static void G(finish)(const G(plan)* plan, long batch, long row, long column, long rows, long columns, const SUM* tile,
                       long stride) {
   const hloc_gemm_args* g = &plan->g;
-  SUM turned[HLOC_TILE_ROWS * G(TILE_COLUMNS)];
+  SUM turned[HLOC_TILE_ROWS * G(TILE_COLUMNS) + LANES];
   if (plan->exchanged) {
-    for (long i = 0; i < rows; i++)
-      for (long j = 0; j < columns; j++) turned[j * rows + i] = tile[i * stride + j];
-    long first_row = row;
+    if (rows > 1) {
+      G(turn_tile)(tile, stride, rows, columns, turned);
+      tile = turned;
+    }
+    long first_row = row, first_rows = rows;
     row = column, column = first_row;
-    long first_rows = rows;
-    rows = columns, columns = first_rows;
-    tile = turned, stride = columns;
+    rows = columns, columns = stride = first_rows;
   }
   if (g->epilogue) {
     g->epilogue(g->epilogue_args, batch, row, column, rows, columns, tile, stride);
     return;
   }
+  if (stride == columns && g->c_column == 1 && g->c_row == columns) columns *= rows, rows = 1; /* one piece of memory */
   long at = batch / g->inner_batches * g->c_outer + batch % g->inner_batches * g->c_inner;
   G(store)(g, at + row * g->c_row + column * g->c_column, rows, columns, tile, stride);
 }
@@ -393,7 +410,8 @@ int HLOC_JOIN(hloc_gemm_, G_NAME, )(const hloc_gemm_args* args) {
   }
   int share_a, share_b, failed = 0;
   plan.failed = &failed;
-  if (args->n < 8 && args->m > 2 * args->n && !args->load_a && !args->load_b && !args->packed_b) G(exchange)(&plan);
+  if (args->n == 1) plan.g.c_column = 1; /* whatever it was: a column of sums may be one piece of memory */
+  if (args->n <= G(NARROW) && args->m > 2 * args->n && !args->load_a && !args->load_b && !args->packed_b) G(exchange)(&plan);
   if (HLOC_HAS(G(is_thin)) && G(is_thin)(&plan)) return G(thin)(&plan);
   G(choose)(&plan, &share_a, &share_b);
   if (share_a && !G(share_a)(&plan)) return 1;

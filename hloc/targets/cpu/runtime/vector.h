@@ -5,6 +5,7 @@
  *   hloc_vf32 hloc_vs32 hloc_vu32 (HLOC_LANES32 lanes), hloc_vf64 hloc_vu64 (HLOC_LANES64 lanes)
  *   hloc_load_<v>(pointer), hloc_store_<v>(pointer, v)       any alignment
  *   hloc_splat_f32(x), hloc_sum_f32(v), hloc_max_f32 ...
+ *   hloc_low_32(a, b), hloc_high_32(a, b): the first, the last halves of a and b, lane by lane in turn; _64 likewise
  *   hloc_transpose_32(source, source_stride, target, target_stride): HLOC_LANES32 x HLOC_LANES32 words; _64 likewise
  *   HLOC_UNROLL            before a loop whose body works on a register array
  *
@@ -82,6 +83,8 @@ HLOC_DEFINE_FOLD(u32, unsigned, HLOC_LANES32)
 #define HLOC_INTERLEAVE(S, a, b, ...) __builtin_shuffle(a, b, (hloc_v##S){__VA_ARGS__})
 #endif
 #define HLOC_DEFINE_TRANSPOSE(WIDTH, S, T, LANES, LOW, HIGH)                                                          \
+  HLOC_INLINE hloc_v##S hloc_low_##WIDTH(hloc_v##S a, hloc_v##S b) { return HLOC_INTERLEAVE(S, a, b, LOW); }          \
+  HLOC_INLINE hloc_v##S hloc_high_##WIDTH(hloc_v##S a, hloc_v##S b) { return HLOC_INTERLEAVE(S, a, b, HIGH); }        \
   static __attribute__((unused)) void hloc_transpose_##WIDTH(const void* source, long source_stride, void* target,    \
                                                              long target_stride) {                                    \
     const T* from = (const T*)source;                                                                                 \
@@ -90,8 +93,8 @@ HLOC_DEFINE_FOLD(u32, unsigned, HLOC_LANES32)
     HLOC_UNROLL for (int i = 0; i < LANES; i++) row[i] = hloc_load_##S(from + i * source_stride);                     \
     HLOC_UNROLL for (int round = 1; round < LANES; round *= 2) {                                                      \
       HLOC_UNROLL for (int i = 0; i < LANES / 2; i++) {                                                               \
-        mixed[2 * i] = HLOC_INTERLEAVE(S, row[i], row[i + LANES / 2], LOW);                                           \
-        mixed[2 * i + 1] = HLOC_INTERLEAVE(S, row[i], row[i + LANES / 2], HIGH);                                      \
+        mixed[2 * i] = hloc_low_##WIDTH(row[i], row[i + LANES / 2]);                                                  \
+        mixed[2 * i + 1] = hloc_high_##WIDTH(row[i], row[i + LANES / 2]);                                             \
       }                                                                                                               \
       HLOC_UNROLL for (int i = 0; i < LANES; i++) row[i] = mixed[i];                                                  \
     }                                                                                                                 \
