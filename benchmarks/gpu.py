@@ -1,10 +1,12 @@
 """hloc on a GPU, measured: one command, under eight minutes, a table that can be committed.
 
     python benchmarks/gpu.py [SECTION ...] [--output benchmarks/results/NAME] [--emulated]
+    python benchmarks/gpu.py --not-measured --output benchmarks/results/gpu-not-measured      without a GPU
 
 Each section (gpu_sections/) runs in a process of its own with its own time limit and prints its rows as it gets them:
 what was measured before a limit, or before a crash, is kept. What is missing is told by name: "not measured: ...".
-Writes NAME.json and NAME.md with date, device and driver. Without a GPU: one error, exit code 6.
+Writes NAME.json and NAME.md with date, device and driver, the numbers to reach first (gpu_sections/goals.py). Without a
+GPU: one error, exit code 6.
 
 --emulated runs the same sections on tiny sizes against the emulated driver of tests/cuda_emulation: it shows that this
 script works, its times mean nothing, and it writes only where --output says.
@@ -31,17 +33,17 @@ sys.path[:0] = [str(HERE), str(ROOT)]
 
 # name -> (seconds, what it tells); together under eight minutes
 SECTIONS: dict[str, tuple[int, str]] = {
-    "prepare": (85, "whole programs compiled side by side"),
+    "prepare": (80, "whole programs compiled side by side"),
     "launches": (15, "cost of a launch, in a graph and without"),
     "bandwidth": (35, "memory-bound kernels as a fraction of a device copy"),
     "products": (50, "matrix products and attention against cuBLASLt and the peak"),
     "tuning": (29, "products and a convolution by measured choice against the cost model's"),
-    "warpgroups": (20, "ways of sm_90a that no device has run yet, each in a process of its own"),
+    "warpgroups": (40, "ways of sm_90a that no device has run yet, each in a process of its own"),
     "ops": (35, "kernels of the test data against the evaluator"),
     "models": (40, "models of testdata/models against their expected results"),
     "end_to_end": (50, "whole programs, and without fusion"),
-    "xla": (65, "whole programs against XLA:GPU"),
-    "sanitizer": (55, "compute-sanitizer on kernels of the test data"),
+    "xla": (55, "whole programs against XLA:GPU"),
+    "sanitizer": (50, "compute-sanitizer on kernels of the test data"),
 }
 
 
@@ -108,12 +110,29 @@ def table(facts: dict, rows: list[dict]) -> str:
              f"{facts['seconds']:.0f} s in all.", ""]
     if facts["emulated"]:
         lines += ["**Emulated: these times mean nothing.**", ""]
+    else:
+        lines += goals(rows)
     for name, (_, about) in SECTIONS.items():
         own = [r for r in rows if r["section"] == name]
         if own:
             lines += [f"## {name}: {about}", "", "| what | value | compared | note |", "|---|---|---|---|",
                       *("| " + " | ".join(cells(r)) + " |" for r in own), ""]
     return "\n".join(lines)
+
+
+def goals(rows: list[dict]) -> list[str]:
+    """The numbers to reach, as a table."""
+    from gpu_sections.goals import verdicts
+    return ["## Numbers to reach on an H200", "", "| what | to reach | measured | |", "|---|---|---|---|",
+            *("| " + " | ".join(row) + " |" for row in verdicts(rows)), ""]
+
+
+def not_measured() -> tuple[dict, list[dict]]:
+    """Facts and rows of a machine without a GPU: each section, and why it has no figure."""
+    facts = {"device": "no device", "name": "none", "emulated": False, "driver": "nothing", "compiler": "nothing",
+             "seconds": 0, "date": f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M UTC}"}
+    missing = "no GPU was here"
+    return facts, [{"section": name, "what": about, "missing": missing} for name, (_, about) in SECTIONS.items()]
 
 
 def cells(row: dict) -> list[str]:
@@ -135,12 +154,18 @@ def main() -> int:
     parser.add_argument("sections", nargs="*", metavar="SECTION", help=", ".join(SECTIONS))
     parser.add_argument("--output", type=Path, help="where to write .json and .md")
     parser.add_argument("--emulated", action="store_true", help="tiny sizes on the emulated driver")
+    parser.add_argument("--not-measured", action="store_true", help="the table of a machine without a GPU")
     parser.add_argument("--one", choices=SECTIONS, help=argparse.SUPPRESS)
     parser.add_argument("--compile", nargs=2, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     unknown = [n for n in asked.sections if n not in SECTIONS]
     if unknown:
         parser.error(f"no section {unknown[0]!r}; sections: {', '.join(SECTIONS)}")
+    if asked.not_measured:
+        if not asked.output:
+            parser.error("--not-measured needs --output")
+        write(asked.output, *not_measured())
+        return 0
     if asked.one:
         return run_section(asked.one, asked.emulated)
     from gpu_sections.device import Device

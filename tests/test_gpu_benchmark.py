@@ -43,7 +43,8 @@ EXPECTED = {
                  "attention bf16 2 heads, 40 positions of 16": None,
                  "attention bf16 with gradients, 2 heads, 40 positions of 16": None},
     "tuning": {"f32 40 x 40 x 40": None, "bf16 convolution 3x3, 1 images of 6x6, 16 channels": None},
-    "warpgroups": {"bf16 40 x 40 x 40, bulk copies": None},
+    "warpgroups": {"bf16 40 x 40 x 40, 128x256, wgmma, bulk copies": None,
+                   "attention bf16 2 heads, 40 positions of 16, 128 queries, 128 keys, wgmma, bulk copies": None},
     "ops": {"cuda/teams": None, "ops/abs to abs": None},
     "models": {"digits": None},
     "xla": {"XLA:GPU": "does not run"},
@@ -134,6 +135,35 @@ def test_wrong_results_fail(gpu, monkeypatch, tmp_path):
     driver.install(monkeypatch)
     assert gpu.main() == 1
     assert "| a / b | 1 of 2 wrong |  | k: all |" in (tmp_path / "o.md").read_text()
+
+
+def test_numbers_to_reach(gpu, tmp_path):
+    """Each goal is judged by the rows that sections give; what no row tells is not measured."""
+    from gpu_sections.goals import GOALS, verdicts
+    assert {g.section for g in GOALS} <= gpu.SECTIONS.keys()
+    assert all(row[2:] == ["not measured"] * 2 for row in verdicts([]))
+    rows = [{"section": "bandwidth", "what": "add f32[16384,4096]", "value": 1, "compared": {"the copy": 0.93}},
+            {"section": "bandwidth", "what": "softmax bf16[16384,4096]", "value": 1, "compared": {"the copy": 0.5}},
+            {"section": "launches", "what": "a step of 500 kernels as a graph", "value": 0.8, "unit": "us per kernel"},
+            *({"section": "xla", "what": f"m{n}", "value": 1, "compared": {"XLA:GPU's time": r}}
+              for n, r in enumerate((0.5, 1.3))), {"section": "xla", "what": "m2", "missing": "no jax"}]
+    found = {row[0]: row[2:] for row in verdicts(rows)}
+    assert found["add f32"] == ["0.93", "reached"] and found["softmax bf16"] == ["0.50", "not reached"]
+    assert found["a kernel of a step of 500, in a graph"] == ["0.80", "reached"]
+    assert found["whole programs, each"] == ["1.30", "not reached"] and found["whole programs, together"] == ["0.81", "reached"]
+    assert "| softmax bf16 | at least 0.9 of the copy | 0.50 | not reached |" in gpu.goals(rows)
+
+
+def test_table_of_a_machine_without_a_gpu(tmp_path):
+    """Which is the one that is committed until a GPU has been there."""
+    assert run("--not-measured").returncode == 2
+    assert run("--not-measured", "--output", str(tmp_path / "none")).returncode == 0
+    assert not any("value" in row for row in json.loads((tmp_path / "none.json").read_text())["rows"])
+
+    def lines(folder: Path) -> list[str]:
+        return [line for line in folder.read_text().splitlines() if "UTC" not in line]
+    committed = lines(ROOT / "benchmarks" / "results" / "gpu-not-measured.md")
+    assert lines(tmp_path / "none.md") == committed and sum("not measured" in line for line in committed) > 30
 
 
 @pytest.mark.parametrize("said, row", [

@@ -1,4 +1,4 @@
-"""wgmma and the bulk copy engine: products in ways that only sm_90a has, against the cost model's way.
+"""wgmma and the bulk copy engine: products and attention in ways that only sm_90a has, against the cost model's way.
 
 No device had run them when they were written: each is tried in a process of its own, so that one that hangs or faults
 takes nothing else with it.
@@ -10,24 +10,28 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from gpu_sections.products import SUMS
+from gpu_sections.products import ATTENTION, SUMS, cublas, cublas_rate
 from gpu_sections.programs import ROOT
 from hloc import api
 from hloc.kernels.ir import Tile
 from hloc.targets.cuda import measure, target
 from hloc.targets.cuda.tiles import ways
 
-SECONDS = 7                             # of one way
-CASES = (("bf16", "bulk copies"), ("bf16", "wgmma"), ("s8", "bulk copies"), ("f8e4m3fn", "bulk copies"))
+SECONDS = 10                            # of one way
+BULK = "wgmma, bulk copies"
+LARGE = "cuBLASLt's bf16 product of 8192 cubed"
+# type, or attention; how the way's label begins, and ends
+CASES = (("bf16", "128x256", BULK), ("attention", "128 queries, 128 keys", BULK), ("f16", "128x256", "wgmma"),
+         ("f8e4m3fn", "128x256", BULK), ("tf32", "128x256", BULK), ("f16", "64x128", BULK))
 # Both operands along the depth, as bytes must be
 TEXT = "HloModule m\nENTRY e {{ a = {t}[{n},{n}] parameter(0)  b = {t}[{n},{n}] parameter(1)\n" \
-       "  ROOT d = {o}[{n},{n}] dot(a, b), lhs_contracting_dims={{1}}, rhs_contracting_dims={{1}} }}\n"
+       "  ROOT d = {o}[{n},{n}] dot(a, b), lhs_contracting_dims={{1}}, rhs_contracting_dims={{1}}{how} }}\n"
 CHILD = """
 import json, sys
 sys.path[:0] = [sys.argv[1] + "/benchmarks", sys.argv[1]]
 from gpu_sections import warpgroups
 from gpu_sections.device import Device
-print(json.dumps(warpgroups.measured(Device(False), *sys.argv[2:4])))
+print(json.dumps(warpgroups.measured(Device(False), *sys.argv[2:5])))
 """
 
 
@@ -37,12 +41,13 @@ def rows(device) -> Iterator[dict]:
         return
     if device.emulated:
         target.compile_cuda, target.compiler_version = device.compile, lambda: 13000
-        yield measured(device, *CASES[0])
+        for case in CASES[:2]:
+            yield measured(device, *case)
         return
-    for type, way in CASES:
-        what = title(device, type, way)
+    for case in CASES:
+        what = problem(device, *case)[0]
         try:
-            done = subprocess.run([sys.executable, "-c", CHILD, str(ROOT), type, way], capture_output=True, text=True,
+            done = subprocess.run([sys.executable, "-c", CHILD, str(ROOT), *case], capture_output=True, text=True,
                                   errors="replace", timeout=SECONDS)
         except subprocess.TimeoutExpired:
             yield {"what": what, "missing": f"no answer in {SECONDS} s: compiled, it hangs, or the machine is slow"}
@@ -54,22 +59,32 @@ def rows(device) -> Iterator[dict]:
             yield {"what": what, "missing": lines[-1][:300] if lines else f"exit code {done.returncode}"}
 
 
-def title(device, type: str, way: str) -> str:
-    n = device.size(4096, 40)
-    return f"{type} {n} x {n} x {n}, {way}"
+def problem(device, kind: str, first: str, last: str) -> tuple[str, str, float]:
+    """What is measured, its HLO, its operations."""
+    if kind == "attention":
+        h, s, d = device.size(64, 2), device.size(2048, 40), device.size(128, 16)
+        return f"attention bf16 {h} heads, {s} positions of {d}, {first}, {last}", ATTENTION.format(h=h, s=s, d=d), \
+            4 * h * s * s * d
+    n, type = device.size(8192 if kind == "bf16" else 4096, 40), "f32" if kind == "tf32" else kind
+    how = ", algorithm=dot_tf32_tf32_f32" if kind == "tf32" else ""
+    text = TEXT.format(t=type, o=SUMS.get(type, "f32"), n=n, how=how)
+    return f"{kind} {n} x {n} x {n}, {first}, {last}", text, 2 * n ** 3
 
 
-def measured(device, type: str, way: str) -> dict:
+def measured(device, kind: str, first: str, last: str) -> dict:
     """A row: one way, and the cost model's."""
-    n, own = device.size(4096, 40), target.cuda_target(device.machine)
-    program = api.plan(api.optimize(api.load(TEXT.format(t=type, o=SUMS.get(type, "f32"), n=n)), own), own)
+    own = target.cuda_target(device.machine)
+    what, text, operations = problem(device, kind, first, last)
+    program = api.plan(api.optimize(api.load(text), own), own)
     tile = next(k for k in program.kernels if isinstance(k, Tile))
     names = ways(tile, device.machine)
-    label = next(w for w in names if w.endswith(way))
+    label = next(w for w in names if w.startswith(first) and w.endswith(last))
     found = measure.measure(tile, device.machine, [names[0], label])
     if label in found.refused:
-        return {"what": title(device, type, way), "value": "wrong", "wrong": True, "note": found.refused[label]}
-    seconds = found.microseconds[label] * 1e-6
-    return {"what": title(device, type, way), "value": 2 * n ** 3 / seconds / 1e12, "unit": "TFLOP/s",
-            "compared": {"the cost model's time": found.microseconds[label] / found.microseconds[names[0]]},
+        return {"what": what, "value": "wrong", "wrong": True, "note": found.refused[label]}
+    rate = operations / found.microseconds[label] * 1e6
+    compared = {"the cost model's time": found.microseconds[label] / found.microseconds[names[0]]}
+    if kind in ("bf16", "attention") and (lt := cublas(device)[0]) is not None:
+        compared["cuBLASLt" if kind == "bf16" else LARGE] = rate / cublas_rate(device, lt, "bf16", 8192, 8192, 8192)
+    return {"what": what, "value": rate / 1e12, "unit": "TFLOP/s", "compared": compared,
             "note": f"{label}, against {names[0]}"}

@@ -99,9 +99,16 @@ struct Thread {
 #endif
 };
 
+struct Group128 {
+  unsigned arrived, turn;
+  bool any[2];
+  std::vector<Thread *> waiting;
+};
+
 struct Block {
   std::vector<Thread> threads;
   std::vector<Warp> warps;
+  Group128 groups[8];
   std::deque<Thread *> ready;
   unsigned alive, arrived;
   void (*kernel)(void *const *);
@@ -221,6 +228,7 @@ static bool run_block(char *stacks) {
   forget_barriers();
   std::memset(block.warps.data(), 0xff, block.warps.size() * sizeof(Warp));
   for (Warp &warp : block.warps) warp.alive = warp.arrived = 0;
+  for (Group128 &group : block.groups) group = Group128();
   block.alive = count, block.arrived = 0;
   block.ready.clear();
   for (size_t i = 0; i < count; i++) {
@@ -525,6 +533,28 @@ template <int N> static inline void hloc_wgmma_wait() {
   }
   emulation::warp_barrier();
 }
+/* A barrier of 128 threads, which tells whether one of them says yes. */
+static inline bool hloc_group_any(bool yes) {
+  using namespace emulation;
+  Group128 &group = block.groups[current->index.x / 128];
+  const unsigned turn = group.turn;
+  group.any[turn] |= yes;
+#ifdef EMULATION_CHECKED
+  current->checked.warp_barriers++;
+#endif
+  if (++group.arrived < 128) {
+    current->state = AT_BARRIER;
+    group.waiting.push_back(current);
+    leave();
+  } else {
+    group.arrived = 0, group.turn ^= 1, group.any[group.turn] = false;
+    for (Thread *thread : group.waiting) release(*thread);
+    group.waiting.clear();
+  }
+  return group.any[turn];
+}
+template <int N> static inline void hloc_more_registers() {}
+template <int N> static inline void hloc_fewer_registers() {}
 #include "bulk.h"
 
 /* mma.m16n8k16, m16n8k32, m16n8k8: lane 4 g + t holds word t (and t + 4) of A's rows g, g + 8 and of B's column g; D's

@@ -72,6 +72,10 @@ template <class S> struct hloc_attention_place {
     first = piece * S::PART;
     keys = S::COLUMNS - first < S::PART ? S::COLUMNS - first : S::PART;
   }
+  /* A query and a key of a piece's tiles are there. */
+  HLOC_MEMBER bool inside(long line, int column) const {
+    return (S::ROWS % S::BM == 0 || line < S::ROWS) && (S::COLUMNS % S::BN == 0 || column < keys);
+  }
   template <class Keep, class Finish>
   HLOC_MEMBER void give(Keep keep, Finish finish, int r, int f, float sum, float total) const {
     if (row + r >= S::ROWS || feature + f >= S::FEATURES) return;

@@ -1,9 +1,9 @@
 """Attention on the GPU: an "attention" Tile -> CUDA C that calls a template of attention.cuh.
 
 In: the Tile that hloc/kernels/lower_attention.py describes. Out: a struct of constants, kernels, and how they start.
-bf16 and f16 are multiplied on tensor cores, up to MOST_DEPTH of them; all other types and lengths at full precision in
-registers. Where queries and batches are too few to fill the GPU the keys are cut into pieces, which a second kernel
-joins.
+bf16 and f16 are multiplied on tensor cores, up to MOST_DEPTH of them, on sm_90a also by groups of four warps
+(attention_group.cuh); all other types and lengths at full precision in registers. Where queries and batches are too few
+to fill the GPU the keys are cut into pieces, which a second kernel joins.
 """
 from __future__ import annotations
 
@@ -18,7 +18,17 @@ from hloc.machine import Machine
 from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.products import vector_of
 from hloc.targets.cuda.tensor_cores import PLAIN
-from hloc.targets.cuda.tiling import BLOCKS_PER_SM, kernel_text, lambda_text, shape_struct, store_sum
+from hloc.targets.cuda.tensor_maps import BYTES, PIECE, TensorMap
+from hloc.targets.cuda.tiling import (
+    BARRIER,
+    BLOCKS_PER_SM,
+    BULK_COLUMNS,
+    WARP,
+    kernel_text,
+    lambda_text,
+    shape_struct,
+    store_sum,
+)
 from hloc.targets.printer import CUDA, c_type, expression, print_statements
 
 MOST_DEPTH = 256                # of tensor cores: queries and two tiles of keys lie in shared memory
@@ -27,6 +37,9 @@ FEW_ROWS = 16
 # Queries and keys of a tile on tensor cores, and how often 16 queries one warp has
 SHAPES = ((128, 64, 2), (128, 32, 2), (64, 64, 1), (64, 32, 1), (16, 64, 1), (16, 32, 1))
 MOST_REGISTERS = 192            # for sums and scores; the rest of 255 is for addresses and fragments
+ARRAYS = ("query", "key", "value")
+GROUPED, GROUPED_STAGES = ((128, 128), (64, 128), (128, 64), (64, 64)), 4       # queries and keys, for groups of warps
+PANEL = 64                      # elements of a line of 128 bytes
 CHUNKS = (16, 32, 64, 128)      # features of a block
 FEWEST_KEYS = 256               # of a piece
 MOST_PIECES = 32
@@ -39,14 +52,12 @@ def attention(tile: Tile, name: str, gpu: Machine, way: str = "") -> tuple:
     facts = dict(tile.parameters)
     rows, columns, depth, features = facts["sizes"]
     batches = math.prod(facts["batches"])
-    chunk = _chunk(features)
     shapes = _shapes(facts, gpu)
     shape = next((s for s in shapes if s.way == way), shapes[0])
-    down = shape.constants["BM"]
     constants = {"ROWS": rows, "COLUMNS": columns, "DEPTH": depth, "FEATURES": features, "BATCHES": batches,
-                 "FC": chunk, **shape.constants, **_strides(facts)}
-    blocks = -(-rows // down) * -(-features // chunk) * batches
-    splits, part = _pieces(blocks, columns, gpu)
+                 "FC": _chunk(features), **shape.constants, **_strides(facts)}
+    blocks = -(-rows // constants["BM"]) * -(-features // constants["FC"]) * batches
+    splits, part = _pieces(blocks, columns, max(KEYS, constants["BN"]), gpu)
     constants.update(SPLITS=splits, PART=part, STATES=1 if splits > 1 or facts.get("states") else 0)
     threads, memory = shape.threads, shape.memory
     names = ("query_at", "key_at", "value_at")
@@ -54,16 +65,20 @@ def attention(tile: Tile, name: str, gpu: Machine, way: str = "") -> tuple:
     mask = _mask(tile) if shape.registers else None
     constants["MASKED"] = EXPONENTS[facts["types"][0]] if mask else 0
     body += [_score(tile), *_outputs(tile, facts, constants), *(mask[:1] if mask else ())]
-    call = _call(name, facts["types"], shape.registers > 0, mask)
-    blocks = max(1, min(blocks * splits, gpu.cores * BLOCKS_PER_SM))
-    start = Geometry(name, (blocks, 1, 1), (threads, 1, 1), memory)
+    call = _call(name, facts["types"], shape, mask)
+    blocks = max(1, min(blocks * splits, gpu.cores * (1 if shape.grouped else BLOCKS_PER_SM)))
+    maps = _maps(tile, facts, constants) if shape.grouped else ()
+    start = Geometry(name, (blocks, 1, 1), (threads, 1, 1), memory, maps=maps)
+    mapped = (Buffer("maps", "u8", BYTES * len(maps), "read"),) if maps else ()
     text = shape_struct(f"{name}_shape", constants)
     if splits == 1:
+        tile = tile._replace(buffers=(*tile.buffers, *mapped))
         return text + kernel_text(tile, name, threads, [*body, call], memory, memory), start
     sums, states = splits * batches * rows * features, splits * batches * rows * 2
     scratch = Buffer("scratch", "f32", sums + states, "update")
     with_scratch = tile._replace(buffers=(*tile.buffers, scratch))
-    text += kernel_text(with_scratch, name, threads, [*body, call], memory, memory)
+    pieces = with_scratch._replace(buffers=(*with_scratch.buffers, *mapped))
+    text += kernel_text(pieces, name, threads, [*body, call], memory, memory)
     join = f"hloc_attention_join<{name}_shape>(scratch, scratch + {sums}L, finish, store_state);"
     text += kernel_text(with_scratch, f"{name}_join", 256, [_finish(tile, facts), _state(tile, facts), join])
     blocks = max(1, min(-(-batches * rows * features // 256), gpu.cores * BLOCKS_PER_SM))
@@ -89,9 +104,10 @@ def _shapes(facts: dict, gpu: Machine) -> list[Shape]:
                  if s.memory <= gpu.shared_bytes and s.registers <= MOST_REGISTERS]
     most = _most_rows(rows, -(-features // chunk) * math.prod(facts["batches"]), gpu)
     found.sort(key=lambda s: s.constants["BM"] > most)                  # else in the order of SHAPES
+    grouped = _grouped_shapes(facts, gpu) if found else []
     if found and found[0].constants["BM"] <= most:
-        return found
-    return [_in_registers(FEW_ROWS if rows <= FEW_ROWS else 64, chunk), *found]
+        return [*found, *grouped]
+    return [_in_registers(FEW_ROWS if rows <= FEW_ROWS else 64, chunk), *found, *grouped]
 
 
 def _most_rows(rows: int, count: int, gpu: Machine) -> int:
@@ -110,7 +126,13 @@ class Shape(NamedTuple):
     @property
     def way(self) -> str:
         """What a tuning file calls it."""
-        return f"{self.constants['BM']} queries, {self.constants['BN']} keys" + ("" if self.registers else ", f32")
+        how = ", wgmma, bulk copies" if self.grouped else "" if self.registers else ", f32"
+        return f"{self.constants['BM']} queries, {self.constants['BN']} keys{how}"
+
+    @property
+    def grouped(self) -> bool:
+        """Computed by groups of four warps (attention_group.cuh)."""
+        return "STAGES" in self.constants
 
 
 def _on_cores(rows: int, keys: int, of_warp: int, depth: int, features: int) -> Shape:
@@ -125,15 +147,61 @@ def _on_cores(rows: int, keys: int, of_warp: int, depth: int, features: int) -> 
     return Shape(constants, 32 * warps, memory, of_warp * (features + 2 * keys) // 2)
 
 
+def _grouped_shapes(facts: dict, gpu: Machine) -> list[Shape]:
+    """Tiles for instructions of sm_90a, where tensor maps can describe all arrays: no cost model chooses them, a tuning
+    file may (tiling.GROUPED)."""
+    pairs, strides = _pairs(facts), _strides(facts)
+    apart = all(facts[key][1] > 0 or facts["sizes"][key != "query"] == 1 for key in ARRAYS)
+    if gpu.arch != "sm_90a" or not pairs or not apart or any(strides[f"{n}_VECTOR"] * 2 != PIECE for n in "QKV"):
+        return []
+    depth, features = -(-facts["sizes"][2] // PANEL) * PANEL, PANEL if facts["sizes"][3] <= PANEL else 2 * PANEL
+    found = []
+    for rows, keys in GROUPED:
+        stage = keys * max(depth, features) * 2
+        rest = rows * depth * 2 + (2 + 2 * GROUPED_STAGES) * BARRIER + rows * (BULK_COLUMNS + 8) * 4
+        constants = {"BM": rows, "BN": keys, "DP": depth, "FC": features, "TM": 1, "STAGES": GROUPED_STAGES, **pairs}
+        found.append(Shape(constants, 2 * rows + 4 * WARP, GROUPED_STAGES * stage + rest, (features + 2 * keys) // 2))
+    return [s for s in found if s.memory <= gpu.shared_bytes and s.registers <= MOST_REGISTERS]
+
+
+def _pairs(facts: dict) -> dict[str, int]:
+    """Batches as two dimensions: the size of the inner one, and each array's strides of both. Empty for more."""
+    sizes, strides = list(facts["batches"]), [list(facts[key][3]) for key in ARRAYS]
+    for d in range(len(sizes) - 2, -1, -1):                 # dimensions that lie one in the other are one
+        if sizes[d] == 1 or sizes[d + 1] == 1 or all(s[d] == s[d + 1] * sizes[d + 1] for s in strides):
+            for s in strides:
+                s[d:d + 2] = [s[d] if sizes[d + 1] == 1 else s[d + 1]]
+            sizes[d:d + 2] = [sizes[d] * sizes[d + 1]]
+    if len(sizes) > 2 or any(stride < 0 for s in strides for stride in s):
+        return {}
+    padding = 2 - len(sizes)
+    found = {"INNER": ([1] * padding + sizes)[1]}
+    for letter, own in zip("QKV", strides):
+        found[f"{letter}_OUTER"], found[f"{letter}_INNER"] = [0] * padding + own
+    return found
+
+
+def _maps(tile: Tile, facts: dict, c: dict[str, int]) -> tuple[TensorMap, ...]:
+    """Of queries, keys and values: panels of 64 elements along memory."""
+    rows, columns, depth, features = facts["sizes"]
+    names, found = [b.name for b in tile.buffers], []
+    for key, letter, along, lines, box in zip(ARRAYS, "QKV", (depth, depth, features), (rows, columns, columns),
+                                              (c["BM"], c["BN"], c["BN"])):
+        dimensions = ((along, 1), (lines, facts[key][1]), (c["INNER"], c[f"{letter}_INNER"]),
+                      (c["BATCHES"] // c["INNER"], c[f"{letter}_OUTER"]))
+        found.append(TensorMap.of(names.index(key), 2, facts[key][0], dimensions, (PANEL, box)))
+    return tuple(found)
+
+
 def _in_registers(rows: int, features: int) -> Shape:
     memory = 4 * (16 * (rows + 4 + KEYS + 4 + features + 4) + KEYS * (rows + 4))
     return Shape({"BM": rows, "BN": KEYS, "TM": rows // 16}, 256, memory, 0)
 
 
-def _pieces(blocks: int, columns: int, gpu: Machine) -> tuple[int, int]:
-    """Into how many pieces to cut the keys, and how long these are."""
+def _pieces(blocks: int, columns: int, keys: int, gpu: Machine) -> tuple[int, int]:
+    """Into how many pieces to cut the keys, and how long these are: a multiple of `keys`."""
     wanted = min(2 * gpu.cores // max(1, blocks), columns // FEWEST_KEYS, MOST_PIECES)
-    part = -(-columns // (max(1, wanted) * KEYS)) * KEYS        # a multiple of every tile's
+    part = -(-columns // (max(1, wanted) * keys)) * keys
     return -(-columns // part), part
 
 
@@ -227,11 +295,12 @@ def _outputs(tile: Tile, facts: dict, c: dict[str, int]) -> list[str]:
             f"  state[0] = largest;\n  state[1] = total;\n}};"]
 
 
-def _call(name: str, types: tuple[str, ...], on_cores: bool, mask: tuple[str, str] | None) -> str:
+def _call(name: str, types: tuple[str, ...], shape: Shape, mask: tuple[str, str] | None) -> str:
     arrays = "query, key, value, memory, query_at, key_at, value_at"
-    if on_cores:
-        return (f"hloc_attention_mma<{name}_shape, {PLAIN[types[0]].name}>({arrays},\n"
-                f"    [](float low, float high) {{ return hloc_rounded_pair_{types[0]}(low, high); }},\n"
+    if shape.registers:
+        how = f"hloc_attention_group<{name}_shape, hloc_group_{types[0]}>(maps, memory" if shape.grouped else \
+            f"hloc_attention_mma<{name}_shape, {PLAIN[types[0]].name}>({arrays}"
+        return (f"{how},\n    [](float low, float high) {{ return hloc_rounded_pair_{types[0]}(low, high); }},\n"
                 f"    {f'live_at, {mask[1]}' if mask else '0, 0.0f'}, score_of, keep, keep_state, finish);")
     reads = ",\n    ".join(reader(t) for t in types)
     return f"hloc_attention_f32<{name}_shape>({arrays},\n    {reads},\n    score_of, keep, keep_state, finish);"

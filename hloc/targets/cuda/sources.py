@@ -23,14 +23,15 @@ HERE = Path(__file__).parent
 # The header that declares a name, in the order of inclusion; each is included only where a kernel uses it.
 TILES = ("hloc_gemm<", "hloc_gemm_thin<", "hloc_conv<", "hloc_conv_direct<", "hloc_attention_")
 PACKS = ("hloc_conv_pack<", "hloc_conv_unpack<")
-GROUP, BULK = "hloc_tile_warpgroup<", "hloc_tile_bulk<"
+GROUPS = ("hloc_tile_warpgroup<", "hloc_tile_bulk<", "hloc_attention_group<")
 HEADERS = (("team.cuh", ("hloc_warp_total", "hloc_block_total", "hloc_conv_direct<")),
-           ("mma.cuh", ("hloc_numbers_", GROUP, BULK)), ("pack.cuh", ("hloc_pack<", *TILES, *PACKS)),
-           ("numbers.cuh", ("hloc_numbers_", GROUP, BULK)), ("gemm.cuh", (*TILES, *PACKS)),
-           ("async.cuh", ("hloc_tile_pipeline<", "hloc_attention_", GROUP, BULK)),
-           ("pipeline.cuh", ("hloc_tile_pipeline<", GROUP, BULK)), ("wgmma.cuh", (GROUP, BULK)),
-           ("bulk.cuh", (GROUP, BULK)), ("warpgroup.cuh", (GROUP, BULK)),
+           ("mma.cuh", ("hloc_numbers_", *GROUPS)), ("pack.cuh", ("hloc_pack<", *TILES, *PACKS)),
+           ("numbers.cuh", ("hloc_numbers_", *GROUPS)), ("gemm.cuh", (*TILES, *PACKS)),
+           ("async.cuh", ("hloc_tile_pipeline<", "hloc_attention_", *GROUPS)),
+           ("pipeline.cuh", ("hloc_tile_pipeline<", *GROUPS)), ("wgmma.cuh", GROUPS),
+           ("bulk.cuh", GROUPS), ("warpgroup.cuh", GROUPS),
            ("conv.cuh", ("hloc_conv<", "hloc_conv_direct<", *PACKS)), ("attention.cuh", ("hloc_attention_",)),
+           ("attention_group.cuh", ("hloc_attention_group<",)),
            ("attention_gradient.cuh", ("hloc_attention_gradient_",)),
            ("sort.cuh", ("hloc_sort_",)), ("fft.cuh", ("hloc_fft_",)))
 QUIET = "#pragma nv_diag_suppress 177      /* most scalar functions are not used */\n"

@@ -12,9 +12,13 @@
 
 #define HLOC_GROUP_OF(T)                                                                                              \
   struct hloc_group_##T {                                                                                             \
-    template <int COLUMNS, int ACROSS_A, int ACROSS_B>                                                                \
+    template <int COLUMNS, int ACROSS_A, int ACROSS_B, int ADD = 1>                                                   \
     HLOC_NUMBERS_FN void multiply(float *d, unsigned long long a, unsigned long long b) {                             \
-      hloc_wgmma_##T<COLUMNS, 1, ACROSS_A, ACROSS_B>(d, a, b);                                                        \
+      hloc_wgmma_##T<COLUMNS, ADD, ACROSS_A, ACROSS_B>(d, a, b);                                                      \
+    }                                                                                                                 \
+    template <int COLUMNS, int ACROSS_B>                                                                              \
+    HLOC_NUMBERS_FN void multiply_words(float *d, const unsigned *a, unsigned long long b) {                          \
+      hloc_wgmma_##T##_words<COLUMNS, ACROSS_B>(d, a, b);                                                             \
     }                                                                                                                 \
   };
 HLOC_GROUP_OF(bf16)
