@@ -66,7 +66,7 @@ def _is_shallow(hero: Instruction, machine: Machine) -> bool:
     return (machine.kind == "cpu" and all(w == WindowDim() for w in window_of(hero))
             and hero.get("feature_group_count", 1) == hero.get("batch_group_count", 1) == 1
             and rows == tuple(range(hero.shape.rank)) and n.kernel_output_feature == kernel.rank - 1
-            and (kernel.element_type == "bf16" or not scalars.is_narrow(kernel.element_type))
+            and (kernel.element_type in ("bf16", "f16") or not scalars.is_narrow(kernel.element_type))
             and kernel.dimensions[n.kernel_input_feature] <= SHALLOW and kernel.dimensions[-1] <= NARROW)
 
 

@@ -26,6 +26,7 @@ from hloc.kernels.group import Group, KernelCall, Lowered, Outline, kernel_name,
 from hloc.kernels.ir import Buffer, Cost, Stmt, Tile
 from hloc.kernels.lower_convolution import lower_convolution
 from hloc.kernels.lower_loop import lower_loop, shareable
+from hloc.kernels.lower_shallow_product import lower_shallow_product
 from hloc.kernels.lower_small_product import lower_small_product
 from hloc.kernels.operands import Access, OperandKernels, behind_conversion
 from hloc.kernels.rules_loops import DotDimensions
@@ -93,6 +94,10 @@ def lower_product(group: Group, machine: Machine) -> Lowered:
         return lower_convolution(group, machine)
     if len(dots) != 1 or not _has_plain_form(dots[0]):
         return lower_loop(group, machine)
+    shallow = machine.kind == "cpu" and _multiply_adds(dots[0]) > TINY and \
+        lower_shallow_product(group, dots[0], DotDimensions(dots[0]))
+    if shallow:
+        return shallow
     if _is_tiny(dots[0], machine):
         return (machine.kind == "cpu" and lower_small_product(group, dots[0])) or lower_loop(group, machine)
     return _Lowering(group, machine, Product.of(dots[0])).lowered()

@@ -22,6 +22,7 @@ from hloc.kernels.group import Group, KernelCall, Lowered, Outline
 from hloc.kernels.indexing import Index
 from hloc.kernels.ir import SERIAL, VECTOR, Apply, Expr, Load, Store
 from hloc.kernels.lower_loop import cost_of, shareable
+from hloc.kernels.lower_shallow_product import lower_shallow_product
 from hloc.kernels.rules_elementwise import zero
 from hloc.kernels.rules_loops import DotDimensions, accumulator_type, product_result
 
@@ -46,6 +47,9 @@ def _plain_dimensions(n: ConvolutionDimensionNumbers) -> DotDimensions:
 
 
 def _lowered(group: Group, dot: Instruction, dims: DotDimensions) -> Lowered | None:
+    shallow = lower_shallow_product(group, dot, dims)
+    if shallow:
+        return shallow
     vector = max((d for d, size in enumerate(dot.shape.dimensions) if size > 1), default=None)
     if vector is None or dot.shape.dimensions[vector] < SHORTEST:
         return None

@@ -77,9 +77,9 @@ class _Loop:
     written: dict[tuple[str, Expr], str] = field(default_factory=dict)
 
     def rewritten(self) -> tuple[Stmt, ...]:
-        """The loops that take its place; itself where it has no rows of f16."""
+        """The loops that take its place; itself where it has no rows of f16, or only converts one."""
         loop = self.loop
-        if isinstance(loop.extent, int) and loop.extent < SHORTEST:
+        if isinstance(loop.extent, int) and (loop.extent < SHORTEST or row_call(loop)):
             return (loop,)
         self.named = {s.name: s.value for s in loop.body if isinstance(s, Let)}
         self.changing = assigned(loop.body)

@@ -17,8 +17,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from hloc.kernels.ir import INDEX, SERIAL, VECTOR, Apply, Assign, Const, Expr, For, Let, Load, Local, Stmt, Store, Var
-from hloc.kernels.walks import expressions, parts
+from hloc.kernels.ir import (
+    INDEX,
+    SERIAL,
+    VECTOR,
+    Apply,
+    Assign,
+    Const,
+    Expr,
+    For,
+    Kernel,
+    Let,
+    Load,
+    Local,
+    Stmt,
+    Store,
+    Var,
+)
+from hloc.kernels.walks import expressions, parts, walk
 from hloc.targets.printer import assigned
 
 LANES = 16                      # of f32 in the widest vectors
@@ -44,6 +60,12 @@ def is_rounding(expr: Expr) -> bool:
     """To f16 and back."""
     inner = expr.arguments[0] if _converts(expr, "f32") else None
     return inner is not None and _converts(inner, "f16") and inner.arguments[0].type == "f32"
+
+
+def has_groups(kernel: Kernel) -> bool:
+    """Whether a kernel has loops over groups, whose arrays only vectors of a whole group keep in registers."""
+    return any(isinstance(s, Store) and is_rounding(s.value) and isinstance(s.value.arguments[0].arguments[0], Load)
+               for s in walk(kernel.body))
 
 
 def _converts(expr: Expr, target: str) -> bool:
@@ -115,10 +137,11 @@ class _Groups:
             self.behind.append(Assign(s.name, self.taken_in(s.value, assigned(self.loop.body))))
 
     def let(self, name: str, value: Expr) -> None:
-        """Give a name to a value: positions and what only reads rows are written down again in each loop."""
+        """Give a name to a value: positions and what is only read are written down again in each loop. (A loop that
+        copies 16 elements would be a call of memcpy for gcc, in vectors of half the size.)"""
         if isinstance(value, Load) and value.buffer in self.own:
             self.arrays[name] = value.buffer
-        elif self.is_plain(value):
+        elif self.is_plain(value) or (isinstance(value, Load) and self.stores_last):
             self.repeated[name] = value
         else:
             self.arrays[name] = self.kept(value).buffer
@@ -130,14 +153,23 @@ class _Groups:
 
     def kept(self, value: Expr) -> Load:
         """A value in an array of one group."""
+        array = self.array(value.type)
+        self.emit(Store(array.buffer, self.lane, value))
+        return array
+
+    def array(self, type: str) -> Load:
+        """A new array of one group, as it is read."""
         name = f"{self.loop.name}_r{len(self.locals)}"
-        self.locals.append(Local(name, value.type, LANES))
-        self.emit(Store(name, self.lane, value))
-        return Load(name, self.lane, value.type)
+        self.locals.append(Local(name, type, LANES))
+        return Load(name, self.lane, type)
 
     def store(self, buffer: str, position: Expr, value: Expr) -> None:
-        """A store of the loop's own, into which a rounding may go."""
-        if is_rounding(value) and position in (self.lane, Var(self.loop.name, INDEX)):
+        """A store of the loop's own, into which a rounding may go. What is stored as it is to a row that will be
+        narrowed is rounded, not copied."""
+        known = self.value(value) if isinstance(value, Var) else None
+        if isinstance(known, Load) and known.buffer in self.own and buffer in self.rows:
+            self.round(known, buffer, self.lane if position == self.lane else self.place)
+        elif is_rounding(value) and position in (self.lane, Var(self.loop.name, INDEX)):
             inner = self.kept(self.value(value.arguments[0].arguments[0]))
             self.round(inner, buffer, self.lane if position == self.lane else self.place)
         else:
@@ -158,6 +190,12 @@ class _Groups:
         names = [Let(self.loop.name, self.place)] if self.loop.name in needed else []
         names += [Let(name, value) for name, value in self.repeated.items() if name in needed]
         self.body.append(For(self.lane.name, LANES, VECTOR, (*names, s)))
+
+    @property
+    def stores_last(self) -> bool:
+        """Nothing is read after a store, whose array may be one that is read."""
+        stores = [n for n, s in enumerate(self.loop.body) if isinstance(s, Store)]
+        return len(stores) <= 1 and stores in ([], [len(self.loop.body) - 1])
 
     @property
     def own(self) -> set[str]:
@@ -190,13 +228,44 @@ class _Groups:
         if not isinstance(expr, Apply):
             return expr
         if is_rounding(expr):
-            inner = self.kept(self.value(expr.arguments[0].arguments[0]))
-            self.round(inner, inner.buffer, self.lane)
-            return inner
+            return self.rounded(expr.arguments[0].arguments[0])
         if expr.op == "select" and not all(self.is_safe(a) for a in expr.arguments[1:]):
             condition, *choices = expr.arguments
             return expr._replace(arguments=(self.value(condition), *(self.named(c) for c in choices)))
         return expr._replace(arguments=tuple(self.value(a) for a in expr.arguments))
+
+    def rounded(self, inner: Expr) -> Load:
+        """A value, rounded, in an array of one group; what lies in memory as a row is rounded from there."""
+        value = self.value(inner)
+        base = self.base(value.position) if isinstance(value, Load) else None
+        if base is None:
+            array = self.kept(value)
+            self.round(array, array.buffer, self.lane)
+            return array
+        array = self.array("f32")
+        place = Apply("add", (Apply("add", (base, self.first), INDEX), self.lane), INDEX)
+        self.round(value._replace(position=place), array.buffer, self.lane)
+        return array
+
+    def base(self, position: Expr) -> Expr | None:
+        """What a position is where the loop begins, if the loop moves it by one element at a time."""
+        if position == Var(self.loop.name, INDEX):
+            return Const(0, INDEX)
+        if isinstance(position, Var):
+            return self.base(self.repeated[position.name]) if position.name in self.repeated else None
+        if not isinstance(position, Apply) or position.op != "add":
+            return None
+        still, moving = position.arguments
+        if any(isinstance(e, (Var, Load)) and self.changes(e) for e in parts([still])):
+            still, moving = moving, still
+        base = self.base(moving)
+        if base is None or any(isinstance(e, (Var, Load)) and self.changes(e) for e in parts([still])):
+            return None
+        return still if base == Const(0, INDEX) else Apply("add", (still, base), INDEX)
+
+    def changes(self, expr: Var | Load) -> bool:
+        """Whether an expression may change while the loop runs."""
+        return isinstance(expr, Load) or expr.name == self.loop.name or expr.name in self.repeated
 
     def is_safe(self, expr: Expr) -> bool:
         """Whether an expression may be computed where it is not chosen: it reads rows only."""
