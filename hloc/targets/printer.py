@@ -78,6 +78,8 @@ COMPARISONS = {"compare_eq": ("==", 9), "compare_ne": ("!=", 9), "compare_lt": (
 PREDICATES = {"and": ("&", 8), "or": ("|", 6), "xor": ("^", 7)}
 ATOM, UNARY, TERNARY = 16, 14, 2
 ROUNDED = frozenset(["bf16", "f16"])     # there and back again from f32 is a function of its own
+EXACT_IN_BF16 = frozenset(["f8e3m4", "f8e4m3", "f8e4m3fn", "f8e4m3fnuz", "f8e4m3b11fnuz", "f8e5m2", "f8e5m2fnuz", "s8",
+                           "u8"])
 SIMD_REDUCTIONS = {"add": "+", "multiply": "*", "and": "&", "or": "|", "xor": "^"}
 
 
@@ -150,6 +152,9 @@ def _convert(value: Expr, target: str) -> tuple[str, int]:
         inner = value.arguments[0]
         if inner.type == "f32":
             return f"hloc_round_{source}_f32({expression(inner)})", ATOM
+    if target == "bf16" and isinstance(value, Apply) and value.op == "convert" and source == "f32" \
+            and value.arguments[0].type in EXACT_IN_BF16:
+        return f"hloc_exact_f32_to_bf16({expression(value)})", ATOM
     if INDEX in (source, target) or {source, target} == {"f32", "f64"}:
         return f"({c_type(target)}){_inside(value, UNARY)}", UNARY
     if source == "pred" and target in SIMPLE_TYPES and not isinstance(value, Load):

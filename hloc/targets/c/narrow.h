@@ -5,7 +5,8 @@
  * rounding to nearest even; NaN, infinity and overflow as each format defines them (the tests compare every pattern
  * with ml_dtypes). For s1 s2 s4 u1 u2 u4: hloc_<t>_to_s8/u8 and hloc_s8/u8_to_<t> (keeps the low bits).
  * hloc_round_<t>_f32(x) is hloc_<t>_to_f32(hloc_f32_to_<t>(x)) for f16 and bf16, at a third of its price.
- * hloc_maximum_key_<t>(x), hloc_<t>_of_maximum_key_s16(key), for f16 and bf16, for minimum likewise: integers so ordered.
+ * hloc_maximum_key_<t>(x), hloc_<t>_of_maximum_key_s16(key), for f16 and bf16, for minimum likewise: integers in the
+ * order that maximum sees.
  * hloc_f64_to_f32_odd rounds to odd, so that hloc_f32_to_<t>(hloc_f64_to_f32_odd(x)) rounds a double only once.
  *
  * Example: hloc_f32_to_f8e4m3fn(448.0f) == 0x7e; hloc_f8e4m3fn_to_f32(0x7e) == 448.0f
@@ -16,6 +17,7 @@
 #include "base.h"
 
 HLOC_FN float hloc_bf16_to_f32(hloc_bf16 x) { return hloc_from_bits_f32((hloc_u32)x << 16); }
+HLOC_FN hloc_bf16 hloc_exact_f32_to_bf16(float x) { return (hloc_bf16)(hloc_bits_f32(x) >> 16); } /* of what fits */
 #if HLOC_CUDA && !defined(HLOC_EMULATED) /* one instruction each; NaNs are 0x7fff */
 HLOC_FN hloc_bf16 hloc_f32_to_bf16(float x) {
   hloc_bf16 rounded;
@@ -50,17 +52,19 @@ HLOC_FN float hloc_round_bf16_f32(float x) {
 /* One binary format: sign bit above EXPONENT_BITS and MANTISSA_BITS. Codes are without the sign bit.
  * MAX_CODE: largest finite value; OVERFLOW_CODE: what larger values become, the next code
  * or MAX_CODE itself. INF_CODE: 0 where there is none. */
+/* As if all codes were normal numbers; those that are none lie below 2^(1-BIAS), where twice the number less that
+ * power is right, and smaller. No masks of integers, which vectors of bytes would be widened for; no subnormal f32. */
 #define HLOC_NARROW_TO_F32(T, EXPONENT_BITS, MANTISSA_BITS, BIAS, MAX_CODE, INF_CODE)                                 \
   HLOC_FN float hloc_##T##_to_f32(hloc_##T x) {                                                                       \
-    const hloc_u32 width = EXPONENT_BITS + MANTISSA_BITS;                                                             \
-    const hloc_u32 smallest_normal = (127u - BIAS + 1u) << 23;                                                        \
-    hloc_u32 code = x & ((1u << width) - 1u);                                                                         \
-    hloc_u32 bits = (code << (23 - MANTISSA_BITS)) + ((127u - BIAS) << 23);                                           \
-    /* subnormals by subtraction of a normal number: right even where the processor flushes subnormals */             \
-    float subnormal = hloc_from_bits_f32(bits + (1u << 23)) - hloc_from_bits_f32(smallest_normal);                    \
-    hloc_u32 magnitude = code < (1u << MANTISSA_BITS) ? hloc_bits_f32(subnormal) : bits;                              \
-    magnitude = code > MAX_CODE ? (code == INF_CODE ? 0x7f800000u : 0x7fc00000u) : magnitude;                         \
-    return hloc_from_bits_f32(magnitude | ((hloc_u32)((x >> width) & 1u) << 31));                                     \
+    const hloc_u32 width = EXPONENT_BITS + MANTISSA_BITS, drop = 23 - MANTISSA_BITS, rebias = (127u - BIAS) << 23;    \
+    const float smallest_normal = hloc_from_bits_f32(rebias + (1u << 23));                                            \
+    const float largest = hloc_from_bits_f32((MAX_CODE << drop) + rebias);                                            \
+    const float infinity = hloc_from_bits_f32((INF_CODE << drop) + rebias);                                           \
+    float normal = hloc_from_bits_f32(((x & ((1u << width) - 1u)) << drop) + rebias);                                 \
+    float subnormal = 2.0f * normal - smallest_normal;                                                                \
+    float y = subnormal < normal ? subnormal : normal;                                                                \
+    y = y > largest ? (y == infinity ? HLOC_INF_F32 : HLOC_NAN_F32) : y;                                              \
+    return hloc_from_bits_f32(hloc_bits_f32(y) | ((hloc_u32)((x >> width) & 1u) << 31));                              \
   }
 #define HLOC_NARROW_CODE(MANTISSA_BITS, BIAS, OVERFLOW_CODE, NAN_CODE)                                                \
   const hloc_u32 drop = 23 - MANTISSA_BITS;                                                                           \
