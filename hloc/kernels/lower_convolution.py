@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import math
 
-from hloc.ir import ELEMENT_TYPES, ConvolutionDimensionNumbers, Instruction, WindowDim, window_of
-from hloc.kernels import indexing, scalars
+from hloc.ir import ELEMENT_TYPES, ConvolutionDimensionNumbers, Instruction, window_of
+from hloc.kernels import indexing
 from hloc.kernels.epilogues import epilogue_statements, stores_itself, tile_types
 from hloc.kernels.group import Group, KernelCall, Lowered, Outline, kernel_name, origin_lines
 from hloc.kernels.indexing import Index
@@ -27,7 +27,7 @@ from hloc.kernels.ir import Buffer, Cost, Tile
 from hloc.kernels.lower_loop import lower_loop, shareable
 from hloc.kernels.lower_small_product import lower_small_convolution
 from hloc.kernels.operands import Access, OperandKernels, behind_conversion
-from hloc.kernels.tiny import NARROW, SHALLOW, TINY, multiply_adds
+from hloc.kernels.tiny import TINY, is_shallow, multiply_adds
 from hloc.machine import Machine
 
 MOST_SPATIAL = 3
@@ -40,7 +40,7 @@ def lower_convolution(group: Group, machine: Machine) -> Lowered:
     work = multiply_adds(hero)
     if len(heroes) != 1 or work <= TINY or len(numbers.output_spatial) > MOST_SPATIAL:
         return lower_loop(group, machine)
-    small = _is_shallow(hero, machine) and lower_small_convolution(group, hero)
+    small = machine.kind == "cpu" and is_shallow(hero) and lower_small_convolution(group, hero)
     if small:
         return small
     type, total = tile_types(group, hero)
@@ -56,18 +56,6 @@ def lower_convolution(group: Group, machine: Machine) -> Lowered:
                 cost=Cost(moved, 2 * work), origin=origin_lines(group))
     call = KernelCall(tile, (lhs.argument, rhs.argument, *arguments))
     return Lowered((*operands.calls, call), tuple(operands.scratch), can_share=tuple(shareable(group, (hero,))))
-
-
-def _is_shallow(hero: Instruction, machine: Machine) -> bool:
-    """A product of few columns and few terms in a sum, over images as they lie (see kernels/tiny.py)."""
-    n: ConvolutionDimensionNumbers = hero.get("dim_labels")
-    kernel = hero.operands[1].shape
-    rows = (n.output_batch, *n.output_spatial, n.output_feature)
-    return (machine.kind == "cpu" and all(w == WindowDim() for w in window_of(hero))
-            and hero.get("feature_group_count", 1) == hero.get("batch_group_count", 1) == 1
-            and rows == tuple(range(hero.shape.rank)) and n.kernel_output_feature == kernel.rank - 1
-            and (kernel.element_type in ("bf16", "f16") or not scalars.is_narrow(kernel.element_type))
-            and kernel.dimensions[n.kernel_input_feature] <= SHALLOW and kernel.dimensions[-1] <= NARROW)
 
 
 def _source(group: Group, operand: Instruction, type: str) -> Instruction:

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import math
 
-from hloc.ir import Instruction
+from hloc.ir import ConvolutionDimensionNumbers, Instruction, WindowDim, window_of
+from hloc.kernels.scalars import is_narrow
 
 TINY = 2048                     # multiply-adds below which a tile costs more than it saves
 SHALLOW, NARROW = 8, 128        # products in a sum, and columns, of which rows are read and written faster than packed
@@ -17,3 +18,15 @@ def multiply_adds(convolution: Instruction) -> int:
     kernel = convolution.operands[1].shape.dimensions
     features = kernel[convolution.get("dim_labels").kernel_output_feature]
     return convolution.shape.num_elements * math.prod(kernel) // max(1, features)
+
+
+def is_shallow(convolution: Instruction) -> bool:
+    """A product of few columns and few terms in a sum, over images as they lie: loops on a CPU."""
+    n: ConvolutionDimensionNumbers = convolution.get("dim_labels")
+    kernel = convolution.operands[1].shape
+    rows = (n.output_batch, *n.output_spatial, n.output_feature)
+    return (all(w == WindowDim() for w in window_of(convolution))
+            and convolution.get("feature_group_count", 1) == convolution.get("batch_group_count", 1) == 1
+            and rows == tuple(range(convolution.shape.rank)) and n.kernel_output_feature == kernel.rank - 1
+            and (kernel.element_type in ("bf16", "f16") or not is_narrow(kernel.element_type))
+            and kernel.dimensions[n.kernel_input_feature] <= SHALLOW and kernel.dimensions[-1] <= NARROW)

@@ -15,7 +15,7 @@ from math import prod
 
 from hloc.ir import Instruction, Module, window_of
 from hloc.kernels.ir import Tile
-from hloc.kernels.tiny import TINY, multiply_adds
+from hloc.kernels.tiny import NARROW, SHALLOW, TINY, is_shallow, multiply_adds
 
 FAST_TYPES = {"gemm": ("f32", "f64", "bf16", "f16", "s8", "s32"), "conv": ("f32", "bf16", "f16")}
 SAME_PRODUCT = {"u32": "s32"}        # products whose sums have the same bits
@@ -115,12 +115,13 @@ def likely_units(module: Module) -> tuple[list[str], frozenset[str]]:
         if instruction.opcode == "fft":
             units += _units_of("fft", "f64" if type in ("f64", "c128") else "f32")
         elif instruction.opcode == "dot" and type in FAST_TYPES["gemm"] \
-                and instruction.shape.num_elements * _depth(instruction) > TINY \
-                and not (attention and instruction.get("lhs_batch_dims")):
+                and not _is_small(instruction) and not (attention and instruction.get("lhs_batch_dims")):
             units += _units_of("gemm", type)
             if is_thin(*_sides(instruction), _depth(instruction)):
                 thin.add(f"gemm_{type}.c")
-        elif instruction.opcode == "convolution" and multiply_adds(instruction) > TINY:
+        elif instruction.opcode == "topk" and type == "f32":
+            units.append("topk.c")
+        elif instruction.opcode == "convolution" and multiply_adds(instruction) > TINY and not is_shallow(instruction):
             total = instruction.shape.element_type
             if type in FAST_TYPES["conv"]:
                 units += _units_of("conv", conv_entry(type, _facts(instruction)))
@@ -135,11 +136,20 @@ def _depth(dot: Instruction) -> int:
     return prod(left[d] for d in dot.get("lhs_contracting_dims", ()))
 
 
+def _is_small(dot: Instruction) -> bool:
+    """A dot that will probably become loops."""
+    depth = _depth(dot)
+    columns = _sides(dot)[1]
+    return dot.shape.num_elements * depth <= TINY \
+        or (not dot.get("lhs_batch_dims") and depth <= SHALLOW and 1 < columns <= NARROW)
+
+
 def _may_hold_attention(module: Module) -> bool:
-    """A softmax of products: batched dots and an exponential in one computation."""
+    """A softmax of products: two batched dots for an exponential in one computation. A training step, which keeps the
+    weights for the gradients, has six."""
     for computation in module.computations:
         batched = sum(i.opcode == "dot" and bool(i.get("lhs_batch_dims")) for i in computation.instructions)
-        if batched > 1 and any(i.opcode == "exponential" for i in computation.instructions):
+        if 1 < batched <= 2 * sum(i.opcode == "exponential" for i in computation.instructions):
             return True
     return False
 

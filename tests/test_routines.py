@@ -1,0 +1,43 @@
+"""Which routines are compiled before the passes have run: those that the program will call, and no others."""
+import pytest
+
+from hloc.targets.cpu.routines import ATTENTION_UNITS, likely_units
+from hloc.text import parse_module
+
+SCORES = """
+  q = f32[2,64,32] parameter(0)
+  s = f32[2,64,64] dot(q, q), lhs_batch_dims={0}, rhs_batch_dims={0}, lhs_contracting_dims={2}, rhs_contracting_dims={2}
+  e = f32[2,64,64] exponential(s)
+  o = f32[2,64,32] dot(e, q), lhs_batch_dims={0}, rhs_batch_dims={0}, lhs_contracting_dims={2}, rhs_contracting_dims={1}
+"""
+GRADIENT = """
+  g = f32[2,64,64] dot(o, q), lhs_batch_dims={0}, rhs_batch_dims={0}, lhs_contracting_dims={2}, rhs_contracting_dims={2}
+  h = f32[2,64,32] dot(g, q), lhs_batch_dims={0}, rhs_batch_dims={0}, lhs_contracting_dims={1}, rhs_contracting_dims={1}
+"""
+
+
+def convolution(features: int) -> str:
+    return f"""
+  x = bf16[2,16,16,{features}] parameter(0)
+  w = bf16[1,1,{features},32] parameter(1)
+  ROOT y = bf16[2,16,16,32] convolution(x, w), window={{size=1x1}}, dim_labels=b01f_01io->b01f
+"""
+
+
+@pytest.mark.parametrize("body, units", [
+    ("p = f32[4] parameter(0)", []),
+    (SCORES, list(ATTENTION_UNITS)),
+    (SCORES + GRADIENT, ["gemm_f32.c"]),                   # the weights are kept for the gradient
+    ("x = f32[8,100] parameter(0) t = (f32[8,5], s32[8,5]) topk(x), k=5, largest=true", ["topk.c"]),
+    ("x = f16[8,100] parameter(0) t = (f16[8,5], s32[8,5]) topk(x), k=5, largest=true", []),
+    ("x = f32[64,8] parameter(0) y = f32[8,64] parameter(1) "
+     "d = f32[64,64] dot(x, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}", []),
+    ("x = f32[64,9] parameter(0) y = f32[9,64] parameter(1) "
+     "d = f32[64,64] dot(x, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}", ["gemm_f32.c"]),
+    (convolution(8), []),
+    (convolution(16), ["gemm_bf16.c", "conv_bf16.c", "conv.c", "conv_rows.c", "conv_outer.c", "conv_depthwise.c"]),
+], ids=["none", "attention", "attention gradient", "topk", "topk of f16", "shallow dot", "dot", "shallow convolution",
+        "convolution"])
+def test_likely_units(body, units):
+    found, _ = likely_units(parse_module(f"ENTRY e {{ {body} }}"))
+    assert [unit for unit in found if unit != "pool.c"] == units
