@@ -5,7 +5,10 @@ import ml_dtypes
 
 from hloc.ir import Instruction, numpy_dtype
 from hloc.ir.types import ELEMENT_TYPES
+from hloc.passes.patterns import highest, lowest, splat
 from hloc.passes.rewriter import Rewriter
+
+EXTREMA = ("maximum", "minimum")
 
 
 def convert_to_same_type(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
@@ -33,6 +36,31 @@ def convert_twice(instruction: Instruction, rewriter: Rewriter) -> Instruction |
     if saturates and not holds(instruction.shape.element_type, x.shape.element_type):
         return None
     return rewriter.change(instruction, operands=[x])
+
+
+def convert_of_clamped(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
+    """convert(min(x, c)) => convert(x) from float to integer where c is no less than the integer type's highest value,
+    which larger numbers become anyway; so for maxima, and for clamp"""
+    x, type = instruction.operands[0], instruction.shape.element_type
+    if x.shape.kind != "float" or instruction.shape.kind not in ("signed", "unsigned"):
+        return None
+    inner = x
+    if x.opcode == "clamp":
+        low, inner, high = x.operands
+        drops = is_bound(low, "maximum", type) and is_bound(high, "minimum", type)
+    else:
+        bounds = [n for n, o in enumerate(x.operands) if x.opcode in EXTREMA and is_bound(o, x.opcode, type)]
+        drops = bool(bounds)
+        inner = x.operands[1 - bounds[0]] if bounds else x
+    return rewriter.change(instruction, operands=[inner]) if drops else None
+
+
+def is_bound(bound: Instruction, opcode: str, type: str) -> bool:
+    """Whether a minimum (maximum) with this operand leaves out nothing but what an integer type cannot hold."""
+    value = splat(bound)
+    if value is None:
+        return False
+    return float(value) >= highest(type) if opcode == "minimum" else float(value) <= lowest(type)
 
 
 def holds(wide: str, narrow: str) -> bool:
@@ -113,7 +141,7 @@ def reduce_precision_to_all(instruction: Instruction, rewriter: Rewriter) -> Ins
 
 
 RULES = {
-    "convert": (convert_to_same_type, convert_twice),
+    "convert": (convert_to_same_type, convert_twice, convert_of_clamped),
     "bitcast-convert": (bitcast_convert_twice,),
     "copy": (copy_of_same_layout,),
     "bitcast": (bitcast_to_same_shape,),
