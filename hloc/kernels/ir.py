@@ -9,8 +9,8 @@ see C or CUDA syntax. A kernel that adds two arrays of 4,096 f32:
 Rules (hloc/kernels/verify.py checks them)
 - Expressions are pure. Types are HLO element types, or INDEX (a 64-bit signed integer for positions and loop counters).
 - Load and Store take one flat position in elements. Storage types narrower than a computation type (bf16, f16, f8*,
-  s4 ...) are loaded as they are: arithmetic on them goes through Apply("convert", ...) to f32 (or s32) and back, put
-  there by the lowering, so that printers have no rounding rules of their own.
+  s4 ...) are loaded and selected as they are: arithmetic on them goes through Apply("convert", ...) to f32 (or s32)
+  and back, put there by the lowering, so that printers have no rounding rules of their own.
 - Apply names an op: for HLO element types a scalar function of hloc/targets/c/scalar.h ("add", "tanh", "compare_lt",
   "convert", "select" ...); for INDEX the arithmetic of INDEX_OPS. `convert`'s source type is its argument's type;
   between INDEX and s32/s64/u32... `convert` is a plain cast.

@@ -12,7 +12,7 @@ from hloc.kernels import indexing, scalars
 from hloc.kernels.builder import within
 from hloc.kernels.elements import Elements, Indices, Rule
 from hloc.kernels.indexing import Index
-from hloc.kernels.ir import INDEX, Apply, Const, Expr
+from hloc.kernels.ir import INDEX, Apply, Const, Expr, Load
 
 MOST_LOOKED_AT = 64
 Steps = Generator[tuple[Instruction, Indices], Expr, Expr]
@@ -114,7 +114,16 @@ def gather(e: Elements, instruction: Instruction, index: Indices) -> Steps:
     window = window_dimensions(operand.shape.rank, instruction, "collapsed_slice_dims")
     for d, offset in zip(window, offset_dims):
         wanted[d] = indexing.add(wanted[d], index[offset])
-    return (yield operand, tuple(wanted))
+    return loaded_first(e, (yield operand, tuple(wanted)))
+
+
+def loaded_first(e: Elements, value: Expr) -> Expr:
+    """A load, converted or not, before what uses it: inside a condition it would be a branch, which data decides."""
+    if isinstance(value, Load):
+        return e.builder.let(value)
+    if isinstance(value, Apply) and value.op == "convert" and isinstance(value.arguments[0], Load):
+        return value._replace(arguments=(e.builder.let(value.arguments[0]),))
+    return value
 
 
 def indices_position(instruction: Instruction, indices: Instruction, batch: list[Index], component: int) -> Indices:

@@ -47,14 +47,24 @@ def widen(stored: Expr) -> Expr:
 
 
 def narrow(value: Expr, element_type: str) -> Expr:
-    """Computation form -> what is stored; undoes a `widen` right before it."""
+    """Computation form -> what is stored; undoes a `widen` right before it, or before a choice of two such values."""
+    stored = _as_stored(value, element_type)
+    if stored is not None:
+        return stored
+    if isinstance(value, Apply) and value.op == "select":
+        yes, no = (_as_stored(a, element_type) for a in value.arguments[1:])
+        if yes is not None and no is not None:
+            return Apply("select", (value.arguments[0], yes, no), element_type)
+    return Apply("convert", (value,), element_type)
+
+
+def _as_stored(value: Expr, element_type: str) -> Expr | None:
+    """A value that needs no rounding, as it is stored; None for others."""
     if value.type == element_type:
         return value
     if isinstance(value, Apply) and value.op == "convert" and value.arguments[0].type == element_type:
         return value.arguments[0]
-    if isinstance(value, Const):
-        return Const(value.value, element_type)
-    return Apply("convert", (value,), element_type)
+    return Const(value.value, element_type) if isinstance(value, Const) else None
 
 
 def rounded(value: Expr, element_type: str) -> Expr:

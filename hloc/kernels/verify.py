@@ -86,7 +86,7 @@ class _Verifier:
         if values[0] == INDEX:
             self.check(expr.op in INDEX_OPS, "not an index operation", expr)
         else:
-            self.check(not is_narrow(values[0]), "arithmetic on a storage type", expr)
+            self.check(expr.op == "select" or not is_narrow(values[0]), "arithmetic on a storage type", expr)
         if expr.op.startswith("compare_"):
             self.check(expr.type == "pred", "a comparison gives pred", expr)
         elif expr.op == "select":

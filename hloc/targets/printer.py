@@ -107,12 +107,22 @@ def _print(expr: Expr) -> tuple[str, int]:
     if expr.op == "bitcast":
         return _bitcast(expr.arguments[0], expr.type), ATOM
     if expr.op == "select":
-        condition, yes, no = (_inside(a, TERNARY + 1) for a in expr.arguments)
-        return f"{condition} ? {yes} : {no}", TERNARY
+        return _select(*expr.arguments)
     if expr.type == INDEX and expr.op in ("minimum", "maximum"):
         a, b = (_inside(x, 11) for x in expr.arguments)
         return f"({a} {'<' if expr.op == 'minimum' else '>'} {b} ? {a} : {b})", ATOM
     return _infix(expr) or (_call(expr), ATOM)
+
+
+def _select(which: Expr, yes: Expr, no: Expr) -> tuple[str, int]:
+    """`which ? yes : no`. An integer that is raised where it is negative, as indices are, is an addition without a
+    branch: add(x, which ? c : 0)."""
+    if (isinstance(yes, Apply) and yes.op == "add" and yes.type in ("s32", "s64") and isinstance(no, Var)
+            and yes.arguments[0] == no and isinstance(yes.arguments[1], Const)):
+        raised = Apply("select", (which, yes.arguments[1], Const(0, no.type)), no.type)
+        return _call(Apply("add", (no, raised), no.type)), ATOM
+    condition, on_true, on_false = (_inside(a, TERNARY + 1) for a in (which, yes, no))
+    return f"{condition} ? {on_true} : {on_false}", TERNARY
 
 
 def _infix(expr: Apply) -> tuple[str, int] | None:

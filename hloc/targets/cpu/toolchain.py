@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -22,6 +23,7 @@ from hloc.errors import BuildError
 # No -ffast-math: NaN, infinities and signed zeros mean what HLO says. Reassociation is explicit in the generated code.
 FLAGS = ("-std=gnu11", "-fPIC", "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math",
          "-ffp-contract=fast", "-fopenmp-simd", "-fno-strict-aliasing", "-w", "-Werror=implicit-function-declaration")
+X86_NATIVE = ("-march=native",)
 DRIVER_FLAGS = ("-O1",)
 LONG_DRIVER_FLAGS = ("-O1", "-fno-inline")     # a call for each of a thousand steps; gcc would spend most on copies
 # Generated loops say what is a vector, and routines name theirs, so that -O3 finds little; gcc takes a third longer for
@@ -29,6 +31,9 @@ LONG_DRIVER_FLAGS = ("-O1", "-fno-inline")     # a call for each of a thousand s
 ROUTINE_FLAGS = ("-O2", "-fno-semantic-interposition", "-fno-stack-protector")
 GCC_ROUTINE_FLAGS = ("-fpeel-loops", "-fvect-cost-model=dynamic", "--param", "max-inline-insns-auto=30",
                      "--param", "inline-min-speedup=15")
+# Gathers of two or four elements take two to three times as long as as many loads.
+GATHER_FLAGS = ("-mtune-ctrl=^use_gather_2parts,^use_gather_4parts",)
+FIRST_GCC_WITH_GATHER_FLAGS = 12
 COMPILE_SECONDS = 600
 INCLUDE_FOLDERS = (Path(__file__).parent / "runtime", Path(__file__).parent.parent / "c")
 
@@ -52,7 +57,11 @@ class Toolchain:
     def routine_flags(self, *, lean: bool = False) -> tuple[str, ...]:
         """Optimization of kernels and of the routines of runtime/. lean: for code whose vectors are all named."""
         is_clang = "clang" in self.version or "ziglang" in self.command
-        return ROUTINE_FLAGS if is_clang or lean else ROUTINE_FLAGS + GCC_ROUTINE_FLAGS
+        if is_clang or lean:
+            return ROUTINE_FLAGS
+        found = re.search(r"\) (\d+)\.", self.version)
+        tuned = self.native == X86_NATIVE and found is not None and int(found[1]) >= FIRST_GCC_WITH_GATHER_FLAGS
+        return ROUTINE_FLAGS + GCC_ROUTINE_FLAGS + (GATHER_FLAGS if tuned else ())
 
     def compile_object(self, source: Path, target: Path, optimize: tuple[str, ...]) -> Path:
         """One translation unit to an object file. Raises BuildError with the compiler's own words."""
@@ -105,7 +114,7 @@ def find() -> Toolchain:
     for command in candidates():
         version = _version(command)
         if version:
-            native = ("-march=native",) if os.uname().machine in ("x86_64", "amd64") else ("-mcpu=native",)
+            native = X86_NATIVE if os.uname().machine in ("x86_64", "amd64") else ("-mcpu=native",)
             return Toolchain(command, version, native)
     asked = f" ($CC is {os.environ['CC']!r})" if os.environ.get("CC") else ""
     raise BuildError(f"no C compiler found{asked}",

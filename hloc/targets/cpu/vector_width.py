@@ -3,7 +3,8 @@
 In: a Kernel, or the statements of an epilogue. Out: whether the C function carries HLOC_WIDE (targets/c/base.h).
 Compilers prefer 256-bit vectors where there are 512-bit ones, as short loops and loops at memory speed gain nothing by
 them. Loops over exp, tanh or bf16, which take dozens of instructions per element, run a fifth to a half faster: there
-are half as many instructions. The rows of an epilogue are short, but of whole vectors.
+are half as many instructions. The rows of an epilogue are short, but of whole vectors. Loops that read 32-bit elements
+at positions that data gives are scalar or wide: a gather of 16 takes little longer than one of 8.
 """
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from collections.abc import Iterable
 
 from hloc.analysis.cost import EXPENSIVE
 from hloc.ir import ELEMENT_TYPES
-from hloc.kernels.ir import INDEX, VECTOR, Apply, Assign, Const, Expr, For, Kernel, Let, Stmt, Store, Var
+from hloc.kernels.ir import INDEX, VECTOR, Apply, Assign, Const, Expr, For, Kernel, Let, Load, Stmt, Store, Var
 from hloc.kernels.scalars import is_narrow
 from hloc.kernels.walks import parts, walk
 from hloc.ops.table import OPS
@@ -26,7 +27,23 @@ def is_wide(kernel: Kernel) -> bool:
     statements = list(walk(kernel.body))
     named = {s.name: s.value for s in statements if isinstance(s, Let)}
     loops = [s for s in statements if isinstance(s, For) and s.kind == VECTOR]
-    return all(_is_long(_most(s.extent, named)) for s in loops) and any(computes_much(s.body) for s in loops)
+    heavy = any(computes_much(s.body) or _gathers(s.body, kernel) for s in loops)
+    return heavy and all(_is_long(_most(s.extent, named)) for s in loops)
+
+
+def _gathers(statements: Iterable[Stmt], kernel: Kernel) -> bool:
+    """Whether a loop reads elements at places that it computes from data, all of 32 bits."""
+    statements = list(walk(statements))
+    found = {s.name for s in statements if isinstance(s, Let) and any(_is_place(e) for e in parts([s.value]))}
+    bits = {b.name: ELEMENT_TYPES[b.type].bits for b in kernel.buffers}
+    read = {bits.get(e.buffer) for e in parts(s.value for s in statements if isinstance(s, (Let, Assign, Store)))
+            if isinstance(e, Load) and any(isinstance(p, Var) and p.name in found for p in parts([e.position]))}
+    return read == {32}
+
+
+def _is_place(expr: Expr) -> bool:
+    """An INDEX that is computed from values."""
+    return isinstance(expr, Apply) and expr.op == "convert" and expr.type == INDEX and expr.arguments[0].type != INDEX
 
 
 def _is_long(extent: int) -> bool:
