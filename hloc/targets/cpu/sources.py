@@ -6,8 +6,10 @@ compiler that knows nothing of hloc.
 """
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from hloc.kernels.ir import Kernel, Tile
@@ -148,6 +150,12 @@ def _function(kernel: Kernel, name: str, qualifier: str) -> str:
 
 def runtime_digest() -> str:
     """Hash over all runtime headers: a cached build must not outlive them."""
+    files = sorted(entry.path for folder in (RUNTIME, SHARED) for entry in os.scandir(folder)
+                   if entry.name.endswith((".c", ".h")))
+    return _digest_of(tuple((path, facts.st_size, facts.st_mtime_ns) for path in files for facts in [os.stat(path)]))
+
+
+@lru_cache(maxsize=1)                       # asked once for each routine of a program
+def _digest_of(files: tuple[tuple[str, int, int], ...]) -> str:
     from hloc.cache import digest
-    headers = sorted([*RUNTIME.glob("*.[ch]"), *SHARED.glob("*.h")])
-    return digest(*(p.read_bytes() for p in headers))
+    return digest(*(Path(path).read_bytes() for path, _, _ in files))
