@@ -69,14 +69,26 @@ def find(key: str, suffix: str) -> Path | None:
     path = folder() / (key + suffix)
     seal = path.with_name(path.name + ".sha256")
     try:
-        good = seal.read_text().strip() == _hash_file(path)
+        if seal.read_text().strip() == _hash_file(path):
+            os.utime(path)
+            return path
     except OSError:
         return None
-    if not good:
-        remove(path)
-        return None
-    os.utime(path)
-    return path
+    remove(path)
+    return None
+
+
+def hold(path: Path, own: Path) -> Path | None:
+    """The entry at `path` under another name, which no other process removes; None where it is gone."""
+    with suppress(FileNotFoundError):
+        try:
+            os.link(path, own)
+        except FileNotFoundError:
+            raise
+        except OSError:                                     # another disk
+            shutil.copyfile(path, own)
+        return own
+    return None
 
 
 @contextmanager
@@ -108,7 +120,7 @@ def put(key: str, suffix: str, built: Path) -> Path:
         _copy_atomically(built, path)
     except OSError as error:
         raise RunError(f"cannot write to the cache folder {path.parent}: {error.strerror}") from None
-    prune(size)
+    prune(size, path)
     return path
 
 
@@ -117,8 +129,9 @@ def remove(path: Path) -> None:
     path.with_name(path.name + ".sha256").unlink(missing_ok=True)
 
 
-def prune(added: int = 0) -> None:
-    """Remove the entries unused for longest until the cache, with `added` bytes more in it, fits its bound.
+def prune(added: int = 0, made: Path | None = None) -> None:
+    """Remove the entries unused for longest until the cache, with `added` bytes more in it, fits its bound. The entry
+    that was just made stays. What killed processes left half written goes too, once it is COUNT_SECONDS old.
 
     Beside the entries lies a count of their bytes. They are looked at only where it is over the bound, or COUNT_SECONDS
     old: two processes that add at the same time may count one of both, but to look at ten thousand takes 0.1 s.
@@ -134,21 +147,26 @@ def prune(added: int = 0) -> None:
     for _, size, path in sorted(entries, key=lambda e: e[0]):
         if total <= limit:
             break
-        remove(path)
-        total -= size
+        if path != made:
+            remove(path)
+            total -= size
     _write_count(total, time.time())
 
 
 def _entries() -> list[tuple[float, int, Path]]:
-    """When each entry was last used, its bytes, its file."""
-    found = []
+    """When each entry was last used, its bytes, its file. Removes what has long been half written."""
+    found, old = [], time.time() - COUNT_SECONDS
     for path in folder().iterdir():
-        if path.suffix != ".sha256" and not path.name.startswith(("tmp", "lock.", COUNT)):
-            try:
-                facts = path.stat()
-            except FileNotFoundError:                       # another process pruned it
-                continue
+        if path.suffix == ".sha256" or path.name.startswith(("lock.", COUNT)):
+            continue
+        try:
+            facts = path.stat()
+        except FileNotFoundError:                           # another process pruned it
+            continue
+        if not path.name.startswith("tmp"):
             found.append((facts.st_mtime, facts.st_size, path))
+        elif facts.st_mtime < old:
+            path.unlink(missing_ok=True)
     return found
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from hloc.limits import quota_cores
+
 
 @dataclass(frozen=True, slots=True)
 class Machine:
@@ -38,13 +40,12 @@ class Machine:
 
 
 def available_cores() -> int:
-    """Cores that this process may use; HLOC_THREADS overrides."""
+    """Cores that this process may use, in its container too; HLOC_THREADS overrides."""
     asked = os.environ.get("HLOC_THREADS", "")
     if asked.isdigit() and int(asked) > 0:
         return int(asked)
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(count, quota_cores() or count)
 
 
 def _cpu_flags() -> frozenset[str]:

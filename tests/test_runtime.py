@@ -476,6 +476,43 @@ def test_the_cache_stays_within_its_bound(cache_folder, monkeypatch):
     assert sum(p.stat().st_size for p in cache_folder.iterdir()) < 110_000
 
 
+def test_a_build_needs_no_room_in_the_cache(cache_folder, monkeypatch):
+    """With a bound below everything, entries go as soon as they are made: a build keeps what it needs."""
+    monkeypatch.setenv("HLOC_CACHE_BYTES", "1")
+    for last in (1, 2, 1):
+        check_affine(compiled(AFFINE % last), last)
+    assert len([p for p in cache_folder.iterdir() if p.suffix in (".o", ".so", ".json", ".bin")]) == 1
+
+
+def test_entries_that_go_while_they_are_looked_for(cache_folder, tmp_path, monkeypatch):
+    """Another process makes room between the look and the use."""
+    check_affine(compiled(AFFINE % 3), 3)
+    found = cache.find
+    taken = []
+
+    def gone(key: str, suffix: str) -> Path | None:
+        path = found(key, suffix)
+        if path is not None and (suffix, "taken") not in taken:
+            taken.append((suffix, "taken"))
+            cache.remove(path)
+        return path
+    monkeypatch.setattr(cache, "find", gone)
+    for _ in range(4):
+        check_affine(compiled(AFFINE % 3), 3)
+    assert {suffix for suffix, _ in taken} >= {".json", ".so", ".o"}
+    assert cache.hold(tmp_path / "nothing", tmp_path / "own") is None
+
+
+def test_what_killed_builds_left_goes(cache_folder, tmp_path):
+    cache.folder()
+    old, new, built = cache_folder / "tmpold", cache_folder / "tmpnew", tmp_path / "built"
+    for path in (old, new, built):
+        path.write_bytes(bytes(10))
+    os.utime(old, (0, 0))
+    cache.put("key", ".bin", built)
+    assert not old.exists() and new.exists() and cache.find("key", ".bin")
+
+
 def test_the_cache_is_looked_through_only_where_it_may_be_full(cache_folder, tmp_path, monkeypatch):
     built = tmp_path / "built"
     built.write_bytes(bytes(1000))

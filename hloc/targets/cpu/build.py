@@ -55,7 +55,7 @@ def _compile_and_link(chain: Toolchain, units: list[tuple[str, bool]], sources: 
     """The units of a program and the missing routines at once; the largest first."""
     with cache.workspace() as folder, ThreadPoolExecutor(available_cores()) as cores, \
             ThreadPoolExecutor(16) as waiting:                    # a routine may be in the making elsewhere
-        routines = [waiting.submit(runtime_object, chain, unit, flags)
+        routines = [waiting.submit(runtime_object, chain, unit, flags, folder)
                     for unit, flags in parts_of(sources.runtime_units(), sources.thin_units())]
         jobs = [cores.submit(_unit_object, chain, text, folder / f"unit{number}.c", is_kernels)
                 for number, (text, is_kernels) in enumerate(sorted(units, key=lambda unit: -len(unit[0])))]
@@ -85,19 +85,25 @@ def parts_of(units: Sequence[str], thin: Collection[str]) -> list[tuple[str, tup
     return parts + [(file_of(unit), generic_flags(unit) if ":" in unit else ()) for unit in whole]
 
 
-def runtime_object(chain: Toolchain, unit: str, more: tuple[str, ...] = ()) -> Path:
-    """The object file of one routine: compiled once per machine, then from the cache."""
+def runtime_object(chain: Toolchain, unit: str, more: tuple[str, ...] = (), into: Path | None = None) -> Path:
+    """The object file of one routine: compiled once per machine, then from the cache. In the folder `into`, if given,
+    where no other process removes it while this one needs it."""
     flags = (*chain.routine_flags(lean="-DHLOC_PART=HLOC_THIN" in more), *more)
     key = cache.digest("runtime", chain.identity(), runtime_digest(), unit, *flags)
-    found = cache.find(key, ".o")
+
+    def cached() -> Path | None:
+        found = cache.find(key, ".o")
+        return cache.hold(found, into / found.name) if found and into else found
+    found = cached()
     if found:
         return found
     with cache.lock(key), cache.workspace() as folder:
-        found = cache.find(key, ".o")                             # another thread or process was faster
+        found = cached()                                          # another thread or process was faster
         if found:
             return found
         built = chain.compile_object(RUNTIME / unit, folder / "routine.o", flags)
-        return cache.put(key, ".o", built)
+        kept = cache.put(key, ".o", built)
+        return built.replace(into / kept.name) if into else kept
 
 
 def ahead(module: Module) -> None:

@@ -21,6 +21,7 @@ import numpy as np
 from hloc.errors import RunError
 from hloc.ir import Instruction, Layout, Shape, numpy_dtype
 from hloc.kernels.plan import ALIGNMENT, HostCall, Value
+from hloc.limits import available_memory
 from hloc.machine import available_cores
 from hloc.targets.cpu.calls import (
     FAILED,
@@ -32,18 +33,6 @@ from hloc.targets.cpu.calls import (
     tells_idle,
 )
 from hloc.targets.cpu.result_memory import ResultMemory, aligned_bytes
-
-
-def available_memory() -> int | None:
-    """Bytes that the system can still give, or None where it does not say."""
-    try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            for line in file:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) << 10
-    except OSError:
-        return None
-    return None
 
 
 def refuse_if_too_large(needed: int, what: str, largest: Instruction | None = None) -> None:
@@ -61,9 +50,13 @@ _threads: int | None = None                 # of the process: the address of the
 
 def open_library(path: Path) -> ctypes.CDLL:
     """A program, loaded until nobody holds it any more. All programs of a process run on the threads of the first,
-    which stays."""
+    which stays. Raises FileNotFoundError where it is gone: another process has made room in the cache."""
     global _threads
-    library = ctypes.CDLL(str(path))
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError:
+        path.stat()
+        raise
     if not hasattr(library, "hloc_share_threads"):               # an hloc of before wrote it: it has its own
         return library
     library.hloc_threads.restype = ctypes.c_void_p

@@ -63,11 +63,14 @@ def _find(key: str) -> tuple[CpuBackend | None, str]:
     path, blob = cache.find(key, ".json"), cache.find(key, ".bin")
     if path is None or blob is None:
         return None, ""
-    facts = json.loads(path.read_text(encoding="utf-8"))
-    library = cache.find(facts["library"], ".so")
-    if library is None:
-        return None, ""
-    return backend_of(library, facts, np.memmap(blob, np.uint8, "r")), facts["name"]
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        library = cache.find(facts["library"], ".so")
+        if library is not None:
+            return backend_of(library, facts, np.memmap(blob, np.uint8, "r")), facts["name"]
+    except FileNotFoundError:                                # another process has just made room in the cache
+        pass
+    return None, ""
 
 
 def _remember(key: str, name: str, backend: CpuBackend) -> None:

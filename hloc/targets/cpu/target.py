@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hloc.errors import UnsupportedError
+from hloc.errors import RunError, UnsupportedError
 from hloc.executable import Executable
 from hloc.ir import Instruction, Module
 from hloc.kernels.ir import Kernel, Tile
@@ -22,6 +23,7 @@ from hloc.targets.cpu.executable import load_shared_object as open_shared_object
 from hloc.targets.cpu.recall import recalled
 from hloc.targets.target import Target
 
+BUILDS = 4                            # of one program, where other processes make room in the cache meanwhile
 STACK_BYTES = 1 << 20                 # of each thread of the pool: HLOC_STACK_BYTES in runtime/pool.h
 
 if TYPE_CHECKING:
@@ -66,10 +68,11 @@ def executable(program: Program, module: Module, options) -> Executable:
     def start() -> CpuBackend:
         needed = program.arena_size + sum(v.shape.num_bytes for v in program.results)
         refuse_if_too_large(needed, "running this module", largest(module))
-        with options.stage("compiler"):
-            library = build(sources, options.report)
-        return CpuBackend(library, program.parameters, program.results, program.arena_size, program.constants,
-                          list(zip(sources.host_calls, functions)))
+        for _ in range(BUILDS):
+            with suppress(FileNotFoundError), options.stage("compiler"):
+                return CpuBackend(build(sources, options.report), program.parameters, program.results,
+                                  program.arena_size, program.constants, list(zip(sources.host_calls, functions)))
+        raise RunError("what was compiled is removed from the cache before it is loaded: HLOC_CACHE_BYTES is too small")
 
     made = Executable(program.name, "cpu", program.parameters, program.results, start, sources.readable,
                       texts={".c": sources.single_file, ".hlo": lambda: str(module)},
