@@ -25,7 +25,8 @@ FREE = frozenset(["parameter", "constant", "tuple", "get-tuple-element", "bitcas
                   "after-all", "domain", "add-dependency"])
 PARTIAL_READS = frozenset(["slice", "dynamic-slice", "gather"])
 GPU_LANES, GPU_HERTZ, CPU_HERTZ = 128, 1.5e9, 2.5e9
-CALL_SECONDS = 2e-7                     # starting a small kernel on the calling CPU thread
+CALL_SECONDS = 2e-8                     # starting a small kernel on the calling CPU thread
+ALONE_SECONDS = 10e-6                   # what takes less than this stays on the calling CPU thread
 CACHED_SPEEDUP = 4                      # caches against memory
 
 
@@ -107,6 +108,14 @@ def operations_per_second(machine: Machine) -> float:
     if machine.kind == "gpu":
         return machine.cores * GPU_LANES * GPU_HERTZ
     return machine.cores * (machine.vector_bytes / 4) * CPU_HERTZ
+
+
+def seconds_of_operations(count: float, machine: Machine) -> float:
+    """Time for f32 operations: on one core where they are too few to share."""
+    together = count / operations_per_second(machine)
+    if machine.kind == "gpu":
+        return together
+    return max(together, min(together * machine.cores, ALONE_SECONDS))
 
 
 def seconds_of_traffic(size: int, machine: Machine) -> float:

@@ -19,7 +19,13 @@ instructions and edges; a group's size is bounded.
 from __future__ import annotations
 
 from hloc.analysis.control_flow import executed_computations
-from hloc.analysis.cost import bytes_read, operations, operations_per_second, seconds_of_launch, seconds_of_traffic
+from hloc.analysis.cost import (
+    bytes_read,
+    operations,
+    seconds_of_launch,
+    seconds_of_operations,
+    seconds_of_traffic,
+)
 from hloc.analysis.fusible import (
     RESHAPES,
     in_place_operands,
@@ -380,7 +386,7 @@ class Fuser:
         if extra <= 0:
             return True
         loads = sum(0.5 for o in producer.operands if o.shape.num_elements > 1)
-        own = extra * (operations(producer) + loads) / operations_per_second(self.machine)
+        own = seconds_of_operations(extra * (operations(producer) + loads), self.machine)
         again = own + max((group.again.get(r, 0.0) for r in readers), default=0.0)
         stored = seconds_of_traffic(2 * size, self.machine) + seconds_of_launch(size, self.machine)
         if again > stored:
