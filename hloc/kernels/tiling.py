@@ -13,14 +13,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from hloc.ir import ELEMENT_TYPES
 from hloc.kernels import indexing, loops
 from hloc.kernels.builder import Builder
 from hloc.kernels.group import Outline
 from hloc.kernels.indexing import Index
 from hloc.kernels.ir import SERIAL, VECTOR, Load, Store
 
-EDGE = 16
-PITCH = EDGE + 1                # rows of a staged tile are apart by an odd number of cache banks
+EDGE_BYTES, LONGEST_EDGE = 128, 64      # of a tile: two cache lines, but elements are read across one by one
 SHORTEST = 8                    # loops below this length are not worth a tile
 
 
@@ -31,6 +31,12 @@ class Tiling:
     extents: list[int]
     tiled: int
     staged: list[tuple[str, Index]]
+
+    def edges(self, outline: Outline) -> tuple[int, int]:
+        """Rows and columns of a tile."""
+        bytes = max(ELEMENT_TYPES[outline.known[buffer][1]].bytes for buffer, _ in self.staged) if self.staged else 8
+        edge = min(LONGEST_EDGE, max(1, EDGE_BYTES // bytes))
+        return min(edge, self.extents[self.tiled]), min(edge, self.extents[-1])
 
 
 def find_tiling(extents: list[int], trial: Builder) -> Tiling | None:
@@ -61,7 +67,7 @@ def tiled_nest(outline: Outline, tiling: Tiling) -> Iterator[tuple[Index, ...]]:
     builder, extents = outline.builder, tiling.extents
     others = [n for n in range(len(extents) - 1) if n != tiling.tiled]
     rows, columns = extents[tiling.tiled], extents[-1]
-    edges = (min(EDGE, rows), min(EDGE, columns))
+    edges = tiling.edges(outline)
     outer = [*(extents[n] for n in others), -(-rows // edges[0]), -(-columns // edges[1])]
     with loops.parallel(builder, outer) as counters:
         result: list[Index] = [indexing.ZERO] * len(extents)
@@ -81,7 +87,7 @@ def _stage(outline: Outline, tiling: Tiling, access: tuple[str, Index], outer: S
            counters: Sequence[Index], edges: tuple[int, int]) -> str:
     """Read one tile into a Local array, along the memory."""
     builder, (buffer, position), result = outline.builder, access, list(outer)
-    name = builder.local(outline.known[buffer][1], PITCH * edges[1], "tile")
+    name = builder.local(outline.known[buffer][1], _pitch(edges) * edges[1], "tile")
     rows, columns = tiling.extents[tiling.tiled], tiling.extents[-1]
     with loops.block_loop(builder, columns, edges[1], counters[-1], SERIAL) as result[-1]:
         with loops.block_loop(builder, rows, edges[0], counters[-2], VECTOR) as result[tiling.tiled]:
@@ -94,7 +100,12 @@ def _place(result: Sequence[Index], tiling: Tiling, counters: Sequence[Index], e
     """Where the current element lies in a staged tile: [column][row]."""
     row = indexing.subtract(result[tiling.tiled], indexing.scale(counters[-2], edges[0]))
     column = indexing.subtract(result[-1], indexing.scale(counters[-1], edges[1]))
-    return indexing.add(indexing.scale(column, PITCH), row)
+    return indexing.add(indexing.scale(column, _pitch(edges)), row)
+
+
+def _pitch(edges: tuple[int, int]) -> int:
+    """How far apart rows of a staged tile are: an odd number of cache banks."""
+    return edges[0] | 1
 
 
 def _moved(position: Index, counters: Sequence[Index]) -> Index:

@@ -57,27 +57,27 @@ void f4_3(void *const *buffers, long begin, long end) {
   const float *in0 = (const float *)buffers[0];
   float *out0 = (float *)buffers[1];
   for (long i0 = begin; i0 < end; i0++) {
-    const long p0 = i0 / 7;
-    const long p1 = i0 % 7;
-    float tile0[272] __attribute__((aligned(64)));
-    const long p2 = (16 < 100 - p1 * 16 ? 16 : 100 - p1 * 16);
-    const long p4 = (16 < 70 - p0 * 16 ? 16 : 70 - p0 * 16);
+    const long p0 = i0 / 4;
+    const long p1 = i0 % 4;
+    float tile0[1056] __attribute__((aligned(64)));
+    const long p2 = (32 < 100 - p1 * 32 ? 32 : 100 - p1 * 32);
+    const long p4 = (32 < 70 - p0 * 32 ? 32 : 70 - p0 * 32);
     for (long i1 = 0; i1 < p2; i1++) {
-      const long p3 = p1 * 16 + i1;
+      const long p3 = p1 * 32 + i1;
       #pragma omp simd
       for (long i2 = 0; i2 < p4; i2++) {
-        const long p5 = p0 * 16 + i2;
-        tile0[0 - p1 * 272 + p3 * 17 - p0 * 16 + p5] = in0[p3 * 70 + p5];
+        const long p5 = p0 * 32 + i2;
+        tile0[0 - p1 * 1056 + p3 * 33 - p0 * 32 + p5] = in0[p3 * 70 + p5];
       }
     }
-    const long p6 = (16 < 70 - p0 * 16 ? 16 : 70 - p0 * 16);
-    const long p8 = (16 < 100 - p1 * 16 ? 16 : 100 - p1 * 16);
+    const long p6 = (32 < 70 - p0 * 32 ? 32 : 70 - p0 * 32);
+    const long p8 = (32 < 100 - p1 * 32 ? 32 : 100 - p1 * 32);
     for (long i3 = 0; i3 < p6; i3++) {
-      const long p7 = p0 * 16 + i3;
+      const long p7 = p0 * 32 + i3;
       #pragma omp simd
       for (long i4 = 0; i4 < p8; i4++) {
-        const long p9 = p1 * 16 + i4;
-        out0[p7 * 100 + p9] = hloc_exp_f32(tile0[0 - p1 * 272 + p9 * 17 - p0 * 16 + p7]);
+        const long p9 = p1 * 32 + i4;
+        out0[p7 * 100 + p9] = hloc_exp_f32(tile0[0 - p1 * 1056 + p9 * 33 - p0 * 32 + p7]);
       }
     }
   }
@@ -112,17 +112,17 @@ void f6_5(void *const *buffers, long begin, long end) {
   const float *in0 = (const float *)buffers[0];
   float *out0 = (float *)buffers[1];
   (void)begin, (void)end;
-  float tile0[238] __attribute__((aligned(64)));
+  float tile0[210] __attribute__((aligned(64)));
   for (long i0 = 0; i0 < 14; i0++) {
     #pragma omp simd
     for (long i1 = 0; i1 < 15; i1++) {
-      tile0[i0 * 17 + i1] = in0[i0 * 15 + i1];
+      tile0[i0 * 15 + i1] = in0[i0 * 15 + i1];
     }
   }
   for (long i2 = 0; i2 < 15; i2++) {
     #pragma omp simd
     for (long i3 = 0; i3 < 14; i3++) {
-      out0[i2 * 14 + i3] = tile0[i3 * 17 + i2];
+      out0[i2 * 14 + i3] = tile0[i3 * 15 + i2];
     }
   }
 }
