@@ -59,7 +59,7 @@ def loop_kernel(group: Group, machine: Machine, dimensions: tuple[int, ...], emi
         if tabled is not None:
             return tabled
     outline = Outline(group)
-    tiling = find_tiling(extents, trial) if machine.kind == "cpu" else None
+    tiling = find_tiling(extents, trial, outline) if machine.kind == "cpu" else None
     width = 1 if tiling or machine.kind != "cpu" else loops.neighbours(extents, trial)
     if width > 1:
         outline.share_broadcasts()

@@ -39,8 +39,12 @@ class Tiling:
         return min(edge, self.extents[self.tiled]), min(edge, self.extents[-1])
 
 
-def find_tiling(extents: list[int], trial: Builder) -> Tiling | None:
-    """The tiling that the accesses of a trial run ask for, or None. The trial's loops are named i0, i1 ..."""
+def find_tiling(extents: list[int], trial: Builder, outline: Outline) -> Tiling | None:
+    """The tiling that the accesses of a trial run ask for, or None. The trial's loops are named i0, i1 ...
+
+    A tile is read as a whole: loads that stand under conditions, as behind a pad, are staged only where every position
+    lies in the array.
+    """
     if len(extents) < 2 or extents[-1] < SHORTEST:
         return None
     inner = f"i{len(extents) - 1}"
@@ -52,9 +56,14 @@ def find_tiling(extents: list[int], trial: Builder) -> Tiling | None:
         for n in range(len(extents) - 2, -1, -1):
             if extents[n] >= SHORTEST and indexing.coefficient_of(position, f"i{n}") == 1:
                 found = found or Tiling(extents, n, [])
-                if found.tiled == n and _is_affine(position):
+                if found.tiled == n and _is_affine(position) and _is_inside(outline, buffer, position):
                     found.staged.append((buffer, position))
     return found
+
+
+def _is_inside(outline: Outline, buffer: str, position: Index) -> bool:
+    low, high = indexing.bounds(position)
+    return low >= 0 and high < outline.known[buffer][2]
 
 
 def _is_affine(position: Index) -> bool:

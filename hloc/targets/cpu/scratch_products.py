@@ -13,7 +13,7 @@ from hloc.machine import Machine
 from hloc.targets.cpu.room import NOTHING, Scratch, busy
 from hloc.targets.cpu.routines import FAST_TYPES, SAME_PRODUCT, is_thin
 
-THIN_ROWS, THIN_SMALL = 4, 512 << 10
+THIN_ROWS, THIN_SMALL, THIN_SHORT = 4, 512 << 10, 32
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def product_scratch(g: Product, machine: Machine, *, thin: bool) -> Scratch:
     if g.type not in FAST_TYPES["gemm"] or min(g.batches, g.m, g.n, g.k) <= 0:
         return NOTHING                                       # runtime/generic.c works in place
     kind = kind_of(g.type, machine)
-    exchanged = g.n < 8 and g.m > 2 * g.n
+    exchanged = g.n <= min(machine.vector_bytes // kind.sum, tile_rows(machine)) and g.m > 2 * g.n
     if exchanged:
         (a_outer, a_inner, a_row, a_column), (b_outer, b_inner, b_row, b_column) = g.a, g.b
         g = replace(g, m=g.n, n=g.m, a=(b_outer, b_inner, b_column, b_row), b=(a_outer, a_inner, a_column, a_row))
@@ -96,7 +96,7 @@ def _goes_thin(g: Product, kind: Kind) -> bool:
 def _thin(g: Product, kind: Kind, machine: Machine) -> Scratch:
     wanted, work = 4 * machine.cores, g.n * g.k * g.batches
     parts, splits = -(-g.n // 4096), 1
-    is_small = g.b[2] != 1 and g.n * g.k * kind.element <= THIN_SMALL
+    is_small = g.b[2] != 1 and (g.k <= THIN_SHORT or g.n * g.k * kind.element <= THIN_SMALL)
     if work >= 24576 and not is_small and g.b[2] != 1 and parts * g.batches < wanted:
         splits = min(-(-wanted // (parts * g.batches)), (g.k + 63) // 64)
         splits = -(-g.k // ((-(-g.k // splits) + 3) // 4 * 4))

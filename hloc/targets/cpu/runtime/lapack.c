@@ -5,10 +5,11 @@
 #include <string.h>
 #include "lapack.h"
 #include "pool.h"
+#include "vector.h"
 
 __attribute__((visibility("default"))) void *hloc_lapack_table[HLOC_LAPACK_ROUTINES][4];
 
-enum { LARGE = 192, PIECE = 40000, BLOCK = 16 };   /* rows; multiply-adds of a piece of work; a square of a transpose */
+enum { LARGE = 192, PIECE = 40000, BLOCK = 4 };    /* rows; multiply-adds of a piece of work; a square of wide elements */
 
 /* A batch: element, real: bytes; a, b, c: bytes of the matrices in scratch; lwork, lrwork, liwork: elements. */
 typedef struct {
@@ -25,20 +26,35 @@ static int least(int x, int y) { return x < y ? x : y; }
 static int most(int x, int y) { return x > y ? x : y; }
 static size_t padded(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
-#define TRANSPOSE(TYPE)                                                                  \
-  for (long r0 = 0; r0 < rows; r0 += BLOCK)                                              \
-    for (long c0 = 0; c0 < columns; c0 += BLOCK)                                         \
-      for (long r = r0; r < rows && r < r0 + BLOCK; r++)                                 \
-        for (long c = c0; c < columns && c < c0 + BLOCK; c++)                            \
-          ((TYPE *)to)[c * rows + r] = ((const TYPE *)from)[r * columns + c]
+#define TRANSPOSE(TYPE, SIDE, WHOLE)                                                     \
+  for (long r0 = 0; r0 < rows; r0 += SIDE)                                               \
+    for (long c0 = 0; c0 < columns; c0 += SIDE) {                                        \
+      const TYPE *from0 = (const TYPE *)from + r0 * columns + c0;                        \
+      TYPE *to0 = (TYPE *)to + c0 * rows + r0;                                           \
+      const long height = rows - r0 < SIDE ? rows - r0 : SIDE;                           \
+      const long width = columns - c0 < SIDE ? columns - c0 : SIDE;                      \
+      if (height == SIDE && width == SIDE) {                                             \
+        WHOLE;                                                                           \
+        continue;                                                                        \
+      }                                                                                  \
+      for (long c = 0; c < width; c++)                                                   \
+        for (long r = 0; r < height; r++) to0[c * rows + r] = from0[r * columns + c];    \
+    }
+#define TRANSPOSE_WIDE                                                                   \
+  for (long c = 0; c < BLOCK; c++)                                                       \
+    for (long r = 0; r < BLOCK; r++) to0[c * rows + r] = from0[r * columns + c]
 
 typedef struct { uint64_t low, high; } wide;
 
 /* Row-major rows x columns -> its columns, one after the other; and back, with the sizes exchanged. */
 static void transpose(void *to, const void *from, long rows, long columns, size_t element) {
-  if (element == 4) TRANSPOSE(uint32_t);
-  else if (element == 8) TRANSPOSE(uint64_t);
-  else TRANSPOSE(wide);
+  if (element == 4) {
+    TRANSPOSE(uint32_t, HLOC_LANES32, hloc_transpose_32(from0, columns, to0, rows))
+  } else if (element == 8) {
+    TRANSPOSE(uint64_t, HLOC_LANES64, hloc_transpose_64(from0, columns, to0, rows))
+  } else {
+    TRANSPOSE(wide, BLOCK, TRANSPOSE_WIDE)
+  }
 }
 
 /* The n-th matrix (or vector) of an operand or result, each of so many elements. */
