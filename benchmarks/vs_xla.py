@@ -160,11 +160,13 @@ class Xla:
 # -- all modules -------------------------------------------------------------------------------------------------------
 
 def modules_in(places: list[Path]) -> list[Path]:
-    """HLO files among files and folders, each once."""
+    """HLO files among files and folders, each once. Ends the program where a place holds none."""
     found: dict[Path, None] = {}
     for place in places:
-        for path in sorted(place.rglob("*.hlo")) if place.is_dir() else [place]:
-            found[path.resolve()] = None
+        paths = sorted(place.rglob("*.hlo")) if place.is_dir() else [place]
+        if not paths or not paths[0].is_file():
+            sys.exit(f"{place}: no .hlo file is in this folder" if place.is_dir() else f"{place}: no such file or folder")
+        found |= {path.resolve(): None for path in paths}
     return list(found)
 
 
@@ -249,6 +251,7 @@ def main() -> None:
     if asked.one:
         print(json.dumps(measure(asked.one, asked.seconds)))
         return
+    modules = modules_in(asked.places or [MODELS])
     try:
         import jax  # noqa: F401
     except ImportError:
@@ -262,7 +265,7 @@ def main() -> None:
         state["modules"] = [row for row in state["modules"] if "failed" not in row]
     output.parent.mkdir(parents=True, exist_ok=True)
     print(report.HEADER)
-    measure_all(modules_in(asked.places or [MODELS]), asked, state,
+    measure_all(modules, asked, state,
                 lambda: target.write_text(json.dumps(state, indent=1) + "\n"))
     print(json.dumps(state["summary"], indent=1))
     report.plot(state, output.with_name(output.name + ".png"))

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from hloc.limits import quota_cores
 
+MOST_THREADS = 256                   # MAX_THREADS in runtime/pool.c
+
 
 @dataclass(frozen=True, slots=True)
 class Machine:
@@ -40,12 +42,12 @@ class Machine:
 
 
 def available_cores() -> int:
-    """Cores that this process may use, in its container too; HLOC_THREADS overrides."""
+    """Cores that this process may use, in its container too, at most MOST_THREADS; HLOC_THREADS overrides."""
     asked = os.environ.get("HLOC_THREADS", "")
     if asked.isdigit() and int(asked) > 0:
-        return int(asked)
+        return min(int(asked), MOST_THREADS)
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(count, quota_cores() or count)
+    return min(count, quota_cores() or count, MOST_THREADS)
 
 
 def _cpu_flags() -> frozenset[str]:

@@ -2,6 +2,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -62,3 +65,12 @@ def test_plot(state, tmp_path):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed (extra: bench)")
     report.plot(state, tmp_path / "plot.png")
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("place, said", [("nowhere", "no such file or folder"), ("empty", "no .hlo file")])
+def test_places_without_modules(tmp_path, place, said):
+    (tmp_path / "empty").mkdir()
+    done = subprocess.run([sys.executable, str(ROOT / "benchmarks" / "vs_xla.py"), place], cwd=tmp_path,
+                          env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and done.stderr.startswith(f"{place}: ") and said in done.stderr
+    assert [p.name for p in tmp_path.iterdir()] == ["empty"]
