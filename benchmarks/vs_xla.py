@@ -165,7 +165,7 @@ def modules_in(places: list[Path]) -> list[Path]:
     for place in places:
         paths = sorted(place.rglob("*.hlo")) if place.is_dir() else [place]
         if not paths or not paths[0].is_file():
-            sys.exit(f"{place}: no .hlo file is in this folder" if place.is_dir() else f"{place}: no such file or folder")
+            sys.exit(f"{place}: {'no .hlo file is in this folder' if place.is_dir() else 'no such file or folder'}")
         found |= {path.resolve(): None for path in paths}
     return list(found)
 
