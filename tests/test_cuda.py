@@ -138,6 +138,22 @@ def test_compiler_errors_are_shown():
         compiler.compile_cuda('extern "C" __global__ void k() { undefined(); }', "sm_80", "cubin")
 
 
+# -- scalar functions --------------------------------------------------------------------------------------------------
+
+def test_quick_divisions_are_rounded_to_bf16():
+    """By which they become exact: the quotient of two bf16 numbers is far from the middle between two others."""
+    def text(type: str) -> str:
+        return sources_of(f"HloModule m\nENTRY e {{ a = {type}[64] parameter(0)  b = {type}[64] parameter(1)\n"
+                          f"  ROOT q = {type}[64] divide(a, b) }}\n").readable()
+    assert "hloc_quotient_f32(" in text("bf16")
+    assert "hloc_quotient_f32(" not in text("f32") + text("f16")
+    a, b = np.meshgrid(np.arange(128, 256), np.arange(128, 256))
+    quotient = a / b                                            # nine bits of the middle, eight of the numbers
+    scale = 2.0 ** (8 - np.floor(np.log2(quotient)))
+    middle = (np.floor(quotient * scale / 2) * 2 + 1) / scale
+    assert np.min(np.abs(quotient - middle) / quotient) > 2.0 ** -18
+
+
 # -- the container -----------------------------------------------------------------------------------------------------
 
 def test_container_round_trip(cubin):

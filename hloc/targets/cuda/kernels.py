@@ -11,10 +11,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hloc.kernels.ir import PARALLEL, VECTOR, Apply, Barrier, For, Kernel, Tile, Var
+from hloc.ir import ELEMENT_TYPES
+from hloc.kernels.ir import PARALLEL, VECTOR, Apply, Barrier, For, Kernel, Tile, Var, While
 from hloc.kernels.walks import walk
 from hloc.machine import Machine
 from hloc.targets.cuda.container import Geometry
+from hloc.targets.cuda.linear import loads
+from hloc.targets.cuda.quotients import with_quotients
 from hloc.targets.cuda.ranges import fits, narrowed
 from hloc.targets.cuda.space import space_of
 from hloc.targets.cuda.teams import WARP, Spread, TeamKernel, Total, team_kernel
@@ -25,6 +28,7 @@ from hloc.targets.printer import CUDA, StatementPrinter, c_type, comment, expres
 THREADS = 256
 BLOCKS_PER_SM = 16
 MOST_UNROLLED = 16
+AT_ONCE, USUALLY_UNROLLED = 16, 4       # bytes that a thread asks for at once; what compilers unroll by themselves
 LARGEST_BLOCK = 1024
 
 
@@ -35,6 +39,7 @@ def kernel_source(kernel: Kernel, name: str, gpu: Machine) -> tuple[str, Geometr
 
 
 def _wide_source(kernel: Kernel, name: str, gpu: Machine) -> tuple[str, Geometry]:
+    kernel = with_quotients(kernel)
     space = space_of(kernel)
     tiling = find_tiling(kernel, space) if space else None
     if tiling is not None:
@@ -121,6 +126,8 @@ class TeamPrinter(StatementPrinter):
         extent = s.counters[0][1] if len(s.counters) == 1 else _product(s.counters)
         name = s.counters[0][0] if len(s.counters) == 1 else "point"
         if not s.slots:
+            if (steps := self.unrolled(s, extent)) > USUALLY_UNROLLED:
+                self.line(indent, f"#pragma unroll {steps}")
             limit = str(extent) if isinstance(extent, int) else f"({expression(extent)})"
             self.line(indent, f"for (long {name} = lane; {name} < {limit}; {name} += {self.team.threads}) {{")
             self.counters(s, indent + 1)
@@ -128,6 +135,13 @@ class TeamPrinter(StatementPrinter):
         else:
             self.slotted(s, name, extent, indent)
         self.line(indent, "}")
+
+    def unrolled(self, s: Spread, extent) -> int:
+        """Iterations whose loads are on their way at once: enough bytes, of narrow types too."""
+        if not isinstance(extent, int) or any(isinstance(inner, (For, While)) for inner in walk(s.body)):
+            return 1
+        widths = [ELEMENT_TYPES[load.type].bytes for load in loads(s.body)]
+        return min(extent // self.team.threads, AT_ONCE // min(widths)) if widths else 1
 
     def slotted(self, s: Spread, name: str, extent, indent: int) -> None:
         """A loop over the slots of this lane; unrolled where short, so that split arrays become registers."""

@@ -66,13 +66,11 @@ def print_tiled(kernel: Kernel, tiling: Tiling, name: str) -> str:
     printer.line(0, f'extern "C" __global__ void __launch_bounds__({THREADS}) {name}({parameters}) {{')
     for n, load in enumerate(tiling.loads):
         printer.line(1, f"__shared__ {c_type(load.type)} tile{n}[{edge * _pitch(load, edge)}];")
-    outside = f"if (a >= {dimensions[0].size} || d >= {dimensions[tiling.read].size}) continue;"
+    outside = [f"{c} >= {dimensions[n].size}" for c, n in (("a", 0), ("d", tiling.read)) if dimensions[n].size % edge]
     printer.line(1, f"for (long work = blockIdx.x; work < {tiling.tiles}; work += gridDim.x) {{")
     rest = _decode(printer, tiling)
     printer.line(2, "__syncthreads();")
-    printer.line(2, f"for (int n = threadIdx.x; n < {edge * edge}; n += {THREADS}) {{")
-    printer.line(3, f"const long a = across + n / {edge}, d = down + n % {edge};")
-    printer.line(3, outside)
+    _each(printer, edge, outside, f"across + n / {edge}", f"down + n % {edge}")
     for n, (load, access) in enumerate(tiling.loads.items()):
         terms = [f"a * {access.steps[0]}", "d"]
         terms += [f"{v} * {access.steps[k]}" for k, v in rest.items() if access.steps[k]]
@@ -80,9 +78,7 @@ def print_tiled(kernel: Kernel, tiling: Tiling, name: str) -> str:
         printer.line(3, f"tile{n}[n % {edge} * {_pitch(load, edge)} + n / {edge}] = {load.buffer}[{place}];")
     printer.line(2, "}")
     printer.line(2, "__syncthreads();")
-    printer.line(2, f"for (int n = threadIdx.x; n < {edge * edge}; n += {THREADS}) {{")
-    printer.line(3, f"const long a = across + n % {edge}, d = down + n / {edge};")
-    printer.line(3, outside)
+    _each(printer, edge, outside, f"across + n % {edge}", f"down + n / {edge}")
     element = " + ".join(["a", f"d * {dimensions[tiling.read].divisor}",
                           *(f"{v} * {dimensions[k].divisor}" for k, v in rest.items())])
     for line in counters(kernel.body[0], element):
@@ -93,6 +89,17 @@ def print_tiled(kernel: Kernel, tiling: Tiling, name: str) -> str:
     for indent in (2, 1, 0):
         printer.line(indent, "}")
     return "\n".join(printer.lines) + "\n"
+
+
+def _each(printer: StatementPrinter, edge: int, outside: list[str], a: str, d: str) -> None:
+    """The head of a loop over a tile's elements, unrolled: all of a thread's loads are on their way at once."""
+    steps = edge * edge // THREADS
+    printer.line(2, f"#pragma unroll {steps}")
+    printer.line(2, f"for (int step = 0; step < {steps}; step++) {{")
+    printer.line(3, f"const int n = step * {THREADS} + threadIdx.x;")
+    printer.line(3, f"const long a = {a}, d = {d};")
+    if outside:
+        printer.line(3, f"if ({' || '.join(outside)}) continue;")
 
 
 def _pitch(load: Load, edge: int) -> int:
