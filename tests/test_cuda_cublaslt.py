@@ -257,3 +257,13 @@ def test_measured_against_the_own_tiles(monkeypatch):
     monkeypatch.setattr(cublaslt, "library", none)
     assert measure.measure(tile, H100).refused == {LIBRARY: "cuBLASLt is not here (libcublasLt)"}
     assert np.isfinite(list(found.microseconds.values())).all()
+
+
+def test_a_bias_at_a_computed_place():
+    """An epilogue whose positions are computed has no name among the library's."""
+    text = ("HloModule m\nENTRY e { a = f32[64,32] parameter(0)  b = f32[32,48] parameter(1)  c = f32[16] parameter(2)\n"
+            "  d = f32[64,48] dot(a, b), lhs_contracting_dims={1}, rhs_contracting_dims={0}\n"
+            "  x = f32[4,16,48] broadcast(c), dimensions={1}  y = f32[64,48] reshape(x)\n"
+            "  ROOT s = f32[64,48] add(d, y) }\n")
+    (tile,) = (k for k in planned(text).kernels if isinstance(k, Tile))
+    assert tile.epilogue and library_products.library_product(tile) is None

@@ -35,6 +35,17 @@ def convolution(lhs: str, rhs: str, result: str, labels: str, window: str, type:
 NHWC, NCHW = "b01f_01io->b01f", "bf01_oi01->bf01"
 FILTER = "f01b_i01o->01bf"              # as the gradient of a filter is written
 STEP = "  n = f32[3,3,8,12] negate(c)\n  ROOT s = f32[3,3,8,12] add(n, c)\n"
+BIAS = ("  b = {t}[{f}] parameter(2)  bb = {t}[{out}] broadcast(b), dimensions={{{at}}}\n"
+        "  {root}s = {t}[{out}] add(c, bb)\n")
+RELU = "  z = {t}[] constant(0)  zs = {t}[{out}] broadcast(z), dimensions={{}}\n  ROOT r = {t}[{out}] maximum(s, zs)\n"
+
+
+def with_bias(text: str, type: str = "f32", out: str = "2,9,10,12", at: int = 3, relu: bool = True) -> str:
+    """A convolution's text with a bias for each feature, and a ReLU."""
+    facts = {"t": type, "out": out, "f": 12, "at": at, "root": "" if relu else "ROOT "}
+    return text.replace("ROOT c", "c").replace("\n}\n", "\n" + (BIAS + (RELU if relu else "")).format(**facts) + "}\n")
+
+
 # name -> (module, direction, padding, strides, dilations)
 CONVOLUTIONS = {
     "channels last": (convolution("2,9,10,8", "3,3,8,12", "2,9,10,12", NHWC, "size=3x3 pad=1_1x1_1"), "forward",
@@ -45,6 +56,12 @@ CONVOLUTIONS = {
              (1, 1), (1, 1), (1, 1)),
     "f64": (convolution("2,9,10,8", "3,3,8,12", "2,9,10,12", NHWC, "size=3x3 pad=1_1x1_1", "f64"), "forward",
             (1, 1), (1, 1), (1, 1)),
+    "bias and ReLU": (with_bias(convolution("2,9,10,8", "3,3,8,12", "2,9,10,12", NHWC, "size=3x3 pad=1_1x1_1")), "forward",
+                      (1, 1), (1, 1), (1, 1)),
+    "bias alone": (with_bias(convolution("2,9,10,8", "3,3,8,12", "2,5,5,12", NHWC, "size=3x3 stride=2x2 pad=1_1x1_1"),
+                             out="2,5,5,12", relu=False), "forward", (1, 1), (2, 2), (1, 1)),
+    "bf16 with bias and ReLU": (with_bias(convolution("2,9,10,8", "3,3,8,12", "2,9,10,12", NHWC, "size=3x3 pad=1_1x1_1",
+                                                      "bf16"), "bf16"), "forward", (1, 1), (1, 1), (1, 1)),
     "padding after the last window": (convolution("2,9,10,8", "3,3,8,12", "2,4,5,12", NHWC, "size=3x3 stride=2x2 pad=0_0x0_1"
                                                   ).replace("pad=0_0x0_1", "pad=0_0x1_0"), "forward", (0, 1), (2, 2), (1, 1)),
     "dilated": (convolution("2,9,10,8", "3,3,8,12", "2,5,6,12", NHWC, "size=3x3 rhs_dilate=2x2"), "forward", (0, 0), (1, 1), (2, 2)),
@@ -112,12 +129,17 @@ def test_convolutions(name, emulated):
     assert len(emulated.calls) == 2 and emulated.calls[0].direction == cudnn.DIRECTIONS[direction]
     about = emulated.calls[0].about
     assert (about.padding, about.strides, about.dilations) == (padding, strides, dilations)
+    assert getattr(emulated.calls[0], "relu", None) == ("ReLU" in name if "bias" in name else None)
     backend.close()
     assert not FakeCudnn.alive
 
 
 OTHERS = {
     "an epilogue": convolution("2,9,10,8", "3,3,8,12", "2,9,10,12", NHWC, "size=3x3 pad=1_1x1_1", rest="  ROOT r = f32[2,9,10,12] sine(c)\n"),
+    "a bias, channels first": with_bias(convolution("2,8,9,10", "12,8,3,3", "2,12,5,5", NCHW, "size=3x3 stride=2x2 pad=1_1x1_1"),
+                                        out="2,12,5,5", at=1),
+    "a bias of another kind": with_bias(convolution("2,9,12,8", "3,3,8,12", "2,9,12,12", NHWC, "size=3x3 pad=1_1x1_1"),
+                                        out="2,9,12,12", at=2),
     "less padding behind": convolution("2,9,10,8", "3,3,8,12", "2,8,10,12", NHWC, "size=3x3 pad=1_0x1_1"),
     "batch groups": convolution("4,9,10,8", "3,3,8,12", "2,9,10,12", NHWC, "size=3x3 pad=1_1x1_1", more=", batch_group_count=2"),
     "an image cut off": convolution("2,9,10,8", "3,3,8,12", "2,6,8,12", NHWC, "size=3x3 pad=-1_0x0_0"),
@@ -166,7 +188,7 @@ def test_files(tmp_path):
     (own,) = (k.product for k in packed.kernels if k.product)
     for wrong in ({"direction": "sideways"}, {"element": "s8"}, {"groups": 0}, {"groups": 3}, {"padding": (0, 0)}, {"strides": (0, 2)},
                   {"x": own.x._replace(argument=7)}, {"x": own.x._replace(offset=1)}, {"filter": (12, 8, 3)},
-                  {"y": own.y._replace(strides=(-1, 1, 1, 1))}):
+                  {"y": own.y._replace(strides=(-1, 1, 1, 1))}, {"bias": 0}, {"relu": True}):
         with pytest.raises(RunError, match="no convolution of cuDNN|larger than its arguments"):
             written(**wrong)
 

@@ -12,6 +12,7 @@ from cuda_emulation.cases import backend_of, emulate
 
 from hloc import api
 from hloc.errors import RunError
+from hloc.evaluate import Evaluator
 from hloc.inputs import check_arrays
 from hloc.ir import numpy_dtype
 from hloc.targets.cuda import container, graphs
@@ -123,6 +124,33 @@ def test_bulk_copies_of_pieces(monkeypatch):
     arrays = inputs(sources)
     (result,) = emulate(sources, arrays, monkeypatch, checked=True)
     np.testing.assert_array_equal(result, expected(*arrays, (1, 0)))
+
+
+CONVOLUTION = """HloModule m
+relu {{ x = bf16[2,6,6,64] parameter(0)  w = bf16[{window},64,72] parameter(1)  b = bf16[72] parameter(2)
+  y = bf16[{out},72] convolution(x, w), window={{size={how}}}, dim_labels=b01f_01io->b01f
+  bb = bf16[{out},72] broadcast(b), dimensions={{3}}  s = bf16[{out},72] add(y, bb)
+  z = bf16[] constant(0)  zs = bf16[{out},72] broadcast(z), dimensions={{}}
+  ROOT r = bf16[{out},72] maximum(s, zs) }}
+ENTRY e {{ x = bf16[2,6,6,64] parameter(0)  w = bf16[{window},64,72] parameter(1)  b = bf16[72] parameter(2)
+  ROOT y = bf16[{out},72] fusion(x, w, b), kind=kOutput, calls=relu }}
+"""
+
+
+@emulated
+@pytest.mark.parametrize("window, how, out, way", [
+    ("1,1", "1x1", "2,6,6", BULK), ("1,1", "1x1", "2,6,6", GROUPED), ("3,3", "3x3 pad=1_1x1_1", "2,6,6", GROUPED),
+    ("1,1", "1x1 stride=2x2", "2,3,3", GROUPED)])
+def test_convolutions(window, how, out, way, monkeypatch):
+    """Windows of one point each are products, which the bulk copy engine can read; bias and ReLU are in the kernel."""
+    text = CONVOLUTION.format(window=window, how=how, out=out)
+    sources = grouped(text, way, tile="64x128")
+    (kernel,) = sources.program.kernels
+    assert any("bulk" in w for w in ways(kernel, H100)) == (how == "1x1")
+    arrays = inputs(sources)
+    (result,) = emulate(sources, arrays, monkeypatch, checked=True)
+    (right,) = Evaluator(api.load(text)).run(arrays)
+    np.testing.assert_array_equal(result.astype(float), right.astype(float))
 
 
 # -- planted faults ----------------------------------------------------------------------------------------------------

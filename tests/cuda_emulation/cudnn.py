@@ -34,7 +34,7 @@ class FakeCudnn:
         self.objects: dict[int, SimpleNamespace] = {}
         self.calls: list[SimpleNamespace] = []
         self.stream = None
-        for kind in ("Tensor", "Filter", "Convolution"):
+        for kind in ("Tensor", "Filter", "Convolution", "Activation"):
             setattr(self, f"cudnnCreate{kind}Descriptor", self._create)
             setattr(self, f"cudnnDestroy{kind}Descriptor", self._destroy)
         for direction in ("Forward", "BackwardData", "BackwardFilter"):
@@ -92,10 +92,27 @@ class FakeCudnn:
         self.objects[thing.value].math = math_type
         return 0
 
+    def cudnnSetActivationDescriptor(self, thing, mode, nan, coefficient) -> int:     # noqa: N802
+        assert mode in (1, 5) and nan == 1 and coefficient.value == 0
+        self.objects[thing.value] = SimpleNamespace(relu=mode == 1)
+        return 0
+
+    def cudnnConvolutionBiasActivationForward(self, handle, *given) -> int:         # noqa: N802
+        *own, z, z_place, bias, bias_place, activation, result, to = given
+        relu = self.objects[activation.value].relu
+        assert (z, z_place.value) == (result, to.value) and own[6] == (6 if relu else 1)
+        status = self._run("Forward", handle, *own[:6], 6, *own[7:], result, to)
+        facts = self.objects[bias.value]
+        assert facts.sizes == (1, self.objects[result.value].sizes[1], *facts.sizes[2:])
+        self.calls[-1].relu = relu
+        self.stream.do(lambda: add_bias(self.objects[result.value], to.value, facts, bias_place.value, relu))
+        return status
+
     def _algorithms(self, handle, a, b, description, result, wanted, count, found) -> int:
         assert handle.value == 9 and wanted == len(found) and ctypes.sizeof(found[0]) == 48
         good = (6, 0, WORKSPACE_USED, 1, self.objects[description.value].math)
-        offers = [*self.first, good] if self.first[-1:] != ((0, 0, 0, 0, 0),) else [*self.first]
+        plain = (1, *good[1:])
+        offers = [*self.first, good, plain] if self.first[-1:] != ((0, 0, 0, 0, 0),) else [*self.first]
         for n, (algorithm, status, memory, determinism, math_type) in enumerate(offers):
             found[n].algorithm, found[n].status, found[n].memory = algorithm, status, memory
             found[n].determinism, found[n].math = determinism, math_type
@@ -142,6 +159,12 @@ def convolve(direction: str, about: SimpleNamespace, things: list) -> None:
     views[order[-1]][...] = target.astype(about.sums)
     memory, offset = _piece(things[-1][1], 1)
     memory.written[offset:] = 1
+
+
+def add_bias(result: SimpleNamespace, to: int, bias: SimpleNamespace, place: int, relu: bool) -> None:
+    made = view(result, to)
+    total = made.astype(np.float64) + view(bias, place)
+    made[...] = np.where(total < 0, 0, total) if relu else total
 
 
 def view(facts: SimpleNamespace, place: int) -> np.ndarray:

@@ -26,7 +26,7 @@ from hloc.targets.cuda.cublaslt import LtProduct
 from hloc.targets.cuda.cudnn import CudnnConvolution
 from hloc.targets.cuda.tensor_maps import TensorMap
 
-VERSION = 4
+VERSION = 5
 DEEPEST_PLAN = 200
 
 

@@ -1,8 +1,9 @@
 """Convolutions on the GPU: a "convolution" Tile -> CUDA C that calls a template of conv.cuh.
 
 In: the Tile that hloc/kernels/lower_convolution.py describes. Out: a struct of constants, a kernel, and how it starts.
-Where a group has enough features the input's windows are gathered into the tiles of a matrix product; else (depthwise)
-each output is computed by a thread, or by a warp where few outputs sum many products.
+Where a group has enough features the input's windows are gathered into the tiles of a matrix product, or, where they
+have one point each, lie there as one; else (depthwise) each output is computed by a thread, or by a warp where few
+outputs sum many products.
 """
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import INDEX, Apply, Const, Expr, Stmt, Tile, Var
 from hloc.machine import Machine
 from hloc.targets.cuda.container import Geometry
+from hloc.targets.cuda.products import Product, groups, maps_of
 from hloc.targets.cuda.tensor_cores import numbers_of
 from hloc.targets.cuda.tiling import (
     BLOCKS_PER_SM,
@@ -38,15 +40,21 @@ def convolution(tile: Tile, name: str, gpu: Machine, way: str = "") -> tuple:
     facts = dict(tile.parameters)
     types = facts["types"]
     constants = constants_of(facts)
-    finish = lambda_text("finish", (("row", INDEX), ("column", INDEX), ("acc", types[1])),
-                         epilogue(tile, facts, types[1]))
+    place = (("row", INDEX), ("column", INDEX), ("acc", types[1]))
+    finish = lambda_text("finish", place, epilogue(tile, facts, types[1]))
     x, w = (f"{n} + {facts[n][0]}" if facts[n][0] else n for n in ("lhs", "rhs"))
     if _is_direct(constants):
         return _direct(tile, name, gpu, constants, types, finish, f"{x}, {w}")
     constants.update(vectors(constants, facts, ELEMENT_TYPES[types[0]].bytes))
-    found = _tilings(constants, types, gpu)
+    product = as_product(constants, facts)
+    found = _tilings(constants, types, gpu, product)
     tiling = next((t for t in found if t.way == way), found[0])
-    return tiled_kernels(tile, name, gpu, tiling, constants, f"hloc_conv<{name}_shape>({x}, {w}", finish)
+    if not tiling.bulk:
+        return tiled_kernels(tile, name, gpu, tiling, constants, f"hloc_conv<{name}_shape>({x}, {w}", finish)
+    maps = maps_of(product, tiling, [[b.name for b in tile.buffers].index(n) for n in ("lhs", "rhs")])
+    finish = lambda_text("finish", (("batch", INDEX), *place), epilogue(tile, facts, types[1]))
+    return tiled_kernels(tile, name, gpu, tiling, product.constants(ELEMENT_TYPES[types[0]].bytes),
+                         f"hloc_gemm<{name}_shape>(maps", finish, maps)
 
 
 def convolution_ways(tile: Tile, gpu: Machine) -> list[str]:
@@ -54,18 +62,37 @@ def convolution_ways(tile: Tile, gpu: Machine) -> list[str]:
     facts = dict(tile.parameters)
     constants = constants_of(facts)
     constants.update(vectors(constants, facts, ELEMENT_TYPES[facts["types"][0]].bytes))
-    return ["direct"] if _is_direct(constants) else [t.way for t in _tilings(constants, facts["types"], gpu)]
+    if _is_direct(constants):
+        return ["direct"]
+    return [t.way for t in _tilings(constants, facts["types"], gpu, as_product(constants, facts))]
 
 
 def _is_direct(constants: dict[str, int]) -> bool:
     return constants["FEATURES"] <= FEW_FEATURES or constants["K"] < FEW_FEATURES
 
 
-def _tilings(constants: dict[str, int], types: tuple[str, str], gpu: Machine) -> list[Tiling]:
+def as_product(c: dict[str, int], facts: dict) -> Product | None:
+    """The matrix product that a convolution is whose windows have one point each, rows of the input at equal distances;
+    None for all others."""
+    points = all(c[f"WINDOW{d}"] == c[f"STRIDE{d}"] == c[f"BASE{d}"] == 1 and not c[f"LOW{d}"]
+                 and c[f"OUT{d}"] == c[f"SIZE{d}"] for d in range(3))
+    if not points or c["IMAGES_FIRST"] or c["GROUPS"] * c["BATCH_GROUPS"] > 1:
+        return None
+    sizes, strides = (c["IMAGES"], *(c[f"OUT{d}"] for d in range(3))), (c["X_N"], *(c[f"X_{d}"] for d in range(3)))
+    rows = [(size, stride) for size, stride in zip(sizes, strides) if size > 1]
+    if not rows or any(outer != size * inner for (_, outer), (size, inner) in zip(rows, rows[1:])):
+        return None
+    return Product(c["M"], c["N"], c["K"], 1, 1, (facts["lhs"][0], 0, 0, rows[-1][1], c["X_C"]),
+                   (facts["rhs"][0], 0, 0, c["W_I"], c["W_O"]))
+
+
+def _tilings(constants: dict[str, int], types: tuple[str, str], gpu: Machine, product: Product | None) -> list[Tiling]:
+    """product: what the convolution is, if it is one: then the bulk copy engine can read its operands."""
     numbers, width = numbers_of(types[0], types[0], types[1], "", gpu), ELEMENT_TYPES[types[0]].bytes
     whole = constants["X_VECTOR"] * width == constants["W_VECTOR"] * width == VECTOR_BYTES
     return tilings(constants["M"], constants["N"], constants["K"], constants["GROUPS"] * constants["BATCH_GROUPS"],
-                   types, LARGEST_TILE, gpu, numbers, numbers is not None and whole and width == 2, "copies")
+                   types, LARGEST_TILE, gpu, numbers, numbers is not None and whole and width == 2,
+                   groups(product, types[0]) if product else "copies")
 
 
 def vectors(c: dict[str, int], facts: dict, width: int) -> dict[str, int]:

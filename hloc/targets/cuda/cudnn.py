@@ -1,4 +1,4 @@
-"""cuDNN, NVIDIA's library of convolutions, through ctypes: some twenty functions and one struct.
+"""cuDNN, NVIDIA's library of convolutions, through ctypes: some twenty-five functions and one struct.
 
 The functions for single convolutions, not the graph interface: they take strides as they are, say before they run how
 much workspace they want, and are the same in all of cuDNN 9. The library is wherever JAX or PyTorch with CUDA are;
@@ -35,6 +35,8 @@ CROSS_CORRELATION = 1               # cudnnConvolutionMode_t
 TENSOR_OP_MATH, ROUNDED_MATH, FMA_MATH = 1, 2, 3
 MATH = {"f32": FMA_MATH, "f64": 0, "f16": TENSOR_OP_MATH, "bf16": TENSOR_OP_MATH}
 DETERMINISTIC = 1                   # cudnnDeterminism_t
+RELU, IDENTITY, PROPAGATE_NAN = 1, 5, 1     # cudnnActivationMode_t, cudnnNanPropagation_t
+ONLY_WITHOUT_RELU = 1               # cudnnConvolutionFwdAlgo_t: the one that adds a bias and does nothing else
 DIRECTIONS = {"forward": "Forward", "data": "BackwardData", "filter": "BackwardFilter"}
 
 
@@ -55,7 +57,8 @@ class Tensor(NamedTuple):
 class CudnnConvolution(NamedTuple):
     """direction: a key of DIRECTIONS. x is the image, y what the convolution makes of it; the one that is computed is y
     (forward), x (data) or the filter. The filter (features, channels of a group, spatial ...) lies at the start of the
-    last argument, packed, channels last or before the spatial dimensions; the workspace follows it."""
+    last argument, packed, channels last or before the spatial dimensions; the workspace follows it. bias: an argument
+    with a number for each feature that is added (forward), -1 for none; relu: what is negative then becomes 0."""
 
     direction: str
     element: str
@@ -67,6 +70,8 @@ class CudnnConvolution(NamedTuple):
     strides: tuple[int, ...]
     dilations: tuple[int, ...]
     groups: int
+    bias: int = -1
+    relu: bool = False
 
     @property
     def filter_bytes(self) -> int:
@@ -84,20 +89,22 @@ class CudnnConvolution(NamedTuple):
     @staticmethod
     def from_json(row: list) -> CudnnConvolution:
         """Raises ValueError or TypeError for what is none."""
-        direction, element, x, y, filter, last, padding, strides, dilations, groups = row[1:]
+        direction, element, x, y, filter, last, padding, strides, dilations, groups, bias, relu = row[1:]
 
         def numbers(given) -> tuple[int, ...]:
             return tuple(int(n) for n in given)
         found = CudnnConvolution(
             str(direction), str(element), *(Tensor(int(t[0]), int(t[1]), *map(numbers, t[2:4])) for t in (x, y)),
-            numbers(filter), bool(last), numbers(padding), numbers(strides), numbers(dilations), int(groups))
+            numbers(filter), bool(last), numbers(padding), numbers(strides), numbers(dilations), int(groups), int(bias),
+            bool(relu))
         lists = (found.x.sizes, found.x.strides, found.y.sizes, found.y.strides, found.filter)
         spatial = (found.padding, found.strides, found.dilations)
         if found.direction not in DIRECTIONS or found.element not in DATA or found.groups < 1 \
                 or not 4 <= len(found.filter) <= MOST_DIMENSIONS or {len(n) for n in lists} != {len(found.filter)} \
                 or {len(n) for n in spatial} != {len(found.filter) - 2} or min(map(min, lists)) < 0 \
                 or min(map(min, spatial)) < 0 or min(found.x.argument, found.x.offset, found.y.argument,
-                                                     found.y.offset) < 0 or not found.consistent():
+                                                     found.y.offset) < 0 or not found.consistent() \
+                or (found.bias >= 0 and found.direction != "forward") or (found.relu and found.bias < 0):
             raise ValueError(f"no convolution of cuDNN: {row!r}")
         return found
 
@@ -112,8 +119,9 @@ class CudnnConvolution(NamedTuple):
     def fits(self, arguments: Sequence[int]) -> None:
         """arguments: bytes of each. Raises ValueError where they are too small."""
         width = ELEMENT_TYPES[self.element].bytes
+        reads = [(t.argument, t.reach) for t in (self.x, self.y)] + [(self.bias, self.filter[0])] * (self.bias >= 0)
         if arguments[-1] < self.scratch or any(
-                t.argument >= len(arguments) - 1 or t.reach * width > arguments[t.argument] for t in (self.x, self.y)):
+                argument >= len(arguments) - 1 or reach * width > arguments[argument] for argument, reach in reads):
             raise ValueError("a convolution of cuDNN larger than its arguments")
 
 
@@ -161,6 +169,7 @@ class Cudnn:
             self._do("cudnnSetConvolutionMathType", description, chosen.math)
         scalar, width = SCALARS[SUMS[c.element]], ELEMENT_TYPES[c.element].bytes
         one, zero = scalar(1), scalar(0)
+        after = self._after(c)
 
         def call(addresses: Sequence[int], stream: int) -> None:
             places = {id(filter): addresses[-1], **{id(d): addresses[t.argument] + t.offset * width
@@ -168,10 +177,26 @@ class Cudnn:
             first, second, _, result = order
             a, b, to = (ctypes.c_void_p(places[id(d)]) for d in (first, second, result))
             self._do("cudnnSetStream", self.handle, ctypes.c_void_p(stream))
-            self._do(f"cudnnConvolution{DIRECTIONS[c.direction]}", self.handle, ctypes.byref(one), first, a, second, b,
-                     description, chosen.algorithm, ctypes.c_void_p(addresses[-1] + c.filter_bytes),
-                     ctypes.c_size_t(WORKSPACE), ctypes.byref(zero), result, to)
+            given = (ctypes.byref(one), first, a, second, b, description, chosen.algorithm,
+                     ctypes.c_void_p(addresses[-1] + c.filter_bytes), ctypes.c_size_t(WORKSPACE), ctypes.byref(zero),
+                     result, to)
+            if after is None:
+                return self._do(f"cudnnConvolution{DIRECTIONS[c.direction]}", self.handle, *given)
+            bias, activation = after
+            return self._do("cudnnConvolutionBiasActivationForward", self.handle, *given, bias,
+                            ctypes.c_void_p(addresses[c.bias]), activation, result, to)
         return call
+
+    def _after(self, c: CudnnConvolution) -> tuple[ctypes.c_void_p, ctypes.c_void_p] | None:
+        """Descriptors of the bias and of what follows it."""
+        if c.bias < 0:
+            return None
+        ones = (1,) * (len(c.filter) - 2)
+        bias = self._tensor(c.element, Tensor(c.bias, 0, (1, c.filter[0], *ones), (c.filter[0], 1, *ones)))
+        activation = self._new("Activation")
+        self._do("cudnnSetActivationDescriptor", activation, RELU if c.relu else IDENTITY, PROPAGATE_NAN,
+                 ctypes.c_double(0))
+        return bias, activation
 
     def _new(self, kind: str) -> ctypes.c_void_p:
         made = ctypes.c_void_p()
@@ -206,7 +231,8 @@ class Cudnn:
                  ctypes.byref(count), found)
         for one in found[:count.value]:
             if one.status == 0 and one.memory <= WORKSPACE and one.determinism == DETERMINISTIC \
-                    and (c.element != "f32" or one.math not in (TENSOR_OP_MATH, ROUNDED_MATH)):
+                    and (c.element != "f32" or one.math not in (TENSOR_OP_MATH, ROUNDED_MATH)) \
+                    and (c.bias < 0 or c.relu or one.algorithm == ONLY_WITHOUT_RELU):
                 return one
         raise RunError(f"cuDNN has no algorithm for {c.element} {'x'.join(map(str, c.x.sizes))}, {c.direction}")
 

@@ -3,19 +3,21 @@
 In: the Tile. Out: one of the library's three convolutions: forward; that of the image's gradient, where the image is
 spread out (base dilation); that of the filter's gradient, where the window is larger than the result. Filters have the
 library's own order: a kernel before the call packs them, or one behind it stores what was computed, and with it the
-Tile's epilogue. Other epilogues stay with the own kernels.
+Tile's epilogue. Forward convolutions with channels last may add a bias for each feature, and end in a ReLU; other
+epilogues stay with the own kernels.
 """
 from __future__ import annotations
 
 import math
 
 from hloc.kernels import scalars
-from hloc.kernels.ir import INDEX, Buffer, Tile, Var
+from hloc.kernels.ir import INDEX, Buffer, Expr, Tile, Var
 from hloc.machine import Machine
-from hloc.targets.cuda import cudnn
+from hloc.targets.cuda import cudnn, linear
 from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.convolutions import constants_of, epilogue
 from hloc.targets.cuda.cudnn import CudnnConvolution, Tensor
+from hloc.targets.cuda.library_products import named_epilogue
 from hloc.targets.cuda.tiling import BLOCKS_PER_SM, kernel_text, lambda_text, shape_struct
 from hloc.targets.printer import c_type, comment, expression
 
@@ -44,12 +46,25 @@ def library_convolution(tile: Tile) -> CudnnConvolution | None:
 
 
 def _forward(tile: Tile, facts: dict) -> CudnnConvolution | None:
-    if tile.epilogue:
-        return None
     groups = facts["feature_groups"]
-    return _convolution(tile, facts, "forward", (facts["features"], facts["lhs_features"] // groups, *facts["window"]),
-                        _image(tile, facts), _result(tile, facts), facts["padding_low"], facts["stride"],
-                        facts["window_dilation"], groups)
+    found = _convolution(tile, facts, "forward", (facts["features"], facts["lhs_features"] // groups, *facts["window"]),
+                         _image(tile, facts), _result(tile, facts), facts["padding_low"], facts["stride"],
+                         facts["window_dilation"], groups)
+    if not tile.epilogue:
+        return found
+    after = named_epilogue(tile, lambda position: _in_place(tile, facts, position)) if groups == 1 else None
+    if after is None or after[0] not in ("bias", "relu_bias"):
+        return None
+    bias = next(b for b in tile.buffers if b.name == after[1])
+    return found._replace(bias=_number(tile, bias.name), relu=after[0] == "relu_bias") \
+        if bias.type == facts["types"][0] else None
+
+
+def _in_place(tile: Tile, facts: dict, position: Expr) -> bool:
+    """An element is stored where the convolution's own result would be; asked of results with channels last."""
+    (own,) = epilogue(tile._replace(epilogue=()), facts, facts["types"][1])
+    forms = [linear.linear(p, {}) for p in (position, own.position)]
+    return None not in forms and forms[0] == forms[1]
 
 
 def _image_gradient(tile: Tile, facts: dict) -> CudnnConvolution | None:

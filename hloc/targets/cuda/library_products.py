@@ -6,10 +6,10 @@ XLA leaves it out where it calls the library.
 """
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from hloc.ir import ELEMENT_TYPES
-from hloc.kernels.ir import Apply, Const, Expr, Let, Load, Store, Tile, Var
+from hloc.kernels.ir import INDEX, Apply, Const, Expr, Let, Load, Store, Tile, Var
 from hloc.targets.cuda import cublaslt, linear
 from hloc.targets.cuda.cublaslt import LtProduct, Matrix
 from hloc.targets.cuda.products import Product
@@ -72,12 +72,17 @@ def _matrix(argument: int, offset: int, batch: tuple[int, int], down: int, acros
 
 def _epilogue(tile: Tile, facts: dict, exchanged: bool) -> tuple[str, str] | None:
     """(name, buffer of the bias) of the Tile's epilogue, or None for another one."""
+    return named_epilogue(tile, lambda position: _in_place(position, facts), exchanged)
+
+
+def named_epilogue(tile: Tile, in_place: Callable[[Expr], bool], exchanged: bool = False) -> tuple[str, str] | None:
+    """The same, where in_place tells whether an element is stored where it would be without an epilogue."""
     if not tile.epilogue:
         return "", ""
     *lets, last = tile.epilogue
     if not isinstance(last, Store) or not all(isinstance(s, Let) for s in lets):
         return None
-    if last.buffer != "out0" or not _in_place(last.position, facts):
+    if last.buffer != "out0" or not in_place(last.position):
         return None
     known: dict[str, object] = {}
     for statement in lets:
@@ -109,7 +114,7 @@ def _normal(expr: Expr, known: Mapping[str, object], exchanged: bool) -> object:
         form = linear.linear(expr.position, {})
         along = {"row": 1} if exchanged else {"column": 1}
         return ("bias", expr.buffer) if form is not None and dict(form.factors) == along and not form.constant else None
-    if not isinstance(expr, Apply) or ELEMENT_TYPES[expr.type].kind != "float":
+    if not isinstance(expr, Apply) or expr.type == INDEX or ELEMENT_TYPES[expr.type].kind != "float":
         return None
     parts = [_normal(a, known, exchanged) for a in expr.arguments]
     if None in parts:
