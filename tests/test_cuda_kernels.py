@@ -25,8 +25,9 @@ from hloc.targets.cuda.target import cuda_target
 DATA = Path(__file__).parent.parent / "testdata"
 FILES = sorted([*(DATA / "cuda").glob("*.hlo"), *(DATA / "kernels").glob("*.hlo")])
 SEPARATOR = re.compile(r"^// -----.*$", re.MULTILINE)
-MODELS = ("digits", "lstm", "resnet_reduced_train", "decoder_reduced_train", "unet_block", "control_flow", "linalg", "sort", "complex", "cumsum", "topk", "gather_scatter",
-          "fft", "f64", "bf16", "f16", "integers", "random_threefry", "random_bit_generator")
+MODELS = ("digits", "lstm", "resnet_reduced_train", "decoder_reduced_train", "decoder_reduced_generate", "encoder_reduced",
+          "unet_block", "control_flow", "linalg", "sort", "complex", "cumsum", "topk", "gather_scatter", "fft", "f64",
+          "bf16", "f16", "integers", "random_threefry", "random_bit_generator")
 H100 = GPUS["h100"]
 SMALL = dataclasses.replace(H100, cores=1)
 
