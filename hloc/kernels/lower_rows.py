@@ -28,6 +28,7 @@ from hloc.kernels.monoids import can_reassociate
 from hloc.kernels.reduction import Reduction, depends, finished, start
 from hloc.kernels.rules_elementwise import zero
 from hloc.kernels.rules_loops import accumulate
+from hloc.kernels.short_rows import ShortRows, is_short
 from hloc.machine import Machine
 
 LOCAL_BYTES = 128 << 10         # of all Local arrays of one row together
@@ -73,7 +74,11 @@ def lower_rows(group: Group, machine: Machine) -> Lowered:
     _choose_loops(rows)
     trial = RowKernel(rows, Outline(group))
     trial.emit()
-    final = RowKernel(rows, Outline(group), _kept(rows, trial))
+    read = [p for p in group.parameters if rows.is_full(p) and any(p in t for t in trial.traces)]
+    if is_short(rows, read, machine) and all(_in_place(rows, p, trial) for p in read):
+        final = ShortRows(rows, Outline(group), _kept(rows, trial), read)
+    else:
+        final = RowKernel(rows, Outline(group), _kept(rows, trial))
     final.emit()
     points = rows.rows * rows.columns
     operations = sum(len(t) for t in trial.traces)

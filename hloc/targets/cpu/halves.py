@@ -45,7 +45,8 @@ MOST_ARRAYS = 12                # of one loop
 
 def by_rows(kernel: Kernel) -> Kernel:
     """The kernel with its f16 converted by rows."""
-    halves = frozenset(b.name for b in kernel.buffers if b.type == "f16")
+    arrays = [*kernel.buffers, *(s for s in walk(kernel.body) if isinstance(s, Local))]
+    halves = frozenset(a.name for a in arrays if a.type == "f16")
     return kernel._replace(body=_statements(kernel.body, halves)) if halves else kernel
 
 
