@@ -370,7 +370,7 @@ def test_sort_keeps_the_total_order(runtime):
         np.testing.assert_array_equal(values[0], want)
 
 
-@pytest.mark.parametrize("n,k", [(1, 1), (7, 7), (1000, 10), (5000, 300)])
+@pytest.mark.parametrize("n,k", [(1, 1), (7, 7), (5, 1), (64, 16), (60, 2), (64, 17), (1000, 10), (5000, 300)])
 def test_topk(runtime, n, k):
     x = np.random.default_rng(9).integers(-200, 200, (6, n)).astype(np.float32)
     values, places = np.empty((6, k), np.float32), np.empty((6, k), np.int32)

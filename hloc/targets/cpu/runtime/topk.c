@@ -66,6 +66,22 @@ static void short_row(const work* w, const float* x, float* values, int* places)
     if ((long)before[i] < w->k) values[before[i]] = x[i], places[before[i]] = (int)i;
 }
 
+/* The strongest of few values, one after the other: each time all are looked at, and the winner leaves. */
+static void first_of_short_row(const work* w, const float* x, float* values, int* places) {
+  enum { PRESENT_BIT = 40 };
+  hloc_u64 strength[FEW];
+  for (long i = 0; i < w->n; i++)
+    strength[i] = (hloc_u64)1 << PRESENT_BIT | (hloc_u64)key_of(x[i]) << 6 | (hloc_u64)(FEW - 1 - i);
+  for (long i = w->n; i < FEW; i++) strength[i] = 0;
+  for (long j = 0; j < w->k; j++) {
+    hloc_u64 most = 0;
+    for (long i = 0; i < FEW; i++) most = strength[i] > most ? strength[i] : most;
+    long place = FEW - 1 - (long)(most % FEW);
+    values[j] = x[place], places[j] = (int)place;
+    strength[place] = 0;
+  }
+}
+
 static void some_rows(void* const* args, long begin, long end) {
   work* w = (work*)args;
   entry* heap = hloc_scratch(HLOC_OWN, (w->k + 1) * sizeof *heap);
@@ -73,10 +89,14 @@ static void some_rows(void* const* args, long begin, long end) {
     __atomic_store_n(&w->failed, 1, __ATOMIC_RELAXED);
     return;
   }
-  for (long row = begin; w->n <= FEW && row < end; row++)
-    short_row(w, w->x + row * w->row_stride, w->values + row * w->k, w->places + row * w->k);
-  for (long row = begin; w->n > FEW && row < end; row++)
-    one_row(w, w->x + row * w->row_stride, w->values + row * w->k, w->places + row * w->k, heap);
+  for (long row = begin; row < end; row++) {
+    const float* x = w->x + row * w->row_stride;
+    float* values = w->values + row * w->k;
+    int* places = w->places + row * w->k;
+    if (w->n > FEW) one_row(w, x, values, places, heap);
+    else if (w->k * 4 <= w->n) first_of_short_row(w, x, values, places);
+    else short_row(w, x, values, places);
+  }
 }
 
 int hloc_topk_f32(const float* x, float* values, int* places, long rows, long n, long k, long row_stride) {
