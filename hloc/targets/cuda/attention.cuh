@@ -35,7 +35,7 @@ HLOC_FN void hloc_soften(float (&z)[R][C], float (&largest)[R], float (&total)[R
   for (int r = 0; r < R; r++) {
     float top = largest[r], sum = 0;
 #pragma unroll
-    for (int c = 0; c < C; c++) top = z[r][c] > top ? z[r][c] : top;
+    for (int c = 0; c < C; c++) top = fmaxf(z[r][c], top); /* passes over NaN, which the sum of weights shows */
 #pragma unroll
     for (int distance = LANES / 2; distance > 0; distance /= 2) {
       const float other = __shfl_xor_sync(0xffffffffu, top, distance);

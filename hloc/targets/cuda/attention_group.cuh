@@ -152,21 +152,21 @@ template <class S, class Group> struct hloc_attention_rows {
   }
   template <class Keep, class KeepState, class Finish>
   HLOC_MEMBER void give(float *slab, Keep keep, KeepState keep_state, Finish finish) {
-    float all[2];
+    float all[2], share[2]; /* what sums are multiplied by: a division of each would take as long as a tile of keys */
 #pragma unroll
     for (int r = 0; r < 2; r++) {
       all[r] = hloc_sum_of_lanes<4>(total[r]);
       if constexpr (S::STATES)
         if (pair == 0 && at.feature == 0 && at.row + row + r * 8 < S::ROWS)
           keep_state(at.piece, at.batch, at.row + row + r * 8, largest[r], all[r]);
-      if (S::SPLITS > 1) all[r] = 1; /* pieces are divided where they are joined */
+      share[r] = S::SPLITS > 1 ? 1.0f : 1.0f / all[r]; /* pieces are divided where they are joined */
     }
 #pragma unroll
     for (int part = 0; part < S::FC / AT_ONCE; part++) {
 #pragma unroll
       for (int f = 0; f < AT_ONCE / 8; f++)
 #pragma unroll
-        for (int n = 0; n < 4; n++) out[part][0][f][n] /= all[n / 2];
+        for (int n = 0; n < 4; n++) out[part][0][f][n] *= share[n / 2];
       hloc_finish_rows<AT_ONCE>(out[part], slab, row / 16 * 16, part * AT_ONCE, [&](int r, int f, float value) {
         at.give(keep, finish, r, f, value, 1.0f);
       });
