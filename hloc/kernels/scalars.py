@@ -17,6 +17,7 @@ from hloc.kernels.ir import INDEX, Apply, Const, Expr
 # Ops whose result is one of the operands or exact in the operand's type: no rounding needed.
 EXACT = frozenset(["negate", "abs", "maximum", "minimum", "clamp", "select", "sign", "copy", "floor", "ceil",
                    "round_nearest_even", "round_nearest_afz", "reduce_precision", "real", "imag", "remainder"])
+REMAINDER_STEPS = {"f16": 1, "bf16": 6}     # of targets/c/float32.h
 ORDERING = frozenset(["clamp", "maximum", "minimum"])
 # Functions for which bits above the element type's width must not be there.
 BITWISE = frozenset(["popcnt", "count_leading_zeros", "shift_right_logical"])
@@ -158,6 +159,8 @@ def elementwise(instruction: Instruction, arguments: list[Expr], rounding: bool 
         raise UnsupportedError(f"'{opcode}' of complex numbers, which have no order", instruction.span)
     if ELEMENT_TYPES[target].bits < 8 and scalar in BITWISE:
         return rounded(_of_few_bits(scalar, ELEMENT_TYPES[target].bits, arguments), target)
+    if scalar == "remainder" and target in REMAINDER_STEPS:
+        return Apply("remainder_of_few_bits", tuple(arguments), "f32", (REMAINDER_STEPS[target],))
     value = Apply(scalar, tuple(arguments), computation_type(target))
     if scalar in EXACT or (not rounding and ELEMENT_TYPES[target].kind == "float"):
         return value

@@ -21,6 +21,30 @@ HLOC_WRAP1_F32(ceil, ceil)
 HLOC_WRAP1_F32(round_nearest_even, rint)
 HLOC_FN float hloc_remainder_f32(float a, float b) { return HLOC_MATH_F32(fmod)(a, b); }
 
+/* The same of numbers of at most eleven bits, in f64 and without a call: each step takes off the upper 44 bits of the
+ * quotient, whose products are exact, and leaves less than 2^-43. One step for quotients below 2^41 (f16), six for any
+ * bf16. A quotient may have been rounded up: then what is left is negative, by less than the divisor. */
+#if HLOC_CUDA
+HLOC_FN float hloc_remainder_of_few_bits_f32(float a, float b, int steps) { return fmodf(a, b); }
+#else
+HLOC_FN double hloc_remainder_step_f64(double rest, double divisor) {
+  double upper = hloc_from_bits_f64(hloc_bits_f64(rest / divisor) & ~0x1ffull);
+  return hloc_fma_f64(-__builtin_trunc(upper), divisor, rest);
+}
+HLOC_FN float hloc_remainder_of_few_bits_f32(float a, float b, int steps) {
+  double divisor = (double)__builtin_fabsf(b), rest = (double)__builtin_fabsf(a);
+  if (steps > 1) {
+    rest = hloc_remainder_step_f64(hloc_remainder_step_f64(rest, divisor), divisor);
+    rest = hloc_remainder_step_f64(hloc_remainder_step_f64(rest, divisor), divisor);
+    rest = hloc_remainder_step_f64(rest, divisor);
+  }
+  rest = hloc_remainder_step_f64(rest, divisor);
+  rest = rest < 0.0 ? rest + divisor : rest;
+  float y = __builtin_fabsf(b) == HLOC_INF_F32 ? a + (a - a) : (float)rest;
+  return y != y ? y : hloc_copysign_f32(y, a);
+}
+#endif
+
 #if HLOC_CUDA
 HLOC_WRAP1_F32(rsqrt, rsqrt)
 HLOC_WRAP1_F32(cbrt, cbrt)
