@@ -22,6 +22,7 @@ from hloc.targets.cpu.halves import RowPrinter, by_rows
 from hloc.targets.cpu.lanes import has_groups
 from hloc.targets.cpu.maxima import as_integers
 from hloc.targets.cpu.routines import file_of, runtime_units, thin_units
+from hloc.targets.cpu.scalar_functions import apart
 from hloc.targets.cpu.small_kernels import inlined_kernels
 from hloc.targets.cpu.tiles import callback_of, tile_function
 from hloc.targets.cpu.unit_costs import TEMPLATES, driver_cost, kernel_cost
@@ -133,7 +134,7 @@ def print_kernels(kernels: Sequence[Kernel | Tile], machine: Machine) -> tuple[t
             texts[name] = tile_function(kernel, name, machine)
         else:
             wide = is_wide(kernel)
-            kernel = by_rows(as_integers(narrow_addresses(narrow_divisions(kernel))))
+            kernel = apart(by_rows(as_integers(narrow_addresses(narrow_divisions(kernel)))))
             qualifier = "HLOC_WIDE " if wide or has_groups(kernel) else ""
             name = functions.setdefault(_function(kernel._replace(origin=()), "", qualifier), name)
             if name not in texts:

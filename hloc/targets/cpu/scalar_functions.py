@@ -1,0 +1,219 @@
+"""What has no vector form stands in loops of its own, so that what is around it stays a vector loop.
+
+In: a Kernel. Out: the same kernel with VECTOR loops cut at the f64 functions that are the libm's, and at loads of preds
+beside 64-bit numbers. One of them in a loop and the compiler makes no vectors of anything in it: fused, thirty
+multiplications and divisions would take longer than in kernels of their own.
+
+    for i < 50 (VECTOR):  out[i] = sin(a[i] * a[i]) / (b[i] + 2)
+
+    for i < 50 (VECTOR):  x[i] = a[i] * a[i]
+    for i < 50 (SERIAL):  f[i] = sin(x[i])
+    for i < 50 (VECTOR):  out[i] = f[i] / (b[i] + 2)
+
+Preds are read as s32 first. Longer loops are cut in blocks. What two of the loops need is computed in both.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from hloc.kernels.ir import (
+    INDEX,
+    SERIAL,
+    VECTOR,
+    Apply,
+    Assign,
+    Const,
+    Expr,
+    For,
+    If,
+    Kernel,
+    Let,
+    Load,
+    Local,
+    Stmt,
+    Store,
+    Var,
+    While,
+)
+from hloc.kernels.walks import expressions, parts, walk
+from hloc.targets.printer import assigned
+
+CALLED = frozenset(["sin", "cos", "tan", "power", "remainder", "cbrt", "erf", "sinh", "cosh", "asinh", "acosh", "atanh",
+                    "round_nearest_afz"])
+BLOCK = 64                      # elements
+LONGEST = 2 * BLOCK             # a loop that is one block
+LEAST_WORK = 3                  # operations beside the calls that are worth loops of their own
+MOST_CALLS = 16
+NUMBERS = ("f64", "s64", "u64")
+
+
+def is_called(expr: Expr) -> bool:
+    return isinstance(expr, Apply) and expr.op in CALLED and expr.type == "f64"
+
+
+def is_mask(expr: Expr) -> bool:
+    return isinstance(expr, Load) and expr.type == "pred"
+
+
+def apart(kernel: Kernel) -> Kernel:
+    """The kernel with its loops cut; itself where there is nothing to cut."""
+    if not any(isinstance(e, Apply) and e.type in NUMBERS for s in walk(kernel.body) for e in parts(expressions(s))):
+        return kernel
+    return kernel._replace(body=_statements(kernel.body))
+
+
+def _statements(statements: Iterable[Stmt]) -> tuple[Stmt, ...]:
+    return tuple(new for s in statements for new in _statement(s))
+
+
+def _statement(s: Stmt) -> tuple[Stmt, ...]:
+    if isinstance(s, For) and s.kind == VECTOR:
+        return _Cut(s).loops() or (s,)
+    if isinstance(s, (For, While)):
+        return (s._replace(body=_statements(s.body)),)
+    if isinstance(s, If):
+        return (s._replace(then=_statements(s.then), otherwise=_statements(s.otherwise)),)
+    return (s,)
+
+
+@dataclass
+class _Cut:
+    """One VECTOR loop. levels: calls by how many others, one in the other, each waits for; masks, arrays, results:
+    where preds as s32, the arguments and the results of calls lie."""
+
+    loop: For
+    named: dict[str, Expr] = field(default_factory=dict)
+    levels: dict[Apply, int] = field(default_factory=dict)
+    masks: dict[Load, str] = field(default_factory=dict)
+    arrays: dict[Expr, str] = field(default_factory=dict)
+    results: dict[Apply, str] = field(default_factory=dict)
+
+    def loops(self) -> tuple[Stmt, ...]:
+        """What takes the loop's place; nothing where it has to stay."""
+        if not all(isinstance(s, (Let, Store, Assign)) for s in self.loop.body):
+            return ()
+        self.named = {s.name: s.value for s in self.loop.body if isinstance(s, Let)}
+        everything = [e for s in self.loop.body for e in parts(expressions(s))]
+        calls = dict.fromkeys(e for e in everything if is_called(e))
+        masks = dict.fromkeys(e for e in everything if is_mask(e))
+        work = [e for e in everything if isinstance(e, Apply) and e.type in NUMBERS and not is_called(e)]
+        if not 0 < len(calls) + len(masks) <= MOST_CALLS or len(work) < LEAST_WORK:
+            return ()
+        if not all(map(self.may_move, self.loop.body)):
+            return ()
+        for call in calls:
+            self.level(call)
+        self.masks = {mask: f"{self.loop.name}_m{n}" for n, mask in enumerate(masks)}
+        return self.in_blocks(self.cut())
+
+    def may_move(self, s: Stmt) -> bool:
+        """Whether the calls of a statement may be made before the loop stores anything: their arguments read nothing
+        that a statement before stores, nor what only a condition lets them read, nor accumulators."""
+        before = self.loop.body[:self.loop.body.index(s)]
+        stored = any(isinstance(b, Store) for b in before)
+        if stored and isinstance(s, Let) and any(isinstance(e, Load) for e in parts([s.value])):
+            return False
+        changing = assigned(self.loop.body)
+        guarded = {c for e in parts(expressions(s)) if isinstance(e, Apply) and e.op == "select"
+                   for c in parts(e.arguments[1:])}
+        if any(is_mask(e) and (stored or e in guarded) for e in parts(expressions(s))):
+            return False
+        for call in filter(is_called, parts(expressions(s))):
+            for e in parts(call.arguments):
+                if isinstance(e, Load) and (stored or call in guarded) or isinstance(e, Var) and e.name in changing:
+                    return False
+        return not (isinstance(s, Let) and any(isinstance(e, Var) and e.name in changing for e in parts([s.value])))
+
+    def level(self, expr: Expr) -> int:
+        """How many calls are one in the other; the calls are noted."""
+        if isinstance(expr, Var):
+            return self.level(self.named[expr.name]) if expr.name in self.named else 0
+        inner = expr.arguments if isinstance(expr, Apply) else (expr.position,) if isinstance(expr, Load) else ()
+        depth = max(map(self.level, inner), default=0)
+        if is_called(expr):
+            depth += 1
+            self.levels[expr] = depth
+        return depth
+
+    def cut(self) -> tuple[Stmt, ...]:
+        """The loops over the elements of a block."""
+        made: list[Stmt] = []
+        if self.masks:
+            masks, self.masks = self.masks, {}
+            stores = tuple(Store(name, self.place, Apply("convert", (m,), "s32")) for m, name in masks.items())
+            made.append(For(self.counter, self.loop.extent, VECTOR, (*self.needed(stores), *stores)))
+            self.masks = masks
+        for depth in sorted(set(self.levels.values())):
+            calls = [c for c, level in self.levels.items() if level == depth]
+            arguments = dict.fromkeys(a for c in calls for a in c.arguments if not isinstance(a, Const))
+            stores = tuple(Store(self.array(a), self.place, self.value(a)) for a in arguments)
+            made.append(For(self.counter, self.loop.extent, VECTOR, (*self.needed(stores), *stores)))
+            loads = {a: Load(self.arrays[a], self.place, a.type) for a in arguments}
+            self.results.update({c: f"{self.loop.name}_f{len(self.results) + n}" for n, c in enumerate(calls)})
+            made.append(For(self.counter, self.loop.extent, SERIAL, tuple(
+                Store(self.results[c], self.place, c._replace(arguments=tuple(loads.get(a, a) for a in c.arguments)))
+                for c in calls)))
+        last = tuple(self.changed(s) for s in self.loop.body)
+        return (*made, For(self.counter, self.loop.extent, VECTOR, last))
+
+    def in_blocks(self, loops: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        """Arrays, and the loops; over as many blocks as it takes."""
+        count = self.loop.extent
+        size = count if self.is_short else BLOCK
+        locals = [Local(name, a.type, size) for a, name in self.arrays.items()]
+        locals += [Local(name, "f64", size) for name in self.results.values()]
+        locals += [Local(name, "s32", size) for name in self.masks.values()]
+        if self.is_short:
+            return (*locals, *loops)
+        total = Const(count, INDEX) if isinstance(count, int) else count
+        first = Let(f"{self.loop.name}_first",
+                    Apply("multiply", (Var(f"{self.loop.name}_block", INDEX), Const(BLOCK, INDEX)), INDEX))
+        start = Var(first.name, INDEX)
+        left = Apply("minimum", (Const(BLOCK, INDEX), Apply("subtract", (total, start), INDEX)), INDEX)
+        here = Let(self.loop.name, Apply("add", (start, self.place), INDEX))
+        inner = [loop._replace(extent=left, body=(here, *loop.body)) for loop in loops]
+        blocks = Apply("divide", (Apply("add", (total, Const(BLOCK - 1, INDEX)), INDEX), Const(BLOCK, INDEX)), INDEX)
+        blocks = -(-count // BLOCK) if isinstance(count, int) else blocks
+        return (For(f"{self.loop.name}_block", blocks, SERIAL, (*locals, first, *inner)),)
+
+    @property
+    def is_short(self) -> bool:
+        return isinstance(self.loop.extent, int) and self.loop.extent <= LONGEST
+
+    @property
+    def counter(self) -> str:
+        return self.loop.name if self.is_short else f"{self.loop.name}_lane"
+
+    @property
+    def place(self) -> Var:
+        return Var(self.counter, INDEX)
+
+    def array(self, argument: Expr) -> str:
+        return self.arrays.setdefault(argument, f"{self.loop.name}_x{len(self.arrays)}")
+
+    def needed(self, stores: Iterable[Store]) -> tuple[Let, ...]:
+        """The names that the stores read, and those that these read."""
+        names: set[str] = set()
+        stack = [e for s in stores for e in expressions(s)]
+        while stack:
+            for e in parts([stack.pop()]):
+                if isinstance(e, Var) and e.name in self.named and e.name not in names:
+                    names.add(e.name)
+                    stack.append(self.value(self.named[e.name]))
+        return tuple(self.changed(s) for s in self.loop.body if isinstance(s, Let) and s.name in names)
+
+    def changed(self, s: Stmt) -> Stmt:
+        if isinstance(s, Store):
+            return Store(s.buffer, self.value(s.position), self.value(s.value))
+        return s._replace(value=self.value(s.value))
+
+    def value(self, expr: Expr) -> Expr:
+        """The expression with the results of calls that are made."""
+        if expr in self.results:
+            return Load(self.results[expr], self.place, "f64")
+        if expr in self.masks:
+            return Apply("compare_ne", (Load(self.masks[expr], self.place, "s32"), Const(0, "s32")), "pred")
+        if isinstance(expr, Load):
+            return expr._replace(position=self.value(expr.position))
+        return expr._replace(arguments=tuple(map(self.value, expr.arguments))) if isinstance(expr, Apply) else expr

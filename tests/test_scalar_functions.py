@@ -1,0 +1,60 @@
+"""Loops cut at functions without a vector form (hloc/targets/cpu/scalar_functions.py): results, and where it is done."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import hloc
+
+SUM = "sum { a = f64[] parameter(0) b = f64[] parameter(1) ROOT c = f64[] add(a, b) }\n"
+START = "ENTRY e {{\n  x = f64[{n}] parameter(0)\n  y = f64[{n}] parameter(1)\n  p = pred[{n}] parameter(2)\n"
+AROUND = ("  m = f64[{n}] multiply(x, y)\n  d = f64[{n}] divide(m, y)\n  a = f64[{n}] add(d, x)\n"
+          "  b = f64[{n}] subtract(a, y)\n")
+BODIES = {
+    "one call": "  s = f64[{n}] sine(b)\n  ROOT r = f64[{n}] multiply(s, a)\n",
+    "calls in calls": ("  s = f64[{n}] sine(b)\n  t = f64[{n}] multiply(s, y)\n  c = f64[{n}] cosine(t)\n"
+                       "  u = f64[{n}] add(c, s)\n  k = f64[{n}] cbrt(u)\n  ROOT r = f64[{n}] multiply(k, a)\n"),
+    "two arguments": "  s = f64[{n}] remainder(b, a)\n  w = f64[{n}] power(y, s)\n  ROOT r = f64[{n}] add(w, a)\n",
+    "preds": "  s = f64[{n}] tan(b)\n  w = f64[{n}] select(p, s, a)\n  ROOT r = f64[{n}] multiply(w, a)\n",
+    "preds alone": "  w = f64[{n}] select(p, b, a)\n  ROOT r = f64[{n}] multiply(w, a)\n",
+    "several results": ("  s = f64[{n}] sine(b)\n  w = f64[{n}] select(p, s, a)\n  q = f64[{n}] multiply(w, w)\n"
+                        "  ROOT r = (f64[{n}], f64[{n}], f64[{n}]) tuple(w, q, b)\n"),
+    "a sum": ("  s = f64[{n}] sine(b)\n  w = f64[{n}] multiply(s, a)\n  zero = f64[] constant(0)\n"
+              "  ROOT r = f64[] reduce(w, zero), dimensions={{0}}, to_apply=sum\n"),
+    "guarded": ("  s = f64[{n}] sine(b)\n  w = f64[{n}] multiply(s, a)\n  zero = f64[] constant(0)\n"
+                "  ROOT r = f64[{more}] pad(w, zero), padding=3_2\n"),
+    "whole numbers": ("  i = s64[{n}] convert(b)\n  two = s64[] constant(2)\n"
+                      "  twos = s64[{n}] broadcast(two), dimensions={{}}\n  j = s64[{n}] multiply(i, twos)\n  ROOT r = s64[{n}] select(p, j, i)\n"),
+}
+
+
+def module(body: str, n: int) -> str:
+    return "HloModule m\n" + SUM + (START + AROUND + body + "}}\n").format(n=n, more=n + 5)
+
+
+def arrays(n: int) -> list[np.ndarray]:
+    random = np.random.default_rng(n)
+    return [random.uniform(-3, 3, n), random.uniform(0.5, 2, n), random.random(n) < 0.5]
+
+
+@pytest.mark.parametrize("n", [1, 50, 129, 1000])
+@pytest.mark.parametrize("name", BODIES)
+def test_results_are_those_of_the_evaluator(name, n):
+    """Shorter than a vector, one block, a last block that is one element, several."""
+    got, want = (hloc.compile(module(BODIES[name], n), target=t)(*arrays(n)) for t in ("cpu", "reference"))
+    for a, b in zip(got, want):
+        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
+
+
+def test_special_values():
+    text = module(BODIES["preds"], 7)
+    x, y, p = np.float64([np.nan, np.inf, -np.inf, 0, -0.0, 1e300, -1]), np.ones(7), np.arange(7) % 2 == 0
+    for got, want in zip(hloc.compile(text, target="cpu")(x, y, p), hloc.compile(text, target="reference")(x, y, p)):
+        np.testing.assert_allclose(got, want, rtol=1e-12)
+
+
+def test_only_where_something_stands_beside_the_call():
+    """A kernel of one call is left alone: nothing in it would become vectors."""
+    text = module(BODIES["one call"], 50)
+    assert "_f0[" in hloc.compile(text, target="cpu").source
+    assert "_f0[" not in hloc.compile(text, target="cpu", options=hloc.Options(passes={"fusion": "off"})).source
