@@ -24,6 +24,7 @@ from hloc.kernels.ir import (
     Buffer,
     Const,
     For,
+    If,
     Kernel,
     Let,
     Load,
@@ -37,6 +38,7 @@ from hloc.kernels.lower import lower
 from hloc.kernels.verify import KernelError, verify_kernel
 from hloc.kernels.walks import expressions, parts, walk
 from hloc.targets.cpu.halves import RowPrinter, by_rows
+from hloc.targets.cpu.index_sets import split_index_sets
 from hloc.targets.cpu.tiles import tile_source
 from hloc.targets.cpu.vector_width import is_wide
 from hloc.targets.printer import CUDA, C, escaped, expression, print_kernel
@@ -182,6 +184,18 @@ def test_golden_c(name):
     if os.environ.get("HLOC_GOLDEN"):
         path.write_text("\n".join(parts), encoding="utf-8")
     assert "\n".join(parts) == path.read_text(encoding="utf-8")
+
+
+def test_conditions_on_places_become_loops():
+    """A padded row is three loops: before, inside, after; the place in the middle is asked for by no condition."""
+    text = """ENTRY e { a = f32[64] parameter(0)  b = f32[] constant(1)
+      ROOT p = f32[80] pad(a, b), padding=5_11 }"""
+    kernel = lower(parse_module(text).entry.root, MACHINE).calls[0].kernel
+    split = split_index_sets(kernel)
+    verify_kernel(split)
+    assert any(isinstance(s, If) for s in walk(kernel.body))
+    assert not any(isinstance(s, If) for s in walk(split.body))
+    assert [s.extent for s in walk(split.body) if isinstance(s, For)] == [5, 64, 11]
 
 
 def test_equal_kernels_have_equal_structure():

@@ -20,7 +20,7 @@ from hloc.kernels.indexing import Index
 from hloc.kernels.ir import Cost, Expr
 from hloc.kernels.lower_loop import cost_of, loop_kernel, lower_loop
 from hloc.kernels.monoids import identity
-from hloc.kernels.reduce_nest import COLUMNS, Nest
+from hloc.kernels.reduce_nest import Nest
 from hloc.kernels.reduce_short import ShortNest, is_short
 from hloc.kernels.reduce_turned import TurnedNest, is_turned
 from hloc.kernels.reduction import Reduction, point_values, start, store_results
@@ -44,6 +44,7 @@ def lower_reduce(group: Group, machine: Machine) -> Lowered:
     if math.prod(reduction.dimensions) == 0:
         return Lowered((_nothing_to_reduce(reduction, machine),))
     _choose_loops(reduction)
+    reduction.choose_columns(machine)
     short = is_short(reduction, machine)
     partial = _without_inner(reduction) if _late_inner(reduction) and not short else reduction
     chunks = _chunks(partial, machine)
@@ -132,7 +133,7 @@ def _chunks(reduction: Reduction, machine: Machine) -> int:
     if machine.cores == 1 or work < SMALLEST_TWO_PHASE or True not in reduction.reduced:
         return 1
     rows = reduction.reduced[-1]
-    width = 1 if rows else min(COLUMNS, reduction.extents[-1])
+    width = 1 if rows else min(reduction.columns, reduction.extents[-1])
     pieces = reduction.results // width
     gpu = machine.kind == "gpu"
     if pieces >= (GPU_PIECES if gpu else 2) * machine.cores:

@@ -18,7 +18,6 @@ from hloc.kernels.monoids import can_reassociate
 from hloc.kernels.reduction import Reduction, join, point_values, side_roots, start
 from hloc.kernels.rules_loops import accumulate
 
-COLUMNS = 512               # results that a block of columns accumulates at once
 STREAMS = 4                 # accumulators side by side in a row reduction
 SHORTEST_STREAM = 4096      # below this length one accumulator (a vector, unrolled) is as fast, and joined sooner
 MOST_OPERATIONS = 12        # longer expressions are not worth repeating for the sake of several accumulators
@@ -32,7 +31,7 @@ class Nest:
     outline: Outline
     chunks: int = 1
     values: Callable | None = None
-    MOST_COLUMNS: ClassVar[int] = COLUMNS
+    MOST_COLUMNS: ClassVar[int] = 1 << 16
 
     def emit(self, finish: Callable[[list[Index], list[Expr]], None]) -> None:
         """finish(counters, totals) stores the totals of one result; in a chunked nest totals are partial."""
@@ -164,7 +163,7 @@ class Nest:
         how many columns a block has, and its number."""
         r = self.reduction
         kept = [n for n, gone in enumerate(r.reduced[:lane]) if not gone]
-        width = min(self.MOST_COLUMNS, r.extents[lane])
+        width = min(self.MOST_COLUMNS, r.columns, r.extents[lane])
         with loops.parallel(self.outline.builder, [
                 *(r.extents[n] for n in kept), self.chunks, -(-r.extents[lane] // width)]) as opened:
             self.piece = opened[-2]

@@ -10,19 +10,25 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from hloc.errors import UnsupportedError
-from hloc.ir import Instruction, Shape
+from hloc.ir import ELEMENT_TYPES, Instruction, Shape
 from hloc.kernels import indexing, scalars
 from hloc.kernels.group import Group, Outline
 from hloc.kernels.indexing import Index
 from hloc.kernels.ir import Expr
 from hloc.kernels.monoids import identity, is_identity, monoid
 from hloc.kernels.rules_loops import element_types
+from hloc.machine import Machine
+
+COLUMNS = 512               # of a block at least
+MOST_COLUMNS = 4096
+ACCUMULATED_BYTES = 8192    # of a block: a quarter of the first cache
 
 
 @dataclass
 class Reduction:
     """The reduces of a group and the loops of their input space (extents; reduced: which are summed over).
-    operations: of one element; has_loops: computing one takes loops of its own."""
+    operations: of one element; has_loops: computing one takes loops of its own; columns: results that a block of
+    columns accumulates at once."""
 
     group: Group
     reduces: list[Instruction]
@@ -31,6 +37,7 @@ class Reduction:
     reduced: list[bool] = field(default_factory=list)
     operations: int = 0
     has_loops: bool = False
+    columns: int = COLUMNS
 
     @property
     def kept_extents(self) -> list[int]:
@@ -39,6 +46,15 @@ class Reduction:
     @property
     def results(self) -> int:
         return math.prod(self.kept_extents)
+
+    def choose_columns(self, machine: Machine) -> None:
+        """As many columns to a block as their accumulators stay in the first cache: longer pieces of rows come faster
+        from memory. Fewer where there would not be blocks for all cores."""
+        if machine.kind == "cpu":
+            bytes_each = sum(ELEMENT_TYPES[t].bytes for _, _, t in self.accumulators)
+            per_core = self.results // (2 * machine.cores) if machine.cores > 1 else self.results
+            most = min(ACCUMULATED_BYTES // bytes_each, per_core, MOST_COLUMNS)
+            self.columns = max(COLUMNS, most // COLUMNS * COLUMNS)
 
     def initial(self, reduce: Instruction) -> list[Instruction]:
         return reduce.operands[len(reduce.operands) // 2:]

@@ -67,6 +67,7 @@ from hloc.passes.rewriter import Names, control_dependent
 
 MOST_RECOMPUTED = 8              # operations per element that are done again for the sake of one reader more
 MOST_BRANCHES = 8                # operands of a concatenate inside a kernel
+MOST_LOOKED_AT = 64              # producers of what an update writes
 LEAST_ROW_BYTES = 64 << 10       # rows up to this length always fit
 
 Answer = tuple[int, ...] | str
@@ -345,6 +346,8 @@ class Fuser:
             return "the array that is updated in place must be in memory"
         if root.shape.is_tuple or any(o in targets for o in producer.operands):
             return "it reads the array that is updated in place"
+        if bytes_made_of(targets, producer) > producer.shape.num_bytes:
+            return "what it reads of the array that is updated in place is larger than itself"
         return ""
 
     def accept_reduction(self, producer: Instruction, group: Group, contexts: tuple[int, ...],
@@ -402,6 +405,20 @@ def reads_operands_of(producer: Instruction, group: Group, readers: list[Instruc
     if not is_elementwise(producer) or group.asked(producer, readers) != own:
         return False
     return all(is_splat_constant(o) or o in group.members or o in group.parameters for o in producer.operands)
+
+
+def bytes_made_of(targets: list[Instruction], producer: Instruction) -> int:
+    """Bytes of what is read of `targets` directly, to compute an elemental `producer`, within a few steps."""
+    total, stack, seen = 0, [producer], {producer}
+    while stack and len(seen) <= MOST_LOOKED_AT:
+        node = stack.pop()
+        if any(o in targets for o in node.operands):
+            total += node.shape.num_bytes
+            continue
+        inside = [o for o in dict.fromkeys(node.operands) if is_elemental(o) and o not in seen]
+        seen.update(inside)
+        stack.extend(inside)
+    return total
 
 
 def is_function_of_place(producer: Instruction) -> bool:

@@ -115,25 +115,25 @@ void none_5(void *const *buffers, long begin, long end) {
   float *out0 = (float *)buffers[2];
   const float t2 = in1[0];
   for (long i0 = begin; i0 < end; i0++) {
-    float sum0[512] __attribute__((aligned(64)));
-    const long p0 = (512 < 25200 - i0 * 512 ? 512 : 25200 - i0 * 512);
+    float sum0[2048] __attribute__((aligned(64)));
+    const long p0 = (2048 < 25200 - i0 * 2048 ? 2048 : 25200 - i0 * 2048);
     #pragma omp simd
     for (long i1 = 0; i1 < p0; i1++) {
-      const long p1 = i0 * 512 + i1;
-      sum0[0 - i0 * 512 + p1] = 0.0f;
+      const long p1 = i0 * 2048 + i1;
+      sum0[0 - i0 * 2048 + p1] = 0.0f;
     }
-    const long p2 = (512 < 25200 - i0 * 512 ? 512 : 25200 - i0 * 512);
+    const long p2 = (2048 < 25200 - i0 * 2048 ? 2048 : 25200 - i0 * 2048);
     #pragma omp simd
     for (long i2 = 0; i2 < p2; i2++) {
-      const long p3 = i0 * 512 + i2;
-      const float t0 = sum0[0 - i0 * 512 + p3];
-      sum0[0 - i0 * 512 + p3] = t0 + in0[p3];
+      const long p3 = i0 * 2048 + i2;
+      const float t0 = sum0[0 - i0 * 2048 + p3];
+      sum0[0 - i0 * 2048 + p3] = t0 + in0[p3];
     }
-    const long p4 = (512 < 25200 - i0 * 512 ? 512 : 25200 - i0 * 512);
+    const long p4 = (2048 < 25200 - i0 * 2048 ? 2048 : 25200 - i0 * 2048);
     #pragma omp simd
     for (long i3 = 0; i3 < p4; i3++) {
-      const long p5 = i0 * 512 + i3;
-      const float t1 = sum0[0 - i0 * 512 + p5];
+      const long p5 = i0 * 2048 + i3;
+      const float t1 = sum0[0 - i0 * 2048 + p5];
       out0[p5] = t2 + t1;
     }
   }

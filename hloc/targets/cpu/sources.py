@@ -19,6 +19,7 @@ from hloc.targets.cpu.addresses import narrow_addresses
 from hloc.targets.cpu.divisions import narrow_divisions
 from hloc.targets.cpu.driver import driver_source
 from hloc.targets.cpu.halves import RowPrinter, by_rows
+from hloc.targets.cpu.index_sets import split_index_sets
 from hloc.targets.cpu.lanes import has_groups
 from hloc.targets.cpu.maxima import as_integers
 from hloc.targets.cpu.routines import file_of, runtime_units, thin_units
@@ -134,7 +135,7 @@ def print_kernels(kernels: Sequence[Kernel | Tile], machine: Machine) -> tuple[t
             texts[name] = tile_function(kernel, name, machine)
         else:
             wide = is_wide(kernel)
-            kernel = apart(by_rows(as_integers(narrow_addresses(narrow_divisions(kernel)))))
+            kernel = apart(by_rows(as_integers(narrow_addresses(narrow_divisions(split_index_sets(kernel))))))
             qualifier = "HLOC_WIDE " if wide or has_groups(kernel) else ""
             name = functions.setdefault(_function(kernel._replace(origin=()), "", qualifier), name)
             if name not in texts:

@@ -29,8 +29,8 @@ LONG_DRIVER_FLAGS = ("-O1", "-fno-inline")     # a call for each of a thousand s
 # Generated loops say what is a vector, and routines name theirs, so that -O3 finds little; gcc takes a third longer for
 # it, and where a kernel is one long expression (random numbers) three times as long.
 ROUTINE_FLAGS = ("-O2", "-fno-semantic-interposition", "-fno-stack-protector")
-GCC_ROUTINE_FLAGS = ("-fpeel-loops", "-fvect-cost-model=dynamic", "--param", "max-inline-insns-auto=30",
-                     "--param", "inline-min-speedup=15")
+GCC_ROUTINE_FLAGS = ("-fpeel-loops", "-funswitch-loops", "-fvect-cost-model=dynamic",
+                     "--param", "max-inline-insns-auto=30", "--param", "inline-min-speedup=15")
 # Gathers of two or four elements take two to three times as long as as many loads.
 GATHER_FLAGS = ("-mtune-ctrl=^use_gather_2parts,^use_gather_4parts",)
 FIRST_GCC_WITH_GATHER_FLAGS = 12
