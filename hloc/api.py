@@ -8,6 +8,7 @@
 """
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
     from hloc.kernels.plan import Program
 
 MOST_ELEMENTS = 1 << 48           # of one array: hours of work, if nothing is kept
-LIMIT_TRIES = 4                   # plans that are made to meet a memory limit
-LIMIT_STEPS = 128                 # the aim is lowered by such a part of the limit, at least
+LIMIT_TRIES = 6                   # plans that are made to meet a memory limit
+LIMIT_STEPS = 128                 # the aim is lowered by such a part of the limit, at least, then by twice as much ...
 
 
 @dataclass
@@ -79,6 +80,19 @@ class Options:
             self.progress(stage, done, total)
 
 
+@contextmanager
+def without_collections() -> Iterator[None]:
+    """The garbage collector rests. Nearly all that is made of a module stays in use until it is compiled: to look
+    through it again and again takes a quarter of the time of parsing and of the passes."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
 def load(source: str | bytes | Path | Module, *, name: str | None = None, choice: str | None = None,
          strict: bool = False, warn: Callable[[str, Span | None], None] | None = None,
          options: Options | None = None) -> Module:
@@ -99,7 +113,7 @@ def load(source: str | bytes | Path | Module, *, name: str | None = None, choice
     else:
         path, own_choice = split_choice(source)
         content, shown, choice = read_bytes(path), name or path, choice or own_choice
-    with options.stage("parse"):
+    with options.stage("parse"), without_collections():
         options.report("parse")
         module = module_of(content, shown, choice=choice, strict=strict, warn=warn)
         options.report("verify")
@@ -114,7 +128,7 @@ def optimize(module: Module, target: Target, options: Options | None = None) -> 
     from hloc.passes.runner import run_passes
     options = options or Options()
     context = PassContext(machine=target.machine, target=target.name, options=dict(options.passes))
-    with options.stage("passes"):
+    with options.stage("passes"), without_collections():
         run_passes(module, pipeline_for(target.name), context, timings=options.timings, verify=False,
                    progress=lambda name: options.report(f"pass {name}"), **options.dumps)
     return module
@@ -125,7 +139,7 @@ def plan(module: Module, target: Target, options: Options | None = None) -> Prog
     from hloc.kernels.planner import plan_module
     options = options or Options()
     options.report("plan")
-    with options.stage("lowering"):
+    with options.stage("lowering"), without_collections():
         return plan_module(module, target.machine, target.workspace)
 
 
@@ -141,14 +155,14 @@ def optimized_plan(module: Module, target: Target, options: Options | None = Non
     if limit is None:
         return module, plan(optimize(module, target, options), target, options)
     aim, least = limit, None
-    for _ in range(LIMIT_TRIES):
+    for number in range(LIMIT_TRIES):
         own = clone_module(module)
         optimize(own, target, replace(options, passes={**options.passes, "memory_limit": aim}))
         program = plan(own, target, options)
         if program.peak <= limit:
             return own, program
         least = min(program.peak, least or program.peak)
-        aim = max(0, aim - max(program.peak - limit, limit // LIMIT_STEPS))
+        aim = max(0, aim - (max(program.peak - limit, limit // LIMIT_STEPS) << number))
     raise RunError(f"running {module.name} needs {least:,} bytes at least, with arrays computed again to save memory; "
                    f"the limit is {limit:,}", hint="hloc memory shows which arrays are alive at the peak")
 

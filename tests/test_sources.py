@@ -1,7 +1,9 @@
 """What a file may hold: gzip, logs, several modules, protos, StableHLO; and what `hloc convert` makes of it."""
+import gc
 import gzip
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -208,3 +210,16 @@ def test_binary_input_on_stdin():
 def test_arguments_are_arrays_of_the_entry():
     values, start = hloc.load(PROTOS / "snapshot.pb").default_inputs
     assert values.dtype == np.float32 and start.shape == ()
+
+
+@pytest.mark.parametrize("text", [THREE.partition("// -----")[0], "this is no module\n"], ids=["module", "error"])
+@pytest.mark.parametrize("on", [True, False])
+def test_the_garbage_collector_is_as_before_when_a_module_is_read(text, on):
+    was_on = gc.isenabled()
+    try:
+        gc.enable() if on else gc.disable()
+        with suppress(HlocError):
+            hloc.load(text)
+        assert gc.isenabled() == on
+    finally:
+        gc.enable() if was_on else gc.disable()
