@@ -48,7 +48,7 @@ def lower_reduce(group: Group, machine: Machine) -> Lowered:
     short = is_short(reduction, machine)
     partial = _without_inner(reduction) if _late_inner(reduction) and not short else reduction
     chunks = _chunks(partial, machine)
-    nest = ShortNest if short else TurnedNest if is_turned(reduction, machine) else Nest
+    nest = ShortNest if short else TurnedNest if is_turned(reduction, machine) and chunks == 1 else Nest
     if chunks > 1 or partial is not reduction:
         return _two_phases(reduction, partial, chunks, nest)
     return Lowered((_one_phase(reduction, nest),))

@@ -7,12 +7,14 @@ Local array, columns side by side; then each vector has an element of as many ro
 
     for blocks of 128 rows:  for i: t[0, i] = x[i, 0]; t[1, i] = x[i, 1]; ...
                              for i (VECTOR): r[i] = max(max(t[0, i], t[1, i]), ...)
+
+Longer rows are gone through in parts where they give pairs of integers: a row's own chain of comparisons is slow.
 """
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from hloc.ir import Instruction
+from hloc.ir import ELEMENT_TYPES, Instruction
 from hloc.kernels import indexing, loops
 from hloc.kernels.indexing import Index
 from hloc.kernels.ir import SERIAL, Expr
@@ -23,6 +25,7 @@ from hloc.machine import Machine
 
 SHORTEST, LONGEST = 5, 16   # elements of a row: shorter ones are done by reduce_short.py
 FEWEST_ROWS = 64
+MOST_WIDENED = 4            # pairs of 8 and 64 bits take longer in vectors than one by one
 QUICK = ("add", "multiply")  # what vectors along a row do well: lanes are joined by instructions for that
 
 
@@ -30,9 +33,21 @@ def is_turned(reduction: Reduction, machine: Machine) -> bool:
     """Whether the loops below suit a reduction."""
     extents, gone = reduction.extents, reduction.reduced
     return (machine.kind == "cpu" and len(extents) > 1 and gone[-1] and not any(gone[:-1])
-            and SHORTEST <= extents[-1] <= LONGEST and extents[-2] >= FEWEST_ROWS and not reduction.has_loops
+            and SHORTEST <= part_of(reduction) and extents[-2] >= FEWEST_ROWS and not reduction.has_loops
             and reduction.operations <= MOST_OPERATIONS and not side_roots(reduction)
             and any(reduction.monoid(r) not in QUICK for r in reduction.reduces))
+
+
+def part_of(reduction: Reduction) -> int:
+    """How many elements of a row are turned at a time; 0 for rows that are too long, or have no such parts."""
+    length = reduction.extents[-1]
+    if length <= LONGEST:
+        return length
+    types = [ELEMENT_TYPES[a.shape.element_type] for r in reduction.reduces for a in reduction.arrays(r)]
+    sizes = [t.bytes for t in types]
+    chains = (all(len(reduction.arrays(r)) > 1 for r in reduction.reduces) and all(t.kind != "float" for t in types)
+              and max(sizes) <= MOST_WIDENED * min(sizes))
+    return next((n for n in range(LONGEST, 0, -1) if length % n == 0), 0) if chains else 0
 
 
 class TurnedNest(Nest):
@@ -43,21 +58,24 @@ class TurnedNest(Nest):
     def emit(self, finish: Callable[[list[Index], list[Expr]], None]) -> None:
         r, b = self.reduction, self.outline.builder
         self.outline.share_broadcasts()
-        lane, length = len(r.extents) - 2, r.extents[-1]
+        lane, part = len(r.extents) - 2, part_of(r)
         with self.blocks(lane) as (counters, width, block):
-            self.names = {a: b.local(computation_type(a.shape.element_type), width * length, "turned")
+            self.names = {a: b.local(computation_type(a.shape.element_type), width * part, "turned")
                           for reduce in r.reduces for a in r.arrays(reduce) if a.opcode != "iota"}
-            with loops.block_loop(b, r.extents[lane], width, block, SERIAL) as counters[lane]:
-                row = indexing.subtract(counters[lane], indexing.scale(block, width))
-                for k in range(length):
-                    counters[-1] = indexing.constant(k)
-                    for array, name in self.names.items():
-                        b.store(name, indexing.shift(row, k * width), self.element(array, counters))
             totals = [(b.local(t, width, "sum"), t) for _, _, t in r.accumulators]
             self.column_loop(counters, lane, width, block, lambda j: self.clear(totals, j))
-            with b.loop(length, SERIAL) as counters[-1]:
-                self.column_loop(counters, lane, width, block, lambda j: self.gather(
-                    totals, self.turned(counters, width, j), j))
+            with b.loop(r.extents[-1] // part, SERIAL) as number:
+                first = indexing.scale(number, part)
+                with loops.block_loop(b, r.extents[lane], width, block, SERIAL) as counters[lane]:
+                    row = indexing.subtract(counters[lane], indexing.scale(block, width))
+                    for k in range(part):
+                        counters[-1] = indexing.shift(first, k)
+                        for array, name in self.names.items():
+                            b.store(name, indexing.shift(row, k * width), self.element(array, counters))
+                with b.loop(part, SERIAL) as column:
+                    counters[-1] = indexing.add(first, column)
+                    self.column_loop(counters, lane, width, block, lambda j: self.gather(
+                        totals, self.turned(counters, indexing.add(indexing.scale(column, width), j)), j))
             counters[-1] = indexing.ZERO
             self.column_loop(counters, lane, width, block, lambda j: finish(
                 counters, [b.let(self.at(name, t, j)) for name, t in totals]))
@@ -65,10 +83,8 @@ class TurnedNest(Nest):
     def element(self, array: Instruction, counters: list[Index]) -> Expr:
         return self.outline.elements.value(array, self.reduction.full_index(counters))
 
-    def turned(self, counters: list[Index], width: int, row: Index) -> list[list[Expr]]:
+    def turned(self, counters: list[Index], place: Index) -> list[list[Expr]]:
         """What each reduce takes in of one column: from the Local arrays, or computed where that needs no memory."""
-        place = indexing.add(indexing.scale(counters[-1], width), row)
-
         def read(array: Instruction) -> Expr:
             if array not in self.names:
                 return self.element(array, counters)
