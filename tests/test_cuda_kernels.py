@@ -9,6 +9,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from cuda_emulation.cases import emulate, program_of, run
 from kernel_harness import collect, compare
@@ -69,6 +70,33 @@ def test_ops(monkeypatch):
     for case, results in zip(cases, run(cases, H100, monkeypatch, checked=True)):
         for actual, expected in zip(results, case.expected):
             compare(case.name, actual, expected)
+
+
+SCATTER = """HloModule m
+add {{ a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT r = f32[] add(a, b) }}
+ENTRY e {{ x = f32[{rows},{width}] parameter(0)  i = s32[90,{numbers}] parameter(1)  u = f32[90,{window}] parameter(2)
+  ROOT s = f32[{rows},{width}] scatter(x, i, u), update_window_dims={{1}}, inserted_window_dims={{0}},
+    scatter_dims_to_operand_dims={{{dimensions}}}, index_vector_dim=1, to_apply=add }}
+"""
+
+
+@pytest.mark.parametrize("window, numbers, dimensions, owned", [(24, 1, "0", True), (5, 2, "0,1", False)])
+def test_scatters(window, numbers, dimensions, owned, monkeypatch):
+    """Updates are dealt out to the owners of windows, if these lie apart; each window sees its own in order."""
+    text = SCATTER.format(rows=7, width=24, window=window, numbers=numbers, dimensions=dimensions)
+    target = cuda_target(H100)
+    sources = make_sources(api.plan(api.optimize(api.load(text), target), target), H100)
+    assert ("owner" in sources.readable()) == owned
+    random = np.random.default_rng(0)
+    arrays = [random.normal(size=(7, 24)).astype(np.float32), random.integers(-1, 9, (90, numbers), np.int32),
+              random.normal(size=(90, window)).astype(np.float32)]
+    results = emulate(sources, check_arrays(sources.program.parameters, arrays), monkeypatch, backwards=True, checked=True)
+    expected = arrays[0].copy()
+    for (row, *start), update in zip(arrays[1], arrays[2]):
+        column = start[0] if start else 0
+        if 0 <= row < 7 and 0 <= column <= 24 - window:
+            expected[row, column:column + window] += update         # one after the other, in f32
+    np.testing.assert_array_equal(results[0], expected)
 
 
 def _models():

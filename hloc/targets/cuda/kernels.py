@@ -17,6 +17,7 @@ from hloc.kernels.walks import walk
 from hloc.machine import Machine
 from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.linear import loads
+from hloc.targets.cuda.owners import with_owners
 from hloc.targets.cuda.quotients import with_quotients
 from hloc.targets.cuda.ranges import fits, narrowed
 from hloc.targets.cuda.space import space_of
@@ -39,7 +40,7 @@ def kernel_source(kernel: Kernel, name: str, gpu: Machine) -> tuple[str, Geometr
 
 
 def _wide_source(kernel: Kernel, name: str, gpu: Machine) -> tuple[str, Geometry]:
-    kernel = with_quotients(kernel)
+    kernel = with_owners(with_quotients(kernel), gpu)
     space = space_of(kernel)
     tiling = find_tiling(kernel, space) if space else None
     if tiling is not None:
