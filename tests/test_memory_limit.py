@@ -71,7 +71,7 @@ def test_sizes_that_are_none(size, tmp_path, capsys):
 
 
 def test_training_takes_less_where_it_must():
-    target, path = find("cpu"), MODELS / "transformer_train" / "model.hlo"
+    target, path = find("cpu"), MODELS / "decoder_reduced_train" / "model.hlo"
     module, program = optimized_plan(hloc.load(path), target)
     limit = program.peak - int(0.12 * program.arena_size)      # what costs nothing is computed again anyway
     module, limited = optimized_plan(hloc.load(path), target, hloc.Options(passes={"memory_limit": limit}))

@@ -7,8 +7,9 @@ uses on one flattened timeline. Out: a Ref per value.
     assignment.place(); assignment.ref(a)          -> Ref("arena", 0, 0, 4096)
 
 Values that must share memory (in-place updates, loop-carried values) are joined into groups by union-find. A group that
-holds an entry parameter, a constant or an entry result lies there; all others are packed into one arena over their live
-ranges, in O(n log n) where there are many.
+holds an entry parameter, a constant or an entry result lies there. Of the others, large ones that are dead before a
+result is first written lie in that result's memory meanwhile; the rest is packed into one arena over their live ranges,
+in O(n log n) where there are many.
 """
 from __future__ import annotations
 
@@ -21,6 +22,8 @@ from hloc.errors import HlocError
 from hloc.kernels.plan import ALIGNMENT, Ref
 
 MOST_BY_SIZE = 2000                   # groups from which on all pairs of them are too many
+LEAST_HOST, LEAST_GUEST = 1 << 16, 1 << 12      # bytes of results that lend their memory, and of what lies there
+MOST_LENT = 1 << 17                   # pairs of such results and groups that are looked at
 
 
 class Home(NamedTuple):
@@ -33,12 +36,14 @@ class Home(NamedTuple):
 class Value:
     """One array in memory. `parent` is the union-find link; the other fields count only at the group's root."""
 
-    __slots__ = ("size", "parent", "home", "first", "last", "offset", "written")
+    __slots__ = ("size", "parent", "home", "lent", "stays", "first", "last", "offset", "written")
 
     def __init__(self, size: int, home: Home | None = None):
         self.size = size
         self.parent: Value | None = None
         self.home = home
+        self.lent: Home | None = None         # a result whose memory this has until that is written
+        self.stays = False                    # in the arena: results may be less aligned
         self.first = -1
         self.last = -1
         self.offset = 0
@@ -123,8 +128,12 @@ class BufferAssignment:
         return True
 
     def place(self) -> None:
-        """Give every arena group its offset, in the smaller of the arenas that two ways of packing find."""
-        groups = [v for v in self.values if v.parent is None and v.home is None and v.first >= 0]
+        """Give every group its offset: in results that are not yet written, or in the smaller of the arenas that two
+        ways of packing find."""
+        roots = [v for v in self.values if v.parent is None and v.first >= 0]
+        groups = [v for v in roots if v.home is None]
+        lend([v for v in roots if v.home is not None and v.home.region == "result"], groups)
+        groups = [v for v in groups if v.lent is None]
         ways = [pack_in_order(groups)]
         if len(groups) <= MOST_BY_SIZE:
             ways.append(pack_by_size(groups))
@@ -137,7 +146,49 @@ class BufferAssignment:
         group = self.root(value)
         if group.home is not None:
             return Ref(group.home.region, group.home.index, 0, value.size)
+        if group.lent is not None:
+            return Ref(group.lent.region, group.lent.index, group.offset, value.size)
         return Ref("arena", 0, group.offset, value.size)
+
+
+def lend(results: Sequence[Value], groups: Sequence[Value]) -> None:
+    """Put large groups into the memory of results that are written after their end: the largest first, each into the
+    smallest result that has room for it."""
+    hosts = sorted((r for r in results if r.size >= LEAST_HOST), key=lambda r: r.size)
+    guests = sorted((g for g in groups if g.size >= LEAST_GUEST and not g.stays), key=lambda g: -g.size)
+    placed: dict[Value, list[Placed]] = {host: [] for host in hosts}
+    for guest in guests[:MOST_LENT // max(1, len(hosts))]:
+        for host in hosts:
+            if guest.size > host.size or guest.last >= host.first:
+                continue
+            offset = _tightest(placed[host], guest, align(guest.size), host.size)
+            if offset is not None:
+                guest.lent, guest.offset = host.home, offset
+                bisect.insort(placed[host], Placed(offset, offset + align(guest.size), guest.first, guest.last))
+                break
+
+
+class Placed(NamedTuple):
+    """A piece of memory, and its life."""
+
+    offset: int
+    end: int
+    first: int
+    last: int
+
+
+def _tightest(placed: Sequence[Placed], group: Value, size: int, room: int | None = None) -> int | None:
+    """The offset of the tightest gap between pieces that live at the group's time, else behind them; None where `room`
+    is not enough for that. placed: by offset."""
+    best, tightest, at = -1, 0, 0
+    for offset, end, first, last in placed:
+        if first <= group.last and group.first <= last:
+            if size <= offset - at and (best < 0 or offset - at < tightest):
+                best, tightest = at, offset - at
+            at = max(at, end)
+    if best >= 0:
+        return best
+    return at if room is None or at + group.size <= room else None
 
 
 def pack_in_order(groups: Sequence[Value]) -> tuple[int, list[int]]:
@@ -157,17 +208,11 @@ def pack_by_size(groups: Sequence[Value]) -> tuple[int, list[int]]:
     """The same, the largest group first: each into the tightest gap between those that live at its time. It finds the
     least possible arena nearly always, but compares all with all."""
     offsets, top = [0] * len(groups), 0
-    placed: list[tuple[int, int, int, int]] = []            # (offset, end, first, last), by offset
+    placed: list[Placed] = []
     for number in sorted(range(len(groups)), key=lambda n: (-groups[n].size, groups[n].first)):
         group, size = groups[number], align(groups[number].size)
-        best, tightest, at = -1, 0, 0
-        for offset, end, first, last in placed:
-            if first <= group.last and group.first <= last:
-                if size <= offset - at and (best < 0 or offset - at < tightest):
-                    best, tightest = at, offset - at
-                at = max(at, end)
-        offsets[number] = at if best < 0 else best
-        bisect.insort(placed, (offsets[number], offsets[number] + size, group.first, group.last))
+        offsets[number] = _tightest(placed, group, size) or 0
+        bisect.insort(placed, Placed(offsets[number], offsets[number] + size, group.first, group.last))
         top = max(top, offsets[number] + size)
     return top, offsets
 

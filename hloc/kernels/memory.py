@@ -69,9 +69,9 @@ def memory_use(module: Module, machine: Machine, workspace: Workspace | None = N
     """Plan the module, and say what its memory is for. Raises what planning raises."""
     planner = Planner(module, machine, workspace=workspace)
     program = planned(planner)
-    arena = _arena_buffers(planner)
+    arena, lent = _arena_buffers(planner)
     live, time = _busiest(arena)
-    alive = [b for b in arena if b.first <= time <= b.last]
+    alive = [b for b in arena + lent if b.first <= time <= b.last]
     outside = [*_parameters(module, program.parameters), *_results(planner, program.results),
                *(Buffer(c.nbytes, "constant", 0, f"constant {i}", (), 0, 0) for i, c in enumerate(program.constants))]
     return MemoryUse(
@@ -81,10 +81,15 @@ def memory_use(module: Module, machine: Machine, workspace: Workspace | None = N
         tuple(sorted(alive + outside, key=lambda b: -b.size)))
 
 
-def _arena_buffers(planner: Planner) -> list[Buffer]:
-    makers = _makers(planner)
-    return [Buffer(align(g.size), "scratch" if g in planner.scratch else "arena", g.offset, made[0].name, made,
-                   g.first, g.last) for g, made in makers.items() if g.home is None and g.first >= 0]
+def _arena_buffers(planner: Planner) -> tuple[list[Buffer], list[Buffer]]:
+    """What lies in the arena, and what in results that are written later (region "lent")."""
+    arena, lent = [], []
+    for group, made in _makers(planner).items():
+        if group.home is None and group.first >= 0:
+            region = "lent" if group.lent else "scratch" if group in planner.scratch else "arena"
+            buffer = Buffer(align(group.size), region, group.offset, made[0].name, made, group.first, group.last)
+            (lent if group.lent else arena).append(buffer)
+    return arena, lent
 
 
 def _makers(planner: Planner) -> dict[Value, tuple[Instruction, ...]]:

@@ -203,6 +203,7 @@ class Planner:
         if not size:
             return None
         value = self.made_by(instruction, size)
+        value.stays = True
         self.scratch.add(value)
         self.assignment.define(value, self.time)
         return value

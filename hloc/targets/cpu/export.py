@@ -82,7 +82,8 @@ def header_text(program: Program, stem: str) -> str:
     lines += [f" *   results[{i}] {_describe(v)}" for i, v in enumerate(program.results)]
     return "\n".join([
         f"/* {_comment(program.name)}: compiled by hloc. Link with the shared object, -lm and -lpthread.", " *", *lines,
-        " *", " * Arrays are row-major and stay the caller's. Returns 0, or 1 where memory is missing. */",
+        " *", " * Arrays are row-major, aligned as malloc's are, and stay the caller's. Results are work space too.",
+        " * Returns 0, or 1 where memory is missing. */",
         f"#ifndef {guard}", f"#define {guard}", "#include <stdint.h>", "#ifdef __cplusplus", 'extern "C" {', "#endif",
         "int hloc_run(const void *const *inputs, void *const *results);",
         "#ifdef __cplusplus", "}", "#endif", "#endif", ""])
