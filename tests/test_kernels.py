@@ -132,6 +132,14 @@ def test_what_rows_need_of_their_columns_is_computed_once():
         assert all(p == Var("i0", INDEX) for p in places) and not any(e.op == "rsqrt" for e in found)
 
 
+def test_tiles_lie_in_the_array():
+    """testdata/kernels/tiling.hlo: a tile is read of the plain transpose, none of the padded one."""
+    text = SEPARATOR.split((DATA / "kernels" / "tiling.hlo").read_text(encoding="utf-8"))[0]
+    padded, plain = (i for i in parse_module(text).entry.instructions if i.opcode == "fusion")
+    found = [any(isinstance(s, Local) for s in walk(lower(i, MACHINE).calls[0].kernel.body)) for i in (padded, plain)]
+    assert found == [False, True]
+
+
 def test_the_last_block_of_a_long_loop_may_be_short():
     text = "HloModule m\nENTRY e {\n  x = f32[70000] parameter(0)\n  ROOT y = f32[70000] tanh(x)\n}\n"
     assert is_wide(lower(parse_module(text).entry.root, MACHINE).calls[0].kernel)

@@ -69,15 +69,18 @@ HLOC_FN double hloc_exp_f64(double x) {
   double y = p * hloc_from_bits_f64(first << 52) * hloc_from_bits_f64(second << 52);
   return is_zero ? 0.0 : y;
 }
-HLOC_FN double hloc_expm1_f64(double x) {
-  const double shift = 6755399441055744.0 + 1022.0;
-  double clamped = x < -50.0 ? -50.0 : x;
-  hloc_s64 sum = (hloc_s64)hloc_bits_f64(hloc_fma_f64(clamped, 1.4426950408889634, shift));
-  sum = sum > 0x4338000000000000ll + 1022 + 1024 ? 0x4338000000000000ll + 1022 + 1024 : sum;
-  double r = hloc_minus_ln2_multiple_f64(clamped, hloc_from_bits_f64((hloc_u64)sum) - shift);
-  double half_power = hloc_from_bits_f64((hloc_u64)sum << 52);
+#define HLOC_EXPM1_SHIFT (6755399441055744.0 + 1022.0)
+HLOC_FN double hloc_expm1_parts_f64(double x, double sum) { /* sum: x / ln2, rounded, + HLOC_EXPM1_SHIFT */
+  double r = hloc_minus_ln2_multiple_f64(x, sum - HLOC_EXPM1_SHIFT);
+  double half_power = hloc_from_bits_f64(hloc_bits_f64(sum) << 52);
   double p = hloc_fma_f64(hloc_exp_tail_f64(r), r * r, r);
-  double y = 2.0 * hloc_fma_f64(half_power, p, half_power - 0.5);
+  return 2.0 * hloc_fma_f64(half_power, p, half_power - 0.5);
+}
+HLOC_FN double hloc_expm1_f64(double x) {
+  double clamped = x < -50.0 ? -50.0 : x;
+  hloc_s64 sum = (hloc_s64)hloc_bits_f64(hloc_fma_f64(clamped, 1.4426950408889634, HLOC_EXPM1_SHIFT));
+  sum = sum > 0x4338000000000000ll + 1022 + 1024 ? 0x4338000000000000ll + 1022 + 1024 : sum;
+  double y = hloc_expm1_parts_f64(clamped, hloc_from_bits_f64((hloc_u64)sum));
   y = x == 0.0 ? x : y;
   return x > 710.0 ? HLOC_INF_F64 : y;
 }
@@ -121,7 +124,8 @@ HLOC_FN double hloc_log1p_f64(double x) {
   return hloc_log_special_f64(u, y); /* always, as in float32.h */
 }
 HLOC_FN double hloc_tanh_f64(double x) {
-  double m = hloc_expm1_f64(-2.0 * __builtin_fabs(x));
+  double a = -2.0 * __builtin_fabs(x), below = a < -50.0 ? -50.0 : a;
+  double m = hloc_expm1_parts_f64(below, hloc_fma_f64(below, 1.4426950408889634, HLOC_EXPM1_SHIFT));
   int near_one = m < -0.75;
   double y = (near_one ? 2.0 + 2.0 * m : -m) / (2.0 + m);
   return hloc_copysign_f64(near_one ? 1.0 - y : y, x);

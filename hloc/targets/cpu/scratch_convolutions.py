@@ -18,6 +18,7 @@ from hloc.targets.cpu.scratch_products import Product, product_scratch, tile_row
 ONES = (1, 1, 1)
 TILES, FEW_TILES, CHUNK, MOST_FEW_PANELS, TAP_BYTES = 8, 32, 512, 4, 40        # of conv_rows.c
 OUTER_MOST_CHUNK = 448                                                         # of conv_outer.c
+PATCH_BYTES, FRAME_BYTES, MANY_ROWS, FEWEST_ROWS = 1 << 20, 1 << 22, 512, 64   # of generic_conv.h
 SPREAD_FLOATS, PIECE_FLOATS = 1 << 20, 4096                                    # of conv_transposed.c
 
 
@@ -314,15 +315,31 @@ def _generic(c: Convolution, types: tuple[str, str], machine: Machine) -> Scratc
         return Scratch()
     product = PRODUCT_OF.get(operand if operand == total else f"{operand}_{total}", operand)
     factor, row, k = ELEMENT_TYPES[product].bytes, c.groups * c.taps * depth, c.taps * depth
-    positions = c.batch * prod(c.y_size)
     plain = (c.window, c.stride, c.base_dilation) == (ONES, ONES, ONES) and not any(c.pad_low) \
         and c.x_size == c.y_size and factor == ELEMENT_TYPES[operand].bytes \
         and _step(c.batch, c.x_n, c.x_size, c.x_s)
-    rows = positions if plain else min(positions, max(64, (1 << 22) // (factor * (row + 1))))
-    memory = (0 if plain else rows * row) + c.groups * k * features + 1
-    a = (0, depth * c.x_c, plain, c.x_c) if plain else (0, k, row, 1)
-    found = Scratch.of(second=memory * factor)
-    for m in {rows, positions % rows if rows else 0}:
+    size = [(y - 1) * s + (w - 1) * d + 1 for y, s, w, d in zip(c.y_size, c.stride, c.window, c.window_dilation)]
+    framed = factor == ELEMENT_TYPES[operand].bytes and (c.x_c == 1 or c.x_features == 1) and not any(c.pad_low) \
+        and c.base_dilation == ONES and all(n <= x for n, x in zip(size, c.x_size))
+    of_one, frame_n = prod(c.y_size), prod(size) * c.x_features
+    images = c.batch if framed else max(1, min(c.batch, FRAME_BYTES // (frame_n * factor)))
+    side_by_side = c.window_dilation[2] == 1 and not c.reversed[2] and (not framed or c.x_s[2] == c.x_features)
+    in_line = c.window[0] * c.window[1] * c.y_size[0] * c.y_size[1] == 1 and c.groups == 1 \
+        and (side_by_side or c.window[2] == 1)
+    rows = PATCH_BYTES // (factor * (row + 1))
+    rows = rows if rows >= MANY_ROWS else max(FEWEST_ROWS, min(4 * rows, MANY_ROWS))
+    rows = 0 if plain or in_line else min(images * of_one, rows)
+    frame = 0 if plain or framed else images * frame_n
+    memory = (frame + rows * row + c.groups * k * features + 1) * factor + c.groups * c.taps * 8
+    found = Scratch.of(second=memory)
+    if plain:
+        counts, a = {c.batch * of_one}, (0, depth * c.x_c, plain, c.x_c)
+    elif in_line:
+        counts, a = {of_one}, (0, k, c.stride[2] * (c.x_s[2] if framed else c.x_features), 1)
+    else:
+        wholes = {images * of_one, c.batch % images * of_one}
+        counts, a = {m for whole in wholes for m in (min(rows, whole), whole % rows)}, (0, k, row, 1)
+    for m in counts:
         g = Product(product, c.groups, m, features, k, a, (0, k * features, features, 1), True)
         found = found.joined(_either(g, machine))
     return found

@@ -19,6 +19,7 @@ from hloc.ops.table import OPS
 
 SHORTEST = 64                                   # iterations of a loop: four vectors, or two whole ones
 LANES = 16
+MANY = 64                                       # operations on an element: as much as a function's
 HEAVY = frozenset(OPS[opcode].scalar for opcode, cost in EXPENSIVE.items() if cost >= 10)
 
 
@@ -53,7 +54,8 @@ def _is_long(extent: int) -> bool:
 def computes_much(statements: Iterable[Stmt]) -> bool:
     """Whether what a loop does for each element takes many instructions."""
     values = [s.value for s in walk(statements) if isinstance(s, (Let, Assign, Store))]
-    return any(_is_heavy_operation(e) for e in parts(values) if isinstance(e, Apply))
+    done = [e for e in parts(values) if isinstance(e, Apply) and e.type != INDEX]
+    return len(done) >= MANY or any(_is_heavy_operation(e) for e in done)
 
 
 def _most(extent: int | Expr, named: dict[str, Expr]) -> int:

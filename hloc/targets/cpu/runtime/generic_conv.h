@@ -6,7 +6,9 @@
  *
  *   channels on their own (one input and one output feature per group) -> vectors along the features
  *   anything else -> products: all that a window meets lies side by side in a row of `patches`, one row per output
- *                    position, one part per group; where the image is such rows already, it is read in place
+ *                    position, one part per group. They are copied from a `frame`: the images with their padding, and
+ *                    features side by side. An image that is such rows, or such a frame, already is read in place; so
+ *                    is the frame of a window along one dimension, whose rows overlap in memory
  */
 #define C(name) HLOC_GENERIC_NAME(conv_, HLOC_GENERIC_CONV, _##name)
 #define OPERAND HLOC_GENERIC_NAME(hloc_, HLOC_OPERAND, )
@@ -20,6 +22,10 @@ typedef struct {
   long column_offset;                          /* of the batch group's first output feature */
   long depth, features, taps, row;             /* per group: input and output features; elements of a row of patches */
   long first;                                  /* output position of the first row of patches */
+  const FACTOR* frame;                         /* of the images from first_image on; strides of images and dimensions */
+  long first_image, frame_n, frame_s[3], frame_size[3];
+  const long* runs;                            /* what of the frame a row holds, from its window's first place on */
+  long run_count, run;                         /* elements of one */
   long y_step;                                 /* from one output position to the next in y; 0: not the same everywhere */
   FACTOR* patches;
 } C(work);
@@ -100,40 +106,96 @@ static void C(zeros)(FACTOR* to, long count) {
   for (long i = 0; i < count; i++) to[i] = (FACTOR){0};
 }
 
-/* What one run of the window along the last dimension meets of one group: to[k2][feature]. */
-static void C(copy_run)(const C(work)* w, const OPERAND* image, long o2, FACTOR* to) {
+/* One line of the frame, along the last dimension, from a line of the image. */
+static void C(copy_line)(const C(work)* w, const OPERAND* from, FACTOR* to) {
   const hloc_conv_args* c = &w->c;
-  const long n = c->window[2], start = o2 * c->stride[2] - c->pad_low[2];
-  const int plain = c->window_dilation[2] == 1 && c->base_dilation[2] == 1 && !c->reversed[2];
-  if (plain && c->x_c == 1 && c->x_s[2] == w->depth) { /* one piece of memory, zeros before and behind it */
-    long low = start < 0 ? -start : 0, high = c->x_size[2] - start < n ? c->x_size[2] - start : n;
-    low = low < n ? low : n, high = high > low ? high : low;
-    C(zeros)(to, low * w->depth);
-    C(copy)(image + (start + low) * c->x_s[2], 1, (high - low) * w->depth, to + low * w->depth);
-    C(zeros)(to + high * w->depth, (n - high) * w->depth);
-    return;
+  const long n = w->frame_size[2], features = c->x_features, dilation = c->base_dilation[2], step = c->x_s[2];
+  long first = c->pad_low[2] < 0 ? (-c->pad_low[2] + dilation - 1) / dilation : 0; /* of the image */
+  long last = n > c->pad_low[2] ? (n - c->pad_low[2] - 1) / dilation + 1 : 0, low = c->pad_low[2] + first * dilation;
+  last = last < c->x_size[2] ? last : c->x_size[2];
+  if (last <= first || dilation > 1) C(zeros)(to, n * features);
+  if (last <= first) return;
+  from += first * step;
+  if (dilation == 1) {
+    const long end = low + last - first;
+    C(zeros)(to, low * features);
+    C(zeros)(to + end * features, (n - end) * features);
   }
-  for (long k = 0; k < n; k++, to += w->depth) {
-    long at = C(read_at)(c, 2, o2, k);
-    if (at < 0) C(zeros)(to, w->depth);
-    else C(copy)(image + at * c->x_s[2], c->x_c, w->depth, to);
+  to += low * features;
+  if (dilation == 1 && step == features && (c->x_c == 1 || features == 1)) {
+    C(copy)(from, 1, (last - first) * features, to);
+  } else if (c->x_c == 1) {
+    for (long p = first; p < last; p++, from += step, to += dilation * features) C(copy)(from, 1, features, to);
+  } else {
+    for (long i = 0; i < features; i++)
+      for (long p = 0; p < last - first; p++) to[p * dilation * features + i] = from[p * step + i * c->x_c];
   }
+}
+static void C(copy_frame)(void* const* args, long begin, long end) {
+  const C(work)* w = (const C(work)*)args;
+  const hloc_conv_args* c = &w->c;
+  for (long line = begin; line < end; line++) {
+    FACTOR* to = (FACTOR*)w->frame + line * w->frame_s[1];
+    long place[2] = {line / w->frame_size[1] % w->frame_size[0], line % w->frame_size[1]}, inside = 1;
+    const OPERAND* from = (const OPERAND*)c->x;
+    from += (w->first_image + line / w->frame_size[1] / w->frame_size[0]) * c->x_n;
+    for (int d = 0; d < 2; d++) {
+      long at = place[d] - c->pad_low[d];
+      inside &= at >= 0 && at % c->base_dilation[d] == 0 && at / c->base_dilation[d] < c->x_size[d];
+      from += at / c->base_dilation[d] * c->x_s[d];
+    }
+    if (inside) C(copy_line)(w, from, to);
+    else C(zeros)(to, w->frame_s[1]);
+  }
+}
+
+/* Whether the frame lies in x as it is. */
+static int C(is_framed)(const C(work)* w) {
+  const hloc_conv_args* c = &w->c;
+  int framed = sizeof(OPERAND) == sizeof(FACTOR) && (c->x_c == 1 || c->x_features == 1);
+  for (int d = 0; d < 3; d++)
+    framed &= !c->pad_low[d] && c->base_dilation[d] == 1 && w->frame_size[d] <= c->x_size[d];
+  return framed;
+}
+
+/* The runs of a row, and how long they are: the window's last dimension, where its places lie side by side. */
+static int C(runs_are_long)(const C(work)* w) {
+  const hloc_conv_args* c = &w->c;
+  const int side_by_side = c->window_dilation[2] == 1 && !c->reversed[2] && w->frame_s[2] == c->x_features;
+  return c->feature_groups == 1 && (side_by_side || c->window[2] == 1);
+}
+static void C(find_runs)(C(work)* w, long* runs) {
+  const hloc_conv_args* c = &w->c;
+  const long last = C(runs_are_long)(w) ? 1 : c->window[2];
+  w->runs = runs, w->run = w->depth * (c->window[2] / last);
+  for (long group = 0; group < c->feature_groups; group++)
+    for (long tap = 0; tap < c->window[0] * c->window[1] * last; tap++) {
+      const long k[3] = {tap / last / c->window[1], tap / last % c->window[1], tap % last};
+      *runs = group * w->depth;
+      for (int d = 0; d < 3; d++)
+        if (d < 2 || last > 1)
+          *runs += (c->reversed[d] ? c->window[d] - 1 - k[d] : k[d]) * c->window_dilation[d] * w->frame_s[d];
+      runs++;
+    }
+  w->run_count = runs - w->runs;
 }
 static void C(copy_patches)(void* const* args, long begin, long end) {
   const C(work)* w = (const C(work)*)args;
   const hloc_conv_args* c = &w->c;
+  long batch, o[3];
+  C(position_of)(c, w->first + begin, &batch, o);
   for (long row = begin; row < end; row++) {
-    long batch, o[3];
-    C(position_of)(c, w->first + row, &batch, o);
     FACTOR* to = w->patches + row * w->row;
-    for (long group = 0; group < c->feature_groups; group++) {
-      const OPERAND* image = (const OPERAND*)c->x + batch * c->x_n + group * w->depth * c->x_c;
-      for (long k0 = 0; k0 < c->window[0]; k0++)
-        for (long k1 = 0; k1 < c->window[1]; k1++, to += c->window[2] * w->depth) {
-          long p0 = C(read_at)(c, 0, o[0], k0), p1 = C(read_at)(c, 1, o[1], k1);
-          if (p0 < 0 || p1 < 0) C(zeros)(to, c->window[2] * w->depth);
-          else C(copy_run)(w, image + p0 * c->x_s[0] + p1 * c->x_s[1], o[2], to);
-        }
+    const FACTOR* from = w->frame + (batch - w->first_image) * w->frame_n;
+    for (int d = 0; d < 3; d++) from += o[d] * c->stride[d] * w->frame_s[d];
+    if (w->run == 1) for (long i = 0; i < w->run_count; i++) to[i] = from[w->runs[i]];
+    else
+      for (long i = 0; i < w->run_count; i++, to += w->run)
+        __builtin_memcpy(to, from + w->runs[i], w->run * sizeof(FACTOR));
+    for (int d = 2; d >= 0; d--) { /* the next position */
+      if (++o[d] < c->y_size[d]) break;
+      o[d] = 0;
+      if (d == 0) batch++;
     }
   }
 }
@@ -194,29 +256,73 @@ static long C(plain_step)(const hloc_conv_args* c) {
   return C(step)(c->batch, c->x_n, c->x_size, c->x_s);
 }
 
-static int C(by_product)(C(work)* w) {
-  enum { BLOCK_BYTES = 1 << 22, FEWEST_ROWS = 64, GRAIN = 16384 };
+static int C(multiply)(C(work)* w, hloc_gemm_args* g, long first, long rows) {
+  w->first = first, g->m = rows;
+  return HLOC_GENERIC_NAME(hloc_gemm_, HLOC_PRODUCT, )(g);
+}
+
+/* The images from w->first_image on, by `rows` output positions at a time; 0: all of an image are rows as they lie. */
+static int C(multiply_images)(C(work)* w, hloc_gemm_args* g, long images, long rows) {
+  enum { GRAIN = 16384 };
   const hloc_conv_args* c = &w->c;
-  const long positions = c->batch * c->y_size[0] * c->y_size[1] * c->y_size[2], k = w->taps * w->depth;
-  const long plain = C(plain_step)(c), row_bytes = (long)sizeof(FACTOR) * (w->row + 1);
-  long rows = BLOCK_BYTES / row_bytes > FEWEST_ROWS ? BLOCK_BYTES / row_bytes : FEWEST_ROWS;
-  if (plain || rows > positions) rows = positions;
-  const size_t patches = plain ? 0 : (size_t)(rows * w->row);
+  const long of_one = c->y_size[0] * c->y_size[1] * c->y_size[2], start = w->first_image * of_one;
+  const long end = start + images * of_one;
+  for (long image = 0; !rows && image < images; image++) {
+    g->a = w->frame + image * w->frame_n, g->a_row = c->stride[2] * w->frame_s[2];
+    if (C(multiply)(w, g, start + image * of_one, of_one)) return 1;
+  }
+  for (long first = start; rows && first < end; first += rows) {
+    const long count = end - first < rows ? end - first : rows;
+    w->first = first;
+    hloc_parallel(C(copy_patches), (void* const*)w, count, GRAIN / (w->row + 1) + 1);
+    if (C(multiply)(w, g, first, count)) return 1;
+  }
+  return 0;
+}
+
+static int C(by_product)(C(work)* w) {
+  enum { PATCH_BYTES = 1 << 20, FRAME_BYTES = 1 << 22, MANY_ROWS = 512, FEWEST_ROWS = 64, GRAIN = 16384 };
+  const hloc_conv_args* c = &w->c;
+  const long of_one = c->y_size[0] * c->y_size[1] * c->y_size[2], k = w->taps * w->depth, element = sizeof(FACTOR);
+  const long plain = C(plain_step)(c);
+  for (int d = 2; d >= 0; d--) {
+    w->frame_size[d] = (c->y_size[d] - 1) * c->stride[d] + (c->window[d] - 1) * c->window_dilation[d] + 1;
+    w->frame_s[d] = d == 2 ? c->x_features : w->frame_s[d + 1] * w->frame_size[d + 1];
+  }
+  w->frame_n = w->frame_s[0] * w->frame_size[0];
+  const int framed = C(is_framed)(w);
+  long images = FRAME_BYTES / (w->frame_n * element), frame = 0;
+  images = framed ? c->batch : images < 1 ? 1 : images > c->batch ? c->batch : images;
+  if (!plain && !framed) frame = images * w->frame_n;
+  if (framed) for (int d = 0; d < 3; d++) w->frame_s[d] = c->x_s[d];
+  if (framed) w->frame_n = c->x_n, w->frame = (const FACTOR*)(const void*)c->x;
+  const int in_line = c->window[0] * c->window[1] * c->y_size[0] * c->y_size[1] == 1 && C(runs_are_long)(w);
+  long rows = PATCH_BYTES / (element * (w->row + 1)); /* in cache, but enough of them to be worth packing the weights */
+  if (rows < MANY_ROWS) rows = 4 * rows < MANY_ROWS ? 4 * rows : MANY_ROWS;
+  rows = rows < FEWEST_ROWS ? FEWEST_ROWS : rows;
+  rows = plain || in_line ? 0 : rows > images * of_one ? images * of_one : rows;
   const size_t filters = (size_t)(c->feature_groups * k * w->features);
-  FACTOR* memory = hloc_scratch(HLOC_SECOND, (patches + filters + 1) * sizeof(FACTOR));
+  const size_t run_bytes = (size_t)(c->feature_groups * w->taps) * sizeof(long);
+  char* memory = hloc_scratch(HLOC_SECOND, run_bytes + (frame + rows * w->row + filters + 1) * element);
   if (!memory) return 1;
-  FACTOR* weights = memory + patches;
+  FACTOR* weights = (FACTOR*)(memory + run_bytes);
+  w->patches = weights + filters;
+  if (frame) w->frame = w->patches + rows * w->row;
   C(copy_weights)(w, weights);
-  w->patches = memory;
   hloc_gemm_args g = {.batches = c->feature_groups, .inner_batches = c->feature_groups, .n = w->features, .k = k,
-                      .a = memory, .a_inner = k, .a_row = w->row, .a_column = 1,
+                      .a = w->patches, .a_inner = k, .a_row = w->row, .a_column = 1,
                       .b = weights, .b_inner = k * w->features, .b_row = w->features, .b_column = 1,
                       .epilogue = C(finish), .epilogue_args = (void* const*)w};
-  if (plain) g.a = c->x, g.a_inner = w->depth * c->x_c, g.a_row = plain, g.a_column = c->x_c;
-  for (w->first = 0; w->first < positions; w->first += rows) {
-    g.m = positions - w->first < rows ? positions - w->first : rows;
-    if (!plain) hloc_parallel(C(copy_patches), (void* const*)w, g.m, GRAIN / (w->row + 1) + 1);
-    if (HLOC_GENERIC_NAME(hloc_gemm_, HLOC_PRODUCT, )(&g)) return 1;
+  if (plain) {
+    g.a = c->x, g.a_inner = w->depth * c->x_c, g.a_row = plain, g.a_column = c->x_c;
+    return C(multiply)(w, &g, 0, c->batch * of_one);
+  }
+  C(find_runs)(w, (long*)(void*)memory);
+  for (w->first_image = 0; w->first_image < c->batch; w->first_image += images) {
+    const long count = c->batch - w->first_image < images ? c->batch - w->first_image : images;
+    const long lines = count * w->frame_size[0] * w->frame_size[1];
+    if (frame) hloc_parallel(C(copy_frame), (void* const*)w, lines, GRAIN / (w->frame_s[1] + 1) + 1);
+    if (C(multiply_images)(w, &g, count, rows)) return 1;
   }
   return 0;
 }

@@ -9,7 +9,7 @@
 
 __attribute__((visibility("default"))) void *hloc_lapack_table[HLOC_LAPACK_ROUTINES][4];
 
-enum { LARGE = 192, PIECE = 40000, BLOCK = 4 };    /* rows; multiply-adds of a piece of work; a square of wide elements */
+enum { LARGE = 192, PIECE = 40000, BLOCK = 4 };    /* rows; multiply-adds of a piece; a square of wide elements */
 
 /* A batch: element, real: bytes; a, b, c: bytes of the matrices in scratch; lwork, lrwork, liwork: elements. */
 typedef struct {
