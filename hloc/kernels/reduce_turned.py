@@ -2,8 +2,9 @@
 them.
 
 In: a Reduction whose last loop alone is reduced, and short, by something that vectors of one row do slowly: a maximum,
-or a pair as in argmax. Out: statements in the Outline's builder: a block of rows is copied element by element into a
-Local array, columns side by side; then each vector has an element of as many rows.
+a pair as in argmax, or anything of f16 and bf16, which whole vectors widen. Out: statements in the Outline's builder: a
+block of rows is copied element by element, as it lies in memory, into a Local array, columns side by side; then each
+vector has an element of as many rows.
 
     for blocks of 128 rows:  for i: t[0, i] = x[i, 0]; t[1, i] = x[i, 1]; ...
                              for i (VECTOR): r[i] = max(max(t[0, i], t[1, i]), ...)
@@ -20,12 +21,13 @@ from hloc.kernels.indexing import Index
 from hloc.kernels.ir import SERIAL, Expr
 from hloc.kernels.reduce_nest import MOST_OPERATIONS, Nest
 from hloc.kernels.reduction import Reduction, side_roots
-from hloc.kernels.scalars import computation_type
+from hloc.kernels.scalars import computation_type, narrow, widen
 from hloc.machine import Machine
 
 SHORTEST, LONGEST = 5, 16   # elements of a row: shorter ones are done by reduce_short.py
 FEWEST_ROWS = 64
 MOST_WIDENED = 4            # pairs of 8 and 64 bits take longer in vectors than one by one
+WIDENED_BY_VECTORS = ("f16", "bf16")
 QUICK = ("add", "multiply")  # what vectors along a row do well: lanes are joined by instructions for that
 
 
@@ -35,7 +37,21 @@ def is_turned(reduction: Reduction, machine: Machine) -> bool:
     return (machine.kind == "cpu" and len(extents) > 1 and gone[-1] and not any(gone[:-1])
             and SHORTEST <= part_of(reduction) and extents[-2] >= FEWEST_ROWS and not reduction.has_loops
             and reduction.operations <= MOST_OPERATIONS and not side_roots(reduction)
-            and any(reduction.monoid(r) not in QUICK for r in reduction.reduces))
+            and (any(reduction.monoid(r) not in QUICK for r in reduction.reduces)
+                 or any(stored_type(reduction, a) in WIDENED_BY_VECTORS for a in arrays_of(reduction))))
+
+
+def arrays_of(reduction: Reduction) -> list[Instruction]:
+    return [a for r in reduction.reduces for a in reduction.arrays(r)]
+
+
+def stored_type(reduction: Reduction, array: Instruction) -> str:
+    """The type in which a table holds an array: that of a parameter that is read, or widened to f32, and no more."""
+    known = reduction.group.parameters
+    type = array.shape.element_type
+    source = array.operands[0] if array.opcode == "convert" and array not in known and type == "f32" else array
+    read = source.shape.element_type
+    return read if source in known and computation_type(read) == computation_type(type) else computation_type(type)
 
 
 def part_of(reduction: Reduction) -> int:
@@ -43,7 +59,7 @@ def part_of(reduction: Reduction) -> int:
     length = reduction.extents[-1]
     if length <= LONGEST:
         return length
-    types = [ELEMENT_TYPES[a.shape.element_type] for r in reduction.reduces for a in reduction.arrays(r)]
+    types = [ELEMENT_TYPES[a.shape.element_type] for a in arrays_of(reduction)]
     sizes = [t.bytes for t in types]
     chains = (all(len(reduction.arrays(r)) > 1 for r in reduction.reduces) and all(t.kind != "float" for t in types)
               and max(sizes) <= MOST_WIDENED * min(sizes))
@@ -60,8 +76,8 @@ class TurnedNest(Nest):
         self.outline.share_broadcasts()
         lane, part = len(r.extents) - 2, part_of(r)
         with self.blocks(lane) as (counters, width, block):
-            self.names = {a: b.local(computation_type(a.shape.element_type), width * part, "turned")
-                          for reduce in r.reduces for a in r.arrays(reduce) if a.opcode != "iota"}
+            self.names = {a: b.local(stored_type(r, a), width * part, "turned")
+                          for a in arrays_of(r) if a.opcode != "iota"}
             totals = [(b.local(t, width, "sum"), t) for _, _, t in r.accumulators]
             self.column_loop(counters, lane, width, block, lambda j: self.clear(totals, j))
             with b.loop(r.extents[-1] // part, SERIAL) as number:
@@ -71,7 +87,8 @@ class TurnedNest(Nest):
                     for k in range(part):
                         counters[-1] = indexing.shift(first, k)
                         for array, name in self.names.items():
-                            b.store(name, indexing.shift(row, k * width), self.element(array, counters))
+                            value = narrow(self.element(array, counters), stored_type(r, array))
+                            b.store(name, indexing.shift(row, k * width), value)
                 with b.loop(part, SERIAL) as column:
                     counters[-1] = indexing.add(first, column)
                     self.column_loop(counters, lane, width, block, lambda j: self.gather(
@@ -88,6 +105,6 @@ class TurnedNest(Nest):
         def read(array: Instruction) -> Expr:
             if array not in self.names:
                 return self.element(array, counters)
-            return self.outline.builder.let(self.at(self.names[array], computation_type(array.shape.element_type),
-                                                    place))
+            stored = self.at(self.names[array], stored_type(self.reduction, array), place)
+            return self.outline.builder.let(widen(stored))
         return [[read(a) for a in self.reduction.arrays(reduce)] for reduce in self.reduction.reduces]
