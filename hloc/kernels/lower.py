@@ -43,6 +43,7 @@ lower_bitcast_convert = late("lower_misc", "lower_bitcast_convert")
 lower_product = late("lower_products", "lower_product")
 BY_OPCODE: dict[str, Lowering] = {
     "reduce": lower_reduce,
+    "pad": late("lower_pad", "lower_pad"),
     "dot": lower_product, "convolution": late("lower_convolution", "lower_convolution"),
     "dynamic-update-slice": late("lower_indexing", "lower_dynamic_update_slice"),
     "scatter": late("lower_indexing", "lower_scatter"),
@@ -50,6 +51,8 @@ BY_OPCODE: dict[str, Lowering] = {
     "reduce-window": late("lower_window", "lower_reduce_window"),
     "select-and-scatter": late("lower_window", "lower_select_and_scatter"),
     "bitcast-convert": lower_bitcast_convert, "bitcast": lower_bitcast_convert, "fft": late("lower_misc", "lower_fft"),
+    "cholesky": late("lower_triangular", "lower_cholesky"),
+    "triangular-solve": late("lower_triangular", "lower_triangular_solve"),
 }
 BY_KIND: dict[str, Lowering] = {"kInput": lower_reduce, "kCustom": late("lower_rows", "lower_rows"),
                                 "kOutput": lower_product}
