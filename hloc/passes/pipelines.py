@@ -43,6 +43,7 @@ batch_norm_expander = Late("batch_norm_expander", "batch-norm-training", "batch-
 cholesky_expander = Late("cholesky_expander", "cholesky")
 conditional_simplifier = Late("conditional_simplifier", "conditional")
 gather_simplifier = Late("gather_simplifier", "gather")
+index_narrowing = Late("index_narrowing", "iota")
 map_inliner = Late("map_inliner", "map")
 ragged_dot_rewriter = Late("ragged_dot_rewriter", "ragged-dot")
 rng_bit_generator_expander = Late("rng_bit_generator_expander", "rng-bit-generator")
@@ -96,6 +97,7 @@ TARGET_INDEPENDENT: tuple[Pass | Repeat, ...] = (
     hlo_computation_deduplicator,
     SIMPLIFICATION,
     while_loop_invariant_code_motion,
+    index_narrowing,
     optimization_barrier_expander,
     SIMPLIFICATION,
     while_loop_trip_count_annotator,
@@ -157,6 +159,7 @@ ORDERING: tuple[tuple[Pass, Pass, str], ...] = (
     (hlo_memory_scheduler, hlo_rematerialization, "what is alive at the peak is a question about an order"),
     (hlo_rematerialization, copy_insertion, "arrays that are made anew are read, and overwritten, at other places"),
     (hlo_memory_scheduler, copy_insertion, "whether an array is still wanted is a question about an order"),
+    (algebraic_simplifier, index_narrowing, "a place is known to fit once what it is computed from is simple"),
     (while_loop_simplifier, while_loop_trip_count_annotator, "constants that went into the condition tell the limit"),
 )
 
