@@ -105,10 +105,16 @@ CASES = {
     "rows sorted": sort("f32", 20, 500),
     "short rows sorted": sort("s16", 2000, 40),
     "a long row sorted": sort("s32", 1, 150_000),
+    "factors": "a = f32[50,40,40] parameter(0) ROOT l = f32[50,40,40] cholesky(a)",
+    "a large factor": "a = f64[2,300,300] parameter(0) ROOT l = f64[2,300,300] cholesky(a), lower=true",
+    "systems": system("f64[50,33,33]", "f64[50,5,33]", ""),
+    "a large system": system("f32[300,300]", "f32[300,100]", "left_side=true, lower=true,"),
     "transform": transform("FFT", "c64[300,48]", "c64[300,48]", "48"),
     "real transform": transform("RFFT", "f64[300,64]", "c128[300,33]", "64"),
     "prime transform": transform("FFT", "c64[5,997]", "c64[5,997]", "997"),
     "long transform": transform("FFT", "c64[2,32768]", "c64[2,32768]", "32768"),
+    "very long transform": transform("IFFT", "c64[524288]", "c64[524288]", "524288"),
+    "long planes back": transform("IRFFT", "c128[3,2,4097]", "f64[3,2,8192]", "2,8192"),
     "planes back": transform("IRFFT", "c64[3,16,9]", "f32[3,16,16]", "16,16"),
 }
 # Whether threads are awake decides about small products, and is not known: enough for both.

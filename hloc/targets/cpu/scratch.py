@@ -11,7 +11,8 @@ line by line; where they were too small the routine would allocate, and hloc_unp
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from math import prod
+from math import isqrt, prod
+from typing import NamedTuple
 
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import Kernel, Tile
@@ -20,7 +21,7 @@ from hloc.machine import Machine
 from hloc.targets.cpu.room import Scratch, aligned, busy
 
 KEYS_OF_BLOCK, KEY_ROOM, FEW_QUERIES, MOST_PANELS = 140, 144, 8, 4             # of runtime/attention*.[ch]
-LONGEST_KEPT, LONGEST_IN_LANES, PLAN_BYTES = 1 << 14, 1 << 16, 384             # of runtime/fft_lines.h
+LONGEST_KEPT, LONGEST_IN_LANES, PLAN_BYTES = 1 << 18, 1 << 16, 384             # of runtime/fft_lines.h
 SORT_CHUNK, LEAST_RADIX, FEW_SORTED, FEW_BITS = 65536, 64, 128, 7              # of runtime/sort.h
 
 
@@ -34,8 +35,8 @@ def scratch_of(step: Tile | HostCall, machine: Machine) -> Scratch:
 
 def kept_bytes(kernels: Iterable[Kernel | Tile], machine: Machine) -> int:
     """What the routines of a program keep as long as the process lives: the plans of transforms."""
-    plans = {plan for k in kernels if isinstance(k, Tile) and k.routine == "fft" for plan in _plans(k)}
-    return sum(_plan_bytes(n, real, point) for n, real, point in plans if n <= LONGEST_KEPT)
+    plans = {plan for k in kernels if isinstance(k, Tile) and k.routine == "fft" for plan in _plans(k, machine)}
+    return sum(plan.bytes for plan in plans if plan.n <= LONGEST_KEPT)
 
 
 def _gemm(tile: Tile, machine: Machine) -> Scratch:
@@ -46,6 +47,16 @@ def _gemm(tile: Tile, machine: Machine) -> Scratch:
 def _convolution(tile: Tile, machine: Machine) -> Scratch:
     from hloc.targets.cpu.scratch_convolutions import convolution_scratch
     return convolution_scratch(tile, machine)
+
+
+def _cholesky(tile: Tile, machine: Machine) -> Scratch:
+    from hloc.targets.cpu.scratch_triangular import cholesky_scratch
+    return cholesky_scratch(tile, machine)
+
+
+def _triangular_solve(tile: Tile, machine: Machine) -> Scratch:
+    from hloc.targets.cpu.scratch_triangular import triangular_solve_scratch
+    return triangular_solve_scratch(tile, machine)
 
 
 # -- attention ---------------------------------------------------------------------------------------------------------
@@ -116,34 +127,89 @@ def _point(tile: Tile) -> int:
     return 16 if tile.buffers[1].type in ("c128", "f64") else 8
 
 
-def _plans(tile: Tile) -> list[tuple[int, bool, int]]:
-    return [(n, real, _point(tile)) for n, real in _dimensions(tile)]
+class _Plan(NamedTuple):
+    """runtime/fft_lines.h: what is computed once for lines of n points, split into rows (0: not at all)."""
+
+    n: int
+    real: bool
+    point: int
+    rows: int
+    lanes: int
+
+    @property
+    def bytes(self) -> int:
+        turns = aligned((self.n // 2 + 1) * self.point) if self.real else 0
+        return turns + (self._split_bytes() if self.rows else _roots_bytes(self.n, self.point))
+
+    def _split_bytes(self) -> int:
+        between = aligned((self.n + self.lanes) * self.point)
+        return PLAN_BYTES + between + sum(_roots_bytes(n, self.point) for n in (self.rows, self.n // self.rows))
+
+
+def _plans(tile: Tile, machine: Machine) -> list[_Plan]:
+    """Of each dimension."""
+    given, point = dict(tile.parameters), _point(tile)
+    sizes, lanes, last = _sizes(tile), 2 * machine.vector_bytes // point, len(given["lengths"]) - 1
+    plans = []
+    for d, (n, real) in enumerate(_dimensions(tile)):
+        lines = given["batch"] * prod(s for i, s in enumerate(sizes) if i != d)
+        splits = d == last and (real or given["kind"] in ("FFT", "IFFT"))
+        plans.append(_Plan(n, real, point, _rows_of(n, lines, point, lanes) if splits else 0, lanes))
+    return plans
+
+
+def _sizes(tile: Tile) -> list[int]:
+    """Of the complex side."""
+    given = dict(tile.parameters)
+    *outer, last = given["lengths"]
+    return [*outer, last // 2 + 1 if given["kind"] in ("RFFT", "IRFFT") else last]
+
+
+def _rows_of(n: int, lines: int, point: int, lanes: int) -> int:
+    """F(rows_of) there."""
+    if lines >= lanes and _fit_lanes(n, point) or not _is_smooth(n):
+        return 0
+    return next((rows for rows in range(isqrt(n), lanes - 1, -1) if n % rows == 0), 0)
+
+
+def _fit_lanes(n: int, point: int) -> bool:
+    return (n if _is_smooth(n) else 2 * _chirp_length(n)) * point <= LONGEST_IN_LANES
 
 
 def _fft(tile: Tile, machine: Machine) -> Scratch:
     """runtime/fft_lines.h: lines and what a transform of one takes, all points where the last dimension comes last."""
     given = dict(tile.parameters)
-    kind, lengths, batch, point = given["kind"], given["lengths"], given["batch"], _point(tile)
-    sizes = [*lengths[:-1], lengths[-1] // 2 + 1 if kind in ("RFFT", "IRFFT") else lengths[-1]]
-    own, second, threads = 0, 0, 1
-    for d, (n, real) in enumerate(_dimensions(tile)):
-        lines = batch * prod(s for i, s in enumerate(sizes) if i != d)
-        spare = n if _is_smooth(n) else 2 * _chirp_length(n)
-        lanes = 2 * machine.vector_bytes // point
-        lanes = lanes if spare * point <= LONGEST_IN_LANES and lines >= lanes else 1
-        own = max(own, (lengths[d] + 1 + spare) * lanes * point)
-        threads = max(threads, busy(-(-lines // lanes), 8192 // (lanes * (lengths[d] + 1)) + 1, machine))
-        second = max(second, _plan_bytes(n, real, point) if n > LONGEST_KEPT else 0)
-    first = batch * prod(sizes) * point if kind == "IRFFT" and len(lengths) > 1 else 0
-    return Scratch.of(first=first, second=second, own=own, threads=threads)
+    lengths, batch, point, sizes = given["lengths"], given["batch"], _point(tile), _sizes(tile)
+    plans, total = _plans(tile, machine), Scratch()
+    for length, size, plan in zip(lengths, sizes, plans):
+        if plan.rows:
+            columns = plan.n // plan.rows
+            for n, lines in ((plan.rows, columns), (columns, plan.rows)):
+                total = total.joined(_lines(n, n, lines, plan.lanes, point, machine))
+        else:
+            lines = batch * prod(sizes) // size
+            lanes = plan.lanes if _fit_lanes(plan.n, point) and lines >= plan.lanes // 4 else 1
+            total = total.joined(_lines(length, plan.n, lines, lanes, point, machine))
+    first = batch * prod(sizes) if given["kind"] == "IRFFT" and len(lengths) > 1 else 0
+    first += plans[-1].n if plans[-1].rows else 0
+    second = max(0 if plan.n <= LONGEST_KEPT else plan.bytes for plan in plans)
+    return total.joined(Scratch.of(first=first * point, second=second))
 
 
-def _plan_bytes(n: int, real: bool, point: int) -> int:
-    roots, turns = aligned(n * point), aligned((n // 2 + 1) * point) if real else 0
+def _lines(length: int, n: int, lines: int, lanes: int, point: int, machine: Machine) -> Scratch:
+    """Of F(run_lines): so many lines at a time, each of `length` points that are transformed as n."""
+    spare = n if _is_smooth(n) else 2 * _chirp_length(n)
+    threads = busy(-(-lines // lanes), 8192 // (lanes * (length + 1)) + 1, machine)
+    return Scratch.of(own=(length + 1 + spare) * lanes * point, threads=threads)
+
+
+def _roots_bytes(n: int, point: int) -> int:
+    """Of a plan of lines that are not split."""
+    roots = PLAN_BYTES + aligned(n * point)
     if _is_smooth(n):
-        return PLAN_BYTES + roots + turns
+        return roots
     m = _chirp_length(n)
-    return PLAN_BYTES + roots + 2 * aligned(m * point) + _plan_bytes(m, False, point) + turns
+    return roots + 2 * aligned(m * point) + _roots_bytes(m, point)
 
 
 def _is_smooth(n: int) -> bool:
@@ -201,4 +267,5 @@ def _struct(fields: Iterable[tuple[int, int]]) -> tuple[int, int]:
 
 ROUTINES: dict[str, Callable[[Tile, Machine], Scratch]] = {
     "gemm": _gemm, "attention": _attention, "convolution": _convolution, "sort": _sort, "topk": _topk, "fft": _fft,
+    "cholesky": _cholesky, "triangular-solve": _triangular_solve,
 }

@@ -2,4 +2,5 @@
 #define F(name) hloc_##name##_f32
 #define REAL float
 #define POINT hloc_c64
+#define TRANSPOSE hloc_transpose_32
 #include "fft_lines.h"

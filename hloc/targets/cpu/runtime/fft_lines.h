@@ -1,6 +1,6 @@
 /* fft_lines.h: transforms of one precision (template; fft_f32.c and fft_f64.c include it).
  *
- * In (macros): F(name) the instance's prefix, REAL, POINT the complex type {re, im}.
+ * In (macros): F(name) the instance's prefix, REAL, POINT the complex type {re, im}, TRANSPOSE that of REAL's words.
  * Out: F(fft)(kind, rank, lengths, batch, in, out) as fft.h says.
  */
 
@@ -14,7 +14,7 @@
 #include "pool.h"
 #include "vector.h"
 
-enum { F(LONGEST_KEPT) = 1 << 14, F(MOST_KEPT) = 64 }; /* plans: some MB at most */
+enum { F(LONGEST_KEPT) = 1 << 18, F(MOST_KEPT) = 1 << 26 }; /* points of a plan, bytes of all plans */
 
 typedef struct F(plan) {
   long n;
@@ -25,6 +25,10 @@ typedef struct F(plan) {
   long m;
   POINT *chirp, *chirp_transform; /* exp(-pi i j^2 / n); the transform of its conjugate, over m */
   void* wide;                     /* the plan for length m */
+  /* Lines that are split: rows x columns points, columns transformed, turned by `between`, then the rows */
+  long rows, columns;
+  REAL* between; /* of row r, exp(-2 pi i r c / n) of all columns c: first the real parts */
+  const void *of_column, *of_row;
   struct F(plan)* next;           /* among those kept */
 } F(plan);
 
@@ -67,13 +71,29 @@ static long F(chirp_length)(long n) {
   while (m < 2 * n) m *= 2;
   return m;
 }
-static size_t F(plan_bytes)(long n, int real) {
+static size_t F(plan_bytes)(long n, int real, long rows) {
   const size_t point = sizeof(POINT), plan = F(padded)(sizeof(F(plan))), m = F(chirp_length)(n);
   const size_t turns = real ? F(padded)((n / 2 + 1) * point) : 0;
+  const size_t between = F(padded)((n + F(LANES)) * point);
+  if (rows) return plan + between + turns + F(plan_bytes)(rows, 0, 0) + F(plan_bytes)(n / rows, 0, 0);
   if (F(without_small_factors)(n) == 1) return plan + F(padded)(n * point) + turns;
-  return plan + F(padded)(n * point) + 2 * F(padded)(m * point) + F(plan_bytes)((long)m, 0) + turns;
+  return plan + F(padded)(n * point) + 2 * F(padded)(m * point) + F(plan_bytes)((long)m, 0, 0) + turns;
 }
 
+/* exp(-2 pi i times j / n) for j < count: re[j * apart], im[j * apart]. Those of long lines are products of two. */
+static void F(fill_roots)(long times, long n, long count, REAL* re, REAL* im, long apart) {
+  enum { MOST = 32 };
+  const long chunk = n > 4096 ? MOST : 1;
+  double fine_re[MOST], fine_im[MOST];
+  for (long j = 0; j < chunk; j++) fine_re[j] = cos_turn(times * j, n), fine_im[j] = -sin_turn(times * j, n);
+  for (long first = 0; first < count; first += chunk) {
+    const double a = cos_turn(times * first, n), b = -sin_turn(times * first, n);
+    for (long j = 0; j < chunk && first + j < count; j++) {
+      re[(first + j) * apart] = (REAL)(a * fine_re[j] - b * fine_im[j]);
+      im[(first + j) * apart] = (REAL)(a * fine_im[j] + b * fine_re[j]);
+    }
+  }
+}
 static F(plan)* F(make_plan)(long n, F(block)* block);
 static void F(plan_chirp)(F(plan)* p, F(block)* block) {
   const long n = p->n, m = p->m = F(chirp_length)(n);
@@ -103,30 +123,45 @@ static F(plan)* F(make_plan)(long n, F(block)* block) {
     return p;
   }
   p->roots = F(take)(block, n * sizeof *p->roots);
-  for (long j = 0; j < n; j++) p->roots[j] = F(point)(cos_turn(j, n), -sin_turn(j, n));
+  F(fill_roots)(1, n, n, &p->roots->re, &p->roots->im, 2);
   return p;
 }
-static F(plan)* F(make_plan_in)(void* memory, long n, int real) {
+static F(plan)* F(make_split)(long n, long rows, F(block)* block) {
+  F(plan)* p = F(take)(block, sizeof *p);
+  memset(p, 0, sizeof *p);
+  p->n = n, p->rows = rows, p->columns = n / rows;
+  p->between = F(take)(block, (n + F(LANES)) * sizeof(POINT)); /* the last vectors may read past the last row */
+  memset(p->between + 2 * n, 0, F(LANES) * sizeof(POINT));
+  for (long r = 0; r < rows; r++) {
+    REAL* re = p->between + 2 * r * p->columns;
+    F(fill_roots)(r, n, p->columns, re, re + p->columns, 1);
+  }
+  p->of_column = F(make_plan)(rows, block), p->of_row = F(make_plan)(p->columns, block);
+  return p;
+}
+static F(plan)* F(make_plan_in)(void* memory, long n, int real, long rows) {
   F(block) block = {memory};
-  F(plan)* p = F(make_plan)(n, &block);
-  if (real) p->turns = F(take)(&block, (n / 2 + 1) * sizeof *p->turns);
-  for (long j = 0; real && 2 * j <= n; j++) p->turns[j] = F(point)(cos_turn(j, 2 * n), -sin_turn(j, 2 * n));
+  F(plan)* p = rows ? F(make_split)(n, rows, &block) : F(make_plan)(n, &block);
+  if (!real) return p;
+  p->turns = F(take)(&block, (n / 2 + 1) * sizeof *p->turns);
+  F(fill_roots)(1, 2 * n, n / 2 + 1, &p->turns->re, &p->turns->im, 2);
   return p;
 }
 
-/* Roots take longer than the transform of a few lines: plans are kept, and never given back, but for long ones, which lie
- * in scratch memory. A list that only grows at its head needs no lock; two threads that make the same plan at once keep
- * both. */
+/* Roots take longer than the transform of a few lines: plans are kept, and never given back, but for very long ones,
+ * which lie in scratch memory. A list that only grows at its head needs no lock; two threads that make the same plan at
+ * once keep both. */
 static _Atomic(F(plan)*) F(kept);
-static _Atomic int F(kept_count);
+static _Atomic long F(kept_bytes);
 
-static const F(plan)* F(plan_of)(long n, int real) {
-  for (F(plan)* p = atomic_load(&F(kept)); p; p = p->next) if (p->n == n && !p->turns == !real) return p;
-  const int keeps = n <= F(LONGEST_KEPT) && atomic_fetch_add(&F(kept_count), 1) < F(MOST_KEPT);
-  const size_t bytes = F(plan_bytes)(n, real);
+static const F(plan)* F(plan_of)(long n, int real, long rows) {
+  for (F(plan)* p = atomic_load(&F(kept)); p; p = p->next)
+    if (p->n == n && !p->turns == !real && p->rows == rows) return p;
+  const size_t bytes = F(plan_bytes)(n, real, rows);
+  const int keeps = n <= F(LONGEST_KEPT) && atomic_fetch_add(&F(kept_bytes), (long)bytes) + (long)bytes <= F(MOST_KEPT);
   void* memory = keeps ? malloc(bytes) : hloc_scratch(HLOC_SECOND, bytes);
   if (!memory) return NULL;
-  F(plan)* made = F(make_plan_in)(memory, n, real);
+  F(plan)* made = F(make_plan_in)(memory, n, real, rows);
   if (!keeps) return made;
   made->next = atomic_load(&F(kept));
   while (!atomic_compare_exchange_weak(&F(kept), &made->next, made)) {}
@@ -135,98 +170,108 @@ static const F(plan)* F(plan_of)(long n, int real) {
 
 /* ---- lines: the last dimension first (or last, for IRFFT), then the others in place in `out`.
  * Real lines of even length are transformed as complex ones of half the length (`folded`). */
+/* Where lines lie: each starts at line / inner * outer_step + line % inner, with its points `step` apart. */
+typedef struct {
+  long inner, outer_step, step;
+} F(places);
 typedef struct {
   const F(plan)* plan;
   int kind; /* of this dimension */
   int folded, lanes; /* lines at a time */
-  long lines, n, half, outer_step, step, inner; /* lines start at outer * outer_step + inner, points `step` apart */
+  long lines, n, half;
+  F(places) from, to;
   const void* in;
   void* out;
+  const REAL* between; /* what results are turned by, of line 0; NULL: nothing */
   int failed;
 } F(lines);
 
-static long F(start)(const F(lines)* w, long line) {
-  return line / w->inner * w->outer_step + line % w->inner;
-}
-/* Whether lines lie next to each other, point by point. */
-static int F(side_by_side)(const F(lines)* w, long line, long width) { return line % w->inner + width <= w->inner; }
+static long F(start)(const F(places)* p, long line) { return line / p->inner * p->outer_step + line % p->inner; }
 
-/* raw[(2 j + part) * width + lane] = point j of line `line + lane`, or back: a few points of all lines at a time, so that
- * both sides stay in the nearest cache. */
-enum { F(POINTS_AT_ONCE) = 64 / sizeof(POINT) };
-static void F(turn_lines)(POINT* const* lines, long step, long count, long width, REAL* raw, int back) {
+/* raw[(2 j + part) * lanes + lane] = point j of line `line + lane`, or back: a vector of points of all lines at a time,
+ * so that both sides stay in the nearest cache. `apart`: REALs from line to line where that is the same for all, else 0. */
+enum { F(POINTS_AT_ONCE) = HLOC_VECTOR_BYTES / sizeof(POINT) };
+static void F(turn_lines)(POINT* const* lines, long apart, long step, long count, long width, long lanes, REAL* raw,
+                          int back) {
+  const int whole = apart && step == 1 && width == F(LANES);
   for (long first = 0; first < count; first += F(POINTS_AT_ONCE)) {
     const long end = first + F(POINTS_AT_ONCE) < count ? first + F(POINTS_AT_ONCE) : count;
-    for (long l = 0; l < width; l++) {
+    if (whole && end - first == F(POINTS_AT_ONCE)) {
+      REAL *rows = raw + 2 * first * lanes, *points = &lines[0][first].re;
+      if (back) TRANSPOSE(rows, lanes, points, apart);
+      else TRANSPOSE(points, apart, rows, lanes);
+    } else for (long l = 0; l < width; l++) {
       POINT* line = lines[l];
       if (back) for (long j = first; j < end; j++)
-        line[j * step].re = raw[2 * j * width + l], line[j * step].im = raw[(2 * j + 1) * width + l];
+        line[j * step].re = raw[2 * j * lanes + l], line[j * step].im = raw[(2 * j + 1) * lanes + l];
       else for (long j = first; j < end; j++)
-        raw[2 * j * width + l] = line[j * step].re, raw[(2 * j + 1) * width + l] = line[j * step].im;
+        raw[2 * j * lanes + l] = line[j * step].re, raw[(2 * j + 1) * lanes + l] = line[j * step].im;
     }
   }
 }
-static void F(move_complex)(const F(lines)* w, long line, long width, POINT* base, REAL* raw, int back) {
+static void F(move_complex)(const F(places)* p, long n, long line, long width, long lanes, POINT* base, REAL* raw,
+                            int back) {
   POINT* lines[F(LANES)];
-  for (long l = 0; l < width; l++) lines[l] = base + F(start)(w, line + l);
-  if (width == 1 || !F(side_by_side)(w, line, width)) {
-    F(turn_lines)(lines, w->step, w->n, width, raw, back);
+  for (long l = 0; l < width; l++) lines[l] = base + F(start)(p, line + l);
+  if (width == 1 || line % p->inner + width > p->inner) { /* not side by side, point by point */
+    F(turn_lines)(lines, p->inner == 1 ? 2 * p->outer_step : 0, p->step, n, width, lanes, raw, back);
     return;
   }
   POINT* next = lines[0];
-  for (long j = 0; j < w->n; j++, next += w->step, raw += 2 * width) {
-    if (back) for (long l = 0; l < width; l++) next[l].re = raw[l], next[l].im = raw[l + width];
-    else for (long l = 0; l < width; l++) raw[l] = next[l].re, raw[l + width] = next[l].im;
+  for (long j = 0; j < n; j++, next += p->step, raw += 2 * lanes) {
+    if (back) for (long l = 0; l < width; l++) next[l].re = raw[l], next[l].im = raw[l + lanes];
+    else for (long l = 0; l < width; l++) raw[l] = next[l].re, raw[l + lanes] = next[l].im;
   }
 }
 /* The points of real lines, two by two; or of their spectra. `stride` points from line to line. */
-static void F(move_folded)(long line, long width, POINT* base, long stride, long count, REAL* raw,
+static void F(move_folded)(long line, long width, long lanes, POINT* base, long stride, long count, REAL* raw,
                            int back) {
   POINT* lines[F(LANES)];
   for (long l = 0; l < width; l++) lines[l] = (POINT*)((REAL*)base + (line + l) * stride);
-  F(turn_lines)(lines, 1, count, width, raw, back);
+  F(turn_lines)(lines, stride, 1, count, width, lanes, raw, back);
 }
 
-static void F(read_lines)(const F(lines)* w, long line, long width, REAL* raw) {
+static void F(read_lines)(const F(lines)* w, long line, long width, long lanes, REAL* raw) {
   POINT* in = (POINT*)w->in;
-  if (w->kind <= HLOC_IFFT) F(move_complex)(w, line, width, in, raw, 0);
-  else if (w->kind == HLOC_IRFFT) F(move_folded)(line, width, in, 2 * w->half, w->half, raw, 0);
-  else if (w->folded) F(move_folded)(line, width, in, w->n, w->n / 2, raw, 0);
+  if (w->kind <= HLOC_IFFT) F(move_complex)(&w->from, w->n, line, width, lanes, in, raw, 0);
+  else if (w->kind == HLOC_IRFFT) F(move_folded)(line, width, lanes, in, 2 * w->half, w->half, raw, 0);
+  else if (w->folded) F(move_folded)(line, width, lanes, in, w->n, w->n / 2, raw, 0);
   if (w->kind <= HLOC_IFFT || w->folded) return;
   for (long l = 0; l < width; l++) { /* real lines of odd length: no imaginary part, or the conjugate other half */
     const REAL* real = (const REAL*)w->in + (line + l) * w->n;
     for (long j = 0; w->kind == HLOC_RFFT && j < w->n; j++)
-      raw[2 * j * width + l] = real[j], raw[(2 * j + 1) * width + l] = 0;
-    if (w->kind == HLOC_IRFFT) raw[width + l] = 0;
+      raw[2 * j * lanes + l] = real[j], raw[(2 * j + 1) * lanes + l] = 0;
+    if (w->kind == HLOC_IRFFT) raw[lanes + l] = 0;
     for (long j = w->half; w->kind == HLOC_IRFFT && j < w->n; j++) {
-      raw[2 * j * width + l] = raw[2 * (w->n - j) * width + l];
-      raw[(2 * j + 1) * width + l] = -raw[(2 * (w->n - j) + 1) * width + l];
+      raw[2 * j * lanes + l] = raw[2 * (w->n - j) * lanes + l];
+      raw[(2 * j + 1) * lanes + l] = -raw[(2 * (w->n - j) + 1) * lanes + l];
     }
   }
 }
-static void F(write_lines)(const F(lines)* w, long line, long width, REAL* raw) {
+static void F(write_lines)(const F(lines)* w, long line, long width, long lanes, REAL* raw) {
   POINT* out = (POINT*)w->out;
-  if (w->kind <= HLOC_IFFT) F(move_complex)(w, line, width, out, raw, 1);
-  else if (w->kind == HLOC_RFFT) F(move_folded)(line, width, out, 2 * w->half, w->half, raw, 1);
-  else if (w->folded) F(move_folded)(line, width, out, w->n, w->n / 2, raw, 1);
+  if (w->kind <= HLOC_IFFT) F(move_complex)(&w->to, w->n, line, width, lanes, out, raw, 1);
+  else if (w->kind == HLOC_RFFT) F(move_folded)(line, width, lanes, out, 2 * w->half, w->half, raw, 1);
+  else if (w->folded) F(move_folded)(line, width, lanes, out, w->n, w->n / 2, raw, 1);
   else for (long l = 0; l < width; l++)
-    for (long j = 0; j < w->n; j++) ((REAL*)w->out)[(line + l) * w->n + j] = raw[2 * j * width + l];
+    for (long j = 0; j < w->n; j++) ((REAL*)w->out)[(line + l) * w->n + j] = raw[2 * j * lanes + l];
 }
 
-/* `width` lines, one per lane; PREFIX: many, or one. */
-#define HLOC_RUN_LINES(PREFIX, width)                                                                                 \
+/* `width` lines, one per lane, of `lanes` that there are; PREFIX: many, or one. */
+#define HLOC_RUN_LINES(PREFIX, width, lanes)                                                                          \
   {                                                                                                                   \
     const int inverse = w->kind == HLOC_IFFT || w->kind == HLOC_IRFFT;                                                \
     F(PREFIX##_point)* data = (F(PREFIX##_point)*)memory;                                                             \
-    F(read_lines)(w, line, width, memory);                                                                            \
-    if (w->folded && inverse) F(PREFIX##_line_to_halves)(w->plan, data);                                              \
+    F(read_lines)(w, line, width, lanes, memory);                                                                     \
+    if (w->folded && inverse) F(PREFIX##_line_to_halves)(w->plan, data, data);                                        \
     F(PREFIX##_transform)(w->plan, inverse, data, data + w->n + 1);                                                   \
+    if (w->between) F(PREFIX##_turn_rows)(data, w->n, w->between + line, w->lines, inverse);                          \
     if (w->folded && !inverse) F(PREFIX##_halves_to_line)(w->plan, data);                                             \
-    F(write_lines)(w, line, width, memory);                                                                           \
+    F(write_lines)(w, line, width, lanes, memory);                                                                    \
   }
-static int F(lanes_of)(const F(lines)* w) {
-  const int fit = F(spare_points)(w->plan) * (long)sizeof(POINT) <= F(LONGEST_IN_LANES);
-  return fit && w->lines >= F(LANES) ? F(LANES) : 1;
+static int F(fit_lanes)(long n) { /* whether many lines at a time do */
+  const long points = F(without_small_factors)(n) == 1 ? n : 2 * F(chirp_length)(n);
+  return points * (long)sizeof(POINT) <= F(LONGEST_IN_LANES);
 }
 static void F(run_lines)(void* const* args, long begin, long end) { /* of blocks of lines, one per lane */
   F(lines)* w = (F(lines)*)args;
@@ -238,29 +283,73 @@ static void F(run_lines)(void* const* args, long begin, long end) { /* of blocks
   }
   end = end * w->lanes < w->lines ? end * w->lanes : w->lines;
   for (long line = begin * w->lanes; line < end;) {
-    if (w->lanes > 1 && line + F(LANES) <= end) {
-      HLOC_RUN_LINES(many, F(LANES))
-      line += F(LANES);
-    } else {
-      HLOC_RUN_LINES(one, 1)
-      line++;
-    }
+    const long width = w->lanes < end - line ? w->lanes : end - line;
+    if (width > 1) {
+      if (width < F(LANES)) memset(memory, 0, 2 * points * sizeof(F(lanes))); /* lanes without a line */
+      HLOC_RUN_LINES(many, width, F(LANES))
+    } else HLOC_RUN_LINES(one, 1, 1)
+    line += width;
   }
 }
 #undef HLOC_RUN_LINES
 
-static int F(run_dimension)(int kind, const long* sizes, int rank, int d, long n, long batch, const void* in,
-                            void* out) {
-  F(lines) w = {.kind = kind, .n = n, .half = n / 2 + 1, .step = 1, .inner = 1, .in = in, .out = out, .lines = batch};
+/* Into how many rows long lines are split, as even as can be, where there are too few of them for the lanes or they are
+ * too long to be transformed side by side; 0: not at all. */
+static long F(rows_of)(long n, long lines) {
+  if (lines >= F(LANES) && F(fit_lanes)(n)) return 0;
+  long rows = (long)sqrt((double)n);
+  while (rows >= F(LANES) && n % rows) rows--;
+  return rows >= F(LANES) && F(without_small_factors)(n) == 1 ? rows : 0;
+}
+static int F(run_blocks)(F(lines)* w) {
+  const long blocks = (w->lines + w->lanes - 1) / w->lanes, grain = 8192 / (w->lanes * (w->n + 1)) + 1;
+  hloc_parallel(F(run_lines), (void* const*)w, blocks, grain);
+  return w->failed;
+}
+/* One line from `in` to `out` by way of `middle`, of n points each: n = rows * columns. */
+static int F(run_split)(const F(plan)* p, int kind, const POINT* in, POINT* middle, POINT* out) {
+  const F(places) down = {p->columns, p->n, p->columns}, along = {1, p->columns, 1}, turned = {p->rows, p->n, p->rows};
+  F(lines) columns = {.kind = kind, .n = p->rows, .lines = p->columns, .lanes = F(LANES), .plan = p->of_column,
+                      .from = down, .to = down, .in = in, .out = middle, .between = p->between};
+  F(lines) rows = {.kind = kind, .n = p->columns, .lines = p->rows, .lanes = F(LANES), .plan = p->of_row,
+                   .from = along, .to = turned, .in = middle, .out = out};
+  return F(run_blocks)(&columns) || F(run_blocks)(&rows);
+}
+static int F(run_long)(const F(lines)* w, POINT* middle) {
+  const F(plan)* p = w->plan;
+  const long n = p->n, from = w->kind == HLOC_IRFFT ? n + 1 : n, to = w->kind == HLOC_RFFT ? n + 1 : n;
+  const int kind = w->kind == HLOC_IFFT || w->kind == HLOC_IRFFT ? HLOC_IFFT : HLOC_FFT;
+  for (long line = 0; line < w->lines; line++) {
+    const POINT* in = (const POINT*)w->in + line * from;
+    POINT* out = (POINT*)w->out + line * to;
+    if (w->kind == HLOC_IRFFT) F(one_line_to_halves)(p, (const F(one_point)*)in, (F(one_point)*)out), in = out;
+    if (F(run_split)(p, kind, in, middle, out)) return 1;
+    if (w->kind == HLOC_RFFT) F(one_halves_to_line)(p, (F(one_point)*)out);
+  }
+  return 0;
+}
+
+/* `middle`: for as many points as the last dimension has, where that is split; else NULL. */
+static int F(run_dimension)(int kind, const long* sizes, int rank, int d, long n, long batch, const void* in, void* out,
+                            POINT* middle) {
+  F(lines) w = {.kind = kind, .n = n, .half = n / 2 + 1, .in = in, .out = out, .lines = batch};
+  F(places) places = {.step = 1};
   w.folded = kind >= HLOC_RFFT && n % 2 == 0;
   for (int i = 0; i < rank; i++) w.lines *= i == d ? 1 : sizes[i];
-  for (int i = d + 1; i < rank; i++) w.step *= sizes[i];
-  w.inner = w.step, w.outer_step = w.step * sizes[d];
-  w.plan = F(plan_of)(w.folded ? n / 2 : n, w.folded);
+  for (int i = d + 1; i < rank; i++) places.step *= sizes[i];
+  places.inner = places.step, places.outer_step = places.step * sizes[d];
+  w.from = w.to = places;
+  const long points = w.folded ? n / 2 : n;
+  w.plan = F(plan_of)(points, w.folded, middle ? F(rows_of)(points, w.lines) : 0);
   if (!w.plan) return 1;
-  w.lanes = F(lanes_of)(&w);
-  hloc_parallel(F(run_lines), (void* const*)&w, (w.lines + w.lanes - 1) / w.lanes, 8192 / (w.lanes * (n + 1)) + 1);
-  return w.failed;
+  if (w.plan->rows) return F(run_long)(&w, middle);
+  w.lanes = F(fit_lanes)(points) && w.lines >= F(LANES) / 4 ? F(LANES) : 1;
+  return F(run_blocks)(&w);
+}
+static long F(middle_points)(int kind, long n, long lines) { /* 0: lines of the last dimension are not split */
+  if (kind >= HLOC_RFFT && n % 2) return 0;
+  const long points = kind >= HLOC_RFFT ? n / 2 : n;
+  return F(rows_of)(points, lines) ? points : 0;
 }
 
 int F(fft)(int kind, int rank, const long* lengths, long batch, const void* in, void* out) {
@@ -273,19 +362,23 @@ int F(fft)(int kind, int rank, const long* lengths, long batch, const void* in, 
     points *= sizes[d];
   }
   if (points <= 0 || lengths[rank - 1] <= 0) return 0;
-  if (kind == HLOC_IRFFT && rank > 1) { /* the outer dimensions first, in memory of their own */
-    POINT* middle = hloc_scratch(HLOC_FIRST, points * sizeof *middle);
-    if (!middle) return 1;
+  const long last = lengths[rank - 1], split = F(middle_points)(kind, last, points / sizes[rank - 1]);
+  const long inner = kind == HLOC_IRFFT && rank > 1 ? points : 0; /* what lies between the dimensions */
+  POINT* memory = inner + split ? hloc_scratch(HLOC_FIRST, (inner + split) * sizeof *memory) : NULL;
+  if (inner + split && !memory) return 1;
+  POINT* middle = split ? memory + inner : NULL;
+  if (inner) { /* the outer dimensions first */
     for (int d = 0; d < rank - 1; d++)
-      failed |= F(run_dimension)(HLOC_IFFT, sizes, rank, d, lengths[d], batch, d ? middle : in, middle);
-    return failed | F(run_dimension)(kind, sizes, rank, rank - 1, lengths[rank - 1], batch, middle, out);
+      failed |= F(run_dimension)(HLOC_IFFT, sizes, rank, d, lengths[d], batch, d ? memory : in, memory, NULL);
+    return failed | F(run_dimension)(kind, sizes, rank, rank - 1, last, batch, memory, out, middle);
   }
-  failed |= F(run_dimension)(kind, sizes, rank, rank - 1, lengths[rank - 1], batch, in, out);
+  failed |= F(run_dimension)(kind, sizes, rank, rank - 1, last, batch, in, out, middle);
   for (int d = 0; d < rank - 1; d++)
-    failed |= F(run_dimension)(other, sizes, rank, d, lengths[d], batch, out, out);
+    failed |= F(run_dimension)(other, sizes, rank, d, lengths[d], batch, out, out, NULL);
   return failed;
 }
 
 #undef F
 #undef REAL
 #undef POINT
+#undef TRANSPOSE

@@ -4,7 +4,7 @@
  * In (macros): S(name) the instance's prefix; R the type of a real number: REAL, or a vector with a lane for each line;
  * F, REAL, POINT and F(plan) of fft_lines.h.
  * Out: S(point) {R re, im}; S(transform)(plan, inverse, data, spare) in place; S(halves_to_line), S(line_to_halves)
- * between the spectrum of a real line and that of its points taken as complex numbers, two by two.
+ * between the spectrum of a real line and that of its points taken as complex numbers, two by two; S(turn_rows).
  */
 
 typedef struct { R re, im; } S(point);
@@ -49,16 +49,60 @@ static void S(step2)(const F(plan)* p, long length, long stride, const S(point)*
     }
   }
 }
-/* An odd prime r: points k and r - k meet the same cosine, and opposite sines. */
+static void S(step3)(const F(plan)* p, long length, long stride, const S(point)* x, S(point)* y) {
+  const long m = length / 3;
+  const REAL cos1 = (REAL)-0.5, sin1 = (REAL)0.86602540378443864676; /* of a third of a turn */
+  for (long j = 0; j < m; j++) {
+    const POINT w1 = p->roots[j * stride], w2 = p->roots[2 * j * stride];
+    const S(point)* from = x + stride * j;
+    S(point)* to = y + stride * 3 * j;
+    for (long q = 0; q < stride; q++) {
+      S(point) a = from[q], b = from[q + stride * m], c = from[q + 2 * stride * m];
+      S(point) sum = S(plus)(b, c), even = S(plus)(a, S(scaled)(sum, cos1));
+      S(point) odd = S(times_minus_i)(S(scaled)(S(minus)(b, c), sin1));
+      to[q] = S(plus)(a, sum);
+      to[q + stride] = S(times)(S(plus)(even, odd), w1);
+      to[q + 2 * stride] = S(times)(S(minus)(even, odd), w2);
+    }
+  }
+}
+static void S(step5)(const F(plan)* p, long length, long stride, const S(point)* x, S(point)* y) {
+  const long m = length / 5;
+  const REAL cos1 = (REAL)0.30901699437494742410, sin1 = (REAL)0.95105651629515357212; /* of a fifth of a turn, */
+  const REAL cos2 = (REAL)-0.80901699437494742410, sin2 = (REAL)0.58778525229247312917; /* of two */
+  for (long j = 0; j < m; j++) {
+    POINT w[5];
+    for (int k = 1; k < 5; k++) w[k] = p->roots[j * k * stride];
+    const S(point)* from = x + stride * j;
+    S(point)* to = y + stride * 5 * j;
+    for (long q = 0; q < stride; q++) {
+      S(point) a = from[q], b = from[q + stride * m], c = from[q + 2 * stride * m], d = from[q + 3 * stride * m];
+      S(point) e = from[q + 4 * stride * m];
+      S(point) be = S(plus)(b, e), cd = S(plus)(c, d);
+      S(point) b_e = S(times_minus_i)(S(minus)(b, e)), c_d = S(times_minus_i)(S(minus)(c, d));
+      S(point) even1 = S(plus)(S(plus)(a, S(scaled)(be, cos1)), S(scaled)(cd, cos2));
+      S(point) even2 = S(plus)(S(plus)(a, S(scaled)(be, cos2)), S(scaled)(cd, cos1));
+      S(point) odd1 = S(plus)(S(scaled)(b_e, sin1), S(scaled)(c_d, sin2));
+      S(point) odd2 = S(minus)(S(scaled)(b_e, sin2), S(scaled)(c_d, sin1));
+      to[q] = S(plus)(a, S(plus)(be, cd));
+      to[q + stride] = S(times)(S(plus)(even1, odd1), w[1]);
+      to[q + 2 * stride] = S(times)(S(plus)(even2, odd2), w[2]);
+      to[q + 3 * stride] = S(times)(S(minus)(even2, odd2), w[3]);
+      to[q + 4 * stride] = S(times)(S(minus)(even1, odd1), w[4]);
+    }
+  }
+}
+/* Any odd prime r: points k and r - k meet the same cosine, and opposite sines. */
 static void S(step_odd)(const F(plan)* p, int r, long length, long stride, const S(point)* x, S(point)* y) {
-  long m = length / r, half = r / 2;
-  POINT unit[31]; /* exp(-2 pi i k / r) */
+  const long m = length / r, half = r / 2;
+  POINT unit[31], root[31]; /* exp(-2 pi i k / r); what result k is turned by */
   S(point) sum[15], difference[15];
   for (int k = 0; k < r; k++) unit[k] = p->roots[k * (p->n / r)];
-  for (long j = 0; j < m; j++)
+  for (long j = 0; j < m; j++) {
+    for (int k = 0; k < r; k++) root[k] = p->roots[j * k * stride];
     for (long q = 0; q < stride; q++) {
       S(point) first = x[q + stride * j], total = first;
-      for (long k = 0; k < half; k++) {
+      for (int k = 0; k < half; k++) {
         S(point) a = x[q + stride * (j + m * (k + 1))], b = x[q + stride * (j + m * (r - 1 - k))];
         sum[k] = S(plus)(a, b), difference[k] = S(times_i)(S(minus)(a, b));
         total = S(plus)(total, sum[k]);
@@ -70,12 +114,12 @@ static void S(step_odd)(const F(plan)* p, int r, long length, long stride, const
           even = S(plus)(even, S(scaled)(sum[k], unit[turn].re));
           if (k) odd = S(plus)(odd, S(scaled)(difference[k], unit[turn].im));
         }
-        y[q + stride * (r * j + t)] = S(times)(S(plus)(even, odd), p->roots[j * t * stride]);
-        y[q + stride * (r * j + r - t)] = S(times)(S(minus)(even, odd), p->roots[j * (r - t) * stride]);
+        y[q + stride * (r * j + t)] = S(times)(S(plus)(even, odd), root[t]);
+        y[q + stride * (r * j + r - t)] = S(times)(S(minus)(even, odd), root[r - t]);
       }
     }
+  }
 }
-
 static void S(stockham)(const F(plan)* p, S(point)* data, S(point)* spare) {
   S(point) *x = data, *y = spare;
   long length = p->n, stride = 1;
@@ -83,6 +127,8 @@ static void S(stockham)(const F(plan)* p, S(point)* data, S(point)* spare) {
     int r = p->factors[f];
     if (r == 4) S(step4)(p, length, stride, x, y);
     else if (r == 2) S(step2)(p, length, stride, x, y);
+    else if (r == 3) S(step3)(p, length, stride, x, y);
+    else if (r == 5) S(step5)(p, length, stride, x, y);
     else S(step_odd)(p, r, length, stride, x, y);
     length /= r, stride *= r;
     S(point)* t = x;
@@ -114,6 +160,16 @@ static void S(transform)(const F(plan)* p, int inverse, S(point)* data, S(point)
   if (inverse) for (long j = 0; j < p->n; j++) data[j] = S(conjugate)(S(scaled)(data[j], scale));
 }
 
+/* data[k] times table[2 k columns] + i table[(2 k + 1) columns], and what follows it for the other lanes. */
+static void S(turn_rows)(S(point)* data, long n, const REAL* table, long columns, int inverse) {
+  for (long k = 0; k < n; k++, table += 2 * columns) {
+    S(point) a = data[k], w;
+    memcpy(&w.re, table, sizeof w.re), memcpy(&w.im, table + columns, sizeof w.im);
+    if (inverse) w.im = -w.im;
+    data[k].re = a.re * w.re - a.im * w.im, data[k].im = a.re * w.im + a.im * w.re;
+  }
+}
+
 /* data: the spectrum of n points x[2 j] + i x[2 j + 1]  ->  n + 1 points of the spectrum of x. */
 static void S(halves_to_line)(const F(plan)* p, S(point)* data) {
   const long n = p->n;
@@ -128,13 +184,13 @@ static void S(halves_to_line)(const F(plan)* p, S(point)* data) {
     data[n - k] = S(conjugate)(S(minus)(even, turned));
   }
 }
-/* The way back. The imaginary parts of the ends do not count. */
-static void S(line_to_halves)(const F(plan)* p, S(point)* data) {
+/* The way back, in place or to other memory. The imaginary parts of the ends do not count. */
+static void S(line_to_halves)(const F(plan)* p, const S(point)* from, S(point)* data) {
   const long n = p->n;
-  S(point) first = data[0], last = data[n];
+  S(point) first = from[0], last = from[n];
   data[0].re = (first.re + last.re) * (REAL)0.5, data[0].im = (first.re - last.re) * (REAL)0.5;
   for (long k = 1; 2 * k <= n; k++) {
-    S(point) a = data[k], b = S(conjugate)(data[n - k]);
+    S(point) a = from[k], b = S(conjugate)(from[n - k]);
     POINT back = p->turns[k];
     back.im = -back.im;
     S(point) even = S(scaled)(S(plus)(a, b), (REAL)0.5);
