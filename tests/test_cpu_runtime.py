@@ -383,8 +383,8 @@ def test_topk(runtime, n, k):
 FFT, IFFT, RFFT, IRFFT = range(4)
 
 
-@pytest.mark.parametrize("lengths", [[1], [2], [3], [8], [12], [30], [35], [97], [101], [194], [1024], [1000], [4, 6],
-                                     [5, 16], [6, 7], [3, 4, 10]])
+@pytest.mark.parametrize("lengths", [[1], [2], [3], [8], [12], [30], [35], [97], [101], [194], [1024], [1000], [6000],
+                                     [4, 6], [5, 16], [6, 7], [3, 2048], [3, 4, 10]])
 @pytest.mark.parametrize("batch", [3, 21])                      # 21: more than a vector's lanes
 @pytest.mark.parametrize("name,real,point", [("f32", np.float32, np.complex64), ("f64", np.float64, np.complex128)])
 def test_fft(runtime, lengths, batch, name, real, point):
