@@ -19,7 +19,7 @@ from hloc.kernels.group import Group, KernelCall, Lowered, Outline
 from hloc.kernels.indexing import Index
 from hloc.kernels.ir import Cost, Expr
 from hloc.kernels.lower_loop import cost_of, loop_kernel, lower_loop
-from hloc.kernels.monoids import identity
+from hloc.kernels.monoids import identity, is_choice_of_places
 from hloc.kernels.reduce_nest import Nest
 from hloc.kernels.reduce_short import ShortNest, is_short
 from hloc.kernels.reduce_turned import TurnedNest, is_turned
@@ -31,6 +31,8 @@ SHORT_INNER = 16                # an innermost reduced loop below this is left t
 CHUNKS = 64
 GPU_PIECES = 8                  # blocks for each SM that keep enough loads under way
 SMALLEST_TWO_PHASE = 1 << 16    # elements
+LONG_ROW = 2048                 # elements of a row that is worth columns,
+FEWEST_LANES, MOST_LANES = 32, 256      # so many of them
 
 
 def lower_reduce(group: Group, machine: Machine) -> Lowered:
@@ -46,6 +48,8 @@ def lower_reduce(group: Group, machine: Machine) -> Lowered:
     _choose_loops(reduction)
     reduction.choose_columns(machine)
     short = is_short(reduction, machine)
+    if machine.kind == "cpu" and not short and not is_turned(reduction, machine):
+        reduction = _in_columns(reduction)
     partial = _without_inner(reduction) if _late_inner(reduction) and not short else reduction
     chunks = _chunks(partial, machine)
     nest = ShortNest if short else TurnedNest if is_turned(reduction, machine) and chunks == 1 else Nest
@@ -151,10 +155,27 @@ def _ragged(extent: int, most: int) -> int:
     return -(-extent // chunk)
 
 
+def _in_columns(reduction: Reduction) -> Reduction:
+    """Long rows of integers and their places, whose chain of comparisons is slow, as rows of columns: vectors go across
+    these, and what each column gives is joined at the end."""
+    length = reduction.extents[-1]
+    chosen = all(is_choice_of_places(r.get("to_apply")) and reduction.arrays(r)[0].shape.kind in ("signed", "unsigned")
+                 for r in reduction.reduces)
+    if not chosen or not reduction.reduced[-1] or length < LONG_ROW:
+        return reduction
+    width = next((n for n in range(MOST_LANES, FEWEST_LANES - 1, -1) if length % n == 0), 0)
+    if not width:
+        return reduction
+    return replace(reduction, extents=[*reduction.extents[:-1], length // width, width],
+                   reduced=[*reduction.reduced, True], in_columns=True)
+
+
 def _late_inner(reduction: Reduction) -> bool:
-    """A short innermost loop is reduced at the end: until then it is part of the columns, which makes them wider."""
-    return (reduction.reduced[-1] and reduction.extents[-1] < SHORT_INNER and True in reduction.reduced[:-1]
-            and False in reduction.reduced and all(reduction.monoid(r) for r in reduction.reduces))
+    """A short innermost loop is reduced at the end: until then it is part of the columns, which makes them wider. So is
+    one that a long row was cut into columns for."""
+    return reduction.in_columns or (
+        reduction.reduced[-1] and reduction.extents[-1] < SHORT_INNER and True in reduction.reduced[:-1]
+        and False in reduction.reduced and all(reduction.monoid(r) for r in reduction.reduces))
 
 
 def _without_inner(reduction: Reduction) -> Reduction:

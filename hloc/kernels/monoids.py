@@ -60,6 +60,34 @@ def is_identity(initial: Instruction, op: str) -> bool:
     return literal(initial.literal, initial.shape.element_type) == identity(op, initial.shape.element_type)
 
 
+def is_choice_of_places(computation: Computation) -> bool:
+    """Whether a reducer gives the larger (smaller) of two numbers with its place, and of equal ones the lower place:
+    of integers these may come in any order.
+
+        above = a > b;  (select(above, a, b), select(above | (a == b & i < j), i, j))
+    """
+    parameters = computation.parameters
+    root = computation.root
+    if len(parameters) != 4 or root.opcode != "tuple" or any(o.opcode != "select" for o in root.operands):
+        return False
+    a, i, b, j = parameters
+    value, place = root.operands
+    above = value.operands[0]
+    if value.operands[1:] != [a, b] or place.operands[1:] != [i, j] or not _compares(above, (a, b), ("GT", "LT")):
+        return False
+    stays = place.operands[0]
+    if stays.opcode != "or" or above not in stays.operands:
+        return False
+    tie = next((o for o in stays.operands if o is not above), above)
+    return tie.opcode == "and" and any(
+        _compares(x, (a, b), ("EQ",)) and _compares(y, (i, j), ("LT",))
+        for x, y in (tie.operands, tie.operands[::-1]))
+
+
+def _compares(node: Instruction, operands: tuple[Instruction, Instruction], directions: tuple[str, ...]) -> bool:
+    return node.opcode == "compare" and tuple(node.operands) == operands and node.get("direction") in directions
+
+
 def can_reassociate(op: str | None, element_type: str) -> bool:
     """A VECTOR loop can keep one partial result per lane."""
     return op is not None and ELEMENT_TYPES[element_type].kind != "complex"
