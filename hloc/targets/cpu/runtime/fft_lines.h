@@ -231,21 +231,33 @@ static void F(move_folded)(long line, long width, long lanes, POINT* base, long 
   F(turn_lines)(lines, stride, 1, count, width, lanes, raw, back);
 }
 
+/* Real lines: raw[j * step + lane] = point j of a line, or back. */
+static void F(turn_reals)(REAL* line, long n, long width, REAL* raw, long step, int back) {
+  for (long first = 0; first < n; first += F(LANES)) {
+    const long end = first + F(LANES) < n ? first + F(LANES) : n;
+    if (width == F(LANES) && end - first == F(LANES)) {
+      if (back) TRANSPOSE(raw + first * step, step, line + first, n);
+      else TRANSPOSE(line + first, n, raw + first * step, step);
+    } else for (long l = 0; l < width; l++)
+      for (long j = first; j < end; j++)
+        if (back) line[l * n + j] = raw[j * step + l];
+        else raw[j * step + l] = line[l * n + j];
+  }
+}
+/* Real lines of odd length whose first step takes real numbers: they lie in raw as such, without imaginary parts. */
+static int F(steps_from_reals)(const F(lines)* w) {
+  return w->kind == HLOC_RFFT && !w->folded && w->n > 1 && !w->plan->m;
+}
+
 static void F(read_lines)(const F(lines)* w, long line, long width, long lanes, REAL* raw) {
   POINT* in = (POINT*)w->in;
   if (w->kind <= HLOC_IFFT) F(move_complex)(&w->from, w->n, line, width, lanes, in, raw, 0);
   else if (w->kind == HLOC_IRFFT) F(move_folded)(line, width, lanes, in, 2 * w->half, w->half, raw, 0);
   else if (w->folded) F(move_folded)(line, width, lanes, in, w->n, w->n / 2, raw, 0);
-  if (w->kind <= HLOC_IFFT || w->folded) return;
-  for (long l = 0; l < width; l++) { /* real lines of odd length: no imaginary part, or the conjugate other half */
-    const REAL* real = (const REAL*)w->in + (line + l) * w->n;
-    for (long j = 0; w->kind == HLOC_RFFT && j < w->n; j++)
-      raw[2 * j * lanes + l] = real[j], raw[(2 * j + 1) * lanes + l] = 0;
-    if (w->kind == HLOC_IRFFT) raw[lanes + l] = 0;
-    for (long j = w->half; w->kind == HLOC_IRFFT && j < w->n; j++) {
-      raw[2 * j * lanes + l] = raw[2 * (w->n - j) * lanes + l];
-      raw[(2 * j + 1) * lanes + l] = -raw[(2 * (w->n - j) + 1) * lanes + l];
-    }
+  else {
+    const long step = F(steps_from_reals)(w) ? lanes : 2 * lanes;
+    if (step > lanes) memset(raw, 0, 2 * w->n * lanes * sizeof *raw);
+    F(turn_reals)((REAL*)w->in + line * w->n, w->n, width, raw, step, 0);
   }
 }
 static void F(write_lines)(const F(lines)* w, long line, long width, long lanes, REAL* raw) {
@@ -253,8 +265,7 @@ static void F(write_lines)(const F(lines)* w, long line, long width, long lanes,
   if (w->kind <= HLOC_IFFT) F(move_complex)(&w->to, w->n, line, width, lanes, out, raw, 1);
   else if (w->kind == HLOC_RFFT) F(move_folded)(line, width, lanes, out, 2 * w->half, w->half, raw, 1);
   else if (w->folded) F(move_folded)(line, width, lanes, out, w->n, w->n / 2, raw, 1);
-  else for (long l = 0; l < width; l++)
-    for (long j = 0; j < w->n; j++) ((REAL*)w->out)[(line + l) * w->n + j] = raw[2 * j * lanes + l];
+  else F(turn_reals)((REAL*)w->out + line * w->n, w->n, width, raw, 2 * lanes, 1);
 }
 
 /* `width` lines, one per lane, of `lanes` that there are; PREFIX: many, or one. */
@@ -264,7 +275,9 @@ static void F(write_lines)(const F(lines)* w, long line, long width, long lanes,
     F(PREFIX##_point)* data = (F(PREFIX##_point)*)memory;                                                             \
     F(read_lines)(w, line, width, lanes, memory);                                                                     \
     if (w->folded && inverse) F(PREFIX##_line_to_halves)(w->plan, data, data);                                        \
-    F(PREFIX##_transform)(w->plan, inverse, data, data + w->n + 1);                                                   \
+    if (w->kind == HLOC_IRFFT && !w->folded) F(PREFIX##_mirror)(data, w->n);                                          \
+    if (F(steps_from_reals)(w)) F(PREFIX##_real_spectrum)(w->plan, data, data + w->n + 1);                            \
+    else F(PREFIX##_transform)(w->plan, inverse, data, data + w->n + 1);                                              \
     if (w->between) F(PREFIX##_turn_rows)(data, w->n, w->between + line, w->lines, inverse);                          \
     if (w->folded && !inverse) F(PREFIX##_halves_to_line)(w->plan, data);                                             \
     F(write_lines)(w, line, width, lanes, memory);                                                                    \

@@ -1,10 +1,11 @@
-/* fft_steps.h: the transform of one line, or of several lines side by side in the lanes of vectors (template; fft_lines.h
- * includes it for both).
+/* fft_steps.h: the transform of one line, or of several lines side by side in the lanes of vectors (template;
+ * fft_lines.h includes it for both).
  *
  * In (macros): S(name) the instance's prefix; R the type of a real number: REAL, or a vector with a lane for each line;
  * F, REAL, POINT and F(plan) of fft_lines.h.
  * Out: S(point) {R re, im}; S(transform)(plan, inverse, data, spare) in place; S(halves_to_line), S(line_to_halves)
- * between the spectrum of a real line and that of its points taken as complex numbers, two by two; S(turn_rows).
+ * between the spectrum of a real line and that of its points taken as complex numbers, two by two;
+ * S(real_spectrum), S(mirror) for real lines of odd length; S(turn_rows).
  */
 
 typedef struct { R re, im; } S(point);
@@ -21,11 +22,12 @@ static inline S(point) S(times_i)(S(point) a) { S(point) z; z.re = -a.im, z.im =
 static inline S(point) S(conjugate)(S(point) a) { a.im = -a.im; return a; }
 static inline S(point) S(scaled)(S(point) a, REAL by) { a.re *= by, a.im *= by; return a; }
 
-/* One Stockham step of radix r: `length` points remain to be transformed, `stride` transforms lie side by side. */
+/* One Stockham step of radix r: `length` points remain to be transformed, `stride` transforms lie side by side. Point j
+ * of them is turned by j / length, p->roots[j * turn], and multiples of that. */
 static void S(step4)(const F(plan)* p, long length, long stride, const S(point)* x, S(point)* y) {
-  long m = length / 4;
+  const long m = length / 4, turn = p->n / length;
   for (long j = 0; j < m; j++) {
-    POINT w1 = p->roots[j * stride], w2 = p->roots[2 * j * stride], w3 = p->roots[3 * j * stride];
+    POINT w1 = p->roots[j * turn], w2 = p->roots[2 * j * turn], w3 = p->roots[3 * j * turn];
     const S(point)* from = x + stride * j;
     S(point)* to = y + stride * 4 * j;
     for (long q = 0; q < stride; q++) {
@@ -39,9 +41,9 @@ static void S(step4)(const F(plan)* p, long length, long stride, const S(point)*
   }
 }
 static void S(step2)(const F(plan)* p, long length, long stride, const S(point)* x, S(point)* y) {
-  long m = length / 2;
+  const long m = length / 2, turn = p->n / length;
   for (long j = 0; j < m; j++) {
-    POINT w = p->roots[j * stride];
+    POINT w = p->roots[j * turn];
     for (long q = 0; q < stride; q++) {
       S(point) a = x[q + stride * j], b = x[q + stride * (j + m)];
       y[q + stride * 2 * j] = S(plus)(a, b);
@@ -50,10 +52,10 @@ static void S(step2)(const F(plan)* p, long length, long stride, const S(point)*
   }
 }
 static void S(step3)(const F(plan)* p, long length, long stride, const S(point)* x, S(point)* y) {
-  const long m = length / 3;
+  const long m = length / 3, turn = p->n / length;
   const REAL cos1 = (REAL)-0.5, sin1 = (REAL)0.86602540378443864676; /* of a third of a turn */
   for (long j = 0; j < m; j++) {
-    const POINT w1 = p->roots[j * stride], w2 = p->roots[2 * j * stride];
+    const POINT w1 = p->roots[j * turn], w2 = p->roots[2 * j * turn];
     const S(point)* from = x + stride * j;
     S(point)* to = y + stride * 3 * j;
     for (long q = 0; q < stride; q++) {
@@ -67,12 +69,12 @@ static void S(step3)(const F(plan)* p, long length, long stride, const S(point)*
   }
 }
 static void S(step5)(const F(plan)* p, long length, long stride, const S(point)* x, S(point)* y) {
-  const long m = length / 5;
+  const long m = length / 5, turn = p->n / length;
   const REAL cos1 = (REAL)0.30901699437494742410, sin1 = (REAL)0.95105651629515357212; /* of a fifth of a turn, */
   const REAL cos2 = (REAL)-0.80901699437494742410, sin2 = (REAL)0.58778525229247312917; /* of two */
   for (long j = 0; j < m; j++) {
     POINT w[5];
-    for (int k = 1; k < 5; k++) w[k] = p->roots[j * k * stride];
+    for (int k = 1; k < 5; k++) w[k] = p->roots[j * k * turn];
     const S(point)* from = x + stride * j;
     S(point)* to = y + stride * 5 * j;
     for (long q = 0; q < stride; q++) {
@@ -94,12 +96,12 @@ static void S(step5)(const F(plan)* p, long length, long stride, const S(point)*
 }
 /* Any odd prime r: points k and r - k meet the same cosine, and opposite sines. */
 static void S(step_odd)(const F(plan)* p, int r, long length, long stride, const S(point)* x, S(point)* y) {
-  const long m = length / r, half = r / 2;
+  const long m = length / r, half = r / 2, step = p->n / length;
   POINT unit[31], root[31]; /* exp(-2 pi i k / r); what result k is turned by */
   S(point) sum[15], difference[15];
   for (int k = 0; k < r; k++) unit[k] = p->roots[k * (p->n / r)];
   for (long j = 0; j < m; j++) {
-    for (int k = 0; k < r; k++) root[k] = p->roots[j * k * stride];
+    for (int k = 0; k < r; k++) root[k] = p->roots[j * k * step];
     for (long q = 0; q < stride; q++) {
       S(point) first = x[q + stride * j], total = first;
       for (int k = 0; k < half; k++) {
@@ -120,10 +122,9 @@ static void S(step_odd)(const F(plan)* p, int r, long length, long stride, const
     }
   }
 }
-static void S(stockham)(const F(plan)* p, S(point)* data, S(point)* spare) {
-  S(point) *x = data, *y = spare;
-  long length = p->n, stride = 1;
-  for (int f = 0; f < p->factor_count; f++) {
+/* All steps but those of the last factors, of which `done` are: x and y in turn. Where the results lie. */
+static S(point)* S(steps)(const F(plan)* p, int done, long length, long stride, S(point)* x, S(point)* y) {
+  for (int f = 0; f < p->factor_count - done; f++) {
     int r = p->factors[f];
     if (r == 4) S(step4)(p, length, stride, x, y);
     else if (r == 2) S(step2)(p, length, stride, x, y);
@@ -134,7 +135,52 @@ static void S(stockham)(const F(plan)* p, S(point)* data, S(point)* spare) {
     S(point)* t = x;
     x = y, y = t;
   }
-  if (x != data) memcpy(data, x, p->n * sizeof *x);
+  return x;
+}
+static void S(stockham)(const F(plan)* p, S(point)* data, S(point)* spare) {
+  const S(point)* made = S(steps)(p, 0, p->n, 1, data, spare);
+  if (made != data) memcpy(data, made, p->n * sizeof *data);
+}
+
+/* The first step of a line of real numbers, of odd radix r: result r - t is the conjugate of result t, and left out. */
+static void S(step_real)(const F(plan)* p, int r, const R* x, S(point)* y) {
+  const long m = p->n / r, half = r / 2;
+  R sum[15], difference[15], zero;
+  memset(&zero, 0, sizeof zero);
+  for (long j = 0; j < m; j++, y += half + 1) {
+    y[0].re = x[j], y[0].im = zero;
+    for (long k = 0; k < half; k++) {
+      R a = x[j + m * (k + 1)], b = x[j + m * (r - 1 - k)];
+      sum[k] = a + b, difference[k] = a - b;
+      y[0].re += sum[k];
+    }
+    for (int t = 1; t <= half; t++) {
+      S(point) made = {x[j], zero};
+      for (int k = 0, turn = t; k < half; k++, turn += turn + t < r ? t : t - r) {
+        POINT unit = p->roots[turn * m];
+        made.re += sum[k] * unit.re, made.im += difference[k] * unit.im;
+      }
+      y[t] = S(times)(made, p->roots[j * t]);
+    }
+  }
+}
+/* data: n real numbers, n odd and not 1  ->  the first half of their spectrum: that of the results of the first step
+ * that are there, the others mirrored. */
+static void S(real_spectrum)(const F(plan)* p, S(point)* data, S(point)* spare) {
+  const int r = p->factors[p->factor_count - 1];
+  const long m = p->n / r, kept = r / 2 + 1;
+  S(step_real)(p, r, (const R*)data, spare);
+  S(point)*made = S(steps)(p, 1, m, kept, spare, data), *to = made == data ? spare : data;
+  for (long k = 0, j = 0, t = 0; 2 * k < p->n; k++) { /* k = r * j + t */
+    to[k] = t < kept ? made[t + kept * j] : S(conjugate)(made[r - t + kept * (m - 1 - j)]);
+    if (++t == r) t = 0, j++;
+  }
+  if (to != data) memcpy(data, to, (p->n / 2 + 1) * sizeof *data);
+}
+/* The other half of the spectrum of a real line of odd length. */
+static void S(mirror)(S(point)* data, long n) {
+  memset(&data[0].im, 0, sizeof data[0].im);
+  for (long j = n / 2 + 1; j < n; j++) data[j] = S(conjugate)(data[n - j]);
 }
 
 /* The forward transform in place; spare: F(spare_points)(p) points. */
