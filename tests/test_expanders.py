@@ -88,7 +88,7 @@ def assert_keeps_meaning(text: str, name: str, tolerance: float) -> None:
     inputs = [x if x.dtype.kind == "u" else (x * 0.25).astype(x.dtype)
               for x in random_arrays(entry_parameters(module), 3)]
     before = evaluate(module, inputs)
-    assert ALL_PASSES[name](module, PassContext())
+    assert ALL_PASSES[name](module, PassContext(target="cuda"))        # the CPU has routines for some
     verify(module)
     for a, b in zip(before, evaluate(module, inputs), strict=True):
         assert a.dtype == b.dtype and a.shape == b.shape
@@ -124,6 +124,15 @@ def test_triangular_solve(t: str, a: tuple, b: tuple, options: str) -> None:
     text = TRIANGULAR.format(t=t, a=",".join(map(str, a)), b=",".join(map(str, b)), i=len(a) - 2, j=len(a) - 1,
                              options=options)
     assert_keeps_meaning(text, "triangular_solve_expander", 1e-4 if t != "f64" else 1e-12)
+
+
+@pytest.mark.parametrize("t, n, stays", [("f32", 8, False), ("f32", 64, True), ("f64", 64, True), ("c64", 64, False)])
+def test_what_the_cpu_has_a_routine_for_stays(t: str, n: int, stays: bool) -> None:
+    for name, text in (
+            ("cholesky_expander", f"a = {t}[{n},{n}] parameter(0) ROOT r = {t}[{n},{n}] cholesky(a)"),
+            ("triangular_solve_expander", f"a = {t}[{n},{n}] parameter(0) b = {t}[5,{n}] parameter(1) "
+             f"ROOT r = {t}[5,{n}] triangular-solve(a, b), transpose_a=NO_TRANSPOSE")):
+        assert ALL_PASSES[name](parse_module(f"ENTRY e {{ {text} }}"), PassContext()) != stays
 
 
 @pytest.mark.parametrize("algorithm, state, values, bits", [

@@ -43,6 +43,15 @@ def transform(kind: str, given: str, made: str, lengths: str) -> str:
             f" ROOT r = {made} fft(x), fft_type={kind}, fft_length={{{lengths}}} }}")
 
 
+def factor(shape: str, options: str = "") -> str:
+    return f"HloModule m\nENTRY e {{ a = {shape} parameter(0)\n ROOT l = {shape} cholesky(a){options} }}"
+
+
+def system(matrix: str, sides: str, options: str = "") -> str:
+    return (f"HloModule m\nENTRY e {{ a = {matrix} parameter(0)\n b = {sides} parameter(1)\n"
+            f" ROOT x = {sides} triangular-solve(a, b), transpose_a=NO_TRANSPOSE{options} }}")
+
+
 def attention(rows: int, columns: int) -> str:
     batched = "lhs_batch_dims={0}, rhs_batch_dims={0}, lhs_contracting_dims={2}"
     return f"""HloModule m
@@ -105,6 +114,10 @@ CASES = {
     "rows sorted": sort("f32", 20, 500),
     "short rows sorted": sort("s16", 2000, 40),
     "a long row sorted": sort("s32", 1, 150_000),
+    "factors": factor("f32[50,40,40]"),
+    "a large factor": factor("f64[2,300,300]", ", lower=true"),
+    "systems": system("f64[50,33,33]", "f64[50,5,33]"),
+    "a large system": system("f32[300,300]", "f32[300,100]", ", left_side=true, lower=true"),
     "transform": transform("FFT", "c64[300,48]", "c64[300,48]", "48"),
     "real transform": transform("RFFT", "f64[300,64]", "c128[300,33]", "64"),
     "prime transform": transform("FFT", "c64[5,997]", "c64[5,997]", "997"),

@@ -1,16 +1,20 @@
-"""Writes cholesky as loops over rows and matrix products.
+"""Writes cholesky as loops over rows and matrix products; on the CPU, only complex and small ones: it has a routine.
 
     u = f32[256,256] cholesky(a)      =>   four panels of 64 rows; each is a dot with the panels before it, and a while
                                            over its rows
 
 Row j of a panel:  v = a[j, :] - u[:j, j]^H @ u[:j, :],  u[j, :] = v / sqrt(v[j]): rows lie side by side in memory, so
 that all of it is along memory. The lower factor is found as the upper one of the transposed matrix. Only one triangle
-of `a` is read. A matrix that is not positive definite becomes nan throughout.
+of `a` is read. A matrix that is not positive definite becomes nan throughout. For the routine, types under f32 are
+converted to f32 and back.
 """
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
+from hloc.analysis.triangular import routine_type
 from hloc.ir import Instruction, Module
 from hloc.passes.context import PassContext
 from hloc.passes.expressions import Expressions
@@ -26,8 +30,22 @@ def cholesky_expander(module: Module, context: PassContext) -> bool:
     def visit(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
         if instruction.opcode != "cholesky" or instruction.shape.num_elements == 0:
             return None
-        return Cholesky(module, instruction, rewriter).expand()
+        return by_routine(instruction, context, rewriter, lambda: Cholesky(module, instruction, rewriter).expand())
     return rewrite_module(module, visit, revisit=False)
+
+
+def by_routine(instruction: Instruction, context: PassContext, rewriter: Rewriter,
+               expand: Callable[[], Instruction]) -> Instruction | None:
+    """The instruction in a type that the CPU has a routine for, None where it is that already; all else expanded."""
+    type = instruction.shape.element_type
+    wide = routine_type(instruction) if context.target == "cpu" else None
+    if wide is None:
+        return expand()
+    if wide == type:
+        return None
+    e = Expressions(rewriter, instruction.span)
+    operands = [e.convert(operand, wide) for operand in instruction.operands]
+    return e.convert(e.op(instruction.opcode, *operands, **instruction.attributes), type)
 
 
 class Cholesky:

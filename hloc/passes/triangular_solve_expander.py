@@ -1,4 +1,4 @@
-"""Writes triangular-solve as loops over rows and matrix products.
+"""Writes triangular-solve as loops over rows and matrix products; on the CPU, complex and small ones: it has a routine.
 
     x = f32[256,8] triangular-solve(a, b), left_side=true, lower=true   =>   four blocks of 64 rows; each subtracts a
                                                      dot with the rows known so far, and is solved by a while over rows
@@ -9,7 +9,7 @@ Row i of a block:  x[i] = (b[i] - a[i, known] @ x[known]) / a[i, i]. Only one tr
 from __future__ import annotations
 
 from hloc.ir import Instruction, Module
-from hloc.passes.cholesky_expander import NARROW, conjugate
+from hloc.passes.cholesky_expander import NARROW, by_routine, conjugate
 from hloc.passes.context import PassContext
 from hloc.passes.expressions import Expressions
 from hloc.passes.rewriter import Rewriter, rewrite_module
@@ -22,7 +22,8 @@ def triangular_solve_expander(module: Module, context: PassContext) -> bool:
     def visit(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
         if instruction.opcode != "triangular-solve" or instruction.shape.num_elements == 0:
             return None
-        return TriangularSolve(module, instruction, rewriter).expand()
+        return by_routine(instruction, context, rewriter,
+                          lambda: TriangularSolve(module, instruction, rewriter).expand())
     return rewrite_module(module, visit, revisit=False)
 
 

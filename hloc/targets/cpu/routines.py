@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable
 from math import prod
 
+from hloc.analysis.triangular import routine_type
 from hloc.ir import Instruction, Module, window_of
 from hloc.kernels.ir import Tile
 from hloc.kernels.tiny import NARROW, SHALLOW, TINY, is_shallow, multiply_adds
@@ -28,7 +29,7 @@ WAY_UNITS = {"rows": ("conv.c", "conv_rows.c"),
 MOST_THIN = 4                        # THIN_ROWS in runtime/gemm_thin.h
 SHORTEST_THIN, SMALLEST_THIN = 8, 4096    # columns, and elements of the larger operand, as is_thin says there
 DEEPEST_ROWS = 16384                 # MOST_ZEROS in runtime/conv_rows.c
-ENTRY = re.compile(r"\bhloc_(gemm|conv|fft|topk|attention)(?:_(\w+))?\(")
+ENTRY = re.compile(r"\bhloc_(gemm|conv|fft|topk|attention|cholesky|trisolve)(?:_(\w+))?\(")
 
 
 def runtime_units(text: str) -> list[str]:
@@ -44,6 +45,8 @@ def file_of(unit: str) -> str:
 def _units_of(kind: str, type: str) -> list[str]:
     if kind == "attention":
         return list(ATTENTION_UNITS)
+    if kind in ("cholesky", "trisolve"):
+        return [f"triangular_{type}.c"]
     if kind not in FAST_TYPES:
         return [f"fft_{type}.c" if kind == "fft" else f"{kind}.c"]
     way, _, _ = type.partition("_")
@@ -114,6 +117,8 @@ def likely_units(module: Module) -> tuple[list[str], frozenset[str]]:
         type = instruction.operands[0].shape.element_type if instruction.operands else ""
         if instruction.opcode == "fft":
             units += _units_of("fft", "f64" if type in ("f64", "c128") else "f32")
+        elif instruction.opcode in ("cholesky", "triangular-solve") and routine_type(instruction):
+            units.append(f"triangular_{routine_type(instruction)}.c")
         elif instruction.opcode == "dot" and type in FAST_TYPES["gemm"] \
                 and not _is_small(instruction) and not (attention and instruction.get("lhs_batch_dims")):
             units += _units_of("gemm", type)

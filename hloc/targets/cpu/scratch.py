@@ -49,6 +49,16 @@ def _convolution(tile: Tile, machine: Machine) -> Scratch:
     return convolution_scratch(tile, machine)
 
 
+def _cholesky(tile: Tile, machine: Machine) -> Scratch:
+    from hloc.targets.cpu.scratch_triangular import cholesky_scratch
+    return cholesky_scratch(tile, machine)
+
+
+def _triangular_solve(tile: Tile, machine: Machine) -> Scratch:
+    from hloc.targets.cpu.scratch_triangular import triangular_solve_scratch
+    return triangular_solve_scratch(tile, machine)
+
+
 # -- attention ---------------------------------------------------------------------------------------------------------
 
 def _attention(tile: Tile, machine: Machine) -> Scratch:
@@ -257,4 +267,5 @@ def _struct(fields: Iterable[tuple[int, int]]) -> tuple[int, int]:
 
 ROUTINES: dict[str, Callable[[Tile, Machine], Scratch]] = {
     "gemm": _gemm, "attention": _attention, "convolution": _convolution, "sort": _sort, "topk": _topk, "fft": _fft,
+    "cholesky": _cholesky, "triangular-solve": _triangular_solve,
 }

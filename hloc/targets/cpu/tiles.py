@@ -17,6 +17,7 @@ from hloc.targets.cpu.epilogues import Epilogue, epilogue_of
 from hloc.targets.cpu.routines import FAST_TYPES, SAME_PRODUCT, conv_entry
 from hloc.targets.cpu.scores import score_of
 from hloc.targets.cpu.sorts import fft, sort, topk
+from hloc.targets.cpu.triangular import cholesky, triangular_solve
 from hloc.targets.printer import c_type, comment, expression
 
 CHECK = "extern int hloc_out_of_memory;\n"
@@ -143,6 +144,7 @@ def convolution(tile: Tile, name: str, machine: Machine) -> str:
 
 TEMPLATES: dict[str, Callable[[Tile, str, Machine], str]] = {
     "gemm": gemm, "attention": attention, "convolution": convolution, "sort": sort, "topk": topk, "fft": fft,
+    "cholesky": cholesky, "triangular-solve": triangular_solve,
 }
 
 def tile_function(tile: Tile, name: str, machine: Machine) -> str:

@@ -1,0 +1,28 @@
+"""Which Cholesky factors and triangular systems a routine of the CPU works out, rather than loops.
+
+    routine_type(cholesky of f32[64,64])     "f32"; None of f32[8,8] and of c64: loops and products
+"""
+from __future__ import annotations
+
+import math
+
+from hloc.ir import Instruction
+
+# The routine for each type; narrow ones are converted.
+ROUTINES = {"f32": "f32", "f64": "f64", "bf16": "f32", "f16": "f32"}
+SMALLEST_FACTOR, SMALLEST = 16, 24      # rows of a matrix; of all matrices of a batch together
+ROWS_PER_SIDE = 64                      # rows of a matrix to a right side
+
+
+def routine_type(instruction: Instruction) -> str | None:
+    """The element type of the routine for a cholesky or triangular-solve; None where loops are faster: these take few
+    steps for small matrices, all of a batch at once, and read a large matrix just once where there are few right
+    sides."""
+    matrix = instruction.operands[0].shape
+    n, batch = matrix.dimensions[-1], math.prod(matrix.dimensions[:-2])
+    if instruction.opcode == "cholesky":
+        is_worth = n >= SMALLEST_FACTOR and n * batch >= SMALLEST
+    else:
+        sides = instruction.shape.dimensions[-1 if instruction.get("left_side", False) else -2]
+        is_worth = n >= SMALLEST and (batch > 1 or n <= ROWS_PER_SIDE * sides)
+    return ROUTINES.get(matrix.element_type) if is_worth else None

@@ -1,0 +1,22 @@
+/* triangular.h: Cholesky factors, and triangular systems of equations, of batches of row-major matrices.
+ *
+ * int hloc_cholesky_f32(int lower, long n, long batch, const float* a, float* factor)
+ *   a, factor: [batch][n][n]. lower: the lower triangle of `a` is read and the factor is lower; else both are upper.
+ *   The other triangle of the factor is zero. All of a factor is NaN whose matrix is not positive definite.
+ * int hloc_trisolve_f32(const hloc_trisolve* s, const float* a, const float* b, float* x)
+ *   op(a) x = b, or x op(a) = b from the right; a: [batch][n][n], of which one triangle is read; b and x:
+ *   [batch][n][m], from the right [batch][m][n]. x must not overlap a or b.
+ * The same with f64 for doubles. Return 0 when done, 1 when memory is exhausted.
+ *
+ * Both do the same to a few rows x[r..] at a time, which lie in registers, a strip of columns wide: they subtract all
+ * rows above, each times a factor, and then solve the small triangle on the diagonal. A Cholesky factor is its own x.
+ * Matrices of a batch go to different threads, and so do the strips of one large matrix.
+ */
+#ifndef HLOC_TRIANGULAR_H
+#define HLOC_TRIANGULAR_H
+typedef struct { long n, m, batch; int from_left, lower, transposed, unit_diagonal; } hloc_trisolve;
+int hloc_cholesky_f32(int lower, long n, long batch, const float* a, float* factor);
+int hloc_cholesky_f64(int lower, long n, long batch, const double* a, double* factor);
+int hloc_trisolve_f32(const hloc_trisolve* s, const float* a, const float* b, float* x);
+int hloc_trisolve_f64(const hloc_trisolve* s, const double* a, const double* b, double* x);
+#endif

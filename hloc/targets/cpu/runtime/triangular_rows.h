@@ -1,0 +1,287 @@
+/* triangular_rows.h: triangular.h for one type (template; triangular_f32.c and triangular_f64.c include it).
+ *
+ * In (macros): F(name) the instance's name, REAL, VECTOR of vector.h, TRANSPOSE its square transpose, SQRT.
+ */
+#include <string.h>
+
+#include "pool.h"
+#include "triangular.h"
+#include "vector.h"
+
+/* PANEL: rows of a factor that one thread finishes before all go on; PIECE: multiply-adds that are worth a thread.
+ * These, and how memory is laid out, are known to hloc/targets/cpu/scratch_triangular.py. */
+enum { F(LANES) = HLOC_VECTOR_BYTES / sizeof(REAL), F(ROWS) = HLOC_VECTOR_BYTES == 64 ? 8 : 4, F(VECTORS) = 2,
+       F(WIDTH) = F(LANES) * F(VECTORS), F(PANEL) = 64, F(PIECE) = 65536, F(MANY) = 8, F(LARGE) = 256 };
+typedef struct { VECTOR v[F(ROWS)][F(VECTORS)]; } F(tile);
+
+static inline long F(up)(long n, long unit) { return (n + unit - 1) / unit * unit; }
+
+/* -- the rows ------------------------------------------------------------------------------------------------------ */
+
+/* x[r + i] less the sum over k < r of factors[k][i] x[k]. step, stride: from row to row of factors and x. */
+static inline F(tile) F(subtracted)(const REAL* factors, long step, const REAL* x, long stride, long r) {
+  F(tile) t;
+  HLOC_UNROLL for (int i = 0; i < F(ROWS); i++)
+    HLOC_UNROLL for (int v = 0; v < F(VECTORS); v++) t.v[i][v] = F(load)(x + (r + i) * stride + v * F(LANES));
+  for (long k = 0; k < r; k++, factors += step, x += stride) {
+    VECTOR row[F(VECTORS)];
+    HLOC_UNROLL for (int v = 0; v < F(VECTORS); v++) row[v] = F(load)(x + v * F(LANES));
+    HLOC_UNROLL for (int i = 0; i < F(ROWS); i++)
+      HLOC_UNROLL for (int v = 0; v < F(VECTORS); v++) t.v[i][v] -= factors[i] * row[v];
+  }
+  return t;
+}
+
+static inline void F(put)(const F(tile)* t, REAL* x, long stride) {
+  HLOC_UNROLL for (int i = 0; i < F(ROWS); i++)
+    HLOC_UNROLL for (int v = 0; v < F(VECTORS); v++) F(store)(x + i * stride + v * F(LANES), t->v[i][v]);
+}
+
+/* Solve the triangle on the diagonal, triangle[k][i] for k < i, with the inverses of its diagonal. */
+static inline void F(substitute)(F(tile) t, const REAL* triangle, long step, const REAL* inverse, REAL* x,
+                                 long stride) {
+  HLOC_UNROLL for (int k = 0; k < F(ROWS); k++) {
+    HLOC_UNROLL for (int v = 0; v < F(VECTORS); v++) t.v[k][v] *= inverse[k];
+    HLOC_UNROLL for (int i = k + 1; i < F(ROWS); i++)
+      HLOC_UNROLL for (int v = 0; v < F(VECTORS); v++) t.v[i][v] -= triangle[k * step + i] * t.v[k][v];
+  }
+  F(put)(&t, x, stride);
+}
+
+static void F(rows)(const REAL* factors, long step, const REAL* inverse, REAL* x, long stride, long r) {
+  F(substitute)(F(subtracted)(factors, step, x, stride, r), factors + r * step, step, inverse, x + r * stride, stride);
+}
+
+/* to[column][row] = from[row][column] */
+static void F(turn)(const REAL* from, long from_stride, REAL* to, long to_stride, long rows, long columns) {
+  for (long r = 0; r < rows; r += F(LANES))
+    for (long c = 0; c < columns; c += F(LANES)) {
+      const long height = rows - r < F(LANES) ? rows - r : F(LANES);
+      const long width = columns - c < F(LANES) ? columns - c : F(LANES);
+      const REAL* source = from + r * from_stride + c;
+      REAL* target = to + c * to_stride + r;
+      if (height == F(LANES) && width == F(LANES)) TRANSPOSE(source, from_stride, target, to_stride);
+      else
+        for (long j = 0; j < width; j++)
+          for (long i = 0; i < height; i++) target[j * to_stride + i] = source[i * from_stride + j];
+    }
+}
+
+/* -- Cholesky ------------------------------------------------------------------------------------------------------ */
+
+/* The upper factor in the making: rows and columns are filled up with those of the unit matrix. What lies below the
+ * diagonal is never read but by lanes that write there. Row r + i times inverse[i] for the rows of this panel. */
+typedef struct { REAL* u; long n, stride; long panel, first_strip; REAL inverse[F(PANEL)]; } F(factor);
+
+static long F(factor_stride)(long n) {
+  const long stride = F(up)(n, F(WIDTH));
+  return stride * sizeof(REAL) % 1024 ? stride : stride + F(WIDTH); /* rows in different sets of the cache */
+}
+
+/* The upper factor of a small matrix, of which the upper triangle is read; 0 where it has none. */
+static int F(small_factor)(const REAL* a, long stride, REAL* t, REAL* inverse) {
+  for (int i = 0; i < F(ROWS); i++)
+    for (int j = 0; j < F(ROWS); j++) t[i * F(ROWS) + j] = a[i * stride + j];
+  for (int k = 0; k < F(ROWS); k++) {
+    REAL* row = t + k * F(ROWS);
+    if (!(row[k] > 0)) return 0;
+    row[k] = SQRT(row[k]);
+    inverse[k] = 1 / row[k];
+    for (int j = k + 1; j < F(ROWS); j++) row[j] *= inverse[k];
+    for (int i = k + 1; i < F(ROWS); i++)
+      for (int j = i; j < F(ROWS); j++) t[i * F(ROWS) + j] -= row[i] * row[j];
+  }
+  return 1;
+}
+
+/* The rows of a panel in its own columns; 0 where the matrix is not positive definite. */
+static int F(diagonal)(F(factor)* f, long end) {
+  const long stride = f->stride;
+  for (long r = f->panel; r < end; r += F(ROWS)) {
+    const long first = r / F(WIDTH) * F(WIDTH);
+    REAL triangle[F(ROWS) * F(ROWS)], *inverse = f->inverse + (r - f->panel), *corner = f->u + r * stride + r;
+    F(tile) t = F(subtracted)(f->u + r, stride, f->u + first, stride, r);
+    F(put)(&t, f->u + r * stride + first, stride);
+    if (!F(small_factor)(corner, stride, triangle, inverse)) return 0;
+    F(substitute)(t, triangle, F(ROWS), inverse, f->u + r * stride + first, stride);
+    for (int i = 0; i < F(ROWS); i++)
+      memcpy(corner + i * stride + i, triangle + i * F(ROWS) + i, (F(ROWS) - i) * sizeof(REAL));
+    for (long c = first + F(WIDTH); c < end; c += F(WIDTH)) F(rows)(f->u + r, stride, inverse, f->u + c, stride, r);
+  }
+  return 1;
+}
+
+static void F(panel_strips)(void* const* args, long begin, long end) {
+  const F(factor)* f = (const F(factor)*)args;
+  for (long strip = f->first_strip + begin; strip < f->first_strip + end; strip++)
+    for (long r = f->panel; r < f->panel + F(PANEL); r += F(ROWS))
+      F(rows)(f->u + r, f->stride, f->inverse + (r - f->panel), f->u + strip * F(WIDTH), f->stride, r);
+}
+
+static int F(factorize)(F(factor)* f) {
+  const long rows = F(up)(f->n, F(ROWS)), strips = F(up)(f->n, F(WIDTH)) / F(WIDTH);
+  for (f->panel = 0; f->panel < rows; f->panel += F(PANEL)) {
+    const long end = rows - f->panel < F(PANEL) ? rows : f->panel + F(PANEL);
+    if (!F(diagonal)(f, end)) return 0;
+    f->first_strip = end / F(WIDTH);
+    if (end < rows)
+      hloc_parallel(F(panel_strips), (void* const*)f, strips - f->first_strip,
+                    1 + F(PIECE) / (F(PANEL) * F(WIDTH) * end));
+  }
+  return 1;
+}
+
+/* The triangle of `a` as an upper one, and back. Of a lower one, LANES rows become columns at a time. */
+static void F(load_factor)(const F(factor)* f, const REAL* a, int lower) {
+  const long n = f->n, stride = f->stride, rows = F(up)(n, F(ROWS)), columns = F(up)(n, F(WIDTH));
+  for (long r = 0; lower && r < n; r += F(LANES)) {
+    const long height = n - r < F(LANES) ? n - r : F(LANES);
+    F(turn)(a + r * n, n, f->u + r, stride, height, r + height);
+  }
+  for (long r = 0; r < rows; r++) {
+    REAL* row = f->u + r * stride;
+    if (!lower && r < n) memcpy(row + r, a + r * n + r, (n - r) * sizeof(REAL));
+    memset(row + n, 0, (columns - n) * sizeof(REAL));
+    if (r >= n) row[r] = 1;
+  }
+}
+
+static void F(store_factor)(const F(factor)* f, REAL* out, int lower) {
+  const long n = f->n;
+  for (long r = 0; lower && r < n; r += F(LANES)) {
+    const long height = n - r < F(LANES) ? n - r : F(LANES);
+    F(turn)(f->u + r, f->stride, out + r * n, n, r + height, height);
+  }
+  for (long r = 0; r < n; r++) {
+    REAL* row = out + r * n;
+    if (lower) memset(row + r + 1, 0, (n - r - 1) * sizeof(REAL));
+    else memset(row, 0, r * sizeof(REAL)), memcpy(row + r, f->u + r * f->stride + r, (n - r) * sizeof(REAL));
+  }
+}
+
+typedef struct { const REAL* a; REAL* out; long n; int lower, failed; } F(cholesky_work);
+
+static void F(some_factors)(void* const* args, long begin, long end) {
+  F(cholesky_work)* w = (F(cholesky_work)*)args;
+  const long n = w->n;
+  F(factor) f = {.n = n, .stride = F(factor_stride)(n)};
+  f.u = hloc_scratch(HLOC_OWN, F(up)(n, F(ROWS)) * f.stride * sizeof(REAL));
+  if (!f.u) {
+    __atomic_store_n(&w->failed, 1, __ATOMIC_RELAXED);
+    return;
+  }
+  for (long b = begin; b < end; b++) {
+    REAL* out = w->out + b * n * n;
+    F(load_factor)(&f, w->a + b * n * n, w->lower);
+    if (F(factorize)(&f)) F(store_factor)(&f, out, w->lower);
+    else
+      for (long i = 0; i < n * n; i++) out[i] = __builtin_nanf("");
+  }
+}
+
+int F(cholesky)(int lower, long n, long batch, const REAL* a, REAL* factor) {
+  F(cholesky_work) w = {a, factor, n, lower, 0};
+  const long grain = batch < F(MANY) && n > F(LARGE) ? batch : 1 + F(PIECE) / (n * n * n);
+  if (n > 0) hloc_parallel(F(some_factors), (void* const*)&w, batch, grain);
+  return w.failed;
+}
+
+/* -- triangular systems -------------------------------------------------------------------------------------------- */
+
+/* All forms as one of a lower triangle from the left: elements of the matrix and of b and x are so far from row to row
+ * and from column to column. An upper triangle is a lower one read from its end, which reversed says of b and x. */
+typedef struct {
+  const REAL *a, *b;
+  REAL *x, *packed;
+  long n, m, batch, a_row, a_column;
+  int from_left, reversed, unit, failed;
+} F(system);
+
+/* ROWS rows of the matrix side by side, up to the diagonal, one such group behind the other; then the inverses of the
+ * diagonal. Rows that fill up the last group are those of the unit matrix. */
+static long F(packed_size)(long n) {
+  const long groups = F(up)(n, F(ROWS)) / F(ROWS);
+  return F(up)(F(ROWS) * F(ROWS) * groups * (groups + 1) / 2 + groups * F(ROWS), F(WIDTH));
+}
+static REAL* F(group)(REAL* packed, long r) { return packed + r * (r + F(ROWS)) / 2; }
+
+static void F(pack)(const F(system)* s, const REAL* a, REAL* packed) {
+  const long n = s->n, rows = F(up)(n, F(ROWS)), across = s->a_row, along = s->a_column;
+  REAL* inverse = F(group)(packed, rows);
+  if (s->reversed) a += (n - 1) * (n + 1);
+  for (long r = 0; r < rows; r += F(ROWS)) {
+    REAL* to = F(group)(packed, r);
+    const REAL* from = a + r * across;
+    if (r + F(ROWS) <= n)
+      for (long k = 0; k < r; k++)
+        HLOC_UNROLL for (int i = 0; i < F(ROWS); i++) to[k * F(ROWS) + i] = from[i * across + k * along];
+    for (long k = r + F(ROWS) <= n ? r : 0; k < r + F(ROWS); k++)
+      for (int i = 0; i < F(ROWS); i++)
+        to[k * F(ROWS) + i] = r + i < n && k < r + i ? from[i * across + k * along] : 0;
+    for (int i = 0; i < F(ROWS); i++)
+      inverse[r + i] = r + i < n && !s->unit ? 1 / from[i * across + (r + i) * along] : 1;
+  }
+}
+
+/* A strip of right sides: into memory of its own, solved there, and out. */
+static void F(solve_strip)(const F(system)* s, REAL* packed, REAL* strip, const REAL* b, REAL* x, long column) {
+  const long n = s->n, m = s->m, rows = F(up)(n, F(ROWS)), width = m - column < F(WIDTH) ? m - column : F(WIDTH);
+  REAL* inside = strip + (s->reversed ? (rows - n) * F(WIDTH) : 0);
+  REAL* first = strip + (s->reversed ? (rows - 1) * F(WIDTH) : 0);
+  const long stride = s->reversed ? -F(WIDTH) : F(WIDTH);
+  if (width < F(WIDTH) || rows > n) memset(strip, 0, rows * F(WIDTH) * sizeof(REAL));
+  if (s->from_left)
+    for (long r = 0; r < n; r++) memcpy(inside + r * F(WIDTH), b + r * m + column, width * sizeof(REAL));
+  else F(turn)(b + column * n, n, inside, F(WIDTH), width, n);
+  for (long r = 0; r < rows; r += F(ROWS))
+    F(rows)(F(group)(packed, r), F(ROWS), F(group)(packed, rows) + r, first, stride, r);
+  if (s->from_left)
+    for (long r = 0; r < n; r++) memcpy(x + r * m + column, inside + r * F(WIDTH), width * sizeof(REAL));
+  else F(turn)(inside, F(WIDTH), x + column * n, n, n, width);
+}
+
+static void F(some_systems)(void* const* args, long begin, long end) {
+  F(system)* s = (F(system)*)args;
+  const long size = F(packed_size)(s->n), rows = F(up)(s->n, F(ROWS));
+  REAL* packed = hloc_scratch(HLOC_OWN, (size + rows * F(WIDTH)) * sizeof(REAL));
+  if (!packed) {
+    __atomic_store_n(&s->failed, 1, __ATOMIC_RELAXED);
+    return;
+  }
+  for (long i = begin; i < end; i++) {
+    F(pack)(s, s->a + i * s->n * s->n, packed);
+    for (long c = 0; c < s->m; c += F(WIDTH))
+      F(solve_strip)(s, packed, packed + size, s->b + i * s->n * s->m, s->x + i * s->n * s->m, c);
+  }
+}
+
+/* Strips of one system, whose matrix is packed. */
+static void F(some_strips)(void* const* args, long begin, long end) {
+  F(system)* s = (F(system)*)args;
+  REAL* strip = hloc_scratch(HLOC_OWN, F(up)(s->n, F(ROWS)) * F(WIDTH) * sizeof(REAL));
+  if (!strip) {
+    __atomic_store_n(&s->failed, 1, __ATOMIC_RELAXED);
+    return;
+  }
+  for (long c = begin; c < end; c++) F(solve_strip)(s, s->packed, strip, s->b, s->x, c * F(WIDTH));
+}
+
+int F(trisolve)(const hloc_trisolve* given, const REAL* a, const REAL* b, REAL* x) {
+  const long n = given->n, m = given->m;
+  const int turned = given->transposed == given->from_left, reversed = given->lower == turned;
+  F(system) s = {.a = a, .b = b, .x = x, .n = n, .m = m, .batch = given->batch, .from_left = given->from_left,
+                 .reversed = reversed, .unit = given->unit_diagonal};
+  s.a_row = (turned ? 1 : n) * (reversed ? -1 : 1), s.a_column = (turned ? n : 1) * (reversed ? -1 : 1);
+  if (n <= 0 || m <= 0) return 0;
+  if (given->batch >= F(MANY) || m <= F(WIDTH)) {
+    hloc_parallel(F(some_systems), (void* const*)&s, s.batch, 1 + F(PIECE) / (n * n * m));
+    return s.failed;
+  }
+  s.packed = hloc_scratch(HLOC_FIRST, F(packed_size)(n) * sizeof(REAL));
+  if (!s.packed) return 1;
+  for (long i = 0; i < s.batch; i++, s.a += n * n, s.b += n * m, s.x += n * m) {
+    F(pack)(&s, s.a, s.packed);
+    hloc_parallel(F(some_strips), (void* const*)&s, (m + F(WIDTH) - 1) / F(WIDTH), 1 + F(PIECE) / (n * n * F(WIDTH)));
+  }
+  return s.failed;
+}
