@@ -157,6 +157,17 @@ def test_matrix_products(runtime, dtype):
         np.testing.assert_array_equal(c.astype(np.float64), want.astype(np.float64), err_msg=str((batch, m, n, k)))
 
 
+@pytest.mark.parametrize("k", [16, 63, 64, 100, 288])
+def test_few_rows_of_extreme_bytes(runtime, k):
+    """Where bytes are multiplied as unsigned ones, the largest and smallest are still right."""
+    rng = np.random.default_rng(k)
+    for m in range(1, 5):
+        a, b = (rng.choice([-128, -127, -1, 0, 127], (1, rows, k)).astype(np.int8) for rows in (m, 300))
+        c = np.empty((1, m, 300), np.int32)
+        assert runtime.hloc_gemm_s8(ctypes.byref(gemm_args(a, b.transpose(0, 2, 1), c))) == 0
+        np.testing.assert_array_equal(c, a.astype(np.int32) @ b.transpose(0, 2, 1).astype(np.int32))
+
+
 @pytest.mark.parametrize("name,dtype", [("s64", np.int64), ("u8", np.uint8), ("c64", np.complex64),
                                         ("c128", np.complex128), ("pred", np.uint8)])
 def test_plain_matrix_products(runtime, name, dtype):
@@ -287,6 +298,9 @@ def draw_convolution(rng, kind):
         p |= {"ci": 20, "co": 300}
     if kind == "colliding":                             # positions 4096 bytes apart, or 4096 over the stride
         p |= {"ci": int(rng.choice([512, 1024])), "co": 130, "x": per_dimension(3, 6)}
+    if kind == "few_results":                           # dot products along the input features
+        fg = int(rng.integers(1, 3))
+        p |= {"fg": fg, "ci": fg * int(rng.choice([16, 20, 67])), "co": fg * int(rng.integers(1, 5))}
     if kind == "few_channels":
         p |= {"ci": 3, "base": [1] * 3, "dilation": [1] * 3}
     if kind == "transposed":                            # by runtime/conv_transposed.c, in pieces where y is long
@@ -309,7 +323,8 @@ CONV_TYPES = [("f32", np.float32, np.float32), ("f16", np.float16, np.float16),
 
 
 @pytest.mark.parametrize("kind", ["plain", "groups", "depthwise", "batch_groups", "filter_gradient", "one_by_one",
-                                  "few_channels", "wide", "colliding", "sums_everything", "transposed", "channel_gradient"])
+                                  "few_channels", "few_results", "wide", "colliding", "sums_everything", "transposed",
+                                  "channel_gradient"])
 @pytest.mark.parametrize("name,dtype,result", CONV_TYPES)
 def test_convolutions(runtime, kind, name, dtype, result):
     rng = np.random.default_rng(len(kind) * 100 + len(name))

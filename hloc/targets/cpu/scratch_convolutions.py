@@ -19,6 +19,7 @@ ONES = (1, 1, 1)
 TILES, FEW_TILES, CHUNK, MOST_FEW_PANELS, TAP_BYTES = 8, 32, 512, 4, 40        # of conv_rows.c
 OUTER_MOST_CHUNK = 448                                                         # of conv_outer.c
 PATCH_BYTES, FRAME_BYTES, MANY_ROWS, FEWEST_ROWS = 1 << 20, 1 << 22, 512, 64   # of generic_conv.h
+FEW_FEATURES, FEW_PATCH_BYTES = 4, PATCH_BYTES // 8
 SPREAD_FLOATS, PIECE_FLOATS = 1 << 20, 4096                                    # of conv_transposed.c
 
 
@@ -102,7 +103,7 @@ def _settled(c: Convolution) -> Convolution:
     for d in (1, 0):
         x_s[d] = c.x_size[d + 1] * x_s[d + 1] if c.x_size[d] == 1 else x_s[d]
         y_s[d] = c.y_size[d + 1] * y_s[d + 1] if c.y_size[d] == 1 else y_s[d]
-    return replace(c, x_s=tuple(x_s), y_s=tuple(y_s))
+    return replace(c, x_c=1 if c.x_features == 1 else c.x_c, x_s=tuple(x_s), y_s=tuple(y_s))
 
 
 # -- the choice --------------------------------------------------------------------------------------------------------
@@ -326,7 +327,7 @@ def _generic(c: Convolution, types: tuple[str, str], machine: Machine) -> Scratc
     side_by_side = c.window_dilation[2] == 1 and not c.reversed[2] and (not framed or c.x_s[2] == c.x_features)
     in_line = c.window[0] * c.window[1] * c.y_size[0] * c.y_size[1] == 1 and c.groups == 1 \
         and (side_by_side or c.window[2] == 1)
-    rows = PATCH_BYTES // (factor * (row + 1))
+    rows = (FEW_PATCH_BYTES if features <= FEW_FEATURES else PATCH_BYTES) // (factor * (row + 1))
     rows = rows if rows >= MANY_ROWS else max(FEWEST_ROWS, min(4 * rows, MANY_ROWS))
     rows = 0 if plain or in_line else min(images * of_one, rows)
     frame = 0 if plain or framed else images * frame_n

@@ -3,28 +3,6 @@
  */
 #include "attention_internal.h"
 
-#if HLOC_VECTOR_BYTES == 64
-#define HLOC_LOW HLOC_LOW16
-#define HLOC_HIGH HLOC_HIGH16
-#elif HLOC_VECTOR_BYTES == 32
-#define HLOC_LOW HLOC_LOW8
-#define HLOC_HIGH HLOC_HIGH8
-#else
-#define HLOC_LOW HLOC_LOW4
-#define HLOC_HIGH HLOC_HIGH4
-#endif
-
-/* One vector of the sums of HLOC_LANES32 vectors each. */
-HLOC_INLINE hloc_vf32 few_fold(hloc_vf32* v) {
-  HLOC_UNROLL for (int half = HLOC_LANES32 / 2; half; half /= 2) {
-    HLOC_UNROLL for (int i = 0; i < half; i++) {
-      const hloc_vu32 a = (hloc_vu32)v[i], b = (hloc_vu32)v[i + half];
-      v[i] = (hloc_vf32)HLOC_INTERLEAVE(u32, a, b, HLOC_LOW) + (hloc_vf32)HLOC_INTERLEAVE(u32, a, b, HLOC_HIGH);
-    }
-  }
-  return v[0];
-}
-
 /* scores[r][j] = q_r . k_j for `rows` queries (1, 2 or 4) and n keys: as many dot products at once as a vector has
  * lanes, which fold into one vector. What lies beyond the depth, up to a whole vector, is 0 in both. */
 HLOC_INLINE void few_dots_of(const int rows, const float* restrict q, long q_stride, const float* restrict k,
@@ -42,7 +20,7 @@ HLOC_INLINE void few_dots_of(const int rows, const float* restrict q, long q_str
         HLOC_UNROLL for (int r = 0; r < rows; r++) sum[r * keys + i] += ki * hloc_load_f32(q + r * q_stride + d);
       }
     }
-    hloc_store_f32(total, few_fold(sum));
+    hloc_store_f32(total, hloc_fold_f32(sum));
     for (int r = 0; r < rows; r++)
       __builtin_memcpy(scores + r * HLOC_KEY_ROOM + j, total + r * keys, hloc_smaller(keys, n - j) * sizeof(float));
   }

@@ -27,18 +27,28 @@ static void store_row(const hloc_conv_plan* plan, long at, long columns, const f
     else for (long j = 0; j < columns; j++) y[j * c->y_c] = from[j];
   } else if (plan->y_type == HLOC_CONV_IS_BF16) {
     hloc_bf16* y = (hloc_bf16*)c->y + at;
-    for (long j = 0; j < columns; j++) y[j * c->y_c] = hloc_f32_to_bf16(from[j]);
+    if (c->y_c == 1) for (long j = 0; j < columns; j++) y[j] = hloc_f32_to_bf16(from[j]);
+    else for (long j = 0; j < columns; j++) y[j * c->y_c] = hloc_f32_to_bf16(from[j]);
   } else {
     hloc_f16* y = (hloc_f16*)c->y + at;
     if (c->y_c == 1) hloc_narrow_row_f16(from, y, columns);
     else for (long j = 0; j < columns; j++) y[j * c->y_c] = hloc_f32_to_f16(from[j]);
   }
 }
+/* Whether all sums of neighbouring positions lie side by side in y. */
+static int is_one_piece(const hloc_conv_args* c, long columns) {
+  return c->y_features == columns && c->y_c == 1 && c->y_s[2] == columns && c->y_s[1] == c->y_s[2] * c->y_size[2] &&
+         c->y_s[0] == c->y_s[1] * c->y_size[1] && (c->batch == 1 || c->y_n == c->y_s[0] * c->y_size[0]);
+}
 void hloc_conv_finish(const hloc_conv_plan* plan, long position, long column, long rows, long columns,
                       const float* tile, long stride) {
   const hloc_conv_args* c = &plan->c;
   if (c->epilogue) {
     c->epilogue(c->epilogue_args, 0, position, plan->column_offset + column, rows, columns, tile, stride);
+    return;
+  }
+  if (stride == columns && is_one_piece(c, columns)) {
+    store_row(plan, position * columns, rows * columns, tile);
     return;
   }
   long at = hloc_conv_y_offset(c, position), left[3], rest = position; /* positions left in each dimension's run */
@@ -69,18 +79,23 @@ HLOC_INLINE float load_as_f32(const void* source, hloc_conv_type type, long at) 
   return type == HLOC_CONV_IS_BF16 ? hloc_bf16_to_f32(((const hloc_bf16*)source)[at])
                                    : hloc_f16_to_f32(((const hloc_f16*)source)[at]);
 }
-/* A row that lies in memory as it is wanted. */
-static void copy_row(const arrangement* a, long from, float* to) {
+HLOC_INLINE void widen_row(const void* source, hloc_conv_type type, long from, long count, float* to) {
+  if (type == HLOC_CONV_IS_F32) __builtin_memcpy(to, (const float*)source + from, count * sizeof(float));
+  else if (type == HLOC_CONV_IS_F16) hloc_widen_row_f16((const hloc_f16*)source + from, to, count);
+  else for (long i = 0; i < count; i++) to[i] = hloc_bf16_to_f32(((const hloc_bf16*)source)[from + i]);
+}
+/* A row that lies in memory as it is wanted, but for its type. */
+HLOC_INLINE void copy_row(const arrangement* a, hloc_conv_type type, long from, float* to) {
   const long places = hloc_max(0, hloc_min(a->size[2], a->padded - a->pad_low)), skipped = hloc_max(0, -a->pad_low);
   const long before = hloc_min(a->padded, hloc_max(0, a->pad_low)), copied = hloc_max(0, places - skipped);
   __builtin_memset(to, 0, before * a->inner * sizeof(float));
   to += before * a->inner;
-  __builtin_memcpy(to, (const float*)a->source + from + skipped * a->inner, copied * a->inner * sizeof(float));
+  widen_row(a->source, type, from + skipped * a->inner, copied * a->inner, to);
   __builtin_memset(to + copied * a->inner, 0, (a->padded - before - copied) * a->inner * sizeof(float));
 }
 HLOC_INLINE void arrange_row(const arrangement* a, hloc_conv_type type, long from, float* to) {
-  if (type == HLOC_CONV_IS_F32 && a->inner_stride == 1 && a->stride[2] == a->inner && a->pitch == a->inner) {
-    copy_row(a, from, to);
+  if (a->inner_stride == 1 && a->stride[2] == a->inner && a->pitch == a->inner) {
+    copy_row(a, type, from, to);
     return;
   }
   for (long i0 = 0; i0 < a->inner; i0 += 16) { /* strips: the source may be contiguous along s2 rather than inner */
@@ -210,12 +225,14 @@ static way choose(const hloc_conv_args* c) {
   return BY_ROWS;
 }
 
-/* Strides of dimensions of size one are free: chosen so that images that are plain look so. */
+/* Strides of dimensions of size one are free: chosen so that images that are plain look so, and features neighbours. */
 static void settle_strides(hloc_conv_args* c) {
   for (int d = 1; d >= 0; d--) {
     if (c->x_size[d] == 1) c->x_s[d] = c->x_size[d + 1] * c->x_s[d + 1];
     if (c->y_size[d] == 1) c->y_s[d] = c->y_size[d + 1] * c->y_s[d + 1];
   }
+  if (c->x_features == 1) c->x_c = 1;
+  if (c->y_features == 1) c->y_c = 1;
 }
 
 static int by_product(const hloc_conv_plan* plan, hloc_product product) {

@@ -2,12 +2,13 @@
  *
  * In: a plan with x_c == 1, w any order, f32. A register tile holds HLOC_CONV_ROWS output positions x two vectors of
  * output features; for every tap (window position) each of its rows is a pointer to x's contiguous features, or to
- * zeros in the padding. With base dilation the output splits into phases, each with the taps that meet whole inputs.
+ * zeros in the padding. Very few output features would leave most lanes empty: then lanes lie along x's features, and
+ * are added up at the end. With base dilation the output splits into phases, each with the taps that meet whole inputs.
  */
 #include "conv_internal.h"
 
 enum { ROWS = HLOC_CONV_ROWS, COLUMNS = HLOC_CONV_COLUMNS, TILES = 8, MOST_ZEROS = 16384, FEW_TILES = 32 };
-enum { CHUNK = 512, PART = 64, AHEAD = 8, MOST_PANELS = 4 };
+enum { CHUNK = 512, PART = 64, AHEAD = 8, MOST_PANELS = 4, MOST_DOTS = 4 };
 
 static const float zeros[MOST_ZEROS] __attribute__((aligned(64)));
 
@@ -17,7 +18,8 @@ typedef struct { long shift[3], offset; } tap_place;
 
 typedef struct {
   const hloc_conv_plan* plan;
-  const float* panels;   /* [group][panel][tap][feature][column] */
+  const float* panels;   /* [group][panel][tap][feature][column]; by_dots: [group][tap][column][feature] */
+  int by_dots;           /* lanes along x's features */
   long depth;            /* features of x per group */
   long group_panels;     /* panels per group */
   long parts;            /* of the features, while packing */
@@ -73,6 +75,49 @@ static __attribute__((noinline)) void tile_of_rows(long taps, const long* tap_in
 static __attribute__((noinline)) void half_tile_of_rows(long taps, const long* tap_index, const float* const* rows,
                                                         long depth, const float* panel, float* tile) {
   sum_rows(0, taps, tap_index, rows, 0, depth, panel, tile, COLUMNS, 0);
+}
+
+/* sums[i * count + j] = sum over taps t, features k < depth of rows[t * ROWS + i][k] * weights[taps[t]][j][k]; depth is
+ * a vector at least. The last features that fill no vector are loaded together with some that were met before. */
+HLOC_INLINE void dots_of_rows(const int count, long taps, const long* tap_index, const float* const* rows, long depth,
+                              const float* weights, float* sums) {
+  enum { AT_ONCE = ROWS / 2, LANES = HLOC_LANES32 };
+  static const unsigned char met[2 * HLOC_VECTOR_BYTES] = {[HLOC_VECTOR_BYTES ... 2 * HLOC_VECTOR_BYTES - 1] = 255};
+  const long whole = depth / LANES * LANES;
+  const hloc_vu32 new = hloc_load_u32(met + (depth - whole) * sizeof(float));
+  hloc_vf32 lanes[ROWS * MOST_DOTS + LANES];
+  for (int i = 0; i < LANES; i++) lanes[ROWS * count + i] = (hloc_vf32){0}; /* the last vector of sums may have a rest */
+  for (int first = 0; first < ROWS; first += AT_ONCE) {
+    hloc_vf32 sum[AT_ONCE * MOST_DOTS];
+    HLOC_UNROLL for (int i = 0; i < AT_ONCE * count; i++) sum[i] = (hloc_vf32){0};
+    for (long t = 0; t < taps; t++) {
+      const float* w = weights + tap_index[t] * count * depth;
+      const float* row[AT_ONCE];
+      HLOC_UNROLL for (int i = 0; i < AT_ONCE; i++) row[i] = rows[t * ROWS + first + i];
+      for (long k = 0; k < whole; k += LANES) {
+        HLOC_UNROLL for (int i = 0; i < AT_ONCE; i++) {
+          const hloc_vf32 x = hloc_load_f32(row[i] + k);
+          HLOC_UNROLL for (int j = 0; j < count; j++) sum[i * count + j] += x * hloc_load_f32(w + j * depth + k);
+        }
+      }
+      if (whole == depth) continue;
+      HLOC_UNROLL for (int i = 0; i < AT_ONCE; i++) {
+        const hloc_vf32 x = (hloc_vf32)(hloc_load_u32(row[i] + depth - LANES) & new);
+        HLOC_UNROLL for (int j = 0; j < count; j++)
+          sum[i * count + j] += x * (hloc_vf32)(hloc_load_u32(w + (j + 1) * depth - LANES) & new);
+      }
+    }
+    HLOC_UNROLL for (int i = 0; i < AT_ONCE * count; i++) lanes[first * count + i] = sum[i];
+  }
+  for (int i = 0; i < ROWS * count; i += LANES) hloc_store_f32(sums + i, hloc_fold_f32(lanes + i));
+}
+static __attribute__((noinline)) void tile_of_dots(long count, long taps, const long* tap_index,
+                                                   const float* const* rows, long depth, const float* weights,
+                                                   float* sums) {
+  if (count == 1) dots_of_rows(1, taps, tap_index, rows, depth, weights, sums);
+  else if (count == 2) dots_of_rows(2, taps, tap_index, rows, depth, weights, sums);
+  else if (count == 3) dots_of_rows(3, taps, tap_index, rows, depth, weights, sums);
+  else dots_of_rows(4, taps, tap_index, rows, depth, weights, sums);
 }
 
 /* The n-th position of the phase: its place in the batch and its spatial coordinates. */
@@ -162,15 +207,18 @@ static void find_tiles(const rows_work* w, long first_tile, long tiles, const fl
 }
 
 /* Hands out a tile of finished sums. */
-static void finish_tile(const rows_work* w, long tile, long group, long panel, const float* sums) {
+static void finish_tile(const rows_work* w, long tile, long group, long panel, const float* sums, long stride) {
   const hloc_conv_args* c = &w->plan->c;
   long features = c->y_features / c->feature_groups, column = panel * COLUMNS, first = tile * ROWS;
   long columns = hloc_min(COLUMNS, features - column), count = hloc_min(ROWS, w->position_count - first), batch, o[3];
   column += group * features;
-  for (long i = 0; i < count; i += w->consecutive ? count : 1) {
+  if (w->consecutive) {
+    hloc_conv_finish(w->plan, first, column, count, columns, sums, stride);
+    return;
+  }
+  for (long i = 0; i < count; i++) {
     position_of(w, first + i, &batch, o);
-    hloc_conv_finish(w->plan, linear_position(c, batch, o), column, w->consecutive ? count : 1, columns,
-                     sums + i * COLUMNS, COLUMNS);
+    hloc_conv_finish(w->plan, linear_position(c, batch, o), column, 1, columns, sums + i * stride, stride);
   }
 }
 
@@ -180,16 +228,22 @@ static void run_tile(const rows_work* w, long tile, const float** rows, long gro
   long features = c->y_features / c->feature_groups, column = panel * COLUMNS, first = tile * ROWS;
   const float* weights = w->panels + (group * w->group_panels + panel) * w->all_taps * w->depth * COLUMNS;
   int whole = w->position_count - first >= ROWS && features - column >= COLUMNS;
+  float sums[ROWS * COLUMNS] __attribute__((aligned(64)));
+  if (w->by_dots) {
+    weights = w->panels + group * w->all_taps * features * w->depth;
+    tile_of_dots(features, w->taps, w->tap_index, rows, w->depth, weights, sums);
+    finish_tile(w, tile, group, 0, sums, features);
+    return;
+  }
   if (w->consecutive && w->even_rows && whole && !c->epilogue && plan->y_type == HLOC_CONV_IS_F32) {
     float* y = (float*)c->y + first * c->y_s[2] + group * features + column;
     tile_of_rows(w->taps, w->tap_index, rows, 0, w->depth, weights, y, c->y_s[2], 0);
     return;
   }
-  float sums[ROWS * COLUMNS] __attribute__((aligned(64)));
   if (features - column > HLOC_LANES32)
     tile_of_rows(w->taps, w->tap_index, rows, 0, w->depth, weights, sums, COLUMNS, 0);
   else half_tile_of_rows(w->taps, w->tap_index, rows, w->depth, weights, sums);
-  finish_tile(w, tile, group, panel, sums);
+  finish_tile(w, tile, group, panel, sums, COLUMNS);
 }
 
 /* A task: a few neighbouring tiles of positions against all panels: a panel is used several times from cache. */
@@ -259,6 +313,21 @@ static void pack_panels(void* const* args, long begin, long end) {
   }
 }
 
+/* Weights for dot products: [group][tap][column][feature]. */
+static void pack_columns(void* const* args, long begin, long end) {
+  const rows_work* w = (const rows_work*)args;
+  const hloc_conv_args* c = &w->plan->c;
+  long features = c->y_features / c->feature_groups;
+  float* to = (float*)w->panels + begin * features * w->depth;
+  for (long item = begin; item < end; item++) {
+    long tap = item % w->all_taps;
+    const float* from = (const float*)c->w + item / w->all_taps * features * c->w_o;
+    for (int d = 2; d >= 0; d--) from += tap % c->window[d] * c->w_s[d], tap /= c->window[d];
+    for (long j = 0; j < features; j++)
+      for (long k = 0; k < w->depth; k++) *to++ = from[j * c->w_o + k * c->w_i];
+  }
+}
+
 /* Few positions: a task has a few panels of output features and all positions. Weights are packed by the chunk, which
  * meets all tiles while it is in cache; their sums stay there too. */
 static void run_panels(void* const* args, long begin, long end) {
@@ -287,7 +356,7 @@ static void run_panels(void* const* args, long begin, long end) {
                          sums + (p * tiles + q) * tile_step, COLUMNS, tap0 + k0 > 0);
       }
     for (long p = 0; p < panels; p++)
-      for (long q = 0; q < tiles; q++) finish_tile(w, q, 0, panel + p, sums + (p * tiles + q) * tile_step);
+      for (long q = 0; q < tiles; q++) finish_tile(w, q, 0, panel + p, sums + (p * tiles + q) * tile_step, COLUMNS);
   }
 }
 
@@ -373,7 +442,9 @@ int hloc_conv_rows(hloc_conv_plan* plan, float* panels) {
   w.panels_at_once = hloc_max(1, hloc_min(MOST_PANELS, w.group_panels / (2 * hloc_pool_threads())));
   w.parts = (w.depth + PART - 1) / PART;
   long items = c->feature_groups * w.all_taps * w.parts, item = hloc_min(w.depth, PART) * w.group_panels * COLUMNS;
-  if (!few) hloc_parallel(pack_panels, (void* const*)&w, items, 16384 / (item + 1) + 1);
+  w.by_dots = !few && c->y_features / c->feature_groups <= MOST_DOTS && w.depth >= HLOC_LANES32;
+  if (w.by_dots) hloc_parallel(pack_columns, (void* const*)&w, c->feature_groups * w.all_taps, 16384 / (w.depth + 1) + 1);
+  else if (!few) hloc_parallel(pack_panels, (void* const*)&w, items, 16384 / (item + 1) + 1);
   for (long phase = 0; phase < period[0] * period[1] * period[2]; phase++) {
     long rest = phase;
     for (int d = 2; d >= 0; d--) {

@@ -53,6 +53,35 @@ static inline unsigned s8_unit(const hloc_s8* p, long stride, long count) {
 static void s8_turn(hloc_unit32* units, long count) {
   for (long i = 0; i < count; i++) units[i] ^= 0x80808080u;
 }
+/* Dot products along k (gemm_thin.h), 64 elements at once. Here B gets 128 added, and 128 times the sum of A's row is
+ * taken off, which all columns share. */
+#define G_DOTS
+typedef char hloc_some_bytes __attribute__((vector_size(64)));
+HLOC_INLINE hloc_vu32 s8_first(const hloc_s8* p, unsigned long long present) { /* nothing is read where bits are 0 */
+  return (hloc_vu32)__builtin_ia32_loaddquqi512_mask((void*)p, (hloc_some_bytes){0}, present);
+}
+HLOC_INLINE void s8_thin_lanes(const int rows, const int count, const hloc_s8* a, const hloc_s8* b, long b_column,
+                               long k, hloc_vs32* lanes, const int stride) {
+  enum { MOST = 4 };
+  const hloc_vu32 plus_128 = hloc_splat_u32(0x80808080u);
+  hloc_vs32 sum[MOST * MOST], over[MOST];
+  HLOC_UNROLL for (int i = 0; i < rows * count; i++) sum[i] = (hloc_vs32){0};
+  HLOC_UNROLL for (int i = 0; i < rows; i++) over[i] = (hloc_vs32){0};
+  for (long p = 0; p < k; p += 64) {
+    const unsigned long long present = k - p < 64 ? (1ull << (k - p)) - 1 : ~0ull;
+    hloc_vu32 ai[MOST];
+    HLOC_UNROLL for (int i = 0; i < rows; i++) {
+      ai[i] = s8_first(a + i * k + p, present);
+      over[i] = s8_multiply_add(over[i], plus_128, ai[i]);
+    }
+    HLOC_UNROLL for (int j = 0; j < count; j++) {
+      const hloc_vu32 bj = s8_first(b + j * b_column + p, present) ^ plus_128;
+      HLOC_UNROLL for (int i = 0; i < rows; i++) sum[i * count + j] = s8_multiply_add(sum[i * count + j], bj, ai[i]);
+    }
+  }
+  HLOC_UNROLL for (int i = 0; i < rows; i++)
+    HLOC_UNROLL for (int j = 0; j < count; j++) lanes[i * stride + j] = sum[i * count + j] - over[i];
+}
 static void s8_column_correction(const hloc_unit32* panel, long units, int* correction) {
   hloc_vs32 left = {0}, right = {0};
   const hloc_vu32 minus_128 = hloc_splat_u32(0x80808080u); /* as unsigned bytes: 128 */

@@ -1,6 +1,7 @@
 /* gemm_thin.h: products with at most THIN_ROWS rows of A, which only read B once (template; gemm_tile.h includes it).
  *
- * In (macros): those of gemm_tile.h, and G(widen)(p): LANES elements at p as a VECTOR; G(widen_one)(element).
+ * In (macros): those of gemm_tile.h, and G(widen)(p): LANES elements at p as a VECTOR; G(widen_one)(element). G_DOTS
+ * (optional): G(thin_lanes) is there already, for rows of A as they are.
  * Out: G(thin)(plan), which does the whole product when G(is_thin)(plan).
  *
  * B's columns contiguous along k: every column is a dot product, four at a time; the lanes of a vector's worth of them
@@ -8,11 +9,18 @@
  * split over tasks with sums of their own, added at the end. A small B, which cache holds, or one of few rows, is read a
  * few vectors of columns at a time instead, whose sums stay in registers.
  */
+#if defined(G_DOTS)
+#define DOT_FACTOR ELEMENT
+#define DOT_FACTOR_OF(element) (element)
+#else
+#define DOT_FACTOR SUM
+#define DOT_FACTOR_OF(element) G(widen_one)(element)
+#endif
 enum { G(THIN_ROWS) = 4, G(THIN_AT_ONCE) = LANES < 4 ? LANES : 4, G(THIN_COLUMNS) = 4096, G(THIN_SMALL) = 512 << 10, G(THIN_SHORT) = 32 };
 
 typedef struct {
   const G(plan)* plan;
-  SUM* a;        /* widened: [batch][row][k] */
+  SUM* a;        /* widened: [batch][row][k]; for dot products DOT_FACTORs */
   SUM* partial;  /* [batch][k split][row][n] */
   long k_splits, k_part, column_part, column_parts;
   int is_small; /* B lies in cache, or has few rows */
@@ -27,6 +35,7 @@ HLOC_OF_PARTS int G(is_thin)(const G(plan)* plan) {
          size >= 4096;
 }
 
+#if !defined(G_DOTS)
 /* sum[i * stride + j] = the lanes whose sum is the dot product of row i with the j-th of COUNT neighbouring columns;
  * k is LANES at least. The last lanes of k that fill no vector are loaded together with some that were met before. */
 HLOC_INLINE void G(thin_lanes)(const int rows, const int count, const SUM* a, const ELEMENT* b, long b_column, long k,
@@ -52,6 +61,7 @@ HLOC_INLINE void G(thin_lanes)(const int rows, const int count, const SUM* a, co
   HLOC_UNROLL for (int i = 0; i < rows; i++)
     HLOC_UNROLL for (int j = 0; j < count; j++) lanes[i * stride + j] = sum[i * count + j];
 }
+#endif
 /* The sums of all lanes of LANES vectors, as one vector: what is left of two is laid alternately into one, until one is
  * left. */
 HLOC_INLINE VECTOR G(thin_mixed)(VECTOR a, VECTOR b) {
@@ -67,7 +77,7 @@ HLOC_INLINE VECTOR G(thin_fold)(const VECTOR* lanes) {
   }
   return v[0];
 }
-HLOC_INLINE void G(thin_dot_columns)(const int rows, const G(thin_work)* w, const SUM* a, const ELEMENT* b, SUM* sums,
+HLOC_INLINE void G(thin_dot_columns)(const int rows, const G(thin_work)* w, const DOT_FACTOR* a, const ELEMENT* b, SUM* sums,
                                      long from, long to) {
   const hloc_gemm_args* g = &w->plan->g;
   const long k = g->k, column = g->b_column;
@@ -158,12 +168,13 @@ static void G(thin_task)(void* const* args, long begin, long end) {
     long from = part * w->column_part, to = G(smaller)(g->n, from + w->column_part);
     long k0 = split * w->k_part, k1 = G(smaller)(g->k, k0 + w->k_part);
     const SUM* a = w->a + batch * g->m * g->k;
+    const DOT_FACTOR* factors = (const DOT_FACTOR*)w->a + batch * g->m * g->k;
     const ELEMENT* b = G(b_of)(g, batch);
     SUM* sums = w->partial + (batch * w->k_splits + split) * g->m * g->n;
     int along_k = g->b_row == 1;
 #define HLOC_THIN_CASE(ROWS)                                                                                          \
   case ROWS:                                                                                                          \
-    if (along_k) G(thin_dot_columns)(ROWS, w, a, b, sums, from, to);                                                  \
+    if (along_k) G(thin_dot_columns)(ROWS, w, factors, b, sums, from, to);                                                  \
     else if (w->is_small) G(thin_hold_columns)(ROWS, w, a, b, sums, from, to);                                        \
     else G(thin_stream_rows)(ROWS, w, a, b, sums, from, to, k0, k1);                                                  \
     break;
@@ -193,13 +204,17 @@ static int G(thin_widen_a)(const G(plan)* plan, SUM* out) {
   const hloc_gemm_args* g = &plan->g;
   ELEMENT* loaded = g->load_a ? hloc_scratch(HLOC_OWN, g->m * g->k * sizeof(ELEMENT)) : NULL;
   if (g->load_a && !loaded) return 0;
-  for (long batch = 0; batch < g->batches; batch++, out += g->m * g->k) {
+  DOT_FACTOR* factors = (DOT_FACTOR*)out;
+  for (long batch = 0; batch < g->batches; batch++, out += g->m * g->k, factors += g->m * g->k) {
     const ELEMENT* source = loaded;
     long row = g->k, column = 1;
     if (g->load_a) g->load_a(g->load_a_args, batch, 0, g->m, 0, g->k, loaded);
     else source = G(a_of)(g, batch), row = g->a_row, column = g->a_column;
     for (long i = 0; i < g->m; i++)
-      for (long p = 0; p < g->k; p++) out[i * g->k + p] = G(widen_one)(source[i * row + p * column]);
+      if (g->b_row == 1)
+        for (long p = 0; p < g->k; p++) factors[i * g->k + p] = DOT_FACTOR_OF(source[i * row + p * column]);
+      else
+        for (long p = 0; p < g->k; p++) out[i * g->k + p] = G(widen_one)(source[i * row + p * column]);
   }
   return 1;
 }
@@ -232,3 +247,6 @@ HLOC_OF_PARTS int G(thin)(const G(plan)* plan) {
   hloc_parallel(G(thin_finishes), (void* const*)&w, g->batches, 65536 / (g->n * g->m) + 1);
   return 0;
 }
+
+#undef DOT_FACTOR
+#undef DOT_FACTOR_OF

@@ -17,6 +17,21 @@ enum { GENERIC_COLUMNS = HLOC_GEMM_TILE_COLUMNS };
 
 static long fewer(long a, long b) { return a < b ? a : b; }
 
+/* Short runs, for which a call would take longer than the copy; the last part overlaps the one before. */
+#define HLOC_COPY_BY(SIZE)                                                                                            \
+  if (bytes >= SIZE) {                                                                                                \
+    for (long at = 0; at < bytes - SIZE; at += SIZE) __builtin_memcpy(to + at, from + at, SIZE);                      \
+    __builtin_memcpy(to + bytes - SIZE, from + bytes - SIZE, SIZE);                                                   \
+    return;                                                                                                           \
+  }
+static inline __attribute__((unused)) void copy_run(char* restrict to, const char* restrict from, long bytes) {
+  HLOC_COPY_BY(64)
+  HLOC_COPY_BY(16)
+  HLOC_COPY_BY(4)
+  if (bytes > 0) to[0] = from[0], to[bytes / 2] = from[bytes / 2], to[bytes - 1] = from[bytes - 1];
+}
+#undef HLOC_COPY_BY
+
 /* A row of A against GENERIC_COLUMNS columns of B at a time. */
 #define HLOC_DEFINE_GENERIC_GEMM(S, T)                                                                                \
   static void gemm_rows_##S(void* const* args, long begin, long end) {                                                \

@@ -191,7 +191,7 @@ static void C(copy_patches)(void* const* args, long begin, long end) {
     if (w->run == 1) for (long i = 0; i < w->run_count; i++) to[i] = from[w->runs[i]];
     else
       for (long i = 0; i < w->run_count; i++, to += w->run)
-        __builtin_memcpy(to, from + w->runs[i], w->run * sizeof(FACTOR));
+        copy_run((char*)to, (const char*)(from + w->runs[i]), w->run * sizeof(FACTOR));
     for (int d = 2; d >= 0; d--) { /* the next position */
       if (++o[d] < c->y_size[d]) break;
       o[d] = 0;
@@ -220,6 +220,10 @@ static void C(finish)(void* const* args, long batch, long row, long column, long
   column += batch * w->features, row += w->first;
   if (c->epilogue) {
     c->epilogue(c->epilogue_args, 0, row, w->column_offset + column, rows, columns, tile, stride);
+    return;
+  }
+  if (stride == columns && w->y_step == columns && c->y_c == 1) { /* one piece of memory */
+    __builtin_memcpy((SUM*)c->y + row * columns + column, tile, rows * columns * sizeof(SUM));
     return;
   }
   for (long i = 0; i < rows; i++) {
@@ -282,6 +286,7 @@ static int C(multiply_images)(C(work)* w, hloc_gemm_args* g, long images, long r
 
 static int C(by_product)(C(work)* w) {
   enum { PATCH_BYTES = 1 << 20, FRAME_BYTES = 1 << 22, MANY_ROWS = 512, FEWEST_ROWS = 64, GRAIN = 16384 };
+  enum { FEW_FEATURES = 4, FEW_PATCH_BYTES = PATCH_BYTES / 8 }; /* weights that are not packed */
   const hloc_conv_args* c = &w->c;
   const long of_one = c->y_size[0] * c->y_size[1] * c->y_size[2], k = w->taps * w->depth, element = sizeof(FACTOR);
   const long plain = C(plain_step)(c);
@@ -297,7 +302,8 @@ static int C(by_product)(C(work)* w) {
   if (framed) for (int d = 0; d < 3; d++) w->frame_s[d] = c->x_s[d];
   if (framed) w->frame_n = c->x_n, w->frame = (const FACTOR*)(const void*)c->x;
   const int in_line = c->window[0] * c->window[1] * c->y_size[0] * c->y_size[1] == 1 && C(runs_are_long)(w);
-  long rows = PATCH_BYTES / (element * (w->row + 1)); /* in cache, but enough of them to be worth packing the weights */
+  const long most = w->features <= FEW_FEATURES ? FEW_PATCH_BYTES : PATCH_BYTES;
+  long rows = most / (element * (w->row + 1)); /* in cache, but enough of them to be worth packing the weights */
   if (rows < MANY_ROWS) rows = 4 * rows < MANY_ROWS ? 4 * rows : MANY_ROWS;
   rows = rows < FEWEST_ROWS ? FEWEST_ROWS : rows;
   rows = plain || in_line ? 0 : rows > images * of_one ? images * of_one : rows;
@@ -336,6 +342,7 @@ int HLOC_GENERIC_NAME(hloc_conv_, HLOC_GENERIC_CONV, )(const hloc_conv_args* arg
     c->x = (const OPERAND*)c->x + group * c->batch * c->x_n;
     c->w = (const OPERAND*)c->w + w.column_offset * c->w_o;
     if (c->y) c->y = (SUM*)c->y + w.column_offset * c->y_c;
+    if (c->y_features == 1) c->y_c = 1;
     w.depth = c->x_features / c->feature_groups, w.features = c->y_features / c->feature_groups;
     w.taps = c->window[0] * c->window[1] * c->window[2], w.row = c->feature_groups * w.taps * w.depth;
     w.y_step = C(step)(c->batch, c->y_n, c->y_size, c->y_s);

@@ -5,6 +5,7 @@
  *   hloc_vf32 hloc_vs32 hloc_vu32 (HLOC_LANES32 lanes), hloc_vf64 hloc_vu64 (HLOC_LANES64 lanes)
  *   hloc_load_<v>(pointer), hloc_store_<v>(pointer, v)       any alignment
  *   hloc_splat_f32(x), hloc_sum_f32(v), hloc_max_f32 ...
+ *   hloc_fold_f32(v)       of HLOC_LANES32 vectors (which it changes): the sum of each one's lanes, as one vector
  *   hloc_low_32(a, b), hloc_high_32(a, b): the first, the last halves of a and b, lane by lane in turn; _64 likewise
  *   hloc_transpose_32(source, source_stride, target, target_stride): HLOC_LANES32 x HLOC_LANES32 words; _64 likewise
  *   HLOC_UNROLL            before a loop whose body works on a register array
@@ -110,5 +111,16 @@ HLOC_DEFINE_TRANSPOSE(64, u64, unsigned long long, 4, HLOC_LOW4, HLOC_HIGH4)
 HLOC_DEFINE_TRANSPOSE(32, u32, unsigned, 4, HLOC_LOW4, HLOC_HIGH4)
 HLOC_DEFINE_TRANSPOSE(64, u64, unsigned long long, 2, HLOC_LOW2, HLOC_HIGH2)
 #endif
+
+/* What is left of two vectors is laid alternately into one, until one is left. */
+HLOC_INLINE hloc_vf32 hloc_fold_f32(hloc_vf32* v) {
+  HLOC_UNROLL for (int half = HLOC_LANES32 / 2; half; half /= 2) {
+    HLOC_UNROLL for (int i = 0; i < half; i++) {
+      const hloc_vu32 a = (hloc_vu32)v[i], b = (hloc_vu32)v[i + half];
+      v[i] = (hloc_vf32)hloc_low_32(a, b) + (hloc_vf32)hloc_high_32(a, b);
+    }
+  }
+  return v[0];
+}
 
 #endif
