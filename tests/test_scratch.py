@@ -122,7 +122,7 @@ CASES = {
     "real transform": transform("RFFT", "f64[300,64]", "c128[300,33]", "64"),
     "prime transform": transform("FFT", "c64[5,997]", "c64[5,997]", "997"),
     "long transform": transform("FFT", "c64[2,32768]", "c64[2,32768]", "32768"),
-    "very long transform": transform("IFFT", "c64[524288]", "c64[524288]", "524288"),
+    "very long transform": transform("IFFT", "c64[2097152]", "c64[2097152]", "2097152"),
     "long planes back": transform("IRFFT", "c128[3,2,4097]", "f64[3,2,8192]", "2,8192"),
     "planes back": transform("IRFFT", "c64[3,16,9]", "f32[3,16,16]", "16,16"),
 }

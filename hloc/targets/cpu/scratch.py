@@ -21,7 +21,7 @@ from hloc.machine import Machine
 from hloc.targets.cpu.room import Scratch, aligned, busy
 
 KEYS_OF_BLOCK, KEY_ROOM, FEW_QUERIES, MOST_PANELS = 140, 144, 8, 4             # of runtime/attention*.[ch]
-LONGEST_KEPT, LONGEST_IN_LANES, PLAN_BYTES = 1 << 18, 1 << 16, 384             # of runtime/fft_lines.h
+LONGEST_KEPT, LONGEST_IN_LANES, PLAN_BYTES = 1 << 20, 1 << 16, 384             # of runtime/fft_lines.h
 SORT_CHUNK, LEAST_RADIX, FEW_SORTED, FEW_BITS = 65536, 64, 128, 7              # of runtime/sort.h
 
 
@@ -221,7 +221,7 @@ def _is_smooth(n: int) -> bool:
 
 
 def _chirp_length(n: int) -> int:
-    return 1 << (2 * n - 1).bit_length()
+    return min(start << (-(-2 * n // start) - 1).bit_length() for start in (1, 3, 5, 9, 15))
 
 
 # -- sorts -------------------------------------------------------------------------------------------------------------

@@ -2,5 +2,6 @@
 #define F(name) hloc_##name##_f32
 #define REAL float
 #define POINT hloc_c64
-#define TRANSPOSE hloc_transpose_32
+#define WORDS(name) hloc_##name##_32
+#define BITS hloc_vu32
 #include "fft_lines.h"

@@ -2,5 +2,6 @@
 #define F(name) hloc_##name##_f64
 #define REAL double
 #define POINT hloc_c128
-#define TRANSPOSE hloc_transpose_64
+#define WORDS(name) hloc_##name##_64
+#define BITS hloc_vu64
 #include "fft_lines.h"

@@ -1,6 +1,7 @@
 /* fft_lines.h: transforms of one precision (template; fft_f32.c and fft_f64.c include it).
  *
- * In (macros): F(name) the instance's prefix, REAL, POINT the complex type {re, im}, TRANSPOSE that of REAL's words.
+ * In (macros): F(name) the instance's prefix, REAL, POINT the complex type {re, im}, WORDS(name) and BITS what
+ * vector.h calls shuffles of words of REAL's size, and vectors of them.
  * Out: F(fft)(kind, rank, lengths, batch, in, out) as fft.h says.
  */
 
@@ -14,7 +15,7 @@
 #include "pool.h"
 #include "vector.h"
 
-enum { F(LONGEST_KEPT) = 1 << 18, F(MOST_KEPT) = 1 << 26 }; /* points of a plan, bytes of all plans */
+enum { F(LONGEST_KEPT) = 1 << 20, F(MOST_KEPT) = 1 << 26 }; /* points of a plan, bytes of all plans */
 
 typedef struct F(plan) {
   long n;
@@ -67,9 +68,14 @@ static long F(without_small_factors)(long n) {
   return n;
 }
 static long F(chirp_length)(long n) {
-  long m = 1;
-  while (m < 2 * n) m *= 2;
-  return m;
+  static const int starts[] = {1, 3, 5, 9, 15};
+  long least = 0;
+  for (int i = 0; i < 5; i++) {
+    long m = starts[i];
+    while (m < 2 * n) m *= 2;
+    if (!least || m < least) least = m;
+  }
+  return least;
 }
 static size_t F(plan_bytes)(long n, int real, long rows) {
   const size_t point = sizeof(POINT), plan = F(padded)(sizeof(F(plan))), m = F(chirp_length)(n);
@@ -198,8 +204,8 @@ static void F(turn_lines)(POINT* const* lines, long apart, long step, long count
     const long end = first + F(POINTS_AT_ONCE) < count ? first + F(POINTS_AT_ONCE) : count;
     if (whole && end - first == F(POINTS_AT_ONCE)) {
       REAL *rows = raw + 2 * first * lanes, *points = &lines[0][first].re;
-      if (back) TRANSPOSE(rows, lanes, points, apart);
-      else TRANSPOSE(points, apart, rows, lanes);
+      if (back) WORDS(transpose)(rows, lanes, points, apart);
+      else WORDS(transpose)(points, apart, rows, lanes);
     } else for (long l = 0; l < width; l++) {
       POINT* line = lines[l];
       if (back) for (long j = first; j < end; j++)
@@ -208,6 +214,22 @@ static void F(turn_lines)(POINT* const* lines, long apart, long step, long count
         raw[2 * j * lanes + l] = line[j * step].re, raw[(2 * j + 1) * lanes + l] = line[j * step].im;
     }
   }
+}
+/* As many points as there are lanes, next to each other: apart into raw[lane], raw[lanes + lane], and back. */
+static void F(part_points)(const POINT* from, REAL* raw, long lanes) {
+  BITS a, b;
+  memcpy(&a, from, sizeof a), memcpy(&b, from + F(POINTS_AT_ONCE), sizeof b);
+  for (int round = 1; round < F(LANES); round *= 2) { /* each interleaving moves word i to 2 i, modulo all words but one */
+    const BITS low = WORDS(low)(a, b);
+    b = WORDS(high)(a, b), a = low;
+  }
+  memcpy(raw, &a, sizeof a), memcpy(raw + lanes, &b, sizeof b);
+}
+static void F(join_points)(POINT* to, const REAL* raw, long lanes) {
+  BITS a, b;
+  memcpy(&a, raw, sizeof a), memcpy(&b, raw + lanes, sizeof b);
+  const BITS low = WORDS(low)(a, b), high = WORDS(high)(a, b);
+  memcpy(to, &low, sizeof low), memcpy(to + F(POINTS_AT_ONCE), &high, sizeof high);
 }
 static void F(move_complex)(const F(places)* p, long n, long line, long width, long lanes, POINT* base, REAL* raw,
                             int back) {
@@ -219,7 +241,10 @@ static void F(move_complex)(const F(places)* p, long n, long line, long width, l
   }
   POINT* next = lines[0];
   for (long j = 0; j < n; j++, next += p->step, raw += 2 * lanes) {
-    if (back) for (long l = 0; l < width; l++) next[l].re = raw[l], next[l].im = raw[l + lanes];
+    for (int byte = 0; byte < 2 * HLOC_VECTOR_BYTES; byte += 64) __builtin_prefetch((char*)(next + width) + byte, 1);
+    if (width == F(LANES) && back) F(join_points)(next, raw, lanes);
+    else if (width == F(LANES)) F(part_points)(next, raw, lanes);
+    else if (back) for (long l = 0; l < width; l++) next[l].re = raw[l], next[l].im = raw[l + lanes];
     else for (long l = 0; l < width; l++) raw[l] = next[l].re, raw[l + lanes] = next[l].im;
   }
 }
@@ -236,8 +261,8 @@ static void F(turn_reals)(REAL* line, long n, long width, REAL* raw, long step, 
   for (long first = 0; first < n; first += F(LANES)) {
     const long end = first + F(LANES) < n ? first + F(LANES) : n;
     if (width == F(LANES) && end - first == F(LANES)) {
-      if (back) TRANSPOSE(raw + first * step, step, line + first, n);
-      else TRANSPOSE(line + first, n, raw + first * step, step);
+      if (back) WORDS(transpose)(raw + first * step, step, line + first, n);
+      else WORDS(transpose)(line + first, n, raw + first * step, step);
     } else for (long l = 0; l < width; l++)
       for (long j = first; j < end; j++)
         if (back) line[l * n + j] = raw[j * step + l];
@@ -394,4 +419,5 @@ int F(fft)(int kind, int rank, const long* lengths, long batch, const void* in, 
 #undef F
 #undef REAL
 #undef POINT
-#undef TRANSPOSE
+#undef WORDS
+#undef BITS

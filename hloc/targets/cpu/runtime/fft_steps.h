@@ -196,7 +196,7 @@ static void S(forward)(const F(plan)* p, S(point)* data, S(point)* spare) {
   for (long j = 0; j < p->m; j++) /* conjugated: the inverse transform is a forward one of the conjugate */
     wide[j] = S(conjugate)(S(times)(wide[j], p->chirp_transform[j]));
   S(stockham)((const F(plan)*)p->wide, wide, spare + p->m);
-  const REAL scale = (REAL)(1.0 / (double)p->m); /* a power of two */
+  const REAL scale = (REAL)(1.0 / (double)p->m);
   for (long j = 0; j < p->n; j++) data[j] = S(times)(S(conjugate)(S(scaled)(wide[j], scale)), p->chirp[j]);
 }
 static void S(transform)(const F(plan)* p, int inverse, S(point)* data, S(point)* spare) {
