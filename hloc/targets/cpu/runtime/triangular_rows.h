@@ -89,7 +89,7 @@ static int F(small_factor)(const REAL* a, long stride, REAL* t, REAL* inverse) {
     inverse[k] = 1 / row[k];
     for (int j = k + 1; j < F(ROWS); j++) row[j] *= inverse[k];
     for (int i = k + 1; i < F(ROWS); i++)
-      for (int j = i; j < F(ROWS); j++) t[i * F(ROWS) + j] -= row[i] * row[j];
+      HLOC_UNROLL for (int j = 0; j < F(ROWS); j++) t[i * F(ROWS) + j] -= row[i] * row[j]; /* whole rows: vectors */
   }
   return 1;
 }
@@ -138,24 +138,26 @@ static void F(load_factor)(const F(factor)* f, const REAL* a, int lower) {
     const long height = n - r < F(LANES) ? n - r : F(LANES);
     F(turn)(a + r * n, n, f->u + r, stride, height, r + height);
   }
-  for (long r = 0; r < rows; r++) {
-    REAL* row = f->u + r * stride;
-    if (!lower && r < n) memcpy(row + r, a + r * n + r, (n - r) * sizeof(REAL));
-    memset(row + n, 0, (columns - n) * sizeof(REAL));
-    if (r >= n) row[r] = 1;
-  }
+  for (long r = 0; !lower && r < n; r++) memcpy(f->u + r * stride + r, a + r * n + r, (n - r) * sizeof(REAL));
+  for (long r = 0; columns > n && r < rows; r++) memset(f->u + r * stride + n, 0, (columns - n) * sizeof(REAL));
+  for (long r = n; r < rows; r++) f->u[r * stride + r] = 1;
 }
 
 static void F(store_factor)(const F(factor)* f, REAL* out, int lower) {
+  static const REAL numbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   const long n = f->n;
+  const VECTOR lane = F(load)(numbers);
+  memset(out, 0, n * n * sizeof(REAL));
+  for (long r = 0; r < n; r++) {
+    const long first = r / F(LANES) * F(LANES);
+    REAL* row = f->u + r * f->stride;
+    const __typeof__(lane < lane) is_above = lane >= F(splat)((REAL)(r - first));
+    F(store)(row + first, (VECTOR)((__typeof__(is_above))F(load)(row + first) & is_above));
+    if (!lower) memcpy(out + r * n + first, row + first, (n - first) * sizeof(REAL));
+  }
   for (long r = 0; lower && r < n; r += F(LANES)) {
     const long height = n - r < F(LANES) ? n - r : F(LANES);
     F(turn)(f->u + r, f->stride, out + r * n, n, r + height, height);
-  }
-  for (long r = 0; r < n; r++) {
-    REAL* row = out + r * n;
-    if (lower) memset(row + r + 1, 0, (n - r - 1) * sizeof(REAL));
-    else memset(row, 0, r * sizeof(REAL)), memcpy(row + r, f->u + r * f->stride + r, (n - r) * sizeof(REAL));
   }
 }
 
