@@ -300,7 +300,7 @@ def draw_convolution(rng, kind):
         p |= {"ci": int(rng.choice([512, 1024])), "co": 130, "x": per_dimension(3, 6)}
     if kind == "few_results":                           # dot products along the input features
         fg = int(rng.integers(1, 3))
-        p |= {"fg": fg, "ci": fg * int(rng.choice([16, 20, 67])), "co": fg * int(rng.integers(1, 5))}
+        p |= {"fg": fg, "ci": fg * int(rng.choice([16, 20, 67])), "co": fg * int(rng.integers(1, 9))}
     if kind == "few_channels":
         p |= {"ci": 3, "base": [1] * 3, "dilation": [1] * 3}
     if kind == "transposed":                            # by runtime/conv_transposed.c, in pieces where y is long

@@ -2,8 +2,8 @@
  *
  * In: a plan with x_c == 1, w any order, f32. A register tile holds HLOC_CONV_ROWS output positions x two vectors of
  * output features; for every tap (window position) each of its rows is a pointer to x's contiguous features, or to
- * zeros in the padding. Very few output features would leave most lanes empty: then lanes lie along x's features, and
- * are added up at the end. With base dilation the output splits into phases, each with the taps that meet whole inputs.
+ * zeros in the padding. Few output features would leave most lanes empty: then lanes lie along x's features, and are
+ * added up at the end. With base dilation the output splits into phases, each with the taps that meet whole inputs.
  */
 #include "conv_internal.h"
 
@@ -18,8 +18,9 @@ typedef struct { long shift[3], offset; } tap_place;
 
 typedef struct {
   const hloc_conv_plan* plan;
-  const float* panels;   /* [group][panel][tap][feature][column]; by_dots: [group][tap][column][feature] */
+  const float* panels;   /* [group][panel][tap][feature][column]; by_dots: [group][panel][tap][column][feature] */
   int by_dots;           /* lanes along x's features */
+  long width;            /* columns of a panel: output features */
   long depth;            /* features of x per group */
   long group_panels;     /* panels per group */
   long parts;            /* of the features, while packing */
@@ -209,8 +210,8 @@ static void find_tiles(const rows_work* w, long first_tile, long tiles, const fl
 /* Hands out a tile of finished sums. */
 static void finish_tile(const rows_work* w, long tile, long group, long panel, const float* sums, long stride) {
   const hloc_conv_args* c = &w->plan->c;
-  long features = c->y_features / c->feature_groups, column = panel * COLUMNS, first = tile * ROWS;
-  long columns = hloc_min(COLUMNS, features - column), count = hloc_min(ROWS, w->position_count - first), batch, o[3];
+  long features = c->y_features / c->feature_groups, column = panel * w->width, first = tile * ROWS;
+  long columns = hloc_min(w->width, features - column), count = hloc_min(ROWS, w->position_count - first), batch, o[3];
   column += group * features;
   if (w->consecutive) {
     hloc_conv_finish(w->plan, first, column, count, columns, sums, stride);
@@ -225,14 +226,15 @@ static void finish_tile(const rows_work* w, long tile, long group, long panel, c
 static void run_tile(const rows_work* w, long tile, const float** rows, long group, long panel) {
   const hloc_conv_plan* plan = w->plan;
   const hloc_conv_args* c = &plan->c;
-  long features = c->y_features / c->feature_groups, column = panel * COLUMNS, first = tile * ROWS;
+  long features = c->y_features / c->feature_groups, column = panel * w->width, first = tile * ROWS;
   const float* weights = w->panels + (group * w->group_panels + panel) * w->all_taps * w->depth * COLUMNS;
   int whole = w->position_count - first >= ROWS && features - column >= COLUMNS;
   float sums[ROWS * COLUMNS] __attribute__((aligned(64)));
   if (w->by_dots) {
-    weights = w->panels + group * w->all_taps * features * w->depth;
-    tile_of_dots(features, w->taps, w->tap_index, rows, w->depth, weights, sums);
-    finish_tile(w, tile, group, 0, sums, features);
+    const long columns = hloc_min(w->width, features - column);
+    weights = w->panels + (group * features + column) * w->all_taps * w->depth;
+    tile_of_dots(columns, w->taps, w->tap_index, rows, w->depth, weights, sums);
+    finish_tile(w, tile, group, panel, sums, columns);
     return;
   }
   if (w->consecutive && w->even_rows && whole && !c->epilogue && plan->y_type == HLOC_CONV_IS_F32) {
@@ -313,18 +315,21 @@ static void pack_panels(void* const* args, long begin, long end) {
   }
 }
 
-/* Weights for dot products: [group][tap][column][feature]. */
+/* Weights for dot products: [group][panel][tap][column][feature]. A task has a panel. */
 static void pack_columns(void* const* args, long begin, long end) {
   const rows_work* w = (const rows_work*)args;
   const hloc_conv_args* c = &w->plan->c;
-  long features = c->y_features / c->feature_groups;
-  float* to = (float*)w->panels + begin * features * w->depth;
+  const long features = c->y_features / c->feature_groups;
   for (long item = begin; item < end; item++) {
-    long tap = item % w->all_taps;
-    const float* from = (const float*)c->w + item / w->all_taps * features * c->w_o;
-    for (int d = 2; d >= 0; d--) from += tap % c->window[d] * c->w_s[d], tap /= c->window[d];
-    for (long j = 0; j < features; j++)
-      for (long k = 0; k < w->depth; k++) *to++ = from[j * c->w_o + k * c->w_i];
+    const long first = item % w->group_panels * w->width, columns = hloc_min(w->width, features - first);
+    const long column = item / w->group_panels * features + first;
+    float* to = (float*)w->panels + column * w->all_taps * w->depth;
+    for (long tap = 0; tap < w->all_taps; tap++) {
+      const float* from = (const float*)c->w + column * c->w_o;
+      for (long d = 2, rest = tap; d >= 0; d--) from += rest % c->window[d] * c->w_s[d], rest /= c->window[d];
+      for (long j = 0; j < columns; j++)
+        for (long k = 0; k < w->depth; k++) *to++ = from[j * c->w_o + k * c->w_i];
+    }
   }
 }
 
@@ -386,6 +391,10 @@ static long taps_of_phase(const hloc_conv_args* c, const long* first, long* tap_
   return found;
 }
 
+static long panels_of_group(const hloc_conv_args* c) {
+  return (c->y_features / c->feature_groups + COLUMNS - 1) / COLUMNS;
+}
+
 static void run_phase(rows_work* w) {
   const hloc_conv_args* c = &w->plan->c;
   w->position_count = c->batch * w->positions.count[0] * w->positions.count[1] * w->positions.count[2];
@@ -398,13 +407,10 @@ static void run_phase(rows_work* w) {
   }
   w->tile_groups = (tiles + TILES - 1) / TILES;
   long tasks = w->tile_groups * c->feature_groups;
-  double per_task = (double)TILES * ROWS * w->taps * w->depth * w->group_panels * COLUMNS;
+  double per_task = (double)TILES * ROWS * w->taps * w->depth * panels_of_group(c) * COLUMNS;
   hloc_parallel(run_tiles, (void* const*)w, tasks, per_task > 2e5 ? 1 : (long)(2e5 / (per_task + 1)) + 1);
 }
 
-static long panels_of_group(const hloc_conv_args* c) {
-  return (c->y_features / c->feature_groups + COLUMNS - 1) / COLUMNS;
-}
 static long period_of(const hloc_conv_args* c, int d) {
   return c->base_dilation[d] / greatest_common_divisor(c->base_dilation[d], c->stride[d]);
 }
@@ -421,18 +427,29 @@ long hloc_conv_panel_floats(const hloc_conv_args* c) {
   return is_few(c) ? 0 : c->feature_groups * panels_of_group(c) * taps * depth * COLUMNS;
 }
 
+/* Whether lanes along x's features, which must be added up, do less than lanes that output features fill in part. */
+static int are_dots(long features, long depth, long taps) {
+  enum { FOLD = 5 }; /* vectors' worth of multiply-adds */
+  const long products = taps * depth;
+  return depth >= HLOC_LANES32 && features <= HLOC_LANES32 / 2 &&
+         features * (products + FOLD * HLOC_LANES32) <= products * HLOC_LANES32;
+}
+
 int hloc_conv_rows(hloc_conv_plan* plan, float* panels) {
   const hloc_conv_args* c = &plan->c;
   rows_work w = {.plan = plan, .panels = panels, .depth = c->x_features / c->feature_groups};
   w.all_taps = c->window[0] * c->window[1] * c->window[2];
-  w.group_panels = panels_of_group(c);
+  const long features = c->y_features / c->feature_groups;
+  int few = is_few(c);
+  w.by_dots = !few && are_dots(features, w.depth, w.all_taps);
+  w.width = w.by_dots ? MOST_DOTS : COLUMNS;
+  w.group_panels = (features + w.width - 1) / w.width;
   w.even_rows = c->y_c == 1 && c->y_s[1] == c->y_s[2] * c->y_size[2] && c->y_s[0] == c->y_s[1] * c->y_size[1] &&
                 c->y_n == c->y_s[0] * c->y_size[0];
   if (w.depth > MOST_ZEROS) return 1;
   long period[3];
   for (int d = 0; d < 3; d++) period[d] = period_of(c, d);
   w.consecutive = period[0] * period[1] * period[2] == 1;
-  int few = is_few(c);
   size_t pointers = few ? FEW_TILES * ROWS * w.all_taps * sizeof(float*) : 0;
   w.places = hloc_scratch(HLOC_SECOND, w.all_taps * (sizeof(tap_place) + sizeof(long)) + pointers);
   if (!w.places) return 1;
@@ -442,8 +459,9 @@ int hloc_conv_rows(hloc_conv_plan* plan, float* panels) {
   w.panels_at_once = hloc_max(1, hloc_min(MOST_PANELS, w.group_panels / (2 * hloc_pool_threads())));
   w.parts = (w.depth + PART - 1) / PART;
   long items = c->feature_groups * w.all_taps * w.parts, item = hloc_min(w.depth, PART) * w.group_panels * COLUMNS;
-  w.by_dots = !few && c->y_features / c->feature_groups <= MOST_DOTS && w.depth >= HLOC_LANES32;
-  if (w.by_dots) hloc_parallel(pack_columns, (void* const*)&w, c->feature_groups * w.all_taps, 16384 / (w.depth + 1) + 1);
+  if (w.by_dots)
+    hloc_parallel(pack_columns, (void* const*)&w, c->feature_groups * w.group_panels,
+                  16384 / (w.all_taps * w.depth * w.width + 1) + 1);
   else if (!few) hloc_parallel(pack_panels, (void* const*)&w, items, 16384 / (item + 1) + 1);
   for (long phase = 0; phase < period[0] * period[1] * period[2]; phase++) {
     long rest = phase;
