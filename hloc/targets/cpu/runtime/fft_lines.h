@@ -163,8 +163,10 @@ static _Atomic long F(kept_bytes);
 static const F(plan)* F(plan_of)(long n, int real, long rows) {
   for (F(plan)* p = atomic_load(&F(kept)); p; p = p->next)
     if (p->n == n && !p->turns == !real && p->rows == rows) return p;
-  const size_t bytes = F(plan_bytes)(n, real, rows);
-  const int keeps = n <= F(LONGEST_KEPT) && atomic_fetch_add(&F(kept_bytes), (long)bytes) + (long)bytes <= F(MOST_KEPT);
+  const long bytes = (long)F(plan_bytes)(n, real, rows);
+  int keeps = n <= F(LONGEST_KEPT);
+  if (keeps && atomic_fetch_add(&F(kept_bytes), bytes) + bytes > F(MOST_KEPT))
+    keeps = 0, atomic_fetch_sub(&F(kept_bytes), bytes);
   void* memory = keeps ? malloc(bytes) : hloc_scratch(HLOC_SECOND, bytes);
   if (!memory) return NULL;
   F(plan)* made = F(make_plan_in)(memory, n, real, rows);
@@ -195,7 +197,7 @@ typedef struct {
 static long F(start)(const F(places)* p, long line) { return line / p->inner * p->outer_step + line % p->inner; }
 
 /* raw[(2 j + part) * lanes + lane] = point j of line `line + lane`, or back: a vector of points of all lines at a time,
- * so that both sides stay in the nearest cache. `apart`: REALs from line to line where that is the same for all, else 0. */
+ * so that both sides stay in the nearest cache. `apart`: REALs from line to line where that is the same, else 0. */
 enum { F(POINTS_AT_ONCE) = HLOC_VECTOR_BYTES / sizeof(POINT) };
 static void F(turn_lines)(POINT* const* lines, long apart, long step, long count, long width, long lanes, REAL* raw,
                           int back) {
@@ -219,7 +221,7 @@ static void F(turn_lines)(POINT* const* lines, long apart, long step, long count
 static void F(part_points)(const POINT* from, REAL* raw, long lanes) {
   BITS a, b;
   memcpy(&a, from, sizeof a), memcpy(&b, from + F(POINTS_AT_ONCE), sizeof b);
-  for (int round = 1; round < F(LANES); round *= 2) { /* each interleaving moves word i to 2 i, modulo all words but one */
+  for (int round = 1; round < F(LANES); round *= 2) { /* each moves word i to 2 i, modulo all words but one */
     const BITS low = WORDS(low)(a, b);
     b = WORDS(high)(a, b), a = low;
   }
