@@ -15,12 +15,15 @@ from hloc.targets.cuda.gpus import FACTS, GPUS, gpu_named
 from hloc.targets.cuda.resources import Resources, resources
 from hloc.targets.cuda.sources import make_sources
 from hloc.targets.cuda.target import cuda_target
+from hloc.targets.inlining import c_name
 
 pytestmark = pytest.mark.skipif(compiler_version() == 0, reason="neither NVRTC nor nvcc is installed")
 
 LOOPS = ("kernels/loop", "kernels/reduce", "kernels/rows", "kernels/window", "kernels/indexing", "cuda/teams")
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a")
 MODELS = ("digits", "bf16", "cumsum", "control_flow")
+LONG = ("resnet50_train",)   # minutes of ptxas; resnet_reduced_train has the same kinds of kernels
+WHOLE = sorted(p.parent.name for p in DATA.glob("models/*/model.hlo") if p.parent.name not in LONG)
 REGISTERS, STATIC_SHARED = 65536, 48 << 10
 
 
@@ -30,6 +33,13 @@ def loop_kernels(path: Path, gpu):
     cases = [c for n, text in enumerate(texts) for c in collect(text, f"{path.stem}#{n}", machine=gpu)
              if not any(isinstance(call.kernel, Tile) for call in c.lowered.calls)]
     return make_sources(program_of(cases), gpu)
+
+
+def model_sources(name: str, gpu):
+    """The plan of a model for a GPU, and its CUDA C."""
+    target = cuda_target(gpu)
+    program = api.plan(api.optimize(api.load(DATA / "models" / name / "model.hlo"), target), target)
+    return program, make_sources(program, gpu)
 
 
 def check_starts(sources, found: dict[str, Resources]) -> None:
@@ -65,11 +75,18 @@ def test_spills_are_told():
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 @pytest.mark.parametrize("name", MODELS)
 def test_models_for_every_architecture(name, arch):
-    gpu = gpu_named(arch)
-    target = cuda_target(gpu)
-    module = api.load(DATA / "models" / name / "model.hlo")
-    sources = make_sources(api.plan(api.optimize(module, target), target), gpu)
+    _, sources = model_sources(name, gpu_named(arch))
     check_starts(sources, resources(sources.single_file(), arch))
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_every_kernel_of_every_model(name):
+    """On an H200: all of them compile and can start, and those that are not routines do not spill."""
+    program, sources = model_sources(name, gpu_named("h200"))
+    found = resources(sources.single_file(), "sm_90a")
+    check_starts(sources, found)
+    loops = [c_name(n, kernel.name) for n, kernel in enumerate(program.kernels) if not isinstance(kernel, Tile)]
+    assert {k: found[k] for k in loops if found[k].spill_stores or found[k].spill_loads} == {}
 
 
 def test_occupancy():
