@@ -327,7 +327,8 @@ def _generic(c: Convolution, types: tuple[str, str], machine: Machine) -> Scratc
     side_by_side = c.window_dilation[2] == 1 and not c.reversed[2] and (not framed or c.x_s[2] == c.x_features)
     in_line = c.window[0] * c.window[1] * c.y_size[0] * c.y_size[1] == 1 and c.groups == 1 \
         and (side_by_side or c.window[2] == 1)
-    rows = (FEW_PATCH_BYTES if features <= FEW_FEATURES else PATCH_BYTES) // (factor * (row + 1))
+    few_bytes = FEW_PATCH_BYTES * machine.cores
+    rows = (min(few_bytes, PATCH_BYTES) if features <= FEW_FEATURES else PATCH_BYTES) // (factor * (row + 1))
     rows = rows if rows >= MANY_ROWS else max(FEWEST_ROWS, min(4 * rows, MANY_ROWS))
     rows = 0 if plain or in_line else min(images * of_one, rows)
     frame = 0 if plain or framed else images * frame_n
