@@ -70,9 +70,9 @@ def section_apart(name: str, emulated: bool, limit: float) -> list[dict]:
     said: list[str] = []
     reader = threading.Thread(target=lambda: said.append(child.stderr.read()))
     reader.start()
+    start, rows = time.monotonic(), []          # before the timer: what it ends has taken the limit or longer
     timer = threading.Timer(limit, end_all, (child,))
     timer.start()
-    start, rows = time.monotonic(), []
     for line in child.stdout:
         if line.startswith("{"):
             with contextlib.suppress(json.JSONDecodeError):         # cut off in the middle of a row
