@@ -5,9 +5,9 @@ In: a plan.Program, and the name and text of each kernel's function. Out: the na
     a loop of 30 steps over scalars, three kernels each   ->   loads, adds and stores; 90 calls less
 
 A call looks up the place of each argument, and writes it to the stack, where the kernel reads it: 7 ns, which is what a
-kernel over a few elements takes itself. What the driver holds is compiled on one core, so that there is a limit to it;
-kernels that run most often come first. Those outside of loops run once in a call, which takes some 300 ns anyway: they
-may not make a program take longer to compile. Where the launches of one kernel are not a thousandth of the program's
+kernel over a few elements takes itself. What the driver holds is compiled on one core, and takes the compiler longer
+there than in functions of its own, so that there is a limit to it: a driver may not make a program take longer to
+compile. Kernels that run most often come first. Where the launches of one kernel are not a thousandth of the program's
 time it stays as it is.
 """
 from __future__ import annotations
@@ -23,8 +23,7 @@ from hloc.targets.cpu.unit_costs import FUNCTION, kernel_cost
 LAUNCH_SECONDS = 7e-9
 LONGEST = 0.2e-6                 # seconds of one run: of longer ones, a launch is no part to speak of
 LEAST_SHARE = 0.001              # of the program's time
-MOST_COST = 300                  # milliseconds of compilation
-MOST_COST_ONCE = 100             # where kernels that run once in a call are among them: a unit that compiles at once
+MOST_COST = 100                  # milliseconds of compilation, as if each were a function of its own
 UNKNOWN_TRIPS = 8
 
 
@@ -44,8 +43,7 @@ def inlined_kernels(program: Program, names: Sequence[str], texts: Mapping[str, 
     chosen, spent = set(), 0.0
     for name in sorted(runs, key=runs.__getitem__, reverse=True):
         cost = places[name] * max(1.0, kernel_cost(texts[name]) - FUNCTION)
-        most = MOST_COST if runs[name] > places[name] else MOST_COST_ONCE
-        if runs[name] * LAUNCH_SECONDS >= LEAST_SHARE * total and spent + cost <= most:
+        if runs[name] * LAUNCH_SECONDS >= LEAST_SHARE * total and spent + cost <= MOST_COST:
             chosen.add(name)
             spent += cost
     return frozenset(chosen)
