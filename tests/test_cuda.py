@@ -36,7 +36,9 @@ from hloc.kernels.ir import (
     Store,
     Var,
 )
+from hloc.kernels.memory import memory_use
 from hloc.kernels.plan import Launch, Program, Ref, Value
+from hloc.kernels.planner import plan_module
 from hloc.targets.cuda import compiler, container
 from hloc.targets.cuda.gpus import GPUS, gpu_named
 from hloc.targets.cuda.linear import Form, injective, linear, walk
@@ -164,6 +166,18 @@ def test_container_round_trip(cubin):
     assert [v.shape.to_string(False) for v in packed.results] == ["bf16[64,70]", "f32[64]", "f32[64,5000]"]
     for got, put in zip(packed.constants, sources.program.constants):
         np.testing.assert_array_equal(got, put)
+
+
+def test_scratch_memory_is_planned():
+    """`hloc memory` tells the arena that a run allocates; the partial sums of a split product lie in it."""
+    module, program = api.optimized_plan(api.load(MODULE), cuda_target(H100), api.Options())
+    use = memory_use(module, H100, cuda_target(H100).workspace)
+    sources = make_sources(program, H100)
+    given = [r for s in sources.program.steps if isinstance(s, Launch) for r in s.arguments if r.region == "arena"]
+    assert 0 < use.scratch <= use.arena == sources.program.arena_size
+    assert max(r.offset + r.size for r in given) <= use.arena
+    without = make_sources(plan_module(module, H100), H100).program
+    assert without.arena_size >= use.scratch
 
 
 def test_container_is_an_elf_file_and_a_zip_file(cubin):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hloc.kernels.ir import Tile
-from hloc.kernels.plan import ALIGNMENT, Branch, HostCall, Launch, Program, Ref, Step, WhileLoop, all_steps
+from hloc.kernels.plan import Branch, HostCall, Launch, Program, Ref, Step, WhileLoop, all_steps
 from hloc.machine import Machine
 from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.kernels import describe, kernel_source
@@ -34,6 +34,7 @@ HEADERS = (("team.cuh", ("hloc_warp_total", "hloc_block_total", "hloc_conv_direc
            ("attention_group.cuh", ("hloc_attention_group<",)),
            ("attention_gradient.cuh", ("hloc_attention_gradient_",)),
            ("sort.cuh", ("hloc_sort_",)), ("fft.cuh", ("hloc_fft_",)))
+ALIGNED = 256                       # bytes: libraries want their workspace at a multiple of that
 QUIET = "#pragma nv_diag_suppress 177      /* most scalar functions are not used */\n"
 
 
@@ -76,13 +77,25 @@ def make_sources(program: Program, gpu: Machine, ways: Sequence[str] = ()) -> Cu
 
 
 def numbered(program: Program, codes: list[TileCode]) -> Program:
-    """The program with a Launch per kernel of each Tile; their scratch memory follows the arena."""
+    """The program with a Launch per kernel of each Tile. Their scratch memory is what the plan set aside; what
+    libraries take, and what a plan did not know of (made without a Workspace, or before the way was chosen), follows
+    the arena."""
     first, total = [], 0
     for code in codes:
         first.append(total)
         total += len(code.launches)
-    start = -(-program.arena_size // ALIGNMENT) * ALIGNMENT
-    scratch = max((code.scratch for code in codes), default=0)
+    start = -(-program.arena_size // ALIGNED) * ALIGNED
+    behind = 0
+
+    def scratch(launch: Launch, code: TileCode) -> tuple[Ref, ...]:
+        nonlocal behind
+        planned, library = launch.scratch, any(g.product for g in code.launches)
+        if not code.scratch:
+            return ()
+        if planned is not None and planned.size >= code.scratch and not library:
+            return (planned,)
+        behind = max(behind, code.scratch)
+        return (Ref("arena", 0, start, code.scratch),)
 
     def rewrite(steps: tuple[Step, ...]) -> tuple[Step, ...]:
         return tuple(new for step in steps for new in expand(step))
@@ -90,7 +103,7 @@ def numbered(program: Program, codes: list[TileCode]) -> Program:
     def expand(step: Step) -> list[Step]:
         if isinstance(step, Launch):
             code = codes[step.kernel]
-            more = (Ref("arena", 0, start, code.scratch),) if code.scratch else ()
+            more = scratch(step, code)
             return [Launch(first[step.kernel] + n, step.arguments + more) for n in range(len(code.launches))]
         if isinstance(step, WhileLoop):
             return [step._replace(condition=rewrite(step.condition), body=rewrite(step.body))]
@@ -98,7 +111,8 @@ def numbered(program: Program, codes: list[TileCode]) -> Program:
             return [step._replace(branches=tuple(rewrite(b) for b in step.branches))]
         return [step]
 
-    return program._replace(steps=rewrite(program.steps), arena_size=start + scratch if scratch else program.arena_size)
+    steps = rewrite(program.steps)
+    return program._replace(steps=steps, arena_size=start + behind if behind else program.arena_size)
 
 
 def host_calls(steps: tuple[Step, ...]) -> tuple[HostCall, ...]:

@@ -5,19 +5,21 @@
 from __future__ import annotations
 
 import json
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 from hloc import cache
 from hloc.errors import HlocError, RunError, UnsupportedError
 from hloc.executable import Executable
 from hloc.ir import Module
-from hloc.kernels.plan import Program
+from hloc.kernels.ir import Tile
+from hloc.kernels.plan import HostCall, Program, Workspace
 from hloc.machine import Machine
 from hloc.targets.cuda import container
 from hloc.targets.cuda.compiler import compile_cuda, compiler_version
 from hloc.targets.cuda.gpus import DEFAULT, GPUS
 from hloc.targets.cuda.sources import CudaSources, host_calls, make_sources
+from hloc.targets.cuda.tiles import tile_source
 from hloc.targets.host_calls import host_function
 from hloc.targets.target import Target
 
@@ -39,7 +41,13 @@ def cuda_target(gpu: Machine | None) -> Target:
         from hloc.targets.cuda.runtime import device_machine
         gpu = device_machine()
     gpu = gpu or GPUS[DEFAULT]
-    return Target("cuda", gpu, partial(executable, gpu))
+    return Target("cuda", gpu, partial(executable, gpu), workspace=Workspace(_scratch, lambda *_: 0, lambda _: 0))
+
+
+@lru_cache(maxsize=1024)
+def _scratch(step: Tile | HostCall, gpu: Machine) -> int:
+    """What the kernels of a tile share, computed as the cost model chooses; a way by tuning may take more."""
+    return tile_source(step, "tile", gpu).scratch if isinstance(step, Tile) else 0
 
 
 def executable(gpu: Machine, program: Program, module: Module, options) -> Executable:
