@@ -6,6 +6,8 @@ In: matrices in the last two dimensions, any batch before them. Out: likewise; c
 """
 from __future__ import annotations
 
+from contextlib import suppress
+
 import numpy as np
 
 from hloc.ir import Instruction, Shape, numpy_dtype
@@ -30,10 +32,10 @@ def cholesky(a: np.ndarray, lower: bool) -> np.ndarray:
     full = np.tril(half, -1) + np.conj(np.swapaxes(np.tril(half, -1), -1, -2)) + diagonal
     factors = np.full(a.shape, np.nan, a.dtype)
     for index in np.ndindex(a.shape[:-2]):
-        try:
-            factors[index] = np.linalg.cholesky(full[index])
-        except np.linalg.LinAlgError:
-            pass                                                  # stays nan
+        with suppress(np.linalg.LinAlgError):                     # stays nan
+            factor = np.linalg.cholesky(full[index])
+            if not np.isnan(np.diagonal(factor)).any():           # some LAPACKs take nan for a positive number
+                factors[index] = factor
     return factors if lower else np.conj(np.swapaxes(factors, -1, -2))
 
 

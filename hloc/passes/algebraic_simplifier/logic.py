@@ -51,11 +51,13 @@ def combine_with_opposite(instruction: Instruction, rewriter: Rewriter) -> Instr
 
 
 def and_of_comparisons(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """(x < y) & (x != y) => x < y, as in the remainder that has the divisor's sign"""
+    """(x < y) & (x != y) => x < y, as in the remainder that has the divisor's sign; but -0 < 0 in the total
+    order, though they are equal"""
     if any(o.opcode != "compare" for o in instruction.operands):
         return None
     for a, b in (instruction.operands, instruction.operands[::-1]):
-        if a.operands == b.operands and a.get("direction") in ("LT", "GT") and b.get("direction") == "NE":
+        alike = a.operands == b.operands and (a.get("type") != "TOTALORDER" or b.get("type") == "TOTALORDER")
+        if alike and a.get("direction") in ("LT", "GT") and b.get("direction") == "NE":
             return a
     return None
 
