@@ -211,6 +211,20 @@ def test_results_are_given_out_again_when_nobody_holds_them(size):
     assert all(r.shape == (size,) and r.flags.writeable for (r,) in [exe(x) for _ in range(2 * KEPT)])
 
 
+def test_results_that_could_not_be_made(monkeypatch):
+    """C forgets those of earlier calls before they are given up for them."""
+    exe = compiled(DOUBLE % (6, 6))
+    x = np.ones(6, np.float32)
+    held = [exe(x) for _ in range(KEPT)]
+    with monkeypatch.context() as patch:
+        patch.setattr(exe.backend._memory, "arrays", lambda: np.empty(1 << 62, np.uint8))
+        with pytest.raises((MemoryError, ValueError)):
+            exe(x)
+    del held
+    assert exe.backend._caller.count == 0
+    assert (exe(x)[0] == 2).all()
+
+
 @pytest.mark.parametrize("size", [6, SMALL_BYTES])
 def test_a_result_as_the_next_input(size):
     exe = compiled(DOUBLE % (size, size))

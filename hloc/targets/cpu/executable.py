@@ -116,6 +116,7 @@ class CpuBackend:
                 self._fail(FAILED - code)
             if code == NOT_AS_EXPECTED:
                 return None
+            self._caller.keep(())                             # old ones go now, even if there is no memory for new ones
             outputs = self._memory.new_arrays()
             self._caller.keep(self._memory.kept)
             code = self._call(self._bases, arrays, outputs, self._facts, self._host)
