@@ -2,6 +2,7 @@
  *
  * hloc_widen_row_f16(from, to, n), hloc_narrow_row_f16(from, to, n): contiguous, any alignment and length; rounded and
  * special values as in narrow.h. hloc_round_row_f16(from, to, n): f32 to f16 and back; both may be the same row.
+ * hloc_widen_f16(x), hloc_narrow_f32(x): a single number, outside of loops that become vectors.
  * Example: a row of one 1.0 becomes 0x3c00.
  */
 #ifndef HLOC_HALF_ROWS_H
@@ -13,8 +14,20 @@
 #if defined(__F16C__)
 typedef short hloc_eight_halves __attribute__((vector_size(16)));
 typedef short hloc_eight_halves_any __attribute__((vector_size(16), aligned(1), may_alias));
+typedef float hloc_four_floats __attribute__((vector_size(16)));
 typedef float hloc_eight_floats __attribute__((vector_size(32)));
 typedef float hloc_eight_floats_any __attribute__((vector_size(32), aligned(1), may_alias));
+#endif
+#if defined(__F16C__)
+HLOC_INLINE float hloc_widen_f16(hloc_f16 x) {
+  return __builtin_ia32_vcvtph2ps((hloc_eight_halves){(short)x})[0];
+}
+HLOC_INLINE hloc_f16 hloc_narrow_f32(float x) { /* 0: to nearest even */
+  return (hloc_f16)__builtin_ia32_vcvtps2ph((hloc_four_floats){x}, 0)[0];
+}
+#else
+HLOC_INLINE float hloc_widen_f16(hloc_f16 x) { return hloc_f16_to_f32(x); }
+HLOC_INLINE hloc_f16 hloc_narrow_f32(float x) { return hloc_f32_to_f16(x); }
 #endif
 #if defined(__AVX512F__)
 typedef short hloc_sixteen_halves __attribute__((vector_size(32)));
@@ -29,7 +42,7 @@ HLOC_INLINE hloc_sixteen_halves hloc_narrow_sixteen(hloc_sixteen_floats floats) 
 }
 #endif
 
-HLOC_INLINE void hloc_widen_row_f16(const hloc_f16* from, float* to, long n) {
+HLOC_INLINE void hloc_widen_here_f16(const hloc_f16* from, float* to, long n) {
   long i = 0;
 #if defined(__AVX512F__)
   for (; i + 16 <= n; i += 16)
@@ -41,9 +54,9 @@ HLOC_INLINE void hloc_widen_row_f16(const hloc_f16* from, float* to, long n) {
     *(hloc_eight_floats_any*)(to + i) = __builtin_ia32_vcvtph2ps256(halves);
   }
 #endif
-  for (; i < n; i++) to[i] = hloc_f16_to_f32(from[i]);
+  for (; i < n; i++) to[i] = hloc_widen_f16(from[i]);
 }
-HLOC_INLINE void hloc_narrow_row_f16(const float* from, hloc_f16* to, long n) {
+HLOC_INLINE void hloc_narrow_here_f16(const float* from, hloc_f16* to, long n) {
   long i = 0;
 #if defined(__AVX512F__)
   for (; i + 16 <= n; i += 16)
@@ -55,9 +68,9 @@ HLOC_INLINE void hloc_narrow_row_f16(const float* from, hloc_f16* to, long n) {
     *(hloc_eight_halves_any*)(to + i) = __builtin_ia32_vcvtps2ph256(floats, 0); /* 0: to nearest even */
   }
 #endif
-  for (; i < n; i++) to[i] = hloc_f32_to_f16(from[i]);
+  for (; i < n; i++) to[i] = hloc_narrow_f32(from[i]);
 }
-HLOC_INLINE void hloc_round_row_f16(const float* from, float* to, long n) {
+HLOC_INLINE void hloc_round_here_f16(const float* from, float* to, long n) {
   long i = 0;
 #if defined(__AVX512F__)
   for (; i + 16 <= n; i += 16) {
@@ -72,4 +85,18 @@ HLOC_INLINE void hloc_round_row_f16(const float* from, float* to, long n) {
 #endif
   for (; i < n; i++) to[i] = hloc_round_f16_f32(from[i]);
 }
+
+/* Here where the row is known to be short, elsewhere a call: a kernel may have a dozen of them, and compilers take some
+ * 15 milliseconds for each copy. */
+#define HLOC_DEFINE_ROW(NAME, FROM, TO)                                                                               \
+  static __attribute__((noinline, unused)) void hloc_##NAME##_long_f16(const FROM* from, TO* to, long n) {            \
+    hloc_##NAME##_here_f16(from, to, n);                                                                              \
+  }                                                                                                                   \
+  HLOC_INLINE void hloc_##NAME##_row_f16(const FROM* from, TO* to, long n) {                                          \
+    if (__builtin_constant_p(n) && n <= 64) hloc_##NAME##_here_f16(from, to, n);                                      \
+    else hloc_##NAME##_long_f16(from, to, n);                                                                         \
+  }
+HLOC_DEFINE_ROW(widen, hloc_f16, float)
+HLOC_DEFINE_ROW(narrow, float, hloc_f16)
+HLOC_DEFINE_ROW(round, float, float)
 #endif
