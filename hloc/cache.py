@@ -1,6 +1,6 @@
 """The build cache: compiled code on disk, found by the hash of everything that went into it.
 
-    path = cache.entry(key, ".so"); if it does not exist: build elsewhere, then cache.put(key, ".so", built_file)
+    path = cache.find(key, ".so"); if it is None: build elsewhere, then path = cache.put(key, ".so", built_file)
 
 Lies in $HLOC_CACHE_DIR, else $XDG_CACHE_HOME/hloc, else ~/.cache/hloc; readable by its owner only. Entries are written
 to a temporary name and renamed, so that concurrent processes and killed builds never leave half of one; beside each
@@ -13,6 +13,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from hloc.errors import RunError
 
 DEFAULT_BYTES = 2 << 30
 COUNT, COUNT_SECONDS = "count", 3600
+WORK, WORK_SECONDS = "hloc-work-", 86400      # folders in the temporary one; no build takes so long
 OWN_FILES = (".py", ".c", ".h", ".lark", ".cuh", ".json")
 
 
@@ -104,7 +106,7 @@ def lock(key: str) -> Iterator[None]:
 def workspace() -> Iterator[Path]:
     """A folder for files on their way, gone afterwards. Raises RunError where its disk is full."""
     try:
-        with tempfile.TemporaryDirectory(prefix="hloc") as name:
+        with tempfile.TemporaryDirectory(prefix=WORK) as name:
             yield Path(name)
     except OSError as error:
         reason = error.strerror or str(error)
@@ -131,7 +133,8 @@ def remove(path: Path) -> None:
 
 def prune(added: int = 0, made: Path | None = None) -> None:
     """Remove the entries unused for longest until the cache, with `added` bytes more in it, fits its bound. The entry
-    that was just made stays. What killed processes left half written goes too, once it is COUNT_SECONDS old.
+    that was just made stays. What killed processes left half written goes too, once it is COUNT_SECONDS old, and their
+    workspaces.
 
     Beside the entries lies a count of their bytes. They are looked at only where it is over the bound, or COUNT_SECONDS
     old: two processes that add at the same time may count one of both, but to look at ten thousand takes 0.1 s.
@@ -142,6 +145,7 @@ def prune(added: int = 0, made: Path | None = None) -> None:
     if total + added <= limit and 0 <= time.time() - counted < COUNT_SECONDS:
         _write_count(total + added, counted)
         return
+    _sweep_workspaces()
     entries = _entries()
     total = sum(size for _, size, _ in entries)
     for _, size, path in sorted(entries, key=lambda e: e[0]):
@@ -151,6 +155,16 @@ def prune(added: int = 0, made: Path | None = None) -> None:
             remove(path)
             total -= size
     _write_count(total, time.time())
+
+
+def _sweep_workspaces() -> None:
+    """Remove the folders that killed processes left."""
+    old = time.time() - WORK_SECONDS
+    for path in Path(tempfile.gettempdir()).glob(f"{WORK}*"):
+        with suppress(OSError):                             # another process sweeps too
+            facts = path.lstat()
+            if stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.getuid() and facts.st_mtime < old:
+                shutil.rmtree(path)
 
 
 def _entries() -> list[tuple[float, int, Path]]:

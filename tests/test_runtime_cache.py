@@ -2,6 +2,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -103,6 +104,23 @@ def test_processes_share_the_cache(cache_folder):
     assert [p.wait(timeout=120) for p in processes] == [0] * 4
     assert len(list(cache_folder.glob("*.so"))) == 1
     assert not list(cache_folder.glob("tmp*"))
+
+
+def test_what_killed_processes_left_goes_after_a_day(cache_folder, tmp_path, monkeypatch):
+    """Folders of work and entries half written, when entries are next looked at; nothing that is young, or others'."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with cache.workspace() as used:
+        killed, other = used.with_name("hloc-work-killed"), used.with_name("hloc-other")
+        half = cache.folder() / "tmphalf"
+        for path in (killed, other, cache_folder):
+            path.mkdir(exist_ok=True)
+            (path / "tmphalf").write_text("")
+        killed.with_name("hloc-work-link").symlink_to(other)
+        for path in (killed, other, half):
+            os.utime(path, (0, 0))
+        cache.prune()
+        assert used.is_dir() and other.is_dir() and not killed.exists() and not half.exists()
+        assert (other / "tmphalf").exists()
 
 
 @pytest.mark.parametrize("room", [100, 8000])

@@ -12,11 +12,11 @@ import importlib.util
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
+from hloc import cache
 from hloc.errors import BuildError
 
 COMPILE_SECONDS = 900
@@ -143,8 +143,8 @@ def _compile_with_nvcc(source: str, arch: str, form: str, *more: str) -> bytes:
 
 def _with_nvcc(source: str, arch: str, form: str, *more: str) -> tuple[bytes, str]:
     """The product, and what nvcc said."""
-    with tempfile.TemporaryDirectory(prefix="hloc") as folder:
-        unit, output = Path(folder) / "hloc.cu", Path(folder) / f"hloc.{form}"
+    with cache.workspace() as folder:
+        unit, output = folder / "hloc.cu", folder / f"hloc.{form}"
         unit.write_text(source, encoding="utf-8")
         command = ["nvcc", f"--{form}", *more, f"-arch={arch}", "-std=c++17", "-w", f"-I{HEADERS}", f"-I{OWN_HEADERS}",
                    str(unit), "-o", str(output)]
