@@ -9,6 +9,9 @@ only convert are printed as calls of runtime/half_rows.h (`rows_as_calls`).
     for blocks of 256:   for i (VECTOR): a[i] = f32(x[q + start + i])          hloc_widen_row_f16(x + ..., a, count)
                          for i (VECTOR): b[i] = tanh(a[i])
                          for i (VECTOR): out[p + start + i] = f16(b[i])        hloc_narrow_row_f16(b, out + ..., count)
+
+Outside of VECTOR loops single numbers are converted by these instructions, too: widen(x), narrow(x) are hloc_widen_f16,
+hloc_narrow_f32.
 """
 from __future__ import annotations
 
@@ -34,12 +37,12 @@ from hloc.kernels.ir import (
     While,
 )
 from hloc.kernels.walks import expressions, parts, walk, with_expressions
-from hloc.targets.cpu.lanes import LANES, in_groups, is_rounding, whole_groups
+from hloc.targets.cpu.lanes import in_groups, is_rounding, whole_groups
 from hloc.targets.printer import C, StatementPrinter, assigned, expression
 
 BLOCK = 256                     # elements: some Local arrays of them fit into the first cache
 LONG_BLOCK, FEW_ARRAYS = 2048, 2
-SHORTEST = 32                   # iterations of a loop that is worth it
+SHORTEST = 8                    # iterations of a loop that is worth it
 MOST_ARRAYS = 12                # of one loop
 
 
@@ -56,12 +59,39 @@ def _statements(statements: Iterable[Stmt], halves: frozenset[str]) -> tuple[Stm
 
 def _statement(s: Stmt, halves: frozenset[str]) -> tuple[Stmt, ...]:
     if isinstance(s, For) and s.kind == VECTOR:
-        return _Loop(s, halves).rewritten()
+        return _Loop(s._replace(body=_converted_where_stored(s.body)), halves).rewritten()
     if isinstance(s, (For, While)):
         return (s._replace(body=_statements(s.body, halves)),)
     if isinstance(s, If):
         return (If(s.condition, _statements(s.then, halves), _statements(s.otherwise, halves)),)
-    return (s,)
+    return (with_expressions(s, _by_instructions),)
+
+
+def _by_instructions(expr: Expr) -> Expr:
+    """An expression outside of VECTOR loops, with single conversions of f16."""
+    if isinstance(expr, Load):
+        return expr._replace(position=_by_instructions(expr.position))
+    if not isinstance(expr, Apply):
+        return expr
+    op = {("f16", "f32"): "widen", ("f32", "f16"): "narrow"}.get((expr.arguments[0].type, expr.type))
+    return expr._replace(op=op if op and expr.op == "convert" else expr.op,
+                         arguments=tuple(map(_by_instructions, expr.arguments)))
+
+
+def _converted_where_stored(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    """A body whose names for f16 that are stored only, as kernels of several results have them, are names for f32."""
+    stored = [s.value for s in body if isinstance(s, Store)]
+    named = [s.name for s in body if isinstance(s, Let) and _is_conversion(s.value, "f32", "f16")]
+    read = [e.name for s in walk(body) for e in parts(expressions(s)) if isinstance(e, Var) and e.name in named]
+    only = {name for name in named if read.count(name) == stored.count(Var(name, "f16"))}
+
+    def change(s: Stmt) -> Stmt:
+        if isinstance(s, Let) and s.name in only:
+            return Let(s.name, s.value.arguments[0])
+        if isinstance(s, Store) and isinstance(s.value, Var) and s.value.name in only:
+            return s._replace(value=Apply("convert", (Var(s.value.name, "f32"),), "f16"))
+        return s
+    return tuple(map(change, body))
 
 
 # -- one loop ----------------------------------------------------------------------------------------------------------
@@ -206,9 +236,9 @@ class _Loop:
 
     def in_groups(self, start: Expr, counter: Var, count: int | Expr, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         """The same without rows: each group of elements is widened, computed, rounded and narrowed in registers."""
-        def around(group: Expr, lane: Var) -> tuple[list[Stmt], list[Stmt]]:
-            widening, narrowing = self.conversions(_folded(Apply("add", (start, group), INDEX)), lane, LANES)
-            return [*(Local(name, "f32", LANES) for name in self.arrays_in_order()), *widening], narrowing
+        def around(group: Expr, lane: Var, lanes: int) -> tuple[list[Stmt], list[Stmt]]:
+            widening, narrowing = self.conversions(_folded(Apply("add", (start, group), INDEX)), lane, lanes)
+            return [*(Local(name, "f32", lanes) for name in self.arrays_in_order()), *widening], narrowing
         return in_groups(For(counter.name, count, VECTOR, body), self.arrays, self.longest(), around)
 
     def arrays_in_order(self) -> list[str]:
@@ -265,24 +295,28 @@ def _folded(expr: Apply) -> Expr:
 
 ROUTINES = {("f16", "f32"): "hloc_widen_row_f16", ("f32", "f16"): "hloc_narrow_row_f16"}
 ROUNDING = "hloc_round_row_f16"
+SINGLE = ("hloc_widen_f16", "hloc_narrow_f32")
 
 
 class RowPrinter(StatementPrinter):
-    """Prints loops that only convert f16 along memory as calls; `calls` says whether there were any."""
+    """Prints loops that only convert f16 along memory as calls."""
 
     def __init__(self) -> None:
         super().__init__(C)
-        self.calls = False
 
     def loop(self, s: For, indent: int) -> None:
         call = row_call(s)
         if call is None:
             super().loop(s, indent)
             return
-        self.calls = True
         self.line(indent, call)
 
     WRITERS = {**StatementPrinter.WRITERS, For: loop}
+
+
+def calls_half_rows(text: str) -> bool:
+    """Whether C text calls what runtime/half_rows.h defines."""
+    return any(f"{routine}(" in text for routine in (*ROUTINES.values(), ROUNDING, *SINGLE))
 
 
 def row_call(loop: For) -> str | None:

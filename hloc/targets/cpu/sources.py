@@ -18,7 +18,7 @@ from hloc.machine import Machine
 from hloc.targets.cpu.addresses import narrow_addresses
 from hloc.targets.cpu.divisions import narrow_divisions
 from hloc.targets.cpu.driver import driver_source
-from hloc.targets.cpu.halves import RowPrinter, by_rows
+from hloc.targets.cpu.halves import RowPrinter, by_rows, calls_half_rows
 from hloc.targets.cpu.index_sets import split_index_sets
 from hloc.targets.cpu.lanes import has_groups
 from hloc.targets.cpu.maxima import as_integers
@@ -145,9 +145,8 @@ def print_kernels(kernels: Sequence[Kernel | Tile], machine: Machine) -> tuple[t
 
 
 def _function(kernel: Kernel, name: str, qualifier: str) -> str:
-    printer = RowPrinter()
-    text = print_kernel(kernel, C, name, qualifier, printer)
-    return f'#include "half_rows.h"\n{text}' if printer.calls else text
+    text = print_kernel(kernel, C, name, qualifier, RowPrinter())
+    return f'#include "half_rows.h"\n{text}' if calls_half_rows(text) else text
 
 
 def runtime_digest() -> str:
