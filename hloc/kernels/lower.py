@@ -80,8 +80,8 @@ def _lowered(instruction: Instruction, machine: Machine) -> Lowered:
     if instruction.opcode == "fusion" and gradient_in(instruction.get("calls")) is not None:
         return lower_attention_gradient(group, machine)
     lowering = BY_OPCODE.get(root.opcode) if len(group.roots) == 1 else None
-    if lowering is None and instruction.opcode == "fusion":
-        lowering = BY_KIND.get(instruction.get("kind"))
+    if instruction.opcode == "fusion" and (lowering is None or lowering is lower_reduce):
+        lowering = BY_KIND.get(instruction.get("kind"), lowering)
     if lowering is not None:
         return lowering(group, machine)
     if root.opcode in RULES:

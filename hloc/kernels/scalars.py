@@ -8,6 +8,8 @@ integers below eight bits are computed in s8 or u8 and cut to their width. In me
 """
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from hloc.errors import UnsupportedError
@@ -159,12 +161,19 @@ def elementwise(instruction: Instruction, arguments: list[Expr], rounding: bool 
         raise UnsupportedError(f"'{opcode}' of complex numbers, which have no order", instruction.span)
     if ELEMENT_TYPES[target].bits < 8 and scalar in BITWISE:
         return rounded(_of_few_bits(scalar, ELEMENT_TYPES[target].bits, arguments), target)
+    if scalar == "remainder" and computation_type(target) in ("f32", "f64") and is_power_of_two(arguments[1]):
+        return Apply("remainder_by_power", tuple(arguments), arguments[0].type)
     if scalar == "remainder" and target in REMAINDER_STEPS:
         return Apply("remainder_of_few_bits", tuple(arguments), "f32", (REMAINDER_STEPS[target],))
     value = Apply(scalar, tuple(arguments), computation_type(target))
     if scalar in EXACT or (not rounding and ELEMENT_TYPES[target].kind == "float"):
         return value
     return rounded(value, target)
+
+
+def is_power_of_two(value: Expr) -> bool:
+    """1, 2, 4 ... 2^64: division by such a constant is exact, and needs no libm."""
+    return isinstance(value, Const) and 1 <= value.value <= 2.0**64 and math.frexp(value.value)[0] == 0.5
 
 
 def _of_few_bits(scalar: str, bits: int, arguments: list[Expr]) -> Expr:

@@ -20,6 +20,11 @@ HLOC_WRAP1_F32(floor, floor)
 HLOC_WRAP1_F32(ceil, ceil)
 HLOC_WRAP1_F32(round_nearest_even, rint)
 HLOC_FN float hloc_remainder_f32(float a, float b) { return HLOC_MATH_F32(fmod)(a, b); }
+/* b: 1, 2, 4 ... Every step is exact: no call, and vectors. */
+HLOC_FN float hloc_remainder_by_power_f32(float a, float b) {
+  float size = HLOC_MATH_F32(fabs)(a);
+  return hloc_copysign_f32(size - HLOC_MATH_F32(floor)(size * (1 / b)) * b, a);
+}
 
 /* The same of numbers of at most eleven bits, in f64 and without a call: each step takes off the upper 44 bits of the
  * quotient, whose products are exact, and leaves less than 2^-43. One step for quotients below 2^41 (f16), six for any

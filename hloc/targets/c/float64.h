@@ -27,6 +27,11 @@ HLOC_WRAP1_F64(atanh, atanh)
 HLOC_FN double hloc_rsqrt_f64(double x) { return 1.0 / HLOC_MATH_F64(sqrt)(x); }
 HLOC_FN double hloc_power_f64(double x, double y) { return HLOC_MATH_F64(pow)(x, y); }
 HLOC_FN double hloc_remainder_f64(double a, double b) { return HLOC_MATH_F64(fmod)(a, b); }
+/* b: 1, 2, 4 ... Every step is exact: no call, and vectors. */
+HLOC_FN double hloc_remainder_by_power_f64(double a, double b) {
+  double size = HLOC_MATH_F64(fabs)(a);
+  return hloc_copysign_f64(size - HLOC_MATH_F64(floor)(size * (1 / b)) * b, a);
+}
 
 #if HLOC_CUDA
 HLOC_WRAP1_F64(exp, exp)

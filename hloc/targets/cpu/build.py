@@ -72,7 +72,7 @@ def _follow(jobs: list[Future], report: Report) -> None:
 def _unit_object(chain: Toolchain, text: str, source: Path, is_kernels: bool) -> Path:
     source.write_text(text, encoding="utf-8")
     driver_flags = toolchain.DRIVER_FLAGS if len(text) < LONG_DRIVER else toolchain.LONG_DRIVER_FLAGS
-    flags = chain.routine_flags() if is_kernels else driver_flags
+    flags = chain.kernel_flags() if is_kernels else driver_flags
     return chain.compile_object(source, source.with_suffix(".o"), flags)
 
 

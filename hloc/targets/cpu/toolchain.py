@@ -31,6 +31,9 @@ LONG_DRIVER_FLAGS = ("-O1", "-fno-inline")     # a call for each of a thousand s
 ROUTINE_FLAGS = ("-O2", "-fno-semantic-interposition", "-fno-stack-protector")
 GCC_ROUTINE_FLAGS = ("-fpeel-loops", "-funswitch-loops", "-fvect-cost-model=dynamic",
                      "--param", "max-inline-insns-auto=30", "--param", "inline-min-speedup=15")
+# Loops of kernels are unswitched up to this size: a select whose condition is the same for all elements cannot be a
+# vector operation in gcc, which needs to see the comparison, or vectors of booleans.
+GCC_KERNEL_FLAGS = ("--param", "max-unswitch-insns=150")
 # Gathers of two or four elements take two to three times as long as as many loads.
 GATHER_FLAGS = ("-mtune-ctrl=^use_gather_2parts,^use_gather_4parts",)
 FIRST_GCC_WITH_GATHER_FLAGS = 12
@@ -52,16 +55,23 @@ class Toolchain:
     def identity(self) -> str:
         """What a cached build depends on, besides its source."""
         return " ".join((self.version, *FLAGS, *self.native, *DRIVER_FLAGS, *LONG_DRIVER_FLAGS,
-                         *self.routine_flags(), _cpu_identity()))
+                         *self.kernel_flags(), _cpu_identity()))
 
     def routine_flags(self, *, lean: bool = False) -> tuple[str, ...]:
-        """Optimization of kernels and of the routines of runtime/. lean: for code whose vectors are all named."""
-        is_clang = "clang" in self.version or "ziglang" in self.command
-        if is_clang or lean:
+        """Optimization of the routines of runtime/. lean: for code whose vectors are all named."""
+        if self.is_clang or lean:
             return ROUTINE_FLAGS
         found = re.search(r"\) (\d+)\.", self.version)
         tuned = self.native == X86_NATIVE and found is not None and int(found[1]) >= FIRST_GCC_WITH_GATHER_FLAGS
         return ROUTINE_FLAGS + GCC_ROUTINE_FLAGS + (GATHER_FLAGS if tuned else ())
+
+    def kernel_flags(self) -> tuple[str, ...]:
+        """Optimization of generated kernels."""
+        return self.routine_flags() + (() if self.is_clang else GCC_KERNEL_FLAGS)
+
+    @property
+    def is_clang(self) -> bool:
+        return "clang" in self.version or "ziglang" in self.command
 
     def compile_object(self, source: Path, target: Path, optimize: tuple[str, ...]) -> Path:
         """One translation unit to an object file. Raises BuildError with the compiler's own words."""
