@@ -58,3 +58,24 @@ def test_only_where_something_stands_beside_the_call():
     text = module(BODIES["one call"], 50)
     assert "_f0[" in hloc.compile(text, target="cpu").source
     assert "_f0[" not in hloc.compile(text, target="cpu", options=hloc.Options(passes={"fusion": "off"})).source
+
+
+@pytest.mark.parametrize("type", [np.float32, np.float64])
+@pytest.mark.parametrize("far", [False, True])
+def test_remainders_by_a_division_are_exact(type, far):
+    """Of small quotients none, of large ones, zeros, NaNs and infinities all blocks go through the libm."""
+    random = np.random.default_rng(1)
+    x, y = random.normal(size=(2, 500)).astype(type) * 100
+    x[:3], y[3:6] = y[:3] * np.array([7, -1, 1 - 1e-7], type), np.inf
+    if far:
+        edges = np.array([0, -0.0, np.inf, -np.inf, np.nan, 1e30, -3e38, 16777217, 1e-30, 2.5], type)
+        x[100:200], y[100:200] = np.repeat(edges, 10), np.tile(edges, 10)
+    name = np.dtype(type).name.replace("loat", "")
+    text = f"HloModule m\nENTRY e {{\n  x = {name}[500] parameter(0)\n  y = {name}[500] parameter(1)\n" \
+           f"  ROOT r = {name}[500] remainder(x, y)\n}}\n"
+    exe = hloc.compile(text, target="cpu")
+    assert "_far" in exe.source
+    with np.errstate(all="ignore"):
+        want = np.fmod(x, y)
+    np.testing.assert_array_equal(exe(x, y)[0], want)
+    assert (np.signbit(exe(x, y)[0]) == np.signbit(want))[~np.isnan(want)].all()

@@ -27,6 +27,17 @@ HLOC_WRAP1_F64(atanh, atanh)
 HLOC_FN double hloc_rsqrt_f64(double x) { return 1.0 / HLOC_MATH_F64(sqrt)(x); }
 HLOC_FN double hloc_power_f64(double x, double y) { return HLOC_MATH_F64(pow)(x, y); }
 HLOC_FN double hloc_remainder_f64(double a, double b) { return HLOC_MATH_F64(fmod)(a, b); }
+/* The same by one division, if that is near: the whole part of the quotient is exact, or one too large, and so is what
+ * it leaves. No call, and vectors. */
+HLOC_FN int hloc_remainder_is_near_f64(double a, double b) {
+  return (HLOC_MATH_F64(fabs)(a / b) < 9007199254740992.0) & (HLOC_MATH_F64(fabs)(b) > 1e-290);
+}
+HLOC_FN double hloc_remainder_near_f64(double a, double b) {
+  double size = HLOC_MATH_F64(fabs)(a), divisor = HLOC_MATH_F64(fabs)(b), whole = HLOC_MATH_F64(trunc)(size / divisor);
+  double rest = HLOC_MATH_F64(fma)(-whole, divisor, size);
+  rest = rest < 0 ? rest + divisor : rest;
+  return hloc_copysign_f64(whole == 0 ? size : rest, a);
+}
 /* b: 1, 2, 4 ... Every step is exact: no call, and vectors. */
 HLOC_FN double hloc_remainder_by_power_f64(double a, double b) {
   double size = HLOC_MATH_F64(fabs)(a);

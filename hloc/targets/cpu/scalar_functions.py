@@ -11,6 +11,12 @@ multiplications and divisions would take longer than in kernels of their own.
     for i < 50 (VECTOR):  out[i] = f[i] / (b[i] + 2)
 
 Preds are read as s32 first. Longer loops are cut in blocks. What two of the loops need is computed in both.
+
+Remainders, of f32 too, are computed by a division where the quotient is small, which it nearly always is; a block with
+a large one, a NaN or a zero as divisor goes through the libm.
+
+    for i < 50 (VECTOR):  f[i] = remainder_near(x[i], y[i]); far |= !is_near(x[i], y[i])
+    if far:  for i < 50 (SERIAL):  f[i] = remainder(x[i], y[i])
 """
 from __future__ import annotations
 
@@ -31,6 +37,7 @@ from hloc.kernels.ir import (
     Let,
     Load,
     Local,
+    Mutable,
     Stmt,
     Store,
     Var,
@@ -49,7 +56,11 @@ NUMBERS = ("f64", "s64", "u64")
 
 
 def is_called(expr: Expr) -> bool:
-    return isinstance(expr, Apply) and expr.op in CALLED and expr.type == "f64"
+    return isinstance(expr, Apply) and expr.op in CALLED and expr.type == "f64" or is_remainder(expr)
+
+
+def is_remainder(expr: Expr) -> bool:
+    return isinstance(expr, Apply) and expr.op == "remainder" and expr.type in ("f32", "f64")
 
 
 def is_mask(expr: Expr) -> bool:
@@ -58,7 +69,8 @@ def is_mask(expr: Expr) -> bool:
 
 def apart(kernel: Kernel) -> Kernel:
     """The kernel with its loops cut; itself where there is nothing to cut."""
-    if not any(isinstance(e, Apply) and e.type in NUMBERS for s in walk(kernel.body) for e in parts(expressions(s))):
+    if not any(isinstance(e, Apply) and e.type in NUMBERS or is_remainder(e)
+               for s in walk(kernel.body) for e in parts(expressions(s))):
         return kernel
     return kernel._replace(body=_statements(kernel.body))
 
@@ -88,6 +100,7 @@ class _Cut:
     masks: dict[Load, str] = field(default_factory=dict)
     arrays: dict[Expr, str] = field(default_factory=dict)
     results: dict[Apply, str] = field(default_factory=dict)
+    has_masks: bool = False
 
     def loops(self) -> tuple[Stmt, ...]:
         """What takes the loop's place; nothing where it has to stay."""
@@ -96,10 +109,12 @@ class _Cut:
         self.named = {s.name: s.value for s in self.loop.body if isinstance(s, Let)}
         everything = [e for s in self.loop.body for e in parts(expressions(s))]
         calls = dict.fromkeys(e for e in everything if is_called(e))
-        masks = dict.fromkeys(e for e in everything if is_mask(e))
         work = [e for e in everything if isinstance(e, Apply) and e.type in NUMBERS and not is_called(e)]
-        if not 0 < len(calls) + len(masks) <= MOST_CALLS or len(work) < LEAST_WORK:
+        is_worth = len(work) >= LEAST_WORK
+        masks = dict.fromkeys(e for e in everything if is_worth and is_mask(e))
+        if not 0 < len(calls) + len(masks) <= MOST_CALLS or not (is_worth or any(map(is_remainder, calls))):
             return ()
+        self.has_masks = len(masks) > 0
         if not all(map(self.may_move, self.loop.body)):
             return ()
         for call in calls:
@@ -117,7 +132,7 @@ class _Cut:
         changing = assigned(self.loop.body)
         guarded = {c for e in parts(expressions(s)) if isinstance(e, Apply) and e.op == "select"
                    for c in parts(e.arguments[1:])}
-        if any(is_mask(e) and (stored or e in guarded) for e in parts(expressions(s))):
+        if self.has_masks and any(is_mask(e) and (stored or e in guarded) for e in parts(expressions(s))):
             return False
         for call in filter(is_called, parts(expressions(s))):
             for e in parts(call.arguments):
@@ -151,18 +166,33 @@ class _Cut:
             made.append(For(self.counter, self.loop.extent, VECTOR, (*self.needed(stores), *stores)))
             loads = {a: Load(self.arrays[a], self.place, a.type) for a in arguments}
             self.results.update({c: f"{self.loop.name}_f{len(self.results) + n}" for n, c in enumerate(calls)})
-            made.append(For(self.counter, self.loop.extent, SERIAL, tuple(
-                Store(self.results[c], self.place, c._replace(arguments=tuple(loads.get(a, a) for a in c.arguments)))
-                for c in calls)))
+            made += self.made([c._replace(arguments=tuple(loads.get(a, a) for a in c.arguments)) for c in calls],
+                              [self.results[c] for c in calls])
         last = tuple(self.changed(s) for s in self.loop.body)
         return (*made, For(self.counter, self.loop.extent, VECTOR, last))
+
+    def made(self, calls: list[Apply], names: list[str]) -> tuple[Stmt, ...]:
+        """The loop that makes calls; remainders first the quick way."""
+        exact = [Store(name, self.place, call) for call, name in zip(calls, names)]
+        near = [s for s in exact if is_remainder(s.value)]
+        serial = tuple(s for s in exact if s not in near)
+        loops: tuple[Stmt, ...] = (For(self.counter, self.loop.extent, SERIAL, serial),) if serial else ()
+        if not near:
+            return loops
+        far = Var(f"{near[0].buffer}_far", "pred")
+        is_far = [Apply("not", (Apply("remainder_is_near", s.value.arguments, "pred"),), "pred") for s in near]
+        quick = (*(s._replace(value=s.value._replace(op="remainder_near")) for s in near),
+                 *(Assign(far.name, Apply("or", (far, e), "pred")) for e in is_far))
+        start = Mutable(far.name, Const(False, "pred"), "or")
+        return (*loops, start, For(self.counter, self.loop.extent, VECTOR, quick),
+                If(far, (For(self.counter, self.loop.extent, SERIAL, tuple(near)),)))
 
     def in_blocks(self, loops: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         """Arrays, and the loops; over as many blocks as it takes."""
         count = self.loop.extent
         size = count if self.is_short else BLOCK
         locals = [Local(name, a.type, size) for a, name in self.arrays.items()]
-        locals += [Local(name, "f64", size) for name in self.results.values()]
+        locals += [Local(name, call.type, size) for call, name in self.results.items()]
         locals += [Local(name, "s32", size) for name in self.masks.values()]
         if self.is_short:
             return (*locals, *loops)
@@ -172,7 +202,11 @@ class _Cut:
         start = Var(first.name, INDEX)
         left = Apply("minimum", (Const(BLOCK, INDEX), Apply("subtract", (total, start), INDEX)), INDEX)
         here = Let(self.loop.name, Apply("add", (start, self.place), INDEX))
-        inner = [loop._replace(extent=left, body=(here, *loop.body)) for loop in loops]
+        def within(loop: Stmt) -> Stmt:
+            if isinstance(loop, If):
+                return If(loop.condition, tuple(map(within, loop.then)))
+            return loop._replace(extent=left, body=(here, *loop.body)) if isinstance(loop, For) else loop
+        inner = list(map(within, loops))
         blocks = Apply("divide", (Apply("add", (total, Const(BLOCK - 1, INDEX)), INDEX), Const(BLOCK, INDEX)), INDEX)
         blocks = -(-count // BLOCK) if isinstance(count, int) else blocks
         return (For(f"{self.loop.name}_block", blocks, SERIAL, (*locals, first, *inner)),)
@@ -211,7 +245,7 @@ class _Cut:
     def value(self, expr: Expr) -> Expr:
         """The expression with the results of calls that are made."""
         if expr in self.results:
-            return Load(self.results[expr], self.place, "f64")
+            return Load(self.results[expr], self.place, expr.type)
         if expr in self.masks:
             return Apply("compare_ne", (Load(self.masks[expr], self.place, "s32"), Const(0, "s32")), "pred")
         if isinstance(expr, Load):
