@@ -56,10 +56,15 @@ def explain_command(module, choice, target, about, show_kernels, top, as_json, f
         _show_edges(told, top)
 
 
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def _show_summary(told) -> None:
     kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(k.kind for k in told.kernels).most_common(8))
-    click.echo(f"{told.instructions} instructions became {len(told.kernels)} kernels: {kinds}")
-    click.echo(f"{len(told.edges)} edges between kernels carry {size_text(sum(e.size for e in told.edges))}\n")
+    click.echo(f"{_counted(told.instructions, 'instruction')} became {_counted(len(told.kernels), 'kernel')}: {kinds}")
+    carry, size = "carries" if len(told.edges) == 1 else "carry", size_text(sum(e.size for e in told.edges))
+    click.echo(f"{_counted(len(told.edges), 'edge')} between kernels {carry} {size}\n")
     if told.edges:
         print_table(["edges", "bytes", "reason"],
                     [[r.edges, size_text(r.size), r.reason] for r in told.reasons], right=(0, 1))

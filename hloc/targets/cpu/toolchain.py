@@ -75,7 +75,7 @@ class Toolchain:
 
     def compile_object(self, source: Path, target: Path, optimize: tuple[str, ...]) -> Path:
         """One translation unit to an object file. Raises BuildError with the compiler's own words."""
-        self._run([*self.command, *self.flags(), *optimize, "-c", str(source), "-o", str(target)])
+        self._run([*self.command, *self.flags(), *optimize, "-c", str(source), "-o", str(target)], target.parent)
         return target
 
     def link(self, objects: list[Path], output: Path, *, for_python: bool = False) -> None:
@@ -83,11 +83,14 @@ class Toolchain:
         linker has less to read."""
         lean = for_python and self.version.startswith(("gcc", "cc")) and "ziglang" not in self.command
         libraries = ("-nostdlib", "-lm", "-lgcc") if lean else ("-lm", "-lpthread")
-        self._run([*self.command, "-shared", "-fPIC", *map(str, objects), "-o", str(output), *libraries])
+        command = [*self.command, "-shared", "-fPIC", *map(str, objects), "-o", str(output), *libraries]
+        self._run(command, objects[0].parent)
 
-    def _run(self, command: list[str]) -> None:
+    def _run(self, command: list[str], workspace: Path) -> None:
+        """The compiler's own files on their way lie in the workspace too: what a killed one leaves goes with it."""
         try:
-            result = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=COMPILE_SECONDS)
+            result = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=COMPILE_SECONDS,
+                                    env={**os.environ, "TMPDIR": str(workspace)})
         except subprocess.TimeoutExpired:
             raise BuildError(f"the C compiler did not finish in {COMPILE_SECONDS} s") from None
         except OSError as error:
