@@ -1,5 +1,6 @@
 """The CPU runtime (hloc/targets/cpu/runtime) against NumPy: pool, products, convolutions, sorting, FFT, top-k."""
 import ctypes
+import itertools
 import threading
 
 import ml_dtypes
@@ -71,6 +72,17 @@ void bias_relu(void* const* args, long batch, long row, long column, long rows, 
     for (long j = 0; j < columns; j++)
       y[(batch * n + column + j) * m + row + i] = hloc_maximum_f32(sums[i * stride + j] + bias[column + j], 0.0f);
 }
+/* y += sum + (1, 2) */
+void add_sums(void* const* args, long batch, long row, long column, long rows, long columns, const void* tile,
+              long stride) {
+  const hloc_c64 *sums = tile, one = {1, 2};
+  const long m = (long)args[1], n = (long)args[2];
+  for (long i = 0; i < rows; i++)
+    for (long j = 0; j < columns; j++) {
+      hloc_c64* to = (hloc_c64*)args[0] + (batch * m + row + i) * n + column + j;
+      *to = hloc_add_c64(*to, hloc_add_c64(sums[i * stride + j], one));
+    }
+}
 void doubled_a(void* const* args, long batch, long row, long rows, long k, long count, void* out) {
   const float* a = args[0];
   long m = (long)args[1], depth = (long)args[2];
@@ -120,7 +132,10 @@ def gemm_args(a, b, c):
 
 def whole_numbers(rng, shape, dtype, limit=8):
     low = 0 if np.dtype(dtype).kind == "u" else -limit
-    return rng.integers(low, limit + 1, shape).astype(np.float32).astype(dtype)
+    numbers = rng.integers(low, limit + 1, shape).astype(np.float32)
+    if np.dtype(dtype).kind == "c":
+        numbers = numbers + 1j * rng.integers(low, limit + 1, shape)
+    return numbers.astype(dtype)
 
 
 def in_order(rng, shape, dtype, order):
@@ -135,26 +150,29 @@ def gemm_shapes():
     ways = [(1, 150, 600, 1300), (1, 40, 70, 2000), (1, 1, 500, 700), (1, 300, 2, 900), (3, 2, 200, 300), (1, 5, 6, 0)]
     ways += [(1, 12, 400, 700), (1, 33, 400, 700), (1, 72, 200, 700), (1, 130, 90, 600), (1, 500, 100, 130)]
     ways += [(1, 1, 600, 100), (1, 3, 203, 64), (2, 4, 530, 50), (1, 2, 700, 150), (3, 1, 150, 70), (1, 1, 1003, 90)]
+    ways += [(1, 500, 7, 90), (1, 300, 16, 1024), (2, 90, 12, 40), (1, 70, 9, 1030), (1, 8, 8, 3000), (1, 600, 5, 16)]
     return shapes + ways
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, ml_dtypes.bfloat16, np.float16, np.int8, np.int32], ids=str)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, ml_dtypes.bfloat16, np.float16, np.int8, np.int32,
+                                   np.complex64, np.complex128], ids=str)
 def test_matrix_products(runtime, dtype):
     """Whole numbers: every sum is exact, so results must be equal in any order of summation."""
     names = {"float32": "f32", "float64": "f64", "bfloat16": "bf16", "float16": "f16", "int8": "s8",
-             "int32": "s32"}
+             "int32": "s32", "complex64": "c64", "complex128": "c128"}
     name = names[np.dtype(dtype).name]
-    sums = {"f64": np.float64, "s8": np.int32, "s32": np.int32}.get(name, np.float32)
+    sums = {"f64": np.float64, "s8": np.int32, "s32": np.int32, "c64": dtype, "c128": dtype}.get(name, np.float32)
+    wide = np.complex128 if name in ("c64", "c128") else np.float64
     rng = np.random.default_rng(1)
     for trial, (batch, m, n, k) in enumerate(gemm_shapes()):
-        orders = [[0, 1, 2], [0, 2, 1], [1, 0, 2]]
+        orders = [[0, 1, 2], [0, 2, 1], [1, 2, 0] if trial % 4 == 3 else [1, 0, 2]]
         a = in_order(rng, (batch, m, k), dtype, orders[rng.integers(3)])
         b = in_order(rng, (batch, k, n), dtype, orders[rng.integers(3)])
         result_type = dtype if name in ("bf16", "f16") and trial % 2 else sums
         c = in_order(rng, (batch, m, n), result_type, orders[trial % 3])
         assert getattr(runtime, f"hloc_gemm_{name}")(ctypes.byref(gemm_args(a, b, c))) == 0
-        want = (a.astype(np.float64) @ b.astype(np.float64)).astype(np.float32).astype(result_type)
-        np.testing.assert_array_equal(c.astype(np.float64), want.astype(np.float64), err_msg=str((batch, m, n, k)))
+        want = (a.astype(wide) @ b.astype(wide)).astype(sums).astype(result_type)
+        np.testing.assert_array_equal(c.astype(wide), want.astype(wide), err_msg=str((batch, m, n, k)))
 
 
 @pytest.mark.parametrize("k", [16, 63, 64, 100, 288])
@@ -168,8 +186,21 @@ def test_few_rows_of_extreme_bytes(runtime, k):
         np.testing.assert_array_equal(c, a.astype(np.int32) @ b.transpose(0, 2, 1).astype(np.int32))
 
 
-@pytest.mark.parametrize("name,dtype", [("s64", np.int64), ("u8", np.uint8), ("c64", np.complex64),
-                                        ("c128", np.complex128), ("pred", np.uint8)])
+@pytest.mark.parametrize("m,n,k", [(200, 3, 40), (3, 200, 40), (1, 70, 5), (70, 1, 5), (40, 50, 0)])
+def test_epilogue_of_complex_products(runtime, m, n, k):
+    """Each operand read along and across k: tiles of complex sums come out whole, each element once."""
+    rng = np.random.default_rng(6)
+    for order in itertools.product([[0, 1, 2], [0, 2, 1]], repeat=2):
+        a, b = (in_order(rng, shape, np.complex64, o) for shape, o in zip(((2, m, k), (2, k, n)), order))
+        y, g = np.zeros((2, m, n), np.complex64), gemm_args(a, b, None)
+        epilogue_args = (POINTER * 3)(y.ctypes.data, m, n)
+        g.epilogue = ctypes.cast(runtime.add_sums, POINTER)
+        g.epilogue_args = ctypes.cast(epilogue_args, POINTER)
+        assert runtime.hloc_gemm_c64(ctypes.byref(g)) == 0
+        np.testing.assert_array_equal(y, a @ b + (1 + 2j))
+
+
+@pytest.mark.parametrize("name,dtype", [("s64", np.int64), ("u8", np.uint8), ("pred", np.uint8)])
 def test_plain_matrix_products(runtime, name, dtype):
     rng = np.random.default_rng(2)
     a, b = (rng.integers(0, 2 if name == "pred" else 9, s).astype(dtype) for s in ((2, 17, 40), (2, 40, 35)))

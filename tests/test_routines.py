@@ -34,12 +34,14 @@ def convolution(features: int) -> str:
      "d = f32[64,64] dot(x, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}", []),
     ("x = f32[64,9] parameter(0) y = f32[9,64] parameter(1) "
      "d = f32[64,64] dot(x, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}", ["gemm_f32.c"]),
+    ("x = c64[64,64] parameter(0) d = c64[64,64] dot(x, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}",
+     ["complex_c64.c", "gemm_f32.c"]),
     ("x = f16[64,64] parameter(0) y = f16[64,64] cholesky(x)", ["triangular_f32.c"]),
     ("x = f64[8,8] parameter(0) y = f64[8,8] cholesky(x)", []),
     (convolution(8), []),
     (convolution(16), ["gemm_bf16.c", "conv_bf16.c", "conv.c", "conv_rows.c", "conv_outer.c", "conv_depthwise.c"]),
-], ids=["none", "attention", "attention gradient", "topk", "topk of f16", "shallow dot", "dot", "factor of f16",
-        "small factor", "shallow convolution", "convolution"])
+], ids=["none", "attention", "attention gradient", "topk", "topk of f16", "shallow dot", "dot", "complex dot",
+        "factor of f16", "small factor", "shallow convolution", "convolution"])
 def test_likely_units(body, units):
     found, _ = likely_units(parse_module(f"ENTRY e {{ {body} }}"))
     assert [unit for unit in found if unit != "pool.c"] == units

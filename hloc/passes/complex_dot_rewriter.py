@@ -4,7 +4,8 @@
         =>   k = [real(a), imag(a)]                                       along the contracting dimension
              y = complex(k @ [real(b), -imag(b)], k @ [imag(b), real(b)])
 
-As many multiplications, but by the routines for real numbers, on all vector lanes. Small products stay loops.
+As many multiplications, but by the routines for real numbers, on all vector lanes. Small products stay loops. The CPU
+has a routine for complex numbers, which does the same without so many copies.
 """
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ SMALLEST = 4096                     # multiply-adds from which a product of real
 
 def complex_dot_rewriter(module: Module, context: PassContext) -> bool:
     """True if there was a product of complex matrices."""
-    return rewrite_module(module, visit, revisit=False, opcodes=("dot",))
+    return context.target != "cpu" and rewrite_module(module, visit, revisit=False, opcodes=("dot",))
 
 
 def visit(dot: Instruction, rewriter: Rewriter) -> Instruction | None:

@@ -4,7 +4,7 @@
         =>   y = reduce(multiply(a, b)), to_apply=add
 
     both operands have no free dimension       a reduction reads them once, on all cores; what makes them fuses into it
-    one has none, and numbers are complex      likewise: there is no routine for complex numbers
+    one has none, and numbers are complex      likewise, but on the CPU, which has a routine for them
 
 Other products of a matrix and a vector have one, and so have small ones (loops).
 """
@@ -53,16 +53,18 @@ def dot_strength_reduction(module: Module, context: PassContext) -> bool:
         type = SUMS.get(dot.shape.element_type)
         if type is None or not all(holds(type, s.operand.shape.element_type) for s in sides):
             return None
-        return _added_up(module, Expressions(rewriter, dot.span), dot, sides, type) if _pays(dot, sides) else None
+        if not _pays(dot, sides, context):
+            return None
+        return _added_up(module, Expressions(rewriter, dot.span), dot, sides, type)
     return rewrite_module(module, visit, revisit=False, opcodes=("dot",))
 
 
-def _pays(dot: Instruction, sides: tuple[Side, Side]) -> bool:
+def _pays(dot: Instruction, sides: tuple[Side, Side], context: PassContext) -> bool:
     left = sides[0]
     depth = math.prod(left.operand.shape.dimensions[d] for d in left.contracting)
     if depth < 2 or depth * dot.shape.num_elements < SMALLEST:
         return False
-    if dot.shape.element_type in ("c64", "c128"):
+    if dot.shape.element_type in ("c64", "c128") and context.target != "cpu":
         return any(s.is_vector for s in sides)
     return depth >= SHALLOWEST and all(s.is_vector for s in sides)
 

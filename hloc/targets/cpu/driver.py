@@ -202,7 +202,7 @@ class Driver:
         called = [*self.host_calls, *self.lapack_calls.values()]
         most = max([most] + [len(c.arguments) + len(c.results) for c in called])
         jobs = ["static const hloc_job jobs[] = {", *(f"  {job}," for job in self.jobs), "};", ""] if self.jobs else []
-        rooms = [f"  {{0, {s.first}, {s.second}, {s.own}, {s.threads}}}," for s in self.rooms]
+        rooms = [f"  {{0, {s.first}, {s.second}, {s.third}, {s.own}, {s.threads}}}," for s in self.rooms]
         rooms = ["static const hloc_room rooms[] = {", *rooms, "};", ""] if rooms else []
         return "\n".join([
             f"#define HLOC_MOST_ARGUMENTS {most}", '#include "driver.h"', "", "extern int hloc_out_of_memory;",

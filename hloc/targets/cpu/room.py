@@ -1,6 +1,6 @@
 """The scratch memory of one step: what the thread that calls takes, and what each thread does.
 
-    Scratch.of(first=1000, own=50, threads=4)      Scratch(first=1024, second=0, own=64, threads=4), 1,280 bytes
+    Scratch.of(first=1000, own=50, threads=4)      Scratch(first=1024, second=0, third=0, own=64, threads=4)
 """
 from __future__ import annotations
 
@@ -20,21 +20,23 @@ def busy(pieces: int, grain: int, machine: Machine) -> int:
 
 
 class Scratch(NamedTuple):
-    """Bytes of the slots of hloc_scratch (runtime/pool.h): HLOC_FIRST, HLOC_SECOND, and HLOC_OWN of each thread."""
+    """Bytes of the slots of hloc_scratch (runtime/pool.h): HLOC_FIRST, HLOC_SECOND, HLOC_THIRD, and HLOC_OWN of
+    each thread."""
 
     first: int = 0
     second: int = 0
+    third: int = 0
     own: int = 0
     threads: int = 0
 
     @staticmethod
-    def of(*, first: int = 0, second: int = 0, own: int = 0, threads: int = 1) -> Scratch:
+    def of(*, first: int = 0, second: int = 0, third: int = 0, own: int = 0, threads: int = 1) -> Scratch:
         """With all sizes aligned, so that all that lies side by side is."""
-        return Scratch(aligned(first), aligned(second), aligned(own), threads if own else 0)
+        return Scratch(aligned(first), aligned(second), aligned(third), aligned(own), threads if own else 0)
 
     @property
     def bytes(self) -> int:
-        return self.first + self.second + self.own * self.threads
+        return self.first + self.second + self.third + self.own * self.threads
 
     def joined(self, other: Scratch) -> Scratch:
         """Enough for either."""

@@ -17,6 +17,7 @@ from hloc.analysis.triangular import routine_type
 from hloc.ir import Instruction, Module, window_of
 from hloc.kernels.ir import Tile
 from hloc.kernels.tiny import NARROW, SHALLOW, TINY, is_shallow, multiply_adds
+from hloc.targets.cpu.complex_products import PARTS, real_product
 
 FAST_TYPES = {"gemm": ("f32", "f64", "bf16", "f16", "s8", "s32"), "conv": ("f32", "bf16", "f16")}
 SAME_PRODUCT = {"u32": "s32"}        # products whose sums have the same bits
@@ -47,6 +48,8 @@ def _units_of(kind: str, type: str) -> list[str]:
         return list(ATTENTION_UNITS)
     if kind in ("cholesky", "trisolve"):
         return [f"triangular_{type}.c"]
+    if kind == "gemm" and type in PARTS:
+        return [f"complex_{type}.c", f"gemm_{PARTS[type]}.c"]
     if kind not in FAST_TYPES:
         return [f"fft_{type}.c" if kind == "fft" else f"{kind}.c"]
     way, _, _ = type.partition("_")
@@ -91,6 +94,8 @@ def thin_units(tiles: Iterable[Tile]) -> frozenset[str]:
         given = dict(tile.parameters)
         if tile.routine == "gemm":
             sizes = given["sizes"]
+            if given["types"][0] in PARTS:
+                sizes = real_product(*sizes, given["lhs"][1:], given["rhs"][1:]).sizes
         elif tile.routine == "convolution":
             positions = prod(given["size"])
             depth = given["lhs_features"] * (prod(given["window"]) if positions == 1 else 1)
@@ -98,7 +103,7 @@ def thin_units(tiles: Iterable[Tile]) -> frozenset[str]:
         else:
             continue
         if is_thin(*sizes):
-            found.add(f"gemm_{given['types'][0]}.c")
+            found.add(f"gemm_{PARTS.get(given['types'][0], given['types'][0])}.c")
     return frozenset(found)
 
 
@@ -119,11 +124,12 @@ def likely_units(module: Module) -> tuple[list[str], frozenset[str]]:
             units += _units_of("fft", "f64" if type in ("f64", "c128") else "f32")
         elif instruction.opcode in ("cholesky", "triangular-solve") and routine_type(instruction):
             units.append(f"triangular_{routine_type(instruction)}.c")
-        elif instruction.opcode == "dot" and type in FAST_TYPES["gemm"] \
+        elif instruction.opcode == "dot" and type in (*FAST_TYPES["gemm"], *PARTS) \
                 and not _is_small(instruction) and not (attention and instruction.get("lhs_batch_dims")):
             units += _units_of("gemm", type)
-            if is_thin(*_sides(instruction), _depth(instruction)):
-                thin.add(f"gemm_{type}.c")
+            twice = 1 + (type in PARTS)
+            if is_thin(*(twice * side for side in _sides(instruction)), _depth(instruction)):
+                thin.add(f"gemm_{PARTS.get(type, type)}.c")
         elif instruction.opcode == "topk" and type == "f32":
             units.append("topk.c")
         elif instruction.opcode == "convolution" and multiply_adds(instruction) > TINY and not is_shallow(instruction):

@@ -4,7 +4,7 @@ In: a Tile, or a host call that C makes (LAPACK). Out: a Scratch. The plan sets 
 time of the step, and the driver hands them to the routine (hloc_give_room in runtime/pool.h). Sizes follow the routines
 line by line; where they were too small the routine would allocate, and hloc_unplanned_bytes tell it: tests look there.
 
-    scratch_of(tile, machine)                     Scratch(first=1 << 20, second=0, own=66_048, threads=4)
+    scratch_of(tile, machine)                     Scratch(first=1 << 20, second=0, third=0, own=66_048, threads=4)
     scratch_of(tile, machine).bytes               what the plan sets aside
     kept_bytes(program.kernels, machine)          what routines keep between runs: roots of unity
 """

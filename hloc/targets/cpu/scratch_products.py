@@ -8,12 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import Tile
 from hloc.machine import Machine
+from hloc.targets.cpu.complex_products import PARTS, real_product
 from hloc.targets.cpu.room import NOTHING, Scratch, busy
 from hloc.targets.cpu.routines import FAST_TYPES, SAME_PRODUCT, is_thin
 
 THIN_ROWS, THIN_SMALL, THIN_SHORT = 4, 512 << 10, 32
+ALIASED_ROWS = 8
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,11 @@ class Kind(NamedTuple):
     is_memory: bool = False
     turns: bool = False
 
+    @property
+    def has_halves(self) -> bool:
+        """G_HALVES."""
+        return self.is_memory and self.group == 1
+
 
 def kind_of(type: str, machine: Machine) -> Kind:
     if type in ("f32", "s32"):
@@ -66,16 +74,22 @@ def gemm_scratch(tile: Tile, machine: Machine) -> Scratch:
     whole = sum(b.size >= outer * inner * m * n for b in tile.buffers[2:])
     product = Product(type, outer * inner, m, n, k, given["lhs"][1:], given["rhs"][1:], bool(tile.epilogue),
                       whole if tile.epilogue else 0)
+    if type in PARTS:
+        m, n, k = real_product(m, n, k, product.a, product.b).sizes
     return product_scratch(product, machine, thin=is_thin(m, n, k))
 
 
 def product_scratch(g: Product, machine: Machine, *, thin: bool) -> Scratch:
     """thin: the program holds the part of the routine for products of few rows. Whether threads are awake, which
     decides about small products, is not known: enough for both."""
+    if g.type in PARTS and min(g.batches, g.m, g.n) > 0:
+        return _complex(g, machine, thin=thin)
     if g.type not in FAST_TYPES["gemm"] or min(g.batches, g.m, g.n, g.k) <= 0:
         return NOTHING                                       # runtime/generic.c works in place
     kind = kind_of(g.type, machine)
-    exchanged = g.n <= min(machine.vector_bytes // kind.sum, tile_rows(machine)) and g.m > 2 * g.n
+    lanes = machine.vector_bytes // kind.sum
+    halves = kind.has_halves and g.n > lanes // 2 and g.a[3] == 1
+    exchanged = g.n <= min(lanes, tile_rows(machine)) and g.m > 2 * g.n and not halves
     if exchanged:
         (a_outer, a_inner, a_row, a_column), (b_outer, b_inner, b_row, b_column) = g.a, g.b
         g = replace(g, m=g.n, n=g.m, a=(b_outer, b_inner, b_column, b_row), b=(a_outer, a_inner, a_column, a_row))
@@ -85,10 +99,20 @@ def product_scratch(g: Product, machine: Machine, *, thin: bool) -> Scratch:
         _tiled(g, kind, machine, exchanged, 2e5) if g.has_epilogue else NOTHING)
 
 
+def _complex(g: Product, machine: Machine, *, thin: bool) -> Scratch:
+    """runtime/gemm_complex.h."""
+    real = real_product(g.m, g.n, g.k, g.a, g.b, g.batches)
+    m, n, k = real.sizes
+    made = Product(PARTS[g.type], g.batches, m, n, k, real.a, real.b, g.has_epilogue or real.finishes,
+                   g.epilogue_arrays)
+    room = Scratch.of(third=real.room * ELEMENT_TYPES[g.type].bytes)
+    return product_scratch(made, machine, thin=thin).joined(room)
+
+
 def _goes_thin(g: Product, kind: Kind) -> bool:
     b_row, b_column = g.b[2:]
     size = g.n * g.k
-    if g.m > 1 and kind.is_memory and kind.group == 1 and b_column == 1 and size * kind.element <= 1 << 20:
+    if g.m > 1 and kind.has_halves and b_column == 1 and size * kind.element <= 1 << 20:
         return False
     return g.m <= THIN_ROWS and (b_column == 1 or b_row == 1) and g.n >= 8 and size >= 4096
 
@@ -128,10 +152,13 @@ def _choose(g: Product, kind: Kind, machine: Machine, exchanged: bool, least_wor
     """least_work: below it a product is one block."""
     most_rows, columns = tile_rows(machine), 2 * machine.vector_bytes // kind.sum
     rows, k_block, work = min(most_rows, (g.m + 1) // 2 * 2), _k_block(g.k, kind.group), g.m * g.n * g.k
-    b_readable = kind.is_memory and kind.group == 1 and g.b[3] == 1
+    b_readable = kind.has_halves and g.b[3] == 1
+    narrow = kind.has_halves and g.n <= machine.vector_bytes // kind.sum
+    if narrow and g.a[2] * kind.element % 4096 == 0:
+        rows = min(rows, ALIASED_ROWS)
     small, skinny = work <= 3e6, g.m <= 4 * most_rows
     whole_rows = g.epilogue_arrays >= 4 and not small and not skinny and g.n <= 2048 and not exchanged
-    flat = not small and not skinny and g.m <= 32 * most_rows and g.batches == 1 and not whole_rows
+    flat = not small and not skinny and not narrow and g.m <= 32 * most_rows and g.batches == 1 and not whole_rows
     share_b = not flat and g.batches == 1 and not (b_readable and (small or skinny)) and not skinny
     streams = skinny and b_readable and not share_b and g.n * g.k * kind.element > 512 << 10
     most_k = (32 if g.m <= 16 else 64) if streams else 256 * kind.group

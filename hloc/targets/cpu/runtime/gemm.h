@@ -8,8 +8,9 @@
  *   int hloc_gemm_f16 (const hloc_gemm_args*)   f16 x f16, sums in f32
  *   int hloc_gemm_s8  (const hloc_gemm_args*)   s8 x s8, sums in s32 (VNNI where the machine has it)
  *   int hloc_gemm_s32 (const hloc_gemm_args*)   s32 x s32, sums in s32, which wrap: for u32, too
- *   int hloc_gemm_<t> (const hloc_gemm_args*)   t in pred s16 s64 u8 u16 u64 c64 c128: a plain loop, sums in t
- *                                                (pred: "or" of "and"; integers wrap); the epilogue's tile has type t
+ *   int hloc_gemm_c64, _c128                    by the products of f32, f64; without prologues and packed_b
+ *   int hloc_gemm_<t> (const hloc_gemm_args*)   t in pred s16 s64 u8 u16 u64: a plain loop, sums in t
+ *                                                (pred: "or" of "and"; integers wrap)
  * They are called on the driver thread, split the work over the pool themselves and return when C is complete.
  *
  * Operands are read through strides (in elements; any may be 0 or negative), so that transposed operands, slices and
@@ -20,8 +21,8 @@
  *
  * Epilogue (optional): instead of being stored to C, every finished tile of sums is handed to
  *     epilogue(epilogue_args, b, row, column, rows, columns, tile, tile_stride)
- * on the thread that computed it; the sum of C[b, row + i, column + j] is tile[i * tile_stride + j], of type f32, f64
- * or s32. A tile is a register tile of HLOC_GEMM_TILE_COLUMNS columns, or what is left of one, or a whole block. The
+ * on the thread that computed it; the sum of C[b, row + i, column + j] is tile[i * tile_stride + j], of the type
+ * of the sums. A tile is a register tile of HLOC_GEMM_TILE_COLUMNS columns, or what is left of one, or a whole block. The
  * epilogue stores wherever it likes; each element is passed once. epilogue_arrays: how many arrays as large as C it
  * reads and writes, as far as the caller knows; for many, blocks of C are whole rows.
  * Prologues (optional): load_a(args, b, row, rows, k, count, out) writes A[b, row + i, k + p] to out[i * count + p] in

@@ -4,7 +4,8 @@
  * element, or GROUP consecutive k packed in 32 bits (two bf16, four s8); SUM, VECTOR, LANES the sums' type and vector;
  * G(load) loads a vector of units, G(splat) spreads one unit, G(multiply_add)(sum, a, b); G(unit)(p, stride, count)
  * makes a unit from `count` <= GROUP elements; UNIT_IS_MEMORY: the bytes of GROUP consecutive elements are the unit.
- * Out: G(kernels)[rows / 2 - 1][in place: A * 2 + B], G(pack).
+ * Out: G(kernels)[rows / 2 - 1][in place: A * 2 + B], G(pack); where G_HALVES: G(half_kernels)[rows / 2 - 1][A in place],
+ * which read the first vector of each b_k units of B.
  *
  * HLOC_PART, where defined, tells which part of the product is compiled here, so that they compile side by side: the
  * MAIN part, the KERNELS, or the one for THIN products, which a program without such products does without.
@@ -21,6 +22,8 @@
 #else
 #define HLOC_OF_PARTS
 #endif
+/* Whether tiles whose columns fill half of them, or less, have kernels of their own. */
+#define G_HALVES (UNIT_IS_MEMORY && GROUP == 1)
 enum { G(TILE_COLUMNS) = 2 * LANES, G(ROWS_AHEAD) = 8 };
 
 /* sums[i][j] (+)= sum over k of a[i][k] b[k][j]; `start` (or NULL) is a row added to every row of the tile. For every
@@ -29,7 +32,7 @@ typedef void (*G(kernel))(long k, const UNIT* a, long a_row, const UNIT* b, long
                           long stride, int accumulate, const char* ahead, long ahead_step);
 
 #if defined(HLOC_PART) && HLOC_PART != HLOC_KERNELS
-extern const G(kernel) G(kernels)[HLOC_TILE_ROWS / 2][4];
+extern const G(kernel) G(kernels)[HLOC_TILE_ROWS / 2][4], G(half_kernels)[HLOC_TILE_ROWS / 2][2];
 #else
 #define HLOC_DEFINE_KERNEL(ROWS, NAME, A_ROW, A_K, B_K, PREFETCH)                                                     \
   static __attribute__((noinline)) void NAME(long k, const UNIT* restrict a, long a_row, const UNIT* restrict b,      \
@@ -61,6 +64,21 @@ extern const G(kernel) G(kernels)[HLOC_TILE_ROWS / 2][4];
     }                                                                                                                 \
   }
 
+#define HLOC_DEFINE_HALF(ROWS, NAME, A_ROW, A_K)                                                                      \
+  static __attribute__((noinline)) void NAME(long k, const UNIT* restrict a, long a_row, const UNIT* restrict b,      \
+                                             long b_k, const SUM* restrict start, SUM* restrict sums, long stride,    \
+                                             int accumulate, const char* ahead, long ahead_step) {                    \
+    VECTOR sum[ROWS];                                                                                                 \
+    (void)a_row, (void)start, (void)ahead, (void)ahead_step;                                                          \
+    HLOC_UNROLL for (int i = 0; i < ROWS; i++)                                                                        \
+      sum[i] = accumulate ? G(load_sum)(sums + i * stride) : (VECTOR){0};                                             \
+    for (long p = 0; p < k; p++, a += (A_K), b += b_k) {                                                              \
+      G(vector_unit) bp = G(load)(b);                                                                                 \
+      HLOC_UNROLL for (int i = 0; i < ROWS; i++) sum[i] = G(multiply_add)(sum[i], G(splat)(a[i * (A_ROW)]), bp);      \
+    }                                                                                                                 \
+    HLOC_UNROLL for (int i = 0; i < ROWS; i++) G(store_sum)(sums + i * stride, sum[i]);                               \
+  }
+
 #define ROWS_ON __builtin_prefetch(b + G(ROWS_AHEAD) * b_k); __builtin_prefetch(b + G(ROWS_AHEAD) * b_k + LANES);
 #define AHEAD __builtin_prefetch(ahead, 0, 2); ahead += ahead_step;
 /* packed: A and B packed; strided_b: A packed, B in place; strided: both in place; strided_a: A in place, B packed */
@@ -69,28 +87,50 @@ extern const G(kernel) G(kernels)[HLOC_TILE_ROWS / 2][4];
   HLOC_DEFINE_KERNEL(ROWS, G(strided_b_##ROWS), 1, ROWS, b_k, ROWS_ON)                                                \
   HLOC_DEFINE_KERNEL(ROWS, G(strided_a_##ROWS), a_row, 1, 2 * LANES, )                                                \
   HLOC_DEFINE_KERNEL(ROWS, G(strided_##ROWS), a_row, 1, b_k, ROWS_ON)
+#if G_HALVES
+#define HLOC_DEFINE_HALVES(ROWS)                                                                                      \
+  HLOC_DEFINE_HALF(ROWS, G(half_packed_##ROWS), 1, ROWS)                                                              \
+  HLOC_DEFINE_HALF(ROWS, G(half_strided_##ROWS), a_row, 1)
+#else
+#define HLOC_DEFINE_HALVES(ROWS)
+#endif
+#define HLOC_HALF_ROW(ROWS)                                                                                           \
+  { G(half_packed_##ROWS), G(half_strided_##ROWS) }
 #define HLOC_KERNEL_ROW(ROWS)                                                                                         \
   { G(packed_##ROWS), G(strided_b_##ROWS), G(strided_a_##ROWS), G(strided_##ROWS) }
 HLOC_DEFINE_KERNELS(2)
+HLOC_DEFINE_HALVES(2)
 HLOC_DEFINE_KERNELS(4)
+HLOC_DEFINE_HALVES(4)
 HLOC_DEFINE_KERNELS(6)
+HLOC_DEFINE_HALVES(6)
 #if HLOC_TILE_ROWS >= 12
 HLOC_DEFINE_KERNELS(8)
+HLOC_DEFINE_HALVES(8)
 HLOC_DEFINE_KERNELS(10)
+HLOC_DEFINE_HALVES(10)
 HLOC_DEFINE_KERNELS(12)
+HLOC_DEFINE_HALVES(12)
 #endif
 #if HLOC_TILE_ROWS >= 14
 HLOC_DEFINE_KERNELS(14)
+HLOC_DEFINE_HALVES(14)
 #endif
-HLOC_OF_PARTS const G(kernel) G(kernels)[HLOC_TILE_ROWS / 2][4] = {
-    HLOC_KERNEL_ROW(2), HLOC_KERNEL_ROW(4), HLOC_KERNEL_ROW(6),
-#if HLOC_TILE_ROWS >= 12
-    HLOC_KERNEL_ROW(8), HLOC_KERNEL_ROW(10), HLOC_KERNEL_ROW(12),
+#if HLOC_TILE_ROWS == 14
+#define HLOC_EACH(ROW) ROW(2), ROW(4), ROW(6), ROW(8), ROW(10), ROW(12), ROW(14)
+#elif HLOC_TILE_ROWS == 12
+#define HLOC_EACH(ROW) ROW(2), ROW(4), ROW(6), ROW(8), ROW(10), ROW(12)
+#else
+#define HLOC_EACH(ROW) ROW(2), ROW(4), ROW(6)
 #endif
-#if HLOC_TILE_ROWS >= 14
-    HLOC_KERNEL_ROW(14),
+HLOC_OF_PARTS const G(kernel) G(kernels)[HLOC_TILE_ROWS / 2][4] = {HLOC_EACH(HLOC_KERNEL_ROW)};
+#if G_HALVES
+HLOC_OF_PARTS const G(kernel) G(half_kernels)[HLOC_TILE_ROWS / 2][2] = {HLOC_EACH(HLOC_HALF_ROW)};
 #endif
-};
+#undef HLOC_EACH
+#undef HLOC_DEFINE_HALF
+#undef HLOC_DEFINE_HALVES
+#undef HLOC_HALF_ROW
 #undef HLOC_DEFINE_KERNEL
 #undef HLOC_DEFINE_KERNELS
 #undef HLOC_KERNEL_ROW

@@ -147,7 +147,7 @@ HLOC_INLINE void G(thin_held)(const int rows, const int count, const G(thin_work
 HLOC_INLINE void G(thin_hold_columns)(const int rows, const G(thin_work)* w, const SUM* a, const ELEMENT* b, SUM* sums,
                                       long from, long to) {
   const hloc_gemm_args* g = &w->plan->g;
-  const int most = rows == 1 ? 8 : 4;
+  const int most = rows <= 2 ? 8 : 4;
   long j = from;
   for (; j + most * LANES <= to; j += most * LANES) G(thin_held)(rows, most, w, a, b, sums, j);
   for (; j + LANES <= to; j += LANES) G(thin_held)(rows, 1, w, a, b, sums, j);
@@ -157,6 +157,24 @@ HLOC_INLINE void G(thin_hold_columns)(const int rows, const G(thin_work)* w, con
       for (long p = 0; p < g->k; p++) total += a[i * g->k + p] * G(widen_one)(b[p * g->b_row + j]);
       sums[i * g->n + j] = total;
     }
+}
+
+static void G(thin_finish)(const G(thin_work)* w, long batch, long from, long to) {
+  const hloc_gemm_args* g = &w->plan->g;
+  SUM* total = w->partial + batch * w->k_splits * g->m * g->n;
+  for (long split = 1; split < w->k_splits; split++)
+    for (long i = 0; i < g->m; i++)
+      for (long j = from; j < to; j++) total[i * g->n + j] += total[(split * g->m + i) * g->n + j];
+  const long most = w->plan->exchanged ? G(TILE_COLUMNS) : to - from;
+  for (long column = from; column < to; column += most)
+    G(finish)(w->plan, batch, 0, column, g->m, G(smaller)(most, to - column), total + column, g->n);
+}
+static void G(thin_finishes)(void* const* args, long begin, long end) {
+  const G(thin_work)* w = (const G(thin_work)*)args;
+  for (long t = begin; t < end; t++) {
+    const long from = t % w->column_parts * w->column_part;
+    G(thin_finish)(w, t / w->column_parts, from, G(smaller)(w->plan->g.n, from + w->column_part));
+  }
 }
 
 static void G(thin_task)(void* const* args, long begin, long end) {
@@ -185,19 +203,8 @@ static void G(thin_task)(void* const* args, long begin, long end) {
       HLOC_THIN_CASE(4)
     }
 #undef HLOC_THIN_CASE
+    if (w->k_splits == 1) G(thin_finish)(w, batch, from, to);
   }
-}
-
-static void G(thin_finish)(const G(thin_work)* w, long batch) {
-  const hloc_gemm_args* g = &w->plan->g;
-  SUM* total = w->partial + batch * w->k_splits * g->m * g->n;
-  for (long split = 1; split < w->k_splits; split++)
-    for (long i = 0; i < g->m * g->n; i++) total[i] += total[split * g->m * g->n + i];
-  for (long column = 0; column < g->n; column += G(TILE_COLUMNS))
-    G(finish)(w->plan, batch, 0, column, g->m, G(smaller)(G(TILE_COLUMNS), g->n - column), total + column, g->n);
-}
-static void G(thin_finishes)(void* const* args, long begin, long end) {
-  for (long batch = begin; batch < end; batch++) G(thin_finish)((const G(thin_work)*)args, batch);
 }
 
 static int G(thin_widen_a)(const G(plan)* plan, SUM* out) {
@@ -244,7 +251,8 @@ HLOC_OF_PARTS int G(thin)(const G(plan)* plan) {
   if (!G(thin_widen_a)(plan, w.a)) return 1;
   long tasks = g->batches * w.k_splits * w.column_parts;
   hloc_parallel(G(thin_task), (void* const*)&w, tasks, work < least ? tasks : tasks / (2 * wanted) + 1);
-  hloc_parallel(G(thin_finishes), (void* const*)&w, g->batches, 65536 / (g->n * g->m) + 1);
+  if (w.k_splits > 1)
+    hloc_parallel(G(thin_finishes), (void* const*)&w, g->batches * w.column_parts, 65536 / (w.column_part * g->m) + 1);
   return 0;
 }
 

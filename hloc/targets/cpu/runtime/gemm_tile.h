@@ -27,7 +27,8 @@ typedef struct {
   int* failed;                  /* set by a task that found no memory */
 } G(plan);
 
-enum { G(NARROW) = LANES < HLOC_TILE_ROWS ? LANES : HLOC_TILE_ROWS }; /* columns that fill less than half a tile */
+/* NARROW: columns that fill less than half a tile; FEW: that are better met along k than by kernels for half a tile */
+enum { G(NARROW) = LANES < HLOC_TILE_ROWS ? LANES : HLOC_TILE_ROWS, G(FEW) = LANES / 2, G(ALIASED_ROWS) = 8 };
 
 static long G(smaller)(long a, long b) { return a < b ? a : b; }
 static long G(units)(long k) { return (k + GROUP - 1) / GROUP; }
@@ -150,6 +151,10 @@ static void G(finish)(const G(plan)* plan, long batch, long row, long column, lo
   }
   if (stride == columns && g->c_column == 1 && g->c_row == columns) columns *= rows, rows = 1; /* one piece of memory */
   long at = batch / g->inner_batches * g->c_outer + batch % g->inner_batches * g->c_inner;
+  if (columns < LANES && stride >= LANES && g->c_column == 1 && g->c_row == columns && G_STORES_SUMS(g)) {
+    SUM* to = (SUM*)g->c + at + row * columns + column; /* what a vector writes beyond a row is written again later */
+    for (; rows * columns >= LANES; rows--, row++, to += columns, tile += stride) G(store_sum)(to, G(load_sum)(tile));
+  }
   G(store)(g, at + row * g->c_row + column * g->c_column, rows, columns, tile, stride);
 }
 
@@ -188,7 +193,7 @@ static G(b_panel) G(find_b)(const G(plan)* plan, const G(scratch)* s, long batch
     const SUM* correction = plan->corrections + (panel * plan->k_blocks + k0 / plan->k_block) * G(TILE_COLUMNS);
     return (G(b_panel)){units, 0, G_CORRECTS ? correction : NULL, 0};
   }
-  if (plan->b_in_place && column + G(TILE_COLUMNS) <= g->n) {
+  if (plan->b_in_place && (column + G(TILE_COLUMNS) <= g->n || (G_HALVES && column + LANES == g->n))) {
     const ELEMENT* units = G(b_of)(g, batch) + k0 * g->b_row + column;
     return (G(b_panel)){(const UNIT*)(const void*)units, g->b_row, NULL, 1};
   }
@@ -216,14 +221,15 @@ static void G(run_column)(const G(plan)* plan, const G(scratch)* s, long batch, 
   G(b_panel) b = G(find_b)(plan, s, batch, k0, count, column);
   long depth = G(units)(count), columns = G(smaller)(G(TILE_COLUMNS), g->n - column), tile = 0;
   long sums_stride = G(panels)(plan->n_block) * G(TILE_COLUMNS);
-  int last = k0 + count == g->k;
+  int last = k0 + count == g->k, half = G_HALVES && columns <= LANES;
+  if (half && !b.in_place) b.stride = G(TILE_COLUMNS);
   for (long row = m0, rows; row < m1; row += rows) {
     rows = G(rows_at)(plan, row);
     int whole = rows == G(even)(rows), in_place = plan->a_in_place && whole;
     const UNIT* a = plan->shared_a ? G(shared_panel)(plan, row, k0) : s->a + (row - m0) * depth;
     if (in_place) a = (const UNIT*)(const void*)(G(a_of)(g, batch) + row * g->a_row + k0);
     G(ahead) ahead = next ? G(fetch)(g, next, count, tile++) : (G(ahead)){(const char*)b.units, 0};
-    int direct = G_STORES_SUMS(g) && plan->k_blocks == 1 && whole && columns == G(TILE_COLUMNS) &&
+    int direct = G_STORES_SUMS(g) && plan->k_blocks == 1 && whole && columns == (half ? LANES : G(TILE_COLUMNS)) &&
                  !plan->exchanged && !g->epilogue && g->c_column == 1;
     SUM* sums = s->tile;
     long stride = G(TILE_COLUMNS);
@@ -233,7 +239,12 @@ static void G(run_column)(const G(plan)* plan, const G(scratch)* s, long batch, 
     } else if (plan->k_blocks > 1 || plan->sweeps) {
       sums = s->sums + (row - m0) * sums_stride + (column - n0), stride = sums_stride;
     }
-    G(kernel) kernel = G(kernels)[G(even)(rows) / 2 - 1][in_place * 2 + b.in_place];
+#if G_HALVES
+    G(kernel) half_kernel = G(half_kernels)[G(even)(rows) / 2 - 1][in_place];
+#else
+    G(kernel) half_kernel = NULL;
+#endif
+    G(kernel) kernel = half ? half_kernel : G(kernels)[G(even)(rows) / 2 - 1][in_place * 2 + b.in_place];
     kernel(depth, a, g->a_row / GROUP, b.units, b.stride, b.correction, sums, stride, k0 > 0, ahead.from, ahead.step);
     if (last && !direct && !plan->sweeps) G(finish)(plan, batch, row, column, rows, columns, sums, stride);
   }
@@ -342,6 +353,7 @@ static void G(choose)(G(plan)* plan, int* share_a, int* share_b) {
   const long threads = hloc_pool_threads();
   plan->rows = G(smaller)(HLOC_TILE_ROWS, G(even)(g->m));
   plan->k_block = G(k_block)(g->k);
+  const int aliases = (g->a_row * (long)sizeof(ELEMENT)) % 4096 == 0; /* rows share few cache sets */
   int b_readable = UNIT_IS_MEMORY && GROUP == 1 && g->b_column == 1 && !g->load_b;
   int a_readable = UNIT_IS_MEMORY && g->a_column == 1 && !g->load_a && g->a_row % GROUP == 0 &&
                    g->a_outer % GROUP == 0 && g->a_inner % GROUP == 0 && plan->k_block % GROUP == 0 &&
@@ -350,11 +362,14 @@ static void G(choose)(G(plan)* plan, int* share_a, int* share_b) {
 #if defined(G_TURNS_A)
   a_readable = 0;
 #endif
+  const int narrow = G_HALVES && g->n <= LANES;
+  if (aliases && narrow) plan->rows = G(smaller)(plan->rows, G(ALIASED_ROWS));
+  const int aliased = aliases && plan->rows > (narrow ? G(ALIASED_ROWS) : 4);
   int small = work <= 3e6, skinny = g->m <= 4 * HLOC_TILE_ROWS;
   /* an epilogue over several arrays takes memory's time: it goes along whole rows, one after the other */
   int whole_rows = g->epilogue_arrays >= 4 && !small && !skinny && g->n <= 2048 && !plan->exchanged;
-  int flat = !small && !skinny && g->m <= 32 * HLOC_TILE_ROWS && g->batches == 1 && !g->load_a && !g->packed_b &&
-             !whole_rows;
+  int flat = !small && !skinny && !narrow && g->m <= 32 * HLOC_TILE_ROWS && g->batches == 1 && !g->load_a &&
+             !g->packed_b && !whole_rows;
   *share_a = flat;
   *share_b = !flat && !g->packed_b && g->batches == 1 && !(b_readable && (small || skinny)) && !skinny;
   plan->b_in_place = b_readable && !*share_b && !flat && !g->packed_b;
@@ -377,7 +392,6 @@ static void G(choose)(G(plan)* plan, int* share_a, int* share_b) {
   }
   plan->m_block = m_group * plan->rows;
   plan->n_block = ((n_panels + n_blocks - 1) / n_blocks) * G(TILE_COLUMNS);
-  int aliased = (g->a_row * (long)sizeof(ELEMENT)) % 4096 == 0 && plan->rows > 4; /* rows share few cache sets */
   plan->a_in_place = a_readable && !flat && (plan->n_block <= 8 * G(TILE_COLUMNS) || small) && !(aliased && g->k > 64);
   plan->m_blocks = (g->m + plan->m_block - 1) / plan->m_block;
   plan->n_blocks = (g->n + plan->n_block - 1) / plan->n_block;
@@ -411,7 +425,9 @@ int HLOC_JOIN(hloc_gemm_, G_NAME, )(const hloc_gemm_args* args) {
   int share_a, share_b, failed = 0;
   plan.failed = &failed;
   if (args->n == 1) plan.g.c_column = 1; /* whatever it was: a column of sums may be one piece of memory */
-  if (args->n <= G(NARROW) && args->m > 2 * args->n && !args->load_a && !args->load_b && !args->packed_b) G(exchange)(&plan);
+  const int halves = G_HALVES && args->n > G(FEW) && args->a_column == 1;
+  if (args->n <= G(NARROW) && args->m > 2 * args->n && !halves && !args->load_a && !args->load_b && !args->packed_b)
+    G(exchange)(&plan);
   if (HLOC_HAS(G(is_thin)) && G(is_thin)(&plan)) return G(thin)(&plan);
   G(choose)(&plan, &share_a, &share_b);
   if (share_a && !G(share_a)(&plan)) return 1;
@@ -438,6 +454,7 @@ int HLOC_JOIN(hloc_gemm_, G_NAME, )(const hloc_gemm_args* args) {
 #undef G_NAME
 #undef G_CORRECTS
 #undef G_TURNS_A
+#undef G_HALVES
 #undef G_DOTS
 #undef G_STORES_SUMS
 #undef ELEMENT

@@ -1,7 +1,8 @@
 /* generic.c: matrix products and convolutions of the types that have no fast path: products are plain loops over any
  * strides, convolutions are products (generic_conv.h).
  *
- * Out: hloc_gemm_<t> and hloc_conv_<t> for the types that gemm.h and conv.h list. Sums are kept in the result's type,
+ * Out: hloc_gemm_<t> and hloc_conv_<t> for the types that gemm.h and conv.h list; products of complex numbers have files
+ * of their own. Sums are kept in the result's type,
  * wrapping for integers. Work is split over rows of C, or output positions.
  *
  * With HLOC_GENERIC_GEMM or HLOC_GENERIC_CONV defined as one of those types (and HLOC_OPERAND, HLOC_TOTAL, HLOC_PRODUCT,
@@ -89,8 +90,6 @@ HLOC_DEFINE_GENERIC_GEMM(s64, hloc_s64)
 HLOC_DEFINE_GENERIC_GEMM(u8, hloc_u8)
 HLOC_DEFINE_GENERIC_GEMM(u16, hloc_u16)
 HLOC_DEFINE_GENERIC_GEMM(u64, hloc_u64)
-HLOC_DEFINE_GENERIC_GEMM(c64, hloc_c64)
-HLOC_DEFINE_GENERIC_GEMM(c128, hloc_c128)
 #endif
 
 /* ---- convolutions */
@@ -102,6 +101,8 @@ HLOC_DEFINE_GENERIC_GEMM(c128, hloc_c128)
 #pragma weak hloc_gemm_f64 /* the files of products that no convolution of a program calls need not be there */
 #pragma weak hloc_gemm_s8
 #pragma weak hloc_gemm_s32
+#pragma weak hloc_gemm_c64
+#pragma weak hloc_gemm_c128
 #define HLOC_GENERIC_CONV pred
 #define HLOC_OPERAND pred
 #define HLOC_TOTAL pred

@@ -21,7 +21,7 @@
 #include <sys/syscall.h>
 #endif
 
-enum { MAX_THREADS = 256, MAX_RANGES = 65535, SCRATCH_SLOTS = 3, JOIN_SPINS = 4000, PAUSES = 64 };
+enum { MAX_THREADS = 256, MAX_RANGES = 65535, SCRATCH_SLOTS = 4, JOIN_SPINS = 4000, PAUSES = 64 };
 
 static struct {
   _Alignas(64) _Atomic uint64_t ranges; /* generation << 32 | low << 16 | high */
@@ -245,8 +245,9 @@ static void* own_scratch(int slot, size_t bytes) {
   const hloc_room* r = room;
   if (r && slot == HLOC_FIRST && bytes <= r->first) return r->at;
   if (r && slot == HLOC_SECOND && bytes <= r->second) return r->at + r->first;
+  if (r && slot == HLOC_THIRD && bytes <= r->third) return r->at + r->first + r->second;
   if (r && slot == HLOC_OWN && bytes <= r->own && number < r->threads)
-    return r->at + r->first + r->second + (size_t)number * r->own;
+    return r->at + r->first + r->second + r->third + (size_t)number * r->own;
   return grown(slot, bytes);
 }
 static void own_give_room(const hloc_room* given) { room = given; }
@@ -265,7 +266,7 @@ struct hloc_pool {
   void (*give_room)(const hloc_room*);
   size_t (*unplanned)(void);
 };
-static const struct hloc_pool own = {2, own_start, own_stop, own_threads, own_awake, own_rouse, own_parallel,
+static const struct hloc_pool own = {3, own_start, own_stop, own_threads, own_awake, own_rouse, own_parallel,
                                      own_scratch, own_give_room, own_unplanned};
 static const struct hloc_pool* used = &own;
 

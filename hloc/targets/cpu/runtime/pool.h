@@ -18,8 +18,8 @@
  *       task(args, begin, end) for consecutive ranges of `grain` (the last may be shorter) that cover [0, n).
  *       Runs on the calling thread when one range is enough, inside another task, or when another thread has the pool.
  *   void* hloc_scratch(int slot, size_t bytes);    memory for a routine, 64-byte aligned, valid until the next call with
- *       the same slot on the same thread. HLOC_OWN is for tasks, one piece per thread; HLOC_FIRST and HLOC_SECOND are for
- *       the thread that calls hloc_parallel. NULL when memory is exhausted.
+ *       the same slot on the same thread. HLOC_OWN is for tasks, one piece per thread; the others are for the thread that
+ *       calls hloc_parallel: HLOC_THIRD for routines whose work others do that take the first two. NULL when memory is exhausted.
  *   void hloc_give_room(const hloc_room*);         where scratch of this thread, and of its tasks, lies from now on: the
  *       driver gives each step what the plan has set aside for it (hloc/targets/cpu/scratch.py); NULL: none.
  *   size_t hloc_unplanned_bytes(void);             all that was asked for without a room, or with too little of it, ever:
@@ -35,9 +35,9 @@
 
 typedef void (*hloc_task)(void* const* args, long begin, long end);
 
-enum { HLOC_OWN, HLOC_FIRST, HLOC_SECOND, HLOC_STACK_BYTES = 1 << 20 };
-/* At `at` lie first and second bytes for those slots, then `own` bytes for each of so many threads. */
-typedef struct { char* at; size_t first, second, own; int threads; } hloc_room;
+enum { HLOC_OWN, HLOC_FIRST, HLOC_SECOND, HLOC_THIRD, HLOC_STACK_BYTES = 1 << 20 };
+/* At `at` lie first, second and third bytes for those slots, then `own` bytes for each of so many threads. */
+typedef struct { char* at; size_t first, second, third, own; int threads; } hloc_room;
 
 void hloc_pool_start(int threads, int spin);
 void hloc_pool_stop(void);

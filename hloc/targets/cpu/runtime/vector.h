@@ -8,6 +8,7 @@
  *   hloc_fold_f32(v)       of HLOC_LANES32 vectors (which it changes): the sum of each one's lanes, as one vector
  *   hloc_low_32(a, b), hloc_high_32(a, b): the first, the last halves of a and b, lane by lane in turn; _64 likewise
  *   hloc_transpose_32(source, source_stride, target, target_stride): HLOC_LANES32 x HLOC_LANES32 words; _64 likewise
+ *   hloc_swapped_<f32, f64>(v): neighbouring lanes change places
  *   HLOC_UNROLL            before a loop whose body works on a register array
  *
  * Multiply-add is written a * b + c: compile with -ffp-contract=fast.
@@ -83,6 +84,12 @@ HLOC_DEFINE_FOLD(u32, unsigned, HLOC_LANES32)
 #else
 #define HLOC_INTERLEAVE(S, a, b, ...) __builtin_shuffle(a, b, (hloc_v##S){__VA_ARGS__})
 #endif
+#define HLOC_SWAP2 1, 0
+#define HLOC_SWAP4 HLOC_SWAP2, 3, 2
+#define HLOC_SWAP8 HLOC_SWAP4, 5, 4, 7, 6
+#define HLOC_SWAP16 HLOC_SWAP8, 9, 8, 11, 10, 13, 12, 15, 14
+#define HLOC_DEFINE_SWAPPED(S, U, SWAP)                                                                               \
+  HLOC_INLINE hloc_v##S hloc_swapped_##S(hloc_v##S v) { return HLOC_INTERLEAVE(U, v, v, SWAP); }
 #define HLOC_DEFINE_TRANSPOSE(WIDTH, S, T, LANES, LOW, HIGH)                                                          \
   HLOC_INLINE hloc_v##S hloc_low_##WIDTH(hloc_v##S a, hloc_v##S b) { return HLOC_INTERLEAVE(S, a, b, LOW); }          \
   HLOC_INLINE hloc_v##S hloc_high_##WIDTH(hloc_v##S a, hloc_v##S b) { return HLOC_INTERLEAVE(S, a, b, HIGH); }        \
@@ -104,12 +111,18 @@ HLOC_DEFINE_FOLD(u32, unsigned, HLOC_LANES32)
 #if HLOC_VECTOR_BYTES == 64
 HLOC_DEFINE_TRANSPOSE(32, u32, unsigned, 16, HLOC_LOW16, HLOC_HIGH16)
 HLOC_DEFINE_TRANSPOSE(64, u64, unsigned long long, 8, HLOC_LOW8, HLOC_HIGH8)
+HLOC_DEFINE_SWAPPED(f32, u32, HLOC_SWAP16)
+HLOC_DEFINE_SWAPPED(f64, u64, HLOC_SWAP8)
 #elif HLOC_VECTOR_BYTES == 32
 HLOC_DEFINE_TRANSPOSE(32, u32, unsigned, 8, HLOC_LOW8, HLOC_HIGH8)
 HLOC_DEFINE_TRANSPOSE(64, u64, unsigned long long, 4, HLOC_LOW4, HLOC_HIGH4)
+HLOC_DEFINE_SWAPPED(f32, u32, HLOC_SWAP8)
+HLOC_DEFINE_SWAPPED(f64, u64, HLOC_SWAP4)
 #else
 HLOC_DEFINE_TRANSPOSE(32, u32, unsigned, 4, HLOC_LOW4, HLOC_HIGH4)
 HLOC_DEFINE_TRANSPOSE(64, u64, unsigned long long, 2, HLOC_LOW2, HLOC_HIGH2)
+HLOC_DEFINE_SWAPPED(f32, u32, HLOC_SWAP4)
+HLOC_DEFINE_SWAPPED(f64, u64, HLOC_SWAP2)
 #endif
 
 /* What is left of two vectors is laid alternately into one, until one is left. */

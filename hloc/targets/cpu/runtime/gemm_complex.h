@@ -1,0 +1,221 @@
+/* gemm_complex.h: products of complex matrices by those of real ones (template; complex_c64.c and complex_c128.c).
+ *
+ * In (macros): Z(name) the instance's prefix; COMPLEX, REAL; ENTRY and REAL_ENTRY, as gemm.h says; VECTOR, LANES, Z(load),
+ * Z(store) and Z(swapped) of vector.h.
+ * Out: ENTRY. There are no prologues, and no packed_b.
+ *
+ * One operand is kept: read as it lies, every number as two real ones side by side. It is the larger one, as a rule, if
+ * one of its strides is 1. Of the other a copy is made that meets it:
+ *   along    the kept operand's numbers lie along k: it has 2 k real columns. c + d i of the other operand becomes two
+ *            rows (c d) and (-d c), of twice its columns. The sums are complex numbers.
+ *   across   they lie along its rows or columns. The other operand is split: a row of real parts, a row of imaginary
+ *            ones. Sums of two rows and two columns are the products of parts that a complex one consists of.
+ * Where neither has a stride of 1, the larger operand is brought into order first. The tiles of real sums that come out
+ * are put together in finish(), and turned where the operands have changed sides.
+ *
+ * hloc/targets/cpu/complex_products.py knows which product of real matrices this is, and what it takes.
+ */
+#include "complex.h"
+#include "gemm.h"
+#include "pool.h"
+#include "vector.h"
+
+/* LARGER: times that an operand is larger than the other, and rather kept, though it lies along k. */
+enum { Z(PIECE) = 32, Z(GRAIN) = 16384, Z(LARGER) = 4 };
+
+/* An operand: `count` rows, or columns, of k numbers; strides along either, and of batches. */
+typedef struct { const COMPLEX* at; long count, k, outer, inner, free, depth; } Z(operand);
+typedef struct {
+  hloc_gemm_args g;
+  Z(operand) kept, other;
+  int keeps_b, along, turned; /* turned: the copy has k side by side */
+  long inner_batches;
+  REAL* copy;
+  COMPLEX* ordered;
+} Z(product);
+
+static int Z(is_readable)(const Z(operand)* o) { return o->depth == 1 || o->free == 1; }
+static const COMPLEX* Z(row)(const Z(product)* p, const Z(operand)* o, long row) {
+  const long batch = row / o->count;
+  return o->at + batch / p->inner_batches * o->outer + batch % p->inner_batches * o->inner + row % o->count * o->free;
+}
+
+/* Of a row of the other operand: what meets the kept one along k. */
+static void Z(copy_along)(void* const* args, long begin, long end) {
+  const Z(product)* p = (const Z(product)*)args;
+  const long n = p->other.count, k = p->other.k, step = p->other.depth;
+  for (long row = begin; row < end; row++) {
+    const COMPLEX* from = Z(row)(p, &p->other, row);
+    REAL* to = p->copy + 4 * (row / n * n * k + (p->turned ? row % n * k : 0)) + (p->turned ? 0 : 2 * (row % n));
+    if (p->turned)
+      for (long i = 0; i < k; i++) {
+        to[2 * i] = from[i].re, to[2 * i + 1] = -from[i].im;
+        to[2 * k + 2 * i] = from[i].im, to[2 * k + 2 * i + 1] = from[i].re;
+      }
+    else
+      for (long i = 0; i < k; i++, to += 4 * n) {
+        const COMPLEX z = from[i * step];
+        to[0] = z.re, to[1] = z.im, to[2 * n] = -z.im, to[2 * n + 1] = z.re;
+      }
+  }
+}
+/* The same where rows lie side by side in memory: by k. */
+static void Z(copy_columns)(void* const* args, long begin, long end) {
+  const Z(product)* p = (const Z(product)*)args;
+  const long n = p->other.count, k = p->other.k;
+  for (long row = begin; row < end; row++) {
+    const COMPLEX* from = Z(row)(p, &p->other, row / k * n) + row % k * p->other.depth;
+    REAL* to = p->copy + 4 * row * n;
+    for (long j = 0; j < n; j++) {
+      to[2 * j] = from[j].re, to[2 * j + 1] = from[j].im;
+      to[2 * n + 2 * j] = -from[j].im, to[2 * n + 2 * j + 1] = from[j].re;
+    }
+  }
+}
+static void Z(copy_parts)(void* const* args, long begin, long end) {
+  const Z(product)* p = (const Z(product)*)args;
+  const long k = p->other.k, step = p->other.depth;
+  for (long row = begin; row < end; row++) {
+    const COMPLEX* from = Z(row)(p, &p->other, row);
+    REAL* to = p->copy + 2 * row * k;
+    if (step == 1) for (long i = 0; i < k; i++) to[i] = from[i].re, to[k + i] = from[i].im;
+    else for (long i = 0; i < k; i++) to[i] = from[i * step].re, to[k + i] = from[i * step].im;
+  }
+}
+static void Z(put_in_order)(void* const* args, long begin, long end) {
+  const Z(product)* p = (const Z(product)*)args;
+  for (long row = begin; row < end; row++) {
+    const COMPLEX* from = Z(row)(p, &p->kept, row);
+    for (long i = 0; i < p->kept.k; i++) p->ordered[row * p->kept.k + i] = from[i * p->kept.depth];
+  }
+}
+
+static COMPLEX* Z(result)(const Z(product)* p, long batch) {
+  const hloc_gemm_args* g = &p->g;
+  return (COMPLEX*)g->c + batch / g->inner_batches * g->c_outer + batch % g->inner_batches * g->c_inner;
+}
+/* rows x columns numbers of C, `piece` with so many in a row. */
+static void Z(put)(const Z(product)* p, long batch, long row, long column, long rows, long columns,
+                   const COMPLEX* piece, long stride) {
+  const hloc_gemm_args* g = &p->g;
+  if (g->epilogue) {
+    g->epilogue(g->epilogue_args, batch, row, column, rows, columns, piece, stride);
+    return;
+  }
+  for (long i = 0; i < rows; i++) {
+    COMPLEX* to = Z(result)(p, batch) + (row + i) * g->c_row + column * g->c_column;
+    if (g->c_column == 1) for (long j = 0; j < columns; j++) to[j] = piece[i * stride + j];
+    else for (long j = 0; j < columns; j++) to[j * g->c_column] = piece[i * stride + j];
+  }
+}
+
+/* So many numbers of which two rows of sums are the products of parts. */
+static void Z(join)(const REAL* sums, long stride, long count, COMPLEX* out) {
+  static const REAL signs[16] = {-1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1};
+  const REAL* next = sums + stride;
+  const VECTOR sign = Z(load)(signs);
+  long j = 0;
+  for (; j + LANES / 2 <= count; j += LANES / 2)
+    Z(store)(out + j, Z(load)(sums + 2 * j) + sign * Z(swapped)(Z(load)(next + 2 * j)));
+  for (; j < count; j++) out[j] = (COMPLEX){sums[2 * j] - next[2 * j + 1], sums[2 * j + 1] + next[2 * j]};
+}
+/* The number whose sums begin at `sums`. */
+static inline COMPLEX Z(joined)(const REAL* sums, long stride, int along) {
+  if (along) return (COMPLEX){sums[0], sums[1]};
+  return (COMPLEX){sums[0] - sums[stride + 1], sums[1] + sums[stride]};
+}
+
+/* A tile of real sums: its rows and columns are those of C, or the other way round. */
+static void Z(finish)(void* const* args, long batch, long row, long column, long rows, long columns, const void* tile,
+                      long stride) {
+  const Z(product)* p = (const Z(product)*)args;
+  const int along = p->along, each = along ? 1 : 2; /* rows of a number */
+  const int turned = along == p->keeps_b;
+  COMPLEX piece[Z(PIECE) * Z(PIECE)];
+  row /= each, rows /= each, column /= 2, columns /= 2;
+  if (along && !turned) {
+    Z(put)(p, batch, row, column, rows, columns, tile, stride / 2);
+    return;
+  }
+  if (!turned && !p->g.epilogue && p->g.c_column == 1) {
+    COMPLEX* c = Z(result)(p, batch) + row * p->g.c_row + column;
+    for (long i = 0; i < rows; i++) Z(join)((const REAL*)tile + 2 * i * stride, stride, columns, c + i * p->g.c_row);
+    return;
+  }
+  for (long i0 = 0; i0 < rows; i0 += Z(PIECE))
+    for (long j0 = 0; j0 < columns; j0 += Z(PIECE)) {
+      const long high = rows - i0 < Z(PIECE) ? rows - i0 : Z(PIECE);
+      const long wide = columns - j0 < Z(PIECE) ? columns - j0 : Z(PIECE);
+      const REAL* sums = (const REAL*)tile + i0 * each * stride + 2 * j0;
+      if (!turned) {
+        for (long i = 0; i < high; i++) Z(join)(sums + 2 * i * stride, stride, wide, piece + i * wide);
+        Z(put)(p, batch, row + i0, column + j0, high, wide, piece, wide);
+      } else {
+        for (long j = 0; j < wide; j++)
+          for (long i = 0; i < high; i++) piece[j * high + i] = Z(joined)(sums + each * i * stride + 2 * j, stride, along);
+        Z(put)(p, batch, column + j0, row + i0, wide, high, piece, high);
+      }
+    }
+}
+
+/* Which operand is kept, and how it is read. */
+static Z(product) Z(planned)(const hloc_gemm_args* g) {
+  Z(product) p = {.g = *g, .inner_batches = g->inner_batches};
+  const Z(operand) a = {g->a, g->m, g->k, g->a_outer, g->a_inner, g->m > 1 ? g->a_row : 1, g->k > 1 ? g->a_column : 1};
+  const Z(operand) b = {g->b, g->n, g->k, g->b_outer, g->b_inner, g->n > 1 ? g->b_column : 1, g->k > 1 ? g->b_row : 1};
+  const int reads_a = Z(is_readable)(&a), reads_b = Z(is_readable)(&b);
+  p.keeps_b = g->n > g->m ? reads_b || !reads_a : reads_b && !reads_a;
+  if (reads_a && reads_b && (a.free == 1) != (b.free == 1)) { /* splitting is half the work */
+    const Z(operand)*across = b.free == 1 ? &b : &a, *along = b.free == 1 ? &a : &b;
+    p.keeps_b = (across->count * Z(LARGER) >= along->count) == (b.free == 1);
+  }
+  p.kept = p.keeps_b ? b : a, p.other = p.keeps_b ? a : b;
+  p.along = p.kept.depth == 1 || !Z(is_readable)(&p.kept);
+  p.turned = p.other.depth == 1 && p.other.free != 1;
+  return p;
+}
+
+int ENTRY(const hloc_gemm_args* args) {
+  Z(product) p = Z(planned)(args);
+  Z(operand)*kept = &p.kept, *other = &p.other;
+  const long batches = args->batches, k = args->k;
+  if (batches <= 0 || args->m <= 0 || args->n <= 0) return 0;
+  const int orders = !Z(is_readable)(kept), copies = p.along || other->free != 1 || other->count == 1;
+  const long copied = other->outer || other->inner ? batches : 1, ordered = orders ? batches * kept->count * k : 0;
+  const long numbers = copies ? copied * other->count * k * (p.along ? 2 : 1) : 0;
+  char* memory = hloc_scratch(HLOC_THIRD, (ordered + numbers + 1) * sizeof(COMPLEX));
+  if (!memory) return 1;
+  p.ordered = (COMPLEX*)memory, p.copy = (REAL*)((COMPLEX*)memory + ordered);
+  const long grain = 1 + Z(GRAIN) / (k + 1);
+  if (orders) {
+    hloc_parallel(Z(put_in_order), (void* const*)&p, batches * kept->count, grain);
+    *kept = (Z(operand)){p.ordered, kept->count, k, args->inner_batches * kept->count * k, kept->count * k, k, 1};
+  }
+  if (copies && p.along && other->free == 1 && other->count > 1)
+    hloc_parallel(Z(copy_columns), (void* const*)&p, copied * k, 1 + Z(GRAIN) / other->count);
+  else if (copies)
+    hloc_parallel(p.along ? Z(copy_along) : Z(copy_parts), (void* const*)&p, copied * other->count, grain);
+  const long of_one = copied > 1 ? other->count * k * (p.along ? 4 : 2) : 0;
+  hloc_gemm_args real = {.batches = batches, .inner_batches = args->inner_batches, .epilogue = Z(finish),
+                         .epilogue_args = (void* const*)&p, .epilogue_arrays = args->epilogue_arrays};
+  if (p.along) {
+    real.m = kept->count, real.n = 2 * other->count, real.k = 2 * k;
+    real.a = kept->at, real.a_outer = 2 * kept->outer, real.a_inner = 2 * kept->inner;
+    real.a_row = 2 * kept->free, real.a_column = 1;
+    real.b = p.copy, real.b_outer = args->inner_batches * of_one, real.b_inner = of_one;
+    real.b_row = p.turned ? 1 : real.n, real.b_column = p.turned ? 2 * k : 1;
+    if (!args->epilogue && !p.keeps_b && (args->c_column == 1 || args->n == 1)) {
+      real.epilogue = NULL, real.c = args->c, real.c_outer = 2 * args->c_outer, real.c_inner = 2 * args->c_inner;
+      real.c_row = 2 * args->c_row, real.c_column = 1;
+    }
+  } else {
+    real.m = 2 * other->count, real.n = 2 * kept->count, real.k = k;
+    real.b = kept->at, real.b_outer = 2 * kept->outer, real.b_inner = 2 * kept->inner;
+    real.b_row = 2 * kept->depth, real.b_column = 1;
+    real.a = copies ? p.copy : (const REAL*)other->at;
+    real.a_outer = copies ? args->inner_batches * of_one : 2 * other->outer;
+    real.a_inner = copies ? of_one : 2 * other->inner;
+    real.a_row = copies ? k : 1, real.a_column = copies ? 1 : 2 * other->depth;
+  }
+  return REAL_ENTRY(&real);
+}
