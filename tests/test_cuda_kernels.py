@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -73,30 +74,72 @@ def test_ops(monkeypatch):
 
 
 SCATTER = """HloModule m
-add {{ a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT r = f32[] add(a, b) }}
-ENTRY e {{ x = f32[{rows},{width}] parameter(0)  i = s32[90,{numbers}] parameter(1)  u = f32[90,{window}] parameter(2)
-  ROOT s = f32[{rows},{width}] scatter(x, i, u), update_window_dims={{1}}, inserted_window_dims={{0}},
-    scatter_dims_to_operand_dims={{{dimensions}}}, index_vector_dim=1, to_apply=add }}
+join {{ a = {t}[] parameter(0)  b = {t}[] parameter(1)  ROOT r = {t}[] {op}(a, b) }}
+ENTRY e {{ x = {t}[{rows},{width}] parameter(0)  i = s32[{updates},{numbers}] parameter(1)
+  u = {t}[{updates},{window}] parameter(2)
+  ROOT s = {t}[{rows},{width}] scatter(x, i, u), update_window_dims={{{dims}}}, inserted_window_dims={{{inserted}}},
+    scatter_dims_to_operand_dims={{{scattered}}}, index_vector_dim={vector}, to_apply=join }}
 """
 
 
-@pytest.mark.parametrize("window, numbers, dimensions, owned", [(24, 1, "0", True), (5, 2, "0,1", False)])
-def test_scatters(window, numbers, dimensions, owned, monkeypatch):
-    """Updates are dealt out to the owners of windows, if these lie apart; each window sees its own in order."""
-    text = SCATTER.format(rows=7, width=24, window=window, numbers=numbers, dimensions=dimensions)
+class Scatter(NamedTuple):
+    """Windows of an array of 7 x width; where: the dimensions in which indices say where they start. how: what its
+    kernel must be made of."""
+
+    how: str
+    window: tuple[int, int]
+    where: tuple[int, ...] = (0,)
+    width: int = 24
+    updates: tuple[int, ...] = (90,)
+    type: str = "f32"
+    op: str = "add"
+
+    def text(self) -> str:
+        n = len(self.updates)
+        return SCATTER.format(t=self.type, op=self.op, rows=7, width=self.width, numbers=len(self.where), vector=n,
+                              updates=",".join(map(str, self.updates)), window=",".join(map(str, self.window)),
+                              dims=f"{n},{n + 1}", inserted="", scattered=",".join(map(str, self.where)))
+
+    def inputs(self) -> list[np.ndarray]:
+        random, dtype = np.random.default_rng(0), np.dtype({"f32": "f4"}.get(self.type) or np.dtype(
+            {"s32": "i4", "u64": "u8", "s64": "i8"}[self.type]))
+        shapes = (7, self.width), (*self.updates, *self.window)
+        x, u = (random.normal(size=s).astype(dtype) if dtype.kind == "f" else random.integers(0, 1 << 40, s).astype(dtype)
+                for s in shapes)
+        return [x, random.integers(-1, 7, (*self.updates, len(self.where)), np.int32), u]
+
+    def expected(self, x: np.ndarray, places: np.ndarray, updates: np.ndarray) -> np.ndarray:
+        """One update after the other, in its own type."""
+        join = {"add": np.add, "maximum": np.maximum, "minimum": np.minimum, "xor": np.bitwise_xor}.get(self.op)
+        x, rows, columns = x.copy(), *self.window
+        for place, update in zip(places.reshape(-1, len(self.where)), updates.reshape(-1, *self.window)):
+            at = dict(zip(self.where, place))
+            row, column = at.get(0, 0), at.get(1, 0)
+            if 0 <= row <= 7 - rows and 0 <= column <= self.width - columns:
+                part = x[row:row + rows, column:column + columns]
+                part[...] = join(part, update) if join else update
+        return x
+
+
+OWNED, SHARED, ATOMIC = "% 90 == owner", "own_from", "hloc_atomic_"
+SCATTERS = [Scatter(OWNED, (1, 24)), Scatter(OWNED, (1, 1), (0, 1)), Scatter("% 528 == owner", (1, 160), width=160,
+                                                                             updates=(6, 100)),
+            Scatter(SHARED, (1, 5), (0, 1)), Scatter(SHARED, (3, 24)), Scatter(SHARED, (2, 5), (0, 1), updates=(3, 30)),
+            Scatter(SHARED, (7, 6), (1,), updates=(5,)), Scatter(ATOMIC, (1, 5), (0, 1), type="s32"),
+            Scatter(ATOMIC, (2, 24), type="f32", op="maximum"), Scatter(ATOMIC, (1, 24), type="u64", op="xor"),
+            Scatter(ATOMIC, (2, 3), (0, 1), type="s64", op="minimum", updates=(4, 9))]
+
+
+@pytest.mark.parametrize("scatter", SCATTERS, ids=lambda s: f"{s.how.strip('% ')}-{s.window}-{s.type}")
+def test_scatters(scatter, monkeypatch):
+    """Windows that lie apart have an owner each, of others an owner has a share of the array: each element sees its updates
+    in order. Sums of integers, the least and the greatest have no order."""
     target = cuda_target(H100)
-    sources = make_sources(api.plan(api.optimize(api.load(text), target), target), H100)
-    assert ("owner" in sources.readable()) == owned
-    random = np.random.default_rng(0)
-    arrays = [random.normal(size=(7, 24)).astype(np.float32), random.integers(-1, 9, (90, numbers), np.int32),
-              random.normal(size=(90, window)).astype(np.float32)]
+    sources = make_sources(api.plan(api.optimize(api.load(scatter.text()), target), target), H100)
+    assert scatter.how in sources.readable()
+    arrays = scatter.inputs()
     results = emulate(sources, check_arrays(sources.program.parameters, arrays), monkeypatch, backwards=True, checked=True)
-    expected = arrays[0].copy()
-    for (row, *start), update in zip(arrays[1], arrays[2]):
-        column = start[0] if start else 0
-        if 0 <= row < 7 and 0 <= column <= 24 - window:
-            expected[row, column:column + window] += update         # one after the other, in f32
-    np.testing.assert_array_equal(results[0], expected)
+    np.testing.assert_array_equal(results[0], scatter.expected(*arrays))
 
 
 def _models():

@@ -3,8 +3,9 @@
 In: a group whose root is one of them and takes a parameter as operand 0. Out: one kernel over the updates; the result
 starts as that operand's value (Lowered.in_place), the rest of it is not touched.
 
-Scatters are deterministic: updates that may hit the same element run in their order on one thread; windows are cut into
-blocks of columns that run in parallel, and batches too. Updates whose window does not fit are left out, as HLO says.
+Scatters are deterministic: updates that may hit the same element run in their order, in one loop; windows that lie
+apart are cut into blocks of columns that run in parallel, and batches too. Targets may take that loop apart. Updates
+whose window does not fit are left out, as HLO says.
 """
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from hloc.ir import Instruction
 from hloc.kernels import indexing, loops, scalars
 from hloc.kernels.group import Group, KernelCall, Lowered, Outline
 from hloc.kernels.indexing import Index
-from hloc.kernels.ir import INDEX, SERIAL, VECTOR, Apply, Const, Cost, Expr
+from hloc.kernels.ir import INDEX, SERIAL, Apply, Const, Cost, Expr
 from hloc.kernels.lower_loop import loop_kernel, lower_loop
 from hloc.kernels.rules_indexing import indices_position, start_indices, window_dimensions
 from hloc.machine import Machine
@@ -82,7 +83,7 @@ def _scatter_kernel(group: Group, root: Instruction, targets: list[Instruction],
                     updates: list[Instruction]) -> KernelCall:
     """PARALLEL over batches and blocks of the window (over all updates where they are unique), SERIAL over the rest.
 
-    A window longer than one along a scattered dimension meets others at other columns: one thread does them all.
+    A window longer than one along a scattered dimension meets others at other columns: one iteration does them all.
     """
     outline = Outline(group)
     shape = updates[0].shape.dimensions
@@ -103,9 +104,13 @@ def _scatter_kernel(group: Group, root: Instruction, targets: list[Instruction],
             index[d] = stack.enter_context(b.loop(shape[d], SERIAL))
         starts, conditions = _scatter_starts(outline, root, targets[0], indices, [index[d] for d in points])
         stack.enter_context(b.guard(conditions))
-        column = stack.enter_context(loops.block_loop(b, inner, block, opened[-1], SERIAL if shared else VECTOR))
-        for d, i in zip(window, indexing.delinearize(column, [shape[d] for d in window])):
-            index[d] = i
+        if shared:
+            for d in window:
+                index[d] = stack.enter_context(b.loop(shape[d], SERIAL))
+        else:
+            column = stack.enter_context(loops.block_loop(b, inner, block, opened[-1]))
+            for d, i in zip(window, indexing.delinearize(column, [shape[d] for d in window])):
+                index[d] = i
         _update(outline, root, targets, updates, starts, index)
     elements = math.prod(shape)
     return outline.finish(cost=Cost(elements * 12, elements * 4))

@@ -68,8 +68,8 @@ class Dialect(NamedTuple):
 
 C = Dialect("c", threads=False, vector_pragma=True)
 CUDA = Dialect("cuda", threads=True, vector_pragma=False, shared="__shared__", barrier="__syncthreads();",
-               atomics=(("add", "atomicAdd(&{0}, {1});"), ("maximum", "atomicMax(&{0}, {1});"),
-                        ("minimum", "atomicMin(&{0}, {1});")))
+               atomics=tuple((op, f"hloc_atomic_{op}(&{{0}}, {{1}});")
+                             for op in ("add", "minimum", "maximum", "and", "or", "xor")))
 
 SIMPLE_TYPES = {INDEX: "long", "f32": "float", "f64": "double", "s32": "int", "u32": "unsigned"}
 INFIX = {"add": ("+", 12), "subtract": ("-", 12), "multiply": ("*", 13), "divide": ("/", 13), "remainder": ("%", 13)}

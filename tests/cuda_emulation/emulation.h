@@ -322,6 +322,38 @@ template <class T> static inline T __shfl_xor_sync(unsigned, T value, int mask) 
 template <class T> static inline T __shfl_sync(unsigned, T value, int lane) {
   return emulation::shown_by<T>(emulation::exchange(value), lane & 31);
 }
+static inline unsigned __ballot_sync(unsigned, bool yes) {
+  const unsigned char *slots = emulation::exchange(unsigned(yes));
+  unsigned all = 0;
+  for (unsigned lane = 0; lane < emulation::current->warp->alive; lane++) all |= emulation::shown_by<unsigned>(slots, lane) << lane;
+  return all;
+}
+static inline int __ffsll(long long x) { return __builtin_ffsll(x); }
+/* Atomics: the checker sees a read, which races with ordinary writes and not with other atomics. */
+template <class T> static void emulation_atomic_look(T *at) {
+#ifdef EMULATION_CHECKED
+  emulation_look(at, sizeof(T));
+#endif
+}
+#define EMULATED_ATOMIC(NAME, VALUE)                                                                                  \
+  template <class T> __attribute__((no_sanitize("thread", "alignment"))) static T atomic##NAME(T *at, T value) {      \
+    emulation_atomic_look(at);                                                                                        \
+    const T old = *at;                                                                                                \
+    *at = VALUE;                                                                                                      \
+    return old;                                                                                                       \
+  }
+EMULATED_ATOMIC(Add, old + value)
+EMULATED_ATOMIC(And, old & value)
+EMULATED_ATOMIC(Or, old | value)
+EMULATED_ATOMIC(Xor, old ^ value)
+EMULATED_ATOMIC(Min, value < old ? value : old)
+EMULATED_ATOMIC(Max, value > old ? value : old)
+template <class T> __attribute__((no_sanitize("thread", "alignment"))) static T atomicCAS(T *at, T before, T next) {
+  emulation_atomic_look(at);
+  const T old = *at;
+  if (old == before) *at = next;
+  return old;
+}
 static inline unsigned __float_as_uint(float x) { unsigned bits; std::memcpy(&bits, &x, 4); return bits; }
 static inline float __uint_as_float(unsigned bits) { float x; std::memcpy(&x, &bits, 4); return x; }
 static inline long long __double_as_longlong(double x) { long long bits; std::memcpy(&bits, &x, 8); return bits; }

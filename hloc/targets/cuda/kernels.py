@@ -15,13 +15,14 @@ from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import PARALLEL, VECTOR, Apply, Barrier, For, Kernel, Tile, Var, While
 from hloc.kernels.walks import walk
 from hloc.machine import Machine
+from hloc.targets.cuda.atomics import with_atomics
 from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.linear import loads
 from hloc.targets.cuda.owners import with_owners
 from hloc.targets.cuda.quotients import with_quotients
 from hloc.targets.cuda.ranges import fits, narrowed
 from hloc.targets.cuda.space import space_of
-from hloc.targets.cuda.teams import WARP, Spread, TeamKernel, Total, team_kernel
+from hloc.targets.cuda.teams import LOOKED_AT, WARP, Scan, Spread, TeamKernel, Total, team_kernel
 from hloc.targets.cuda.transposes import find_tiling, print_tiled, tiled_geometry
 from hloc.targets.cuda.vectors import find_vectors, print_vectors, vector_geometry
 from hloc.targets.printer import CUDA, StatementPrinter, c_type, comment, expression, pointer_type, print_kernel
@@ -35,12 +36,12 @@ LARGEST_BLOCK = 1024
 
 def kernel_source(kernel: Kernel, name: str, gpu: Machine) -> tuple[str, Geometry]:
     """Text and geometry of a loop kernel; positions have 32 bits where these are enough."""
+    kernel = with_owners(with_atomics(with_quotients(kernel)), gpu)
     text, start = _wide_source(kernel, name, gpu)
     return (narrowed(text) if fits(kernel) else text), start
 
 
 def _wide_source(kernel: Kernel, name: str, gpu: Machine) -> tuple[str, Geometry]:
-    kernel = with_owners(with_quotients(kernel), gpu)
     space = space_of(kernel)
     tiling = find_tiling(kernel, space) if space else None
     if tiling is not None:
@@ -137,6 +138,30 @@ class TeamPrinter(StatementPrinter):
             self.slotted(s, name, extent, indent)
         self.line(indent, "}")
 
+    def scan(self, s: Scan, indent: int) -> None:
+        """Each lane finds out which of its iterations are done at all; a ballot tells all lanes."""
+        count, guard = _product(s.counters), s.body[-1]
+        parts = LOOKED_AT // WARP
+        self.line(indent, f"for (long first = 0; first < {count}; first += {LOOKED_AT}) {{")
+        self.line(indent + 1, "unsigned long long left = 0;")
+        self.line(indent + 1, "#pragma unroll")
+        self.line(indent + 1, f"for (int part = 0; part < {parts}; part++) {{")
+        self.line(indent + 2, f"const long update = first + part * {WARP} + lane;")
+        self.line(indent + 2, "bool found = false;")
+        self.line(indent + 2, f"if (update < {count}) {{")
+        self.counters(s, indent + 3)
+        self.statements(s.body[:-1], indent + 3)
+        self.line(indent + 3, f"found = {expression(guard.condition)};")
+        self.line(indent + 2, "}")
+        self.line(indent + 2, f"left |= (unsigned long long)__ballot_sync(0xffffffffu, found) << part * {WARP};")
+        self.line(indent + 1, "}")
+        self.line(indent + 1, "for (; left; left &= left - 1) {")
+        self.line(indent + 2, "const long update = first + __ffsll((long long)left) - 1;")
+        self.counters(s, indent + 2)
+        self.statements((*s.body[:-1], *guard.then), indent + 2)
+        self.line(indent + 1, "}")
+        self.line(indent, "}")
+
     def unrolled(self, s: Spread, extent) -> int:
         """Iterations whose loads are on their way at once: enough bytes, of narrow types too."""
         if not isinstance(extent, int) or any(isinstance(inner, (For, While)) for inner in walk(s.body)):
@@ -159,19 +184,22 @@ class TeamPrinter(StatementPrinter):
         if not whole:
             self.line(indent + 1, "}")
 
-    def counters(self, s: Spread, indent: int) -> None:
+    def counters(self, s: Spread | Scan, indent: int) -> None:
         """The counters of a nest, from the number of the point."""
+        number = "update" if isinstance(s, Scan) else "point"
         if len(s.counters) == 1:
+            if isinstance(s, Scan):
+                self.line(indent, f"const long {s.counters[0][0]} = {number};")
             return
         rest, pieces = _product(s.counters), []
         for name, extent in s.counters:
             outer = rest
             rest //= extent
-            value = "point" if outer == _product(s.counters) else f"point % {outer}"
+            value = number if outer == _product(s.counters) else f"{number} % {outer}"
             pieces.append(f"{name} = {value}" if rest == 1 else f"{name} = {value} / {rest}")
         self.line(indent, f"const long {', '.join(pieces)};")
 
-    WRITERS = {**StatementPrinter.WRITERS, Barrier: barrier, Total: total, Spread: spread}
+    WRITERS = {**StatementPrinter.WRITERS, Barrier: barrier, Total: total, Spread: spread, Scan: scan}
 
 
 def _product(counters: tuple[tuple[str, int], ...]) -> int:

@@ -1,76 +1,92 @@
-"""Scatters on the GPU: one loop over the updates, in order, becomes many, each for the windows that it owns.
+"""Scatters on the GPU: one loop over the updates, in order, becomes many, each for the elements that it owns.
 
-In: a Kernel that is one serial loop whose stores lie in windows that do not overlap. Out: the same loop in each
-iteration of a PARALLEL one, which passes over the updates of others' windows; or the kernel itself. Each window sees
-its updates in their order: results do not depend on the GPU, and nothing is atomic.
+In: a Kernel that updates windows one after the other (updates.py). Out: the same updates in a Scan (teams.py) for each
+owner, a warp, which finds those that meet its elements, 64 at a time, and does them in order; or the kernel itself.
+Each element sees its updates in their order: results do not depend on the GPU, and nothing is atomic.
+
+Windows that lie apart are owned as a whole, by their number; of those that may overlap an owner has a share of the
+array:
 
     for i: p = index[i]; if (ok) for j: out[p * 64 + j] += update[i * 64 + j]
-    ->  parallel for owner: for i: p = index[i]; if (ok & p * 64 / 64 % 1056 == owner) for j: ...
+    ->  parallel for owner: scan i: p = index[i]; if (ok & p % 1056 == owner) for j: ...
+
+    for i: p = index[i]; if (ok) for j: out[p + j] += update[i * 5 + j]                            (of 1,000 elements)
+    ->  parallel for owner: scan i: p = index[i]; if (ok & p + 4 >= owner * 10 & p < owner * 10 + 10)
+            for j: if (p + j >= owner * 10 & p + j < owner * 10 + 10) ...
 """
 from __future__ import annotations
 
 import math
 
-from hloc.kernels.ir import INDEX, PARALLEL, SERIAL, Apply, Const, Expr, For, If, Kernel, Let, Stmt, Var
-from hloc.kernels.walks import parts, walk
+from hloc.kernels.ir import INDEX, PARALLEL, Apply, Const, Expr, For, If, Kernel, Let, Stmt, Var
+from hloc.kernels.walks import walk
 from hloc.machine import Machine
-from hloc.targets.cuda import linear
-from hloc.targets.cuda.linear import Form
+from hloc.targets.cuda.teams import Scan
+from hloc.targets.cuda.updates import Place, Updates, place_of, sum_of, updates_of
 
 WARPS_PER_SM = 8
-FEWEST = 64                         # updates that are worth it
-OWNER = Var("owner", INDEX)
+FEWEST = 4                          # owners that are worth it
+SHARE = 32                          # elements of an array that one owner has at least
+OWNER, WORK, FROM, TO = (Var(name, INDEX) for name in ("owner", "work", "own_from", "own_to"))
 
 
 def with_owners(kernel: Kernel, gpu: Machine) -> Kernel:
     """The kernel dealt out to owners, where its form allows that."""
-    lets, loop = kernel.body[:-1], kernel.body[-1] if kernel.body else None
-    if not isinstance(loop, For) or loop.kind != SERIAL or not isinstance(loop.extent, int) or loop.extent < FEWEST \
-            or not loop.body or not all(isinstance(s, Let) for s in (*lets, *loop.body[:-1])):
+    updates = updates_of(kernel)
+    place = place_of(updates, kernel) if updates else None
+    if place is None:
         return kernel
-    guard = loop.body[-1]
-    if not isinstance(guard, If) or guard.otherwise or not all(isinstance(s, (Let, For)) or hasattr(s, "buffer")
-                                                               for s in walk(guard.then)):
+    around = updates.outer.extent if updates.outer else 1
+    number = _window(updates, place)
+    most = updates.count if number is not None else place.size // SHARE
+    count = min(most, gpu.cores * WARPS_PER_SM // around)
+    if count < FEWEST:
         return kernel
-    home = _window(guard.then, linear.lets((*lets, *loop.body), {}))
-    if home is None or not _names(home) <= {loop.name, *(s.name for s in (*lets, *loop.body[:-1]))}:
-        return kernel
-    count = min(loop.extent, gpu.cores * WARPS_PER_SM)
-    mine = Apply("compare_eq", (Apply("remainder", (home, Const(count, INDEX)), INDEX), OWNER), "pred")
-    own = guard._replace(condition=Apply("and", (guard.condition, mine), "pred"))
-    body = loop._replace(body=(*loop.body[:-1], own))
-    return kernel._replace(body=(*lets, For(OWNER.name, count, PARALLEL, (body,))))
+    lets, mine, then = _by_number(number, count) if number is not None else _by_range(place, count)
+    guard = updates.guard
+    condition = Apply("and", (guard.condition, mine), "pred")
+    scan = Scan(updates.counters, (*updates.lets, If(condition, then(guard.then))))
+    if updates.outer is None:
+        return updates.at(kernel, For(OWNER.name, count, PARALLEL, (*lets, scan)))
+    own = Let(OWNER.name, Apply("remainder", (WORK, Const(count, INDEX)), INDEX))
+    outer = Let(updates.outer.name, Apply("divide", (WORK, Const(count, INDEX)), INDEX))
+    body = (outer, own, *updates.outer_lets, *lets, scan)
+    return updates.at(kernel, For(WORK.name, around * count, PARALLEL, body))
 
 
-def _window(statements: tuple[Stmt, ...], known: dict[str, Form]) -> Expr | None:
-    """The number of the window that all stores lie in; None where windows may overlap, or where others' are read."""
-    stores, found = linear.stores(statements), None
-    extents = {s.name: s.extent for s in walk(statements) if isinstance(s, For)}
-    written = {s.buffer for s in stores}
-    positions = [s.position for s in stores] + [x.position for x in linear.loads(statements) if x.buffer in written]
-    if not stores or not all(isinstance(n, int) for n in extents.values()):
-        return None
-    for position in positions:
-        form = linear.linear(position, known)
-        if form is None or min(form.factors.values(), default=0) < 0 or form.constant < 0:
-            return None
-        base = {name: factor for name, factor in form.factors.items() if name not in extents}
-        size = math.gcd(*base.values()) if base else 0
-        span = form.constant + sum((extents[n] - 1) * f for n, f in form.factors.items() if n in extents)
-        if span >= size or found not in (None, (base, size)):
-            return None
-        found = base, size
-    return _sum(*found)
+def _window(updates: Updates, place: Place) -> Expr | None:
+    """The number of an update's window, among those of one PARALLEL iteration; None where they may overlap."""
+    fixed = {s.name for s in (*updates.before, *updates.outer_lets)}
+    if updates.outer:
+        fixed.add(updates.outer.name)
+    base = {name: factor for name, factor in place.base.items() if name not in fixed}
+    step = math.gcd(*base.values()) if base else 0
+    return sum_of((name, factor // step) for name, factor in base.items()) if place.span < step else None
 
 
-def _names(expr: Expr) -> set[str]:
-    return {p.name for p in parts([expr]) if isinstance(p, Var)}
+def _by_number(number: Expr, count: int):
+    """Lets, the condition of an owner, and what becomes of an update's statements."""
+    remainder = Apply("remainder", (number, Const(count, INDEX)), INDEX)
+    return (), Apply("compare_eq", (remainder, OWNER), "pred"), lambda statements: statements
 
 
-def _sum(base: dict[str, int], size: int) -> Expr:
-    terms = [Apply("multiply", (Var(name, INDEX), Const(factor // size, INDEX)), INDEX) if factor != size
-             else Var(name, INDEX) for name, factor in sorted(base.items())]
-    total = terms[0]
-    for term in terms[1:]:
-        total = Apply("add", (total, term), INDEX)
-    return total
+def _by_range(place: Place, count: int):
+    """The same by a share of the array's elements."""
+    share = -(-place.size // count)
+    lets = (Let(FROM.name, Apply("multiply", (OWNER, Const(share, INDEX)), INDEX)),
+            Let(TO.name, Apply("add", (FROM, Const(share, INDEX)), INDEX)))
+    first = sum_of(place.base.items(), place.form.constant)
+    meets = _both(Apply("compare_ge", (Apply("add", (first, Const(place.span, INDEX)), INDEX), FROM), "pred"),
+                  Apply("compare_lt", (first, TO), "pred"))
+    position = sum_of(place.form.factors.items(), place.form.constant)
+    own = _both(Apply("compare_ge", (position, FROM), "pred"), Apply("compare_lt", (position, TO), "pred"))
+
+    def only_own(statements: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        if any(isinstance(s, For) for s in walk(statements)):
+            return tuple(s._replace(body=only_own(s.body)) if isinstance(s, For) else s for s in statements)
+        return (If(own, statements),)
+    return lets, meets, only_own
+
+
+def _both(a: Expr, b: Expr) -> Expr:
+    return Apply("and", (a, b), "pred")

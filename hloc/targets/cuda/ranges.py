@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from hloc.kernels.ir import INDEX, PARALLEL, VECTOR, For, If, Kernel, Let, Stmt, While
+from hloc.kernels.ir import INDEX, PARALLEL, VECTOR, For, If, Kernel, Let, Stmt
 from hloc.kernels.walks import expressions
 from hloc.targets.ranges import LIMIT, Interval, Unknown, look, small, value_of
 
@@ -51,5 +51,5 @@ def _statements(statements: Iterable[Stmt], known: dict[str, Interval], around: 
         elif isinstance(statement, If):
             _statements(statement.then, dict(known), around)
             _statements(statement.otherwise, dict(known), around)
-        elif isinstance(statement, While) or getattr(getattr(statement, "initial", None), "type", "") == INDEX:
+        elif hasattr(statement, "body") or getattr(getattr(statement, "initial", None), "type", "") == INDEX:
             raise Unknown

@@ -54,6 +54,7 @@ SHORTEST = 16                       # loops with fewer iterations are not worth 
 BLOCK_THREADS = 256
 LARGEST_PRIVATE = 16 << 10          # bytes of Local arrays that one thread may have
 STATIC_SHARED = 44 << 10
+LOOKED_AT = 64
 IDEMPOTENT = frozenset(["maximum", "minimum", "and", "or"])
 LANE = Var("lane", INDEX)
 SLOT = Var("slot", INDEX)
@@ -75,6 +76,14 @@ class Total(NamedTuple):
     name: str
     op: str
     type: str
+
+
+class Scan(NamedTuple):
+    """The serial loops of `counters` as one, for a warp: lanes look at LOOKED_AT iterations at once; what the If at the
+    end of the body lets through is done by all of them, one iteration after the other."""
+
+    counters: tuple[tuple[str, int], ...]
+    body: tuple[Stmt, ...]
 
 
 class TeamKernel(NamedTuple):
@@ -99,9 +108,10 @@ def team_kernel(kernel: Kernel, gpu: Machine) -> TeamKernel | None:
     draft = _Draft(body, linear.lets((*before, *body), {}), {b.name for b in kernel.buffers})
     longest = max((draft.length(s) for s in draft.spreads.values()), default=0)
     private = sum(_bytes(s) for s in walk(body) if isinstance(s, Local))
-    if longest < SHORTEST and private <= LARGEST_PRIVATE:
+    scans = any(isinstance(s, Scan) for s in body)
+    if longest < SHORTEST and private <= LARGEST_PRIVATE and not scans:
         return None
-    draft.threads = _threads(longest, rows, private, gpu)
+    draft.threads = WARP if scans else _threads(longest, rows, private, gpu)
     draft.place_locals()
     teams = 1 if draft.threads > WARP else min(BLOCK_THREADS // WARP, max(1, rows))
     if draft.shared_bytes:
@@ -165,7 +175,7 @@ class _Draft:
                 self.locals[statement.name] = statement
             elif isinstance(statement, If):
                 stack.append(iter(statement.then + statement.otherwise))
-            elif isinstance(statement, While):
+            elif isinstance(statement, (While, Scan)):
                 stack.append(iter(statement.body))
             elif isinstance(statement, For):
                 spread = self._spread(statement)
@@ -294,7 +304,7 @@ class _Draft:
             yield top
             if isinstance(top, If):
                 stack.extend(top.then + top.otherwise)
-            elif isinstance(top, While) or (isinstance(top, For) and id(top) not in self.spreads):
+            elif isinstance(top, (While, Scan)) or (isinstance(top, For) and id(top) not in self.spreads):
                 stack.extend(top.body)
 
     # -- the new body ----------------------------------------------------------------------------------------------
@@ -314,6 +324,8 @@ class _Draft:
                                tuple(self.row(statement.otherwise, open_sums))))
             elif isinstance(statement, While):
                 done.append(While(statement.condition, tuple(self.row(statement.body, open_sums))))
+            elif isinstance(statement, Scan):
+                done.append(statement._replace(body=tuple(self.row(statement.body, open_sums))))
             elif isinstance(statement, Local):
                 done.append(self.local(statement))
             elif isinstance(statement, (Store, Atomic)):

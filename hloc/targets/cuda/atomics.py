@@ -1,0 +1,97 @@
+"""Scatters whose order cannot matter: every element of every update is a thread of its own, and the device joins them.
+
+In: a Kernel that updates windows one after the other (updates.py). Out: a PARALLEL loop over all elements of the
+updates with an Atomic, where sums are those of integers, or the largest and smallest of these or of f32; or the kernel
+itself: owners.py is for these.
+
+    for i: p = index[i]; if (ok) for j: out[p + j] += update[i * 5 + j]
+    ->  parallel for element: i = element / 5; j = element % 5; p = index[i]
+            if (ok) atomic out[p + j] += update[i * 5 + j]
+"""
+from __future__ import annotations
+
+import math
+
+from hloc.kernels.ir import INDEX, PARALLEL, Apply, Atomic, Const, Expr, For, If, Kernel, Let, Load, Stmt, Store, Var
+from hloc.targets.cuda.updates import updates_of
+
+INTEGER = frozenset(["add", "minimum", "maximum", "and", "or", "xor"])
+OPS = {**dict.fromkeys(("s32", "u32", "s64", "u64"), INTEGER), "f32": frozenset(["minimum", "maximum"])}
+ELEMENT = Var("element", INDEX)
+MOST = 1 << 40
+
+
+def with_atomics(kernel: Kernel) -> Kernel:
+    """The kernel with Atomics, where they give the same results whatever the order."""
+    updates = updates_of(kernel)
+    window = _window(updates.guard.then, ()) if updates else None
+    if window is None:
+        return kernel
+    loops, statements = window
+    atomic = _atomic(statements)
+    counters = (*([(updates.outer.name, updates.outer.extent)] if updates.outer else []), *updates.counters, *loops)
+    total = math.prod(extent for _, extent in counters)
+    if atomic is None or total > MOST:
+        return kernel
+    body = (*_counters(counters, total), *updates.outer_lets, *updates.lets,
+            If(updates.guard.condition, (*statements[:-1], atomic)))
+    return updates.at(kernel, For(ELEMENT.name, total, PARALLEL, body))
+
+
+def _window(statements: tuple[Stmt, ...], loops: tuple) -> tuple[tuple, tuple[Stmt, ...]] | None:
+    """The loops over a window's elements and what is done for one, Lets and a Store."""
+    *lets, last = statements
+    if isinstance(last, For) and not lets and isinstance(last.extent, int):
+        return _window(last.body, (*loops, (last.name, last.extent)))
+    plain = isinstance(last, Store) and all(isinstance(s, Let) for s in lets)
+    return (loops, statements) if plain else None
+
+
+def _atomic(statements: tuple[Stmt, ...]) -> Atomic | None:
+    """x[p] = op(x[p], value) as one step."""
+    store = statements[-1]
+    values = {s.name: s.value for s in statements[:-1]}
+    old = Load(store.buffer, store.position, store.value.type)
+    joined = _resolved(store.value, values)
+    if not isinstance(joined, Apply) or joined.op not in OPS.get(joined.type, ()) or joined.type != store.value.type:
+        return None
+    sides = [_resolved(a, values) for a in joined.arguments]
+    if sides.count(old) != 1:
+        return None
+    value = joined.arguments[1 - sides.index(old)]
+    if any(isinstance(x, Load) and x.buffer == store.buffer for x in _reads(value, values)):
+        return None
+    return Atomic(joined.op, store.buffer, store.position, value)
+
+
+def _resolved(expr: Expr, values: dict[str, Expr]) -> Expr:
+    """What a name of these Lets stands for."""
+    while isinstance(expr, Var) and expr.name in values:
+        expr = values[expr.name]
+    return expr
+
+
+def _reads(expr: Expr, values: dict[str, Expr]):
+    """All parts of an expression, through these Lets."""
+    stack = [expr]
+    while stack:
+        top = _resolved(stack.pop(), values)
+        yield top
+        if isinstance(top, Load):
+            stack.append(top.position)
+        elif isinstance(top, Apply):
+            stack.extend(top.arguments)
+
+
+def _counters(counters: tuple[tuple[str, int], ...], total: int) -> list[Let]:
+    """The counters of all loops, from the number of the element."""
+    lets, rest = [], total
+    for name, extent in counters:
+        outer, rest = rest, rest // extent
+        value: Expr = ELEMENT
+        if outer != total:
+            value = Apply("remainder", (value, Const(outer, INDEX)), INDEX)
+        if rest > 1:
+            value = Apply("divide", (value, Const(rest, INDEX)), INDEX)
+        lets.append(Let(name, value))
+    return lets
