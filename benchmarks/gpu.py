@@ -155,6 +155,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path, help="where to write .json and .md")
     parser.add_argument("--emulated", action="store_true", help="tiny sizes on the emulated driver")
     parser.add_argument("--not-measured", action="store_true", help="the table of a machine without a GPU")
+    parser.add_argument("--target", choices=("sm_90",), help="compile for Hopper without wgmma and bulk copies")
     parser.add_argument("--one", choices=SECTIONS, help=argparse.SUPPRESS)
     parser.add_argument("--compile", nargs=2, help=argparse.SUPPRESS)
     asked = parser.parse_args()
@@ -166,6 +167,8 @@ def main() -> int:
             parser.error("--not-measured needs --output")
         write(asked.output, *not_measured())
         return 0
+    if asked.target:
+        os.environ["HLOC_GPU_TARGET"] = asked.target            # children ask it too
     if asked.one:
         return run_section(asked.one, asked.emulated)
     from gpu_sections.device import Device

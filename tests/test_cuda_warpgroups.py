@@ -17,7 +17,7 @@ from hloc.inputs import check_arrays
 from hloc.ir import numpy_dtype
 from hloc.targets.cuda import container, graphs
 from hloc.targets.cuda.compiler import compile_cuda, compile_verbosely, compiler_version
-from hloc.targets.cuda.gpus import GPUS
+from hloc.targets.cuda.gpus import GPUS, gpu_named
 from hloc.targets.cuda.resources import resources
 from hloc.targets.cuda.sources import make_sources
 from hloc.targets.cuda.target import cuda_target
@@ -54,10 +54,10 @@ def products(cases, sizes: tuple[int, int, int], batch: str = "") -> str:
 
 
 def grouped(text: str, way: str, gpu=H100, tile: str = "128x256"):
-    """All products in a way that no cost model chooses. way: the end of its label; tile: how that begins."""
+    """All products in one way. way: the end of its label; tile: how that begins."""
     target = cuda_target(gpu)
     program = api.plan(api.optimize(api.load(text), target), target)
-    found = [[w for w in ways(kernel, gpu)[1:] if w.endswith(way) and w.startswith(f"{tile}x")]
+    found = [[w for w in ways(kernel, gpu) if w.endswith(way) and w.startswith(f"{tile}x")]
              for kernel in program.kernels]
     sources = make_sources(program, gpu, [label for (label,) in found])
     assert sources.readable().count("hloc_tile_bulk<" if "bulk" in way else "hloc_tile_warpgroup<") == len(found)
@@ -216,6 +216,48 @@ def test_instructions_of_the_hardware(tile, way, instructions):
     text = compile_cuda(sources.single_file(), "sm_90a", "ptx")
     assert all(words in text for words in (b"wgmma.mma_async.sync.aligned.m64n%bk32.s32.s8.s8" % tile[-3:].encode(),
                                            b"k8.f32.tf32.tf32", *instructions))
+
+
+def chosen(text: str, gpu) -> list[str]:
+    """The cost model's way for each kernel."""
+    target = cuda_target(gpu)
+    return [ways(k, gpu)[0] for k in api.plan(api.optimize(api.load(text), target), target).kernels]
+
+
+@pytest.mark.parametrize("types, sizes, first", [
+    (BF16, (8192, 8192, 8192), "128x256x64, 4 stages, wgmma, bulk copies"),
+    (F16, (1024, 1024, 1024), "64x128x64, 4 stages, wgmma, bulk copies, 2 splits"),
+    (BF16, (128, 4096, 4096), "64x64x64, 3 stages, 2 splits"),      # 128 rows: moving the weights takes longer
+    (S8, (4096, 4096, 4096), "128x256x128, 4 stages, wgmma, bulk copies"),
+    (("f8e4m3fn", "f8e4m3fn", "f32"), (4096, 4096, 4096), "128x256x128, 3 stages"),     # sums of fewer digits
+    (("f32", "f32", "f32"), (4096, 4096, 4096), "128x256x32, 3 stages")])               # TF32 cut off, not rounded
+def test_the_cost_model_takes_wgmma_where_products_are_the_limit(types, sizes, first):
+    """On sm_90a alone, and not where memory is the limit or where numbers would be less exact."""
+    text = product(types, sizes, (1, 1))
+    assert chosen(text, GPUS["h200"]) == [first]
+    assert "wgmma" not in chosen(text, GPUS["a100"])[0] + chosen(text, gpu_named("sm_90"))[0] + chosen(text, GPUS["b200"])[0]
+
+
+def test_the_cost_model_of_convolutions():
+    """Windows are gathered by the threads; those of one point are a product that the bulk copy engine can read."""
+    text = "HloModule m\nENTRY e {{ x = bf16[128,28,28,512] parameter(0)  w = bf16[{w},{w},512,{f}] parameter(1)\n" \
+           "  ROOT y = bf16[128,28,28,{f}] convolution(x, w), window={{size={w}x{w} pad={p}_{p}x{p}_{p}}}, " \
+           "dim_labels=b01f_01io->b01f }}\n"
+    assert chosen(text.format(w=1, f=512, p=0), H100) == ["128x256x64, 4 stages, wgmma, bulk copies"]
+    assert chosen(text.format(w=3, f=256, p=1), H100) == ["128x256x64, 4 stages, wgmma"]
+    assert "wgmma" not in chosen(text.format(w=1, f=64, p=0), H100)[0]
+
+
+@emulated
+def test_as_the_cost_model_chooses(monkeypatch):
+    """A product that is large enough, without a word about how: several tiles, the depth cut in two."""
+    gpu, text = GPUS["h200"], product(BF16, (264, 1024, 328))
+    assert chosen(text, gpu)[0].endswith("wgmma, bulk copies, 4 splits")
+    target = cuda_target(gpu)
+    sources = make_sources(api.plan(api.optimize(api.load(text), target), target), gpu)
+    arrays = inputs(sources)
+    (result,) = emulate(sources, arrays, monkeypatch, checked=True)
+    np.testing.assert_array_equal(result, expected(*arrays, (1, 0)))
 
 
 def test_only_what_tensor_maps_bear():

@@ -4,6 +4,8 @@
 """
 from __future__ import annotations
 
+import dataclasses
+import os
 import re
 import statistics
 import sys
@@ -46,6 +48,8 @@ class Device:
             self.build, self.build_text, self.compile = driver.build, driver.build_text, compile_for_emulation
         self.cuda = runtime.driver()
         self.machine = GPUS[DEFAULT] if emulated else runtime.device_machine()
+        if arch := os.environ.get("HLOC_GPU_TARGET"):
+            self.machine = dataclasses.replace(self.machine, arch=arch)
 
     def facts(self) -> dict:
         version, compiler = self.cuda.get_driver_version(), compiler_version()

@@ -41,6 +41,6 @@ def rows(device) -> Iterator[dict]:
         all_ways = ", ".join(f"{way} {found.microseconds[way]:,.1f} us" for way in order)
         refused = "; ".join(f"{way}: {why}" for way, why in found.refused.items())
         yield {"what": what, "value": operations / best / 1e6, "unit": "TFLOP/s",
-               "compared": {"the cost model's time": best / found.microseconds[first]},
+               "compared": {"the cost model's time, without wgmma": best / found.microseconds[first]},
                "note": all_ways + (f"; refused: {refused}" if refused else ""),
                **({"wrong": True} if "its results are not" in refused else {})}

@@ -24,6 +24,7 @@ from hloc.targets.cuda.tiling import (
     BLOCKS_PER_SM,
     BULK_COLUMNS,
     WARP,
+    is_limited_by_mma,
     kernel_text,
     lambda_text,
     shape_struct,
@@ -105,9 +106,18 @@ def _shapes(facts: dict, gpu: Machine) -> list[Shape]:
     most = _most_rows(rows, -(-features // chunk) * math.prod(facts["batches"]), gpu)
     found.sort(key=lambda s: s.constants["BM"] > most)                  # else in the order of SHAPES
     grouped = _grouped_shapes(facts, gpu) if found else []
+    if grouped and _limited_by_mma(facts, gpu):
+        grouped.sort(key=lambda s: s.constants["BM"] > most)
+        return [*grouped, *found]
     if found and found[0].constants["BM"] <= most:
         return [*found, *grouped]
     return [_in_registers(FEW_ROWS if rows <= FEW_ROWS else 64, chunk), *found, *grouped]
+
+
+def _limited_by_mma(facts: dict, gpu: Machine) -> bool:
+    (rows, columns, depth, features), batches = facts["sizes"], math.prod(facts["batches"])
+    return is_limited_by_mma(2 * batches * rows * columns * (depth + features),
+                             2 * batches * (rows + columns) * (depth + features), 2, gpu)
 
 
 def _most_rows(rows: int, count: int, gpu: Machine) -> int:
@@ -148,8 +158,7 @@ def _on_cores(rows: int, keys: int, of_warp: int, depth: int, features: int) -> 
 
 
 def _grouped_shapes(facts: dict, gpu: Machine) -> list[Shape]:
-    """Tiles for instructions of sm_90a, where tensor maps can describe all arrays: no cost model chooses them, a tuning
-    file may (tiling.GROUPED)."""
+    """Tiles for instructions of sm_90a, where tensor maps can describe all arrays."""
     pairs, strides = _pairs(facts), _strides(facts)
     apart = all(facts[key][1] > 0 or facts["sizes"][key != "query"] == 1 for key in ARRAYS)
     if gpu.arch != "sm_90a" or not pairs or not apart or any(strides[f"{n}_VECTOR"] * 2 != PIECE for n in "QKV"):

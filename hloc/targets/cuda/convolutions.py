@@ -89,10 +89,13 @@ def as_product(c: dict[str, int], facts: dict) -> Product | None:
 def _tilings(constants: dict[str, int], types: tuple[str, str], gpu: Machine, product: Product | None) -> list[Tiling]:
     """product: what the convolution is, if it is one: then the bulk copy engine can read its operands."""
     numbers, width = numbers_of(types[0], types[0], types[1], "", gpu), ELEMENT_TYPES[types[0]].bytes
+    c = constants
+    pixels = c["IMAGES"] * c["SIZE0"] * c["SIZE1"] * c["SIZE2"] * c["CHANNELS"]
+    elements = (pixels + c["K"] * c["FEATURES"]) * c["GROUPS"] * c["BATCH_GROUPS"]
     whole = constants["X_VECTOR"] * width == constants["W_VECTOR"] * width == VECTOR_BYTES
     return tilings(constants["M"], constants["N"], constants["K"], constants["GROUPS"] * constants["BATCH_GROUPS"],
                    types, LARGEST_TILE, gpu, numbers, numbers is not None and whole and width == 2,
-                   groups(product, types[0]) if product else "copies")
+                   groups(product, types[0]) if product else "copies", elements)
 
 
 def vectors(c: dict[str, int], facts: dict, width: int) -> dict[str, int]:

@@ -4,6 +4,7 @@
 """
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 from hloc.machine import Machine
 
 KIB, MIB = 1 << 10, 1 << 20
+PLAIN_HOPPER = "sm_90"
 _DATA = json.loads((Path(__file__).parent / "gpus.json").read_text(encoding="utf-8"))
 
 
@@ -25,10 +27,13 @@ DEFAULT: str = _DATA["default"]
 
 
 def gpu_named(name: str) -> Machine | None:
-    """A GPU by its name, or the first one of an architecture: sm_90 and sm_90a mean the same."""
+    """A GPU by its name, or the first one of an architecture: sm_100 and sm_100a mean the same; sm_90 is Hopper without
+    the instructions that only sm_90a has (wgmma, bulk copies)."""
     wanted = name.lower()
     if wanted in GPUS:
         return GPUS[wanted]
+    if wanted == PLAIN_HOPPER:
+        return dataclasses.replace(gpu_named(PLAIN_HOPPER + "a"), arch=PLAIN_HOPPER)
     return next((g for g in GPUS.values() if g.arch in (wanted, wanted + "a")), None)
 
 
@@ -38,4 +43,4 @@ def device_named(name: str, arch: str) -> Machine | None:
     for candidate in ("".join(words[:2]), *words):
         if candidate in GPUS:
             return GPUS[candidate]
-    return gpu_named(arch)
+    return gpu_named(arch + "a") or gpu_named(arch)

@@ -79,11 +79,11 @@ def encode(map: TensorMap, address: int) -> bytes:
         make = graphs.library().cuTensorMapEncodeTiled
     except AttributeError:
         raise RunError("the NVIDIA driver is too old: it knows no tensor maps, which a kernel of this program needs",
-                       hint="update the driver, or compile without --tuning") from None
+                       hint="update the driver, or compile for sm_90 (--target sm_90)") from None
     code = make(ctypes.c_void_p(at), ctypes.c_int(TYPES[map.width]), ctypes.c_uint32(RANK),
                 ctypes.c_void_p(address + map.offset), sizes, strides, box, steps, ctypes.c_int(NO_INTERLEAVE),
                 ctypes.c_int(SWIZZLE_128B), ctypes.c_int(PROMOTION_256B), ctypes.c_int(ZEROS_OUTSIDE))
     if code:
         raise RunError(f"the NVIDIA driver refuses a tensor map: cuTensorMapEncodeTiled failed: error {code}",
-                       hint="without --tuning no kernel needs tensor maps")
+                       hint="programs for sm_90 (--target sm_90) need none")
     return ctypes.string_at(at, BYTES)

@@ -101,26 +101,38 @@ class Block(NamedTuple):
 BLOCKS = (Block(128, 256, 2, 4, 128, 3, 1.0), Block(128, 128, 2, 4, 128, 3, 0.85), Block(128, 128, 2, 4, 64, 4, 0.8),
           Block(64, 128, 2, 2, 128, 3, 0.7), Block(64, 64, 2, 2, 128, 3, 0.55))
 
-# For instructions of sm_90a: rows, columns, steps in shared memory. Of the last two several blocks share an SM.
-GROUPED = tuple(Block(rows, columns, rows // 16, 1, 128, stages, 1.0, bulk) for rows, columns, stages in (
-    (128, 256, 4), (128, 128, 6), (64, 256, 5), (64, 128, 4), (64, 64, 4)) for bulk in (False, True))
+# For instructions of sm_90a: rows, columns, steps in shared memory, speed. Of the last two several blocks share an SM.
+# mma.sync reaches six tenths of what they do; where warps that multiply also copy they wait for their own copies.
+MMA_SHARE, COPYING = 0.6, 0.85
+GROUPED = tuple(Block(rows, columns, rows // 16, 1, 128, stages, speed / MMA_SHARE * (1 if bulk else COPYING), bulk)
+                for rows, columns, stages, speed in (
+    (128, 256, 4, 1.0), (128, 128, 6, 0.9), (64, 256, 5, 0.9), (64, 128, 4, 0.85), (64, 64, 4, 0.6))
+                for bulk in (True, False))
+RATE = 7.5e12                   # operations in a second of an SM of sm_90a, on elements of two bytes
+EXACT_GROUPS = ("bf16", "f16", "s8")        # whose sums are as exact by wgmma as by mma.sync
 GROUPS = {f"hloc_numbers_{n}": f"hloc_group_{n}" for n in ("bf16", "f16", "s8", *(f"{a}_{b}" for a in F8 for b in F8))}
 GROUPS["hloc_numbers_tf32<1, 0>"] = "hloc_group_tf32"
 BARRIER, BULK_COLUMNS = 8, 32       # bytes of a barrier; columns that warps of bulk tiles finish at a time
 
 
 def tilings(rows: int, columns: int, depth: int, count: int, types: tuple[str, str], largest: int, gpu: Machine,
-            numbers: Numbers | None = None, streams: bool = False, groups: str = "") -> list[Tiling]:
+            numbers: Numbers | None = None, streams: bool = False, groups: str = "", elements: int = 0) -> list[Tiling]:
     """All that a product may be cut into, the cost model's choice first. types: of elements and of sums; largest: edge
     of a tile of sums in registers; streams: operands can be copied ahead (pipeline.cuh); groups: "copies" where groups
-    of warps may read them (warpgroup.cuh), "boxes" where these can be copied in boxes too (bulk.cuh)."""
+    of warps may read them (warpgroup.cuh), "boxes" where these can be copied in boxes too (bulk.cuh); elements: of
+    both operands in memory, where these are fewer than they are multiplied as."""
     type, total = types
 
     def blocks(down: int, across: int) -> int:
         return -(-rows // down) * -(-columns // across) * count
     if numbers and streams:
-        order = sorted(blocks_for(gpu, numbers), key=lambda b: block_time(b, rows, columns, count, gpu))
-        forms = [pipelined(b, numbers) for b in (*order, *groups_for(gpu, numbers, groups))]
+        def time(block: Block) -> float:
+            return block_time(block, rows, columns, count, gpu)
+        order, grouped = sorted(blocks_for(gpu, numbers), key=time), sorted(groups_for(gpu, numbers, groups), key=time)
+        moved = ((elements or (rows + columns) * depth * count) + rows * columns * count) * ELEMENT_TYPES[type].bytes
+        first = grouped and type in EXACT_GROUPS and time(grouped[0]) < time(order[0]) and \
+            is_limited_by_mma(2 * rows * columns * depth * count, moved, ELEMENT_TYPES[type].bytes, gpu)
+        forms = [pipelined(b, numbers) for b in ((*grouped, *order) if first else (*order, *grouped))]
     elif numbers:
         large = min(rows, columns) >= 96 and blocks(128, 128) >= gpu.cores // 2
         forms = [in_steps(edge, numbers) for edge in ((128, 64) if large else (64, 128))
@@ -130,12 +142,11 @@ def tilings(rows: int, columns: int, depth: int, count: int, types: tuple[str, s
         edges = [e for e, most in ((128, 4), (64, 8), (32, 16)) if width <= most and (e <= largest or e == 32)]
         first = next((e for e in edges if min(rows, columns) > e // 2 and blocks(e, e) >= gpu.cores), 32)
         forms = [in_registers(e, width, ELEMENT_TYPES[type].bytes) for e in (first, *(e for e in edges if e != first))]
-    found, elements = [], rows * columns * count
+    found, sums = [], rows * columns * count
     for constants, threads, memory in forms:
         number = blocks(constants["BM"], constants["BN"])
-        for splits, part in _splits(number, depth, constants["BK"], elements * ELEMENT_TYPES[total].bytes, gpu):
-            found.append(Tiling({**constants, "SPLITS": splits, "PART": part}, threads, memory, number, elements,
-                                numbers))
+        for splits, part in _splits(number, depth, constants["BK"], sums * ELEMENT_TYPES[total].bytes, gpu):
+            found.append(Tiling({**constants, "SPLITS": splits, "PART": part}, threads, memory, number, sums, numbers))
     return found
 
 
@@ -160,9 +171,15 @@ def blocks_for(gpu: Machine, numbers: Numbers) -> list[Block]:
 
 
 def groups_for(gpu: Machine, numbers: Numbers, groups: str) -> list[Block]:
-    """Tiles for instructions of sm_90a: no cost model chooses them; a tuning file may, once results were compared."""
+    """Tiles for instructions of sm_90a."""
     known = bool(groups) and gpu.arch == "sm_90a" and numbers.name in GROUPS
     return [b for b in GROUPED if known and b.memory <= gpu.shared_bytes and (groups == "boxes" or not b.bulk)]
+
+
+def is_limited_by_mma(operations: int, moved: int, width: int, gpu: Machine) -> bool:
+    """Whether mma.sync at its best takes longer than moving the bytes does: where the instructions of sm_90a win.
+    width: bytes of an element."""
+    return gpu.arch == "sm_90a" and operations / (gpu.cores * RATE * 2 / width * MMA_SHARE) > moved / gpu.bandwidth
 
 
 def block_time(block: Block, rows: int, columns: int, count: int, gpu: Machine) -> float:
