@@ -24,6 +24,12 @@ from hloc.targets.cpu.toolchain import Toolchain
 
 LONG_DRIVER = 40_000              # characters
 CALL = "call.c"                   # what Python calls; a program for C alone has no use for it
+# Where conditions in loops matter, products have several loops; unswitching all others takes gcc as long again as all
+# else.
+SWITCHED = ("-fno-unswitch-loops",)
+PRODUCT_PARTS = {"THIN": (), "MAIN": ("-fno-peel-loops", *SWITCHED), "KERNELS": (), "KERNELS_IN_PLACE": (),
+                 "PACKING": SWITCHED}
+READS_IN_PLACE = ("gemm_f32.c", "gemm_f64.c", "gemm_s32.c")       # HLOC_READS_B in runtime/gemm_kernel.h
 Report = Callable[[str, int, int], None]
 
 
@@ -79,8 +85,9 @@ def _unit_object(chain: Toolchain, text: str, source: Path, is_kernels: bool) ->
 def parts_of(units: Sequence[str], thin: Collection[str]) -> list[tuple[str, tuple[str, ...]]]:
     """What is compiled of the routines: (file of runtime/, flags). Products come in parts (runtime/gemm_kernel.h); few
     programs need the part for products of few rows. The longest first."""
-    parts = [(unit, (f"-DHLOC_PART=HLOC_{part}",)) for part in ("KERNELS", "THIN", "MAIN") for unit in units
-             if unit.startswith("gemm_") and (part != "THIN" or unit in thin)]
+    parts = [(unit, (f"-DHLOC_PART=HLOC_{part}", *flags)) for part, flags in PRODUCT_PARTS.items() for unit in units
+             if unit.startswith("gemm_") and (part != "THIN" or unit in thin)
+             and (part != "KERNELS_IN_PLACE" or unit in READS_IN_PLACE)]
     whole = [unit for unit in (*units, CALL) if not unit.startswith("gemm_")]
     return parts + [(file_of(unit), generic_flags(unit) if ":" in unit else ()) for unit in whole]
 

@@ -4,26 +4,31 @@
  * element, or GROUP consecutive k packed in 32 bits (two bf16, four s8); SUM, VECTOR, LANES the sums' type and vector;
  * G(load) loads a vector of units, G(splat) spreads one unit, G(multiply_add)(sum, a, b); G(unit)(p, stride, count)
  * makes a unit from `count` <= GROUP elements; UNIT_IS_MEMORY: the bytes of GROUP consecutive elements are the unit.
- * Out: G(kernels)[rows / 2 - 1][in place: A * 2 + B], G(pack); where G_HALVES: G(half_kernels)[rows / 2 - 1][A in place],
- * which read the first vector of each b_k units of B.
+ * Out: G(kernels)[rows / 2 - 1][A in place], for packed B; G(kernels_in_place), for B in place, where HLOC_READS_B: units
+ * are elements as they lie in memory; there, too, G(half_kernels)[rows / 2 - 1][A in place], which read the first vector of
+ * each b_k units of B; G(pack).
  *
  * HLOC_PART, where defined, tells which part of the product is compiled here, so that they compile side by side: the
- * MAIN part, the KERNELS, or the one for THIN products, which a program without such products does without.
+ * MAIN part, PACKING, the two tables of KERNELS, or the one for THIN products, which a program without such products does
+ * without.
  *
  * Packed A: for each k-unit `rows` units (up to one vector may be written beyond the end). Packed B: for each k-unit
  * TILE_COLUMNS units. Rests are filled with zeros.
  */
 
 #define HLOC_MAIN 1
-#define HLOC_KERNELS 2
-#define HLOC_THIN 3
+#define HLOC_PACKING 2
+#define HLOC_KERNELS 3
+#define HLOC_KERNELS_IN_PLACE 4
+#define HLOC_THIN 5
 #if !defined(HLOC_PART)
 #define HLOC_OF_PARTS static
+#define HLOC_IS_HERE(part) 1
 #else
 #define HLOC_OF_PARTS
+#define HLOC_IS_HERE(part) (HLOC_PART == part)
 #endif
-/* Whether tiles whose columns fill half of them, or less, have kernels of their own. */
-#define G_HALVES (UNIT_IS_MEMORY && GROUP == 1)
+#define HLOC_READS_B (UNIT_IS_MEMORY && GROUP == 1)
 enum { G(TILE_COLUMNS) = 2 * LANES, G(ROWS_AHEAD) = 8 };
 
 /* sums[i][j] (+)= sum over k of a[i][k] b[k][j]; `start` (or NULL) is a row added to every row of the tile. For every
@@ -31,9 +36,6 @@ enum { G(TILE_COLUMNS) = 2 * LANES, G(ROWS_AHEAD) = 8 };
 typedef void (*G(kernel))(long k, const UNIT* a, long a_row, const UNIT* b, long b_k, const SUM* start, SUM* sums,
                           long stride, int accumulate, const char* ahead, long ahead_step);
 
-#if defined(HLOC_PART) && HLOC_PART != HLOC_KERNELS
-extern const G(kernel) G(kernels)[HLOC_TILE_ROWS / 2][4], G(half_kernels)[HLOC_TILE_ROWS / 2][2];
-#else
 #define HLOC_DEFINE_KERNEL(ROWS, NAME, A_ROW, A_K, B_K, PREFETCH)                                                     \
   static __attribute__((noinline)) void NAME(long k, const UNIT* restrict a, long a_row, const UNIT* restrict b,      \
                                              long b_k, const SUM* restrict start, SUM* restrict sums, long stride,    \
@@ -64,6 +66,7 @@ extern const G(kernel) G(kernels)[HLOC_TILE_ROWS / 2][4], G(half_kernels)[HLOC_T
     }                                                                                                                 \
   }
 
+/* A tile whose columns fill half of it, or less. */
 #define HLOC_DEFINE_HALF(ROWS, NAME, A_ROW, A_K)                                                                      \
   static __attribute__((noinline)) void NAME(long k, const UNIT* restrict a, long a_row, const UNIT* restrict b,      \
                                              long b_k, const SUM* restrict start, SUM* restrict sums, long stride,    \
@@ -81,63 +84,65 @@ extern const G(kernel) G(kernels)[HLOC_TILE_ROWS / 2][4], G(half_kernels)[HLOC_T
 
 #define ROWS_ON __builtin_prefetch(b + G(ROWS_AHEAD) * b_k); __builtin_prefetch(b + G(ROWS_AHEAD) * b_k + LANES);
 #define AHEAD __builtin_prefetch(ahead, 0, 2); ahead += ahead_step;
-/* packed: A and B packed; strided_b: A packed, B in place; strided: both in place; strided_a: A in place, B packed */
-#define HLOC_DEFINE_KERNELS(ROWS)                                                                                     \
-  HLOC_DEFINE_KERNEL(ROWS, G(packed_##ROWS), 1, ROWS, 2 * LANES, AHEAD)                                               \
-  HLOC_DEFINE_KERNEL(ROWS, G(strided_b_##ROWS), 1, ROWS, b_k, ROWS_ON)                                                \
-  HLOC_DEFINE_KERNEL(ROWS, G(strided_a_##ROWS), a_row, 1, 2 * LANES, )                                                \
-  HLOC_DEFINE_KERNEL(ROWS, G(strided_##ROWS), a_row, 1, b_k, ROWS_ON)
-#if G_HALVES
-#define HLOC_DEFINE_HALVES(ROWS)                                                                                      \
-  HLOC_DEFINE_HALF(ROWS, G(half_packed_##ROWS), 1, ROWS)                                                              \
-  HLOC_DEFINE_HALF(ROWS, G(half_strided_##ROWS), a_row, 1)
-#else
-#define HLOC_DEFINE_HALVES(ROWS)
-#endif
-#define HLOC_HALF_ROW(ROWS)                                                                                           \
-  { G(half_packed_##ROWS), G(half_strided_##ROWS) }
-#define HLOC_KERNEL_ROW(ROWS)                                                                                         \
-  { G(packed_##ROWS), G(strided_b_##ROWS), G(strided_a_##ROWS), G(strided_##ROWS) }
-HLOC_DEFINE_KERNELS(2)
-HLOC_DEFINE_HALVES(2)
-HLOC_DEFINE_KERNELS(4)
-HLOC_DEFINE_HALVES(4)
-HLOC_DEFINE_KERNELS(6)
-HLOC_DEFINE_HALVES(6)
-#if HLOC_TILE_ROWS >= 12
-HLOC_DEFINE_KERNELS(8)
-HLOC_DEFINE_HALVES(8)
-HLOC_DEFINE_KERNELS(10)
-HLOC_DEFINE_HALVES(10)
-HLOC_DEFINE_KERNELS(12)
-HLOC_DEFINE_HALVES(12)
-#endif
-#if HLOC_TILE_ROWS >= 14
-HLOC_DEFINE_KERNELS(14)
-HLOC_DEFINE_HALVES(14)
-#endif
+/* packed: A and B packed; strided_a: A in place, B packed; strided_b: A packed, B in place; strided: both in place */
+#define HLOC_PACKED(ROWS) HLOC_DEFINE_KERNEL(ROWS, G(packed_##ROWS), 1, ROWS, 2 * LANES, AHEAD)
+#define HLOC_STRIDED_A(ROWS) HLOC_DEFINE_KERNEL(ROWS, G(strided_a_##ROWS), a_row, 1, 2 * LANES, )
+#define HLOC_STRIDED_B(ROWS) HLOC_DEFINE_KERNEL(ROWS, G(strided_b_##ROWS), 1, ROWS, b_k, ROWS_ON)
+#define HLOC_STRIDED(ROWS) HLOC_DEFINE_KERNEL(ROWS, G(strided_##ROWS), a_row, 1, b_k, ROWS_ON)
+#define HLOC_HALF(ROWS) HLOC_DEFINE_HALF(ROWS, G(half_##ROWS), 1, ROWS)
+#define HLOC_HALF_STRIDED(ROWS) HLOC_DEFINE_HALF(ROWS, G(half_strided_##ROWS), a_row, 1)
+#define HLOC_ROW(ROWS) {G(packed_##ROWS), G(strided_a_##ROWS)},
+#define HLOC_ROW_PACKED(ROWS) {G(packed_##ROWS), 0},
+#define HLOC_ROW_IN_PLACE(ROWS) {G(strided_b_##ROWS), G(strided_##ROWS)},
+#define HLOC_ROW_HALF(ROWS) {G(half_##ROWS), G(half_strided_##ROWS)},
 #if HLOC_TILE_ROWS == 14
-#define HLOC_EACH(ROW) ROW(2), ROW(4), ROW(6), ROW(8), ROW(10), ROW(12), ROW(14)
+#define HLOC_ALL_ROWS(X) X(2) X(4) X(6) X(8) X(10) X(12) X(14)
 #elif HLOC_TILE_ROWS == 12
-#define HLOC_EACH(ROW) ROW(2), ROW(4), ROW(6), ROW(8), ROW(10), ROW(12)
+#define HLOC_ALL_ROWS(X) X(2) X(4) X(6) X(8) X(10) X(12)
 #else
-#define HLOC_EACH(ROW) ROW(2), ROW(4), ROW(6)
-#endif
-HLOC_OF_PARTS const G(kernel) G(kernels)[HLOC_TILE_ROWS / 2][4] = {HLOC_EACH(HLOC_KERNEL_ROW)};
-#if G_HALVES
-HLOC_OF_PARTS const G(kernel) G(half_kernels)[HLOC_TILE_ROWS / 2][2] = {HLOC_EACH(HLOC_HALF_ROW)};
-#endif
-#undef HLOC_EACH
-#undef HLOC_DEFINE_HALF
-#undef HLOC_DEFINE_HALVES
-#undef HLOC_HALF_ROW
-#undef HLOC_DEFINE_KERNEL
-#undef HLOC_DEFINE_KERNELS
-#undef HLOC_KERNEL_ROW
-#undef ROWS_ON
-#undef AHEAD
+#define HLOC_ALL_ROWS(X) X(2) X(4) X(6)
 #endif
 
+typedef G(kernel) G(kernel_table)[HLOC_TILE_ROWS / 2][2];
+#if !HLOC_IS_HERE(HLOC_KERNELS)
+extern const G(kernel_table) G(kernels);
+#elif UNIT_IS_MEMORY && !defined(G_TURNS_A)
+HLOC_ALL_ROWS(HLOC_PACKED)
+HLOC_ALL_ROWS(HLOC_STRIDED_A)
+HLOC_OF_PARTS const G(kernel_table) G(kernels) = {HLOC_ALL_ROWS(HLOC_ROW)};
+#else /* A is always packed */
+HLOC_ALL_ROWS(HLOC_PACKED)
+HLOC_OF_PARTS const G(kernel_table) G(kernels) = {HLOC_ALL_ROWS(HLOC_ROW_PACKED)};
+#endif
+#if HLOC_READS_B && !HLOC_IS_HERE(HLOC_KERNELS_IN_PLACE)
+extern const G(kernel_table) G(kernels_in_place), G(half_kernels);
+#elif HLOC_READS_B
+HLOC_ALL_ROWS(HLOC_STRIDED_B)
+HLOC_ALL_ROWS(HLOC_STRIDED)
+HLOC_ALL_ROWS(HLOC_HALF)
+HLOC_ALL_ROWS(HLOC_HALF_STRIDED)
+HLOC_OF_PARTS const G(kernel_table) G(kernels_in_place) = {HLOC_ALL_ROWS(HLOC_ROW_IN_PLACE)};
+HLOC_OF_PARTS const G(kernel_table) G(half_kernels) = {HLOC_ALL_ROWS(HLOC_ROW_HALF)};
+#endif
+#undef HLOC_DEFINE_KERNEL
+#undef HLOC_DEFINE_HALF
+#undef HLOC_HALF
+#undef HLOC_HALF_STRIDED
+#undef HLOC_ROW_HALF
+#undef HLOC_PACKED
+#undef HLOC_STRIDED_A
+#undef HLOC_STRIDED_B
+#undef HLOC_STRIDED
+#undef HLOC_ROW
+#undef HLOC_ROW_PACKED
+#undef HLOC_ROW_IN_PLACE
+#undef HLOC_ALL_ROWS
+#undef ROWS_ON
+#undef AHEAD
+
+#if !HLOC_IS_HERE(HLOC_PACKING)
+void G(pack)(const ELEMENT* source, long line_stride, long k_stride, long lines, long k, long width, UNIT* target);
+#else
 #define SQUARE (HLOC_VECTOR_BYTES / (int)sizeof(UNIT)) /* side of the blocks that vector registers transpose */
 HLOC_INLINE void G(transpose)(const UNIT* source, long source_stride, UNIT* target, long target_stride) {
   if (sizeof(UNIT) == 8) hloc_transpose_64(source, source_stride, target, target_stride);
@@ -166,7 +171,8 @@ static void G(pack_lines)(const ELEMENT* source, long line_stride, long k_stride
       for (long i = 0; i < lines0; i++) {
         const ELEMENT* line = from + i * line_stride;
         UNIT* row = block + i * SQUARE;
-        if (k_stride == 1) for (long p = 0; p < SQUARE; p++) row[p] = G(unit)(line + p * GROUP, 1, GROUP);
+        if (k_stride == 1 && UNIT_IS_MEMORY) __builtin_memcpy(row, line, SQUARE * sizeof(UNIT));
+        else if (k_stride == 1) for (long p = 0; p < SQUARE; p++) row[p] = G(unit)(line + p * GROUP, 1, GROUP);
         else for (long p = 0; p < SQUARE; p++) row[p] = G(unit)(line + p * GROUP * k_stride, k_stride, GROUP);
       }
       if (width0 == SQUARE || width < SQUARE) { /* a narrow strip's rows spill into the next row, written later */
@@ -189,7 +195,7 @@ static void G(pack_lines)(const ELEMENT* source, long line_stride, long k_stride
 /* The same for lines that lie side by side (line stride 1): rows along the lines are copied whole. */
 static void G(pack_side_by_side)(const ELEMENT* source, long k_stride, long lines, long k, long width, UNIT* target) {
   for (long p = 0; p < k; p += GROUP, source += GROUP * k_stride, target += width) {
-    long count = k - p < GROUP ? k - p : GROUP;
+    const long count = GROUP == 1 || k - p >= GROUP ? GROUP : k - p;
     for (long q = 0; q < count; q++) {
       const ELEMENT* later = source + (q + G(ROWS_AHEAD) * GROUP) * k_stride;
       __builtin_prefetch(later), __builtin_prefetch(later + 64 / sizeof(ELEMENT));
@@ -200,13 +206,15 @@ static void G(pack_side_by_side)(const ELEMENT* source, long k_stride, long line
       for (long i = 0; i < LANES; i++) target[i] = G(unit)(source + i, k_stride, GROUP);
       for (long i = LANES; i < 2 * LANES; i++) target[i] = (UNIT){0};
     } else {
-      for (long i = 0; i < lines; i++) target[i] = G(unit)(source + i, k_stride, count);
+      if (count == GROUP) for (long i = 0; i < lines; i++) target[i] = G(unit)(source + i, k_stride, GROUP);
+      else for (long i = 0; i < lines; i++) target[i] = G(unit)(source + i, k_stride, count);
       for (long i = lines; i < width; i++) target[i] = (UNIT){0};
     }
   }
 }
-static void G(pack)(const ELEMENT* source, long line_stride, long k_stride, long lines, long k, long width,
-                    UNIT* target) {
+HLOC_OF_PARTS void G(pack)(const ELEMENT* source, long line_stride, long k_stride, long lines, long k, long width,
+                           UNIT* target) {
   if (line_stride == 1 && k_stride != 1) G(pack_side_by_side)(source, k_stride, lines, k, width, target);
   else G(pack_lines)(source, line_stride, k_stride, lines, k, width, target);
 }
+#endif

@@ -193,7 +193,7 @@ static G(b_panel) G(find_b)(const G(plan)* plan, const G(scratch)* s, long batch
     const SUM* correction = plan->corrections + (panel * plan->k_blocks + k0 / plan->k_block) * G(TILE_COLUMNS);
     return (G(b_panel)){units, 0, G_CORRECTS ? correction : NULL, 0};
   }
-  if (plan->b_in_place && (column + G(TILE_COLUMNS) <= g->n || (G_HALVES && column + LANES == g->n))) {
+  if (plan->b_in_place && (column + G(TILE_COLUMNS) <= g->n || (HLOC_READS_B && column + LANES == g->n))) {
     const ELEMENT* units = G(b_of)(g, batch) + k0 * g->b_row + column;
     return (G(b_panel)){(const UNIT*)(const void*)units, g->b_row, NULL, 1};
   }
@@ -221,7 +221,7 @@ static void G(run_column)(const G(plan)* plan, const G(scratch)* s, long batch, 
   G(b_panel) b = G(find_b)(plan, s, batch, k0, count, column);
   long depth = G(units)(count), columns = G(smaller)(G(TILE_COLUMNS), g->n - column), tile = 0;
   long sums_stride = G(panels)(plan->n_block) * G(TILE_COLUMNS);
-  int last = k0 + count == g->k, half = G_HALVES && columns <= LANES;
+  int last = k0 + count == g->k, half = HLOC_READS_B && columns <= LANES;
   if (half && !b.in_place) b.stride = G(TILE_COLUMNS);
   for (long row = m0, rows; row < m1; row += rows) {
     rows = G(rows_at)(plan, row);
@@ -239,12 +239,12 @@ static void G(run_column)(const G(plan)* plan, const G(scratch)* s, long batch, 
     } else if (plan->k_blocks > 1 || plan->sweeps) {
       sums = s->sums + (row - m0) * sums_stride + (column - n0), stride = sums_stride;
     }
-#if G_HALVES
-    G(kernel) half_kernel = G(half_kernels)[G(even)(rows) / 2 - 1][in_place];
+#if HLOC_READS_B
+    const G(kernel_table)* table = half ? &G(half_kernels) : b.in_place ? &G(kernels_in_place) : &G(kernels);
+    G(kernel) kernel = (*table)[G(even)(rows) / 2 - 1][in_place];
 #else
-    G(kernel) half_kernel = NULL;
+    G(kernel) kernel = G(kernels)[G(even)(rows) / 2 - 1][in_place];
 #endif
-    G(kernel) kernel = half ? half_kernel : G(kernels)[G(even)(rows) / 2 - 1][in_place * 2 + b.in_place];
     kernel(depth, a, g->a_row / GROUP, b.units, b.stride, b.correction, sums, stride, k0 > 0, ahead.from, ahead.step);
     if (last && !direct && !plan->sweeps) G(finish)(plan, batch, row, column, rows, columns, sums, stride);
   }
@@ -317,7 +317,7 @@ static void G(pack_shared)(G(plan)* plan, void* memory) {
   long grain = k * n < 65536 ? panels : panels / (4 * hloc_pool_threads()) + 1;
   hloc_parallel(G(pack_panels), (void* const*)plan, panels, grain);
 }
-#if !defined(HLOC_PART) || HLOC_PART == HLOC_MAIN
+#if HLOC_IS_HERE(HLOC_MAIN)
 long HLOC_JOIN(hloc_gemm_, G_NAME, _packed_bytes)(long k, long n) {
   long k_blocks = k ? (k + G(k_block)(k) - 1) / G(k_block)(k) : 0;
   return (long)G(panel_bytes)(k, n) + G(panels)(n) * k_blocks * G(TILE_COLUMNS) * (long)sizeof(SUM) * G_CORRECTS;
@@ -340,7 +340,7 @@ static void G(exchange)(G(plan)* plan) { /* C^T = B^T A^T */
   g->b = old.a, g->b_outer = old.a_outer, g->b_inner = old.a_inner, g->b_row = old.a_column, g->b_column = old.a_row;
 }
 
-#if defined(HLOC_PART) && HLOC_PART != HLOC_THIN
+#if !HLOC_IS_HERE(HLOC_THIN)
 __attribute__((weak)) int G(is_thin)(const G(plan)* plan);
 __attribute__((weak)) int G(thin)(const G(plan)* plan);
 #else
@@ -354,7 +354,7 @@ static void G(choose)(G(plan)* plan, int* share_a, int* share_b) {
   plan->rows = G(smaller)(HLOC_TILE_ROWS, G(even)(g->m));
   plan->k_block = G(k_block)(g->k);
   const int aliases = (g->a_row * (long)sizeof(ELEMENT)) % 4096 == 0; /* rows share few cache sets */
-  int b_readable = UNIT_IS_MEMORY && GROUP == 1 && g->b_column == 1 && !g->load_b;
+  int b_readable = HLOC_READS_B && g->b_column == 1 && !g->load_b;
   int a_readable = UNIT_IS_MEMORY && g->a_column == 1 && !g->load_a && g->a_row % GROUP == 0 &&
                    g->a_outer % GROUP == 0 && g->a_inner % GROUP == 0 && plan->k_block % GROUP == 0 &&
                    g->k % GROUP == 0;
@@ -362,7 +362,7 @@ static void G(choose)(G(plan)* plan, int* share_a, int* share_b) {
 #if defined(G_TURNS_A)
   a_readable = 0;
 #endif
-  const int narrow = G_HALVES && g->n <= LANES;
+  const int narrow = HLOC_READS_B && g->n <= LANES;
   if (aliases && narrow) plan->rows = G(smaller)(plan->rows, G(ALIASED_ROWS));
   const int aliased = aliases && plan->rows > (narrow ? G(ALIASED_ROWS) : 4);
   int small = work <= 3e6, skinny = g->m <= 4 * HLOC_TILE_ROWS;
@@ -409,7 +409,7 @@ static void G(store_zeros)(G(plan)* plan) { /* k == 0 */
                   G(smaller)(G(TILE_COLUMNS), plan->g.n - column), zeros, G(TILE_COLUMNS));
 }
 
-#if !defined(HLOC_PART) || HLOC_PART == HLOC_MAIN
+#if HLOC_IS_HERE(HLOC_MAIN)
 #if defined(HLOC_PART)
 #define HLOC_HAS(function) ((function) != NULL)
 #else
@@ -425,7 +425,7 @@ int HLOC_JOIN(hloc_gemm_, G_NAME, )(const hloc_gemm_args* args) {
   int share_a, share_b, failed = 0;
   plan.failed = &failed;
   if (args->n == 1) plan.g.c_column = 1; /* whatever it was: a column of sums may be one piece of memory */
-  const int halves = G_HALVES && args->n > G(FEW) && args->a_column == 1;
+  const int halves = HLOC_READS_B && args->n > G(FEW) && args->a_column == 1;
   if (args->n <= G(NARROW) && args->m > 2 * args->n && !halves && !args->load_a && !args->load_b && !args->packed_b)
     G(exchange)(&plan);
   if (HLOC_HAS(G(is_thin)) && G(is_thin)(&plan)) return G(thin)(&plan);
@@ -450,11 +450,12 @@ int HLOC_JOIN(hloc_gemm_, G_NAME, )(const hloc_gemm_args* args) {
 #endif
 
 #undef HLOC_OF_PARTS
+#undef HLOC_IS_HERE
+#undef HLOC_READS_B
 #undef G
 #undef G_NAME
 #undef G_CORRECTS
 #undef G_TURNS_A
-#undef G_HALVES
 #undef G_DOTS
 #undef G_STORES_SUMS
 #undef ELEMENT

@@ -93,8 +93,8 @@ HLOC_DEFINE_FOLD(u32, unsigned, HLOC_LANES32)
 #define HLOC_DEFINE_TRANSPOSE(WIDTH, S, T, LANES, LOW, HIGH)                                                          \
   HLOC_INLINE hloc_v##S hloc_low_##WIDTH(hloc_v##S a, hloc_v##S b) { return HLOC_INTERLEAVE(S, a, b, LOW); }          \
   HLOC_INLINE hloc_v##S hloc_high_##WIDTH(hloc_v##S a, hloc_v##S b) { return HLOC_INTERLEAVE(S, a, b, HIGH); }        \
-  static __attribute__((unused)) void hloc_transpose_##WIDTH(const void* source, long source_stride, void* target,    \
-                                                             long target_stride) {                                    \
+  static __attribute__((noinline, unused)) void hloc_transpose_##WIDTH(const void* source, long source_stride,        \
+                                                                       void* target, long target_stride) {            \
     const T* from = (const T*)source;                                                                                 \
     T* to = (T*)target;                                                                                               \
     hloc_v##S row[LANES], mixed[LANES];                                                                               \
