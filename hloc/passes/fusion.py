@@ -18,6 +18,8 @@ instructions and edges; a group's size is bounded.
 """
 from __future__ import annotations
 
+import math
+
 from hloc.analysis.control_flow import executed_computations
 from hloc.analysis.cost import (
     bytes_read,
@@ -68,6 +70,8 @@ from hloc.passes.rewriter import Names, control_dependent
 MOST_RECOMPUTED = 8              # operations per element that are done again for the sake of one reader more
 MOST_BRANCHES = 8                # operands of a concatenate inside a kernel
 MOST_LOOKED_AT = 64              # producers of what an update writes
+HEAVY = 10                       # operations for an element that are worth vectors of their own
+SHORTEST_PIECE = 16              # elements side by side of a concatenate's operand
 LEAST_ROW_BYTES = 64 << 10       # rows up to this length always fit
 
 Answer = tuple[int, ...] | str
@@ -332,6 +336,8 @@ class Fuser:
             return f"the kernel would read more than {MOST_PARAMETERS} arrays"
         if producer.opcode == "concatenate" and len(producer.operands) > MOST_BRANCHES:
             return f"a concatenate of more than {MOST_BRANCHES} arrays is a kernel of its own"
+        if self.machine.kind == "cpu" and is_slow_one_by_one(producer, group, readers):
+            return "the kernel computes one element after the other: vectors of a kernel of its own are faster"
         if group.kind == REDUCTION and producer in self.epilogues:
             return "it is better made as the epilogue of a product"
         if group.reads_for_product(producer, readers) and group.view_of(producer, readers) is None:
@@ -396,6 +402,37 @@ class Fuser:
             return False
         group.again[producer] = again
         return True
+
+
+def is_slow_one_by_one(producer: Instruction, group: Group, readers: list[Instruction]) -> bool:
+    """Whether a group has no vectors for what a producer computes: a reduce of several arrays compares one element with
+    the next, and a concatenate of short pieces takes a branch for each element."""
+    if group.rows is not None and group.rows.alone and operations(producer) >= HEAVY:
+        return True
+    reads = [r for r in readers if r.opcode == "concatenate" or r.opcode in RESHAPES]
+    if not reads or not is_elementwise(producer):
+        return False
+    pieces = [math.prod(o.shape.dimensions[m.get("dimensions")[0]:]) for m in group.members
+              if m.opcode == "concatenate" for o in m.operands if producer in (o, behind_reshape(o))]
+    return 0 < max(pieces, default=0) < SHORTEST_PIECE and operations_before(producer, HEAVY) >= HEAVY
+
+
+def behind_reshape(operand: Instruction) -> Instruction:
+    """What a reshape renames."""
+    return operand.operands[0] if operand.opcode in RESHAPES else operand
+
+
+def operations_before(producer: Instruction, most: int) -> float:
+    """What an element of a producer takes, with all elementwise operations before it; counted up to `most`."""
+    total, stack, seen = 0.0, [producer], {producer}
+    while stack and total < most:
+        node = stack.pop()
+        total += operations(node)
+        inside = [o for o in dict.fromkeys(node.operands) if o not in seen
+                  and (is_elementwise(o) or o.opcode in RESHAPES or o.opcode == "broadcast")]
+        seen.update(inside)
+        stack.extend(inside)
+    return total
 
 
 def reads_operands_of(producer: Instruction, group: Group, readers: list[Instruction]) -> bool:
