@@ -139,6 +139,14 @@ def test_rows_that_end_in_a_reduce_are_not_loops_in_loops():
     assert len(inner) == 3 and not any(isinstance(s, For) for loop in inner for s in walk(loop.body))
 
 
+def test_thin_products_are_one_of_operands_in_order():
+    """testdata/kernels/products.hlo: no batch of products of three columns or rows."""
+    text = SEPARATOR.split((DATA / "kernels" / "products.hlo").read_text(encoding="utf-8"))[1]
+    tiles = [lower(i, MACHINE).calls[-1].kernel for i in parse_module(text).entry.instructions if i.opcode == "dot"]
+    assert [dict(t.parameters)["sizes"] for t in tiles] == [(24, 72, 20), (144, 18, 12)]
+    assert [dict(t.parameters)["batches"] for t in tiles] == [(1, 1), (1, 1)]
+
+
 def test_tiles_lie_in_the_array():
     """testdata/kernels/tiling.hlo: a tile is read of the plain transpose, none of the padded one."""
     text = SEPARATOR.split((DATA / "kernels" / "tiling.hlo").read_text(encoding="utf-8"))[0]

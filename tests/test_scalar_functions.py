@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import hloc
+from hloc.ir import numpy_dtype
 
 SUM = "sum { a = f64[] parameter(0) b = f64[] parameter(1) ROOT c = f64[] add(a, b) }\n"
 START = "ENTRY e {{\n  x = f64[{n}] parameter(0)\n  y = f64[{n}] parameter(1)\n  p = pred[{n}] parameter(2)\n"
@@ -79,3 +80,38 @@ def test_remainders_by_a_division_are_exact(type, far):
         want = np.fmod(x, y)
     np.testing.assert_array_equal(exe(x, y)[0], want)
     assert (np.signbit(exe(x, y)[0]) == np.signbit(want))[~np.isnan(want)].all()
+
+
+GATHER = """HloModule m
+ENTRY e {{
+  t = {type}[40] parameter(0)
+  i = {places}[{n}] parameter(1)
+  three = {places}[] constant(3)
+  threes = {places}[{n}] broadcast(three), dimensions={{}}
+  p = {places}[{n}] multiply(i, threes)
+  q = {places}[{n}] add(p, i)
+  wide = s32[{n}] convert(q)
+  column = s32[{n},1] reshape(wide)
+  g = {type}[{n}] gather(t, column), offset_dims={{}}, collapsed_slice_dims={{0}}, start_index_map={{0}}, index_vector_dim=1, slice_sizes={{1}}
+  again = s32[{n}] convert(g)
+  column2 = s32[{n},1] reshape(again)
+  h = {type}[{n}] gather(t, column2), offset_dims={{}}, collapsed_slice_dims={{0}}, start_index_map={{0}}, index_vector_dim=1, slice_sizes={{1}}
+  f = f32[{n}] convert(g)
+  k = f32[{n}] convert(h)
+  s = f32[{n}] multiply(f, k)
+  x = f32[{n}] tanh(s)
+  ROOT r = f32[{n}] add(x, f)
+}}
+"""
+
+
+@pytest.mark.parametrize("n", [50, 129, 1000])
+@pytest.mark.parametrize("type, places", [("u8", "s32"), ("s16", "s32"), ("bf16", "s32"), ("s32", "s16"), ("s8", "u8")])
+def test_places_in_data_lie_in_arrays(type, places, n):
+    """Few bits, or places computed in few; a gather of what a gather gave."""
+    text = GATHER.format(type=type, places=places, n=n)
+    table = (np.arange(40) % 7 * 5).astype(numpy_dtype(type))
+    index = np.random.default_rng(n).integers(0, 30, n).astype(numpy_dtype(places))
+    cpu, reference = (hloc.compile(text, target=t) for t in ("cpu", "reference"))
+    assert "_f1[" in cpu.source
+    np.testing.assert_allclose(cpu(table, index)[0], reference(table, index)[0], rtol=1e-5)

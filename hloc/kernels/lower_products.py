@@ -27,15 +27,17 @@ from hloc.kernels.ir import Buffer, Cost, Stmt, Tile
 from hloc.kernels.lower_convolution import lower_convolution
 from hloc.kernels.lower_loop import lower_loop, shareable
 from hloc.kernels.lower_shallow_product import lower_shallow_product
-from hloc.kernels.lower_small_product import lower_small_product
+from hloc.kernels.lower_small_product import has_long_terms, lower_small_product
 from hloc.kernels.operands import Access, OperandKernels, behind_conversion
 from hloc.kernels.rules_loops import DotDimensions
-from hloc.kernels.tiny import NARROW, SHALLOW, TINY
+from hloc.kernels.tiny import NARROW, SHALLOW, SMALL, TINY
 from hloc.machine import Machine
 
 TENSOR_F8 = ("f8e4m3fn", "f8e5m2")      # that tensor cores multiply
 TINY_OF_MANY = 4096             # of each product of a batch; each would pay the tile's start
 AWKWARD_OF_MANY = 256           # the same, where loading takes long: columns apart from each other, 8 bits, f16
+THIN = 8                        # rows or columns that lie one after the other, among many
+WORTH_ORDER = 16                # multiplications with each element that is brought into order
 LONG_ROW = 16                   # of a matrix that meets a vector: its elements are not gathered one by one
 BATCH, ROW, COLUMN = "batch", "row", "column"
 
@@ -120,8 +122,11 @@ def _is_tiny(dot: Instruction, machine: Machine) -> bool:
     columns = [d for d in dims.right_free if right.dimensions[d] > 1]
     along = columns[-1] == right.rank - 1 if columns else left.rank - 1 not in dims.left_contracting \
         or left.dimensions[-1] < LONG_ROW
-    quick = along and (right.element_type == "bf16" or not scalars.is_narrow(right.element_type))
+    quick = along and (right.element_type in ("bf16", "f16") or not scalars.is_narrow(right.element_type))
     if batches < 2:
+        if work <= (SMALL if quick and ELEMENT_TYPES[right.element_type].bytes > 1 else SMALL // 2) and (
+                along or has_long_terms(dot, dims)):
+            return True
         width = math.prod(right.dimensions[d] for d in columns)
         depth = math.prod(right.dimensions[d] for d in dims.right_contracting)
         return quick and depth <= SHALLOW and 1 < width <= NARROW
@@ -146,6 +151,8 @@ class _Lowering:
     def lowered(self) -> Lowered:
         *types, total = self.types()
         sides = [self.operands.access(self.source(n, t), t, self.product.order(n)) for n, t in enumerate(types)]
+        for n in self.thin(*sides):
+            sides[n] = self.operands.in_order(self.source(n, types[n]), types[n], self.product.order(n))
         split = self.split(*sides)
         if split is None:
             self.operands.calls.clear()
@@ -170,6 +177,14 @@ class _Lowering:
         operand = self.dot.operands[number]
         inner = behind_conversion(self.group, operand)
         return inner if inner.shape.element_type == type else operand
+
+    def thin(self, lhs: Access, rhs: Access) -> list[int]:
+        """On a CPU, operands of which only a few rows (columns) lie one after the other, as of images with their
+        channels last: brought into order they are one product, instead of many thin ones."""
+        _, rows, columns, _ = self.product.groups(lhs, rhs)
+        sizes = [math.prod(part[0] for part in group) for group in (rows, columns)]
+        return [n for n, (group, other) in enumerate(zip((rows, columns), reversed(sizes)))
+                if not self.gpu and len(group) > 1 and group[-1][0] <= THIN and other >= WORTH_ORDER]
 
     # -- the tile
 

@@ -165,6 +165,8 @@ def elementwise(instruction: Instruction, arguments: list[Expr], rounding: bool 
         return Apply("remainder_by_power", tuple(arguments), arguments[0].type)
     if scalar == "remainder" and target in REMAINDER_STEPS:
         return Apply("remainder_of_few_bits", tuple(arguments), "f32", (REMAINDER_STEPS[target],))
+    if scalar == "power" and arguments[0] == Const(2.0, "f64"):
+        return Apply("exp2", (arguments[1],), "f64")
     value = Apply(scalar, tuple(arguments), computation_type(target))
     if scalar in EXACT or (not rounding and ELEMENT_TYPES[target].kind == "float"):
         return value

@@ -167,7 +167,8 @@ def _convert(value: Expr, target: str) -> tuple[str, int]:
         return f"hloc_exact_f32_to_bf16({expression(value)})", ATOM
     if INDEX in (source, target) or {source, target} == {"f32", "f64"}:
         return f"({c_type(target)}){_inside(value, UNARY)}", UNARY
-    if source == "pred" and target in SIMPLE_TYPES and not isinstance(value, Load):
+    if source == "pred" and (is_narrow(target) and ELEMENT_TYPES[target].kind == "float"
+                             or target in SIMPLE_TYPES and not isinstance(value, Load)):
         one, zero = (literal(Const(x, target))[0] for x in (1, 0))      # in vectors, no bytes on the way
         return f"{_inside(value, TERNARY + 1)} ? {one} : {zero}", TERNARY
     text = expression(value)

@@ -212,7 +212,7 @@ def remainder_by_power_of_two(instruction: Instruction, rewriter: Rewriter) -> I
 
 
 def power_small(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """x ^ 0 => 1, x ^ 1 => x, x ^ 2 => x * x, x ^ 3 => x * x * x, x ^ -1 => 1 / x for floats; x ^ 1.5, x ^ -1.5"""
+    """x ^ 0 => 1, x ^ 1 => x, x ^ 2 => x * x, x ^ 3 => x * x * x, x ^ -1 => 1 / x for floats; x ^ -2, 1.5, -1.5"""
     x, y = instruction.operands
     value = splat(y)
     if value is None or ELEMENT_TYPES[x.shape.element_type].kind == "complex":
@@ -228,6 +228,9 @@ def power_small(instruction: Instruction, rewriter: Rewriter) -> Instruction | N
         return rewriter.add("multiply", instruction.shape, [square, x])
     if value == -1 and is_float(x):
         return rewriter.add("divide", instruction.shape, [full(rewriter, 1, instruction.shape), x])
+    if value == -2 and instruction.shape.element_type in ("f32", "f64"):         # the square of x may be too small
+        inverse = rewriter.add("divide", instruction.shape, [full(rewriter, 1, instruction.shape), x])
+        return rewriter.add("multiply", instruction.shape, [inverse, inverse])
     if abs(value) == 1.5 and instruction.shape.element_type in ("f32", "f64"):
         return power_three_halves(x, value > 0, rewriter)
     return None

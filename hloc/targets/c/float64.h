@@ -46,6 +46,7 @@ HLOC_FN double hloc_remainder_by_power_f64(double a, double b) {
 
 #if HLOC_CUDA
 HLOC_WRAP1_F64(exp, exp)
+HLOC_WRAP1_F64(exp2, exp2)
 HLOC_WRAP1_F64(expm1, expm1)
 HLOC_WRAP1_F64(log, log)
 HLOC_WRAP1_F64(log1p, log1p)
@@ -80,6 +81,18 @@ HLOC_FN double hloc_exp_f64(double x) {
   hloc_s64 sum = (hloc_s64)hloc_bits_f64(hloc_fma_f64(clamped, 1.4426950408889634, shift));
   sum = sum > 0x4338000000000000ll + 2046 + 1025 ? 0x4338000000000000ll + 2046 + 1025 : sum;
   double r = hloc_minus_ln2_multiple_f64(clamped, hloc_from_bits_f64((hloc_u64)sum) - shift);
+  double p = hloc_fma_f64(hloc_exp_tail_f64(r), r * r, r) + 1.0;
+  hloc_u64 first = (hloc_u64)sum >> 1, second = (hloc_u64)sum - first;
+  double y = p * hloc_from_bits_f64(first << 52) * hloc_from_bits_f64(second << 52);
+  return is_zero ? 0.0 : y;
+}
+HLOC_FN double hloc_exp2_f64(double x) { /* whole numbers give exact powers */
+  const double shift = 6755399441055744.0 + 2046.0;
+  int is_zero = x < -1076.0;
+  double clamped = is_zero ? 0.0 : x;
+  hloc_s64 sum = (hloc_s64)hloc_bits_f64(clamped + shift);
+  sum = sum > 0x4338000000000000ll + 2046 + 1025 ? 0x4338000000000000ll + 2046 + 1025 : sum;
+  double r = (clamped - (hloc_from_bits_f64((hloc_u64)sum) - shift)) * 0.6931471805599453;
   double p = hloc_fma_f64(hloc_exp_tail_f64(r), r * r, r) + 1.0;
   hloc_u64 first = (hloc_u64)sum >> 1, second = (hloc_u64)sum - first;
   double y = p * hloc_from_bits_f64(first << 52) * hloc_from_bits_f64(second << 52);

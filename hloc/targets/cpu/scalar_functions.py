@@ -1,8 +1,9 @@
 """What has no vector form stands in loops of its own, so that what is around it stays a vector loop.
 
-In: a Kernel. Out: the same kernel with VECTOR loops cut at the f64 functions that are the libm's, and at loads of preds
-beside 64-bit numbers. One of them in a loop and the compiler makes no vectors of anything in it: fused, thirty
-multiplications and divisions would take longer than in kernels of their own.
+In: a Kernel. Out: the same kernel with VECTOR loops cut at the f64 functions that are the libm's, at loads of preds
+beside 64-bit numbers, and at loads of 8 and 16 bits from places that data gives. One of them in a loop and the compiler
+makes no vectors of anything in it: fused, thirty multiplications and divisions would take longer than in kernels of
+their own.
 
     for i < 50 (VECTOR):  out[i] = sin(a[i] * a[i]) / (b[i] + 2)
 
@@ -17,12 +18,16 @@ a large one, a NaN or a zero as divisor goes through the libm.
 
     for i < 50 (VECTOR):  f[i] = remainder_near(x[i], y[i]); far |= !is_near(x[i], y[i])
     if far:  for i < 50 (SERIAL):  f[i] = remainder(x[i], y[i])
+
+CPUs gather 32 and 64 bits, and nothing where a select says whether to: of 8 and 16 bits, or from places computed in 16
+bits, elements are fetched one by one, from places that lie in an array.
 """
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import (
     INDEX,
     SERIAL,
@@ -43,7 +48,7 @@ from hloc.kernels.ir import (
     Var,
     While,
 )
-from hloc.kernels.walks import expressions, parts, walk
+from hloc.kernels.walks import expressions, parts, walk, with_expressions
 from hloc.targets.printer import assigned
 
 CALLED = frozenset(["sin", "cos", "tan", "power", "remainder", "cbrt", "erf", "sinh", "cosh", "asinh", "acosh", "atanh",
@@ -51,8 +56,10 @@ CALLED = frozenset(["sin", "cos", "tan", "power", "remainder", "cbrt", "erf", "s
 BLOCK = 64                      # elements
 LONGEST = 2 * BLOCK             # a loop that is one block
 LEAST_WORK = 3                  # operations beside the calls that are worth loops of their own
+LEAST_BESIDE_GATHERS = 2        # operations beside loads from places in data
 MOST_CALLS = 16
 NUMBERS = ("f64", "s64", "u64")
+SHORT = ("s8", "u8", "s16", "u16")
 
 
 def is_called(expr: Expr) -> bool:
@@ -63,13 +70,23 @@ def is_remainder(expr: Expr) -> bool:
     return isinstance(expr, Apply) and expr.op == "remainder" and expr.type in ("f32", "f64")
 
 
+def bits_of(expr: Expr) -> int:
+    return ELEMENT_TYPES[expr.type].bits
+
+
+def is_data(expr: Expr, named: Mapping[str, Expr]) -> bool:
+    """Whether an expression reads memory."""
+    return any(isinstance(e, Load) or isinstance(e, Var) and e.name in named and is_data(named[e.name], named)
+               for e in parts([expr]))
+
+
 def is_mask(expr: Expr) -> bool:
     return isinstance(expr, Load) and expr.type == "pred"
 
 
 def apart(kernel: Kernel) -> Kernel:
     """The kernel with its loops cut; itself where there is nothing to cut."""
-    if not any(isinstance(e, Apply) and e.type in NUMBERS or is_remainder(e)
+    if not any(isinstance(e, Apply) and e.type in NUMBERS or is_remainder(e) or isinstance(e, Load) and bits_of(e) < 32
                for s in walk(kernel.body) for e in parts(expressions(s))):
         return kernel
     return kernel._replace(body=_statements(kernel.body))
@@ -89,6 +106,17 @@ def _statement(s: Stmt) -> tuple[Stmt, ...]:
     return (s,)
 
 
+def arguments_of(call: Apply | Load) -> tuple[Expr, ...]:
+    """What a call needs of the loop before it; of a load, the place."""
+    return call.arguments if isinstance(call, Apply) else (Apply("convert", (call.position,), "s32"),)
+
+
+def with_arguments(call: Apply | Load, new: tuple[Expr, ...]) -> Apply | Load:
+    if isinstance(call, Apply):
+        return call._replace(arguments=new)
+    return call._replace(position=Apply("convert", new, INDEX))
+
+
 @dataclass
 class _Cut:
     """One VECTOR loop. levels: calls by how many others, one in the other, each waits for; masks, arrays, results:
@@ -96,23 +124,26 @@ class _Cut:
 
     loop: For
     named: dict[str, Expr] = field(default_factory=dict)
-    levels: dict[Apply, int] = field(default_factory=dict)
+    levels: dict[Apply | Load, int] = field(default_factory=dict)
     masks: dict[Load, str] = field(default_factory=dict)
     arrays: dict[Expr, str] = field(default_factory=dict)
-    results: dict[Apply, str] = field(default_factory=dict)
+    results: dict[Apply | Load, str] = field(default_factory=dict)
+    gathers: dict[Load, None] = field(default_factory=dict)
     has_masks: bool = False
 
     def loops(self) -> tuple[Stmt, ...]:
         """What takes the loop's place; nothing where it has to stay."""
-        if not all(isinstance(s, (Let, Store, Assign)) for s in self.loop.body):
+        if not all(isinstance(s, (Let, Store, Assign, Mutable)) for s in self.loop.body):
             return ()
         self.named = {s.name: s.value for s in self.loop.body if isinstance(s, Let)}
         everything = [e for s in self.loop.body for e in parts(expressions(s))]
-        calls = dict.fromkeys(e for e in everything if is_called(e))
+        self.gathers = self.narrow_gathers(everything)
+        calls = dict.fromkeys(filter(self.is_called, everything))
         work = [e for e in everything if isinstance(e, Apply) and e.type in NUMBERS and not is_called(e)]
         is_worth = len(work) >= LEAST_WORK
         masks = dict.fromkeys(e for e in everything if is_worth and is_mask(e))
-        if not 0 < len(calls) + len(masks) <= MOST_CALLS or not (is_worth or any(map(is_remainder, calls))):
+        must = self.gathers or any(map(is_remainder, calls))
+        if not 0 < len(calls) + len(masks) <= MOST_CALLS or not (is_worth or must):
             return ()
         self.has_masks = len(masks) > 0
         if not all(map(self.may_move, self.loop.body)):
@@ -121,6 +152,27 @@ class _Cut:
             self.level(call)
         self.masks = {mask: f"{self.loop.name}_m{n}" for n, mask in enumerate(masks)}
         return self.in_blocks(self.cut())
+
+    def is_called(self, expr: Expr) -> bool:
+        return is_called(expr) or expr in self.gathers
+
+    def narrow_gathers(self, everything: list[Expr]) -> dict[Load, None]:
+        """Loads of few bits from places in data, where there is enough beside them."""
+        found = dict.fromkeys(e for e in everything if isinstance(e, Load) and self.is_narrow(e)
+                              and is_data(e.position, self.named))
+        beside = {e for e in everything if isinstance(e, Apply) and e.type != INDEX}
+        return found if len(beside) >= LEAST_BESIDE_GATHERS else {}
+
+    def is_narrow(self, gather: Load) -> bool:
+        """Whether a load is of few bits, or its place is computed in few."""
+        stack: list[Expr] = [gather.position]
+        while stack and bits_of(gather) == 32:
+            for e in parts([stack.pop()]):
+                if isinstance(e, Apply) and e.type in SHORT:
+                    return True
+                if isinstance(e, Var) and e.name in self.named:
+                    stack.append(self.named[e.name])
+        return bits_of(gather) in (8, 16)
 
     def may_move(self, s: Stmt) -> bool:
         """Whether the calls of a statement may be made before the loop stores anything: their arguments read nothing
@@ -134,8 +186,10 @@ class _Cut:
                    for c in parts(e.arguments[1:])}
         if self.has_masks and any(is_mask(e) and (stored or e in guarded) for e in parts(expressions(s))):
             return False
-        for call in filter(is_called, parts(expressions(s))):
-            for e in parts(call.arguments):
+        for call in filter(self.is_called, parts(expressions(s))):
+            if call in self.gathers and (stored or call in guarded):
+                return False
+            for e in parts(arguments_of(call)):
                 if isinstance(e, Load) and (stored or call in guarded) or isinstance(e, Var) and e.name in changing:
                     return False
         return not (isinstance(s, Let) and any(isinstance(e, Var) and e.name in changing for e in parts([s.value])))
@@ -146,7 +200,7 @@ class _Cut:
             return self.level(self.named[expr.name]) if expr.name in self.named else 0
         inner = expr.arguments if isinstance(expr, Apply) else (expr.position,) if isinstance(expr, Load) else ()
         depth = max(map(self.level, inner), default=0)
-        if is_called(expr):
+        if self.is_called(expr):
             depth += 1
             self.levels[expr] = depth
         return depth
@@ -161,17 +215,17 @@ class _Cut:
             self.masks = masks
         for depth in sorted(set(self.levels.values())):
             calls = [c for c, level in self.levels.items() if level == depth]
-            arguments = dict.fromkeys(a for c in calls for a in c.arguments if not isinstance(a, Const))
+            arguments = dict.fromkeys(a for c in calls for a in arguments_of(c) if not isinstance(a, Const))
             stores = tuple(Store(self.array(a), self.place, self.value(a)) for a in arguments)
             made.append(For(self.counter, self.loop.extent, VECTOR, (*self.needed(stores), *stores)))
             loads = {a: Load(self.arrays[a], self.place, a.type) for a in arguments}
             self.results.update({c: f"{self.loop.name}_f{len(self.results) + n}" for n, c in enumerate(calls)})
-            made += self.made([c._replace(arguments=tuple(loads.get(a, a) for a in c.arguments)) for c in calls],
+            made += self.made([with_arguments(c, tuple(loads.get(a, a) for a in arguments_of(c))) for c in calls],
                               [self.results[c] for c in calls])
         last = tuple(self.changed(s) for s in self.loop.body)
         return (*made, For(self.counter, self.loop.extent, VECTOR, last))
 
-    def made(self, calls: list[Apply], names: list[str]) -> tuple[Stmt, ...]:
+    def made(self, calls: list[Apply | Load], names: list[str]) -> tuple[Stmt, ...]:
         """The loop that makes calls; remainders first the quick way."""
         exact = [Store(name, self.place, call) for call, name in zip(calls, names)]
         near = [s for s in exact if is_remainder(s.value)]
@@ -240,7 +294,7 @@ class _Cut:
     def changed(self, s: Stmt) -> Stmt:
         if isinstance(s, Store):
             return Store(s.buffer, self.value(s.position), self.value(s.value))
-        return s._replace(value=self.value(s.value))
+        return with_expressions(s, self.value)
 
     def value(self, expr: Expr) -> Expr:
         """The expression with the results of calls that are made."""
