@@ -86,6 +86,7 @@ CASES = {
     "skinny, long rows": dot("f32", 20, 900, 400),
     "one row": dot("f32", 1, 900, 400),
     "one row, turned": dot("f32", 1, 900, 400, turned=True),
+    "one row of u32": dot("u32", 1, 900, 400, turned=True),
     "few columns": dot("f32", 900, 3, 400),
     "deep": dot("f32", 100, 200, 2000),
     "f64": dot("f64", 200, 150, 100),

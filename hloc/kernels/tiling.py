@@ -56,7 +56,7 @@ def find_tiling(extents: list[int], trial: Builder, outline: Outline) -> Tiling 
         for n in range(len(extents) - 2, -1, -1):
             if extents[n] >= SHORTEST and indexing.coefficient_of(position, f"i{n}") == 1:
                 found = found or Tiling(extents, n, [])
-                if found.tiled == n and _is_affine(position) and _is_inside(outline, buffer, position):
+                if found.tiled == n and _is_affine(position, extents) and _is_inside(outline, buffer, position):
                     found.staged.append((buffer, position))
     return found
 
@@ -66,8 +66,10 @@ def _is_inside(outline: Outline, buffer: str, position: Index) -> bool:
     return low >= 0 and high < outline.known[buffer][2]
 
 
-def _is_affine(position: Index) -> bool:
-    return all(atom.kind == indexing.VARIABLE and atom.name.startswith("i") for atom, _ in position.terms)
+def _is_affine(position: Index, extents: list[int]) -> bool:
+    """Of the nest's own counters alone: those of loops inside, as over a window, are not there when a tile is read."""
+    counters = {f"i{n}" for n in range(len(extents))}
+    return all(atom.kind == indexing.VARIABLE and atom.name in counters for atom, _ in position.terms)
 
 
 @contextmanager

@@ -37,7 +37,8 @@ def build(sources: Sources, report: Report) -> Path:
     """The shared object of a program: from the cache, else compiled. Raises BuildError."""
     chain = toolchain.find()
     units = sources.units(available_cores())
-    key = cache.digest(chain.identity(), runtime_digest(), *(text for text, _ in units))
+    parts = parts_of(sources.runtime_units(), sources.thin_units())
+    key = cache.digest(chain.identity(), runtime_digest(), repr(parts), *(text for text, _ in units))
     found = cache.find(key, ".so")
     if found:
         return found

@@ -103,8 +103,16 @@ def thin_units(tiles: Iterable[Tile]) -> frozenset[str]:
         else:
             continue
         if is_thin(*sizes):
-            found.add(f"gemm_{PARTS.get(given['types'][0], given['types'][0])}.c")
+            found.add(f"gemm_{_product_type(tile.routine, given['types'])}.c")
     return frozenset(found)
+
+
+def _product_type(routine: str, types: tuple[str, ...]) -> str:
+    """The type of gemm_<type>.c that multiplies for a product, or for a convolution of these types."""
+    operand, total = types[:2]
+    if routine == "convolution":
+        return PRODUCT_OF.get(operand if operand == total else f"{operand}_{total}", operand)
+    return PARTS.get(operand, SAME_PRODUCT.get(operand, operand))
 
 
 def is_thin(m: int, n: int, k: int) -> bool:
