@@ -3,10 +3,13 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
+from itertools import product
 
 import numpy as np
 import pytest
 from native import FLAGS, INCLUDE
+
+from hloc.targets.cpu.routines import FEW_QUERIES
 
 LONG, POINTER, INT, FLOAT = ctypes.c_long, ctypes.c_void_p, ctypes.c_int, ctypes.c_float
 WIDTHS = {"native": [], "32 bytes": ["-mno-avx512f"], "16 bytes": ["-march=x86-64"]}
@@ -23,10 +26,10 @@ class Arguments(ctypes.Structure):
 
 
 @pytest.fixture(scope="module", params=WIDTHS, ids=lambda width: width.replace(" ", "-"))
-def routine(request, tmp_path_factory):
-    """hloc_attention, compiled for one width of vectors."""
+def entries(request, tmp_path_factory):
+    """The entries of attention.h for a number of queries, compiled for one width of vectors."""
     folder = tmp_path_factory.mktemp("attention")
-    names = ("attention", "attention_thin", "pool")
+    names = ("attention", "attention_kernels", "attention_thin", "pool")
     command = ["gcc", "-std=gnu11", *FLAGS, *WIDTHS[request.param], "-fPIC", "-shared", "-pthread",
                *(f"-I{i}" for i in INCLUDE), *(str(INCLUDE[1] / f"{n}.c") for n in names), "-o",
                str(folder / "attention.so"), "-lm"]
@@ -36,7 +39,7 @@ def routine(request, tmp_path_factory):
         pytest.skip("no gcc")
     library = ctypes.CDLL(str(folder / "attention.so"))
     library.hloc_pool_start(2, 100)
-    yield library.hloc_attention
+    yield lambda rows: [library.hloc_attention, *([library.hloc_attention_few] if rows <= FEW_QUERIES else [])]
     library.hloc_pool_stop()
 
 
@@ -50,7 +53,7 @@ def described(array: np.ndarray, keep: list) -> Array:
 @pytest.mark.parametrize(("rows", "columns", "depth", "features"), [
     (1, 1, 1, 1), (1, 300, 64, 64), (3, 141, 17, 5), (8, 40, 16, 100), (9, 2, 8, 3), (16, 281, 64, 64),
     (17, 140, 33, 30), (40, 139, 15, 14), (65, 64, 64, 128), (130, 77, 40, 16)])
-def test_against_numpy(routine, rows: int, columns: int, depth: int, features: int) -> None:
+def test_against_numpy(entries, rows: int, columns: int, depth: int, features: int) -> None:
     rng = np.random.default_rng(rows)
     q, k, v = (rng.standard_normal((3, *s)).astype(np.float32)
                for s in ((rows, depth), (columns, depth), (columns, features)))
@@ -59,7 +62,7 @@ def test_against_numpy(routine, rows: int, columns: int, depth: int, features: i
     aliased[:, :, :features] = v
     weights = np.exp((z := np.einsum("bqd,bkd->bqk", q.astype(np.float64), k)) - z.max(-1, keepdims=True))
     want = weights / weights.sum(-1, keepdims=True) @ v
-    for keys, values in ((k, v), (turned, aliased[:, :, :features])):
+    for routine, (keys, values) in product(entries(rows), ((k, v), (turned, aliased[:, :, :features]))):
         out, keep = np.full((3, rows, features), np.nan, np.float32), []
         batch = (LONG * 1)(3)
         arguments = Arguments(1, ctypes.addressof(batch), rows, columns, depth, features,

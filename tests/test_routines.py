@@ -1,7 +1,7 @@
 """Which routines are compiled before the passes have run: those that the program will call, and no others."""
 import pytest
 
-from hloc.targets.cpu.routines import ATTENTION_UNITS, likely_units
+from hloc.targets.cpu.routines import likely_units
 from hloc.text import parse_module
 
 SCORES = """
@@ -26,7 +26,8 @@ def convolution(features: int) -> str:
 
 @pytest.mark.parametrize("body, units", [
     ("p = f32[4] parameter(0)", []),
-    (SCORES, list(ATTENTION_UNITS)),
+    (SCORES, ["attention.c", "attention_kernels.c"]),
+    (SCORES.replace("64,32", "8,32").replace("64,64", "8,8"), ["attention_thin.c"]),
     (SCORES + GRADIENT, ["gemm_f32.c"]),                   # the weights are kept for the gradient
     ("x = f32[8,100] parameter(0) t = (f32[8,5], s32[8,5]) topk(x), k=5, largest=true", ["topk.c"]),
     ("x = f16[8,100] parameter(0) t = (f16[8,5], s32[8,5]) topk(x), k=5, largest=true", []),
@@ -40,8 +41,8 @@ def convolution(features: int) -> str:
     ("x = f64[8,8] parameter(0) y = f64[8,8] cholesky(x)", []),
     (convolution(8), []),
     (convolution(16), ["gemm_bf16.c", "conv_bf16.c", "conv.c", "conv_rows.c", "conv_outer.c", "conv_depthwise.c"]),
-], ids=["none", "attention", "attention gradient", "topk", "topk of f16", "shallow dot", "dot", "complex dot",
-        "factor of f16", "small factor", "shallow convolution", "convolution"])
+], ids=["none", "attention", "attention of few queries", "attention gradient", "topk", "topk of f16", "shallow dot", "dot",
+        "complex dot", "factor of f16", "small factor", "shallow convolution", "convolution"])
 def test_likely_units(body, units):
     found, _ = likely_units(parse_module(f"ENTRY e {{ {body} }}"))
     assert [unit for unit in found if unit != "pool.c"] == units

@@ -23,7 +23,8 @@ FAST_TYPES = {"gemm": ("f32", "f64", "bf16", "f16", "s8", "s32"), "conv": ("f32"
 SAME_PRODUCT = {"u32": "s32"}        # products whose sums have the same bits
 # The products that make up a convolution of other types, where not those of its own: "s8" has sums of s32.
 PRODUCT_OF = {**SAME_PRODUCT, "s8_s32": "s8", "u8_s32": "s32", "s8": "u8"}
-ATTENTION_UNITS = ("attention.c", "attention_thin.c")
+ATTENTION_UNITS = {"": ("attention.c", "attention_kernels.c"), "few": ("attention_thin.c",)}
+FEW_QUERIES = 8                      # HLOC_FEW in runtime/attention_internal.h
 CONVOLUTION_UNITS = ("conv.c", "conv_rows.c", "conv_outer.c", "conv_depthwise.c")
 WAY_UNITS = {"rows": ("conv.c", "conv_rows.c"),
              "spread": ("gemm_f32.c", "conv.c", "conv_rows.c", "conv_transposed.c")}
@@ -45,7 +46,7 @@ def file_of(unit: str) -> str:
 
 def _units_of(kind: str, type: str) -> list[str]:
     if kind == "attention":
-        return list(ATTENTION_UNITS)
+        return list(ATTENTION_UNITS[type])
     if kind in ("cholesky", "trisolve"):
         return [f"triangular_{type}.c"]
     if kind == "gemm" and type in PARTS:
@@ -124,8 +125,8 @@ def is_thin(m: int, n: int, k: int) -> bool:
 
 def likely_units(module: Module) -> tuple[list[str], frozenset[str]]:
     """runtime_units and thin_units as they will probably be, told from the opcodes before any pass has run."""
-    attention = _may_hold_attention(module)
-    units, thin = ["pool.c", *(ATTENTION_UNITS if attention else ())], set()
+    attention = _likely_attention(module)
+    units, thin = ["pool.c", *attention], set()
     for instruction in module.instructions():
         type = instruction.operands[0].shape.element_type if instruction.operands else ""
         if instruction.opcode == "fft":
@@ -163,14 +164,15 @@ def _is_small(dot: Instruction) -> bool:
         or (not dot.get("lhs_batch_dims") and depth <= SHALLOW and 1 < columns <= NARROW)
 
 
-def _may_hold_attention(module: Module) -> bool:
-    """A softmax of products: two batched dots for an exponential in one computation. A training step, which keeps the
-    weights for the gradients, has six."""
+def _likely_attention(module: Module) -> list[str]:
+    """Units for a softmax of products: two batched dots for an exponential in one computation. A training step, which
+    keeps the weights for the gradients, has six. Queries are the rows or columns of the first that are fewer."""
+    units: list[str] = []
     for computation in module.computations:
-        batched = sum(i.opcode == "dot" and bool(i.get("lhs_batch_dims")) for i in computation.instructions)
-        if 1 < batched <= 2 * sum(i.opcode == "exponential" for i in computation.instructions):
-            return True
-    return False
+        batched = [i for i in computation.instructions if i.opcode == "dot" and i.get("lhs_batch_dims")]
+        if 1 < len(batched) <= 2 * sum(i.opcode == "exponential" for i in computation.instructions):
+            units += ATTENTION_UNITS["few" if min(_sides(batched[0])) <= FEW_QUERIES else ""]
+    return list(dict.fromkeys(units))
 
 
 def _sides(dot: Instruction) -> tuple[int, int]:

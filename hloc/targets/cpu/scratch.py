@@ -19,8 +19,9 @@ from hloc.kernels.ir import Kernel, Tile
 from hloc.kernels.plan import HostCall
 from hloc.machine import Machine
 from hloc.targets.cpu.room import Scratch, aligned, busy
+from hloc.targets.cpu.routines import FEW_QUERIES
 
-KEYS_OF_BLOCK, KEY_ROOM, FEW_QUERIES, MOST_PANELS = 140, 144, 8, 4             # of runtime/attention*.[ch]
+KEYS_OF_BLOCK, KEY_ROOM, MOST_PANELS = 140, 144, 4             # of runtime/attention*.[ch]
 LONGEST_KEPT, LONGEST_IN_LANES, PLAN_BYTES = 1 << 20, 1 << 16, 384             # of runtime/fft_lines.h
 SORT_CHUNK, LEAST_RADIX, FEW_SORTED, FEW_BITS = 65536, 64, 128, 7              # of runtime/sort.h
 

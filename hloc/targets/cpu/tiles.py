@@ -14,7 +14,7 @@ from hloc.errors import UnsupportedError
 from hloc.kernels.ir import Const, Tile
 from hloc.machine import Machine
 from hloc.targets.cpu.epilogues import Epilogue, epilogue_of
-from hloc.targets.cpu.routines import FAST_TYPES, SAME_PRODUCT, conv_entry
+from hloc.targets.cpu.routines import FAST_TYPES, FEW_QUERIES, SAME_PRODUCT, conv_entry
 from hloc.targets.cpu.scores import score_of
 from hloc.targets.cpu.sorts import fft, sort, topk
 from hloc.targets.cpu.triangular import cholesky, triangular_solve
@@ -90,13 +90,13 @@ def attention(tile: Tile, name: str, machine: Machine) -> str:
     first, second, batch = given["result"]
     fields.update(out=_operand(f"buffers[{last}]", tile.buffers[last].type, first, second, batch))
     text = CHECK + '#include "attention.h"\n'
-    score = score_of(tile)
+    score, entry = score_of(tile), "attention_few" if rows <= FEW_QUERIES else "attention"
     if score is None:
-        return text + _function(tile, name, _call("attention", "attention", _fields(**fields), None))
+        return text + _function(tile, name, _call("attention", entry, _fields(**fields), None))
     fields.update(score=score.function.name, score_args="given", score_by_columns=score.by_columns)
     if score.masked is not None:
         fields.update(live=f"{score.function.name}_live", masked=expression(Const(score.masked, "f32")))
-    lines = _call("attention", "attention", _fields(**fields), score.function)
+    lines = _call("attention", entry, _fields(**fields), score.function)
     return text + score.declaration + _function(tile, name, lines)
 
 

@@ -3,70 +3,17 @@
  * A panel is two vectors of queries, one per lane; a last one of few queries is one vector. Scores of a block of keys
  * are computed as keys x queries: a register tile multiplies elements of keys, which are read where they lie, with the
  * panel. So the softmax goes along vectors, and its weights are the panel by which elements of values are multiplied,
- * into features x queries. A task's panels meet a block of keys and values while it is in cache. attention_thin.c does
- * products of few queries.
+ * into features x queries. A task's panels meet a block of keys and values while it is in cache. attention_kernels.c holds
+ * the register tiles; attention_thin.c does products of few queries.
  */
 #include "attention_internal.h"
 
 enum { HLOC_ATTENTION_MOST_PANELS = 4 };
 
-/* sums[i][q] (+)= sum over p < k of a[i * a_row + p * a_k] b[p][q], for `rows` i and a panel of `vectors` (1 or 2) */
-HLOC_INLINE void attend_multiply(const int rows, const int vectors, long k, const float* restrict a, long a_row,
-                                 long a_k, const float* restrict b, float* restrict sums, int accumulate) {
-  const int lanes = vectors * HLOC_LANES32;
-  hloc_vf32 sum[2 * HLOC_ATTENTION_TILE];
-  HLOC_UNROLL for (int i = 0; i < rows * vectors; i++)
-    sum[i] = accumulate ? hloc_load_f32(sums + i * HLOC_LANES32) : (hloc_vf32){0};
-  for (long p = 0; p < k; p++, a += a_k, b += lanes) {
-    hloc_vf32 bp[2];
-    HLOC_UNROLL for (int h = 0; h < vectors; h++) bp[h] = hloc_load_f32(b + h * HLOC_LANES32);
-    HLOC_UNROLL for (int i = 0; i < rows; i++) {
-      const hloc_vf32 ai = hloc_splat_f32(a[i * a_row]);
-      HLOC_UNROLL for (int h = 0; h < vectors; h++) sum[i * vectors + h] += ai * bp[h];
-    }
-  }
-  HLOC_UNROLL for (int i = 0; i < rows * vectors; i++) hloc_store_f32(sums + i * HLOC_LANES32, sum[i]);
-}
-
-/* along: rows of a are lines along k (keys); across: they lie side by side (values) */
-typedef void (*attend_kernel)(long k, const float* a, long stride, const float* b, float* sums);
-#define HLOC_DEFINE_KERNELS(ROWS)                                                                                     \
-  HLOC_DEFINE_KERNEL(attend_along1_##ROWS, ROWS, 1, stride, 1, 0)                                                     \
-  HLOC_DEFINE_KERNEL(attend_along2_##ROWS, ROWS, 2, stride, 1, 0)                                                     \
-  HLOC_DEFINE_KERNEL(attend_across1_##ROWS, ROWS, 1, 1, stride, 1)                                                    \
-  HLOC_DEFINE_KERNEL(attend_across2_##ROWS, ROWS, 2, 1, stride, 1)
-#define HLOC_DEFINE_KERNEL(NAME, ROWS, VECTORS, A_ROW, A_K, ACCUMULATE)                                               \
-  static __attribute__((noinline)) void NAME(long k, const float* a, long stride, const float* b, float* sums) {     \
-    attend_multiply(ROWS, VECTORS, k, a, A_ROW, A_K, b, sums, ACCUMULATE);                                            \
-  }
-/* one row, and even numbers of them */
-#if HLOC_VECTOR_BYTES == 64
-#define HLOC_ALL_ROWS(X) X(1) X(2) X(4) X(6) X(8) X(10) X(12) X(14)
-#elif defined(__aarch64__)
-#define HLOC_ALL_ROWS(X) X(1) X(2) X(4) X(6) X(8) X(10) X(12)
-#else
-#define HLOC_ALL_ROWS(X) X(1) X(2) X(4) X(6)
-#endif
-#define HLOC_ALONG1(ROWS) attend_along1_##ROWS,
-#define HLOC_ALONG2(ROWS) attend_along2_##ROWS,
-#define HLOC_ACROSS1(ROWS) attend_across1_##ROWS,
-#define HLOC_ACROSS2(ROWS) attend_across2_##ROWS,
-HLOC_ALL_ROWS(HLOC_DEFINE_KERNELS)
-typedef attend_kernel attend_kernels[2][HLOC_ATTENTION_TILE / 2 + 1];      /* [vectors - 1][rows / 2] */
-static const attend_kernels attend_along = {{HLOC_ALL_ROWS(HLOC_ALONG1)}, {HLOC_ALL_ROWS(HLOC_ALONG2)}};
-static const attend_kernels attend_across = {{HLOC_ALL_ROWS(HLOC_ACROSS1)}, {HLOC_ALL_ROWS(HLOC_ACROSS2)}};
-#undef HLOC_DEFINE_KERNELS
-#undef HLOC_DEFINE_KERNEL
-#undef HLOC_ALL_ROWS
-#undef HLOC_ALONG1
-#undef HLOC_ALONG2
-#undef HLOC_ACROSS1
-#undef HLOC_ACROSS2
-
-/* The same for any number of rows, in tiles of about equal size; step: from one row to the next. */
-static void attend_product(const attend_kernels kernels, int lanes, long rows, long k, const float* a, long step,
+/* A product of any number of rows, in tiles of about equal size; step: from one row to the next. */
+static void attend_product(const hloc_attention_kernels kernels, int lanes, long rows, long k, const float* a, long step,
                            long stride, const float* b, float* sums) {
-  const attend_kernel* kernel = kernels[lanes / HLOC_LANES32 - 1];
+  const hloc_attention_kernel* kernel = kernels[lanes / HLOC_LANES32 - 1];
   for (long row = 0, count; row < rows; row += count) {
     const long rest = rows - row, tiles = (rest + HLOC_ATTENTION_TILE - 1) / HLOC_ATTENTION_TILE;
     count = rest == 1 ? 1 : hloc_smaller((rest / tiles + 1) / 2 * 2, rest / 2 * 2);
@@ -131,7 +78,6 @@ typedef struct { float *panels, *tile, *turned, *k, *v, *room; } attend_scratch;
 typedef struct { int lanes; float *q, *out, *state; } attend_panel; /* [depth][lane], [feature][lane], soften's */
 typedef struct { long batch, row, column, n; } attend_place; /* of a panel's first query and n keys */
 
-static long attend_aligned(long floats) { return (floats + 15) / 16 * 16; }
 static long attend_panel_size(const hloc_attention_args* g) { return (g->depth + g->features + 3) * HLOC_PANEL; }
 /* A task's panel, whose first query is `row`. */
 static attend_panel attend_panel_of(const hloc_attention_plan* plan, const attend_scratch* s, long number, long row) {
@@ -146,9 +92,9 @@ static int attend_take_scratch(const hloc_attention_plan* plan, attend_scratch* 
   const hloc_attention_args* g = &plan->g;
   const long panels = plan->panels * attend_panel_size(g), tile = HLOC_KEYS * HLOC_PANEL;
   const long turned = g->score_by_columns ? HLOC_KEY_ROOM * HLOC_PANEL : 0;
-  const long k = plan->k_in_place ? 0 : attend_aligned(plan->block * plan->k_stride);
-  const long v = plan->v_in_place ? 0 : attend_aligned(plan->block * plan->v_stride);
-  const long room = attend_aligned(g->depth > g->features ? g->depth : g->features) * HLOC_PANEL;
+  const long k = plan->k_in_place ? 0 : hloc_attention_aligned(plan->block * plan->k_stride);
+  const long v = plan->v_in_place ? 0 : hloc_attention_aligned(plan->block * plan->v_stride);
+  const long room = hloc_attention_aligned(g->depth > g->features ? g->depth : g->features) * HLOC_PANEL;
   float* memory = hloc_scratch(HLOC_OWN, (panels + tile + turned + k + v + room) * sizeof(float));
   if (!memory) return 0;
   s->panels = memory, s->tile = s->panels + panels, s->turned = s->tile + tile;
@@ -176,7 +122,7 @@ static void attend_start(const hloc_attention_plan* plan, const attend_scratch* 
   const float* from = (const float*)g->q.at + at;
   long stride = g->q.row;
   if (g->q.type != HLOC_ATTENTION_F32 || g->q.column != 1 || rows < panel.lanes) {
-    stride = attend_aligned(g->depth);
+    stride = hloc_attention_aligned(g->depth);
     hloc_attention_load(&g->q, at, rows, g->depth, s->room, stride);
     __builtin_memset(s->room + rows * stride, 0, (panel.lanes - rows) * stride * sizeof(float));
     from = s->room;
@@ -189,7 +135,7 @@ static void attend_start(const hloc_attention_plan* plan, const attend_scratch* 
 static void attend_finish(const hloc_attention_plan* plan, const attend_scratch* s, long batch, long row,
                           attend_panel panel) {
   const hloc_attention_args* g = &plan->g;
-  const long rows = hloc_smaller(HLOC_PANEL, g->rows - row), stride = attend_aligned(g->features);
+  const long rows = hloc_smaller(HLOC_PANEL, g->rows - row), stride = hloc_attention_aligned(g->features);
   const long at = hloc_attention_base(g, &g->out, batch) + row * g->out.row;
   float share[HLOC_PANEL];
   for (int q = 0; q < panel.lanes; q++) share[q] = 1.0f / panel.state[HLOC_PANEL + q];
@@ -220,12 +166,12 @@ static void attend_meet(const hloc_attention_plan* plan, const attend_scratch* s
   if (dead) {
     for (long e = 0; e < at->n * lanes; e++) s->tile[e] = g->masked;
   } else {
-    attend_product(attend_along, lanes, at->n, g->depth, k, k_stride, k_stride, panel->q, s->tile);
+    attend_product(hloc_attention_along, lanes, at->n, g->depth, k, k_stride, k_stride, panel->q, s->tile);
     attend_score(plan, s, at, lanes);
   }
   if (attend_soften(lanes, s->tile, at->n, panel->state))
     attend_scale(*panel, g->features, panel->state + 2 * HLOC_PANEL);
-  attend_product(attend_across, lanes, g->features, at->n, v, 1, v_stride, s->tile, panel->out);
+  attend_product(hloc_attention_across, lanes, g->features, at->n, v, 1, v_stride, s->tile, panel->out);
 }
 
 /* Whether masked scores have no weight in any row of a panel, so that only values that are not finite would matter. */
@@ -302,19 +248,10 @@ static void attend_run_tasks(void* const* args, long begin, long end) {
 static int attend_in_place(const hloc_attention_array* x) {
   return x->type == HLOC_ATTENTION_F32 && x->column == 1 && x->row % 128 != 0;
 }
-static long attend_dense_stride(long columns) {
-  return attend_aligned(columns) + (attend_aligned(columns) % 128 == 0) * 16;
-}
 
 int hloc_attention(const hloc_attention_args* g) {
-  hloc_attention_plan plan = {.g = *g, .batches = 1};
-  for (long d = 0; d < g->dims; d++) plan.batches *= g->batch[d];
-  plan.blocks = (g->columns + HLOC_KEYS - 1) / HLOC_KEYS;
-  plan.block = ((g->columns + plan.blocks - 1) / plan.blocks + 1) / 2 * 2;
-  plan.blocks = (g->columns + plan.block - 1) / plan.block;
+  hloc_attention_plan plan = hloc_attention_plan_of(g);
   plan.k_in_place = attend_in_place(&g->k), plan.v_in_place = attend_in_place(&g->v);
-  plan.k_stride = attend_dense_stride(g->depth), plan.v_stride = attend_dense_stride(g->features);
-  if (g->rows <= HLOC_FEW) return hloc_attention_thin(&plan);
   const long panels = (g->rows + HLOC_PANEL - 1) / HLOC_PANEL, wanted = 4 * hloc_pool_threads();
   plan.panels = hloc_smaller(HLOC_ATTENTION_MOST_PANELS, panels);
   while (plan.panels > 1 && plan.batches * ((panels + plan.panels - 1) / plan.panels) < wanted) plan.panels--;

@@ -1,6 +1,7 @@
 /* attention.h: two batched products with a softmax between them, in one pass over the keys.
  *
- *   int hloc_attention(const hloc_attention_args*)
+ *   int hloc_attention(const hloc_attention_args*)         attention.c
+ *   int hloc_attention_few(const hloc_attention_args*)     at most 8 queries: attention_thin.c
  * For every batch b, row i (query) and feature f, in f32:
  *   z[j] = score(sum over d of Q[b, i, d] K[b, j, d])      for every column j (key)
  *   out[b, i, f] = sum over j of exp(z[j] - max z) V[b, j, f] / sum over j of exp(z[j] - max z)
@@ -45,5 +46,6 @@ typedef struct {
 } hloc_attention_args;
 
 int hloc_attention(const hloc_attention_args* args);
+int hloc_attention_few(const hloc_attention_args* args);
 
 #endif

@@ -8,8 +8,9 @@
 #define HLOC_ATTENTION_INTERNAL_H
 #include "attention.h"
 
+#include "half_rows.h"
+#include "narrow.h"
 #include "pool.h"
-#include "scalar.h"
 #include "vector.h"
 
 #if HLOC_VECTOR_BYTES == 64
@@ -36,6 +37,21 @@ typedef struct {
 
 HLOC_INLINE long hloc_smaller(long a, long b) { return a < b ? a : b; }
 
+HLOC_INLINE long hloc_attention_aligned(long floats) { return (floats + 15) / 16 * 16; }
+static inline long hloc_attention_dense_stride(long columns) {
+  return hloc_attention_aligned(columns) + (hloc_attention_aligned(columns) % 128 == 0) * 16;
+}
+/* What every way of attention needs; keys and values are to be copied into dense blocks. */
+static inline hloc_attention_plan hloc_attention_plan_of(const hloc_attention_args* g) {
+  hloc_attention_plan plan = {.g = *g, .batches = 1};
+  for (long d = 0; d < g->dims; d++) plan.batches *= g->batch[d];
+  plan.blocks = (g->columns + HLOC_KEYS - 1) / HLOC_KEYS;
+  plan.block = ((g->columns + plan.blocks - 1) / plan.blocks + 1) / 2 * 2;
+  plan.blocks = (g->columns + plan.block - 1) / plan.block;
+  plan.k_stride = hloc_attention_dense_stride(g->depth), plan.v_stride = hloc_attention_dense_stride(g->features);
+  return plan;
+}
+
 /* Where an array's batch begins, in elements. */
 static inline long hloc_attention_base(const hloc_attention_args* g, const hloc_attention_array* x, long batch) {
   long at = 0;
@@ -58,9 +74,9 @@ static inline void hloc_attention_load(const hloc_attention_array* x, long at, l
     } else if (x->type == HLOC_ATTENTION_BF16) {
       for (long c = 0; c < columns; c++) out[c] = hloc_bf16_to_f32(bf16[c * step]);
     } else if (step == 1) {
-      _Pragma("omp simd") for (long c = 0; c < columns; c++) out[c] = hloc_f16_to_f32(f16[c]);
+      hloc_widen_row_f16(f16, out, columns);
     } else {
-      for (long c = 0; c < columns; c++) out[c] = hloc_f16_to_f32(f16[c * step]);
+      for (long c = 0; c < columns; c++) out[c] = hloc_widen_f16(f16[c * step]);
     }
   }
 }
@@ -71,7 +87,7 @@ static inline void hloc_attention_store(const hloc_attention_array* x, long at, 
   if (x->type == HLOC_ATTENTION_BF16)
     for (long c = 0; c < columns; c++) ((hloc_bf16*)x->at)[at + c * step] = hloc_f32_to_bf16(from[c]);
   else if (x->type == HLOC_ATTENTION_F16)
-    for (long c = 0; c < columns; c++) ((hloc_f16*)x->at)[at + c * step] = hloc_f32_to_f16(from[c]);
+    for (long c = 0; c < columns; c++) ((hloc_f16*)x->at)[at + c * step] = hloc_narrow_f32(from[c]);
   else if (step == 1) __builtin_memcpy((float*)x->at + at, from, columns * sizeof(float));
   else
     for (long c = 0; c < columns; c++) ((float*)x->at)[at + c * step] = from[c];
@@ -114,5 +130,8 @@ HLOC_INLINE hloc_vf32 hloc_attention_shift(hloc_vf32 largest) {
   return (hloc_vf32)((hloc_vs32)largest & ~(largest == -HLOC_INF_F32));
 }
 
-int hloc_attention_thin(hloc_attention_plan* plan);
+/* Register tiles (attention_kernels.c): [vectors of queries - 1][rows / 2] */
+typedef void (*hloc_attention_kernel)(long k, const float* a, long stride, const float* b, float* sums);
+typedef hloc_attention_kernel hloc_attention_kernels[2][HLOC_ATTENTION_TILE / 2 + 1];
+extern const hloc_attention_kernels hloc_attention_along, hloc_attention_across;
 #endif

@@ -163,8 +163,8 @@ static void few_finish(void* const* args, long begin, long end) {
   }
 }
 
-int hloc_attention_thin(hloc_attention_plan* plan) {
-  const hloc_attention_args* g = &plan->g;
+int hloc_attention_few(const hloc_attention_args* g) {
+  hloc_attention_plan whole = hloc_attention_plan_of(g), *const plan = &whole;
   const double work = (double)g->columns * (g->depth + g->features) * g->rows;
   const long wanted = 4 * hloc_pool_threads();
   plan->k_in_place = g->k.type == HLOC_ATTENTION_F32 && g->k.column == 1 && g->depth % HLOC_LANES32 == 0;
