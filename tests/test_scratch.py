@@ -92,6 +92,8 @@ CASES = {
     "f64": dot("f64", 200, 150, 100),
     "half a tile": dot("f32", 500, 12, 90),
     "half a tile of rows that share sets": dot("f64", 300, 7, 1024),
+    "long sums": dot("f32", 70, 20, 30_000),
+    "long sums, few rows": dot("f64", 12, 12, 20_000),
     "complex": dot("c64", 90, 100, 80),
     "complex, along": dot("c128", 900, 20, 50),
     "complex, turned": dot("c64", 30, 200, 50, turned=True),

@@ -29,7 +29,7 @@ CONVOLUTION_UNITS = ("conv.c", "conv_rows.c", "conv_outer.c", "conv_depthwise.c"
 WAY_UNITS = {"rows": ("conv.c", "conv_rows.c"),
              "spread": ("gemm_f32.c", "conv.c", "conv_rows.c", "conv_transposed.c")}
 MOST_THIN = 4                        # THIN_ROWS in runtime/gemm_thin.h
-SHORTEST_THIN, SMALLEST_THIN = 8, 4096    # columns, and elements of the larger operand, as is_thin says there
+SHORTEST_THIN, SMALLEST_THIN = 8, 1024    # columns, and elements of the larger operand, as is_thin says there
 DEEPEST_ROWS = 16384                 # MOST_ZEROS in runtime/conv_rows.c
 ENTRY = re.compile(r"\bhloc_(gemm|conv|fft|topk|attention|cholesky|trisolve)(?:_(\w+))?\(")
 

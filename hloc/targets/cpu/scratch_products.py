@@ -13,7 +13,7 @@ from hloc.kernels.ir import Tile
 from hloc.machine import Machine
 from hloc.targets.cpu.complex_products import PARTS, real_product
 from hloc.targets.cpu.room import NOTHING, Scratch, busy
-from hloc.targets.cpu.routines import FAST_TYPES, SAME_PRODUCT, is_thin
+from hloc.targets.cpu.routines import FAST_TYPES, SAME_PRODUCT, SMALLEST_THIN, is_thin
 
 THIN_ROWS, THIN_SMALL, THIN_SHORT = 4, 512 << 10, 32
 ALIASED_ROWS = 8
@@ -114,7 +114,7 @@ def _goes_thin(g: Product, kind: Kind) -> bool:
     size = g.n * g.k
     if g.m > 1 and kind.has_halves and b_column == 1 and size * kind.element <= 1 << 20:
         return False
-    return g.m <= THIN_ROWS and (b_column == 1 or b_row == 1) and g.n >= 8 and size >= 4096
+    return g.m <= THIN_ROWS and (b_column == 1 or b_row == 1) and g.n >= 8 and size >= SMALLEST_THIN
 
 
 def _thin(g: Product, kind: Kind, machine: Machine) -> Scratch:
@@ -136,7 +136,7 @@ def _k_block(k: int, group: int) -> int:
 
 
 class Blocks(NamedTuple):
-    """What G(choose) decides."""
+    """What G(choose) and G(choose_splits) decide."""
 
     rows: int
     m_block: int
@@ -146,6 +146,7 @@ class Blocks(NamedTuple):
     share_a: bool
     share_b: bool
     sweeps: bool
+    k_part: int
 
 
 def _choose(g: Product, kind: Kind, machine: Machine, exchanged: bool, least_work: float) -> Blocks:
@@ -184,7 +185,12 @@ def _choose(g: Product, kind: Kind, machine: Machine, exchanged: bool, least_wor
     m_block, n_block, k_blocks = m_group * rows, -(-n_panels // n_blocks) * columns, -(-g.k // k_block)
     sweeps = g.has_epilogue and not exchanged and n_block > columns and not small and (
         k_blocks > 1 or m_block * n_block * kind.sum <= 512 << 10)
-    return Blocks(rows, m_block, n_block, k_block, k_blocks, flat, share_b, sweeps)
+    k_part, tasks = g.k, g.batches * -(-g.m // m_block) * -(-g.n // n_block)
+    if tasks < machine.cores and k_blocks > 1 and work * g.batches >= 1e6:
+        k_part = -(-k_blocks // min(k_blocks, 2 * machine.cores // tasks)) * k_block
+    if k_part < g.k:
+        flat = share_b = sweeps = False
+    return Blocks(rows, m_block, n_block, k_block, k_blocks, flat, share_b, sweeps, k_part)
 
 
 def _tiled(g: Product, kind: Kind, machine: Machine, exchanged: bool, least_work: float) -> Scratch:
@@ -203,11 +209,15 @@ def _tiled(g: Product, kind: Kind, machine: Machine, exchanged: bool, least_work
         first = n_panels * -(-g.k // kind.group) * columns * kind.unit + corrections
     panels = -(-b.m_block // b.rows)
     sums = panels * b.rows * -(-b.n_block // columns) * columns * kind.sum
+    blocks = g.batches * -(-g.m // b.m_block) * -(-g.n // b.n_block)
+    splits = -(-g.k // b.k_part)
+    if splits > 1:
+        first = blocks * splits * sums
     own = (0 if b.share_a else _spaced(panels * b.rows * depth * kind.unit + machine.vector_bytes)) \
         + (0 if b.share_b else _spaced(columns * depth * kind.unit)) \
-        + (_spaced(sums) if b.k_blocks > 1 or b.sweeps else 0) \
+        + (_spaced(sums) if (b.k_blocks > 1 or b.sweeps) and splits == 1 else 0) \
         + _spaced(tile_rows(machine) * columns * kind.sum) + _spaced(columns * kind.sum)
-    tasks, per_task = g.batches * -(-g.m // b.m_block) * -(-g.n // b.n_block), b.m_block * b.n_block * g.k
+    tasks, per_task = blocks * splits, b.m_block * b.n_block * b.k_part
     grain = 1 if per_task > 1e5 else int(1e5 / per_task) + 1
     return Scratch.of(first=first, own=own, threads=busy(tasks, grain, machine))
 

@@ -157,6 +157,7 @@ static void G(pack_lines)(const ELEMENT* source, long line_stride, long k_stride
   for (long line0 = 0; line0 < width; line0 += SQUARE) {
     long width0 = width - line0 < SQUARE ? width - line0 : SQUARE;
     long lines0 = lines - line0 < width0 ? lines - line0 : width0;
+    if (lines0 <= 0 && HLOC_READS_B) return; /* only the first half of such a panel is read */
     if (lines0 < 0) lines0 = 0;
     for (long i = lines0; i < SQUARE; i++)
       for (long p = 0; p < SQUARE; p++) block[i * SQUARE + p] = (UNIT){0};
@@ -192,9 +193,32 @@ static void G(pack_lines)(const ELEMENT* source, long line_stride, long k_stride
 }
 #undef SQUARE
 
+#if HLOC_READS_B
+/* Rows along the lines, copied by vectors that may read some of the next row; returns how many: the last ones are left.
+ * What is written beyond a row is written again with the next one, or is the half of a panel that is not read. */
+static long G(pack_rows)(const ELEMENT* source, long k_stride, long lines, long k, long width, UNIT* target) {
+  static const unsigned char kept[2 * HLOC_VECTOR_BYTES] = {[0 ... HLOC_VECTOR_BYTES - 1] = 255};
+  const long last = (lines - 1) / LANES * LANES, left = last + LANES - lines;
+  if (k_stride < 1) return 0;
+  const long whole = k - (left + k_stride - 1) / k_stride;
+  const hloc_vu32 mask = hloc_load_u32(kept + left * sizeof(UNIT));
+  for (long p = 0; p < whole; p++, source += k_stride, target += width) {
+    const ELEMENT* later = source + G(ROWS_AHEAD) * k_stride;
+    __builtin_prefetch(later), __builtin_prefetch(later + 64 / sizeof(ELEMENT));
+    if (last) hloc_store_u32(target, hloc_load_u32(source));
+    hloc_store_u32(target + last, hloc_load_u32(source + last) & mask);
+  }
+  return whole < 0 ? 0 : whole;
+}
+#endif
 /* The same for lines that lie side by side (line stride 1): rows along the lines are copied whole. */
 static void G(pack_side_by_side)(const ELEMENT* source, long k_stride, long lines, long k, long width, UNIT* target) {
-  for (long p = 0; p < k; p += GROUP, source += GROUP * k_stride, target += width) {
+  long first = 0;
+#if HLOC_READS_B
+  first = G(pack_rows)(source, k_stride, lines, k, width, target);
+  source += first * k_stride, target += first * width;
+#endif
+  for (long p = first; p < k; p += GROUP, source += GROUP * k_stride, target += width) {
     const long count = GROUP == 1 || k - p >= GROUP ? GROUP : k - p;
     for (long q = 0; q < count; q++) {
       const ELEMENT* later = source + (q + G(ROWS_AHEAD) * GROUP) * k_stride;

@@ -16,7 +16,8 @@
 #define DOT_FACTOR SUM
 #define DOT_FACTOR_OF(element) G(widen_one)(element)
 #endif
-enum { G(THIN_ROWS) = 4, G(THIN_AT_ONCE) = LANES < 4 ? LANES : 4, G(THIN_COLUMNS) = 4096, G(THIN_SMALL) = 512 << 10, G(THIN_SHORT) = 32 };
+enum { G(THIN_ROWS) = 4, G(THIN_AT_ONCE) = LANES < 4 ? LANES : 4, G(THIN_COLUMNS) = 4096, G(THIN_SMALL) = 512 << 10, G(THIN_SHORT) = 32,
+       G(THIN_SIZE) = 1024 };
 
 typedef struct {
   const G(plan)* plan;
@@ -32,7 +33,7 @@ HLOC_OF_PARTS int G(is_thin)(const G(plan)* plan) {
   /* several rows against a B that cache holds: tiles read it in place, and keep their sums in registers */
   if (g->m > 1 && UNIT_IS_MEMORY && GROUP == 1 && g->b_column == 1 && size * sizeof(ELEMENT) <= 1 << 20) return 0;
   return g->m <= G(THIN_ROWS) && !g->load_b && !g->packed_b && (g->b_column == 1 || g->b_row == 1) && g->n >= 8 &&
-         size >= 4096;
+         size >= G(THIN_SIZE);
 }
 
 #if !defined(G_DOTS)

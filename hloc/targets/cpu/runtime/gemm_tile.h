@@ -9,7 +9,8 @@
  * place), then every panel of B meets every panel of A in a register tile. B's panels are packed once for all tasks,
  * or by the task itself, or read in place when that is cheaper: choose() decides. A flat product (few rows against a
  * large B) has A packed once for all tasks, and each panel of B by the one task that meets it, just before; meanwhile
- * the kernels fetch the panel after it. A skinny one (fewer rows still) reads a large B in place, row after row.
+ * the kernels fetch the panel after it. A skinny one (fewer rows still) reads a large B in place, row after row. Where
+ * there are fewer blocks than threads, and sums are long, tasks add up parts of them.
  */
 #include "gemm_kernel.h"
 
@@ -18,6 +19,8 @@ typedef struct {
   int exchanged;
   long rows;                    /* of a register tile, at most (even) */
   long m_block, n_block, k_block, m_blocks, n_blocks, k_blocks;
+  long k_splits, k_part;        /* parts of k that different tasks sum, where there are fewer blocks than threads */
+  SUM* partial;                 /* with splits: their sums, one block behind the other; else NULL */
   int a_in_place, b_in_place;
   int sweeps;                   /* a task's epilogue runs when its block is done, along whole rows of it */
   const UNIT* shared_b;         /* packed panels, or NULL */
@@ -122,7 +125,8 @@ static void G(turn_tile)(const SUM* tile, long stride, long rows, long columns, 
   const long whole = columns / LANES * LANES;
   SUM block[LANES * LANES] __attribute__((aligned(64)));
   for (long j = 0; j < whole; j += LANES)
-    for (long i0 = (rows - 1) / LANES * LANES; i0 >= 0; i0 -= LANES) { /* narrow rows spill into what is written later */
+    /* narrow rows spill into what is written later */
+    for (long i0 = (rows - 1) / LANES * LANES; i0 >= 0; i0 -= LANES) {
       for (long i = 0; i < LANES; i++)
         G(store_sum)(block + i * LANES, i0 + i < rows ? G(load_sum)(tile + (i0 + i) * stride + j) : (VECTOR){0});
       if (sizeof(SUM) == 8) hloc_transpose_64(block, LANES, out + j * rows + i0, rows);
@@ -160,13 +164,17 @@ static void G(finish)(const G(plan)* plan, long batch, long row, long column, lo
 
 typedef struct { UNIT* a; UNIT* b; SUM* sums; SUM* tile; SUM* correction; ELEMENT* loaded; } G(scratch);
 
+/* Elements of a block's sums: whole register tiles. */
+static long G(block_sums)(const G(plan)* plan) {
+  return (plan->m_block + plan->rows - 1) / plan->rows * plan->rows * G(panels)(plan->n_block) * G(TILE_COLUMNS);
+}
 static size_t G(aligned)(size_t bytes) { return (bytes + 127) / 64 * 64 + 64; }
 static int G(take_scratch)(const G(plan)* plan, G(scratch)* s) {
   long depth = G(units)(plan->k_block), panels = (plan->m_block + plan->rows - 1) / plan->rows;
-  long columns = G(panels)(plan->n_block) * G(TILE_COLUMNS);
   size_t a = plan->shared_a ? 0 : G(aligned)(panels * plan->rows * depth * sizeof(UNIT) + HLOC_VECTOR_BYTES);
   size_t b = plan->shared_b ? 0 : G(aligned)(G(TILE_COLUMNS) * depth * sizeof(UNIT));
-  size_t sums = plan->k_blocks > 1 || plan->sweeps ? G(aligned)(panels * plan->rows * columns * sizeof(SUM)) : 0;
+  int keeps = (plan->k_blocks > 1 || plan->sweeps) && !plan->partial;
+  size_t sums = keeps ? G(aligned)(G(block_sums)(plan) * sizeof(SUM)) : 0;
   size_t tile = G(aligned)(HLOC_TILE_ROWS * G(TILE_COLUMNS) * sizeof(SUM));
   size_t row = G(aligned)(G(TILE_COLUMNS) * sizeof(SUM));
   int loads = plan->g.load_a || plan->g.load_b;
@@ -216,12 +224,12 @@ static G(ahead) G(fetch)(const hloc_gemm_args* g, const ELEMENT* next, long coun
 
 /* One panel of B against all panels of A in the block; `next` (or NULL) begins the panel that comes after. */
 static void G(run_column)(const G(plan)* plan, const G(scratch)* s, long batch, long m0, long m1, long k0, long count,
-                          long n0, long column, const ELEMENT* next) {
+                          int adds, long n0, long column, const ELEMENT* next) {
   const hloc_gemm_args* g = &plan->g;
   G(b_panel) b = G(find_b)(plan, s, batch, k0, count, column);
   long depth = G(units)(count), columns = G(smaller)(G(TILE_COLUMNS), g->n - column), tile = 0;
   long sums_stride = G(panels)(plan->n_block) * G(TILE_COLUMNS);
-  int last = k0 + count == g->k, half = HLOC_READS_B && columns <= LANES;
+  int last = k0 + count == g->k && !plan->partial, half = HLOC_READS_B && columns <= LANES;
   if (half && !b.in_place) b.stride = G(TILE_COLUMNS);
   for (long row = m0, rows; row < m1; row += rows) {
     rows = G(rows_at)(plan, row);
@@ -245,7 +253,7 @@ static void G(run_column)(const G(plan)* plan, const G(scratch)* s, long batch, 
 #else
     G(kernel) kernel = G(kernels)[G(even)(rows) / 2 - 1][in_place];
 #endif
-    kernel(depth, a, g->a_row / GROUP, b.units, b.stride, b.correction, sums, stride, k0 > 0, ahead.from, ahead.step);
+    kernel(depth, a, g->a_row / GROUP, b.units, b.stride, b.correction, sums, stride, adds, ahead.from, ahead.step);
     if (last && !direct && !plan->sweeps) G(finish)(plan, batch, row, column, rows, columns, sums, stride);
   }
 }
@@ -257,7 +265,12 @@ static void G(sweep)(const G(plan)* plan, const SUM* sums, long batch, long m0, 
   G(finish)(plan, batch, m0, n0, m1 - m0, n1 - n0, sums, stride);
 }
 
-static void G(run_block)(const G(plan)* plan, long batch, long m0, long n0) {
+/* Where a part's sums of a block lie. */
+static SUM* G(sums_of)(const G(plan)* plan, long batch, long m0, long n0, long split) {
+  const long block = (batch * plan->n_blocks + n0 / plan->n_block) * plan->m_blocks + m0 / plan->m_block;
+  return plan->partial + (block * plan->k_splits + split) * G(block_sums)(plan);
+}
+static void G(run_block)(const G(plan)* plan, long batch, long m0, long n0, long split) {
   const hloc_gemm_args* g = &plan->g;
   long m1 = G(smaller)(g->m, m0 + plan->m_block), n1 = G(smaller)(g->n, n0 + plan->n_block);
   G(scratch) s;
@@ -265,8 +278,10 @@ static void G(run_block)(const G(plan)* plan, long batch, long m0, long n0) {
     __atomic_store_n(plan->failed, 1, __ATOMIC_RELAXED);
     return;
   }
-  for (long k0 = 0; k0 < g->k; k0 += plan->k_block) {
-    long count = G(smaller)(plan->k_block, g->k - k0);
+  const long first = split * plan->k_part, end = G(smaller)(g->k, first + plan->k_part);
+  if (plan->partial) s.sums = G(sums_of)(plan, batch, m0, n0, split);
+  for (long k0 = first; k0 < end; k0 += plan->k_block) {
+    long count = G(smaller)(plan->k_block, end - k0);
     for (long row = m0, rows; row < m1; row += rows) {
       rows = G(rows_at)(plan, row);
       if (plan->shared_a || (plan->a_in_place && rows == G(even)(rows))) continue;
@@ -277,7 +292,7 @@ static void G(run_block)(const G(plan)* plan, long batch, long m0, long n0) {
       long next_k = column + G(TILE_COLUMNS) < n1 ? k0 : k0 + count;
       long next_column = column + G(TILE_COLUMNS) < n1 ? column + G(TILE_COLUMNS) : n0;
       const ELEMENT* next = G(b_of)(g, batch) + next_k * g->b_row + next_column * g->b_column;
-      G(run_column)(plan, &s, batch, m0, m1, k0, count, n0, column, packs_b && next_k < g->k ? next : NULL);
+      G(run_column)(plan, &s, batch, m0, m1, k0, count, k0 > first, n0, column, packs_b && next_k < end ? next : NULL);
     }
   }
   if (plan->sweeps) G(sweep)(plan, s.sums, batch, m0, m1, n0, n1);
@@ -285,9 +300,42 @@ static void G(run_block)(const G(plan)* plan, long batch, long m0, long n0) {
 static void G(run_blocks)(void* const* args, long begin, long end) {
   const G(plan)* plan = (const G(plan)*)args;
   for (long t = begin; t < end; t++) {
-    long block = t % (plan->m_blocks * plan->n_blocks), batch = t / (plan->m_blocks * plan->n_blocks);
-    G(run_block)(plan, batch, block % plan->m_blocks * plan->m_block, block / plan->m_blocks * plan->n_block);
+    long part = t / plan->k_splits, blocks = plan->m_blocks * plan->n_blocks, block = part % blocks;
+    G(run_block)(plan, part / blocks, block % plan->m_blocks * plan->m_block, block / plan->m_blocks * plan->n_block,
+                 t % plan->k_splits);
   }
+}
+/* The sums of all parts of blocks. */
+static void G(join_blocks)(void* const* args, long begin, long end) {
+  const G(plan)* plan = (const G(plan)*)args;
+  const hloc_gemm_args* g = &plan->g;
+  const long size = G(block_sums)(plan), stride = G(panels)(plan->n_block) * G(TILE_COLUMNS);
+  for (long t = begin; t < end; t++) {
+    const long blocks = plan->m_blocks * plan->n_blocks, batch = t / blocks;
+    const long m0 = t % plan->m_blocks * plan->m_block, n0 = t % blocks / plan->m_blocks * plan->n_block;
+    const long m1 = G(smaller)(g->m, m0 + plan->m_block), n1 = G(smaller)(g->n, n0 + plan->n_block);
+    SUM* sums = G(sums_of)(plan, batch, m0, n0, 0);
+    for (long split = 1; split < plan->k_splits; split++)
+      for (long i = 0; i < (m1 - m0) * stride; i++) sums[i] += sums[split * size + i];
+    for (long row = m0, rows; row < m1; row += rows) {
+      rows = G(rows_at)(plan, row);
+      for (long column = n0; column < n1; column += G(TILE_COLUMNS))
+        G(finish)(plan, batch, row, column, rows, G(smaller)(G(TILE_COLUMNS), n1 - column),
+                  sums + (row - m0) * stride + (column - n0), stride);
+    }
+  }
+}
+/* Few blocks of long sums: parts of k for all threads. */
+static void G(choose_splits)(G(plan)* plan, int* share_a, int* share_b) {
+  const hloc_gemm_args* g = &plan->g;
+  const long tasks = g->batches * plan->m_blocks * plan->n_blocks, threads = hloc_pool_threads();
+  const double work = (double)g->m * g->n * g->k * g->batches;
+  plan->k_splits = 1, plan->k_part = g->k;
+  if (tasks >= threads || plan->k_blocks < 2 || work < 1e6 || g->packed_b) return;
+  const long wanted = G(smaller)(plan->k_blocks, 2 * threads / tasks);
+  plan->k_part = (plan->k_blocks + wanted - 1) / wanted * plan->k_block;
+  plan->k_splits = (g->k + plan->k_part - 1) / plan->k_part;
+  if (plan->k_splits > 1) *share_a = *share_b = plan->sweeps = 0;
 }
 
 /* Packing B for all tasks: panels side by side, then the corrections. */
@@ -416,7 +464,7 @@ static void G(store_zeros)(G(plan)* plan) { /* k == 0 */
 #define HLOC_HAS(function) 1
 #endif
 int HLOC_JOIN(hloc_gemm_, G_NAME, )(const hloc_gemm_args* args) {
-  G(plan) plan = {.g = *args};
+  G(plan) plan = {.g = *args, .k_splits = 1, .k_part = args->k};
   if (args->batches <= 0 || args->m <= 0 || args->n <= 0) return 0;
   if (args->k <= 0) {
     G(store_zeros)(&plan);
@@ -430,6 +478,12 @@ int HLOC_JOIN(hloc_gemm_, G_NAME, )(const hloc_gemm_args* args) {
     G(exchange)(&plan);
   if (HLOC_HAS(G(is_thin)) && G(is_thin)(&plan)) return G(thin)(&plan);
   G(choose)(&plan, &share_a, &share_b);
+  G(choose_splits)(&plan, &share_a, &share_b);
+  if (plan.k_splits > 1) {
+    const long sums = args->batches * plan.m_blocks * plan.n_blocks * plan.k_splits * G(block_sums)(&plan);
+    plan.partial = hloc_scratch(HLOC_FIRST, sums * sizeof(SUM));
+    if (!plan.partial) return 1;
+  }
   if (share_a && !G(share_a)(&plan)) return 1;
   if (args->packed_b) {
     plan.shared_b = args->packed_b;
@@ -439,11 +493,12 @@ int HLOC_JOIN(hloc_gemm_, G_NAME, )(const hloc_gemm_args* args) {
     if (!memory) return 1;
     G(pack_shared)(&plan, memory);
   }
-  long tasks = args->batches * plan.m_blocks * plan.n_blocks;
-  double per_task = (double)plan.m_block * plan.n_block * plan.g.k;
+  long blocks = args->batches * plan.m_blocks * plan.n_blocks, tasks = blocks * plan.k_splits;
+  double per_task = (double)plan.m_block * plan.n_block * plan.k_part;
   const double piece = hloc_pool_awake() ? 1e5 : 4e5;
   long grain = per_task > piece ? 1 : (long)(piece / per_task) + 1;
   hloc_parallel(G(run_blocks), (void* const*)&plan, tasks, grain);
+  if (plan.partial) hloc_parallel(G(join_blocks), (void* const*)&plan, blocks, blocks);
   return __atomic_load_n(&failed, __ATOMIC_RELAXED);
 }
 #undef HLOC_HAS

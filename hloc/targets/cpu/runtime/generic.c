@@ -14,7 +14,7 @@
 #include "integer.h"
 #include "pool.h"
 
-enum { GENERIC_COLUMNS = HLOC_GEMM_TILE_COLUMNS };
+enum { GENERIC_COLUMNS = HLOC_GEMM_TILE_COLUMNS, GENERIC_FEW = 8 };
 
 static long fewer(long a, long b) { return a < b ? a : b; }
 
@@ -33,8 +33,20 @@ static inline __attribute__((unused)) void copy_run(char* restrict to, const cha
 }
 #undef HLOC_COPY_BY
 
-/* A row of A against GENERIC_COLUMNS columns of B at a time. */
+/* A row of A against GENERIC_COLUMNS columns of B at a time, or GENERIC_FEW, or one; the sums lie in registers. */
 #define HLOC_DEFINE_GENERIC_GEMM(S, T)                                                                                \
+  static inline __attribute__((always_inline)) long gemm_sums_##S(const int columns, const T* a, long a_step,         \
+                                                                  const T* b, long b_row, long b_column, long k,      \
+                                                                  T* out) {                                           \
+    T sums[GENERIC_COLUMNS];                                                                                          \
+    for (int j = 0; j < columns; j++) sums[j] = (T){0};                                                               \
+    for (long p = 0; p < k; p++, b += b_row) {                                                                        \
+      const T left = a[p * a_step];                                                                                   \
+      for (int j = 0; j < columns; j++) sums[j] = hloc_add_##S(sums[j], hloc_multiply_##S(left, b[j * b_column]));    \
+    }                                                                                                                 \
+    for (int j = 0; j < columns; j++) out[j] = sums[j];                                                               \
+    return columns;                                                                                                   \
+  }                                                                                                                   \
   static void gemm_rows_##S(void* const* args, long begin, long end) {                                                \
     const hloc_gemm_args* g = (const hloc_gemm_args*)args;                                                            \
     const int loads = g->load_a || g->load_b;                                                                          \
@@ -53,16 +65,13 @@ static inline __attribute__((unused)) void copy_run(char* restrict to, const cha
           b = rows + g->k, b_row = columns, b_column = 1;                                                             \
         }                                                                                                             \
         T sums[GENERIC_COLUMNS];                                                                                      \
-        for (long j = 0; j < GENERIC_COLUMNS; j++) sums[j] = (T){0};                                                  \
-        for (long p = 0; p < g->k; p++) {                                                                             \
-          const T left = a[p * a_step], *right = b + p * b_row;                                                       \
-          if (b_column == 1 && columns == GENERIC_COLUMNS) /* vectors */                                              \
-            for (long j = 0; j < GENERIC_COLUMNS; j++)                                                                \
-              sums[j] = hloc_add_##S(sums[j], hloc_multiply_##S(left, right[j]));                                     \
-          else                                                                                                        \
-            for (long j = 0; j < columns; j++)                                                                        \
-              sums[j] = hloc_add_##S(sums[j], hloc_multiply_##S(left, right[j * b_column]));                          \
-        }                                                                                                             \
+        const int side_by_side = b_column == 1;                                                                       \
+        long j = 0;                                                                                                   \
+        if (side_by_side && columns == GENERIC_COLUMNS)                                                               \
+          j = gemm_sums_##S(GENERIC_COLUMNS, a, a_step, b, b_row, 1, g->k, sums);                                     \
+        for (; side_by_side && j + GENERIC_FEW <= columns; j += GENERIC_FEW)                                          \
+          gemm_sums_##S(GENERIC_FEW, a, a_step, b + j, b_row, 1, g->k, sums + j);                                     \
+        for (; j < columns; j++) gemm_sums_##S(1, a, a_step, b + j * b_column, b_row, b_column, g->k, sums + j);      \
         if (g->epilogue) {                                                                                            \
           g->epilogue(g->epilogue_args, batch, i, column, 1, columns, sums, GENERIC_COLUMNS);                         \
           continue;                                                                                                   \
