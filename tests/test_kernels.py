@@ -147,6 +147,15 @@ def test_thin_products_are_one_of_operands_in_order():
     assert [dict(t.parameters)["batches"] for t in tiles] == [(1, 1), (1, 1)]
 
 
+def test_short_rows_that_leave_lanes_empty_are_turned():
+    text = SEPARATOR.split((DATA / "kernels" / "reduce.hlo").read_text(encoding="utf-8"))[-1]
+    reduces = [i for i in parse_module(text).entry.instructions if i.opcode == "reduce"]
+    assert len(reduces) == 3
+    for reduce in reduces:
+        body = lower(reduce, MACHINE).calls[0].kernel.body
+        assert any(isinstance(s, Local) and "turned" in s.name for s in walk(body))
+
+
 def test_tiles_lie_in_the_array():
     """testdata/kernels/tiling.hlo: a tile is read of the plain transpose, none of the padded one."""
     text = SEPARATOR.split((DATA / "kernels" / "tiling.hlo").read_text(encoding="utf-8"))[0]

@@ -9,6 +9,10 @@
     narrow = (s8[256], s32[256]) reduce(x, s32[256,1000] iota(), low, s32[] zero), ...
     best = tuple(s8[256] narrow#0, convert(s32[256] narrow#1))
 
+    sum = u8[99] convert(reduce(u64[99,8] convert(bits), zero)), dimensions={1}, to_apply=add       // bits: u8[99,8]
+    =>
+    sum = u8[99] reduce(bits, u8[] zero), dimensions={1}, to_apply=add
+
 What is compared, or chosen from, must be known to fit (hloc/analysis/integer_ranges.py), and be had in 32 bits without
 reading more than before: counted, constant, or widened from at most 32 bits.
 """
@@ -25,6 +29,7 @@ WIDE = ("s64", "u64")
 NARROW = "s32"
 LEAST, GREATEST = interval_of_type(NARROW)
 ARITHMETIC = frozenset(["add", "maximum", "minimum"])
+OF_LOW_BITS = ("add", "multiply", "and", "or", "xor")   # whose low bits depend on those of the operands alone
 DEEPEST = 6                     # operands of operands
 
 
@@ -35,8 +40,10 @@ def index_narrowing(module: Module, context: PassContext) -> bool:
     def visit(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
         if instruction.opcode == "compare":
             return narrow_compare(instruction, rewriter)
+        if instruction.opcode == "convert":
+            return narrow_sum(module, instruction, rewriter)
         return narrow_reduce(module, instruction, rewriter, reducers)
-    return rewrite_module(module, visit, opcodes=("compare", "reduce"))
+    return rewrite_module(module, visit, opcodes=("compare", "convert", "reduce"))
 
 
 def narrow_compare(compare: Instruction, rewriter: Rewriter) -> Instruction | None:
@@ -91,6 +98,24 @@ def narrow_reduce(module: Module, reduce: Instruction, rewriter: Rewriter,
     return rewriter.add("tuple", reduce.shape, [parts[0], rewriter.add("convert", wide, [parts[1]])])
 
 
+def narrow_sum(module: Module, convert: Instruction, rewriter: Rewriter) -> Instruction | None:
+    """convert(reduce-add(convert(x))) => reduce-add(convert(x)), from integers to integers of fewer bits"""
+    reduce = convert.operands[0]
+    if reduce.opcode != "reduce" or len(reduce.operands) != 2 or rewriter.uses(reduce) > 1:
+        return None
+    type, reducer, wide = convert.shape.element_type, reduce.get("to_apply"), reduce.operands[0]
+    kinds = {convert.shape.kind, reduce.shape.kind, *(o.shape.kind for o in wide.operands)}
+    if wide.opcode != "convert" or not kinds <= {"signed", "unsigned"} \
+            or ELEMENT_TYPES[type].bits >= ELEMENT_TYPES[reduce.shape.element_type].bits:
+        return None
+    if reducer.root.opcode not in OF_LOW_BITS or set(reducer.root.operands) != set(reducer.parameters):
+        return None
+    operands = [rewriter.add("convert", o.shape.with_element_type(type), [o])
+                for o in (wide.operands[0], reduce.operands[1])]
+    narrow = narrow_reducer(module, reducer, reducer.instructions, type)
+    return rewriter.change(reduce, operands=operands, shape=convert.shape, to_apply=narrow)
+
+
 def chosen_places(reducer: Computation) -> set[Instruction]:
     """The places in a reducer of (value, place) that compares them with one another, and gives one of them; empty where
     it does anything else with them."""
@@ -107,12 +132,13 @@ def chosen_places(reducer: Computation) -> set[Instruction]:
     return chosen if root not in chosen else set()
 
 
-def narrow_reducer(module: Module, reducer: Computation, chosen: Iterable[Instruction]) -> Computation:
-    """A copy of a reducer with these instructions in 32 bits, put into the module before its callers."""
+def narrow_reducer(module: Module, reducer: Computation, chosen: Iterable[Instruction],
+                   type: str = NARROW) -> Computation:
+    """A copy of a reducer with these instructions in fewer bits, put into the module before its callers."""
     made: dict[Instruction, Instruction] = {}
     for old in reducer.instructions:
-        shape = old.shape.with_element_type(NARROW) if old in chosen else old.shape
-        if old is reducer.root:
+        shape = old.shape.with_element_type(type) if old in chosen else old.shape
+        if old is reducer.root and old.shape.is_tuple:
             shape = Shape.tuple([made[o].shape for o in old.operands])
         made[old] = old.copy(operands=[made[o] for o in old.operands], shape=shape)
         if old.opcode == "compare" and old.operands[0] in chosen:
