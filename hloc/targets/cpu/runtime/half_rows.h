@@ -17,11 +17,18 @@ typedef short hloc_eight_halves_any __attribute__((vector_size(16), aligned(1), 
 typedef float hloc_four_floats __attribute__((vector_size(16)));
 typedef float hloc_eight_floats __attribute__((vector_size(32)));
 typedef float hloc_eight_floats_any __attribute__((vector_size(32), aligned(1), may_alias));
-#endif
-#if defined(__F16C__)
+#if !__has_builtin(__builtin_ia32_vcvtph2ps256) /* clang since version 22 */
+typedef _Float16 hloc_eight_numbers __attribute__((vector_size(16)));
+HLOC_INLINE hloc_eight_floats hloc_widen_eight(hloc_eight_halves halves) {
+  return __builtin_convertvector((hloc_eight_numbers)halves, hloc_eight_floats);
+}
+HLOC_INLINE float hloc_widen_f16(hloc_f16 x) { return (float)((hloc_eight_numbers)(hloc_eight_halves){(short)x})[0]; }
+#else
+HLOC_INLINE hloc_eight_floats hloc_widen_eight(hloc_eight_halves halves) { return __builtin_ia32_vcvtph2ps256(halves); }
 HLOC_INLINE float hloc_widen_f16(hloc_f16 x) {
   return __builtin_ia32_vcvtph2ps((hloc_eight_halves){(short)x})[0];
 }
+#endif
 HLOC_INLINE hloc_f16 hloc_narrow_f32(float x) { /* 0: to nearest even */
   return (hloc_f16)__builtin_ia32_vcvtps2ph((hloc_four_floats){x}, 0)[0];
 }
@@ -51,7 +58,7 @@ HLOC_INLINE void hloc_widen_here_f16(const hloc_f16* from, float* to, long n) {
 #if defined(__F16C__)
   for (; i + 8 <= n; i += 8) {
     const hloc_eight_halves halves = *(const hloc_eight_halves_any*)(from + i);
-    *(hloc_eight_floats_any*)(to + i) = __builtin_ia32_vcvtph2ps256(halves);
+    *(hloc_eight_floats_any*)(to + i) = hloc_widen_eight(halves);
   }
 #endif
   for (; i < n; i++) to[i] = hloc_widen_f16(from[i]);
@@ -80,7 +87,7 @@ HLOC_INLINE void hloc_round_here_f16(const float* from, float* to, long n) {
 #elif defined(__F16C__)
   for (; i + 8 <= n; i += 8) {
     const hloc_eight_floats floats = *(const hloc_eight_floats_any*)(from + i);
-    *(hloc_eight_floats_any*)(to + i) = __builtin_ia32_vcvtph2ps256(__builtin_ia32_vcvtps2ph256(floats, 0));
+    *(hloc_eight_floats_any*)(to + i) = hloc_widen_eight(__builtin_ia32_vcvtps2ph256(floats, 0));
   }
 #endif
   for (; i < n; i++) to[i] = hloc_round_f16_f32(from[i]);
