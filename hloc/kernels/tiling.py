@@ -18,7 +18,7 @@ from hloc.kernels import indexing, loops
 from hloc.kernels.builder import Builder
 from hloc.kernels.group import Outline
 from hloc.kernels.indexing import Index
-from hloc.kernels.ir import SERIAL, VECTOR, Load, Store
+from hloc.kernels.ir import INDEX, SERIAL, VECTOR, Apply, Const, Expr, Load, Store
 
 EDGE_BYTES, LONGEST_EDGE = 128, 64      # of a tile: two cache lines, but elements are read across one by one
 SHORTEST = 8                    # loops below this length are not worth a tile
@@ -101,10 +101,21 @@ def _stage(outline: Outline, tiling: Tiling, access: tuple[str, Index], outer: S
     name = builder.local(outline.known[buffer][1], _pitch(edges) * edges[1], "tile")
     rows, columns = tiling.extents[tiling.tiled], tiling.extents[-1]
     with loops.block_loop(builder, columns, edges[1], counters[-1], SERIAL) as result[-1]:
-        with loops.block_loop(builder, rows, edges[0], counters[-2], VECTOR) as result[tiling.tiled]:
-            load = builder.load(buffer, outline.known[buffer][1], _moved(position, result))
-            builder.append(Store(name, builder.position(_place(result, tiling, counters, edges)), load))
+        for length, conditions in _lengths(builder, rows, edges[0], counters[-2]):
+            with builder.guard(conditions), builder.loop(length, VECTOR) as offset:
+                result[tiling.tiled] = indexing.add(indexing.scale(counters[-2], edges[0]), offset)
+                load = builder.load(buffer, outline.known[buffer][1], _moved(position, result))
+                builder.append(Store(name, builder.position(_place(result, tiling, counters, edges)), load))
     return name
+
+
+def _lengths(builder: Builder, extent: int, block: int, number: Index) -> list[tuple[int, list[Expr]]]:
+    """How long a block of a loop is, and when: of a length that it knows, a compiler copies a row in a few steps."""
+    whole, rest = divmod(extent, block)
+    if not rest:
+        return [(block, [])]
+    sides = builder.position(number), Const(whole, INDEX)
+    return [(block, [Apply("compare_lt", sides, "pred")]), (rest, [Apply("compare_ge", sides, "pred")])]
 
 
 def _place(result: Sequence[Index], tiling: Tiling, counters: Sequence[Index], edges: tuple[int, int]) -> Index:

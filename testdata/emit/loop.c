@@ -61,23 +61,29 @@ void f4_3(void *const *buffers, long begin, long end) {
     const long p1 = i0 % 4;
     float tile0[1056] __attribute__((aligned(64)));
     const long p2 = (32 < 100 - p1 * 32 ? 32 : 100 - p1 * 32);
-    const long p4 = (32 < 70 - p0 * 32 ? 32 : 70 - p0 * 32);
     for (long i1 = 0; i1 < p2; i1++) {
       const long p3 = p1 * 32 + i1;
-      #pragma omp simd
-      for (long i2 = 0; i2 < p4; i2++) {
-        const long p5 = p0 * 32 + i2;
-        tile0[0 - p1 * 1056 + p3 * 33 - p0 * 32 + p5] = in0[p3 * 70 + p5];
+      if (p0 < 2) {
+        #pragma omp simd
+        for (long i2 = 0; i2 < 32; i2++) {
+          tile0[0 - p1 * 1056 + p3 * 33 + i2] = in0[p3 * 70 + p0 * 32 + i2];
+        }
+      }
+      if (p0 >= 2) {
+        #pragma omp simd
+        for (long i3 = 0; i3 < 6; i3++) {
+          tile0[0 - p1 * 1056 + p3 * 33 + i3] = in0[p3 * 70 + p0 * 32 + i3];
+        }
       }
     }
-    const long p6 = (32 < 70 - p0 * 32 ? 32 : 70 - p0 * 32);
-    const long p8 = (32 < 100 - p1 * 32 ? 32 : 100 - p1 * 32);
-    for (long i3 = 0; i3 < p6; i3++) {
-      const long p7 = p0 * 32 + i3;
+    const long p4 = (32 < 70 - p0 * 32 ? 32 : 70 - p0 * 32);
+    const long p6 = (32 < 100 - p1 * 32 ? 32 : 100 - p1 * 32);
+    for (long i4 = 0; i4 < p4; i4++) {
+      const long p5 = p0 * 32 + i4;
       #pragma omp simd
-      for (long i4 = 0; i4 < p8; i4++) {
-        const long p9 = p1 * 32 + i4;
-        out0[p7 * 100 + p9] = hloc_exp_f32(tile0[0 - p1 * 1056 + p9 * 33 - p0 * 32 + p7]);
+      for (long i5 = 0; i5 < p6; i5++) {
+        const long p7 = p1 * 32 + i5;
+        out0[p5 * 100 + p7] = hloc_exp_f32(tile0[0 - p1 * 1056 + p7 * 33 - p0 * 32 + p5]);
       }
     }
   }

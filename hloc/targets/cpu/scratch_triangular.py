@@ -9,7 +9,7 @@ from hloc.kernels.ir import Tile
 from hloc.machine import Machine
 from hloc.targets.cpu.room import Scratch, busy
 
-PIECE, MANY, LARGE = 65536, 8, 256
+PIECE, MANY, LARGE, FEW = 65536, 8, 256, 2
 
 
 def cholesky_scratch(tile: Tile, machine: Machine) -> Scratch:
@@ -32,7 +32,7 @@ def triangular_solve_scratch(tile: Tile, machine: Machine) -> Scratch:
     strip = groups * rows * width
     if batch >= MANY or m <= width:
         threads = busy(batch, 1 + PIECE // (n * n * m), machine)
-        return Scratch.of(own=(packed + strip) * size, threads=threads)
+        return Scratch.of(own=(n if m <= FEW else packed + strip) * size, threads=threads)
     threads = busy(-(-m // width), 1 + PIECE // (n * n * width), machine)
     return Scratch.of(first=packed * size, own=strip * size, threads=threads)
 

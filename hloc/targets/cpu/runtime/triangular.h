@@ -11,6 +11,7 @@
  * Both do the same to a few rows x[r..] at a time, which lie in registers, a strip of columns wide: they subtract all
  * rows above, each times a factor, and then solve the small triangle on the diagonal. A Cholesky factor is its own x.
  * Matrices of a batch go to different threads, and so do the strips of one large matrix.
+ * One or two right sides are solved one by one, by rows of the matrix as they lie in memory.
  */
 #ifndef HLOC_TRIANGULAR_H
 #define HLOC_TRIANGULAR_H

@@ -8,10 +8,12 @@
 #include "triangular.h"
 #include "vector.h"
 
-/* PANEL: rows of a factor that one thread finishes before all go on; PIECE: multiply-adds that are worth a thread.
+/* PANEL: rows of a factor that one thread finishes before all go on; PIECE: multiply-adds that are worth a thread; FEW:
+ * right sides that are solved one by one.
  * These, and how memory is laid out, are known to hloc/targets/cpu/scratch_triangular.py. */
 enum { F(LANES) = HLOC_VECTOR_BYTES / sizeof(REAL), F(ROWS) = HLOC_VECTOR_BYTES == 64 ? 8 : 4, F(VECTORS) = 2,
-       F(WIDTH) = F(LANES) * F(VECTORS), F(PANEL) = 64, F(PIECE) = 65536, F(MANY) = 8, F(LARGE) = 256 };
+       F(WIDTH) = F(LANES) * F(VECTORS), F(PANEL) = 64, F(PIECE) = 65536, F(MANY) = 8, F(LARGE) = 256,
+       F(FEW) = 2 };
 typedef struct { VECTOR v[F(ROWS)][F(VECTORS)]; } F(tile);
 
 static inline long F(up)(long n, long unit) { return (n + unit - 1) / unit * unit; }
@@ -147,17 +149,19 @@ static void F(store_factor)(const F(factor)* f, REAL* out, int lower) {
   static const REAL numbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   const long n = f->n;
   const VECTOR lane = F(load)(numbers);
-  memset(out, 0, n * n * sizeof(REAL));
   for (long r = 0; r < n; r++) {
     const long first = r / F(LANES) * F(LANES);
     REAL* row = f->u + r * f->stride;
     const __typeof__(lane < lane) is_above = lane >= F(splat)((REAL)(r - first));
     F(store)(row + first, (VECTOR)((__typeof__(is_above))F(load)(row + first) & is_above));
-    if (!lower) memcpy(out + r * n + first, row + first, (n - first) * sizeof(REAL));
+    if (lower) continue;
+    memset(out + r * n, 0, first * sizeof(REAL));
+    memcpy(out + r * n + first, row + first, (n - first) * sizeof(REAL));
   }
   for (long r = 0; lower && r < n; r += F(LANES)) {
     const long height = n - r < F(LANES) ? n - r : F(LANES);
     F(turn)(f->u + r, f->stride, out + r * n, n, r + height, height);
+    for (long i = r; i < r + height; i++) memset(out + i * n + r + height, 0, (n - r - height) * sizeof(REAL));
   }
 }
 
@@ -242,6 +246,51 @@ static void F(solve_strip)(const F(system)* s, REAL* packed, REAL* strip, const 
   else F(turn)(inside, F(WIDTH), x + column * n, n, n, width);
 }
 
+static REAL F(dot)(const REAL* a, const REAL* x, long n) {
+  VECTOR sum[2] = {{0}, {0}};
+  long i = 0;
+  for (; i + F(WIDTH) <= n; i += F(WIDTH))
+    HLOC_UNROLL for (int v = 0; v < 2; v++) sum[v] += F(load)(a + i + v * F(LANES)) * F(load)(x + i + v * F(LANES));
+  for (; i + F(LANES) <= n; i += F(LANES)) sum[0] += F(load)(a + i) * F(load)(x + i);
+  REAL total = F(sum)(sum[0] + sum[1]);
+  for (; i < n; i++) total += a[i] * x[i];
+  return total;
+}
+
+/* One right side, x, whose elements lie side by side: along the rows of the matrix as it lies in memory, which are its
+ * rows, each a dot product with what is solved, or its columns, each subtracted from what is not. */
+static void F(solve_line)(const F(system)* s, const REAL* a, REAL* x) {
+  const long n = s->n, by_columns = s->a_column != 1 && s->a_column != -1;
+  for (long k = 0; k < n; k++) {
+    const long i = s->reversed ? n - 1 - k : k, left = s->reversed == by_columns ? 0 : i + 1;
+    const long count = left ? n - left : i;
+    const REAL* row = a + i * n;
+    if (!by_columns) x[i] -= F(dot)(row + left, x + left, count);
+    if (!s->unit) x[i] /= row[i];
+    if (!by_columns) continue;
+    long j = left;
+    for (; j + F(LANES) <= left + count; j += F(LANES)) F(store)(x + j, F(load)(x + j) - F(load)(row + j) * x[i]);
+    for (; j < left + count; j++) x[j] -= row[j] * x[i];
+  }
+}
+static void F(some_lines)(void* const* args, long begin, long end) {
+  F(system)* s = (F(system)*)args;
+  const long n = s->n, m = s->m, step = s->from_left ? m : 1, side = s->from_left ? 1 : n;
+  REAL* line = hloc_scratch(HLOC_OWN, n * sizeof(REAL));
+  if (!line) {
+    __atomic_store_n(&s->failed, 1, __ATOMIC_RELAXED);
+    return;
+  }
+  for (long i = begin; i < end; i++)
+    for (long c = 0; c < m; c++) {
+      const REAL* b = s->b + i * n * m + c * side;
+      REAL* x = s->x + i * n * m + c * side;
+      for (long r = 0; r < n; r++) line[r] = b[r * step];
+      F(solve_line)(s, s->a + i * n * n, line);
+      for (long r = 0; r < n; r++) x[r * step] = line[r];
+    }
+}
+
 static void F(some_systems)(void* const* args, long begin, long end) {
   F(system)* s = (F(system)*)args;
   const long size = F(packed_size)(s->n), rows = F(up)(s->n, F(ROWS));
@@ -276,7 +325,7 @@ int F(trisolve)(const hloc_trisolve* given, const REAL* a, const REAL* b, REAL* 
   s.a_row = (turned ? 1 : n) * (reversed ? -1 : 1), s.a_column = (turned ? n : 1) * (reversed ? -1 : 1);
   if (n <= 0 || m <= 0) return 0;
   if (given->batch >= F(MANY) || m <= F(WIDTH)) {
-    hloc_parallel(F(some_systems), (void* const*)&s, s.batch, 1 + F(PIECE) / (n * n * m));
+    hloc_parallel(m <= F(FEW) ? F(some_lines) : F(some_systems), (void* const*)&s, s.batch, 1 + F(PIECE) / (n * n * m));
     return s.failed;
   }
   s.packed = hloc_scratch(HLOC_FIRST, F(packed_size)(n) * sizeof(REAL));
