@@ -27,10 +27,10 @@ from hloc.kernels.ir import Buffer, Cost, Stmt, Tile
 from hloc.kernels.lower_convolution import lower_convolution
 from hloc.kernels.lower_loop import lower_loop, shareable
 from hloc.kernels.lower_shallow_product import lower_shallow_product
-from hloc.kernels.lower_small_product import lower_small_product
+from hloc.kernels.lower_small_product import has_long_terms, lower_small_product
 from hloc.kernels.operands import Access, OperandKernels, behind_conversion
 from hloc.kernels.rules_loops import DotDimensions
-from hloc.kernels.tiny import NARROW, SHALLOW, TINY
+from hloc.kernels.tiny import NARROW, SHALLOW, SMALL, TINY
 from hloc.machine import Machine
 
 TENSOR_F8 = ("f8e4m3fn", "f8e5m2")      # that tensor cores multiply
@@ -122,8 +122,11 @@ def _is_tiny(dot: Instruction, machine: Machine) -> bool:
     columns = [d for d in dims.right_free if right.dimensions[d] > 1]
     along = columns[-1] == right.rank - 1 if columns else left.rank - 1 not in dims.left_contracting \
         or left.dimensions[-1] < LONG_ROW
-    quick = along and (right.element_type == "bf16" or not scalars.is_narrow(right.element_type))
+    quick = along and (right.element_type in ("bf16", "f16") or not scalars.is_narrow(right.element_type))
     if batches < 2:
+        if work <= (SMALL if quick and ELEMENT_TYPES[right.element_type].bytes > 1 else SMALL // 2) and (
+                along or has_long_terms(dot, dims)):
+            return True
         width = math.prod(right.dimensions[d] for d in columns)
         depth = math.prod(right.dimensions[d] for d in dims.right_contracting)
         return quick and depth <= SHALLOW and 1 < width <= NARROW

@@ -20,6 +20,7 @@ from hloc.kernels.indexing import Index
 from hloc.kernels.ir import Cost, Expr
 from hloc.kernels.lower_loop import cost_of, loop_kernel, lower_loop
 from hloc.kernels.monoids import identity, is_choice_of_places
+from hloc.kernels.reduce_choice import ChoiceNest, is_choice
 from hloc.kernels.reduce_nest import Nest
 from hloc.kernels.reduce_short import ShortNest, is_short
 from hloc.kernels.reduce_turned import TurnedNest, is_turned
@@ -52,7 +53,8 @@ def lower_reduce(group: Group, machine: Machine) -> Lowered:
         reduction = _in_columns(reduction)
     partial = _without_inner(reduction) if _late_inner(reduction) and not short else reduction
     chunks = _chunks(partial, machine)
-    nest = ShortNest if short else TurnedNest if is_turned(reduction, machine) and chunks == 1 else Nest
+    nest = ShortNest if short else TurnedNest if is_turned(reduction, machine) and chunks == 1 else \
+        ChoiceNest if partial is reduction and is_choice(reduction, machine) else Nest
     if chunks > 1 or partial is not reduction:
         return _two_phases(reduction, partial, chunks, nest)
     return Lowered((_one_phase(reduction, nest),))

@@ -8,7 +8,10 @@ does to the result. Out: one kernel, or None where the result has no dimension t
             for j: out[i, j] = epilogue(sum[j])
 
 Every sum is added up in the order of k, as the element rule of a dot does it (rules_loops.py); but the additions of
-neighbouring sums do not wait for one another.
+neighbouring sums do not wait for one another. Where the terms of a sum lie side by side in both operands, and those of
+neighbouring sums apart, vectors go along k instead:
+
+            for j: s = 0; for k (VECTOR): s += a[i, k] * b[j, k]; sum[j] = s
 """
 from __future__ import annotations
 
@@ -23,16 +26,25 @@ from hloc.kernels.indexing import Index
 from hloc.kernels.ir import SERIAL, VECTOR, Apply, Expr, Load, Store
 from hloc.kernels.lower_loop import cost_of, shareable
 from hloc.kernels.lower_shallow_product import lower_shallow_product
+from hloc.kernels.monoids import can_reassociate
 from hloc.kernels.rules_elementwise import zero
 from hloc.kernels.rules_loops import DotDimensions, accumulator_type, product_result
 
 SHORTEST = 4                    # sums side by side that are worth an array
 FEW = 16                        # sums that compilers keep in registers
+SHORTEST_SUM = 16               # terms side by side that are worth vectors
 
 
 def lower_small_product(group: Group, dot: Instruction) -> Lowered | None:
     """The kernel of a tiny dot and its epilogue; None where no dimension of the result is long enough."""
     return _lowered(group, dot, DotDimensions(dot))
+
+
+def has_long_terms(dot: Instruction, dims: DotDimensions) -> bool:
+    """Whether both operands end in the one contracted dimension, and that is long."""
+    ends = (o.shape.rank - 1 for o in dot.operands[:2])
+    return all(d == (end,) for d, end in zip((dims.left_contracting, dims.right_contracting), ends)) \
+        and dot.operands[0].shape.dimensions[-1] >= SHORTEST_SUM
 
 
 def lower_small_convolution(group: Group, convolution: Instruction) -> Lowered | None:
@@ -78,9 +90,12 @@ class _SmallProduct:
             for d, counter in zip(others, outer):
                 index[d] = counter
             self.sums = b.local(type, self.sizes[self.vector], "sum")
-            with self.along(index):
-                b.append(Store(self.sums, self.place(index), zero(type)))
-            self.accumulate(index, type)
+            if has_long_terms(self.dot, self.dims):
+                self.add_terms(index, type)
+            else:
+                with self.along(index):
+                    b.append(Store(self.sums, self.place(index), zero(type)))
+                self.accumulate(index, type)
             with self.along(index):
                 self.finish(index, type)
         points = self.dot.shape.num_elements * self.depth()
@@ -129,6 +144,17 @@ class _SmallProduct:
                 old = b.let(Load(self.sums, self.place(index), type))
                 new = Apply("add", (old, Apply("multiply", tuple(factors), type)), type)
                 b.append(Store(self.sums, self.place(index), new))
+
+    def add_terms(self, index: list[Index], type: str) -> None:
+        """sums = the totals of a * b along the contracted dimension, one after the other."""
+        b, elements = self.outline.builder, self.outline.elements
+        with self.along(index, SERIAL):
+            total = b.mutable(type, zero(type), "add" if can_reassociate("add", type) else "")
+            with b.loop(self.depth(), VECTOR) as k, b.pinned([total.name]):
+                factors = [scalars.convert_to(elements.value(operand, own), type) for operand, own in
+                           zip(self.dot.operands, self.operand_indices(self.dims, index, [k]))]
+                b.assign(total, Apply("add", (total, Apply("multiply", tuple(factors), type)), type))
+            b.append(Store(self.sums, self.place(index), total))
 
     def moving_dimensions(self, dims: DotDimensions) -> tuple[dict[int, int], dict[int, int]]:
         """The result's dimensions that each operand moves along, and which of its own those are."""

@@ -71,12 +71,39 @@ def is_choice_of_places(computation: Computation) -> bool:
     if len(parameters) != 4 or root.opcode != "tuple" or any(o.opcode != "select" for o in root.operands):
         return False
     a, i, b, j = parameters
+    above = root.operands[0].operands[0]
+    return _compares(above, (a, b), ("GT", "LT")) and _chooses(root, parameters, above)
+
+
+def chosen_float(reduce: Instruction) -> str | None:
+    """"maximum" or "minimum", where a reduce gives the largest (smallest) of floats with its place, and of equal ones
+    the lower place; the first NaN comes before all numbers.
+
+        above = a > b | a != a;  (select(above, a, b), select(above | (a == b & i < j), i, j))
+    """
+    computation = reduce.get("to_apply")
+    root = computation.root
+    if len(reduce.operands) != 4 or root.opcode != "tuple" or any(o.opcode != "select" for o in root.operands) \
+            or ELEMENT_TYPES[reduce.operands[0].shape.element_type].kind != "float" \
+            or ELEMENT_TYPES[reduce.operands[1].shape.element_type].kind != "signed":
+        return None
+    a, _, b, _ = computation.parameters
+    above = root.operands[0].operands[0]
+    if above.opcode != "or" or not _chooses(root, computation.parameters, above):
+        return None
+    for larger, is_nan in (above.operands, above.operands[::-1]):
+        if _compares(is_nan, (a, a), ("NE",)) and _compares(larger, (a, b), ("GT", "LT")):
+            return "maximum" if larger.get("direction") == "GT" else "minimum"
+    return None
+
+
+def _chooses(root: Instruction, parameters: list[Instruction], above: Instruction) -> bool:
+    """(select(above, a, b), select(above | (a == b & i < j), i, j)) of a reducer's parameters a, i, b, j."""
+    a, i, b, j = parameters
     value, place = root.operands
-    above = value.operands[0]
-    if value.operands[1:] != [a, b] or place.operands[1:] != [i, j] or not _compares(above, (a, b), ("GT", "LT")):
-        return False
     stays = place.operands[0]
-    if stays.opcode != "or" or above not in stays.operands:
+    if value.operands[1:] != [a, b] or place.operands[1:] != [i, j] or stays.opcode != "or" \
+            or above not in stays.operands:
         return False
     tie = next((o for o in stays.operands if o is not above), above)
     return tie.opcode == "and" and any(

@@ -10,6 +10,7 @@ from hloc.ir import ConvolutionDimensionNumbers, Instruction, WindowDim, window_
 from hloc.kernels.scalars import is_narrow
 
 TINY = 2048                     # multiply-adds below which a tile costs more than it saves
+SMALL = 8192                    # the same for products whose columns lie side by side, and no bytes; else half of it
 SHALLOW, NARROW = 8, 128        # products in a sum, and columns, of which rows are read and written faster than packed
 
 

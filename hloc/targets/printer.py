@@ -81,6 +81,7 @@ ROUNDED = frozenset(["bf16", "f16"])     # there and back again from f32 is a fu
 EXACT_IN_BF16 = frozenset(["f8e3m4", "f8e4m3", "f8e4m3fn", "f8e4m3fnuz", "f8e4m3b11fnuz", "f8e5m2", "f8e5m2fnuz", "s8",
                            "u8"])
 SIMD_REDUCTIONS = {"add": "+", "multiply": "*", "and": "&", "or": "|", "xor": "^"}
+SIMD_EXTREMA = {"maximum": "max", "minimum": "min"}         # of integers: those of floats know NaN
 
 
 def c_type(type: str) -> str:
@@ -300,7 +301,7 @@ class StatementPrinter:
         clauses = []
         for name in sorted(assigned(loop.body) & self.reassociable.keys()):
             op, type = self.reassociable[name]
-            clauses.append(f" reduction({SIMD_REDUCTIONS.get(op, f'hloc_{op}_{type}')}:{name})")
+            clauses.append(f" reduction({simd_reduction(op, type) or f'hloc_{op}_{type}'}:{name})")
         return "".join(clauses)
 
     def parallel(self, s: For, indent: int) -> None:
@@ -347,6 +348,12 @@ class StatementPrinter:
 
     WRITERS = {Let: let, Mutable: mutable, Assign: assign, Store: store, Local: local, If: condition, While: while_,
                For: loop, Shared: shared, Barrier: barrier, Atomic: atomic}
+
+
+def simd_reduction(op: str, type: str) -> str | None:
+    """OpenMP's own name for a reduction, whose lanes compilers join by shuffles, not one by one; None: it has none."""
+    is_integer = ELEMENT_TYPES[type].kind in ("signed", "unsigned")
+    return SIMD_REDUCTIONS.get(op) or (SIMD_EXTREMA.get(op) if is_integer else None)
 
 
 def assigned(statements: Iterable[Stmt]) -> set[str]:
@@ -407,7 +414,7 @@ def declare_reductions(kernel: Kernel, printer: StatementPrinter) -> None:
 
 def _own_reductions(statements: Iterable[Stmt]) -> set[tuple[str, str]]:
     return {(s.reassociable, s.initial.type) for s in walk(statements)
-            if isinstance(s, Mutable) and s.reassociable and s.reassociable not in SIMD_REDUCTIONS}
+            if isinstance(s, Mutable) and s.reassociable and not simd_reduction(s.reassociable, s.initial.type)}
 
 
 def pointer_type(buffer: Buffer) -> str:

@@ -35,7 +35,7 @@ from hloc.kernels.walks import expressions, parts, walk, with_expressions
 
 NANS = {"f16": 0x3ff, "bf16": 0x7f}                         # of one sign
 EXTREMA = ("maximum", "minimum")
-SHORTEST = 64                                               # iterations of a loop that is worth it
+SHORTEST = 16                                               # iterations of a loop that is worth it
 
 
 def as_integers(kernel: Kernel) -> Kernel:

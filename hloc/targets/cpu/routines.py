@@ -16,7 +16,7 @@ from math import prod
 from hloc.analysis.triangular import routine_type
 from hloc.ir import Instruction, Module, window_of
 from hloc.kernels.ir import Tile
-from hloc.kernels.tiny import NARROW, SHALLOW, TINY, is_shallow, multiply_adds
+from hloc.kernels.tiny import NARROW, SHALLOW, SMALL, TINY, is_shallow, multiply_adds
 from hloc.targets.cpu.complex_products import PARTS, real_product
 
 FAST_TYPES = {"gemm": ("f32", "f64", "bf16", "f16", "s8", "s32"), "conv": ("f32", "bf16", "f16")}
@@ -160,7 +160,7 @@ def _is_small(dot: Instruction) -> bool:
     """A dot that will probably become loops."""
     depth = _depth(dot)
     columns = _sides(dot)[1]
-    return dot.shape.num_elements * depth <= TINY \
+    return dot.shape.num_elements * depth <= SMALL \
         or (not dot.get("lhs_batch_dims") and depth <= SHALLOW and 1 < columns <= NARROW)
 
 
