@@ -156,6 +156,14 @@ def test_short_rows_that_leave_lanes_empty_are_turned():
         assert any(isinstance(s, Local) and "turned" in s.name for s in walk(body))
 
 
+def test_channels_become_planes_pixel_by_pixel():
+    text = SEPARATOR.split((DATA / "kernels" / "loop.hlo").read_text(encoding="utf-8"))[-1]
+    for instruction in parse_module(text).entry.instructions:
+        if instruction.opcode in ("fusion", "transpose"):
+            body = _innermost(lower(instruction, MACHINE).calls[0].kernel.body)
+            assert sum(isinstance(s, Store) for s in body) == instruction.operands[0].shape.dimensions[-1]
+
+
 def test_tiles_lie_in_the_array():
     """testdata/kernels/tiling.hlo: a tile is read of the plain transpose, none of the padded one."""
     text = SEPARATOR.split((DATA / "kernels" / "tiling.hlo").read_text(encoding="utf-8"))[0]

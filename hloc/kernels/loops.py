@@ -104,6 +104,18 @@ def neighbours(extents: list[int], trial: Builder) -> int:
     return extents[-1] if trial.operations * extents[-1] <= MOST_OPERATIONS else 1
 
 
+def interleaved(extents: list[int], trial: Builder) -> int | None:
+    """The number of a very short loop, not the innermost, along which elements lie side by side, as channels of pixels
+    do where planes are written: one iteration computes all of them, and its loads are vectors."""
+    inner, has_loops = f"i{len(extents) - 1}", trial.counts.get("i", 0) > sum(n > 1 for n in extents)
+    for n in range(len(extents) - 2, -1, -1):
+        if extents[n] in SIDE_BY_SIDE and extents[-1] >= LONG_VECTOR // 4 and not has_loops and any(
+                indexing.coefficient_of(p, f"i{n}") == 1 and indexing.coefficient_of(p, inner) == extents[n]
+                for _, p in trial.accesses):
+            return n if trial.operations * extents[n] <= MOST_OPERATIONS else None
+    return None
+
+
 def finds_rows(extents: Sequence[int], trial: Builder) -> bool:
     """Whether data says where a row is read, and the innermost loop goes along it: row_blocks.py."""
     return len(extents) > 1 and any(trial.levels[name] < len(extents) for name in trial.found)

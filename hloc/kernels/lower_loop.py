@@ -63,12 +63,15 @@ def loop_kernel(group: Group, machine: Machine, dimensions: tuple[int, ...], emi
     width = 1 if tiling or machine.kind != "cpu" else loops.neighbours(extents, trial)
     if width > 1:
         outline.share_broadcasts()
+    beside = len(extents) - 1 if width > 1 else None            # the loop that is written out
     if width == 1 and not tiling and machine.kind == "cpu":
-        extents = loops.with_long_vectors(extents, trial)
-    walked = extents if width == 1 else extents[:-1]
+        beside = loops.interleaved(extents, trial)
+        width = 1 if beside is None else extents[beside]
+        extents = extents if width > 1 else loops.with_long_vectors(extents, trial)
+    walked = [n for d, n in enumerate(extents) if d != beside]
     with tiled_nest(outline, tiling) if tiling else loops.nest(outline.builder, walked, machine) as counters:
         for place in range(width):
-            own = counters if width == 1 else (*counters, indexing.constant(place))
+            own = counters if beside is None else (*counters[:beside], indexing.constant(place), *counters[beside:])
             emit(outline, indexing.delinearize(indexing.linearize(own, extents), dimensions))
     call = outline.finish(suffix, cost_of(outline, math.prod(dimensions), trial))
     if machine.kind != "cpu":
