@@ -21,7 +21,7 @@ typedef struct {
   long m_block, n_block, k_block, m_blocks, n_blocks, k_blocks;
   long k_splits, k_part;        /* parts of k that different tasks sum, where there are fewer blocks than threads */
   SUM* partial;                 /* with splits: their sums, one block behind the other; else NULL */
-  int a_in_place, b_in_place;
+  int a_in_place, a_across, b_in_place; /* a_across: in place, too, where its rows lie side by side */
   int sweeps;                   /* a task's epilogue runs when its block is done, along whole rows of it */
   const UNIT* shared_b;         /* packed panels, or NULL */
   const SUM* corrections;       /* with shared_b: [panel][k block][tile column] */
@@ -235,7 +235,10 @@ static void G(run_column)(const G(plan)* plan, const G(scratch)* s, long batch, 
     rows = G(rows_at)(plan, row);
     int whole = rows == G(even)(rows), in_place = plan->a_in_place && whole;
     const UNIT* a = plan->shared_a ? G(shared_panel)(plan, row, k0) : s->a + (row - m0) * depth;
+    long a_step = in_place ? g->a_row / GROUP : G(even)(rows);
     if (in_place) a = (const UNIT*)(const void*)(G(a_of)(g, batch) + row * g->a_row + k0);
+    if (plan->a_across && whole)
+      a = (const UNIT*)(const void*)(G(a_of)(g, batch) + row + k0 * g->a_column), a_step = g->a_column;
     G(ahead) ahead = next ? G(fetch)(g, next, count, tile++) : (G(ahead)){(const char*)b.units, 0};
     int direct = G_STORES_SUMS(g) && plan->k_blocks == 1 && whole && columns == (half ? LANES : G(TILE_COLUMNS)) &&
                  !plan->exchanged && !g->epilogue && g->c_column == 1;
@@ -244,6 +247,11 @@ static void G(run_column)(const G(plan)* plan, const G(scratch)* s, long batch, 
     if (direct) {
       long at = batch / g->inner_batches * g->c_outer + batch % g->inner_batches * g->c_inner;
       sums = (SUM*)g->c + at + row * g->c_row + column, stride = g->c_row;
+      const int more = column + 2 * G(TILE_COLUMNS) <= g->n && g->m * g->n * (long)sizeof(SUM) >= 1 << 17;
+      for (long i = 0; more && i < rows; i++) { /* where the next panel's sums go */
+        const char* later = (const char*)(sums + i * stride + G(TILE_COLUMNS));
+        __builtin_prefetch(later, 1), __builtin_prefetch(later + 64, 1);
+      }
     } else if (plan->k_blocks > 1 || plan->sweeps) {
       sums = s->sums + (row - m0) * sums_stride + (column - n0), stride = sums_stride;
     }
@@ -253,7 +261,7 @@ static void G(run_column)(const G(plan)* plan, const G(scratch)* s, long batch, 
 #else
     G(kernel) kernel = G(kernels)[G(even)(rows) / 2 - 1][in_place];
 #endif
-    kernel(depth, a, g->a_row / GROUP, b.units, b.stride, b.correction, sums, stride, adds, ahead.from, ahead.step);
+    kernel(depth, a, a_step, b.units, b.stride, b.correction, sums, stride, adds, ahead.from, ahead.step);
     if (last && !direct && !plan->sweeps) G(finish)(plan, batch, row, column, rows, columns, sums, stride);
   }
 }
@@ -284,7 +292,7 @@ static void G(run_block)(const G(plan)* plan, long batch, long m0, long n0, long
     long count = G(smaller)(plan->k_block, end - k0);
     for (long row = m0, rows; row < m1; row += rows) {
       rows = G(rows_at)(plan, row);
-      if (plan->shared_a || (plan->a_in_place && rows == G(even)(rows))) continue;
+      if (plan->shared_a || ((plan->a_in_place || plan->a_across) && rows == G(even)(rows))) continue;
       G(pack_a_panel)(plan, batch, row, rows, k0, count, s.a + (row - m0) * G(units)(count), s.loaded);
     }
     int packs_b = !plan->shared_b && !plan->b_in_place && !g->load_b;
@@ -441,6 +449,8 @@ static void G(choose)(G(plan)* plan, int* share_a, int* share_b) {
   plan->m_block = m_group * plan->rows;
   plan->n_block = ((n_panels + n_blocks - 1) / n_blocks) * G(TILE_COLUMNS);
   plan->a_in_place = a_readable && !flat && (plan->n_block <= 8 * G(TILE_COLUMNS) || small) && !(aliased && g->k > 64);
+  plan->a_across = HLOC_READS_B && g->a_row == 1 && !plan->a_in_place && !flat && !g->load_a &&
+                   plan->n_block <= 2 * G(TILE_COLUMNS);
   plan->m_blocks = (g->m + plan->m_block - 1) / plan->m_block;
   plan->n_blocks = (g->n + plan->n_block - 1) / plan->n_block;
   plan->k_blocks = (g->k + plan->k_block - 1) / plan->k_block;
