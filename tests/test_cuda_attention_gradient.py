@@ -67,7 +67,8 @@ FORMS = {
 
 class Case(NamedTuple):
     """o = softmax(score(q k^T)) v, and of its gradient `do` those that `wanted` names; interleaved: heads lie between
-    rows and depth."""
+    rows and depth; wide: all dots give f32, and those of gradients take f32, as JAX writes them for preferred types;
+    their results have the type that it names."""
 
     type: str
     mask: str = "plain"
@@ -79,6 +80,7 @@ class Case(NamedTuple):
     features: int = 32
     heads: int = 2
     interleaved: bool = False
+    wide: str = ""
 
     def array(self, n: int, d: int) -> str:
         return f"{self.type}[{n},{self.heads},{d}]" if self.interleaved else f"{self.type}[{self.heads},{n},{d}]"
@@ -97,11 +99,12 @@ class Case(NamedTuple):
     def text(self, p: str) -> str:
         """Instructions whose names start with p, of parameters p0, p1 ...; results are p + "out", "dq", "dk", "dv"."""
         s, m, t, line = f"{self.heads},{self.rows},{self.columns}", f"{self.heads},{self.rows}", self.type, 1
-        line = 0 if self.interleaved else 1
+        line, w = 0 if self.interleaved else 1, "w" if self.wide else ""
         sizes = {"out": (self.rows, self.features), "dq": (self.rows, self.depth), "dk": (self.columns, self.depth),
                  "dv": (self.columns, self.features)}
-        products = {"out": self.dot("narrow", "2", (2, line), "1"), "dq": self.dot("dnarrow", "1", (2, line), "1"),
-                    "dk": self.dot("dnarrow", "0", (1, line), "1"), "dv": self.dot("narrow", "3", (1, line), "1")}
+        dz = "dscaled" if self.wide else "dnarrow"
+        products = {"out": self.dot("narrow", "2", (2, line), "1"), "dq": self.dot(dz, f"{w}1", (2, line), "1"),
+                    "dk": self.dot(dz, f"{w}0", (1, line), "1"), "dv": self.dot(f"{w}narrow", f"{w}3", (1, line), "1")}
         lines = f"""
   scores = f32[{s}] {self.dot("0", "1", (2, 2))}
   c = f32[] constant(0.2)
@@ -118,7 +121,7 @@ class Case(NamedTuple):
   sums = f32[{s}] broadcast(sum), dimensions={{0,1}}
   weights = f32[{s}] divide(e, sums)
   narrow = {t}[{s}] convert(weights)
-  dp = f32[{s}] {self.dot("3", "2", (2, 2))}
+{self.widened(s)}  dp = f32[{s}] {self.dot(f"{w}3", f"{w}2", (2, 2))}
 {FORMS[self.form].format(s=s, m=m)}  dscaled = f32[{s}] multiply(dz, cs)
   dnarrow = {t}[{s}] convert(dscaled)
 """
@@ -128,10 +131,20 @@ class Case(NamedTuple):
                                f"  live = f32[{s}] select(past, dz, none)\n  dscaled =")
         for name in self.results():
             n, d = sizes[name]
-            lines += f"  {name} = {t}[{self.heads},{n},{d}] {products[name]}\n"
+            shape = f"[{self.heads},{n},{d}]"
+            narrow = f"  {name} = {t}{shape} convert(f{name})\n" if self.wide == t else ""
+            lines += f"  {'f' if narrow else ''}{name} = {'f32' if self.wide else t}{shape} {products[name]}\n{narrow}"
         lines = re.sub(r"^  (\w+) =", rf"  {p}\1 =", lines, flags=re.MULTILINE)
         return re.sub(r"(?<= )([\w-]+)\(([\w, ]*)\)", lambda f: f[0] if f[1] == "constant" else
                       f"{f[1]}({', '.join(p + o for o in f[2].split(', ') if o)})", lines)
+
+    def widened(self, scores: str) -> str:
+        """f32 of all that gradients are made of, but the weights'."""
+        if not self.wide:
+            return ""
+        shapes = [a.replace(self.type, "f32") for a in self.parameters()[:4]]
+        return "".join(f"  w{n} = {shape} convert({n})\n" for n, shape in enumerate(shapes)) + \
+            f"  wnarrow = f32[{scores}] convert(narrow)\n"
 
     def results(self) -> list[str]:
         return ["out", *(f"d{w}" for w in self.wanted)]
@@ -194,6 +207,39 @@ def test_forms(type, count, monkeypatch):
     check(cases[:count], H100, monkeypatch)
 
 
+@emulated
+@pytest.mark.parametrize("type, templates", [("bf16", {"mma"}), ("f16", {"mma", "f32"})])
+def test_preferred_types(type, templates, monkeypatch):
+    """Gradients of dots that prefer f32: two narrow operands are multiplied as they are; weights in f32, which meet bf16,
+    as sums of three bf16 numbers, as exactly as f32: f16 has too few exponents for that."""
+    cases = [Case(type, "causal", "softmax", "qkv", 70, 130, 64, 64, 1, wide=type),
+             Case(type, "plain", "parts", "qv", interleaved=True, wide=type)]
+    source = make_sources(program_of(module(*cases), H100), H100).readable()
+    assert set(re.findall(r"hloc_attention_gradient_(\w+)<", source)) == templates
+    assert ("PARTS = 3" in source) == (type == "bf16") and "hloc_tile" not in source
+    check(cases, H100, monkeypatch)
+
+
+@emulated
+def test_parts_of_weights(monkeypatch):
+    """Two parts are as good as three, up to what f32 holds; one is not."""
+    driver.install(monkeypatch)
+    sources = make_sources(program_of(module(Case("bf16", "plain", "softmax", "q", wide="f32")), H100), H100)
+    text = sources.single_file() + "".join(f"HLOC_LAUNCHER({g.function})\n" for g in sources.geometry)
+    random = np.random.default_rng(0)
+    arrays = check_arrays(sources.program.parameters, [
+        random.normal(size=v.shape.dimensions).astype(numpy_dtype(v.shape.element_type)) for v in sources.program.parameters])
+    assert "PARTS = 3" in text
+    found = {}
+    for parts in (1, 2, 3):
+        backend = backend_of(sources, image=driver.build_text(text.replace("PARTS = 3", f"PARTS = {parts}"), checked=False))
+        found[parts] = np.array(backend(arrays)[1])
+        backend.close()
+    scale = np.abs(found[3]).max()
+    assert found[3].dtype == np.float32 and np.abs(found[1] - found[3]).max() > 3e-4 * scale
+    np.testing.assert_allclose(found[2], found[3], rtol=0, atol=1e-5 * scale)
+
+
 SIZES = [(70, 130, 64, 64), (33, 65, 33, 48), (20, 40, 20, 200), (20, 40, 300, 32)]     # rows, columns, depth, features
 
 
@@ -247,7 +293,8 @@ def test_missing_barrier(type, place, monkeypatch):
 def test_no_spills(arch, number):
     """Heads of 64 and 128; as the cost model chooses, and in other ways that a tuning file may choose."""
     gpu = gpu_named(arch)
-    cases = [Case("bf16", "causal", "parts", "qkv", 1024, 1024, d, d, 16) for d in (64, 128)]
+    cases = [Case("bf16", "causal", "parts", "qkv", 1024, 1024, d, d, 16, wide="bf16" if number == 0 and d == 128 else "")
+             for d in (64, 128)]
     program = program_of(module(*(cases[1:] if number else [*cases, cases[0]._replace(type="f32")])), gpu)
     ways = [attention_gradient_ways(k, gpu)[number] if isinstance(k, Tile) and k.routine == "attention_gradient" else ""
             for k in program.kernels]

@@ -16,7 +16,7 @@ from hloc.kernels import indexing
 from hloc.kernels.elements import Indices
 from hloc.kernels.group import Group
 from hloc.kernels.ir import Expr, Var
-from hloc.kernels.operands import Access, OperandKernels
+from hloc.kernels.operands import Access, OperandKernels, behind_conversion
 from hloc.kernels.rules_loops import product_result
 
 BATCH, ROW, COLUMN = "batch", "row", "column"
@@ -83,7 +83,7 @@ def values_of(dot: Instruction, slot: int, walk: Dimensions, operands: OperandKe
     """What weights, the operand at `slot`, are multiplied with: batch, columns, features. walk: of the weights."""
     side = 1 - slot
     summed = sorted(zip(contracting(dot, slot), contracting(dot, side)), key=lambda pair: -walk[pair[0]][1])
-    return _operand(operands, dot.operands[side],
+    return _operand(operands, behind_conversion(operands.group, dot.operands[side]),
                     (batch(dot, side), tuple(d for _, d in summed), free(dot, side)), (1, 2))
 
 

@@ -12,8 +12,9 @@ in elements; offsets are of the first element; `batch strides`: one per dimensio
     sizes      (rows, columns)
     batches    (size, ...) of the batch's dimensions; b counts through them, the last fastest
     products   ((depth, A, B), ...), of each array (buffer, offset, row or column, depth, (batch strides))
-    outputs    ((features, X, result, narrow), ...): X is (buffer, offset, column, feature, (batch strides)), the result
-               (buffer, row, feature, (batch strides)); narrow: weights may be rounded to X's type
+    outputs    ((features, X, result, parts), ...): X is (buffer, offset, column, feature, (batch strides)), the result
+               (buffer, row, feature, (batch strides)); parts: how many numbers of X's type weights are the sum of: 1,
+               where they may be rounded to it, 3, where that is bf16; 0: they must stay f32
 Epilogue, the weights: statements over the INDEX Vars "batch", "row", "column" and Vars "acc0", "acc1" of f32; the last
 are Lets of "weight0", "weight1", f32. It stores nothing.
 """
@@ -126,7 +127,7 @@ class _Lowering:
             features = features_of(output.dot, output.slot, self.result_strides(output))
             result = (name, row.steps[number + 1], one_walk(features),
                       tuple(k.steps[number + 1] for k in others))
-            outputs.append((x.size(2), place(x, number, 2), result, is_narrow(output)))
+            outputs.append((x.size(2), place(x, number, 2), result, parts_of(output, x.access.type)))
         buffers, arguments = outline.buffers()
         operands = tuple(self.arrays.values())
         parameters = (("types", tuple(b.type for b in operands)), ("sizes", (row.size, self.gradient.columns[0])),
@@ -154,7 +155,9 @@ class _Lowering:
         return (*outline.builder.body(), *(Let(f"weight{n}", v) for n, v in enumerate(values)))
 
 
-def is_narrow(output: Weighted) -> bool:
-    """Whether a product's weights may be rounded to the type of what they are multiplied with."""
+def parts_of(output: Weighted, type: str) -> int:
+    """How many numbers of a type, which the weights are multiplied with, these are the sum of; 0: as f32 alone."""
     own, other = (output.dot.operands[n].shape.element_type for n in (output.slot, 1 - output.slot))
-    return own == other or str(output.dot.get("algorithm")) == f"dot_{other}_{other}_f32"
+    if own == type or str(output.dot.get("algorithm")) == f"dot_{other}_{other}_f32":
+        return 1
+    return 3 if type == "bf16" else 0

@@ -122,9 +122,16 @@ def _joined(chains: list[_Chain], scores: Instruction) -> list[AttentionKernel] 
             whole = gradient_of(before, tuple(c.product for c in some))
             if isinstance(whole, str):
                 return whole
-            rest = [m for c in some for m in (c.product.dot, *c.tail)]
+            rest = [m for c in some for m in (*_widened(c.product), c.product.dot, *c.tail)]
             kernels.append(AttentionKernel(scores, (*before, *rest), tuple(c.root for c in some)))
     return kernels
+
+
+def _widened(product: Weighted) -> list[Instruction]:
+    """The conversion from bf16 of what f32 weights are multiplied with: the kernel reads what is narrow."""
+    values = product.dot.operands[1 - product.slot]
+    narrow = values.opcode == "convert" and values.operands[0].shape.element_type == "bf16"
+    return [values] if narrow and values.shape.element_type == "f32" else []
 
 
 def _scores_first(members, scores: Instruction) -> tuple[Instruction, ...]:

@@ -40,6 +40,7 @@ from hloc.passes.zero_sized_hlo_elimination import zero_sized_hlo_elimination
 # What has nothing to do in a module without these ops.
 attention_gradient_rewriter = Late("attention_gradient_rewriter", "dot")
 batch_norm_expander = Late("batch_norm_expander", "batch-norm-training", "batch-norm-inference", "batch-norm-grad")
+convert_folding = Late("convert_folding", "dot")
 cholesky_expander = Late("cholesky_expander", "cholesky")
 conditional_simplifier = Late("conditional_simplifier", "conditional")
 gather_simplifier = Late("gather_simplifier", "gather")
@@ -116,6 +117,7 @@ CPU: tuple[Pass | Repeat, ...] = (
 CUDA: tuple[Pass | Repeat, ...] = (
     layout_assignment,
     bitcast_dtypes_expander,
+    convert_folding,
     SIMPLIFICATION,
     attention_gradient_rewriter,        # last, so that the result is read where a kernel stores it
     fusion,

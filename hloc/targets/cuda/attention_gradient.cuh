@@ -5,11 +5,12 @@
  *   BM, BN, FC               rows and columns of a tile, features of a block (those of a row may be several blocks' work)
  * a struct P for each product: DEPTH; A_ROW, A_K, B_COLUMN, B_K strides in elements; A_VECTOR, B_VECTOR as in gemm.cuh;
  *   DP, DEPTH as a multiple of 16 (tensor cores)
- * a struct O for each output: FEATURES, X_COLUMN, X_FEATURE, X_VECTOR;  SHARED: the product whose B its X is, or -1
+ * a struct O for each output: FEATURES, X_COLUMN, X_FEATURE, X_VECTOR;  SHARED: the product whose B its X is, or -1;
+ *   PARTS: bf16 numbers that weights are written as the sum of: 1: they are rounded, 3: they stay f32
  * and functions: a(batch), b(batch), x(batch): where a batch of an array starts;
  *   weigh(batch, row, column, first, second): the products become the weights of the outputs;
  *   finish(batch, row, feature, sum)
- * Out: hloc_attention_gradient_mma (bf16, f16: weights are rounded to that type), hloc_attention_gradient_f32.
+ * Out: hloc_attention_gradient_mma (bf16, f16), hloc_attention_gradient_f32.
  * Where there is but one product or output, the first stands for the second as well and nothing is made of it. Each sum
  * is one thread's, in the order of the columns: results do not depend on what runs when.
  */
@@ -69,22 +70,37 @@ HLOC_FN void hloc_gradient_product(float (&sums)[TILES][4], const unsigned char 
   }
 }
 
-/* out += weights X for a warp's 16 rows. */
-template <class Numbers, int TILES, int OUT, int PITCH, class Pair>
+/* What rounding to bf16 has left of a number; nothing, where that is no number. */
+HLOC_FN float hloc_rest_of(float value, unsigned rounded) {
+  const float rest = value - hloc_from_bits_f32(rounded);
+  return rest - rest == 0 ? rest : 0;
+}
+
+/* out += weights X for a warp's 16 rows; the smaller parts of weights first. */
+template <class Numbers, int TILES, int OUT, int PITCH, int PARTS, class Pair>
 HLOC_FN void hloc_gradient_output(float (&out)[OUT][4], const float (&weights)[TILES][4], const unsigned char *values,
                                   Pair rounded_pair) {
   const int lane = threadIdx.x % 32, matrix = lane / 8;
 #pragma unroll
   for (int step = 0; step < TILES / 2; step++) {
-    unsigned x[4], y[4];
+    unsigned x[PARTS][4], y[4];
 #pragma unroll
-    for (int n = 0; n < 4; n++)
-      x[n] = rounded_pair(weights[step * 2 + n / 2][n % 2 * 2], weights[step * 2 + n / 2][n % 2 * 2 + 1]);
+    for (int n = 0; n < 4; n++) {
+      float low = weights[step * 2 + n / 2][n % 2 * 2], high = weights[step * 2 + n / 2][n % 2 * 2 + 1];
+#pragma unroll
+      for (int part = 0; part < PARTS; part++) {
+        const unsigned both = x[part][n] = rounded_pair(low, high);
+        if (part + 1 < PARTS) low = hloc_rest_of(low, both << 16), high = hloc_rest_of(high, both & 0xffff0000u);
+      }
+    }
 #pragma unroll
     for (int f = 0; f < OUT; f += 2) {
       hloc_load_transposed(y, values + (step * 16 + matrix % 2 * 8 + lane % 8) * PITCH + (f + matrix / 2) * 16);
-      Numbers::multiply(out[f], x, y);
-      Numbers::multiply(out[f + 1], x, y + 2);
+#pragma unroll
+      for (int part = PARTS - 1; part >= 0; part--) {
+        Numbers::multiply(out[f], x[part], y);
+        Numbers::multiply(out[f + 1], x[part], y + 2);
+      }
     }
   }
 }
@@ -159,10 +175,10 @@ HLOC_FN void hloc_attention_gradient_mma(unsigned char *memory, A0 a0, A1 a1, B0
           if (row < S::ROWS && column < S::COLUMNS) weigh(at.batch, row, column, first[t][n], second[t][n]);
           else first[t][n] = second[t][n] = 0;
         }
-      hloc_gradient_output<Numbers, TILES, OUT, Columns::template pitch<O0>()>(
+      hloc_gradient_output<Numbers, TILES, OUT, Columns::template pitch<O0>(), O0::PARTS>(
           out0, first, tile + Columns::template at<O0>(Columns::X0_AT), rounded_pair);
       if constexpr (S::OUTER > 1)
-        hloc_gradient_output<Numbers, TILES, OUT, Columns::template pitch<O1>()>(
+        hloc_gradient_output<Numbers, TILES, OUT, Columns::template pitch<O1>(), O1::PARTS>(
             out1, second, tile + Columns::template at<O1>(Columns::X1_AT), rounded_pair);
     }
 #pragma unroll

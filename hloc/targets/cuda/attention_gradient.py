@@ -1,8 +1,8 @@
 """The gradients of attention on the GPU: an "attention_gradient" Tile -> CUDA C that calls attention_gradient.cuh.
 
 In: the Tile that hloc/kernels/lower_attention_gradient.py describes. Out: structs of constants, a kernel, and how it
-starts. bf16 and f16 are multiplied on tensor cores where all arrays have that type and weights may be rounded to it;
-all else at full precision in registers.
+starts. bf16 and f16 are multiplied on tensor cores where all arrays have that type and weights may be rounded to it, or
+are written as sums of three bf16 numbers, which lose nothing; all else at full precision in registers.
 """
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from hloc.targets.cuda.tiling import BLOCKS_PER_SM, kernel_text, lambda_text, sh
 from hloc.targets.printer import CUDA, print_statements
 
 MOST_FEATURES = CHUNKS[-1]      # of a block
+OF_PARTS = 6                    # registers that each part of weights takes, beside the first
 MOST_REGISTERS = 160            # for sums and weights; the rest of 255 is for addresses, fragments and a row's numbers
 # Rows and columns of a tile on tensor cores, as fast ones first
 SHAPES = ((128, 64), (64, 64), (128, 32), (64, 32), (64, 16), (32, 16))
@@ -56,7 +57,7 @@ class Facts(NamedTuple):
     def narrow(self) -> str:
         """The type that tensor cores can multiply; "" where there is none."""
         types = {self.types[a] for a in self.arrays}
-        fits = len(types) == 1 and types <= {"bf16", "f16"} and all(narrow for *_, narrow in self.outputs)
+        fits = len(types) == 1 and types <= {"bf16", "f16"} and all(parts for *_, parts in self.outputs)
         return types.pop() if fits else ""
 
 
@@ -86,7 +87,7 @@ def attention_gradient(tile: Tile, name: str, gpu: Machine, way: str = "") -> tu
                  "OUTER": len(facts.outputs), "BM": shape.rows, "BN": shape.columns, "FC": shape.features}
     text = shape_struct(f"{name}_shape", constants)
     text += "".join(shape_struct(f"{name}_product{n}", _product(facts, *p)) for n, p in enumerate(facts.products))
-    text += "".join(shape_struct(f"{name}_output{n}", _output(facts, shape, *o[:2]))
+    text += "".join(shape_struct(f"{name}_output{n}", _output(facts, shape, o[0], o[1], o[3]))
                     for n, o in enumerate(facts.outputs))
     body = [*_arrays(facts), _weigh(tile, facts), *(_finish(tile, facts, n) for n in range(len(facts.outputs)))]
     blocks = -(-facts.rows // shape.rows) * -(-facts.features // shape.features) * batches
@@ -120,6 +121,7 @@ def _on_cores(facts: Facts, rows: int, columns: int) -> Shape:
     own = sum(_shared(facts, x, features) < 0 for _, x, *_ in facts.outputs)
     memory = rows * products + 2 * columns * (products + own * _line(features))
     registers = (len(facts.outputs) * features + max(len(facts.products), len(facts.outputs)) * columns) // 2
+    registers += OF_PARTS * (max(parts for *_, parts in facts.outputs) - 1)
     return Shape(rows, columns, features, 2 * rows, memory, registers)
 
 
@@ -145,11 +147,11 @@ def _product(facts: Facts, depth: int, a: tuple, b: tuple) -> dict[str, int]:
             "A_VECTOR": _vector(facts, a, facts.rows, depth), "B_VECTOR": _vector(facts, b, facts.columns, depth)}
 
 
-def _output(facts: Facts, shape: Shape, features: int, x: tuple) -> dict[str, int]:
+def _output(facts: Facts, shape: Shape, features: int, x: tuple, parts: int) -> dict[str, int]:
     """Constants of one output."""
     shared = _shared(facts, x, shape.features) if shape.registers else -1
     return {"FEATURES": features, "X_COLUMN": x[2], "X_FEATURE": x[3],
-            "X_VECTOR": _vector(facts, x, facts.columns, features), "SHARED": shared}
+            "X_VECTOR": _vector(facts, x, facts.columns, features), "SHARED": shared, "PARTS": max(1, parts)}
 
 
 def _vector(facts: Facts, where: tuple, lines: int, width: int) -> int:
