@@ -45,6 +45,7 @@ BY_OPCODE: dict[str, Lowering] = {
     "reduce": lower_reduce,
     "pad": late("lower_pad", "lower_pad"),
     "dot": lower_product, "convolution": late("lower_convolution", "lower_convolution"),
+    "ragged-dot": late("lower_ragged_product", "lower_ragged_product"),
     "dynamic-update-slice": late("lower_indexing", "lower_dynamic_update_slice"),
     "scatter": late("lower_indexing", "lower_scatter"),
     "sort": late("lower_sort", "lower_sort"), "topk": late("lower_sort", "lower_topk"),

@@ -202,6 +202,16 @@ def ragged_dimensions(instruction: Instruction, lhs: Shape, rhs: Shape) -> Ragge
     return Ragged(dims, mode, dimension, prefix, groups[0] if groups else None)
 
 
+def is_grouped(instruction: Instruction) -> bool:
+    """Whether the rows of a ragged-dot's left matrix fall into groups, each of which meets a matrix of its own."""
+    lhs, rhs, sizes = (o.shape for o in instruction.operands)
+    ragged = ragged_dimensions(instruction, lhs, rhs)
+    kinds = {s.kind for s in (lhs, rhs, instruction.shape)}
+    return ragged.mode == "free" and (lhs.rank, rhs.rank, sizes.rank) == (2, 3, 1) and len(kinds) == 1 \
+        and len(ragged.dims.lhs_contracting) == 1 and sizes.element_type in ("s32", "s64") \
+        and min(*lhs.dimensions, *rhs.dimensions) > 0
+
+
 def infer_ragged_dot(instruction: Instruction) -> Shape:
     lhs, rhs, sizes = (array_operand(instruction, i) for i in range(3))
     ragged = ragged_dimensions(instruction, lhs, rhs)

@@ -7,11 +7,14 @@
     free               the group is one more contracting dimension of both
     contracting        the group is one more batch dimension: the result has it in front
     batch              a dot of what lies in any group
+
+GPUs have a kernel for the first of these, where rows of one matrix fall into groups (kernels/lower_ragged_product.py):
+there it stays as it is.
 """
 from __future__ import annotations
 
 from hloc.ir import Instruction, Module
-from hloc.ops.products import Ragged, ragged_dimensions
+from hloc.ops.products import Ragged, is_grouped, ragged_dimensions
 from hloc.passes.context import PassContext
 from hloc.passes.expressions import Expressions
 from hloc.passes.rewriter import Rewriter, rewrite_module
@@ -20,7 +23,7 @@ from hloc.passes.rewriter import Rewriter, rewrite_module
 def ragged_dot_rewriter(module: Module, context: PassContext) -> bool:
     """True if there was a ragged-dot."""
     def visit(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-        if instruction.opcode != "ragged-dot":
+        if instruction.opcode != "ragged-dot" or (context.target == "cuda" and is_grouped(instruction)):
             return None
         return written_out(module, Expressions(rewriter, instruction.span), instruction)
     return rewrite_module(module, visit, revisit=False, opcodes=("ragged-dot",))

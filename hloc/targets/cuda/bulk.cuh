@@ -49,7 +49,8 @@ HLOC_FN void hloc_bulk_known(const void *map) {
 /* One operand, ROWS x DEPTH elements of WIDTH bytes: its lines of 128 bytes run along k (ALONG_K), else along rows. */
 template <bool ALONG_K, int ROWS, int DEPTH, int WIDTH> struct hloc_bulk_operand {
   static constexpr bool ALONG = ALONG_K;
-  static constexpr int LINES = ALONG ? ROWS : DEPTH, BYTES = ROWS * DEPTH * WIDTH, ACROSS = 128 / WIDTH;
+  static constexpr int LINES = ALONG ? ROWS : DEPTH, BYTES = ROWS * DEPTH * WIDTH, COPIED = BYTES;
+  static constexpr int ACROSS = 128 / WIDTH;
   static_assert(!ALONG || DEPTH * WIDTH == 128, "a line");
   const unsigned char *map;
   int row, first, inner, outer;

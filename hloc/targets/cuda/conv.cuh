@@ -124,7 +124,8 @@ HLOC_FN void hloc_conv(const T *x, const T *w, Tile tile, Finish finish) {
     const int group = at / columns / rows;
     const hloc_from<hloc_conv_rows<S, T>> a = {{x, row, group}, first};
     const hloc_from<hloc_conv_columns<S, T>> b = {{w, column, group * S::FEATURES}, first};
-    tile(a, b, hloc_depth<S>(piece), [&](int i, int j, auto sum) {
+    const long left = S::K - first;
+    tile(a, b, left < S::PART ? left : S::PART, [&](int i, int j, auto sum) {
       if (row + i >= S::M || column + j >= S::N) return;
       hloc_window<S> window;
       window.place(row + i, group);

@@ -7,7 +7,7 @@
  *   BM, BN, BK     a block's tile of C, and the depth of one step
  *   TM, TN         a thread's part of it (hloc_tile);  WM, WN  warps down and across (hloc_tile_mma)
  *   SPLITS, PART   where few tiles sum many products: pieces that K is cut into, and their length (a multiple of BK)
- * Out: hloc_gemm       walks over the tiles of C
+ * Out: hloc_gemm       walks over the tiles of C;  hloc_ragged  of one whose rows fall into GROUPS
  *      hloc_tile       a tile of any type: multiply_add(sum, a, b) gives the new sum
  *      hloc_tile_mma   a tile on tensor cores, of any numbers that numbers.cuh knows
  *      hloc_gemm_thin  few rows: a block of columns reads B once, its threads share K
@@ -35,6 +35,10 @@ template <class S> struct hloc_gemm_place {
   }
   HLOC_MEMBER long a() const { return batch / S::INNER * S::A_OUTER + batch % S::INNER * S::A_INNER; }
   HLOC_MEMBER long b() const { return batch / S::INNER * S::B_OUTER + batch % S::INNER * S::B_INNER; }
+  HLOC_MEMBER long rows() const { return S::M - row; }
+  HLOC_MEMBER long depth(long piece) const {
+    return S::K - piece * S::PART < S::PART ? S::K - piece * S::PART : S::PART;
+  }
 };
 template <class S> HLOC_FN long hloc_gemm_tiles() {
   return (S::N + S::BN - 1) / S::BN * ((S::M + S::BM - 1) / S::BM) * S::BATCHES;
@@ -316,11 +320,6 @@ template <class Source> struct hloc_from {
   }
   HLOC_MEMBER auto anything() const { return source.anything(); }
 };
-/* Products of one piece. */
-template <class S> HLOC_FN long hloc_depth(long piece) {
-  return S::K - piece * S::PART < S::PART ? S::K - piece * S::PART : S::PART;
-}
-
 /* All tiles of a product and all pieces of its depth: each(place, piece, store) computes one. */
 template <class S, class Each, class Finish> HLOC_FN void hloc_gemm_walk(Each each, Finish finish) {
   for (long work = blockIdx.x; work < hloc_gemm_tiles<S>() * S::SPLITS; work += gridDim.x) {
@@ -335,17 +334,62 @@ template <class S, class Each, class Finish> HLOC_FN void hloc_gemm_walk(Each ea
   }
 }
 
-/* All tiles of a strided product; tile(a, b, depth, finish) computes one. */
-template <class S, class T, class Tile, class Finish>
-HLOC_FN void hloc_gemm(const T *lhs, const T *rhs, Tile tile, Finish finish) {
+/* Rows that fall into GROUPS, each of which meets its own right operand (INNER = GROUPS, A_INNER = 0): a tile of the
+ * rows of one group. Those behind the last group are one more, whose sums have no products. */
+template <class S> struct hloc_ragged_place {
+  static constexpr long COLUMNS = (S::N + S::BN - 1) / S::BN, MOST = (S::M + S::BM - 1) / S::BM + S::GROUPS + 1;
+  long batch, row, column, end; /* batch: the group */
+  bool found;
+  template <class Size> HLOC_MEMBER hloc_ragged_place(long work, const Size *sizes) : found(false) {
+    long before = 0, start = 0;
+    for (batch = 0; batch <= S::GROUPS; batch++, start = end) {
+      const long left = S::M - start, size = batch < S::GROUPS && sizes[batch] < left ? (long)sizes[batch] : left;
+      end = start + size;
+      const long tiles = (size + S::BM - 1) / S::BM, strip = work / COLUMNS - before;
+      if (strip < tiles) {
+        row = start + strip * S::BM, column = work % COLUMNS * S::BN, found = true;
+        return;
+      }
+      before += tiles;
+    }
+  }
+  HLOC_MEMBER long a() const { return 0; }
+  HLOC_MEMBER long b() const { return batch < S::GROUPS ? batch * S::B_INNER : 0; }
+  HLOC_MEMBER long rows() const { return end - row; }
+  HLOC_MEMBER long depth(long) const { return batch < S::GROUPS ? S::K : 0; }
+};
+template <class S, class Size, class Each, class Finish>
+HLOC_FN void hloc_ragged_walk(const Size *sizes, Each each, Finish finish) {
+  for (long work = blockIdx.x; work < hloc_ragged_place<S>::MOST * hloc_ragged_place<S>::COLUMNS; work += gridDim.x) {
+    const hloc_ragged_place<S> at(work, sizes);
+    if (!at.found) return;
+    each(at, 0, [&](int i, int j, auto sum) {
+      if (i < at.rows() && at.column + j < S::N) finish(0, at.row + i, at.column + j, sum);
+    });
+  }
+}
+
+/* What computes one tile of a strided product: tile(a, b, depth, finish). */
+template <class S, class T, class Tile> struct hloc_gemm_each {
   typedef hloc_strided<T, S::A_ROW, S::A_K, S::A_VECTOR> A;
   typedef hloc_strided<T, S::B_COLUMN, S::B_K, S::B_VECTOR> B;
-  hloc_gemm_walk<S>([&](const hloc_gemm_place<S> &at, long piece, auto store) {
+  const T *lhs, *rhs;
+  Tile tile;
+  template <class Place, class Store> HLOC_MEMBER void operator()(const Place &at, long piece, Store store) const {
     const long first = piece * S::PART;
-    const hloc_from<A> a = {A{lhs + at.a() + at.row * S::A_ROW, S::M - at.row, S::K}, first};
+    const hloc_from<A> a = {A{lhs + at.a() + at.row * S::A_ROW, at.rows(), S::K}, first};
     const hloc_from<B> b = {B{rhs + at.b() + at.column * S::B_COLUMN, S::N - at.column, S::K}, first};
-    tile(a, b, hloc_depth<S>(piece), store);
-  }, finish);
+    tile(a, b, at.depth(piece), store);
+  }
+};
+/* All tiles of a strided product; of one whose rows fall into groups. */
+template <class S, class T, class Tile, class Finish>
+HLOC_FN void hloc_gemm(const T *lhs, const T *rhs, Tile tile, Finish finish) {
+  hloc_gemm_walk<S>(hloc_gemm_each<S, T, Tile>{lhs, rhs, tile}, finish);
+}
+template <class S, class T, class Size, class Tile, class Finish>
+HLOC_FN void hloc_ragged(const T *lhs, const T *rhs, const Size *sizes, Tile tile, Finish finish) {
+  hloc_ragged_walk<S>(sizes, hloc_gemm_each<S, T, Tile>{lhs, rhs, tile}, finish);
 }
 
 template <class S, class Sum, class Add, class Finish>

@@ -27,8 +27,8 @@ def library_product(tile: Tile) -> LtProduct | None:
     names = [b.name for b in tile.buffers]
     stores = [b.name for b in tile.buffers if b.access != "read"]
     element = types["lhs"]
-    if stores != ["out0"] or facts.get("algorithm") or types["rhs"] != element or total != cublaslt.SUMS.get(element) \
-            or types["out0"] not in (element, total) \
+    if stores != ["out0"] or facts.get("algorithm") or "groups" in facts or types["rhs"] != element \
+            or total != cublaslt.SUMS.get(element) or types["out0"] not in (element, total) \
             or m * n * k * outer * inner < SMALLEST:
         return None
     product = Product(m, n, k, outer, inner, facts["lhs"], facts["rhs"])

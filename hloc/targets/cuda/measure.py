@@ -13,7 +13,7 @@ import numpy as np
 from hloc.errors import BuildError, RunError
 from hloc.ir import ELEMENT_TYPES, numpy_dtype
 from hloc.ir.shapes import array as array_shape
-from hloc.kernels.ir import Tile
+from hloc.kernels.ir import Buffer, Tile
 from hloc.kernels.plan import Launch, Program, Ref, Value
 from hloc.machine import Machine
 from hloc.targets.cuda.container import Container
@@ -34,7 +34,7 @@ def measure(tile: Tile, gpu: Machine, names: Sequence[str] = ()) -> Measured:
     or where no way is right."""
     names = names or _safest_first(ways(tile, gpu))
     random = np.random.default_rng(0)
-    inputs = [_input(b, random) for b in tile.buffers if b.access != "write"]
+    inputs = [input_of(tile, b, random) for b in tile.buffers if b.access != "write"]
     expected, times, refused = None, {}, {}
     for name in names:
         try:
@@ -116,8 +116,12 @@ def _written_types(tile: Tile) -> list[str]:
     return [b.type for b in tile.buffers if b.access == "write"]
 
 
-def _input(buffer, random: np.random.Generator) -> np.ndarray:
-    """Random numbers of which no sum overflows; never zeros, which multiply faster on some devices."""
+def input_of(tile: Tile, buffer: Buffer, random: np.random.Generator) -> np.ndarray:
+    """Random numbers of which no sum overflows; never zeros, which multiply faster on some devices. Groups of rows are
+    of one size."""
+    facts = dict(tile.parameters)
+    if "groups" in facts and buffer.name == facts["groups"][1]:
+        return np.full(buffer.size, facts["sizes"][0] // buffer.size, numpy_dtype(buffer.type))
     count, dtype = min(buffer.size, RANDOM_ELEMENTS), numpy_dtype(buffer.type)
     if ELEMENT_TYPES[buffer.type].kind in ("float", "complex"):
         block = random.normal(size=count).astype(dtype)

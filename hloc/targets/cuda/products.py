@@ -34,7 +34,8 @@ LARGEST_TILE = 128
 
 
 class Product(NamedTuple):
-    """C[b, i, j] = sum over k of A B; exchanged: rows and columns of the Tile have changed places."""
+    """C[b, i, j] = sum over k of A B; exchanged: rows and columns of the Tile have changed places; groups: into which
+    rows fall, each with a B of its own, the inner batches; 0: none."""
 
     m: int
     n: int
@@ -44,11 +45,14 @@ class Product(NamedTuple):
     lhs: tuple[int, int, int, int, int]         # offset, outer, inner, row, k
     rhs: tuple[int, int, int, int, int]         # offset, outer, inner, k, column
     exchanged: bool = False
+    groups: int = 0
 
     @staticmethod
     def of(tile: Tile) -> Product:
         facts = dict(tile.parameters)
         (m, n, k), (outer, inner) = facts["sizes"], facts["batches"]
+        if "groups" in facts:
+            return Product(m, n, k, outer, inner, facts["lhs"], facts["rhs"], groups=facts["groups"][0])
         product = Product(m, n, k, outer, inner, facts["lhs"], facts["rhs"])
         return product.exchange() if n <= THIN < m or (n < m and n <= THIN) else product
 
@@ -60,10 +64,13 @@ class Product(NamedTuple):
     def constants(self, width: int) -> dict[str, int]:
         """Of gemm.cuh; width: bytes of an element."""
         a, b = self.lhs, self.rhs
-        return {"M": self.m, "N": self.n, "K": self.k, "BATCHES": self.outer * self.inner, "INNER": self.inner,
+        grouped = {"GROUPS": self.groups} if self.groups else {}
+        apart = self.groups and a[4] != 1           # a group's first row lies anywhere
+        return {**grouped, "M": self.m, "N": self.n, "K": self.k,
+                "BATCHES": self.outer * self.inner, "INNER": self.inner,
                 "A_OUTER": a[1], "A_INNER": a[2], "A_ROW": a[3], "A_K": a[4],
                 "B_OUTER": b[1], "B_INNER": b[2], "B_K": b[3], "B_COLUMN": b[4],
-                "A_VECTOR": vector_of(a[:3], (self.m, a[3]), (self.k, a[4]), width),
+                "A_VECTOR": 1 if apart else vector_of(a[:3], (self.m, a[3]), (self.k, a[4]), width),
                 "B_VECTOR": vector_of(b[:3], (self.n, b[4]), (self.k, b[3]), width)}
 
 
@@ -89,7 +96,7 @@ def gemm(tile: Tile, name: str, gpu: Machine, way: str = "") -> tuple:
     names = ("rhs", "lhs") if product.exchanged else ("lhs", "rhs")
     operands = ", ".join(n + (f" + {side[0]}" if side[0] else "") for n, side in zip(names, (product.lhs, product.rhs)))
     left, right = (next(b.type for b in tile.buffers if b.name == n) for n in names)
-    if product.m <= THIN:
+    if product.m <= THIN and not product.groups:
         return _thin(tile, name, gpu, product, (left, right, total), operands, finish)
     constants = product.constants(ELEMENT_TYPES[type].bytes)
     found = _tilings(tile, product, gpu)
@@ -97,13 +104,15 @@ def gemm(tile: Tile, name: str, gpu: Machine, way: str = "") -> tuple:
     maps = ()
     if tiling.bulk:
         operands, maps = "maps", maps_of(product, tiling, [[b.name for b in tile.buffers].index(n) for n in names])
-    return tiled_kernels(tile, name, gpu, tiling, constants, f"hloc_gemm<{name}_shape>({operands}", finish, maps)
+    call = f"hloc_ragged<{name}_shape>({operands}, {facts['groups'][1]}" if product.groups else \
+        f"hloc_gemm<{name}_shape>({operands}"
+    return tiled_kernels(tile, name, gpu, tiling, constants, call, finish, maps)
 
 
 def gemm_ways(tile: Tile, gpu: Machine) -> list[str]:
     """What a tuning file may choose among, the cost model's choice first."""
     product = Product.of(tile)
-    return ["thin"] if product.m <= THIN else [t.way for t in _tilings(tile, product, gpu)]
+    return ["thin"] if product.m <= THIN and not product.groups else [t.way for t in _tilings(tile, product, gpu)]
 
 
 def _tilings(tile: Tile, product: Product, gpu: Machine) -> list[Tiling]:
@@ -113,8 +122,12 @@ def _tilings(tile: Tile, product: Product, gpu: Machine) -> list[Tiling]:
     left, right = reversed(sides) if product.exchanged else sides
     numbers = numbers_of(left, right, total, facts.get("algorithm", ""), gpu)
     constants = product.constants(ELEMENT_TYPES[type].bytes)
-    return tilings(product.m, product.n, product.k, product.outer * product.inner, (type, total), LARGEST_TILE, gpu,
-                   numbers, streams(product, constants, numbers, left), groups(product, left))
+    rows, count = product.m, product.outer * product.inner
+    if product.groups:
+        rows = -(-product.m // product.groups)      # of a group, as they fall
+    found = tilings(rows, product.n, product.k, count, (type, total), LARGEST_TILE, gpu, numbers,
+                    streams(product, constants, numbers, left), groups(product, left))
+    return [t for t in found if t.splits == 1] if product.groups else found
 
 
 def groups(product: Product, type: str) -> str:

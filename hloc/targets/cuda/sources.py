@@ -21,7 +21,7 @@ from hloc.targets.printer import escaped
 
 HERE = Path(__file__).parent
 # The header that declares a name, in the order of inclusion; each is included only where a kernel uses it.
-TILES = ("hloc_gemm<", "hloc_gemm_thin<", "hloc_conv<", "hloc_conv_direct<", "hloc_attention_")
+TILES = ("hloc_gemm<", "hloc_ragged<", "hloc_gemm_thin<", "hloc_conv<", "hloc_conv_direct<", "hloc_attention_")
 PACKS = ("hloc_conv_pack<", "hloc_conv_unpack<")
 GROUPS = ("hloc_tile_warpgroup<", "hloc_tile_bulk<", "hloc_attention_group<")
 HEADERS = (("atomics.cuh", ("hloc_atomic_",)),
@@ -31,7 +31,8 @@ HEADERS = (("atomics.cuh", ("hloc_atomic_",)),
            ("async.cuh", ("hloc_tile_pipeline<", "hloc_attention_", *GROUPS)),
            ("pipeline.cuh", ("hloc_tile_pipeline<", *GROUPS)), ("wgmma.cuh", GROUPS),
            ("bulk.cuh", GROUPS), ("warpgroup.cuh", GROUPS),
-           ("conv.cuh", ("hloc_conv<", "hloc_conv_direct<", *PACKS)), ("attention.cuh", ("hloc_attention_",)),
+           ("conv.cuh", ("hloc_conv<", "hloc_conv_direct<", *PACKS)),
+           ("conv_bulk.cuh", ("hloc_patch_rest<",)), ("attention.cuh", ("hloc_attention_",)),
            ("attention_group.cuh", ("hloc_attention_group<",)),
            ("attention_gradient.cuh", ("hloc_attention_gradient_",)),
            ("sort.cuh", ("hloc_sort_",)), ("fft.cuh", ("hloc_fft_",)))

@@ -89,7 +89,7 @@ HLOC_FN void hloc_tile_bulk(Ring &ring, const A &a, const B &b, long depth, Fini
   if (warp == S::WM) {
     if (threadIdx.x % 32 == 0)
       for (int step = 0; step < steps; step++, ring.n++) {
-        ring.begin();
+        ring.begin(A::COPIED + B::COPIED);
         a.copy(ring.tile(), step * S::BK, ring.arrived());
         b.copy(ring.tile() + A::BYTES, step * S::BK, ring.arrived());
       }
@@ -112,20 +112,31 @@ HLOC_FN void hloc_tile_bulk(Ring &ring, const A &a, const B &b, long depth, Fini
     hloc_finish_rows<AT_ONCE>(sums[part], slab, warp * 16, part * AT_ONCE, finish);
 }
 
-/* All tiles of a strided product whose operands have tensor maps: the left one's, then the right one's. */
-template <class S, class Tile, class Finish> HLOC_FN void hloc_gemm(const unsigned char *maps, Tile tile, Finish finish) {
-  if (threadIdx.x == S::WM * 32) {
-    hloc_bulk_known(maps);
-    hloc_bulk_known(maps + 128);
+/* What computes one tile of a strided product whose operands have tensor maps: the left one's, then the right one's. */
+template <class S, class Tile> struct hloc_bulk_each {
+  const unsigned char *maps;
+  Tile tile;
+  HLOC_MEMBER hloc_bulk_each(const unsigned char *maps, Tile tile) : maps(maps), tile(tile) {
+    if (threadIdx.x == S::WM * 32) {
+      hloc_bulk_known(maps);
+      hloc_bulk_known(maps + 128);
+    }
   }
-  hloc_gemm_walk<S>([&](const hloc_gemm_place<S> &at, long piece, auto store) {
+  template <class Place, class Store> HLOC_MEMBER void operator()(const Place &at, long piece, Store store) const {
     const int first = piece * S::PART, inner = at.batch % S::INNER, outer = at.batch / S::INNER;
     const hloc_bulk_operand<S::A_K == 1, S::BM, S::BK, S::BULK> a = {
         maps, (int)at.row, first, S::A_INNER ? inner : 0, S::A_OUTER ? outer : 0};
     const hloc_bulk_operand<S::B_K == 1, S::BN, S::BK, S::BULK> b = {
         maps + 128, (int)at.column, first, S::B_INNER ? inner : 0, S::B_OUTER ? outer : 0};
-    tile(a, b, hloc_depth<S>(piece), store);
-  }, finish);
+    tile(a, b, at.depth(piece), store);
+  }
+};
+template <class S, class Tile, class Finish> HLOC_FN void hloc_gemm(const unsigned char *maps, Tile tile, Finish finish) {
+  hloc_gemm_walk<S>(hloc_bulk_each<S, Tile>(maps, tile), finish);
+}
+template <class S, class Size, class Tile, class Finish>
+HLOC_FN void hloc_ragged(const unsigned char *maps, const Size *sizes, Tile tile, Finish finish) {
+  hloc_ragged_walk<S>(sizes, hloc_bulk_each<S, Tile>(maps, tile), finish);
 }
 
 #endif
