@@ -4,6 +4,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from hloc.ir import numpy_dtype
 from hloc.targets.cuda import container, graphs
 from hloc.targets.cuda.compiler import compile_cuda, compile_verbosely, compiler_version
 from hloc.targets.cuda.gpus import GPUS, gpu_named
+from hloc.targets.cuda.patches import Patch, patch_of
 from hloc.targets.cuda.resources import resources
 from hloc.targets.cuda.sources import make_sources
 from hloc.targets.cuda.target import cuda_target
@@ -153,6 +155,73 @@ def test_convolutions(window, how, out, way, monkeypatch):
     np.testing.assert_array_equal(result.astype(float), right.astype(float))
 
 
+PATCHES = """HloModule m
+ENTRY e {{ x = {t}[{x}] parameter(0)  w = {t}[{w}] parameter(1)
+  ROOT y = f32[{y}] convolution(x, w), window={{size={how}}}, dim_labels={labels} }}
+"""
+
+
+class Patched(NamedTuple):
+    """A convolution whose windows the bulk copy engine gathers."""
+
+    x: str
+    w: str
+    y: str
+    how: str
+    labels: str = "b01f_01io->b01f"
+    type: str = "bf16"
+
+    @property
+    def text(self) -> str:
+        return PATCHES.format(t=self.type, x=self.x, w=self.w, y=self.y, how=self.how, labels=self.labels)
+
+
+PATCHED = [Patched("3,6,7,128", "3,3,128,72", "3,6,7,72", "3x3 pad=1_1x1_1"),
+           Patched("3,12,14,64", "3,3,64,72", "3,6,7,72", "3x3 stride=2x2 pad=1_1x1_1", type="f16"),
+           Patched("3,6,7,64", "3,2,64,40", "3,6,7,40", "3x2 pad=3_1x0_2 rhs_dilate=2x2"),
+           Patched("3,6,7,64", "3,3,72,64", "3,6,7,72", "3x3 pad=1_1x1_1 rhs_reversal=1x1", "b01f_01oi->b01f"),
+           Patched("2,66,64", "4,64,24", "2,63,24", "4", "b0f_0io->b0f"),
+           Patched("7,6,3,64", "3,3,64,72", "7,6,3,72", "3x3 pad=1_1x1_1", "01bf_01io->01bf"),
+           Patched("3,12,14,64", "1,1,64,72", "3,6,7,72", "1x1 stride=2x2"),
+           Patched("3,6,7,128", "3,3,128,40", "3,6,7,40", "3x3 pad=1_1x1_1", type="bf16, 2 splits")]
+
+
+def patched(case: Patched, tile: str = "64x128"):
+    case, way = (case._replace(type="bf16"), f"{BULK}, 2 splits") if "splits" in case.type else (case, BULK)
+    sources = grouped(case.text, way, tile=tile)
+    assert "hloc_conv<" in sources.readable() and "hloc_patch_rest<" in sources.readable()
+    return case.text, sources
+
+
+@emulated
+@pytest.mark.parametrize("case, tile", [*((c, "64x128") for c in PATCHED), *((c, "128x128") for c in PATCHED[:2])],
+                         ids=lambda v: v if isinstance(v, str) else f"{v.how}-{v.type}".replace(" ", "-"))
+def test_patches(case, tile, monkeypatch):
+    """Boxes of images, what lies outside of these as zeros; strides, dilations, filters read from their end."""
+    text, sources = patched(case, tile)
+    arrays = inputs(sources)
+    (result,) = emulate(sources, arrays, monkeypatch, checked=True, backwards=tile == "64x128")
+    (right,) = Evaluator(api.load(text)).run(arrays)
+    np.testing.assert_array_equal(result.astype(float), right.astype(float))
+
+
+def test_patches_fill_tiles():
+    """Output positions of several images where these are small; those that no tile fits well are gathered by threads."""
+    def patch(images: int, down: int, across: int, rows: int, stride: int = 1) -> Patch:
+        return patch_of({"IMAGES": images, "OUT1": down, "OUT2": across, "STRIDE1": stride, "STRIDE2": stride}, rows)
+    assert patch(128, 14, 14, 128) == Patch(14, 1, 9) and patch(128, 7, 7, 128) == Patch(1, 1, 128)
+    assert patch(1, 512, 512, 128) == Patch(128, 1, 1) and patch(1, 8, 512, 128, 4) == Patch(64, 2, 1)
+    def labels(text: str) -> list[str]:
+        target = cuda_target(H100)
+        return ways(api.plan(api.optimize(api.load(text), target), target).kernels[0], H100)
+    good = PATCHED[0]
+    assert any("bulk" in w for w in labels(good.text))
+    for other in (good._replace(x="2,6,6,128", y="2,6,6,72"), good._replace(x="3,6,7,72", w="3,3,72,72"),
+                  good._replace(y="3,7,8,72", how="3x3 pad=2_2x2_2 lhs_dilate=1x1", x="3,5,6,128"),
+                  good._replace(x="3,3,4,128", how="3x3 pad=1_1x1_1 lhs_dilate=2x2", y="3,5,7,72")):
+        assert not any("bulk" in w for w in labels(other.text))
+
+
 # -- planted faults ----------------------------------------------------------------------------------------------------
 
 def check_fault(way: str, place: str, wrong: str, told: str, monkeypatch) -> None:
@@ -201,6 +270,34 @@ def test_faults_of_bulk_copies(place, wrong, told, monkeypatch):
     check_fault(BULK, place, wrong, told, monkeypatch)
 
 
+@emulated
+@pytest.mark.parametrize("place, wrong, told", [
+    ("hloc_patch_rest<k0_convolution_shape>(memory);", "", "nothing has written"),
+    ("down + tap.at[1] * S::DILATION1", "down", ""),
+    ("(int)(x * S::STRIDE2 - S::LOW2)", "(int)(x * S::STRIDE2)", ""),
+    ("COPIED = ROWS * 128", "COPIED = BYTES", "some threads never reach"),
+    ("own_y >= S::OUT1 ||", "", "two threads write|write outside"),
+    ("column, across, down, arrived)", "column, down, across, arrived)", "")], ids=range(6))
+def test_faults_of_patches(place, wrong, told, monkeypatch):
+    """Rows of a tile that nothing fills, taps and paddings at the wrong place, too many bytes to wait for, rows of the next
+    image."""
+    case = Patched("3,6,7,64", "3,3,72,64", "3,6,7,72", "3x3 pad=1_1x1_1", "b01f_01oi->b01f")
+    case = case._replace(x="1,17,7,64", y="1,17,7,72") if "own_y" in place else case
+    text, sources = patched(case, "64x128")
+    whole = sources.single_file() + "".join(f"HLOC_LAUNCHER({g.function})\n" for g in sources.geometry)
+    assert place in whole
+    driver.install(monkeypatch)
+    backend = backend_of(sources, image=driver.build_text(whole.replace(place, wrong), checked=True))
+    arrays = inputs(sources)
+    (right,) = Evaluator(api.load(text)).run(arrays)
+    if told:
+        with pytest.raises(RunError, match=told):
+            backend(arrays)
+    else:
+        assert (backend(arrays)[0] != right).any()
+    backend.close()
+
+
 # -- machine code, tensor maps -----------------------------------------------------------------------------------------
 
 @compiled
@@ -239,13 +336,15 @@ def test_the_cost_model_takes_wgmma_where_products_are_the_limit(types, sizes, f
 
 
 def test_the_cost_model_of_convolutions():
-    """Windows are gathered by the threads; those of one point are a product that the bulk copy engine can read."""
-    text = "HloModule m\nENTRY e {{ x = bf16[128,28,28,512] parameter(0)  w = bf16[{w},{w},512,{f}] parameter(1)\n" \
+    """Windows are gathered by the bulk copy engine, or, of channels that are no whole lines, by the threads; those of one
+    point are a product."""
+    text = "HloModule m\nENTRY e {{ x = bf16[128,28,28,{c}] parameter(0)  w = bf16[{w},{w},{c},{f}] parameter(1)\n" \
            "  ROOT y = bf16[128,28,28,{f}] convolution(x, w), window={{size={w}x{w} pad={p}_{p}x{p}_{p}}}, " \
            "dim_labels=b01f_01io->b01f }}\n"
-    assert chosen(text.format(w=1, f=512, p=0), H100) == ["128x256x64, 4 stages, wgmma, bulk copies"]
-    assert chosen(text.format(w=3, f=256, p=1), H100) == ["128x256x64, 4 stages, wgmma"]
-    assert "wgmma" not in chosen(text.format(w=1, f=64, p=0), H100)[0]
+    assert chosen(text.format(w=1, c=512, f=512, p=0), H100) == ["128x256x64, 4 stages, wgmma, bulk copies"]
+    assert chosen(text.format(w=3, c=512, f=256, p=1), H100) == ["128x256x64, 4 stages, wgmma, bulk copies"]
+    assert chosen(text.format(w=3, c=520, f=256, p=1), H100) == ["128x256x64, 4 stages, wgmma"]
+    assert "wgmma" not in chosen(text.format(w=1, c=512, f=64, p=0), H100)[0]
 
 
 @emulated
@@ -258,6 +357,19 @@ def test_as_the_cost_model_chooses(monkeypatch):
     arrays = inputs(sources)
     (result,) = emulate(sources, arrays, monkeypatch, checked=True)
     np.testing.assert_array_equal(result, expected(*arrays, (1, 0)))
+
+
+@compiled
+def test_machine_code_of_convolutions():
+    """Nothing spills where the bulk copy engine gathers windows, with an epilogue behind; products are begun without a wait."""
+    text = CONVOLUTION.format(window="3,3", how="3x3 pad=1_1x1_1", out="128,28,28")
+    text = text.replace("2,6,6,64", "128,28,28,256").replace("64,72]", "256,256]").replace(",72]", ",256]").replace("[72]", "[256]")
+    target = cuda_target(H100)
+    sources = make_sources(api.plan(api.optimize(api.load(text), target), target), H100)
+    assert "hloc_patch_rest<" in sources.readable() and "hloc_tile_bulk<" in sources.readable()
+    (found,) = resources(sources.single_file(), "sm_90a").values()
+    assert found.spill_stores == found.spill_loads == 0
+    assert "serialized" not in compile_verbosely(sources.single_file(), "sm_90a")
 
 
 def test_only_what_tensor_maps_bear():
@@ -280,8 +392,8 @@ def test_tensor_maps_in_files(tmp_path):
         return container.read(file)
     assert written(*start.maps).kernels == sources.geometry
     first = start.maps[0]
-    for wrong in ({"argument": 3}, {"offset": 8}, {"offset": 16}, {"sizes": (448, 129, 1, 1)}, {"box": (64, 512)},
-                  {"strides": (904, 16, 16)}, {"width": 8}, {"sizes": (448, 0, 1, 1)}, {"box": (128, 64)}):
+    for wrong in ({"argument": 3}, {"offset": 8}, {"offset": 16}, {"sizes": (448, 129, 1, 1)}, {"box": (64, 512, 1, 1)}, {"box": (64, 64)}, {"steps": (2, 1, 1, 1)}, {"steps": (1, 9, 1, 1)},
+                  {"strides": (904, 16, 16)}, {"width": 8}, {"sizes": (448, 0, 1, 1)}, {"box": (128, 64, 1, 1)}):
         with pytest.raises(RunError, match="bad tensor map"):
             written(first._replace(**wrong), start.maps[1])
 

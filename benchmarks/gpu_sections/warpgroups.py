@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from gpu_sections.products import ATTENTION, SUMS, cublas, cublas_rate
 from gpu_sections.programs import ROOT
+from gpu_sections.tuning import CONVOLUTION
 from hloc import api
 from hloc.kernels.ir import Tile
 from hloc.targets.cuda import measure, target
@@ -20,9 +21,9 @@ from hloc.targets.cuda.tiles import ways
 SECONDS = 10                            # of one way
 BULK = "wgmma, bulk copies"
 LARGE = "cuBLASLt's bf16 product of 8192 cubed"
-# type, or attention; how the way's label begins, and ends
+# type, or attention, or convolution; how the way's label begins, and ends
 CASES = (("bf16", "128x256", BULK), ("attention", "128 queries, 128 keys", BULK), ("f16", "128x256", "wgmma"),
-         ("f8e4m3fn", "128x256", BULK), ("tf32", "128x256", BULK), ("f16", "64x128", BULK))
+         ("convolution", "128x256", BULK), ("f8e4m3fn", "128x256", BULK), ("tf32", "128x256", BULK))
 # Both operands along the depth, as bytes must be
 TEXT = "HloModule m\nENTRY e {{ a = {t}[{n},{n}] parameter(0)  b = {t}[{n},{n}] parameter(1)\n" \
        "  ROOT d = {o}[{n},{n}] dot(a, b), lhs_contracting_dims={{1}}, rhs_contracting_dims={{1}}{how} }}\n"
@@ -65,6 +66,10 @@ def problem(device, kind: str, first: str, last: str) -> tuple[str, str, float]:
         h, s, d = device.size(64, 2), device.size(2048, 40), device.size(128, 16)
         return f"attention bf16 {h} heads, {s} positions of {d}, {first}, {last}", ATTENTION.format(h=h, s=s, d=d), \
             4 * h * s * s * d
+    if kind == "convolution":
+        n, s, c = device.size(128, 3), device.size(28, 6), device.size(256, 64)
+        return f"bf16 convolution 3x3, {n} images of {s}x{s}, {c} channels, {first}, {last}", \
+            CONVOLUTION.format(t="bf16", n=n, s=s, c=c), 2 * n * s * s * 9 * c * c
     n, type = device.size(8192 if kind == "bf16" else 4096, 40), "f32" if kind == "tf32" else kind
     how = ", algorithm=dot_tf32_tf32_f32" if kind == "tf32" else ""
     text = TEXT.format(t=type, o=SUMS.get(type, "f32"), n=n, how=how)

@@ -48,17 +48,23 @@ static void look_at_copied(const void *at) {
   if (current->seen.size() <= arrival.barrier || current->seen[arrival.barrier] <= arrival.phase)
     wrong("use of a bulk copy that this thread has not waited for");
 }
+/* Lines of a box, of which each has a place in the three other dimensions: every so manieth, as the map's steps say. */
+static unsigned count_of(const EmulatedMap &map, int d) { return (map.box[d] + map.steps[d] - 1) / map.steps[d]; }
+static unsigned lines_of(const EmulatedMap &map) { return count_of(map, 1) * count_of(map, 2) * count_of(map, 3); }
 /* One line of a box: elements along memory, zeros outside; chunks of 16 bytes change places with the line's number. */
 __attribute__((no_sanitize("thread", "alignment")))
 static void land_line(const BulkCopy &copy, unsigned number, const Arrival &arrival) {
   const EmulatedMap &map = copy.map;
-  const long line = copy.at[1] + number, size = map.box[0] * map.width;
+  const long size = map.box[0] * map.width;
+  long at[4] = {copy.at[0]}, rest = number;
+  for (int d = 1; d < 4; d++) at[d] = copy.at[d] + rest % count_of(map, d) * map.steps[d], rest /= count_of(map, d);
   unsigned char data[128] = {};
-  bool inside = line < long(map.sizes[1]) && copy.at[2] < long(map.sizes[2]) && copy.at[3] < long(map.sizes[3]);
-  const long rest = inside ? (long(map.sizes[0]) - copy.at[0]) * map.width : 0, count = rest < size ? rest : size;
+  bool inside = at[0] >= 0;
+  for (int d = 1; d < 4; d++) inside = inside && at[d] >= 0 && at[d] < long(map.sizes[d]);
+  const long left = inside ? (long(map.sizes[0]) - at[0]) * map.width : 0, count = left < size ? left : size;
   if (count > 0) {
-    const unsigned char *from = reinterpret_cast<const unsigned char *>(map.address) + copy.at[0] * map.width +
-                                line * map.strides[0] + copy.at[2] * map.strides[1] + copy.at[3] * map.strides[2];
+    const unsigned char *from = reinterpret_cast<const unsigned char *>(map.address) + at[0] * map.width +
+                                at[1] * map.strides[0] + at[2] * map.strides[1] + at[3] * map.strides[2];
 #ifdef EMULATION_CHECKED
     emulation_look(from, count);
 #endif
@@ -76,8 +82,8 @@ static void land_line(const BulkCopy &copy, unsigned number, const Arrival &arri
 __attribute__((no_sanitize("thread", "alignment"))) static void land(Barrier &barrier) {
   const Arrival arrival = {unsigned(&barrier - barriers.data()), barrier.phase};
   for (const BulkCopy &copy : barrier.copies) {
-    for (unsigned line = 0; line < copy.map.box[1]; line++) land_line(copy, line, arrival);
-    barrier.bytes -= long(copy.map.box[1]) * 128;
+    for (unsigned line = 0; line < lines_of(copy.map); line++) land_line(copy, line, arrival);
+    barrier.bytes -= long(lines_of(copy.map)) * 128;
   }
   barrier.copies.clear();
 }
@@ -117,7 +123,7 @@ static void begin_bulk(unsigned char *to, const void *map, const long (&at)[4], 
   for (const void *one : current->known_maps) known |= one == map;
   if (!known) return wrong("a tensor map that no fence.proxy.tensormap has made known");
   if (copy.map.magic != EMULATED_MAP || copy.map.swizzle != 3) return wrong("no tensor map, or another swizzle");
-  const size_t size = size_t(copy.map.box[1]) * 128;
+  const size_t size = size_t(lines_of(copy.map)) * 128;
   if ((to - dynamic_shared) % 1024 || to + size > dynamic_shared + dynamic_bytes) return wrong("a bulk copy to the wrong place");
   for (const Thread &thread : block.threads) {
     if (thread.unfenced) return wrong("a bulk copy, and writes that no fence.proxy.async has shown to it");

@@ -242,11 +242,12 @@ class GraphLibrary:
 
     def cuTensorMapEncodeTiled(self, map, type, rank, address, sizes, strides, box, steps, *modes) -> int:  # noqa: N802
         width, modes = 1 << type.value, [m.value for m in modes]
-        known = width in (1, 2, 4) and rank.value == 4 and modes == [0, 3, 3, 0] and list(steps) == [1, 1, 1, 1]
+        known = width in (1, 2, 4) and rank.value == 4 and modes == [0, 3, 3, 0] and steps[0] == 1
         if not known or map.value % 64 or address.value % 16 or any(n % 16 or not 0 < n < 1 << 40 for n in strides) \
-                or not all(0 < n <= 1 << 32 for n in sizes) or not all(0 < n <= 256 for n in box) or box[0] * width > 128:
+                or not all(0 < n <= 1 << 32 for n in sizes) or not all(0 < n <= 256 for n in box) or box[0] * width > 128 \
+                or not all(0 < n <= 8 for n in steps):
             return 1
-        data = struct.pack("<8sQII4Q3Q4I32x", b"tnsormap", address.value, width, modes[1], *sizes, *strides, *box)
+        data = struct.pack("<8sQII4Q3Q4I4I16x", b"tnsormap", address.value, width, modes[1], *sizes, *strides, *box, *steps)
         ctypes.memmove(map.value, data, len(data))
         return 0
 

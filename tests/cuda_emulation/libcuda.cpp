@@ -287,9 +287,9 @@ API(cuTensorMapEncodeTiled, void *to, int type, uint32_t rank, void *address, co
   if (Pointer(to) % 64 || Pointer(address) % 16 || box[0] * width > 128) return INVALID_VALUE;
   EmulatedMap map = {EMULATED_MAP, Pointer(address), width, unsigned(swizzle)};
   for (int i = 0; i < 4; i++) {
-    if (!sizes[i] || sizes[i] > 1ul << 32 || !box[i] || box[i] > 256 || steps[i] != 1) return INVALID_VALUE;
+    if (!sizes[i] || sizes[i] > 1ul << 32 || !box[i] || box[i] > 256 || !steps[i] || steps[i] > (i ? 8 : 1)) return INVALID_VALUE;
     if (i < 3 && (strides[i] % 16 || strides[i] >= 1ul << 40)) return INVALID_VALUE;
-    map.sizes[i] = sizes[i], map.box[i] = box[i];
+    map.sizes[i] = sizes[i], map.box[i] = box[i], map.steps[i] = steps[i];
     if (i < 3) map.strides[i] = strides[i];
   }
   return memcpy(to, &map, sizeof map), SUCCESS;

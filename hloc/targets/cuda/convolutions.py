@@ -1,9 +1,9 @@
 """Convolutions on the GPU: a "convolution" Tile -> CUDA C that calls a template of conv.cuh.
 
 In: the Tile that hloc/kernels/lower_convolution.py describes. Out: a struct of constants, a kernel, and how it starts.
-Where a group has enough features the input's windows are gathered into the tiles of a matrix product, or, where they
-have one point each, lie there as one; else (depthwise) each output is computed by a thread, or by a warp where few
-outputs sum many products.
+Where a group has enough features the input's windows are gathered into the tiles of a matrix product, by threads or by
+the bulk copy engine (patches.py), or, where they have one point each, lie there as one; else (depthwise) each output is
+computed by a thread, or by a warp where few outputs sum many products.
 """
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import INDEX, Apply, Const, Expr, Stmt, Tile, Var
 from hloc.machine import Machine
 from hloc.targets.cuda.container import Geometry
+from hloc.targets.cuda.patches import is_boxes, maps_of_patches, patch_of
 from hloc.targets.cuda.products import Product, groups, maps_of
 from hloc.targets.cuda.tensor_cores import numbers_of
 from hloc.targets.cuda.tiling import (
@@ -51,7 +52,13 @@ def convolution(tile: Tile, name: str, gpu: Machine, way: str = "") -> tuple:
     tiling = next((t for t in found if t.way == way), found[0])
     if not tiling.bulk:
         return tiled_kernels(tile, name, gpu, tiling, constants, f"hloc_conv<{name}_shape>({x}, {w}", finish)
-    maps = maps_of(product, tiling, [[b.name for b in tile.buffers].index(n) for n in ("lhs", "rhs")])
+    arguments = [[b.name for b in tile.buffers].index(n) for n in ("lhs", "rhs")]
+    if product is None:
+        patch = patch_of(constants, tiling.constants["BM"])
+        maps = maps_of_patches(constants, (facts["lhs"][0], facts["rhs"][0]), patch, tiling.constants["BN"], arguments)
+        return tiled_kernels(tile, name, gpu, tiling, {**constants, **patch.constants}, f"hloc_conv<{name}_shape>(maps",
+                             finish, maps, f"hloc_patch_rest<{name}_shape>(memory);\n")
+    maps = maps_of(product, tiling, arguments)
     finish = lambda_text("finish", (("batch", INDEX), *place), epilogue(tile, facts, types[1]))
     return tiled_kernels(tile, name, gpu, tiling, product.constants(ELEMENT_TYPES[types[0]].bytes),
                          f"hloc_gemm<{name}_shape>(maps", finish, maps)
@@ -95,7 +102,7 @@ def _tilings(constants: dict[str, int], types: tuple[str, str], gpu: Machine, pr
     whole = constants["X_VECTOR"] * width == constants["W_VECTOR"] * width == VECTOR_BYTES
     return tilings(constants["M"], constants["N"], constants["K"], constants["GROUPS"] * constants["BATCH_GROUPS"],
                    types, LARGEST_TILE, gpu, numbers, numbers is not None and whole and width == 2,
-                   groups(product, types[0]) if product else "copies", elements)
+                   groups(product, types[0]) if product else "boxes" if is_boxes(constants) else "copies", elements)
 
 
 def vectors(c: dict[str, int], facts: dict, width: int) -> dict[str, int]:

@@ -1,9 +1,9 @@
 """Tensor maps: what the bulk copy engine of sm_90a must know of an array, made by the driver when a program is loaded.
 
 In: a TensorMap, which is part of how a kernel starts, and the address of the argument that it speaks of. Out: the 128
-bytes that bulk.cuh's copies take. Every copy takes a box of two dimensions out of an array of four, lines of 128 bytes.
+bytes that bulk.cuh's copies take. Every copy takes a box out of an array of four dimensions, in lines of 128 bytes.
 
-    encode(TensorMap(0, 2, 0, (1024, 512, 1, 1), (2048, 1048576, 1048576), (64, 128)), address)
+    encode(TensorMap(0, 2, 0, (1024, 512, 1, 1), (2048, 1048576, 1048576), (64, 128, 1, 1)), address)
 """
 from __future__ import annotations
 
@@ -16,32 +16,36 @@ from hloc.targets.cuda import graphs
 
 BYTES, PIECE, LINE = 128, 16, 128   # of a map; what addresses and strides are multiples of; of a box's lines
 RANK = 4
-LARGEST_SIZE, LARGEST_STRIDE, LARGEST_BOX = 1 << 32, 1 << 40, 256
+LARGEST_SIZE, LARGEST_STRIDE, LARGEST_BOX, LARGEST_STEP = 1 << 32, 1 << 40, 256, 8
 TYPES = {1: 0, 2: 1, 4: 2}          # bytes of an element -> CU_TENSOR_MAP_DATA_TYPE_UINT8, _UINT16, _UINT32
 NO_INTERLEAVE, SWIZZLE_128B, PROMOTION_256B, ZEROS_OUTSIDE = 0, 3, 3, 0
 
 
 class TensorMap(NamedTuple):
     """argument: of the launch; width: bytes of an element; offset: bytes from the argument's start to the array; sizes:
-    elements, the dimension along memory first; strides: bytes, of the others; box: elements along the first two."""
+    elements, the dimension along memory first; strides: bytes, of the others; box: elements from its first to its last
+    one in each dimension; steps: of which every so manieth is copied."""
 
     argument: int
     width: int
     offset: int
     sizes: tuple[int, int, int, int]
     strides: tuple[int, int, int]
-    box: tuple[int, int]
+    box: tuple[int, int, int, int]
+    steps: tuple[int, int, int, int] = (1, 1, 1, 1)
 
     @staticmethod
-    def of(argument: int, width: int, offset: int, dimensions: Sequence[tuple[int, int]],
-           box: tuple[int, int]) -> TensorMap:
-        """dimensions: size and stride in elements, the one along memory first; those that all share have stride 0."""
+    def of(argument: int, width: int, offset: int, dimensions: Sequence[tuple[int, int]], box: tuple[int, ...],
+           steps: tuple[int, int, int, int] = (1, 1, 1, 1)) -> TensorMap:
+        """dimensions: size and stride in elements, the one along memory first; those that all share have stride 0. box:
+        one in all dimensions that it does not name."""
         sizes = tuple(size if stride else 1 for size, stride in dimensions)
         strides, whole = [], sizes[0] * width
         for size, (_, stride) in zip(sizes[1:], dimensions[1:]):
             strides.append(stride * width if size > 1 else -(-whole // PIECE) * PIECE)
             whole = max(whole, strides[-1] * size)
-        return TensorMap(argument, width, offset * width, sizes, tuple(strides), box)
+        whole_box = (*box, *(1,) * (RANK - len(box)))
+        return TensorMap(argument, width, offset * width, sizes, tuple(strides), whole_box, steps)
 
     @property
     def reach(self) -> int:
@@ -52,10 +56,11 @@ class TensorMap(NamedTuple):
     def fits(self, arguments: Sequence[int]) -> None:
         """arguments: bytes of each. Raises ValueError for a map that the engine or the memory does not bear."""
         if not 0 <= self.argument < len(arguments) or self.width not in TYPES or self.offset < 0 \
-                or len(self.sizes) != RANK or len(self.strides) != RANK - 1 or len(self.box) != 2 \
+                or not len(self.sizes) == len(self.strides) + 1 == len(self.box) == len(self.steps) == RANK \
                 or not all(0 < n <= LARGEST_SIZE for n in self.sizes) \
                 or not all(0 < n < LARGEST_STRIDE and n % PIECE == 0 for n in self.strides) \
                 or not all(0 < n <= LARGEST_BOX for n in self.box) or self.box[0] * self.width != LINE \
+                or self.steps[0] != 1 or not all(0 < n <= LARGEST_STEP for n in self.steps) \
                 or self.offset % PIECE or self.reach > arguments[self.argument]:
             raise ValueError(f"bad tensor map {self!r}")
 
@@ -65,8 +70,8 @@ class TensorMap(NamedTuple):
     @staticmethod
     def from_json(row: list) -> TensorMap:
         argument, width, offset, *lists = row
-        sizes, strides, box = (tuple(int(n) for n in numbers) for numbers in lists)
-        return TensorMap(int(argument), int(width), int(offset), sizes, strides, box)
+        sizes, strides, box, steps = (tuple(int(n) for n in numbers) for numbers in lists)
+        return TensorMap(int(argument), int(width), int(offset), sizes, strides, box, steps)
 
 
 def encode(map: TensorMap, address: int) -> bytes:
@@ -74,7 +79,7 @@ def encode(map: TensorMap, address: int) -> bytes:
     place = (ctypes.c_uint64 * (BYTES // 8 + 8))()              # 64 bytes aligned, somewhere in it
     at = -(-ctypes.addressof(place) // 64) * 64
     sizes, strides = (ctypes.c_uint64 * RANK)(*map.sizes), (ctypes.c_uint64 * (RANK - 1))(*map.strides)
-    box, steps = (ctypes.c_uint32 * RANK)(*map.box, 1, 1), (ctypes.c_uint32 * RANK)(1, 1, 1, 1)
+    box, steps = (ctypes.c_uint32 * RANK)(*map.box), (ctypes.c_uint32 * RANK)(*map.steps)
     try:
         make = graphs.library().cuTensorMapEncodeTiled
     except AttributeError:

@@ -207,8 +207,9 @@ def _splits(blocks: int, depth: int, step: int, size: int, gpu: Machine) -> list
 
 
 def tiled_kernels(tile: Tile, name: str, gpu: Machine, tiling: Tiling, shape: dict[str, int], call: str,
-                  finish: str, maps: tuple[TensorMap, ...] = ()) -> tuple:
-    """Text, launches and scratch bytes. call: like "hloc_gemm<k0_shape>(lhs, rhs"; its join is hloc_gemm_join."""
+                  finish: str, maps: tuple[TensorMap, ...] = (), before: str = "") -> tuple:
+    """Text, launches and scratch bytes. call: like "hloc_gemm<k0_shape>(lhs, rhs"; its join is hloc_gemm_join. before:
+    a statement before there are barriers."""
     type, total = dict(tile.parameters)["types"]
     text = shape_struct(f"{name}_shape", {**shape, **tiling.constants})
     together = gpu.shared_bytes // (tiling.memory + RESERVED) if tiling.bulk else BLOCKS_PER_SM
@@ -217,7 +218,7 @@ def tiled_kernels(tile: Tile, name: str, gpu: Machine, tiling: Tiling, shape: di
     mapped = (Buffer("maps", "u8", BYTES * len(maps), "read"),) if maps else ()
     one = f"auto tile = {_tile_function(name, type, total, tiling)};"
     if tiling.bulk:
-        one = f"hloc_bulk_steps<{name}_shape> ring(memory);\n{one}"
+        one = f"{before}hloc_bulk_steps<{name}_shape> ring(memory);\n{one}"
     if tiling.splits == 1:
         body = [finish, one, f"{call}, tile, finish);"]
         mapped = tile._replace(buffers=(*tile.buffers, *mapped))
