@@ -44,7 +44,7 @@ class Machine:
 def available_cores() -> int:
     """Cores that this process may use, in its container too, at most MOST_THREADS; HLOC_THREADS overrides."""
     asked = os.environ.get("HLOC_THREADS", "")
-    if asked.isdigit() and int(asked) > 0:
+    if asked.isdecimal() and int(asked) > 0:
         return min(int(asked), MOST_THREADS)
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(count, quota_cores() or count, MOST_THREADS)

@@ -44,6 +44,7 @@ def constant_folding(module: Module, context: PassContext) -> bool:
     def evaluator() -> Evaluator:
         from hloc.evaluate import Evaluator  # most modules have nothing to fold
         return Evaluator()
+
     def visit(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
         if not is_foldable(instruction, rewriter):
             return None
