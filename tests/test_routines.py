@@ -40,7 +40,8 @@ def convolution(features: int) -> str:
     ("x = f16[64,64] parameter(0) y = f16[64,64] cholesky(x)", ["triangular_f32.c"]),
     ("x = f64[8,8] parameter(0) y = f64[8,8] cholesky(x)", []),
     (convolution(8), []),
-    (convolution(16), ["gemm_bf16.c", "conv_bf16.c", "conv.c", "conv_rows.c", "conv_outer.c", "conv_depthwise.c"]),
+    (convolution(16), ["gemm_bf16.c", "conv_bf16.c", "conv.c", "conv_rows.c", "conv_dots.c", "conv_outer.c",
+                        "conv_depthwise.c"]),
 ], ids=["none", "attention", "attention of few queries", "attention gradient", "topk", "topk of f16", "shallow dot", "dot",
         "complex dot", "factor of f16", "small factor", "shallow convolution", "convolution"])
 def test_likely_units(body, units):

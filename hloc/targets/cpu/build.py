@@ -24,11 +24,14 @@ from hloc.targets.cpu.toolchain import Toolchain
 
 LONG_DRIVER = 40_000              # characters
 CALL = "call.c"                   # what Python calls; a program for C alone has no use for it
-# Where conditions in loops matter, products have several loops; unswitching all others takes gcc as long again as all
-# else.
+# Where conditions in loops matter, these routines have several loops; unswitching all others takes gcc as long again as
+# all else.
 SWITCHED = ("-fno-unswitch-loops",)
-PRODUCT_PARTS = {"THIN": (), "MAIN": ("-fno-peel-loops", *SWITCHED), "KERNELS": (), "KERNELS_IN_PLACE": (),
-                 "PACKING": SWITCHED}
+PLAIN = ("-fno-peel-loops", *SWITCHED)
+PRODUCT_PARTS = {"THIN_ROWS": (), "THIN_DOTS": (), "MAIN": PLAIN, "KERNELS": (), "KERNELS_IN_PLACE": (),
+                 "PACKING": SWITCHED, "THIN": ()}
+WHOLE = {"conv.c": PLAIN, "attention.c": PLAIN}
+SHORT = ("pool.c", CALL)
 READS_IN_PLACE = ("gemm_f32.c", "gemm_f64.c", "gemm_s32.c")       # HLOC_READS_B in runtime/gemm_kernel.h
 Report = Callable[[str, int, int], None]
 
@@ -85,18 +88,21 @@ def _unit_object(chain: Toolchain, text: str, source: Path, is_kernels: bool) ->
 
 def parts_of(units: Sequence[str], thin: Collection[str]) -> list[tuple[str, tuple[str, ...]]]:
     """What is compiled of the routines: (file of runtime/, flags). Products come in parts (runtime/gemm_kernel.h); few
-    programs need the part for products of few rows. The longest first."""
-    parts = [(unit, (f"-DHLOC_PART=HLOC_{part}", *flags)) for part, flags in PRODUCT_PARTS.items() for unit in units
-             if unit.startswith("gemm_") and (part != "THIN" or unit in thin)
-             and (part != "KERNELS_IN_PLACE" or unit in READS_IN_PLACE)]
-    whole = [unit for unit in (*units, CALL) if not unit.startswith("gemm_")]
-    return parts + [(file_of(unit), generic_flags(unit) if ":" in unit else ()) for unit in whole]
+    programs need the parts for products of few rows. The longest first."""
+    parts = {part: [(unit, (f"-DHLOC_PART=HLOC_{part}", *flags)) for unit in units if unit.startswith("gemm_")
+                    and (unit in thin or "THIN" not in part) and (part != "KERNELS_IN_PLACE" or unit in READS_IN_PLACE)]
+             for part, flags in PRODUCT_PARTS.items()}
+    whole = [(file_of(unit), generic_flags(unit) if ":" in unit else WHOLE.get(unit, ())) for unit in units
+             if not unit.startswith("gemm_") and unit not in SHORT]
+    short = [(unit, ()) for unit in (*units, CALL) if unit in SHORT]
+    longest = [*parts.pop("THIN_ROWS"), *parts.pop("THIN_DOTS"), *whole]
+    return [*longest, *(piece for pieces in parts.values() for piece in pieces), *short]
 
 
 def runtime_object(chain: Toolchain, unit: str, more: tuple[str, ...] = (), into: Path | None = None) -> Path:
     """The object file of one routine: compiled once per machine, then from the cache. In the folder `into`, if given,
     where no other process removes it while this one needs it."""
-    flags = (*chain.routine_flags(lean="-DHLOC_PART=HLOC_THIN" in more), *more)
+    flags = (*chain.routine_flags(lean="HLOC_THIN" in "".join(more)), *more)
     key = cache.digest("runtime", chain.identity(), runtime_digest(), unit, *flags)
 
     def cached() -> Path | None:

@@ -25,9 +25,9 @@ SAME_PRODUCT = {"u32": "s32"}        # products whose sums have the same bits
 PRODUCT_OF = {**SAME_PRODUCT, "s8_s32": "s8", "u8_s32": "s32", "s8": "u8"}
 ATTENTION_UNITS = {"": ("attention.c", "attention_kernels.c"), "few": ("attention_thin.c",)}
 FEW_QUERIES = 8                      # HLOC_FEW in runtime/attention_internal.h
-CONVOLUTION_UNITS = ("conv.c", "conv_rows.c", "conv_outer.c", "conv_depthwise.c")
-WAY_UNITS = {"rows": ("conv.c", "conv_rows.c"),
-             "spread": ("gemm_f32.c", "conv.c", "conv_rows.c", "conv_transposed.c")}
+CONVOLUTION_UNITS = ("conv.c", "conv_rows.c", "conv_dots.c", "conv_outer.c", "conv_depthwise.c")
+WAY_UNITS = {"rows": ("conv.c", "conv_rows.c", "conv_dots.c"),
+             "spread": ("gemm_f32.c", "conv.c", "conv_rows.c", "conv_dots.c", "conv_transposed.c")}
 MOST_THIN = 4                        # THIN_ROWS in runtime/gemm_thin.h
 SHORTEST_THIN, SMALLEST_THIN = 8, 1024    # columns, and elements of the larger operand, as is_thin says there
 DEEPEST_ROWS = 16384                 # MOST_ZEROS in runtime/conv_rows.c

@@ -45,6 +45,10 @@ long hloc_conv_y_offset(const hloc_conv_args* c, long position);
 
 int hloc_conv_rows(hloc_conv_plan* plan, float* panels);      /* panels: so many floats of scratch: */
 long hloc_conv_panel_floats(const hloc_conv_args* c);
+/* sums[i * count + j] of HLOC_CONV_ROWS positions and count <= HLOC_CONV_DOTS features (conv_dots.c) */
+enum { HLOC_CONV_DOTS = 4 };
+void hloc_conv_dots(long count, long taps, const long* tap_index, const float* const* rows, long depth,
+                    const float* weights, float* sums);
 int hloc_conv_outer(hloc_conv_plan* plan);
 int hloc_conv_depthwise(hloc_conv_plan* plan);
 int hloc_conv_channel_gradient(const hloc_conv_plan* plan);

@@ -3,12 +3,12 @@
  * In: a plan with x_c == 1, w any order, f32. A register tile holds HLOC_CONV_ROWS output positions x two vectors of
  * output features; for every tap (window position) each of its rows is a pointer to x's contiguous features, or to
  * zeros in the padding. Few output features would leave most lanes empty: then lanes lie along x's features, and are
- * added up at the end. With base dilation the output splits into phases, each with the taps that meet whole inputs.
+ * added up at the end (conv_dots.c). With base dilation the output splits into phases, each with the taps that meet whole inputs.
  */
 #include "conv_internal.h"
 
 enum { ROWS = HLOC_CONV_ROWS, COLUMNS = HLOC_CONV_COLUMNS, TILES = 8, MOST_ZEROS = 16384, FEW_TILES = 32 };
-enum { CHUNK = 512, PART = 64, AHEAD = 8, MOST_PANELS = 4, MOST_DOTS = 4 };
+enum { CHUNK = 512, PART = 64, AHEAD = 8, MOST_PANELS = 4 };
 
 static const float zeros[MOST_ZEROS] __attribute__((aligned(64)));
 
@@ -76,49 +76,6 @@ static __attribute__((noinline)) void tile_of_rows(long taps, const long* tap_in
 static __attribute__((noinline)) void half_tile_of_rows(long taps, const long* tap_index, const float* const* rows,
                                                         long depth, const float* panel, float* tile) {
   sum_rows(0, taps, tap_index, rows, 0, depth, panel, tile, COLUMNS, 0);
-}
-
-/* sums[i * count + j] = sum over taps t, features k < depth of rows[t * ROWS + i][k] * weights[taps[t]][j][k]; depth is
- * a vector at least. The last features that fill no vector are loaded together with some that were met before. */
-HLOC_INLINE void dots_of_rows(const int count, long taps, const long* tap_index, const float* const* rows, long depth,
-                              const float* weights, float* sums) {
-  enum { AT_ONCE = ROWS / 2, LANES = HLOC_LANES32 };
-  static const unsigned char met[2 * HLOC_VECTOR_BYTES] = {[HLOC_VECTOR_BYTES ... 2 * HLOC_VECTOR_BYTES - 1] = 255};
-  const long whole = depth / LANES * LANES;
-  const hloc_vu32 new = hloc_load_u32(met + (depth - whole) * sizeof(float));
-  hloc_vf32 lanes[ROWS * MOST_DOTS + LANES];
-  for (int i = 0; i < LANES; i++) lanes[ROWS * count + i] = (hloc_vf32){0}; /* the last vector of sums may have a rest */
-  for (int first = 0; first < ROWS; first += AT_ONCE) {
-    hloc_vf32 sum[AT_ONCE * MOST_DOTS];
-    HLOC_UNROLL for (int i = 0; i < AT_ONCE * count; i++) sum[i] = (hloc_vf32){0};
-    for (long t = 0; t < taps; t++) {
-      const float* w = weights + tap_index[t] * count * depth;
-      const float* row[AT_ONCE];
-      HLOC_UNROLL for (int i = 0; i < AT_ONCE; i++) row[i] = rows[t * ROWS + first + i];
-      for (long k = 0; k < whole; k += LANES) {
-        HLOC_UNROLL for (int i = 0; i < AT_ONCE; i++) {
-          const hloc_vf32 x = hloc_load_f32(row[i] + k);
-          HLOC_UNROLL for (int j = 0; j < count; j++) sum[i * count + j] += x * hloc_load_f32(w + j * depth + k);
-        }
-      }
-      if (whole == depth) continue;
-      HLOC_UNROLL for (int i = 0; i < AT_ONCE; i++) {
-        const hloc_vf32 x = (hloc_vf32)(hloc_load_u32(row[i] + depth - LANES) & new);
-        HLOC_UNROLL for (int j = 0; j < count; j++)
-          sum[i * count + j] += x * (hloc_vf32)(hloc_load_u32(w + (j + 1) * depth - LANES) & new);
-      }
-    }
-    HLOC_UNROLL for (int i = 0; i < AT_ONCE * count; i++) lanes[first * count + i] = sum[i];
-  }
-  for (int i = 0; i < ROWS * count; i += LANES) hloc_store_f32(sums + i, hloc_fold_f32(lanes + i));
-}
-static __attribute__((noinline)) void tile_of_dots(long count, long taps, const long* tap_index,
-                                                   const float* const* rows, long depth, const float* weights,
-                                                   float* sums) {
-  if (count == 1) dots_of_rows(1, taps, tap_index, rows, depth, weights, sums);
-  else if (count == 2) dots_of_rows(2, taps, tap_index, rows, depth, weights, sums);
-  else if (count == 3) dots_of_rows(3, taps, tap_index, rows, depth, weights, sums);
-  else dots_of_rows(4, taps, tap_index, rows, depth, weights, sums);
 }
 
 /* The n-th position of the phase: its place in the batch and its spatial coordinates. */
@@ -233,7 +190,7 @@ static void run_tile(const rows_work* w, long tile, const float** rows, long gro
   if (w->by_dots) {
     const long columns = hloc_min(w->width, features - column);
     weights = w->panels + (group * features + column) * w->all_taps * w->depth;
-    tile_of_dots(columns, w->taps, w->tap_index, rows, w->depth, weights, sums);
+    hloc_conv_dots(columns, w->taps, w->tap_index, rows, w->depth, weights, sums);
     finish_tile(w, tile, group, panel, sums, columns);
     return;
   }
@@ -442,7 +399,7 @@ int hloc_conv_rows(hloc_conv_plan* plan, float* panels) {
   const long features = c->y_features / c->feature_groups;
   int few = is_few(c);
   w.by_dots = !few && are_dots(features, w.depth, w.all_taps);
-  w.width = w.by_dots ? MOST_DOTS : COLUMNS;
+  w.width = w.by_dots ? HLOC_CONV_DOTS : COLUMNS;
   w.group_panels = (features + w.width - 1) / w.width;
   w.even_rows = c->y_c == 1 && c->y_s[1] == c->y_s[2] * c->y_size[2] && c->y_s[0] == c->y_s[1] * c->y_size[1] &&
                 c->y_n == c->y_s[0] * c->y_size[0];

@@ -9,8 +9,8 @@
  * each b_k units of B; G(pack).
  *
  * HLOC_PART, where defined, tells which part of the product is compiled here, so that they compile side by side: the
- * MAIN part, PACKING, the two tables of KERNELS, or the one for THIN products, which a program without such products does
- * without.
+ * MAIN part, PACKING, the two tables of KERNELS, or the three for THIN products, which a program without such products
+ * does without.
  *
  * Packed A: for each k-unit `rows` units (up to one vector may be written beyond the end). Packed B: for each k-unit
  * TILE_COLUMNS units. Rests are filled with zeros.
@@ -21,6 +21,8 @@
 #define HLOC_KERNELS 3
 #define HLOC_KERNELS_IN_PLACE 4
 #define HLOC_THIN 5
+#define HLOC_THIN_DOTS 6
+#define HLOC_THIN_ROWS 7
 #if !defined(HLOC_PART)
 #define HLOC_OF_PARTS static
 #define HLOC_IS_HERE(part) 1

@@ -27,6 +27,7 @@ typedef struct {
   int is_small; /* B lies in cache, or has few rows */
 } G(thin_work);
 
+#if HLOC_IS_HERE(HLOC_THIN)
 HLOC_OF_PARTS int G(is_thin)(const G(plan)* plan) {
   const hloc_gemm_args* g = &plan->g;
   double size = (double)g->n * g->k;
@@ -35,6 +36,7 @@ HLOC_OF_PARTS int G(is_thin)(const G(plan)* plan) {
   return g->m <= G(THIN_ROWS) && !g->load_b && !g->packed_b && (g->b_column == 1 || g->b_row == 1) && g->n >= 8 &&
          size >= G(THIN_SIZE);
 }
+#endif
 
 #if !defined(G_DOTS)
 /* sum[i * stride + j] = the lanes whose sum is the dot product of row i with the j-th of COUNT neighbouring columns;
@@ -101,6 +103,25 @@ HLOC_INLINE void G(thin_dot_columns)(const int rows, const G(thin_work)* w, cons
     }
 }
 
+#define HLOC_BY_ROWS(CALL)                                                                                            \
+  switch (w->plan->g.m) {                                                                                             \
+    case 1: CALL(1); break;                                                                                           \
+    case 2: CALL(2); break;                                                                                           \
+    case 3: CALL(3); break;                                                                                           \
+    default: CALL(4);                                                                                                 \
+  }
+/* Dot products with B's columns from <= j < to. */
+#if HLOC_IS_HERE(HLOC_THIN_DOTS)
+#define HLOC_THIN_CASE(ROWS) G(thin_dot_columns)(ROWS, w, a, b, sums, from, to)
+HLOC_OF_PARTS void G(thin_dots)(const G(thin_work)* w, const DOT_FACTOR* a, const ELEMENT* b, SUM* sums, long from,
+                                long to) {
+  HLOC_BY_ROWS(HLOC_THIN_CASE)
+}
+#undef HLOC_THIN_CASE
+#else
+void G(thin_dots)(const G(thin_work)* w, const DOT_FACTOR* a, const ELEMENT* b, SUM* sums, long from, long to);
+#endif
+
 /* sums[i][from..to) = sum over k0 <= p < k1 of a[i][p] b[p][..], four rows of B at a time. */
 HLOC_INLINE void G(thin_stream_rows)(const int rows, const G(thin_work)* w, const SUM* a, const ELEMENT* b, SUM* sums,
                                      long from, long to, long k0, long k1) {
@@ -160,6 +181,24 @@ HLOC_INLINE void G(thin_hold_columns)(const int rows, const G(thin_work)* w, con
     }
 }
 
+/* The same with B's rows, of which only k0 <= p < k1 where they are streamed. */
+#if HLOC_IS_HERE(HLOC_THIN_ROWS)
+#define HLOC_HOLD_CASE(ROWS) G(thin_hold_columns)(ROWS, w, a, b, sums, from, to)
+#define HLOC_STREAM_CASE(ROWS) G(thin_stream_rows)(ROWS, w, a, b, sums, from, to, k0, k1)
+HLOC_OF_PARTS void G(thin_rows)(const G(thin_work)* w, const SUM* a, const ELEMENT* b, SUM* sums, long from, long to,
+                                long k0, long k1) {
+  if (w->is_small) HLOC_BY_ROWS(HLOC_HOLD_CASE)
+  else HLOC_BY_ROWS(HLOC_STREAM_CASE)
+}
+#undef HLOC_HOLD_CASE
+#undef HLOC_STREAM_CASE
+#else
+void G(thin_rows)(const G(thin_work)* w, const SUM* a, const ELEMENT* b, SUM* sums, long from, long to, long k0,
+                  long k1);
+#endif
+#undef HLOC_BY_ROWS
+
+#if HLOC_IS_HERE(HLOC_THIN)
 static void G(thin_finish)(const G(thin_work)* w, long batch, long from, long to) {
   const hloc_gemm_args* g = &w->plan->g;
   SUM* total = w->partial + batch * w->k_splits * g->m * g->n;
@@ -190,20 +229,8 @@ static void G(thin_task)(void* const* args, long begin, long end) {
     const DOT_FACTOR* factors = (const DOT_FACTOR*)w->a + batch * g->m * g->k;
     const ELEMENT* b = G(b_of)(g, batch);
     SUM* sums = w->partial + (batch * w->k_splits + split) * g->m * g->n;
-    int along_k = g->b_row == 1;
-#define HLOC_THIN_CASE(ROWS)                                                                                          \
-  case ROWS:                                                                                                          \
-    if (along_k) G(thin_dot_columns)(ROWS, w, factors, b, sums, from, to);                                                  \
-    else if (w->is_small) G(thin_hold_columns)(ROWS, w, a, b, sums, from, to);                                        \
-    else G(thin_stream_rows)(ROWS, w, a, b, sums, from, to, k0, k1);                                                  \
-    break;
-    switch (g->m) {
-      HLOC_THIN_CASE(1)
-      HLOC_THIN_CASE(2)
-      HLOC_THIN_CASE(3)
-      HLOC_THIN_CASE(4)
-    }
-#undef HLOC_THIN_CASE
+    if (g->b_row == 1) G(thin_dots)(w, factors, b, sums, from, to);
+    else G(thin_rows)(w, a, b, sums, from, to, k0, k1);
     if (w->k_splits == 1) G(thin_finish)(w, batch, from, to);
   }
 }
@@ -256,6 +283,7 @@ HLOC_OF_PARTS int G(thin)(const G(plan)* plan) {
     hloc_parallel(G(thin_finishes), (void* const*)&w, g->batches * w.column_parts, 65536 / (w.column_part * g->m) + 1);
   return 0;
 }
+#endif
 
 #undef DOT_FACTOR
 #undef DOT_FACTOR_OF

@@ -396,7 +396,7 @@ static void G(exchange)(G(plan)* plan) { /* C^T = B^T A^T */
   g->b = old.a, g->b_outer = old.a_outer, g->b_inner = old.a_inner, g->b_row = old.a_column, g->b_column = old.a_row;
 }
 
-#if !HLOC_IS_HERE(HLOC_THIN)
+#if !HLOC_IS_HERE(HLOC_THIN) && !HLOC_IS_HERE(HLOC_THIN_DOTS) && !HLOC_IS_HERE(HLOC_THIN_ROWS)
 __attribute__((weak)) int G(is_thin)(const G(plan)* plan);
 __attribute__((weak)) int G(thin)(const G(plan)* plan);
 #else
