@@ -13,7 +13,8 @@ through the columns, with a row in each lane; results are copied back.
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ from hloc.kernels import indexing, loops, scalars
 from hloc.kernels.elements import Indices
 from hloc.kernels.group import Outline
 from hloc.kernels.indexing import Index
-from hloc.kernels.ir import SERIAL, Expr, Load
+from hloc.kernels.ir import SERIAL, VECTOR, Expr, Load
 from hloc.kernels.reduce_turned import QUICK
 from hloc.kernels.reduction import Reduction, finished, join, start
 from hloc.machine import Machine
@@ -86,9 +87,11 @@ class ShortRows:
     def array(self, type: str) -> str:
         return self.outline.builder.local(type, self.rows.columns * WIDTH, "turned")
 
-    def lanes(self, kind: str = "vector"):
+    @contextmanager
+    def lanes(self, kind: str = VECTOR) -> Iterator[None]:
         """The loop over the rows of a block; sets self.row."""
-        return _Rows(self, kind)
+        with loops.block_loop(self.outline.builder, self.rows.rows, WIDTH, self.block, kind) as self.row:
+            yield
 
     @property
     def position(self) -> Index:
@@ -156,17 +159,3 @@ class ShortRows:
             value = b.let(Load(total, b.position(self.inside), type))
             b.store(total, self.inside, finished(part, self.outline, [value])[0])
         self.outline.elements.sources[reduce] = lambda _: Load(total, b.position(self.inside), type)
-
-
-class _Rows:
-    """`with` this: the loop over the rows of a block."""
-
-    def __init__(self, owner: ShortRows, kind: str):
-        self.owner = owner
-        self.loop = loops.block_loop(owner.outline.builder, owner.rows.rows, WIDTH, owner.block, kind)
-
-    def __enter__(self) -> None:
-        self.owner.row = self.loop.__enter__()
-
-    def __exit__(self, *error) -> None:
-        self.loop.__exit__(*error)
