@@ -115,3 +115,26 @@ def test_places_in_data_lie_in_arrays(type, places, n):
     cpu, reference = (hloc.compile(text, target=t) for t in ("cpu", "reference"))
     assert "_f1[" in cpu.source
     np.testing.assert_allclose(cpu(table, index)[0], reference(table, index)[0], rtol=1e-5)
+
+
+def test_gathers_of_neighbours_are_made_before_any_is_stored():
+    """Rows of three elements are written out: three loads from places, three stores."""
+    n = 200
+    text = f"""HloModule m
+ENTRY e {{
+  t = s8[40] parameter(0)
+  i = s32[{n},3] parameter(1)
+  row = s32[{n}] parameter(2)
+  ones = s32[{n},3] broadcast(row), dimensions={{0}}
+  p = s32[{n},3] add(i, ones)
+  q = s32[{n},3] multiply(p, i)
+  column = s32[{n},3,1] reshape(q)
+  g = s8[{n},3] gather(t, column), offset_dims={{}}, collapsed_slice_dims={{0}}, start_index_map={{0}}, index_vector_dim=2, slice_sizes={{1}}
+  ROOT r = s8[{n},3] negate(g)
+}}
+"""
+    table, index = np.arange(40, dtype=np.int8), np.random.default_rng(3).integers(-2, 9, (n, 3), dtype=np.int32)
+    row = np.arange(n, dtype=np.int32) % 4
+    cpu = hloc.compile(text, target="cpu")
+    assert "_f2[" in cpu.source
+    np.testing.assert_array_equal(cpu(table, index, row)[0], -table[np.clip((index + row[:, None]) * index, 0, 39)])

@@ -176,23 +176,24 @@ class _Cut:
 
     def may_move(self, s: Stmt) -> bool:
         """Whether the calls of a statement may be made before the loop stores anything: their arguments read nothing
-        that a statement before stores, nor what only a condition lets them read, nor accumulators."""
+        that a statement before stores, nor what only a condition lets them read, nor accumulators. Arrays of two names
+        share memory only where each element is read before it is stored."""
         before = self.loop.body[:self.loop.body.index(s)]
-        stored = any(isinstance(b, Store) for b in before)
-        if stored and isinstance(s, Let) and any(isinstance(e, Load) for e in parts([s.value])):
+        stored = {b.buffer for b in before if isinstance(b, Store)}
+        inside = list(parts(expressions(s)))
+        if isinstance(s, Let) and any(isinstance(e, Load) and e.buffer in stored for e in inside):
             return False
         changing = assigned(self.loop.body)
-        guarded = {c for e in parts(expressions(s)) if isinstance(e, Apply) and e.op == "select"
-                   for c in parts(e.arguments[1:])}
-        if self.has_masks and any(is_mask(e) and (stored or e in guarded) for e in parts(expressions(s))):
-            return False
-        for call in filter(self.is_called, parts(expressions(s))):
-            if call in self.gathers and (stored or call in guarded):
+        guarded = {c for e in inside if isinstance(e, Apply) and e.op == "select" for c in parts(e.arguments[1:])}
+        for load in filter(lambda e: e in self.gathers or self.has_masks and is_mask(e), inside):
+            if load.buffer in stored or load in guarded:
                 return False
+        for call in filter(self.is_called, inside):
             for e in parts(arguments_of(call)):
-                if isinstance(e, Load) and (stored or call in guarded) or isinstance(e, Var) and e.name in changing:
+                if isinstance(e, Load) and (e.buffer in stored or call in guarded) \
+                        or isinstance(e, Var) and e.name in changing:
                     return False
-        return not (isinstance(s, Let) and any(isinstance(e, Var) and e.name in changing for e in parts([s.value])))
+        return not (isinstance(s, Let) and any(isinstance(e, Var) and e.name in changing for e in inside))
 
     def level(self, expr: Expr) -> int:
         """How many calls are one in the other; the calls are noted."""
