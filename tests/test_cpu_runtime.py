@@ -488,3 +488,13 @@ def test_pool_restarts(runtime):
     assert runtime.hloc_pool_threads() == 1
     runtime.hloc_pool_start(3, 200)
     test_pool_runs_every_range_once(runtime)
+
+
+def test_no_bytes_of_scratch(runtime):
+    """A thread that has asked for nothing yet gets an address: NULL means that memory is exhausted."""
+    scratch = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t)(("hloc_scratch", runtime))
+    found = []
+    thread = threading.Thread(target=lambda: found.append(scratch(1, 0)))
+    thread.start()
+    thread.join()
+    assert found[0] is not None

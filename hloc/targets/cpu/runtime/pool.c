@@ -229,6 +229,7 @@ static void* grown(int slot, size_t bytes) {
   }
   scratch_slot* s = &scratch[slot];
   atomic_fetch_add_explicit(&unplanned, bytes, memory_order_relaxed);
+  if (!bytes) bytes = 1; /* NULL would say that memory is exhausted */
   if (s->bytes < bytes) {
     const size_t page = bytes > (1u << 20) ? 2u << 20 : 4096; /* large blocks on huge pages where the system has them */
     size_t rounded = (bytes + bytes / 8 + page - 1) / page * page;
