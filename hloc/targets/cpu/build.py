@@ -29,9 +29,10 @@ CALL = "call.c"                   # what Python calls; a program for C alone has
 SWITCHED = ("-fno-unswitch-loops",)
 PLAIN = ("-fno-peel-loops", *SWITCHED)
 PRODUCT_PARTS = {"THIN_ROWS": (), "THIN_DOTS": (), "MAIN": PLAIN, "KERNELS": (), "KERNELS_IN_PLACE": (),
-                 "PACKING": SWITCHED, "THIN": ()}
+                 "HALF_KERNELS": (), "PACKING": SWITCHED, "THIN": ()}
 WHOLE = {"conv.c": PLAIN, "attention.c": PLAIN}
 SHORT = ("pool.c", CALL)
+OF_B_IN_PLACE = ("KERNELS_IN_PLACE", "HALF_KERNELS")
 READS_IN_PLACE = ("gemm_f32.c", "gemm_f64.c", "gemm_s32.c")       # HLOC_READS_B in runtime/gemm_kernel.h
 Report = Callable[[str, int, int], None]
 
@@ -90,7 +91,7 @@ def parts_of(units: Sequence[str], thin: Collection[str]) -> list[tuple[str, tup
     """What is compiled of the routines: (file of runtime/, flags). Products come in parts (runtime/gemm_kernel.h); few
     programs need the parts for products of few rows. The longest first."""
     parts = {part: [(unit, (f"-DHLOC_PART=HLOC_{part}", *flags)) for unit in units if unit.startswith("gemm_")
-                    and (unit in thin or "THIN" not in part) and (part != "KERNELS_IN_PLACE" or unit in READS_IN_PLACE)]
+                    and (unit in thin or "THIN" not in part) and (unit in READS_IN_PLACE or part not in OF_B_IN_PLACE)]
              for part, flags in PRODUCT_PARTS.items()}
     whole = [(file_of(unit), generic_flags(unit) if ":" in unit else WHOLE.get(unit, ())) for unit in units
              if not unit.startswith("gemm_") and unit not in SHORT]

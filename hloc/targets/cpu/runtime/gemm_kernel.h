@@ -9,7 +9,7 @@
  * each b_k units of B; G(pack).
  *
  * HLOC_PART, where defined, tells which part of the product is compiled here, so that they compile side by side: the
- * MAIN part, PACKING, the two tables of KERNELS, or the three for THIN products, which a program without such products
+ * MAIN part, PACKING, the three tables of KERNELS, or the three for THIN products, which a program without such products
  * does without.
  *
  * Packed A: for each k-unit `rows` units (up to one vector may be written beyond the end). Packed B: for each k-unit
@@ -23,6 +23,7 @@
 #define HLOC_THIN 5
 #define HLOC_THIN_DOTS 6
 #define HLOC_THIN_ROWS 7
+#define HLOC_HALF_KERNELS 8
 #if !defined(HLOC_PART)
 #define HLOC_OF_PARTS static
 #define HLOC_IS_HERE(part) 1
@@ -118,13 +119,17 @@ HLOC_ALL_ROWS(HLOC_PACKED)
 HLOC_OF_PARTS const G(kernel_table) G(kernels) = {HLOC_ALL_ROWS(HLOC_ROW_PACKED)};
 #endif
 #if HLOC_READS_B && !HLOC_IS_HERE(HLOC_KERNELS_IN_PLACE)
-extern const G(kernel_table) G(kernels_in_place), G(half_kernels);
+extern const G(kernel_table) G(kernels_in_place);
 #elif HLOC_READS_B
 HLOC_ALL_ROWS(HLOC_STRIDED_B)
 HLOC_ALL_ROWS(HLOC_STRIDED)
+HLOC_OF_PARTS const G(kernel_table) G(kernels_in_place) = {HLOC_ALL_ROWS(HLOC_ROW_IN_PLACE)};
+#endif
+#if HLOC_READS_B && !HLOC_IS_HERE(HLOC_HALF_KERNELS)
+extern const G(kernel_table) G(half_kernels);
+#elif HLOC_READS_B
 HLOC_ALL_ROWS(HLOC_HALF)
 HLOC_ALL_ROWS(HLOC_HALF_STRIDED)
-HLOC_OF_PARTS const G(kernel_table) G(kernels_in_place) = {HLOC_ALL_ROWS(HLOC_ROW_IN_PLACE)};
 HLOC_OF_PARTS const G(kernel_table) G(half_kernels) = {HLOC_ALL_ROWS(HLOC_ROW_HALF)};
 #endif
 #undef HLOC_DEFINE_KERNEL
