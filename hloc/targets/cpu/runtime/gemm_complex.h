@@ -29,7 +29,7 @@ typedef struct {
   hloc_gemm_args g;
   Z(operand) kept, other;
   int keeps_b, along, turned; /* turned: the copy has k side by side */
-  long inner_batches;
+  long inner_batches, pieces; /* that a row is copied in: a task each */
   REAL* copy;
   COMPLEX* ordered;
 } Z(product);
@@ -40,22 +40,31 @@ static const COMPLEX* Z(row)(const Z(product)* p, const Z(operand)* o, long row)
   return o->at + batch / p->inner_batches * o->outer + batch % p->inner_batches * o->inner + row % o->count * o->free;
 }
 
+/* The numbers of a row that a task copies. */
+typedef struct { long row, begin, end; } Z(span);
+static Z(span) Z(span_of)(const Z(product)* p, long task, long k) {
+  const long begin = task % p->pieces * Z(GRAIN);
+  return (Z(span)){task / p->pieces, begin, begin + Z(GRAIN) < k ? begin + Z(GRAIN) : k};
+}
+
 /* Of a row of the other operand: what meets the kept one along k. */
 static void Z(copy_along)(void* const* args, long begin, long end) {
   const Z(product)* p = (const Z(product)*)args;
   const long n = p->other.count, k = p->other.k, step = p->other.depth;
-  for (long row = begin; row < end; row++) {
-    const COMPLEX* from = Z(row)(p, &p->other, row);
-    REAL* to = p->copy + 4 * (row / n * n * k + (p->turned ? row % n * k : 0)) + (p->turned ? 0 : 2 * (row % n));
+  for (long task = begin; task < end; task++) {
+    const Z(span) s = Z(span_of)(p, task, k);
+    const COMPLEX* from = Z(row)(p, &p->other, s.row);
+    REAL* to = p->copy + 4 * (s.row / n * n * k + (p->turned ? s.row % n * k : 0));
     if (p->turned)
-      for (long i = 0; i < k; i++) {
+      for (long i = s.begin; i < s.end; i++) {
         to[2 * i] = from[i].re, to[2 * i + 1] = -from[i].im;
         to[2 * k + 2 * i] = from[i].im, to[2 * k + 2 * i + 1] = from[i].re;
       }
     else
-      for (long i = 0; i < k; i++, to += 4 * n) {
+      for (long i = s.begin; i < s.end; i++) {
         const COMPLEX z = from[i * step];
-        to[0] = z.re, to[1] = z.im, to[2 * n] = -z.im, to[2 * n + 1] = z.re;
+        REAL* at = to + 4 * n * i + 2 * (s.row % n);
+        at[0] = z.re, at[1] = z.im, at[2 * n] = -z.im, at[2 * n + 1] = z.re;
       }
   }
 }
@@ -75,18 +84,21 @@ static void Z(copy_columns)(void* const* args, long begin, long end) {
 static void Z(copy_parts)(void* const* args, long begin, long end) {
   const Z(product)* p = (const Z(product)*)args;
   const long k = p->other.k, step = p->other.depth;
-  for (long row = begin; row < end; row++) {
-    const COMPLEX* from = Z(row)(p, &p->other, row);
-    REAL* to = p->copy + 2 * row * k;
-    if (step == 1) for (long i = 0; i < k; i++) to[i] = from[i].re, to[k + i] = from[i].im;
-    else for (long i = 0; i < k; i++) to[i] = from[i * step].re, to[k + i] = from[i * step].im;
+  for (long task = begin; task < end; task++) {
+    const Z(span) s = Z(span_of)(p, task, k);
+    const COMPLEX* from = Z(row)(p, &p->other, s.row);
+    REAL* to = p->copy + 2 * s.row * k;
+    if (step == 1) for (long i = s.begin; i < s.end; i++) to[i] = from[i].re, to[k + i] = from[i].im;
+    else for (long i = s.begin; i < s.end; i++) to[i] = from[i * step].re, to[k + i] = from[i * step].im;
   }
 }
 static void Z(put_in_order)(void* const* args, long begin, long end) {
   const Z(product)* p = (const Z(product)*)args;
-  for (long row = begin; row < end; row++) {
-    const COMPLEX* from = Z(row)(p, &p->kept, row);
-    for (long i = 0; i < p->kept.k; i++) p->ordered[row * p->kept.k + i] = from[i * p->kept.depth];
+  const long k = p->kept.k;
+  for (long task = begin; task < end; task++) {
+    const Z(span) s = Z(span_of)(p, task, k);
+    const COMPLEX* from = Z(row)(p, &p->kept, s.row);
+    for (long i = s.begin; i < s.end; i++) p->ordered[s.row * k + i] = from[i * p->kept.depth];
   }
 }
 
@@ -187,14 +199,15 @@ int ENTRY(const hloc_gemm_args* args) {
   if (!memory) return 1;
   p.ordered = (COMPLEX*)memory, p.copy = (REAL*)((COMPLEX*)memory + ordered);
   const long grain = 1 + Z(GRAIN) / (k + 1);
+  p.pieces = (k + Z(GRAIN) - 1) / Z(GRAIN);
   if (orders) {
-    hloc_parallel(Z(put_in_order), (void* const*)&p, batches * kept->count, grain);
+    hloc_parallel(Z(put_in_order), (void* const*)&p, batches * kept->count * p.pieces, grain);
     *kept = (Z(operand)){p.ordered, kept->count, k, args->inner_batches * kept->count * k, kept->count * k, k, 1};
   }
   if (copies && p.along && other->free == 1 && other->count > 1)
     hloc_parallel(Z(copy_columns), (void* const*)&p, copied * k, 1 + Z(GRAIN) / other->count);
   else if (copies)
-    hloc_parallel(p.along ? Z(copy_along) : Z(copy_parts), (void* const*)&p, copied * other->count, grain);
+    hloc_parallel(p.along ? Z(copy_along) : Z(copy_parts), (void* const*)&p, copied * other->count * p.pieces, grain);
   const long of_one = copied > 1 ? other->count * k * (p.along ? 4 : 2) : 0;
   hloc_gemm_args real = {.batches = batches, .inner_batches = args->inner_batches, .epilogue = Z(finish),
                          .epilogue_args = (void* const*)&p, .epilogue_arrays = args->epilogue_arrays};

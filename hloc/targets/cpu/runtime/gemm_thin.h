@@ -16,8 +16,8 @@
 #define DOT_FACTOR SUM
 #define DOT_FACTOR_OF(element) G(widen_one)(element)
 #endif
-enum { G(THIN_ROWS) = 4, G(THIN_AT_ONCE) = LANES < 4 ? LANES : 4, G(THIN_COLUMNS) = 4096, G(THIN_SMALL) = 512 << 10, G(THIN_SHORT) = 32,
-       G(THIN_SIZE) = 1024 };
+enum { G(THIN_ROWS) = 4, G(THIN_AT_ONCE) = LANES < 4 ? LANES : 4, G(THIN_COLUMNS) = 4096, G(THIN_SMALL) = 512 << 10,
+       G(THIN_SHORT) = 32, G(THIN_SIZE) = 1024, G(THIN_LONG) = 8192 };
 
 typedef struct {
   const G(plan)* plan;
@@ -246,7 +246,9 @@ static int G(thin_widen_a)(const G(plan)* plan, SUM* out) {
     if (g->load_a) g->load_a(g->load_a_args, batch, 0, g->m, 0, g->k, loaded);
     else source = G(a_of)(g, batch), row = g->a_row, column = g->a_column;
     for (long i = 0; i < g->m; i++)
-      if (g->b_row == 1)
+      if (g->b_row == 1 && column == 1)
+        for (long p = 0; p < g->k; p++) factors[i * g->k + p] = DOT_FACTOR_OF(source[i * row + p]);
+      else if (g->b_row == 1)
         for (long p = 0; p < g->k; p++) factors[i * g->k + p] = DOT_FACTOR_OF(source[i * row + p * column]);
       else
         for (long p = 0; p < g->k; p++) out[i * g->k + p] = G(widen_one)(source[i * row + p * column]);
@@ -264,13 +266,17 @@ HLOC_OF_PARTS int G(thin)(const G(plan)* plan) {
   w.is_small = g->b_row != 1 && (g->k <= G(THIN_SHORT) || (double)g->n * g->k * sizeof(ELEMENT) <= G(THIN_SMALL));
   if (work < least) parts = 1;
   else if (w.is_small) while (parts * g->batches < hloc_pool_threads() && g->n / parts >= 4 * LANES) parts *= 2;
-  else if (g->b_row == 1) while (parts * g->batches < wanted && g->n / parts >= 64) parts *= 2;
+  else if (g->b_row == 1) {
+    while (parts * g->batches < wanted && g->n / parts >= 64) parts *= 2;
+    while (g->k >= G(THIN_LONG) && parts * g->batches < hloc_pool_threads() && g->n / parts >= 2) parts *= 2;
+  }
   else if (parts * g->batches < wanted) {
     w.k_splits = G(smaller)((wanted + parts * g->batches - 1) / (parts * g->batches), (g->k + 63) / 64);
     w.k_part = ((g->k + w.k_splits - 1) / w.k_splits + 3) / 4 * 4;
     w.k_splits = (g->k + w.k_part - 1) / w.k_part;
   }
-  w.column_part = ((g->n + parts - 1) / parts + LANES - 1) / LANES * LANES;
+  w.column_part = (g->n + parts - 1) / parts;
+  if (w.column_part >= LANES) w.column_part = (w.column_part + LANES - 1) / LANES * LANES;
   w.column_parts = (g->n + w.column_part - 1) / w.column_part;
   size_t a_bytes = (g->batches * g->m * g->k * sizeof(SUM) + 127) / 64 * 64;
   char* memory = hloc_scratch(HLOC_FIRST, a_bytes + g->batches * w.k_splits * g->m * g->n * sizeof(SUM));
