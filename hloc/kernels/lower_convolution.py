@@ -25,9 +25,10 @@ from hloc.kernels.group import Group, KernelCall, Lowered, Outline, kernel_name,
 from hloc.kernels.indexing import Index
 from hloc.kernels.ir import Buffer, Cost, Tile
 from hloc.kernels.lower_loop import lower_loop, shareable
-from hloc.kernels.lower_small_product import lower_small_convolution
+from hloc.kernels.lower_small_convolution import lower_small_convolution
+from hloc.kernels.lower_small_product import lower_plain_convolution
 from hloc.kernels.operands import Access, OperandKernels, behind_conversion
-from hloc.kernels.tiny import TINY, is_shallow, multiply_adds
+from hloc.kernels.tiny import TINY, is_shallow, is_small, multiply_adds
 from hloc.machine import Machine
 
 MOST_SPATIAL = 3
@@ -40,7 +41,7 @@ def lower_convolution(group: Group, machine: Machine) -> Lowered:
     work = multiply_adds(hero)
     if len(heroes) != 1 or work <= TINY or len(numbers.output_spatial) > MOST_SPATIAL:
         return lower_loop(group, machine)
-    small = machine.kind == "cpu" and is_shallow(hero) and lower_small_convolution(group, hero)
+    small = machine.kind == "cpu" and _as_loops(group, hero, machine)
     if small:
         return small
     type, total = tile_types(group, hero)
@@ -56,6 +57,13 @@ def lower_convolution(group: Group, machine: Machine) -> Lowered:
                 cost=Cost(moved, 2 * work), origin=origin_lines(group))
     call = KernelCall(tile, (lhs.argument, rhs.argument, *arguments))
     return Lowered((*operands.calls, call), tuple(operands.scratch), can_share=tuple(shareable(group, (hero,))))
+
+
+def _as_loops(group: Group, hero: Instruction, machine: Machine) -> Lowered | None:
+    """The loops of a convolution that no routine would compute sooner."""
+    if is_shallow(hero) and (found := lower_plain_convolution(group, hero)):
+        return found
+    return lower_small_convolution(group, hero, machine) if is_small(hero) else None
 
 
 def _source(group: Group, operand: Instruction, type: str) -> Instruction:

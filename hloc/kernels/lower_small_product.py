@@ -15,7 +15,7 @@ neighbouring sums apart, vectors go along k instead:
 """
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from hloc.ir import ConvolutionDimensionNumbers, Instruction
@@ -47,7 +47,7 @@ def has_long_terms(dot: Instruction, dims: DotDimensions) -> bool:
         and dot.operands[0].shape.dimensions[-1] >= SHORTEST_SUM
 
 
-def lower_small_convolution(group: Group, convolution: Instruction) -> Lowered | None:
+def lower_plain_convolution(group: Group, convolution: Instruction) -> Lowered | None:
     """The same for a convolution of 1x1 windows over images and a result whose last dimension are the features."""
     return _lowered(group, convolution, _plain_dimensions(convolution.get("dim_labels")))
 
@@ -70,13 +70,12 @@ def _lowered(group: Group, dot: Instruction, dims: DotDimensions) -> Lowered | N
     return Lowered((_SmallProduct(group, dot, dims, vector).kernel(),), can_share=tuple(shareable(group, (dot,))))
 
 
-class _SmallProduct:
+class RowsOfSums:
     """The loops of one kernel; `vector`: the result's dimension along which the sums lie."""
 
-    def __init__(self, group: Group, dot: Instruction, dims: DotDimensions, vector: int):
+    def __init__(self, group: Group, dot: Instruction, vector: int):
         self.outline = Outline(group)
         self.dot = dot
-        self.dims = dims
         self.vector = vector
         self.sizes = dot.shape.dimensions
         self.sums = ""
@@ -90,12 +89,7 @@ class _SmallProduct:
             for d, counter in zip(others, outer):
                 index[d] = counter
             self.sums = b.local(type, self.sizes[self.vector], "sum")
-            if has_long_terms(self.dot, self.dims):
-                self.add_terms(index, type)
-            else:
-                with self.along(index):
-                    b.append(Store(self.sums, self.place(index), zero(type)))
-                self.accumulate(index, type)
+            self.add_up(index, type)
             with self.along(index):
                 self.finish(index, type)
         points = self.dot.shape.num_elements * self.depth()
@@ -107,6 +101,46 @@ class _SmallProduct:
         with self.outline.builder.loop(self.sizes[self.vector], kind) as index[self.vector]:
             yield
 
+    def place(self, index: list[Index]) -> Expr:
+        return self.outline.builder.position(index[self.vector])
+
+    def depth(self) -> int:
+        """Products in one sum."""
+        raise AssertionError("each kind of product knows its depth")
+
+    def add_up(self, index: list[Index], type: str) -> None:
+        """The sums: from zero, term by term."""
+        with self.along(index):
+            self.outline.builder.append(Store(self.sums, self.place(index), zero(type)))
+        self.accumulate(index, type)
+
+    def accumulate(self, index: list[Index], type: str) -> None:
+        """sums += all terms."""
+        raise AssertionError("each kind of product knows its terms")
+
+    def add_term(self, index: list[Index], factors: Sequence[Expr], type: str) -> None:
+        """sums += one product, in the loop over the sums."""
+        old = self.outline.builder.let(Load(self.sums, self.place(index), type))
+        product = Apply("multiply", tuple(scalars.convert_to(f, type) for f in factors), type)
+        self.outline.builder.append(Store(self.sums, self.place(index), Apply("add", (old, product), type)))
+
+    def finish(self, index: list[Index], type: str) -> None:
+        """The epilogue of one element."""
+        outline, b = self.outline, self.outline.builder
+        position = indexing.linearize(index, self.sizes)
+        total = product_result(b.let(Load(self.sums, self.place(index), type)), self.dot.shape.element_type)
+        outline.elements.sources[self.dot] = lambda _: total
+        outline.store_all(position, [outline.elements.value(r, indexing.delinearize(position, r.shape.dimensions))
+                                     for r in outline.group.roots])
+
+
+class _SmallProduct(RowsOfSums):
+    """A dot, or what is one."""
+
+    def __init__(self, group: Group, dot: Instruction, dims: DotDimensions, vector: int):
+        super().__init__(group, dot, vector)
+        self.dims = dims
+
     def kind(self, dims: DotDimensions) -> str:
         """SERIAL where an operand moves along the sums in steps: few elements are gathered slower than loaded."""
         if self.sizes[self.vector] > FEW:
@@ -116,9 +150,6 @@ class _SmallProduct:
                 return SERIAL
         return VECTOR
 
-    def place(self, index: list[Index]) -> Expr:
-        return self.outline.builder.position(index[self.vector])
-
     def depth(self) -> int:
         """Products in one sum."""
         left = self.dot.operands[0].shape.dimensions
@@ -126,6 +157,12 @@ class _SmallProduct:
         for d in self.dims.left_contracting:
             total *= left[d]
         return total
+
+    def add_up(self, index: list[Index], type: str) -> None:
+        if has_long_terms(self.dot, self.dims):
+            self.add_terms(index, type)
+        else:
+            super().add_up(index, type)
 
     def accumulate(self, index: list[Index], type: str) -> None:
         """sums += a * b, for all of the contracted dimensions; what does not move along the sums is read before."""
@@ -140,10 +177,7 @@ class _SmallProduct:
             with self.along(index, self.kind(dims)):
                 factors = [value if value is not None else elements.value(operand, own) for operand, own, value in
                            zip((left, right), self.operand_indices(dims, index, depth), still)]
-                factors = [scalars.convert_to(f, type) for f in factors]
-                old = b.let(Load(self.sums, self.place(index), type))
-                new = Apply("add", (old, Apply("multiply", tuple(factors), type)), type)
-                b.append(Store(self.sums, self.place(index), new))
+                self.add_term(index, factors, type)
 
     def add_terms(self, index: list[Index], type: str) -> None:
         """sums = the totals of a * b along the contracted dimension, one after the other."""
@@ -171,12 +205,3 @@ class _SmallProduct:
                          (*index[:batch], *index[batch + rows:], *depth)))
         return tuple(tuple(own.get(d, indexing.ZERO) for d in range(operand.shape.rank))
                      for own, operand in zip((left, right), self.dot.operands))
-
-    def finish(self, index: list[Index], type: str) -> None:
-        """The epilogue of one element."""
-        outline, b = self.outline, self.outline.builder
-        position = indexing.linearize(index, self.sizes)
-        total = product_result(b.let(Load(self.sums, self.place(index), type)), self.dot.shape.element_type)
-        outline.elements.sources[self.dot] = lambda _: total
-        outline.store_all(position, [outline.elements.value(r, indexing.delinearize(position, r.shape.dimensions))
-                                     for r in outline.group.roots])

@@ -183,18 +183,10 @@ def convolution(e: Elements, instruction: Instruction, index: Indices) -> Steps:
     numbers = instruction.get("dim_labels")
     left, right = instruction.operands
     channels = right.shape.dimensions[numbers.kernel_input_feature]
-    x, w = _convolution_groups(instruction, index)
+    x, w = convolution_groups(instruction, index)
     accumulator = e.builder.mutable(accumulator_type(instruction), zero(accumulator_type(instruction)))
-    conditions: list[Expr] = []
     with ExitStack() as loops:
-        for n, window in enumerate(window_of(instruction)):
-            tap = loops.enter_context(e.builder.loop(window.size))
-            source, needed = window_source(e, index[numbers.output_spatial[n]], tap, window._replace(reversal=False),
-                                           left.shape.dimensions[numbers.input_spatial[n]])
-            last = indexing.constant(window.size - 1)
-            w[numbers.kernel_spatial[n]] = indexing.subtract(last, tap) if window.reversal else tap
-            x[numbers.input_spatial[n]] = source
-            conditions += needed
+        conditions = open_taps(e, loops, instruction, index, x, w)
         channel = loops.enter_context(e.builder.loop(channels))
         loops.enter_context(e.builder.guard(conditions))
         x[numbers.input_feature] = indexing.add(x[numbers.input_feature], channel)
@@ -206,7 +198,24 @@ def convolution(e: Elements, instruction: Instruction, index: Indices) -> Steps:
     return product_result(accumulator, instruction.shape.element_type)
 
 
-def _convolution_groups(instruction: Instruction, index: Indices) -> tuple[list[Index], list[Index]]:
+def open_taps(e: Elements, loops: ExitStack, instruction: Instruction, index: Sequence[Index], x: list[Index],
+              w: list[Index]) -> list[Expr]:
+    """Open the loops over a convolution's window, and set what x and w are read at there. Returns the conditions for
+    that to lie in the image."""
+    numbers, sizes = instruction.get("dim_labels"), instruction.operands[0].shape.dimensions
+    conditions: list[Expr] = []
+    for n, window in enumerate(window_of(instruction)):
+        tap = loops.enter_context(e.builder.loop(window.size))
+        source, needed = window_source(e, index[numbers.output_spatial[n]], tap, window._replace(reversal=False),
+                                       sizes[numbers.input_spatial[n]])
+        last = indexing.constant(window.size - 1)
+        w[numbers.kernel_spatial[n]] = indexing.subtract(last, tap) if window.reversal else tap
+        x[numbers.input_spatial[n]] = source
+        conditions += needed
+    return conditions
+
+
+def convolution_groups(instruction: Instruction, index: Indices) -> tuple[list[Index], list[Index]]:
     """Indices into input and kernel as far as batch, output feature and groups give them."""
     numbers = instruction.get("dim_labels")
     left, right = (o.shape.dimensions for o in instruction.operands)

@@ -16,7 +16,7 @@ from math import prod
 from hloc.analysis.triangular import routine_type
 from hloc.ir import Instruction, Module, window_of
 from hloc.kernels.ir import Tile
-from hloc.kernels.tiny import NARROW, SHALLOW, SMALL, TINY, is_shallow, multiply_adds
+from hloc.kernels.tiny import NARROW, SHALLOW, SMALL, TINY, is_shallow, is_small, multiply_adds
 from hloc.targets.cpu.complex_products import PARTS, real_product
 
 FAST_TYPES = {"gemm": ("f32", "f64", "bf16", "f16", "s8", "s32"), "conv": ("f32", "bf16", "f16")}
@@ -141,7 +141,8 @@ def likely_units(module: Module) -> tuple[list[str], frozenset[str]]:
                 thin.add(f"gemm_{PARTS.get(type, type)}.c")
         elif instruction.opcode == "topk" and type == "f32":
             units.append("topk.c")
-        elif instruction.opcode == "convolution" and multiply_adds(instruction) > TINY and not is_shallow(instruction):
+        elif instruction.opcode == "convolution" and multiply_adds(instruction) > TINY \
+                and not (is_shallow(instruction) or is_small(instruction)):
             total = instruction.shape.element_type
             if type in FAST_TYPES["conv"]:
                 units += _units_of("conv", conv_entry(type, _facts(instruction)))
