@@ -8,6 +8,10 @@ import numpy as np
 import pytest
 
 from hloc.cli.main import main
+from hloc.targets.cpu.sources import RUNTIME
+from hloc.targets.cpu.unit_costs import TEMPLATES
+from hloc.targets.inlining import HEADERS as SHARED
+from hloc.targets.inlining import inline_includes
 
 MODELS = Path(__file__).parent.parent / "testdata" / "models"
 ADD = """HloModule add
@@ -89,6 +93,15 @@ def test_single_c_file_stands_alone(here, capsys):
     assert run(capsys, "compile", str(MODELS / "digits" / "model.hlo"), "-o", "m.c")[0] == 0
     flags = ["-O1", "-march=native", "-fopenmp-simd", "-w", "-shared", "-fPIC"]
     subprocess.run(["cc", *flags, "m.c", "-o", "x.so", "-lm", "-lpthread"], check=True)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_all_routines_can_be_in_one_file(order, tmp_path):
+    """Names of files that are compiled apart else do not clash, whatever routines a program has."""
+    files = [f'#include "{f.name}"\n' for f in sorted(RUNTIME.glob("*.c"))[::order] if f.name != "call.c"]
+    path = tmp_path / "all.c"
+    path.write_text(inline_includes("".join(files), (RUNTIME, SHARED), TEMPLATES))
+    subprocess.run(["cc", "-fsyntax-only", "-march=native", "-fopenmp-simd", "-w", str(path)], check=True)
 
 
 def test_opt_prints_hlo(here, capsys):

@@ -47,7 +47,7 @@ static long F(spare_points)(const F(plan)* p) { return p->m ? 2 * p->m : p->n; }
 #undef R
 
 typedef REAL F(lanes) __attribute__((vector_size(HLOC_VECTOR_BYTES)));
-enum { F(LANES) = HLOC_VECTOR_BYTES / sizeof(REAL), F(LONGEST_IN_LANES) = 1 << 16 }; /* bytes of a line: caches */
+enum { F(FFT_LANES) = HLOC_VECTOR_BYTES / sizeof(REAL), F(LONGEST_IN_LANES) = 1 << 16 }; /* bytes of a line: caches */
 #define S(name) F(many_##name)
 #define R F(lanes)
 #include "fft_steps.h"
@@ -80,7 +80,7 @@ static long F(chirp_length)(long n) {
 static size_t F(plan_bytes)(long n, int real, long rows) {
   const size_t point = sizeof(POINT), plan = F(padded)(sizeof(F(plan))), m = F(chirp_length)(n);
   const size_t turns = real ? F(padded)((n / 2 + 1) * point) : 0;
-  const size_t between = F(padded)((n + F(LANES)) * point);
+  const size_t between = F(padded)((n + F(FFT_LANES)) * point);
   if (rows) return plan + between + turns + F(plan_bytes)(rows, 0, 0) + F(plan_bytes)(n / rows, 0, 0);
   if (F(without_small_factors)(n) == 1) return plan + F(padded)(n * point) + turns;
   return plan + F(padded)(n * point) + 2 * F(padded)(m * point) + F(plan_bytes)((long)m, 0, 0) + turns;
@@ -136,8 +136,8 @@ static F(plan)* F(make_split)(long n, long rows, F(block)* block) {
   F(plan)* p = F(take)(block, sizeof *p);
   memset(p, 0, sizeof *p);
   p->n = n, p->rows = rows, p->columns = n / rows;
-  p->between = F(take)(block, (n + F(LANES)) * sizeof(POINT)); /* the last vectors may read past the last row */
-  memset(p->between + 2 * n, 0, F(LANES) * sizeof(POINT));
+  p->between = F(take)(block, (n + F(FFT_LANES)) * sizeof(POINT)); /* the last vectors may read past the last row */
+  memset(p->between + 2 * n, 0, F(FFT_LANES) * sizeof(POINT));
   for (long r = 0; r < rows; r++) {
     REAL* re = p->between + 2 * r * p->columns;
     F(fill_roots)(r, n, p->columns, re, re + p->columns, 1);
@@ -201,7 +201,7 @@ static long F(start)(const F(places)* p, long line) { return line / p->inner * p
 enum { F(POINTS_AT_ONCE) = HLOC_VECTOR_BYTES / sizeof(POINT) };
 static void F(turn_lines)(POINT* const* lines, long apart, long step, long count, long width, long lanes, REAL* raw,
                           int back) {
-  const int whole = apart && step == 1 && width == F(LANES);
+  const int whole = apart && step == 1 && width == F(FFT_LANES);
   for (long first = 0; first < count; first += F(POINTS_AT_ONCE)) {
     const long end = first + F(POINTS_AT_ONCE) < count ? first + F(POINTS_AT_ONCE) : count;
     if (whole && end - first == F(POINTS_AT_ONCE)) {
@@ -221,7 +221,7 @@ static void F(turn_lines)(POINT* const* lines, long apart, long step, long count
 static void F(part_points)(const POINT* from, REAL* raw, long lanes) {
   BITS a, b;
   memcpy(&a, from, sizeof a), memcpy(&b, from + F(POINTS_AT_ONCE), sizeof b);
-  for (int round = 1; round < F(LANES); round *= 2) { /* each moves word i to 2 i, modulo all words but one */
+  for (int round = 1; round < F(FFT_LANES); round *= 2) { /* each moves word i to 2 i, modulo all words but one */
     const BITS low = WORDS(low)(a, b);
     b = WORDS(high)(a, b), a = low;
   }
@@ -235,7 +235,7 @@ static void F(join_points)(POINT* to, const REAL* raw, long lanes) {
 }
 static void F(move_complex)(const F(places)* p, long n, long line, long width, long lanes, POINT* base, REAL* raw,
                             int back) {
-  POINT* lines[F(LANES)];
+  POINT* lines[F(FFT_LANES)];
   for (long l = 0; l < width; l++) lines[l] = base + F(start)(p, line + l);
   if (width == 1 || line % p->inner + width > p->inner) { /* not side by side, point by point */
     F(turn_lines)(lines, p->inner == 1 ? 2 * p->outer_step : 0, p->step, n, width, lanes, raw, back);
@@ -244,8 +244,8 @@ static void F(move_complex)(const F(places)* p, long n, long line, long width, l
   POINT* next = lines[0];
   for (long j = 0; j < n; j++, next += p->step, raw += 2 * lanes) {
     for (int byte = 0; byte < 2 * HLOC_VECTOR_BYTES; byte += 64) __builtin_prefetch((char*)(next + width) + byte, 1);
-    if (width == F(LANES) && back) F(join_points)(next, raw, lanes);
-    else if (width == F(LANES)) F(part_points)(next, raw, lanes);
+    if (width == F(FFT_LANES) && back) F(join_points)(next, raw, lanes);
+    else if (width == F(FFT_LANES)) F(part_points)(next, raw, lanes);
     else if (back) for (long l = 0; l < width; l++) next[l].re = raw[l], next[l].im = raw[l + lanes];
     else for (long l = 0; l < width; l++) raw[l] = next[l].re, raw[l + lanes] = next[l].im;
   }
@@ -253,16 +253,16 @@ static void F(move_complex)(const F(places)* p, long n, long line, long width, l
 /* The points of real lines, two by two; or of their spectra. `stride` points from line to line. */
 static void F(move_folded)(long line, long width, long lanes, POINT* base, long stride, long count, REAL* raw,
                            int back) {
-  POINT* lines[F(LANES)];
+  POINT* lines[F(FFT_LANES)];
   for (long l = 0; l < width; l++) lines[l] = (POINT*)((REAL*)base + (line + l) * stride);
   F(turn_lines)(lines, stride, 1, count, width, lanes, raw, back);
 }
 
 /* Real lines: raw[j * step + lane] = point j of a line, or back. */
 static void F(turn_reals)(REAL* line, long n, long width, REAL* raw, long step, int back) {
-  for (long first = 0; first < n; first += F(LANES)) {
-    const long end = first + F(LANES) < n ? first + F(LANES) : n;
-    if (width == F(LANES) && end - first == F(LANES)) {
+  for (long first = 0; first < n; first += F(FFT_LANES)) {
+    const long end = first + F(FFT_LANES) < n ? first + F(FFT_LANES) : n;
+    if (width == F(FFT_LANES) && end - first == F(FFT_LANES)) {
       if (back) WORDS(transpose)(raw + first * step, step, line + first, n);
       else WORDS(transpose)(line + first, n, raw + first * step, step);
     } else for (long l = 0; l < width; l++)
@@ -325,8 +325,8 @@ static void F(run_lines)(void* const* args, long begin, long end) { /* of blocks
   for (long line = begin * w->lanes; line < end;) {
     const long width = w->lanes < end - line ? w->lanes : end - line;
     if (width > 1) {
-      if (width < F(LANES)) memset(memory, 0, 2 * points * sizeof(F(lanes))); /* lanes without a line */
-      HLOC_RUN_LINES(many, width, F(LANES))
+      if (width < F(FFT_LANES)) memset(memory, 0, 2 * points * sizeof(F(lanes))); /* lanes without a line */
+      HLOC_RUN_LINES(many, width, F(FFT_LANES))
     } else HLOC_RUN_LINES(one, 1, 1)
     line += width;
   }
@@ -336,10 +336,10 @@ static void F(run_lines)(void* const* args, long begin, long end) { /* of blocks
 /* Into how many rows long lines are split, as even as can be, where there are too few of them for the lanes or they are
  * too long to be transformed side by side; 0: not at all. */
 static long F(rows_of)(long n, long lines) {
-  if (lines >= F(LANES) && F(fit_lanes)(n)) return 0;
+  if (lines >= F(FFT_LANES) && F(fit_lanes)(n)) return 0;
   long rows = (long)sqrt((double)n);
-  while (rows >= F(LANES) && n % rows) rows--;
-  return rows >= F(LANES) && F(without_small_factors)(n) == 1 ? rows : 0;
+  while (rows >= F(FFT_LANES) && n % rows) rows--;
+  return rows >= F(FFT_LANES) && F(without_small_factors)(n) == 1 ? rows : 0;
 }
 static int F(run_blocks)(F(lines)* w) {
   const long blocks = (w->lines + w->lanes - 1) / w->lanes, grain = 8192 / (w->lanes * (w->n + 1)) + 1;
@@ -349,9 +349,9 @@ static int F(run_blocks)(F(lines)* w) {
 /* One line from `in` to `out` by way of `middle`, of n points each: n = rows * columns. */
 static int F(run_split)(const F(plan)* p, int kind, const POINT* in, POINT* middle, POINT* out) {
   const F(places) down = {p->columns, p->n, p->columns}, along = {1, p->columns, 1}, turned = {p->rows, p->n, p->rows};
-  F(lines) columns = {.kind = kind, .n = p->rows, .lines = p->columns, .lanes = F(LANES), .plan = p->of_column,
+  F(lines) columns = {.kind = kind, .n = p->rows, .lines = p->columns, .lanes = F(FFT_LANES), .plan = p->of_column,
                       .from = down, .to = down, .in = in, .out = middle, .between = p->between};
-  F(lines) rows = {.kind = kind, .n = p->columns, .lines = p->rows, .lanes = F(LANES), .plan = p->of_row,
+  F(lines) rows = {.kind = kind, .n = p->columns, .lines = p->rows, .lanes = F(FFT_LANES), .plan = p->of_row,
                    .from = along, .to = turned, .in = middle, .out = out};
   return F(run_blocks)(&columns) || F(run_blocks)(&rows);
 }
@@ -383,7 +383,7 @@ static int F(run_dimension)(int kind, const long* sizes, int rank, int d, long n
   w.plan = F(plan_of)(points, w.folded, middle ? F(rows_of)(points, w.lines) : 0);
   if (!w.plan) return 1;
   if (w.plan->rows) return F(run_long)(&w, middle);
-  w.lanes = F(fit_lanes)(points) && w.lines >= F(LANES) / 4 ? F(LANES) : 1;
+  w.lanes = F(fit_lanes)(points) && w.lines >= F(FFT_LANES) / 4 ? F(FFT_LANES) : 1;
   return F(run_blocks)(&w);
 }
 static long F(middle_points)(int kind, long n, long lines) { /* 0: lines of the last dimension are not split */

@@ -6,7 +6,7 @@ HLOC_DEFINE_STORE(store_f16, float, hloc_f16, hloc_f32_to_f16)
 
 /* One vector of sums from narrow elements. By the compiler's own names: immintrin.h takes longer to read than the rest
  * to compile. */
-typedef short hloc_halves __attribute__((vector_size(HLOC_VECTOR_BYTES / 2)));
+typedef short hloc_f16_halves __attribute__((vector_size(HLOC_VECTOR_BYTES / 2)));
 #if defined(__has_builtin) && HLOC_VECTOR_BYTES == 64
 #if __has_builtin(__builtin_ia32_vcvtph2ps512_mask)
 #define HLOC_WIDEN_HALVES(halves) __builtin_ia32_vcvtph2ps512_mask(halves, (hloc_vf32){0}, (unsigned short)-1, 4)
@@ -18,7 +18,7 @@ typedef short hloc_halves __attribute__((vector_size(HLOC_VECTOR_BYTES / 2)));
 #endif
 HLOC_INLINE hloc_vf32 widen_f16(const hloc_f16* p) {
 #if defined(HLOC_WIDEN_HALVES)
-  hloc_halves halves;
+  hloc_f16_halves halves;
   __builtin_memcpy(&halves, p, sizeof halves);
   return (hloc_vf32)HLOC_WIDEN_HALVES(halves);
 #else
