@@ -158,12 +158,24 @@ def divide_by_power_of_two(instruction: Instruction, rewriter: Rewriter) -> Inst
         return None
     if is_float(x):
         inverse = exact_inverse(value)
-        return None if inverse is None \
-            else rewriter.add("multiply", instruction.shape, [x, full(rewriter, inverse, instruction.shape)])
+        if inverse is not None:
+            return rewriter.add("multiply", instruction.shape, [x, full(rewriter, inverse, instruction.shape)])
+        return divide_by_largest_power(instruction, rewriter, value)
     exponent = power_of_two(value) if is_unsigned(x) else None
     if exponent is None:
         return None
     return rewriter.add("shift-right-logical", instruction.shape, [x, full(rewriter, exponent, instruction.shape)])
+
+
+def divide_by_largest_power(instruction: Instruction, rewriter: Rewriter, value) -> Instruction | None:
+    """x / 2^127 => (x * 0.5) / 2^126: C compilers multiply by the inverse, which is subnormal, and flushed to zero"""
+    x, _ = instruction.operands
+    largest = {"f32": 2.0**127, "bf16": 2.0**127, "f64": 2.0**1023}.get(instruction.shape.element_type)
+    if abs(float(np.asarray(value))) != largest:
+        return None
+    half = rewriter.add("multiply", instruction.shape, [x, full(rewriter, 0.5, instruction.shape)])
+    divisor = np.asarray(value) * np.asarray(0.5, np.asarray(value).dtype)
+    return rewriter.add("divide", instruction.shape, [half, full(rewriter, divisor, instruction.shape)])
 
 
 def exact_inverse(value) -> np.ndarray | None:

@@ -60,6 +60,7 @@ LEAST_BESIDE_GATHERS = 2        # operations beside loads from places in data
 MOST_CALLS = 16
 NUMBERS = ("f64", "s64", "u64")
 SHORT = ("s8", "u8", "s16", "u16")
+LARGEST_DIVISOR = {"f32": 2.0**126, "f64": 2.0**1022}       # of constants whose inverse is normal
 
 
 def is_called(expr: Expr) -> bool:
@@ -67,7 +68,9 @@ def is_called(expr: Expr) -> bool:
 
 
 def is_remainder(expr: Expr) -> bool:
-    return isinstance(expr, Apply) and expr.op == "remainder" and expr.type in ("f32", "f64")
+    """Not by 2^127 or 2^1023: C compilers would divide by multiplying with the inverse, which is subnormal."""
+    return isinstance(expr, Apply) and expr.op == "remainder" and expr.type in LARGEST_DIVISOR \
+        and not (isinstance(expr.arguments[1], Const) and abs(expr.arguments[1].value) > LARGEST_DIVISOR[expr.type])
 
 
 def bits_of(expr: Expr) -> int:
