@@ -15,6 +15,7 @@ neighbouring sums apart, vectors go along k instead:
 """
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
@@ -70,7 +71,7 @@ def _lowered(group: Group, dot: Instruction, dims: DotDimensions) -> Lowered | N
     return Lowered((_SmallProduct(group, dot, dims, vector).kernel(),), can_share=tuple(shareable(group, (dot,))))
 
 
-class RowsOfSums:
+class RowsOfSums(ABC):
     """The loops of one kernel; `vector`: the result's dimension along which the sums lie."""
 
     def __init__(self, group: Group, dot: Instruction, vector: int):
@@ -104,9 +105,9 @@ class RowsOfSums:
     def place(self, index: list[Index]) -> Expr:
         return self.outline.builder.position(index[self.vector])
 
+    @abstractmethod
     def depth(self) -> int:
         """Products in one sum."""
-        raise AssertionError("each kind of product knows its depth")
 
     def add_up(self, index: list[Index], type: str) -> None:
         """The sums: from zero, term by term."""
@@ -114,9 +115,9 @@ class RowsOfSums:
             self.outline.builder.append(Store(self.sums, self.place(index), zero(type)))
         self.accumulate(index, type)
 
+    @abstractmethod
     def accumulate(self, index: list[Index], type: str) -> None:
         """sums += all terms."""
-        raise AssertionError("each kind of product knows its terms")
 
     def add_term(self, index: list[Index], factors: Sequence[Expr], type: str) -> None:
         """sums += one product, in the loop over the sums."""
