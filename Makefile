@@ -30,7 +30,7 @@ run: $(STAMP)
 	$(BIN)/python examples/digits.py
 
 test: models
-	$(BIN)/python -m pytest -n auto tests
+	$(BIN)/python -m pytest -n auto --dist worksteal tests
 
 lint: $(STAMP)
 	$(BIN)/ruff check hloc tests testdata examples benchmarks

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import statistics
 import sys
 from collections.abc import Callable, Iterable
@@ -137,3 +138,24 @@ def write_docs(state: dict, page: Path, output: Path) -> None:
     here = Path(os.path.relpath(output, page.parent))
     middle = markdown(state, f"{here}.png", f"{here}.json")
     page.write_text(f"{before}{START}\n{middle}\n{END}{after}", encoding="utf-8")
+
+
+SENTENCE = re.compile(r"in [\d.]+ of XLA's time \(geometric mean of \[\d+ models\]\(docs/benchmarks.md\), \w+ cores;\n"
+                      r"from [\d.]+ to [\d.]+\)")
+NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight")
+
+
+def sentence(state: dict) -> str:
+    """What README.md says of the figures."""
+    ratios, cores = [ratio(r) for r in state["modules"] if "hloc" in r], state["machine"]["cores"]
+    return (f"in {state['summary']['run']:.2f} of XLA's time (geometric mean of [{state['summary']['modules']} models]"
+            f"(docs/benchmarks.md), {NUMBERS[cores] if cores < len(NUMBERS) else cores} cores;\n"
+            f"from {min(ratios):.2f} to {max(ratios):.2f})")
+
+
+def write_readme(state: dict, page: Path) -> None:
+    """Put the figures into README.md's sentence about speed."""
+    text, count = SENTENCE.subn(lambda _: sentence(state), page.read_text(encoding="utf-8"))
+    if count != 1:
+        sys.exit(f"{page} has no sentence for the figures: {sentence(state)}")
+    page.write_text(text, encoding="utf-8")

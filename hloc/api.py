@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from hloc.kernels.plan import Program
 
 MOST_ELEMENTS = 1 << 48           # of one array: hours of work, if nothing is kept
-LIMIT_TRIES = 6                   # plans that are made to meet a memory limit
+LIMIT_TRIES = 7                   # plans that are made to meet a memory limit
 LIMIT_STEPS = 128                 # the aim is lowered by such a part of the limit, at least, then by twice as much ...
 
 
@@ -94,13 +94,15 @@ def without_collections() -> Iterator[None]:
 
 
 def load(source: str | bytes | Path | Module, *, name: str | None = None, choice: str | None = None,
-         strict: bool = False, warn: Callable[[str, Span | None], None] | None = None,
+         strict: bool = False, elided: str | None = None, warn: Callable[[str, Span | None], None] | None = None,
          options: Options | None = None) -> Module:
     """A verified Module from a path, or from the content of a file (bytes, or a str that holds a newline).
 
     What a file may hold is in hloc/sources.py: HLO text, protos, gzip, StableHLO ... Snapshots set `default_inputs`.
     choice  the name or number of one of several modules, as in `model.hlo#2`
     strict  unknown attributes are errors instead of warnings;  warn  called with each warning and its place
+    elided  what to make up for constants whose values the text leaves out ({...}): 'sensible:SEED', 'random:SEED' or
+            'zeros'; a warning tells. Without it such a module can be looked at and optimized, but not run.
     Raises HlocError with file:line:col, or with the byte of a binary file.
     """
     if isinstance(source, Module):
@@ -118,7 +120,17 @@ def load(source: str | bytes | Path | Module, *, name: str | None = None, choice
         module = module_of(content, shown, choice=choice, strict=strict, warn=warn)
         options.report("verify")
         verify(module)
+    if elided is not None:
+        _fill_elided(module, elided, warn)
     return module
+
+
+def _fill_elided(module: Module, values: str, warn: Callable[[str, Span | None], None] | None) -> None:
+    from hloc.inputs.elided import fill_elided
+    count = fill_elided(module, values)
+    if count and warn is not None:
+        constants = "1 elided constant is" if count == 1 else f"{count:,} elided constants are"
+        warn(f"{module.name}: {constants} made up ({values})", None)
 
 
 def optimize(module: Module, target: Target, options: Options | None = None) -> Module:
@@ -154,7 +166,7 @@ def optimized_plan(module: Module, target: Target, options: Options | None = Non
     limit = options.passes.get("memory_limit")
     if limit is None:
         return module, plan(optimize(module, target, options), target, options)
-    aim, least = limit, None
+    aim, least = None, None                                 # first as without a limit: what hloc memory tells is enough
     for number in range(LIMIT_TRIES):
         own = clone_module(module)
         optimize(own, target, replace(options, passes={**options.passes, "memory_limit": aim}))
@@ -162,7 +174,7 @@ def optimized_plan(module: Module, target: Target, options: Options | None = Non
         if program.peak <= limit:
             return own, program
         least = min(program.peak, least or program.peak)
-        aim = max(0, aim - (max(program.peak - limit, limit // LIMIT_STEPS) << number))
+        aim = limit if aim is None else max(0, aim - (max(program.peak - limit, limit // LIMIT_STEPS) << number - 1))
     raise RunError(f"running {module.name} needs {least:,} bytes at least, with arrays computed again to save memory; "
                    f"the limit is {limit:,}", hint="hloc memory shows which arrays are alive at the peak")
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from hloc.errors import RunError
 
 DEFAULT_BYTES = 2 << 30
+LOCK_DIGITS = 6
 COUNT, COUNT_SECONDS = "count", 3600
 WORK, WORK_SECONDS = "hloc-work-", 86400      # folders in the temporary one; no build takes so long
 OWN_FILES = (".py", ".c", ".h", ".lark", ".cuh", ".json")
@@ -95,8 +96,9 @@ def hold(path: Path, own: Path) -> Path | None:
 
 @contextmanager
 def lock(key: str) -> Iterator[None]:
-    """Held by one thread of one process at a time, per key; freed by the system where its holder is killed."""
-    with open(folder() / f"lock.{key[:2]}", "a", encoding="ascii") as file:
+    """Held by one thread of one process at a time, per key; freed by the system where its holder is killed. Keys that
+    begin alike share a file and wait for each other: the digits keep the parts of a program apart."""
+    with open(folder() / f"lock.{key[:LOCK_DIGITS]}", "a", encoding="ascii") as file:
         with suppress(OSError):                             # a file system without locks: the work may be done twice
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -168,16 +170,21 @@ def _sweep_workspaces() -> None:
 
 
 def _entries() -> list[tuple[float, int, Path]]:
-    """When each entry was last used, its bytes, its file. Removes what has long been half written."""
-    found, old = [], time.time() - COUNT_SECONDS
+    """When each entry was last used, its bytes, its file. Removes what has long been half written, and old locks: where
+    one is still held, the work may be done twice."""
+    now = time.time()
+    found, old = [], now - COUNT_SECONDS
     for path in folder().iterdir():
-        if path.suffix == ".sha256" or path.name.startswith(("lock.", COUNT)):
+        if path.suffix == ".sha256" or path.name.startswith(COUNT):
             continue
         try:
             facts = path.stat()
         except FileNotFoundError:                           # another process pruned it
             continue
-        if not path.name.startswith("tmp"):
+        if path.name.startswith("lock."):
+            if facts.st_mtime < now - WORK_SECONDS:
+                path.unlink(missing_ok=True)
+        elif not path.name.startswith("tmp"):
             found.append((facts.st_mtime, facts.st_size, path))
         elif facts.st_mtime < old:
             path.unlink(missing_ok=True)

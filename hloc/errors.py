@@ -130,6 +130,12 @@ class UnsupportedError(HlocError):
     code = 4
 
 
+def elided_constant(span: Span | None) -> UnsupportedError:
+    """What is raised where the value of `constant({...})` is needed."""
+    return UnsupportedError("the text leaves out the value of this constant ({...})", span,
+                            hint="print the module with large constants, or have values made up: --elided sensible:0")
+
+
 class BuildError(HlocError):
     """The C or CUDA compiler failed or is missing."""
 

@@ -30,6 +30,7 @@ LOOKED_AT = 1 << 16                    # characters by which the other forms are
 SHOWN_MODULES = 30
 Warn = Callable[[str, Span], None]
 
+FORMS = "modules are HLO text, XLA's protos (.pb, .pbtxt), StableHLO, or gzip of these; inputs go to --inputs"
 _PROTO_TEXT_ENDINGS = (".pbtxt", ".textproto", ".prototxt", ".textpb")
 _FIRST_BYTES = (b"\n", b"\x12", b"\x1a", b"\x22")     # of protos: fields 1 to 4, with a length
 _PROTO_TEXT = re.compile(r'(?:\s|#[^\n]*(?:\n|\Z))*(?:name|hlo_module|hlo|computations|entry_computation_name)\s*'
@@ -104,9 +105,12 @@ def _content(data: bytes, name: str) -> bytes | str:
         if kind_of(data):
             return data
     try:
-        return data.decode("utf-8")
+        text = data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise HlocError(f"{name} is not HLO text: byte {error.start} is not UTF-8") from None
+        raise HlocError(f"{name} is not HLO text: byte {error.start} is not UTF-8", hint=FORMS) from None
+    if "\0" in text:
+        raise HlocError(f"{name} is not HLO text: byte {data.index(0)} is zero", hint=FORMS)
+    return text
 
 
 def _unpacked(data: bytes, name: str) -> bytes:

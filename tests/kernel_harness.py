@@ -22,7 +22,7 @@ from hloc.machine import Machine
 from hloc.ops.values import flatten
 from hloc.targets.cpu import toolchain
 from hloc.targets.cpu.routines import file_of, runtime_units
-from hloc.targets.cpu.tiles import tile_source
+from hloc.targets.cpu.tiles.source import tile_source
 from hloc.targets.printer import C, print_kernel
 from hloc.text import parse_module
 

@@ -1,15 +1,20 @@
 """Compiles small C sources against the project's headers and calls them on NumPy arrays (no test of its own).
 
 In: C source text. Out: a `ctypes.CDLL`. Example: `build("#include \"scalar.h\"\n...", tmp_path).f(pointer(array))`.
+Large ones are built `once` for all workers of a run.
 """
 import concurrent.futures
 import ctypes
 import pathlib
 import shutil
 import subprocess
+import tempfile
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import pytest
+
+from hloc import cache
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 INCLUDE = [ROOT / "hloc/targets/c", ROOT / "hloc/targets/cpu/runtime"]
@@ -21,7 +26,7 @@ def build(source: str, folder: pathlib.Path, flags=FLAGS, name: str = "native") 
     """Compile `source` into `folder` and load it; skips the test where there is no gcc."""
     compiler = shutil.which("gcc")
     if compiler is None:
-        pytest.skip("no gcc")
+        pytest.skip("gcc is not installed")
     path, library = folder / f"{name}.c", folder / f"{name}.so"
     path.write_text(source)
     command = [compiler, "-std=gnu11", "-Wall", "-Wextra", "-Werror", *flags, "-shared", "-fPIC", "-pthread"]
@@ -31,23 +36,38 @@ def build(source: str, folder: pathlib.Path, flags=FLAGS, name: str = "native") 
     return ctypes.CDLL(str(library))
 
 
-def build_runtime(folder: pathlib.Path, extra: str = "", flags=FLAGS) -> ctypes.CDLL:
-    """Compile the whole CPU runtime but call.c, which calls a program, and `extra` C source into one library."""
+def once(kind: str, flags: Iterable[str], make: Callable[[pathlib.Path], pathlib.Path]) -> ctypes.CDLL:
+    """A library of the CPU runtime that the first worker to ask for it makes, in a folder, and the others wait for."""
     compiler = shutil.which("gcc")
     if compiler is None:
-        pytest.skip("no gcc")
-    (folder / "extra.c").write_text(extra)
-    sources = [*sorted(p for p in INCLUDE[1].glob("*.c") if p.name != "call.c"), folder / "extra.c"]
-    common = [compiler, "-std=gnu11", "-Wall", "-Wextra", "-Werror", *flags, "-fPIC", *[f"-I{i}" for i in INCLUDE]]
+        pytest.skip("gcc is not installed")
+    texts = [p.read_bytes() for i in INCLUDE for p in sorted(i.iterdir()) if p.suffix in (".c", ".h")]
+    key = cache.digest(kind, compiler, *flags, *texts)
+    with cache.lock(key):
+        path = cache.find(key, ".so")
+        if path is None:
+            with tempfile.TemporaryDirectory() as folder:
+                path = cache.put(key, ".so", make(pathlib.Path(folder)))
+        return ctypes.CDLL(str(path))
 
-    def compile_one(source):
-        return subprocess.run([*common, "-c", str(source), "-o", str(folder / f"{source.stem}.o")]).returncode
 
-    with concurrent.futures.ThreadPoolExecutor(2) as executor:
-        assert set(executor.map(compile_one, sources)) == {0}
-    objects = [str(folder / f"{source.stem}.o") for source in sources]
-    subprocess.run([compiler, "-shared", "-pthread", *objects, "-o", str(folder / "runtime.so"), "-lm"], check=True)
-    return ctypes.CDLL(str(folder / "runtime.so"))
+def build_runtime(extra: str = "", flags=FLAGS) -> ctypes.CDLL:
+    """The whole CPU runtime but call.c, which calls a program, and `extra` C source in one library."""
+    common = ["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", *flags, "-fPIC", *[f"-I{i}" for i in INCLUDE]]
+
+    def make(folder: pathlib.Path) -> pathlib.Path:
+        (folder / "extra.c").write_text(extra)
+        sources = [*sorted(p for p in INCLUDE[1].glob("*.c") if p.name != "call.c"), folder / "extra.c"]
+
+        def compile_one(source):
+            return subprocess.run([*common, "-c", str(source), "-o", str(folder / f"{source.stem}.o")]).returncode
+
+        with concurrent.futures.ThreadPoolExecutor(2) as executor:
+            assert set(executor.map(compile_one, sources)) == {0}
+        objects = [str(folder / f"{source.stem}.o") for source in sources]
+        subprocess.run(["gcc", "-shared", "-pthread", *objects, "-o", str(folder / "runtime.so"), "-lm"], check=True)
+        return folder / "runtime.so"
+    return once(f"runtime {extra}", flags, make)
 
 
 def pointer(array: np.ndarray) -> ctypes.c_void_p:

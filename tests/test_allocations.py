@@ -11,7 +11,7 @@ import pytest
 
 from hloc.targets.cpu import toolchain
 
-pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="allocations are counted before glibc's")
+pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc, whose malloc they are counted before")
 
 COUNTER = r"""
 #define _GNU_SOURCE

@@ -4,10 +4,11 @@ from __future__ import annotations
 import ctypes
 import subprocess
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
-from native import FLAGS, INCLUDE
+from native import FLAGS, INCLUDE, once
 
 from hloc.targets.cpu.routines import FEW_QUERIES
 
@@ -26,18 +27,17 @@ class Arguments(ctypes.Structure):
 
 
 @pytest.fixture(scope="module", params=WIDTHS, ids=lambda width: width.replace(" ", "-"))
-def entries(request, tmp_path_factory):
+def entries(request):
     """The entries of attention.h for a number of queries, compiled for one width of vectors."""
-    folder = tmp_path_factory.mktemp("attention")
     names = ("attention", "attention_kernels", "attention_thin", "pool")
-    command = ["gcc", "-std=gnu11", *FLAGS, *WIDTHS[request.param], "-fPIC", "-shared", "-pthread",
-               *(f"-I{i}" for i in INCLUDE), *(str(INCLUDE[1] / f"{n}.c") for n in names), "-o",
-               str(folder / "attention.so"), "-lm"]
-    try:
-        subprocess.run(command, check=True, capture_output=True)
-    except FileNotFoundError:
-        pytest.skip("no gcc")
-    library = ctypes.CDLL(str(folder / "attention.so"))
+    flags = [*FLAGS, *WIDTHS[request.param]]
+
+    def make(folder: Path) -> Path:
+        subprocess.run(["gcc", "-std=gnu11", *flags, "-fPIC", "-shared", "-pthread", *(f"-I{i}" for i in INCLUDE),
+                        *(str(INCLUDE[1] / f"{n}.c") for n in names), "-o", str(folder / "attention.so"), "-lm"],
+                       check=True, capture_output=True)
+        return folder / "attention.so"
+    library = once("attention", flags, make)
     library.hloc_pool_start(2, 100)
     yield lambda rows: [library.hloc_attention, *([library.hloc_attention_few] if rows <= FEW_QUERIES else [])]
     library.hloc_pool_stop()

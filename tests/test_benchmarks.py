@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -59,6 +60,19 @@ def test_a_page_without_marks_is_left_alone(state, tmp_path):
     with pytest.raises(SystemExit, match="no place"):
         report.write_docs(state, page, tmp_path / "x")
     assert page.read_text() == "text\n"
+
+
+def test_readme_says_what_the_tables_say(state, tmp_path):
+    newest = json.loads(max((ROOT / "benchmarks" / "results").glob("2*.json")).read_text(encoding="utf-8"))
+    assert report.sentence(newest) in (ROOT / "README.md").read_text(encoding="utf-8")
+    page = tmp_path / "README.md"
+    page.write_text("It is fast, in 0.5 of XLA's time (geometric mean of [3 models](docs/benchmarks.md), two cores;\n"
+                    "from 0.1 to 2.0). More.\n")
+    report.write_readme(state, page)
+    assert page.read_text() == f"It is fast, {report.sentence(state)}. More.\n"
+    with pytest.raises(SystemExit, match="no sentence"):
+        page.write_text("nothing")
+        report.write_readme(state, page)
 
 
 def test_plot(state, tmp_path):

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hloc.cli.main import main
+from hloc.cli.main import COMMANDS, cli, main
 from hloc.targets.cpu.sources import RUNTIME
 from hloc.targets.cpu.unit_costs import TEMPLATES
 from hloc.targets.inlining import HEADERS as SHARED
@@ -170,6 +170,7 @@ def write_bad_inputs() -> None:
     np.save("objects.npy", np.array([{}], dtype=object), allow_pickle=True)
     Path("junk.npy").write_bytes(b"not an array")
     Path("cut.npy").write_bytes(Path("x.npy").read_bytes()[:140])
+    Path("half.npz").write_bytes(b"PK\3\4" + bytes(100))
 
 
 @pytest.mark.parametrize("inputs, code, words", [
@@ -180,7 +181,11 @@ def write_bad_inputs() -> None:
     (["objects.npy"], 6, "pickled"),
     (["junk.npy"], 6, "not an .npy"),
     (["cut.npy"], 6, "cut.npy"),
+    (["half.npz"], 6, "a damaged .npz file"),
     (["nowhere.npy"], 6, "no such file"),
+    (["randm:3"], 6, "hint: made-up inputs are"),
+    (["x.npy", "x.npy", "x.npy"], 6, "x f32[2,3], y f32[2,3]"),
+    (["x.npy", "double.npy"], 6, "hint: convert it: array.astype(numpy.float32)"),
     (["random:x"], 2, "whole number"),
 ])
 def test_bad_inputs(here, capsys, inputs, code, words):
@@ -188,6 +193,31 @@ def test_bad_inputs(here, capsys, inputs, code, words):
     flags = [flag for name in inputs for flag in ("-i", name)]
     got, out, err = run(capsys, "run", "add.hlo", "-t", "cpu", *flags)
     assert got == code and words in err and "Traceback" not in err and out == ""
+
+
+@pytest.mark.parametrize("arguments, code, words", [
+    (["opt", "add.hlo", "--dump-after", "fusion", "--dump-dir", "add.hlo/x"], 6, "error: add.hlo/x"),
+    (["opt", "add.hlo", "--dump-dir", "dumps"], 2, "--dump-after all"),
+    (["opt", "add.hlo", "--dump-after", "fusoin"], 2, "did you mean fusion?"),
+    (["run", "add.hlo", "--target", "gpu"], 2, "did you mean cuda?"),
+    (["run", "add.hlo", "--target", "tpu"], 2, "targets: auto, cpu, cuda"),
+    (["run", "page.hlo"], 3, "nothing here looks like HLO text"),
+    (["run", "zeros.hlo"], 3, "byte 2 is zero\nhint: modules are HLO text"),
+    (["run", "unbounded.hlo"], 4, "hint: give them a bound"),
+], ids=lambda v: " ".join(v) if isinstance(v, list) else "")
+def test_mistakes_have_their_own_words(here, capsys, arguments, code, words):
+    Path("page.hlo").write_text("<html>\n<body>no</body>\n")
+    Path("zeros.hlo").write_bytes(b"PK\0\0\0")
+    Path("unbounded.hlo").write_text("ENTRY e {\n  a = f32[?] parameter(0)\n  ROOT b = f32[?] negate(a)\n}\n")
+    got, out, err = run(capsys, *arguments)
+    assert got == code and words in err and "Traceback" not in err and out == ""
+
+
+def test_a_compiler_that_is_asked_for_is_not_replaced(here, capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("CC", "/nowhere/gcc -O1")
+    monkeypatch.setenv("HLOC_CACHE_DIR", str(tmp_path / "empty"))
+    got, _, err = run(capsys, "run", "add.hlo", "-i", "zeros", "-t", "cpu")
+    assert got == 5 and "$CC, '/nowhere/gcc -O1', is no C compiler" in err and "hint: unset CC" in err
 
 
 def test_several_inputs_after_one_option(here, capsys):
@@ -233,6 +263,20 @@ def test_custom_call_in_python(here, capsys, monkeypatch):
     assert code == 0 and "1, 1, 1, 1" in out
 
 
+def test_elided_constants(here, capsys):
+    """JAX's as_text() leaves large constants out: they can be made up, for all commands alike."""
+    Path("elided.hlo").write_text("ENTRY e { x = f32[3] parameter(0)  c = f32[3] constant({...})\n"
+                                  "  ROOT r = f32[3] add(x, c) }")
+    code, _, error = run(capsys, "run", "elided.hlo", "--target", "cpu")
+    assert code == 4 and "elided.hlo:1:" in error and "--elided sensible:0" in error
+    for command in (["run"], ["check"], ["memory"], ["nans"], ["compile", "-o", "-", "--emit", "c"]):
+        target = [] if command == ["nans"] else ["--target", "cpu"]
+        code, _, error = run(capsys, *command, "elided.hlo", *target, "--elided", "sensible:7")
+        assert code == 0 and "1 elided constant is made up (sensible:7)" in error, (command, error)
+    code, _, error = run(capsys, "run", "elided.hlo", "--elided", "x.npy")
+    assert code == 2 and "'x.npy' cannot fill elided constants" in error
+
+
 def test_no_compiler_is_said(here, capsys, monkeypatch):
     monkeypatch.setattr("hloc.targets.cpu.toolchain.candidates", lambda: [])
     code, _, err = run(capsys, "run", "add.hlo", "-i", "zeros", "-t", "cpu")
@@ -253,3 +297,12 @@ def test_memory(here, capsys):
     use = json.loads(out)
     assert code == 0 and (use["peak"], use["arena"], use["parameters"], use["results"]) == (72, 0, 48, 24)
     assert {b["region"] for b in use["buffers"]} == {"parameter", "result"}
+
+
+@pytest.mark.parametrize("name", list(COMMANDS))
+def test_help_has_examples_and_docs_name_every_option(name):
+    command = cli.get_command(None, name)
+    assert "Examples:" in command.epilog and f"hloc {name}" in command.epilog
+    page = (Path(__file__).parent.parent / "docs" / "usage.md").read_text(encoding="utf-8")
+    assert f"## hloc {name}\n" in page
+    assert [o for p in command.params for o in p.opts if o.startswith("--") and o not in page] == []

@@ -107,8 +107,8 @@ void count_all(int* counts, long n, long grain) {
 
 
 @pytest.fixture(scope="module")
-def runtime(tmp_path_factory):
-    library = build_runtime(tmp_path_factory.mktemp("runtime"), '#include "pool.h"\n' + EXTRA)
+def runtime():
+    library = build_runtime('#include "pool.h"\n' + EXTRA)
     library.hloc_pool_start(3, 200)
     yield library
     library.hloc_pool_stop()

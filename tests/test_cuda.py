@@ -79,10 +79,10 @@ def sources_of(text: str, gpu=H100):
 def compile_with(name: str, text: str, arch: str) -> bytes:
     if name == "nvcc":
         if shutil.which("nvcc") is None:
-            pytest.skip("no nvcc on PATH")
+            pytest.skip("nvcc is not installed")
         return compiler._compile_with_nvcc(text, arch, "cubin")
     if compiler.nvrtc_version() is None:
-        pytest.skip("no NVRTC: pip install nvidia-cuda-nvrtc")
+        pytest.skip("NVRTC is not installed: pip install nvidia-cuda-nvrtc")
     return compiler._compile_with_nvrtc(compiler._nvrtc(), text, arch, "cubin")
 
 
@@ -123,7 +123,7 @@ def test_quick_compilation_makes_the_same_kernels():
 
 def test_ptx_is_text():
     if compiler.nvrtc_version() is None:
-        pytest.skip("no NVRTC: pip install nvidia-cuda-nvrtc")
+        pytest.skip("NVRTC is not installed: pip install nvidia-cuda-nvrtc")
     assert b".target sm_80" in compiler.compile_cuda(sources_of(MODULE).single_file(), "sm_80", "ptx")
 
 
@@ -249,7 +249,7 @@ def test_hostile_plans(cubin, tmp_path, change):
 def test_run_without_a_gpu(cubin, monkeypatch):
     from hloc.targets.cuda import target
     if target.device_present():
-        pytest.skip("there is a GPU here")
+        pytest.skip("a machine without a GPU is needed: this one has one")
     result = CliRunner().invoke(cli, ["run", str(cubin)])
     error = result.exception
     assert isinstance(error, RunError) and error.code == 6

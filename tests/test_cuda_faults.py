@@ -160,7 +160,7 @@ def test_misaligned_vector_access():
 
 @pytest.mark.parametrize("place, wrong", [("hloc_copy_wait<S::STAGES - 2>();", "hloc_copy_wait<S::STAGES - 1>();"),
                                           ("hloc_copy_wait<S::STAGES - 2>();", ""),
-                                          ("    hloc_copy_commit();\n  }\n  template", "  }\n  template")])
+                                          ("    hloc_copy_commit();\n    fetch(", "    fetch(")])
 def test_copies_that_nobody_waits_for(place, wrong):
     """What is on its way has no value yet."""
     sources = sources_of("pipeline")

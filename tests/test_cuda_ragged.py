@@ -74,6 +74,26 @@ def test_orders_and_types(type, result, lhs, rhs, monkeypatch):
 
 
 @emulated
+@pytest.mark.parametrize("type", ["bf16", "f32"])
+def test_what_is_no_number_stays_in_its_group(type, monkeypatch):
+    """In rows of a group, in rows of none, and in a group's matrix; without a GPU, where products are written out, too."""
+    text = ragged(type, type)
+    program = planned(text)
+    rows, matrices, sizes = inputs(program, SIZES)
+    matrices[1, 5] = 1
+    rows[3, 5], rows[100, 0], rows[199, 1], matrices[3, 7, 2], matrices[0, 0, 0] = np.inf, np.nan, np.nan, np.nan, np.inf
+    arrays = [rows, matrices, sizes]
+    (on_gpu,) = emulate(make_sources(program, H100), arrays, monkeypatch, checked=True, backwards=True)
+    (right,) = Evaluator(api.load(text)).run(arrays)
+    (on_cpu,) = api.compile(text, "cpu")(*arrays)
+    for found in (on_gpu, on_cpu, right):
+        wide = found.astype(float)
+        assert np.isnan(wide[100]).all() and (wide[165:] == 0).all()
+        assert np.isnan(wide[71:135, 2]).sum() == 64 and np.isnan(wide).sum() == 64 + 72 - 1
+        np.testing.assert_array_equal(wide, right.astype(float))
+
+
+@emulated
 @pytest.mark.parametrize("sizes", [[200, 0, 0, 0, 0], [0, 0, 0, 0, 0], [150, 100, 7, 0, 0], [40, 40, 40, 40, 40]])
 def test_sizes(sizes, monkeypatch):
     """All rows in one group, none in any, more than there are, all full."""

@@ -72,7 +72,7 @@ def test_run_under_mpi(sums):
     pytest.importorskip("mpi4py", reason="mpi4py is not installed")
     launcher = shutil.which("mpirun") or shutil.which("mpiexec")
     if launcher is None:
-        pytest.skip("no mpirun on this machine")
+        pytest.skip("mpirun is not installed")
     command = [sys.executable, "-m", "hloc.cli.main", "run", "sum.hlo", "-t", "cpu", "-i", "x{device}.npy",
                "-o", "r{device}.npz"]
     done = subprocess.run([launcher, "-n", "2", *command], capture_output=True, text=True, timeout=120)

@@ -30,8 +30,9 @@ def test_wrong_inputs_are_named():
 
 
 def test_elided_constant_cannot_run():
-    with pytest.raises(RunError, match="%c is left out"):
-        run("ENTRY e { ROOT c = f32[4] constant({...}) }")
+    for text in ("c = f32[4] constant({...})", "c = (f32[4], s32[]) constant(({...}, 1))"):
+        with pytest.raises(UnsupportedError, match="leaves out the value of this constant"):
+            run("ENTRY e { ROOT " + text + " }")
 
 
 # -- memory and bounds -------------------------------------------------------------------------------------------------

@@ -79,7 +79,7 @@ def test_every_section_is_tried(gpu):
 
 def test_without_a_gpu():
     if any(Path(p).exists() for p in ("/dev/nvidiactl", "/dev/dxg")):
-        pytest.skip("there is a GPU here")
+        pytest.skip("a machine without a GPU is needed: this one has one")
     done = run()
     assert done.returncode == 6 and done.stdout == ""
     assert done.stderr.startswith("error: running on a GPU needs") and "Traceback" not in done.stderr

@@ -2,11 +2,17 @@
 import numpy as np
 import pytest
 
-from hloc.errors import UsageError
+from hloc.errors import RunError, UsageError
+from hloc.evaluate import evaluate
 from hloc.inputs import entry_parameters
+from hloc.inputs.elided import fill_elided
 from hloc.inputs.files import read_inputs
-from hloc.inputs.sensible import parameter_roles, sensible_arrays, sensible_inputs
+from hloc.inputs.sensible import roles_of, sensible_arrays, sensible_inputs
 from hloc.text import parse_module
+
+
+def parameter_roles(module):
+    return roles_of((module.entry, p) for p in module.entry.parameters)
 
 
 def test_inputs_know_what_they_are_for():
@@ -41,3 +47,34 @@ def test_made_up_inputs_by_name():
             read_inputs(bad, parameters, sensible)
     with pytest.raises(UsageError, match="compiled file"):
         read_inputs(["sensible"], parameters)
+
+
+# -- constants whose values the text leaves out ------------------------------------------------------------------------
+
+ELIDED = """ENTRY e {
+    x = f32[9] parameter(0)  i = s32[3,1] constant({...})  v = f32[9] constant({...})  w = f32[2] constant({1, 2})
+    t = (f32[2], (s32[4], pred[3])) constant(({3, 4}, ({...}, {...})))
+    g = f32[3] gather(x, i), offset_dims={}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1,
+        slice_sizes={1}
+    ROOT r = (f32[9], f32[3], (f32[2], (s32[4], pred[3]))) tuple(v, g, t) }"""
+
+
+@pytest.mark.parametrize("values", ["sensible", "sensible:3", "random:3", "zeros"])
+def test_elided_constants_are_made_up(values):
+    module = parse_module(ELIDED)
+    assert fill_elided(module, values) == 4
+    x, i, v, w, t, *_ = module.entry.instructions
+    assert v.literal.shape == (9,) and v.literal.dtype == np.float32 and i.literal.dtype == np.int32
+    assert w.literal.tolist() == [1, 2] and t.literal[0].tolist() == [3, 4] and t.literal[1][1].dtype == np.bool_
+    assert 0 <= i.literal.min() and i.literal.max() <= 9
+    assert (v.literal != np.asarray(read_inputs(["random:3"], entry_parameters(module))[0])).any()
+    evaluate(module, [np.arange(9, dtype=np.float32)])
+    assert fill_elided(module, values) == 0
+
+
+def test_what_cannot_fill_elided_constants():
+    with pytest.raises(UsageError, match="'x.npy' cannot fill elided constants"):
+        fill_elided(parse_module(ELIDED), "x.npy")
+    large = parse_module("ENTRY e { ROOT c = f32[1000000,1000000,1000000] constant({...}) }")
+    with pytest.raises(RunError, match="the elided constant %c is"):
+        fill_elided(large, "zeros")

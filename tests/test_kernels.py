@@ -37,10 +37,13 @@ from hloc.kernels.ir import (
 from hloc.kernels.lower import lower
 from hloc.kernels.verify import KernelError, verify_kernel
 from hloc.kernels.walks import expressions, parts, walk
-from hloc.targets.cpu.halves import RowPrinter, by_rows
-from hloc.targets.cpu.index_sets import split_index_sets
-from hloc.targets.cpu.tiles import tile_source
-from hloc.targets.cpu.vector_width import is_wide
+from hloc.targets.cpu.tiles.epilogues import epilogue_of
+from hloc.targets.cpu.tiles.source import tile_source
+from hloc.targets.cpu.vector_loops.halves import RowPrinter, by_rows
+from hloc.targets.cpu.vector_loops.index_sets import split_index_sets
+from hloc.targets.cpu.vector_loops.scalar_functions import apart
+from hloc.targets.cpu.vector_loops.straight import straightened
+from hloc.targets.cpu.vector_loops.vector_width import is_wide
 from hloc.targets.printer import CUDA, C, escaped, expression, print_kernel
 from hloc.text import parse_module
 
@@ -135,7 +138,8 @@ def test_what_rows_need_of_their_columns_is_computed_once():
 def test_rows_that_end_in_a_reduce_are_not_loops_in_loops():
     text = SEPARATOR.split((DATA / "kernels" / "rows.hlo").read_text(encoding="utf-8"))[1]
     kernel = lower(parse_module(text).entry.root, MACHINE).calls[0].kernel
-    inner = [s for outer in kernel.body for s in outer.body if isinstance(s, For)]
+    stages = [s for outer in kernel.body for s in outer.body if isinstance(s, For) and s.kind == SERIAL]
+    inner = [s for rows in stages for s in rows.body if isinstance(s, For)]
     assert len(inner) == 3 and not any(isinstance(s, For) for loop in inner for s in walk(loop.body))
 
 
@@ -154,6 +158,95 @@ def test_short_rows_that_leave_lanes_empty_are_turned():
     for reduce in reduces:
         body = lower(reduce, MACHINE).calls[0].kernel.body
         assert any(isinstance(s, Local) and "turned" in s.name for s in walk(body))
+
+
+def test_few_terms_by_columns_that_lie_apart_are_loops():
+    """Points by a transposed matrix: the matrix is brought into order once."""
+    text = """ENTRY e {{ x = f32[4000,{k}] parameter(0)  m = f32[{n},{k}] parameter(1)
+      ROOT d = f32[4000,{n}] dot(x, m), lhs_contracting_dims={{1}}, rhs_contracting_dims={{1}} }}"""
+    for n, k, is_loops in ((3, 4, True), (2, 2, True), (128, 8, True), (4, 9, False), (129, 4, False)):
+        root = parse_module(text.format(n=n, k=k)).entry.root
+        assert isinstance(lower(root, MACHINE).calls[0].kernel, Tile) != is_loops
+
+
+def test_softmax_of_three_classes_is_turned():
+    """So few elements of a row would be no vector, and each exponential a call; without a parameter of full size, too."""
+    text = """max { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT m = f32[] maximum(a, b) }
+      add { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT s = f32[] add(a, b) }
+      f { x = f32[40] parameter(0)  m = f32[3] parameter(1)  zero = f32[] constant(0)  low = f32[] constant(-inf)
+        xs = f32[40,3] broadcast(x), dimensions={0}
+        ms = f32[40,3] broadcast(m), dimensions={1}
+        d = f32[40,3] multiply(xs, ms)
+        t = f32[40] reduce(d, low), dimensions={1}, to_apply=max
+        ts = f32[40,3] broadcast(t), dimensions={0}
+        z = f32[40,3] subtract(d, ts)
+        e = f32[40,3] exponential(z)
+        s = f32[40] reduce(e, zero), dimensions={1}, to_apply=add
+        ss = f32[40,3] broadcast(s), dimensions={0}
+        ROOT r = f32[40,3] divide(e, ss) }
+      ENTRY e { x = f32[40] parameter(0)  m = f32[3] parameter(1)
+        ROOT r = f32[40,3] fusion(x, m), kind=kCustom, calls=f }"""
+    body = lower(parse_module(text).entry.root, MACHINE).calls[0].kernel.body
+    assert any(isinstance(s, Local) and "turned" in s.name for s in walk(body))
+
+
+def test_preds_beside_wide_numbers_stand_in_loops_of_their_own_where_rows_are_long():
+    """Of few elements they are loaded before what was stored in part has arrived."""
+    text = """mul {{ a = f64[] parameter(0)  b = f64[] parameter(1)  ROOT m = f64[] multiply(a, b) }}
+      f {{ w = pred[600,{n}] parameter(0)  x = f64[600,{n}] parameter(1)  y = f64[600,{n}] parameter(2)
+        one = f64[] constant(1)  ones = f64[600,{n}] broadcast(one), dimensions={{}}
+        q = f64[600,{n}] divide(x, y)  p = f64[600,{n}] add(q, y)
+        v = f64[600,{n}] select(w, ones, p)
+        ROOT r = f64[600] reduce(v, one), dimensions={{1}}, to_apply=mul }}
+      ENTRY e {{ w = pred[600,{n}] parameter(0)  x = f64[600,{n}] parameter(1)  y = f64[600,{n}] parameter(2)
+        ROOT r = f64[600] fusion(w, x, y), kind=kInput, calls=f }}"""
+    for columns, is_cut in ((8, False), (40, True)):
+        kernel = lower(parse_module(text.format(n=columns)).entry.root, MACHINE).calls[0].kernel
+        assert (apart(kernel) is not kernel and apart(kernel) != kernel) == is_cut
+
+
+def test_what_is_written_out_has_names_for_its_steps():
+    """A maximum over three channels is no variable of a VECTOR loop: what follows, a remainder, finds vectors."""
+    text = """max { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT m = f32[] maximum(a, b) }
+      f { x = f32[400,3] parameter(0)  low = f32[] constant(-inf)  six = f32[] constant(6)
+        m = f32[400] reduce(x, low), dimensions={1}, to_apply=max
+        n = f32[400] broadcast(six), dimensions={}
+        ROOT r = f32[400] remainder(m, n) }
+      ENTRY e { x = f32[400,3] parameter(0)  ROOT r = f32[400] fusion(x), kind=kInput, calls=f }"""
+    kernel = straightened(split_index_sets(lower(parse_module(text).entry.root, MACHINE).calls[0].kernel))
+    verify_kernel(kernel)
+    assert not any(isinstance(s, (Mutable, Assign)) for s in walk(kernel.body))
+    cut = apart(kernel)
+    assert any(e.op == "remainder_near" for s in walk(cut.body) for e in parts(expressions(s)) if isinstance(e, Apply))
+
+
+def test_computed_numbers_are_kept_while_the_place_of_the_largest_is_looked_for():
+    """testdata/programs/places_of_floats.hlo has an expression before a choice."""
+    kernel = lower(parse_module(ARGMAX_OF_TANH).entry.root, MACHINE).calls[0].kernel
+    verify_kernel(kernel)
+    found = [e for s in walk(kernel.body) for e in parts(expressions(s)) if isinstance(e, Apply) and e.op == "tanh"]
+    assert len(found) == 1 and any(isinstance(s, Local) for s in walk(kernel.body))
+
+
+ARGMAX_OF_TANH = """most {
+  a = f32[] parameter(0)  i = s32[] parameter(1)  b = f32[] parameter(2)  j = s32[] parameter(3)
+  g = pred[] compare(a, b), direction=GT
+  n = pred[] compare(a, a), direction=NE
+  o = pred[] or(g, n)
+  v = f32[] select(o, a, b)
+  e = pred[] compare(a, b), direction=EQ
+  l = pred[] compare(i, j), direction=LT
+  el = pred[] and(e, l)
+  ol = pred[] or(o, el)
+  k = s32[] select(ol, i, j)
+  ROOT t = (f32[], s32[]) tuple(v, k) }
+f { x = f32[40,64] parameter(0)
+  y = f32[40,64] tanh(x)
+  places = s32[40,64] iota(), iota_dimension=1
+  low = f32[] constant(-inf)
+  zero = s32[] constant(0)
+  ROOT r = (f32[40], s32[40]) reduce(y, places, low, zero), dimensions={1}, to_apply=most }
+ENTRY e { x = f32[40,64] parameter(0)  ROOT r = (f32[40], s32[40]) fusion(x), kind=kInput, calls=f }"""
 
 
 def test_channels_become_planes_pixel_by_pixel():
@@ -226,6 +319,14 @@ def test_golden_c(name):
     if os.environ.get("HLOC_GOLDEN"):
         path.write_text("\n".join(parts), encoding="utf-8")
     assert "\n".join(parts) == path.read_text(encoding="utf-8")
+
+
+def test_what_a_row_shares_stands_in_front_of_its_columns():
+    """A product's epilogue asks data for a place once for each row."""
+    text = SEPARATOR.split((DATA / "kernels" / "products.hlo").read_text(encoding="utf-8"))[-1]
+    tile = lower(parse_module(text).entry.root, MACHINE).calls[0].kernel
+    of_row, of_column = epilogue_of(tile).text.split("#pragma omp simd")
+    assert "hloc_maximum_s32(" in of_row and "hloc_maximum_s32(" not in of_column
 
 
 def test_conditions_on_places_become_loops():

@@ -50,6 +50,18 @@ def test_a_limit_is_kept_and_changes_no_result():
     assert np.allclose(small(x)[0], hloc.compile(text, target="cpu")(x)[0], atol=1e-6)
 
 
+def test_memory_that_results_lend_is_not_saved():
+    """What a run takes without a limit is enough with one, and nothing is computed again for it: the arrays that are
+    read again at the end lie in the result, which is larger than all of them and written last."""
+    text = network().replace("ROOT ", "").removesuffix("}\n")
+    text += "  zero = f32[] constant(0)\n  ROOT wide = f32[512,512] pad(g0, zero), padding=0_448x0_448\n}\n"
+    target = find("cpu")
+    module, program = optimized_plan(hloc.load(text), target)
+    assert program.arena_size < 8 * 64 * 64 * 4
+    limited, same = optimized_plan(hloc.load(text), target, hloc.Options(passes={"memory_limit": program.peak}))
+    assert same.peak == program.peak and len(limited.entry.instructions) == len(module.entry.instructions)
+
+
 def test_too_low_a_limit_is_refused_with_the_figure(tmp_path, capsys):
     path = tmp_path / "network.hlo"
     path.write_text(network())

@@ -62,7 +62,7 @@ def test_pipelines(path: Path) -> None:
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda p: p.stem)
 def test_target(path: Path, target: str) -> None:
     if target == "cuda" and not driver_present():
-        pytest.skip("no GPU here")
+        pytest.skip("there is no GPU on this machine")
     module = read(path)
     exe = hloc.compile(module, target=target)
     for seed in SEEDS:
@@ -163,3 +163,19 @@ def test_remainders_of_halves_are_exact(type: str) -> None:
     compared = normal | (type == "f16") | np.isnan(want)
     np.testing.assert_array_equal(got[compared], want[compared])
     assert (np.signbit(got) == np.signbit(x))[compared & ~np.isnan(want)].all()
+
+
+@pytest.mark.parametrize("sides", [(2, 100), (2, 5), (9, 100), (2, 1)], ids=str)
+@pytest.mark.parametrize("type, much", [("f32", 2e38), ("f64", 1e308)])
+def test_diagonals_without_an_inverse_are_divided_by(type: str, much: float, sides: tuple[int, int]) -> None:
+    """That of such a number is subnormal, which a run takes for zero."""
+    batch, count = sides
+    text = (f"ENTRY e {{ a = {type}[{batch},40,40] parameter(0)  b = {type}[{batch},40,{count}] parameter(1)\n"
+            f"ROOT x = {type}[{batch},40,{count}] triangular-solve(a, b), left_side=true, lower=true, "
+            f"transpose_a=NO_TRANSPOSE }}")
+    dtype, rng = numpy_dtype(type), np.random.default_rng(0)
+    a = np.broadcast_to(np.eye(40) * much, (batch, 40, 40)).astype(dtype)
+    a[0] = np.eye(40) * 2
+    b = (rng.normal(size=(batch, 40, count)) * (much / 10)).astype(dtype)
+    (x,) = hloc.compile(text, target="cpu")(a, b)
+    np.testing.assert_allclose(x, b / np.diagonal(a, axis1=1, axis2=2)[..., None], rtol=1e-6)

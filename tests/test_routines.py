@@ -1,7 +1,8 @@
 """Which routines are compiled before the passes have run: those that the program will call, and no others."""
 import pytest
 
-from hloc.targets.cpu.routines import likely_units
+from hloc.machine import Machine
+from hloc.targets.cpu.likely import likely_units
 from hloc.text import parse_module
 
 SCORES = """
@@ -24,6 +25,15 @@ def convolution(features: int) -> str:
 """
 
 
+def dot(left: str, right: str) -> str:
+    rows, columns = left.split("[")[1].split(",")[0], right[:-1].split(",")[1]
+    return f"""
+  x = {left} parameter(0)
+  y = {right} parameter(1)
+  d = {left.split("[")[0]}[{rows},{columns}] dot(x, y), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+"""
+
+
 @pytest.mark.parametrize("body, units", [
     ("p = f32[4] parameter(0)", []),
     (SCORES, ["attention.c", "attention_kernels.c"]),
@@ -40,10 +50,33 @@ def convolution(features: int) -> str:
     ("x = f16[64,64] parameter(0) y = f16[64,64] cholesky(x)", ["triangular_f32.c"]),
     ("x = f64[8,8] parameter(0) y = f64[8,8] cholesky(x)", []),
     (convolution(8), []),
-    (convolution(16), ["gemm_bf16.c", "conv_bf16.c", "conv.c", "conv_rows.c", "conv_dots.c", "conv_outer.c",
-                        "conv_depthwise.c"]),
+    (convolution(16), ["gemm_bf16.c", "conv_bf16.c", "conv_rows.c", "conv.c", "conv_dots.c", "conv_memory.c",
+                        "conv_ways.c", "conv_outer.c", "conv_depthwise.c"]),
 ], ids=["none", "attention", "attention of few queries", "attention gradient", "topk", "topk of f16", "shallow dot", "dot",
         "complex dot", "factor of f16", "small factor", "shallow convolution", "convolution"])
 def test_likely_units(body, units):
-    found, _ = likely_units(parse_module(f"ENTRY e {{ {body} }}"))
+    found, _ = likely_units(parse_module(f"ENTRY e {{ {body} }}"), Machine.host())
     assert [unit for unit in found if unit != "pool.c"] == units
+
+
+MACHINE = Machine("test", "cpu", 4, 64, 1 << 15, 1 << 20, 1e10, 1e-6)
+
+
+@pytest.mark.parametrize("body, unit, parts", [
+    (dot("f32[1024,1024]", "f32[1024,1024]"), "gemm_f32.c", ""),
+    (dot("f32[1000,1000]", "f32[1000,992]"), "gemm_f32.c", "A"),                 # B is packed once for all tasks
+    (dot("f32[40,100]", "f32[100,96]"), "gemm_f32.c", "A AB B"),
+    (dot("f32[40,100]", "f32[100,100]"), "gemm_f32.c", "A AB B HALF HALF_A"),    # four columns are left
+    (dot("f32[1,4096]", "f32[4096,1024]"), "gemm_f32.c", "THIN THIN_ROWS_1"),
+    (dot("f32[1024,4096]", "f32[4096,1]"), "gemm_f32.c", "THIN THIN_DOTS_1"),
+    (dot("f16[40,100]", "f16[100,96]"), "gemm_f16.c", ""),                       # widened while they are packed
+    ("x = c64[32,64] parameter(0) y = c64[32,64] fft(x), fft_type=FFT, fft_length={64}", "fft_f32.c", ""),
+    ("x = c64[3,64] parameter(0) y = c64[3,64] fft(x), fft_type=FFT, fft_length={64}", "fft_f32.c", "FFT_ONE"),
+    ("x = f64[32,60] parameter(0) y = c128[32,31] fft(x), fft_type=RFFT, fft_length={60}", "fft_f64.c",
+     "FFT_MANY_ODD FFT_ONE FFT_ONE_ODD"),
+    ("x = f32[64,64] parameter(0) y = f32[64,64] cholesky(x)", "triangular_f32.c", "CHOLESKY"),
+], ids=["large", "rests", "small", "half a tile", "one row", "one column", "f16", "powers of two", "few lines", "odd steps",
+        "cholesky"])
+def test_parts(body, unit, parts):
+    _, found = likely_units(parse_module(f"ENTRY e {{ {body} }}"), MACHINE)
+    assert sorted(part.removeprefix("KERNELS_") for part in found[unit]) == parts.split()

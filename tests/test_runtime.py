@@ -1,6 +1,8 @@
 """What surrounds the kernels of a CPU program: memory, calls, and what is said before a run."""
 import gc
 import os
+import subprocess
+import sys
 import threading
 import tracemalloc
 import weakref
@@ -13,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hloc
+from hloc.analysis.packing import ALIGNMENT
 from hloc.api import optimize, plan
 from hloc.errors import RunError
 from hloc.inputs import zero_arrays
 from hloc.kernels.buffer_assignment import BufferAssignment, Home
 from hloc.kernels.memory import MemoryUse, memory_use
-from hloc.kernels.plan import ALIGNMENT
 from hloc.targets import find
 from hloc.targets.cpu.result_memory import KEPT, SMALL_BYTES, ResultMemory
 from hloc.targets.cpu.sources import make_sources
@@ -352,7 +354,7 @@ def test_threads_are_awake_in_loops_that_divide_their_steps(size, divided, monke
     np.testing.assert_allclose(program(*arrays)[0], expected[0], atol=1e-5)
 
 
-@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="what a process has loaded is read from /proc")
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="this system has no /proc/self/maps, which tells what a process has loaded")
 def test_programs_share_their_threads_and_are_unloaded(monkeypatch):
     """The threads of the first program serve all; a program that nobody holds leaves the process."""
     def loaded() -> set[str]:
@@ -378,6 +380,54 @@ def test_programs_share_their_threads_and_are_unloaded(monkeypatch):
     gc.collect()
     assert loaded() == libraries
     first(np.zeros((400, 512), np.float32))
+
+
+TRANSFORMS = """
+import gc, os
+from pathlib import Path
+import numpy as np
+import hloc
+
+TEXT = '''ENTRY e {
+  x = c64[BATCH,524288] parameter(0)
+  ROOT r = c64[BATCH,524288] fft(x), fft_type=FFT, fft_length={524288} }'''
+
+def held():
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+def transform(batch):
+    program = hloc.compile(TEXT.replace("BATCH", str(batch)), target="cpu")
+    assert not program(np.zeros((batch, 1 << 19), np.complex64))[0].any()
+    return program
+
+first = transform(3)        # its threads, and what is loaded only once, stay
+for batch in (1, 2):
+    transform(batch)
+before = held()
+program = transform(1)
+print(held() - before)
+del program
+for batch in (1, 2) * 8:
+    transform(batch)
+    gc.collect()
+print(held() - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="this system has no /proc/self/statm, which tells what a process holds")
+def test_plans_of_transforms_go_with_their_program():
+    """Each of these programs keeps its roots, 2 MiB and more, which nobody else can use.
+
+    In a process of its own whose allocator gives every large block back at once: what it would keep for later, above all
+    in a process that has run other tests, hides the plans.
+    """
+    environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536"}
+    ran = subprocess.run([sys.executable, "-c", TRANSFORMS], env=environment, capture_output=True, text=True, timeout=300)
+    assert not ran.returncode, ran.stderr
+    of_one, of_seventeen_gone = map(int, ran.stdout.split())
+    assert of_one > 2 << 20
+    assert of_seventeen_gone < 2 * of_one, ran.stdout
 
 
 def test_calls_from_several_threads():

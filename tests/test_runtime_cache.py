@@ -107,18 +107,22 @@ def test_processes_share_the_cache(cache_folder):
 
 
 def test_what_killed_processes_left_goes_after_a_day(cache_folder, tmp_path, monkeypatch):
-    """Folders of work and entries half written, when entries are next looked at; nothing that is young, or others'."""
+    """Folders of work, entries half written and locks, when entries are next looked at; nothing that is young, or
+    others'."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with cache.workspace() as used:
         killed, other = used.with_name("hloc-work-killed"), used.with_name("hloc-other")
-        half = cache.folder() / "tmphalf"
+        half, lock = cache.folder() / "tmphalf", cache.folder() / "lock.123456"
+        lock.write_text("")
         for path in (killed, other, cache_folder):
             path.mkdir(exist_ok=True)
             (path / "tmphalf").write_text("")
         killed.with_name("hloc-work-link").symlink_to(other)
-        for path in (killed, other, half):
+        for path in (killed, other, half, lock):
             os.utime(path, (0, 0))
-        cache.prune()
+        with cache.lock("f" * 40):
+            cache.prune()
+        assert not lock.exists() and (cache.folder() / "lock.ffffff").exists()
         assert used.is_dir() and other.is_dir() and not killed.exists() and not half.exists()
         assert (other / "tmphalf").exists()
 

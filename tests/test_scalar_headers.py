@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from native import INCLUDE, build, pointer
 
-special = pytest.importorskip("scipy.special")
+from hloc.targets.cpu import toolchain
+
+special = pytest.importorskip("scipy.special", reason="SciPy is not installed")
 
 INTS = {"s8": np.int8, "s16": np.int16, "s32": np.int32, "s64": np.int64,
         "u8": np.uint8, "u16": np.uint16, "u32": np.uint32, "u64": np.uint64}
@@ -36,6 +38,7 @@ COMPLEX1 = {"exp": np.exp, "log": np.log, "sqrt": np.sqrt, "tanh": np.tanh, "sin
             "cosh": np.cosh, "asin": np.arcsin, "acos": np.arccos, "asinh": np.arcsinh, "acosh": np.arccosh,
             "atanh": np.arctanh}
 COMPLEX2 = {"add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": np.divide, "power": np.power}
+NEAR = {"sin_near": (np.sin, 1.6), "cos_near": (np.cos, 1.6)}      # f32, CPUs only
 COMPARE = {"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater,
            "ge": np.greater_equal}
 INT1 = ["abs", "negate", "sign", "not", "popcnt", "count_leading_zeros"]
@@ -94,7 +97,7 @@ void random_blocks(hloc_u32* out) { hloc_threefry2x32(0, 0, 0, 0, out); hloc_phi
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
     source = '#include "scalar.h"\n' + EXTRA
-    for name, operands, a, r in all_functions():
+    for name, operands, a, r in [*all_functions(), *((f"{op}_f32", 1, "f32", "f32") for op in NEAR)]:
         source += (loop1, loop2)[operands - 1](name, f"hloc_{name}", f"hloc_{a}", f"hloc_{r}")
     flags = ["-O1", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"]
     return build(source, tmp_path_factory.mktemp("scalar"), flags)
@@ -143,6 +146,17 @@ def test_float_functions(library, op):
         assert ulp_error(got, want).max() <= limit + 3
 
 
+@pytest.mark.parametrize("op", NEAR)
+def test_angles_with_a_branch(library, op):
+    reference, limit = NEAR[op]
+    turns = np.arange(1, 700_000, 7) * (np.pi / 2)           # next to the zeros, where few digits are left
+    x = np.concatenate([floats(np.float32), turns.astype(np.float32), np.array([2**20, -2**20, 1e-40], np.float32)])
+    with np.errstate(all="ignore"):
+        assert ulp_error(call(library, f"{op}_f32", np.float32, x), reference(x.astype(np.float64))).max() <= limit
+    zeros = np.array([0.0, -0.0], np.float32)
+    assert (np.signbit(call(library, f"{op}_f32", np.float32, zeros)) == np.signbit(reference(zeros))).all()
+
+
 @pytest.mark.parametrize("op", FLOAT2)
 def test_float_functions_of_two(library, op):
     reference, limit = FLOAT2[op]
@@ -157,7 +171,7 @@ def test_float_functions_of_two(library, op):
 
 def test_sin_of_large_arguments(library):
     x = np.array([1e10, 1e22, 3.4e38, 16367173 * 2.0**72], np.float32)
-    mpmath = pytest.importorskip("mpmath")
+    mpmath = pytest.importorskip("mpmath", reason="mpmath is not installed")
     mpmath.mp.dps = 200
     exact = np.array([float(mpmath.sin(mpmath.mpf(float(v)))) for v in x])
     assert ulp_error(call(library, "sin_f32", np.float32, x), exact).max() < 1.6
@@ -349,16 +363,15 @@ def test_random_blocks(library):
 
 
 def test_headers_compile_as_cuda(tmp_path):
-    """The same functions inside a kernel, through nvcc where there is one."""
+    """The same functions inside kernels, through nvcc where there is one."""
     if shutil.which("nvcc") is None:
-        pytest.skip("no nvcc")
-    body = ""
-    for index, (name, operands, a, r) in enumerate(all_functions()):
+        pytest.skip("nvcc is not installed")
+    kernels = '#include "scalar.h"\n'                  # one for each: of one with all of them nvcc takes six times as long
+    for name, operands, a, r in all_functions():
         arguments = f"((hloc_{a}*)x)[0]" + (f", ((hloc_{a}*)x)[1]" if operands == 2 else "")
-        body += f"  if (which == {index}) ((hloc_{r}*)y)[0] = hloc_{name}({arguments});\n"
+        kernels += f'extern "C" __global__ void k_{name}(void* x, void* y) {{ ((hloc_{r}*)y)[0] = hloc_{name}({arguments}); }}\n'
     source = tmp_path / "all.cu"
-    head = '#include "scalar.h"\nextern "C" __global__ void all(void* x, void* y, int which) {\n'
-    source.write_text(head + body + "}\n")
+    source.write_text(kernels)
     command = ["nvcc", "-arch=sm_90", "-ptx", f"-I{INCLUDE[0]}", str(source), "-o", str(tmp_path / "all.ptx")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -369,13 +382,36 @@ def test_functions_of_functions_are_vectors(outer, tmp_path):
     """softplus, logaddexp and the like: the selections of one function do not become branches behind another."""
     compiler = shutil.which("gcc")
     if compiler is None:
-        pytest.skip("needs gcc, which tells what it made vectors of")
+        pytest.skip("gcc is not installed, which tells what it made vectors of")
     loops = [f"void of_{inner}(float *x, long n) {{\n#pragma omp simd\n  for (long i = 0; i < n; i++) "
              f"x[i] = hloc_{outer}_f32(hloc_{inner}_f32(x[i]));\n}}\n" for inner in ("exp", "log1p", "tanh", "abs")]
     source = tmp_path / "loops.c"
     source.write_text('#include "scalar.h"\n' + "".join(loops))
     done = subprocess.run([compiler, "-O2", "-std=gnu11", "-fopenmp-simd", "-fvect-cost-model=dynamic", "-fno-math-errno",
                            "-fno-trapping-math", f"-I{INCLUDE[0]}", "-fopt-info-vec", "-c", "-o",
+                           str(tmp_path / "loops.o"), str(source)],
+                          capture_output=True, text=True, timeout=120, check=True)
+    found = {line.split(":")[1] for line in done.stderr.splitlines() if "loops.c" in line and "loop vectorized" in line}
+    assert len(found) == len(loops)
+
+
+def test_powers_of_functions_are_vectors(tmp_path):
+    """A color's gamma, a focal loss: neither what a constant exponent is nor a constant that a selection chooses makes a
+    branch of what follows, with the flags of kernels."""
+    chain = toolchain.find()
+    if chain.is_clang:
+        pytest.skip("gcc is not the compiler, which tells what it made vectors of")
+    x, z = "hloc_{}_f32({})", "hloc_power_f32({}, {})"
+    inner = [x.format(op, "x[i]") for op in ("exp", "log1p", "sin", "tanh")]
+    inner += ["hloc_maximum_f32(x[i], 0.0f)", "(x[i] > 0.5f ? y[i] : 1.0f)"]
+    values = [z.format(e, power) for e in inner for power in ("2.5f", "y[i]")]
+    values += [x.format(op, z.format("x[i]", "2.5f")) for op in ("exp", "sin", "tanh", "cbrt")]
+    values += [x.format("cbrt", inner[0]), f"hloc_atan2_f32({inner[1]}, y[i])"]
+    loops = [f"void f{n}(float *x, const float *y, long n) {{\n#pragma omp simd\n  for (long i = 0; i < n; i++) "
+             f"x[i] = {value};\n}}\n" for n, value in enumerate(values)]
+    source = tmp_path / "loops.c"
+    source.write_text('#include "scalar.h"\n' + "".join(loops))
+    done = subprocess.run([*chain.command, *chain.flags(), *chain.kernel_flags(), "-fopt-info-vec", "-c", "-o",
                            str(tmp_path / "loops.o"), str(source)],
                           capture_output=True, text=True, timeout=120, check=True)
     found = {line.split(":")[1] for line in done.stderr.splitlines() if "loops.c" in line and "loop vectorized" in line}

@@ -7,16 +7,17 @@ import numpy as np
 import pytest
 
 import hloc
+from hloc.analysis.packing import ALIGNMENT
 from hloc.api import optimized_plan
 from hloc.inputs.sensible import sensible_arrays
 from hloc.kernels.ir import Tile
 from hloc.kernels.memory import memory_use
-from hloc.kernels.plan import ALIGNMENT, HostCall, Launch, all_steps
+from hloc.kernels.plan import HostCall, Launch, all_steps
 from hloc.machine import Machine
 from hloc.targets import find
 from hloc.targets.cpu import driver
-from hloc.targets.cpu.room import Scratch
-from hloc.targets.cpu.scratch import scratch_of
+from hloc.targets.cpu.scratch.room import Scratch
+from hloc.targets.cpu.scratch.steps import scratch_of
 
 LESS = "c = pred[] { a = %s parameter(0)\n b = %s parameter(1)\n ROOT l = pred[] compare(a, b), direction=LT }"
 

@@ -136,7 +136,7 @@ STABLEHLO = """module @f attributes {mhlo.num_partitions = 2 : i32, mhlo.num_rep
 
 
 def test_stablehlo():
-    pytest.importorskip("jaxlib")
+    pytest.importorskip("jaxlib", reason="jaxlib is not installed")
     module = hloc.load(STABLEHLO)
     assert module.entry.root.opcode == "negate" and module.attributes["num_partitions"] == "2"
     with pytest.raises(HlocError, match=r"f.mlir:3:10: error: .*stablehlo.neg"):

@@ -31,7 +31,7 @@ def test_known_values(name, operands, want):
 
 
 def test_scipy_gives_the_same():
-    special = pytest.importorskip("scipy.special", reason="needs SciPy")
+    special = pytest.importorskip("scipy.special", reason="SciPy is not installed")
     x, n = rng.uniform(0.05, 40, 200), rng.integers(1, 6, 200)
     np.testing.assert_allclose(special_functions.polygamma(n.astype(float), x), special.polygamma(n, x), rtol=1e-10)
     np.testing.assert_allclose(special_functions.digamma(x), special.digamma(x), atol=1e-13)

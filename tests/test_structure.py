@@ -74,7 +74,8 @@ LATE = ("hloc.passes", "hloc.kernels.planner", "hloc.kernels.builder", "hloc.eva
 RARE = ("hloc.passes.known_calls", "hloc.passes.dynamic_padder.walk", "hloc.ops.known_calls", "hloc.ops.library_configs",
         "hloc.targets.cuda", "hloc.proto", "hloc.evaluate", "hloc.text.syntax_errors", "hloc.passes.rng_",
         "hloc.passes.while_", "hloc.passes.cholesky", "hloc.passes.batch_norm", "hloc.passes.attention_gradient",
-        "hloc.kernels.lower_attention", "hloc.kernels.lower_window", "hloc.kernels.lower_sort")
+        "hloc.kernels.attention.attention", "hloc.kernels.attention.gradient", "hloc.kernels.reductions.window",
+        "hloc.kernels.routines")
 
 
 def test_compilations_and_runs_from_the_cache_import_no_more_than_they_need(tmp_path):
@@ -88,3 +89,10 @@ def test_compilations_and_runs_from_the_cache_import_no_more_than_they_need(tmp_
                               capture_output=True, timeout=120)
         assert done.returncode == 0, done.stderr
         assert [name for name in done.stdout.split() if name.startswith(late)] == []
+
+
+def test_lines_of_c_and_cuda_fit_a_page():
+    """As ruff sees to for Python."""
+    long = [f"{path.relative_to(PACKAGE)}:{number}" for suffix in ("h", "c", "cuh") for path in PACKAGE.rglob(f"*.{suffix}")
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1) if len(line) > 120]
+    assert long == []

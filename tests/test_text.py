@@ -68,7 +68,7 @@ def described(error: ParseError) -> str:
 
 @pytest.fixture(scope="module")
 def xla():
-    pytest.importorskip("jaxlib")
+    pytest.importorskip("jaxlib", reason="jaxlib is not installed")
     oracle = Xla()
     yield oracle
     oracle.close()
@@ -80,10 +80,8 @@ NOT_IN_XLA = re.compile(r"\{\.\.\.|literal=s32\[2\]|%\w+#|topk.*is_stable|^%c \(
 
 
 @pytest.mark.xla
-@pytest.mark.parametrize("text", cases("roundtrip"))
+@pytest.mark.parametrize("text", [c for c in cases("roundtrip") if not NOT_IN_XLA.search(c.values[0])])
 def test_xla_reads_the_same(text, xla):
-    if NOT_IN_XLA.search(text):
-        pytest.skip("XLA does not take this text")
     theirs, ours = xla.print_of(text), xla.print_of(str(parse_module(text)))
     assert "print" in theirs and "print" in ours, (theirs, ours)
     assert without_header(ours["print"]) == without_header(theirs["print"])

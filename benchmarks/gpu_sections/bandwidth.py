@@ -37,6 +37,12 @@ MODULES: dict[str, tuple[float, str]] = {
   ROOT o = {t}[{r},{c}] multiply(d, wb) }}
 """),
 }
+# n rows by a matrix of bytes with a scale for each column, which is computed on its way into the product
+WEIGHTS = """HloModule m
+ENTRY e {{ x = bf16[{n},{k}] parameter(0)  w = s8[{c},{k}] parameter(1)  s = bf16[{c}] parameter(2)
+  v = bf16[{c},{k}] convert(w)  t = bf16[{c},{k}] broadcast(s), dimensions={{0}}  m = bf16[{c},{k}] multiply(v, t)
+  ROOT d = bf16[{n},{c}] dot(x, m), lhs_contracting_dims={{1}}, rhs_contracting_dims={{1}} }}
+"""
 
 
 def copy_bandwidth(device) -> float:
@@ -56,6 +62,17 @@ def copy_bandwidth(device) -> float:
     return 2 * size / seconds
 
 
+def weights(device, best: float):
+    """Products of few rows, which take as long as reading the weights does."""
+    depth, columns = device.size(4096, 96), device.size(16384, 72)
+    for count in (1, 16):
+        backend = device.program(WEIGHTS.format(n=count, k=depth, c=columns))
+        rate = bytes_of(backend) / device.seconds(backend)
+        yield {"what": f"bf16[{count},{depth}] by s8[{columns},{depth}] with scales", "value": rate / 1e9,
+               "unit": "GB/s", "compared": {"the copy": rate / best}}
+        backend.close()
+
+
 def rows(device):
     best = copy_bandwidth(device)
     yield {"what": "a copy on the device", "value": best / 1e9, "unit": "GB/s",
@@ -71,3 +88,4 @@ def rows(device):
                    "note": f"to reach: {wanted:.2f}{'' if rate >= wanted * best else ', not reached'}"
                            f"{f'; {kernels} kernels' if kernels > 1 else ''}"}
             backend.close()
+    yield from weights(device, best)

@@ -21,6 +21,7 @@ from hloc.analysis.fusible import RESHAPES, is_elementwise, is_update
 from hloc.ir import Computation, Instruction, Shape, leaves
 
 BASE = 0
+IN_PLACE_KINDS = ("kLoop", "kOutput", "kInput")     # kernels that read a place for the last time when they store it
 
 
 class Contexts:
@@ -195,12 +196,13 @@ def reads_own_position(instruction: Instruction, slot: int) -> bool:
     if not operand.is_array or not results or any(r.num_elements != operand.num_elements for r in results):
         return False
     if instruction.opcode == "fusion":
-        return instruction.get("kind") == "kLoop" and slot in own_position_parameters(instruction.get("calls"))
+        return instruction.get("kind") in IN_PLACE_KINDS and slot in own_position_parameters(instruction.get("calls"))
     return instruction.opcode == "copy" or instruction.opcode in RESHAPES or is_elementwise(instruction)
 
 
 def own_position_parameters(computation: Computation) -> set[int]:
-    """Numbers of the parameters of a kLoop computation that are read at the kernel's own position only."""
+    """Numbers of the parameters of a fused computation that are read at the kernel's own position only. What a product
+    or a reduce reads is not: all of it is read before anything of the same place is stored."""
     root = computation.root
     roots = root.operands if root.opcode == "tuple" else [root]
     if any(is_update(r) for r in roots):

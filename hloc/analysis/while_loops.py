@@ -42,12 +42,15 @@ def call_sites(module: Module) -> Counter[Computation]:
     return Counter(c for i in module.instructions() for c in i.called_computations)
 
 
-def loop_of(instruction: Instruction, sites: Counter[Computation]) -> Loop | None:
-    """The loop, where its body and condition are its own and its state is a tuple that is taken apart; else None."""
+def loop_of(instruction: Instruction, sites: Counter[Computation] | None = None) -> Loop | None:
+    """The loop, where its state is a tuple that is taken apart; else None. With `sites`, body and condition must be its
+    own."""
     if instruction.opcode != "while" or instruction.operands[0].opcode != "tuple":
         return None
     body, condition = instruction.get("body"), instruction.get("condition")
-    if body.root.opcode != "tuple" or sites[body] != 1 or sites[condition] != 1 or body is condition:
+    if body.root.opcode != "tuple" or body is condition:
+        return None
+    if sites is not None and (sites[body] != 1 or sites[condition] != 1):
         return None
     if not only_elements_read(body) or not only_elements_read(condition):
         return None

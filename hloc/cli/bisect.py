@@ -8,12 +8,11 @@ from pathlib import Path
 import click
 
 from hloc.cli.options import (
-    choice_option,
     fusion_option,
     inputs_option,
     module_argument,
     pass_options,
-    strict_option,
+    reading_options,
     target_option,
 )
 from hloc.cli.terminal import Progress, input_reader, line_of, print_table, read_module
@@ -28,7 +27,6 @@ Examples:
 
 @click.command("bisect", epilog=EPILOG)
 @module_argument
-@choice_option
 @inputs_option
 @target_option
 @fusion_option
@@ -37,8 +35,8 @@ Examples:
 @click.option("--dump-dir", type=click.Path(path_type=Path), metavar="DIR",
               help="Write the module before and after the pass that is to blame.")
 @click.option("--json", "as_json", is_flag=True, help="Print the finding as JSON.")
-@strict_option
-def bisect_command(module, choice, inputs, target, fusion, tolerance, dump_dir, as_json, strict) -> None:
+@reading_options
+def bisect_command(module, inputs, target, fusion, tolerance, dump_dir, as_json, reading) -> None:
     """Find what makes MODULE's results wrong on a target: a pass of its pipeline, or the code of its kernels.
 
     The reference evaluator runs the module after passes that a binary search picks. Where all of them keep the results,
@@ -52,7 +50,7 @@ def bisect_command(module, choice, inputs, target, fusion, tolerance, dump_dir, 
         raise UsageError("the reference evaluator is the judge: it has no passes", hint="choose cpu or a GPU")
     chosen = find(target)
     with Progress() as progress:
-        parsed = read_module(module, choice=choice, strict=strict, progress=progress)
+        parsed = read_module(module, reading, progress)
         arrays = check_inputs(parsed, input_reader(inputs, parsed)(entry_parameters(parsed)))
         blame = bisect(parsed, chosen, arrays, options=pass_options(fusion), tolerance=tolerance,
                        runs_kernels=chosen.name == "cpu" or driver_present(), report=progress.report)

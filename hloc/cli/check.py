@@ -7,12 +7,11 @@ import sys
 import click
 
 from hloc.cli.options import (
-    choice_option,
     custom_call_option,
     custom_call_table,
     inputs_option,
     module_argument,
-    strict_option,
+    reading_options,
     target_option,
 )
 from hloc.cli.terminal import Progress, input_reader, print_table, read_module
@@ -26,7 +25,6 @@ Examples:
 
 @click.command("check", epilog=EPILOG)
 @module_argument
-@choice_option
 @inputs_option
 @target_option
 @click.option("--against", default="reference", show_default=True,
@@ -36,8 +34,8 @@ Examples:
                    "Default: f64 1e-9, f32 1e-4, f16 and bf16 2e-2.")
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
 @custom_call_option
-@strict_option
-def check_command(module, choice, inputs, target, against, tolerance, as_json, custom_calls, strict) -> None:
+@reading_options
+def check_command(module, inputs, target, against, tolerance, as_json, custom_calls, reading) -> None:
     """Run MODULE on a target and another way on the same inputs and compare all results.
 
     Exit code 0 where all agree, 1 where a result differs; the table names which, by how much, and where. A result
@@ -48,7 +46,7 @@ def check_command(module, choice, inputs, target, against, tolerance, as_json, c
     from hloc.tools.check import check
     calls = custom_call_table(custom_calls)
     with Progress() as progress:
-        parsed = read_module(module, choice=choice, strict=strict, progress=progress)
+        parsed = read_module(module, reading, progress)
         exe = compile(parsed, target, options=Options(progress=progress.report, custom_calls=calls))
         arrays = input_reader(inputs, parsed)(exe.parameters)
         rows = check(parsed, arrays, target=exe, against=against, tolerance=tolerance, custom_calls=calls,

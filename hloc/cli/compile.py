@@ -6,12 +6,11 @@ from pathlib import Path
 import click
 
 from hloc.cli.options import (
-    choice_option,
     fusion_option,
     memory_limit_option,
     module_argument,
     pass_options,
-    strict_option,
+    reading_options,
     tuning_option,
 )
 from hloc.cli.pass_times import show_times
@@ -37,7 +36,6 @@ EMIT = {"c": ".c", "cuda": ".cu", "ptx": ".ptx", "hlo": ".hlo"}
 
 @click.command("compile", epilog=EPILOG)
 @module_argument
-@choice_option
 @click.option("--output", "-o", required=True, metavar="FILE", help="Where to write; '-' prints text (see --emit).")
 @click.option("--emit", type=click.Choice(list(EMIT)),
               help="What '-o -' prints: the generated kernels for reading (default), PTX, or the optimized HLO.")
@@ -47,8 +45,8 @@ EMIT = {"c": ".c", "cuda": ".cu", "ptx": ".ptx", "hlo": ".hlo"}
 @fusion_option
 @memory_limit_option
 @tuning_option
-@strict_option
-def compile_command(module, choice, output, emit, target, time_passes, fusion, memory_limit, tuning, strict) -> None:
+@reading_options
+def compile_command(module, output, emit, target, time_passes, fusion, memory_limit, tuning, reading) -> None:
     """Compile MODULE (HLO text, '-' for stdin) and write it to the file given with -o."""
     from hloc.api import Options, compile
     suffix = _suffix(output, emit, target)
@@ -57,7 +55,7 @@ def compile_command(module, choice, output, emit, target, time_passes, fusion, m
         options = Options(progress=progress.report, passes=pass_options(fusion, memory_limit), tuning=tuning,
                           timings=[])
         with options.stage("parse"):
-            parsed = read_module(module, choice=choice, strict=strict, progress=progress)
+            parsed = read_module(module, reading, progress)
         exe = compile(parsed, target, options=options, consume=True, run=False)
         progress.report("write")
         _write(exe, output, suffix)

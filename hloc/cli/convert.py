@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from hloc.cli.options import choice_option, module_argument, strict_option
+from hloc.cli.options import module_argument, reading_options
 from hloc.cli.terminal import Progress, read_module, warn
 from hloc.errors import RunError, UsageError
 
@@ -29,15 +29,14 @@ FORMS = {".hlo": "hlo", ".txt": "hlo", ".pb": "pb", ".pbtxt": "pbtxt", ".textpro
 
 @click.command("convert", epilog=EPILOG)
 @module_argument
-@choice_option
 @click.option("--output", "-o", required=True, metavar="FILE", help="Where to write; '-' prints.")
 @click.option("--to", "form", type=click.Choice(["hlo", "pb", "pbtxt"]), help="The form (default: by the ending).")
-@strict_option
-def convert_command(module, choice, output, form, strict) -> None:
+@reading_options
+def convert_command(module, output, form, reading) -> None:
     """Read MODULE in any form ('-' for stdin), verify it, and write it as HLO text or as a proto."""
     form = form or _form(output)
     with Progress() as progress:
-        parsed = read_module(module, choice=choice, strict=strict, progress=progress)
+        parsed = read_module(module, reading, progress)
         progress.report("write")
         data = _data(parsed, form)
         if output == "-":

@@ -13,8 +13,13 @@ import click
 
 from hloc.cli.terminal import print_table
 
+EPILOG = """\b
+Examples:
+  hloc doctor
+  hloc doctor --json"""
 
-@click.command("doctor")
+
+@click.command("doctor", epilog=EPILOG)
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def doctor_command(as_json: bool) -> None:
     """Tell what hloc found here: C compiler, CUDA compilers, driver, GPU, PyCUDA, jaxlib; and what mends the rest."""
@@ -36,10 +41,9 @@ def _c_compiler() -> tuple[str, str, str, str]:
     from hloc.targets.cpu.toolchain import find
     try:
         found = find()
-        text = f"{' '.join(found.command)}: {found.version}"
-    except BuildError:
-        text = ""
-    return "C compiler", text, "target cpu", "apt-get install gcc, or: pip install ziglang"
+        return "C compiler", f"{' '.join(found.command)}: {found.version}", "target cpu", ""
+    except BuildError as error:
+        return "C compiler", "", "target cpu", error.hint
 
 
 def _nvrtc() -> tuple[str, str, str, str]:

@@ -6,7 +6,7 @@ from collections import Counter
 
 import click
 
-from hloc.cli.options import choice_option, fusion_option, module_argument, pass_options, strict_option
+from hloc.cli.options import fusion_option, module_argument, pass_options, reading_options
 from hloc.cli.terminal import Progress, line_of, print_table, read_module, size_text
 from hloc.errors import UsageError
 
@@ -20,15 +20,14 @@ Examples:
 
 @click.command("explain", epilog=EPILOG)
 @module_argument
-@choice_option
 @click.option("--target", "-t", default="cpu", show_default=True, metavar="NAME", help="cpu, cuda, h100, sm_90a ...")
 @click.option("--about", metavar="NAME", help="Only the kernel and the edges of this instruction.")
 @click.option("--kernels", "show_kernels", is_flag=True, help="List the kernels instead of the edges between them.")
 @click.option("--top", default=25, show_default=True, type=click.IntRange(0), help="How many rows to list.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 @fusion_option
-@strict_option
-def explain_command(module, choice, target, about, show_kernels, top, as_json, fusion, strict) -> None:
+@reading_options
+def explain_command(module, target, about, show_kernels, top, as_json, fusion, reading) -> None:
     """Tell which kernels MODULE becomes, and for every array that one kernel stores and another loads, why fusion
     left them two. Nothing is compiled or run.
 
@@ -38,7 +37,7 @@ def explain_command(module, choice, target, about, show_kernels, top, as_json, f
     from hloc.tools.explain import explain
     chosen = find(target)
     with Progress() as progress:
-        parsed = read_module(module, choice=choice, strict=strict, progress=progress)
+        parsed = read_module(module, reading, progress)
         progress.report("passes")
         told = explain(parsed, chosen, pass_options(fusion))
     if about:

@@ -5,14 +5,7 @@ import json
 
 import click
 
-from hloc.cli.options import (
-    choice_option,
-    fusion_option,
-    memory_limit_option,
-    module_argument,
-    pass_options,
-    strict_option,
-)
+from hloc.cli.options import fusion_option, memory_limit_option, module_argument, pass_options, reading_options
 from hloc.cli.terminal import Progress, line_of, print_table, read_module, size_text
 
 EPILOG = """\b
@@ -25,14 +18,13 @@ Examples:
 
 @click.command("memory", epilog=EPILOG)
 @module_argument
-@choice_option
 @click.option("--target", "-t", default="cpu", show_default=True, metavar="NAME", help="cpu, cuda, h100, sm_90a ...")
 @click.option("--top", default=15, show_default=True, type=click.IntRange(0), help="How many buffers to list.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 @fusion_option
 @memory_limit_option
-@strict_option
-def memory_command(module, choice, target, top, as_json, fusion, memory_limit, strict) -> None:
+@reading_options
+def memory_command(module, target, top, as_json, fusion, memory_limit, reading) -> None:
     """Tell how much memory a run of MODULE takes, and which buffers are alive when it takes the most.
 
     Peak: parameters, results, constants, what routines keep, and the arena: all intermediate arrays, and what routines
@@ -44,7 +36,7 @@ def memory_command(module, choice, target, top, as_json, fusion, memory_limit, s
     from hloc.targets import find
     chosen, options = find(target), Options(passes=pass_options(fusion, memory_limit))
     with Progress() as progress:
-        parsed = read_module(module, choice=choice, strict=strict, progress=progress)
+        parsed = read_module(module, reading, progress)
         progress.report("plan")
         use = memory_use(optimized_plan(parsed, chosen, options)[0], chosen.machine, chosen.workspace)
     if as_json:

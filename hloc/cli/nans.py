@@ -6,14 +6,7 @@ import sys
 
 import click
 
-from hloc.cli.options import (
-    choice_option,
-    custom_call_option,
-    custom_call_table,
-    inputs_option,
-    module_argument,
-    strict_option,
-)
+from hloc.cli.options import custom_call_option, custom_call_table, inputs_option, module_argument, reading_options
 from hloc.cli.terminal import Progress, input_reader, line_of, print_table, read_module
 
 EPILOG = """\b
@@ -25,14 +18,13 @@ Examples:
 
 @click.command("nans", epilog=EPILOG)
 @module_argument
-@choice_option
 @inputs_option
 @click.option("--infinities", is_flag=True, help="Look for infinities, too.")
 @click.option("--top", default=20, show_default=True, type=click.IntRange(1), help="How many instructions to list.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 @custom_call_option
-@strict_option
-def nans_command(module, choice, inputs, infinities, top, as_json, custom_calls, strict) -> None:
+@reading_options
+def nans_command(module, inputs, infinities, top, as_json, custom_calls, reading) -> None:
     """Run MODULE in the reference evaluator and list the instructions that make a NaN out of operands without one, the
     first one first, with what the operands held there. Loops, calls and fusions are looked into.
 
@@ -42,7 +34,7 @@ def nans_command(module, choice, inputs, infinities, top, as_json, custom_calls,
     from hloc.tools.nans import nan_origins
     calls = {name: lambda _, *given, f=f: f(*given) for name, f in custom_call_table(custom_calls).items()}
     with Progress() as progress:
-        parsed = read_module(module, choice=choice, strict=strict, progress=progress)
+        parsed = read_module(module, reading, progress)
         arrays = input_reader(inputs, parsed)(entry_parameters(parsed))
         progress.report("run")
         told = nan_origins(parsed, arrays, infinities=infinities, custom_calls=calls)

@@ -1,11 +1,12 @@
 """hloc opt: run passes, print HLO."""
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
 
 import click
 
-from hloc.cli.options import choice_option, fusion_option, module_argument, pass_options, strict_option
+from hloc.cli.options import fusion_option, module_argument, pass_options, reading_options
 from hloc.cli.pass_times import show_times
 from hloc.cli.terminal import Progress, print_table, read_module
 from hloc.errors import RunError, UsageError
@@ -30,7 +31,6 @@ def _list_passes(ctx: click.Context, _param, value: bool) -> None:
 
 @click.command("opt", epilog=EPILOG)
 @module_argument
-@choice_option
 @click.option("--passes", metavar="A,B", help="Run just these passes, in this order, instead of the pipeline.")
 @click.option("--target", "-t", default="cpu", show_default=True, help="Whose pipeline to run: cpu, cuda, h100 ...")
 @click.option("--dump-before", multiple=True, metavar="PASS", help="Print the module before this pass, or 'all'.")
@@ -43,9 +43,9 @@ def _list_passes(ctx: click.Context, _param, value: bool) -> None:
               "unless a dump is printed).")
 @click.option("--json", "as_json", is_flag=True, help="With --time-passes: as JSON.")
 @fusion_option
-@strict_option
-def opt_command(module, choice, passes, target, dump_before, dump_after, dump_dir, time_passes, output, as_json,
-                fusion, strict) -> None:
+@reading_options
+def opt_command(module, passes, target, dump_before, dump_after, dump_dir, time_passes, output, as_json,
+                fusion, reading) -> None:
     """Run passes over MODULE (HLO text, '-' for stdin) and print the result as HLO text."""
     from hloc.api import Options
     from hloc.passes.context import PassContext
@@ -57,13 +57,17 @@ def opt_command(module, choice, passes, target, dump_before, dump_after, dump_di
     running = {p.__name__ for p in flatten(pipeline)}
     for name in (*dump_before, *dump_after):
         if name != "all" and name not in running:
-            raise UsageError(f"no pass {name!r} in this pipeline", hint="passes: " + ", ".join(sorted(running)))
+            near = difflib.get_close_matches(name, running, n=1)
+            raise UsageError(f"no pass {name!r} in this pipeline", hint=f"did you mean {near[0]}?" if near else
+                             "passes: " + ", ".join(sorted(running)))
+    if dump_dir and not (dump_before or dump_after):
+        raise UsageError("--dump-dir says where dumps go, but none is asked for", hint="add --dump-after all")
     timings: list = []
     dumps: list[str] = []
     options = Options()
     with Progress() as progress:
         with options.stage("parse"):
-            parsed = read_module(module, choice=choice, strict=strict, progress=progress)
+            parsed = read_module(module, reading, progress)
         with options.stage("passes"):
             run_passes(parsed, pipeline, PassContext(chosen.machine, chosen.name, pass_options(fusion)),
                        dump_before=dump_before, dump_after=dump_after, dump_dir=Path(dump_dir) if dump_dir else None,

@@ -5,6 +5,7 @@ import functools
 import importlib
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
@@ -12,9 +13,33 @@ from hloc.errors import UsageError
 
 module_argument = click.argument("module", metavar="MODULE", type=click.Path(allow_dash=True))
 
-choice_option = click.option(
-    "--module", "-m", "choice", metavar="NAME|NUMBER",
-    help="Which module of a file that holds several (numbers from 1); also as MODULE#2.")
+
+class Reading(NamedTuple):
+    """How a module's file is read; as in hloc.load."""
+
+    choice: str | None
+    elided: str | None
+    strict: bool
+
+
+def reading_options(command):
+    """--module, --elided and --strict, of every command that reads a module; handed over as one `reading`."""
+    @functools.wraps(command)
+    def with_reading(*args, choice, elided, strict, **rest):
+        return command(*args, reading=Reading(choice, elided, strict), **rest)
+
+    for option in reversed(READING):
+        with_reading = option(with_reading)
+    return with_reading
+
+
+READING = (
+    click.option("--module", "-m", "choice", metavar="NAME|NUMBER",
+                 help="Which module of a file that holds several (numbers from 1); also as MODULE#2."),
+    click.option("--elided", metavar="VALUES",
+                 help="Make up the constants whose values the text leaves out ({...}), as --inputs does: "
+                      "'sensible:SEED', 'random:SEED' or 'zeros'. Default: such a module cannot run."),
+    click.option("--strict", is_flag=True, help="Unknown attributes are errors, not warnings."))
 
 INPUTS_HELP = ("An .npy or .npz file (several for several parameters: a.npy b.npy), 'sensible:SEED' (random numbers "
                "that fit what each parameter is used for), 'random:SEED' (normally distributed) or 'zeros'. "
@@ -34,8 +59,6 @@ def inputs_option(command):
 target_option = click.option(
     "--target", "-t", default="auto", show_default=True, metavar="NAME",
     help="cpu, cuda, reference, a GPU (h100, rtx4090 ...) or an architecture (sm_90a); auto: a GPU if there is one.")
-
-strict_option = click.option("--strict", is_flag=True, help="Unknown attributes are errors, not warnings.")
 
 fusion_option = click.option(
     "--fusion", type=click.Choice(["on", "off"]), default="on", show_default=True,

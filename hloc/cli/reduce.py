@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import numpy as np
 
-from hloc.cli.options import choice_option, inputs_option, module_argument, strict_option, target_option
+from hloc.cli.options import inputs_option, module_argument, reading_options, target_option
 from hloc.cli.terminal import Progress, input_reader, read_module
 from hloc.errors import HlocError, UsageError
 
@@ -22,7 +22,6 @@ Examples:
 
 @click.command("reduce", epilog=EPILOG)
 @module_argument
-@choice_option
 @inputs_option
 @click.option("--output", "-o", required=True, type=click.Path(path_type=Path), metavar="FILE",
               help="Where the small module goes; its inputs go beside it, as .npz.")
@@ -35,8 +34,8 @@ Examples:
                    "0); {module} and {inputs} in it stand for files. A crash is an exit code, too.")
 @click.option("--timeout", default=60.0, show_default=True, type=click.FloatRange(0.1), metavar="SECONDS",
               help="A COMMAND that takes longer counts as ended with another code.")
-@strict_option
-def reduce_command(module, choice, inputs, output, target, against, tolerance, command_line, timeout, strict) -> None:
+@reading_options
+def reduce_command(module, inputs, output, target, against, tolerance, command_line, timeout, reading) -> None:
     """Make MODULE smaller as long as hloc check still fails on it in the same way: a result differs, or the same kind
     of error.
 
@@ -46,7 +45,7 @@ def reduce_command(module, choice, inputs, output, target, against, tolerance, c
     from hloc.inputs import check_inputs, entry_parameters
     from hloc.tools.reduce import reduce_module
     with Progress() as progress:
-        parsed = read_module(module, choice=choice, strict=strict, progress=progress)
+        parsed = read_module(module, reading, progress)
         arrays = check_inputs(parsed, input_reader(inputs, parsed)(entry_parameters(parsed)))
         outcome = (_command_outcome(command_line, timeout) if command_line
                    else _check_outcome(target, against, tolerance))

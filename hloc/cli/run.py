@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from hloc.cli.options import (
-    choice_option,
+    Reading,
     custom_call_option,
     custom_call_table,
     fusion_option,
@@ -19,8 +19,8 @@ from hloc.cli.options import (
     module_argument,
     outfeed_option,
     pass_options,
+    reading_options,
     recv_option,
-    strict_option,
     target_option,
     transfers_of,
     tuning_option,
@@ -48,7 +48,6 @@ Examples:
 
 @click.command("run", epilog=EPILOG)
 @module_argument
-@choice_option
 @inputs_option
 @click.option("--output", "-o", metavar="FILE", help="Write the results to an .npz (or, one result, an .npy) file.")
 @target_option
@@ -66,9 +65,9 @@ Examples:
 @fusion_option
 @memory_limit_option
 @tuning_option
-@strict_option
-def run_command(module, choice, inputs, output, target, devices, repeat, profile, top, as_json, custom_calls, infeeds,
-                received, outfeed, fusion, memory_limit, tuning, strict) -> None:
+@reading_options
+def run_command(module, inputs, output, target, devices, repeat, profile, top, as_json, custom_calls, infeeds,
+                received, outfeed, fusion, memory_limit, tuning, reading) -> None:
     """Run MODULE (HLO text, a proto, or a .so or .cubin that `hloc compile` wrote; '-' for stdin); show its results.
 
     Without --inputs, parameters are the arguments that a snapshot holds, else 'sensible:0'; a note says so.
@@ -82,7 +81,7 @@ def run_command(module, choice, inputs, output, target, devices, repeat, profile
         check_output(Path(name))
     transfers = transfers_of(infeeds, received)
     with Progress() as progress:
-        parsed = _module(module, choice, strict, progress)
+        parsed = _module(module, reading, progress)
         options = Options(progress=progress.report, custom_calls=custom_call_table(custom_calls), transfers=transfers,
                           passes=pass_options(fusion, memory_limit), profile=profile, tuning=tuning)
         several = [] if isinstance(parsed, Executable) else devices_for(parsed, devices)
@@ -157,9 +156,9 @@ def _timed(exe, arrays, repeat: int) -> tuple:
     return results, times
 
 
-def _module(path: str, choice: str | None, strict: bool, progress: Progress):
+def _module(path: str, reading: Reading, progress: Progress):
     """The module to run, or the executable that `compile` wrote."""
     from hloc.api import load_compiled
     if Path(path).suffix in (".so", ".cubin"):
         return load_compiled(Path(path))
-    return read_module(path, choice=choice, strict=strict, progress=progress)
+    return read_module(path, reading, progress)

@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 import numpy as np
 
+from hloc.cli.options import Reading
 from hloc.errors import Span, printable
 from hloc.inputs import Named
 
@@ -66,14 +67,14 @@ def warn(message: str, span: Span | None = None) -> None:
     click.echo((f"{span}: " if span else "") + f"warning: {printable(message)}", err=True)
 
 
-def read_module(path: str, *, choice: str | None = None, strict: bool = False, progress: Progress | None = None):
-    """The module at `path` ('-': standard input), parsed and verified; `choice` is one of several."""
+def read_module(path: str, reading: Reading, progress: Progress | None = None):
+    """The module at `path` ('-': standard input), parsed and verified."""
     from hloc.api import Options, load
     options = Options(progress=progress.report if progress else None)
     if path != "-":
-        return load(Path(path), choice=choice, strict=strict, warn=warn, options=options)
+        return load(Path(path), **reading._asdict(), warn=warn, options=options)
     data = sys.stdin.buffer.read()
-    return load(data, name="<stdin>", choice=choice, strict=strict, warn=warn, options=options)
+    return load(data, name="<stdin>", **reading._asdict(), warn=warn, options=options)
 
 
 def input_reader(inputs: Sequence[str], module) -> Callable[[Sequence[Named]], list[np.ndarray]]:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hloc.errors import RunError, UnsupportedError
+from hloc.errors import RunError, UnsupportedError, elided_constant
 from hloc.evaluate.elementwise_groups import Group, parts_of
 from hloc.evaluate.lookahead import run_loop
 from hloc.inputs import check_inputs, within_bounds
@@ -318,10 +318,13 @@ def _function(instruction: Instruction) -> Callable[..., Value]:
 
 
 def _constant(instruction: Instruction) -> Value:
-    if instruction.literal is None:
-        raise RunError(f"the value of %{instruction.name} is left out in the text ({{...}}), so it cannot run",
-                       instruction.span)
+    if _is_elided(instruction.literal):
+        raise elided_constant(instruction.span)
     return instruction.literal
+
+
+def _is_elided(literal: Value | None) -> bool:
+    return any(map(_is_elided, literal)) if isinstance(literal, tuple) else literal is None
 
 
 _SAME_SCALAR = frozenset({"copy", "reshape", "bitcast", "broadcast", "transpose", "reverse", "opt-barrier"})

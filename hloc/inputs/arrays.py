@@ -95,7 +95,14 @@ def _convert(number: int, parameter: Named, given: object) -> np.ndarray:
     except (KeyError, TypeError):
         name = str(array.dtype)
     dims = ",".join(map(str, array.shape))
-    raise RunError(f"input {number} ({parameter.name}) must be {want.to_string(False)}, but {name}[{dims}] was given")
+    fits = array.shape == want.dimensions or within_bounds(array.shape, want)
+    raise RunError(f"input {number} ({parameter.name}) must be {want.to_string(False)}, but {name}[{dims}] was given",
+                   hint=f"convert it: array.astype({_as_python(dtype)})" if fits else None)
+
+
+def _as_python(dtype: np.dtype) -> str:
+    """A type as Python code names it."""
+    return f"{'numpy' if hasattr(np, dtype.name) else 'ml_dtypes'}.{dtype.name}"
 
 
 def _count(number: int) -> str:
@@ -103,11 +110,10 @@ def _count(number: int) -> str:
 
 
 def _listing(parameters: Sequence[Named], given: int) -> str:
-    if given > len(parameters):
-        return ""
-    missing = parameters[given:given + 4]
-    more = "" if len(parameters) - given <= 4 else ", ..."
-    return "; missing: " + ", ".join(f"{p.name} {p.shape.to_string(False)}" for p in missing) + more
+    """The first parameters that were not given, or, where there were too many, those that there are."""
+    named = parameters[given:] or parameters
+    listed = ", ".join(f"{p.name} {p.shape.to_string(False)}" for p in named[:4]) + (", ..." if len(named) > 4 else "")
+    return f"{'; missing' if given < len(parameters) else ''}: {listed}" if listed else ""
 
 
 # -- made-up inputs ----------------------------------------------------------------------------------------------------

@@ -22,8 +22,8 @@ def read_inputs(sources: Sequence[str], parameters: Sequence[Named],
 
     sensible  what 'sensible:SEED' stands for (hloc/inputs/sensible.py); None where there is no module to look at
     """
-    if len(sources) == 1 and (made := _made_up(sources[0], parameters, sensible)) is not None:
-        return made
+    if len(sources) == 1 and (rule := made_up_rule(sources[0])):
+        return made_up(*rule, parameters, sensible)
     arrays: list[np.ndarray] = []
     for source in sources:
         if source.partition(":")[0] in MADE_UP:
@@ -32,19 +32,26 @@ def read_inputs(sources: Sequence[str], parameters: Sequence[Named],
     return arrays
 
 
-def _made_up(source: str, parameters: Sequence[Named], sensible) -> list[np.ndarray] | None:
-    kind, _, seed = source.partition(":")
+def made_up_rule(source: str) -> tuple[str, int] | None:
+    """The kind and the seed of 'sensible:SEED', 'random:SEED' or 'zeros'; None for the name of a file."""
+    kind, colon, seed = source.partition(":")
     if kind not in MADE_UP:
         return None
-    if source == "zeros":
-        return zero_arrays(parameters)
-    if not (seed or "0").isdigit() or kind == "zeros":
+    if not (seed or "0").isdigit() or (kind == "zeros" and colon):
         raise UsageError(f"'{source}': the seed must be a whole number, as in random:7")
+    return kind, int(seed or "0")
+
+
+def made_up(kind: str, seed: int, wanted: Sequence[Named],
+            sensible: Callable[[int], list[np.ndarray]] | None) -> list[np.ndarray]:
+    """An array for each of `wanted`; `sensible` as in read_inputs."""
+    if kind == "zeros":
+        return zero_arrays(wanted)
     if kind == "random":
-        return random_arrays(parameters, int(seed or "0"))
+        return random_arrays(wanted, seed)
     if sensible is None:
         raise UsageError("'sensible' inputs are chosen by what a module does with them; a compiled file does not tell")
-    return sensible(int(seed or "0"))
+    return sensible(seed)
 
 
 def _read(path: Path, parameters: Sequence[Named]) -> list[np.ndarray]:
@@ -52,14 +59,18 @@ def _read(path: Path, parameters: Sequence[Named]) -> list[np.ndarray]:
     try:
         with open(path, "rb") as file:
             if file.read(6) != b"\x93NUMPY" and not zipfile.is_zipfile(path):
-                raise RunError(f"{path} is not an .npy or .npz file")
+                file.seek(0)
+                damaged = file.read(2) == b"PK"
+                raise RunError(f"{path} is a damaged .npz file" if damaged else f"{path} is not an .npy or .npz file",
+                               hint=None if damaged else "numpy.save and numpy.savez write such files")
         loaded = np.load(path, allow_pickle=False)
         if isinstance(loaded, np.ndarray):
             return [loaded]
         with loaded:
             return [loaded[name] for name in _order(loaded.files, parameters)]
     except FileNotFoundError:
-        raise RunError(f"no such file: {path}") from None
+        hint = "made-up inputs are sensible:SEED, random:SEED or zeros" if ":" in path.name else None
+        raise RunError(f"no such file: {path}", hint=hint) from None
     except IsADirectoryError:
         raise RunError(f"{path} is a folder, not an .npy or .npz file") from None
     except ValueError as error:

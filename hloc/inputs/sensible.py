@@ -11,7 +11,7 @@ In: a module and a seed. Out: an array per flattened entry parameter. What a par
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -34,13 +34,20 @@ def sensible_arrays(module: Module, seed: int = 0) -> list[np.ndarray]:
 
 def sensible_inputs(module: Module) -> Callable[[int], list[np.ndarray]]:
     """A function from seeds to arrays. The module is looked at now, so that it may be compiled in place meanwhile."""
+    return sensible_values(module, [(module.entry, p, shape)
+                                    for p in module.entry.parameters for shape in leaves(p.shape)])
+
+
+def sensible_values(module: Module,
+                    wanted: Sequence[tuple[Computation, Instruction, Shape]]) -> Callable[[int], list[np.ndarray]]:
+    """The same for values that begin anywhere in the module: where, the instruction, and the shape of one leaf."""
     deep = is_deep(module)
-    roles = parameter_roles(module)
-    wanted = [(shape, roles[p]) for p in module.entry.parameters for shape in leaves(p.shape)]
+    roles = roles_of(dict.fromkeys((computation, start) for computation, start, _ in wanted))
+    shapes = [(shape, roles[start]) for _, start, shape in wanted]
 
     def arrays(seed: int) -> list[np.ndarray]:
         generator = np.random.default_rng(seed)
-        return [_array(generator, shape, roles, deep) for shape, roles in wanted]
+        return [_array(generator, shape, roles, deep) for shape, roles in shapes]
 
     return arrays
 
@@ -51,15 +58,15 @@ def is_deep(module: Module) -> bool:
     return len(opcodes) >= DEEP_FROM or ("while" in opcodes and "dot" in opcodes)
 
 
-# -- what parameters are used for --------------------------------------------------------------------------------------
+# -- what values are used for ------------------------------------------------------------------------------------------
 
-def parameter_roles(module: Module) -> dict[Instruction, set[str]]:
-    """Roles per entry parameter: index, divisor, shift, positive, unit, large, or an identity's opcode ("=add")."""
+def roles_of(starts: Iterable[tuple[Computation, Instruction]]) -> dict[Instruction, set[str]]:
+    """Roles per value: index, divisor, shift, positive, unit, large, or an identity's opcode ("=add")."""
     readers: dict[Computation, dict[Instruction, list[tuple[Instruction, int]]]] = {}
     found = {}
-    for parameter in module.entry.parameters:
-        found[parameter] = roles = set()
-        queue, seen = deque([(module.entry, parameter, False)]), set()
+    for start in starts:
+        found[start[1]] = roles = set()
+        queue, seen = deque([(*start, False)]), set()
         while queue:
             computation, value, computed = queue.popleft()
             if (value, computed) in seen:

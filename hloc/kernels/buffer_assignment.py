@@ -13,17 +13,13 @@ in O(n log n) where there are many.
 """
 from __future__ import annotations
 
-import bisect
-import heapq
-from collections.abc import Sequence
 from typing import NamedTuple
 
+from hloc.analysis.packing import lend, pack_by_size, pack_in_order
 from hloc.errors import HlocError
-from hloc.kernels.plan import ALIGNMENT, Ref
+from hloc.kernels.plan import Ref
 
 MOST_BY_SIZE = 2000                   # groups from which on all pairs of them are too many
-LEAST_HOST, LEAST_GUEST = 1 << 16, 1 << 12      # bytes of results that lend their memory, and of what lies there
-MOST_LENT = 1 << 17                   # pairs of such results and groups that are looked at
 
 
 class Home(NamedTuple):
@@ -48,11 +44,6 @@ class Value:
         self.last = -1
         self.offset = 0
         self.written = False
-
-
-def align(size: int) -> int:
-    """`size` rounded up to ALIGNMENT; nothing takes zero bytes, so that every value has an address."""
-    return max(ALIGNMENT, (size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT)
 
 
 class BufferAssignment:
@@ -132,7 +123,10 @@ class BufferAssignment:
         ways of packing find."""
         roots = [v for v in self.values if v.parent is None and v.first >= 0]
         groups = [v for v in roots if v.home is None]
-        lend([v for v in roots if v.home is not None and v.home.region == "result"], groups)
+        hosts = [v for v in roots if v.home is not None and v.home.region == "result"]
+        guests = [v for v in groups if not v.stays]
+        for number, (host, offset) in lend(hosts, guests).items():
+            guests[number].lent, guests[number].offset = hosts[host].home, offset
         groups = [v for v in groups if v.lent is None]
         ways = [pack_in_order(groups)]
         if len(groups) <= MOST_BY_SIZE:
@@ -149,117 +143,3 @@ class BufferAssignment:
         if group.lent is not None:
             return Ref(group.lent.region, group.lent.index, group.offset, value.size)
         return Ref("arena", 0, group.offset, value.size)
-
-
-def lend(results: Sequence[Value], groups: Sequence[Value]) -> None:
-    """Put large groups into the memory of results that are written after their end: the largest first, each into the
-    smallest result that has room for it."""
-    hosts = sorted((r for r in results if r.size >= LEAST_HOST), key=lambda r: r.size)
-    guests = sorted((g for g in groups if g.size >= LEAST_GUEST and not g.stays), key=lambda g: -g.size)
-    placed: dict[Value, list[Placed]] = {host: [] for host in hosts}
-    for guest in guests[:MOST_LENT // max(1, len(hosts))]:
-        for host in hosts:
-            if guest.size > host.size or guest.last >= host.first:
-                continue
-            offset = _tightest(placed[host], guest, align(guest.size), host.size)
-            if offset is not None:
-                guest.lent, guest.offset = host.home, offset
-                bisect.insort(placed[host], Placed(offset, offset + align(guest.size), guest.first, guest.last))
-                break
-
-
-class Placed(NamedTuple):
-    """A piece of memory, and its life."""
-
-    offset: int
-    end: int
-    first: int
-    last: int
-
-
-def _tightest(placed: Sequence[Placed], group: Value, size: int, room: int | None = None) -> int | None:
-    """The offset of the tightest gap between pieces that live at the group's time, else behind them; None where `room`
-    is not enough for that. placed: by offset."""
-    best, tightest, at = -1, 0, 0
-    for offset, end, first, last in placed:
-        if first <= group.last and group.first <= last:
-            if size <= offset - at and (best < 0 or offset - at < tightest):
-                best, tightest = at, offset - at
-            at = max(at, end)
-    if best >= 0:
-        return best
-    return at if room is None or at + group.size <= room else None
-
-
-def pack_in_order(groups: Sequence[Value]) -> tuple[int, list[int]]:
-    """Size of the arena and an offset per group: along the schedule, best fit among the pieces free at that time."""
-    free, offsets = FreeList(), [0] * len(groups)
-    ends: list[tuple[int, int]] = []                        # (last, number) of what is alive: a heap
-    for number in sorted(range(len(groups)), key=lambda n: (groups[n].first, -groups[n].size)):
-        while ends and ends[0][0] < groups[number].first:
-            dead = heapq.heappop(ends)[1]
-            free.give(offsets[dead], align(groups[dead].size))
-        offsets[number] = free.take(align(groups[number].size))
-        heapq.heappush(ends, (groups[number].last, number))
-    return free.top, offsets
-
-
-def pack_by_size(groups: Sequence[Value]) -> tuple[int, list[int]]:
-    """The same, the largest group first: each into the tightest gap between those that live at its time. It finds the
-    least possible arena nearly always, but compares all with all."""
-    offsets, top = [0] * len(groups), 0
-    placed: list[Placed] = []
-    for number in sorted(range(len(groups)), key=lambda n: (-groups[n].size, groups[n].first)):
-        group, size = groups[number], align(groups[number].size)
-        offsets[number] = _tightest(placed, group, size) or 0
-        bisect.insort(placed, Placed(offsets[number], offsets[number] + size, group.first, group.last))
-        top = max(top, offsets[number] + size)
-    return top, offsets
-
-
-class FreeList:
-    """Free pieces of an arena that grows at its top: `take` the smallest that fits, `give` back and merge."""
-
-    def __init__(self) -> None:
-        self.top = 0
-        self._by_size: list[tuple[int, int]] = []           # (size, offset), sorted
-        self._by_start: dict[int, int] = {}                 # offset -> size
-        self._by_end: dict[int, int] = {}                   # end -> offset
-
-    def take(self, size: int) -> int:
-        place = bisect.bisect_left(self._by_size, (size, -1))
-        if place < len(self._by_size):
-            length, offset = self._by_size[place]
-            self._remove(offset, length)
-            if length > size:
-                self._insert(offset + size, length - size)
-            return offset
-        offset = self.top
-        last = self._by_end.get(self.top)                   # a free piece at the top needs only the rest
-        if last is not None:
-            self._remove(last, self._by_start[last])
-            offset = last
-        self.top = offset + size
-        return offset
-
-    def give(self, offset: int, size: int) -> None:
-        before = self._by_end.get(offset)
-        if before is not None:
-            length = self._by_start[before]
-            self._remove(before, length)
-            offset, size = before, size + length
-        after = self._by_start.get(offset + size)
-        if after is not None:
-            self._remove(offset + size, after)
-            size += after
-        self._insert(offset, size)
-
-    def _insert(self, offset: int, size: int) -> None:
-        bisect.insort(self._by_size, (size, offset))
-        self._by_start[offset] = size
-        self._by_end[offset + size] = offset
-
-    def _remove(self, offset: int, size: int) -> None:
-        del self._by_size[bisect.bisect_left(self._by_size, (size, offset))]
-        del self._by_start[offset]
-        del self._by_end[offset + size]

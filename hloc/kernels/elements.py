@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 
+from hloc.analysis.cost import operations
 from hloc.errors import UnsupportedError
 from hloc.ir import Computation, Instruction
 from hloc.kernels import scalars
@@ -27,6 +28,7 @@ Rule = Callable[["Elements", Instruction, Indices], Generator[tuple[Instruction,
 Source = Callable[[Indices], Expr]
 
 LARGEST_INLINE = 10
+COSTLY = 10                     # operations of one instruction that are worth vectors by themselves
 DEEPEST_CALL = 40               # Python's own stack allows about 1,000 frames, and a nested call takes some twenty
 
 
@@ -90,6 +92,7 @@ class Elements:
         builder = self.builder
         if isinstance(value, (Apply, Load)):
             builder.operations += 1
+            builder.is_costly |= operations(instruction) >= COSTLY
             value = self._outer_arguments(value)
             level = builder.level(value)
             shared = self.uses.get(instruction, 1) > 1
@@ -136,7 +139,7 @@ class Elements:
         return inner
 
     def known_leaves(self, instruction: Instruction) -> list[Expr] | None:
-        """The scalars of a flattened result, where they were computed already (rules_control.py)."""
+        """The scalars of a flattened result, where they were computed already (rules/control.py)."""
         for block in reversed(self.builder.chain):
             found = block.memo.get((self.serial, instruction))
             if found is not None:

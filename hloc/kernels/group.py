@@ -15,10 +15,10 @@ from hloc.kernels.builder import Builder
 from hloc.kernels.elements import Elements, Indices, Rule, Source, use_counts
 from hloc.kernels.indexing import Index
 from hloc.kernels.ir import Buffer, Cost, Expr, Kernel, Load, Stmt, Tile
-from hloc.kernels.rules_control import CONTROL_RULES
-from hloc.kernels.rules_elementwise import ELEMENTWISE_RULES, MOVEMENT_RULES
-from hloc.kernels.rules_indexing import INDEXING_RULES
-from hloc.kernels.rules_loops import LOOP_RULES
+from hloc.kernels.rules.control import CONTROL_RULES
+from hloc.kernels.rules.elementwise import ELEMENTWISE_RULES, MOVEMENT_RULES
+from hloc.kernels.rules.indexing import INDEXING_RULES
+from hloc.kernels.rules.loops import LOOP_RULES
 
 RULES: dict[str, Rule] = {**ELEMENTWISE_RULES, **MOVEMENT_RULES, **INDEXING_RULES, **LOOP_RULES, **CONTROL_RULES}
 LONGEST_ORIGIN, LONGEST_NAME = 24, 80
@@ -172,6 +172,13 @@ class Outline:
         return KernelCall(kernel, arguments)
 
 
+def buffers_of(outlines: list[Outline]) -> tuple[tuple[Buffer, ...], tuple[Arg, ...]]:
+    """What the parts of one kernel read, then what they write; each buffer once."""
+    found = {b.name: (b, a) for outline in outlines for b, a in zip(*outline.buffers())}
+    ordered = sorted(found.values(), key=lambda both: both[0].access != "read")
+    return tuple(b for b, _ in ordered), tuple(a for _, a in ordered)
+
+
 def kernel_name(group: Group) -> str:
     """A C identifier from opcodes: add, fusion_exponential_multiply, reduce_maximum ..."""
     instruction = group.instruction
@@ -187,13 +194,15 @@ def kernel_name(group: Group) -> str:
 
 def origin_lines(group: Group) -> tuple[str, ...]:
     """The HLO that a kernel computes, one line an instruction; long fusions are cut."""
-    lines = [_line(i) for i in (group.instruction, *(group.members if group.instruction.opcode == "fusion" else ()))]
+    inside = group.members if group.instruction.opcode == "fusion" else ()
+    lines = [origin_line(i) for i in (group.instruction, *inside)]
     if len(lines) > LONGEST_ORIGIN:
         lines = [*lines[:LONGEST_ORIGIN], f"... {len(lines) - LONGEST_ORIGIN} more"]
     return tuple(lines)
 
 
-def _line(instruction: Instruction) -> str:
+def origin_line(instruction: Instruction) -> str:
+    """An instruction as comments of kernels name it."""
     operands = ", ".join(o.name for o in instruction.operands[:8]) + (", ..." if len(instruction.operands) > 8 else "")
     line = f"{instruction.name} = {instruction.shape.to_string(False)} {instruction.opcode}({operands})"[:200]
     return line + written_where(instruction)

@@ -185,6 +185,22 @@ class Kernel(NamedTuple):
         return (self.buffers, self.body)
 
 
+class Prologue(NamedTuple):
+    """An operand of a product that is computed on its way into the tile.
+
+    operand      "lhs" or "rhs", in the place of the buffer of that name; type: of its elements
+    statements   Lets over the INDEX Vars outer, inner (the batch), row (of rhs: its column) and depth
+    value        the element at that place
+    origin       the HLO lines that it computes
+    """
+
+    operand: str
+    type: str
+    statements: tuple[Let, ...]
+    value: Expr
+    origin: tuple[str, ...] = ()
+
+
 class Tile(NamedTuple):
     """A kernel made from a hand-written template instead of loops: matrix products, attention, convolutions ...
 
@@ -193,8 +209,9 @@ class Tile(NamedTuple):
     parameters   the template's compile-time facts, as (name, value) with int, str, tuple values
     epilogue     for products: statements that turn Var("acc", type) at INDEX Vars batch, row, column into Stores
                  (convolution: row is the output position, column the output feature); () stores acc itself.
-                 attention: see lower_attention.py
+                 attention: see attention/attention.py
     comparator   for sorts: (parameter names, statements, result) of the scalar comparison
+    prologues    for products on a GPU: operands that are no buffers
     """
 
     name: str
@@ -205,6 +222,8 @@ class Tile(NamedTuple):
     comparator: tuple | None = None
     cost: Cost = Cost()
     origin: tuple[str, ...] = ()
+    prologues: tuple[Prologue, ...] = ()
 
     def structure(self):
-        return (self.routine, self.buffers, self.parameters, self.epilogue, self.comparator)
+        return (self.routine, self.buffers, self.parameters, self.epilogue, self.comparator,
+                tuple(p._replace(origin=()) for p in self.prologues))

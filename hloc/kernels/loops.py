@@ -63,15 +63,17 @@ def refine(extents: list[int], emit: Callable[[Builder, tuple[Index, ...], list[
     return extents, origins, builder
 
 
-def with_long_vectors(extents: list[int], trial: Builder) -> list[int]:
+def with_long_vectors(extents: list[int], trial: Builder, kept: int = 0) -> list[int]:
     """The extents with innermost loops joined that are shorter than a vector, where elements are computed, not only
-    moved: a division each costs less than to compute them one by one. Loops inside of an element rule vectors out."""
+    moved: a division each costs less than to compute them one by one. Loops inside of an element rule vectors out.
+    kept: outer loops that stay as they are."""
     computed = trial.operations - len(trial.accesses)
     has_loops = trial.counts.get("i", 0) > sum(n > 1 for n in extents)
-    if extents[-1] >= SHORT_VECTOR or computed < WORTH_VECTORS or has_loops or finds_rows(extents, trial):
+    worth = computed >= WORTH_VECTORS or trial.is_costly
+    if extents[-1] >= SHORT_VECTOR or not worth or has_loops or finds_rows(extents, trial):
         return extents
     joined = list(extents)
-    while len(joined) > 1 and joined[-1] < LONG_VECTOR and joined[-1] * joined[-2] <= BLOCK:
+    while len(joined) > 1 + kept and joined[-1] < LONG_VECTOR and joined[-1] * joined[-2] <= BLOCK:
         joined[-2:] = [joined[-2] * joined[-1]]
     return joined
 
@@ -117,7 +119,7 @@ def interleaved(extents: list[int], trial: Builder) -> int | None:
 
 
 def finds_rows(extents: Sequence[int], trial: Builder) -> bool:
-    """Whether data says where a row is read, and the innermost loop goes along it: row_blocks.py."""
+    """Whether data says where a row is read, and the innermost loop goes along it: elemental/row_blocks.py."""
     return len(extents) > 1 and any(trial.levels[name] < len(extents) for name in trial.found)
 
 
@@ -175,6 +177,17 @@ def _simple(builder: Builder, index: Index) -> Index:
 def _threads(builder: Builder, extents: Sequence[int]) -> Iterator[tuple[Index, ...]]:
     with parallel(builder, extents) as counters:
         yield counters
+
+
+def unrolled(builder: Builder, extent: int, block: int) -> Iterator[Index]:
+    """A loop in blocks that compilers unroll, and the rest of it: `for k in unrolled(...)` is run for each part."""
+    blocks, rest = divmod(extent, block)
+    if blocks:
+        with builder.loop(blocks) as outer, builder.loop(block) as inner:
+            yield indexing.add(indexing.scale(outer, block), inner)
+    if rest:
+        with builder.loop(rest) as inner:
+            yield indexing.add(indexing.constant(blocks * block), inner)
 
 
 @contextmanager

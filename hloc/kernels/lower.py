@@ -7,7 +7,9 @@ Out: Lowered: kernels with the operands, results and scratch buffers that they t
       -> For("i0", ..., PARALLEL, (For("i1", ..., VECTOR, (Store("out0", ..., Apply("add", ...)),)),))
 
 A fusion is lowered by its kind and the opcode of its root, everything else by its opcode; what has an element rule and
-no lowering of its own becomes a loop over its elements. The chapters are lower_*.py.
+no lowering of its own becomes a loop over its elements. The chapters are the folders: `rules` (how one element is
+computed), `elemental` (loops over elements), `reductions`, `products`, `attention`, and `routines` (Tiles for which
+targets have code of their own).
 """
 from __future__ import annotations
 
@@ -18,11 +20,11 @@ from hloc.analysis.attention import attention_in
 from hloc.analysis.attention_gradient import gradient_in
 from hloc.errors import UnsupportedError
 from hloc.ir import UNBOUNDED, Instruction, Shape, leaves
-from hloc.kernels.column_tables import with_tables_before_loops
+from hloc.kernels.elemental.column_tables import with_tables_before_loops
+from hloc.kernels.elemental.loop import lower_loop
 from hloc.kernels.group import RULES, Arg, Group, KernelCall, Lowered
 from hloc.kernels.ir import Kernel
-from hloc.kernels.lower_loop import lower_loop
-from hloc.kernels.lower_reduce import lower_reduce
+from hloc.kernels.reductions.reduce import lower_reduce
 from hloc.machine import Machine
 
 __all__ = ["Arg", "KernelCall", "Lowered", "lower"]
@@ -37,25 +39,26 @@ def late(file: str, name: str) -> Lowering:
     return lowering
 
 
-lower_attention = late("lower_attention", "lower_attention")
-lower_attention_gradient = late("lower_attention_gradient", "lower_attention_gradient")
-lower_bitcast_convert = late("lower_misc", "lower_bitcast_convert")
-lower_product = late("lower_products", "lower_product")
+lower_attention = late("attention.attention", "lower_attention")
+lower_attention_gradient = late("attention.gradient", "lower_attention_gradient")
+lower_bitcast_convert = late("elemental.bitcast_convert", "lower_bitcast_convert")
+lower_product = late("products.dot", "lower_product")
 BY_OPCODE: dict[str, Lowering] = {
     "reduce": lower_reduce,
-    "pad": late("lower_pad", "lower_pad"),
-    "dot": lower_product, "convolution": late("lower_convolution", "lower_convolution"),
-    "ragged-dot": late("lower_ragged_product", "lower_ragged_product"),
-    "dynamic-update-slice": late("lower_indexing", "lower_dynamic_update_slice"),
-    "scatter": late("lower_indexing", "lower_scatter"),
-    "sort": late("lower_sort", "lower_sort"), "topk": late("lower_sort", "lower_topk"),
-    "reduce-window": late("lower_window", "lower_reduce_window"),
-    "select-and-scatter": late("lower_window", "lower_select_and_scatter"),
-    "bitcast-convert": lower_bitcast_convert, "bitcast": lower_bitcast_convert, "fft": late("lower_misc", "lower_fft"),
-    "cholesky": late("lower_triangular", "lower_cholesky"),
-    "triangular-solve": late("lower_triangular", "lower_triangular_solve"),
+    "pad": late("elemental.pad", "lower_pad"),
+    "dot": lower_product, "convolution": late("products.convolution", "lower_convolution"),
+    "ragged-dot": late("products.ragged_dot", "lower_ragged_product"),
+    "dynamic-update-slice": late("elemental.updates", "lower_dynamic_update_slice"),
+    "scatter": late("elemental.updates", "lower_scatter"),
+    "sort": late("routines.sort", "lower_sort"), "topk": late("routines.sort", "lower_topk"),
+    "reduce-window": late("reductions.window", "lower_reduce_window"),
+    "select-and-scatter": late("reductions.window", "lower_select_and_scatter"),
+    "bitcast-convert": lower_bitcast_convert, "bitcast": lower_bitcast_convert,
+    "fft": late("routines.fft", "lower_fft"),
+    "cholesky": late("routines.triangular", "lower_cholesky"),
+    "triangular-solve": late("routines.triangular", "lower_triangular_solve"),
 }
-BY_KIND: dict[str, Lowering] = {"kInput": lower_reduce, "kCustom": late("lower_rows", "lower_rows"),
+BY_KIND: dict[str, Lowering] = {"kInput": lower_reduce, "kCustom": late("reductions.rows", "lower_rows"),
                                 "kOutput": lower_product}
 
 

@@ -16,8 +16,9 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from hloc.analysis.packing import align
 from hloc.ir import Instruction, Module, leaves
-from hloc.kernels.buffer_assignment import Value, align
+from hloc.kernels.buffer_assignment import Value
 from hloc.kernels.plan import Workspace
 from hloc.kernels.planner import Planner, planned
 from hloc.machine import Machine

@@ -1,7 +1,7 @@
 """The plan: an ordered list of steps over statically placed buffers. What a target runs, once per call.
 
 In: a scheduled, fused, laid-out Module. Out (hloc/kernels/planner.py): a Program. All offsets and sizes are in bytes,
-offsets are multiples of ALIGNMENT within their region.
+offsets are multiples of ALIGNMENT (hloc/analysis/packing.py) within their region.
 
     Program(kernels=(add,), steps=(Launch(0, (Ref("parameter", 0, 0, 16384), ..., Ref("result", 0, 0, 16384))),), ...)
 """
@@ -15,8 +15,6 @@ import numpy as np
 from hloc.ir import Instruction, Shape
 from hloc.kernels.ir import Kernel, Tile
 from hloc.machine import Machine
-
-ALIGNMENT = 64
 
 
 class Ref(NamedTuple):

@@ -20,7 +20,7 @@ import numpy as np
 
 from hloc.analysis.aliasing import module_invariants
 from hloc.analysis.structure import Structures
-from hloc.errors import HlocError, UnsupportedError
+from hloc.errors import HlocError, UnsupportedError, elided_constant
 from hloc.ir import Computation, Instruction, Module, Shape, leaves, numpy_dtype
 from hloc.kernels.buffer_assignment import BufferAssignment, Home, Value
 from hloc.kernels.ir import Kernel, Tile
@@ -356,16 +356,15 @@ def _leaf_count(shape: Shape) -> int:
 
 
 def _literal_leaves(instruction: Instruction) -> list[np.ndarray]:
-    if instruction.literal is None:
-        raise UnsupportedError("the value of this constant was elided ({...}): print the module with large constants",
-                               instruction.span)
     found: list[np.ndarray] = []
     stack = [instruction.literal]
     while stack:
         top = stack.pop()
+        if top is None:
+            raise elided_constant(instruction.span)
         if isinstance(top, tuple):
             stack.extend(reversed(top))
-        elif top is not None:
+        else:
             found.append(top)
     return found
 

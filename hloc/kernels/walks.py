@@ -42,6 +42,15 @@ def parts(roots: Iterable[Expr]) -> Iterable[Expr]:
             stack.extend(top.arguments)
 
 
+def with_parts(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
+    """An expression with what it is made of changed: the position of a Load, the arguments of an Apply."""
+    if isinstance(expr, Load):
+        return expr._replace(position=change(expr.position))
+    if isinstance(expr, Apply):
+        return expr._replace(arguments=tuple(map(change, expr.arguments)))
+    return expr
+
+
 def with_expressions(statement: Stmt, change: Callable[[Expr], Expr]) -> Stmt:
     """A statement without a body, with its expressions changed."""
     if isinstance(statement, (Let, Assign)):

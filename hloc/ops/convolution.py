@@ -6,6 +6,7 @@ In: input and kernel in any dimension order (dim_labels). Out: the sums of produ
 
 The evaluation spreads and pads the input, sees all windows of it at once (a view), lays them out as the rows, or the
 columns, of a matrix, some of the batch at a time, and multiplies that by the kernel.
+Padding and holes are zeros that are multiplied: an infinite weight there gives NaN. Compiled code may leave them out.
 """
 from __future__ import annotations
 

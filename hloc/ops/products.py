@@ -230,22 +230,31 @@ def infer_ragged_dot(instruction: Instruction) -> Shape:
 
 
 def evaluate_ragged_dot(evaluator, instruction: Instruction, lhs, rhs, group_sizes) -> np.ndarray:
-    """Group by group: the rows of other groups count as zero."""
+    """Group by group. What lies in another group has no part in a product: its NaN and infinities do not either."""
     ragged = ragged_dimensions(instruction, instruction.operands[0].shape, instruction.operands[1].shape)
-    result = numpy_dtype(instruction.shape.element_type)
+    dims, result = ragged.dims, numpy_dtype(instruction.shape.element_type)
     groups = range(group_sizes.shape[-1])
     number = _group_numbers(lhs.shape, ragged, group_sizes)
-    if ragged.mode == "batch":
-        return dot(_keep(lhs, number < len(groups)), rhs, ragged.dims, result)
-    wide = compute_dtype(lhs.dtype, rhs.dtype, result, 1, 0)
     if ragged.mode == "contracting":
-        return np.stack([dot(_keep(lhs, number == g), rhs, ragged.dims, result) for g in groups]) if groups else \
-            np.zeros(instruction.shape.dimensions, result)
-    dims = _without(ragged.dims, ragged.rhs_group)
-    total = np.zeros(instruction.shape.dimensions, wide)
+        order = dims.rhs_batch + dims.rhs_contracting + dims.rhs_free(rhs.ndim)
+        of_rhs = _along(number, dims.lhs_batch + dims.lhs_contracting, rhs.ndim).transpose(np.argsort(order))
+        return np.stack([dot(_keep(lhs, number == g), _keep(rhs, of_rhs == g), dims, result) for g in groups]) \
+            if groups else np.zeros(instruction.shape.dimensions, result)
+    number = _along(number, dims.lhs_batch + dims.lhs_free(lhs.ndim), len(instruction.shape.dimensions))
+    if ragged.mode == "batch":
+        return _keep(dot(lhs, rhs, dims, result), number < len(groups))
+    found = np.zeros(instruction.shape.dimensions, result)
+    dims = _without(dims, ragged.rhs_group)
     for g in groups:
-        total += dot(_keep(lhs, number == g), np.take(rhs, g, ragged.rhs_group), dims, wide)
-    return round_to(total, result)
+        found = np.where(number == g, dot(lhs, np.take(rhs, g, ragged.rhs_group), dims, result), found)
+    return found
+
+
+def _along(number: np.ndarray, dimensions: tuple[int, ...], rank: int) -> np.ndarray:
+    """Those dimensions of an array first, as many of size one behind them as make `rank`; all others have size one."""
+    others = tuple(d for d in range(number.ndim) if d not in dimensions)
+    sizes = [number.shape[d] for d in dimensions]
+    return number.transpose(dimensions + others).reshape(sizes + [1] * (rank - len(sizes)))
 
 
 def _group_numbers(lhs_sizes: Sequence[int], ragged: Ragged, group_sizes: np.ndarray) -> np.ndarray:

@@ -37,6 +37,7 @@ from hloc.analysis.fusible import (
     is_reduction,
     is_splat_constant,
 )
+from hloc.analysis.prologues import NO_PROLOGUE
 from hloc.analysis.reads import BASE
 from hloc.analysis.strides import VIEWS
 from hloc.ir import Computation, Instruction, Module, users
@@ -65,6 +66,8 @@ from hloc.passes.fusion_group import (
     kind_of,
     weight,
 )
+from hloc.passes.fusion_prologues import TARGETS as WITH_PROLOGUES
+from hloc.passes.fusion_prologues import plan_prologue
 from hloc.passes.rewriter import Names, control_dependent
 
 MOST_RECOMPUTED = 8              # operations per element that are done again for the sake of one reader more
@@ -72,6 +75,8 @@ MOST_BRANCHES = 8                # operands of a concatenate inside a kernel
 MOST_LOOKED_AT = 64              # producers of what an update writes
 HEAVY = 10                       # operations for an element that are worth vectors of their own
 SHORTEST_PIECE = 16              # elements side by side of a concatenate's operand
+LONGEST_SHORT_ROW = 16           # elements of a row that is read with others,
+FEWEST_SHORT_ROWS = 64           # if so many follow one another
 LEAST_ROW_BYTES = 64 << 10       # rows up to this length always fit
 
 Answer = tuple[int, ...] | str
@@ -87,7 +92,7 @@ def fusion(module: Module, context: PassContext) -> bool:
             edges = all_edges(computation, OFF) if report is not None else []
         else:
             fuser = Fuser(computation, context.machine, attention=context.target in WITH_ATTENTION,
-                          gradients=context.target in WITH_GRADIENTS)
+                          gradients=context.target in WITH_GRADIENTS, prologues=context.target in WITH_PROLOGUES)
             fuser.run()
             edges = unfused_edges(fuser) if report is not None else []
             changed |= emit_groups(module, computation, fuser.groups, names)
@@ -99,8 +104,10 @@ def fusion(module: Module, context: PassContext) -> bool:
 class Fuser:
     """Forms the groups of one computation."""
 
-    def __init__(self, computation: Computation, machine: Machine, *, attention: bool = False, gradients: bool = False):
+    def __init__(self, computation: Computation, machine: Machine, *, attention: bool = False, gradients: bool = False,
+                 prologues: bool = False):
         self.computation = computation
+        self.prologues = prologues
         self.machine = machine
         self.reasons: dict[Instruction, dict[Group, str]] = {}      # why a group did not take a producer in
         self.readers = users(computation)
@@ -310,7 +317,7 @@ class Fuser:
             return self.accept_reduction(producer, group, contexts, readers)
         if is_hero(producer):
             return self.accept_hero(producer, group, contexts)
-        if group.reads_for_product(producer, readers):
+        if producer in group.computed or group.reads_for_product(producer, readers):
             return contexts
         if group.kind == ATTENTION and is_function_of_place(producer):
             return contexts
@@ -338,10 +345,16 @@ class Fuser:
             return f"a concatenate of more than {MOST_BRANCHES} arrays is a kernel of its own"
         if self.machine.kind == "cpu" and is_slow_one_by_one(producer, group, readers):
             return "the kernel computes one element after the other: vectors of a kernel of its own are faster"
+        if self.machine.kind == "cpu" and splits_rows_of_f16(producer, group):
+            return "rows of a few f16 are widened by whole vectors, which need them one after the other in memory"
         if group.kind == REDUCTION and producer in self.epilogues:
             return "it is better made as the epilogue of a product"
-        if group.reads_for_product(producer, readers) and group.view_of(producer, readers) is None:
-            return "products read their operands from memory, by strides"
+        if group.reads_for_product(producer, readers) and producer not in group.computed and \
+                group.view_of(producer, readers) is None:
+            if not self.prologues:
+                return NO_PROLOGUE
+            if reason := plan_prologue(producer, group, readers, self):
+                return reason
         return self.update_obstacle(producer, group) if group.kind == UPDATE else ""
 
     def update_obstacle(self, producer: Instruction, group: Group) -> str:
@@ -406,15 +419,38 @@ class Fuser:
 
 def is_slow_one_by_one(producer: Instruction, group: Group, readers: list[Instruction]) -> bool:
     """Whether a group has no vectors for what a producer computes: a reduce of several arrays compares one element with
-    the next, and a concatenate of short pieces takes a branch for each element."""
+    the next, a concatenate of short pieces takes a branch for each element, a scatter of short windows finds the place
+    of each."""
     if group.rows is not None and group.rows.alone and operations(producer) >= HEAVY:
         return True
+    if scatters_pieces(group.first) and is_elementwise(producer):
+        return producer.shape.num_elements >= SHORTEST_PIECE and operations_before(producer, HEAVY) >= HEAVY
     reads = [r for r in readers if r.opcode == "concatenate" or r.opcode in RESHAPES]
     if not reads or not is_elementwise(producer):
         return False
     pieces = [math.prod(o.shape.dimensions[m.get("dimensions")[0]:]) for m in group.members
               if m.opcode == "concatenate" for o in m.operands if producer in (o, behind_reshape(o))]
     return 0 < max(pieces, default=0) < SHORTEST_PIECE and operations_before(producer, HEAVY) >= HEAVY
+
+
+def splits_rows_of_f16(producer: Instruction, group: Group) -> bool:
+    """Whether a group's short rows of f16 would be read row by row, where a broadcast lets not all of them follow one
+    another."""
+    if producer.opcode != "broadcast" or producer.shape.element_type != "f16" or is_splat_constant(producer):
+        return False
+    rows = group.rows
+    if rows is None or not rows.trailing or rows.columns > LONGEST_SHORT_ROW or len(rows.dimensions) < 3:
+        return False
+    between = math.prod(rows.dimensions[1:]) // rows.columns
+    return between < (FEWEST_SHORT_ROWS if rows.columns > 4 else SHORTEST_PIECE)
+
+
+def scatters_pieces(root: Instruction) -> bool:
+    """A scatter whose windows are a few elements each."""
+    if root.opcode != "scatter":
+        return False
+    updates = root.operands[-1].shape.dimensions
+    return math.prod(updates[d] for d in root.get("update_window_dims", ())) < SHORTEST_PIECE
 
 
 def behind_reshape(operand: Instruction) -> Instruction:

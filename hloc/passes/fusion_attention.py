@@ -20,7 +20,7 @@ from hloc.analysis.attention import (
     multiply_adds,
     tail_of,
 )
-from hloc.ir import Computation, Instruction
+from hloc.ir import ELEMENT_TYPES, Computation, Instruction
 from hloc.machine import Machine
 from hloc.passes.fusion_gradients import KEPT, AttentionKernel, Readers, gradient_kernels, in_order
 
@@ -29,6 +29,7 @@ LEAST_PRODUCT = 2048             # multiply-adds of a product below which plain 
 LEAST_DEPTH = 16                 # numbers of a query, or of a value
 FEW_QUERIES = 5, 8               # more than memory's speed hides, too few to fill vectors with
 MANY_KEYS = 512                  # with fewer, both products find them in a cache
+FEW_NARROW = 4                   # queries of two bytes each number: their products read keys without widening them
 TARGETS = frozenset(["cpu", "cuda"])    # those that have a kernel for it
 WITH_GRADIENTS = frozenset(["cuda"])    # and for its gradients; on a CPU to compute scores again takes longer
 
@@ -48,7 +49,11 @@ class Attentions(NamedTuple):
         """Why an edge from `operand` to a kernel with these instructions is not inside of an attention."""
         if operand in self.between:
             return self.between[operand]
-        return next((why for dot, why in self.refused.items() if operand in dot.operands and dot in readers), None)
+        for dot, why in self.refused.items():               # its operands may be computed on their way into it
+            prologue = (o for made in dot.operands if made in readers for o in made.operands)
+            if dot in readers and operand in (*dot.operands, *prologue):
+                return why
+        return None
 
 
 def find_attentions(computation: Computation, readers: Readers, pinned: set[Instruction], machine: Machine,
@@ -149,5 +154,7 @@ def slower(attention: Attention, machine: Machine) -> str:
     features = prod(output.shape.dimensions[d] for d in free_of_side(output, 1 - attention.slot))
     if min(depth, features) < LEAST_DEPTH:
         return f"vectors of {min(depth, features)} are too short for an attention kernel"
+    if queries <= FEW_NARROW and ELEMENT_TYPES[scores.operands[side].shape.element_type].bytes == 2:
+        return "so few queries of two bytes are faster as products"
     few = FEW_QUERIES[0] <= queries <= FEW_QUERIES[1]
     return "so few queries and keys are faster as products" if few and attention.keys[0] <= MANY_KEYS else ""

@@ -6,7 +6,8 @@ members, what it reads from outside, what others read from it, and whether it ho
     LOOP        elemental members only                          -> kLoop
     REDUCTION   reduces over the same rows, and what feeds and follows them    -> kInput, or kCustom where full rows
                 depend on a reduce (softmax, layer norm)
-    PRODUCT     a dot or convolution, its epilogue, and views of its operands  -> kOutput
+    PRODUCT     a dot or convolution, its epilogue, and views of its operands, or what these are computed from
+                (fusion_prologues.py)                                          -> kOutput
     ATTENTION   two dots with a softmax between them (hloc/analysis/attention.py), what feeds the scores, and views
                 of the operands                                                -> kCustom
     UPDATE      a dynamic-update-slice or scatter and its updates              -> kLoop
@@ -65,7 +66,7 @@ class Group:
     """See the module docstring. `height` falls along every edge between groups: equal heights, no path."""
 
     __slots__ = ("kind", "members", "outputs", "parameters", "contexts", "rows", "code", "height", "dimensions",
-                 "elements", "first", "feeds_full", "again", "views", "kernel",
+                 "elements", "first", "feeds_full", "again", "views", "computed", "kernel",
                  "work")
 
     def __init__(self, first: Instruction, height: int):
@@ -85,6 +86,7 @@ class Group:
         self.again: dict[Instruction, float] = {}       # seconds spent on computing members more than once
         self.kernel: Instruction | None = None          # what stands for the group once it is emitted
         self.views: dict[Instruction, View] = {}        # members that say by which strides a dot reads their operand
+        self.computed: set[Instruction] = set()         # what is to join, and becomes a dot's operand on its way
         if self.kind == REDUCTION:
             self.rows = self.start_rows(first)
 
@@ -126,7 +128,7 @@ class Group:
             output: bool = False) -> None:
         """Take in an elemental producer, or one whose role `become` has settled."""
         self.members[producer] = contexts
-        if self.reads_for_product(producer, readers):
+        if producer not in self.computed and self.reads_for_product(producer, readers):
             self.views[producer] = self.view_of(producer, readers)
         if self.reaches_full(contexts, readers):
             self.feeds_full.add(producer)

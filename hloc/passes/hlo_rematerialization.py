@@ -29,6 +29,7 @@ from hloc.analysis.cost import bytes_accessed, flops, operations_per_second, sec
 from hloc.analysis.effects import has_side_effect
 from hloc.analysis.fusible import in_place_operands
 from hloc.analysis.liveness import reads
+from hloc.analysis.packing import Life, lend
 from hloc.ir import Computation, Instruction, Module, leaves
 from hloc.machine import Machine
 from hloc.passes.context import PassContext
@@ -99,23 +100,37 @@ class Profile:
         return self.leader.get(value, value)
 
     def _live(self, is_entry: bool) -> list[int]:
-        """Bytes alive at each position; results of the entry have memory of their own."""
+        """Bytes alive at each position. Results of the entry have memory of their own, and until they are written that
+        holds some of the other arrays."""
+        lives = self._lives()
+        if is_entry:
+            outside = {self.memory(v) for v in self.kept}
+            results = [life for m, life in lives.items() if m in outside]
+            arrays = [life for m, life in lives.items() if m not in outside]
+            lent = lend(results, arrays)
+            ours = [life for n, life in enumerate(arrays) if n not in lent]
+        else:
+            ours = list(lives.values())
         end = len(self.position)
-        spans: dict[Value, list[int]] = {}
-        outside = {self.memory(v) for v in self.kept} if is_entry else set()
+        change = [0] * (end + 1)
+        for size, first, last in ours:
+            change[first] += size
+            change[last + 1] -= size
+        return list(itertools.accumulate(change))[:end]
+
+    def _lives(self) -> dict[Value, Life]:
+        """From where to where memory is needed, but that of parameters and constants."""
+        end = len(self.position)
+        found: dict[Value, Life] = {}
         for instruction, n in self.position.items():
             for value in self.values[instruction]:
                 memory = self.memory(value)
-                if value.instruction is not instruction or memory in outside or memory.instruction.opcode in NOT_OURS:
+                if value.instruction is not instruction or memory.instruction.opcode in NOT_OURS:
                     continue
                 last = end - 1 if value in self.kept else max(self.uses.get(value, [n])[-1], n)
-                span = spans.setdefault(memory, [n, last])
-                span[1] = max(span[1], last)
-        change = [0] * (end + 1)
-        for memory, (first, last) in spans.items():
-            change[first] += memory.size
-            change[last + 1] -= memory.size
-        return list(itertools.accumulate(change))[:end]
+                life = found.get(memory, Life(memory.size, n, last))
+                found[memory] = life._replace(last=max(life.last, last))
+        return found
 
     @property
     def busiest(self) -> int:

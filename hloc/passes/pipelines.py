@@ -57,6 +57,7 @@ triangular_solve_expander = Late("triangular_solve_expander", "triangular-solve"
 while_loop_invariant_code_motion = Late("while_loop_invariant_code_motion", "while")
 while_loop_simplifier = Late("while_loop_simplifier", "while")
 while_loop_trip_count_annotator = Late("while_loop_trip_count_annotator", "while")
+while_loop_unroller = Late("while_loop_unroller", "while")
 
 SIMPLIFICATION = Repeat("simplification", (
     zero_sized_hlo_elimination,
@@ -97,6 +98,7 @@ TARGET_INDEPENDENT: tuple[Pass | Repeat, ...] = (
     complex_dot_rewriter,
     hlo_computation_deduplicator,
     SIMPLIFICATION,
+    while_loop_unroller,
     while_loop_invariant_code_motion,
     index_narrowing,
     optimization_barrier_expander,
@@ -146,6 +148,8 @@ ORDERING: tuple[tuple[Pass, Pass, str], ...] = (
     (cse, dce, "what was merged away is dropped"),
     (algebraic_simplifier, optimization_barrier_expander, "barriers hold back simplification while they stand"),
     (while_loop_simplifier, while_loop_invariant_code_motion, "elements that never change are told by the simplifier"),
+    (while_loop_simplifier, while_loop_unroller, "constants that went into the condition tell the limit"),
+    (call_inliner, while_loop_unroller, "what a body calls is counted where it stands"),
     (scan_expander, call_inliner, "the step of a scan is called"),
     (async_to_sync, call_inliner, "async-start becomes a call"),
     (dynamic_padder, algebraic_simplifier, "rules know static sizes"),

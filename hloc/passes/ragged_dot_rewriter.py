@@ -1,20 +1,23 @@
-"""Writes ragged-dot as a dot of masked operands.
+"""Writes ragged-dot as a dot and selections.
 
     y = f32[8,3] ragged-dot(a: f32[8,4], b: f32[2,4,3], sizes: s32[2]), lhs_ragged_dims={0}, rhs_group_dims={0} ...
-        =>   m = f32[2,8,4] select(8 rows of each group, a, 0);   y = dot over (group, contracting) of m and b
+        =>   p = f32[8,2,3] dot(a, b);   y = the sum over the groups of what of p lies in them, else 0
 
     ragged dimension   result
-    free               the group is one more contracting dimension of both
-    contracting        the group is one more batch dimension: the result has it in front
-    batch              a dot of what lies in any group
+    free               the product of all rows with every group's matrix, of which each row keeps its own group's
+    contracting        the group is one more batch dimension: of both operands only what lies in it, else 0
+    batch              the product, 0 where a batch lies in no group
 
-GPUs have a kernel for the first of these, where rows of one matrix fall into groups (kernels/lower_ragged_product.py):
+Nothing is multiplied by zero instead of being left out: NaN and infinities stay within their group. So it is with the
+grouped products of GPUs; masking one operand alone, as JAX writes ragged_dot for CPUs, would spread them.
+
+GPUs have a kernel for the first of these, where rows of one matrix fall into groups (kernels/products/ragged_dot.py):
 there it stays as it is.
 """
 from __future__ import annotations
 
 from hloc.ir import Instruction, Module
-from hloc.ops.products import Ragged, is_grouped, ragged_dimensions
+from hloc.ops.products import DotDimensions, Ragged, is_grouped, ragged_dimensions
 from hloc.passes.context import PassContext
 from hloc.passes.expressions import Expressions
 from hloc.passes.rewriter import Rewriter, rewrite_module
@@ -31,36 +34,55 @@ def ragged_dot_rewriter(module: Module, context: PassContext) -> bool:
 
 def written_out(module: Module, e: Expressions, instruction: Instruction) -> Instruction:
     lhs, rhs, sizes = instruction.operands
-    ragged = ragged_dimensions(instruction, lhs.shape, rhs.shape)
-    groups = sizes.shape.dimensions[-1]
-    masked = by_group(module, e, lhs, e.convert(sizes, "s64"), ragged)
+    ragged, sizes = ragged_dimensions(instruction, lhs.shape, rhs.shape), e.convert(sizes, "s64")
+    ends, prefix = running_sum(module, e, sizes), ragged.prefix if sizes.shape.rank > 1 else ()
+    if ragged.mode == "contracting":
+        return _by_group(e, instruction, (ends, sizes), ragged, prefix)
     dims, shape = ragged.dims, instruction.shape.with_default_layout()
-    batch = [d + 1 for d in dims.lhs_batch], list(dims.rhs_batch)
-    contracting = [d + 1 for d in dims.lhs_contracting], list(dims.rhs_contracting)
-    if ragged.mode == "free":
-        contracting = [0, *contracting[0]], [ragged.rhs_group, *contracting[1]]
-    elif ragged.mode == "contracting":
-        rhs = e.broadcast(rhs, range(1, rhs.shape.rank + 1), (groups, *rhs.shape.dimensions))
-        batch, contracting = ([0, *batch[0]], [0, *(d + 1 for d in batch[1])]), (contracting[0], [
-            d + 1 for d in contracting[1]])
-    else:
-        masked = e.reduce(module, masked, "add", (0,), 0)
-        batch, contracting = (dims.lhs_batch, dims.rhs_batch), (dims.lhs_contracting, dims.rhs_contracting)
-    return e.op("dot", masked, rhs, shape=shape, lhs_batch_dims=tuple(batch[0]), rhs_batch_dims=tuple(batch[1]),
-                lhs_contracting_dims=tuple(contracting[0]), rhs_contracting_dims=tuple(contracting[1]))
+    left, right = dims.lhs_batch + dims.lhs_free(lhs.shape.rank), dims.rhs_free(rhs.shape.rank)
+    onto = tuple([lhs.shape.dimensions[d] for d in left] + [rhs.shape.dimensions[d] for d in right])
+    product = e.op("dot", lhs, rhs, shape=shape.with_dimensions(onto), **_dimensions(dims))
+    place, before = left.index(ragged.dimension), [left.index(d) for d in prefix]
+    if ragged.mode == "batch":
+        total = e.reduce(module, sizes, "add", (sizes.shape.rank - 1,), 0)
+        inside = e.compare(e.iota("s64", onto, place), "LT", e.placed(total, before, onto))
+        return e.chosen(inside, product, e.like(0, product))
+    group = len(left) + right.index(ragged.rhs_group)
+    kept = e.chosen(in_group(e, ends, sizes, [*before, group], place, onto), product, e.like(0, product))
+    return e.reduce(module, kept, "add", (group,), 0)
 
 
-def by_group(module: Module, e: Expressions, lhs: Instruction, sizes: Instruction, ragged: Ragged) -> Instruction:
-    """[groups, lhs...]: lhs where the place along the ragged dimension is in the group, else 0."""
-    onto = (sizes.shape.dimensions[-1], *lhs.shape.dimensions)
-    ends = running_sum(module, e, sizes)
-    prefix = ragged.prefix if sizes.shape.rank > 1 else ()
-    positions = [*(1 + d for d in prefix), 0]
+def _by_group(e: Expressions, instruction: Instruction, limits: tuple[Instruction, Instruction], ragged: Ragged,
+              prefix: tuple[int, ...]) -> Instruction:
+    """A product for each group, of what lies in it."""
+    lhs, rhs, _ = instruction.operands
+    dims = ragged.dims
+    named = dict(zip(dims.lhs_batch + dims.lhs_contracting, dims.rhs_batch + dims.rhs_contracting))
+    sides = []
+    for side, place, before in ((lhs, ragged.dimension, prefix),
+                                (rhs, named[ragged.dimension], [named[d] for d in prefix])):
+        onto = (limits[0].shape.dimensions[-1], *side.shape.dimensions)
+        inside = in_group(e, *limits, [*(1 + d for d in before), 0], 1 + place, onto)
+        spread = e.broadcast(side, range(1, len(onto)), onto)
+        sides.append(e.chosen(inside, spread, e.like(0, spread)))
+    moved = DotDimensions(*((0, *(d + 1 for d in names)) if n < 2 else tuple(d + 1 for d in names)
+                            for n, names in enumerate((dims.lhs_batch, dims.rhs_batch, dims.lhs_contracting,
+                                                       dims.rhs_contracting))))
+    return e.op("dot", *sides, shape=instruction.shape.with_default_layout(), **_dimensions(moved))
+
+
+def _dimensions(dims: DotDimensions) -> dict[str, tuple[int, ...]]:
+    return {"lhs_batch_dims": dims.lhs_batch, "rhs_batch_dims": dims.rhs_batch,
+            "lhs_contracting_dims": dims.lhs_contracting, "rhs_contracting_dims": dims.rhs_contracting}
+
+
+def in_group(e: Expressions, ends: Instruction, sizes: Instruction, positions: list[int], place: int,
+             onto: tuple[int, ...]) -> Instruction:
+    """Whether dimension `place` of an array of sizes `onto` lies in a group; positions: where its group's number and
+    those before it stand."""
     limits, starts = (e.placed(x, positions, onto) for x in (ends, e.op("subtract", ends, sizes)))
-    place = e.iota("s64", onto, 1 + ragged.dimension)
-    inside = e.op("and", e.compare(place, "GE", starts), e.compare(place, "LT", limits))
-    spread = e.broadcast(lhs, range(1, len(onto)), onto)
-    return e.chosen(inside, spread, e.like(0, spread))
+    at = e.iota("s64", onto, place)
+    return e.op("and", e.compare(at, "GE", starts), e.compare(at, "LT", limits))
 
 
 def running_sum(module: Module, e: Expressions, sizes: Instruction) -> Instruction:

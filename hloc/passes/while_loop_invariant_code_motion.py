@@ -6,13 +6,17 @@
     t is computed in front of the loop, and carried unchanged as one more element
 
 Only what does not need more memory than the invariant values that it is made from moves, and only if there is real work
-in it: constants, broadcasts, iotas and reshapes alone are cheaper to make again than to carry.
+in it: constants, broadcasts, iotas and reshapes alone are cheaper to make again than to carry. Loops inside the loop
+move too where they end after a known number of iterations: JAX makes a permutation of an LU factorization's pivots by
+one, wherever a system is solved.
 """
 from __future__ import annotations
 
+from collections import Counter
+
 from hloc.analysis.effects import NOT_MERGEABLE, has_side_effect
-from hloc.analysis.while_loops import Loop, call_sites, element_read, invariant_elements, loop_of
-from hloc.ir import Instruction, Module, Shape
+from hloc.analysis.while_loops import Loop, call_sites, element_read, invariant_elements, loop_of, trip_count
+from hloc.ir import Computation, Instruction, Module, Shape
 from hloc.passes.context import PassContext
 from hloc.passes.rewriter import Names, Rewriter, control_dependent, remove_dead, rewrite_module
 
@@ -28,14 +32,14 @@ def while_loop_invariant_code_motion(module: Module, context: PassContext) -> bo
 
     def visit(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
         loop = loop_of(instruction, sites)
-        return hoist(loop, rewriter) if loop is not None else None
+        return hoist(loop, sites, rewriter) if loop is not None else None
 
     return rewrite_module(module, visit, opcodes=("while",))
 
 
-def hoist(loop: Loop, rewriter: Rewriter) -> Instruction | None:
+def hoist(loop: Loop, sites: Counter[Computation], rewriter: Rewriter) -> Instruction | None:
     """The loop with its invariant work in front of it, in a tuple of the old shape; None if there is none."""
-    made_from = invariant_values(loop)
+    made_from = invariant_values(loop, sites)
     frontier = worth_moving(loop, made_from)
     if not frontier:
         return None
@@ -49,24 +53,32 @@ def hoist(loop: Loop, rewriter: Rewriter) -> Instruction | None:
     return rewriter.add("tuple", old.shape, elements)
 
 
-def invariant_values(loop: Loop) -> dict[Instruction, frozenset[int]]:
+def invariant_values(loop: Loop, sites: Counter[Computation]) -> dict[Instruction, frozenset[int]]:
     """The instructions of the body with one value for all iterations, and the elements that they are made from."""
     same = invariant_elements(loop)
-    pinned = control_dependent(loop.body)
+    pinned = control_dependent(loop.body) | {loop.body.root}
     made_from: dict[Instruction, frozenset[int]] = {}
     for instruction in loop.body.instructions:
         index = element_read(instruction, loop.body)
         if index is not None:
             if index in same:
                 made_from[instruction] = frozenset((index,))
-        elif can_move(instruction) and instruction not in pinned and all(o in made_from for o in instruction.operands):
+        elif instruction not in pinned and all(o in made_from for o in instruction.operands) \
+                and (can_move(instruction) or is_loop_that_ends(instruction, sites)):
             made_from[instruction] = frozenset().union(*(made_from[o] for o in instruction.operands))
     return made_from
 
 
+def is_loop_that_ends(instruction: Instruction, sites: Counter[Computation]) -> bool:
+    """Whether this is a loop of known length, of nothing but what can move."""
+    loop = loop_of(instruction, sites)
+    return loop is not None and trip_count(loop) is not None and all(
+        i.opcode == "parameter" or can_move(i) for c in (loop.body, loop.condition) for i in c.instructions)
+
+
 def can_move(instruction: Instruction) -> bool:
     opcode = instruction.opcode
-    if not instruction.shape.is_array or opcode in NEVER or has_side_effect(instruction):
+    if not (instruction.shape.is_array or opcode == "tuple") or opcode in NEVER or has_side_effect(instruction):
         return False
     return not opcode.startswith(("all-", "async-", "collective-")) \
         and not opcode.endswith(("-start", "-done", "-update"))
@@ -81,7 +93,7 @@ def worth_moving(loop: Loop, made_from: dict[Instruction, frozenset[int]]) -> li
             laborious.add(instruction)
     found = []
     for instruction, sources in made_from.items():
-        if instruction in laborious and instruction in read_by_others and sources:
+        if instruction in laborious and instruction in read_by_others and sources and instruction.shape.is_array:
             if instruction.shape.num_bytes <= sum(loop.initial[n].shape.num_bytes for n in sources):
                 found.append(instruction)
     return found

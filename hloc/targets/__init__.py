@@ -24,7 +24,7 @@ def find(name: str) -> Target:
         from hloc.targets.cuda.target import cuda_target
         return cuda_target(gpu)
     known = ["auto", "cpu", "cuda", "reference", *GPUS, *sorted({g.arch for g in GPUS.values()})]
-    near = difflib.get_close_matches(name, known, n=3)
+    near = ["cuda"] if name.lower() in ("gpu", "nvidia") else difflib.get_close_matches(name, known, n=3, cutoff=0.7)
     raise UsageError(f"unknown target {name!r}",
                      hint=f"did you mean {', '.join(near)}?" if near else "targets: " + ", ".join(known))
 

@@ -64,12 +64,12 @@ def parse(start: str, source: Source) -> Tree:
     try:
         return lark().parse(source.text, start=start)
     except (NoTokenError, UnexpectedToken) as error:
-        raise _located(source, error) from None
+        raise _located(source, error, start == "module") from None
 
 
-def _located(source: Source, error: NoTokenError | UnexpectedToken) -> ParseError:
+def _located(source: Source, error: NoTokenError | UnexpectedToken, whole: bool) -> ParseError:
     from hloc.text.syntax_errors import syntax_error
     if isinstance(error, NoTokenError):
-        return syntax_error(source, error.start, error.expected)
+        return syntax_error(source, error.start, error.expected, whole)
     start = None if error.token.type == "$END" else error.token.start_pos
-    return syntax_error(source, start, error.accepts or error.expected)
+    return syntax_error(source, start, error.accepts or error.expected, whole)

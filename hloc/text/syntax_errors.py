@@ -33,14 +33,17 @@ _NAMES = {
 }
 _RESERVED = re.compile(r"true|false|inf|nan|HloModule|ENTRY|ROOT|maximal|replicated|manual|unknown|unreduced|shard_as|"
                        r"shard_like|last_tile_dim_replicate|pred|[su]\d+|b?f\d+\w*|c64|c128|token|opaque")
+_HEADLINE = re.compile(r"HloModule|ENTRY|^\s*(ROOT\b|%|\w[\w.\-]*\s*(=|\(.*->))", re.MULTILINE)
+NO_HLO = "nothing here looks like HLO text: HloModule, ENTRY, or lines such as y = f32[2] negate(x)"
 _WORD = re.compile(r"%?[A-Za-z_][\w.\-]*|-?\d[\w.]*")
 _SPACE = re.compile(r"\s*")
 _AFTER_ROOT = re.compile(r"ROOT\s*")
 _STRING_START = re.compile(r"[\"']")
 
 
-def syntax_error(source: Source, start: int | None, expected: Iterable[str]) -> ParseError:
-    """The ParseError where one of the `expected` terminals should have begun at `start` (None: at the end)."""
+def syntax_error(source: Source, start: int | None, expected: Iterable[str], whole: bool = False) -> ParseError:
+    """The ParseError where one of the `expected` terminals should have begun at `start` (None: at the end). whole: the
+    text should be a module."""
     text, wanted = source.text, set(expected)
     if start is None:
         return _end_of_text(source, wanted)
@@ -51,7 +54,8 @@ def syntax_error(source: Source, start: int | None, expected: Iterable[str]) -> 
     word = found.group() if found else text[start]
     span = Span(source, start, start + len(word))
     special = _special_case(text, start, word, span, wanted)
-    return special or ParseError(f"expected {_either(wanted)}, found {_quoted(word)}", span)
+    hint = NO_HLO if whole and not _HEADLINE.search(text) else None
+    return special or ParseError(f"expected {_either(wanted)}, found {_quoted(word)}", span, hint)
 
 
 def _special_case(text: str, start: int, word: str, span: Span, expected: set[str]) -> ParseError | None:

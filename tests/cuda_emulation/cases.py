@@ -10,8 +10,9 @@ import numpy as np
 from kernel_harness import Case
 
 from cuda_emulation import driver
+from hloc.analysis.packing import ALIGNMENT
 from hloc.ir import leaves
-from hloc.kernels.plan import ALIGNMENT, Copy, Launch, Program, Ref, Value
+from hloc.kernels.plan import Copy, Launch, Program, Ref, Value
 from hloc.machine import Machine
 from hloc.targets.cuda import runtime
 from hloc.targets.cuda.container import Container

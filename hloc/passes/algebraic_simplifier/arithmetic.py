@@ -224,7 +224,7 @@ def remainder_by_power_of_two(instruction: Instruction, rewriter: Rewriter) -> I
 
 
 def power_small(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """x ^ 0 => 1, x ^ 1 => x, x ^ 2 => x * x, x ^ 3 => x * x * x, x ^ -1 => 1 / x for floats; x ^ -2, 1.5, -1.5"""
+    """x ^ 0 => 1, x ^ 1 => x, x ^ 2 => x * x, x ^ 3 => x * x * x, x ^ -1 => 1 / x for floats; x ^ -2, 0.5, 1.5 ..."""
     x, y = instruction.operands
     value = splat(y)
     if value is None or ELEMENT_TYPES[x.shape.element_type].kind == "complex":
@@ -243,16 +243,29 @@ def power_small(instruction: Instruction, rewriter: Rewriter) -> Instruction | N
     if value == -2 and instruction.shape.element_type in ("f32", "f64"):         # the square of x may be too small
         inverse = rewriter.add("divide", instruction.shape, [full(rewriter, 1, instruction.shape), x])
         return rewriter.add("multiply", instruction.shape, [inverse, inverse])
+    if abs(value) == 0.5 and instruction.shape.element_type in ("f32", "f64", "bf16", "f16"):
+        return power_half(x, value > 0, rewriter)
     if abs(value) == 1.5 and instruction.shape.element_type in ("f32", "f64"):
         return power_three_halves(x, value > 0, rewriter)
     return None
 
 
+def power_half(x: Instruction, is_positive: bool, rewriter: Rewriter) -> Instruction:
+    """|sqrt(x)|, or |rsqrt(x)|: powers of -0 have no sign."""
+    root = rewriter.add("sqrt" if is_positive else "rsqrt", x.shape, [x])
+    return power_at_least(x, rewriter.add("abs", x.shape, [root]), is_positive, rewriter)
+
+
 def power_three_halves(x: Instruction, is_positive: bool, rewriter: Rewriter) -> Instruction:
     """sqrt(x) * x, or rsqrt(x) / x: a tenth of the time of a power, and rounded up to three times, which types of few
-    digits would show. The power of -inf is not NaN but inf, or 0."""
+    digits would show."""
     root = rewriter.add("sqrt" if is_positive else "rsqrt", x.shape, [x])
     power = rewriter.add("multiply" if is_positive else "divide", x.shape, [root, x])
+    return power_at_least(x, power, is_positive, rewriter)
+
+
+def power_at_least(x: Instruction, power: Instruction, is_positive: bool, rewriter: Rewriter) -> Instruction:
+    """The power of x, which for -inf is not NaN but inf, or 0."""
     limit = full(rewriter, np.inf if is_positive else 0, x.shape)
     least = full(rewriter, -np.inf, x.shape)
     is_least = rewriter.add("compare", x.shape.with_element_type("pred"), [x, least], {"direction": "EQ"})

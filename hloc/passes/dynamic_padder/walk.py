@@ -108,7 +108,8 @@ class Walk:
         if not dynamic:
             return self.keep(i)
         if any(UNBOUNDED in leaf.dimensions for leaf in leaves(i.shape)):
-            raise UnsupportedError(f"'{i.opcode}' of unbounded dimensions cannot be compiled", i.span)
+            raise UnsupportedError(f"'{i.opcode}' of unbounded dimensions cannot be compiled", i.span,
+                                   hint="give them a bound: f32[<=8] instead of f32[?]")
         if i.opcode == "tuple" or i.opcode == "parameter" or i.opcode in CALLERS or (
                 i.opcode in HANDED_ON and i.shape.is_tuple):
             return self.restructure(i)

@@ -7,11 +7,19 @@
  *      hloc_f16, hloc_bf16, hloc_f8*, hloc_f6*, hloc_f4e2m1fn, hloc_s4, hloc_u4, ...       storage types
  *      hloc_bits_f32/hloc_from_bits_f32 (and _f64)                               bit casts
  *      hloc_fma_f32/_f64                        multiply-add where it is one instruction
+ *      HLOC_READS(what)         for #if: whether a unit reads the functions of a type, or a chapter of scalar.h. It
+ *                               reads all, which takes as long as compiling a small kernel, unless it says before:
+ *                               #define HLOC_ALL 0, and #define HLOC_WITH_<what> 1 for some
  *
  * Example: hloc_from_bits_f32(0x3f800000u) == 1.0f
  */
 #ifndef HLOC_BASE_H
 #define HLOC_BASE_H
+
+#ifndef HLOC_ALL
+#define HLOC_ALL 1
+#endif
+#define HLOC_READS(what) (HLOC_ALL | HLOC_WITH_##what)
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 #define HLOC_CUDA 1

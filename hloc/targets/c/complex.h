@@ -29,7 +29,15 @@ HLOC_DEFINE_COMPLEX(c128, double, f64)
 HLOC_FN hloc_c128 hloc_widen_c64(hloc_c64 z) { return hloc_complex_f64(z.re, z.im); }
 HLOC_FN hloc_c64 hloc_narrow_c128(hloc_c128 z) { return hloc_complex_f32((float)z.re, (float)z.im); }
 
-HLOC_FN double hloc_abs_c128(hloc_c128 z) { return HLOC_MATH_F64(hypot)(z.re, z.im); }
+/* sqrt(x x + y y) of numbers made large or small enough for their squares; unlike the libm's a vector operation */
+HLOC_FN double hloc_hypot_f64(double x, double y) {
+  const double a = hloc_abs_f64(x), b = hloc_abs_f64(y), most = a > b ? a : b;
+  const double by = most > 0x1p500 ? 0x1p-600 : most < 0x1p-400 ? 0x1p600 : 1.0;
+  const double back = most > 0x1p500 ? 0x1p600 : most < 0x1p-400 ? 0x1p-600 : 1.0;
+  const double length = HLOC_MATH_F64(sqrt)(hloc_fma_f64(a * by, a * by, b * by * (b * by))) * back;
+  return (a == HLOC_INF_F64) | (b == HLOC_INF_F64) ? HLOC_INF_F64 : length;
+}
+HLOC_FN double hloc_abs_c128(hloc_c128 z) { return hloc_hypot_f64(z.re, z.im); }
 HLOC_FN float hloc_abs_c64(hloc_c64 z) { /* squares of floats neither overflow nor vanish in f64 */
   double square = (double)z.re * z.re + (double)z.im * z.im;
   float magnitude = (float)HLOC_MATH_F64(sqrt)(square);
@@ -113,7 +121,7 @@ HLOC_FN hloc_c128 hloc_sqrt_c128(hloc_c128 z) {
   if (z.re == HLOC_INF_F64) return hloc_complex_f64(z.re, z.im != z.im ? z.im : hloc_copysign_f64(0.0, z.im));
   double scale = hloc_maximum_f64(hloc_abs_f64(z.re), hloc_abs_f64(z.im)) > 1e300 ? 0.25 : 1.0;
   double re = z.re * scale, im = z.im * scale, back = scale == 1.0 ? 1.0 : 2.0;
-  double t = hloc_sqrt_f64(0.5 * (hloc_abs_f64(re) + HLOC_MATH_F64(hypot)(re, im)));
+  double t = hloc_sqrt_f64(0.5 * (hloc_abs_f64(re) + hloc_hypot_f64(re, im)));
   double other = 0.5 * im / t;
   if (re >= 0.0) return hloc_complex_f64(back * t, back * other);
   return hloc_complex_f64(back * hloc_abs_f64(other), hloc_copysign_f64(back * t, z.im));

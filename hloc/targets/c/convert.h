@@ -26,14 +26,30 @@
   HLOC_FN hloc_c64 hloc_convert_##F##_c64(hloc_##F x) { return hloc_complex_f32((float)x, 0.0f); }                    \
   HLOC_FN hloc_c128 hloc_convert_##F##_c128(hloc_##F x) { return hloc_complex_f64((double)x, 0.0); }
 HLOC_CONVERT_FROM_INTEGER(pred)
+#if HLOC_READS(s8)
 HLOC_CONVERT_FROM_INTEGER(s8)
+#endif
+#if HLOC_READS(s16)
 HLOC_CONVERT_FROM_INTEGER(s16)
+#endif
+#if HLOC_READS(s32)
 HLOC_CONVERT_FROM_INTEGER(s32)
+#endif
+#if HLOC_READS(s64)
 HLOC_CONVERT_FROM_INTEGER(s64)
+#endif
+#if HLOC_READS(u8)
 HLOC_CONVERT_FROM_INTEGER(u8)
+#endif
+#if HLOC_READS(u16)
 HLOC_CONVERT_FROM_INTEGER(u16)
+#endif
+#if HLOC_READS(u32)
 HLOC_CONVERT_FROM_INTEGER(u32)
+#endif
+#if HLOC_READS(u64)
 HLOC_CONVERT_FROM_INTEGER(u64)
+#endif
 
 /* ABOVE: the first number beyond the range. What the cast itself gives outside of it is masked out: with branches, or
  * conditional values, gcc 12 would not make vectors of what follows. */
@@ -67,8 +83,12 @@ HLOC_CONVERT_FROM_INTEGER(u64)
   HLOC_CONVERT_PLAIN(F, f64)                                                                                          \
   HLOC_FN hloc_c64 hloc_convert_##F##_c64(hloc_##F x) { return hloc_complex_f32((float)x, 0.0f); }                    \
   HLOC_FN hloc_c128 hloc_convert_##F##_c128(hloc_##F x) { return hloc_complex_f64((double)x, 0.0); }
+#if HLOC_READS(f32)
 HLOC_CONVERT_FROM_FLOAT(f32)
+#endif
+#if HLOC_READS(f64)
 HLOC_CONVERT_FROM_FLOAT(f64)
+#endif
 
 #define HLOC_CONVERT_REAL_PART(F, REAL, TO)                                                                           \
   HLOC_FN hloc_##TO hloc_convert_##F##_##TO(hloc_##F z) { return hloc_convert_##REAL##_##TO(z.re); }
@@ -86,7 +106,9 @@ HLOC_CONVERT_FROM_FLOAT(f64)
   HLOC_CONVERT_REAL_PART(F, REAL, f64)                                                                                \
   HLOC_FN hloc_c64 hloc_convert_##F##_c64(hloc_##F z) { return hloc_complex_f32((float)z.re, (float)z.im); }          \
   HLOC_FN hloc_c128 hloc_convert_##F##_c128(hloc_##F z) { return hloc_complex_f64((double)z.re, (double)z.im); }
+#if HLOC_READS(complex)
 HLOC_CONVERT_FROM_COMPLEX(c64, f32)
 HLOC_CONVERT_FROM_COMPLEX(c128, f64)
+#endif
 
 #endif

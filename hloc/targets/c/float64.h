@@ -1,7 +1,8 @@
 /* float64.h: HLO's elementary functions on f64: the same names as float32.h with the suffix _f64.
  *
- * In: base.h. For CPUs exp expm1 log log1p logistic tanh atan atan2 asin acos are written out, free of branches and calls, so that loops
- * vectorize (errors below 2 units in the last place); the rest, and everything under CUDA, are the libm's functions.
+ * In: base.h. For CPUs exp expm1 log log1p logistic tanh atan atan2 asin acos are written out, free of branches and
+ * calls, so that loops vectorize (errors below 2 units in the last place); the rest, and everything under CUDA, are the
+ * libm's functions.
  * Example: hloc_log1p_f64(1e-300) == 1e-300
  */
 #ifndef HLOC_FLOAT64_H

@@ -12,8 +12,12 @@
 #ifndef HLOC_FLOATS_H
 #define HLOC_FLOATS_H
 #include "integer.h"
+#if HLOC_READS(f32)
 #include "float32.h"
+#endif
+#if HLOC_READS(f64)
 #include "float64.h"
+#endif
 
 #define HLOC_DEFINE_EXTREMA(T, R)                                                                                     \
   HLOC_FN R hloc_maximum_##T(R a, R b) { R m = b > a ? b : a; return b != b ? b : m; }                                \
@@ -87,9 +91,14 @@ HLOC_DEFINE_EXTREMA(f64, double)
     return hloc_total_order_##T(a) op hloc_total_order_##T(b);                                                        \
   }
 
+#if HLOC_READS(f32)
 HLOC_DEFINE_FLOAT(f32, float, hloc_u32, hloc_s32, c64, 8, 23)
+#endif
+#if HLOC_READS(f64)
 HLOC_DEFINE_FLOAT(f64, double, hloc_u64, hloc_s64, c128, 11, 52)
+#endif
 
+#if HLOC_READS(stochastic)
 /* Rounds |x| up with the probability of its fraction. LOW and HIGH are the integer type's limits. */
 #define HLOC_DEFINE_STOCHASTIC(T, R, U, BITS, I, LOW, HIGH)                                                           \
   HLOC_FN hloc_##I hloc_stochastic_convert_##T##_##I(R x, U random) {                                                 \
@@ -112,5 +121,6 @@ HLOC_DEFINE_FLOAT(f64, double, hloc_u64, hloc_s64, c128, 11, 52)
   HLOC_DEFINE_STOCHASTIC(T, R, U, BITS, u64, 0, 18446744073709551615ULL)
 HLOC_DEFINE_STOCHASTIC_ALL(f32, float, hloc_u32, 32)
 HLOC_DEFINE_STOCHASTIC_ALL(f64, double, hloc_u64, 64)
+#endif
 
 #endif

@@ -38,9 +38,9 @@ HLOC_FN hloc_pred hloc_minimum_pred(hloc_pred a, hloc_pred b) { return a & b; }
 HLOC_FN hloc_pred hloc_clamp_pred(hloc_pred low, hloc_pred x, hloc_pred high) { return (x | low) & high; }
 
 /* a / b, b neither 0 nor -1. CPUs have vectors of quotients for floats only. Floats of more bits give the same ones: a
- * quotient that is not whole is further from the next whole number than it is rounded. Compilers make multiplications of
- * divisions by constants (gcc 12 leaves loops with signed ones by powers of two scalar), and numbers of 64 bits that fit
- * into 32 are divided there, in half the time. */
+ * quotient that is not whole is further from the next whole number than it is rounded. Compilers make multiplications
+ * of divisions by constants (gcc 12 leaves loops with signed ones by powers of two scalar), and numbers of 64 bits that
+ * fit into 32 are divided there, in half the time. */
 #if HLOC_CUDA
 #define HLOC_DEFINE_QUOTIENT(S, T, BY) HLOC_FN T hloc_quotient_##S(T a, T b) { return (T)(a / b); }
 #define HLOC_DEFINE_LONG_QUOTIENT HLOC_DEFINE_QUOTIENT
@@ -128,15 +128,32 @@ HLOC_DEFINE_LONG_QUOTIENT(u64, hloc_u64, hloc_u32)
     return b == 0 ? a : (T)(a - hloc_quotient_##S(a, divisor) * divisor);                                             \
   }
 
+#if HLOC_READS(s8)
 HLOC_DEFINE_SIGNED(s8, hloc_s8, hloc_u8, 8u)
+#endif
+#if HLOC_READS(s16)
 HLOC_DEFINE_SIGNED(s16, hloc_s16, hloc_u16, 16u)
+#endif
+#if HLOC_READS(s32)
 HLOC_DEFINE_SIGNED(s32, hloc_s32, hloc_u32, 32u)
+#endif
+#if HLOC_READS(s64)
 HLOC_DEFINE_SIGNED(s64, hloc_s64, hloc_u64, 64u)
+#endif
+#if HLOC_READS(u8)
 HLOC_DEFINE_UNSIGNED(u8, hloc_u8, hloc_s8, 8u)
+#endif
+#if HLOC_READS(u16)
 HLOC_DEFINE_UNSIGNED(u16, hloc_u16, hloc_s16, 16u)
+#endif
+#if HLOC_READS(u32)
 HLOC_DEFINE_UNSIGNED(u32, hloc_u32, hloc_s32, 32u)
+#endif
+#if HLOC_READS(u64)
 HLOC_DEFINE_UNSIGNED(u64, hloc_u64, hloc_s64, 64u)
+#endif
 
+#if HLOC_READS(bits) /* popcnt, count_leading_zeros, products' upper halves */
 #if HLOC_CUDA
 #define HLOC_DEFINE_BITS(U, BITS)                                                                                     \
   HLOC_FN U hloc_popcount_##BITS(U x) { return (U)__popcll((long long)x); }                                           \
@@ -198,5 +215,6 @@ HLOC_FN hloc_s64 hloc_mulhi_s64(hloc_s64 a, hloc_s64 b) { /* a negative factor c
   hloc_u64 x = (hloc_u64)a, y = (hloc_u64)b;
   return (hloc_s64)(hloc_mulhi_u64(x, y) - (a < 0 ? y : 0) - (b < 0 ? x : 0));
 }
+#endif
 
 #endif

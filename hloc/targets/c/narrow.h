@@ -5,8 +5,8 @@
  * rounding to nearest even; NaN, infinity and overflow as each format defines them (the tests compare every pattern
  * with ml_dtypes). For s1 s2 s4 u1 u2 u4: hloc_<t>_to_s8/u8 and hloc_s8/u8_to_<t> (keeps the low bits).
  * hloc_round_<t>_f32(x) is hloc_<t>_to_f32(hloc_f32_to_<t>(x)) for f16 and bf16, at a third of its price.
- * hloc_maximum_key_<t>(x), hloc_<t>_of_maximum_key_s16(key), for f16 and bf16, for minimum likewise: integers in the
- * order that maximum sees.
+ * hloc_maximum_key_<t>(x), hloc_<t>_of_maximum_key_s16(key), for f16 and bf16 (f32: s32), for minimum likewise:
+ * integers in the order that maximum sees.
  * hloc_f64_to_f32_odd rounds to odd, so that hloc_f32_to_<t>(hloc_f64_to_f32_odd(x)) rounds a double only once.
  *
  * Example: hloc_f32_to_f8e4m3fn(448.0f) == 0x7e; hloc_f8e4m3fn_to_f32(0x7e) == 448.0f
@@ -123,21 +123,27 @@ HLOC_FN float hloc_round_f16_f32(float x) {
 }
 #endif
 
-/* 16-bit integers in the order that maximum (minimum) sees: NaN of either sign lies beyond every number. As integers,
- * numbers in the total order begin with the NaNs of negative sign: moved by their count they wrap around to the end. */
-#define HLOC_EXTREMUM_KEYS(T, NANS, OP, SIGN)                                                                         \
-  HLOC_FN hloc_s16 hloc_##OP##_key_##T(hloc_##T x) {                                                                  \
-    hloc_s16 bits = (hloc_s16)x, order = (hloc_s16)(bits ^ ((bits >> 15) & 0x7fff));                                  \
-    return (hloc_s16)(order SIGN NANS);                                                                               \
+/* Integers in the order that maximum (minimum) sees: NaN of either sign lies beyond every number. As integers, numbers
+ * in the total order begin with the NaNs of negative sign: moved by their count they wrap around to the end.
+ * R: storage type; S, U: integers of its width; LAST: the largest S; BITS(x), FROM(bits): R as U, and back. */
+#define HLOC_EXTREMUM_KEYS(T, R, S, U, LAST, BITS, FROM, NANS, OP, SIGN)                                              \
+  HLOC_FN hloc_##S hloc_##OP##_key_##T(R x) {                                                                         \
+    hloc_##S bits = (hloc_##S)BITS(x), order = (hloc_##S)(bits ^ (bits < 0 ? LAST : 0));                              \
+    return (hloc_##S)((hloc_##U)order SIGN NANS);                                                                     \
   }                                                                                                                   \
-  HLOC_FN hloc_##T hloc_##T##_of_##OP##_key_s16(hloc_s16 key) {                                                       \
-    hloc_s16 order = (hloc_s16)(key - (SIGN NANS));                                                                   \
-    return (hloc_##T)(order ^ ((order >> 15) & 0x7fff));                                                              \
+  HLOC_FN R hloc_##T##_of_##OP##_key_##S(hloc_##S key) {                                                              \
+    hloc_##S order = (hloc_##S)((hloc_##U)key - (SIGN NANS));                                                         \
+    return FROM((hloc_##U)(order ^ (order < 0 ? LAST : 0)));                                                          \
   }
-HLOC_EXTREMUM_KEYS(f16, 0x3ff, maximum, -)
-HLOC_EXTREMUM_KEYS(f16, 0x3ff, minimum, +)
-HLOC_EXTREMUM_KEYS(bf16, 0x7f, maximum, -)
-HLOC_EXTREMUM_KEYS(bf16, 0x7f, minimum, +)
+#define HLOC_SAME_BITS(x) (x)
+#define HLOC_NARROW_KEYS(T, NANS, OP, SIGN)                                                                           \
+  HLOC_EXTREMUM_KEYS(T, hloc_##T, s16, u16, 0x7fff, HLOC_SAME_BITS, HLOC_SAME_BITS, NANS, OP, SIGN)
+HLOC_NARROW_KEYS(f16, 0x3ff, maximum, -)
+HLOC_NARROW_KEYS(f16, 0x3ff, minimum, +)
+HLOC_NARROW_KEYS(bf16, 0x7f, maximum, -)
+HLOC_NARROW_KEYS(bf16, 0x7f, minimum, +)
+HLOC_EXTREMUM_KEYS(f32, float, s32, u32, 0x7fffffff, hloc_bits_f32, hloc_from_bits_f32, 0x7fffff, maximum, -)
+HLOC_EXTREMUM_KEYS(f32, float, s32, u32, 0x7fffffff, hloc_bits_f32, hloc_from_bits_f32, 0x7fffff, minimum, +)
 
 /* These have neither infinity nor NaN: overflow saturates, NaN becomes a zero of the opposite sign */
 #define HLOC_NARROW_FINITE(T, EXPONENT_BITS, MANTISSA_BITS, BIAS, MAX_CODE)                                           \

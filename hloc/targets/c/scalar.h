@@ -17,13 +17,31 @@
 #ifndef HLOC_SCALAR_H
 #define HLOC_SCALAR_H
 #include "base.h"
+#if HLOC_READS(narrow)
 #include "narrow.h"
+#endif
+#if HLOC_READS(integers)
 #include "integer.h"
+#endif
+#if HLOC_READS(f32)
 #include "float32.h"
+#endif
+#if HLOC_READS(f64)
 #include "float64.h"
+#endif
+#if HLOC_READS(floats)
 #include "floats.h"
+#endif
+#if HLOC_READS(complex)
 #include "complex.h"
+#endif
+#if HLOC_READS(inverse)
 #include "complex_inverse.h"
+#endif
+#if HLOC_READS(convert)
 #include "convert.h"
+#endif
+#if HLOC_READS(random)
 #include "random.h"
+#endif
 #endif

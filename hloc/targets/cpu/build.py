@@ -9,31 +9,22 @@ keeps two threads or processes from compiling the same routine twice.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from hloc import cache
 from hloc.ir import Module
-from hloc.machine import available_cores
+from hloc.machine import Machine, available_cores
 from hloc.targets.cpu import toolchain
 from hloc.targets.cpu.export import export_unit, write_constants
-from hloc.targets.cpu.routines import file_of, generic_flags, likely_units
+from hloc.targets.cpu.likely import likely_units
+from hloc.targets.cpu.parts import compiled
 from hloc.targets.cpu.sources import RUNTIME, Sources, runtime_digest
 from hloc.targets.cpu.toolchain import Toolchain
 
 LONG_DRIVER = 40_000              # characters
 CALL = "call.c"                   # what Python calls; a program for C alone has no use for it
-# Where conditions in loops matter, these routines have several loops; unswitching all others takes gcc as long again as
-# all else.
-SWITCHED = ("-fno-unswitch-loops",)
-PLAIN = ("-fno-peel-loops", *SWITCHED)
-PRODUCT_PARTS = {"THIN_ROWS": (), "THIN_DOTS": (), "MAIN": PLAIN, "KERNELS": (), "KERNELS_IN_PLACE": (),
-                 "HALF_KERNELS": (), "PACKING": SWITCHED, "THIN": ()}
-WHOLE = {"conv.c": PLAIN, "attention.c": PLAIN}
-SHORT = ("pool.c", CALL)
-OF_B_IN_PLACE = ("KERNELS_IN_PLACE", "HALF_KERNELS")
-READS_IN_PLACE = ("gemm_f32.c", "gemm_f64.c", "gemm_s32.c")       # HLOC_READS_B in runtime/gemm_kernel.h
 Report = Callable[[str, int, int], None]
 
 
@@ -41,7 +32,7 @@ def build(sources: Sources, report: Report) -> Path:
     """The shared object of a program: from the cache, else compiled. Raises BuildError."""
     chain = toolchain.find()
     units = sources.units(available_cores())
-    parts = parts_of(sources.runtime_units(), sources.thin_units())
+    parts = compiled((*sources.runtime_units(), CALL), sources.parts())
     key = cache.digest(chain.identity(), runtime_digest(), repr(parts), *(text for text, _ in units))
     found = cache.find(key, ".so")
     if found:
@@ -67,7 +58,7 @@ def _compile_and_link(chain: Toolchain, units: list[tuple[str, bool]], sources: 
     with cache.workspace() as folder, ThreadPoolExecutor(available_cores()) as cores, \
             ThreadPoolExecutor(16) as waiting:                    # a routine may be in the making elsewhere
         routines = [waiting.submit(runtime_object, chain, unit, flags, folder)
-                    for unit, flags in parts_of(sources.runtime_units(), sources.thin_units())]
+                    for unit, flags in compiled((*sources.runtime_units(), CALL), sources.parts())]
         jobs = [cores.submit(_unit_object, chain, text, folder / f"unit{number}.c", is_kernels)
                 for number, (text, is_kernels) in enumerate(sorted(units, key=lambda unit: -len(unit[0])))]
         _follow(jobs + routines, report)
@@ -85,19 +76,6 @@ def _unit_object(chain: Toolchain, text: str, source: Path, is_kernels: bool) ->
     driver_flags = toolchain.DRIVER_FLAGS if len(text) < LONG_DRIVER else toolchain.LONG_DRIVER_FLAGS
     flags = chain.kernel_flags() if is_kernels else driver_flags
     return chain.compile_object(source, source.with_suffix(".o"), flags)
-
-
-def parts_of(units: Sequence[str], thin: Collection[str]) -> list[tuple[str, tuple[str, ...]]]:
-    """What is compiled of the routines: (file of runtime/, flags). Products come in parts (runtime/gemm_kernel.h); few
-    programs need the parts for products of few rows. The longest first."""
-    parts = {part: [(unit, (f"-DHLOC_PART=HLOC_{part}", *flags)) for unit in units if unit.startswith("gemm_")
-                    and (unit in thin or "THIN" not in part) and (unit in READS_IN_PLACE or part not in OF_B_IN_PLACE)]
-             for part, flags in PRODUCT_PARTS.items()}
-    whole = [(file_of(unit), generic_flags(unit) if ":" in unit else WHOLE.get(unit, ())) for unit in units
-             if not unit.startswith("gemm_") and unit not in SHORT]
-    short = [(unit, ()) for unit in (*units, CALL) if unit in SHORT]
-    longest = [*parts.pop("THIN_ROWS"), *parts.pop("THIN_DOTS"), *whole]
-    return [*longest, *(piece for pieces in parts.values() for piece in pieces), *short]
 
 
 def runtime_object(chain: Toolchain, unit: str, more: tuple[str, ...] = (), into: Path | None = None) -> Path:
@@ -125,6 +103,7 @@ def ahead(module: Module) -> None:
     """Start compiling the routines that a module will probably call. Errors show where they are used."""
     chain = toolchain.find()
     threads = ThreadPoolExecutor(available_cores())
-    for unit, flags in parts_of(*likely_units(module)):
+    units, parts = likely_units(module, Machine.host())
+    for unit, flags in compiled((*units, CALL), parts):
         threads.submit(runtime_object, chain, unit, flags)
     threads.shutdown(wait=False)

@@ -20,8 +20,8 @@ from hloc.kernels.plan import Branch, Copy, HostCall, Launch, Program, Ref, Step
 from hloc.machine import Machine
 from hloc.targets.cpu.calls import OUT_OF_MEMORY
 from hloc.targets.cpu.grain import extent_of, grain_of
-from hloc.targets.cpu.room import Scratch
-from hloc.targets.cpu.scratch import scratch_of
+from hloc.targets.cpu.scratch.room import Scratch
+from hloc.targets.cpu.scratch.steps import scratch_of
 from hloc.targets.cpu.side_by_side import Together, grouped
 
 

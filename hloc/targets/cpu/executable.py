@@ -18,9 +18,10 @@ from typing import NoReturn
 
 import numpy as np
 
+from hloc.analysis.packing import ALIGNMENT
 from hloc.errors import RunError
 from hloc.ir import Instruction, Layout, Shape, numpy_dtype
-from hloc.kernels.plan import ALIGNMENT, HostCall, Value
+from hloc.kernels.plan import HostCall, Value
 from hloc.limits import available_memory
 from hloc.machine import available_cores
 from hloc.targets.cpu.calls import (

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
+from hloc.analysis.packing import ALIGNMENT
 from hloc.errors import printable
 from hloc.ir import ELEMENT_TYPES
-from hloc.kernels.plan import ALIGNMENT, Program, Value
+from hloc.kernels.plan import Program, Value
 from hloc.targets.cpu.executable import manifest
 
 C_TYPES = {"pred": "uint8_t", "f32": "float", "f64": "double", "c64": "float _Complex", "c128": "double _Complex",

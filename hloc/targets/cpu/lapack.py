@@ -20,7 +20,7 @@ from hloc.ir import Instruction, Shape
 from hloc.kernels.plan import HostCall
 from hloc.machine import Machine
 from hloc.ops.custom_linalg import option
-from hloc.targets.cpu.room import NOTHING, Scratch, aligned, busy
+from hloc.targets.cpu.scratch.room import NOTHING, Scratch, aligned, busy
 
 TARGET = re.compile(r"lapack_([sdcz])(potrf|getrf|geqrf|orgqr|ungqr|syevd|heevd|gesdd|trsm)_ffi")
 COMPLEX_NAMES = {"ungqr": "orgqr", "heevd": "syevd"}

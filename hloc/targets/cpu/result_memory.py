@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hloc.kernels.plan import ALIGNMENT
+from hloc.analysis.packing import ALIGNMENT
 
 SMALL_BYTES = 1 << 16                 # below this, malloc is as quick
 KEPT = 2                              # `y = f(y)` needs two; HLOC_KEPT of runtime/call.c

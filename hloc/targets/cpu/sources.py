@@ -15,19 +15,24 @@ from pathlib import Path
 from hloc.kernels.ir import Kernel, Tile
 from hloc.kernels.plan import HostCall, Program, Step
 from hloc.machine import Machine
-from hloc.targets.cpu.addresses import narrow_addresses
-from hloc.targets.cpu.divisions import narrow_divisions
+from hloc.targets.cpu.chapters import reading_less
 from hloc.targets.cpu.driver import driver_source
-from hloc.targets.cpu.halves import RowPrinter, by_rows, calls_half_rows
-from hloc.targets.cpu.index_sets import split_index_sets
-from hloc.targets.cpu.lanes import has_groups
-from hloc.targets.cpu.maxima import as_integers
-from hloc.targets.cpu.routines import file_of, runtime_units, thin_units
-from hloc.targets.cpu.scalar_functions import apart
+from hloc.targets.cpu.needs import parts_of_tiles
+from hloc.targets.cpu.parts import Parts
+from hloc.targets.cpu.routines import file_of, runtime_units
 from hloc.targets.cpu.small_kernels import inlined_kernels
-from hloc.targets.cpu.tiles import callback_of, tile_function
+from hloc.targets.cpu.tiles.source import callback_of, tile_function
 from hloc.targets.cpu.unit_costs import TEMPLATES, driver_cost, kernel_cost
-from hloc.targets.cpu.vector_width import is_wide
+from hloc.targets.cpu.vector_loops.addresses import narrow_addresses
+from hloc.targets.cpu.vector_loops.angles import with_near_angles
+from hloc.targets.cpu.vector_loops.divisions import narrow_divisions
+from hloc.targets.cpu.vector_loops.halves import RowPrinter, by_rows, calls_half_rows
+from hloc.targets.cpu.vector_loops.index_sets import split_index_sets
+from hloc.targets.cpu.vector_loops.lanes import has_groups
+from hloc.targets.cpu.vector_loops.maxima import as_integers, with_float_keys
+from hloc.targets.cpu.vector_loops.scalar_functions import apart
+from hloc.targets.cpu.vector_loops.straight import straightened
+from hloc.targets.cpu.vector_loops.vector_width import is_wide
 from hloc.targets.inlining import HEADERS as SHARED
 from hloc.targets.inlining import c_name, inline_includes
 from hloc.targets.printer import C, print_kernel
@@ -62,7 +67,7 @@ class Sources:
         total, driver = int(sum(costs.values())), self.driver + START + export
         least = UNIT_COST if cores == 1 else SPARE_CORE_COST
         if total + sum(map(kernel_cost, self.inlined)) + driver_cost(driver) <= least:
-            return [("\n".join([PROLOGUE, *self.kernels, driver]), True)]
+            return [(reading_less("\n".join([PROLOGUE, *self.kernels, driver])), True)]
         side_by_side = cores - 1 if 1 < cores and total < cores * UNIT_COST // 2 else cores      # one for the driver
         count = max(min(UNITS_PER_CORE * cores, total // (2 * UNIT_COST) + 1), min(side_by_side, total // least + 1))
         count = max(1, min(count, len(self.kernels)))
@@ -71,7 +76,8 @@ class Sources:
             place = loads.index(min(loads))
             parts[place].append(text)
             loads[place] += costs[text]
-        return [(driver, bool(self.inlined)), *((PROLOGUE + "\n".join(part), True) for part in parts if part)]
+        return [(reading_less(driver), bool(self.inlined)),
+                *((reading_less(PROLOGUE + "\n".join(part)), True) for part in parts if part)]
 
     def readable(self) -> str:
         """Kernels, then the driver, as they were generated; runtime headers stay includes."""
@@ -83,8 +89,9 @@ class Sources:
         return tuple(dict.fromkeys([*own, *(unit for text in (*self.kernels, *self.inlined)
                                     for unit in runtime_units(text))]))
 
-    def thin_units(self) -> frozenset[str]:
-        return thin_units(k for k in self.program.kernels if isinstance(k, Tile))
+    def parts(self) -> Parts:
+        """The parts of those files that the program needs."""
+        return parts_of_tiles((k for k in self.program.kernels if isinstance(k, Tile)), Machine.host())
 
     def single_file(self) -> str:
         """The whole program with every runtime file put in place: one file that any C compiler takes."""
@@ -135,7 +142,9 @@ def print_kernels(kernels: Sequence[Kernel | Tile], machine: Machine) -> tuple[t
             texts[name] = tile_function(kernel, name, machine)
         else:
             wide = is_wide(kernel)
-            kernel = apart(by_rows(as_integers(narrow_addresses(narrow_divisions(split_index_sets(kernel))))))
+            kernel = narrow_addresses(narrow_divisions(straightened(split_index_sets(kernel))))
+            kernel = apart(by_rows(as_integers(kernel)))
+            kernel = with_near_angles(with_float_keys(kernel))
             qualifier = "HLOC_WIDE " if wide or has_groups(kernel) else ""
             name = functions.setdefault(_function(kernel._replace(origin=()), "", qualifier), name)
             if name not in texts:

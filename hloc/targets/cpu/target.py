@@ -35,12 +35,12 @@ def cpu_target() -> Target:
 
 
 def _scratch(step: Tile | HostCall, machine: Machine) -> int:
-    from hloc.targets.cpu.scratch import scratch_of
+    from hloc.targets.cpu.scratch.steps import scratch_of
     return scratch_of(step, machine).bytes
 
 
 def _kept(kernels: Sequence[Kernel | Tile], machine: Machine) -> int:
-    from hloc.targets.cpu.scratch import kept_bytes
+    from hloc.targets.cpu.scratch.steps import kept_bytes
     return kept_bytes(kernels, machine)
 
 

@@ -33,7 +33,8 @@ GCC_ROUTINE_FLAGS = ("-fpeel-loops", "-funswitch-loops", "-fvect-cost-model=dyna
                      "--param", "max-inline-insns-auto=30", "--param", "inline-min-speedup=15")
 # Loops of kernels are unswitched up to this size: a select whose condition is the same for all elements cannot be a
 # vector operation in gcc, which needs to see the comparison, or vectors of booleans.
-GCC_KERNEL_FLAGS = ("--param", "max-unswitch-insns=150")
+# No partial redundancies: where one of a select's values is constant, gcc would make a branch of all that follows.
+GCC_KERNEL_FLAGS = ("--param", "max-unswitch-insns=150", "-fno-tree-pre")
 # Gathers of two or four elements take two to three times as long as as many loads.
 GATHER_FLAGS = ("-mtune-ctrl=^use_gather_2parts,^use_gather_4parts",)
 FIRST_GCC_WITH_GATHER_FLAGS = 12
@@ -112,11 +113,10 @@ def _cpu_identity() -> str:
 
 
 def candidates() -> list[tuple[str, ...]]:
-    """Commands that may be C compilers here, best first."""
-    found: list[tuple[str, ...]] = []
+    """Commands that may be C compilers here, best first; where $CC names one, that and no other."""
     if os.environ.get("CC"):
-        found.append(tuple(shlex.split(os.environ["CC"])))
-    found += [(path,) for name in ("cc", "gcc", "clang") if (path := shutil.which(name))]
+        return [tuple(shlex.split(os.environ["CC"]))]
+    found: list[tuple[str, ...]] = [(path,) for name in ("cc", "gcc", "clang") if (path := shutil.which(name))]
     if importlib.util.find_spec("ziglang"):
         found.append((sys.executable, "-m", "ziglang", "cc"))
     return found
@@ -129,8 +129,10 @@ def find() -> Toolchain:
         if version:
             native = X86_NATIVE if os.uname().machine in ("x86_64", "amd64") else ("-mcpu=native",)
             return Toolchain(command, version, native)
-    asked = f" ($CC is {os.environ['CC']!r})" if os.environ.get("CC") else ""
-    raise BuildError(f"no C compiler found{asked}",
+    if os.environ.get("CC"):
+        raise BuildError(f"$CC, {os.environ['CC']!r}, is no C compiler that answers --version",
+                         hint="unset CC, and cc, gcc and clang are looked for")
+    raise BuildError("no C compiler found",
                      hint="apt-get install gcc, or: pip install ziglang; or run with --target reference")
 
 

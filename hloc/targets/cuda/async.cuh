@@ -5,10 +5,10 @@
  *   hloc_copy_16(to, from, inside)     16 bytes, aligned; zeros where not inside: then nothing is read
  *   hloc_copy_commit()                 what this thread has begun to copy since the last time is a group
  *   hloc_copy_wait<N>()                all groups of this thread but its last N have arrived
- *   hloc_load_matrices(words, row)     four matrices of 8 rows x 16 bytes: lane l gives the place of row l % 8 of matrix
- *                                      l / 8, and gets word l % 4 of row l / 4 of each
- *   hloc_load_transposed(words, row)   the same, where each is 8 x 8 elements of 16 bits: gets elements 2 (l % 4) and the
- *                                      next one of column l / 4
+ *   hloc_load_matrices(words, row)     four matrices of 8 rows x 16 bytes: lane l gives the place of row l % 8 of
+ *                                      matrix l / 8, and gets word l % 4 of row l / 4 of each
+ *   hloc_load_transposed(words, row)   the same, where each is 8 x 8 elements of 16 bits: gets elements 2 (l % 4) and
+ *                                      the next one of column l / 4
  *   hloc_exp_fast(x)                   exp(x) with about 2^-20 of relative error, 0 for what is too small
  * HLOC_EMULATED: an emulation gives its own bodies.
  */

@@ -1,4 +1,4 @@
-/* atomics.cuh: x = op(x, value) in memory, indivisibly, of integers of 32 and 64 bits and, largest and smallest, of f32.
+/* atomics.cuh: x = op(x, value) in memory, indivisibly: integers of 32 and 64 bits and, largest and smallest, f32.
  *
  * In: scalar.h. Out: hloc_atomic_add(place, value), hloc_atomic_and, _or, _xor, _minimum, _maximum.
  * The order in which threads do it does not matter for any of these: results are always the same.

@@ -223,7 +223,8 @@ HLOC_FN void hloc_attention_mma(const T *query, const T *key, const T *value, un
                                          (step * 2 + matrix / 2) * 16);
 #pragma unroll
           for (int t = 0; t < TILES; t += 2) {
-            hloc_load_matrices(y, tile + (t * 8 + matrix / 2 * 8 + lane % 8) * Keys::PITCH + (step * 2 + matrix % 2) * 16);
+            hloc_load_matrices(
+                y, tile + (t * 8 + matrix / 2 * 8 + lane % 8) * Keys::PITCH + (step * 2 + matrix % 2) * 16);
 #pragma unroll
             for (int m = 0; m < S::TM; m++) {
               Numbers::multiply(sums[m][t], x[m], y);
@@ -379,7 +380,8 @@ HLOC_FN void hloc_attention_f32(const Q *query, const K *key, const V *value, un
         for (int j = 0; j < TN; j++) {
           const long row = at.row + ty * S::TM + i;
           const int column = j0 + tx * TN + j;
-          z[i][j] = row < S::ROWS && column < at.keys ? score(at.batch, row, at.first + column, z[i][j]) : hloc_lowest();
+          z[i][j] = row < S::ROWS && column < at.keys ? score(at.batch, row, at.first + column, z[i][j])
+                                                      : hloc_lowest();
         }
       hloc_soften<16>(z, largest, total, scale, exp);
 #pragma unroll

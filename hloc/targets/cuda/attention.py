@@ -1,6 +1,6 @@
 """Attention on the GPU: an "attention" Tile -> CUDA C that calls a template of attention.cuh.
 
-In: the Tile that hloc/kernels/lower_attention.py describes. Out: a struct of constants, kernels, and how they start.
+In: the Tile that kernels/attention/attention.py describes. Out: a struct of constants, kernels, and how they start.
 bf16 and f16 are multiplied on tensor cores, up to MOST_DEPTH of them, on sm_90a also by groups of four warps
 (attention_group.cuh); all other types and lengths at full precision in registers. Where queries and batches are too few
 to fill the GPU the keys are cut into pieces, which a second kernel joins.
@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from hloc.analysis.prologues import is_limited_by_mma
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels import scalars
+from hloc.kernels.attention.score_masks import is_needed, mask_of
 from hloc.kernels.ir import INDEX, Apply, Buffer, Const, Let, Tile, Var
-from hloc.kernels.score_masks import is_needed, mask_of
 from hloc.machine import Machine
 from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.products import vector_of
@@ -24,7 +25,6 @@ from hloc.targets.cuda.tiling import (
     BLOCKS_PER_SM,
     BULK_COLUMNS,
     WARP,
-    is_limited_by_mma,
     kernel_text,
     lambda_text,
     shape_struct,

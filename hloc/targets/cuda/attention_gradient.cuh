@@ -2,7 +2,8 @@
  *
  * In: attention.cuh; a struct S of constants:
  *   ROWS, COLUMNS, BATCHES   of the scores;  INNER, OUTER   how many products as large as they are, how many outputs
- *   BM, BN, FC               rows and columns of a tile, features of a block (those of a row may be several blocks' work)
+ *   BM, BN, FC               rows and columns of a tile, features of a block (those of a row may be several blocks'
+ *                            work)
  * a struct P for each product: DEPTH; A_ROW, A_K, B_COLUMN, B_K strides in elements; A_VECTOR, B_VECTOR as in gemm.cuh;
  *   DP, DEPTH as a multiple of 16 (tensor cores)
  * a struct O for each output: FEATURES, X_COLUMN, X_FEATURE, X_VECTOR;  SHARED: the product whose B its X is, or -1;
@@ -106,8 +107,8 @@ HLOC_FN void hloc_gradient_output(float (&out)[OUT][4], const float (&weights)[T
 }
 
 /* On tensor cores: warps with 16 rows each; tiles of columns in two buffers, copied ahead. */
-template <class S, class P0, class P1, class O0, class O1, class Numbers, class T, class A0, class A1, class B0, class B1,
-          class X0, class X1, class Pair, class Weigh, class Finish0, class Finish1>
+template <class S, class P0, class P1, class O0, class O1, class Numbers, class T, class A0, class A1, class B0,
+          class B1, class X0, class X1, class Pair, class Weigh, class Finish0, class Finish1>
 HLOC_FN void hloc_attention_gradient_mma(unsigned char *memory, A0 a0, A1 a1, B0 b0, B1 b1, X0 x0, X1 x1,
                                          Pair rounded_pair, Weigh weigh, Finish0 finish0, Finish1 finish1) {
   constexpr int THREADS = S::BM * 2, TILES = S::BN / 8, OUT = S::FC / 8, OUT1 = S::OUTER > 1 ? OUT : 2;

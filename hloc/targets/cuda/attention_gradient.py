@@ -1,6 +1,6 @@
 """The gradients of attention on the GPU: an "attention_gradient" Tile -> CUDA C that calls attention_gradient.cuh.
 
-In: the Tile that hloc/kernels/lower_attention_gradient.py describes. Out: structs of constants, a kernel, and how it
+In: the Tile that hloc/kernels/attention/gradient.py describes. Out: structs of constants, a kernel, and how it
 starts. bf16 and f16 are multiplied on tensor cores where all arrays have that type and weights may be rounded to it, or
 are written as sums of three bf16 numbers, which lose nothing; all else at full precision in registers.
 """
@@ -29,7 +29,7 @@ STEP = 16
 
 
 class Facts(NamedTuple):
-    """A tile's parameters; see lower_attention_gradient.py."""
+    """A tile's parameters; see attention/gradient.py."""
 
     rows: int
     columns: int

@@ -4,7 +4,8 @@
  *   BM, BN, FC       64 queries for each group of four warps, 64 or 128 keys, 64 or 128 features;  DP: a multiple of 64
  *   STAGES           tiles of keys or values that lie in shared memory at once
  *   INNER            batch b = outer * INNER + inner;  Q_INNER, Q_OUTER, K_INNER ...: 0 where an array does not have it
- * and three tensor maps: of queries, keys and values. Out: hloc_attention_group, which does what hloc_attention_mma does.
+ * and three tensor maps: of queries, keys and values. Out: hloc_attention_group, which does what
+ * hloc_attention_mma does.
  *
  * Four more warps keep the bulk copy engine busy (one thread does), into the block's next queries too; of three groups
  * these give their registers to the others. While the tensor cores multiply the
@@ -65,7 +66,10 @@ template <class S, class Group> struct hloc_attention_rows {
   const int top, row, pair;
 
   HLOC_MEMBER explicit hloc_attention_rows(const hloc_attention_place<S> &at)
-      : at(at), top(threadIdx.x / 128 * 64), row(threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4), pair(threadIdx.x % 4 * 2) {
+      : at(at),
+        top(threadIdx.x / 128 * 64),
+        row(threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4),
+        pair(threadIdx.x % 4 * 2) {
 #pragma unroll
     for (int part = 0; part < S::FC / AT_ONCE; part++) hloc_clear(out[part]);
     largest[0] = largest[1] = hloc_lowest(), total[0] = total[1] = 0;
@@ -176,8 +180,8 @@ template <class S, class Group> struct hloc_attention_rows {
 
 /* The scores of a tile, and the weights of the one before with its values, which are begun together. */
 template <bool FIRST, class S, class Tiles, class Rows, class Pair, class Live, class Score>
-HLOC_FN bool hloc_attention_round(Tiles &tiles, Rows &rows, int j, bool before, Pair rounded_pair, Live live, float masked,
-                                  Score score) {
+HLOC_FN bool hloc_attention_round(Tiles &tiles, Rows &rows, int j, bool before, Pair rounded_pair, Live live,
+                                  float masked, Score score) {
   bool any = true;
   if constexpr (S::MASKED) any = rows.sees(j, live, masked);
   tiles.steps.wait();

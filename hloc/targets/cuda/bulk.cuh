@@ -1,5 +1,5 @@
-/* bulk.cuh: copies of whole boxes of an array into shared memory by the bulk copy engine of sm_90a, and the barriers that
- * tell of their arrival.
+/* bulk.cuh: copies of whole boxes of an array into shared memory by the bulk copy engine of sm_90a, and the barriers
+ * that tell of their arrival.
  *
  * Out: hloc_barrier_make(barrier, count)    8 bytes of shared memory; count: arrivals that end a phase
  *      hloc_barrier_arrive(barrier)
@@ -30,7 +30,8 @@ HLOC_FN void hloc_barrier_expect(unsigned long long *barrier, int bytes) {
 HLOC_FN void hloc_barrier_wait(unsigned long long *barrier, int parity) {
   unsigned done = 0;
   while (!done)
-    asm volatile("{ .reg .pred done; mbarrier.try_wait.parity.shared::cta.b64 done, [%1], %2; selp.u32 %0, 1, 0, done; }"
+    asm volatile("{ .reg .pred done; mbarrier.try_wait.parity.shared::cta.b64 done, [%1], %2; "
+                 "selp.u32 %0, 1, 0, done; }"
                  : "=r"(done) : "r"(hloc_shared_address(barrier)), "r"(parity) : "memory");
 }
 HLOC_FN void hloc_bulk_copy(void *to, const void *map, int along, int line, int inner, int outer,
@@ -63,8 +64,8 @@ template <bool ALONG_K, int ROWS, int DEPTH, int WIDTH> struct hloc_bulk_operand
 };
 
 /* Steps in shared memory, in turn, over all tiles that a block computes: the n-th lies in stage n % STAGES, `arrived`
- * tells that it is there, `read` that all WARPS have multiplied it. Made by all threads of the block; 2 * STAGES barriers
- * follow the steps, or are given. */
+ * tells that it is there, `read` that all WARPS have multiplied it. Made by all threads of the block; 2 * STAGES
+ * barriers follow the steps, or are given. */
 template <int STAGES, int BYTES, int WARPS> struct hloc_bulk_ring {
   unsigned char *memory;
   unsigned long long *barriers;

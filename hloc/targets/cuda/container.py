@@ -89,7 +89,10 @@ def read(path: Path) -> Container:
         with zipfile.ZipFile(path) as archive:
             plan = json.loads(archive.read("plan.json"))
             return _unpack(path, plan, archive)
-    except (OSError, KeyError, ValueError, TypeError, IndexError, zipfile.BadZipFile, NotImplementedError) as error:
+    except zipfile.BadZipFile:
+        raise RunError(f"{path} is not a whole container that hloc wrote: its end is missing, or it is another kind of "
+                       "file") from None
+    except (OSError, KeyError, ValueError, TypeError, IndexError, NotImplementedError) as error:
         raise RunError(f"{path} is not a whole container that hloc wrote ({type(error).__name__}: {error})") from None
 
 

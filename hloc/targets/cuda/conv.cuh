@@ -9,6 +9,8 @@
  *   IMAGES_FIRST              rows of a tile run over images first, since these lie together in memory
  *   X_VECTOR, W_VECTOR        elements side by side that may be read at once: channels; of the kernel, features too
  *   SPLITS, PART              as in gemm.cuh
+ * and operands: addresses, or what computes them (hloc_computed of gemm.cuh says how; outer and inner are 0). Strides
+ * of what is computed are those of [image, positions, channel] and [feature, taps, channel] in order.
  * Out: hloc_conv walks over tiles as hloc_gemm does, hloc_conv_join adds up the pieces; hloc_conv_direct<S, LANES>
  * computes an output with LANES (1, 32) threads; hloc_conv_pack, hloc_conv_unpack: filters in the order of a library.
  * finish(row, column, sum): row = image * POINTS + position, column = output feature.
@@ -49,20 +51,32 @@ template <class S> struct hloc_window {
     found = base > 1 ? position / base : position;
     return found >= 0 && found < size;
   }
-  /* What the k-th product takes; null where that is padding. */
-  template <class T> HLOC_MEMBER const T *find(const T *x, int k) const {
+  /* Where the k-th product finds its element, if that is no padding. */
+  HLOC_MEMBER bool find(int k, long &at) const {
     constexpr int CHANNELS = S::CHANNELS;
     const hloc_tap<S> tap(k / CHANNELS);
     int p0, p1, p2;
     if (!locate(start[0] + tap.at[0] * S::DILATION0, S::BASE0, S::SIZE0, p0) ||
         !locate(start[1] + tap.at[1] * S::DILATION1, S::BASE1, S::SIZE1, p1) ||
         !locate(start[2] + tap.at[2] * S::DILATION2, S::BASE2, S::SIZE2, p2))
-      return nullptr;
-    return &x[base + k % CHANNELS * S::X_C + p0 * S::X_0 + p1 * S::X_1 + p2 * S::X_2];
+      return false;
+    at = base + k % CHANNELS * S::X_C + p0 * S::X_0 + p1 * S::X_1 + p2 * S::X_2;
+    return true;
   }
+  template <class T> HLOC_MEMBER const T *find(const T *x, int k) const {
+    long at;
+    return find(k, at) ? &x[at] : nullptr;
+  }
+  /* The element itself. */
   template <class T> HLOC_MEMBER T read(const T *x, int k) const {
     const T *from = find(x, k);
     return from ? *from : T();
+  }
+  template <class P> HLOC_MEMBER typename P::Element read(const P &made, int k) const {
+    constexpr long DEPTH = (long)S::CHANNELS * S::GROUPS;
+    long at;
+    if (!find(k, at)) return typename P::Element();
+    return made.make(made.read(0, 0, at / DEPTH, at % DEPTH), 0, 0, at / DEPTH, at % DEPTH).at[0];
   }
 };
 
@@ -77,8 +91,9 @@ template <class T, int V> HLOC_FN hloc_pack<T, V> hloc_read(const T *from) {
 
 /* The input as a matrix of rows x K. */
 template <class S, class T> struct hloc_conv_rows {
-  static constexpr bool K_FIRST = S::X_C == 1 && S::CHANNELS > 1, AHEAD = true;
+  static constexpr bool K_FIRST = S::X_C == 1 && S::CHANNELS > 1, AHEAD = true, COMPUTED = false;
   static constexpr int VECTOR = S::X_VECTOR;
+  typedef hloc_pack<T, VECTOR> Held;
   const T *x;
   long row;
   int group;
@@ -93,13 +108,15 @@ template <class S, class T> struct hloc_conv_rows {
   HLOC_MEMBER hloc_pack<T, VECTOR> read(const places<COUNT> &where, int i, int r, long k) const {
     return hloc_read<T, VECTOR>(address(where, i, r, k));
   }
+  HLOC_MEMBER const Held &made(const Held &held, int, long) const { return held; }
   HLOC_MEMBER const T *anything() const { return x; }
 };
 
 /* The kernel as a matrix of columns x K. */
 template <class S, class T> struct hloc_conv_columns {
-  static constexpr bool K_FIRST = S::W_I == 1 && S::CHANNELS > 1, AHEAD = true;
+  static constexpr bool K_FIRST = S::W_I == 1 && S::CHANNELS > 1, AHEAD = true, COMPUTED = false;
   static constexpr int VECTOR = S::W_VECTOR;
+  typedef hloc_pack<T, VECTOR> Held;
   const T *w;
   long column, first;
   template <int COUNT> struct places {};
@@ -111,19 +128,81 @@ template <class S, class T> struct hloc_conv_columns {
   HLOC_MEMBER hloc_pack<T, VECTOR> read(const places<COUNT> &where, int i, int j, long k) const {
     return hloc_read<T, VECTOR>(address(where, i, j, k));
   }
+  HLOC_MEMBER const Held &made(const Held &held, int, long) const { return held; }
   HLOC_MEMBER const T *anything() const { return w; }
 };
 
-template <class S, class T, class Tile, class Finish>
-HLOC_FN void hloc_conv(const T *x, const T *w, Tile tile, Finish finish) {
+/* The same, computed on their way. What lies in the padding is not computed: it is nothing. */
+template <class S, class P> struct hloc_conv_made_rows {
+  static constexpr bool K_FIRST = P::ALONG, AHEAD = P::VECTOR * sizeof(typename P::Element) >= 4, COMPUTED = true;
+  static constexpr int VECTOR = P::VECTOR;
+  static constexpr long DEPTH = (long)S::CHANNELS * S::GROUPS;
+  struct Held {
+    typename P::Read from;
+    long at = -1; /* of an element; negative: padding */
+  };
+  const P prologue;
+  long row;
+  int group;
+  template <int COUNT> struct places { hloc_window<S> windows[COUNT]; };
+  template <int COUNT> HLOC_MEMBER void place(places<COUNT> &where, int i, int r) const {
+    where.windows[i].place(row + r, group);
+  }
+  template <int COUNT> HLOC_MEMBER Held read(const places<COUNT> &where, int i, int r, long k) const {
+    Held held = Held();
+    if (row + r < S::M && k < S::K && where.windows[i].find((int)k, held.at))
+      held.from = prologue.read(0, 0, held.at / DEPTH, held.at % DEPTH);
+    return held;
+  }
+  HLOC_MEMBER hloc_pack<typename P::Element, VECTOR> made(const Held &held, int, long) const {
+    return held.at < 0 ? hloc_pack<typename P::Element, VECTOR>()
+                       : prologue.make(held.from, 0, 0, held.at / DEPTH, held.at % DEPTH);
+  }
+};
+template <class S, class P> struct hloc_conv_made_columns {
+  static constexpr bool K_FIRST = P::ALONG, AHEAD = P::VECTOR * sizeof(typename P::Element) >= 4, COMPUTED = true;
+  static constexpr int VECTOR = P::VECTOR;
+  typedef typename P::Read Held;
+  const P prologue;
+  long column, first;
+  template <int COUNT> struct places {};
+  template <int COUNT> HLOC_MEMBER void place(places<COUNT> &, int, int) const {}
+  HLOC_MEMBER bool inside(int j, long k) const { return column + j < S::N && k < S::K; }
+  template <int COUNT> HLOC_MEMBER Held read(const places<COUNT> &, int, int j, long k) const {
+    return inside(j, k) ? prologue.read(0, 0, first + column + j, hloc_kernel_position<S>((int)k, 0)) : Held();
+  }
+  HLOC_MEMBER hloc_pack<typename P::Element, VECTOR> made(const Held &held, int j, long k) const {
+    return inside(j, k) ? prologue.make(held, 0, 0, first + column + j, hloc_kernel_position<S>((int)k, 0))
+                        : hloc_pack<typename P::Element, VECTOR>();
+  }
+};
+
+/* The operands of a tile as sources: arrays, or what computes them. */
+template <class S, class T> HLOC_FN hloc_conv_rows<S, T> hloc_conv_input(const T *x, long row, int group) {
+  return {x, row, group};
+}
+template <class S, class P> HLOC_FN hloc_conv_made_rows<S, P> hloc_conv_input(const P &x, long row, int group) {
+  return {x, row, group};
+}
+template <class S, class T> HLOC_FN hloc_conv_columns<S, T> hloc_conv_filter(const T *w, long column, long first) {
+  return {w, column, first};
+}
+template <class S, class P> HLOC_FN hloc_conv_made_columns<S, P> hloc_conv_filter(const P &w, long column, long first) {
+  return {w, column, first};
+}
+
+template <class S, class X, class W, class Tile, class Finish>
+HLOC_FN void hloc_conv(X x, W w, Tile tile, Finish finish) {
+  typedef decltype(hloc_conv_input<S>(x, 0, 0)) A;
+  typedef decltype(hloc_conv_filter<S>(w, 0, 0)) B;
   const long columns = (S::N + S::BN - 1) / S::BN, rows = (S::M + S::BM - 1) / S::BM;
   constexpr long GROUPS = (long)S::GROUPS * S::BATCH_GROUPS;
   for (long work = blockIdx.x; work < columns * rows * GROUPS * S::SPLITS; work += gridDim.x) {
     const long piece = work % S::SPLITS, at = work / S::SPLITS, first = piece * S::PART;
     const long column = at % columns * S::BN, row = at / columns % rows * S::BM;
     const int group = at / columns / rows;
-    const hloc_from<hloc_conv_rows<S, T>> a = {{x, row, group}, first};
-    const hloc_from<hloc_conv_columns<S, T>> b = {{w, column, group * S::FEATURES}, first};
+    const hloc_from<A> a = {hloc_conv_input<S>(x, row, group), first};
+    const hloc_from<B> b = {hloc_conv_filter<S>(w, column, group * S::FEATURES), first};
     const long left = S::K - first;
     tile(a, b, left < S::PART ? left : S::PART, [&](int i, int j, auto sum) {
       if (row + i >= S::M || column + j >= S::N) return;
@@ -148,8 +227,8 @@ HLOC_FN void hloc_conv_join(const Sum *parts, Add add, Finish finish) {
 }
 
 /* LANES threads per output share its taps; FEATURES_FIRST: neighbours are neighbouring features. */
-template <class S, int LANES, class Sum, class T, class MultiplyAdd, class Add, class Finish>
-HLOC_FN void hloc_conv_direct(const T *x, const T *w, MultiplyAdd multiply_add, Add add, Finish finish) {
+template <class S, int LANES, class Sum, class X, class T, class MultiplyAdd, class Add, class Finish>
+HLOC_FN void hloc_conv_direct(X x, const T *w, MultiplyAdd multiply_add, Add add, Finish finish) {
   const long all = S::FEATURES * S::GROUPS * S::BATCH_GROUPS, total = S::M * all;
   const long step = (long)gridDim.x * blockDim.x / LANES, lane = threadIdx.x % LANES;
   for (long n = (blockIdx.x * (long)blockDim.x + threadIdx.x) / LANES; n < total; n += step) {

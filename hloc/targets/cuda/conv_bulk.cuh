@@ -52,7 +52,8 @@ template <class S> HLOC_FN void hloc_patch_rest(unsigned char *memory) {
           hloc_pack<unsigned, 4>();
 }
 
-template <class S, class Tile, class Finish> HLOC_FN void hloc_conv(const unsigned char *maps, Tile tile, Finish finish) {
+template <class S, class Tile, class Finish>
+HLOC_FN void hloc_conv(const unsigned char *maps, Tile tile, Finish finish) {
   constexpr int ACROSS = S::PATCH_ACROSS, DOWN = S::PATCH_DOWN;
   constexpr long COLUMNS = (S::N + S::BN - 1) / S::BN, ROW = (S::OUT2 + ACROSS - 1) / ACROSS;
   constexpr long COLUMN = (S::OUT1 + DOWN - 1) / DOWN, SETS = (S::IMAGES + S::PATCH_IMAGES - 1) / S::PATCH_IMAGES;
@@ -63,7 +64,8 @@ template <class S, class Tile, class Finish> HLOC_FN void hloc_conv(const unsign
   for (long work = blockIdx.x; work < COLUMNS * ROW * COLUMN * SETS * S::SPLITS; work += gridDim.x) {
     const long piece = work % S::SPLITS, at = work / S::SPLITS, patch = at / COLUMNS, left = S::K - piece * S::PART;
     const int column = at % COLUMNS * S::BN, first = piece * S::PART;
-    const int x = patch % ROW * ACROSS, y = patch / ROW % COLUMN * DOWN, image = patch / (ROW * COLUMN) * S::PATCH_IMAGES;
+    const int x = patch % ROW * ACROSS, y = patch / ROW % COLUMN * DOWN;
+    const int image = patch / (ROW * COLUMN) * S::PATCH_IMAGES;
     const hloc_bulk_patch<S> a = {maps, (int)(x * S::STRIDE2 - S::LOW2), (int)(y * S::STRIDE1 - S::LOW1), image, first};
     const hloc_bulk_filter<S> b = {maps + 128, column, first};
     tile(a, b, left < S::PART ? left : S::PART, [&](int i, int j, auto sum) {

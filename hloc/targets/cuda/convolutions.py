@@ -1,28 +1,34 @@
 """Convolutions on the GPU: a "convolution" Tile -> CUDA C that calls a template of conv.cuh.
 
-In: the Tile that hloc/kernels/lower_convolution.py describes. Out: a struct of constants, a kernel, and how it starts.
+In: the Tile that kernels/products/convolution.py describes. Out: a struct of constants, a kernel, and how it starts.
 Where a group has enough features the input's windows are gathered into the tiles of a matrix product, by threads or by
 the bulk copy engine (patches.py), or, where they have one point each, lie there as one; else (depthwise) each output is
-computed by a thread, or by a warp where few outputs sum many products.
+computed by a thread, or by a warp where few outputs sum many products. In all but the bulk copy engine's an operand may
+be computed on its way (prologues.py).
 """
 from __future__ import annotations
 
 import math
 
+from hloc.analysis.prologues import FEW_FEATURES
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import INDEX, Apply, Const, Expr, Stmt, Tile, Var
 from hloc.machine import Machine
 from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.patches import is_boxes, maps_of_patches, patch_of
 from hloc.targets.cuda.products import Product, groups, maps_of
+from hloc.targets.cuda.prologues import Computed, computed, prologue_struct
 from hloc.targets.cuda.tensor_cores import numbers_of
 from hloc.targets.cuda.tiling import (
+    BLOCKS,
     BLOCKS_PER_SM,
+    MOST_HELD,
     Tiling,
     adder,
     kernel_text,
     lambda_text,
     multiply_add,
+    registers_held,
     shape_struct,
     store_sum,
     tiled_kernels,
@@ -32,7 +38,8 @@ from hloc.targets.printer import c_type
 
 LARGEST_TILE = 64               # what is known about each row's window takes registers
 VECTOR_BYTES = 16
-FEW_FEATURES = 4                # of one group: no matrix product is worth it
+SIDES = ("lhs", "rhs")
+HELD_PLACE = 48                 # bytes: where what is computed of the input lies, and where its window starts
 LONG_SUM, FEW_OUTPUTS = 256, 1 << 16
 
 
@@ -43,15 +50,21 @@ def convolution(tile: Tile, name: str, gpu: Machine, way: str = "") -> tuple:
     constants = constants_of(facts)
     place = (("row", INDEX), ("column", INDEX), ("acc", types[1]))
     finish = lambda_text("finish", place, epilogue(tile, facts, types[1]))
-    x, w = (f"{n} + {facts[n][0]}" if facts[n][0] else n for n in ("lhs", "rhs"))
+    made = computed_sides(tile, constants)
+    structs = "".join(prologue_struct(m, tile, f"{name}_{n}") for n, m in made.items())
+    operands = ", ".join(
+        f"{name}_{n}{{{', '.join(b.name for b in made[n].buffers(tile))}}}" if n in made else
+        f"{n} + {facts[n][0]}" if facts[n][0] else n for n in SIDES)
     if _is_direct(constants):
-        return _direct(tile, name, gpu, constants, types, finish, f"{x}, {w}")
+        text, start = _direct(tile, name, gpu, constants, types, finish, operands)
+        return structs + text, start
     constants.update(vectors(constants, facts, ELEMENT_TYPES[types[0]].bytes))
-    product = as_product(constants, facts)
-    found = _tilings(constants, types, gpu, product)
+    product = None if made else as_product(constants, facts)
+    found = _tilings(constants, types, gpu, product, made)
     tiling = next((t for t in found if t.way == way), found[0])
     if not tiling.bulk:
-        return tiled_kernels(tile, name, gpu, tiling, constants, f"hloc_conv<{name}_shape>({x}, {w}", finish)
+        text, *rest = tiled_kernels(tile, name, gpu, tiling, constants, f"hloc_conv<{name}_shape>({operands}", finish)
+        return structs + text, *rest
     arguments = [[b.name for b in tile.buffers].index(n) for n in ("lhs", "rhs")]
     if product is None:
         patch = patch_of(constants, tiling.constants["BM"])
@@ -71,10 +84,28 @@ def convolution_ways(tile: Tile, gpu: Machine) -> list[str]:
     constants.update(vectors(constants, facts, ELEMENT_TYPES[facts["types"][0]].bytes))
     if _is_direct(constants):
         return ["direct"]
-    return [t.way for t in _tilings(constants, facts["types"], gpu, as_product(constants, facts))]
+    made = computed_sides(tile, constants)
+    product = None if made else as_product(constants, facts)
+    return [t.way for t in _tilings(constants, facts["types"], gpu, product, made)]
+
+
+def computed_sides(tile: Tile, c: dict[str, int]) -> dict[str, Computed]:
+    """The operands ("lhs", "rhs") that are computed on their way. An input element's neighbours are channels, which lie
+    beside it in one window too; where these lie apart in memory, threads beside each other take positions."""
+    found = {}
+    for p in tile.prologues:
+        if _is_direct(c):
+            found[p.operand] = computed(p, 1, 1)
+        elif p.operand == "rhs":
+            found[p.operand] = computed(p, c["FEATURES"], c["CHANNELS"])
+        else:
+            along = computed(p, 1, c["CHANNELS"], True)
+            found[p.operand] = along if along.packs or not along.others else computed(p, 1, 1, False)
+    return found
 
 
 def _is_direct(constants: dict[str, int]) -> bool:
+    """As is_direct of analysis/prologues.py."""
     return constants["FEATURES"] <= FEW_FEATURES or constants["K"] < FEW_FEATURES
 
 
@@ -93,16 +124,21 @@ def as_product(c: dict[str, int], facts: dict) -> Product | None:
                    (facts["rhs"][0], 0, 0, c["W_I"], c["W_O"]))
 
 
-def _tilings(constants: dict[str, int], types: tuple[str, str], gpu: Machine, product: Product | None) -> list[Tiling]:
-    """product: what the convolution is, if it is one: then the bulk copy engine can read its operands."""
+def _tilings(c: dict[str, int], types: tuple[str, str], gpu: Machine, product: Product | None,
+             made: dict[str, Computed]) -> list[Tiling]:
+    """product: what the convolution is, if it is one: then the bulk copy engine can read its operands. made: those that
+    are computed on their way."""
     numbers, width = numbers_of(types[0], types[0], types[1], "", gpu), ELEMENT_TYPES[types[0]].bytes
-    c = constants
     pixels = c["IMAGES"] * c["SIZE0"] * c["SIZE1"] * c["SIZE2"] * c["CHANNELS"]
     elements = (pixels + c["K"] * c["FEATURES"]) * c["GROUPS"] * c["BATCH_GROUPS"]
-    whole = constants["X_VECTOR"] * width == constants["W_VECTOR"] * width == VECTOR_BYTES
-    return tilings(constants["M"], constants["N"], constants["K"], constants["GROUPS"] * constants["BATCH_GROUPS"],
-                   types, LARGEST_TILE, gpu, numbers, numbers is not None and whole and width == 2,
-                   groups(product, types[0]) if product else "boxes" if is_boxes(constants) else "copies", elements)
+    lhs, rhs = (made.get(n) for n in SIDES)
+    pieces = lhs.vector if lhs else c["X_VECTOR"], rhs.vector if rhs else c["W_VECTOR"]
+    held = lhs.held_bytes + HELD_PLACE if lhs else 0, rhs.held_bytes if rhs else 0
+    whole = numbers is not None and width == 2 and all(n * width == VECTOR_BYTES for n in pieces) and \
+        registers_held(BLOCKS[-1], held) <= MOST_HELD
+    ways = "" if made else groups(product, types[0]) if product else "boxes" if is_boxes(c) else "copies"
+    return tilings(c["M"], c["N"], c["K"], c["GROUPS"] * c["BATCH_GROUPS"], types, LARGEST_TILE, gpu, numbers, whole,
+                   ways, elements, held)
 
 
 def vectors(c: dict[str, int], facts: dict, width: int) -> dict[str, int]:

@@ -12,7 +12,8 @@
 HLOC_FN void hloc_fft_turn(float halves, float &sine, float &cosine) { sincospif(halves, &sine, &cosine); }
 HLOC_FN void hloc_fft_turn(double halves, double &sine, double &cosine) { sincospi(halves, &sine, &cosine); }
 
-template <class C, class R, long N, long M, long P, int SIGN, class Read> HLOC_FN C hloc_fft_element(Read read, long n) {
+template <class C, class R, long N, long M, long P, int SIGN, class Read>
+HLOC_FN C hloc_fft_element(Read read, long n) {
   const long step = n % (M * P), first = n / (M * P) * M + n % M;
   C sum = read(first);
 #pragma unroll 4

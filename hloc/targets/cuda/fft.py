@@ -1,6 +1,6 @@
 """Fourier transforms on the GPU: an "fft" Tile -> CUDA C kernels, one pass per transformed dimension.
 
-In: the Tile that hloc/kernels/lower_misc.py describes. Out: per dimension one kernel where a line fits into shared
+In: the Tile that hloc/kernels/routines/fft.py describes. Out: per dimension one kernel where a line fits into shared
 memory, else one per stage over scratch memory; the stages are the prime factors of the length, small ones joined. A
 real transform starts (RFFT) or ends (IRFFT) with the last dimension, of which it keeps one half.
 

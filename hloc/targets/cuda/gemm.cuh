@@ -1,6 +1,7 @@
 /* gemm.cuh: C[b] = A[b] B[b] by blocks of threads, through shared memory, each sum in a fixed order.
  *
- * In: scalar.h, pack.cuh, mma.cuh, numbers.cuh; a struct S of constants, which says what is computed and in which tiles:
+ * In: scalar.h, pack.cuh, mma.cuh, numbers.cuh; a struct S of constants, which says what is computed and in which
+ * tiles:
  *   M, N, K, BATCHES, INNER                                          batch b = outer * INNER + inner
  *   A_OUTER, A_INNER, A_ROW, A_K   B_OUTER, B_INNER, B_K, B_COLUMN   strides in elements
  *   A_VECTOR, B_VECTOR   elements side by side that may be read at once: all sizes and strides are multiples of it
@@ -14,7 +15,7 @@
  *      hloc_gemm_join  adds up the pieces of K
  * finish is called once for every element of C (in pieces: with the number of the piece and a place in its part of the
  * scratch memory). `memory` is shared and 16-byte aligned; hloc/targets/cuda/products.py
- * knows how much is needed. A and B are read through sources: hloc_strided, and conv.cuh's.
+ * knows how much is needed. A and B are read through sources: hloc_strided, hloc_computed, and conv.cuh's.
  */
 #ifndef HLOC_GEMM_CUH
 #define HLOC_GEMM_CUH
@@ -47,7 +48,9 @@ template <class S> HLOC_FN long hloc_gemm_tiles() {
 /* One operand of a strided product, as rows x K (for B: columns x K). WIDTH elements side by side are read at once. */
 template <class T, long ROW, long DEPTH, int WIDTH> struct hloc_strided {
   static constexpr bool K_FIRST = DEPTH == 1, AHEAD = WIDTH * sizeof(T) >= 4;
+  static constexpr bool COMPUTED = false;
   static constexpr int VECTOR = WIDTH;
+  typedef hloc_pack<T, WIDTH> Held;
   const T *from;
   long rows, depth;
   template <int COUNT> struct places {};
@@ -59,19 +62,42 @@ template <class T, long ROW, long DEPTH, int WIDTH> struct hloc_strided {
   template <int COUNT> HLOC_MEMBER const T *address(const places<COUNT> &, int, int row, long k) const {
     return row < rows && k < depth ? &from[row * ROW + k * DEPTH] : nullptr;
   }
+  HLOC_MEMBER const Held &made(const Held &held, int, long) const { return held; }
   HLOC_MEMBER const T *anything() const { return from; }
+};
+
+/* An operand that is computed on its way (prologues.py). P: a struct with
+ *   ALONG, VECTOR                            neighbours along k, or along rows; how many of them are made at once
+ *   Read, read(outer, inner, row, k)         what they are made of, as it lies in memory
+ *   make(read, outer, inner, row, k)         a pack of them, of type Element */
+template <class P> struct hloc_computed {
+  static constexpr bool K_FIRST = P::ALONG, AHEAD = P::VECTOR * sizeof(typename P::Element) >= 4, COMPUTED = true;
+  static constexpr int VECTOR = P::VECTOR;
+  typedef typename P::Read Held;
+  const P prologue;
+  const long outer, inner, first, rows, depth; /* rows from `first` on */
+  template <int COUNT> struct places {};
+  template <int COUNT> HLOC_MEMBER void place(places<COUNT> &, int, int) const {}
+  HLOC_MEMBER bool inside(int row, long k) const { return row < rows && k < depth; }
+  template <int COUNT> HLOC_MEMBER Held read(const places<COUNT> &, int, int row, long k) const {
+    return inside(row, k) ? prologue.read(outer, inner, first + row, k) : Held();
+  }
+  HLOC_MEMBER hloc_pack<typename P::Element, VECTOR> made(const Held &held, int row, long k) const {
+    return inside(row, k) ? prologue.make(held, outer, inner, first + row, k)
+                          : hloc_pack<typename P::Element, VECTOR>();
+  }
 };
 
 /* A tile of ROWS x DEPTH elements on its way through registers: fetched while the last one is used (AHEAD), or, where
  * each of many small elements would take a register meanwhile, when its turn comes. Neighbouring threads read
- * neighbouring elements of whichever dimension lies together in memory, each thread as many as the source reads at once.
- * What a source needs to know about the rows that a thread reads is computed once (place). */
+ * neighbouring elements of whichever dimension lies together in memory, each thread as many as the source reads at
+ * once. What a source needs to know about the rows that a thread reads is computed once (place). */
 template <class T, class Source, int ROWS, int DEPTH, int THREADS> struct hloc_stage {
   static constexpr int V = Source::VECTOR, PACKS = ROWS * DEPTH / V, COUNT = (PACKS + THREADS - 1) / THREADS;
   static constexpr int LINE = Source::K_FIRST ? DEPTH / V : ROWS / V; /* packs side by side */
   const Source &source;
   typename Source::template places<COUNT> where;
-  hloc_pack<T, V> held[Source::AHEAD ? COUNT : 1];
+  typename Source::Held held[Source::AHEAD ? COUNT : 1];
   long next;
 
   HLOC_MEMBER static int row_of(int e) { return Source::K_FIRST ? e / LINE : e % LINE * V; }
@@ -81,9 +107,9 @@ template <class T, class Source, int ROWS, int DEPTH, int THREADS> struct hloc_s
 #pragma unroll
     for (int i = 0; i < COUNT; i++) source.place(where, i, row_of(threadIdx.x + i * THREADS));
   }
-  HLOC_MEMBER hloc_pack<T, V> read(int i) const {
+  HLOC_MEMBER typename Source::Held read(int i) const {
     const int e = threadIdx.x + i * THREADS;
-    return e < PACKS ? source.read(where, i, row_of(e), next + depth_of(e)) : hloc_pack<T, V>();
+    return e < PACKS ? source.read(where, i, row_of(e), next + depth_of(e)) : typename Source::Held();
   }
   HLOC_MEMBER void fetch(long k0) {
     next = k0;
@@ -104,11 +130,12 @@ template <class T, class Source, int ROWS, int DEPTH, int THREADS> struct hloc_s
     }
   }
   template <int ROW_STRIDE, int K_STRIDE, class Stored, class Convert>
-  HLOC_MEMBER void put_pack(Stored *tile, int i, const hloc_pack<T, V> &from, Convert stored) const {
+  HLOC_MEMBER void put_pack(Stored *tile, int i, const typename Source::Held &held, Convert stored) const {
     constexpr int STRIDE = Source::K_FIRST ? K_STRIDE : ROW_STRIDE, LINES = Source::K_FIRST ? ROW_STRIDE : K_STRIDE;
     constexpr int W = V * sizeof(Stored) <= 16 ? V : 16 / sizeof(Stored); /* stored at once */
     const int e = threadIdx.x + i * THREADS;
     if (e >= PACKS) return;
+    const hloc_pack<T, V> from = source.made(held, row_of(e), next + depth_of(e));
     Stored *at = tile + row_of(e) * ROW_STRIDE + depth_of(e) * K_STRIDE;
     hloc_pack<Stored, W> pack;
 #pragma unroll
@@ -223,7 +250,8 @@ HLOC_FN void hloc_multiply(Sum (&sums)[ROWS][COLUMNS][4], const hloc_fragments<N
     }
 }
 
-/* A warp's sums, 16 rows at a time, through its own piece of shared memory, so that lanes finish neighbouring columns. */
+/* A warp's sums, 16 rows at a time, through its own piece of shared memory, so that lanes finish
+ * neighbouring columns. */
 template <int COLUMNS> struct hloc_slab { static constexpr int SIZE = 16 * (COLUMNS + 8); };
 template <int WIDTH, int ROWS, int COLUMNS, class Sum, class Finish>
 HLOC_FN void hloc_finish_rows(const Sum (&sums)[ROWS][COLUMNS][4], Sum *slab, int top, int left, Finish finish) {
@@ -306,8 +334,9 @@ HLOC_FN void hloc_tile_mma(const A &a, const B &b, long depth, unsigned char *me
 
 /* A source from some k on. */
 template <class Source> struct hloc_from {
-  static constexpr bool K_FIRST = Source::K_FIRST, AHEAD = Source::AHEAD;
+  static constexpr bool K_FIRST = Source::K_FIRST, AHEAD = Source::AHEAD, COMPUTED = Source::COMPUTED;
   static constexpr int VECTOR = Source::VECTOR;
+  typedef typename Source::Held Held;
   Source source;
   long first;
   template <int COUNT> using places = typename Source::template places<COUNT>;
@@ -318,6 +347,7 @@ template <class Source> struct hloc_from {
   template <class Places> HLOC_MEMBER auto address(const Places &where, int i, int row, long k) const {
     return source.address(where, i, row, first + k);
   }
+  HLOC_MEMBER auto made(const Held &held, int row, long k) const { return source.made(held, row, first + k); }
   HLOC_MEMBER auto anything() const { return source.anything(); }
 };
 /* All tiles of a product and all pieces of its depth: each(place, piece, store) computes one. */
@@ -369,27 +399,42 @@ HLOC_FN void hloc_ragged_walk(const Size *sizes, Each each, Finish finish) {
   }
 }
 
-/* What computes one tile of a strided product: tile(a, b, depth, finish). */
-template <class S, class T, class Tile> struct hloc_gemm_each {
-  typedef hloc_strided<T, S::A_ROW, S::A_K, S::A_VECTOR> A;
-  typedef hloc_strided<T, S::B_COLUMN, S::B_K, S::B_VECTOR> B;
-  const T *lhs, *rhs;
+/* The operands of a tile as sources: arrays, or what computes them. */
+template <class S, class T, class Place>
+HLOC_FN hloc_strided<T, S::A_ROW, S::A_K, S::A_VECTOR> hloc_rows(const T *lhs, const Place &at) {
+  return {lhs + at.a() + at.row * S::A_ROW, at.rows(), S::K};
+}
+template <class S, class P, class Place> HLOC_FN hloc_computed<P> hloc_rows(const P &lhs, const Place &at) {
+  return {lhs, at.batch / S::INNER, at.batch % S::INNER, at.row, at.rows(), S::K};
+}
+template <class S, class T, class Place>
+HLOC_FN hloc_strided<T, S::B_COLUMN, S::B_K, S::B_VECTOR> hloc_columns(const T *rhs, const Place &at) {
+  return {rhs + at.b() + at.column * S::B_COLUMN, S::N - at.column, S::K};
+}
+template <class S, class P, class Place> HLOC_FN hloc_computed<P> hloc_columns(const P &rhs, const Place &at) {
+  return {rhs, at.batch / S::INNER, at.batch % S::INNER, at.column, S::N - at.column, S::K};
+}
+/* What computes one tile of a product: tile(a, b, depth, finish). */
+template <class S, class Lhs, class Rhs, class Tile> struct hloc_gemm_each {
+  const Lhs lhs;
+  const Rhs rhs;
   Tile tile;
   template <class Place, class Store> HLOC_MEMBER void operator()(const Place &at, long piece, Store store) const {
-    const long first = piece * S::PART;
-    const hloc_from<A> a = {A{lhs + at.a() + at.row * S::A_ROW, at.rows(), S::K}, first};
-    const hloc_from<B> b = {B{rhs + at.b() + at.column * S::B_COLUMN, S::N - at.column, S::K}, first};
+    typedef decltype(hloc_rows<S>(lhs, at)) A;
+    typedef decltype(hloc_columns<S>(rhs, at)) B;
+    const hloc_from<A> a = {hloc_rows<S>(lhs, at), piece * S::PART};
+    const hloc_from<B> b = {hloc_columns<S>(rhs, at), piece * S::PART};
     tile(a, b, at.depth(piece), store);
   }
 };
-/* All tiles of a strided product; of one whose rows fall into groups. */
-template <class S, class T, class Tile, class Finish>
-HLOC_FN void hloc_gemm(const T *lhs, const T *rhs, Tile tile, Finish finish) {
-  hloc_gemm_walk<S>(hloc_gemm_each<S, T, Tile>{lhs, rhs, tile}, finish);
+/* All tiles of a product; of one whose rows fall into groups. */
+template <class S, class Lhs, class Rhs, class Tile, class Finish>
+HLOC_FN void hloc_gemm(Lhs lhs, Rhs rhs, Tile tile, Finish finish) {
+  hloc_gemm_walk<S>(hloc_gemm_each<S, Lhs, Rhs, Tile>{lhs, rhs, tile}, finish);
 }
-template <class S, class T, class Size, class Tile, class Finish>
-HLOC_FN void hloc_ragged(const T *lhs, const T *rhs, const Size *sizes, Tile tile, Finish finish) {
-  hloc_ragged_walk<S>(sizes, hloc_gemm_each<S, T, Tile>{lhs, rhs, tile}, finish);
+template <class S, class Lhs, class Rhs, class Size, class Tile, class Finish>
+HLOC_FN void hloc_ragged(Lhs lhs, Rhs rhs, const Size *sizes, Tile tile, Finish finish) {
+  hloc_ragged_walk<S>(sizes, hloc_gemm_each<S, Lhs, Rhs, Tile>{lhs, rhs, tile}, finish);
 }
 
 template <class S, class Sum, class Add, class Finish>
@@ -402,39 +447,67 @@ HLOC_FN void hloc_gemm_join(const Sum *parts, Add add, Finish finish) {
   }
 }
 
-/* BM = M rows at once (few), BN = 32 columns, BK = slices of K: thread (slice, column) sums every BK-th product. Where
- * the columns of B lie together neighbouring threads are neighbouring columns, else neighbouring slices. */
-template <class S, class Sum, class T, class MultiplyAdd, class Add, class Finish>
-HLOC_FN void hloc_gemm_thin(const T *lhs, const T *rhs, unsigned char *memory, MultiplyAdd multiply_add, Add add,
-                            Finish finish) {
-  constexpr bool K_FIRST = S::B_K == 1 && S::B_COLUMN != 1;
+/* Few rows, BM >= M: a block reads BN columns of B once, its threads share K in BK slices. A thread reads neighbours of
+ * B at once, along k (neighbouring threads are neighbouring slices) or of one row of B (they are neighbouring columns).
+ * A is read again by every block: its VECTOR must divide what a thread takes of k at once. */
+template <class S, class Sum, class Lhs, class Rhs, class MultiplyAdd, class Add, class Finish>
+HLOC_FN void hloc_gemm_thin(Lhs lhs, Rhs rhs, unsigned char *memory, MultiplyAdd multiply_add, Add add, Finish finish) {
+  typedef decltype(hloc_rows<S>(lhs, hloc_gemm_place<S>(0))) A;
+  typedef decltype(hloc_columns<S>(rhs, hloc_gemm_place<S>(0))) B;
+  constexpr int DEEP = B::K_FIRST ? B::VECTOR : 1, WIDE = B::K_FIRST ? 1 : B::VECTOR, ACROSS = S::BN / WIDE;
+  /* Packs of B on their way: those of many sums are few. All of A is near. */
+  constexpr int AHEAD = S::BM * WIDE > 32 ? 2 : 4, UNROLLED = S::M * B::VECTOR < 8 ? AHEAD : 1;
+  constexpr long STEP = S::BK * DEEP;
+  static_assert(DEEP % A::VECTOR == 0, "packs of A lie in those of B");
+  typename A::template places<1> no_rows;
+  typename B::template places<1> no_columns;
   Sum *parts = (Sum *)memory; /* [slice][column] */
-  const int t = threadIdx.x, slice = K_FIRST ? t % S::BK : t / S::BN, j = K_FIRST ? t / S::BK : t % S::BN;
+  const int t = threadIdx.x, slice = B::K_FIRST ? t % S::BK : t / ACROSS;
+  const int j = B::K_FIRST ? t / S::BK : t % ACROSS * WIDE;
   for (long work = blockIdx.x; work < hloc_gemm_tiles<S>(); work += gridDim.x) {
-    const hloc_gemm_place<S> place(work);
-    const T *a = lhs + place.a() + place.row * S::A_ROW, *b = rhs + place.b() + (place.column + j) * S::B_COLUMN;
-    Sum sums[S::BM];
+    const hloc_gemm_place<S> at(work);
+    const A a = hloc_rows<S>(lhs, at);
+    const B b = hloc_columns<S>(rhs, at);
+    Sum sums[S::BM][WIDE];
 #pragma unroll
-    for (int i = 0; i < S::BM; i++) sums[i] = Sum();
-    if (place.column + j < S::N) {
-#pragma unroll 4
-      for (long k = slice; k < S::K; k += S::BK) {
-        const T y = b[k * S::B_K];
+    for (int i = 0; i < S::BM; i++)
 #pragma unroll
-        for (int i = 0; i < S::BM; i++)
-          if (place.row + i < S::M) sums[i] = multiply_add(sums[i], a[i * S::A_ROW + k * S::A_K], y);
+      for (int w = 0; w < WIDE; w++) sums[i][w] = Sum();
+    if (at.column + j < S::N) {
+      typename B::Held next[AHEAD];
+#pragma unroll
+      for (int n = 0; n < AHEAD; n++) next[n] = b.read(no_columns, 0, j, slice * DEEP + n * STEP);
+#pragma unroll UNROLLED
+      for (long k = slice * DEEP; k < S::K; k += STEP) {
+        const auto y = b.made(next[0], j, k);
+#pragma unroll
+        for (int n = 1; n < AHEAD; n++) next[n - 1] = next[n];
+        next[AHEAD - 1] = b.read(no_columns, 0, j, k + AHEAD * STEP);
+#pragma unroll
+        for (int i = 0; i < S::M; i++)
+#pragma unroll
+          for (int d = 0; d < DEEP; d += A::VECTOR) {
+            const auto x = a.made(a.read(no_rows, 0, i, k + d), i, k + d);
+#pragma unroll
+            for (int v = 0; v < A::VECTOR; v++)
+#pragma unroll
+              for (int w = 0; w < WIDE; w++)
+                sums[i][w] = multiply_add(sums[i][w], x.at[v], y.at[DEEP > 1 ? d + v : w]);
+          }
       }
     }
 #pragma unroll
-    for (int i = 0; i < S::BM; i++) {
-      __syncthreads(); /* the last row's parts have been read */
-      parts[slice * S::BN + j] = sums[i];
-      __syncthreads();
-      if (t < S::BN && place.row + i < S::M && place.column + t < S::N) {
-        Sum sum = parts[t];
-        for (int part = 1; part < S::BK; part++) sum = add(sum, parts[part * S::BN + t]);
-        finish(place.batch, place.row + i, place.column + t, sum);
+    for (int i = 0; i < S::M; i++) {
+      __syncthreads(); /* the last row's sums have been read */
+#pragma unroll
+      for (int w = 0; w < WIDE; w++) parts[slice * S::BN + j + w] = sums[i][w];
+#pragma unroll 1
+      for (int half = S::BK / 2; half > 0; half /= 2) {
+        __syncthreads();
+        for (int n = t; n < half * S::BN; n += blockDim.x) parts[n] = add(parts[n], parts[half * S::BN + n]);
       }
+      __syncthreads();
+      if (t < S::BN && at.column + t < S::N) finish(at.batch, at.row + i, at.column + t, parts[t]);
     }
   }
 }

@@ -27,6 +27,8 @@ THREADS = 256
 
 def library_convolution(tile: Tile) -> CudnnConvolution | None:
     """None where the library cannot do it, or not in one call."""
+    if tile.prologues:
+        return None
     facts = dict(tile.parameters)
     element, total = facts["types"]
     types = {b.name: b.type for b in tile.buffers}

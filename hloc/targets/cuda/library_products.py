@@ -21,6 +21,8 @@ CLOSE = 4e-3                        # constants of a formula, which may have bee
 
 def library_product(tile: Tile) -> LtProduct | None:
     """None where the library cannot do it, or not in one call."""
+    if tile.prologues:
+        return None
     facts = dict(tile.parameters)
     (m, n, k), (outer, inner), (_, total) = facts["sizes"], facts["batches"], facts["types"]
     types = {b.name: b.type for b in tile.buffers}

@@ -1,12 +1,13 @@
 /* pipeline.cuh: a tile of a matrix product on tensor cores, whose operands are copied several steps ahead.
  *
- * In: gemm.cuh, async.cuh, numbers.cuh; a struct S as gemm.cuh says, and STAGES: steps that lie in shared memory at once.
+ * In: gemm.cuh, async.cuh, numbers.cuh; a struct S as gemm.cuh says, and STAGES: steps that lie in shared memory at
+ * once.
  * Out: hloc_tile_pipeline, which does what hloc_tile_mma does, for elements that are multiplied as they lie in memory,
- * from sources that read 16 bytes at once (address(row, k), or null where there is nothing).
+ * from sources that read 16 bytes at once (address(row, k), or null where there is nothing), or compute as many.
  *
  * In shared memory a line of an operand is what lies together in device memory, in chunks of 16 bytes; chunks change
- * places within a line (hloc_chunk), so that neither copies nor loads of a fragment meet in one bank. Lines of more than
- * 128 bytes are cut into panels of that width: the form in which warpgroup.cuh's instructions read them.
+ * places within a line (hloc_chunk), so that neither copies nor loads of a fragment meet in one bank. Lines of more
+ * than 128 bytes are cut into panels of that width: the form in which warpgroup.cuh's instructions read them.
  */
 #ifndef HLOC_PIPELINE_CUH
 #define HLOC_PIPELINE_CUH
@@ -19,6 +20,7 @@ template <class T, class Source, int ROWS, int DEPTH, int THREADS> struct hloc_o
   static_assert(Source::VECTOR == V && THREADS % CHUNKS == 0 && LINES * CHUNKS % THREADS == 0, "chunks of 16 bytes");
   const Source &source;
   typename Source::template places<COUNT> where;
+  typename Source::Held held[Source::COMPUTED ? COUNT : 1];
 
   HLOC_MEMBER static int line_of(int i) { return threadIdx.x / CHUNKS + i * (THREADS / CHUNKS); }
   HLOC_MEMBER static int row_of(int i) { return ALONG ? line_of(i) : threadIdx.x % CHUNKS * V; }
@@ -34,11 +36,23 @@ template <class T, class Source, int ROWS, int DEPTH, int THREADS> struct hloc_o
 #pragma unroll
     for (int i = 0; i < COUNT; i++) source.place(where, i, row_of(i));
   }
+  HLOC_MEMBER static int place_of(int i) { return hloc_chunk(line_of(i), threadIdx.x % CHUNKS); }
+  /* What a source computes is read first, and made when its place in shared memory is free. */
+  HLOC_MEMBER void fetch(long k0) {
+    if constexpr (Source::COMPUTED) {
+#pragma unroll
+      for (int i = 0; i < COUNT; i++) held[i] = source.read(where, i, row_of(i), k0 + depth_of(i));
+    }
+  }
   HLOC_MEMBER void copy(unsigned char *tile, long k0) const {
 #pragma unroll
     for (int i = 0; i < COUNT; i++) {
-      const T *from = source.address(where, i, row_of(i), k0 + depth_of(i));
-      hloc_copy_16(tile + hloc_chunk(line_of(i), threadIdx.x % CHUNKS), from ? from : source.anything(), from != nullptr);
+      if constexpr (Source::COMPUTED) {
+        *(hloc_pack<T, V> *)(tile + place_of(i)) = source.made(held[i], row_of(i), k0 + depth_of(i));
+      } else {
+        const T *from = source.address(where, i, row_of(i), k0 + depth_of(i));
+        hloc_copy_16(tile + place_of(i), from ? from : source.anything(), from != nullptr);
+      }
     }
   }
 
@@ -61,28 +75,36 @@ template <class T, class Source, int ROWS, int DEPTH, int THREADS> struct hloc_o
   }
 };
 
-/* The steps of both operands in shared memory, copied by all threads: the n-th lies in stage n % STAGES. */
+/* The steps of both operands in shared memory, copied by all threads: the n-th lies in stage n % STAGES. Steps are
+ * copied in order, and what the next one is computed from is read before this one is used. */
 template <class S, class T, class A, class B, int THREADS> struct hloc_steps {
   typedef hloc_operand<T, A, S::BM, S::BK, THREADS> Left;
   typedef hloc_operand<T, B, S::BN, S::BK, THREADS> Right;
   static constexpr int STAGE = Left::BYTES + Right::BYTES;
-  const Left a;
-  const Right b;
+  Left a;
+  Right b;
   unsigned char *const memory;
   const int count;
 
   HLOC_MEMBER hloc_steps(const A &a, const B &b, long depth, unsigned char *memory)
       : a(a), b(b), memory(memory), count((depth + S::BK - 1) / S::BK) {}
   HLOC_MEMBER unsigned char *tile(int step) const { return memory + step % S::STAGES * STAGE; }
-  HLOC_MEMBER void copy(int step) const {
+  HLOC_MEMBER void copy(int step) {
     if (step < count) {
       a.copy(tile(step), (long)step * S::BK);
       b.copy(tile(step) + Left::BYTES, (long)step * S::BK);
     }
     hloc_copy_commit();
+    fetch(step + 1);
   }
-  template <int AHEAD> HLOC_MEMBER void begin() const {
+  HLOC_MEMBER void fetch(int step) {
+    if (step >= count) return;
+    a.fetch((long)step * S::BK);
+    b.fetch((long)step * S::BK);
+  }
+  template <int AHEAD> HLOC_MEMBER void begin() {
     __syncthreads(); /* all have done with the last tile */
+    fetch(0);
 #pragma unroll
     for (int step = 0; step < AHEAD; step++) copy(step);
   }
@@ -96,7 +118,7 @@ HLOC_FN void hloc_tile_pipeline(const A &a, const B &b, long depth, unsigned cha
   const int warp = threadIdx.x / 32, top = warp % S::WM * (S::BM / S::WM), left = warp / S::WM * (S::BN / S::WN);
   Sum sums[ROWS][COLUMNS][4];
   hloc_clear(sums);
-  const Steps steps(a, b, depth, memory);
+  Steps steps(a, b, depth, memory);
   steps.template begin<S::STAGES - 1>();
   constexpr int AHEAD = Numbers::PARTS > 1 ? 0 : 1; /* fragments loaded while others are multiplied */
   hloc_fragments<Numbers, ROWS, 4> x[AHEAD + 1];

@@ -1,7 +1,8 @@
 """Matrix products on the GPU: a "gemm" Tile -> CUDA C that calls a template of gemm.cuh.
 
-In: the Tile that hloc/kernels/lower_products.py describes. Out: a struct of constants, kernels, and how they start.
-Three ways: tensor cores (tensor_cores.py), register tiles for all other types, a thin one for few rows or columns.
+In: the Tile that hloc/kernels/products/dot.py describes. Out: a struct of constants, kernels, and how they start.
+Three ways: tensor cores (tensor_cores.py), register tiles for all other types, a thin one for few rows or columns. In
+each an operand may be computed on its way into the tile (prologues.py).
 """
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import INDEX, Apply, Const, Stmt, Tile, Var
 from hloc.machine import Machine
 from hloc.targets.cuda.container import Geometry
+from hloc.targets.cuda.prologues import Computed, computed, computed_thin, prologue_struct
 from hloc.targets.cuda.tensor_cores import Numbers, numbers_of
 from hloc.targets.cuda.tensor_maps import LARGEST_SIZE, LINE, TensorMap
 from hloc.targets.cuda.tiling import (
@@ -28,7 +30,10 @@ from hloc.targets.cuda.tiling import (
 from hloc.targets.printer import c_type
 
 THIN = 8                    # rows (or columns) up to which the thin template is taken
-THIN_COLUMNS, THIN_SLICES = 32, 8
+THIN_THREADS, THIN_SLICES, MOST_SLICES = 256, 8, 64
+THIN_SUMS, MOST_COLUMNS = 64, 8         # of a thread
+THIN_ENOUGH = 2                 # blocks for each SM
+MOST_NEAR = 128                 # bytes of the left operand that leave registers for two blocks of an SM
 VECTOR_BYTES = 16               # that a thread reads of an operand at once
 LARGEST_TILE = 128
 
@@ -93,11 +98,10 @@ def gemm(tile: Tile, name: str, gpu: Machine, way: str = "") -> tuple:
     product = Product.of(tile)
     finish = lambda_text("finish", (("batch", INDEX), ("row", INDEX), ("column", INDEX), ("acc", total)),
                          epilogue(tile, total), exchanged=product.exchanged)
-    names = ("rhs", "lhs") if product.exchanged else ("lhs", "rhs")
-    operands = ", ".join(n + (f" + {side[0]}" if side[0] else "") for n, side in zip(names, (product.lhs, product.rhs)))
-    left, right = (next(b.type for b in tile.buffers if b.name == n) for n in names)
+    names = names_of(product)
     if product.m <= THIN and not product.groups:
-        return _thin(tile, name, gpu, product, (left, right, total), operands, finish)
+        return _thin(tile, name, gpu, product, finish)
+    operands, structs = _operands(tile, name, product, computed_sides(tile))
     constants = product.constants(ELEMENT_TYPES[type].bytes)
     found = _tilings(tile, product, gpu)
     tiling = next((t for t in found if t.way == way), found[0])
@@ -106,7 +110,36 @@ def gemm(tile: Tile, name: str, gpu: Machine, way: str = "") -> tuple:
         operands, maps = "maps", maps_of(product, tiling, [[b.name for b in tile.buffers].index(n) for n in names])
     call = f"hloc_ragged<{name}_shape>({operands}, {facts['groups'][1]}" if product.groups else \
         f"hloc_gemm<{name}_shape>({operands}"
-    return tiled_kernels(tile, name, gpu, tiling, constants, call, finish, maps)
+    text, *rest = tiled_kernels(tile, name, gpu, tiling, constants, call, finish, maps)
+    return structs + text, *rest
+
+
+def computed_sides(tile: Tile) -> dict[str, Computed]:
+    """The operands ("lhs", "rhs") that are computed on their way."""
+    m, n, k = dict(tile.parameters)["sizes"]
+    return {p.operand: computed(p, m if p.operand == "lhs" else n, k) for p in tile.prologues}
+
+
+def types_of(tile: Tile, names: tuple[str, ...] = ("lhs", "rhs")) -> list[str]:
+    """Element types of operands."""
+    types = {**{b.name: b.type for b in tile.buffers}, **{p.operand: p.type for p in tile.prologues}}
+    return [types[n] for n in names]
+
+
+def names_of(product: Product) -> tuple[str, str]:
+    """The Tile's names of the left and the right operand."""
+    return ("rhs", "lhs") if product.exchanged else ("lhs", "rhs")
+
+
+def _operands(tile: Tile, name: str, product: Product, made: dict[str, Computed]) -> tuple[str, str]:
+    """What the template is given for both operands: addresses, or what computes them; and the structs of these."""
+    texts = []
+    for operand, side in zip(names_of(product), (product.lhs, product.rhs)):
+        if operand in made:
+            texts.append(f"{name}_{operand}{{{', '.join(b.name for b in made[operand].buffers(tile))}}}")
+        else:
+            texts.append(operand + (f" + {side[0]}" if side[0] else ""))
+    return ", ".join(texts), "".join(prologue_struct(m, tile, f"{name}_{n}") for n, m in made.items())
 
 
 def gemm_ways(tile: Tile, gpu: Machine) -> list[str]:
@@ -118,16 +151,19 @@ def gemm_ways(tile: Tile, gpu: Machine) -> list[str]:
 def _tilings(tile: Tile, product: Product, gpu: Machine) -> list[Tiling]:
     facts = dict(tile.parameters)
     type, total = facts["types"]
-    sides = [next(b.type for b in tile.buffers if b.name == n) for n in ("lhs", "rhs")]
-    left, right = reversed(sides) if product.exchanged else sides
+    names = names_of(product)
+    left, right = types_of(tile, names)
+    found = computed_sides(tile)
+    made = (found.get(names[0]), found.get(names[1]))
     numbers = numbers_of(left, right, total, facts.get("algorithm", ""), gpu)
     constants = product.constants(ELEMENT_TYPES[type].bytes)
     rows, count = product.m, product.outer * product.inner
     if product.groups:
         rows = -(-product.m // product.groups)      # of a group, as they fall
-    found = tilings(rows, product.n, product.k, count, (type, total), LARGEST_TILE, gpu, numbers,
-                    streams(product, constants, numbers, left), groups(product, left))
-    return [t for t in found if t.splits == 1] if product.groups else found
+    ways = tilings(rows, product.n, product.k, count, (type, total), LARGEST_TILE, gpu, numbers,
+                    streams(product, constants, numbers, left, made), "" if found else groups(product, left),
+                    held=tuple(m.held_bytes if m else 0 for m in made))
+    return [t for t in ways if t.splits == 1] if product.groups else ways
 
 
 def groups(product: Product, type: str) -> str:
@@ -157,29 +193,62 @@ def maps_of(product: Product, tiling: Tiling, arguments: list[int]) -> tuple[Ten
     return tuple(found)
 
 
-def streams(product: Product, constants: dict[str, int], numbers: Numbers | None, type: str) -> bool:
-    """Operands lie in memory as tensor cores take them, in pieces of 16 bytes; bytes only along the depth."""
+def streams(product: Product, constants: dict[str, int], numbers: Numbers | None, type: str,
+            made: tuple[Computed | None, Computed | None] = (None, None)) -> bool:
+    """Operands lie in memory as tensor cores take them, in pieces of 16 bytes, or are computed in such pieces; bytes
+    only along the depth. made: what computes them."""
     width = ELEMENT_TYPES[type].bytes
     if numbers is None or numbers.stored_bytes != width or numbers.word * width != 4:
         return False
-    if constants["A_VECTOR"] * width != VECTOR_BYTES or constants["B_VECTOR"] * width != VECTOR_BYTES:
-        return False
-    return width > 1 or constants["A_K"] == constants["B_K"] == 1
+    lines = ((constants["A_VECTOR"], constants["A_K"]), (constants["B_VECTOR"], constants["B_K"]))
+    pieces = [(own.vector, own.along) if own else (vector, step == 1) for own, (vector, step) in zip(made, lines)]
+    return all(vector * width == VECTOR_BYTES and (width > 1 or along) for vector, along in pieces)
 
 
-def _thin(tile: Tile, name: str, gpu: Machine, product: Product, types: tuple[str, str, str], operands: str,
-          finish: str) -> tuple:
-    """A thread per column and slice of the depth. types: of both operands and of the sums."""
-    type, other, total = types
+def _thin(tile: Tile, name: str, gpu: Machine, product: Product, finish: str) -> tuple:
+    """A thread for neighbours of the right operand and for a slice of the depth."""
+    names, total = names_of(product), dict(tile.parameters)["types"][1]
+    type, other = types_of(tile, names)
     rows = 1 << (product.m - 1).bit_length()
-    constants = {**product.constants(ELEMENT_TYPES[type].bytes), "BM": rows, "BN": THIN_COLUMNS, "BK": THIN_SLICES}
+    constants = product.constants(ELEMENT_TYPES[type].bytes)
+    wide = min(MOST_COLUMNS, THIN_SUMS // rows)         # columns of a thread, at most
+    prologues, made = {p.operand: p for p in tile.prologues}, {}
+    if names[1] in prologues:
+        right = made[names[1]] = computed_thin(prologues[names[1]], product.n, product.k, wide)
+        along, vector = right.along, right.vector
+    else:
+        along = constants["B_K"] == 1
+        vector = constants["B_VECTOR"] = constants["B_VECTOR"] if along else min(constants["B_VECTOR"], wide)
+    wide, deep = (1, vector) if along else (vector, 1)
+    if names[0] in prologues:
+        made[names[0]] = computed(prologues[names[0]], product.m, product.k, True, deep)
+    constants["A_VECTOR"] = min(constants["A_VECTOR"], deep) if constants["A_K"] == 1 else 1
+    threads, slices = _thin_block(product, wide, deep, gpu)
+    columns = threads // slices * wide
+    constants.update({"BM": rows, "BN": columns, "BK": slices})
+    operands, structs = _operands(tile, name, product, made)
     call = (f"hloc_gemm_thin<{name}_shape, {c_type(total)}>({operands}, memory,\n"
             f"    {multiply_add(type, other, total)},\n    {adder(total)}, finish);")
-    threads = THIN_COLUMNS * THIN_SLICES
-    blocks = -(-product.n // THIN_COLUMNS) * product.outer * product.inner
+    blocks = -(-product.n // columns) * product.outer * product.inner
     start = Geometry(name, (max(1, min(blocks, gpu.cores * BLOCKS_PER_SM)), 1, 1), (threads, 1, 1))
-    memory = threads * ELEMENT_TYPES[total].bytes
-    return shape_struct(f"{name}_shape", constants) + kernel_text(tile, name, threads, [finish, call], memory), start
+    memory = columns * slices * ELEMENT_TYPES[total].bytes
+    near = rows * deep * ELEMENT_TYPES[type].bytes          # of the left operand, for each pack of the right one
+    together = 2 if threads == THIN_THREADS and near <= MOST_NEAR else 1
+    text = kernel_text(tile, name, threads, [finish, call], memory, together=together)
+    return structs + shape_struct(f"{name}_shape", constants) + text, start
+
+
+def _thin_block(product: Product, wide: int, deep: int, gpu: Machine) -> tuple[int, int]:
+    """Threads and slices of a block: few slices, as long as there are enough blocks; as many threads as read far enough
+    ahead where blocks are few."""
+    threads, slices = THIN_THREADS, THIN_SLICES
+
+    def short() -> bool:
+        blocks = -(-product.n // (threads // slices * wide)) * product.outer * product.inner
+        return blocks < THIN_ENOUGH * gpu.cores and slices * deep * 4 <= product.k
+    while slices < MOST_SLICES and short():
+        slices *= 2
+    return (2 * threads, 2 * slices) if slices == MOST_SLICES and short() else (threads, slices)
 
 
 def epilogue(tile: Tile, total: str) -> tuple[Stmt, ...]:

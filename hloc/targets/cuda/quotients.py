@@ -7,7 +7,7 @@ middle between two others that this could matter (of two f16 numbers it may be).
 from __future__ import annotations
 
 from hloc.kernels.ir import Apply, Expr, For, If, Kernel, Stmt, While
-from hloc.kernels.walks import with_expressions
+from hloc.kernels.walks import with_expressions, with_parts
 
 
 def with_quotients(kernel: Kernel) -> Kernel:
@@ -27,10 +27,9 @@ def _statement(statement: Stmt) -> Stmt:
 
 
 def _changed(expr: Expr) -> Expr:
-    if not isinstance(expr, Apply):
-        return expr
-    arguments = tuple(_changed(a) for a in expr.arguments)
-    if expr.op == "convert" and expr.type == "bf16" and isinstance(arguments[0], Apply) \
-            and arguments[0].op == "divide" and arguments[0].type == "f32":
-        arguments = (arguments[0]._replace(op="quotient"),)
-    return expr._replace(arguments=arguments)
+    expr = with_parts(expr, _changed)
+    if isinstance(expr, Apply) and expr.op == "convert" and expr.type == "bf16":
+        (inner,) = expr.arguments
+        if isinstance(inner, Apply) and inner.op == "divide" and inner.type == "f32":
+            return expr._replace(arguments=(inner._replace(op="quotient"),))
+    return expr

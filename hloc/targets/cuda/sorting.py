@@ -1,6 +1,6 @@
 """Sorts and top-k on the GPU: "sort" and "topk" Tiles -> CUDA C that calls sort.cuh.
 
-In: the Tiles that hloc/kernels/lower_sort.py describes. Out: one kernel where a row fits into a block's shared memory;
+In: the Tiles that kernels/routines/sort.py describes. Out: one kernel where a row fits into a block's shared memory;
 else one that sorts chunks, one per round of merging, and one that moves the elements; positions are in scratch memory.
 """
 from __future__ import annotations

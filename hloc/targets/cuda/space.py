@@ -84,14 +84,15 @@ def counters(loop: For, element: str) -> list[str]:
 
 def replaced(statement: Let | Store, places: Mapping[Load, Expr]) -> Let | Store:
     """The statement with loads exchanged."""
-    return statement._replace(value=_with(statement.value, places))
+    return statement._replace(value=with_loads(statement.value, places))
 
 
-def _with(expr: Expr, places: Mapping[Load, Expr]) -> Expr:
+def with_loads(expr: Expr, places: Mapping[Load, Expr]) -> Expr:
+    """The expression with loads exchanged."""
     if isinstance(expr, Load):
         return places.get(expr, expr)
     if isinstance(expr, Apply):
-        return expr._replace(arguments=tuple(_with(a, places) for a in expr.arguments))
+        return expr._replace(arguments=tuple(with_loads(a, places) for a in expr.arguments))
     return expr
 
 

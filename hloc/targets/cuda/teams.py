@@ -43,7 +43,7 @@ from hloc.kernels.ir import (
     While,
 )
 from hloc.kernels.monoids import identity
-from hloc.kernels.walks import expressions, parts, walk
+from hloc.kernels.walks import expressions, parts, walk, with_parts
 from hloc.machine import Machine
 from hloc.targets.cuda import linear
 from hloc.targets.cuda.linear import Form
@@ -430,8 +430,6 @@ def _with_slots(statement: Stmt, split: set[str]) -> Stmt:
 
 
 def _replaced(expr: Expr, split: set[str]) -> Expr:
-    if isinstance(expr, Load):
-        return Load(expr.buffer, SLOT if expr.buffer in split else _replaced(expr.position, split), expr.type)
-    if isinstance(expr, Apply):
-        return expr._replace(arguments=tuple(_replaced(a, split) for a in expr.arguments))
-    return expr
+    if isinstance(expr, Load) and expr.buffer in split:
+        return expr._replace(position=SLOT)
+    return with_parts(expr, lambda part: _replaced(part, split))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from hloc.analysis.prologues import EXACT_GROUPS, MMA_SHARE, is_limited_by_mma
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels import scalars
 from hloc.kernels.ir import Apply, Buffer, Expr, Stmt, Store, Tile, Var
@@ -26,6 +27,7 @@ MOST_OF_PARTS = 128 * 128 * 64  # rows, columns and bytes of a step, where each 
 STATIC_SHARED = 48 << 10        # bytes of shared memory that every kernel may have
 RESERVED = 1 << 10              # that the driver keeps of each block's
 WARP = 32
+MOST_HELD = 200                 # registers of a thread for sums and operands, where these are computed on their way
 
 
 class Tiling(NamedTuple):
@@ -103,24 +105,25 @@ BLOCKS = (Block(128, 256, 2, 4, 128, 3, 1.0), Block(128, 128, 2, 4, 128, 3, 0.85
 
 # For instructions of sm_90a: rows, columns, steps in shared memory, speed. Of the last two several blocks share an SM.
 # mma.sync reaches six tenths of what they do; where warps that multiply also copy they wait for their own copies.
-MMA_SHARE, COPYING = 0.6, 0.85
+COPYING = 0.85
 GROUPED = tuple(Block(rows, columns, rows // 16, 1, 128, stages, speed / MMA_SHARE * (1 if bulk else COPYING), bulk)
                 for rows, columns, stages, speed in (
     (128, 256, 4, 1.0), (128, 128, 6, 0.9), (64, 256, 5, 0.9), (64, 128, 4, 0.85), (64, 64, 4, 0.6))
                 for bulk in (True, False))
-RATE = 7.5e12                   # operations in a second of an SM of sm_90a, on elements of two bytes
-EXACT_GROUPS = ("bf16", "f16", "s8")        # whose sums are as exact by wgmma as by mma.sync
 GROUPS = {f"hloc_numbers_{n}": f"hloc_group_{n}" for n in ("bf16", "f16", "s8", *(f"{a}_{b}" for a in F8 for b in F8))}
 GROUPS["hloc_numbers_tf32<1, 0>"] = "hloc_group_tf32"
 BARRIER, BULK_COLUMNS = 8, 32       # bytes of a barrier; columns that warps of bulk tiles finish at a time
 
 
 def tilings(rows: int, columns: int, depth: int, count: int, types: tuple[str, str], largest: int, gpu: Machine,
-            numbers: Numbers | None = None, streams: bool = False, groups: str = "", elements: int = 0) -> list[Tiling]:
+            numbers: Numbers | None = None, streams: bool = False, groups: str = "", elements: int = 0,
+            held: tuple[int, int] = (0, 0)) -> list[Tiling]:
     """All that a product may be cut into, the cost model's choice first. types: of elements and of sums; largest: edge
-    of a tile of sums in registers; streams: operands can be copied ahead (pipeline.cuh); groups: "copies" where groups
-    of warps may read them (warpgroup.cuh), "boxes" where these can be copied in boxes too (bulk.cuh); elements: of
-    both operands in memory, where these are fewer than they are multiplied as."""
+    of a tile of sums in registers, and of any whose operands are computed on their way one by one; streams: operands
+    can be copied ahead (pipeline.cuh); groups: "copies" where groups of warps may read them (warpgroup.cuh), "boxes"
+    where these can be copied in boxes too (bulk.cuh); elements: of both operands in memory, where these are fewer than
+    they are multiplied as; held: bytes of registers for each piece of 16 bytes of the operands, where these are
+    computed on their way."""
     type, total = types
 
     def blocks(down: int, across: int) -> int:
@@ -128,7 +131,8 @@ def tilings(rows: int, columns: int, depth: int, count: int, types: tuple[str, s
     if numbers and streams:
         def time(block: Block) -> float:
             return block_time(block, rows, columns, count, gpu)
-        order, grouped = sorted(blocks_for(gpu, numbers), key=time), sorted(groups_for(gpu, numbers, groups), key=time)
+        order = sorted(blocks_for(gpu, numbers, held), key=time)
+        grouped = sorted(groups_for(gpu, numbers, groups), key=time)
         moved = ((elements or (rows + columns) * depth * count) + rows * columns * count) * ELEMENT_TYPES[type].bytes
         first = grouped and type in EXACT_GROUPS and time(grouped[0]) < time(order[0]) and \
             is_limited_by_mma(2 * rows * columns * depth * count, moved, ELEMENT_TYPES[type].bytes, gpu)
@@ -136,7 +140,7 @@ def tilings(rows: int, columns: int, depth: int, count: int, types: tuple[str, s
     elif numbers:
         large = min(rows, columns) >= 96 and blocks(128, 128) >= gpu.cores // 2
         forms = [in_steps(edge, numbers) for edge in ((128, 64) if large else (64, 128))
-                 if edge == 64 or not (type in F8 and numbers.word == 4)]
+                 if edge == 64 or not (type in F8 and numbers.word == 4) and (edge <= largest or not any(held))]
     else:
         width = max(ELEMENT_TYPES[t].bytes for t in types)
         edges = [e for e, most in ((128, 4), (64, 8), (32, 16)) if width <= most and (e <= largest or e == 32)]
@@ -164,22 +168,27 @@ def in_steps(edge: int, numbers: Numbers) -> Form:
     return Form(constants, 256 if large else 128, 2 * edge * (constants["BK"] * numbers.stored_bytes + 4 * word))
 
 
-def blocks_for(gpu: Machine, numbers: Numbers) -> list[Block]:
-    """Those that a GPU's shared memory holds, and its registers too where words are split into parts."""
+def blocks_for(gpu: Machine, numbers: Numbers, held: tuple[int, int] = (0, 0)) -> list[Block]:
+    """Those that a GPU's shared memory holds, and its registers too where words are split into parts, or operands are
+    computed from `held` bytes for each piece."""
     return [b for b in BLOCKS if b.memory <= max(gpu.shared_bytes, STATIC_SHARED)
-            and (numbers.parts == 1 or b.rows * b.columns * b.depth <= MOST_OF_PARTS)]
+            and (numbers.parts == 1 or b.rows * b.columns * b.depth <= MOST_OF_PARTS)
+            and (not any(held) or registers_held(b, held) <= MOST_HELD or b is BLOCKS[-1])]
+
+
+def registers_held(block: Block, held: tuple[int, int]) -> int:
+    """Of a thread: sums, fragments of two steps, and what operands are computed from."""
+    warps = block.down * block.across
+    sums = block.rows * block.columns // (warps * WARP)
+    fragments = 2 * (block.rows // block.down // 16 * 4 + block.columns // block.across // 8 * 2)
+    pieces = [size * block.depth // (16 * warps * WARP) for size in (block.rows, block.columns)]
+    return sums + fragments + sum(-(-own // 4) * count for own, count in zip(held, pieces))
 
 
 def groups_for(gpu: Machine, numbers: Numbers, groups: str) -> list[Block]:
     """Tiles for instructions of sm_90a."""
     known = bool(groups) and gpu.arch == "sm_90a" and numbers.name in GROUPS
     return [b for b in GROUPED if known and b.memory <= gpu.shared_bytes and (groups == "boxes" or not b.bulk)]
-
-
-def is_limited_by_mma(operations: int, moved: int, width: int, gpu: Machine) -> bool:
-    """Whether mma.sync at its best takes longer than moving the bytes does: where the instructions of sm_90a win.
-    width: bytes of an element."""
-    return gpu.arch == "sm_90a" and operations / (gpu.cores * RATE * 2 / width * MMA_SHARE) > moved / gpu.bandwidth
 
 
 def block_time(block: Block, rows: int, columns: int, count: int, gpu: Machine) -> float:
@@ -262,11 +271,13 @@ def shape_struct(name: str, constants: dict[str, int]) -> str:
     return "\n".join([f"struct {name} {{", "  enum : long {", *lines, "  };", "};"]) + "\n"
 
 
-def kernel_text(tile: Tile, name: str, threads: int, body: list[str], memory: int = 0, dynamic: int = 0) -> str:
-    """A kernel over a Tile's buffers; memory: bytes of shared memory under that name; dynamic: the launch gives it."""
+def kernel_text(tile: Tile, name: str, threads: int, body: list[str], memory: int = 0, dynamic: int = 0,
+                together: int = 0) -> str:
+    """A kernel over a Tile's buffers; memory: bytes of shared memory under that name; dynamic: the launch gives it;
+    together: blocks of an SM that registers must be enough for; 0: as the compiler likes it."""
     lines = comment(tile.origin)
     parameters = ", ".join(f"{pointer_type(b)}{b.name}" for b in tile.buffers)
-    bounds = f"{threads}, 1" if dynamic else threads
+    bounds = f"{threads}, {together or 1}" if dynamic or together else threads
     lines.append(f'extern "C" __global__ void __launch_bounds__({bounds}) {name}({parameters}) {{')
     if dynamic:
         lines.append(f"  unsigned char *memory = hloc_dynamic_shared(); /* {memory} bytes */")

@@ -1,11 +1,12 @@
 /* warpgroup.cuh: a tile of a matrix product by the instructions of sm_90a that read operands from shared memory.
  *
- * In: pipeline.cuh, wgmma.cuh, bulk.cuh; a struct S as pipeline.cuh says, with WM = BM / 16 warps, WN = 1, BN = 64, 128 or
- * 256, lines of 128 bytes of k. Four warps multiply 64 rows. Group: hloc_group_<numbers>. Out:
- *   hloc_tile_warpgroup   what hloc_tile_pipeline does, operands copied by all threads: STAGES - 2 steps ahead, since the
- *                         products of one step may go on while the next one's begin
- *   hloc_tile_bulk        operands copied by the bulk copy engine, which one more warp keeps busy, into the next tile of
- *                         the block too; BULK: bytes of an element. hloc_gemm(maps, tile, finish) walks over such tiles
+ * In: pipeline.cuh, wgmma.cuh, bulk.cuh; a struct S as pipeline.cuh says, with WM = BM / 16 warps, WN = 1, BN = 64, 128
+ * or 256, lines of 128 bytes of k. Four warps multiply 64 rows. Group: hloc_group_<numbers>. Out:
+ *   hloc_tile_warpgroup   what hloc_tile_pipeline does, operands copied by all threads: STAGES - 2 steps ahead, since
+ *                         the products of one step may go on while the next one's begin
+ *   hloc_tile_bulk        operands copied by the bulk copy engine, which one more warp keeps busy, into the next tile
+ *                         of the block too; BULK: bytes of an element. hloc_gemm(maps, tile, finish) walks over such
+ *                         tiles
  */
 #ifndef HLOC_WARPGROUP_CUH
 #define HLOC_WARPGROUP_CUH
@@ -59,12 +60,13 @@ template <class S, class Sum, class T, class Group, class A, class B, class Fini
 HLOC_FN void hloc_tile_warpgroup(const A &a, const B &b, long depth, unsigned char *memory, Finish finish) {
   typedef hloc_steps<S, T, A, B, S::WM * 32> Steps;
   constexpr int AHEAD = S::STAGES - 2;
-  static_assert(S::BN % 64 == 0 && S::BM == S::WM * 16 && S::BM % 64 == 0 && S::BK * sizeof(T) == 128, "a tile's shape");
+  static_assert(S::BN % 64 == 0 && S::BM == S::WM * 16 && S::BM % 64 == 0 && S::BK * sizeof(T) == 128,
+                "a tile's shape");
   static_assert(AHEAD >= 1, "three steps in shared memory at least");
   const int warp = threadIdx.x / 32;
   Sum sums[1][S::BN / 8][4];
   hloc_clear(sums);
-  const Steps steps(a, b, depth, memory);
+  Steps steps(a, b, depth, memory);
   steps.template begin<AHEAD>();
   for (int step = 0; step < steps.count; step++) {
     hloc_copy_wait<AHEAD - 1>();
@@ -131,7 +133,8 @@ template <class S, class Tile> struct hloc_bulk_each {
     tile(a, b, at.depth(piece), store);
   }
 };
-template <class S, class Tile, class Finish> HLOC_FN void hloc_gemm(const unsigned char *maps, Tile tile, Finish finish) {
+template <class S, class Tile, class Finish>
+HLOC_FN void hloc_gemm(const unsigned char *maps, Tile tile, Finish finish) {
   hloc_gemm_walk<S>(hloc_bulk_each<S, Tile>(maps, tile), finish);
 }
 template <class S, class Size, class Tile, class Finish>

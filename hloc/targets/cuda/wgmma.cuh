@@ -3,13 +3,13 @@
  * Out: hloc_describe(place, leading, stride)   where an operand lies, in lines of 128 bytes whose chunks have changed
  *                                              places (hloc_chunk of pipeline.cuh): along k, `stride` bytes from 8 rows
  *                                              to the next 8; across, 8 k each, `leading` from 64 rows to the next 64
- *      hloc_wgmma_<T><N, ADD, ACROSS_A, ACROSS_B>(d, a, b)   D (64 x N, f32) = ADD D + A (64 x 16) B (16 x N) of bf16 or
- *                                              f16, begun; N is 64, 128 or 256; d[j * 4 + q] as mma.cuh's, of columns
- *                                              8 j on, warps 16 rows apart
+ *      hloc_wgmma_<T><N, ADD, ACROSS_A, ACROSS_B>(d, a, b)   D (64 x N, f32) = ADD D + A (64 x 16) B (16 x N) of bf16
+ *                                              or f16, begun; N is 64, 128 or 256; d[j * 4 + q] as mma.cuh's, of
+ *                                              columns 8 j on, warps 16 rows apart
  *      hloc_wgmma_<T>_words<N, ACROSS_B>(d, a, b)   the same with A in four registers, as mma.cuh's; N is 64 or 128
- *      hloc_wgmma_s8<N>(d, a, b), hloc_wgmma_<A>_<B>, hloc_wgmma_tf32   the same of 64 x 32 and 32 x N bytes, both along
- *                                              k: s8 with D in s32, which wraps around; A, B of f8e4m3fn, f8e5m2, and f32
- *                                              whose last 13 bits are not looked at, with D in f32
+ *      hloc_wgmma_s8<N>(d, a, b), hloc_wgmma_<A>_<B>, hloc_wgmma_tf32   the same of 64 x 32 and 32 x N bytes, both
+ *                                              along k: s8 with D in s32, which wraps around; A, B of f8e4m3fn, f8e5m2,
+ *                                              and f32 whose last 13 bits are not looked at, with D in f32
  *      hloc_wgmma_begin()                      before the first one, and after sums have been touched
  *      hloc_wgmma_commit()                     what was begun since the last time is a group
  *      hloc_wgmma_wait<N>()                    all groups but the last N are done: sums and operands may be touched

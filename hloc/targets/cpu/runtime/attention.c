@@ -3,16 +3,16 @@
  * A panel is two vectors of queries, one per lane; a last one of few queries is one vector. Scores of a block of keys
  * are computed as keys x queries: a register tile multiplies elements of keys, which are read where they lie, with the
  * panel. So the softmax goes along vectors, and its weights are the panel by which elements of values are multiplied,
- * into features x queries. A task's panels meet a block of keys and values while it is in cache. attention_kernels.c holds
- * the register tiles; attention_thin.c does products of few queries.
+ * into features x queries. A task's panels meet a block of keys and values while it is in cache. attention_kernels.c
+ * holds the register tiles; attention_thin.c does products of few queries.
  */
 #include "attention_internal.h"
 
 enum { HLOC_ATTENTION_MOST_PANELS = 4 };
 
 /* A product of any number of rows, in tiles of about equal size; step: from one row to the next. */
-static void attend_product(const hloc_attention_kernels kernels, int lanes, long rows, long k, const float* a, long step,
-                           long stride, const float* b, float* sums) {
+static void attend_product(const hloc_attention_kernels kernels, int lanes, long rows, long k, const float* a,
+                           long step, long stride, const float* b, float* sums) {
   const hloc_attention_kernel* kernel = kernels[lanes / HLOC_LANES32 - 1];
   for (long row = 0, count; row < rows; row += count) {
     const long rest = rows - row, tiles = (rest + HLOC_ATTENTION_TILE - 1) / HLOC_ATTENTION_TILE;

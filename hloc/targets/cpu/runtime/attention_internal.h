@@ -60,8 +60,8 @@ static inline long hloc_attention_base(const hloc_attention_args* g, const hloc_
 }
 
 /* rows x columns elements from position `at`, as f32 rows that are `stride` apart. */
-static inline void hloc_attention_load(const hloc_attention_array* x, long at, long rows, long columns, float* out,
-                                       long stride) {
+static __attribute__((noinline, unused)) void hloc_attention_load(const hloc_attention_array* x, long at, long rows,
+                                                                  long columns, float* out, long stride) {
   for (long i = 0; i < rows; i++, at += x->row, out += stride) {
     const float* wide = (const float*)x->at + at;
     const hloc_bf16* bf16 = (const hloc_bf16*)x->at + at;

@@ -1,9 +1,13 @@
 /* attention_kernels.c: the register tiles of attention.c: rows of keys or values by a panel of queries.
  *
- * Out: hloc_attention_along, whose rows are lines along k (keys), and hloc_attention_across, whose rows lie side by side
- * (values) and are added to the sums.
+ * Out: hloc_attention_along, whose rows are lines along k (keys), and hloc_attention_across, whose rows lie side by
+ * side (values) and are added to the sums. Each is a part (parts.h).
  */
 #include "attention_internal.h"
+#include "parts.h"
+
+#define HLOC_ALONG 1
+#define HLOC_ACROSS 2
 
 /* sums[i][q] (+)= sum over p < k of a[i * a_row + p * a_k] b[p][q], for `rows` i and a panel of `vectors` (1 or 2) */
 HLOC_INLINE void attend_multiply(const int rows, const int vectors, long k, const float* restrict a, long a_row,
@@ -23,9 +27,10 @@ HLOC_INLINE void attend_multiply(const int rows, const int vectors, long k, cons
   HLOC_UNROLL for (int i = 0; i < rows * vectors; i++) hloc_store_f32(sums + i * HLOC_LANES32, sum[i]);
 }
 
-#define HLOC_DEFINE_KERNELS(ROWS)                                                                                     \
+#define HLOC_DEFINE_ALONG(ROWS)                                                                                       \
   HLOC_DEFINE_KERNEL(attend_along1_##ROWS, ROWS, 1, stride, 1, 0)                                                     \
-  HLOC_DEFINE_KERNEL(attend_along2_##ROWS, ROWS, 2, stride, 1, 0)                                                     \
+  HLOC_DEFINE_KERNEL(attend_along2_##ROWS, ROWS, 2, stride, 1, 0)
+#define HLOC_DEFINE_ACROSS(ROWS)                                                                                      \
   HLOC_DEFINE_KERNEL(attend_across1_##ROWS, ROWS, 1, 1, stride, 1)                                                    \
   HLOC_DEFINE_KERNEL(attend_across2_##ROWS, ROWS, 2, 1, stride, 1)
 #define HLOC_DEFINE_KERNEL(NAME, ROWS, VECTORS, A_ROW, A_K, ACCUMULATE)                                               \
@@ -44,10 +49,16 @@ HLOC_INLINE void attend_multiply(const int rows, const int vectors, long k, cons
 #define HLOC_ALONG2(ROWS) attend_along2_##ROWS,
 #define HLOC_ACROSS1(ROWS) attend_across1_##ROWS,
 #define HLOC_ACROSS2(ROWS) attend_across2_##ROWS,
-HLOC_ALL_ROWS(HLOC_DEFINE_KERNELS)
+#if HLOC_IS_HERE(HLOC_ALONG)
+HLOC_ALL_ROWS(HLOC_DEFINE_ALONG)
 const hloc_attention_kernels hloc_attention_along = {{HLOC_ALL_ROWS(HLOC_ALONG1)}, {HLOC_ALL_ROWS(HLOC_ALONG2)}};
+#endif
+#if HLOC_IS_HERE(HLOC_ACROSS)
+HLOC_ALL_ROWS(HLOC_DEFINE_ACROSS)
 const hloc_attention_kernels hloc_attention_across = {{HLOC_ALL_ROWS(HLOC_ACROSS1)}, {HLOC_ALL_ROWS(HLOC_ACROSS2)}};
-#undef HLOC_DEFINE_KERNELS
+#endif
+#undef HLOC_DEFINE_ALONG
+#undef HLOC_DEFINE_ACROSS
 #undef HLOC_DEFINE_KERNEL
 #undef HLOC_ALL_ROWS
 #undef HLOC_ALONG1

@@ -7,13 +7,13 @@
  * hloc/targets/cpu/calls.py tries hloc_match on arrays that it knows before it relies on this.
  *
  * hloc_call_kept is for tuples of result arrays that earlier calls gave out: it takes the first that is idle, and
- * returns its number; where none is, it runs nothing and returns HLOC_NOT_IDLE. A tuple is idle where nobody holds it but
- * the list that keeps it, and nobody but the tuple holds its arrays or has changed one. Where hloc_execute fails, the
- * answer is its code below HLOC_FAILED.
+ * returns its number; where none is, it runs nothing and returns HLOC_NOT_IDLE. A tuple is idle where nobody holds it
+ * but the list that keeps it, and nobody but the tuple holds its arrays or has changed one. Where hloc_execute fails,
+ * the answer is its code below HLOC_FAILED.
  *
  * facts: header (bytes of an object before its own fields), items (bytes of a tuple before its items), the address of
- * numpy.ndarray, the number of arguments and of results, then for each argument, and after them for each result: address
- * of its dtype, rank, dimensions.
+ * numpy.ndarray, the number of arguments and of results, then for each argument, and after them for each result:
+ * address of its dtype, rank, dimensions.
  */
 #include "driver.h"
 
@@ -79,7 +79,8 @@ int hloc_are_idle(const char *results, const intptr_t *facts) {
 }
 
 __attribute__((visibility("default")))
-int hloc_call(void **bases, const char *arguments, const char *results, const intptr_t *facts, hloc_host_function host) {
+int hloc_call(void **bases, const char *arguments, const char *results, const intptr_t *facts,
+              hloc_host_function host) {
   int error = hloc_match(bases + 1, arguments, results, facts);
   return error ? error : hloc_execute(bases, host);
 }

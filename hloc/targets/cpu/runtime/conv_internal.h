@@ -1,7 +1,8 @@
 /* conv_internal.h: what the files behind conv.h share: a convolution in f32 in the order that the tiles like.
  *
- * conv.c rearranges where needed and chooses; conv_rows.c computes tiles of output positions x features from row
- * pointers; conv_outer.c does filter gradients; conv_depthwise.c channels on their own; conv_transposed.c base dilation.
+ * conv.c and conv_ways.c choose, and rearrange where needed (conv_memory.c); conv_rows.c computes tiles of output
+ * positions x features from row pointers; conv_outer.c does filter gradients; conv_depthwise.c channels on their own;
+ * conv_transposed.c base dilation.
  */
 #ifndef HLOC_CONV_INTERNAL_H
 #define HLOC_CONV_INTERNAL_H
@@ -47,8 +48,13 @@ int hloc_conv_rows(hloc_conv_plan* plan, float* panels);      /* panels: so many
 long hloc_conv_panel_floats(const hloc_conv_args* c);
 /* sums[i * count + j] of HLOC_CONV_ROWS positions and count <= HLOC_CONV_DOTS features (conv_dots.c) */
 enum { HLOC_CONV_DOTS = 4 };
+#pragma weak hloc_conv_dots /* a program without few features needs none */
 void hloc_conv_dots(long count, long taps, const long* tap_index, const float* const* rows, long depth,
                     const float* weights, float* sums);
+/* Ways of conv_ways.c: 0, 1 where memory is exhausted, or HLOC_CONV_BY_ROWS where none of them is to be taken. */
+enum { HLOC_CONV_BY_ROWS = 2 };
+int hloc_conv_other_way(hloc_conv_plan* plan, hloc_conv_type type, hloc_product product);
+int hloc_conv_by_channel_gradient(hloc_conv_plan* plan, hloc_conv_type type);
 int hloc_conv_outer(hloc_conv_plan* plan);
 int hloc_conv_depthwise(hloc_conv_plan* plan);
 int hloc_conv_channel_gradient(const hloc_conv_plan* plan);

@@ -3,9 +3,11 @@
  * In: a plan with x_c == 1, w any order, f32. A register tile holds HLOC_CONV_ROWS output positions x two vectors of
  * output features; for every tap (window position) each of its rows is a pointer to x's contiguous features, or to
  * zeros in the padding. Few output features would leave most lanes empty: then lanes lie along x's features, and are
- * added up at the end (conv_dots.c). With base dilation the output splits into phases, each with the taps that meet whole inputs.
+ * added up at the end (conv_dots.c). With base dilation the output splits into phases, each with the taps that meet
+ * whole inputs.
  */
 #include "conv_internal.h"
+#include "parts.h"
 
 enum { ROWS = HLOC_CONV_ROWS, COLUMNS = HLOC_CONV_COLUMNS, TILES = 8, MOST_ZEROS = 16384, FEW_TILES = 32 };
 enum { CHUNK = 512, PART = 64, AHEAD = 8, MOST_PANELS = 4 };
@@ -398,7 +400,7 @@ int hloc_conv_rows(hloc_conv_plan* plan, float* panels) {
   w.all_taps = c->window[0] * c->window[1] * c->window[2];
   const long features = c->y_features / c->feature_groups;
   int few = is_few(c);
-  w.by_dots = !few && are_dots(features, w.depth, w.all_taps);
+  w.by_dots = !few && HLOC_HAS(hloc_conv_dots) && are_dots(features, w.depth, w.all_taps);
   w.width = w.by_dots ? HLOC_CONV_DOTS : COLUMNS;
   w.group_panels = (features + w.width - 1) / w.width;
   w.even_rows = c->y_c == 1 && c->y_s[1] == c->y_s[2] * c->y_size[2] && c->y_s[0] == c->y_s[1] * c->y_size[1] &&

@@ -2,6 +2,8 @@
  *
  * In (macros): F(name) the instance's prefix, REAL, POINT the complex type {re, im}, WORDS(name) and BITS what
  * vector.h calls shuffles of words of REAL's size, and vectors of them.
+ * Parts (parts.h): FFT_LINES, FFT_PLANS, FFT_MOVES from and to memory, and transforms of one line and of many side by
+ * side, each with its steps of odd radix apart.
  * Out: F(fft)(kind, rank, lengths, batch, in, out) as fft.h says.
  */
 
@@ -12,6 +14,7 @@
 #include "base.h"
 #include "fft.h"
 #include "fft_roots.h"
+#include "parts.h"
 #include "pool.h"
 #include "vector.h"
 
@@ -40,29 +43,35 @@ static POINT F(point)(double re, double im) {
 }
 static long F(spare_points)(const F(plan)* p) { return p->m ? 2 * p->m : p->n; }
 
+#define HLOC_FFT_LINES 1
+#define HLOC_FFT_ONE 2
+#define HLOC_FFT_ONE_ODD 3
+#define HLOC_FFT_MANY 4
+#define HLOC_FFT_MANY_ODD 5
+#define HLOC_FFT_PLANS 6
+#define HLOC_FFT_MOVES 7
 #define S(name) F(one_##name)
+#define S_STEPS HLOC_FFT_ONE
+#define S_ODD HLOC_FFT_ONE_ODD
 #define R REAL
 #include "fft_steps.h"
 #undef S
+#undef S_STEPS
+#undef S_ODD
 #undef R
 
 typedef REAL F(lanes) __attribute__((vector_size(HLOC_VECTOR_BYTES)));
 enum { F(FFT_LANES) = HLOC_VECTOR_BYTES / sizeof(REAL), F(LONGEST_IN_LANES) = 1 << 16 }; /* bytes of a line: caches */
 #define S(name) F(many_##name)
+#define S_STEPS HLOC_FFT_MANY
+#define S_ODD HLOC_FFT_MANY_ODD
 #define R F(lanes)
 #include "fft_steps.h"
 #undef S
+#undef S_STEPS
+#undef S_ODD
 #undef R
 
-/* What a plan lies in: one block, of which piece after piece is taken. hloc/targets/cpu/scratch.py knows its size. */
-typedef struct { char* at; } F(block);
-
-static size_t F(padded)(size_t bytes) { return (bytes + 63) / 64 * 64; }
-static void* F(take)(F(block)* block, size_t bytes) {
-  void* piece = block->at;
-  block->at += F(padded)(bytes);
-  return piece;
-}
 static long F(without_small_factors)(long n) {
   for (int r = 2; r <= 31 && n > 1; r++) while (n % r == 0) n /= r;
   return n;
@@ -76,6 +85,20 @@ static long F(chirp_length)(long n) {
     if (!least || m < least) least = m;
   }
   return least;
+}
+
+#if !HLOC_IS_HERE(HLOC_FFT_PLANS)
+const F(plan)* F(plan_of)(long n, int real, long rows);
+#else
+/* What a plan lies in: one block, of which piece after piece is taken.
+ * hloc/targets/cpu/scratch/steps.py knows its size. */
+typedef struct { char* at; } F(block);
+
+static size_t F(padded)(size_t bytes) { return (bytes + 63) / 64 * 64; }
+static void* F(take)(F(block)* block, size_t bytes) {
+  void* piece = block->at;
+  block->at += F(padded)(bytes);
+  return piece;
 }
 static size_t F(plan_bytes)(long n, int real, long rows) {
   const size_t point = sizeof(POINT), plan = F(padded)(sizeof(F(plan))), m = F(chirp_length)(n);
@@ -154,13 +177,13 @@ static F(plan)* F(make_plan_in)(void* memory, long n, int real, long rows) {
   return p;
 }
 
-/* Roots take longer than the transform of a few lines: plans are kept, and never given back, but for very long ones,
- * which lie in scratch memory. A list that only grows at its head needs no lock; two threads that make the same plan at
- * once keep both. */
+/* Roots take longer than the transform of a few lines: plans are kept until the program is unloaded, but for very long
+ * ones, which lie in scratch memory. A list that only grows at its head needs no lock; two threads that make the same
+ * plan at once keep both. */
 static _Atomic(F(plan)*) F(kept);
 static _Atomic long F(kept_bytes);
 
-static const F(plan)* F(plan_of)(long n, int real, long rows) {
+HLOC_OF_PARTS const F(plan)* F(plan_of)(long n, int real, long rows) {
   for (F(plan)* p = atomic_load(&F(kept)); p; p = p->next)
     if (p->n == n && !p->turns == !real && p->rows == rows) return p;
   const long bytes = (long)F(plan_bytes)(n, real, rows);
@@ -175,6 +198,12 @@ static const F(plan)* F(plan_of)(long n, int real, long rows) {
   while (!atomic_compare_exchange_weak(&F(kept), &made->next, made)) {}
   return made;
 }
+
+static __attribute__((destructor)) void F(free_kept)(void) {
+  for (F(plan) *p = atomic_exchange(&F(kept), NULL), *next; p; p = next) next = p->next, free(p);
+}
+
+#endif
 
 /* ---- lines: the last dimension first (or last, for IRFFT), then the others in place in `out`.
  * Real lines of even length are transformed as complex ones of half the length (`folded`). */
@@ -194,6 +223,15 @@ typedef struct {
   int failed;
 } F(lines);
 
+/* Real lines of odd length whose first step takes real numbers: they lie in raw as such, without imaginary parts. */
+static int F(steps_from_reals)(const F(lines)* w) {
+  return w->kind == HLOC_RFFT && !w->folded && w->n > 1 && !w->plan->m;
+}
+
+#if !HLOC_IS_HERE(HLOC_FFT_MOVES)
+void F(read_lines)(const F(lines)* w, long line, long width, long lanes, REAL* raw);
+void F(write_lines)(const F(lines)* w, long line, long width, long lanes, REAL* raw);
+#else
 static long F(start)(const F(places)* p, long line) { return line / p->inner * p->outer_step + line % p->inner; }
 
 /* raw[(2 j + part) * lanes + lane] = point j of line `line + lane`, or back: a vector of points of all lines at a time,
@@ -271,12 +309,7 @@ static void F(turn_reals)(REAL* line, long n, long width, REAL* raw, long step, 
         else raw[j * step + l] = line[l * n + j];
   }
 }
-/* Real lines of odd length whose first step takes real numbers: they lie in raw as such, without imaginary parts. */
-static int F(steps_from_reals)(const F(lines)* w) {
-  return w->kind == HLOC_RFFT && !w->folded && w->n > 1 && !w->plan->m;
-}
-
-static void F(read_lines)(const F(lines)* w, long line, long width, long lanes, REAL* raw) {
+HLOC_OF_PARTS void F(read_lines)(const F(lines)* w, long line, long width, long lanes, REAL* raw) {
   POINT* in = (POINT*)w->in;
   if (w->kind <= HLOC_IFFT) F(move_complex)(&w->from, w->n, line, width, lanes, in, raw, 0);
   else if (w->kind == HLOC_IRFFT) F(move_folded)(line, width, lanes, in, 2 * w->half, w->half, raw, 0);
@@ -287,7 +320,7 @@ static void F(read_lines)(const F(lines)* w, long line, long width, long lanes, 
     F(turn_reals)((REAL*)w->in + line * w->n, w->n, width, raw, step, 0);
   }
 }
-static void F(write_lines)(const F(lines)* w, long line, long width, long lanes, REAL* raw) {
+HLOC_OF_PARTS void F(write_lines)(const F(lines)* w, long line, long width, long lanes, REAL* raw) {
   POINT* out = (POINT*)w->out;
   if (w->kind <= HLOC_IFFT) F(move_complex)(&w->to, w->n, line, width, lanes, out, raw, 1);
   else if (w->kind == HLOC_RFFT) F(move_folded)(line, width, lanes, out, 2 * w->half, w->half, raw, 1);
@@ -295,6 +328,9 @@ static void F(write_lines)(const F(lines)* w, long line, long width, long lanes,
   else F(turn_reals)((REAL*)w->out + line * w->n, w->n, width, raw, 2 * lanes, 1);
 }
 
+#endif
+
+#if HLOC_IS_HERE(HLOC_FFT_LINES)
 /* `width` lines, one per lane, of `lanes` that there are; PREFIX: many, or one. */
 #define HLOC_RUN_LINES(PREFIX, width, lanes)                                                                          \
   {                                                                                                                   \
@@ -324,7 +360,7 @@ static void F(run_lines)(void* const* args, long begin, long end) { /* of blocks
   end = end * w->lanes < w->lines ? end * w->lanes : w->lines;
   for (long line = begin * w->lanes; line < end;) {
     const long width = w->lanes < end - line ? w->lanes : end - line;
-    if (width > 1) {
+    if (width > 1 || !HLOC_HAS(F(one_transform))) {
       if (width < F(FFT_LANES)) memset(memory, 0, 2 * points * sizeof(F(lanes))); /* lanes without a line */
       HLOC_RUN_LINES(many, width, F(FFT_LANES))
     } else HLOC_RUN_LINES(one, 1, 1)
@@ -383,7 +419,7 @@ static int F(run_dimension)(int kind, const long* sizes, int rank, int d, long n
   w.plan = F(plan_of)(points, w.folded, middle ? F(rows_of)(points, w.lines) : 0);
   if (!w.plan) return 1;
   if (w.plan->rows) return F(run_long)(&w, middle);
-  w.lanes = F(fit_lanes)(points) && w.lines >= F(FFT_LANES) / 4 ? F(FFT_LANES) : 1;
+  w.lanes = F(fit_lanes)(points) && (w.lines >= F(FFT_LANES) / 4 || !HLOC_HAS(F(one_transform))) ? F(FFT_LANES) : 1;
   return F(run_blocks)(&w);
 }
 static long F(middle_points)(int kind, long n, long lines) { /* 0: lines of the last dimension are not split */
@@ -417,6 +453,7 @@ int F(fft)(int kind, int rank, const long* lengths, long batch, const void* in, 
     failed |= F(run_dimension)(other, sizes, rank, d, lengths[d], batch, out, out, NULL);
   return failed;
 }
+#endif
 
 #undef F
 #undef REAL

@@ -3,6 +3,7 @@
  *
  * In (macros): S(name) the instance's prefix; R the type of a real number: REAL, or a vector with a lane for each line;
  * F, REAL, POINT and F(plan) of fft_lines.h.
+ * S_STEPS, S_ODD: the parts (parts.h) of all that transforms of 2^n points take, and of what others take beside.
  * Out: S(point) {R re, im}; S(transform)(plan, inverse, data, spare) in place; S(halves_to_line), S(line_to_halves)
  * between the spectrum of a real line and that of its points taken as complex numbers, two by two;
  * S(real_spectrum), S(mirror) for real lines of odd length; S(turn_rows).
@@ -10,6 +11,28 @@
 
 typedef struct { R re, im; } S(point);
 
+#if !HLOC_IS_HERE(S_STEPS)
+#define S_MAY HLOC_MAY_BE_MISSING
+S_MAY S(point)* S(steps)(const F(plan)* p, int done, long length, long stride, S(point)* x, S(point)* y);
+S_MAY void S(stockham)(const F(plan)* p, S(point)* data, S(point)* spare);
+S_MAY void S(transform)(const F(plan)* p, int inverse, S(point)* data, S(point)* spare);
+S_MAY void S(mirror)(S(point)* data, long n);
+S_MAY void S(turn_rows)(S(point)* data, long n, const REAL* table, long columns, int inverse);
+S_MAY void S(halves_to_line)(const F(plan)* p, S(point)* data);
+S_MAY void S(line_to_halves)(const F(plan)* p, const S(point)* from, S(point)* data);
+#undef S_MAY
+#endif
+#if !HLOC_IS_HERE(S_ODD)
+#define S_MAY HLOC_MAY_BE_MISSING
+S_MAY void S(step3)(const F(plan)* p, long length, long stride, const S(point)* x, S(point)* y);
+S_MAY void S(step5)(const F(plan)* p, long length, long stride, const S(point)* x, S(point)* y);
+S_MAY void S(step_odd)(const F(plan)* p, int r, long length, long stride, const S(point)* x, S(point)* y);
+S_MAY void S(real_spectrum)(const F(plan)* p, S(point)* data, S(point)* spare);
+S_MAY void S(forward_by_chirp)(const F(plan)* p, S(point)* data, S(point)* spare);
+#undef S_MAY
+#endif
+
+#if HLOC_IS_HERE(S_STEPS) || HLOC_IS_HERE(S_ODD)
 static inline S(point) S(times)(S(point) a, POINT w) {
   S(point) z;
   z.re = a.re * w.re - a.im * w.im, z.im = a.re * w.im + a.im * w.re;
@@ -22,6 +45,9 @@ static inline S(point) S(times_i)(S(point) a) { S(point) z; z.re = -a.im, z.im =
 static inline S(point) S(conjugate)(S(point) a) { a.im = -a.im; return a; }
 static inline S(point) S(scaled)(S(point) a, REAL by) { a.re *= by, a.im *= by; return a; }
 
+#endif
+
+#if HLOC_IS_HERE(S_STEPS)
 /* One Stockham step of radix r: `length` points remain to be transformed, `stride` transforms lie side by side. Point j
  * of them is turned by j / length, p->roots[j * turn], and multiples of that. */
 static void S(step4)(const F(plan)* p, long length, long stride, const S(point)* x, S(point)* y) {
@@ -51,7 +77,10 @@ static void S(step2)(const F(plan)* p, long length, long stride, const S(point)*
     }
   }
 }
-static void S(step3)(const F(plan)* p, long length, long stride, const S(point)* x, S(point)* y) {
+#endif
+
+#if HLOC_IS_HERE(S_ODD)
+HLOC_OF_PARTS void S(step3)(const F(plan)* p, long length, long stride, const S(point)* x, S(point)* y) {
   const long m = length / 3, turn = p->n / length;
   const REAL cos1 = (REAL)-0.5, sin1 = (REAL)0.86602540378443864676; /* of a third of a turn */
   for (long j = 0; j < m; j++) {
@@ -68,7 +97,7 @@ static void S(step3)(const F(plan)* p, long length, long stride, const S(point)*
     }
   }
 }
-static void S(step5)(const F(plan)* p, long length, long stride, const S(point)* x, S(point)* y) {
+HLOC_OF_PARTS void S(step5)(const F(plan)* p, long length, long stride, const S(point)* x, S(point)* y) {
   const long m = length / 5, turn = p->n / length;
   const REAL cos1 = (REAL)0.30901699437494742410, sin1 = (REAL)0.95105651629515357212; /* of a fifth of a turn, */
   const REAL cos2 = (REAL)-0.80901699437494742410, sin2 = (REAL)0.58778525229247312917; /* of two */
@@ -95,7 +124,7 @@ static void S(step5)(const F(plan)* p, long length, long stride, const S(point)*
   }
 }
 /* Any odd prime r: points k and r - k meet the same cosine, and opposite sines. */
-static void S(step_odd)(const F(plan)* p, int r, long length, long stride, const S(point)* x, S(point)* y) {
+HLOC_OF_PARTS void S(step_odd)(const F(plan)* p, int r, long length, long stride, const S(point)* x, S(point)* y) {
   const long m = length / r, half = r / 2, step = p->n / length;
   POINT unit[31], root[31]; /* exp(-2 pi i k / r); what result k is turned by */
   S(point) sum[15], difference[15];
@@ -122,8 +151,11 @@ static void S(step_odd)(const F(plan)* p, int r, long length, long stride, const
     }
   }
 }
+#endif
+
+#if HLOC_IS_HERE(S_STEPS)
 /* All steps but those of the last factors, of which `done` are: x and y in turn. Where the results lie. */
-static S(point)* S(steps)(const F(plan)* p, int done, long length, long stride, S(point)* x, S(point)* y) {
+HLOC_OF_PARTS S(point)* S(steps)(const F(plan)* p, int done, long length, long stride, S(point)* x, S(point)* y) {
   for (int f = 0; f < p->factor_count - done; f++) {
     int r = p->factors[f];
     if (r == 4) S(step4)(p, length, stride, x, y);
@@ -137,11 +169,14 @@ static S(point)* S(steps)(const F(plan)* p, int done, long length, long stride, 
   }
   return x;
 }
-static void S(stockham)(const F(plan)* p, S(point)* data, S(point)* spare) {
+HLOC_OF_PARTS void S(stockham)(const F(plan)* p, S(point)* data, S(point)* spare) {
   const S(point)* made = S(steps)(p, 0, p->n, 1, data, spare);
   if (made != data) memcpy(data, made, p->n * sizeof *data);
 }
 
+#endif
+
+#if HLOC_IS_HERE(S_ODD)
 /* The first step of a line of real numbers, of odd radix r: result r - t is the conjugate of result t, and left out. */
 static void S(step_real)(const F(plan)* p, int r, const R* x, S(point)* y) {
   const long m = p->n / r, half = r / 2;
@@ -166,7 +201,7 @@ static void S(step_real)(const F(plan)* p, int r, const R* x, S(point)* y) {
 }
 /* data: n real numbers, n odd and not 1  ->  the first half of their spectrum: that of the results of the first step
  * that are there, the others mirrored. */
-static void S(real_spectrum)(const F(plan)* p, S(point)* data, S(point)* spare) {
+HLOC_OF_PARTS void S(real_spectrum)(const F(plan)* p, S(point)* data, S(point)* spare) {
   const int r = p->factors[p->factor_count - 1];
   const long m = p->n / r, kept = r / 2 + 1;
   S(step_real)(p, r, (const R*)data, spare);
@@ -177,18 +212,8 @@ static void S(real_spectrum)(const F(plan)* p, S(point)* data, S(point)* spare) 
   }
   if (to != data) memcpy(data, to, (p->n / 2 + 1) * sizeof *data);
 }
-/* The other half of the spectrum of a real line of odd length. */
-static void S(mirror)(S(point)* data, long n) {
-  memset(&data[0].im, 0, sizeof data[0].im);
-  for (long j = n / 2 + 1; j < n; j++) data[j] = S(conjugate)(data[n - j]);
-}
-
-/* The forward transform in place; spare: F(spare_points)(p) points. */
-static void S(forward)(const F(plan)* p, S(point)* data, S(point)* spare) {
-  if (!p->m) {
-    S(stockham)(p, data, spare);
-    return;
-  }
+/* The forward transform in place, by Bluestein's method; spare: F(spare_points)(p) points. */
+HLOC_OF_PARTS void S(forward_by_chirp)(const F(plan)* p, S(point)* data, S(point)* spare) {
   S(point)* wide = spare;
   for (long j = 0; j < p->n; j++) wide[j] = S(times)(data[j], p->chirp[j]);
   memset(wide + p->n, 0, (p->m - p->n) * sizeof *wide);
@@ -199,15 +224,25 @@ static void S(forward)(const F(plan)* p, S(point)* data, S(point)* spare) {
   const REAL scale = (REAL)(1.0 / (double)p->m);
   for (long j = 0; j < p->n; j++) data[j] = S(times)(S(conjugate)(S(scaled)(wide[j], scale)), p->chirp[j]);
 }
-static void S(transform)(const F(plan)* p, int inverse, S(point)* data, S(point)* spare) {
+#endif
+
+#if HLOC_IS_HERE(S_STEPS)
+/* The other half of the spectrum of a real line of odd length. */
+HLOC_OF_PARTS void S(mirror)(S(point)* data, long n) {
+  memset(&data[0].im, 0, sizeof data[0].im);
+  for (long j = n / 2 + 1; j < n; j++) data[j] = S(conjugate)(data[n - j]);
+}
+/* In place; spare: F(spare_points)(p) points. */
+HLOC_OF_PARTS void S(transform)(const F(plan)* p, int inverse, S(point)* data, S(point)* spare) {
   if (inverse) for (long j = 0; j < p->n; j++) data[j] = S(conjugate)(data[j]);
-  S(forward)(p, data, spare);
+  if (p->m) S(forward_by_chirp)(p, data, spare);
+  else S(stockham)(p, data, spare);
   const REAL scale = (REAL)1 / (REAL)p->n;
   if (inverse) for (long j = 0; j < p->n; j++) data[j] = S(conjugate)(S(scaled)(data[j], scale));
 }
 
 /* data[k] times table[2 k columns] + i table[(2 k + 1) columns], and what follows it for the other lanes. */
-static void S(turn_rows)(S(point)* data, long n, const REAL* table, long columns, int inverse) {
+HLOC_OF_PARTS void S(turn_rows)(S(point)* data, long n, const REAL* table, long columns, int inverse) {
   for (long k = 0; k < n; k++, table += 2 * columns) {
     S(point) a = data[k], w;
     memcpy(&w.re, table, sizeof w.re), memcpy(&w.im, table + columns, sizeof w.im);
@@ -217,7 +252,7 @@ static void S(turn_rows)(S(point)* data, long n, const REAL* table, long columns
 }
 
 /* data: the spectrum of n points x[2 j] + i x[2 j + 1]  ->  n + 1 points of the spectrum of x. */
-static void S(halves_to_line)(const F(plan)* p, S(point)* data) {
+HLOC_OF_PARTS void S(halves_to_line)(const F(plan)* p, S(point)* data) {
   const long n = p->n;
   S(point) first = data[0];
   data[0].re = first.re + first.im, data[n].re = first.re - first.im;
@@ -231,7 +266,7 @@ static void S(halves_to_line)(const F(plan)* p, S(point)* data) {
   }
 }
 /* The way back, in place or to other memory. The imaginary parts of the ends do not count. */
-static void S(line_to_halves)(const F(plan)* p, const S(point)* from, S(point)* data) {
+HLOC_OF_PARTS void S(line_to_halves)(const F(plan)* p, const S(point)* from, S(point)* data) {
   const long n = p->n;
   S(point) first = from[0], last = from[n];
   data[0].re = (first.re + last.re) * (REAL)0.5, data[0].im = (first.re - last.re) * (REAL)0.5;
@@ -245,3 +280,4 @@ static void S(line_to_halves)(const F(plan)* p, const S(point)* from, S(point)* 
     data[n - k] = S(conjugate)(S(minus)(even, odd));
   }
 }
+#endif

@@ -22,8 +22,8 @@
  * Epilogue (optional): instead of being stored to C, every finished tile of sums is handed to
  *     epilogue(epilogue_args, b, row, column, rows, columns, tile, tile_stride)
  * on the thread that computed it; the sum of C[b, row + i, column + j] is tile[i * tile_stride + j], of the type
- * of the sums. A tile is a register tile of HLOC_GEMM_TILE_COLUMNS columns, or what is left of one, or a whole block. The
- * epilogue stores wherever it likes; each element is passed once. epilogue_arrays: how many arrays as large as C it
+ * of the sums. A tile is a register tile of HLOC_GEMM_TILE_COLUMNS columns, or what is left of one, or a whole block.
+ * The epilogue stores wherever it likes; each element is passed once. epilogue_arrays: how many arrays as large as C it
  * reads and writes, as far as the caller knows; for many, blocks of C are whole rows.
  * Prologues (optional): load_a(args, b, row, rows, k, count, out) writes A[b, row + i, k + p] to out[i * count + p] in
  * A's element type; load_b(args, b, k, count, column, columns, out) writes B[b, k + p, column + j] to

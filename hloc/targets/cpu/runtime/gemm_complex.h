@@ -1,7 +1,7 @@
 /* gemm_complex.h: products of complex matrices by those of real ones (template; complex_c64.c and complex_c128.c).
  *
- * In (macros): Z(name) the instance's prefix; COMPLEX, REAL; ENTRY and REAL_ENTRY, as gemm.h says; VECTOR, LANES, Z(load),
- * Z(store) and Z(swapped) of vector.h.
+ * In (macros): Z(name) the instance's prefix; COMPLEX, REAL; ENTRY and REAL_ENTRY, as gemm.h says; VECTOR, LANES,
+ * Z(load), Z(store) and Z(swapped) of vector.h.
  * Out: ENTRY. There are no prologues, and no packed_b.
  *
  * One operand is kept: read as it lies, every number as two real ones side by side. It is the larger one, as a rule, if
@@ -13,7 +13,7 @@
  * Where neither has a stride of 1, the larger operand is brought into order first. The tiles of real sums that come out
  * are put together in finish(), and turned where the operands have changed sides.
  *
- * hloc/targets/cpu/complex_products.py knows which product of real matrices this is, and what it takes.
+ * hloc/targets/cpu/tiles/complex_products.py knows which product of real matrices this is, and what it takes.
  */
 #include "complex.h"
 #include "gemm.h"
@@ -164,7 +164,8 @@ static void Z(finish)(void* const* args, long batch, long row, long column, long
         Z(put)(p, batch, row + i0, column + j0, high, wide, piece, wide);
       } else {
         for (long j = 0; j < wide; j++)
-          for (long i = 0; i < high; i++) piece[j * high + i] = Z(joined)(sums + each * i * stride + 2 * j, stride, along);
+          for (long i = 0; i < high; i++)
+            piece[j * high + i] = Z(joined)(sums + each * i * stride + 2 * j, stride, along);
         Z(put)(p, batch, column + j0, row + i0, wide, high, piece, high);
       }
     }

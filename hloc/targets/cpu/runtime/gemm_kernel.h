@@ -4,32 +4,42 @@
  * element, or GROUP consecutive k packed in 32 bits (two bf16, four s8); SUM, VECTOR, LANES the sums' type and vector;
  * G(load) loads a vector of units, G(splat) spreads one unit, G(multiply_add)(sum, a, b); G(unit)(p, stride, count)
  * makes a unit from `count` <= GROUP elements; UNIT_IS_MEMORY: the bytes of GROUP consecutive elements are the unit.
- * Out: G(kernels)[rows / 2 - 1][A in place], for packed B; G(kernels_in_place), for B in place, where HLOC_READS_B: units
- * are elements as they lie in memory; there, too, G(half_kernels)[rows / 2 - 1][A in place], which read the first vector of
- * each b_k units of B; G(pack).
+ * Out: tables of kernels, by rows / 2 - 1: G(kernels), for packed A and B; G(kernels_a), for A in place; where
+ * HLOC_READS_B (units are elements as they lie in memory) G(kernels_b) and G(kernels_ab), for B and for both in place,
+ * G(kernels_half) and G(kernels_half_a), which read the first vector of each b_k units of B, packed or not; G(pack).
  *
- * HLOC_PART, where defined, tells which part of the product is compiled here, so that they compile side by side: the
- * MAIN part, PACKING, the three tables of KERNELS, or the three for THIN products, which a program without such products
- * does without.
+ * Parts (parts.h), which compile side by side: MAIN, which plans, BLOCKS, which the threads run, PACKING, one for each
+ * table of KERNELS, THIN and one for each number of rows of thin products. A program need not hold those that its
+ * products cannot ask for (targets/cpu/product_parts.py): none but KERNELS is chosen unless it is there.
  *
  * Packed A: for each k-unit `rows` units (up to one vector may be written beyond the end). Packed B: for each k-unit
  * TILE_COLUMNS units. Rests are filled with zeros.
  */
 
+#include "parts.h"
+
 #define HLOC_MAIN 1
 #define HLOC_PACKING 2
 #define HLOC_KERNELS 3
-#define HLOC_KERNELS_IN_PLACE 4
-#define HLOC_THIN 5
-#define HLOC_THIN_DOTS 6
-#define HLOC_THIN_ROWS 7
-#define HLOC_HALF_KERNELS 8
-#if !defined(HLOC_PART)
-#define HLOC_OF_PARTS static
-#define HLOC_IS_HERE(part) 1
-#else
-#define HLOC_OF_PARTS
-#define HLOC_IS_HERE(part) (HLOC_PART == part)
+#define HLOC_KERNELS_A 4
+#define HLOC_KERNELS_B 5
+#define HLOC_KERNELS_AB 6
+#define HLOC_KERNELS_HALF 7
+#define HLOC_KERNELS_HALF_A 8
+#define HLOC_BLOCKS 9
+#define HLOC_THIN 10 /* and what follows: gemm_thin.h */
+#define HLOC_THIN_DOTS_1 11
+#define HLOC_THIN_DOTS_2 12
+#define HLOC_THIN_DOTS_3 13
+#define HLOC_THIN_DOTS_4 14
+#define HLOC_THIN_ROWS_1 15
+#define HLOC_THIN_ROWS_2 16
+#define HLOC_THIN_ROWS_3 17
+#define HLOC_THIN_ROWS_4 18
+#if UNIT_IS_MEMORY && !defined(G_TURNS_A)
+#define HLOC_READS_A 1
+#else /* A is always packed */
+#define HLOC_READS_A 0
 #endif
 #define HLOC_READS_B (UNIT_IS_MEMORY && GROUP == 1)
 enum { G(TILE_COLUMNS) = 2 * LANES, G(ROWS_AHEAD) = 8 };
@@ -77,8 +87,10 @@ typedef void (*G(kernel))(long k, const UNIT* a, long a_row, const UNIT* b, long
                                              int accumulate, const char* ahead, long ahead_step) {                    \
     VECTOR sum[ROWS];                                                                                                 \
     (void)a_row, (void)start, (void)ahead, (void)ahead_step;                                                          \
-    HLOC_UNROLL for (int i = 0; i < ROWS; i++)                                                                        \
-      sum[i] = accumulate ? G(load_sum)(sums + i * stride) : (VECTOR){0};                                             \
+    HLOC_UNROLL for (int i = 0; i < ROWS; i++) sum[i] = (VECTOR){0};                                                  \
+    if (accumulate) {                                                                                                 \
+      HLOC_UNROLL for (int i = 0; i < ROWS; i++) sum[i] = G(load_sum)(sums + i * stride);                             \
+    }                                                                                                                 \
     for (long p = 0; p < k; p++, a += (A_K), b += b_k) {                                                              \
       G(vector_unit) bp = G(load)(b);                                                                                 \
       HLOC_UNROLL for (int i = 0; i < ROWS; i++) sum[i] = G(multiply_add)(sum[i], G(splat)(a[i * (A_ROW)]), bp);      \
@@ -95,10 +107,12 @@ typedef void (*G(kernel))(long k, const UNIT* a, long a_row, const UNIT* b, long
 #define HLOC_STRIDED(ROWS) HLOC_DEFINE_KERNEL(ROWS, G(strided_##ROWS), a_row, 1, b_k, ROWS_ON)
 #define HLOC_HALF(ROWS) HLOC_DEFINE_HALF(ROWS, G(half_##ROWS), 1, a_row)
 #define HLOC_HALF_STRIDED(ROWS) HLOC_DEFINE_HALF(ROWS, G(half_strided_##ROWS), a_row, 1)
-#define HLOC_ROW(ROWS) {G(packed_##ROWS), G(strided_a_##ROWS)},
-#define HLOC_ROW_PACKED(ROWS) {G(packed_##ROWS), 0},
-#define HLOC_ROW_IN_PLACE(ROWS) {G(strided_b_##ROWS), G(strided_##ROWS)},
-#define HLOC_ROW_HALF(ROWS) {G(half_##ROWS), G(half_strided_##ROWS)},
+#define HLOC_PACKED_NAME(ROWS) G(packed_##ROWS),
+#define HLOC_STRIDED_A_NAME(ROWS) G(strided_a_##ROWS),
+#define HLOC_STRIDED_B_NAME(ROWS) G(strided_b_##ROWS),
+#define HLOC_STRIDED_NAME(ROWS) G(strided_##ROWS),
+#define HLOC_HALF_NAME(ROWS) G(half_##ROWS),
+#define HLOC_HALF_STRIDED_NAME(ROWS) G(half_strided_##ROWS),
 #if HLOC_TILE_ROWS == 14
 #define HLOC_ALL_ROWS(X) X(2) X(4) X(6) X(8) X(10) X(12) X(14)
 #elif HLOC_TILE_ROWS == 12
@@ -107,43 +121,57 @@ typedef void (*G(kernel))(long k, const UNIT* a, long a_row, const UNIT* b, long
 #define HLOC_ALL_ROWS(X) X(2) X(4) X(6)
 #endif
 
-typedef G(kernel) G(kernel_table)[HLOC_TILE_ROWS / 2][2];
+typedef G(kernel) G(kernel_table)[HLOC_TILE_ROWS / 2];
 #if !HLOC_IS_HERE(HLOC_KERNELS)
 extern const G(kernel_table) G(kernels);
-#elif UNIT_IS_MEMORY && !defined(G_TURNS_A)
+#else
 HLOC_ALL_ROWS(HLOC_PACKED)
-HLOC_ALL_ROWS(HLOC_STRIDED_A)
-HLOC_OF_PARTS const G(kernel_table) G(kernels) = {HLOC_ALL_ROWS(HLOC_ROW)};
-#else /* A is always packed */
-HLOC_ALL_ROWS(HLOC_PACKED)
-HLOC_OF_PARTS const G(kernel_table) G(kernels) = {HLOC_ALL_ROWS(HLOC_ROW_PACKED)};
+HLOC_OF_PARTS const G(kernel_table) G(kernels) = {HLOC_ALL_ROWS(HLOC_PACKED_NAME)};
 #endif
-#if HLOC_READS_B && !HLOC_IS_HERE(HLOC_KERNELS_IN_PLACE)
-extern const G(kernel_table) G(kernels_in_place);
+#if HLOC_READS_A && !HLOC_IS_HERE(HLOC_KERNELS_A)
+extern const G(kernel_table) G(kernels_a) __attribute__((weak));
+#elif HLOC_READS_A
+HLOC_ALL_ROWS(HLOC_STRIDED_A)
+HLOC_OF_PARTS const G(kernel_table) G(kernels_a) = {HLOC_ALL_ROWS(HLOC_STRIDED_A_NAME)};
+#endif
+#if HLOC_READS_B && !HLOC_IS_HERE(HLOC_KERNELS_B)
+extern const G(kernel_table) G(kernels_b) __attribute__((weak));
 #elif HLOC_READS_B
 HLOC_ALL_ROWS(HLOC_STRIDED_B)
-HLOC_ALL_ROWS(HLOC_STRIDED)
-HLOC_OF_PARTS const G(kernel_table) G(kernels_in_place) = {HLOC_ALL_ROWS(HLOC_ROW_IN_PLACE)};
+HLOC_OF_PARTS const G(kernel_table) G(kernels_b) = {HLOC_ALL_ROWS(HLOC_STRIDED_B_NAME)};
 #endif
-#if HLOC_READS_B && !HLOC_IS_HERE(HLOC_HALF_KERNELS)
-extern const G(kernel_table) G(half_kernels);
+#if HLOC_READS_B && !HLOC_IS_HERE(HLOC_KERNELS_AB)
+extern const G(kernel_table) G(kernels_ab) __attribute__((weak));
+#elif HLOC_READS_B
+HLOC_ALL_ROWS(HLOC_STRIDED)
+HLOC_OF_PARTS const G(kernel_table) G(kernels_ab) = {HLOC_ALL_ROWS(HLOC_STRIDED_NAME)};
+#endif
+#if HLOC_READS_B && !HLOC_IS_HERE(HLOC_KERNELS_HALF)
+extern const G(kernel_table) G(kernels_half) __attribute__((weak));
 #elif HLOC_READS_B
 HLOC_ALL_ROWS(HLOC_HALF)
+HLOC_OF_PARTS const G(kernel_table) G(kernels_half) = {HLOC_ALL_ROWS(HLOC_HALF_NAME)};
+#endif
+#if HLOC_READS_B && !HLOC_IS_HERE(HLOC_KERNELS_HALF_A)
+extern const G(kernel_table) G(kernels_half_a) __attribute__((weak));
+#elif HLOC_READS_B
 HLOC_ALL_ROWS(HLOC_HALF_STRIDED)
-HLOC_OF_PARTS const G(kernel_table) G(half_kernels) = {HLOC_ALL_ROWS(HLOC_ROW_HALF)};
+HLOC_OF_PARTS const G(kernel_table) G(kernels_half_a) = {HLOC_ALL_ROWS(HLOC_HALF_STRIDED_NAME)};
 #endif
 #undef HLOC_DEFINE_KERNEL
 #undef HLOC_DEFINE_HALF
 #undef HLOC_HALF
 #undef HLOC_HALF_STRIDED
-#undef HLOC_ROW_HALF
 #undef HLOC_PACKED
 #undef HLOC_STRIDED_A
 #undef HLOC_STRIDED_B
 #undef HLOC_STRIDED
-#undef HLOC_ROW
-#undef HLOC_ROW_PACKED
-#undef HLOC_ROW_IN_PLACE
+#undef HLOC_PACKED_NAME
+#undef HLOC_STRIDED_A_NAME
+#undef HLOC_STRIDED_B_NAME
+#undef HLOC_STRIDED_NAME
+#undef HLOC_HALF_NAME
+#undef HLOC_HALF_STRIDED_NAME
 #undef HLOC_ALL_ROWS
 #undef ROWS_ON
 #undef AHEAD

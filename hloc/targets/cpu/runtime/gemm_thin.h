@@ -5,9 +5,9 @@
  * Out: G(thin)(plan), which does the whole product when G(is_thin)(plan).
  *
  * B's columns contiguous along k: every column is a dot product, four at a time; the lanes of a vector's worth of them
- * are added up together. B's rows contiguous along n: rows are streamed four at a time into sums that stay in cache, k is
- * split over tasks with sums of their own, added at the end. A small B, which cache holds, or one of few rows, is read a
- * few vectors of columns at a time instead, whose sums stay in registers.
+ * are added up together. B's rows contiguous along n: rows are streamed four at a time into sums that stay in cache, k
+ * is split over tasks with sums of their own, added at the end. A small B, which cache holds, or one of few rows, is
+ * read a few vectors of columns at a time instead, whose sums stay in registers.
  */
 #if defined(G_DOTS)
 #define DOT_FACTOR ELEMENT
@@ -26,17 +26,6 @@ typedef struct {
   long k_splits, k_part, column_part, column_parts;
   int is_small; /* B lies in cache, or has few rows */
 } G(thin_work);
-
-#if HLOC_IS_HERE(HLOC_THIN)
-HLOC_OF_PARTS int G(is_thin)(const G(plan)* plan) {
-  const hloc_gemm_args* g = &plan->g;
-  double size = (double)g->n * g->k;
-  /* several rows against a B that cache holds: tiles read it in place, and keep their sums in registers */
-  if (g->m > 1 && UNIT_IS_MEMORY && GROUP == 1 && g->b_column == 1 && size * sizeof(ELEMENT) <= 1 << 20) return 0;
-  return g->m <= G(THIN_ROWS) && !g->load_b && !g->packed_b && (g->b_column == 1 || g->b_row == 1) && g->n >= 8 &&
-         size >= G(THIN_SIZE);
-}
-#endif
 
 #if !defined(G_DOTS)
 /* sum[i * stride + j] = the lanes whose sum is the dot product of row i with the j-th of COUNT neighbouring columns;
@@ -80,8 +69,8 @@ HLOC_INLINE VECTOR G(thin_fold)(const VECTOR* lanes) {
   }
   return v[0];
 }
-HLOC_INLINE void G(thin_dot_columns)(const int rows, const G(thin_work)* w, const DOT_FACTOR* a, const ELEMENT* b, SUM* sums,
-                                     long from, long to) {
+HLOC_INLINE void G(thin_dot_columns)(const int rows, const G(thin_work)* w, const DOT_FACTOR* a, const ELEMENT* b,
+                                     SUM* sums, long from, long to) {
   const hloc_gemm_args* g = &w->plan->g;
   const long k = g->k, column = g->b_column;
   VECTOR lanes[G(THIN_ROWS) * LANES];
@@ -103,24 +92,37 @@ HLOC_INLINE void G(thin_dot_columns)(const int rows, const G(thin_work)* w, cons
     }
 }
 
-#define HLOC_BY_ROWS(CALL)                                                                                            \
-  switch (w->plan->g.m) {                                                                                             \
-    case 1: CALL(1); break;                                                                                           \
-    case 2: CALL(2); break;                                                                                           \
-    case 3: CALL(3); break;                                                                                           \
-    default: CALL(4);                                                                                                 \
+/* Dot products with B's columns from <= j < to. Each number of rows is a part. */
+#define HLOC_DECLARE_DOTS(NAME)                                                                                       \
+  HLOC_MAY_BE_MISSING void NAME(const G(thin_work)* w, const DOT_FACTOR* a, const ELEMENT* b, SUM* sums, long from,   \
+                                long to);
+#define HLOC_DEFINE_DOTS(NAME, ROWS)                                                                                  \
+  HLOC_OF_PARTS void NAME(const G(thin_work)* w, const DOT_FACTOR* a, const ELEMENT* b, SUM* sums, long from,         \
+                          long to) {                                                                                  \
+    G(thin_dot_columns)(ROWS, w, a, b, sums, from, to);                                                               \
   }
-/* Dot products with B's columns from <= j < to. */
-#if HLOC_IS_HERE(HLOC_THIN_DOTS)
-#define HLOC_THIN_CASE(ROWS) G(thin_dot_columns)(ROWS, w, a, b, sums, from, to)
-HLOC_OF_PARTS void G(thin_dots)(const G(thin_work)* w, const DOT_FACTOR* a, const ELEMENT* b, SUM* sums, long from,
-                                long to) {
-  HLOC_BY_ROWS(HLOC_THIN_CASE)
-}
-#undef HLOC_THIN_CASE
+#if HLOC_IS_HERE(HLOC_THIN_DOTS_1)
+HLOC_DEFINE_DOTS(G(thin_dots_1), 1)
 #else
-void G(thin_dots)(const G(thin_work)* w, const DOT_FACTOR* a, const ELEMENT* b, SUM* sums, long from, long to);
+HLOC_DECLARE_DOTS(G(thin_dots_1))
 #endif
+#if HLOC_IS_HERE(HLOC_THIN_DOTS_2)
+HLOC_DEFINE_DOTS(G(thin_dots_2), 2)
+#else
+HLOC_DECLARE_DOTS(G(thin_dots_2))
+#endif
+#if HLOC_IS_HERE(HLOC_THIN_DOTS_3)
+HLOC_DEFINE_DOTS(G(thin_dots_3), 3)
+#else
+HLOC_DECLARE_DOTS(G(thin_dots_3))
+#endif
+#if HLOC_IS_HERE(HLOC_THIN_DOTS_4)
+HLOC_DEFINE_DOTS(G(thin_dots_4), 4)
+#else
+HLOC_DECLARE_DOTS(G(thin_dots_4))
+#endif
+#undef HLOC_DECLARE_DOTS
+#undef HLOC_DEFINE_DOTS
 
 /* sums[i][from..to) = sum over k0 <= p < k1 of a[i][p] b[p][..], four rows of B at a time. */
 HLOC_INLINE void G(thin_stream_rows)(const int rows, const G(thin_work)* w, const SUM* a, const ELEMENT* b, SUM* sums,
@@ -182,23 +184,58 @@ HLOC_INLINE void G(thin_hold_columns)(const int rows, const G(thin_work)* w, con
 }
 
 /* The same with B's rows, of which only k0 <= p < k1 where they are streamed. */
-#if HLOC_IS_HERE(HLOC_THIN_ROWS)
-#define HLOC_HOLD_CASE(ROWS) G(thin_hold_columns)(ROWS, w, a, b, sums, from, to)
-#define HLOC_STREAM_CASE(ROWS) G(thin_stream_rows)(ROWS, w, a, b, sums, from, to, k0, k1)
-HLOC_OF_PARTS void G(thin_rows)(const G(thin_work)* w, const SUM* a, const ELEMENT* b, SUM* sums, long from, long to,
-                                long k0, long k1) {
-  if (w->is_small) HLOC_BY_ROWS(HLOC_HOLD_CASE)
-  else HLOC_BY_ROWS(HLOC_STREAM_CASE)
-}
-#undef HLOC_HOLD_CASE
-#undef HLOC_STREAM_CASE
+#define HLOC_DECLARE_ROWS(NAME)                                                                                       \
+  HLOC_MAY_BE_MISSING void NAME(const G(thin_work)* w, const SUM* a, const ELEMENT* b, SUM* sums, long from, long to, \
+                                long k0, long k1);
+#define HLOC_DEFINE_ROWS(NAME, ROWS)                                                                                  \
+  HLOC_OF_PARTS void NAME(const G(thin_work)* w, const SUM* a, const ELEMENT* b, SUM* sums, long from, long to,       \
+                          long k0, long k1) {                                                                         \
+    if (w->is_small) G(thin_hold_columns)(ROWS, w, a, b, sums, from, to);                                             \
+    else G(thin_stream_rows)(ROWS, w, a, b, sums, from, to, k0, k1);                                                  \
+  }
+#if HLOC_IS_HERE(HLOC_THIN_ROWS_1)
+HLOC_DEFINE_ROWS(G(thin_rows_1), 1)
 #else
-void G(thin_rows)(const G(thin_work)* w, const SUM* a, const ELEMENT* b, SUM* sums, long from, long to, long k0,
-                  long k1);
+HLOC_DECLARE_ROWS(G(thin_rows_1))
 #endif
-#undef HLOC_BY_ROWS
+#if HLOC_IS_HERE(HLOC_THIN_ROWS_2)
+HLOC_DEFINE_ROWS(G(thin_rows_2), 2)
+#else
+HLOC_DECLARE_ROWS(G(thin_rows_2))
+#endif
+#if HLOC_IS_HERE(HLOC_THIN_ROWS_3)
+HLOC_DEFINE_ROWS(G(thin_rows_3), 3)
+#else
+HLOC_DECLARE_ROWS(G(thin_rows_3))
+#endif
+#if HLOC_IS_HERE(HLOC_THIN_ROWS_4)
+HLOC_DEFINE_ROWS(G(thin_rows_4), 4)
+#else
+HLOC_DECLARE_ROWS(G(thin_rows_4))
+#endif
+#undef HLOC_DECLARE_ROWS
+#undef HLOC_DEFINE_ROWS
 
 #if HLOC_IS_HERE(HLOC_THIN)
+#define HLOC_BY_ROWS(rows, OF)                                                                                        \
+  switch (rows) {                                                                                                     \
+    case 1: OF(1); break;                                                                                             \
+    case 2: OF(2); break;                                                                                             \
+    case 3: OF(3); break;                                                                                             \
+    case 4: OF(4); break;                                                                                             \
+  }
+HLOC_OF_PARTS int G(is_thin)(const G(plan)* plan) {
+  const hloc_gemm_args* g = &plan->g;
+  double size = (double)g->n * g->k;
+  /* several rows against a B that cache holds: tiles read it in place, and keep their sums in registers */
+  if (g->m > 1 && UNIT_IS_MEMORY && GROUP == 1 && g->b_column == 1 && size * sizeof(ELEMENT) <= 1 << 20) return 0;
+  int has_dots = 0, has_rows = 0;
+#define HLOC_HAS_ROWS(ROWS) has_dots = HLOC_HAS(G(thin_dots_##ROWS)), has_rows = HLOC_HAS(G(thin_rows_##ROWS))
+  HLOC_BY_ROWS(g->m, HLOC_HAS_ROWS)
+#undef HLOC_HAS_ROWS
+  if (g->b_row == 1 ? !has_dots : g->b_column != 1 || !has_rows) return 0;
+  return g->m <= G(THIN_ROWS) && !g->load_b && !g->packed_b && g->n >= 8 && size >= G(THIN_SIZE);
+}
 static void G(thin_finish)(const G(thin_work)* w, long batch, long from, long to) {
   const hloc_gemm_args* g = &w->plan->g;
   SUM* total = w->partial + batch * w->k_splits * g->m * g->n;
@@ -229,8 +266,12 @@ static void G(thin_task)(void* const* args, long begin, long end) {
     const DOT_FACTOR* factors = (const DOT_FACTOR*)w->a + batch * g->m * g->k;
     const ELEMENT* b = G(b_of)(g, batch);
     SUM* sums = w->partial + (batch * w->k_splits + split) * g->m * g->n;
-    if (g->b_row == 1) G(thin_dots)(w, factors, b, sums, from, to);
-    else G(thin_rows)(w, a, b, sums, from, to, k0, k1);
+#define HLOC_DOTS(ROWS) G(thin_dots_##ROWS)(w, factors, b, sums, from, to)
+#define HLOC_ROWS(ROWS) G(thin_rows_##ROWS)(w, a, b, sums, from, to, k0, k1)
+    if (g->b_row == 1) HLOC_BY_ROWS(g->m, HLOC_DOTS)
+    else HLOC_BY_ROWS(g->m, HLOC_ROWS)
+#undef HLOC_DOTS
+#undef HLOC_ROWS
     if (w->k_splits == 1) G(thin_finish)(w, batch, from, to);
   }
 }
@@ -289,6 +330,7 @@ HLOC_OF_PARTS int G(thin)(const G(plan)* plan) {
     hloc_parallel(G(thin_finishes), (void* const*)&w, g->batches * w.column_parts, 65536 / (w.column_part * g->m) + 1);
   return 0;
 }
+#undef HLOC_BY_ROWS
 #endif
 
 #undef DOT_FACTOR

@@ -8,9 +8,11 @@
  * A task computes one block of C: for every block of k, A's panels are packed into the thread's scratch (or read in
  * place), then every panel of B meets every panel of A in a register tile. B's panels are packed once for all tasks,
  * or by the task itself, or read in place when that is cheaper: choose() decides. A flat product (few rows against a
- * large B) has A packed once for all tasks, and each panel of B by the one task that meets it, just before; meanwhile
- * the kernels fetch the panel after it. A skinny one (fewer rows still) reads a large B in place, row after row. Where
- * there are fewer blocks than threads, and sums are long, tasks add up parts of them.
+ * large B) has A packed once for all tasks, and each panel of B by the one task that meets it, just before. So it is
+ * in a skinny one (fewer rows still), unless one register tile has them all: that reads a B of many rows in place, row
+ * after row. Where B's rows lie along its columns, a group of neighbouring panels is packed at once, along these rows,
+ * as memory likes it; else the kernels fetch the next panel meanwhile. Where there are fewer blocks than threads, and
+ * sums are long, tasks add up parts of them.
  */
 #include "gemm_kernel.h"
 
@@ -22,6 +24,8 @@ typedef struct {
   long k_splits, k_part;        /* parts of k that different tasks sum, where there are fewer blocks than threads */
   SUM* partial;                 /* with splits: their sums, one block behind the other; else NULL */
   int a_in_place, a_across, b_in_place; /* a_across: in place, too, where its rows lie side by side */
+  int has_halves;               /* there are kernels for half of a tile's columns */
+  long group;                   /* panels of B that a task packs at once */
   int sweeps;                   /* a task's epilogue runs when its block is done, along whole rows of it */
   const UNIT* shared_b;         /* packed panels, or NULL */
   const SUM* corrections;       /* with shared_b: [panel][k block][tile column] */
@@ -32,6 +36,9 @@ typedef struct {
 
 /* NARROW: columns that fill less than half a tile; FEW: that are better met along k than by kernels for half a tile */
 enum { G(NARROW) = LANES < HLOC_TILE_ROWS ? LANES : HLOC_TILE_ROWS, G(FEW) = LANES / 2, G(ALIASED_ROWS) = 8 };
+/* Of a group: panels, at most, their bytes, and how many k units of all of them are packed before the next ones; and
+ * what k is short for this. */
+enum { G(GROUP_PANELS) = 8, G(GROUP_BYTES) = 256 << 10, G(GROUP_ROWS) = 8, G(SHORT) = 128 };
 
 static long G(smaller)(long a, long b) { return a < b ? a : b; }
 static long G(units)(long k) { return (k + GROUP - 1) / GROUP; }
@@ -99,6 +106,7 @@ static UNIT* G(shared_panel)(const G(plan)* plan, long row, long k0) {
   long panel = (row + plan->rows - 1) / plan->rows;
   return plan->shared_a + (k0 / plan->k_block * plan->a_panels + panel) * plan->a_panel_units;
 }
+#if HLOC_IS_HERE(HLOC_MAIN)
 static void G(pack_a_panels)(void* const* args, long begin, long end) {
   const G(plan)* plan = (const G(plan)*)args;
   for (long panel = begin; panel < end; panel++)
@@ -120,6 +128,9 @@ static int G(share_a)(G(plan)* plan) {
   return 1;
 }
 
+#endif
+
+#if HLOC_IS_HERE(HLOC_BLOCKS)
 /* out[j * rows + i] = tile[i * stride + j]; up to one vector may be written beyond the end. */
 static void G(turn_tile)(const SUM* tile, long stride, long rows, long columns, SUM* out) {
   const long whole = columns / LANES * LANES;
@@ -136,8 +147,8 @@ static void G(turn_tile)(const SUM* tile, long stride, long rows, long columns, 
     for (long i = 0; i < rows; i++) out[j * rows + i] = tile[i * stride + j];
 }
 /* Hands a tile of finished sums to the epilogue or stores it. */
-static void G(finish)(const G(plan)* plan, long batch, long row, long column, long rows, long columns, const SUM* tile,
-                      long stride) {
+HLOC_OF_PARTS void G(finish)(const G(plan)* plan, long batch, long row, long column, long rows, long columns,
+                             const SUM* tile, long stride) {
   const hloc_gemm_args* g = &plan->g;
   SUM turned[HLOC_TILE_ROWS * G(TILE_COLUMNS) + LANES];
   if (plan->exchanged) {
@@ -162,21 +173,27 @@ static void G(finish)(const G(plan)* plan, long batch, long row, long column, lo
   G(store)(g, at + row * g->c_row + column * g->c_column, rows, columns, tile, stride);
 }
 
+#else
+void G(finish)(const G(plan)* plan, long batch, long row, long column, long rows, long columns, const SUM* tile,
+               long stride);
+#endif
+
 typedef struct { UNIT* a; UNIT* b; SUM* sums; SUM* tile; SUM* correction; ELEMENT* loaded; } G(scratch);
 
 /* Elements of a block's sums: whole register tiles. */
 static long G(block_sums)(const G(plan)* plan) {
   return (plan->m_block + plan->rows - 1) / plan->rows * plan->rows * G(panels)(plan->n_block) * G(TILE_COLUMNS);
 }
+#if HLOC_IS_HERE(HLOC_BLOCKS)
 static size_t G(aligned)(size_t bytes) { return (bytes + 127) / 64 * 64 + 64; }
 static int G(take_scratch)(const G(plan)* plan, G(scratch)* s) {
   long depth = G(units)(plan->k_block), panels = (plan->m_block + plan->rows - 1) / plan->rows;
   size_t a = plan->shared_a ? 0 : G(aligned)(panels * plan->rows * depth * sizeof(UNIT) + HLOC_VECTOR_BYTES);
-  size_t b = plan->shared_b ? 0 : G(aligned)(G(TILE_COLUMNS) * depth * sizeof(UNIT));
+  size_t b = plan->shared_b ? 0 : G(aligned)(plan->group * G(TILE_COLUMNS) * depth * sizeof(UNIT));
   int keeps = (plan->k_blocks > 1 || plan->sweeps) && !plan->partial;
   size_t sums = keeps ? G(aligned)(G(block_sums)(plan) * sizeof(SUM)) : 0;
   size_t tile = G(aligned)(HLOC_TILE_ROWS * G(TILE_COLUMNS) * sizeof(SUM));
-  size_t row = G(aligned)(G(TILE_COLUMNS) * sizeof(SUM));
+  size_t row = G(aligned)(plan->group * G(TILE_COLUMNS) * sizeof(SUM));
   int loads = plan->g.load_a || plan->g.load_b;
   size_t loaded = loads ? G(aligned)((HLOC_TILE_ROWS + G(TILE_COLUMNS)) * plan->k_block * sizeof(ELEMENT)) : 0;
   char* memory = hloc_scratch(HLOC_OWN, a + b + sums + tile + row + loaded);
@@ -201,7 +218,7 @@ static G(b_panel) G(find_b)(const G(plan)* plan, const G(scratch)* s, long batch
     const SUM* correction = plan->corrections + (panel * plan->k_blocks + k0 / plan->k_block) * G(TILE_COLUMNS);
     return (G(b_panel)){units, 0, G_CORRECTS ? correction : NULL, 0};
   }
-  if (plan->b_in_place && (column + G(TILE_COLUMNS) <= g->n || (HLOC_READS_B && column + LANES == g->n))) {
+  if (plan->b_in_place && (column + G(TILE_COLUMNS) <= g->n || (plan->has_halves && column + LANES == g->n))) {
     const ELEMENT* units = G(b_of)(g, batch) + k0 * g->b_row + column;
     return (G(b_panel)){(const UNIT*)(const void*)units, g->b_row, NULL, 1};
   }
@@ -222,47 +239,90 @@ static G(ahead) G(fetch)(const hloc_gemm_args* g, const ELEMENT* next, long coun
   return (G(ahead)){(const char*)next, 0};
 }
 
-/* One panel of B against all panels of A in the block; `next` (or NULL) begins the panel that comes after. */
-static void G(run_column)(const G(plan)* plan, const G(scratch)* s, long batch, long m0, long m1, long k0, long count,
-                          int adds, long n0, long column, const ELEMENT* next) {
-  const hloc_gemm_args* g = &plan->g;
-  G(b_panel) b = G(find_b)(plan, s, batch, k0, count, column);
-  long depth = G(units)(count), columns = G(smaller)(G(TILE_COLUMNS), g->n - column), tile = 0;
-  long sums_stride = G(panels)(plan->n_block) * G(TILE_COLUMNS);
-  int last = k0 + count == g->k && !plan->partial, half = HLOC_READS_B && columns <= LANES;
-  if (half && !b.in_place) b.stride = G(TILE_COLUMNS);
-  for (long row = m0, rows; row < m1; row += rows) {
-    rows = G(rows_at)(plan, row);
-    int whole = rows == G(even)(rows), in_place = plan->a_in_place && whole;
-    const UNIT* a = plan->shared_a ? G(shared_panel)(plan, row, k0) : s->a + (row - m0) * depth;
-    long a_step = in_place ? g->a_row / GROUP : G(even)(rows);
-    if (in_place) a = (const UNIT*)(const void*)(G(a_of)(g, batch) + row * g->a_row + k0);
-    if (plan->a_across && whole)
-      a = (const UNIT*)(const void*)(G(a_of)(g, batch) + row + k0 * g->a_column), a_step = g->a_column;
-    G(ahead) ahead = next ? G(fetch)(g, next, count, tile++) : (G(ahead)){(const char*)b.units, 0};
-    int direct = G_STORES_SUMS(g) && plan->k_blocks == 1 && whole && columns == (half ? LANES : G(TILE_COLUMNS)) &&
-                 !plan->exchanged && !g->epilogue && g->c_column == 1;
-    SUM* sums = s->tile;
-    long stride = G(TILE_COLUMNS);
-    if (direct) {
-      long at = batch / g->inner_batches * g->c_outer + batch % g->inner_batches * g->c_inner;
-      sums = (SUM*)g->c + at + row * g->c_row + column, stride = g->c_row;
-      const int more = column + 2 * G(TILE_COLUMNS) <= g->n && g->m * g->n * (long)sizeof(SUM) >= 1 << 17;
-      for (long i = 0; more && i < rows; i++) { /* where the next panel's sums go */
-        const char* later = (const char*)(sums + i * stride + G(TILE_COLUMNS));
-        __builtin_prefetch(later, 1), __builtin_prefetch(later + 64, 1);
-      }
-    } else if (plan->k_blocks > 1 || plan->sweeps) {
-      sums = s->sums + (row - m0) * sums_stride + (column - n0), stride = sums_stride;
-    }
+/* By how the operands of a tile are read. */
+static G(kernel) G(kernel_for)(long rows, int a_in_place, int b_in_place, int half) {
+  const G(kernel_table)* table = &G(kernels);
+  (void)a_in_place, (void)b_in_place, (void)half;
 #if HLOC_READS_B
-    const G(kernel_table)* table = half ? &G(half_kernels) : b.in_place ? &G(kernels_in_place) : &G(kernels);
-    G(kernel) kernel = (*table)[G(even)(rows) / 2 - 1][in_place];
-#else
-    G(kernel) kernel = G(kernels)[G(even)(rows) / 2 - 1][in_place];
+  if (half) table = a_in_place ? &G(kernels_half_a) : &G(kernels_half);
+  else if (b_in_place) table = a_in_place ? &G(kernels_ab) : &G(kernels_b);
+  else if (a_in_place) table = &G(kernels_a);
+#elif HLOC_READS_A
+  if (a_in_place) table = &G(kernels_a);
 #endif
-    kernel(depth, a, a_step, b.units, b.stride, b.correction, sums, stride, adds, ahead.from, ahead.step);
-    if (last && !direct && !plan->sweeps) G(finish)(plan, batch, row, column, rows, columns, sums, stride);
+  return (*table)[G(even)(rows) / 2 - 1];
+}
+
+/* Of a block of C, with sums from n0 on: the rows m0 <= row < m1, the terms k0 <= k < k0 + count. */
+typedef struct { long batch, m0, m1, n0, k0, count; int adds; } G(step);
+
+/* `rows` rows of A against one panel of B, that begins at `column`. */
+static void G(run_tile)(const G(plan)* plan, const G(scratch)* s, const G(step)* at, long row, long rows, long column,
+                        G(b_panel) b, G(ahead) ahead) {
+  const hloc_gemm_args* g = &plan->g;
+  const long depth = G(units)(at->count), columns = G(smaller)(G(TILE_COLUMNS), g->n - column), k0 = at->k0;
+  const int last = k0 + at->count == g->k && !plan->partial, half = plan->has_halves && columns <= LANES;
+  if (half && !b.in_place) b.stride = G(TILE_COLUMNS);
+  const int whole = rows == G(even)(rows), in_place = plan->a_in_place && whole;
+  const UNIT* a = plan->shared_a ? G(shared_panel)(plan, row, k0) : s->a + (row - at->m0) * depth;
+  long a_step = in_place ? g->a_row / GROUP : G(even)(rows);
+  if (in_place) a = (const UNIT*)(const void*)(G(a_of)(g, at->batch) + row * g->a_row + k0);
+  if (plan->a_across && whole)
+    a = (const UNIT*)(const void*)(G(a_of)(g, at->batch) + row + k0 * g->a_column), a_step = g->a_column;
+  const int direct = G_STORES_SUMS(g) && plan->k_blocks == 1 && whole && columns == (half ? LANES : G(TILE_COLUMNS)) &&
+                     !plan->exchanged && !g->epilogue && g->c_column == 1;
+  SUM* sums = s->tile;
+  long stride = G(TILE_COLUMNS);
+  if (direct) {
+    const long c = at->batch / g->inner_batches * g->c_outer + at->batch % g->inner_batches * g->c_inner;
+    sums = (SUM*)g->c + c + row * g->c_row + column, stride = g->c_row;
+    const int more = column + 2 * G(TILE_COLUMNS) <= g->n && g->m * g->n * (long)sizeof(SUM) >= 1 << 17;
+    for (long i = 0; more && i < rows; i++) { /* where the next panel's sums go */
+      const char* later = (const char*)(sums + i * stride + G(TILE_COLUMNS));
+      __builtin_prefetch(later, 1), __builtin_prefetch(later + 64, 1);
+    }
+  } else if (plan->k_blocks > 1 || plan->sweeps) {
+    stride = G(panels)(plan->n_block) * G(TILE_COLUMNS);
+    sums = s->sums + (row - at->m0) * stride + (column - at->n0);
+  }
+  G(kernel) kernel = G(kernel_for)(rows, in_place, b.in_place, half);
+  kernel(depth, a, a_step, b.units, b.stride, b.correction, sums, stride, at->adds, ahead.from, ahead.step);
+  if (last && !direct && !plan->sweeps) G(finish)(plan, at->batch, row, column, rows, columns, sums, stride);
+}
+
+/* One panel of B against all panels of A in the block; `next` (or NULL) begins the panel that comes after. */
+static void G(run_column)(const G(plan)* plan, const G(scratch)* s, const G(step)* at, long column,
+                          const ELEMENT* next) {
+  const G(b_panel) b = G(find_b)(plan, s, at->batch, at->k0, at->count, column);
+  long tile = 0;
+  for (long row = at->m0, rows; row < at->m1; row += rows) {
+    rows = G(rows_at)(plan, row);
+    G(ahead) ahead = next ? G(fetch)(&plan->g, next, at->count, tile++) : (G(ahead)){(const char*)b.units, 0};
+    G(run_tile)(plan, s, at, row, rows, column, b, ahead);
+  }
+}
+
+/* The panels of a group, packed a few rows of B at a time, against all panels of A. */
+static void G(run_group)(const G(plan)* plan, const G(scratch)* s, const G(step)* at, long from, long to) {
+  const hloc_gemm_args* g = &plan->g;
+  const long size = G(TILE_COLUMNS) * G(units)(at->count), most = G(GROUP_ROWS) * GROUP;
+  for (long p = 0; p < at->count; p += most)
+    for (long column = from; column < to; column += G(TILE_COLUMNS))
+      G(pack)(G(b_of)(g, at->batch) + (at->k0 + p) * g->b_row + column, 1, g->b_row,
+              G(smaller)(G(TILE_COLUMNS), g->n - column), G(smaller)(most, at->count - p), G(TILE_COLUMNS),
+              s->b + (column - from) / G(TILE_COLUMNS) * size + p / GROUP * G(TILE_COLUMNS));
+#if G_CORRECTS
+  for (long column = from; column < to; column += G(TILE_COLUMNS))
+    G(column_correction)(s->b + (column - from) / G(TILE_COLUMNS) * size, G(units)(at->count),
+                         s->correction + (column - from));
+#endif
+  for (long row = at->m0, rows; row < at->m1; row += rows) {
+    rows = G(rows_at)(plan, row);
+    for (long column = from; column < to; column += G(TILE_COLUMNS)) {
+      const UNIT* units = s->b + (column - from) / G(TILE_COLUMNS) * size;
+      const G(b_panel) b = {units, 0, G_CORRECTS ? s->correction + (column - from) : NULL, 0};
+      G(run_tile)(plan, s, at, row, rows, column, b, (G(ahead)){(const char*)units, 0});
+    }
   }
 }
 
@@ -295,17 +355,22 @@ static void G(run_block)(const G(plan)* plan, long batch, long m0, long n0, long
       if (plan->shared_a || ((plan->a_in_place || plan->a_across) && rows == G(even)(rows))) continue;
       G(pack_a_panel)(plan, batch, row, rows, k0, count, s.a + (row - m0) * G(units)(count), s.loaded);
     }
+    const G(step) at = {batch, m0, m1, n0, k0, count, k0 > first};
+    const long group = plan->group * G(TILE_COLUMNS);
+    for (long column = n0; plan->group > 1 && column < n1; column += group)
+      G(run_group)(plan, &s, &at, column, G(smaller)(n1, column + group));
+    if (plan->group > 1) continue;
     int packs_b = !plan->shared_b && !plan->b_in_place && !g->load_b;
     for (long column = n0; column < n1; column += G(TILE_COLUMNS)) {
       long next_k = column + G(TILE_COLUMNS) < n1 ? k0 : k0 + count;
       long next_column = column + G(TILE_COLUMNS) < n1 ? column + G(TILE_COLUMNS) : n0;
       const ELEMENT* next = G(b_of)(g, batch) + next_k * g->b_row + next_column * g->b_column;
-      G(run_column)(plan, &s, batch, m0, m1, k0, count, k0 > first, n0, column, packs_b && next_k < end ? next : NULL);
+      G(run_column)(plan, &s, &at, column, packs_b && next_k < end ? next : NULL);
     }
   }
   if (plan->sweeps) G(sweep)(plan, s.sums, batch, m0, m1, n0, n1);
 }
-static void G(run_blocks)(void* const* args, long begin, long end) {
+HLOC_OF_PARTS void G(run_blocks)(void* const* args, long begin, long end) {
   const G(plan)* plan = (const G(plan)*)args;
   for (long t = begin; t < end; t++) {
     long part = t / plan->k_splits, blocks = plan->m_blocks * plan->n_blocks, block = part % blocks;
@@ -314,7 +379,7 @@ static void G(run_blocks)(void* const* args, long begin, long end) {
   }
 }
 /* The sums of all parts of blocks. */
-static void G(join_blocks)(void* const* args, long begin, long end) {
+HLOC_OF_PARTS void G(join_blocks)(void* const* args, long begin, long end) {
   const G(plan)* plan = (const G(plan)*)args;
   const hloc_gemm_args* g = &plan->g;
   const long size = G(block_sums)(plan), stride = G(panels)(plan->n_block) * G(TILE_COLUMNS);
@@ -333,19 +398,12 @@ static void G(join_blocks)(void* const* args, long begin, long end) {
     }
   }
 }
-/* Few blocks of long sums: parts of k for all threads. */
-static void G(choose_splits)(G(plan)* plan, int* share_a, int* share_b) {
-  const hloc_gemm_args* g = &plan->g;
-  const long tasks = g->batches * plan->m_blocks * plan->n_blocks, threads = hloc_pool_threads();
-  const double work = (double)g->m * g->n * g->k * g->batches;
-  plan->k_splits = 1, plan->k_part = g->k;
-  if (tasks >= threads || plan->k_blocks < 2 || work < 1e6 || g->packed_b) return;
-  const long wanted = G(smaller)(plan->k_blocks, 2 * threads / tasks);
-  plan->k_part = (plan->k_blocks + wanted - 1) / wanted * plan->k_block;
-  plan->k_splits = (g->k + plan->k_part - 1) / plan->k_part;
-  if (plan->k_splits > 1) *share_a = *share_b = plan->sweeps = 0;
-}
+#else
+void G(run_blocks)(void* const* args, long begin, long end);
+void G(join_blocks)(void* const* args, long begin, long end);
+#endif
 
+#if HLOC_IS_HERE(HLOC_MAIN)
 /* Packing B for all tasks: panels side by side, then the corrections. */
 static size_t G(panel_bytes)(long k, long n) {
   return (size_t)G(panels)(n) * G(units)(k) * G(TILE_COLUMNS) * sizeof(UNIT);
@@ -373,7 +431,6 @@ static void G(pack_shared)(G(plan)* plan, void* memory) {
   long grain = k * n < 65536 ? panels : panels / (4 * hloc_pool_threads()) + 1;
   hloc_parallel(G(pack_panels), (void* const*)plan, panels, grain);
 }
-#if HLOC_IS_HERE(HLOC_MAIN)
 long HLOC_JOIN(hloc_gemm_, G_NAME, _packed_bytes)(long k, long n) {
   long k_blocks = k ? (k + G(k_block)(k) - 1) / G(k_block)(k) : 0;
   return (long)G(panel_bytes)(k, n) + G(panels)(n) * k_blocks * G(TILE_COLUMNS) * (long)sizeof(SUM) * G_CORRECTS;
@@ -385,8 +442,6 @@ int HLOC_JOIN(hloc_gemm_, G_NAME, _pack_b)(const hloc_gemm_args* args, void* mem
   if (plan.k_blocks) G(pack_shared)(&plan, memory);
   return failed;
 }
-#endif
-
 static void G(exchange)(G(plan)* plan) { /* C^T = B^T A^T */
   hloc_gemm_args* g = &plan->g;
   hloc_gemm_args old = *g;
@@ -395,68 +450,17 @@ static void G(exchange)(G(plan)* plan) { /* C^T = B^T A^T */
   g->a = old.b, g->a_outer = old.b_outer, g->a_inner = old.b_inner, g->a_row = old.b_column, g->a_column = old.b_row;
   g->b = old.a, g->b_outer = old.a_outer, g->b_inner = old.a_inner, g->b_row = old.a_column, g->b_column = old.a_row;
 }
+#endif
 
-#if !HLOC_IS_HERE(HLOC_THIN) && !HLOC_IS_HERE(HLOC_THIN_DOTS) && !HLOC_IS_HERE(HLOC_THIN_ROWS)
+#if defined(HLOC_PART) && HLOC_PART < HLOC_THIN
 __attribute__((weak)) int G(is_thin)(const G(plan)* plan);
 __attribute__((weak)) int G(thin)(const G(plan)* plan);
 #else
 #include "gemm_thin.h"
 #endif
 
-/* Sizes of blocks and how operands are read. */
-static void G(choose)(G(plan)* plan, int* share_a, int* share_b) {
-  hloc_gemm_args* g = &plan->g;
-  const long threads = hloc_pool_threads();
-  plan->rows = G(smaller)(HLOC_TILE_ROWS, G(even)(g->m));
-  plan->k_block = G(k_block)(g->k);
-  const int aliases = (g->a_row * (long)sizeof(ELEMENT)) % 4096 == 0; /* rows share few cache sets */
-  int b_readable = HLOC_READS_B && g->b_column == 1 && !g->load_b;
-  int a_readable = UNIT_IS_MEMORY && g->a_column == 1 && !g->load_a && g->a_row % GROUP == 0 &&
-                   g->a_outer % GROUP == 0 && g->a_inner % GROUP == 0 && plan->k_block % GROUP == 0 &&
-                   g->k % GROUP == 0;
-  double work = (double)g->m * g->n * g->k;
-#if defined(G_TURNS_A)
-  a_readable = 0;
-#endif
-  const int narrow = HLOC_READS_B && g->n <= LANES;
-  if (aliases && narrow) plan->rows = G(smaller)(plan->rows, G(ALIASED_ROWS));
-  const int aliased = aliases && plan->rows > (narrow ? G(ALIASED_ROWS) : 4);
-  int small = work <= 3e6, skinny = g->m <= 4 * HLOC_TILE_ROWS;
-  /* an epilogue over several arrays takes memory's time: it goes along whole rows, one after the other */
-  int whole_rows = g->epilogue_arrays >= 4 && !small && !skinny && g->n <= 2048 && !plan->exchanged;
-  int flat = !small && !skinny && !narrow && g->m <= 32 * HLOC_TILE_ROWS && g->batches == 1 && !g->load_a &&
-             !g->packed_b && !whole_rows;
-  *share_a = flat;
-  *share_b = !flat && !g->packed_b && g->batches == 1 && !(b_readable && (small || skinny)) && !skinny;
-  plan->b_in_place = b_readable && !*share_b && !flat && !g->packed_b;
-  long n_panels = G(panels)(g->n), n_blocks = whole_rows ? 1 : (g->n + 511) / 512;
-  int streams = skinny && plan->b_in_place && (double)g->n * g->k * sizeof(ELEMENT) > 512 << 10;
-  long most_k = streams ? g->m <= 16 ? 32 : 64 : 256 * GROUP; /* rows of B in few pages; from memory: in few streams */
-  if (skinny && !g->packed_b && g->k > most_k) plan->k_block = most_k;
-  long m_panels = (g->m + plan->rows - 1) / plan->rows, m_group = flat ? m_panels : G(smaller)(m_panels, 8);
-  while (whole_rows && m_group > 1 && m_group * plan->rows * g->n * (long)sizeof(SUM) > 256 << 10) m_group--;
-  /* some 10 microseconds: not worth a second thread, that fetches A from the first one's cache */
-  if (work * g->batches < (g->epilogue && hloc_pool_awake() ? 2e5 : 6e5)) {
-    n_blocks = 1, m_group = m_panels;
-  } else {
-    while (g->batches * n_blocks * ((m_panels + m_group - 1) / m_group) < 4 * threads) {
-      if (m_group > (whole_rows ? 1 : 2) && !skinny && !flat) m_group = (m_group + 1) / 2;
-      else if (n_blocks * 2 <= n_panels) n_blocks *= 2;
-      else if (m_group > 1) m_group = (m_group + 1) / 2;
-      else break;
-    }
-  }
-  plan->m_block = m_group * plan->rows;
-  plan->n_block = ((n_panels + n_blocks - 1) / n_blocks) * G(TILE_COLUMNS);
-  plan->a_in_place = a_readable && !flat && (plan->n_block <= 8 * G(TILE_COLUMNS) || small) && !(aliased && g->k > 64);
-  plan->a_across = HLOC_READS_B && g->a_row == 1 && !plan->a_in_place && !flat && !g->load_a &&
-                   plan->n_block <= 2 * G(TILE_COLUMNS);
-  plan->m_blocks = (g->m + plan->m_block - 1) / plan->m_block;
-  plan->n_blocks = (g->n + plan->n_block - 1) / plan->n_block;
-  plan->k_blocks = (g->k + plan->k_block - 1) / plan->k_block;
-  plan->sweeps = g->epilogue && !plan->exchanged && plan->n_block > G(TILE_COLUMNS) && !small &&
-                 (plan->k_blocks > 1 || plan->m_block * plan->n_block * (long)sizeof(SUM) <= 512 << 10);
-}
+#if HLOC_IS_HERE(HLOC_MAIN)
+#include "gemm_choice.h"
 
 static void G(store_zeros)(G(plan)* plan) { /* k == 0 */
   const SUM zeros[HLOC_TILE_ROWS * G(TILE_COLUMNS)] = {0};
@@ -467,12 +471,6 @@ static void G(store_zeros)(G(plan)* plan) { /* k == 0 */
                   G(smaller)(G(TILE_COLUMNS), plan->g.n - column), zeros, G(TILE_COLUMNS));
 }
 
-#if HLOC_IS_HERE(HLOC_MAIN)
-#if defined(HLOC_PART)
-#define HLOC_HAS(function) ((function) != NULL)
-#else
-#define HLOC_HAS(function) 1
-#endif
 int HLOC_JOIN(hloc_gemm_, G_NAME, )(const hloc_gemm_args* args) {
   G(plan) plan = {.g = *args, .k_splits = 1, .k_part = args->k};
   if (args->batches <= 0 || args->m <= 0 || args->n <= 0) return 0;
@@ -511,11 +509,9 @@ int HLOC_JOIN(hloc_gemm_, G_NAME, )(const hloc_gemm_args* args) {
   if (plan.partial) hloc_parallel(G(join_blocks), (void* const*)&plan, blocks, blocks);
   return __atomic_load_n(&failed, __ATOMIC_RELAXED);
 }
-#undef HLOC_HAS
 #endif
 
-#undef HLOC_OF_PARTS
-#undef HLOC_IS_HERE
+#undef HLOC_READS_A
 #undef HLOC_READS_B
 #undef G
 #undef G_NAME

@@ -1,12 +1,12 @@
 /* generic.c: matrix products and convolutions of the types that have no fast path: products are plain loops over any
  * strides, convolutions are products (generic_conv.h).
  *
- * Out: hloc_gemm_<t> and hloc_conv_<t> for the types that gemm.h and conv.h list; products of complex numbers have files
- * of their own. Sums are kept in the result's type,
+ * Out: hloc_gemm_<t> and hloc_conv_<t> for the types that gemm.h and conv.h list; products of complex numbers have
+ * files of their own. Sums are kept in the result's type,
  * wrapping for integers. Work is split over rows of C, or output positions.
  *
- * With HLOC_GENERIC_GEMM or HLOC_GENERIC_CONV defined as one of those types (and HLOC_OPERAND, HLOC_TOTAL, HLOC_PRODUCT,
- * see generic_conv.h) only that function is made: a program seldom needs more.
+ * With HLOC_GENERIC_GEMM or HLOC_GENERIC_CONV defined as one of those types (and HLOC_OPERAND, HLOC_TOTAL,
+ * HLOC_PRODUCT, see generic_conv.h) only that function is made: a program seldom needs more.
  */
 #include "complex.h"
 #include "conv.h"

@@ -26,7 +26,7 @@ typedef struct {
   long first_image, frame_n, frame_s[3], frame_size[3];
   const long* runs;                            /* what of the frame a row holds, from its window's first place on */
   long run_count, run;                         /* elements of one */
-  long y_step;                                 /* from one output position to the next in y; 0: not the same everywhere */
+  long y_step;                                 /* between output positions in y; 0: not the same everywhere */
   FACTOR* patches;
 } C(work);
 

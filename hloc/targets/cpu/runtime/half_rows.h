@@ -1,4 +1,4 @@
-/* half_rows.h: rows of f16 to f32 and back, by the CPU's own instructions where it has them: compilers do not find them.
+/* half_rows.h: rows of f16 to f32 and back, by the CPU's own instructions where it has them, which compilers miss.
  *
  * hloc_widen_row_f16(from, to, n), hloc_narrow_row_f16(from, to, n): contiguous, any alignment and length; rounded and
  * special values as in narrow.h. hloc_round_row_f16(from, to, n): f32 to f16 and back; both may be the same row.

@@ -207,7 +207,8 @@ static void own_parallel(hloc_task task, void* const* args, long n, long grain) 
   atomic_store_explicit(&pool.taken, 0, memory_order_release);
 }
 
-/* Scratch without a room, or more than there is: one growing block per thread and slot, given back when the thread ends. */
+/* Scratch without a room, or more than there is: one growing block per thread and slot, given back
+ * when the thread ends. */
 typedef struct { void* block; size_t bytes; } scratch_slot;
 static _Thread_local scratch_slot* scratch;
 static pthread_key_t scratch_key;

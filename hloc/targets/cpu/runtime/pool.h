@@ -12,18 +12,20 @@
  *                                                  well under a microsecond, and small work is worth dividing
  *   void hloc_pool_rouse(void);                    wakes them, as a loop of many small steps does before it starts
  *   const struct hloc_pool* hloc_pool_used(void);   the pool that this library uses, to be handed to
- *   void hloc_pool_share(const struct hloc_pool*);  another one, before that starts its own; the first must stay loaded.
- *                                                   One of another version of hloc keeps its own.
+ *   void hloc_pool_share(const struct hloc_pool*);  another one, before that starts its own; the first must stay
+ *                                                   loaded. One of another version of hloc keeps its own.
  *   void hloc_parallel(hloc_task task, void* const* args, long n, long grain);
  *       task(args, begin, end) for consecutive ranges of `grain` (the last may be shorter) that cover [0, n).
  *       Runs on the calling thread when one range is enough, inside another task, or when another thread has the pool.
- *   void* hloc_scratch(int slot, size_t bytes);    memory for a routine, 64-byte aligned, valid until the next call with
- *       the same slot on the same thread. HLOC_OWN is for tasks, one piece per thread; the others are for the thread that
- *       calls hloc_parallel: HLOC_THIRD for routines whose work others do that take the first two. NULL when memory is exhausted.
- *   void hloc_give_room(const hloc_room*);         where scratch of this thread, and of its tasks, lies from now on: the
- *       driver gives each step what the plan has set aside for it (hloc/targets/cpu/scratch.py); NULL: none.
- *   size_t hloc_unplanned_bytes(void);             all that was asked for without a room, or with too little of it, ever:
- *       plans cover every routine, so that a program that runs on as many threads as it was compiled for adds nothing
+ *   void* hloc_scratch(int slot, size_t bytes);    memory for a routine, 64-byte aligned, valid until the next call
+ *       with the same slot on the same thread. HLOC_OWN is for tasks, one piece per thread; the others are for the
+ *       thread that calls hloc_parallel: HLOC_THIRD for routines whose work others do that take the first two. NULL
+ *       when memory is exhausted.
+ *   void hloc_give_room(const hloc_room*);         where scratch of this thread, and of its tasks, lies from now on:
+ *       the driver gives each step what the plan has set aside for it (hloc/targets/cpu/scratch/steps.py); NULL: none.
+ *   size_t hloc_unplanned_bytes(void);             all that was asked for without a room, or with too little of it,
+ *       ever: plans cover every routine, so that a program that runs on as many threads as it was compiled for adds
+ *       nothing
  *   unsigned hloc_float_state(void); void hloc_set_float_state(unsigned);   rounding and subnormal control;
  *       hloc_flush_subnormals(state) is `state` with flushing on. Workers take over the caller's state for every call.
  *

@@ -54,7 +54,8 @@
 
 #if !HLOC_SORT_COUNTS || HLOC_SORT_LENGTH > HLOC_SORT_FEW
 /* out = the stable merge of a and b */
-static __attribute__((noinline)) void N(_merge)(const ELEMENT* a, long a_count, const ELEMENT* b, long b_count, ELEMENT* out) {
+static __attribute__((noinline)) void N(_merge)(const ELEMENT* a, long a_count, const ELEMENT* b, long b_count,
+                                                ELEMENT* out) {
   long i = 0, j = 0;
   while (i < a_count && j < b_count) {
     int take_b = N(_less)(b + j, a + i);
@@ -144,7 +145,8 @@ typedef hloc_u64 N(_place);
 #endif
 static HLOC_WIDE void N(_count_sort)(ELEMENT* data, ELEMENT* spare, long n) {
   N(_place) keys[HLOC_SORT_FEW], before[HLOC_SORT_FEW];
-  for (long i = 0; i < n; i++) keys[i] = (N(_place))(N(_key)(data + i) << HLOC_SORT_FEW_BITS | (hloc_u64)i), before[i] = 0;
+  for (long i = 0; i < n; i++)
+    keys[i] = (N(_place))(N(_key)(data + i) << HLOC_SORT_FEW_BITS | (hloc_u64)i), before[i] = 0;
   for (long j = 0; j < n; j++) {
     const N(_place) key = keys[j];
     for (long i = 0; i < n; i++) before[i] += key < keys[i];

@@ -1,16 +1,22 @@
 /* triangular_rows.h: triangular.h for one type (template; triangular_f32.c and triangular_f64.c include it).
  *
  * In (macros): F(name) the instance's name, REAL, VECTOR of vector.h, TRANSPOSE its square transpose, SQRT.
+ * Parts (parts.h): CHOLESKY; SOLVE, which few right sides need, and STRIPS of more of them.
  */
 #include <string.h>
 
+#include "parts.h"
 #include "pool.h"
 #include "triangular.h"
 #include "vector.h"
 
+#define HLOC_CHOLESKY 1
+#define HLOC_SOLVE 2
+#define HLOC_STRIPS 3
+
 /* PANEL: rows of a factor that one thread finishes before all go on; PIECE: multiply-adds that are worth a thread; FEW:
  * right sides that are solved one by one.
- * These, and how memory is laid out, are known to hloc/targets/cpu/scratch_triangular.py. */
+ * These, and how memory is laid out, are known to hloc/targets/cpu/scratch/triangular.py. */
 enum { F(LANES) = HLOC_VECTOR_BYTES / sizeof(REAL), F(ROWS) = HLOC_VECTOR_BYTES == 64 ? 8 : 4, F(VECTORS) = 2,
        F(WIDTH) = F(LANES) * F(VECTORS), F(PANEL) = 64, F(PIECE) = 65536, F(MANY) = 8, F(LARGE) = 256,
        F(FEW) = 2 };
@@ -20,6 +26,7 @@ static inline long F(up)(long n, long unit) { return (n + unit - 1) / unit * uni
 
 /* -- the rows ------------------------------------------------------------------------------------------------------ */
 
+#if HLOC_IS_HERE(HLOC_CHOLESKY) || HLOC_IS_HERE(HLOC_STRIPS)
 /* x[r + i] less the sum over k < r of factors[k][i] x[k]. step, stride: from row to row of factors and x. */
 static inline F(tile) F(subtracted)(const REAL* factors, long step, const REAL* x, long stride, long r) {
   F(tile) t;
@@ -50,7 +57,8 @@ static inline void F(substitute)(F(tile) t, const REAL* triangle, long step, con
   F(put)(&t, x, stride);
 }
 
-static void F(rows)(const REAL* factors, long step, const REAL* inverse, REAL* x, long stride, long r) {
+static __attribute__((noinline)) void F(rows)(const REAL* factors, long step, const REAL* inverse, REAL* x,
+                                              long stride, long r) {
   F(substitute)(F(subtracted)(factors, step, x, stride, r), factors + r * step, step, inverse, x + r * stride, stride);
 }
 
@@ -69,8 +77,11 @@ static void F(turn)(const REAL* from, long from_stride, REAL* to, long to_stride
     }
 }
 
+#endif
+
 /* -- Cholesky ------------------------------------------------------------------------------------------------------ */
 
+#if HLOC_IS_HERE(HLOC_CHOLESKY)
 /* The upper factor in the making: rows and columns are filled up with those of the unit matrix. What lies below the
  * diagonal is never read but by lanes that write there. Row r + i times inverse[i] for the rows of this panel. */
 typedef struct { REAL* u; long n, stride; long panel, first_strip; REAL inverse[F(PANEL)]; } F(factor);
@@ -192,6 +203,8 @@ int F(cholesky)(int lower, long n, long batch, const REAL* a, REAL* factor) {
   return w.failed;
 }
 
+#endif
+
 /* -- triangular systems -------------------------------------------------------------------------------------------- */
 
 /* All forms as one of a lower triangle from the left: elements of the matrix and of b and x are so far from row to row
@@ -211,7 +224,19 @@ static long F(packed_size)(long n) {
 }
 static REAL* F(group)(REAL* packed, long r) { return packed + r * (r + F(ROWS)) / 2; }
 
-static void F(pack)(const F(system)* s, const REAL* a, REAL* packed) {
+#if !HLOC_IS_HERE(HLOC_SOLVE)
+void F(solve_lines)(const F(system)* s, long i, REAL* line);
+#endif
+#if !HLOC_IS_HERE(HLOC_STRIPS)
+HLOC_MAY_BE_MISSING int F(pack)(const F(system)* s, const REAL* a, REAL* packed);
+HLOC_MAY_BE_MISSING void F(some_systems)(void* const* args, long begin, long end);
+HLOC_MAY_BE_MISSING void F(some_strips)(void* const* args, long begin, long end);
+#endif
+
+#if HLOC_IS_HERE(HLOC_STRIPS)
+/* 0 where a number on the diagonal is so large that its inverse is subnormal, which is flushed to zero. */
+HLOC_OF_PARTS int F(pack)(const F(system)* s, const REAL* a, REAL* packed) {
+  int inverses = 1;
   const long n = s->n, rows = F(up)(n, F(ROWS)), across = s->a_row, along = s->a_column;
   REAL* inverse = F(group)(packed, rows);
   if (s->reversed) a += (n - 1) * (n + 1);
@@ -224,9 +249,13 @@ static void F(pack)(const F(system)* s, const REAL* a, REAL* packed) {
     for (long k = r + F(ROWS) <= n ? r : 0; k < r + F(ROWS); k++)
       for (int i = 0; i < F(ROWS); i++)
         to[k * F(ROWS) + i] = r + i < n && k < r + i ? from[i * across + k * along] : 0;
-    for (int i = 0; i < F(ROWS); i++)
-      inverse[r + i] = r + i < n && !s->unit ? 1 / from[i * across + (r + i) * along] : 1;
+    for (int i = 0; i < F(ROWS); i++) {
+      const REAL diagonal = r + i < n && !s->unit ? from[i * across + (r + i) * along] : 1;
+      inverse[r + i] = 1 / diagonal;
+      inverses &= inverse[r + i] != 0 || diagonal - diagonal != 0;
+    }
   }
+  return inverses;
 }
 
 /* A strip of right sides: into memory of its own, solved there, and out. */
@@ -246,6 +275,9 @@ static void F(solve_strip)(const F(system)* s, REAL* packed, REAL* strip, const 
   else F(turn)(inside, F(WIDTH), x + column * n, n, n, width);
 }
 
+#endif
+
+#if HLOC_IS_HERE(HLOC_SOLVE)
 static REAL F(dot)(const REAL* a, const REAL* x, long n) {
   VECTOR sum[2] = {{0}, {0}};
   long i = 0;
@@ -273,25 +305,30 @@ static void F(solve_line)(const F(system)* s, const REAL* a, REAL* x) {
     for (; j < left + count; j++) x[j] -= row[j] * x[i];
   }
 }
+HLOC_OF_PARTS void F(solve_lines)(const F(system)* s, long i, REAL* line) { /* of matrix i, one after the other */
+  const long n = s->n, m = s->m, step = s->from_left ? m : 1, side = s->from_left ? 1 : n;
+  for (long c = 0; c < m; c++) {
+    const REAL* b = s->b + i * n * m + c * side;
+    REAL* x = s->x + i * n * m + c * side;
+    for (long r = 0; r < n; r++) line[r] = b[r * step];
+    F(solve_line)(s, s->a + i * n * n, line);
+    for (long r = 0; r < n; r++) x[r * step] = line[r];
+  }
+}
 static void F(some_lines)(void* const* args, long begin, long end) {
   F(system)* s = (F(system)*)args;
-  const long n = s->n, m = s->m, step = s->from_left ? m : 1, side = s->from_left ? 1 : n;
-  REAL* line = hloc_scratch(HLOC_OWN, n * sizeof(REAL));
+  REAL* line = hloc_scratch(HLOC_OWN, s->n * sizeof(REAL));
   if (!line) {
     __atomic_store_n(&s->failed, 1, __ATOMIC_RELAXED);
     return;
   }
-  for (long i = begin; i < end; i++)
-    for (long c = 0; c < m; c++) {
-      const REAL* b = s->b + i * n * m + c * side;
-      REAL* x = s->x + i * n * m + c * side;
-      for (long r = 0; r < n; r++) line[r] = b[r * step];
-      F(solve_line)(s, s->a + i * n * n, line);
-      for (long r = 0; r < n; r++) x[r * step] = line[r];
-    }
+  for (long i = begin; i < end; i++) F(solve_lines)(s, i, line);
 }
 
-static void F(some_systems)(void* const* args, long begin, long end) {
+#endif
+
+#if HLOC_IS_HERE(HLOC_STRIPS)
+HLOC_OF_PARTS void F(some_systems)(void* const* args, long begin, long end) {
   F(system)* s = (F(system)*)args;
   const long size = F(packed_size)(s->n), rows = F(up)(s->n, F(ROWS));
   REAL* packed = hloc_scratch(HLOC_OWN, (size + rows * F(WIDTH)) * sizeof(REAL));
@@ -300,14 +337,14 @@ static void F(some_systems)(void* const* args, long begin, long end) {
     return;
   }
   for (long i = begin; i < end; i++) {
-    F(pack)(s, s->a + i * s->n * s->n, packed);
-    for (long c = 0; c < s->m; c += F(WIDTH))
+    if (!F(pack)(s, s->a + i * s->n * s->n, packed)) F(solve_lines)(s, i, packed);
+    else for (long c = 0; c < s->m; c += F(WIDTH))
       F(solve_strip)(s, packed, packed + size, s->b + i * s->n * s->m, s->x + i * s->n * s->m, c);
   }
 }
 
 /* Strips of one system, whose matrix is packed. */
-static void F(some_strips)(void* const* args, long begin, long end) {
+HLOC_OF_PARTS void F(some_strips)(void* const* args, long begin, long end) {
   F(system)* s = (F(system)*)args;
   REAL* strip = hloc_scratch(HLOC_OWN, F(up)(s->n, F(ROWS)) * F(WIDTH) * sizeof(REAL));
   if (!strip) {
@@ -317,6 +354,9 @@ static void F(some_strips)(void* const* args, long begin, long end) {
   for (long c = begin; c < end; c++) F(solve_strip)(s, s->packed, strip, s->b, s->x, c * F(WIDTH));
 }
 
+#endif
+
+#if HLOC_IS_HERE(HLOC_SOLVE)
 int F(trisolve)(const hloc_trisolve* given, const REAL* a, const REAL* b, REAL* x) {
   const long n = given->n, m = given->m;
   const int turned = given->transposed == given->from_left, reversed = given->lower == turned;
@@ -328,11 +368,13 @@ int F(trisolve)(const hloc_trisolve* given, const REAL* a, const REAL* b, REAL* 
     hloc_parallel(m <= F(FEW) ? F(some_lines) : F(some_systems), (void* const*)&s, s.batch, 1 + F(PIECE) / (n * n * m));
     return s.failed;
   }
+  const long strips = (m + F(WIDTH) - 1) / F(WIDTH), grain = 1 + F(PIECE) / (n * n * F(WIDTH));
   s.packed = hloc_scratch(HLOC_FIRST, F(packed_size)(n) * sizeof(REAL));
   if (!s.packed) return 1;
   for (long i = 0; i < s.batch; i++, s.a += n * n, s.b += n * m, s.x += n * m) {
-    F(pack)(&s, s.a, s.packed);
-    hloc_parallel(F(some_strips), (void* const*)&s, (m + F(WIDTH) - 1) / F(WIDTH), 1 + F(PIECE) / (n * n * F(WIDTH)));
+    if (!F(pack)(&s, s.a, s.packed)) F(solve_lines)(&s, 0, s.packed);
+    else hloc_parallel(F(some_strips), (void* const*)&s, strips, grain);
   }
   return s.failed;
 }
+#endif

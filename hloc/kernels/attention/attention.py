@@ -1,0 +1,144 @@
+"""Attention: a Tile of the routine "attention" for two dots with a softmax between them.
+
+In: a kCustom fusion with two dots (hloc/analysis/attention.py). Out: the tile; before it a kernel per operand that no
+strides can describe.
+
+Tile "attention": for every batch b, row i (a query) and feature f
+    z[j] = score(sum over d of Q[b, i, d] K[b, j, d])          for every column j (a key)
+    e[j] = exp(z[j] - max z)
+    out[b, i, f] = sum over j of e[j] V[b, j, f]  /  sum of e
+all in f32. Rows without any finite score follow from that: they are NaN. Buffers: "query", "key", "value", what the
+score reads, then "out0". Parameters (strides in elements; offsets are of the first element; `batch strides`: one per
+dimension of the batch, outermost first):
+    types      element types of query, key, value; those are f32, bf16 or f16, and so is out0's
+    sizes      (rows, columns, depth, features)
+    batches    (size, ...) of the batch's dimensions; b counts through them, the last fastest
+    query      (offset, row, depth, (batch strides))
+    key        (offset, column, depth, (batch strides))
+    value      (offset, column, feature, (batch strides))
+    result     (row, feature, (batch strides)) of "out0"
+    states     where a backward pass reads them: ((name, what, row, (batch strides)), ...), the buffers into which the
+               "largest" score of each row and the "sum" of e go; "out0" is then another: ("stored", name) says which
+Epilogue, the score: statements over the INDEX Vars "batch", "row", "column" and Var("acc", "f32"), the sum; the last is
+a Let of "score", f32. It stores nothing, and may be asked for any element, in any order, more than once.
+"""
+from __future__ import annotations
+
+from hloc.analysis.attention import Attention, attention_in, multiply_adds
+from hloc.errors import UnsupportedError
+from hloc.ir import ELEMENT_TYPES, Instruction
+from hloc.kernels import indexing
+from hloc.kernels.attention.walks import (
+    OPERATIONS_OF_SOFTMAX,
+    Operand,
+    Walk,
+    common,
+    features_of,
+    flat_position,
+    merged,
+    one_walk,
+    operands_of,
+    places,
+    reader_of,
+    strides_of_result,
+    values_of,
+    walks_of_product,
+    walks_of_weights,
+)
+from hloc.kernels.group import Group, KernelCall, Lowered, Outline, kernel_name, origin_lines
+from hloc.kernels.ir import Buffer, Cost, Let, Stmt, Tile
+from hloc.kernels.products.operands import OperandKernels
+from hloc.machine import Machine
+
+NAMES = ("query", "key", "value")
+QUERY, KEY, VALUE, RESULT, LARGEST, SUM = range(6)          # steps of a Walk: in each array
+
+
+def lower_attention(group: Group, machine: Machine) -> Lowered:
+    """A fusion of two dots with a softmax between them."""
+    attention = attention_in(group.instruction.get("calls"))
+    if attention is None:
+        raise UnsupportedError("two products that are no attention, in one fusion", group.instruction.span)
+    return _Lowering(group, machine, attention).lowered()
+
+
+class _Lowering:
+    """The kernels of one attention."""
+
+    def __init__(self, group: Group, machine: Machine, attention: Attention):
+        self.group = group
+        self.attention = attention
+        self.first, self.second = attention.scores, attention.output
+        self.key_side = attention.side
+        self.slot = attention.slot
+        self.walks = attention.walks
+        self.operands = OperandKernels(group, machine)
+        self.root = next(r for r in group.roots if r not in (attention.largest, attention.sum))
+
+    def lowered(self) -> Lowered:
+        query, key = operands_of(self.first, self.key_side, self.walks[self.first], self.operands)
+        value = values_of(self.second, self.slot, self.walks[self.attention.weights], self.operands)
+        levels = merged(self.levels(query, key, value))
+        rows = [n for n in levels if n.steps[KEY] == n.steps[VALUE] == 0]
+        row = max(rows, key=lambda n: n.size, default=Walk(1, 0, (0,) * 6))
+        tile = self.tile([query, key, value], row, [n for n in levels if n is not row])
+        return Lowered((*self.operands.calls, tile), tuple(self.operands.scratch))
+
+    # -- dimensions
+
+    def levels(self, query: Operand, key: Operand, value: Operand) -> list[Walk]:
+        """The dimensions of the scores but the keys', outermost first, each as fine as both products see it."""
+        weights = self.walks[self.attention.weights]
+        return common([
+            walks_of_product(self.first, self.key_side, self.walks[self.first], query, key),
+            walks_of_weights(self.second, self.slot, weights, value, self.result_strides()),
+            *(self.walks_of_state(reduce) for reduce in (self.attention.largest, self.attention.sum))])
+
+    def walks_of_state(self, reduce: Instruction) -> list[Walk]:
+        """The rows: steps in what is found for each of them."""
+        walk = self.walks[reduce.operands[0]]
+        kept = [d for d in range(len(walk)) if d not in reduce.get("dimensions")]
+        return [Walk(*walk[d], (s,)) for d, s in zip(kept, indexing.row_major_strides(reduce.shape.dimensions))]
+
+    def result_strides(self) -> list[int]:
+        """How far the result is apart along each dimension of the second dot."""
+        return strides_of_result(self.group, self.second, self.root)
+
+    # -- the tile
+
+    def tile(self, sides: list[Operand], row: Walk, others: list[Walk]) -> KernelCall:
+        query, key, value = sides
+        outline = Outline(self.group)
+        score = self.score(outline, row, others)
+        stored = outline.result_buffer(self.group.roots.index(self.root))
+        states = tuple(
+            (outline.result_buffer(self.group.roots.index(reduce)), what, row.steps[n],
+             tuple(k.steps[n] for k in others))
+            for what, n, reduce in (("largest", LARGEST, self.attention.largest), ("sum", SUM, self.attention.sum))
+            if reduce in self.group.roots)
+        buffers, arguments = outline.buffers()
+        columns, feature = self.attention.keys[0], one_walk(features_of(self.second, self.slot, self.result_strides()))
+        sizes = (row.size, columns, query.size(2), value.size(2))
+        parameters = (
+            ("types", tuple(s.access.type for s in sides)), ("sizes", sizes),
+            ("batches", tuple(n.size for n in others)),
+            ("query", (query.access.offset, row.steps[QUERY], query.stride(2), tuple(n.steps[QUERY] for n in others))),
+            ("key", (key.access.offset, key.stride(1), key.stride(2), tuple(n.steps[KEY] for n in others))),
+            ("value", (value.access.offset, value.stride(1), value.stride(2), tuple(n.steps[VALUE] for n in others))),
+            ("result", (row.steps[RESULT], feature, tuple(n.steps[RESULT] for n in others))),
+            *((("states", states), ("stored", stored)) if states else ()))
+        operands = tuple(Buffer(name, s.access.type, s.access.size) for name, s in zip(NAMES, sides))
+        moved = sum(b.size * ELEMENT_TYPES[b.type].bytes for b in (*operands, *buffers))
+        work = 2 * (multiply_adds(self.first) + multiply_adds(self.second))
+        work += OPERATIONS_OF_SOFTMAX * self.first.shape.num_elements
+        tile = Tile(kernel_name(self.group), "attention", operands + buffers, parameters, score,
+                    cost=Cost(moved, work), origin=origin_lines(self.group))
+        return KernelCall(tile, (*(s.access.argument for s in sides), *arguments))
+
+    def score(self, outline: Outline, row: Walk, others: list[Walk]) -> tuple[Stmt, ...]:
+        """Statements that make a score of Var("acc")."""
+        scores, score = self.first, self.attention.score
+        position = flat_position(row, self.attention.keys, others)
+        outline.elements.sources[scores] = reader_of(scores, "acc", self.walks[scores], position)
+        value = outline.elements.value(score, places(position, self.walks[score], scores.shape.num_elements))
+        return (*outline.builder.body(), Let("score", value))

@@ -1,0 +1,66 @@
+"""What the score of an attention says about its mask.
+
+In: the epilogue of an attention Tile (hloc/kernels/attention/attention.py). Out: the mask's condition, where the score
+is one of two values by it, so that targets can pass over what it leaves out; and what of the epilogue it needs.
+
+    t0 = in3[column]; score = select(t0, acc * 0.125, -1e30)   ->   (t0, -1e30); needed: t0
+"""
+from __future__ import annotations
+
+from hloc.kernels.ir import Apply, Const, Expr, Let, Load, Stmt, Var
+
+
+def mask_of(statements: tuple) -> tuple[Expr, float] | None:
+    """(condition, value elsewhere) where the score is select(condition, anything, constant), or select(not condition,
+    constant, anything), and the condition does not depend on the sum."""
+    lets = {s.name: s.value for s in statements if isinstance(s, Let)}
+    value = _followed(statements[-1].value, lets) if len(lets) == len(statements) else None
+    if not isinstance(value, Apply) or value.op != "select":
+        return None
+    condition, on, off = value.arguments
+    on, off = _followed(on, lets), _followed(off, lets)
+    if isinstance(on, Const) and not isinstance(off, Const):
+        condition, off = Apply("not", (condition,), "pred"), on
+    if not isinstance(off, Const) or "acc" in names_in(condition, lets):
+        return None
+    return condition, float(off.value)
+
+
+def _followed(value: Expr, lets: dict[str, Expr]) -> Expr:
+    """What a name stands for."""
+    while isinstance(value, Var) and value.name in lets:
+        value = lets[value.name]
+    return value
+
+
+def is_needed(statement: Let, statements: tuple, condition: Expr) -> bool:
+    """Whether a condition depends on a statement."""
+    return statement.name in names_in(condition, {s.name: s.value for s in statements})
+
+
+def names_in(value: Expr, lets: dict[str, Expr]) -> set[str]:
+    """Everything that a value depends on, through Lets."""
+    found: set[str] = set()
+    stack = [value]
+    while stack:
+        top = stack.pop()
+        if isinstance(top, Var) and top.name not in found:
+            found.add(top.name)
+            stack += [lets[top.name]] if top.name in lets else []
+        elif isinstance(top, Apply):
+            stack += top.arguments
+        elif isinstance(top, Load):
+            stack.append(top.position)
+    return found
+
+
+def loads_of(statements: tuple[Stmt, ...]) -> list[Load]:
+    """All reads of memory."""
+    found, stack = [], [s.value for s in statements if isinstance(s, Let)]
+    while stack:
+        top = stack.pop()
+        if isinstance(top, Load):
+            found.append(top)
+        elif isinstance(top, Apply):
+            stack += top.arguments
+    return found

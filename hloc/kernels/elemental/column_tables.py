@@ -1,0 +1,216 @@
+"""What many rows need of each column is computed once for a block of them.
+
+In: a kernel over rows that all have the same columns, where an element needs something that depends on its column and
+on a number that changes slowly, such as the mean and the variance of its group in its image. Out: the same, with that
+in Local arrays that a VECTOR loop fills once per block of rows; None where there is nothing of the kind.
+
+    for row:  p = row / 256                               for block of 32 rows:  p = 32 block / 256
+      for c < 96 (VECTOR):                                  for c < 96 (VECTOR):  t[c] = rsqrt(v[8 p + c / 12])
+        out[96 row + c] = x[96 row + c]              =>     for row:
+                          * rsqrt(v[8 p + c / 12])            for c < 96 (VECTOR):
+                                                                out[96 row + c] = x[96 row + c] * t[c]
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from math import gcd
+
+from hloc.kernels.ir import (
+    INDEX,
+    PARALLEL,
+    SERIAL,
+    VECTOR,
+    Apply,
+    Const,
+    Expr,
+    For,
+    Kernel,
+    Let,
+    Load,
+    Local,
+    Stmt,
+    Store,
+    Var,
+)
+from hloc.kernels.scalars import is_narrow
+from hloc.kernels.walks import parts, with_expressions, with_parts
+
+LONGEST = 1024                  # columns: the arrays stay in the first cache
+MOST_TABLES = 6
+FEWEST_ROWS = 4                 # of a block, to be worth it
+PIECES_PER_CORE = 4             # blocks, at least
+COSTLY = frozenset(["divide", "remainder", "sqrt", "rsqrt", "exponential", "log", "tanh", "power"])
+
+
+def with_blocks_of_rows(kernel: Kernel, cores: int) -> Kernel | None:
+    """The kernel with tables for blocks of its PARALLEL loop, where that holds rows and tables save work."""
+    rows = kernel.body[-1] if kernel.body else None
+    columns = columns_of(rows) if isinstance(rows, For) and rows.kind == PARALLEL else None
+    if columns is None:
+        return None
+    before = rows.body[:-1]
+    alike = rows_alike(rows.name, rows.extent, before)
+    block = block_of(alike, rows.extent, cores)
+    tables = Tables(rows, columns, alike)
+    if block < FEWEST_ROWS or not tables.are_worth():
+        return None
+    return kernel._replace(body=(*kernel.body[:-1], tables.blocks(rows, before, block)))
+
+
+def with_tables_before_loops(kernel: Kernel) -> Kernel:
+    """The kernel with tables before SERIAL loops over rows, as in sums along columns."""
+    body = _with_tables(kernel.body)
+    return kernel if body == kernel.body else kernel._replace(body=body)
+
+
+def _with_tables(statements: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    found: list[Stmt] = []
+    for s in statements:
+        if isinstance(s, For) and s.kind != VECTOR:
+            columns = columns_of(s) if s.kind == SERIAL and isinstance(s.extent, int) and s.extent >= FEWEST_ROWS \
+                else None
+            tables = Tables(s, columns) if columns is not None else None
+            if tables is not None and tables.are_worth():
+                found += [*tables.locals(), tables.filling(), s._replace(body=(*s.body[:-1], tables.reading()))]
+                continue
+            s = s._replace(body=_with_tables(s.body))
+        found.append(s)
+    return tuple(found)
+
+
+def columns_of(rows: For) -> For | None:
+    """The VECTOR loop over the columns of one row, before which there are Lets only."""
+    *before, columns = rows.body or (None,)
+    if not (isinstance(columns, For) and columns.kind == VECTOR and isinstance(columns.extent, int)):
+        return None
+    simple = all(isinstance(s, Let) for s in before) and all(isinstance(s, (Let, Store)) for s in columns.body)
+    return columns if simple and columns.extent <= LONGEST else None
+
+
+def rows_alike(row: str, extent: int, lets: Iterable[Let]) -> int:
+    """How many rows in a row have the same quotients by which `lets` divide the row's number; all, where none does."""
+    divisors = [d for let in lets for d in _divisors(let.value, row)]
+    return gcd(extent, *divisors)
+
+
+def block_of(alike: int, extent: int, cores: int) -> int:
+    """Rows per block: a divisor of `alike` that leaves blocks enough for all cores."""
+    most = extent // (PIECES_PER_CORE * cores)
+    return max((n for n in range(1, alike + 1) if alike % n == 0 and n <= most), default=0) if most else 0
+
+
+def _divisors(value: Expr, row: str) -> Iterator[int]:
+    for e in parts([value]):
+        if isinstance(e, Apply) and e.op == "divide" and _is_row(e.arguments[0], row) \
+                and isinstance(e.arguments[1], Const):
+            yield e.arguments[1].value
+
+
+def _is_row(value: Expr, row: str) -> bool:
+    return isinstance(value, Var) and value.name == row
+
+
+class Tables:
+    """What depends on the column but not on the row, by the names of what does: `fast` changes from row to row;
+    `moving` from column to column. alike: rows for which a quotient of the row's number by it is the same; 0: none."""
+
+    def __init__(self, rows: For, columns: For, alike: int = 0):
+        self.row, self.alike, self.columns, self.column = rows.name, alike, columns, Var(columns.name, INDEX)
+        self.fast = {rows.name}
+        self.written = {s.buffer for s in columns.body if isinstance(s, Store)}
+        for let in rows.body[:-1]:
+            if self.is_fast(let.value):
+                self.fast.add(let.name)
+        self.inner: dict[str, Expr] = {}                # Lets of the columns' loop that are the same for all rows
+        self.moving = {columns.name}
+        for s in columns.body:
+            if isinstance(s, Let) and self.is_fast(s.value):
+                self.fast.add(s.name)
+            elif isinstance(s, Let):
+                self.inner[s.name] = s.value
+                self.moving.add(s.name)
+        self.values: dict[Expr, str] = {}
+        self.body = [with_expressions(s, self.looked_up) for s in columns.body
+                     if not (isinstance(s, Let) and s.name in self.inner)]
+
+    def are_worth(self) -> bool:
+        return 0 < len(self.values) <= MOST_TABLES
+
+    def is_fast(self, value: Expr) -> bool:
+        """Whether an expression changes from row to row; the row's number divided by enough of them does not."""
+        stack = [value]
+        while stack:
+            e = stack.pop()
+            if isinstance(e, Var):
+                if e.name in self.fast:
+                    return True
+            elif isinstance(e, Load):
+                if e.buffer in self.written:
+                    return True
+                stack.append(e.position)
+            elif isinstance(e, Apply):
+                stack.extend(() if self.is_slow(e) else e.arguments)
+        return False
+
+    def is_slow(self, value: Apply) -> bool:
+        """The row's number divided by so many rows that it stays the same within a block."""
+        divisors = _divisors(value, self.row) if self.alike and value.op == "divide" else ()
+        return any(d % self.alike == 0 for d in divisors)
+
+    def looked_up(self, value: Expr) -> Expr:
+        """The expression with loads from tables in place of the largest parts that are worth one."""
+        if value.type != INDEX and not is_narrow(value.type) and not self.is_fast(value) and self.is_worth(value):
+            name = self.values.setdefault(value, f"{self.column.name}_table{len(self.values)}")
+            return Load(name, self.column, value.type)
+        return with_parts(value, self.looked_up)
+
+    def is_worth(self, value: Expr) -> bool:
+        """Changes from column to column, and takes a division or more."""
+        found, moves = False, False
+        stack = [value]
+        while stack:
+            for e in parts([stack.pop()]):
+                if isinstance(e, Apply):
+                    found |= e.op in COSTLY
+                elif isinstance(e, Var) and e.name in self.moving:
+                    moves = True
+                    if e.name in self.inner:
+                        stack.append(self.inner[e.name])
+        return found and moves
+
+    def blocks(self, rows: For, lets: tuple[Let, ...], block: int) -> For:
+        """The loop over blocks: the tables, and then the rows."""
+        number, place = Var(f"{rows.name}_block", INDEX), Var(f"{rows.name}_place", INDEX)
+        start = Let(f"{rows.name}_first", Apply("multiply", (number, Const(block, INDEX)), INDEX))
+        slow = [with_expressions(let, lambda e: _with_row(e, rows.name, Var(start.name, INDEX)))
+                for let in lets if let.name not in self.fast]
+        here = Let(rows.name, Apply("add", (Var(start.name, INDEX), place), INDEX))
+        each = (here, *(let for let in lets if let.name in self.fast), self.reading())
+        body = (start, *slow, *self.locals(), self.filling(), For(place.name, block, SERIAL, each))
+        return rows._replace(name=number.name, extent=rows.extent // block, body=body)
+
+    def locals(self) -> list[Local]:
+        return [Local(name, value.type, self.columns.extent) for value, name in self.values.items()]
+
+    def filling(self) -> For:
+        """The loop that computes the tables."""
+        fill = (Store(name, self.column, value) for value, name in self.values.items())
+        return self.columns._replace(body=(*(Let(name, value) for name, value in self.inner.items()), *fill))
+
+    def reading(self) -> For:
+        """The columns' loop as a row runs it."""
+        return self.columns._replace(body=(*self.needed(), *self.body))
+
+    def needed(self) -> tuple[Let, ...]:
+        """The Lets of the columns' loop that its rows still read."""
+        values = [e for s in self.body for e in (s.value, *([s.position] if isinstance(s, Store) else []))]
+        kept: list[Let] = []
+        for let in reversed([Let(name, value) for name, value in self.inner.items()]):
+            if any(isinstance(e, Var) and e.name == let.name for e in parts([*values, *(k.value for k in kept)])):
+                kept.append(let)
+        return tuple(reversed(kept))
+
+
+def _with_row(value: Expr, row: str, other: Var) -> Expr:
+    return other if _is_row(value, row) else with_parts(value, lambda part: _with_row(part, row, other))
+

@@ -1,0 +1,216 @@
+"""Elementwise and data-moving kernels: one loop nest over the elements of the roots.
+
+In: a kLoop fusion, or a lone instruction that has an element rule. Out: one kernel (one per piece for a concatenate at
+the root). Loads widen narrow types, the results are stored once.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+from hloc.errors import UnsupportedError
+from hloc.ir import ELEMENT_TYPES, Instruction
+from hloc.kernels import indexing, loops
+from hloc.kernels.builder import Builder
+from hloc.kernels.elemental.column_tables import with_blocks_of_rows
+from hloc.kernels.elemental.row_blocks import in_row_blocks
+from hloc.kernels.elemental.tiling import find_tiling, tiled_nest
+from hloc.kernels.group import Group, KernelCall, Lowered, Outline
+from hloc.kernels.indexing import Index
+from hloc.kernels.ir import VECTOR, Cost
+from hloc.kernels.rules.elementwise import ELEMENTWISE_RULES
+from hloc.machine import Machine
+
+LARGE_CONCATENATE = 1 << 16     # elements above which each piece of a concatenate with few rows is a kernel of its own
+
+
+def lower_loop(group: Group, machine: Machine) -> Lowered:
+    """The kernels of a group whose roots all have as many elements as the first."""
+    root = group.roots[0]
+    total = root.shape.num_elements
+    if any(r.shape.is_tuple for r in group.roots):
+        raise UnsupportedError(f"'{root.opcode}' with several results cannot be compiled", group.instruction.span)
+    if any(r.shape.num_elements != total for r in group.roots):
+        return Lowered(tuple(c for leaf in range(len(group.roots)) for c in _alone(group, machine, leaf)))
+    if total == 0:
+        return Lowered(())
+    if len(group.roots) == 1 and root.opcode == "concatenate" and root not in group.parameters:
+        calls = _pieces(group, root, machine)
+    else:
+        calls = (loop_kernel(group, machine, root.shape.dimensions, _store_roots),)
+    return Lowered(calls, can_share=tuple(shareable(group)))
+
+
+def _alone(group: Group, machine: Machine, leaf: int) -> tuple[KernelCall, ...]:
+    """One root in a kernel of its own, where the roots differ in size."""
+    root = group.roots[leaf]
+
+    def emit(outline: Outline, index: tuple[Index, ...]) -> None:
+        outline.store(leaf, indexing.linearize(index, root.shape.dimensions), outline.elements.value(root, index))
+    return (loop_kernel(group, machine, root.shape.dimensions, emit),) if root.shape.num_elements else ()
+
+
+def loop_kernel(group: Group, machine: Machine, dimensions: tuple[int, ...], emit, suffix: str = "") -> KernelCall:
+    """A kernel that runs emit(outline, indices) at every point of a space of these dimensions."""
+    extents, trial = loops.factors(dimensions, lambda builder, index: emit(Outline(group, builder), index))
+    outline = Outline(group)
+    tiling = find_tiling(extents, trial, outline) if machine.kind == "cpu" else None
+    if machine.kind == "cpu" and not tiling and loops.has_short_columns(extents, trial):
+        tabled = _with_whole_columns(group, machine, dimensions, emit, suffix, loops.whole_columns(extents), trial)
+        if tabled is not None:
+            return tabled
+    width = 1 if tiling or machine.kind != "cpu" else loops.neighbours(extents, trial)
+    if width > 1:
+        outline.share_broadcasts()
+    beside = len(extents) - 1 if width > 1 else None            # the loop that is written out
+    if width == 1 and not tiling and machine.kind == "cpu":
+        beside = loops.interleaved(extents, trial)
+        width = 1 if beside is None else extents[beside]
+        extents = extents if width > 1 else loops.with_long_vectors(extents, trial)
+    # gcc 12 mixes up the conditions of loads that stand side by side, each under its own one
+    outline.builder.loads_first = width > 1
+    walked = [n for d, n in enumerate(extents) if d != beside]
+    with tiled_nest(outline, tiling) if tiling else loops.nest(outline.builder, walked, machine) as counters:
+        for place in range(width):
+            own = counters if beside is None else (*counters[:beside], indexing.constant(place), *counters[beside:])
+            emit(outline, indexing.delinearize(indexing.linearize(own, extents), dimensions))
+    call = outline.finish(suffix, cost_of(outline, math.prod(dimensions), trial))
+    if machine.kind != "cpu":
+        return call
+    kernel = in_row_blocks(call.kernel)
+    return call._replace(kernel=with_blocks_of_rows(kernel, machine.cores) or kernel)
+
+
+def _with_whole_columns(group: Group, machine: Machine, dimensions: tuple[int, ...], emit, suffix: str,
+                        extents: list[int], trial: Builder) -> KernelCall | None:
+    """The kernel with short innermost loops joined, where what they would divide for goes into tables."""
+    outline = Outline(group)
+    with loops.parallel(outline.builder, extents[:-1]) as counters, outline.builder.loop(extents[-1], VECTOR) as last:
+        emit(outline, indexing.delinearize(indexing.linearize((*counters, last), extents), dimensions))
+    call = outline.finish(suffix, cost_of(outline, math.prod(dimensions), trial))
+    kernel = with_blocks_of_rows(call.kernel, machine.cores)
+    return call._replace(kernel=kernel) if kernel is not None else None
+
+
+def cost_of(outline: Outline, points: int, trial: Builder) -> Cost:
+    """Bytes of all buffers (reads at most one element a point), operations of one point times points."""
+    buffers, _ = outline.buffers()
+    moved = sum(min(b.size, points) * ELEMENT_TYPES[b.type].bytes for b in buffers)
+    return Cost(moved, trial.operations * points)
+
+
+def _store_roots(outline: Outline, index: tuple[Index, ...]) -> None:
+    """All values first, then the stores: a result may share the memory of an operand."""
+    group = outline.group
+    dimensions = group.roots[0].shape.dimensions
+    flat = indexing.linearize(index, dimensions)
+    values = []
+    for root in group.roots:
+        own = index if root.shape.dimensions == dimensions else indexing.delinearize(flat, root.shape.dimensions)
+        values.append(outline.elements.value(root, own))
+    outline.store_all(flat, values)
+
+
+def _pieces(group: Group, root: Instruction, machine: Machine) -> tuple[KernelCall, ...]:
+    """A concatenate: a loop per piece, without branches; in one kernel, or in several where rows are few and long."""
+    dimension = root.get("dimensions")[0]
+    starts, start = [], 0
+    for piece in root.operands:
+        starts.append((piece, start))
+        start += piece.shape.dimensions[dimension]
+    pieces = [(p, s) for p, s in starts if p.shape.num_elements]
+    rows = math.prod(root.shape.dimensions[:dimension])
+    if rows < loops.ENOUGH and root.shape.num_elements > LARGE_CONCATENATE:
+        return tuple(_piece(group, root, machine, dimension, p, s) for p, s in pieces)
+    return (_joined_pieces(group, root, dimension, pieces, rows),)
+
+
+def _piece(group: Group, root: Instruction, machine: Machine, dimension: int, piece: Instruction,
+           start: int) -> KernelCall:
+    def emit(outline: Outline, index: tuple[Index, ...]) -> None:
+        moved = (*index[:dimension], indexing.shift(index[dimension], start), *index[dimension + 1:])
+        value = outline.elements.value(piece, index)
+        outline.store(0, indexing.linearize(moved, root.shape.dimensions), value)
+    return loop_kernel(group, machine, piece.shape.dimensions, emit)
+
+
+def _joined_pieces(group: Group, root: Instruction, dimension: int, pieces: list[tuple[Instruction, int]],
+                   rows: int) -> KernelCall:
+    """PARALLEL over the dimensions before the joined one; in it one loop after the other, piece by piece."""
+    outline = Outline(group)
+    b = outline.builder
+    trials = [_piece_loops(group, dimension, piece, rows) for piece, _ in pieces]
+    with loops.parallel(b, [rows]) as (row,):
+        for (piece, start), (extents, _) in zip(pieces, trials):
+            with ExitStack() as stack:
+                counters = [stack.enter_context(b.loop(n)) for n in extents[:-1]]
+                counters.append(stack.enter_context(b.loop(extents[-1], VECTOR)))
+                inner = indexing.linearize(counters, extents)
+                value = outline.elements.value(piece, _piece_index(piece, dimension, row, inner))
+                width = math.prod(root.shape.dimensions[dimension + 1:])
+                place = indexing.shift(inner, start * width)
+                length = root.shape.dimensions[dimension] * width
+                outline.store(0, indexing.add(indexing.scale(row, length), place), value)
+    return outline.finish(cost=cost_of(outline, root.shape.num_elements, trials[0][1]))
+
+
+def _piece_index(piece: Instruction, dimension: int, row: Index, inner: Index) -> tuple[Index, ...]:
+    sizes = piece.shape.dimensions
+    return (*indexing.delinearize(row, sizes[:dimension]), *indexing.delinearize(inner, sizes[dimension:]))
+
+
+def _piece_loops(group: Group, dimension: int, piece: Instruction, rows: int) -> tuple[list[int], Builder]:
+    """The loops that one piece needs within a row."""
+    def emit(builder: Builder, counters: tuple[Index, ...], extents: list[int]) -> None:
+        position = indexing.linearize(counters, extents)
+        columns = math.prod(piece.shape.dimensions[dimension:])
+        row, inner = indexing.floor_divide(position, columns), indexing.modulo(position, columns)
+        Outline(group, builder).elements.value(piece, _piece_index(piece, dimension, row, inner))
+    extents, origins, trial = loops.refine([rows, math.prod(piece.shape.dimensions[dimension:])], emit)
+    outer = origins.count(0)
+    return loops.with_long_vectors(extents, trial, kept=outer)[outer:], trial
+
+
+def shareable(group: Group, stops: tuple[Instruction, ...] = ()) -> Iterator[tuple[int, int, int]]:
+    """(result leaf, operand, 0) for operands read only at the element that is written: the result may lie there.
+
+    stops: instructions that are finished before anything is written, and read what they like at other places."""
+    moved = moved_parameters(group, stops)
+    for leaf, root in enumerate(group.roots):
+        for parameter, number in group.parameters.items():
+            if parameter not in moved and same_bytes(parameter, root):
+                yield leaf, number, 0
+
+
+def same_bytes(parameter: Instruction, root: Instruction) -> bool:
+    """Both are arrays of as many elements of the same width."""
+    shape = parameter.shape
+    if not shape.is_array or shape.num_elements != root.shape.num_elements or shape.num_elements == 1:
+        return False
+    return ELEMENT_TYPES[shape.element_type].bytes == ELEMENT_TYPES[root.shape.element_type].bytes
+
+
+def moved_parameters(group: Group, stops: tuple[Instruction, ...] = ()) -> set[Instruction]:
+    """Parameters that some path reads at another position than the one being computed, or that a stop reads."""
+    moved: set[Instruction] = set()
+    seen: set[tuple[Instruction, bool]] = set()
+    stack = [(root, root.shape.num_elements != group.roots[0].shape.num_elements) for root in group.roots]
+    while stack:
+        node, away = stack.pop()
+        if (node, away) in seen:
+            continue
+        seen.add((node, away))
+        if node in group.parameters and node is not group.instruction:
+            if away:
+                moved.add(node)
+            continue
+        away = away or node in stops or not keeps_place(node)
+        stack.extend((operand, away) for operand in node.operands)
+    return moved
+
+
+def keeps_place(node: Instruction) -> bool:
+    """The element at a flat position is computed from its operands' elements at the same position."""
+    return node.opcode in ELEMENTWISE_RULES or node.opcode in (
+        "reshape", "bitcast", "convert", "compare", "copy", "bitcast-convert", "reduce-precision", "map", "tuple")

@@ -1,0 +1,155 @@
+"""Convolutions: a Tile of the routine "convolution" with sizes and strides, and an epilogue from the fusion around it.
+
+In: a convolution, or a kOutput fusion with one as its hero. Out: the tile; before it a kernel per operand that no
+strides can describe, unless it is computed on its way into the tile (prologues.py). Tiny convolutions and those of more
+than three spatial dimensions are plain loops.
+
+Tile "convolution". Buffers: "lhs", "rhs", what the epilogue reads, what is written. Parameters (strides in elements;
+tuples per spatial dimension in the order of dim_labels):
+    types              (element type of both operands, type of the sums)
+    batch, lhs_features, features, feature_groups, batch_groups
+    lhs_size, window, size (of the result), stride, padding_low, base_dilation, window_dilation, reversal
+    lhs                (offset, batch, feature, spatial ...)
+    rhs                (offset, input feature, output feature, spatial ...)
+    result             (batch, feature, spatial ...) of buffer "out0", used without an epilogue
+Of a prologue lhs and rhs are as if they lay in order: (batch, spatial ..., feature), its row is the position among the
+first, its depth the feature; (output feature, spatial ..., input feature), its row is the output feature.
+Epilogue: statements over INDEX Vars "row" and "column" and Var("acc", type of the sums): column is the output feature,
+row the position among (batch, spatial ...) in row-major order.
+"""
+from __future__ import annotations
+
+import math
+
+from hloc.analysis.prologues import MOST_SPATIAL
+from hloc.ir import ELEMENT_TYPES, ConvolutionDimensionNumbers, Instruction, window_of
+from hloc.kernels import indexing
+from hloc.kernels.elemental.loop import lower_loop, shareable
+from hloc.kernels.group import Group, KernelCall, Lowered, Outline, buffers_of, kernel_name, origin_lines
+from hloc.kernels.indexing import Index
+from hloc.kernels.ir import Buffer, Cost, Prologue, Tile
+from hloc.kernels.products.epilogues import epilogue_statements, stores_itself, tile_types
+from hloc.kernels.products.operands import Access, OperandKernels, behind_conversion, strided
+from hloc.kernels.products.planes_convolution import lower_planes_convolution
+from hloc.kernels.products.prologues import DEPTH, ROW, computed_access, prologue
+from hloc.kernels.products.small_convolution import (
+    is_read_in_place,
+    lower_sliding_convolution,
+    lower_small_convolution,
+)
+from hloc.kernels.products.small_dot import lower_plain_convolution
+from hloc.kernels.products.tiny import (
+    TINY,
+    fills_few_lanes,
+    is_shallow,
+    is_small,
+    multiply_adds,
+    slides_along_rows,
+)
+from hloc.machine import Machine
+
+SIDES = ("lhs", "rhs")
+
+
+def lower_convolution(group: Group, machine: Machine) -> Lowered:
+    heroes = [m for m in group.members if m.opcode == "convolution"]
+    hero = heroes[0]
+    numbers: ConvolutionDimensionNumbers = hero.get("dim_labels")
+    work = multiply_adds(hero)
+    if len(heroes) != 1 or work <= TINY or len(numbers.output_spatial) > MOST_SPATIAL:
+        return lower_loop(group, machine)
+    small = machine.kind == "cpu" and _as_loops(group, hero, machine)
+    if small:
+        return small
+    type, total = tile_types(group, hero)
+    operands = OperandKernels(group, machine)
+    sides = [_access(operands, hero, number, type) for number in range(2)]
+    outline = Outline(group)
+    epilogue = () if stores_itself(outline, hero, total) else \
+        epilogue_statements(outline, hero, total, _position(hero))
+    made = [_prologue(group, hero, n, side) for n, side in enumerate(sides) if side.argument is None]
+    buffers, arguments = buffers_of([*(own for _, own in made), outline])
+    reads = tuple(Buffer(SIDES[n], type, side.size) for n, side in enumerate(sides) if side.argument)
+    moved = sum(b.size * ELEMENT_TYPES[b.type].bytes for b in (*reads, *buffers))
+    tile = Tile(kernel_name(group), "convolution", reads + buffers, parameters(hero, (type, total), *sides), epilogue,
+                cost=Cost(moved, 2 * work), origin=origin_lines(group), prologues=tuple(p for p, _ in made))
+    call = KernelCall(tile, (*(side.argument for side in sides if side.argument), *arguments))
+    return Lowered((*operands.calls, call), tuple(operands.scratch), can_share=tuple(shareable(group, (hero,))))
+
+
+def _as_loops(group: Group, hero: Instruction, machine: Machine) -> Lowered | None:
+    """The loops of a convolution that no routine would compute sooner."""
+    if is_shallow(hero) and (found := lower_plain_convolution(group, hero)):
+        return found
+    if slides_along_rows(hero) and (found := lower_sliding_convolution(group, hero)):
+        return found
+    if fills_few_lanes(hero) and is_read_in_place(group, hero) and (found := lower_planes_convolution(group, hero)):
+        return found
+    return lower_small_convolution(group, hero, machine) if is_small(hero) else None
+
+
+def _access(operands: OperandKernels, hero: Instruction, number: int, type: str) -> Access:
+    """An operand as it lies in memory, or computed on its way, else brought into order."""
+    group, operand = operands.group, _source(operands.group, hero.operands[number], type)
+    found = strided(group, operand, type) if operand.shape.element_type == type else None
+    if found is None and operands.machine.kind == "gpu":
+        found = computed_access(group, hero, number, operand, type, _order(hero, number), operands.machine)
+    return found or operands.in_order(operand, type, range(operand.shape.rank))
+
+
+def _order(hero: Instruction, number: int) -> tuple[int, ...]:
+    """The dimensions of an operand as a tile's rows and its depth have them."""
+    n: ConvolutionDimensionNumbers = hero.get("dim_labels")
+    if number == 0:
+        return (n.input_batch, *n.input_spatial, n.input_feature)
+    return (n.kernel_output_feature, *n.kernel_spatial, n.kernel_input_feature)
+
+
+def _prologue(group: Group, hero: Instruction, number: int, side: Access) -> tuple[Prologue, Outline]:
+    """An operand as an expression of its row and of its depth."""
+    operand, order = _source(group, hero.operands[number], side.type), _order(hero, number)
+    depth = operand.shape.dimensions[order[-1]] if number == 0 else side.size // operand.shape.dimensions[order[0]]
+    extents = ((ROW, side.size // depth, depth), (DEPTH, depth, 1))
+    return prologue(group, operand, SIDES[number], side, order, extents)
+
+
+def _source(group: Group, operand: Instruction, type: str) -> Instruction:
+    inner = behind_conversion(group, operand)
+    return inner if inner.shape.element_type == type else operand
+
+
+def parameters(hero: Instruction, types: tuple[str, str], lhs: Access, rhs: Access) -> tuple[tuple[str, object], ...]:
+    """The facts of a convolution, as the module docstring lists them."""
+    n: ConvolutionDimensionNumbers = hero.get("dim_labels")
+    x, y = hero.operands[0].shape.dimensions, hero.shape.dimensions
+    windows = window_of(hero)
+    strides = indexing.row_major_strides(y)
+    return (
+        ("types", types), ("batch", x[n.input_batch]), ("lhs_features", x[n.input_feature]),
+        ("features", y[n.output_feature]), ("feature_groups", hero.get("feature_group_count", 1)),
+        ("batch_groups", hero.get("batch_group_count", 1)),
+        ("lhs_size", tuple(x[d] for d in n.input_spatial)), ("window", tuple(w.size for w in windows)),
+        ("size", tuple(y[d] for d in n.output_spatial)), ("stride", tuple(w.stride for w in windows)),
+        ("padding_low", tuple(w.padding_low for w in windows)),
+        ("base_dilation", tuple(w.base_dilation for w in windows)),
+        ("window_dilation", tuple(w.window_dilation for w in windows)),
+        ("reversal", tuple(bool(w.reversal) for w in windows)),
+        ("lhs", (lhs.offset, lhs.strides[n.input_batch], lhs.strides[n.input_feature],
+                 *(lhs.strides[d] for d in n.input_spatial))),
+        ("rhs", (rhs.offset, rhs.strides[n.kernel_input_feature], rhs.strides[n.kernel_output_feature],
+                 *(rhs.strides[d] for d in n.kernel_spatial))),
+        ("result", (strides[n.output_batch], strides[n.output_feature], *(strides[d] for d in n.output_spatial))),
+    )
+
+
+def _position(hero: Instruction) -> Index:
+    """The flat position in the result of (row, column)."""
+    n: ConvolutionDimensionNumbers = hero.get("dim_labels")
+    y = hero.shape.dimensions
+    order = (n.output_batch, *n.output_spatial)
+    row = indexing.variable("row", math.prod(y[d] for d in order))
+    index: list[Index] = [indexing.ZERO] * len(y)
+    for d, i in zip(order, indexing.delinearize(row, [y[d] for d in order])):
+        index[d] = i
+    index[n.output_feature] = indexing.variable("column", y[n.output_feature])
+    return indexing.linearize(index, y)

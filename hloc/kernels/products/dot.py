@@ -1,0 +1,262 @@
+"""Matrix products: a Tile of the routine "gemm" with sizes and strides, and an epilogue from the fusion around it.
+
+In: a dot, or a kOutput fusion with a dot as its hero. Out: the tile; before it a kernel per operand that no strides can
+describe (it is brought into order, or converted, in a scratch buffer), unless it is computed on its way into the tile
+(prologues.py). Tiny products are plain loops.
+
+Tile "gemm": C[b, i, j] = sum over k of A[b, i, k] B[b, k, j], b = outer * inner_batches + inner. Buffers: "lhs", "rhs",
+what the epilogue reads, what is written. Parameters (strides in elements, offsets are of the first element):
+    types      (element type of the operands (buffers say where rhs has another), type of the sums)
+    sizes      (m, n, k)
+    batches    (outer, inner)
+    lhs        (offset, outer, inner, row, column)      column goes with k; of a prologue as if it lay in order
+    rhs        (offset, outer, inner, row, column)      row goes with k
+    result     (outer, inner, row, column) of buffer "out0", used without an epilogue
+    algorithm  the dot's own attribute, where there is one and the machine is a GPU
+Epilogue: statements over INDEX Vars "batch", "row", "column" and Var("acc", type of the sums), run for every element.
+"""
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from hloc.ir import ELEMENT_TYPES, Instruction
+from hloc.kernels import indexing, scalars
+from hloc.kernels.elemental.loop import lower_loop, shareable
+from hloc.kernels.group import Group, KernelCall, Lowered, Outline, buffers_of, kernel_name, origin_lines
+from hloc.kernels.ir import Buffer, Cost, Prologue, Stmt, Tile
+from hloc.kernels.products.convolution import lower_convolution
+from hloc.kernels.products.epilogues import epilogue_statements, stores_itself, tile_types
+from hloc.kernels.products.operands import Access, OperandKernels, behind_conversion, strided
+from hloc.kernels.products.prologues import DEPTH, INNER, OUTER, computed_access, prologue
+from hloc.kernels.products.shallow_dot import lower_shallow_product
+from hloc.kernels.products.small_dot import has_long_terms, is_staged, lower_small_product
+from hloc.kernels.products.tiny import NARROW, SHALLOW, SMALL, TINY
+from hloc.kernels.rules.loops import DotDimensions
+from hloc.machine import Machine
+
+TENSOR_F8 = ("f8e4m3fn", "f8e5m2")      # that tensor cores multiply
+TINY_OF_MANY = 4096             # of each product of a batch; each would pay the tile's start
+AWKWARD_OF_MANY = 256           # the same, where loading takes long: columns apart from each other, 8 bits, f16
+THIN = 8                        # rows or columns that lie one after the other, among many
+WORTH_ORDER = 16                # multiplications with each element that is brought into order
+LONG_ROW = 16                   # of a matrix that meets a vector: its elements are not gathered one by one
+BATCH, ROW, COLUMN = "batch", "row", "column"
+SIDES = ("lhs", "rhs")
+
+
+@dataclass
+class Product:
+    """A dot in terms of groups of dimensions; each group is a list of (size, lhs stride, rhs stride, result stride)."""
+
+    dot: Instruction
+    dims: DotDimensions
+
+    @staticmethod
+    def of(dot: Instruction) -> Product:
+        return Product(dot, DotDimensions(dot))
+
+    def groups(self, lhs: Access, rhs: Access) -> tuple[list, list, list, list]:
+        """batch, rows, columns, contracted: collapsed as far as all strides allow."""
+        left, right = (o.shape.dimensions for o in self.dot.operands[:2])
+        out = indexing.row_major_strides(self.dot.shape.dimensions)
+        d = self.dims
+        nb, nm = len(d.left_batch), len(d.left_free)
+        batch = [(left[a], lhs.strides[a], rhs.strides[b], out[n])
+                 for n, (a, b) in enumerate(zip(d.left_batch, d.right_batch))]
+        rows = [(left[a], lhs.strides[a], 0, out[nb + n]) for n, a in enumerate(d.left_free)]
+        columns = [(right[b], 0, rhs.strides[b], out[nb + nm + n]) for n, b in enumerate(d.right_free)]
+        summed = [(left[a], lhs.strides[a], rhs.strides[b], 0)
+                  for a, b in sorted(zip(d.left_contracting, d.right_contracting))]
+        return tuple(collapsed(g) for g in (batch, rows, columns, summed))
+
+    def order(self, number: int) -> tuple[int, ...]:
+        """The dimensions of an operand as [batch, free, contracted] (lhs) or [batch, contracted, free] (rhs)."""
+        d = self.dims
+        pairs = sorted(zip(d.left_contracting, d.right_contracting))
+        if number == 0:
+            return (*d.left_batch, *d.left_free, *(a for a, _ in pairs))
+        return (*d.right_batch, *(b for _, b in pairs), *d.right_free)
+
+
+def collapsed(group: list[tuple[int, int, int, int]]) -> list[tuple[int, int, int, int]]:
+    """Join neighbours that all arrays walk through as one dimension; drop sizes of one."""
+    result: list[tuple[int, int, int, int]] = []
+    for part in group:
+        if part[0] == 1:
+            continue
+        if result and all(outer == part[0] * inner for outer, inner in zip(result[-1][1:], part[1:])):
+            result[-1] = (result[-1][0] * part[0], *part[1:])
+        else:
+            result.append(part)
+    return result
+
+
+def lower_product(group: Group, machine: Machine) -> Lowered:
+    """A dot with whatever the fusion does to its result."""
+    dots = [m for m in group.members if m.opcode == "dot"]
+    if any(m.opcode == "convolution" for m in group.members):
+        return lower_convolution(group, machine)
+    if len(dots) != 1 or not _has_plain_form(dots[0]):
+        return lower_loop(group, machine)
+    shallow = machine.kind == "cpu" and _multiply_adds(dots[0]) > TINY and \
+        lower_shallow_product(group, dots[0], DotDimensions(dots[0]))
+    if shallow:
+        return shallow
+    if _is_tiny(dots[0], machine):
+        return (machine.kind == "cpu" and lower_small_product(group, dots[0])) or lower_loop(group, machine)
+    return _Lowering(group, machine, Product.of(dots[0])).lowered()
+
+
+def _has_plain_form(dot: Instruction) -> bool:
+    types = [dot.shape.element_type, *(o.shape.element_type for o in dot.operands)]
+    return len(dot.operands) == 2 and dot.get("sparsity") is None \
+        and all(ELEMENT_TYPES[t].kind != "other" for t in types)
+
+
+def _is_tiny(dot: Instruction, machine: Machine) -> bool:
+    """Loops of its own are faster than a tile."""
+    work = _multiply_adds(dot)
+    dims = DotDimensions(dot)
+    batches = math.prod(dot.operands[0].shape.dimensions[d] for d in dims.left_batch)
+    if work <= TINY or machine.kind != "cpu":
+        return work <= TINY
+    left, right = (o.shape for o in dot.operands)
+    columns = [d for d in dims.right_free if right.dimensions[d] > 1]
+    along = columns[-1] == right.rank - 1 if columns else left.rank - 1 not in dims.left_contracting \
+        or left.dimensions[-1] < LONG_ROW
+    quick = along and (right.element_type in ("bf16", "f16") or not scalars.is_narrow(right.element_type))
+    if batches < 2:
+        if work <= (SMALL if quick and ELEMENT_TYPES[right.element_type].bytes > 1 else SMALL // 2) and (
+                along or has_long_terms(dot, dims)):
+            return True
+        width = math.prod(right.dimensions[d] for d in columns)
+        depth = math.prod(right.dimensions[d] for d in dims.right_contracting)
+        return quick and depth <= SHALLOW and 1 < width <= NARROW
+    quick = quick or is_staged(dot, dims) or has_long_terms(dot, dims)
+    return work // batches <= (TINY_OF_MANY if quick else AWKWARD_OF_MANY)
+
+
+def _multiply_adds(dot: Instruction) -> int:
+    contracted = [dot.operands[0].shape.dimensions[d] for d in dot.get("lhs_contracting_dims", ())]
+    return dot.shape.num_elements * math.prod(contracted)
+
+
+class _Lowering:
+    """The kernels of one product."""
+
+    def __init__(self, group: Group, machine: Machine, product: Product):
+        self.group = group
+        self.product = product
+        self.dot = product.dot
+        self.machine = machine
+        self.gpu = machine.kind == "gpu"
+        self.operands = OperandKernels(group, machine)
+
+    def lowered(self) -> Lowered:
+        *types, total = self.types()
+        sides = [self.access(n, t) for n, t in enumerate(types)]
+        for n in self.thin(*sides):
+            sides[n] = self.operands.in_order(self.source(n, types[n]), types[n], self.product.order(n))
+        split = self.split(*sides)
+        if split is None:
+            self.operands.calls.clear()
+            self.operands.scratch.clear()
+            sides = [side if side.argument is None else
+                     self.operands.in_order(self.source(n, side.type), side.type, self.product.order(n))
+                     for n, side in enumerate(sides)]
+            split = self.split(*sides)
+        tile = self.tile(types[0], total, sides, *split)
+        return Lowered((*self.operands.calls, tile), tuple(self.operands.scratch),
+                       can_share=tuple(shareable(self.group, (self.dot,))))
+
+    def access(self, number: int, type: str) -> Access:
+        """An operand as it lies in memory, or computed on its way, else brought into order."""
+        operand, order = self.source(number, type), self.product.order(number)
+        found = strided(self.group, operand, type) if operand.shape.element_type == type else None
+        if found is None and self.gpu:
+            found = computed_access(self.group, self.dot, number, operand, type, order, self.machine)
+        return found or self.operands.in_order(operand, type, order)
+
+    def types(self) -> tuple[str, str, str]:
+        """(lhs type, rhs type, sum type) that the tile computes in. GPUs multiply f8 as it is, of two kinds too."""
+        left, right = (o.shape.element_type for o in self.dot.operands[:2])
+        if self.gpu and left in TENSOR_F8 and right in TENSOR_F8 \
+                and scalars.computation_type(self.dot.shape.element_type) == "f32":
+            return left, right, "f32"
+        type, total = tile_types(self.group, self.dot)
+        return type, type, total
+
+    def source(self, number: int, type: str) -> Instruction:
+        """The operand, before its conversion where the tile reads that type."""
+        operand = self.dot.operands[number]
+        inner = behind_conversion(self.group, operand)
+        return inner if inner.shape.element_type == type else operand
+
+    def thin(self, lhs: Access, rhs: Access) -> list[int]:
+        """On a CPU, operands of which only a few rows (columns) lie one after the other, as of images with their
+        channels last: brought into order they are one product, instead of many thin ones."""
+        _, rows, columns, _ = self.product.groups(lhs, rhs)
+        sizes = [math.prod(part[0] for part in group) for group in (rows, columns)]
+        return [n for n, (group, other) in enumerate(zip((rows, columns), reversed(sizes)))
+                if not self.gpu and len(group) > 1 and group[-1][0] <= THIN and other >= WORTH_ORDER]
+
+    # -- the tile
+
+    def split(self, lhs: Access, rhs: Access) -> tuple | None:
+        """(outer, inner, row, column, contracted) as (size, strides...), where one dimension each is enough."""
+        batch, rows, columns, summed = self.product.groups(lhs, rhs)
+        while len(rows) > 1 and len(batch) < 2:
+            batch, rows = [*batch, rows[0]], rows[1:]
+        while len(columns) > 1 and len(batch) < 2:
+            batch, columns = [*batch, columns[0]], columns[1:]
+        if len(batch) > 2 or len(rows) > 1 or len(columns) > 1 or len(summed) > 1:
+            return None
+        one = (1, 0, 0, 0)
+        outer = batch[0] if len(batch) == 2 else one
+        inner = batch[-1] if batch else one
+        return outer, inner, (rows or [one])[0], (columns or [one])[0], (summed or [one])[0]
+
+    def tile(self, type: str, total: str, sides: list[Access], outer, inner, row, column, summed) -> KernelCall:
+        lhs, rhs = sides
+        outline = Outline(self.group)
+        epilogue = self.epilogue(outline, total, outer, inner, row, column)
+        made = [self.prologue(n, side, outer, inner, (row, column)[n], summed)
+                for n, side in enumerate(sides) if side.argument is None]
+        buffers, arguments = buffers_of([*(own for _, own in made), outline])
+        operands = tuple(Buffer(SIDES[n], side.type, side.size) for n, side in enumerate(sides) if side.argument)
+        parameters = (("types", (type, total)), ("sizes", (row[0], column[0], summed[0])),
+                      ("batches", (outer[0], inner[0])),
+                      ("lhs", (lhs.offset, outer[1], inner[1], row[1], summed[1])),
+                      ("rhs", (rhs.offset, outer[2], inner[2], summed[2], column[2])),
+                      ("result", (outer[3], inner[3], row[3], column[3])), *self.algorithm())
+        work = _multiply_adds(self.dot)
+        moved = sum(b.size * ELEMENT_TYPES[b.type].bytes for b in (*operands, *buffers))
+        tile = Tile(kernel_name(self.group), "gemm", operands + buffers, parameters, epilogue,
+                    cost=Cost(moved, 2 * work), origin=origin_lines(self.group), prologues=tuple(p for p, _ in made))
+        return KernelCall(tile, (*(side.argument for side in sides if side.argument), *arguments))
+
+    def prologue(self, number: int, side: Access, outer, inner, free, summed) -> tuple[Prologue, Outline]:
+        """An operand as an expression of its place in the tile; the others: (size, strides of lhs, rhs, result)."""
+        extents = [(name, part[0], part[1 + number])
+                   for name, part in ((OUTER, outer), (INNER, inner), (ROW, free), (DEPTH, summed))]
+        return prologue(self.group, self.source(number, side.type), SIDES[number], side, self.product.order(number),
+                        extents)
+
+    def algorithm(self) -> tuple[tuple[str, str], ...]:
+        """How precisely to compute, for targets with several ways; CPUs compute f32 as f32."""
+        asked = self.dot.get("algorithm")
+        return (("algorithm", str(asked)),) if self.gpu and asked else ()
+
+    def epilogue(self, outline: Outline, total: str, outer, inner, row, column) -> tuple[Stmt, ...]:
+        """Statements that finish one element; () where the sum is just stored."""
+        if stores_itself(outline, self.dot, total):
+            return ()
+        batch = indexing.variable(BATCH, outer[0] * inner[0])
+        position = indexing.ZERO
+        for part, stride in ((indexing.floor_divide(batch, inner[0]), outer[3]),
+                             (indexing.modulo(batch, inner[0]), inner[3]),
+                             (indexing.variable(ROW, row[0]), row[3]),
+                             (indexing.variable(COLUMN, column[0]), column[3])):
+            position = indexing.add(position, indexing.scale(part, stride))
+        return epilogue_statements(outline, self.dot, total, position)

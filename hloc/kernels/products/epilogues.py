@@ -1,0 +1,50 @@
+"""What products and convolutions share: the types a tile computes in, and the statements after its sums."""
+from __future__ import annotations
+
+from hloc.errors import UnsupportedError
+from hloc.ir import Instruction
+from hloc.kernels import indexing, scalars
+from hloc.kernels.elements import Indices
+from hloc.kernels.group import Group, Outline
+from hloc.kernels.indexing import Index
+from hloc.kernels.ir import Expr, Stmt, Var
+from hloc.kernels.products.operands import behind_conversion
+from hloc.kernels.rules.loops import product_result
+
+
+def tile_types(group: Group, hero: Instruction) -> tuple[str, str]:
+    """(operand type, sum type): narrow operands as they are where the sums are wide, else all in the result's type."""
+    left, right = (behind_conversion(group, o).shape.element_type for o in hero.operands[:2])
+    result = scalars.computation_type(hero.shape.element_type)
+    if left == right and left in ("bf16", "f16") and result == "f32":
+        return left, result
+    left, right = (o.shape.element_type for o in hero.operands[:2])
+    if result == "s8" or left == right == "s8" and hero.shape.element_type == "s32":
+        return "s8", "s32"                                 # the tile of s8 hands out its sums as they are
+    return result, result
+
+
+def stores_itself(outline: Outline, hero: Instruction, total: str) -> bool:
+    """No epilogue is needed: the sums are the result, or rounded to it, where operands and result are of one narrow
+    type; a routine knows no other."""
+    group, type = outline.group, hero.shape.element_type
+    narrow = type in ("bf16", "f16") and type == tile_types(group, hero)[0]
+    if group.roots != [hero] or (type != total and not narrow):
+        return False
+    outline.result_buffer(0)
+    return True
+
+
+def epilogue_statements(outline: Outline, hero: Instruction, total: str, position: Index) -> tuple[Stmt, ...]:
+    """What turns Var("acc") into the results at one flat position of the hero's shape."""
+    def read(index: Indices) -> Expr:
+        if indexing.linearize(index, hero.shape.dimensions) != position:
+            raise UnsupportedError("a product read at another position than the one being computed", hero.span)
+        return product_result(Var("acc", total), hero.shape.element_type)
+    outline.elements.sources[hero] = read
+    values = []
+    for root in outline.group.roots:
+        own = indexing.delinearize(position, root.shape.dimensions)
+        values.append(outline.elements.value(root, own))
+    outline.store_all(position, values)
+    return outline.builder.body()

@@ -1,0 +1,101 @@
+"""Operands of tiles: found in memory by offset and strides, or brought into order in a scratch buffer.
+
+In: an operand of a dot or a convolution inside its group. Out: an Access, and, where the operand is not a strided view
+of a fusion parameter (transposes, reshapes, slices and broadcasts are), the kernel that computes it.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from hloc.ir import ELEMENT_TYPES, Instruction
+from hloc.kernels import indexing, scalars
+from hloc.kernels.builder import Builder
+from hloc.kernels.elemental.loop import loop_kernel
+from hloc.kernels.elements import Indices
+from hloc.kernels.group import Arg, Group, KernelCall, Outline
+from hloc.kernels.ir import Apply, Load
+from hloc.machine import Machine
+
+
+class Access(NamedTuple):
+    """How an operand lies in memory: argument, element type, size of the buffer, offset, stride per dimension.
+    argument: None where it is computed on its way into tiles instead (prologues.py)."""
+
+    argument: Arg | None
+    type: str
+    size: int
+    offset: int
+    strides: tuple[int, ...]
+
+
+def strided(group: Group, operand: Instruction, type: str) -> Access | None:
+    """The operand as a view of a parameter's memory, if it is one of that element type."""
+    outline = Outline(_read_once(group, operand), Builder())
+    names = [f"d{n}" for n in range(operand.shape.rank)]
+    index = tuple(indexing.variable(name, size) for name, size in zip(names, operand.shape.dimensions))
+    value = outline.elements.value(operand, index)
+    while isinstance(value, Apply) and value.op == "convert" and scalars.computation_type(type) == value.type:
+        value = value.arguments[0]
+    if not isinstance(value, Load) or value.type != type or len(outline.builder.accesses) != 1 \
+            or outline.builder.block.statements:
+        return None
+    name, position = outline.builder.accesses[0]
+    strides = [indexing.coefficient_of(position, n) for n in names]
+    if None in strides or position.constant < 0:
+        return None
+    argument, _, size, _ = outline.known[name]
+    return Access(argument, type, size, position.constant, tuple(strides))
+
+
+def _read_once(group: Group, operand: Instruction) -> Group:
+    """The group as if only one member read the operand and what it is a view of: nothing is kept for others."""
+    views = [operand]
+    while len(views[-1].operands) == 1 and views[-1] not in group.parameters:
+        views.append(views[-1].operands[0])
+    return replace(group, uses={**group.uses, **dict.fromkeys(views, 1)})
+
+
+class OperandKernels:
+    """Kernels that bring operands into scratch buffers, in the order they were asked for."""
+
+    def __init__(self, group: Group, machine: Machine):
+        self.group = group
+        self.machine = machine
+        self.calls: list[KernelCall] = []
+        self.scratch: list[int] = []
+
+    def access(self, operand: Instruction, type: str, order: Sequence[int]) -> Access:
+        """The operand where it lies, else computed into scratch with its dimensions in `order`."""
+        found = strided(self.group, operand, type) if operand.shape.element_type == type else None
+        return found or self.in_order(operand, type, order)
+
+    def in_order(self, operand: Instruction, type: str, order: Sequence[int]) -> Access:
+        sizes = tuple(operand.shape.dimensions[i] for i in order)
+        place = len(self.scratch)
+        self.scratch.append(math.prod(sizes) * ELEMENT_TYPES[type].bytes)
+
+        def emit(outline: Outline, index: Indices) -> None:
+            wanted = [indexing.ZERO] * len(order)
+            for i, dimension in zip(index, order):
+                wanted[dimension] = i
+            value = outline.elements.value(operand, tuple(wanted))
+            value = scalars.converted(value, operand.shape.element_type, type)
+            name = outline.scratch_buffer(place, type, math.prod(sizes), "write")
+            outline.builder.store(name, indexing.linearize(index, sizes), scalars.narrow(value, type))
+        self.calls.append(loop_kernel(self.group, self.machine, sizes, emit, "_operand"))
+        strides = [0] * len(order)
+        for dimension, stride in zip(order, indexing.row_major_strides(sizes)):
+            strides[dimension] = stride
+        return Access(Arg("scratch", place), type, math.prod(sizes), 0, tuple(strides))
+
+
+def behind_conversion(group: Group, operand: Instruction) -> Instruction:
+    """The operand before a conversion that loses nothing (bf16 or f16 to f32), which tiles do on their own."""
+    if operand.opcode == "convert" and operand not in group.parameters:
+        inner = operand.operands[0]
+        if inner.shape.element_type in ("bf16", "f16") and operand.shape.element_type == "f32":
+            return inner
+    return operand

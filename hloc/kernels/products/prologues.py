@@ -1,0 +1,83 @@
+"""Operands that a GPU's product computes on their way into its tiles: an instruction inside a fusion -> a Prologue.
+
+In: an operand of a dot or convolution that is no strided view of a parameter. Out: an Access without an argument, with
+strides as if the operand lay in order, and, once the tile's dimensions are known, the Prologue: what one element is.
+Where it is better in memory (hloc/analysis/prologues.py), or takes more than an expression, there is none.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from hloc.analysis.prologues import prologue_of, why_not
+from hloc.ir import Instruction
+from hloc.kernels import indexing, scalars
+from hloc.kernels.builder import Builder
+from hloc.kernels.group import Group, Outline, origin_line
+from hloc.kernels.indexing import Index
+from hloc.kernels.ir import INDEX, Const, Expr, Let, Load, Prologue
+from hloc.kernels.products.operands import Access
+from hloc.kernels.walks import expressions, parts
+from hloc.machine import Machine
+
+OUTER, INNER, ROW, DEPTH = "outer", "inner", "row", "depth"
+
+
+def computed_access(group: Group, hero: Instruction, number: int, operand: Instruction, type: str,
+                    order: Sequence[int], machine: Machine) -> Access | None:
+    """How operand `number` (or what it is converted from) would lie with its dimensions in `order`, where it is
+    computed on its way instead."""
+    found = prologue_of(operand, group.parameters.__contains__)
+    if any(s not in group.parameters for s in found.sources) or why_not(hero, number, found, machine):
+        return None
+    sizes = tuple(operand.shape.dimensions[i] for i in order)
+    place = indexing.linearize([indexing.variable(f"d{n}", size) for n, size in enumerate(sizes)], sizes)
+    outline = Outline(group, Builder())
+    if not is_expression(outline, element(outline, operand, type, order, place)):
+        return None
+    strides = [0] * len(order)
+    for dimension, stride in zip(order, indexing.row_major_strides(sizes)):
+        strides[dimension] = stride
+    return Access(None, type, math.prod(sizes), 0, tuple(strides))
+
+
+def element(outline: Outline, operand: Instruction, type: str, order: Sequence[int], place: Index) -> Expr:
+    """The element of an operand at a place of its dimensions in `order`, as it is stored."""
+    index = [indexing.ZERO] * len(order)
+    for i, dimension in zip(indexing.delinearize(place, [operand.shape.dimensions[d] for d in order]), order):
+        index[dimension] = i
+    value = scalars.converted(outline.elements.value(operand, tuple(index)), operand.shape.element_type, type)
+    return scalars.narrow(value, type)
+
+
+def is_expression(outline: Outline, value: Expr) -> bool:
+    """No branches or loops, and no position that depends on more data than single numbers."""
+    statements = outline.builder.body()
+    if not all(isinstance(s, Let) for s in statements):
+        return False
+    return all(isinstance(inner.position, Const) for root in (value, *roots(statements))
+               for inner in inside_positions(root) if isinstance(inner, Load))
+
+
+def roots(statements: Iterable[Let]) -> list[Expr]:
+    return [e for s in statements for e in expressions(s)]
+
+
+def inside_positions(root: Expr) -> Iterable[Expr]:
+    """What the positions in an expression are made of, and an expression that is a position itself."""
+    if root.type == INDEX:
+        yield from parts([root])
+    yield from parts(p.position for p in parts([root]) if isinstance(p, Load))
+
+
+def prologue(group: Group, operand: Instruction, name: str, access: Access, order: Sequence[int],
+             extents: Sequence[tuple[str, int, int]]) -> tuple[Prologue, Outline]:
+    """The Prologue of an operand, and the Outline that knows what it reads. extents: (Var, size, stride)."""
+    outline = Outline(group, Builder())
+    place = indexing.ZERO
+    for variable, size, stride in extents:
+        place = indexing.add(place, indexing.scale(indexing.variable(variable, size), stride))
+    value = element(outline, operand, access.type, order, place)
+    members = set(prologue_of(operand, group.parameters.__contains__).members)
+    origin = tuple(origin_line(m) for m in group.members if m in members)
+    return Prologue(name, access.type, outline.builder.body(), value, origin), outline

@@ -1,0 +1,56 @@
+"""ragged-dot on a GPU: a Tile of the routine "gemm" whose rows fall into groups, each with a right operand of its own.
+
+In: a ragged-dot of the form that `is_grouped` tells (passes/ragged_dot_rewriter.py leaves it as it is). Out: the tile,
+as in products/dot.py, with one more buffer, for the sizes, and one more parameter:
+    groups     how many, and the name of that buffer
+Rows behind the last group are zero. There is one batch; `batches` says (1, groups), so that strides have their places:
+the second batch stride of rhs goes from one group's matrix to the next one's.
+"""
+from __future__ import annotations
+
+from hloc.errors import UnsupportedError
+from hloc.ir import ELEMENT_TYPES
+from hloc.kernels import indexing
+from hloc.kernels.group import Group, KernelCall, Lowered, Outline, kernel_name, origin_lines
+from hloc.kernels.ir import Buffer, Cost, Stmt, Tile
+from hloc.kernels.products.epilogues import epilogue_statements, stores_itself, tile_types
+from hloc.kernels.products.operands import OperandKernels
+from hloc.machine import Machine
+from hloc.ops.products import is_grouped, ragged_dimensions
+
+ROW, COLUMN = "row", "column"
+
+
+def lower_ragged_product(group: Group, machine: Machine) -> Lowered:
+    """One kernel, and what brings operands of other types into order before it."""
+    root = group.roots[0]
+    if machine.kind != "gpu" or not is_grouped(root):
+        raise UnsupportedError("a ragged-dot that is not written out as products", root.span)
+    left, right, sizes = root.operands
+    ragged = ragged_dimensions(root, left.shape, right.shape)
+    (summed,), (contracted,) = ragged.dims.lhs_contracting, ragged.dims.rhs_contracting
+    column = 3 - ragged.rhs_group - contracted
+    type, total = tile_types(group, root)
+    operands = OperandKernels(group, machine)
+    lhs = operands.access(left, type, (ragged.dimension, summed))
+    rhs = operands.access(right, type, (ragged.rhs_group, contracted, column))
+    outline = Outline(group)
+    numbers = outline.operand_buffer(group.parameters[sizes], sizes.shape)
+    outline.builder.loaded.add(numbers)
+    m, n = root.shape.dimensions
+    k, groups = left.shape.dimensions[summed], right.shape.dimensions[ragged.rhs_group]
+    epilogue: tuple[Stmt, ...] = ()
+    if not stores_itself(outline, root, total):
+        place = indexing.add(indexing.scale(indexing.variable(ROW, m), n), indexing.variable(COLUMN, n))
+        epilogue = epilogue_statements(outline, root, total, place)
+    buffers, arguments = outline.buffers()
+    own = (Buffer("lhs", lhs.type, lhs.size), Buffer("rhs", rhs.type, rhs.size))
+    parameters = (("types", (type, total)), ("sizes", (m, n, k)), ("batches", (1, groups)),
+                  ("lhs", (lhs.offset, 0, 0, lhs.strides[ragged.dimension], lhs.strides[summed])),
+                  ("rhs", (rhs.offset, 0, rhs.strides[ragged.rhs_group], rhs.strides[contracted], rhs.strides[column])),
+                  ("result", (0, 0, n, 1)), ("groups", (groups, numbers)))
+    moved = sum(b.size * ELEMENT_TYPES[b.type].bytes for b in (*own, *buffers))
+    tile = Tile(kernel_name(group), "gemm", own + buffers, parameters, epilogue, cost=Cost(moved, 2 * m * n * k),
+                origin=origin_lines(group))
+    call = KernelCall(tile, (lhs.argument, rhs.argument, *arguments))
+    return Lowered((*operands.calls, call), tuple(operands.scratch))

@@ -1,0 +1,306 @@
+"""Tiny matrix products as loops: one row of the result at a time, its sums side by side in a Local array.
+
+In: a dot too small for a tile (dot.py), or a convolution of 1x1 windows that is one, with what its fusion
+does to the result. Out: one kernel, or None where the result has no dimension to make vectors of.
+
+    for i:  for j: sum[j] = 0
+            for k: for j: sum[j] += a[i, k] * b[k, j]
+            for j: out[i, j] = epilogue(sum[j])
+
+Every sum is added up in the order of k, as the element rule of a dot does it (rules/loops.py); but the additions of
+neighbouring sums do not wait for one another. Where the terms of a sum lie side by side in both operands, and those of
+neighbouring sums apart, vectors go along k instead:
+
+            for j: s = 0; for k (VECTOR): s += a[i, k] * b[j, k]; sum[j] = s
+"""
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+from hloc.ir import ELEMENT_TYPES, ConvolutionDimensionNumbers, Instruction
+from hloc.kernels import indexing, loops, scalars
+from hloc.kernels.elemental.loop import cost_of, shareable
+from hloc.kernels.elements import Indices
+from hloc.kernels.group import Group, KernelCall, Lowered, Outline
+from hloc.kernels.indexing import Index
+from hloc.kernels.ir import SERIAL, VECTOR, Apply, Expr, Load, Store
+from hloc.kernels.monoids import can_reassociate
+from hloc.kernels.products.shallow_dot import lower_shallow_product
+from hloc.kernels.rules.elementwise import zero
+from hloc.kernels.rules.loops import DotDimensions, accumulator_type, product_result
+
+SHORTEST = 4                    # sums side by side that are worth an array
+UNROLLED = 8                    # terms that are added to sums in registers
+FEW = 16                        # sums that compilers keep in registers
+SHORTEST_SUM = 16               # terms side by side that are worth vectors
+SEVERAL_VECTORS = 32            # terms side by side that are summed faster than an operand is staged
+ROWS_WORTH_STAGING = 3          # rows that meet each column of a small operand
+WIDTHS = 4, 8, 16               # sums to which fewer are filled up; more: to a multiple of the second
+
+
+def lower_small_product(group: Group, dot: Instruction) -> Lowered | None:
+    """The kernel of a tiny dot and its epilogue; None where no dimension of the result is long enough."""
+    return _lowered(group, dot, DotDimensions(dot))
+
+
+def has_long_terms(dot: Instruction, dims: DotDimensions) -> bool:
+    """Whether both operands end in the one contracted dimension, and that is long."""
+    ends = (o.shape.rank - 1 for o in dot.operands[:2])
+    return all(d == (end,) for d, end in zip((dims.left_contracting, dims.right_contracting), ends)) \
+        and dot.operands[0].shape.dimensions[-1] >= SHORTEST_SUM
+
+
+def lower_plain_convolution(group: Group, convolution: Instruction) -> Lowered | None:
+    """The same for a convolution of 1x1 windows over images and a result whose last dimension are the features."""
+    return _lowered(group, convolution, _plain_dimensions(convolution.get("dim_labels")))
+
+
+def _plain_dimensions(n: ConvolutionDimensionNumbers) -> DotDimensions:
+    """A convolution of 1x1 windows as a product; of the filter, the dimensions of size one are left out."""
+    return DotDimensions.of(left_free=(n.input_batch, *n.input_spatial), left_contracting=(n.input_feature,),
+                            right_free=(n.kernel_output_feature,), right_contracting=(n.kernel_input_feature,))
+
+
+def _lowered(group: Group, dot: Instruction, dims: DotDimensions) -> Lowered | None:
+    shallow = lower_shallow_product(group, dot, dims)
+    if shallow:
+        return shallow
+    vector = max((d for d, size in enumerate(dot.shape.dimensions) if size > 1), default=None)
+    if vector is None or any(r.shape.num_elements != dot.shape.num_elements for r in group.roots):
+        return None
+    if is_staged(dot, dims):
+        kind = _StagedProduct
+    elif dot.shape.dimensions[vector] >= SHORTEST:
+        kind = _LongSums if has_long_terms(dot, dims) else _SmallProduct
+    else:
+        return None
+    return Lowered((kind(group, dot, dims, vector).kernel(),), can_share=tuple(shareable(group, (dot,))))
+
+
+def is_staged(dot: Instruction, dims: DotDimensions) -> bool:
+    """Whether the dot is many products of which the right operand is worth bringing into a Local array first: its
+    columns lie apart, or its elements must be converted, and several rows meet each."""
+    left, right = (o.shape for o in dot.operands[:2])
+    columns = [d for d in dims.right_free if right.dimensions[d] > 1]
+    rows = math.prod(left.dimensions[d] for d in dims.left_free)
+    if len(columns) != 1 or not dims.left_batch or rows < ROWS_WORTH_STAGING:
+        return False
+    if has_long_terms(dot, dims) and left.kind != "complex":
+        return left.dimensions[-1] < SEVERAL_VECTORS
+    return columns[0] != right.rank - 1 or scalars.is_narrow(right.element_type) \
+        or ELEMENT_TYPES[right.element_type].bytes == 1
+
+
+class RowsOfSums(ABC):
+    """The loops of one kernel; `vector`: the result's dimension along which the sums lie, `width` of them at a time."""
+
+    def __init__(self, group: Group, dot: Instruction, vector: int, width: int | None = None):
+        self.outline = Outline(group)
+        self.dot = dot
+        self.vector = vector
+        self.sizes = dot.shape.dimensions
+        self.width = width or self.sizes[vector]
+        self.block = indexing.ZERO
+        self.sums = ""
+
+    def kernel(self) -> KernelCall:
+        b, type = self.outline.builder, accumulator_type(self.dot)
+        others = [d for d in range(len(self.sizes)) if d != self.vector]
+        blocks = -(-self.sizes[self.vector] // self.width)
+        with loops.parallel(b, [*(self.sizes[d] for d in others), blocks]) as (*outer, self.block):
+            index: list[Index] = [indexing.ZERO] * len(self.sizes)
+            for d, counter in zip(others, outer):
+                index[d] = counter
+            self.sums = b.local(type, self.width, "sum")
+            self.add_up(index, type)
+            with self.along(index):
+                self.finish(index, type)
+        return self.finished()
+
+    def finished(self) -> KernelCall:
+        count = self.dot.shape.num_elements
+        cost = cost_of(self.outline, count, self.outline.builder)
+        return self.outline.finish(cost=cost._replace(flops=2 * count * self.depth()))
+
+    @contextmanager
+    def along(self, index: list[Index], kind: str = VECTOR) -> Iterator[None]:
+        """The loop over the sums; `index` follows its counter."""
+        b = self.outline.builder
+        with loops.block_loop(b, self.sizes[self.vector], self.width, self.block, kind) as index[self.vector]:
+            yield
+
+    def place(self, index: list[Index]) -> Expr:
+        start = indexing.scale(self.block, self.width)
+        return self.outline.builder.position(indexing.subtract(index[self.vector], start))
+
+    @abstractmethod
+    def depth(self) -> int:
+        """Products in one sum."""
+
+    def add_up(self, index: list[Index], type: str) -> None:
+        """The sums: from zero, term by term."""
+        with self.along(index):
+            self.outline.builder.append(Store(self.sums, self.place(index), zero(type)))
+        self.accumulate(index, type)
+
+    @abstractmethod
+    def accumulate(self, index: list[Index], type: str) -> None:
+        """sums += all terms."""
+
+    def add_term(self, index: list[Index], factors: Sequence[Expr], type: str) -> None:
+        """sums += one product, in the loop over the sums."""
+        old = self.outline.builder.let(Load(self.sums, self.place(index), type))
+        product = Apply("multiply", tuple(scalars.convert_to(f, type) for f in factors), type)
+        self.outline.builder.append(Store(self.sums, self.place(index), Apply("add", (old, product), type)))
+
+    def finish(self, index: list[Index], type: str) -> None:
+        """The epilogue of one element."""
+        outline, b = self.outline, self.outline.builder
+        position = indexing.linearize(index, self.sizes)
+        total = product_result(b.let(Load(self.sums, self.place(index), type)), self.dot.shape.element_type)
+        outline.elements.sources[self.dot] = lambda _: total
+        outline.store_all(position, [outline.elements.value(r, indexing.delinearize(position, r.shape.dimensions))
+                                     for r in outline.group.roots])
+
+
+class _SmallProduct(RowsOfSums):
+    """A dot, or what is one."""
+
+    def __init__(self, group: Group, dot: Instruction, dims: DotDimensions, vector: int):
+        super().__init__(group, dot, vector)
+        self.dims = dims
+
+    def kind(self, dims: DotDimensions) -> str:
+        """SERIAL where an operand moves along the sums in steps: few elements are gathered slower than loaded."""
+        if self.sizes[self.vector] > FEW:
+            return VECTOR
+        for operand, of in zip(self.dot.operands, self.moving_dimensions(dims)):
+            if of.get(self.vector, operand.shape.rank - 1) != operand.shape.rank - 1:
+                return SERIAL
+        return VECTOR
+
+    def depth(self) -> int:
+        """Products in one sum."""
+        left = self.dot.operands[0].shape.dimensions
+        total = 1
+        for d in self.dims.left_contracting:
+            total *= left[d]
+        return total
+
+    def accumulate(self, index: list[Index], type: str) -> None:
+        """sums += a * b, for all of the contracted dimensions; what does not move along the sums is read before."""
+        b, elements = self.outline.builder, self.outline.elements
+        dims, (left, right) = self.dims, self.dot.operands[:2]
+        with ExitStack() as stack:
+            depth = [stack.enter_context(b.loop(left.shape.dimensions[d])) for d in dims.left_contracting]
+            stack.enter_context(b.pinned([self.sums]))
+            moves = [self.vector in of for of in self.moving_dimensions(dims)]
+            still = [None if moving else b.let(elements.value(operand, own)) for operand, own, moving in
+                     zip((left, right), self.operand_indices(dims, index, depth), moves)]
+            with self.along(index, self.kind(dims)):
+                factors = [value if value is not None else elements.value(operand, own) for operand, own, value in
+                           zip((left, right), self.operand_indices(dims, index, depth), still)]
+                self.add_term(index, factors, type)
+
+    def moving_dimensions(self, dims: DotDimensions) -> tuple[dict[int, int], dict[int, int]]:
+        """The result's dimensions that each operand moves along, and which of its own those are."""
+        batch, rows = len(dims.left_batch), len(dims.left_free)
+        left = dict(enumerate((*dims.left_batch, *dims.left_free)))
+        right = {**dict(enumerate(dims.right_batch)), **dict(enumerate(dims.right_free, batch + rows))}
+        return left, right
+
+    def operand_indices(self, dims: DotDimensions, index: list[Index], depth: list[Index]) -> tuple[Indices, Indices]:
+        """The element of each operand that meets at `depth`, for the result's element at `index`."""
+        batch, rows = len(dims.left_batch), len(dims.left_free)
+        left = dict(zip((*dims.left_batch, *dims.left_free, *dims.left_contracting), (*index[:batch + rows], *depth)))
+        right = dict(zip((*dims.right_batch, *dims.right_free, *dims.right_contracting),
+                         (*index[:batch], *index[batch + rows:], *depth)))
+        return tuple(tuple(own.get(d, indexing.ZERO) for d in range(operand.shape.rank))
+                     for own, operand in zip((left, right), self.dot.operands))
+
+
+class _LongSums(_SmallProduct):
+    """A dot whose terms of a sum lie side by side in both operands: vectors go along them."""
+
+    def add_up(self, index: list[Index], type: str) -> None:
+        """sums = the totals of a * b along the contracted dimension, one after the other."""
+        b, elements = self.outline.builder, self.outline.elements
+        with self.along(index, SERIAL):
+            total = b.mutable(type, zero(type), "add" if can_reassociate("add", type) else "")
+            with b.loop(self.depth(), VECTOR) as k, b.pinned([total.name]):
+                factors = [scalars.convert_to(elements.value(operand, own), type) for operand, own in
+                           zip(self.dot.operands, self.operand_indices(self.dims, index, [k]))]
+                b.assign(total, Apply("add", (total, Apply("multiply", tuple(factors), type)), type))
+            b.append(Store(self.sums, self.place(index), total))
+
+
+class _StagedProduct(_SmallProduct):
+    """One of many products: of each, the right operand is brought into a Local array, in the type of the sums, with the
+    columns side by side and filled up to whole vectors.
+
+    for n (PARALLEL):  for k, j: staged[k, j] = b[n, k, j] (or b[n, j, k])
+                       for i: the sums of row i, out of a[n, i, k] * staged[k, j]
+    """
+
+    def __init__(self, group: Group, dot: Instruction, dims: DotDimensions, vector: int):
+        super().__init__(group, dot, dims, vector)
+        columns = self.sizes[vector]
+        self.width = next((w for w in WIDTHS if columns <= w), -(-columns // WIDTHS[1]) * WIDTHS[1])
+        self.staged = ""
+
+    def kernel(self) -> KernelCall:
+        b, type, batches = self.outline.builder, accumulator_type(self.dot), len(self.dims.left_batch)
+        with loops.parallel(b, self.sizes[:batches]) as batch:
+            index: list[Index] = [*batch, *(indexing.ZERO for _ in self.sizes[batches:])]
+            self.staged = b.local(type, self.depth() * self.width, "staged")
+            self.stage(index, type)
+            self.sums = b.local(type, self.width, "sum")
+            with ExitStack() as stack, b.pinned([self.staged]):
+                for d in range(batches, batches + len(self.dims.left_free)):
+                    index[d] = stack.enter_context(b.loop(self.sizes[d]))
+                self.add_up(index, type)
+                with super().along(index):
+                    self.finish(index, type)
+        return self.finished()
+
+    @contextmanager
+    def along(self, index: list[Index], kind: str = VECTOR) -> Iterator[None]:
+        """The loop over the sums, those of the filling too."""
+        with self.outline.builder.loop(self.width, kind) as index[self.vector]:
+            yield
+
+    def stage(self, index: list[Index], type: str) -> None:
+        """staged = the right operand of the product at `index`."""
+        b, right, dims = self.outline.builder, self.dot.operands[1], self.dims
+        if self.width > self.sizes[self.vector]:
+            with b.loop(self.depth() * self.width, VECTOR) as place:
+                b.append(Store(self.staged, b.position(place), zero(type)))
+        apart = right.shape.rank - 1 in dims.right_contracting
+        with ExitStack() as stack:
+            if apart:
+                stack.enter_context(super().along(index, SERIAL))
+            depth = [stack.enter_context(b.loop(right.shape.dimensions[d])) for d in dims.right_contracting]
+            if not apart:
+                stack.enter_context(super().along(index, SERIAL))
+            value = self.outline.elements.value(right, self.operand_indices(dims, index, depth)[1])
+            b.append(Store(self.staged, self.staged_place(index, depth), scalars.convert_to(value, type)))
+
+    def staged_place(self, index: list[Index], depth: list[Index]) -> Expr:
+        right = self.dot.operands[1].shape.dimensions
+        sizes = (*(right[d] for d in self.dims.right_contracting), self.width)
+        return self.outline.builder.position(indexing.linearize([*depth, index[self.vector]], sizes))
+
+    def accumulate(self, index: list[Index], type: str) -> None:
+        b, left = self.outline.builder, self.dot.operands[0]
+        with ExitStack() as stack:
+            *outer, last = (left.shape.dimensions[d] for d in self.dims.left_contracting)
+            depth = [stack.enter_context(b.loop(size)) for size in outer]
+            for k in loops.unrolled(b, last, UNROLLED):
+                with b.pinned([self.sums]):
+                    inner = [*depth, k]
+                    factor = b.let(self.outline.elements.value(left, self.operand_indices(self.dims, index, inner)[0]))
+                    with self.along(index):
+                        self.add_term(index, (factor, Load(self.staged, self.staged_place(index, inner), type)), type)

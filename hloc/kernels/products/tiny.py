@@ -1,0 +1,86 @@
+"""From which size on a routine computes a product or a convolution; smaller ones are plain loops.
+
+Told apart from the lowering, so that routines can be chosen, and compiled, before it is imported.
+"""
+from __future__ import annotations
+
+import math
+
+from hloc.ir import ELEMENT_TYPES, ConvolutionDimensionNumbers, Instruction, WindowDim, window_of
+from hloc.kernels.scalars import is_narrow
+from hloc.kernels.sliding import SHORTEST_SLIDE, slides
+
+TINY = 2048                     # multiply-adds below which a tile costs more than it saves
+SMALL = 8192                    # the same for products whose columns lie side by side, and no bytes; else half of it
+SMALL_CONVOLUTION = 16384       # multiply-adds of convolutions whose features lie side by side; half of it for bytes
+FEWEST_FEATURES = 4
+IN_PLANES = 1 << 17             # multiply-adds of convolutions of few features;
+LONGEST_TAPS = 8                # taps of a row that are added to sums in registers
+FEW_FEATURES = 5                # sums of one position that leave most lanes of a vector empty
+FEW_PLANES = 4                  # pairs of an image's plane and a result's, along whose rows windows move; with more of
+MOST_TAPS, LONG_ROW = 800, 96   # them, elements of the filter, and bytes of a row
+SHALLOW, NARROW = 8, 128        # products in a sum, and columns, of which rows are read and written faster than packed
+
+
+def multiply_adds(convolution: Instruction) -> int:
+    """Of the whole convolution, padding counted as if it were there."""
+    kernel = convolution.operands[1].shape.dimensions
+    features = kernel[convolution.get("dim_labels").kernel_output_feature]
+    return convolution.shape.num_elements * math.prod(kernel) // max(1, features)
+
+
+def may_be_loops(convolution: Instruction) -> bool:
+    """A convolution that no routine computes on a CPU, where its operands lie as one of these ways needs them."""
+    return (multiply_adds(convolution) <= TINY or is_shallow(convolution) or is_small(convolution)
+            or slides_along_rows(convolution) or fills_few_lanes(convolution))
+
+
+def is_shallow(convolution: Instruction) -> bool:
+    """A product of few columns and few terms in a sum, over images as they lie: loops on a CPU."""
+    n: ConvolutionDimensionNumbers = convolution.get("dim_labels")
+    kernel = convolution.operands[1].shape
+    rows = (n.output_batch, *n.output_spatial, n.output_feature)
+    return (all(w == WindowDim() for w in window_of(convolution))
+            and convolution.get("feature_group_count", 1) == convolution.get("batch_group_count", 1) == 1
+            and rows == tuple(range(convolution.shape.rank)) and n.kernel_output_feature == kernel.rank - 1
+            and (kernel.element_type in ("bf16", "f16") or not is_narrow(kernel.element_type))
+            and kernel.dimensions[n.kernel_input_feature] <= SHALLOW and kernel.dimensions[-1] <= NARROW)
+
+
+def is_small(convolution: Instruction) -> bool:
+    """A convolution of few multiply-adds whose features lie side by side, in filter and result: loops on a CPU."""
+    n: ConvolutionDimensionNumbers = convolution.get("dim_labels")
+    last = convolution.shape.rank - 1
+    most = SMALL_CONVOLUTION // (2 if ELEMENT_TYPES[convolution.operands[1].shape.element_type].bytes == 1 else 1)
+    return (multiply_adds(convolution) <= most and n.output_feature == n.kernel_output_feature == last
+            and convolution.shape.dimensions[last] >= FEWEST_FEATURES
+            and convolution.get("feature_group_count", 1) == convolution.get("batch_group_count", 1) == 1
+            and all(w.base_dilation == 1 for w in window_of(convolution)))
+
+
+def fills_few_lanes(convolution: Instruction) -> bool:
+    """A small convolution of so few features that vectors go along the positions of an image, over its rows' ends."""
+    n: ConvolutionDimensionNumbers = convolution.get("dim_labels")
+    windows = window_of(convolution)
+    return (multiply_adds(convolution) <= IN_PLANES
+            and convolution.get("feature_group_count", 1) == convolution.get("batch_group_count", 1) == 1
+            and (n.output_batch, *n.output_spatial, n.output_feature) == (0, 1, 2, 3)
+            and convolution.shape.dimensions[-1] <= FEW_FEATURES
+            and all(w.stride == w.base_dilation == 1 for w in windows) and 1 < windows[-1].size <= LONGEST_TAPS
+            and convolution.operands[1].shape.element_type in ("f32", "f16", "bf16"))
+
+
+def slides_along_rows(convolution: Instruction) -> bool:
+    """A convolution of few planes, whose rows lie in memory as its windows move along them: loops on a CPU."""
+    n: ConvolutionDimensionNumbers = convolution.get("dim_labels")
+    last, kernel = convolution.shape.rank - 1, convolution.operands[1].shape
+    if last not in n.output_spatial or n.input_spatial[n.output_spatial.index(last)] != last:
+        return False
+    planes = kernel.dimensions[n.kernel_input_feature] * kernel.dimensions[n.kernel_output_feature]
+    row = convolution.shape.dimensions[last]
+    return (slides(window_of(convolution)[n.output_spatial.index(last)])
+            and row >= SHORTEST_SLIDE
+            and convolution.get("feature_group_count", 1) == convolution.get("batch_group_count", 1) == 1
+            and (planes <= FEW_PLANES or (kernel.num_elements <= MOST_TAPS
+                                          and row * ELEMENT_TYPES[kernel.element_type].bytes >= LONG_ROW))
+            and kernel.element_type in ("f32", "f64", "s32", "u32", "s64", "u64"))

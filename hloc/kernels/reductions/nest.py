@@ -1,0 +1,197 @@
+"""The loops of a reduction kernel: by rows, or by columns (see reductions/reduce.py).
+
+In: a Reduction with its loops, and what to do with the totals of a result. Out: statements in the Outline's builder.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+from hloc.kernels import indexing, loops
+from hloc.kernels.group import Outline
+from hloc.kernels.indexing import Index
+from hloc.kernels.ir import SERIAL, VECTOR, Expr, Load, Var
+from hloc.kernels.monoids import can_reassociate
+from hloc.kernels.reductions.reduction import Reduction, join, point_values, side_roots, start
+from hloc.kernels.rules.loops import accumulate
+
+STREAMS = 4                 # accumulators side by side in a row reduction
+SHORTEST_STREAM = 4096      # below this length one accumulator (a vector, unrolled) is as fast, and joined sooner
+MOST_OPERATIONS = 12        # longer expressions are not worth repeating for the sake of several accumulators
+
+
+@dataclass
+class Nest:
+    """The loops of one reduction kernel. chunks: into how many the first reduced loop is cut; values: reads."""
+
+    reduction: Reduction
+    outline: Outline
+    chunks: int = 1
+    values: Callable | None = None
+    MOST_COLUMNS: ClassVar[int] = 1 << 16
+
+    def emit(self, finish: Callable[[list[Index], list[Expr]], None]) -> None:
+        """finish(counters, totals) stores the totals of one result; in a chunked nest totals are partial."""
+        self.use_point_values()
+        rows = self.reduction.reduced[-1] or self.reduction.extents == [1]
+        (self.rows if rows else self.columns)(finish)
+
+    def use_point_values(self) -> None:
+        if self.values is None:
+            self.values = partial(point_values, self.reduction, self.outline)
+
+    def counters(self, kept: list[int], opened: Sequence[Index]) -> list[Index]:
+        """The counters of all loops, those of the kept ones as opened."""
+        counters = [indexing.ZERO] * len(self.reduction.extents)
+        for n, counter in zip(kept, opened):
+            counters[n] = counter
+        return counters
+
+    @property
+    def chunk(self) -> int:
+        """Iterations of the first reduced loop in one chunk."""
+        return -(-self.reduction.extents[self.reduction.reduced.index(True)] // self.chunks)
+
+    # rows: one result at a time
+
+    def rows(self, finish: Callable) -> None:
+        r, b = self.reduction, self.outline.builder
+        kept = [n for n, gone in enumerate(r.reduced) if not gone]
+        with loops.parallel(b, [r.extents[n] for n in kept] + [self.chunks]) as opened:
+            counters = self.counters(kept, opened)
+            self.piece = opened[-1]
+            totals = self.row(counters)
+            finish(counters, totals)
+
+    def row(self, counters: list[Index]) -> list[Expr]:
+        """All reduced loops for one result."""
+        r = self.reduction
+        gone = [n for n, reduced in enumerate(r.reduced) if reduced]
+        vector = all(can_reassociate(r.monoid(i), t) for i, _, t in r.accumulators)
+        streams = self.streams(gone) if vector and gone else 1
+        sets = [self.start(vector) for _ in range(streams)]
+        with ExitStack() as stack:
+            for n in gone[:-1]:
+                counters[n] = stack.enter_context(self.reduced_loop(n, n == gone[0], SERIAL))
+            if gone:
+                self.inner(counters, gone, sets, VECTOR if vector else SERIAL)
+            else:
+                self.update(sets[0], counters)
+        return self.joined(sets)
+
+    def streams(self, gone: list[int]) -> int:
+        """How many accumulators run side by side along the innermost loop."""
+        length = self.chunk if len(gone) == 1 else self.reduction.extents[gone[-1]]
+        whole = len(gone) > 1 or self.reduction.extents[gone[0]] % self.chunk == 0
+        short = length < STREAMS * SHORTEST_STREAM or self.reduction.operations > MOST_OPERATIONS
+        return 1 if short or not whole or side_roots(self.reduction) else STREAMS
+
+    def inner(self, counters: list[Index], gone: list[int], sets: list[list[Var]], kind: str) -> None:
+        """The innermost loop; with several streams, over a part of the length and then over the rest."""
+        b, n = self.outline.builder, gone[-1]
+        if len(sets) == 1:
+            with self.reduced_loop(n, len(gone) == 1, kind) as counters[n]:
+                self.update(sets[0], counters)
+            return
+        length = self.chunk if len(gone) == 1 else self.reduction.extents[n]
+        base = indexing.scale(self.piece, length) if len(gone) == 1 else indexing.ZERO
+        part = length // len(sets)
+        with b.loop(part, kind) as i:
+            for s, accumulators in enumerate(sets):
+                counters[n] = indexing.shift(indexing.add(base, i), s * part)
+                self.update(accumulators, counters)
+        if length % len(sets):
+            with b.loop(length - part * len(sets), kind) as i:
+                counters[n] = indexing.shift(indexing.add(base, i), part * len(sets))
+                self.update(sets[0], counters)
+
+    def reduced_loop(self, n: int, first: bool, kind: str):
+        extent = self.reduction.extents[n]
+        if first and self.chunks > 1:
+            return loops.block_loop(self.outline.builder, extent, self.chunk, self.piece, kind)
+        return self.outline.builder.loop(extent, kind)
+
+    def start(self, vector: bool) -> list[Var]:
+        """A set of fresh accumulators."""
+        r, b = self.reduction, self.outline.builder
+        return [b.mutable(t, start(r, self.outline, i, k), (r.monoid(i) or "") if vector else "")
+                for i, k, t in r.accumulators]
+
+    def update(self, accumulators: list[Var], counters: list[Index]) -> None:
+        """Take in the elements at one point."""
+        self.take(accumulators, self.values(counters)[0])
+
+    def take(self, accumulators: list[Var], elements: list[list[Expr]]) -> None:
+        remaining = list(accumulators)
+        for reduce, values in zip(self.reduction.reduces, elements):
+            own, remaining = remaining[:len(values)], remaining[len(values):]
+            accumulate(self.outline.elements, own, values, reduce)
+
+    def joined(self, sets: list[list[Var]]) -> list[Expr]:
+        """The totals of several sets of accumulators."""
+        totals: list[Expr] = list(sets[0])
+        for other in sets[1:]:
+            joined: list[Expr] = []
+            for reduce, a, b in zip(self.reduction.reduces, totals, other):
+                joined += join(self.reduction, self.outline, reduce, [a], [b])
+            totals = joined
+        return totals
+
+    # columns: a block of neighbouring results at a time
+
+    def columns(self, finish: Callable) -> None:
+        r, b = self.reduction, self.outline.builder
+        last = len(r.extents) - 1
+        with self.blocks(last) as (counters, width, block):
+            arrays = [(b.local(t, width, "sum"), t) for _, _, t in r.accumulators]
+            self.column_loop(counters, last, width, block, lambda j: self.clear(arrays, j))
+            with ExitStack() as stack:
+                gone = [n for n, reduced in enumerate(r.reduced) if reduced]
+                for n in gone:
+                    counters[n] = stack.enter_context(self.reduced_loop(n, n == gone[0], SERIAL))
+                self.column_loop(counters, last, width, block, lambda j: self.gather(
+                    arrays, self.values(counters)[0], j))
+            self.column_loop(counters, last, width, block, lambda j: finish(
+                counters, [b.let(self.at(name, t, j)) for name, t in arrays]))
+
+    @contextmanager
+    def blocks(self, lane: int) -> Iterator[tuple[list[Index], int, Index]]:
+        """The PARALLEL loop over the kept loops before `lane`, the chunks, and blocks of `lane`: gives the counters,
+        how many columns a block has, and its number."""
+        r = self.reduction
+        kept = [n for n, gone in enumerate(r.reduced[:lane]) if not gone]
+        width = min(self.MOST_COLUMNS, r.columns, r.extents[lane])
+        with loops.parallel(self.outline.builder, [
+                *(r.extents[n] for n in kept), self.chunks, -(-r.extents[lane] // width)]) as opened:
+            self.piece = opened[-2]
+            yield self.counters(kept, opened), width, opened[-1]
+
+    def column_loop(self, counters: list[Index], last: int, width: int, block: Index, body: Callable) -> None:
+        """VECTOR loop over a block of columns; body(offset in the block)."""
+        b = self.outline.builder
+        with loops.block_loop(b, self.reduction.extents[last], width, block) as counters[last]:
+            body(indexing.subtract(counters[last], indexing.scale(block, width)))
+
+    def at(self, name: str, type: str, offset: Index) -> Load:
+        return Load(name, self.outline.builder.position(offset), type)
+
+    def clear(self, arrays: list[tuple[str, str]], offset: Index) -> None:
+        for (reduce, k, _), (name, _) in zip(self.reduction.accumulators, arrays):
+            self.outline.builder.store(name, offset, start(self.reduction, self.outline, reduce, k))
+
+    def gather(self, arrays: list[tuple[str, str]], elements: list[list[Expr]], offset: Index) -> None:
+        """sum[offset] = to_apply(sum[offset], element) for every reduce."""
+        b, r = self.outline.builder, self.reduction
+        with b.pinned([name for name, _ in arrays]):
+            remaining = list(arrays)
+            for reduce, values in zip(r.reduces, elements):
+                own, remaining = remaining[:len(values)], remaining[len(values):]
+                old: list[Expr] = [b.let(self.at(name, t, offset)) for name, t in own]
+                new = join(r, self.outline, reduce, old, values)
+                if len(new) > 1:
+                    new = [b.let(v) for v in new]
+                for (name, _), value in zip(own, new):
+                    b.store(name, offset, value)

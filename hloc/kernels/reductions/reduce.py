@@ -1,0 +1,225 @@
+"""Reductions: one or several reduces of the same dimensions, with what is computed before, beside and after them.
+
+In: a reduce, or a kInput fusion. Out: one kernel, or two where few results are made from many elements: then the
+first makes partial results of chunks, so that all threads have work, and the second joins them.
+
+The loops of the input space are either kept or reduced. Where the innermost loop is reduced ("rows") each result has
+its own accumulators, several of them side by side where the reducer may be reassociated. Where it is kept ("columns")
+a Local array accumulates a block of neighbouring results, so that the inner loop has stride one. Rows of a few
+elements have ways of their own (reductions/short.py, reductions/turned.py).
+"""
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from hloc.ir import ELEMENT_TYPES, Instruction
+from hloc.kernels import indexing, loops
+from hloc.kernels.elemental.loop import cost_of, loop_kernel, lower_loop
+from hloc.kernels.group import Group, KernelCall, Lowered, Outline
+from hloc.kernels.indexing import Index
+from hloc.kernels.ir import Cost, Expr
+from hloc.kernels.monoids import identity, is_choice_of_places
+from hloc.kernels.reductions.choice import ChoiceNest, is_choice
+from hloc.kernels.reductions.nest import Nest
+from hloc.kernels.reductions.reduction import Reduction, point_values, start, store_results
+from hloc.kernels.reductions.short import ShortNest, is_short
+from hloc.kernels.reductions.turned import TurnedNest, is_turned
+from hloc.kernels.rules.loops import element_types
+from hloc.machine import Machine
+
+SHORT_INNER = 16                # an innermost reduced loop below this is left to the second kernel
+CHUNKS = 64
+GPU_PIECES = 8                  # blocks for each SM that keep enough loads under way
+SMALLEST_TWO_PHASE = 1 << 16    # elements
+LONG_ROW = 2048                 # elements of a row that is worth columns,
+FEWEST_LANES, MOST_LANES = 32, 256      # so many of them
+
+
+def lower_reduce(group: Group, machine: Machine) -> Lowered:
+    """Kernels of a reduce or of a fusion around reduces."""
+    reduces = [m for m in group.members if m.opcode == "reduce"]
+    if not reduces or not _alike(reduces):
+        return lower_loop(group, machine)
+    if all(s.num_elements == 0 for s in group.result_shapes):
+        return Lowered(())
+    reduction = Reduction(group, reduces, reduces[0].operands[0].shape.dimensions)
+    if math.prod(reduction.dimensions) == 0:
+        return Lowered((_nothing_to_reduce(reduction, machine),))
+    _choose_loops(reduction)
+    reduction.choose_columns(machine)
+    short = is_short(reduction, machine)
+    if machine.kind == "cpu" and not short and not is_turned(reduction, machine):
+        reduction = _in_columns(reduction)
+    partial = _without_inner(reduction) if _late_inner(reduction) and not short else reduction
+    chunks = _chunks(partial, machine)
+    nest = ShortNest if short else TurnedNest if is_turned(reduction, machine) and chunks == 1 else \
+        ChoiceNest if partial is reduction and is_choice(reduction, machine) else Nest
+    if chunks > 1 or partial is not reduction:
+        return _two_phases(reduction, partial, chunks, nest)
+    return Lowered((_one_phase(reduction, nest),))
+
+
+def _alike(reduces: list[Instruction]) -> bool:
+    first = reduces[0]
+    return all(r.operands[0].shape.dimensions == first.operands[0].shape.dimensions
+               and set(r.get("dimensions", ())) == set(first.get("dimensions", ())) for r in reduces)
+
+
+def _choose_loops(reduction: Reduction) -> None:
+    """Neighbouring dimensions of the same kind are one loop, split again where the elements' positions need it."""
+    gone = set(reduction.reduces[0].get("dimensions", ()))
+    extents: list[int] = []
+    reduced: list[bool] = []
+    for d, size in enumerate(reduction.dimensions):
+        if size == 1:
+            continue
+        if reduced and reduced[-1] == (d in gone):
+            extents[-1] *= size
+        else:
+            extents.append(size)
+            reduced.append(d in gone)
+
+    def emit(builder, counters: tuple[Index, ...], finer: list[int]) -> None:
+        outline = Outline(reduction.group, builder)
+        reduction.extents, reduction.reduced = finer, _kinds(finer, extents, reduced)
+        point_values(reduction, outline, list(counters))
+        zeros: list[Expr] = [identity("add", t) for _, _, t in reduction.accumulators]
+        store_results(reduction, outline, list(counters), zeros)
+    finer, origins, trial = loops.refine(extents or [1], emit)
+    reduction.extents, reduction.reduced = finer, [reduced[o] for o in origins] if extents else [False]
+    reduction.operations = trial.operations
+    reduction.has_loops = trial.counts.get("i", 0) > sum(n > 1 for n in finer)
+
+
+def _kinds(finer: list[int], extents: list[int], reduced: list[bool]) -> list[bool]:
+    """Which of the finer loops are reduced; the finer loops split the given ones in order."""
+    kinds: list[bool] = []
+    position, size = 0, 1
+    for extent in finer:
+        kinds.append(reduced[position] if reduced else False)
+        size *= extent
+        if extents and size == extents[position]:
+            position, size = position + 1, 1
+    return kinds
+
+
+def _nothing_to_reduce(reduction: Reduction, machine: Machine) -> KernelCall:
+    """A reduction of no elements: the results are the initial values."""
+    shape = reduction.reduces[0].shape
+    dimensions = (shape.tuple_shapes[0] if shape.is_tuple else shape).dimensions
+    kept = [n for n in dimensions if n > 1]
+
+    def emit(outline: Outline, index: tuple[Index, ...]) -> None:
+        reduction.extents, reduction.reduced = kept, [False] * len(kept)
+        counters = list(indexing.delinearize(indexing.linearize(index, dimensions), kept)) if kept else []
+        starts = [start(reduction, outline, r, k) for r, k, _ in reduction.accumulators]
+        store_results(reduction, outline, counters, starts)
+    return loop_kernel(reduction.group, machine, dimensions, emit)
+
+
+# -- one kernel --------------------------------------------------------------------------------------------------------
+
+def _one_phase(reduction: Reduction, nest: type[Nest]) -> KernelCall:
+    outline = Outline(reduction.group)
+    nest(reduction, outline).emit(lambda counters, totals: store_results(reduction, outline, counters, totals))
+    return outline.finish(cost=_cost(reduction, outline))
+
+
+def _cost(reduction: Reduction, outline: Outline) -> Cost:
+    points = math.prod(reduction.extents)
+    return Cost(cost_of(outline, points, outline.builder).bytes, max(1, reduction.operations) * points)
+
+
+# -- two kernels -------------------------------------------------------------------------------------------------------
+
+def _chunks(reduction: Reduction, machine: Machine) -> int:
+    """Into how many chunks to cut the first reduced loop, so that there is work for all threads; 1: not at all."""
+    work = math.prod(reduction.extents)
+    if machine.cores == 1 or work < SMALLEST_TWO_PHASE or True not in reduction.reduced:
+        return 1
+    rows = reduction.reduced[-1]
+    width = 1 if rows else min(reduction.columns, reduction.extents[-1])
+    pieces = reduction.results // width
+    gpu = machine.kind == "gpu"
+    if pieces >= (GPU_PIECES if gpu else 2) * machine.cores:
+        return 1
+    extent = reduction.extents[reduction.reduced.index(True)]
+    chunks = GPU_PIECES * machine.cores if gpu else CHUNKS
+    most = min(chunks // max(1, pieces) + 1, chunks, extent // 2, max(1, work // (SMALLEST_TWO_PHASE // 4)))
+    even = [c for c in range(most, most // 2, -1) if extent % c == 0]
+    return even[0] if even else _ragged(extent, most)
+
+
+def _ragged(extent: int, most: int) -> int:
+    """A number of chunks none of which is empty."""
+    chunk = -(-extent // max(1, most))
+    return -(-extent // chunk)
+
+
+def _in_columns(reduction: Reduction) -> Reduction:
+    """Long rows of integers and their places, whose chain of comparisons is slow, as rows of columns: vectors go across
+    these, and what each column gives is joined at the end."""
+    length = reduction.extents[-1]
+    chosen = all(is_choice_of_places(r.get("to_apply")) and reduction.arrays(r)[0].shape.kind in ("signed", "unsigned")
+                 for r in reduction.reduces)
+    if not chosen or not reduction.reduced[-1] or length < LONG_ROW:
+        return reduction
+    width = next((n for n in range(MOST_LANES, FEWEST_LANES - 1, -1) if length % n == 0), 0)
+    if not width:
+        return reduction
+    return replace(reduction, extents=[*reduction.extents[:-1], length // width, width],
+                   reduced=[*reduction.reduced, True], in_columns=True)
+
+
+def _late_inner(reduction: Reduction) -> bool:
+    """A short innermost loop is reduced at the end: until then it is part of the columns, which makes them wider. So is
+    one that a long row was cut into columns for."""
+    return reduction.in_columns or (
+        reduction.reduced[-1] and reduction.extents[-1] < SHORT_INNER and True in reduction.reduced[:-1]
+        and False in reduction.reduced and all(reduction.monoid(r) for r in reduction.reduces))
+
+
+def _without_inner(reduction: Reduction) -> Reduction:
+    """The reduction with its innermost loop kept, joined with the kept loop before it."""
+    extents, reduced = list(reduction.extents), [*reduction.reduced[:-1], False]
+    if not reduced[-2]:
+        extents[-2:] = [extents[-2] * extents[-1]]
+        reduced.pop()
+    return replace(reduction, extents=extents, reduced=reduced)
+
+
+def _two_phases(reduction: Reduction, partial: Reduction, chunks: int, kind: type[Nest]) -> Lowered:
+    """Partial results of each chunk go to scratch buffers [chunk][result]; a second kernel joins them."""
+    results = partial.results
+    types = [t for _, _, t in reduction.accumulators]
+    size = chunks * results
+    first = Outline(reduction.group)
+    nest = kind(partial, first, chunks)
+
+    def keep(counters: list[Index], totals: list[Expr]) -> None:
+        position = indexing.add(indexing.scale(nest.piece, results), partial.kept(counters))
+        for k, (type, total) in enumerate(zip(types, totals)):
+            first.builder.store(first.scratch_buffer(k, type, size, "write"), position, total)
+    nest.emit(keep)
+    last = len(reduction.extents) - 1 if partial is not reduction else None
+    remaining = [n for n, gone in enumerate(reduction.reduced) if not gone or n == last]
+    joining = Reduction(reduction.group, reduction.reduces, reduction.dimensions,
+                        [chunks, *(reduction.extents[n] for n in remaining)], [True, *(n == last for n in remaining)])
+    calls = (first.finish("_partial", _cost(reduction, first)), _second_phase(joining, types))
+    return Lowered(calls, tuple(size * ELEMENT_TYPES[t].bytes for t in types))
+
+
+def _second_phase(joining: Reduction, types: list[str]) -> KernelCall:
+    """Join the partial results: a reduction whose space is [chunk][partial result]."""
+    outline = Outline(joining.group)
+    size = math.prod(joining.extents)
+    names = [outline.scratch_buffer(k, t, size, "read") for k, t in enumerate(types)]
+
+    def partials(counters: list[Index]) -> list[list[list[Expr]]]:
+        position = indexing.linearize(counters, joining.extents)
+        loaded = iter([outline.builder.load(n, t, position) for n, t in zip(names, types)])
+        return [[[next(loaded) for _ in element_types(r)] for r in joining.reduces]]
+    Nest(joining, outline, values=partials).emit(
+        lambda counters, totals: store_results(joining, outline, counters, totals))
+    return outline.finish("_join", Cost(size * 4, size))

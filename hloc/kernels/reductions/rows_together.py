@@ -1,0 +1,128 @@
+"""Row-wise groups over short rows, such as a layer norm of 32 features: several rows go through each stage together.
+
+In: a RowGroup of short rows, and its trial run. Out: statements in an Outline's builder, or a refusal (`go_together`).
+What a reduce adds up is known after a chain of shuffles, and what a row needs of it after a division and a root; of one
+row after the other, each waits for the one before. So the rows of a block are added up first, and what is computed for
+a row is computed for all of them, in vectors:
+
+    for blocks of 16 rows:  for i: { t = 0; for k (VECTOR): t += x[i, k];  sum[i] = t }
+                            for i (VECTOR): mean[i] = sum[i] / columns
+                            for i: { t = 0; for k (VECTOR): t += (x[i, k] - mean[i])^2;  sum[i] = t }
+                            for i (VECTOR): scale[i] = rsqrt(sum[i] / columns)
+                            for i: for k (VECTOR): out[i, k] = (x[i, k] - mean[i]) * scale[i]
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from hloc.analysis.cost import operations
+from hloc.ir import Instruction
+from hloc.kernels import indexing, loops
+from hloc.kernels.elements import Indices
+from hloc.kernels.indexing import Index
+from hloc.kernels.ir import SERIAL, VECTOR, Expr, Load, Store
+from hloc.kernels.reductions.reduction import finished
+from hloc.kernels.reductions.row_kernel import RowGroup, RowKernel, type_of
+from hloc.machine import Machine
+
+FEWEST, MOST = 8, 16            # rows of a block: a vector of f32 at most
+LONGEST = 256                   # elements of a row
+
+
+def go_together(rows: RowGroup, trial: RowKernel, machine: Machine) -> bool:
+    """Whether the loops below suit a group."""
+    return (machine.kind == "cpu" and 1 < rows.columns <= LONGEST and rows.rows > 1
+            and len(rows.row_extents) == len(rows.column_extents) == 1)
+
+
+def rows_of_block(rows: int) -> int:
+    """As many as there are, or a number that leaves no rest."""
+    return rows if rows <= MOST else next((n for n in range(MOST, FEWEST - 1, -1) if rows % n == 0), MOST)
+
+
+class RowsTogether(RowKernel):
+    """One emission of the kernel. together: rows of a block; `row` and `column` as in a RowKernel."""
+
+    def emit(self) -> None:
+        builder, rows = self.outline.builder, self.rows
+        self.together = rows_of_block(rows.rows)
+        with loops.parallel(builder, [-(-rows.rows // self.together)]) as (self.block,):
+            self.locals = {node: builder.local(type_of(node), rows.columns * self.together) for node in self.kept}
+            for stage in range(rows.stages + 1):
+                self.places.append(None)
+                self.stage(stage)
+            if rows.row_roots():
+                with self.lanes():
+                    self.store_rows()
+
+    @contextmanager
+    def lanes(self, kind: str = VECTOR) -> Iterator[None]:
+        """The loop over the rows of a block; sets self.row."""
+        with loops.block_loop(self.outline.builder, self.rows.rows, self.together, self.block, kind) as self.row:
+            yield
+
+    @property
+    def inside(self) -> Index:
+        """The number of the row within its block."""
+        return indexing.subtract(self.row, indexing.scale(self.block, self.together))
+
+    @property
+    def place(self) -> Index:
+        return indexing.add(indexing.scale(self.inside, self.rows.columns), self.column)
+
+    def stage(self, stage: int) -> None:
+        """Every row of the block from its first column to its last, then what the rows' reduces are finished to."""
+        work, builder = self.work(stage), self.outline.builder
+        if not any(work):
+            return
+        totals = [[builder.local(t, self.together, "sum") for _, _, t in part.accumulators] for part in work.parts]
+        names = [name for own in totals for name in own]
+        with builder.pinned([*names, *(self.locals[node] for node in work.kept)]), self.lanes(SERIAL):
+            for part, own, values in zip(work.parts, totals, self.along_row(work)):
+                for name, value in zip(own, finished(part, self.outline, list(values))):
+                    builder.append(Store(name, builder.position(self.inside), value))
+        for node in work.kept:
+            self.outline.elements.sources[node] = self.local_reader(node)
+        for part, own in zip(work.parts, totals):
+            self.bind_totals(part.reduces[0], [(name, t) for name, (_, _, t) in zip(own, part.accumulators)])
+        if names:
+            self.along_rows(stage)
+
+    def total(self, name: str, type: str) -> Expr:
+        return Load(name, self.outline.builder.position(self.inside), type)
+
+    def bind_totals(self, reduce: Instruction, totals: list[tuple[str, str]]) -> None:
+        """Let later stages read a finished reduce; only asked for of the current row, as the trial run has shown."""
+        sources = self.outline.elements.sources
+        if not reduce.shape.is_tuple:
+            sources[reduce] = self.row_total(*totals[0])
+        for member in self.rows.group.members:
+            if member.opcode == "get-tuple-element" and member.operands[0] is reduce:
+                sources[member] = self.row_total(*totals[member.get("index")])
+
+    def row_total(self, name: str, type: str) -> Callable[[Indices], Expr]:
+        return lambda index: self.total(name, type)
+
+    def along_rows(self, stage: int) -> None:
+        """What is computed for each row of the reduces so far, and spread over its columns."""
+        rows, builder = self.rows, self.outline.builder
+        nodes = [m for m in rows.group.members if rows.levels[m] == stage + 1 and m.shape.is_array
+                 and m.shape.num_elements == rows.rows and is_worth_keeping(m, rows)]
+        if not nodes:
+            return
+        names = [builder.local(type_of(node), self.together, "each") for node in nodes]
+        with builder.pinned(names), self.lanes():
+            values = [self.outline.elements.value(n, indexing.delinearize(self.row, n.shape.dimensions)) for n in nodes]
+            for name, value in zip(names, values):
+                builder.append(Store(name, builder.position(self.inside), value))
+        for node, name in zip(nodes, names):
+            self.outline.elements.sources[node] = self.row_total(name, type_of(node))
+
+
+def is_worth_keeping(node: Instruction, rows: RowGroup) -> bool:
+    """Computed of rows, and read by something that is not."""
+    if operations(node) < 1 or node.opcode == "reduce":
+        return False
+    readers = [m for m in rows.group.members if node in m.operands]
+    return any(m.shape.is_array and (m.shape.num_elements != rows.rows or operations(m) < 1) for m in readers)

@@ -1,0 +1,328 @@
+"""Windows: reduce-window (pooling, running sums) and select-and-scatter (the gradient of a pooling).
+
+In: the lone instruction. Out: kernels in one of three forms:
+    scans     a window that reaches from the first (or last) element to the current one, as cumsum and cummax are
+              written: one running total along that dimension, linear time
+    columns   the innermost dimension has no window (pooling of NHWC images), or one that moves by one element at a time
+              (moving sums): a block of columns accumulates in a Local array, the taps of the window around it, so that
+              the inner loop has stride one
+    elements  everything else: the element rule of reduce-window
+select-and-scatter takes columns always, of width one where the innermost dimension has a window.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from hloc.errors import UnsupportedError
+from hloc.ir import Instruction, WindowDim, window_of
+from hloc.kernels import indexing, loops, scalars
+from hloc.kernels.elemental.loop import loop_kernel, lower_loop
+from hloc.kernels.group import Group, KernelCall, Lowered, Outline
+from hloc.kernels.indexing import Index
+from hloc.kernels.ir import SERIAL, VECTOR, Apply, Const, Cost, Expr, Load
+from hloc.kernels.rules.loops import element_types, window_source
+from hloc.kernels.sliding import SHORTEST_SLIDE, Columns, slide, slides
+from hloc.machine import Machine
+
+WIDTH = 512
+NARROWEST = 4
+ROWS = 64                       # of a scan, side by side
+LONGEST_QUICK = 4               # instructions of a reducer that takes a few cycles
+
+
+def is_plain(window: WindowDim) -> bool:
+    """The dimension has no window: output and input positions are the same."""
+    return window._replace(window_dilation=1, reversal=False) == WindowDim()
+
+
+def lower_reduce_window(group: Group, machine: Machine) -> Lowered:
+    instruction = group.instruction
+    shape = instruction.operands[0].shape
+    result = group.result_shapes[0]
+    if result.num_elements == 0:
+        return Lowered(())
+    dims = window_of(instruction)
+    scanned = [d for d, w in enumerate(dims) if not is_plain(w)]
+    if len(scanned) == 1 and _direction(dims[scanned[0]], shape.dimensions[scanned[0]]):
+        return Lowered((_scan(group, machine, scanned[0], dims[scanned[0]]),))
+    if shape.rank and is_plain(dims[-1]) and shape.dimensions[-1] >= NARROWEST:
+        return Lowered((_pool(group, dims),))
+    if shape.rank and slides(dims[-1]) and result.dimensions[-1] >= SHORTEST_SLIDE:
+        return Lowered((_pool(group, dims),))
+    return lower_loop(group, machine) if not instruction.shape.is_tuple else Lowered((_pool(group, dims),))
+
+
+def _direction(w: WindowDim, size: int) -> int:
+    """1 where the window holds everything up to the current element, -1 where everything from it on, else 0."""
+    if w.size != size or w.stride != 1 or w.base_dilation != 1 or w.window_dilation != 1 or size < 2:
+        return 0
+    if (w.padding_low, w.padding_high) == (size - 1, 0):
+        return 1
+    return -1 if (w.padding_low, w.padding_high) == (0, size - 1) else 0
+
+
+def _count(instruction: Instruction) -> int:
+    return len(instruction.operands) // 2
+
+
+def _join(outline: Outline, instruction: Instruction, old: list[Expr], new: list[Expr]) -> list[Expr]:
+    joined = outline.elements.inline(instruction.get("to_apply"), [*old, *new], instruction, rounding=False)
+    return [outline.builder.let(v) for v in joined] if len(joined) > 1 else joined
+
+
+# -- running totals ----------------------------------------------------------------------------------------------------
+
+def _scan(group: Group, machine: Machine, dimension: int, window: WindowDim) -> KernelCall:
+    """total[column] = to_apply(total[column], x[i, column]); out[i, column] = total[column], for i along the scan.
+
+    Columns are what lies behind the scanned dimension. Where that is nothing, and each step takes long, they are rows:
+    what lies before it."""
+    instruction = group.instruction
+    sizes = instruction.operands[0].shape.dimensions
+    outer, length, inner = math.prod(sizes[:dimension]), sizes[dimension], math.prod(sizes[dimension + 1:])
+    slow = len(instruction.get("to_apply").instructions) > LONGEST_QUICK
+    by_rows = machine.kind == "cpu" and slow and inner == 1 and outer >= NARROWEST
+    columns = outer if by_rows else inner
+    outline = Outline(group)
+    b = outline.builder
+    width = min(ROWS if by_rows else WIDTH, columns)
+    backward = _direction(window, length) < 0
+    arrays = _Columns(outline, instruction, width)
+    with loops.parallel(b, [1 if by_rows else outer, -(-columns // width)]) as (row, block):
+        arrays.open()
+        with arrays.loop(columns, block) as column:
+            arrays.clear(column)
+        with b.loop(length, SERIAL) as step:
+            i = indexing.subtract(indexing.constant(length - 1), step) if backward else step
+            with arrays.loop(columns, block) as column:
+                place = indexing.add(indexing.scale(column if by_rows else row, length), i)
+                position = place if by_rows else indexing.add(indexing.scale(place, inner), column)
+                totals = arrays.update(column, indexing.delinearize(position, sizes))
+                for leaf, (total, type) in enumerate(zip(totals, element_types(instruction))):
+                    outline.store(leaf, position, scalars.rounded(total, type))
+    return outline.finish(cost=_cost(outline, math.prod(sizes)))
+
+
+def _cost(outline: Outline, operations: int) -> Cost:
+    return Cost(sum(b.size * 4 for b in outline.buffers()[0]), operations)
+
+
+class _Columns:
+    """Local arrays of running results for a block of columns, one per result."""
+
+    def __init__(self, outline: Outline, instruction: Instruction, width: int):
+        self.outline = outline
+        self.instruction = instruction
+        self.width = width
+        self.types = [scalars.computation_type(t) for t in element_types(instruction)]
+        self.names: list[str] = []
+
+    def open(self) -> None:
+        b = self.outline.builder
+        self.names = [b.local(t, self.width, "total") for t in self.types]
+
+    def loop(self, extent: int, block: Index):
+        self.block = block
+        return loops.block_loop(self.outline.builder, extent, self.width, block, VECTOR)
+
+    def offset(self, column: Index) -> Index:
+        return indexing.subtract(column, indexing.scale(self.block, self.width))
+
+    def read(self, column: Index) -> list[Expr]:
+        position = self.outline.builder.position(self.offset(column))
+        return [self.outline.builder.let(Load(n, position, t)) for n, t in zip(self.names, self.types)]
+
+    def write(self, column: Index, values: list[Expr]) -> None:
+        for name, value in zip(self.names, values):
+            self.outline.builder.store(name, self.offset(column), value)
+
+    def clear(self, column: Index) -> None:
+        initial = self.instruction.operands[_count(self.instruction):]
+        self.write(column, [self.outline.elements.value(i, ()) for i in initial])
+
+    def update(self, column: Index, *indices: tuple[Index, ...]) -> list[Expr]:
+        """Take the elements at one index after the other in; gives the new totals."""
+        operands = self.instruction.operands[:_count(self.instruction)]
+        with self.outline.builder.pinned(self.names):
+            totals = self.read(column)
+            for index in indices:
+                values = [self.outline.elements.value(o, index) for o in operands]
+                totals = _join(self.outline, self.instruction, totals, values)
+                totals = [self.outline.builder.let(t) for t in totals]
+            self.write(column, totals)
+        return totals
+
+
+# -- pooling -----------------------------------------------------------------------------------------------------------
+
+def _pool(group: Group, dims: tuple[WindowDim, ...]) -> KernelCall:
+    """Columns are the innermost dimension; the taps of the window run outside of them."""
+    instruction = group.instruction
+    sizes = instruction.operands[0].shape.dimensions
+    result = group.result_shapes[0].dimensions
+    plain, moves = is_plain(dims[-1]), slides(dims[-1])
+    width = min(WIDTH, result[-1]) if plain or moves else 1
+    outline = Outline(group)
+    arrays = _Columns(outline, instruction, width)
+    with loops.parallel(outline.builder, [*result[:-1], -(-result[-1] // width)]) as opened:
+        arrays.open()
+        with arrays.loop(result[-1], opened[-1]) as column:
+            arrays.clear(column)
+        position = [*opened[:-1], _first_column(opened[-1], width)]
+        with ExitStack() as stack:
+            outside = len(dims) - 1 if moves else len(dims)
+            sources, _ = _taps(outline, stack, dims[:outside], sizes, position[:outside])
+            if moves:
+                columns = Columns(outline.builder, result[-1], width, opened[-1])
+                slide(columns, dims[-1], sizes[-1], lambda column, taps: arrays.update(
+                    column, *((*sources, place) for _, place in taps)))
+            else:
+                with arrays.loop(result[-1], opened[-1]) as column:
+                    arrays.update(column, (*sources[:-1], column if plain else sources[-1]))
+        with arrays.loop(result[-1], opened[-1]) as column:
+            flat = indexing.linearize([*opened[:-1], column], result)
+            for leaf, (total, type) in enumerate(zip(arrays.read(column), element_types(instruction))):
+                outline.store(leaf, flat, scalars.rounded(total, type))
+    taps = math.prod(w.size for w in dims)
+    return outline.finish(cost=_cost(outline, math.prod(result) * taps))
+
+
+def _first_column(block: Index, width: int) -> Index:
+    return indexing.scale(block, width)
+
+
+def _taps(outline: Outline, stack: ExitStack, dims: tuple[WindowDim, ...], sizes: tuple[int, ...],
+          position: list[Index]) -> tuple[list[Index], Index]:
+    """Loops over the taps of a window, guarded where they may fall outside; the input indices and the tap's number."""
+    b = outline.builder
+    sources: list[Index] = []
+    number = indexing.ZERO
+    for i, window, size in zip(position, dims, sizes):
+        if is_plain(window):
+            sources.append(i)
+            continue
+        tap = stack.enter_context(b.loop(window.size, SERIAL))
+        source, conditions = window_source(outline.elements, i, tap, window, size)
+        stack.enter_context(b.guard(conditions))
+        sources.append(source)
+        number = indexing.add(indexing.scale(number, window.size), tap)
+    return sources, number
+
+
+# -- select-and-scatter ------------------------------------------------------------------------------------------------
+
+def lower_select_and_scatter(group: Group, machine: Machine) -> Lowered:
+    """Two kernels: fill with the initial value; then, window by window, add the source where `select` chose."""
+    instruction = group.instruction
+    operand, source, initial = instruction.operands
+    if instruction.shape.num_elements == 0:
+        return Lowered(())
+    dims = window_of(instruction)
+    if any(w.base_dilation != 1 or w.window_dilation != 1 for w in dims):
+        raise UnsupportedError("select-and-scatter with dilation", instruction.span)
+
+    def fill(outline: Outline, index: tuple[Index, ...]) -> None:
+        value = outline.elements.value(initial, ())
+        if not dims:                                    # a scalar: the only window chooses it
+            value = outline.elements.inline(instruction.get("scatter"), [value, outline.elements.value(source, ())],
+                                            instruction)[0]
+        outline.store(0, indexing.linearize(index, instruction.shape.dimensions), value)
+    calls = [loop_kernel(group, machine, instruction.shape.dimensions, fill, "_fill")]
+    if source.shape.num_elements and dims:
+        calls.append(_SelectAndScatter(group, dims).kernel())
+    return Lowered(tuple(calls))
+
+
+class _SelectAndScatter:
+    """For each window: find the chosen tap of every column, then scatter to it."""
+
+    def __init__(self, group: Group, dims: tuple[WindowDim, ...]):
+        self.group = group
+        self.dims = dims
+        self.instruction = group.instruction
+        self.operand, self.source, _ = self.instruction.operands
+        self.outline = Outline(group)
+        columns = self.source.shape.dimensions[-1] if self.source.shape.rank else 1
+        self.width = min(WIDTH, columns) if is_plain(dims[-1]) else 1
+        self.type = scalars.computation_type(self.operand.shape.element_type)
+
+    def kernel(self) -> KernelCall:
+        b, sizes = self.outline.builder, self.source.shape.dimensions
+        plain = [d for d, w in enumerate(self.dims[:-1]) if is_plain(w)]
+        blocks = -(-sizes[-1] // self.width) if self.width > 1 or is_plain(self.dims[-1]) else 1
+        serial = [d for d in range(len(sizes) - 1) if d not in plain]
+        with ExitStack() as stack:
+            opened = stack.enter_context(loops.parallel(b, [*(sizes[d] for d in plain), blocks]))
+            position = [indexing.ZERO] * len(sizes)
+            for d, counter in zip(plain, opened):
+                position[d] = counter
+            self.block = opened[-1]
+            self.best = b.local(self.type, self.width, "best")
+            self.chosen = b.local("s32", self.width, "chosen")
+            for d in serial:
+                position[d] = stack.enter_context(b.loop(sizes[d], SERIAL))
+            if not is_plain(self.dims[-1]):
+                self.block = stack.enter_context(b.loop(sizes[-1], SERIAL))
+            position[-1] = _first_column(self.block, self.width)
+            self.window(position)
+        taps = math.prod(w.size for w in self.dims)
+        return self.outline.finish(cost=_cost(self.outline, self.source.shape.num_elements * taps * 2))
+
+    def columns(self, body: Callable[[Index, Index], None]) -> None:
+        """body(column, offset in the block) for every column of the block."""
+        if self.width == 1:
+            body(self.block, indexing.ZERO)
+            return
+        extent = self.source.shape.dimensions[-1]
+        with loops.block_loop(self.outline.builder, extent, self.width, self.block, VECTOR) as column:
+            body(column, indexing.subtract(column, indexing.scale(self.block, self.width)))
+
+    def window(self, position: list[Index]) -> None:
+        b, sizes = self.outline.builder, self.operand.shape.dimensions
+        self.columns(lambda column, offset: b.store(self.chosen, offset, Const(-1, "s32")))
+        with b.pinned([self.best, self.chosen]), ExitStack() as stack:
+            sources, number = _taps(self.outline, stack, self.dims, sizes, position)
+            self.columns(lambda column, offset: self.choose(column, offset, sources, number))
+        with b.pinned([self.best, self.chosen]), ExitStack() as stack:
+            sources, number = _taps(self.outline, stack, self.dims, sizes, position)
+            self.columns(lambda column, offset: self.scatter(column, offset, sources, number, position))
+
+    def at(self, sources: list[Index], column: Index) -> list[Index]:
+        return [*sources[:-1], column if is_plain(self.dims[-1]) else sources[-1]]
+
+    def load(self, name: str, type: str, offset: Index) -> Expr:
+        b = self.outline.builder
+        with b.pinned([name]):
+            return b.let(Load(name, b.position(offset), type))
+
+    def choose(self, column: Index, offset: Index, sources: list[Index], number: Index) -> None:
+        """Take this tap where it is the first, or where select does not prefer the one before."""
+        b = self.outline.builder
+        value = b.let(self.outline.elements.value(self.operand, tuple(self.at(sources, column))))
+        best = self.load(self.best, self.type, offset)
+        before = self.load(self.chosen, "s32", offset)
+        keep = self.outline.elements.inline(self.instruction.get("select"), [best, value], self.instruction)[0]
+        first = Apply("compare_lt", (before, Const(0, "s32")), "pred")
+        take = b.let(Apply("or", (first, Apply("not", (keep,), "pred")), "pred"))
+        tap = scalars.convert_to(b.position(number), "s32")
+        b.store(self.best, offset, Apply("select", (take, value, best), self.type))
+        b.store(self.chosen, offset, Apply("select", (take, tap, before), "s32"))
+
+    def scatter(self, column: Index, offset: Index, sources: list[Index], number: Index,
+                position: list[Index]) -> None:
+        b, element_type = self.outline.builder, self.instruction.shape.element_type
+        tap = scalars.convert_to(b.position(number), "s32")
+        chosen = Apply("compare_eq", (self.load(self.chosen, "s32", offset), tap), "pred")
+        with b.guard([chosen]):
+            index = tuple([*position[:-1], column])
+            value = self.outline.elements.value(self.source, index)
+            name = self.outline.result_buffer(0, "update")
+            place = indexing.linearize(self.at(sources, column), self.operand.shape.dimensions)
+            with b.pinned([name]):
+                old = scalars.widen(b.load(name, element_type, place))
+                new = self.outline.elements.inline(self.instruction.get("scatter"), [old, value], self.instruction)[0]
+            b.store(name, place, scalars.narrow(new, element_type))
+
+

@@ -1,0 +1,186 @@
+"""Element rules of ops that compute from elements at the same index, and of ops that only move elements.
+
+Each rule yields (operand, index) and receives that operand's element; see elements.py. The index algebra does the rest:
+a reshape is a change of index, a broadcast drops dimensions.
+"""
+from __future__ import annotations
+
+from collections.abc import Generator
+
+from hloc.errors import UnsupportedError, elided_constant
+from hloc.ir import Instruction
+from hloc.kernels import indexing, scalars
+from hloc.kernels.builder import within
+from hloc.kernels.elements import Elements, Indices, Rule
+from hloc.kernels.ir import INDEX, Apply, Const, Expr, Load
+from hloc.kernels.walks import with_parts
+
+Steps = Generator[tuple[Instruction, Indices], Expr, Expr]
+
+
+def elementwise(e: Elements, instruction: Instruction, index: Indices) -> Steps:
+    arguments: list[Expr] = []
+    for operand in instruction.operands:
+        value = yield operand, (index if operand.shape.rank else ())
+        arguments.append(value)
+    if instruction.opcode == "select" and e.builder.loads_first:
+        arguments[1:] = [loads_before(e, value) for value in arguments[1:]]
+    return scalars.elementwise(instruction, arguments, e.rounding)
+
+
+def loads_before(e: Elements, value: Expr) -> Expr:
+    """The value with names for all loads in it: a compiler then loads whatever a condition says."""
+    if isinstance(value, Load):
+        return e.builder.let(value)
+    return with_parts(value, lambda part: loads_before(e, part))
+
+
+def map_(e: Elements, instruction: Instruction, index: Indices) -> Steps:
+    arguments: list[Expr] = []
+    for operand in instruction.operands:
+        value = yield operand, index
+        arguments.append(value)
+    return e.inline(instruction.get("to_apply"), arguments, instruction)[0]
+
+
+def constant(e: Elements, instruction: Instruction, index: Indices) -> Steps:
+    yield from ()
+    literal = instruction.literal
+    if literal is None:
+        raise elided_constant(instruction.span)
+    if instruction.shape.num_elements > 1:
+        if literal.size and (literal == literal.flat[0]).all():
+            return scalars.literal(literal.flat[0], instruction.shape.element_type)
+        raise UnsupportedError("an array constant inside a fusion: it must be an operand of the fusion",
+                               instruction.span)
+    return scalars.literal(literal, instruction.shape.element_type)
+
+
+def iota(e: Elements, instruction: Instruction, index: Indices) -> Steps:
+    yield from ()
+    dimension = instruction.get("iota_dimension", 0)
+    high = instruction.shape.dimensions[dimension]
+    return scalars.from_index(e.builder.position(index[dimension]), high, instruction.shape.element_type)
+
+
+def broadcast(e: Elements, instruction: Instruction, index: Indices) -> Steps:
+    operand = instruction.operands[0]
+    dimensions = instruction.get("dimensions", ())
+    wanted = tuple(indexing.ZERO if operand.shape.dimensions[i] == 1 else index[d] for i, d in enumerate(dimensions))
+    return (yield operand, wanted)
+
+
+def reshape(e: Elements, instruction: Instruction, index: Indices) -> Steps:
+    operand = instruction.operands[0]
+    wanted = indexing.reshape(index, instruction.shape.dimensions, operand.shape.dimensions)
+    value = yield operand, wanted
+    if operand.shape.element_type != instruction.shape.element_type:
+        return scalars.bitcast(value, operand.shape.element_type, instruction.shape.element_type, instruction)
+    return value
+
+
+def transpose(e: Elements, instruction: Instruction, index: Indices) -> Steps:
+    wanted: list = [indexing.ZERO] * len(index)
+    for position, dimension in enumerate(instruction.get("dimensions", ())):
+        wanted[dimension] = index[position]
+    return (yield instruction.operands[0], tuple(wanted))
+
+
+def slice_(e: Elements, instruction: Instruction, index: Indices) -> Steps:
+    wanted = tuple(indexing.shift(indexing.scale(i, s.stride), s.start)
+                   for i, s in zip(index, instruction.get("slice")))
+    return (yield instruction.operands[0], wanted)
+
+
+def reverse(e: Elements, instruction: Instruction, index: Indices) -> Steps:
+    turned = instruction.get("dimensions", ())
+    sizes = instruction.shape.dimensions
+    wanted = tuple(indexing.subtract(indexing.constant(sizes[d] - 1), i) if d in turned else i
+                   for d, i in enumerate(index))
+    return (yield instruction.operands[0], wanted)
+
+
+def pad(e: Elements, instruction: Instruction, index: Indices) -> Steps:
+    operand, fill = instruction.operands
+    value = yield fill, ()
+    wanted, conditions = padded_index(e, index, instruction.get("padding"), operand.shape.dimensions)
+    if not conditions:
+        return (yield operand, wanted)
+    return (yield from guarded(e, operand, wanted, conditions, value))
+
+
+def padded_index(e: Elements, index: Indices, padding: tuple, sizes: tuple[int, ...]) -> tuple[Indices, list[Expr]]:
+    """Where an element of a pad comes from, and the conditions for it not to be the fill value."""
+    wanted, conditions = [], []
+    for i, p, size in zip(index, padding, sizes):
+        source = indexing.shift(i, -p.low)
+        if p.interior:
+            rest = indexing.modulo(source, p.interior + 1)
+            if rest.terms or rest.constant:
+                conditions.append(Apply("compare_eq", (e.builder.position(rest), Const(0, INDEX)), "pred"))
+            source = indexing.floor_divide(source, p.interior + 1)
+        conditions += within(source, size, e.builder)
+        wanted.append(source)
+    return tuple(wanted), conditions
+
+
+def guarded(e: Elements, operand: Instruction, wanted: Indices, conditions: list[Expr], otherwise: Expr) -> Steps:
+    """The operand's element where all conditions hold, else `otherwise`; nothing is loaded outside."""
+    result = e.builder.mutable(otherwise.type, otherwise)
+    e.builder.open_guard()
+    value = yield operand, wanted
+    e.builder.assign(result, value)
+    e.builder.close_guard(e.builder.all_of(conditions))
+    return result
+
+
+def concatenate(e: Elements, instruction: Instruction, index: Indices) -> Steps:
+    dimension = instruction.get("dimensions")[0]
+    low, high = indexing.bounds(index[dimension])
+    pieces = []
+    start = 0
+    for operand in instruction.operands:
+        size = operand.shape.dimensions[dimension]
+        if size and start <= high and start + size > low:
+            pieces.append((operand, start, size))
+        start += size
+    type = scalars.computation_type(instruction.shape.element_type)
+    result = None
+    for operand, start, size in pieces:
+        source = indexing.shift(index[dimension], -start)
+        wanted = (*index[:dimension], source, *index[dimension + 1:])
+        conditions = within(source, size, e.builder)
+        if not conditions:
+            return (yield operand, wanted)
+        if result is None:
+            result = e.builder.mutable(type, zero(type))
+        e.builder.open_guard()
+        value = yield operand, wanted
+        e.builder.assign(result, value)
+        e.builder.close_guard(e.builder.all_of(conditions))
+    return result if result is not None else zero(type)
+
+
+def zero(type: str) -> Const:
+    return Const({"pred": False, "f32": 0.0, "f64": 0.0, "c64": 0j, "c128": 0j}.get(type, 0), type)
+
+
+def forward(e: Elements, instruction: Instruction, index: Indices) -> Steps:
+    return (yield instruction.operands[0], index)
+
+
+MOVEMENT_RULES: dict[str, Rule] = {
+    "map": map_, "constant": constant, "iota": iota, "broadcast": broadcast, "reshape": reshape,
+    "bitcast": reshape, "transpose": transpose, "slice": slice_, "reverse": reverse, "pad": pad,
+    "concatenate": concatenate, "copy": forward, "optimization-barrier": forward, "opt-barrier": forward,
+    "reduce-precision": elementwise, "compare": elementwise, "convert": elementwise,
+    "stochastic-convert": elementwise, "bitcast-convert": elementwise,
+}
+ELEMENTWISE_OPCODES = (
+    "abs", "add", "and", "atan2", "cbrt", "ceil", "clamp", "complex", "cosine", "count-leading-zeros", "divide", "erf",
+    "exponential", "exponential-minus-one", "floor", "imag", "is-finite", "log", "log-plus-one", "logistic", "maximum",
+    "minimum", "mulhi", "multiply", "negate", "not", "or", "popcnt", "power", "real", "remainder", "round-nearest-afz",
+    "round-nearest-even", "rsqrt", "select", "shift-left", "shift-right-arithmetic", "shift-right-logical", "sign",
+    "sine", "sqrt", "subtract", "tan", "tanh", "xor", "acos", "acosh", "asin", "asinh", "atanh", "cosh", "sinh",
+)
+ELEMENTWISE_RULES: dict[str, Rule] = dict.fromkeys(ELEMENTWISE_OPCODES, elementwise)

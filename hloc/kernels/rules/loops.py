@@ -1,0 +1,265 @@
+"""Element rules with loops of their own: one element of a reduce, a reduce-window, a dot or a convolution.
+
+They serve where such an op has no faster lowering: inside another fusion, or in a shape that the tiles refuse. Right
+and slow. Narrow floats accumulate in f32 and are rounded once at the end.
+"""
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack
+
+from hloc.errors import UnsupportedError
+from hloc.ir import Instruction, WindowDim, window_of
+from hloc.kernels import indexing, scalars
+from hloc.kernels.builder import within
+from hloc.kernels.elements import Elements, Indices, Rule
+from hloc.kernels.indexing import Index
+from hloc.kernels.ir import INDEX, Apply, Const, Expr, Var
+from hloc.kernels.rules.elementwise import zero
+
+MOST_WRITTEN_OUT = 8        # terms of a sum
+
+Steps = Generator[tuple[Instruction, Indices], Expr, Expr]
+
+
+def accumulate(e: Elements, accumulators: list[Var], values: Sequence[Expr], instruction: Instruction) -> None:
+    """accumulators = to_apply(accumulators, values), all at once."""
+    with e.builder.pinned([a.name for a in accumulators]):
+        results = e.inline(instruction.get("to_apply"), [*accumulators, *values], instruction, rounding=False)
+        if len(results) > 1:
+            results = [e.builder.bind(r) for r in results]
+        for accumulator, result in zip(accumulators, results):
+            e.builder.assign(accumulator, result)
+
+
+def element_types(instruction: Instruction) -> list[str]:
+    """Element types of the results of a (variadic) reduce."""
+    shape = instruction.shape
+    return [s.element_type for s in shape.tuple_shapes] if shape.is_tuple else [shape.element_type]
+
+
+def reduce_values(e: Elements, instruction: Instruction, index: Indices) -> Generator:
+    """The results of a reduce at one output index."""
+    count = len(instruction.operands) // 2
+    accumulators: list[Var] = []
+    for initial in instruction.operands[count:]:
+        value = yield initial, ()
+        accumulators.append(e.builder.mutable(value.type, value))
+    reduced = set(instruction.get("dimensions", ()))
+    kept = iter(index)
+    with ExitStack() as loops:
+        full: list[Index] = []
+        for d, size in enumerate(instruction.operands[0].shape.dimensions):
+            full.append(loops.enter_context(e.builder.loop(size)) if d in reduced else next(kept))
+        values: list[Expr] = []
+        for operand in instruction.operands[:count]:
+            value = yield operand, tuple(full)
+            values.append(value)
+        accumulate(e, accumulators, values, instruction)
+    return [scalars.rounded(a, t) for a, t in zip(accumulators, element_types(instruction))]
+
+
+def reduce(e: Elements, instruction: Instruction, index: Indices) -> Steps:
+    return (yield from reduce_values(e, instruction, index))[0]
+
+
+def reduce_element(e: Elements, instruction: Instruction, index: Indices) -> Steps:
+    """An element of one result of a variadic reduce (get-tuple-element)."""
+    operand = instruction.operands[0]
+    if operand.opcode == "tuple":
+        return (yield operand.operands[instruction.get("index")], index)
+    rules = {"reduce": reduce_values, "reduce-window": reduce_window_values}
+    if operand.opcode not in rules:
+        raise UnsupportedError(f"an element of '{operand.opcode}' inside a kernel", instruction.span)
+    return (yield from rules[operand.opcode](e, operand, index))[instruction.get("index")]
+
+
+def window_source(e: Elements, output: Index, tap: Index, window: WindowDim, size: int) -> tuple[Index, list[Expr]]:
+    """The input position that a tap of a window reads, and the conditions for it to be one."""
+    if window.reversal:
+        tap = indexing.subtract(indexing.constant(window.size - 1), tap)
+    source = indexing.add(indexing.scale(output, window.stride), indexing.scale(tap, window.window_dilation))
+    source = indexing.shift(source, -window.padding_low)
+    conditions: list[Expr] = []
+    if window.base_dilation > 1:
+        rest = indexing.modulo(source, window.base_dilation)
+        if rest.terms or rest.constant:
+            conditions.append(Apply("compare_eq", (e.builder.position(rest), Const(0, INDEX)), "pred"))
+        source = indexing.floor_divide(source, window.base_dilation)
+    return source, conditions + within(source, size, e.builder)
+
+
+def reduce_window_values(e: Elements, instruction: Instruction, index: Indices) -> Generator:
+    count = len(instruction.operands) // 2
+    accumulators: list[Var] = []
+    for initial in instruction.operands[count:]:
+        value = yield initial, ()
+        accumulators.append(e.builder.mutable(value.type, value))
+    sizes = instruction.operands[0].shape.dimensions
+    conditions: list[Expr] = []
+    wanted: list[Index] = []
+    with ExitStack() as loops:
+        for i, window, size in zip(index, window_of(instruction), sizes):
+            tap = loops.enter_context(e.builder.loop(window.size)) if window.size > 1 else indexing.ZERO
+            source, needed = window_source(e, i, tap, window, size)
+            wanted.append(source)
+            conditions += needed
+        loops.enter_context(e.builder.guard(conditions))
+        values: list[Expr] = []
+        for operand in instruction.operands[:count]:
+            value = yield operand, tuple(wanted)
+            values.append(value)
+        accumulate(e, accumulators, values, instruction)
+    return [scalars.rounded(a, t) for a, t in zip(accumulators, element_types(instruction))]
+
+
+def reduce_window(e: Elements, instruction: Instruction, index: Indices) -> Steps:
+    return (yield from reduce_window_values(e, instruction, index))[0]
+
+
+def accumulator_type(instruction: Instruction) -> str:
+    """The type in which a product accumulates."""
+    type = scalars.computation_type(instruction.shape.element_type)
+    return "s32" if type in ("s8", "s16") else "u32" if type in ("u8", "u16") else type
+
+
+def multiply_add(e: Elements, accumulator: Var, left: Expr, right: Expr) -> None:
+    """accumulator += left * right, in the accumulator's type."""
+    type = accumulator.type
+    product = Apply("multiply", (scalars.convert_to(left, type), scalars.convert_to(right, type)), type)
+    e.builder.assign(accumulator, Apply("add", (accumulator, product), type))
+
+
+def dot(e: Elements, instruction: Instruction, index: Indices) -> Steps:
+    dims = DotDimensions(instruction)
+    left, right = instruction.operands[:2]
+    a: list = [None] * left.shape.rank
+    b: list = [None] * right.shape.rank
+    remaining = iter(index)
+    for da, db in zip(dims.left_batch, dims.right_batch):
+        a[da] = b[db] = next(remaining)
+    for d in dims.left_free:
+        a[d] = next(remaining)
+    for d in dims.right_free:
+        b[d] = next(remaining)
+    if is_alone(instruction, dims):
+        return product_result((yield from written_out(instruction, dims, a, b)), instruction.shape.element_type)
+    accumulator = e.builder.mutable(accumulator_type(instruction), zero(accumulator_type(instruction)))
+    with ExitStack() as loops:
+        for da, db in zip(dims.left_contracting, dims.right_contracting):
+            a[da] = b[db] = loops.enter_context(e.builder.loop(left.shape.dimensions[da]))
+        with e.builder.pinned([accumulator.name]):
+            x = yield left, tuple(a)
+            y = yield right, tuple(b)
+            multiply_add(e, accumulator, x, y)
+    return product_result(accumulator, instruction.shape.element_type)
+
+
+def is_alone(dot: Instruction, dims: DotDimensions) -> bool:
+    """Whether a product is one short sum: the steps of a loop around it wait for it."""
+    sizes = [dot.operands[0].shape.dimensions[d] for d in dims.left_contracting]
+    return dot.shape.num_elements == 1 and len(sizes) == 1 and 1 < sizes[0] <= MOST_WRITTEN_OUT
+
+
+def written_out(dot: Instruction, dims: DotDimensions, a: list[Index], b: list[Index]) -> Steps:
+    """The sum by halves: its depth is the logarithm of its length."""
+    (da,), (db,), (left, right) = dims.left_contracting, dims.right_contracting, dot.operands[:2]
+    type, terms = accumulator_type(dot), []
+    for k in range(left.shape.dimensions[da]):
+        a[da] = b[db] = indexing.constant(k)
+        x = yield left, tuple(a)
+        y = yield right, tuple(b)
+        terms.append(Apply("multiply", (scalars.convert_to(x, type), scalars.convert_to(y, type)), type))
+    while len(terms) > 1:
+        half = (len(terms) + 1) // 2
+        terms = [Apply("add", pair, type) for pair in zip(terms, terms[half:])] + terms[len(terms) // 2:half]
+    return terms[0]
+
+
+def product_result(accumulator: Expr, element_type: str) -> Expr:
+    type = scalars.computation_type(element_type)
+    return scalars.rounded(scalars.convert_to(accumulator, type), element_type)
+
+
+class DotDimensions:
+    """The dimension numbers of a dot, free dimensions included."""
+
+    def __init__(self, instruction: Instruction):
+        left, right = (o.shape for o in instruction.operands[:2])
+        self.left_batch = instruction.get("lhs_batch_dims", ())
+        self.right_batch = instruction.get("rhs_batch_dims", ())
+        self.left_contracting = instruction.get("lhs_contracting_dims", ())
+        self.right_contracting = instruction.get("rhs_contracting_dims", ())
+        taken = {*self.left_batch, *self.left_contracting}
+        self.left_free = tuple(d for d in range(left.rank) if d not in taken)
+        taken = {*self.right_batch, *self.right_contracting}
+        self.right_free = tuple(d for d in range(right.rank) if d not in taken)
+
+    @classmethod
+    def of(cls, **numbers: tuple[int, ...]) -> DotDimensions:
+        """Of a product that is no dot; without batch dimensions."""
+        dims = cls.__new__(cls)
+        dims.left_batch = dims.right_batch = ()
+        dims.__dict__.update(numbers)
+        return dims
+
+
+def convolution(e: Elements, instruction: Instruction, index: Indices) -> Steps:
+    numbers = instruction.get("dim_labels")
+    left, right = instruction.operands
+    channels = right.shape.dimensions[numbers.kernel_input_feature]
+    x, w = convolution_groups(instruction, index)
+    accumulator = e.builder.mutable(accumulator_type(instruction), zero(accumulator_type(instruction)))
+    with ExitStack() as loops:
+        conditions = open_taps(e, loops, instruction, index, x, w)
+        channel = loops.enter_context(e.builder.loop(channels))
+        loops.enter_context(e.builder.guard(conditions))
+        x[numbers.input_feature] = indexing.add(x[numbers.input_feature], channel)
+        w[numbers.kernel_input_feature] = channel
+        with e.builder.pinned([accumulator.name]):
+            a = yield left, tuple(x)
+            b = yield right, tuple(w)
+            multiply_add(e, accumulator, a, b)
+    return product_result(accumulator, instruction.shape.element_type)
+
+
+def open_taps(e: Elements, loops: ExitStack, instruction: Instruction, index: Sequence[Index], x: list[Index],
+              w: list[Index], without: int | None = None) -> list[Expr]:
+    """Open the loops over a convolution's window, `without` one dimension of it, and set what x and w are read at.
+    Returns the conditions for that to lie in the image."""
+    numbers, sizes = instruction.get("dim_labels"), instruction.operands[0].shape.dimensions
+    conditions: list[Expr] = []
+    for n, window in enumerate(window_of(instruction)):
+        if n == without:
+            continue
+        tap = loops.enter_context(e.builder.loop(window.size))
+        source, needed = window_source(e, index[numbers.output_spatial[n]], tap, window._replace(reversal=False),
+                                       sizes[numbers.input_spatial[n]])
+        last = indexing.constant(window.size - 1)
+        w[numbers.kernel_spatial[n]] = indexing.subtract(last, tap) if window.reversal else tap
+        x[numbers.input_spatial[n]] = source
+        conditions += needed
+    return conditions
+
+
+def convolution_groups(instruction: Instruction, index: Indices) -> tuple[list[Index], list[Index]]:
+    """Indices into input and kernel as far as batch, output feature and groups give them."""
+    numbers = instruction.get("dim_labels")
+    left, right = (o.shape.dimensions for o in instruction.operands)
+    feature_groups = instruction.get("feature_group_count", 1)
+    batch_groups = instruction.get("batch_group_count", 1)
+    feature = index[numbers.output_feature]
+    features = right[numbers.kernel_output_feature]
+    x, w = [indexing.ZERO] * len(left), [indexing.ZERO] * len(right)
+    w[numbers.kernel_output_feature] = feature
+    group = indexing.floor_divide(feature, max(1, features // feature_groups))
+    x[numbers.input_feature] = indexing.scale(group, right[numbers.kernel_input_feature])
+    part = indexing.floor_divide(feature, max(1, features // batch_groups))
+    batches = left[numbers.input_batch] // batch_groups
+    x[numbers.input_batch] = indexing.add(index[numbers.output_batch], indexing.scale(part, batches))
+    return x, w
+
+
+LOOP_RULES: dict[str, Rule] = {
+    "reduce": reduce, "reduce-window": reduce_window, "dot": dot, "convolution": convolution,
+}

@@ -1,0 +1,99 @@
+"""Windows that move by one element from column to column: which taps meet which columns.
+
+In: a block of columns, the window, the size of what it moves over, and a function that takes taps in. Out: loops
+without conditions, over TAPS at a time, so that sums are read and written seldom. Where some taps are padding, they are
+taken one at a time, over the columns for which they are none.
+
+    slide(Columns(builder, 1000, 512, block), WindowDim(7, padding_low=3, padding_high=3), 1000, take)
+        take(column, [(tap, place) ...])       some taps of a column: what lies at `place`, which is never padding
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from hloc.ir import WindowDim
+from hloc.kernels import indexing, loops
+from hloc.kernels.builder import Builder
+from hloc.kernels.indexing import Index
+from hloc.kernels.ir import INDEX, SERIAL, VECTOR, Apply, Const
+
+SHORTEST_SLIDE = 16             # columns of a window that moves along them
+TAPS = 8                        # of such a window in one pass over the columns
+
+Take = Callable[[Index, list[tuple[Index, Index]]], None]
+
+
+def slides(w: WindowDim) -> bool:
+    """The window moves by one element from column to column: one tap of neighbouring columns lies side by side."""
+    return w.size > 1 and w.stride == 1 and w.base_dilation == 1
+
+
+class Columns:
+    """A block of `width` columns among `extent`."""
+
+    def __init__(self, builder: Builder, extent: int, width: int, block: Index):
+        self.builder = builder
+        self.extent = extent
+        self.width = width
+        self.block = block
+
+    def all(self):
+        """The loop over the columns of the block."""
+        return loops.block_loop(self.builder, self.extent, self.width, self.block, VECTOR)
+
+    @contextmanager
+    def between(self, first: int, end: int, low: Index = indexing.ZERO, high: Index | None = None) -> Iterator[Index]:
+        """The loop over those with first <= column < end and low <= column < high, maybe none."""
+        b, start = self.builder, indexing.scale(self.block, self.width)
+        begin, stop = Const(first, INDEX), Const(end, INDEX)
+        for bound in (low, start):
+            begin = Apply("maximum", (begin, b.position(bound)), INDEX)
+        for bound in (high, indexing.shift(start, self.width)):
+            stop = Apply("minimum", (stop, b.position(bound)), INDEX) if bound else stop
+        begin = b.let(begin, "p")
+        length = b.let(Apply("subtract", (stop, begin), INDEX), "p")
+        with b.loop(length, VECTOR, high=min(self.width, end - first) - 1) as offset:
+            column = Apply("add", (begin, b.position(offset)), INDEX)
+            # never a known one: what is read there would be read before the loop, though that may have none
+            yield b.bind_index(column, first, max(first + 1, end - 1))
+
+    def offset(self, column: Index) -> Index:
+        """Where a column is in the block."""
+        return indexing.subtract(column, indexing.scale(self.block, self.width))
+
+
+def slide(columns: Columns, window: WindowDim, size: int, take: Take) -> None:
+    """All taps of the window for all columns of the block; it moves over `size` elements."""
+    b, extent, far = columns.builder, columns.extent, (window.size - 1) * window.window_dilation
+    low, high = max(0, window.padding_low), min(extent, size + window.padding_low - far)
+    if high - low < min(extent, SHORTEST_SLIDE):
+        low = high = extent                                  # no column has all taps
+    whole, rest = divmod(window.size if low < high else 0, TAPS)
+
+    def interior():
+        return columns.all() if high - low == extent else columns.between(low, high)
+
+    def taps(column: Index, first: Index, count: int) -> list[tuple[Index, Index]]:
+        return [(tap, _place(window, column, tap)) for tap in (indexing.shift(first, i) for i in range(count))]
+    if whole:
+        with b.loop(whole, SERIAL) as step, interior() as column:
+            take(column, taps(column, indexing.scale(step, TAPS), TAPS))
+    if rest:
+        with interior() as column:
+            take(column, taps(column, indexing.constant(whole * TAPS), rest))
+    ends = [(first, end) for first, end in ((0, low), (high, extent)) if first < end]
+    if not ends:
+        return
+    with b.loop(window.size, SERIAL) as tap:
+        before = indexing.scale(_place(window, indexing.ZERO, tap), -1)
+        for first, end in ends:
+            with columns.between(first, end, before, indexing.shift(before, size)) as column:
+                take(column, taps(column, tap, 1))
+
+
+def _place(window: WindowDim, column: Index, tap: Index) -> Index:
+    """What a tap of a column's window reads."""
+    if window.reversal:
+        tap = indexing.subtract(indexing.constant(window.size - 1), tap)
+    return indexing.shift(indexing.add(column, indexing.scale(tap, window.window_dilation)), -window.padding_low)

@@ -1,0 +1,45 @@
+"""Which chapters of scalar.h (targets/c) a unit reads: all of them take gcc as long as a small kernel.
+
+In: the C text of a unit. Out: the same with #defines above it that base.h knows (HLOC_READS).
+
+    "... hloc_exp_f32(x) ..."   ->   #define HLOC_ALL 0
+                                     #define HLOC_WITH_f32 1
+                                     #define HLOC_WITH_floats 1
+                                     ... hloc_exp_f32(x) ...
+"""
+from __future__ import annotations
+
+import re
+
+from hloc.ir.types import ELEMENT_TYPES
+
+INTEGERS = {"pred", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64"}
+FLOATS = {"f32", "f64"}
+COMPLEX = {"c64", "c128"}
+INVERSE = {"sinh", "cosh", "asin", "acos", "asinh", "acosh", "atanh"}
+NARROW = set(ELEMENT_TYPES) - INTEGERS - FLOATS - COMPLEX | {"key", "odd"}
+NAMED = {"convert": {"convert"}, "stochastic": {"stochastic"}, "random": {"threefry2x32", "philox4x32", "rotate"},
+         "bits": {"popcnt", "count", "mulhi"}}
+_NAME = re.compile(r"\bhloc_(\w+)")
+
+
+def reading_less(text: str) -> str:
+    """A unit that reads what the names of its functions ask for."""
+    return "".join(f"#define HLOC_{name}\n" for name in ("ALL 0", *(f"WITH_{c} 1" for c in chapters(text)))) + text
+
+
+def chapters(text: str) -> list[str]:
+    """What HLOC_READS is asked: types of computation, and chapters, sorted."""
+    words = {word for name in set(_NAME.findall(text)) for word in name.split("_")}
+    found = {name for name, some in NAMED.items() if words & some}
+    if words & COMPLEX or "stochastic" in found:
+        found |= {"floats", *FLOATS}
+    if words & COMPLEX:
+        found |= {"complex"} | ({"inverse"} if words & INVERSE else set())
+    if words & FLOATS:
+        found |= {"floats"}
+    if words & NARROW:
+        found |= {"narrow"}
+    if words & INTEGERS:
+        found |= {"integers"}
+    return sorted(found | words & (INTEGERS | FLOATS))

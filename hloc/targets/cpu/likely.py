@@ -1,0 +1,122 @@
+"""Which routines of runtime/ a program will probably need: told from the opcodes before any pass has run, so that they
+compile meanwhile.
+
+In: a Module. Out: names of units, as in routines.py, and the parts of products, as in product_parts.py. Where the guess
+is wrong, the first compilation takes longer.
+"""
+from __future__ import annotations
+
+from math import prod
+
+from hloc.analysis.triangular import routine_type
+from hloc.ir import Instruction, Module, window_of
+from hloc.kernels.products.tiny import (
+    NARROW,
+    SHALLOW,
+    SMALL,
+    may_be_loops,
+)
+from hloc.machine import Machine
+from hloc.targets.cpu.parts import Parts, add, of_systems, of_transform
+from hloc.targets.cpu.product_parts import add_convolution, add_product
+from hloc.targets.cpu.routines import ATTENTION_UNITS, FAST_TYPES, FEW_QUERIES, conv_entry, generic_conv, units_of
+from hloc.targets.cpu.scratch.products import Product
+from hloc.targets.cpu.tiles.complex_products import PARTS
+
+
+def likely_units(module: Module, machine: Machine) -> tuple[list[str], Parts]:
+    """runtime_units and parts_of_tiles as they will probably be."""
+    attention = _likely_attention(module)
+    units, parts = ["pool.c", *attention], {}
+    for instruction in module.instructions():
+        type = instruction.operands[0].shape.element_type if instruction.operands else ""
+        if instruction.opcode == "fft":
+            units += units_of("fft", "f64" if type in ("f64", "c128") else "f32")
+            add(parts, units[-1], _parts_of_transform(instruction))
+        elif instruction.opcode in ("cholesky", "triangular-solve") and routine_type(instruction):
+            units.append(f"triangular_{routine_type(instruction)}.c")
+            sides = instruction.shape.dimensions[-1 if instruction.get("left_side", False) else -2]
+            add(parts, units[-1], {"CHOLESKY"} if instruction.opcode == "cholesky" else of_systems(sides))
+        elif instruction.opcode == "dot" and type in (*FAST_TYPES["gemm"], *PARTS) \
+                and not _is_small(instruction) and not (attention and instruction.get("lhs_batch_dims")):
+            units += units_of("gemm", type)
+            add_product(parts, _product(instruction, type), machine)
+        elif instruction.opcode == "topk" and type == "f32":
+            units.append("topk.c")
+        elif instruction.opcode == "convolution" and not may_be_loops(instruction):
+            total = instruction.shape.element_type
+            if type in FAST_TYPES["conv"]:
+                entry = conv_entry(type, _facts(instruction))
+            else:
+                entry = generic_conv(type, total)
+            units += units_of("conv", entry)
+            groups = instruction.get("feature_group_count", 1) * instruction.get("batch_group_count", 1)
+            features = instruction.shape.dimensions[instruction.get("dim_labels").output_feature] // groups
+            add_convolution(parts, entry, features, machine)
+    return list(dict.fromkeys(units)), parts
+
+
+def _parts_of_transform(fft: Instruction) -> set[str]:
+    kind, lengths = fft.get("fft_type"), tuple(fft.get("fft_length"))
+    full = fft.shape if kind == "IRFFT" else fft.operands[0].shape
+    return of_transform(kind, lengths, full.num_elements // max(1, prod(lengths)))
+
+
+def _product(dot: Instruction, type: str) -> Product:
+    """A dot whose operands lie row by row."""
+    (m, n), depth = _sides(dot), _depth(dot)
+    a, b = _strides(dot, "lhs"), _strides(dot, "rhs")
+    return Product(type, dot.shape.num_elements // max(1, m * n), m, n, depth, (0, 0, *a), (0, 0, *reversed(b)))
+
+
+def _strides(dot: Instruction, side: str) -> tuple[int, int]:
+    """From row to row, and from one product of a sum to the next, of an operand."""
+    dimensions = dot.operands[side == "rhs"].shape.dimensions
+    summed, batch = dot.get(f"{side}_contracting_dims", ()), dot.get(f"{side}_batch_dims", ())
+    free = [d for d in range(len(dimensions)) if d not in (*summed, *batch)]
+    return tuple(prod(dimensions[max(some) + 1:]) if some else 1 for some in (free, summed))
+
+
+def _depth(dot: Instruction) -> int:
+    """Products in one sum of a dot."""
+    left = dot.operands[0].shape.dimensions
+    return prod(left[d] for d in dot.get("lhs_contracting_dims", ()))
+
+
+def _is_small(dot: Instruction) -> bool:
+    """A dot that will probably become loops."""
+    depth = _depth(dot)
+    columns = _sides(dot)[1]
+    return dot.shape.num_elements * depth <= SMALL \
+        or (not dot.get("lhs_batch_dims") and depth <= SHALLOW and 1 < columns <= NARROW)
+
+
+def _likely_attention(module: Module) -> list[str]:
+    """Units for a softmax of products: two batched dots for an exponential in one computation. A training step, which
+    keeps the weights for the gradients, has six. Queries are the rows or columns of the first that are fewer."""
+    units: list[str] = []
+    for computation in module.computations:
+        batched = [i for i in computation.instructions if i.opcode == "dot" and i.get("lhs_batch_dims")]
+        if 1 < len(batched) <= 2 * sum(i.opcode == "exponential" for i in computation.instructions):
+            units += ATTENTION_UNITS["few" if min(_sides(batched[0])) <= FEW_QUERIES else ""]
+    return list(dict.fromkeys(units))
+
+
+def _sides(dot: Instruction) -> tuple[int, int]:
+    """Rows and columns of a dot, batch dimensions apart."""
+    sides = []
+    for side, operand in zip(("lhs", "rhs"), dot.operands):
+        used = (*dot.get(f"{side}_batch_dims", ()), *dot.get(f"{side}_contracting_dims", ()))
+        sides.append(prod(d for i, d in enumerate(operand.shape.dimensions) if i not in used))
+    return tuple(sides)
+
+
+def _facts(convolution: Instruction) -> dict:
+    """What way_of asks, of an instruction."""
+    numbers, windows = convolution.get("dim_labels"), window_of(convolution)
+    return {"feature_groups": convolution.get("feature_group_count", 1),
+            "batch_groups": convolution.get("batch_group_count", 1),
+            "lhs_features": convolution.operands[0].shape.dimensions[numbers.input_feature],
+            "window": [w.size for w in windows], "stride": [w.stride for w in windows],
+            "base_dilation": [w.base_dilation for w in windows], "padding_low": [w.padding_low for w in windows],
+            "size": [convolution.shape.dimensions[d] for d in numbers.output_spatial]}

@@ -1,0 +1,32 @@
+"""Which parts of the routines of runtime/ a program needs (parts.py).
+
+In: Tiles, with parameters as the files of hloc/kernels say. Out: Parts.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hloc.kernels.ir import Tile
+from hloc.machine import Machine
+from hloc.targets.cpu.parts import Parts, add, of_systems, of_transform
+from hloc.targets.cpu.product_parts import add_convolution_of, add_product
+from hloc.targets.cpu.scratch.products import product_of
+
+
+def parts_of_tiles(tiles: Iterable[Tile], machine: Machine) -> Parts:
+    """What all steps of a program need."""
+    found: Parts = {}
+    for tile in tiles:
+        given, type = dict(tile.parameters), tile.buffers[0].type
+        if tile.routine == "gemm":
+            add_product(found, product_of(tile), machine)
+        elif tile.routine == "convolution":
+            add_convolution_of(found, given, machine)
+        elif tile.routine == "fft":
+            precision = "f64" if type in ("f64", "c128") else "f32"
+            add(found, f"fft_{precision}.c", of_transform(given["kind"], given["lengths"], given["batch"]))
+        elif tile.routine == "cholesky":
+            add(found, f"triangular_{type}.c", {"CHOLESKY"})
+        elif tile.routine == "triangular-solve":
+            add(found, f"triangular_{type}.c", of_systems(given["sides"]))
+    return found

@@ -1,0 +1,86 @@
+"""The parts in which routines of runtime/ compile, side by side (runtime/parts.h), and which of them a program needs.
+
+In: names of units, as in routines.py, and for each the parts that are needed beside those that are always there: told
+from the Tiles of a program (needs.py), or guessed before there are any (likely.py). Out: what is to be compiled.
+
+    compiled(["gemm_f32.c"], {"gemm_f32.c": {"THIN"}})  ->  [("gemm_f32.c", ("-DHLOC_PART=HLOC_MAIN", ...)), ...]
+"""
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from math import prod
+
+from hloc.targets.cpu.routines import file_of, generic_flags
+
+# Where conditions in loops matter, these routines have several loops; unswitching all others takes gcc as long again as
+# all else.
+SWITCHED = ("-fno-unswitch-loops",)
+# Passes that take gcc a fifth of its time, and change nothing in loops that compute little for each element.
+NO_JUMPS = ("-fno-thread-jumps", "-fno-tree-dominator-opts", "-fno-tree-vrp")
+# For parts that plan more than they compute, and name their vectors; short runs are copied a quarter slower.
+LEAN = (*NO_JUMPS, "-fno-tree-pre", "-fno-gcse")
+PLAIN = ("-fno-peel-loops", *SWITCHED, *LEAN)
+THIN = ("DOTS", "ROWS")
+# By how a file's name begins: each part's own flags, the longest first.
+IN_PARTS: dict[str, dict[str, tuple[str, ...]]] = {
+    "gemm_": {"BLOCKS": PLAIN, "MAIN": PLAIN, **{f"THIN_{way}_{rows}": () for rows in (4, 3, 2, 1) for way in THIN},
+              "KERNELS": (), "KERNELS_AB": (), "KERNELS_B": (), "KERNELS_A": (), "KERNELS_HALF_A": (),
+              "KERNELS_HALF": (), "PACKING": (*SWITCHED, *LEAN), "THIN": ()},
+    "fft_": {"FFT_ONE_ODD": (), "FFT_ONE": (), "FFT_MOVES": LEAN, "FFT_LINES": LEAN, "FFT_MANY_ODD": (), "FFT_MANY": (),
+            "FFT_PLANS": LEAN},
+    "triangular_": {"CHOLESKY": LEAN, "STRIPS": LEAN, "SOLVE": LEAN},
+    "conv_dots": {"CONV_DOTS": ()},
+    "attention_kernels": {"ALONG": (), "ACROSS": ()},
+    "attention_thin": {"FEW_TASKS": (), "FEW_WEIGH": (), "FEW_DOTS": ()},
+}
+ALWAYS = {"gemm_": {"MAIN", "BLOCKS", "PACKING", "KERNELS"}, "triangular_": set(),
+          "fft_": {"FFT_LINES", "FFT_PLANS", "FFT_MOVES", "FFT_MANY"},
+          "conv_dots": set(), "attention_kernels": {"ALONG", "ACROSS"},
+          "attention_thin": {"FEW_TASKS", "FEW_WEIGH", "FEW_DOTS"}}
+WHOLE = {"complex_c64.c": LEAN, "complex_c128.c": LEAN,               # flags of others
+         **{unit: PLAIN for unit in ("conv.c", "conv_ways.c", "conv_memory.c", "attention.c")}}
+SHORT = ("pool.c", "call.c")
+LONGEST_IN_LANES = 4096                              # points; LONGEST_IN_LANES in runtime/fft_lines.h has twice as many
+MOST_LANES = 16                                      # lines side by side
+FEW_SIDES = 2                                        # FEW in runtime/triangular_rows.h
+Parts = dict[str, frozenset[str]]
+
+
+def compiled(units: Sequence[str], needed: Mapping[str, Collection[str]]) -> list[tuple[str, tuple[str, ...]]]:
+    """What is compiled of the routines: (file of runtime/, flags); the longest first."""
+    whole = [(file_of(unit), (*(generic_flags(unit) if ":" in unit else ()), *_own_flags(unit))) for unit in units
+             if _kind(unit) is None and unit not in SHORT]
+    parts = [(rank, (unit, (f"-DHLOC_PART=HLOC_{part}", *flags))) for unit in units if (kind := _kind(unit))
+             for rank, (part, flags) in enumerate(IN_PARTS[kind].items())
+             if part in ALWAYS[kind] or part in needed.get(unit, ())]
+    return [*whole, *(piece for _, piece in sorted(parts)), *((unit, ()) for unit in SHORT if unit in units)]
+
+
+def _own_flags(unit: str) -> tuple[str, ...]:
+    """Of a unit that compiles whole; convolutions of types without a routine copy what a product multiplies."""
+    return (*SWITCHED, *NO_JUMPS) if unit.startswith("generic.c:conv") else WHOLE.get(unit, ())
+
+
+def _kind(unit: str) -> str | None:
+    return next((start for start in IN_PARTS if unit.startswith(start)), None)
+
+
+def add(found: Parts, unit: str, parts: Collection[str]) -> None:
+    """Adds what one step of a program needs of a unit."""
+    found[unit] = found.get(unit, frozenset()) | frozenset(parts)
+
+
+def of_transform(kind: str, lengths: Sequence[int], batch: int) -> set[str]:
+    """The parts of a Fourier transform (runtime/fft_lines.h): all lengths but powers of two need odd steps, and
+    single lines; these are for lines, too, that do not fill vectors, or are too long for the caches."""
+    powers = all(n & (n - 1) == 0 for n in lengths)
+    size = batch * prod(lengths)
+    alone = (kind in ("RFFT", "IRFFT") and len(lengths) > 1) or any(
+        n > LONGEST_IN_LANES or n == 0 or size // n % MOST_LANES for n in lengths)
+    odd = set() if powers else {"FFT_MANY_ODD", "FFT_ONE_ODD"}
+    return odd | ({"FFT_ONE"} if alone or odd else set())
+
+
+def of_systems(sides: int) -> set[str]:
+    """Those of triangular systems with so many right sides."""
+    return {"SOLVE", "STRIPS"} if sides > FEW_SIDES else {"SOLVE"}

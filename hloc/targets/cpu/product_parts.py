@@ -1,0 +1,93 @@
+"""Which parts of the routines of products a program needs: told from sizes and strides.
+
+In: Products and convolutions. Out: names of parts (runtime/gemm_kernel.h), but for those that are always there. A part
+that a product could use and that is not there costs time, nothing else: the C code asks whether it is.
+
+    f32[1024,1000] by f32[1000,1024]   ->   KERNELS_A: A's rows may be read in place, B's panels are packed
+"""
+from __future__ import annotations
+
+from math import prod
+
+from hloc.machine import Machine
+from hloc.targets.cpu.parts import Parts, add
+from hloc.targets.cpu.routines import FAST_TYPES, conv_entry, generic_conv, is_thin, units_of
+from hloc.targets.cpu.scratch.products import (
+    ALIASED_ROWS,
+    SHORT,
+    Kind,
+    Product,
+    exchange,
+    goes_thin,
+    is_exchanged,
+    kind_of,
+    product_of_reals,
+    tile_rows,
+)
+from hloc.targets.cpu.tiles.complex_products import PARTS
+
+MOST_DOTS = 8                    # features in are_dots of runtime/conv_rows.c, with the widest vectors
+READ_A = frozenset({"KERNELS_A"})
+READ_BOTH = READ_A | {"KERNELS_B", "KERNELS_AB", "KERNELS_HALF", "KERNELS_HALF_A"}
+
+
+def tables(kind: Kind) -> frozenset[str]:
+    """Those that a type of element has beside KERNELS: HLOC_READS_A, HLOC_READS_B."""
+    return READ_BOTH if kind.has_halves else READ_A if kind.is_memory and not kind.turns else frozenset()
+
+
+def add_product(found: Parts, g: Product, machine: Machine) -> None:
+    """Adds the parts for one product."""
+    if g.type in PARTS:
+        g = product_of_reals(g)[0]
+    if g.type in FAST_TYPES["gemm"]:
+        add(found, f"gemm_{g.type}.c", parts_of_product(g, machine))
+
+
+def parts_of_product(g: Product, machine: Machine) -> frozenset[str]:
+    """Those that runtime/gemm_tile.h may choose, with any number of threads; names are those of the C code."""
+    kind, rows = kind_of(g.type, machine), tile_rows(machine)
+    exchanged = is_exchanged(g, kind, machine)
+    if exchanged:
+        g = exchange(g)
+    if goes_thin(g, kind):
+        return frozenset({"THIN", f"THIN_{'DOTS' if g.b[2] == 1 else 'ROWS'}_{g.m}"})
+    lanes, work = machine.vector_bytes // kind.sum, g.m * g.n * g.k
+    small, skinny, narrow = work <= 3e6, g.m <= 4 * rows, kind.has_halves and g.n <= lanes
+    whole_rows = g.epilogue_arrays >= 4 and not small and not skinny and g.n <= 2048 and not exchanged
+    flat = not (small or skinny or narrow or whole_rows) and g.m <= 32 * rows and g.batches == 1
+    aliased = g.a[2] * kind.element % 4096 == 0 and not narrow and min(rows, g.m) > ALIASED_ROWS // 2
+    b_readable = kind.has_halves and g.b[3] == 1
+    streams = skinny and b_readable and g.n * g.k * kind.element > 512 << 10
+    packs = streams and g.m > (4 if g.k <= SHORT else rows)
+    read = {""}
+    if b_readable and not flat and not packs and (small or skinny or g.batches > 1):
+        read.add("B")
+    if kind.has_halves and 0 < g.n % (2 * lanes) <= lanes:
+        read.add("HALF")
+    if kind.is_memory and not kind.turns and g.a[3] == 1 and not flat and not (aliased and g.k > 64):
+        read |= {"AB" if name == "B" else f"{name}_A".lstrip("_") for name in read}
+    return frozenset(f"KERNELS_{name}" for name in read if name)
+
+
+def add_convolution(found: Parts, type: str, features: int, machine: Machine, *, thin: int = 0) -> None:
+    """Adds all tables for the product inside of hloc_conv_<type>, since the convolution chooses how it reads, and the
+    thin parts for so many rows; and lanes along the input for few output features of a group."""
+    thin_parts = {"THIN", f"THIN_DOTS_{thin}", f"THIN_ROWS_{thin}"} if thin else set()
+    for unit in units_of("conv", type):
+        if unit.startswith("gemm_"):
+            product = unit.removeprefix("gemm_").removesuffix(".c")
+            add(found, unit, tables(kind_of(product, machine)) | thin_parts)
+        elif unit == "conv_dots.c" and features <= MOST_DOTS:
+            add(found, unit, {"CONV_DOTS"})
+
+
+def add_convolution_of(found: Parts, given: dict, machine: Machine) -> None:
+    """Adds those of a convolution with parameters as hloc/kernels/products/convolution.py says."""
+    positions, (operand, total) = prod(given["size"]), given["types"][:2]
+    depth = given["lhs_features"] * (prod(given["window"]) if positions == 1 else 1)
+    entry = conv_entry(operand, given) if operand in FAST_TYPES["conv"] else generic_conv(operand, total)
+    rows, features = given["batch"] * positions, given["features"]
+    of_group = features // (given["feature_groups"] * given["batch_groups"])
+    thin = min(rows, features) if is_thin(rows, features, depth) else 0
+    add_convolution(found, entry, of_group, machine, thin=thin)

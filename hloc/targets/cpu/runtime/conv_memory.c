@@ -1,0 +1,116 @@
+/* conv_memory.c: what convolutions read and write, apart from their own work: operands in the order that they want, and
+ * finished sums.
+ */
+#include "conv_operands.h"
+#include "half_rows.h"
+#include "narrow.h"
+
+long hloc_conv_y_offset(const hloc_conv_args* c, long position) {
+  long offset = 0;
+  for (int d = 2; d >= 0; d--) offset += position % c->y_size[d] * c->y_s[d], position /= c->y_size[d];
+  return offset + position * c->y_n;
+}
+
+static void store_row(const hloc_conv_plan* plan, long at, long columns, const float* from) {
+  const hloc_conv_args* c = &plan->c;
+  if (plan->y_type == HLOC_CONV_IS_F32) {
+    float* y = (float*)c->y + at;
+    if (c->y_c == 1) __builtin_memcpy(y, from, columns * sizeof(float));
+    else for (long j = 0; j < columns; j++) y[j * c->y_c] = from[j];
+  } else if (plan->y_type == HLOC_CONV_IS_BF16) {
+    hloc_bf16* y = (hloc_bf16*)c->y + at;
+    if (c->y_c == 1) for (long j = 0; j < columns; j++) y[j] = hloc_f32_to_bf16(from[j]);
+    else for (long j = 0; j < columns; j++) y[j * c->y_c] = hloc_f32_to_bf16(from[j]);
+  } else {
+    hloc_f16* y = (hloc_f16*)c->y + at;
+    if (c->y_c == 1) hloc_narrow_row_f16(from, y, columns);
+    else for (long j = 0; j < columns; j++) y[j * c->y_c] = hloc_f32_to_f16(from[j]);
+  }
+}
+/* Whether all sums of neighbouring positions lie side by side in y. */
+static int is_one_piece(const hloc_conv_args* c, long columns) {
+  return c->y_features == columns && c->y_c == 1 && c->y_s[2] == columns && c->y_s[1] == c->y_s[2] * c->y_size[2] &&
+         c->y_s[0] == c->y_s[1] * c->y_size[1] && (c->batch == 1 || c->y_n == c->y_s[0] * c->y_size[0]);
+}
+void hloc_conv_finish(const hloc_conv_plan* plan, long position, long column, long rows, long columns,
+                      const float* tile, long stride) {
+  const hloc_conv_args* c = &plan->c;
+  if (c->epilogue) {
+    c->epilogue(c->epilogue_args, 0, position, plan->column_offset + column, rows, columns, tile, stride);
+    return;
+  }
+  if (stride == columns && is_one_piece(c, columns)) {
+    store_row(plan, position * columns, rows * columns, tile);
+    return;
+  }
+  long at = hloc_conv_y_offset(c, position), left[3], rest = position; /* positions left in each dimension's run */
+  for (int d = 2; d >= 0; d--) left[d] = c->y_size[d] - rest % c->y_size[d], rest /= c->y_size[d];
+  for (long i = 0; i < rows; i++) {
+    store_row(plan, at + column * c->y_c, columns, tile + i * stride);
+    int d = 2;
+    for (; d >= 0 && --left[d] == 0; d--) { /* back to the run's first position, and on in the next dimension */
+      at -= (c->y_size[d] - 1) * c->y_s[d];
+      left[d] = c->y_size[d];
+    }
+    at += d >= 0 ? c->y_s[d] : c->y_n;
+  }
+}
+
+/* ---- rearranging an operand */
+HLOC_INLINE float load_as_f32(const void* source, hloc_conv_type type, long at) {
+  if (type == HLOC_CONV_IS_F32) return ((const float*)source)[at];
+  return type == HLOC_CONV_IS_BF16 ? hloc_bf16_to_f32(((const hloc_bf16*)source)[at])
+                                   : hloc_f16_to_f32(((const hloc_f16*)source)[at]);
+}
+HLOC_INLINE void widen_row(const void* source, hloc_conv_type type, long from, long count, float* to) {
+  if (type == HLOC_CONV_IS_F32) __builtin_memcpy(to, (const float*)source + from, count * sizeof(float));
+  else if (type == HLOC_CONV_IS_F16) hloc_widen_row_f16((const hloc_f16*)source + from, to, count);
+  else for (long i = 0; i < count; i++) to[i] = hloc_bf16_to_f32(((const hloc_bf16*)source)[from + i]);
+}
+/* A row that lies in memory as it is wanted, but for its type. */
+HLOC_INLINE void copy_row(const hloc_conv_arrangement* a, hloc_conv_type type, long from, float* to) {
+  const long places = hloc_max(0, hloc_min(a->size[2], a->padded - a->pad_low)), skipped = hloc_max(0, -a->pad_low);
+  const long before = hloc_min(a->padded, hloc_max(0, a->pad_low)), copied = hloc_max(0, places - skipped);
+  __builtin_memset(to, 0, before * a->inner * sizeof(float));
+  to += before * a->inner;
+  widen_row(a->source, type, from + skipped * a->inner, copied * a->inner, to);
+  __builtin_memset(to + copied * a->inner, 0, (a->padded - before - copied) * a->inner * sizeof(float));
+}
+HLOC_INLINE void arrange_row(const hloc_conv_arrangement* a, hloc_conv_type type, long from, float* to) {
+  if (a->inner_stride == 1 && a->stride[2] == a->inner && a->pitch == a->inner) {
+    copy_row(a, type, from, to);
+    return;
+  }
+  for (long i0 = 0; i0 < a->inner; i0 += 16) { /* strips: the source may be contiguous along s2 rather than inner */
+    long i1 = hloc_min(a->inner, i0 + 16);
+    for (long s = 0; s < a->padded; s++) {
+      float* out = to + s * a->pitch;
+      long at = s - a->pad_low;
+      if (at < 0 || at >= a->size[2]) {
+        for (long i = i0; i < i1; i++) out[i] = 0.0f;
+      } else if (a->inner_stride == 1 && type == HLOC_CONV_IS_F16) {
+        hloc_widen_row_f16((const hloc_f16*)a->source + from + at * a->stride[2] + i0, out + i0, i1 - i0);
+      } else if (a->inner_stride == 1) {
+        for (long i = i0; i < i1; i++) out[i] = load_as_f32(a->source, type, from + at * a->stride[2] + i);
+      } else {
+        for (long i = i0; i < i1; i++)
+          out[i] = load_as_f32(a->source, type, from + at * a->stride[2] + i * a->inner_stride);
+      }
+    }
+  }
+}
+static void arrange_rows(void* const* args, long begin, long end) {
+  const hloc_conv_arrangement* a = (const hloc_conv_arrangement*)args;
+  for (long row = begin; row < end; row++) {
+    long s1 = row % a->size[1], s0 = row / a->size[1] % a->size[0], n = row / a->size[1] / a->size[0];
+    long from = n * a->outer_stride + s0 * a->stride[0] + s1 * a->stride[1];
+    float* to = a->target + row * a->padded * a->pitch;
+    if (a->type == HLOC_CONV_IS_F32) arrange_row(a, HLOC_CONV_IS_F32, from, to);
+    else if (a->type == HLOC_CONV_IS_BF16) arrange_row(a, HLOC_CONV_IS_BF16, from, to);
+    else arrange_row(a, HLOC_CONV_IS_F16, from, to);
+  }
+}
+void hloc_conv_arrange(const hloc_conv_arrangement* a) {
+  long rows = a->outer * a->size[0] * a->size[1];
+  hloc_parallel(arrange_rows, (void* const*)a, rows, 16384 / (a->padded * a->inner + 1) + 1);
+}

@@ -1,0 +1,93 @@
+/* gemm_choice.h: which way a product goes, and in which blocks (template; gemm_tile.h includes it).
+ *
+ * In: a plan with its arguments, and the macros of gemm_tile.h. Out: G(choose), which fills in the plan and says
+ * whether panels of A, or of B, are packed once for all tasks; G(choose_splits), after it: in how many parts sums are
+ * added up.
+ * hloc/targets/cpu/scratch/products.py knows what is chosen here.
+ */
+
+/* Smaller blocks, until all threads have some: of fewer groups of rows, down to `fewest`, then of fewer columns. */
+static void G(deal_out)(const hloc_gemm_args* g, long m_panels, long fewest, long* m_group, long* n_blocks) {
+  const long wanted = 4 * hloc_pool_threads();
+  while (g->batches * *n_blocks * ((m_panels + *m_group - 1) / *m_group) < wanted) {
+    if (*m_group > fewest) *m_group = (*m_group + 1) / 2;
+    else if (*n_blocks * 2 <= G(panels)(g->n)) *n_blocks *= 2;
+    else if (*m_group > 1) *m_group = (*m_group + 1) / 2;
+    else break;
+  }
+}
+
+/* Sizes of blocks and how operands are read. */
+static void G(choose)(G(plan)* plan, int* share_a, int* share_b) {
+  hloc_gemm_args* g = &plan->g;
+  plan->rows = G(smaller)(HLOC_TILE_ROWS, G(even)(g->m));
+  plan->k_block = G(k_block)(g->k);
+  const int aliases = (g->a_row * (long)sizeof(ELEMENT)) % 4096 == 0; /* rows share few cache sets */
+  const int b_readable = HLOC_READS_B && g->b_column == 1 && !g->load_b;
+  const int a_readable = UNIT_IS_MEMORY && g->a_column == 1 && !g->load_a && g->a_row % GROUP == 0 &&
+                         g->a_outer % GROUP == 0 && g->a_inner % GROUP == 0 && plan->k_block % GROUP == 0 &&
+                         g->k % GROUP == 0;
+  double work = (double)g->m * g->n * g->k;
+  int has_b = 0, has_a = 0;
+#if HLOC_READS_A
+  has_a = HLOC_HAS(G(kernels_a));
+#endif
+#if HLOC_READS_B
+  has_b = HLOC_HAS(G(kernels_b)), plan->has_halves = HLOC_HAS(G(kernels_half));
+  if ((has_b && !HLOC_HAS(G(kernels_ab))) || (plan->has_halves && !HLOC_HAS(G(kernels_half_a)))) has_a = 0;
+#endif
+  const int narrow = HLOC_READS_B && g->n <= LANES;
+  if (aliases && narrow) plan->rows = G(smaller)(plan->rows, G(ALIASED_ROWS));
+  const int aliased = aliases && plan->rows > (narrow ? G(ALIASED_ROWS) : 4);
+  int small = work <= 3e6, skinny = g->m <= 4 * HLOC_TILE_ROWS;
+  /* an epilogue over several arrays takes memory's time: it goes along whole rows, one after the other */
+  int whole_rows = g->epilogue_arrays >= 4 && !small && !skinny && g->n <= 2048 && !plan->exchanged;
+  int flat = !small && !skinny && !narrow && g->m <= 32 * HLOC_TILE_ROWS && g->batches == 1 && !g->load_a &&
+             !g->packed_b && !whole_rows;
+  *share_a = flat;
+  *share_b = !flat && !g->packed_b && g->batches == 1 && !(b_readable && (small || skinny)) && !skinny;
+  int streams = skinny && b_readable && !g->packed_b && (double)g->n * g->k * sizeof(ELEMENT) > 512 << 10;
+  /* several tiles of rows read a panel, or few rows of B lie far apart */
+  const int packs = streams && g->m > (g->k <= G(SHORT) ? 4 : HLOC_TILE_ROWS);
+  plan->b_in_place = b_readable && has_b && !*share_b && !flat && !g->packed_b && !packs;
+  long n_panels = G(panels)(g->n), n_blocks = whole_rows ? 1 : (g->n + 511) / 512;
+  long most_k = streams ? g->m <= 16 ? 32 : 64 : 256 * GROUP; /* rows of B in few pages; from memory: in few streams */
+  if (skinny && !g->packed_b && g->k > most_k) plan->k_block = most_k;
+  long m_panels = (g->m + plan->rows - 1) / plan->rows, m_group = flat ? m_panels : G(smaller)(m_panels, 8);
+  while (whole_rows && m_group > 1 && m_group * plan->rows * g->n * (long)sizeof(SUM) > 256 << 10) m_group--;
+  /* some 10 microseconds: not worth a second thread, that fetches A from the first one's cache */
+  if (work * g->batches < (g->epilogue && hloc_pool_awake() ? 2e5 : 6e5)) {
+    n_blocks = 1, m_group = m_panels;
+  } else {
+    G(deal_out)(g, m_panels, skinny || flat ? m_panels : whole_rows ? 1 : 2, &m_group, &n_blocks);
+  }
+  plan->m_block = m_group * plan->rows;
+  plan->n_block = ((n_panels + n_blocks - 1) / n_blocks) * G(TILE_COLUMNS);
+  plan->a_in_place = a_readable && has_a && !flat && (plan->n_block <= 8 * G(TILE_COLUMNS) || small) &&
+                     !(aliased && g->k > 64);
+  plan->a_across = HLOC_READS_B && g->a_row == 1 && !plan->a_in_place && !flat && !g->load_a &&
+                   plan->n_block <= 2 * G(TILE_COLUMNS);
+  plan->m_blocks = (g->m + plan->m_block - 1) / plan->m_block;
+  plan->n_blocks = (g->n + plan->n_block - 1) / plan->n_block;
+  plan->k_blocks = (g->k + plan->k_block - 1) / plan->k_block;
+  plan->group = 1;
+  if (g->b_column == 1 && !g->load_b && !g->packed_b && !*share_b && !plan->b_in_place) {
+    const long panel = G(TILE_COLUMNS) * G(units)(plan->k_block) * (long)sizeof(UNIT);
+    plan->group = G(smaller)(G(panels)(plan->n_block), G(smaller)(G(GROUP_PANELS), 1 + G(GROUP_BYTES) / panel));
+  }
+  plan->sweeps = g->epilogue && !plan->exchanged && plan->n_block > G(TILE_COLUMNS) && !small &&
+                 (plan->k_blocks > 1 || plan->m_block * plan->n_block * (long)sizeof(SUM) <= 512 << 10);
+}
+
+/* Few blocks of long sums: parts of k for all threads. */
+static void G(choose_splits)(G(plan)* plan, int* share_a, int* share_b) {
+  const hloc_gemm_args* g = &plan->g;
+  const long tasks = g->batches * plan->m_blocks * plan->n_blocks, threads = hloc_pool_threads();
+  const double work = (double)g->m * g->n * g->k * g->batches;
+  plan->k_splits = 1, plan->k_part = g->k;
+  if (tasks >= threads || plan->k_blocks < 2 || work < 1e6 || g->packed_b) return;
+  const long wanted = G(smaller)(plan->k_blocks, 2 * threads / tasks);
+  plan->k_part = (plan->k_blocks + wanted - 1) / wanted * plan->k_block;
+  plan->k_splits = (g->k + plan->k_part - 1) / plan->k_part;
+  if (plan->k_splits > 1) *share_a = *share_b = plan->sweeps = 0;
+}

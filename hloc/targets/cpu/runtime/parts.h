@@ -1,0 +1,21 @@
+/* parts.h: routines that compile in parts, side by side, of which a program holds those that it needs.
+ *
+ * In: HLOC_PART, the part that is compiled here; all of them where it is not defined. Out:
+ *   HLOC_OF_PARTS        before a definition that other parts use
+ *   HLOC_IS_HERE(part)   for #if
+ *   HLOC_MAY_BE_MISSING  before a declaration of what a program need not hold; HLOC_HAS(name): whether it does
+ * Example: #if HLOC_IS_HERE(HLOC_PACKING)
+ */
+#ifndef HLOC_PARTS_H
+#define HLOC_PARTS_H
+#if !defined(HLOC_PART)
+#define HLOC_OF_PARTS static
+#define HLOC_IS_HERE(part) 1
+#define HLOC_HAS(name) 1
+#else
+#define HLOC_OF_PARTS
+#define HLOC_IS_HERE(part) (HLOC_PART == part)
+#define HLOC_HAS(name) (&(name) != 0)
+#endif
+#define HLOC_MAY_BE_MISSING __attribute__((weak))
+#endif

@@ -1,0 +1,249 @@
+"""Scratch memory of matrix products: what runtime/gemm_choice.h and gemm_thin.h choose, and what that takes.
+
+In: a Tile of the routine "gemm", or a Product that another routine makes. Out: a Scratch (room.py). Names are those of
+the C code, so that both can be read side by side.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from hloc.ir import ELEMENT_TYPES
+from hloc.kernels.ir import Tile
+from hloc.machine import Machine
+from hloc.targets.cpu.routines import FAST_TYPES, SAME_PRODUCT, SMALLEST_THIN, is_thin
+from hloc.targets.cpu.scratch.room import NOTHING, Scratch, busy
+from hloc.targets.cpu.tiles.complex_products import PARTS, real_product
+
+THIN_ROWS, THIN_SMALL, THIN_SHORT = 4, 512 << 10, 32
+ALIASED_ROWS = 8
+GROUP_PANELS, GROUP_BYTES, SHORT = 8, 256 << 10, 128
+
+
+@dataclass(frozen=True)
+class Product:
+    """The sizes and strides of hloc_gemm_args that matter; a and b: (outer, inner, row, column)."""
+
+    type: str
+    batches: int
+    m: int
+    n: int
+    k: int
+    a: tuple[int, int, int, int]
+    b: tuple[int, int, int, int]
+    has_epilogue: bool = False
+    epilogue_arrays: int = 0
+
+
+class Kind(NamedTuple):
+    """The macros of gemm_<type>.c: bytes of ELEMENT, UNIT and SUM; GROUP, UNIT_IS_MEMORY, G_TURNS_A and G_CORRECTS."""
+
+    element: int
+    unit: int
+    sum: int
+    group: int = 1
+    is_memory: bool = False
+    turns: bool = False
+
+    @property
+    def has_halves(self) -> bool:
+        """G_HALVES."""
+        return self.is_memory and self.group == 1
+
+
+def kind_of(type: str, machine: Machine) -> Kind:
+    if type in ("f32", "s32"):
+        return Kind(4, 4, 4, is_memory=True)
+    if type == "f64":
+        return Kind(8, 8, 8, is_memory=True)
+    sums_groups = type in machine.dots
+    if type == "s8":
+        return Kind(1, 4, 4, 4, True, True) if sums_groups else Kind(1, 4, 4)
+    return Kind(2, 4, 4, 2, True) if sums_groups else Kind(2, 4, 4)
+
+
+def tile_rows(machine: Machine) -> int:
+    """HLOC_TILE_ROWS, and HLOC_CONV_ROWS."""
+    return 14 if machine.vector_bytes == 64 else 12 if machine.arch == "aarch64" else 6
+
+
+def product_of(tile: Tile) -> Product:
+    """What a Tile of the routine "gemm" multiplies; parameters as hloc/kernels/products/dot.py says."""
+    given = dict(tile.parameters)
+    (m, n, k), (outer, inner) = given["sizes"], given["batches"]
+    whole = sum(b.size >= outer * inner * m * n for b in tile.buffers[2:])
+    return Product(SAME_PRODUCT.get(given["types"][0], given["types"][0]), outer * inner, m, n, k, given["lhs"][1:],
+                   given["rhs"][1:], bool(tile.epilogue), whole if tile.epilogue else 0)
+
+
+def gemm_scratch(tile: Tile, machine: Machine) -> Scratch:
+    """runtime/gemm.h."""
+    g = product_of(tile)
+    m, n, k = real_product(g.m, g.n, g.k, g.a, g.b).sizes if g.type in PARTS else (g.m, g.n, g.k)
+    return product_scratch(g, machine, thin=is_thin(m, n, k))
+
+
+def product_scratch(g: Product, machine: Machine, *, thin: bool) -> Scratch:
+    """thin: the program holds the part of the routine for products of few rows. Whether threads are awake, which
+    decides about small products, is not known: enough for both."""
+    if g.type in PARTS and min(g.batches, g.m, g.n) > 0:
+        return _complex(g, machine, thin=thin)
+    if g.type not in FAST_TYPES["gemm"] or min(g.batches, g.m, g.n, g.k) <= 0:
+        return NOTHING                                       # runtime/generic.c works in place
+    kind = kind_of(g.type, machine)
+    exchanged = is_exchanged(g, kind, machine)
+    if exchanged:
+        g = exchange(g)
+    if thin and goes_thin(g, kind):
+        return _thin(g, kind, machine)
+    return _tiled(g, kind, machine, exchanged, 6e5).joined(
+        _tiled(g, kind, machine, exchanged, 2e5) if g.has_epilogue else NOTHING)
+
+
+def _complex(g: Product, machine: Machine, *, thin: bool) -> Scratch:
+    """runtime/gemm_complex.h."""
+    made, copies = product_of_reals(g)
+    return product_scratch(made, machine, thin=thin).joined(Scratch.of(third=copies * ELEMENT_TYPES[g.type].bytes))
+
+
+def product_of_reals(g: Product) -> tuple[Product, int]:
+    """The product that one of complex numbers consists of, and for how many complex numbers there must be room."""
+    real = real_product(g.m, g.n, g.k, g.a, g.b, g.batches)
+    m, n, k = real.sizes
+    return Product(PARTS[g.type], g.batches, m, n, k, real.a, real.b, g.has_epilogue or real.finishes,
+                   g.epilogue_arrays), real.room
+
+
+def is_exchanged(g: Product, kind: Kind, machine: Machine) -> bool:
+    """Whether C^T = B^T A^T is computed."""
+    lanes = machine.vector_bytes // kind.sum
+    halves = kind.has_halves and g.n > lanes // 2 and g.a[3] == 1
+    return g.n <= min(lanes, tile_rows(machine)) and g.m > 2 * g.n and not halves
+
+
+def exchange(g: Product) -> Product:
+    (a_outer, a_inner, a_row, a_column), (b_outer, b_inner, b_row, b_column) = g.a, g.b
+    return replace(g, m=g.n, n=g.m, a=(b_outer, b_inner, b_column, b_row), b=(a_outer, a_inner, a_column, a_row))
+
+
+def goes_thin(g: Product, kind: Kind) -> bool:
+    b_row, b_column = g.b[2:]
+    size = g.n * g.k
+    if g.m > 1 and kind.has_halves and b_column == 1 and size * kind.element <= 1 << 20:
+        return False
+    return g.m <= THIN_ROWS and (b_column == 1 or b_row == 1) and g.n >= 8 and size >= SMALLEST_THIN
+
+
+def _thin(g: Product, kind: Kind, machine: Machine) -> Scratch:
+    wanted, work = 4 * machine.cores, g.n * g.k * g.batches
+    parts, splits = -(-g.n // 4096), 1
+    is_small = g.b[2] != 1 and (g.k <= THIN_SHORT or g.n * g.k * kind.element <= THIN_SMALL)
+    if work >= 24576 and not is_small and g.b[2] != 1 and parts * g.batches < wanted:
+        splits = min(-(-wanted // (parts * g.batches)), (g.k + 63) // 64)
+        splits = -(-g.k // ((-(-g.k // splits) + 3) // 4 * 4))
+    a_bytes = (g.batches * g.m * g.k * kind.sum + 127) // 64 * 64
+    return Scratch.of(first=a_bytes + g.batches * splits * g.m * g.n * kind.sum)
+
+
+def _k_block(k: int, group: int) -> int:
+    if k <= 640 * group:
+        return k
+    blocks = -(-k // (512 * group))
+    return (-(-k // blocks) + 15) // 16 * 16
+
+
+class Blocks(NamedTuple):
+    """What G(choose) and G(choose_splits) decide."""
+
+    rows: int
+    m_block: int
+    n_block: int
+    k_block: int
+    k_blocks: int
+    share_a: bool
+    share_b: bool
+    sweeps: bool
+    k_part: int
+    group: int
+
+
+def _choose(g: Product, kind: Kind, machine: Machine, exchanged: bool, least_work: float) -> Blocks:
+    """least_work: below it a product is one block."""
+    most_rows, columns = tile_rows(machine), 2 * machine.vector_bytes // kind.sum
+    rows, k_block, work = min(most_rows, (g.m + 1) // 2 * 2), _k_block(g.k, kind.group), g.m * g.n * g.k
+    b_readable = kind.has_halves and g.b[3] == 1
+    narrow = kind.has_halves and g.n <= machine.vector_bytes // kind.sum
+    if narrow and g.a[2] * kind.element % 4096 == 0:
+        rows = min(rows, ALIASED_ROWS)
+    small, skinny = work <= 3e6, g.m <= 4 * most_rows
+    whole_rows = g.epilogue_arrays >= 4 and not small and not skinny and g.n <= 2048 and not exchanged
+    flat = not small and not skinny and not narrow and g.m <= 32 * most_rows and g.batches == 1 and not whole_rows
+    share_b = not flat and g.batches == 1 and not (b_readable and (small or skinny)) and not skinny
+    streams = skinny and b_readable and g.n * g.k * kind.element > 512 << 10
+    packs = flat or (streams and g.m > (4 if g.k <= SHORT else most_rows)) or not b_readable
+    most_k = (32 if g.m <= 16 else 64) if streams else 256 * kind.group
+    if skinny and g.k > most_k:
+        k_block = most_k
+    m_panels, n_panels = -(-g.m // rows), -(-g.n // columns)
+    n_blocks = 1 if whole_rows else (g.n + 511) // 512
+    m_group = m_panels if flat else min(m_panels, 8)
+    while whole_rows and m_group > 1 and m_group * rows * g.n * kind.sum > 256 << 10:
+        m_group -= 1
+    if work * g.batches < least_work:
+        n_blocks, m_group = 1, m_panels
+    else:
+        while g.batches * n_blocks * -(-m_panels // m_group) < 4 * machine.cores:
+            if m_group > (1 if whole_rows else 2) and not skinny and not flat:
+                m_group = (m_group + 1) // 2
+            elif n_blocks * 2 <= n_panels:
+                n_blocks *= 2
+            elif m_group > 1:
+                m_group = (m_group + 1) // 2
+            else:
+                break
+    m_block, n_block, k_blocks = m_group * rows, -(-n_panels // n_blocks) * columns, -(-g.k // k_block)
+    sweeps = g.has_epilogue and not exchanged and n_block > columns and not small and (
+        k_blocks > 1 or m_block * n_block * kind.sum <= 512 << 10)
+    k_part, tasks = g.k, g.batches * -(-g.m // m_block) * -(-g.n // n_block)
+    if tasks < machine.cores and k_blocks > 1 and work * g.batches >= 1e6:
+        k_part = -(-k_blocks // min(k_blocks, 2 * machine.cores // tasks)) * k_block
+    panel = columns * -(-k_block // kind.group) * kind.unit
+    group = min(-(-n_block // columns), GROUP_PANELS, 1 + GROUP_BYTES // panel)
+    groups = g.b[3] == 1 and packs and not share_b
+    if k_part < g.k:
+        flat = share_b = sweeps = False
+    return Blocks(rows, m_block, n_block, k_block, k_blocks, flat, share_b, sweeps, k_part, group if groups else 1)
+
+
+def _tiled(g: Product, kind: Kind, machine: Machine, exchanged: bool, least_work: float) -> Scratch:
+    """G(share_a), hloc_gemm_<type>_packed_bytes and G(take_scratch)."""
+    b = _choose(g, kind, machine, exchanged, least_work)
+    columns, depth = 2 * machine.vector_bytes // kind.sum, -(-b.k_block // kind.group)
+    m_panels, n_panels = -(-g.m // b.rows), -(-g.n // columns)
+    first = 0
+    if b.share_a:
+        vector = machine.vector_bytes // kind.unit
+        panel = (b.rows * depth + 2 * vector - 1) // vector * vector
+        first = b.k_blocks * m_panels * panel * kind.unit
+    elif b.share_b:
+        packed_block = _k_block(g.k, kind.group)
+        corrections = n_panels * -(-g.k // packed_block) * columns * kind.sum if kind.turns else 0
+        first = n_panels * -(-g.k // kind.group) * columns * kind.unit + corrections
+    panels = -(-b.m_block // b.rows)
+    sums = panels * b.rows * -(-b.n_block // columns) * columns * kind.sum
+    blocks = g.batches * -(-g.m // b.m_block) * -(-g.n // b.n_block)
+    splits = -(-g.k // b.k_part)
+    if splits > 1:
+        first = blocks * splits * sums
+    own = (0 if b.share_a else _spaced(panels * b.rows * depth * kind.unit + machine.vector_bytes)) \
+        + (0 if b.share_b else _spaced(b.group * columns * depth * kind.unit)) \
+        + (_spaced(sums) if (b.k_blocks > 1 or b.sweeps) and splits == 1 else 0) \
+        + _spaced(tile_rows(machine) * columns * kind.sum) + _spaced(b.group * columns * kind.sum)
+    tasks, per_task = blocks * splits, b.m_block * b.n_block * b.k_part
+    grain = 1 if per_task > 1e5 else int(1e5 / per_task) + 1
+    return Scratch.of(first=first, own=own, threads=busy(tasks, grain, machine))
+
+
+def _spaced(size: int) -> int:
+    """G(aligned)."""
+    return (size + 127) // 64 * 64 + 64

@@ -1,0 +1,272 @@
+"""How much scratch memory the routines of runtime/ take: told before anything is compiled, so that the plan holds it.
+
+In: a Tile, or a host call that C makes (LAPACK). Out: a Scratch. The plan sets its bytes aside in the arena for the
+time of the step, and the driver hands them to the routine (hloc_give_room in runtime/pool.h). Sizes follow the routines
+line by line; where they were too small the routine would allocate, and hloc_unplanned_bytes tell it: tests look there.
+
+    scratch_of(tile, machine)                     Scratch(first=1 << 20, second=0, third=0, own=66_048, threads=4)
+    scratch_of(tile, machine).bytes               what the plan sets aside
+    kept_bytes(program.kernels, machine)          what routines keep between runs: roots of unity
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from math import isqrt, prod
+from typing import NamedTuple
+
+from hloc.ir import ELEMENT_TYPES
+from hloc.kernels.ir import Kernel, Tile
+from hloc.kernels.plan import HostCall
+from hloc.machine import Machine
+from hloc.targets.cpu.routines import FEW_QUERIES
+from hloc.targets.cpu.scratch.room import Scratch, aligned, busy
+
+KEYS_OF_BLOCK, KEY_ROOM, MOST_PANELS = 140, 144, 4             # of runtime/attention*.[ch]
+LONGEST_KEPT, LONGEST_IN_LANES, PLAN_BYTES = 1 << 20, 1 << 16, 384             # of runtime/fft_lines.h
+SORT_CHUNK, LEAST_RADIX, FEW_SORTED, FEW_BITS = 65536, 64, 128, 7              # of runtime/sort.h
+
+
+def scratch_of(step: Tile | HostCall, machine: Machine) -> Scratch:
+    """The scratch memory of one step on this machine."""
+    if isinstance(step, HostCall):
+        from hloc.targets.cpu.lapack import lapack_scratch
+        return lapack_scratch(step, machine)
+    return ROUTINES[step.routine](step, machine)
+
+
+def kept_bytes(kernels: Iterable[Kernel | Tile], machine: Machine) -> int:
+    """What the routines of a program keep as long as the process lives: the plans of transforms."""
+    plans = {plan for k in kernels if isinstance(k, Tile) and k.routine == "fft" for plan in _plans(k, machine)}
+    return sum(plan.bytes for plan in plans if plan.n <= LONGEST_KEPT)
+
+
+def _gemm(tile: Tile, machine: Machine) -> Scratch:
+    from hloc.targets.cpu.scratch.products import gemm_scratch
+    return gemm_scratch(tile, machine)
+
+
+def _convolution(tile: Tile, machine: Machine) -> Scratch:
+    from hloc.targets.cpu.scratch.convolutions import convolution_scratch
+    return convolution_scratch(tile, machine)
+
+
+def _cholesky(tile: Tile, machine: Machine) -> Scratch:
+    from hloc.targets.cpu.scratch.triangular import cholesky_scratch
+    return cholesky_scratch(tile, machine)
+
+
+def _triangular_solve(tile: Tile, machine: Machine) -> Scratch:
+    from hloc.targets.cpu.scratch.triangular import triangular_solve_scratch
+    return triangular_solve_scratch(tile, machine)
+
+
+# -- attention ---------------------------------------------------------------------------------------------------------
+
+def _attention(tile: Tile, machine: Machine) -> Scratch:
+    """runtime/attention.c and attention_thin.c."""
+    given = dict(tile.parameters)
+    rows, columns, depth, features = given["sizes"]
+    batches, lanes = prod(given["batches"]), machine.vector_bytes // 4
+    if 0 in (rows, columns, batches, depth + features):
+        return Scratch()
+    blocks = -(-columns // KEYS_OF_BLOCK)
+    block = (-(-columns // blocks) + 1) // 2 * 2
+    blocks = -(-columns // block)
+    k_stride, v_stride = _dense_stride(depth), _dense_stride(features)
+    wanted = 4 * machine.cores
+    if rows <= FEW_QUERIES:
+        splits = 1
+        if batches < wanted and columns * (depth + features) * rows * batches > 65536:
+            splits = min(-(-wanted // batches), blocks)
+        splits = -(-blocks // -(-blocks // splits))
+        partial = (-(-features // lanes) + 1) * lanes
+        own = FEW_QUERIES * (k_stride + KEY_ROOM) + block * (k_stride + v_stride)
+        grain = int(65536 * splits / (columns * (depth + features) * rows)) + 1
+        return Scratch.of(first=4 * batches * splits * rows * partial, own=4 * own,
+                          threads=busy(batches * splits, grain, machine))
+    panel = 2 * lanes
+    panels = -(-rows // panel)
+    at_once = min(MOST_PANELS, panels)
+    while at_once > 1 and batches * -(-panels // at_once) < wanted:
+        at_once -= 1
+    k_room, v_room = (0 if _in_place(given[side], type) else _aligned16(block * stride) for side, type, stride in
+                      zip(("key", "value"), given["types"][1:], (k_stride, v_stride)))
+    from hloc.targets.cpu.tiles.scores import score_of
+    score = score_of(tile)
+    turned = KEY_ROOM * panel if score and score.by_columns else 0
+    own = at_once * (depth + features + 3) * panel + KEYS_OF_BLOCK * panel + turned + k_room + v_room
+    grain = int(4e5 / (at_once * panel * columns * (depth + features))) + 1
+    return Scratch.of(own=4 * (own + _aligned16(max(depth, features)) * panel),
+                      threads=busy(batches * -(-panels // at_once), grain, machine))
+
+
+def _aligned16(floats: int) -> int:
+    return (floats + 15) // 16 * 16
+
+
+def _dense_stride(columns: int) -> int:
+    return _aligned16(columns) + (16 if _aligned16(columns) % 128 == 0 else 0)
+
+
+def _in_place(operand: tuple, type: str) -> bool:
+    _, row, column, _ = operand
+    return type == "f32" and column == 1 and row % 128 != 0
+
+
+# -- transforms --------------------------------------------------------------------------------------------------------
+
+def _dimensions(tile: Tile) -> list[tuple[int, bool]]:
+    """For each transformed dimension the points of its plan, and whether lines are real ones taken as half as long."""
+    given = dict(tile.parameters)
+    kind, lengths = given["kind"], given["lengths"]
+    last = len(lengths) - 1
+    folded = [kind in ("RFFT", "IRFFT") and d == last and n % 2 == 0 for d, n in enumerate(lengths)]
+    return [(n // 2 if half else n, half) for n, half in zip(lengths, folded)]
+
+
+def _point(tile: Tile) -> int:
+    return 16 if tile.buffers[1].type in ("c128", "f64") else 8
+
+
+class _Plan(NamedTuple):
+    """runtime/fft_lines.h: what is computed once for lines of n points, split into rows (0: not at all)."""
+
+    n: int
+    real: bool
+    point: int
+    rows: int
+    lanes: int
+
+    @property
+    def bytes(self) -> int:
+        turns = aligned((self.n // 2 + 1) * self.point) if self.real else 0
+        return turns + (self._split_bytes() if self.rows else _roots_bytes(self.n, self.point))
+
+    def _split_bytes(self) -> int:
+        between = aligned((self.n + self.lanes) * self.point)
+        return PLAN_BYTES + between + sum(_roots_bytes(n, self.point) for n in (self.rows, self.n // self.rows))
+
+
+def _plans(tile: Tile, machine: Machine) -> list[_Plan]:
+    """Of each dimension."""
+    given, point = dict(tile.parameters), _point(tile)
+    sizes, lanes, last = _sizes(tile), 2 * machine.vector_bytes // point, len(given["lengths"]) - 1
+    plans = []
+    for d, (n, real) in enumerate(_dimensions(tile)):
+        lines = given["batch"] * prod(s for i, s in enumerate(sizes) if i != d)
+        splits = d == last and (real or given["kind"] in ("FFT", "IFFT"))
+        plans.append(_Plan(n, real, point, _rows_of(n, lines, point, lanes) if splits else 0, lanes))
+    return plans
+
+
+def _sizes(tile: Tile) -> list[int]:
+    """Of the complex side."""
+    given = dict(tile.parameters)
+    *outer, last = given["lengths"]
+    return [*outer, last // 2 + 1 if given["kind"] in ("RFFT", "IRFFT") else last]
+
+
+def _rows_of(n: int, lines: int, point: int, lanes: int) -> int:
+    """F(rows_of) there."""
+    if lines >= lanes and _fit_lanes(n, point) or not _is_smooth(n):
+        return 0
+    return next((rows for rows in range(isqrt(n), lanes - 1, -1) if n % rows == 0), 0)
+
+
+def _fit_lanes(n: int, point: int) -> bool:
+    return (n if _is_smooth(n) else 2 * _chirp_length(n)) * point <= LONGEST_IN_LANES
+
+
+def _fft(tile: Tile, machine: Machine) -> Scratch:
+    """runtime/fft_lines.h: lines and what a transform of one takes, all points where the last dimension comes last."""
+    given = dict(tile.parameters)
+    lengths, batch, point, sizes = given["lengths"], given["batch"], _point(tile), _sizes(tile)
+    plans, total = _plans(tile, machine), Scratch()
+    for length, size, plan in zip(lengths, sizes, plans):
+        if plan.rows:
+            columns = plan.n // plan.rows
+            for n, lines in ((plan.rows, columns), (columns, plan.rows)):
+                total = total.joined(_lines(n, n, lines, plan.lanes, point, machine))
+        else:
+            lines = batch * prod(sizes) // size
+            lanes = plan.lanes if _fit_lanes(plan.n, point) and lines >= plan.lanes // 4 else 1
+            total = total.joined(_lines(length, plan.n, lines, lanes, point, machine))
+    first = batch * prod(sizes) if given["kind"] == "IRFFT" and len(lengths) > 1 else 0
+    first += plans[-1].n if plans[-1].rows else 0
+    second = max(0 if plan.n <= LONGEST_KEPT else plan.bytes for plan in plans)
+    return total.joined(Scratch.of(first=first * point, second=second))
+
+
+def _lines(length: int, n: int, lines: int, lanes: int, point: int, machine: Machine) -> Scratch:
+    """Of F(run_lines): so many lines at a time, each of `length` points that are transformed as n."""
+    spare = n if _is_smooth(n) else 2 * _chirp_length(n)
+    threads = busy(-(-lines // lanes), 8192 // (lanes * (length + 1)) + 1, machine)
+    return Scratch.of(own=(length + 1 + spare) * lanes * point, threads=threads)
+
+
+def _roots_bytes(n: int, point: int) -> int:
+    """Of a plan of lines that are not split."""
+    roots = PLAN_BYTES + aligned(n * point)
+    if _is_smooth(n):
+        return roots
+    m = _chirp_length(n)
+    return roots + 2 * aligned(m * point) + _roots_bytes(m, point)
+
+
+def _is_smooth(n: int) -> bool:
+    """Whether n has no prime factor above 31."""
+    for r in range(2, 32):
+        while n > 1 and n % r == 0:
+            n //= r
+    return n == 1
+
+
+def _chirp_length(n: int) -> int:
+    return min(start << (-(-2 * n // start) - 1).bit_length() for start in (1, 3, 5, 9, 15))
+
+
+# -- sorts -------------------------------------------------------------------------------------------------------------
+
+def _sort(tile: Tile, machine: Machine) -> Scratch:
+    given, types = dict(tile.parameters), [b.type for b in tile.buffers[:len(tile.buffers) // 2]]
+    from hloc.targets.cpu.tiles.sorts import key_bits
+    return _sorted(given["rows"], given["length"], types, key_bits(given["key"]), machine)
+
+
+def _topk(tile: Tile, machine: Machine) -> Scratch:
+    given, types = dict(tile.parameters), [b.type for b in tile.buffers]
+    from hloc.targets.cpu.tiles.sorts import has_topk, topk_key_bits
+    if has_topk(tile):
+        threads = busy(given["rows"], 16384 // given["length"] + 1, machine)
+        return Scratch.of(own=8 * (min(given["k"], given["length"]) + 1), threads=threads)
+    return _sorted(given["rows"], given["length"], [types[0], types[2]], topk_key_bits(tile), machine)
+
+
+def _sorted(rows: int, length: int, types: list[str], bits: int, machine: Machine) -> Scratch:
+    """runtime/sort.h: elements of these types, keys of so many bits (0: none)."""
+    element = _struct((ELEMENT_TYPES[t].bytes, ELEMENT_TYPES[t].bytes // (2 if t in ("c64", "c128") else 1))
+                      for t in types)
+    word = next((w for w in (1, 2, 4) if bits <= 8 * w), 8)
+    size, keyed = element[0], _struct([(word, word), element])[0]
+    counts = 0 < bits <= 64 - FEW_BITS and length <= FEW_SORTED
+
+    def room(n: int) -> int:
+        return 2 * n * keyed if bits and not counts and n >= LEAST_RADIX else 0
+    if length > SORT_CHUNK and rows < machine.cores:
+        return Scratch.of(first=2 * length * size, own=room(SORT_CHUNK), threads=machine.cores)
+    threads = busy(rows, 2048 // length + 1, machine)
+    return Scratch.of(own=aligned(2 * length * size) + room(length), threads=threads)
+
+
+def _struct(fields: Iterable[tuple[int, int]]) -> tuple[int, int]:
+    """Size and alignment of a C struct of fields of such sizes and alignments."""
+    total, most = 0, 1
+    for size, alignment in fields:
+        total, most = -(-total // alignment) * alignment + size, max(most, alignment)
+    return -(-total // most) * most, most
+
+
+ROUTINES: dict[str, Callable[[Tile, Machine], Scratch]] = {
+    "gemm": _gemm, "attention": _attention, "convolution": _convolution, "sort": _sort, "topk": _topk, "fft": _fft,
+    "cholesky": _cholesky, "triangular-solve": _triangular_solve,
+}

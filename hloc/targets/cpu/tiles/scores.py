@@ -1,0 +1,116 @@
+"""Scores of attention: C functions that change a tile of sums in place, each written once.
+
+In: an attention Tile, whose epilogue says in loop IR what becomes of a sum (hloc/kernels/attention/attention.py). Out:
+a Score: the C function (see runtime/attention.h), how it likes its tiles, and, where the score is one of two values by
+a mask that knows nothing of the sum, a second function that tells whether a mask lets anything of a tile through.
+
+    select(in3[column], acc * 0.125, -1e30)   ->   score_1f2e(...), masked = -1e30, score_1f2e_live(...)
+"""
+from __future__ import annotations
+
+import hashlib
+from typing import NamedTuple
+
+from hloc.kernels.attention.score_masks import is_needed, loads_of, mask_of, names_in
+from hloc.kernels.ir import INDEX, Apply, Expr, Let, Tile, Var
+from hloc.targets.cpu.tiles.epilogues import Epilogue, with_names
+from hloc.targets.printer import C, buffer_declarations, expression, print_statements
+
+OPERANDS = 3                     # buffers before those that the score reads
+LARGEST_INT = (1 << 31) - 1
+TILE = "float *tile, long row_stride, long column_stride"
+PLACE = "long batch, long first_row, long first_column, long rows, long columns"
+
+
+class Score(NamedTuple):
+    """function: its name is the base of both; masked: the value of what the mask leaves out, or None; by_columns: a
+    tile's columns should lie side by side, since the arrays read do."""
+
+    function: Epilogue
+    masked: float | None
+    by_columns: bool
+
+    @property
+    def declaration(self) -> str:
+        name = self.function.name
+        live = f"int {name}_live(void *const *given, {PLACE});\n" if self.masked is not None else ""
+        return f"void {name}(void *const *given, {PLACE},\n    {TILE});\n{live}"
+
+
+def score_of(tile: Tile) -> Score | None:
+    """The score of an attention; None where it is the sum itself."""
+    if tile.epilogue == (Let("score", Var("acc", "f32")),):
+        return None
+    sizes: dict[int, str] = {}
+    statements = with_names(tile.epilogue, sizes)
+    mask = mask_of(statements)
+    used = [s for s in statements[:-1] if mask and is_needed(s, statements, mask[0])]
+    head = ["  void *const *buffers = given[0];",
+            *(f"  const long {name} = ((const long *)given[1])[{n}];" for n, name in enumerate(sizes.values())),
+            *buffer_declarations(tile.buffers)[OPERANDS:-1], "  (void)batch, (void)buffers;"]
+    counter = "int" if max(dict(tile.parameters)["sizes"]) <= LARGEST_INT else "long"
+    score = _function(head, counter, print_statements(statements, C, 3))
+    live = _live(head, counter, print_statements(used, C, 3), expression(mask[0])) if mask else ""
+    name = f"score_{hashlib.sha256((score + live).encode()).hexdigest()[:10]}"
+    text = f"void {name}{score}" + (f"int {name}_live{live}" if mask else "")
+    by_columns = any(_walks(load.position, statements) for load in loads_of(statements))
+    return Score(Epilogue(name, text, tuple(sizes)), mask[1] if mask else None, by_columns)
+
+
+def _function(head: list[str], counter: str, statements: str) -> str:
+    """In a tile either rows or columns lie side by side: there is a loop for each way."""
+    lines = [f"(void *const *given, {PLACE},", f"    {TILE}) {{", *head]
+    for outer, inner in (("row", "column"), ("column", "row")):
+        lines += [
+            f"  {'if (column_stride == 1) ' if inner == 'column' else 'else '}for (long o = 0; o < {outer}s; o++) {{",
+            f"    float *line = tile + o * {outer}_stride;",
+            f"    const {counter} {outer} = first_{outer} + o, first = first_{inner}, count = {inner}s;",
+            "    #pragma omp simd",
+            f"    for ({counter} i = 0; i < count; i++) {{",
+            f"      const {counter} {inner} = first + i;",
+            "      const float acc = line[i];",
+            statements,
+            "      line[i] = score;",
+            "      (void)row, (void)column;",
+            "    }",
+            "  }"]
+    return "\n".join([*lines, "}", ""])
+
+
+def _live(head: list[str], counter: str, statements: str, condition: str) -> str:
+    """Whether the mask holds anywhere in a tile."""
+    return "\n".join([
+        f"(void *const *given, {PLACE}) {{", *head,
+        "  for (long o = 0; o < rows; o++) {",
+        f"    const {counter} row = first_row + o, first = first_column, count = columns;",
+        "    int any = 0;",
+        "    (void)row;",
+        "    #pragma omp simd reduction(|:any)",
+        f"    for ({counter} i = 0; i < count; i++) {{",
+        f"      const {counter} column = first + i;",
+        "      (void)column;",
+        statements,
+        f"      any |= {condition} ? 1 : 0;",
+        "    }",
+        "    if (any) return 1;",
+        "  }",
+        "  return 0;",
+        "}", ""])
+
+
+# -- what the statements say -------------------------------------------------------------------------------------------
+
+def _walks(position: Expr, statements: tuple) -> bool:
+    """Whether a position moves with the row, and by more than one element."""
+    lets = {s.name: s.value for s in statements if isinstance(s, Let)}
+    return "row" in names_in(position, lets) and not _is_row_itself(position)
+
+
+def _is_row_itself(position: Expr) -> bool:
+    """row, or row plus what does not depend on it."""
+    if isinstance(position, Var):
+        return position.name == "row"
+    if isinstance(position, Apply) and position.type == INDEX and position.op == "add":
+        holding = [a for a in position.arguments if "row" in names_in(a, {})]
+        return len(holding) == 1 and _is_row_itself(holding[0])
+    return False

@@ -1,0 +1,155 @@
+"""Sorts and top-k on the CPU: a Tile -> C that instantiates runtime/sort.h with the comparator of the module.
+
+A comparator that compares one function of the two elements becomes a key for the radix sort; any other one is called.
+
+    sort of f32 rows, ascending  ->  struct k2_sort_element {float v0;}, k2_sort_key, k2_sort_get, k2_sort_put, k2
+"""
+from __future__ import annotations
+
+from hloc.ir import ELEMENT_TYPES
+from hloc.kernels.ir import Expr, Tile, Var
+from hloc.kernels.scalars import computation_type, is_narrow, widen
+from hloc.machine import Machine
+from hloc.targets.printer import C, c_type, comment, expression, print_statements
+
+KEYED = frozenset(["s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64", "pred", "f32", "f64", "bf16", "f16"])
+
+
+def sort(tile: Tile, name: str, machine: Machine) -> str:
+    """runtime/sort.h; parameters as hloc/kernels/routines/sort.py says."""
+    given = dict(tile.parameters)
+    count = len(tile.buffers) // 2
+    types = [b.type for b in tile.buffers[:count]]
+    rows, length, stride = given["rows"], given["length"], given["stride"]
+    strided = f"row / {stride} * {stride * length}L + row % {stride} + i * {stride}L"
+    place = strided if stride > 1 else f"row * {length}L + i"
+    get = [f"out->v{n} = ((const {c_type(t)} *)buffers[{n}])[at];" for n, t in enumerate(types)]
+    put = [f"(({c_type(t)} *)buffers[{count + n}])[at] = e->v{n};" for n, t in enumerate(types)]
+    s = f"{name}_sort"
+    return "\n".join([
+        *comment(tile.origin), _element(s, types), _less(s, tile, types), *_function_key(s, given["key"]),
+        _access(s, "get", "element *out", place, get), _access(s, "put", "element *e", place, put),
+        _instance(name, s, rows, length)])
+
+
+def topk(tile: Tile, name: str, machine: Machine) -> str:
+    """runtime/topk.h for f32; for everything else a keyed sort of (value, position) that writes the first k."""
+    given = dict(tile.parameters)
+    rows, length, k, largest = (given[key] for key in ("rows", "length", "k", "largest"))
+    type, positions = tile.buffers[0].type, tile.buffers[2].type
+    if has_topk(tile):
+        call = f"hloc_topk_f32(buffers[0], buffers[1], buffers[2], {rows}, {length}, {k}, {length})"
+        return "\n".join([*comment(tile.origin), '#include "topk.h"', "extern int hloc_out_of_memory;",
+                          f"void {name}(void *const *buffers) {{", f"  if ({call}) hloc_out_of_memory = 1;", "}", ""])
+    s, t, p = f"{name}_sort", c_type(type), c_type(positions)
+    get = [f"out->v0 = ((const {t} *)buffers[0])[at];", f"out->v1 = ({p})i;"]
+    put = [f"if (i < {k}) (({t} *)buffers[1])[row * {k}L + i] = e->v0;",
+           f"if (i < {k}) (({p} *)buffers[2])[row * {k}L + i] = e->v1;", "(void)at;"]
+    order = ("descending" if largest else "ascending") + " total"
+    less = (f"static inline int {s}_less(const {s}_element *a, const {s}_element *b) "
+            f"{{ return {s}_key(a) < {s}_key(b); }}")
+    return "\n".join([
+        *comment(tile.origin), _element(s, [type, positions]), *_key(s, type, order), less,
+        _access(s, "get", "element *out", f"row * {length}L + i", get),
+        _access(s, "put", "element *e", f"row * {length}L + i", put), _instance(name, s, rows, length)])
+
+
+def has_topk(tile: Tile) -> bool:
+    """Whether runtime/topk.h does it."""
+    return tile.buffers[0].type == "f32" and dict(tile.parameters)["largest"] and tile.buffers[2].type == "s32"
+
+
+def topk_key_bits(tile: Tile) -> int:
+    """Bits of the key by which a top-k is sorted that runtime/topk.h does not do."""
+    type = tile.buffers[0].type
+    return 16 if type == "bf16" else ELEMENT_TYPES[computation_type(type)].bits
+
+
+def key_bits(key: tuple) -> int:
+    """Bits of the key of a sort; 0 where it has none. `key`: see hloc/kernels/routines/sort.py."""
+    if not _is_keyed(key):
+        return 0
+    return ELEMENT_TYPES[key[4].type].bits - _unused_bits(key)
+
+
+def _is_keyed(key: tuple) -> bool:
+    return bool(key) and key[2] in KEYED and key[4].type in KEYED
+
+
+def _unused_bits(key: tuple) -> int:
+    return 16 if key[2] == "bf16" and key[5] else 0
+
+
+def _element(s: str, types: list[str]) -> str:
+    fields = " ".join(f"{c_type(t)} v{n};" for n, t in enumerate(types))
+    return f"typedef struct {{ {fields} }} {s}_element;"
+
+
+def _less(s: str, tile: Tile, types: list[str]) -> str:
+    """The module's comparator over two elements."""
+    names, statements, result = tile.comparator
+    lets = [f"  const {c_type(t)} {name} = {'a' if n % 2 == 0 else 'b'}->v{n // 2}; (void){name};"
+            for n, (name, t) in enumerate(names)]
+    return "\n".join([f"static inline int {s}_less(const {s}_element *a, const {s}_element *b) {{", *lets,
+                      print_statements(statements, C), f"  return {expression(result)};", "}"])
+
+
+def _function_key(s: str, key: tuple) -> list[str]:
+    """The key of the radix sort, or nothing where the comparator must be called."""
+    if not _is_keyed(key):
+        return []
+    order, name, type, statements, result, _ = key
+    field = f"const {c_type(type)} {name} = e->v{name.removeprefix('value')};"
+    body = "\n".join([f"  {field}", print_statements(statements, C)])
+    return _key_function(s, order, body, expression(result), result.type, _unused_bits(key))
+
+
+def _key(s: str, type: str, order: str) -> list[str]:
+    """The key where the first operand's value is compared as it is."""
+    return _key_function(s, order, "", expression(_wide(Var("e->v0", type))), computation_type(type),
+                         16 if type == "bf16" else 0)
+
+
+def _key_function(s: str, order: str, body: str, value: str, wide: str, unused: int) -> list[str]:
+    """unused: how many of the lowest bits of a value are always zero."""
+    if ELEMENT_TYPES[wide].kind == "float" and "total" not in order:
+        value += " + 0.0f"                                   # -0 equals +0 in the order of plain comparisons
+    key = value if ELEMENT_TYPES[wide].kind in ("unsigned", "pred") else f"hloc_sort_key_{wide}({value})"
+    bits = ELEMENT_TYPES[wide].bits - unused
+    key = f"({key} >> {unused})" if unused else key
+    mask = "~0ull" if bits == 64 else f"{hex((1 << bits) - 1)}ull"
+    key = f"(~(hloc_u64){key} & {mask})" if order.startswith("descending") else f"(hloc_u64){key}"
+    return ['#include "sort_keys.h"', f"static inline hloc_u64 {s}_key(const {s}_element *e) {{",
+            *([body] if body else []), f"  return {key};", "}", f"#define HLOC_SORT_KEY_BITS {bits}"]
+
+
+def _wide(value: Var) -> Expr:
+    return widen(value) if is_narrow(value.type) else value
+
+
+def _access(s: str, verb: str, element: str, place: str, lines: list[str]) -> str:
+    const = "const " if verb == "put" else ""
+    return "\n".join([
+        f"static inline void {s}_{verb}(void *const *buffers, long row, long i, {const}{s}_{element}) {{",
+        f"  const long at = {place};", *(f"  {line}" for line in lines), "}"])
+
+
+def _instance(name: str, s: str, rows: int, length: int) -> str:
+    sizes = f"{rows}, {length}"
+    return "\n".join([f"#define HLOC_SORT {s}", f"#define HLOC_SORT_LENGTH {length}", '#include "sort.h"',
+                      "extern int hloc_out_of_memory;",
+                      f"void {name}(void *const *buffers) {{",
+                      f"  if ({s}(buffers, {sizes})) hloc_out_of_memory = 1;", "}", ""])
+
+
+def fft(tile: Tile, name: str, machine: Machine) -> str:
+    """runtime/fft.h; parameters as hloc/kernels/routines/fft.py says."""
+    given = dict(tile.parameters)
+    precision = "f64" if tile.buffers[1].type in ("c128", "f64") else "f32"
+    lengths = given["lengths"]
+    sizes = f"{len(lengths)}, lengths, {given['batch']}"
+    call = f"hloc_fft_{precision}(HLOC_{given['kind']}, {sizes}, buffers[0], buffers[1])"
+    return "\n".join([*comment(tile.origin), '#include "fft.h"', "extern int hloc_out_of_memory;",
+                      f"void {name}(void *const *buffers) {{",
+                      f"  static const long lengths[] = {{{', '.join(map(str, lengths))}}};",
+                      f"  if ({call}) hloc_out_of_memory = 1;", "}", ""])

@@ -1,0 +1,169 @@
+"""Tiles on the CPU: a Tile of the plan -> C that calls a hand-written routine of runtime/.
+
+In: a kernels.ir.Tile (matrix product, attention, convolution, sort, FFT). Out: the C text of
+`void name(void *const *buffers)`. A routine is compiled once per machine (routines.py); what is generated here are
+its arguments, and the epilogue or comparator that it calls back.
+
+    gemm of f32 with a bias  ->  epilogue_1f2e(...) and k3(...) { hloc_gemm_args args = {...}; hloc_gemm_f32(&args); }
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from hloc.errors import UnsupportedError
+from hloc.kernels.ir import Const, Tile
+from hloc.machine import Machine
+from hloc.targets.cpu.routines import FAST_TYPES, FEW_QUERIES, SAME_PRODUCT, conv_entry
+from hloc.targets.cpu.tiles.epilogues import Epilogue, epilogue_of
+from hloc.targets.cpu.tiles.scores import score_of
+from hloc.targets.cpu.tiles.sorts import fft, sort, topk
+from hloc.targets.cpu.tiles.triangular import cholesky, triangular_solve
+from hloc.targets.printer import c_type, comment, expression
+
+CHECK = "extern int hloc_out_of_memory;\n"
+
+
+def _fields(**values: object) -> str:
+    """Designated initializers: .m = 3, .a_row = 1; sequences become braces."""
+    return ", ".join(f".{name} = {_value(v)}" for name, v in values.items())
+
+
+def _value(value: object) -> str:
+    if isinstance(value, (tuple, list)):
+        return "{" + ", ".join(_value(v) for v in value) + "}"
+    return str(int(value)) if isinstance(value, bool) else str(value)
+
+
+def _address(position: int, type: str, offset: int) -> str:
+    """buffers[position], moved by `offset` elements."""
+    return f"(const {c_type(type)} *)buffers[{position}] + {offset}" if offset else f"buffers[{position}]"
+
+
+def _function(tile: Tile, name: str, lines: Iterable[str]) -> str:
+    head = f"void {name}(void *const *buffers) {{"
+    return "\n".join([*comment(tile.origin), head, *(f"  {line}" for line in lines), "}", ""])
+
+
+def _call(kind: str, entry: str, fields: str, epilogue: Epilogue | None) -> list[str]:
+    given = [epilogue.arguments()] if epilogue else []
+    return [*given, f"const hloc_{kind}_args args = {{{fields}}};", f"if (hloc_{entry}(&args)) hloc_out_of_memory = 1;"]
+
+
+# -- matrix products ---------------------------------------------------------------------------------------------------
+
+def gemm(tile: Tile, name: str, machine: Machine) -> str:
+    """runtime/gemm.h; parameters as hloc/kernels/products/dot.py says."""
+    given = dict(tile.parameters)
+    type, total = given["types"]
+    (m, n, k), (outer, inner) = given["sizes"], given["batches"]
+    a_offset, a_outer, a_inner, a_row, a_column = given["lhs"]
+    b_offset, b_outer, b_inner, b_row, b_column = given["rhs"]
+    fields = dict(batches=outer * inner, inner_batches=inner, m=m, n=n, k=k,
+                  a=_address(0, type, a_offset), a_outer=a_outer, a_inner=a_inner, a_row=a_row, a_column=a_column,
+                  b=_address(1, type, b_offset), b_outer=b_outer, b_inner=b_inner, b_row=b_row, b_column=b_column)
+    text = CHECK + '#include "gemm.h"\n'
+    epilogue = epilogue_of(tile)
+    if epilogue:
+        text += epilogue.declaration
+        large = sum(b.size >= outer * inner * m * n for b in tile.buffers[2:])
+        fields.update(epilogue=epilogue.name, epilogue_args="given", epilogue_arrays=large)
+    else:
+        c_outer, c_inner, c_row, c_column = given["result"]
+        fields.update(c="buffers[2]", c_outer=c_outer, c_inner=c_inner, c_row=c_row, c_column=c_column,
+                      c_is_narrow=tile.buffers[2].type in ("bf16", "f16"))
+    entry = f"gemm_{SAME_PRODUCT.get(type, type)}"
+    return text + _function(tile, name, _call("gemm", entry, _fields(**fields), epilogue))
+
+
+# -- attention ---------------------------------------------------------------------------------------------------------
+
+def attention(tile: Tile, name: str, machine: Machine) -> str:
+    """runtime/attention.h; parameters as hloc/kernels/attention/attention.py says."""
+    given = dict(tile.parameters)
+    rows, columns, depth, features = given["sizes"]
+    last = len(tile.buffers) - 1
+    fields = dict(dims=len(given["batches"]), batch=_longs(given["batches"]), rows=rows, columns=columns, depth=depth,
+                  features=features)
+    for number, (side, letter, type) in enumerate(zip(("query", "key", "value"), "qkv", given["types"])):
+        offset, first, second, batch = given[side]
+        fields.update({letter: _operand(_address(number, type, offset), type, first, second, batch)})
+    first, second, batch = given["result"]
+    fields.update(out=_operand(f"buffers[{last}]", tile.buffers[last].type, first, second, batch))
+    text = CHECK + '#include "attention.h"\n'
+    score, entry = score_of(tile), "attention_few" if rows <= FEW_QUERIES else "attention"
+    if score is None:
+        return text + _function(tile, name, _call("attention", entry, _fields(**fields), None))
+    fields.update(score=score.function.name, score_args="given", score_by_columns=score.by_columns)
+    if score.masked is not None:
+        fields.update(live=f"{score.function.name}_live", masked=expression(Const(score.masked, "f32")))
+    lines = _call("attention", entry, _fields(**fields), score.function)
+    return text + score.declaration + _function(tile, name, lines)
+
+
+def _longs(values: Iterable[int]) -> str:
+    return "(const long[]){" + (", ".join(map(str, values)) or "0") + "}"
+
+
+def _operand(address: str, type: str, row: int, column: int, batch: Iterable[int]) -> str:
+    return f"{{(void *)({address}), HLOC_ATTENTION_{type.upper()}, {row}, {column}, {_longs(batch)}}}"
+
+
+# -- convolutions ------------------------------------------------------------------------------------------------------
+
+def convolution(tile: Tile, name: str, machine: Machine) -> str:
+    """runtime/conv.h; parameters as kernels/products/convolution.py says. Missing spatial dimensions come first."""
+    given = dict(tile.parameters)
+    type, total = given["types"]
+    unused = 3 - len(given["window"])
+
+    def three(values: tuple, filler: object) -> tuple:
+        return (filler,) * unused + tuple(values)
+
+    offset, x_n, x_c, *x_s = given["lhs"]
+    w_offset, w_i, w_o, *w_s = given["rhs"]
+    fields = dict(
+        batch=given["batch"], x_features=given["lhs_features"], y_features=given["features"],
+        feature_groups=given["feature_groups"], batch_groups=given["batch_groups"],
+        x_size=three(given["lhs_size"], 1), window=three(given["window"], 1), y_size=three(given["size"], 1),
+        stride=three(given["stride"], 1), pad_low=three(given["padding_low"], 0),
+        base_dilation=three(given["base_dilation"], 1), window_dilation=three(given["window_dilation"], 1),
+        reversed=three(given["reversal"], False), x=_address(0, type, offset), x_n=x_n, x_c=x_c, x_s=three(x_s, 0),
+        w=_address(1, type, w_offset), w_i=w_i, w_o=w_o, w_s=three(w_s, 0))
+    text = CHECK + '#include "conv.h"\n'
+    epilogue = epilogue_of(tile)
+    if epilogue:
+        text += epilogue.declaration
+        fields.update(epilogue=epilogue.name, epilogue_args="given")
+    else:
+        y_n, y_c, *y_s = given["result"]
+        fields.update(y="buffers[2]", y_n=y_n, y_c=y_c, y_s=three(y_s, 0),
+                      y_is_narrow=tile.buffers[2].type in ("bf16", "f16"))
+    entry = conv_entry(type, given) if type in FAST_TYPES["conv"] else type if type == total else f"{type}_{total}"
+    return text + _function(tile, name, _call("conv", f"conv_{entry}", _fields(**fields), epilogue))
+
+
+TEMPLATES: dict[str, Callable[[Tile, str, Machine], str]] = {
+    "gemm": gemm, "attention": attention, "convolution": convolution, "sort": sort, "topk": topk, "fft": fft,
+    "cholesky": cholesky, "triangular-solve": triangular_solve,
+}
+
+def tile_function(tile: Tile, name: str, machine: Machine) -> str:
+    """The C text of one tile but its epilogue. Raises UnsupportedError for a routine without a template."""
+    template = TEMPLATES.get(tile.routine)
+    if template is None:
+        raise UnsupportedError(f"routine '{tile.routine}' on target cpu")
+    return template(tile, name, machine)
+
+
+def callback_of(tile: Tile) -> Epilogue | None:
+    """The C function that a tile's routine calls back, written once for all tiles that share it."""
+    if tile.routine == "attention":
+        score = score_of(tile)
+        return score.function if score else None
+    return epilogue_of(tile)
+
+
+def tile_source(tile: Tile, name: str, machine: Machine) -> str:
+    """The C text of one tile alone."""
+    epilogue = callback_of(tile)
+    return (epilogue.text if epilogue else "") + tile_function(tile, name, machine)

@@ -1,0 +1,118 @@
+"""VECTOR loops with conditions that only ask where they are: several loops, each over places where these are known.
+
+In: a Kernel. Out: the kernel with such loops split, as for shifted, padded and joined arrays.
+
+    for i < 128 (VECTOR):                         for i < 1 (VECTOR):      v = x[i + 127]; ...
+      if (i < 1) v = x[i + 127]             ->    for i_1 < 127 (VECTOR):  v = x[i_1 + 1 - 1]; ...
+      if (i >= 1) v = x[i - 1]; ...
+
+Compilers leave loops with loads under conditions scalar.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hloc.kernels.ir import (
+    INDEX,
+    VECTOR,
+    Apply,
+    Assign,
+    Const,
+    Expr,
+    For,
+    If,
+    Kernel,
+    Let,
+    Mutable,
+    Stmt,
+    Store,
+    Var,
+)
+from hloc.kernels.walks import parts, walk, with_expressions, with_parts
+
+SHORTEST = 16               # iterations of the longest part that are worth it
+MOST_PARTS = 4
+MOST_STATEMENTS = 500       # of all parts together
+FIRST_BEYOND = {"compare_lt": 0, "compare_ge": 0, "compare_le": 1, "compare_gt": 1}    # the next place, seen from c
+
+
+def split_index_sets(kernel: Kernel) -> Kernel:
+    """The kernel without conditions on the places of VECTOR loops, where that takes few loops more."""
+    return kernel._replace(body=_statements(kernel.body))
+
+
+def _statements(statements: Iterable[Stmt]) -> tuple[Stmt, ...]:
+    result: list[Stmt] = []
+    for s in statements:
+        if isinstance(s, For):
+            result += _parts(s) if s.kind == VECTOR else [s._replace(body=_statements(s.body))]
+        else:
+            result.append(s)
+    return tuple(result)
+
+
+def _parts(loop: For) -> list[Stmt]:
+    """The loops that stand for one: itself, where there is nothing to gain."""
+    inside = list(walk(loop.body))
+    simple = all(isinstance(s, (Let, Mutable, Assign, Store, If)) for s in inside)
+    if not isinstance(loop.extent, int) or not simple:
+        return [loop]
+    conditions = [s.condition for s in inside if isinstance(s, If)]
+    places = {_first_beyond(e, loop.name) for e in parts(conditions) if isinstance(e, Apply)}
+    cuts = [0, *sorted(c for c in places if c is not None and 0 < c < loop.extent), loop.extent]
+    lengths = [b - a for a, b in zip(cuts, cuts[1:])]
+    if not 1 < len(lengths) <= MOST_PARTS or max(lengths) < SHORTEST or len(lengths) * len(inside) > MOST_STATEMENTS:
+        return [loop]
+    return [For(_counter(loop.name, first), n, VECTOR, _known(loop.body, loop.name, first, n))
+            for first, n in zip(cuts, lengths)]
+
+
+def _counter(name: str, first: int) -> str:
+    """The counter of the part from `first` on: what later passes name after it must differ between parts."""
+    return f"{name}_{first}" if first else name
+
+
+def _first_beyond(condition: Apply, name: str) -> int | None:
+    """The first place that a comparison of the loop's counter tells from those before."""
+    if condition.op not in FIRST_BEYOND or condition.arguments[0] != Var(name, INDEX):
+        return None
+    bound = condition.arguments[1]
+    return int(bound.value) + FIRST_BEYOND[condition.op] if isinstance(bound, Const) else None
+
+
+def _known(statements: Iterable[Stmt], name: str, first: int, count: int) -> tuple[Stmt, ...]:
+    """The statements for counters from `first` on, as those of a loop from 0."""
+    result: list[Stmt] = []
+    for s in statements:
+        if not isinstance(s, If):
+            result.append(with_expressions(s, lambda e: _moved(e, name, first)))
+            continue
+        condition = _decided(s.condition, name, first, count)
+        then, otherwise = (_known(branch, name, first, count) for branch in (s.then, s.otherwise))
+        if isinstance(condition, bool):
+            result += then if condition else otherwise
+        else:
+            result.append(If(_moved(condition, name, first), then, otherwise))
+    return tuple(result)
+
+
+def _decided(condition: Expr, name: str, first: int, count: int) -> Expr | bool:
+    """What is left of a condition that is asked from `first` on, `count` times; True or False if nothing is."""
+    if not isinstance(condition, Apply):
+        return condition
+    beyond = _first_beyond(condition, name)
+    if beyond is not None and (beyond <= first or beyond >= first + count):
+        return (beyond <= first) == (condition.op in ("compare_ge", "compare_gt"))
+    if condition.op != "and":
+        return condition
+    left = [a for a in (_decided(a, name, first, count) for a in condition.arguments) if a is not True]
+    if False in left or not left:
+        return not left
+    return left[0] if len(left) == 1 else condition._replace(arguments=tuple(left))
+
+
+def _moved(expr: Expr, name: str, first: int) -> Expr:
+    """An expression of the counter of the whole loop, in that of a part."""
+    if first and expr == Var(name, INDEX):
+        return Apply("add", (Var(_counter(name, first), INDEX), Const(first, INDEX)), INDEX)
+    return with_parts(expr, lambda part: _moved(part, name, first))

@@ -1,0 +1,89 @@
+"""Which kernels are compiled for the widest vectors that the CPU has.
+
+In: a Kernel, or the statements of an epilogue. Out: whether the C function carries HLOC_WIDE (targets/c/base.h).
+Compilers prefer 256-bit vectors where there are 512-bit ones, as short loops and loops at memory speed gain nothing by
+them. Loops over exp, tanh or bf16, which take dozens of instructions per element, run a fifth to a half faster: there
+are half as many instructions. The rows of an epilogue are short, but of whole vectors. Loops that read 32-bit elements
+at positions that data gives are scalar or wide: a gather of 16 takes little longer than one of 8.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from hloc.analysis.cost import EXPENSIVE
+from hloc.ir import ELEMENT_TYPES
+from hloc.kernels.ir import INDEX, VECTOR, Apply, Assign, Const, Expr, For, If, Kernel, Let, Load, Stmt, Store, Var
+from hloc.kernels.scalars import is_narrow
+from hloc.kernels.walks import parts, walk
+from hloc.ops.table import OPS
+
+SHORTEST = 64                                   # iterations of a loop: four vectors, or two whole ones
+LANES = 16
+MANY = 64                                       # operations on an element: as much as a function's
+HEAVY = frozenset(OPS[opcode].scalar for opcode, cost in EXPENSIVE.items() if cost >= 10)
+
+
+def is_wide(kernel: Kernel) -> bool:
+    """Every VECTOR loop is long, and one of them computes much. Loops that run once for many of the others, as those
+    over the rows of a block, may be short."""
+    named = {s.name: s.value for s in walk(kernel.body) if isinstance(s, Let)}
+    nested = list(_vector_loops(kernel.body))
+    deepest = max((depth for depth, _ in nested), default=0)
+    loops = [s for depth, s in nested if depth == deepest]
+    heavy = any(computes_much(s.body) or _gathers(s.body, kernel) for s in loops)
+    return heavy and all(_is_long(_most(s.extent, named)) for s in loops)
+
+
+def _vector_loops(body: Iterable[Stmt], depth: int = 0) -> Iterator[tuple[int, For]]:
+    """The VECTOR loops of a kernel, with the number of loops around each."""
+    for s in body:
+        if isinstance(s, For) and s.kind == VECTOR:
+            yield depth, s
+        elif isinstance(s, If):
+            yield from _vector_loops(s.then + s.otherwise, depth)
+        else:
+            yield from _vector_loops(getattr(s, "body", ()), depth + 1)
+
+
+def _gathers(statements: Iterable[Stmt], kernel: Kernel) -> bool:
+    """Whether a loop reads elements at places that it computes from data, all of 32 bits."""
+    statements = list(walk(statements))
+    found = {s.name for s in statements if isinstance(s, Let) and any(_is_place(e) for e in parts([s.value]))}
+    bits = {b.name: ELEMENT_TYPES[b.type].bits for b in kernel.buffers}
+    read = {bits.get(e.buffer) for e in parts(s.value for s in statements if isinstance(s, (Let, Assign, Store)))
+            if isinstance(e, Load) and any(isinstance(p, Var) and p.name in found for p in parts([e.position]))}
+    return read == {32}
+
+
+def _is_place(expr: Expr) -> bool:
+    """An INDEX that is computed from values."""
+    return isinstance(expr, Apply) and expr.op == "convert" and expr.type == INDEX and expr.arguments[0].type != INDEX
+
+
+def _is_long(extent: int) -> bool:
+    return extent >= SHORTEST or (extent >= 2 * LANES and extent % LANES == 0)
+
+
+def computes_much(statements: Iterable[Stmt]) -> bool:
+    """Whether what a loop does for each element takes many instructions."""
+    values = [s.value for s in walk(statements) if isinstance(s, (Let, Assign, Store))]
+    done = [e for e in parts(values) if isinstance(e, Apply) and e.type != INDEX]
+    return len(done) >= MANY or any(_is_heavy_operation(e) for e in done)
+
+
+def _most(extent: int | Expr, named: dict[str, Expr]) -> int:
+    """The iterations of a loop; of blocks, of which the last is shorter, those of a whole one. 0: unknown."""
+    if isinstance(extent, int):
+        return extent
+    value = named.get(extent.name) if isinstance(extent, Var) else extent
+    if isinstance(value, Apply) and value.op == "minimum" and isinstance(value.arguments[0], Const):
+        return int(value.arguments[0].value)
+    return 0
+
+
+def _is_heavy_operation(expr: Apply) -> bool:
+    """A function of many instructions, or a conversion that is one: of narrow floats, or from floats to integers."""
+    if expr.op != "convert" or INDEX in (expr.type, expr.arguments[0].type):
+        return expr.op in HEAVY
+    to, source = (ELEMENT_TYPES[t].kind for t in (expr.type, expr.arguments[0].type))
+    return is_narrow(expr.type) or is_narrow(expr.arguments[0].type) or (source == "float" and to != "float")

@@ -1,0 +1,283 @@
+"""Operands of products that are computed on their way into a tile: a Prologue -> a struct for hloc_computed (gemm.cuh).
+
+In: a Prologue of a "gemm" Tile. Out: Computed: along which dimension a thread makes neighbours, how many at once, and
+the struct's text. What an element is read from is loaded a step ahead, as it lies in memory; arithmetic follows when
+the tile's place in shared memory is free.
+
+    multiply(convert(x), broadcast(scale)), x: s8[k,n]  ->
+    struct k0_rhs {
+      const hloc_s8 *in1;  const hloc_bf16 *in2;
+      struct Read { hloc_pack<hloc_s8, 8> x0;  hloc_pack<hloc_bf16, 8> x1; };
+      read(outer, inner, row, depth)            loads
+      make(read, outer, inner, row, depth)      8 elements of rhs
+    };
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from hloc.ir import ELEMENT_TYPES
+from hloc.kernels.ir import INDEX, Apply, Buffer, Const, Expr, Let, Load, Prologue, Tile, Var
+from hloc.kernels.walks import expressions, parts, with_expressions
+from hloc.targets.cuda.space import with_loads
+from hloc.targets.printer import (
+    CUDA,
+    EXACT_IN_BF16,
+    ROUNDED,
+    StatementPrinter,
+    c_type,
+    comment,
+    expression,
+    pointer_type,
+)
+
+VECTOR_BYTES, MOST_LOADED = 16, 64      # of what a thread makes at once; of one array that it loads for that
+VECTORS = (16, 8, 4, 2, 1)
+FREE, DEPTH = "row", "depth"
+PLACE = "long outer, long inner, long row, long depth"
+
+
+class Step(NamedTuple):
+    """How a position moves within a vector: from one lane to the next, and what divides it at the first lane."""
+
+    step: int
+    divisor: int
+
+
+class Computed(NamedTuple):
+    """along: neighbours along the depth, else along rows; vector: how many; packs: loads of neighbours that lie side by
+    side; single: those that all lanes share; others are loaded one by one."""
+
+    prologue: Prologue
+    along: bool
+    vector: int
+    packs: tuple[Load, ...]
+    single: tuple[Load, ...]
+    others: tuple[Load, ...]
+
+    @property
+    def held_bytes(self) -> int:
+        """Of registers, for what is on its way."""
+        return sum(self.vector * _size(load) for load in (*self.packs, *self.others)) + 4 * len(self.single)
+
+    def buffers(self, tile: Tile) -> list[Buffer]:
+        used = {load.buffer for load in loads_of(self.prologue)}
+        return [b for b in tile.buffers if b.name in used]
+
+
+def computed(prologue: Prologue, free: int, depth: int, along: bool | None = None, most: int = 0) -> Computed:
+    """free, depth: rows (columns of rhs) of the operand, and elements of a sum; along: where neighbours must lie; most:
+    how many of them there may be, else as many as are stored at once."""
+    most = most or max(1, VECTOR_BYTES // ELEMENT_TYPES[prologue.type].bytes)
+    found = [_classified(prologue, way, next(v for v in VECTORS if v <= most and extent % v == 0))
+             for way, extent in ((True, depth), (False, free)) if along in (None, way)]
+    return max(found, key=_quality)
+
+
+def computed_thin(prologue: Prologue, free: int, depth: int, wide: int) -> Computed:
+    """Of few rows' other operand, which stays in registers: as many as are loaded at once; wide: the most along
+    rows."""
+    most = max((VECTOR_BYTES // _size(load) for load in loads_of(prologue)), default=1)
+    found = computed(prologue, free, depth, most=most)
+    return found if found.along or found.vector <= wide else computed(prologue, free, depth, False, wide)
+
+
+def _quality(found: Computed) -> tuple[int, int]:
+    """Few loads for each element first, then as many elements at once as there can be."""
+    loads = len(found.packs) + len(found.single) + found.vector * len(found.others)
+    return -loads * VECTOR_BYTES // found.vector, found.vector
+
+
+def _classified(prologue: Prologue, along: bool, vector: int) -> Computed:
+    lets = {s.name: s.value for s in prologue.statements}
+    packs, single, others = [], [], []
+    for load in loads_of(prologue):
+        move = step_of(load.position, DEPTH if along else FREE, vector, lets)
+        if move is not None and move.step == 0:
+            single.append(load)
+        elif move == Step(1, move.divisor if move else 0) and move.divisor % vector == 0 and \
+                vector * _size(load) <= MOST_LOADED:
+            packs.append(load)
+        else:
+            others.append(load)
+    return Computed(prologue, along, vector, tuple(packs), tuple(single), tuple(others))
+
+
+def _size(load: Load) -> int:
+    return ELEMENT_TYPES[load.type].bytes
+
+
+def loads_of(prologue: Prologue) -> list[Load]:
+    roots = [prologue.value, *(e for s in prologue.statements for e in expressions(s))]
+    return list(dict.fromkeys(p for p in parts(roots) if isinstance(p, Load)))
+
+
+def step_of(expr: Expr, moving: str, vector: int, lets: Mapping[str, Expr]) -> Step | None:
+    """How an expression moves with the variable `moving`, whose vectors start at multiples of their length; None
+    where it does not move evenly."""
+    if isinstance(expr, Const):
+        return Step(0, abs(int(expr.value)))
+    if isinstance(expr, Var):
+        if expr.name in lets:
+            return step_of(lets[expr.name], moving, vector, lets)
+        return Step(1, vector) if expr.name == moving else Step(0, 1)
+    sides = [step_of(a, moving, vector, lets) for a in (expr.arguments if isinstance(expr, Apply) else [expr.position])]
+    if None in sides:
+        return None
+    if isinstance(expr, Load):
+        return Step(0, 1) if sides[0].step == 0 else None
+    if expr.op in STEPS and expr.type == INDEX:
+        return STEPS[expr.op](*sides, expr.arguments[-1], vector)
+    return Step(0, 1) if all(s.step == 0 for s in sides) else None
+
+
+def _sum(a: Step, b: Step, right: Expr, vector: int) -> Step:
+    return Step(a.step + b.step, math.gcd(a.divisor, b.divisor))
+
+
+def _difference(a: Step, b: Step, right: Expr, vector: int) -> Step:
+    return Step(a.step - b.step, math.gcd(a.divisor, b.divisor))
+
+
+def _product(a: Step, b: Step, right: Expr, vector: int) -> Step | None:
+    if isinstance(right, Const):
+        return Step(a.step * int(right.value), a.divisor * abs(int(right.value)))
+    return Step(0, a.divisor * b.divisor) if a.step == b.step == 0 else None
+
+
+def _stays(a: Step, by: int, vector: int) -> bool:
+    """All lanes of a vector lie between the same two multiples of `by`."""
+    return a.step >= 0 and a.step * (vector - 1) < math.gcd(a.divisor, by)
+
+
+def _quotient(a: Step, b: Step, right: Expr, vector: int) -> Step | None:
+    if not isinstance(right, Const) or not _stays(a, int(right.value), vector):
+        return None
+    by = int(right.value)
+    return Step(0, a.divisor // by if a.divisor % by == 0 else 1)
+
+
+def _remainder(a: Step, b: Step, right: Expr, vector: int) -> Step | None:
+    if not isinstance(right, Const) or not _stays(a, int(right.value), vector):
+        return None
+    return Step(a.step, math.gcd(a.divisor, int(right.value)))
+
+
+STEPS = {"add": _sum, "subtract": _difference, "multiply": _product, "divide": _quotient, "remainder": _remainder}
+
+
+# -- text --------------------------------------------------------------------------------------------------------------
+
+def prologue_struct(found: Computed, tile: Tile, name: str) -> str:
+    """The struct called `name`; its pointers are the buffers that it reads."""
+    given, type = found.prologue, c_type(found.prologue.type)
+    printer = StatementPrinter(CUDA)
+    printer.lines += comment((f"{given.operand}, computed on its way into the tile:", *given.origin))
+    printer.line(0, f"struct {name} {{")
+    printer.line(1, f"enum {{ ALONG = {int(found.along)}, VECTOR = {found.vector} }};")
+    printer.line(1, f"typedef {type} Element;")
+    for buffer in found.buffers(tile):
+        printer.line(1, f"{pointer_type(buffer)}{buffer.name};")
+    places = _places(found)
+    printer.line(1, "struct Read {")
+    for load, (member, many) in places.items():
+        kind = f"hloc_pack<{c_type(load.type)}, {found.vector}>" if many else c_type(load.type)
+        printer.line(2, f"{kind} {member};")
+    printer.line(1, "};")
+    _print_read(printer, found, places)
+    _print_make(printer, found, places, type)
+    printer.line(0, "};")
+    return "\n".join(printer.lines) + "\n"
+
+
+def _places(found: Computed) -> dict[Load, tuple[str, bool]]:
+    """The member that holds what a load gives, and whether it has one for each lane."""
+    many = {*found.packs, *found.others}
+    return {load: (f"x{n}", load in many) for n, load in enumerate(loads_of(found.prologue))}
+
+
+def _print_read(printer: StatementPrinter, found: Computed, places: Mapping[Load, tuple[str, bool]]) -> None:
+    printer.line(1, f"HLOC_MEMBER Read read({PLACE}) const {{")
+    printer.line(2, "Read read;")
+    together = [load for load in places if load not in found.others]
+    _print_lets(printer, found, together, 2)
+    for load in together:
+        member, many = places[load]
+        text = expression(load)
+        if many:
+            pack = f"hloc_pack<{c_type(load.type)}, {found.vector}>"
+            text = f"*(const {pack} *)&{text}"
+        printer.line(2, f"read.{member} = {text};")
+    if found.others:
+        _print_lane_loop(printer, found)
+        _print_lets(printer, found, found.others, 3)
+        for load in found.others:
+            printer.line(3, f"read.{places[load][0]}.at[lane] = {expression(load)};")
+        printer.line(2, "}")
+    printer.line(2, "return read;")
+    printer.line(1, "}")
+
+
+def _print_make(printer: StatementPrinter, found: Computed, places: Mapping[Load, tuple[str, bool]], type: str) -> None:
+    pack = f"hloc_pack<{type}, {found.vector}>"
+    printer.line(1, f"HLOC_MEMBER {pack} make(const Read &read, {PLACE}) const {{")
+    printer.line(2, f"{pack} made;")
+    _print_lane_loop(printer, found)
+    values = {load: Load(f"read.{member}.at", Var("lane", INDEX), load.type) if many else
+              Var(f"read.{member}", load.type) for load, (member, many) in places.items()}
+    given = [with_expressions(s, lambda e: exact(with_loads(e, values))) for s in found.prologue.statements]
+    value = exact(with_loads(found.prologue.value, values))
+    printer.statements(_needed(given, [value]), 3)
+    printer.statements([Let("element", value)], 3)
+    printer.line(3, "made.at[lane] = element;")
+    printer.line(2, "}")
+    printer.line(2, "return made;")
+    printer.line(1, "}")
+
+
+def exact(expr: Expr) -> Expr:
+    """The same without rounding what bf16 and f16 hold as it is, such as weights of eight bits."""
+    if not isinstance(expr, Apply):
+        return expr
+    expr = expr._replace(arguments=tuple(exact(a) for a in expr.arguments))
+    inner = expr.arguments[0]
+    if expr.op != "convert":
+        return expr
+    if expr.type == "bf16" and inner.type in EXACT_IN_BF16:
+        return expr._replace(arguments=(Apply("convert", (inner,), "f32"),))
+    through = expr.type == "f32" and inner.type in ROUNDED and isinstance(inner, Apply) and inner.op == "convert"
+    if through and _before(inner).type in EXACT_IN_BF16:
+        return expr._replace(arguments=(_before(inner),))
+    return expr
+
+
+def _before(converted: Apply) -> Expr:
+    """What was converted, behind a conversion to f32 on the way."""
+    inner = converted.arguments[0]
+    return inner.arguments[0] if isinstance(inner, Apply) and inner.op == "convert" and inner.type == "f32" else inner
+
+
+def _print_lane_loop(printer: StatementPrinter, found: Computed) -> None:
+    """The beginning of a loop over the neighbours, in which the moving variable is that of one of them."""
+    moving = DEPTH if found.along else FREE
+    printer.line(2, "#pragma unroll")
+    printer.line(2, f"for (long lane = 0, first = {moving}; lane < {found.vector}; lane++) {{")
+    printer.line(3, f"const long {moving} = first + lane;")
+
+
+def _print_lets(printer: StatementPrinter, found: Computed, loads: Iterable[Load], indent: int) -> None:
+    """The positions that these loads name."""
+    printer.statements(_needed(found.prologue.statements, [load.position for load in loads]), indent)
+
+
+def _needed(lets: Sequence[Let], roots: list[Expr]) -> list[Let]:
+    """The Lets that the roots are made of."""
+    names = {p.name for p in parts(roots) if isinstance(p, Var)}
+    kept = []
+    for let in reversed(lets):
+        if let.name in names:
+            kept.append(let)
+            names.update(p.name for p in parts([let.value]) if isinstance(p, Var))
+    return kept[::-1]

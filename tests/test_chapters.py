@@ -1,0 +1,45 @@
+"""Units read those chapters of scalar.h that hold the functions which they call (hloc/targets/cpu/chapters.py)."""
+from __future__ import annotations
+
+import re
+import subprocess
+from collections import defaultdict
+from itertools import filterfalse
+
+import pytest
+
+from hloc.targets.cpu import toolchain
+from hloc.targets.cpu.chapters import chapters, reading_less
+from hloc.targets.inlining import HEADERS
+
+# Parts of others, which no unit calls itself.
+HELPER = re.compile(r"hloc_(remainder_step_f64|hypot_f64|root_(above|below)_c128|(popcount|leading_zeros)_\d+)")
+_FUNCTION = re.compile(r"static inline __attribute__\(\(always_inline, unused\)\) [\w ]+?(hloc_\w+)\(")
+
+
+def _preprocessed(text: str) -> str:
+    chain = toolchain.find()
+    command = [*chain.command, "-E", "-P", f"-I{HEADERS}", "-x", "c", "-"]
+    return subprocess.run(command, input=text, capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+@pytest.mark.skipif(not toolchain.candidates(), reason="no C compiler")
+def test_every_function_of_scalar_h_is_in_the_chapters_that_its_name_asks_for():
+    whole = set(_FUNCTION.findall(_preprocessed('#include "scalar.h"')))
+    assert len(whole) > 700
+    alike = defaultdict(set)
+    for name in filterfalse(HELPER.fullmatch, whole):
+        alike[tuple(chapters(name))].add(name)
+    for names in alike.values():
+        source = '#include "scalar.h"\n'
+        read = _preprocessed(reading_less(f"/* {min(names)} */\n{source}"))
+        assert names <= set(_FUNCTION.findall(read))
+        called = set(re.findall(r"\b(hloc_\w+)\(", read)) & whole
+        assert called <= set(_FUNCTION.findall(read))
+
+
+def test_chapters_are_few():
+    assert chapters("hloc_tanh_f32(x)") == ["f32", "floats"]
+    assert chapters("float t = a + b;") == []
+    assert chapters("hloc_f8e4m3_to_f32(x)") == ["f32", "floats", "narrow"]
+    assert chapters("hloc_convert_s32_f64(x)") == ["convert", "f64", "floats", "integers", "s32"]
