@@ -382,6 +382,20 @@ def test_programs_share_their_threads_and_are_unloaded(monkeypatch):
     first(np.zeros((400, 512), np.float32))
 
 
+def test_memory_of_a_program_goes_at_once():
+    """Without the garbage collector: an arena may be most of the machine's memory."""
+    program = compiled(CHAIN)
+    program(np.zeros((512, 512), np.float32))
+    backend = weakref.ref(program.backend)
+    gc.collect()
+    gc.disable()
+    try:
+        del program
+        assert backend() is None
+    finally:
+        gc.enable()
+
+
 TRANSFORMS = """
 import gc, os
 from pathlib import Path

@@ -91,7 +91,7 @@ class CpuBackend:
         for place, constant in enumerate(constants, self._first_result + len(results)):
             self._bases[place] = constant.ctypes.data
         self._memory = ResultMemory([(v.shape.dimensions, numpy_dtype(v.shape.element_type)) for v in results])
-        self._host = HOST_FUNCTION(self._call_host)
+        self._host = _host_function(self)
         self._raised: BaseException | None = None
         self._lock = threading.Lock()
         self._execute = self.shared_object.hloc_execute
@@ -162,6 +162,12 @@ class CpuBackend:
             self._raised = error
             return 1
         return 0
+
+
+def _host_function(backend: CpuBackend):
+    """What C calls for such a step. It knows the backend weakly: the arena must not wait for the garbage collector."""
+    known = weakref.ref(backend)
+    return HOST_FUNCTION(lambda number, pointers: known()._call_host(number, pointers))
 
 
 def _view(address: int, shape: Shape) -> np.ndarray:
