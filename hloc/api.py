@@ -46,7 +46,7 @@ class Options:
     passes        options of passes by name, e.g. {"fusion": "off", "memory_limit": 1 << 30} (hloc/passes/context.py)
     transfers     what infeed and recv take, and what outfeed and send gave (hloc/ops/host.py)
     profile       the program measures each of its steps, for Executable.profile; target cpu
-    tuning        the file of measured choices of kernels (hloc/targets/cuda/tuning.py); GPU targets
+    tuning        the file of measured choices of kernels (hloc/targets/cuda/execution/tuning.py); GPU targets
     device        where the program runs, among several (hloc/evaluate); what collectives exchange goes through it
     """
 

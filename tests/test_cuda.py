@@ -41,11 +41,11 @@ from hloc.kernels.plan import Launch, Program, Ref, Value
 from hloc.kernels.planner import plan_module
 from hloc.targets.cuda import compiler, container
 from hloc.targets.cuda.gpus import GPUS, gpu_named
-from hloc.targets.cuda.linear import Form, injective, linear, walk
-from hloc.targets.cuda.ranges import fits, narrowed
+from hloc.targets.cuda.loops.linear import Form, injective, linear, walk
+from hloc.targets.cuda.loops.ranges import fits, narrowed
+from hloc.targets.cuda.loops.teams import Total, team_kernel
 from hloc.targets.cuda.sources import make_sources
 from hloc.targets.cuda.target import cuda_target
-from hloc.targets.cuda.teams import Total, team_kernel
 
 H100 = GPUS["h100"]
 DATA = Path(__file__).parent.parent / "testdata" / "cuda"

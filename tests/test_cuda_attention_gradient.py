@@ -22,12 +22,12 @@ from hloc.kernels.ir import Tile
 from hloc.passes.context import PassContext
 from hloc.passes.pipelines import pipeline_for
 from hloc.passes.runner import run_passes
-from hloc.targets.cuda.attention_gradient import attention_gradient_ways
 from hloc.targets.cuda.compiler import compiler_version
 from hloc.targets.cuda.gpus import GPUS, gpu_named
 from hloc.targets.cuda.resources import resources
 from hloc.targets.cuda.sources import make_sources
 from hloc.targets.cuda.target import cuda_target
+from hloc.targets.cuda.tiles.attention_gradient import attention_gradient_ways
 
 H100 = GPUS["h100"]
 emulated = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation needs g++")

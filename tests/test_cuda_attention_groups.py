@@ -20,7 +20,7 @@ from hloc.targets.cuda.gpus import GPUS
 from hloc.targets.cuda.resources import resources
 from hloc.targets.cuda.sources import make_sources
 from hloc.targets.cuda.target import cuda_target
-from hloc.targets.cuda.tiles import ways
+from hloc.targets.cuda.tiles.source import ways
 
 WGMMA = ", wgmma, bulk copies"
 TILES = ["128 queries, 128 keys", "64 queries, 128 keys", "128 queries, 64 keys", "64 queries, 64 keys"]

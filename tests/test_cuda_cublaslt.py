@@ -17,12 +17,14 @@ from hloc.evaluate import evaluate
 from hloc.inputs import check_arrays
 from hloc.inputs.sensible import sensible_arrays
 from hloc.kernels.ir import Tile
-from hloc.targets.cuda import container, cublaslt, library_products
-from hloc.targets.cuda.cublaslt import LtProduct, Matrix
-from hloc.targets.cuda.runtime import CudaBackend
+from hloc.targets.cuda import container
+from hloc.targets.cuda.execution.runtime import CudaBackend
+from hloc.targets.cuda.libraries import cublaslt
+from hloc.targets.cuda.libraries import products as library_products
+from hloc.targets.cuda.libraries.cublaslt import LtProduct, Matrix
 from hloc.targets.cuda.sources import make_sources
 from hloc.targets.cuda.target import cuda_target
-from hloc.targets.cuda.tiles import LIBRARY, ways
+from hloc.targets.cuda.tiles.source import LIBRARY, ways
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation needs g++")
 BROADCAST = "  {name}s = {t}[] constant({value})  {name} = {t}[{shape}] broadcast({name}s), dimensions={{}}\n"
@@ -245,7 +247,8 @@ def test_measured_against_the_own_tiles(monkeypatch):
     """The library is one more way, and is taken where it is the fastest; where it is not here, the file says so."""
     from cuda_emulation.with_pycuda import COMPILER, compile_for_emulation
 
-    from hloc.targets.cuda import measure, target
+    from hloc.targets.cuda import target
+    from hloc.targets.cuda.execution import measure
     monkeypatch.setattr(target, "compile_cuda", compile_for_emulation)
     monkeypatch.setattr(target, "compiler_version", lambda: COMPILER)
     (tile,) = (k for k in planned(PRODUCTS["bias and relu"][0]).kernels if isinstance(k, Tile))

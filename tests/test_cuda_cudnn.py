@@ -16,12 +16,14 @@ from hloc.evaluate import evaluate
 from hloc.inputs import check_arrays
 from hloc.inputs.sensible import sensible_arrays
 from hloc.kernels.ir import Tile
-from hloc.targets.cuda import container, cudnn, library_convolutions
-from hloc.targets.cuda.cudnn import CudnnConvolution
-from hloc.targets.cuda.runtime import CudaBackend
+from hloc.targets.cuda import container
+from hloc.targets.cuda.execution.runtime import CudaBackend
+from hloc.targets.cuda.libraries import convolutions as library_convolutions
+from hloc.targets.cuda.libraries import cudnn
+from hloc.targets.cuda.libraries.cudnn import CudnnConvolution
 from hloc.targets.cuda.sources import make_sources
 from hloc.targets.cuda.target import cuda_target
-from hloc.targets.cuda.tiles import CUDNN, ways
+from hloc.targets.cuda.tiles.source import CUDNN, ways
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation needs g++")
 
@@ -196,7 +198,7 @@ def test_files(tmp_path):
 def test_without_the_library(monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(cudnn, "NAMES", ("libnothing.so",))
-    monkeypatch.setattr(cudnn.vendor_libraries.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(cudnn.finding.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(RunError, match="cuDNN is not here") as raised:
         cudnn.library()
     assert "hloc[cudnn]" in raised.value.hint

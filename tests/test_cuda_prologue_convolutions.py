@@ -17,10 +17,10 @@ from hloc.inputs import check_arrays
 from hloc.ir import numpy_dtype
 from hloc.kernels.ir import Tile
 from hloc.targets.cuda.gpus import gpu_named
-from hloc.targets.cuda.library_convolutions import library_convolution
+from hloc.targets.cuda.libraries.convolutions import library_convolution
 from hloc.targets.cuda.resources import resources
 from hloc.targets.cuda.sources import make_sources
-from hloc.targets.cuda.tiles import ways
+from hloc.targets.cuda.tiles.source import ways
 
 NORM = """s = {t}[{c}] parameter(2)  b = {t}[{c}] parameter(3)  ss = {x} broadcast(s), dimensions={{{at}}}
   bs = {x} broadcast(b), dimensions={{{at}}}  m = {x} multiply(x, ss)  a = {x} add(m, bs)"""

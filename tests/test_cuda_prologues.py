@@ -19,12 +19,12 @@ from hloc.inputs import check_arrays
 from hloc.kernels.ir import INDEX, Apply, Const, Tile, Var
 from hloc.targets.cuda.compiler import compiler_version
 from hloc.targets.cuda.gpus import GPUS, gpu_named
-from hloc.targets.cuda.library_products import library_product
-from hloc.targets.cuda.prologues import Step, step_of
+from hloc.targets.cuda.libraries.products import library_product
 from hloc.targets.cuda.resources import resources
 from hloc.targets.cuda.sources import make_sources
 from hloc.targets.cuda.target import cuda_target
-from hloc.targets.cuda.tiles import ways
+from hloc.targets.cuda.tiles.prologues import Step, step_of
+from hloc.targets.cuda.tiles.source import ways
 from hloc.tools.explain import explain
 
 H100 = GPUS["h100"]

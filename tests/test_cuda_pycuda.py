@@ -141,7 +141,7 @@ def test_faults_that_the_context_does_not_survive(machine, fault, said):
 def boxes(machine):
     """A product that the bulk copy engine's kernel computes, since a tuning file says so: the arguments of a run."""
     from hloc import api
-    from hloc.targets.cuda import tuning
+    from hloc.targets.cuda.execution import tuning
     from hloc.targets.cuda.gpus import GPUS
     from hloc.targets.cuda.target import cuda_target
     text = ("HloModule m\nENTRY e { a = bf16[72,80] parameter(0)  b = bf16[80,96] parameter(1)\n"

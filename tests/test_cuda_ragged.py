@@ -14,14 +14,14 @@ from hloc.errors import RunError
 from hloc.evaluate import Evaluator
 from hloc.inputs import check_arrays
 from hloc.ir import numpy_dtype
-from hloc.targets.cuda import measure
 from hloc.targets.cuda.compiler import compiler_version
+from hloc.targets.cuda.execution import measure
 from hloc.targets.cuda.gpus import GPUS
-from hloc.targets.cuda.library_products import library_product
+from hloc.targets.cuda.libraries.products import library_product
 from hloc.targets.cuda.resources import resources
 from hloc.targets.cuda.sources import make_sources
 from hloc.targets.cuda.target import cuda_target
-from hloc.targets.cuda.tiles import ways
+from hloc.targets.cuda.tiles.source import ways
 
 H100 = GPUS["h100"]
 emulated = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation needs g++")

@@ -12,7 +12,7 @@ from cuda_emulation.cases import backend_of
 from hloc import api
 from hloc.errors import RunError, UnsupportedError
 from hloc.kernels.plan import Copy, Launch, Ref, WhileLoop
-from hloc.targets.cuda import graphs, runtime
+from hloc.targets.cuda.execution import graphs, runtime
 from hloc.targets.cuda.gpus import GPUS, device_named
 from hloc.targets.cuda.sources import make_sources
 from hloc.targets.cuda.target import cuda_target

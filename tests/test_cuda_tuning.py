@@ -15,9 +15,10 @@ from hloc import api
 from hloc.cli.main import cli
 from hloc.errors import HlocError, RunError, UsageError
 from hloc.kernels.ir import Tile
-from hloc.targets.cuda import measure, runtime, target, tuning
+from hloc.targets.cuda import target
+from hloc.targets.cuda.execution import measure, runtime, tuning
 from hloc.targets.cuda.gpus import GPUS
-from hloc.targets.cuda.tiles import ways
+from hloc.targets.cuda.tiles.source import ways
 
 H200 = GPUS["h200"]
 DOT = """HloModule dot

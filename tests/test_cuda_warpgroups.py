@@ -16,15 +16,16 @@ from hloc.errors import RunError
 from hloc.evaluate import Evaluator
 from hloc.inputs import check_arrays
 from hloc.ir import numpy_dtype
-from hloc.targets.cuda import container, graphs
+from hloc.targets.cuda import container
 from hloc.targets.cuda.compiler import compile_cuda, compile_verbosely, compiler_version
+from hloc.targets.cuda.execution import graphs
 from hloc.targets.cuda.gpus import GPUS, gpu_named
-from hloc.targets.cuda.patches import Patch, patch_of
 from hloc.targets.cuda.resources import resources
 from hloc.targets.cuda.sources import make_sources
 from hloc.targets.cuda.target import cuda_target
-from hloc.targets.cuda.tensor_maps import TensorMap
-from hloc.targets.cuda.tiles import ways
+from hloc.targets.cuda.tiles.patches import Patch, patch_of
+from hloc.targets.cuda.tiles.source import ways
+from hloc.targets.cuda.tiles.tensor_maps import TensorMap
 
 H100 = GPUS["h100"]
 emulated = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation needs g++")

@@ -129,7 +129,7 @@ def test_wrong_results_fail(gpu, monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "argv", ["gpu.py", "ops", "--emulated", "--output", str(tmp_path / "o")])
     from cuda_emulation import driver
 
-    from hloc.targets.cuda import graphs, runtime
+    from hloc.targets.cuda.execution import graphs, runtime
     for module, name in ((runtime, "driver"), (runtime, "pinned_pool"), (graphs, "library")):
         monkeypatch.setattr(module, name, getattr(module, name))        # put back afterwards
     driver.install(monkeypatch)

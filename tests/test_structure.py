@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parent.parent / "hloc"
 ORDER = ["errors", "limits", "machine", "cache", "ir", "devices", "inputs", "ops", "text", "proto", "sources",
          "verify", "evaluate", "analysis", "passes", "kernels", "executable", "bounded", "targets", "api", "tools", "cli"]
 # One adapter file (or two) for each package that may be missing.
-ADAPTERS = {"pycuda": {"targets/cuda/runtime.py"}, "mpi4py": {"evaluate/mpi.py"}}
+ADAPTERS = {"pycuda": {"targets/cuda/execution/runtime.py"}, "mpi4py": {"evaluate/mpi.py"}}
 
 
 def modules():

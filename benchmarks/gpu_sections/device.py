@@ -21,14 +21,15 @@ from hloc.inputs import check_arrays
 from hloc.ir import ELEMENT_TYPES, numpy_dtype
 from hloc.ir.shapes import array as array_shape
 from hloc.kernels.plan import Program, Value
-from hloc.targets.cuda import container, runtime
+from hloc.targets.cuda import container
 from hloc.targets.cuda.compiler import compile_cuda, compiler_version
 from hloc.targets.cuda.container import Container, Geometry
+from hloc.targets.cuda.execution import runtime
+from hloc.targets.cuda.execution.tuning import chosen_ways
 from hloc.targets.cuda.gpus import DEFAULT, GPUS
 from hloc.targets.cuda.sources import make_sources
 from hloc.targets.cuda.target import cuda_target
 from hloc.targets.cuda.target import image as cubin
-from hloc.targets.cuda.tuning import chosen_ways
 from hloc.targets.inlining import HEADERS, inline_includes
 
 TESTS = ROOT / "tests"

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 from hloc.errors import RunError
 from hloc.targets.cuda.container import Geometry
-from hloc.targets.cuda.cublaslt import SUMS as SUMS_OF
-from hloc.targets.cuda.cublaslt import WORKSPACE, CublasLt, LtProduct, Matrix, library
-from hloc.targets.cuda.runtime import primary_context
+from hloc.targets.cuda.execution.runtime import primary_context
+from hloc.targets.cuda.libraries.cublaslt import SUMS as SUMS_OF
+from hloc.targets.cuda.libraries.cublaslt import WORKSPACE, CublasLt, LtProduct, Matrix, library
 
 SUMS = {"bf16": "bf16", "f16": "f16", "f32": "f32", "s8": "s32"}
 ACCUMULATORS, REPEATS = 8, 4096

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from gpu_sections.products import DOT, SUMS
 from hloc import api
 from hloc.kernels.ir import Tile
-from hloc.targets.cuda import measure, target
-from hloc.targets.cuda.tiles import ways
+from hloc.targets.cuda import target
+from hloc.targets.cuda.execution import measure
+from hloc.targets.cuda.tiles.source import ways
 
 CONVOLUTION = """HloModule m
 ENTRY e {{ x = {t}[{n},{s},{s},{c}] parameter(0)  w = {t}[3,3,{c},{c}] parameter(1)

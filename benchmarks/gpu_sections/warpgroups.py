@@ -15,8 +15,9 @@ from gpu_sections.programs import ROOT
 from gpu_sections.tuning import CONVOLUTION
 from hloc import api
 from hloc.kernels.ir import Tile
-from hloc.targets.cuda import measure, target
-from hloc.targets.cuda.tiles import ways
+from hloc.targets.cuda import target
+from hloc.targets.cuda.execution import measure
+from hloc.targets.cuda.tiles.source import ways
 
 SECONDS = 10                            # of one way
 BULK = "wgmma, bulk copies"

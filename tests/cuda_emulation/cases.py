@@ -14,8 +14,8 @@ from hloc.analysis.packing import ALIGNMENT
 from hloc.ir import leaves
 from hloc.kernels.plan import Copy, Launch, Program, Ref, Value
 from hloc.machine import Machine
-from hloc.targets.cuda import runtime
 from hloc.targets.cuda.container import Container
+from hloc.targets.cuda.execution import runtime
 from hloc.targets.cuda.sources import CudaSources, make_sources
 
 

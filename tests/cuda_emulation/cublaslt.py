@@ -1,4 +1,4 @@
-"""A stand-in for libcublasLt: the functions that hloc/targets/cuda/cublaslt.py calls, in NumPy, on the emulated memory.
+"""A stand-in for libcublasLt: the functions that hloc/targets/cuda/libraries/cublaslt.py calls, in NumPy, on the emulated memory.
 
 What the real library refuses or misreads without a word is an AssertionError here: matrices that reach beyond their
 allocation, a leading dimension smaller than the rows, a bias without its pointer, a workspace smaller than announced.

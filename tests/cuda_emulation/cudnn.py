@@ -1,4 +1,4 @@
-"""A stand-in for libcudnn: the functions that hloc/targets/cuda/cudnn.py calls, in NumPy, on the emulated memory.
+"""A stand-in for libcudnn: the functions that hloc/targets/cuda/libraries/cudnn.py calls, in NumPy, on the emulated memory.
 
 What the real library refuses or misreads without a word is an AssertionError here: tensors beyond their allocation, sizes
 that do not belong together, a workspace smaller than announced, descriptors that were given back.

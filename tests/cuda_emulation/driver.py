@@ -1,4 +1,4 @@
-"""A stand-in for pycuda.driver that runs hloc's CUDA C on the CPU: what hloc/targets/cuda/runtime.py uses, no more.
+"""A stand-in for pycuda.driver that runs hloc's CUDA C on the CPU: what hloc/targets/cuda/execution/runtime.py uses, no more.
 
 In: an "image" that is a shared object, made by `build` from CUDA C with g++ and emulation.h. Out: the same numbers as a
 GPU's. Memory starts as 0xff (NaN), is bounded by guard bytes, and copies beyond its end are refused. A checked image
@@ -50,7 +50,7 @@ class MemoryError(Error):            # noqa: A001 - PyCUDA's name
 
 def install(monkeypatch) -> None:
     """Let the runtime use this module instead of PyCUDA."""
-    from hloc.targets.cuda import graphs, runtime
+    from hloc.targets.cuda.execution import graphs, runtime
     monkeypatch.setattr(runtime, "driver", lambda: __import__(__name__, fromlist=["driver"]))
     monkeypatch.setattr(runtime, "pinned_pool", PinnedPool)
     monkeypatch.setattr(graphs, "library", GraphLibrary)
@@ -69,7 +69,7 @@ def build_text(text: str, checked: bool = False) -> bytes:
     bounds = "".join(f'extern "C" __attribute__((visibility("default"))) int bounds_{name} = {most};\n'
                      for most, name in LAUNCH_BOUNDS.findall(text))
     text = f'#include "emulation.h"\n{text}\n{bounds}'
-    files = sorted([*HERE.glob("*.h"), *HERE.glob("*.cpp"), *HLOC.glob("c/*.h"), *HLOC.glob("cuda/*.cuh")])
+    files = sorted([*HERE.glob("*.h"), *HERE.glob("*.cpp"), *HLOC.glob("c/*.h"), *HLOC.glob("cuda/device/*.cuh")])
     headers = hashlib.sha256(b"".join(p.read_bytes() for p in files) + bytes([checked]))
     IMAGES.mkdir(parents=True, exist_ok=True)
     output = IMAGES / (hashlib.sha256(text.encode() + headers.digest()).hexdigest() + ".so")
@@ -98,7 +98,7 @@ def _compile(text: str, output: Path, common: Path, checked: bool) -> None:
     with tempfile.TemporaryDirectory(dir=output.parent) as folder:
         unit, product = Path(folder) / "kernels.cpp", Path(folder) / "kernels.so"
         unit.write_text(text)
-        command = ["g++", *FLAGS, *QUICK, f"-I{common}", f"-I{HERE}", f"-I{HLOC / 'c'}", f"-I{HLOC / 'cuda'}", str(unit)]
+        command = ["g++", *FLAGS, *QUICK, f"-I{common}", f"-I{HERE}", f"-I{HLOC / 'c'}", f"-I{HLOC / 'cuda' / 'device'}", str(unit)]
         if checked:
             _run(*command, *CHECKS, "-c", "-o", f"{unit}.o")
             _run("g++", "-shared", f"{unit}.o", str(common / "checks.o"), "-o", str(product))
@@ -231,7 +231,7 @@ class Event:
 
 
 class GraphLibrary:
-    """The functions of libcuda that hloc/targets/cuda/graphs.py and tensor_maps.py call."""
+    """The functions of libcuda that hloc/targets/cuda/execution/graphs.py and tensor_maps.py call."""
 
     graphs: dict[int, list] = {}
     launched = 0

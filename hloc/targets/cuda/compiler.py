@@ -24,7 +24,7 @@ QUICK = ("--Ofast-compile=mid",)
 LIBRARY_PATTERNS = ("nvidia/cu13/lib/libnvrtc.so.*", "nvidia/cuda_nvrtc/lib/libnvrtc.so.*")
 SYSTEM_LIBRARIES = ("libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so")
 HEADERS = Path(__file__).parent.parent / "c"
-OWN_HEADERS = Path(__file__).parent
+OWN_HEADERS = Path(__file__).parent / "device"
 
 
 def compile_cuda(source: str, arch: str, form: str, *, quick: bool = False) -> bytes:

@@ -22,9 +22,9 @@ from hloc.errors import RunError
 from hloc.ir import numpy_dtype
 from hloc.ir.shapes import array as array_shape
 from hloc.kernels.plan import Branch, Copy, HostCall, Launch, Program, Ref, Step, Value, WhileLoop, all_steps
-from hloc.targets.cuda.cublaslt import LtProduct
-from hloc.targets.cuda.cudnn import CudnnConvolution
-from hloc.targets.cuda.tensor_maps import TensorMap
+from hloc.targets.cuda.libraries.cublaslt import LtProduct
+from hloc.targets.cuda.libraries.cudnn import CudnnConvolution
+from hloc.targets.cuda.tiles.tensor_maps import TensorMap
 
 VERSION = 5
 DEEPEST_PLAN = 200

@@ -13,13 +13,13 @@ from hloc.kernels.ir import Tile
 from hloc.kernels.plan import Branch, HostCall, Launch, Program, Ref, Step, WhileLoop, all_steps
 from hloc.machine import Machine
 from hloc.targets.cuda.container import Geometry
-from hloc.targets.cuda.kernels import describe, kernel_source
-from hloc.targets.cuda.tiles import TileCode, tile_source
+from hloc.targets.cuda.loops.kernels import describe, kernel_source
+from hloc.targets.cuda.tiles.source import TileCode, tile_source
 from hloc.targets.inlining import HEADERS as SHARED
 from hloc.targets.inlining import c_name, inline_includes
 from hloc.targets.printer import escaped
 
-HERE = Path(__file__).parent
+DEVICE = Path(__file__).parent / "device"
 # The header that declares a name, in the order of inclusion; each is included only where a kernel uses it.
 TILES = ("hloc_gemm<", "hloc_ragged<", "hloc_gemm_thin<", "hloc_conv<", "hloc_conv_direct<", "hloc_attention_")
 PACKS = ("hloc_conv_pack<", "hloc_conv_unpack<")
@@ -57,7 +57,7 @@ class CudaSources:
 
     def single_file(self) -> str:
         """The same with hloc's headers put in place: one file for nvcc or NVRTC."""
-        return inline_includes(QUIET + self.readable(), (HERE, SHARED))
+        return inline_includes(QUIET + self.readable(), (DEVICE, SHARED))
 
 
 def make_sources(program: Program, gpu: Machine, ways: Sequence[str] = ()) -> CudaSources:

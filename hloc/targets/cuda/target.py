@@ -19,7 +19,7 @@ from hloc.targets.cuda import container
 from hloc.targets.cuda.compiler import compile_cuda, compiler_version
 from hloc.targets.cuda.gpus import DEFAULT, GPUS
 from hloc.targets.cuda.sources import CudaSources, host_calls, make_sources
-from hloc.targets.cuda.tiles import tile_source
+from hloc.targets.cuda.tiles.source import tile_source
 from hloc.targets.host_calls import host_function
 from hloc.targets.target import Target
 
@@ -28,7 +28,7 @@ def device_present() -> bool:
     """Whether a GPU could be used here: a driver that answers and PyCUDA. Never raises."""
     if not any(Path(p).exists() for p in ("/dev/nvidiactl", "/dev/dxg")):
         return False
-    from hloc.targets.cuda.runtime import device_machine
+    from hloc.targets.cuda.execution.runtime import device_machine
     try:
         return device_machine() is not None
     except HlocError:
@@ -38,7 +38,7 @@ def device_present() -> bool:
 def cuda_target(gpu: Machine | None) -> Target:
     """The target for one GPU; None: the one that is here, else the default for building ahead."""
     if gpu is None and device_present():
-        from hloc.targets.cuda.runtime import device_machine
+        from hloc.targets.cuda.execution.runtime import device_machine
         gpu = device_machine()
     gpu = gpu or GPUS[DEFAULT]
     return Target("cuda", gpu, partial(executable, gpu), workspace=Workspace(_scratch, lambda *_: 0, lambda _: 0))
@@ -54,7 +54,7 @@ def executable(gpu: Machine, program: Program, module: Module, options) -> Execu
     """An Executable over CUDA C; nothing is compiled before it is saved or first called."""
     ways: list[str] = []
     if options.tuning is not None:
-        from hloc.targets.cuda.tuning import chosen_ways
+        from hloc.targets.cuda.execution.tuning import chosen_ways
         with options.stage("tuning"):
             ways = chosen_ways(program.kernels, gpu, options.tuning, options.report)
     with options.stage("printing"):
@@ -63,7 +63,7 @@ def executable(gpu: Machine, program: Program, module: Module, options) -> Execu
     functions = {call: host_function(call, options) for call in sources.host_calls}
 
     def start():
-        from hloc.targets.cuda.runtime import CudaBackend
+        from hloc.targets.cuda.execution.runtime import CudaBackend
         packed = container.Container(
             program.name, gpu.arch, image(sources, gpu, options), sources.geometry, program.steps, program.parameters,
             program.results, program.constants, program.arena_size, compiler_version())
@@ -106,7 +106,7 @@ def load_cubin(path: Path) -> Executable:
         raise RunError(f"{path} needs Python for host call {names}: run it from its HLO text")
 
     def start():
-        from hloc.targets.cuda.runtime import CudaBackend
+        from hloc.targets.cuda.execution.runtime import CudaBackend
         return CudaBackend(packed, {})
 
     def describe() -> str:

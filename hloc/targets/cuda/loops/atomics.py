@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 
 from hloc.kernels.ir import INDEX, PARALLEL, Apply, Atomic, Const, Expr, For, If, Kernel, Let, Load, Stmt, Store, Var
-from hloc.targets.cuda.updates import updates_of
+from hloc.targets.cuda.loops.updates import updates_of
 
 INTEGER = frozenset(["add", "minimum", "maximum", "and", "or", "xor"])
 OPS = {**dict.fromkeys(("s32", "u32", "s64", "u64"), INTEGER), "f32": frozenset(["minimum", "maximum"])}

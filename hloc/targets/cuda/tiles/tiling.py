@@ -13,8 +13,8 @@ from hloc.kernels import scalars
 from hloc.kernels.ir import Apply, Buffer, Expr, Stmt, Store, Tile, Var
 from hloc.machine import Machine
 from hloc.targets.cuda.container import Geometry
-from hloc.targets.cuda.tensor_cores import F8, Numbers
-from hloc.targets.cuda.tensor_maps import BYTES, TensorMap
+from hloc.targets.cuda.tiles.tensor_cores import F8, Numbers
+from hloc.targets.cuda.tiles.tensor_maps import BYTES, TensorMap
 from hloc.targets.printer import CUDA, c_type, comment, expression, pointer_type, print_statements
 
 TENSOR_BYTES = 64               # of the depth of one step

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from hloc.kernels.ir import INDEX, PARALLEL, VECTOR, Apply, Const, Expr, For, Kernel, Let, Load, Stmt, Store, Var
-from hloc.targets.cuda import linear
+from hloc.targets.cuda.loops import linear
 
 
 class Piece(NamedTuple):

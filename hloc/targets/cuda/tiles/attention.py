@@ -17,10 +17,10 @@ from hloc.kernels.attention.score_masks import is_needed, mask_of
 from hloc.kernels.ir import INDEX, Apply, Buffer, Const, Let, Tile, Var
 from hloc.machine import Machine
 from hloc.targets.cuda.container import Geometry
-from hloc.targets.cuda.products import vector_of
-from hloc.targets.cuda.tensor_cores import PLAIN
-from hloc.targets.cuda.tensor_maps import BYTES, PIECE, TensorMap
-from hloc.targets.cuda.tiling import (
+from hloc.targets.cuda.tiles.products import vector_of
+from hloc.targets.cuda.tiles.tensor_cores import PLAIN
+from hloc.targets.cuda.tiles.tensor_maps import BYTES, PIECE, TensorMap
+from hloc.targets.cuda.tiles.tiling import (
     BARRIER,
     BLOCKS_PER_SM,
     BULK_COLUMNS,

@@ -21,8 +21,8 @@ import math
 from hloc.kernels.ir import INDEX, PARALLEL, Apply, Const, Expr, For, If, Kernel, Let, Stmt, Var
 from hloc.kernels.walks import walk
 from hloc.machine import Machine
-from hloc.targets.cuda.teams import Scan
-from hloc.targets.cuda.updates import Place, Updates, place_of, sum_of, updates_of
+from hloc.targets.cuda.loops.teams import Scan
+from hloc.targets.cuda.loops.updates import Place, Updates, place_of, sum_of, updates_of
 
 WARPS_PER_SM = 8
 FEWEST = 4                          # owners that are worth it

@@ -17,9 +17,9 @@ from hloc.kernels.ir import Buffer, Tile
 from hloc.kernels.plan import Launch, Program, Ref, Value
 from hloc.machine import Machine
 from hloc.targets.cuda.container import Container
+from hloc.targets.cuda.execution.tuning import Measured, describe
 from hloc.targets.cuda.sources import CudaSources, make_sources
-from hloc.targets.cuda.tiles import ways
-from hloc.targets.cuda.tuning import Measured, describe
+from hloc.targets.cuda.tiles.source import ways
 
 LEAST_RUNS, MOST_RUNS, LEAST_SECONDS = 5, 50, 0.02
 RANDOM_ELEMENTS = 1 << 20           # of which large inputs are made by repetition
@@ -79,7 +79,7 @@ def agree(actual: np.ndarray, expected: np.ndarray, type: str, least: float = 0)
 
 def _loaded(tile: Tile, way: str, gpu: Machine):
     """A backend that computes the kernel in one of its ways."""
-    from hloc.targets.cuda.runtime import CudaBackend
+    from hloc.targets.cuda.execution.runtime import CudaBackend
     return CudaBackend(_container(make_sources(program_of(tile), gpu, [way]), gpu), {})
 
 

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from hloc.kernels.ir import INDEX, PARALLEL, SERIAL, Apply, Const, Expr, For, If, Kernel, Let, Stmt, Store, Var
 from hloc.kernels.walks import walk
-from hloc.targets.cuda import linear
-from hloc.targets.cuda.linear import Form
+from hloc.targets.cuda.loops import linear
+from hloc.targets.cuda.loops.linear import Form
 
 
 class Updates(NamedTuple):

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from hloc.errors import RunError
 from hloc.ir import ELEMENT_TYPES
-from hloc.targets.cuda import vendor_libraries
+from hloc.targets.cuda.libraries import finding
 
 WORKSPACE = 64 << 20                # bytes
 ALIGNMENT = 256                     # of the workspace, behind the filter
@@ -135,7 +135,7 @@ class Performance(ctypes.Structure):
 
 def library():
     """Of the wheel nvidia-cudnn, or of the system. Raises RunError."""
-    return vendor_libraries.load("cuDNN", "libcudnn", NAMES, "cudnn")
+    return finding.load("cuDNN", "libcudnn", NAMES, "cudnn")
 
 
 class Cudnn:

@@ -15,16 +15,16 @@ from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import PARALLEL, VECTOR, Apply, Barrier, For, Kernel, Tile, Var, While
 from hloc.kernels.walks import walk
 from hloc.machine import Machine
-from hloc.targets.cuda.atomics import with_atomics
 from hloc.targets.cuda.container import Geometry
-from hloc.targets.cuda.linear import loads
-from hloc.targets.cuda.owners import with_owners
-from hloc.targets.cuda.quotients import with_quotients
-from hloc.targets.cuda.ranges import fits, narrowed
-from hloc.targets.cuda.space import space_of
-from hloc.targets.cuda.teams import LOOKED_AT, WARP, Scan, Spread, TeamKernel, Total, team_kernel
-from hloc.targets.cuda.transposes import find_tiling, print_tiled, tiled_geometry
-from hloc.targets.cuda.vectors import find_vectors, print_vectors, vector_geometry
+from hloc.targets.cuda.loops.atomics import with_atomics
+from hloc.targets.cuda.loops.linear import loads
+from hloc.targets.cuda.loops.owners import with_owners
+from hloc.targets.cuda.loops.quotients import with_quotients
+from hloc.targets.cuda.loops.ranges import fits, narrowed
+from hloc.targets.cuda.loops.space import space_of
+from hloc.targets.cuda.loops.teams import LOOKED_AT, WARP, Scan, Spread, TeamKernel, Total, team_kernel
+from hloc.targets.cuda.loops.transposes import find_tiling, print_tiled, tiled_geometry
+from hloc.targets.cuda.loops.vectors import find_vectors, print_vectors, vector_geometry
 from hloc.targets.printer import CUDA, StatementPrinter, c_type, comment, expression, pointer_type, print_kernel
 
 THREADS = 256

@@ -10,7 +10,7 @@ from hloc.kernels import scalars
 from hloc.kernels.ir import Apply, Buffer, Expr, Stmt, Tile, Var
 from hloc.machine import Machine
 from hloc.targets.cuda.container import Geometry
-from hloc.targets.cuda.tiling import kernel_text, shape_struct
+from hloc.targets.cuda.tiles.tiling import kernel_text, shape_struct
 from hloc.targets.printer import CUDA, c_type, expression, print_statements
 
 CHUNK = 2048                    # positions that one block sorts in shared memory

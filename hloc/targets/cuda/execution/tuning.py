@@ -26,11 +26,11 @@ from hloc.errors import RunError
 from hloc.kernels.ir import Kernel, Tile
 from hloc.machine import Machine
 from hloc.targets.cuda.gpus import device_named
-from hloc.targets.cuda.tiles import ways
+from hloc.targets.cuda.tiles.source import ways
 
 VERSION = 1
 LARGEST_FILE = 64 << 20
-TEMPLATES = Path(__file__).parent
+TARGET = Path(__file__).parent.parent
 
 
 class Measured(NamedTuple):
@@ -55,7 +55,7 @@ def key_of(tile: Tile) -> str:
 
 @lru_cache(maxsize=1)
 def templates_identity() -> str:
-    files = [*sorted(TEMPLATES.glob("*.cuh")), *sorted(TEMPLATES.glob("*.py"))]
+    files = [*sorted(TARGET.rglob("*.cuh")), *sorted(TARGET.rglob("*.py"))]
     return cache.digest(*(f.read_bytes() for f in files))
 
 
@@ -87,7 +87,7 @@ def chosen_ways(kernels: Sequence[Kernel | Tile], gpu: Machine, path: Path, repo
         own = tuning.measured.setdefault(here, {})
         missing = {key: tile for key, tile in wanted.items() if key not in own}
         if missing:
-            from hloc.targets.cuda.measure import measure
+            from hloc.targets.cuda.execution.measure import measure
             for number, (key, tile) in enumerate(missing.items()):
                 if report:
                     report("measure kernels", number, len(missing))
@@ -108,7 +108,7 @@ def chosen_ways(kernels: Sequence[Kernel | Tile], gpu: Machine, path: Path, repo
 
 def _device_here(gpu: Machine) -> str | None:
     """The name in the file of the device that is here, where it is the one to compile for."""
-    from hloc.targets.cuda.runtime import device_machine, driver
+    from hloc.targets.cuda.execution.runtime import device_machine, driver
     here = device_machine()
     if gpu not in (here, device_named(here.name, here.arch)):
         return None

@@ -15,7 +15,7 @@ from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import Buffer, Tile
 from hloc.machine import Machine
 from hloc.targets.cuda.container import Geometry
-from hloc.targets.cuda.tiling import kernel_text
+from hloc.targets.cuda.tiles.tiling import kernel_text
 from hloc.targets.printer import c_type
 
 LARGEST_RADIX = 16

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from hloc.errors import RunError
-from hloc.targets.cuda import graphs
+from hloc.targets.cuda.execution import graphs
 
 BYTES, PIECE, LINE = 128, 16, 128   # of a map; what addresses and strides are multiples of; of a box's lines
 RANK = 4

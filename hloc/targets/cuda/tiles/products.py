@@ -12,10 +12,10 @@ from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import INDEX, Apply, Const, Stmt, Tile, Var
 from hloc.machine import Machine
 from hloc.targets.cuda.container import Geometry
-from hloc.targets.cuda.prologues import Computed, computed, computed_thin, prologue_struct
-from hloc.targets.cuda.tensor_cores import Numbers, numbers_of
-from hloc.targets.cuda.tensor_maps import LARGEST_SIZE, LINE, TensorMap
-from hloc.targets.cuda.tiling import (
+from hloc.targets.cuda.tiles.prologues import Computed, computed, computed_thin, prologue_struct
+from hloc.targets.cuda.tiles.tensor_cores import Numbers, numbers_of
+from hloc.targets.cuda.tiles.tensor_maps import LARGEST_SIZE, LINE, TensorMap
+from hloc.targets.cuda.tiles.tiling import (
     BLOCKS_PER_SM,
     Tiling,
     adder,

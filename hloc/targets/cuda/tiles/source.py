@@ -10,16 +10,16 @@ from typing import NamedTuple
 from hloc.errors import UnsupportedError
 from hloc.kernels.ir import Tile
 from hloc.machine import Machine
-from hloc.targets.cuda import cublaslt
-from hloc.targets.cuda.attention import attention, attention_ways
-from hloc.targets.cuda.attention_gradient import attention_gradient, attention_gradient_ways
 from hloc.targets.cuda.container import Geometry
-from hloc.targets.cuda.convolutions import convolution, convolution_ways
-from hloc.targets.cuda.fft import fft
-from hloc.targets.cuda.library_convolutions import convolution_call, library_convolution
-from hloc.targets.cuda.library_products import library_product
-from hloc.targets.cuda.products import gemm, gemm_ways
-from hloc.targets.cuda.sorting import sort, topk
+from hloc.targets.cuda.libraries import cublaslt
+from hloc.targets.cuda.libraries.convolutions import convolution_call, library_convolution
+from hloc.targets.cuda.libraries.products import library_product
+from hloc.targets.cuda.tiles.attention import attention, attention_ways
+from hloc.targets.cuda.tiles.attention_gradient import attention_gradient, attention_gradient_ways
+from hloc.targets.cuda.tiles.convolutions import convolution, convolution_ways
+from hloc.targets.cuda.tiles.fft import fft
+from hloc.targets.cuda.tiles.products import gemm, gemm_ways
+from hloc.targets.cuda.tiles.sorting import sort, topk
 from hloc.targets.printer import comment
 
 

@@ -24,9 +24,11 @@ from hloc.errors import RunError
 from hloc.ir import numpy_dtype
 from hloc.kernels.plan import Branch, Copy, HostCall, Launch, Ref, Step, WhileLoop, all_steps
 from hloc.machine import Machine
-from hloc.targets.cuda import cublaslt, cudnn, graphs, tensor_maps
 from hloc.targets.cuda.container import Container, Geometry
+from hloc.targets.cuda.execution import graphs
 from hloc.targets.cuda.gpus import device_named
+from hloc.targets.cuda.libraries import cublaslt, cudnn
+from hloc.targets.cuda.tiles import tensor_maps
 from hloc.targets.host_calls import answered
 
 NON_BLOCKING = 1                    # CU_STREAM_NON_BLOCKING: does not wait for the default stream

@@ -45,8 +45,8 @@ from hloc.kernels.ir import (
 from hloc.kernels.monoids import identity
 from hloc.kernels.walks import expressions, parts, walk, with_parts
 from hloc.machine import Machine
-from hloc.targets.cuda import linear
-from hloc.targets.cuda.linear import Form
+from hloc.targets.cuda.loops import linear
+from hloc.targets.cuda.loops.linear import Form
 from hloc.targets.printer import assigned
 
 WARP = 32

@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping
 
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import INDEX, Apply, Const, Expr, Let, Load, Store, Tile, Var
-from hloc.targets.cuda import cublaslt, linear
-from hloc.targets.cuda.cublaslt import LtProduct, Matrix
-from hloc.targets.cuda.products import Product
+from hloc.targets.cuda.libraries import cublaslt
+from hloc.targets.cuda.libraries.cublaslt import LtProduct, Matrix
+from hloc.targets.cuda.loops import linear
+from hloc.targets.cuda.tiles.products import Product
 
 SMALLEST = 1 << 21                  # multiply-adds below which the call costs more than the product
 GELU_CUBIC, GELU_SCALE = 0.044715, 0.7978845608        # of gelu(x) = x / 2 (1 + tanh(scale (x + cubic x^3)))

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import INDEX, Apply, Buffer, Const, Expr, Let, Load, Prologue, Tile, Var
 from hloc.kernels.walks import expressions, parts, with_expressions
-from hloc.targets.cuda.space import with_loads
+from hloc.targets.cuda.loops.space import with_loads
 from hloc.targets.printer import (
     CUDA,
     EXACT_IN_BF16,

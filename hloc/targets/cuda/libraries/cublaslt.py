@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from hloc.errors import RunError
 from hloc.ir import ELEMENT_TYPES
-from hloc.targets.cuda import vendor_libraries
+from hloc.targets.cuda.libraries import finding
 
 WORKSPACE = 32 << 20                # bytes, NVIDIA's advice for Hopper
 ALIGNMENT = 16                      # bytes that every array is aligned to at least
@@ -98,7 +98,7 @@ class Heuristic(ctypes.Structure):
 
 def library():
     """Of the wheel nvidia-cublas, of a toolkit, or of the system. Raises RunError."""
-    return vendor_libraries.load("cuBLASLt", "libcublasLt", NAMES, "cublas")
+    return finding.load("cuBLASLt", "libcublasLt", NAMES, "cublas")
 
 
 class CublasLt:

@@ -15,11 +15,11 @@ from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import INDEX, Apply, Const, Expr, Stmt, Tile, Var
 from hloc.machine import Machine
 from hloc.targets.cuda.container import Geometry
-from hloc.targets.cuda.patches import is_boxes, maps_of_patches, patch_of
-from hloc.targets.cuda.products import Product, groups, maps_of
-from hloc.targets.cuda.prologues import Computed, computed, prologue_struct
-from hloc.targets.cuda.tensor_cores import numbers_of
-from hloc.targets.cuda.tiling import (
+from hloc.targets.cuda.tiles.patches import is_boxes, maps_of_patches, patch_of
+from hloc.targets.cuda.tiles.products import Product, groups, maps_of
+from hloc.targets.cuda.tiles.prologues import Computed, computed, prologue_struct
+from hloc.targets.cuda.tiles.tensor_cores import numbers_of
+from hloc.targets.cuda.tiles.tiling import (
     BLOCKS,
     BLOCKS_PER_SM,
     MOST_HELD,

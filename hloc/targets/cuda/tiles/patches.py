@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from hloc.targets.cuda.tensor_maps import LARGEST_BOX, LARGEST_SIZE, LARGEST_STEP, LINE, TensorMap
+from hloc.targets.cuda.tiles.tensor_maps import LARGEST_BOX, LARGEST_SIZE, LARGEST_STEP, LINE, TensorMap
 
 ELEMENT = 2                     # bytes: bf16, f16
 DEPTH = LINE // ELEMENT         # channels of a line

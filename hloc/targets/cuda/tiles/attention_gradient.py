@@ -12,11 +12,11 @@ from typing import NamedTuple
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import INDEX, Apply, Const, Tile, Var
 from hloc.machine import Machine
-from hloc.targets.cuda.attention import CHUNKS, KEYS, place_of, reader
 from hloc.targets.cuda.container import Geometry
-from hloc.targets.cuda.products import vector_of
-from hloc.targets.cuda.tensor_cores import PLAIN
-from hloc.targets.cuda.tiling import BLOCKS_PER_SM, kernel_text, lambda_text, shape_struct, store_sum
+from hloc.targets.cuda.tiles.attention import CHUNKS, KEYS, place_of, reader
+from hloc.targets.cuda.tiles.products import vector_of
+from hloc.targets.cuda.tiles.tensor_cores import PLAIN
+from hloc.targets.cuda.tiles.tiling import BLOCKS_PER_SM, kernel_text, lambda_text, shape_struct, store_sum
 from hloc.targets.printer import CUDA, print_statements
 
 MOST_FEATURES = CHUNKS[-1]      # of a block

@@ -13,12 +13,13 @@ import math
 from hloc.kernels import scalars
 from hloc.kernels.ir import INDEX, Buffer, Expr, Tile, Var
 from hloc.machine import Machine
-from hloc.targets.cuda import cudnn, linear
 from hloc.targets.cuda.container import Geometry
-from hloc.targets.cuda.convolutions import constants_of, epilogue
-from hloc.targets.cuda.cudnn import CudnnConvolution, Tensor
-from hloc.targets.cuda.library_products import named_epilogue
-from hloc.targets.cuda.tiling import BLOCKS_PER_SM, kernel_text, lambda_text, shape_struct
+from hloc.targets.cuda.libraries import cudnn
+from hloc.targets.cuda.libraries.cudnn import CudnnConvolution, Tensor
+from hloc.targets.cuda.libraries.products import named_epilogue
+from hloc.targets.cuda.loops import linear
+from hloc.targets.cuda.tiles.convolutions import constants_of, epilogue
+from hloc.targets.cuda.tiles.tiling import BLOCKS_PER_SM, kernel_text, lambda_text, shape_struct
 from hloc.targets.printer import c_type, comment, expression
 
 SMALLEST = 1 << 24                  # multiply-adds below which the call costs more than the convolution
