@@ -429,6 +429,21 @@ print(held() - before)
 """
 
 
+def test_a_program_has_its_own_number_of_threads(monkeypatch):
+    """Others may have asked for more: its plan has memory for as many as it was compiled for."""
+    def allocated(asked: int) -> int:
+        monkeypatch.setenv("HLOC_THREADS", str(asked))
+        program = compiled(f"""HloModule m
+            ENTRY e {{ x = c64[{300 + asked},997] parameter(0)
+                       ROOT r = c64[{300 + asked},997] fft(x), fft_type=FFT, fft_length={{997}} }}""")
+        count = program.backend.shared_object.hloc_unplanned
+        before = count()
+        program(np.zeros((300 + asked, 997), np.complex64))
+        return count() - before
+
+    assert [allocated(asked) for asked in (4, 2, 1, 5)] == [0] * 4
+
+
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="this system has no /proc/self/statm, which tells what a process holds")
 def test_plans_of_transforms_go_with_their_program():
     """Each of these programs keeps its roots, 2 MiB and more, which nobody else can use.

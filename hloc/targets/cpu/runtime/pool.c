@@ -33,6 +33,7 @@ static struct {
   long n, grain;
   const hloc_room* room; /* the caller's */
   unsigned float_state;
+  int most; /* threads of this call, the caller included */
   int threads, spin;
   pid_t owner;
   pthread_t workers[MAX_THREADS];
@@ -77,7 +78,7 @@ static void run_ranges(int is_worker) {
   for (;;) {
     uint64_t word = atomic_load_explicit(&pool.ranges, memory_order_acquire);
     uint32_t low = (uint32_t)(word >> 16) & 0xffff, high = (uint32_t)word & 0xffff;
-    if (low >= high) return;
+    if (low >= high || (is_worker && number >= pool.most)) return;
     hloc_task task = pool.task;
     void* const* args = pool.args;
     long n = pool.n, grain = pool.grain;
@@ -175,10 +176,10 @@ static void run_here(hloc_task task, void* const* args, long n, long grain) {
   for (long begin = 0; begin < n; begin += grain) task(args, begin, n - begin < grain ? n : begin + grain);
 }
 
-static void own_parallel(hloc_task task, void* const* args, long n, long grain) {
+static void own_parallel(hloc_task task, void* const* args, long n, long grain, int most) {
   if (n <= 0) return;
   if (grain < 1) grain = 1;
-  if (n <= grain || pool.threads <= 1 || inside_task || atomic_exchange(&pool.taken, 1)) {
+  if (n <= grain || pool.threads <= 1 || most <= 1 || inside_task || atomic_exchange(&pool.taken, 1)) {
     run_here(task, args, n, grain);
     return;
   }
@@ -191,6 +192,7 @@ static void own_parallel(hloc_task task, void* const* args, long n, long grain) 
   pool.args = args;
   pool.n = n;
   pool.grain = grain;
+  pool.most = most;
   pool.float_state = hloc_float_state();
   pool.room = room;
   atomic_store_explicit(&pool.done, 0, memory_order_relaxed);
@@ -263,26 +265,37 @@ struct hloc_pool {
   int (*threads)(void);
   int (*awake)(void);
   void (*rouse)(void);
-  void (*parallel)(hloc_task, void* const*, long, long);
+  void (*parallel)(hloc_task, void* const*, long, long, int);
   void* (*scratch)(int, size_t);
   void (*give_room)(const hloc_room*);
   size_t (*unplanned)(void);
 };
-static const struct hloc_pool own = {3, own_start, own_stop, own_threads, own_awake, own_rouse, own_parallel,
+static const struct hloc_pool own = {4, own_start, own_stop, own_threads, own_awake, own_rouse, own_parallel,
                                      own_scratch, own_give_room, own_unplanned};
 static const struct hloc_pool* used = &own;
+static int asked = MAX_THREADS; /* what this library was started with: the pool may have more, for others */
 
 const struct hloc_pool* hloc_pool_used(void) { return used; }
 void hloc_pool_share(const struct hloc_pool* other) {
   if (other->version == own.version) used = other;
 }
 
-void hloc_pool_start(int threads, int spin) { used->start(threads, spin); }
+void hloc_pool_start(int threads, int spin) {
+  asked = threads;
+  used->start(threads, spin);
+}
 void hloc_pool_stop(void) { used->stop(); }
-int hloc_pool_threads(void) { return used->threads(); }
-int hloc_pool_awake(void) { return used->awake(); }
-void hloc_pool_rouse(void) { used->rouse(); }
-void hloc_parallel(hloc_task task, void* const* args, long n, long grain) { used->parallel(task, args, n, grain); }
+int hloc_pool_threads(void) {
+  const int there = used->threads();
+  return there < asked ? there : asked;
+}
+int hloc_pool_awake(void) { return asked > 1 && used->awake(); }
+void hloc_pool_rouse(void) {
+  if (asked > 1) used->rouse();
+}
+void hloc_parallel(hloc_task task, void* const* args, long n, long grain) {
+  used->parallel(task, args, n, grain, asked);
+}
 void* hloc_scratch(int slot, size_t bytes) { return used->scratch(slot, bytes); }
 void hloc_give_room(const hloc_room* given) { used->give_room(given); }
 size_t hloc_unplanned_bytes(void) { return used->unplanned(); }

@@ -5,9 +5,11 @@
  *
  *   void hloc_pool_start(int threads, int spin);   threads: the caller included, the others with HLOC_STACK_BYTES of
  *                                                  stack each; spin: microseconds until a worker sleeps.
- *                                                  May be called again: more threads are added, never fewer.
+ *                                                  May be called again, by any library that shares them: more are
+ *                                                  added, never fewer, but each library has as many work for it as
+ *                                                  it asked for, those that its plan has scratch for.
  *   void hloc_pool_stop(void);                     joins the workers (a library calls it before it is unloaded)
- *   int  hloc_pool_threads(void);
+ *   int  hloc_pool_threads(void);                  how many work for this library
  *   int  hloc_pool_awake(void);                    whether workers are there and none of them sleeps: then a call costs
  *                                                  well under a microsecond, and small work is worth dividing
  *   void hloc_pool_rouse(void);                    wakes them, as a loop of many small steps does before it starts
