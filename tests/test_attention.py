@@ -13,8 +13,8 @@ import pytest
 
 import hloc
 from hloc.analysis.attention import attention_in, joined, reshaped, walk_of
-from hloc.passes import fusion_attention
 from hloc.passes.context import PassContext
+from hloc.passes.fusion import attention as fusion_attention
 from hloc.passes.fusion import fusion
 from hloc.passes.runner import run_passes
 from hloc.text import parse_module

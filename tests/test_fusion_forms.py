@@ -16,7 +16,7 @@ from hloc.analysis.strides import VIEWS
 from hloc.ir import Instruction, Module
 from hloc.machine import Machine
 from hloc.passes.context import PassContext
-from hloc.passes.fusion_group import is_trailing, without_ones
+from hloc.passes.fusion.group import is_trailing, without_ones
 from hloc.passes.pipelines import ALL_PASSES, pipeline_for
 from hloc.passes.runner import run_passes
 from hloc.text import parse_module

@@ -6,7 +6,7 @@
 
 where the reduce may multiply by values of each row too, and by exp(s - max s) instead of p. So the gradients of the
 scores are computed place by place from two products and numbers of each row, which attention's kernels of a backward
-pass ask for (hloc/passes/fusion_gradients.py).
+pass ask for (hloc/passes/fusion/gradients.py).
 """
 from __future__ import annotations
 

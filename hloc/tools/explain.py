@@ -16,7 +16,7 @@ from hloc.analysis.control_flow import executed_computations, is_control_flow
 from hloc.analysis.cost import bytes_accessed, flops
 from hloc.ir import Instruction, Module
 from hloc.passes.context import PassContext
-from hloc.passes.fusion_edges import Edge
+from hloc.passes.fusion.edges import Edge
 from hloc.passes.pipelines import pipeline_for
 from hloc.passes.runner import run_passes
 from hloc.targets.target import Target

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from hloc.analysis.fusible import is_hero
 from hloc.analysis.prologues import NO_PROLOGUE, Prologue, prologue_of, why_not
 from hloc.ir import Instruction
-from hloc.passes.fusion_group import LOOP, PRODUCT, REDUCTION, Group, kind_of
+from hloc.passes.fusion.group import LOOP, PRODUCT, REDUCTION, Group, kind_of
 
 if TYPE_CHECKING:
     from hloc.passes.fusion import Fuser

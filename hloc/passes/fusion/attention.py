@@ -1,7 +1,7 @@
 """Which products with a softmax between them become one kernel, and why others do not.
 
 In: a computation. Out: the attentions (hloc/analysis/attention.py) that fusion makes groups of before anything else,
-with the kernels of their gradients (fusion_gradients.py), and for the others a reason, which stands at the edges that
+with the kernels of their gradients (gradients.py), and for the others a reason, which stands at the edges that
 remain: scores -> softmax -> second product.
 """
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hloc.analysis.attention import (
 )
 from hloc.ir import ELEMENT_TYPES, Computation, Instruction
 from hloc.machine import Machine
-from hloc.passes.fusion_gradients import KEPT, AttentionKernel, Readers, gradient_kernels, in_order
+from hloc.passes.fusion.gradients import KEPT, AttentionKernel, Readers, gradient_kernels, in_order
 
 LEAST_PRODUCT = 2048             # multiply-adds of a product below which plain loops do better
 # Of a CPU:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from hloc.analysis.fusible import RESHAPES, is_scalar_constant
 from hloc.ir import Computation, Instruction, Module, Shape, topological_order
-from hloc.passes.fusion_group import ATTENTION, PRODUCT, REDUCTION, SINGLE, Group
+from hloc.passes.fusion.group import ATTENTION, PRODUCT, REDUCTION, SINGLE, Group
 from hloc.passes.rewriter import Names, remove_dead
 
 KINDS = {PRODUCT: "kOutput", REDUCTION: "kInput", ATTENTION: "kCustom"}

@@ -1,26 +1,6 @@
-"""Groups instructions into kernels: fusion.
-
-    m = f32[8] reduce(x, zero), dimensions={1}          s = (f32[8,64]) fusion(x), kind=kCustom, calls=f
-    b = f32[8,64] broadcast(m), dimensions={0}     =>   f { the four instructions }
-    d = f32[8,64] subtract(x, b)
-    e = f32[8,64] exponential(d)
-
-The walk goes from users to producers, so a producer meets groups that are complete downstream. It joins a group when
-all its readers are inside: that can never close a cycle. With other readers outside it may still join as one more
-result, if the group stands strictly above them (Group.height); cheap producers are computed again in every group that
-reads them. Joining pays when computing an element as often as it is read costs less than a store, a load and a kernel
-(hloc/analysis/cost.py). Two products with a softmax between them are a group from the start (fusion_attention.py),
-which takes in what the scores read. Groups side by side that read the same arrays are merged at the end.
-
-Every edge that stays is told, with its reason, to `context.fusion_report`, a list of Edge (fusion_edges.py),
-where the caller puts one there. The option "fusion": "off" makes each instruction a kernel of its own. Linear in
-instructions and edges; a group's size is bounded.
-"""
+"""The walk over one computation that forms groups: where each producer goes, and what forbids or decides it."""
 from __future__ import annotations
 
-import math
-
-from hloc.analysis.control_flow import executed_computations
 from hloc.analysis.cost import (
     bytes_read,
     operations,
@@ -40,14 +20,10 @@ from hloc.analysis.fusible import (
 from hloc.analysis.prologues import NO_PROLOGUE
 from hloc.analysis.reads import BASE
 from hloc.analysis.strides import VIEWS
-from hloc.ir import Computation, Instruction, Module, users
+from hloc.ir import Computation, Instruction, users
 from hloc.machine import Machine
-from hloc.passes.context import PassContext
-from hloc.passes.fusion_attention import TARGETS as WITH_ATTENTION
-from hloc.passes.fusion_attention import WITH_GRADIENTS, Attentions, find_attentions
-from hloc.passes.fusion_edges import OFF, all_edges, finished, unfused_edges
-from hloc.passes.fusion_emitter import emit_groups
-from hloc.passes.fusion_group import (
+from hloc.passes.fusion.attention import Attentions, find_attentions
+from hloc.passes.fusion.group import (
     ATTENTION,
     LOOP,
     MOST_CODE,
@@ -66,39 +42,24 @@ from hloc.passes.fusion_group import (
     kind_of,
     weight,
 )
-from hloc.passes.fusion_prologues import TARGETS as WITH_PROLOGUES
-from hloc.passes.fusion_prologues import plan_prologue
-from hloc.passes.rewriter import Names, control_dependent
+from hloc.passes.fusion.producers import (
+    MOST_RECOMPUTED,
+    bytes_made_of,
+    epilogue_chains,
+    is_function_of_place,
+    is_slow_one_by_one,
+    loaded_bytes,
+    reads_operands_of,
+    splits_rows_of_f16,
+)
+from hloc.passes.fusion.prologues import plan_prologue
+from hloc.passes.fusion.siblings import may_merge, merge_siblings, sibling_key
+from hloc.passes.rewriter import control_dependent
 
-MOST_RECOMPUTED = 8              # operations per element that are done again for the sake of one reader more
 MOST_BRANCHES = 8                # operands of a concatenate inside a kernel
-MOST_LOOKED_AT = 64              # producers of what an update writes
-HEAVY = 10                       # operations for an element that are worth vectors of their own
-SHORTEST_PIECE = 16              # elements side by side of a concatenate's operand
-LONGEST_SHORT_ROW = 16           # elements of a row that is read with others,
-FEWEST_SHORT_ROWS = 64           # if so many follow one another
 LEAST_ROW_BYTES = 64 << 10       # rows up to this length always fit
 
 Answer = tuple[int, ...] | str
-
-
-def fusion(module: Module, context: PassContext) -> bool:
-    """Fuse every computation that runs as a program. True if a fusion was made."""
-    report = context.fusion_report
-    names = Names(c.name for c in module.computations)
-    changed = False
-    for computation in executed_computations(module):
-        if context.option("fusion") == "off":
-            edges = all_edges(computation, OFF) if report is not None else []
-        else:
-            fuser = Fuser(computation, context.machine, attention=context.target in WITH_ATTENTION,
-                          gradients=context.target in WITH_GRADIENTS, prologues=context.target in WITH_PROLOGUES)
-            fuser.run()
-            edges = unfused_edges(fuser) if report is not None else []
-            changed |= emit_groups(module, computation, fuser.groups, names)
-        if report is not None:
-            report.extend(finished(edges))
-    return changed
 
 
 class Fuser:
@@ -415,152 +376,3 @@ class Fuser:
             return False
         group.again[producer] = again
         return True
-
-
-def is_slow_one_by_one(producer: Instruction, group: Group, readers: list[Instruction]) -> bool:
-    """Whether a group has no vectors for what a producer computes: a reduce of several arrays compares one element with
-    the next, a concatenate of short pieces takes a branch for each element, a scatter of short windows finds the place
-    of each."""
-    if group.rows is not None and group.rows.alone and operations(producer) >= HEAVY:
-        return True
-    if scatters_pieces(group.first) and is_elementwise(producer):
-        return producer.shape.num_elements >= SHORTEST_PIECE and operations_before(producer, HEAVY) >= HEAVY
-    reads = [r for r in readers if r.opcode == "concatenate" or r.opcode in RESHAPES]
-    if not reads or not is_elementwise(producer):
-        return False
-    pieces = [math.prod(o.shape.dimensions[m.get("dimensions")[0]:]) for m in group.members
-              if m.opcode == "concatenate" for o in m.operands if producer in (o, behind_reshape(o))]
-    return 0 < max(pieces, default=0) < SHORTEST_PIECE and operations_before(producer, HEAVY) >= HEAVY
-
-
-def splits_rows_of_f16(producer: Instruction, group: Group) -> bool:
-    """Whether a group's short rows of f16 would be read row by row, where a broadcast lets not all of them follow one
-    another."""
-    if producer.opcode != "broadcast" or producer.shape.element_type != "f16" or is_splat_constant(producer):
-        return False
-    rows = group.rows
-    if rows is None or not rows.trailing or rows.columns > LONGEST_SHORT_ROW or len(rows.dimensions) < 3:
-        return False
-    between = math.prod(rows.dimensions[1:]) // rows.columns
-    return between < (FEWEST_SHORT_ROWS if rows.columns > 4 else SHORTEST_PIECE)
-
-
-def scatters_pieces(root: Instruction) -> bool:
-    """A scatter whose windows are a few elements each."""
-    if root.opcode != "scatter":
-        return False
-    updates = root.operands[-1].shape.dimensions
-    return math.prod(updates[d] for d in root.get("update_window_dims", ())) < SHORTEST_PIECE
-
-
-def behind_reshape(operand: Instruction) -> Instruction:
-    """What a reshape renames."""
-    return operand.operands[0] if operand.opcode in RESHAPES else operand
-
-
-def operations_before(producer: Instruction, most: int) -> float:
-    """What an element of a producer takes, with all elementwise operations before it; counted up to `most`."""
-    total, stack, seen = 0.0, [producer], {producer}
-    while stack and total < most:
-        node = stack.pop()
-        total += operations(node)
-        inside = [o for o in dict.fromkeys(node.operands) if o not in seen
-                  and (is_elementwise(o) or o.opcode in RESHAPES or o.opcode == "broadcast")]
-        seen.update(inside)
-        stack.extend(inside)
-    return total
-
-
-def reads_operands_of(producer: Instruction, group: Group, readers: list[Instruction]) -> bool:
-    """Whether the group reads all operands of an elementwise producer anyway, at its own positions: then to compute
-    it again there takes no loads."""
-    own = (BASE,) if group.rows is None else (group.rows.full,)
-    if not is_elementwise(producer) or group.asked(producer, readers) != own:
-        return False
-    return all(is_splat_constant(o) or o in group.members or o in group.parameters for o in producer.operands)
-
-
-def bytes_made_of(targets: list[Instruction], producer: Instruction) -> int:
-    """Bytes of what is read of `targets` directly, to compute an elemental `producer`, within a few steps."""
-    total, stack, seen = 0, [producer], {producer}
-    while stack and len(seen) <= MOST_LOOKED_AT:
-        node = stack.pop()
-        if any(o in targets for o in node.operands):
-            total += node.shape.num_bytes
-            continue
-        inside = [o for o in dict.fromkeys(node.operands) if is_elemental(o) and o not in seen]
-        seen.update(inside)
-        stack.extend(inside)
-    return total
-
-
-def is_function_of_place(producer: Instruction) -> bool:
-    """Computed from iotas and constants by a few operations, as a causal mask is: the scores' kernel loads nothing for
-    it, and a target sees what it means."""
-    stack, seen = [producer], set()
-    while stack and len(seen) <= MOST_RECOMPUTED:
-        node = stack.pop()
-        if node.opcode == "iota" or is_splat_constant(node) or node in seen:
-            continue
-        if not (is_elementwise(node) or node.opcode in VIEWS) or operations(node) > 2:
-            return False
-        seen.add(node)
-        stack.extend(node.operands)
-    return not stack
-
-
-def loaded_bytes(operand: Instruction) -> int:
-    """Bytes to load for all of an operand, seeing that broadcasts and iotas are computed on the way."""
-    while operand.opcode in ("broadcast", "reshape"):
-        operand = operand.operands[0]
-    return 0 if operand.opcode == "iota" or operand.shape.num_elements == 1 else operand.shape.num_bytes
-
-
-def epilogue_chains(computation: Computation, readers: dict[Instruction, list[Instruction]]) -> set[Instruction]:
-    """Elementwise instructions at the end of a chain from a product, each link read by the next only."""
-    found: set[Instruction] = set()
-    for instruction in computation.instructions:
-        if is_elementwise(instruction) and any(
-                (is_hero(o) or o in found) and len(readers[o]) == 1
-                and o.shape.dimensions == instruction.shape.dimensions for o in instruction.operands):
-            found.add(instruction)
-    return found
-
-
-def merge_siblings(groups: list[Group], machine: Machine) -> list[Group]:
-    """Merge groups of equal height that run over the same elements and share a large operand (or, on a GPU, are so
-    small that the launch is their main cost). Equal height means that no path leads from one to the other."""
-    buckets: dict[tuple, list[Group]] = {}
-    kept: list[Group] = []
-    for group in groups:
-        key = sibling_key(group)
-        mates = buckets.setdefault(key, []) if key else []
-        mate = next((m for m in mates[-4:] if may_merge(m, group, machine)), None)
-        if mate is None:
-            mates.append(group)
-            kept.append(group)
-        else:
-            mate.absorb(group)
-    return kept
-
-
-def sibling_key(group: Group) -> tuple | None:
-    """What two groups must have in common to run in one kernel; None for those that stay alone."""
-    if group.kind == LOOP and not is_free(group):
-        return (group.height, LOOP, group.dimensions)
-    if group.kind == REDUCTION and not group.rows.alone and not group.is_row_wise() and group.rows.row == BASE:
-        return (group.height, REDUCTION, group.rows.dimensions, group.rows.reduced)
-    return None
-
-
-def may_merge(a: Group, b: Group, machine: Machine, shared: bool = False) -> bool:
-    """Within the limits of size, and worth it; `shared`: that they read the same large array is known."""
-    if a.work + b.work > MOST_WORK or a.code + b.code > MOST_CODE:
-        return False
-    if len(a.parameters | b.parameters) > MOST_PARAMETERS or len(a.outputs) + len(b.outputs) > MOST_OUTPUTS:
-        return False
-    if shared or (machine.kind == "gpu" and max(a.elements, b.elements) < machine.cores * 128):
-        return True
-    least = max(2, (a.rows.elements if a.rows else a.elements) // 2)
-    common = (a.parameters | a.members.keys()) & (b.parameters | b.members.keys())
-    return any(o.shape.num_elements >= least for o in common)

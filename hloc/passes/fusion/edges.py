@@ -17,7 +17,7 @@ from hloc.analysis.aliasing import FORWARDING
 from hloc.analysis.control_flow import is_control_flow
 from hloc.analysis.fusible import RESHAPES
 from hloc.ir import Computation, Instruction, leaves
-from hloc.passes.fusion_group import SINGLE, Group, is_free, kind_of
+from hloc.passes.fusion.group import SINGLE, Group, is_free, kind_of
 
 if TYPE_CHECKING:
     from hloc.passes.fusion import Fuser

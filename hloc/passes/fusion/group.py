@@ -7,7 +7,7 @@ members, what it reads from outside, what others read from it, and whether it ho
     REDUCTION   reduces over the same rows, and what feeds and follows them    -> kInput, or kCustom where full rows
                 depend on a reduce (softmax, layer norm)
     PRODUCT     a dot or convolution, its epilogue, and views of its operands, or what these are computed from
-                (fusion_prologues.py)                                          -> kOutput
+                (prologues.py)                                          -> kOutput
     ATTENTION   two dots with a softmax between them (hloc/analysis/attention.py), what feeds the scores, and views
                 of the operands                                                -> kCustom
     UPDATE      a dynamic-update-slice or scatter and its updates              -> kLoop
@@ -31,7 +31,7 @@ from hloc.analysis.fusible import (
 from hloc.analysis.reads import BASE, Contexts
 from hloc.analysis.strides import View, behind, whole
 from hloc.ir import Instruction
-from hloc.passes.fusion_gradients import AttentionKernel
+from hloc.passes.fusion.gradients import AttentionKernel
 
 LOOP, REDUCTION, PRODUCT, UPDATE, SINGLE = "loop", "reduction", "product", "update", "single"
 ATTENTION = "attention"

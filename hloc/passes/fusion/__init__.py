@@ -1,0 +1,49 @@
+"""Groups instructions into kernels: fusion.
+
+    m = f32[8] reduce(x, zero), dimensions={1}          s = (f32[8,64]) fusion(x), kind=kCustom, calls=f
+    b = f32[8,64] broadcast(m), dimensions={0}     =>   f { the four instructions }
+    d = f32[8,64] subtract(x, b)
+    e = f32[8,64] exponential(d)
+
+The walk goes from users to producers, so a producer meets groups that are complete downstream. It joins a group when
+all its readers are inside: that can never close a cycle. With other readers outside it may still join as one more
+result, if the group stands strictly above them (Group.height); cheap producers are computed again in every group that
+reads them. Joining pays when computing an element as often as it is read costs less than a store, a load and a kernel
+(hloc/analysis/cost.py). Two products with a softmax between them are a group from the start (attention.py),
+which takes in what the scores read. Groups side by side that read the same arrays are merged at the end.
+
+Every edge that stays is told, with its reason, to `context.fusion_report`, a list of Edge (edges.py),
+where the caller puts one there. The option "fusion": "off" makes each instruction a kernel of its own. Linear in
+instructions and edges; a group's size is bounded.
+"""
+from __future__ import annotations
+
+from hloc.analysis.control_flow import executed_computations
+from hloc.ir import Module
+from hloc.passes.context import PassContext
+from hloc.passes.fusion.attention import TARGETS as WITH_ATTENTION
+from hloc.passes.fusion.attention import WITH_GRADIENTS
+from hloc.passes.fusion.edges import OFF, all_edges, finished, unfused_edges
+from hloc.passes.fusion.emitter import emit_groups
+from hloc.passes.fusion.fuser import Fuser
+from hloc.passes.fusion.prologues import TARGETS as WITH_PROLOGUES
+from hloc.passes.rewriter import Names
+
+
+def fusion(module: Module, context: PassContext) -> bool:
+    """Fuse every computation that runs as a program. True if a fusion was made."""
+    report = context.fusion_report
+    names = Names(c.name for c in module.computations)
+    changed = False
+    for computation in executed_computations(module):
+        if context.option("fusion") == "off":
+            edges = all_edges(computation, OFF) if report is not None else []
+        else:
+            fuser = Fuser(computation, context.machine, attention=context.target in WITH_ATTENTION,
+                          gradients=context.target in WITH_GRADIENTS, prologues=context.target in WITH_PROLOGUES)
+            fuser.run()
+            edges = unfused_edges(fuser) if report is not None else []
+            changed |= emit_groups(module, computation, fuser.groups, names)
+        if report is not None:
+            report.extend(finished(edges))
+    return changed

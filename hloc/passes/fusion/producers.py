@@ -1,0 +1,128 @@
+"""What fusion asks of a producer, of those who read it and of the group that might take it in."""
+from __future__ import annotations
+
+import math
+
+from hloc.analysis.cost import operations
+from hloc.analysis.fusible import RESHAPES, is_elemental, is_elementwise, is_hero, is_splat_constant
+from hloc.analysis.reads import BASE
+from hloc.analysis.strides import VIEWS
+from hloc.ir import Computation, Instruction
+from hloc.passes.fusion.group import Group
+
+MOST_RECOMPUTED = 8              # operations per element that are done again for the sake of one reader more
+MOST_LOOKED_AT = 64              # producers of what an update writes
+HEAVY = 10                       # operations for an element that are worth vectors of their own
+SHORTEST_PIECE = 16              # elements side by side of a concatenate's operand
+LONGEST_SHORT_ROW = 16           # elements of a row that is read with others,
+FEWEST_SHORT_ROWS = 64           # if so many follow one another
+
+
+def is_slow_one_by_one(producer: Instruction, group: Group, readers: list[Instruction]) -> bool:
+    """Whether a group has no vectors for what a producer computes: a reduce of several arrays compares one element with
+    the next, a concatenate of short pieces takes a branch for each element, a scatter of short windows finds the place
+    of each."""
+    if group.rows is not None and group.rows.alone and operations(producer) >= HEAVY:
+        return True
+    if scatters_pieces(group.first) and is_elementwise(producer):
+        return producer.shape.num_elements >= SHORTEST_PIECE and operations_before(producer, HEAVY) >= HEAVY
+    reads = [r for r in readers if r.opcode == "concatenate" or r.opcode in RESHAPES]
+    if not reads or not is_elementwise(producer):
+        return False
+    pieces = [math.prod(o.shape.dimensions[m.get("dimensions")[0]:]) for m in group.members
+              if m.opcode == "concatenate" for o in m.operands if producer in (o, behind_reshape(o))]
+    return 0 < max(pieces, default=0) < SHORTEST_PIECE and operations_before(producer, HEAVY) >= HEAVY
+
+
+def splits_rows_of_f16(producer: Instruction, group: Group) -> bool:
+    """Whether a group's short rows of f16 would be read row by row, where a broadcast lets not all of them follow one
+    another."""
+    if producer.opcode != "broadcast" or producer.shape.element_type != "f16" or is_splat_constant(producer):
+        return False
+    rows = group.rows
+    if rows is None or not rows.trailing or rows.columns > LONGEST_SHORT_ROW or len(rows.dimensions) < 3:
+        return False
+    between = math.prod(rows.dimensions[1:]) // rows.columns
+    return between < (FEWEST_SHORT_ROWS if rows.columns > 4 else SHORTEST_PIECE)
+
+
+def scatters_pieces(root: Instruction) -> bool:
+    """A scatter whose windows are a few elements each."""
+    if root.opcode != "scatter":
+        return False
+    updates = root.operands[-1].shape.dimensions
+    return math.prod(updates[d] for d in root.get("update_window_dims", ())) < SHORTEST_PIECE
+
+
+def behind_reshape(operand: Instruction) -> Instruction:
+    """What a reshape renames."""
+    return operand.operands[0] if operand.opcode in RESHAPES else operand
+
+
+def operations_before(producer: Instruction, most: int) -> float:
+    """What an element of a producer takes, with all elementwise operations before it; counted up to `most`."""
+    total, stack, seen = 0.0, [producer], {producer}
+    while stack and total < most:
+        node = stack.pop()
+        total += operations(node)
+        inside = [o for o in dict.fromkeys(node.operands) if o not in seen
+                  and (is_elementwise(o) or o.opcode in RESHAPES or o.opcode == "broadcast")]
+        seen.update(inside)
+        stack.extend(inside)
+    return total
+
+
+def reads_operands_of(producer: Instruction, group: Group, readers: list[Instruction]) -> bool:
+    """Whether the group reads all operands of an elementwise producer anyway, at its own positions: then to compute
+    it again there takes no loads."""
+    own = (BASE,) if group.rows is None else (group.rows.full,)
+    if not is_elementwise(producer) or group.asked(producer, readers) != own:
+        return False
+    return all(is_splat_constant(o) or o in group.members or o in group.parameters for o in producer.operands)
+
+
+def bytes_made_of(targets: list[Instruction], producer: Instruction) -> int:
+    """Bytes of what is read of `targets` directly, to compute an elemental `producer`, within a few steps."""
+    total, stack, seen = 0, [producer], {producer}
+    while stack and len(seen) <= MOST_LOOKED_AT:
+        node = stack.pop()
+        if any(o in targets for o in node.operands):
+            total += node.shape.num_bytes
+            continue
+        inside = [o for o in dict.fromkeys(node.operands) if is_elemental(o) and o not in seen]
+        seen.update(inside)
+        stack.extend(inside)
+    return total
+
+
+def is_function_of_place(producer: Instruction) -> bool:
+    """Computed from iotas and constants by a few operations, as a causal mask is: the scores' kernel loads nothing for
+    it, and a target sees what it means."""
+    stack, seen = [producer], set()
+    while stack and len(seen) <= MOST_RECOMPUTED:
+        node = stack.pop()
+        if node.opcode == "iota" or is_splat_constant(node) or node in seen:
+            continue
+        if not (is_elementwise(node) or node.opcode in VIEWS) or operations(node) > 2:
+            return False
+        seen.add(node)
+        stack.extend(node.operands)
+    return not stack
+
+
+def loaded_bytes(operand: Instruction) -> int:
+    """Bytes to load for all of an operand, seeing that broadcasts and iotas are computed on the way."""
+    while operand.opcode in ("broadcast", "reshape"):
+        operand = operand.operands[0]
+    return 0 if operand.opcode == "iota" or operand.shape.num_elements == 1 else operand.shape.num_bytes
+
+
+def epilogue_chains(computation: Computation, readers: dict[Instruction, list[Instruction]]) -> set[Instruction]:
+    """Elementwise instructions at the end of a chain from a product, each link read by the next only."""
+    found: set[Instruction] = set()
+    for instruction in computation.instructions:
+        if is_elementwise(instruction) and any(
+                (is_hero(o) or o in found) and len(readers[o]) == 1
+                and o.shape.dimensions == instruction.shape.dimensions for o in instruction.operands):
+            found.add(instruction)
+    return found
