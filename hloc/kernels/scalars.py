@@ -21,8 +21,9 @@ EXACT = frozenset(["negate", "abs", "maximum", "minimum", "clamp", "select", "si
                    "round_nearest_even", "round_nearest_afz", "reduce_precision", "real", "imag", "remainder"])
 REMAINDER_STEPS = {"f16": 1, "bf16": 6}     # of targets/c/float32.h
 ORDERING = frozenset(["clamp", "maximum", "minimum"])
-# Functions for which bits above the element type's width must not be there.
-BITWISE = frozenset(["popcnt", "count_leading_zeros", "shift_right_logical"])
+# Functions for which bits above the element type's width must not be there; signed numbers have copies of their sign.
+BITWISE = {"signed": frozenset(["popcnt", "count_leading_zeros", "shift_right_logical"]),
+           "unsigned": frozenset(["popcnt", "count_leading_zeros", "shift_right_logical", "shift_right_arithmetic"])}
 LARGEST_S32 = (1 << 31) - 1
 
 
@@ -159,7 +160,7 @@ def elementwise(instruction: Instruction, arguments: list[Expr], rounding: bool 
     scalar = scalar_name(instruction)
     if scalar in ORDERING and ELEMENT_TYPES[target].kind == "complex":
         raise UnsupportedError(f"'{opcode}' of complex numbers, which have no order", instruction.span)
-    if ELEMENT_TYPES[target].bits < 8 and scalar in BITWISE:
+    if ELEMENT_TYPES[target].bits < 8 and scalar in BITWISE.get(ELEMENT_TYPES[target].kind, ()):
         return rounded(_of_few_bits(scalar, ELEMENT_TYPES[target].bits, arguments), target)
     if scalar == "remainder" and computation_type(target) in ("f32", "f64") and is_power_of_two(arguments[1]):
         return Apply("remainder_by_power", tuple(arguments), arguments[0].type)
@@ -182,6 +183,9 @@ def _of_few_bits(scalar: str, bits: int, arguments: list[Expr]) -> Expr:
     """Ops that see the width of their operand, on integers of less than eight bits kept in eight."""
     type = arguments[0].type
     low = Apply("and", (arguments[0], Const((1 << bits) - 1, type)), type)
+    if scalar == "shift_right_arithmetic":               # the number's top bit to the top, and back with copies of it
+        top = Apply("shift_left", (low, Const(8 - bits, type)), type)
+        low = Apply(scalar, (top, Const(8 - bits, type)), type)
     value = Apply(scalar, (low, *arguments[1:]), type)
     if scalar == "count_leading_zeros":
         return Apply("subtract", (value, Const(8 - bits, type)), type)
