@@ -1,8 +1,19 @@
 /* gemm_bf16.c: matrix products of bf16, sums in f32: pairs for vdpbf16ps where the machine has it, else converted to
  * f32 while packing */
 #include "vector.h"
-#if defined(__AVX512BF16__) && HLOC_VECTOR_BYTES == 64 /* a long header, read where it is needed */
+#if defined(__AVX512BF16__) && HLOC_VECTOR_BYTES == 64
+#if defined(__GNUC__) && !defined(__clang__) /* by the compiler's own name: immintrin.h takes longer to read than a part
+                                                to compile */
+#if __GNUC__ >= 13
+typedef __bf16 hloc_pairs __attribute__((vector_size(64)));
+#else
+typedef short hloc_pairs __attribute__((vector_size(64)));
+#endif
+#define HLOC_MULTIPLY_PAIRS(sum, a, b) __builtin_ia32_dpbf16ps_v16sf(sum, (hloc_pairs)(a), (hloc_pairs)(b))
+#else
 #include <immintrin.h>
+#define HLOC_MULTIPLY_PAIRS(sum, a, b) _mm512_dpbf16_ps((__m512)(sum), (__m512bh)(a), (__m512bh)(b))
+#endif
 #endif
 #include "gemm_common.h"
 
@@ -35,7 +46,7 @@ HLOC_INLINE hloc_vf32 widen_bf16(const hloc_bf16* p) {
 #define bf16_vector_unit hloc_vu32
 #define bf16_load hloc_load_u32
 #define bf16_splat hloc_splat_u32
-#define bf16_multiply_add(sum, a, b) ((hloc_vf32)_mm512_dpbf16_ps((__m512)(sum), (__m512bh)(a), (__m512bh)(b)))
+#define bf16_multiply_add(sum, a, b) ((hloc_vf32)HLOC_MULTIPLY_PAIRS(sum, a, b))
 #define bf16_unit(p, stride, count) ((unsigned)(p)[0] | ((count) > 1 ? (unsigned)(p)[(stride)] << 16 : 0u))
 #else
 #define UNIT float
