@@ -75,8 +75,10 @@ MACHINE = Machine("test", "cpu", 4, 64, 1 << 15, 1 << 20, 1e10, 1e-6)
     ("x = f64[32,60] parameter(0) y = c128[32,31] fft(x), fft_type=RFFT, fft_length={60}", "fft_f64.c",
      "FFT_MANY_ODD FFT_ONE FFT_ONE_ODD"),
     ("x = f32[64,64] parameter(0) y = f32[64,64] cholesky(x)", "triangular_f32.c", "CHOLESKY"),
+    (SCORES, "attention_kernels.c", ""),
+    (SCORES.replace("64", "40"), "attention_kernels.c", "ACROSS_ONE ALONG_ONE"),  # eight queries are left
 ], ids=["large", "rests", "small", "half a tile", "one row", "one column", "f16", "powers of two", "few lines", "odd steps",
-        "cholesky"])
+        "cholesky", "attention", "rest of queries"])
 def test_parts(body, unit, parts):
     _, found = likely_units(parse_module(f"ENTRY e {{ {body} }}"), MACHINE)
     assert sorted(part.removeprefix("KERNELS_") for part in found[unit]) == parts.split()

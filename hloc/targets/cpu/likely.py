@@ -17,7 +17,7 @@ from hloc.kernels.products.tiny import (
     may_be_loops,
 )
 from hloc.machine import Machine
-from hloc.targets.cpu.parts import Parts, add, of_systems, of_transform
+from hloc.targets.cpu.parts import Parts, add, of_attention, of_systems, of_transform
 from hloc.targets.cpu.product_parts import add_convolution, add_product
 from hloc.targets.cpu.routines import ATTENTION_UNITS, FAST_TYPES, FEW_QUERIES, conv_entry, generic_conv, units_of
 from hloc.targets.cpu.scratch.products import Product
@@ -26,8 +26,10 @@ from hloc.targets.cpu.tiles.complex_products import PARTS
 
 def likely_units(module: Module, machine: Machine) -> tuple[list[str], Parts]:
     """runtime_units and parts_of_tiles as they will probably be."""
-    attention = _likely_attention(module)
-    units, parts = ["pool.c", *attention], {}
+    attention, units, parts = _likely_attention(module), ["pool.c"], {}
+    for queries in attention:
+        units += ATTENTION_UNITS["few" if queries <= FEW_QUERIES else ""]
+        add(parts, "attention_kernels.c", of_attention(queries, machine))
     for instruction in module.instructions():
         type = instruction.operands[0].shape.element_type if instruction.operands else ""
         if instruction.opcode == "fft":
@@ -91,15 +93,16 @@ def _is_small(dot: Instruction) -> bool:
         or (not dot.get("lhs_batch_dims") and depth <= SHALLOW and 1 < columns <= NARROW)
 
 
-def _likely_attention(module: Module) -> list[str]:
-    """Units for a softmax of products: two batched dots for an exponential in one computation. A training step, which
-    keeps the weights for the gradients, has six. Queries are the rows or columns of the first that are fewer."""
-    units: list[str] = []
+def _likely_attention(module: Module) -> set[int]:
+    """The numbers of queries of softmaxes of products: two batched dots for an exponential in one computation. A
+    training step, which keeps the weights for the gradients, has six. Queries are the rows or columns of the first that
+    are fewer."""
+    found: set[int] = set()
     for computation in module.computations:
         batched = [i for i in computation.instructions if i.opcode == "dot" and i.get("lhs_batch_dims")]
         if 1 < len(batched) <= 2 * sum(i.opcode == "exponential" for i in computation.instructions):
-            units += ATTENTION_UNITS["few" if min(_sides(batched[0])) <= FEW_QUERIES else ""]
-    return list(dict.fromkeys(units))
+            found.add(min(_sides(batched[0])))
+    return found
 
 
 def _sides(dot: Instruction) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from hloc.kernels.ir import Tile
 from hloc.machine import Machine
-from hloc.targets.cpu.parts import Parts, add, of_systems, of_transform
+from hloc.targets.cpu.parts import Parts, add, of_attention, of_systems, of_transform
 from hloc.targets.cpu.product_parts import add_convolution_of, add_product
 from hloc.targets.cpu.scratch.products import product_of
 
@@ -25,6 +25,8 @@ def parts_of_tiles(tiles: Iterable[Tile], machine: Machine) -> Parts:
         elif tile.routine == "fft":
             precision = "f64" if type in ("f64", "c128") else "f32"
             add(found, f"fft_{precision}.c", of_transform(given["kind"], given["lengths"], given["batch"]))
+        elif tile.routine == "attention":
+            add(found, "attention_kernels.c", of_attention(given["sizes"][0], machine))
         elif tile.routine == "cholesky":
             add(found, f"triangular_{type}.c", {"CHOLESKY"})
         elif tile.routine == "triangular-solve":

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from math import prod
 
+from hloc.machine import Machine
 from hloc.targets.cpu.routines import file_of, generic_flags
 
 # Where conditions in loops matter, these routines have several loops; unswitching all others takes gcc as long again as
@@ -20,17 +21,19 @@ NO_JUMPS = ("-fno-thread-jumps", "-fno-tree-dominator-opts", "-fno-tree-vrp")
 # For parts that plan more than they compute, and name their vectors; short runs are copied a quarter slower.
 LEAN = (*NO_JUMPS, "-fno-tree-pre", "-fno-gcse")
 PLAIN = ("-fno-peel-loops", *SWITCHED, *LEAN)
+# For what runs once for each step of a program: four fifths of that time.
+ONCE = ("-O1", "-ftree-vectorize", *PLAIN)
 THIN = ("DOTS", "ROWS")
 # By how a file's name begins: each part's own flags, the longest first.
 IN_PARTS: dict[str, dict[str, tuple[str, ...]]] = {
-    "gemm_": {"BLOCKS": PLAIN, "MAIN": PLAIN, **{f"THIN_{way}_{rows}": () for rows in (4, 3, 2, 1) for way in THIN},
+    "gemm_": {"BLOCKS": PLAIN, "MAIN": ONCE, **{f"THIN_{way}_{rows}": () for rows in (4, 3, 2, 1) for way in THIN},
               "KERNELS": (), "KERNELS_AB": (), "KERNELS_B": (), "KERNELS_A": (), "KERNELS_HALF_A": (),
               "KERNELS_HALF": (), "PACKING": (*SWITCHED, *LEAN), "THIN": ()},
     "fft_": {"FFT_ONE_ODD": (), "FFT_ONE": (), "FFT_MOVES": LEAN, "FFT_LINES": LEAN, "FFT_MANY_ODD": (), "FFT_MANY": (),
             "FFT_PLANS": LEAN},
     "triangular_": {"CHOLESKY": LEAN, "STRIPS": LEAN, "SOLVE": LEAN},
     "conv_dots": {"CONV_DOTS": ()},
-    "attention_kernels": {"ALONG": (), "ACROSS": ()},
+    "attention_kernels": {"ALONG": (), "ACROSS": (), "ALONG_ONE": (), "ACROSS_ONE": ()},
     "attention_thin": {"FEW_TASKS": (), "FEW_WEIGH": (), "FEW_DOTS": ()},
 }
 ALWAYS = {"gemm_": {"MAIN", "BLOCKS", "PACKING", "KERNELS"}, "triangular_": set(),
@@ -38,7 +41,8 @@ ALWAYS = {"gemm_": {"MAIN", "BLOCKS", "PACKING", "KERNELS"}, "triangular_": set(
           "conv_dots": set(), "attention_kernels": {"ALONG", "ACROSS"},
           "attention_thin": {"FEW_TASKS", "FEW_WEIGH", "FEW_DOTS"}}
 WHOLE = {"complex_c64.c": LEAN, "complex_c128.c": LEAN,               # flags of others
-         **{unit: PLAIN for unit in ("conv.c", "conv_ways.c", "conv_memory.c", "attention.c")}}
+         **{unit: ONCE for unit in ("conv.c", "conv_ways.c")},
+         **{unit: PLAIN for unit in ("conv_memory.c", "attention.c")}}
 SHORT = ("pool.c", "call.c")
 LONGEST_IN_LANES = 4096                              # points; LONGEST_IN_LANES in runtime/fft_lines.h has twice as many
 MOST_LANES = 16                                      # lines side by side
@@ -79,6 +83,12 @@ def of_transform(kind: str, lengths: Sequence[int], batch: int) -> set[str]:
         n > LONGEST_IN_LANES or n == 0 or size // n % MOST_LANES for n in lengths)
     odd = set() if powers else {"FFT_MANY_ODD", "FFT_ONE_ODD"}
     return odd | ({"FFT_ONE"} if alone or odd else set())
+
+
+def of_attention(queries: int, machine: Machine) -> set[str]:
+    """Those of attention_kernels.c for so many queries: a last panel of them may be one vector (attend_panel_of)."""
+    lanes = machine.vector_bytes // 4
+    return {"ALONG_ONE", "ACROSS_ONE"} if 0 < queries % (2 * lanes) <= lanes else set()
 
 
 def of_systems(sides: int) -> set[str]:

@@ -11,9 +11,8 @@
 enum { HLOC_ATTENTION_MOST_PANELS = 4 };
 
 /* A product of any number of rows, in tiles of about equal size; step: from one row to the next. */
-static void attend_product(const hloc_attention_kernels kernels, int lanes, long rows, long k, const float* a,
+static void attend_product(const hloc_attention_kernel* kernel, int lanes, long rows, long k, const float* a,
                            long step, long stride, const float* b, float* sums) {
-  const hloc_attention_kernel* kernel = kernels[lanes / HLOC_LANES32 - 1];
   for (long row = 0, count; row < rows; row += count) {
     const long rest = rows - row, tiles = (rest + HLOC_ATTENTION_TILE - 1) / HLOC_ATTENTION_TILE;
     count = rest == 1 ? 1 : hloc_smaller((rest / tiles + 1) / 2 * 2, rest / 2 * 2);
@@ -84,8 +83,8 @@ static attend_panel attend_panel_of(const hloc_attention_plan* plan, const atten
   const hloc_attention_args* g = &plan->g;
   float* memory = s->panels + number * attend_panel_size(g);
   float* out = memory + g->depth * HLOC_PANEL;
-  return (attend_panel){g->rows - row > HLOC_LANES32 ? HLOC_PANEL : HLOC_LANES32, memory, out,
-                        out + g->features * HLOC_PANEL};
+  const int two = g->rows - row > HLOC_LANES32 || !&hloc_attention_along_one;
+  return (attend_panel){two ? HLOC_PANEL : HLOC_LANES32, memory, out, out + g->features * HLOC_PANEL};
 }
 
 static int attend_take_scratch(const hloc_attention_plan* plan, attend_scratch* s) {
@@ -162,16 +161,18 @@ static void attend_score(const hloc_attention_plan* plan, const attend_scratch* 
 static void attend_meet(const hloc_attention_plan* plan, const attend_scratch* s, const attend_place* at, int dead,
                         const float* k, long k_stride, const float* v, long v_stride, const attend_panel* panel) {
   const hloc_attention_args* g = &plan->g;
-  const int lanes = panel->lanes;
+  const int lanes = panel->lanes, two = lanes == HLOC_PANEL;
   if (dead) {
     for (long e = 0; e < at->n * lanes; e++) s->tile[e] = g->masked;
   } else {
-    attend_product(hloc_attention_along, lanes, at->n, g->depth, k, k_stride, k_stride, panel->q, s->tile);
+    attend_product(two ? hloc_attention_along : hloc_attention_along_one, lanes, at->n, g->depth, k, k_stride, k_stride,
+                   panel->q, s->tile);
     attend_score(plan, s, at, lanes);
   }
   if (attend_soften(lanes, s->tile, at->n, panel->state))
     attend_scale(*panel, g->features, panel->state + 2 * HLOC_PANEL);
-  attend_product(hloc_attention_across, lanes, g->features, at->n, v, 1, v_stride, s->tile, panel->out);
+  attend_product(two ? hloc_attention_across : hloc_attention_across_one, lanes, g->features, at->n, v, 1, v_stride,
+                 s->tile, panel->out);
 }
 
 /* Whether masked scores have no weight in any row of a panel, so that only values that are not finite would matter. */
