@@ -17,6 +17,7 @@ from hloc.kernels.walks import walk
 from hloc.machine import Machine
 from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.loops.atomics import with_atomics
+from hloc.targets.cuda.loops.kept_rows import REGISTERS, with_kept_rows
 from hloc.targets.cuda.loops.linear import loads
 from hloc.targets.cuda.loops.owners import with_owners
 from hloc.targets.cuda.loops.quotients import with_quotients
@@ -29,7 +30,6 @@ from hloc.targets.printer import CUDA, StatementPrinter, c_type, comment, expres
 
 THREADS = 256
 BLOCKS_PER_SM = 16
-MOST_UNROLLED = 16
 AT_ONCE, USUALLY_UNROLLED = 16, 4       # bytes that a thread asks for at once; what compilers unroll by themselves
 LARGEST_BLOCK = 1024
 
@@ -52,6 +52,9 @@ def _wide_source(kernel: Kernel, name: str, gpu: Machine) -> tuple[str, Geometry
     team = team_kernel(kernel, gpu)
     if team is None:
         return print_kernel(kernel, CUDA, name), thread_geometry(kernel, name, gpu)
+    kept = with_kept_rows(kernel, team.threads)
+    if kept is not kernel:
+        kernel, team = kept, team_kernel(kept, gpu)
     blocks = max(1, min(-(-team.rows // team.teams), gpu.cores * BLOCKS_PER_SM))
     block = team.threads * team.teams
     return print_team_kernel(kernel, team, name), Geometry(name, (blocks, 1, 1), (block, 1, 1))
@@ -171,7 +174,7 @@ class TeamPrinter(StatementPrinter):
 
     def slotted(self, s: Spread, name: str, extent, indent: int) -> None:
         """A loop over the slots of this lane; unrolled where short, so that split arrays become registers."""
-        if s.slots <= MOST_UNROLLED:
+        if s.slots <= REGISTERS:
             self.line(indent, "#pragma unroll")
         self.line(indent, f"for (long slot = 0; slot < {s.slots}; slot++) {{")
         self.line(indent + 1, f"const long {name} = slot * {self.team.threads} + lane;")

@@ -1,0 +1,166 @@
+"""What several loops of a row read is read from memory once, and kept in registers for the others.
+
+In: a loop Kernel and the lanes that compute one of its rows (teams.py). Out: the same, with a Local array for each
+operand that two or more of the row's loops read at the same places, as softmax and layer norm do; teams.py deals it out
+to the lanes, so that none of them holds more than REGISTERS.
+
+    for i VECTOR: m = max(m, x[r * 4096 + i])              for i: x0 = x[r * 4096 + i]; kept0[i] = x0; m = max(m, x0)
+    for j VECTOR: s += exp(x[r * 4096 + j] - m)        ->  for j: s += exp(kept0[j] - m)
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from hloc.ir import ELEMENT_TYPES
+from hloc.kernels.ir import (
+    INDEX,
+    PARALLEL,
+    VECTOR,
+    Apply,
+    Atomic,
+    Expr,
+    For,
+    If,
+    Kernel,
+    Let,
+    Load,
+    Local,
+    Mutable,
+    Stmt,
+    Store,
+    Var,
+    While,
+)
+from hloc.kernels.walks import expressions, parts, walk, with_expressions, with_parts
+from hloc.targets.cuda.loops import linear
+from hloc.targets.printer import assigned
+
+REGISTERS = 64                      # of a lane, for all that it keeps
+LARGEST_BLOCK, REGISTERS_OF_LARGEST = 1024, 32
+COUNTER = "#"                       # stands for the counters of all loops, where places are compared
+
+
+class Place(NamedTuple):
+    """What loops have in common: a buffer, and where in it, as a linear form of the row and COUNTER."""
+
+    buffer: str
+    type: str
+    factors: tuple[tuple[str, int], ...]
+    constant: int
+
+
+def with_kept_rows(kernel: Kernel, lanes: int) -> Kernel:
+    """The kernel itself where nothing is read twice, or rows are too long."""
+    row = next((s for s in kernel.body if isinstance(s, For) and s.kind == PARALLEL), None)
+    body = _kept(row.body if row else kernel.body, kernel, lanes)
+    if body is None:
+        return kernel
+    whole = tuple(s._replace(body=body) if s is row else s for s in kernel.body) if row else body
+    return kernel._replace(body=whole)
+
+
+def _kept(body: tuple[Stmt, ...], kernel: Kernel, lanes: int) -> tuple[Stmt, ...] | None:
+    """A row's statements, or None where they stay as they are."""
+    known = linear.lets(kernel.body, {})
+    written = {s.buffer for s in walk(kernel.body) if isinstance(s, (Store, Atomic))}
+    changing = {s.name for s in walk(kernel.body) if isinstance(s, Mutable)}
+    sums = {s.name for s in walk(kernel.body) if isinstance(s, Mutable) and s.reassociable}
+    readable = {b.name for b in kernel.buffers} - written
+    rows = [s for s in body if isinstance(s, For) and s.kind == VECTOR and isinstance(s.extent, int)
+            and assigned(s.body) & changing <= sums]
+    left = (REGISTERS if lanes < LARGEST_BLOCK else REGISTERS_OF_LARGEST) - \
+        sum(_registers(s, lanes) for s in body if isinstance(s, Local))
+    arrays: list[Local] = []
+    for extent in dict.fromkeys(s.extent for s in rows):
+        found = _Row([s for s in rows if s.extent == extent], known, readable, changing)
+        for place, loops in found.readers():
+            array = Local(f"kept{len(arrays)}", place.type, extent)
+            if len(loops) > 1 and _registers(array, lanes) <= left:
+                left -= _registers(array, lanes)
+                arrays.append(array)
+                body = found.keep(body, place, loops, array)
+    return (*arrays, *body) if arrays else None
+
+
+def _registers(array: Local, lanes: int) -> int:
+    return -(-array.size // lanes) * max(1, ELEMENT_TYPES[array.type].bytes // 4)
+
+
+class _Row:
+    """The loops of one extent, in order. Loops are told from each other by their counters."""
+
+    def __init__(self, loops: list[For], known: dict[str, linear.Form], readable: set[str], changing: set[str]):
+        self.loops, self.known, self.readable, self.changing = loops, known, readable, changing
+
+    def place(self, load: Load, loop: For) -> Place | None:
+        """Where a loop reads, or None where that is no place of the row that moves with the counter."""
+        form = linear.linear(load.position, self.known) if load.buffer in self.readable else None
+        own = linear.defined(loop.body) | self.changing
+        if form is None or not form.factors.get(loop.name) or own & form.factors.keys():
+            return None
+        factors = {COUNTER if name == loop.name else name: n for name, n in form.factors.items()}
+        return Place(load.buffer, load.type, tuple(sorted(factors.items())), form.constant)
+
+    def readers(self) -> list[tuple[Place, list[str]]]:
+        """Places, those that most loops read first, with the loops' counters. The first of these always reads it: what
+        stands before it in the row goes on reading memory."""
+        found: dict[Place, list[str]] = {}
+        for loop in self.loops:
+            always = {self.place(p, loop) for s in loop.body for p in _unconditional(expressions(s))}
+            for place in dict.fromkeys(self.place(p, loop) for p in linear.loads(loop.body)):
+                if place is not None and (place in found or place in always):
+                    found.setdefault(place, []).append(loop.name)
+        return sorted(found.items(), key=lambda item: -len(item[1]))
+
+    def keep(self, body: tuple[Stmt, ...], place: Place, loops: list[str], array: Local) -> tuple[Stmt, ...]:
+        """The row with a place kept by the first of these loops, and taken from the array by the others."""
+        return tuple(s if not isinstance(s, For) or s.name not in loops else
+                     self._first(s, place, array) if s.name == loops[0] else self._later(s, place, array) for s in body)
+
+    def _first(self, loop: For, place: Place, array: Local) -> For:
+        value, done = Var(f"{array.name}_now", place.type), []
+        for statement in loop.body:
+            load = next((p for p in _unconditional(expressions(statement)) if self.place(p, loop) == place), None)
+            if load is not None and Let(value.name, load) not in done:
+                done += [Let(value.name, load), Store(array.name, Var(loop.name, INDEX), value)]
+            seen = any(isinstance(s, Let) and s.name == value.name for s in done)
+            done.append(self._replaced(statement, loop, place, value) if seen else statement)
+        return loop._replace(body=tuple(done))
+
+    def _later(self, loop: For, place: Place, array: Local) -> For:
+        value = Load(array.name, Var(loop.name, INDEX), place.type)
+        return loop._replace(body=tuple(self._replaced(s, loop, place, value) for s in loop.body))
+
+    def _replaced(self, statement: Stmt, loop: For, place: Place, value: Expr) -> Stmt:
+        def change(expr: Expr) -> Expr:
+            if isinstance(expr, Load) and self.place(expr, loop) == place:
+                return value
+            return with_parts(expr, change)
+        return _everywhere(statement, change)
+
+
+def _everywhere(statement: Stmt, change: Callable[[Expr], Expr]) -> Stmt:
+    """A statement with its expressions changed, and those in its body."""
+    if isinstance(statement, If):
+        return If(change(statement.condition), tuple(_everywhere(s, change) for s in statement.then),
+                  tuple(_everywhere(s, change) for s in statement.otherwise))
+    if isinstance(statement, (For, While)):
+        name = "condition" if isinstance(statement, While) else "extent"
+        old = getattr(statement, name)
+        return statement._replace(body=tuple(_everywhere(s, change) for s in statement.body),
+                                  **{name: old if isinstance(old, int) else change(old)})
+    return with_expressions(statement, change)
+
+
+def _unconditional(roots: Iterable[Expr]) -> Iterable[Load]:
+    """Loads that are done whatever values are: not those between which something is selected."""
+    stack = list(roots)
+    while stack:
+        top = stack.pop()
+        if isinstance(top, Load):
+            yield top
+        if not isinstance(top, Apply) or top.op != "select":
+            stack.extend(list(parts([top]))[1:] if isinstance(top, Load) else getattr(top, "arguments", ()))
+        else:
+            stack.append(top.arguments[0])
