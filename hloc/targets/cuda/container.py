@@ -1,8 +1,8 @@
 """model.cubin: kernels, plan and constants in one file.
 
 The ELF image comes first, so that cuobjdump and the driver read the file as a cubin; a zip follows it, so that zipfile
-reads it too: plan.json and one member per constant, stored, not deflated. plan.json notes the image's length and the
-hash of every part; `read` checks them all before anything is used. Nothing in it is ever unpickled.
+reads it too: plan.json, its hash, and one member per constant, stored, not deflated. plan.json notes the image's length
+and the hash of every other part; `read` checks them all before anything is used. Nothing in it is ever unpickled.
 
     write(path, image, program, launches, arch); container = read(path)
 """
@@ -26,8 +26,13 @@ from hloc.targets.cuda.libraries.cublaslt import LtProduct
 from hloc.targets.cuda.libraries.cudnn import CudnnConvolution
 from hloc.targets.cuda.tiles.tensor_maps import TensorMap
 
-VERSION = 5
+VERSION = 6
 DEEPEST_PLAN = 200
+PLAN, SEAL = "plan.json", "plan.sha256"
+ENCRYPTED = 1                       # a flag of zip's
+LARGEST_GRID, LARGEST_BLOCK, MOST_THREADS = (2 ** 31 - 1, 65535, 65535), (1024, 1024, 64), 1024
+MOST_SHARED = 227 << 10             # of a block, of any GPU
+MOST_BYTES = 1 << 48                # more than any address reaches
 
 
 class Geometry(NamedTuple):
@@ -66,19 +71,21 @@ def write(path: Path, image: bytes, program: Program, geometry: Sequence[Geometr
     members = [c.tobytes() for c in program.constants]
     plan = {
         "hloc_container": VERSION, "name": program.name, "arch": arch, "cuda": cuda,
-        "image_bytes": len(image), "image_sha256": hashlib.sha256(image).hexdigest(),
+        "image_bytes": len(image), "image_sha256": _seal(image),
         "kernels": [[*g[:5], g.product.to_json() if g.product else None, [m.to_json() for m in g.maps]]
                     for g in geometry],
         "steps": [_step_to_json(s) for s in program.steps],
         "parameters": [_value_to_json(v) for v in program.parameters],
         "results": [_value_to_json(v) for v in program.results],
-        "constants": [[str(c.dtype), list(c.shape), hashlib.sha256(m).hexdigest()]
+        "constants": [[str(c.dtype), list(c.shape), _seal(m)]
                       for c, m in zip(program.constants, members)],
         "arena": program.arena_size,
     }
+    text = json.dumps(plan).encode()
     path.write_bytes(image)
     with zipfile.ZipFile(path, "a", zipfile.ZIP_STORED, allowZip64=True) as archive:
-        archive.writestr(zipfile.ZipInfo("plan.json"), json.dumps(plan))
+        archive.writestr(zipfile.ZipInfo(PLAN), text)
+        archive.writestr(zipfile.ZipInfo(SEAL), _seal(text))
         for i, member in enumerate(members):
             archive.writestr(zipfile.ZipInfo(f"constant_{i}"), member)
 
@@ -87,26 +94,40 @@ def read(path: Path) -> Container:
     """Read and check a container. Raises RunError for a file that is not one, is truncated or was changed."""
     try:
         with zipfile.ZipFile(path) as archive:
-            plan = json.loads(archive.read("plan.json"))
-            return _unpack(path, plan, archive)
+            if any(member.compress_type != zipfile.ZIP_STORED or member.flag_bits & ENCRYPTED
+                   for member in archive.infolist()):
+                raise ValueError("a compressed or encrypted member")
+            return _unpack(path, _plan(path, archive), archive)
     except zipfile.BadZipFile:
         raise RunError(f"{path} is not a whole container that hloc wrote: its end is missing, or it is another kind of "
                        "file") from None
-    except (OSError, KeyError, ValueError, TypeError, IndexError, NotImplementedError) as error:
+    except (OSError, EOFError, KeyError, ValueError, TypeError, IndexError, OverflowError, RecursionError,
+            NotImplementedError) as error:
         raise RunError(f"{path} is not a whole container that hloc wrote ({type(error).__name__}: {error})") from None
 
 
-def _unpack(path: Path, plan: dict, archive: zipfile.ZipFile) -> Container:
+def _plan(path: Path, archive: zipfile.ZipFile) -> dict:
+    text = archive.read(PLAN)
+    plan = json.loads(text)
     if plan.get("hloc_container") != VERSION:
         raise RunError(f"{path} has container version {plan.get('hloc_container')}, this hloc reads {VERSION}")
+    if archive.read(SEAL).decode() != _seal(text):
+        raise RunError(f"{path} is damaged: its plan does not match its hash")
+    return plan
+
+
+def _unpack(path: Path, plan: dict, archive: zipfile.ZipFile) -> Container:
+    length = int(plan["image_bytes"])
+    if not 0 <= length <= path.stat().st_size:
+        raise ValueError(f"an image of {length} bytes")
     with open(path, "rb") as file:
-        image = file.read(int(plan["image_bytes"]))
-    if hashlib.sha256(image).hexdigest() != plan["image_sha256"]:
+        image = file.read(length)
+    if _seal(image) != plan["image_sha256"]:
         raise RunError(f"{path} is damaged: its kernels do not match their hash")
     constants = []
     for i, (dtype, dimensions, seal) in enumerate(plan["constants"]):
         data = archive.read(f"constant_{i}")
-        if hashlib.sha256(data).hexdigest() != seal:
+        if _seal(data) != seal:
             raise RunError(f"{path} is damaged: constant {i} does not match its hash")
         constants.append(np.frombuffer(data, np.dtype(dtype)).reshape(dimensions))
     packed = Container(
@@ -119,12 +140,17 @@ def _unpack(path: Path, plan: dict, archive: zipfile.ZipFile) -> Container:
     return packed
 
 
+def _seal(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
 def _geometry(row: list) -> Geometry:
     function, grid, block, shared, about, product, maps = row
     start = Geometry(str(function), tuple(int(n) for n in grid), tuple(int(n) for n in block), int(shared), str(about),
                      _library_call(product) if product else None, tuple(TensorMap.from_json(m) for m in maps))
     if len(start.grid) != 3 or len(start.block) != 3 or min(start.grid + start.block) < 1 \
-            or math.prod(start.block) > 1024 or start.shared < 0:
+            or any(n > most for n, most in zip(start.grid + start.block, LARGEST_GRID + LARGEST_BLOCK)) \
+            or math.prod(start.block) > MOST_THREADS or not 0 <= start.shared <= MOST_SHARED:
         raise ValueError(f"bad geometry {row!r}")
     return start
 
@@ -135,10 +161,10 @@ def _library_call(row: list) -> LtProduct | CudnnConvolution:
 
 def _check_steps(packed: Container) -> None:
     """Every step names kernels and memory that are there. Raises ValueError."""
-    if packed.arena_size < 0:
-        raise ValueError("an arena of negative size")
     sizes = {"arena": [packed.arena_size], "parameter": [v.shape.num_bytes for v in packed.parameters],
              "result": [v.shape.num_bytes for v in packed.results], "constant": [c.nbytes for c in packed.constants]}
+    if not all(0 <= n <= MOST_BYTES for own in sizes.values() for n in own):
+        raise ValueError("an array of impossible size")
     for step in all_steps(packed.steps):
         if isinstance(step, Launch) and not 0 <= step.kernel < len(packed.kernels):
             raise ValueError(f"no kernel {step.kernel}")

@@ -1,0 +1,164 @@
+"""A .cubin that holds all: what it gives back, what truncated, changed and hostile ones are told."""
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import zipfile
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from test_cuda import H100, MODULE, kernel_names, sources_of
+
+from hloc import api
+from hloc.cli.main import cli
+from hloc.errors import RunError
+from hloc.kernels.memory import memory_use
+from hloc.kernels.plan import Launch
+from hloc.kernels.planner import plan_module
+from hloc.targets.cuda import compiler, container
+from hloc.targets.cuda.sources import make_sources
+from hloc.targets.cuda.target import cuda_target
+
+
+@pytest.fixture(scope="module")
+def cubin(tmp_path_factory):
+    """A container for the H100."""
+    if compiler.nvrtc_version() is None and shutil.which("nvcc") is None:
+        pytest.skip("neither NVRTC nor nvcc is installed")
+    path = tmp_path_factory.mktemp("cubin") / "small.cubin"
+    api.compile(MODULE, "h100", run=False).save(path)
+    return path
+
+
+def test_container_round_trip(cubin):
+    packed = container.read(cubin)
+    sources = sources_of(MODULE)
+    assert packed.kernels == sources.geometry and packed.steps == sources.program.steps
+    assert packed.arch == "sm_90a" and packed.arena_size == sources.program.arena_size
+    assert [v.shape.to_string(False) for v in packed.results] == ["bf16[64,70]", "f32[64]", "f32[64,5000]"]
+    for got, put in zip(packed.constants, sources.program.constants):
+        np.testing.assert_array_equal(got, put)
+
+
+def test_scratch_memory_is_planned():
+    """`hloc memory` tells the arena that a run allocates; the partial sums of a split product lie in it."""
+    module, program = api.optimized_plan(api.load(MODULE), cuda_target(H100), api.Options())
+    use = memory_use(module, H100, cuda_target(H100).workspace)
+    sources = make_sources(program, H100)
+    given = [r for s in sources.program.steps if isinstance(s, Launch) for r in s.arguments if r.region == "arena"]
+    assert 0 < use.scratch <= use.arena == sources.program.arena_size
+    assert max(r.offset + r.size for r in given) <= use.arena
+    without = make_sources(plan_module(module, H100), H100).program
+    assert without.arena_size >= use.scratch
+
+
+def test_container_is_an_elf_file_and_a_zip_file(cubin):
+    functions = {g.function for g in container.read(cubin).kernels}
+    assert functions == kernel_names(cubin.read_bytes())
+    with zipfile.ZipFile(cubin) as archive:
+        assert json.loads(archive.read("plan.json"))["name"] == "small"
+
+
+@pytest.mark.parametrize("place", [0.1, 0.5, 0.9, 0.999])
+def test_truncated_container(cubin, tmp_path, place):
+    data = cubin.read_bytes()
+    path = tmp_path / "cut.cubin"
+    path.write_bytes(data[:int(len(data) * place)])
+    with pytest.raises(RunError):
+        container.read(path)
+
+
+def test_changed_kernels(cubin, tmp_path):
+    data = bytearray(cubin.read_bytes())
+    data[len(data) // 3] ^= 1
+    path = tmp_path / "changed.cubin"
+    path.write_bytes(data)
+    with pytest.raises(RunError, match="damaged|not a whole container"):
+        container.read(path)
+
+
+def rewritten(cubin, path, change, sealed: bool = True, how: int = zipfile.ZIP_STORED) -> None:
+    """The same container with another plan, which its hash belongs to (sealed) or not."""
+    data = cubin.read_bytes()
+    with zipfile.ZipFile(cubin) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    plan = json.loads(members["plan.json"])
+    image = data[:plan["image_bytes"]]
+    change(plan)
+    members["plan.json"] = json.dumps(plan).encode()
+    if sealed:
+        members["plan.sha256"] = hashlib.sha256(members["plan.json"]).hexdigest()
+    path.write_bytes(image)
+    with zipfile.ZipFile(path, "a", how) as archive:
+        for name, member in members.items():
+            archive.writestr(name, member)
+
+
+@pytest.mark.parametrize("change", [
+    lambda plan: plan.update(hloc_container=99),
+    lambda plan: plan.update(image_bytes=10),
+    lambda plan: plan.update(image_bytes=-1),
+    lambda plan: plan.update(image_bytes=1 << 62),
+    lambda plan: plan.update(image_bytes=1e308),
+    lambda plan: plan.update(arena=1 << 60),
+    lambda plan: plan["kernels"][0].__setitem__(1, [1 << 31, 1, 1]),
+    lambda plan: plan["kernels"][0].__setitem__(1, [1, 65536, 1]),
+    lambda plan: plan["kernels"][0].__setitem__(3, 1 << 20),
+    lambda plan: plan.update(constants=[["object", [1], "0"]]),
+    lambda plan: plan.update(steps=[["launch", 0, [["elsewhere", 0, 0, 4]]]]),
+    lambda plan: plan.update(steps=[["launch", 999, []]]),
+    lambda plan: plan.update(steps=[["launch", 0, [["arena", 0, 0, 1 << 60]]]]),
+    lambda plan: plan.update(steps=[["launch", 0, [["result", 7, 0, 4]]]]),
+    lambda plan: plan.update(steps=[["copy", ["arena", 0, 0, 4], ["arena", 0, 4, 8]]]),
+    lambda plan: plan.update(steps=7),
+    lambda plan: plan["kernels"][0].__setitem__(1, [1, 1]),
+    lambda plan: plan["kernels"][0].__setitem__(2, [4096, 1, 1]),
+    lambda plan: plan.update(arena=-5),
+    lambda plan: plan["results"][0].__setitem__(1, "nothing"),
+    lambda plan: plan["results"][0].__setitem__(2, [-1]),
+], ids=range(21))
+def test_hostile_plans(cubin, tmp_path, change):
+    """Whatever a plan says, it names no memory but its own."""
+    path = tmp_path / "hostile.cubin"
+    rewritten(cubin, path, lambda plan: None)
+    container.read(path)
+    rewritten(cubin, path, change)
+    with pytest.raises(RunError):
+        container.read(path)
+
+
+def test_a_changed_plan_is_damaged(cubin, tmp_path):
+    path = tmp_path / "changed.cubin"
+    rewritten(cubin, path, lambda plan: plan["kernels"][0].__setitem__(1, [2, 1, 1]), sealed=False)
+    with pytest.raises(RunError, match="its plan does not match its hash"):
+        container.read(path)
+
+
+def test_hostile_archives(cubin, tmp_path):
+    """A plan that is nested without end, members that unfold to more than the file holds, a directory cut short."""
+    path = tmp_path / "hostile.cubin"
+    path.write_bytes(b"")
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("plan.json", "[" * 200_000)
+    with pytest.raises(RunError, match="not a whole container"):
+        container.read(path)
+    rewritten(cubin, path, lambda plan: None, how=zipfile.ZIP_DEFLATED)
+    with pytest.raises(RunError, match="a compressed or encrypted member"):
+        container.read(path)
+    data = cubin.read_bytes()
+    at = data.rindex(b"PK\1\2") + 20                              # bytes of the last member, as the directory tells them
+    path.write_bytes(data[:at] + b"\xff\xff\xff\x0f" * 2 + data[at + 8:])
+    with pytest.raises(RunError, match="not a whole container"):
+        container.read(path)
+
+
+def test_run_without_a_gpu(cubin, monkeypatch):
+    from hloc.targets.cuda import target
+    if target.device_present():
+        pytest.skip("a machine without a GPU is needed: this one has one")
+    result = CliRunner().invoke(cli, ["run", str(cubin)])
+    error = result.exception
+    assert isinstance(error, RunError) and error.code == 6
+    assert "PyCUDA" in error.message or "driver" in error.message or "GPU" in error.message
