@@ -17,6 +17,9 @@ from hloc.passes.patterns import (
 )
 from hloc.passes.rewriter import Rewriter
 
+# Below and above which the exponential of a number is zero and infinite.
+EXPONENTS = {"f32": (-103.97208, 88.72283), "f64": (-745.1332191019412, 709.782712893384)}
+
 
 def constant_to_the_right(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
     """op(c, x) => op(x, c) for commutative op"""
@@ -250,6 +253,20 @@ def power_small(instruction: Instruction, rewriter: Rewriter) -> Instruction | N
     return None
 
 
+def power_of_exponential(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
+    """exp(x) ^ c => exp(c * x) for a constant c, f32 and f64; where exp(x) is infinite or zero, so is the power."""
+    inner, y = instruction.operands
+    value, type = splat(y), instruction.shape.element_type
+    if inner.opcode != "exponential" or type not in EXPONENTS or value is None or not np.isfinite(value) or value == 0:
+        return None
+    x, shape = inner.operands[0], instruction.shape
+    for bound, limit, direction in zip(EXPONENTS[type], (-np.inf, np.inf), ("LT", "GT")):
+        is_beyond = rewriter.add("compare", shape.with_element_type("pred"), [x, full(rewriter, bound, shape)],
+                                 {"direction": direction})
+        x = rewriter.add("select", shape, [is_beyond, full(rewriter, limit, shape), x])
+    return rewriter.add("exponential", shape, [rewriter.add("multiply", shape, [x, y])])
+
+
 def power_half(x: Instruction, is_positive: bool, rewriter: Rewriter) -> Instruction:
     """|sqrt(x)|, or |rsqrt(x)|: powers of -0 have no sign."""
     root = rewriter.add("sqrt" if is_positive else "rsqrt", x.shape, [x])
@@ -358,7 +375,7 @@ RULES = {
                  multiply_negated, multiply_absolutes),
     "divide": (divide_by_one, divide_by_power_of_two, divide_by_root),
     "remainder": (remainder_by_power_of_two,),
-    "power": (power_small,),
+    "power": (power_small, power_of_exponential),
     "negate": (negate_twice, negate_difference),
     "abs": (abs_of_nonnegative,),
     "maximum": EXTREMUM,
