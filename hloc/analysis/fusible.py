@@ -10,6 +10,8 @@ reduction, a hero (dot, convolution) or an update in place?
 """
 from __future__ import annotations
 
+import math
+
 from hloc.ir import ELEMENT_TYPES, Instruction, Shape
 from hloc.ops.table import OPS
 
@@ -20,6 +22,7 @@ DATA_MOVEMENT = frozenset(["broadcast", "reshape", "bitcast", "transpose", "slic
 RESHAPES = frozenset(["reshape", "bitcast"])
 HEROES = frozenset(["dot", "convolution"])
 UPDATES = frozenset(["dynamic-update-slice", "scatter"])
+SHORTEST_SPREAD_ROW = 8     # elements of a row of a pad's result
 
 
 def is_static_array(shape: Shape) -> bool:
@@ -110,3 +113,12 @@ def fusion_in_place_operands(fusion: Instruction) -> tuple[tuple[int, int], ...]
     if any(target.opcode != "parameter" for _, target in pairs):
         return ()
     return tuple((leaf, target.parameter_number) for leaf, target in pairs)
+
+
+def spreads_rows(pad: Instruction, fewest: int = 1) -> bool:
+    """Whether an instruction is a pad that spreads the elements of so many long rows, and cuts none off."""
+    if pad.opcode != "pad" or pad.shape.rank == 0 or pad.operands[0].shape.num_elements == 0:
+        return False
+    padding, *rows, length = pad.get("padding")[-1], *pad.shape.dimensions
+    return (math.prod(rows) >= fewest and length >= SHORTEST_SPREAD_ROW and padding.interior > 0
+            and padding.low >= 0 and padding.high >= 0)

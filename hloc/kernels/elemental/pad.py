@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 
+from hloc.analysis.fusible import spreads_rows
 from hloc.ir import Instruction
 from hloc.kernels import indexing, loops
 from hloc.kernels.elemental.loop import cost_of, lower_loop
@@ -21,23 +22,13 @@ from hloc.kernels.ir import VECTOR
 from hloc.kernels.rules.elementwise import padded_index
 from hloc.machine import Machine
 
-SHORTEST_ROW = 8            # elements of a row of the result
-
 
 def lower_pad(group: Group, machine: Machine) -> Lowered:
     """The kernel of a pad: rows that are filled first, where the CPU's loops gain by it."""
     root = group.roots[0]
-    if machine.kind != "cpu" or not spreads_rows(root) or math.prod(root.shape.dimensions[:-1]) < machine.cores:
+    if machine.kind != "cpu" or not spreads_rows(root, machine.cores):
         return lower_loop(group, machine)
     return Lowered((_filled_rows(group, root),))
-
-
-def spreads_rows(pad: Instruction) -> bool:
-    """Whether a pad spreads the elements of long rows, and cuts none off."""
-    padding = pad.get("padding")
-    return (pad.shape.num_elements > 0 and pad.operands[0].shape.num_elements > 0
-            and pad.shape.dimensions[-1] >= SHORTEST_ROW and padding[-1].interior > 0
-            and padding[-1].low >= 0 and padding[-1].high >= 0)
 
 
 def _filled_rows(group: Group, pad: Instruction) -> KernelCall:

@@ -16,6 +16,7 @@ from hloc.analysis.fusible import (
     is_hero,
     is_reduction,
     is_splat_constant,
+    spreads_rows,
 )
 from hloc.analysis.prologues import NO_PROLOGUE
 from hloc.analysis.reads import BASE
@@ -252,7 +253,8 @@ class Fuser:
 
     def accept_result(self, producer: Instruction, group: Group, readers: list[Instruction]) -> Answer:
         """Like accept, for a producer that others read too."""
-        if group.kind not in (LOOP, REDUCTION) or group.first.shape.is_tuple:
+        if group.kind not in (LOOP, REDUCTION) or group.first.shape.is_tuple or \
+                self.machine.kind == "cpu" and spreads_rows(group.first):
             return f"a kernel of {group.first.opcode} has one result"
         if len(group.outputs) >= MOST_OUTPUTS:
             return f"the kernel has {MOST_OUTPUTS} results already"
@@ -306,6 +308,8 @@ class Fuser:
             return f"a concatenate of more than {MOST_BRANCHES} arrays is a kernel of its own"
         if self.machine.kind == "cpu" and is_slow_one_by_one(producer, group, readers):
             return "the kernel computes one element after the other: vectors of a kernel of its own are faster"
+        if self.machine.kind == "cpu" and spreads_rows(producer, self.machine.cores):
+            return "a pad that spreads the elements of rows stores them into rows that are filled before"
         if self.machine.kind == "cpu" and splits_rows_of_f16(producer, group):
             return "rows of a few f16 are widened by whole vectors, which need them one after the other in memory"
         if group.kind == REDUCTION and producer in self.epilogues:
@@ -359,6 +363,13 @@ class Fuser:
         del group.members[producer]
         return contexts if fits else "a product takes only an elementwise epilogue at its own positions"
 
+    def is_mask_of_read(self, producer: Instruction, group: Group) -> bool:
+        """A mask, by an operation or two, of what the group reads anyway: on a CPU a comparison takes less than to read
+        bytes beside wider numbers, of which there may be no vectors."""
+        return (self.machine.kind == "cpu" and producer.shape.element_type == "pred" and is_elementwise(producer)
+                and operations(producer) <= 2
+                and all(is_splat_constant(o) or o in group.members or o in group.parameters for o in producer.operands))
+
     def pays(self, producer: Instruction, group: Group, contexts: tuple[int, ...], readers: list[Instruction]) -> bool:
         """Compare computing each element as often as it is asked for with storing it once.
 
@@ -366,7 +377,7 @@ class Fuser:
         """
         size = producer.shape.num_bytes
         extra = group.contexts.total(contexts) - producer.shape.num_elements
-        if extra <= 0:
+        if extra <= 0 or self.is_mask_of_read(producer, group):
             return True
         loads = sum(0.5 for o in producer.operands if o.shape.num_elements > 1)
         own = seconds_of_operations(extra * (operations(producer) + loads), self.machine)

@@ -1,6 +1,7 @@
 """Groups side by side that become one kernel with several results: horizontal fusion."""
 from __future__ import annotations
 
+from hloc.analysis.fusible import spreads_rows
 from hloc.analysis.reads import BASE
 from hloc.machine import Machine
 from hloc.passes.fusion.group import (
@@ -34,7 +35,7 @@ def merge_siblings(groups: list[Group], machine: Machine) -> list[Group]:
 
 def sibling_key(group: Group) -> tuple | None:
     """What two groups must have in common to run in one kernel; None for those that stay alone."""
-    if group.kind == LOOP and not is_free(group):
+    if group.kind == LOOP and not is_free(group) and not spreads_rows(group.first):
         return (group.height, LOOP, group.dimensions)
     if group.kind == REDUCTION and not group.rows.alone and not group.is_row_wise() and group.rows.row == BASE:
         return (group.height, REDUCTION, group.rows.dimensions, group.rows.reduced)
