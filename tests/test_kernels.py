@@ -43,6 +43,7 @@ from hloc.targets.cpu.vector_loops.halves import RowPrinter, by_rows
 from hloc.targets.cpu.vector_loops.index_sets import split_index_sets
 from hloc.targets.cpu.vector_loops.scalar_functions import apart
 from hloc.targets.cpu.vector_loops.straight import straightened
+from hloc.targets.cpu.vector_loops.unswitched import unswitched
 from hloc.targets.cpu.vector_loops.vector_width import is_wide
 from hloc.targets.printer import CUDA, C, escaped, expression, print_kernel
 from hloc.text import parse_module
@@ -339,6 +340,22 @@ def test_conditions_on_places_become_loops():
     assert any(isinstance(s, If) for s in walk(kernel.body))
     assert not any(isinstance(s, If) for s in walk(split.body))
     assert [s.extent for s in walk(split.body) if isinstance(s, For)] == [5, 64, 11]
+
+
+def test_conditions_on_rows_stand_around_loops():
+    """Spread and joined rows, as associative scans make them: loops for each case have no conditions in them."""
+    text = """f { a = f32[16,32] parameter(0)  b = f32[15,32] parameter(1)  c = f32[15,32] parameter(2)  z = f32[] constant(0)
+        s = f32[1,32] slice(a), slice={[0:1], [0:32]}
+        p = f32[15,32] multiply(b, c)  j = f32[16,32] concatenate(s, p), dimensions={0}
+        even = f32[32,32] pad(j, z), padding=0_1_1x0_0  odd = f32[32,32] pad(a, z), padding=1_0_1x0_0
+        ROOT r = f32[32,32] add(even, odd) }
+      ENTRY e { a = f32[16,32] parameter(0)  b = f32[15,32] parameter(1)  c = f32[15,32] parameter(2)
+        ROOT r = f32[32,32] fusion(a, b, c), kind=kLoop, calls=f }"""
+    kernel = unswitched(lower(parse_module(text).entry.root, MACHINE).calls[0].kernel)
+    verify_kernel(kernel)
+    vectors = [s for s in walk(kernel.body) if isinstance(s, For) and s.kind == VECTOR]
+    assert len(vectors) > 3
+    assert not any(isinstance(s, If) for loop in vectors for s in walk(loop.body))
 
 
 def test_equal_kernels_have_equal_structure():

@@ -32,6 +32,7 @@ from hloc.targets.cpu.vector_loops.lanes import has_groups
 from hloc.targets.cpu.vector_loops.maxima import as_integers, with_float_keys
 from hloc.targets.cpu.vector_loops.scalar_functions import apart
 from hloc.targets.cpu.vector_loops.straight import straightened
+from hloc.targets.cpu.vector_loops.unswitched import unswitched
 from hloc.targets.cpu.vector_loops.vector_width import is_wide
 from hloc.targets.inlining import HEADERS as SHARED
 from hloc.targets.inlining import c_name, inline_includes
@@ -142,7 +143,7 @@ def print_kernels(kernels: Sequence[Kernel | Tile], machine: Machine) -> tuple[t
             texts[name] = tile_function(kernel, name, machine)
         else:
             wide = is_wide(kernel)
-            kernel = narrow_addresses(narrow_divisions(straightened(split_index_sets(kernel))))
+            kernel = narrow_addresses(narrow_divisions(straightened(unswitched(split_index_sets(kernel)))))
             kernel = apart(by_rows(as_integers(kernel)))
             kernel = with_near_angles(with_float_keys(kernel))
             qualifier = "HLOC_WIDE " if wide or has_groups(kernel) else ""

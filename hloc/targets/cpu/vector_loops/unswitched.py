@@ -1,0 +1,115 @@
+"""VECTOR loops with conditions that are the same for all iterations: the conditions stand around loops without them.
+
+In: a Kernel. Out: the kernel with such loops written out for each case, as for rows that are padded and joined.
+
+    for i < 32 (VECTOR):                       if (row < 1)  for i < 32 (VECTOR): out[i] = x[i]
+      if (row < 1) v = x[i]              ->    else          for i < 32 (VECTOR): out[i] = y[i - 32]
+      if (row >= 1) v = y[i - 32]
+      out[i] = v
+
+C compilers do that too, for few conditions in short loops; other loops they leave scalar.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hloc.kernels.ir import (
+    VECTOR,
+    Apply,
+    Assign,
+    Expr,
+    For,
+    If,
+    Kernel,
+    Let,
+    Load,
+    Mutable,
+    Stmt,
+    Store,
+    Var,
+    While,
+)
+from hloc.kernels.walks import parts, walk
+
+FEWEST_CONDITIONS = 3       # compilers manage fewer
+MOST_CASES = 16
+MOST_STATEMENTS = 500       # of all cases together
+OPPOSITE = {"compare_lt": "compare_ge", "compare_ge": "compare_lt", "compare_le": "compare_gt",
+            "compare_gt": "compare_le", "compare_eq": "compare_ne", "compare_ne": "compare_eq"}
+
+
+def unswitched(kernel: Kernel) -> Kernel:
+    """The kernel without conditions in VECTOR loops that do not change in them, where there are several."""
+    return kernel._replace(body=_statements(kernel.body))
+
+
+def _statements(statements: Iterable[Stmt]) -> tuple[Stmt, ...]:
+    return tuple(_statement(s) for s in statements)
+
+
+def _statement(s: Stmt) -> Stmt:
+    if isinstance(s, For) and s.kind == VECTOR:
+        return _by_cases(s)
+    if isinstance(s, (For, While)):
+        return s._replace(body=_statements(s.body))
+    if isinstance(s, If):
+        return s._replace(then=_statements(s.then), otherwise=_statements(s.otherwise))
+    return s
+
+
+def _by_cases(loop: For) -> Stmt:
+    """The loops that stand for one, under conditions; itself, where it has few of them or too many."""
+    if not all(isinstance(s, (Let, Mutable, Assign, Store, If)) for s in walk(loop.body)):
+        return loop
+    if len(set(_conditions(loop))) < FEWEST_CONDITIONS:
+        return loop
+    made = _case(loop, [MOST_CASES])
+    return made if made is not None and sum(1 for _ in walk([made])) <= MOST_STATEMENTS else loop
+
+
+def _case(loop: For, left: list[int]) -> Stmt | None:
+    """A loop whose first condition stands around it, in both cases; None where `left` cases are not enough."""
+    condition = next(iter(_conditions(loop)), None)
+    if condition is None:
+        left[0] -= 1
+        return loop if left[0] >= 0 else None
+    cases = [_case(loop._replace(body=_known(loop.body, condition, value)), left) for value in (True, False)]
+    return None if None in cases else If(condition, (cases[0],), (cases[1],))
+
+
+def _conditions(loop: For) -> Iterable[Expr]:
+    """Those that no iteration changes, in order."""
+    inside = list(walk(loop.body))
+    changing = {loop.name, *(s.name for s in inside if isinstance(s, (Let, Mutable, Assign)))}
+    for s in inside:
+        if isinstance(s, If) and not any(isinstance(e, Load) or isinstance(e, Var) and e.name in changing
+                                         for e in parts([s.condition])):
+            yield s.condition
+
+
+def _known(statements: Iterable[Stmt], condition: Expr, value: bool) -> tuple[Stmt, ...]:
+    """The statements where a condition is known to hold, or not to."""
+    result: list[Stmt] = []
+    for s in statements:
+        if not isinstance(s, If):
+            result.append(s)
+            continue
+        then, otherwise = (_known(branch, condition, value) for branch in (s.then, s.otherwise))
+        decided = _decided(s.condition, condition, value)
+        if decided is None:
+            result.append(If(s.condition, then, otherwise))
+        else:
+            result += then if decided else otherwise
+    return tuple(result)
+
+
+def _decided(asked: Expr, condition: Expr, value: bool) -> bool | None:
+    """Whether a condition holds where another one does, or does not; None where that tells nothing."""
+    if asked == condition:
+        return value
+    if isinstance(asked, Apply) and asked.op in OPPOSITE and asked._replace(op=OPPOSITE[asked.op]) == condition:
+        return not value
+    if isinstance(asked, Apply) and asked.op == "and" and any(_decided(a, condition, value) is False
+                                                              for a in asked.arguments):
+        return False
+    return None
