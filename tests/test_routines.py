@@ -65,8 +65,10 @@ MACHINE = Machine("test", "cpu", 4, 64, 1 << 15, 1 << 20, 1e10, 1e-6)
 @pytest.mark.parametrize("body, unit, parts", [
     (dot("f32[1024,1024]", "f32[1024,1024]"), "gemm_f32.c", ""),
     (dot("f32[1000,1000]", "f32[1000,992]"), "gemm_f32.c", "A"),                 # B is packed once for all tasks
-    (dot("f32[40,100]", "f32[100,96]"), "gemm_f32.c", "A AB B"),
-    (dot("f32[40,100]", "f32[100,100]"), "gemm_f32.c", "A AB B HALF HALF_A"),    # four columns are left
+    (dot("f32[40,100]", "f32[100,96]"), "gemm_f32.c", "AB"),                     # both lie as tiles want them
+    (dot("f32[41,100]", "f32[100,96]"), "gemm_f32.c", "AB B"),                   # a last odd row is packed
+    (dot("f32[40,100]", "f32[100,100]"), "gemm_f32.c", "AB HALF_A"),             # four columns are left
+    (dot("f32[40,100]", "f32[100,120]"), "gemm_f32.c", "A AB"),                  # more than half a tile: packed
     (dot("f32[1,4096]", "f32[4096,1024]"), "gemm_f32.c", "THIN THIN_ROWS_1"),
     (dot("f32[1024,4096]", "f32[4096,1]"), "gemm_f32.c", "THIN THIN_DOTS_1"),
     (dot("f16[40,100]", "f16[100,96]"), "gemm_f16.c", ""),                       # widened while they are packed
@@ -77,7 +79,7 @@ MACHINE = Machine("test", "cpu", 4, 64, 1 << 15, 1 << 20, 1e10, 1e-6)
     ("x = f32[64,64] parameter(0) y = f32[64,64] cholesky(x)", "triangular_f32.c", "CHOLESKY"),
     (SCORES, "attention_kernels.c", ""),
     (SCORES.replace("64", "40"), "attention_kernels.c", "ACROSS_ONE ALONG_ONE"),  # eight queries are left
-], ids=["large", "rests", "small", "half a tile", "one row", "one column", "f16", "powers of two", "few lines", "odd steps",
+], ids=["large", "rests", "small", "odd rows", "half a tile", "most of a tile", "one row", "one column", "f16", "powers of two", "few lines", "odd steps",
         "cholesky", "attention", "rest of queries"])
 def test_parts(body, unit, parts):
     _, found = likely_units(parse_module(f"ENTRY e {{ {body} }}"), MACHINE)

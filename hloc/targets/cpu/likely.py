@@ -47,10 +47,10 @@ def likely_units(module: Module, machine: Machine) -> tuple[list[str], Parts]:
             units.append("topk.c")
         elif instruction.opcode == "convolution" and not may_be_loops(instruction):
             total = instruction.shape.element_type
-            if type in FAST_TYPES["conv"]:
-                entry = conv_entry(type, _facts(instruction))
-            else:
-                entry = generic_conv(type, total)
+            if type not in FAST_TYPES["conv"]:
+                units += units_of("conv", generic_conv(type, total))
+                continue
+            entry = conv_entry(type, _facts(instruction))
             units += units_of("conv", entry)
             groups = instruction.get("feature_group_count", 1) * instruction.get("batch_group_count", 1)
             features = instruction.shape.dimensions[instruction.get("dim_labels").output_feature] // groups

@@ -21,7 +21,7 @@ def parts_of_tiles(tiles: Iterable[Tile], machine: Machine) -> Parts:
         if tile.routine == "gemm":
             add_product(found, product_of(tile), machine)
         elif tile.routine == "convolution":
-            add_convolution_of(found, given, machine)
+            add_convolution_of(found, given, bool(tile.epilogue), machine)
         elif tile.routine == "fft":
             precision = "f64" if type in ("f64", "c128") else "f32"
             add(found, f"fft_{precision}.c", of_transform(given["kind"], given["lengths"], given["batch"]))

@@ -3,7 +3,7 @@
 In: Products and convolutions. Out: names of parts (runtime/gemm_kernel.h), but for those that are always there. A part
 that a product could use and that is not there costs time, nothing else: the C code asks whether it is.
 
-    f32[1024,1000] by f32[1000,1024]   ->   KERNELS_A: A's rows may be read in place, B's panels are packed
+    f32[1000,1000] by f32[1000,992]   ->   KERNELS_A: A's rows may be read in place, B's panels are packed
 """
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from math import prod
 
 from hloc.machine import Machine
 from hloc.targets.cpu.parts import Parts, add
-from hloc.targets.cpu.routines import FAST_TYPES, conv_entry, generic_conv, is_thin, units_of
+from hloc.targets.cpu.routines import FAST_TYPES, conv_entry, is_thin, units_of
 from hloc.targets.cpu.scratch.products import (
     ALIASED_ROWS,
     SHORT,
@@ -60,19 +60,30 @@ def parts_of_product(g: Product, machine: Machine) -> frozenset[str]:
     b_readable = kind.has_halves and g.b[3] == 1
     streams = skinny and b_readable and g.n * g.k * kind.element > 512 << 10
     packs = streams and g.m > (4 if g.k <= SHORT else rows)
-    read = {""}
-    if b_readable and not flat and not packs and (small or skinny or g.batches > 1):
-        read.add("B")
-    if kind.has_halves and 0 < g.n % (2 * lanes) <= lanes:
-        read.add("HALF")
-    if kind.is_memory and not kind.turns and g.a[3] == 1 and not flat and not (aliased and g.k > 64):
-        read |= {"AB" if name == "B" else f"{name}_A".lstrip("_") for name in read}
-    return frozenset(f"KERNELS_{name}" for name in read if name)
+    reads_b = b_readable and not flat and not packs and (small or skinny or g.batches > 1)
+    reads_a = kind.is_memory and not kind.turns and g.a[3] == 1 and not flat and not (aliased and g.k > 64)
+    found = _tables(g, kind, lanes, reads_a, reads_b)
+    if reads_a and not (small and kind.group == 1):              # which blocks there are depends on the threads
+        found |= _tables(g, kind, lanes, False, reads_b)
+    return frozenset(found)
+
+
+def _tables(g: Product, kind: Kind, lanes: int, reads_a: bool, reads_b: bool) -> set[str]:
+    """G(can_read) of runtime/gemm_choice.h: how tiles read both operands."""
+    rest, in_place, packed = g.n % (2 * lanes), reads_a and g.m > 1, not reads_a or g.m % 2
+    half, direct = kind.has_halves and 0 < rest <= lanes, g.n >= 2 * lanes and reads_b
+    found = {"A"} if in_place and ((rest and not half) or (g.n >= 2 * lanes and not reads_b)) else set()
+    if direct:
+        found |= ({"AB"} if in_place else set()) | ({"B"} if packed else set())
+    if half:
+        found |= ({"HALF_A"} if in_place else set()) | ({"HALF"} if packed else set())
+    return {f"KERNELS_{name}" for name in found}
 
 
 def add_convolution(found: Parts, type: str, features: int, machine: Machine, *, thin: int = 0) -> None:
     """Adds all tables for the product inside of hloc_conv_<type>, since the convolution chooses how it reads, and the
-    thin parts for so many rows; and lanes along the input for few output features of a group."""
+    thin parts for so many rows; and lanes along the input for few output features of a group. type: one that has
+    routines."""
     thin_parts = {"THIN", f"THIN_DOTS_{thin}", f"THIN_ROWS_{thin}"} if thin else set()
     for unit in units_of("conv", type):
         if unit.startswith("gemm_"):
@@ -82,12 +93,16 @@ def add_convolution(found: Parts, type: str, features: int, machine: Machine, *,
             add(found, unit, {"CONV_DOTS"})
 
 
-def add_convolution_of(found: Parts, given: dict, machine: Machine) -> None:
+def add_convolution_of(found: Parts, given: dict, has_epilogue: bool, machine: Machine) -> None:
     """Adds those of a convolution with parameters as hloc/kernels/products/convolution.py says."""
-    positions, (operand, total) = prod(given["size"]), given["types"][:2]
+    positions, operand = prod(given["size"]), given["types"][0]
+    if operand not in FAST_TYPES["conv"]:
+        from hloc.targets.cpu.scratch.convolutions import generic_products
+        for product in generic_products(given, has_epilogue, machine):
+            add_product(found, product, machine)
+        return
     depth = given["lhs_features"] * (prod(given["window"]) if positions == 1 else 1)
-    entry = conv_entry(operand, given) if operand in FAST_TYPES["conv"] else generic_conv(operand, total)
     rows, features = given["batch"] * positions, given["features"]
     of_group = features // (given["feature_groups"] * given["batch_groups"])
     thin = min(rows, features) if is_thin(rows, features, depth) else 0
-    add_convolution(found, entry, of_group, machine, thin=thin)
+    add_convolution(found, conv_entry(operand, given), of_group, machine, thin=thin)

@@ -17,6 +17,36 @@ static void G(deal_out)(const hloc_gemm_args* g, long m_panels, long fewest, lon
   }
 }
 
+/* Whether there are all tables of kernels for operands that are read in such ways, as run_tile asks for them; the same
+ * is told before, of a program's products, by targets/cpu/product_parts.py. */
+static int G(can_read)(const hloc_gemm_args* g, int a_in_place, int b_in_place, int halves) {
+#if HLOC_READS_A
+  const long rest = g->n % G(TILE_COLUMNS);
+  const int in_place = a_in_place && g->m > 1, packed = !a_in_place || g->m % 2; /* tiles of A: the last may be odd */
+  const int half = halves && rest && rest <= LANES, wide = (rest && !half) || (g->n >= G(TILE_COLUMNS) && !b_in_place);
+  (void)packed;
+  if (wide && in_place && !HLOC_HAS(G(kernels_a))) return 0;
+#if HLOC_READS_B
+  const int direct = g->n >= G(TILE_COLUMNS) && b_in_place;
+  if (direct && ((in_place && !HLOC_HAS(G(kernels_ab))) || (packed && !HLOC_HAS(G(kernels_b))))) return 0;
+  if (half && ((in_place && !HLOC_HAS(G(kernels_half_a))) || (packed && !HLOC_HAS(G(kernels_half))))) return 0;
+#endif
+#else
+  (void)g, (void)a_in_place, (void)b_in_place, (void)halves;
+#endif
+  return 1;
+}
+
+/* In place where that is wanted, as far as there are kernels: B rather than A, and half tiles last of all. Packed, and
+ * by whole tiles, they can always be read. */
+static void G(read_operands)(G(plan)* plan, int wants_a, int wants_b) {
+  for (int without = 0; without < 8; without++) {
+    plan->has_halves = HLOC_READS_B && !(without & 1);
+    plan->a_in_place = wants_a && !(without & 2), plan->b_in_place = wants_b && !(without & 4);
+    if (G(can_read)(&plan->g, plan->a_in_place, plan->b_in_place, plan->has_halves)) return;
+  }
+}
+
 /* Sizes of blocks and how operands are read. */
 static void G(choose)(G(plan)* plan, int* share_a, int* share_b) {
   hloc_gemm_args* g = &plan->g;
@@ -28,14 +58,6 @@ static void G(choose)(G(plan)* plan, int* share_a, int* share_b) {
                          g->a_outer % GROUP == 0 && g->a_inner % GROUP == 0 && plan->k_block % GROUP == 0 &&
                          g->k % GROUP == 0;
   double work = (double)g->m * g->n * g->k;
-  int has_b = 0, has_a = 0;
-#if HLOC_READS_A
-  has_a = HLOC_HAS(G(kernels_a));
-#endif
-#if HLOC_READS_B
-  has_b = HLOC_HAS(G(kernels_b)), plan->has_halves = HLOC_HAS(G(kernels_half));
-  if ((has_b && !HLOC_HAS(G(kernels_ab))) || (plan->has_halves && !HLOC_HAS(G(kernels_half_a)))) has_a = 0;
-#endif
   const int narrow = HLOC_READS_B && g->n <= LANES;
   if (aliases && narrow) plan->rows = G(smaller)(plan->rows, G(ALIASED_ROWS));
   const int aliased = aliases && plan->rows > (narrow ? G(ALIASED_ROWS) : 4);
@@ -49,7 +71,7 @@ static void G(choose)(G(plan)* plan, int* share_a, int* share_b) {
   int streams = skinny && b_readable && !g->packed_b && (double)g->n * g->k * sizeof(ELEMENT) > 512 << 10;
   /* several tiles of rows read a panel, or few rows of B lie far apart */
   const int packs = streams && g->m > (g->k <= G(SHORT) ? 4 : HLOC_TILE_ROWS);
-  plan->b_in_place = b_readable && has_b && !*share_b && !flat && !g->packed_b && !packs;
+  const int wants_b = b_readable && !*share_b && !flat && !g->packed_b && !packs;
   long n_panels = G(panels)(g->n), n_blocks = whole_rows ? 1 : (g->n + 511) / 512;
   long most_k = streams ? g->m <= 16 ? 32 : 64 : 256 * GROUP; /* rows of B in few pages; from memory: in few streams */
   if (skinny && !g->packed_b && g->k > most_k) plan->k_block = most_k;
@@ -63,8 +85,8 @@ static void G(choose)(G(plan)* plan, int* share_a, int* share_b) {
   }
   plan->m_block = m_group * plan->rows;
   plan->n_block = ((n_panels + n_blocks - 1) / n_blocks) * G(TILE_COLUMNS);
-  plan->a_in_place = a_readable && has_a && !flat && (plan->n_block <= 8 * G(TILE_COLUMNS) || small) &&
-                     !(aliased && g->k > 64);
+  const int wants_a = a_readable && !flat && (plan->n_block <= 8 * G(TILE_COLUMNS) || small) && !(aliased && g->k > 64);
+  G(read_operands)(plan, HLOC_READS_A && wants_a, HLOC_READS_B && wants_b);
   plan->a_across = HLOC_READS_B && g->a_row == 1 && !plan->a_in_place && !flat && !g->load_a &&
                    plan->n_block <= 2 * G(TILE_COLUMNS);
   plan->m_blocks = (g->m + plan->m_block - 1) / plan->m_block;

@@ -310,10 +310,25 @@ def _by_spread(c: Convolution, machine: Machine) -> Scratch:
 
 def _generic(c: Convolution, types: tuple[str, str], machine: Machine) -> Scratch:
     """runtime/generic_conv.h."""
+    products, memory = _generic_products(c, types, machine)
+    found = Scratch.of(second=memory)
+    for g in products:
+        found = found.joined(_either(g, machine))
+    return found
+
+
+def generic_products(given: dict, has_epilogue: bool, machine: Machine) -> list[Product]:
+    """What a convolution of a type without a routine multiplies; parameters as hloc/kernels/products/convolution.py
+    says."""
+    return _generic_products(_arguments(given, has_epilogue), given["types"], machine)[0]
+
+
+def _generic_products(c: Convolution, types: tuple[str, str], machine: Machine) -> tuple[list[Product], int]:
+    """C(by_product): its products, and the bytes of what it copies."""
     operand, total = types
     depth, features = c.x_features // c.groups, c.y_features // c.groups
     if c.groups > 1 and depth == features == 1:
-        return Scratch()
+        return [], 0
     product = PRODUCT_OF.get(operand if operand == total else f"{operand}_{total}", operand)
     factor, row, k = ELEMENT_TYPES[product].bytes, c.groups * c.taps * depth, c.taps * depth
     plain = (c.window, c.stride, c.base_dilation) == (ONES, ONES, ONES) and not any(c.pad_low) \
@@ -333,7 +348,6 @@ def _generic(c: Convolution, types: tuple[str, str], machine: Machine) -> Scratc
     rows = 0 if plain or in_line else min(images * of_one, rows)
     frame = 0 if plain or framed else images * frame_n
     memory = (frame + rows * row + c.groups * k * features + 1) * factor + c.groups * c.taps * 8
-    found = Scratch.of(second=memory)
     if plain:
         counts, a = {c.batch * of_one}, (0, depth * c.x_c, plain, c.x_c)
     elif in_line:
@@ -341,7 +355,5 @@ def _generic(c: Convolution, types: tuple[str, str], machine: Machine) -> Scratc
     else:
         wholes = {images * of_one, c.batch % images * of_one}
         counts, a = {m for whole in wholes for m in (min(rows, whole), whole % rows)}, (0, k, row, 1)
-    for m in counts:
-        g = Product(product, c.groups, m, features, k, a, (0, k * features, features, 1), True)
-        found = found.joined(_either(g, machine))
-    return found
+    return [Product(product, c.groups, m, features, k, a, (0, k * features, features, 1), True)
+            for m in sorted(counts) if m], memory
