@@ -36,7 +36,7 @@ IN_PARTS: dict[str, dict[str, tuple[str, ...]]] = {
     "attention_kernels": {"ALONG": (), "ACROSS": (), "ALONG_ONE": (), "ACROSS_ONE": ()},
     "attention_thin": {"FEW_TASKS": (), "FEW_WEIGH": (), "FEW_DOTS": ()},
 }
-ALWAYS = {"gemm_": {"MAIN", "BLOCKS", "PACKING", "KERNELS"}, "triangular_": set(),
+ALWAYS = {"gemm_": {"MAIN", "BLOCKS"}, "triangular_": set(),
           "fft_": {"FFT_LINES", "FFT_PLANS", "FFT_MOVES", "FFT_MANY"},
           "conv_dots": set(), "attention_kernels": {"ALONG", "ACROSS"},
           "attention_thin": {"FEW_TASKS", "FEW_WEIGH", "FEW_DOTS"}}

@@ -1,9 +1,13 @@
 """Which parts of the routines of products a program needs: told from sizes and strides.
 
-In: Products and convolutions. Out: names of parts (runtime/gemm_kernel.h), but for those that are always there. A part
-that a product could use and that is not there costs time, nothing else: the C code asks whether it is.
+In: Products and convolutions. Out: names of parts (runtime/gemm_kernel.h), but for those that are always there. A table
+of kernels that a product could use and that is not there costs time, nothing else: the C code asks whether it is. But
+those for packed operands, and what packs them, are what remains then: they are left out where they are certainly not
+needed.
 
-    f32[1000,1000] by f32[1000,992]   ->   KERNELS_A: A's rows may be read in place, B's panels are packed
+    f32[64,64] by f32[64,64]          ->   KERNELS_AB: both are read in place
+    f32[1000,1000] by f32[1000,992]   ->   KERNELS_A, KERNELS, PACKING: A's rows may be read in place, B's panels are
+                                           packed
 """
 from __future__ import annotations
 
@@ -27,13 +31,14 @@ from hloc.targets.cpu.scratch.products import (
 from hloc.targets.cpu.tiles.complex_products import PARTS
 
 MOST_DOTS = 8                    # features in are_dots of runtime/conv_rows.c, with the widest vectors
-READ_A = frozenset({"KERNELS_A"})
+PACKED = frozenset({"KERNELS", "PACKING"})
+READ_A = PACKED | {"KERNELS_A"}
 READ_BOTH = READ_A | {"KERNELS_B", "KERNELS_AB", "KERNELS_HALF", "KERNELS_HALF_A"}
 
 
 def tables(kind: Kind) -> frozenset[str]:
-    """Those that a type of element has beside KERNELS: HLOC_READS_A, HLOC_READS_B."""
-    return READ_BOTH if kind.has_halves else READ_A if kind.is_memory and not kind.turns else frozenset()
+    """All that a type of element has: HLOC_READS_A, HLOC_READS_B."""
+    return READ_BOTH if kind.has_halves else READ_A if kind.is_memory and not kind.turns else PACKED
 
 
 def add_product(found: Parts, g: Product, machine: Machine) -> None:
@@ -65,19 +70,21 @@ def parts_of_product(g: Product, machine: Machine) -> frozenset[str]:
     found = _tables(g, kind, lanes, reads_a, reads_b)
     if reads_a and not (small and kind.group == 1):              # which blocks there are depends on the threads
         found |= _tables(g, kind, lanes, False, reads_b)
-    return frozenset(found)
+    return frozenset(found if small else found | PACKED)
 
 
 def _tables(g: Product, kind: Kind, lanes: int, reads_a: bool, reads_b: bool) -> set[str]:
     """G(can_read) of runtime/gemm_choice.h: how tiles read both operands."""
     rest, in_place, packed = g.n % (2 * lanes), reads_a and g.m > 1, not reads_a or g.m % 2
     half, direct = kind.has_halves and 0 < rest <= lanes, g.n >= 2 * lanes and reads_b
-    found = {"A"} if in_place and ((rest and not half) or (g.n >= 2 * lanes and not reads_b)) else set()
+    wide = (rest and not half) or (g.n >= 2 * lanes and not reads_b)
+    found = ({"A"} if in_place and wide else set()) | ({""} if packed and wide else set())
     if direct:
         found |= ({"AB"} if in_place else set()) | ({"B"} if packed else set())
     if half:
         found |= ({"HALF_A"} if in_place else set()) | ({"HALF"} if packed else set())
-    return {f"KERNELS_{name}" for name in found}
+    packs = packed or not reads_b or (rest and not (half and rest == lanes))
+    return {f"KERNELS_{name}".rstrip("_") for name in found} | ({"PACKING"} if packs else set())
 
 
 def add_convolution(found: Parts, type: str, features: int, machine: Machine, *, thin: int = 0) -> None:

@@ -17,38 +17,39 @@ static void G(deal_out)(const hloc_gemm_args* g, long m_panels, long fewest, lon
   }
 }
 
-/* Whether there are all tables of kernels for operands that are read in such ways, as run_tile asks for them; the same
- * is told before, of a program's products, by targets/cpu/product_parts.py. */
+/* Whether there are all tables of kernels, and packing, for operands that are read in such ways, as run_tile and find_b
+ * ask for them; the same is told before, of a program's products, by targets/cpu/product_parts.py. */
 static int G(can_read)(const hloc_gemm_args* g, int a_in_place, int b_in_place, int halves) {
-#if HLOC_READS_A
   const long rest = g->n % G(TILE_COLUMNS);
   const int in_place = a_in_place && g->m > 1, packed = !a_in_place || g->m % 2; /* tiles of A: the last may be odd */
   const int half = halves && rest && rest <= LANES, wide = (rest && !half) || (g->n >= G(TILE_COLUMNS) && !b_in_place);
-  (void)packed;
+  if ((packed || !b_in_place || (rest && !(half && rest == LANES))) && !HLOC_HAS(G(pack))) return 0;
+  if (wide && packed && !HLOC_HAS(G(kernels))) return 0;
+#if HLOC_READS_A
   if (wide && in_place && !HLOC_HAS(G(kernels_a))) return 0;
+#endif
 #if HLOC_READS_B
   const int direct = g->n >= G(TILE_COLUMNS) && b_in_place;
   if (direct && ((in_place && !HLOC_HAS(G(kernels_ab))) || (packed && !HLOC_HAS(G(kernels_b))))) return 0;
   if (half && ((in_place && !HLOC_HAS(G(kernels_half_a))) || (packed && !HLOC_HAS(G(kernels_half))))) return 0;
 #endif
-#else
-  (void)g, (void)a_in_place, (void)b_in_place, (void)halves;
-#endif
+  (void)in_place;
   return 1;
 }
 
-/* In place where that is wanted, as far as there are kernels: B rather than A, and half tiles last of all. Packed, and
- * by whole tiles, they can always be read. */
-static void G(read_operands)(G(plan)* plan, int wants_a, int wants_b) {
+/* In place where that is wanted, as far as there are kernels: B rather than A, and half tiles last of all; 0: in no
+ * way. */
+static int G(read_operands)(G(plan)* plan, int wants_a, int wants_b) {
   for (int without = 0; without < 8; without++) {
     plan->has_halves = HLOC_READS_B && !(without & 1);
     plan->a_in_place = wants_a && !(without & 2), plan->b_in_place = wants_b && !(without & 4);
-    if (G(can_read)(&plan->g, plan->a_in_place, plan->b_in_place, plan->has_halves)) return;
+    if (G(can_read)(&plan->g, plan->a_in_place, plan->b_in_place, plan->has_halves)) return 1;
   }
+  return 0;
 }
 
-/* Sizes of blocks and how operands are read. */
-static void G(choose)(G(plan)* plan, int* share_a, int* share_b) {
+/* Sizes of blocks and how operands are read; 0 where the program holds no kernels for that. */
+static int G(choose)(G(plan)* plan, int* share_a, int* share_b) {
   hloc_gemm_args* g = &plan->g;
   plan->rows = G(smaller)(HLOC_TILE_ROWS, G(even)(g->m));
   plan->k_block = G(k_block)(g->k);
@@ -86,7 +87,7 @@ static void G(choose)(G(plan)* plan, int* share_a, int* share_b) {
   plan->m_block = m_group * plan->rows;
   plan->n_block = ((n_panels + n_blocks - 1) / n_blocks) * G(TILE_COLUMNS);
   const int wants_a = a_readable && !flat && (plan->n_block <= 8 * G(TILE_COLUMNS) || small) && !(aliased && g->k > 64);
-  G(read_operands)(plan, HLOC_READS_A && wants_a, HLOC_READS_B && wants_b);
+  if (!G(read_operands)(plan, HLOC_READS_A && wants_a, HLOC_READS_B && wants_b)) return 0;
   plan->a_across = HLOC_READS_B && g->a_row == 1 && !plan->a_in_place && !flat && !g->load_a &&
                    plan->n_block <= 2 * G(TILE_COLUMNS);
   plan->m_blocks = (g->m + plan->m_block - 1) / plan->m_block;
@@ -99,6 +100,7 @@ static void G(choose)(G(plan)* plan, int* share_a, int* share_b) {
   }
   plan->sweeps = g->epilogue && !plan->exchanged && plan->n_block > G(TILE_COLUMNS) && !small &&
                  (plan->k_blocks > 1 || plan->m_block * plan->n_block * (long)sizeof(SUM) <= 512 << 10);
+  return 1;
 }
 
 /* Few blocks of long sums: parts of k for all threads. */

@@ -10,7 +10,7 @@
  *
  * Parts (parts.h), which compile side by side: MAIN, which plans, BLOCKS, which the threads run, PACKING, one for each
  * table of KERNELS, THIN and one for each number of rows of thin products. A program need not hold those that its
- * products cannot ask for (targets/cpu/product_parts.py): none but KERNELS is chosen unless it is there.
+ * products cannot ask for (targets/cpu/product_parts.py): none is chosen unless it is there.
  *
  * Packed A: for each k-unit `rows` units (up to one vector may be written beyond the end). Packed B: for each k-unit
  * TILE_COLUMNS units. Rests are filled with zeros.
@@ -123,7 +123,7 @@ typedef void (*G(kernel))(long k, const UNIT* a, long a_row, const UNIT* b, long
 
 typedef G(kernel) G(kernel_table)[HLOC_TILE_ROWS / 2];
 #if !HLOC_IS_HERE(HLOC_KERNELS)
-extern const G(kernel_table) G(kernels);
+extern const G(kernel_table) G(kernels) HLOC_MAY_BE_MISSING;
 #else
 HLOC_ALL_ROWS(HLOC_PACKED)
 HLOC_OF_PARTS const G(kernel_table) G(kernels) = {HLOC_ALL_ROWS(HLOC_PACKED_NAME)};
@@ -177,7 +177,8 @@ HLOC_OF_PARTS const G(kernel_table) G(kernels_half_a) = {HLOC_ALL_ROWS(HLOC_HALF
 #undef AHEAD
 
 #if !HLOC_IS_HERE(HLOC_PACKING)
-void G(pack)(const ELEMENT* source, long line_stride, long k_stride, long lines, long k, long width, UNIT* target);
+HLOC_MAY_BE_MISSING void G(pack)(const ELEMENT* source, long line_stride, long k_stride, long lines, long k, long width,
+                                 UNIT* target);
 #else
 #define SQUARE (HLOC_VECTOR_BYTES / (int)sizeof(UNIT)) /* side of the blocks that vector registers transpose */
 HLOC_INLINE void G(transpose)(const UNIT* source, long source_stride, UNIT* target, long target_stride) {

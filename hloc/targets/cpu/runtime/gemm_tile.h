@@ -485,7 +485,7 @@ int HLOC_JOIN(hloc_gemm_, G_NAME, )(const hloc_gemm_args* args) {
   if (args->n <= G(NARROW) && args->m > 2 * args->n && !halves && !args->load_a && !args->load_b && !args->packed_b)
     G(exchange)(&plan);
   if (HLOC_HAS(G(is_thin)) && G(is_thin)(&plan)) return G(thin)(&plan);
-  G(choose)(&plan, &share_a, &share_b);
+  if (!G(choose)(&plan, &share_a, &share_b)) return 1;
   G(choose_splits)(&plan, &share_a, &share_b);
   if (plan.k_splits > 1) {
     const long sums = args->batches * plan.m_blocks * plan.n_blocks * plan.k_splits * G(block_sums)(&plan);
