@@ -158,6 +158,7 @@ def main() -> int:
     parser.add_argument("--target", choices=("sm_90",), help="compile for Hopper without wgmma and bulk copies")
     parser.add_argument("--one", choices=SECTIONS, help=argparse.SUPPRESS)
     parser.add_argument("--compile", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--compile-xla", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     unknown = [n for n in asked.sections if n not in SECTIONS]
     if unknown:
@@ -172,6 +173,9 @@ def main() -> int:
     if asked.one:
         return run_section(asked.one, asked.emulated)
     from gpu_sections.device import Device
+    if asked.compile_xla:
+        from gpu_sections.xla import compile_ahead
+        return compile_ahead(Device(asked.emulated))
     if asked.compile:
         from gpu_sections.prepare import compile_one
 

@@ -175,3 +175,34 @@ def test_words_of_the_sanitizer(gpu, said, row):
     from gpu_sections.sanitizer import summary
     found = summary("memcheck", said, 7)
     assert {k: v for k, v in found.items() if k != "what"} == row
+
+
+def test_what_xla_has_compiled_before_is_measured(gpu, monkeypatch, tmp_path):
+    """By XLA:CPU in the GPU's place: programs are compiled ahead, and not once more where they are measured."""
+    pytest.importorskip("jax")
+    from types import SimpleNamespace
+
+    import jax
+    from gpu_sections import prepare, xla
+    from gpu_sections.programs import FOLDER, Case
+
+    from hloc import api
+    text = "HloModule m\nENTRY e { x = f32[3] parameter(0)  ROOT y = f32[3] add(x, x) }\n"
+    found = [Case("good", text=text), Case("bad", text="HloModule")]
+    monkeypatch.setenv(FOLDER, str(tmp_path))
+    monkeypatch.setattr(xla, "cases", lambda device: found)
+    monkeypatch.setattr(xla, "xla_missing", lambda device: "")
+    monkeypatch.setattr(xla, "own_device", lambda: jax.devices("cpu")[0])
+    assert xla.compile_ahead(SimpleNamespace(emulated=False)) == 0
+    assert xla.path_of("good").exists() and not xla.path_of("bad").exists()
+    monkeypatch.setattr(prepare, "COMMAND", (sys.executable, "-c", "import sys; print('one', file=sys.stderr)"))
+    row = prepare.XlaAhead().row(found, time.monotonic() + 20)
+    assert row["what"] == "1 of 2 programs compiled by XLA:GPU" and row["note"] == "one"
+    monkeypatch.setattr(prepare, "COMMAND", (sys.executable, "-c", "import time; time.sleep(60)"))
+    assert prepare.XlaAhead().row([], time.monotonic() + 1)["missing"] == "not ready in time"
+    import numpy as np
+    monkeypatch.setattr(xla, "compiled", None)
+    program = xla.Xla("good", api.load(text), [np.float32([1, 2, 3])])
+    program.run()
+    assert program.first() == 2
+    assert 0 < xla.seconds(program.run) < 1

@@ -1,9 +1,11 @@
-"""All whole programs, compiled side by side before anything is measured: each in a process of its own."""
+"""All whole programs, compiled side by side before anything is measured: each in a process of its own. XLA compiles
+them meanwhile, one after the other: it tries its ways on the GPU, which nothing else uses by now."""
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from gpu_sections.programs import ROOT, cases, container_path, source
 
 SECONDS = 80                           # of one program
+XLA_SECONDS = 72                       # that XLA has from the section's start on
+COMMAND = (sys.executable, str(ROOT / "benchmarks" / "gpu.py"))
 KERNELS = "the kernels that compute-sanitizer runs"
 
 
@@ -24,6 +28,7 @@ def rows(device) -> Iterator[dict]:
             yield {"what": case.name, "missing": str(error)}
     jobs = [(case.name, fusion) for case in ready for fusion in ("on", "off")]
     jobs += [] if device.emulated else [(KERNELS, "on")]
+    xla = None if device.emulated else XlaAhead()
     with ThreadPoolExecutor(max(1, (os.cpu_count() or 2) - 1)) as pool:
         told = list(pool.map(lambda job: compiled(device, *job), jobs))
     for (name, fusion), (_, why) in zip(jobs, told):
@@ -32,11 +37,38 @@ def rows(device) -> Iterator[dict]:
     slowest = max(zip(told, jobs), default=((0.0, ""), ("", "")))
     yield {"what": f"{sum(not why for _, why in told)} programs compiled", "unit": "s",
            "value": time.monotonic() - start, "note": f"the slowest: {slowest[1][0]}, {slowest[0][0]:.0f} s"}
+    if xla is not None:
+        yield xla.row(ready, start + XLA_SECONDS)
+
+
+class XlaAhead:
+    """The process in which XLA compiles. What it says goes into a file: a full pipe would stop it."""
+
+    def __init__(self):
+        self.log = tempfile.TemporaryFile("w+", errors="replace")
+        self.child = subprocess.Popen([*COMMAND, "--compile-xla"], stdout=subprocess.DEVNULL, stderr=self.log)
+
+    def row(self, ready: list, end: float) -> dict:
+        """What has been compiled when it is done, or at the time `end`; the rest is compiled where it is measured."""
+        from gpu_sections.xla import path_of
+        start = time.monotonic()
+        try:
+            self.child.wait(timeout=max(1.0, end - start))
+        except subprocess.TimeoutExpired:
+            self.child.kill()
+            self.child.wait()
+        self.log.seek(0)
+        lines = [line.strip()[:200] for line in self.log if line.strip()] or ["not ready in time"]
+        done = sum(path_of(case.name).exists() for case in ready)
+        if not done:
+            return {"what": "programs compiled by XLA:GPU", "missing": lines[-1]}
+        return {"what": f"{done} of {len(ready)} programs compiled by XLA:GPU", "unit": "s more",
+                "value": time.monotonic() - start, "note": lines[-1] if done < len(ready) else ""}
 
 
 def compiled(device, name: str, fusion: str) -> tuple[float, str]:
     """Seconds, and what went wrong."""
-    command = [sys.executable, str(ROOT / "benchmarks" / "gpu.py"), "--compile", name, fusion]
+    command = [*COMMAND, "--compile", name, fusion]
     start = time.monotonic()
     try:
         done = subprocess.run([*command, *(["--emulated"] if device.emulated else [])], capture_output=True, text=True,
