@@ -85,6 +85,45 @@ def test_without_a_gpu():
     assert done.stderr.startswith("error: running on a GPU needs") and "Traceback" not in done.stderr
 
 
+def test_what_a_device_would_be_given(gpu):
+    """The kernel that is written for this script alone compiles as it does there: no header is left to be found."""
+    from gpu_sections import sanitizer
+    from gpu_sections.device import device_code
+    from gpu_sections.products import peak_text
+
+    from hloc.targets.cuda.compiler import compile_cuda, compiler_version
+    text = device_code(peak_text(4096))
+    assert '#include "' not in text
+    assert sanitizer.SECONDS < gpu.SECTIONS["sanitizer"][0] - 3 and sanitizer.LEAST * 4 < sanitizer.SECONDS
+    if compiler_version():
+        assert b"peak" in compile_cuda(text, "sm_90a", "cubin")
+
+
+def test_short_work_is_timed_together(gpu):
+    """A start costs as much as a small kernel: several are one measurement, of which each has its part."""
+    from types import SimpleNamespace
+
+    from gpu_sections.device import Device
+    clock, device = [0.0], Device.__new__(Device)
+
+    class Event:
+        def record(self, stream):
+            clock[0] += 5e-6                                    # what a look costs
+            self.when = clock[0]
+
+        def synchronize(self):
+            pass
+
+        def time_since(self, earlier):
+            return (self.when - earlier.when) * 1e3
+    device.emulated, device.cuda = False, SimpleNamespace(Event=Event)
+    nothing = SimpleNamespace(push=lambda: None, pop=lambda: None, synchronize=lambda: None)
+
+    def measured(seconds: float) -> float:
+        return device.median(lambda: clock.__setitem__(0, clock[0] + seconds), nothing, nothing)
+    assert measured(30e-6) == pytest.approx(30e-6, rel=0.01) and measured(0.1) == pytest.approx(0.1, rel=0.01)
+
+
 def test_unknown_section():
     done = run("speed")
     assert done.returncode == 2 and "no section 'speed'" in done.stderr

@@ -27,13 +27,13 @@ from hloc.targets.cuda.container import Container, Geometry
 from hloc.targets.cuda.execution import runtime
 from hloc.targets.cuda.execution.tuning import chosen_ways
 from hloc.targets.cuda.gpus import DEFAULT, GPUS
-from hloc.targets.cuda.sources import make_sources
+from hloc.targets.cuda.sources import DEVICE, make_sources
 from hloc.targets.cuda.target import cuda_target
 from hloc.targets.cuda.target import image as cubin
 from hloc.targets.inlining import HEADERS, inline_includes
 
 TESTS = ROOT / "tests"
-CUDA_HEADERS = ROOT / "hloc" / "targets" / "cuda"
+TOGETHER_SECONDS, MOST_TOGETHER = 2e-3, 50     # of runs that are timed as one
 
 
 class Device:
@@ -106,7 +106,7 @@ class Device:
         if self.emulated:
             image = self.build_text(f"{text}\nHLOC_LAUNCHER({start.function})\n")
         else:
-            image = compile_cuda(inline_includes(text, (CUDA_HEADERS, HEADERS)), self.machine.arch, "cubin")
+            image = compile_cuda(device_code(text), self.machine.arch, "cubin")
         module = self.cuda.module_from_buffer(image)
         function, stream = module.get_function(start.function), self.cuda.Stream(runtime.NON_BLOCKING)
 
@@ -132,7 +132,8 @@ class Device:
         return self.median(backend.run, backend.stream, backend.context, least, most)
 
     def median(self, work: Callable[[], None], stream, context, least: float = 0.2, most: int = 200) -> float:
-        """The median seconds of `work`, which only starts things on the stream, by the device's own clock."""
+        """The median seconds of `work`, which only starts things on the stream, by the device's own clock. Short work
+        is started several times between two looks at it: these take microseconds, as long as a small kernel."""
         if self.emulated:
             least, most = 0.0, 3
         context.push()
@@ -140,17 +141,29 @@ class Device:
             for _ in range(2):
                 work()
             stream.synchronize()
+            together = 1 if self.emulated else \
+                max(1, min(MOST_TOGETHER, int(TOGETHER_SECONDS / self._elapsed(work, stream, 1))))
             times: list[float] = []
-            while len(times) < 5 or (sum(times) < least and len(times) < most):
-                before, after = self.cuda.Event(), self.cuda.Event()
-                before.record(stream)
-                work()
-                after.record(stream)
-                after.synchronize()
-                times.append(after.time_since(before) * 1e-3)
-            return max(statistics.median(times), 1e-9)
+            while len(times) < 5 or (sum(times) * together < least and len(times) < most):
+                times.append(self._elapsed(work, stream, together))
+            return statistics.median(times)
         finally:
             context.pop()
+
+    def _elapsed(self, work: Callable[[], None], stream, count: int) -> float:
+        """Seconds of one of `count` runs."""
+        before, after = self.cuda.Event(), self.cuda.Event()
+        before.record(stream)
+        for _ in range(count):
+            work()
+        after.record(stream)
+        after.synchronize()
+        return max(after.time_since(before) * 1e-3 / count, 1e-9)
+
+
+def device_code(text: str) -> str:
+    """CUDA C with the headers that it names in it."""
+    return inline_includes(text, (DEVICE, HEADERS))
 
 
 def random_arrays(parameters) -> list[np.ndarray]:
