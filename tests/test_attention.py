@@ -115,6 +115,7 @@ def arrays(module, seed: int) -> list[np.ndarray]:
 def test_random_attention(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fusion_attention, "LEAST_PRODUCT", 0)
     monkeypatch.setattr(fusion_attention, "FEW_NARROW", 0)
+    monkeypatch.setattr(fusion_attention, "ONE_QUERY_KEYS", 0)
     text = attention(random.Random(seed))
     module = parse_module(text)
     inputs = arrays(module, seed)

@@ -29,6 +29,7 @@ LEAST_PRODUCT = 2048             # multiply-adds of a product below which plain 
 LEAST_DEPTH = 16                 # numbers of a query, or of a value
 FEW_QUERIES = 5, 8               # more than memory's speed hides, too few to fill vectors with
 MANY_KEYS = 512                  # with fewer, both products find them in a cache
+ONE_QUERY_KEYS = 64              # of a single query: with no more, its products take less than to plan an attention
 FEW_NARROW = 4                   # queries of two bytes each number: their products read keys without widening them
 TARGETS = frozenset(["cpu", "cuda"])    # those that have a kernel for it
 WITH_GRADIENTS = frozenset(["cuda"])    # and for its gradients; on a CPU to compute scores again takes longer
@@ -149,12 +150,15 @@ def slower(attention: Attention, machine: Machine) -> str:
         return "its products are so small that plain loops do them"
     if machine.kind == "gpu":
         return ""
-    queries = prod(scores.operands[1 - side].shape.dimensions[d] for d in free(scores, 1 - side))
+    queries = min(prod(dot.operands[n].shape.dimensions[d] for d in free(dot, n))      # of the same keys and values
+                  for dot, n in ((scores, 1 - side), (output, attention.slot)))
     depth = prod(scores.operands[side].shape.dimensions[d] for d in contracting(scores, side))
     features = prod(output.shape.dimensions[d] for d in free_of_side(output, 1 - attention.slot))
     if min(depth, features) < LEAST_DEPTH:
         return f"vectors of {min(depth, features)} are too short for an attention kernel"
     if queries <= FEW_NARROW and ELEMENT_TYPES[scores.operands[side].shape.element_type].bytes == 2:
         return "so few queries of two bytes are faster as products"
+    if queries == 1 and attention.keys[0] <= ONE_QUERY_KEYS:
+        return "a query of so few keys is faster as products"
     few = FEW_QUERIES[0] <= queries <= FEW_QUERIES[1]
     return "so few queries and keys are faster as products" if few and attention.keys[0] <= MANY_KEYS else ""
