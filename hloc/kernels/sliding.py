@@ -1,4 +1,4 @@
-"""Windows that move by one element from column to column: which taps meet which columns.
+"""Windows that move by one element, or a few, from column to column: which taps meet which columns.
 
 In: a block of columns, the window, the size of what it moves over, and a function that takes taps in. Out: loops
 without conditions, over TAPS at a time, so that sums are read and written seldom. Where some taps are padding, they are
@@ -19,6 +19,7 @@ from hloc.kernels.indexing import Index
 from hloc.kernels.ir import INDEX, SERIAL, VECTOR, Apply, Const
 
 SHORTEST_SLIDE = 16             # columns of a window that moves along them
+LONGEST_STEP = 4                # elements
 TAPS = 8                        # of such a window in one pass over the columns
 
 Take = Callable[[Index, list[tuple[Index, Index]]], None]
@@ -27,6 +28,11 @@ Take = Callable[[Index, list[tuple[Index, Index]]], None]
 def slides(w: WindowDim) -> bool:
     """The window moves by one element from column to column: one tap of neighbouring columns lies side by side."""
     return w.size > 1 and w.stride == 1 and w.base_dilation == 1
+
+
+def steps(w: WindowDim) -> bool:
+    """The window moves by a few elements from column to column, of which vectors take one in so many."""
+    return w.size > 1 and 1 < w.stride <= LONGEST_STEP and w.base_dilation == 1
 
 
 class Columns:
@@ -66,7 +72,8 @@ class Columns:
 def slide(columns: Columns, window: WindowDim, size: int, take: Take) -> None:
     """All taps of the window for all columns of the block; it moves over `size` elements."""
     b, extent, far = columns.builder, columns.extent, (window.size - 1) * window.window_dilation
-    low, high = max(0, window.padding_low), min(extent, size + window.padding_low - far)
+    low = max(0, -(-window.padding_low // window.stride))
+    high = min(extent, (size + window.padding_low - far - 1) // window.stride + 1)
     if high - low < min(extent, SHORTEST_SLIDE):
         low = high = extent                                  # no column has all taps
     whole, rest = divmod(window.size if low < high else 0, TAPS)
@@ -87,13 +94,22 @@ def slide(columns: Columns, window: WindowDim, size: int, take: Take) -> None:
         return
     with b.loop(window.size, SERIAL) as tap:
         before = indexing.scale(_place(window, indexing.ZERO, tap), -1)
+        inside = [_columns_before(window, place) for place in (before, indexing.shift(before, size))]
         for first, end in ends:
-            with columns.between(first, end, before, indexing.shift(before, size)) as column:
+            with columns.between(first, end, *inside) as column:
                 take(column, taps(column, tap, 1))
+
+
+def _columns_before(window: WindowDim, place: Index) -> Index:
+    """How many columns begin before a place, which may be a little negative."""
+    whole = window.size * window.window_dilation
+    shifted = indexing.shift(place, window.stride * whole + window.stride - 1)
+    return indexing.shift(indexing.floor_divide(shifted, window.stride), -whole)
 
 
 def _place(window: WindowDim, column: Index, tap: Index) -> Index:
     """What a tap of a column's window reads."""
     if window.reversal:
         tap = indexing.subtract(indexing.constant(window.size - 1), tap)
-    return indexing.shift(indexing.add(column, indexing.scale(tap, window.window_dilation)), -window.padding_low)
+    first = indexing.shift(indexing.scale(column, window.stride), -window.padding_low)
+    return indexing.add(first, indexing.scale(tap, window.window_dilation))

@@ -4,8 +4,8 @@ In: the lone instruction. Out: kernels in one of three forms:
     scans     a window that reaches from the first (or last) element to the current one, as cumsum and cummax are
               written: one running total along that dimension, linear time
     columns   the innermost dimension has no window (pooling of NHWC images), or one that moves by one element at a time
-              (moving sums): a block of columns accumulates in a Local array, the taps of the window around it, so that
-              the inner loop has stride one
+              (moving sums) or by a few (pooling of NCHW images): a block of columns accumulates in a Local array, the
+              taps of the window around it, so that the inner loop has stride one, or few
     elements  everything else: the element rule of reduce-window
 select-and-scatter takes columns always, of width one where the innermost dimension has a window.
 """
@@ -23,10 +23,11 @@ from hloc.kernels.group import Group, KernelCall, Lowered, Outline
 from hloc.kernels.indexing import Index
 from hloc.kernels.ir import SERIAL, VECTOR, Apply, Const, Cost, Expr, Load
 from hloc.kernels.rules.loops import element_types, window_source
-from hloc.kernels.sliding import SHORTEST_SLIDE, Columns, slide, slides
+from hloc.kernels.sliding import SHORTEST_SLIDE, Columns, slide, slides, steps
 from hloc.machine import Machine
 
 WIDTH = 512
+SHORTEST_STEPS = 8              # columns of a window that moves by several elements
 NARROWEST = 4
 ROWS = 64                       # of a scan, side by side
 LONGEST_QUICK = 4               # instructions of a reducer that takes a few cycles
@@ -49,7 +50,8 @@ def lower_reduce_window(group: Group, machine: Machine) -> Lowered:
         return Lowered((_scan(group, machine, scanned[0], dims[scanned[0]]),))
     if shape.rank and is_plain(dims[-1]) and shape.dimensions[-1] >= NARROWEST:
         return Lowered((_pool(group, dims),))
-    if shape.rank and slides(dims[-1]) and result.dimensions[-1] >= SHORTEST_SLIDE:
+    if shape.rank and (slides(dims[-1]) and result.dimensions[-1] >= SHORTEST_SLIDE
+                       or machine.kind == "cpu" and steps(dims[-1]) and result.dimensions[-1] >= SHORTEST_STEPS):
         return Lowered((_pool(group, dims),))
     return lower_loop(group, machine) if not instruction.shape.is_tuple else Lowered((_pool(group, dims),))
 
@@ -162,7 +164,7 @@ def _pool(group: Group, dims: tuple[WindowDim, ...]) -> KernelCall:
     instruction = group.instruction
     sizes = instruction.operands[0].shape.dimensions
     result = group.result_shapes[0].dimensions
-    plain, moves = is_plain(dims[-1]), slides(dims[-1])
+    plain, moves = is_plain(dims[-1]), slides(dims[-1]) or steps(dims[-1])
     width = min(WIDTH, result[-1]) if plain or moves else 1
     outline = Outline(group)
     arrays = _Columns(outline, instruction, width)
