@@ -45,6 +45,8 @@ def dot(left: str, right: str) -> str:
      "d = f32[64,64] dot(x, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}", []),
     ("x = f32[64,9] parameter(0) y = f32[9,64] parameter(1) "
      "d = f32[64,64] dot(x, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}", ["gemm_f32.c"]),
+    ("x = bf16[64,5,8] parameter(0) y = bf16[64,8,11] parameter(1) d = bf16[64,5,11] dot(x, y), lhs_batch_dims={0}, "
+     "rhs_batch_dims={0}, lhs_contracting_dims={2}, rhs_contracting_dims={1}", []),
     ("x = c64[64,64] parameter(0) d = c64[64,64] dot(x, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}",
      ["complex_c64.c", "gemm_f32.c"]),
     ("x = f16[64,64] parameter(0) y = f16[64,64] cholesky(x)", ["triangular_f32.c"]),
@@ -53,7 +55,7 @@ def dot(left: str, right: str) -> str:
     (convolution(16), ["gemm_bf16.c", "conv_bf16.c", "conv_rows.c", "conv.c", "conv_dots.c", "conv_memory.c",
                         "conv_ways.c", "conv_outer.c", "conv_depthwise.c"]),
 ], ids=["none", "attention", "attention of few queries", "attention gradient", "topk", "topk of f16", "shallow dot", "dot",
-        "complex dot", "factor of f16", "small factor", "shallow convolution", "convolution"])
+        "many small dots", "complex dot", "factor of f16", "small factor", "shallow convolution", "convolution"])
 def test_likely_units(body, units):
     found, _ = likely_units(parse_module(f"ENTRY e {{ {body} }}"), Machine.host())
     assert [unit for unit in found if unit != "pool.c"] == units

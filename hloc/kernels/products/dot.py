@@ -31,12 +31,11 @@ from hloc.kernels.products.operands import Access, OperandKernels, behind_conver
 from hloc.kernels.products.prologues import DEPTH, INNER, OUTER, computed_access, prologue
 from hloc.kernels.products.shallow_dot import lower_shallow_product
 from hloc.kernels.products.small_dot import has_long_terms, is_staged, lower_small_product
-from hloc.kernels.products.tiny import NARROW, SHALLOW, SMALL, TINY
+from hloc.kernels.products.tiny import NARROW, SHALLOW, SMALL, TINY, TINY_OF_MANY
 from hloc.kernels.rules.loops import DotDimensions
 from hloc.machine import Machine
 
 TENSOR_F8 = ("f8e4m3fn", "f8e5m2")      # that tensor cores multiply
-TINY_OF_MANY = 4096             # of each product of a batch; each would pay the tile's start
 AWKWARD_OF_MANY = 256           # the same, where loading takes long: columns apart from each other, 8 bits, f16
 THIN = 8                        # rows or columns that lie one after the other, among many
 WORTH_ORDER = 16                # multiplications with each element that is brought into order

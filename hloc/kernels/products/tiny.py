@@ -12,6 +12,7 @@ from hloc.kernels.sliding import SHORTEST_SLIDE, slides
 
 TINY = 2048                     # multiply-adds below which a tile costs more than it saves
 SMALL = 8192                    # the same for products whose columns lie side by side, and no bytes; else half of it
+TINY_OF_MANY = 4096             # of each product of a batch; each would pay the tile's start
 SMALL_CONVOLUTION = 16384       # multiply-adds of convolutions whose features lie side by side; half of it for bytes
 FEWEST_FEATURES = 4
 IN_PLANES = 1 << 17             # multiply-adds of convolutions of few features;

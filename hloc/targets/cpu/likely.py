@@ -14,6 +14,7 @@ from hloc.kernels.products.tiny import (
     NARROW,
     SHALLOW,
     SMALL,
+    TINY_OF_MANY,
     may_be_loops,
 )
 from hloc.machine import Machine
@@ -87,10 +88,11 @@ def _depth(dot: Instruction) -> int:
 
 def _is_small(dot: Instruction) -> bool:
     """A dot that will probably become loops."""
-    depth = _depth(dot)
-    columns = _sides(dot)[1]
-    return dot.shape.num_elements * depth <= SMALL \
-        or (not dot.get("lhs_batch_dims") and depth <= SHALLOW and 1 < columns <= NARROW)
+    work = dot.shape.num_elements * _depth(dot)
+    batches = prod(dot.operands[0].shape.dimensions[d] for d in dot.get("lhs_batch_dims", ()))
+    if batches > 1:
+        return work // batches <= TINY_OF_MANY
+    return work <= SMALL or (_depth(dot) <= SHALLOW and 1 < _sides(dot)[1] <= NARROW)
 
 
 def _likely_attention(module: Module) -> set[int]:
