@@ -152,7 +152,7 @@ class Floor:
         return best
 
     def _built(self) -> ctypes.CDLL:
-        from hloc.targets.cpu import toolchain
+        from hloc.targets.cpu.building import toolchain
         chain = toolchain.find()
         with tempfile.TemporaryDirectory() as folder:
             source, output = Path(folder) / "floor.c", Path(folder) / "floor.so"

@@ -217,7 +217,7 @@ def machine() -> dict:
 
 
 def compiler_version() -> str:
-    from hloc.targets.cpu import toolchain
+    from hloc.targets.cpu.building import toolchain
     return toolchain.find().version
 
 

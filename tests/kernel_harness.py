@@ -20,13 +20,13 @@ from hloc.kernels.lower import Lowered, lower
 from hloc.kernels.verify import verify_kernel
 from hloc.machine import Machine
 from hloc.ops.values import flatten
-from hloc.targets.cpu import toolchain
-from hloc.targets.cpu.routines import file_of, runtime_units
+from hloc.targets.cpu.building import toolchain
+from hloc.targets.cpu.building.routines import file_of, runtime_units
 from hloc.targets.cpu.tiles.source import tile_source
 from hloc.targets.printer import C, print_kernel
 from hloc.text import parse_module
 
-RUNTIME = Path(toolchain.__file__).parent / "runtime"
+RUNTIME = toolchain.INCLUDE_FOLDERS[0]
 MACHINE = Machine("test", "cpu", 2, 32, 32 << 10, 1 << 20, 20e9, 4e-6)
 NOT_KERNELS = frozenset(["parameter", "constant", "tuple", "get-tuple-element", "while", "conditional", "call",
                          "custom-call", "after-all", "add-dependency", "optimization-barrier", "opt-barrier", "domain",

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from hloc.targets.cpu import toolchain
+from hloc.targets.cpu.building import toolchain
 
 pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc, whose malloc they are counted before")
 

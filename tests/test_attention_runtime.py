@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from native import FLAGS, INCLUDE, once
 
-from hloc.targets.cpu.routines import FEW_QUERIES
+from hloc.targets.cpu.building.routines import FEW_QUERIES
 
 LONG, POINTER, INT, FLOAT = ctypes.c_long, ctypes.c_void_p, ctypes.c_int, ctypes.c_float
 WIDTHS = {"native": [], "32 bytes": ["-mno-avx512f"], "16 bytes": ["-march=x86-64"]}

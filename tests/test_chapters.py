@@ -1,4 +1,4 @@
-"""Units read those chapters of scalar.h that hold the functions which they call (hloc/targets/cpu/chapters.py)."""
+"""Units read those chapters of scalar.h that hold the functions which they call (hloc/targets/cpu/building/chapters.py)."""
 from __future__ import annotations
 
 import re
@@ -8,8 +8,8 @@ from itertools import filterfalse
 
 import pytest
 
-from hloc.targets.cpu import toolchain
-from hloc.targets.cpu.chapters import chapters, reading_less
+from hloc.targets.cpu.building import toolchain
+from hloc.targets.cpu.building.chapters import chapters, reading_less
 from hloc.targets.inlining import HEADERS
 
 # Parts of others, which no unit calls itself.

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from hloc.cli.main import COMMANDS, cli, main
-from hloc.targets.cpu.sources import RUNTIME
-from hloc.targets.cpu.unit_costs import TEMPLATES
+from hloc.targets.cpu.building.unit_costs import TEMPLATES
+from hloc.targets.cpu.program.sources import RUNTIME
 from hloc.targets.inlining import HEADERS as SHARED
 from hloc.targets.inlining import inline_includes
 
@@ -278,7 +278,7 @@ def test_elided_constants(here, capsys):
 
 
 def test_no_compiler_is_said(here, capsys, monkeypatch):
-    monkeypatch.setattr("hloc.targets.cpu.toolchain.candidates", lambda: [])
+    monkeypatch.setattr("hloc.targets.cpu.building.toolchain.candidates", lambda: [])
     code, _, err = run(capsys, "run", "add.hlo", "-i", "zeros", "-t", "cpu")
     assert code == 5 and "no C compiler" in err and "ziglang" in err
 

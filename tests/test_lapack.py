@@ -8,7 +8,7 @@ import pytest
 
 from hloc import api
 from hloc.errors import UnsupportedError
-from hloc.targets.cpu import lapack as own
+from hloc.targets.cpu.execution import lapack as own
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("scipy") is None, reason="SciPy is not installed")
 TYPES = {"s": ("f32", np.float32), "d": ("f64", np.float64), "c": ("c64", np.complex64), "z": ("c128", np.complex128)}

@@ -2,7 +2,7 @@
 import pytest
 
 from hloc.machine import Machine
-from hloc.targets.cpu.likely import likely_units
+from hloc.targets.cpu.building.likely import likely_units
 from hloc.text import parse_module
 
 SCORES = """

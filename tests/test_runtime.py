@@ -22,9 +22,9 @@ from hloc.inputs import zero_arrays
 from hloc.kernels.buffer_assignment import BufferAssignment, Home
 from hloc.kernels.memory import MemoryUse, memory_use
 from hloc.targets import find
-from hloc.targets.cpu.result_memory import KEPT, SMALL_BYTES, ResultMemory
-from hloc.targets.cpu.sources import make_sources
-from hloc.targets.cpu.unit_costs import kernel_cost
+from hloc.targets.cpu.building.unit_costs import kernel_cost
+from hloc.targets.cpu.execution.result_memory import KEPT, SMALL_BYTES, ResultMemory
+from hloc.targets.cpu.program.sources import make_sources
 
 DATA = Path(__file__).parent.parent / "testdata" / "runtime"
 
@@ -319,7 +319,7 @@ def updates(count: int, chained: bool) -> str:
 
 @pytest.mark.parametrize("chained", [False, True])
 def test_small_kernels_run_side_by_side_where_none_needs_another(chained, monkeypatch):
-    monkeypatch.setattr("hloc.targets.cpu.grain.SMALLEST_PIECE_SECONDS", 2e-6)
+    monkeypatch.setattr("hloc.targets.cpu.program.grain.SMALLEST_PIECE_SECONDS", 2e-6)
     text = updates(30, chained)
     options = hloc.Options(passes={"fusion": "off"})
     program = compiled(text, options=options)

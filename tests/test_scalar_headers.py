@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from native import INCLUDE, build, pointer
 
-from hloc.targets.cpu import toolchain
+from hloc.targets.cpu.building import toolchain
 
 special = pytest.importorskip("scipy.special", reason="SciPy is not installed")
 

@@ -15,7 +15,7 @@ from hloc.kernels.memory import memory_use
 from hloc.kernels.plan import HostCall, Launch, all_steps
 from hloc.machine import Machine
 from hloc.targets import find
-from hloc.targets.cpu import driver
+from hloc.targets.cpu.program import driver
 from hloc.targets.cpu.scratch.room import Scratch
 from hloc.targets.cpu.scratch.steps import scratch_of
 

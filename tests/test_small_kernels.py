@@ -1,4 +1,4 @@
-"""Kernels that the driver holds itself (hloc/targets/cpu/small_kernels.py): which, and that they mean the same."""
+"""Kernels that the driver holds itself (hloc/targets/cpu/program/small_kernels.py): which, and that they mean the same."""
 from __future__ import annotations
 
 import numpy as np

@@ -38,7 +38,7 @@ def _python() -> tuple[str, str, str, str]:
 
 def _c_compiler() -> tuple[str, str, str, str]:
     from hloc.errors import BuildError
-    from hloc.targets.cpu.toolchain import find
+    from hloc.targets.cpu.building.toolchain import find
     try:
         found = find()
         return "C compiler", f"{' '.join(found.command)}: {found.version}", "target cpu", ""

@@ -18,16 +18,16 @@ from hloc.ir import Instruction, Module
 from hloc.kernels.ir import Kernel, Tile
 from hloc.kernels.plan import HostCall, Program, Workspace
 from hloc.machine import Machine
-from hloc.targets.cpu.executable import CpuBackend, refuse_if_too_large
-from hloc.targets.cpu.executable import load_shared_object as open_shared_object
-from hloc.targets.cpu.recall import recalled
+from hloc.targets.cpu.building.recall import recalled
+from hloc.targets.cpu.execution.executable import CpuBackend, refuse_if_too_large
+from hloc.targets.cpu.execution.executable import load_shared_object as open_shared_object
 from hloc.targets.target import Target
 
 BUILDS = 4                            # of one program, where other processes make room in the cache meanwhile
 STACK_BYTES = 1 << 20                 # of each thread of the pool: HLOC_STACK_BYTES in runtime/pool.h
 
 if TYPE_CHECKING:
-    from hloc.targets.cpu.sources import Sources
+    from hloc.targets.cpu.program.sources import Sources
 
 
 def cpu_target() -> Target:
@@ -50,15 +50,15 @@ def _stack(machine: Machine) -> int:
 
 def start_ahead(module: Module) -> None:
     """Start compiling the routines that a module will probably call."""
-    from hloc.targets.cpu.build import ahead
+    from hloc.targets.cpu.building.build import ahead
     ahead(module)
 
 
 def executable(program: Program, module: Module, options) -> Executable:
     """An Executable over generated C; nothing is compiled before it is first called or saved."""
-    from hloc.targets.cpu.build import build
-    from hloc.targets.cpu.profile import step_times
-    from hloc.targets.cpu.sources import make_sources
+    from hloc.targets.cpu.building.build import build
+    from hloc.targets.cpu.execution.profile import step_times
+    from hloc.targets.cpu.program.sources import make_sources
     from hloc.targets.host_calls import host_function
     with options.stage("printing"):
         sources = make_sources(program, Machine.host(), timed=options.profile, in_python=options.custom_calls.keys(),
@@ -94,8 +94,8 @@ def save(sources: Sources, path: Path, options) -> None:
         raise UnsupportedError(f"a .so cannot hold the Python function of host call {sources.host_calls[0].target!r}")
     if sources.lapack_calls:
         raise UnsupportedError(f"a .so has no LAPACK: {sources.lapack_calls[0].target!r} is called through SciPy")
-    from hloc.targets.cpu.build import save as write_shared_object
-    from hloc.targets.cpu.export import header_text
+    from hloc.targets.cpu.building.build import save as write_shared_object
+    from hloc.targets.cpu.program.export import header_text
     with options.stage("compiler"):
         write_shared_object(sources, path, options.report)
     path.with_suffix(".h").write_text(header_text(sources.program, path.stem), encoding="utf-8")

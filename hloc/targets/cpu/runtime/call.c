@@ -4,7 +4,7 @@
  * Out: hloc_call runs the program and returns what hloc_execute does, or HLOC_NOT_AS_EXPECTED, having run nothing,
  * where an argument is anything but a plain contiguous array of the very type and shape: Python then says what is wrong
  * or converts it. The layout of the objects is that of CPython and NumPy's public struct PyArrayObject_fields;
- * hloc/targets/cpu/calls.py tries hloc_match on arrays that it knows before it relies on this.
+ * hloc/targets/cpu/execution/calls.py tries hloc_match on arrays that it knows before it relies on this.
  *
  * hloc_call_kept is for tuples of result arrays that earlier calls gave out: it takes the first that is idle, and
  * returns its number; where none is, it runs nothing and returns HLOC_NOT_IDLE. A tuple is idle where nobody holds it
@@ -85,7 +85,7 @@ int hloc_call(void **bases, const char *arguments, const char *results, const in
   return error ? error : hloc_execute(bases, host);
 }
 
-/* What calls of one program have in common: hloc/targets/cpu/calls.py. */
+/* What calls of one program have in common: hloc/targets/cpu/execution/calls.py. */
 typedef struct {
   void **bases;
   const intptr_t *facts;

@@ -5,7 +5,7 @@
  *   int hloc_conv_f32(const hloc_conv_args*)     sums and tiles f32
  *   int hloc_conv_bf16, hloc_conv_f16            x, w of that type, sums f32; y of that type when y_is_narrow, else f32
  *   int hloc_conv_rows_f32, _bf16, _f16          the same by conv_rows.c alone, for those that are certain to go that
- *                                                way (way_of in hloc/targets/cpu/routines.py)
+ *                                                way (way_of in hloc/targets/cpu/building/routines.py)
  *   int hloc_conv_spread_f32, _bf16, _f16        the same by conv_transposed.c or conv_rows.c
  *   int hloc_conv_<t>  for t in pred s8 s16 s32 s64 u8 u16 u32 u64 f64 c64 c128: sums in t (generic_conv.h)
  *   int hloc_conv_s8_s32, hloc_conv_u8_s32: x, w of 8 bits, sums and y s32

@@ -18,7 +18,7 @@ static void G(deal_out)(const hloc_gemm_args* g, long m_panels, long fewest, lon
 }
 
 /* Whether there are all tables of kernels, and packing, for operands that are read in such ways, as run_tile and find_b
- * ask for them; the same is told before, of a program's products, by targets/cpu/product_parts.py. */
+ * ask for them; the same is told before, of a program's products, by targets/cpu/building/product_parts.py. */
 static int G(can_read)(const hloc_gemm_args* g, int a_in_place, int b_in_place, int halves) {
   const long rest = g->n % G(TILE_COLUMNS);
   const int in_place = a_in_place && g->m > 1, packed = !a_in_place || g->m % 2; /* tiles of A: the last may be odd */

@@ -10,7 +10,7 @@
  *
  * Parts (parts.h), which compile side by side: MAIN, which plans, BLOCKS, which the threads run, PACKING, one for each
  * table of KERNELS, THIN and one for each number of rows of thin products. A program need not hold those that its
- * products cannot ask for (targets/cpu/product_parts.py): none is chosen unless it is there.
+ * products cannot ask for (targets/cpu/building/product_parts.py): none is chosen unless it is there.
  *
  * Packed A: for each k-unit `rows` units (up to one vector may be written beyond the end). Packed B: for each k-unit
  * TILE_COLUMNS units. Rests are filled with zeros.

@@ -18,7 +18,7 @@ typedef struct {
   int info;
 } hloc_lapack_call;
 
-/* The functions, [routine][type]; hloc/targets/cpu/lapack.py fills it in when the program is loaded. */
+/* The functions, [routine][type]; hloc/targets/cpu/execution/lapack.py fills it in when the program is loaded. */
 extern void *hloc_lapack_table[HLOC_LAPACK_ROUTINES][4];
 
 int hloc_lapack(const hloc_lapack_call *call, void *const *pointers);

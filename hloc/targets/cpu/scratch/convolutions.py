@@ -11,7 +11,7 @@ from math import gcd, prod
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import Tile
 from hloc.machine import Machine
-from hloc.targets.cpu.routines import FAST_TYPES, PRODUCT_OF, way_of
+from hloc.targets.cpu.building.routines import FAST_TYPES, PRODUCT_OF, way_of
 from hloc.targets.cpu.scratch.products import Product, product_scratch, tile_rows
 from hloc.targets.cpu.scratch.room import Scratch, busy
 

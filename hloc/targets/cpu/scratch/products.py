@@ -11,7 +11,7 @@ from typing import NamedTuple
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import Tile
 from hloc.machine import Machine
-from hloc.targets.cpu.routines import FAST_TYPES, SAME_PRODUCT, SMALLEST_THIN, is_thin
+from hloc.targets.cpu.building.routines import FAST_TYPES, SAME_PRODUCT, SMALLEST_THIN, is_thin
 from hloc.targets.cpu.scratch.room import NOTHING, Scratch, busy
 from hloc.targets.cpu.tiles.complex_products import PARTS, real_product
 

@@ -18,7 +18,7 @@ from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import Kernel, Tile
 from hloc.kernels.plan import HostCall
 from hloc.machine import Machine
-from hloc.targets.cpu.routines import FEW_QUERIES
+from hloc.targets.cpu.building.routines import FEW_QUERIES
 from hloc.targets.cpu.scratch.room import Scratch, aligned, busy
 
 KEYS_OF_BLOCK, KEY_ROOM, MOST_PANELS = 140, 144, 4             # of runtime/attention*.[ch]
@@ -29,7 +29,7 @@ SORT_CHUNK, LEAST_RADIX, FEW_SORTED, FEW_BITS = 65536, 64, 128, 7              #
 def scratch_of(step: Tile | HostCall, machine: Machine) -> Scratch:
     """The scratch memory of one step on this machine."""
     if isinstance(step, HostCall):
-        from hloc.targets.cpu.lapack import lapack_scratch
+        from hloc.targets.cpu.execution.lapack import lapack_scratch
         return lapack_scratch(step, machine)
     return ROUTINES[step.routine](step, machine)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from hloc.errors import UnsupportedError
 from hloc.kernels.ir import Const, Tile
 from hloc.machine import Machine
-from hloc.targets.cpu.routines import FAST_TYPES, FEW_QUERIES, SAME_PRODUCT, conv_entry
+from hloc.targets.cpu.building.routines import FAST_TYPES, FEW_QUERIES, SAME_PRODUCT, conv_entry
 from hloc.targets.cpu.tiles.epilogues import Epilogue, epilogue_of
 from hloc.targets.cpu.tiles.scores import score_of
 from hloc.targets.cpu.tiles.sorts import fft, sort, topk

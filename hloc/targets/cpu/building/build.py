@@ -16,12 +16,12 @@ from pathlib import Path
 from hloc import cache
 from hloc.ir import Module
 from hloc.machine import Machine, available_cores
-from hloc.targets.cpu import toolchain
-from hloc.targets.cpu.export import export_unit, write_constants
-from hloc.targets.cpu.likely import likely_units
-from hloc.targets.cpu.parts import compiled
-from hloc.targets.cpu.sources import RUNTIME, Sources, runtime_digest
-from hloc.targets.cpu.toolchain import Toolchain
+from hloc.targets.cpu.building import toolchain
+from hloc.targets.cpu.building.likely import likely_units
+from hloc.targets.cpu.building.parts import compiled
+from hloc.targets.cpu.building.toolchain import Toolchain
+from hloc.targets.cpu.program.export import export_unit, write_constants
+from hloc.targets.cpu.program.sources import RUNTIME, Sources, runtime_digest
 
 LONG_DRIVER = 40_000              # characters
 CALL = "call.c"                   # what Python calls; a program for C alone has no use for it

@@ -14,8 +14,8 @@ from __future__ import annotations
 from math import prod
 
 from hloc.machine import Machine
-from hloc.targets.cpu.parts import Parts, add
-from hloc.targets.cpu.routines import FAST_TYPES, conv_entry, is_thin, units_of
+from hloc.targets.cpu.building.parts import Parts, add
+from hloc.targets.cpu.building.routines import FAST_TYPES, conv_entry, is_thin, units_of
 from hloc.targets.cpu.scratch.products import (
     ALIASED_ROWS,
     SHORT,

@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hloc.kernels.ir import Kernel
 from hloc.kernels.plan import Branch, Launch, Program, Step, WhileLoop
 from hloc.machine import Machine
-from hloc.targets.cpu.grain import seconds_of
-from hloc.targets.cpu.unit_costs import FUNCTION, kernel_cost
+from hloc.targets.cpu.building.unit_costs import FUNCTION, kernel_cost
+from hloc.targets.cpu.program.grain import seconds_of
 
 LAUNCH_SECONDS = 7e-9
 LONGEST = 0.2e-6                 # seconds of one run: of longer ones, a launch is no part to speak of

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 
 from hloc.kernels.ir import Tile
 from hloc.machine import Machine
-from hloc.targets.cpu.parts import Parts, add, of_attention, of_systems, of_transform
-from hloc.targets.cpu.product_parts import add_convolution_of, add_product
+from hloc.targets.cpu.building.parts import Parts, add, of_attention, of_systems, of_transform
+from hloc.targets.cpu.building.product_parts import add_convolution_of, add_product
 from hloc.targets.cpu.scratch.products import product_of
 
 

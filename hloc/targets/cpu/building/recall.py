@@ -24,8 +24,8 @@ from hloc.ir import Module
 from hloc.ir.printer import print_module
 from hloc.machine import Machine
 from hloc.ops.values import flatten
-from hloc.targets.cpu import toolchain
-from hloc.targets.cpu.executable import CpuBackend, backend_of, manifest
+from hloc.targets.cpu.building import toolchain
+from hloc.targets.cpu.execution.executable import CpuBackend, backend_of, manifest
 
 
 def recalled(module: Module, passes: dict, compile_text: Callable[[str], Executable],
@@ -76,7 +76,7 @@ def _find(key: str) -> tuple[CpuBackend | None, str]:
 def _remember(key: str, name: str, backend: CpuBackend) -> None:
     if backend.host_calls:
         return
-    from hloc.targets.cpu.export import write_constants
+    from hloc.targets.cpu.program.export import write_constants
     facts = manifest(name, backend.parameters, backend.results, backend.arena_size, backend.constants)
     with cache.workspace() as folder:
         blob = folder / "constants"

@@ -18,9 +18,16 @@ from hloc.kernels.products.tiny import (
     may_be_loops,
 )
 from hloc.machine import Machine
-from hloc.targets.cpu.parts import Parts, add, of_attention, of_systems, of_transform
-from hloc.targets.cpu.product_parts import add_convolution, add_product
-from hloc.targets.cpu.routines import ATTENTION_UNITS, FAST_TYPES, FEW_QUERIES, conv_entry, generic_conv, units_of
+from hloc.targets.cpu.building.parts import Parts, add, of_attention, of_systems, of_transform
+from hloc.targets.cpu.building.product_parts import add_convolution, add_product
+from hloc.targets.cpu.building.routines import (
+    ATTENTION_UNITS,
+    FAST_TYPES,
+    FEW_QUERIES,
+    conv_entry,
+    generic_conv,
+    units_of,
+)
 from hloc.targets.cpu.scratch.products import Product
 from hloc.targets.cpu.tiles.complex_products import PARTS
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from hloc.kernels.ir import Cost, Kernel
 from hloc.kernels.plan import Launch, Program, Ref, Step
 from hloc.machine import Machine
-from hloc.targets.cpu.grain import extent_of, grain_of, pieces_of
+from hloc.targets.cpu.program.grain import extent_of, grain_of, pieces_of
 
 MOST_TOGETHER = 64              # launches of one group: each is compared with all others
 

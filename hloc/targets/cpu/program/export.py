@@ -15,7 +15,7 @@ from hloc.analysis.packing import ALIGNMENT
 from hloc.errors import printable
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.plan import Program, Value
-from hloc.targets.cpu.executable import manifest
+from hloc.targets.cpu.execution.executable import manifest
 
 C_TYPES = {"pred": "uint8_t", "f32": "float", "f64": "double", "c64": "float _Complex", "c128": "double _Complex",
            **{f"{s}{b}": f"{'u' if s == 'u' else ''}int{b}_t" for s in "su" for b in (8, 16, 32, 64)}}

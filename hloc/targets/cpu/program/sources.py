@@ -15,14 +15,14 @@ from pathlib import Path
 from hloc.kernels.ir import Kernel, Tile
 from hloc.kernels.plan import HostCall, Program, Step
 from hloc.machine import Machine
-from hloc.targets.cpu.chapters import reading_less
-from hloc.targets.cpu.driver import driver_source
-from hloc.targets.cpu.needs import parts_of_tiles
-from hloc.targets.cpu.parts import Parts
-from hloc.targets.cpu.routines import file_of, runtime_units
-from hloc.targets.cpu.small_kernels import inlined_kernels
+from hloc.targets.cpu.building.chapters import reading_less
+from hloc.targets.cpu.building.needs import parts_of_tiles
+from hloc.targets.cpu.building.parts import Parts
+from hloc.targets.cpu.building.routines import file_of, runtime_units
+from hloc.targets.cpu.building.unit_costs import TEMPLATES, driver_cost, kernel_cost
+from hloc.targets.cpu.program.driver import driver_source
+from hloc.targets.cpu.program.small_kernels import inlined_kernels
 from hloc.targets.cpu.tiles.source import callback_of, tile_function
-from hloc.targets.cpu.unit_costs import TEMPLATES, driver_cost, kernel_cost
 from hloc.targets.cpu.vector_loops.addresses import narrow_addresses
 from hloc.targets.cpu.vector_loops.angles import with_near_angles
 from hloc.targets.cpu.vector_loops.divisions import narrow_divisions
@@ -38,7 +38,7 @@ from hloc.targets.inlining import HEADERS as SHARED
 from hloc.targets.inlining import c_name, inline_includes
 from hloc.targets.printer import C, print_kernel
 
-RUNTIME = Path(__file__).parent / "runtime"
+RUNTIME = Path(__file__).parent.parent / "runtime"
 # Milliseconds of compilation (unit_costs.py). Starting gcc and reading the headers takes 45: nothing where a core would
 # be idle.
 UNIT_COST = 400

@@ -24,7 +24,7 @@ from hloc.ir import Instruction, Layout, Shape, numpy_dtype
 from hloc.kernels.plan import HostCall, Value
 from hloc.limits import available_memory
 from hloc.machine import available_cores
-from hloc.targets.cpu.calls import (
+from hloc.targets.cpu.execution.calls import (
     FAILED,
     HOST_FUNCTION,
     NOT_AS_EXPECTED,
@@ -33,7 +33,7 @@ from hloc.targets.cpu.calls import (
     call_facts,
     tells_idle,
 )
-from hloc.targets.cpu.result_memory import ResultMemory, aligned_bytes
+from hloc.targets.cpu.execution.result_memory import ResultMemory, aligned_bytes
 
 
 def refuse_if_too_large(needed: int, what: str, largest: Instruction | None = None) -> None:
@@ -82,7 +82,7 @@ class CpuBackend:
         refuse_if_too_large(arena_size + outputs, "running this module")
         self.shared_object = open_library(library)
         if hasattr(self.shared_object, "hloc_lapack_table"):
-            from hloc.targets.cpu.lapack import hand_over
+            from hloc.targets.cpu.execution.lapack import hand_over
             hand_over(self.shared_object)
         self.shared_object.hloc_start(available_cores())
         self._arena = aligned_bytes(arena_size)

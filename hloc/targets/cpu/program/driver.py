@@ -18,11 +18,11 @@ from hloc.errors import HlocError
 from hloc.kernels.ir import Tile
 from hloc.kernels.plan import Branch, Copy, HostCall, Launch, Program, Ref, Step, WhileLoop
 from hloc.machine import Machine
-from hloc.targets.cpu.calls import OUT_OF_MEMORY
-from hloc.targets.cpu.grain import extent_of, grain_of
+from hloc.targets.cpu.execution.calls import OUT_OF_MEMORY
+from hloc.targets.cpu.program.grain import extent_of, grain_of
+from hloc.targets.cpu.program.side_by_side import Together, grouped
 from hloc.targets.cpu.scratch.room import Scratch
 from hloc.targets.cpu.scratch.steps import scratch_of
-from hloc.targets.cpu.side_by_side import Together, grouped
 
 
 class DriverSource(NamedTuple):
@@ -155,7 +155,7 @@ class Driver:
         self.line(indent, "}")
 
     def host_call(self, step: HostCall, indent: int) -> None:
-        from hloc.targets.cpu.lapack import lapack_call
+        from hloc.targets.cpu.execution.lapack import lapack_call
         refs = tuple(r for r, _ in step.arguments + step.results)
         lapack = None if step.target in self.in_python else lapack_call(step)
         if lapack is not None:

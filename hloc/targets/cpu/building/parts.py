@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from math import prod
 
 from hloc.machine import Machine
-from hloc.targets.cpu.routines import file_of, generic_flags
+from hloc.targets.cpu.building.routines import file_of, generic_flags
 
 # Where conditions in loops matter, these routines have several loops; unswitching all others takes gcc as long again as
 # all else.

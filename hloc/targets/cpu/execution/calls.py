@@ -16,7 +16,7 @@ import numpy as np
 
 from hloc.inputs import Named
 from hloc.ir import numpy_dtype
-from hloc.targets.cpu.result_memory import KEPT
+from hloc.targets.cpu.execution.result_memory import KEPT
 
 Facts = ctypes.Array
 HOST_FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p))
