@@ -11,7 +11,7 @@ from cuda_emulation.cases import backend_of
 
 from hloc import api
 from hloc.errors import RunError, UnsupportedError
-from hloc.kernels.plan import Copy, Launch, Ref, WhileLoop
+from hloc.kernels.plan import Branch, Copy, Launch, Ref, WhileLoop
 from hloc.targets.cuda.execution import graphs, runtime
 from hloc.targets.cuda.gpus import GPUS, device_named
 from hloc.targets.cuda.sources import make_sources
@@ -97,6 +97,12 @@ def test_parts_of_a_plan():
     assert [p.nodes for p in found] == [22, None, 1, None]
     assert graphs.forbids((launch, counted)) == []
     assert len(graphs.forbids((open_, endless))) == 2
+    around = counted._replace(body=(launch, Branch(Ref("arena", 0, 0, 1), "pred", ((launch,), (copy,)))))
+    words = {(): "no more than one kernel", (launch,): "no more than one kernel", (launch, counted): "one CUDA graph",
+             (launch, copy, around, launch): "one CUDA graph beside a conditional",
+             (launch, endless): "no CUDA graph beside a loop of 10,000,000 rounds, too many for one graph",
+             (launch, copy, open_, launch, launch): "2 CUDA graphs beside a loop whose number of rounds is not known"}
+    assert {steps: graphs.in_words(steps) for steps in words} == words
 
 
 def test_waiting_inside_a_recording_is_refused():

@@ -13,6 +13,7 @@ from hloc.kernels.ir import Tile
 from hloc.kernels.plan import Branch, HostCall, Launch, Program, Ref, Step, WhileLoop, all_steps
 from hloc.machine import Machine
 from hloc.targets.cuda.container import Geometry
+from hloc.targets.cuda.execution.graphs import in_words
 from hloc.targets.cuda.loops.kernels import describe, kernel_source
 from hloc.targets.cuda.tiles.source import TileCode, tile_source
 from hloc.targets.inlining import HEADERS as SHARED
@@ -53,7 +54,8 @@ class CudaSources:
         """The kernels as they were generated; hloc's headers stay includes."""
         used = [name for name, words in HEADERS if any(word in text for text in self.kernels for word in words)]
         includes = "".join(f'#include "{name}"\n' for name in ("scalar.h", *used))
-        return "\n".join([f"/* {self.program.name} */", includes, *self.kernels])
+        about = escaped(f"{self.program.name}: {in_words(self.program.steps)}")
+        return "\n".join([f"/* {about} */", includes, *self.kernels])
 
     def single_file(self) -> str:
         """The same with hloc's headers put in place: one file for nvcc or NVRTC."""

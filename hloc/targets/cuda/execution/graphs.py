@@ -57,14 +57,28 @@ def parts(steps: Sequence[Step]) -> list[Part]:
 
 
 def forbids(steps: Sequence[Step]) -> list[str]:
-    """Why a plan is not one graph: the steps at which the host must look, in words."""
+    """Why a plan is not one graph: the steps at which the host must look, those in counted loops too, in words."""
     found = []
     for step in steps:
-        if nodes_of(step) is None:
-            found.append("a loop whose number of trips is not known" if isinstance(step, WhileLoop) and
-                         step.trip_count is None else "a loop too long to unroll" if isinstance(step, WhileLoop) else
+        if nodes_of(step) is not None:
+            continue
+        if isinstance(step, WhileLoop) and step.trip_count is not None:
+            found += forbids(step.body) or [f"a loop of {step.trip_count:,} rounds, too many for one graph"]
+        else:
+            found.append("a loop whose number of rounds is not known" if isinstance(step, WhileLoop) else
                          "a conditional" if isinstance(step, Branch) else f"host call {step.target!r}")
     return found
+
+
+def in_words(steps: Sequence[Step]) -> str:
+    """How a plan runs from its second run on: one CUDA graph; 3 CUDA graphs, between which ..."""
+    nodes, why = [part.nodes for part in parts(steps)], dict.fromkeys(forbids(steps))
+    count = sum(n is not None and n > 1 for n in nodes)
+    if not why:
+        return "one CUDA graph" if nodes and count == len(nodes) == 1 else "no more than one kernel" \
+            if len(nodes) < 2 else f"{count} CUDA graphs"
+    graphs = {0: "no CUDA graph", 1: "one CUDA graph"}.get(count, f"{count} CUDA graphs")
+    return f"{graphs} beside {', '.join(why)}"
 
 
 def library():
