@@ -58,6 +58,19 @@ def test_run(machine):
     np.testing.assert_allclose(on_gpu[on_gpu.files[0]], on_cpu[on_cpu.files[0]], atol=1e-4)
 
 
+def test_a_gpu_is_taken_by_default(machine):
+    """And where it cannot be used, a note says why; --target cpu asks nobody."""
+    done, left = hloc(machine, "run", "chain.hlo", EMULATED_FAIL="cuLaunchKernel=701")
+    assert done.returncode == 6 and "the GPU stopped in kernel k0_dot" in done.stderr and left == NOTHING_LEFT
+    done, left = hloc(machine, "run", "chain.hlo", EMULATED_FAIL="cuInit=803")
+    assert done.returncode == 0 and left == NOTHING_LEFT
+    assert "note: running on the CPU: the NVIDIA driver does not start: cuInit failed: system has unsupp" in done.stderr
+    done, _ = hloc(machine, "check", "chain.hlo", EMULATED_DEVICES="0")
+    assert done.returncode == 0 and "note: running on the CPU: no GPU on this machine; see hloc doctor" in done.stderr
+    done, _ = hloc(machine, "run", "chain.hlo", "--target", "cpu", EMULATED_DEVICES="0")
+    assert done.returncode == 0 and "running on the CPU" not in done.stderr
+
+
 def test_compiled_file(machine):
     """A .cubin written without a look at the device runs on it."""
     done, _ = hloc(machine, "compile", "chain.hlo", "-o", "chain.cubin", "--target", "h200")
@@ -68,6 +81,9 @@ def test_compiled_file(machine):
     assert done.returncode == 6 and left == NOTHING_LEFT
     assert "this program was compiled for sm_90a; the emulation is sm_80" in done.stderr
     assert "hint: hloc compile --target sm_80" in done.stderr
+    done, _ = hloc(machine, "compile", "chain.hlo", "-o", "ampere.cubin", "--target", "a100")
+    done, _ = hloc(machine, "run", "ampere.cubin", "-i", "random:1")
+    assert done.returncode == 6 and "hint: hloc compile --target sm_90a" in done.stderr
 
 
 @pytest.mark.parametrize("name", ["control_flow", "sort", "bf16", "complex"])

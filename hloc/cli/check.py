@@ -14,7 +14,7 @@ from hloc.cli.options import (
     reading_options,
     target_option,
 )
-from hloc.cli.terminal import Progress, input_reader, print_table, read_module
+from hloc.cli.terminal import Progress, input_reader, print_table, read_module, tell_of_gpu
 
 EPILOG = """\b
 Examples:
@@ -48,6 +48,7 @@ def check_command(module, inputs, target, against, tolerance, as_json, custom_ca
     with Progress() as progress:
         parsed = read_module(module, reading, progress)
         exe = compile(parsed, target, options=Options(progress=progress.report, custom_calls=calls))
+        tell_of_gpu(target, exe.target)
         arrays = input_reader(inputs, parsed)(exe.parameters)
         rows = check(parsed, arrays, target=exe, against=against, tolerance=tolerance, custom_calls=calls,
                      report=progress.report)

@@ -28,7 +28,7 @@ from hloc.cli.options import (
 )
 from hloc.cli.profile_table import profile_json, show_profile
 from hloc.cli.run_devices import devices_for, run_on_devices, show_outcomes
-from hloc.cli.terminal import Progress, first_values, input_reader, read_module, results_table
+from hloc.cli.terminal import Progress, first_values, input_reader, read_module, results_table, tell_of_gpu
 from hloc.errors import UsageError
 
 if TYPE_CHECKING:
@@ -115,6 +115,8 @@ def _run(parsed, target: str, options, inputs, repeat: int) -> Run:
     from hloc.executable import Executable
     arrays_of = input_reader(inputs, parsed)                      # before the module is compiled in place
     exe = parsed if isinstance(parsed, Executable) else compile(parsed, target, options=options, consume=True)
+    if exe is not parsed:
+        tell_of_gpu(target, exe.target)
     arrays = arrays_of(exe.parameters)
     options.report("run")
     if options.profile:

@@ -77,6 +77,13 @@ def read_module(path: str, reading: Reading, progress: Progress | None = None):
     return load(data, name="<stdin>", **reading._asdict(), warn=warn, options=options)
 
 
+def tell_of_gpu(asked: str, taken: str) -> None:
+    """A note where a machine with a GPU runs on its CPU, though nobody asked for that."""
+    from hloc.targets import gpu_left_out
+    if why := gpu_left_out(asked, taken):
+        click.echo(f"note: running on the CPU: {why.splitlines()[0]}; see hloc doctor", err=True)
+
+
 def input_reader(inputs: Sequence[str], module) -> Callable[[Sequence[Named]], list[np.ndarray]]:
     """A function from parameters to arrays: what --inputs names, else the arguments that the module's file held, else
     sensible:0 (of a compiled file: random:0); a note tells which. To be made before the module is compiled in place."""

@@ -34,6 +34,14 @@ def driver_present() -> bool:
     return any(os.path.exists(p) for p in ("/dev/nvidiactl", "/dev/dxg"))
 
 
+def gpu_left_out(asked: str, taken: str) -> str:
+    """Why "auto" is the CPU although an NVIDIA driver shows itself; "" where that is as it should be."""
+    if asked != "auto" or taken != "cpu" or not driver_present():
+        return ""
+    from hloc.targets.cuda.target import device_missing
+    return device_missing()
+
+
 def _device_or_cpu() -> Target:
     from hloc.targets.cuda.target import cuda_target, device_present
     if device_present():

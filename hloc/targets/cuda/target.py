@@ -8,7 +8,7 @@ import json
 from functools import lru_cache, partial
 from pathlib import Path
 
-from hloc import cache
+from hloc import cache, targets
 from hloc.errors import HlocError, RunError, UnsupportedError
 from hloc.executable import Executable
 from hloc.ir import Module
@@ -26,13 +26,19 @@ from hloc.targets.target import Target
 
 def device_present() -> bool:
     """Whether a GPU could be used here: a driver that answers and PyCUDA. Never raises."""
-    if not any(Path(p).exists() for p in ("/dev/nvidiactl", "/dev/dxg")):
-        return False
+    return not device_missing()
+
+
+def device_missing() -> str:
+    """Why no GPU can be used here; "" where one can."""
+    if not targets.driver_present():
+        return "no NVIDIA driver"
     from hloc.targets.cuda.execution.runtime import device_machine
     try:
-        return device_machine() is not None
-    except HlocError:
-        return False
+        device_machine()
+    except HlocError as error:
+        return error.message
+    return ""
 
 
 def cuda_target(gpu: Machine | None) -> Target:

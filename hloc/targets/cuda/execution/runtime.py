@@ -35,6 +35,7 @@ NON_BLOCKING = 1                    # CU_STREAM_NON_BLOCKING: does not wait for 
 ALIGNMENT = 256                     # of each array in device memory
 STATIC_SHARED = 48 << 10            # what a kernel may have without asking
 MIB = 1 << 20
+WITHOUT = "hloc run --target cpu runs HLO text without one"
 
 
 def driver():
@@ -45,8 +46,9 @@ def driver():
         if "undefined symbol: cu" in str(error):
             raise RunError(f"the NVIDIA driver is too old for the PyCUDA that is installed: {error}",
                            hint="update the driver, or build PyCUDA with the toolkit of the driver's version") from None
-        missing = "the NVIDIA driver (libcuda)" if "libcuda" in str(error) else "PyCUDA"
-        raise RunError(f"running on a GPU needs {missing}: {error}", hint="pip install 'hloc[cuda]'; see hloc doctor"
+        if "libcuda" in str(error):
+            raise RunError(f"running on a GPU needs the NVIDIA driver (libcuda): {error}", hint=WITHOUT) from None
+        raise RunError(f"running on a GPU needs PyCUDA: {error}", hint="pip install 'hloc[cuda]'; see hloc doctor"
                        ) from None
     try:
         cuda.init()
@@ -62,7 +64,7 @@ def driver():
 
 
 def no_device() -> RunError:
-    return RunError("no GPU on this machine", hint="hloc run --target cpu runs without one")
+    return RunError("no GPU on this machine", hint=WITHOUT)
 
 
 def pinned_pool():
@@ -397,8 +399,10 @@ def check_architecture(packed: Container, device: str, capability: tuple[int, in
     major, minor = divmod(int(number), 10)
     same = (major, minor) == tuple(capability)
     if not (same or (digits == number and major == capability[0] and minor <= capability[1])):
-        raise RunError(f"this program was compiled for {packed.arch}; {device} is sm_{capability[0]}{capability[1]}",
-                       hint=f"hloc compile --target sm_{capability[0]}{capability[1]}")
+        arch = f"sm_{capability[0]}{capability[1]}"
+        known = device_named(device, arch)
+        raise RunError(f"this program was compiled for {packed.arch}; {device} is {arch}",
+                       hint=f"hloc compile --target {known.arch if known else arch}")
 
 
 def launches(steps: Sequence[Step]) -> list[Launch]:
