@@ -24,7 +24,7 @@ static void store_row(const hloc_conv_plan* plan, long at, long columns, const f
   } else {
     hloc_f16* y = (hloc_f16*)c->y + at;
     if (c->y_c == 1) hloc_narrow_row_f16(from, y, columns);
-    else for (long j = 0; j < columns; j++) y[j * c->y_c] = hloc_f32_to_f16(from[j]);
+    else for (long j = 0; j < columns; j++) y[j * c->y_c] = hloc_narrow_f32(from[j]);
   }
 }
 /* Whether all sums of neighbouring positions lie side by side in y. */
@@ -60,7 +60,7 @@ void hloc_conv_finish(const hloc_conv_plan* plan, long position, long column, lo
 HLOC_INLINE float load_as_f32(const void* source, hloc_conv_type type, long at) {
   if (type == HLOC_CONV_IS_F32) return ((const float*)source)[at];
   return type == HLOC_CONV_IS_BF16 ? hloc_bf16_to_f32(((const hloc_bf16*)source)[at])
-                                   : hloc_f16_to_f32(((const hloc_f16*)source)[at]);
+                                   : hloc_widen_f16(((const hloc_f16*)source)[at]);
 }
 HLOC_INLINE void widen_row(const void* source, hloc_conv_type type, long from, long count, float* to) {
   if (type == HLOC_CONV_IS_F32) __builtin_memcpy(to, (const float*)source + from, count * sizeof(float));

@@ -1,8 +1,17 @@
 /* gemm_f16.c: matrix products of f16: converted to f32 while packing, sums in f32 */
 #include "vector.h"
+#include "half_rows.h"
 #include "gemm_common.h"
 
-HLOC_DEFINE_STORE(store_f16, float, hloc_f16, hloc_f32_to_f16)
+HLOC_DEFINE_STORE(store_apart, float, hloc_f16, hloc_narrow_f32)
+static void store_f16(const hloc_gemm_args* g, long at, long rows, long columns, const float* tile, long stride) {
+  if (!g->c_is_narrow || g->c_column != 1) {
+    store_apart(g, at, rows, columns, tile, stride);
+    return;
+  }
+  for (long i = 0; i < rows; i++)
+    hloc_narrow_here_f16(tile + i * stride, (hloc_f16*)g->c + at + i * g->c_row, columns);
+}
 
 /* One vector of sums from narrow elements. By the compiler's own names: immintrin.h takes longer to read than the rest
  * to compile. */
@@ -23,7 +32,7 @@ HLOC_INLINE hloc_vf32 widen_f16(const hloc_f16* p) {
   return (hloc_vf32)HLOC_WIDEN_HALVES(halves);
 #else
   float lane[HLOC_LANES32];
-  for (int i = 0; i < HLOC_LANES32; i++) lane[i] = hloc_f16_to_f32(p[i]);
+  for (int i = 0; i < HLOC_LANES32; i++) lane[i] = hloc_widen_f16(p[i]);
   return hloc_load_f32(lane);
 #endif
 }
@@ -35,6 +44,7 @@ HLOC_INLINE hloc_vf32 widen_f16(const hloc_f16* p) {
 #define ELEMENT hloc_f16
 #define UNIT float
 #define GROUP 1
+#define G_WIDENS
 #define UNIT_IS_MEMORY 0
 #define SUM float
 #define VECTOR hloc_vf32
@@ -45,9 +55,9 @@ HLOC_INLINE hloc_vf32 widen_f16(const hloc_f16* p) {
 #define f16_store_sum hloc_store_f32
 #define f16_splat hloc_splat_f32
 #define f16_multiply_add(sum, a, b) ((sum) + (a) * (b))
-#define f16_unit(p, stride, count) ((void)(stride), (void)(count), hloc_f16_to_f32(*(p)))
+#define f16_unit(p, stride, count) ((void)(stride), (void)(count), hloc_widen_f16(*(p)))
 #define f16_widen widen_f16
-#define f16_widen_one hloc_f16_to_f32
+#define f16_widen_one hloc_widen_f16
 #define f16_fold hloc_sum_f32
 #define f16_store store_f16
 #include "gemm_tile.h"

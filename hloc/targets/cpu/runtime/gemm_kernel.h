@@ -186,6 +186,16 @@ HLOC_INLINE void G(transpose)(const UNIT* source, long source_stride, UNIT* targ
   else hloc_transpose_32(source, source_stride, target, target_stride);
 }
 
+/* LANES units, each of GROUP elements, k_stride apart, from one `step` further on. */
+HLOC_INLINE void G(units_in_a_row)(const ELEMENT* from, long step, long k_stride, UNIT* to) {
+#if defined(G_WIDENS) /* by a vector; GROUP is 1 */
+  (void)step, (void)k_stride;
+  G(store_sum)(to, G(widen)(from));
+#else
+  for (long i = 0; i < LANES; i++) to[i] = G(unit)(from + i * step, k_stride, GROUP);
+#endif
+}
+
 /* A strip of `lines` lines that each run along k, interleaved: target[p * width + line]. Lines beyond are zero. */
 static void G(pack_lines)(const ELEMENT* source, long line_stride, long k_stride, long lines, long k, long width,
                           UNIT* target) {
@@ -210,7 +220,7 @@ static void G(pack_lines)(const ELEMENT* source, long line_stride, long k_stride
         const ELEMENT* line = from + i * line_stride;
         UNIT* row = block + i * SQUARE;
         if (k_stride == 1 && UNIT_IS_MEMORY) __builtin_memcpy(row, line, SQUARE * sizeof(UNIT));
-        else if (k_stride == 1) for (long p = 0; p < SQUARE; p++) row[p] = G(unit)(line + p * GROUP, 1, GROUP);
+        else if (k_stride == 1) G(units_in_a_row)(line, GROUP, 1, row);
         else for (long p = 0; p < SQUARE; p++) row[p] = G(unit)(line + p * GROUP * k_stride, k_stride, GROUP);
       }
       if (width0 == SQUARE || width < SQUARE) { /* a narrow strip's rows spill into the next row, written later */
@@ -262,9 +272,9 @@ static void G(pack_side_by_side)(const ELEMENT* source, long k_stride, long line
       __builtin_prefetch(later), __builtin_prefetch(later + 64 / sizeof(ELEMENT));
     }
     if (count == GROUP && lines == width && width == 2 * LANES) {
-      for (long i = 0; i < 2 * LANES; i++) target[i] = G(unit)(source + i, k_stride, GROUP);
+      for (long i = 0; i < 2; i++) G(units_in_a_row)(source + i * LANES, 1, k_stride, target + i * LANES);
     } else if (count == GROUP && lines == LANES && width == 2 * LANES) {
-      for (long i = 0; i < LANES; i++) target[i] = G(unit)(source + i, k_stride, GROUP);
+      G(units_in_a_row)(source, 1, k_stride, target);
       for (long i = LANES; i < 2 * LANES; i++) target[i] = (UNIT){0};
     } else {
       if (count == GROUP) for (long i = 0; i < lines; i++) target[i] = G(unit)(source + i, k_stride, GROUP);

@@ -517,6 +517,7 @@ int HLOC_JOIN(hloc_gemm_, G_NAME, )(const hloc_gemm_args* args) {
 #undef G_NAME
 #undef G_CORRECTS
 #undef G_TURNS_A
+#undef G_WIDENS
 #undef G_DOTS
 #undef G_STORES_SUMS
 #undef ELEMENT
