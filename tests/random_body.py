@@ -20,7 +20,8 @@ from hloc.ir import ELEMENT_TYPES
 COMMON = ("f32",) * 8 + ("s32",) * 4 + ("pred",) * 2
 RARE = tuple(name for name, row in ELEMENT_TYPES.items() if row.dtype is not None)
 SIZES = (1, 2, 3, 4, 5, 2, 3, 4, 7, 8, 1, 17, 0)
-MOST_ELEMENTS = 700
+LARGE_SIZES = (1, 2, 3, 4, 5, 16, 17, 31, 33, 64, 65, 8, 100, 127, 0, 9)    # some vectors, and what is left of one
+MOST_ELEMENTS, MOST_IN_LARGE = 700, 60_000
 INTEGERS = ("s32", "s32", "s64", "u32", "s8", "u8", "u64", "s16")
 
 
@@ -98,8 +99,10 @@ class Value(NamedTuple):
 class Program:
     """The module while it is being written."""
 
-    def __init__(self, choices: Choices, layouts: bool, types: Sequence[str]):
+    def __init__(self, choices: Choices, layouts: bool, types: Sequence[str], large: bool = False):
         self.choices, self.layouts, self.types = choices, layouts, types
+        self.sizes = LARGE_SIZES if large else SIZES
+        self.most_elements = MOST_IN_LARGE if large else MOST_ELEMENTS
         self.computations: list[str] = []
         self.known: dict[str, str] = {}          # computations that are shared, by what they compute
         self.count = 0
@@ -120,8 +123,8 @@ class Program:
 
     def dims(self, rank: int | None = None) -> tuple[int, ...]:
         rank = self.choices.pick((2, 1, 2, 3, 0, 1, 4)) if rank is None else rank
-        dims = [self.choices.pick(SIZES) for _ in range(rank)]
-        while math.prod(dims) > MOST_ELEMENTS:
+        dims = [self.choices.pick(self.sizes) for _ in range(rank)]
+        while math.prod(dims) > self.most_elements:
             dims[dims.index(max(dims))] = 2
         return tuple(dims)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from random_body import MOST_ELEMENTS, Body, braces, joined, largest
+from random_body import Body, braces, joined, largest
 
 from hloc.ir import ELEMENT_TYPES
 
@@ -114,7 +114,7 @@ def reduce_window(body: Body) -> None:
     opcode = body.choices.pick(COMBINERS[value.kind])
     parts = [windowed(body, n) if body.choices.chance(60) else (1, 1, 0, 0, 1, 1, n) for n in value.dims]
     dims = [p[6] for p in parts]
-    if math.prod(dims) > MOST_ELEMENTS:
+    if math.prod(dims) > body.program.most_elements:
         return
     start = body.emit(value.type, (), "constant", [identity(opcode, value.type)])
     body.emit(value.type, dims, "reduce-window", [value, start], window_text(parts),
@@ -180,7 +180,7 @@ def gather(body: Body) -> None:
     if not value.dims:
         return
     mapped, sizes, dropped, place, indices, window, result = indexed(body, value.dims)
-    if math.prod(result) > MOST_ELEMENTS:
+    if math.prod(result) > body.program.most_elements:
         return
     body.emit(value.type, result, "gather", [value, indices], f"offset_dims={braces(window)}",
               f"collapsed_slice_dims={braces(dropped)}", f"start_index_map={braces(mapped)}",
@@ -192,7 +192,7 @@ def scatter(body: Body) -> None:
     if not value.dims:
         return
     mapped, _, dropped, place, indices, window, result = indexed(body, value.dims)
-    if math.prod(result) > MOST_ELEMENTS:
+    if math.prod(result) > body.program.most_elements:
         return
     opcode = body.choices.pick(COMBINERS[value.kind])
     update = body.like(value.type, result)

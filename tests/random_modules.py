@@ -18,11 +18,13 @@ MAKERS = repeated({**BASIC, **STRUCTURED, **INDEXING, **CALLING})
 
 
 class Facts(NamedTuple):
-    """How modules are to be: many kinds of element types, layouts other than row-major, how many instructions."""
+    """How modules are to be: many kinds of element types, layouts other than row-major, how many instructions;
+    large: with dimensions that vectors of elements divide, or just not."""
 
     all_types: bool = False
     layouts: bool = False
     instructions: int = 12
+    large: bool = False
 
 
 def random_facts(choices: Choices) -> Facts:
@@ -33,7 +35,7 @@ def random_module(choices: Choices, facts: Facts | None = None) -> str:
     """The text of a module that the verifier accepts."""
     facts = facts or random_facts(choices)
     types = COMMON + RARE if facts.all_types else COMMON + ("bf16", "f16", "s8", "u32")
-    program = Program(choices, facts.layouts, types)
+    program = Program(choices, facts.layouts, types, facts.large)
     entry = Body(program, MAKERS)
     for _ in range(choices.integer(1, 3)):
         entry.parameter(program.element_type(), program.dims())

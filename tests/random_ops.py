@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from random_body import MOST_ELEMENTS, Body, Value, braces, joined, may_convert
+from random_body import Body, Value, braces, joined, may_convert
 from random_indexing import window_text, windowed
 
 from hloc.ir import ELEMENT_TYPES
@@ -112,7 +112,7 @@ def broadcast(body: Body) -> None:
         at = body.choices.integer(0, len(dims))
         dims.insert(at, body.choices.pick((2, 3, 1, 4, 5)))
         places = [p + (p >= at) for p in places]
-    if math.prod(dims) <= MOST_ELEMENTS:
+    if math.prod(dims) <= body.program.most_elements:
         body.emit(value.type, dims, "broadcast", [value], f"dimensions={braces(places)}")
 
 
@@ -181,7 +181,7 @@ def pad(body: Body) -> None:
             low, high, interior, total = 0, 0, 0, size
         parts.append(f"{low}_{high}_{interior}" if interior else f"{low}_{high}")
         dims.append(total)
-    if value.dims and math.prod(dims) <= MOST_ELEMENTS:
+    if value.dims and math.prod(dims) <= body.program.most_elements:
         body.emit(value.type, dims, "pad", [value, body.like(value.type, ())], f"padding={joined(parts)}")
 
 
@@ -243,7 +243,7 @@ def dot(body: Body) -> None:
     rhs = body.like(lhs.type, [size[role][n] for role, n in placed])
     free = [lhs.dims[d] for d, r in enumerate(roles) if r == "free"]
     dims = size["batch"] + free + [size["free"][n] for role, n in placed if role == "free"]
-    if math.prod(dims) > MOST_ELEMENTS:
+    if math.prod(dims) > body.program.most_elements:
         return
     attributes = [f"lhs_contracting_dims={braces(contract)}",
                   f"rhs_contracting_dims={braces([placed.index(('contract', n)) for n in range(len(contract))])}"]
@@ -267,7 +267,7 @@ def convolution(body: Body) -> None:
              "i": features, "o": outputs * group}
     result = {"b": batch, "f": outputs * group}
     rank = len(space)
-    if math.prod(places) * batch * outputs * group > MOST_ELEMENTS:
+    if math.prod(places) * batch * outputs * group > body.program.most_elements:
         return
     numbers = "0123"[:rank]
     inputs, kernel, output = (choices.order(letters + numbers) for letters in ("bf", "io", "bf"))

@@ -15,9 +15,11 @@ from hloc.machine import Machine
 
 def lower_bitcast_convert(group: Group, machine: Machine) -> Lowered:
     instruction = group.instruction
+    if instruction.opcode == "fusion":
+        return lower_loop(group, machine)
     source, target = instruction.operands[0].shape, instruction.shape
     widths = {ELEMENT_TYPES[s.element_type].bits for s in (source, target)}
-    if instruction.opcode == "fusion" or len(widths) == 1:
+    if len(widths) == 1:
         return lower_loop(group, machine)
     if min(widths) < 8:
         raise UnsupportedError("bitcast-convert of types under a byte", instruction.span)

@@ -62,7 +62,7 @@ class _ShallowProduct:
         converts = any(o.shape.element_type != self.type for o in (self.left, self.right))
         turns = self.right.shape.rank - 1 not in dims.right_free
         fewest = FEWEST_TURNED if turns else FEWEST_COLUMNS
-        return (in_order and (converts or turns) and not dims.left_batch and self.depth <= SHALLOW
+        return (in_order and (converts or turns) and not dims.left_batch and 0 < self.depth <= SHALLOW
                 and self.rows >= FEWEST_ROWS and fewest <= self.columns <= NARROW
                 and all(r.shape.num_elements == self.dot.shape.num_elements for r in group.roots))
 
