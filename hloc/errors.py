@@ -48,7 +48,9 @@ class Source:
         return f"{self.name}:{line}:{column}"
 
     def excerpt(self, start: int, end: int) -> str:
-        """The line at `start` and a caret below, cut to a readable width."""
+        """The line at `start` and a caret below, cut to a readable width; nothing of a text without a line."""
+        if not self.text.strip():
+            return ""
         _, column = self.position(start)
         line = printable(self.line_at(start).replace("\t", " "))
         width = max(1, min(end - start, len(line) - column + 1))
@@ -94,8 +96,8 @@ class HlocError(Exception):
     def __str__(self) -> str:
         place = f"{self.span}: " if self.span else ""
         text = f"{place}error: {printable_lines(self.message)}"
-        if self.span:
-            text += "\n" + self.span.excerpt()
+        if self.span and (excerpt := self.span.excerpt()):
+            text += "\n" + excerpt
         if self.hint:
             text += f"\nhint: {self.hint}"
         return text

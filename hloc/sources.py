@@ -31,6 +31,7 @@ SHOWN_MODULES = 30
 Warn = Callable[[str, Span], None]
 
 FORMS = "modules are HLO text, XLA's protos (.pb, .pbtxt), StableHLO, or gzip of these; inputs go to --inputs"
+ELF = b"\x7fELF"                                        # how shared objects and cubins begin
 _PROTO_TEXT_ENDINGS = (".pbtxt", ".textproto", ".prototxt", ".textpb")
 _FIRST_BYTES = (b"\n", b"\x12", b"\x1a", b"\x22")     # of protos: fields 1 to 4, with a length
 _PROTO_TEXT = re.compile(r'(?:\s|#[^\n]*(?:\n|\Z))*(?:name|hlo_module|hlo|computations|entry_computation_name)\s*'
@@ -100,6 +101,10 @@ def _content(data: bytes, name: str) -> bytes | str:
         data, name = _unpacked(data, name), name.removesuffix(".gz")
     if name.endswith(".pb") or data[:4] == BYTECODE:
         return data
+    if data[:4] == ELF:
+        raise UsageError(f"{name} is compiled code, not a module",
+                         hint="hloc run takes what hloc compile wrote, by the endings .so and .cubin; other commands "
+                              "take the module that it was made of")
     if data[:1] in _FIRST_BYTES:
         from hloc.proto import kind_of
         if kind_of(data):

@@ -65,6 +65,15 @@ def test_saved_shared_object_runs(here, capsys):
     assert "hloc_run" in Path("m.h").read_text()
     code, out, _ = run(capsys, "run", "m.so", "-i", "x.npy", "-i", "x.npy")
     assert code == 0 and "0.462117" in out
+    for flags in (["--elided", "zeros"], ["--fusion", "off"], ["--target", "reference"], ["--profile"]):
+        code, _, err = run(capsys, "run", "m.so", "-i", "zeros", *flags)
+        assert code == 2 and f"error: {flags[0]}" in err and "m.so is compiled, for target cpu" in err
+
+
+def test_a_fault_of_hloc_has_a_code_of_its_own(here, capsys, monkeypatch):
+    monkeypatch.setattr("hloc.passes.runner.run_passes", lambda *_, **__: 1 // 0)
+    code, _, err = run(capsys, "opt", "add.hlo")
+    assert code == 70 and "ZeroDivisionError: this is a fault of hloc" in err and "hint: hloc reduce" in err
 
 
 def test_saved_shared_object_runs_from_c(here, capsys):
@@ -143,12 +152,18 @@ def test_doctor(capsys):
 
 def test_list_passes(capsys):
     code, out, _ = run(capsys, "opt", "--list-passes")
-    assert code == 0 and "algebraic_simplifier" in out
+    assert code == 0 and "async_to_sync" in out and "Makes asynchronous ops plain ones" in out
+
+
+def test_no_passes_are_none(here, capsys):
+    code, out, _ = run(capsys, "opt", "add.hlo", "--passes=")
+    assert code == 0 and out.startswith("HloModule add\n") and "fusion" not in out
 
 
 BAD_TEXT = {
     "not_hlo": ("hello, world\n", 3, ":1:"),
     "truncated": (ADD[:90], 3, ":6:"),
+    "cut_in_a_name": (ADD[:ADD.index(" = f32[2,3] tanh")], 3, "the text ends early"),
     "opcode": (ADD.replace("tanh(s)", "tahn(s)"), 3, "tahn"),
     "shape": (ADD.replace("f32[2,3] add", "f32[2,4] add"), 3, "f32[2,4]"),
     "operand": (ADD.replace("add(x, y)", "add(x, z)"), 3, "z"),
@@ -171,6 +186,7 @@ def write_bad_inputs() -> None:
     Path("junk.npy").write_bytes(b"not an array")
     Path("cut.npy").write_bytes(Path("x.npy").read_bytes()[:140])
     Path("half.npz").write_bytes(b"PK\3\4" + bytes(100))
+    np.savez("other_order.npz", y=np.zeros((2, 3), np.float32), z=np.zeros((2, 3), np.float32))
 
 
 @pytest.mark.parametrize("inputs, code, words", [
@@ -187,6 +203,8 @@ def write_bad_inputs() -> None:
     (["x.npy", "x.npy", "x.npy"], 6, "x f32[2,3], y f32[2,3]"),
     (["x.npy", "double.npy"], 6, "hint: convert it: array.astype(numpy.float32)"),
     (["random:x"], 2, "whole number"),
+    (["other_order.npz"], 6, "gives y to parameter x, though there is a parameter y\nhint: name all of its arrays"),
+    (["x.npy", "other_order.npz"], 6, "2 inputs, but 3"),
 ])
 def test_bad_inputs(here, capsys, inputs, code, words):
     write_bad_inputs()
@@ -204,10 +222,14 @@ def test_bad_inputs(here, capsys, inputs, code, words):
     (["run", "page.hlo"], 3, "nothing here looks like HLO text"),
     (["run", "zeros.hlo"], 3, "byte 2 is zero\nhint: modules are HLO text"),
     (["run", "unbounded.hlo"], 4, "hint: give them a bound"),
+    (["check", "native.so"], 2, "native.so is compiled code, not a module"),
+    (["opt", "add.hlo", "--json"], 2, "hint: add --time-passes"),
+    (["opt", "add.hlo", "--passes=nothing"], 2, "hint: hloc opt --list-passes"),
 ], ids=lambda v: " ".join(v) if isinstance(v, list) else "")
 def test_mistakes_have_their_own_words(here, capsys, arguments, code, words):
     Path("page.hlo").write_text("<html>\n<body>no</body>\n")
     Path("zeros.hlo").write_bytes(b"PK\0\0\0")
+    Path("native.so").write_bytes(b"\x7fELF\2")
     Path("unbounded.hlo").write_text("ENTRY e {\n  a = f32[?] parameter(0)\n  ROOT b = f32[?] negate(a)\n}\n")
     got, out, err = run(capsys, *arguments)
     assert got == code and words in err and "Traceback" not in err and out == ""

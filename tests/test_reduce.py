@@ -95,6 +95,17 @@ def test_errors_are_faults_too(monkeypatch, tmp_path, capsys):
     assert "error 4" in capsys.readouterr().out and "nobody_knows" in small.read_text()
 
 
+def test_faults_of_hloc_itself_are_faults_too(monkeypatch, tmp_path, capsys):
+    def tanh_fails(module, *_, **__):
+        return [].pop() if any(i.opcode == "tanh" for i in module.instructions()) else []
+
+    path, small = tmp_path / "m.hlo", tmp_path / "small.hlo"
+    path.write_text(CHAIN)
+    monkeypatch.setattr("hloc.tools.check.check", tanh_fails)
+    assert run(monkeypatch, ["reduce", str(path), "-o", str(small), "--inputs", "zeros"]) == 0
+    assert "fault IndexError: 16 instructions became 2" in capsys.readouterr().out and "tanh" in small.read_text()
+
+
 def test_nothing_to_reduce(monkeypatch, tmp_path, capsys):
     path = tmp_path / "m.hlo"
     path.write_text(CHAIN)

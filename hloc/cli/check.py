@@ -31,7 +31,7 @@ Examples:
               type=click.Choice(["reference", "cpu", "cuda", "xla"]), help="What to compare with.")
 @click.option("--tolerance", type=click.FloatRange(0), metavar="X",
               help="Largest error relative to the largest magnitude, for floating-point results. "
-                   "Default: f64 1e-9, f32 1e-4, f16 and bf16 2e-2.")
+                   "Default: f64 1e-9, f32 1e-4, f16 and bf16 2e-2, eight bits and less 0.26.")
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
 @custom_call_option
 @reading_options

@@ -47,7 +47,7 @@ EMIT = {"c": ".c", "cuda": ".cu", "ptx": ".ptx", "hlo": ".hlo"}
 @tuning_option
 @reading_options
 def compile_command(module, output, emit, target, time_passes, fusion, memory_limit, tuning, reading) -> None:
-    """Compile MODULE (HLO text, '-' for stdin) and write it to the file given with -o."""
+    """Compile MODULE ('-' for stdin) and write it to the file given with -o."""
     from hloc.api import Options, compile
     suffix = _suffix(output, emit, target)
     target = target or ("cuda" if suffix in CUDA_ENDINGS else "cpu")

@@ -23,7 +23,8 @@ Examples:
 @click.option("--target", "-t", default="cpu", show_default=True, metavar="NAME", help="cpu, cuda, h100, sm_90a ...")
 @click.option("--about", metavar="NAME", help="Only the kernel and the edges of this instruction.")
 @click.option("--kernels", "show_kernels", is_flag=True, help="List the kernels instead of the edges between them.")
-@click.option("--top", default=25, show_default=True, type=click.IntRange(0), help="How many rows to list.")
+@click.option("--top", default=25, show_default=True, type=click.IntRange(0), metavar="N",
+              help="How many rows to list.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 @fusion_option
 @reading_options

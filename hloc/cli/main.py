@@ -7,8 +7,11 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import traceback
 
 import click
+
+FAULT = 70                       # exit code for what is no HlocError: sysexits' EX_SOFTWARE
 
 COMMANDS = {
     "run": "Run a module (or what `compile` wrote) and show its results.",
@@ -63,7 +66,7 @@ Examples:
   hloc convert model.hlo.pb -o model.hlo
 
 Exit codes: 0 ok, 1 a comparison failed, 2 usage, 3 parse or verification error, 4 unsupported op,
-5 the C or CUDA compiler failed, 6 run-time failure."""
+5 the C or CUDA compiler failed, 6 run-time failure, 70 a fault of hloc itself."""
 
 
 def version() -> str:
@@ -78,7 +81,7 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Run the command line; every HlocError ends as one message and its exit code, never as a traceback."""
+    """Run the command line; an HlocError ends as a message and its exit code, a fault of hloc's own as a traceback."""
     from hloc.errors import HlocError
     try:
         cli.main(prog_name="hloc", standalone_mode=False)
@@ -101,6 +104,11 @@ def main() -> None:
         where = f"{error.filename}: " if error.filename else ""
         click.echo(f"error: {where}{error.strerror or error}", err=True)
         sys.exit(6)
+    except Exception as error:
+        traceback.print_exc()
+        click.echo(f"error: {type(error).__name__}: this is a fault of hloc, not of its input: please report it\n"
+                   "hint: hloc reduce MODULE -o small.hlo finds the part of a module that shows it", err=True)
+        sys.exit(FAULT)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,8 @@ Examples:
 @click.command("memory", epilog=EPILOG)
 @module_argument
 @click.option("--target", "-t", default="cpu", show_default=True, metavar="NAME", help="cpu, cuda, h100, sm_90a ...")
-@click.option("--top", default=15, show_default=True, type=click.IntRange(0), help="How many buffers to list.")
+@click.option("--top", default=15, show_default=True, type=click.IntRange(0), metavar="N",
+              help="How many buffers to list.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 @fusion_option
 @memory_limit_option

@@ -20,7 +20,8 @@ Examples:
 @module_argument
 @inputs_option
 @click.option("--infinities", is_flag=True, help="Look for infinities, too.")
-@click.option("--top", default=20, show_default=True, type=click.IntRange(1), help="How many instructions to list.")
+@click.option("--top", default=20, show_default=True, type=click.IntRange(1), metavar="N",
+              help="How many instructions to list.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 @custom_call_option
 @reading_options

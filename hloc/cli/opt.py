@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 from pathlib import Path
 
 import click
@@ -24,15 +25,20 @@ def _list_passes(ctx: click.Context, _param, value: bool) -> None:
     if not value or ctx.resilient_parsing:
         return
     from hloc.passes.pipelines import ALL_PASSES
-    print_table(["pass", "what it does"],
-                [[name, (function.__doc__ or "").strip().splitlines()[0]] for name, function in ALL_PASSES.items()])
+    print_table(["pass", "what it does"], [[name, _what_it_does(name)] for name in ALL_PASSES])
     ctx.exit()
+
+
+def _what_it_does(name: str) -> str:
+    """The first line of a pass's file."""
+    return importlib.import_module(f"hloc.passes.{name}").__doc__.strip().splitlines()[0]
 
 
 @click.command("opt", epilog=EPILOG)
 @module_argument
 @click.option("--passes", metavar="A,B", help="Run just these passes, in this order, instead of the pipeline.")
-@click.option("--target", "-t", default="cpu", show_default=True, help="Whose pipeline to run: cpu, cuda, h100 ...")
+@click.option("--target", "-t", default="cpu", show_default=True, metavar="NAME",
+              help="Whose pipeline to run: cpu, cuda, h100 ...")
 @click.option("--dump-before", multiple=True, metavar="PASS", help="Print the module before this pass, or 'all'.")
 @click.option("--dump-after", multiple=True, metavar="PASS", help="Print the module after this pass, or 'all'.")
 @click.option("--dump-dir", metavar="DIR", help="Write dumps to numbered files in this folder instead.")
@@ -46,14 +52,14 @@ def _list_passes(ctx: click.Context, _param, value: bool) -> None:
 @reading_options
 def opt_command(module, passes, target, dump_before, dump_after, dump_dir, time_passes, output, as_json,
                 fusion, reading) -> None:
-    """Run passes over MODULE (HLO text, '-' for stdin) and print the result as HLO text."""
+    """Run passes over MODULE ('-' for stdin) and print the result as HLO text."""
     from hloc.api import Options
     from hloc.passes.context import PassContext
     from hloc.passes.pipelines import ALL_PASSES, pipeline_for
     from hloc.passes.runner import flatten, named_passes, run_passes
     from hloc.targets import find
     chosen = find(target)
-    pipeline = named_passes(_names(passes), ALL_PASSES) if passes else pipeline_for(chosen.name)
+    pipeline = pipeline_for(chosen.name) if passes is None else named_passes(_names(passes), ALL_PASSES)
     running = {p.__name__ for p in flatten(pipeline)}
     for name in (*dump_before, *dump_after):
         if name != "all" and name not in running:
@@ -62,6 +68,8 @@ def opt_command(module, passes, target, dump_before, dump_after, dump_dir, time_
                              "passes: " + ", ".join(sorted(running)))
     if dump_dir and not (dump_before or dump_after):
         raise UsageError("--dump-dir says where dumps go, but none is asked for", hint="add --dump-after all")
+    if as_json and not time_passes:
+        raise UsageError("--json is the form of --time-passes' table, which is not asked for", hint="add --time-passes")
     timings: list = []
     dumps: list[str] = []
     options = Options()

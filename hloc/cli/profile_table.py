@@ -26,8 +26,12 @@ def show_profile(steps: Sequence[StepTime], times: Sequence[float], top: int) ->
     if len(rows) > top:
         rest = sum(s.seconds for s in rows[top:])
         click.echo(f"... and {len(rows) - top} more, {1e3 * rest / calls:.3f} ms/call (--top)")
-    click.echo(f"{len(rows)} steps took {1e3 * total / calls:.3f} ms of {1e3 * sum(times) / calls:.3f} ms per call, "
-               f"over {calls} {'call' if calls == 1 else 'calls'}")
+    click.echo(f"{_counted(len(rows), 'step')} took {1e3 * total / calls:.3f} ms of {1e3 * sum(times) / calls:.3f} ms "
+               f"per call, over {_counted(calls, 'call')}")
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _row(step: StepTime, calls: int, total: float) -> list[str]:

@@ -54,9 +54,11 @@ Examples:
 @click.option("--devices", type=click.IntRange(1), metavar="N",
               help="Simulate N devices that meet at collectives; {device} in file names is a device's number. "
                    "Default: what the header of a module with collectives says; under mpirun each process is a device.")
-@click.option("--repeat", default=1, show_default=True, type=click.IntRange(1), help="Run so often; show the times.")
+@click.option("--repeat", default=1, show_default=True, type=click.IntRange(1), metavar="N",
+              help="Run so often; show the times.")
 @click.option("--profile", is_flag=True, help="Show what each step took instead of the results (target cpu).")
-@click.option("--top", default=30, show_default=True, type=click.IntRange(1), help="With --profile: how many steps.")
+@click.option("--top", default=30, show_default=True, type=click.IntRange(1), metavar="N",
+              help="With --profile: how many steps.")
 @click.option("--json", "as_json", is_flag=True, help="Print the table as JSON.")
 @custom_call_option
 @infeed_option
@@ -82,6 +84,12 @@ def run_command(module, inputs, output, target, devices, repeat, profile, top, a
     transfers = transfers_of(infeeds, received)
     with Progress() as progress:
         parsed = _module(module, reading, progress)
+        if isinstance(parsed, Executable):
+            _for_compiled(module, parsed, target, {
+                "--devices": devices, "--profile": profile, "--custom-call": custom_calls, "--infeed": infeeds,
+                "--recv": received, "--outfeed": outfeed, "--fusion off": fusion == "off",
+                "--memory-limit": memory_limit, "--tuning": tuning, "--module": reading.choice,
+                "--elided": reading.elided, "--strict": reading.strict})
         options = Options(progress=progress.report, custom_calls=custom_call_table(custom_calls), transfers=transfers,
                           passes=pass_options(fusion, memory_limit), profile=profile, tuning=tuning)
         several = [] if isinstance(parsed, Executable) else devices_for(parsed, devices)
@@ -140,6 +148,16 @@ def _show(run: Run, as_json: bool, top: int) -> None:
     if repeat > 1 and not as_json:
         times = sorted(run.times)
         click.echo(f"{repeat} runs: best {times[0] * 1e3:.3f} ms, median {times[repeat // 2] * 1e3:.3f} ms", err=True)
+
+
+def _for_compiled(path: str, exe: Executable, target: str, options: dict[str, object]) -> None:
+    """Raises UsageError for what can only be said when a module is compiled."""
+    given = next((name for name, value in options.items() if value), None)
+    if given is None and target != "auto" and (target == "cpu") != (exe.target == "cpu"):
+        given = f"--target {target}"
+    if given:
+        raise UsageError(f"{given} is for modules, but {path} is compiled, for target {exe.target}",
+                         hint="give it with the module that this was made of")
 
 
 def _for_one_device(options: dict[str, object]) -> None:

@@ -28,7 +28,7 @@ def read_inputs(sources: Sequence[str], parameters: Sequence[Named],
     for source in sources:
         if source.partition(":")[0] in MADE_UP:
             raise UsageError(f"'{source}' fills all inputs: it cannot stand beside files")
-        arrays += _read(Path(source), parameters)
+        arrays += _read(Path(source), parameters, len(arrays))
     return arrays
 
 
@@ -54,8 +54,11 @@ def made_up(kind: str, seed: int, wanted: Sequence[Named],
     return sensible(seed)
 
 
-def _read(path: Path, parameters: Sequence[Named]) -> list[np.ndarray]:
-    """The arrays of one file. Raises RunError for a file that cannot be read or holds pickled objects."""
+def _read(path: Path, parameters: Sequence[Named], first: int = 0) -> list[np.ndarray]:
+    """The arrays of one file; `first`: how many stand before them.
+
+    Raises RunError for a file that cannot be read or holds pickled objects.
+    """
     try:
         with open(path, "rb") as file:
             if file.read(6) != b"\x93NUMPY" and not zipfile.is_zipfile(path):
@@ -67,7 +70,7 @@ def _read(path: Path, parameters: Sequence[Named]) -> list[np.ndarray]:
         if isinstance(loaded, np.ndarray):
             return [loaded]
         with loaded:
-            return [loaded[name] for name in _order(loaded.files, parameters)]
+            return [loaded[name] for name in _order(path, loaded.files, parameters, first)]
     except FileNotFoundError:
         hint = "made-up inputs are sensible:SEED, random:SEED or zeros" if ":" in path.name else None
         raise RunError(f"no such file: {path}", hint=hint) from None
@@ -84,10 +87,20 @@ def _read(path: Path, parameters: Sequence[Named]) -> list[np.ndarray]:
         raise RunError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
 
 
-def _order(names: list[str], parameters: Sequence[Named]) -> list[str]:
-    """Names in the order of the parameters where they are the parameters' own, else as the file has them."""
+def _order(path: Path, names: list[str], parameters: Sequence[Named], first: int) -> list[str]:
+    """Names in the order of the parameters where they are the parameters' own, else as the file has them.
+
+    Raises RunError where some are names of parameters, and the file's order would give them to others.
+    """
     wanted = [p.name for p in parameters]
-    return wanted if set(names) == set(wanted) else list(names)
+    if set(names) == set(wanted):
+        return wanted
+    for name, place in zip(names, wanted[first:]):
+        if name in wanted and name != place:
+            raise RunError(f"{path}: the order of its arrays gives {name} to parameter {place}, though there is a "
+                           f"parameter {name}", hint="name all of its arrays like the parameters, or none: "
+                           + ", ".join(wanted[:10]) + (" ..." if len(wanted) > 10 else ""))
+    return list(names)
 
 
 def read_arrays(path: Path) -> list[np.ndarray]:

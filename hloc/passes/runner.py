@@ -155,6 +155,7 @@ def named_passes(names: Iterable[str], table: dict[str, Pass]) -> tuple[Pass, ..
     for name in names:
         if name not in table:
             near = difflib.get_close_matches(name, table, n=3)
-            raise UsageError(f"unknown pass {name!r}", hint=f"did you mean {', '.join(near)}?" if near else None)
+            raise UsageError(f"unknown pass {name!r}",
+                             hint=f"did you mean {', '.join(near)}?" if near else "hloc opt --list-passes shows all")
         found.append(table[name])
     return tuple(found)

@@ -36,6 +36,7 @@ _RESERVED = re.compile(r"true|false|inf|nan|HloModule|ENTRY|ROOT|maximal|replica
 _HEADLINE = re.compile(r"HloModule|ENTRY|^\s*(ROOT\b|%|\w[\w.\-]*\s*(=|\(.*->))", re.MULTILINE)
 NO_HLO = "nothing here looks like HLO text: HloModule, ENTRY, or lines such as y = f32[2] negate(x)"
 _WORD = re.compile(r"%?[A-Za-z_][\w.\-]*|-?\d[\w.]*")
+_LAST_WORD = re.compile(r"(ROOT\s+)?%?[A-Za-z_][\w.\-]*\s*\Z")                # the text was cut off behind it
 _SPACE = re.compile(r"\s*")
 _AFTER_ROOT = re.compile(r"ROOT\s*")
 _STRING_START = re.compile(r"[\"']")
@@ -54,6 +55,8 @@ def syntax_error(source: Source, start: int | None, expected: Iterable[str], who
     word = found.group() if found else text[start]
     span = Span(source, start, start + len(word))
     special = _special_case(text, start, word, span, wanted)
+    if not special and _LAST_WORD.match(text, start) and _unclosed_bracket(text) is not None:
+        return _end_of_text(source, wanted, text[start:].strip())
     hint = NO_HLO if whole and not _HEADLINE.search(text) else None
     return special or ParseError(f"expected {_either(wanted)}, found {_quoted(word)}", span, hint)
 
@@ -98,7 +101,8 @@ def _closes(text: str, start: int) -> bool:
     return re.compile(rf"{quote}[^{quote}\\]*(?:\\[\s\S][^{quote}\\]*)*{quote}").match(text, start) is not None
 
 
-def _end_of_text(source: Source, expected: set[str]) -> ParseError:
+def _end_of_text(source: Source, expected: set[str], last: str = "") -> ParseError:
+    """The text ends where one of `expected` should begin, or in the `last` word, which is none of them yet."""
     end = len(source.text.rstrip())
     span = Span(source, end, end + 1)
     if not end:
@@ -108,7 +112,8 @@ def _end_of_text(source: Source, expected: set[str]) -> ParseError:
     if opened is not None:
         line, column = source.position(opened)
         hint = f"the '{source.text[opened]}' at {line}:{column} is not closed"
-    return ParseError(f"the text ends early: expected {_either(expected)}", span, hint)
+    found = f", found {_quoted(last)}" if last else ""
+    return ParseError(f"the text ends early: expected {_either(expected)}{found}", span, hint)
 
 
 _BRACKETS = re.compile(r"[(){}\[\]]|\"[^\"\\]*(?:\\[\s\S][^\"\\]*)*\"|'[^'\\]*(?:\\[\s\S][^'\\]*)*'"
