@@ -50,7 +50,9 @@ bench: models
 	$(BIN)/python benchmarks/vs_xla.py $(if $(BENCH),$(BENCH) --output benchmarks/results/own,--docs)
 
 gpu: models
-	test ! -e /dev/nvidiactl || $(BIN)/python -m pip install -q --disable-pip-version-check -e '.[cuda,cublas,test]'
+	test ! -e /dev/nvidiactl || $(BIN)/python -m pip install -q --disable-pip-version-check -e '.[nvrtc,cublas,test]'
+	test ! -e /dev/nvidiactl || $(BIN)/python -c 'import pycuda' 2>/dev/null || \
+	  { $(BIN)/python benchmarks/gpu_wheels.py .gpu/wheels && $(BIN)/python -m pip install -q .gpu/wheels/pycuda-*.whl; }
 	-test ! -e /dev/nvidiactl || $(BIN)/python -m pip install -q --disable-pip-version-check 'jax[cuda13]'
 	$(BIN)/python benchmarks/gpu.py $(GPU)
 

@@ -138,6 +138,19 @@ def test_what_counts_as_the_same_result(type, actual, expected, same):
     assert measure.agree(*(np.array(v).astype(numpy_dtype(type)) for v in (actual, expected)), type) == same
 
 
+def test_large_results_are_compared_as_a_whole():
+    """Block by block: what lies apart in one block is weighed against the largest number of all."""
+    expected = np.full((3, measure.BLOCK), 0.001, np.float32)
+    expected[2, -1] = 100
+    actual = expected.copy()
+    actual[0, 0] = 0.002
+    assert measure.agree(actual, expected, "f32")
+    actual[1, 5] = 0.1
+    assert not measure.agree(actual, expected, "f32")
+    actual[1, 5], actual[2, 0] = 0.001, np.nan
+    assert not measure.agree(actual, expected, "f32")
+
+
 CONVOLUTION = """HloModule c
 ENTRY e { x = f32[1,6,6,16] parameter(0)  w = f32[3,3,16,16] parameter(1)
   ROOT d = f32[1,6,6,16] convolution(x, w), window={size=3x3 pad=1_1x1_1}, dim_labels=b01f_01io->b01f }

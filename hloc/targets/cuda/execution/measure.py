@@ -25,6 +25,7 @@ LEAST_RUNS, MOST_RUNS, LEAST_SECONDS = 5, 50, 0.02
 RANDOM_ELEMENTS = 1 << 20           # of which large inputs are made by repetition
 # How far results may lie apart, of the largest one: sums of another order, rounded once.
 TOLERANCE = {"f64": 1e-11, "c128": 1e-11, "f32": 1e-4, "c64": 1e-4, "f16": 4e-3, "bf16": 3e-2, "s4": 0, "u4": 0}
+BLOCK = 1 << 18                     # elements that are compared at once: as many as caches hold
 ROUGH = 0.3                         # for types of 8 bits and less
 TF32 = 3e-3                         # wgmma cuts off what mma.sync's words are rounded to
 
@@ -67,14 +68,22 @@ def agree(actual: np.ndarray, expected: np.ndarray, type: str, least: float = 0)
     but NaN at the same place."""
     if ELEMENT_TYPES[type].kind not in ("float", "complex"):
         return bool(np.array_equal(actual, expected))
+    actual, expected = np.ascontiguousarray(actual).reshape(-1), np.ascontiguousarray(expected).reshape(-1)
+    if np.array_equal(actual.view(np.uint8), expected.view(np.uint8)):     # as most ways are: their sums have one order
+        return True
     wide = np.complex128 if ELEMENT_TYPES[type].kind == "complex" else \
         np.float32 if ELEMENT_TYPES[type].bytes < 4 else np.float64
-    a, b = actual.astype(wide), expected.astype(wide)
-    known = np.isfinite(b)
-    if not np.array_equal(known, np.isfinite(a)) or not np.array_equal(a[~known], b[~known], equal_nan=True):
-        return False
-    largest = np.max(np.abs(b[known]), initial=0.0)
-    return bool(np.max(np.abs(a[known] - b[known]), initial=0.0) <= max(least, TOLERANCE.get(type, ROUGH)) * largest)
+    largest = apart = 0.0
+    for start in range(0, actual.size, BLOCK):
+        a, b = (part[start:start + BLOCK].astype(wide) for part in (actual, expected))
+        known = np.isfinite(b)
+        if not np.array_equal(known, np.isfinite(a)) or not np.array_equal(a[~known], b[~known], equal_nan=True):
+            return False
+        if not known.all():
+            a, b = a[known], b[known]
+        largest = max(largest, np.max(np.abs(b), initial=0.0))
+        apart = max(apart, np.max(np.abs(a - b), initial=0.0))
+    return bool(apart <= max(least, TOLERANCE.get(type, ROUGH)) * largest)
 
 
 def _loaded(tile: Tile, way: str, gpu: Machine):
