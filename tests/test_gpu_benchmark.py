@@ -245,3 +245,23 @@ def test_what_xla_has_compiled_before_is_measured(gpu, monkeypatch, tmp_path):
     program.run()
     assert program.first() == 2
     assert 0 < xla.seconds(program.run) < 1
+
+
+def test_kernels_of_the_test_data_are_compiled_ahead(gpu, monkeypatch, tmp_path):
+    """What `prepare` compiles is what sections ops and sanitizer find in the cache."""
+    from gpu_sections import ops, prepare
+    from gpu_sections.device import Device
+
+    from hloc.targets.cuda import target
+    from hloc.targets.cuda.gpus import GPUS
+    monkeypatch.setenv("HLOC_CACHE_DIR", str(tmp_path))
+    asked: list[str] = []
+    monkeypatch.setattr(target, "compile_cuda", lambda text, *_: asked.append(text) or b"image")
+    device = Device.__new__(Device)
+    device.emulated, device.machine = False, GPUS["h200"]
+    prepare.compile_one(device, "cuda/sorts", prepare.KERNELS)
+    assert len(asked) == 1
+    from cuda_emulation.cases import program_of
+    device.built(program_of(ops.groups(device)["cuda/sorts"]()))
+    assert len(asked) == 1
+    assert sum(len(cases()) for cases in list(ops.groups(device).values())[-3:]) > 250

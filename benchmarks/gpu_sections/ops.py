@@ -3,7 +3,8 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,19 +15,26 @@ from hloc.errors import HlocError, UnsupportedError
 
 DATA = ROOT / "testdata"
 SMALL = ("teams", "sorts")              # what the emulation is given
+TOGETHER = 64                           # files of examples that are one program
 
 
 def rows(device) -> Iterator[dict]:
+    for what, cases in groups(device).items():
+        yield row(device, what, cases())
+
+
+def groups(device) -> dict[str, Callable[[], list]]:
+    """What is one program each: its name, and a function that gives its cases."""
     sys.path.insert(0, str(TESTS))
     files = sorted([*(DATA / "cuda").glob("*.hlo"), *(DATA / "kernels").glob("*.hlo")])
     if device.emulated:
         files = [f for f in files if f.stem in SMALL]
-    for path in files:
-        yield row(device, f"{path.parent.name}/{path.stem}", cases_of(path, device.machine))
+    found = {f"{path.parent.name}/{path.stem}": partial(cases_of, path, device.machine) for path in files}
     examples = sorted((DATA / "ops").glob("*.hlo"))
-    for number in range(0, len(examples), 64)[:1 if device.emulated else None]:
-        chosen = examples[number:number + (1 if device.emulated else 64)]
-        yield row(device, f"ops/{chosen[0].stem} to {chosen[-1].stem}", example_cases(chosen, device.machine))
+    for number in range(0, len(examples), TOGETHER)[:1 if device.emulated else None]:
+        chosen = examples[number:number + (1 if device.emulated else TOGETHER)]
+        found[f"ops/{chosen[0].stem} to {chosen[-1].stem}"] = partial(example_cases, chosen, device.machine)
+    return found
 
 
 def row(device, what: str, cases: list) -> dict:

@@ -9,13 +9,15 @@ import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
+from gpu_sections import ops
 from gpu_sections.programs import ROOT, cases, container_path, source
 
 SECONDS = 80                           # of one program
 XLA_SECONDS = 72                       # that XLA has from the section's start on
 COMMAND = (sys.executable, str(ROOT / "benchmarks" / "gpu.py"))
-KERNELS = "the kernels that compute-sanitizer runs"
+KERNELS = "the kernels that compute-sanitizer runs"     # in the place of "on": those of section ops
 
 
 def rows(device) -> Iterator[dict]:
@@ -27,13 +29,13 @@ def rows(device) -> Iterator[dict]:
         except (LookupError, subprocess.TimeoutExpired) as error:
             yield {"what": case.name, "missing": str(error)}
     jobs = [(case.name, fusion) for case in ready for fusion in ("on", "off")]
-    jobs += [] if device.emulated else [(KERNELS, "on")]
+    jobs += [] if device.emulated else [(KERNELS, "on"), *((what, KERNELS) for what in ops.groups(device))]
     xla = None if device.emulated else XlaAhead()
     with ThreadPoolExecutor(max(1, (os.cpu_count() or 2) - 1)) as pool:
         told = list(pool.map(lambda job: compiled(device, *job), jobs))
     for (name, fusion), (_, why) in zip(jobs, told):
         if why:
-            yield {"what": f"{name}, fusion {fusion}", "missing": why}
+            yield {"what": name if fusion == KERNELS else f"{name}, fusion {fusion}", "missing": why}
     slowest = max(zip(told, jobs), default=((0.0, ""), ("", "")))
     yield {"what": f"{sum(not why for _, why in told)} programs compiled", "unit": "s",
            "value": time.monotonic() - start, "note": f"the slowest: {slowest[1][0]}, {slowest[0][0]:.0f} s"}
@@ -84,12 +86,14 @@ def compile_one(device, name: str, fusion: str) -> None:
     """What the child does: the program as a container."""
     from gpu_sections import sanitizer
     from gpu_sections.programs import find
+    sys.path.insert(0, str(ROOT / "tests"))
     from hloc.targets.cuda import container
-    if name == KERNELS:
-        sys.path.insert(0, str(ROOT / "tests"))
+    if KERNELS in (name, fusion):
         from cuda_emulation.cases import program_of
-        for cases in sanitizer.SETS.values():
-            device.built(program_of(cases(device)))                     # into the cache of compiled code
+        sets = [partial(cases, device) for cases in sanitizer.SETS.values()] if name == KERNELS else \
+            [ops.groups(device)[name]]
+        for cases in sets:
+            device.built(program_of(cases()))                           # into the cache of compiled code
         return
     text, _ = source(find(name, device), device)
     packed = device.packed(text, fusion)
