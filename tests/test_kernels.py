@@ -41,6 +41,7 @@ from hloc.targets.cpu.tiles.epilogues import epilogue_of
 from hloc.targets.cpu.tiles.source import tile_source
 from hloc.targets.cpu.vector_loops.halves import RowPrinter, by_rows
 from hloc.targets.cpu.vector_loops.index_sets import split_index_sets
+from hloc.targets.cpu.vector_loops.last_vectors import with_last_vectors
 from hloc.targets.cpu.vector_loops.scalar_functions import apart
 from hloc.targets.cpu.vector_loops.straight import straightened
 from hloc.targets.cpu.vector_loops.unswitched import unswitched
@@ -340,6 +341,19 @@ def test_conditions_on_places_become_loops():
     assert any(isinstance(s, If) for s in walk(kernel.body))
     assert not any(isinstance(s, If) for s in walk(split.body))
     assert [s.extent for s in walk(split.body) if isinstance(s, For)] == [5, 64, 11]
+
+
+def test_rows_that_are_no_whole_vectors_end_with_one():
+    """62 columns of bf16: a last vector, computed first, whole ones, and its stores; whole rows stay as they are."""
+    for columns, extents in ((62, [16, 48, 16]), (64, [64])):
+        text = f"""f {{ a = bf16[50,{columns}] parameter(0)  b = bf16[50,{columns}] parameter(1)
+          s = bf16[50,{columns}] add(a, b)  t = bf16[50,{columns}] tanh(s)  ROOT r = bf16[50,{columns}] multiply(t, a) }}
+        ENTRY e {{ a = bf16[50,{columns}] parameter(0)  b = bf16[50,{columns}] parameter(1)
+          ROOT r = bf16[50,{columns}] fusion(a, b), kind=kLoop, calls=f }}"""
+        kernel = lower(parse_module(text).entry.root, MACHINE).calls[0].kernel
+        row = For("i", columns, VECTOR, _innermost(kernel.body))
+        kernel = with_last_vectors(kernel._replace(body=(For("r", 50, PARALLEL, (row,)),)))
+        assert [s.extent for s in walk(kernel.body) if isinstance(s, For) and s.kind == VECTOR] == extents
 
 
 def test_conditions_on_rows_stand_around_loops():

@@ -1,0 +1,125 @@
+"""Short rows that are no whole vectors: the last vector ends where the row does, and begins among what others compute.
+
+In: a Kernel. Out: the same with such VECTOR loops, where they compute much for each element, without the scalar loop
+that compilers append, which takes as long as many vectors do.
+
+    for i < 62 (VECTOR): out[i] = f(x[i])      for k < 16 (VECTOR): last[k] = f(x[46 + k])
+                                          ->   for i < 48 (VECTOR): out[i] = f(x[i])
+                                               for k < 16 (VECTOR): out[46 + k] = last[k]
+
+The last vector is computed first: `out` may be the memory of `x`, whose elements are read before they are overwritten.
+Sums and the like take in of it what the others leave.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hloc.kernels.ir import (
+    INDEX,
+    VECTOR,
+    Apply,
+    Assign,
+    Const,
+    Expr,
+    For,
+    If,
+    Kernel,
+    Let,
+    Load,
+    Local,
+    Stmt,
+    Store,
+    Var,
+    While,
+)
+from hloc.kernels.scalars import is_narrow
+from hloc.kernels.walks import expressions, parts
+from hloc.targets.cpu.vector_loops.halves import row_call
+from hloc.targets.cpu.vector_loops.vector_width import HEAVY
+from hloc.targets.printer import assigned
+
+LANES = 16
+LONGEST = 64 * LANES            # of longer rows the rest is a small part
+LEAST_REST = 3                  # elements behind the last whole vector
+LEAST_WORK = 12                 # operations for an element
+FUNCTION, ROUNDING = 12, 6      # operations of a function, and to round to a narrow type
+
+
+def with_last_vectors(kernel: Kernel) -> Kernel:
+    """The kernel with rows of whole vectors."""
+    return kernel._replace(body=_statements(kernel.body))
+
+
+def _statements(statements: Iterable[Stmt]) -> tuple[Stmt, ...]:
+    return tuple(new for s in statements for new in _statement(s))
+
+
+def _statement(s: Stmt) -> tuple[Stmt, ...]:
+    if isinstance(s, For) and s.kind == VECTOR:
+        return _whole(s) if _is_worth(s) else (s,)
+    if isinstance(s, (For, While)):
+        return (s._replace(body=_statements(s.body)),)
+    if isinstance(s, If):
+        return (s._replace(then=_statements(s.then), otherwise=_statements(s.otherwise)),)
+    return (s,)
+
+
+def _is_worth(loop: For) -> bool:
+    """A short row with a rest, of independent elements that take long."""
+    if not isinstance(loop.extent, int) or not LANES < loop.extent <= LONGEST or loop.extent % LANES < LEAST_REST:
+        return False
+    changing = assigned(loop.body)
+    straight = all(_taken_in(s) is not None if isinstance(s, Assign) else
+                   isinstance(s, (Let, Store)) and not _reads(expressions(s), changing) for s in loop.body)
+    return straight and row_call(loop) is None and _work(loop) >= LEAST_WORK
+
+
+def _work(loop: For) -> int:
+    done = [e for s in loop.body for e in parts(expressions(s)) if isinstance(e, Apply) and e.type != INDEX]
+    narrow = sum(ROUNDING for e in done if e.op == "convert" and is_narrow(e.type))
+    return narrow + sum(FUNCTION if e.op in HEAVY else 1 for e in done if e.op != "convert")
+
+
+def _taken_in(s: Assign) -> Expr | None:
+    """What an accumulator takes in, where it is joined with itself by one operation."""
+    if not isinstance(s.value, Apply) or len(s.value.arguments) != 2:
+        return None
+    others = [a for a in s.value.arguments if not (isinstance(a, Var) and a.name == s.name)]
+    return others[0] if len(others) == 1 and not _reads(others, {s.name}) else None
+
+
+def _reads(values: Iterable[Expr], names: set[str]) -> bool:
+    return any(isinstance(e, Var) and e.name in names for e in parts(values))
+
+
+def _whole(loop: For) -> tuple[Stmt, ...]:
+    """The loops that take its place."""
+    whole = loop.extent // LANES * LANES
+    lane = Var(f"{loop.name}_lane", INDEX)
+    here = Let(loop.name, Apply("add", (lane, Const(loop.extent - LANES, INDEX)), INDEX))
+    kept = {s: s.value if isinstance(s, Store) else _taken_in(s) for s in loop.body if not isinstance(s, Let)}
+    arrays = {s: Local(f"{loop.name}_last{n}", value.type, LANES) for n, (s, value) in enumerate(kept.items())}
+    first = (Store(arrays[s].name, lane, kept[s]) if s in kept else s for s in loop.body)
+    stores = tuple(s._replace(value=Load(arrays[s].name, lane, s.value.type)) if isinstance(s, Store) else s
+                   for s in loop.body if not isinstance(s, Assign))
+    rest = Apply("add", (lane, Const(LANES - loop.extent + whole, INDEX)), INDEX)
+    taken = tuple(s._replace(value=s.value._replace(arguments=tuple(
+        Load(arrays[s].name, rest, kept[s].type) if a == kept[s] else a for a in s.value.arguments)))
+        for s in kept if isinstance(s, Assign))
+    loops = (For(lane.name, LANES, VECTOR, (here, *first)), loop._replace(extent=whole))
+    if len(taken) < len(kept):
+        loops += (For(lane.name, LANES, VECTOR, (here, *_needed(stores))),)
+    if taken:
+        loops += (For(lane.name, loop.extent - whole, VECTOR, taken),)
+    return (*arrays.values(), *loops)
+
+
+def _needed(statements: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    """Stores, and the names that their positions are made of."""
+    names: set[str] = set()
+    kept: list[Stmt] = []
+    for s in reversed(statements):
+        if isinstance(s, Store) or s.name in names:
+            names.update(e.name for e in parts(expressions(s)) if isinstance(e, Var))
+            kept.append(s)
+    return tuple(reversed(kept))
