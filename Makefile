@@ -24,6 +24,7 @@ all: run
 $(STAMP): pyproject.toml
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[$(EXTRAS)]'
+	$(BIN)/python -m compileall -q hloc    # where Python is told to write no bytecode, each start reads all sources again
 	touch $(STAMP)
 
 run: $(STAMP)
