@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -112,6 +113,8 @@ def load(source: str | bytes | Path | Module, *, name: str | None = None, choice
     options = options or Options()
     if isinstance(source, bytes) or (isinstance(source, str) and "\n" in source):
         content, shown = source, name or "<text>"
+    elif not isinstance(source, (str, os.PathLike)):
+        raise UsageError(f"a module is a path, text or bytes, not {type(source).__name__}")
     else:
         path, own_choice = split_choice(source)
         content, shown, choice = read_bytes(path), name or path, choice or own_choice
@@ -276,8 +279,8 @@ def reference_executable(module: Module, options: Options) -> Executable:
         except MemoryError:
             raise RunError("out of memory in the reference evaluator") from None
 
-    return Executable(module.name, "reference", entry_parameters(module), entry_results(module), lambda: run,
-                      lambda: str(module), {".hlo": lambda: str(module)})
+    return Executable(module.name, "reference", tuple(entry_parameters(module)), tuple(entry_results(module)),
+                      lambda: run, lambda: str(module), {".hlo": lambda: str(module)})
 
 
 def _without_instruction(function: Callable) -> Callable:

@@ -95,8 +95,18 @@ def test_command(capsys):
         found["edges"])
 
 
-def test_command_about_an_unknown_name(capsys):
-    sys.argv = ["hloc", "explain", str(MODELS / "digits" / "model.hlo"), "--about", "nothing.7"]
+@pytest.mark.parametrize("name, words", [
+    ("nothing.7", "no instruction 'nothing.7', neither in the file nor"), ("add.20", "no kernel holds 'add.20'"),
+    ("exp.11", "hint: did you mean exp.1")])
+def test_command_about_what_is_not_there(name, words, capsys):
+    sys.argv = ["hloc", "explain", str(MODELS / "digits" / "model.hlo"), "--about", name]
     with pytest.raises(SystemExit):
         main()
-    assert "nothing.7" in capsys.readouterr().err
+    assert words in capsys.readouterr().err
+
+
+def test_what_became_part_of_a_kernel_is_found_by_its_name_in_the_file():
+    told = explain(hloc.load(MODELS / "digits" / "model.hlo"), find("cpu")).about("exp.1")
+    (kernel,) = told.kernels
+    assert "exponential" in kernel.members
+    assert all(kernel.instruction.name in (e.producer_kernel, e.reader_kernel) for e in told.edges)

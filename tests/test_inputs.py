@@ -2,6 +2,7 @@
 import numpy as np
 import pytest
 
+import hloc
 from hloc.errors import RunError, UsageError
 from hloc.evaluate import evaluate
 from hloc.inputs import entry_parameters
@@ -78,3 +79,22 @@ def test_what_cannot_fill_elided_constants():
     large = parse_module("ENTRY e { ROOT c = f32[1000000,1000000,1000000] constant({...}) }")
     with pytest.raises(RunError, match="the elided constant %c is"):
         fill_elided(large, "zeros")
+
+
+@pytest.mark.parametrize("target", ["cpu", "reference"])
+def test_python_numbers_become_the_wanted_type(target):
+    exe = hloc.compile("ENTRY e {\n i = s32[2] parameter(0)\n x = bf16[] parameter(1)\n"
+                       "ROOT t = (s32[2], bf16[]) tuple(i, x) }", target)
+    assert str(exe.parameters) == "(i: s32[2], x: bf16[])" and str(exe.results) == "(result.0: s32[2], result.1: bf16[])"
+    i, x = exe([1, -2], 1.5)
+    assert i.tolist() == [1, -2] and x == 1.5
+    for wrong in ([1.5, 2], [1, 1 << 40], [1, None]):
+        with pytest.raises(RunError, match=r"input 0 \(i\) must be s32\[2\]: cannot convert list"):
+            exe(wrong, 0)
+
+
+def test_what_is_no_module_and_no_target():
+    with pytest.raises(UsageError, match="a module is a path, text or bytes, not int"):
+        hloc.load(3)
+    with pytest.raises(UsageError, match="a target is a name"):
+        hloc.compile(ELIDED, target=None)

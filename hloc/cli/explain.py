@@ -1,13 +1,14 @@
 """hloc explain: which kernels a module becomes, and why two instructions are not in one."""
 from __future__ import annotations
 
+import difflib
 import json
 from collections import Counter
 
 import click
 
 from hloc.cli.options import fusion_option, module_argument, pass_options, reading_options
-from hloc.cli.terminal import Progress, line_of, print_table, read_module, size_text
+from hloc.cli.terminal import Progress, counted, line_of, print_table, read_module, size_text
 from hloc.errors import UsageError
 
 EPILOG = """\b
@@ -42,9 +43,7 @@ def explain_command(module, target, about, show_kernels, top, as_json, fusion, r
         progress.report("passes")
         told = explain(parsed, chosen, pass_options(fusion))
     if about:
-        told = told.about(about.lstrip("%"))
-        if not told.kernels and not told.edges:
-            raise UsageError(f"no kernel and no edge of {about!r} in the optimized module", hint="see hloc opt")
+        told = _about(told, about.lstrip("%"))
     if as_json:
         click.echo(json.dumps(_as_json(told), indent=1))
         return
@@ -56,15 +55,23 @@ def explain_command(module, target, about, show_kernels, top, as_json, fusion, r
         _show_edges(told, top)
 
 
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+def _about(told, name: str):
+    found = told.about(name)
+    if found.kernels or found.edges:
+        return found
+    if name in told.written:
+        raise UsageError(f"no kernel holds {name!r}: the passes took it out, or wrote it as something else",
+                         hint="hloc opt --dump-after all shows which pass did")
+    near = difflib.get_close_matches(name, [*told.written, *(k.instruction.name for k in told.kernels)], n=3)
+    raise UsageError(f"no instruction {name!r}, neither in the file nor in the optimized module",
+                     hint=f"did you mean {', '.join(near)}?" if near else "see hloc opt")
 
 
 def _show_summary(told) -> None:
     kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(k.kind for k in told.kernels).most_common(8))
-    click.echo(f"{_counted(told.instructions, 'instruction')} became {_counted(len(told.kernels), 'kernel')}: {kinds}")
+    click.echo(f"{counted(told.instructions, 'instruction')} became {counted(len(told.kernels), 'kernel')}: {kinds}")
     carry, size = "carries" if len(told.edges) == 1 else "carry", size_text(sum(e.size for e in told.edges))
-    click.echo(f"{_counted(len(told.edges), 'edge')} between kernels {carry} {size}\n")
+    click.echo(f"{counted(len(told.edges), 'edge')} between kernels {carry} {size}\n")
     if told.edges:
         print_table(["edges", "bytes", "reason"],
                     [[r.edges, size_text(r.size), r.reason] for r in told.reasons], right=(0, 1))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from hloc.cli.terminal import line_of, print_table
+from hloc.cli.terminal import counted, line_of, print_table
 from hloc.executable import StepTime
 
 OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
@@ -26,12 +26,8 @@ def show_profile(steps: Sequence[StepTime], times: Sequence[float], top: int) ->
     if len(rows) > top:
         rest = sum(s.seconds for s in rows[top:])
         click.echo(f"... and {len(rows) - top} more, {1e3 * rest / calls:.3f} ms/call (--top)")
-    click.echo(f"{_counted(len(rows), 'step')} took {1e3 * total / calls:.3f} ms of {1e3 * sum(times) / calls:.3f} ms "
-               f"per call, over {_counted(calls, 'call')}")
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
+    click.echo(f"{counted(len(rows), 'step')} took {1e3 * total / calls:.3f} ms of {1e3 * sum(times) / calls:.3f} ms "
+               f"per call, over {counted(calls, 'call')}")
 
 
 def _row(step: StepTime, calls: int, total: float) -> list[str]:

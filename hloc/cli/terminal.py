@@ -123,6 +123,11 @@ def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]], right: Seq
         click.echo("  ".join(padded).rstrip())
 
 
+def counted(count: int, noun: str) -> str:
+    """'1 step', '2 steps'."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def size_text(size: int) -> str:
     """1536 -> 1.5 KiB."""
     amount, unit = float(size), "B"

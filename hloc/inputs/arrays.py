@@ -25,6 +25,9 @@ class Parameter(NamedTuple):
     name: str
     shape: Shape
 
+    def __repr__(self) -> str:
+        return f"{self.name}: {self.shape.to_string(False)}"
+
 
 def entry_parameters(module: Module) -> list[Parameter]:
     """The flattened entry parameters, with names for messages: x, or state.3 for the fourth array of a tuple."""
@@ -75,12 +78,18 @@ def within_bounds(sizes: tuple[int, ...], shape: Shape) -> bool:
         for size, bound, dynamic in zip(sizes, shape.dimensions, shape.dynamic_dimensions or (False,) * shape.rank))
 
 
+def is_whole(element_type: str) -> bool:
+    return ELEMENT_TYPES[element_type].kind in ("pred", "signed", "unsigned")
+
+
 def _convert(number: int, parameter: Named, given: object) -> np.ndarray:
-    """Python scalars and lists become the wanted type; an array must already have it."""
+    """Python scalars and lists become the wanted type, but no float an integer; an array must already have it."""
     want = parameter.shape
     dtype = numpy_dtype(want.element_type)
     if isinstance(given, (bool, int, float, complex, list, tuple)):
         try:
+            if np.size(given) and np.asarray(given).dtype.kind == "f" and is_whole(want.element_type):
+                raise TypeError
             return np.asarray(given, dtype)
         except (TypeError, ValueError, OverflowError):
             raise RunError(f"input {number} ({parameter.name}) must be {want.to_string(False)}: "

@@ -118,7 +118,8 @@ class Module:
         self.default_inputs: tuple[np.ndarray, ...] | None = None      # flattened arguments that a file held with it
 
     def __repr__(self) -> str:
-        return f"<module {self.name}: {len(self.computations)} computations>"
+        count = len(self.computations)
+        return f"<module {self.name}: {count} computation{'' if count == 1 else 's'}>"
 
     def __str__(self) -> str:
         from hloc.ir.printer import print_module

@@ -95,6 +95,9 @@ class Value(NamedTuple):
     name: str
     shape: Shape
 
+    def __repr__(self) -> str:
+        return f"{self.name}: {self.shape.to_string(False)}"
+
 
 class Workspace(NamedTuple):
     """What memory a target's routines take beside their arguments, in bytes, as a target tells the planner.

@@ -3,7 +3,7 @@
 In: a record (wire.decode, text_format.parse_text). Out: the Module that XLA's printer and hloc's parser would give for
 it. Errors point at the byte (or character) of the part that is wrong. Example:
 
-    read_module(record, source)          <module f: 1 computations>
+    read_module(record, source)          <module f: 1 computation>
 
 Asynchronous ops are read in their short form (slice-start instead of async-start, calls=...) where XLA prints it: where
 the computation that they call is a single op.

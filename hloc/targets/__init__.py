@@ -13,6 +13,8 @@ from hloc.targets.target import Target
 
 def find(name: str) -> Target:
     """The target called `name`. Raises UsageError, with the nearest names, where there is none."""
+    if not isinstance(name, str):
+        raise UsageError(f"a target is a name, such as 'cpu' or 'h100', not {name!r}")
     if name == "cpu" or (name == "auto" and not driver_present()):
         from hloc.targets.cpu.target import cpu_target
         return cpu_target()

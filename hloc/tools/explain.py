@@ -8,7 +8,7 @@ kernel to another through memory, with the reason why fusion left it.
 """
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from hloc.analysis.aliasing import FORWARDING
@@ -29,6 +29,7 @@ class KernelFacts(NamedTuple):
 
     kind      kLoop, kInput, kOutput, kCustom for fusions, else the opcode
     members   opcodes inside of a fusion, in order
+    places    where in the file what it computes was written: the starts of spans
     """
 
     computation: str
@@ -37,6 +38,7 @@ class KernelFacts(NamedTuple):
     members: tuple[str, ...]
     size: int
     flops: int
+    places: frozenset[int]
 
 
 class Reason(NamedTuple):
@@ -48,11 +50,13 @@ class Reason(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """instructions: before fusion, of the computations that run; kernels and edges: the largest first."""
+    """instructions: before fusion, of the computations that run; kernels and edges: the largest first; written: where
+    in the file each of its instructions stands, by name."""
 
     instructions: int
     kernels: tuple[KernelFacts, ...]
     edges: tuple[Edge, ...]
+    written: Mapping[str, frozenset[int]]
 
     @property
     def reasons(self) -> list[Reason]:
@@ -65,15 +69,21 @@ class Explanation(NamedTuple):
         return sorted((Reason(r, *row) for r, row in table.items()), key=lambda r: (-r.size, -r.edges, r.reason))
 
     def about(self, name: str) -> Explanation:
-        """Only what concerns one instruction, by its name before or after fusion."""
-        kernels = tuple(k for k in self.kernels if k.instruction.name == name)
+        """Only what concerns one instruction, by its name in the file, before or after fusion: the kernels that are it
+        or hold it, and their edges."""
+        places = self.written.get(name, frozenset())
+        kernels = tuple(k for k in self.kernels if k.instruction.name == name or places & k.places)
+        names = {name, *(k.instruction.name for k in kernels)}
         edges = tuple(e for e in self.edges
-                      if name in (e.producer.name, e.reader.name, e.producer_kernel, e.reader_kernel))
+                      if names & {e.producer.name, e.reader.name, e.producer_kernel, e.reader_kernel})
         return self._replace(kernels=kernels, edges=edges)
 
 
 def explain(module: Module, target: Target, options: Mapping[str, Any] | None = None) -> Explanation:
     """Optimize the module (in place) and tell what became of it. options: of passes (hloc/passes/context.py)."""
+    written: dict[str, frozenset[int]] = {}
+    for i in module.instructions():
+        written[i.name] = written.get(i.name, frozenset()) | _places([i])
     edges: list[Edge] = []
     counted: list[int] = []
 
@@ -86,7 +96,11 @@ def explain(module: Module, target: Target, options: Mapping[str, Any] | None = 
     kernels = [_facts(c.name, i) for c in executed_computations(module) for i in c.instructions
                if _is_work(i) and not is_control_flow(i)]
     return Explanation(counted[0], tuple(sorted(kernels, key=lambda k: -k.size)),
-                       tuple(sorted(edges, key=lambda e: -e.size)))
+                       tuple(sorted(edges, key=lambda e: -e.size)), written)
+
+
+def _places(instructions: Iterable[Instruction]) -> frozenset[int]:
+    return frozenset(i.span.start for i in instructions if i.span is not None)
 
 
 def _is_work(instruction: Instruction) -> bool:
@@ -94,8 +108,8 @@ def _is_work(instruction: Instruction) -> bool:
 
 
 def _facts(computation: str, instruction: Instruction) -> KernelFacts:
-    inside: tuple[str, ...] = ()
-    if instruction.opcode == "fusion":
-        inside = tuple(i.opcode for i in instruction.get("calls").instructions if _is_work(i))
-    kind = instruction.get("kind") if instruction.opcode == "fusion" else instruction.opcode
-    return KernelFacts(computation, instruction, kind, inside, bytes_accessed(instruction), flops(instruction))
+    fused = instruction.opcode == "fusion"
+    inside = [i for i in instruction.get("calls").instructions if _is_work(i)] if fused else []
+    kind = instruction.get("kind") if fused else instruction.opcode
+    return KernelFacts(computation, instruction, kind, tuple(i.opcode for i in inside), bytes_accessed(instruction),
+                       flops(instruction), _places([*inside, instruction]))
