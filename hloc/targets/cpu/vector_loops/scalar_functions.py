@@ -20,7 +20,8 @@ a large one, a NaN or a zero as divisor goes through the libm.
     if far:  for i < 50 (SERIAL):  f[i] = remainder(x[i], y[i])
 
 Functions of functions, as tanh(log1p(exp(x))), are stages, too: one behind the other for each vector, they wait for one
-another, and fewer vectors fit into what a CPU looks ahead (0.4 to 0.6 of the time).
+another, and fewer vectors fit into what a CPU looks ahead (0.4 to 0.6 of the time). So is a function among many
+roundings to bf16 (0.6 to 0.75).
 
     for i < 128 (VECTOR):  e[i] = exp(x[i])
     for i < 128 (VECTOR):  l[i] = log1p(e[i])
@@ -55,6 +56,7 @@ from hloc.kernels.ir import (
     Var,
     While,
 )
+from hloc.kernels.scalars import is_narrow
 from hloc.kernels.walks import expressions, parts, walk, with_expressions, with_parts
 from hloc.targets.cpu.vector_loops.vector_width import HEAVY
 from hloc.targets.printer import assigned
@@ -64,6 +66,8 @@ CALLED = frozenset(["sin", "cos", "tan", "power", "remainder", "cbrt", "erf", "s
 BLOCK = 128                     # elements
 SHORTEST_STAGES = 64            # a loop of which several vectors go through a stage
 LEAST_WORK = 3                  # operations beside the calls that are worth loops of their own
+MANY_ROUNDINGS = 5              # beside a function: as long as another one
+MOST_REPEATED = 16              # operations that a function's argument and what follows have in common
 LONG_WORK = 8                   # operations of a function
 LEAST_BESIDE_GATHERS = 2        # operations beside loads from places in data
 MOST_CALLS = 16
@@ -87,6 +91,11 @@ def is_remainder(expr: Expr) -> bool:
 def is_function(expr: Expr) -> bool:
     """Of many instructions, each of which waits for the one before."""
     return isinstance(expr, Apply) and expr.op in HEAVY and expr.type in FLOATS
+
+
+def is_rounding(expr: Expr) -> bool:
+    """To a narrow type, several instructions, each of which waits for the one before."""
+    return isinstance(expr, Apply) and expr.op == "convert" and expr.type != INDEX and is_narrow(expr.type)
 
 
 def bits_of(expr: Expr) -> int:
@@ -181,18 +190,33 @@ class _Cut:
         return is_called(expr) or expr in self.gathers or expr in self.stages
 
     def inner_functions(self, everything: list[Expr]) -> set[Expr]:
-        """Functions with vectors that are arguments of functions, where there are several vectors."""
+        """Functions with vectors that are arguments of functions, or stand among many roundings, where there are
+        several vectors."""
         if isinstance(self.loop.extent, int) and self.loop.extent < SHORTEST_STAGES:
             return set()
-        stack = [a for e in everything if is_function(e) for a in e.arguments]
-        found, named = set(), set()
+        functions = {e for e in everything if is_function(e) and not is_called(e)}
+        before = self.computed([a for e in everything if is_function(e) for a in e.arguments], set())
+        found = functions & before
+        if found or len({e for e in everything if is_rounding(e)}) < MANY_ROUNDINGS:
+            return found
+        after = self.computed([e for s in self.loop.body if not isinstance(s, Let) for e in expressions(s)], functions)
+        return functions if len(before & after) <= MOST_REPEATED else set()
+
+    def computed(self, values: Iterable[Expr], known: set[Expr]) -> set[Expr]:
+        """All operations that values take, but for those of `known` ones."""
+        stack, found, named = list(values), set(), set()
         while stack:
-            for e in parts([stack.pop()]):
-                if is_function(e) and not is_called(e):
-                    found.add(e)
-                elif isinstance(e, Var) and e.name in self.named and e.name not in named:
-                    named.add(e.name)
-                    stack.append(self.named[e.name])
+            e = stack.pop()
+            if e in known or e in found:
+                continue
+            if isinstance(e, Apply):
+                found.add(e)
+                stack += e.arguments
+            elif isinstance(e, Load):
+                stack.append(e.position)
+            elif isinstance(e, Var) and e.name in self.named and e.name not in named:
+                named.add(e.name)
+                stack.append(self.named[e.name])
         return found
 
     def narrow_gathers(self, everything: list[Expr]) -> dict[Load, None]:
