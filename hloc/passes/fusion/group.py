@@ -205,10 +205,11 @@ class Group:
             return self.rows if same and context == self.rows.row and not self.rows.alone else None
         if context == BASE and without_ones(reduce.shape.dimensions) == without_ones(self.dimensions):
             return self._rows(reduce, self.contexts.intern(("full", None), shape.num_elements), BASE)
-        rows = self._rows(reduce, BASE, context)
-        fits = without_ones(shape.dimensions) == without_ones(self.dimensions) and rows.trailing
-        if fits and rows.columns > 1 and context == self.contexts.quotient(BASE, rows.columns):
-            return rows
+        columns = math.prod(shape.dimensions[d] for d in reduce.get("dimensions"))
+        fits = (without_ones(shape.dimensions) == without_ones(self.dimensions)
+                and is_trailing(shape.dimensions, tuple(sorted(reduce.get("dimensions")))))
+        if fits and columns > 1 and context == self.contexts.quotient(BASE, columns):
+            return self._rows(reduce, BASE, context)
         return None
 
 
