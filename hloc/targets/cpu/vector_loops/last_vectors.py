@@ -12,7 +12,8 @@ Sums and the like take in of it what the others leave.
 """
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import count
 
 from hloc.kernels.ir import (
     INDEX,
@@ -47,20 +48,21 @@ FUNCTION, ROUNDING = 12, 6      # operations of a function, and to round to a na
 
 def with_last_vectors(kernel: Kernel) -> Kernel:
     """The kernel with rows of whole vectors."""
-    return kernel._replace(body=_statements(kernel.body))
+    return kernel._replace(body=_statements(kernel.body, count()))
 
 
-def _statements(statements: Iterable[Stmt]) -> tuple[Stmt, ...]:
-    return tuple(new for s in statements for new in _statement(s))
+def _statements(statements: Iterable[Stmt], numbers: Iterator[int]) -> tuple[Stmt, ...]:
+    return tuple(new for s in statements for new in _statement(s, numbers))
 
 
-def _statement(s: Stmt) -> tuple[Stmt, ...]:
+def _statement(s: Stmt, numbers: Iterator[int]) -> tuple[Stmt, ...]:
+    """numbers: of arrays, as loops side by side may have counters of one name."""
     if isinstance(s, For) and s.kind == VECTOR:
-        return _whole(s) if _is_worth(s) else (s,)
+        return _whole(s, numbers) if _is_worth(s) else (s,)
     if isinstance(s, (For, While)):
-        return (s._replace(body=_statements(s.body)),)
+        return (s._replace(body=_statements(s.body, numbers)),)
     if isinstance(s, If):
-        return (s._replace(then=_statements(s.then), otherwise=_statements(s.otherwise)),)
+        return (s._replace(then=_statements(s.then, numbers), otherwise=_statements(s.otherwise, numbers)),)
     return (s,)
 
 
@@ -92,13 +94,13 @@ def _reads(values: Iterable[Expr], names: set[str]) -> bool:
     return any(isinstance(e, Var) and e.name in names for e in parts(values))
 
 
-def _whole(loop: For) -> tuple[Stmt, ...]:
+def _whole(loop: For, numbers: Iterator[int]) -> tuple[Stmt, ...]:
     """The loops that take its place."""
     whole = loop.extent // LANES * LANES
     lane = Var(f"{loop.name}_lane", INDEX)
     here = Let(loop.name, Apply("add", (lane, Const(loop.extent - LANES, INDEX)), INDEX))
     kept = {s: s.value if isinstance(s, Store) else _taken_in(s) for s in loop.body if not isinstance(s, Let)}
-    arrays = {s: Local(f"{loop.name}_last{n}", value.type, LANES) for n, (s, value) in enumerate(kept.items())}
+    arrays = {s: Local(f"{loop.name}_last{next(numbers)}", value.type, LANES) for s, value in kept.items()}
     first = (Store(arrays[s].name, lane, kept[s]) if s in kept else s for s in loop.body)
     stores = tuple(s._replace(value=Load(arrays[s].name, lane, s.value.type)) if isinstance(s, Store) else s
                    for s in loop.body if not isinstance(s, Assign))
