@@ -356,6 +356,22 @@ def test_rows_that_are_no_whole_vectors_end_with_one():
         assert [s.extent for s in walk(kernel.body) if isinstance(s, For) and s.kind == VECTOR] == extents
 
 
+def test_rows_that_load_what_they_store_keep_their_last_elements():
+    """The last vector stores after all others have: what it loads must not be among that."""
+    at = Var("i", INDEX)
+
+    def heavy(x: Load) -> Apply:
+        return Apply("tanh", (Apply("exponential", (x,), "f32"),), "f32")
+
+    def row(second: str) -> Kernel:
+        loop = For("i", 30, VECTOR, (Store("t", at, heavy(Load("x", at, "f32"))),
+                                     Store("o", at, heavy(Load(second, at, "f32")))))
+        return Kernel("k", (), (For("r", 4, PARALLEL, (loop,)),))
+
+    assert with_last_vectors(row("x")) != row("x")
+    assert with_last_vectors(row("t")) == row("t")
+
+
 def test_conditions_on_rows_stand_around_loops():
     """Spread and joined rows, as associative scans make them: loops for each case have no conditions in them."""
     text = """f { a = f32[16,32] parameter(0)  b = f32[15,32] parameter(1)  c = f32[15,32] parameter(2)  z = f32[] constant(0)

@@ -73,7 +73,17 @@ def _is_worth(loop: For) -> bool:
     changing = assigned(loop.body)
     straight = all(_taken_in(s) is not None if isinstance(s, Assign) else
                    isinstance(s, (Let, Store)) and not _reads(expressions(s), changing) for s in loop.body)
-    return straight and row_call(loop) is None and _work(loop) >= LEAST_WORK
+    return straight and not _reads_own_stores(loop) and row_call(loop) is None and _work(loop) >= LEAST_WORK
+
+
+def _reads_own_stores(loop: For) -> bool:
+    """Whether a statement loads from an array that one before it stores to: in the last vector that comes too late."""
+    stored: set[str] = set()
+    for s in loop.body:
+        if any(isinstance(e, Load) and e.buffer in stored for e in parts(expressions(s))):
+            return True
+        stored |= {s.buffer} if isinstance(s, Store) else set()
+    return False
 
 
 def _work(loop: For) -> int:
