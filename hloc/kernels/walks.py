@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from hloc.kernels.ir import Apply, Assign, Const, Expr, For, If, Let, Load, Mutable, Stmt, Store, Var, While
+from hloc.kernels.ir import VECTOR, Apply, Assign, Const, Expr, For, If, Let, Load, Mutable, Stmt, Store, Var, While
 
 
 def walk(statements: Iterable[Stmt]) -> Iterable[Stmt]:
@@ -60,3 +60,19 @@ def with_expressions(statement: Stmt, change: Callable[[Expr], Expr]) -> Stmt:
     if isinstance(statement, Store):
         return statement._replace(position=change(statement.position), value=change(statement.value))
     return statement
+
+
+def with_vector_loops(statements: Iterable[Stmt], change: Callable[[For], tuple[Stmt, ...]]) -> tuple[Stmt, ...]:
+    """The statements with every VECTOR loop, wherever it stands, replaced by what `change` makes of it."""
+    result: list[Stmt] = []
+    for s in statements:
+        if isinstance(s, For) and s.kind == VECTOR:
+            result += change(s)
+        elif isinstance(s, (For, While)):
+            result.append(s._replace(body=with_vector_loops(s.body, change)))
+        elif isinstance(s, If):
+            result.append(s._replace(then=with_vector_loops(s.then, change),
+                                     otherwise=with_vector_loops(s.otherwise, change)))
+        else:
+            result.append(s)
+    return tuple(result)

@@ -23,7 +23,6 @@ from hloc.kernels.ir import (
     Const,
     Expr,
     For,
-    If,
     Kernel,
     Let,
     Load,
@@ -31,10 +30,9 @@ from hloc.kernels.ir import (
     Stmt,
     Store,
     Var,
-    While,
 )
 from hloc.kernels.scalars import is_narrow
-from hloc.kernels.walks import expressions, parts
+from hloc.kernels.walks import expressions, parts, with_vector_loops
 from hloc.targets.cpu.vector_loops.halves import row_call
 from hloc.targets.cpu.vector_loops.vector_width import HEAVY
 from hloc.targets.printer import assigned
@@ -48,22 +46,9 @@ FUNCTION, ROUNDING = 12, 6      # operations of a function, and to round to a na
 
 def with_last_vectors(kernel: Kernel) -> Kernel:
     """The kernel with rows of whole vectors."""
-    return kernel._replace(body=_statements(kernel.body, count()))
-
-
-def _statements(statements: Iterable[Stmt], numbers: Iterator[int]) -> tuple[Stmt, ...]:
-    return tuple(new for s in statements for new in _statement(s, numbers))
-
-
-def _statement(s: Stmt, numbers: Iterator[int]) -> tuple[Stmt, ...]:
-    """numbers: of arrays, as loops side by side may have counters of one name."""
-    if isinstance(s, For) and s.kind == VECTOR:
-        return _whole(s, numbers) if _is_worth(s) else (s,)
-    if isinstance(s, (For, While)):
-        return (s._replace(body=_statements(s.body, numbers)),)
-    if isinstance(s, If):
-        return (s._replace(then=_statements(s.then, numbers), otherwise=_statements(s.otherwise, numbers)),)
-    return (s,)
+    numbers = count()            # of arrays, as loops side by side may have counters of one name
+    return kernel._replace(body=with_vector_loops(
+        kernel.body, lambda loop: _whole(loop, numbers) if _is_worth(loop) else (loop,)))
 
 
 def _is_worth(loop: For) -> bool:

@@ -34,7 +34,7 @@ from hloc.kernels.ir import (
     Var,
     While,
 )
-from hloc.kernels.walks import expressions, parts, walk, with_expressions, with_parts
+from hloc.kernels.walks import expressions, parts, walk, with_expressions, with_parts, with_vector_loops
 
 NANS = {"f16": 0x3ff, "bf16": 0x7f}                         # of one sign
 EXTREMA = ("maximum", "minimum")
@@ -46,7 +46,7 @@ def as_integers(kernel: Kernel) -> Kernel:
     if not any(b.type in NANS for b in kernel.buffers):
         return kernel
     named = {s.name: s.value for s in walk(kernel.body) if isinstance(s, Let)}
-    return kernel._replace(body=_statements(_arrays(kernel.body, named), named))
+    return kernel._replace(body=with_vector_loops(_arrays(kernel.body, named), lambda loop: _loop(loop, named)))
 
 
 def _narrow_load(value: Expr, named: dict[str, Expr]) -> Load | None:
@@ -67,20 +67,6 @@ def _of_key(op: str, type: str, key: Expr) -> Expr:
 
 
 # -- accumulators ------------------------------------------------------------------------------------------------------
-
-def _statements(statements: Iterable[Stmt], named: dict[str, Expr]) -> tuple[Stmt, ...]:
-    return tuple(new for s in statements for new in _statement(s, named))
-
-
-def _statement(s: Stmt, named: dict[str, Expr]) -> tuple[Stmt, ...]:
-    if isinstance(s, For) and s.kind == VECTOR:
-        return _loop(s, named)
-    if isinstance(s, (For, While)):
-        return (s._replace(body=_statements(s.body, named)),)
-    if isinstance(s, If):
-        return (If(s.condition, _statements(s.then, named), _statements(s.otherwise, named)),)
-    return (s,)
-
 
 def _loop(loop: For, named: dict[str, Expr]) -> tuple[Stmt, ...]:
     """A VECTOR loop with keys for accumulators, where it only finds extrema; else itself."""

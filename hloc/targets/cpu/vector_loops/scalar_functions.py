@@ -54,10 +54,9 @@ from hloc.kernels.ir import (
     Stmt,
     Store,
     Var,
-    While,
 )
 from hloc.kernels.scalars import is_narrow
-from hloc.kernels.walks import expressions, parts, walk, with_expressions, with_parts
+from hloc.kernels.walks import expressions, parts, walk, with_expressions, with_parts, with_vector_loops
 from hloc.targets.cpu.vector_loops.vector_width import HEAVY
 from hloc.targets.printer import assigned
 
@@ -117,21 +116,7 @@ def apart(kernel: Kernel) -> Kernel:
     if not any(isinstance(e, Apply) and (e.type in NUMBERS or e.op in HEAVY) or isinstance(e, Load) and bits_of(e) < 32
                for s in walk(kernel.body) for e in parts(expressions(s))):
         return kernel
-    return kernel._replace(body=_statements(kernel.body))
-
-
-def _statements(statements: Iterable[Stmt]) -> tuple[Stmt, ...]:
-    return tuple(new for s in statements for new in _statement(s))
-
-
-def _statement(s: Stmt) -> tuple[Stmt, ...]:
-    if isinstance(s, For) and s.kind == VECTOR:
-        return _Cut(s).loops() or (s,)
-    if isinstance(s, (For, While)):
-        return (s._replace(body=_statements(s.body)),)
-    if isinstance(s, If):
-        return (s._replace(then=_statements(s.then), otherwise=_statements(s.otherwise)),)
-    return (s,)
+    return kernel._replace(body=with_vector_loops(kernel.body, lambda loop: _Cut(loop).loops() or (loop,)))
 
 
 def arguments_of(call: Apply | Load) -> tuple[Expr, ...]:

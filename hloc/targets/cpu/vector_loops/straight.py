@@ -7,43 +7,24 @@ In: a Kernel. Out: the kernel whose VECTOR loops have no Mutable of their own, w
 """
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from hloc.kernels.ir import (
-    VECTOR,
     Assign,
     Const,
     Expr,
-    For,
-    If,
     Kernel,
     Let,
     Mutable,
     Stmt,
     Store,
     Var,
-    While,
 )
-from hloc.kernels.walks import with_expressions, with_parts
+from hloc.kernels.walks import with_expressions, with_parts, with_vector_loops
 
 
 def straightened(kernel: Kernel) -> Kernel:
     """The kernel with names for the steps of such variables."""
-    return kernel._replace(body=_statements(kernel.body))
-
-
-def _statements(statements: Iterable[Stmt]) -> tuple[Stmt, ...]:
-    return tuple(_statement(s) for s in statements)
-
-
-def _statement(s: Stmt) -> Stmt:
-    if isinstance(s, For) and s.kind == VECTOR:
-        return s._replace(body=_straight(s.body))
-    if isinstance(s, (For, While)):
-        return s._replace(body=_statements(s.body))
-    if isinstance(s, If):
-        return s._replace(then=_statements(s.then), otherwise=_statements(s.otherwise))
-    return s
+    return kernel._replace(body=with_vector_loops(
+        kernel.body, lambda loop: (loop._replace(body=_straight(loop.body)),)))
 
 
 def _straight(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hloc.kernels.ir import (
-    VECTOR,
     Apply,
     Assign,
     Expr,
@@ -27,9 +26,8 @@ from hloc.kernels.ir import (
     Stmt,
     Store,
     Var,
-    While,
 )
-from hloc.kernels.walks import parts, walk
+from hloc.kernels.walks import parts, walk, with_vector_loops
 
 FEWEST_CONDITIONS = 3       # compilers manage fewer
 MOST_CASES = 16
@@ -40,21 +38,7 @@ OPPOSITE = {"compare_lt": "compare_ge", "compare_ge": "compare_lt", "compare_le"
 
 def unswitched(kernel: Kernel) -> Kernel:
     """The kernel without conditions in VECTOR loops that do not change in them, where there are several."""
-    return kernel._replace(body=_statements(kernel.body))
-
-
-def _statements(statements: Iterable[Stmt]) -> tuple[Stmt, ...]:
-    return tuple(_statement(s) for s in statements)
-
-
-def _statement(s: Stmt) -> Stmt:
-    if isinstance(s, For) and s.kind == VECTOR:
-        return _by_cases(s)
-    if isinstance(s, (For, While)):
-        return s._replace(body=_statements(s.body))
-    if isinstance(s, If):
-        return s._replace(then=_statements(s.then), otherwise=_statements(s.otherwise))
-    return s
+    return kernel._replace(body=with_vector_loops(kernel.body, lambda loop: (_by_cases(loop),)))
 
 
 def _by_cases(loop: For) -> Stmt:
