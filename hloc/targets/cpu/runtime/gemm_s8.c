@@ -75,6 +75,7 @@ HLOC_INLINE void s8_thin_lanes(const int rows, const int count, const hloc_s8* a
       over[i] = s8_multiply_add(over[i], plus_128, ai[i]);
     }
     HLOC_UNROLL for (int j = 0; j < count; j++) {
+      __builtin_prefetch(b + (j + count) * b_column + p);
       const hloc_vu32 bj = s8_first(b + j * b_column + p, present) ^ plus_128;
       HLOC_UNROLL for (int i = 0; i < rows; i++) sum[i * count + j] = s8_multiply_add(sum[i * count + j], bj, ai[i]);
     }

@@ -38,6 +38,7 @@ HLOC_INLINE void G(thin_lanes)(const int rows, const int count, const SUM* a, co
   long p = 0;
   for (; p + LANES <= k; p += LANES) {
     HLOC_UNROLL for (int j = 0; j < count; j++) {
+      __builtin_prefetch(b + (j + count) * b_column + p); /* too short for the machine to foresee the next */
       VECTOR bj = G(widen)(b + j * b_column + p);
       HLOC_UNROLL for (int i = 0; i < rows; i++) sum[i * count + j] += G(load_sum)(a + i * k + p) * bj;
     }
