@@ -13,7 +13,8 @@ from hloc.targets.cpu.building.chapters import chapters, reading_less
 from hloc.targets.inlining import HEADERS
 
 # Parts of others, which no unit calls itself.
-HELPER = re.compile(r"hloc_(remainder_step_f64|hypot_f64|root_(above|below)_c128|(popcount|leading_zeros)_\d+)")
+HELPER = re.compile(r"hloc_(remainder_step_f64|hypot_f64|scale_for_squares_f64|sinh?_cosh?_near_f64|root_(above|below)_c128|"
+                    r"(popcount|leading_zeros)_\d+)")
 _FUNCTION = re.compile(r"static inline __attribute__\(\(always_inline, unused\)\) [\w ]+?(hloc_\w+)\(")
 
 

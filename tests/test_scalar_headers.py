@@ -39,6 +39,8 @@ COMPLEX1 = {"exp": np.exp, "log": np.log, "sqrt": np.sqrt, "tanh": np.tanh, "sin
             "atanh": np.arctanh}
 COMPLEX2 = {"add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": np.divide, "power": np.power}
 NEAR = {"sin_near": (np.sin, 1.6), "cos_near": (np.cos, 1.6)}      # f32, CPUs only
+NEAR64 = {"sin_near": np.sin, "cos_near": np.cos, "tan_near": np.tan}
+COMPLEX_NEAR = {"exp": 1, "expm1": 1, "logistic": 1, "sin": 1, "cos": 1, "tan": 1, "tanh": 1, "power": 2}
 COMPARE = {"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater,
            "ge": np.greater_equal}
 INT1 = ["abs", "negate", "sign", "not", "popcnt", "count_leading_zeros"]
@@ -80,6 +82,16 @@ def all_functions():
     yield from ((f"round_{t}_f32", 1, "f32", "f32") for t in ("f16", "bf16"))
 
 
+def of_cpus():
+    """The same of functions that CUDA has not."""
+    yield from ((f"{op}_f32", 1, "f32", "f32") for op in NEAR)
+    yield from ((f"{op}_f64", 1, "f64", "f64") for op in NEAR64)
+    for t in ("c64", "c128"):
+        for op, operands in COMPLEX_NEAR.items():
+            yield f"{op}_near_{t}", operands, t, t
+            yield f"{op}_is_near_{t}", operands, t, "pred"
+
+
 EXTRA = """
 void reduce_precision(const float* x, float* y, long n, int e, int m) {
   for (long i = 0; i < n; i++) y[i] = hloc_reduce_precision_f32(x[i], e, m);
@@ -97,7 +109,7 @@ void random_blocks(hloc_u32* out) { hloc_threefry2x32(0, 0, 0, 0, out); hloc_phi
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
     source = '#include "scalar.h"\n' + EXTRA
-    for name, operands, a, r in [*all_functions(), *((f"{op}_f32", 1, "f32", "f32") for op in NEAR)]:
+    for name, operands, a, r in [*all_functions(), *of_cpus()]:
         source += (loop1, loop2)[operands - 1](name, f"hloc_{name}", f"hloc_{a}", f"hloc_{r}")
     flags = ["-O1", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"]
     return build(source, tmp_path_factory.mktemp("scalar"), flags)
@@ -155,6 +167,28 @@ def test_angles_with_a_branch(library, op):
         assert ulp_error(call(library, f"{op}_f32", np.float32, x), reference(x.astype(np.float64))).max() <= limit
     zeros = np.array([0.0, -0.0], np.float32)
     assert (np.signbit(call(library, f"{op}_f32", np.float32, zeros)) == np.signbit(reference(zeros))).all()
+
+
+@pytest.mark.parametrize("op", NEAR64)
+def test_angles_of_f64_below_2_to_30(library, op):
+    rng, turns = np.random.default_rng(4), np.arange(1, 700_000_000, 70_001) * (np.pi / 2)
+    x = np.concatenate([rng.normal(size=20000) * 3, rng.uniform(-(2.0**30), 2.0**30, 20000), turns, [1e-300, 0.0, -0.0]])
+    got, want = call(library, f"{op}_f64", np.float64, x), NEAR64[op](x)
+    assert ulp_error(got, want).max() <= 3
+    assert (np.signbit(got) == np.signbit(want)).all()
+
+
+def test_powers_of_f64(library):
+    rng = np.random.default_rng(5)
+    edges = np.array([0, -0.0, 1, -1, 0.5, -0.5, 2, -2, 3, -3, np.inf, -np.inf, np.nan, 1e300, -1e300, 1e-300, 2.5, -2.5,
+                      5e-324, 2.0**53, 2.0**53 + 2, 1e20, -1e21, np.nextafter(1, 0), np.nextafter(1, 2)])
+    x = np.concatenate([10 ** rng.uniform(-300, 300, 20000), rng.uniform(0.5, 2, 20000), 1 + rng.normal(size=5000) * 1e-8])
+    y = np.concatenate([rng.uniform(-1, 1, 20000), rng.uniform(-1000, 1000, 20000), rng.normal(size=5000) * 1e9])
+    x, y = np.concatenate([x, np.repeat(edges, edges.size)]), np.concatenate([y, np.tile(edges, edges.size)])
+    with np.errstate(all="ignore"):
+        got, want = call(library, "power_f64", np.float64, x, y), np.power(x, y)
+    assert ulp_error(got, want).max() <= 1.6
+    assert ((np.signbit(got) == np.signbit(want)) | np.isnan(want)).all()
 
 
 @pytest.mark.parametrize("op", FLOAT2)
@@ -273,6 +307,51 @@ def test_complex_operations(library, t):
     for op, reference in COMPLEX2.items():
         want = reference(a.astype(np.complex128), b.astype(np.complex128))
         np.testing.assert_allclose(call(library, f"{op}_{t}", dtype, a, b), want, rtol=tolerance, err_msg=op)
+
+
+def complex_edges(dtype):
+    parts = np.array([0, -0.0, 1, -0.5, 3, 20, -100, 1e-30, 1e9, -1e12, 1e38, np.inf, -np.inf, np.nan])
+    z = np.empty((parts.size, parts.size), dtype)
+    z.real, z.imag = parts[:, None], parts
+    return z.ravel()
+
+
+@pytest.mark.parametrize("t", ["c64", "c128"])
+@pytest.mark.parametrize("op", COMPLEX_NEAR)
+def test_complex_functions_without_branches(library, op, t):
+    """They say what arguments they are for, and there give what those with branches do."""
+    dtype, rng, edges = TYPES[t], np.random.default_rng(6), complex_edges(TYPES[t])
+    z = np.concatenate([(rng.normal(size=2000) * 3 + 3j * rng.normal(size=2000)).astype(dtype), edges])
+    arguments = [z]
+    if COMPLEX_NEAR[op] == 2:
+        w = (rng.normal(size=2000) + 1j * rng.normal(size=2000)).astype(dtype)
+        arguments = [np.concatenate([z, np.repeat(edges, edges.size)]),
+                     np.concatenate([w, edges[::-1], np.tile(edges, edges.size)])]
+    near = call(library, f"{op}_is_near_{t}", np.uint8, *arguments) == 1
+    assert near[:2000].all() and not near.all()
+    got, want = (call(library, f"{op}{form}_{t}", dtype, *arguments)[near] for form in ("_near", ""))
+    usual = np.isfinite(want)
+    assert (np.abs(got[usual] - want[usual]) <= (2e-7 if t == "c64" else 1e-12) * np.abs(want[usual])).all()
+    for a, b in ((got.real, want.real), (got.imag, want.imag)):
+        assert (np.isnan(a) == np.isnan(b)).all() and (np.where(np.isinf(b), a, 0) == np.where(np.isinf(b), b, 0)).all()
+
+
+@pytest.mark.parametrize("t", ["c64", "c128"])
+def test_complex_quotients_and_signs_of_zeros_and_infinities(library, t):
+    """Infinite over finite is infinite, finite over infinite zero, anything but zero over zero infinite."""
+    edges = complex_edges(TYPES[t])
+    a, b = np.repeat(edges, edges.size), np.tile(edges, edges.size)
+    got = call(library, f"divide_{t}", TYPES[t], a, b)
+    number = lambda z: ~(np.isnan(z.real) | np.isnan(z.imag))                # noqa: E731
+    infinite, finite, zero = np.isinf, np.isfinite, lambda z: z == 0         # noqa: E731
+    assert infinite(got[number(a) & infinite(a) & finite(b)]).all()
+    assert zero(got[finite(a) & number(b) & infinite(b)]).all()
+    assert infinite(got[number(a) & ~zero(a) & zero(b)]).all()
+    assert np.isnan(got[zero(a) & zero(b)]).all() and np.isnan(got[np.isnan(a.real) & np.isnan(a.imag)]).all()
+    with np.errstate(all="ignore"):
+        size = np.hypot(edges.real, edges.imag)
+        signs = np.where(zero(edges), edges, edges.real / size + 1j * (edges.imag / size))
+    np.testing.assert_allclose(call(library, f"sign_{t}", TYPES[t], edges), signs.astype(TYPES[t]), rtol=3e-7)
 
 
 @pytest.mark.parametrize("op", ["asin", "acos", "asinh", "acosh", "atanh"])
@@ -409,6 +488,13 @@ def test_powers_of_functions_are_vectors(tmp_path):
     values += [x.format("cbrt", inner[0]), f"hloc_atan2_f32({inner[1]}, y[i])"]
     loops = [f"void f{n}(float *x, const float *y, long n) {{\n#pragma omp simd\n  for (long i = 0; i < n; i++) "
              f"x[i] = {value};\n}}\n" for n, value in enumerate(values)]
+    d = [f"hloc_power_f64({a})" for a in ("x[i], y[i]", "x[i], 2.5", "0.5, x[i]", "x[i], c", "c, x[i]", "hloc_exp_f64(x[i]), c")]
+    d += [f"hloc_{op}_near_f64({a})" for op in ("sin", "tan") for a in ("x[i]", "hloc_log1p_f64(x[i])", d[0])]
+    loops += [f"void d{n}(double *x, const double *y, double c, long n) {{\n#pragma omp simd\n  for (long i = 0; i < n; i++) "
+              f"x[i] = {value};\n}}\n" for n, value in enumerate(d)]
+    loops += [f"void {op}{n}(hloc_c64 *x, hloc_c64 *z, hloc_c64 *r, long n) {{\n#pragma omp simd\n  for (long i = 0; i < n; i++) "
+              f"r[i] = hloc_{op}_c64({'x[i], z[i]'[:arguments]});\n}}\n" for n, (op, arguments) in
+              enumerate([("divide", 10), ("sign", 4), *((f"{op}_near", 10 if n == 2 else 4) for op, n in COMPLEX_NEAR.items())])]
     source = tmp_path / "loops.c"
     source.write_text('#include "scalar.h"\n' + "".join(loops))
     done = subprocess.run([*chain.command, *chain.flags(), *chain.kernel_flags(), "-fopt-info-vec", "-c", "-o",

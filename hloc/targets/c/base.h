@@ -6,7 +6,7 @@
  *      hloc_pred, hloc_s8 .. hloc_u64, hloc_f32, hloc_f64, hloc_c64, hloc_c128   computation types
  *      hloc_f16, hloc_bf16, hloc_f8*, hloc_f6*, hloc_f4e2m1fn, hloc_s4, hloc_u4, ...       storage types
  *      hloc_bits_f32/hloc_from_bits_f32 (and _f64)                               bit casts
- *      hloc_fma_f32/_f64                        multiply-add where it is one instruction
+ *      hloc_fma_f32/_f64                        multiply-add where it is one instruction, and HLOC_FMA, whether it is
  *      HLOC_READS(what)         for #if: whether a unit reads the functions of a type, or a chapter of scalar.h. It
  *                               reads all, which takes as long as compiling a small kernel, unless it says before:
  *                               #define HLOC_ALL 0, and #define HLOC_WITH_<what> 1 for some
@@ -78,6 +78,7 @@ HLOC_FN hloc_u64 hloc_bits_f64(double x) { return (hloc_u64)__double_as_longlong
 HLOC_FN double hloc_from_bits_f64(hloc_u64 bits) { return __longlong_as_double((long long)bits); }
 HLOC_FN float hloc_fma_f32(float a, float b, float c) { return fmaf(a, b, c); }
 HLOC_FN double hloc_fma_f64(double a, double b, double c) { return fma(a, b, c); }
+#define HLOC_FMA 1
 #define HLOC_MATH_F32(name) name##f
 #define HLOC_MATH_F64(name) name
 #else
@@ -88,9 +89,11 @@ HLOC_FN double hloc_from_bits_f64(hloc_u64 bits) { double x; __builtin_memcpy(&x
 #if defined(__FMA__) || defined(__aarch64__) || defined(__ARM_FEATURE_FMA) || defined(__riscv_flen)
 HLOC_FN float hloc_fma_f32(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 HLOC_FN double hloc_fma_f64(double a, double b, double c) { return __builtin_fma(a, b, c); }
+#define HLOC_FMA 1
 #else /* a call into libm would be a hundred times slower than the rounding it saves */
 HLOC_FN float hloc_fma_f32(float a, float b, float c) { return a * b + c; }
 HLOC_FN double hloc_fma_f64(double a, double b, double c) { return a * b + c; }
+#define HLOC_FMA 0
 #endif
 #define HLOC_MATH_F32(name) __builtin_##name##f
 #define HLOC_MATH_F64(name) __builtin_##name

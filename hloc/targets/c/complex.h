@@ -30,21 +30,47 @@ HLOC_FN hloc_c128 hloc_widen_c64(hloc_c64 z) { return hloc_complex_f64(z.re, z.i
 HLOC_FN hloc_c64 hloc_narrow_c128(hloc_c128 z) { return hloc_complex_f32((float)z.re, (float)z.im); }
 
 /* sqrt(x x + y y) of numbers made large or small enough for their squares; unlike the libm's a vector operation */
-HLOC_FN double hloc_hypot_f64(double x, double y) {
+HLOC_FN double hloc_scale_for_squares_f64(double x, double y) {
   const double a = hloc_abs_f64(x), b = hloc_abs_f64(y), most = a > b ? a : b;
-  const double by = most > 0x1p500 ? 0x1p-600 : most < 0x1p-400 ? 0x1p600 : 1.0;
-  const double back = most > 0x1p500 ? 0x1p600 : most < 0x1p-400 ? 0x1p-600 : 1.0;
-  const double length = HLOC_MATH_F64(sqrt)(hloc_fma_f64(a * by, a * by, b * by * (b * by))) * back;
-  return (a == HLOC_INF_F64) | (b == HLOC_INF_F64) ? HLOC_INF_F64 : length;
+  return most > 0x1p500 ? 0x1p-600 : most < 0x1p-400 ? 0x1p600 : 1.0;
+}
+HLOC_FN double hloc_hypot_f64(double x, double y) {
+  const double by = hloc_scale_for_squares_f64(x, y), back = by < 1.0 ? 0x1p600 : by > 1.0 ? 0x1p-600 : 1.0;
+  const double length = HLOC_MATH_F64(sqrt)(hloc_fma_f64(x * by, x * by, y * by * (y * by))) * back;
+  return (hloc_abs_f64(x) == HLOC_INF_F64) | (hloc_abs_f64(y) == HLOC_INF_F64) ? HLOC_INF_F64 : length;
 }
 HLOC_FN double hloc_abs_c128(hloc_c128 z) { return hloc_hypot_f64(z.re, z.im); }
-HLOC_FN float hloc_abs_c64(hloc_c64 z) { /* squares of floats neither overflow nor vanish in f64 */
-  double square = (double)z.re * z.re + (double)z.im * z.im;
-  float magnitude = (float)HLOC_MATH_F64(sqrt)(square);
+HLOC_FN hloc_c128 hloc_sign_c128(hloc_c128 z) {
+  double by = hloc_scale_for_squares_f64(z.re, z.im), re = z.re * by, im = z.im * by;
+  double inverse = 1.0 / HLOC_MATH_F64(sqrt)(hloc_fma_f64(re, re, im * im));
+  int infinite = (hloc_abs_f64(z.re) == HLOC_INF_F64) | (hloc_abs_f64(z.im) == HLOC_INF_F64);
+  int is_zero = (z.re == 0.0) & (z.im == 0.0);
+  re = infinite ? z.re * 0.0 : re * inverse;
+  im = infinite ? z.im * 0.0 : im * inverse;
+  return hloc_complex_f64(is_zero ? z.re : re, is_zero ? z.im : im);
+}
+/* The power of two by which parts are divided before they are squared: the larger one becomes 1 to 8. */
+HLOC_FN float hloc_size_c64(hloc_c64 z) {
+  float a = hloc_abs_f32(z.re), b = hloc_abs_f32(z.im), large = a > b ? a : b;
+  hloc_u32 exponent = hloc_bits_f32(large) & 0x7f800000u;
+  exponent = exponent < 0x00800000u ? 0x00800000u : exponent;
+  return hloc_from_bits_f32(exponent > 0x7e800000u ? 0x7e800000u : exponent);
+}
+HLOC_FN float hloc_inverse_size_c64(float size) { return hloc_from_bits_f32(0x7f000000u - hloc_bits_f32(size)); }
+HLOC_FN float hloc_abs_c64(hloc_c64 z) {
+  float size = hloc_size_c64(z), by = hloc_inverse_size_c64(size), re = z.re * by, im = z.im * by;
+  float magnitude = HLOC_MATH_F32(sqrt)(hloc_fma_f32(re, re, im * im)) * size;
   int infinite = (hloc_abs_f32(z.re) == HLOC_INF_F32) | (hloc_abs_f32(z.im) == HLOC_INF_F32);
   return infinite ? HLOC_INF_F32 : magnitude;
 }
-HLOC_FN hloc_c128 hloc_scale_c128(hloc_c128 z, double by) { return hloc_complex_f64(z.re * by, z.im * by); }
+HLOC_FN hloc_c64 hloc_sign_c64(hloc_c64 z) {
+  float by = hloc_inverse_size_c64(hloc_size_c64(z)), re = z.re * by, im = z.im * by;
+  float length = HLOC_MATH_F32(sqrt)(hloc_fma_f32(re, re, im * im)), x = hloc_abs_f32(z.re), y = hloc_abs_f32(z.im);
+  int infinite = (x == HLOC_INF_F32) | (y == HLOC_INF_F32), is_zero = (x == 0.0f) & (y == 0.0f);
+  re = infinite ? z.re * 0.0f : re / length;
+  im = infinite ? z.im * 0.0f : im / length;
+  return hloc_complex_f32(is_zero ? z.re : re, is_zero ? z.im : im);
+}
 
 /* The direction of a complex number with an infinite part: each part 1 where it is infinite, else 0, with its sign. */
 HLOC_FN hloc_c128 hloc_direction_c128(hloc_c128 z) {
@@ -58,32 +84,47 @@ HLOC_FN int hloc_any_inf_c128(hloc_c128 z) {
 HLOC_FN hloc_c128 hloc_turned_c128(double factor, hloc_c128 a, hloc_c128 b) {
   return hloc_complex_f64(factor * (a.re * b.re + a.im * b.im), factor * (a.im * b.re - a.re * b.im));
 }
-HLOC_FN hloc_c128 hloc_smith_c128(hloc_c128 a, hloc_c128 b) {
-  if (hloc_abs_f64(b.re) >= hloc_abs_f64(b.im)) {
-    double ratio = b.im / b.re, below = 1.0 / (b.re + b.im * ratio);
-    return hloc_complex_f64((a.re + a.im * ratio) * below, (a.im - a.re * ratio) * below);
+/* A quotient that its formula makes no number: anything over zero is infinite, infinity over a finite number too, a
+ * finite one over infinity zero (C, Annex G), in the directions of the infinite parts. No branches here and in
+ * quotients: loops make vectors of them. */
+#define HLOC_DEFINE_LOST_QUOTIENT(T, R, F)                                                                            \
+  HLOC_FN R hloc_part_##T(int is_infinite, R part) { /* of the direction */                                           \
+    return is_infinite ? hloc_copysign_##F(hloc_abs_##F(part) == HLOC_INF_##T ? 1 : 0, part) : part;                  \
+  }                                                                                                                   \
+  HLOC_FN hloc_##T hloc_lost_quotient_##T(hloc_##T a, hloc_##T b) {                                                   \
+    R x = hloc_abs_##F(a.re), y = hloc_abs_##F(a.im), u = hloc_abs_##F(b.re), v = hloc_abs_##F(b.im);                 \
+    int is_vast = ((x == HLOC_INF_##T) | (y == HLOC_INF_##T)) & (u < HLOC_INF_##T) & (v < HLOC_INF_##T);              \
+    int is_vain = ((u == HLOC_INF_##T) | (v == HLOC_INF_##T)) & (x < HLOC_INF_##T) & (y < HLOC_INF_##T);              \
+    int is_zero = (u == 0) & (v == 0);                                                                                \
+    R infinity = hloc_copysign_##F(HLOC_INF_##T, b.re), factor = is_vast ? HLOC_INF_##T : is_vain ? 0 : HLOC_NAN_##T; \
+    R a_re = hloc_part_##T(is_vast, a.re), a_im = hloc_part_##T(is_vast, a.im);                                       \
+    R b_re = hloc_part_##T(is_vain, b.re), b_im = hloc_part_##T(is_vain, b.im);                                       \
+    R re = factor * (a_re * b_re + a_im * b_im), im = factor * (a_im * b_re - a_re * b_im);                           \
+    return hloc_complex_##F(is_zero ? infinity * a.re : re, is_zero ? infinity * a.im : im);                          \
+  }                                                                                                                   \
+  HLOC_FN hloc_##T hloc_quotient_##T(hloc_##T a, hloc_##T b, hloc_##T usual) {                                        \
+    hloc_##T lost = hloc_lost_quotient_##T(a, b);                                                                     \
+    int is_lost = (usual.re != usual.re) & (usual.im != usual.im);                                                    \
+    return hloc_complex_##F(is_lost ? lost.re : usual.re, is_lost ? lost.im : usual.im);                              \
   }
-  double ratio = b.re / b.im, below = 1.0 / (b.im + b.re * ratio);
-  return hloc_complex_f64((a.re * ratio + a.im) * below, (a.im * ratio - a.re) * below);
+#define HLOC_INF_c64 HLOC_INF_F32
+#define HLOC_INF_c128 HLOC_INF_F64
+#define HLOC_NAN_c64 HLOC_NAN_F32
+#define HLOC_NAN_c128 HLOC_NAN_F64
+HLOC_DEFINE_LOST_QUOTIENT(c64, float, f32)
+HLOC_DEFINE_LOST_QUOTIENT(c128, double, f64)
+/* a times the conjugate of b over |b|^2: products of floats neither overflow nor vanish in f64. */
+HLOC_FN hloc_c64 hloc_divide_c64(hloc_c64 a, hloc_c64 b) {
+  double inverse = 1.0 / ((double)b.re * b.re + (double)b.im * b.im);
+  return hloc_quotient_c64(a, b, hloc_narrow_c128(hloc_turned_c128(inverse, hloc_widen_c64(a), hloc_widen_c64(b))));
 }
-/* Smith's division; where it gives no number: anything over zero is infinite, infinity over a finite number too, a
- * finite one over infinity zero (C, Annex G). */
+/* Smith's: over the larger part of b first. */
 HLOC_FN hloc_c128 hloc_divide_c128(hloc_c128 a, hloc_c128 b) {
-  hloc_c128 result = hloc_smith_c128(a, b);
-  if (result.re == result.re || result.im == result.im) return result;
-  if (b.re == 0.0 && b.im == 0.0) {
-    double infinity = hloc_copysign_f64(HLOC_INF_F64, b.re);
-    return hloc_complex_f64(infinity * a.re, infinity * a.im);
-  }
-  if (hloc_is_finite_f64(a.re) && hloc_is_finite_f64(a.im) && hloc_any_inf_c128(b))
-    return hloc_turned_c128(0.0, a, hloc_direction_c128(b));
-  if (hloc_any_inf_c128(a) && hloc_is_finite_f64(b.re) && hloc_is_finite_f64(b.im))
-    return hloc_turned_c128(HLOC_INF_F64, hloc_direction_c128(a), b);
-  return result;
-}
-HLOC_FN hloc_c128 hloc_sign_c128(hloc_c128 z) {
-  double magnitude = hloc_abs_c128(z);
-  return magnitude == 0.0 ? z : hloc_complex_f64(z.re / magnitude, z.im / magnitude);
+  int is_turned = hloc_abs_f64(b.re) < hloc_abs_f64(b.im);
+  double large = is_turned ? b.im : b.re, ratio = (is_turned ? b.re : b.im) / large;
+  double one = is_turned ? a.im : a.re, other = is_turned ? a.re : a.im;
+  double below = 1.0 / (large + (is_turned ? b.re : b.im) * ratio), im = (other - one * ratio) * below;
+  return hloc_quotient_c128(a, b, hloc_complex_f64((one + other * ratio) * below, is_turned ? -im : im));
 }
 HLOC_FN hloc_c128 hloc_polar_c128(double radius, double angle) {
   return hloc_complex_f64(radius * hloc_cos_f64(angle), angle == 0.0 ? angle : radius * hloc_sin_f64(angle));
@@ -181,7 +222,6 @@ HLOC_FN hloc_c128 hloc_atan2_c128(hloc_c128 y, hloc_c128 x) { /* -i log((x + iy)
   HLOC_FN hloc_c64 hloc_##op##_c64(hloc_c64 a, hloc_c64 b) {                                                          \
     return hloc_narrow_c128(hloc_##op##_c128(hloc_widen_c64(a), hloc_widen_c64(b)));                                  \
   }
-HLOC_THROUGH_C128(sign)
 HLOC_THROUGH_C128(exp)
 HLOC_THROUGH_C128(expm1)
 HLOC_THROUGH_C128(log)
@@ -194,7 +234,6 @@ HLOC_THROUGH_C128(sin)
 HLOC_THROUGH_C128(cos)
 HLOC_THROUGH_C128(tan)
 HLOC_THROUGH_C128(tanh)
-HLOC_THROUGH_C128_2(divide)
 HLOC_THROUGH_C128_2(power)
 HLOC_THROUGH_C128_2(atan2)
 

@@ -1,8 +1,8 @@
 /* float64.h: HLO's elementary functions on f64: the same names as float32.h with the suffix _f64.
  *
- * In: base.h. For CPUs exp expm1 log log1p logistic tanh atan atan2 asin acos are written out, free of branches and
- * calls, so that loops vectorize (errors below 2 units in the last place); the rest, and everything under CUDA, are the
- * libm's functions.
+ * In: base.h. For CPUs exp expm1 log log1p logistic power tanh atan atan2 asin acos are written out, free of branches
+ * and calls, so that loops vectorize (errors below 2 units in the last place); the rest, and everything under CUDA, are
+ * the libm's functions. sin_near cos_near tan_near are written out for angles of which {sin,cos,tan}_is_near is true.
  * Example: hloc_log1p_f64(1e-300) == 1e-300
  */
 #ifndef HLOC_FLOAT64_H
@@ -26,7 +26,9 @@ HLOC_WRAP1_F64(asinh, asinh)
 HLOC_WRAP1_F64(acosh, acosh)
 HLOC_WRAP1_F64(atanh, atanh)
 HLOC_FN double hloc_rsqrt_f64(double x) { return 1.0 / HLOC_MATH_F64(sqrt)(x); }
+#if HLOC_CUDA | !HLOC_FMA
 HLOC_FN double hloc_power_f64(double x, double y) { return HLOC_MATH_F64(pow)(x, y); }
+#endif
 HLOC_FN double hloc_remainder_f64(double a, double b) { return HLOC_MATH_F64(fmod)(a, b); }
 /* The same by one division, if that is near: the whole part of the quotient is exact, or one too large, and so is what
  * it leaves. No call, and vectors. */
@@ -74,29 +76,31 @@ HLOC_FN double hloc_exp_tail_f64(double r) { /* (e^r - 1 - r) / r^2 on [-ln2/2, 
 HLOC_FN double hloc_minus_ln2_multiple_f64(double x, double n) {
   return hloc_fma_f64(n, -1.6465949582897082e-12, hloc_fma_f64(n, -0.6931471805582987, x));
 }
-/* hloc_exp_f32 explains the method; 1.5 * 2^52 + 2046 here */
-HLOC_FN double hloc_exp_f64(double x) {
-  const double shift = 6755399441055744.0 + 2046.0;
-  int is_zero = x < -746.0;
-  double clamped = is_zero ? 0.0 : x;
-  hloc_s64 sum = (hloc_s64)hloc_bits_f64(hloc_fma_f64(clamped, 1.4426950408889634, shift));
-  sum = sum > 0x4338000000000000ll + 2046 + 1025 ? 0x4338000000000000ll + 2046 + 1025 : sum;
-  double r = hloc_minus_ln2_multiple_f64(clamped, hloc_from_bits_f64((hloc_u64)sum) - shift);
+/* hloc_exp_f32 explains the method; 1.5 * 2^52 + 2046 here. This is e^r times the power of two that sum stands for. */
+HLOC_FN double hloc_exp_times_power_f64(double r, hloc_s64 sum) {
   double p = hloc_fma_f64(hloc_exp_tail_f64(r), r * r, r) + 1.0;
   hloc_u64 first = (hloc_u64)sum >> 1, second = (hloc_u64)sum - first;
-  double y = p * hloc_from_bits_f64(first << 52) * hloc_from_bits_f64(second << 52);
+  return p * hloc_from_bits_f64(first << 52) * hloc_from_bits_f64(second << 52);
+}
+#define HLOC_EXP_SHIFT (6755399441055744.0 + 2046.0)
+HLOC_FN hloc_s64 hloc_exp_sum_f64(double shifted) { /* not more than what gives infinity */
+  hloc_s64 sum = (hloc_s64)hloc_bits_f64(shifted);
+  return sum > 0x4338000000000000ll + 2046 + 1025 ? 0x4338000000000000ll + 2046 + 1025 : sum;
+}
+HLOC_FN double hloc_exp_f64(double x) {
+  int is_zero = x < -746.0;
+  double clamped = is_zero ? 0.0 : x;
+  hloc_s64 sum = hloc_exp_sum_f64(hloc_fma_f64(clamped, 1.4426950408889634, HLOC_EXP_SHIFT));
+  double r = hloc_minus_ln2_multiple_f64(clamped, hloc_from_bits_f64((hloc_u64)sum) - HLOC_EXP_SHIFT);
+  double y = hloc_exp_times_power_f64(r, sum);
   return is_zero ? 0.0 : y;
 }
 HLOC_FN double hloc_exp2_f64(double x) { /* whole numbers give exact powers */
-  const double shift = 6755399441055744.0 + 2046.0;
   int is_zero = x < -1076.0;
   double clamped = is_zero ? 0.0 : x;
-  hloc_s64 sum = (hloc_s64)hloc_bits_f64(clamped + shift);
-  sum = sum > 0x4338000000000000ll + 2046 + 1025 ? 0x4338000000000000ll + 2046 + 1025 : sum;
-  double r = (clamped - (hloc_from_bits_f64((hloc_u64)sum) - shift)) * 0.6931471805599453;
-  double p = hloc_fma_f64(hloc_exp_tail_f64(r), r * r, r) + 1.0;
-  hloc_u64 first = (hloc_u64)sum >> 1, second = (hloc_u64)sum - first;
-  double y = p * hloc_from_bits_f64(first << 52) * hloc_from_bits_f64(second << 52);
+  hloc_s64 sum = hloc_exp_sum_f64(clamped + HLOC_EXP_SHIFT);
+  double r = (clamped - (hloc_from_bits_f64((hloc_u64)sum) - HLOC_EXP_SHIFT)) * 0.6931471805599453;
+  double y = hloc_exp_times_power_f64(r, sum);
   return is_zero ? 0.0 : y;
 }
 #define HLOC_EXPM1_SHIFT (6755399441055744.0 + 1022.0)
@@ -227,6 +231,111 @@ HLOC_FN double hloc_acos_f64(double x) {
   double y = hloc_asin_small_f64(a > 0.5 ? __builtin_sqrt(z) : x, z);
   double far = x < 0.0 ? 3.141592653589793 - (2.0 * y - 1.2246467991473532e-16) : 2.0 * y;
   return a > 0.5 ? far : 1.5707963267948966 - (y - 6.123233995736766e-17);
+}
+
+/* log x in two parts, for powers: e ln2 + 2 atanh(s), s = (m - 1) / (m + 1); *low is what the result lost. Every s, the
+ * first two terms and their sum have a low part as well. x > 0 */
+HLOC_FN double hloc_log_in_two_f64(double x, double* low) {
+  int subnormal = x < 2.2250738585072014e-308;
+  hloc_u64 above = hloc_bits_f64(subnormal ? x * 18014398509481984.0 : x) - 0x3fe6a09e667f3bcdull;
+  double e = hloc_exponent_f64(above) - (subnormal ? 54.0 : 0.0);
+  double m = hloc_from_bits_f64((above & 0x000fffffffffffffull) + 0x3fe6a09e667f3bcdull);
+  double f = m - 1.0, g = m + 1.0, g_low = m - (g - 1.0), inverse = 1.0 / g;
+  double s = f * inverse, s_low = hloc_fma_f64(-s, g_low, hloc_fma_f64(-s, g, f)) * inverse;
+  double z = s * s, z_low = hloc_fma_f64(2.0 * s, s_low, hloc_fma_f64(s, s, -z));
+  double p = 1.19819719533296953e-01;
+  p = hloc_fma_f64(p, z, 1.16757558271853357e-01);
+  p = hloc_fma_f64(p, z, 1.33362656424294179e-01);
+  p = hloc_fma_f64(p, z, 1.53845584015382730e-01);
+  p = hloc_fma_f64(p, z, 1.81818188443362561e-01);
+  p = hloc_fma_f64(p, z, 2.22222222177875295e-01);
+  p = hloc_fma_f64(p, z, 2.85714285714438465e-01);
+  p = hloc_fma_f64(p, z, 3.99999999999999800e-01);
+  double cube = s * z, cube_low = hloc_fma_f64(s_low, z, hloc_fma_f64(s, z_low, hloc_fma_f64(s, z, -cube)));
+  double third = cube * 0.66666666666666663; /* of two cubes; 2/3 has a low part, too */
+  double third_low = hloc_fma_f64(cube, 3.7007434154171886e-17, hloc_fma_f64(cube, 0.66666666666666663, -third));
+  third_low = hloc_fma_f64(cube_low, 0.66666666666666663, third_low);
+  double whole = e * 0.6931471805582987, one = whole + 2.0 * s, two = one + third;
+  double lost = ((whole - one) + 2.0 * s) + ((one - two) + third);
+  lost += hloc_fma_f64(e, 1.6465949582897082e-12, hloc_fma_f64(p * z, cube, hloc_fma_f64(2.0, s_low, third_low)));
+  double y = two + lost;
+  *low = (two - y) + lost;
+  return y;
+}
+#if HLOC_FMA
+/* |x|^y = e^(y log|x|) with a product in two parts, too. What x asks for and what y asks for are bits: compilers make
+ * no vectors of a condition that is one for a whole loop. */
+HLOC_FN double hloc_power_f64(double x, double y) {
+  double low, a = __builtin_fabs(x), high = hloc_log_in_two_f64(a, &low);
+  hloc_u64 usual = (a > 0.0) & (a < HLOC_INF_F64) ? ~0ull : 0ull, positive = a == 0.0 ? 0ull : ~0ull;
+  hloc_u64 other = (hloc_bits_f64(a) & positive) | (0xfff0000000000000ull & ~positive);
+  high = hloc_from_bits_f64((hloc_bits_f64(high) & usual) | (other & ~usual));
+  double t = y * high, rest = hloc_fma_f64(y, low, hloc_fma_f64(y, high, -t));
+  rest = __builtin_fabs(t) > 800.0 ? 0.0 : rest;
+  t = t > 800.0 ? 800.0 : t;
+  int is_zero = t < -746.0;
+  t = is_zero ? 0.0 : t;
+  hloc_s64 sum = hloc_exp_sum_f64(hloc_fma_f64(t, 1.4426950408889634, HLOC_EXP_SHIFT));
+  double r = hloc_minus_ln2_multiple_f64(t, hloc_from_bits_f64((hloc_u64)sum) - HLOC_EXP_SHIFT);
+  double magnitude = hloc_exp_times_power_f64(r + rest, sum);
+  magnitude = is_zero ? 0.0 : magnitude;
+  double half = 0.5 * y;
+  int is_whole = __builtin_floor(y) == y, is_odd = is_whole & (__builtin_floor(half) != half);
+  hloc_u64 sign = hloc_bits_f64(x) & (is_odd ? 0x8000000000000000ull : 0ull);
+  hloc_u64 nan = ((x < 0.0) & (x > -HLOC_INF_F64) ? 0x7ff8000000000000ull : 0ull) & (is_whole ? 0ull : ~0ull);
+  hloc_u64 one = (a == 1.0 ? ~0ull : 0ull) | (y == 0.0 ? ~0ull : 0ull);
+  return hloc_from_bits_f64((hloc_bits_f64(magnitude) & ~one) | (0x3ff0000000000000ull & one) | sign | nan);
+}
+#endif
+
+/* Angles up to 2^30: their quarter turns are subtracted in three parts, the first product being exact. */
+HLOC_FN int hloc_sin_is_near_f64(double x) { return HLOC_FMA & (__builtin_fabs(x) < 0x1p30); }
+HLOC_FN int hloc_cos_is_near_f64(double x) { return hloc_sin_is_near_f64(x); }
+HLOC_FN int hloc_tan_is_near_f64(double x) { return hloc_sin_is_near_f64(x); }
+HLOC_FN double hloc_near_quarter_f64(double x, hloc_u64* quarter) {
+  double shifted = hloc_fma_f64(x, 0x1.45f306dc9c883p-1, 6755399441055744.0); /* 1.5 * 2^52 */
+  double turns = shifted - 6755399441055744.0;
+  *quarter = hloc_bits_f64(shifted);
+  double r = hloc_fma_f64(turns, -0x1.1a62633145c07p-54, hloc_fma_f64(turns, -0x1.921fb54442d18p+0, x));
+  return hloc_fma_f64(turns, 0x1.f1976b7ed8fbcp-110, r);
+}
+HLOC_FN double hloc_sin_series_f64(double r) {
+  double z = r * r, p = 1.58968865036288729e-10;
+  p = hloc_fma_f64(p, z, -2.50507598897600549e-08);
+  p = hloc_fma_f64(p, z, 2.75573137050671100e-06);
+  p = hloc_fma_f64(p, z, -1.98412698298533740e-04);
+  p = hloc_fma_f64(p, z, 8.33333333332248599e-03);
+  p = hloc_fma_f64(p, z, -1.66666666666666324e-01);
+  return hloc_fma_f64(p * z, r, r);
+}
+HLOC_FN double hloc_cos_series_f64(double r) {
+  double z = r * r, p = -1.13599173734146228e-11;
+  p = hloc_fma_f64(p, z, 2.08757289949742548e-09);
+  p = hloc_fma_f64(p, z, -2.75573143992695289e-07);
+  p = hloc_fma_f64(p, z, 2.48015872896669120e-05);
+  p = hloc_fma_f64(p, z, -1.38888888888744695e-03);
+  p = hloc_fma_f64(p, z, 4.16666666666666019e-02);
+  double half = 0.5 * z, most = 1.0 - half;
+  return most + hloc_fma_f64(p * z, z, (1.0 - most) - half);
+}
+HLOC_FN double hloc_turned_f64(double y, hloc_u64 quarter) { /* negative in the third and the fourth quarter */
+  return hloc_from_bits_f64(hloc_bits_f64(y) ^ ((quarter & 2u) << 62));
+}
+HLOC_FN double hloc_sin_near_f64(double x) {
+  hloc_u64 quarter;
+  double r = hloc_near_quarter_f64(x, &quarter), sine = hloc_sin_series_f64(r), cosine = hloc_cos_series_f64(r);
+  return x == 0.0 ? x : hloc_turned_f64((quarter & 1u) ? cosine : sine, quarter); /* keeps -0 */
+}
+HLOC_FN double hloc_cos_near_f64(double x) {
+  hloc_u64 quarter;
+  double r = hloc_near_quarter_f64(x, &quarter), sine = hloc_sin_series_f64(r), cosine = hloc_cos_series_f64(r);
+  return hloc_turned_f64((quarter & 1u) ? sine : cosine, quarter + 1u);
+}
+HLOC_FN double hloc_tan_near_f64(double x) {
+  hloc_u64 quarter;
+  double r = hloc_near_quarter_f64(x, &quarter), sine = hloc_sin_series_f64(r), cosine = hloc_cos_series_f64(r);
+  double y = ((quarter & 1u) ? -cosine : sine) / ((quarter & 1u) ? sine : cosine);
+  return x == 0.0 ? x : y;
 }
 #endif
 

@@ -35,6 +35,9 @@
 #if HLOC_READS(complex)
 #include "complex.h"
 #endif
+#if HLOC_READS(near)
+#include "complex_near.h"
+#endif
 #if HLOC_READS(inverse)
 #include "complex_inverse.h"
 #endif

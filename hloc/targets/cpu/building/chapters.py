@@ -35,7 +35,7 @@ def chapters(text: str) -> list[str]:
     if words & COMPLEX or "stochastic" in found:
         found |= {"floats", *FLOATS}
     if words & COMPLEX:
-        found |= {"complex"} | ({"inverse"} if words & INVERSE else set())
+        found |= {"complex"} | ({"inverse"} if words & INVERSE else set()) | (words & {"near"})
     if words & FLOATS:
         found |= {"floats"}
     if words & NARROW:

@@ -13,8 +13,9 @@ their own.
 
 Preds are read as s32 first. Longer loops are cut in blocks. What two of the loops need is computed in both.
 
-Remainders, of f32 too, are computed by a division where the quotient is small, which it nearly always is; a block with
-a large one, a NaN or a zero as divisor goes through the libm.
+Some functions have vectors for what their arguments nearly always are: remainders, of f32 too, where the quotient is
+small, sines of f64 where the angle is, functions of complex numbers where that and no part is infinite. A block with
+another argument goes through the libm.
 
     for i < 50 (VECTOR):  f[i] = remainder_near(x[i], y[i]); far |= !is_near(x[i], y[i])
     if far:  for i < 50 (SERIAL):  f[i] = remainder(x[i], y[i])
@@ -60,8 +61,10 @@ from hloc.kernels.walks import expressions, parts, walk, with_expressions, with_
 from hloc.targets.cpu.vector_loops.vector_width import HEAVY
 from hloc.targets.printer import assigned
 
-CALLED = frozenset(["sin", "cos", "tan", "power", "remainder", "cbrt", "erf", "sinh", "cosh", "asinh", "acosh", "atanh",
+CALLED = frozenset(["sin", "cos", "tan", "remainder", "cbrt", "erf", "sinh", "cosh", "asinh", "acosh", "atanh",
                     "round_nearest_afz"])
+OF_COMPLEX = frozenset(["exp", "expm1", "logistic", "sin", "cos", "tan", "tanh", "power"])
+NEAR = {"f64": frozenset(["sin", "cos", "tan"]), "c64": OF_COMPLEX, "c128": OF_COMPLEX}     # beside remainders
 BLOCK = 128                     # elements
 SHORTEST_STAGES = 64            # a loop of which several vectors go through a stage
 LEAST_WORK = 3                  # operations beside the calls that are worth loops of their own
@@ -78,7 +81,12 @@ LARGEST_DIVISOR = {"f32": 2.0**126, "f64": 2.0**1022}       # of constants whose
 
 
 def is_called(expr: Expr) -> bool:
-    return isinstance(expr, Apply) and expr.op in CALLED and expr.type == "f64" or is_remainder(expr)
+    return isinstance(expr, Apply) and expr.op in CALLED and expr.type == "f64" or has_near(expr)
+
+
+def has_near(expr: Expr) -> bool:
+    """Whether there are two functions, one of them with vectors."""
+    return is_remainder(expr) or isinstance(expr, Apply) and expr.op in NEAR.get(expr.type, ())
 
 
 def is_remainder(expr: Expr) -> bool:
@@ -160,7 +168,7 @@ class _Cut:
         is_worth = sum(LONG_WORK if e.op in HEAVY else 1 for e in work) >= LEAST_WORK
         is_few = isinstance(self.loop.extent, int) and self.loop.extent <= FEW
         masks = dict.fromkeys(e for e in everything if is_worth and not is_few and is_mask(e))
-        must = self.gathers or self.stages or any(map(is_remainder, calls))
+        must = self.gathers or self.stages or any(map(has_near, calls))
         if not 0 < len(calls) + len(masks) <= MOST_CALLS or not (is_worth or must):
             return ()
         self.has_masks = len(masks) > 0
@@ -280,16 +288,16 @@ class _Cut:
         return (*made, For(self.counter, self.loop.extent, VECTOR, last))
 
     def made(self, calls: list[Apply | Load], names: list[str]) -> tuple[Stmt, ...]:
-        """The loop that makes calls; remainders first the quick way."""
+        """The loop that makes calls; first the quick way, where there are two."""
         exact = [Store(name, self.place, call) for call, name in zip(calls, names)]
-        near = [s for s in exact if is_remainder(s.value)]
+        near = [s for s in exact if has_near(s.value)]
         serial = tuple(s for s in exact if s not in near)
         loops: tuple[Stmt, ...] = (For(self.counter, self.loop.extent, SERIAL, serial),) if serial else ()
         if not near:
             return loops
         far = Var(f"{near[0].buffer}_far", "pred")
-        is_far = [Apply("not", (Apply("remainder_is_near", s.value.arguments, "pred"),), "pred") for s in near]
-        quick = (*(s._replace(value=s.value._replace(op="remainder_near")) for s in near),
+        is_far = [Apply("not", (Apply(f"{s.value.op}_is_near", s.value.arguments, "pred"),), "pred") for s in near]
+        quick = (*(s._replace(value=s.value._replace(op=f"{s.value.op}_near")) for s in near),
                  *(Assign(far.name, Apply("or", (far, e), "pred")) for e in is_far))
         start = Mutable(far.name, Const(False, "pred"), "or")
         return (*loops, start, For(self.counter, self.loop.extent, VECTOR, quick),

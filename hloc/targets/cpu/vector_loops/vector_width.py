@@ -20,6 +20,7 @@ from hloc.ops.table import OPS
 SHORTEST = 64                                   # iterations of a loop: four vectors, or two whole ones
 LANES = 16
 MANY = 64                                       # operations on an element: as much as a function's
+HEAVY_OF_COMPLEX = frozenset(["abs", "divide", "rsqrt", "sign", "sqrt"])
 HEAVY = frozenset(OPS[opcode].scalar for opcode, cost in EXPENSIVE.items() if cost >= 10)
 
 
@@ -84,6 +85,6 @@ def _most(extent: int | Expr, named: dict[str, Expr]) -> int:
 def _is_heavy_operation(expr: Apply) -> bool:
     """A function of many instructions, or a conversion that is one: of narrow floats, or from floats to integers."""
     if expr.op != "convert" or INDEX in (expr.type, expr.arguments[0].type):
-        return expr.op in HEAVY
+        return expr.op in HEAVY or expr.op in HEAVY_OF_COMPLEX and expr.arguments[0].type in ("c64", "c128")
     to, source = (ELEMENT_TYPES[t].kind for t in (expr.type, expr.arguments[0].type))
     return is_narrow(expr.type) or is_narrow(expr.arguments[0].type) or (source == "float" and to != "float")
