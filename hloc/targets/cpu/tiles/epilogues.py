@@ -11,11 +11,36 @@ what is loaded there, and a place found in data would make gathers of loads that
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from hloc.kernels.ir import INDEX, Apply, Const, Expr, For, If, Let, Load, Stmt, Tile, Var
+from hloc.kernels.ir import (
+    INDEX,
+    SERIAL,
+    VECTOR,
+    Apply,
+    Buffer,
+    Const,
+    Expr,
+    For,
+    If,
+    Let,
+    Load,
+    Local,
+    Stmt,
+    Store,
+    Tile,
+    Var,
+)
 from hloc.kernels.walks import parts, with_expressions, with_parts
+from hloc.targets.cpu.vector_loops.halves import (
+    RowPrinter,
+    by_numbers,
+    calls_half_rows,
+    part_of_group,
+    row_in_groups,
+)
+from hloc.targets.cpu.vector_loops.lanes import VECTOR_LANES
 from hloc.targets.cpu.vector_loops.vector_width import computes_much
 from hloc.targets.printer import C, buffer_declarations, c_type, print_statements
 
@@ -58,14 +83,8 @@ def epilogue_of(tile: Tile) -> Epilogue | None:
         "  (void)batch;",
         "  for (long i = 0; i < rows; i++) {",
         "    const long row = first_row + i;",
-        *([print_statements(of_row, C, 2)] if of_row else []),
-        "    #pragma omp simd",
-        "    for (long j = 0; j < columns; j++) {",
-        "      const long column = first_column + j;",
-        f"      const {c_type(total)} acc = sums[i * tile_stride + j];",
-        "      (void)row, (void)column;",
-        print_statements(of_column, C, 3),
-        "    }",
+        "    (void)row;",
+        _columns(of_row, of_column, total, tile.buffers),
         "  }",
         "}"])
     name = f"epilogue_{hashlib.sha256(columns.encode()).hexdigest()[:10]}"
@@ -73,6 +92,7 @@ def epilogue_of(tile: Tile) -> Epilogue | None:
     wide = "HLOC_WIDE " if computes_much(tile.epilogue) else ""
     text = "\n".join([
         '#include "gemm.h"',
+        *(['#include "half_rows.h"'] if calls_half_rows(columns) else []),
         f"static inline __attribute__((always_inline)) {wide}void {name}_columns{columns}",
         f"{wide}void {name}(void *const *given, {PARAMETERS[0]}", f"{PARAMETERS[1]}) {{",
         f"  if (columns == HLOC_GEMM_TILE_COLUMNS) {call.format('HLOC_GEMM_TILE_COLUMNS')}",
@@ -100,6 +120,86 @@ def by_row(statements: Iterable[Stmt], read: set[str]) -> tuple[list[Stmt], list
     return shared, left
 
 
+def _columns(of_row: Sequence[Stmt], of_column: Sequence[Stmt], total: str, buffers: Iterable[Buffer]) -> str:
+    """The text for one row: what its columns share, and the loop over them."""
+    halves = {b.name: b.access == "read" for b in buffers if b.type == "f16"}
+    if halves and (groups := _in_groups(of_row, of_column, total, halves)):
+        printer = RowPrinter()
+        printer.statements(groups, 2)
+        return "\n".join(printer.lines)
+    return "\n".join([
+        *([print_statements(of_row, C, 2)] if of_row else []),
+        "    #pragma omp simd",
+        "    for (long j = 0; j < columns; j++) {",
+        "      const long column = first_column + j;",
+        f"      const {c_type(total)} acc = sums[i * tile_stride + j];",
+        "      (void)column;",
+        print_statements(of_column, C, 3),
+        "    }"])
+
+
+def _in_groups(of_row: Sequence[Stmt], of_column: Sequence[Stmt], total: str, types: dict[str, bool]) -> list[Stmt]:
+    """The same with f16 converted by rows: groups of one vector, and a part of one at the end, whose sums are copied so
+    that it computes a whole one. Empty where nothing is converted along memory. types: buffers of f16, and whether they
+    are only read."""
+    halves = frozenset(types)
+    widened: list[Let] = []
+    of_column = _without_single_numbers(of_column, {name for name, is_read in types.items() if is_read}, widened)
+    i, stride, columns, first = (Var(name, INDEX) for name in ("i", "tile_stride", "columns", "first_column"))
+    j, start, left, size = Var("j", INDEX), Var("start", INDEX), Var("left", INDEX), Const(VECTOR_LANES, INDEX)
+    shared = by_numbers([*of_row, *widened], halves)
+    here = _plus(start, j)
+    row = _plus(Apply("multiply", (i, stride), INDEX), start)
+
+    def loop(extent: int | Var, acc: Load) -> For:
+        def change(expr: Expr) -> Expr:
+            return acc if expr == Var("acc", total) else with_parts(expr, change)
+        return For("j", extent, VECTOR, (Let("column", _plus(first, here)), *with_changes(of_column, change)))
+    whole = loop(VECTOR_LANES, Load("sums", _plus(row, j), total))
+    groups = row_in_groups(whole, halves)
+    if groups == (whole,):
+        return []
+    count = Apply("divide", (columns, size), INDEX)
+    copy = For("j", left, VECTOR, (Store("last", j, Load("sums", _plus(row, j), total)),))
+    part = part_of_group(loop(left, Load("last", j, total)), halves, frozenset(["last"]), VECTOR_LANES)
+    return [*shared,
+            For("group", count, SERIAL, (Let("start", Apply("multiply", (Var("group", INDEX), size), INDEX)), *groups)),
+            Let("start", Apply("multiply", (count, size), INDEX)), Let("left", Apply("subtract", (columns, start), INDEX)),
+            If(Apply("compare_gt", (left, Const(0, INDEX)), "pred"), (Local("last", total, VECTOR_LANES), copy, *part))]
+
+
+def _without_single_numbers(statements: Iterable[Stmt], read: set[str], widened: list[Let]) -> list[Stmt]:
+    """The statements with names for numbers of f16 that all columns share; `widened` collects these."""
+    own = {"column", "acc", *(s.name for s in statements if isinstance(s, Let))}
+
+    def change(expr: Expr) -> Expr:
+        inner = expr.arguments[0] if isinstance(expr, Apply) and expr.op == "convert" else None
+        if isinstance(inner, Load) and inner.buffer in read and expr.type == "f32" and not any(
+                isinstance(e, Load) or (isinstance(e, Var) and e.name in own) for e in parts([inner.position])):
+            known = next((let for let in widened if let.value == expr), None) or Let(f"w{len(widened)}", expr)
+            widened.extend([known] if known not in widened else [])
+            return Var(known.name, "f32")
+        if isinstance(expr, Apply) and expr.op == "select":                 # what it may leave out is not read
+            return expr._replace(arguments=(change(expr.arguments[0]), *expr.arguments[1:]))
+        return with_parts(expr, change)
+    return list(with_changes(statements, change))
+
+
+def with_changes(statements: Iterable[Stmt], change: Callable[[Expr], Expr]) -> tuple[Stmt, ...]:
+    """Statements with their expressions changed, in bodies too."""
+    def one(s: Stmt) -> Stmt:
+        if isinstance(s, If):
+            return If(change(s.condition), with_changes(s.then, change), with_changes(s.otherwise, change))
+        if isinstance(s, For):
+            return s._replace(body=with_changes(s.body, change))
+        return with_expressions(s, change)
+    return tuple(map(one, statements))
+
+
+def _plus(a: Expr, b: Expr) -> Expr:
+    return Apply("add", (a, b), INDEX)
+
+
 # -- sizes become names ------------------------------------------------------------------------------------------------
 
 def _named(value: Expr, sizes: dict[int, str]) -> Expr:
@@ -113,14 +213,6 @@ def _named(value: Expr, sizes: dict[int, str]) -> Expr:
     return with_parts(value, lambda part: _named(part, sizes))
 
 
-def _statement(s: Stmt, sizes: dict[int, str]) -> Stmt:
-    if isinstance(s, If):
-        return If(_named(s.condition, sizes), with_names(s.then, sizes), with_names(s.otherwise, sizes))
-    if isinstance(s, For):
-        return s._replace(body=with_names(s.body, sizes))
-    return with_expressions(s, lambda e: _named(e, sizes))
-
-
 def with_names(statements: Iterable[Stmt], sizes: dict[int, str]) -> tuple[Stmt, ...]:
     """Statements with their large sizes as names, which `sizes` collects."""
-    return tuple(_statement(s, sizes) for s in statements)
+    return with_changes(statements, lambda e: _named(e, sizes))

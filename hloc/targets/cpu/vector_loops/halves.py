@@ -53,6 +53,22 @@ def by_rows(kernel: Kernel) -> Kernel:
     return kernel._replace(body=_statements(kernel.body, halves)) if halves else kernel
 
 
+def by_numbers(statements: Iterable[Stmt], halves: frozenset[str]) -> tuple[Stmt, ...]:
+    """Statements outside of VECTOR loops, with f16 converted one by one."""
+    return _statements(statements, halves)
+
+
+def row_in_groups(loop: For, halves: frozenset[str]) -> tuple[Stmt, ...]:
+    """A VECTOR loop of whole groups, with the f16 of the buffers `halves` converted by rows."""
+    return _statement(loop, halves)
+
+
+def part_of_group(loop: For, halves: frozenset[str], rows: frozenset[str], most: int) -> tuple[Stmt, ...]:
+    """The same for a VECTOR loop of at most `most` elements, which computes a whole group where it touches but rows:
+    those of f16, and the Local arrays `rows`, which it reads at its counter."""
+    return _Loop(loop._replace(body=_converted_where_stored(loop.body)), halves, most=most, given=rows).rewritten()
+
+
 def _statements(statements: Iterable[Stmt], halves: frozenset[str]) -> tuple[Stmt, ...]:
     return tuple(new for s in statements for new in _statement(s, halves))
 
@@ -98,10 +114,13 @@ def _converted_where_stored(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
 
 @dataclass
 class _Loop:
-    """One VECTOR loop. `rows`: for each array of f32 that takes its place the buffer, and where a row starts in it."""
+    """One VECTOR loop. read, written: for the buffer, and where a row starts in it, the array of f32 that takes its
+    place; most: elements, of a loop that is no block of another; given: Local arrays of whole groups."""
 
     loop: For
     halves: frozenset[str]
+    most: int = 0
+    given: frozenset[str] = frozenset()
     named: dict[str, Expr] = field(default_factory=dict)
     changing: set[str] = field(default_factory=set)
     read: dict[tuple[str, Expr], str] = field(default_factory=dict)
@@ -189,6 +208,8 @@ class _Loop:
     def blocks(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         """Widening loops, the loop itself, and narrowing loops; all that once per block where there are several."""
         loop, counter, size = self.loop, Var(self.loop.name, INDEX), self.block_size()
+        if self.most:
+            return self.pass_over(Const(0, INDEX), counter, loop.extent, body)
         if isinstance(loop.extent, int) and (loop.extent <= size or not self.changing):
             whole = self.in_groups(Const(0, INDEX), counter, loop.extent, body)
             if whole or loop.extent <= size:
@@ -215,6 +236,8 @@ class _Loop:
 
     def block_size(self) -> int:
         """Of reductions, whose lanes are joined at the end of each block, a longer one."""
+        if self.most:
+            return self.most
         return LONG_BLOCK if len(self.arrays) <= FEW_ARRAYS and self.changing else BLOCK
 
     def longest(self) -> int:
@@ -225,7 +248,7 @@ class _Loop:
         """Widening loops, the loop itself, in groups where it rounds, and narrowing loops."""
         widening, narrowing = self.conversions(start, counter, count)
         loop = For(counter.name, count, VECTOR, body)
-        computing = in_groups(loop, self.arrays, self.longest()) or (loop,)
+        computing = in_groups(loop, self.arrays | self.given, self.longest()) or (loop,)
         return (*(Local(name, "f32", self.longest()) for name in self.arrays_in_order()), *widening, *computing,
                 *narrowing)
 

@@ -131,7 +131,8 @@ class _Groups:
                 return False
             if not isinstance(s, Assign) and self.reads(s, changing):
                 return False
-        extent, self.lanes = self.loop.extent, lanes_of(self.loop.extent)
+        extent = self.loop.extent
+        self.lanes = lanes_of(extent if isinstance(extent, int) else self.size)
         if self.around:
             return isinstance(extent, int) and extent % self.lanes == 0
         touched = {e.buffer for s in statements for e in parts(expressions(s)) if isinstance(e, Load)}
@@ -258,6 +259,8 @@ class _Groups:
     def rounded(self, inner: Expr) -> Load:
         """A value, rounded, in an array of one group; what lies in memory as a row is rounded from there."""
         value = self.value(inner)
+        if isinstance(value, Var) and isinstance(self.repeated.get(value.name), Load):
+            value = self.repeated[value.name]
         base = self.base(value.position) if isinstance(value, Load) else None
         if base is None:
             array = self.kept(value)
