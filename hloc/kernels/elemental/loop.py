@@ -14,6 +14,7 @@ from hloc.ir import ELEMENT_TYPES, Instruction
 from hloc.kernels import indexing, loops
 from hloc.kernels.builder import Builder
 from hloc.kernels.elemental.column_tables import with_blocks_of_rows
+from hloc.kernels.elemental.flat_rows import LONGEST, with_flat_rows
 from hloc.kernels.elemental.row_blocks import in_row_blocks
 from hloc.kernels.elemental.tiling import find_tiling, tiled_nest
 from hloc.kernels.group import Group, KernelCall, Lowered, Outline
@@ -60,6 +61,10 @@ def loop_kernel(group: Group, machine: Machine, dimensions: tuple[int, ...], emi
         tabled = _with_whole_columns(group, machine, dimensions, emit, suffix, loops.whole_columns(extents), trial)
         if tabled is not None:
             return tabled
+    if machine.kind == "cpu" and not tiling and (loops.neighbours(extents, trial) == 1 or _holds_halves(group)):
+        joined = _with_flat_rows(group, machine, dimensions, emit, suffix, extents, trial)
+        if joined is not None:
+            return joined
     width = 1 if tiling or machine.kind != "cpu" else loops.neighbours(extents, trial)
     if width > 1:
         outline.share_broadcasts()
@@ -90,6 +95,24 @@ def _with_whole_columns(group: Group, machine: Machine, dimensions: tuple[int, .
         emit(outline, indexing.delinearize(indexing.linearize((*counters, last), extents), dimensions))
     call = outline.finish(suffix, cost_of(outline, math.prod(dimensions), trial))
     kernel = with_blocks_of_rows(call.kernel, machine.cores)
+    return call._replace(kernel=kernel) if kernel is not None else None
+
+
+def _holds_halves(group: Group) -> bool:
+    """Whether f16 is read or written, which has vectors only where it lies along memory."""
+    return any(i.shape.is_array and i.shape.element_type == "f16" for i in (*group.parameters, *group.roots))
+
+
+def _with_flat_rows(group: Group, machine: Machine, dimensions: tuple[int, ...], emit, suffix: str,
+                    extents: list[int], trial: Builder) -> KernelCall | None:
+    """The kernel with short innermost loops joined, where what these share goes into tables."""
+    if len(extents) < 2 or extents[-1] > LONGEST:
+        return None
+    outline = Outline(group)
+    with loops.nest(outline.builder, extents, machine) as counters:
+        emit(outline, indexing.delinearize(indexing.linearize(counters, extents), dimensions))
+    call = outline.finish(suffix, cost_of(outline, math.prod(dimensions), trial))
+    kernel = with_flat_rows(call.kernel)
     return call._replace(kernel=kernel) if kernel is not None else None
 
 

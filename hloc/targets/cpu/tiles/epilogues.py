@@ -162,9 +162,10 @@ def _in_groups(of_row: Sequence[Stmt], of_column: Sequence[Stmt], total: str, ty
     count = Apply("divide", (columns, size), INDEX)
     copy = For("j", left, VECTOR, (Store("last", j, Load("sums", _plus(row, j), total)),))
     part = part_of_group(loop(left, Load("last", j, total)), halves, frozenset(["last"]), VECTOR_LANES)
+    done = Apply("multiply", (count, size), INDEX)
     return [*shared,
             For("group", count, SERIAL, (Let("start", Apply("multiply", (Var("group", INDEX), size), INDEX)), *groups)),
-            Let("start", Apply("multiply", (count, size), INDEX)), Let("left", Apply("subtract", (columns, start), INDEX)),
+            Let("start", done), Let("left", Apply("subtract", (columns, start), INDEX)),
             If(Apply("compare_gt", (left, Const(0, INDEX)), "pred"), (Local("last", total, VECTOR_LANES), copy, *part))]
 
 

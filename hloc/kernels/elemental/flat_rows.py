@@ -1,0 +1,373 @@
+"""Short rows that lie one behind the other in memory are gone through as one long row.
+
+In: a kernel over rows of a few elements, which are no whole vectors. Out: the same over blocks of rows, each of which
+is one VECTOR loop. What rows or columns share, such as a bias or a scale, and what lies elsewhere in memory, is laid
+out beside it in Local arrays (tables) first; None where a kernel has no such rows, or they compute too little.
+
+    for row < 4096:                                    for c < 5:  pattern[c] = b[c]
+      s = y[row]                                       for r < 64:  for k < 16: columns[5 r + k] = pattern[k]
+      for c < 5 (VECTOR):                          =>  for blocks of 64 rows:
+        out[5 row + c] = tanh(x[5 row + c] * s           for r < 64:  s = y[row];  for k < 16: rows[5 r + k] = s
+                              + b[c])                    for j < 320 (VECTOR):  out[p + j] = tanh(x[p + j] * rows[j]
+                                                                                                  + columns[j])
+
+Rows of tables are written as whole vectors, whose ends the next rows overwrite.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from math import gcd, prod
+
+from hloc.analysis.cost import EXPENSIVE
+from hloc.kernels.ir import (
+    INDEX,
+    SERIAL,
+    VECTOR,
+    Apply,
+    Const,
+    Expr,
+    For,
+    Kernel,
+    Let,
+    Load,
+    Local,
+    Stmt,
+    Store,
+    Var,
+)
+from hloc.kernels.scalars import is_narrow
+from hloc.kernels.walks import expressions, parts, with_parts
+from hloc.ops.table import OPS
+
+LANES = 16                      # of the widest vectors
+LONGEST = 3 * LANES             # of rows
+SHORTEST = 24                   # elements of all rows
+ELEMENTS = 256                  # of a block, about: tables stay in the first cache
+MOST_TABLES = 6
+SHORTEST_PATTERN = 8            # elements of a row that are worth keeping, and waiting for, before they are copied
+LEAST_WORK = 4                  # operations for an element that are worth tables,
+FUNCTION, ROUNDING = 10, 4      # those of a function, and to round to a narrow type
+HEAVY = frozenset(OPS[opcode].scalar for opcode, cost in EXPENSIVE.items() if cost >= 10)
+
+
+class NotFlat(Exception):
+    """Elements of these rows do not lie one behind the other, or need what no table holds."""
+
+
+def with_flat_rows(kernel: Kernel) -> Kernel | None:
+    """The kernel with its short rows joined; None where nothing is."""
+    body = _statements(kernel.body)
+    return None if body == kernel.body else kernel._replace(body=body)
+
+
+def _statements(statements: Iterable[Stmt]) -> tuple[Stmt, ...]:
+    found: list[Stmt] = []
+    for s in statements:
+        if isinstance(s, For) and s.kind != VECTOR:
+            joined = next(_joined(s), None)
+            if joined is not None:
+                found += joined
+                continue
+            s = s._replace(body=_statements(s.body))
+        found.append(s)
+    return tuple(found)
+
+
+def _joined(outer: For) -> Iterator[list[Stmt]]:
+    """What takes the place of loops over rows: of two around each other, if they are short, or of one."""
+    rows = outer.body[-1] if outer.body else None
+    nests = [[outer, rows]] if isinstance(rows, For) and rows.kind == SERIAL else []
+    for loops in (*nests, [outer]):
+        try:
+            yield _Rows(loops).joined()
+        except NotFlat:
+            continue
+
+
+def _index(op: str, a: Expr, b: Expr) -> Expr:
+    """a op b, without zeros and ones."""
+    zero, one = Const(0, INDEX), Const(1, INDEX)
+    if isinstance(a, Const) and isinstance(b, Const):
+        left, right = a.value, b.value
+        return Const({"add": left + right, "subtract": left - right, "multiply": left * right}[op], INDEX)
+    if (op in ("add", "subtract") and b == zero) or (op == "multiply" and b == one):
+        return a
+    return b if op == "add" and a == zero else Apply(op, (a, b), INDEX)
+
+
+class _Rows:
+    """Loops over rows, one or two. before: Lets of a row; inner: Lets of an element, by name; tables: what they hold,
+    and their names."""
+
+    def __init__(self, loops: list[For]):
+        columns = loops[-1].body[-1] if loops[-1].body else None
+        before = [s for loop in loops for s in loop.body[:-1]]
+        if not (isinstance(columns, For) and columns.kind == VECTOR and isinstance(columns.extent, int)
+                and all(isinstance(loop.extent, int) for loop in loops) and all(isinstance(s, Let) for s in before)
+                and all(isinstance(s, (Let, Store)) for s in columns.body)):
+            raise NotFlat
+        self.loops, self.columns, self.length = loops, columns, columns.extent
+        self.total = prod(loop.extent for loop in loops) * self.length
+        if not 1 < self.length <= LONGEST or self.length % LANES == 0 or self.total < SHORTEST:
+            raise NotFlat
+        if len(loops) > 1 and loops[-1].extent * self.length > ELEMENTS:
+            raise NotFlat
+        self.before: dict[str, Expr] = {s.name: s.value for s in before}
+        self.inner: dict[str, Expr] = {s.name: s.value for s in columns.body if isinstance(s, Let)}
+        self.written = {s.buffer for s in columns.body if isinstance(s, Store)}
+        self.tables: dict[Expr, str] = {}
+        self.known: dict[str, frozenset[str]] = {}
+        if _work(columns.body) < LEAST_WORK:
+            raise NotFlat
+
+    # -- what depends on what ----------------------------------------------------------------------------------------
+
+    def depends(self, expr: Expr) -> frozenset[str]:
+        """The loops from one iteration of which to the next an expression changes."""
+        return frozenset().union(*(self.name_depends(e.name) for e in parts([expr]) if isinstance(e, Var)))
+
+    def name_depends(self, name: str) -> frozenset[str]:
+        if name in self.steps:
+            return frozenset([name])
+        value = self.before.get(name, self.inner.get(name))
+        if value is None:
+            return frozenset()
+        if name not in self.known:
+            self.known[name] = self.depends(value)
+        return self.known[name]
+
+    @property
+    def steps(self) -> dict[str, int]:
+        """Elements from one iteration of each loop to the next."""
+        *outer, rows = self.loops
+        return {**{loop.name: rows.extent * self.length for loop in outer}, rows.name: self.length,
+                self.columns.name: 1}
+
+    def place(self, expr: Expr) -> tuple[dict[str, int], Expr]:
+        """A position as steps of the loops and the rest. NotFlat where it is no such sum."""
+        if isinstance(expr, Var):
+            if expr.name in self.steps:
+                return {expr.name: 1}, Const(0, INDEX)
+            if expr.name in self.before or expr.name in self.inner:
+                return self.place(self.before.get(expr.name, self.inner.get(expr.name)))
+        if not self.depends(expr):
+            return {}, expr
+        if not isinstance(expr, Apply) or expr.op not in ("add", "subtract", "multiply") or len(expr.arguments) != 2:
+            raise NotFlat
+        (left, a), (right, b) = map(self.place, expr.arguments)
+        if expr.op == "multiply":
+            factor, steps, rest = (b, left, a) if isinstance(b, Const) and not right else (a, right, b)
+            if not isinstance(factor, Const) or (factor is a and left):
+                raise NotFlat
+            return {n: step * factor.value for n, step in steps.items()}, _index("multiply", rest, factor)
+        sign = 1 if expr.op == "add" else -1
+        return {n: left.get(n, 0) + sign * right.get(n, 0) for n in {**left, **right}}, _index(expr.op, a, b)
+
+    def along(self, position: Expr) -> Expr | None:
+        """Where a position begins that goes along with the elements; None for others."""
+        try:
+            steps, rest = self.place(position)
+        except NotFlat:
+            return None
+        own = {n: step for n, step in self.steps.items() if self.extent_of(n) > 1}
+        return rest if {n: step for n, step in steps.items() if n in own} == own else None
+
+    def extent_of(self, name: str) -> int:
+        return next(loop.extent for loop in (*self.loops, self.columns) if loop.name == name)
+
+    # -- one element -------------------------------------------------------------------------------------------------
+
+    def statement(self, s: Let | Store) -> Let | Store:
+        if isinstance(s, Let):
+            return Let(s.name, self.value(s.value))
+        start = self.along(s.position)
+        if start is None:
+            raise NotFlat
+        return Store(s.buffer, _index("add", start, self.element), self.value(s.value))
+
+    def value(self, expr: Expr) -> Expr:
+        """An expression in the long row."""
+        if isinstance(expr, Var):
+            return self.table(expr) if expr.name in self.before else expr
+        if isinstance(expr, Load):
+            start = self.along(expr.position)
+            return self.table(expr) if start is None else expr._replace(position=_index("add", start, self.element))
+        if not isinstance(expr, Apply):
+            return expr
+        if expr.type == INDEX or any(a.type == INDEX for a in expr.arguments) or self.is_from_elsewhere(expr):
+            return self.table(expr)
+        return with_parts(expr, self.value)
+
+    def is_from_elsewhere(self, expr: Apply) -> bool:
+        """Converted from what a table would hold, or chosen from it: its place may be no place where it is not. f16 is
+        converted in the long row, by whole vectors."""
+        if expr.op == "convert":
+            inner = expr.arguments[0]
+            if inner.type == "f16" and self.columns.name in self.depends(inner):
+                return False
+            return (isinstance(inner, Load) and self.along(inner.position) is None
+                    or isinstance(inner, Var) and inner.name in self.before)
+        if expr.op != "select":
+            return False
+        return any(isinstance(e, Load) and self.along(e.position) is None for e in self.everything(expr.arguments[1:]))
+
+    def everything(self, values: Iterable[Expr]) -> Iterable[Expr]:
+        """Expressions with those that their names stand for."""
+        stack, seen = list(values), set()
+        while stack:
+            for e in parts([stack.pop()]):
+                yield e
+                if isinstance(e, Var) and e.name in self.inner and e.name not in seen:
+                    seen.add(e.name)
+                    stack.append(self.inner[e.name])
+
+    def table(self, expr: Expr) -> Expr:
+        """What the table of an expression holds at an element; the expression itself where it is one for all."""
+        if not self.depends(expr):
+            return expr
+        if expr.type == INDEX or any(isinstance(e, Load) and e.buffer in self.written for e in self.everything([expr])):
+            raise NotFlat
+        if expr.type == "pred":
+            kept = Apply("convert", (expr,), "s32")
+            return Apply("compare_ne", (self.table(kept), Const(0, "s32")), "pred")
+        name = self.tables.setdefault(expr, f"{self.columns.name}_flat{len(self.tables)}")
+        if len(self.tables) > MOST_TABLES:
+            raise NotFlat
+        return Load(name, self.lane, expr.type)
+
+    # -- the loops ---------------------------------------------------------------------------------------------------
+
+    @property
+    def lane(self) -> Var:
+        return Var(f"{self.columns.name}_lane", INDEX)
+
+    @property
+    def outer(self) -> For:
+        """The loop that is cut into blocks."""
+        return self.loops[0]
+
+    @property
+    def within(self) -> int:
+        """Rows in an iteration of it."""
+        return self.loops[1].extent if len(self.loops) > 1 else 1
+
+    @property
+    def first(self) -> Var:
+        return Var(f"{self.outer.name}_first", INDEX)
+
+    @property
+    def element(self) -> Expr:
+        """The number of an element, from the first of all rows on."""
+        start = _index("multiply", self.first, Const(self.within * self.length, INDEX))
+        return _index("add", start if self.has_blocks else Const(0, INDEX), self.lane)
+
+    @property
+    def block(self) -> int:
+        """Iterations of the outer loop that are a block: whole groups of vectors."""
+        step = self.within * self.length
+        least = 4 * LANES // gcd(4 * LANES, step)
+        return min(self.outer.extent, least * max(1, ELEMENTS // (least * step)))
+
+    @property
+    def has_blocks(self) -> bool:
+        return self.outer.kind != SERIAL or self.outer.extent > self.block
+
+    @property
+    def width(self) -> int:
+        """What is written of a row of a table: whole vectors, of which there are shorter ones."""
+        return next((n for n in (LANES // 4, LANES // 2) if self.length <= n), -(-self.length // LANES) * LANES)
+
+    def joined(self) -> list[Stmt]:
+        """What takes the place of the loops."""
+        main = [self.statement(s) for s in self.columns.body if not (isinstance(s, Let) and s.value.type == INDEX)]
+        size = self.block * self.within * self.length + self.width
+        column = frozenset([self.columns.name])
+        of_columns = {e: name for e, name in self.tables.items() if self.depends(e) == column}
+        others = {e: name for e, name in self.tables.items() if e not in of_columns}
+        before: list[Stmt] = []
+        for expr, name in of_columns.items():
+            row = Var(f"{name}_r", INDEX)
+            copies = For(row.name, self.block * self.within, SERIAL, (self.copy(expr, name, row),))
+            before += [Local(name, expr.type, size), *self.pattern(expr, name), copies]
+        arrays = [Local(name, e.type, size) for e, name in others.items()]
+        number, count, lets = Var(f"{self.outer.name}_block", INDEX), self.block, []
+        if self.has_blocks:
+            lets = [Let(self.first.name, _index("multiply", number, Const(self.block, INDEX)))]
+        if self.outer.extent % self.block:
+            rest = _index("subtract", Const(self.outer.extent, INDEX), self.first)
+            lets.append(Let(f"{self.outer.name}_count", Apply("minimum", (Const(self.block, INDEX), rest), INDEX)))
+            count = Var(lets[-1].name, INDEX)
+        step = self.within * self.length
+        elements = count * step if isinstance(count, int) else _index("multiply", count, Const(step, INDEX))
+        body = (*lets, *arrays, *self.filling(others, count), For(self.lane.name, elements, VECTOR, tuple(_used(main))))
+        if not self.has_blocks:
+            return [*before, *body]
+        return [*before, For(number.name, -(-self.outer.extent // self.block), self.outer.kind, body)]
+
+    def pattern(self, expr: Expr, name: str) -> list[Stmt]:
+        """A row of a table that is the same for several."""
+        pattern = f"{name}_row"
+        return [Local(pattern, expr.type, self.width), For(self.columns.name, self.length, SERIAL, (
+            *self.needed(expr), Store(pattern, Var(self.columns.name, INDEX), expr)))]
+
+    def copy(self, expr: Expr, name: str, row: Expr) -> For:
+        """Copy it to a row of the table."""
+        lane = Var(f"{name}_k", INDEX)
+        return For(lane.name, self.width, VECTOR, (
+            Store(name, self.at(row, lane), Load(f"{name}_row", lane, expr.type)),))
+
+    def at(self, row: Expr, column: Expr) -> Expr:
+        """A place in a table."""
+        return _index("add", _index("multiply", row, Const(self.length, INDEX)), column)
+
+    def filling(self, tables: dict[Expr, str], count: int | Expr) -> list[Stmt]:
+        """Fill the tables that change from row to row, for the rows of a block."""
+        if not tables:
+            return []
+        place = Var(f"{self.outer.name}_place", INDEX)
+        here = Let(self.outer.name, _index("add", self.first, place) if self.has_blocks else place)
+        rows = self.loops[-1]
+        row = place if len(self.loops) == 1 else _index("add", _index("multiply", place, Const(rows.extent, INDEX)),
+                                                        Var(rows.name, INDEX))
+        alike = [e for e in tables if len(self.loops) > 1 and self.length > SHORTEST_PATTERN
+                 and rows.name not in self.depends(e) and self.columns.name in self.depends(e)]
+        body: list[Stmt] = []
+        for expr, name in tables.items():
+            if expr in alike:
+                body.append(self.copy(expr, name, row))
+            elif self.columns.name in self.depends(expr):
+                column = Var(self.columns.name, INDEX)
+                body.append(For(column.name, self.length, SERIAL, (
+                    *self.needed(expr), Store(name, self.at(row, column), expr))))
+            else:
+                lane, value = Var(f"{name}_k", INDEX), Var(f"{name}_value", expr.type)
+                body += [*self.needed(expr), Let(value.name, expr), For(lane.name, self.width, VECTOR, (
+                    Store(name, self.at(row, lane), value),))]
+        if len(self.loops) == 1:
+            return [For(place.name, count, SERIAL, (here, *rows.body[:-1], *body))]
+        return [For(place.name, count, SERIAL, (
+            here, *self.outer.body[:-1], *(s for e in alike for s in self.pattern(e, tables[e])),
+            For(rows.name, rows.extent, SERIAL, (*rows.body[:-1], *body))))]
+
+    def needed(self, expr: Expr) -> tuple[Let, ...]:
+        """The Lets of an element that an expression reads, in order."""
+        names = {e.name for e in self.everything([expr]) if isinstance(e, Var)}
+        return tuple(Let(n, v) for n, v in self.inner.items() if n in names)
+
+
+def _work(statements: Iterable[Stmt]) -> int:
+    """Operations for an element."""
+    done = [e for s in statements for e in parts(expressions(s)) if isinstance(e, Apply) and e.type != INDEX]
+    narrow = sum(ROUNDING for e in done if e.op == "convert" and is_narrow(e.type))
+    return narrow + sum(FUNCTION if e.op in HEAVY else 1 for e in done if e.op != "convert")
+
+
+def _used(statements: list[Let | Store]) -> list[Let | Store]:
+    """Without the names that nothing reads."""
+    names: set[str] = set()
+    kept: list[Let | Store] = []
+    for s in reversed(statements):
+        if isinstance(s, Store) or s.name in names:
+            names.update(e.name for e in parts(expressions(s)) if isinstance(e, Var))
+            kept.append(s)
+    return kept[::-1]
