@@ -46,7 +46,7 @@ ELEMENTS = 256                  # of a block, about: tables stay in the first ca
 MOST_TABLES = 6
 SHORTEST_PATTERN = 8            # elements of a row that are worth keeping, and waiting for, before they are copied
 LEAST_WORK = 4                  # operations for an element that are worth tables,
-FUNCTION, ROUNDING = 10, 4      # those of a function, and to round to a narrow type
+FUNCTION, ROUNDING = 10, 10     # those of a function, and to round to a narrow type
 HEAVY = frozenset(OPS[opcode].scalar for opcode, cost in EXPENSIVE.items() if cost >= 10)
 
 
@@ -117,7 +117,7 @@ class _Rows:
         self.written = {s.buffer for s in columns.body if isinstance(s, Store)}
         self.tables: dict[Expr, str] = {}
         self.known: dict[str, frozenset[str]] = {}
-        if _work(columns.body) < LEAST_WORK:
+        if _work(columns.body) < (FUNCTION if self.length % (LANES // 2) == 0 else LEAST_WORK):
             raise NotFlat
 
     # -- what depends on what ----------------------------------------------------------------------------------------
@@ -177,6 +177,16 @@ class _Rows:
 
     # -- one element -------------------------------------------------------------------------------------------------
 
+    def long_row(self) -> tuple[Stmt, ...]:
+        """The statements of an element, without names that only tables need."""
+        names: set[str] = set()
+        kept: list[Stmt] = []
+        for s in reversed(self.columns.body):
+            if isinstance(s, Store) or s.name in names:
+                kept.append(self.statement(s))
+                names.update(e.name for e in parts(expressions(kept[-1])) if isinstance(e, Var))
+        return tuple(kept[::-1])
+
     def statement(self, s: Let | Store) -> Let | Store:
         if isinstance(s, Let):
             return Let(s.name, self.value(s.value))
@@ -225,7 +235,8 @@ class _Rows:
         """What the table of an expression holds at an element; the expression itself where it is one for all."""
         if not self.depends(expr):
             return expr
-        if expr.type == INDEX or any(isinstance(e, Load) and e.buffer in self.written for e in self.everything([expr])):
+        loads = [e for e in self.everything([expr]) if isinstance(e, Load)]
+        if expr.type == INDEX or any(e.buffer in self.written or self.is_gathered(e) for e in loads):
             raise NotFlat
         if expr.type == "pred":
             kept = Apply("convert", (expr,), "s32")
@@ -234,6 +245,11 @@ class _Rows:
         if len(self.tables) > MOST_TABLES:
             raise NotFlat
         return Load(name, self.lane, expr.type)
+
+    def is_gathered(self, load: Load) -> bool:
+        """Whether data says for each element where it lies: of those there are vectors."""
+        return self.columns.name in self.depends(load.position) and any(
+            isinstance(e, Load) for e in self.everything([load.position]))
 
     # -- the loops ---------------------------------------------------------------------------------------------------
 
@@ -279,7 +295,7 @@ class _Rows:
 
     def joined(self) -> list[Stmt]:
         """What takes the place of the loops."""
-        main = [self.statement(s) for s in self.columns.body if not (isinstance(s, Let) and s.value.type == INDEX)]
+        main = self.long_row()
         size = self.block * self.within * self.length + self.width
         column = frozenset([self.columns.name])
         of_columns = {e: name for e, name in self.tables.items() if self.depends(e) == column}
@@ -299,7 +315,7 @@ class _Rows:
             count = Var(lets[-1].name, INDEX)
         step = self.within * self.length
         elements = count * step if isinstance(count, int) else _index("multiply", count, Const(step, INDEX))
-        body = (*lets, *arrays, *self.filling(others, count), For(self.lane.name, elements, VECTOR, tuple(_used(main))))
+        body = (*lets, *arrays, *self.filling(others, count), For(self.lane.name, elements, VECTOR, main))
         if not self.has_blocks:
             return [*before, *body]
         return [*before, For(number.name, -(-self.outer.extent // self.block), self.outer.kind, body)]
@@ -360,14 +376,3 @@ def _work(statements: Iterable[Stmt]) -> int:
     done = [e for s in statements for e in parts(expressions(s)) if isinstance(e, Apply) and e.type != INDEX]
     narrow = sum(ROUNDING for e in done if e.op == "convert" and is_narrow(e.type))
     return narrow + sum(FUNCTION if e.op in HEAVY else 1 for e in done if e.op != "convert")
-
-
-def _used(statements: list[Let | Store]) -> list[Let | Store]:
-    """Without the names that nothing reads."""
-    names: set[str] = set()
-    kept: list[Let | Store] = []
-    for s in reversed(statements):
-        if isinstance(s, Store) or s.name in names:
-            names.update(e.name for e in parts(expressions(s)) if isinstance(e, Var))
-            kept.append(s)
-    return kept[::-1]

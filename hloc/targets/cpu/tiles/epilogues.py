@@ -83,7 +83,6 @@ def epilogue_of(tile: Tile) -> Epilogue | None:
         "  (void)batch;",
         "  for (long i = 0; i < rows; i++) {",
         "    const long row = first_row + i;",
-        "    (void)row;",
         _columns(of_row, of_column, total, tile.buffers),
         "  }",
         "}"])
@@ -126,14 +125,14 @@ def _columns(of_row: Sequence[Stmt], of_column: Sequence[Stmt], total: str, buff
     if halves and (groups := _in_groups(of_row, of_column, total, halves)):
         printer = RowPrinter()
         printer.statements(groups, 2)
-        return "\n".join(printer.lines)
+        return "\n".join(["    (void)row;", *printer.lines])
     return "\n".join([
         *([print_statements(of_row, C, 2)] if of_row else []),
         "    #pragma omp simd",
         "    for (long j = 0; j < columns; j++) {",
         "      const long column = first_column + j;",
         f"      const {c_type(total)} acc = sums[i * tile_stride + j];",
-        "      (void)column;",
+        "      (void)row, (void)column;",
         print_statements(of_column, C, 3),
         "    }"])
 
