@@ -8,6 +8,10 @@ import numpy as np
 import pytest
 from native import build_runtime, pointer
 
+from hloc.machine import Machine
+from hloc.targets.cpu.building.routines import FAST_TYPES
+from hloc.targets.cpu.scratch.convolution_ways import arguments, way_of
+
 LONG, POINTER, INT = ctypes.c_long, ctypes.c_void_p, ctypes.c_int
 LONG3 = LONG * 3
 
@@ -374,8 +378,23 @@ def test_convolutions(runtime, kind, name, dtype, result):
         window = [p[key] for key in ("stride", "pad", "base", "dilation", "flipped", "fg", "bg")]
         exact = np.complex128 if dtype == np.complex64 else np.float64
         want = convolution(x.astype(exact), w.astype(exact), p["y"], *window).astype(result)
-        assert getattr(runtime, f"hloc_conv_{name}")(ctypes.byref(conv_args(x, w, y, *window))) == 0
-        np.testing.assert_array_equal(y, want, err_msg=str(p))
+        args = conv_args(x, w, y, *window)
+        for entry in entries(args, name):
+            y[...] = 99
+            assert getattr(runtime, f"hloc_conv_{entry}")(ctypes.byref(args)) == 0
+            np.testing.assert_array_equal(y, want, err_msg=f"{entry} {p}")
+
+
+def entries(c, name) -> list[str]:
+    """Those that a program may call for a convolution: of its type, and of the way that it is known to go."""
+    if name not in FAST_TYPES["conv"]:
+        return [name]
+    given = {"types": (name, name), "batch": c.batch, "lhs_features": c.x_features, "features": c.y_features,
+             "feature_groups": c.feature_groups, "batch_groups": c.batch_groups, "lhs_size": c.x_size,
+             "window": c.window, "size": c.y_size, "stride": c.stride, "padding_low": c.pad_low,
+             "base_dilation": c.base_dilation, "window_dilation": c.window_dilation, "reversal": c.reversed,
+             "lhs": (0, c.x_n, c.x_c, *c.x_s), "rhs": (0, c.w_i, c.w_o, *c.w_s), "result": (c.y_n, c.y_c, *c.y_s)}
+    return [name, f"{way_of(arguments(given, False), Machine.host())}_{name}"]
 
 
 def test_convolution_epilogue(runtime):

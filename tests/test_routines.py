@@ -25,6 +25,11 @@ def convolution(features: int) -> str:
 """
 
 
+def windows(x: str, w: str, y: str, window: str, groups: str) -> str:
+    return (f"x = {x} parameter(0) w = {w} parameter(1) "
+            f"ROOT y = {y} convolution(x, w), window={{size={window}}}, dim_labels=b01f_01io->b01f{groups}")
+
+
 def dot(left: str, right: str) -> str:
     rows, columns = left.split("[")[1].split(",")[0], right[:-1].split(",")[1]
     return f"""
@@ -52,10 +57,17 @@ def dot(left: str, right: str) -> str:
     ("x = f16[64,64] parameter(0) y = f16[64,64] cholesky(x)", ["triangular_f32.c"]),
     ("x = f64[8,8] parameter(0) y = f64[8,8] cholesky(x)", []),
     (convolution(8), []),
-    (convolution(16), ["gemm_bf16.c", "conv_bf16.c", "conv_rows.c", "conv.c", "conv_dots.c", "conv_memory.c",
-                        "conv_ways.c", "conv_outer.c", "conv_depthwise.c"]),
+    (convolution(16), ["gemm_bf16.c", "conv_product.c"]),
+    (windows("bf16[1,56,56,256]", "bf16[3,3,1,256]", "bf16[1,54,54,256]", "3x3", ", feature_group_count=256"),
+     ["conv_depthwise.c", "conv_memory.c"]),
+    (windows("f32[4,30,30,64]", "f32[3,3,16,64]", "f32[4,28,28,64]", "3x3", ", feature_group_count=4"),
+     ["conv_rows.c", "conv.c", "conv_dots.c", "conv_memory.c"]),
+    (windows("f32[16,30,30,32]", "f32[28,28,32,64]", "f32[16,3,3,64]", "28x28", ""), ["conv_outer.c", "conv_memory.c"]),
+    (windows("f16[2,14,14,64]", "f16[3,3,64,8]", "f16[2,27,27,8]", "3x3 pad=1_1x1_1 lhs_dilate=2x2", ""),
+     ["gemm_f32.c", "conv_transposed.c", "conv_memory.c"]),
 ], ids=["none", "attention", "attention of few queries", "attention gradient", "topk", "topk of f16", "shallow dot", "dot",
-        "many small dots", "complex dot", "factor of f16", "small factor", "shallow convolution", "convolution"])
+        "many small dots", "complex dot", "factor of f16", "small factor", "shallow convolution",
+        "convolution of 1x1 windows", "depthwise convolution", "convolution of groups", "filter gradient", "transposed convolution"])
 def test_likely_units(body, units):
     found, _ = likely_units(parse_module(f"ENTRY e {{ {body} }}"), Machine.host())
     assert [unit for unit in found if unit != "pool.c"] == units

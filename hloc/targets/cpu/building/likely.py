@@ -6,6 +6,7 @@ is wrong, the first compilation takes longer.
 """
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 from hloc.analysis.triangular import routine_type
@@ -24,10 +25,10 @@ from hloc.targets.cpu.building.routines import (
     ATTENTION_UNITS,
     FAST_TYPES,
     FEW_QUERIES,
-    conv_entry,
     generic_conv,
     units_of,
 )
+from hloc.targets.cpu.scratch.convolution_ways import arguments, way_of
 from hloc.targets.cpu.scratch.products import Product
 from hloc.targets.cpu.tiles.complex_products import PARTS
 
@@ -58,11 +59,9 @@ def likely_units(module: Module, machine: Machine) -> tuple[list[str], Parts]:
             if type not in FAST_TYPES["conv"]:
                 units += units_of("conv", generic_conv(type, total))
                 continue
-            entry = conv_entry(type, _facts(instruction))
-            units += units_of("conv", entry)
-            groups = instruction.get("feature_group_count", 1) * instruction.get("batch_group_count", 1)
-            features = instruction.shape.dimensions[instruction.get("dim_labels").output_feature] // groups
-            add_convolution(parts, entry, features, machine)
+            facts = _facts(instruction, type)
+            units += units_of("conv", f"{way_of(arguments(facts, False), machine)}_{type}")
+            add_convolution(parts, facts, False, machine)
     return list(dict.fromkeys(units)), parts
 
 
@@ -123,12 +122,21 @@ def _sides(dot: Instruction) -> tuple[int, int]:
     return tuple(sides)
 
 
-def _facts(convolution: Instruction) -> dict:
-    """What way_of asks, of an instruction."""
-    numbers, windows = convolution.get("dim_labels"), window_of(convolution)
-    return {"feature_groups": convolution.get("feature_group_count", 1),
-            "batch_groups": convolution.get("batch_group_count", 1),
-            "lhs_features": convolution.operands[0].shape.dimensions[numbers.input_feature],
-            "window": [w.size for w in windows], "stride": [w.stride for w in windows],
-            "base_dilation": [w.base_dilation for w in windows], "padding_low": [w.padding_low for w in windows],
-            "size": [convolution.shape.dimensions[d] for d in numbers.output_spatial]}
+def _facts(convolution: Instruction, type: str) -> dict:
+    """Parameters as hloc/kernels/products/convolution.py says, of operands that lie row by row."""
+    n, windows = convolution.get("dim_labels"), window_of(convolution)
+    x, w, y = (i.shape.dimensions for i in (*convolution.operands[:2], convolution))
+
+    def strides(of: Sequence[int], *dimensions: int) -> tuple[int, ...]:
+        return tuple(prod(of[d + 1:]) for d in dimensions)
+    return {"types": (type, "f32"), "batch": x[n.input_batch], "lhs_features": x[n.input_feature],
+            "features": y[n.output_feature], "feature_groups": convolution.get("feature_group_count", 1),
+            "batch_groups": convolution.get("batch_group_count", 1), "lhs_size": [x[d] for d in n.input_spatial],
+            "window": [w.size for w in windows], "size": [y[d] for d in n.output_spatial],
+            "stride": [w.stride for w in windows], "padding_low": [w.padding_low for w in windows],
+            "base_dilation": [w.base_dilation for w in windows],
+            "window_dilation": [w.window_dilation for w in windows],
+            "reversal": [bool(w.reversal) for w in windows],
+            "lhs": (0, *strides(x, n.input_batch, n.input_feature, *n.input_spatial)),
+            "rhs": (0, *strides(w, n.kernel_input_feature, n.kernel_output_feature, *n.kernel_spatial)),
+            "result": strides(y, n.output_batch, n.output_feature, *n.output_spatial)}

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from hloc.kernels.ir import Tile
 from hloc.machine import Machine
 from hloc.targets.cpu.building.parts import Parts, add, of_attention, of_systems, of_transform
-from hloc.targets.cpu.building.product_parts import add_convolution_of, add_product
+from hloc.targets.cpu.building.product_parts import add_convolution, add_product
 from hloc.targets.cpu.scratch.products import product_of
 
 
@@ -21,7 +21,7 @@ def parts_of_tiles(tiles: Iterable[Tile], machine: Machine) -> Parts:
         if tile.routine == "gemm":
             add_product(found, product_of(tile), machine)
         elif tile.routine == "convolution":
-            add_convolution_of(found, given, bool(tile.epilogue), machine)
+            add_convolution(found, given, bool(tile.epilogue), machine)
         elif tile.routine == "fft":
             precision = "f64" if type in ("f64", "c128") else "f32"
             add(found, f"fft_{precision}.c", of_transform(given["kind"], given["lengths"], given["batch"]))

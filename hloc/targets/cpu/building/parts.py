@@ -34,16 +34,16 @@ IN_PARTS: dict[str, dict[str, tuple[str, ...]]] = {
             "FFT_PLANS": LEAN},
     "triangular_": {"CHOLESKY": LEAN, "STRIPS": LEAN, "SOLVE": LEAN},
     "conv_dots": {"CONV_DOTS": ()},
+    "conv_memory": {"CONV_BF16": PLAIN, "CONV_F16": PLAIN, "CONV_F32": PLAIN, "CONV_MEMORY": PLAIN},
     "attention_kernels": {"ALONG": (), "ACROSS": (), "ALONG_ONE": (), "ACROSS_ONE": ()},
     "attention_thin": {"FEW_TASKS": (), "FEW_WEIGH": (), "FEW_DOTS": ()},
 }
 ALWAYS = {"gemm_": {"MAIN", "BLOCKS"}, "triangular_": set(),
           "fft_": {"FFT_LINES", "FFT_PLANS", "FFT_MOVES", "FFT_MANY"},
-          "conv_dots": set(), "attention_kernels": {"ALONG", "ACROSS"},
+          "conv_dots": set(), "conv_memory": {"CONV_MEMORY"}, "attention_kernels": {"ALONG", "ACROSS"},
           "attention_thin": {"FEW_TASKS", "FEW_WEIGH", "FEW_DOTS"}}
 WHOLE = {"complex_c64.c": LEAN, "complex_c128.c": LEAN,               # flags of others
-         **{unit: ONCE for unit in ("conv.c", "conv_ways.c")},
-         **{unit: PLAIN for unit in ("conv_memory.c", "attention.c")}}
+         **{unit: ONCE for unit in ("conv.c", "conv_product.c")}, "attention.c": PLAIN}
 SHORT = ("pool.c", "call.c")
 LONGEST_IN_LANES = 4096                              # points; LONGEST_IN_LANES in runtime/fft_lines.h has twice as many
 MOST_LANES = 16                                      # lines side by side

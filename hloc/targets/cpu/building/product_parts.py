@@ -11,11 +11,12 @@ needed.
 """
 from __future__ import annotations
 
-from math import prod
+from collections.abc import Mapping
 
 from hloc.machine import Machine
 from hloc.targets.cpu.building.parts import Parts, add
-from hloc.targets.cpu.building.routines import FAST_TYPES, conv_entry, is_thin, units_of
+from hloc.targets.cpu.building.routines import FAST_TYPES
+from hloc.targets.cpu.scratch.convolution_ways import arguments, product_of_convolution, products_of_spread, way_of
 from hloc.targets.cpu.scratch.products import (
     ALIASED_ROWS,
     SHORT,
@@ -87,29 +88,22 @@ def _tables(g: Product, kind: Kind, lanes: int, reads_a: bool, reads_b: bool) ->
     return {f"KERNELS_{name}".rstrip("_") for name in found} | ({"PACKING"} if packs else set())
 
 
-def add_convolution(found: Parts, type: str, features: int, machine: Machine, *, thin: int = 0) -> None:
-    """Adds all tables for the product inside of hloc_conv_<type>, since the convolution chooses how it reads, and the
-    thin parts for so many rows; and lanes along the input for few output features of a group. type: one that has
-    routines."""
-    thin_parts = {"THIN", f"THIN_DOTS_{thin}", f"THIN_ROWS_{thin}"} if thin else set()
-    for unit in units_of("conv", type):
-        if unit.startswith("gemm_"):
-            product = unit.removeprefix("gemm_").removesuffix(".c")
-            add(found, unit, tables(kind_of(product, machine)) | thin_parts)
-        elif unit == "conv_dots.c" and features <= MOST_DOTS:
-            add(found, unit, {"CONV_DOTS"})
-
-
-def add_convolution_of(found: Parts, given: dict, has_epilogue: bool, machine: Machine) -> None:
+def add_convolution(found: Parts, given: Mapping, has_epilogue: bool, machine: Machine) -> None:
     """Adds those of a convolution with parameters as hloc/kernels/products/convolution.py says."""
-    positions, operand = prod(given["size"]), given["types"][0]
+    operand = given["types"][0]
     if operand not in FAST_TYPES["conv"]:
         from hloc.targets.cpu.scratch.convolutions import generic_products
         for product in generic_products(given, has_epilogue, machine):
             add_product(found, product, machine)
         return
-    depth = given["lhs_features"] * (prod(given["window"]) if positions == 1 else 1)
-    rows, features = given["batch"] * positions, given["features"]
-    of_group = features // (given["feature_groups"] * given["batch_groups"])
-    thin = min(rows, features) if is_thin(rows, features, depth) else 0
-    add_convolution(found, conv_entry(operand, given), of_group, machine, thin=thin)
+    c = arguments(given, has_epilogue)
+    way = way_of(c, machine)
+    if way == "product":
+        add_product(found, product_of_convolution(c), machine)
+        return
+    add(found, "conv_memory.c", {f"CONV_{operand.upper()}"})
+    if way == "spread":
+        for product in products_of_spread(c):
+            add_product(found, product, machine)
+    elif way == "rows" and c.y_features // c.groups <= MOST_DOTS:
+        add(found, "conv_dots.c", {"CONV_DOTS"})

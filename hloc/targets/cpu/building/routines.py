@@ -5,13 +5,11 @@ Each unit is compiled once per machine (build.py), so a program should name no m
 likely.py guesses them before there is any C.
 
     hloc_gemm_f32(&args)        gemm_f32.c: those of its parts that the products of a program need (product_parts.py)
-    hloc_conv_f32(&args)        all ways of convolutions, products too
-    hloc_conv_rows_f32(&args)   the one way that most convolutions go; hloc_conv_spread_f32: with a base dilation
+    hloc_conv_rows_f32(&args)   the one way that most convolutions go
 """
 from __future__ import annotations
 
 import re
-from math import prod
 
 from hloc.targets.cpu.tiles.complex_products import PARTS
 
@@ -21,12 +19,12 @@ SAME_PRODUCT = {"u32": "s32"}        # products whose sums have the same bits
 PRODUCT_OF = {**SAME_PRODUCT, "s8_s32": "s8", "u8_s32": "s32", "s8": "u8"}
 ATTENTION_UNITS = {"": ("attention.c", "attention_kernels.c"), "few": ("attention_thin.c",)}
 FEW_QUERIES = 8                      # HLOC_FEW in runtime/attention_internal.h
-ROWS_UNITS = ("conv_rows.c", "conv.c", "conv_dots.c", "conv_memory.c")
-CONVOLUTION_UNITS = (*ROWS_UNITS, "conv_ways.c", "conv_outer.c", "conv_depthwise.c")
-WAY_UNITS = {"rows": ROWS_UNITS, "spread": ("gemm_f32.c", *ROWS_UNITS, "conv_ways.c", "conv_transposed.c")}
+# What a convolution by each way (scratch/convolution_ways.py) takes beside the product of its type.
+WAY_UNITS = {"rows": ("conv_rows.c", "conv.c", "conv_dots.c", "conv_memory.c"), "product": ("conv_product.c",),
+             "depthwise": ("conv_depthwise.c", "conv_memory.c"), "channels": ("conv_gradient.c", "conv_memory.c"),
+             "outer": ("conv_outer.c", "conv_memory.c"), "spread": ("gemm_f32.c", "conv_transposed.c", "conv_memory.c")}
 MOST_THIN = 4                        # THIN_ROWS in runtime/gemm_thin.h
 SHORTEST_THIN, SMALLEST_THIN = 8, 1024    # columns, and elements of the larger operand, as is_thin says there
-DEEPEST_ROWS = 16384                 # MOST_ZEROS in runtime/conv_rows.c
 ENTRY = re.compile(r"\bhloc_(gemm|conv|fft|topk|attention|cholesky|trisolve)(?:_(\w+))?\(")
 
 
@@ -50,13 +48,13 @@ def units_of(kind: str, type: str) -> list[str]:
         return [f"complex_{type}.c", f"gemm_{PARTS[type]}.c"]
     if kind not in FAST_TYPES:
         return [f"fft_{type}.c" if kind == "fft" else f"{kind}.c"]
-    way, _, _ = type.partition("_")
-    if way in WAY_UNITS:
-        return list(WAY_UNITS[way])
-    if type not in FAST_TYPES[kind]:
+    way, _, operand = type.partition("_")
+    if kind == "conv" and way in WAY_UNITS:
+        return [*(units_of("gemm", operand) if way == "product" else ()), *WAY_UNITS[way]]
+    if kind == "conv" or type not in FAST_TYPES[kind]:
         products = units_of("gemm", PRODUCT_OF.get(type, type)) if kind == "conv" else []
         return [f"generic.c:{kind}_{type}", *products]
-    return [f"gemm_{type}.c"] if kind == "gemm" else [f"gemm_{type}.c", f"conv_{type}.c", *CONVOLUTION_UNITS]
+    return [f"gemm_{type}.c"]
 
 
 def generic_flags(unit: str) -> tuple[str, ...]:
@@ -65,24 +63,6 @@ def generic_flags(unit: str) -> tuple[str, ...]:
     operand, _, total = types.partition("_")
     return (f"-DHLOC_GENERIC_{kind.upper()}={types}", f"-DHLOC_OPERAND={operand}", f"-DHLOC_TOTAL={total or operand}",
             f"-DHLOC_PRODUCT={PRODUCT_OF.get(types, types)}")
-
-
-def way_of(given: dict) -> str:
-    """The ways that runtime/conv_ways.c may choose for a convolution: "rows": conv_rows.c; "spread": that or
-    conv_transposed.c; "": all others, too (a product, channel by channel, a filter gradient). `given`: parameters as
-    hloc/kernels/products/convolution.py says."""
-    groups, depth = given["feature_groups"], given["lhs_features"] // given["feature_groups"]
-    moves = any(given["padding_low"]) or any(n != 1 for k in ("window", "stride", "base_dilation") for n in given[k])
-    by_channel = (groups > 1 and groups == given["lhs_features"]) or given["batch_groups"] > 1
-    if not moves or by_channel or depth > DEEPEST_ROWS or prod(given["window"]) > 4 * prod(given["size"]):
-        return ""
-    spreads = groups == 1 and any(n != 1 for n in given["base_dilation"]) and all(n == 1 for n in given["stride"])
-    return "spread" if spreads else "rows"
-
-
-def conv_entry(type: str, given: dict) -> str:
-    """The entry of runtime/conv.h for a convolution of a fast type."""
-    return f"{way_of(given)}_{type}".lstrip("_")
 
 
 def generic_conv(operand: str, total: str) -> str:

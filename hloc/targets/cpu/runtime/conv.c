@@ -1,23 +1,9 @@
-/* conv.c: convolutions as conv.h says: by rows (conv_rows.c), unless another way is better (conv_ways.c).
+/* conv.c: convolutions by rows (conv_rows.c): most of them.
  *
  * With few input features the last spatial dimension is padded in scratch memory, so that a whole window row is one
  * contiguous run.
  */
 #include "conv_operands.h"
-
-#pragma weak hloc_conv_other_way /* not there where all go by rows for certain */
-#pragma weak hloc_conv_by_channel_gradient
-#pragma weak hloc_gemm_f32
-
-/* Strides of dimensions of size one are free: chosen so that images that are plain look so, and features neighbours. */
-static void settle_strides(hloc_conv_args* c) {
-  for (int d = 1; d >= 0; d--) {
-    if (c->x_size[d] == 1) c->x_s[d] = c->x_size[d + 1] * c->x_s[d + 1];
-    if (c->y_size[d] == 1) c->y_s[d] = c->y_size[d + 1] * c->y_s[d + 1];
-  }
-  if (c->x_features == 1) c->x_c = 1;
-  if (c->y_features == 1) c->y_c = 1;
-}
 
 /* Few input features: the last spatial dimension padded, so that window rows lie in one piece. */
 static int rows_in_one_piece(const hloc_conv_args* c) {
@@ -52,7 +38,7 @@ static int rows_collide(const hloc_conv_args* c, long step) {
   return HLOC_CONV_ROWS > WAYS * sets && taps_of(c) * c->y_features >= 128;
 }
 
-static int by_rows(hloc_conv_plan* plan, hloc_conv_type type) {
+int hloc_conv_by_rows(hloc_conv_plan* plan, hloc_conv_type type) {
   hloc_conv_args* c = &plan->c;
   int one_piece = rows_in_one_piece(c);
   pass_over(c);
@@ -85,34 +71,4 @@ static int by_rows(hloc_conv_plan* plan, hloc_conv_type type) {
   return hloc_conv_rows(plan, memory + x_floats + w_floats);
 }
 
-int hloc_convolve(const hloc_conv_args* args, hloc_conv_type type, hloc_product product) {
-  int failed = 0;
-  hloc_conv_type y_type = args->y_is_narrow ? type : HLOC_CONV_IS_F32;
-  if (args->batch <= 0 || args->y_features <= 0 || args->y_size[0] * args->y_size[1] * args->y_size[2] <= 0) return 0;
-  if (product) {
-    hloc_conv_plan plan = {.c = *args, .y_type = y_type, .failed = &failed};
-    const int outcome = hloc_conv_by_channel_gradient(&plan, type);
-    if (outcome != HLOC_CONV_BY_ROWS) return outcome || failed;
-  }
-  for (long group = 0; group < args->batch_groups; group++) { /* neighbouring parts of the batch and the features */
-    hloc_conv_plan plan = {.c = *args, .y_type = y_type, .failed = &failed};
-    hloc_conv_args* c = &plan.c;
-    c->batch /= c->batch_groups, c->y_features /= c->batch_groups;
-    plan.column_offset = group * c->y_features;
-    c->x = (const char*)c->x + group * c->batch * c->x_n * element_bytes(type);
-    c->w = (const char*)c->w + group * c->y_features * c->w_o * element_bytes(type);
-    if (c->y) c->y = (char*)c->y + group * c->y_features * c->y_c * element_bytes(y_type);
-    settle_strides(c);
-    int failure = product ? hloc_conv_other_way(&plan, type, product) : HLOC_CONV_BY_ROWS;
-    if (failure == HLOC_CONV_BY_ROWS) failure = by_rows(&plan, type);
-    if (failure) return 1;
-  }
-  return failed;
-}
-
-int hloc_conv_rows_f32(const hloc_conv_args* args) { return hloc_convolve(args, HLOC_CONV_IS_F32, NULL); }
-int hloc_conv_rows_bf16(const hloc_conv_args* args) { return hloc_convolve(args, HLOC_CONV_IS_BF16, NULL); }
-int hloc_conv_rows_f16(const hloc_conv_args* args) { return hloc_convolve(args, HLOC_CONV_IS_F16, NULL); }
-int hloc_conv_spread_f32(const hloc_conv_args* args) { return hloc_convolve(args, HLOC_CONV_IS_F32, hloc_gemm_f32); }
-int hloc_conv_spread_bf16(const hloc_conv_args* args) { return hloc_convolve(args, HLOC_CONV_IS_BF16, hloc_gemm_f32); }
-int hloc_conv_spread_f16(const hloc_conv_args* args) { return hloc_convolve(args, HLOC_CONV_IS_F16, hloc_gemm_f32); }
+HLOC_CONV_ENTRIES(rows, hloc_conv_by_rows)

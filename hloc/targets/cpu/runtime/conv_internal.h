@@ -1,8 +1,10 @@
 /* conv_internal.h: what the files behind conv.h share: a convolution in f32 in the order that the tiles like.
  *
- * conv.c and conv_ways.c choose, and rearrange where needed (conv_memory.c); conv_rows.c computes tiles of output
- * positions x features from row pointers; conv_outer.c does filter gradients; conv_depthwise.c channels on their own;
- * conv_transposed.c base dilation.
+ * A way of computing one is a function of a plan, in a file of its own, of which a program holds those that its
+ * convolutions go (way_of in targets/cpu/scratch/convolution_ways.py): conv.c and conv_rows.c compute tiles of output
+ * positions x features from row pointers; conv_outer.c does filter gradients; conv_depthwise.c channels on their own,
+ * conv_gradient.c the filter gradients of those; conv_transposed.c base dilation; conv_product.c what is a matrix
+ * product. Operands are rearranged where needed (conv_memory.c). conv_ways.c chooses.
  */
 #ifndef HLOC_CONV_INTERNAL_H
 #define HLOC_CONV_INTERNAL_H
@@ -23,18 +25,16 @@ enum { HLOC_CONV_COLUMNS = 2 * HLOC_LANES32 };
 
 typedef enum { HLOC_CONV_IS_F32, HLOC_CONV_IS_BF16, HLOC_CONV_IS_F16 } hloc_conv_type;
 
+typedef int (*hloc_product)(const hloc_gemm_args*);
+
 typedef struct {
   hloc_conv_args c;          /* x and w point to f32 in the order that the routine wants */
+  hloc_product product;      /* of the operands' type; NULL: none of the ways that may be taken needs it */
   hloc_conv_type y_type;     /* what y holds without an epilogue */
   long column_offset;        /* of the batch group's first output feature, for the epilogue */
   int merged;                /* conv_outer.c: x is padded, o2 and the batch make rows together */
   int* failed;
 } hloc_conv_plan;
-
-typedef int (*hloc_product)(const hloc_gemm_args*);
-
-/* A convolution of one of the fast types; `product` does the ones that are plain matrix products. NULL: by rows. */
-int hloc_convolve(const hloc_conv_args* args, hloc_conv_type type, hloc_product product);
 
 static inline long hloc_min(long a, long b) { return a < b ? a : b; }
 static inline long hloc_max(long a, long b) { return a > b ? a : b; }
@@ -51,14 +51,14 @@ enum { HLOC_CONV_DOTS = 4 };
 #pragma weak hloc_conv_dots /* a program without few features needs none */
 void hloc_conv_dots(long count, long taps, const long* tap_index, const float* const* rows, long depth,
                     const float* weights, float* sums);
-/* Ways of conv_ways.c: 0, 1 where memory is exhausted, or HLOC_CONV_BY_ROWS where none of them is to be taken. */
-enum { HLOC_CONV_BY_ROWS = 2 };
-int hloc_conv_other_way(hloc_conv_plan* plan, hloc_conv_type type, hloc_product product);
-int hloc_conv_by_channel_gradient(hloc_conv_plan* plan, hloc_conv_type type);
-int hloc_conv_outer(hloc_conv_plan* plan);
-int hloc_conv_depthwise(hloc_conv_plan* plan);
-int hloc_conv_channel_gradient(const hloc_conv_plan* plan);
-int hloc_conv_transposed(hloc_conv_plan* plan, hloc_product product, float* spread); /* spread: so many floats: */
-long hloc_conv_spread_floats(const hloc_conv_args* c);
+/* Ways: 0 when done, 1 where memory is exhausted. */
+typedef int (*hloc_conv_way)(hloc_conv_plan* plan, hloc_conv_type type);
+int hloc_conv_by_rows(hloc_conv_plan* plan, hloc_conv_type type);
+int hloc_conv_by_depthwise(hloc_conv_plan* plan, hloc_conv_type type);
+int hloc_conv_by_outer(hloc_conv_plan* plan, hloc_conv_type type);
+int hloc_conv_by_spread(hloc_conv_plan* plan, hloc_conv_type type);
+int hloc_conv_by_product(hloc_conv_plan* plan, hloc_conv_type type);
+/* All of a convolution whose batch groups are channels: the plan is of the whole, not of a group. */
+int hloc_conv_by_channels(const hloc_conv_args* args, hloc_conv_type type);
 
 #endif

@@ -1,61 +1,19 @@
 /* conv_memory.c: what convolutions read and write, apart from their own work: operands in the order that they want, and
  * finished sums.
+ *
+ * Parts (parts.h): CONV_MEMORY, and one for each type of elements.
  */
 #include "conv_operands.h"
 #include "half_rows.h"
 #include "narrow.h"
+#include "parts.h"
 
-long hloc_conv_y_offset(const hloc_conv_args* c, long position) {
-  long offset = 0;
-  for (int d = 2; d >= 0; d--) offset += position % c->y_size[d] * c->y_s[d], position /= c->y_size[d];
-  return offset + position * c->y_n;
-}
+#define HLOC_CONV_MEMORY 1
+#define HLOC_CONV_F32 2
+#define HLOC_CONV_BF16 3
+#define HLOC_CONV_F16 4
 
-static void store_row(const hloc_conv_plan* plan, long at, long columns, const float* from) {
-  const hloc_conv_args* c = &plan->c;
-  if (plan->y_type == HLOC_CONV_IS_F32) {
-    float* y = (float*)c->y + at;
-    if (c->y_c == 1) __builtin_memcpy(y, from, columns * sizeof(float));
-    else for (long j = 0; j < columns; j++) y[j * c->y_c] = from[j];
-  } else if (plan->y_type == HLOC_CONV_IS_BF16) {
-    hloc_bf16* y = (hloc_bf16*)c->y + at;
-    if (c->y_c == 1) for (long j = 0; j < columns; j++) y[j] = hloc_f32_to_bf16(from[j]);
-    else for (long j = 0; j < columns; j++) y[j * c->y_c] = hloc_f32_to_bf16(from[j]);
-  } else {
-    hloc_f16* y = (hloc_f16*)c->y + at;
-    if (c->y_c == 1) hloc_narrow_row_f16(from, y, columns);
-    else for (long j = 0; j < columns; j++) y[j * c->y_c] = hloc_narrow_f32(from[j]);
-  }
-}
-/* Whether all sums of neighbouring positions lie side by side in y. */
-static int is_one_piece(const hloc_conv_args* c, long columns) {
-  return c->y_features == columns && c->y_c == 1 && c->y_s[2] == columns && c->y_s[1] == c->y_s[2] * c->y_size[2] &&
-         c->y_s[0] == c->y_s[1] * c->y_size[1] && (c->batch == 1 || c->y_n == c->y_s[0] * c->y_size[0]);
-}
-void hloc_conv_finish(const hloc_conv_plan* plan, long position, long column, long rows, long columns,
-                      const float* tile, long stride) {
-  const hloc_conv_args* c = &plan->c;
-  if (c->epilogue) {
-    c->epilogue(c->epilogue_args, 0, position, plan->column_offset + column, rows, columns, tile, stride);
-    return;
-  }
-  if (stride == columns && is_one_piece(c, columns)) {
-    store_row(plan, position * columns, rows * columns, tile);
-    return;
-  }
-  long at = hloc_conv_y_offset(c, position), left[3], rest = position; /* positions left in each dimension's run */
-  for (int d = 2; d >= 0; d--) left[d] = c->y_size[d] - rest % c->y_size[d], rest /= c->y_size[d];
-  for (long i = 0; i < rows; i++) {
-    store_row(plan, at + column * c->y_c, columns, tile + i * stride);
-    int d = 2;
-    for (; d >= 0 && --left[d] == 0; d--) { /* back to the run's first position, and on in the next dimension */
-      at -= (c->y_size[d] - 1) * c->y_s[d];
-      left[d] = c->y_size[d];
-    }
-    at += d >= 0 ? c->y_s[d] : c->y_n;
-  }
-}
-
+#if HLOC_IS_HERE(HLOC_CONV_F32) || HLOC_IS_HERE(HLOC_CONV_BF16) || HLOC_IS_HERE(HLOC_CONV_F16)
 /* ---- rearranging an operand */
 HLOC_INLINE float load_as_f32(const void* source, hloc_conv_type type, long at) {
   if (type == HLOC_CONV_IS_F32) return ((const float*)source)[at];
@@ -99,18 +57,110 @@ HLOC_INLINE void arrange_row(const hloc_conv_arrangement* a, hloc_conv_type type
     }
   }
 }
-static void arrange_rows(void* const* args, long begin, long end) {
-  const hloc_conv_arrangement* a = (const hloc_conv_arrangement*)args;
+HLOC_INLINE void arrange_rows(const hloc_conv_arrangement* a, hloc_conv_type type, long begin, long end) {
   for (long row = begin; row < end; row++) {
     long s1 = row % a->size[1], s0 = row / a->size[1] % a->size[0], n = row / a->size[1] / a->size[0];
     long from = n * a->outer_stride + s0 * a->stride[0] + s1 * a->stride[1];
-    float* to = a->target + row * a->padded * a->pitch;
-    if (a->type == HLOC_CONV_IS_F32) arrange_row(a, HLOC_CONV_IS_F32, from, to);
-    else if (a->type == HLOC_CONV_IS_BF16) arrange_row(a, HLOC_CONV_IS_BF16, from, to);
-    else arrange_row(a, HLOC_CONV_IS_F16, from, to);
+    arrange_row(a, type, from, a->target + row * a->padded * a->pitch);
   }
 }
+#endif
+
+/* Rows of an operand, brought into order, of each type; rows of sums of the narrow ones, stored. */
+#if HLOC_IS_HERE(HLOC_CONV_F32)
+HLOC_OF_PARTS void hloc_conv_arrange_f32(void* const* args, long begin, long end) {
+  arrange_rows((const hloc_conv_arrangement*)args, HLOC_CONV_IS_F32, begin, end);
+}
+#else
+HLOC_MAY_BE_MISSING void hloc_conv_arrange_f32(void* const* args, long begin, long end);
+#endif
+#if HLOC_IS_HERE(HLOC_CONV_BF16)
+HLOC_OF_PARTS void hloc_conv_arrange_bf16(void* const* args, long begin, long end) {
+  arrange_rows((const hloc_conv_arrangement*)args, HLOC_CONV_IS_BF16, begin, end);
+}
+HLOC_OF_PARTS void hloc_conv_store_bf16(const hloc_conv_args* c, long at, long columns, const float* from) {
+  hloc_bf16* y = (hloc_bf16*)c->y + at;
+  if (c->y_c == 1) for (long j = 0; j < columns; j++) y[j] = hloc_f32_to_bf16(from[j]);
+  else for (long j = 0; j < columns; j++) y[j * c->y_c] = hloc_f32_to_bf16(from[j]);
+}
+#else
+HLOC_MAY_BE_MISSING void hloc_conv_arrange_bf16(void* const* args, long begin, long end);
+HLOC_MAY_BE_MISSING void hloc_conv_store_bf16(const hloc_conv_args* c, long at, long columns, const float* from);
+#endif
+#if HLOC_IS_HERE(HLOC_CONV_F16)
+HLOC_OF_PARTS void hloc_conv_arrange_f16(void* const* args, long begin, long end) {
+  arrange_rows((const hloc_conv_arrangement*)args, HLOC_CONV_IS_F16, begin, end);
+}
+HLOC_OF_PARTS void hloc_conv_store_f16(const hloc_conv_args* c, long at, long columns, const float* from) {
+  hloc_f16* y = (hloc_f16*)c->y + at;
+  if (c->y_c == 1) hloc_narrow_row_f16(from, y, columns);
+  else for (long j = 0; j < columns; j++) y[j * c->y_c] = hloc_narrow_f32(from[j]);
+}
+#else
+HLOC_MAY_BE_MISSING void hloc_conv_arrange_f16(void* const* args, long begin, long end);
+HLOC_MAY_BE_MISSING void hloc_conv_store_f16(const hloc_conv_args* c, long at, long columns, const float* from);
+#endif
+
+#if HLOC_IS_HERE(HLOC_CONV_MEMORY)
+long hloc_conv_y_offset(const hloc_conv_args* c, long position) {
+  long offset = 0;
+  for (int d = 2; d >= 0; d--) offset += position % c->y_size[d] * c->y_s[d], position /= c->y_size[d];
+  return offset + position * c->y_n;
+}
+
+static void store_row(const hloc_conv_plan* plan, long at, long columns, const float* from) {
+  const hloc_conv_args* c = &plan->c;
+  float* y = (float*)c->y + at;
+  if (plan->y_type == HLOC_CONV_IS_BF16) hloc_conv_store_bf16(c, at, columns, from);
+  else if (plan->y_type == HLOC_CONV_IS_F16) hloc_conv_store_f16(c, at, columns, from);
+  else if (c->y_c == 1) __builtin_memcpy(y, from, columns * sizeof(float));
+  else for (long j = 0; j < columns; j++) y[j * c->y_c] = from[j];
+}
+/* Whether all sums of neighbouring positions lie side by side in y. */
+static int is_one_piece(const hloc_conv_args* c, long columns) {
+  return c->y_features == columns && c->y_c == 1 && c->y_s[2] == columns && c->y_s[1] == c->y_s[2] * c->y_size[2] &&
+         c->y_s[0] == c->y_s[1] * c->y_size[1] && (c->batch == 1 || c->y_n == c->y_s[0] * c->y_size[0]);
+}
+void hloc_conv_finish(const hloc_conv_plan* plan, long position, long column, long rows, long columns,
+                      const float* tile, long stride) {
+  const hloc_conv_args* c = &plan->c;
+  if (c->epilogue) {
+    c->epilogue(c->epilogue_args, 0, position, plan->column_offset + column, rows, columns, tile, stride);
+    return;
+  }
+  if (stride == columns && is_one_piece(c, columns)) {
+    store_row(plan, position * columns, rows * columns, tile);
+    return;
+  }
+  long at = hloc_conv_y_offset(c, position), left[3], rest = position; /* positions left in each dimension's run */
+  for (int d = 2; d >= 0; d--) left[d] = c->y_size[d] - rest % c->y_size[d], rest /= c->y_size[d];
+  for (long i = 0; i < rows; i++) {
+    store_row(plan, at + column * c->y_c, columns, tile + i * stride);
+    int d = 2;
+    for (; d >= 0 && --left[d] == 0; d--) { /* back to the run's first position, and on in the next dimension */
+      at -= (c->y_size[d] - 1) * c->y_s[d];
+      left[d] = c->y_size[d];
+    }
+    at += d >= 0 ? c->y_s[d] : c->y_n;
+  }
+}
+
 void hloc_conv_arrange(const hloc_conv_arrangement* a) {
   long rows = a->outer * a->size[0] * a->size[1];
-  hloc_parallel(arrange_rows, (void* const*)a, rows, 16384 / (a->padded * a->inner + 1) + 1);
+  hloc_task task = a->type == HLOC_CONV_IS_F32    ? hloc_conv_arrange_f32
+                   : a->type == HLOC_CONV_IS_BF16 ? hloc_conv_arrange_bf16
+                                                  : hloc_conv_arrange_f16;
+  hloc_parallel(task, (void* const*)a, rows, 16384 / (a->padded * a->inner + 1) + 1);
 }
+
+int hloc_conv_move(hloc_conv_args* c, hloc_conv_type type, int batch_inner, int move_x, int move_w) {
+  hloc_conv_arrangement x = arrange_x(c, type, batch_inner), w = arrange_w(c, type);
+  long x_floats = move_x ? arranged_floats(&x) : 0, w_floats = move_w ? arranged_floats(&w) : 0;
+  float* memory = hloc_scratch(HLOC_FIRST, (size_t)(x_floats + w_floats + 1) * sizeof(float));
+  if (!memory) return 1;
+  x.target = memory, w.target = memory + x_floats;
+  if (move_x) hloc_conv_arrange(&x), use_x(c, &x, batch_inner);
+  if (move_w) hloc_conv_arrange(&w), use_w(c, &w);
+  return 0;
+}
+#endif

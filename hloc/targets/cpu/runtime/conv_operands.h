@@ -1,5 +1,7 @@
-/* conv_operands.h: the operands of a convolution in f32, in the order that a way of conv.h wants.
+/* conv_operands.h: what ways of conv.h begin with: one plan per batch group, and the operands in f32, in the order that
+ * a way wants.
  *
+ * convolve goes a way for each batch group; HLOC_CONV_ENTRIES(rows, way) defines hloc_conv_rows_<t>, which does.
  * arrange_x, arrange_w say what is to be copied; hloc_conv_arrange does it; use_x, use_w make of the copy the operand.
  */
 #ifndef HLOC_CONV_OPERANDS_H
@@ -49,8 +51,43 @@ static inline void use_w(hloc_conv_args* c, const hloc_conv_arrangement* a) {
   c->w_s[2] = a->inner, c->w_s[1] = row, c->w_s[0] = a->size[1] * row;
 }
 
+/* Puts image and filter where a way finds them as it wants them; 1 where memory is exhausted. */
+int hloc_conv_move(hloc_conv_args* c, hloc_conv_type type, int batch_inner, int move_x, int move_w);
+
 static inline int all_ones(const long* v) { return v[0] == 1 && v[1] == 1 && v[2] == 1; }
 static inline long taps_of(const hloc_conv_args* c) { return c->window[0] * c->window[1] * c->window[2]; }
 static inline long element_bytes(hloc_conv_type type) { return type == HLOC_CONV_IS_F32 ? 4 : 2; }
+
+/* Strides of dimensions of size one are free: chosen so that images that are plain look so, and features neighbours. */
+static void settle_strides(hloc_conv_args* c) {
+  for (int d = 1; d >= 0; d--) {
+    if (c->x_size[d] == 1) c->x_s[d] = c->x_size[d + 1] * c->x_s[d + 1];
+    if (c->y_size[d] == 1) c->y_s[d] = c->y_size[d + 1] * c->y_s[d + 1];
+  }
+  if (c->x_features == 1) c->x_c = 1;
+  if (c->y_features == 1) c->y_c = 1;
+}
+
+static inline int convolve(const hloc_conv_args* args, hloc_conv_type type, hloc_conv_way way, hloc_product product) {
+  int failed = 0;
+  if (args->batch <= 0 || args->y_features <= 0 || args->y_size[0] * args->y_size[1] * args->y_size[2] <= 0) return 0;
+  for (long group = 0; group < args->batch_groups; group++) { /* neighbouring parts of the batch and the features */
+    hloc_conv_plan plan = {.c = *args, .y_type = args->y_is_narrow ? type : HLOC_CONV_IS_F32, .product = product};
+    hloc_conv_args* c = &plan.c;
+    plan.failed = &failed;
+    c->batch /= c->batch_groups, c->y_features /= c->batch_groups;
+    plan.column_offset = group * c->y_features;
+    c->x = (const char*)c->x + group * c->batch * c->x_n * element_bytes(type);
+    c->w = (const char*)c->w + group * c->y_features * c->w_o * element_bytes(type);
+    if (c->y) c->y = (char*)c->y + group * c->y_features * c->y_c * element_bytes(plan.y_type);
+    settle_strides(c);
+    if (way(&plan, type)) return 1;
+  }
+  return failed;
+}
+#define HLOC_CONV_ENTRIES(NAME, WAY)                                                                                  \
+  int hloc_conv_##NAME##_f32(const hloc_conv_args* args) { return convolve(args, HLOC_CONV_IS_F32, WAY, NULL); }      \
+  int hloc_conv_##NAME##_bf16(const hloc_conv_args* args) { return convolve(args, HLOC_CONV_IS_BF16, WAY, NULL); }    \
+  int hloc_conv_##NAME##_f16(const hloc_conv_args* args) { return convolve(args, HLOC_CONV_IS_F16, WAY, NULL); }
 
 #endif

@@ -6,7 +6,7 @@
  * Few n and a stride of one (the gradient of a first layer): x is padded so that its rows for all o2 are one piece, and
  * (o2, n) together are the rows of one matrix (plan->merged).
  */
-#include "conv_internal.h"
+#include "conv_operands.h"
 
 enum { OUTER_ROWS = HLOC_CONV_ROWS, OUTER_COLUMNS = HLOC_CONV_COLUMNS, OUTER_MOST_CHUNK = 448 };
 
@@ -172,7 +172,7 @@ static const float* end_of(const void* from, long outer, long outer_stride, cons
   return (const float*)from + last;
 }
 
-int hloc_conv_outer(hloc_conv_plan* plan) {
+static int run_outer(hloc_conv_plan* plan) {
   const hloc_conv_args* c = &plan->c;
   long places = c->y_size[0] * c->y_size[1] * (plan->merged ? 1 : c->y_size[2]), wanted = 4 * hloc_pool_threads();
   long rows = plan->merged ? c->batch * c->y_size[2] : c->batch;
@@ -195,3 +195,25 @@ int hloc_conv_outer(hloc_conv_plan* plan) {
   hloc_parallel(run_matrices, (void* const*)&w, places * w.row_groups * w.column_groups, 1);
   return 0;
 }
+
+int hloc_conv_by_outer(hloc_conv_plan* plan, hloc_conv_type type) {
+  hloc_conv_args* c = &plan->c;
+  hloc_conv_arrangement x = arrange_x(c, type, 1), w = arrange_w(c, type);
+  plan->merged = c->batch <= 8 && c->y_size[2] > 1 && c->stride[2] == 1 && all_ones(c->base_dilation);
+  if (plan->merged) { /* rows for all o2 lie in one piece of the padded x */
+    x.pad_low = c->pad_low[2];
+    x.padded = c->y_size[2] + (c->window[2] - 1) * c->window_dilation[2];
+  }
+  int move_x = plan->merged || type != HLOC_CONV_IS_F32 || c->x_n != 1;
+  int move_w = type != HLOC_CONV_IS_F32 || c->w_o != 1;
+  long x_floats = move_x ? arranged_floats(&x) : 0, w_floats = move_w ? arranged_floats(&w) : 0;
+  float* memory = hloc_scratch(HLOC_FIRST, (size_t)(x_floats + w_floats + 1) * sizeof(float));
+  if (!memory) return 1;
+  x.target = memory, w.target = memory + x_floats;
+  if (move_x) hloc_conv_arrange(&x), use_x(c, &x, 1);
+  if (move_w) hloc_conv_arrange(&w), use_w(c, &w);
+  if (plan->merged) c->x_size[2] = x.padded, c->pad_low[2] = 0;
+  return run_outer(plan);
+}
+
+HLOC_CONV_ENTRIES(outer, hloc_conv_by_outer)

@@ -7,7 +7,7 @@
  *   along the last dimension   output = position * base_dilation + pad_low - tap: in w, taps lie backwards there
  *   in the others              for each tap, the position that meets the output, if there is one
  */
-#include "conv_internal.h"
+#include "conv_operands.h"
 
 enum { SPREAD_FLOATS = 1 << 20, PIECE_FLOATS = 4096 };
 
@@ -74,12 +74,12 @@ static long images_at_once(const hloc_conv_args* c) {
   return hloc_max(1, hloc_min(c->batch, SPREAD_FLOATS / hloc_max(1, floats)));
 }
 
-long hloc_conv_spread_floats(const hloc_conv_args* c) {
+static long spread_floats(const hloc_conv_args* c) {
   return images_at_once(c) * c->x_size[0] * c->x_size[1] * c->x_size[2] * c->window[0] * c->window[1] * c->window[2] *
          c->y_features;
 }
 
-int hloc_conv_transposed(hloc_conv_plan* plan, hloc_product product, float* spread) {
+static int run_spread(hloc_conv_plan* plan, float* spread) {
   const hloc_conv_args* c = &plan->c;
   const long positions = c->x_size[0] * c->x_size[1] * c->x_size[2], images = images_at_once(c);
   transposed_work w = {.plan = plan, .spread = spread, .taps = c->window[0] * c->window[1] * c->window[2]};
@@ -92,7 +92,7 @@ int hloc_conv_transposed(hloc_conv_plan* plan, hloc_product product, float* spre
   for (w.first_image = 0; w.first_image < c->batch; w.first_image += images) {
     g.batches = hloc_min(images, c->batch - w.first_image);
     g.a = (const float*)c->x + w.first_image * c->x_n;
-    if (g.m && g.k && product(&g)) return 1;
+    if (g.m && g.k && hloc_gemm_f32(&g)) return 1;
     if (!g.k) __builtin_memset(spread, 0, (size_t)(g.batches * positions * w.row) * sizeof(float));
     long items = g.batches * c->y_size[0] * c->y_size[1] * w.pieces;
     long work = w.piece * c->y_features * c->window[0] * c->window[1];
@@ -100,3 +100,24 @@ int hloc_conv_transposed(hloc_conv_plan* plan, hloc_product product, float* spre
   }
   return 0;
 }
+
+int hloc_conv_by_spread(hloc_conv_plan* plan, hloc_conv_type type) {
+  hloc_conv_args* c = &plan->c;
+  hloc_conv_arrangement x = arrange_x(c, type, 0), w = arrange_w(c, type);
+  int plain = c->x_s[1] == c->x_size[2] * c->x_s[2] && c->x_s[0] == c->x_size[1] * c->x_s[1];
+  int move_x = type != HLOC_CONV_IS_F32 || !plain;
+  if (!c->reversed[2]) { /* taps of the last dimension backwards */
+    w.source = (const char*)w.source + (c->window[2] - 1) * w.stride[2] * element_bytes(type);
+    w.stride[2] = -w.stride[2];
+  }
+  long x_floats = move_x ? arranged_floats(&x) : 0, w_floats = arranged_floats(&w);
+  const size_t floats = x_floats + w_floats + spread_floats(c) + 1;
+  float* memory = hloc_scratch(HLOC_SECOND, floats * sizeof(float));
+  if (!memory) return 1;
+  x.target = memory, w.target = memory + x_floats;
+  if (move_x) hloc_conv_arrange(&x), use_x(c, &x, 0);
+  hloc_conv_arrange(&w), use_w(c, &w);
+  return run_spread(plan, memory + x_floats + w_floats);
+}
+
+HLOC_CONV_ENTRIES(spread, hloc_conv_by_spread)

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable
 from hloc.errors import UnsupportedError
 from hloc.kernels.ir import Const, Tile
 from hloc.machine import Machine
-from hloc.targets.cpu.building.routines import FAST_TYPES, FEW_QUERIES, SAME_PRODUCT, conv_entry
+from hloc.targets.cpu.building.routines import FAST_TYPES, FEW_QUERIES, SAME_PRODUCT
+from hloc.targets.cpu.scratch.convolution_ways import arguments, way_of
 from hloc.targets.cpu.tiles.epilogues import Epilogue, epilogue_of
 from hloc.targets.cpu.tiles.scores import score_of
 from hloc.targets.cpu.tiles.sorts import fft, sort, topk
@@ -138,7 +139,9 @@ def convolution(tile: Tile, name: str, machine: Machine) -> str:
         y_n, y_c, *y_s = given["result"]
         fields.update(y="buffers[2]", y_n=y_n, y_c=y_c, y_s=three(y_s, 0),
                       y_is_narrow=tile.buffers[2].type in ("bf16", "f16"))
-    entry = conv_entry(type, given) if type in FAST_TYPES["conv"] else type if type == total else f"{type}_{total}"
+    entry = type if type == total else f"{type}_{total}"
+    if type in FAST_TYPES["conv"]:
+        entry = f"{way_of(arguments(given, bool(epilogue)), machine)}_{type}"
     return text + _function(tile, name, _call("conv", f"conv_{entry}", _fields(**fields), epilogue))
 
 

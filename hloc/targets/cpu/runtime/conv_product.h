@@ -1,0 +1,39 @@
+/* conv_product.h: which convolutions are matrix products (conv_product.c computes them). */
+#ifndef HLOC_CONV_PRODUCT_H
+#define HLOC_CONV_PRODUCT_H
+#include "conv_operands.h"
+
+static inline int is_product(const hloc_conv_args* c) { /* every output position reads the one input at its place */
+  for (int d = 0; d < 3; d++)
+    if (c->window[d] != 1 || c->stride[d] != 1 || c->pad_low[d] || c->base_dilation[d] != 1 ||
+        c->x_size[d] != c->y_size[d])
+      return 0;
+  int x_plain = c->x_s[0] == c->x_size[1] * c->x_s[1] && c->x_s[1] == c->x_size[2] * c->x_s[2] &&
+                (c->batch == 1 || c->x_n == c->x_size[0] * c->x_s[0]);
+  int y_plain = c->y_s[0] == c->y_size[1] * c->y_s[1] && c->y_s[1] == c->y_size[2] * c->y_s[2] &&
+                (c->batch == 1 || c->y_n == c->y_size[0] * c->y_s[0]);
+  return c->feature_groups == 1 && x_plain && (y_plain || c->epilogue);
+}
+/* The stride by which one walks through all places of (features, s0, s1, s2) in order; 0: there is none. */
+static inline long step_through(long features, long feature_stride, const long* size, const long* stride) {
+  long step = 0, expected = 0;
+  for (int d = 2; d >= -1; d--) {
+    long count = d >= 0 ? size[d] : features, next = d >= 0 ? stride[d] : feature_stride;
+    if (count == 1) continue;
+    if (step && next != expected) return 0;
+    if (!step) step = next;
+    expected = next * count;
+  }
+  return step ? step : 1;
+}
+/* Filter gradients of 1x1 windows: one sum over images and positions for each pair of features. */
+static inline int sums_everything(const hloc_conv_args* c) {
+  for (int d = 0; d < 3; d++)
+    if (c->y_size[d] != 1 || c->window[d] != c->x_size[d] || c->pad_low[d] || c->base_dilation[d] != 1 ||
+        (c->window[d] > 1 && (c->window_dilation[d] != 1 || c->reversed[d])))
+      return 0;
+  return c->feature_groups == 1 && step_through(c->x_features, c->x_c, c->x_size, c->x_s) &&
+         step_through(c->x_features, c->w_i, c->window, c->w_s);
+}
+
+#endif

@@ -1,0 +1,170 @@
+"""Which way runtime/conv.h goes for a convolution: what runtime/conv_ways.c chooses, told before from the parameters of
+its Tile, so that a program holds that way alone.
+
+In: parameters as hloc/kernels/products/convolution.py says. Out: a Convolution, and its way:
+
+    product     conv_product.c: a matrix product          outer     conv_outer.c: windows as large as images
+    depthwise   conv_depthwise.c: a window per channel    channels  conv_gradient.c: the filter gradients of those
+    spread      conv_transposed.c: base dilation          rows      conv.c: all others
+
+Names are those of the C code, so that both can be read side by side. Missing spatial dimensions come first, as in
+hloc_conv_args.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import prod
+
+from hloc.machine import Machine
+from hloc.targets.cpu.building.routines import FAST_TYPES
+from hloc.targets.cpu.scratch.products import Product
+
+ONES = (1, 1, 1)
+SPREAD_FLOATS = 1 << 20            # of conv_transposed.c
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """hloc_conv_args of one batch group; strides in elements."""
+
+    type: str
+    batch: int
+    x_features: int
+    y_features: int
+    groups: int
+    x_size: tuple
+    window: tuple
+    y_size: tuple
+    stride: tuple
+    pad_low: tuple
+    base_dilation: tuple
+    window_dilation: tuple
+    reversed: tuple
+    x_n: int
+    x_c: int
+    x_s: tuple
+    w_i: int
+    w_o: int
+    w_s: tuple
+    y_n: int
+    y_s: tuple
+    has_epilogue: bool
+    batch_groups: int = 1
+
+    @property
+    def taps(self) -> int:
+        return prod(self.window)
+
+    @property
+    def is_f32(self) -> bool:
+        return self.type == "f32"
+
+
+def arguments(given: Mapping, has_epilogue: bool) -> Convolution:
+    """Of one batch group; strides settled where the type has ways."""
+    unused, groups = 3 - len(given["window"]), given["batch_groups"]
+
+    def three(values: tuple, filler: int) -> tuple:
+        return (filler,) * unused + tuple(values)
+    _, x_n, x_c, *x_s = given["lhs"]
+    _, w_i, w_o, *w_s = given["rhs"]
+    y_n, _, *y_s = given["result"] if not has_epilogue else (0, 0, *[0] * len(given["window"]))
+    c = Convolution(
+        given["types"][0], given["batch"] // groups, given["lhs_features"], given["features"] // groups,
+        given["feature_groups"], three(given["lhs_size"], 1), three(given["window"], 1), three(given["size"], 1),
+        three(given["stride"], 1), three(given["padding_low"], 0), three(given["base_dilation"], 1),
+        three(given["window_dilation"], 1), three(given["reversal"], 0), x_n, x_c, three(x_s, 0), w_i, w_o,
+        three(w_s, 0), y_n, three(y_s, 0), has_epilogue, groups)
+    return _settled(c) if c.type in FAST_TYPES["conv"] else c
+
+
+def _settled(c: Convolution) -> Convolution:
+    """settle_strides."""
+    x_s, y_s = list(c.x_s), list(c.y_s)
+    for d in (1, 0):
+        x_s[d] = c.x_size[d + 1] * x_s[d + 1] if c.x_size[d] == 1 else x_s[d]
+        y_s[d] = c.y_size[d + 1] * y_s[d + 1] if c.y_size[d] == 1 else y_s[d]
+    return replace(c, x_c=1 if c.x_features == 1 else c.x_c, x_s=tuple(x_s), y_s=tuple(y_s))
+
+
+def way_of(c: Convolution, machine: Machine) -> str:
+    """choose; but of the first of several batch groups, which alone would be a product."""
+    if c.batch_groups > 1 and c.batch == c.y_features == c.groups == 1 and c.base_dilation == ONES:
+        return "channels"
+    if c.batch_groups == 1 and (is_product(c) or _sums_everything(c)):
+        return "product"
+    if c.groups > 1 and c.groups == c.x_features == c.y_features and c.base_dilation == ONES:
+        return "depthwise"
+    like_gradient = c.taps > 4 * prod(c.y_size) and (c.taps > 128 or (c.x_c != 1 and c.x_n == 1))
+    if c.groups == 1 and (like_gradient or c.x_features > 16384):
+        return "outer"
+    return "spread" if _is_transposed(c, machine) else "rows"
+
+
+def is_product(c: Convolution) -> bool:
+    if (c.window, c.stride, c.base_dilation) != (ONES, ONES, ONES) or any(c.pad_low) or c.x_size != c.y_size:
+        return False
+    x_plain = c.x_s[0] == c.x_size[1] * c.x_s[1] and c.x_s[1] == c.x_size[2] * c.x_s[2] \
+        and (c.batch == 1 or c.x_n == c.x_size[0] * c.x_s[0])
+    y_plain = c.y_s[0] == c.y_size[1] * c.y_s[1] and c.y_s[1] == c.y_size[2] * c.y_s[2] \
+        and (c.batch == 1 or c.y_n == c.y_size[0] * c.y_s[0])
+    return c.groups == 1 and x_plain and (y_plain or c.has_epilogue)
+
+
+def step_through(features: int, feature_step: int, sizes: tuple, strides: tuple) -> int:
+    """0: there is no such step."""
+    step = expected = 0
+    for count, next_step in ((sizes[2], strides[2]), (sizes[1], strides[1]), (sizes[0], strides[0]),
+                             (features, feature_step)):
+        if count == 1:
+            continue
+        if step and next_step != expected:
+            return 0
+        step = step or next_step
+        expected = next_step * count
+    return step or 1
+
+
+def _sums_everything(c: Convolution) -> bool:
+    for d in range(3):
+        if c.y_size[d] != 1 or c.window[d] != c.x_size[d] or c.pad_low[d] or c.base_dilation[d] != 1 \
+                or (c.window[d] > 1 and (c.window_dilation[d] != 1 or c.reversed[d])):
+            return False
+    return c.groups == 1 and step_through(c.x_features, c.x_c, c.x_size, c.x_s) != 0 \
+        and step_through(c.x_features, c.w_i, c.window, c.w_s) != 0
+
+
+def _is_transposed(c: Convolution, machine: Machine) -> bool:
+    if c.base_dilation == ONES or c.stride != ONES or c.window_dilation[2] != 1 or c.taps > 4 * prod(c.y_size):
+        return False
+    small = prod(c.x_size) * c.taps * c.y_features <= 1 << 18 and c.taps * c.x_features * c.y_features <= 1 << 16
+    return c.groups == 1 and c.x_features >= 8 and (c.y_features <= machine.vector_bytes // 4 or small)
+
+
+def product_of_convolution(c: Convolution) -> Product:
+    """by_product: of a convolution that goes this way."""
+    plain = is_product(c)
+    a = (0, 0, c.x_s[2], c.x_c) if plain else (0, 0, c.x_n, step_through(c.x_features, c.x_c, c.x_size, c.x_s))
+    b = (0, 0, c.w_i if plain else step_through(c.x_features, c.w_i, c.window, c.w_s), c.w_o)
+    return Product(c.type, 1, c.batch * prod(c.y_size), c.y_features, c.x_features * (1 if plain else c.taps), a, b,
+                   c.has_epilogue)
+
+
+def images_at_once(c: Convolution) -> int:
+    """Images whose spread lies in memory at once (conv_transposed.c)."""
+    return max(1, min(c.batch, SPREAD_FLOATS // max(1, prod(c.x_size) * c.taps * c.y_features)))
+
+
+def moves_spread(c: Convolution) -> bool:
+    """by_spread: whether x is brought into order."""
+    plain = c.x_s[1] == c.x_size[2] * c.x_s[2] and c.x_s[0] == c.x_size[1] * c.x_s[1]
+    return not c.is_f32 or not plain
+
+
+def products_of_spread(c: Convolution) -> list[Product]:
+    """run_spread: of a convolution that goes this way."""
+    places, row, images = prod(c.x_size), c.taps * c.y_features, images_at_once(c)
+    a = (places * c.x_features, 0, c.x_features, 1) if moves_spread(c) else (c.x_n, 0, c.x_s[2], c.x_c)
+    return [Product("f32", batches, places, row, c.x_features, a, (0, 0, row, 1))
+            for batches in sorted({images, c.batch % images})]
