@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from hloc.kernels.plan import Program
 
 MOST_ELEMENTS = 1 << 48           # of one array: hours of work, if nothing is kept
+SWITCH_SECONDS = 2e-4             # between threads, while a module compiles
 LIMIT_TRIES = 7                   # plans that are made to meet a memory limit
 LIMIT_STEPS = 128                 # the aim is lowered by such a part of the limit, at least, then by twice as much ...
 
@@ -92,6 +94,18 @@ def without_collections() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
+
+
+@contextmanager
+def prompt_threads() -> Iterator[None]:
+    """Threads that start compilers take turns with the one that is in the passes: by Python's own interval, of 5 ms,
+    each of their calls of the system would wait as long, and compilers start 50 ms late."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(min(before, SWITCH_SECONDS))
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
 def load(source: str | bytes | Path | Module, *, name: str | None = None, choice: str | None = None,
@@ -219,13 +233,14 @@ def compile(source: str | Path | Module, target: str = "auto", *,      # noqa: A
     def compile_text(text: str) -> Executable:
         return compile(text, target, options=options, run=False)
 
-    if run and chosen.recalled and not options.watches_passes and not options.profile:
-        exe = chosen.recalled(module, options.passes, compile_text, compile_now)
-    else:
-        exe = compile_now()
-    exe = with_sizes(exe, *signature)
-    if run and (chosen.name == "cpu" or driver_present()):          # without a GPU one may still save a cubin
-        _ = exe.backend
+    with prompt_threads():
+        if run and chosen.recalled and not options.watches_passes and not options.profile:
+            exe = chosen.recalled(module, options.passes, compile_text, compile_now)
+        else:
+            exe = compile_now()
+        exe = with_sizes(exe, *signature)
+        if run and (chosen.name == "cpu" or driver_present()):      # without a GPU one may still save a cubin
+            _ = exe.backend
     return exe
 
 
