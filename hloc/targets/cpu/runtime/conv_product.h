@@ -3,16 +3,26 @@
 #define HLOC_CONV_PRODUCT_H
 #include "conv_operands.h"
 
-static inline int is_product(const hloc_conv_args* c) { /* every output position reads the one input at its place */
+static inline int is_pointwise(const hloc_conv_args* c) { /* every output position reads the one input at its place */
   for (int d = 0; d < 3; d++)
     if (c->window[d] != 1 || c->stride[d] != 1 || c->pad_low[d] || c->base_dilation[d] != 1 ||
         c->x_size[d] != c->y_size[d])
       return 0;
-  int x_plain = c->x_s[0] == c->x_size[1] * c->x_s[1] && c->x_s[1] == c->x_size[2] * c->x_s[2] &&
-                (c->batch == 1 || c->x_n == c->x_size[0] * c->x_s[0]);
-  int y_plain = c->y_s[0] == c->y_size[1] * c->y_s[1] && c->y_s[1] == c->y_size[2] * c->y_s[2] &&
-                (c->batch == 1 || c->y_n == c->y_size[0] * c->y_s[0]);
-  return c->feature_groups == 1 && x_plain && (y_plain || c->epilogue);
+  return c->feature_groups == 1 && c->x_s[0] == c->x_size[1] * c->x_s[1] && c->x_s[1] == c->x_size[2] * c->x_s[2];
+}
+static inline int y_is_plain(const hloc_conv_args* c) {
+  return c->y_s[0] == c->y_size[1] * c->y_s[1] && c->y_s[1] == c->y_size[2] * c->y_s[2];
+}
+/* The positions of an image side by side, in x and in y: its sums are the product of the filter and x, as they lie. */
+static inline int is_by_image(const hloc_conv_args* c) {
+  return is_pointwise(c) && y_is_plain(c) && !c->epilogue && c->x_s[2] == 1 && c->y_s[2] == 1 && c->x_c != 1 &&
+         c->y_c != 1;
+}
+/* All positions of all images in one line, in x and in y. */
+static inline int is_in_line(const hloc_conv_args* c) {
+  const int x_in_line = c->batch == 1 || c->x_n == c->x_size[0] * c->x_s[0];
+  const int y_in_line = y_is_plain(c) && (c->batch == 1 || c->y_n == c->y_size[0] * c->y_s[0]);
+  return is_pointwise(c) && x_in_line && (y_in_line || c->epilogue);
 }
 /* The stride by which one walks through all places of (features, s0, s1, s2) in order; 0: there is none. */
 static inline long step_through(long features, long feature_stride, const long* size, const long* stride) {
@@ -34,6 +44,9 @@ static inline int sums_everything(const hloc_conv_args* c) {
       return 0;
   return c->feature_groups == 1 && step_through(c->x_features, c->x_c, c->x_size, c->x_s) &&
          step_through(c->x_features, c->w_i, c->window, c->w_s);
+}
+static inline int is_product(const hloc_conv_args* c) {
+  return is_by_image(c) || is_in_line(c) || sums_everything(c);
 }
 
 #endif

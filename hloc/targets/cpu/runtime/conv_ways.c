@@ -23,7 +23,7 @@ static int is_transposed(const hloc_conv_args* c) {
 }
 static hloc_conv_way choose(const hloc_conv_plan* plan) {
   const hloc_conv_args* c = &plan->c;
-  if (is_product(c) || sums_everything(c)) return plan->column_offset ? hloc_conv_by_rows : hloc_conv_by_product;
+  if (is_product(c)) return plan->column_offset ? hloc_conv_by_rows : hloc_conv_by_product;
   if (c->feature_groups > 1 && c->feature_groups == c->x_features && c->y_features == c->x_features &&
       all_ones(c->base_dilation))
     return hloc_conv_by_depthwise;

@@ -48,6 +48,7 @@ class Convolution:
     w_o: int
     w_s: tuple
     y_n: int
+    y_c: int
     y_s: tuple
     has_epilogue: bool
     batch_groups: int = 1
@@ -69,13 +70,13 @@ def arguments(given: Mapping, has_epilogue: bool) -> Convolution:
         return (filler,) * unused + tuple(values)
     _, x_n, x_c, *x_s = given["lhs"]
     _, w_i, w_o, *w_s = given["rhs"]
-    y_n, _, *y_s = given["result"] if not has_epilogue else (0, 0, *[0] * len(given["window"]))
+    y_n, y_c, *y_s = given["result"] if not has_epilogue else (0, 0, *[0] * len(given["window"]))
     c = Convolution(
         given["types"][0], given["batch"] // groups, given["lhs_features"], given["features"] // groups,
         given["feature_groups"], three(given["lhs_size"], 1), three(given["window"], 1), three(given["size"], 1),
         three(given["stride"], 1), three(given["padding_low"], 0), three(given["base_dilation"], 1),
         three(given["window_dilation"], 1), three(given["reversal"], 0), x_n, x_c, three(x_s, 0), w_i, w_o,
-        three(w_s, 0), y_n, three(y_s, 0), has_epilogue, groups)
+        three(w_s, 0), y_n, y_c, three(y_s, 0), has_epilogue, groups)
     return _settled(c) if c.type in FAST_TYPES["conv"] else c
 
 
@@ -85,14 +86,15 @@ def _settled(c: Convolution) -> Convolution:
     for d in (1, 0):
         x_s[d] = c.x_size[d + 1] * x_s[d + 1] if c.x_size[d] == 1 else x_s[d]
         y_s[d] = c.y_size[d + 1] * y_s[d + 1] if c.y_size[d] == 1 else y_s[d]
-    return replace(c, x_c=1 if c.x_features == 1 else c.x_c, x_s=tuple(x_s), y_s=tuple(y_s))
+    x_c, y_c = 1 if c.x_features == 1 else c.x_c, 1 if c.y_features == 1 else c.y_c
+    return replace(c, x_c=x_c, y_c=y_c, x_s=tuple(x_s), y_s=tuple(y_s))
 
 
 def way_of(c: Convolution, machine: Machine) -> str:
     """choose; but of the first of several batch groups, which alone would be a product."""
     if c.batch_groups > 1 and c.batch == c.y_features == c.groups == 1 and c.base_dilation == ONES:
         return "channels"
-    if c.batch_groups == 1 and (is_product(c) or _sums_everything(c)):
+    if c.batch_groups == 1 and is_product(c):
         return "product"
     if c.groups > 1 and c.groups == c.x_features == c.y_features and c.base_dilation == ONES:
         return "depthwise"
@@ -103,13 +105,28 @@ def way_of(c: Convolution, machine: Machine) -> str:
 
 
 def is_product(c: Convolution) -> bool:
-    if (c.window, c.stride, c.base_dilation) != (ONES, ONES, ONES) or any(c.pad_low) or c.x_size != c.y_size:
-        return False
-    x_plain = c.x_s[0] == c.x_size[1] * c.x_s[1] and c.x_s[1] == c.x_size[2] * c.x_s[2] \
-        and (c.batch == 1 or c.x_n == c.x_size[0] * c.x_s[0])
-    y_plain = c.y_s[0] == c.y_size[1] * c.y_s[1] and c.y_s[1] == c.y_size[2] * c.y_s[2] \
-        and (c.batch == 1 or c.y_n == c.y_size[0] * c.y_s[0])
-    return c.groups == 1 and x_plain and (y_plain or c.has_epilogue)
+    return _is_by_image(c) or _is_in_line(c) or _sums_everything(c)
+
+
+def _is_pointwise(c: Convolution) -> bool:
+    return (c.window, c.stride, c.base_dilation) == (ONES, ONES, ONES) and not any(c.pad_low) \
+        and c.x_size == c.y_size and c.groups == 1 \
+        and c.x_s[0] == c.x_size[1] * c.x_s[1] and c.x_s[1] == c.x_size[2] * c.x_s[2]
+
+
+def _y_is_plain(c: Convolution) -> bool:
+    return c.y_s[0] == c.y_size[1] * c.y_s[1] and c.y_s[1] == c.y_size[2] * c.y_s[2]
+
+
+def _is_by_image(c: Convolution) -> bool:
+    return _is_pointwise(c) and _y_is_plain(c) and not c.has_epilogue and c.x_s[2] == c.y_s[2] == 1 \
+        and c.x_c != 1 and c.y_c != 1
+
+
+def _is_in_line(c: Convolution) -> bool:
+    x_in_line = c.batch == 1 or c.x_n == c.x_size[0] * c.x_s[0]
+    y_in_line = _y_is_plain(c) and (c.batch == 1 or c.y_n == c.y_size[0] * c.y_s[0])
+    return _is_pointwise(c) and x_in_line and (y_in_line or c.has_epilogue)
 
 
 def step_through(features: int, feature_step: int, sizes: tuple, strides: tuple) -> int:
@@ -144,7 +161,10 @@ def _is_transposed(c: Convolution, machine: Machine) -> bool:
 
 def product_of_convolution(c: Convolution) -> Product:
     """by_product: of a convolution that goes this way."""
-    plain = is_product(c)
+    if _is_by_image(c):
+        return Product(c.type, c.batch, c.y_features, prod(c.y_size), c.x_features, (0, 0, c.w_o, c.w_i),
+                       (c.x_n, 0, c.x_c, 1))
+    plain = _is_in_line(c)
     a = (0, 0, c.x_s[2], c.x_c) if plain else (0, 0, c.x_n, step_through(c.x_features, c.x_c, c.x_size, c.x_s))
     b = (0, 0, c.w_i if plain else step_through(c.x_features, c.w_i, c.window, c.w_s), c.w_o)
     return Product(c.type, 1, c.batch * prod(c.y_size), c.y_features, c.x_features * (1 if plain else c.taps), a, b,
