@@ -181,6 +181,21 @@ def test_matrix_products(runtime, dtype):
         np.testing.assert_array_equal(c.astype(wide), want.astype(wide), err_msg=str((batch, m, n, k)))
 
 
+@pytest.mark.parametrize("name, dtype", [("f32", np.float32), ("f64", np.float64), ("bf16", ml_dtypes.bfloat16)])
+@pytest.mark.parametrize("m", [1, 3])
+def test_few_rows_against_matrices_anywhere(runtime, name, dtype, m):
+    """Matrices that begin between cache lines, of rows that are whole lines, halves of them, and neither."""
+    rng, wide = np.random.default_rng(m), np.float32 if name == "bf16" else dtype
+    for k, n, ahead in [(70, n, ahead) for n in (16, 17, 24, 63, 100, 144, 400) for ahead in (0, 1, 2, 5)] + [(900, 288, 3)]:
+        memory = np.empty(k * n + 64, dtype)
+        start = -memory.ctypes.data // memory.itemsize % 64 + ahead
+        b = memory[start:start + k * n].reshape(1, k, n)
+        b[:] = whole_numbers(rng, b.shape, dtype)
+        a, c = whole_numbers(rng, (1, m, k), dtype), np.empty((1, m, n), wide)
+        assert getattr(runtime, f"hloc_gemm_{name}")(ctypes.byref(gemm_args(a, b, c))) == 0
+        np.testing.assert_array_equal(c, (a.astype(wide) @ b.astype(wide)), err_msg=str((k, n, ahead)))
+
+
 @pytest.mark.parametrize("k", [16, 63, 64, 100, 288])
 def test_few_rows_of_extreme_bytes(runtime, k):
     """Where bytes are multiplied as unsigned ones, the largest and smallest are still right."""

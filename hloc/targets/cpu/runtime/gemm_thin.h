@@ -7,7 +7,7 @@
  * B's columns contiguous along k: every column is a dot product, four at a time; the lanes of a vector's worth of them
  * are added up together. B's rows contiguous along n: rows are streamed four at a time into sums that stay in cache, k
  * is split over tasks with sums of their own, added at the end. A small B, which cache holds, or one of few rows, is
- * read a few vectors of columns at a time instead, whose sums stay in registers.
+ * read a few vectors of columns at a time instead, from whole cache lines on, whose sums stay in registers.
  */
 #if defined(G_DOTS)
 #define DOT_FACTOR ELEMENT
@@ -16,8 +16,9 @@
 #define DOT_FACTOR SUM
 #define DOT_FACTOR_OF(element) G(widen_one)(element)
 #endif
-enum { G(THIN_ROWS) = 4, G(THIN_AT_ONCE) = LANES < 4 ? LANES : 4, G(THIN_COLUMNS) = 4096, G(THIN_SMALL) = 512 << 10,
-       G(THIN_SHORT) = 32, G(THIN_SIZE) = 1024, G(THIN_LONG) = 8192 };
+enum { G(THIN_ROWS) = 4, G(THIN_AT_ONCE) = LANES < 4 ? LANES : 4, G(THIN_COLUMNS) = 4096,
+       G(THIN_SMALL) = sizeof(ELEMENT) < sizeof(SUM) ? 512 << 10 : 1024 << 10, G(THIN_SHORT) = 32, G(THIN_SIZE) = 1024,
+       G(THIN_LONG) = 8192 };
 
 typedef struct {
   const G(plan)* plan;
@@ -154,28 +155,49 @@ HLOC_INLINE void G(thin_stream_rows)(const int rows, const G(thin_work)* w, cons
   }
 }
 
-/* sums[i][from..) of `count` vectors of columns, all of k. */
+/* sums[i][at[j]..) of `count` vectors of columns, all of k. */
 HLOC_INLINE void G(thin_held)(const int rows, const int count, const G(thin_work)* w, const SUM* a, const ELEMENT* b,
-                              SUM* sums, long from) {
+                              SUM* sums, const long* at) {
   const hloc_gemm_args* g = &w->plan->g;
   VECTOR sum[4 * G(THIN_ROWS)];
   HLOC_UNROLL for (int i = 0; i < rows * count; i++) sum[i] = (VECTOR){0};
   for (long p = 0; p < g->k; p++) {
     HLOC_UNROLL for (int j = 0; j < count; j++) {
-      VECTOR bj = G(widen)(b + p * g->b_row + from + j * LANES);
+      VECTOR bj = G(widen)(b + p * g->b_row + at[j]);
       HLOC_UNROLL for (int i = 0; i < rows; i++) sum[i * count + j] += bj * a[i * g->k + p];
     }
   }
-  for (int i = 0; i < rows; i++)
-    for (int j = 0; j < count; j++) G(store_sum)(sums + i * g->n + from + j * LANES, sum[i * count + j]);
+  HLOC_UNROLL for (int i = 0; i < rows; i++)
+    HLOC_UNROLL for (int j = 0; j < count; j++) G(store_sum)(sums + i * g->n + at[j], sum[i * count + j]);
 }
+/* How many columns lie before the first vector that is one in memory, too: callers' arrays begin anywhere, and a vector
+ * of two cache lines takes as long as two. 0 where most rows differ in that, or where widening takes longer. */
+static long G(thin_ahead)(const hloc_gemm_args* g, const ELEMENT* from) {
+  const long bytes = HLOC_VECTOR_BYTES, past = (long)((unsigned long)from % bytes), size = (long)sizeof(ELEMENT);
+  return size < (long)sizeof(SUM) || g->b_row % (LANES / 2) || past % size ? 0 : (bytes - past) % bytes / size;
+}
+/* Columns ahead of and behind blocks of whole vectors are in vectors that begin, and end, with the others. */
 HLOC_INLINE void G(thin_hold_columns)(const int rows, const G(thin_work)* w, const SUM* a, const ELEMENT* b, SUM* sums,
                                       long from, long to) {
+  enum { FEW = 4 };
   const hloc_gemm_args* g = &w->plan->g;
   const int most = rows <= 2 ? 8 : 4;
-  long j = from;
-  for (; j + most * LANES <= to; j += most * LANES) G(thin_held)(rows, most, w, a, b, sums, j);
-  for (; j + LANES <= to; j += LANES) G(thin_held)(rows, 1, w, a, b, sums, j);
+  long at[8], rest[10], found = 0, j = from;
+  if (to - from >= LANES) {
+    j += G(smaller)(G(thin_ahead)(g, b + from), to - from - LANES);
+    if (j > from) rest[found++] = from;
+    for (; j + most * LANES <= to; j += most * LANES) {
+      HLOC_UNROLL for (int q = 0; q < most; q++) at[q] = j + q * LANES;
+      G(thin_held)(rows, most, w, a, b, sums, at);
+    }
+    for (; j < to; j += LANES) rest[found++] = G(smaller)(j, to - LANES);
+    for (long done = 0; done < found; done += FEW) {
+      HLOC_UNROLL for (int q = 0; q < FEW; q++) at[q] = rest[G(smaller)(done + q, found - 1)];
+      if (found - done == 1) G(thin_held)(rows, 1, w, a, b, sums, at);
+      else G(thin_held)(rows, FEW, w, a, b, sums, at);
+    }
+    return;
+  }
   for (; j < to; j++)
     for (int i = 0; i < rows; i++) {
       SUM total = 0;

@@ -15,7 +15,7 @@ from hloc.targets.cpu.building.routines import FAST_TYPES, SAME_PRODUCT, SMALLES
 from hloc.targets.cpu.scratch.room import NOTHING, Scratch, busy
 from hloc.targets.cpu.tiles.complex_products import PARTS, real_product
 
-THIN_ROWS, THIN_SMALL, THIN_SHORT = 4, 512 << 10, 32
+THIN_ROWS, THIN_SMALL, THIN_SMALL_NARROW, THIN_SHORT = 4, 1024 << 10, 512 << 10, 32
 ALIASED_ROWS = 8
 GROUP_PANELS, GROUP_BYTES, SHORT = 8, 256 << 10, 128
 
@@ -137,7 +137,8 @@ def goes_thin(g: Product, kind: Kind) -> bool:
 def _thin(g: Product, kind: Kind, machine: Machine) -> Scratch:
     wanted, work = 4 * machine.cores, g.n * g.k * g.batches
     parts, splits = -(-g.n // 4096), 1
-    is_small = g.b[2] != 1 and (g.k <= THIN_SHORT or g.n * g.k * kind.element <= THIN_SMALL)
+    small = THIN_SMALL if kind.element == kind.sum else THIN_SMALL_NARROW
+    is_small = g.b[2] != 1 and (g.k <= THIN_SHORT or g.n * g.k * kind.element <= small)
     if work >= 24576 and not is_small and g.b[2] != 1 and parts * g.batches < wanted:
         splits = min(-(-wanted // (parts * g.batches)), (g.k + 63) // 64)
         splits = -(-g.k // ((-(-g.k // splits) + 3) // 4 * 4))
