@@ -23,6 +23,7 @@ RESHAPES = frozenset(["reshape", "bitcast"])
 HEROES = frozenset(["dot", "convolution"])
 UPDATES = frozenset(["dynamic-update-slice", "scatter"])
 SHORTEST_SPREAD_ROW = 8     # elements of a row of a pad's result
+LARGE_CONCATENATE, FEW_ROWS = 1 << 16, 64       # elements above which each piece may be a kernel, below so many rows
 
 
 def is_static_array(shape: Shape) -> bool:
@@ -113,6 +114,13 @@ def fusion_in_place_operands(fusion: Instruction) -> tuple[tuple[int, int], ...]
     if any(target.opcode != "parameter" for _, target in pairs):
         return ()
     return tuple((leaf, target.parameter_number) for leaf, target in pairs)
+
+
+def is_in_pieces(instruction: Instruction) -> bool:
+    """Whether a CPU makes a kernel of each operand of a concatenate: few rows, and long ones."""
+    if instruction.opcode != "concatenate" or instruction.shape.num_elements <= LARGE_CONCATENATE:
+        return False
+    return math.prod(instruction.shape.dimensions[:instruction.get("dimensions")[0]]) < FEW_ROWS
 
 
 def spreads_rows(pad: Instruction, fewest: int = 1) -> bool:

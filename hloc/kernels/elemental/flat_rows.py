@@ -11,14 +11,17 @@ out beside it in Local arrays (tables) first; None where a kernel has no such ro
                               + b[c])                    for j < 320 (VECTOR):  out[p + j] = tanh(x[p + j] * rows[j]
                                                                                                   + columns[j])
 
-Rows of tables are written as whole vectors, whose ends the next rows overwrite.
+Rows of tables are written as whole vectors, whose ends the next rows overwrite. Where much is computed, rows may lie
+apart, as pieces of joined arrays do: they are copied to their places.
 """
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from math import gcd, prod
+from typing import NamedTuple
 
 from hloc.analysis.cost import EXPENSIVE
+from hloc.kernels.elemental.row_places import NotFlat, RowPlaces, index
 from hloc.kernels.ir import (
     INDEX,
     SERIAL,
@@ -48,10 +51,6 @@ SHORTEST_PATTERN = 8            # elements of a row that are worth keeping, and 
 LEAST_WORK = 4                  # operations for an element that are worth tables,
 FUNCTION, ROUNDING = 10, 10     # those of a function, and to round to a narrow type
 HEAVY = frozenset(OPS[opcode].scalar for opcode, cost in EXPENSIVE.items() if cost >= 10)
-
-
-class NotFlat(Exception):
-    """Elements of these rows do not lie one behind the other, or need what no table holds."""
 
 
 def with_flat_rows(kernel: Kernel) -> Kernel | None:
@@ -84,96 +83,31 @@ def _joined(outer: For) -> Iterator[list[Stmt]]:
             continue
 
 
-def _index(op: str, a: Expr, b: Expr) -> Expr:
-    """a op b, without zeros and ones."""
-    zero, one = Const(0, INDEX), Const(1, INDEX)
-    if isinstance(a, Const) and isinstance(b, Const):
-        left, right = a.value, b.value
-        return Const({"add": left + right, "subtract": left - right, "multiply": left * right}[op], INDEX)
-    if (op in ("add", "subtract") and b == zero) or (op == "multiply" and b == one):
-        return a
-    return b if op == "add" and a == zero else Apply(op, (a, b), INDEX)
+class Result(NamedTuple):
+    """What is stored at places that lie apart: the array that holds a block of it, the store, and from which place on
+    and by how much the outer loop moves it."""
+
+    name: str
+    store: Store
+    step: int
+    rest: Expr
 
 
-class _Rows:
-    """Loops over rows, one or two. before: Lets of a row; inner: Lets of an element, by name; tables: what they hold,
-    and their names."""
+class _Rows(RowPlaces):
+    """tables: what they hold, and their names; results: what is copied to its places behind the long row."""
 
     def __init__(self, loops: list[For]):
-        columns = loops[-1].body[-1] if loops[-1].body else None
-        before = [s for loop in loops for s in loop.body[:-1]]
-        if not (isinstance(columns, For) and columns.kind == VECTOR and isinstance(columns.extent, int)
-                and all(isinstance(loop.extent, int) for loop in loops) and all(isinstance(s, Let) for s in before)
-                and all(isinstance(s, (Let, Store)) for s in columns.body)):
-            raise NotFlat
-        self.loops, self.columns, self.length = loops, columns, columns.extent
-        self.total = prod(loop.extent for loop in loops) * self.length
-        if not 1 < self.length <= LONGEST or self.length % LANES == 0 or self.total < SHORTEST:
+        super().__init__(loops)
+        total = prod(loop.extent for loop in loops) * self.length
+        if not 1 < self.length <= LONGEST or self.length % LANES == 0 or total < SHORTEST:
             raise NotFlat
         if len(loops) > 1 and loops[-1].extent * self.length > ELEMENTS:
             raise NotFlat
-        self.before: dict[str, Expr] = {s.name: s.value for s in before}
-        self.inner: dict[str, Expr] = {s.name: s.value for s in columns.body if isinstance(s, Let)}
-        self.written = {s.buffer for s in columns.body if isinstance(s, Store)}
+        if _work(self.columns.body) < (FUNCTION if self.length % (LANES // 2) == 0 else LEAST_WORK):
+            raise NotFlat
+        self.written = {s.buffer for s in self.columns.body if isinstance(s, Store)}
         self.tables: dict[Expr, str] = {}
-        self.known: dict[str, frozenset[str]] = {}
-        if _work(columns.body) < (FUNCTION if self.length % (LANES // 2) == 0 else LEAST_WORK):
-            raise NotFlat
-
-    # -- what depends on what ----------------------------------------------------------------------------------------
-
-    def depends(self, expr: Expr) -> frozenset[str]:
-        """The loops from one iteration of which to the next an expression changes."""
-        return frozenset().union(*(self.name_depends(e.name) for e in parts([expr]) if isinstance(e, Var)))
-
-    def name_depends(self, name: str) -> frozenset[str]:
-        if name in self.steps:
-            return frozenset([name])
-        value = self.before.get(name, self.inner.get(name))
-        if value is None:
-            return frozenset()
-        if name not in self.known:
-            self.known[name] = self.depends(value)
-        return self.known[name]
-
-    @property
-    def steps(self) -> dict[str, int]:
-        """Elements from one iteration of each loop to the next."""
-        *outer, rows = self.loops
-        return {**{loop.name: rows.extent * self.length for loop in outer}, rows.name: self.length,
-                self.columns.name: 1}
-
-    def place(self, expr: Expr) -> tuple[dict[str, int], Expr]:
-        """A position as steps of the loops and the rest. NotFlat where it is no such sum."""
-        if isinstance(expr, Var):
-            if expr.name in self.steps:
-                return {expr.name: 1}, Const(0, INDEX)
-            if expr.name in self.before or expr.name in self.inner:
-                return self.place(self.before.get(expr.name, self.inner.get(expr.name)))
-        if not self.depends(expr):
-            return {}, expr
-        if not isinstance(expr, Apply) or expr.op not in ("add", "subtract", "multiply") or len(expr.arguments) != 2:
-            raise NotFlat
-        (left, a), (right, b) = map(self.place, expr.arguments)
-        if expr.op == "multiply":
-            factor, steps, rest = (b, left, a) if isinstance(b, Const) and not right else (a, right, b)
-            if not isinstance(factor, Const) or (factor is a and left):
-                raise NotFlat
-            return {n: step * factor.value for n, step in steps.items()}, _index("multiply", rest, factor)
-        sign = 1 if expr.op == "add" else -1
-        return {n: left.get(n, 0) + sign * right.get(n, 0) for n in {**left, **right}}, _index(expr.op, a, b)
-
-    def along(self, position: Expr) -> Expr | None:
-        """Where a position begins that goes along with the elements; None for others."""
-        try:
-            steps, rest = self.place(position)
-        except NotFlat:
-            return None
-        own = {n: step for n, step in self.steps.items() if self.extent_of(n) > 1}
-        return rest if {n: step for n, step in steps.items() if n in own} == own else None
-
-    def extent_of(self, name: str) -> int:
-        return next(loop.extent for loop in (*self.loops, self.columns) if loop.name == name)
+        self.results: list[Result] = []
 
     # -- one element -------------------------------------------------------------------------------------------------
 
@@ -191,9 +125,21 @@ class _Rows:
         if isinstance(s, Let):
             return Let(s.name, self.value(s.value))
         start = self.along(s.position)
-        if start is None:
+        if start is not None:
+            return Store(s.buffer, index("add", start, self.element), self.value(s.value))
+        result = Result(f"{self.columns.name}_long{len(self.results)}", s, *self.spread(s.position))
+        self.results.append(result)
+        return Store(result.name, self.lane, self.value(s.value))
+
+    def spread(self, position: Expr) -> tuple[int, Expr]:
+        """By how much the outer loop moves a position that goes along with the elements but for that, and the rest."""
+        if _work(self.columns.body) < FUNCTION:
             raise NotFlat
-        return Store(s.buffer, _index("add", start, self.element), self.value(s.value))
+        steps, rest = self.place(position)
+        step = steps.pop(self.outer.name, 0)
+        if steps != {n: own for n, own in self.steps.items() if n != self.outer.name}:
+            raise NotFlat
+        return step, rest
 
     def value(self, expr: Expr) -> Expr:
         """An expression in the long row."""
@@ -201,7 +147,7 @@ class _Rows:
             return self.table(expr) if expr.name in self.before else expr
         if isinstance(expr, Load):
             start = self.along(expr.position)
-            return self.table(expr) if start is None else expr._replace(position=_index("add", start, self.element))
+            return self.table(expr) if start is None else expr._replace(position=index("add", start, self.element))
         if not isinstance(expr, Apply):
             return expr
         if expr.type == INDEX or any(a.type == INDEX for a in expr.arguments) or self.is_from_elsewhere(expr):
@@ -221,16 +167,6 @@ class _Rows:
             return False
         return any(isinstance(e, Load) and self.along(e.position) is None for e in self.everything(expr.arguments[1:]))
 
-    def everything(self, values: Iterable[Expr]) -> Iterable[Expr]:
-        """Expressions with those that their names stand for."""
-        stack, seen = list(values), set()
-        while stack:
-            for e in parts([stack.pop()]):
-                yield e
-                if isinstance(e, Var) and e.name in self.inner and e.name not in seen:
-                    seen.add(e.name)
-                    stack.append(self.inner[e.name])
-
     def table(self, expr: Expr) -> Expr:
         """What the table of an expression holds at an element; the expression itself where it is one for all."""
         if not self.depends(expr):
@@ -245,11 +181,6 @@ class _Rows:
         if len(self.tables) > MOST_TABLES:
             raise NotFlat
         return Load(name, self.lane, expr.type)
-
-    def is_gathered(self, load: Load) -> bool:
-        """Whether data says for each element where it lies: of those there are vectors."""
-        return self.columns.name in self.depends(load.position) and any(
-            isinstance(e, Load) for e in self.everything([load.position]))
 
     # -- the loops ---------------------------------------------------------------------------------------------------
 
@@ -274,8 +205,8 @@ class _Rows:
     @property
     def element(self) -> Expr:
         """The number of an element, from the first of all rows on."""
-        start = _index("multiply", self.first, Const(self.within * self.length, INDEX))
-        return _index("add", start if self.has_blocks else Const(0, INDEX), self.lane)
+        start = index("multiply", self.first, Const(self.within * self.length, INDEX))
+        return index("add", start if self.has_blocks else Const(0, INDEX), self.lane)
 
     @property
     def block(self) -> int:
@@ -297,25 +228,28 @@ class _Rows:
         """What takes the place of the loops."""
         main = self.long_row()
         size = self.block * self.within * self.length + self.width
-        column = frozenset([self.columns.name])
-        of_columns = {e: name for e, name in self.tables.items() if self.depends(e) == column}
-        others = {e: name for e, name in self.tables.items() if e not in of_columns}
-        before: list[Stmt] = []
+        alike = {e: name for e, name in self.tables.items() if self.outer.name not in self.depends(e)}
+        others = {e: name for e, name in self.tables.items() if e not in alike}
+        before: list[Stmt] = [Local(name, e.type, size) for e, name in alike.items()]
+        of_columns = {e: name for e, name in alike.items() if self.depends(e) == {self.columns.name}}
         for expr, name in of_columns.items():
             row = Var(f"{name}_r", INDEX)
             copies = For(row.name, self.block * self.within, SERIAL, (self.copy(expr, name, row),))
-            before += [Local(name, expr.type, size), *self.pattern(expr, name), copies]
+            before += [*self.pattern(expr, name), copies]
+        before += self.filling({e: name for e, name in alike.items() if e not in of_columns}, self.block, is_first=True)
         arrays = [Local(name, e.type, size) for e, name in others.items()]
         number, count, lets = Var(f"{self.outer.name}_block", INDEX), self.block, []
         if self.has_blocks:
-            lets = [Let(self.first.name, _index("multiply", number, Const(self.block, INDEX)))]
+            lets = [Let(self.first.name, index("multiply", number, Const(self.block, INDEX)))]
         if self.outer.extent % self.block:
-            rest = _index("subtract", Const(self.outer.extent, INDEX), self.first)
+            rest = index("subtract", Const(self.outer.extent, INDEX), self.first)
             lets.append(Let(f"{self.outer.name}_count", Apply("minimum", (Const(self.block, INDEX), rest), INDEX)))
             count = Var(lets[-1].name, INDEX)
         step = self.within * self.length
-        elements = count * step if isinstance(count, int) else _index("multiply", count, Const(step, INDEX))
-        body = (*lets, *arrays, *self.filling(others, count), For(self.lane.name, elements, VECTOR, main))
+        elements = count * step if isinstance(count, int) else index("multiply", count, Const(step, INDEX))
+        arrays += [Local(r.name, r.store.value.type, size) for r in self.results]
+        body = (*lets, *arrays, *self.filling(others, count), For(self.lane.name, elements, VECTOR, main),
+                *self.spreading(count))
         if not self.has_blocks:
             return [*before, *body]
         return [*before, For(number.name, -(-self.outer.extent // self.block), self.outer.kind, body)]
@@ -334,16 +268,17 @@ class _Rows:
 
     def at(self, row: Expr, column: Expr) -> Expr:
         """A place in a table."""
-        return _index("add", _index("multiply", row, Const(self.length, INDEX)), column)
+        return index("add", index("multiply", row, Const(self.length, INDEX)), column)
 
-    def filling(self, tables: dict[Expr, str], count: int | Expr) -> list[Stmt]:
-        """Fill the tables that change from row to row, for the rows of a block."""
+    def filling(self, tables: dict[Expr, str], count: int | Expr, is_first: bool = False) -> list[Stmt]:
+        """Fill the tables that change from row to row, for the rows of a block; is_first: of all blocks, in front."""
         if not tables:
             return []
         place = Var(f"{self.outer.name}_place", INDEX)
-        here = Let(self.outer.name, _index("add", self.first, place) if self.has_blocks else place)
+        has_first = self.has_blocks and not is_first
+        here = Let(self.outer.name, index("add", self.first, place) if has_first else place)
         rows = self.loops[-1]
-        row = place if len(self.loops) == 1 else _index("add", _index("multiply", place, Const(rows.extent, INDEX)),
+        row = place if len(self.loops) == 1 else index("add", index("multiply", place, Const(rows.extent, INDEX)),
                                                         Var(rows.name, INDEX))
         alike = [e for e in tables if len(self.loops) > 1 and self.length > SHORTEST_PATTERN
                  and rows.name not in self.depends(e) and self.columns.name in self.depends(e)]
@@ -365,10 +300,18 @@ class _Rows:
             here, *self.outer.body[:-1], *(s for e in alike for s in self.pattern(e, tables[e])),
             For(rows.name, rows.extent, SERIAL, (*rows.body[:-1], *body))))]
 
-    def needed(self, expr: Expr) -> tuple[Let, ...]:
-        """The Lets of an element that an expression reads, in order."""
-        names = {e.name for e in self.everything([expr]) if isinstance(e, Var)}
-        return tuple(Let(n, v) for n, v in self.inner.items() if n in names)
+    def spreading(self, count: int | Expr) -> list[Stmt]:
+        """Copy results that do not lie one behind the other to their places."""
+        place, step = Var(f"{self.outer.name}_place", INDEX), self.within * self.length
+        here = index("add", self.first, place) if self.has_blocks else place
+        body: list[Stmt] = []
+        for r in self.results:
+            lane = Var(f"{r.name}_k", INDEX)
+            start = index("add", r.rest, index("multiply", here, Const(r.step, INDEX)))
+            kept = index("add", index("multiply", place, Const(step, INDEX)), lane)
+            body.append(For(lane.name, step, VECTOR, (
+                Store(r.store.buffer, index("add", start, lane), Load(r.name, kept, r.store.value.type)),)))
+        return [For(place.name, count, SERIAL, tuple(body))] if body else []
 
 
 def _work(statements: Iterable[Stmt]) -> int:

@@ -9,12 +9,13 @@ import math
 from collections.abc import Iterator
 from contextlib import ExitStack
 
+from hloc.analysis.fusible import is_in_pieces
 from hloc.errors import UnsupportedError
 from hloc.ir import ELEMENT_TYPES, Instruction
 from hloc.kernels import indexing, loops
 from hloc.kernels.builder import Builder
 from hloc.kernels.elemental.column_tables import with_blocks_of_rows
-from hloc.kernels.elemental.flat_rows import LONGEST, with_flat_rows
+from hloc.kernels.elemental.flat_rows import LANES, LONGEST, with_flat_rows
 from hloc.kernels.elemental.row_blocks import in_row_blocks
 from hloc.kernels.elemental.tiling import find_tiling, tiled_nest
 from hloc.kernels.group import Group, KernelCall, Lowered, Outline
@@ -23,7 +24,7 @@ from hloc.kernels.ir import VECTOR, Cost
 from hloc.kernels.rules.elementwise import ELEMENTWISE_RULES
 from hloc.machine import Machine
 
-LARGE_CONCATENATE = 1 << 16     # elements above which each piece of a concatenate with few rows is a kernel of its own
+FEWEST_ROWS, SHORTEST_ROW = 64, 8       # of a concatenate whose rows are written out, and their elements at most
 
 
 def lower_loop(group: Group, machine: Machine) -> Lowered:
@@ -57,7 +58,8 @@ def loop_kernel(group: Group, machine: Machine, dimensions: tuple[int, ...], emi
     extents, trial = loops.factors(dimensions, lambda builder, index: emit(Outline(group, builder), index))
     outline = Outline(group)
     tiling = find_tiling(extents, trial, outline) if machine.kind == "cpu" else None
-    if machine.kind == "cpu" and not tiling and loops.has_short_columns(extents, trial):
+    if machine.kind == "cpu" and not tiling and loops.has_short_columns(extents, trial) and \
+            loops.whole_columns(extents)[-1] % LANES == 0:
         tabled = _with_whole_columns(group, machine, dimensions, emit, suffix, loops.whole_columns(extents), trial)
         if tabled is not None:
             return tabled
@@ -144,18 +146,56 @@ def _pieces(group: Group, root: Instruction, machine: Machine) -> tuple[KernelCa
         start += piece.shape.dimensions[dimension]
     pieces = [(p, s) for p, s in starts if p.shape.num_elements]
     rows = math.prod(root.shape.dimensions[:dimension])
-    if rows < loops.ENOUGH and root.shape.num_elements > LARGE_CONCATENATE:
+    if is_in_pieces(root):
         return tuple(_piece(group, root, machine, dimension, p, s) for p, s in pieces)
-    return (_joined_pieces(group, root, dimension, pieces, rows),)
+    length = math.prod(root.shape.dimensions[dimension:])
+    if machine.kind == "cpu" and rows >= FEWEST_ROWS and length <= SHORTEST_ROW:
+        return (_pieces_of_rows(group, root, dimension, pieces, rows, machine),)
+    flat: list[KernelCall] = []
+    if machine.kind == "cpu" and rows >= FEWEST_ROWS:
+        calls = {(p, s): _flat_piece(group, root, machine, dimension, p, s) for p, s in pieces}
+        flat = [call for call in calls.values() if call is not None]
+        pieces = [piece for piece in pieces if calls[piece] is None]
+    return (*flat, *([_joined_pieces(group, root, dimension, pieces, rows)] if pieces else []))
+
+
+def _flat_piece(group: Group, root: Instruction, machine: Machine, dimension: int, piece: Instruction,
+                start: int) -> KernelCall | None:
+    """A kernel of one piece, whose rows are computed as one long one; None where that gains nothing."""
+    if math.prod(piece.shape.dimensions[dimension:]) > LONGEST:
+        return None
+    emit = _emit_piece(root, dimension, piece, start)
+    extents, trial = loops.factors(piece.shape.dimensions, lambda b, index: emit(Outline(group, b), index))
+    return _with_flat_rows(group, machine, piece.shape.dimensions, emit, "", extents, trial)
+
+
+def _pieces_of_rows(group: Group, root: Instruction, dimension: int, pieces: list[tuple[Instruction, int]], rows: int,
+                    machine: Machine) -> KernelCall:
+    """One loop over many rows of a few elements, which are written out: vectors go along the rows."""
+    outline = Outline(group)
+    outline.builder.loads_first = True
+    width, length = (math.prod(root.shape.dimensions[d:]) for d in (dimension + 1, dimension))
+    with loops.nest(outline.builder, [rows], machine) as (row,):
+        for piece, start in pieces:
+            for place in range(math.prod(piece.shape.dimensions[dimension:])):
+                value = outline.elements.value(piece, _piece_index(piece, dimension, row, indexing.constant(place)))
+                at = indexing.shift(indexing.scale(row, length), start * width + place)
+                outline.store(0, at, value)
+    _, trial = _piece_loops(group, dimension, pieces[0][0], rows)
+    return outline.finish(cost=cost_of(outline, root.shape.num_elements, trial))
 
 
 def _piece(group: Group, root: Instruction, machine: Machine, dimension: int, piece: Instruction,
            start: int) -> KernelCall:
+    return loop_kernel(group, machine, piece.shape.dimensions, _emit_piece(root, dimension, piece, start))
+
+
+def _emit_piece(root: Instruction, dimension: int, piece: Instruction, start: int):
     def emit(outline: Outline, index: tuple[Index, ...]) -> None:
         moved = (*index[:dimension], indexing.shift(index[dimension], start), *index[dimension + 1:])
         value = outline.elements.value(piece, index)
         outline.store(0, indexing.linearize(moved, root.shape.dimensions), value)
-    return loop_kernel(group, machine, piece.shape.dimensions, emit)
+    return emit
 
 
 def _joined_pieces(group: Group, root: Instruction, dimension: int, pieces: list[tuple[Instruction, int]],

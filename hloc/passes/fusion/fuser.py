@@ -14,6 +14,7 @@ from hloc.analysis.fusible import (
     is_elemental,
     is_elementwise,
     is_hero,
+    is_in_pieces,
     is_reduction,
     is_splat_constant,
     spreads_rows,
@@ -58,6 +59,7 @@ from hloc.passes.fusion.siblings import may_merge, merge_siblings, sibling_key
 from hloc.passes.rewriter import control_dependent
 
 MOST_BRANCHES = 8                # operands of a concatenate inside a kernel
+MOST_PIECES = 8                  # kernels of a concatenate for each of which a group may grow
 LEAST_ROW_BYTES = 64 << 10       # rows up to this length always fit
 
 Answer = tuple[int, ...] | str
@@ -253,7 +255,7 @@ class Fuser:
 
     def accept_result(self, producer: Instruction, group: Group, readers: list[Instruction]) -> Answer:
         """Like accept, for a producer that others read too."""
-        if group.kind not in (LOOP, REDUCTION) or group.first.shape.is_tuple or \
+        if group.kind not in (LOOP, REDUCTION) or group.first.shape.is_tuple or self.pieces(group) > 1 or \
                 self.machine.kind == "cpu" and spreads_rows(group.first):
             return f"a kernel of {group.first.opcode} has one result"
         if len(group.outputs) >= MOST_OUTPUTS:
@@ -271,10 +273,10 @@ class Fuser:
         reason = self.obstacle(producer, group, readers)
         if reason:
             return reason
-        contexts = group.asked(producer, readers)
+        contexts, pieces = group.asked(producer, readers), self.pieces(group)
         if is_splat_constant(producer):
             return contexts
-        if len(contexts) > MOST_CONTEXTS or group.code + len(contexts) * weight(producer) > MOST_CODE:
+        if len(contexts) > MOST_CONTEXTS or group.code + len(contexts) * weight(producer) > MOST_CODE * pieces:
             return "too much code: it is read at too many different positions"
         if is_reduction(producer):
             return self.accept_reduction(producer, group, contexts, readers)
@@ -299,11 +301,12 @@ class Fuser:
             return "attention reads the arrays of its products from memory, by strides"
         if is_free(group) and producer.opcode not in RESHAPES:
             return "only a reshape follows, which is no kernel"
-        if group.work + weight(producer) > MOST_WORK:
-            return f"the kernel has {MOST_WORK} operations already"
+        most_work, most_parameters = (most * self.pieces(group) for most in (MOST_WORK, MOST_PARAMETERS))
+        if group.work + weight(producer) > most_work:
+            return f"the kernel has {most_work} operations already"
         new = {o for o in producer.operands if not is_splat_constant(o)} - group.parameters - group.members.keys()
-        if len(group.parameters) + len(new) - 1 > MOST_PARAMETERS:
-            return f"the kernel would read more than {MOST_PARAMETERS} arrays"
+        if len(group.parameters) + len(new) - 1 > most_parameters:
+            return f"the kernel would read more than {most_parameters} arrays"
         if producer.opcode == "concatenate" and len(producer.operands) > MOST_BRANCHES:
             return f"a concatenate of more than {MOST_BRANCHES} arrays is a kernel of its own"
         if self.machine.kind == "cpu" and is_slow_one_by_one(producer, group, readers):
@@ -321,6 +324,11 @@ class Fuser:
             if reason := plan_prologue(producer, group, readers, self):
                 return reason
         return self.update_obstacle(producer, group) if group.kind == UPDATE else ""
+
+    def pieces(self, group: Group) -> int:
+        """How many kernels a group is, at least, where it is several; as many times the limits of one are its own."""
+        in_pieces = self.machine.kind == "cpu" and is_in_pieces(group.first)
+        return min(MOST_PIECES, len(group.first.operands)) if in_pieces else 1
 
     def update_obstacle(self, producer: Instruction, group: Group) -> str:
         """An update must not read the array that it overwrites."""

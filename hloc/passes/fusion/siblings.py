@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from hloc.analysis.fusible import spreads_rows
 from hloc.analysis.reads import BASE
+from hloc.ir import Instruction
 from hloc.machine import Machine
 from hloc.passes.fusion.group import (
     LOOP,
@@ -14,6 +15,8 @@ from hloc.passes.fusion.group import (
     Group,
     is_free,
 )
+
+LONG_ROWS = 4096         # bytes: what takes longer to move than to start a kernel
 
 
 def merge_siblings(groups: list[Group], machine: Machine) -> list[Group]:
@@ -52,4 +55,13 @@ def may_merge(a: Group, b: Group, machine: Machine, shared: bool = False) -> boo
         return True
     least = max(2, (a.rows.elements if a.rows else a.elements) // 2)
     common = (a.parameters | a.members.keys()) & (b.parameters | b.members.keys())
-    return any(o.shape.num_elements >= least for o in common)
+    return any(o.shape.num_elements >= least and not (cuts_rows(a, o) and cuts_rows(b, o)) for o in common)
+
+
+def cuts_rows(group: Group, operand: Instruction) -> bool:
+    """Whether a group reads but some whole rows of an operand, and long ones: two that do have nothing in common, and
+    one kernel would go along several places of memory at once."""
+    readers = [m for m in group.members if operand in m.operands]
+    return operand not in group.members and all(
+        m.opcode in ("slice", "dynamic-slice") and m.shape.rank > 1 and operand is m.operands[0]
+        and m.shape.dimensions[-1] == operand.shape.dimensions[-1] and m.shape.num_bytes >= LONG_ROWS for m in readers)

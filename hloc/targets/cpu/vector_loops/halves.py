@@ -44,6 +44,7 @@ BLOCK = 256                     # elements: some Local arrays of them fit into t
 LONG_BLOCK, FEW_ARRAYS = 2048, 2
 SHORTEST = 8                    # iterations of a loop that is worth it
 MOST_ARRAYS = 12                # of one loop
+LARGEST_STEP = 4                # from one element to the next, as of channels side by side
 
 
 def by_rows(kernel: Kernel) -> Kernel:
@@ -95,27 +96,42 @@ def _by_instructions(expr: Expr) -> Expr:
 
 
 def _converted_where_stored(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-    """A body whose names for f16 that are stored only, as kernels of several results have them, are names for f32."""
+    """A body whose names for f16 that are stored only, as kernels of several results have them, are names for f32; but
+    for elements that are moved as they are."""
     stored = [s.value for s in body if isinstance(s, Store)]
     named = [s.name for s in body if isinstance(s, Let) and _is_conversion(s.value, "f32", "f16")]
     read = [e.name for s in walk(body) for e in parts(expressions(s)) if isinstance(e, Var) and e.name in named]
     only = {name for name in named if read.count(name) == stored.count(Var(name, "f16"))}
 
+    widened = {s.name: s.value.arguments[0] for s in body if isinstance(s, Let)
+               and _is_conversion(s.value, "f16", "f32") and isinstance(s.value.arguments[0], Load)}
+    moved = {s.name: widened[s.value.arguments[0].name] for s in body if isinstance(s, Let) and s.name in only
+             and isinstance(s.value.arguments[0], Var) and s.value.arguments[0].name in widened}
+
     def change(s: Stmt) -> Stmt:
+        if isinstance(s, Let) and s.name in moved:
+            return Let(s.name, moved[s.name])
         if isinstance(s, Let) and s.name in only:
             return Let(s.name, s.value.arguments[0])
-        if isinstance(s, Store) and isinstance(s.value, Var) and s.value.name in only:
+        if isinstance(s, Store) and isinstance(s.value, Var) and s.value.name in only and s.value.name not in moved:
             return s._replace(value=Apply("convert", (Var(s.value.name, "f32"),), "f16"))
         return s
-    return tuple(map(change, body))
+    return _without_unread(tuple(map(change, body)))
+
+
+def _without_unread(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    """A body without names of f32 that nothing reads."""
+    read = {e.name for s in walk(body) for e in parts(expressions(s)) if isinstance(e, Var)}
+    return tuple(s for s in body if not (isinstance(s, Let) and s.name not in read and s.value.type == "f32"))
 
 
 # -- one loop ----------------------------------------------------------------------------------------------------------
 
 @dataclass
 class _Loop:
-    """One VECTOR loop. read, written: for the buffer, and where a row starts in it, the array of f32 that takes its
-    place; most: elements, of a loop that is no block of another; given: Local arrays of whole groups."""
+    """One VECTOR loop. read, written: for the buffer, where a row starts in it, and how far its elements are from one
+    another, the array of f32 that takes its place; most: elements, of a loop that is no block of another; given: Local
+    arrays of whole groups."""
 
     loop: For
     halves: frozenset[str]
@@ -123,8 +139,8 @@ class _Loop:
     given: frozenset[str] = frozenset()
     named: dict[str, Expr] = field(default_factory=dict)
     changing: set[str] = field(default_factory=set)
-    read: dict[tuple[str, Expr], str] = field(default_factory=dict)
-    written: dict[tuple[str, Expr], str] = field(default_factory=dict)
+    read: dict[tuple[str, Expr, int], str] = field(default_factory=dict)
+    written: dict[tuple[str, Expr, int], str] = field(default_factory=dict)
 
     def rewritten(self) -> tuple[Stmt, ...]:
         """The loops that take its place; itself where it has no rows of f16, or only converts one."""
@@ -141,18 +157,19 @@ class _Loop:
         """Whether an array is written by rows, and touched in another way too."""
         stores = [s for s in walk(self.loop.body) if isinstance(s, Store)]
         loads = [e for s in walk(self.loop.body) for e in parts(expressions(s)) if isinstance(e, Load)]
-        for buffer, start in self.written:
-            places = [self.start_of(x.position) for x in (*stores, *loads) if x.buffer == buffer]
-            if any(place != start for place in places):
+        for buffer in {buffer for buffer, _, _ in self.written}:
+            rows = [row for row in self.written if row[0] == buffer]
+            places = [(buffer, *(self.row_of(x.position) or ("", 0))) for x in (*stores, *loads) if x.buffer == buffer]
+            if any(place not in rows for place in places) or len({step for _, _, step in rows}) > 1:
                 return True
         return False
 
     def statement(self, s: Stmt) -> Stmt:
         """A statement of the body with rows in place of f16."""
         if isinstance(s, Store) and s.buffer in self.halves and _is_conversion(s.value, "f32", "f16"):
-            start = self.start_of(s.position)
-            if start is not None:
-                name = self.written.setdefault((s.buffer, start), f"{self.loop.name}_narrow{len(self.written)}")
+            row = self.row_of(s.position)
+            if row is not None:
+                name = self.written.setdefault((s.buffer, *row), f"{self.loop.name}_narrow{len(self.written)}")
                 return Store(name, Var(self.loop.name, INDEX), self.expression(s.value.arguments[0]))
         return s if isinstance(s, If) else with_expressions(s, self.expression)
 
@@ -160,19 +177,18 @@ class _Loop:
         """An expression with widened rows; what a select may leave out stays as it is."""
         if _is_conversion(expr, "f16", "f32") and isinstance(expr.arguments[0], Load):
             load = expr.arguments[0]
-            start = self.start_of(load.position) if load.buffer in self.halves else None
-            if start is not None:
-                name = self.read.setdefault((load.buffer, start), f"{self.loop.name}_wide{len(self.read)}")
+            row = self.row_of(load.position) if load.buffer in self.halves else None
+            if row is not None:
+                name = self.read.setdefault((load.buffer, *row), f"{self.loop.name}_wide{len(self.read)}")
                 return Load(name, Var(self.loop.name, INDEX), "f32")
         if isinstance(expr, Apply) and expr.op == "select":
             return expr._replace(arguments=(self.expression(expr.arguments[0]), *expr.arguments[1:]))
         return with_parts(expr, self.expression) if isinstance(expr, Apply) else expr
 
-    def start_of(self, position: Expr) -> Expr | None:
-        """The position at counter 0, where the loop moves it by one element at a time; else None."""
-        if self.step(position) != 1:
-            return None
-        return self.at_zero(position)
+    def row_of(self, position: Expr) -> tuple[Expr, int] | None:
+        """The position at counter 0, and by how many elements the loop moves it; None where they are many, or none."""
+        step = self.step(position)
+        return (self.at_zero(position), step) if step is not None and 0 < step <= LARGEST_STEP else None
 
     def step(self, expr: Expr) -> int | None:
         """By how much the counter moves a position; None where that is not the same everywhere."""
@@ -249,18 +265,20 @@ class _Loop:
         widening, narrowing = self.conversions(start, counter, count)
         loop = For(counter.name, count, VECTOR, body)
         computing = in_groups(loop, self.arrays | self.given, self.longest()) or (loop,)
-        return (*(Local(name, "f32", self.longest()) for name in self.arrays_in_order()), *widening, *computing,
-                *narrowing)
+        return (*self.locals(self.longest()), *widening, *computing, *narrowing)
 
     def in_groups(self, start: Expr, counter: Var, count: int | Expr, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         """The same without rows: each group of elements is widened, computed, rounded and narrowed in registers."""
         def around(group: Expr, lane: Var, lanes: int) -> tuple[list[Stmt], list[Stmt]]:
             widening, narrowing = self.conversions(_folded(Apply("add", (start, group), INDEX)), lane, lanes)
-            return [*(Local(name, "f32", lanes) for name in self.arrays_in_order()), *widening], narrowing
+            return [*self.locals(lanes), *widening], narrowing
         return in_groups(For(counter.name, count, VECTOR, body), self.arrays, self.longest(), around)
 
-    def arrays_in_order(self) -> list[str]:
-        return [*self.read.values(), *self.written.values()]
+    def locals(self, size: int) -> list[Local]:
+        """The arrays: of f32, and of f16 beside those whose elements do not lie side by side."""
+        rows = [*self.read.items(), *self.written.items()]
+        return [*(Local(name, "f32", size) for _, name in rows),
+                *(Local(f"{name}_halves", "f16", size) for (_, _, step), name in rows if step > 1)]
 
     def conversions(self, start: Expr, counter: Var, count: int | Expr) -> tuple[list[Stmt], list[Stmt]]:
         """The loops that widen and that narrow `count` elements from `start` on."""
@@ -268,13 +286,24 @@ class _Loop:
             value = Apply("convert", (Load(source, place, "f16" if type == "f32" else "f32"),), type)
             return For(counter.name, count, VECTOR, (Store(target, at, value),))
 
-        def along(row: Expr) -> Expr:
-            first = _folded(Apply("add", (row, start), INDEX))
-            return _folded(Apply("add", (first, counter), INDEX))
-        widening = [conversion(name, counter, buffer, along(row), "f32") for (buffer, row), name in self.read.items()]
-        narrowing = [conversion(buffer, along(row), name, counter, "f16") for (buffer, row), name in
-                     self.written.items()]
-        return widening, narrowing
+        def along(row: Expr, step: int) -> Expr:
+            first = _folded(Apply("multiply", (start, Const(step, INDEX)), INDEX)) if step > 1 else start
+            place = Apply("multiply", (counter, Const(step, INDEX)), INDEX) if step > 1 else counter
+            return _folded(Apply("add", (_folded(Apply("add", (row, first), INDEX)), place), INDEX))
+
+        def moves(pairs: list[Store]) -> list[Stmt]:
+            return [For(counter.name, count, VECTOR, tuple(pairs))] if pairs else []
+        picked = [Store(f"{name}_halves", counter, Load(buffer, along(row, step), "f16"))
+                  for (buffer, row, step), name in self.read.items() if step > 1]
+        spread = [Store(buffer, along(row, step), Load(f"{name}_halves", counter, "f16"))
+                  for (buffer, row, step), name in self.written.items() if step > 1]
+        widening = [conversion(name, counter, f"{name}_halves", counter, "f32") if step > 1 else
+                    conversion(name, counter, buffer, along(row, 1), "f32")
+                    for (buffer, row, step), name in self.read.items()]
+        narrowing = [conversion(f"{name}_halves", counter, name, counter, "f16") if step > 1 else
+                     conversion(buffer, along(row, 1), name, counter, "f16")
+                     for (buffer, row, step), name in self.written.items()]
+        return [*moves(picked), *widening], [*narrowing, *moves(spread)]
 
 
 def _is_conversion(expr: Expr, source: str, target: str) -> bool:

@@ -14,7 +14,7 @@ from hloc.analysis.cost import EXPENSIVE
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import INDEX, VECTOR, Apply, Assign, Const, Expr, For, If, Kernel, Let, Load, Stmt, Store, Var
 from hloc.kernels.scalars import is_narrow
-from hloc.kernels.walks import parts, walk
+from hloc.kernels.walks import expressions, parts, walk
 from hloc.ops.table import OPS
 
 SHORTEST = 64                                   # iterations of a loop: four vectors, or two whole ones
@@ -26,13 +26,20 @@ HEAVY = frozenset(OPS[opcode].scalar for opcode, cost in EXPENSIVE.items() if co
 
 def is_wide(kernel: Kernel) -> bool:
     """Every VECTOR loop is long, and one of them computes much. Loops that run once for many of the others, as those
-    over the rows of a block, may be short."""
+    over the rows of a block, may be short; so may those that move elements."""
     named = {s.name: s.value for s in walk(kernel.body) if isinstance(s, Let)}
     nested = list(_vector_loops(kernel.body))
     deepest = max((depth for depth, _ in nested), default=0)
     loops = [s for depth, s in nested if depth == deepest]
+    if all(_moves(s.body) for s in loops):
+        loops = [s for _, s in nested if not _moves(s.body)]
     heavy = any(computes_much(s.body) or _gathers(s.body, kernel) for s in loops)
     return heavy and all(_is_long(_most(s.extent, named)) for s in loops)
+
+
+def _moves(statements: Iterable[Stmt]) -> bool:
+    """Nothing is computed but places."""
+    return not any(isinstance(e, Apply) and e.type != INDEX for s in statements for e in parts(expressions(s)))
 
 
 def _vector_loops(body: Iterable[Stmt], depth: int = 0) -> Iterator[tuple[int, For]]:

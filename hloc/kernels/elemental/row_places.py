@@ -1,0 +1,119 @@
+"""Places in loops over rows: which of them an expression depends on, and which go along the elements of all rows.
+
+In: loops around each other, of which the innermost, a VECTOR loop over columns, stores elements. Out: for an expression
+the loops that change it; for a position where it begins, if it moves by one element from column to column, and by a row
+from row to row. NotFlat where a question has no such answer.
+
+    for row < 64:  for c < 5 (VECTOR):  out[5 row + c + 7]             along(5 row + c + 7) = 7
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hloc.kernels.ir import INDEX, VECTOR, Apply, Const, Expr, For, Let, Load, Store, Var
+from hloc.kernels.walks import parts
+
+
+class NotFlat(Exception):
+    """Elements of these rows do not lie one behind the other, or need what no table holds."""
+
+
+def index(op: str, a: Expr, b: Expr) -> Expr:
+    """a op b, without zeros and ones."""
+    zero, one = Const(0, INDEX), Const(1, INDEX)
+    if isinstance(a, Const) and isinstance(b, Const):
+        left, right = a.value, b.value
+        return Const({"add": left + right, "subtract": left - right, "multiply": left * right}[op], INDEX)
+    if (op in ("add", "subtract") and b == zero) or (op == "multiply" and b == one):
+        return a
+    return b if op == "add" and a == zero else Apply(op, (a, b), INDEX)
+
+
+class RowPlaces:
+    """Loops over rows, one or two, that hold nothing but Lets and the next one. before: Lets of a row; inner: Lets of
+    an element, by name; length: columns."""
+
+    def __init__(self, loops: list[For]):
+        columns = loops[-1].body[-1] if loops[-1].body else None
+        before = [s for loop in loops for s in loop.body[:-1]]
+        if not (isinstance(columns, For) and columns.kind == VECTOR and isinstance(columns.extent, int)
+                and all(isinstance(loop.extent, int) for loop in loops) and all(isinstance(s, Let) for s in before)
+                and all(isinstance(s, (Let, Store)) for s in columns.body)):
+            raise NotFlat
+        self.loops, self.columns, self.length = loops, columns, columns.extent
+        self.before: dict[str, Expr] = {s.name: s.value for s in before}
+        self.inner: dict[str, Expr] = {s.name: s.value for s in columns.body if isinstance(s, Let)}
+        self.known: dict[str, frozenset[str]] = {}
+
+    def depends(self, expr: Expr) -> frozenset[str]:
+        """The loops from one iteration of which to the next an expression changes."""
+        return frozenset().union(*(self.name_depends(e.name) for e in parts([expr]) if isinstance(e, Var)))
+
+    def name_depends(self, name: str) -> frozenset[str]:
+        if name in self.steps:
+            return frozenset([name])
+        value = self.before.get(name, self.inner.get(name))
+        if value is None:
+            return frozenset()
+        if name not in self.known:
+            self.known[name] = self.depends(value)
+        return self.known[name]
+
+    @property
+    def steps(self) -> dict[str, int]:
+        """Elements from one iteration of each loop to the next."""
+        *outer, rows = self.loops
+        return {**{loop.name: rows.extent * self.length for loop in outer}, rows.name: self.length,
+                self.columns.name: 1}
+
+    def place(self, expr: Expr) -> tuple[dict[str, int], Expr]:
+        """A position as steps of the loops and the rest. NotFlat where it is no such sum."""
+        if isinstance(expr, Var):
+            if expr.name in self.steps:
+                return {expr.name: 1}, Const(0, INDEX)
+            if expr.name in self.before or expr.name in self.inner:
+                return self.place(self.before.get(expr.name, self.inner.get(expr.name)))
+        if not self.depends(expr):
+            return {}, expr
+        if not isinstance(expr, Apply) or expr.op not in ("add", "subtract", "multiply") or len(expr.arguments) != 2:
+            raise NotFlat
+        (left, a), (right, b) = map(self.place, expr.arguments)
+        if expr.op == "multiply":
+            factor, steps, rest = (b, left, a) if isinstance(b, Const) and not right else (a, right, b)
+            if not isinstance(factor, Const) or (factor is a and left):
+                raise NotFlat
+            return {n: step * factor.value for n, step in steps.items()}, index("multiply", rest, factor)
+        sign = 1 if expr.op == "add" else -1
+        return {n: left.get(n, 0) + sign * right.get(n, 0) for n in {**left, **right}}, index(expr.op, a, b)
+
+    def along(self, position: Expr) -> Expr | None:
+        """Where a position begins that goes along with the elements; None for others."""
+        try:
+            steps, rest = self.place(position)
+        except NotFlat:
+            return None
+        own = {n: step for n, step in self.steps.items() if self.extent_of(n) > 1}
+        return rest if {n: step for n, step in steps.items() if n in own} == own else None
+
+    def extent_of(self, name: str) -> int:
+        return next(loop.extent for loop in (*self.loops, self.columns) if loop.name == name)
+
+    def everything(self, values: Iterable[Expr]) -> Iterable[Expr]:
+        """Expressions with those that their names stand for."""
+        stack, seen = list(values), set()
+        while stack:
+            for e in parts([stack.pop()]):
+                yield e
+                if isinstance(e, Var) and e.name in self.inner and e.name not in seen:
+                    seen.add(e.name)
+                    stack.append(self.inner[e.name])
+
+    def needed(self, expr: Expr) -> tuple[Let, ...]:
+        """The Lets of an element that an expression reads, in order."""
+        names = {e.name for e in self.everything([expr]) if isinstance(e, Var)}
+        return tuple(Let(n, v) for n, v in self.inner.items() if n in names)
+
+    def is_gathered(self, load: Load) -> bool:
+        """Whether data says for each element where it lies: of those there are vectors."""
+        return self.columns.name in self.depends(load.position) and any(
+            isinstance(e, Load) for e in self.everything([load.position]))
