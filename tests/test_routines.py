@@ -77,15 +77,15 @@ MACHINE = Machine("test", "cpu", 4, 64, 1 << 15, 1 << 20, 1e10, 1e-6)
 
 
 @pytest.mark.parametrize("body, unit, parts", [
-    (dot("f32[1024,1024]", "f32[1024,1024]"), "gemm_f32.c", "KERNELS PACKING"),
-    (dot("f32[1000,1000]", "f32[1000,992]"), "gemm_f32.c", "A KERNELS PACKING"),   # B is packed once for all tasks
-    (dot("f32[40,100]", "f32[100,96]"), "gemm_f32.c", "AB"),                     # both lie as tiles want them
-    (dot("f32[41,100]", "f32[100,96]"), "gemm_f32.c", "AB B PACKING"),           # a last odd row is packed
-    (dot("f32[40,100]", "f32[100,100]"), "gemm_f32.c", "AB HALF_A PACKING"),     # four columns are left
-    (dot("f32[40,100]", "f32[100,120]"), "gemm_f32.c", "A AB PACKING"),          # more than half a tile: packed
+    (dot("f32[1024,1024]", "f32[1024,1024]"), "gemm_f32.c", "BLOCKS KERNELS PACKING PACKING_ROWS"),
+    (dot("f32[1000,1000]", "f32[1000,200]"), "gemm_f32.c", "A BLOCKS HALF_A PACKING_ROWS"),   # B is packed for all
+    (dot("f32[40,100]", "f32[100,96]"), "gemm_f32.c", "AB BLOCKS"),                   # both lie as tiles want them
+    (dot("f32[41,100]", "f32[100,96]"), "gemm_f32.c", "AB B BLOCKS PACKING"),           # a last odd row is packed
+    (dot("f32[40,100]", "f32[100,100]"), "gemm_f32.c", "AB BLOCKS HALF_A PACKING_ROWS"),     # four columns are left
+    (dot("f32[40,100]", "f32[100,120]"), "gemm_f32.c", "A AB BLOCKS PACKING_ROWS"),          # more than half a tile: packed
     (dot("f32[1,4096]", "f32[4096,1024]"), "gemm_f32.c", "THIN THIN_ROWS_1"),
     (dot("f32[1024,4096]", "f32[4096,1]"), "gemm_f32.c", "THIN THIN_DOTS_1"),
-    (dot("f16[40,100]", "f16[100,96]"), "gemm_f16.c", "KERNELS PACKING"),        # widened while they are packed
+    (dot("f16[40,100]", "f16[100,96]"), "gemm_f16.c", "BLOCKS KERNELS PACKING PACKING_ROWS"),        # widened while they are packed
     ("x = c64[32,64] parameter(0) y = c64[32,64] fft(x), fft_type=FFT, fft_length={64}", "fft_f32.c", ""),
     ("x = c64[3,64] parameter(0) y = c64[3,64] fft(x), fft_type=FFT, fft_length={64}", "fft_f32.c", "FFT_ONE"),
     ("x = f64[32,60] parameter(0) y = c128[32,31] fft(x), fft_type=RFFT, fft_length={60}", "fft_f64.c",

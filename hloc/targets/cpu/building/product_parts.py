@@ -1,13 +1,11 @@
 """Which parts of the routines of products a program needs: told from sizes and strides.
 
-In: Products and convolutions. Out: names of parts (runtime/gemm_kernel.h), but for those that are always there. A table
-of kernels that a product could use and that is not there costs time, nothing else: the C code asks whether it is. But
-those for packed operands, and what packs them, are what remains then: they are left out where they are certainly not
-needed.
+In: Products and convolutions. Out: names of parts (runtime/gemm_kernel.h), but for those that are always there: what
+runtime/gemm_choice.h chooses on as many threads as the machine has cores. The C code asks whether a table of kernels
+that a product could use is there, and reads operands another way where it is not.
 
-    f32[64,64] by f32[64,64]          ->   KERNELS_AB: both are read in place
-    f32[1000,1000] by f32[1000,992]   ->   KERNELS_A, KERNELS, PACKING: A's rows may be read in place, B's panels are
-                                           packed
+    f32[64,64] by f32[64,64]          ->   BLOCKS, KERNELS_AB: both are read in place
+    f32[1000,1000] by f32[1000,192]   ->   BLOCKS, KERNELS_A, PACKING_ROWS: A's rows are read in place, B is packed
 """
 from __future__ import annotations
 
@@ -20,8 +18,10 @@ from hloc.targets.cpu.scratch.convolution_ways import arguments, product_of_conv
 from hloc.targets.cpu.scratch.products import (
     ALIASED_ROWS,
     SHORT,
+    Blocks,
     Kind,
     Product,
+    choose,
     exchange,
     goes_thin,
     is_exchanged,
@@ -32,14 +32,6 @@ from hloc.targets.cpu.scratch.products import (
 from hloc.targets.cpu.tiles.complex_products import PARTS
 
 MOST_DOTS = 8                    # features in are_dots of runtime/conv_rows.c, with the widest vectors
-PACKED = frozenset({"KERNELS", "PACKING"})
-READ_A = PACKED | {"KERNELS_A"}
-READ_BOTH = READ_A | {"KERNELS_B", "KERNELS_AB", "KERNELS_HALF", "KERNELS_HALF_A"}
-
-
-def tables(kind: Kind) -> frozenset[str]:
-    """All that a type of element has: HLOC_READS_A, HLOC_READS_B."""
-    return READ_BOTH if kind.has_halves else READ_A if kind.is_memory and not kind.turns else PACKED
 
 
 def add_product(found: Parts, g: Product, machine: Machine) -> None:
@@ -51,31 +43,39 @@ def add_product(found: Parts, g: Product, machine: Machine) -> None:
 
 
 def parts_of_product(g: Product, machine: Machine) -> frozenset[str]:
-    """Those that runtime/gemm_tile.h may choose, with any number of threads; names are those of the C code."""
-    kind, rows = kind_of(g.type, machine), tile_rows(machine)
+    """Those that runtime/gemm_tile.h will choose; names are those of the C code."""
+    kind = kind_of(g.type, machine)
     exchanged = is_exchanged(g, kind, machine)
     if exchanged:
         g = exchange(g)
+    found = {"TURNING"} if exchanged and g.m > 1 else set()
     if goes_thin(g, kind):
-        return frozenset({"THIN", f"THIN_{'DOTS' if g.b[2] == 1 else 'ROWS'}_{g.m}"})
-    lanes, work = machine.vector_bytes // kind.sum, g.m * g.n * g.k
-    small, skinny, narrow = work <= 3e6, g.m <= 4 * rows, kind.has_halves and g.n <= lanes
-    whole_rows = g.epilogue_arrays >= 4 and not small and not skinny and g.n <= 2048 and not exchanged
-    flat = not (small or skinny or narrow or whole_rows) and g.m <= 32 * rows and g.batches == 1
+        return frozenset({"THIN", f"THIN_{'DOTS' if g.b[2] == 1 else 'ROWS'}_{g.m}", *found})
+    for least_work in (6e5, 2e5) if g.has_epilogue else (6e5,):      # whether threads are awake
+        blocks = choose(g, kind, machine, exchanged, least_work)
+        found |= {"JOINING"} if blocks.k_part < g.k else set()
+        found |= _tables(g, kind, machine, *_in_place(g, kind, machine, blocks))
+    return frozenset({"BLOCKS", *found})
+
+
+def _in_place(g: Product, kind: Kind, machine: Machine, blocks: Blocks) -> tuple[bool, bool]:
+    """Whether A, and whether B, are read where they lie: wants_a, wants_b."""
+    rows, lanes = tile_rows(machine), machine.vector_bytes // kind.sum
+    small, skinny, narrow = g.m * g.n * g.k <= 3e6, g.m <= 4 * rows, kind.has_halves and g.n <= lanes
     aliased = g.a[2] * kind.element % 4096 == 0 and not narrow and min(rows, g.m) > ALIASED_ROWS // 2
     b_readable = kind.has_halves and g.b[3] == 1
     streams = skinny and b_readable and g.n * g.k * kind.element > 512 << 10
     packs = streams and g.m > (4 if g.k <= SHORT else rows)
-    reads_b = b_readable and not flat and not packs and (small or skinny or g.batches > 1)
-    reads_a = kind.is_memory and not kind.turns and g.a[3] == 1 and not flat and not (aliased and g.k > 64)
-    found = _tables(g, kind, lanes, reads_a, reads_b)
-    if reads_a and not (small and kind.group == 1):              # which blocks there are depends on the threads
-        found |= _tables(g, kind, lanes, False, reads_b)
-    return frozenset(found if small else found | PACKED)
+    reads_b = b_readable and not blocks.flat and not packs and (small or skinny or g.batches > 1)
+    units = all(n % kind.group == 0 for n in (*g.a[:3], g.k, blocks.k_block))
+    reads_a = kind.is_memory and not kind.turns and g.a[3] == 1 and units and not blocks.flat \
+        and (small or blocks.n_block <= 16 * lanes) and not (aliased and g.k > 64)
+    return reads_a, reads_b
 
 
-def _tables(g: Product, kind: Kind, lanes: int, reads_a: bool, reads_b: bool) -> set[str]:
-    """G(can_read) of runtime/gemm_choice.h: how tiles read both operands."""
+def _tables(g: Product, kind: Kind, machine: Machine, reads_a: bool, reads_b: bool) -> set[str]:
+    """G(can_read) of runtime/gemm_choice.h: how tiles read both operands, and what is packed."""
+    lanes = machine.vector_bytes // kind.sum
     rest, in_place, packed = g.n % (2 * lanes), reads_a and g.m > 1, not reads_a or g.m % 2
     half, direct = kind.has_halves and 0 < rest <= lanes, g.n >= 2 * lanes and reads_b
     wide = (rest and not half) or (g.n >= 2 * lanes and not reads_b)
@@ -84,8 +84,15 @@ def _tables(g: Product, kind: Kind, lanes: int, reads_a: bool, reads_b: bool) ->
         found |= ({"AB"} if in_place else set()) | ({"B"} if packed else set())
     if half:
         found |= ({"HALF_A"} if in_place else set()) | ({"HALF"} if packed else set())
-    packs = packed or not reads_b or (rest and not (half and rest == lanes))
-    return {f"KERNELS_{name}".rstrip("_") for name in found} | ({"PACKING"} if packs else set())
+    packs = {_packing(*g.a[2:])} if packed else set()
+    if not reads_b or (rest and not (half and rest == lanes)):
+        packs |= {_packing(*reversed(g.b[2:]))}
+    return {f"KERNELS_{name}".rstrip("_") for name in found} | packs
+
+
+def _packing(line_stride: int, k_stride: int) -> str:
+    """HLOC_HAS_PACK."""
+    return "PACKING_ROWS" if line_stride == 1 and k_stride != 1 else "PACKING"
 
 
 def add_convolution(found: Parts, given: Mapping, has_epilogue: bool, machine: Machine) -> None:

@@ -1,4 +1,4 @@
-/* gemm.h: batched matrix products C[b] = A[b] B[b] with fused prologues and epilogues.
+/* gemm.h: batched matrix products C[b] = A[b] B[b] with fused epilogues.
  *
  * Entry points (gemm_<t>.c and generic.c make one per set of element types; sizes and strides are arguments, so a
  * module with fifty products shares them):
@@ -8,7 +8,7 @@
  *   int hloc_gemm_f16 (const hloc_gemm_args*)   f16 x f16, sums in f32
  *   int hloc_gemm_s8  (const hloc_gemm_args*)   s8 x s8, sums in s32 (VNNI where the machine has it)
  *   int hloc_gemm_s32 (const hloc_gemm_args*)   s32 x s32, sums in s32, which wrap: for u32, too
- *   int hloc_gemm_c64, _c128                    by the products of f32, f64; without prologues and packed_b
+ *   int hloc_gemm_c64, _c128                    by the products of f32, f64
  *   int hloc_gemm_<t> (const hloc_gemm_args*)   t in pred s16 s64 u8 u16 u64: a plain loop, sums in t
  *                                                (pred: "or" of "and"; integers wrap)
  * They are called on the driver thread, split the work over the pool themselves and return when C is complete.
@@ -25,13 +25,8 @@
  * of the sums. A tile is a register tile of HLOC_GEMM_TILE_COLUMNS columns, or what is left of one, or a whole block.
  * The epilogue stores wherever it likes; each element is passed once. epilogue_arrays: how many arrays as large as C it
  * reads and writes, as far as the caller knows; for many, blocks of C are whole rows.
- * Prologues (optional): load_a(args, b, row, rows, k, count, out) writes A[b, row + i, k + p] to out[i * count + p] in
- * A's element type; load_b(args, b, k, count, column, columns, out) writes B[b, k + p, column + j] to
- * out[p * columns + j]. They replace reading `a` or `b`. They may be called several times for the same elements.
  * c_is_narrow: C holds bf16 (hloc_gemm_bf16) or f16 (hloc_gemm_f16) instead of f32; ignored with an epilogue.
  *
- * Constant B: long hloc_gemm_<t>_packed_bytes(k, n), then hloc_gemm_<t>_pack_b(&args, memory) once; later calls with
- * args.packed_b = memory skip packing (batches == 1; the memory 64-byte aligned and for this machine only).
  * All entry points return 0 when done and 1 when scratch memory could not be had (C is then incomplete).
  *
  * Example: y = relu(x w + bias), x f32[m,k], w f32[k,n]:
@@ -46,9 +41,6 @@ enum { HLOC_GEMM_TILE_COLUMNS = 32 };
 
 typedef void (*hloc_gemm_epilogue)(void* const* args, long batch, long row, long column, long rows, long columns,
                                    const void* tile, long tile_stride);
-typedef void (*hloc_gemm_load_a)(void* const* args, long batch, long row, long rows, long k, long count, void* out);
-typedef void (*hloc_gemm_load_b)(void* const* args, long batch, long k, long count, long column, long columns,
-                                 void* out);
 
 typedef struct {
   long batches, inner_batches, m, n, k;
@@ -62,24 +54,15 @@ typedef struct {
   hloc_gemm_epilogue epilogue;
   void* const* epilogue_args;
   int epilogue_arrays;
-  hloc_gemm_load_a load_a;
-  void* const* load_a_args;
-  hloc_gemm_load_b load_b;
-  void* const* load_b_args;
-  const void* packed_b;
 } hloc_gemm_args;
 
 #define HLOC_DECLARE_GEMM(T) int hloc_gemm_##T(const hloc_gemm_args* args);
-#define HLOC_DECLARE_PACKED_GEMM(T)                                                                                   \
-  HLOC_DECLARE_GEMM(T)                                                                                                \
-  long hloc_gemm_##T##_packed_bytes(long k, long n);                                                                  \
-  int hloc_gemm_##T##_pack_b(const hloc_gemm_args* args, void* memory);
-HLOC_DECLARE_PACKED_GEMM(f32)
-HLOC_DECLARE_PACKED_GEMM(f64)
-HLOC_DECLARE_PACKED_GEMM(bf16)
-HLOC_DECLARE_PACKED_GEMM(f16)
-HLOC_DECLARE_PACKED_GEMM(s8)
-HLOC_DECLARE_PACKED_GEMM(s32)
+HLOC_DECLARE_GEMM(f32)
+HLOC_DECLARE_GEMM(f64)
+HLOC_DECLARE_GEMM(bf16)
+HLOC_DECLARE_GEMM(f16)
+HLOC_DECLARE_GEMM(s8)
+HLOC_DECLARE_GEMM(s32)
 HLOC_DECLARE_GEMM(pred)
 HLOC_DECLARE_GEMM(s16)
 HLOC_DECLARE_GEMM(s64)

@@ -23,7 +23,9 @@ static int G(can_read)(const hloc_gemm_args* g, int a_in_place, int b_in_place, 
   const long rest = g->n % G(TILE_COLUMNS);
   const int in_place = a_in_place && g->m > 1, packed = !a_in_place || g->m % 2; /* tiles of A: the last may be odd */
   const int half = halves && rest && rest <= LANES, wide = (rest && !half) || (g->n >= G(TILE_COLUMNS) && !b_in_place);
-  if ((packed || !b_in_place || (rest && !(half && rest == LANES))) && !HLOC_HAS(G(pack))) return 0;
+  const int packs_b = !b_in_place || (rest && !(half && rest == LANES));
+  if (packed && !HLOC_HAS_PACK(g->a_row, g->a_column)) return 0;
+  if (packs_b && !HLOC_HAS_PACK(g->b_column, g->b_row)) return 0;
   if (wide && packed && !HLOC_HAS(G(kernels))) return 0;
 #if HLOC_READS_A
   if (wide && in_place && !HLOC_HAS(G(kernels_a))) return 0;
@@ -54,8 +56,8 @@ static int G(choose)(G(plan)* plan, int* share_a, int* share_b) {
   plan->rows = G(smaller)(HLOC_TILE_ROWS, G(even)(g->m));
   plan->k_block = G(k_block)(g->k);
   const int aliases = (g->a_row * (long)sizeof(ELEMENT)) % 4096 == 0; /* rows share few cache sets */
-  const int b_readable = HLOC_READS_B && g->b_column == 1 && !g->load_b;
-  const int a_readable = UNIT_IS_MEMORY && g->a_column == 1 && !g->load_a && g->a_row % GROUP == 0 &&
+  const int b_readable = HLOC_READS_B && g->b_column == 1;
+  const int a_readable = UNIT_IS_MEMORY && g->a_column == 1 && g->a_row % GROUP == 0 &&
                          g->a_outer % GROUP == 0 && g->a_inner % GROUP == 0 && plan->k_block % GROUP == 0 &&
                          g->k % GROUP == 0;
   double work = (double)g->m * g->n * g->k;
@@ -65,17 +67,17 @@ static int G(choose)(G(plan)* plan, int* share_a, int* share_b) {
   int small = work <= 3e6, skinny = g->m <= 4 * HLOC_TILE_ROWS;
   /* an epilogue over several arrays takes memory's time: it goes along whole rows, one after the other */
   int whole_rows = g->epilogue_arrays >= 4 && !small && !skinny && g->n <= 2048 && !plan->exchanged;
-  int flat = !small && !skinny && !narrow && g->m <= 32 * HLOC_TILE_ROWS && g->batches == 1 && !g->load_a &&
-             !g->packed_b && !whole_rows;
+  int flat = !small && !skinny && !narrow && g->m <= 32 * HLOC_TILE_ROWS && g->batches == 1 &&
+             !whole_rows;
   *share_a = flat;
-  *share_b = !flat && !g->packed_b && g->batches == 1 && !(b_readable && (small || skinny)) && !skinny;
-  int streams = skinny && b_readable && !g->packed_b && (double)g->n * g->k * sizeof(ELEMENT) > 512 << 10;
+  *share_b = !flat && g->batches == 1 && !(b_readable && (small || skinny)) && !skinny;
+  int streams = skinny && b_readable && (double)g->n * g->k * sizeof(ELEMENT) > 512 << 10;
   /* several tiles of rows read a panel, or few rows of B lie far apart */
   const int packs = streams && g->m > (g->k <= G(SHORT) ? 4 : HLOC_TILE_ROWS);
-  const int wants_b = b_readable && !*share_b && !flat && !g->packed_b && !packs;
+  const int wants_b = b_readable && !*share_b && !flat && !packs;
   long n_panels = G(panels)(g->n), n_blocks = whole_rows ? 1 : (g->n + 511) / 512;
   long most_k = streams ? g->m <= 16 ? 32 : 64 : 256 * GROUP; /* rows of B in few pages; from memory: in few streams */
-  if (skinny && !g->packed_b && g->k > most_k) plan->k_block = most_k;
+  if (skinny && g->k > most_k) plan->k_block = most_k;
   long m_panels = (g->m + plan->rows - 1) / plan->rows, m_group = flat ? m_panels : G(smaller)(m_panels, 8);
   while (whole_rows && m_group > 1 && m_group * plan->rows * g->n * (long)sizeof(SUM) > 256 << 10) m_group--;
   /* some 10 microseconds: not worth a second thread, that fetches A from the first one's cache */
@@ -87,14 +89,17 @@ static int G(choose)(G(plan)* plan, int* share_a, int* share_b) {
   plan->m_block = m_group * plan->rows;
   plan->n_block = ((n_panels + n_blocks - 1) / n_blocks) * G(TILE_COLUMNS);
   const int wants_a = a_readable && !flat && (plan->n_block <= 8 * G(TILE_COLUMNS) || small) && !(aliased && g->k > 64);
-  if (!G(read_operands)(plan, HLOC_READS_A && wants_a, HLOC_READS_B && wants_b)) return 0;
-  plan->a_across = HLOC_READS_B && g->a_row == 1 && !plan->a_in_place && !flat && !g->load_a &&
+  const int has_blocks = HLOC_HAS(G(run_blocks)); /* and kernels for this, or, for other threads than were expected, */
+  if (!has_blocks || (!G(read_operands)(plan, HLOC_READS_A && wants_a, HLOC_READS_B && wants_b) &&
+                      !G(read_operands)(plan, HLOC_READS_A && a_readable && !flat, HLOC_READS_B && wants_b)))
+    return 0;
+  plan->a_across = HLOC_READS_B && g->a_row == 1 && !plan->a_in_place && !flat &&
                    plan->n_block <= 2 * G(TILE_COLUMNS);
   plan->m_blocks = (g->m + plan->m_block - 1) / plan->m_block;
   plan->n_blocks = (g->n + plan->n_block - 1) / plan->n_block;
   plan->k_blocks = (g->k + plan->k_block - 1) / plan->k_block;
   plan->group = 1;
-  if (g->b_column == 1 && !g->load_b && !g->packed_b && !*share_b && !plan->b_in_place) {
+  if (g->b_column == 1 && !*share_b && !plan->b_in_place) {
     const long panel = G(TILE_COLUMNS) * G(units)(plan->k_block) * (long)sizeof(UNIT);
     plan->group = G(smaller)(G(panels)(plan->n_block), G(smaller)(G(GROUP_PANELS), 1 + G(GROUP_BYTES) / panel));
   }
@@ -109,7 +114,7 @@ static void G(choose_splits)(G(plan)* plan, int* share_a, int* share_b) {
   const long tasks = g->batches * plan->m_blocks * plan->n_blocks, threads = hloc_pool_threads();
   const double work = (double)g->m * g->n * g->k * g->batches;
   plan->k_splits = 1, plan->k_part = g->k;
-  if (tasks >= threads || plan->k_blocks < 2 || work < 1e6 || g->packed_b) return;
+  if (tasks >= threads || plan->k_blocks < 2 || work < 1e6 || !HLOC_HAS(G(join_blocks))) return;
   const long wanted = G(smaller)(plan->k_blocks, 2 * threads / tasks);
   plan->k_part = (plan->k_blocks + wanted - 1) / wanted * plan->k_block;
   plan->k_splits = (g->k + plan->k_part - 1) / plan->k_part;

@@ -2,7 +2,7 @@
  *
  * In (macros): Z(name) the instance's prefix; COMPLEX, REAL; ENTRY and REAL_ENTRY, as gemm.h says; VECTOR, LANES,
  * Z(load), Z(store) and Z(swapped) of vector.h.
- * Out: ENTRY. There are no prologues, and no packed_b.
+ * Out: ENTRY.
  *
  * One operand is kept: read as it lies, every number as two real ones side by side. It is the larger one, as a rule, if
  * one of its strides is 1. Of the other a copy is made that meets it:

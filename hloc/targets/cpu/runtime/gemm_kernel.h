@@ -8,9 +8,11 @@
  * HLOC_READS_B (units are elements as they lie in memory) G(kernels_b) and G(kernels_ab), for B and for both in place,
  * G(kernels_half) and G(kernels_half_a), which read the first vector of each b_k units of B, packed or not; G(pack).
  *
- * Parts (parts.h), which compile side by side: MAIN, which plans, BLOCKS, which the threads run, PACKING, one for each
- * table of KERNELS, THIN and one for each number of rows of thin products. A program need not hold those that its
- * products cannot ask for (targets/cpu/building/product_parts.py): none is chosen unless it is there.
+ * Parts (parts.h), which compile side by side: MAIN, which plans, BLOCKS, which the threads run, STORING, TURNING for
+ * tiles of exchanged products, JOINING for sums that tasks share, PACKING of lines, PACKING_ROWS of those that lie side
+ * by side, one for each table of KERNELS, THIN and one for each number of rows of thin products. A program need not
+ * hold those that its products cannot ask for (targets/cpu/building/product_parts.py): none is chosen unless it is
+ * there.
  *
  * Packed A: for each k-unit `rows` units (up to one vector may be written beyond the end). Packed B: for each k-unit
  * TILE_COLUMNS units. Rests are filled with zeros.
@@ -27,15 +29,19 @@
 #define HLOC_KERNELS_HALF 7
 #define HLOC_KERNELS_HALF_A 8
 #define HLOC_BLOCKS 9
-#define HLOC_THIN 10 /* and what follows: gemm_thin.h */
-#define HLOC_THIN_DOTS_1 11
-#define HLOC_THIN_DOTS_2 12
-#define HLOC_THIN_DOTS_3 13
-#define HLOC_THIN_DOTS_4 14
-#define HLOC_THIN_ROWS_1 15
-#define HLOC_THIN_ROWS_2 16
-#define HLOC_THIN_ROWS_3 17
-#define HLOC_THIN_ROWS_4 18
+#define HLOC_PACKING_ROWS 10
+#define HLOC_TURNING 11
+#define HLOC_JOINING 12
+#define HLOC_STORING 13
+#define HLOC_THIN 14 /* and what follows: gemm_thin.h */
+#define HLOC_THIN_DOTS_1 15
+#define HLOC_THIN_DOTS_2 16
+#define HLOC_THIN_DOTS_3 17
+#define HLOC_THIN_DOTS_4 18
+#define HLOC_THIN_ROWS_1 19
+#define HLOC_THIN_ROWS_2 20
+#define HLOC_THIN_ROWS_3 21
+#define HLOC_THIN_ROWS_4 22
 #if UNIT_IS_MEMORY && !defined(G_TURNS_A)
 #define HLOC_READS_A 1
 #else /* A is always packed */
@@ -50,52 +56,61 @@ enum { G(TILE_COLUMNS) = 2 * LANES, G(ROWS_AHEAD) = 8 };
 typedef void (*G(kernel))(long k, const UNIT* a, long a_row, const UNIT* b, long b_k, const SUM* start, SUM* sums,
                           long stride, int accumulate, const char* ahead, long ahead_step);
 
-#define HLOC_DEFINE_KERNEL(ROWS, NAME, A_ROW, A_K, B_K, PREFETCH)                                                     \
+/* Each row's sums are variables of their own: of arrays, which it has to take apart first, gcc makes the same code in
+ * half as long again. */
+#define HLOC_EACH_2(X) X(0) X(1)
+#define HLOC_EACH_4(X) HLOC_EACH_2(X) X(2) X(3)
+#define HLOC_EACH_6(X) HLOC_EACH_4(X) X(4) X(5)
+#define HLOC_EACH_8(X) HLOC_EACH_6(X) X(6) X(7)
+#define HLOC_EACH_10(X) HLOC_EACH_8(X) X(8) X(9)
+#define HLOC_EACH_12(X) HLOC_EACH_10(X) X(10) X(11)
+#define HLOC_EACH_14(X) HLOC_EACH_12(X) X(12) X(13)
+#define HLOC_BEGIN_ROW(i) VECTOR left##i = left, right##i = right;
+#define HLOC_LOAD_ROW(i)                                                                                              \
+  left##i += G(load_sum)(sums + (i) * stride), right##i += G(load_sum)(sums + (i) * stride + LANES);
+#define HLOC_ADD_ROW(i)                                                                                               \
+  {                                                                                                                   \
+    const G(vector_unit) ai = G(splat)(a[(i) * row]);                                                                 \
+    left##i = G(multiply_add)(left##i, ai, b0), right##i = G(multiply_add)(right##i, ai, b1);                         \
+  }
+#define HLOC_STORE_ROW(i)                                                                                             \
+  G(store_sum)(sums + (i) * stride, left##i), G(store_sum)(sums + (i) * stride + LANES, right##i);
+#define HLOC_KERNEL_OF(NAME)                                                                                          \
   static __attribute__((noinline)) void NAME(long k, const UNIT* restrict a, long a_row, const UNIT* restrict b,      \
                                              long b_k, const SUM* restrict start, SUM* restrict sums, long stride,    \
-                                             int accumulate, const char* ahead, long ahead_step) {                    \
-    VECTOR left[ROWS], right[ROWS];                                                                                   \
-    (void)a_row, (void)b_k, (void)ahead, (void)ahead_step;                                                            \
-    VECTOR left0 = {0}, right0 = {0};                                                                                 \
-    if (start) left0 = G(load_sum)(start), right0 = G(load_sum)(start + LANES);                                       \
-    HLOC_UNROLL for (int i = 0; i < ROWS; i++) left[i] = left0, right[i] = right0;                                    \
-    if (accumulate) {                                                                                                 \
-      HLOC_UNROLL for (int i = 0; i < ROWS; i++) {                                                                    \
-        left[i] += G(load_sum)(sums + i * stride);                                                                    \
-        right[i] += G(load_sum)(sums + i * stride + LANES);                                                           \
-      }                                                                                                               \
-    }                                                                                                                 \
+                                             int accumulate, const char* ahead, long ahead_step)
+#define HLOC_DEFINE_KERNEL(ROWS, NAME, A_ROW, A_K, B_K, PREFETCH)                                                     \
+  HLOC_KERNEL_OF(NAME) {                                                                                              \
+    const long row = (A_ROW);                                                                                         \
+    VECTOR left = {0}, right = {0};                                                                                   \
+    (void)a_row, (void)b_k, (void)ahead, (void)ahead_step, (void)start;                                               \
+    if (G_CORRECTS && start) left = G(load_sum)(start), right = G(load_sum)(start + LANES);                           \
+    HLOC_EACH_##ROWS(HLOC_BEGIN_ROW)                                                                                  \
+    if (accumulate) { HLOC_EACH_##ROWS(HLOC_LOAD_ROW) }                                                               \
     for (long p = 0; p < k; p++, a += (A_K), b += (B_K)) {                                                            \
-      G(vector_unit) b0 = G(load)(b), b1 = G(load)(b + LANES);                                                        \
+      const G(vector_unit) b0 = G(load)(b), b1 = G(load)(b + LANES);                                                  \
       PREFETCH                                                                                                        \
-      HLOC_UNROLL for (int i = 0; i < ROWS; i++) {                                                                    \
-        G(vector_unit) ai = G(splat)(a[i * (A_ROW)]);                                                                 \
-        left[i] = G(multiply_add)(left[i], ai, b0);                                                                   \
-        right[i] = G(multiply_add)(right[i], ai, b1);                                                                 \
-      }                                                                                                               \
+      HLOC_EACH_##ROWS(HLOC_ADD_ROW)                                                                                  \
     }                                                                                                                 \
-    HLOC_UNROLL for (int i = 0; i < ROWS; i++) {                                                                      \
-      G(store_sum)(sums + i * stride, left[i]);                                                                       \
-      G(store_sum)(sums + i * stride + LANES, right[i]);                                                              \
-    }                                                                                                                 \
+    HLOC_EACH_##ROWS(HLOC_STORE_ROW)                                                                                  \
   }
 
 /* A tile whose columns fill half of it, or less. */
+#define HLOC_BEGIN_HALF(i) VECTOR left##i = {0};
+#define HLOC_LOAD_HALF(i) left##i = G(load_sum)(sums + (i) * stride);
+#define HLOC_ADD_HALF(i) left##i = G(multiply_add)(left##i, G(splat)(a[(i) * row]), bp);
+#define HLOC_STORE_HALF(i) G(store_sum)(sums + (i) * stride, left##i);
 #define HLOC_DEFINE_HALF(ROWS, NAME, A_ROW, A_K)                                                                      \
-  static __attribute__((noinline)) void NAME(long k, const UNIT* restrict a, long a_row, const UNIT* restrict b,      \
-                                             long b_k, const SUM* restrict start, SUM* restrict sums, long stride,    \
-                                             int accumulate, const char* ahead, long ahead_step) {                    \
-    VECTOR sum[ROWS];                                                                                                 \
+  HLOC_KERNEL_OF(NAME) {                                                                                              \
+    const long row = (A_ROW);                                                                                         \
     (void)a_row, (void)start, (void)ahead, (void)ahead_step;                                                          \
-    HLOC_UNROLL for (int i = 0; i < ROWS; i++) sum[i] = (VECTOR){0};                                                  \
-    if (accumulate) {                                                                                                 \
-      HLOC_UNROLL for (int i = 0; i < ROWS; i++) sum[i] = G(load_sum)(sums + i * stride);                             \
-    }                                                                                                                 \
+    HLOC_EACH_##ROWS(HLOC_BEGIN_HALF)                                                                                 \
+    if (accumulate) { HLOC_EACH_##ROWS(HLOC_LOAD_HALF) }                                                              \
     for (long p = 0; p < k; p++, a += (A_K), b += b_k) {                                                              \
-      G(vector_unit) bp = G(load)(b);                                                                                 \
-      HLOC_UNROLL for (int i = 0; i < ROWS; i++) sum[i] = G(multiply_add)(sum[i], G(splat)(a[i * (A_ROW)]), bp);      \
+      const G(vector_unit) bp = G(load)(b);                                                                           \
+      HLOC_EACH_##ROWS(HLOC_ADD_HALF)                                                                                 \
     }                                                                                                                 \
-    HLOC_UNROLL for (int i = 0; i < ROWS; i++) G(store_sum)(sums + i * stride, sum[i]);                               \
+    HLOC_EACH_##ROWS(HLOC_STORE_HALF)                                                                                 \
   }
 
 #define ROWS_ON __builtin_prefetch(b + G(ROWS_AHEAD) * b_k); __builtin_prefetch(b + G(ROWS_AHEAD) * b_k + LANES);
@@ -158,6 +173,22 @@ extern const G(kernel_table) G(kernels_half_a) __attribute__((weak));
 HLOC_ALL_ROWS(HLOC_HALF_STRIDED)
 HLOC_OF_PARTS const G(kernel_table) G(kernels_half_a) = {HLOC_ALL_ROWS(HLOC_HALF_STRIDED_NAME)};
 #endif
+#undef HLOC_EACH_2
+#undef HLOC_EACH_4
+#undef HLOC_EACH_6
+#undef HLOC_EACH_8
+#undef HLOC_EACH_10
+#undef HLOC_EACH_12
+#undef HLOC_EACH_14
+#undef HLOC_BEGIN_ROW
+#undef HLOC_LOAD_ROW
+#undef HLOC_ADD_ROW
+#undef HLOC_STORE_ROW
+#undef HLOC_KERNEL_OF
+#undef HLOC_BEGIN_HALF
+#undef HLOC_LOAD_HALF
+#undef HLOC_ADD_HALF
+#undef HLOC_STORE_HALF
 #undef HLOC_DEFINE_KERNEL
 #undef HLOC_DEFINE_HALF
 #undef HLOC_HALF
@@ -177,15 +208,20 @@ HLOC_OF_PARTS const G(kernel_table) G(kernels_half_a) = {HLOC_ALL_ROWS(HLOC_HALF
 #undef AHEAD
 
 #if !HLOC_IS_HERE(HLOC_PACKING)
-HLOC_MAY_BE_MISSING void G(pack)(const ELEMENT* source, long line_stride, long k_stride, long lines, long k, long width,
-                                 UNIT* target);
-#else
-#define SQUARE (HLOC_VECTOR_BYTES / (int)sizeof(UNIT)) /* side of the blocks that vector registers transpose */
-HLOC_INLINE void G(transpose)(const UNIT* source, long source_stride, UNIT* target, long target_stride) {
-  if (sizeof(UNIT) == 8) hloc_transpose_64(source, source_stride, target, target_stride);
-  else hloc_transpose_32(source, source_stride, target, target_stride);
-}
+HLOC_MAY_BE_MISSING void G(pack_lines)(const ELEMENT* source, long line_stride, long k_stride, long lines, long k,
+                                       long width, UNIT* target);
+#endif
+#if !HLOC_IS_HERE(HLOC_PACKING_ROWS)
+HLOC_MAY_BE_MISSING void G(pack_rows)(const ELEMENT* source, long k_stride, long lines, long k, long width,
+                                      UNIT* target);
+#endif
+/* Of lines that lie side by side (line stride 1), rows along them are copied whole. */
+#define HLOC_HAS_PACK(line_stride, k_stride)                                                                          \
+  ((line_stride) == 1 && (k_stride) != 1 ? HLOC_HAS(G(pack_rows)) : HLOC_HAS(G(pack_lines)))
+static inline __attribute__((unused)) void G(pack)(const ELEMENT* source, long line_stride, long k_stride, long lines,
+                                                   long k, long width, UNIT* target);
 
+#if HLOC_IS_HERE(HLOC_PACKING) || HLOC_IS_HERE(HLOC_PACKING_ROWS)
 /* LANES units, each of GROUP elements, k_stride apart, from one `step` further on. */
 HLOC_INLINE void G(units_in_a_row)(const ELEMENT* from, long step, long k_stride, UNIT* to) {
 #if defined(G_WIDENS) /* by a vector; GROUP is 1 */
@@ -195,10 +231,18 @@ HLOC_INLINE void G(units_in_a_row)(const ELEMENT* from, long step, long k_stride
   for (long i = 0; i < LANES; i++) to[i] = G(unit)(from + i * step, k_stride, GROUP);
 #endif
 }
+#endif
+
+#if HLOC_IS_HERE(HLOC_PACKING)
+#define SQUARE (HLOC_VECTOR_BYTES / (int)sizeof(UNIT)) /* side of the blocks that vector registers transpose */
+HLOC_INLINE void G(transpose)(const UNIT* source, long source_stride, UNIT* target, long target_stride) {
+  if (sizeof(UNIT) == 8) hloc_transpose_64(source, source_stride, target, target_stride);
+  else hloc_transpose_32(source, source_stride, target, target_stride);
+}
 
 /* A strip of `lines` lines that each run along k, interleaved: target[p * width + line]. Lines beyond are zero. */
-static void G(pack_lines)(const ELEMENT* source, long line_stride, long k_stride, long lines, long k, long width,
-                          UNIT* target) {
+HLOC_OF_PARTS void G(pack_lines)(const ELEMENT* source, long line_stride, long k_stride, long lines, long k, long width,
+                                 UNIT* target) {
   const long units = (k + GROUP - 1) / GROUP, whole = k / GROUP / SQUARE * SQUARE;
   UNIT block[SQUARE * SQUARE] __attribute__((aligned(64))), turned[SQUARE * SQUARE] __attribute__((aligned(64)));
   for (long line0 = 0; line0 < width; line0 += SQUARE) {
@@ -239,11 +283,13 @@ static void G(pack_lines)(const ELEMENT* source, long line_stride, long k_stride
   }
 }
 #undef SQUARE
+#endif
 
+#if HLOC_IS_HERE(HLOC_PACKING_ROWS)
 #if HLOC_READS_B
 /* Rows along the lines, copied by vectors that may read some of the next row; returns how many: the last ones are left.
  * What is written beyond a row is written again with the next one, or is the half of a panel that is not read. */
-static long G(pack_rows)(const ELEMENT* source, long k_stride, long lines, long k, long width, UNIT* target) {
+static long G(pack_vectors)(const ELEMENT* source, long k_stride, long lines, long k, long width, UNIT* target) {
   static const unsigned char kept[2 * HLOC_VECTOR_BYTES] = {[0 ... HLOC_VECTOR_BYTES - 1] = 255};
   const long last = (lines - 1) / LANES * LANES, left = last + LANES - lines;
   if (k_stride < 1) return 0;
@@ -258,11 +304,10 @@ static long G(pack_rows)(const ELEMENT* source, long k_stride, long lines, long 
   return whole < 0 ? 0 : whole;
 }
 #endif
-/* The same for lines that lie side by side (line stride 1): rows along the lines are copied whole. */
-static void G(pack_side_by_side)(const ELEMENT* source, long k_stride, long lines, long k, long width, UNIT* target) {
+HLOC_OF_PARTS void G(pack_rows)(const ELEMENT* source, long k_stride, long lines, long k, long width, UNIT* target) {
   long first = 0;
 #if HLOC_READS_B
-  first = G(pack_rows)(source, k_stride, lines, k, width, target);
+  first = G(pack_vectors)(source, k_stride, lines, k, width, target);
   source += first * k_stride, target += first * width;
 #endif
   for (long p = first; p < k; p += GROUP, source += GROUP * k_stride, target += width) {
@@ -277,15 +322,17 @@ static void G(pack_side_by_side)(const ELEMENT* source, long k_stride, long line
       G(units_in_a_row)(source, 1, k_stride, target);
       for (long i = LANES; i < 2 * LANES; i++) target[i] = (UNIT){0};
     } else {
+      if (width == 2 * LANES) hloc_store_u32(target, (hloc_vu32){0}), hloc_store_u32(target + LANES, (hloc_vu32){0});
+      else for (long i = lines; i < width; i++) target[i] = (UNIT){0};
       if (count == GROUP) for (long i = 0; i < lines; i++) target[i] = G(unit)(source + i, k_stride, GROUP);
       else for (long i = 0; i < lines; i++) target[i] = G(unit)(source + i, k_stride, count);
-      for (long i = lines; i < width; i++) target[i] = (UNIT){0};
     }
   }
 }
-HLOC_OF_PARTS void G(pack)(const ELEMENT* source, long line_stride, long k_stride, long lines, long k, long width,
+#endif
+
+static inline void G(pack)(const ELEMENT* source, long line_stride, long k_stride, long lines, long k, long width,
                            UNIT* target) {
-  if (line_stride == 1 && k_stride != 1) G(pack_side_by_side)(source, k_stride, lines, k, width, target);
+  if (line_stride == 1 && k_stride != 1) G(pack_rows)(source, k_stride, lines, k, width, target);
   else G(pack_lines)(source, line_stride, k_stride, lines, k, width, target);
 }
-#endif

@@ -257,7 +257,7 @@ HLOC_OF_PARTS int G(is_thin)(const G(plan)* plan) {
   HLOC_BY_ROWS(g->m, HLOC_HAS_ROWS)
 #undef HLOC_HAS_ROWS
   if (g->b_row == 1 ? !has_dots : g->b_column != 1 || !has_rows) return 0;
-  return g->m <= G(THIN_ROWS) && !g->load_b && !g->packed_b && g->n >= 8 && size >= G(THIN_SIZE);
+  return g->m <= G(THIN_ROWS) && g->n >= 8 && size >= G(THIN_SIZE);
 }
 static void G(thin_finish)(const G(thin_work)* w, long batch, long from, long to) {
   const hloc_gemm_args* g = &w->plan->g;
@@ -299,16 +299,12 @@ static void G(thin_task)(void* const* args, long begin, long end) {
   }
 }
 
-static int G(thin_widen_a)(const G(plan)* plan, SUM* out) {
+static void G(thin_widen_a)(const G(plan)* plan, SUM* out) {
   const hloc_gemm_args* g = &plan->g;
-  ELEMENT* loaded = g->load_a ? hloc_scratch(HLOC_OWN, g->m * g->k * sizeof(ELEMENT)) : NULL;
-  if (g->load_a && !loaded) return 0;
+  const long row = g->a_row, column = g->a_column;
   DOT_FACTOR* factors = (DOT_FACTOR*)out;
   for (long batch = 0; batch < g->batches; batch++, out += g->m * g->k, factors += g->m * g->k) {
-    const ELEMENT* source = loaded;
-    long row = g->k, column = 1;
-    if (g->load_a) g->load_a(g->load_a_args, batch, 0, g->m, 0, g->k, loaded);
-    else source = G(a_of)(g, batch), row = g->a_row, column = g->a_column;
+    const ELEMENT* source = G(a_of)(g, batch);
     for (long i = 0; i < g->m; i++)
       if (g->b_row == 1 && column == 1)
         for (long p = 0; p < g->k; p++) factors[i * g->k + p] = DOT_FACTOR_OF(source[i * row + p]);
@@ -317,7 +313,6 @@ static int G(thin_widen_a)(const G(plan)* plan, SUM* out) {
       else
         for (long p = 0; p < g->k; p++) out[i * g->k + p] = G(widen_one)(source[i * row + p * column]);
   }
-  return 1;
 }
 
 HLOC_OF_PARTS int G(thin)(const G(plan)* plan) {
@@ -346,7 +341,7 @@ HLOC_OF_PARTS int G(thin)(const G(plan)* plan) {
   char* memory = hloc_scratch(HLOC_FIRST, a_bytes + g->batches * w.k_splits * g->m * g->n * sizeof(SUM));
   if (!memory) return 1;
   w.a = (SUM*)memory, w.partial = (SUM*)(memory + a_bytes);
-  if (!G(thin_widen_a)(plan, w.a)) return 1;
+  G(thin_widen_a)(plan, w.a);
   long tasks = g->batches * w.k_splits * w.column_parts;
   hloc_parallel(G(thin_task), (void* const*)&w, tasks, work < least ? tasks : tasks / (2 * wanted) + 1);
   if (w.k_splits > 1)

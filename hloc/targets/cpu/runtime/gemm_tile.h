@@ -3,7 +3,7 @@
  * In (macros): those of gemm_kernel.h; G_NAME the public suffix; G(store)(args, c, tile, ...) stores a tile of sums;
  * G_TURNS_A (optional): G(turn)(units, count) changes packed A; G_CORRECTS 1 when sums need a correction per column of
  * B (G(column_correction)), else 0.
- * Out: hloc_gemm_<G_NAME>, hloc_gemm_<G_NAME>_packed_bytes, hloc_gemm_<G_NAME>_pack_b as gemm.h says.
+ * Out: hloc_gemm_<G_NAME> as gemm.h says.
  *
  * A task computes one block of C: for every block of k, A's panels are packed into the thread's scratch (or read in
  * place), then every panel of B meets every panel of A in a register tile. B's panels are packed once for all tasks,
@@ -45,60 +45,54 @@ static long G(units)(long k) { return (k + GROUP - 1) / GROUP; }
 static long G(even)(long rows) { return (rows + 1) / 2 * 2; }
 static long G(panels)(long n) { return (n + G(TILE_COLUMNS) - 1) / G(TILE_COLUMNS); }
 
-/* Blocks of k: one when k is short, else equal ones of at most 512 units. Prepacked B relies on it. */
+/* Blocks of k: one when k is short, else equal ones of at most 512 units. */
 static long G(k_block)(long k) {
   if (k <= 640 * GROUP) return k;
   long blocks = (k + 512 * GROUP - 1) / (512 * GROUP);
   return ((k + blocks - 1) / blocks + 15) / 16 * 16;
 }
 
+static long G(batch_at)(const hloc_gemm_args* g, long batch, long outer, long inner) {
+  if (g->inner_batches == 1) return batch * outer; /* no divisions for each tile */
+  return batch / g->inner_batches * outer + batch % g->inner_batches * inner;
+}
 static const ELEMENT* G(a_of)(const hloc_gemm_args* g, long batch) {
-  return (const ELEMENT*)g->a + batch / g->inner_batches * g->a_outer + batch % g->inner_batches * g->a_inner;
+  return (const ELEMENT*)g->a + G(batch_at)(g, batch, g->a_outer, g->a_inner);
 }
 static const ELEMENT* G(b_of)(const hloc_gemm_args* g, long batch) {
-  return (const ELEMENT*)g->b + batch / g->inner_batches * g->b_outer + batch % g->inner_batches * g->b_inner;
+  return (const ELEMENT*)g->b + G(batch_at)(g, batch, g->b_outer, g->b_inner);
 }
 
-/* One panel of B: k0 <= k < k0 + count, columns from `column`; scratch_rows is for the prologue's output. */
+/* One panel of B: k0 <= k < k0 + count, columns from `column`. */
 static void G(pack_b_panel)(const G(plan)* plan, long batch, long k0, long count, long column, UNIT* target,
-                            SUM* correction, ELEMENT* loaded) {
+                            SUM* correction) {
   const hloc_gemm_args* g = &plan->g;
   long columns = G(smaller)(G(TILE_COLUMNS), g->n - column);
-  const ELEMENT* source;
-  long column_stride = g->b_column, k_stride = g->b_row;
-  if (g->load_b) {
-    g->load_b(g->load_b_args, batch, k0, count, column, columns, loaded);
-    source = loaded, column_stride = 1, k_stride = columns;
-  } else {
-    source = G(b_of)(g, batch) + k0 * k_stride + column * column_stride;
-  }
-  G(pack)(source, column_stride, k_stride, columns, count, G(TILE_COLUMNS), target);
+  const ELEMENT* source = G(b_of)(g, batch) + k0 * g->b_row + column * g->b_column;
+  G(pack)(source, g->b_column, g->b_row, columns, count, G(TILE_COLUMNS), target);
 #if G_CORRECTS
   G(column_correction)(target, G(units)(count), correction);
 #else
   (void)correction;
 #endif
 }
-static void G(pack_a_panel)(const G(plan)* plan, long batch, long row, long rows, long k0, long count, UNIT* target,
-                            ELEMENT* loaded) {
+static void G(pack_a_panel)(const G(plan)* plan, long batch, long row, long rows, long k0, long count, UNIT* target) {
   const hloc_gemm_args* g = &plan->g;
-  if (g->load_a) {
-    g->load_a(g->load_a_args, batch, row, rows, k0, count, loaded);
-    G(pack)(loaded, count, 1, rows, count, G(even)(rows), target);
-  } else {
-    const ELEMENT* source = G(a_of)(g, batch) + row * g->a_row + k0 * g->a_column;
-    G(pack)(source, g->a_row, g->a_column, rows, count, G(even)(rows), target);
-  }
+  const ELEMENT* source = G(a_of)(g, batch) + row * g->a_row + k0 * g->a_column;
+  G(pack)(source, g->a_row, g->a_column, rows, count, G(even)(rows), target);
 #if defined(G_TURNS_A)
   G(turn)(target, G(units)(count) * G(even)(rows));
 #endif
 }
 
-/* Rows of the tile that begins at `row`: all that a tile takes; what is left of a block for two is halved. */
-static long G(rows_at)(const G(plan)* plan, long row) {
-  long rest = G(smaller)(plan->g.m, (row / plan->m_block + 1) * plan->m_block) - row;
+/* Rows of the next tile, of a block's `rest` of rows: all that a tile takes; what is left for two is halved. */
+static long G(rows_of)(const G(plan)* plan, long rest) {
   if (rest > plan->rows && rest < plan->rows + plan->rows / 2 - 1) return (rest + 3) / 4 * 2;
   return G(smaller)(rest, plan->rows);
+}
+
+static long G(rows_at)(const G(plan)* plan, long row) {
+  return G(rows_of)(plan, G(smaller)(plan->g.m, (row / plan->m_block + 1) * plan->m_block) - row);
 }
 
 /* Panels lie in the order of their tiles; only a block's last tile begins between multiples of plan->rows. */
@@ -114,7 +108,7 @@ static void G(pack_a_panels)(void* const* args, long begin, long end) {
       long row = panel * plan->rows, before = row - plan->rows;
       if (panel && row % plan->m_block) row = before + G(rows_at)(plan, before);
       long rows = G(rows_at)(plan, row), count = G(smaller)(plan->k_block, plan->g.k - k0);
-      G(pack_a_panel)(plan, 0, row, rows, k0, count, G(shared_panel)(plan, row, k0), NULL);
+      G(pack_a_panel)(plan, 0, row, rows, k0, count, G(shared_panel)(plan, row, k0));
     }
 }
 /* All of A, packed for all tasks; 0 where memory is missing. */
@@ -130,9 +124,9 @@ static int G(share_a)(G(plan)* plan) {
 
 #endif
 
-#if HLOC_IS_HERE(HLOC_BLOCKS)
+#if HLOC_IS_HERE(HLOC_TURNING)
 /* out[j * rows + i] = tile[i * stride + j]; up to one vector may be written beyond the end. */
-static void G(turn_tile)(const SUM* tile, long stride, long rows, long columns, SUM* out) {
+HLOC_OF_PARTS void G(turn_tile)(const SUM* tile, long stride, long rows, long columns, SUM* out) {
   const long whole = columns / LANES * LANES;
   SUM block[LANES * LANES] __attribute__((aligned(64)));
   for (long j = 0; j < whole; j += LANES)
@@ -146,6 +140,11 @@ static void G(turn_tile)(const SUM* tile, long stride, long rows, long columns, 
   for (long j = whole; j < columns; j++)
     for (long i = 0; i < rows; i++) out[j * rows + i] = tile[i * stride + j];
 }
+#else
+HLOC_MAY_BE_MISSING void G(turn_tile)(const SUM* tile, long stride, long rows, long columns, SUM* out);
+#endif
+
+#if HLOC_IS_HERE(HLOC_STORING)
 /* Hands a tile of finished sums to the epilogue or stores it. */
 HLOC_OF_PARTS void G(finish)(const G(plan)* plan, long batch, long row, long column, long rows, long columns,
                              const SUM* tile, long stride) {
@@ -165,7 +164,7 @@ HLOC_OF_PARTS void G(finish)(const G(plan)* plan, long batch, long row, long col
     return;
   }
   if (stride == columns && g->c_column == 1 && g->c_row == columns) columns *= rows, rows = 1; /* one piece of memory */
-  long at = batch / g->inner_batches * g->c_outer + batch % g->inner_batches * g->c_inner;
+  long at = G(batch_at)(g, batch, g->c_outer, g->c_inner);
   if (columns < LANES && stride >= LANES && g->c_column == 1 && g->c_row == columns && G_STORES_SUMS(g)) {
     SUM* to = (SUM*)g->c + at + row * columns + column; /* what a vector writes beyond a row is written again later */
     for (; rows * columns >= LANES; rows--, row++, to += columns, tile += stride) G(store_sum)(to, G(load_sum)(tile));
@@ -178,12 +177,18 @@ void G(finish)(const G(plan)* plan, long batch, long row, long column, long rows
                long stride);
 #endif
 
-typedef struct { UNIT* a; UNIT* b; SUM* sums; SUM* tile; SUM* correction; ELEMENT* loaded; } G(scratch);
+typedef struct { UNIT* a; UNIT* b; SUM* sums; SUM* tile; SUM* correction; } G(scratch);
 
 /* Elements of a block's sums: whole register tiles. */
 static long G(block_sums)(const G(plan)* plan) {
   return (plan->m_block + plan->rows - 1) / plan->rows * plan->rows * G(panels)(plan->n_block) * G(TILE_COLUMNS);
 }
+/* Where a part's sums of a block lie. */
+static SUM* G(sums_of)(const G(plan)* plan, long batch, long m0, long n0, long split) {
+  const long block = (batch * plan->n_blocks + n0 / plan->n_block) * plan->m_blocks + m0 / plan->m_block;
+  return plan->partial + (block * plan->k_splits + split) * G(block_sums)(plan);
+}
+
 #if HLOC_IS_HERE(HLOC_BLOCKS)
 static size_t G(aligned)(size_t bytes) { return (bytes + 127) / 64 * 64 + 64; }
 static int G(take_scratch)(const G(plan)* plan, G(scratch)* s) {
@@ -194,16 +199,13 @@ static int G(take_scratch)(const G(plan)* plan, G(scratch)* s) {
   size_t sums = keeps ? G(aligned)(G(block_sums)(plan) * sizeof(SUM)) : 0;
   size_t tile = G(aligned)(HLOC_TILE_ROWS * G(TILE_COLUMNS) * sizeof(SUM));
   size_t row = G(aligned)(plan->group * G(TILE_COLUMNS) * sizeof(SUM));
-  int loads = plan->g.load_a || plan->g.load_b;
-  size_t loaded = loads ? G(aligned)((HLOC_TILE_ROWS + G(TILE_COLUMNS)) * plan->k_block * sizeof(ELEMENT)) : 0;
-  char* memory = hloc_scratch(HLOC_OWN, a + b + sums + tile + row + loaded);
+  char* memory = hloc_scratch(HLOC_OWN, a + b + sums + tile + row);
   if (!memory) return 0;
   s->a = (UNIT*)memory;
   s->b = (UNIT*)(memory + a);
   s->sums = (SUM*)(memory + a + b);
   s->tile = (SUM*)(memory + a + b + sums);
   s->correction = (SUM*)(memory + a + b + sums + tile);
-  s->loaded = (ELEMENT*)(memory + a + b + sums + tile + row);
   return 1;
 }
 
@@ -222,7 +224,7 @@ static G(b_panel) G(find_b)(const G(plan)* plan, const G(scratch)* s, long batch
     const ELEMENT* units = G(b_of)(g, batch) + k0 * g->b_row + column;
     return (G(b_panel)){(const UNIT*)(const void*)units, g->b_row, NULL, 1};
   }
-  G(pack_b_panel)(plan, batch, k0, count, column, s->b, s->correction, s->loaded);
+  G(pack_b_panel)(plan, batch, k0, count, column, s->b, s->correction);
   return (G(b_panel)){s->b, 0, G_CORRECTS ? s->correction : NULL, 0};
 }
 
@@ -274,8 +276,7 @@ static void G(run_tile)(const G(plan)* plan, const G(scratch)* s, const G(step)*
   SUM* sums = s->tile;
   long stride = G(TILE_COLUMNS);
   if (direct) {
-    const long c = at->batch / g->inner_batches * g->c_outer + at->batch % g->inner_batches * g->c_inner;
-    sums = (SUM*)g->c + c + row * g->c_row + column, stride = g->c_row;
+    sums = (SUM*)g->c + G(batch_at)(g, at->batch, g->c_outer, g->c_inner) + row * g->c_row + column, stride = g->c_row;
     const int more = column + 2 * G(TILE_COLUMNS) <= g->n && g->m * g->n * (long)sizeof(SUM) >= 1 << 17;
     for (long i = 0; more && i < rows; i++) { /* where the next panel's sums go */
       const char* later = (const char*)(sums + i * stride + G(TILE_COLUMNS));
@@ -296,7 +297,7 @@ static void G(run_column)(const G(plan)* plan, const G(scratch)* s, const G(step
   const G(b_panel) b = G(find_b)(plan, s, at->batch, at->k0, at->count, column);
   long tile = 0;
   for (long row = at->m0, rows; row < at->m1; row += rows) {
-    rows = G(rows_at)(plan, row);
+    rows = G(rows_of)(plan, at->m1 - row);
     G(ahead) ahead = next ? G(fetch)(&plan->g, next, at->count, tile++) : (G(ahead)){(const char*)b.units, 0};
     G(run_tile)(plan, s, at, row, rows, column, b, ahead);
   }
@@ -317,7 +318,7 @@ static void G(run_group)(const G(plan)* plan, const G(scratch)* s, const G(step)
                          s->correction + (column - from));
 #endif
   for (long row = at->m0, rows; row < at->m1; row += rows) {
-    rows = G(rows_at)(plan, row);
+    rows = G(rows_of)(plan, at->m1 - row);
     for (long column = from; column < to; column += G(TILE_COLUMNS)) {
       const UNIT* units = s->b + (column - from) / G(TILE_COLUMNS) * size;
       const G(b_panel) b = {units, 0, G_CORRECTS ? s->correction + (column - from) : NULL, 0};
@@ -333,11 +334,6 @@ static void G(sweep)(const G(plan)* plan, const SUM* sums, long batch, long m0, 
   G(finish)(plan, batch, m0, n0, m1 - m0, n1 - n0, sums, stride);
 }
 
-/* Where a part's sums of a block lie. */
-static SUM* G(sums_of)(const G(plan)* plan, long batch, long m0, long n0, long split) {
-  const long block = (batch * plan->n_blocks + n0 / plan->n_block) * plan->m_blocks + m0 / plan->m_block;
-  return plan->partial + (block * plan->k_splits + split) * G(block_sums)(plan);
-}
 static void G(run_block)(const G(plan)* plan, long batch, long m0, long n0, long split) {
   const hloc_gemm_args* g = &plan->g;
   long m1 = G(smaller)(g->m, m0 + plan->m_block), n1 = G(smaller)(g->n, n0 + plan->n_block);
@@ -351,16 +347,16 @@ static void G(run_block)(const G(plan)* plan, long batch, long m0, long n0, long
   for (long k0 = first; k0 < end; k0 += plan->k_block) {
     long count = G(smaller)(plan->k_block, end - k0);
     for (long row = m0, rows; row < m1; row += rows) {
-      rows = G(rows_at)(plan, row);
+      rows = G(rows_of)(plan, m1 - row);
       if (plan->shared_a || ((plan->a_in_place || plan->a_across) && rows == G(even)(rows))) continue;
-      G(pack_a_panel)(plan, batch, row, rows, k0, count, s.a + (row - m0) * G(units)(count), s.loaded);
+      G(pack_a_panel)(plan, batch, row, rows, k0, count, s.a + (row - m0) * G(units)(count));
     }
     const G(step) at = {batch, m0, m1, n0, k0, count, k0 > first};
     const long group = plan->group * G(TILE_COLUMNS);
     for (long column = n0; plan->group > 1 && column < n1; column += group)
       G(run_group)(plan, &s, &at, column, G(smaller)(n1, column + group));
     if (plan->group > 1) continue;
-    int packs_b = !plan->shared_b && !plan->b_in_place && !g->load_b;
+    int packs_b = !plan->shared_b && !plan->b_in_place;
     for (long column = n0; column < n1; column += G(TILE_COLUMNS)) {
       long next_k = column + G(TILE_COLUMNS) < n1 ? k0 : k0 + count;
       long next_column = column + G(TILE_COLUMNS) < n1 ? column + G(TILE_COLUMNS) : n0;
@@ -378,6 +374,11 @@ HLOC_OF_PARTS void G(run_blocks)(void* const* args, long begin, long end) {
                  t % plan->k_splits);
   }
 }
+#else
+HLOC_MAY_BE_MISSING void G(run_blocks)(void* const* args, long begin, long end);
+#endif
+
+#if HLOC_IS_HERE(HLOC_JOINING)
 /* The sums of all parts of blocks. */
 HLOC_OF_PARTS void G(join_blocks)(void* const* args, long begin, long end) {
   const G(plan)* plan = (const G(plan)*)args;
@@ -391,7 +392,7 @@ HLOC_OF_PARTS void G(join_blocks)(void* const* args, long begin, long end) {
     for (long split = 1; split < plan->k_splits; split++)
       for (long i = 0; i < (m1 - m0) * stride; i++) sums[i] += sums[split * size + i];
     for (long row = m0, rows; row < m1; row += rows) {
-      rows = G(rows_at)(plan, row);
+      rows = G(rows_of)(plan, m1 - row);
       for (long column = n0; column < n1; column += G(TILE_COLUMNS))
         G(finish)(plan, batch, row, column, rows, G(smaller)(G(TILE_COLUMNS), n1 - column),
                   sums + (row - m0) * stride + (column - n0), stride);
@@ -399,14 +400,13 @@ HLOC_OF_PARTS void G(join_blocks)(void* const* args, long begin, long end) {
   }
 }
 #else
-void G(run_blocks)(void* const* args, long begin, long end);
-void G(join_blocks)(void* const* args, long begin, long end);
+HLOC_MAY_BE_MISSING void G(join_blocks)(void* const* args, long begin, long end);
 #endif
 
 #if HLOC_IS_HERE(HLOC_MAIN)
 /* Packing B for all tasks: panels side by side, then the corrections. */
-static size_t G(panel_bytes)(long k, long n) {
-  return (size_t)G(panels)(n) * G(units)(k) * G(TILE_COLUMNS) * sizeof(UNIT);
+static size_t G(panel_bytes)(const hloc_gemm_args* g) {
+  return (size_t)G(panels)(g->n) * G(units)(g->k) * G(TILE_COLUMNS) * sizeof(UNIT);
 }
 static void G(pack_panels)(void* const* args, long begin, long end) {
   const G(plan)* plan = (const G(plan)*)args;
@@ -414,33 +414,17 @@ static void G(pack_panels)(void* const* args, long begin, long end) {
   for (long panel = begin; panel < end; panel++)
     for (long k0 = 0; k0 < k; k0 += plan->k_block) {
       long count = G(smaller)(plan->k_block, k - k0);
-      ELEMENT* loaded = NULL;
-      if (plan->g.load_b) {
-        loaded = hloc_scratch(HLOC_OWN, count * G(TILE_COLUMNS) * sizeof(ELEMENT));
-        if (!loaded) { __atomic_store_n(plan->failed, 1, __ATOMIC_RELAXED); return; }
-      }
       UNIT* target = (UNIT*)plan->shared_b + (panel * G(units)(k) + k0 / GROUP) * G(TILE_COLUMNS);
       SUM* correction = (SUM*)plan->corrections + (panel * plan->k_blocks + k0 / plan->k_block) * G(TILE_COLUMNS);
-      G(pack_b_panel)(plan, 0, k0, count, panel * G(TILE_COLUMNS), target, correction, loaded);
+      G(pack_b_panel)(plan, 0, k0, count, panel * G(TILE_COLUMNS), target, correction);
     }
 }
 static void G(pack_shared)(G(plan)* plan, void* memory) {
   long panels = G(panels)(plan->g.n), k = plan->g.k, n = plan->g.n;
   plan->shared_b = memory;
-  plan->corrections = (const SUM*)((char*)memory + G(panel_bytes)(k, n));
+  plan->corrections = (const SUM*)((char*)memory + G(panel_bytes)(&plan->g));
   long grain = k * n < 65536 ? panels : panels / (4 * hloc_pool_threads()) + 1;
   hloc_parallel(G(pack_panels), (void* const*)plan, panels, grain);
-}
-long HLOC_JOIN(hloc_gemm_, G_NAME, _packed_bytes)(long k, long n) {
-  long k_blocks = k ? (k + G(k_block)(k) - 1) / G(k_block)(k) : 0;
-  return (long)G(panel_bytes)(k, n) + G(panels)(n) * k_blocks * G(TILE_COLUMNS) * (long)sizeof(SUM) * G_CORRECTS;
-}
-int HLOC_JOIN(hloc_gemm_, G_NAME, _pack_b)(const hloc_gemm_args* args, void* memory) {
-  int failed = 0;
-  G(plan) plan = {.g = *args, .k_block = G(k_block)(args->k), .failed = &failed};
-  plan.k_blocks = args->k ? (args->k + plan.k_block - 1) / plan.k_block : 0;
-  if (plan.k_blocks) G(pack_shared)(&plan, memory);
-  return failed;
 }
 static void G(exchange)(G(plan)* plan) { /* C^T = B^T A^T */
   hloc_gemm_args* g = &plan->g;
@@ -482,7 +466,8 @@ int HLOC_JOIN(hloc_gemm_, G_NAME, )(const hloc_gemm_args* args) {
   plan.failed = &failed;
   if (args->n == 1) plan.g.c_column = 1; /* whatever it was: a column of sums may be one piece of memory */
   const int halves = HLOC_READS_B && args->n > G(FEW) && args->a_column == 1;
-  if (args->n <= G(NARROW) && args->m > 2 * args->n && !halves && !args->load_a && !args->load_b && !args->packed_b)
+  if (args->n <= G(NARROW) && args->m > 2 * args->n && !halves &&
+      (args->n == 1 || HLOC_HAS(G(turn_tile))))
     G(exchange)(&plan);
   if (HLOC_HAS(G(is_thin)) && G(is_thin)(&plan)) return G(thin)(&plan);
   if (!G(choose)(&plan, &share_a, &share_b)) return 1;
@@ -493,11 +478,9 @@ int HLOC_JOIN(hloc_gemm_, G_NAME, )(const hloc_gemm_args* args) {
     if (!plan.partial) return 1;
   }
   if (share_a && !G(share_a)(&plan)) return 1;
-  if (args->packed_b) {
-    plan.shared_b = args->packed_b;
-    plan.corrections = (const SUM*)((const char*)args->packed_b + G(panel_bytes)(args->k, args->n));
-  } else if (share_b) {
-    void* memory = hloc_scratch(HLOC_FIRST, HLOC_JOIN(hloc_gemm_, G_NAME, _packed_bytes)(args->k, args->n));
+  if (share_b) {
+    const long corrections = G_CORRECTS * G(panels)(args->n) * plan.k_blocks * G(TILE_COLUMNS);
+    void* memory = hloc_scratch(HLOC_FIRST, G(panel_bytes)(args) + corrections * sizeof(SUM));
     if (!memory) return 1;
     G(pack_shared)(&plan, memory);
   }

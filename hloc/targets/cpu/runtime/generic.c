@@ -49,21 +49,14 @@ static inline __attribute__((unused)) void copy_run(char* restrict to, const cha
   }                                                                                                                   \
   static void gemm_rows_##S(void* const* args, long begin, long end) {                                                \
     const hloc_gemm_args* g = (const hloc_gemm_args*)args;                                                            \
-    const int loads = g->load_a || g->load_b;                                                                          \
-    T* rows = loads ? hloc_scratch(HLOC_OWN, (1 + GENERIC_COLUMNS) * g->k * sizeof(T)) : NULL;                        \
     for (long item = begin; item < end; item++) {                                                                     \
       long i = item % g->m, batch = item / g->m;                                                                      \
       long outer = batch / g->inner_batches, inner = batch % g->inner_batches;                                        \
       const T* a = (const T*)g->a + outer * g->a_outer + inner * g->a_inner + i * g->a_row;                           \
-      long a_step = g->a_column, b_row = g->b_row, b_column = g->b_column;                                            \
-      if (g->load_a) g->load_a(g->load_a_args, batch, i, 1, 0, g->k, rows), a = rows, a_step = 1;                     \
+      const long a_step = g->a_column, b_row = g->b_row, b_column = g->b_column;                                      \
       for (long column = 0; column < g->n; column += GENERIC_COLUMNS) {                                               \
         long columns = fewer(GENERIC_COLUMNS, g->n - column);                                                         \
         const T* b = (const T*)g->b + outer * g->b_outer + inner * g->b_inner + column * b_column;                    \
-        if (g->load_b) {                                                                                              \
-          g->load_b(g->load_b_args, batch, 0, g->k, column, columns, rows + g->k);                                    \
-          b = rows + g->k, b_row = columns, b_column = 1;                                                             \
-        }                                                                                                             \
         T sums[GENERIC_COLUMNS];                                                                                      \
         const int side_by_side = b_column == 1;                                                                       \
         long j = 0;                                                                                                   \
@@ -82,8 +75,6 @@ static inline __attribute__((unused)) void copy_run(char* restrict to, const cha
     }                                                                                                                 \
   }                                                                                                                   \
   int hloc_gemm_##S(const hloc_gemm_args* args) {                                                                     \
-    const int loads = args->load_a || args->load_b;                                                                    \
-    if (loads && !hloc_scratch(HLOC_OWN, (1 + GENERIC_COLUMNS) * args->k * sizeof(T))) return 1;                      \
     hloc_parallel(gemm_rows_##S, (void* const*)args, args->batches * args->m, 32768 / (args->n * args->k + 1) + 1);   \
     return 0;                                                                                                         \
   }

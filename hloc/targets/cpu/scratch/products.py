@@ -166,9 +166,10 @@ class Blocks(NamedTuple):
     sweeps: bool
     k_part: int
     group: int
+    flat: bool                   # share_a, but for sums in parts
 
 
-def _choose(g: Product, kind: Kind, machine: Machine, exchanged: bool, least_work: float) -> Blocks:
+def choose(g: Product, kind: Kind, machine: Machine, exchanged: bool, least_work: float) -> Blocks:
     """least_work: below it a product is one block."""
     most_rows, columns = tile_rows(machine), 2 * machine.vector_bytes // kind.sum
     rows, k_block, work = min(most_rows, (g.m + 1) // 2 * 2), _k_block(g.k, kind.group), g.m * g.n * g.k
@@ -211,14 +212,16 @@ def _choose(g: Product, kind: Kind, machine: Machine, exchanged: bool, least_wor
     panel = columns * -(-k_block // kind.group) * kind.unit
     group = min(-(-n_block // columns), GROUP_PANELS, 1 + GROUP_BYTES // panel)
     groups = g.b[3] == 1 and packs and not share_b
+    share_a = flat
     if k_part < g.k:
-        flat = share_b = sweeps = False
-    return Blocks(rows, m_block, n_block, k_block, k_blocks, flat, share_b, sweeps, k_part, group if groups else 1)
+        share_a = share_b = sweeps = False
+    return Blocks(rows, m_block, n_block, k_block, k_blocks, share_a, share_b, sweeps, k_part, group if groups else 1,
+                  flat)
 
 
 def _tiled(g: Product, kind: Kind, machine: Machine, exchanged: bool, least_work: float) -> Scratch:
-    """G(share_a), hloc_gemm_<type>_packed_bytes and G(take_scratch)."""
-    b = _choose(g, kind, machine, exchanged, least_work)
+    """G(share_a), G(panel_bytes) and G(take_scratch)."""
+    b = choose(g, kind, machine, exchanged, least_work)
     columns, depth = 2 * machine.vector_bytes // kind.sum, -(-b.k_block // kind.group)
     m_panels, n_panels = -(-g.m // b.rows), -(-g.n // columns)
     first = 0
