@@ -5,11 +5,107 @@
  * panel. So the softmax goes along vectors, and its weights are the panel by which elements of values are multiplied,
  * into features x queries. A task's panels meet a block of keys and values while it is in cache. attention_kernels.c
  * holds the register tiles; attention_thin.c does products of few queries.
+ *
+ * Parts (parts.h): ATTEND_PANELS begins and ends panels, and has them scored; ATTEND_BLOCKS does all else.
  */
 #include "attention_internal.h"
 
+#define HLOC_ATTEND_PANELS 1
+#define HLOC_ATTEND_BLOCKS 2
+
 enum { HLOC_ATTENTION_MOST_PANELS = 4 };
 
+typedef struct { float *panels, *tile, *turned, *k, *v, *room; } attend_scratch;
+typedef struct { int lanes; float *q, *out, *state; } attend_panel; /* [depth][lane], [feature][lane], soften's */
+typedef struct { long batch, row, column, n; } attend_place; /* of a panel's first query and n keys */
+
+/* Every query's results times a factor of its own. */
+static void attend_scale(attend_panel panel, long features, const float* factors) {
+  const int vectors = panel.lanes / HLOC_LANES32;
+  for (int h = 0; h < vectors; h++) {
+    const hloc_vf32 factor = hloc_load_f32(factors + h * HLOC_LANES32);
+    for (long f = 0; f < features; f++) {
+      float* at = panel.out + (f * vectors + h) * HLOC_LANES32;
+      hloc_store_f32(at, hloc_load_f32(at) * factor);
+    }
+  }
+}
+
+#if HLOC_IS_HERE(HLOC_ATTEND_PANELS)
+/* rows x columns floats turned: target[c * target_stride + r]; square blocks go through registers. */
+static void attend_turn(const float* source, long stride, long rows, long columns, float* target, long target_stride) {
+  float block[HLOC_LANES32 * HLOC_LANES32], turned[HLOC_LANES32 * HLOC_LANES32];
+  for (long r = 0; r < rows; r += HLOC_LANES32)
+    for (long c = 0; c < columns; c += HLOC_LANES32) {
+      const long count = hloc_smaller(HLOC_LANES32, rows - r), width = hloc_smaller(HLOC_LANES32, columns - c);
+      const float* from = source + r * stride + c;
+      float* to = target + c * target_stride + r;
+      if (count == HLOC_LANES32 && width == HLOC_LANES32) {
+        hloc_transpose_32(from, stride, to, target_stride);
+        continue;
+      }
+      for (long i = 0; i < count; i++)
+        __builtin_memcpy(block + i * HLOC_LANES32, from + i * stride, width * sizeof(float));
+      hloc_transpose_32(block, HLOC_LANES32, turned, HLOC_LANES32);
+      for (long i = 0; i < width; i++)
+        __builtin_memcpy(to + i * target_stride, turned + i * HLOC_LANES32, count * sizeof(float));
+    }
+}
+
+HLOC_OF_PARTS void hloc_attend_start(const hloc_attention_plan* plan, const attend_scratch* s, long batch, long row,
+                                     attend_panel panel) {
+  const hloc_attention_args* g = &plan->g;
+  const long rows = hloc_smaller(HLOC_PANEL, g->rows - row);
+  const long at = hloc_attention_base(g, &g->q, batch) + row * g->q.row;
+  const float* from = (const float*)g->q.at + at;
+  long stride = g->q.row;
+  if (g->q.type != HLOC_ATTENTION_F32 || g->q.column != 1 || rows < panel.lanes) {
+    stride = hloc_attention_aligned(g->depth);
+    hloc_attention_load(&g->q, at, rows, g->depth, s->room, stride);
+    __builtin_memset(s->room + rows * stride, 0, (panel.lanes - rows) * stride * sizeof(float));
+    from = s->room;
+  }
+  attend_turn(from, stride, panel.lanes, g->depth, panel.q, panel.lanes);
+  __builtin_memset(panel.out, 0, g->features * panel.lanes * sizeof(float));
+  for (int i = 0; i < HLOC_PANEL; i++) panel.state[i] = -HLOC_INF_F32, panel.state[HLOC_PANEL + i] = 0;
+}
+
+HLOC_OF_PARTS void hloc_attend_finish(const hloc_attention_plan* plan, const attend_scratch* s, long batch, long row,
+                                      attend_panel panel) {
+  const hloc_attention_args* g = &plan->g;
+  const long rows = hloc_smaller(HLOC_PANEL, g->rows - row), stride = hloc_attention_aligned(g->features);
+  const long at = hloc_attention_base(g, &g->out, batch) + row * g->out.row;
+  float share[HLOC_PANEL];
+  for (int q = 0; q < panel.lanes; q++) share[q] = 1.0f / panel.state[HLOC_PANEL + q];
+  attend_scale(panel, g->features, share);
+  attend_turn(panel.out, panel.lanes, g->features, panel.lanes, s->room, stride);
+  for (long i = 0; i < rows; i++)
+    hloc_attention_store(&g->out, at + i * g->out.row, g->features, s->room + i * stride);
+}
+
+HLOC_OF_PARTS void hloc_attend_score(const hloc_attention_plan* plan, const attend_scratch* s, const attend_place* at,
+                                     int lanes) {
+  const hloc_attention_args* g = &plan->g;
+  const long rows = hloc_smaller(HLOC_PANEL, g->rows - at->row);
+  if (!g->score) return;
+  if (!g->score_by_columns) {
+    g->score(g->score_args, at->batch, at->row, at->column, rows, at->n, s->tile, 1, lanes);
+    return;
+  }
+  attend_turn(s->tile, lanes, at->n, lanes, s->turned, HLOC_KEY_ROOM);
+  g->score(g->score_args, at->batch, at->row, at->column, rows, at->n, s->turned, HLOC_KEY_ROOM, 1);
+  attend_turn(s->turned, HLOC_KEY_ROOM, lanes, at->n, s->tile, lanes);
+}
+#else
+void hloc_attend_start(const hloc_attention_plan* plan, const attend_scratch* s, long batch, long row,
+                       attend_panel panel);
+void hloc_attend_finish(const hloc_attention_plan* plan, const attend_scratch* s, long batch, long row,
+                        attend_panel panel);
+void hloc_attend_score(const hloc_attention_plan* plan, const attend_scratch* s, const attend_place* at, int lanes);
+#endif
+
+#if HLOC_IS_HERE(HLOC_ATTEND_BLOCKS)
+static long attend_panel_size(const hloc_attention_args* g) { return (g->depth + g->features + 3) * HLOC_PANEL; }
 /* A product of any number of rows, in tiles of about equal size; step: from one row to the next. */
 static void attend_product(const hloc_attention_kernel* kernel, int lanes, long rows, long k, const float* a,
                            long step, long stride, const float* b, float* sums) {
@@ -53,31 +149,6 @@ static int attend_soften(int lanes, float* tile, long n, float* state) {
   return lanes == HLOC_PANEL ? attend_soften_of(2, tile, n, state) : attend_soften_of(1, tile, n, state);
 }
 
-/* rows x columns floats turned: target[c * target_stride + r]; square blocks go through registers. */
-static void attend_turn(const float* source, long stride, long rows, long columns, float* target, long target_stride) {
-  float block[HLOC_LANES32 * HLOC_LANES32], turned[HLOC_LANES32 * HLOC_LANES32];
-  for (long r = 0; r < rows; r += HLOC_LANES32)
-    for (long c = 0; c < columns; c += HLOC_LANES32) {
-      const long count = hloc_smaller(HLOC_LANES32, rows - r), width = hloc_smaller(HLOC_LANES32, columns - c);
-      const float* from = source + r * stride + c;
-      float* to = target + c * target_stride + r;
-      if (count == HLOC_LANES32 && width == HLOC_LANES32) {
-        hloc_transpose_32(from, stride, to, target_stride);
-        continue;
-      }
-      for (long i = 0; i < count; i++)
-        __builtin_memcpy(block + i * HLOC_LANES32, from + i * stride, width * sizeof(float));
-      hloc_transpose_32(block, HLOC_LANES32, turned, HLOC_LANES32);
-      for (long i = 0; i < width; i++)
-        __builtin_memcpy(to + i * target_stride, turned + i * HLOC_LANES32, count * sizeof(float));
-    }
-}
-
-typedef struct { float *panels, *tile, *turned, *k, *v, *room; } attend_scratch;
-typedef struct { int lanes; float *q, *out, *state; } attend_panel; /* [depth][lane], [feature][lane], soften's */
-typedef struct { long batch, row, column, n; } attend_place; /* of a panel's first query and n keys */
-
-static long attend_panel_size(const hloc_attention_args* g) { return (g->depth + g->features + 3) * HLOC_PANEL; }
 /* A task's panel, whose first query is `row`. */
 static attend_panel attend_panel_of(const hloc_attention_plan* plan, const attend_scratch* s, long number, long row) {
   const hloc_attention_args* g = &plan->g;
@@ -101,62 +172,6 @@ static int attend_take_scratch(const hloc_attention_plan* plan, attend_scratch* 
   return 1;
 }
 
-/* Every query's results times a factor of its own. */
-static void attend_scale(attend_panel panel, long features, const float* factors) {
-  const int vectors = panel.lanes / HLOC_LANES32;
-  for (int h = 0; h < vectors; h++) {
-    const hloc_vf32 factor = hloc_load_f32(factors + h * HLOC_LANES32);
-    for (long f = 0; f < features; f++) {
-      float* at = panel.out + (f * vectors + h) * HLOC_LANES32;
-      hloc_store_f32(at, hloc_load_f32(at) * factor);
-    }
-  }
-}
-
-static void attend_start(const hloc_attention_plan* plan, const attend_scratch* s, long batch, long row,
-                         attend_panel panel) {
-  const hloc_attention_args* g = &plan->g;
-  const long rows = hloc_smaller(HLOC_PANEL, g->rows - row);
-  const long at = hloc_attention_base(g, &g->q, batch) + row * g->q.row;
-  const float* from = (const float*)g->q.at + at;
-  long stride = g->q.row;
-  if (g->q.type != HLOC_ATTENTION_F32 || g->q.column != 1 || rows < panel.lanes) {
-    stride = hloc_attention_aligned(g->depth);
-    hloc_attention_load(&g->q, at, rows, g->depth, s->room, stride);
-    __builtin_memset(s->room + rows * stride, 0, (panel.lanes - rows) * stride * sizeof(float));
-    from = s->room;
-  }
-  attend_turn(from, stride, panel.lanes, g->depth, panel.q, panel.lanes);
-  __builtin_memset(panel.out, 0, g->features * panel.lanes * sizeof(float));
-  for (int i = 0; i < HLOC_PANEL; i++) panel.state[i] = -HLOC_INF_F32, panel.state[HLOC_PANEL + i] = 0;
-}
-
-static void attend_finish(const hloc_attention_plan* plan, const attend_scratch* s, long batch, long row,
-                          attend_panel panel) {
-  const hloc_attention_args* g = &plan->g;
-  const long rows = hloc_smaller(HLOC_PANEL, g->rows - row), stride = hloc_attention_aligned(g->features);
-  const long at = hloc_attention_base(g, &g->out, batch) + row * g->out.row;
-  float share[HLOC_PANEL];
-  for (int q = 0; q < panel.lanes; q++) share[q] = 1.0f / panel.state[HLOC_PANEL + q];
-  attend_scale(panel, g->features, share);
-  attend_turn(panel.out, panel.lanes, g->features, panel.lanes, s->room, stride);
-  for (long i = 0; i < rows; i++)
-    hloc_attention_store(&g->out, at + i * g->out.row, g->features, s->room + i * stride);
-}
-
-static void attend_score(const hloc_attention_plan* plan, const attend_scratch* s, const attend_place* at, int lanes) {
-  const hloc_attention_args* g = &plan->g;
-  const long rows = hloc_smaller(HLOC_PANEL, g->rows - at->row);
-  if (!g->score) return;
-  if (!g->score_by_columns) {
-    g->score(g->score_args, at->batch, at->row, at->column, rows, at->n, s->tile, 1, lanes);
-    return;
-  }
-  attend_turn(s->tile, lanes, at->n, lanes, s->turned, HLOC_KEY_ROOM);
-  g->score(g->score_args, at->batch, at->row, at->column, rows, at->n, s->turned, HLOC_KEY_ROOM, 1);
-  attend_turn(s->turned, HLOC_KEY_ROOM, lanes, at->n, s->tile, lanes);
-}
-
 /* One panel against a block of keys, of which `dead` says that the mask lets nothing through. */
 static void attend_meet(const hloc_attention_plan* plan, const attend_scratch* s, const attend_place* at, int dead,
                         const float* k, long k_stride, const float* v, long v_stride, const attend_panel* panel) {
@@ -167,7 +182,7 @@ static void attend_meet(const hloc_attention_plan* plan, const attend_scratch* s
   } else {
     attend_product(two ? hloc_attention_along : hloc_attention_along_one, lanes, at->n, g->depth, k, k_stride, k_stride,
                    panel->q, s->tile);
-    attend_score(plan, s, at, lanes);
+    hloc_attend_score(plan, s, at, lanes);
   }
   if (attend_soften(lanes, s->tile, at->n, panel->state))
     attend_scale(*panel, g->features, panel->state + 2 * HLOC_PANEL);
@@ -221,14 +236,14 @@ static void attend_run_panels(const hloc_attention_plan* plan, const attend_scra
                               long count) {
   const hloc_attention_args* g = &plan->g;
   for (long p = 0, row = first * HLOC_PANEL; p < count; p++, row += HLOC_PANEL)
-    attend_start(plan, s, batch, row, attend_panel_of(plan, s, p, row));
+    hloc_attend_start(plan, s, batch, row, attend_panel_of(plan, s, p, row));
   for (int second = 0; second <= (g->live != NULL); second++)
     for (long j = 0; j < g->columns; j += plan->block) {
       const attend_place at = {batch, first * HLOC_PANEL, j, hloc_smaller(plan->block, g->columns - j)};
       attend_block(plan, s, at, count, second);
     }
   for (long p = 0, row = first * HLOC_PANEL; p < count; p++, row += HLOC_PANEL)
-    attend_finish(plan, s, batch, row, attend_panel_of(plan, s, p, row));
+    hloc_attend_finish(plan, s, batch, row, attend_panel_of(plan, s, p, row));
 }
 
 static void attend_run_tasks(void* const* args, long begin, long end) {
@@ -261,3 +276,4 @@ int hloc_attention(const hloc_attention_args* g) {
   hloc_parallel(attend_run_tasks, (void* const*)&plan, plan.batches * plan.tasks_of_batch, (long)(4e5 / work) + 1);
   return __atomic_load_n(&plan.failed, __ATOMIC_RELAXED);
 }
+#endif

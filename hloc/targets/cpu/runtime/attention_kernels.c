@@ -11,32 +11,48 @@
 #define HLOC_ALONG_ONE 3
 #define HLOC_ACROSS_ONE 4
 
-/* sums[i][q] (+)= sum over p < k of a[i * a_row + p * a_k] b[p][q], for `rows` i and a panel of `vectors` (1 or 2) */
-HLOC_INLINE void attend_multiply(const int rows, const int vectors, long k, const float* restrict a, long a_row,
-                                 long a_k, const float* restrict b, float* restrict sums, int accumulate) {
-  const int lanes = vectors * HLOC_LANES32;
-  hloc_vf32 sum[2 * HLOC_ATTENTION_TILE];
-  HLOC_UNROLL for (int i = 0; i < rows * vectors; i++)
-    sum[i] = accumulate ? hloc_load_f32(sums + i * HLOC_LANES32) : (hloc_vf32){0};
-  for (long p = 0; p < k; p++, a += a_k, b += lanes) {
-    hloc_vf32 bp[2];
-    HLOC_UNROLL for (int h = 0; h < vectors; h++) bp[h] = hloc_load_f32(b + h * HLOC_LANES32);
-    HLOC_UNROLL for (int i = 0; i < rows; i++) {
-      const hloc_vf32 ai = hloc_splat_f32(a[i * a_row]);
-      HLOC_UNROLL for (int h = 0; h < vectors; h++) sum[i * vectors + h] += ai * bp[h];
-    }
+/* sums[i][q] (+)= sum over p < k of a[i * row + p * step] b[p][q], for some i and a panel of two vectors, or of one */
+#define HLOC_BEGIN_TWO(i)                                                                                             \
+  hloc_vf32 left##i = adds ? hloc_load_f32(sums + 2 * (i) * HLOC_LANES32) : (hloc_vf32){0};                           \
+  hloc_vf32 right##i = adds ? hloc_load_f32(sums + (2 * (i) + 1) * HLOC_LANES32) : (hloc_vf32){0};
+#define HLOC_ADD_TWO(i)                                                                                               \
+  {                                                                                                                   \
+    const hloc_vf32 ai = hloc_splat_f32(a[(i) * row]);                                                                \
+    left##i += ai * b0, right##i += ai * b1;                                                                          \
   }
-  HLOC_UNROLL for (int i = 0; i < rows * vectors; i++) hloc_store_f32(sums + i * HLOC_LANES32, sum[i]);
-}
-
-#define HLOC_DEFINE_ALONG(ROWS) HLOC_DEFINE_KERNEL(attend_along_##ROWS, ROWS, 2, stride, 1, 0)
-#define HLOC_DEFINE_ACROSS(ROWS) HLOC_DEFINE_KERNEL(attend_across_##ROWS, ROWS, 2, 1, stride, 1)
-#define HLOC_DEFINE_ALONG_ONE(ROWS) HLOC_DEFINE_KERNEL(attend_along_one_##ROWS, ROWS, 1, stride, 1, 0)
-#define HLOC_DEFINE_ACROSS_ONE(ROWS) HLOC_DEFINE_KERNEL(attend_across_one_##ROWS, ROWS, 1, 1, stride, 1)
-#define HLOC_DEFINE_KERNEL(NAME, ROWS, VECTORS, A_ROW, A_K, ACCUMULATE)                                               \
-  static __attribute__((noinline)) void NAME(long k, const float* a, long stride, const float* b, float* sums) {     \
-    attend_multiply(ROWS, VECTORS, k, a, A_ROW, A_K, b, sums, ACCUMULATE);                                            \
+#define HLOC_STORE_TWO(i)                                                                                             \
+  hloc_store_f32(sums + 2 * (i) * HLOC_LANES32, left##i), hloc_store_f32(sums + (2 * (i) + 1) * HLOC_LANES32, right##i);
+#define HLOC_DEFINE_TWO(NAME, ROWS, ROW, STEP, ADDS)                                                                  \
+  static __attribute__((noinline)) void NAME(long k, const float* restrict a, long stride, const float* restrict b,   \
+                                             float* restrict sums) {                                                  \
+    const long row = (ROW), step = (STEP);                                                                            \
+    const int adds = (ADDS);                                                                                          \
+    HLOC_EACH_##ROWS(HLOC_BEGIN_TWO)                                                                                  \
+    for (long p = 0; p < k; p++, a += step, b += 2 * HLOC_LANES32) {                                                  \
+      const hloc_vf32 b0 = hloc_load_f32(b), b1 = hloc_load_f32(b + HLOC_LANES32);                                    \
+      HLOC_EACH_##ROWS(HLOC_ADD_TWO)                                                                                  \
+    }                                                                                                                 \
+    HLOC_EACH_##ROWS(HLOC_STORE_TWO)                                                                                  \
   }
+#define HLOC_BEGIN_ONE(i) hloc_vf32 sum##i = adds ? hloc_load_f32(sums + (i) * HLOC_LANES32) : (hloc_vf32){0};
+#define HLOC_ADD_ONE(i) sum##i += hloc_splat_f32(a[(i) * row]) * b0;
+#define HLOC_STORE_ONE(i) hloc_store_f32(sums + (i) * HLOC_LANES32, sum##i);
+#define HLOC_DEFINE_ONE(NAME, ROWS, ROW, STEP, ADDS)                                                                  \
+  static __attribute__((noinline)) void NAME(long k, const float* restrict a, long stride, const float* restrict b,   \
+                                             float* restrict sums) {                                                  \
+    const long row = (ROW), step = (STEP);                                                                            \
+    const int adds = (ADDS);                                                                                          \
+    HLOC_EACH_##ROWS(HLOC_BEGIN_ONE)                                                                                  \
+    for (long p = 0; p < k; p++, a += step, b += HLOC_LANES32) {                                                      \
+      const hloc_vf32 b0 = hloc_load_f32(b);                                                                          \
+      HLOC_EACH_##ROWS(HLOC_ADD_ONE)                                                                                  \
+    }                                                                                                                 \
+    HLOC_EACH_##ROWS(HLOC_STORE_ONE)                                                                                  \
+  }
+#define HLOC_DEFINE_ALONG(ROWS) HLOC_DEFINE_TWO(attend_along_##ROWS, ROWS, stride, 1, 0)
+#define HLOC_DEFINE_ACROSS(ROWS) HLOC_DEFINE_TWO(attend_across_##ROWS, ROWS, 1, stride, 1)
+#define HLOC_DEFINE_ALONG_ONE(ROWS) HLOC_DEFINE_ONE(attend_along_one_##ROWS, ROWS, stride, 1, 0)
+#define HLOC_DEFINE_ACROSS_ONE(ROWS) HLOC_DEFINE_ONE(attend_across_one_##ROWS, ROWS, 1, stride, 1)
 /* one row, and even numbers of them */
 #if HLOC_VECTOR_BYTES == 64
 #define HLOC_ALL_ROWS(X) X(1) X(2) X(4) X(6) X(8) X(10) X(12) X(14)
@@ -69,7 +85,14 @@ const hloc_attention_kernels hloc_attention_across_one = {HLOC_ALL_ROWS(HLOC_ACR
 #undef HLOC_DEFINE_ACROSS
 #undef HLOC_DEFINE_ALONG_ONE
 #undef HLOC_DEFINE_ACROSS_ONE
-#undef HLOC_DEFINE_KERNEL
+#undef HLOC_BEGIN_TWO
+#undef HLOC_ADD_TWO
+#undef HLOC_STORE_TWO
+#undef HLOC_DEFINE_TWO
+#undef HLOC_BEGIN_ONE
+#undef HLOC_ADD_ONE
+#undef HLOC_STORE_ONE
+#undef HLOC_DEFINE_ONE
 #undef HLOC_ALL_ROWS
 #undef HLOC_ALONG_NAME
 #undef HLOC_ACROSS_NAME

@@ -56,15 +56,6 @@ enum { G(TILE_COLUMNS) = 2 * LANES, G(ROWS_AHEAD) = 8 };
 typedef void (*G(kernel))(long k, const UNIT* a, long a_row, const UNIT* b, long b_k, const SUM* start, SUM* sums,
                           long stride, int accumulate, const char* ahead, long ahead_step);
 
-/* Each row's sums are variables of their own: of arrays, which it has to take apart first, gcc makes the same code in
- * half as long again. */
-#define HLOC_EACH_2(X) X(0) X(1)
-#define HLOC_EACH_4(X) HLOC_EACH_2(X) X(2) X(3)
-#define HLOC_EACH_6(X) HLOC_EACH_4(X) X(4) X(5)
-#define HLOC_EACH_8(X) HLOC_EACH_6(X) X(6) X(7)
-#define HLOC_EACH_10(X) HLOC_EACH_8(X) X(8) X(9)
-#define HLOC_EACH_12(X) HLOC_EACH_10(X) X(10) X(11)
-#define HLOC_EACH_14(X) HLOC_EACH_12(X) X(12) X(13)
 #define HLOC_BEGIN_ROW(i) VECTOR left##i = left, right##i = right;
 #define HLOC_LOAD_ROW(i)                                                                                              \
   left##i += G(load_sum)(sums + (i) * stride), right##i += G(load_sum)(sums + (i) * stride + LANES);
@@ -173,13 +164,6 @@ extern const G(kernel_table) G(kernels_half_a) __attribute__((weak));
 HLOC_ALL_ROWS(HLOC_HALF_STRIDED)
 HLOC_OF_PARTS const G(kernel_table) G(kernels_half_a) = {HLOC_ALL_ROWS(HLOC_HALF_STRIDED_NAME)};
 #endif
-#undef HLOC_EACH_2
-#undef HLOC_EACH_4
-#undef HLOC_EACH_6
-#undef HLOC_EACH_8
-#undef HLOC_EACH_10
-#undef HLOC_EACH_12
-#undef HLOC_EACH_14
 #undef HLOC_BEGIN_ROW
 #undef HLOC_LOAD_ROW
 #undef HLOC_ADD_ROW

@@ -10,6 +10,8 @@
  *   hloc_transpose_32(source, source_stride, target, target_stride): HLOC_LANES32 x HLOC_LANES32 words; _64 likewise
  *   hloc_swapped_<f32, f64>(v): neighbouring lanes change places
  *   HLOC_UNROLL            before a loop whose body works on a register array
+ *                          to take apart first, gcc makes the same code in half as long again; n: 1 or even, up to 14
+ *                          to take apart first, gcc makes the same code in half as long again; n is 1 or even, up to 14
  *
  * Multiply-add is written a * b + c: compile with -ffp-contract=fast.
  * Example: hloc_store_f32(y, hloc_load_f32(x) * 2.0f)
@@ -34,6 +36,14 @@
 #else
 #define HLOC_UNROLL _Pragma("GCC unroll 32")
 #endif
+#define HLOC_EACH_1(X) X(0)
+#define HLOC_EACH_2(X) X(0) X(1)
+#define HLOC_EACH_4(X) HLOC_EACH_2(X) X(2) X(3)
+#define HLOC_EACH_6(X) HLOC_EACH_4(X) X(4) X(5)
+#define HLOC_EACH_8(X) HLOC_EACH_6(X) X(6) X(7)
+#define HLOC_EACH_10(X) HLOC_EACH_8(X) X(8) X(9)
+#define HLOC_EACH_12(X) HLOC_EACH_10(X) X(10) X(11)
+#define HLOC_EACH_14(X) HLOC_EACH_12(X) X(12) X(13)
 #define HLOC_INLINE static inline __attribute__((always_inline, unused))
 
 #define HLOC_DEFINE_VECTOR(S, T)                                                                                      \
