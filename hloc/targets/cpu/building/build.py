@@ -4,8 +4,7 @@ In: Sources of a program. Out: the path of a shared object, from the cache where
 
     library = build(sources, options.report)
 
-The routines of runtime/ are compiled once per machine. `ahead` starts them while the passes still run; a lock per entry
-keeps two threads or processes from compiling the same routine twice.
+The routines of runtime/ (routine_objects.py) are compiled once per machine, and start while the passes still run.
 """
 from __future__ import annotations
 
@@ -14,17 +13,15 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from hloc import cache
-from hloc.ir import Module
-from hloc.machine import Machine, available_cores
+from hloc.machine import available_cores
 from hloc.targets.cpu.building import toolchain
-from hloc.targets.cpu.building.likely import likely_units
 from hloc.targets.cpu.building.parts import compiled
+from hloc.targets.cpu.building.routine_objects import CALL, runtime_digest, runtime_object
 from hloc.targets.cpu.building.toolchain import Toolchain
 from hloc.targets.cpu.program.export import export_unit, write_constants
-from hloc.targets.cpu.program.sources import RUNTIME, Sources, runtime_digest
+from hloc.targets.cpu.program.sources import Sources
 
 LONG_DRIVER = 40_000              # characters
-CALL = "call.c"                   # what Python calls; a program for C alone has no use for it
 Report = Callable[[str, int, int], None]
 
 
@@ -55,9 +52,10 @@ def save(sources: Sources, path: Path, report: Report) -> None:
 def _compile_and_link(chain: Toolchain, units: list[tuple[str, bool]], sources: Sources, output: Path,
                       report: Report, *, for_python: bool = False) -> None:
     """The units of a program and the missing routines at once; the largest first."""
+    digest = runtime_digest()
     with cache.workspace() as folder, ThreadPoolExecutor(available_cores()) as cores, \
             ThreadPoolExecutor(16) as waiting:                    # a routine may be in the making elsewhere
-        routines = [waiting.submit(runtime_object, chain, unit, flags, folder)
+        routines = [waiting.submit(runtime_object, chain, unit, flags, digest, folder)
                     for unit, flags in compiled((*sources.runtime_units(), CALL), sources.parts())]
         jobs = [cores.submit(_unit_object, chain, text, folder / f"unit{number}.c", is_kernels)
                 for number, (text, is_kernels) in enumerate(sorted(units, key=lambda unit: -len(unit[0])))]
@@ -76,34 +74,3 @@ def _unit_object(chain: Toolchain, text: str, source: Path, is_kernels: bool) ->
     driver_flags = toolchain.DRIVER_FLAGS if len(text) < LONG_DRIVER else toolchain.LONG_DRIVER_FLAGS
     flags = chain.kernel_flags() if is_kernels else driver_flags
     return chain.compile_object(source, source.with_suffix(".o"), flags)
-
-
-def runtime_object(chain: Toolchain, unit: str, more: tuple[str, ...] = (), into: Path | None = None) -> Path:
-    """The object file of one routine: compiled once per machine, then from the cache. In the folder `into`, if given,
-    where no other process removes it while this one needs it."""
-    flags = (*chain.routine_flags(lean="HLOC_THIN" in "".join(more)), *more)
-    key = cache.digest("runtime", chain.identity(), runtime_digest(), unit, *flags)
-
-    def cached() -> Path | None:
-        found = cache.find(key, ".o")
-        return cache.hold(found, into / found.name) if found and into else found
-    found = cached()
-    if found:
-        return found
-    with cache.lock(key), cache.workspace() as folder:
-        found = cached()                                          # another thread or process was faster
-        if found:
-            return found
-        built = chain.compile_object(RUNTIME / unit, folder / "routine.o", flags)
-        kept = cache.put(key, ".o", built)
-        return built.replace(into / kept.name) if into else kept
-
-
-def ahead(module: Module) -> None:
-    """Start compiling the routines that a module will probably call. Errors show where they are used."""
-    chain = toolchain.find()
-    threads = ThreadPoolExecutor(available_cores())
-    units, parts = likely_units(module, Machine.host())
-    for unit, flags in compiled((*units, CALL), parts):
-        threads.submit(runtime_object, chain, unit, flags)
-    threads.shutdown(wait=False)

@@ -39,7 +39,8 @@ GCC_KERNEL_FLAGS = ("--param", "max-unswitch-insns=150", "-fno-tree-pre")
 GATHER_FLAGS = ("-mtune-ctrl=^use_gather_2parts,^use_gather_4parts",)
 FIRST_GCC_WITH_GATHER_FLAGS = 12
 COMPILE_SECONDS = 600
-INCLUDE_FOLDERS = (Path(__file__).parent.parent / "runtime", Path(__file__).parent.parent.parent / "c")
+RUNTIME = Path(__file__).parent.parent / "runtime"
+INCLUDE_FOLDERS = (RUNTIME, Path(__file__).parent.parent.parent / "c")
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,8 @@ compiler that knows nothing of hloc.
 """
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
 
 from hloc.kernels.ir import Kernel, Tile
 from hloc.kernels.plan import HostCall, Program, Step
@@ -19,6 +16,7 @@ from hloc.targets.cpu.building.chapters import reading_less
 from hloc.targets.cpu.building.needs import parts_of_tiles
 from hloc.targets.cpu.building.parts import Parts
 from hloc.targets.cpu.building.routines import file_of, runtime_units
+from hloc.targets.cpu.building.toolchain import RUNTIME
 from hloc.targets.cpu.building.unit_costs import TEMPLATES, driver_cost, kernel_cost
 from hloc.targets.cpu.program.driver import driver_source
 from hloc.targets.cpu.program.small_kernels import inlined_kernels
@@ -39,7 +37,6 @@ from hloc.targets.inlining import HEADERS as SHARED
 from hloc.targets.inlining import c_name, inline_includes
 from hloc.targets.printer import C, print_kernel
 
-RUNTIME = Path(__file__).parent.parent / "runtime"
 # Milliseconds of compilation (unit_costs.py). Starting gcc and reading the headers takes 45: nothing where a core would
 # be idle.
 UNIT_COST = 400
@@ -158,16 +155,3 @@ def print_kernels(kernels: Sequence[Kernel | Tile], machine: Machine) -> tuple[t
 def _function(kernel: Kernel, name: str, qualifier: str) -> str:
     text = print_kernel(kernel, C, name, qualifier, RowPrinter())
     return f'#include "half_rows.h"\n{text}' if calls_half_rows(text) else text
-
-
-def runtime_digest() -> str:
-    """Hash over all runtime headers: a cached build must not outlive them."""
-    files = sorted(entry.path for folder in (RUNTIME, SHARED) for entry in os.scandir(folder)
-                   if entry.name.endswith((".c", ".h")))
-    return _digest_of(tuple((path, facts.st_size, facts.st_mtime_ns) for path in files for facts in [os.stat(path)]))
-
-
-@lru_cache(maxsize=1)                       # asked once for each routine of a program
-def _digest_of(files: tuple[tuple[str, int, int], ...]) -> str:
-    from hloc.cache import digest
-    return digest(*(Path(path).read_bytes() for path, _, _ in files))

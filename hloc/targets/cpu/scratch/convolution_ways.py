@@ -13,8 +13,8 @@ hloc_conv_args.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from math import prod
+from typing import NamedTuple
 
 from hloc.machine import Machine
 from hloc.targets.cpu.building.routines import FAST_TYPES
@@ -24,8 +24,7 @@ ONES = (1, 1, 1)
 SPREAD_FLOATS = 1 << 20            # of conv_transposed.c
 
 
-@dataclass(frozen=True)
-class Convolution:
+class Convolution(NamedTuple):
     """hloc_conv_args of one batch group; strides in elements."""
 
     type: str
@@ -87,7 +86,7 @@ def _settled(c: Convolution) -> Convolution:
         x_s[d] = c.x_size[d + 1] * x_s[d + 1] if c.x_size[d] == 1 else x_s[d]
         y_s[d] = c.y_size[d + 1] * y_s[d + 1] if c.y_size[d] == 1 else y_s[d]
     x_c, y_c = 1 if c.x_features == 1 else c.x_c, 1 if c.y_features == 1 else c.y_c
-    return replace(c, x_c=x_c, y_c=y_c, x_s=tuple(x_s), y_s=tuple(y_s))
+    return c._replace(x_c=x_c, y_c=y_c, x_s=tuple(x_s), y_s=tuple(y_s))
 
 
 def way_of(c: Convolution, machine: Machine) -> str:

@@ -5,7 +5,6 @@ read side by side.
 """
 from __future__ import annotations
 
-from dataclasses import replace
 from math import gcd, prod
 
 from hloc.ir import ELEMENT_TYPES
@@ -41,7 +40,7 @@ def convolution_scratch(tile: Tile, machine: Machine) -> Scratch:
         return _generic(c, given["types"], machine)
     way = way_of(c, machine)
     if way == "channels":
-        whole = replace(c, batch=c.batch_groups, y_features=c.batch_groups)
+        whole = c._replace(batch=c.batch_groups, y_features=c.batch_groups)
         return _moved(whole, True, whole.is_f32 and whole.x_n == 1, whole.is_f32 and whole.w_o == 1, machine)
     if way == "depthwise":
         return _moved(c, False, c.is_f32 and c.x_c == 1, c.is_f32 and c.w_o == 1, machine)
@@ -90,7 +89,7 @@ def _passed_over(c: Convolution) -> Convolution:
         if c.window[d] == 1 and stride[d] > 1 and not c.pad_low[d] and c.base_dilation[d] == 1 \
                 and (c.y_size[d] - 1) * stride[d] < x_size[d]:
             x_s[d], x_size[d], stride[d] = x_s[d] * stride[d], c.y_size[d], 1
-    return replace(c, x_s=tuple(x_s), x_size=tuple(x_size), stride=tuple(stride))
+    return c._replace(x_s=tuple(x_s), x_size=tuple(x_size), stride=tuple(stride))
 
 
 def _collides(c: Convolution, step: int, machine: Machine) -> bool:
@@ -110,7 +109,7 @@ def _by_rows(c: Convolution, machine: Machine) -> Scratch:
     pitch = c.x_features
     if not one_piece and _collides(c, c.x_features if move_x else c.x_s[2], machine):
         pitch, move_x = pitch + machine.vector_bytes // 4, True
-    inner = replace(c, x_features=c.x_features * c.window[2], window=(*c.window[:2], 1)) if one_piece else c
+    inner = c._replace(x_features=c.x_features * c.window[2], window=(*c.window[:2], 1)) if one_piece else c
     panels = 0 if _is_few(inner, machine) else _panel_floats(inner, machine)
     first = panels + (_image(c, machine, padded, pitch) if move_x else 0) + (_filter(c, machine) if move_w else 0)
     return _rows(inner, machine, 4 * first)

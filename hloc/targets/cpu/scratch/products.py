@@ -5,7 +5,6 @@ the C code, so that both can be read side by side.
 """
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from hloc.ir import ELEMENT_TYPES
@@ -20,8 +19,7 @@ ALIASED_ROWS = 8
 GROUP_PANELS, GROUP_BYTES, SHORT = 8, 256 << 10, 128
 
 
-@dataclass(frozen=True)
-class Product:
+class Product(NamedTuple):
     """The sizes and strides of hloc_gemm_args that matter; a and b: (outer, inner, row, column)."""
 
     type: str
@@ -123,7 +121,7 @@ def is_exchanged(g: Product, kind: Kind, machine: Machine) -> bool:
 
 def exchange(g: Product) -> Product:
     (a_outer, a_inner, a_row, a_column), (b_outer, b_inner, b_row, b_column) = g.a, g.b
-    return replace(g, m=g.n, n=g.m, a=(b_outer, b_inner, b_column, b_row), b=(a_outer, a_inner, a_column, a_row))
+    return g._replace(m=g.n, n=g.m, a=(b_outer, b_inner, b_column, b_row), b=(a_outer, a_inner, a_column, a_row))
 
 
 def goes_thin(g: Product, kind: Kind) -> bool:
