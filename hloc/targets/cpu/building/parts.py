@@ -42,6 +42,7 @@ IN_PARTS: dict[str, dict[str, tuple[str, ...]]] = {
             "FFT_PLANS": LEAN},
     "triangular_": {"CHOLESKY": LEAN, "STRIPS": LEAN, "SOLVE": LEAN},
     "conv_dots": {"CONV_DOTS": ()},
+    "conv_rows": {"CONV_ROWS_OF_TILES": LEAN, "CONV_TILES": STRAIGHT},
     "conv_memory": {"CONV_BF16": PLAIN, "CONV_F16": PLAIN, "CONV_F32": PLAIN, "CONV_MEMORY": PLAIN},
     "attention.c": {"ATTEND_BLOCKS": BARE, "ATTEND_PANELS": BARE},
     "attention_kernels": dict.fromkeys(("ALONG", "ACROSS", "ALONG_ONE", "ACROSS_ONE"), STRAIGHT),
@@ -49,7 +50,8 @@ IN_PARTS: dict[str, dict[str, tuple[str, ...]]] = {
 }
 ALWAYS = {"gemm_": {"MAIN", "STORING"}, "triangular_": set(),
           "fft_": {"FFT_LINES", "FFT_PLANS", "FFT_MOVES", "FFT_MANY"},
-          "conv_dots": set(), "conv_memory": {"CONV_MEMORY"}, "attention_kernels": {"ALONG", "ACROSS"},
+          "conv_dots": set(), "conv_memory": {"CONV_MEMORY"}, "conv_rows": {"CONV_ROWS_OF_TILES", "CONV_TILES"},
+          "attention_kernels": {"ALONG", "ACROSS"},
           "attention.c": {"ATTEND_BLOCKS", "ATTEND_PANELS"},
           "attention_thin": {"FEW_TASKS", "FEW_WEIGH", "FEW_DOTS"}}
 WHOLE = {"complex_c64.c": LEAN, "complex_c128.c": LEAN,               # flags of others

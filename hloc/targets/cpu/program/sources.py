@@ -41,6 +41,7 @@ from hloc.targets.printer import C, print_kernel
 # be idle.
 UNIT_COST = 400
 SPARE_CORE_COST = 120            # of a unit, while there is a core for each
+DRIVER_CORE_COST = 120           # for each core, up to which one of them is left to the driver and the routines
 UNITS_PER_CORE = 2               # where there are many: they are equal only by and large
 PROLOGUE = '#include "scalar.h"\n#include "pool.h"\n'
 
@@ -67,7 +68,7 @@ class Sources:
         least = UNIT_COST if cores == 1 else SPARE_CORE_COST
         if total + sum(map(kernel_cost, self.inlined)) + driver_cost(driver) <= least:
             return [(reading_less("\n".join([PROLOGUE, *self.kernels, driver])), True)]
-        side_by_side = cores - 1 if 1 < cores and total < cores * UNIT_COST // 2 else cores      # one for the driver
+        side_by_side = cores - 1 if 1 < cores and total < cores * DRIVER_CORE_COST else cores
         count = max(min(UNITS_PER_CORE * cores, total // (2 * UNIT_COST) + 1), min(side_by_side, total // least + 1))
         count = max(1, min(count, len(self.kernels)))
         loads, parts = [0.0] * count, [[] for _ in range(count)]

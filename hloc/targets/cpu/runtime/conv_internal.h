@@ -17,10 +17,13 @@
 enum { HLOC_CONV_COLUMNS = 2 * HLOC_LANES32 };
 #if HLOC_VECTOR_BYTES == 64
 #define HLOC_CONV_ROWS 14
+#define HLOC_EACH_CONV_ROW HLOC_EACH_14
 #elif defined(__aarch64__)
 #define HLOC_CONV_ROWS 12
+#define HLOC_EACH_CONV_ROW HLOC_EACH_12
 #else
 #define HLOC_CONV_ROWS 6
+#define HLOC_EACH_CONV_ROW HLOC_EACH_6
 #endif
 
 typedef enum { HLOC_CONV_IS_F32, HLOC_CONV_IS_BF16, HLOC_CONV_IS_F16 } hloc_conv_type;

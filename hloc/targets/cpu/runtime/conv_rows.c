@@ -5,13 +5,84 @@
  * zeros in the padding. Few output features would leave most lanes empty: then lanes lie along x's features, and are
  * added up at the end (conv_dots.c). With base dilation the output splits into phases, each with the taps that meet
  * whole inputs.
+ *
+ * Parts (parts.h): CONV_TILES, the register tiles; CONV_ROWS_OF_TILES, all else.
  */
 #include "conv_internal.h"
 #include "parts.h"
 
+#define HLOC_CONV_TILES 1
+#define HLOC_CONV_ROWS_OF_TILES 2
+
 enum { ROWS = HLOC_CONV_ROWS, COLUMNS = HLOC_CONV_COLUMNS, TILES = 8, MOST_ZEROS = 16384, FEW_TILES = 32 };
 enum { CHUNK = 512, PART = 64, AHEAD = 8, MOST_PANELS = 4 };
 
+/* tile[i][j] (+)= sum over taps t, features k < depth of rows[t * ROWS + i][first + k] * panel[taps[t]][k][j]; half:
+ * only for the first vector of columns. */
+#if HLOC_IS_HERE(HLOC_CONV_TILES)
+#define BEGIN_ROW(i) hloc_vf32 left##i = {0}, right##i = {0};
+#define LOAD_ROW(i)                                                                                                   \
+  left##i = hloc_load_f32(tile + (i) * stride), right##i = hloc_load_f32(tile + (i) * stride + HLOC_LANES32);
+#define FIND_ROW(i) const float* row##i = rows[i] + first;
+#define ADD_ROW(i)                                                                                                    \
+  {                                                                                                                   \
+    const hloc_vf32 a = hloc_splat_f32(row##i[k]);                                                                    \
+    left##i += a * b0, right##i += a * b1;                                                                            \
+  }
+#define STORE_ROW(i)                                                                                                  \
+  hloc_store_f32(tile + (i) * stride, left##i), hloc_store_f32(tile + (i) * stride + HLOC_LANES32, right##i);
+HLOC_OF_PARTS __attribute__((noinline)) void hloc_conv_tile(long taps, const long* tap_index, const float* const* rows,
+                                                            long first, long depth, const float* panel, float* tile,
+                                                            long stride, int accumulate) {
+  HLOC_EACH_CONV_ROW(BEGIN_ROW)
+  if (accumulate) { HLOC_EACH_CONV_ROW(LOAD_ROW) }
+  for (long t = 0; t < taps; t++, rows += ROWS) {
+    const float* b = panel + tap_index[t] * depth * COLUMNS;
+    HLOC_EACH_CONV_ROW(FIND_ROW)
+    for (long k = 0; k < depth; k++, b += COLUMNS) {
+      const hloc_vf32 b0 = hloc_load_f32(b), b1 = hloc_load_f32(b + HLOC_LANES32);
+      __builtin_prefetch(b + AHEAD * COLUMNS), __builtin_prefetch(b + AHEAD * COLUMNS + HLOC_LANES32);
+      HLOC_EACH_CONV_ROW(ADD_ROW)
+    }
+  }
+  HLOC_EACH_CONV_ROW(STORE_ROW)
+}
+#define BEGIN_HALF(i) hloc_vf32 sum##i = {0};
+#define FIND_HALF(i) const float* row##i = rows[i];
+#define ADD_HALF(i) sum##i += hloc_splat_f32(row##i[k]) * b0;
+#define STORE_HALF(i) hloc_store_f32(tile + (i) * COLUMNS, sum##i);
+HLOC_OF_PARTS __attribute__((noinline)) void hloc_conv_half_tile(long taps, const long* tap_index,
+                                                                 const float* const* rows, long depth,
+                                                                 const float* panel, float* tile) {
+  HLOC_EACH_CONV_ROW(BEGIN_HALF)
+  for (long t = 0; t < taps; t++, rows += ROWS) {
+    const float* b = panel + tap_index[t] * depth * COLUMNS;
+    HLOC_EACH_CONV_ROW(FIND_HALF)
+    for (long k = 0; k < depth; k++, b += COLUMNS) {
+      const hloc_vf32 b0 = hloc_load_f32(b);
+      __builtin_prefetch(b + AHEAD * COLUMNS);
+      HLOC_EACH_CONV_ROW(ADD_HALF)
+    }
+  }
+  HLOC_EACH_CONV_ROW(STORE_HALF)
+}
+#undef BEGIN_ROW
+#undef LOAD_ROW
+#undef FIND_ROW
+#undef ADD_ROW
+#undef STORE_ROW
+#undef BEGIN_HALF
+#undef FIND_HALF
+#undef ADD_HALF
+#undef STORE_HALF
+#else
+void hloc_conv_tile(long taps, const long* tap_index, const float* const* rows, long first, long depth,
+                    const float* panel, float* tile, long stride, int accumulate);
+void hloc_conv_half_tile(long taps, const long* tap_index, const float* const* rows, long depth, const float* panel,
+                         float* tile);
+#endif
+
+#if HLOC_IS_HERE(HLOC_CONV_ROWS_OF_TILES)
 static const float zeros[MOST_ZEROS] __attribute__((aligned(64)));
 
 typedef struct { long first[3], step[3], count[3]; } grid; /* output positions of one phase */
@@ -38,47 +109,6 @@ typedef struct {
   const float** rows;    /* few positions: all tiles' pointers */
   int consecutive;       /* the phase is the whole output in order */
 } rows_work;
-
-/* tile[i][j] (+)= sum over taps t, features k < depth of rows[t * ROWS + i][first + k] * panel[taps[t]][k][j]; not
- * `both`: only for the first vector of columns. */
-HLOC_INLINE void sum_rows(const int both, long taps, const long* tap_index, const float* const* rows, long first,
-                          long depth, const float* restrict panel, float* restrict tile, long stride, int accumulate) {
-  hloc_vf32 left[ROWS], right[ROWS];
-  HLOC_UNROLL for (int i = 0; i < ROWS; i++) left[i] = right[i] = (hloc_vf32){0};
-  if (accumulate) {
-    HLOC_UNROLL for (int i = 0; i < ROWS; i++) {
-      left[i] = hloc_load_f32(tile + i * stride);
-      if (both) right[i] = hloc_load_f32(tile + i * stride + HLOC_LANES32);
-    }
-  }
-  for (long t = 0; t < taps; t++, rows += ROWS) {
-    const float* b = panel + tap_index[t] * depth * COLUMNS;
-    const float* row[ROWS];
-    HLOC_UNROLL for (int i = 0; i < ROWS; i++) row[i] = rows[i] + first;
-    for (long k = 0; k < depth; k++, b += COLUMNS) {
-      hloc_vf32 b0 = hloc_load_f32(b), b1 = both ? hloc_load_f32(b + HLOC_LANES32) : b0;
-      __builtin_prefetch(b + AHEAD * COLUMNS), __builtin_prefetch(b + AHEAD * COLUMNS + HLOC_LANES32);
-      HLOC_UNROLL for (int i = 0; i < ROWS; i++) {
-        hloc_vf32 a = hloc_splat_f32(row[i][k]);
-        left[i] += a * b0;
-        if (both) right[i] += a * b1;
-      }
-    }
-  }
-  HLOC_UNROLL for (int i = 0; i < ROWS; i++) {
-    hloc_store_f32(tile + i * stride, left[i]);
-    if (both) hloc_store_f32(tile + i * stride + HLOC_LANES32, right[i]);
-  }
-}
-static __attribute__((noinline)) void tile_of_rows(long taps, const long* tap_index, const float* const* rows,
-                                                   long first, long depth, const float* panel, float* tile,
-                                                   long stride, int accumulate) {
-  sum_rows(1, taps, tap_index, rows, first, depth, panel, tile, stride, accumulate);
-}
-static __attribute__((noinline)) void half_tile_of_rows(long taps, const long* tap_index, const float* const* rows,
-                                                        long depth, const float* panel, float* tile) {
-  sum_rows(0, taps, tap_index, rows, 0, depth, panel, tile, COLUMNS, 0);
-}
 
 /* The n-th position of the phase: its place in the batch and its spatial coordinates. */
 static void position_of(const rows_work* w, long n, long* batch, long* o) {
@@ -198,12 +228,12 @@ static void run_tile(const rows_work* w, long tile, const float** rows, long gro
   }
   if (w->consecutive && w->even_rows && whole && !c->epilogue && plan->y_type == HLOC_CONV_IS_F32) {
     float* y = (float*)c->y + first * c->y_s[2] + group * features + column;
-    tile_of_rows(w->taps, w->tap_index, rows, 0, w->depth, weights, y, c->y_s[2], 0);
+    hloc_conv_tile(w->taps, w->tap_index, rows, 0, w->depth, weights, y, c->y_s[2], 0);
     return;
   }
   if (features - column > HLOC_LANES32)
-    tile_of_rows(w->taps, w->tap_index, rows, 0, w->depth, weights, sums, COLUMNS, 0);
-  else half_tile_of_rows(w->taps, w->tap_index, rows, w->depth, weights, sums);
+    hloc_conv_tile(w->taps, w->tap_index, rows, 0, w->depth, weights, sums, COLUMNS, 0);
+  else hloc_conv_half_tile(w->taps, w->tap_index, rows, w->depth, weights, sums);
   finish_tile(w, tile, group, panel, sums, COLUMNS);
 }
 
@@ -316,7 +346,7 @@ static void run_panels(void* const* args, long begin, long end) {
                    panel_step);
         for (long p = 0; p < panels; p++)
           for (long q = 0; q < tiles; q++)
-            tile_of_rows(taps, in_order, w->rows + (q * w->taps + tap0) * ROWS, k0, depth, packed + p * panel_step,
+            hloc_conv_tile(taps, in_order, w->rows + (q * w->taps + tap0) * ROWS, k0, depth, packed + p * panel_step,
                          sums + (p * tiles + q) * tile_step, COLUMNS, tap0 + k0 > 0);
       }
     for (long p = 0; p < panels; p++)
@@ -435,3 +465,4 @@ int hloc_conv_rows(hloc_conv_plan* plan, float* panels) {
   }
   return 0;
 }
+#endif
