@@ -173,7 +173,7 @@ def test_few_rows_against_matrices_anywhere(runtime, name, dtype, m):
     """Matrices that begin between cache lines, of rows that are whole lines, halves of them, and neither."""
     rng, wide = np.random.default_rng(m), np.float32 if name == "bf16" else dtype
     for k, n, ahead in [(70, n, ahead) for n in (16, 17, 24, 63, 100, 144, 400) for ahead in (0, 1, 2, 5)] + [(900, 288, 3)]:
-        memory = np.empty(k * n + 64, dtype)
+        memory = np.empty(k * n + 72, dtype)
         start = -memory.ctypes.data // memory.itemsize % 64 + ahead
         b = memory[start:start + k * n].reshape(1, k, n)
         b[:] = whole_numbers(rng, b.shape, dtype)

@@ -54,6 +54,14 @@ def dot(left: str, right: str) -> str:
      "rhs_batch_dims={0}, lhs_contracting_dims={2}, rhs_contracting_dims={1}", []),
     ("x = c64[64,64] parameter(0) d = c64[64,64] dot(x, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}",
      ["complex_c64.c", "gemm_f32.c"]),
+    ("x = bf16[64,64] parameter(0) y = s4[64,64] parameter(1) "
+     "d = bf16[64,64] dot(x, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}", ["gemm_f32.c"]),
+    ("x = f8e4m3fn[64,64] parameter(0) "
+     "d = f32[64,64] dot(x, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}", ["gemm_f32.c"]),
+    ("x = s8[64,64] parameter(0) y = bf16[64,64] convert(x) "
+     "d = bf16[64,64] dot(y, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}", ["gemm_bf16.c"]),
+    ("x = f16[64,64] parameter(0) y = f32[64,64] convert(x) "
+     "d = f32[64,64] dot(y, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}", ["gemm_f16.c"]),
     ("x = f16[64,64] parameter(0) y = f16[64,64] cholesky(x)", ["triangular_f32.c"]),
     ("x = f64[8,8] parameter(0) y = f64[8,8] cholesky(x)", []),
     (convolution(8), []),
@@ -66,8 +74,9 @@ def dot(left: str, right: str) -> str:
     (windows("f16[2,14,14,64]", "f16[3,3,64,8]", "f16[2,27,27,8]", "3x3 pad=1_1x1_1 lhs_dilate=2x2", ""),
      ["gemm_f32.c", "conv_transposed.c", "conv_memory.c"]),
 ], ids=["none", "attention", "attention of few queries", "attention gradient", "topk", "topk of f16", "shallow dot", "dot",
-        "many small dots", "complex dot", "factor of f16", "small factor", "shallow convolution",
-        "convolution of 1x1 windows", "depthwise convolution", "convolution of groups", "filter gradient", "transposed convolution"])
+        "many small dots", "complex dot", "mixed dot", "dot of 8 bits", "dot of whole numbers",
+        "converted dot", "factor of f16", "small factor", "shallow convolution", "convolution of 1x1 windows",
+        "depthwise convolution", "convolution of groups", "filter gradient", "transposed convolution"])
 def test_likely_units(body, units):
     found, _ = likely_units(parse_module(f"ENTRY e {{ {body} }}"), Machine.host())
     assert [unit for unit in found if unit != "pool.c"] == units

@@ -18,6 +18,7 @@ from hloc.kernels.products.tiny import (
     TINY_OF_MANY,
     may_be_loops,
 )
+from hloc.kernels.scalars import computation_type
 from hloc.machine import Machine
 from hloc.targets.cpu.building.parts import Parts, add, of_attention, of_systems, of_transform
 from hloc.targets.cpu.building.product_parts import add_convolution, add_product
@@ -25,6 +26,7 @@ from hloc.targets.cpu.building.routines import (
     ATTENTION_UNITS,
     FAST_TYPES,
     FEW_QUERIES,
+    SAME_PRODUCT,
     generic_conv,
     units_of,
 )
@@ -48,14 +50,17 @@ def likely_units(module: Module, machine: Machine) -> tuple[list[str], Parts]:
             units.append(f"triangular_{routine_type(instruction)}.c")
             sides = instruction.shape.dimensions[-1 if instruction.get("left_side", False) else -2]
             add(parts, units[-1], {"CHOLESKY"} if instruction.opcode == "cholesky" else of_systems(sides))
-        elif instruction.opcode == "dot" and type in (*FAST_TYPES["gemm"], *PARTS) \
-                and not _is_small(instruction) and not (attention and instruction.get("lhs_batch_dims")):
-            units += units_of("gemm", type)
-            add_product(parts, _product(instruction, type), machine)
+        elif instruction.opcode == "dot" and not _is_small(instruction) \
+                and not (attention and instruction.get("lhs_batch_dims")):
+            type, _ = _tile_types(instruction)
+            type = SAME_PRODUCT.get(type, type)
+            if type in (*FAST_TYPES["gemm"], *PARTS):
+                units += units_of("gemm", type)
+                add_product(parts, _product(instruction, type), machine)
         elif instruction.opcode == "topk" and type == "f32":
             units.append("topk.c")
         elif instruction.opcode == "convolution" and not may_be_loops(instruction):
-            total = instruction.shape.element_type
+            type, total = _tile_types(instruction)
             if type not in FAST_TYPES["conv"]:
                 units += units_of("conv", generic_conv(type, total))
                 continue
@@ -63,6 +68,17 @@ def likely_units(module: Module, machine: Machine) -> tuple[list[str], Parts]:
             units += units_of("conv", f"{way_of(arguments(facts, False), machine)}_{type}")
             add_convolution(parts, facts, False, machine)
     return list(dict.fromkeys(units)), parts
+
+
+def _tile_types(hero: Instruction) -> tuple[str, str]:
+    """Of the operands and of the sums of a product or convolution (kernels/products/epilogues.py)."""
+    own = [operand.shape.element_type for operand in hero.operands[:2]]
+    left, right = ((o.operands[0] if o.opcode == "convert" and o.shape.element_type == "f32" else o).shape.element_type
+                   for o in hero.operands[:2])
+    result = computation_type(hero.shape.element_type)
+    if left == right and left in ("bf16", "f16") and result == "f32":
+        return left, result
+    return ("s8", "s32") if result == "s8" or own == ["s8", "s8"] and result == "s32" else (result, result)
 
 
 def _parts_of_transform(fft: Instruction) -> set[str]:
