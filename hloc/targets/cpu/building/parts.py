@@ -36,10 +36,10 @@ THIN = ("DOTS", "ROWS")
 IN_PARTS: dict[str, dict[str, tuple[str, ...]]] = {
     "gemm_": {"MAIN": ONCE, **{f"THIN_{way}_{rows}": () for rows in (4, 3, 2, 1) for way in THIN},
               **{f"KERNELS{read}": STRAIGHT for read in ("_AB", "_B", "_A", "", "_HALF_A", "_HALF")},
-              "BLOCKS": PLAIN, "PACKING": (*SWITCHED, *LEAN), "THIN": (), "PACKING_ROWS": (), "TURNING": PLAIN,
+              "BLOCKS": PLAIN, "PACKING": (*SWITCHED, *LEAN), "THIN": LEAN, "PACKING_ROWS": (), "TURNING": PLAIN,
               "STORING": PLAIN, "JOINING": ONCE},
-    "fft_": {"FFT_ONE_ODD": (), "FFT_ONE": (), "FFT_MOVES": LEAN, "FFT_LINES": LEAN, "FFT_MANY_ODD": (), "FFT_MANY": (),
-            "FFT_PLANS": LEAN},
+    "fft_": {"FFT_ONE_ODD": PLAIN, "FFT_MOVES": PLAIN, "FFT_MANY_ODD": PLAIN, "FFT_ONE": PLAIN, "FFT_PLANS": ONCE,
+             "FFT_LINES": PLAIN, "FFT_MANY": PLAIN},
     "triangular_": {"CHOLESKY": LEAN, "STRIPS": LEAN, "SOLVE": LEAN},
     "conv_dots": {"CONV_DOTS": ()},
     "conv_rows": {"CONV_ROWS_OF_TILES": LEAN, "CONV_TILES": STRAIGHT},
@@ -54,8 +54,9 @@ ALWAYS = {"gemm_": {"MAIN", "STORING"}, "triangular_": set(),
           "attention_kernels": {"ALONG", "ACROSS"},
           "attention.c": {"ATTEND_BLOCKS", "ATTEND_PANELS"},
           "attention_thin": {"FEW_TASKS", "FEW_WEIGH", "FEW_DOTS"}}
-WHOLE = {"complex_c64.c": LEAN, "complex_c128.c": LEAN,               # flags of others
-         **{unit: ONCE for unit in ("conv.c", "conv_product.c")}}
+WHOLE = {**dict.fromkeys(("complex_c64.c", "complex_c128.c"), LEAN),           # flags of others
+         **dict.fromkeys(("conv_outer.c", "conv_transposed.c", "conv_depthwise.c", "conv_gradient.c"), PLAIN),
+         **dict.fromkeys(("conv.c", "conv_product.c"), ONCE)}
 SHORT = ("pool.c", "call.c")
 LONGEST_IN_LANES = 4096                              # points; LONGEST_IN_LANES in runtime/fft_lines.h has twice as many
 MOST_LANES = 16                                      # lines side by side
