@@ -29,7 +29,8 @@ roundings to bf16 (0.6 to 0.75).
     for i < 128 (VECTOR):  out[i] = tanh(l[i])
 
 CPUs gather 32 and 64 bits, and nothing where a select says whether to: of 8 and 16 bits, or from places computed in 16
-bits, elements are fetched one by one, from places that lie in an array.
+bits, elements are fetched one by one, from places that lie in an array. So are those of 8 and 16 bits that lie far from
+one another, as a column does.
 """
 from __future__ import annotations
 
@@ -70,8 +71,9 @@ SHORTEST_STAGES = 64            # a loop of which several vectors go through a s
 LEAST_WORK = 3                  # operations beside the calls that are worth loops of their own
 MANY_ROUNDINGS = 5              # beside a function: as long as another one
 MOST_REPEATED = 16              # operations that a function's argument and what follows have in common
-LONG_WORK = 8                   # operations of a function
+LONG_WORK = 8                   # operations of a function; and iterations that are a vector
 LEAST_BESIDE_GATHERS = 2        # operations beside loads from places in data
+MOST_INTERLEAVED = 4            # elements from one load to the next, of which compilers make vectors
 MOST_CALLS = 16
 FEW = 16                        # elements whose preds are read one by one: CPUs wait for what was stored in parts
 FLOATS = ("f32", "f64")
@@ -213,11 +215,31 @@ class _Cut:
         return found
 
     def narrow_gathers(self, everything: list[Expr]) -> dict[Load, None]:
-        """Loads of few bits from places in data, where there is enough beside them."""
-        found = dict.fromkeys(e for e in everything if isinstance(e, Load) and self.is_narrow(e)
-                              and is_data(e.position, self.named))
+        """Loads of few bits from places in data, or far from one another, where there is enough beside them."""
         beside = {e for e in everything if isinstance(e, Apply) and e.type != INDEX}
+        are_many = len(beside) >= LONG_WORK and not (isinstance(self.loop.extent, int) and self.loop.extent < LONG_WORK)
+        found = dict.fromkeys(e for e in everything if isinstance(e, Load) and self.is_narrow(e) and (
+            is_data(e.position, self.named) or are_many and bits_of(e) == 16 and self.is_far(e.position)))
         return found if len(beside) >= LEAST_BESIDE_GATHERS else {}
+
+    def is_far(self, position: Expr) -> bool:
+        """Whether the loop moves a position by more elements than compilers interleave."""
+        step = self.step(position)
+        return step is None or not 0 <= step <= MOST_INTERLEAVED
+
+    def step(self, expr: Expr) -> int | None:
+        """By how much the counter moves a position; None where that is not the same everywhere."""
+        if isinstance(expr, Var):
+            return self.step(self.named[expr.name]) if expr.name in self.named else int(expr.name == self.loop.name)
+        steps = [self.step(a) for a in (expr.arguments if isinstance(expr, Apply) else ())]
+        if not any(steps):
+            return 0 if None not in steps else None
+        if None in steps or expr.op not in ("add", "subtract", "multiply") or len(steps) != 2:
+            return None
+        if expr.op == "multiply":
+            factors = [a.value for a in expr.arguments if isinstance(a, Const)]
+            return sum(steps) * factors[0] if factors else None
+        return steps[0] + (steps[1] if expr.op == "add" else -steps[1])
 
     def is_narrow(self, gather: Load) -> bool:
         """Whether a load is of few bits, or its place is computed in few."""
