@@ -57,7 +57,7 @@ ALWAYS = {"gemm_": {"MAIN", "STORING"}, "triangular_": set(),
 WHOLE = {**dict.fromkeys(("complex_c64.c", "complex_c128.c"), LEAN),           # flags of others
          **dict.fromkeys(("conv_outer.c", "conv_transposed.c", "conv_depthwise.c", "conv_gradient.c"), PLAIN),
          **dict.fromkeys(("conv.c", "conv_product.c"), ONCE)}
-SHORT = ("pool.c", "call.c")
+SHORT = {"pool.c": ONCE, "call.c": ()}               # 0.2 us of a call are worth what gcc takes
 LONGEST_IN_LANES = 4096                              # points; LONGEST_IN_LANES in runtime/fft_lines.h has twice as many
 MOST_LANES = 16                                      # lines side by side
 FEW_SIDES = 2                                        # FEW in runtime/triangular_rows.h
@@ -71,7 +71,7 @@ def compiled(units: Sequence[str], needed: Mapping[str, Collection[str]]) -> lis
     parts = [(rank, (unit, (f"-DHLOC_PART=HLOC_{part}", *flags))) for unit in units if (kind := _kind(unit))
              for rank, (part, flags) in enumerate(IN_PARTS[kind].items())
              if part in ALWAYS[kind] or part in needed.get(unit, ())]
-    return [*whole, *(piece for _, piece in sorted(parts)), *((unit, ONCE) for unit in SHORT if unit in units)]
+    return [*whole, *(piece for _, piece in sorted(parts)), *((unit, flags) for unit, flags in SHORT.items() if unit in units)]
 
 
 def _own_flags(unit: str) -> tuple[str, ...]:

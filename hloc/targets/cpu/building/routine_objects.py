@@ -37,7 +37,8 @@ def ahead(module: Module) -> None:
 def runtime_object(chain: Toolchain, unit: str, more: tuple[str, ...], sources: str, into: Path | None = None) -> Path:
     """The object file of one routine; sources: runtime_digest. In the folder `into`, if given, where no other process
     removes it while this one needs it."""
-    flags = (*chain.routine_flags(lean="HLOC_THIN" in "".join(more)), *more)
+    own = tuple(flag for flag in more if flag.startswith("-D") or not chain.is_clang)       # passes are named as gcc's
+    flags = (*chain.routine_flags(lean="HLOC_THIN" in "".join(more)), *own)
     key = cache.digest("runtime", chain.identity(), sources, unit, *flags)
 
     def cached() -> Path | None:
