@@ -71,7 +71,8 @@ def compiled(units: Sequence[str], needed: Mapping[str, Collection[str]]) -> lis
     parts = [(rank, (unit, (f"-DHLOC_PART=HLOC_{part}", *flags))) for unit in units if (kind := _kind(unit))
              for rank, (part, flags) in enumerate(IN_PARTS[kind].items())
              if part in ALWAYS[kind] or part in needed.get(unit, ())]
-    return [*whole, *(piece for _, piece in sorted(parts)), *((unit, flags) for unit, flags in SHORT.items() if unit in units)]
+    short = [(unit, flags) for unit, flags in SHORT.items() if unit in units]
+    return [*whole, *(piece for _, piece in sorted(parts)), *short]
 
 
 def _own_flags(unit: str) -> tuple[str, ...]:
