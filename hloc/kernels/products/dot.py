@@ -39,7 +39,6 @@ TENSOR_F8 = ("f8e4m3fn", "f8e5m2")      # that tensor cores multiply
 AWKWARD_OF_MANY = 256           # the same, where loading takes long: columns apart from each other, 8 bits, f16
 THIN = 8                        # rows or columns that lie one after the other, among many
 WORTH_ORDER = 16                # multiplications with each element that is brought into order
-WITHOUT_TILE = ("s64", "u64")   # types whose products are loops that read columns side by side
 LONG_ROW = 16                   # of a matrix that meets a vector: its elements are not gathered one by one
 BATCH, ROW, COLUMN = "batch", "row", "column"
 SIDES = ("lhs", "rhs")
@@ -195,16 +194,11 @@ class _Lowering:
 
     def thin(self, lhs: Access, rhs: Access) -> list[int]:
         """On a CPU, operands of which only a few rows (columns) lie one after the other, as of images with their
-        channels last: brought into order they are one product, instead of many thin ones. So is a right operand whose
-        columns lie apart, where no routine turns it while it packs."""
+        channels last: brought into order they are one product, instead of many thin ones."""
         _, rows, columns, _ = self.product.groups(lhs, rhs)
         sizes = [math.prod(part[0] for part in group) for group in (rows, columns)]
-        found = [n for n, (group, other) in enumerate(zip((rows, columns), reversed(sizes)))
-                 if not self.gpu and len(group) > 1 and group[-1][0] <= THIN and other >= WORTH_ORDER]
-        apart = len(columns) > 0 and columns[-1][2] != 1
-        if not self.gpu and rhs.type in WITHOUT_TILE and apart and sizes[0] >= WORTH_ORDER and 1 not in found:
-            found.append(1)
-        return found
+        return [n for n, (group, other) in enumerate(zip((rows, columns), reversed(sizes)))
+                if not self.gpu and len(group) > 1 and group[-1][0] <= THIN and other >= WORTH_ORDER]
 
     # -- the tile
 

@@ -13,8 +13,8 @@ import re
 
 from hloc.targets.cpu.tiles.complex_products import PARTS
 
-FAST_TYPES = {"gemm": ("f32", "f64", "bf16", "f16", "s8", "s32"), "conv": ("f32", "bf16", "f16")}
-SAME_PRODUCT = {"u32": "s32"}        # products whose sums have the same bits
+FAST_TYPES = {"gemm": ("f32", "f64", "bf16", "f16", "s8", "s32", "s64"), "conv": ("f32", "bf16", "f16")}
+SAME_PRODUCT = {"u32": "s32", "u64": "s64"}        # products whose sums have the same bits
 # The products that make up a convolution of other types, where not those of its own: "s8" has sums of s32.
 PRODUCT_OF = {**SAME_PRODUCT, "s8_s32": "s8", "u8_s32": "s32", "s8": "u8"}
 ATTENTION_UNITS = {"": ("attention.c", "attention_kernels.c"), "few": ("attention_thin.c",)}

@@ -86,10 +86,8 @@ HLOC_GENERIC_(HLOC_DEFINE_GENERIC_GEMM, HLOC_GENERIC_GEMM, HLOC_GENERIC_TYPE(HLO
 #elif !defined(HLOC_GENERIC_CONV)
 HLOC_DEFINE_GENERIC_GEMM(pred, hloc_pred)
 HLOC_DEFINE_GENERIC_GEMM(s16, hloc_s16)
-HLOC_DEFINE_GENERIC_GEMM(s64, hloc_s64)
 HLOC_DEFINE_GENERIC_GEMM(u8, hloc_u8)
 HLOC_DEFINE_GENERIC_GEMM(u16, hloc_u16)
-HLOC_DEFINE_GENERIC_GEMM(u64, hloc_u64)
 #endif
 
 /* ---- convolutions */
@@ -101,6 +99,7 @@ HLOC_DEFINE_GENERIC_GEMM(u64, hloc_u64)
 #pragma weak hloc_gemm_f64 /* the files of products that no convolution of a program calls need not be there */
 #pragma weak hloc_gemm_s8
 #pragma weak hloc_gemm_s32
+#pragma weak hloc_gemm_s64
 #pragma weak hloc_gemm_c64
 #pragma weak hloc_gemm_c128
 #define HLOC_GENERIC_CONV pred
@@ -136,7 +135,7 @@ HLOC_DEFINE_GENERIC_GEMM(u64, hloc_u64)
 #define HLOC_GENERIC_CONV u64
 #define HLOC_OPERAND u64
 #define HLOC_TOTAL u64
-#define HLOC_PRODUCT u64
+#define HLOC_PRODUCT s64
 #include "generic_conv.h"
 #define HLOC_GENERIC_CONV f64
 #define HLOC_OPERAND f64

@@ -79,6 +79,7 @@ HLOC_DEFINE_FOLD(f32, float, HLOC_LANES32)
 HLOC_DEFINE_FOLD(f64, double, HLOC_LANES64)
 HLOC_DEFINE_FOLD(s32, int, HLOC_LANES32)
 HLOC_DEFINE_FOLD(u32, unsigned, HLOC_LANES32)
+HLOC_DEFINE_FOLD(u64, unsigned long long, HLOC_LANES64)
 
 /* Transposition by perfect shuffles: log2(n) rounds of interleaving row i with row i + n/2 transpose n x n. */
 #define HLOC_LOW2 0, 2

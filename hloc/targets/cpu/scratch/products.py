@@ -52,7 +52,7 @@ class Kind(NamedTuple):
 def kind_of(type: str, machine: Machine) -> Kind:
     if type in ("f32", "s32"):
         return Kind(4, 4, 4, is_memory=True)
-    if type == "f64":
+    if type in ("f64", "s64"):
         return Kind(8, 8, 8, is_memory=True)
     sums_groups = type in machine.dots
     if type == "s8":
