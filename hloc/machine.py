@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import lru_cache
 
 from hloc.limits import quota_cores
 
 MOST_THREADS = 256                   # MAX_THREADS in runtime/pool.c
+ARCH_PRCTL, ARCH_GET_XCOMP_SUPP, XFEATURE_XTILEDATA = 158, 0x1021, 18      # of Linux on x86-64
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,7 @@ class Machine:
     shared_bytes: int = 0           # per block, GPU only
     arch: str = ""                  # sm_90a; of a CPU what uname says
     dots: tuple[str, ...] = ()      # element types of which a CPU sums several products at once: bf16, s8
+    amx: bool = False               # whether it does so by tiles
 
     @staticmethod
     def host() -> Machine:
@@ -38,7 +41,7 @@ class Machine:
         width = _vector_bytes(flags)
         dots = tuple(t for t, flag in (("bf16", "avx512_bf16"), ("s8", "avx512_vnni")) if width == 64 and flag in flags)
         return Machine("cpu", "cpu", available_cores(), width, 32 << 10, 1 << 20, 20e9, 4e-6, arch=os.uname().machine,
-                       dots=dots)
+                       dots=dots, amx=len(dots) == 2 and has_amx())
 
 
 def available_cores() -> int:
@@ -48,6 +51,19 @@ def available_cores() -> int:
         return min(int(asked), MOST_THREADS)
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(count, quota_cores() or count, MOST_THREADS)
+
+
+@lru_cache(maxsize=1)
+def has_amx() -> bool:
+    """Whether this CPU multiplies matrices of bf16 and s8 by tiles, and Linux keeps their registers for those programs
+    that ask (5.16 and later); HLOC_AMX=0: they are not used."""
+    if os.environ.get("HLOC_AMX") == "0" or not _cpu_flags() >= {"amx_tile", "amx_bf16", "amx_int8"}:
+        return False
+    import ctypes
+    supported = ctypes.c_uint64()
+    libc = ctypes.CDLL(None, use_errno=True)
+    failed = libc.syscall(ctypes.c_long(ARCH_PRCTL), ctypes.c_long(ARCH_GET_XCOMP_SUPP), ctypes.byref(supported))
+    return not failed and bool(supported.value >> XFEATURE_XTILEDATA & 1)
 
 
 def _cpu_flags() -> frozenset[str]:

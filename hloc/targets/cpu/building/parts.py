@@ -36,8 +36,8 @@ THIN = ("DOTS", "ROWS")
 IN_PARTS: dict[str, dict[str, tuple[str, ...]]] = {
     "gemm_": {"MAIN": ONCE, **{f"THIN_{way}_{rows}": () for rows in (4, 3, 2, 1) for way in THIN},
               **{f"KERNELS{read}": STRAIGHT for read in ("_AB", "_B", "_A", "", "_HALF_A", "_HALF")},
-              "BLOCKS": PLAIN, "PACKING": (*SWITCHED, *LEAN), "THIN": LEAN, "PACKING_ROWS": (), "TURNING": PLAIN,
-              "STORING": PLAIN, "JOINING": ONCE},
+              "BLOCKS": PLAIN, "PACKING": (*SWITCHED, *LEAN), "THIN": LEAN, "PACKING_ROWS": (), "PACKING_A": PLAIN,
+              "TURNING": PLAIN, "STORING": PLAIN, "JOINING": ONCE},
     "fft_": {"FFT_ONE_ODD": PLAIN, "FFT_MOVES": PLAIN, "FFT_MANY_ODD": PLAIN, "FFT_ONE": PLAIN, "FFT_PLANS": ONCE,
              "FFT_LINES": PLAIN, "FFT_MANY": PLAIN},
     "triangular_": {"CHOLESKY": LEAN, "STRIPS": LEAN, "SOLVE": LEAN},

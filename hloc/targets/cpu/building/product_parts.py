@@ -27,7 +27,7 @@ from hloc.targets.cpu.scratch.products import (
     is_exchanged,
     kind_of,
     product_of_reals,
-    tile_rows,
+    rows_of,
 )
 from hloc.targets.cpu.tiles.complex_products import PARTS
 
@@ -54,13 +54,17 @@ def parts_of_product(g: Product, machine: Machine) -> frozenset[str]:
     for least_work in (6e5, 2e5) if g.has_epilogue else (6e5,):      # whether threads are awake
         blocks = choose(g, kind, machine, exchanged, least_work)
         found |= {"JOINING"} if blocks.k_part < g.k else set()
-        found |= _tables(g, kind, machine, *_in_place(g, kind, machine, blocks))
+        reads_a, reads_b = _in_place(g, kind, machine, blocks)
+        if kind.amx:                                         # no tables
+            found |= {_packing(*reversed(g.b[2:]))} | (set() if reads_a else {"PACKING_A"})
+        else:
+            found |= _tables(g, kind, machine, reads_a, reads_b)
     return frozenset({"BLOCKS", *found})
 
 
 def _in_place(g: Product, kind: Kind, machine: Machine, blocks: Blocks) -> tuple[bool, bool]:
     """Whether A, and whether B, are read where they lie: wants_a, wants_b."""
-    rows, lanes = tile_rows(machine), machine.vector_bytes // kind.sum
+    rows, lanes = rows_of(kind, machine), machine.vector_bytes // kind.sum
     small, skinny, narrow = g.m * g.n * g.k <= 3e6, g.m <= 4 * rows, kind.has_halves and g.n <= lanes
     aliased = g.a[2] * kind.element % 4096 == 0 and not narrow and min(rows, g.m) > ALIASED_ROWS // 2
     b_readable = kind.has_halves and g.b[3] == 1

@@ -19,6 +19,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from hloc.errors import BuildError
+from hloc.machine import has_amx
 
 # No -ffast-math: NaN, infinities and signed zeros mean what HLO says. Reassociation is explicit in the generated code.
 FLAGS = ("-std=gnu11", "-fPIC", "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math",
@@ -52,11 +53,12 @@ class Toolchain:
     native: tuple[str, ...]
 
     def flags(self) -> tuple[str, ...]:
-        return FLAGS + self.native + tuple(f"-I{folder}" for folder in INCLUDE_FOLDERS)
+        amx = ("-DHLOC_AMX",) if has_amx() else ()
+        return FLAGS + self.native + amx + tuple(f"-I{folder}" for folder in INCLUDE_FOLDERS)
 
     def identity(self) -> str:
         """What a cached build depends on, besides its source."""
-        return " ".join((self.version, *FLAGS, *self.native, *DRIVER_FLAGS, *LONG_DRIVER_FLAGS,
+        return " ".join((self.version, *FLAGS, *self.native, str(has_amx()), *DRIVER_FLAGS, *LONG_DRIVER_FLAGS,
                          *self.kernel_flags(), _cpu_identity()))
 
     def routine_flags(self, *, lean: bool = False) -> tuple[str, ...]:

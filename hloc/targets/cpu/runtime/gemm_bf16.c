@@ -1,5 +1,5 @@
-/* gemm_bf16.c: matrix products of bf16, sums in f32: pairs for vdpbf16ps where the machine has it, else converted to
- * f32 while packing */
+/* gemm_bf16.c: matrix products of bf16, sums in f32: pairs for AMX or vdpbf16ps where the machine has them, else
+ * converted to f32 while packing */
 #include "vector.h"
 #if defined(__AVX512BF16__) && HLOC_VECTOR_BYTES == 64
 #if defined(__GNUC__) && !defined(__clang__) /* by the compiler's own name: immintrin.h takes longer to read than a part
@@ -14,6 +14,10 @@ typedef short hloc_pairs __attribute__((vector_size(64)));
 #include <immintrin.h>
 #define HLOC_MULTIPLY_PAIRS(sum, a, b) _mm512_dpbf16_ps((__m512)(sum), (__m512bh)(a), (__m512bh)(b))
 #endif
+#endif
+#if defined(HLOC_AMX)
+#define HLOC_TILE_ROWS 16
+#define G_AMX_MULTIPLY "tdpbf16ps"
 #endif
 #include "gemm_common.h"
 

@@ -20,6 +20,10 @@ static void G(deal_out)(const hloc_gemm_args* g, long m_panels, long fewest, lon
 /* Whether there are all tables of kernels, and packing, for operands that are read in such ways, as run_tile and find_b
  * ask for them; the same is told before, of a program's products, by targets/cpu/building/product_parts.py. */
 static int G(can_read)(const hloc_gemm_args* g, int a_in_place, int b_in_place, int halves) {
+#if defined(G_AMX_MULTIPLY)
+  (void)b_in_place, (void)halves;
+  return (a_in_place || HLOC_HAS(G(pack_rows_of_a))) && HLOC_HAS_PACK(g->b_column, g->b_row);
+#else
   const long rest = g->n % G(TILE_COLUMNS);
   const int in_place = a_in_place && g->m > 1, packed = !a_in_place || g->m % 2; /* tiles of A: the last may be odd */
   const int half = halves && rest && rest <= LANES, wide = (rest && !half) || (g->n >= G(TILE_COLUMNS) && !b_in_place);
@@ -37,6 +41,7 @@ static int G(can_read)(const hloc_gemm_args* g, int a_in_place, int b_in_place, 
 #endif
   (void)in_place;
   return 1;
+#endif
 }
 
 /* In place where that is wanted, as far as there are kernels: B rather than A, and half tiles last of all; 0: in no

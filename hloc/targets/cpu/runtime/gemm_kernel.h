@@ -10,9 +10,9 @@
  *
  * Parts (parts.h), which compile side by side: MAIN, which plans, BLOCKS, which the threads run, STORING, TURNING for
  * tiles of exchanged products, JOINING for sums that tasks share, PACKING of lines, PACKING_ROWS of those that lie side
- * by side, one for each table of KERNELS, THIN and one for each number of rows of thin products. A program need not
- * hold those that its products cannot ask for (targets/cpu/building/product_parts.py): none is chosen unless it is
- * there.
+ * by side, PACKING_A for AMX, one for each table of KERNELS, THIN and one for each number of rows of thin products. A
+ * program need not hold those that its products cannot ask for (targets/cpu/building/product_parts.py): none is chosen
+ * unless it is there.
  *
  * Packed A: for each k-unit `rows` units (up to one vector may be written beyond the end). Packed B: for each k-unit
  * TILE_COLUMNS units. Rests are filled with zeros.
@@ -33,15 +33,16 @@
 #define HLOC_TURNING 11
 #define HLOC_JOINING 12
 #define HLOC_STORING 13
-#define HLOC_THIN 14 /* and what follows: gemm_thin.h */
-#define HLOC_THIN_DOTS_1 15
-#define HLOC_THIN_DOTS_2 16
-#define HLOC_THIN_DOTS_3 17
-#define HLOC_THIN_DOTS_4 18
-#define HLOC_THIN_ROWS_1 19
-#define HLOC_THIN_ROWS_2 20
-#define HLOC_THIN_ROWS_3 21
-#define HLOC_THIN_ROWS_4 22
+#define HLOC_PACKING_A 14
+#define HLOC_THIN 15 /* and what follows: gemm_thin.h */
+#define HLOC_THIN_DOTS_1 16
+#define HLOC_THIN_DOTS_2 17
+#define HLOC_THIN_DOTS_3 18
+#define HLOC_THIN_DOTS_4 19
+#define HLOC_THIN_ROWS_1 20
+#define HLOC_THIN_ROWS_2 21
+#define HLOC_THIN_ROWS_3 22
+#define HLOC_THIN_ROWS_4 23
 #if UNIT_IS_MEMORY && !defined(G_TURNS_A)
 #define HLOC_READS_A 1
 #else /* A is always packed */
@@ -50,6 +51,7 @@
 #define HLOC_READS_B (UNIT_IS_MEMORY && GROUP == 1)
 enum { G(TILE_COLUMNS) = 2 * LANES, G(ROWS_AHEAD) = 8 };
 
+#if !defined(G_AMX_MULTIPLY) /* gemm_amx.h has no tables */
 /* sums[i][j] (+)= sum over k of a[i][k] b[k][j]; `start` (or NULL) is a row added to every row of the tile. For every
  * k a kernel with A packed asks for one line at `ahead`, which moves by ahead_step bytes: what will be packed next. */
 /* a_row: from row to row of A in place; else from one k to the next, of packed A or of one in place across k. */
@@ -190,6 +192,7 @@ HLOC_OF_PARTS const G(kernel_table) G(kernels_half_a) = {HLOC_ALL_ROWS(HLOC_HALF
 #undef HLOC_ALL_ROWS
 #undef ROWS_ON
 #undef AHEAD
+#endif
 
 #if !HLOC_IS_HERE(HLOC_PACKING)
 HLOC_MAY_BE_MISSING void G(pack_lines)(const ELEMENT* source, long line_stride, long k_stride, long lines, long k,
@@ -205,7 +208,7 @@ HLOC_MAY_BE_MISSING void G(pack_rows)(const ELEMENT* source, long k_stride, long
 static inline __attribute__((unused)) void G(pack)(const ELEMENT* source, long line_stride, long k_stride, long lines,
                                                    long k, long width, UNIT* target);
 
-#if HLOC_IS_HERE(HLOC_PACKING) || HLOC_IS_HERE(HLOC_PACKING_ROWS)
+#if HLOC_IS_HERE(HLOC_PACKING) || HLOC_IS_HERE(HLOC_PACKING_ROWS) || HLOC_IS_HERE(HLOC_PACKING_A)
 /* LANES units, each of GROUP elements, k_stride apart, from one `step` further on. */
 HLOC_INLINE void G(units_in_a_row)(const ELEMENT* from, long step, long k_stride, UNIT* to) {
 #if defined(G_WIDENS) /* by a vector; GROUP is 1 */

@@ -1,5 +1,6 @@
-/* gemm_s8.c: matrix products of s8: VNNI multiplies unsigned by signed bytes, so A gets 128 added (its sign bit
- * turned) and every sum has 128 times the sum of its column of B taken off. Without VNNI: units are s32. */
+/* gemm_s8.c: matrix products of s8, by AMX where the machine has it. VNNI multiplies unsigned by signed bytes, so A
+ * gets 128 added (its sign bit turned) and every sum has 128 times the sum of its column of B taken off. Without VNNI:
+ * units are s32. */
 #include "vector.h"
 #if defined(__AVX512VNNI__) && HLOC_VECTOR_BYTES == 64
 #if defined(__has_builtin)
@@ -11,6 +12,10 @@
 #include <immintrin.h>
 #define HLOC_MULTIPLY_BYTES(sum, a, b) _mm512_dpbusd_epi32((__m512i)(sum), (__m512i)(a), (__m512i)(b))
 #endif
+#endif
+#if defined(HLOC_AMX)
+#define HLOC_TILE_ROWS 16
+#define G_AMX_MULTIPLY "tdpbssd"
 #endif
 #include "gemm_common.h"
 
@@ -34,24 +39,29 @@ HLOC_INLINE hloc_vs32 widen_s8(const hloc_s8* p) { return __builtin_convertvecto
 #define s8_widen_one (int)
 #define s8_fold hloc_sum_s32
 #if defined(__AVX512VNNI__) && HLOC_VECTOR_BYTES == 64
-#define G_CORRECTS 1
 #define UNIT hloc_unit32
 #define GROUP 4
 #define UNIT_IS_MEMORY 1
-#define G_TURNS_A 1
 #define s8_vector_unit hloc_vu32
 #define s8_load hloc_load_u32
 #define s8_splat hloc_splat_u32
-#define s8_multiply_add(sum, a, b) ((hloc_vs32)HLOC_MULTIPLY_BYTES((hloc_vs32)(sum), (hloc_vs32)(a), (hloc_vs32)(b)))
+#define s8_add_bytes(sum, a, b) ((hloc_vs32)HLOC_MULTIPLY_BYTES((hloc_vs32)(sum), (hloc_vs32)(a), (hloc_vs32)(b)))
+#if defined(G_AMX_MULTIPLY) /* which multiplies signed bytes; where it may not be used, sums are corrected at once */
+#define G_CORRECTS 0
+#define s8_multiply_add(sum, a, b)                                                                                    \
+  (s8_add_bytes(sum, (a) ^ hloc_splat_u32(0x80808080u), b) -                                                          \
+   s8_add_bytes((hloc_vs32){0}, hloc_splat_u32(0x80808080u), b))
+#else
+#define G_CORRECTS 1
+#define G_TURNS_A 1
+#define s8_multiply_add s8_add_bytes
+#endif
 static inline unsigned s8_unit(const hloc_s8* p, long stride, long count) {
   unsigned word = (hloc_u8)p[0];
   if (count > 1) word |= (unsigned)(hloc_u8)p[stride] << 8;
   if (count > 2) word |= (unsigned)(hloc_u8)p[2 * stride] << 16;
   if (count > 3) word |= (unsigned)(hloc_u8)p[3 * stride] << 24;
   return word;
-}
-static void s8_turn(hloc_unit32* units, long count) {
-  for (long i = 0; i < count; i++) units[i] ^= 0x80808080u;
 }
 /* Dot products along k (gemm_thin.h), 64 elements at once. Here B gets 128 added, and 128 times the sum of A's row is
  * taken off, which all columns share. */
@@ -72,27 +82,32 @@ HLOC_INLINE void s8_thin_lanes(const int rows, const int count, const hloc_s8* a
     hloc_vu32 ai[MOST];
     HLOC_UNROLL for (int i = 0; i < rows; i++) {
       ai[i] = s8_first(a + i * k + p, present);
-      over[i] = s8_multiply_add(over[i], plus_128, ai[i]);
+      over[i] = s8_add_bytes(over[i], plus_128, ai[i]);
     }
     HLOC_UNROLL for (int j = 0; j < count; j++) {
       __builtin_prefetch(b + (j + count) * b_column + p);
       const hloc_vu32 bj = s8_first(b + j * b_column + p, present) ^ plus_128;
-      HLOC_UNROLL for (int i = 0; i < rows; i++) sum[i * count + j] = s8_multiply_add(sum[i * count + j], bj, ai[i]);
+      HLOC_UNROLL for (int i = 0; i < rows; i++) sum[i * count + j] = s8_add_bytes(sum[i * count + j], bj, ai[i]);
     }
   }
   HLOC_UNROLL for (int i = 0; i < rows; i++)
     HLOC_UNROLL for (int j = 0; j < count; j++) lanes[i * stride + j] = sum[i * count + j] - over[i];
 }
+#if defined(G_TURNS_A)
+static void s8_turn(hloc_unit32* units, long count) {
+  for (long i = 0; i < count; i++) units[i] ^= 0x80808080u;
+}
 static void s8_column_correction(const hloc_unit32* panel, long units, int* correction) {
   hloc_vs32 left = {0}, right = {0};
   const hloc_vu32 minus_128 = hloc_splat_u32(0x80808080u); /* as unsigned bytes: 128 */
   for (long p = 0; p < units; p++, panel += 2 * LANES) {
-    left = s8_multiply_add(left, minus_128, hloc_load_u32(panel));
-    right = s8_multiply_add(right, minus_128, hloc_load_u32(panel + LANES));
+    left = s8_add_bytes(left, minus_128, hloc_load_u32(panel));
+    right = s8_add_bytes(right, minus_128, hloc_load_u32(panel + LANES));
   }
   hloc_store_s32(correction, -left);
   hloc_store_s32(correction + LANES, -right);
 }
+#endif
 #else
 #define G_CORRECTS 0
 #define UNIT int

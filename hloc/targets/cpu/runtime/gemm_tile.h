@@ -2,7 +2,7 @@
  *
  * In (macros): those of gemm_kernel.h; G_NAME the public suffix; G(store)(args, c, tile, ...) stores a tile of sums;
  * G_TURNS_A (optional): G(turn)(units, count) changes packed A; G_CORRECTS 1 when sums need a correction per column of
- * B (G(column_correction)), else 0.
+ * B (G(column_correction)), else 0; G_AMX_MULTIPLY (optional): gemm_amx.h.
  * Out: hloc_gemm_<G_NAME> as gemm.h says.
  *
  * A task computes one block of C: for every block of k, A's panels are packed into the thread's scratch (or read in
@@ -31,6 +31,7 @@ typedef struct {
   const SUM* corrections;       /* with shared_b: [panel][k block][tile column] */
   UNIT* shared_a;               /* packed panels [k block][panel][a_panel_units], or NULL */
   long a_panels, a_panel_units;
+  int has_amx;                  /* gemm_amx.h: the system allows it */
   int* failed;                  /* set by a task that found no memory */
 } G(plan);
 
@@ -51,6 +52,17 @@ static long G(k_block)(long k) {
   long blocks = (k + 512 * GROUP - 1) / (512 * GROUP);
   return ((k + blocks - 1) / blocks + 15) / 16 * 16;
 }
+
+#if defined(G_AMX_MULTIPLY)
+#include "gemm_amx.h"
+enum { G(ANY_ROWS) = 1 }; /* a tile may have an odd number of rows in place */
+static long G(a_units)(long k) { return G(row_units)(k); }
+#else
+enum { G(ANY_ROWS) = 0 };
+/* Of packed A, for each of its rows. */
+static long G(a_units)(long k) { return G(units)(k); }
+#endif
+static int G(is_whole)(long rows) { return G(ANY_ROWS) || rows == G(even)(rows); }
 
 static long G(batch_at)(const hloc_gemm_args* g, long batch, long outer, long inner) {
   if (g->inner_batches == 1) return batch * outer; /* no divisions for each tile */
@@ -79,7 +91,11 @@ static void G(pack_b_panel)(const G(plan)* plan, long batch, long k0, long count
 static void G(pack_a_panel)(const G(plan)* plan, long batch, long row, long rows, long k0, long count, UNIT* target) {
   const hloc_gemm_args* g = &plan->g;
   const ELEMENT* source = G(a_of)(g, batch) + row * g->a_row + k0 * g->a_column;
+#if defined(G_AMX_MULTIPLY)
+  G(pack_rows_of_a)(source, g->a_row, g->a_column, rows, count, target);
+#else
   G(pack)(source, g->a_row, g->a_column, rows, count, G(even)(rows), target);
+#endif
 #if defined(G_TURNS_A)
   G(turn)(target, G(units)(count) * G(even)(rows));
 #endif
@@ -115,7 +131,7 @@ static void G(pack_a_panels)(void* const* args, long begin, long end) {
 static int G(share_a)(G(plan)* plan) {
   const long vector = HLOC_VECTOR_BYTES / (long)sizeof(UNIT); /* packing may write one vector beyond a panel */
   plan->a_panels = (plan->g.m + plan->rows - 1) / plan->rows;
-  plan->a_panel_units = (plan->rows * G(units)(plan->k_block) + 2 * vector - 1) / vector * vector;
+  plan->a_panel_units = (plan->rows * G(a_units)(plan->k_block) + 2 * vector - 1) / vector * vector;
   plan->shared_a = hloc_scratch(HLOC_FIRST, plan->k_blocks * plan->a_panels * plan->a_panel_units * sizeof(UNIT));
   if (!plan->shared_a) return 0;
   hloc_parallel(G(pack_a_panels), (void* const*)plan, plan->a_panels, 16384 / (plan->rows * plan->g.k) + 1);
@@ -177,7 +193,8 @@ void G(finish)(const G(plan)* plan, long batch, long row, long column, long rows
                long stride);
 #endif
 
-typedef struct { UNIT* a; UNIT* b; SUM* sums; SUM* tile; SUM* correction; } G(scratch);
+/* shaped: the rows that AMX's tiles have been told */
+typedef struct { UNIT* a; UNIT* b; SUM* sums; SUM* tile; SUM* correction; long* shaped; } G(scratch);
 
 /* Elements of a block's sums: whole register tiles. */
 static long G(block_sums)(const G(plan)* plan) {
@@ -193,7 +210,8 @@ static SUM* G(sums_of)(const G(plan)* plan, long batch, long m0, long n0, long s
 static size_t G(aligned)(size_t bytes) { return (bytes + 127) / 64 * 64 + 64; }
 static int G(take_scratch)(const G(plan)* plan, G(scratch)* s) {
   long depth = G(units)(plan->k_block), panels = (plan->m_block + plan->rows - 1) / plan->rows;
-  size_t a = plan->shared_a ? 0 : G(aligned)(panels * plan->rows * depth * sizeof(UNIT) + HLOC_VECTOR_BYTES);
+  const long a_units = panels * plan->rows * G(a_units)(plan->k_block);
+  size_t a = plan->shared_a ? 0 : G(aligned)(a_units * sizeof(UNIT) + HLOC_VECTOR_BYTES);
   size_t b = plan->shared_b ? 0 : G(aligned)(plan->group * G(TILE_COLUMNS) * depth * sizeof(UNIT));
   int keeps = (plan->k_blocks > 1 || plan->sweeps) && !plan->partial;
   size_t sums = keeps ? G(aligned)(G(block_sums)(plan) * sizeof(SUM)) : 0;
@@ -241,6 +259,7 @@ static G(ahead) G(fetch)(const hloc_gemm_args* g, const ELEMENT* next, long coun
   return (G(ahead)){(const char*)next, 0};
 }
 
+#if !defined(G_AMX_MULTIPLY)
 /* By how the operands of a tile are read. */
 static G(kernel) G(kernel_for)(long rows, int a_in_place, int b_in_place, int half) {
   const G(kernel_table)* table = &G(kernels);
@@ -254,6 +273,7 @@ static G(kernel) G(kernel_for)(long rows, int a_in_place, int b_in_place, int ha
 #endif
   return (*table)[G(even)(rows) / 2 - 1];
 }
+#endif
 
 /* Of a block of C, with sums from n0 on: the rows m0 <= row < m1, the terms k0 <= k < k0 + count. */
 typedef struct { long batch, m0, m1, n0, k0, count; int adds; } G(step);
@@ -265,9 +285,10 @@ static void G(run_tile)(const G(plan)* plan, const G(scratch)* s, const G(step)*
   const long depth = G(units)(at->count), columns = G(smaller)(G(TILE_COLUMNS), g->n - column), k0 = at->k0;
   const int last = k0 + at->count == g->k && !plan->partial, half = plan->has_halves && columns <= LANES;
   if (half && !b.in_place) b.stride = G(TILE_COLUMNS);
-  const int whole = rows == G(even)(rows), in_place = plan->a_in_place && whole;
-  const UNIT* a = plan->shared_a ? G(shared_panel)(plan, row, k0) : s->a + (row - at->m0) * depth;
-  long a_step = in_place ? g->a_row / GROUP : G(even)(rows);
+  const int whole = G(is_whole)(rows), in_place = plan->a_in_place && whole;
+  const long a_units = G(a_units)(at->count);
+  const UNIT* a = plan->shared_a ? G(shared_panel)(plan, row, k0) : s->a + (row - at->m0) * a_units;
+  long a_step = in_place ? g->a_row / GROUP : G(ANY_ROWS) ? a_units : G(even)(rows);
   if (in_place) a = (const UNIT*)(const void*)(G(a_of)(g, at->batch) + row * g->a_row + k0);
   if (plan->a_across && whole)
     a = (const UNIT*)(const void*)(G(a_of)(g, at->batch) + row + k0 * g->a_column), a_step = g->a_column;
@@ -286,8 +307,14 @@ static void G(run_tile)(const G(plan)* plan, const G(scratch)* s, const G(step)*
     stride = G(panels)(plan->n_block) * G(TILE_COLUMNS);
     sums = s->sums + (row - at->m0) * stride + (column - at->n0);
   }
+#if defined(G_AMX_MULTIPLY)
+  if (*s->shaped != rows && plan->has_amx) hloc_shape_amx(*s->shaped = rows);
+  if (plan->has_amx) G(amx_tile)(rows, depth, a, a_step, b.units, sums, stride, at->adds, ahead.from, ahead.step);
+  else G(tile_without_amx)(rows, depth, a, a_step, b.units, sums, stride, at->adds);
+#else
   G(kernel) kernel = G(kernel_for)(rows, in_place, b.in_place, half);
   kernel(depth, a, a_step, b.units, b.stride, b.correction, sums, stride, at->adds, ahead.from, ahead.step);
+#endif
   if (last && !direct && !plan->sweeps) G(finish)(plan, at->batch, row, column, rows, columns, sums, stride);
 }
 
@@ -338,18 +365,20 @@ static void G(run_block)(const G(plan)* plan, long batch, long m0, long n0, long
   const hloc_gemm_args* g = &plan->g;
   long m1 = G(smaller)(g->m, m0 + plan->m_block), n1 = G(smaller)(g->n, n0 + plan->n_block);
   G(scratch) s;
+  long shaped = 0;
   if (!G(take_scratch)(plan, &s)) {
     __atomic_store_n(plan->failed, 1, __ATOMIC_RELAXED);
     return;
   }
+  s.shaped = &shaped;
   const long first = split * plan->k_part, end = G(smaller)(g->k, first + plan->k_part);
   if (plan->partial) s.sums = G(sums_of)(plan, batch, m0, n0, split);
   for (long k0 = first; k0 < end; k0 += plan->k_block) {
     long count = G(smaller)(plan->k_block, end - k0);
     for (long row = m0, rows; row < m1; row += rows) {
       rows = G(rows_of)(plan, m1 - row);
-      if (plan->shared_a || ((plan->a_in_place || plan->a_across) && rows == G(even)(rows))) continue;
-      G(pack_a_panel)(plan, batch, row, rows, k0, count, s.a + (row - m0) * G(units)(count));
+      if (plan->shared_a || ((plan->a_in_place || plan->a_across) && G(is_whole)(rows))) continue;
+      G(pack_a_panel)(plan, batch, row, rows, k0, count, s.a + (row - m0) * G(a_units)(count));
     }
     const G(step) at = {batch, m0, m1, n0, k0, count, k0 > first};
     const long group = plan->group * G(TILE_COLUMNS);
@@ -364,6 +393,9 @@ static void G(run_block)(const G(plan)* plan, long batch, long m0, long n0, long
       G(run_column)(plan, &s, &at, column, packs_b && next_k < end ? next : NULL);
     }
   }
+#if defined(G_AMX_MULTIPLY)
+  if (shaped) hloc_release_amx(); /* other code of this thread may have shapes of its own */
+#endif
   if (plan->sweeps) G(sweep)(plan, s.sums, batch, m0, m1, n0, n1);
 }
 HLOC_OF_PARTS void G(run_blocks)(void* const* args, long begin, long end) {
@@ -464,6 +496,9 @@ int HLOC_JOIN(hloc_gemm_, G_NAME, )(const hloc_gemm_args* args) {
   }
   int share_a, share_b, failed = 0;
   plan.failed = &failed;
+#if defined(G_AMX_MULTIPLY)
+  plan.has_amx = hloc_ask_for_amx();
+#endif
   if (args->n == 1) plan.g.c_column = 1; /* whatever it was: a column of sums may be one piece of memory */
   const int halves = HLOC_READS_B && args->n > G(FEW) && args->a_column == 1;
   if (args->n <= G(NARROW) && args->m > 2 * args->n && !halves &&
@@ -500,6 +535,7 @@ int HLOC_JOIN(hloc_gemm_, G_NAME, )(const hloc_gemm_args* args) {
 #undef G_NAME
 #undef G_CORRECTS
 #undef G_TURNS_A
+#undef G_AMX_MULTIPLY
 #undef G_WIDENS
 #undef G_DOTS
 #undef G_STORES_SUMS

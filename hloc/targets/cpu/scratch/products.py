@@ -16,6 +16,7 @@ from hloc.targets.cpu.tiles.complex_products import PARTS, real_product
 
 THIN_ROWS, THIN_SMALL, THIN_SMALL_NARROW, THIN_SHORT = 4, 1024 << 10, 512 << 10, 32
 ALIASED_ROWS = 8
+AMX_ROWS = AMX_DEEP = 16             # HLOC_DEEP of gemm_amx.h
 GROUP_PANELS, GROUP_BYTES, SHORT = 8, 256 << 10, 128
 
 
@@ -34,7 +35,8 @@ class Product(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """The macros of gemm_<type>.c: bytes of ELEMENT, UNIT and SUM; GROUP, UNIT_IS_MEMORY, G_TURNS_A and G_CORRECTS."""
+    """The macros of gemm_<type>.c: bytes of ELEMENT, UNIT and SUM; GROUP, UNIT_IS_MEMORY, G_TURNS_A and G_CORRECTS,
+    whether G_AMX_MULTIPLY is there."""
 
     element: int
     unit: int
@@ -42,6 +44,7 @@ class Kind(NamedTuple):
     group: int = 1
     is_memory: bool = False
     turns: bool = False
+    amx: bool = False
 
     @property
     def has_halves(self) -> bool:
@@ -56,12 +59,17 @@ def kind_of(type: str, machine: Machine) -> Kind:
         return Kind(8, 8, 8, is_memory=True)
     sums_groups = type in machine.dots
     if type == "s8":
-        return Kind(1, 4, 4, 4, True, True) if sums_groups else Kind(1, 4, 4)
-    return Kind(2, 4, 4, 2, True) if sums_groups else Kind(2, 4, 4)
+        return Kind(1, 4, 4, 4, True, not machine.amx, machine.amx) if sums_groups else Kind(1, 4, 4)
+    return Kind(2, 4, 4, 2, True, amx=machine.amx) if sums_groups else Kind(2, 4, 4)
+
+
+def rows_of(kind: Kind, machine: Machine) -> int:
+    """HLOC_TILE_ROWS of a type of element."""
+    return AMX_ROWS if kind.amx else tile_rows(machine)
 
 
 def tile_rows(machine: Machine) -> int:
-    """HLOC_TILE_ROWS, and HLOC_CONV_ROWS."""
+    """HLOC_TILE_ROWS of most, and HLOC_CONV_ROWS."""
     return 14 if machine.vector_bytes == 64 else 12 if machine.arch == "aarch64" else 6
 
 
@@ -116,7 +124,7 @@ def is_exchanged(g: Product, kind: Kind, machine: Machine) -> bool:
     """Whether C^T = B^T A^T is computed."""
     lanes = machine.vector_bytes // kind.sum
     halves = kind.has_halves and g.n > lanes // 2 and g.a[3] == 1
-    return g.n <= min(lanes, tile_rows(machine)) and g.m > 2 * g.n and not halves
+    return g.n <= min(lanes, rows_of(kind, machine)) and g.m > 2 * g.n and not halves
 
 
 def exchange(g: Product) -> Product:
@@ -169,7 +177,7 @@ class Blocks(NamedTuple):
 
 def choose(g: Product, kind: Kind, machine: Machine, exchanged: bool, least_work: float) -> Blocks:
     """least_work: below it a product is one block."""
-    most_rows, columns = tile_rows(machine), 2 * machine.vector_bytes // kind.sum
+    most_rows, columns = rows_of(kind, machine), 2 * machine.vector_bytes // kind.sum
     rows, k_block, work = min(most_rows, (g.m + 1) // 2 * 2), _k_block(g.k, kind.group), g.m * g.n * g.k
     b_readable = kind.has_halves and g.b[3] == 1
     narrow = kind.has_halves and g.n <= machine.vector_bytes // kind.sum
@@ -222,10 +230,11 @@ def _tiled(g: Product, kind: Kind, machine: Machine, exchanged: bool, least_work
     b = choose(g, kind, machine, exchanged, least_work)
     columns, depth = 2 * machine.vector_bytes // kind.sum, -(-b.k_block // kind.group)
     m_panels, n_panels = -(-g.m // b.rows), -(-g.n // columns)
+    a_units = -(-depth // AMX_DEEP) * AMX_DEEP if kind.amx else depth
     first = 0
     if b.share_a:
         vector = machine.vector_bytes // kind.unit
-        panel = (b.rows * depth + 2 * vector - 1) // vector * vector
+        panel = (b.rows * a_units + 2 * vector - 1) // vector * vector
         first = b.k_blocks * m_panels * panel * kind.unit
     elif b.share_b:
         packed_block = _k_block(g.k, kind.group)
@@ -237,10 +246,10 @@ def _tiled(g: Product, kind: Kind, machine: Machine, exchanged: bool, least_work
     splits = -(-g.k // b.k_part)
     if splits > 1:
         first = blocks * splits * sums
-    own = (0 if b.share_a else _spaced(panels * b.rows * depth * kind.unit + machine.vector_bytes)) \
+    own = (0 if b.share_a else _spaced(panels * b.rows * a_units * kind.unit + machine.vector_bytes)) \
         + (0 if b.share_b else _spaced(b.group * columns * depth * kind.unit)) \
         + (_spaced(sums) if (b.k_blocks > 1 or b.sweeps) and splits == 1 else 0) \
-        + _spaced(tile_rows(machine) * columns * kind.sum) + _spaced(b.group * columns * kind.sum)
+        + _spaced(rows_of(kind, machine) * columns * kind.sum) + _spaced(b.group * columns * kind.sum)
     tasks, per_task = blocks * splits, b.m_block * b.n_block * b.k_part
     grain = 1 if per_task > 1e5 else int(1e5 / per_task) + 1
     return Scratch.of(first=first, own=own, threads=busy(tasks, grain, machine))
