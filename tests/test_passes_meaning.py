@@ -51,7 +51,7 @@ def outcome(text: str, optimize: bool):
         return None
 
 
-@pytest.mark.skipif(not sample(), reason="the folder of modules ../shared/corpus is not on this machine")
+@pytest.mark.skipif(not sample(), reason="the corpus of real modules is not on this machine")
 def test_meaning_is_kept() -> None:
     compared = 0
     for path in sample():

@@ -1,5 +1,5 @@
 /* gemm_amx.h: the register tile of a matrix product by AMX, whose registers are tiles: 16 rows of 64 bytes each
- * (template; gemm_kernel.h includes it where the machine has AMX and the system lets programs use it: HLOC_AMX).
+ * (template; gemm_tile.h includes it where the machine has AMX and the system lets programs use it: HLOC_AMX).
  *
  * In (macros): those of gemm_kernel.h; G_AMX_MULTIPLY, the instruction that adds the products of two tiles of units.
  * Out: G(amx_tile), in place of tables of kernels; G(pack_rows_of_a), and G(row_units), the units from row to row of
@@ -7,7 +7,7 @@
  *
  * A lies row by row: in place, or packed, with each row's rest up to a multiple of DEEP units zero. B is packed as for
  * other kernels: the two halves of its rows are tiles as they are. Where k has a rest, both meet in copies with zeros.
- * An instruction does 16 x 16 x 16 units in 16 cycles, where vectors take 128 for bf16 and 64 for s8.
+ * An instruction multiplies 16 x 16 x 16 units; one for vectors, 16.
  */
 #if !defined(HLOC_GEMM_AMX_H)
 #define HLOC_GEMM_AMX_H
@@ -20,7 +20,8 @@
 #endif
 enum { HLOC_DEEP = 16 }; /* units of a tile's row; rows of a tile */
 
-/* The system keeps threads' tiles, 8 KiB each, for those processes only that have asked for it; 0: it does not. */
+/* The system keeps threads' tiles, 8 KiB each, for those processes only that have asked for it. Whether it does for
+ * this one. */
 HLOC_INLINE int hloc_ask_for_amx(void) {
   enum { UNKNOWN, GRANTED, DENIED, ARCH_REQ_XCOMP_PERM = 0x1023 };
   static int answer; /* other threads would get the same */
