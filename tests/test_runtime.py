@@ -459,15 +459,20 @@ def test_plans_of_transforms_go_with_their_program():
     assert of_seventeen_gone < 2 * of_one, ran.stdout
 
 
-def test_calls_from_several_threads():
-    exe = compiled(DOUBLE % (SMALL_BYTES, SMALL_BYTES))
+@pytest.mark.parametrize("size, calls, held", [(SMALL_BYTES, 20, 0), (6, 3000, 0), (6, 3000, 3)])
+def test_calls_from_several_threads(size, calls, held):
+    """Each gets its own results, whether it holds some of earlier calls or not."""
+    exe = compiled(DOUBLE % (size, size))
     failures = []
 
     def work(number: int) -> None:
-        x = np.full(SMALL_BYTES, number, np.float32)
-        for _ in range(20):
-            if not (exe(x)[0] == 2 * number).all():
+        x = np.full(size, number, np.float32)
+        results = []
+        for _ in range(calls):
+            results = [*results, exe(x)[0]][-1 - held:]
+            if not all((r == 2 * number).all() for r in results):
                 failures.append(number)
+            del results[:len(results) - held]
 
     threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
     for thread in threads:
@@ -475,6 +480,33 @@ def test_calls_from_several_threads():
     for thread in threads:
         thread.join()
     assert not failures
+
+
+def test_the_function_that_calls_outlives_its_executable():
+    exe = compiled(DOUBLE % (6, 6))
+    x = np.ones(6, np.float32)
+    exe(x)
+    quick = exe.backend.quick
+    assert quick((x,))[0].tolist() == [2] * 6
+    del exe
+    gc.collect()
+    assert quick((x,))[0].tolist() == [2] * 6
+
+
+def test_errors_of_python_functions_reach_the_caller():
+    """In the first call, in ones that take the results of earlier calls, and in those between."""
+    def function(x):
+        if x[0] < 0:
+            raise ValueError(f"{x[0]} is below zero")
+        return x + 1
+
+    text = 'HloModule m\nENTRY e { x = f32[2] parameter(0)  ROOT r = f32[2] custom-call(x), custom_call_target="f" }\n'
+    exe = compiled(text, options=hloc.Options(custom_calls={"f": function}))
+    for _ in range(4):
+        for number in (-3, -2):
+            with pytest.raises(ValueError, match=f"{number}.0 is below zero"):
+                exe(np.full(2, number, np.float32))
+        assert exe(np.ones(2, np.float32))[0].tolist() == [2, 2]
 
 
 # -- what is said of memory before a run -------------------------------------------------------------------------------

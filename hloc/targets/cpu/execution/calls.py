@@ -3,7 +3,8 @@
 In: the parameters of a program. Out: a C array of facts, or None where objects are not laid out as call.c reads them
 (another Python, another NumPy): calls then go the slow way, which asks NumPy for every address.
 
-    facts = call_facts(library, parameters, 1);  library.hloc_call(bases, arrays, results, facts, host)
+    facts = call_facts(library, parameters, results)
+    caller, quick = quick_caller(library, bases, facts, host, otherwise, ());  results = quick(arrays)
 """
 from __future__ import annotations
 
@@ -23,23 +24,60 @@ HOST_FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.POINTER(ct
 NOT_AS_EXPECTED, FAILED = -1, -16            # of runtime/call.c
 Form = tuple[np.dtype, tuple[int, ...]]
 OUT_OF_MEMORY = 12                  # what hloc_execute returns where scratch memory was missing
+METH_O = 8                          # of Python: one argument
+PYTHON = {"save_thread": "PyEval_SaveThread", "restore_thread": "PyEval_RestoreThread", "take_reference": "Py_IncRef",
+          "drop_reference": "Py_DecRef", "integer": "PyLong_FromLong", "call": "PyObject_CallFunctionObjArgs"}
 
 
 class Caller(ctypes.Structure):
     """hloc_caller of runtime/call.c. What its addresses point to must live as long."""
 
-    _fields_ = (("bases", ctypes.c_void_p), ("facts", ctypes.c_void_p), ("host", HOST_FUNCTION),
+    _fields_ = (("lock", ctypes.c_char * 64), ("bases", ctypes.c_void_p), ("facts", ctypes.c_void_p),
+                ("host", HOST_FUNCTION), *((name, ctypes.c_void_p) for name in PYTHON), ("otherwise", ctypes.py_object),
                 ("count", ctypes.c_ssize_t), ("kept", ctypes.c_void_p * KEPT))
 
     def keep(self, sets: Sequence[tuple[np.ndarray, ...]]) -> None:
-        """Results that calls may take, if nobody holds them."""
-        self.count = len(sets)
+        """Results that calls may take, if nobody holds them. Other threads may call between any two lines."""
+        self.count = 0
         self.kept[:len(sets)] = [id(results) for results in sets]
+        self.count = len(sets)
+
+
+class _Method(ctypes.Structure):
+    """PyMethodDef."""
+
+    _fields_ = (("name", ctypes.c_char_p), ("function", ctypes.c_void_p), ("flags", ctypes.c_int),
+                ("doc", ctypes.c_char_p))
+
+
+class _Box(np.ndarray):
+    """The memory of a Caller, and what must live as long as it."""
+
+    held: tuple = ()
+
+
+def quick_caller(library: ctypes.CDLL, bases: ctypes.Array, facts: Facts, host: Callable, otherwise: Callable,
+                 held: object) -> tuple[Caller, Callable]:
+    """hloc_quick as a function of Python, tuple of arguments -> results, or what `otherwise(arguments, code)` returns;
+    and what it knows. It keeps `held`, and all else that C reads, alive."""
+    box = np.zeros(ctypes.sizeof(Caller), np.uint8).view(_Box)
+    caller = Caller.from_buffer(box)
+    for name, function in PYTHON.items():
+        setattr(caller, name, ctypes.cast(getattr(ctypes.pythonapi, function), ctypes.c_void_p))
+    caller.bases, caller.facts = ctypes.addressof(bases), ctypes.addressof(facts)
+    caller.host, caller.otherwise = host, otherwise
+    library.hloc_make_lock(ctypes.byref(caller))
+    method = _Method(b"quick", ctypes.cast(library.hloc_quick, ctypes.c_void_p), METH_O, None)
+    box.held = (library, bases, facts, host, otherwise, method, held)
+    make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
+    return caller, make(("PyCFunction_NewEx", ctypes.pythonapi))(ctypes.addressof(method), box, None)
 
 
 def call_facts(library: ctypes.CDLL, parameters: Sequence[Named], results: Sequence[Named]) -> Facts | None:
     """Facts for hloc_call, tried on known arrays."""
-    if sys.implementation.name != "cpython" or not hasattr(library, "hloc_call_kept"):
+    if sys.implementation.name != "cpython" or not hasattr(library, "hloc_quick"):
+        return None
+    if object.__basicsize__ != 2 * ctypes.sizeof(ctypes.c_void_p):
         return None
     library.hloc_match.argtypes = (ctypes.c_void_p, ctypes.py_object, ctypes.py_object, ctypes.c_void_p)
     if not reads_arrays(library):

@@ -30,7 +30,9 @@ from hloc.targets.cpu.execution.calls import (
     NOT_AS_EXPECTED,
     OUT_OF_MEMORY,
     Caller,
+    Facts,
     call_facts,
+    quick_caller,
     tells_idle,
 )
 from hloc.targets.cpu.execution.result_memory import ResultMemory, aligned_bytes
@@ -92,57 +94,59 @@ class CpuBackend:
             self._bases[place] = constant.ctypes.data
         self._memory = ResultMemory([(v.shape.dimensions, numpy_dtype(v.shape.element_type)) for v in results])
         self._host = _host_function(self)
-        self._raised: BaseException | None = None
+        self._raised: dict[int, BaseException] = {}           # by thread
         self._lock = threading.Lock()
         self._execute = self.shared_object.hloc_execute
         self._execute.argtypes = (ctypes.c_void_p, HOST_FUNCTION)
-        self._facts = call_facts(self.shared_object, parameters, results)
-        if self._facts is not None:
-            self._call, self._call_kept = self.shared_object.hloc_call, self.shared_object.hloc_call_kept
-            self._call.argtypes = (ctypes.c_void_p, ctypes.py_object, ctypes.py_object, ctypes.c_void_p, HOST_FUNCTION)
-            self._call_kept.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
-            self._caller = Caller(ctypes.addressof(self._bases), ctypes.addressof(self._facts), self._host)
-            self._caller_address = ctypes.addressof(self._caller)
-            self._memory.may_keep_arrays(tells_idle(self.shared_object))
+        self._caller: Caller | None = None
+        facts = call_facts(self.shared_object, parameters, results)
+        if facts is not None:
+            self._start_quick_calls(facts)
 
-    def quick(self, arrays: tuple) -> tuple[np.ndarray, ...] | None:
-        """Run on arrays that nobody has checked; None where they are not exactly what the program takes."""
-        if self._facts is None:
+    def _start_quick_calls(self, facts: Facts) -> None:
+        """Make self.quick: it runs on arrays that nobody has checked, or returns None where they are not exactly what
+        the program takes."""
+        self._memory.may_keep_arrays(tells_idle(self.shared_object))
+        self._call, self._run_alone = self.shared_object.hloc_call, self.shared_object.hloc_run_alone
+        self._call.argtypes = (ctypes.POINTER(Caller), ctypes.py_object, ctypes.py_object)
+        self._run_alone.argtypes = (ctypes.POINTER(Caller), ctypes.c_void_p)
+        known = weakref.ref(self)                             # as in _host_function
+        self._caller, self.quick = quick_caller(
+            self.shared_object, self._bases, facts, self._host,
+            lambda arrays, code: known()._call_anew(arrays, code), (self._arena, self.constants, self._memory))
+
+    def _call_anew(self, arrays: tuple, code: int) -> tuple[np.ndarray, ...] | None:
+        """Where a quick call failed, or found no results of earlier calls that it may take."""
+        if code <= FAILED:
+            self._fail(FAILED - code)
+        if code == NOT_AS_EXPECTED:
             return None
         with self._lock:
-            code = self._call_kept(self._caller_address, id(arrays))
-            if code >= 0:
-                return self._memory.kept[code]
-            if code <= FAILED:
-                self._fail(FAILED - code)
-            if code == NOT_AS_EXPECTED:
-                return None
             self._caller.keep(())                             # old ones go now, even if there is no memory for new ones
             outputs = self._memory.new_arrays()
             self._caller.keep(self._memory.kept)
-            code = self._call(self._bases, arrays, outputs, self._facts, self._host)
-            if code == NOT_AS_EXPECTED:
-                return None
-            if code:
-                self._fail(code)
+        code = self._call(self._caller, arrays, outputs)
+        if code == NOT_AS_EXPECTED:
+            return None
+        if code:
+            self._fail(code)
         return outputs
 
     def __call__(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
         """Run on checked arrays."""
         with self._lock:
             outputs = self._memory.arrays()
-            for place, array in enumerate(arrays, 1):
-                self._bases[place] = array.ctypes.data
-            for place, array in enumerate(outputs, self._first_result):
-                self._bases[place] = array.ctypes.data
-            code = self._execute(self._bases, self._host)
-            if code:
-                self._fail(code)
+            bases = type(self._bases).from_buffer_copy(self._bases)
+            for place, array in enumerate([*arrays, *outputs], 1):
+                bases[place] = array.ctypes.data
+            code = self._execute(bases, self._host) if self._caller is None else self._run_alone(self._caller, bases)
+        if code:
+            self._fail(code)
         return outputs
 
     def _fail(self, code: int) -> NoReturn:
         """Raise what a non-zero code of hloc_execute stands for."""
-        raised, self._raised = self._raised, None
+        raised = self._raised.pop(threading.get_ident(), None)
         if raised is not None:
             raise raised
         if code == OUT_OF_MEMORY:
@@ -159,7 +163,7 @@ class CpuBackend:
             for output, answer in zip(outputs, answered(call, function, inputs)):
                 np.copyto(output, answer)
         except BaseException as error:                        # must not unwind through C
-            self._raised = error
+            self._raised[threading.get_ident()] = error
             return 1
         return 0
 
