@@ -105,6 +105,8 @@ def _print(expr: Expr) -> tuple[str, int]:
         return f"{expr.buffer}[{expression(expr.position)}]", ATOM
     if expr.op == "convert":
         return _convert(expr.arguments[0], expr.type)
+    if expr.op == "convert_held":
+        return f"hloc_f32_to_bf16_held({expression(expr.arguments[0])})", ATOM
     if expr.op == "bitcast":
         return _bitcast(expr.arguments[0], expr.type), ATOM
     if expr.op == "select":
@@ -159,10 +161,10 @@ def _call(expr: Apply) -> str:
 def _convert(value: Expr, target: str) -> tuple[str, int]:
     """A conversion between element types; narrow types go through their computation type."""
     source = value.type
-    if target == "f32" and source in ROUNDED and isinstance(value, Apply) and value.op == "convert":
-        inner = value.arguments[0]
+    if target == "f32" and source in ROUNDED and isinstance(value, Apply) and value.op.startswith("convert"):
+        inner, held = value.arguments[0], "_held" if value.op == "convert_held" else ""
         if inner.type == "f32":
-            return f"hloc_round_{source}_f32({expression(inner)})", ATOM
+            return f"hloc_round_{source}_f32{held}({expression(inner)})", ATOM
     if target == "bf16" and isinstance(value, Apply) and value.op == "convert" and source == "f32" \
             and value.arguments[0].type in EXACT_IN_BF16:
         return f"hloc_exact_f32_to_bf16({expression(value)})", ATOM

@@ -10,7 +10,7 @@ is kept in a Local array, which stays in the first cache.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from hloc.ir import ELEMENT_TYPES, Instruction
 from hloc.kernels import indexing, loops, scalars
@@ -19,7 +19,7 @@ from hloc.kernels.elemental.loop import cost_of, lower_loop, same_bytes
 from hloc.kernels.group import Group, Lowered, Outline
 from hloc.kernels.indexing import Index
 from hloc.kernels.reductions.reduce import lower_reduce
-from hloc.kernels.reductions.reduction import depends
+from hloc.kernels.reductions.reduction import Reduction, depends
 from hloc.kernels.reductions.row_kernel import RowGroup, RowKernel, type_of
 from hloc.kernels.reductions.rows_together import RowsTogether, go_together
 from hloc.kernels.reductions.short_rows import ShortRows, is_short
@@ -27,6 +27,7 @@ from hloc.kernels.rules.elementwise import zero
 from hloc.machine import Machine
 
 LOCAL_BYTES = 128 << 10         # of all Local arrays of one row together
+WIDENED_BYTES = 16 << 10        # of those that hold parameters
 WORTH_KEEPING = 6               # operations below which a value is computed again
 EXPENSIVE = frozenset(["exponential", "exponential-minus-one", "log", "log-plus-one", "logistic", "tanh", "erf", "sine",
                        "cosine", "tan", "power", "divide", "sqrt", "rsqrt", "cbrt", "atan2", "gather", "concatenate"])
@@ -45,9 +46,10 @@ def lower_rows(group: Group, machine: Machine) -> Lowered:
     read = [p for p in group.parameters if rows.is_full(p) and any(p in t for t in trial.traces)]
     if is_short(rows, machine) and all(_in_place(rows, p, trial) for p in read):
         final = ShortRows(rows, Outline(group), _kept(rows, trial), read)
+    elif go_together(rows, trial, machine):
+        final = RowsTogether(rows, Outline(group), _kept(rows, trial))
     else:
-        kind = RowsTogether if go_together(rows, trial, machine) else RowKernel
-        final = kind(rows, Outline(group), _kept(rows, trial))
+        final = RowKernel(rows, Outline(group), _kept(rows, trial, _widened(rows, read, machine)))
     final.emit()
     points = rows.rows * rows.columns
     operations = sum(len(t) for t in trial.traces)
@@ -121,10 +123,20 @@ def _bind_zero(outline: Outline, group: Group, reduce: Instruction) -> None:
 
 # -- what to keep ------------------------------------------------------------------------------------------------------
 
-def _kept(rows: RowGroup, trial: RowKernel) -> dict[Instruction, int]:
-    """Values that an early stage computes, a later one needs, and that cost more than a load: node -> first stage."""
+def _widened(rows: RowGroup, read: list[Instruction], machine: Machine) -> list[Instruction]:
+    """Parameters of bf16 worth keeping in f32: for a CPU widening is two operations, one of them a shuffle. Not where
+    a largest value is looked for: that is found without widening (targets/cpu/vector_loops/maxima.py)."""
+    arrays = [p for p in read if p.shape.element_type == "bf16"]
+    extrema = any(Reduction(rows.group, [r], ()).monoid(r) in ("maximum", "minimum") for r in rows.reduces)
+    too_long = rows.columns * 4 * len(arrays) > WIDENED_BYTES
+    return [] if machine.kind == "gpu" or extrema or too_long else arrays
+
+
+def _kept(rows: RowGroup, trial: RowKernel, widened: Collection[Instruction] = ()) -> dict[Instruction, int]:
+    """Values that an early stage computes, a later one needs, and that cost more than a load: node -> first stage.
+    widened: parameters that count among them."""
     traces = trial.traces
-    costs = _costs(rows)
+    costs = _costs(rows) | dict.fromkeys(widened, WORTH_KEEPING)
     kept: dict[Instruction, int] = {}
     for stage in range(1, len(traces)):
         stack = _targets(rows, stage)
@@ -135,8 +147,7 @@ def _kept(rows: RowGroup, trial: RowKernel) -> dict[Instruction, int]:
                 continue
             seen.add(node)
             first = next((s for s in range(stage) if node in traces[s] and node not in rows.reduces), None)
-            if node in kept or (first is not None and node not in rows.group.parameters
-                                and costs.get(node, 0) >= WORTH_KEEPING
+            if node in kept or (first is not None and costs.get(node, 0) >= WORTH_KEEPING
                                 and all(len(t.get(node, ())) < 2 for t in traces) and _in_place(rows, node, trial)):
                 kept.setdefault(node, first if first is not None else stage)
             else:

@@ -5,6 +5,8 @@
  * rounding to nearest even; NaN, infinity and overflow as each format defines them (the tests compare every pattern
  * with ml_dtypes). For s1 s2 s4 u1 u2 u4: hloc_<t>_to_s8/u8 and hloc_s8/u8_to_<t> (keeps the low bits).
  * hloc_round_<t>_f32(x) is hloc_<t>_to_f32(hloc_f32_to_<t>(x)) for f16 and bf16, at a third of its price.
+ * hloc_f32_to_bf16_held(x), hloc_round_bf16_f32_held(x): the same where a NaN has zeros in its low 16 bits, at two
+ * thirds.
  * hloc_maximum_key_<t>(x), hloc_<t>_of_maximum_key_s16(key), for f16 and bf16 (f32: s32), for minimum likewise:
  * integers in the order that maximum sees.
  * hloc_f64_to_f32_odd rounds to odd, so that hloc_f32_to_<t>(hloc_f64_to_f32_odd(x)) rounds a double only once.
@@ -39,15 +41,20 @@ HLOC_FN float hloc_f16_to_f32(hloc_f16 x) {
 HLOC_FN float hloc_round_bf16_f32(float x) { return hloc_from_bits_f32(hloc_rounded_pair_bf16(0.0f, x)); }
 HLOC_FN float hloc_round_f16_f32(float x) { return hloc_f16_to_f32(hloc_f32_to_f16(x)); }
 #else
+HLOC_FN hloc_u32 hloc_raised_bf16(hloc_u32 bits) { return bits + 0x7fffu + ((bits >> 16) & 1u); }
+HLOC_FN hloc_bf16 hloc_f32_to_bf16_held(float x) { return (hloc_bf16)(hloc_raised_bf16(hloc_bits_f32(x)) >> 16); }
+HLOC_FN float hloc_round_bf16_f32_held(float x) {
+  return hloc_from_bits_f32(hloc_raised_bf16(hloc_bits_f32(x)) & 0xffff0000u);
+}
 HLOC_FN hloc_bf16 hloc_f32_to_bf16(float x) {
   hloc_u32 bits = hloc_bits_f32(x);
-  hloc_u32 rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  hloc_u32 rounded = hloc_raised_bf16(bits) >> 16;
   hloc_u32 quiet_nan = ((bits >> 16) & 0x8000u) | 0x7fc0u;
   return (hloc_bf16)(x != x ? quiet_nan : rounded);
 }
 HLOC_FN float hloc_round_bf16_f32(float x) {
   hloc_u32 bits = hloc_bits_f32(x);
-  hloc_u32 rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
+  hloc_u32 rounded = hloc_raised_bf16(bits);
   return hloc_from_bits_f32((x == x ? rounded : bits | 0x400000u) & 0xffff0000u);
 }
 #endif

@@ -25,6 +25,7 @@ from hloc.targets.cpu.vector_loops.addresses import narrow_addresses
 from hloc.targets.cpu.vector_loops.angles import with_near_angles
 from hloc.targets.cpu.vector_loops.divisions import narrow_divisions
 from hloc.targets.cpu.vector_loops.halves import RowPrinter, by_rows, calls_half_rows
+from hloc.targets.cpu.vector_loops.held_nans import with_held_nans
 from hloc.targets.cpu.vector_loops.index_sets import split_index_sets
 from hloc.targets.cpu.vector_loops.lanes import has_groups
 from hloc.targets.cpu.vector_loops.last_vectors import with_last_vectors
@@ -144,7 +145,7 @@ def print_kernels(kernels: Sequence[Kernel | Tile], machine: Machine) -> tuple[t
             wide = is_wide(kernel)
             kernel = narrow_addresses(narrow_divisions(straightened(unswitched(split_index_sets(kernel)))))
             kernel = apart(by_rows(as_integers(kernel)))
-            kernel = with_last_vectors(with_near_angles(with_float_keys(kernel)))
+            kernel = with_held_nans(with_last_vectors(with_near_angles(with_float_keys(kernel))))
             qualifier = "HLOC_WIDE " if wide or has_groups(kernel) else ""
             name = functions.setdefault(_function(kernel._replace(origin=()), "", qualifier), name)
             if name not in texts:
