@@ -147,7 +147,8 @@ def run(case: Case, library: ctypes.CDLL, share: bool = False) -> list[np.ndarra
     for number, call in enumerate(case.lowered.calls):
         arrays = [results[a.leaf] if a.kind == "result" else scratch[a.index] if a.kind == "scratch"
                   else operands[a.index][a.leaf] for a in call.arguments]
-        pointers = (ctypes.c_void_p * max(1, len(arrays)))(*[a.ctypes.data for a in arrays])
+        starts = [a.part[0] if a.part else 0 for a in call.arguments]
+        pointers = (ctypes.c_void_p * max(1, len(arrays)))(*[a.ctypes.data + s for a, s in zip(arrays, starts)])
         function = getattr(library, f"k{case.first + number}")
         if isinstance(call.kernel, Tile):
             function(pointers)

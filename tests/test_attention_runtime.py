@@ -6,6 +6,7 @@ import subprocess
 from itertools import product
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 from native import FLAGS, INCLUDE, once
@@ -13,6 +14,7 @@ from native import FLAGS, INCLUDE, once
 from hloc.targets.cpu.building.routines import FEW_QUERIES
 
 LONG, POINTER, INT, FLOAT = ctypes.c_long, ctypes.c_void_p, ctypes.c_int, ctypes.c_float
+PAIRS = 0                       # in the place of a number of queries
 WIDTHS = {"native": [], "32 bytes": ["-mno-avx512f"], "16 bytes": ["-march=x86-64"]}
 
 
@@ -29,7 +31,7 @@ class Arguments(ctypes.Structure):
 @pytest.fixture(scope="module", params=WIDTHS, ids=lambda width: width.replace(" ", "-"))
 def entries(request):
     """The entries of attention.h for a number of queries, compiled for one width of vectors."""
-    names = ("attention", "attention_kernels", "attention_thin", "pool")
+    names = ("attention", "attention_kernels", "attention_pairs", "attention_pairs_kernels", "attention_thin", "pool")
     flags = [*FLAGS, *WIDTHS[request.param]]
 
     def make(folder: Path) -> Path:
@@ -39,15 +41,17 @@ def entries(request):
         return folder / "attention.so"
     library = once("attention", flags, make)
     library.hloc_pool_start(2, 100)
-    yield lambda rows: [library.hloc_attention, *([library.hloc_attention_few] if rows <= FEW_QUERIES else [])]
+    library.of_pairs = getattr(library, "hloc_attention_pairs", None)
+    yield lambda rows: [library.of_pairs] if rows == PAIRS else [
+        library.hloc_attention, *([library.hloc_attention_few] if rows <= FEW_QUERIES else [])]
     library.hloc_pool_stop()
 
 
 def described(array: np.ndarray, keep: list) -> Array:
-    """A view [batch, row, column] of f32 as an argument."""
-    batch, row, column = (s // 4 for s in array.strides)
+    """A view [batch, row, column] of f32 or bf16 as an argument."""
+    batch, row, column = (s // array.itemsize for s in array.strides)
     keep.append((LONG * 1)(batch))
-    return Array(array.ctypes.data, 0, row, column, ctypes.addressof(keep[-1]))
+    return Array(array.ctypes.data, int(array.itemsize == 2), row, column, ctypes.addressof(keep[-1]))
 
 
 @pytest.mark.parametrize(("rows", "columns", "depth", "features"), [
@@ -69,3 +73,27 @@ def test_against_numpy(entries, rows: int, columns: int, depth: int, features: i
                               *(described(a, keep) for a in (q, keys, values, out)))
         assert routine(ctypes.byref(arguments)) == 0
         np.testing.assert_allclose(out, want, rtol=0, atol=1e-5 * max(1.0, np.abs(want).max()))
+
+
+@pytest.mark.parametrize(("rows", "columns", "depth", "features"), [
+    (1, 1, 2, 1), (3, 141, 18, 5), (16, 281, 64, 64), (17, 140, 34, 30), (40, 139, 16, 14), (130, 77, 256, 16)])
+def test_pairs(entries, rows: int, columns: int, depth: int, features: int) -> None:
+    """Of bf16, where the CPU multiplies pairs of it: weights are rounded to bf16, sums are not."""
+    (routine,) = entries(PAIRS)
+    if routine is None:
+        pytest.skip("needs AVX-512 with bf16")
+    rng = np.random.default_rng(rows)
+    q, k, v = (rng.standard_normal((3, *s)).astype(ml_dtypes.bfloat16)
+               for s in ((rows, depth), (columns, depth), (features, columns)))
+    v = v.transpose(0, 2, 1)
+    v[1, columns // 2, 0] = np.inf
+    z = np.einsum("bqd,bkd->bqk", q.astype(np.float64), k.astype(np.float64))
+    weights = np.exp(z - z.max(-1, keepdims=True))
+    want = weights / weights.sum(-1, keepdims=True) @ v.astype(np.float64)
+    for values in (v, np.ascontiguousarray(v)):
+        out, keep = np.full((3, rows, features), np.nan, np.float32), []
+        batch = (LONG * 1)(3)
+        arguments = Arguments(1, ctypes.addressof(batch), rows, columns, depth, features,
+                              *(described(a, keep) for a in (q, k, values, out)))
+        assert routine(ctypes.byref(arguments)) == 0
+        np.testing.assert_allclose(out, want, rtol=0, atol=0.02)

@@ -19,6 +19,7 @@ from hloc.kernels.rules.control import CONTROL_RULES
 from hloc.kernels.rules.elementwise import ELEMENTWISE_RULES, MOVEMENT_RULES
 from hloc.kernels.rules.indexing import INDEXING_RULES
 from hloc.kernels.rules.loops import LOOP_RULES
+from hloc.kernels.unconverted import unconverted
 
 RULES: dict[str, Rule] = {**ELEMENTWISE_RULES, **MOVEMENT_RULES, **INDEXING_RULES, **LOOP_RULES, **CONTROL_RULES}
 LONGEST_ORIGIN, LONGEST_NAME = 24, 80
@@ -28,11 +29,13 @@ CHEAP = frozenset(["parameter", "constant", "broadcast", "reshape", "bitcast", "
 
 
 class Arg(NamedTuple):
-    """Where a kernel's buffer lies: kind operand (index, leaf), result (leaf) or scratch (index)."""
+    """Where a kernel's buffer lies: kind operand (index, leaf), result (leaf) or scratch (index); part: (first byte,
+    bytes) where it is not all of that."""
 
     kind: str
     index: int
     leaf: int = 0
+    part: tuple[int, int] | None = None
 
 
 class KernelCall(NamedTuple):
@@ -167,8 +170,10 @@ class Outline:
     def finish(self, suffix: str = "", cost: Cost | None = None, body: tuple[Stmt, ...] | None = None) -> KernelCall:
         buffers, arguments = self.buffers()
         cost = cost or Cost(sum(b.size * ELEMENT_TYPES[b.type].bytes for b in buffers), 0)
-        kernel = Kernel(kernel_name(self.group) + suffix, buffers, self.builder.body() if body is None else body, cost,
-                        origin_lines(self.group))
+        body = self.builder.body() if body is None else body
+        if any(scalars.is_narrow(b.type) for b in buffers):
+            body = unconverted(body)
+        kernel = Kernel(kernel_name(self.group) + suffix, buffers, body, cost, origin_lines(self.group))
         return KernelCall(kernel, arguments)
 
 

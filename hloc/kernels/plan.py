@@ -26,6 +26,10 @@ class Ref(NamedTuple):
     offset: int
     size: int
 
+    def part(self, start: int, size: int) -> Ref:
+        """So many bytes of it."""
+        return self._replace(offset=self.offset + start, size=size)
+
 
 class Launch(NamedTuple):
     """Run a kernel; one Ref per Buffer of it, in order. instruction: what it computes; a saved plan has none.

@@ -177,7 +177,7 @@ class Planner:
             self.assignment.define(value, self.time)
         room = self.room([c.kernel for c in lowered.calls if isinstance(c.kernel, Tile)], instruction)
         for call in lowered.calls:
-            values = [places[a.kind](a) for a in call.arguments]
+            values = [(places[a.kind](a), a.part) for a in call.arguments]
             own = room if isinstance(call.kernel, Tile) else None
             steps.append(self._draft_launch(self.kernel(call.kernel), values, instruction, own))
         for result, operand, leaf in getattr(lowered, "can_share", ()):
@@ -208,8 +208,12 @@ class Planner:
         self.assignment.define(value, self.time)
         return value
 
-    def _draft_launch(self, kernel: int, values: list[Value], instruction: Instruction, room: Value | None) -> Draft:
-        return Draft(lambda ref: Launch(kernel, tuple(ref(v) for v in values), instruction, room and ref(room)))
+    def _draft_launch(self, kernel: int, values: list[tuple[Value, tuple[int, int] | None]], instruction: Instruction,
+                      room: Value | None) -> Draft:
+        def launch(ref: Callable[[Value], Ref]) -> Launch:
+            places = tuple(ref(v) if part is None else ref(v).part(*part) for v, part in values)
+            return Launch(kernel, places, instruction, room and ref(room))
+        return Draft(launch)
 
     def kernel(self, kernel: Kernel | Tile) -> int:
         """The number of a kernel; the same structure gets the same number."""

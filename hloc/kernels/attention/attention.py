@@ -11,6 +11,7 @@ all in f32. Rows without any finite score follow from that: they are NaN. Buffer
 score reads, then "out0". Parameters (strides in elements; offsets are of the first element; `batch strides`: one per
 dimension of the batch, outermost first):
     types      element types of query, key, value; those are f32, bf16 or f16, and so is out0's
+    weights    that to which HLO rounds the weights, e over its sum, before they are multiplied
     sizes      (rows, columns, depth, features)
     batches    (size, ...) of the batch's dimensions; b counts through them, the last fastest
     query      (offset, row, depth, (batch strides))
@@ -120,7 +121,8 @@ class _Lowering:
         columns, feature = self.attention.keys[0], one_walk(features_of(self.second, self.slot, self.result_strides()))
         sizes = (row.size, columns, query.size(2), value.size(2))
         parameters = (
-            ("types", tuple(s.access.type for s in sides)), ("sizes", sizes),
+            ("types", tuple(s.access.type for s in sides)),
+            ("weights", self.second.operands[self.slot].shape.element_type), ("sizes", sizes),
             ("batches", tuple(n.size for n in others)),
             ("query", (query.access.offset, row.steps[QUERY], query.stride(2), tuple(n.steps[QUERY] for n in others))),
             ("key", (key.access.offset, key.stride(1), key.stride(2), tuple(n.steps[KEY] for n in others))),

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 from hloc.analysis.fusible import is_in_pieces
+from hloc.analysis.packing import ALIGNMENT
 from hloc.errors import UnsupportedError
 from hloc.ir import ELEMENT_TYPES, Instruction
 from hloc.kernels import indexing, loops
@@ -187,7 +188,21 @@ def _pieces_of_rows(group: Group, root: Instruction, dimension: int, pieces: lis
 
 def _piece(group: Group, root: Instruction, machine: Machine, dimension: int, piece: Instruction,
            start: int) -> KernelCall:
-    return loop_kernel(group, machine, piece.shape.dimensions, _emit_piece(root, dimension, piece, start))
+    """One row's piece is memory of its own, so that all of them may be written at the same time."""
+    width = ELEMENT_TYPES[root.shape.element_type].bytes
+    rows, *length = math.prod(root.shape.dimensions[:dimension]), *root.shape.dimensions[dimension + 1:]
+    first, size = (n * math.prod(length) * width for n in (start, piece.shape.dimensions[dimension]))
+    if rows > 1 or first % ALIGNMENT:
+        return loop_kernel(group, machine, piece.shape.dimensions, _emit_piece(root, dimension, piece, start))
+
+    def emit(outline: Outline, index: tuple[Index, ...]) -> None:
+        value = outline.elements.value(piece, index)
+        outline.store(0, indexing.linearize(index, piece.shape.dimensions), value)
+    call = loop_kernel(group, machine, piece.shape.dimensions, emit)
+    buffers = tuple(b._replace(size=piece.shape.num_elements) if a.kind == "result" else b
+                    for b, a in zip(call.kernel.buffers, call.arguments))
+    places = tuple(a._replace(part=(first, size)) if a.kind == "result" else a for a in call.arguments)
+    return KernelCall(call.kernel._replace(buffers=buffers), places)
 
 
 def _emit_piece(root: Instruction, dimension: int, piece: Instruction, start: int):

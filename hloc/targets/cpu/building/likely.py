@@ -37,10 +37,11 @@ from hloc.targets.cpu.tiles.complex_products import PARTS
 
 def likely_units(module: Module, machine: Machine) -> tuple[list[str], Parts]:
     """runtime_units and parts_of_tiles as they will probably be."""
-    attention, units, parts = _likely_attention(module), ["pool.c"], {}
-    for queries in attention:
-        units += ATTENTION_UNITS["few" if queries <= FEW_QUERIES else ""]
-        add(parts, "attention_kernels.c", of_attention(queries, machine))
+    attention, units, parts = _likely_attention(module, machine), ["pool.c"], {}
+    for queries, kind in attention:
+        units += ATTENTION_UNITS[kind]
+        for unit in ATTENTION_UNITS[kind][1:]:
+            add(parts, unit, of_attention(queries, machine))
     for instruction in module.instructions():
         type = instruction.operands[0].shape.element_type if instruction.operands else ""
         if instruction.opcode == "fft":
@@ -117,15 +118,17 @@ def _is_small(dot: Instruction) -> bool:
     return work <= SMALL or (_depth(dot) <= SHALLOW and 1 < _sides(dot)[1] <= NARROW)
 
 
-def _likely_attention(module: Module) -> set[int]:
-    """The numbers of queries of softmaxes of products: two batched dots for an exponential in one computation. A
-    training step, which keeps the weights for the gradients, has six. Queries are the rows or columns of the first that
-    are fewer."""
-    found: set[int] = set()
+def _likely_attention(module: Module, machine: Machine) -> set[tuple[int, str]]:
+    """The numbers of queries of softmaxes of products, and which of ATTENTION_UNITS they take: two batched dots for an
+    exponential in one computation. A training step, which keeps the weights for the gradients, has six. Queries are the
+    rows or columns of the first that are fewer."""
+    found: set[tuple[int, str]] = set()
     for computation in module.computations:
         batched = [i for i in computation.instructions if i.opcode == "dot" and i.get("lhs_batch_dims")]
         if 1 < len(batched) <= 2 * sum(i.opcode == "exponential" for i in computation.instructions):
-            found.add(min(_sides(batched[0])))
+            queries, types = min(_sides(batched[0])), {o.shape.element_type for d in batched for o in d.operands}
+            kind = "pairs" if types == {"bf16"} <= {*machine.dots} and _depth(batched[0]) % 2 == 0 else ""
+            found.add((queries, "few" if queries <= FEW_QUERIES else kind))
     return found
 
 

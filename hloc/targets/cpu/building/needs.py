@@ -10,6 +10,7 @@ from hloc.kernels.ir import Tile
 from hloc.machine import Machine
 from hloc.targets.cpu.building.parts import Parts, add, of_attention, of_systems, of_transform
 from hloc.targets.cpu.building.product_parts import add_convolution, add_product
+from hloc.targets.cpu.building.routines import ATTENTION_UNITS, attention_kind
 from hloc.targets.cpu.scratch.products import product_of
 
 
@@ -26,7 +27,8 @@ def parts_of_tiles(tiles: Iterable[Tile], machine: Machine) -> Parts:
             precision = "f64" if type in ("f64", "c128") else "f32"
             add(found, f"fft_{precision}.c", of_transform(given["kind"], given["lengths"], given["batch"]))
         elif tile.routine == "attention":
-            add(found, "attention_kernels.c", of_attention(given["sizes"][0], machine))
+            for unit in ATTENTION_UNITS[attention_kind(given, machine)][1:]:
+                add(found, unit, of_attention(given["sizes"][0], machine))
         elif tile.routine == "cholesky":
             add(found, f"triangular_{type}.c", {"CHOLESKY"})
         elif tile.routine == "triangular-solve":

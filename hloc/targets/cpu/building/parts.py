@@ -45,14 +45,16 @@ IN_PARTS: dict[str, dict[str, tuple[str, ...]]] = {
     "conv_rows": {"CONV_ROWS_OF_TILES": LEAN, "CONV_TILES": STRAIGHT},
     "conv_memory": {"CONV_BF16": PLAIN, "CONV_F16": PLAIN, "CONV_F32": PLAIN, "CONV_MEMORY": PLAIN},
     "attention.c": {"ATTEND_BLOCKS": BARE, "ATTEND_PANELS": BARE},
+    "attention_pairs.c": {"ATTEND_BLOCKS": BARE, "ATTEND_PANELS": BARE},
     "attention_kernels": dict.fromkeys(("ALONG", "ACROSS", "ALONG_ONE", "ACROSS_ONE"), STRAIGHT),
+    "attention_pairs_kernels": dict.fromkeys(("ALONG", "ACROSS", "ALONG_ONE", "ACROSS_ONE"), STRAIGHT),
     "attention_thin": {"FEW_TASKS": (), "FEW_WEIGH": (), "FEW_DOTS": ()},
 }
 ALWAYS = {"gemm_": {"MAIN", "STORING"}, "triangular_": set(),
           "fft_": {"FFT_LINES", "FFT_PLANS", "FFT_MOVES", "FFT_MANY"},
           "conv_dots": set(), "conv_memory": {"CONV_MEMORY"}, "conv_rows": {"CONV_ROWS_OF_TILES", "CONV_TILES"},
-          "attention_kernels": {"ALONG", "ACROSS"},
-          "attention.c": {"ATTEND_BLOCKS", "ATTEND_PANELS"},
+          **dict.fromkeys(("attention_kernels", "attention_pairs_kernels"), {"ALONG", "ACROSS"}),
+          **dict.fromkeys(("attention.c", "attention_pairs.c"), {"ATTEND_BLOCKS", "ATTEND_PANELS"}),
           "attention_thin": {"FEW_TASKS", "FEW_WEIGH", "FEW_DOTS"}}
 WHOLE = {**dict.fromkeys(("complex_c64.c", "complex_c128.c"), LEAN),           # flags of others
          **dict.fromkeys(("conv_outer.c", "conv_transposed.c", "conv_depthwise.c", "conv_gradient.c"), PLAIN),
@@ -102,7 +104,8 @@ def of_transform(kind: str, lengths: Sequence[int], batch: int) -> set[str]:
 
 
 def of_attention(queries: int, machine: Machine) -> set[str]:
-    """Those of attention_kernels.c for so many queries: a last panel of them may be one vector (attend_panel_of)."""
+    """Those of attention_kernels.c, or of attention_pairs_kernels.c, for so many queries: a last panel of them may be
+    one vector (attend_panel_of)."""
     lanes = machine.vector_bytes // 4
     return {"ALONG_ONE", "ACROSS_ONE"} if 0 < queries % (2 * lanes) <= lanes else set()
 

@@ -10,14 +10,17 @@ likely.py guesses them before there is any C.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
+from hloc.machine import Machine
 from hloc.targets.cpu.tiles.complex_products import PARTS
 
 FAST_TYPES = {"gemm": ("f32", "f64", "bf16", "f16", "s8", "s32", "s64"), "conv": ("f32", "bf16", "f16")}
 SAME_PRODUCT = {"u32": "s32", "u64": "s64"}        # products whose sums have the same bits
 # The products that make up a convolution of other types, where not those of its own: "s8" has sums of s32.
 PRODUCT_OF = {**SAME_PRODUCT, "s8_s32": "s8", "u8_s32": "s32", "s8": "u8"}
-ATTENTION_UNITS = {"": ("attention.c", "attention_kernels.c"), "few": ("attention_thin.c",)}
+ATTENTION_UNITS = {"": ("attention.c", "attention_kernels.c"), "few": ("attention_thin.c",),
+                   "pairs": ("attention_pairs.c", "attention_pairs_kernels.c")}
 FEW_QUERIES = 8                      # HLOC_FEW in runtime/attention_internal.h
 # What a convolution by each way (scratch/convolution_ways.py) takes beside the product of its type.
 WAY_UNITS = {"rows": ("conv_rows.c", "conv.c", "conv_dots.c", "conv_memory.c"), "product": ("conv_product.c",),
@@ -55,6 +58,16 @@ def units_of(kind: str, type: str) -> list[str]:
         products = units_of("gemm", PRODUCT_OF.get(type, type)) if kind == "conv" else []
         return [f"generic.c:{kind}_{type}", *products]
     return [f"gemm_{type}.c"]
+
+
+def attention_kind(given: Mapping[str, object], machine: Machine) -> str:
+    """Which of ATTENTION_UNITS a Tile with such parameters (kernels/attention/attention.py) takes."""
+    rows, _, depth, _ = given["sizes"]
+    if rows <= FEW_QUERIES:
+        return "few"
+    types = {*given["types"], given["weights"]}
+    lies = all(row % 2 == 0 and step == 1 for _, row, step, _ in (given["query"], given["key"]))
+    return "pairs" if types == {"bf16"} <= {*machine.dots} and depth % 2 == 0 and lies else ""
 
 
 def generic_flags(unit: str) -> tuple[str, ...]:

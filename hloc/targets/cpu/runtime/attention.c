@@ -19,6 +19,53 @@ typedef struct { float *panels, *tile, *turned, *k, *v, *room; } attend_scratch;
 typedef struct { int lanes; float *q, *out, *state; } attend_panel; /* [depth][lane], [feature][lane], soften's */
 typedef struct { long batch, row, column, n; } attend_place; /* of a panel's first query and n keys */
 
+#if defined(HLOC_PAIRS)
+typedef unsigned attend_pair __attribute__((may_alias));
+/* Numbers of a query's or a key's depth, or pairs; keys whose products with weights are one. */
+static inline long attend_depth(const hloc_attention_args* g) { return g->depth / 2; }
+enum { ATTEND_KEYS = 2 };
+/* Whether rows lie as products take them; where they do, and their distance as these see it. */
+static inline int attend_is_dense(const hloc_attention_array* x) { return x->column == 1 && x->row % 2 == 0; }
+static inline const float* attend_in_memory(const hloc_attention_array* x, long at, long* stride) {
+  *stride = x->row / 2;
+  return (const float*)((const hloc_bf16*)x->at + at);
+}
+static inline void attend_load(const hloc_attention_array* x, long at, long rows, long depth, float* out, long stride) {
+  for (long i = 0; i < rows; i++, at += x->row)
+    __builtin_memcpy(out + i * stride, (const hloc_bf16*)x->at + at, depth * sizeof(float));
+}
+/* Values of n keys, two keys' side by side: a last one alone is beside zeros. */
+static inline void attend_load_values(const hloc_attention_array* x, long at, long n, long features, float* out,
+                                      long stride) {
+  const long step = x->column;
+  for (long j = 0; j < n; j += 2, at += 2 * x->row, out += stride) {
+    const unsigned short *first = (const unsigned short*)x->at + at, *second = first + x->row;
+    attend_pair* to = (attend_pair*)out;
+    if (j + 1 == n) for (long f = 0; f < features; f++) to[f] = first[f * step];
+    else if (step == 1) for (long f = 0; f < features; f++) to[f] = first[f] | (unsigned)second[f] << 16;
+    else for (long f = 0; f < features; f++) to[f] = first[f * step] | (unsigned)second[f * step] << 16;
+  }
+}
+/* What is no NaN is rounded; one stays one. Neither has a sign. */
+HLOC_INLINE hloc_vu32 attend_rounded(hloc_vf32 weights) {
+  const hloc_vu32 bits = (hloc_vu32)weights & 0x7fffffffu, nan = (hloc_vu32)(bits > 0x7f800000u);
+  const hloc_vu32 x = (bits & ~nan) | (nan & 0x7fc00000u);
+  return x + 0x7fffu + (x >> 16 & 1);
+}
+#else
+static inline long attend_depth(const hloc_attention_args* g) { return g->depth; }
+enum { ATTEND_KEYS = 1 };
+static inline int attend_is_dense(const hloc_attention_array* x) {
+  return x->type == HLOC_ATTENTION_F32 && x->column == 1;
+}
+static inline const float* attend_in_memory(const hloc_attention_array* x, long at, long* stride) {
+  *stride = x->row;
+  return (const float*)x->at + at;
+}
+#define attend_load hloc_attention_load
+#define attend_load_values hloc_attention_load
+#endif
+
 /* Every query's results times a factor of its own. */
 static void attend_scale(attend_panel panel, long features, const float* factors) {
   const int vectors = panel.lanes / HLOC_LANES32;
@@ -55,17 +102,16 @@ static void attend_turn(const float* source, long stride, long rows, long column
 HLOC_OF_PARTS void hloc_attend_start(const hloc_attention_plan* plan, const attend_scratch* s, long batch, long row,
                                      attend_panel panel) {
   const hloc_attention_args* g = &plan->g;
-  const long rows = hloc_smaller(HLOC_PANEL, g->rows - row);
+  const long rows = hloc_smaller(HLOC_PANEL, g->rows - row), depth = attend_depth(g);
   const long at = hloc_attention_base(g, &g->q, batch) + row * g->q.row;
-  const float* from = (const float*)g->q.at + at;
   long stride = g->q.row;
-  if (g->q.type != HLOC_ATTENTION_F32 || g->q.column != 1 || rows < panel.lanes) {
-    stride = hloc_attention_aligned(g->depth);
-    hloc_attention_load(&g->q, at, rows, g->depth, s->room, stride);
+  const float* from = attend_in_memory(&g->q, at, &stride);
+  if (!attend_is_dense(&g->q) || rows < panel.lanes) {
+    attend_load(&g->q, at, rows, depth, s->room, stride = hloc_attention_aligned(depth));
     __builtin_memset(s->room + rows * stride, 0, (panel.lanes - rows) * stride * sizeof(float));
     from = s->room;
   }
-  attend_turn(from, stride, panel.lanes, g->depth, panel.q, panel.lanes);
+  attend_turn(from, stride, panel.lanes, depth, panel.q, panel.lanes);
   __builtin_memset(panel.out, 0, g->features * panel.lanes * sizeof(float));
   for (int i = 0; i < HLOC_PANEL; i++) panel.state[i] = -HLOC_INF_F32, panel.state[HLOC_PANEL + i] = 0;
 }
@@ -117,8 +163,8 @@ static void attend_product(const hloc_attention_kernel* kernel, int lanes, long 
   }
 }
 
-/* Scores -> weights relative to the largest score so far, both of n keys; state: largest, sum, and what to multiply
- * earlier sums by. Whether that is anything but 1 is told. */
+/* Scores -> weights (pairs of them) relative to the largest score so far, both of n keys; state: largest, sum, and what
+ * to multiply earlier sums by. Whether that is anything but 1 is told. */
 HLOC_INLINE int attend_soften_of(const int vectors, float* tile, long n, float* state) {
   int grows = 0;
   hloc_vf32 top[2], shift[2], sum[2];
@@ -135,12 +181,20 @@ HLOC_INLINE int attend_soften_of(const int vectors, float* tile, long n, float* 
     hloc_store_f32(at + 2 * HLOC_PANEL, scale);
     for (int q = 0; q < HLOC_LANES32; q++) grows |= at[2 * HLOC_PANEL + q] != 1.0f;
   }
-  for (long j = 0; j < n; j++)
+  for (long j = 0; j < n; j += ATTEND_KEYS)
     HLOC_UNROLL for (int h = 0; h < vectors; h++) {
       float* at = tile + (j * vectors + h) * HLOC_LANES32;
       const hloc_vf32 weight = hloc_attention_exp(hloc_load_f32(at) - shift[h]);
-      hloc_store_f32(at, weight);
       sum[h] += weight;
+#if defined(HLOC_PAIRS)
+      hloc_vf32 second = {0};
+      if (j + 1 < n) second = hloc_attention_exp(hloc_load_f32(at + vectors * HLOC_LANES32) - shift[h]);
+      sum[h] += second;
+      const hloc_vu32 both = attend_rounded(weight) >> 16 | (attend_rounded(second) & 0xffff0000u);
+      hloc_store_f32(tile + (j / 2 * vectors + h) * HLOC_LANES32, (hloc_vf32)both);
+#else
+      hloc_store_f32(at, weight);
+#endif
     }
   for (int h = 0; h < vectors; h++) hloc_store_f32(state + HLOC_PANEL + h * HLOC_LANES32, sum[h]);
   return grows;
@@ -180,14 +234,14 @@ static void attend_meet(const hloc_attention_plan* plan, const attend_scratch* s
   if (dead) {
     for (long e = 0; e < at->n * lanes; e++) s->tile[e] = g->masked;
   } else {
-    attend_product(two ? hloc_attention_along : hloc_attention_along_one, lanes, at->n, g->depth, k, k_stride, k_stride,
-                   panel->q, s->tile);
+    attend_product(two ? hloc_attention_along : hloc_attention_along_one, lanes, at->n, attend_depth(g), k, k_stride,
+                   k_stride, panel->q, s->tile);
     hloc_attend_score(plan, s, at, lanes);
   }
   if (attend_soften(lanes, s->tile, at->n, panel->state))
     attend_scale(*panel, g->features, panel->state + 2 * HLOC_PANEL);
-  attend_product(two ? hloc_attention_across : hloc_attention_across_one, lanes, g->features, at->n, v, 1, v_stride,
-                 s->tile, panel->out);
+  attend_product(two ? hloc_attention_across : hloc_attention_across_one, lanes, g->features,
+                 (at->n + ATTEND_KEYS - 1) / ATTEND_KEYS, v, 1, v_stride, s->tile, panel->out);
 }
 
 /* Whether masked scores have no weight in any row of a panel, so that only values that are not finite would matter. */
@@ -201,11 +255,21 @@ static int attend_weightless(const hloc_attention_plan* plan, attend_panel panel
   return all;
 }
 static int attend_finite(const float* v, long stride, long n, long features) {
+#if defined(HLOC_PAIRS)
+  unsigned wrong = 0; /* exponents of infinities and NaN carry beyond themselves */
+  for (long j = 0; j < n; j += 2) {
+    const attend_pair* at = (const attend_pair*)(v + j / 2 * stride);
+    _Pragma("omp simd reduction(|:wrong)") for (long f = 0; f < features; f++)
+      wrong |= ((at[f] & 0x7f80u) + 0x80u) | ((at[f] >> 16 & 0x7f80u) + 0x80u);
+  }
+  return !(wrong & 0x8000u);
+#else
   float sum = 0;
   for (long j = 0; j < n; j++) {
     _Pragma("omp simd reduction(+:sum)") for (long f = 0; f < features; f++) sum += v[j * stride + f] * 0.0f;
   }
   return sum == 0.0f;
+#endif
 }
 
 /* All panels of a task against one block: those that the mask lets see something of it, or (`second`) the others. */
@@ -222,10 +286,13 @@ static void attend_block(const hloc_attention_plan* plan, const attend_scratch* 
   if (!any) return;
   long k_stride = plan->k_stride, v_stride = plan->v_stride;
   const long k_base = hloc_attention_base(g, &g->k, at.batch), v_base = hloc_attention_base(g, &g->v, at.batch);
-  const float* v = hloc_attention_block(&g->v, plan->v_in_place, v_base, at.column, at.n, g->features, s->v, &v_stride);
+  const float *v = s->v, *k = s->k;
+  const long v_at = v_base + at.column * g->v.row, k_at = k_base + at.column * g->k.row;
+  if (plan->v_in_place) v = attend_in_memory(&g->v, v_at, &v_stride);
+  else attend_load_values(&g->v, v_at, at.n, g->features, s->v, v_stride);
   if (weightless && attend_finite(v, v_stride, at.n, g->features)) return;
-  const float* k = s->k;
-  if (!second) k = hloc_attention_block(&g->k, plan->k_in_place, k_base, at.column, at.n, g->depth, s->k, &k_stride);
+  if (!second && plan->k_in_place) k = attend_in_memory(&g->k, k_at, &k_stride);
+  else if (!second) attend_load(&g->k, k_at, at.n, attend_depth(g), s->k, k_stride);
   for (long p = 0; p < count; p++, at.row += HLOC_PANEL) {
     const attend_panel panel = attend_panel_of(plan, s, p, at.row);
     if (wanted[p]) attend_meet(plan, s, &at, second, k, k_stride, v, v_stride, &panel);
@@ -260,14 +327,14 @@ static void attend_run_tasks(void* const* args, long begin, long end) {
   }
 }
 
-/* Whether keys or values are best read where they lie: rows of f32 that do not all fall into the same cache sets. */
+/* Whether keys or values are best read where they lie: rows that do not all fall into the same cache sets. */
 static int attend_in_place(const hloc_attention_array* x) {
-  return x->type == HLOC_ATTENTION_F32 && x->column == 1 && x->row % 128 != 0;
+  return attend_is_dense(x) && x->row % (128 * ATTEND_KEYS) != 0;
 }
 
 int hloc_attention(const hloc_attention_args* g) {
   hloc_attention_plan plan = hloc_attention_plan_of(g);
-  plan.k_in_place = attend_in_place(&g->k), plan.v_in_place = attend_in_place(&g->v);
+  plan.k_in_place = attend_in_place(&g->k), plan.v_in_place = ATTEND_KEYS == 1 && attend_in_place(&g->v);
   const long panels = (g->rows + HLOC_PANEL - 1) / HLOC_PANEL, wanted = 4 * hloc_pool_threads();
   plan.panels = hloc_smaller(HLOC_ATTENTION_MOST_PANELS, panels);
   while (plan.panels > 1 && plan.batches * ((panels + plan.panels - 1) / plan.panels) < wanted) plan.panels--;

@@ -2,6 +2,8 @@
  *
  *   int hloc_attention(const hloc_attention_args*)         attention.c
  *   int hloc_attention_few(const hloc_attention_args*)     at most 8 queries: attention_thin.c
+ *   int hloc_attention_pairs(const hloc_attention_args*)   attention_pairs.c: of bf16, where the CPU multiplies pairs;
+ *       an even depth, along which queries and keys lie in memory, their rows an even number of elements apart
  * For every batch b, row i (query) and feature f, in f32:
  *   z[j] = score(sum over d of Q[b, i, d] K[b, j, d])      for every column j (key)
  *   out[b, i, f] = sum over j of exp(z[j] - max z) V[b, j, f] / sum over j of exp(z[j] - max z)
@@ -47,5 +49,6 @@ typedef struct {
 
 int hloc_attention(const hloc_attention_args* args);
 int hloc_attention_few(const hloc_attention_args* args);
+int hloc_attention_pairs(const hloc_attention_args* args);
 
 #endif

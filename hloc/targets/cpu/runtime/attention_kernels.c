@@ -11,6 +11,12 @@
 #define HLOC_ALONG_ONE 3
 #define HLOC_ACROSS_ONE 4
 
+#if defined(HLOC_PAIRS)
+#define HLOC_SUM(sum, a, b) ((hloc_vf32)HLOC_MULTIPLY_PAIRS(sum, a, b))
+#else
+#define HLOC_SUM(sum, a, b) ((sum) + (a) * (b))
+#endif
+
 /* sums[i][q] (+)= sum over p < k of a[i * row + p * step] b[p][q], for some i and a panel of two vectors, or of one */
 #define HLOC_BEGIN_TWO(i)                                                                                             \
   hloc_vf32 left##i = adds ? hloc_load_f32(sums + 2 * (i) * HLOC_LANES32) : (hloc_vf32){0};                           \
@@ -18,7 +24,7 @@
 #define HLOC_ADD_TWO(i)                                                                                               \
   {                                                                                                                   \
     const hloc_vf32 ai = hloc_splat_f32(a[(i) * row]);                                                                \
-    left##i += ai * b0, right##i += ai * b1;                                                                          \
+    left##i = HLOC_SUM(left##i, ai, b0), right##i = HLOC_SUM(right##i, ai, b1);                                       \
   }
 #define HLOC_STORE_TWO(i)                                                                                             \
   hloc_store_f32(sums + 2 * (i) * HLOC_LANES32, left##i), hloc_store_f32(sums + (2 * (i) + 1) * HLOC_LANES32, right##i);
@@ -35,7 +41,7 @@
     HLOC_EACH_##ROWS(HLOC_STORE_TWO)                                                                                  \
   }
 #define HLOC_BEGIN_ONE(i) hloc_vf32 sum##i = adds ? hloc_load_f32(sums + (i) * HLOC_LANES32) : (hloc_vf32){0};
-#define HLOC_ADD_ONE(i) sum##i += hloc_splat_f32(a[(i) * row]) * b0;
+#define HLOC_ADD_ONE(i) sum##i = HLOC_SUM(sum##i, hloc_splat_f32(a[(i) * row]), b0);
 #define HLOC_STORE_ONE(i) hloc_store_f32(sums + (i) * HLOC_LANES32, sum##i);
 #define HLOC_DEFINE_ONE(NAME, ROWS, ROW, STEP, ADDS)                                                                  \
   static __attribute__((noinline)) void NAME(long k, const float* restrict a, long stride, const float* restrict b,   \

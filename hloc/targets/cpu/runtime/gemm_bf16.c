@@ -1,20 +1,6 @@
 /* gemm_bf16.c: matrix products of bf16, sums in f32: pairs for AMX or vdpbf16ps where the machine has them, else
  * converted to f32 while packing */
-#include "vector.h"
-#if defined(__AVX512BF16__) && HLOC_VECTOR_BYTES == 64
-#if defined(__GNUC__) && !defined(__clang__) /* by the compiler's own name: immintrin.h takes longer to read than a part
-                                                to compile */
-#if __GNUC__ >= 13
-typedef __bf16 hloc_pairs __attribute__((vector_size(64)));
-#else
-typedef short hloc_pairs __attribute__((vector_size(64)));
-#endif
-#define HLOC_MULTIPLY_PAIRS(sum, a, b) __builtin_ia32_dpbf16ps_v16sf(sum, (hloc_pairs)(a), (hloc_pairs)(b))
-#else
-#include <immintrin.h>
-#define HLOC_MULTIPLY_PAIRS(sum, a, b) _mm512_dpbf16_ps((__m512)(sum), (__m512bh)(a), (__m512bh)(b))
-#endif
-#endif
+#include "pairs.h"
 #if defined(HLOC_AMX)
 #define HLOC_TILE_ROWS 16
 #define G_AMX_MULTIPLY "tdpbf16ps"
@@ -43,7 +29,7 @@ HLOC_INLINE hloc_vf32 widen_bf16(const hloc_bf16* p) {
 #define bf16_widen widen_bf16
 #define bf16_widen_one hloc_bf16_to_f32
 #define bf16_fold hloc_sum_f32
-#if defined(__AVX512BF16__) && HLOC_VECTOR_BYTES == 64
+#if HLOC_HAS_PAIRS
 #define UNIT hloc_unit32
 #define GROUP 2
 #define UNIT_IS_MEMORY 1

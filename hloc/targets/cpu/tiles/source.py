@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from hloc.errors import UnsupportedError
 from hloc.kernels.ir import Const, Tile
 from hloc.machine import Machine
-from hloc.targets.cpu.building.routines import FAST_TYPES, FEW_QUERIES, SAME_PRODUCT
+from hloc.targets.cpu.building.routines import FAST_TYPES, SAME_PRODUCT, attention_kind
 from hloc.targets.cpu.scratch.convolution_ways import arguments, way_of
 from hloc.targets.cpu.tiles.epilogues import Epilogue, epilogue_of
 from hloc.targets.cpu.tiles.scores import score_of
@@ -91,7 +91,7 @@ def attention(tile: Tile, name: str, machine: Machine) -> str:
     first, second, batch = given["result"]
     fields.update(out=_operand(f"buffers[{last}]", tile.buffers[last].type, first, second, batch))
     text = CHECK + '#include "attention.h"\n'
-    score, entry = score_of(tile), "attention_few" if rows <= FEW_QUERIES else "attention"
+    score, entry = score_of(tile), "_".join(filter(None, ("attention", attention_kind(given, machine))))
     if score is None:
         return text + _function(tile, name, _call("attention", entry, _fields(**fields), None))
     fields.update(score=score.function.name, score_args="given", score_by_columns=score.by_columns)

@@ -1,0 +1,57 @@
+"""Elements that several results or pieces of a kernel only move keep the form in which they lie in memory.
+
+In: statements of a kernel. Out: the same, without names for narrow elements in computation form that are read only to
+be converted back.
+
+    t = f32(x[i]); out[i] = bf16(t); other[i] = bf16(t)     =>     t = x[i]; out[i] = t; other[i] = t
+"""
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from hloc.kernels.ir import Apply, Expr, For, If, Let, Stmt, Var, While
+from hloc.kernels.scalars import is_narrow
+from hloc.kernels.walks import expressions, parts, walk, with_expressions, with_parts
+
+
+def unconverted(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    """The statements, with such names in the form that is stored."""
+    widened = {s.name: s.value.arguments[0] for s in walk(body) if isinstance(s, Let) and _is_widening(s.value)}
+    if not widened:
+        return body
+    found = [e for s in walk(body) for e in parts(expressions(s))]
+    reads = Counter(e.name for e in found if isinstance(e, Var))
+    backs = Counter(name for e in found if (name := _converted_back(e, widened)))
+    moved = {name: widened[name] for name, count in backs.items() if count == reads[name]}
+    return _changed(body, moved) if moved else body
+
+
+def _is_widening(value: Expr) -> bool:
+    return isinstance(value, Apply) and value.op == "convert" and is_narrow(value.arguments[0].type)
+
+
+def _converted_back(expr: Expr, widened: dict[str, Expr]) -> str:
+    """The name that an expression brings back to what it was made of; '' where it is something else."""
+    if not isinstance(expr, Apply) or expr.op != "convert" or not isinstance(expr.arguments[0], Var):
+        return ""
+    name = expr.arguments[0].name
+    return name if name in widened and widened[name].type == expr.type else ""
+
+
+def _changed(body: Iterable[Stmt], moved: dict[str, Expr]) -> tuple[Stmt, ...]:
+    def change(expr: Expr) -> Expr:
+        name = _converted_back(expr, moved)
+        return Var(name, expr.type) if name else with_parts(expr, change)
+
+    def statement(s: Stmt) -> Stmt:
+        if isinstance(s, Let) and s.name in moved:
+            return Let(s.name, with_parts(moved[s.name], change))
+        if isinstance(s, For):
+            return s._replace(body=_changed(s.body, moved))
+        if isinstance(s, While):
+            return s._replace(condition=change(s.condition), body=_changed(s.body, moved))
+        if isinstance(s, If):
+            return If(change(s.condition), _changed(s.then, moved), _changed(s.otherwise, moved))
+        return with_expressions(s, change)
+    return tuple(map(statement, body))
