@@ -77,6 +77,7 @@ void f2_1(void *const *buffers, long begin, long end) {
   float *out1 = (float *)buffers[3];
   float *out2 = (float *)buffers[4];
   for (long i0 = begin; i0 < end; i0++) {
+    float row0[960] __attribute__((aligned(64)));
     float sum0[10] __attribute__((aligned(64)));
     for (long i1 = 0; i1 < 10; i1++) {
       float v0 = 0.0f;
@@ -84,6 +85,7 @@ void f2_1(void *const *buffers, long begin, long end) {
       for (long i2 = 0; i2 < 96; i2++) {
         const float t0 = hloc_bf16_to_f32(in0[i0 * 960 + i1 * 96 + i2]);
         v0 = v0 + t0;
+        row0[i1 * 96 + i2] = hloc_bf16_to_f32(in0[i0 * 960 + i1 * 96 + i2]);
       }
       sum0[i1] = v0;
     }
@@ -99,7 +101,7 @@ void f2_1(void *const *buffers, long begin, long end) {
       const float t3 = each0[i4];
       #pragma omp simd reduction(+:v1)
       for (long i5 = 0; i5 < 96; i5++) {
-        const float t2 = hloc_bf16_to_f32(in0[i0 * 960 + i4 * 96 + i5]);
+        const float t2 = row0[i4 * 96 + i5];
         const float t4 = t2 - t3;
         v1 = v1 + t4 * t4;
       }
@@ -116,7 +118,7 @@ void f2_1(void *const *buffers, long begin, long end) {
       const float t9 = each1[i7];
       #pragma omp simd
       for (long i8 = 0; i8 < 96; i8++) {
-        const float t6 = hloc_bf16_to_f32(in0[i0 * 960 + i7 * 96 + i8]);
+        const float t6 = row0[i7 * 96 + i8];
         const float t8 = t6 - t7;
         out0[i0 * 960 + i7 * 96 + i8] = hloc_f32_to_bf16(hloc_round_bf16_f32(t8 * t9) * hloc_bf16_to_f32(in1[i8]));
       }

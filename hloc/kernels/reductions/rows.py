@@ -46,10 +46,9 @@ def lower_rows(group: Group, machine: Machine) -> Lowered:
     read = [p for p in group.parameters if rows.is_full(p) and any(p in t for t in trial.traces)]
     if is_short(rows, machine) and all(_in_place(rows, p, trial) for p in read):
         final = ShortRows(rows, Outline(group), _kept(rows, trial), read)
-    elif go_together(rows, trial, machine):
-        final = RowsTogether(rows, Outline(group), _kept(rows, trial))
     else:
-        final = RowKernel(rows, Outline(group), _kept(rows, trial, _widened(rows, read, machine)))
+        kind = RowsTogether if go_together(rows, trial, machine) else RowKernel
+        final = kind(rows, Outline(group), _kept(rows, trial, _widened(rows, read, machine)))
     final.emit()
     points = rows.rows * rows.columns
     operations = sum(len(t) for t in trial.traces)

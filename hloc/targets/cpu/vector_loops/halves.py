@@ -44,7 +44,6 @@ BLOCK = 256                     # elements: some Local arrays of them fit into t
 LONG_BLOCK, FEW_ARRAYS = 2048, 2
 SHORTEST = 8                    # iterations of a loop that is worth it
 MOST_ARRAYS = 12                # of one loop
-LARGEST_STEP = 4                # from one element to the next, as of channels side by side
 
 
 def by_rows(kernel: Kernel) -> Kernel:
@@ -188,7 +187,7 @@ class _Loop:
     def row_of(self, position: Expr) -> tuple[Expr, int] | None:
         """The position at counter 0, and by how many elements the loop moves it; None where they are many, or none."""
         step = self.step(position)
-        return (self.at_zero(position), step) if step is not None and 0 < step <= LARGEST_STEP else None
+        return (self.at_zero(position), step) if step is not None and step > 0 else None
 
     def step(self, expr: Expr) -> int | None:
         """By how much the counter moves a position; None where that is not the same everywhere."""
