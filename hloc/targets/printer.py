@@ -119,7 +119,9 @@ def _print(expr: Expr) -> tuple[str, int]:
 
 def _select(which: Expr, yes: Expr, no: Expr) -> tuple[str, int]:
     """`which ? yes : no`. An integer that is raised where it is negative, as indices are, is an addition without a
-    branch: add(x, which ? c : 0)."""
+    branch: add(x, which ? c : 0). Of complex numbers each part is selected: gcc makes no vectors of a whole one."""
+    if yes.type in ("c64", "c128"):
+        return _call(Apply("select", (which, yes, no), yes.type)), ATOM
     if (isinstance(yes, Apply) and yes.op == "add" and yes.type in ("s32", "s64") and isinstance(no, Var)
             and yes.arguments[0] == no and isinstance(yes.arguments[1], Const)):
         raised = Apply("select", (which, yes.arguments[1], Const(0, no.type)), no.type)

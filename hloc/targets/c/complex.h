@@ -20,7 +20,9 @@
   HLOC_FN hloc_##T hloc_conj_##T(hloc_##T a) { return hloc_complex_##F(a.re, -a.im); }                                \
   HLOC_FN R hloc_real_##T(hloc_##T a) { return a.re; }                                                                \
   HLOC_FN R hloc_imag_##T(hloc_##T a) { return a.im; }                                                                \
-  HLOC_FN hloc_##T hloc_select_##T(hloc_pred which, hloc_##T a, hloc_##T b) { return which ? a : b; }                 \
+  HLOC_FN hloc_##T hloc_select_##T(hloc_pred which, hloc_##T a, hloc_##T b) {                                         \
+    return hloc_complex_##F(which ? a.re : b.re, which ? a.im : b.im);                                                \
+  }                                                                                                                   \
   HLOC_FN hloc_pred hloc_compare_eq_##T(hloc_##T a, hloc_##T b) { return (a.re == b.re) & (a.im == b.im); }           \
   HLOC_FN hloc_pred hloc_compare_ne_##T(hloc_##T a, hloc_##T b) { return (a.re != b.re) | (a.im != b.im); }
 HLOC_DEFINE_COMPLEX(c64, float, f32)

@@ -34,7 +34,7 @@ from hloc.kernels.ir import (
 from hloc.kernels.scalars import is_narrow
 from hloc.kernels.walks import expressions, parts, with_vector_loops
 from hloc.targets.cpu.vector_loops.halves import row_call
-from hloc.targets.cpu.vector_loops.vector_width import HEAVY
+from hloc.targets.cpu.vector_loops.vector_width import is_heavy
 from hloc.targets.printer import assigned
 
 LANES = 16
@@ -74,7 +74,7 @@ def _reads_own_stores(loop: For) -> bool:
 def _work(loop: For) -> int:
     done = [e for s in loop.body for e in parts(expressions(s)) if isinstance(e, Apply) and e.type != INDEX]
     narrow = sum(ROUNDING for e in done if e.op == "convert" and is_narrow(e.type))
-    return narrow + sum(FUNCTION if e.op in HEAVY else 1 for e in done if e.op != "convert")
+    return narrow + sum(FUNCTION if is_heavy(e) else 1 for e in done if e.op != "convert")
 
 
 def _taken_in(s: Assign) -> Expr | None:

@@ -76,7 +76,7 @@ def computes_much(statements: Iterable[Stmt]) -> bool:
     """Whether what a loop does for each element takes many instructions."""
     values = [s.value for s in walk(statements) if isinstance(s, (Let, Assign, Store))]
     done = [e for e in parts(values) if isinstance(e, Apply) and e.type != INDEX]
-    return len(done) >= MANY or any(_is_heavy_operation(e) for e in done)
+    return len(done) >= MANY or any(is_heavy(e) for e in done)
 
 
 def _most(extent: int | Expr, named: dict[str, Expr]) -> int:
@@ -89,7 +89,7 @@ def _most(extent: int | Expr, named: dict[str, Expr]) -> int:
     return 0
 
 
-def _is_heavy_operation(expr: Apply) -> bool:
+def is_heavy(expr: Apply) -> bool:
     """A function of many instructions, or a conversion that is one: of narrow floats, or from floats to integers."""
     if expr.op != "convert" or INDEX in (expr.type, expr.arguments[0].type):
         return expr.op in HEAVY or expr.op in HEAVY_OF_COMPLEX and expr.arguments[0].type in ("c64", "c128")
