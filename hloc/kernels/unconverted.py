@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from hloc.kernels.ir import Apply, Expr, For, If, Let, Stmt, Var, While
+from hloc.kernels.ir import INDEX, Apply, Expr, For, If, Let, Stmt, Var, While
 from hloc.kernels.scalars import is_narrow
 from hloc.kernels.walks import expressions, parts, walk, with_expressions, with_parts
 
@@ -28,7 +28,9 @@ def unconverted(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
 
 
 def _is_widening(value: Expr) -> bool:
-    return isinstance(value, Apply) and value.op == "convert" and is_narrow(value.arguments[0].type)
+    if not isinstance(value, Apply) or value.op != "convert" or value.arguments[0].type == INDEX:
+        return False
+    return is_narrow(value.arguments[0].type)
 
 
 def _converted_back(expr: Expr, widened: dict[str, Expr]) -> str:
