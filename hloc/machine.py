@@ -31,7 +31,7 @@ class Machine:
     launch_seconds: float           # cost of starting one parallel kernel
     shared_bytes: int = 0           # per block, GPU only
     arch: str = ""                  # sm_90a; of a CPU what uname says
-    dots: tuple[str, ...] = ()      # element types of which a CPU sums several products at once: bf16, s8
+    dots: tuple[str, ...] = ()      # element types of which a CPU sums several products at once: bf16, s8, s16
     amx: bool = False               # whether it does so by tiles
 
     @staticmethod
@@ -40,8 +40,10 @@ class Machine:
         flags = _cpu_flags()
         width = _vector_bytes(flags)
         dots = tuple(t for t, flag in (("bf16", "avx512_bf16"), ("s8", "avx512_vnni")) if width == 64 and flag in flags)
+        amx = len(dots) == 2 and has_amx()
+        dots += ("s16",) * (width >= 32)
         return Machine("cpu", "cpu", available_cores(), width, 32 << 10, 1 << 20, 20e9, 4e-6, arch=os.uname().machine,
-                       dots=dots, amx=len(dots) == 2 and has_amx())
+                       dots=dots, amx=amx)
 
 
 def available_cores() -> int:

@@ -146,14 +146,14 @@ def gemm_shapes():
     return shapes + ways
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, ml_dtypes.bfloat16, np.float16, np.int8, np.int32,
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, ml_dtypes.bfloat16, np.float16, np.int8, np.int16, np.int32,
                                    np.int64, np.complex64, np.complex128], ids=str)
 def test_matrix_products(runtime, dtype):
     """Whole numbers: every sum is exact, so results must be equal in any order of summation."""
-    names = {"float32": "f32", "float64": "f64", "bfloat16": "bf16", "float16": "f16", "int8": "s8",
+    names = {"float32": "f32", "float64": "f64", "bfloat16": "bf16", "float16": "f16", "int8": "s8", "int16": "s16",
              "int32": "s32", "int64": "s64", "complex64": "c64", "complex128": "c128"}
     name = names[np.dtype(dtype).name]
-    sums = {"f64": np.float64, "s8": np.int32, "s32": np.int32, "s64": np.int64, "c64": dtype, "c128": dtype}.get(name, np.float32)
+    sums = {"f64": np.float64, "s8": np.int32, "s16": np.int32, "s32": np.int32, "s64": np.int64, "c64": dtype, "c128": dtype}.get(name, np.float32)
     wide = np.complex128 if name in ("c64", "c128") else np.float64
     rng = np.random.default_rng(1)
     for trial, (batch, m, n, k) in enumerate(gemm_shapes()):
@@ -207,7 +207,7 @@ def test_epilogue_of_complex_products(runtime, m, n, k):
         np.testing.assert_array_equal(y, a @ b + (1 + 2j))
 
 
-@pytest.mark.parametrize("name,dtype", [("s16", np.int16), ("u8", np.uint8), ("pred", np.uint8)])
+@pytest.mark.parametrize("name,dtype", [("u16", np.uint16), ("u8", np.uint8), ("pred", np.uint8)])
 def test_plain_matrix_products(runtime, name, dtype):
     rng = np.random.default_rng(2)
     a, b = (rng.integers(0, 2 if name == "pred" else 9, s).astype(dtype) for s in ((2, 17, 40), (2, 40, 35)))

@@ -62,6 +62,17 @@ def narrow(value: Expr, element_type: str) -> Expr:
     return Apply("convert", (value,), element_type)
 
 
+def sums_of_whole_numbers(left: str, right: str, result: str) -> tuple[str, str] | None:
+    """(operand type, sum type) of a CPU's products of 8 and 16 bits, whose sums have 32: they wrap as the result does.
+    Of unsigned numbers, which the routines take for signed ones, the bits of the operands' width are right."""
+    given, kept = ELEMENT_TYPES[left], ELEMENT_TYPES[result]
+    most = 32 if given.kind == "signed" else given.bits
+    if left != right or given.bits not in (8, 16) or not 8 <= kept.bits <= most \
+            or not {given.kind, kept.kind} <= {"signed", "unsigned"}:
+        return None
+    return left, "s32"
+
+
 def _as_stored(value: Expr, element_type: str) -> Expr | None:
     """A value that needs no rounding, as it is stored; None for others."""
     if value.type == element_type:

@@ -184,6 +184,9 @@ class _Lowering:
                 and scalars.computation_type(self.dot.shape.element_type) == "f32":
             return left, right, "f32"
         type, total = tile_types(self.group, self.dot)
+        if not self.gpu:
+            whole = scalars.sums_of_whole_numbers
+            type, total = whole(left, right, self.dot.shape.element_type) or whole(type, type, total) or (type, total)
         return type, type, total
 
     def source(self, number: int, type: str) -> Instruction:

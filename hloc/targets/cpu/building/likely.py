@@ -18,7 +18,7 @@ from hloc.kernels.products.tiny import (
     TINY_OF_MANY,
     may_be_loops,
 )
-from hloc.kernels.scalars import computation_type
+from hloc.kernels.scalars import computation_type, sums_of_whole_numbers
 from hloc.machine import Machine
 from hloc.targets.cpu.building.parts import Parts, add, of_attention, of_systems, of_transform
 from hloc.targets.cpu.building.product_parts import add_convolution, add_product
@@ -53,7 +53,9 @@ def likely_units(module: Module, machine: Machine) -> tuple[list[str], Parts]:
             add(parts, units[-1], {"CHOLESKY"} if instruction.opcode == "cholesky" else of_systems(sides))
         elif instruction.opcode == "dot" and not _is_small(instruction) \
                 and not (attention and instruction.get("lhs_batch_dims")):
-            type, _ = _tile_types(instruction)
+            left, right = (o.shape.element_type for o in instruction.operands[:2])
+            small = sums_of_whole_numbers(left, right, instruction.shape.element_type)
+            type, _ = small or _tile_types(instruction)
             type = SAME_PRODUCT.get(type, type)
             if type in (*FAST_TYPES["gemm"], *PARTS):
                 units += units_of("gemm", type)

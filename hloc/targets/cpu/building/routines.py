@@ -15,10 +15,11 @@ from collections.abc import Mapping
 from hloc.machine import Machine
 from hloc.targets.cpu.tiles.complex_products import PARTS
 
-FAST_TYPES = {"gemm": ("f32", "f64", "bf16", "f16", "s8", "s32", "s64"), "conv": ("f32", "bf16", "f16")}
-SAME_PRODUCT = {"u32": "s32", "u64": "s64"}        # products whose sums have the same bits
-# The products that make up a convolution of other types, where not those of its own: "s8" has sums of s32.
-PRODUCT_OF = {**SAME_PRODUCT, "s8_s32": "s8", "u8_s32": "s32", "s8": "u8"}
+FAST_TYPES = {"gemm": ("f32", "f64", "bf16", "f16", "s8", "s16", "s32", "s64"), "conv": ("f32", "bf16", "f16")}
+# Products whose sums have the same bits, of u8 and u16 those that these types keep.
+SAME_PRODUCT = {"u32": "s32", "u64": "s64", "u8": "s8", "u16": "s16"}
+# The products that make up a convolution of other types, where not those of its own: "s8" and "s16" have sums of s32.
+PRODUCT_OF = {"u32": "s32", "u64": "s64", "s8_s32": "s8", "u8_s32": "s32", "s8": "u8", "s16": "u16"}
 ATTENTION_UNITS = {"": ("attention.c", "attention_kernels.c"), "few": ("attention_thin.c",),
                    "pairs": ("attention_pairs.c", "attention_pairs_kernels.c")}
 FEW_QUERIES = 8                      # HLOC_FEW in runtime/attention_internal.h

@@ -7,10 +7,11 @@
  *   int hloc_gemm_bf16(const hloc_gemm_args*)   bf16 x bf16, sums in f32 (vdpbf16ps where the machine has it)
  *   int hloc_gemm_f16 (const hloc_gemm_args*)   f16 x f16, sums in f32
  *   int hloc_gemm_s8  (const hloc_gemm_args*)   s8 x s8, sums in s32 (VNNI where the machine has it)
+ *   int hloc_gemm_s16 (const hloc_gemm_args*)   s16 x s16, sums in s32, which wrap (likewise)
  *   int hloc_gemm_s32 (const hloc_gemm_args*)   s32 x s32, sums in s32, which wrap: for u32, too
  *   int hloc_gemm_s64 (const hloc_gemm_args*)   s64 x s64, likewise: for u64, too
  *   int hloc_gemm_c64, _c128                    by the products of f32, f64
- *   int hloc_gemm_<t> (const hloc_gemm_args*)   t in pred s16 u8 u16: a plain loop, sums in t
+ *   int hloc_gemm_<t> (const hloc_gemm_args*)   t in pred u8 u16: a plain loop, sums in t
  *                                                (pred: "or" of "and"; integers wrap)
  * They are called on the driver thread, split the work over the pool themselves and return when C is complete.
  *
@@ -63,10 +64,10 @@ HLOC_DECLARE_GEMM(f64)
 HLOC_DECLARE_GEMM(bf16)
 HLOC_DECLARE_GEMM(f16)
 HLOC_DECLARE_GEMM(s8)
+HLOC_DECLARE_GEMM(s16)
 HLOC_DECLARE_GEMM(s32)
 HLOC_DECLARE_GEMM(s64)
 HLOC_DECLARE_GEMM(pred)
-HLOC_DECLARE_GEMM(s16)
 HLOC_DECLARE_GEMM(u8)
 HLOC_DECLARE_GEMM(u16)
 HLOC_DECLARE_GEMM(c64)

@@ -21,9 +21,21 @@
 
 HLOC_DEFINE_STORE(store_s32, int, int, HLOC_SAME)
 
-/* One vector of sums from narrow elements. */
+/* One vector of sums from narrow elements: by the CPU's instruction, else over 16 bits, as compilers take each element
+ * on its own on the way to four times the size. */
 typedef signed char hloc_bytes __attribute__((vector_size(HLOC_VECTOR_BYTES / 4), aligned(1), may_alias));
-HLOC_INLINE hloc_vs32 widen_s8(const hloc_s8* p) { return __builtin_convertvector(*(const hloc_bytes*)p, hloc_vs32); }
+typedef char hloc_16_bytes __attribute__((vector_size(16), aligned(1), may_alias));
+typedef short hloc_two_bytes_each __attribute__((vector_size(HLOC_VECTOR_BYTES / 2)));
+#if defined(__has_builtin) && HLOC_VECTOR_BYTES == 64
+#if __has_builtin(__builtin_ia32_pmovsxbd512_mask)
+#define HLOC_WIDEN_BYTES(p) (hloc_vs32) __builtin_ia32_pmovsxbd512_mask(*(const hloc_16_bytes*)(p), (hloc_vs32){0}, -1)
+#endif
+#endif
+#if !defined(HLOC_WIDEN_BYTES)
+#define HLOC_WIDEN_BYTES(p)                                                                                           \
+  __builtin_convertvector(__builtin_convertvector(*(const hloc_bytes*)(p), hloc_two_bytes_each), hloc_vs32)
+#endif
+HLOC_INLINE hloc_vs32 widen_s8(const hloc_s8* p) { return HLOC_WIDEN_BYTES(p); }
 
 #define G(name) s8_##name
 #define G_NAME s8
@@ -66,10 +78,6 @@ static inline unsigned s8_unit(const hloc_s8* p, long stride, long count) {
 /* Dot products along k (gemm_thin.h), 64 elements at once. Here B gets 128 added, and 128 times the sum of A's row is
  * taken off, which all columns share. */
 #define G_DOTS
-typedef char hloc_some_bytes __attribute__((vector_size(64)));
-HLOC_INLINE hloc_vu32 s8_first(const hloc_s8* p, unsigned long long present) { /* nothing is read where bits are 0 */
-  return (hloc_vu32)__builtin_ia32_loaddquqi512_mask((void*)p, (hloc_some_bytes){0}, present);
-}
 HLOC_INLINE void s8_thin_lanes(const int rows, const int count, const hloc_s8* a, const hloc_s8* b, long b_column,
                                long k, hloc_vs32* lanes, const int stride) {
   enum { MOST = 4 };
@@ -81,12 +89,12 @@ HLOC_INLINE void s8_thin_lanes(const int rows, const int count, const hloc_s8* a
     const unsigned long long present = k - p < 64 ? (1ull << (k - p)) - 1 : ~0ull;
     hloc_vu32 ai[MOST];
     HLOC_UNROLL for (int i = 0; i < rows; i++) {
-      ai[i] = s8_first(a + i * k + p, present);
+      ai[i] = hloc_some_bytes(a + i * k + p, present);
       over[i] = s8_add_bytes(over[i], plus_128, ai[i]);
     }
     HLOC_UNROLL for (int j = 0; j < count; j++) {
       __builtin_prefetch(b + (j + count) * b_column + p);
-      const hloc_vu32 bj = s8_first(b + j * b_column + p, present) ^ plus_128;
+      const hloc_vu32 bj = hloc_some_bytes(b + j * b_column + p, present) ^ plus_128;
       HLOC_UNROLL for (int i = 0; i < rows; i++) sum[i * count + j] = s8_add_bytes(sum[i * count + j], bj, ai[i]);
     }
   }

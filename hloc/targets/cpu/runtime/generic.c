@@ -85,7 +85,6 @@ static inline __attribute__((unused)) void copy_run(char* restrict to, const cha
 HLOC_GENERIC_(HLOC_DEFINE_GENERIC_GEMM, HLOC_GENERIC_GEMM, HLOC_GENERIC_TYPE(HLOC_GENERIC_GEMM))
 #elif !defined(HLOC_GENERIC_CONV)
 HLOC_DEFINE_GENERIC_GEMM(pred, hloc_pred)
-HLOC_DEFINE_GENERIC_GEMM(s16, hloc_s16)
 HLOC_DEFINE_GENERIC_GEMM(u8, hloc_u8)
 HLOC_DEFINE_GENERIC_GEMM(u16, hloc_u16)
 #endif
@@ -110,7 +109,7 @@ HLOC_DEFINE_GENERIC_GEMM(u16, hloc_u16)
 #define HLOC_GENERIC_CONV s16
 #define HLOC_OPERAND s16
 #define HLOC_TOTAL s16
-#define HLOC_PRODUCT s16
+#define HLOC_PRODUCT u16
 #include "generic_conv.h"
 #define HLOC_GENERIC_CONV s32
 #define HLOC_OPERAND s32

@@ -58,6 +58,14 @@ HLOC_DEFINE_VECTOR(s32, int)
 HLOC_DEFINE_VECTOR(u32, unsigned)
 HLOC_DEFINE_VECTOR(u64, unsigned long long)
 
+#if HLOC_VECTOR_BYTES == 64
+typedef char hloc_vbytes __attribute__((vector_size(64)));
+/* The bytes at p whose bits are set; others are 0, and not read. */
+HLOC_INLINE hloc_vu32 hloc_some_bytes(const void* p, unsigned long long present) {
+  return (hloc_vu32)__builtin_ia32_loaddquqi512_mask((void*)p, (hloc_vbytes){0}, present);
+}
+#endif
+
 /* Sum and maximum of the lanes, by halves. */
 #define HLOC_DEFINE_FOLD(S, T, LANES)                                                                                 \
   HLOC_INLINE T hloc_sum_##S(hloc_v##S v) {                                                                           \

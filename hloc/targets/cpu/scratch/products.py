@@ -60,7 +60,8 @@ def kind_of(type: str, machine: Machine) -> Kind:
     sums_groups = type in machine.dots
     if type == "s8":
         return Kind(1, 4, 4, 4, True, not machine.amx, machine.amx) if sums_groups else Kind(1, 4, 4)
-    return Kind(2, 4, 4, 2, True, amx=machine.amx) if sums_groups else Kind(2, 4, 4)
+    has_tiles = machine.amx and type == "bf16"
+    return Kind(2, 4, 4, 2, True, amx=has_tiles) if sums_groups else Kind(2, 4, 4)
 
 
 def rows_of(kind: Kind, machine: Machine) -> int:

@@ -1,0 +1,73 @@
+/* gemm_s16.c: matrix products of s16, sums in s32, which wrap: what is kept of them in 16 bits is right for u16, too.
+ * Pairs where the machine multiplies those, else converted to s32 while packing. */
+#include "vector.h"
+#if (defined(__AVX512BW__) && HLOC_VECTOR_BYTES == 64) || (defined(__AVX2__) && HLOC_VECTOR_BYTES == 32)
+#define HLOC_HAS_PAIRS
+#if defined(__has_builtin)
+#if HLOC_VECTOR_BYTES == 64 && defined(__AVX512VNNI__)
+#if __has_builtin(__builtin_ia32_vpdpwssd_v16si)
+#define HLOC_MULTIPLY_PAIRS(sum, a, b) __builtin_ia32_vpdpwssd_v16si(sum, a, b)
+#endif
+#elif HLOC_VECTOR_BYTES == 32
+#if __has_builtin(__builtin_ia32_pmaddwd256)
+typedef short hloc_pairs __attribute__((vector_size(32)));
+#define HLOC_MULTIPLY_PAIRS(sum, a, b) ((sum) + (hloc_vs32)__builtin_ia32_pmaddwd256((hloc_pairs)(a), (hloc_pairs)(b)))
+#endif
+#endif
+#endif
+#if !defined(HLOC_MULTIPLY_PAIRS) /* a long header, read where it is needed */
+#include <immintrin.h>
+#if HLOC_VECTOR_BYTES == 64 && defined(__AVX512VNNI__)
+#define HLOC_MULTIPLY_PAIRS(sum, a, b) _mm512_dpwssd_epi32((__m512i)(sum), (__m512i)(a), (__m512i)(b))
+#elif HLOC_VECTOR_BYTES == 64
+#define HLOC_MULTIPLY_PAIRS(sum, a, b) ((sum) + (hloc_vs32)_mm512_madd_epi16((__m512i)(a), (__m512i)(b)))
+#else
+#define HLOC_MULTIPLY_PAIRS(sum, a, b) ((sum) + (hloc_vs32)_mm256_madd_epi16((__m256i)(a), (__m256i)(b)))
+#endif
+#endif
+#endif
+#include "gemm_common.h"
+
+HLOC_DEFINE_STORE(store_s16, hloc_u32, hloc_s16, (hloc_s16))
+
+/* One vector of sums from narrow elements. */
+typedef short hloc_halves __attribute__((vector_size(HLOC_VECTOR_BYTES / 2), aligned(1), may_alias));
+HLOC_INLINE hloc_vu32 widen_s16(const hloc_s16* p) {
+  return (hloc_vu32)__builtin_convertvector(*(const hloc_halves*)p, hloc_vs32);
+}
+
+#define G(name) s16_##name
+#define G_NAME s16
+#define G_CORRECTS 0
+#define G_STORES_SUMS(g) (!(g)->c_is_narrow)
+#define ELEMENT hloc_s16
+#define SUM hloc_u32
+#define VECTOR hloc_vu32
+#define LANES HLOC_LANES32
+#define s16_load_sum hloc_load_u32
+#define s16_store_sum hloc_store_u32
+#define s16_store store_s16
+#define s16_widen widen_s16
+#define s16_widen_one (hloc_u32)
+#define s16_fold hloc_sum_u32
+#if defined(HLOC_HAS_PAIRS)
+#define UNIT hloc_unit32
+#define GROUP 2
+#define UNIT_IS_MEMORY 1
+#define s16_vector_unit hloc_vu32
+#define s16_load hloc_load_u32
+#define s16_splat hloc_splat_u32
+#define s16_multiply_add(sum, a, b) ((hloc_vu32)HLOC_MULTIPLY_PAIRS((hloc_vs32)(sum), (hloc_vs32)(a), (hloc_vs32)(b)))
+#define s16_unit(p, stride, count)                                                                                    \
+  ((unsigned)(hloc_u16)(p)[0] | ((count) > 1 ? (unsigned)(hloc_u16)(p)[(stride)] << 16 : 0u))
+#else
+#define UNIT hloc_u32
+#define GROUP 1
+#define UNIT_IS_MEMORY 0
+#define s16_vector_unit hloc_vu32
+#define s16_load hloc_load_u32
+#define s16_splat hloc_splat_u32
+#define s16_multiply_add(sum, a, b) ((sum) + (a) * (b))
+#define s16_unit(p, stride, count) ((void)(stride), (void)(count), (hloc_u32)*(p))
+#endif
+#include "gemm_tile.h"
