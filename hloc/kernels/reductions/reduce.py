@@ -28,7 +28,8 @@ from hloc.kernels.reductions.turned import TurnedNest, is_turned
 from hloc.kernels.rules.loops import element_types
 from hloc.machine import Machine
 
-SHORT_INNER = 16                # an innermost reduced loop below this is left to the second kernel
+SHORT_INNER = 16                # an innermost reduced loop below this is left to the second kernel;
+SHORT_BYTES, OFTEN = 512, 8     # on a CPU below so many bytes of sums, where it is met so often for each result
 CHUNKS = 64
 GPU_PIECES = 8                  # blocks for each SM that keep enough loads under way
 SMALLEST_TWO_PHASE = 1 << 16    # elements
@@ -51,7 +52,7 @@ def lower_reduce(group: Group, machine: Machine) -> Lowered:
     short = is_short(reduction, machine)
     if machine.kind == "cpu" and not short and not is_turned(reduction, machine):
         reduction = _in_columns(reduction)
-    partial = _without_inner(reduction) if _late_inner(reduction) and not short else reduction
+    partial = _without_inner(reduction) if _late_inner(reduction, machine) and not short else reduction
     chunks = _chunks(partial, machine)
     nest = ShortNest if short else TurnedNest if is_turned(reduction, machine) and chunks == 1 else \
         ChoiceNest if partial is reduction and is_choice(reduction, machine) else Nest
@@ -80,16 +81,21 @@ def _choose_loops(reduction: Reduction) -> None:
             extents.append(size)
             reduced.append(d in gone)
 
-    def emit(builder, counters: tuple[Index, ...], finer: list[int]) -> None:
-        outline = Outline(reduction.group, builder)
-        reduction.extents, reduction.reduced = finer, _kinds(finer, extents, reduced)
-        point_values(reduction, outline, list(counters))
-        zeros: list[Expr] = [identity("add", t) for _, _, t in reduction.accumulators]
-        store_results(reduction, outline, list(counters), zeros)
-    finer, origins, trial = loops.refine(extents or [1], emit)
+    finer, origins, trial = _refined(reduction, extents, reduced)
     reduction.extents, reduction.reduced = finer, [reduced[o] for o in origins] if extents else [False]
     reduction.operations = trial.operations
     reduction.has_loops = trial.counts.get("i", 0) > sum(n > 1 for n in finer)
+
+
+def _refined(reduction: Reduction, extents: list[int], reduced: list[bool]) -> tuple:
+    """loops.refine for one point of the input space."""
+    def emit(builder, counters: tuple[Index, ...], finer: list[int]) -> None:
+        point = replace(reduction, extents=finer, reduced=_kinds(finer, extents, reduced))
+        outline = Outline(reduction.group, builder)
+        point_values(point, outline, list(counters))
+        zeros: list[Expr] = [identity("add", t) for _, _, t in reduction.accumulators]
+        store_results(point, outline, list(counters), zeros)
+    return loops.refine(extents or [1], emit)
 
 
 def _kinds(finer: list[int], extents: list[int], reduced: list[bool]) -> list[bool]:
@@ -172,21 +178,35 @@ def _in_columns(reduction: Reduction) -> Reduction:
                    reduced=[*reduction.reduced, True], in_columns=True)
 
 
-def _late_inner(reduction: Reduction) -> bool:
+def _late_inner(reduction: Reduction, machine: Machine) -> bool:
     """A short innermost loop is reduced at the end: until then it is part of the columns, which makes them wider. So is
-    one that a long row was cut into columns for."""
-    return reduction.in_columns or (
-        reduction.reduced[-1] and reduction.extents[-1] < SHORT_INNER and True in reduction.reduced[:-1]
-        and False in reduction.reduced and all(reduction.monoid(r) for r in reduction.reduces))
+    one that a long row was cut into columns for. On a CPU the lanes of a vector are joined once for each result, then,
+    not for each row."""
+    if reduction.in_columns:
+        return True
+    rows = math.prod(n for n, gone in zip(reduction.extents[:-1], reduction.reduced) if gone)
+    bytes_each = max(ELEMENT_TYPES[t].bytes for _, _, t in reduction.accumulators)
+    most = SHORT_BYTES // bytes_each if machine.kind == "cpu" and rows >= OFTEN else SHORT_INNER
+    return (reduction.reduced[-1] and reduction.extents[-1] < most and True in reduction.reduced[:-1]
+            and False in reduction.reduced and all(reduction.monoid(r) for r in reduction.reduces))
 
 
 def _without_inner(reduction: Reduction) -> Reduction:
-    """The reduction with its innermost loop kept, joined with the kept loop before it."""
+    """The reduction with its innermost loop kept, joined with the kept loop before it; but for a longer one whose
+    elements' positions tell them apart."""
     extents, reduced = list(reduction.extents), [*reduction.reduced[:-1], False]
-    if not reduced[-2]:
-        extents[-2:] = [extents[-2] * extents[-1]]
+    joined = [*extents[:-2], extents[-2] * extents[-1]]
+    if not reduced[-2] and (extents[-1] < SHORT_INNER or _are_one(reduction, joined)):
+        extents = joined
         reduced.pop()
     return replace(reduction, extents=extents, reduced=reduced)
+
+
+def _are_one(reduction: Reduction, extents: list[int]) -> bool:
+    """Whether the elements' positions need no finer loops than these."""
+    def emit(builder, counters: tuple[Index, ...], finer: list[int]) -> None:
+        point_values(replace(reduction, extents=finer), Outline(reduction.group, builder), list(counters))
+    return loops.refine(extents, emit)[0] == extents
 
 
 def _two_phases(reduction: Reduction, partial: Reduction, chunks: int, kind: type[Nest]) -> Lowered:
