@@ -9,8 +9,9 @@
  *   static inline hloc_u64 N_key(const N_element* e);        unsigned, in the order of the comparator: see the helpers
  * and, where it is known, #define HLOC_SORT_LENGTH, the elements of every row: what other rows need is left out.
  * Out: static int N(void* const* args, long rows, long n): sorts every row, stably, over the pool; 0 when done, 1 when
- * memory is exhausted. With a key: radix sort for rows of 64 and more; else merge sort. A comparator that is no order
- * gives some permutation of the row. HLOC_SORT and HLOC_SORT_KEY_BITS are undefined afterwards.
+ * memory is exhausted. With a key: rows of up to 128 by counting, radix sort for longer ones; else merge sort. A
+ * comparator that is no order gives some permutation of the row. HLOC_SORT and HLOC_SORT_KEY_BITS are undefined
+ * afterwards.
  *
  * Keys (sort_keys.h): hloc_sort_key_{s8,s16,s32,s64,f32,f64}(x) orders signed numbers and floats by their total order
  * (-NaN < -inf < .. < -0 < +0 < .. < NaN), as HLO's total-order comparisons do; unsigned numbers are their own key;
@@ -35,11 +36,18 @@
 #define HLOC_SORT_CHUNK 65536
 #define HLOC_SORT_LEAST_RADIX 64
 #define HLOC_SORT_FEW 128
+#define HLOC_SORT_VERY_FEW 8
 #define HLOC_SORT_FEW_BITS 7
 #endif
 
-#if !defined(HLOC_SORT_KEY_BITS) || HLOC_SORT_KEY_BITS > 64 - HLOC_SORT_FEW_BITS
+#if !defined(HLOC_SORT_KEY_BITS)
 #define HLOC_SORT_COUNTS 0
+#elif HLOC_SORT_KEY_BITS > 64 - HLOC_SORT_FEW_BITS
+#if defined(HLOC_SORT_LENGTH) && HLOC_SORT_LENGTH > HLOC_SORT_VERY_FEW && HLOC_SORT_LENGTH <= HLOC_SORT_FEW
+#define HLOC_SORT_COUNTS 1
+#else
+#define HLOC_SORT_COUNTS 0
+#endif
 #elif defined(HLOC_SORT_LENGTH)
 #define HLOC_SORT_COUNTS (HLOC_SORT_LENGTH <= HLOC_SORT_FEW)
 #else
@@ -135,7 +143,28 @@ static void N(_radix_sort)(ELEMENT* data, N(_keyed)* room, long n) {
 #endif
 #endif
 
-#if HLOC_SORT_COUNTS
+#if HLOC_SORT_COUNTS && HLOC_SORT_KEY_BITS > 64 - HLOC_SORT_FEW_BITS
+/* The same where a key leaves no room for the position: of equals, those at lower positions come before. */
+static HLOC_WIDE void N(_count_sort)(ELEMENT* data, ELEMENT* spare, long n) {
+  enum { LANES = 8 };
+  typedef hloc_u64 keys_of_lanes __attribute__((vector_size(8 * LANES)));
+  union { keys_of_lanes lanes[HLOC_SORT_FEW / LANES]; hloc_u64 at[HLOC_SORT_FEW]; } keys, before;
+  for (long i = 0; i < n; i++) keys.at[i] = N(_key)(data + i);
+  for (long i = n; i % LANES; i++) keys.at[i] = ~0ull;
+  for (long first = 0; first < n; first += LANES) {
+    const keys_of_lanes own = keys.lanes[first / LANES], place = {0, 1, 2, 3, 4, 5, 6, 7};
+    const long last = first + LANES < n ? first + LANES : n;
+    keys_of_lanes count = {0};
+    for (long j = 0; j < first; j++) count -= (keys_of_lanes)(keys.at[j] <= own);
+    for (long j = first; j < last; j++)
+      count -= (keys_of_lanes)((keys.at[j] < own) | ((keys.at[j] == own) & ((hloc_u64)(j - first) < place)));
+    for (long j = last; j < n; j++) count -= (keys_of_lanes)(keys.at[j] < own);
+    before.lanes[first / LANES] = count;
+  }
+  for (long i = 0; i < n; i++) spare[before.at[i]] = data[i];
+  memcpy(data, spare, n * sizeof *data);
+}
+#elif HLOC_SORT_COUNTS
 /* Few elements: the place of each is how many come before it. Keys with their positions are all different, so that
  * equals keep their order; comparing all with all is quick, as nothing branches. */
 #if HLOC_SORT_KEY_BITS <= 16

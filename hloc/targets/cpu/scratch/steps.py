@@ -23,7 +23,7 @@ from hloc.targets.cpu.scratch.room import Scratch, aligned, busy
 
 KEYS_OF_BLOCK, KEY_ROOM, MOST_PANELS = 140, 144, 4             # of runtime/attention*.[ch]
 LONGEST_KEPT, LONGEST_IN_LANES, PLAN_BYTES = 1 << 20, 1 << 16, 384             # of runtime/fft_lines.h
-SORT_CHUNK, LEAST_RADIX, FEW_SORTED, FEW_BITS = 65536, 64, 128, 7              # of runtime/sort.h
+SORT_CHUNK, LEAST_RADIX, FEW_SORTED = 65536, 64, 128                # of runtime/sort.h
 
 
 def scratch_of(step: Tile | HostCall, machine: Machine) -> Scratch:
@@ -248,7 +248,7 @@ def _sorted(rows: int, length: int, types: list[str], bits: int, machine: Machin
                       for t in types)
     word = next((w for w in (1, 2, 4) if bits <= 8 * w), 8)
     size, keyed = element[0], _struct([(word, word), element])[0]
-    counts = 0 < bits <= 64 - FEW_BITS and length <= FEW_SORTED
+    counts = bits > 0 and length <= FEW_SORTED
 
     def room(n: int) -> int:
         return 2 * n * keyed if bits and not counts and n >= LEAST_RADIX else 0
