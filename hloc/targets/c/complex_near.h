@@ -2,7 +2,8 @@
  *
  * In: complex.h. Out, for CPUs, T in c64 c128 and op in exp expm1 logistic sin cos tan tanh power:
  *   hloc_<op>_is_near_<T>, whether no part is infinite or an angle too large, and hloc_<op>_near_<T>, which holds where
- *   that is so. Loops compute these, and hloc_<op>_<T> where they have to.
+ *   that is so. Loops compute these, and where they have to hloc_<op>_far_<T>, which is hloc_<op>_<T> as one function
+ *   for all loops of a unit: that is rare, and gcc takes long for each.
  * Example: hloc_exp_is_near_c64((1, 2)) == 1; hloc_exp_is_near_c64((1, NAN)) == 0
  */
 #ifndef HLOC_COMPLEX_NEAR_H
@@ -84,8 +85,12 @@ HLOC_FN hloc_c128 hloc_power_near_c128(hloc_c128 z, hloc_c128 w) {
   return hloc_complex_f64(radius * cosine, turned == 0.0 ? turned : radius * sine);
 }
 
+#define HLOC_FAR static __attribute__((noinline, cold, unused)) hloc_c128
 #define HLOC_NEAR_C64(op)                                                                                             \
-  HLOC_FN int hloc_##op##_is_near_c64(hloc_c64 z) { return hloc_##op##_is_near_c128(hloc_widen_c64(z)); }
+  HLOC_FAR hloc_##op##_far_c128(hloc_c128 z) { return hloc_##op##_c128(z); }                                          \
+  HLOC_FN int hloc_##op##_is_near_c64(hloc_c64 z) { return hloc_##op##_is_near_c128(hloc_widen_c64(z)); }             \
+  HLOC_THROUGH_C128(op##_near)                                                                                        \
+  HLOC_THROUGH_C128(op##_far)
 HLOC_NEAR_C64(exp)
 HLOC_NEAR_C64(expm1)
 HLOC_NEAR_C64(logistic)
@@ -93,17 +98,12 @@ HLOC_NEAR_C64(sin)
 HLOC_NEAR_C64(cos)
 HLOC_NEAR_C64(tan)
 HLOC_NEAR_C64(tanh)
+HLOC_FAR hloc_power_far_c128(hloc_c128 z, hloc_c128 w) { return hloc_power_c128(z, w); }
 HLOC_FN int hloc_power_is_near_c64(hloc_c64 z, hloc_c64 w) {
   return hloc_power_is_near_c128(hloc_widen_c64(z), hloc_widen_c64(w));
 }
-HLOC_THROUGH_C128(exp_near)
-HLOC_THROUGH_C128(expm1_near)
-HLOC_THROUGH_C128(logistic_near)
-HLOC_THROUGH_C128(sin_near)
-HLOC_THROUGH_C128(cos_near)
-HLOC_THROUGH_C128(tan_near)
-HLOC_THROUGH_C128(tanh_near)
 HLOC_THROUGH_C128_2(power_near)
+HLOC_THROUGH_C128_2(power_far)
 #endif
 
 #endif

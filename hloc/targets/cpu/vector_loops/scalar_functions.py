@@ -81,6 +81,13 @@ SHORT = ("s8", "u8", "s16", "u16")
 LARGEST_DIVISOR = {"f32": 2.0**126, "f64": 2.0**1022}       # of constants whose inverse is normal
 
 
+def _far(call: Store) -> Store:
+    """The call of a function of complex numbers that its loops share."""
+    if call.value.op not in NEAR.get(call.value.type, ()) or call.value.type == "f64":
+        return call
+    return call._replace(value=call.value._replace(op=f"{call.value.op}_far"))
+
+
 def is_called(expr: Expr) -> bool:
     return isinstance(expr, Apply) and expr.op in CALLED and expr.type == "f64" or has_near(expr)
 
@@ -316,13 +323,15 @@ class _Cut:
         loops: tuple[Stmt, ...] = (For(self.counter, self.loop.extent, SERIAL, serial),) if serial else ()
         if not near:
             return loops
-        far = Var(f"{near[0].buffer}_far", "pred")
-        is_far = [Apply("not", (Apply(f"{s.value.op}_is_near", s.value.arguments, "pred"),), "pred") for s in near]
+        type = "s64" if all(s.value.type in ("f64", "c128") for s in near) else "s32"       # no shorter lanes
+        far = Var(f"{near[0].buffer}_far", type)
+        is_near = [Apply(f"{s.value.op}_is_near", s.value.arguments, "pred") for s in near]
         quick = (*(s._replace(value=s.value._replace(op=f"{s.value.op}_near")) for s in near),
-                 *(Assign(far.name, Apply("or", (far, e), "pred")) for e in is_far))
-        start = Mutable(far.name, Const(False, "pred"), "or")
+                 *(Assign(far.name, Apply("or", (far, Apply("select", (e, Const(0, type), Const(1, type)), type)), type)) for e in is_near))
+        start = Mutable(far.name, Const(0, type), "or")
         return (*loops, start, For(self.counter, self.loop.extent, VECTOR, quick),
-                If(far, (For(self.counter, self.loop.extent, SERIAL, tuple(near)),)))
+                If(Apply("compare_ne", (far, Const(0, type)), "pred"),
+                   (For(self.counter, self.loop.extent, SERIAL, tuple(map(_far, near))),)))
 
     def in_blocks(self, loops: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         """Arrays, and the loops; over as many blocks as it takes."""
