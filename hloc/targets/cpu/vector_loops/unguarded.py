@@ -1,0 +1,62 @@
+"""Elements of 8 and 16 bits that a select may leave out, read before it where they may be: compilers have no such loads
+under a condition before AVX-512, and rows of f16 are widened for whole loops only (halves.py).
+
+In: a Kernel. Out: the kernel, in whose VECTOR loops a load that stands inside a choice of a select, and whose position
+lies in the array whatever the condition says, has a name before the statement. Of padded arrays it may lie outside.
+
+    out[i] = p[i] ? 1 : f32(x[i]) / 2    ->    t = f32(x[i]);  out[i] = p[i] ? 1 : t / 2
+"""
+from __future__ import annotations
+
+from hloc.ir import ELEMENT_TYPES
+from hloc.kernels.ir import Apply, Expr, For, If, Kernel, Let, Load, Local, Stmt, Var, While
+from hloc.kernels.walks import walk, with_expressions, with_parts
+from hloc.targets.cpu.vector_loops.intervals import Known, interval, with_intervals
+
+
+def with_loads_first(kernel: Kernel) -> Kernel:
+    """The kernel with such loads named."""
+    return kernel._replace(body=_Loads(kernel).body())
+
+
+class _Loads:
+    """One kernel. sizes: elements of its arrays; count: names given so far."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.sizes = {b.name: b.size for b in kernel.buffers}
+        self.sizes |= {s.name: s.size for s in walk(kernel.body) if isinstance(s, Local)}
+        self.count = 0
+
+    def body(self) -> tuple[Stmt, ...]:
+        return with_intervals(self.kernel.body, self.statement)
+
+    def statement(self, s: Stmt, known: Known, in_vector: bool) -> tuple[Stmt, ...]:
+        if not in_vector or isinstance(s, (For, If, While)):
+            return (s,)
+        named: dict[Expr, Let] = {}
+        changed = with_expressions(s, lambda e: self.expression(e, known, named, False))
+        return (*named.values(), changed)
+
+    def expression(self, expr: Expr, known: Known, named: dict[Expr, Let], chosen: bool) -> Expr:
+        """chosen: it stands inside a choice of a select."""
+        if chosen and self.is_widened_load(expr) and self.is_inside(expr.arguments[0], known):
+            if expr not in named:
+                named[expr] = Let(f"u{self.count}", expr)
+                self.count += 1
+            return Var(named[expr].name, expr.type)
+        if isinstance(expr, Apply) and expr.op == "select":
+            condition, *choices = expr.arguments
+            return expr._replace(arguments=(self.expression(condition, known, named, chosen),
+                                            *(self.expression(c, known, named, True) for c in choices)))
+        return with_parts(expr, lambda part: self.expression(part, known, named, chosen))
+
+    @staticmethod
+    def is_widened_load(expr: Expr) -> bool:
+        if not isinstance(expr, Apply) or expr.op != "convert" or not isinstance(expr.arguments[0], Load):
+            return False
+        return ELEMENT_TYPES[expr.arguments[0].type].bits <= 16 and expr.arguments[0].type != "pred"
+
+    def is_inside(self, load: Load, known: Known) -> bool:
+        found = interval(load.position, known)
+        return found is not None and 0 <= found[0] and found[1] < self.sizes.get(load.buffer, 0)
