@@ -10,8 +10,8 @@ only convert are printed as calls of runtime/half_rows.h (`rows_as_calls`).
                          for i (VECTOR): b[i] = tanh(a[i])
                          for i (VECTOR): out[p + start + i] = f16(b[i])        hloc_narrow_row_f16(b, out + ..., count)
 
-Outside of VECTOR loops single numbers are converted by these instructions, too: widen(x), narrow(x) are hloc_widen_f16,
-hloc_narrow_f32.
+Outside of VECTOR loops, and in those of one or two numbers, single numbers are converted by these instructions, too:
+widen(x), narrow(x) are hloc_widen_f16, hloc_narrow_f32.
 """
 from __future__ import annotations
 
@@ -43,6 +43,7 @@ from hloc.targets.printer import C, StatementPrinter, assigned, expression
 BLOCK = 256                     # elements: some Local arrays of them fit into the first cache
 LONG_BLOCK, FEW_ARRAYS = 2048, 2
 SHORTEST = 8                    # iterations of a loop that is worth it
+FEW = (1, 2)                    # iterations of a loop that converts a number at a time
 MOST_ARRAYS = 12                # of one loop
 
 
@@ -74,6 +75,8 @@ def _statements(statements: Iterable[Stmt], halves: frozenset[str]) -> tuple[Stm
 
 
 def _statement(s: Stmt, halves: frozenset[str]) -> tuple[Stmt, ...]:
+    if isinstance(s, For) and s.kind == VECTOR and s.extent in FEW:
+        return (s._replace(kind=SERIAL, body=_statements(s.body, halves)),)
     if isinstance(s, For) and s.kind == VECTOR:
         return _Loop(s._replace(body=_converted_where_stored(s.body)), halves).rewritten()
     if isinstance(s, (For, While)):
