@@ -79,7 +79,7 @@ def all_functions():
     for t in NARROW:
         yield f"{t}_to_f32", 1, t, "f32"
         yield f"f32_to_{t}", 1, "f32", t
-    yield from ((f"round_{t}_f32", 1, "f32", "f32") for t in ("f16", "bf16"))
+        yield f"round_{t}_f32", 1, "f32", "f32"
 
 
 def of_cpus():
@@ -226,8 +226,7 @@ def test_narrow_types_match_ml_dtypes(library, t):
             got, want = call(library, f"f32_to_{t}", raw, x), x.astype(dtype).view(raw)
             nan = np.isnan(x) & np.isnan(got.view(dtype).astype(np.float32)) if dtype.itemsize == 2 else False
             assert ((got == want) | nan).all()
-            if t in ("f16", "bf16"):
-                assert same_floats(call(library, f"round_{t}_f32", np.float32, x), want.view(dtype).astype(np.float32))
+            assert same_floats(call(library, f"round_{t}_f32", np.float32, x), want.view(dtype).astype(np.float32))
 
 
 def same_floats(got, want) -> bool:

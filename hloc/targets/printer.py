@@ -77,7 +77,8 @@ COMPARISONS = {"compare_eq": ("==", 9), "compare_ne": ("!=", 9), "compare_lt": (
                "compare_gt": (">", 10), "compare_ge": (">=", 10)}
 PREDICATES = {"and": ("&", 8), "or": ("|", 6), "xor": ("^", 7)}
 ATOM, UNARY, TERNARY = 16, 14, 2
-ROUNDED = frozenset(["bf16", "f16"])     # there and back again from f32 is a function of its own
+ROUNDED = frozenset(                      # there and back again from f32 is a function of its own
+    name for name, type in ELEMENT_TYPES.items() if type.kind == "float" and is_narrow(name))
 EXACT_IN_BF16 = frozenset(["f8e3m4", "f8e4m3", "f8e4m3fn", "f8e4m3fnuz", "f8e4m3b11fnuz", "f8e5m2", "f8e5m2fnuz", "s8",
                            "u8"])
 SIMD_REDUCTIONS = {"add": "+", "multiply": "*", "and": "&", "or": "|", "xor": "^"}

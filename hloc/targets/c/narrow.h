@@ -4,7 +4,7 @@
  * f8e5m2fnuz f8e8m0fnu f6e2m3fn f6e3m2fn f4e2m1fn):  float hloc_<t>_to_f32(hloc_<t>),  hloc_<t> hloc_f32_to_<t>(float)
  * rounding to nearest even; NaN, infinity and overflow as each format defines them (the tests compare every pattern
  * with ml_dtypes). For s1 s2 s4 u1 u2 u4: hloc_<t>_to_s8/u8 and hloc_s8/u8_to_<t> (keeps the low bits).
- * hloc_round_<t>_f32(x) is hloc_<t>_to_f32(hloc_f32_to_<t>(x)) for f16 and bf16, at a third of its price.
+ * hloc_round_<t>_f32(x) is hloc_<t>_to_f32(hloc_f32_to_<t>(x)), for f16 and bf16 at a third of its price.
  * hloc_f32_to_bf16_held(x), hloc_round_bf16_f32_held(x): the same where a NaN has zeros in its low 16 bits, at two
  * thirds.
  * hloc_maximum_key_<t>(x), hloc_<t>_of_maximum_key_s16(key), for f16 and bf16 (f32: s32), for minimum likewise:
@@ -65,7 +65,7 @@ HLOC_FN float hloc_round_bf16_f32(float x) {
 /* As if all codes were normal numbers; those that are none lie below 2^(1-BIAS), where twice the number less that
  * power is right, and smaller. No masks of integers, which vectors of bytes would be widened for; no subnormal f32. */
 #define HLOC_NARROW_TO_F32(T, EXPONENT_BITS, MANTISSA_BITS, BIAS, MAX_CODE, INF_CODE)                                 \
-  HLOC_FN float hloc_##T##_to_f32(hloc_##T x) {                                                                       \
+  HLOC_FN float hloc_##T##_of_bits(hloc_u32 x) {                                                                      \
     const hloc_u32 width = EXPONENT_BITS + MANTISSA_BITS, drop = 23 - MANTISSA_BITS, rebias = (127u - BIAS) << 23;    \
     const float smallest_normal = hloc_from_bits_f32(rebias + (1u << 23));                                            \
     const float largest = hloc_from_bits_f32((MAX_CODE << drop) + rebias);                                            \
@@ -74,8 +74,16 @@ HLOC_FN float hloc_round_bf16_f32(float x) {
     float subnormal = 2.0f * normal - smallest_normal;                                                                \
     float y = subnormal < normal ? subnormal : normal;                                                                \
     y = y > largest ? (y == infinity ? HLOC_INF_F32 : HLOC_NAN_F32) : y;                                              \
-    return hloc_from_bits_f32(hloc_bits_f32(y) | ((hloc_u32)((x >> width) & 1u) << 31));                              \
+    return hloc_from_bits_f32(hloc_bits_f32(y) | (((x >> width) & 1u) << 31));                                        \
   }
+/* Of numbers and bits as 32-bit integers; there and back again no bytes come between, of which a vector has four times
+ * as many. */
+#define HLOC_NARROW_CONVERSIONS(T)                                                                                    \
+  HLOC_FN float hloc_##T##_to_f32(hloc_##T x) { return hloc_##T##_of_bits(x); }                                       \
+  HLOC_FN hloc_##T hloc_f32_to_##T(float x) { return (hloc_##T)hloc_bits_of_##T(x); }
+#define HLOC_NARROW_ROUNDED(T)                                                                                        \
+  HLOC_NARROW_CONVERSIONS(T)                                                                                          \
+  HLOC_FN float hloc_round_##T##_f32(float x) { return hloc_##T##_of_bits(hloc_bits_of_##T(x)); }
 #define HLOC_NARROW_CODE(MANTISSA_BITS, BIAS, OVERFLOW_CODE, NAN_CODE)                                                \
   const hloc_u32 drop = 23 - MANTISSA_BITS;                                                                           \
   hloc_u32 bits = hloc_bits_f32(x), magnitude = bits & 0x7fffffffu, sign = bits >> 31;                                \
@@ -90,29 +98,32 @@ HLOC_FN float hloc_round_bf16_f32(float x) {
   code |= (0u - (hloc_u32)(magnitude > 0x7f800000u)) & NAN_CODE;
 #define HLOC_NARROW_SIGNED(T, EXPONENT_BITS, MANTISSA_BITS, BIAS, MAX_CODE, OVERFLOW_CODE, NAN_CODE, INF_CODE)        \
   HLOC_NARROW_TO_F32(T, EXPONENT_BITS, MANTISSA_BITS, BIAS, MAX_CODE, INF_CODE)                                       \
-  HLOC_FN hloc_##T hloc_f32_to_##T(float x) {                                                                         \
+  HLOC_FN hloc_u32 hloc_bits_of_##T(float x) {                                                                        \
     HLOC_NARROW_CODE(MANTISSA_BITS, BIAS, OVERFLOW_CODE, NAN_CODE)                                                    \
-    return (hloc_##T)(code | (sign << (EXPONENT_BITS + MANTISSA_BITS)));                                              \
+    return code | (sign << (EXPONENT_BITS + MANTISSA_BITS));                                                          \
   }
 /* "fnuz": no infinity, no negative zero; the code of -0 is the only NaN, which overflow also becomes */
 #define HLOC_NARROW_FNUZ(T, EXPONENT_BITS, MANTISSA_BITS, BIAS)                                                       \
   HLOC_NARROW_TO_F32(T##_finite, EXPONENT_BITS, MANTISSA_BITS, BIAS, 0x7fu, 0u)                                       \
-  HLOC_FN float hloc_##T##_to_f32(hloc_##T x) { return x == 0x80u ? HLOC_NAN_F32 : hloc_##T##_finite_to_f32(x); }     \
-  HLOC_FN hloc_##T hloc_f32_to_##T(float x) {                                                                         \
+  HLOC_FN float hloc_##T##_of_bits(hloc_u32 x) { return x == 0x80u ? HLOC_NAN_F32 : hloc_##T##_finite_of_bits(x); }   \
+  HLOC_FN hloc_u32 hloc_bits_of_##T(float x) {                                                                        \
     HLOC_NARROW_CODE(MANTISSA_BITS, BIAS, 0x80u, 0x80u)                                                               \
-    return (hloc_##T)(code == 0u || code == 0x80u ? code : code | (sign << 7));                                       \
-  }
-typedef hloc_f8e4m3fnuz hloc_f8e4m3fnuz_finite;
-typedef hloc_f8e4m3b11fnuz hloc_f8e4m3b11fnuz_finite;
-typedef hloc_f8e5m2fnuz hloc_f8e5m2fnuz_finite;
+    return code == 0u || code == 0x80u ? code : code | (sign << 7);                                                   \
+  }                                                                                                                   \
+  HLOC_NARROW_ROUNDED(T)
 
 #if !HLOC_CUDA || defined(HLOC_EMULATED)
 HLOC_NARROW_SIGNED(f16, 5, 10, 15, 0x7bffu, 0x7c00u, 0x7e00u, 0x7c00u)
+HLOC_NARROW_CONVERSIONS(f16)
 #endif
 HLOC_NARROW_SIGNED(f8e3m4, 3, 4, 3, 0x6fu, 0x70u, 0x78u, 0x70u)
+HLOC_NARROW_ROUNDED(f8e3m4)
 HLOC_NARROW_SIGNED(f8e4m3, 4, 3, 7, 0x77u, 0x78u, 0x7cu, 0x78u)
+HLOC_NARROW_ROUNDED(f8e4m3)
 HLOC_NARROW_SIGNED(f8e4m3fn, 4, 3, 7, 0x7eu, 0x7fu, 0x7fu, 0u)
+HLOC_NARROW_ROUNDED(f8e4m3fn)
 HLOC_NARROW_SIGNED(f8e5m2, 5, 2, 15, 0x7bu, 0x7cu, 0x7eu, 0x7cu)
+HLOC_NARROW_ROUNDED(f8e5m2)
 HLOC_NARROW_FNUZ(f8e4m3fnuz, 4, 3, 8)
 HLOC_NARROW_FNUZ(f8e4m3b11fnuz, 4, 3, 11)
 HLOC_NARROW_FNUZ(f8e5m2fnuz, 5, 2, 16)
@@ -155,26 +166,28 @@ HLOC_EXTREMUM_KEYS(f32, float, s32, u32, 0x7fffffff, hloc_bits_f32, hloc_from_bi
 /* These have neither infinity nor NaN: overflow saturates, NaN becomes a zero of the opposite sign */
 #define HLOC_NARROW_FINITE(T, EXPONENT_BITS, MANTISSA_BITS, BIAS, MAX_CODE)                                           \
   HLOC_NARROW_TO_F32(T, EXPONENT_BITS, MANTISSA_BITS, BIAS, MAX_CODE, 0u)                                             \
-  HLOC_FN hloc_##T hloc_f32_to_##T(float x) {                                                                         \
+  HLOC_FN hloc_u32 hloc_bits_of_##T(float x) {                                                                        \
     HLOC_NARROW_CODE(MANTISSA_BITS, BIAS, MAX_CODE, 0u)                                                               \
     hloc_u32 is_nan = magnitude > 0x7f800000u;                                                                        \
-    return (hloc_##T)((code & (is_nan - 1u)) | ((sign ^ is_nan) << (EXPONENT_BITS + MANTISSA_BITS)));                 \
-  }
+    return (code & (is_nan - 1u)) | ((sign ^ is_nan) << (EXPONENT_BITS + MANTISSA_BITS));                             \
+  }                                                                                                                   \
+  HLOC_NARROW_ROUNDED(T)
 HLOC_NARROW_FINITE(f6e2m3fn, 2, 3, 1u, 31u)
 HLOC_NARROW_FINITE(f6e3m2fn, 3, 2, 3u, 31u)
 HLOC_NARROW_FINITE(f4e2m1fn, 2, 1, 1u, 7u)
 
 /* f8e8m0fnu is a bare exponent: 2^(code - 127), 255 is NaN; there is no sign and no zero */
-HLOC_FN float hloc_f8e8m0fnu_to_f32(hloc_f8e8m0fnu x) {
-  hloc_u32 bits = x == 0u ? 0x00400000u : (hloc_u32)x << 23;
+HLOC_FN float hloc_f8e8m0fnu_of_bits(hloc_u32 x) {
+  hloc_u32 bits = x == 0u ? 0x00400000u : x << 23;
   return hloc_from_bits_f32(x == 255u ? 0x7fc00000u : bits);
 }
-HLOC_FN hloc_f8e8m0fnu hloc_f32_to_f8e8m0fnu(float x) {
+HLOC_FN hloc_u32 hloc_bits_of_f8e8m0fnu(float x) {
   hloc_u32 bits = hloc_bits_f32(x);
   hloc_u32 code = (bits + 0x400000u - (bits == 0x400000u)) >> 23; /* ties go up, but 2^-127 has a code */
   /* zero, every negative number (its sign bit makes it large), overflow and NaN */
-  return (hloc_f8e8m0fnu)(bits == 0u || bits >= 0x80000000u || code > 254u ? 255u : code);
+  return bits == 0u || bits >= 0x80000000u || code > 254u ? 255u : code;
 }
+HLOC_NARROW_ROUNDED(f8e8m0fnu)
 
 /* Integers of fewer than eight bits. */
 #define HLOC_NARROW_SIGNED_INT(T, BITS)                                                                               \

@@ -36,7 +36,7 @@ THIN = ("DOTS", "ROWS")
 IN_PARTS: dict[str, dict[str, tuple[str, ...]]] = {
     "gemm_": {"MAIN": ONCE, **{f"THIN_{way}_{rows}": () for rows in (4, 3, 2, 1) for way in THIN},
               **{f"KERNELS{read}": STRAIGHT for read in ("_AB", "_B", "_A", "", "_HALF_A", "_HALF")},
-              "BLOCKS": PLAIN, "PACKING": (*SWITCHED, *LEAN), "THIN": LEAN, "PACKING_ROWS": (), "PACKING_A": PLAIN,
+              "BLOCKS": PLAIN, "PACKING": BARE, "THIN": LEAN, "PACKING_ROWS": STRAIGHT, "PACKING_A": PLAIN,
               "TURNING": PLAIN, "STORING": PLAIN, "JOINING": ONCE},
     "fft_": {"FFT_ONE_ODD": PLAIN, "FFT_MOVES": PLAIN, "FFT_MANY_ODD": PLAIN, "FFT_ONE": PLAIN, "FFT_PLANS": ONCE,
              "FFT_LINES": PLAIN, "FFT_MANY": PLAIN},
@@ -56,7 +56,7 @@ ALWAYS = {"gemm_": {"MAIN", "STORING"}, "triangular_": set(),
           **dict.fromkeys(("attention_kernels", "attention_pairs_kernels"), {"ALONG", "ACROSS"}),
           **dict.fromkeys(("attention.c", "attention_pairs.c"), {"ATTEND_BLOCKS", "ATTEND_PANELS"}),
           "attention_thin": {"FEW_TASKS", "FEW_WEIGH", "FEW_DOTS"}}
-WHOLE = {**dict.fromkeys(("complex_c64.c", "complex_c128.c"), LEAN),           # flags of others
+WHOLE = {**dict.fromkeys(("complex_c64.c", "complex_c128.c"), ONCE),           # flags of others
          **dict.fromkeys(("conv_outer.c", "conv_transposed.c", "conv_depthwise.c", "conv_gradient.c"), PLAIN),
          **dict.fromkeys(("conv.c", "conv_product.c"), ONCE)}
 SHORT = {"pool.c": ONCE, "call.c": ()}               # 0.2 us of a call are worth what gcc takes

@@ -68,7 +68,7 @@ static void G(pack_across)(const ELEMENT* source, long k_stride, long k, UNIT* t
       const long left = k - (p0 + p) * GROUP;
       const ELEMENT* from = source + (p0 + p) * GROUP * k_stride;
       UNIT* to = block + p * HLOC_DEEP;
-      if (left >= GROUP) G(units_in_a_row)(from, 1, k_stride, to);
+      if (left >= GROUP) hloc_store_u32(to, G(units_of_row)(from, k_stride));
       else for (long i = 0; i < HLOC_DEEP; i++) to[i] = left > 0 ? G(unit)(from + i, k_stride, left) : 0;
     }
     hloc_transpose_32(block, HLOC_DEEP, target + p0, stride);

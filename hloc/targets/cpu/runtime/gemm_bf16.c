@@ -11,9 +11,10 @@ HLOC_DEFINE_STORE(store_bf16, float, hloc_bf16, hloc_f32_to_bf16)
 
 /* One vector of sums from narrow elements. */
 typedef unsigned short hloc_halves __attribute__((vector_size(HLOC_VECTOR_BYTES / 2), aligned(1), may_alias));
-HLOC_INLINE hloc_vf32 widen_bf16(const hloc_bf16* p) {
-  return (hloc_vf32)(__builtin_convertvector(*(const hloc_halves*)p, hloc_vu32) << 16);
+HLOC_INLINE hloc_vu32 widen_bits(const hloc_bf16* p) {
+  return __builtin_convertvector(*(const hloc_halves*)p, hloc_vu32);
 }
+HLOC_INLINE hloc_vf32 widen_bf16(const hloc_bf16* p) { return (hloc_vf32)(widen_bits(p) << 16); }
 
 #define G(name) bf16_##name
 #define G_NAME bf16
@@ -37,6 +38,7 @@ HLOC_INLINE hloc_vf32 widen_bf16(const hloc_bf16* p) {
 #define bf16_load hloc_load_u32
 #define bf16_splat hloc_splat_u32
 #define bf16_multiply_add(sum, a, b) ((hloc_vf32)HLOC_MULTIPLY_PAIRS(sum, a, b))
+#define bf16_interleaved(p, stride) (widen_bits(p) | widen_bits((p) + (stride)) << 16)
 #define bf16_unit(p, stride, count) ((unsigned)(p)[0] | ((count) > 1 ? (unsigned)(p)[(stride)] << 16 : 0u))
 #else
 #define UNIT float

@@ -15,7 +15,7 @@
  *
  * hloc/targets/cpu/tiles/complex_products.py knows which product of real matrices this is, and what it takes.
  */
-#include "complex.h"
+#include "base.h"
 #include "gemm.h"
 #include "pool.h"
 #include "vector.h"

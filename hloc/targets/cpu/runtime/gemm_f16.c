@@ -44,7 +44,6 @@ HLOC_INLINE hloc_vf32 widen_f16(const hloc_f16* p) {
 #define ELEMENT hloc_f16
 #define UNIT float
 #define GROUP 1
-#define G_WIDENS
 #define UNIT_IS_MEMORY 0
 #define SUM float
 #define VECTOR hloc_vf32

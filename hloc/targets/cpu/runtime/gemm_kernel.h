@@ -3,7 +3,8 @@
  * In (macros): G(name) the instance's prefix; ELEMENT the operands' type in memory; UNIT what one lane multiplies: one
  * element, or GROUP consecutive k packed in 32 bits (two bf16, four s8); SUM, VECTOR, LANES the sums' type and vector;
  * G(load) loads a vector of units, G(splat) spreads one unit, G(multiply_add)(sum, a, b); G(unit)(p, stride, count)
- * makes a unit from `count` <= GROUP elements; UNIT_IS_MEMORY: the bytes of GROUP consecutive elements are the unit.
+ * makes a unit from `count` <= GROUP elements, and where GROUP > 1 G(interleaved)(p, stride) LANES whole ones;
+ * UNIT_IS_MEMORY: the bytes of GROUP consecutive elements are the unit.
  * Out: tables of kernels, by rows / 2 - 1: G(kernels), for packed A and B; G(kernels_a), for A in place; where
  * HLOC_READS_B (units are elements as they lie in memory) G(kernels_b) and G(kernels_ab), for B and for both in place,
  * G(kernels_half) and G(kernels_half_a), which read the first vector of each b_k units of B, packed or not; G(pack).
@@ -209,13 +210,13 @@ static inline __attribute__((unused)) void G(pack)(const ELEMENT* source, long l
                                                    long k, long width, UNIT* target);
 
 #if HLOC_IS_HERE(HLOC_PACKING) || HLOC_IS_HERE(HLOC_PACKING_ROWS) || HLOC_IS_HERE(HLOC_PACKING_A)
-/* LANES units, each of GROUP elements, k_stride apart, from one `step` further on. */
-HLOC_INLINE void G(units_in_a_row)(const ELEMENT* from, long step, long k_stride, UNIT* to) {
-#if defined(G_WIDENS) /* by a vector; GROUP is 1 */
-  (void)step, (void)k_stride;
-  G(store_sum)(to, G(widen)(from));
+/* LANES units that lie side by side, as 32-bit words; their GROUP elements are k_stride apart. */
+HLOC_INLINE hloc_vu32 G(units_of_row)(const ELEMENT* from, long k_stride) {
+#if GROUP == 1
+  (void)k_stride;
+  return (hloc_vu32)G(widen)(from);
 #else
-  for (long i = 0; i < LANES; i++) to[i] = G(unit)(from + i * step, k_stride, GROUP);
+  return G(interleaved)(from, k_stride);
 #endif
 }
 #endif
@@ -251,7 +252,7 @@ HLOC_OF_PARTS void G(pack_lines)(const ELEMENT* source, long line_stride, long k
         const ELEMENT* line = from + i * line_stride;
         UNIT* row = block + i * SQUARE;
         if (k_stride == 1 && UNIT_IS_MEMORY) __builtin_memcpy(row, line, SQUARE * sizeof(UNIT));
-        else if (k_stride == 1) G(units_in_a_row)(line, GROUP, 1, row);
+        else if (k_stride == 1) hloc_store_u32(row, G(units_of_row)(line, 1)); /* GROUP is 1 */
         else for (long p = 0; p < SQUARE; p++) row[p] = G(unit)(line + p * GROUP * k_stride, k_stride, GROUP);
       }
       if (width0 == SQUARE || width < SQUARE) { /* a narrow strip's rows spill into the next row, written later */
@@ -288,47 +289,31 @@ HLOC_OF_PARTS void G(pack_lines)(const ELEMENT* source, long line_stride, long k
 #endif
 
 #if HLOC_IS_HERE(HLOC_PACKING_ROWS)
-#if HLOC_READS_B
 /* Rows along the lines, copied by vectors that may read some of the next row; returns how many: the last ones are left.
  * What is written beyond a row is written again with the next one, or is the half of a panel that is not read. */
 static long G(pack_vectors)(const ELEMENT* source, long k_stride, long lines, long k, long width, UNIT* target) {
   static const unsigned char kept[2 * HLOC_VECTOR_BYTES] = {[0 ... HLOC_VECTOR_BYTES - 1] = 255};
   const long last = (lines - 1) / LANES * LANES, left = last + LANES - lines;
   if (k_stride < 1) return 0;
-  const long whole = k - (left + k_stride - 1) / k_stride;
+  const long whole = (k - (left + k_stride - 1) / k_stride) / GROUP * GROUP;
   const hloc_vu32 mask = hloc_load_u32(kept + left * sizeof(UNIT));
-  for (long p = 0; p < whole; p++, source += k_stride, target += width) {
-    const ELEMENT* later = source + G(ROWS_AHEAD) * k_stride;
-    __builtin_prefetch(later), __builtin_prefetch(later + 64 / sizeof(ELEMENT));
-    if (last) hloc_store_u32(target, hloc_load_u32(source));
-    hloc_store_u32(target + last, hloc_load_u32(source + last) & mask);
+  for (long p = 0; p < whole; p += GROUP, source += GROUP * k_stride, target += width) {
+    const ELEMENT* later = source + G(ROWS_AHEAD) * GROUP * k_stride;
+    HLOC_UNROLL for (int q = 0; q < GROUP; q++, later += k_stride)
+      __builtin_prefetch(later), __builtin_prefetch(later + 64 / sizeof(ELEMENT));
+    if (last) hloc_store_u32(target, G(units_of_row)(source, k_stride));
+    else if (!HLOC_READS_B && width == 2 * LANES) hloc_store_u32(target + LANES, (hloc_vu32){0});
+    hloc_store_u32(target + last, G(units_of_row)(source + last, k_stride) & mask);
   }
   return whole < 0 ? 0 : whole;
 }
-#endif
 HLOC_OF_PARTS void G(pack_rows)(const ELEMENT* source, long k_stride, long lines, long k, long width, UNIT* target) {
-  long first = 0;
-#if HLOC_READS_B
-  first = G(pack_vectors)(source, k_stride, lines, k, width, target);
-  source += first * k_stride, target += first * width;
-#endif
+  const long first = G(pack_vectors)(source, k_stride, lines, k, width, target);
+  source += first * k_stride, target += first / GROUP * width;
   for (long p = first; p < k; p += GROUP, source += GROUP * k_stride, target += width) {
-    const long count = GROUP == 1 || k - p >= GROUP ? GROUP : k - p;
-    for (long q = 0; q < count; q++) {
-      const ELEMENT* later = source + (q + G(ROWS_AHEAD) * GROUP) * k_stride;
-      __builtin_prefetch(later), __builtin_prefetch(later + 64 / sizeof(ELEMENT));
-    }
-    if (count == GROUP && lines == width && width == 2 * LANES) {
-      for (long i = 0; i < 2; i++) G(units_in_a_row)(source + i * LANES, 1, k_stride, target + i * LANES);
-    } else if (count == GROUP && lines == LANES && width == 2 * LANES) {
-      G(units_in_a_row)(source, 1, k_stride, target);
-      for (long i = LANES; i < 2 * LANES; i++) target[i] = (UNIT){0};
-    } else {
-      if (width == 2 * LANES) hloc_store_u32(target, (hloc_vu32){0}), hloc_store_u32(target + LANES, (hloc_vu32){0});
-      else for (long i = lines; i < width; i++) target[i] = (UNIT){0};
-      if (count == GROUP) for (long i = 0; i < lines; i++) target[i] = G(unit)(source + i, k_stride, GROUP);
-      else for (long i = 0; i < lines; i++) target[i] = G(unit)(source + i, k_stride, count);
-    }
+    const long count = k - p < GROUP ? k - p : GROUP;
+    for (long i = 0; i < lines; i++) target[i] = G(unit)(source + i, k_stride, count);
+    for (long i = lines; i < width; i++) target[i] = (UNIT){0};
   }
 }
 #endif

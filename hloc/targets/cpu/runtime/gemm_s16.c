@@ -58,6 +58,7 @@ HLOC_INLINE hloc_vu32 widen_s16(const hloc_s16* p) {
 #define s16_load hloc_load_u32
 #define s16_splat hloc_splat_u32
 #define s16_multiply_add(sum, a, b) ((hloc_vu32)HLOC_MULTIPLY_PAIRS((hloc_vs32)(sum), (hloc_vs32)(a), (hloc_vs32)(b)))
+#define s16_interleaved(p, stride) ((widen_s16(p) & 0xffffu) | widen_s16((p) + (stride)) << 16)
 #define s16_unit(p, stride, count)                                                                                    \
   ((unsigned)(hloc_u16)(p)[0] | ((count) > 1 ? (unsigned)(hloc_u16)(p)[(stride)] << 16 : 0u))
 #else

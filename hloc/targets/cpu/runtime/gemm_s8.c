@@ -75,6 +75,26 @@ static inline unsigned s8_unit(const hloc_s8* p, long stride, long count) {
   if (count > 3) word |= (unsigned)(hloc_u8)p[3 * stride] << 24;
   return word;
 }
+/* A lane for each of sixteen columns of four rows: quarters of rows side by side, then the bytes of each quarter. */
+HLOC_INLINE hloc_vu32 s8_interleaved(const hloc_s8* p, long stride) {
+#if defined(HLOC_SHUFFLE)
+  typedef unsigned hloc_words __attribute__((vector_size(16), aligned(1), may_alias));
+  const hloc_words r0 = *(const hloc_words*)p, r1 = *(const hloc_words*)(p + stride);
+  const hloc_words r2 = *(const hloc_words*)(p + 2 * stride), r3 = *(const hloc_words*)(p + 3 * stride);
+  typedef unsigned hloc_rows __attribute__((vector_size(32)));
+  const hloc_rows low = HLOC_SHUFFLE(r0, r1, 0, 1, 2, 3, 4, 5, 6, 7);
+  const hloc_rows high = HLOC_SHUFFLE(r2, r3, 0, 1, 2, 3, 4, 5, 6, 7);
+  const hloc_vu32 rows = HLOC_SHUFFLE(low, high, 0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  const hloc_vbytes bytes = (hloc_vbytes)rows;
+#define S8_COLUMN(i) i, i + 4, i + 8, i + 12
+#define S8_QUARTER(i) S8_COLUMN(i), S8_COLUMN(i + 1), S8_COLUMN(i + 2), S8_COLUMN(i + 3)
+  return (hloc_vu32)HLOC_SHUFFLE(bytes, bytes, S8_QUARTER(0), S8_QUARTER(16), S8_QUARTER(32), S8_QUARTER(48));
+#else
+  hloc_vu32 units = {0};
+  HLOC_UNROLL for (int q = 0; q < 4; q++) units |= ((hloc_vu32)widen_s8(p + q * stride) & 255u) << (8 * q);
+  return units;
+#endif
+}
 /* Dot products along k (gemm_thin.h), 64 elements at once. Here B gets 128 added, and 128 times the sum of A's row is
  * taken off, which all columns share. */
 #define G_DOTS

@@ -536,7 +536,6 @@ int HLOC_JOIN(hloc_gemm_, G_NAME, )(const hloc_gemm_args* args) {
 #undef G_CORRECTS
 #undef G_TURNS_A
 #undef G_AMX_MULTIPLY
-#undef G_WIDENS
 #undef G_DOTS
 #undef G_STORES_SUMS
 #undef ELEMENT

@@ -99,7 +99,8 @@ HLOC_DEFINE_FOLD(u64, unsigned long long, HLOC_LANES64)
 #define HLOC_LOW16 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
 #define HLOC_HIGH16 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
 #if defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 12)
-#define HLOC_INTERLEAVE(S, a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#define HLOC_SHUFFLE __builtin_shufflevector /* the result may be longer */
+#define HLOC_INTERLEAVE(S, a, b, ...) HLOC_SHUFFLE(a, b, __VA_ARGS__)
 #else
 #define HLOC_INTERLEAVE(S, a, b, ...) __builtin_shuffle(a, b, (hloc_v##S){__VA_ARGS__})
 #endif

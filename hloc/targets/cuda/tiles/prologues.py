@@ -25,7 +25,6 @@ from hloc.targets.cuda.loops.space import with_loads
 from hloc.targets.printer import (
     CUDA,
     EXACT_IN_BF16,
-    ROUNDED,
     StatementPrinter,
     c_type,
     comment,
@@ -36,6 +35,7 @@ from hloc.targets.printer import (
 VECTOR_BYTES, MOST_LOADED = 16, 64      # of what a thread makes at once; of one array that it loads for that
 VECTORS = (16, 8, 4, 2, 1)
 FREE, DEPTH = "row", "depth"
+HALVES = ("bf16", "f16")
 PLACE = "long outer, long inner, long row, long depth"
 
 
@@ -247,7 +247,7 @@ def exact(expr: Expr) -> Expr:
         return expr
     if expr.type == "bf16" and inner.type in EXACT_IN_BF16:
         return expr._replace(arguments=(Apply("convert", (inner,), "f32"),))
-    through = expr.type == "f32" and inner.type in ROUNDED and isinstance(inner, Apply) and inner.op == "convert"
+    through = expr.type == "f32" and inner.type in HALVES and isinstance(inner, Apply) and inner.op == "convert"
     if through and _before(inner).type in EXACT_IN_BF16:
         return expr._replace(arguments=(_before(inner),))
     return expr
