@@ -324,13 +324,13 @@ class _Cut:
         if not near:
             return loops
         type = "s64" if all(s.value.type in ("f64", "c128") for s in near) else "s32"       # no shorter lanes
-        far = Var(f"{near[0].buffer}_far", type)
+        far, zero, one = Var(f"{near[0].buffer}_far", type), Const(0, type), Const(1, type)
         is_near = [Apply(f"{s.value.op}_is_near", s.value.arguments, "pred") for s in near]
         quick = (*(s._replace(value=s.value._replace(op=f"{s.value.op}_near")) for s in near),
-                 *(Assign(far.name, Apply("or", (far, Apply("select", (e, Const(0, type), Const(1, type)), type)), type)) for e in is_near))
-        start = Mutable(far.name, Const(0, type), "or")
+                 *(Assign(far.name, Apply("or", (far, Apply("select", (e, zero, one), type)), type)) for e in is_near))
+        start = Mutable(far.name, zero, "or")
         return (*loops, start, For(self.counter, self.loop.extent, VECTOR, quick),
-                If(Apply("compare_ne", (far, Const(0, type)), "pred"),
+                If(Apply("compare_ne", (far, zero), "pred"),
                    (For(self.counter, self.loop.extent, SERIAL, tuple(map(_far, near))),)))
 
     def in_blocks(self, loops: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
