@@ -264,7 +264,8 @@ class Fuser:
         own = {BASE} if group.rows is None else {BASE, group.rows.full, group.rows.row}
         if len(contexts) != 1 or contexts[0] not in own:
             return "others read it too, and this kernel reads it at other positions than its own"
-        if producer in self.epilogues:
+        whole_is_epilogue = group.kind == LOOP and contexts == (BASE,) and depends_elementwise(group, producer)
+        if producer in self.epilogues and not whole_is_epilogue:
             return "it is better made as the epilogue of a product"
         return self.accept(producer, group, readers)
 

@@ -55,6 +55,24 @@ static __attribute__((noinline)) void half_tile_of_products(long count, const fl
   sum_products(0, count, x, x_offset, w, w_offset, tile, stride, accumulate);
 }
 
+/* Half of a vector of columns, where that is computed in half of its time. */
+#if HLOC_VECTOR_BYTES == 64
+typedef float half_vector __attribute__((vector_size(32), aligned(4), may_alias));
+static __attribute__((noinline)) void quarter_tile_of_products(long count, const float* const* x, long x_offset,
+                                                               const float* const* w, long w_offset,
+                                                               float* restrict tile, long stride, int accumulate) {
+  half_vector sums[OUTER_ROWS];
+  HLOC_UNROLL for (int i = 0; i < OUTER_ROWS; i++)
+    sums[i] = accumulate ? *(const half_vector*)(tile + i * stride) : (half_vector){0};
+  for (long p = 0; p < count; p++) {
+    const float* a = x[p] + x_offset;
+    const half_vector b = *(const half_vector*)(w[p] + w_offset);
+    HLOC_UNROLL for (int i = 0; i < OUTER_ROWS; i++) sums[i] += (a[i] - (half_vector){0}) * b;
+  }
+  HLOC_UNROLL for (int i = 0; i < OUTER_ROWS; i++) *(half_vector*)(tile + i * stride) = sums[i];
+}
+#endif
+
 /* Copies of the rows behind which no whole tile can be read: `end` is where their memory ends. The rest stays where it
  * is: sums of what lies behind a row are not used. Returns the pointers to use. */
 static const float* const* widened(long count, const float* const* rows, long offset, long have, long need,
@@ -96,6 +114,10 @@ static void run_chunk(const outer_work* w, chunk_rows* rows, long count, long m0
       float* tile = sums + (row - m0) * stride + column - n0;
       if (n1 - column > HLOC_LANES32)
         tile_of_products(count, left, left_offset, right, right_offset, tile, stride, accumulate);
+#if HLOC_VECTOR_BYTES == 64
+      else if (n1 - column <= HLOC_LANES32 / 2)
+        quarter_tile_of_products(count, left, left_offset, right, right_offset, tile, stride, accumulate);
+#endif
       else half_tile_of_products(count, left, left_offset, right, right_offset, tile, stride, accumulate);
     }
   }
