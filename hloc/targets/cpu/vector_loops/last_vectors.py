@@ -7,8 +7,10 @@ that compilers append, which takes as long as many vectors do.
                                           ->   for i < 48 (VECTOR): out[i] = f(x[i])
                                                for k < 16 (VECTOR): out[46 + k] = last[k]
 
-The last vector is computed first: `out` may be the memory of `x`, whose elements are read before they are overwritten.
-Sums and the like take in of it what the others leave.
+A rest of half a vector is one: what reads the row in the same pieces finds each in what was stored last, and CPUs wait
+where a vector is a part of two that were (a loop over 24 integers: 0.8 of the time). Else the last vector is computed
+first: `out` may be the memory of `x`, whose elements are read before they are overwritten. Sums and the like take in of
+it what the others leave.
 """
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ from hloc.targets.cpu.vector_loops.halves import row_call
 from hloc.targets.cpu.vector_loops.vector_width import is_heavy
 from hloc.targets.printer import assigned
 
-LANES = 16
+LANES, HALF = 16, 8
 LONGEST = 64 * LANES            # of longer rows the rest is a small part
 LEAST_REST = 3                  # elements behind the last whole vector
 LEAST_WORK = 12                 # operations for an element
@@ -56,7 +58,7 @@ def _is_worth(loop: For) -> bool:
     if not isinstance(loop.extent, int) or not LANES < loop.extent <= LONGEST or loop.extent % LANES < LEAST_REST:
         return False
     changing = assigned(loop.body)
-    straight = all(_taken_in(s) is not None if isinstance(s, Assign) else
+    straight = all(taken_in(s) is not None if isinstance(s, Assign) else
                    isinstance(s, (Let, Store)) and not _reads(expressions(s), changing) for s in loop.body)
     return straight and not _reads_own_stores(loop) and row_call(loop) is None and _work(loop) >= LEAST_WORK
 
@@ -77,7 +79,7 @@ def _work(loop: For) -> int:
     return narrow + sum(FUNCTION if is_heavy(e) else 1 for e in done if e.op != "convert")
 
 
-def _taken_in(s: Assign) -> Expr | None:
+def taken_in(s: Assign) -> Expr | None:
     """What an accumulator takes in, where it is joined with itself by one operation."""
     if not isinstance(s.value, Apply) or len(s.value.arguments) != 2:
         return None
@@ -93,8 +95,11 @@ def _whole(loop: For, numbers: Iterator[int]) -> tuple[Stmt, ...]:
     """The loops that take its place."""
     whole = loop.extent // LANES * LANES
     lane = Var(f"{loop.name}_lane", INDEX)
+    if loop.extent - whole == HALF:
+        here = Let(loop.name, Apply("add", (lane, Const(whole, INDEX)), INDEX))
+        return loop._replace(extent=whole), For(lane.name, HALF, VECTOR, (here, *loop.body))
     here = Let(loop.name, Apply("add", (lane, Const(loop.extent - LANES, INDEX)), INDEX))
-    kept = {s: s.value if isinstance(s, Store) else _taken_in(s) for s in loop.body if not isinstance(s, Let)}
+    kept = {s: s.value if isinstance(s, Store) else taken_in(s) for s in loop.body if not isinstance(s, Let)}
     arrays = {s: Local(f"{loop.name}_last{next(numbers)}", value.type, LANES) for s, value in kept.items()}
     first = (Store(arrays[s].name, lane, kept[s]) if s in kept else s for s in loop.body)
     stores = tuple(s._replace(value=Load(arrays[s].name, lane, s.value.type)) if isinstance(s, Store) else s
