@@ -46,7 +46,7 @@ LANES = 16                      # of the widest vectors
 LONGEST = 3 * LANES             # of rows
 SHORTEST = 24                   # elements of all rows
 ELEMENTS = 256                  # of a block, about: tables stay in the first cache
-MOST_TABLES = 6
+MOST_TABLES, WORK_OF_TABLE = 6, 8       # more where each stands beside so many operations
 SHORTEST_PATTERN = 8            # elements of a row that are worth keeping, and waiting for, before they are copied
 LEAST_WORK = 4                  # operations for an element that are worth tables,
 FUNCTION, ROUNDING = 10, 10     # those of a function, and to round to a narrow type
@@ -178,7 +178,7 @@ class _Rows(RowPlaces):
             kept = Apply("convert", (expr,), "s32")
             return Apply("compare_ne", (self.table(kept), Const(0, "s32")), "pred")
         name = self.tables.setdefault(expr, f"{self.columns.name}_flat{len(self.tables)}")
-        if len(self.tables) > MOST_TABLES:
+        if len(self.tables) > max(MOST_TABLES, _work(self.columns.body) // WORK_OF_TABLE):
             raise NotFlat
         return Load(name, self.lane, expr.type)
 
@@ -278,6 +278,9 @@ class _Rows(RowPlaces):
         has_first = self.has_blocks and not is_first
         here = Let(self.outer.name, index("add", self.first, place) if has_first else place)
         rows = self.loops[-1]
+        if len(self.loops) == 1 and _work(rows.body[:-1]) >= FUNCTION \
+                and not any(self.columns.name in self.depends(e) for e in tables):
+            return self.filling_by_vectors(tables, count, here)
         row = place if len(self.loops) == 1 else index("add", index("multiply", place, Const(rows.extent, INDEX)),
                                                         Var(rows.name, INDEX))
         alike = [e for e in tables if len(self.loops) > 1 and self.length > SHORTEST_PATTERN
@@ -299,6 +302,20 @@ class _Rows(RowPlaces):
         return [For(place.name, count, SERIAL, (
             here, *self.outer.body[:-1], *(s for e in alike for s in self.pattern(e, tables[e])),
             For(rows.name, rows.extent, SERIAL, (*rows.body[:-1], *body))))]
+
+    def filling_by_vectors(self, tables: dict[Expr, str], count: int | Expr, here: Let) -> list[Stmt]:
+        """The same where rows compute much: what each of them shares is found for all rows of a block first."""
+        place, row = Var(f"{self.outer.name}_place", INDEX), Var(f"{self.outer.name}_row", INDEX)
+        lets = (*self.outer.body[:-1], *dict.fromkeys(s for e in tables for s in self.needed(e)))
+        found = For(place.name, count, VECTOR, (
+            here, *lets, *(Store(f"{name}_rows", place, e) for e, name in tables.items())))
+        copies: list[Stmt] = []
+        for expr, name in tables.items():
+            lane, value = Var(f"{name}_k", INDEX), Var(f"{name}_value", expr.type)
+            copies += [Let(value.name, Load(f"{name}_rows", row, expr.type)), For(lane.name, self.width, VECTOR, (
+                Store(name, self.at(row, lane), value),))]
+        return [*(Local(f"{name}_rows", e.type, self.block) for e, name in tables.items()), found,
+                For(row.name, count, SERIAL, tuple(copies))]
 
     def spreading(self, count: int | Expr) -> list[Stmt]:
         """Copy results that do not lie one behind the other to their places."""

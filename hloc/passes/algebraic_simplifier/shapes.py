@@ -8,6 +8,8 @@ from hloc.ops.table import OPS
 from hloc.passes.patterns import reshape, scalar_source, spread, without_ones
 from hloc.passes.rewriter import Rewriter
 
+MOST_STACKED = 8                # elements of a row that is written out
+
 # -- reshape ---------------------------------------------------------------------------------------------------------
 
 
@@ -145,6 +147,21 @@ def transpose_of_iota(instruction: Instruction, rewriter: Rewriter) -> Instructi
     return rewriter.add("iota", instruction.shape, (), {"iota_dimension": dimension})
 
 
+def transpose_of_concatenate(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
+    """transpose(concatenate(x, y)) => concatenate(reshape(x), reshape(y)) of a few rows that become columns: of x and y
+    alone no element moves. So stacks of coordinates, as of cross products, are made row by row"""
+    inner, order = instruction.operands[0], instruction.get("dimensions")
+    if inner.opcode != "concatenate" or rewriter.uses(inner) != 1:
+        return None
+    [along] = inner.get("dimensions")
+    moved = [[d for d in order if x.shape.dimensions[d] != 1] for x in inner.operands]
+    if order[-1] != along or inner.shape.dimensions[along] > MOST_STACKED or any(m != sorted(m) for m in moved):
+        return None
+    pieces = [rewriter.add("reshape", x.shape.with_dimensions(x.shape.dimensions[d] for d in order), [x])
+              for x in inner.operands]
+    return rewriter.add("concatenate", instruction.shape, pieces, {"dimensions": (len(order) - 1,)})
+
+
 # -- broadcast -------------------------------------------------------------------------------------------------------
 
 
@@ -260,7 +277,8 @@ def reverse_twice(instruction: Instruction, rewriter: Rewriter) -> Instruction |
 ELEMENTWISE = tuple(op.opcode for op in OPS.values() if op.is_elementwise)
 RULES = {
     "reshape": (reshape_to_same, reshape_twice, reshape_of_broadcast, reshape_of_iota),
-    "transpose": (transpose_by_nothing, transpose_twice, transpose_of_ones, transpose_of_broadcast, transpose_of_iota),
+    "transpose": (transpose_by_nothing, transpose_twice, transpose_of_ones, transpose_of_broadcast, transpose_of_iota,
+                  transpose_of_concatenate),
     "broadcast": (broadcast_to_same, broadcast_of_ones, broadcast_twice, broadcast_of_reshaped_ones,
                   broadcast_of_iota),
     "iota": (iota_of_one,),
