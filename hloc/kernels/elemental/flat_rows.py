@@ -21,6 +21,7 @@ from math import gcd, prod
 from typing import NamedTuple
 
 from hloc.analysis.cost import EXPENSIVE
+from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.elemental.row_places import NotFlat, RowPlaces, index
 from hloc.kernels.ir import (
     INDEX,
@@ -103,7 +104,9 @@ class _Rows(RowPlaces):
             raise NotFlat
         if len(loops) > 1 and loops[-1].extent * self.length > ELEMENTS:
             raise NotFlat
-        if _work(self.columns.body) < (FUNCTION if self.length % (LANES // 2) == 0 else LEAST_WORK):
+        are_bytes = all(ELEMENT_TYPES[s.value.type].bits <= 8 for s in self.columns.body if isinstance(s, Store))
+        least = 1 if are_bytes else FUNCTION if self.length % (LANES // 2) == 0 else LEAST_WORK
+        if _work(self.columns.body) < least:
             raise NotFlat
         self.written = {s.buffer for s in self.columns.body if isinstance(s, Store)}
         self.tables: dict[Expr, str] = {}
