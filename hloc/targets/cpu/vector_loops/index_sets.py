@@ -62,8 +62,10 @@ def _parts(loop: For) -> list[Stmt]:
     places = {_first_beyond(e, loop.name) for e in parts(conditions) if isinstance(e, Apply)}
     cuts = [0, *sorted(c for c in places if c is not None and 0 < c < loop.extent), loop.extent]
     lengths = [b - a for a, b in zip(cuts, cuts[1:])]
-    long_enough = max(lengths) >= SHORTEST or loop.extent <= MOST_PARTS
-    if not 1 < len(lengths) <= MOST_PARTS or not long_enough or len(lengths) * len(inside) > MOST_STATEMENTS:
+    is_tiny = loop.extent <= MOST_PARTS                 # nearly all is decided in each part, or gone
+    most = MOST_PARTS * MOST_STATEMENTS if is_tiny else MOST_STATEMENTS
+    if not 1 < len(lengths) <= MOST_PARTS or not (is_tiny or max(lengths) >= SHORTEST) \
+            or len(lengths) * len(inside) > most:
         return [loop]
     return [For(_counter(loop.name, first), n, VECTOR, _known(loop.body, loop.name, first, n))
             for first, n in zip(cuts, lengths)]

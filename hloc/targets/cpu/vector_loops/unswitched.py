@@ -7,7 +7,8 @@ In: a Kernel. Out: the kernel with such loops written out for each case, as for 
       if (row >= 1) v = y[i - 32]
       out[i] = v
 
-C compilers do that too, for few conditions in short loops; other loops they leave scalar.
+C compilers do that too, for few conditions in short loops; other loops they leave scalar. Of f16, rows are read by
+vectors behind this, so that one condition is enough.
 """
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ from hloc.kernels.ir import (
     Store,
     Var,
 )
-from hloc.kernels.walks import parts, walk, with_vector_loops
+from hloc.kernels.walks import expressions, parts, walk, with_vector_loops
 
 FEWEST_CONDITIONS = 3       # compilers manage fewer
 MOST_CASES = 16
@@ -45,10 +46,17 @@ def _by_cases(loop: For) -> Stmt:
     """The loops that stand for one, under conditions; itself, where it has few of them or too many."""
     if not all(isinstance(s, (Let, Mutable, Assign, Store, If)) for s in walk(loop.body)):
         return loop
-    if len(set(_conditions(loop))) < FEWEST_CONDITIONS:
+    conditions = len(set(_conditions(loop)))
+    if conditions < FEWEST_CONDITIONS and not (conditions and _loads_halves(loop)):
         return loop
     made = _case(loop, [MOST_CASES])
     return made if made is not None and sum(1 for _ in walk([made])) <= MOST_STATEMENTS else loop
+
+
+def _loads_halves(loop: For) -> bool:
+    """Whether f16 is read under a condition: rows of it have vectors where they are read as a whole (halves.py)."""
+    return any(isinstance(e, Load) and e.type == "f16" for s in walk(loop.body) if isinstance(s, If)
+               for inner in walk([s]) for e in parts(expressions(inner)))
 
 
 def _case(loop: For, left: list[int]) -> Stmt | None:
