@@ -22,6 +22,7 @@ from hloc.targets.cpu.program.export import export_unit, write_constants
 from hloc.targets.cpu.program.sources import Sources
 
 LONG_DRIVER = 40_000              # characters
+LONG = ("_near_c64(", "_near_c128(")
 Report = Callable[[str, int, int], None]
 
 
@@ -72,5 +73,5 @@ def _follow(jobs: list[Future], report: Report) -> None:
 def _unit_object(chain: Toolchain, text: str, source: Path, is_kernels: bool) -> Path:
     source.write_text(text, encoding="utf-8")
     driver_flags = toolchain.DRIVER_FLAGS if len(text) < LONG_DRIVER else toolchain.LONG_DRIVER_FLAGS
-    flags = chain.kernel_flags() if is_kernels else driver_flags
+    flags = chain.kernel_flags(long=any(name in text for name in LONG)) if is_kernels else driver_flags
     return chain.compile_object(source, source.with_suffix(".o"), flags)

@@ -36,6 +36,9 @@ GCC_ROUTINE_FLAGS = ("-fpeel-loops", "-funswitch-loops", "-fvect-cost-model=dyna
 # vector operation in gcc, which needs to see the comparison, or vectors of booleans.
 # No partial redundancies: where one of a select's values is constant, gcc would make a branch of all that follows.
 GCC_KERNEL_FLAGS = ("--param", "max-unswitch-insns=150", "-fno-tree-pre")
+# Functions of complex numbers are hundreds of instructions without branches, where these passes find nothing: a quarter
+# of gcc's time.
+GCC_LONG_FLAGS = ("-fno-gcse", "-fno-thread-jumps", "-fno-tree-dominator-opts", "-fno-tree-vrp")
 # Gathers of two or four elements take two to three times as long as as many loads.
 GATHER_FLAGS = ("-mtune-ctrl=^use_gather_2parts,^use_gather_4parts",)
 FIRST_GCC_WITH_GATHER_FLAGS = 12
@@ -59,7 +62,7 @@ class Toolchain:
     def identity(self) -> str:
         """What a cached build depends on, besides its source."""
         return " ".join((self.version, *FLAGS, *self.native, str(has_amx()), *DRIVER_FLAGS, *LONG_DRIVER_FLAGS,
-                         *self.kernel_flags(), _cpu_identity()))
+                         *self.kernel_flags(long=True), _cpu_identity()))
 
     def routine_flags(self, *, lean: bool = False) -> tuple[str, ...]:
         """Optimization of the routines of runtime/. lean: for code whose vectors are all named."""
@@ -69,9 +72,11 @@ class Toolchain:
         tuned = self.native == X86_NATIVE and found is not None and int(found[1]) >= FIRST_GCC_WITH_GATHER_FLAGS
         return ROUTINE_FLAGS + GCC_ROUTINE_FLAGS + (GATHER_FLAGS if tuned else ())
 
-    def kernel_flags(self) -> tuple[str, ...]:
-        """Optimization of generated kernels."""
-        return self.routine_flags() + (() if self.is_clang else GCC_KERNEL_FLAGS)
+    def kernel_flags(self, *, long: bool = False) -> tuple[str, ...]:
+        """Optimization of generated kernels. long: of those that call functions of complex numbers."""
+        if self.is_clang:
+            return self.routine_flags()
+        return self.routine_flags() + GCC_KERNEL_FLAGS + (GCC_LONG_FLAGS if long else ())
 
     @property
     def is_clang(self) -> bool:

@@ -6,6 +6,7 @@
 #define G_AMX_MULTIPLY "tdpbf16ps"
 #endif
 #include "gemm_common.h"
+#include "narrow.h"
 
 HLOC_DEFINE_STORE(store_bf16, float, hloc_bf16, hloc_f32_to_bf16)
 

@@ -9,7 +9,7 @@
 
 #include <stddef.h>
 
-#include "narrow.h"
+#include "base.h"
 #include "pool.h"
 #include "vector.h"
 

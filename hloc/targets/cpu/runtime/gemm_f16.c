@@ -2,6 +2,7 @@
 #include "vector.h"
 #include "half_rows.h"
 #include "gemm_common.h"
+#include "narrow.h"
 
 HLOC_DEFINE_STORE(store_apart, float, hloc_f16, hloc_narrow_f32)
 static void store_f16(const hloc_gemm_args* g, long at, long rows, long columns, const float* tile, long stride) {
