@@ -74,7 +74,7 @@ def _reads_own_stores(loop: For) -> bool:
 
 
 def _work(loop: For) -> int:
-    done = [e for s in loop.body for e in parts(expressions(s)) if isinstance(e, Apply) and e.type != INDEX]
+    done = [e for s in _needed(loop.body) for e in parts(expressions(s)) if isinstance(e, Apply) and e.type != INDEX]
     narrow = sum(ROUNDING for e in done if e.op == "convert" and is_narrow(e.type))
     return narrow + sum(FUNCTION if is_heavy(e) else 1 for e in done if e.op != "convert")
 
@@ -117,11 +117,12 @@ def _whole(loop: For, numbers: Iterator[int]) -> tuple[Stmt, ...]:
 
 
 def _needed(statements: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-    """Stores, and the names that their positions are made of."""
+    """All but names that nothing is made of: functions have moved into loops of their own, or values into the last
+    vector."""
     names: set[str] = set()
     kept: list[Stmt] = []
     for s in reversed(statements):
-        if isinstance(s, Store) or s.name in names:
+        if not isinstance(s, Let) or s.name in names:
             names.update(e.name for e in parts(expressions(s)) if isinstance(e, Var))
             kept.append(s)
     return tuple(reversed(kept))
