@@ -264,10 +264,16 @@ class Fuser:
         own = {BASE} if group.rows is None else {BASE, group.rows.full, group.rows.row}
         if len(contexts) != 1 or contexts[0] not in own:
             return "others read it too, and this kernel reads it at other positions than its own"
-        whole_is_epilogue = group.kind == LOOP and contexts == (BASE,) and depends_elementwise(group, producer)
-        if producer in self.epilogues and not whole_is_epilogue:
+        if producer in self.epilogues and not self.ends_in_epilogue(producer, group, contexts, readers):
             return "it is better made as the epilogue of a product"
         return self.accept(producer, group, readers)
+
+    def ends_in_epilogue(self, producer: Instruction, group: Group, contexts: tuple[int, ...],
+                         readers: list[Instruction]) -> bool:
+        """Whether all of the group is epilogue behind the producer, and nobody else reads that: it is a result of the
+        program. What is read later might rather be computed again, which one result of several cannot be."""
+        alone = all(r in group.members or r is self.computation.root for r in readers)
+        return alone and group.kind == LOOP and contexts == (BASE,) and depends_elementwise(group, producer)
 
     def accept(self, producer: Instruction, group: Group, readers: list[Instruction]) -> Answer:
         """The contexts in which the group would ask for the producer, or the reason why it may not join."""
