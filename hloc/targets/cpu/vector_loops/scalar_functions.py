@@ -1,9 +1,9 @@
 """What has no vector form stands in loops of its own, so that what is around it stays a vector loop.
 
-In: a Kernel. Out: the same kernel with VECTOR loops cut at the f64 functions that are the libm's, at loads of preds
-beside 64-bit numbers, and at loads of 8 and 16 bits from places that data gives. One of them in a loop and the compiler
-makes no vectors of anything in it: fused, thirty multiplications and divisions would take longer than in kernels of
-their own.
+In: a Kernel. Out: the same kernel with VECTOR loops cut at the f64 functions that are the libm's, at divisions of whole
+numbers of 64 bits among many operations, at loads of preds beside 64-bit numbers, and at loads of 8 and 16 bits from
+places that data gives. One of them in a loop and the compiler makes no vectors of anything in it: fused, thirty
+multiplications and divisions would take longer than in kernels of their own.
 
     for i < 50 (VECTOR):  out[i] = sin(a[i] * a[i]) / (b[i] + 2)
 
@@ -74,6 +74,7 @@ LONG_WORK = 8                   # operations of a function; and iterations that 
 LEAST_BESIDE_GATHERS = 2        # operations beside loads from places in data
 MOST_INTERLEAVED = 4            # elements from one load to the next, of which compilers make vectors
 MOST_CALLS = 16
+DIVIDED, LONG_BESIDE = frozenset(["divide", "remainder"]), 24   # whole numbers of 64 bits, among so many operations
 FEW = 16                        # elements whose preds are read one by one: CPUs wait for what was stored in parts
 FLOATS = ("f32", "f64")
 NUMBERS = ("f64", "s64", "u64")
@@ -90,6 +91,12 @@ def _far(call: Store) -> Store:
 
 def is_called(expr: Expr) -> bool:
     return isinstance(expr, Apply) and expr.op in CALLED and expr.type == "f64" or has_near(expr)
+
+
+def divisions_among(everything: list[Expr]) -> frozenset[Expr]:
+    """Divisions of whole numbers of 64 bits where much stands beside them, as random numbers do."""
+    done = {e for e in everything if isinstance(e, Apply) and e.type != INDEX}
+    return frozenset(e for e in done if e.op in DIVIDED and e.type in ("s64", "u64") and len(done) >= LONG_BESIDE)
 
 
 def has_near(expr: Expr) -> bool:
@@ -160,6 +167,7 @@ class _Cut:
     results: dict[Apply | Load, str] = field(default_factory=dict)
     gathers: dict[Load, None] = field(default_factory=dict)
     stages: set[Expr] = field(default_factory=set)
+    divisions: frozenset[Expr] = frozenset()
     depths: dict[str, int] = field(default_factory=dict)
     has_masks: bool = False
 
@@ -171,12 +179,13 @@ class _Cut:
         everything = [e for s in self.loop.body for e in parts(expressions(s))]
         self.gathers = self.narrow_gathers(everything)
         self.stages = self.inner_functions(everything)
+        self.divisions = divisions_among(everything)
         calls = dict.fromkeys(filter(self.is_called, everything))
         work = [e for e in everything if isinstance(e, Apply) and e.type in NUMBERS and not is_called(e)]
         is_worth = sum(LONG_WORK if e.op in HEAVY else 1 for e in work) >= LEAST_WORK
         is_few = isinstance(self.loop.extent, int) and self.loop.extent <= FEW
         masks = dict.fromkeys(e for e in everything if is_worth and not is_few and is_mask(e))
-        must = self.gathers or self.stages or any(map(has_near, calls))
+        must = self.gathers or self.stages or self.divisions or any(map(has_near, calls))
         if not 0 < len(calls) + len(masks) <= MOST_CALLS or not (is_worth or must):
             return ()
         self.has_masks = len(masks) > 0
@@ -188,7 +197,7 @@ class _Cut:
         return self.in_blocks(self.cut())
 
     def is_called(self, expr: Expr) -> bool:
-        return is_called(expr) or expr in self.gathers or expr in self.stages
+        return is_called(expr) or expr in self.gathers or expr in self.stages or expr in self.divisions
 
     def inner_functions(self, everything: list[Expr]) -> set[Expr]:
         """Functions with vectors that are arguments of functions, or stand among many roundings, where there are
