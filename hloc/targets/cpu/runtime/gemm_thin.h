@@ -18,6 +18,7 @@
 #endif
 enum { G(THIN_ROWS) = 4, G(THIN_AT_ONCE) = LANES < 4 ? LANES : 4, G(THIN_COLUMNS) = 4096,
        G(THIN_SMALL) = sizeof(ELEMENT) < sizeof(SUM) ? 512 << 10 : 1024 << 10, G(THIN_SHORT) = 32, G(THIN_SIZE) = 1024,
+       G(THIN_PAGES) = 512 /* rows that lie in so few pages are worth twice as much */,
        G(THIN_LONG) = 8192 };
 
 typedef struct {
@@ -322,7 +323,8 @@ HLOC_OF_PARTS int G(thin)(const G(plan)* plan) {
   G(thin_work) w = {.plan = plan, .k_splits = 1, .k_part = g->k};
   long parts = (g->n + G(THIN_COLUMNS) - 1) / G(THIN_COLUMNS);
   const double least = hloc_pool_awake() ? 24576 : 65536; /* of work that is worth a second thread */
-  w.is_small = g->b_row != 1 && (g->k <= G(THIN_SHORT) || (double)g->n * g->k * sizeof(ELEMENT) <= G(THIN_SMALL));
+  const double small = g->k <= G(THIN_PAGES) ? 2.0 * G(THIN_SMALL) : G(THIN_SMALL);
+  w.is_small = g->b_row != 1 && (g->k <= G(THIN_SHORT) || (double)g->n * g->k * sizeof(ELEMENT) <= small);
   if (work < least) parts = 1;
   else if (w.is_small) while (parts * g->batches < hloc_pool_threads() && g->n / parts >= 4 * LANES) parts *= 2;
   else if (g->b_row == 1) {

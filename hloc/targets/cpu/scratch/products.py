@@ -14,7 +14,7 @@ from hloc.targets.cpu.building.routines import FAST_TYPES, SAME_PRODUCT, SMALLES
 from hloc.targets.cpu.scratch.room import NOTHING, Scratch, busy
 from hloc.targets.cpu.tiles.complex_products import PARTS, real_product
 
-THIN_ROWS, THIN_SMALL, THIN_SMALL_NARROW, THIN_SHORT = 4, 1024 << 10, 512 << 10, 32
+THIN_ROWS, THIN_SMALL, THIN_SMALL_NARROW, THIN_SHORT, THIN_PAGES = 4, 1024 << 10, 512 << 10, 32, 512
 ALIASED_ROWS = 8
 AMX_ROWS = AMX_DEEP = 16             # HLOC_DEEP of gemm_amx.h
 GROUP_PANELS, GROUP_BYTES, SHORT = 8, 256 << 10, 128
@@ -144,7 +144,7 @@ def goes_thin(g: Product, kind: Kind) -> bool:
 def _thin(g: Product, kind: Kind, machine: Machine) -> Scratch:
     wanted, work = 4 * machine.cores, g.n * g.k * g.batches
     parts, splits = -(-g.n // 4096), 1
-    small = THIN_SMALL if kind.element == kind.sum else THIN_SMALL_NARROW
+    small = (THIN_SMALL if kind.element == kind.sum else THIN_SMALL_NARROW) * (2 if g.k <= THIN_PAGES else 1)
     is_small = g.b[2] != 1 and (g.k <= THIN_SHORT or g.n * g.k * kind.element <= small)
     if work >= 24576 and not is_small and g.b[2] != 1 and parts * g.batches < wanted:
         splits = min(-(-wanted // (parts * g.batches)), (g.k + 63) // 64)
