@@ -17,6 +17,7 @@ INTEGERS = {"pred", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64"}
 FLOATS = {"f32", "f64"}
 COMPLEX = {"c64", "c128"}
 INVERSE = {"sinh", "cosh", "asin", "acos", "asinh", "acosh", "atanh"}
+NEAR = {"near", "far"}
 NARROW = set(ELEMENT_TYPES) - INTEGERS - FLOATS - COMPLEX | {"key", "odd"}
 NAMED = {"convert": {"convert"}, "stochastic": {"stochastic"}, "random": {"threefry2x32", "philox4x32", "rotate"},
          "bits": {"popcnt", "count", "mulhi"}}
@@ -35,7 +36,7 @@ def chapters(text: str) -> list[str]:
     if words & COMPLEX or "stochastic" in found:
         found |= {"floats", *FLOATS}
     if words & COMPLEX:
-        found |= {"complex"} | ({"inverse"} if words & INVERSE else set()) | (words & {"near"})
+        found |= {"complex"} | ({"inverse"} if words & INVERSE else set()) | ({"near"} if words & NEAR else set())
     if words & FLOATS:
         found |= {"floats"}
     if words & NARROW:
