@@ -6,7 +6,8 @@ first makes partial results of chunks, so that all threads have work, and the se
 The loops of the input space are either kept or reduced. Where the innermost loop is reduced ("rows") each result has
 its own accumulators, several of them side by side where the reducer may be reassociated. Where it is kept ("columns")
 a Local array accumulates a block of neighbouring results, so that the inner loop has stride one. Rows of a few
-elements have ways of their own (reductions/short.py, reductions/turned.py).
+elements have ways of their own (reductions/short.py, reductions/turned.py), those of pairs of arrays, too
+(reductions/pairs.py).
 """
 from __future__ import annotations
 
@@ -22,6 +23,7 @@ from hloc.kernels.ir import Cost, Expr
 from hloc.kernels.monoids import identity, is_choice_of_places
 from hloc.kernels.reductions.choice import ChoiceNest, is_choice
 from hloc.kernels.reductions.nest import Nest
+from hloc.kernels.reductions.pairs import PairsNest, is_paired
 from hloc.kernels.reductions.reduction import Reduction, point_values, start, store_results
 from hloc.kernels.reductions.short import ShortNest, is_short
 from hloc.kernels.reductions.turned import TurnedNest, is_turned
@@ -54,11 +56,11 @@ def lower_reduce(group: Group, machine: Machine) -> Lowered:
         reduction = _in_columns(reduction)
     partial = _without_inner(reduction) if _late_inner(reduction, machine) and not short else reduction
     chunks = _chunks(partial, machine)
-    nest = ShortNest if short else TurnedNest if is_turned(reduction, machine) and chunks == 1 else \
+    whole = chunks == 1 and partial is reduction
+    nest = ShortNest if short else PairsNest if whole and is_paired(reduction, machine) else \
+        TurnedNest if is_turned(reduction, machine) and chunks == 1 else \
         ChoiceNest if partial is reduction and is_choice(reduction, machine) else Nest
-    if chunks > 1 or partial is not reduction:
-        return _two_phases(reduction, partial, chunks, nest)
-    return Lowered((_one_phase(reduction, nest),))
+    return Lowered((_one_phase(reduction, nest),)) if whole else _two_phases(reduction, partial, chunks, nest)
 
 
 def _alike(reduces: list[Instruction]) -> bool:

@@ -1,0 +1,149 @@
+"""Reductions over the last dimension of what two arrays make of each other, such as the squared distances of all points
+of one to all points of another: vectors go along the points of the second, whose coordinates are turned.
+
+In: a Reduction with two kept loops before its last one, over something that is computed from arrays without the first
+of them and arrays without the second. Out: statements in the Outline's builder. A block of the second array lies in a
+Local array, columns side by side, and meets a block of points of the first.
+
+    d[p, q] = sum over k of (x[p, k] - y[q, k])^2
+
+    for blocks of 32 p, of 128 q:  for q: for k: t[k, q] = y[q, k]
+                                   for p: for k: for q (VECTOR): s[q] += (x[p, k] - t[k, q])^2
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from hloc.analysis.fusible import is_elementwise
+from hloc.ir import Instruction
+from hloc.kernels import indexing, loops
+from hloc.kernels.builder import Builder
+from hloc.kernels.elements import Indices
+from hloc.kernels.group import Outline
+from hloc.kernels.indexing import Index
+from hloc.kernels.ir import SERIAL, Expr
+from hloc.kernels.reductions.nest import Nest
+from hloc.kernels.reductions.reduction import Reduction, point_values, side_roots
+from hloc.kernels.scalars import computation_type
+from hloc.machine import Machine
+
+SHORTEST, LONGEST = 5, 64       # elements of a row: shorter ones are done by reductions/short.py
+FEWEST_ROWS, FEWEST_LANES = 16, 32
+ROWS, LANES = 32, 128           # of a block: a table is read as often as there are rows
+TABLES = 4096                   # elements of all tables together: half of the first cache
+MOST_WRITTEN_OUT = 8            # columns that a vector takes in between a load and a store of its sums
+PLAIN = frozenset(["broadcast", "reshape", "bitcast", "transpose", "slice", "iota", "constant"])
+
+
+def is_paired(reduction: Reduction, machine: Machine) -> bool:
+    """Whether the loops below suit a reduction."""
+    extents, gone = reduction.extents, reduction.reduced
+    return (machine.kind == "cpu" and len(extents) > 2 and gone[-1] and not any(gone[:-1])
+            and SHORTEST <= extents[-1] <= LONGEST and extents[-2] >= FEWEST_LANES and extents[-3] >= FEWEST_ROWS
+            and not reduction.has_loops and not side_roots(reduction) and bool(turned_arrays(reduction)))
+
+
+def turned_arrays(reduction: Reduction) -> list[Instruction]:
+    """What a table holds: of the arrays of the input's size that do not depend on the first of the two loops, those
+    nearest to the reduction. None where something that lies in memory depends on both."""
+    builder = Builder()
+    outline = Outline(reduction.group, builder)
+    with ExitStack() as stack:
+        counters = [stack.enter_context(builder.loop(n)) for n in reduction.extents]
+        point_values(reduction, outline, counters)
+    row, lane = ("".join(indexing.variables(c)) for c in counters[-3:-1])
+    trace, known = outline.elements.trace, reduction.group.parameters
+    if not all(n in known or n.opcode in PLAIN or is_elementwise(n) for n in trace):
+        return []
+    depends = _dependence(reduction, trace)
+    if any({row, lane} <= depends[n] for n in trace if n in known):
+        return []
+    full = {reduction.full_index(counters)}
+    found: list[Instruction] = []
+    stack, seen = [a for r in reduction.reduces for a in reduction.arrays(r)], set()
+    while stack:                    # from the reduction on, down to what the first loop does not change
+        node = stack.pop()
+        if node in seen or lane not in depends.get(node, ()):
+            continue
+        seen.add(node)
+        if row not in depends[node] and trace[node] == full:
+            found.append(node)
+        elif node in known:
+            return []
+        else:
+            stack.extend(node.operands)
+    return sorted(found, key=lambda n: n.name)
+
+
+def _dependence(reduction: Reduction, trace: dict[Instruction, set[Indices]]) -> dict[Instruction, set[str]]:
+    """The counters that the element of each instruction depends on."""
+    found: dict[Instruction, set[str]] = {}
+    for node in [*reduction.group.parameters, *reduction.group.members]:
+        places = [i for index in trace.get(node, ()) for i in index]
+        if node.opcode == "iota":
+            places = [index[node.get("iota_dimension")] for index in trace.get(node, ())]
+        own = {name for i in places for name in indexing.variables(i)}
+        if node in reduction.group.parameters or node.opcode == "iota":
+            found[node] = own
+        else:
+            found[node] = {name for o in node.operands for name in found.get(o, ())}
+    return found
+
+
+class PairsNest(Nest):
+    """The loops of a reduction kernel over pairs."""
+
+    def emit(self, finish: Callable[[list[Index], list[Expr]], None]) -> None:
+        r, b = self.reduction, self.outline.builder
+        self.arrays = turned_arrays(r)
+        *outer, rows, lanes, length = r.extents
+        width = min(lanes, LANES, max(FEWEST_LANES, TABLES // (length * len(self.arrays))))
+        with loops.parallel(b, [*outer, -(-rows // ROWS), -(-lanes // width)]) as opened:
+            counters = [*opened[:len(outer)], indexing.ZERO, indexing.ZERO, indexing.ZERO]
+            self.width, self.block = width, opened[-1]
+            self.tables = {a: b.local(computation_type(a.shape.element_type), width * length, "turned")
+                           for a in self.arrays}
+            self.fill(list(counters))
+            totals = [(b.local(t, width, "sum"), t) for _, _, t in r.accumulators]
+            with loops.block_loop(b, rows, ROWS, opened[-2], SERIAL) as counters[-3]:
+                self.lanes(counters, lambda j: self.clear(totals, j))
+                self.sums(counters, totals)
+                counters[-1] = indexing.ZERO
+                self.lanes(counters, lambda j: finish(counters, [b.let(self.at(name, t, j)) for name, t in totals]))
+
+    def lanes(self, counters: list[Index], body: Callable[[Index], None]) -> None:
+        """The VECTOR loop over a block of the second array's points; body(number in the block)."""
+        self.column_loop(counters, len(counters) - 2, self.width, self.block, body)
+
+    def fill(self, counters: list[Index]) -> None:
+        """Compute the tables."""
+        r, b = self.reduction, self.outline.builder
+        with loops.block_loop(b, r.extents[-2], self.width, self.block, SERIAL) as counters[-2]:
+            lane = indexing.subtract(counters[-2], indexing.scale(self.block, self.width))
+            with b.loop(r.extents[-1], SERIAL) as counters[-1]:
+                for array, name in self.tables.items():
+                    value = self.outline.elements.value(array, r.full_index(counters))
+                    b.store(name, indexing.add(indexing.scale(counters[-1], self.width), lane), value)
+
+    def sums(self, counters: list[Index], totals: list[tuple[str, str]]) -> None:
+        """Take in all columns, a few at a time."""
+        b, length = self.outline.builder, self.reduction.extents[-1]
+        part = next(n for n in range(MOST_WRITTEN_OUT, 0, -1) if length % n == 0)
+        with b.loop(length // part, SERIAL) as number:
+            def take(lane: Index) -> None:
+                for k in range(part):
+                    counters[-1] = indexing.shift(indexing.scale(number, part), k)
+                    self.gather(totals, self.elements_at(counters, lane), lane)
+            self.lanes(counters, take)
+
+    def elements_at(self, counters: list[Index], lane: Index) -> list[list[Expr]]:
+        """What each reduce takes in, with tables in place of what they hold."""
+        elements, place = self.outline.elements, indexing.add(indexing.scale(counters[-1], self.width), lane)
+        before = dict(elements.sources)
+        for array, name in self.tables.items():
+            value = self.at(name, computation_type(array.shape.element_type), place)
+            elements.sources[array] = lambda _, value=value: value
+        values = point_values(self.reduction, self.outline, counters)[0]
+        elements.sources = before
+        return values
