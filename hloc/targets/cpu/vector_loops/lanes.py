@@ -59,7 +59,8 @@ def whole_groups(size: int) -> int:
 
 
 def in_groups(loop: For, rows: frozenset[str], size: int, around: Around | None = None) -> tuple[Stmt, ...]:
-    """The loops that take the place of a VECTOR loop; none where it rounds nothing to f16, or cannot be cut.
+    """The loops that take the place of a VECTOR loop; none where it cannot be cut, or where it rounds nothing to f16
+    and its rows lie in memory.
 
     rows: Local arrays that the loop touches at its counter only, of whole groups; size: its largest extent.
     around(first element, lane, lanes): what stands before and behind the loops of a group, where rows are as short as
@@ -109,11 +110,12 @@ class _Groups:
         """The loops; none where the loop has to stay."""
         statements, count = self.loop.body, self.loop.extent
         roundings = [e for s in statements for e in parts(expressions(s)) if is_rounding(e)]
-        if not 0 < len(roundings) <= MOST_ROUNDINGS or not self.can_be_cut(statements):
+        fewest = 0 if self.around else 1            # rows as short as a group stay in registers
+        if not fewest <= len(roundings) <= MOST_ROUNDINGS or not self.can_be_cut(statements):
             return ()
         for s in statements:
             self.statement(s)
-        if not any(is_rounding(s.body[-1].value) for s in self.body):
+        if not self.around and not any(is_rounding(s.body[-1].value) for s in self.body):
             return ()
         before, after = self.around(self.first, self.lane, self.lanes) if self.around else ((), ())
         groups = self.groups(count)
