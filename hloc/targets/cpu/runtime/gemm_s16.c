@@ -31,9 +31,9 @@ typedef short hloc_pairs __attribute__((vector_size(32)));
 HLOC_DEFINE_STORE(store_s16, hloc_u32, hloc_s16, (hloc_s16))
 
 /* One vector of sums from narrow elements. */
-typedef short hloc_halves __attribute__((vector_size(HLOC_VECTOR_BYTES / 2), aligned(1), may_alias));
+typedef short hloc_shorts __attribute__((vector_size(HLOC_VECTOR_BYTES / 2), aligned(1), may_alias));
 HLOC_INLINE hloc_vu32 widen_s16(const hloc_s16* p) {
-  return (hloc_vu32)__builtin_convertvector(*(const hloc_halves*)p, hloc_vs32);
+  return (hloc_vu32)__builtin_convertvector(*(const hloc_shorts*)p, hloc_vs32);
 }
 
 #define G(name) s16_##name
