@@ -2,27 +2,28 @@
  * Pairs where the machine multiplies those, else converted to s32 while packing. */
 #include "vector.h"
 #if (defined(__AVX512BW__) && HLOC_VECTOR_BYTES == 64) || (defined(__AVX2__) && HLOC_VECTOR_BYTES == 32)
-#define HLOC_HAS_PAIRS
+#define HLOC_HAS_SHORT_PAIRS
 #if defined(__has_builtin)
 #if HLOC_VECTOR_BYTES == 64 && defined(__AVX512VNNI__)
 #if __has_builtin(__builtin_ia32_vpdpwssd_v16si)
-#define HLOC_MULTIPLY_PAIRS(sum, a, b) __builtin_ia32_vpdpwssd_v16si(sum, a, b)
+#define HLOC_MULTIPLY_SHORTS(sum, a, b) __builtin_ia32_vpdpwssd_v16si(sum, a, b)
 #endif
 #elif HLOC_VECTOR_BYTES == 32
 #if __has_builtin(__builtin_ia32_pmaddwd256)
-typedef short hloc_pairs __attribute__((vector_size(32)));
-#define HLOC_MULTIPLY_PAIRS(sum, a, b) ((sum) + (hloc_vs32)__builtin_ia32_pmaddwd256((hloc_pairs)(a), (hloc_pairs)(b)))
+typedef short hloc_short_pairs __attribute__((vector_size(32)));
+#define HLOC_MULTIPLY_SHORTS(sum, a, b)                                                                               \
+  ((sum) + (hloc_vs32)__builtin_ia32_pmaddwd256((hloc_short_pairs)(a), (hloc_short_pairs)(b)))
 #endif
 #endif
 #endif
-#if !defined(HLOC_MULTIPLY_PAIRS) /* a long header, read where it is needed */
+#if !defined(HLOC_MULTIPLY_SHORTS) /* a long header, read where it is needed */
 #include <immintrin.h>
 #if HLOC_VECTOR_BYTES == 64 && defined(__AVX512VNNI__)
-#define HLOC_MULTIPLY_PAIRS(sum, a, b) _mm512_dpwssd_epi32((__m512i)(sum), (__m512i)(a), (__m512i)(b))
+#define HLOC_MULTIPLY_SHORTS(sum, a, b) _mm512_dpwssd_epi32((__m512i)(sum), (__m512i)(a), (__m512i)(b))
 #elif HLOC_VECTOR_BYTES == 64
-#define HLOC_MULTIPLY_PAIRS(sum, a, b) ((sum) + (hloc_vs32)_mm512_madd_epi16((__m512i)(a), (__m512i)(b)))
+#define HLOC_MULTIPLY_SHORTS(sum, a, b) ((sum) + (hloc_vs32)_mm512_madd_epi16((__m512i)(a), (__m512i)(b)))
 #else
-#define HLOC_MULTIPLY_PAIRS(sum, a, b) ((sum) + (hloc_vs32)_mm256_madd_epi16((__m256i)(a), (__m256i)(b)))
+#define HLOC_MULTIPLY_SHORTS(sum, a, b) ((sum) + (hloc_vs32)_mm256_madd_epi16((__m256i)(a), (__m256i)(b)))
 #endif
 #endif
 #endif
@@ -50,14 +51,14 @@ HLOC_INLINE hloc_vu32 widen_s16(const hloc_s16* p) {
 #define s16_widen widen_s16
 #define s16_widen_one (hloc_u32)
 #define s16_fold hloc_sum_u32
-#if defined(HLOC_HAS_PAIRS)
+#if defined(HLOC_HAS_SHORT_PAIRS)
 #define UNIT hloc_unit32
 #define GROUP 2
 #define UNIT_IS_MEMORY 1
 #define s16_vector_unit hloc_vu32
 #define s16_load hloc_load_u32
 #define s16_splat hloc_splat_u32
-#define s16_multiply_add(sum, a, b) ((hloc_vu32)HLOC_MULTIPLY_PAIRS((hloc_vs32)(sum), (hloc_vs32)(a), (hloc_vs32)(b)))
+#define s16_multiply_add(sum, a, b) ((hloc_vu32)HLOC_MULTIPLY_SHORTS((hloc_vs32)(sum), (hloc_vs32)(a), (hloc_vs32)(b)))
 #define s16_interleaved(p, stride) ((widen_s16(p) & 0xffffu) | widen_s16((p) + (stride)) << 16)
 #define s16_unit(p, stride, count)                                                                                    \
   ((unsigned)(hloc_u16)(p)[0] | ((count) > 1 ? (unsigned)(hloc_u16)(p)[(stride)] << 16 : 0u))
