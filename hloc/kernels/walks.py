@@ -62,6 +62,19 @@ def with_expressions(statement: Stmt, change: Callable[[Expr], Expr]) -> Stmt:
     return statement
 
 
+def with_all_expressions(statements: Iterable[Stmt], change: Callable[[Expr], Expr]) -> tuple[Stmt, ...]:
+    """The statements with the expressions of all of them changed, in bodies too; the extents of loops stay."""
+    def one(s: Stmt) -> Stmt:
+        if isinstance(s, If):
+            return If(change(s.condition), *(with_all_expressions(b, change) for b in (s.then, s.otherwise)))
+        if isinstance(s, While):
+            return s._replace(condition=change(s.condition), body=with_all_expressions(s.body, change))
+        if isinstance(s, For):
+            return s._replace(body=with_all_expressions(s.body, change))
+        return with_expressions(s, change)
+    return tuple(map(one, statements))
+
+
 def with_vector_loops(statements: Iterable[Stmt], change: Callable[[For], tuple[Stmt, ...]]) -> tuple[Stmt, ...]:
     """The statements with every VECTOR loop, wherever it stands, replaced by what `change` makes of it."""
     result: list[Stmt] = []

@@ -80,12 +80,11 @@ def _dependence(reduction: Reduction, trace: dict[Instruction, set[Indices]]) ->
     """The counters that the element of each instruction depends on."""
     found: dict[Instruction, set[str]] = {}
     for node in [*reduction.group.parameters, *reduction.group.members]:
-        places = [i for index in trace.get(node, ()) for i in index]
+        asked = trace.get(node, ())
         if node.opcode == "iota":
-            places = [index[node.get("iota_dimension")] for index in trace.get(node, ())]
-        own = {name for i in places for name in indexing.variables(i)}
-        if node in reduction.group.parameters or node.opcode == "iota":
-            found[node] = own
+            found[node] = {name for index in asked for name in indexing.variables(index[node.get("iota_dimension")])}
+        elif node in reduction.group.parameters:
+            found[node] = {name for index in asked for i in index for name in indexing.variables(i)}
         else:
             found[node] = {name for o in node.operands for name in found.get(o, ())}
     return found

@@ -11,11 +11,9 @@ the bits of an operand's NaN. Of f32 in memory, and of wider types, nothing is k
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-
 from hloc.ir import ELEMENT_TYPES
-from hloc.kernels.ir import Apply, Assign, Expr, For, If, Kernel, Let, Load, Local, Mutable, Stmt, Store, Var, While
-from hloc.kernels.walks import expressions, parts, walk, with_expressions, with_parts
+from hloc.kernels.ir import Apply, Assign, Expr, Kernel, Let, Load, Local, Mutable, Store, Var
+from hloc.kernels.walks import expressions, parts, walk, with_all_expressions, with_parts
 
 # Whose result, where it is a NaN, has the bits of an operand or of the CPU's own; tests try all NaNs of bf16.
 HANDING_ON = frozenset([
@@ -33,17 +31,7 @@ def with_held_nans(kernel: Kernel) -> Kernel:
     def change(expr: Expr) -> Expr:
         changed = with_parts(expr, change)
         return changed._replace(op="convert_held") if _is_rounding(expr) and _held(expr.arguments[0], free) else changed
-    return kernel._replace(body=_changed(kernel.body, change))
-
-
-def _changed(statements: Iterable[Stmt], change: Callable[[Expr], Expr]) -> tuple[Stmt, ...]:
-    def one(s: Stmt) -> Stmt:
-        if isinstance(s, If):
-            return If(change(s.condition), _changed(s.then, change), _changed(s.otherwise, change))
-        if isinstance(s, (For, While)):
-            return s._replace(body=_changed(s.body, change))
-        return with_expressions(s, change)
-    return tuple(map(one, statements))
+    return kernel._replace(body=with_all_expressions(kernel.body, change))
 
 
 def _is_rounding(expr: Expr) -> bool:
