@@ -5,8 +5,8 @@
 Without arguments: the models of testdata/models, and a decoder of 12 and of 48 layers, written out (`--layers`). Each
 module is compiled in fresh processes:
 
-    empty   the cache is empty, as on the first day: the routines of hloc/targets/cpu/runtime are compiled, too
-    cold    the routines lie in the cache, the module does not; its stages are passes, lowering, printing, C compiler
+    bare    neither the installation nor the cache holds anything: hloc's own routines are compiled, too
+    cold    the cache is empty; the routines are there, as installed; stages: passes, lowering, printing, C compiler
     warm    the module lies in the cache
 
 Seconds are from a parsed module to one that can be called. Ratios are against XLA, in the same round: other load on the
@@ -29,9 +29,11 @@ from pathlib import Path
 
 from vs_xla import MODELS, modules_in, name_of
 
+from hloc.targets.cpu.building.prebuilt import build_all
+
 HERE = Path(__file__).resolve().parent
 STAGES = ("parse", "passes", "lowering", "printing", "compiler")
-COLUMNS = ("empty", "cold", *STAGES, "warm", "xla")
+COLUMNS = ("bare", "cold", *STAGES, "warm", "xla")
 
 
 # -- one compilation, in a process of its own --------------------------------------------------------------------------
@@ -63,10 +65,10 @@ def compile_with_xla(path: Path) -> dict[str, float]:
     return {"xla": Xla(hloc.load(path), []).compile_seconds}
 
 
-def apart(mode: str, path: Path, cache: str, timeout: int) -> dict[str, float]:
-    """One of the two above in a child process; empty where it fails."""
+def apart(mode: str, path: Path, cache: str, timeout: int, **more: str) -> dict[str, float]:
+    """One of the two above in a child process, with `more` in its environment; empty where it fails."""
     command = [sys.executable, __file__, mode, str(path)]
-    environment = {**os.environ, "HLOC_CACHE_DIR": cache, "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = {**os.environ, "HLOC_CACHE_DIR": cache, "PYTHONPATH": os.pathsep.join(sys.path), **more}
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment)
     except subprocess.TimeoutExpired:
@@ -86,8 +88,8 @@ def measure(path: Path, rounds: int, timeout: int) -> dict[str, float]:
 
     for _ in range(rounds):
         with tempfile.TemporaryDirectory() as cache:
-            keep({"empty": apart("--compile", path, cache, timeout).get("compile", math.inf)})
-            forget_programs(Path(cache))
+            keep({"bare": apart("--compile", path, cache, timeout, HLOC_ROUTINES="0").get("compile", math.inf)})
+        with tempfile.TemporaryDirectory() as cache:
             cold = apart("--compile", path, cache, timeout)
             keep({**cold, "cold": cold.get("compile", math.inf)})
             keep({"warm": apart("--compile", path, cache, timeout).get("compile", math.inf)})
@@ -104,13 +106,6 @@ def run_from_bytecode(folder: str, first: Path, timeout: int) -> None:
     with tempfile.TemporaryDirectory() as cache:
         apart("--compile", first, cache, timeout)
         apart("--xla", first, cache, timeout)
-
-
-def forget_programs(cache: Path) -> None:
-    """Leave only the routines (object files) in a cache."""
-    for entry in cache.iterdir():
-        if ".o" not in entry.suffixes:
-            entry.unlink()
 
 
 def decoder(layers: int, width: int = 64, length: int = 16) -> str:
@@ -152,9 +147,9 @@ def mean(ratios: list[float]) -> float:
 
 
 def report(name: str, row: dict[str, float]) -> str:
-    """One line: seconds, then the ratios of empty and cold to XLA."""
+    """One line: seconds, then the ratios of bare and cold to XLA."""
     seconds = " ".join(f"{row.get(c, math.nan):8.3f}" for c in COLUMNS)
-    ratios = " ".join(f"{row.get(c, math.nan) / row.get('xla', math.nan):6.2f}" for c in ("empty", "cold"))
+    ratios = " ".join(f"{row.get(c, math.nan) / row.get('xla', math.nan):6.2f}" for c in ("bare", "cold"))
     return f"{name[-32:]:32} {row.get('instructions', 0):6} {seconds} {ratios}"
 
 
@@ -175,19 +170,20 @@ def main() -> None:
     if asked.cores:
         os.sched_setaffinity(0, map(int, asked.cores.split(",")))
     rows = {}
-    print(f"{'module':32} {'instr':>6} " + " ".join(f"{c:>8}" for c in COLUMNS) + "  empty   cold (over XLA)")
+    print(f"{'module':32} {'instr':>6} " + " ".join(f"{c:>8}" for c in COLUMNS) + "   bare   cold (over XLA)")
     with tempfile.TemporaryDirectory() as folder:
         places = modules_in(asked.places or [MODELS])
         for layers in [] if asked.places else asked.layers.split(","):
             places.append(Path(folder) / f"decoder_{layers}.hlo")
             places[-1].write_text(decoder(int(layers)))
         run_from_bytecode(str(Path(folder) / "bytecode"), places[0], asked.timeout)
+        build_all()
         for path in places:
             rows[name_of(path)] = row = measure(path, asked.rounds, asked.timeout)
             print(report(name_of(path), row), flush=True)
     both = [r for r in rows.values() if "xla" in r and math.isfinite(r["cold"])]
     print("geometric mean over XLA: " + ", ".join(f"{c} {mean([r[c] / r['xla'] for r in both]):.2f}"
-                                                  for c in ("empty", "cold", "warm")))
+                                                  for c in ("bare", "cold", "warm")))
     if asked.output:
         asked.output.write_text(json.dumps(rows, indent=1) + "\n")
 

@@ -3,8 +3,13 @@
     import hloc
     exe = hloc.compile("model.hlo")
     results = exe(*arrays)
+
+What is not an error is imported when it is first asked for: an installation compiles hloc's routines before NumPy is
+there (targets/cpu/building/installation.py).
 """
-from hloc.api import Options, compile, load
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from hloc.errors import (
     BuildError,
     HlocError,
@@ -14,9 +19,22 @@ from hloc.errors import (
     UsageError,
     VerifyError,
 )
-from hloc.executable import Executable
-from hloc.ir import Module
+
+if TYPE_CHECKING:
+    from hloc.api import Options, compile, load
+    from hloc.executable import Executable
+    from hloc.ir import Module
 
 __version__ = "0.1.0"
 __all__ = ["BuildError", "Executable", "HlocError", "Module", "Options", "ParseError", "RunError", "UnsupportedError",
            "UsageError", "VerifyError", "compile", "load"]
+_LATER = {"Options": "hloc.api", "compile": "hloc.api", "load": "hloc.api", "Executable": "hloc.executable",
+          "Module": "hloc.ir"}
+
+
+def __getattr__(name: str):
+    """One of _LATER, kept for the next time."""
+    if name not in _LATER:
+        raise AttributeError(f"module 'hloc' has no attribute {name!r}")
+    globals()[name] = getattr(import_module(_LATER[name]), name)
+    return globals()[name]

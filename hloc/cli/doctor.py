@@ -23,7 +23,8 @@ Examples:
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def doctor_command(as_json: bool) -> None:
     """Tell what hloc found here: C compiler, CUDA compilers, driver, GPU, PyCUDA, jaxlib; and what mends the rest."""
-    rows = [_python(), _c_compiler(), _nvrtc(), _nvcc(), _driver(), _package("pycuda", "run CUDA code", "hloc[cuda]"),
+    rows = [_python(), _c_compiler(), _routines(), _nvrtc(), _nvcc(), _driver(),
+            _package("pycuda", "run CUDA code", "hloc[cuda]"),
             _package("jaxlib", "hloc check --against xla", "hloc[jax]"), _cache()]
     if as_json:
         click.echo(json.dumps([dict(zip(("what", "found", "needed_for", "get_it"), r)) for r in rows], indent=1))
@@ -44,6 +45,17 @@ def _c_compiler() -> tuple[str, str, str, str]:
         return "C compiler", f"{' '.join(found.command)}: {found.version}", "target cpu", ""
     except BuildError as error:
         return "C compiler", "", "target cpu", error.hint
+
+
+def _routines() -> tuple[str, str, str, str]:
+    from hloc.errors import BuildError
+    from hloc.targets.cpu.building.prebuilt import how_many
+    try:
+        there, all_of_them = how_many()
+        found = f"{there} of {all_of_them} compiled for this CPU and compiler" if there else ""
+    except BuildError:
+        found = ""
+    return "routines", found, "first compilations that take half the time", "hloc routines"
 
 
 def _nvrtc() -> tuple[str, str, str, str]:

@@ -24,6 +24,7 @@ COMMANDS = {
     "explain": "Tell which kernels a module becomes, and why fusion left them apart.",
     "convert": "Write a module in another form: HLO text, binary proto, text proto.",
     "memory": "Tell what a module needs in memory, and what for, before it runs.",
+    "routines": "Compile hloc's own routines for this machine, once.",
     "doctor": "Tell which compilers, GPUs and packages are here, and how to get the rest.",
 }
 

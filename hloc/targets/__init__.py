@@ -6,9 +6,12 @@ from __future__ import annotations
 
 import difflib
 import os
+from typing import TYPE_CHECKING
 
 from hloc.errors import UsageError
-from hloc.targets.target import Target
+
+if TYPE_CHECKING:
+    from hloc.targets.target import Target
 
 
 def find(name: str) -> Target:

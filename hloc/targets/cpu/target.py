@@ -50,7 +50,7 @@ def _stack(machine: Machine) -> int:
 
 def start_ahead(module: Module) -> None:
     """Start compiling the routines that a module will probably call."""
-    from hloc.targets.cpu.building.routine_objects import ahead
+    from hloc.targets.cpu.building.ahead import ahead
     ahead(module)
 
 

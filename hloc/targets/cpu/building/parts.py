@@ -69,8 +69,8 @@ Parts = dict[str, frozenset[str]]
 def compiled(units: Sequence[str], needed: Mapping[str, Collection[str]]) -> list[tuple[str, tuple[str, ...]]]:
     """What is compiled of the routines: (file of runtime/, flags); the longest first."""
     whole = [(file_of(unit), (*(generic_flags(unit) if ":" in unit else ()), *_own_flags(unit))) for unit in units
-             if _kind(unit) is None and unit not in SHORT]
-    parts = [(rank, (unit, (f"-DHLOC_PART=HLOC_{part}", *flags))) for unit in units if (kind := _kind(unit))
+             if kind_of_unit(unit) is None and unit not in SHORT]
+    parts = [(rank, (unit, (f"-DHLOC_PART=HLOC_{part}", *flags))) for unit in units if (kind := kind_of_unit(unit))
              for rank, (part, flags) in enumerate(IN_PARTS[kind].items())
              if part in ALWAYS[kind] or part in needed.get(unit, ())]
     short = [(unit, flags) for unit, flags in SHORT.items() if unit in units]
@@ -83,7 +83,8 @@ def _own_flags(unit: str) -> tuple[str, ...]:
     return (*QUICK, *SWITCHED, *NO_JUMPS) if unit.startswith("generic.c:conv") else WHOLE.get(unit, ())
 
 
-def _kind(unit: str) -> str | None:
+def kind_of_unit(unit: str) -> str | None:
+    """The row of IN_PARTS of a unit; None where it compiles whole."""
     return next((start for start in IN_PARTS if unit.startswith(start)), None)
 
 

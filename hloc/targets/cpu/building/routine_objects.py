@@ -1,45 +1,33 @@
-"""The routines of runtime/ as object files: each compiled once per machine, then from the cache.
+"""The routines of runtime/ as object files: compiled once per machine, when hloc is installed, or when a program needs
+them first; then from the cache.
 
-    ahead(module)                        starts those that a module will probably call, while the passes still run
-    runtime_object(chain, unit, flags)   one of them
+    runtime_object(chain, unit, flags, runtime_digest())     one of them
 
-A lock per entry keeps two threads or processes from compiling the same routine twice. A compilation begins with this
-file: it imports no more than it needs, so that compilers start early.
+What an installation compiled (prebuilt.py) lies in the package, as trusted as its code. It serves the CPU and the
+compiler that it was made for: keys are those of the cache. A lock per entry keeps two threads or processes from
+compiling the same routine twice. A compilation begins with this file: it imports no more than it needs, so that
+compilers start early, and nothing beside Python's own library, which is all that an installation has.
 """
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 
 from hloc import cache
-from hloc.ir import Module
-from hloc.machine import Machine, available_cores
-from hloc.targets.cpu.building import toolchain
-from hloc.targets.cpu.building.likely import likely_units
-from hloc.targets.cpu.building.parts import compiled
 from hloc.targets.cpu.building.toolchain import INCLUDE_FOLDERS, RUNTIME, Toolchain
 
 CALL = "call.c"                   # what Python calls; a program for C alone has no use for it
-
-
-def ahead(module: Module) -> None:
-    """Start compiling the routines that a module will probably call. Errors show where they are used."""
-    chain, sources = toolchain.find(), runtime_digest()
-    threads = ThreadPoolExecutor(available_cores())
-    units, parts = likely_units(module, Machine.host())
-    for unit, flags in compiled((*units, CALL), parts):
-        threads.submit(runtime_object, chain, unit, flags, sources)
-    threads.shutdown(wait=False)
+PREBUILT = RUNTIME.parent / "prebuilt"
 
 
 def runtime_object(chain: Toolchain, unit: str, more: tuple[str, ...], sources: str, into: Path | None = None) -> Path:
     """The object file of one routine; sources: runtime_digest. In the folder `into`, if given, where no other process
     removes it while this one needs it."""
-    own = tuple(flag for flag in more if flag.startswith("-D") or not chain.is_clang)       # passes are named as gcc's
-    flags = (*chain.routine_flags(lean="HLOC_THIN" in "".join(more)), *own)
-    key = cache.digest("runtime", chain.identity(), sources, unit, *flags)
+    key, flags = identity_of(chain, unit, more, sources)
+    installed = prebuilt_object(key)
+    if installed:
+        return installed
 
     def cached() -> Path | None:
         found = cache.find(key, ".o")
@@ -54,6 +42,19 @@ def runtime_object(chain: Toolchain, unit: str, more: tuple[str, ...], sources: 
         built = chain.compile_object(RUNTIME / unit, folder / "routine.o", flags)
         kept = cache.put(key, ".o", built)
         return built.replace(into / kept.name) if into else kept
+
+
+def identity_of(chain: Toolchain, unit: str, more: tuple[str, ...], sources: str) -> tuple[str, tuple[str, ...]]:
+    """The key of a routine's object, and the flags it compiles with."""
+    own = tuple(flag for flag in more if flag.startswith("-D") or not chain.is_clang)       # passes are named as gcc's
+    flags = (*chain.routine_flags(lean="HLOC_THIN" in "".join(more)), *own)
+    return cache.digest("runtime", chain.identity(), sources, unit, *flags), flags
+
+
+def prebuilt_object(key: str) -> Path | None:
+    """What the installation compiled under `key`, if it did; HLOC_ROUTINES=0: nothing, as if it had not."""
+    path = PREBUILT / f"{key}.o"
+    return path if os.environ.get("HLOC_ROUTINES") != "0" and path.exists() else None
 
 
 def runtime_digest() -> str:

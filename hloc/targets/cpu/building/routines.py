@@ -18,6 +18,9 @@ from hloc.targets.cpu.tiles.complex_products import PARTS
 FAST_TYPES = {"gemm": ("f32", "f64", "bf16", "f16", "s8", "s16", "s32", "s64"), "conv": ("f32", "bf16", "f16")}
 # Products whose sums have the same bits, of u8 and u16 those that these types keep.
 SAME_PRODUCT = {"u32": "s32", "u64": "s64", "u8": "s8", "u16": "s16"}
+# The functions that runtime/generic.c makes, one in a unit.
+GENERIC = ("gemm_pred", "gemm_u8", "gemm_u16", *(f"conv_{type}" for type in (
+    "pred", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64", "f64", "c64", "c128", "s8_s32", "u8_s32")))
 # The products that make up a convolution of other types, where not those of its own: "s8" and "s16" have sums of s32.
 PRODUCT_OF = {"u32": "s32", "u64": "s64", "s8_s32": "s8", "u8_s32": "s32", "s8": "u8", "s16": "u16"}
 ATTENTION_UNITS = {"": ("attention.c", "attention_kernels.c"), "few": ("attention_thin.c",),

@@ -1,0 +1,81 @@
+"""All routines of runtime/, compiled before any program needs them.
+
+In: this machine's compiler and CPU. Out: object files in the package (PREBUILT), under the keys of routine_objects.py:
+some 250, 1.3 MB, half a minute of one core. An installation from source makes them (installation.py); where it could
+not, or for another compiler, `hloc routines` does.
+
+    build_all()         ->   (253, [])       how many there are, and what the compiler said of those it refused
+    how_many()          ->   (253, 253)      there are, and are to be
+"""
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+
+from hloc import cache
+from hloc.errors import BuildError
+from hloc.machine import available_cores
+from hloc.targets.cpu.building import toolchain
+from hloc.targets.cpu.building.parts import IN_PARTS, compiled, kind_of_unit
+from hloc.targets.cpu.building.routine_objects import PREBUILT, identity_of, prebuilt_object, runtime_digest
+from hloc.targets.cpu.building.routines import GENERIC
+from hloc.targets.cpu.building.toolchain import RUNTIME, Toolchain
+
+Routine = tuple[str, tuple[str, ...]]             # file of runtime/, flags
+Report = Callable[[str, int, int], None]
+
+
+def all_routines() -> list[Routine]:
+    """Every file of runtime/, in all its parts and for all types."""
+    files = [path.name for path in sorted(RUNTIME.glob("*.c")) if path.name != "generic.c"]
+    parts = {name: frozenset(IN_PARTS[kind]) for name in files if (kind := kind_of_unit(name))}
+    return compiled([*files, *(f"generic.c:{name}" for name in GENERIC)], parts)
+
+
+def build_all(folder: Path = PREBUILT, report: Report = lambda *_: None) -> tuple[int, list[str]]:
+    """Compile what is missing in `folder`, side by side, and remove what serves no longer.
+
+    Raises BuildError where there is no compiler, OSError where the folder cannot be written.
+    """
+    chain, routines = toolchain.find(), dict(_keys())
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob("*.o"):
+        if old.stem not in routines:
+            old.unlink()
+    refused: list[str] = []
+    with cache.workspace() as workspace, ThreadPoolExecutor(available_cores()) as cores:
+        jobs = [cores.submit(_build, chain, key, routine, workspace, folder) for key, routine in routines.items()]
+        for done, job in enumerate(as_completed(jobs), 1):
+            if error := job.result():
+                refused.append(error)
+            report("routines", done, len(jobs))
+    return len(jobs) - len(refused), refused
+
+
+def how_many() -> tuple[int, int]:
+    """The routines that are there for this CPU and compiler, and all. Raises BuildError where there is no compiler."""
+    keys = [key for key, _ in _keys()]
+    return sum(prebuilt_object(key) is not None for key in keys), len(keys)
+
+
+def _keys() -> Iterator[tuple[str, Routine]]:
+    chain, sources = toolchain.find(), runtime_digest()
+    for unit, more in all_routines():
+        key, flags = identity_of(chain, unit, more, sources)
+        yield key, (unit, flags)
+
+
+def _build(chain: Toolchain, key: str, routine: Routine, workspace: Path, folder: Path) -> str:
+    """What the compiler said where it refused; empty where the object is in `folder`."""
+    unit, flags = routine
+    target = folder / f"{key}.o"
+    if target.exists():
+        return ""
+    try:
+        built = chain.compile_object(RUNTIME / unit, workspace / f"{key}.o", flags)
+    except BuildError as error:
+        return f"{unit}: {error}"
+    shutil.copyfile(built, target.with_suffix(".part")).replace(target)      # none is there by halves
+    return ""
