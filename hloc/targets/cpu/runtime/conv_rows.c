@@ -18,7 +18,8 @@ enum { ROWS = HLOC_CONV_ROWS, COLUMNS = HLOC_CONV_COLUMNS, TILES = 8, MOST_ZEROS
 enum { CHUNK = 512, PART = 64, AHEAD = 8, MOST_PANELS = 4 };
 
 /* tile[i][j] (+)= sum over taps t, features k < depth of rows[t * ROWS + i][first + k] * panel[taps[t]][k][j]; half:
- * only for the first vector of columns. */
+ * only for the first vector of columns. For every tap and k one line at `ahead`, which moves by ahead_step bytes, is
+ * asked for: what will be packed next. */
 #if HLOC_IS_HERE(HLOC_CONV_TILES)
 #define BEGIN_ROW(i) hloc_vf32 left##i = {0}, right##i = {0};
 #define LOAD_ROW(i)                                                                                                   \
@@ -33,7 +34,8 @@ enum { CHUNK = 512, PART = 64, AHEAD = 8, MOST_PANELS = 4 };
   hloc_store_f32(tile + (i) * stride, left##i), hloc_store_f32(tile + (i) * stride + HLOC_LANES32, right##i);
 HLOC_OF_PARTS __attribute__((noinline)) void hloc_conv_tile(long taps, const long* tap_index, const float* const* rows,
                                                             long first, long depth, const float* panel, float* tile,
-                                                            long stride, int accumulate) {
+                                                            long stride, int accumulate, const char* ahead,
+                                                            long ahead_step) {
   HLOC_EACH_CONV_ROW(BEGIN_ROW)
   if (accumulate) { HLOC_EACH_CONV_ROW(LOAD_ROW) }
   for (long t = 0; t < taps; t++, rows += ROWS) {
@@ -42,6 +44,7 @@ HLOC_OF_PARTS __attribute__((noinline)) void hloc_conv_tile(long taps, const lon
     for (long k = 0; k < depth; k++, b += COLUMNS) {
       const hloc_vf32 b0 = hloc_load_f32(b), b1 = hloc_load_f32(b + HLOC_LANES32);
       __builtin_prefetch(b + AHEAD * COLUMNS), __builtin_prefetch(b + AHEAD * COLUMNS + HLOC_LANES32);
+      __builtin_prefetch(ahead, 0, 2), ahead += ahead_step;
       HLOC_EACH_CONV_ROW(ADD_ROW)
     }
   }
@@ -101,7 +104,7 @@ HLOC_OF_PARTS __attribute__((noinline)) void hloc_conv_quarter_tile(long taps, c
 #undef STORE_HALF
 #else
 void hloc_conv_tile(long taps, const long* tap_index, const float* const* rows, long first, long depth,
-                    const float* panel, float* tile, long stride, int accumulate);
+                    const float* panel, float* tile, long stride, int accumulate, const char* ahead, long ahead_step);
 void hloc_conv_half_tile(long taps, const long* tap_index, const float* const* rows, long depth, const float* panel,
                          float* tile);
 void hloc_conv_quarter_tile(long taps, const long* tap_index, const float* const* rows, long depth, const float* panel,
@@ -254,11 +257,12 @@ static void run_tile(const rows_work* w, long tile, const float** rows, long gro
   }
   if (w->consecutive && w->even_rows && whole && !c->epilogue && plan->y_type == HLOC_CONV_IS_F32) {
     float* y = (float*)c->y + first * c->y_s[2] + group * features + column;
-    hloc_conv_tile(w->taps, w->tap_index, rows, 0, w->depth, weights, y, c->y_s[2], 0);
+    hloc_conv_tile(w->taps, w->tap_index, rows, 0, w->depth, weights, y, c->y_s[2], 0, (const char*)weights, 0);
     return;
   }
   if (features - column > HLOC_LANES32)
-    hloc_conv_tile(w->taps, w->tap_index, rows, 0, w->depth, weights, sums, COLUMNS, 0);
+    hloc_conv_tile(w->taps, w->tap_index, rows, 0, w->depth, weights, sums, COLUMNS, 0, (const char*)weights,
+                   0);
 #if HLOC_VECTOR_BYTES == 64
   else if (features - column <= HLOC_LANES32 / 2)
     hloc_conv_quarter_tile(w->taps, w->tap_index, rows, w->depth, weights, sums);
@@ -289,14 +293,20 @@ static void run_tiles(void* const* args, long begin, long end) {
   }
 }
 
+/* Where a tap's weights begin. */
+static long tap_offset(const hloc_conv_args* c, long tap) {
+  long offset = 0;
+  for (int d = 2; d >= 0; d--) offset += tap % c->window[d] * c->w_s[d], tap /= c->window[d];
+  return offset;
+}
+
 /* Features k0 <= k < k1 of one tap for `panels` panels of output features: to[panel * panel_step + (k - k0) * COLUMNS
  * + column]. Whole rows of memory where the output features lie side by side. */
 static void pack_tap(const rows_work* w, long group, long panel0, long panels, long tap, long k0, long k1, float* to,
                      long panel_step) {
   const hloc_conv_args* c = &w->plan->c;
   long features = c->y_features / c->feature_groups, k = k0;
-  const float* from = (const float*)c->w + (group * features + panel0 * COLUMNS) * c->w_o;
-  for (int d = 2; d >= 0; d--) from += tap % c->window[d] * c->w_s[d], tap /= c->window[d];
+  const float* from = (const float*)c->w + (group * features + panel0 * COLUMNS) * c->w_o + tap_offset(c, tap);
   if (c->w_i == 1 && features >= (panel0 + panels) * COLUMNS)
     for (; k + HLOC_LANES32 <= k1; k += HLOC_LANES32)
       for (long j = 0; j < panels * COLUMNS; j += HLOC_LANES32)
@@ -344,22 +354,45 @@ static void pack_columns(void* const* args, long begin, long end) {
     const long column = item / w->group_panels * features + first;
     float* to = (float*)w->panels + column * w->all_taps * w->depth;
     for (long tap = 0; tap < w->all_taps; tap++) {
-      const float* from = (const float*)c->w + column * c->w_o;
-      for (long d = 2, rest = tap; d >= 0; d--) from += rest % c->window[d] * c->w_s[d], rest /= c->window[d];
+      const float* from = (const float*)c->w + column * c->w_o + tap_offset(c, tap);
       for (long j = 0; j < columns; j++)
         for (long k = 0; k < w->depth; k++) *to++ = from[j * c->w_o + k * c->w_i];
     }
   }
 }
 
+/* Of the phase's taps and the features of x, what is packed at once; k0 == depth: nothing is left. */
+typedef struct { long tap0, taps, k0, depth; } chunk;
+
+static chunk chunk_from(const rows_work* w, long tap0, long k0) {
+  const long taps_at_once = hloc_max(1, CHUNK / w->depth);
+  if (k0 >= w->depth) tap0 += taps_at_once, k0 = 0;
+  if (tap0 >= w->taps) return (chunk){0};
+  return (chunk){tap0, hloc_min(taps_at_once, w->taps - tap0), k0, hloc_min(hloc_min(w->depth, CHUNK), w->depth - k0)};
+}
+
+typedef struct { const char* from; long step; } lines;
+
+/* What the n-th tile of a chunk fetches of the weights that are packed next, where these are evenly spaced rows of
+ * memory: one line of each. */
+static lines lines_ahead(const rows_work* w, chunk next, long panel, long panels, long n, const float* otherwise) {
+  const hloc_conv_args* c = &w->plan->c;
+  if (c->w_o != 1 || !next.depth || n >= panels * COLUMNS / HLOC_LANES32) return (lines){(const char*)otherwise, 0};
+  const long first = tap_offset(c, w->tap_index[next.tap0]);
+  const long last = tap_offset(c, w->tap_index[next.tap0 + next.taps - 1]);
+  if (last - first != (next.taps - 1) * next.depth * c->w_i) return (lines){(const char*)otherwise, 0};
+  const float* from = (const float*)c->w + first + next.k0 * c->w_i + panel * COLUMNS + n * HLOC_LANES32;
+  return (lines){(const char*)from, c->w_i * (long)sizeof(float)};
+}
+
 /* Few positions: a task has a few panels of output features and all positions. Weights are packed by the chunk, which
  * meets all tiles while it is in cache; their sums stay there too. */
 static void run_panels(void* const* args, long begin, long end) {
   const rows_work* w = (const rows_work*)args;
-  long tiles = (w->position_count + ROWS - 1) / ROWS, part = hloc_min(w->depth, CHUNK);
-  long taps_at_once = hloc_max(1, CHUNK / w->depth), in_order[CHUNK], most = hloc_min(w->panels_at_once, end - begin);
-  for (long i = 0; i < taps_at_once; i++) in_order[i] = i;
-  const long panel_step = taps_at_once * part * COLUMNS, tile_step = ROWS * COLUMNS;
+  long tiles = (w->position_count + ROWS - 1) / ROWS, in_order[CHUNK], most = hloc_min(w->panels_at_once, end - begin);
+  const chunk first = chunk_from(w, 0, 0);
+  for (long i = 0; i < first.taps; i++) in_order[i] = i;
+  const long panel_step = first.taps * first.depth * COLUMNS, tile_step = ROWS * COLUMNS;
   float* packed = hloc_scratch(HLOC_OWN, (size_t)most * (panel_step + tiles * tile_step) * sizeof(float));
   if (!packed) {
     __atomic_store_n(w->plan->failed, 1, __ATOMIC_RELAXED);
@@ -368,17 +401,19 @@ static void run_panels(void* const* args, long begin, long end) {
   float* sums = packed + most * panel_step;
   for (long panel = begin; panel < end; panel += most) {
     long panels = hloc_min(most, end - panel);
-    for (long tap0 = 0; tap0 < w->taps; tap0 += taps_at_once)
-      for (long k0 = 0; k0 < w->depth; k0 += part) {
-        long taps = hloc_min(taps_at_once, w->taps - tap0), depth = hloc_min(part, w->depth - k0);
-        for (long t = 0; t < taps; t++)
-          pack_tap(w, 0, panel, panels, w->tap_index[tap0 + t], k0, k0 + depth, packed + t * depth * COLUMNS,
-                   panel_step);
-        for (long p = 0; p < panels; p++)
-          for (long q = 0; q < tiles; q++)
-            hloc_conv_tile(taps, in_order, w->rows + (q * w->taps + tap0) * ROWS, k0, depth, packed + p * panel_step,
-                         sums + (p * tiles + q) * tile_step, COLUMNS, tap0 + k0 > 0);
-      }
+    for (chunk now = first, next; now.depth; now = next) {
+      next = chunk_from(w, now.tap0, now.k0 + now.depth);
+      for (long t = 0; t < now.taps; t++)
+        pack_tap(w, 0, panel, panels, w->tap_index[now.tap0 + t], now.k0, now.k0 + now.depth,
+                 packed + t * now.depth * COLUMNS, panel_step);
+      for (long p = 0; p < panels; p++)
+        for (long q = 0; q < tiles; q++) {
+          const float* from = packed + p * panel_step;
+          const lines ahead = lines_ahead(w, next, panel, panels, p * tiles + q, from);
+          hloc_conv_tile(now.taps, in_order, w->rows + (q * w->taps + now.tap0) * ROWS, now.k0, now.depth, from,
+                         sums + (p * tiles + q) * tile_step, COLUMNS, now.tap0 + now.k0 > 0, ahead.from, ahead.step);
+        }
+    }
     for (long p = 0; p < panels; p++)
       for (long q = 0; q < tiles; q++) finish_tile(w, q, 0, panel + p, sums + (p * tiles + q) * tile_step, COLUMNS);
   }

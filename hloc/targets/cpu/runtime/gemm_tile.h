@@ -246,11 +246,12 @@ static G(b_panel) G(find_b)(const G(plan)* plan, const G(scratch)* s, long batch
   return (G(b_panel)){s->b, 0, G_CORRECTS ? s->correction : NULL, 0};
 }
 
-/* What the kernel of a panel's n-th tile of rows fetches for the panel that its task packs next: one line per k. */
+/* What the kernel of a tile, the n-th of a panel or group of `columns` columns, fetches for the one that its task packs
+ * next: one line per k. */
 typedef struct { const char* from; long step; } G(ahead);
 
-static G(ahead) G(fetch)(const hloc_gemm_args* g, const ELEMENT* next, long count, long tile) {
-  const long line = 64 / (long)sizeof(ELEMENT), unit_lines = (G(TILE_COLUMNS) + line - 1) / line;
+static G(ahead) G(fetch)(const hloc_gemm_args* g, const ELEMENT* next, long count, long tile, long columns) {
+  const long line = 64 / (long)sizeof(ELEMENT), unit_lines = (columns + line - 1) / line;
   if (g->b_column == 1 && tile < GROUP * unit_lines)
     return (G(ahead)){(const char*)(next + tile % GROUP * g->b_row + tile / GROUP * line),
                       g->b_row * GROUP * (long)sizeof(ELEMENT)};
@@ -325,14 +326,18 @@ static void G(run_column)(const G(plan)* plan, const G(scratch)* s, const G(step
   long tile = 0;
   for (long row = at->m0, rows; row < at->m1; row += rows) {
     rows = G(rows_of)(plan, at->m1 - row);
-    G(ahead) ahead = next ? G(fetch)(&plan->g, next, at->count, tile++) : (G(ahead)){(const char*)b.units, 0};
+    G(ahead) ahead = {(const char*)b.units, 0};
+    if (next) ahead = G(fetch)(&plan->g, next, at->count, tile++, G(TILE_COLUMNS));
     G(run_tile)(plan, s, at, row, rows, column, b, ahead);
   }
 }
 
-/* The panels of a group, packed a few rows of B at a time, against all panels of A. */
-static void G(run_group)(const G(plan)* plan, const G(scratch)* s, const G(step)* at, long from, long to) {
+/* The panels of a group, packed a few rows of B at a time, against all panels of A; `next` (or NULL) begins the group
+ * that comes after. */
+static void G(run_group)(const G(plan)* plan, const G(scratch)* s, const G(step)* at, long from, long to,
+                         const ELEMENT* next) {
   const hloc_gemm_args* g = &plan->g;
+  long tile = 0;
   const long size = G(TILE_COLUMNS) * G(units)(at->count), most = G(GROUP_ROWS) * GROUP;
   for (long p = 0; p < at->count; p += most)
     for (long column = from; column < to; column += G(TILE_COLUMNS))
@@ -349,7 +354,9 @@ static void G(run_group)(const G(plan)* plan, const G(scratch)* s, const G(step)
     for (long column = from; column < to; column += G(TILE_COLUMNS)) {
       const UNIT* units = s->b + (column - from) / G(TILE_COLUMNS) * size;
       const G(b_panel) b = {units, 0, G_CORRECTS ? s->correction + (column - from) : NULL, 0};
-      G(run_tile)(plan, s, at, row, rows, column, b, (G(ahead)){(const char*)units, 0});
+      G(ahead) ahead = {(const char*)units, 0};
+      if (next) ahead = G(fetch)(g, next, at->count, tile++, to - from);
+      G(run_tile)(plan, s, at, row, rows, column, b, ahead);
     }
   }
 }
@@ -381,16 +388,14 @@ static void G(run_block)(const G(plan)* plan, long batch, long m0, long n0, long
       G(pack_a_panel)(plan, batch, row, rows, k0, count, s.a + (row - m0) * G(a_units)(count));
     }
     const G(step) at = {batch, m0, m1, n0, k0, count, k0 > first};
-    const long group = plan->group * G(TILE_COLUMNS);
-    for (long column = n0; plan->group > 1 && column < n1; column += group)
-      G(run_group)(plan, &s, &at, column, G(smaller)(n1, column + group));
-    if (plan->group > 1) continue;
-    int packs_b = !plan->shared_b && !plan->b_in_place;
-    for (long column = n0; column < n1; column += G(TILE_COLUMNS)) {
-      long next_k = column + G(TILE_COLUMNS) < n1 ? k0 : k0 + count;
-      long next_column = column + G(TILE_COLUMNS) < n1 ? column + G(TILE_COLUMNS) : n0;
+    const int packs_b = !plan->shared_b && !plan->b_in_place;
+    for (long column = n0, end_column; column < n1; column = end_column) {
+      end_column = G(smaller)(n1, column + plan->group * G(TILE_COLUMNS));
+      const long next_k = end_column < n1 ? k0 : k0 + count, next_column = end_column < n1 ? end_column : n0;
       const ELEMENT* next = G(b_of)(g, batch) + next_k * g->b_row + next_column * g->b_column;
-      G(run_column)(plan, &s, &at, column, packs_b && next_k < end ? next : NULL);
+      if (!packs_b || next_k >= end) next = NULL;
+      if (plan->group > 1) G(run_group)(plan, &s, &at, column, end_column, next);
+      else G(run_column)(plan, &s, &at, column, next);
     }
   }
 #if defined(G_AMX_MULTIPLY)
