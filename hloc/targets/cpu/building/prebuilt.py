@@ -9,6 +9,7 @@ not, or for another compiler, `hloc routines` does.
 """
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -77,5 +78,5 @@ def _build(chain: Toolchain, key: str, routine: Routine, workspace: Path, folder
         built = chain.compile_object(RUNTIME / unit, workspace / f"{key}.o", flags)
     except BuildError as error:
         return f"{unit}: {error}"
-    shutil.copyfile(built, target.with_suffix(".part")).replace(target)      # none is there by halves
+    shutil.copyfile(built, folder / f"{key}.{os.getpid()}").replace(target)      # none is there by halves
     return ""
