@@ -44,7 +44,7 @@ from hloc.targets.printer import C, print_kernel
 # be idle.
 UNIT_COST = 400
 SPARE_CORE_COST = 120            # of a unit, while there is a core for each
-DRIVER_CORE_COST = 120           # for each core, up to which one of them is left to the driver and the routines
+LONG_DRIVER_COST = 60            # of a driver in a unit of its own, which needs less optimization than kernels
 UNITS_PER_CORE = 2               # where there are many: they are equal only by and large
 PROLOGUE = '#include "scalar.h"\n#include "pool.h"\n'
 
@@ -64,23 +64,27 @@ class Sources:
     inlined: tuple[str, ...] = ()
 
     def units(self, cores: int, export: str = "") -> list[tuple[str, bool]]:
-        """C texts to compile, and whether each holds kernels: the driver, then kernels dealt out, largest first, to the
-        least loaded unit. Few kernels go with the driver: one start of the compiler less. export: joins the driver."""
+        """C texts to compile, and whether each holds kernels: the driver, and kernels dealt out, largest first, to the
+        least loaded unit. A short driver joins one: one start of the compiler less. export: joins the driver."""
         costs = {text: kernel_cost(text) for text in self.kernels}
         total, driver = int(sum(costs.values())), self.driver + START + export
         least = UNIT_COST if cores == 1 else SPARE_CORE_COST
         if total + sum(map(kernel_cost, self.inlined)) + driver_cost(driver) <= least:
             return [(reading_less("\n".join([PROLOGUE, *self.kernels, driver])), True)]
-        side_by_side = cores - 1 if 1 < cores and total < cores * DRIVER_CORE_COST else cores
-        count = max(min(UNITS_PER_CORE * cores, total // (2 * UNIT_COST) + 1), min(side_by_side, total // least + 1))
+        count = max(min(UNITS_PER_CORE * cores, total // (2 * UNIT_COST) + 1), min(cores, total // least + 1))
         count = max(1, min(count, len(self.kernels)))
         loads, parts = [0.0] * count, [[] for _ in range(count)]
+        joins = driver_cost(driver) <= LONG_DRIVER_COST
+        if joins:
+            loads[0] += driver_cost(driver)
         for text in sorted(self.kernels, key=costs.__getitem__, reverse=True):
             place = loads.index(min(loads))
             parts[place].append(text)
             loads[place] += costs[text]
-        return [(reading_less(driver), bool(self.inlined)),
-                *((reading_less(PROLOGUE + "\n".join(part)), True) for part in parts if part)]
+        if joins:
+            parts[0].append(driver)
+        return [*([] if joins else [(reading_less(driver), bool(self.inlined))]),
+                *((reading_less("\n".join([PROLOGUE, *part])), True) for part in parts if part)]
 
     def readable(self) -> str:
         """Kernels, then the driver, as they were generated; runtime headers stay includes."""
