@@ -71,12 +71,14 @@ class Executable:
 
     def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
         """Run. Raises RunError, naming the parameter, where arrays are missing, surplus or of another type or shape."""
-        backend = self._backend or self.backend
-        if self._quick is not None:
-            results = self._quick(arrays)
-            if results is not None:
-                return results
-        return backend(check_arrays(self.parameters, arrays))
+        backend, quick = self._backend or self.backend, self._quick
+        results = quick(arrays) if quick is not None else None
+        if results is None:
+            checked = tuple(check_arrays(self.parameters, arrays))
+            results = quick(checked) if quick is not None else None      # scalars, for one, are arrays now
+            if results is None:
+                results = backend(checked)
+        return results
 
     def profile(self) -> tuple[StepTime, ...]:
         """What each step of the program took since this was asked last. Raises UsageError where steps are not timed."""

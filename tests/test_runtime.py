@@ -482,6 +482,15 @@ def test_calls_from_several_threads(size, calls, held):
     assert not failures
 
 
+def test_scalars_go_the_quick_way_as_arrays(monkeypatch):
+    exe = compiled("HloModule m\nENTRY e { x = f32[] parameter(0)  ROOT y = f32[] add(x, x) }")
+    slow = []
+    monkeypatch.setattr(type(exe.backend), "__call__", lambda self, arrays: slow.append(arrays))
+    for given in (2.0, np.float32(2), np.array(2, np.float32)):
+        assert exe(given)[0] == 4
+    assert not slow
+
+
 def test_the_function_that_calls_outlives_its_executable():
     exe = compiled(DOUBLE % (6, 6))
     x = np.ones(6, np.float32)
