@@ -486,8 +486,8 @@ def test_scalars_go_the_quick_way_as_arrays(monkeypatch):
     exe = compiled("HloModule m\nENTRY e { x = f32[] parameter(0)  ROOT y = f32[] add(x, x) }")
     slow = []
     monkeypatch.setattr(type(exe.backend), "__call__", lambda self, arrays: slow.append(arrays))
-    for given in (2.0, np.float32(2), np.array(2, np.float32)):
-        assert exe(given)[0] == 4
+    for two in (2.0, np.float32(2), np.array(2, np.float32)):
+        assert exe(two)[0] == 4
     assert not slow
 
 
