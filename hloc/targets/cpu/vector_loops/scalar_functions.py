@@ -1,8 +1,8 @@
 """What has no vector form stands in loops of its own, so that what is around it stays a vector loop.
 
 In: a Kernel. Out: the same kernel with VECTOR loops cut at the f64 functions that are the libm's, at divisions of whole
-numbers of 64 bits among many operations, at loads of preds beside 64-bit numbers, and at loads of 8 and 16 bits from
-places that data gives. One of them in a loop and the compiler makes no vectors of anything in it: fused, thirty
+numbers of 64 bits among many operations, at loads of preds beside 64-bit numbers, and at loads of 8, 16 and 64 bits
+from places that data gives. One of them in a loop and the compiler makes no vectors of anything in it: fused, thirty
 multiplications and divisions would take longer than in kernels of their own.
 
     for i < 50 (VECTOR):  out[i] = sin(a[i] * a[i]) / (b[i] + 2)
@@ -28,9 +28,9 @@ roundings to bf16 (0.6 to 0.75).
     for i < 128 (VECTOR):  l[i] = log1p(e[i])
     for i < 128 (VECTOR):  out[i] = tanh(l[i])
 
-CPUs gather 32 and 64 bits, and nothing where a select says whether to: of 8 and 16 bits, or from places computed in 16
-bits, elements are fetched one by one, from places that lie in an array. So are those of 8 and 16 bits that lie far from
-one another, as a column does.
+CPUs gather 32 bits, and nothing where a select says whether to: of 8 and 16 bits, or from places computed in 16 bits,
+elements are fetched one by one, from places that lie in an array. So are those of 64 bits, where gathers take longer
+(loops over them 0.81 to 0.98 of the time), and those of 8 and 16 bits that lie far from one another, as a column does.
 """
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ class _Cut:
             return ()
         self.named = {s.name: s.value for s in self.loop.body if isinstance(s, Let)}
         everything = [e for s in self.loop.body for e in parts(expressions(s))]
-        self.gathers = self.narrow_gathers(everything)
+        self.gathers = self.fetched_loads(everything)
         self.stages = self.inner_functions(everything)
         self.divisions = divisions_among(everything)
         calls = dict.fromkeys(filter(self.is_called, everything))
@@ -229,11 +229,12 @@ class _Cut:
                 stack.append(self.named[e.name])
         return found
 
-    def narrow_gathers(self, everything: list[Expr]) -> dict[Load, None]:
-        """Loads of few bits from places in data, or far from one another, where there is enough beside them."""
+    def fetched_loads(self, everything: list[Expr]) -> dict[Load, None]:
+        """Loads that CPUs gather slowly or not at all, or of few bits that lie far apart, where there is enough beside
+        them."""
         beside = {e for e in everything if isinstance(e, Apply) and e.type != INDEX}
         are_many = len(beside) >= LONG_WORK and not (isinstance(self.loop.extent, int) and self.loop.extent < LONG_WORK)
-        found = dict.fromkeys(e for e in everything if isinstance(e, Load) and self.is_narrow(e) and (
+        found = dict.fromkeys(e for e in everything if isinstance(e, Load) and self.is_fetched(e) and (
             is_data(e.position, self.named) or are_many and bits_of(e) == 16 and self.is_far(e.position)))
         return found if len(beside) >= LEAST_BESIDE_GATHERS else {}
 
@@ -256,8 +257,9 @@ class _Cut:
             return sum(steps) * factors[0] if factors else None
         return steps[0] + (steps[1] if expr.op == "add" else -steps[1])
 
-    def is_narrow(self, gather: Load) -> bool:
-        """Whether a load is of few bits, or its place is computed in few."""
+    def is_fetched(self, gather: Load) -> bool:
+        """Whether a load from a place in data is quicker by itself: of few bits, or of 64, or its place computed in
+        few."""
         stack: list[Expr] = [gather.position]
         while stack and bits_of(gather) == 32:
             for e in parts([stack.pop()]):
@@ -265,7 +267,7 @@ class _Cut:
                     return True
                 if isinstance(e, Var) and e.name in self.named:
                     stack.append(self.named[e.name])
-        return bits_of(gather) in (8, 16)
+        return bits_of(gather) in (8, 16, 64)
 
     def may_move(self, s: Stmt) -> bool:
         """Whether the calls of a statement may be made before the loop stores anything: their arguments read nothing
