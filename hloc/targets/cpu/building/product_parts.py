@@ -116,5 +116,7 @@ def add_convolution(found: Parts, given: Mapping, has_epilogue: bool, machine: M
     if way == "spread":
         for product in products_of_spread(c):
             add_product(found, product, machine)
+    elif way == "pairs":
+        add(found, "conv_rows.c", {"CONV_TILES_OF_PAIRS"})
     elif way == "rows" and c.y_features // c.groups <= MOST_DOTS:
         add(found, "conv_dots.c", {"CONV_DOTS"})

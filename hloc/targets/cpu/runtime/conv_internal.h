@@ -2,9 +2,10 @@
  *
  * A way of computing one is a function of a plan, in a file of its own, of which a program holds those that its
  * convolutions go (way_of in targets/cpu/scratch/convolution_ways.py): conv.c and conv_rows.c compute tiles of output
- * positions x features from row pointers; conv_outer.c does filter gradients; conv_depthwise.c channels on their own,
- * conv_gradient.c the filter gradients of those; conv_transposed.c base dilation; conv_product.c what is a matrix
- * product. Operands are rearranged where needed (conv_memory.c). conv_ways.c chooses.
+ * positions x features from row pointers, conv_pairs.c with it pairs of bf16; conv_outer.c does filter gradients;
+ * conv_depthwise.c channels on their own, conv_gradient.c the filter gradients of those; conv_transposed.c base
+ * dilation; conv_product.c what is a matrix product. Operands are rearranged where needed (conv_memory.c). conv_ways.c
+ * chooses.
  */
 #ifndef HLOC_CONV_INTERNAL_H
 #define HLOC_CONV_INTERNAL_H
@@ -36,6 +37,7 @@ typedef struct {
   hloc_conv_type y_type;     /* what y holds without an epilogue */
   long column_offset;        /* of the batch group's first output feature, for the epilogue */
   int merged;                /* conv_outer.c: x is padded, o2 and the batch make rows together */
+  int of_pairs;              /* conv_pairs.c: x and w hold pairs of bf16 in the place of floats */
   int* failed;
 } hloc_conv_plan;
 
@@ -57,6 +59,7 @@ void hloc_conv_dots(long count, long taps, const long* tap_index, const float* c
 /* Ways: 0 when done, 1 where memory is exhausted. */
 typedef int (*hloc_conv_way)(hloc_conv_plan* plan, hloc_conv_type type);
 int hloc_conv_by_rows(hloc_conv_plan* plan, hloc_conv_type type);
+int hloc_conv_by_pairs(hloc_conv_plan* plan, hloc_conv_type type);
 int hloc_conv_by_depthwise(hloc_conv_plan* plan, hloc_conv_type type);
 int hloc_conv_by_outer(hloc_conv_plan* plan, hloc_conv_type type);
 int hloc_conv_by_spread(hloc_conv_plan* plan, hloc_conv_type type);

@@ -6,6 +6,8 @@ In: parameters as hloc/kernels/products/convolution.py says. Out: a Convolution,
     product     conv_product.c: a matrix product          outer     conv_outer.c: windows as large as images
     depthwise   conv_depthwise.c: a window per channel    channels  conv_gradient.c: the filter gradients of those
     spread      conv_transposed.c: base dilation          rows      conv.c: all others
+    pairs       conv_pairs.c: of all others those of bf16 in pairs, on CPUs that multiply them quicker than f32: where
+                there is AMX, they do not; conv_ways.c does not choose it
 
 Names are those of the C code, so that both can be read side by side. Missing spatial dimensions come first, as in
 hloc_conv_args.
@@ -18,7 +20,7 @@ from typing import NamedTuple
 
 from hloc.machine import Machine
 from hloc.targets.cpu.building.routines import FAST_TYPES
-from hloc.targets.cpu.scratch.products import Product
+from hloc.targets.cpu.scratch.products import Product, tile_rows
 
 ONES = (1, 1, 1)
 SPREAD_FLOATS = 1 << 20            # of conv_transposed.c
@@ -100,7 +102,10 @@ def way_of(c: Convolution, machine: Machine) -> str:
     like_gradient = c.taps > 4 * prod(c.y_size) and (c.taps > 128 or (c.x_c != 1 and c.x_n == 1))
     if c.groups == 1 and (like_gradient or c.x_features > 16384):
         return "outer"
-    return "spread" if _is_transposed(c, machine) else "rows"
+    if _is_transposed(c, machine):
+        return "spread"
+    return "pairs" if c.type == "bf16" and "bf16" in machine.dots and not machine.amx and _is_of_pairs(c, machine) \
+        else "rows"
 
 
 def is_product(c: Convolution) -> bool:
@@ -156,6 +161,22 @@ def _is_transposed(c: Convolution, machine: Machine) -> bool:
         return False
     small = prod(c.x_size) * c.taps * c.y_features <= 1 << 18 and c.taps * c.x_features * c.y_features <= 1 << 16
     return c.groups == 1 and c.x_features >= 8 and (c.y_features <= machine.vector_bytes // 4 or small)
+
+
+def _is_of_pairs(c: Convolution, machine: Machine) -> bool:
+    """Whether neighbouring features are pairs in memory, and there is enough of both kinds of features."""
+    depth, lanes = c.x_features // c.groups, machine.vector_bytes // 4
+    return c.x_c == 1 and depth >= lanes and c.y_features // c.groups > lanes // 2 \
+        and not any(n % 2 for n in (depth, c.x_n, *c.x_s)) and not rows_collide(c, c.x_s[2], 2, machine)
+
+
+def rows_collide(c: Convolution, step: int, element_bytes: int, machine: Machine) -> bool:
+    """As conv.c asks of floats, every `step` of which a row of a tile begins: whether most fall into the same few sets
+    of the first cache."""
+    step_bytes, sets = step * (c.stride[2] if c.base_dilation[2] == 1 else 1) * element_bytes, 4096
+    while sets > 1 and step_bytes % (2 * 4096 // sets) == 0:
+        sets //= 2
+    return tile_rows(machine) > 8 * sets and c.taps * c.y_features >= 128
 
 
 def product_of_convolution(c: Convolution) -> Product:

@@ -19,6 +19,7 @@ from hloc.targets.cpu.scratch.convolution_ways import (
     moves_spread,
     product_of_convolution,
     products_of_spread,
+    rows_collide,
     step_through,
     way_of,
 )
@@ -44,7 +45,8 @@ def convolution_scratch(tile: Tile, machine: Machine) -> Scratch:
         return _moved(whole, True, whole.is_f32 and whole.x_n == 1, whole.is_f32 and whole.w_o == 1, machine)
     if way == "depthwise":
         return _moved(c, False, c.is_f32 and c.x_c == 1, c.is_f32 and c.w_o == 1, machine)
-    return {"product": _by_product, "outer": _by_outer, "spread": _by_spread, "rows": _by_rows}[way](c, machine)
+    ways = {"product": _by_product, "outer": _by_outer, "spread": _by_spread, "rows": _by_rows, "pairs": _by_pairs}
+    return ways[way](c, machine)
 
 
 # -- the ways ----------------------------------------------------------------------------------------------------------
@@ -92,14 +94,6 @@ def _passed_over(c: Convolution) -> Convolution:
     return c._replace(x_s=tuple(x_s), x_size=tuple(x_size), stride=tuple(stride))
 
 
-def _collides(c: Convolution, step: int, machine: Machine) -> bool:
-    """rows_collide."""
-    step_bytes, sets = step * (c.stride[2] if c.base_dilation[2] == 1 else 1) * 4, 4096
-    while sets > 1 and step_bytes % (2 * 4096 // sets) == 0:
-        sets //= 2
-    return tile_rows(machine) > 8 * sets and c.taps * c.y_features >= 128
-
-
 def _by_rows(c: Convolution, machine: Machine) -> Scratch:
     one_piece = c.groups == 1 and c.x_features <= 8 and c.window[2] > 1 and c.window_dilation[2] == 1 \
         and c.base_dilation == ONES and not c.reversed[2] and c.window[2] * c.x_features <= 1024
@@ -107,12 +101,18 @@ def _by_rows(c: Convolution, machine: Machine) -> Scratch:
     padded = (c.y_size[2] - 1) * c.stride[2] + c.window[2] if one_piece else c.x_size[2]
     move_x, move_w = one_piece or not c.is_f32 or c.x_c != 1, one_piece or not c.is_f32
     pitch = c.x_features
-    if not one_piece and _collides(c, c.x_features if move_x else c.x_s[2], machine):
+    if not one_piece and rows_collide(c, c.x_features if move_x else c.x_s[2], 4, machine):
         pitch, move_x = pitch + machine.vector_bytes // 4, True
     inner = c._replace(x_features=c.x_features * c.window[2], window=(*c.window[:2], 1)) if one_piece else c
     panels = 0 if _is_few(inner, machine) else _panel_floats(inner, machine)
     first = panels + (_image(c, machine, padded, pitch) if move_x else 0) + (_filter(c, machine) if move_w else 0)
     return _rows(inner, machine, 4 * first)
+
+
+def _by_pairs(c: Convolution, machine: Machine) -> Scratch:
+    pairs = c._replace(x_features=c.x_features // 2)
+    panels = 0 if _is_few(pairs, machine) else _panel_floats(pairs, machine)
+    return _rows(pairs, machine, 4 * (_filter(pairs, machine) + panels))
 
 
 def _panel_floats(c: Convolution, machine: Machine) -> int:
