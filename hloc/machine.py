@@ -31,16 +31,22 @@ class Machine:
     launch_seconds: float           # cost of starting one parallel kernel
     shared_bytes: int = 0           # per block, GPU only
     arch: str = ""                  # sm_90a; of a CPU what uname says
-    dots: tuple[str, ...] = ()      # element types of which a CPU sums several products at once: bf16, s8, s16
+    dots: tuple[str, ...] = ()      # element types of which a CPU had best sum several products at once: bf16, s8, s16
     amx: bool = False               # whether it does so by tiles
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether a CPU multiplies pairs of bf16 in vectors, quicker than f32. AMX is of those that are slow at it."""
+        return "bf16" in self.dots and not self.amx
 
     @staticmethod
     def host() -> Machine:
         """This computer's CPU, as far as Linux tells; sensible figures elsewhere."""
-        flags = _cpu_flags()
+        flags = cpu_flags()
         width = _vector_bytes(flags)
         dots = tuple(t for t, flag in (("bf16", "avx512_bf16"), ("s8", "avx512_vnni")) if width == 64 and flag in flags)
         amx = len(dots) == 2 and has_amx()
+        dots = tuple(t for t in dots if t != "bf16" or not has_slow_pairs())
         dots += ("s16",) * (width >= 32)
         return Machine("cpu", "cpu", available_cores(), width, 32 << 10, 1 << 20, 20e9, 4e-6, arch=os.uname().machine,
                        dots=dots, amx=amx)
@@ -59,7 +65,7 @@ def available_cores() -> int:
 def has_amx() -> bool:
     """Whether this CPU multiplies matrices of bf16 and s8 by tiles, and Linux keeps their registers for those programs
     that ask (5.16 and later); HLOC_AMX=0: they are not used."""
-    if os.environ.get("HLOC_AMX") == "0" or not _cpu_flags() >= {"amx_tile", "amx_bf16", "amx_int8"}:
+    if os.environ.get("HLOC_AMX") == "0" or not cpu_flags() >= {"amx_tile", "amx_bf16", "amx_int8"}:
         return False
     import ctypes
     supported = ctypes.c_uint64()
@@ -68,11 +74,23 @@ def has_amx() -> bool:
     return not failed and bool(supported.value >> XFEATURE_XTILEDATA & 1)
 
 
-def _cpu_flags() -> frozenset[str]:
+@lru_cache(maxsize=1)
+def has_slow_pairs() -> bool:
+    """Whether this CPU multiplies pairs of bf16 (vdpbf16ps) at half the rate of f32's multiplications: Intel's, which
+    leave that to AMX (measured on Sapphire and Emerald Rapids; AMD's Zen 4 and 5 take half the time of f32's)."""
+    return "avx512_bf16" in cpu_flags() and "GenuineIntel" in _cpu_words("vendor_id") and not has_amx()
+
+
+def cpu_flags() -> frozenset[str]:
     """What Linux says that the CPU can do; nothing elsewhere."""
+    return _cpu_words("flags", "Features")
+
+
+def _cpu_words(*names: str) -> frozenset[str]:
+    """Of the first line of /proc/cpuinfo with one of these names."""
     try:
         with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
-            return frozenset(next((line for line in file if line.startswith(("flags", "Features"))), "").split())
+            return frozenset(next((line for line in file if line.startswith(names)), "").split())
     except OSError:
         return frozenset()
 

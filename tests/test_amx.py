@@ -8,7 +8,7 @@ import pytest
 from native import FLAGS, build
 from test_cpu_runtime import gemm_args, gemm_shapes, in_order
 
-from hloc.machine import Machine, has_amx
+from hloc.machine import cpu_flags, has_amx
 
 SOURCE = '#include "pool.c"\n#include "gemm_bf16.c"\n#include "gemm_s8.c"\n'
 NO_FEATURE = "-DHLOC_XTILEDATA=63"             # Linux knows no such one
@@ -16,7 +16,7 @@ NO_FEATURE = "-DHLOC_XTILEDATA=63"             # Linux knows no such one
 
 @pytest.fixture(scope="module", params=["allowed", "denied"])
 def products(request, tmp_path_factory):
-    if not {"bf16", "s8"} <= set(Machine.host().dots):
+    if not {"avx512_bf16", "avx512_vnni"} <= cpu_flags():
         pytest.skip("this CPU has no AVX512-BF16, or no VNNI")
     if request.param == "allowed" and not has_amx():
         pytest.skip("this CPU has no AMX, or the system does not let programs use it")

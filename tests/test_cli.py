@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from hloc.cli.main import COMMANDS, cli, main
+from hloc.machine import Machine
 from hloc.targets.cpu.building.unit_costs import TEMPLATES
 from hloc.targets.cpu.program.sources import RUNTIME
 from hloc.targets.inlining import HEADERS as SHARED
@@ -102,8 +103,23 @@ def test_text_forms(here, capsys, ending, words):
 
 def test_single_c_file_stands_alone(here, capsys):
     assert run(capsys, "compile", str(MODELS / "digits" / "model.hlo"), "-o", "m.c")[0] == 0
-    flags = ["-O1", "-march=native", "-fopenmp-simd", "-w", "-shared", "-fPIC"]
-    subprocess.run(["cc", *flags, "m.c", "-o", "x.so", "-lm", "-lpthread"], check=True)
+    link_alone("m.c")
+
+
+def test_single_c_file_has_the_attention_of_any_cpu(here, capsys, monkeypatch):
+    """Also where it is made on a CPU that multiplies pairs of bf16."""
+    monkeypatch.setattr("hloc.machine.cpu_flags", lambda: frozenset(("avx512f", "avx512bw", "avx512dq", "avx512_bf16")))
+    monkeypatch.setattr("hloc.machine.has_slow_pairs", lambda: False)
+    assert Machine.host().has_pairs
+    assert run(capsys, "compile", str(MODELS.parent / "programs" / "attention_pairs.hlo"), "-o", "m.c")[0] == 0
+    assert "hloc_attention(&" in Path("m.c").read_text()
+    link_alone("m.c")
+
+
+def link_alone(file: str) -> None:
+    """With nothing undefined."""
+    flags = ["-O1", "-march=native", "-fopenmp-simd", "-w", "-shared", "-fPIC", "-Wl,-z,defs"]
+    subprocess.run(["cc", *flags, file, "-o", "x.so", "-lm", "-lpthread"], check=True)
 
 
 @pytest.mark.parametrize("order", [1, -1])

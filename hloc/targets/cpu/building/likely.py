@@ -129,7 +129,7 @@ def _likely_attention(module: Module, machine: Machine) -> set[tuple[int, str]]:
         batched = [i for i in computation.instructions if i.opcode == "dot" and i.get("lhs_batch_dims")]
         if 1 < len(batched) <= 2 * sum(i.opcode == "exponential" for i in computation.instructions):
             queries, types = min(_sides(batched[0])), {o.shape.element_type for d in batched for o in d.operands}
-            kind = "pairs" if types == {"bf16"} <= {*machine.dots} and _depth(batched[0]) % 2 == 0 else ""
+            kind = "pairs" if types == {"bf16"} and machine.has_pairs and _depth(batched[0]) % 2 == 0 else ""
             found.add((queries, "few" if queries <= FEW_QUERIES else kind))
     return found
 

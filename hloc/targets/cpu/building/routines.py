@@ -72,7 +72,7 @@ def attention_kind(given: Mapping[str, object], machine: Machine) -> str:
         return "few"
     types = {*given["types"], given["weights"]}
     lies = all(row % 2 == 0 and step == 1 for _, row, step, _ in (given["query"], given["key"]))
-    return "pairs" if types == {"bf16"} <= {*machine.dots} and depth % 2 == 0 and lies else ""
+    return "pairs" if types == {"bf16"} and machine.has_pairs and depth % 2 == 0 and lies else ""
 
 
 def generic_flags(unit: str) -> tuple[str, ...]:

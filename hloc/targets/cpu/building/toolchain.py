@@ -19,7 +19,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from hloc.errors import BuildError
-from hloc.machine import has_amx
+from hloc.machine import has_amx, has_slow_pairs
 
 # No -ffast-math: NaN, infinities and signed zeros mean what HLO says. Reassociation is explicit in the generated code.
 FLAGS = ("-std=gnu11", "-fPIC", "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math",
@@ -56,8 +56,8 @@ class Toolchain:
     native: tuple[str, ...]
 
     def flags(self) -> tuple[str, ...]:
-        amx = ("-DHLOC_AMX",) if has_amx() else ()
-        return FLAGS + self.native + amx + tuple(f"-I{folder}" for folder in INCLUDE_FOLDERS)
+        facts = (("-DHLOC_AMX",) if has_amx() else ()) + (("-DHLOC_SLOW_PAIRS",) if has_slow_pairs() else ())
+        return FLAGS + self.native + facts + tuple(f"-I{folder}" for folder in INCLUDE_FOLDERS)
 
     def identity(self) -> str:
         """What a cached build depends on, besides its source."""

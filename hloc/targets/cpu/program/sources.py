@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from hloc.kernels.ir import Kernel, Tile
 from hloc.kernels.plan import HostCall, Program, Step
-from hloc.machine import Machine
+from hloc.machine import Machine, has_slow_pairs
 from hloc.targets.cpu.building.chapters import reading_less
 from hloc.targets.cpu.building.needs import parts_of_tiles
 from hloc.targets.cpu.building.parts import Parts
@@ -101,10 +101,14 @@ class Sources:
         return parts_of_tiles((k for k in self.program.kernels if isinstance(k, Tile)), Machine.host())
 
     def single_file(self) -> str:
-        """The whole program with every runtime file put in place: one file that any C compiler takes."""
-        files = dict.fromkeys(file_of(unit) for unit in self.runtime_units())
+        """The whole program with every runtime file put in place: one file that any C compiler takes. Attention is that
+        of any CPU: of pairs of bf16 it is the same text once more, under other names."""
+        files = dict.fromkeys(file_of(unit).replace("_pairs", "") if unit.startswith("attention") else file_of(unit)
+                              for unit in self.runtime_units())
         runtime = "".join(f'#include "{name}"\n' for name in files)
-        return inline_includes(runtime + self.readable() + START, (RUNTIME, SHARED), TEMPLATES)
+        program = self.readable().replace("hloc_attention_pairs(", "hloc_attention(")
+        slow = "#define HLOC_SLOW_PAIRS\n" * has_slow_pairs()
+        return inline_includes(slow + runtime + program + START, (RUNTIME, SHARED), TEMPLATES)
 
 
 START = """

@@ -1,12 +1,12 @@
 /* pairs.h: sums of products of pairs of bf16, by the CPU's own instruction (AVX-512).
  *
- *   HLOC_HAS_PAIRS                       1 where it is there
+ *   HLOC_HAS_PAIRS                       1 where it is there, and quicker than f32's (HLOC_SLOW_PAIRS: it is not)
  *   HLOC_MULTIPLY_PAIRS(sum, a, b)       sum + a's first numbers times b's + the second ones; a, b: vectors of 32 bits
  */
 #ifndef HLOC_PAIRS_H
 #define HLOC_PAIRS_H
 #include "vector.h"
-#if defined(__AVX512BF16__) && HLOC_VECTOR_BYTES == 64
+#if defined(__AVX512BF16__) && HLOC_VECTOR_BYTES == 64 && !defined(HLOC_SLOW_PAIRS)
 #define HLOC_HAS_PAIRS 1
 #if defined(__GNUC__) && !defined(__clang__) /* by the compiler's own name: immintrin.h takes longer to read than a part
                                                 to compile */

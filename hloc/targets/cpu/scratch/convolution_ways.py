@@ -104,8 +104,7 @@ def way_of(c: Convolution, machine: Machine) -> str:
         return "outer"
     if _is_transposed(c, machine):
         return "spread"
-    return "pairs" if c.type == "bf16" and "bf16" in machine.dots and not machine.amx and _is_of_pairs(c, machine) \
-        else "rows"
+    return "pairs" if c.type == "bf16" and machine.has_pairs and _is_of_pairs(c, machine) else "rows"
 
 
 def is_product(c: Convolution) -> bool:
