@@ -35,6 +35,8 @@ SHORT_BYTES, OFTEN = 512, 8     # on a CPU below so many bytes of sums, where it
 CHUNKS = 64
 GPU_PIECES = 8                  # blocks for each SM that keep enough loads under way
 SMALLEST_TWO_PHASE = 1 << 16    # elements
+FEW_COLUMNS, MOST_AT_ONCE = 16, 128     # of a row; of several that are summed as one
+SMALLEST_AT_ONCE = 1 << 12      # elements of them all
 LONG_ROW = 2048                 # elements of a row that is worth columns,
 FEWEST_LANES, MOST_LANES = 32, 256      # so many of them
 
@@ -54,7 +56,11 @@ def lower_reduce(group: Group, machine: Machine) -> Lowered:
     short = is_short(reduction, machine)
     if machine.kind == "cpu" and not short and not is_turned(reduction, machine):
         reduction = _in_columns(reduction)
+    if machine.kind == "cpu" and not short:
+        reduction = _with_rows_at_once(reduction)
     partial = _without_inner(reduction) if _late_inner(reduction, machine) and not short else reduction
+    if reduction.in_rows:
+        partial = _without_rows(reduction)
     chunks = _chunks(partial, machine)
     whole = chunks == 1 and partial is reduction
     nest = ShortNest if short else PairsNest if whole and is_paired(reduction, machine) else \
@@ -180,6 +186,27 @@ def _in_columns(reduction: Reduction) -> Reduction:
                    reduced=[*reduction.reduced, True], in_columns=True)
 
 
+def _with_rows_at_once(reduction: Reduction) -> Reduction:
+    """Many rows of few columns, as the gradient of ten classes' bias, as longer rows that hold some of them, whole
+    vectors if possible; their sums are joined at the end."""
+    if reduction.reduced != [True, False] or reduction.extents[1] % FEW_COLUMNS == 0 or reduction.has_loops \
+            or math.prod(reduction.extents) < SMALLEST_AT_ONCE or not all(map(reduction.monoid, reduction.reduces)):
+        return reduction
+    rows, columns = reduction.extents
+    widths = range(FEWEST_LANES // columns + 1, MOST_AT_ONCE // columns + 1)
+    even = [n for n in widths if rows % n == 0]
+    count = max(even, key=lambda n: (n * columns % FEW_COLUMNS == 0, n), default=0)
+    if columns > FEW_COLUMNS or not count or not _are_one(reduction, [rows // count, count * columns]):
+        return reduction
+    return replace(reduction, extents=[rows // count, count, columns], reduced=[True, True, False], in_rows=True)
+
+
+def _without_rows(reduction: Reduction) -> Reduction:
+    """The sums of the longer rows."""
+    longer, *rest = reduction.extents
+    return replace(reduction, extents=[longer, math.prod(rest)], reduced=[True, False], in_rows=False)
+
+
 def _late_inner(reduction: Reduction, machine: Machine) -> bool:
     """A short innermost loop is reduced at the end: until then it is part of the columns, which makes them wider. So is
     one that a long row was cut into columns for. On a CPU the lanes of a vector are joined once for each result, then,
@@ -224,7 +251,7 @@ def _two_phases(reduction: Reduction, partial: Reduction, chunks: int, kind: typ
         for k, (type, total) in enumerate(zip(types, totals)):
             first.builder.store(first.scratch_buffer(k, type, size, "write"), position, total)
     nest.emit(keep)
-    last = len(reduction.extents) - 1 if partial is not reduction else None
+    last = max(n for n, gone in enumerate(reduction.reduced) if gone) if partial is not reduction else None
     remaining = [n for n, gone in enumerate(reduction.reduced) if not gone or n == last]
     joining = Reduction(reduction.group, reduction.reduces, reduction.dimensions,
                         [chunks, *(reduction.extents[n] for n in remaining)], [True, *(n == last for n in remaining)])

@@ -28,7 +28,7 @@ ACCUMULATED_BYTES = 8192    # of a block: a quarter of the first cache
 class Reduction:
     """The reduces of a group and the loops of their input space (extents; reduced: which are summed over).
     operations: of one element; has_loops: computing one takes loops of its own; columns: results that a block of
-    columns accumulates at once; in_columns: the last loop is a part of what was one loop."""
+    columns accumulates at once; in_columns: the last loop is a part of what was one loop; in_rows: the one before."""
 
     group: Group
     reduces: list[Instruction]
@@ -39,6 +39,7 @@ class Reduction:
     has_loops: bool = False
     columns: int = COLUMNS
     in_columns: bool = False
+    in_rows: bool = False
 
     @property
     def kept_extents(self) -> list[int]:

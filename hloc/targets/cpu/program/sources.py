@@ -35,6 +35,7 @@ from hloc.targets.cpu.vector_loops.scalar_functions import apart
 from hloc.targets.cpu.vector_loops.straight import straightened
 from hloc.targets.cpu.vector_loops.unguarded import with_loads_first
 from hloc.targets.cpu.vector_loops.unswitched import unswitched
+from hloc.targets.cpu.vector_loops.values_ahead import with_values_ahead
 from hloc.targets.cpu.vector_loops.vector_width import is_wide
 from hloc.targets.inlining import HEADERS as SHARED
 from hloc.targets.inlining import c_name, inline_includes
@@ -152,6 +153,7 @@ def print_kernels(kernels: Sequence[Kernel | Tile], machine: Machine) -> tuple[t
                 texts[callback.text] = callback.text
             texts[name] = tile_function(kernel, name, machine)
         else:
+            kernel = with_values_ahead(kernel)
             wide = is_wide(kernel)
             kernel = narrow_addresses(narrow_divisions(straightened(unswitched(split_index_sets(kernel)))))
             kernel = apart(by_rows(with_loads_first(as_integers(kernel))))

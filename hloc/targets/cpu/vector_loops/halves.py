@@ -38,6 +38,7 @@ from hloc.kernels.ir import (
 )
 from hloc.kernels.walks import expressions, parts, walk, with_expressions, with_parts
 from hloc.targets.cpu.vector_loops.lanes import in_groups, is_rounding, whole_groups
+from hloc.targets.cpu.vector_loops.vector_width import HEAVY
 from hloc.targets.printer import C, StatementPrinter, assigned, expression
 
 BLOCK = 256                     # elements: some Local arrays of them fit into the first cache
@@ -75,7 +76,7 @@ def _statements(statements: Iterable[Stmt], halves: frozenset[str]) -> tuple[Stm
 
 
 def _statement(s: Stmt, halves: frozenset[str]) -> tuple[Stmt, ...]:
-    if isinstance(s, For) and s.kind == VECTOR and s.extent in FEW:
+    if isinstance(s, For) and s.kind == VECTOR and (s.extent in FEW or _is_short(s, halves)):
         return (s._replace(kind=SERIAL, body=_statements(s.body, halves)),)
     if isinstance(s, For) and s.kind == VECTOR:
         return _Loop(s._replace(body=_converted_where_stored(s.body)), halves).rewritten()
@@ -84,6 +85,14 @@ def _statement(s: Stmt, halves: frozenset[str]) -> tuple[Stmt, ...]:
     if isinstance(s, If):
         return (If(s.condition, _statements(s.then, halves), _statements(s.otherwise, halves)),)
     return (with_expressions(s, _by_instructions),)
+
+
+def _is_short(loop: For, halves: frozenset[str]) -> bool:
+    """Whether a loop has f16 for no row, and no function that vectors of less than a row are worth."""
+    inside = [e for s in walk(loop.body) for e in parts(expressions(s))]
+    return isinstance(loop.extent, int) and loop.extent < SHORTEST \
+        and not any(isinstance(e, Apply) and e.op in HEAVY for e in inside) \
+        and any(isinstance(e, Load) and e.buffer in halves for e in inside)
 
 
 def _by_instructions(expr: Expr) -> Expr:
