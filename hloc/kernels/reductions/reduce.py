@@ -26,7 +26,7 @@ from hloc.kernels.reductions.nest import Nest
 from hloc.kernels.reductions.pairs import PairsNest, is_paired
 from hloc.kernels.reductions.reduction import Reduction, point_values, start, store_results
 from hloc.kernels.reductions.short import ShortNest, is_short
-from hloc.kernels.reductions.turned import TurnedNest, is_turned
+from hloc.kernels.reductions.turned import LONGEST, QUICK, TurnedNest, is_turned
 from hloc.kernels.rules.loops import element_types
 from hloc.machine import Machine
 
@@ -239,24 +239,36 @@ def _are_one(reduction: Reduction, extents: list[int]) -> bool:
 
 
 def _two_phases(reduction: Reduction, partial: Reduction, chunks: int, kind: type[Nest]) -> Lowered:
-    """Partial results of each chunk go to scratch buffers [chunk][result]; a second kernel joins them."""
+    """Partial results of each chunk go to scratch buffers [chunk][result]; a second kernel joins them. Where it would
+    join rows of a few, slowly, those lie apart: [chunk][place in its row][row]."""
     results = partial.results
     types = [t for _, _, t in reduction.accumulators]
     size = chunks * results
     first = Outline(reduction.group)
     nest = kind(partial, first, chunks)
 
+    last = max(n for n, gone in enumerate(reduction.reduced) if gone) if partial is not reduction else None
+    row = reduction.extents[-1] if last is not None and _joins_slowly(reduction) else 1
+
     def keep(counters: list[Index], totals: list[Expr]) -> None:
-        position = indexing.add(indexing.scale(nest.piece, results), partial.kept(counters))
+        place = indexing.linearize(indexing.delinearize(partial.kept(counters), [results // row, row])[::-1],
+                                   [row, results // row])
+        position = indexing.add(indexing.scale(nest.piece, results), place)
         for k, (type, total) in enumerate(zip(types, totals)):
             first.builder.store(first.scratch_buffer(k, type, size, "write"), position, total)
     nest.emit(keep)
-    last = max(n for n, gone in enumerate(reduction.reduced) if gone) if partial is not reduction else None
     remaining = [n for n, gone in enumerate(reduction.reduced) if not gone or n == last]
+    remaining.sort(key=lambda n: row > 1 and n != last)
     joining = Reduction(reduction.group, reduction.reduces, reduction.dimensions,
                         [chunks, *(reduction.extents[n] for n in remaining)], [True, *(n == last for n in remaining)])
     calls = (first.finish("_partial", _cost(reduction, first)), _second_phase(joining, types))
     return Lowered(calls, tuple(size * ELEMENT_TYPES[t].bytes for t in types))
+
+
+def _joins_slowly(reduction: Reduction) -> bool:
+    """Whether what is joined are rows of a few numbers, and not by something that vectors along a row do well."""
+    return reduction.reduced[-1] and reduction.extents[-1] <= LONGEST and not reduction.in_columns \
+        and any(reduction.monoid(r) not in QUICK for r in reduction.reduces)
 
 
 def _second_phase(joining: Reduction, types: list[str]) -> KernelCall:

@@ -1,9 +1,13 @@
 """Rules for convolution and reduce-window: what the window itself can do needs no instruction of its own."""
 from __future__ import annotations
 
+from math import prod
+
 from hloc.ir import Instruction, PaddingDim, Window, WindowDim, window_of
 from hloc.passes.patterns import identity_of, is_splat, monoid_of
 from hloc.passes.rewriter import Rewriter
+
+FEW_PARTS, LARGE_WINDOW = 8, 16     # windows along a dimension; elements of one
 
 
 def convolution_of_pad(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
@@ -57,7 +61,31 @@ def reduce_window_of_pad(instruction: Instruction, rewriter: Rewriter) -> Instru
     return rewriter.change(instruction, operands=[pad.operands[0], initial], window=Window(tuple(dimensions)))
 
 
+def reduce_window_of_parts(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
+    """reduce-window(x) => reduce(reshape(x)) where windows lie side by side, and few of them along the last dimension:
+    neighbouring results would not fill vectors, the elements of a window do"""
+    dims = window_of(instruction)
+    if monoid_of(instruction) is None or not dims or not all(map(lies_beside, dims)):
+        return None
+    sizes, results = instruction.operands[0].shape.dimensions, instruction.shape.dimensions
+    few = dims[-1].size > 1 and results[-1] < FEW_PARTS and prod(d.size for d in dims) >= LARGE_WINDOW
+    if not few or any(n * d.size != size for n, d, size in zip(results, dims, sizes)):
+        return None
+    parts = [(n, inside) for count, d in zip(results, dims) for n, inside in ((count, False), (d.size, True))
+             if not inside or n > 1]
+    x, initial = instruction.operands
+    apart = rewriter.add("reshape", x.shape.with_dimensions(n for n, _ in parts), [x])
+    inside = tuple(place for place, (_, inside) in enumerate(parts) if inside)
+    return rewriter.add("reduce", instruction.shape, [apart, initial],
+                        {"dimensions": inside, "to_apply": instruction.get("to_apply")})
+
+
+def lies_beside(dim: WindowDim) -> bool:
+    """Whether each window along a dimension begins where the one before ends."""
+    return dim._replace(size=1, stride=1) == WindowDim() and dim.size == dim.stride
+
+
 RULES = {
     "convolution": (convolution_of_pad, convolution_of_reversed_kernel),
-    "reduce-window": (reduce_window_of_pad,),
+    "reduce-window": (reduce_window_of_pad, reduce_window_of_parts),
 }
