@@ -189,28 +189,42 @@ def reads_own_position(instruction: Instruction, slot: int) -> bool:
     """True where each result element depends on that operand only at the same linear position.
 
     Then a result may take the operand's memory: every element is read before it is written, results of several
-    arrays included, since a kernel computes all of them at one position before it stores any.
+    arrays included, since a kernel computes all of them at one position before it stores any. So it does where it adds
+    them up beside: a state that a step of a loop changes, and its sums.
     """
     operand = instruction.operands[slot].shape
     results = list(leaves(instruction.shape))
-    if not operand.is_array or not results or any(r.num_elements != operand.num_elements for r in results):
+    if not operand.is_array or max((r.num_elements for r in results), default=0) != operand.num_elements:
         return False
     if instruction.opcode == "fusion":
         return instruction.get("kind") in IN_PLACE_KINDS and slot in own_position_parameters(instruction.get("calls"))
     return instruction.opcode == "copy" or instruction.opcode in RESHAPES or is_elementwise(instruction)
 
 
+def _is_taken_beside(root: Instruction, elements: int, computation: Computation) -> bool:
+    """Whether a smaller result is a reduction of an array of so many elements, which nothing else waits for: then the
+    kernel takes each element in where it stores the others."""
+    return root.opcode == "reduce" and len(root.operands) == 2 and root.operands[0].shape.num_elements == elements \
+        and not any(root in i.operands for i in computation.instructions if i is not computation.root)
+
+
 def own_position_parameters(computation: Computation) -> set[int]:
     """Numbers of the parameters of a fused computation that are read at the kernel's own position only. What a product
-    or a reduce reads is not: all of it is read before anything of the same place is stored."""
+    reads is not, nor a reduce whose result another one needs: there it may be read again after it was stored."""
     root = computation.root
     roots = root.operands if root.opcode == "tuple" else [root]
     if any(is_update(r) for r in roots):
         return set()
-    contexts = Contexts(roots[0].shape.num_elements)
+    elements = max(r.shape.num_elements for r in roots)
+    beside = [r for r in roots if r.shape.num_elements != elements]
+    if not all(_is_taken_beside(r, elements, computation) for r in beside) \
+            or len({(r.operands[0].shape.dimensions, r.get("dimensions")) for r in beside if r.operands}) > 1:
+        return set()
+    contexts = Contexts(elements)
     asked: dict[Instruction, set[int]] = {i: set() for i in computation.instructions}
     asked[root].add(BASE)
     for instruction in reversed(computation.instructions):
         for number, operand in enumerate(instruction.operands):
-            asked[operand].update(contexts.through(instruction, number, c) for c in asked[instruction])
+            asked[operand].update(BASE if instruction in beside and number == 0 else
+                                  contexts.through(instruction, number, c) for c in asked[instruction])
     return {p.parameter_number for p in computation.parameters if asked[p] <= {BASE}}

@@ -29,7 +29,7 @@ from hloc.kernels.scalars import computation_type
 from hloc.machine import Machine
 
 SHORTEST, LONGEST = 5, 64       # elements of a row: shorter ones are done by reductions/short.py
-FEWEST_ROWS, FEWEST_LANES = 16, 32
+FEWEST_ROWS, FEWEST_LANES, NARROWEST = 16, 12, 32
 ROWS, LANES = 32, 128           # of a block: a table is read as often as there are rows
 TABLES = 4096                   # elements of all tables together: half of the first cache
 MOST_WRITTEN_OUT = 8            # columns that a vector takes in between a load and a store of its sums
@@ -97,7 +97,7 @@ class PairsNest(Nest):
         r, b = self.reduction, self.outline.builder
         self.arrays = turned_arrays(r)
         *outer, rows, lanes, length = r.extents
-        width = min(lanes, LANES, max(FEWEST_LANES, TABLES // (length * len(self.arrays))))
+        width = min(lanes, LANES, max(NARROWEST, TABLES // (length * len(self.arrays))))
         with loops.parallel(b, [*outer, -(-rows // ROWS), -(-lanes // width)]) as opened:
             counters = [*opened[:len(outer)], indexing.ZERO, indexing.ZERO, indexing.ZERO]
             self.width, self.block = width, opened[-1]

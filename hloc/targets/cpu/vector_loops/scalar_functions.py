@@ -34,6 +34,7 @@ elements are fetched one by one, from places that lie in an array. So are those 
 """
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -139,7 +140,9 @@ def apart(kernel: Kernel) -> Kernel:
     if not any(isinstance(e, Apply) and (e.type in NUMBERS or e.op in HEAVY) or isinstance(e, Load) and bits_of(e) < 32
                for s in walk(kernel.body) for e in parts(expressions(s))):
         return kernel
-    return kernel._replace(body=with_vector_loops(kernel.body, lambda loop: _Cut(loop).loops() or (loop,)))
+    numbers = itertools.count()
+    return kernel._replace(body=with_vector_loops(
+        kernel.body, lambda loop: _Cut(loop, f"{loop.name}_{next(numbers)}").loops() or (loop,)))
 
 
 def arguments_of(call: Apply | Load) -> tuple[Expr, ...]:
@@ -155,11 +158,12 @@ def with_arguments(call: Apply | Load, new: tuple[Expr, ...]) -> Apply | Load:
 
 @dataclass
 class _Cut:
-    """One VECTOR loop. levels: calls by how many others, one in the other, each waits for; depths: the same of names;
-    stages: calls that have vectors; masks, arrays, results: where preds as s32, the arguments and the results of calls
-    lie."""
+    """One VECTOR loop. prefix: of the arrays' names, since loops of one counter may stand side by side; levels: calls
+    by how many others, one in the other, each waits for; depths: the same of names; stages: calls that have vectors;
+    masks, arrays, results: where preds as s32, the arguments and the results of calls lie."""
 
     loop: For
+    prefix: str
     named: dict[str, Expr] = field(default_factory=dict)
     levels: dict[Apply | Load, int] = field(default_factory=dict)
     masks: dict[Load, str] = field(default_factory=dict)
@@ -193,7 +197,7 @@ class _Cut:
             return ()
         for call in calls:
             self.level(call)
-        self.masks = {mask: f"{self.loop.name}_m{n}" for n, mask in enumerate(masks)}
+        self.masks = {mask: f"{self.prefix}_m{n}" for n, mask in enumerate(masks)}
         return self.in_blocks(self.cut())
 
     def is_called(self, expr: Expr) -> bool:
@@ -314,7 +318,7 @@ class _Cut:
         for depth in sorted(set(self.levels.values())):
             calls = [c for c, level in self.levels.items() if level == depth and c not in self.stages]
             arguments = dict.fromkeys(a for c in calls for a in arguments_of(c) if not isinstance(a, Const))
-            results = {c: f"{self.loop.name}_f{len(self.results) + n}"
+            results = {c: f"{self.prefix}_f{len(self.results) + n}"
                        for n, c in enumerate(c for c, level in self.levels.items() if level == depth)}
             stores = tuple(Store(self.array(a), self.place, self.value(a)) for a in arguments)
             stores += tuple(Store(results[c], self.place, self.value(c)) for c in results if c in self.stages)
@@ -383,7 +387,7 @@ class _Cut:
         return Var(self.counter, INDEX)
 
     def array(self, argument: Expr) -> str:
-        return self.arrays.setdefault(argument, f"{self.loop.name}_x{len(self.arrays)}")
+        return self.arrays.setdefault(argument, f"{self.prefix}_x{len(self.arrays)}")
 
     def needed(self, stores: Iterable[Store]) -> tuple[Let, ...]:
         """The names that the stores read, and those that these read."""
