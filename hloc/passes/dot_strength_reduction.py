@@ -6,7 +6,10 @@
     both operands have no free dimension       a reduction reads them once, on all cores; what makes them fuses into it
     one has none, and numbers are complex      likewise, but on the CPU, which has a routine for them
 
-Other products of a matrix and a vector have one, and so have small ones (loops).
+Other products of a matrix and a vector have one, and so have small ones (loops). There the CPU has the vector first:
+its products make rows, along which vectors go on with what follows.
+
+    y = f32[500] dot(x: f32[500,20], w: f32[20])   =>   y = f32[500] dot(w, x)
 """
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from hloc.passes.algebraic_simplifier.converts import holds
 from hloc.passes.algebraic_simplifier.products import free_dimensions
 from hloc.passes.context import PassContext
 from hloc.passes.expressions import Expressions
+from hloc.passes.patterns import reshape
 from hloc.passes.rewriter import Rewriter, rewrite_module
 
 SMALLEST = 4096                     # multiply-adds from which there is something to gain
@@ -54,7 +58,7 @@ def dot_strength_reduction(module: Module, context: PassContext) -> bool:
         if type is None or not all(holds(type, s.operand.shape.element_type) for s in sides):
             return None
         if not _pays(dot, sides, context):
-            return None
+            return _with_vector_first(dot, sides, rewriter) if context.target == "cpu" else None
         return _added_up(module, Expressions(rewriter, dot.span), dot, sides, type)
     return rewrite_module(module, visit, revisit=False, opcodes=("dot",))
 
@@ -67,6 +71,18 @@ def _pays(dot: Instruction, sides: tuple[Side, Side], context: PassContext) -> b
     if dot.shape.element_type in ("c64", "c128") and context.target != "cpu":
         return any(s.is_vector for s in sides)
     return depth >= SHALLOWEST and all(s.is_vector for s in sides)
+
+
+def _with_vector_first(dot: Instruction, sides: tuple[Side, Side], rewriter: Rewriter) -> Instruction | None:
+    left, right = sides
+    if left.batch or left.is_vector or not right.is_vector \
+            or left.operand.shape.element_type != right.operand.shape.element_type:
+        return None
+    row = [right.operand.shape.dimensions[d] for d in right.free] + [left.operand.shape.dimensions[d] for d in left.free]
+    turned = rewriter.change(
+        dot, operands=[right.operand, left.operand], shape=dot.shape.with_dimensions(row),
+        lhs_contracting_dims=right.contracting, rhs_contracting_dims=left.contracting)
+    return reshape(rewriter, turned, dot.shape)
 
 
 def _added_up(module: Module, e: Expressions, dot: Instruction, sides: tuple[Side, Side], type: str) -> Instruction:
