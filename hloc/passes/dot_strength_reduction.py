@@ -78,7 +78,7 @@ def _with_vector_first(dot: Instruction, sides: tuple[Side, Side], rewriter: Rew
     if left.batch or left.is_vector or not right.is_vector \
             or left.operand.shape.element_type != right.operand.shape.element_type:
         return None
-    row = [right.operand.shape.dimensions[d] for d in right.free] + [left.operand.shape.dimensions[d] for d in left.free]
+    row = [s.operand.shape.dimensions[d] for s in (right, left) for d in s.free]
     turned = rewriter.change(
         dot, operands=[right.operand, left.operand], shape=dot.shape.with_dimensions(row),
         lhs_contracting_dims=right.contracting, rhs_contracting_dims=left.contracting)

@@ -53,6 +53,7 @@ from hloc.passes.fusion.producers import (
     loaded_bytes,
     reads_operands_of,
     splits_rows_of_f16,
+    spreads_elsewhere,
 )
 from hloc.passes.fusion.prologues import plan_prologue
 from hloc.passes.fusion.siblings import may_merge, merge_siblings, sibling_key
@@ -320,6 +321,8 @@ class Fuser:
             return "the kernel computes one element after the other: vectors of a kernel of its own are faster"
         if self.machine.kind == "cpu" and spreads_rows(producer, self.machine.cores):
             return "a pad that spreads the elements of rows stores them into rows that are filled before"
+        if self.machine.kind == "cpu" and spreads_elsewhere(producer, group, readers):
+            return "a pad that spreads elements is read at other positions than the kernel's own"
         if self.machine.kind == "cpu" and splits_rows_of_f16(producer, group):
             return "rows of a few f16 are widened by whole vectors, which need them one after the other in memory"
         if group.kind == REDUCTION and producer in self.epilogues:

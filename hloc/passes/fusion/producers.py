@@ -34,6 +34,22 @@ def is_slow_one_by_one(producer: Instruction, group: Group, readers: list[Instru
     return 0 < max(pieces, default=0) < SHORTEST_PIECE and operations_before(producer, HEAVY) >= HEAVY
 
 
+def spreads_elsewhere(producer: Instruction, group: Group, readers: list[Instruction]) -> bool:
+    """Whether elements that pads spread, as scans by halves do, would be asked for elsewhere than at the group's own
+    position: loops go over those there, and have to find out for each element here whether it is one."""
+    near = [producer, *(producer.operands if is_elementwise(producer) else ())]
+    if not any(o.opcode == "pad" and spreads_pieces(o) for o in near):
+        return False
+    own = {BASE} if group.rows is None else {BASE, group.rows.full}
+    return not own.issuperset(group.asked(producer, readers))
+
+
+def spreads_pieces(pad: Instruction) -> bool:
+    """A pad that spreads what lies side by side, but for few elements."""
+    sizes = pad.shape.dimensions
+    return any(p.interior > 0 and math.prod(sizes[d + 1:]) < SHORTEST_PIECE for d, p in enumerate(pad.get("padding")))
+
+
 def splits_rows_of_f16(producer: Instruction, group: Group) -> bool:
     """Whether a group's short rows of f16 would be read row by row, where a broadcast lets not all of them follow one
     another."""
