@@ -75,8 +75,8 @@ def _pays(dot: Instruction, sides: tuple[Side, Side], context: PassContext) -> b
 
 def _with_vector_first(dot: Instruction, sides: tuple[Side, Side], rewriter: Rewriter) -> Instruction | None:
     left, right = sides
-    if left.batch or left.is_vector or not right.is_vector \
-            or left.operand.shape.element_type != right.operand.shape.element_type:
+    types = {s.operand.shape.element_type for s in sides}
+    if left.batch or left.is_vector or not right.is_vector or len(types) > 1 or types & {"c64", "c128"}:
         return None
     row = [s.operand.shape.dimensions[d] for s in (right, left) for d in s.free]
     turned = rewriter.change(
