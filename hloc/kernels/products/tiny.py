@@ -82,6 +82,6 @@ def slides_along_rows(convolution: Instruction) -> bool:
     return (slides(window_of(convolution)[n.output_spatial.index(last)])
             and row >= SHORTEST_SLIDE
             and convolution.get("feature_group_count", 1) == convolution.get("batch_group_count", 1) == 1
-            and (planes <= FEW_PLANES or (kernel.num_elements <= MOST_TAPS
+            and (planes <= FEW_PLANES or (kernel.num_elements <= MOST_TAPS and not is_narrow(kernel.element_type)
                                           and row * ELEMENT_TYPES[kernel.element_type].bytes >= LONG_ROW))
-            and kernel.element_type in ("f32", "f64", "s32", "u32", "s64", "u64"))
+            and kernel.element_type in ("f32", "f64", "bf16", "f16", "s32", "u32", "s64", "u64"))

@@ -3,8 +3,8 @@ from __future__ import annotations
 
 from math import prod
 
-from hloc.ir import Instruction, PaddingDim, Window, WindowDim, window_of
-from hloc.passes.patterns import identity_of, is_splat, monoid_of
+from hloc.ir import Instruction, PaddingDim, Shape, Window, WindowDim, window_of
+from hloc.passes.patterns import identity_of, is_splat, monoid_of, reshape
 from hloc.passes.rewriter import Rewriter
 
 FEW_PARTS, LARGE_WINDOW = 8, 16     # windows along a dimension; elements of one
@@ -44,6 +44,27 @@ def convolution_of_reversed_kernel(instruction: Instruction, rewriter: Rewriter)
     dimensions = tuple(dim._replace(reversal=dim.reversal != (d in kernel.get("dimensions")))
                        for dim, d in zip(window_of(instruction), spatial))
     return rewriter.change(instruction, operands=[x, kernel.operands[0]], window=Window(dimensions))
+
+
+def convolution_of_planes(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
+    """convolution(x[n,y,x,1], w) => convolution(x[n,1,y,x], w), with one feature: images are planes, along whose rows
+    windows may move"""
+    x, kernel = instruction.operands
+    numbers = instruction.get("dim_labels")
+    last, spatial = x.shape.rank - 1, tuple(range(1, x.shape.rank - 1))
+    if (numbers.input_batch, numbers.input_spatial, numbers.input_feature) != (0, spatial, last) \
+            or (numbers.output_batch, numbers.output_spatial, numbers.output_feature) != (0, spatial, last) \
+            or not spatial or x.shape.dimensions[last] != 1 or instruction.shape.dimensions[last] != 1 \
+            or instruction.get("batch_group_count", 1) != 1:
+        return None
+    planes = numbers._replace(input_feature=1, input_spatial=tuple(d + 1 for d in spatial),
+                              output_feature=1, output_spatial=tuple(d + 1 for d in spatial))
+
+    def as_planes(shape: Shape) -> Shape:
+        return shape.with_dimensions((shape.dimensions[0], 1, *shape.dimensions[1:last]))
+    result = rewriter.change(instruction, operands=[reshape(rewriter, x, as_planes(x.shape)), kernel],
+                             shape=as_planes(instruction.shape), dim_labels=planes)
+    return reshape(rewriter, result, instruction.shape)
 
 
 def reduce_window_of_pad(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
@@ -86,6 +107,6 @@ def lies_beside(dim: WindowDim) -> bool:
 
 
 RULES = {
-    "convolution": (convolution_of_pad, convolution_of_reversed_kernel),
+    "convolution": (convolution_of_pad, convolution_of_reversed_kernel, convolution_of_planes),
     "reduce-window": (reduce_window_of_pad, reduce_window_of_parts),
 }
