@@ -36,7 +36,7 @@ from hloc.kernels.ir import (
     Var,
     While,
 )
-from hloc.kernels.walks import expressions, parts, walk, with_expressions, with_parts
+from hloc.kernels.walks import expressions, parts, walk, with_all_expressions, with_expressions, with_parts
 from hloc.targets.cpu.vector_loops.lanes import in_groups, is_rounding, whole_groups
 from hloc.targets.cpu.vector_loops.vector_width import HEAVY
 from hloc.targets.printer import C, StatementPrinter, assigned, expression
@@ -109,6 +109,7 @@ def _by_instructions(expr: Expr) -> Expr:
 def _converted_where_stored(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     """A body whose names for f16 that are stored only, as kernels of several results have them, are names for f32; but
     for elements that are moved as they are."""
+    body = _without_second_names(body)
     stored = [s.value for s in body if isinstance(s, Store)]
     named = [s.name for s in body if isinstance(s, Let) and _is_conversion(s.value, "f32", "f16")]
     read = [e.name for s in walk(body) for e in parts(expressions(s)) if isinstance(e, Var) and e.name in named]
@@ -127,7 +128,36 @@ def _converted_where_stored(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         if isinstance(s, Store) and isinstance(s.value, Var) and s.value.name in only and s.value.name not in moved:
             return s._replace(value=Apply("convert", (Var(s.value.name, "f32"),), "f16"))
         return s
-    return _without_unread(tuple(map(change, body)))
+    return _without_unread(_with_first_store_computed(tuple(map(change, body))))
+
+
+def _with_first_store_computed(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    """A body whose first store has the value itself, where its name is read nowhere else: the row that it goes to needs
+    no rounding then, which narrowing does. Later stores may change what the value is computed from."""
+    first = next((s for s in body if isinstance(s, Store)), None)
+    if first is None or not _is_conversion(first.value, "f32", "f16") or not isinstance(first.value.arguments[0], Var):
+        return body
+    name = first.value.arguments[0].name
+    reads = [e for s in walk(body) for e in parts(expressions(s)) if isinstance(e, Var) and e.name == name]
+    value = next((s.value for s in body if isinstance(s, Let) and s.name == name), None)
+    if value is None or len(reads) > 1:
+        return body
+    return tuple(s._replace(value=Apply("convert", (value,), "f16")) if s is first else s for s in body)
+
+
+def _without_second_names(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    """A body where f16 that has a name is known by no other one."""
+    changing, first = assigned(body), {}
+
+    def renamed(expr: Expr) -> Expr:
+        return first.get(expr.name, expr) if isinstance(expr, Var) else with_parts(expr, renamed)
+    made: list[Stmt] = []
+    for s in body:
+        if isinstance(s, Let) and isinstance(s.value, Var) and s.value.type == "f16" and s.value.name not in changing:
+            first[s.name] = renamed(s.value)
+        else:
+            made += with_all_expressions([s], renamed)
+    return tuple(made)
 
 
 def _without_unread(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
@@ -181,7 +211,9 @@ class _Loop:
             row = self.row_of(s.position)
             if row is not None:
                 name = self.written.setdefault((s.buffer, *row), f"{self.loop.name}_narrow{len(self.written)}")
-                return Store(name, Var(self.loop.name, INDEX), self.expression(s.value.arguments[0]))
+                value = s.value.arguments[0]
+                value = value.arguments[0].arguments[0] if is_rounding(value) else value
+                return Store(name, Var(self.loop.name, INDEX), self.expression(value))
         return s if isinstance(s, If) else with_expressions(s, self.expression)
 
     def expression(self, expr: Expr) -> Expr:
