@@ -8,6 +8,7 @@ from hloc.passes.patterns import identity_of, is_splat, monoid_of, reshape
 from hloc.passes.rewriter import Rewriter
 
 FEW_PARTS, LARGE_WINDOW = 8, 16     # windows along a dimension; elements of one
+LONG_WINDOW = 5                     # elements of one along the last dimension
 
 
 def convolution_of_pad(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
@@ -83,14 +84,14 @@ def reduce_window_of_pad(instruction: Instruction, rewriter: Rewriter) -> Instru
 
 
 def reduce_window_of_parts(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """reduce-window(x) => reduce(reshape(x)) where windows lie side by side, and few of them along the last dimension:
-    neighbouring results would not fill vectors, the elements of a window do"""
+    """reduce-window(x) => reduce(reshape(x)) where windows lie side by side, and are few along the last dimension, or
+    long: neighbouring results would not fill vectors, the elements of a window do"""
     dims = window_of(instruction)
     if monoid_of(instruction) is None or not dims or not all(map(lies_beside, dims)):
         return None
     sizes, results = instruction.operands[0].shape.dimensions, instruction.shape.dimensions
     few = dims[-1].size > 1 and results[-1] < FEW_PARTS and prod(d.size for d in dims) >= LARGE_WINDOW
-    if not few or any(n * d.size != size for n, d, size in zip(results, dims, sizes)):
+    if not (few or dims[-1].size >= LONG_WINDOW) or any(n * d.size != size for n, d, size in zip(results, dims, sizes)):
         return None
     parts = [(n, inside) for count, d in zip(results, dims) for n, inside in ((count, False), (d.size, True))
              if not inside or n > 1]

@@ -34,11 +34,12 @@ GCC_ROUTINE_FLAGS = ("-fpeel-loops", "-funswitch-loops", "-fvect-cost-model=dyna
                      "--param", "max-inline-insns-auto=30", "--param", "inline-min-speedup=15")
 # Loops of kernels are unswitched up to this size: a select whose condition is the same for all elements cannot be a
 # vector operation in gcc, which needs to see the comparison, or vectors of booleans.
-# No partial redundancies: where one of a select's values is constant, gcc would make a branch of all that follows.
-GCC_KERNEL_FLAGS = ("--param", "max-unswitch-insns=150", "-fno-tree-pre")
+# No partial redundancies, no threaded jumps: where one of a select's values is constant, or several selects have one
+# condition, gcc would make a branch of all that follows.
+GCC_KERNEL_FLAGS = ("--param", "max-unswitch-insns=150", "-fno-tree-pre", "-fno-thread-jumps")
 # Functions of complex numbers are hundreds of instructions without branches, where these passes find nothing: a quarter
 # of gcc's time.
-GCC_LONG_FLAGS = ("-fno-gcse", "-fno-thread-jumps", "-fno-tree-dominator-opts", "-fno-tree-vrp")
+GCC_LONG_FLAGS = ("-fno-gcse", "-fno-tree-dominator-opts", "-fno-tree-vrp")
 # Gathers of two or four elements take two to three times as long as as many loads.
 GATHER_FLAGS = ("-mtune-ctrl=^use_gather_2parts,^use_gather_4parts",)
 FIRST_GCC_WITH_GATHER_FLAGS = 12
