@@ -6,6 +6,12 @@ In: a Kernel. Out: the kernel with such loops split, as for shifted, padded and 
       if (i < 1) v = x[i + 127]             ->    for i_1 < 127 (VECTOR):  v = x[i_1 + 1 - 1]; ...
       if (i >= 1) v = x[i - 1]; ...
 
+So is one that asks which side of a place that data gives it is on, as arrays that are rolled by a number do.
+
+    for i < 100 (VECTOR):                         c = clamp(0, 100 - p, 100)
+      if (i + p < 100) v = x[i + p]         ->    for i < c (VECTOR):            v = x[i + p]; ...
+      if (i + p >= 100) v = x[i + p - 100]        for i_rest < 100 - c (VECTOR): i = c + i_rest; v = x[i + p - 100]; ...
+
 Compilers leave loops with loads under conditions scalar. A loop of up to four places becomes one for each of them:
 compilers write it out themselves only where its body is small (a step of an oscillator in f16: 0.3 of the time).
 """
@@ -24,6 +30,7 @@ from hloc.kernels.ir import (
     If,
     Kernel,
     Let,
+    Load,
     Mutable,
     Stmt,
     Store,
@@ -56,6 +63,9 @@ def _parts(loop: For) -> list[Stmt]:
     """The loops that stand for one: itself, where there is nothing to gain."""
     inside = list(walk(loop.body))
     simple = all(isinstance(s, (Let, Mutable, Assign, Store, If)) for s in inside)
+    is_short = isinstance(loop.extent, int) and loop.extent < SHORTEST
+    if simple and not is_short and len(inside) <= MOST_STATEMENTS // 2 and (sides := _sides(loop, inside)):
+        return sides
     if not isinstance(loop.extent, int) or not simple:
         return [loop]
     conditions = [s.condition for s in inside if isinstance(s, If)]
@@ -69,6 +79,51 @@ def _parts(loop: For) -> list[Stmt]:
         return [loop]
     return [For(_counter(loop.name, first), n, VECTOR, _known(loop.body, loop.name, first, n))
             for first, n in zip(cuts, lengths)]
+
+
+def _sides(loop: For, inside: list[Stmt]) -> list[Stmt]:
+    """Two loops for one all of whose conditions ask on which side of one place it is; none where they ask more."""
+    conditions = [s.condition for s in inside if isinstance(s, If)]
+    if not all(isinstance(c, Apply) for c in conditions):
+        return []
+    asked = {(c.op, *c.arguments) for c in conditions}
+    if sorted(op for op, *_ in asked) != ["compare_ge", "compare_lt"] or len({tuple(of) for _, *of in asked}) != 1:
+        return []
+    _, place, bound = asked.pop()
+    still = _beside_counter(place, loop, {s.name: s.value for s in inside if isinstance(s, Let)})
+    if still is None or isinstance(still, Const) or not isinstance(bound, Const):
+        return []
+    left, none = Apply("subtract", (bound, still), INDEX), Const(0, INDEX)
+    most = Const(loop.extent, INDEX) if isinstance(loop.extent, int) else loop.extent
+    cut = Let(f"{loop.name}_cut", Apply("minimum", (Apply("maximum", (left, none), INDEX), most), INDEX))
+    before, rest = Var(cut.name, INDEX), f"{loop.name}_rest"
+    here = Let(loop.name, Apply("add", (before, Var(rest, INDEX)), INDEX))
+    return [cut, For(loop.name, before, VECTOR, _on_side(loop.body, "compare_lt")),
+            For(rest, Apply("subtract", (most, before), INDEX), VECTOR, (here, *_on_side(loop.body, "compare_ge")))]
+
+
+def _beside_counter(place: Expr, loop: For, named: dict[str, Expr]) -> Expr | None:
+    """What is added to the loop's counter; None where a place is something else, or that changes in the loop."""
+    if place == Var(loop.name, INDEX):
+        return Const(0, INDEX)
+    if isinstance(place, Var):
+        return _beside_counter(named[place.name], loop, named) if place.name in named else None
+    if not isinstance(place, Apply) or place.op != "add":
+        return None
+    for moving, still in (place.arguments, place.arguments[::-1]):
+        more = _beside_counter(moving, loop, named)
+        if more is not None and all(not isinstance(e, Load) and not (isinstance(e, Var) and (
+                e.name in named or e.name == loop.name)) for e in parts([still])):
+            return still if more == Const(0, INDEX) else Apply("add", (more, still), INDEX)
+    return None
+
+
+def _on_side(statements: Iterable[Stmt], op: str) -> tuple[Stmt, ...]:
+    """The statements where each condition of this kind holds, and no other one does."""
+    result: list[Stmt] = []
+    for s in statements:
+        result += _on_side(s.then if s.condition.op == op else s.otherwise, op) if isinstance(s, If) else [s]
+    return tuple(result)
 
 
 def _counter(name: str, first: int) -> str:
