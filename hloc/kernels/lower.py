@@ -52,7 +52,7 @@ BY_OPCODE: dict[str, Lowering] = {
     "scatter": late("elemental.updates", "lower_scatter"),
     "sort": late("routines.sort", "lower_sort"), "topk": late("routines.sort", "lower_topk"),
     "reduce-window": late("reductions.window", "lower_reduce_window"),
-    "select-and-scatter": late("reductions.window", "lower_select_and_scatter"),
+    "select-and-scatter": late("reductions.select_and_scatter", "lower_select_and_scatter"),
     "bitcast-convert": lower_bitcast_convert, "bitcast": lower_bitcast_convert,
     "fft": late("routines.fft", "lower_fft"),
     "cholesky": late("routines.triangular", "lower_cholesky"),

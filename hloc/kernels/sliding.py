@@ -16,7 +16,7 @@ from hloc.ir import WindowDim
 from hloc.kernels import indexing, loops
 from hloc.kernels.builder import Builder
 from hloc.kernels.indexing import Index
-from hloc.kernels.ir import INDEX, SERIAL, VECTOR, Apply, Const
+from hloc.kernels.ir import INDEX, SERIAL, VECTOR, Apply, Const, Expr
 
 SHORTEST_SLIDE = 16             # columns of a window that moves along them
 LONGEST_STEP = 4                # elements
@@ -36,37 +36,56 @@ def steps(w: WindowDim) -> bool:
 
 
 class Columns:
-    """A block of `width` columns among `extent`."""
+    """A block of `width` columns among `extent`, and as many as `before` of those that lie before it."""
 
-    def __init__(self, builder: Builder, extent: int, width: int, block: Index):
+    def __init__(self, builder: Builder, extent: int, width: int, block: Index, before: int = 0):
         self.builder = builder
         self.extent = extent
         self.width = width
         self.block = block
+        self.before = before
 
-    def all(self):
+    @property
+    def start(self) -> Index:
+        return indexing.shift(indexing.scale(self.block, self.width), -self.before)
+
+    @contextmanager
+    def all(self) -> Iterator[Index]:
         """The loop over the columns of the block."""
-        return loops.block_loop(self.builder, self.extent, self.width, self.block, VECTOR)
+        loop = (self.between(0, self.extent) if self.before else
+                loops.block_loop(self.builder, self.extent, self.width, self.block, VECTOR))
+        with loop as column:
+            yield column
 
     @contextmanager
     def between(self, first: int, end: int, low: Index = indexing.ZERO, high: Index | None = None) -> Iterator[Index]:
         """The loop over those with first <= column < end and low <= column < high, maybe none."""
-        b, start = self.builder, indexing.scale(self.block, self.width)
-        begin, stop = Const(first, INDEX), Const(end, INDEX)
-        for bound in (low, start):
-            begin = Apply("maximum", (begin, b.position(bound)), INDEX)
-        for bound in (high, indexing.shift(start, self.width)):
-            stop = Apply("minimum", (stop, b.position(bound)), INDEX) if bound else stop
+        b, room = self.builder, self.width + self.before
+        begin = self._outermost("maximum", max, [indexing.constant(first), low, self.start])
+        ends = [indexing.constant(end), indexing.shift(self.start, room), *([high] if high else [])]
+        stop = self._outermost("minimum", min, ends)
+        if isinstance(begin, Const) and isinstance(stop, Const) and begin.value < stop.value:
+            with b.loop(stop.value - begin.value, VECTOR) as offset:
+                yield indexing.shift(offset, begin.value)
+            return
         begin = b.let(begin, "p")
         length = b.let(Apply("subtract", (stop, begin), INDEX), "p")
-        with b.loop(length, VECTOR, high=min(self.width, end - first) - 1) as offset:
+        with b.loop(length, VECTOR, high=min(room, end - first) - 1) as offset:
             column = Apply("add", (begin, b.position(offset)), INDEX)
             # never a known one: what is read there would be read before the loop, though that may have none
             yield b.bind_index(column, first, max(first + 1, end - 1))
 
+    def _outermost(self, name: str, fold: Callable[[list[int]], int], bounds: list[Index]) -> Expr:
+        """The greatest or the least of some bounds, as far as it is known."""
+        result: Expr = Const(fold([bound.constant for bound in bounds if not bound.terms]), INDEX)
+        for bound in bounds:
+            if bound.terms:
+                result = Apply(name, (result, self.builder.position(bound)), INDEX)
+        return result
+
     def offset(self, column: Index) -> Index:
         """Where a column is in the block."""
-        return indexing.subtract(column, indexing.scale(self.block, self.width))
+        return indexing.subtract(column, self.start)
 
 
 def slide(columns: Columns, window: WindowDim, size: int, take: Take) -> None:

@@ -1,4 +1,4 @@
-"""Windows: reduce-window (pooling, running sums) and select-and-scatter (the gradient of a pooling).
+"""Windows: reduce-window (pooling, running sums). Their gradients are in select_and_scatter.py.
 
 In: the lone instruction. Out: kernels in one of three forms:
     scans     a window that reaches from the first (or last) element to the current one, as cumsum and cummax are
@@ -7,21 +7,18 @@ In: the lone instruction. Out: kernels in one of three forms:
               (moving sums) or by a few (pooling of NCHW images): a block of columns accumulates in a Local array, the
               taps of the window around it, so that the inner loop has stride one, or few
     elements  everything else: the element rule of reduce-window
-select-and-scatter takes columns always, of width one where the innermost dimension has a window.
 """
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from contextlib import ExitStack
 
-from hloc.errors import UnsupportedError
 from hloc.ir import Instruction, WindowDim, window_of
 from hloc.kernels import indexing, loops, scalars
-from hloc.kernels.elemental.loop import loop_kernel, lower_loop
+from hloc.kernels.elemental.loop import lower_loop
 from hloc.kernels.group import Group, KernelCall, Lowered, Outline
 from hloc.kernels.indexing import Index
-from hloc.kernels.ir import SERIAL, VECTOR, Apply, Const, Cost, Expr, Load
+from hloc.kernels.ir import SERIAL, VECTOR, Cost, Expr, Load
 from hloc.kernels.rules.loops import element_types, window_source
 from hloc.kernels.sliding import SHORTEST_SLIDE, Columns, slide, slides, steps
 from hloc.machine import Machine
@@ -104,10 +101,10 @@ def _scan(group: Group, machine: Machine, dimension: int, window: WindowDim) -> 
                 totals = arrays.update(column, indexing.delinearize(position, sizes))
                 for leaf, (total, type) in enumerate(zip(totals, element_types(instruction))):
                     outline.store(leaf, position, scalars.rounded(total, type))
-    return outline.finish(cost=_cost(outline, math.prod(sizes)))
+    return outline.finish(cost=cost_of(outline, math.prod(sizes)))
 
 
-def _cost(outline: Outline, operations: int) -> Cost:
+def cost_of(outline: Outline, operations: int) -> Cost:
     return Cost(sum(b.size * 4 for b in outline.buffers()[0]), operations)
 
 
@@ -172,10 +169,10 @@ def _pool(group: Group, dims: tuple[WindowDim, ...]) -> KernelCall:
         arrays.open()
         with arrays.loop(result[-1], opened[-1]) as column:
             arrays.clear(column)
-        position = [*opened[:-1], _first_column(opened[-1], width)]
+        position = [*opened[:-1], first_column(opened[-1], width)]
         with ExitStack() as stack:
             outside = len(dims) - 1 if moves else len(dims)
-            sources, _ = _taps(outline, stack, dims[:outside], sizes, position[:outside])
+            sources, _ = taps_of(outline, stack, dims[:outside], sizes, position[:outside])
             if moves:
                 columns = Columns(outline.builder, result[-1], width, opened[-1])
                 slide(columns, dims[-1], sizes[-1], lambda column, taps: arrays.update(
@@ -188,15 +185,15 @@ def _pool(group: Group, dims: tuple[WindowDim, ...]) -> KernelCall:
             for leaf, (total, type) in enumerate(zip(arrays.read(column), element_types(instruction))):
                 outline.store(leaf, flat, scalars.rounded(total, type))
     taps = math.prod(w.size for w in dims)
-    return outline.finish(cost=_cost(outline, math.prod(result) * taps))
+    return outline.finish(cost=cost_of(outline, math.prod(result) * taps))
 
 
-def _first_column(block: Index, width: int) -> Index:
+def first_column(block: Index, width: int) -> Index:
     return indexing.scale(block, width)
 
 
-def _taps(outline: Outline, stack: ExitStack, dims: tuple[WindowDim, ...], sizes: tuple[int, ...],
-          position: list[Index]) -> tuple[list[Index], Index]:
+def taps_of(outline: Outline, stack: ExitStack, dims: tuple[WindowDim, ...], sizes: tuple[int, ...],
+            position: list[Index]) -> tuple[list[Index], Index]:
     """Loops over the taps of a window, guarded where they may fall outside; the input indices and the tap's number."""
     b = outline.builder
     sources: list[Index] = []
@@ -211,120 +208,3 @@ def _taps(outline: Outline, stack: ExitStack, dims: tuple[WindowDim, ...], sizes
         sources.append(source)
         number = indexing.add(indexing.scale(number, window.size), tap)
     return sources, number
-
-
-# -- select-and-scatter ------------------------------------------------------------------------------------------------
-
-def lower_select_and_scatter(group: Group, machine: Machine) -> Lowered:
-    """Two kernels: fill with the initial value; then, window by window, add the source where `select` chose."""
-    instruction = group.instruction
-    operand, source, initial = instruction.operands
-    if instruction.shape.num_elements == 0:
-        return Lowered(())
-    dims = window_of(instruction)
-    if any(w.base_dilation != 1 or w.window_dilation != 1 for w in dims):
-        raise UnsupportedError("select-and-scatter with dilation", instruction.span)
-
-    def fill(outline: Outline, index: tuple[Index, ...]) -> None:
-        value = outline.elements.value(initial, ())
-        if not dims:                                    # a scalar: the only window chooses it
-            value = outline.elements.inline(instruction.get("scatter"), [value, outline.elements.value(source, ())],
-                                            instruction)[0]
-        outline.store(0, indexing.linearize(index, instruction.shape.dimensions), value)
-    calls = [loop_kernel(group, machine, instruction.shape.dimensions, fill, "_fill")]
-    if source.shape.num_elements and dims:
-        calls.append(_SelectAndScatter(group, dims).kernel())
-    return Lowered(tuple(calls))
-
-
-class _SelectAndScatter:
-    """For each window: find the chosen tap of every column, then scatter to it."""
-
-    def __init__(self, group: Group, dims: tuple[WindowDim, ...]):
-        self.group = group
-        self.dims = dims
-        self.instruction = group.instruction
-        self.operand, self.source, _ = self.instruction.operands
-        self.outline = Outline(group)
-        columns = self.source.shape.dimensions[-1] if self.source.shape.rank else 1
-        self.width = min(WIDTH, columns) if is_plain(dims[-1]) else 1
-        self.type = scalars.computation_type(self.operand.shape.element_type)
-
-    def kernel(self) -> KernelCall:
-        b, sizes = self.outline.builder, self.source.shape.dimensions
-        plain = [d for d, w in enumerate(self.dims[:-1]) if is_plain(w)]
-        blocks = -(-sizes[-1] // self.width) if self.width > 1 or is_plain(self.dims[-1]) else 1
-        serial = [d for d in range(len(sizes) - 1) if d not in plain]
-        with ExitStack() as stack:
-            opened = stack.enter_context(loops.parallel(b, [*(sizes[d] for d in plain), blocks]))
-            position = [indexing.ZERO] * len(sizes)
-            for d, counter in zip(plain, opened):
-                position[d] = counter
-            self.block = opened[-1]
-            self.best = b.local(self.type, self.width, "best")
-            self.chosen = b.local("s32", self.width, "chosen")
-            for d in serial:
-                position[d] = stack.enter_context(b.loop(sizes[d], SERIAL))
-            if not is_plain(self.dims[-1]):
-                self.block = stack.enter_context(b.loop(sizes[-1], SERIAL))
-            position[-1] = _first_column(self.block, self.width)
-            self.window(position)
-        taps = math.prod(w.size for w in self.dims)
-        return self.outline.finish(cost=_cost(self.outline, self.source.shape.num_elements * taps * 2))
-
-    def columns(self, body: Callable[[Index, Index], None]) -> None:
-        """body(column, offset in the block) for every column of the block."""
-        if self.width == 1:
-            body(self.block, indexing.ZERO)
-            return
-        extent = self.source.shape.dimensions[-1]
-        with loops.block_loop(self.outline.builder, extent, self.width, self.block, VECTOR) as column:
-            body(column, indexing.subtract(column, indexing.scale(self.block, self.width)))
-
-    def window(self, position: list[Index]) -> None:
-        b, sizes = self.outline.builder, self.operand.shape.dimensions
-        self.columns(lambda column, offset: b.store(self.chosen, offset, Const(-1, "s32")))
-        with b.pinned([self.best, self.chosen]), ExitStack() as stack:
-            sources, number = _taps(self.outline, stack, self.dims, sizes, position)
-            self.columns(lambda column, offset: self.choose(column, offset, sources, number))
-        with b.pinned([self.best, self.chosen]), ExitStack() as stack:
-            sources, number = _taps(self.outline, stack, self.dims, sizes, position)
-            self.columns(lambda column, offset: self.scatter(column, offset, sources, number, position))
-
-    def at(self, sources: list[Index], column: Index) -> list[Index]:
-        return [*sources[:-1], column if is_plain(self.dims[-1]) else sources[-1]]
-
-    def load(self, name: str, type: str, offset: Index) -> Expr:
-        b = self.outline.builder
-        with b.pinned([name]):
-            return b.let(Load(name, b.position(offset), type))
-
-    def choose(self, column: Index, offset: Index, sources: list[Index], number: Index) -> None:
-        """Take this tap where it is the first, or where select does not prefer the one before."""
-        b = self.outline.builder
-        value = b.let(self.outline.elements.value(self.operand, tuple(self.at(sources, column))))
-        best = self.load(self.best, self.type, offset)
-        before = self.load(self.chosen, "s32", offset)
-        keep = self.outline.elements.inline(self.instruction.get("select"), [best, value], self.instruction)[0]
-        first = Apply("compare_lt", (before, Const(0, "s32")), "pred")
-        take = b.let(Apply("or", (first, Apply("not", (keep,), "pred")), "pred"))
-        tap = scalars.convert_to(b.position(number), "s32")
-        b.store(self.best, offset, Apply("select", (take, value, best), self.type))
-        b.store(self.chosen, offset, Apply("select", (take, tap, before), "s32"))
-
-    def scatter(self, column: Index, offset: Index, sources: list[Index], number: Index,
-                position: list[Index]) -> None:
-        b, element_type = self.outline.builder, self.instruction.shape.element_type
-        tap = scalars.convert_to(b.position(number), "s32")
-        chosen = Apply("compare_eq", (self.load(self.chosen, "s32", offset), tap), "pred")
-        with b.guard([chosen]):
-            index = tuple([*position[:-1], column])
-            value = self.outline.elements.value(self.source, index)
-            name = self.outline.result_buffer(0, "update")
-            place = indexing.linearize(self.at(sources, column), self.operand.shape.dimensions)
-            with b.pinned([name]):
-                old = scalars.widen(b.load(name, element_type, place))
-                new = self.outline.elements.inline(self.instruction.get("scatter"), [old, value], self.instruction)[0]
-            b.store(name, place, scalars.narrow(new, element_type))
-
-
