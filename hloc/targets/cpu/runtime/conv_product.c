@@ -3,14 +3,6 @@
  */
 #include "conv_product.h"
 
-static hloc_gemm_args of_images(const hloc_conv_args* c) {
-  hloc_gemm_args g = {.batches = c->batch, .inner_batches = 1, .m = c->y_features, .k = c->x_features};
-  g.n = c->y_size[0] * c->y_size[1] * c->y_size[2];
-  g.a = c->w, g.a_row = c->w_o, g.a_column = c->w_i;
-  g.b = c->x, g.b_outer = c->x_n, g.b_row = c->x_c, g.b_column = 1;
-  g.c = c->y, g.c_outer = c->y_n, g.c_row = c->y_c, g.c_column = 1;
-  return g;
-}
 static hloc_gemm_args of_positions(const hloc_conv_args* c) {
   const int in_line = is_in_line(c);
   hloc_gemm_args g = {.batches = 1, .inner_batches = 1, .n = c->y_features, .k = c->x_features};
@@ -28,7 +20,7 @@ static hloc_gemm_args of_positions(const hloc_conv_args* c) {
 int hloc_conv_by_product(hloc_conv_plan* plan, hloc_conv_type type) {
   (void)type;
   const hloc_conv_args* c = &plan->c;
-  hloc_gemm_args g = is_by_image(c) ? of_images(c) : of_positions(c);
+  hloc_gemm_args g = of_positions(c);
   g.c_is_narrow = plan->y_type != HLOC_CONV_IS_F32;
   g.epilogue = c->epilogue, g.epilogue_args = c->epilogue_args;
   return plan->product(&g);

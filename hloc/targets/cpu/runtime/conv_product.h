@@ -13,11 +13,6 @@ static inline int is_pointwise(const hloc_conv_args* c) { /* every output positi
 static inline int y_is_plain(const hloc_conv_args* c) {
   return c->y_s[0] == c->y_size[1] * c->y_s[1] && c->y_s[1] == c->y_size[2] * c->y_s[2];
 }
-/* The positions of an image side by side, in x and in y: its sums are the product of the filter and x, as they lie. */
-static inline int is_by_image(const hloc_conv_args* c) {
-  return is_pointwise(c) && y_is_plain(c) && !c->epilogue && c->x_s[2] == 1 && c->y_s[2] == 1 && c->x_c != 1 &&
-         c->y_c != 1;
-}
 /* All positions of all images in one line, in x and in y. */
 static inline int is_in_line(const hloc_conv_args* c) {
   const int x_in_line = c->batch == 1 || c->x_n == c->x_size[0] * c->x_s[0];
@@ -46,7 +41,7 @@ static inline int sums_everything(const hloc_conv_args* c) {
          step_through(c->x_features, c->w_i, c->window, c->w_s);
 }
 static inline int is_product(const hloc_conv_args* c) {
-  return is_by_image(c) || is_in_line(c) || sums_everything(c);
+  return is_in_line(c) || sums_everything(c);
 }
 
 #endif

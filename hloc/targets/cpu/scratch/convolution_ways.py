@@ -108,7 +108,7 @@ def way_of(c: Convolution, machine: Machine) -> str:
 
 
 def is_product(c: Convolution) -> bool:
-    return _is_by_image(c) or _is_in_line(c) or _sums_everything(c)
+    return _is_in_line(c) or _sums_everything(c)
 
 
 def _is_pointwise(c: Convolution) -> bool:
@@ -119,11 +119,6 @@ def _is_pointwise(c: Convolution) -> bool:
 
 def _y_is_plain(c: Convolution) -> bool:
     return c.y_s[0] == c.y_size[1] * c.y_s[1] and c.y_s[1] == c.y_size[2] * c.y_s[2]
-
-
-def _is_by_image(c: Convolution) -> bool:
-    return _is_pointwise(c) and _y_is_plain(c) and not c.has_epilogue and c.x_s[2] == c.y_s[2] == 1 \
-        and c.x_c != 1 and c.y_c != 1
 
 
 def _is_in_line(c: Convolution) -> bool:
@@ -180,9 +175,6 @@ def rows_collide(c: Convolution, step: int, element_bytes: int, machine: Machine
 
 def product_of_convolution(c: Convolution) -> Product:
     """by_product: of a convolution that goes this way."""
-    if _is_by_image(c):
-        return Product(c.type, c.batch, c.y_features, prod(c.y_size), c.x_features, (0, 0, c.w_o, c.w_i),
-                       (c.x_n, 0, c.x_c, 1))
     plain = _is_in_line(c)
     a = (0, 0, c.x_s[2], c.x_c) if plain else (0, 0, c.x_n, step_through(c.x_features, c.x_c, c.x_size, c.x_s))
     b = (0, 0, c.w_i if plain else step_through(c.x_features, c.w_i, c.window, c.w_s), c.w_o)
