@@ -28,11 +28,10 @@ from hloc.kernels.elemental.loop import lower_loop, shareable
 from hloc.kernels.group import Group, KernelCall, Lowered, Outline, buffers_of, kernel_name, origin_lines
 from hloc.kernels.indexing import Index
 from hloc.kernels.ir import Buffer, Cost, Prologue, Tile
+from hloc.kernels.products.convolution_products import product_of_images
 from hloc.kernels.products.epilogues import epilogue_statements, stores_itself, tile_types
 from hloc.kernels.products.operands import Access, OperandKernels, behind_conversion, strided
 from hloc.kernels.products.planes_convolution import lower_planes_convolution
-from hloc.kernels.products.pointwise_convolution import by_image
-from hloc.kernels.products.pointwise_convolution import position as position_in_image
 from hloc.kernels.products.prologues import DEPTH, ROW, computed_access, prologue
 from hloc.kernels.products.small_convolution import (
     is_read_in_place,
@@ -43,7 +42,6 @@ from hloc.kernels.products.small_dot import lower_plain_convolution
 from hloc.kernels.products.tiny import (
     TINY,
     fills_few_lanes,
-    is_by_image,
     is_shallow,
     is_small,
     multiply_adds,
@@ -68,17 +66,18 @@ def lower_convolution(group: Group, machine: Machine) -> Lowered:
     operands = OperandKernels(group, machine)
     sides = [_access(operands, hero, number, type) for number in range(2)]
     outline = Outline(group)
-    images = by_image(hero, *sides) if machine.kind == "cpu" and is_by_image(hero) else None
+    product = product_of_images(hero, *(side.strides for side in sides)) if machine.kind == "cpu" else None
     epilogue = () if stores_itself(outline, hero, total) else \
-        epilogue_statements(outline, hero, total, position_in_image(hero) if images else _position(hero))
+        epilogue_statements(outline, hero, total, product.position() if product else _position(hero))
     made = [_prologue(group, hero, n, side) for n, side in enumerate(sides) if side.argument is None]
     buffers, arguments = buffers_of([*(own for _, own in made), outline])
     reads = tuple(Buffer(SIDES[n], type, side.size) for n, side in enumerate(sides) if side.argument)
     moved = sum(b.size * ELEMENT_TYPES[b.type].bytes for b in (*reads, *buffers))
     given = (*(side.argument for side in sides if side.argument), *arguments)
     routine, facts = "convolution", parameters(hero, (type, total), *sides)
-    if images:                                                  # the filter is the left side of their products
-        routine, facts = "gemm", (("types", (type, total)), *images)
+    if product:
+        routine, facts = "gemm", (("types", (type, total)), *product.parameters(*(side.offset for side in sides)))
+    if product and product.is_turned:
         reads, given = (reads[1]._replace(name="lhs"), reads[0]._replace(name="rhs")), (given[1], given[0], *given[2:])
     tile = Tile(kernel_name(group), routine, reads + buffers, facts, epilogue,
                 cost=Cost(moved, 2 * work), origin=origin_lines(group), prologues=tuple(p for p, _ in made))

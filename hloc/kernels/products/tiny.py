@@ -48,19 +48,6 @@ def is_shallow(convolution: Instruction) -> bool:
             and kernel.dimensions[n.kernel_input_feature] <= SHALLOW and kernel.dimensions[-1] <= NARROW)
 
 
-def is_by_image(convolution: Instruction) -> bool:
-    """A convolution of one position over images whose positions lie side by side, here and in the result: each image is
-    a matrix product on a CPU."""
-    n: ConvolutionDimensionNumbers = convolution.get("dim_labels")
-    last = tuple(range(convolution.shape.rank))[-len(n.output_spatial):] if n.output_spatial else ()
-    return (bool(last) and n.output_spatial == n.input_spatial == last
-            and all(w == WindowDim() for w in window_of(convolution))
-            and convolution.get("feature_group_count", 1) == convolution.get("batch_group_count", 1) == 1
-            and math.prod(convolution.shape.dimensions[d] for d in last) > 1
-            and convolution.shape.element_type in ("f32", "f64", "bf16", "f16")
-            and convolution.operands[0].shape.element_type == convolution.operands[1].shape.element_type)
-
-
 def is_small(convolution: Instruction) -> bool:
     """A convolution of few multiply-adds whose features lie side by side, in filter and result: loops on a CPU."""
     n: ConvolutionDimensionNumbers = convolution.get("dim_labels")

@@ -11,12 +11,12 @@ from math import prod
 
 from hloc.analysis.triangular import routine_type
 from hloc.ir import Instruction, Module, window_of
+from hloc.kernels.products.convolution_products import ConvolutionProduct, product_of_images
 from hloc.kernels.products.tiny import (
     NARROW,
     SHALLOW,
     SMALL,
     TINY_OF_MANY,
-    is_by_image,
     may_be_loops,
 )
 from hloc.kernels.scalars import computation_type, sums_of_whole_numbers
@@ -65,9 +65,9 @@ def likely_units(module: Module, machine: Machine) -> tuple[list[str], Parts]:
             units.append("topk.c")
         elif instruction.opcode == "convolution" and not may_be_loops(instruction):
             type, total = _tile_types(instruction)
-            if is_by_image(instruction):
+            if product := product_of_images(instruction):
                 units += units_of("gemm", type)
-                add_product(parts, _product_of_images(instruction, type), machine)
+                add_product(parts, _by_images(product, type), machine)
                 continue
             if type not in FAST_TYPES["conv"]:
                 units += units_of("conv", generic_conv(type, total))
@@ -102,14 +102,12 @@ def _product(dot: Instruction, type: str) -> Product:
     return Product(type, dot.shape.num_elements // max(1, m * n), m, n, depth, (0, 0, *a), (0, 0, *reversed(b)))
 
 
-def _product_of_images(convolution: Instruction, type: str) -> Product:
-    """A convolution that is_by_image, whose operands lie in the order of their dimensions."""
-    n, x = convolution.get("dim_labels"), convolution.operands[0].shape.dimensions
-    kernel = convolution.operands[1].shape.dimensions
-    places, strides = prod(x[d] for d in n.input_spatial), [prod(x[d + 1:]) for d in range(len(x))]
-    row, column = (prod(kernel[d + 1:]) for d in (n.kernel_output_feature, n.kernel_input_feature))
-    return Product(type, x[n.input_batch], convolution.shape.dimensions[n.output_feature], places, x[n.input_feature],
-                   (0, 0, row, column), (strides[n.input_batch], 0, strides[n.input_feature], 1))
+def _by_images(product: ConvolutionProduct, type: str) -> Product:
+    given = dict(product.parameters(0, 0))
+    _, outer, inner, row, column = given["lhs"]
+    _, b_outer, b_inner, b_row, b_column = given["rhs"]
+    return Product(type, given["batches"][0], *given["sizes"], (outer, inner, row, column),
+                   (b_outer, b_inner, b_row, b_column))
 
 
 def _strides(dot: Instruction, side: str) -> tuple[int, int]:
