@@ -14,8 +14,10 @@ tuples per spatial dimension in the order of dim_labels):
     result             (batch, feature, spatial ...) of buffer "out0", used without an epilogue
 Of a prologue lhs and rhs are as if they lay in order: (batch, spatial ..., feature), its row is the position among the
 first, its depth the feature; (output feature, spatial ..., input feature), its row is the output feature.
+    is_turned          whether the epilogue goes along positions
 Epilogue: statements over INDEX Vars "row" and "column" and Var("acc", type of the sums): column is the output feature,
-row the position among (batch, spatial ...) in row-major order.
+row the position among (batch, spatial ...) in row-major order. Of a turned one "batch" is the image, row the output
+feature, column the position among (spatial ...).
 """
 from __future__ import annotations
 
@@ -50,6 +52,8 @@ from hloc.kernels.products.tiny import (
 from hloc.machine import Machine
 
 SIDES = ("lhs", "rhs")
+TURNED_TYPES = ("f32", "bf16", "f16")       # of operands, with routines that hand out sums along positions,
+FEWEST_PLACES = 16                          # where there are so many
 
 
 def lower_convolution(group: Group, machine: Machine) -> Lowered:
@@ -67,14 +71,15 @@ def lower_convolution(group: Group, machine: Machine) -> Lowered:
     sides = [_access(operands, hero, number, type) for number in range(2)]
     outline = Outline(group)
     product = product_of_images(hero, *(side.strides for side in sides)) if machine.kind == "cpu" else None
+    is_turned = machine.kind == "cpu" and type in TURNED_TYPES and _goes_along_positions(hero)
     epilogue = () if stores_itself(outline, hero, total) else \
-        epilogue_statements(outline, hero, total, product.position() if product else _position(hero))
+        epilogue_statements(outline, hero, total, product.position() if product else _position(hero, is_turned))
     made = [_prologue(group, hero, n, side) for n, side in enumerate(sides) if side.argument is None]
     buffers, arguments = buffers_of([*(own for _, own in made), outline])
     reads = tuple(Buffer(SIDES[n], type, side.size) for n, side in enumerate(sides) if side.argument)
     moved = sum(b.size * ELEMENT_TYPES[b.type].bytes for b in (*reads, *buffers))
     given = (*(side.argument for side in sides if side.argument), *arguments)
-    routine, facts = "convolution", parameters(hero, (type, total), *sides)
+    routine, facts = "convolution", (*parameters(hero, (type, total), *sides), ("is_turned", is_turned))
     if product:
         routine, facts = "gemm", (("types", (type, total)), *product.parameters(*(side.offset for side in sides)))
     if product and product.is_turned:
@@ -150,10 +155,27 @@ def parameters(hero: Instruction, types: tuple[str, str], lhs: Access, rhs: Acce
     )
 
 
-def _position(hero: Instruction) -> Index:
-    """The flat position in the result of (row, column)."""
+def _goes_along_positions(hero: Instruction) -> bool:
+    """Whether an epilogue's reads and writes lie side by side along positions, not features, and a routine hands out
+    many of these at a time."""
+    n: ConvolutionDimensionNumbers = hero.get("dim_labels")
+    windows, rank = window_of(hero), hero.shape.rank
+    places = math.prod(hero.shape.dimensions[d] for d in n.output_spatial)
+    return (n.output_spatial == tuple(range(rank))[rank - len(n.output_spatial):] and places >= FEWEST_PLACES
+            and hero.get("feature_group_count", 1) == hero.get("batch_group_count", 1) == 1
+            and all(w.base_dilation == 1 for w in windows) and any(w.size > 1 or w.stride > 1 for w in windows)
+            and math.prod(w.size for w in windows) <= 4 * places)
+
+
+def _position(hero: Instruction, is_turned: bool) -> Index:
+    """The flat position in the result of (row, column), of a turned one of (batch, row, column)."""
     n: ConvolutionDimensionNumbers = hero.get("dim_labels")
     y = hero.shape.dimensions
+    if is_turned:
+        places = math.prod(y[d] for d in n.output_spatial)
+        names = (("batch", n.output_batch), ("row", n.output_feature))
+        parts = [indexing.scale(indexing.variable(name, y[d]), indexing.row_major_strides(y)[d]) for name, d in names]
+        return indexing.add(indexing.add(*parts), indexing.variable("column", places))
     order = (n.output_batch, *n.output_spatial)
     row = indexing.variable("row", math.prod(y[d] for d in order))
     index: list[Index] = [indexing.ZERO] * len(y)

@@ -20,6 +20,8 @@ LONGEST_TAPS = 8                # taps of a row that are added to sums in regist
 FEW_FEATURES = 5                # sums of one position that leave most lanes of a vector empty
 FEW_PLANES = 4                  # pairs of an image's plane and a result's, along whose rows windows move; with more of
 MOST_TAPS, LONG_ROW = 800, 96   # them, elements of the filter, and bytes of a row
+SHORT_ROW, FEWEST_SHARING = 64, 8       # elements; features; the products of a channel's element, at most:
+SHARED_BY_SHORT, SHARED_BY_FEW, SHARED = 100, 300, 160
 SHALLOW, NARROW = 8, 128        # products in a sum, and columns, of which rows are read and written faster than packed
 
 
@@ -71,6 +73,16 @@ def fills_few_lanes(convolution: Instruction) -> bool:
             and convolution.operands[1].shape.element_type in ("f32", "f16", "bf16"))
 
 
+def _fills_lanes(convolution: Instruction, row: int) -> bool:
+    """Whether so many features share each load of an image that a routine is quicker, which takes 16 side by side."""
+    n: ConvolutionDimensionNumbers = convolution.get("dim_labels")
+    kernel = convolution.operands[1].shape
+    features = kernel.dimensions[n.kernel_output_feature]
+    most = SHARED_BY_SHORT if row < SHORT_ROW else SHARED if features >= FEWEST_SHARING else SHARED_BY_FEW
+    taps = math.prod(kernel.dimensions[d] for d in n.kernel_spatial)
+    return kernel.element_type == "f32" and features * taps > most
+
+
 def slides_along_rows(convolution: Instruction) -> bool:
     """A convolution of few planes, whose rows lie in memory as its windows move along them: loops on a CPU."""
     n: ConvolutionDimensionNumbers = convolution.get("dim_labels")
@@ -83,5 +95,6 @@ def slides_along_rows(convolution: Instruction) -> bool:
             and row >= SHORTEST_SLIDE
             and convolution.get("feature_group_count", 1) == convolution.get("batch_group_count", 1) == 1
             and (planes <= FEW_PLANES or (kernel.num_elements <= MOST_TAPS and not is_narrow(kernel.element_type)
-                                          and row * ELEMENT_TYPES[kernel.element_type].bytes >= LONG_ROW))
+                                          and row * ELEMENT_TYPES[kernel.element_type].bytes >= LONG_ROW
+                                          and not _fills_lanes(convolution, row)))
             and kernel.element_type in ("f32", "f64", "bf16", "f16", "s32", "u32", "s64", "u64"))

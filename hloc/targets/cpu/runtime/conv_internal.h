@@ -44,6 +44,10 @@ typedef struct {
 static inline long hloc_min(long a, long b) { return a < b ? a : b; }
 static inline long hloc_max(long a, long b) { return a > b ? a : b; }
 
+/* Whether sums are handed out feature by feature, many positions at a time. */
+static inline int goes_along_positions(const hloc_conv_args* c) {
+  return c->epilogue ? c->epilogue_is_turned : c->y_c != 1 && c->y_s[2] == 1 && c->y_size[2] > 1;
+}
 /* Stores one row of sums or hands it to the epilogue; position: linear, as conv.h counts. */
 void hloc_conv_finish(const hloc_conv_plan* plan, long position, long column, long rows, long columns,
                       const float* tile, long stride);

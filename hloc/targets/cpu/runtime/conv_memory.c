@@ -78,27 +78,25 @@ HLOC_MAY_BE_MISSING void hloc_conv_arrange_f32(void* const* args, long begin, lo
 HLOC_OF_PARTS void hloc_conv_arrange_bf16(void* const* args, long begin, long end) {
   arrange_rows((const hloc_conv_arrangement*)args, HLOC_CONV_IS_BF16, begin, end);
 }
-HLOC_OF_PARTS void hloc_conv_store_bf16(const hloc_conv_args* c, long at, long columns, const float* from) {
-  hloc_bf16* y = (hloc_bf16*)c->y + at;
-  if (c->y_c == 1) for (long j = 0; j < columns; j++) y[j] = hloc_f32_to_bf16(from[j]);
-  else for (long j = 0; j < columns; j++) y[j * c->y_c] = hloc_f32_to_bf16(from[j]);
+HLOC_OF_PARTS void hloc_conv_store_bf16(hloc_bf16* to, long step, long count, const float* from) {
+  if (step == 1) for (long j = 0; j < count; j++) to[j] = hloc_f32_to_bf16(from[j]);
+  else for (long j = 0; j < count; j++) to[j * step] = hloc_f32_to_bf16(from[j]);
 }
 #else
 HLOC_MAY_BE_MISSING void hloc_conv_arrange_bf16(void* const* args, long begin, long end);
-HLOC_MAY_BE_MISSING void hloc_conv_store_bf16(const hloc_conv_args* c, long at, long columns, const float* from);
+HLOC_MAY_BE_MISSING void hloc_conv_store_bf16(hloc_bf16* to, long step, long count, const float* from);
 #endif
 #if HLOC_IS_HERE(HLOC_CONV_F16)
 HLOC_OF_PARTS void hloc_conv_arrange_f16(void* const* args, long begin, long end) {
   arrange_rows((const hloc_conv_arrangement*)args, HLOC_CONV_IS_F16, begin, end);
 }
-HLOC_OF_PARTS void hloc_conv_store_f16(const hloc_conv_args* c, long at, long columns, const float* from) {
-  hloc_f16* y = (hloc_f16*)c->y + at;
-  if (c->y_c == 1) hloc_narrow_row_f16(from, y, columns);
-  else for (long j = 0; j < columns; j++) y[j * c->y_c] = hloc_narrow_f32(from[j]);
+HLOC_OF_PARTS void hloc_conv_store_f16(hloc_f16* to, long step, long count, const float* from) {
+  if (step == 1) hloc_narrow_row_f16(from, to, count);
+  else for (long j = 0; j < count; j++) to[j * step] = hloc_narrow_f32(from[j]);
 }
 #else
 HLOC_MAY_BE_MISSING void hloc_conv_arrange_f16(void* const* args, long begin, long end);
-HLOC_MAY_BE_MISSING void hloc_conv_store_f16(const hloc_conv_args* c, long at, long columns, const float* from);
+HLOC_MAY_BE_MISSING void hloc_conv_store_f16(hloc_f16* to, long step, long count, const float* from);
 #endif
 
 #if HLOC_IS_HERE(HLOC_CONV_MEMORY)
@@ -108,34 +106,73 @@ long hloc_conv_y_offset(const hloc_conv_args* c, long position) {
   return offset + position * c->y_n;
 }
 
-static void store_row(const hloc_conv_plan* plan, long at, long columns, const float* from) {
-  const hloc_conv_args* c = &plan->c;
-  float* y = (float*)c->y + at;
-  if (plan->y_type == HLOC_CONV_IS_BF16) hloc_conv_store_bf16(c, at, columns, from);
-  else if (plan->y_type == HLOC_CONV_IS_F16) hloc_conv_store_f16(c, at, columns, from);
-  else if (c->y_c == 1) __builtin_memcpy(y, from, columns * sizeof(float));
-  else for (long j = 0; j < columns; j++) y[j * c->y_c] = from[j];
+/* Sums to y, the first at element `at`, `step` apart. */
+static void store(const hloc_conv_plan* plan, long at, long step, long count, const float* from) {
+  float* y = (float*)plan->c.y + at;
+  if (plan->y_type == HLOC_CONV_IS_BF16) hloc_conv_store_bf16((hloc_bf16*)plan->c.y + at, step, count, from);
+  else if (plan->y_type == HLOC_CONV_IS_F16) hloc_conv_store_f16((hloc_f16*)plan->c.y + at, step, count, from);
+  else if (step == 1) __builtin_memcpy(y, from, count * sizeof(float));
+  else for (long j = 0; j < count; j++) y[j * step] = from[j];
 }
 /* Whether all sums of neighbouring positions lie side by side in y. */
 static int is_one_piece(const hloc_conv_args* c, long columns) {
   return c->y_features == columns && c->y_c == 1 && c->y_s[2] == columns && c->y_s[1] == c->y_s[2] * c->y_size[2] &&
          c->y_s[0] == c->y_s[1] * c->y_size[1] && (c->batch == 1 || c->y_n == c->y_s[0] * c->y_size[0]);
 }
+/* turned[j][i] = tile[i][j], blocks of vectors where a row of the tile holds whole ones. */
+enum { TURNED_FEATURES = 32, TURNED_POSITIONS = 128 };
+static void turn(const float* tile, long stride, long rows, long columns, float* turned) {
+  const long whole = rows / HLOC_LANES32 * HLOC_LANES32;
+  for (long j = 0, done; j < columns; j += HLOC_LANES32) {
+    done = j + HLOC_LANES32 <= stride ? whole : 0;
+    for (long i = 0; i < done; i += HLOC_LANES32)
+      hloc_transpose_32(tile + i * stride + j, stride, turned + j * TURNED_POSITIONS + i, TURNED_POSITIONS);
+    for (long k = j; k < hloc_min(columns, j + HLOC_LANES32); k++)
+      for (long i = done; i < rows; i++) turned[k * TURNED_POSITIONS + i] = tile[i * stride + k];
+  }
+}
+/* The same as hloc_conv_finish, feature by feature, where the positions of an image lie side by side. */
+static void finish_turned(const hloc_conv_plan* plan, long position, long column, long rows, long columns,
+                          const float* tile, long stride) {
+  const hloc_conv_args* c = &plan->c;
+  float turned[TURNED_FEATURES * TURNED_POSITIONS] __attribute__((aligned(64)));
+  const int plain = c->y_s[0] == c->y_size[1] * c->y_s[1] && c->y_s[1] == c->y_size[2];
+  const long span = c->epilogue || plain ? c->y_size[0] * c->y_size[1] * c->y_size[2] : c->y_size[2];
+  for (long count, end = position + rows; position < end; position += count, tile += count * stride) {
+    const long place = position % span;
+    count = hloc_min(hloc_min(end - position, span - place), TURNED_POSITIONS);
+    for (long j = 0, features; j < columns; j += features) {
+      features = hloc_min(columns - j, TURNED_FEATURES);
+      turn(tile + j, stride, count, features, turned);
+      if (c->epilogue) {
+        c->epilogue(c->epilogue_args, position / span, plan->column_offset + column + j, place, features, count, turned,
+                    TURNED_POSITIONS);
+        continue;
+      }
+      const long at = hloc_conv_y_offset(c, position) + (column + j) * c->y_c;
+      for (long k = 0; k < features; k++) store(plan, at + k * c->y_c, 1, count, turned + k * TURNED_POSITIONS);
+    }
+  }
+}
 void hloc_conv_finish(const hloc_conv_plan* plan, long position, long column, long rows, long columns,
                       const float* tile, long stride) {
   const hloc_conv_args* c = &plan->c;
+  if (goes_along_positions(c)) {
+    finish_turned(plan, position, column, rows, columns, tile, stride);
+    return;
+  }
   if (c->epilogue) {
     c->epilogue(c->epilogue_args, 0, position, plan->column_offset + column, rows, columns, tile, stride);
     return;
   }
   if (stride == columns && is_one_piece(c, columns)) {
-    store_row(plan, position * columns, rows * columns, tile);
+    store(plan, position * columns, 1, rows * columns, tile);
     return;
   }
   long at = hloc_conv_y_offset(c, position), left[3], rest = position; /* positions left in each dimension's run */
   for (int d = 2; d >= 0; d--) left[d] = c->y_size[d] - rest % c->y_size[d], rest /= c->y_size[d];
   for (long i = 0; i < rows; i++) {
-    store_row(plan, at + column * c->y_c, columns, tile + i * stride);
+    store(plan, at + column * c->y_c, c->y_c, columns, tile + i * stride);
     int d = 2;
     for (; d >= 0 && --left[d] == 0; d--) { /* back to the run's first position, and on in the next dimension */
       at -= (c->y_size[d] - 1) * c->y_s[d];

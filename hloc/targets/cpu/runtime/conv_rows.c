@@ -258,11 +258,13 @@ static void find_tiles(const rows_work* w, long first_tile, long tiles, const fl
   }
 }
 
-/* Hands out a tile of finished sums. */
-static void finish_tile(const rows_work* w, long tile, long group, long panel, const float* sums, long stride) {
+/* Hands out neighbouring tiles of finished sums. */
+static void finish_tiles(const rows_work* w, long tile, long tiles, long group, long panel, const float* sums,
+                         long stride) {
   const hloc_conv_args* c = &w->plan->c;
   long features = c->y_features / c->feature_groups, column = panel * w->width, first = tile * ROWS;
-  long columns = hloc_min(w->width, features - column), count = hloc_min(ROWS, w->position_count - first), batch, o[3];
+  long columns = hloc_min(w->width, features - column), batch, o[3];
+  long count = hloc_min(tiles * ROWS, w->position_count - first);
   column += group * features;
   if (w->consecutive) {
     hloc_conv_finish(w->plan, first, column, count, columns, sums, stride);
@@ -274,24 +276,17 @@ static void finish_tile(const rows_work* w, long tile, long group, long panel, c
   }
 }
 
-static void run_tile(const rows_work* w, long tile, const float** rows, long group, long panel) {
+/* The sums of one tile; gives the distance of their rows. */
+static long sum_tile(const rows_work* w, const float** rows, long group, long panel, float* sums) {
   const hloc_conv_plan* plan = w->plan;
   const hloc_conv_args* c = &plan->c;
-  long features = c->y_features / c->feature_groups, column = panel * w->width, first = tile * ROWS;
+  long features = c->y_features / c->feature_groups, column = panel * w->width;
   const float* weights = w->panels + (group * w->group_panels + panel) * w->all_taps * w->depth * COLUMNS;
-  int whole = w->position_count - first >= ROWS && features - column >= COLUMNS;
-  float sums[ROWS * COLUMNS] __attribute__((aligned(64)));
   if (w->by_dots) {
     const long columns = hloc_min(w->width, features - column);
     weights = w->panels + (group * features + column) * w->all_taps * w->depth;
     hloc_conv_dots(columns, w->taps, w->tap_index, rows, w->depth, weights, sums);
-    finish_tile(w, tile, group, panel, sums, columns);
-    return;
-  }
-  if (w->consecutive && w->even_rows && whole && !c->epilogue && plan->y_type == HLOC_CONV_IS_F32) {
-    float* y = (float*)c->y + first * c->y_s[2] + group * features + column;
-    w->tile(w->taps, w->tap_index, rows, 0, w->depth, weights, y, c->y_s[2], 0, (const char*)weights, 0);
-    return;
+    return columns;
   }
   if (features - column > HLOC_LANES32)
     w->tile(w->taps, w->tap_index, rows, 0, w->depth, weights, sums, COLUMNS, 0, (const char*)weights, 0);
@@ -300,7 +295,30 @@ static void run_tile(const rows_work* w, long tile, const float** rows, long gro
     hloc_conv_quarter_tile(w->taps, w->tap_index, rows, w->depth, weights, sums);
 #endif
   else w->half_tile(w->taps, w->tap_index, rows, w->depth, weights, sums);
-  finish_tile(w, tile, group, panel, sums, COLUMNS);
+  return COLUMNS;
+}
+
+static void run_tile(const rows_work* w, long tile, const float** rows, long group, long panel) {
+  const hloc_conv_args* c = &w->plan->c;
+  long features = c->y_features / c->feature_groups, column = panel * w->width, first = tile * ROWS;
+  int whole = w->position_count - first >= ROWS && features - column >= COLUMNS;
+  float sums[ROWS * COLUMNS] __attribute__((aligned(64)));
+  if (w->consecutive && w->even_rows && whole && !w->by_dots && !c->epilogue && w->plan->y_type == HLOC_CONV_IS_F32) {
+    const float* weights = w->panels + (group * w->group_panels + panel) * w->all_taps * w->depth * COLUMNS;
+    float* y = (float*)c->y + first * c->y_s[2] + group * features + column;
+    w->tile(w->taps, w->tap_index, rows, 0, w->depth, weights, y, c->y_s[2], 0, (const char*)weights, 0);
+    return;
+  }
+  long stride = sum_tile(w, rows, group, panel, sums);
+  finish_tiles(w, tile, 1, group, panel, sums, stride);
+}
+/* Several, whose sums are handed out at once. */
+static void run_tiles_together(const rows_work* w, long tile, long tiles, const float** rows, long group, long panel) {
+  float sums[TILES * ROWS * COLUMNS] __attribute__((aligned(64)));
+  long stride = 0;
+  for (long q = 0; q < tiles; q++)
+    stride = sum_tile(w, rows + q * ROWS * w->taps, group, panel, sums + q * ROWS * stride);
+  finish_tiles(w, tile, tiles, group, panel, sums, stride);
 }
 
 /* A task: a few neighbouring tiles of positions against all panels: a panel is used several times from cache. */
@@ -320,8 +338,10 @@ static void run_tiles(void* const* args, long begin, long end) {
     if (c->feature_groups > 1)
       for (long r = 0; r < tiles * ROWS * w->taps; r++)
         if (shifted[r] != zeros) shifted[r] += group * w->depth;
-    for (long panel = 0; panel < w->group_panels; panel++)
-      for (long q = 0; q < tiles; q++) run_tile(w, first_tile + q, rows + q * ROWS * w->taps, group, panel);
+    for (long panel = 0; panel < w->group_panels; panel++) {
+      if (w->consecutive && goes_along_positions(c)) run_tiles_together(w, first_tile, tiles, rows, group, panel);
+      else for (long q = 0; q < tiles; q++) run_tile(w, first_tile + q, rows + q * ROWS * w->taps, group, panel);
+    }
   }
 }
 
@@ -447,7 +467,7 @@ static void run_panels(void* const* args, long begin, long end) {
         }
     }
     for (long p = 0; p < panels; p++)
-      for (long q = 0; q < tiles; q++) finish_tile(w, q, 0, panel + p, sums + (p * tiles + q) * tile_step, COLUMNS);
+      finish_tiles(w, 0, tiles, 0, panel + p, sums + p * tiles * tile_step, COLUMNS);
   }
 }
 
