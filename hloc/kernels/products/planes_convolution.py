@@ -1,10 +1,10 @@
-"""Small convolutions of few features: vectors go along the positions of a whole image.
+"""Convolutions of few features: vectors go along the positions of an image, over the ends of its rows.
 
 In: a convolution that fills_few_lanes (tiny.py), with what its fusion does to the result. Out: one kernel, or None
-where its arrays would be large. The channels of an image become planes in a Local array, with the padding around them,
-so that every tap is one distance in memory, over the end of a row into the next one:
+where its arrays would be large. The channels of an image, or of a band of its rows, become planes in a Local array,
+with the padding around them, so that every tap is one distance in memory, over the end of a row into the next one:
 
-    for each image:  plane[c, y, x] = image[y - padding, x - padding, c], or 0
+    for each band:   plane[c, y, x] = image[y - padding, x - padding, c], or 0
                      for f: for each tap and c: for p (VECTOR): sum[f, p] += plane[c, p + tap] * filter[tap, c, f]
                      for y: for x, f (VECTOR): out[y, x, f] = epilogue(sum[f, y * row + x])
 
@@ -15,8 +15,9 @@ from __future__ import annotations
 import math
 from contextlib import ExitStack
 
-from hloc.ir import Instruction, window_of
+from hloc.ir import ELEMENT_TYPES, Instruction, window_of
 from hloc.kernels import indexing, loops, scalars
+from hloc.kernels.builder import within
 from hloc.kernels.elemental.loop import cost_of, shareable
 from hloc.kernels.group import Group, KernelCall, Lowered, Outline
 from hloc.kernels.indexing import Index
@@ -26,19 +27,20 @@ from hloc.kernels.rules.elementwise import zero
 from hloc.kernels.rules.loops import accumulator_type, product_result
 
 LANES = 16                      # sums of an image are whole vectors of so many
-MOST_LOCAL = 1 << 13            # elements of both Local arrays: they stay in the first cache
+ROOM, MOST_ROOM = 1 << 15, 1 << 17      # bytes of both Local arrays: they stay in the first cache, or in the second
 
 
 def lower_planes_convolution(group: Group, convolution: Instruction) -> Lowered | None:
     """The kernel of such a convolution and its epilogue; None where its arrays would be too large."""
     planes = _Planes(group, convolution)
-    if planes.locals > MOST_LOCAL:
+    if planes.bytes > MOST_ROOM:
         return None
     return Lowered((planes.kernel(),), can_share=tuple(shareable(group, (convolution,))))
 
 
 class _Planes:
-    """The loops of one kernel. reach: from the first tap to the last; plane: rows and columns that the windows meet."""
+    """The loops of one kernel. band: rows of a result at a time; reach: from the first tap to the last; plane: rows and
+    columns that the windows of a band meet."""
 
     def __init__(self, group: Group, convolution: Instruction):
         self.outline, self.convolution = Outline(group), convolution
@@ -47,40 +49,51 @@ class _Planes:
         self.channels = convolution.operands[0].shape.dimensions[self.numbers.input_feature]
         self.rows, self.columns, self.features = self.sizes[1:]
         self.reach = [(w.size - 1) * w.window_dilation for w in self.windows]
-        self.plane = [self.rows + self.reach[0], self.columns + self.reach[1]]
-        self.length = -(-self.rows * self.plane[1] // LANES) * LANES
+        self.type = accumulator_type(convolution)
+        self.cut(self.rows)
+        while self.bytes > ROOM and self.band > 1:
+            self.cut(-(-self.band // 2))
+
+    def cut(self, band: int) -> None:
+        """Into bands of so many rows."""
+        self.band, self.plane = band, [band + self.reach[0], self.columns + self.reach[1]]
+        self.length = -(-band * self.plane[1] // LANES) * LANES
         self.staged = self.channels * math.prod(self.plane) + LANES + self.reach[1]
-        self.locals = self.staged + self.features * self.length
+        self.bytes = (self.staged + self.features * self.length) * ELEMENT_TYPES[self.type].bytes
 
     def kernel(self) -> KernelCall:
-        b, self.type = self.outline.builder, accumulator_type(self.convolution)
-        with loops.parallel(b, [self.sizes[0]]) as (image,):
+        b = self.outline.builder
+        with loops.parallel(b, [self.sizes[0], -(-self.rows // self.band)]) as (image, number):
             self.planes = b.local(self.type, self.staged, "planes")
             self.sums = b.local(self.type, self.features * self.length, "sum")
+            self.first = indexing.scale(number, self.band)
             self.stage(image)
             with b.loop(self.features) as feature:
                 self.add_up(feature)
-            with b.loop(self.rows) as y, b.loop(self.columns * self.features, VECTOR) as i:
+            with loops.block_loop(b, self.rows, self.band, number, SERIAL) as y, \
+                    b.loop(self.columns * self.features, VECTOR) as i:
                 self.finish([image, y, indexing.floor_divide(i, self.features), indexing.modulo(i, self.features)])
         cost = cost_of(self.outline, self.convolution.shape.num_elements, b)
         return self.outline.finish(cost=cost._replace(flops=2 * multiply_adds(self.convolution)))
 
     def stage(self, image: Index) -> None:
-        """The planes of one image, with zeros around it."""
+        """The planes of one band, with zeros around the image."""
         b, source = self.outline.builder, self.convolution.operands[0]
         with b.loop(self.staged, VECTOR) as place:
             b.append(Store(self.planes, b.position(place), zero(self.type)))
-        inside = [(max(0, w.padding_low), min(extent, source.shape.dimensions[d] + w.padding_low))
-                  for w, extent, d in zip(self.windows, self.plane, self.numbers.input_spatial)]
-        if any(first >= end for first, end in inside):
+        (tall, wide), (down, along) = self.windows, self.numbers.input_spatial
+        height, width = source.shape.dimensions[down], source.shape.dimensions[along]
+        first, end = max(0, wide.padding_low), min(self.plane[1], width + wide.padding_low)
+        if first >= end:
             return
         index: list[Index] = [image] * source.shape.rank
         with ExitStack() as stack:
-            y, x = (indexing.shift(stack.enter_context(b.loop(end - first)), first) for first, end in inside)
-            channel = stack.enter_context(b.loop(self.channels, SERIAL))
-            index[self.numbers.input_feature] = channel
-            for w, d, at in zip(self.windows, self.numbers.input_spatial, (y, x)):
-                index[d] = indexing.shift(at, -w.padding_low)
+            y = stack.enter_context(b.loop(self.plane[0]))
+            index[down] = indexing.shift(indexing.add(self.first, y), -tall.padding_low)
+            stack.enter_context(b.guard(within(index[down], height, b)))
+            channel = index[self.numbers.input_feature] = stack.enter_context(b.loop(self.channels))
+            x = indexing.shift(stack.enter_context(b.loop(end - first, VECTOR)), first)
+            index[along] = indexing.shift(x, -wide.padding_low)
             value = scalars.convert_to(self.outline.elements.value(source, tuple(index)), self.type)
             place = indexing.linearize([channel, y, x], [self.channels, *self.plane])
             b.append(Store(self.planes, b.position(place), value))
@@ -118,7 +131,8 @@ class _Planes:
     def finish(self, index: list[Index]) -> None:
         """The epilogue of one element."""
         outline, b = self.outline, self.outline.builder
-        place = indexing.linearize([index[3], indexing.add(indexing.scale(index[1], self.plane[1]), index[2])],
+        row = indexing.scale(indexing.subtract(index[1], self.first), self.plane[1])
+        place = indexing.linearize([index[3], indexing.add(row, index[2])],
                                    [self.features, self.length])
         position = indexing.linearize(index, self.sizes)
         total = b.let(Load(self.sums, b.position(place), self.type))

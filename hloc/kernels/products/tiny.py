@@ -17,7 +17,7 @@ SMALL_CONVOLUTION = 16384       # multiply-adds of convolutions whose features l
 FEWEST_FEATURES = 4
 IN_PLANES = 1 << 17             # multiply-adds of convolutions of few features;
 LONGEST_TAPS = 8                # taps of a row that are added to sums in registers
-FEW_FEATURES = 5                # sums of one position that leave most lanes of a vector empty
+FEW_FEATURES, FEW_PAIRS = 5, 16     # sums of one position that leave most lanes of a vector empty; with channels
 FEW_PLANES = 4                  # pairs of an image's plane and a result's, along whose rows windows move; with more of
 MOST_TAPS, LONG_ROW = 800, 96   # them, elements of the filter, and bytes of a row
 SHORT_ROW, FEWEST_SHARING = 64, 8       # elements; features; the products of a channel's element, at most:
@@ -62,15 +62,17 @@ def is_small(convolution: Instruction) -> bool:
 
 
 def fills_few_lanes(convolution: Instruction) -> bool:
-    """A small convolution of so few features that vectors go along the positions of an image, over its rows' ends."""
+    """A convolution of so few features that vectors go along the positions of an image, over its rows' ends: one that
+    is small, or has few channels."""
     n: ConvolutionDimensionNumbers = convolution.get("dim_labels")
-    windows = window_of(convolution)
-    return (multiply_adds(convolution) <= IN_PLANES
+    windows, kernel = window_of(convolution), convolution.operands[1].shape.dimensions
+    pairs = kernel[n.kernel_input_feature] * kernel[n.kernel_output_feature]
+    return ((multiply_adds(convolution) <= IN_PLANES or pairs <= FEW_PAIRS)
             and convolution.get("feature_group_count", 1) == convolution.get("batch_group_count", 1) == 1
             and (n.output_batch, *n.output_spatial, n.output_feature) == (0, 1, 2, 3)
             and convolution.shape.dimensions[-1] <= FEW_FEATURES
             and all(w.stride == w.base_dilation == 1 for w in windows) and 1 < windows[-1].size <= LONGEST_TAPS
-            and convolution.operands[1].shape.element_type in ("f32", "f16", "bf16"))
+            and convolution.operands[1].shape.element_type in ("f32", "f64", "f16", "bf16"))
 
 
 def _fills_lanes(convolution: Instruction, row: int) -> bool:
