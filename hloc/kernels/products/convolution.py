@@ -54,6 +54,7 @@ from hloc.machine import Machine
 SIDES = ("lhs", "rhs")
 TURNED_TYPES = ("f32", "bf16", "f16")       # of operands, with routines that hand out sums along positions,
 FEWEST_PLACES = 16                          # where there are so many
+FEW_SPREAD = 16                             # features
 
 
 def lower_convolution(group: Group, machine: Machine) -> Lowered:
@@ -161,9 +162,11 @@ def _goes_along_positions(hero: Instruction) -> bool:
     n: ConvolutionDimensionNumbers = hero.get("dim_labels")
     windows, rank = window_of(hero), hero.shape.rank
     places = math.prod(hero.shape.dimensions[d] for d in n.output_spatial)
+    spread = hero.shape.dimensions[n.output_feature] <= FEW_SPREAD      # transposed ones of more give single positions
     return (n.output_spatial == tuple(range(rank))[rank - len(n.output_spatial):] and places >= FEWEST_PLACES
             and hero.get("feature_group_count", 1) == hero.get("batch_group_count", 1) == 1
-            and all(w.base_dilation == 1 for w in windows) and any(w.size > 1 or w.stride > 1 for w in windows)
+            and any(w.size > 1 or w.stride > 1 for w in windows)
+            and (spread or all(w.base_dilation == 1 for w in windows))
             and math.prod(w.size for w in windows) <= 4 * places)
 
 
