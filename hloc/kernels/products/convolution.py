@@ -32,6 +32,7 @@ from hloc.kernels.indexing import Index
 from hloc.kernels.ir import Buffer, Cost, Prologue, Tile
 from hloc.kernels.products.convolution_products import product_of_images
 from hloc.kernels.products.epilogues import epilogue_statements, stores_itself, tile_types
+from hloc.kernels.products.filter_gradient import lower_filter_gradient
 from hloc.kernels.products.operands import Access, OperandKernels, behind_conversion, strided
 from hloc.kernels.products.planes_convolution import lower_planes_convolution
 from hloc.kernels.products.prologues import DEPTH, ROW, computed_access, prologue
@@ -46,6 +47,7 @@ from hloc.kernels.products.tiny import (
     fills_few_lanes,
     is_shallow,
     is_small,
+    long_windows,
     multiply_adds,
     slides_along_rows,
 )
@@ -99,6 +101,8 @@ def _as_loops(group: Group, hero: Instruction, machine: Machine) -> Lowered | No
         return found
     if fills_few_lanes(hero) and is_read_in_place(group, hero) and (found := lower_planes_convolution(group, hero)):
         return found
+    if long_windows(hero) and is_read_in_place(group, hero):
+        return lower_filter_gradient(group, hero)
     return lower_small_convolution(group, hero, machine) if is_small(hero) else None
 
 

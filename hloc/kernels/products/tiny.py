@@ -8,7 +8,7 @@ import math
 
 from hloc.ir import ELEMENT_TYPES, ConvolutionDimensionNumbers, Instruction, WindowDim, window_of
 from hloc.kernels.scalars import is_narrow
-from hloc.kernels.sliding import SHORTEST_SLIDE, slides
+from hloc.kernels.sliding import LONGEST_STEP, SHORTEST_SLIDE, slides
 
 TINY = 2048                     # multiply-adds below which a tile costs more than it saves
 SMALL = 8192                    # the same for products whose columns lie side by side, and no bytes; else half of it
@@ -22,6 +22,9 @@ FEW_PLANES = 4                  # pairs of an image's plane and a result's, alon
 MOST_TAPS, LONG_ROW = 800, 96   # them, elements of the filter, and bytes of a row
 SHORT_ROW, FEWEST_SHARING = 64, 8       # elements; features; the products of a channel's element, at most:
 SHARED_BY_SHORT, SHARED_BY_FEW, SHARED = 100, 300, 160
+SHARING_IMAGE = {"f32": 6, "f64": 6, "f16": 4, "bf16": 1}      # features whose long windows meet an image one by one,
+FEW_GRADIENTS, FEW_SHORT, FEW_APART = 64, 8, 8                 # pairs, of short rows, of rows whose elements lie apart
+MOST_SUMS, LONG_WINDOW, LONG_ENOUGH, MOST_ENDS = 8, 16, 48, 64     # sums; places in a row; terms at its ends
 SHALLOW, NARROW = 8, 128        # products in a sum, and columns, of which rows are read and written faster than packed
 
 
@@ -35,7 +38,39 @@ def multiply_adds(convolution: Instruction) -> int:
 def may_be_loops(convolution: Instruction) -> bool:
     """A convolution that no routine computes on a CPU, where its operands lie as one of these ways needs them."""
     return (multiply_adds(convolution) <= TINY or is_shallow(convolution) or is_small(convolution)
-            or slides_along_rows(convolution) or fills_few_lanes(convolution))
+            or slides_along_rows(convolution) or fills_few_lanes(convolution) or long_windows(convolution))
+
+
+def long_windows(convolution: Instruction) -> bool:
+    """A convolution with few positions in a row of the result and few pairs of features, of windows that are long in
+    the last dimension, as the gradients of small filters are: loops on a CPU, with vectors along the window."""
+    n: ConvolutionDimensionNumbers = convolution.get("dim_labels")
+    if not n.output_spatial:
+        return False
+    windows, y = window_of(convolution), convolution.shape.dimensions
+    places, type = y[n.output_spatial[-1]], convolution.operands[1].shape.element_type
+    first, end = met_by_all(convolution)
+    apart = any(math.prod(o.shape.dimensions[d[-1] + 1:]) > 1
+                for o, d in zip(convolution.operands, (n.input_spatial, n.kernel_spatial)))
+    most = FEW_APART // (1 + is_narrow(type)) if apart else FEW_GRADIENTS if end - first >= LONG_ENOUGH else FEW_SHORT
+    return (y[n.output_feature] <= SHARING_IMAGE.get(type, 0) and 1 < places <= MOST_SUMS
+            and y[n.output_batch] * y[n.output_feature] <= most
+            and all(w.base_dilation == 1 and not w.reversal for w in windows)
+            and math.prod(w.size for w in windows) > 4 * math.prod(y[d] for d in n.output_spatial)
+            and end - first >= LONG_WINDOW and (first + windows[-1].size - end) * places <= MOST_ENDS
+            and windows[-1].window_dilation <= LONGEST_STEP and multiply_adds(convolution) > TINY
+            and convolution.get("feature_group_count", 1) == convolution.get("batch_group_count", 1) == 1)
+
+
+def met_by_all(convolution: Instruction) -> tuple[int, int]:
+    """The first place in a row of the window, and the end of those, that meets the image in all positions of a row of
+    the result."""
+    n: ConvolutionDimensionNumbers = convolution.get("dim_labels")
+    window = window_of(convolution)[-1]
+    size = convolution.operands[0].shape.dimensions[n.input_spatial[-1]]
+    far = (convolution.shape.dimensions[n.output_spatial[-1]] - 1) * window.stride - window.padding_low
+    first = max(0, -(-window.padding_low // window.window_dilation))
+    return first, max(first, min(window.size, (size - 1 - far) // window.window_dilation + 1))
 
 
 def is_shallow(convolution: Instruction) -> bool:
