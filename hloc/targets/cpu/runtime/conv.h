@@ -27,7 +27,7 @@
  * sum for output feature column + j at the row + i-th output position is tile[i * tile_stride + j]; positions are
  * counted in the order batch, spatial 0, 1, 2: row = ((n * y_size[0] + o0) * y_size[1] + o1) * y_size[2] + o2. A turned
  * one is called as epilogue(args, n, feature, position, features, positions, tile, tile_stride), and what is said of
- * rows is said of features then: tile[i * tile_stride + j] is the sum for feature + i at the position + j-th of image n.
+ * rows is said of features then: tile[i * tile_stride + j] is that of feature + i at the position + j-th of image n.
  *
  * Example: 3x3, stride 1, padding 1, NHWC f32[8,56,56,64] x HWIO f32[3,3,64,64]:
  *   hloc_conv_args args = {.batch = 8, .x_features = 64, .y_features = 64, .feature_groups = 1, .batch_groups = 1,

@@ -107,7 +107,7 @@ long hloc_conv_y_offset(const hloc_conv_args* c, long position) {
 }
 
 /* Sums to y, the first at element `at`, `step` apart. */
-static void store(const hloc_conv_plan* plan, long at, long step, long count, const float* from) {
+static void store_sums(const hloc_conv_plan* plan, long at, long step, long count, const float* from) {
   float* y = (float*)plan->c.y + at;
   if (plan->y_type == HLOC_CONV_IS_BF16) hloc_conv_store_bf16((hloc_bf16*)plan->c.y + at, step, count, from);
   else if (plan->y_type == HLOC_CONV_IS_F16) hloc_conv_store_f16((hloc_f16*)plan->c.y + at, step, count, from);
@@ -121,7 +121,7 @@ static int is_one_piece(const hloc_conv_args* c, long columns) {
 }
 /* turned[j][i] = tile[i][j], blocks of vectors where a row of the tile holds whole ones. */
 enum { TURNED_FEATURES = 32, TURNED_POSITIONS = 128 };
-static void turn(const float* tile, long stride, long rows, long columns, float* turned) {
+static void turn_sums(const float* tile, long stride, long rows, long columns, float* turned) {
   const long whole = rows / HLOC_LANES32 * HLOC_LANES32;
   for (long j = 0, done; j < columns; j += HLOC_LANES32) {
     done = j + HLOC_LANES32 <= stride ? whole : 0;
@@ -143,14 +143,14 @@ static void finish_turned(const hloc_conv_plan* plan, long position, long column
     count = hloc_min(hloc_min(end - position, span - place), TURNED_POSITIONS);
     for (long j = 0, features; j < columns; j += features) {
       features = hloc_min(columns - j, TURNED_FEATURES);
-      turn(tile + j, stride, count, features, turned);
+      turn_sums(tile + j, stride, count, features, turned);
       if (c->epilogue) {
         c->epilogue(c->epilogue_args, position / span, plan->column_offset + column + j, place, features, count, turned,
                     TURNED_POSITIONS);
         continue;
       }
       const long at = hloc_conv_y_offset(c, position) + (column + j) * c->y_c;
-      for (long k = 0; k < features; k++) store(plan, at + k * c->y_c, 1, count, turned + k * TURNED_POSITIONS);
+      for (long k = 0; k < features; k++) store_sums(plan, at + k * c->y_c, 1, count, turned + k * TURNED_POSITIONS);
     }
   }
 }
@@ -166,13 +166,13 @@ void hloc_conv_finish(const hloc_conv_plan* plan, long position, long column, lo
     return;
   }
   if (stride == columns && is_one_piece(c, columns)) {
-    store(plan, position * columns, 1, rows * columns, tile);
+    store_sums(plan, position * columns, 1, rows * columns, tile);
     return;
   }
   long at = hloc_conv_y_offset(c, position), left[3], rest = position; /* positions left in each dimension's run */
   for (int d = 2; d >= 0; d--) left[d] = c->y_size[d] - rest % c->y_size[d], rest /= c->y_size[d];
   for (long i = 0; i < rows; i++) {
-    store(plan, at + column * c->y_c, c->y_c, columns, tile + i * stride);
+    store_sums(plan, at + column * c->y_c, c->y_c, columns, tile + i * stride);
     int d = 2;
     for (; d >= 0 && --left[d] == 0; d--) { /* back to the run's first position, and on in the next dimension */
       at -= (c->y_size[d] - 1) * c->y_s[d];
