@@ -12,9 +12,9 @@ tuples per spatial dimension in the order of dim_labels):
     lhs                (offset, batch, feature, spatial ...)
     rhs                (offset, input feature, output feature, spatial ...)
     result             (batch, feature, spatial ...) of buffer "out0", used without an epilogue
+    is_turned          whether the epilogue goes along positions
 Of a prologue lhs and rhs are as if they lay in order: (batch, spatial ..., feature), its row is the position among the
 first, its depth the feature; (output feature, spatial ..., input feature), its row is the output feature.
-    is_turned          whether the epilogue goes along positions
 Epilogue: statements over INDEX Vars "row" and "column" and Var("acc", type of the sums): column is the output feature,
 row the position among (batch, spatial ...) in row-major order. Of a turned one "batch" is the image, row the output
 feature, column the position among (spatial ...).

@@ -1,8 +1,8 @@
 """Convolutions whose windows are about as large as the images, with few positions in the result: the gradients of small
 filters, where features are few.
 
-In: a convolution with long_windows (tiny.py), with what its fusion does to the result. Out: one kernel, or None where
-an operand does not lie in memory. The sums of a row of results grow side by side, while vectors go along the window:
+In: a convolution with long_windows (tiny.py) whose operands lie in memory, with what its fusion does to the result.
+Out: one kernel. The sums of a row of results grow side by side, while vectors go along the window:
 
     for each f, o, y (PARALLEL):  for each image n, row r of the window that meets the image:
                                       for t (VECTOR): for x (unrolled): sum[x] += image[n, y+r, x+t] * window[n, r, t]

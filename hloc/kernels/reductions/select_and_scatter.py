@@ -187,7 +187,7 @@ class _Rows(_Windows):
         self.before = (window.size - 1) // window.stride
         covered = self.operand.shape.dimensions[-1] + window.padding_low
         self.count = max(1, min(windows + self.before, -(-covered // window.stride)))
-        self.is_whole = self.count * window.stride >= covered and all(
+        self.is_whole = window.padding_low >= 0 and self.count * window.stride >= covered and all(
             is_plain(w) or w.size == w.stride and not w.padding_low and size == n * w.size
             for w, size, n in zip(dims[:-1], self.operand.shape.dimensions, self.source.shape.dimensions))
 
@@ -229,7 +229,7 @@ class _Rows(_Windows):
         whole, rest = max(0, -(-first // stride)), end // stride
         with ExitStack() as stack:
             outer, number = taps_of(self.outline, stack, self.dims[:-1], sizes[:-1], position)
-            for begin, stop in ((max(0, first // stride), whole), (max(whole, 0), rest), (rest, -(-end // stride))):
+            for begin, stop in ((max(0, first // stride), whole), (whole, rest), (max(whole, rest), -(-end // stride))):
                 if begin >= stop:
                     continue
                 phases = [p for p in range(stride) if begin * stride + p >= first and (stop - 1) * stride + p < end]

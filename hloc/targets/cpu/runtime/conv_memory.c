@@ -157,7 +157,7 @@ static void finish_turned(const hloc_conv_plan* plan, long position, long column
 void hloc_conv_finish(const hloc_conv_plan* plan, long position, long column, long rows, long columns,
                       const float* tile, long stride) {
   const hloc_conv_args* c = &plan->c;
-  if (goes_along_positions(c)) {
+  if (goes_along_positions(c) && (rows > 1 || c->epilogue)) {
     finish_turned(plan, position, column, rows, columns, tile, stride);
     return;
   }
