@@ -45,7 +45,7 @@ BLOCK = 256                     # elements: some Local arrays of them fit into t
 LONG_BLOCK, FEW_ARRAYS = 2048, 2
 SHORTEST = 8                    # iterations of a loop that is worth it
 FEW = (1, 2)                    # iterations of a loop that converts a number at a time
-MOST_ARRAYS = 12                # of one loop
+MOST_ARRAYS = 32                # of one loop
 
 
 def by_rows(kernel: Kernel) -> Kernel:

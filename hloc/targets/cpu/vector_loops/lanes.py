@@ -11,7 +11,8 @@ vectors of a group do not wait for each other (gelu: 2.3 times as fast as by sin
                  for k < 16 (VECTOR): r[k] = f32(f16(r[k]))               hloc_round_row_f16(r, r, 16)
                  for k < 16 (VECTOR): b[16 g + k] = r[k] + 1
 
-What an accumulator takes in is kept in a row, and taken in by a loop behind the groups.
+A sum or product of whole groups has one for each lane, which are joined behind the groups. What other accumulators
+take in is kept in a row, and taken in by a loop behind the groups.
 """
 from __future__ import annotations
 
@@ -41,6 +42,7 @@ from hloc.targets.printer import assigned
 VECTOR_LANES = 16               # of f32 in the widest vectors
 LANES = 64                      # of the largest groups
 MOST_ROUNDINGS = 48             # of one loop: each is a loop for the compiler
+NEUTRAL = {"add": 0, "multiply": 1}
 
 
 def lanes_of(extent: int | Expr) -> int:
@@ -75,6 +77,18 @@ def is_rounding(expr: Expr) -> bool:
     return inner is not None and _converts(inner, "f16") and inner.arguments[0].type == "f32"
 
 
+def term_of(s: Assign) -> Expr | None:
+    """What a sum or product takes in; None for other accumulators."""
+    if not isinstance(s.value, Apply) or s.value.op not in NEUTRAL or len(s.value.arguments) != 2:
+        return None
+    left, right = s.value.arguments
+    own = Var(s.name, s.value.type)
+    if own not in (left, right):
+        return None
+    term = right if left == own else left
+    return None if own in parts([term]) else term
+
+
 def has_groups(kernel: Kernel) -> bool:
     """Whether a kernel has loops over groups, whose arrays only vectors of a whole group keep in registers."""
     return any(isinstance(s, Store) and is_rounding(s.value) and isinstance(s.value.arguments[0].arguments[0], Load)
@@ -91,7 +105,8 @@ Around = Callable[[Expr, Var, int], tuple[Sequence[Stmt], Sequence[Stmt]]]
 @dataclass
 class _Groups:
     """One loop. lanes: elements in a group; cuts_rest: what is no whole group stays a loop of its own; repeated: Lets
-    that each small loop writes down anew; arrays: where the values of the others lie."""
+    that each small loop writes down anew; arrays: where the values of the others lie; begin, join: loops before and
+    behind the groups for accumulators that have an array of lanes; behind: what others take in, of the whole loop."""
 
     loop: For
     rows: frozenset[str]
@@ -104,6 +119,8 @@ class _Groups:
     locals: list[Local] = field(default_factory=list)
     totals: list[Local] = field(default_factory=list)
     body: list[Stmt] = field(default_factory=list)
+    begin: list[Stmt] = field(default_factory=list)
+    join: list[Stmt] = field(default_factory=list)
     behind: list[Stmt] = field(default_factory=list)
 
     def rewritten(self) -> tuple[Stmt, ...]:
@@ -123,7 +140,7 @@ class _Groups:
         rest = (For(self.loop.name, count, VECTOR, tuple(self.behind)),) if self.behind else ()
         if self.cuts_rest:
             rest = (self.rest(groups, count),)
-        return (*self.totals, main, *rest)
+        return (*self.totals, *self.begin, main, *self.join, *rest)
 
     def can_be_cut(self, statements: Iterable[Stmt]) -> bool:
         """Straight-line code; where accumulators are assigned, and that only, of whole groups or of rows."""
@@ -157,8 +174,28 @@ class _Groups:
             self.let(s.name, self.value(s.value))
         elif isinstance(s, Store):
             self.store(s.buffer, self.lane if self.is_group(s.buffer) else self.value(s.position), s.value)
+        elif self.are_several and (term := term_of(s)) is not None:
+            self.add_by_lanes(s, term)
         else:
             self.behind.append(Assign(s.name, self.taken_in(s.value, assigned(self.loop.body))))
+
+    def add_by_lanes(self, s: Assign, term: Expr) -> None:
+        """A sum or product of its own for each lane, in registers as long as the groups run."""
+        op, type = s.value.op, s.value.type
+        lanes = Load(f"{self.loop.name}_lanes{len(self.begin)}", self.lane, type)
+        self.totals.append(Local(lanes.buffer, type, self.lanes))
+        self.begin.append(self.along_lanes(Store(lanes.buffer, self.lane, Const(NEUTRAL[op], type))))
+        self.emit(Store(lanes.buffer, self.lane, Apply(op, (lanes, self.value(term)), type)))
+        self.join.append(self.along_lanes(Assign(s.name, Apply(op, (Var(s.name, type), lanes), type))))
+
+    def along_lanes(self, *statements: Stmt) -> For:
+        return For(self.lane.name, self.lanes, VECTOR, statements)
+
+    @property
+    def are_several(self) -> bool:
+        """Whether the loop consists of whole groups, more than one."""
+        extent = self.loop.extent
+        return isinstance(extent, int) and extent > self.lanes and extent % self.lanes == 0
 
     def let(self, name: str, value: Expr) -> None:
         """Give a name to a value: positions and what is only read are written down again in each loop. (A loop that
@@ -201,7 +238,7 @@ class _Groups:
 
     def round(self, source: Load, buffer: str, position: Expr) -> None:
         again = Apply("convert", (Apply("convert", (source,), "f16"),), "f32")
-        self.body.append(For(self.lane.name, self.lanes, VECTOR, (Store(buffer, position, again),)))
+        self.body.append(self.along_lanes(Store(buffer, position, again)))
 
     def emit(self, s: Store) -> None:
         """A loop over the lanes of a group, with the names that its statement needs."""
@@ -213,7 +250,7 @@ class _Groups:
                     stack += [self.repeated[e.name]] if e.name in self.repeated else []
         names = [Let(self.loop.name, self.place)] if self.loop.name in needed else []
         names += [Let(name, value) for name, value in self.repeated.items() if name in needed]
-        self.body.append(For(self.lane.name, self.lanes, VECTOR, (*names, s)))
+        self.body.append(self.along_lanes(*names, s))
 
     @property
     def stores_last(self) -> bool:
