@@ -35,7 +35,9 @@
     const int adds = (ADDS);                                                                                          \
     HLOC_EACH_##ROWS(HLOC_BEGIN_TWO)                                                                                  \
     for (long p = 0; p < k; p++, a += step, b += 2 * HLOC_LANES32) {                                                  \
-      const hloc_vf32 b0 = hloc_load_f32(b), b1 = hloc_load_f32(b + HLOC_LANES32);                                    \
+      hloc_vf32 b0 = hloc_load_f32(b), b1 = hloc_load_f32(b + HLOC_LANES32);                                          \
+      HLOC_IN_REGISTER(b0);                                                                                           \
+      HLOC_IN_REGISTER(b1);                                                                                           \
       HLOC_EACH_##ROWS(HLOC_ADD_TWO)                                                                                  \
     }                                                                                                                 \
     HLOC_EACH_##ROWS(HLOC_STORE_TWO)                                                                                  \
@@ -50,7 +52,8 @@
     const int adds = (ADDS);                                                                                          \
     HLOC_EACH_##ROWS(HLOC_BEGIN_ONE)                                                                                  \
     for (long p = 0; p < k; p++, a += step, b += HLOC_LANES32) {                                                      \
-      const hloc_vf32 b0 = hloc_load_f32(b);                                                                          \
+      hloc_vf32 b0 = hloc_load_f32(b);                                                                                \
+      HLOC_IN_REGISTER(b0);                                                                                           \
       HLOC_EACH_##ROWS(HLOC_ADD_ONE)                                                                                  \
     }                                                                                                                 \
     HLOC_EACH_##ROWS(HLOC_STORE_ONE)                                                                                  \

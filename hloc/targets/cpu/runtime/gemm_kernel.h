@@ -82,7 +82,9 @@ typedef void (*G(kernel))(long k, const UNIT* a, long a_row, const UNIT* b, long
     HLOC_EACH_##ROWS(HLOC_BEGIN_ROW)                                                                                  \
     if (accumulate) { HLOC_EACH_##ROWS(HLOC_LOAD_ROW) }                                                               \
     for (long p = 0; p < k; p++, a += (A_K), b += (B_K)) {                                                            \
-      const G(vector_unit) b0 = G(load)(b), b1 = G(load)(b + LANES);                                                  \
+      G(vector_unit) b0 = G(load)(b), b1 = G(load)(b + LANES);                                                        \
+      HLOC_IN_REGISTER(b0);                                                                                           \
+      HLOC_IN_REGISTER(b1);                                                                                           \
       PREFETCH                                                                                                        \
       HLOC_EACH_##ROWS(HLOC_ADD_ROW)                                                                                  \
     }                                                                                                                 \
@@ -101,7 +103,8 @@ typedef void (*G(kernel))(long k, const UNIT* a, long a_row, const UNIT* b, long
     HLOC_EACH_##ROWS(HLOC_BEGIN_HALF)                                                                                 \
     if (accumulate) { HLOC_EACH_##ROWS(HLOC_LOAD_HALF) }                                                              \
     for (long p = 0; p < k; p++, a += (A_K), b += b_k) {                                                              \
-      const G(vector_unit) bp = G(load)(b);                                                                           \
+      G(vector_unit) bp = G(load)(b);                                                                                 \
+      HLOC_IN_REGISTER(bp);                                                                                           \
       HLOC_EACH_##ROWS(HLOC_ADD_HALF)                                                                                 \
     }                                                                                                                 \
     HLOC_EACH_##ROWS(HLOC_STORE_HALF)                                                                                 \

@@ -42,6 +42,7 @@ HLOC_INLINE void G(thin_lanes)(const int rows, const int count, const SUM* a, co
     HLOC_UNROLL for (int j = 0; j < count; j++) {
       __builtin_prefetch(b + (j + count) * b_column + p); /* too short for the machine to foresee the next */
       VECTOR bj = G(widen)(b + j * b_column + p);
+      if (rows > 1) HLOC_IN_REGISTER(bj);
       HLOC_UNROLL for (int i = 0; i < rows; i++) sum[i * count + j] += G(load_sum)(a + i * k + p) * bj;
     }
   }
@@ -165,6 +166,7 @@ HLOC_INLINE void G(thin_held)(const int rows, const int count, const G(thin_work
   for (long p = 0; p < g->k; p++) {
     HLOC_UNROLL for (int j = 0; j < count; j++) {
       VECTOR bj = G(widen)(b + p * g->b_row + at[j]);
+      if (rows > 1) HLOC_IN_REGISTER(bj);
       HLOC_UNROLL for (int i = 0; i < rows; i++) sum[i * count + j] += bj * a[i * g->k + p];
     }
   }

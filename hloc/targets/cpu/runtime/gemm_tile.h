@@ -101,9 +101,11 @@ static void G(pack_a_panel)(const G(plan)* plan, long batch, long row, long rows
 #endif
 }
 
-/* Rows of the next tile, of a block's `rest` of rows: all that a tile takes; what is left for two is halved. */
+/* Rows of the next tile, of a block's `rest` of rows: all that a tile takes; what is left for two is halved where the
+ * second would have too few sums to keep the CPU busy. */
 static long G(rows_of)(const G(plan)* plan, long rest) {
-  if (rest > plan->rows && rest < plan->rows + plan->rows / 2 - 1) return (rest + 3) / 4 * 2;
+  const long few = plan->rows / 2 - 1 > 3 ? plan->rows / 2 - 1 : 3;
+  if (rest > plan->rows && rest < plan->rows + few) return (rest + 3) / 4 * 2;
   return G(smaller)(rest, plan->rows);
 }
 

@@ -9,6 +9,7 @@
  *   hloc_low_32(a, b), hloc_high_32(a, b): the first, the last halves of a and b, lane by lane in turn; _64 likewise
  *   hloc_transpose_32(source, source_stride, target, target_stride): HLOC_LANES32 x HLOC_LANES32 words; _64 likewise
  *   hloc_swapped_<f32, f64>(v): neighbouring lanes change places
+ *   HLOC_IN_REGISTER(v)    v, just loaded, is used several times: gcc would load it again in each instruction
  *   HLOC_UNROLL            before a loop whose body works on a register array
  *                          to take apart first, gcc makes the same code in half as long again; n: 1 or even, up to 14
  *                          to take apart first, gcc makes the same code in half as long again; n is 1 or even, up to 14
@@ -45,6 +46,11 @@
 #define HLOC_EACH_12(X) HLOC_EACH_10(X) X(10) X(11)
 #define HLOC_EACH_14(X) HLOC_EACH_12(X) X(12) X(13)
 #define HLOC_INLINE static inline __attribute__((always_inline, unused))
+#if defined(__x86_64__) && defined(__GNUC__)
+#define HLOC_IN_REGISTER(v) __asm__("" : "+v"(v))
+#else
+#define HLOC_IN_REGISTER(v) ((void)(v))
+#endif
 
 #define HLOC_DEFINE_VECTOR(S, T)                                                                                      \
   typedef T hloc_v##S __attribute__((vector_size(HLOC_VECTOR_BYTES)));                                                \
