@@ -61,6 +61,7 @@ class Builder:
         self.loaded: set[str] = set()
         self.found: set[str] = set()            # positions that are data: the starts of windows
         self.operations = 0
+        self.work = 0.0                         # the same, but functions count as much more as they take longer
         self.loads_first = False                # whether what a select reads is loaded before it, in both branches
         self.is_costly = False                  # by one of the operations alone
 

@@ -29,6 +29,7 @@ Source = Callable[[Indices], Expr]
 
 LARGEST_INLINE = 10
 COSTLY = 10                     # operations of one instruction that are worth vectors by themselves
+COUNTED_TOGETHER = 3            # of a function, which has no loads and stores among them
 DEEPEST_CALL = 40               # Python's own stack allows about 1,000 frames, and a nested call takes some twenty
 
 
@@ -91,8 +92,10 @@ class Elements:
         """Bind what is used twice, is large, or can be computed outside of the current loop."""
         builder = self.builder
         if isinstance(value, (Apply, Load)):
+            cost = operations(instruction)
             builder.operations += 1
-            builder.is_costly |= operations(instruction) >= COSTLY
+            builder.work += max(1.0, cost / COUNTED_TOGETHER)
+            builder.is_costly |= cost >= COSTLY
             value = self._outer_arguments(value)
             level = builder.level(value)
             shared = self.uses.get(instruction, 1) > 1

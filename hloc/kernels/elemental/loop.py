@@ -120,10 +120,10 @@ def _with_flat_rows(group: Group, machine: Machine, dimensions: tuple[int, ...],
 
 
 def cost_of(outline: Outline, points: int, trial: Builder) -> Cost:
-    """Bytes of all buffers (reads at most one element a point), operations of one point times points."""
+    """Bytes of all buffers (reads at most one element a point), work on one point times points."""
     buffers, _ = outline.buffers()
     moved = sum(min(b.size, points) * ELEMENT_TYPES[b.type].bytes for b in buffers)
-    return Cost(moved, trial.operations * points)
+    return Cost(moved, round(trial.work * points))
 
 
 def _store_roots(outline: Outline, index: tuple[Index, ...]) -> None:

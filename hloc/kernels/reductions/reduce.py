@@ -91,7 +91,7 @@ def _choose_loops(reduction: Reduction) -> None:
 
     finer, origins, trial = _refined(reduction, extents, reduced)
     reduction.extents, reduction.reduced = finer, [reduced[o] for o in origins] if extents else [False]
-    reduction.operations = trial.operations
+    reduction.operations, reduction.work = trial.operations, trial.work
     reduction.has_loops = trial.counts.get("i", 0) > sum(n > 1 for n in finer)
 
 
@@ -142,7 +142,7 @@ def _one_phase(reduction: Reduction, nest: type[Nest]) -> KernelCall:
 
 def _cost(reduction: Reduction, outline: Outline) -> Cost:
     points = math.prod(reduction.extents)
-    return Cost(cost_of(outline, points, outline.builder).bytes, max(1, reduction.operations) * points)
+    return Cost(cost_of(outline, points, outline.builder).bytes, round(max(1.0, reduction.work) * points))
 
 
 # -- two kernels -------------------------------------------------------------------------------------------------------

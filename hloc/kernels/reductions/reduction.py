@@ -27,8 +27,9 @@ ACCUMULATED_BYTES = 8192    # of a block: a quarter of the first cache
 @dataclass
 class Reduction:
     """The reduces of a group and the loops of their input space (extents; reduced: which are summed over).
-    operations: of one element; has_loops: computing one takes loops of its own; columns: results that a block of
-    columns accumulates at once; in_columns: the last loop is a part of what was one loop; in_rows: the one before."""
+    operations, work: of one element, as a Builder counts them; has_loops: computing one takes loops of its own;
+    columns: results that a block of columns accumulates at once; in_columns: the last loop is a part of what was one
+    loop; in_rows: the one before."""
 
     group: Group
     reduces: list[Instruction]
@@ -36,6 +37,7 @@ class Reduction:
     extents: list[int] = field(default_factory=list)
     reduced: list[bool] = field(default_factory=list)
     operations: int = 0
+    work: float = 0.0
     has_loops: bool = False
     columns: int = COLUMNS
     in_columns: bool = False

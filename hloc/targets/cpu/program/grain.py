@@ -5,6 +5,8 @@ In: a Kernel or its Cost, and the Machine. Out: iterations per piece, or the num
 """
 from __future__ import annotations
 
+import math
+
 from hloc.kernels.ir import PARALLEL, Cost, For, Kernel
 from hloc.machine import Machine
 
@@ -26,16 +28,27 @@ def seconds_of(cost: Cost, machine: Machine) -> float:
 
 
 def pieces_of(cost: Cost, machine: Machine, in_loop: bool = False) -> int:
-    """Pieces of about 10 microseconds at least, and no more than balance needs; below 2: not worth dividing."""
+    """Pieces of about 10 microseconds at least, as many for each core, and no more than balance needs; below 2: not
+    worth dividing."""
     if machine.cores == 1:
         return 1
     seconds = max(seconds_of(cost, machine), 1e-9)
     least = SMALLEST_IN_LOOP if in_loop else SMALLEST_PIECE_SECONDS
-    return min(int(seconds / least), MOST_PIECES)
+    pieces = min(int(seconds / least), MOST_PIECES)
+    return pieces if pieces < machine.cores else pieces // machine.cores * machine.cores
 
 
 def grain_of(kernel: Kernel, machine: Machine, in_loop: bool = False) -> int:
     """Iterations per piece of work; the whole extent where it is not worth dividing."""
     extent = extent_of(kernel)
-    pieces = min(pieces_of(kernel.cost, machine, in_loop), extent)
-    return extent if pieces < 2 else (extent + pieces - 1) // pieces
+    most = min(pieces_of(kernel.cost, machine, in_loop), extent)
+    if most < 2:
+        return extent
+    fewest = most if most < machine.cores else machine.cores
+    grains = [-(-extent // pieces) for pieces in range(most, fewest - 1, -machine.cores)]
+    return min(grains, key=lambda grain: _longest(extent, grain, machine.cores))
+
+
+def _longest(extent: int, grain: int, cores: int) -> int:
+    """Iterations of the core that has most, where all are as fast."""
+    return math.ceil(math.ceil(extent / grain) / cores) * grain
