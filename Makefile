@@ -1,7 +1,7 @@
 # make run    install into .venv and classify handwritten digits with a shipped model
 # make test   the whole test suite;  make lint   the linters;  make golden   rewrite expected outputs, then review the diff
 # make conformance   hloc against XLA on folders of modules
-# make tables   after a change of grammar/hlo.lark: its parse tables, which ship with it
+# make tables   after a change of grammar/hlo.lark: its parse tables and the list of its patterns, which ship with it
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -40,7 +40,7 @@ golden: $(STAMP)
 	HLOC_GOLDEN=1 $(BIN)/python -m pytest tests/test_passes.py tests/test_kernels.py
 
 tables: $(STAMP)
-	PYTHONHASHSEED=0 $(BIN)/python -c 'from hloc.text.grammar import write_tables; write_tables()'
+	PYTHONHASHSEED=0 $(BIN)/python -c 'from hloc.text.ahead import write; write()'
 
 conformance: $(STAMP)
 	$(BIN)/python -m pip install -q --disable-pip-version-check jax

@@ -16,9 +16,9 @@ from lark import Lark, Tree
 from lark.exceptions import UnexpectedToken
 
 from hloc.errors import ParseError, Source
+from hloc.patterns import compiled
 from hloc.text.lexer import NoTokenError, StateLexer
-from hloc.text.patterns import compiled
-from hloc.text.tables import built, cached_parser, key_of, tables_file, written
+from hloc.text.tables import cached_parser
 
 START = [
     "module", "shape", "array", "flat_tuple", "entry_layout", "aliases", "donors",
@@ -38,14 +38,6 @@ def grammar_file() -> Path:
 def lark() -> Lark:
     """The LALR parser for all start rules."""
     return cached_parser(grammar_file(), START, StateLexer)
-
-
-def write_tables() -> None:
-    """Write the tables that lie beside the grammar (make tables)."""
-    file = grammar_file()
-    grammar = file.read_text(encoding="utf-8")
-    text = written(built(grammar, START, StateLexer), key_of(grammar, START))
-    tables_file(file).write_text(text, encoding="utf-8")
 
 
 @cache

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 from lark.lexer import Lexer, Token
 
-from hloc.text.patterns import compiled
+from hloc.patterns import compiled
 
 
 class NoTokenError(Exception):

@@ -41,7 +41,7 @@ def parse_module(text: str, name: str = "<text>", strict: bool = False, warn: Wa
 
     Attributes that no HLO has are kept and reported through warn(message, span); with `strict` they are errors.
     """
-    return _ModuleReader(Source(text, name), strict, warn).read()
+    return ModuleReader(Source(text, name), strict, warn).read()
 
 
 def parse_modules(text: str, name: str = "<text>", strict: bool = False, warn: Warn | None = None) -> list[Module]:
@@ -64,10 +64,10 @@ def parse_instruction(text: str, name: str = "<text>") -> Instruction:
     return parse_module(text, name).entry.root
 
 
-class _ModuleReader(TextReader):
+class ModuleReader(TextReader):
     """Builds one module."""
 
-    def __init__(self, source: Source, strict: bool, warn: Warn | None):
+    def __init__(self, source: Source, strict: bool = False, warn: Warn | None = None):
         super().__init__(source, strict, warn)
         self.head_parts = pattern("(", "ENTRY", ")?", "SPACE", "(", "NAME", ")", "SPACE", "(", "FLAT_SIGNATURE", ")?")
 

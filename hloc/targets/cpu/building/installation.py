@@ -1,9 +1,10 @@
-"""What an installation from source does beside copying files: it compiles the routines for this CPU (prebuilt.py), so
-that the first compilation of a model waits for no matrix product. pyproject.toml names these commands of setuptools.
+"""What an installation from source does beside copying files: it compiles the grammar's patterns for this Python
+(hloc/patterns.py), and the routines for this CPU (prebuilt.py), so that the first compilation of a model waits for no
+matrix product. pyproject.toml names these commands of setuptools.
 
-In: HLOC_ROUTINES=0 leaves them out, for a wheel that fits every machine. Out: object files in the package; a wheel that
-holds them says which platform it is for. Without a C compiler the installation goes on and says so: routines then
-compile when a program first needs them, or all at once by `hloc routines`.
+In: HLOC_ROUTINES=0 leaves both out, for a wheel that fits every machine. Out: files in the package; a wheel that holds
+them says which platform it is for. Without a C compiler the installation goes on and says so: routines then compile
+when a program first needs them, or all at once by `hloc routines`.
 
 Setuptools runs this file alone, in an environment that has neither hloc nor its dependencies.
 """
@@ -18,13 +19,17 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
 SOURCES = Path(__file__).resolve().parents[4]
-PREBUILT = Path("hloc", "targets", "cpu", "prebuilt")
+PREBUILT, PATTERNS = Path("hloc", "targets", "cpu", "prebuilt"), Path("hloc", "patterns.json")
+LISTED = Path("grammar", "hlo.patterns.json")
 COMPILE = """
 import sys
 from pathlib import Path
+from hloc.patterns import install
 from hloc.targets.cpu.building.prebuilt import build_all
+routines, patterns, listed = map(Path, sys.argv[1:])
+install(listed, patterns)
 try:
-    count, refused = build_all(Path(sys.argv[1]))
+    count, refused = build_all(routines)
 except Exception as error:
     sys.exit(f"hloc: its routines are not compiled now, but when a program needs them: {error}")
 print(f"hloc: {count} routines compiled for this CPU", *refused, sep="\\n")
@@ -43,8 +48,9 @@ class BuildWithRoutines(build_py):
     def run(self) -> None:
         super().run()
         if wants_routines():
-            into = (SOURCES if self.editable_mode else Path(self.build_lib).resolve()) / PREBUILT
-            subprocess.run([sys.executable, "-c", COMPILE, str(into)], cwd=SOURCES, check=False)
+            into = SOURCES if self.editable_mode else Path(self.build_lib).resolve()
+            paths = map(str, (into / PREBUILT, into / PATTERNS, LISTED))
+            subprocess.run([sys.executable, "-c", COMPILE, *paths], cwd=SOURCES, check=False)
 
 
 class WheelWithRoutines(bdist_wheel):

@@ -1,0 +1,35 @@
+"""What lies beside the grammar (grammar/hlo.lark), made from it: the tables of Lark, and the list of the patterns that
+reading a module compiles, which an installation compiles instead (hloc/patterns.py). `make tables` writes both.
+"""
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from hloc.errors import Source
+from hloc.text.grammar import START, grammar_file, lark
+from hloc.text.lexer import StateLexer
+from hloc.text.parser import ModuleReader
+from hloc.text.tables import built, key_of, tables_file, written
+
+
+def patterns_file(grammar: Path) -> Path:
+    """Where the list of a grammar's patterns lies: [[pattern, flags] ...]."""
+    return grammar.with_suffix(".patterns.json")
+
+
+def own_patterns() -> list[tuple[str, int]]:
+    """The terminals, and the phrases that are taken apart."""
+    phrases = [p for p in vars(ModuleReader(Source(""))).values() if isinstance(p, re.Pattern)]
+    return sorted({*((t.pattern.to_regexp(), 0) for t in lark().terminals),
+                   *((p.pattern, int(re.DOTALL)) for p in phrases)})
+
+
+def write() -> None:
+    """Write both files."""
+    file = grammar_file()
+    grammar = file.read_text(encoding="utf-8")
+    tables_file(file).write_text(written(built(grammar, START, StateLexer), key_of(grammar, START)), encoding="utf-8")
+    lines = ",\n".join(json.dumps(pattern) for pattern in own_patterns())
+    patterns_file(file).write_text(f"[\n{lines}\n]\n", encoding="utf-8")
