@@ -118,22 +118,27 @@ def copy_outside(loop: Loop, frontier: list[Instruction], made_from: dict[Instru
 
 def carry_more(loop: Loop, frontier: list[Instruction], shape: Shape) -> None:
     """Make body and condition carry `frontier` as further elements; the body reads them instead of computing them."""
-    first = len(loop.initial)
+    body = loop.body
+    instead = dict(zip(frontier, carried(loop, shape, len(frontier))))
+    for instruction in body.instructions:
+        instruction.operands = [instead.get(o, o) for o in instruction.operands]
+    remove_dead(body)
+
+
+def carried(loop: Loop, shape: Shape, count: int) -> list[Instruction]:
+    """Make body and condition carry the last `count` elements of `shape`, which do not change, too: what reads them in
+    the body."""
     body = loop.body
     state = body.parameters[0]
+    first = len(shape.tuple_shapes) - count
     loop.condition.parameters[0].shape = state.shape = shape
     names = Names(i.name for i in body.instructions)
-    carried = {old: Instruction(names.fresh("get-tuple-element"), "get-tuple-element", old.shape, [state],
-                                {"index": first + n}, span=old.span) for n, old in enumerate(frontier)}
-    instructions: list[Instruction] = []
-    for instruction in body.instructions:
-        instruction.operands = [carried.get(o, o) for o in instruction.operands]
-        instructions.append(instruction)
-        if instruction is state:
-            instructions.extend(carried.values())
-    body.instructions = instructions
-    body.root.operands.extend(carried.values())
+    elements = [Instruction(names.fresh("get-tuple-element"), "get-tuple-element", shape.tuple_shapes[n], [state],
+                            {"index": n}, span=state.span) for n in range(first, first + count)]
+    place = body.instructions.index(state) + 1
+    body.instructions[place:place] = elements
+    body.root.operands.extend(elements)
     body.root.shape = shape
     for instruction in (state, loop.condition.parameters[0], body.root):
         instruction.attributes.pop("sharding", None)
-    remove_dead(body)
+    return elements

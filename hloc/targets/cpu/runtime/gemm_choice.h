@@ -61,7 +61,8 @@ static int G(choose)(G(plan)* plan, int* share_a, int* share_b) {
   plan->rows = G(smaller)(HLOC_TILE_ROWS, G(even)(g->m));
   plan->k_block = G(k_block)(g->k);
   const int aliases = (g->a_row * (long)sizeof(ELEMENT)) % 4096 == 0; /* rows share few cache sets */
-  const int b_readable = HLOC_READS_B && g->b_column == 1;
+  const int b_lies = HLOC_READS_B && g->b_column == 1;
+  const int b_readable = b_lies && !G(b_aliases)(g);
   const int a_readable = UNIT_IS_MEMORY && g->a_column == 1 && g->a_row % GROUP == 0 &&
                          g->a_outer % GROUP == 0 && g->a_inner % GROUP == 0 && plan->k_block % GROUP == 0 &&
                          g->k % GROUP == 0;
@@ -76,7 +77,7 @@ static int G(choose)(G(plan)* plan, int* share_a, int* share_b) {
              !whole_rows;
   *share_a = flat;
   *share_b = !flat && g->batches == 1 && !(b_readable && (small || skinny)) && !skinny;
-  int streams = skinny && b_readable && (double)g->n * g->k * sizeof(ELEMENT) > 512 << 10;
+  int streams = skinny && b_lies && (double)g->n * g->k * sizeof(ELEMENT) > 512 << 10;
   /* several tiles of rows read a panel, or few rows of B lie far apart */
   const int packs = streams && g->m > (g->k <= G(SHORT) ? 4 : HLOC_TILE_ROWS);
   const int wants_b = b_readable && !*share_b && !flat && !packs;

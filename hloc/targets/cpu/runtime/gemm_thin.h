@@ -19,7 +19,7 @@
 enum { G(THIN_ROWS) = 4, G(THIN_AT_ONCE) = LANES < 4 ? LANES : 4, G(THIN_COLUMNS) = 4096,
        G(THIN_SMALL) = sizeof(ELEMENT) < sizeof(SUM) ? 512 << 10 : 1024 << 10, G(THIN_SHORT) = 32, G(THIN_SIZE) = 1024,
        G(THIN_PAGES) = 512 /* rows that lie in so few pages are worth twice as much */,
-       G(THIN_LONG) = 8192 };
+       G(THIN_LONG) = 8192, G(HELD) = HLOC_VECTOR_BYTES == 64 ? 16 : 12 /* sums that registers hold */ };
 
 typedef struct {
   const G(plan)* plan;
@@ -184,7 +184,7 @@ HLOC_INLINE void G(thin_hold_columns)(const int rows, const G(thin_work)* w, con
                                       long from, long to) {
   enum { FEW = 4 };
   const hloc_gemm_args* g = &w->plan->g;
-  const int most = rows <= 2 ? 8 : 4;
+  const int most = G(HELD) / rows < 8 ? G(HELD) / rows : 8;
   long at[8], rest[10], found = 0, j = from;
   if (to - from >= LANES) {
     j += G(smaller)(G(thin_ahead)(g, b + from), to - from - LANES);
@@ -253,8 +253,10 @@ HLOC_DECLARE_ROWS(G(thin_rows_4))
 HLOC_OF_PARTS int G(is_thin)(const G(plan)* plan) {
   const hloc_gemm_args* g = &plan->g;
   double size = (double)g->n * g->k;
-  /* several rows against a B that cache holds: tiles read it in place, and keep their sums in registers */
-  if (g->m > 1 && UNIT_IS_MEMORY && GROUP == 1 && g->b_column == 1 && size * sizeof(ELEMENT) <= 1 << 20) return 0;
+  /* four rows against a B that cache holds: tiles read it in place, and keep their sums in registers */
+  if (g->m > 3 && UNIT_IS_MEMORY && GROUP == 1 && g->b_column == 1 && !G(b_aliases)(g) &&
+      size * sizeof(ELEMENT) <= 1 << 20)
+    return 0;
   int has_dots = 0, has_rows = 0;
 #define HLOC_HAS_ROWS(ROWS) has_dots = HLOC_HAS(G(thin_dots_##ROWS)), has_rows = HLOC_HAS(G(thin_rows_##ROWS))
   HLOC_BY_ROWS(g->m, HLOC_HAS_ROWS)

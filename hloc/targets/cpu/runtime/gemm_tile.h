@@ -68,6 +68,10 @@ static long G(batch_at)(const hloc_gemm_args* g, long batch, long outer, long in
   if (g->inner_batches == 1) return batch * outer; /* no divisions for each tile */
   return batch / g->inner_batches * outer + batch % g->inner_batches * inner;
 }
+/* Whether rows of B share few cache sets: a tile of columns would find nothing there that was fetched before. */
+static inline int G(b_aliases)(const hloc_gemm_args* g) {
+  return g->m > 1 && g->k > G(ALIASED_ROWS) && g->b_row * (long)sizeof(ELEMENT) % 4096 == 0;
+}
 static const ELEMENT* G(a_of)(const hloc_gemm_args* g, long batch) {
   return (const ELEMENT*)g->a + G(batch_at)(g, batch, g->a_outer, g->a_inner);
 }

@@ -136,7 +136,7 @@ def exchange(g: Product) -> Product:
 def goes_thin(g: Product, kind: Kind) -> bool:
     b_row, b_column = g.b[2:]
     size = g.n * g.k
-    if g.m > 1 and kind.has_halves and b_column == 1 and size * kind.element <= 1 << 20:
+    if g.m > 3 and is_readable(g, kind) and size * kind.element <= 1 << 20:
         return False
     return g.m <= THIN_ROWS and (b_column == 1 or b_row == 1) and g.n >= 8 and size >= SMALLEST_THIN
 
@@ -160,6 +160,12 @@ def _k_block(k: int, group: int) -> int:
     return (-(-k // blocks) + 15) // 16 * 16
 
 
+def is_readable(g: Product, kind: Kind) -> bool:
+    """b_readable: whether tiles may read B where it lies."""
+    aliases = g.m > 1 and g.k > ALIASED_ROWS and g.b[2] * kind.element % 4096 == 0
+    return kind.has_halves and g.b[3] == 1 and not aliases
+
+
 class Blocks(NamedTuple):
     """What G(choose) and G(choose_splits) decide."""
 
@@ -180,7 +186,7 @@ def choose(g: Product, kind: Kind, machine: Machine, exchanged: bool, least_work
     """least_work: below it a product is one block."""
     most_rows, columns = rows_of(kind, machine), 2 * machine.vector_bytes // kind.sum
     rows, k_block, work = min(most_rows, (g.m + 1) // 2 * 2), _k_block(g.k, kind.group), g.m * g.n * g.k
-    b_readable = kind.has_halves and g.b[3] == 1
+    b_readable = is_readable(g, kind)
     narrow = kind.has_halves and g.n <= machine.vector_bytes // kind.sum
     if narrow and g.a[2] * kind.element % 4096 == 0:
         rows = min(rows, ALIASED_ROWS)
@@ -188,7 +194,7 @@ def choose(g: Product, kind: Kind, machine: Machine, exchanged: bool, least_work
     whole_rows = g.epilogue_arrays >= 4 and not small and not skinny and g.n <= 2048 and not exchanged
     flat = not small and not skinny and not narrow and g.m <= 32 * most_rows and g.batches == 1 and not whole_rows
     share_b = not flat and g.batches == 1 and not (b_readable and (small or skinny)) and not skinny
-    streams = skinny and b_readable and g.n * g.k * kind.element > 512 << 10
+    streams = skinny and kind.has_halves and g.b[3] == 1 and g.n * g.k * kind.element > 512 << 10
     packs = flat or (streams and g.m > (4 if g.k <= SHORT else most_rows)) or not b_readable
     most_k = (32 if g.m <= 16 else 64) if streams else 256 * kind.group
     if skinny and g.k > most_k:
