@@ -52,7 +52,7 @@ def parts_of_product(g: Product, machine: Machine) -> frozenset[str]:
     found = {"TURNING"} if exchanged and g.m > 1 else set()
     if goes_thin(g, kind):
         return frozenset({"THIN", f"THIN_{'DOTS' if g.b[2] == 1 else 'ROWS'}_{g.m}", *found})
-    for least_work in (6e5, 2e5) if g.has_epilogue else (6e5,):      # whether threads are awake
+    for least_work in (6e5, 2e5):                            # whether threads are awake
         blocks = choose(g, kind, machine, exchanged, least_work)
         found |= {"JOINING"} if blocks.k_part < g.k else set()
         reads_a, reads_b = _in_place(g, kind, machine, blocks)

@@ -87,7 +87,7 @@ static int G(choose)(G(plan)* plan, int* share_a, int* share_b) {
   long m_panels = (g->m + plan->rows - 1) / plan->rows, m_group = flat ? m_panels : G(smaller)(m_panels, 8);
   while (whole_rows && m_group > 1 && m_group * plan->rows * g->n * (long)sizeof(SUM) > 256 << 10) m_group--;
   /* some 10 microseconds: not worth a second thread, that fetches A from the first one's cache */
-  if (work * g->batches < (g->epilogue && hloc_pool_awake() ? 2e5 : 6e5)) {
+  if (work * g->batches < (hloc_pool_awake() ? 2e5 : 6e5)) {
     n_blocks = 1, m_group = m_panels;
   } else {
     G(deal_out)(g, m_panels, skinny || flat ? m_panels : whole_rows ? 1 : 2, &m_group, &n_blocks);

@@ -104,7 +104,7 @@ def product_scratch(g: Product, machine: Machine, *, thin: bool) -> Scratch:
     if thin and goes_thin(g, kind):
         return _thin(g, kind, machine)
     return _tiled(g, kind, machine, exchanged, 6e5).joined(
-        _tiled(g, kind, machine, exchanged, 2e5) if g.has_epilogue else NOTHING)
+        _tiled(g, kind, machine, exchanged, 2e5))
 
 
 def _complex(g: Product, machine: Machine, *, thin: bool) -> Scratch:
