@@ -22,12 +22,13 @@ from hloc.kernels.elements import Indices
 from hloc.kernels.group import Group, KernelCall, Lowered, Outline
 from hloc.kernels.indexing import Index
 from hloc.kernels.ir import SERIAL, VECTOR, Apply, Expr, Load
-from hloc.kernels.products.tiny import NARROW, SHALLOW
+from hloc.kernels.products.tiny import NARROW, has_few_terms
 from hloc.kernels.rules.elementwise import zero
 from hloc.kernels.rules.loops import DotDimensions, accumulator_type, product_result
 
 BLOCK = 2048                    # elements of a block, of the wider of operand and result: it stays in the first cache
 FEWEST_COLUMNS, FEWEST_ROWS = 4, 64
+FEWEST_AT_ONCE = 2              # rows of a block that something is made of
 FEWEST_TURNED = 2               # columns, where they do not lie side by side: such as points by a transposed matrix
 
 
@@ -62,9 +63,17 @@ class _ShallowProduct:
         converts = any(o.shape.element_type != self.type for o in (self.left, self.right))
         turns = self.right.shape.rank - 1 not in dims.right_free
         fewest = FEWEST_TURNED if turns else FEWEST_COLUMNS
-        return (in_order and (converts or turns) and not dims.left_batch and 0 < self.depth <= SHALLOW
-                and self.rows >= FEWEST_ROWS and fewest <= self.columns <= NARROW
+        return (in_order and (converts or turns) and not dims.left_batch and self.depth > 0
+                and self.rows >= FEWEST_ROWS and fewest <= self.columns and self.has_few_terms()
                 and all(r.shape.num_elements == self.dot.shape.num_elements for r in group.roots))
+
+    def has_few_terms(self) -> bool:
+        """Few, for rows as long as these; what something is made of goes through the first cache, a few rows at a
+        time, in f16 rounded there, too."""
+        if self.outline.group.roots == [self.dot]:
+            return has_few_terms(self.depth, self.columns)
+        rounds = self.dot.shape.element_type == "f16"
+        return has_few_terms(self.depth, self.columns, NARROW if rounds else BLOCK // FEWEST_AT_ONCE)
 
     def kernel(self) -> KernelCall:
         outline, b = self.outline, self.outline.builder

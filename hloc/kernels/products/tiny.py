@@ -25,7 +25,15 @@ SHARED_BY_SHORT, SHARED_BY_FEW, SHARED = 100, 300, 160
 SHARING_IMAGE = {"f32": 6, "f64": 6, "f16": 4, "bf16": 1}      # features whose long windows meet an image one by one,
 FEW_GRADIENTS, FEW_SHORT, FEW_APART = 64, 8, 8                 # pairs, of short rows, of rows whose elements lie apart
 MOST_SUMS, LONG_WINDOW, LONG_ENOUGH, MOST_ENDS = 8, 16, 48, 64     # sums; places in a row; terms at its ends
-SHALLOW, NARROW = 8, 128        # products in a sum, and columns, of which rows are read and written faster than packed
+SHALLOW, NARROW = 8, 128        # products in a sum, and columns, of which rows are read and written faster than packed;
+FEW_TERMS = 4                   # of so few terms, more columns: most of the time goes into storing them
+WIDEST = 2048
+WIDE = {"f32": 1024, "f64": 512}        # where tiles need convert nothing
+
+
+def has_few_terms(depth: int, columns: int, widest: int = WIDEST) -> bool:
+    """A product that is quicker as loops over its rows, whatever their number."""
+    return (depth <= SHALLOW and columns <= NARROW) or (depth <= FEW_TERMS and columns <= widest)
 
 
 def multiply_adds(convolution: Instruction) -> int:

@@ -12,13 +12,7 @@ from math import prod
 from hloc.analysis.triangular import routine_type
 from hloc.ir import Instruction, Module, window_of
 from hloc.kernels.products.convolution_products import ConvolutionProduct, product_of_images
-from hloc.kernels.products.tiny import (
-    NARROW,
-    SHALLOW,
-    SMALL,
-    TINY_OF_MANY,
-    may_be_loops,
-)
+from hloc.kernels.products.tiny import SMALL, TINY_OF_MANY, WIDE, WIDEST, has_few_terms, may_be_loops
 from hloc.kernels.scalars import computation_type, sums_of_whole_numbers
 from hloc.machine import Machine
 from hloc.targets.cpu.building.parts import Parts, add, of_attention, of_systems, of_transform
@@ -130,7 +124,8 @@ def _is_small(dot: Instruction) -> bool:
     batches = prod(dot.operands[0].shape.dimensions[d] for d in dot.get("lhs_batch_dims", ()))
     if batches > 1:
         return work // batches <= TINY_OF_MANY
-    return work <= SMALL or (_depth(dot) <= SHALLOW and 1 < _sides(dot)[1] <= NARROW)
+    columns, widest = _sides(dot)[1], WIDE.get(dot.operands[1].shape.element_type, WIDEST)
+    return work <= SMALL or (columns > 1 and has_few_terms(_depth(dot), columns, widest))
 
 
 def _likely_attention(module: Module, machine: Machine) -> set[tuple[int, str]]:
