@@ -42,6 +42,15 @@ def parts(roots: Iterable[Expr]) -> Iterable[Expr]:
             stack.extend(top.arguments)
 
 
+def taken_in(s: Assign) -> Expr | None:
+    """What an accumulator takes in, where it is joined with itself by one operation."""
+    if not isinstance(s.value, Apply) or len(s.value.arguments) != 2:
+        return None
+    others = [a for a in s.value.arguments if not (isinstance(a, Var) and a.name == s.name)]
+    itself = any(isinstance(e, Var) and e.name == s.name for e in parts(others))
+    return others[0] if len(others) == 1 and not itself else None
+
+
 def with_parts(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
     """An expression with what it is made of changed: the position of a Load, the arguments of an Apply."""
     if isinstance(expr, Load):

@@ -11,8 +11,8 @@
  *   hloc_swapped_<f32, f64>(v): neighbouring lanes change places
  *   HLOC_IN_REGISTER(v)    v, just loaded, is used several times: gcc would load it again in each instruction
  *   HLOC_UNROLL            before a loop whose body works on a register array
- *                          to take apart first, gcc makes the same code in half as long again; n: 1 or even, up to 14
- *                          to take apart first, gcc makes the same code in half as long again; n is 1 or even, up to 14
+ *   HLOC_EACH_<n>(X)       X(0) X(1) ... X(n - 1), n being 1 or even, up to 14: as written out; with register arrays
+ *                          to take apart first, gcc makes the same code in half as long again
  *
  * Multiply-add is written a * b + c: compile with -ffp-contract=fast.
  * Example: hloc_store_f32(y, hloc_load_f32(x) * 2.0f)

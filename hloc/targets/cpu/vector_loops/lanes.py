@@ -36,7 +36,7 @@ from hloc.kernels.ir import (
     Store,
     Var,
 )
-from hloc.kernels.walks import expressions, parts, walk, with_parts
+from hloc.kernels.walks import expressions, parts, taken_in, walk, with_parts
 from hloc.targets.printer import assigned
 
 VECTOR_LANES = 16               # of f32 in the widest vectors
@@ -79,14 +79,8 @@ def is_rounding(expr: Expr) -> bool:
 
 def term_of(s: Assign) -> Expr | None:
     """What a sum or product takes in; None for other accumulators."""
-    if not isinstance(s.value, Apply) or s.value.op not in NEUTRAL or len(s.value.arguments) != 2:
-        return None
-    left, right = s.value.arguments
-    own = Var(s.name, s.value.type)
-    if own not in (left, right):
-        return None
-    term = right if left == own else left
-    return None if own in parts([term]) else term
+    term = taken_in(s)
+    return term if term is not None and s.value.op in NEUTRAL else None
 
 
 def has_groups(kernel: Kernel) -> bool:

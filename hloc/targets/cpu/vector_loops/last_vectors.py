@@ -34,7 +34,7 @@ from hloc.kernels.ir import (
     Var,
 )
 from hloc.kernels.scalars import is_narrow
-from hloc.kernels.walks import expressions, parts, with_vector_loops
+from hloc.kernels.walks import expressions, parts, taken_in, with_vector_loops
 from hloc.targets.cpu.vector_loops.halves import row_call
 from hloc.targets.cpu.vector_loops.vector_width import is_heavy
 from hloc.targets.printer import assigned
@@ -77,14 +77,6 @@ def _work(loop: For) -> int:
     done = [e for s in _needed(loop.body) for e in parts(expressions(s)) if isinstance(e, Apply) and e.type != INDEX]
     narrow = sum(ROUNDING for e in done if e.op == "convert" and is_narrow(e.type))
     return narrow + sum(FUNCTION if is_heavy(e) else 1 for e in done if e.op != "convert")
-
-
-def taken_in(s: Assign) -> Expr | None:
-    """What an accumulator takes in, where it is joined with itself by one operation."""
-    if not isinstance(s.value, Apply) or len(s.value.arguments) != 2:
-        return None
-    others = [a for a in s.value.arguments if not (isinstance(a, Var) and a.name == s.name)]
-    return others[0] if len(others) == 1 and not _reads(others, {s.name}) else None
 
 
 def _reads(values: Iterable[Expr], names: set[str]) -> bool:

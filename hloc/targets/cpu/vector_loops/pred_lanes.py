@@ -33,8 +33,7 @@ from hloc.kernels.ir import (
     Store,
     Var,
 )
-from hloc.kernels.walks import expressions, parts, with_vector_loops
-from hloc.targets.cpu.vector_loops.last_vectors import taken_in
+from hloc.kernels.walks import expressions, parts, taken_in, with_vector_loops
 
 LANES = 16
 NARROWEST = 32                  # bits of an element

@@ -74,7 +74,7 @@ def _by_lanes(loop: For, numbers: Iterator[int]) -> tuple[Stmt, ...]:
     def moved(first: Apply | Const) -> Let:
         return Let(loop.name, Apply("add", (first, lane), INDEX))
 
-    def taken_in(s: Stmt) -> Stmt:
+    def by_lane(s: Stmt) -> Stmt:
         if not isinstance(s, Assign):
             return s
         load = own[s.name]
@@ -83,7 +83,7 @@ def _by_lanes(loop: For, numbers: Iterator[int]) -> tuple[Stmt, ...]:
     whole = loop.extent // lanes
     result: list[Stmt] = [Local(load.buffer, load.type, lanes) for load in own.values()]
     result.append(along(*(Store(own[s.name].buffer, lane, Const(NEUTRAL[s.value.op], s.value.type)) for s in sums)))
-    result.append(For(group.name, whole, SERIAL, (along(moved(first), *map(taken_in, loop.body)),)))
+    result.append(For(group.name, whole, SERIAL, (along(moved(first), *map(by_lane, loop.body)),)))
     result += [along(Assign(s.name, Apply(s.value.op, (Var(s.name, s.value.type), own[s.name]), s.value.type)))
                for s in sums]
     if loop.extent % lanes:
