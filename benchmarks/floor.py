@@ -30,37 +30,44 @@ from pathlib import Path
 import numpy as np
 
 SOURCE = r"""
-typedef float vector __attribute__((vector_size(64)));
-float multiply_add(long rounds, float factor) {         /* 24 sums that do not wait for each other */
-  vector sums[24], x = (vector){0} + factor, y = x * 1e-9f;
+#ifdef __AVX512F__
+enum { LANES = 16, SUMS = 24 };
+#elif defined(__AVX__)
+enum { LANES = 8, SUMS = 12 };
+#else
+enum { LANES = 4, SUMS = 12 };
+#endif
+typedef float vector __attribute__((vector_size(4 * LANES)));
+float multiply_add(long rounds, float factor) {     /* SUMS that do not wait for each other, all in registers */
+  vector sums[SUMS], x = (vector){0} + factor, y = x * 1e-9f;
   _Pragma("GCC unroll 24")
-  for (int s = 0; s < 24; s++) sums[s] = y * (float)s;
+  for (int s = 0; s < SUMS; s++) sums[s] = y * (float)s;
   for (long r = 0; r < rounds; r++) {
     _Pragma("GCC unroll 24")
-    for (int s = 0; s < 24; s++) sums[s] = sums[s] * x + y;
+    for (int s = 0; s < SUMS; s++) sums[s] = sums[s] * x + y;
   }
   float total = 0;
-  for (int s = 0; s < 24; s++) for (int i = 0; i < 16; i++) total += sums[s][i];
+  for (int s = 0; s < SUMS; s++) for (int i = 0; i < LANES; i++) total += sums[s][i];
   return total;
 }
-float read_all(const float *data, long vectors, long rounds) {
+long operations_per_round(void) { return 2l * LANES * SUMS; }
+float read_all(const float *data, long bytes, long rounds) {
   vector sums[8] = {{0}};
   for (long r = 0; r < rounds; r++) {
-    for (long i = 0; i + 8 <= vectors; i += 8) {
+    for (long i = 0; i + 8 <= bytes / (long)sizeof(vector); i += 8) {
       _Pragma("GCC unroll 8")
       for (int s = 0; s < 8; s++) sums[s] += ((const vector *)data)[i + s];
     }
     __asm__ volatile("" ::: "memory");
   }
   float total = 0;
-  for (int s = 0; s < 8; s++) for (int i = 0; i < 16; i++) total += sums[s][i];
+  for (int s = 0; s < 8; s++) for (int i = 0; i < LANES; i++) total += sums[s][i];
   return total;
 }
 """
 ROUTINES = frozenset(["dot", "convolution", "sort", "topk", "fft", "custom-call", "scatter", "select-and-scatter",
                       "reduce-window", "cholesky", "triangular-solve", "rng-bit-generator"])
 MOST_TOLD = 10                   # of a bound: beyond, it is arithmetic that takes the time
-FLOPS_PER_ROUND = 24 * 16 * 2
 LEAST_BYTES = 1 << 16
 TIMES_F32 = {"f64": 2.0, "c64": 4.0, "c128": 8.0}
 DOT_INSTRUCTIONS = {"bf16": ("avx512_bf16", 0.5), "f16": ("avx512_fp16", 0.5), "s8": ("vnni", 0.25),
@@ -129,14 +136,14 @@ class Floor:
             rounds = max(1, (256 << 20) // share)
             data = [np.ones(share // 4 + 16, np.float32) for _ in range(self.threads)]
             places = [(d.ctypes.data + 63) // 64 * 64 for d in data]
-            seconds = self._together(lambda t: self.library.read_all(places[t], share // 64, rounds))
+            seconds = self._together(lambda t: self.library.read_all(places[t], share, rounds))
             self.bandwidths[size] = share * rounds * self.threads / seconds
         return self.bandwidths[size]
 
     def _peak(self) -> float:
         rounds = 30_000_000
         seconds = self._together(lambda _: self.library.multiply_add(rounds, 0.999))
-        return FLOPS_PER_ROUND * rounds * self.threads / seconds
+        return self.library.operations_per_round() * rounds * self.threads / seconds
 
     def _together(self, work) -> float:
         """Seconds until all threads have done their part; the best of three."""
@@ -162,6 +169,7 @@ class Floor:
             library = ctypes.CDLL(str(output))
         library.multiply_add.argtypes = [ctypes.c_long, ctypes.c_float]
         library.read_all.argtypes = [ctypes.c_void_p, ctypes.c_long, ctypes.c_long]
+        library.operations_per_round.restype = ctypes.c_long
         library.multiply_add.restype = library.read_all.restype = ctypes.c_float
         return library
 
