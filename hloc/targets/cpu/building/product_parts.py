@@ -27,6 +27,7 @@ from hloc.targets.cpu.scratch.products import (
     is_exchanged,
     is_readable,
     kind_of,
+    limits,
     product_of_reals,
     rows_of,
 )
@@ -74,7 +75,7 @@ def _in_place(g: Product, kind: Kind, machine: Machine, blocks: Blocks) -> tuple
     reads_b = b_readable and not blocks.flat and not packs and (small or skinny or g.batches > 1)
     units = all(n % kind.group == 0 for n in (*g.a[:3], g.k, blocks.k_block))
     reads_a = kind.is_memory and not kind.turns and g.a[3] == 1 and units and not blocks.flat \
-        and (small or blocks.n_block <= 16 * lanes) and not (aliased and g.k > 64)
+        and (small or blocks.n_block <= limits(kind, machine).a_wide) and not (aliased and g.k > 64)
     return reads_a, reads_b
 
 

@@ -81,9 +81,13 @@ static int G(choose)(G(plan)* plan, int* share_a, int* share_b) {
   /* several tiles of rows read a panel, or few rows of B lie far apart */
   const int packs = streams && g->m > (g->k <= G(SHORT) ? 4 : HLOC_TILE_ROWS);
   const int wants_b = b_readable && !*share_b && !flat && !packs;
-  long n_panels = G(panels)(g->n), n_blocks = whole_rows ? 1 : (g->n + 511) / 512;
   long most_k = streams ? g->m <= 16 ? 32 : 64 : 256 * GROUP; /* rows of B in few pages; from memory: in few streams */
   if (skinny && g->k > most_k) plan->k_block = most_k;
+  plan->k_blocks = (g->k + plan->k_block - 1) / plan->k_block;
+  plan->sums_in_c = G_STORES_SUMS(g) && !plan->exchanged && !g->epilogue && g->c_column == 1 &&
+                    (plan->k_blocks == 1 || g->c_row * (long)sizeof(SUM) % 4096);
+  const long widest = plan->exchanged || g->epilogue ? G(WIDEST_OF_TILES) : G(WIDEST);
+  long n_panels = G(panels)(g->n), n_blocks = whole_rows ? 1 : (g->n + widest - 1) / widest;
   long m_panels = (g->m + plan->rows - 1) / plan->rows, m_group = flat ? m_panels : G(smaller)(m_panels, 8);
   while (whole_rows && m_group > 1 && m_group * plan->rows * g->n * (long)sizeof(SUM) > 256 << 10) m_group--;
   /* some 10 microseconds: not worth a second thread, that fetches A from the first one's cache */
@@ -94,7 +98,7 @@ static int G(choose)(G(plan)* plan, int* share_a, int* share_b) {
   }
   plan->m_block = m_group * plan->rows;
   plan->n_block = ((n_panels + n_blocks - 1) / n_blocks) * G(TILE_COLUMNS);
-  const int wants_a = a_readable && !flat && (plan->n_block <= 8 * G(TILE_COLUMNS) || small) && !(aliased && g->k > 64);
+  const int wants_a = a_readable && !flat && (plan->n_block <= G(A_WIDE) || small) && !(aliased && g->k > 64);
   const int has_blocks = HLOC_HAS(G(run_blocks)); /* and kernels for this, or, for other threads than were expected, */
   if (!has_blocks || (!G(read_operands)(plan, HLOC_READS_A && wants_a, HLOC_READS_B && wants_b) &&
                       !G(read_operands)(plan, HLOC_READS_A && a_readable && !flat, HLOC_READS_B && wants_b)))
@@ -103,7 +107,6 @@ static int G(choose)(G(plan)* plan, int* share_a, int* share_b) {
                    plan->n_block <= 2 * G(TILE_COLUMNS);
   plan->m_blocks = (g->m + plan->m_block - 1) / plan->m_block;
   plan->n_blocks = (g->n + plan->n_block - 1) / plan->n_block;
-  plan->k_blocks = (g->k + plan->k_block - 1) / plan->k_block;
   plan->group = 1;
   if (g->b_column == 1 && !*share_b && !plan->b_in_place) {
     const long panel = G(TILE_COLUMNS) * G(units)(plan->k_block) * (long)sizeof(UNIT);
@@ -124,5 +127,5 @@ static void G(choose_splits)(G(plan)* plan, int* share_a, int* share_b) {
   const long wanted = G(smaller)(plan->k_blocks, 2 * threads / tasks);
   plan->k_part = (plan->k_blocks + wanted - 1) / wanted * plan->k_block;
   plan->k_splits = (g->k + plan->k_part - 1) / plan->k_part;
-  if (plan->k_splits > 1) *share_a = *share_b = plan->sweeps = 0;
+  if (plan->k_splits > 1) *share_a = *share_b = plan->sweeps = plan->sums_in_c = 0;
 }

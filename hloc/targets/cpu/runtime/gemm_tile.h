@@ -26,6 +26,7 @@ typedef struct {
   int a_in_place, a_across, b_in_place; /* a_across: in place, too, where its rows lie side by side */
   int has_halves;               /* there are kernels for half of a tile's columns */
   long group;                   /* panels of B that a task packs at once */
+  int sums_in_c;                /* whole tiles are summed up where they belong */
   int sweeps;                   /* a task's epilogue runs when its block is done, along whole rows of it */
   const UNIT* shared_b;         /* packed panels, or NULL */
   const SUM* corrections;       /* with shared_b: [panel][k block][tile column] */
@@ -35,6 +36,15 @@ typedef struct {
   int* failed;                  /* set by a task that found no memory */
 } G(plan);
 
+/* Of a block, at most: DEEPEST units along k, WIDEST columns, _OF_TILES that are not stored as they are, A_WIDE where A
+ * is read in place. Tiles of few rows have few of A's to read, and as many sums to read and write for each block of k:
+ * these like long sums, and an A that nobody packs. */
+#if HLOC_TILE_ROWS > 6
+enum { G(DEEPEST) = 512, G(WIDEST) = 512, G(A_WIDE) = 8 * G(TILE_COLUMNS) };
+#else
+enum { G(DEEPEST) = sizeof(UNIT) == 8 ? 768 : 1024, G(WIDEST) = 4096 / sizeof(UNIT), G(A_WIDE) = 1 << 30 };
+#endif
+enum { G(WIDEST_OF_TILES) = 512 };
 /* NARROW: columns that fill less than half a tile; FEW: that are better met along k than by kernels for half a tile */
 enum { G(NARROW) = LANES < HLOC_TILE_ROWS ? LANES : HLOC_TILE_ROWS, G(FEW) = LANES / 2, G(ALIASED_ROWS) = 8 };
 /* Of a group: panels, at most, their bytes, and how many k units of all of them are packed before the next ones; and
@@ -46,10 +56,10 @@ static long G(units)(long k) { return (k + GROUP - 1) / GROUP; }
 static long G(even)(long rows) { return (rows + 1) / 2 * 2; }
 static long G(panels)(long n) { return (n + G(TILE_COLUMNS) - 1) / G(TILE_COLUMNS); }
 
-/* Blocks of k: one when k is short, else equal ones of at most 512 units. */
+/* Blocks of k: one when k is short, else equal ones of at most DEEPEST units. */
 static long G(k_block)(long k) {
-  if (k <= 640 * GROUP) return k;
-  long blocks = (k + 512 * GROUP - 1) / (512 * GROUP);
+  if (k <= G(DEEPEST) * 5 / 4 * GROUP) return k;
+  long blocks = (k + G(DEEPEST) * GROUP - 1) / (G(DEEPEST) * GROUP);
   return ((k + blocks - 1) / blocks + 15) / 16 * 16;
 }
 
@@ -299,8 +309,7 @@ static void G(run_tile)(const G(plan)* plan, const G(scratch)* s, const G(step)*
   if (in_place) a = (const UNIT*)(const void*)(G(a_of)(g, at->batch) + row * g->a_row + k0);
   if (plan->a_across && whole)
     a = (const UNIT*)(const void*)(G(a_of)(g, at->batch) + row + k0 * g->a_column), a_step = g->a_column;
-  const int direct = G_STORES_SUMS(g) && plan->k_blocks == 1 && whole && columns == (half ? LANES : G(TILE_COLUMNS)) &&
-                     !plan->exchanged && !g->epilogue && g->c_column == 1;
+  const int direct = plan->sums_in_c && whole && columns == (half ? LANES : G(TILE_COLUMNS));
   SUM* sums = s->tile;
   long stride = G(TILE_COLUMNS);
   if (direct) {

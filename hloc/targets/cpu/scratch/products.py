@@ -17,7 +17,7 @@ from hloc.targets.cpu.tiles.complex_products import PARTS, real_product
 THIN_ROWS, THIN_SMALL, THIN_SMALL_NARROW, THIN_SHORT, THIN_PAGES = 4, 1024 << 10, 512 << 10, 32, 512
 ALIASED_ROWS = 8
 AMX_ROWS = AMX_DEEP = 16             # HLOC_DEEP of gemm_amx.h
-GROUP_PANELS, GROUP_BYTES, SHORT = 8, 256 << 10, 128
+GROUP_PANELS, GROUP_BYTES, SHORT, WIDEST_OF_TILES = 8, 256 << 10, 128, 512
 
 
 class Product(NamedTuple):
@@ -153,10 +153,25 @@ def _thin(g: Product, kind: Kind, machine: Machine) -> Scratch:
     return Scratch.of(first=a_bytes + g.batches * splits * g.m * g.n * kind.sum)
 
 
-def _k_block(k: int, group: int) -> int:
-    if k <= 640 * group:
+class Limits(NamedTuple):
+    """Of a block: DEEPEST, WIDEST and A_WIDE of gemm_tile.h."""
+
+    deepest: int
+    widest: int
+    a_wide: int
+
+
+def limits(kind: Kind, machine: Machine) -> Limits:
+    if tile_rows(machine) > 6:
+        return Limits(512, 512, 16 * machine.vector_bytes // kind.sum)
+    return Limits(768 if kind.unit == 8 else 1024, 4096 // kind.unit, 1 << 30)
+
+
+def _k_block(k: int, kind: Kind, machine: Machine) -> int:
+    most = limits(kind, machine).deepest * kind.group
+    if k <= most * 5 // 4:
         return k
-    blocks = -(-k // (512 * group))
+    blocks = -(-k // most)
     return (-(-k // blocks) + 15) // 16 * 16
 
 
@@ -185,7 +200,7 @@ class Blocks(NamedTuple):
 def choose(g: Product, kind: Kind, machine: Machine, exchanged: bool, least_work: float) -> Blocks:
     """least_work: below it a product is one block."""
     most_rows, columns = rows_of(kind, machine), 2 * machine.vector_bytes // kind.sum
-    rows, k_block, work = min(most_rows, (g.m + 1) // 2 * 2), _k_block(g.k, kind.group), g.m * g.n * g.k
+    rows, k_block, work = min(most_rows, (g.m + 1) // 2 * 2), _k_block(g.k, kind, machine), g.m * g.n * g.k
     b_readable = is_readable(g, kind)
     narrow = kind.has_halves and g.n <= machine.vector_bytes // kind.sum
     if narrow and g.a[2] * kind.element % 4096 == 0:
@@ -200,7 +215,8 @@ def choose(g: Product, kind: Kind, machine: Machine, exchanged: bool, least_work
     if skinny and g.k > most_k:
         k_block = most_k
     m_panels, n_panels = -(-g.m // rows), -(-g.n // columns)
-    n_blocks = 1 if whole_rows else (g.n + 511) // 512
+    widest = WIDEST_OF_TILES if exchanged or g.has_epilogue else limits(kind, machine).widest
+    n_blocks = 1 if whole_rows else -(-g.n // widest)
     m_group = m_panels if flat else min(m_panels, 8)
     while whole_rows and m_group > 1 and m_group * rows * g.n * kind.sum > 256 << 10:
         m_group -= 1
@@ -244,7 +260,7 @@ def _tiled(g: Product, kind: Kind, machine: Machine, exchanged: bool, least_work
         panel = (b.rows * a_units + 2 * vector - 1) // vector * vector
         first = b.k_blocks * m_panels * panel * kind.unit
     elif b.share_b:
-        packed_block = _k_block(g.k, kind.group)
+        packed_block = _k_block(g.k, kind, machine)
         corrections = n_panels * -(-g.k // packed_block) * columns * kind.sum if kind.turns else 0
         first = n_panels * -(-g.k // kind.group) * columns * kind.unit + corrections
     panels = -(-b.m_block // b.rows)
