@@ -76,6 +76,11 @@ def _add(instruction: Instruction, depth: int) -> Interval:
     return a[0] + b[0], a[1] + b[1]
 
 
+def _subtract(instruction: Instruction, depth: int) -> Interval:
+    a, b = _both(instruction, depth)
+    return a[0] - b[1], a[1] - b[0]
+
+
 def _and(instruction: Instruction, depth: int) -> Interval | None:
     """Bits that one operand does not have, the result does not have either."""
     least = [high for low, high in _both(instruction, depth) if low >= 0]
@@ -96,6 +101,6 @@ def _convert(instruction: Instruction, depth: int) -> Interval | None:
 
 KINDS = ("signed", "unsigned", "pred")
 RULES: dict[str, Callable[[Instruction, int], Interval | None]] = {
-    "maximum": _maximum, "minimum": _minimum, "clamp": _clamp, "select": _select, "add": _add, "and": _and,
-    "remainder": _remainder, "convert": _convert,
+    "maximum": _maximum, "minimum": _minimum, "clamp": _clamp, "select": _select, "add": _add,
+    "subtract": _subtract, "and": _and, "remainder": _remainder, "convert": _convert,
 }

@@ -51,15 +51,33 @@ def widen(stored: Expr) -> Expr:
 
 
 def narrow(value: Expr, element_type: str) -> Expr:
-    """Computation form -> what is stored; undoes a `widen` right before it, or before a choice of two such values."""
+    """Computation form -> what is stored; undoes a `widen` right before it, or before a choice of two such values. Of
+    values that are rounded first, the one that is chosen is rounded once, behind the choice."""
     stored = _as_stored(value, element_type)
     if stored is not None:
         return stored
     if isinstance(value, Apply) and value.op == "select":
-        yes, no = (_as_stored(a, element_type) for a in value.arguments[1:])
-        if yes is not None and no is not None:
-            return Apply("select", (value.arguments[0], yes, no), element_type)
+        condition, *arms = value.arguments
+        yes, no = (_as_stored(a, element_type) for a in arms)
+        raw = [a for a in (yes, no) if a is not None and not isinstance(a, Const) and not _is_rounding(a)]
+        if yes is not None and no is not None and (raw or (isinstance(yes, Const) and isinstance(no, Const))):
+            return Apply("select", (condition, yes, no), element_type)
+        value = _unrounded(value, element_type)
     return Apply("convert", (value,), element_type)
+
+
+def _is_rounding(stored: Expr) -> bool:
+    return isinstance(stored, Apply) and stored.op == "convert" and stored.arguments[0].type == "f32"
+
+
+def _unrounded(value: Expr, element_type: str) -> Expr:
+    """What rounds to the same as a value in f32: a choice of numbers that are not rounded yet."""
+    if not isinstance(value, Apply) or value.type != "f32":
+        return value
+    if value.op == "select":
+        return Apply("select", (value.arguments[0], *(_unrounded(a, element_type) for a in value.arguments[1:])), "f32")
+    inner = value.arguments[0]
+    return inner.arguments[0] if value.op == "convert" and inner.type == element_type and _is_rounding(inner) else value
 
 
 def sums_of_whole_numbers(left: str, right: str, result: str) -> tuple[str, str] | None:
@@ -109,6 +127,8 @@ def converted(value: Expr, source: str, target: str) -> Expr:
         if ELEMENT_TYPES[source].kind == "float":
             value = _saturated(value, target)
         return widen(Apply("convert", (convert_to(value, computation_type(target)),), target))
+    if target in ("bf16", "f16") and ELEMENT_TYPES[source].kind in ("signed", "unsigned", "pred"):
+        value = convert_to(value, "f32")                     # as a narrow type's own: what rounds f32 knows this form
     return widen(Apply("convert", (value,), target))
 
 

@@ -4,6 +4,10 @@
     =>
     eq = pred[256,8192] compare(s32[256,8192] iota(), n), direction=LT
 
+    distance = f32[8,8] convert(subtract(s64[8,8] iota, s64[8,8] iota))
+    =>
+    distance = f32[8,8] convert(subtract(s32[8,8] iota, s32[8,8] iota))
+
     best = (s8[256], s64[256]) reduce(x, iota, low, zero), dimensions={1}, to_apply=largest_and_its_place
     =>
     narrow = (s8[256], s32[256]) reduce(x, s32[256,1000] iota(), low, s32[] zero), ...
@@ -28,7 +32,7 @@ from hloc.passes.rewriter import Rewriter, rewrite_module
 WIDE = ("s64", "u64")
 NARROW = "s32"
 LEAST, GREATEST = interval_of_type(NARROW)
-ARITHMETIC = frozenset(["add", "maximum", "minimum"])
+ARITHMETIC = frozenset(["add", "subtract", "maximum", "minimum"])
 OF_LOW_BITS = ("add", "multiply", "and", "or", "xor")   # whose low bits depend on those of the operands alone
 DEEPEST = 6                     # operands of operands
 
@@ -41,7 +45,7 @@ def index_narrowing(module: Module, context: PassContext) -> bool:
         if instruction.opcode == "compare":
             return narrow_compare(instruction, rewriter)
         if instruction.opcode == "convert":
-            return narrow_sum(module, instruction, rewriter)
+            return narrow_convert(instruction, rewriter) or narrow_sum(module, instruction, rewriter)
         return narrow_reduce(module, instruction, rewriter, reducers)
     return rewrite_module(module, visit, opcodes=("compare", "convert", "reduce"))
 
@@ -54,6 +58,15 @@ def narrow_compare(compare: Instruction, rewriter: Rewriter) -> Instruction | No
     if None in operands:
         return None
     return rewriter.add("compare", compare.shape, operands, {"direction": compare.get("direction")})
+
+
+def narrow_convert(convert: Instruction, rewriter: Rewriter) -> Instruction | None:
+    """convert(iota) => convert(iota in 32 bits), to a float: CPUs have no vectors of 64 bits for that"""
+    source = convert.operands[0]
+    if convert.shape.kind != "float" or source.shape.element_type not in WIDE or not convert.shape.dimensions:
+        return None
+    operand = narrowed(source, rewriter)
+    return rewriter.change(convert, operands=[operand]) if operand is not None else None
 
 
 def narrowed(x: Instruction, rewriter: Rewriter, depth: int = DEEPEST) -> Instruction | None:

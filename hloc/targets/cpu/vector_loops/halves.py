@@ -37,7 +37,7 @@ from hloc.kernels.ir import (
     While,
 )
 from hloc.kernels.walks import expressions, parts, walk, with_all_expressions, with_expressions, with_parts
-from hloc.targets.cpu.vector_loops.lanes import in_groups, is_rounding, whole_groups
+from hloc.targets.cpu.vector_loops.lanes import LANES, in_groups, is_rounding, whole_groups
 from hloc.targets.cpu.vector_loops.vector_width import HEAVY
 from hloc.targets.printer import C, StatementPrinter, assigned, expression
 
@@ -46,6 +46,7 @@ LONG_BLOCK, FEW_ARRAYS = 2048, 2
 SHORTEST = 8                    # iterations of a loop that is worth it
 FEW = (1, 2)                    # iterations of a loop that converts a number at a time
 MOST_ARRAYS = 32                # of one loop
+FEW_ROUNDINGS = 4               # of a loop that is worth being written twice
 
 
 def by_rows(kernel: Kernel) -> Kernel:
@@ -271,6 +272,7 @@ class _Loop:
             return self.pass_over(Const(0, INDEX), counter, loop.extent, body)
         if isinstance(loop.extent, int) and (loop.extent <= size or not self.changing):
             whole = self.in_groups(Const(0, INDEX), counter, loop.extent, body)
+            whole = whole or self.groups_and_rest(body)
             if whole or loop.extent <= size:
                 return whole or self.pass_over(Const(0, INDEX), counter, loop.extent, body)
         block, place = f"{loop.name}_block", Var(f"{loop.name}_place", INDEX)
@@ -282,11 +284,27 @@ class _Loop:
         count = size if is_even else Var(last.name, INDEX)
         blocks = _folded(Apply("divide", (Apply("add", (extent, Const(size - 1, INDEX)), INDEX), Const(size, INDEX)),
                                INDEX))
-        moved = (Let(loop.name, Apply("add", (start, place), INDEX)), *(_at(s, self.arrays, counter, place)
-                                                                       for s in body))
+        moved = self.moved(body, start, place)
         inner = self.in_groups(start, place, count, moved) or self.pass_over(start, place, count, moved)
         return (For(block, blocks.value if isinstance(blocks, Const) else blocks, SERIAL,
                     (*(() if is_even else (last,)), *inner)),)
+
+    def groups_and_rest(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        """The same in registers but for the last elements, which are no whole group; none where that is long code."""
+        loop, roundings = self.loop, sum(is_rounding(e) for s in body for e in parts(expressions(s)))
+        whole = loop.extent // LANES * LANES
+        if self.changing or not 0 < whole < loop.extent or roundings > FEW_ROUNDINGS:
+            return ()
+        start, place = Const(whole, INDEX), Var(f"{loop.name}_place", INDEX)
+        groups = self.in_groups(Const(0, INDEX), Var(loop.name, INDEX), whole, body)
+        rest = self.pass_over(start, place, loop.extent - whole, self.moved(body, start, place))
+        return (*groups, *rest) if groups else ()
+
+    def moved(self, body: tuple[Stmt, ...], start: Expr, place: Var) -> tuple[Stmt, ...]:
+        """The loop's statements for the element `place` behind `start`."""
+        counter = Var(self.loop.name, INDEX)
+        return (Let(counter.name, Apply("add", (start, place), INDEX)),
+                *(_at(s, self.arrays, counter, place) for s in body))
 
     @property
     def arrays(self) -> frozenset[str]:

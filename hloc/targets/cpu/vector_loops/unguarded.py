@@ -5,6 +5,7 @@ In: a Kernel. Out: the kernel, in whose VECTOR loops a load that stands inside a
 lies in the array whatever the condition says, has a name before the statement. Of padded arrays it may lie outside.
 
     out[i] = p[i] ? 1 : f32(x[i]) / 2    ->    t = f32(x[i]);  out[i] = p[i] ? 1 : t / 2
+    out[i] = p[i] ? x[i] : 0             ->    t = x[i];       out[i] = p[i] ? t : 0
 """
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ class _Loads:
 
     def expression(self, expr: Expr, known: Known, named: dict[Expr, Let], chosen: bool) -> Expr:
         """chosen: it stands inside a choice of a select."""
-        if chosen and self.is_widened_load(expr) and self.is_inside(expr.arguments[0], known):
+        load = narrow_load(expr) if chosen else None
+        if load is not None and self.is_inside(load, known):
             if expr not in named:
                 named[expr] = Let(f"u{self.count}", expr)
                 self.count += 1
@@ -51,12 +53,12 @@ class _Loads:
                                             *(self.expression(c, known, named, True) for c in choices)))
         return with_parts(expr, lambda part: self.expression(part, known, named, chosen))
 
-    @staticmethod
-    def is_widened_load(expr: Expr) -> bool:
-        if not isinstance(expr, Apply) or expr.op != "convert" or not isinstance(expr.arguments[0], Load):
-            return False
-        return ELEMENT_TYPES[expr.arguments[0].type].bits <= 16 and expr.arguments[0].type != "pred"
-
     def is_inside(self, load: Load, known: Known) -> bool:
         found = interval(load.position, known)
         return found is not None and 0 <= found[0] and found[1] < self.sizes.get(load.buffer, 0)
+
+
+def narrow_load(expr: Expr) -> Load | None:
+    """The load of a narrow element, as it is or widened; None for other expressions."""
+    load = expr.arguments[0] if isinstance(expr, Apply) and expr.op == "convert" else expr
+    return load if isinstance(load, Load) and ELEMENT_TYPES[load.type].bits <= 16 else None
