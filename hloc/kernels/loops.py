@@ -208,11 +208,20 @@ def block_loop(builder: Builder, extent: int, block: int, number: Index, kind: s
 def _flat(builder: Builder, extents: Sequence[int]) -> Iterator[tuple[Index, ...]]:
     """A long innermost loop, cut into blocks that are the PARALLEL iterations (with the outer loops)."""
     last = extents[-1]
-    block = BLOCK if last > BLOCK else last
+    block = block_of(last)
     blocks = -(-last // block)
     with parallel(builder, [*extents[:-1], blocks]) as counters:
         with block_loop(builder, last, block, counters[-1]) as inner:
             yield (*counters[:-1], inner)
+
+
+def block_of(extent: int) -> int:
+    """Elements of one PARALLEL iteration of a loop over so many: where it can be, blocks are all of the same length,
+    of whole vectors."""
+    if extent <= BLOCK or extent % BLOCK == 0:
+        return min(extent, BLOCK)
+    even = [n for n in range(BLOCK // 4, 2 * BLOCK + 1, LONG_VECTOR) if extent % n == 0]
+    return min(even, key=lambda n: max(n / BLOCK, BLOCK / n), default=BLOCK)
 
 
 @contextmanager
