@@ -258,15 +258,21 @@ class Builder:
 
 
 def within(index: Index, extent: int, builder: Builder) -> list[Expr]:
-    """The conditions for 0 <= index < extent that its bounds do not already prove."""
+    """The conditions for 0 <= index < extent that its bounds do not already prove: of what runs backwards, of what runs
+    forwards, so that a loop's counter stands alone."""
     low, high = indexing.bounds(index)
     conditions: list[Expr] = []
     moving = Index(index.terms)
+    backward = bool(moving.terms) and all(factor < 0 for _, factor in moving.terms)
+    place = builder.position(indexing.scale(moving, -1) if backward else moving) if low < 0 or high >= extent else None
     if low < 0:
-        conditions.append(Apply("compare_ge", (builder.position(moving), Const(-index.constant, INDEX)), "pred"))
+        least = -index.constant
+        op, bound = ("compare_le", -least) if backward else ("compare_ge", least)
+        conditions.append(Apply(op, (place, Const(bound, INDEX)), "pred"))
     if high >= extent:
-        limit = Const(extent - index.constant, INDEX)
-        conditions.append(Apply("compare_lt", (builder.position(moving), limit), "pred"))
+        limit = extent - index.constant
+        op, bound = ("compare_gt", -limit) if backward else ("compare_lt", limit)
+        conditions.append(Apply(op, (place, Const(bound, INDEX)), "pred"))
     return conditions
 
 
