@@ -10,6 +10,7 @@ that a product could use is there, and reads operands another way where it is no
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from hloc.machine import Machine
 from hloc.targets.cpu.building.parts import Parts, add
@@ -44,6 +45,7 @@ def add_product(found: Parts, g: Product, machine: Machine) -> None:
         add(found, f"gemm_{g.type}.c", parts_of_product(g, machine))
 
 
+@lru_cache(maxsize=4096)         # layers of a model have the same products
 def parts_of_product(g: Product, machine: Machine) -> frozenset[str]:
     """Those that runtime/gemm_tile.h will choose; names are those of the C code."""
     kind = kind_of(g.type, machine)

@@ -5,6 +5,7 @@ the C code, so that both can be read side by side.
 """
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 from hloc.ir import ELEMENT_TYPES
@@ -90,6 +91,7 @@ def gemm_scratch(tile: Tile, machine: Machine) -> Scratch:
     return product_scratch(g, machine, thin=is_thin(m, n, k))
 
 
+@lru_cache(maxsize=4096)         # layers of a model have the same products
 def product_scratch(g: Product, machine: Machine, *, thin: bool) -> Scratch:
     """thin: the program holds the part of the routine for products of few rows. Whether threads are awake, which
     decides about small products, is not known: enough for both."""
