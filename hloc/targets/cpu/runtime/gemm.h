@@ -24,9 +24,10 @@
  * Epilogue (optional): instead of being stored to C, every finished tile of sums is handed to
  *     epilogue(epilogue_args, b, row, column, rows, columns, tile, tile_stride)
  * on the thread that computed it; the sum of C[b, row + i, column + j] is tile[i * tile_stride + j], of the type
- * of the sums. A tile is a register tile of HLOC_GEMM_TILE_COLUMNS columns, or what is left of one, or a whole block.
- * The epilogue stores wherever it likes; each element is passed once. epilogue_arrays: how many arrays as large as C it
- * reads and writes, as far as the caller knows; for many, blocks of C are whole rows.
+ * of the sums. A tile is a register tile of HLOC_GEMM_TILE_COLUMNS columns (half of that where sums have 64 bits), or
+ * what is left of one, or a whole block. The epilogue stores wherever it likes; each element is passed once.
+ * epilogue_arrays: how many arrays as large as C it reads and writes, as far as the caller knows; for many, blocks of C
+ * are whole rows.
  * c_is_narrow: C holds bf16 (hloc_gemm_bf16) or f16 (hloc_gemm_f16) instead of f32; ignored with an epilogue.
  *
  * All entry points return 0 when done and 1 when scratch memory could not be had (C is then incomplete).
@@ -39,7 +40,9 @@
 #ifndef HLOC_GEMM_H
 #define HLOC_GEMM_H
 
-enum { HLOC_GEMM_TILE_COLUMNS = 32 };
+#include "vector_bytes.h"
+
+enum { HLOC_GEMM_TILE_COLUMNS = 2 * HLOC_VECTOR_BYTES / 4 };
 
 typedef void (*hloc_gemm_epilogue)(void* const* args, long batch, long row, long column, long rows, long columns,
                                    const void* tile, long tile_stride);

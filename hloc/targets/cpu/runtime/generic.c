@@ -14,7 +14,7 @@
 #include "integer.h"
 #include "pool.h"
 
-enum { GENERIC_COLUMNS = HLOC_GEMM_TILE_COLUMNS, GENERIC_FEW = 8 };
+enum { GENERIC_COLUMNS = 32, GENERIC_FEW = 8 };
 
 static long fewer(long a, long b) { return a < b ? a : b; }
 

@@ -1,7 +1,7 @@
 /* vector.h: vectors of the widest registers the compiler may use, in GNU vector extensions (gcc, clang, zig cc).
  *
  * In: the target macros that -march sets. Out:
- *   HLOC_VECTOR_BYTES      64 (AVX-512), 32 (AVX2), else 16 (SSE2, NEON, anything: the compiler splits them)
+ *   HLOC_VECTOR_BYTES      of vector_bytes.h
  *   hloc_vf32 hloc_vs32 hloc_vu32 (HLOC_LANES32 lanes), hloc_vf64 hloc_vu64 (HLOC_LANES64 lanes)
  *   hloc_load_<v>(pointer), hloc_store_<v>(pointer, v)       any alignment
  *   hloc_splat_f32(x), hloc_sum_f32(v), hloc_max_f32 ...
@@ -20,15 +20,8 @@
 #ifndef HLOC_VECTOR_H
 #define HLOC_VECTOR_H
 
-#if !defined(HLOC_VECTOR_BYTES)
-#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__)
-#define HLOC_VECTOR_BYTES 64
-#elif defined(__AVX2__)
-#define HLOC_VECTOR_BYTES 32
-#else
-#define HLOC_VECTOR_BYTES 16
-#endif
-#endif
+#include "vector_bytes.h"
+
 #define HLOC_LANES32 (HLOC_VECTOR_BYTES / 4)
 #define HLOC_LANES64 (HLOC_VECTOR_BYTES / 8)
 

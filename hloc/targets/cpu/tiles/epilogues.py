@@ -14,6 +14,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import (
     INDEX,
     SERIAL,
@@ -89,12 +90,13 @@ def epilogue_of(tile: Tile) -> Epilogue | None:
     name = f"epilogue_{hashlib.sha256(columns.encode()).hexdigest()[:10]}"
     call = f"{name}_columns(given, batch, first_row, first_column, rows, {{}}, tile, tile_stride);"
     wide = "HLOC_WIDE " if computes_much(tile.epilogue) else ""
+    whole = "HLOC_GEMM_TILE_COLUMNS" if ELEMENT_TYPES[total].bits <= 32 else "HLOC_GEMM_TILE_COLUMNS / 2"
     text = "\n".join([
         '#include "gemm.h"',
         *(['#include "half_rows.h"'] if calls_half_rows(columns) else []),
         f"static inline __attribute__((always_inline)) {wide}void {name}_columns{columns}",
         f"{wide}void {name}(void *const *given, {PARAMETERS[0]}", f"{PARAMETERS[1]}) {{",
-        f"  if (columns == HLOC_GEMM_TILE_COLUMNS) {call.format('HLOC_GEMM_TILE_COLUMNS')}",
+        f"  if (columns == {whole}) {call.format(whole)}",
         f"  else {call.format('columns')}",
         "}", ""])
     return Epilogue(name, text, tuple(sizes))
