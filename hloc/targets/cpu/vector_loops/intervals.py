@@ -5,8 +5,6 @@ the intervals of counters and named positions there; the bodies of loops and con
 """
 from __future__ import annotations
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 
 from hloc.kernels.ir import INDEX, VECTOR, Apply, Expr, For, If, Let, Stmt, Var, While
