@@ -263,16 +263,17 @@ def within(index: Index, extent: int, builder: Builder) -> list[Expr]:
     low, high = indexing.bounds(index)
     conditions: list[Expr] = []
     moving = Index(index.terms)
-    backward = bool(moving.terms) and all(factor < 0 for _, factor in moving.terms)
-    place = builder.position(indexing.scale(moving, -1) if backward else moving) if low < 0 or high >= extent else None
+    sign, from_least, below_limit = 1, "compare_ge", "compare_lt"
+    if moving.terms and all(factor < 0 for _, factor in moving.terms):
+        sign, from_least, below_limit = -1, "compare_le", "compare_gt"
+
+    def ask(op: str, bound: int) -> None:
+        place = builder.position(indexing.scale(moving, sign))
+        conditions.append(Apply(op, (place, Const(sign * bound, INDEX)), "pred"))
     if low < 0:
-        least = -index.constant
-        op, bound = ("compare_le", -least) if backward else ("compare_ge", least)
-        conditions.append(Apply(op, (place, Const(bound, INDEX)), "pred"))
+        ask(from_least, -index.constant)
     if high >= extent:
-        limit = extent - index.constant
-        op, bound = ("compare_gt", -limit) if backward else ("compare_lt", limit)
-        conditions.append(Apply(op, (place, Const(bound, INDEX)), "pred"))
+        ask(below_limit, extent - index.constant)
     return conditions
 
 

@@ -20,7 +20,7 @@ from hloc.kernels.indexing import Atom, Index
 from hloc.kernels.ir import INDEX, PARALLEL, VECTOR, Apply, Const
 from hloc.machine import Machine
 
-BLOCK = 4096            # elements of one PARALLEL iteration of a flat loop
+BLOCK = 4096            # elements of one PARALLEL iteration of a flat loop, about
 ENOUGH = 64             # PARALLEL iterations that keep all threads busy
 MOST_TRIALS = 8
 SHORT_VECTOR = 8        # innermost loops below this length

@@ -57,17 +57,21 @@ def narrow(value: Expr, element_type: str) -> Expr:
     if stored is not None:
         return stored
     if isinstance(value, Apply) and value.op == "select":
-        condition, *arms = value.arguments
-        yes, no = (_as_stored(a, element_type) for a in arms)
-        raw = [a for a in (yes, no) if a is not None and not isinstance(a, Const) and not _is_rounding(a)]
-        if yes is not None and no is not None and (raw or (isinstance(yes, Const) and isinstance(no, Const))):
-            return Apply("select", (condition, yes, no), element_type)
+        choices = [_as_stored(a, element_type) for a in value.arguments[1:]]
+        if None not in choices and not _are_computed(choices):
+            return Apply("select", (value.arguments[0], *choices), element_type)
         value = _unrounded(value, element_type)
     return Apply("convert", (value,), element_type)
 
 
 def _is_rounding(stored: Expr) -> bool:
     return isinstance(stored, Apply) and stored.op == "convert" and stored.arguments[0].type == "f32"
+
+
+def _are_computed(choices: list[Expr]) -> bool:
+    """Whether none of them, as they are stored, is read from memory, and one is rounded."""
+    rounded = [_is_rounding(c) for c in choices]
+    return any(rounded) and all(r or isinstance(c, Const) for r, c in zip(rounded, choices))
 
 
 def _unrounded(value: Expr, element_type: str) -> Expr:

@@ -17,8 +17,8 @@
     =>
     sum = u8[99] reduce(bits, u8[] zero), dimensions={1}, to_apply=add
 
-What is compared, or chosen from, must be known to fit (hloc/analysis/integer_ranges.py), and be had in 32 bits without
-reading more than before: counted, constant, or widened from at most 32 bits.
+What is compared, chosen from, or converted must be known to fit (hloc/analysis/integer_ranges.py), and be had in 32
+bits without reading more than before: counted, constant, or widened from at most 32 bits.
 """
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ DEEPEST = 6                     # operands of operands
 
 
 def index_narrowing(module: Module, context: PassContext) -> bool:
-    """Compare and choose places in 32 bits where they fit. True if any did."""
+    """Compare, choose and convert places in 32 bits where they fit. True if any did."""
     reducers: dict[Computation, Computation] = {}
 
     def visit(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:

@@ -271,8 +271,7 @@ class _Loop:
         if self.most:
             return self.pass_over(Const(0, INDEX), counter, loop.extent, body)
         if isinstance(loop.extent, int) and (loop.extent <= size or not self.changing):
-            whole = self.in_groups(Const(0, INDEX), counter, loop.extent, body)
-            whole = whole or self.groups_and_rest(body)
+            whole = self.in_groups(Const(0, INDEX), counter, loop.extent, body) or self.groups_and_rest(body)
             if whole or loop.extent <= size:
                 return whole or self.pass_over(Const(0, INDEX), counter, loop.extent, body)
         block, place = f"{loop.name}_block", Var(f"{loop.name}_place", INDEX)

@@ -1,7 +1,8 @@
 """Going through a kernel with the least and the greatest values of its positions in hand.
 
 In: statements. Out: the statements with each replaced by what `change(statement, known, in_vector)` makes of it; known:
-the intervals of counters and named positions there; the bodies of loops and conditions have been changed before.
+the intervals of counters, named positions and sums of them there; the bodies of loops and conditions have been changed
+before.
 """
 from __future__ import annotations
 
@@ -21,6 +22,7 @@ class Known(dict[str, Interval]):
         self.sums: dict[Expr, Interval] = dict(other.sums) if other else {}
 
     def learn(self, let: Let) -> None:
+        """What a position's name tells."""
         found = interval(let.value, self)
         if found:
             self[let.name] = found
