@@ -156,18 +156,28 @@ def block_of(array: np.ndarray) -> int:
 
 def test_result_memory_is_used_again_when_nobody_holds_it():
     memory = ResultMemory([((SMALL_BYTES,), np.dtype(np.float32))])
-    (array,) = memory.arrays()
-    first = block_of(array)
-    (other,) = memory.arrays()
-    assert block_of(other) != first and first % 64 == 0
+    (array,), (other,) = memory.arrays(), memory.arrays()
+    first, second = block_of(array), block_of(other)
+    assert first != second and first % 64 == 0
+    del other
     view = array[10:20].reshape(2, 5).T
     del array
-    assert block_of(memory.arrays()[0]) != first            # the view still holds it
+    assert block_of(memory.arrays()[0]) == second           # the view still holds the first
     buffer = memoryview(view.T)
     del view
-    assert block_of(memory.arrays()[0]) != first
+    assert block_of(memory.arrays()[0]) == second
     del buffer
-    assert first in [block_of(a) for a in [memory.arrays()[0], memory.arrays()[0]]]
+    assert [block_of(a) for a in [memory.arrays()[0], memory.arrays()[0]]] == [first, second]
+
+
+def test_the_oldest_result_memory_is_forgotten_where_all_is_held():
+    memory = ResultMemory([((SMALL_BYTES,), np.dtype(np.float32))])
+    held = [memory.arrays()[0] for _ in range(KEPT + 1)]
+    kept = [block_of(a) for a in held[1:]]
+    oldest = held[0]
+    del held
+    assert [block_of(a) for a in [memory.arrays()[0] for _ in range(KEPT)]] == kept
+    assert block_of(oldest) not in kept
 
 
 def test_results_that_are_kept_keep_their_values():
