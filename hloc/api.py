@@ -86,7 +86,8 @@ class Options:
 @contextmanager
 def without_collections() -> Iterator[None]:
     """The garbage collector rests. Nearly all that is made of a module stays in use until it is compiled: to look
-    through it again and again takes a quarter of the time of parsing and of the passes."""
+    through it again and again takes a quarter of the time of parsing and of the passes; and of importing them, where
+    the process holds as many objects as one with jax does."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -108,6 +109,7 @@ def prompt_threads() -> Iterator[None]:
         sys.setswitchinterval(before)
 
 
+@without_collections()
 def load(source: str | bytes | Path | Module, *, name: str | None = None, choice: str | None = None,
          strict: bool = False, elided: str | None = None, warn: Callable[[str, Span | None], None] | None = None,
          options: Options | None = None) -> Module:
@@ -132,7 +134,7 @@ def load(source: str | bytes | Path | Module, *, name: str | None = None, choice
     else:
         path, own_choice = split_choice(source)
         content, shown, choice = read_bytes(path), name or path, choice or own_choice
-    with options.stage("parse"), without_collections():
+    with options.stage("parse"):
         options.report("parse")
         module = module_of(content, shown, choice=choice, strict=strict, warn=warn)
         options.report("verify")
@@ -196,6 +198,7 @@ def optimized_plan(module: Module, target: Target, options: Options | None = Non
                    f"the limit is {limit:,}", hint="hloc memory shows which arrays are alive at the peak")
 
 
+@without_collections()
 def compile(source: str | Path | Module, target: str = "auto", *,      # noqa: A001 - the name users expect
             options: Options | None = None, consume: bool = False, run: bool = True) -> Executable:
     """Compile HLO for a target and return something to call.
