@@ -9,6 +9,7 @@ positions of definition and of the last read, and a peak in bytes.
 """
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 from hloc.analysis.aliasing import FORWARDING, Value, Values
@@ -43,22 +44,19 @@ def peak_bytes(order: Sequence[Instruction], root: Instruction, values: Values,
     have memory of their own, from beginning to end, and do not count either.
     """
     outside = set(values[root]) if is_entry else set()
-    left: dict[Value, int] = {}
-    for instruction in order:
-        for value in set(reads(instruction, values)):
-            left[value] = left.get(value, 0) + 1
-    for value in set(values[root]):
-        left[value] = left.get(value, 0) + 1
+    read = [set(reads(instruction, values)) for instruction in order]
+    left = Counter(value for those in read for value in those)
+    left.update(set(values[root]))
     live = peak = 0
-    for instruction in order:
+    for instruction, those in zip(order, read):
         live += made_bytes(instruction, values, outside)
         peak = max(peak, live + (inner.get(instruction, 0) if inner else 0))
-        for value in set(reads(instruction, values)):
+        for value in those:
             left[value] -= 1
             if not left[value] and value.instruction.opcode not in ALWAYS_THERE:
                 live -= value.size
-        live -= sum(v.size for v in values[instruction] if v.instruction is instruction and v not in left
-                    and instruction.opcode not in ALWAYS_THERE)
+        if instruction.opcode not in ALWAYS_THERE:
+            live -= sum(v.size for v in values[instruction] if v.instruction is instruction and v not in left)
     return peak
 
 

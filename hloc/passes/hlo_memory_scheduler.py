@@ -52,6 +52,7 @@ class Scheduler:
         self.invariants = invariants
         self.position = {i: n for n, i in enumerate(computation.instructions)}
         self.inner: dict[Instruction, int] = {}
+        self.sources = self.find_sources()
         wanted = self.overwriting(is_body)
         self.predecessors = self.acyclic(wanted)
 
@@ -89,7 +90,7 @@ class Scheduler:
         before = self.values[self.computation.parameters[0]]
         after = self.values[self.computation.root]
         for old, new in zip(before, after):
-            if old is not new and new.instruction.opcode not in ("parameter", "constant"):
+            if old is not new and new.instruction.opcode not in ALWAYS_THERE:
                 writers.setdefault(old, new.instruction)
 
     def acyclic(self, wanted: Predecessors) -> Predecessors:
@@ -123,26 +124,29 @@ class Scheduler:
         """The order, but zeros to add to, converted weights and the like are made right before their first reader.
 
         They read what is always there: nothing else lives longer for it."""
-        sources: set[Instruction] = set()
-        for instruction in order:
-            if self.is_source(instruction, sources):
-                sources.add(instruction)
         position = {instruction: n for n, instruction in enumerate(order)}
         place, wanted = dict(position), {}                  # wanted: where the first follower stands
         for instruction in reversed(order):
-            if instruction in sources:
+            if instruction in self.sources:
                 place[instruction] = wanted.get(instruction, position[instruction])
             for other in self.predecessors[instruction]:
                 wanted[other] = min(place[instruction], wanted.get(other, len(order)))
         return sorted(order, key=lambda i: (place[i], position[i]))
 
-    def is_source(self, instruction: Instruction, sources: set[Instruction]) -> bool:
+    def find_sources(self) -> set[Instruction]:
+        """What reads parameters and constants only, and ops that hand such arrays on."""
+        sources: set[Instruction] = set()
+        for instruction in self.computation.instructions:
+            if any(o in sources for o in instruction.operands) if instruction.opcode in FORWARDING \
+                    else self.is_source(instruction):
+                sources.add(instruction)
+        return sources
+
+    def is_source(self, instruction: Instruction) -> bool:
         """Whether it reads parameters and constants only; loops, which need memory of their own, stay."""
-        if instruction.opcode in FORWARDING:
-            return any(o in sources for o in instruction.operands)
         return (instruction.opcode not in ALWAYS_THERE and not is_control_flow(instruction)
-                and not has_side_effect(instruction) and all(
-                    v.instruction.opcode in ALWAYS_THERE for v in reads(instruction, self.values)))
+                and all(v.instruction.opcode in ALWAYS_THERE for v in reads(instruction, self.values))
+                and not has_side_effect(instruction))
 
     # -- three orders ------------------------------------------------------------------------------------------------
 
@@ -166,9 +170,10 @@ class Scheduler:
 
     def list_schedule(self) -> list[Instruction]:
         """Always the ready instruction that frees most bytes net of what it makes; the text's order on a tie."""
+        read = {i: set(reads(i, self.values)) for i in self.computation.instructions}
         unread: dict = {}
-        for instruction in self.computation.instructions:
-            for value in set(reads(instruction, self.values)):
+        for instruction, those in read.items():
+            for value in those:
                 unread.setdefault(value, set()).add(instruction)
         for value in self.values[self.computation.root]:
             unread.setdefault(value, set()).add(self.computation)
@@ -179,8 +184,8 @@ class Scheduler:
         left = {i: len(p) for i, p in self.predecessors.items()}
 
         def entry(instruction: Instruction) -> tuple[int, int]:
-            freed = sum(v.size for v in set(reads(instruction, self.values))
-                        if len(unread[v]) == 1 and v.instruction.opcode not in ("parameter", "constant"))
+            freed = sum(v.size for v in read[instruction]
+                        if len(unread[v]) == 1 and v.instruction.opcode not in ALWAYS_THERE)
             return made_bytes(instruction, self.values) - freed, self.position[instruction]
 
         heap = [entry(i) for i, count in left.items() if not count]
@@ -197,7 +202,7 @@ class Scheduler:
                 left[other] -= 1
                 if not left[other]:
                     heapq.heappush(heap, entry(other))
-            for value in set(reads(instruction, self.values)):
+            for value in read[instruction]:
                 unread[value].discard(instruction)
                 last = next(iter(unread[value])) if len(unread[value]) == 1 else None
                 if isinstance(last, Instruction) and not left[last] and last not in done:
