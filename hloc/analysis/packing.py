@@ -96,15 +96,40 @@ def pack_in_order(groups: Sequence[Array]) -> tuple[int, list[int]]:
 
 def pack_by_size(groups: Sequence[Array]) -> tuple[int, list[int]]:
     """The same, the largest group first: each into the tightest gap between those that live at its time. It finds the
-    least possible arena nearly always, but compares all with all."""
+    least possible arena nearly always, but compares all of one time with each other."""
     offsets, top = [0] * len(groups), 0
-    placed: list[Placed] = []
+    timeline = Timeline(max((g.last for g in groups), default=0))
     for number in sorted(range(len(groups)), key=lambda n: (-groups[n].size, groups[n].first)):
         group, size = groups[number], align(groups[number].size)
-        offsets[number] = _tightest(placed, group, size) or 0
-        bisect.insort(placed, Placed(offsets[number], offsets[number] + size, group.first, group.last))
+        offsets[number] = _tightest(timeline.near(group), group, size) or 0
+        timeline.add(Placed(offsets[number], offsets[number] + size, group.first, group.last))
         top = max(top, offsets[number] + size)
     return top, offsets
+
+
+class Timeline:
+    """What is placed, by offset, as a whole and by slices of time: most arrays live in one or two."""
+
+    SLICES, FEW = 32, 3
+
+    def __init__(self, end: int):
+        self._width = end // self.SLICES + 1
+        self._slices: list[list[Placed]] = [[] for _ in range(self.SLICES)]
+        self._all: list[Placed] = []
+
+    def near(self, group: Array) -> list[Placed]:
+        """All that live at the group's time, and others, by offset."""
+        touched = self._touched(group)
+        if len(touched) == 1:
+            return touched[0]
+        return self._all if len(touched) > self.FEW else sorted({piece for pieces in touched for piece in pieces})
+
+    def add(self, piece: Placed) -> None:
+        for pieces in (self._all, *self._touched(piece)):
+            bisect.insort(pieces, piece)
+
+    def _touched(self, life: Array) -> list[list[Placed]]:
+        return self._slices[life.first // self._width:life.last // self._width + 1]
 
 
 class FreeList:

@@ -19,7 +19,7 @@ from hloc.analysis.packing import lend, pack_by_size, pack_in_order
 from hloc.errors import HlocError
 from hloc.kernels.plan import Ref
 
-MOST_BY_SIZE = 2000                   # groups from which on all pairs of them are too many
+MOST_BY_SIZE = 4000                   # groups from which on all pairs of them are too many
 
 
 class Home(NamedTuple):
