@@ -9,9 +9,52 @@
 #define HLOC_CONVERT_H
 #include "base.h"
 
-/* From pred and integers: F is the source's suffix. */
+/* F is the source's suffix. */
 #define HLOC_CONVERT_PLAIN(F, TO) HLOC_FN hloc_##TO hloc_convert_##F##_##TO(hloc_##F x) { return (hloc_##TO)x; }
-#define HLOC_CONVERT_FROM_INTEGER(F)                                                                                  \
+
+/* Floats from and to 64-bit integers. CPUs before AVX-512 convert one at a time; as two halves of 32 bits, which floats
+ * near 2^52 hold in the low bits of their patterns, several are converted at once, two to five times as fast. */
+#if defined(__AVX2__) && !defined(__AVX512DQ__)
+#define HLOC_BITS_2_52 0x4330000000000000ull
+HLOC_FN hloc_u64 hloc_by_halves(double x) { /* truncated, modulo 2^64; for |x| below 2^64 */
+  double t = __builtin_trunc(x), high = __builtin_floor(t * 0x1p-32), low = hloc_fma_f64(high, -0x1p32, t);
+  return hloc_bits_f64(high + 0x1.8p52) << 32 | (hloc_bits_f64(low + 0x1p52) ^ HLOC_BITS_2_52);
+}
+#define HLOC_CAST_s64(x) ((hloc_s64)hloc_by_halves(x))
+#define HLOC_CAST_u64(x) hloc_by_halves(x)
+HLOC_FN double hloc_low_half(hloc_u64 x) {
+  return hloc_from_bits_f64(HLOC_BITS_2_52 | (x & 0xffffffffu)) - 0x1p52;
+}
+HLOC_FN double hloc_convert_u64_f64(hloc_u64 x) {
+  return hloc_fma_f64(hloc_low_half(x >> 32), 0x1p32, hloc_low_half(x));
+}
+HLOC_FN double hloc_convert_s64_f64(hloc_s64 x) { /* the high half as a number from 0 on: 2^31 more than it is */
+  double high = hloc_low_half((hloc_u64)x >> 32 ^ 0x80000000u) - 0x1p31;
+  return hloc_fma_f64(high, 0x1p32, hloc_low_half((hloc_u64)x));
+}
+/* 53 bits, of which the last is one where any of those behind it is: it decides how f32 is rounded, but for ties */
+HLOC_FN hloc_u64 hloc_rounded_to_odd(hloc_u64 x) { return (x | ((x & 0x7ff) + 0x7ff)) & ~0x7ffull; }
+HLOC_FN float hloc_convert_u64_f32(hloc_u64 x) {
+  hloc_u64 is_long = -(hloc_u64)(x > 1ull << 53);
+  return (float)hloc_convert_u64_f64((x & ~is_long) | (hloc_rounded_to_odd(x) & is_long));
+}
+HLOC_FN float hloc_convert_s64_f32(hloc_s64 x) {
+  hloc_s64 is_long = -(hloc_s64)(x > 1LL << 53) | -(hloc_s64)(x < -(1LL << 53));
+  return (float)hloc_convert_s64_f64((x & ~is_long) | ((hloc_s64)hloc_rounded_to_odd((hloc_u64)x) & is_long));
+}
+#else
+#define HLOC_CAST_s64(x) ((hloc_s64)(x))
+#define HLOC_CAST_u64(x) ((hloc_u64)(x))
+HLOC_CONVERT_PLAIN(s64, f32)
+HLOC_CONVERT_PLAIN(s64, f64)
+HLOC_CONVERT_PLAIN(u64, f32)
+HLOC_CONVERT_PLAIN(u64, f64)
+#endif
+#define HLOC_CAST_s32(x) ((hloc_s32)(x))
+#define HLOC_CAST_u32(x) ((hloc_u32)(x))
+
+/* From pred and integers, but for 64-bit integers to floats. */
+#define HLOC_CONVERT_FROM_LONG(F)                                                                                     \
   HLOC_FN hloc_pred hloc_convert_##F##_pred(hloc_##F x) { return x != 0; }                                            \
   HLOC_CONVERT_PLAIN(F, s8)                                                                                           \
   HLOC_CONVERT_PLAIN(F, s16)                                                                                          \
@@ -21,10 +64,12 @@
   HLOC_CONVERT_PLAIN(F, u16)                                                                                          \
   HLOC_CONVERT_PLAIN(F, u32)                                                                                          \
   HLOC_CONVERT_PLAIN(F, u64)                                                                                          \
-  HLOC_CONVERT_PLAIN(F, f32)                                                                                          \
-  HLOC_CONVERT_PLAIN(F, f64)                                                                                          \
   HLOC_FN hloc_c64 hloc_convert_##F##_c64(hloc_##F x) { return hloc_complex_f32((float)x, 0.0f); }                    \
   HLOC_FN hloc_c128 hloc_convert_##F##_c128(hloc_##F x) { return hloc_complex_f64((double)x, 0.0); }
+#define HLOC_CONVERT_FROM_INTEGER(F)                                                                                  \
+  HLOC_CONVERT_FROM_LONG(F)                                                                                           \
+  HLOC_CONVERT_PLAIN(F, f32)                                                                                          \
+  HLOC_CONVERT_PLAIN(F, f64)
 HLOC_CONVERT_FROM_INTEGER(pred)
 #if HLOC_READS(s8)
 HLOC_CONVERT_FROM_INTEGER(s8)
@@ -36,7 +81,7 @@ HLOC_CONVERT_FROM_INTEGER(s16)
 HLOC_CONVERT_FROM_INTEGER(s32)
 #endif
 #if HLOC_READS(s64)
-HLOC_CONVERT_FROM_INTEGER(s64)
+HLOC_CONVERT_FROM_LONG(s64)
 #endif
 #if HLOC_READS(u8)
 HLOC_CONVERT_FROM_INTEGER(u8)
@@ -48,7 +93,7 @@ HLOC_CONVERT_FROM_INTEGER(u16)
 HLOC_CONVERT_FROM_INTEGER(u32)
 #endif
 #if HLOC_READS(u64)
-HLOC_CONVERT_FROM_INTEGER(u64)
+HLOC_CONVERT_FROM_LONG(u64)
 #endif
 
 /* ABOVE: the first number beyond the range. What the cast itself gives outside of it is masked out: with branches, or
@@ -56,12 +101,12 @@ HLOC_CONVERT_FROM_INTEGER(u64)
 #define HLOC_CONVERT_SIGNED(F, TO, ABOVE, HIGHEST)                                                                    \
   HLOC_FN hloc_##TO hloc_convert_##F##_##TO(hloc_##F x) {                                                             \
     hloc_##TO above = -(hloc_##TO)(x >= (hloc_##F)(ABOVE)), below = -(hloc_##TO)(x < -(hloc_##F)(ABOVE));             \
-    hloc_##TO inside = (hloc_##TO)x & ~(above | below) & -(hloc_##TO)(x == x);                                        \
+    hloc_##TO inside = HLOC_CAST_##TO(x) & ~(above | below) & -(hloc_##TO)(x == x);                                   \
     return inside | (above & HIGHEST) | (below & ~HIGHEST);                                                           \
   }
 #define HLOC_CONVERT_UNSIGNED(F, TO, ABOVE)                                                                           \
   HLOC_FN hloc_##TO hloc_convert_##F##_##TO(hloc_##F x) {                                                             \
-    return ((hloc_##TO)x | -(hloc_##TO)(x >= (hloc_##F)(ABOVE))) & -(hloc_##TO)(x > 0);                               \
+    return (HLOC_CAST_##TO(x) | -(hloc_##TO)(x >= (hloc_##F)(ABOVE))) & -(hloc_##TO)(x > 0);                          \
   }
 #define HLOC_CONVERT_CLAMPED(F, TO, LOWEST, HIGHEST)                                                                  \
   HLOC_FN hloc_##TO hloc_convert_##F##_##TO(hloc_##F x) {                                                             \
