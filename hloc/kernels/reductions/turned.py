@@ -40,15 +40,15 @@ def is_turned(reduction: Reduction, machine: Machine) -> bool:
     return (machine.kind == "cpu" and len(extents) > 1 and gone[-1] and not any(gone[:-1])
             and SHORTEST <= part_of(reduction) and extents[-2] >= FEWEST_ROWS and not reduction.has_loops
             and reduction.operations <= MOST_OPERATIONS and not side_roots(reduction)
-            and (any(reduction.monoid(r) not in QUICK for r in reduction.reduces) or fills_few_lanes(reduction)
+            and (any(reduction.monoid(r) not in QUICK for r in reduction.reduces) or makes_floats_of_few_bytes(reduction)
                  or any(stored_type(reduction, a) in WIDENED_BY_VECTORS for a in arrays_of(reduction))))
 
 
-def fills_few_lanes(reduction: Reduction) -> bool:
-    """Whether vectors along a row leave lanes empty: rows of eight numbers of up to 32 bits, or of twelve integers."""
-    rows = [ELEMENT_TYPES[a.shape.element_type] for a in arrays_of(reduction)]
-    is_long = reduction.extents[-1] == 12 and all(row.bits == 32 and row.kind != "float" for row in rows)
-    return is_long or (reduction.extents[-1] == 8 and all(row.bits <= 32 for row in rows))
+def makes_floats_of_few_bytes(reduction: Reduction) -> bool:
+    """Whether rows of eight small integers become floats: in a row's own vector they fill a quarter of the lanes."""
+    read = [ELEMENT_TYPES[p.shape.element_type] for p in reduction.group.parameters if p.shape.num_elements > 1]
+    return (reduction.extents[-1] == 8 and all(t.bits <= 16 and t.kind in ("signed", "unsigned") for t in read)
+            and all(ELEMENT_TYPES[t].kind == "float" for _, _, t in reduction.accumulators))
 
 
 def arrays_of(reduction: Reduction) -> list[Instruction]:
