@@ -45,6 +45,7 @@ from hloc.targets.cpu.vector_loops.index_sets import split_index_sets
 from hloc.targets.cpu.vector_loops.last_vectors import with_last_vectors
 from hloc.targets.cpu.vector_loops.scalar_functions import apart
 from hloc.targets.cpu.vector_loops.straight import straightened
+from hloc.targets.cpu.vector_loops.strided_integers import with_integers_as_floats
 from hloc.targets.cpu.vector_loops.unswitched import unswitched
 from hloc.targets.cpu.vector_loops.vector_width import is_wide
 from hloc.targets.printer import CUDA, C, escaped, expression, print_kernel
@@ -165,6 +166,20 @@ def test_what_is_left_of_short_rows_is_written_out():
         assert any(isinstance(s, Local) and "turned" in s.name for s in body) == (name == "turned")
     found.pop("turned")
     assert found == {"r1": [], "r2": [8], "r3": [8], "r4": [4], "r5": [32]}
+
+
+@pytest.mark.parametrize("operation, reads", [
+    ("transpose(x), dimensions={1,0}", 1), ("slice(x), slice={[0:700], [0:60:3]}", 1), ("negate(x)", 0),
+    ("reverse(x), dimensions={1}", 0), ("broadcast(y), dimensions={0}", 0)])
+@pytest.mark.parametrize("type", ["s32", "u64"])
+def test_integers_that_lie_apart_are_read_as_floats(operation, reads, type):
+    shape = "60,700" if "transpose" in operation else "700,20" if "slice" in operation else "700,60"
+    root = parse_module(f"ENTRY e {{ x = {type}[700,60] parameter(0)  y = {type}[700] parameter(1)\n"
+                        f"ROOT r = {type}[{shape}] {operation} }}").entry.root
+    kernel = with_integers_as_floats(lower(root, MACHINE).calls[0].kernel)
+    found = [e for s in walk(kernel.body) for e in parts(expressions(s)) if isinstance(e, Apply) and e.op == "bits_read"]
+    assert len(found) == reads
+    assert print_kernel(kernel, C, "k").count(f"(((const {'float' if type == 's32' else 'double'} *)") == reads
 
 
 def test_few_terms_by_columns_that_lie_apart_are_loops():

@@ -110,6 +110,8 @@ def _print(expr: Expr) -> tuple[str, int]:
         return f"hloc_f32_to_bf16_held({expression(expr.arguments[0])})", ATOM
     if expr.op == "bitcast":
         return _bitcast(expr.arguments[0], expr.type), ATOM
+    if expr.op == "bits_read":
+        return _bits_read(expr.arguments[0])
     if expr.op == "select":
         return _select(*expr.arguments)
     if expr.type == INDEX and expr.op in ("minimum", "maximum"):
@@ -199,6 +201,13 @@ def _bitcast(value: Expr, target: str) -> str:
     if target in ("f32", "f64"):
         return f"hloc_from_bits_{target}({text})"
     return f"({c_type(target)})({text})"
+
+
+def _bits_read(load: Load) -> tuple[str, int]:
+    """An integer that is loaded as a float of its size."""
+    float_type = f"f{ELEMENT_TYPES[load.type].bits}"
+    text = f"hloc_bits_{float_type}(((const {c_type(float_type)} *){load.buffer})[{expression(load.position)}])"
+    return f"({c_type(load.type)}){text}", UNARY
 
 
 def literal(const: Const) -> tuple[str, int]:

@@ -34,6 +34,7 @@ from hloc.targets.cpu.vector_loops.pred_lanes import with_pred_lanes
 from hloc.targets.cpu.vector_loops.scalar_functions import apart
 from hloc.targets.cpu.vector_loops.several_sums import with_several_sums
 from hloc.targets.cpu.vector_loops.straight import straightened
+from hloc.targets.cpu.vector_loops.strided_integers import with_integers_as_floats
 from hloc.targets.cpu.vector_loops.unguarded import with_loads_first
 from hloc.targets.cpu.vector_loops.unswitched import unswitched
 from hloc.targets.cpu.vector_loops.values_ahead import with_values_ahead
@@ -160,6 +161,7 @@ def print_kernels(kernels: Sequence[Kernel | Tile], machine: Machine) -> tuple[t
             kernel = apart(by_rows(with_loads_first(as_integers(kernel))))
             kernel = with_held_nans(with_last_vectors(with_near_angles(with_float_keys(kernel))))
             kernel = with_pred_lanes(with_several_sums(kernel))
+            kernel = with_integers_as_floats(kernel) if machine.arch == "x86_64" else kernel
             qualifier = "HLOC_WIDE " if wide or has_groups(kernel) else ""
             name = functions.setdefault(_function(kernel._replace(origin=()), "", qualifier), name)
             if name not in texts:

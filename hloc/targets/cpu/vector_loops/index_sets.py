@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import (
     INDEX,
     VECTOR,
@@ -38,7 +39,8 @@ from hloc.kernels.ir import (
 )
 from hloc.kernels.walks import parts, walk, with_expressions, with_parts
 
-SHORTEST = 16               # iterations of the longest part that are worth it
+SHORTEST = 16               # iterations of the longest part that are worth it: below, lanes are masked,
+SHORTEST_NARROW = 2         # which those of less than 32 bits are only by AVX-512
 MOST_PARTS = 4
 MOST_STATEMENTS = 500       # of all parts together
 FIRST_BEYOND = {"compare_lt": 0, "compare_ge": 0, "compare_le": 1, "compare_gt": 1}    # the next place, seen from c
@@ -74,11 +76,17 @@ def _parts(loop: For) -> list[Stmt]:
     lengths = [b - a for a, b in zip(cuts, cuts[1:])]
     is_tiny = loop.extent <= MOST_PARTS                 # nearly all is decided in each part, or gone
     most = MOST_PARTS * MOST_STATEMENTS if is_tiny else MOST_STATEMENTS
-    if not 1 < len(lengths) <= MOST_PARTS or not (is_tiny or max(lengths) >= SHORTEST) \
+    if not 1 < len(lengths) <= MOST_PARTS or not (is_tiny or max(lengths) >= _shortest(inside)) \
             or len(lengths) * len(inside) > most:
         return [loop]
     return [For(_counter(loop.name, first), n, VECTOR, _known(loop.body, loop.name, first, n))
             for first, n in zip(cuts, lengths)]
+
+
+def _shortest(statements: list[Stmt]) -> int:
+    """The least length of the longest part."""
+    stored = [ELEMENT_TYPES[s.value.type].bits for s in statements if isinstance(s, Store)]
+    return SHORTEST_NARROW if stored and max(stored) < 32 else SHORTEST
 
 
 def _sides(loop: For, inside: list[Stmt]) -> list[Stmt]:
