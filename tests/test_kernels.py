@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import random
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,6 +42,7 @@ from hloc.targets.cpu.tiles.source import tile_source
 from hloc.targets.cpu.vector_loops.halves import RowPrinter, by_rows
 from hloc.targets.cpu.vector_loops.index_sets import split_index_sets
 from hloc.targets.cpu.vector_loops.last_vectors import with_last_vectors
+from hloc.targets.cpu.vector_loops.rests_of_sums import with_rests_apart
 from hloc.targets.cpu.vector_loops.scalar_functions import apart
 from hloc.targets.cpu.vector_loops.straight import straightened
 from hloc.targets.cpu.vector_loops.strided_integers import with_integers_as_floats
@@ -155,17 +155,18 @@ def test_thin_products_are_one_of_operands_in_order():
     assert [dict(t.parameters)["batches"] for t in tiles] == [(1, 1), (1, 1)]
 
 
-def test_what_is_left_of_short_rows_is_written_out():
-    """testdata/kernels/reduce.hlo: the vectors of a row of 32-byte registers; small integers that become floats are
-    turned."""
+def test_what_is_left_of_short_rows_is_apart():
+    """testdata/kernels/reduce.hlo: the loops of a row, by vectors of 32 bytes and one by one; small integers that
+    become floats are turned."""
     text = SEPARATOR.split((DATA / "kernels" / "reduce.hlo").read_text(encoding="utf-8"))[-1]
     found = {}
     for name, root in ((i.name, i) for i in parse_module(text).entry.instructions if i.opcode in ("reduce", "fusion")):
-        body = list(walk(lower(root, replace(MACHINE, vector_bytes=32)).calls[0].kernel.body))
-        found[name] = [s.extent for s in body if isinstance(s, For) and s.kind == VECTOR]
+        body = list(walk(with_rests_apart(lower(root, MACHINE).calls[0].kernel, 32).body))
+        found[name] = [(s.kind, s.extent) for s in body if isinstance(s, For) and s.kind != PARALLEL]
         assert any(isinstance(s, Local) and "turned" in s.name for s in body) == (name == "turned")
     found.pop("turned")
-    assert found == {"r1": [], "r2": [8], "r3": [8], "r4": [4], "r5": [32]}
+    assert found == {"r1": [(SERIAL, 8)], "r2": [(VECTOR, 8), (SERIAL, 4)], "r3": [(VECTOR, 8), (SERIAL, 1)],
+                     "r4": [(VECTOR, 4), (SERIAL, 1)], "r5": [(VECTOR, 32), (SERIAL, 15)]}
 
 
 @pytest.mark.parametrize("operation, reads", [

@@ -90,18 +90,8 @@ class Nest:
         return 1 if short or not whole or side_roots(self.reduction) else STREAMS
 
     def inner(self, counters: list[Index], gone: list[int], sets: list[list[Var]], kind: str) -> None:
-        """The innermost loop; with several streams, over a part of the length and then over the rest. Where a rest is
-        written out, one stream takes it in element by element."""
+        """The innermost loop; with several streams, over a part of the length and then over the rest."""
         b, n = self.outline.builder, gone[-1]
-        if self.reduction.rest:
-            whole = self.reduction.extents[n] - self.reduction.rest
-            if whole:
-                with b.loop(whole, kind) as counters[n]:
-                    self.update(sets[0], counters)
-            for k in range(whole, self.reduction.extents[n]):
-                counters[n] = indexing.constant(k)
-                self.update(sets[0], counters)
-            return
         if len(sets) == 1:
             with self.reduced_loop(n, len(gone) == 1, kind) as counters[n]:
                 self.update(sets[0], counters)

@@ -24,7 +24,7 @@ from hloc.kernels.monoids import identity, is_choice_of_places
 from hloc.kernels.reductions.choice import ChoiceNest, is_choice
 from hloc.kernels.reductions.nest import Nest
 from hloc.kernels.reductions.pairs import PairsNest, is_paired
-from hloc.kernels.reductions.reduction import Reduction, point_values, side_roots, start, store_results
+from hloc.kernels.reductions.reduction import Reduction, point_values, start, store_results
 from hloc.kernels.reductions.short import ShortNest, is_short
 from hloc.kernels.reductions.turned import LONGEST, QUICK, TurnedNest, is_turned
 from hloc.kernels.rules.loops import element_types
@@ -39,8 +39,6 @@ FEW_COLUMNS, MOST_AT_ONCE = 16, 128     # of a row; of several that are summed a
 SMALLEST_AT_ONCE = 1 << 12      # elements of them all
 LONG_ROW = 2048                 # elements of a row that is worth columns,
 FEWEST_LANES, MOST_LANES = 32, 256      # so many of them
-LONGEST_OF_INTEGERS, LONGEST_OF_FLOATS = 256, 64    # elements of rows whose rest is written out,
-MOST_WRITTEN = 96                                   # so many operations at most
 
 
 def lower_reduce(group: Group, machine: Machine) -> Lowered:
@@ -68,8 +66,6 @@ def lower_reduce(group: Group, machine: Machine) -> Lowered:
     nest = ShortNest if short else PairsNest if whole and is_paired(reduction, machine) else \
         TurnedNest if is_turned(reduction, machine) and chunks == 1 else \
         ChoiceNest if partial is reduction and is_choice(reduction, machine) else Nest
-    if whole and nest is Nest:
-        reduction.rest = _rest(reduction, machine)
     return Lowered((_one_phase(reduction, nest),)) if whole else _two_phases(reduction, partial, chunks, nest)
 
 
@@ -147,21 +143,6 @@ def _one_phase(reduction: Reduction, nest: type[Nest]) -> KernelCall:
 def _cost(reduction: Reduction, outline: Outline) -> Cost:
     points = math.prod(reduction.extents)
     return Cost(cost_of(outline, points, outline.builder).bytes, round(max(1.0, reduction.work) * points))
-
-
-def _rest(reduction: Reduction, machine: Machine) -> int:
-    """How many elements at the end of short rows, which do not fill whole vectors, are written out: compilers leave
-    them to a second loop, and join the lanes by memory. Integers, and floats that need not be widened."""
-    read = [ELEMENT_TYPES[p.shape.element_type] for p in reduction.group.parameters if p.shape.num_elements > 1]
-    totals = [ELEMENT_TYPES[t] for _, _, t in reduction.accumulators]
-    sizes = {t.bytes for t in (*read, *totals)}
-    floats = any(t.kind not in ("signed", "unsigned", "pred") for t in (*read, *totals))
-    length = reduction.extents[-1]
-    if machine.kind != "cpu" or not reduction.reduced[-1] or not read or reduction.has_loops or side_roots(reduction) \
-            or floats and len(sizes) > 1 or length > (LONGEST_OF_FLOATS if floats else LONGEST_OF_INTEGERS):
-        return 0
-    rest = length % (machine.vector_bytes // min(sizes))
-    return rest if rest * reduction.operations <= MOST_WRITTEN else 0
 
 
 # -- two kernels -------------------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ class Reduction:
     """The reduces of a group and the loops of their input space (extents; reduced: which are summed over).
     operations, work: of one element, as a Builder counts them; has_loops: computing one takes loops of its own;
     columns: results that a block of columns accumulates at once; in_columns: the last loop is a part of what was one
-    loop; in_rows: the one before; rest: elements at the end of a row that are written out."""
+    loop; in_rows: the one before."""
 
     group: Group
     reduces: list[Instruction]
@@ -42,7 +42,6 @@ class Reduction:
     columns: int = COLUMNS
     in_columns: bool = False
     in_rows: bool = False
-    rest: int = 0
 
     @property
     def kept_extents(self) -> list[int]:

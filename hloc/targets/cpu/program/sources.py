@@ -31,6 +31,7 @@ from hloc.targets.cpu.vector_loops.lanes import has_groups
 from hloc.targets.cpu.vector_loops.last_vectors import with_last_vectors
 from hloc.targets.cpu.vector_loops.maxima import as_integers, with_float_keys
 from hloc.targets.cpu.vector_loops.pred_lanes import with_pred_lanes
+from hloc.targets.cpu.vector_loops.rests_of_sums import with_rests_apart
 from hloc.targets.cpu.vector_loops.scalar_functions import apart
 from hloc.targets.cpu.vector_loops.several_sums import with_several_sums
 from hloc.targets.cpu.vector_loops.straight import straightened
@@ -160,7 +161,7 @@ def print_kernels(kernels: Sequence[Kernel | Tile], machine: Machine) -> tuple[t
             kernel = narrow_addresses(narrow_divisions(straightened(unswitched(split_index_sets(kernel)))))
             kernel = apart(by_rows(with_loads_first(as_integers(kernel))))
             kernel = with_held_nans(with_last_vectors(with_near_angles(with_float_keys(kernel))))
-            kernel = with_pred_lanes(with_several_sums(kernel))
+            kernel = with_pred_lanes(with_rests_apart(with_several_sums(kernel), machine.vector_bytes))
             kernel = with_integers_as_floats(kernel) if machine.arch == "x86_64" else kernel
             qualifier = "HLOC_WIDE " if wide or has_groups(kernel) else ""
             name = functions.setdefault(_function(kernel._replace(origin=()), "", qualifier), name)
