@@ -37,6 +37,8 @@ from hloc.kernels.ir import (
     While,
 )
 
+NEVER = Const(0, "pred")            # a condition that does not hold anywhere
+
 
 @dataclass
 class Block:
@@ -115,7 +117,7 @@ class Builder:
 
     def close_guard(self, condition: Expr) -> None:
         body = self._close()
-        if body:
+        if body and condition != NEVER:
             self.append(If(condition, body))
 
     @contextmanager
@@ -138,6 +140,8 @@ class Builder:
 
     @staticmethod
     def all_of(conditions: list[Expr]) -> Expr:
+        if NEVER in conditions:
+            return NEVER
         result = conditions[0]
         for condition in conditions[1:]:
             result = Apply("and", (result, condition), "pred")
@@ -262,6 +266,8 @@ def within(index: Index, extent: int, builder: Builder) -> list[Expr]:
     forwards, so that a loop's counter stands alone."""
     low, high = indexing.bounds(index)
     conditions: list[Expr] = []
+    if high < 0 or low >= extent:
+        return [NEVER]
     moving = Index(index.terms)
     sign, from_least, below_limit = 1, "compare_ge", "compare_lt"
     if moving.terms and all(factor < 0 for _, factor in moving.terms):
