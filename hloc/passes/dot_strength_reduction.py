@@ -26,7 +26,8 @@ from hloc.passes.rewriter import Rewriter, rewrite_module
 
 SMALLEST = 4096                     # multiply-adds from which there is something to gain
 SHALLOWEST = 64                     # elements in each sum; shorter ones stay loops
-SUMS = {"bf16": "f32", "f16": "f32", **{t: t for t in ("f32", "f64", "c64", "c128", "s32", "u32", "s64", "u64")}}
+SUMS = {"bf16": "f32", "f16": "f32", **dict.fromkeys(("s8", "u8", "s16", "u16"), "s32"),    # integers wrap at the end
+        **{t: t for t in ("f32", "f64", "c64", "c128", "s32", "u32", "s64", "u64")}}
 
 
 class Side(NamedTuple):

@@ -172,16 +172,22 @@ def _flat_piece(group: Group, root: Instruction, machine: Machine, dimension: in
 
 def _pieces_of_rows(group: Group, root: Instruction, dimension: int, pieces: list[tuple[Instruction, int]], rows: int,
                     machine: Machine) -> KernelCall:
-    """One loop over many rows of a few elements, which are written out: vectors go along the rows."""
-    outline = Outline(group)
-    outline.builder.loads_first = True
+    """Loops over many rows of a few elements, which are written out: vectors go along the rows."""
     width, length = (math.prod(root.shape.dimensions[d:]) for d in (dimension + 1, dimension))
-    with loops.nest(outline.builder, [rows], machine) as (row,):
+
+    def emit(outline: Outline, row: Index) -> None:
         for piece, start in pieces:
             for place in range(math.prod(piece.shape.dimensions[dimension:])):
                 value = outline.elements.value(piece, _piece_index(piece, dimension, row, indexing.constant(place)))
                 at = indexing.shift(indexing.scale(row, length), start * width + place)
                 outline.store(0, at, value)
+    extents, _, _ = loops.refine([rows], lambda builder, counters, extents: emit(
+        Outline(group, builder), indexing.linearize(counters, extents)))
+    outline = Outline(group)
+    outline.builder.loads_first = True
+    walked = extents if extents[-1] >= loops.LONG_VECTOR else [rows]
+    with loops.nest(outline.builder, walked, machine) as counters:
+        emit(outline, indexing.linearize(counters, walked))
     _, trial = _piece_loops(group, dimension, pieces[0][0], rows)
     return outline.finish(cost=cost_of(outline, root.shape.num_elements, trial))
 

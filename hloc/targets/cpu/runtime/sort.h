@@ -28,6 +28,7 @@
 #include "base.h"
 #include "pool.h"
 #include "sort_keys.h"
+#include "vector_bytes.h"
 
 #define HLOC_SORT_PASTE_(a, b) a##b
 #define HLOC_SORT_PASTE(a, b) HLOC_SORT_PASTE_(a, b)
@@ -144,20 +145,24 @@ static void N(_radix_sort)(ELEMENT* data, N(_keyed)* room, long n) {
 #endif
 
 #if HLOC_SORT_COUNTS && HLOC_SORT_KEY_BITS > 64 - HLOC_SORT_FEW_BITS
-/* The same where a key leaves no room for the position: of equals, those at lower positions come before. */
+/* The same where a key leaves no room for the position: of equals, those at lower positions come before. Keys are
+ * signed here, and a register's worth at once: gcc compares wider vectors, and before AVX-512 unsigned ones, one by
+ * one. */
 static HLOC_WIDE void N(_count_sort)(ELEMENT* data, ELEMENT* spare, long n) {
-  enum { LANES = 8 };
-  typedef hloc_u64 keys_of_lanes __attribute__((vector_size(8 * LANES)));
-  union { keys_of_lanes lanes[HLOC_SORT_FEW / LANES]; hloc_u64 at[HLOC_SORT_FEW]; } keys, before;
-  for (long i = 0; i < n; i++) keys.at[i] = N(_key)(data + i);
-  for (long i = n; i % LANES; i++) keys.at[i] = ~0ull;
+  enum { LANES = HLOC_VECTOR_BYTES / 8 };
+  typedef hloc_s64 keys_of_lanes __attribute__((vector_size(HLOC_VECTOR_BYTES)));
+  union { keys_of_lanes lanes[HLOC_SORT_FEW / LANES]; hloc_s64 at[HLOC_SORT_FEW]; } keys, before;
+  keys_of_lanes place;
+  for (long k = 0; k < LANES; k++) place[k] = k;
+  for (long i = 0; i < n; i++) keys.at[i] = (hloc_s64)(N(_key)(data + i) ^ 1ull << 63);
+  for (long i = n; i % LANES; i++) keys.at[i] = 0x7fffffffffffffffLL;
   for (long first = 0; first < n; first += LANES) {
-    const keys_of_lanes own = keys.lanes[first / LANES], place = {0, 1, 2, 3, 4, 5, 6, 7};
+    const keys_of_lanes own = keys.lanes[first / LANES];
     const long last = first + LANES < n ? first + LANES : n;
     keys_of_lanes count = {0};
     for (long j = 0; j < first; j++) count -= (keys_of_lanes)(keys.at[j] <= own);
     for (long j = first; j < last; j++)
-      count -= (keys_of_lanes)((keys.at[j] < own) | ((keys.at[j] == own) & ((hloc_u64)(j - first) < place)));
+      count -= (keys_of_lanes)((keys.at[j] < own) | ((keys.at[j] == own) & (j - first < place)));
     for (long j = last; j < n; j++) count -= (keys_of_lanes)(keys.at[j] < own);
     before.lanes[first / LANES] = count;
   }
