@@ -22,6 +22,7 @@ from hloc.ir import Computation, Instruction, Module, topological_order
 from hloc.passes.context import PassContext
 
 Predecessors = dict[Instruction, list[Instruction]]
+NO_SOURCES = ALWAYS_THERE | FORWARDING
 
 
 def hlo_memory_scheduler(module: Module, context: PassContext) -> bool:
@@ -137,14 +138,14 @@ class Scheduler:
         """What reads parameters and constants only, and ops that hand such arrays on."""
         sources: set[Instruction] = set()
         for instruction in self.computation.instructions:
-            if any(o in sources for o in instruction.operands) if instruction.opcode in FORWARDING \
-                    else self.is_source(instruction):
+            forwards = instruction.opcode in FORWARDING and any(o in sources for o in instruction.operands)
+            if forwards or self.is_source(instruction):
                 sources.add(instruction)
         return sources
 
     def is_source(self, instruction: Instruction) -> bool:
         """Whether it reads parameters and constants only; loops, which need memory of their own, stay."""
-        return (instruction.opcode not in ALWAYS_THERE and not is_control_flow(instruction)
+        return (instruction.opcode not in NO_SOURCES and not is_control_flow(instruction)
                 and all(v.instruction.opcode in ALWAYS_THERE for v in reads(instruction, self.values))
                 and not has_side_effect(instruction))
 

@@ -40,7 +40,8 @@ def is_turned(reduction: Reduction, machine: Machine) -> bool:
     return (machine.kind == "cpu" and len(extents) > 1 and gone[-1] and not any(gone[:-1])
             and SHORTEST <= part_of(reduction) and extents[-2] >= FEWEST_ROWS and not reduction.has_loops
             and reduction.operations <= MOST_OPERATIONS and not side_roots(reduction)
-            and (any(reduction.monoid(r) not in QUICK for r in reduction.reduces) or makes_floats_of_few_bytes(reduction)
+            and (any(reduction.monoid(r) not in QUICK for r in reduction.reduces)
+                 or makes_floats_of_few_bytes(reduction)
                  or any(stored_type(reduction, a) in WIDENED_BY_VECTORS for a in arrays_of(reduction))))
 
 
