@@ -180,7 +180,7 @@ def test_integers_that_lie_apart_are_read_as_floats(operation, reads, type):
     kernel = with_integers_as_floats(lower(root, MACHINE).calls[0].kernel)
     found = [e for s in walk(kernel.body) for e in parts(expressions(s)) if isinstance(e, Apply) and e.op == "bits_read"]
     assert len(found) == reads
-    assert print_kernel(kernel, C, "k").count(f"(((const {'float' if type == 's32' else 'double'} *)") == reads
+    assert print_kernel(kernel, C, "k").count(f"(((const hloc_any_{'f32' if type == 's32' else 'f64'} *)") == reads
 
 
 def test_few_terms_by_columns_that_lie_apart_are_loops():

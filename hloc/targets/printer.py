@@ -206,7 +206,7 @@ def _bitcast(value: Expr, target: str) -> str:
 def _bits_read(load: Load) -> tuple[str, int]:
     """An integer that is loaded as a float of its size."""
     float_type = f"f{ELEMENT_TYPES[load.type].bits}"
-    text = f"hloc_bits_{float_type}(((const {c_type(float_type)} *){load.buffer})[{expression(load.position)}])"
+    text = f"hloc_bits_{float_type}(((const hloc_any_{float_type} *){load.buffer})[{expression(load.position)}])"
     return f"({c_type(load.type)}){text}", UNARY
 
 

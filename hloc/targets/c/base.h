@@ -6,6 +6,7 @@
  *      hloc_pred, hloc_s8 .. hloc_u64, hloc_f32, hloc_f64, hloc_c64, hloc_c128   computation types
  *      hloc_f16, hloc_bf16, hloc_f8*, hloc_f6*, hloc_f4e2m1fn, hloc_s4, hloc_u4, ...       storage types
  *      hloc_bits_f32/hloc_from_bits_f32 (and _f64)                               bit casts
+ *      hloc_any_f32/_f64                        for reads of anything in memory as a float of its size, by a pointer
  *      hloc_fma_f32/_f64                        multiply-add where it is one instruction, and HLOC_FMA, whether it is
  *      HLOC_READS(what)         for #if: whether a unit reads the functions of a type, or a chapter of scalar.h. It
  *                               reads all, which takes as long as compiling a small kernel, unless it says before:
@@ -86,6 +87,8 @@ HLOC_FN hloc_u32 hloc_bits_f32(float x) { hloc_u32 bits; __builtin_memcpy(&bits,
 HLOC_FN float hloc_from_bits_f32(hloc_u32 bits) { float x; __builtin_memcpy(&x, &bits, 4); return x; }
 HLOC_FN hloc_u64 hloc_bits_f64(double x) { hloc_u64 bits; __builtin_memcpy(&bits, &x, 8); return bits; }
 HLOC_FN double hloc_from_bits_f64(hloc_u64 bits) { double x; __builtin_memcpy(&x, &bits, 8); return x; }
+typedef float hloc_any_f32 __attribute__((may_alias)); /* the bits of any 4 (8) bytes in memory */
+typedef double hloc_any_f64 __attribute__((may_alias));
 #if defined(__FMA__) || defined(__aarch64__) || defined(__ARM_FEATURE_FMA) || defined(__riscv_flen)
 HLOC_FN float hloc_fma_f32(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 HLOC_FN double hloc_fma_f64(double a, double b, double c) { return __builtin_fma(a, b, c); }

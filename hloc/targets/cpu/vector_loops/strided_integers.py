@@ -4,7 +4,7 @@ integers by shifts in scalar registers, which takes two to four times as long.
 In: a Kernel. Out: the kernel whose VECTOR loops have `bits_read` around loads of 32 and 64-bit integers, but for those
 that lie side by side or are the same for all lanes.
 
-    out[i] = in[i * 5]   ->   out[i] = (int)hloc_bits_f32(((const float *)in)[i * 5])
+    out[i] = in[i * 5]   ->   out[i] = (int)hloc_bits_f32(((const hloc_any_f32 *)in)[i * 5])
 """
 from __future__ import annotations
 
