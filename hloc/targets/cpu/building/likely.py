@@ -33,6 +33,7 @@ from hloc.targets.cpu.tiles.complex_products import PARTS
 def likely_units(module: Module, machine: Machine) -> tuple[list[str], Parts]:
     """runtime_units and parts_of_tiles as they will probably be."""
     attention, units, parts = _likely_attention(module, machine), ["pool.c"], {}
+    dots: set[tuple] = set()
     for queries, kind in attention:
         units += ATTENTION_UNITS[kind]
         for unit in ATTENTION_UNITS[kind][1:]:
@@ -46,8 +47,12 @@ def likely_units(module: Module, machine: Machine) -> tuple[list[str], Parts]:
             units.append(f"triangular_{routine_type(instruction)}.c")
             sides = instruction.shape.dimensions[-1 if instruction.get("left_side", False) else -2]
             add(parts, units[-1], {"CHOLESKY"} if instruction.opcode == "cholesky" else of_systems(sides))
-        elif instruction.opcode == "dot" and not _is_small(instruction) \
-                and not (attention and instruction.get("lhs_batch_dims")):
+        elif instruction.opcode == "dot":
+            if (form := _form(instruction)) in dots:
+                continue
+            dots.add(form)
+            if _is_small(instruction) or attention and instruction.get("lhs_batch_dims"):
+                continue
             left, right = (o.shape.element_type for o in instruction.operands[:2])
             small = sums_of_whole_numbers(left, right, instruction.shape.element_type)
             type, _ = small or _tile_types(instruction)
@@ -70,6 +75,13 @@ def likely_units(module: Module, machine: Machine) -> tuple[list[str], Parts]:
             units += units_of("conv", f"{way_of(arguments(facts, False), machine)}_{type}")
             add_convolution(parts, facts, False, machine)
     return list(dict.fromkeys(units)), parts
+
+
+def _form(dot: Instruction) -> tuple:
+    """What the parts of a product depend on: one stands for those of all layers."""
+    read = [(o.shape, o.operands[0].shape.element_type if o.opcode == "convert" else "") for o in dot.operands]
+    names = (f"{side}_{dimensions}_dims" for side in ("lhs", "rhs") for dimensions in ("batch", "contracting"))
+    return (dot.shape, *read, *map(dot.get, names))
 
 
 def _tile_types(hero: Instruction) -> tuple[str, str]:
