@@ -61,7 +61,14 @@
 #define N(suffix) HLOC_SORT_PASTE(HLOC_SORT, suffix)
 #define ELEMENT N(_element)
 
+#if defined(HLOC_SORT_KEY_BITS) && HLOC_SORT_LENGTH >= HLOC_SORT_LEAST_RADIX && HLOC_SORT_LENGTH <= HLOC_SORT_CHUNK
+#define HLOC_SORT_MERGES 0
+#else
+#define HLOC_SORT_MERGES 1
+#endif
+
 #if !HLOC_SORT_COUNTS || HLOC_SORT_LENGTH > HLOC_SORT_FEW
+#if HLOC_SORT_MERGES
 /* out = the stable merge of a and b */
 static __attribute__((noinline)) void N(_merge)(const ELEMENT* a, long a_count, const ELEMENT* b, long b_count,
                                                 ELEMENT* out) {
@@ -98,6 +105,7 @@ static __attribute__((noinline)) void N(_merge_sort)(ELEMENT* data, ELEMENT* spa
   }
   if (from != data) memcpy(data, from, n * sizeof *data);
 }
+#endif
 
 #if defined(HLOC_SORT_KEY_BITS)
 #if HLOC_SORT_KEY_BITS <= 8
@@ -208,12 +216,14 @@ static void N(_sort_piece)(ELEMENT* data, ELEMENT* spare, void* room, long n) {
 #endif
 #if !HLOC_SORT_COUNTS || HLOC_SORT_LENGTH > HLOC_SORT_FEW
 #if defined(HLOC_SORT_RADIX)
-  if (n >= HLOC_SORT_LEAST_RADIX) {
+  if (!HLOC_SORT_MERGES || n >= HLOC_SORT_LEAST_RADIX) {
     N(_radix_sort)(data, room, n);
     return;
   }
 #endif
+#if HLOC_SORT_MERGES
   N(_merge_sort)(data, spare, n);
+#endif
 #endif
 }
 
@@ -323,4 +333,5 @@ static __attribute__((unused)) int HLOC_SORT(void* const* args, long rows, long 
 #undef HLOC_SORT_KEY_BITS
 #undef HLOC_SORT_LENGTH
 #undef HLOC_SORT_COUNTS
+#undef HLOC_SORT_MERGES
 #undef HLOC_SORT_RADIX
