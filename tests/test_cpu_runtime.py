@@ -416,6 +416,23 @@ def test_sort_keeps_the_total_order(runtime):
         np.testing.assert_array_equal(values[0], want)
 
 
+@pytest.mark.parametrize("bits", [8, 16, 32, 64])
+def test_turn(runtime, bits):
+    """Rows become columns; what lies between rows stays as it was, and nothing behind the last one is read (there are
+    only as many elements)."""
+    rng, dtype = np.random.default_rng(bits), np.dtype(f"u{bits // 8}")
+    sizes = [*itertools.product((1, 3, 4, 7, 8, 13), repeat=2), (128, 5), (5, 128), (128, 31), (40, 70), (33, 17), (16, 32)]
+    for (rows, columns), more, apart in itertools.product(sizes, (0, 3), (0, 2)):
+        source = rng.integers(0, 256, ((rows - 1) * (columns + more) + columns) * dtype.itemsize, "u1").view(dtype)
+        target = rng.integers(0, 256, ((columns - 1) * (rows + apart) + rows) * dtype.itemsize, "u1").view(dtype)
+        want = target.copy()
+        for r, c in np.ndindex(rows, columns):
+            want[c * (rows + apart) + r] = source[r * (columns + more) + c]
+        getattr(runtime, f"hloc_turn_{bits}")(pointer(source), LONG(columns + more), pointer(target), LONG(rows + apart),
+                                              LONG(rows), LONG(columns))
+        np.testing.assert_array_equal(target, want, f"{rows} x {columns}, {more} and {apart} between rows")
+
+
 @pytest.mark.parametrize("n,k", [(1, 1), (7, 7), (5, 1), (64, 16), (60, 2), (64, 17), (1000, 10), (5000, 300)])
 def test_topk(runtime, n, k):
     x = np.random.default_rng(9).integers(-200, 200, (6, n)).astype(np.float32)

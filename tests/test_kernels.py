@@ -39,13 +39,15 @@ from hloc.kernels.verify import KernelError, verify_kernel
 from hloc.kernels.walks import expressions, parts, walk
 from hloc.targets.cpu.tiles.epilogues import epilogue_of
 from hloc.targets.cpu.tiles.source import tile_source
-from hloc.targets.cpu.vector_loops.halves import RowPrinter, by_rows
+from hloc.targets.cpu.vector_loops.halves import by_rows
 from hloc.targets.cpu.vector_loops.index_sets import split_index_sets
 from hloc.targets.cpu.vector_loops.last_vectors import with_last_vectors
 from hloc.targets.cpu.vector_loops.rests_of_sums import with_rests_apart
+from hloc.targets.cpu.vector_loops.row_printer import RowPrinter
 from hloc.targets.cpu.vector_loops.scalar_functions import apart
 from hloc.targets.cpu.vector_loops.straight import straightened
 from hloc.targets.cpu.vector_loops.strided_integers import with_integers_as_floats
+from hloc.targets.cpu.vector_loops.turned_copies import turn_calls
 from hloc.targets.cpu.vector_loops.unswitched import unswitched
 from hloc.targets.cpu.vector_loops.vector_width import is_wide
 from hloc.targets.printer import CUDA, C, escaped, expression, print_kernel
@@ -145,6 +147,43 @@ def test_rows_that_end_in_a_reduce_are_not_loops_in_loops():
     stages = [s for outer in kernel.body for s in outer.body if isinstance(s, For) and s.kind == SERIAL]
     inner = [s for rows in stages for s in rows.body if isinstance(s, For)]
     assert len(inner) == 3 and not any(isinstance(s, For) for loop in inner for s in walk(loop.body))
+
+
+@pytest.mark.parametrize("text, calls", [
+    ("x = f32[100,70] parameter(0) ROOT y = f32[70,100] transpose(x), dimensions={1,0}",
+     ["hloc_turn_32(in0 + p0 * 32 + p1 * 2240, 70, out0 + p0 * 3200 + p1 * 32, 100, "]),
+    ("x = f32[3,64,128] parameter(0) ROOT y = f32[3,128,64] transpose(x), dimensions={0,2,1}",
+     ["hloc_turn_32(", ", tile0, 32, "]),
+    ("x = c64[40,50] parameter(0) ROOT y = c64[50,40] transpose(x), dimensions={1,0}", ["hloc_turn_64("]),
+    ("x = c128[40,50] parameter(0) ROOT y = c128[50,40] transpose(x), dimensions={1,0}", []),
+    ("x = f32[100,70] parameter(0) ROOT y = f32[100,35] slice(x), slice={[0:100], [0:70:2]}", []),
+], ids=["a transpose", "whole tiles", "c64", "elements of 16 bytes", "a strided slice"])
+def test_copies_of_rows_to_columns_are_calls(text, calls):
+    """In place where caches bear it (not rows of 128 bytes and their like)."""
+    kernel = lower(parse_module(f"HloModule m ENTRY e {{ {text} }}").entry.root, MACHINE).calls[0].kernel
+    printed = print_kernel(kernel, C, "k", printer=RowPrinter())
+    assert all(call in printed for call in calls) and printed.count("hloc_turn_") == bool(calls)
+
+
+@pytest.mark.parametrize("body, calls", [
+    ("t[i] = x[9 i]; t[i + 64] = x[9 i + 1]; t[i + 128] = x[9 i + 2]; t[i + 192] = x[9 i + 3]",
+     ["hloc_turn_16(x, 9, t, 64, 64, 4);"]),
+    ("y[5 i + 2] = x[i]; y[5 i + 3] = x[i + 70]; y[5 i + 4] = x[i + 140]; y[5 i + 5] = x[i + 210]",
+     ["hloc_turn_16(x, 70, y + 2, 5, 4, 64);"]),
+    ("t[i] = x[9 i]; t[i + 64] = x[9 i + 1]; t[i + 128] = x[9 i + 3]; t[i + 192] = x[9 i + 4]", []),
+    ("t[i] = x[9 i]; t[i + 64] = x[9 i + 1]", []),
+    ("t[2 i] = x[9 i]; t[2 i + 64] = x[9 i + 1]; t[2 i + 128] = x[9 i + 2]; t[2 i + 192] = x[9 i + 3]", []),
+    ("x[i] = x[9 i]; x[i + 64] = x[9 i + 1]; x[i + 128] = x[9 i + 2]; x[i + 192] = x[9 i + 3]", []),
+], ids=["turned", "turned back", "a column left out", "two columns", "rows apart", "one array"])
+def test_which_copies_turn(body, calls):
+    """Statements array[factor i + constant] = array[factor i + constant] in a loop over i < 64."""
+    def place(text):
+        factor, constant = re.fullmatch(r"(\d*) ?i(?: \+ (\d+))?", text).groups()
+        moved = Apply("multiply", (Var("i", INDEX), Const(int(factor or 1), INDEX)), INDEX)
+        return Apply("add", (moved, Const(int(constant or 0), INDEX)), INDEX)
+    stores = [Store(to, place(at), Load(source, place(start), "f16"))
+              for to, at, source, start in re.findall(r"(\w)\[([^]]*)\] = (\w)\[([^]]*)\]", body)]
+    assert turn_calls(For("i", 64, SERIAL, tuple(stores))) == calls
 
 
 def test_thin_products_are_one_of_operands_in_order():

@@ -59,31 +59,24 @@ void f4_3(void *const *buffers, long begin, long end) {
   for (long i0 = begin; i0 < end; i0++) {
     const long p0 = i0 / 4;
     const long p1 = i0 % 4;
-    float tile0[1056] __attribute__((aligned(64)));
+    float tile0[1024] __attribute__((aligned(64)));
     const long p2 = (32 < 100 - p1 * 32 ? 32 : 100 - p1 * 32);
+    const long p4 = (32 < 70 - p0 * 32 ? 32 : 70 - p0 * 32);
     for (long i1 = 0; i1 < p2; i1++) {
       const long p3 = p1 * 32 + i1;
-      if (p0 < 2) {
-        #pragma omp simd
-        for (long i2 = 0; i2 < 32; i2++) {
-          tile0[0 - p1 * 1056 + p3 * 33 + i2] = in0[p3 * 70 + p0 * 32 + i2];
-        }
-      }
-      if (p0 >= 2) {
-        #pragma omp simd
-        for (long i3 = 0; i3 < 6; i3++) {
-          tile0[0 - p1 * 1056 + p3 * 33 + i3] = in0[p3 * 70 + p0 * 32 + i3];
-        }
+      for (long i2 = 0; i2 < p4; i2++) {
+        const long p5 = p0 * 32 + i2;
+        tile0[0 - p0 * 1024 - p1 * 32 + p5 * 32 + p3] = in0[p3 * 70 + p5];
       }
     }
-    const long p4 = (32 < 70 - p0 * 32 ? 32 : 70 - p0 * 32);
-    const long p6 = (32 < 100 - p1 * 32 ? 32 : 100 - p1 * 32);
-    for (long i4 = 0; i4 < p4; i4++) {
-      const long p5 = p0 * 32 + i4;
+    const long p6 = (32 < 70 - p0 * 32 ? 32 : 70 - p0 * 32);
+    const long p8 = (32 < 100 - p1 * 32 ? 32 : 100 - p1 * 32);
+    for (long i3 = 0; i3 < p6; i3++) {
+      const long p7 = p0 * 32 + i3;
       #pragma omp simd
-      for (long i5 = 0; i5 < p6; i5++) {
-        const long p7 = p1 * 32 + i5;
-        out0[p5 * 100 + p7] = hloc_exp_f32(tile0[0 - p1 * 1056 + p7 * 33 - p0 * 32 + p5]);
+      for (long i4 = 0; i4 < p8; i4++) {
+        const long p9 = p1 * 32 + i4;
+        out0[p7 * 100 + p9] = hloc_exp_f32(tile0[0 - p0 * 1024 - p1 * 32 + p7 * 32 + p9]);
       }
     }
   }
@@ -120,15 +113,14 @@ void f6_5(void *const *buffers, long begin, long end) {
   (void)begin, (void)end;
   float tile0[210] __attribute__((aligned(64)));
   for (long i0 = 0; i0 < 14; i0++) {
-    #pragma omp simd
     for (long i1 = 0; i1 < 15; i1++) {
-      tile0[i0 * 15 + i1] = in0[i0 * 15 + i1];
+      tile0[i1 * 14 + i0] = in0[i0 * 15 + i1];
     }
   }
   for (long i2 = 0; i2 < 15; i2++) {
     #pragma omp simd
     for (long i3 = 0; i3 < 14; i3++) {
-      out0[i2 * 14 + i3] = tile0[i3 * 15 + i2];
+      out0[i2 * 14 + i3] = tile0[i2 * 14 + i3];
     }
   }
 }

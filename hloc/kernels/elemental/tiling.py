@@ -1,14 +1,15 @@
 """Blocked loops for kernels that transpose: where a load walks along another loop than the store.
 
 In: the loops of a kernel and the accesses of its trial run. Out: a Tiling: the innermost loop and the one along which
-the loads are contiguous are cut into square tiles. Such loads are staged: a tile is read row by row, as it lies in
-memory, into a Local array, and read from there across.
+the loads are contiguous are cut into square tiles. Such loads are staged: a tile is turned into a Local array (on a CPU
+by shuffles, see turned_copies.py), and read from there. Where nothing is computed each tile is turned into its place.
 
-    out[i, j] = f(in[j, i]):   for each tile {  for j: for i: tile[j, i] = in[j, i]
-                                                for i: for j: out[i, j] = f(tile[j, i])  }
+    out[i, j] = f(in[j, i]):   for each tile {  for j: for i: tile[i, j] = in[j, i]
+                                                for i: for j: out[i, j] = f(tile[i, j])  }
 """
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,19 +19,23 @@ from hloc.kernels import indexing, loops
 from hloc.kernels.builder import Builder
 from hloc.kernels.group import Outline
 from hloc.kernels.indexing import Index
-from hloc.kernels.ir import INDEX, SERIAL, VECTOR, Apply, Const, Expr, Load, Store
+from hloc.kernels.ir import SERIAL, VECTOR, Load, Store
 
-EDGE_BYTES, LONGEST_EDGE = 128, 64      # of a tile: two cache lines, but elements are read across one by one
+EDGE_BYTES, LONGEST_EDGE = 128, 64      # of a tile: two cache lines
+SET_BYTES, WAYS = 256, 8        # pitches that are such multiples lead to few sets
+LOAD_AND_STORE = 2              # operations of a kernel that computes nothing
 SHORTEST = 8                    # loops below this length are not worth a tile
 
 
 @dataclass
 class Tiling:
-    """tiled: number of the loop that strided loads are contiguous along; staged: those loads, (buffer, position)."""
+    """tiled: number of the loop that strided loads are contiguous along; staged: those loads, (buffer, position);
+    copies: nothing else is done."""
 
     extents: list[int]
     tiled: int
     staged: list[tuple[str, Index]]
+    copies: bool = False
 
     def edges(self, outline: Outline) -> tuple[int, int]:
         """Rows and columns of a tile."""
@@ -58,7 +63,20 @@ def find_tiling(extents: list[int], trial: Builder, outline: Outline) -> Tiling 
                 found = found or Tiling(extents, n, [])
                 if found.tiled == n and _is_affine(position, extents) and _is_inside(outline, buffer, position):
                     found.staged.append((buffer, position))
+    if found:
+        found.copies = (len(found.staged) == len(outline.group.roots) == 1 and trial.operations == LOAD_AND_STORE
+                        and not _hits_few_sets(found, outline))
     return found
+
+
+def _hits_few_sets(tiling: Tiling, outline: Outline) -> bool:
+    """Whether more rows of a tile than a cache has ways lie in the same few sets, where it is read or where it is
+    written: better go through a Local array once than through these piece by piece."""
+    (buffer, position), = tiling.staged
+    bytes = ELEMENT_TYPES[outline.known[buffer][1]].bytes
+    pitches = math.prod(tiling.extents[tiling.tiled + 1:]), \
+        indexing.coefficient_of(position, f"i{len(tiling.extents) - 1}")
+    return any(pitch * bytes % SET_BYTES == 0 and count > WAYS for pitch, count in zip(pitches, tiling.edges(outline)))
 
 
 def _is_inside(outline: Outline, buffer: str, position: Index) -> bool:
@@ -84,10 +102,11 @@ def tiled_nest(outline: Outline, tiling: Tiling) -> Iterator[tuple[Index, ...]]:
         result: list[Index] = [indexing.ZERO] * len(extents)
         for n, counter in zip(others, counters):
             result[n] = counter
-        locals_ = [_stage(outline, tiling, access, result, counters, edges) for access in tiling.staged]
+        staged = [] if tiling.copies else tiling.staged
+        locals_ = [_stage(outline, tiling, access, result, counters, edges) for access in staged]
         with loops.block_loop(builder, rows, edges[0], counters[-2], SERIAL) as result[tiling.tiled]:
             with loops.block_loop(builder, columns, edges[1], counters[-1], VECTOR) as result[-1]:
-                for (buffer, position), name in zip(tiling.staged, locals_):
+                for (buffer, position), name in zip(staged, locals_):
                     place = _place(result, tiling, counters, edges)
                     load = Load(name, builder.position(place), outline.known[buffer][1])
                     outline.staged[buffer, _moved(position, result)] = load
@@ -96,38 +115,23 @@ def tiled_nest(outline: Outline, tiling: Tiling) -> Iterator[tuple[Index, ...]]:
 
 def _stage(outline: Outline, tiling: Tiling, access: tuple[str, Index], outer: Sequence[Index],
            counters: Sequence[Index], edges: tuple[int, int]) -> str:
-    """Read one tile into a Local array, along the memory."""
+    """Turn one tile into a Local array."""
     builder, (buffer, position), result = outline.builder, access, list(outer)
-    name = builder.local(outline.known[buffer][1], _pitch(edges) * edges[1], "tile")
+    type = outline.known[buffer][1]
+    name = builder.local(type, edges[0] * edges[1], "tile")
     rows, columns = tiling.extents[tiling.tiled], tiling.extents[-1]
-    with loops.block_loop(builder, columns, edges[1], counters[-1], SERIAL) as result[-1]:
-        for length, conditions in _lengths(builder, rows, edges[0], counters[-2]):
-            with builder.guard(conditions), builder.loop(length, VECTOR) as offset:
-                result[tiling.tiled] = indexing.add(indexing.scale(counters[-2], edges[0]), offset)
-                load = builder.load(buffer, outline.known[buffer][1], _moved(position, result))
-                builder.append(Store(name, builder.position(_place(result, tiling, counters, edges)), load))
+    with loops.block_loop(builder, columns, edges[1], counters[-1], SERIAL) as result[-1], \
+            loops.block_loop(builder, rows, edges[0], counters[-2], SERIAL) as result[tiling.tiled]:
+        load = builder.load(buffer, type, _moved(position, result))
+        builder.append(Store(name, builder.position(_place(result, tiling, counters, edges)), load))
     return name
 
 
-def _lengths(builder: Builder, extent: int, block: int, number: Index) -> list[tuple[int, list[Expr]]]:
-    """How long a block of a loop is, and when: of a length that it knows, a compiler copies a row in a few steps."""
-    whole, rest = divmod(extent, block)
-    if not rest:
-        return [(block, [])]
-    sides = builder.position(number), Const(whole, INDEX)
-    return [(block, [Apply("compare_lt", sides, "pred")]), (rest, [Apply("compare_ge", sides, "pred")])]
-
-
 def _place(result: Sequence[Index], tiling: Tiling, counters: Sequence[Index], edges: tuple[int, int]) -> Index:
-    """Where the current element lies in a staged tile: [column][row]."""
+    """Where the current element lies in a staged tile: [row][column]."""
     row = indexing.subtract(result[tiling.tiled], indexing.scale(counters[-2], edges[0]))
     column = indexing.subtract(result[-1], indexing.scale(counters[-1], edges[1]))
-    return indexing.add(indexing.scale(column, _pitch(edges)), row)
-
-
-def _pitch(edges: tuple[int, int]) -> int:
-    """How far apart rows of a staged tile are: an odd number of cache banks."""
-    return edges[0] | 1
+    return indexing.add(indexing.scale(row, edges[1]), column)
 
 
 def _moved(position: Index, counters: Sequence[Index]) -> Index:

@@ -33,7 +33,7 @@ WAY_UNITS = {"rows": ("conv_rows.c", "conv.c", "conv_dots.c", "conv_memory.c"),
              "outer": ("conv_outer.c", "conv_memory.c"), "spread": ("gemm_f32.c", "conv_transposed.c", "conv_memory.c")}
 MOST_THIN = 4                        # THIN_ROWS in runtime/gemm_thin.h
 SHORTEST_THIN, SMALLEST_THIN = 8, 1024    # columns, and elements of the larger operand, as is_thin says there
-ENTRY = re.compile(r"\bhloc_(gemm|conv|fft|topk|attention|cholesky|trisolve)(?:_(\w+))?\(")
+ENTRY = re.compile(r"\bhloc_(gemm|conv|fft|topk|attention|cholesky|trisolve|turn)(?:_(\w+))?\(")
 
 
 def runtime_units(text: str) -> list[str]:
@@ -55,7 +55,7 @@ def units_of(kind: str, type: str) -> list[str]:
     if kind == "gemm" and type in PARTS:
         return [f"complex_{type}.c", f"gemm_{PARTS[type]}.c"]
     if kind not in FAST_TYPES:
-        return [f"fft_{type}.c" if kind == "fft" else f"{kind}.c"]
+        return [f"{kind}_{type}.c" if kind in ("fft", "turn") else f"{kind}.c"]
     way, _, operand = type.partition("_")
     if kind == "conv" and way in WAY_UNITS:
         return [*(units_of("gemm", operand) if way == "product" else ()), *WAY_UNITS[way]]

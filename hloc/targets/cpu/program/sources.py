@@ -24,7 +24,7 @@ from hloc.targets.cpu.tiles.source import callback_of, tile_function
 from hloc.targets.cpu.vector_loops.addresses import narrow_addresses
 from hloc.targets.cpu.vector_loops.angles import with_near_angles
 from hloc.targets.cpu.vector_loops.divisions import narrow_divisions
-from hloc.targets.cpu.vector_loops.halves import RowPrinter, by_rows, calls_half_rows
+from hloc.targets.cpu.vector_loops.halves import by_rows
 from hloc.targets.cpu.vector_loops.held_nans import with_held_nans
 from hloc.targets.cpu.vector_loops.index_sets import split_index_sets
 from hloc.targets.cpu.vector_loops.lanes import has_groups
@@ -32,6 +32,7 @@ from hloc.targets.cpu.vector_loops.last_vectors import with_last_vectors
 from hloc.targets.cpu.vector_loops.maxima import as_integers, with_float_keys
 from hloc.targets.cpu.vector_loops.pred_lanes import with_pred_lanes
 from hloc.targets.cpu.vector_loops.rests_of_sums import with_rests_apart
+from hloc.targets.cpu.vector_loops.row_printer import RowPrinter, headers
 from hloc.targets.cpu.vector_loops.scalar_functions import apart
 from hloc.targets.cpu.vector_loops.several_sums import with_several_sums
 from hloc.targets.cpu.vector_loops.straight import straightened
@@ -173,4 +174,4 @@ def print_kernels(kernels: Sequence[Kernel | Tile], machine: Machine) -> tuple[t
 
 def _function(kernel: Kernel, name: str, qualifier: str) -> str:
     text = print_kernel(kernel, C, name, qualifier, RowPrinter())
-    return f'#include "half_rows.h"\n{text}' if calls_half_rows(text) else text
+    return "\n".join([*headers(text), text])

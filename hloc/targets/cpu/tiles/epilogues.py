@@ -35,13 +35,12 @@ from hloc.kernels.ir import (
 )
 from hloc.kernels.walks import parts, with_expressions, with_parts
 from hloc.targets.cpu.vector_loops.halves import (
-    RowPrinter,
     by_numbers,
-    calls_half_rows,
     part_of_group,
     row_in_groups,
 )
 from hloc.targets.cpu.vector_loops.lanes import VECTOR_LANES
+from hloc.targets.cpu.vector_loops.row_printer import RowPrinter, headers
 from hloc.targets.cpu.vector_loops.vector_width import computes_much
 from hloc.targets.printer import C, buffer_declarations, c_type, print_statements
 
@@ -93,7 +92,7 @@ def epilogue_of(tile: Tile) -> Epilogue | None:
     whole = "HLOC_GEMM_TILE_COLUMNS" if ELEMENT_TYPES[total].bits <= 32 else "HLOC_GEMM_TILE_COLUMNS / 2"
     text = "\n".join([
         '#include "gemm.h"',
-        *(['#include "half_rows.h"'] if calls_half_rows(columns) else []),
+        *headers(columns),
         f"static inline __attribute__((always_inline)) {wide}void {name}_columns{columns}",
         f"{wide}void {name}(void *const *given, {PARAMETERS[0]}", f"{PARAMETERS[1]}) {{",
         f"  if (columns == {whole}) {call.format(whole)}",

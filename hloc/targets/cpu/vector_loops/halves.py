@@ -39,7 +39,7 @@ from hloc.kernels.ir import (
 from hloc.kernels.walks import expressions, parts, walk, with_all_expressions, with_expressions, with_parts
 from hloc.targets.cpu.vector_loops.lanes import LANES, in_groups, is_rounding, whole_groups
 from hloc.targets.cpu.vector_loops.vector_width import HEAVY
-from hloc.targets.printer import C, StatementPrinter, assigned, expression
+from hloc.targets.printer import assigned, expression
 
 BLOCK = 256                     # elements: some Local arrays of them fit into the first cache
 LONG_BLOCK, FEW_ARRAYS = 2048, 2
@@ -403,27 +403,6 @@ def _folded(expr: Apply) -> Expr:
 ROUTINES = {("f16", "f32"): "hloc_widen_row_f16", ("f32", "f16"): "hloc_narrow_row_f16"}
 ROUNDING = "hloc_round_row_f16"
 SINGLE = ("hloc_widen_f16", "hloc_narrow_f32")
-
-
-class RowPrinter(StatementPrinter):
-    """Prints loops that only convert f16 along memory as calls."""
-
-    def __init__(self) -> None:
-        super().__init__(C)
-
-    def loop(self, s: For, indent: int) -> None:
-        call = row_call(s)
-        if call is None:
-            super().loop(s, indent)
-            return
-        self.line(indent, call)
-
-    WRITERS = {**StatementPrinter.WRITERS, For: loop}
-
-
-def calls_half_rows(text: str) -> bool:
-    """Whether C text calls what runtime/half_rows.h defines."""
-    return any(f"{routine}(" in text for routine in (*ROUTINES.values(), ROUNDING, *SINGLE))
 
 
 def row_call(loop: For) -> str | None:

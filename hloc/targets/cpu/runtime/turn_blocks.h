@@ -1,0 +1,161 @@
+/* turn_blocks.h: turn.h for one size (template; turn_8.c ... turn_64.c include it).
+ *
+ * In (macros): TURN its name, F(name) those of its parts, ELEMENT of that size, PER_PIECE of them fill sixteen bytes,
+ * LANES: TURN_LANES_n of half as many. Pieces of sixteen bytes of PER_PIECE rows are turned by perfect shuffles, rounds
+ * that interleave row i with row i + PER_PIECE / 2. Registers of 32 bytes hold a piece in either half, of rows that lie
+ * PER_PIECE apart, and turn two such blocks at once.
+ */
+#include "turn.h"
+#include "vector.h"
+
+#ifndef HLOC_TURN_BLOCKS_H
+#define HLOC_TURN_BLOCKS_H
+enum { TURN_PIECE = 16, TURN_HALVES = HLOC_VECTOR_BYTES >= 32 ? 2 : 1, TURN_REGISTER = TURN_PIECE * TURN_HALVES };
+typedef unsigned char turn_piece __attribute__((vector_size(TURN_PIECE), aligned(1), may_alias));
+
+/* What a mix of two registers of n lanes takes: lanes a, a + 1 ... of the one in turn with those of the other. */
+#define TURN_LANES_1(a, n) (a), (a) + (n)
+#define TURN_LANES_2(a, n) TURN_LANES_1(a, n), TURN_LANES_1((a) + 1, n)
+#define TURN_LANES_4(a, n) TURN_LANES_2(a, n), TURN_LANES_2((a) + 2, n)
+#define TURN_LANES_8(a, n) TURN_LANES_4(a, n), TURN_LANES_4((a) + 4, n)
+#if HLOC_VECTOR_BYTES >= 32
+#define TURN_IN_HALVES(lanes, a, n) lanes(a, n), lanes((a) + (n) / 2, n)
+#else
+#define TURN_IN_HALVES(lanes, a, n) lanes(a, n)
+#endif
+#if defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 12)
+#define TURN_MIX(type, a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define TURN_MIX(type, a, b, ...) __builtin_shuffle(a, b, (type){__VA_ARGS__})
+#endif
+
+/* The pieces at two places, in a register. */
+typedef unsigned char turn_bytes __attribute__((vector_size(TURN_REGISTER)));
+HLOC_INLINE turn_bytes turn_loaded(const void* low, const void* high) {
+#if HLOC_VECTOR_BYTES < 32
+  (void)high;
+  return *(const turn_piece*)low;
+#elif defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 12)
+  return __builtin_shufflevector(*(const turn_piece*)low, *(const turn_piece*)high, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10,
+                                 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31);
+#else
+  const union { turn_piece half[2]; turn_bytes all; } both = {{*(const turn_piece*)low, *(const turn_piece*)high}};
+  return both.all;
+#endif
+}
+
+/* Copies fewer than `most` bytes, a power of two. */
+HLOC_INLINE void turn_copy(char* to, const char* from, long bytes, long most) {
+  HLOC_UNROLL for (long n = most / 2; n; n /= 2) {
+    if (bytes & n) {
+      __builtin_memcpy(to, from, n);
+      to += n, from += n;
+    }
+  }
+}
+#endif
+
+typedef ELEMENT F(lanes) __attribute__((vector_size(TURN_REGISTER)));
+typedef ELEMENT F(lanes_any) __attribute__((vector_size(TURN_REGISTER), aligned(1), may_alias));
+enum { F(COLUMNS) = PER_PIECE, F(ROWS) = PER_PIECE * TURN_HALVES };     /* of a block */
+
+HLOC_INLINE F(lanes) F(low)(F(lanes) a, F(lanes) b) {
+  return TURN_MIX(F(lanes), a, b, TURN_IN_HALVES(LANES, 0, PER_PIECE * TURN_HALVES));
+}
+HLOC_INLINE F(lanes) F(high)(F(lanes) a, F(lanes) b) {
+  return TURN_MIX(F(lanes), a, b, TURN_IN_HALVES(LANES, PER_PIECE / 2, PER_PIECE * TURN_HALVES));
+}
+
+/* The first COLUMNS elements of COLUMNS rows, in either half, as so many columns. */
+HLOC_INLINE void F(turned)(F(lanes)* row) {
+  HLOC_UNROLL for (int round = 1; round < F(COLUMNS); round *= 2) {
+    F(lanes) mixed[F(COLUMNS)];
+    HLOC_UNROLL for (int i = 0; i < F(COLUMNS) / 2; i++) {
+      mixed[2 * i] = F(low)(row[i], row[i + F(COLUMNS) / 2]);
+      mixed[2 * i + 1] = F(high)(row[i], row[i + F(COLUMNS) / 2]);
+    }
+    HLOC_UNROLL for (int i = 0; i < F(COLUMNS); i++) row[i] = mixed[i];
+  }
+}
+
+/* The pieces at ROWS places as COLUMNS columns. */
+HLOC_INLINE void F(columns)(const ELEMENT* const* row, F(lanes)* column) {
+  HLOC_UNROLL for (int i = 0; i < F(COLUMNS); i++)
+    column[i] = (F(lanes))turn_loaded(row[i], row[i + F(COLUMNS) * (TURN_HALVES - 1)]);
+  F(turned)(column);
+}
+
+/* Few rows, of ROWS columns or more: registers hold COLUMNS of the rows, and columns that lie as far apart in either
+ * half. writable: so many elements from `to` on may be written by whole pieces, since what lies behind a column is
+ * written later. */
+static void F(few)(const ELEMENT* from, long from_pitch, ELEMENT* to, long to_pitch, long rows, long columns,
+                   long writable) {
+  for (long c = 0; c < columns; c += F(ROWS)) {
+    const long left = c + F(ROWS) <= columns ? c : columns - F(ROWS);
+    for (long r = 0; r < rows; r += F(COLUMNS)) {
+      const long top = r + F(COLUMNS) <= rows || rows < F(COLUMNS) ? r : rows - F(COLUMNS);
+      F(lanes) column[F(COLUMNS)];
+      HLOC_UNROLL for (int i = 0; i < F(COLUMNS); i++)
+        column[i] = *(const F(lanes_any)*)(from + (top + i < rows ? top + i : rows - 1) * from_pitch + left);
+      F(turned)(column);
+      HLOC_UNROLL for (int k = 0; k < F(ROWS); k++) {
+        const char* piece = (const char*)(column + k % F(COLUMNS)) + k / F(COLUMNS) * TURN_PIECE;
+        const long at = (left + k) * to_pitch + top;
+        if (rows >= F(COLUMNS) || at + F(COLUMNS) <= writable) __builtin_memcpy(to + at, piece, TURN_PIECE);
+        else turn_copy((char*)(to + at), piece, rows * (long)sizeof(ELEMENT), TURN_PIECE);
+      }
+    }
+  }
+}
+
+/* A block of fewer rows or columns; `readable` elements from `from` on are there. */
+static __attribute__((noinline)) void F(some)(const ELEMENT* from, long from_pitch, ELEMENT* to, long to_pitch,
+                                              long rows, long columns, long readable) {
+  const ELEMENT* row[F(ROWS)];
+  char aside[F(ROWS)][TURN_PIECE];
+  F(lanes) column[F(COLUMNS)];
+  HLOC_UNROLL for (long i = 0; i < F(ROWS); i++) {
+    const long at = (i < rows ? i : rows - 1) * from_pitch;
+    row[i] = from + at;
+    if (columns >= F(COLUMNS) || at + F(COLUMNS) <= readable) continue;
+    turn_copy(aside[i], (const char*)row[i], columns * (long)sizeof(ELEMENT), TURN_PIECE);
+    row[i] = (const ELEMENT*)aside[i];
+  }
+  F(columns)(row, column);
+  HLOC_UNROLL for (long c = 0; c < F(COLUMNS); c++) {
+    if (c >= columns) break;
+    ELEMENT* at = to + c * to_pitch;
+    if (rows >= F(ROWS)) *(F(lanes_any)*)at = column[c];
+    else turn_copy((char*)at, (const char*)(column + c), rows * (long)sizeof(ELEMENT), TURN_REGISTER);
+  }
+}
+
+/* What is left of rows and of columns goes by whole blocks, too, which end where they end. */
+void TURN(const void* source, long from_pitch, void* target, long to_pitch, long rows, long columns) {
+  if (rows < F(ROWS) && columns >= F(ROWS)) {
+    F(few)(source, from_pitch, target, to_pitch, rows, columns, rows == to_pitch ? columns * to_pitch : 0);
+    return;
+  }
+  for (long r = 0; r < rows; r += F(ROWS)) {
+    const long top = r + F(ROWS) <= rows || rows < F(ROWS) ? r : rows - F(ROWS);
+    for (long c = 0; c < columns; c += F(COLUMNS)) {
+      const long left = c + F(COLUMNS) <= columns || columns < F(COLUMNS) ? c : columns - F(COLUMNS);
+      const ELEMENT* from = (const ELEMENT*)source + top * from_pitch + left;
+      ELEMENT* to = (ELEMENT*)target + left * to_pitch + top;
+      if (rows < F(ROWS) || columns < F(COLUMNS)) {
+        F(some)(from, from_pitch, to, to_pitch, rows, columns, (rows - top - 1) * from_pitch + columns - left);
+        continue;
+      }
+      const ELEMENT* row[F(ROWS)];
+      F(lanes) column[F(COLUMNS)];
+      HLOC_UNROLL for (int i = 0; i < F(ROWS); i++) row[i] = from + i * from_pitch;
+      F(columns)(row, column);
+      HLOC_UNROLL for (int i = 0; i < F(COLUMNS); i++) *(F(lanes_any)*)(to + i * to_pitch) = column[i];
+    }
+  }
+}
+#undef TURN
+#undef F
+#undef ELEMENT
+#undef PER_PIECE
+#undef LANES

@@ -1,0 +1,38 @@
+"""Prints loops for which there are routines as calls of them: conversions of f16 along memory (halves.py) and copies of
+rows to columns (turned_copies.py).
+
+In: a kernel's statements. Out: C text; `headers`: the lines that what it calls needs.
+"""
+from __future__ import annotations
+
+import re
+
+from hloc.kernels.ir import For
+from hloc.targets.cpu.vector_loops.halves import ROUNDING, ROUTINES, SINGLE, row_call
+from hloc.targets.cpu.vector_loops.turned_copies import ROUTINE, turn_calls
+from hloc.targets.printer import C, StatementPrinter
+
+HEADERS = {"half_rows.h": re.compile(rf"\b({'|'.join((*ROUTINES.values(), ROUNDING, *SINGLE))})\("),
+           "turn.h": re.compile(rf"\b{ROUTINE}\d+\(")}
+
+
+class RowPrinter(StatementPrinter):
+    """Prints C with such calls."""
+
+    def __init__(self) -> None:
+        super().__init__(C)
+
+    def loop(self, s: For, indent: int) -> None:
+        call = row_call(s)
+        calls = turn_calls(s) if call is None else [call]
+        for line in calls:
+            self.line(indent, line)
+        if not calls:
+            super().loop(s, indent)
+
+    WRITERS = {**StatementPrinter.WRITERS, For: loop}
+
+
+def headers(text: str) -> list[str]:
+    """The includes for what C text calls."""
+    return [f'#include "{name}"' for name, call in HEADERS.items() if call.search(text)]
