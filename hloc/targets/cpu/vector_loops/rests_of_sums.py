@@ -3,6 +3,7 @@ after the other. Compilers would join the lanes by memory before their own such 
 additions.
 
 In: a Kernel, and the bytes of a vector. Out: the same with such VECTOR loops, where they compute little for an element.
+Of vectors of 64 bytes a half that is left of a row is no rest: compilers take a vector of 32.
 
     for i < 20 (VECTOR): v += x[i]     ->     for i < 16 (VECTOR): v += x[i]
                                               for k < 4: v += x[16 + k]
@@ -18,6 +19,7 @@ from hloc.targets.cpu.vector_loops.vector_width import is_heavy
 from hloc.targets.printer import assigned
 
 LONGEST_OF_INTEGERS, LONGEST_OF_FLOATS = 256, 64    # elements of a row
+HALF = 32                                           # bytes of the widest vectors
 MOST_WRITTEN = 96                                   # operations of all that is left
 
 
@@ -41,7 +43,7 @@ def _rest(loop: For, vector_bytes: int) -> int:
     if not types or floats and len(sizes) > 1 or loop.extent > (LONGEST_OF_FLOATS if floats else LONGEST_OF_INTEGERS):
         return 0
     work = [e for e in found if isinstance(e, Apply) and e.type != INDEX]
-    rest = loop.extent % (vector_bytes // min(sizes))
+    rest = loop.extent % (min(vector_bytes, HALF) // min(sizes))
     return rest if rest * len(work) <= MOST_WRITTEN and not any(map(is_heavy, work)) else 0
 
 
