@@ -60,19 +60,21 @@ def is_identity(initial: Instruction, op: str) -> bool:
     return literal(initial.literal, initial.shape.element_type) == identity(op, initial.shape.element_type)
 
 
-def is_choice_of_places(computation: Computation) -> bool:
-    """Whether a reducer gives the larger (smaller) of two numbers with its place, and of equal ones the lower place:
-    of integers these may come in any order.
+def chosen_integer(reduce: Instruction) -> str | None:
+    """"maximum" or "minimum", where a reduce gives the larger (smaller) of integers with its place, and of equal ones
+    the lower place: they may come in any order.
 
         above = a > b;  (select(above, a, b), select(above | (a == b & i < j), i, j))
     """
-    parameters = computation.parameters
+    computation = reduce.get("to_apply")
     root = computation.root
-    if len(parameters) != 4 or root.opcode != "tuple" or any(o.opcode != "select" for o in root.operands):
-        return False
-    a, i, b, j = parameters
+    if len(reduce.operands) != 4 or root.opcode != "tuple" or any(o.opcode != "select" for o in root.operands) \
+            or ELEMENT_TYPES[reduce.operands[0].shape.element_type].kind not in ("signed", "unsigned"):
+        return None
+    a, _, b, _ = computation.parameters
     above = root.operands[0].operands[0]
-    return _compares(above, (a, b), ("GT", "LT")) and _chooses(root, parameters, above)
+    return _direction(above) if _compares(above, (a, b), ("GT", "LT")) \
+        and _chooses(root, computation.parameters, above) else None
 
 
 def chosen_float(reduce: Instruction) -> str | None:
@@ -93,8 +95,12 @@ def chosen_float(reduce: Instruction) -> str | None:
         return None
     for larger, is_nan in (above.operands, above.operands[::-1]):
         if _compares(is_nan, (a, a), ("NE",)) and _compares(larger, (a, b), ("GT", "LT")):
-            return "maximum" if larger.get("direction") == "GT" else "minimum"
+            return _direction(larger)
     return None
+
+
+def _direction(above: Instruction) -> str:
+    return "maximum" if above.get("direction") == "GT" else "minimum"
 
 
 def _chooses(root: Instruction, parameters: list[Instruction], above: Instruction) -> bool:

@@ -211,28 +211,34 @@ void f3_2(void *const *buffers, long begin, long end) {
     const float t6 = sum1[i8];
     sum1[i8] = t6;
   }
+  float each0[128] __attribute__((aligned(64)));
   const long p9 = (128 < 120 - 0 ? 128 : 120 - 0);
-  for (long i9 = 0; i9 < 10; i9++) {
+  #pragma omp simd
+  for (long i9 = 0; i9 < p9; i9++) {
+    each0[i9] = hloc_log_f32(sum1[i9]);
+  }
+  const long p10 = (128 < 120 - 0 ? 128 : 120 - 0);
+  for (long i10 = 0; i10 < 10; i10++) {
     #pragma omp simd
-    for (long i10 = 0; i10 < p9; i10++) {
-      const long p10 = i10 % 10;
-      const float t7 = turned0[i9 * 128 + i10] + in1[p10 * 10 + i9];
-      const float t8 = t7 - sum0[i10];
-      turned1[i9 * 128 + i10] = t8 - hloc_log_f32(sum1[i10]);
+    for (long i11 = 0; i11 < p10; i11++) {
+      const long p11 = i11 % 10;
+      const float t7 = turned0[i10 * 128 + i11] + in1[p11 * 10 + i10];
+      const float t8 = t7 - sum0[i11];
+      turned1[i10 * 128 + i11] = t8 - each0[i11];
     }
   }
-  const long p11 = (128 < 120 - 0 ? 128 : 120 - 0);
-  for (long i11 = 0; i11 < p11; i11++) {
-    out0[i11 * 10] = turned1[i11];
-    out0[i11 * 10 + 1] = turned1[i11 + 128];
-    out0[i11 * 10 + 2] = turned1[i11 + 256];
-    out0[i11 * 10 + 3] = turned1[i11 + 384];
-    out0[i11 * 10 + 4] = turned1[i11 + 512];
-    out0[i11 * 10 + 5] = turned1[i11 + 640];
-    out0[i11 * 10 + 6] = turned1[i11 + 768];
-    out0[i11 * 10 + 7] = turned1[i11 + 896];
-    out0[i11 * 10 + 8] = turned1[i11 + 1024];
-    out0[i11 * 10 + 9] = turned1[i11 + 1152];
+  const long p12 = (128 < 120 - 0 ? 128 : 120 - 0);
+  for (long i12 = 0; i12 < p12; i12++) {
+    out0[i12 * 10] = turned1[i12];
+    out0[i12 * 10 + 1] = turned1[i12 + 128];
+    out0[i12 * 10 + 2] = turned1[i12 + 256];
+    out0[i12 * 10 + 3] = turned1[i12 + 384];
+    out0[i12 * 10 + 4] = turned1[i12 + 512];
+    out0[i12 * 10 + 5] = turned1[i12 + 640];
+    out0[i12 * 10 + 6] = turned1[i12 + 768];
+    out0[i12 * 10 + 7] = turned1[i12 + 896];
+    out0[i12 * 10 + 8] = turned1[i12 + 1024];
+    out0[i12 * 10 + 9] = turned1[i12 + 1152];
   }
 }
 

@@ -15,6 +15,7 @@ Numbers that are computed are kept in a Local array by the first loop.
 """
 from __future__ import annotations
 
+from hloc.ir import Instruction
 from hloc.kernels.indexing import Index
 from hloc.kernels.ir import INDEX, VECTOR, Apply, Const, Expr, Load, Var
 from hloc.kernels.monoids import chosen_float, identity
@@ -37,9 +38,15 @@ def is_choice(reduction: Reduction, machine: Machine) -> bool:
     places = reduction.arrays(reduce)[1]
     if identity("minimum", places.shape.element_type).value < length:
         return False
-    counts = places.opcode == "iota" and (places.get("iota_dimension"),) == tuple(
+    return (places_count(reduction, reduce) and reduction.operations <= MOST_OPERATIONS
+            and not (reduction.has_loops or side_roots(reduction)))
+
+
+def places_count(reduction: Reduction, reduce: Instruction) -> bool:
+    """Whether the second of what a reduce takes in is the number of the element along its one reduced loop."""
+    places = reduction.arrays(reduce)[1]
+    return places.opcode == "iota" and (places.get("iota_dimension"),) == tuple(
         d for d in reduce.get("dimensions") if reduction.dimensions[d] > 1)
-    return counts and reduction.operations <= MOST_OPERATIONS and not (reduction.has_loops or side_roots(reduction))
 
 
 class ChoiceNest(Nest):

@@ -20,13 +20,13 @@ from hloc.kernels.elemental.loop import cost_of, loop_kernel, lower_loop
 from hloc.kernels.group import Group, KernelCall, Lowered, Outline
 from hloc.kernels.indexing import Index
 from hloc.kernels.ir import Cost, Expr
-from hloc.kernels.monoids import identity, is_choice_of_places
+from hloc.kernels.monoids import chosen_integer, identity
 from hloc.kernels.reductions.choice import ChoiceNest, is_choice
 from hloc.kernels.reductions.nest import Nest
 from hloc.kernels.reductions.pairs import PairsNest, is_paired
 from hloc.kernels.reductions.reduction import Reduction, point_values, start, store_results
 from hloc.kernels.reductions.short import ShortNest, is_short
-from hloc.kernels.reductions.turned import LONGEST, QUICK, TurnedNest, is_turned
+from hloc.kernels.reductions.turned import LONGEST, TurnedNest, is_turned
 from hloc.kernels.rules.loops import element_types
 from hloc.machine import Machine
 
@@ -37,6 +37,7 @@ GPU_PIECES = 8                  # blocks for each SM that keep enough loads unde
 SMALLEST_TWO_PHASE = 1 << 16    # elements
 FEW_COLUMNS, MOST_AT_ONCE = 16, 128     # of a row; of several that are summed as one
 SMALLEST_AT_ONCE = 1 << 12      # elements of them all
+QUICK = ("add", "multiply")     # what joins the lanes of a vector well
 LONG_ROW = 2048                 # elements of a row that is worth columns,
 FEWEST_LANES, MOST_LANES = 32, 256      # so many of them
 
@@ -175,9 +176,7 @@ def _in_columns(reduction: Reduction) -> Reduction:
     """Long rows of integers and their places, whose chain of comparisons is slow, as rows of columns: vectors go across
     these, and what each column gives is joined at the end."""
     length = reduction.extents[-1]
-    chosen = all(is_choice_of_places(r.get("to_apply")) and reduction.arrays(r)[0].shape.kind in ("signed", "unsigned")
-                 for r in reduction.reduces)
-    if not chosen or not reduction.reduced[-1] or length < LONG_ROW:
+    if not all(map(chosen_integer, reduction.reduces)) or not reduction.reduced[-1] or length < LONG_ROW:
         return reduction
     width = next((n for n in range(MOST_LANES, FEWEST_LANES - 1, -1) if length % n == 0), 0)
     if not width:

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from hloc.analysis.cost import operations
 from hloc.errors import UnsupportedError
 from hloc.ir import Instruction, Shape
 from hloc.kernels import indexing, loops, scalars
@@ -47,6 +48,16 @@ class RowGroup:
 
     def row_roots(self) -> list[tuple[int, Instruction]]:
         return [(leaf, r) for leaf, r in enumerate(self.group.roots) if not (self.is_full(r) and self.columns > 1)]
+
+    def spread_after(self, stage: int) -> list[Instruction]:
+        """What is computed for each row of the reduces so far, and read by something that is not."""
+        return [m for m in self.group.members if self.levels[m] == stage + 1 and m.shape.is_array
+                and m.shape.num_elements == self.rows and m.opcode != "reduce" and operations(m) >= 1
+                and self._is_spread(m)]
+
+    def _is_spread(self, node: Instruction) -> bool:
+        readers = [m for m in self.group.members if node in m.operands and m.shape.is_array]
+        return any(m.shape.num_elements != self.rows or operations(m) < 1 for m in readers)
 
 
 class Work(NamedTuple):

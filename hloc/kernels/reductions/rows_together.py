@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from hloc.analysis.cost import operations
 from hloc.ir import Instruction
 from hloc.kernels import indexing, loops
 from hloc.kernels.elements import Indices
@@ -107,8 +106,7 @@ class RowsTogether(RowKernel):
     def along_rows(self, stage: int) -> None:
         """What is computed for each row of the reduces so far, and spread over its columns."""
         rows, builder = self.rows, self.outline.builder
-        nodes = [m for m in rows.group.members if rows.levels[m] == stage + 1 and m.shape.is_array
-                 and m.shape.num_elements == rows.rows and is_worth_keeping(m, rows)]
+        nodes = rows.spread_after(stage)
         if not nodes:
             return
         names = [builder.local(type_of(node), self.together, "each") for node in nodes]
@@ -118,11 +116,3 @@ class RowsTogether(RowKernel):
                 builder.append(Store(name, builder.position(self.inside), value))
         for node, name in zip(nodes, names):
             self.outline.elements.sources[node] = self.row_total(name, type_of(node))
-
-
-def is_worth_keeping(node: Instruction, rows: RowGroup) -> bool:
-    """Computed of rows, and read by something that is not."""
-    if operations(node) < 1 or node.opcode == "reduce":
-        return False
-    readers = [m for m in rows.group.members if node in m.operands]
-    return any(m.shape.is_array and (m.shape.num_elements != rows.rows or operations(m) < 1) for m in readers)

@@ -2,8 +2,8 @@
 across them.
 
 In: a RowGroup of many short rows, and its trial run. Out: statements in an Outline's builder, or a refusal
-(`is_short`). A block of rows is copied element by element into Local arrays, columns side by side; each stage goes
-through the columns, with a row in each lane; results are copied back.
+(`is_short`). A block of rows is copied into Local arrays, columns side by side (by shuffles, see turned_copies.py of
+the CPU); each stage goes through the columns, with a row in each lane; results are copied back.
 
     for blocks of 128 rows:  for i: x[0, i] = in[i, 0]; x[1, i] = in[i, 1]; ...
                              for k: for i (VECTOR): m[i] = max(m[i], x[k, i])
@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from hloc.analysis.cost import operations
 from hloc.ir import Instruction
 from hloc.kernels import indexing, loops, scalars
 from hloc.kernels.elements import Indices
@@ -24,11 +25,15 @@ from hloc.kernels.group import Outline
 from hloc.kernels.indexing import Index
 from hloc.kernels.ir import SERIAL, VECTOR, Expr, Load
 from hloc.kernels.reductions.reduction import Reduction, finished, join, start
-from hloc.kernels.reductions.row_kernel import RowGroup
-from hloc.kernels.reductions.turned import QUICK
+from hloc.kernels.reductions.row_kernel import RowGroup, type_of
+from hloc.kernels.reductions.turned import WIDENED_BY_VECTORS
 from hloc.machine import Machine
 
-SHORTEST, LONGEST = 2, 16       # elements of a row
+SHORTEST = 2                    # elements of a row
+LONGEST = 15                    # of those that vectors take in as they lie,
+LONGEST_OF_MUCH = 31            # that are widened, or go through functions,
+LONGEST_OF_F64 = {LONGEST: 3, LONGEST_OF_MUCH: 8}
+FUNCTION = 10                   # operations
 WIDTH = 128                     # rows of a block
 FEWEST = 16                     # rows that are worth it
 
@@ -36,9 +41,17 @@ FEWEST = 16                     # rows that are worth it
 def is_short(rows: RowGroup, machine: Machine) -> bool:
     """Whether the loops below suit a group whose parameters of full size are each read in place."""
     monoids = [Reduction(rows.group, [r], ()).monoid(r) if r.shape.is_array else None for r in rows.reduces]
-    whole_vectors = rows.columns == LONGEST and all(op in QUICK for op in monoids)      # good as they lie
-    return (machine.kind == "cpu" and SHORTEST <= rows.columns <= LONGEST and rows.rows >= FEWEST
-            and len(rows.column_extents) == 1 and all(monoids) and not whole_vectors)
+    return (machine.kind == "cpu" and SHORTEST <= rows.columns <= _longest(rows) and rows.rows >= FEWEST
+            and len(rows.column_extents) == 1 and all(monoids))
+
+
+def _longest(rows: RowGroup) -> int:
+    """The longest rows that are worth being turned, by what is done with an element."""
+    full = [m for m in rows.group.members if rows.is_full(m)]
+    types = {o.shape.element_type for m in (*full, *rows.reduces) for o in m.operands if rows.is_full(o)}
+    much = any(operations(m) >= FUNCTION for m in full) or bool(types & set(WIDENED_BY_VECTORS))
+    longest = LONGEST_OF_MUCH if much else LONGEST
+    return LONGEST_OF_F64[longest] if "f64" in types else longest
 
 
 @dataclass
@@ -138,6 +151,8 @@ class ShortRows:
             self.outline.elements.sources[node] = self.reader(name, scalars.computation_type(node.shape.element_type))
         for part, total in zip(parts, totals):
             self.finish(part, total)
+        if parts:
+            self.keep_spread(stage)
 
     def point(self, parts: list[Reduction], totals: list[str], stores: list[tuple[Instruction, str, str]]) -> None:
         """What one stage does for one element of each row. stores: (value, array, its type)."""
@@ -157,3 +172,16 @@ class ShortRows:
             value = b.let(Load(total, b.position(self.inside), type))
             b.store(total, self.inside, finished(part, self.outline, [value])[0])
         self.outline.elements.sources[reduce] = lambda _: Load(total, b.position(self.inside), type)
+
+    def keep_spread(self, stage: int) -> None:
+        """What is computed for each row of the reduces so far, and spread over its columns, is computed once."""
+        b, nodes = self.outline.builder, self.rows.spread_after(stage)
+        if not nodes:
+            return
+        kept = {node: (b.local(type, WIDTH, "each"), type) for node, type in ((n, type_of(n)) for n in nodes)}
+        with self.lanes(), b.pinned([name for name, _ in kept.values()]):
+            for node, (name, _) in kept.items():
+                b.store(name, self.inside, self.value(node, self.row))
+        for node, (name, type) in kept.items():
+            self.outline.elements.sources[node] = lambda _, name=name, type=type: \
+                Load(name, b.position(self.inside), type)
