@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from hloc.analysis.cost import operations
-from hloc.ir import Instruction
+from hloc.ir import ELEMENT_TYPES, Instruction
 from hloc.kernels import indexing, loops, scalars
 from hloc.kernels.elements import Indices
 from hloc.kernels.group import Outline
@@ -32,6 +32,7 @@ from hloc.machine import Machine
 SHORTEST = 2                    # elements of a row
 LONGEST = 15                    # of those that vectors take in as they lie,
 LONGEST_OF_MUCH = 31            # that are widened, or go through functions,
+LONGEST_OF_SMALL = 64           # integers of 8 or 16 bits that become floats
 LONGEST_OF_F64 = {LONGEST: 3, LONGEST_OF_MUCH: 8}
 FUNCTION = 10                   # operations
 WIDTH = 128                     # rows of a block
@@ -49,6 +50,10 @@ def _longest(rows: RowGroup) -> int:
     """The longest rows that are worth being turned, by what is done with an element."""
     full = [m for m in rows.group.members if rows.is_full(m)]
     types = {o.shape.element_type for m in (*full, *rows.reduces) for o in m.operands if rows.is_full(o)}
+    facts = [ELEMENT_TYPES[type] for type in types]
+    floats = any(t.kind == "float" for t in facts)
+    if floats and "f64" not in types and any(t.bits in (8, 16) and t.kind in ("signed", "unsigned") for t in facts):
+        return LONGEST_OF_SMALL
     much = any(operations(m) >= FUNCTION for m in full) or bool(types & set(WIDENED_BY_VECTORS))
     longest = LONGEST_OF_MUCH if much else LONGEST
     return LONGEST_OF_F64[longest] if "f64" in types else longest
