@@ -173,8 +173,14 @@ def test_copies_of_rows_to_columns_are_calls(text, calls):
     ("t[i] = x[9 i]; t[i + 64] = x[9 i + 1]; t[i + 128] = x[9 i + 3]; t[i + 192] = x[9 i + 4]", []),
     ("t[i] = x[9 i]; t[i + 64] = x[9 i + 1]", []),
     ("t[2 i] = x[9 i]; t[2 i + 64] = x[9 i + 1]; t[2 i + 128] = x[9 i + 2]; t[2 i + 192] = x[9 i + 3]", []),
+    ("t[i] = x[9 i]; u[9 i] = y[i]; t[i + 64] = x[9 i + 1]; u[9 i + 1] = y[i + 64]; t[i + 128] = x[9 i + 2]; "
+     "u[9 i + 2] = y[i + 128]; t[i + 192] = x[9 i + 3]; u[9 i + 3] = y[i + 192]",
+     ["hloc_turn_16(x, 9, t, 64, 64, 4);", "hloc_turn_16(y, 64, u, 9, 4, 64);"]),
+    ("t[i] = x[9 i]; u[9 i] = t[i]; t[i + 64] = x[9 i + 1]; u[9 i + 1] = t[i + 64]; t[i + 128] = x[9 i + 2]; "
+     "u[9 i + 2] = t[i + 128]; t[i + 192] = x[9 i + 3]; u[9 i + 3] = t[i + 192]", []),
     ("x[i] = x[9 i]; x[i + 64] = x[9 i + 1]; x[i + 128] = x[9 i + 2]; x[i + 192] = x[9 i + 3]", []),
-], ids=["turned", "turned back", "a column left out", "two columns", "rows apart", "one array"])
+], ids=["turned", "turned back", "a column left out", "two columns", "rows apart", "two pairs",
+        "what was just written", "one array"])
 def test_which_copies_turn(body, calls):
     """Statements array[factor i + constant] = array[factor i + constant] in a loop over i < 64."""
     def place(text):

@@ -8,7 +8,6 @@ In: a For as it is about to be printed. Out: the calls that do the same, or none
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import groupby
 from typing import NamedTuple
 
 from hloc.ir import ELEMENT_TYPES
@@ -19,7 +18,7 @@ from hloc.targets.printer import expression
 
 SIZES = (1, 2, 4, 8)            # bytes of an element
 FEWEST = 4                      # rows, and columns: fewer fill too little of a register
-COLUMN = "column"               # the counter of copies that are written out
+COLUMN = "<column>"             # the counter of copies that are written out: no name of C
 ROUTINE = "hloc_turn_"
 Terms = Mapping[str | None, int]        # what each name is multiplied by; None: the constant
 
@@ -62,9 +61,13 @@ def _of_columns(loop: For) -> list[str | None]:
     named = _named([s for s in loop.body if isinstance(s, Let)])
     if named is None or not all(map(_is_copy, stores)):
         return []
-    def pair(s: Store) -> tuple[str, str]:
-        return s.buffer, s.value.buffer
-    return [_of_pair(loop, list(own), named) for _, own in groupby(sorted(stores, key=pair), pair)]
+    pairs: dict[tuple[str, str], list[Store]] = {}
+    for s in stores:
+        pairs.setdefault((s.buffer, s.value.buffer), []).append(s)
+    targets = {target for target, _ in pairs}
+    if len(targets) < len(pairs) or any(source in targets for _, source in pairs):      # their order counts
+        return []
+    return [_of_pair(loop, own, named) for own in pairs.values()]
 
 
 def _of_pair(loop: For, stores: list[Store], named: Mapping[str, Expr]) -> str | None:
