@@ -66,15 +66,13 @@ def chosen_integer(reduce: Instruction) -> str | None:
 
         above = a > b;  (select(above, a, b), select(above | (a == b & i < j), i, j))
     """
-    computation = reduce.get("to_apply")
-    root = computation.root
-    if len(reduce.operands) != 4 or root.opcode != "tuple" or any(o.opcode != "select" for o in root.operands) \
-            or ELEMENT_TYPES[reduce.operands[0].shape.element_type].kind not in ("signed", "unsigned"):
+    if not _selects_two(reduce) or _kind(reduce.operands[0]) not in ("signed", "unsigned"):
         return None
+    computation = reduce.get("to_apply")
     a, _, b, _ = computation.parameters
-    above = root.operands[0].operands[0]
+    above = computation.root.operands[0].operands[0]
     return _direction(above) if _compares(above, (a, b), ("GT", "LT")) \
-        and _chooses(root, computation.parameters, above) else None
+        and _chooses(computation.root, computation.parameters, above) else None
 
 
 def chosen_float(reduce: Instruction) -> str | None:
@@ -83,20 +81,27 @@ def chosen_float(reduce: Instruction) -> str | None:
 
         above = a > b | a != a;  (select(above, a, b), select(above | (a == b & i < j), i, j))
     """
-    computation = reduce.get("to_apply")
-    root = computation.root
-    if len(reduce.operands) != 4 or root.opcode != "tuple" or any(o.opcode != "select" for o in root.operands) \
-            or ELEMENT_TYPES[reduce.operands[0].shape.element_type].kind != "float" \
-            or ELEMENT_TYPES[reduce.operands[1].shape.element_type].kind != "signed":
+    if not _selects_two(reduce) or _kind(reduce.operands[0]) != "float" or _kind(reduce.operands[1]) != "signed":
         return None
+    computation = reduce.get("to_apply")
     a, _, b, _ = computation.parameters
-    above = root.operands[0].operands[0]
-    if above.opcode != "or" or not _chooses(root, computation.parameters, above):
+    above = computation.root.operands[0].operands[0]
+    if above.opcode != "or" or not _chooses(computation.root, computation.parameters, above):
         return None
     for larger, is_nan in (above.operands, above.operands[::-1]):
         if _compares(is_nan, (a, a), ("NE",)) and _compares(larger, (a, b), ("GT", "LT")):
             return _direction(larger)
     return None
+
+
+def _selects_two(reduce: Instruction) -> bool:
+    """Whether a reduce of two arrays gives what it selects of either."""
+    root = reduce.get("to_apply").root
+    return len(reduce.operands) == 4 and root.opcode == "tuple" and all(o.opcode == "select" for o in root.operands)
+
+
+def _kind(array: Instruction) -> str:
+    return ELEMENT_TYPES[array.shape.element_type].kind
 
 
 def _direction(above: Instruction) -> str:

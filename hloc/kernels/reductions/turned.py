@@ -187,8 +187,8 @@ class TurnedNest(Nest):
     def choose(self, reduce: Instruction, accumulators: list[Var], values: list[Expr]) -> None:
         """What the reducer does (monoids.py), but that places are not compared."""
         b, (best, place), (value, here) = self.outline.builder, accumulators, values
-        better = "compare_gt" if "maximum" in (chosen_float(reduce), chosen_integer(reduce)) else "compare_lt"
-        above: Expr = Apply(better, (best, value), "pred")
+        chosen = chosen_float(reduce) or chosen_integer(reduce)
+        above: Expr = Apply("compare_gt" if chosen == "maximum" else "compare_lt", (best, value), "pred")
         if chosen_float(reduce):
             above = Apply("or", (above, Apply("compare_ne", (best, best), "pred")), "pred")
         with b.pinned([best.name]):

@@ -1,11 +1,11 @@
 """All routines of runtime/, compiled before any program needs them.
 
 In: this machine's compiler and CPU. Out: object files in the package (PREBUILT), under the keys of routine_objects.py:
-some 250, 1.3 MB, half a minute of one core. An installation from source makes them (installation.py); where it could
+some 260, 1.3 MB, half a minute of one core. An installation from source makes them (installation.py); where it could
 not, or for another compiler, `hloc routines` does.
 
-    build_all()         ->   (253, [])       how many there are, and what the compiler said of those it refused
-    how_many()          ->   (253, 253)      there are, and are to be
+    build_all()         ->   (262, [])       how many there are, and what the compiler said of those it refused
+    how_many()          ->   (262, 262)      there are, and are to be
 """
 from __future__ import annotations
 

@@ -61,6 +61,7 @@
 #define N(suffix) HLOC_SORT_PASTE(HLOC_SORT, suffix)
 #define ELEMENT N(_element)
 
+/* Rows of such a length are pieces that radix sort takes: what merges is left out. */
 #if defined(HLOC_SORT_KEY_BITS) && HLOC_SORT_LENGTH >= HLOC_SORT_LEAST_RADIX && HLOC_SORT_LENGTH <= HLOC_SORT_CHUNK
 #define HLOC_SORT_MERGES 0
 #else

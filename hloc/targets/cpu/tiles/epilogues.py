@@ -34,11 +34,7 @@ from hloc.kernels.ir import (
     Var,
 )
 from hloc.kernels.walks import parts, with_expressions, with_parts
-from hloc.targets.cpu.vector_loops.halves import (
-    by_numbers,
-    part_of_group,
-    row_in_groups,
-)
+from hloc.targets.cpu.vector_loops.halves import by_numbers, part_of_group, row_in_groups
 from hloc.targets.cpu.vector_loops.lanes import VECTOR_LANES
 from hloc.targets.cpu.vector_loops.row_printer import RowPrinter, headers
 from hloc.targets.cpu.vector_loops.vector_width import computes_much
