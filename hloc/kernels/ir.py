@@ -97,12 +97,15 @@ class Store(NamedTuple):
 
 
 class For(NamedTuple):
-    """for (name = 0; name < extent; name++). PARALLEL extents are constants; others may be INDEX expressions."""
+    """for (name = 0; name < extent; name++). PARALLEL extents are constants; others may be INDEX expressions.
+
+    lanes: of a VECTOR loop, how many iterations are done at once; 0: as many as the compiler likes."""
 
     name: str
     extent: int | Expr
     kind: str
     body: tuple[Stmt, ...]
+    lanes: int = 0
 
 
 class While(NamedTuple):

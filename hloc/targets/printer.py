@@ -304,7 +304,8 @@ class StatementPrinter:
             self.parallel(s, indent)
             return
         if s.kind == VECTOR and self.dialect.vector_pragma:
-            self.line(indent, "#pragma omp simd" + self.reductions(s))
+            lanes = f" simdlen({s.lanes})" if s.lanes else ""
+            self.line(indent, f"#pragma omp simd{lanes}{self.reductions(s)}")
         extent = str(s.extent) if isinstance(s.extent, int) else _inside(s.extent, 11)
         self.line(indent, f"for (long {s.name} = 0; {s.name} < {extent}; {s.name}++) {{")
         self.statements(s.body, indent + 1)

@@ -24,6 +24,7 @@ from hloc.targets.cpu.tiles.source import callback_of, tile_function
 from hloc.targets.cpu.vector_loops.addresses import narrow_addresses
 from hloc.targets.cpu.vector_loops.angles import with_near_angles
 from hloc.targets.cpu.vector_loops.divisions import narrow_divisions
+from hloc.targets.cpu.vector_loops.fitting_lanes import with_fitting_lanes
 from hloc.targets.cpu.vector_loops.halves import by_rows
 from hloc.targets.cpu.vector_loops.held_nans import with_held_nans
 from hloc.targets.cpu.vector_loops.index_sets import split_index_sets
@@ -164,6 +165,7 @@ def print_kernels(kernels: Sequence[Kernel | Tile], machine: Machine) -> tuple[t
             kernel = with_held_nans(with_last_vectors(with_near_angles(with_float_keys(kernel))))
             kernel = with_pred_lanes(with_rests_apart(with_several_sums(kernel), machine.vector_bytes))
             kernel = with_integers_as_floats(kernel) if machine.arch == "x86_64" else kernel
+            kernel = with_fitting_lanes(kernel, machine.vector_bytes)
             qualifier = "HLOC_WIDE " if wide or has_groups(kernel) else ""
             name = functions.setdefault(_function(kernel._replace(origin=()), "", qualifier), name)
             if name not in texts:

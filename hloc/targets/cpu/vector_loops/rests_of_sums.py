@@ -3,7 +3,7 @@ after the other. Compilers would join the lanes by memory before their own such 
 additions.
 
 In: a Kernel, and the bytes of a vector. Out: the same with such VECTOR loops, where they compute little for an element.
-Of vectors of 64 bytes a half that is left of a row is no rest: compilers take a vector of 32.
+Of vectors of 64 bytes a half that is left of a row is no rest: such rows go by vectors of 32 (fitting_lanes.py).
 
     for i < 20 (VECTOR): v += x[i]     ->     for i < 16 (VECTOR): v += x[i]
                                               for k < 4: v += x[16 + k]

@@ -85,7 +85,7 @@ def _by_lanes(loop: For, numbers: Iterator[int]) -> tuple[Stmt, ...]:
     result.append(along(*(Store(own[s.name].buffer, lane, Const(NEUTRAL[s.value.op], s.value.type)) for s in sums)))
     result.append(For(group.name, whole, SERIAL, (along(moved(first), *map(by_lane, loop.body)),)))
     result += [along(Assign(s.name, Apply(s.value.op, (Var(s.name, s.value.type), own[s.name]), s.value.type)))
-               for s in sums]
+               ._replace(lanes=lanes) for s in sums]      # as they are held
     if loop.extent % lanes:
         result.append(along(moved(Const(whole * lanes, INDEX)), *loop.body, extent=loop.extent % lanes))
     return tuple(result)
