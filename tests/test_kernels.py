@@ -39,6 +39,7 @@ from hloc.kernels.verify import KernelError, verify_kernel
 from hloc.kernels.walks import expressions, parts, walk
 from hloc.targets.cpu.tiles.epilogues import epilogue_of
 from hloc.targets.cpu.tiles.source import tile_source
+from hloc.targets.cpu.vector_loops.complex_moves import with_complex_moved_whole
 from hloc.targets.cpu.vector_loops.fitting_lanes import with_fitting_lanes
 from hloc.targets.cpu.vector_loops.halves import by_rows
 from hloc.targets.cpu.vector_loops.index_sets import split_index_sets
@@ -192,6 +193,18 @@ def test_which_copies_turn(body, calls):
     stores = [Store(to, place(at), Load(source, place(start), "f16"))
               for to, at, source, start in re.findall(r"(\w)\[([^]]*)\] = (\w)\[([^]]*)\]", body)]
     assert turn_calls(For("i", 64, SERIAL, tuple(stores))) == calls
+
+
+@pytest.mark.parametrize("operation, is_whole", [
+    ("c64[9,40] reverse(x), dimensions={1}", True), ("c64[9,43] pad(x, one), padding=0_0x1_2", True),
+    ("c64[9,43] pad(x, not), padding=0_0x1_2", True), ("c64[9,40] negate(x)", False), ("f32[9,40] real(x)", False),
+], ids=["moved", "and a constant", "that is no number", "computed", "taken apart"])
+def test_complex_numbers_that_are_moved_are_f64(operation, is_whole):
+    root = parse_module(f"""ENTRY e {{ x = c64[9,40] parameter(0)  one = c64[] constant((1, -2))
+      not = c64[] constant((0, nan))  ROOT r = {operation} }}""").entry.root
+    kernel = with_complex_moved_whole(lower(root, MACHINE).calls[0].kernel)
+    printed = print_kernel(kernel, C, "k")
+    assert ("hloc_c64" not in printed and "double" in printed) == is_whole
 
 
 def test_thin_products_are_one_of_operands_in_order():
@@ -536,6 +549,16 @@ def test_reshapes_cancel():
     v = indexing.variable("v", 12 * 64)
     split = indexing.delinearize(v, (3, 4, 64))
     assert indexing.linearize(split, (3, 4, 64)) == v
+
+
+def test_dimensions_that_move_together_are_one():
+    """Positions of images whose channels go from the end to the front."""
+    v = indexing.variable("v", 2 * 5 * 7 * 3)
+    image, row, column, channel = indexing.delinearize(v, (2, 5, 7, 3))
+    assert indexing.linearize((row, column), (5, 7)) == indexing.modulo(indexing.floor_divide(v, 3), 35)
+    moved = indexing.linearize((image, channel, row, column), (2, 3, 5, 7))
+    for n in range(2 * 5 * 7 * 3):
+        assert value_of(moved, {"v": n}) == n // 105 * 105 + n % 3 * 35 + n // 3 % 35
 
 
 # -- printer and verifier ----------------------------------------------------------------------------------------------

@@ -97,13 +97,19 @@ def subtract(a: Index, b: Index) -> Index:
 
 
 def _normal(table: dict[Atom, int], offset: int) -> Index:
-    """Drop zero terms, join d*(x // d) + x % d into x, sort."""
+    """Drop zero terms, join d*(x // d) + x % d into x, and d*(x // d % e) + x % d into x % (d*e), sort."""
     for atom in [a for a in table if a.kind == REMAINDER]:
-        factor = table.get(atom, 0)
-        quotient = _single(floor_divide(Index(*atom.inner), atom.divisor), QUOTIENT)
-        if factor and quotient is not None and table.get(quotient) == factor * atom.divisor:
-            rest = {a: c for a, c in table.items() if a not in (atom, quotient) and c}
-            return add(Index(tuple(sorted(rest.items())), offset), scale(Index(*atom.inner), factor))
+        factor, whole = table.get(atom, 0), Index(*atom.inner)
+        above = floor_divide(whole, atom.divisor) if factor else ZERO
+        for other in [a for a, c in table.items() if c and c == factor * atom.divisor]:
+            if other == _single(above, QUOTIENT):
+                joined = whole
+            elif other.kind == REMAINDER and Index(*other.inner) == above:
+                joined = modulo(whole, atom.divisor * other.divisor)
+            else:
+                continue
+            rest = {a: c for a, c in table.items() if a not in (atom, other) and c}
+            return add(Index(tuple(sorted(rest.items())), offset), scale(joined, factor))
     return Index(tuple(sorted((a, c) for a, c in table.items() if c)), offset)
 
 

@@ -54,7 +54,7 @@ HLOC_CONVERT_PLAIN(u64, f64)
 #define HLOC_CAST_u32(x) ((hloc_u32)(x))
 
 /* From pred and integers, but for 64-bit integers to floats. */
-#define HLOC_CONVERT_FROM_LONG(F)                                                                                     \
+#define HLOC_CONVERT_FROM_WHOLE(F)                                                                                    \
   HLOC_FN hloc_pred hloc_convert_##F##_pred(hloc_##F x) { return x != 0; }                                            \
   HLOC_CONVERT_PLAIN(F, s8)                                                                                           \
   HLOC_CONVERT_PLAIN(F, s16)                                                                                          \
@@ -63,14 +63,20 @@ HLOC_CONVERT_PLAIN(u64, f64)
   HLOC_CONVERT_PLAIN(F, u8)                                                                                           \
   HLOC_CONVERT_PLAIN(F, u16)                                                                                          \
   HLOC_CONVERT_PLAIN(F, u32)                                                                                          \
-  HLOC_CONVERT_PLAIN(F, u64)                                                                                          \
+  HLOC_CONVERT_PLAIN(F, u64)
+#define HLOC_CONVERT_FROM_LONG(F)                                                                                     \
+  HLOC_CONVERT_FROM_WHOLE(F)                                                                                          \
   HLOC_FN hloc_c64 hloc_convert_##F##_c64(hloc_##F x) { return hloc_complex_f32((float)x, 0.0f); }                    \
   HLOC_FN hloc_c128 hloc_convert_##F##_c128(hloc_##F x) { return hloc_complex_f64((double)x, 0.0); }
 #define HLOC_CONVERT_FROM_INTEGER(F)                                                                                  \
   HLOC_CONVERT_FROM_LONG(F)                                                                                           \
   HLOC_CONVERT_PLAIN(F, f32)                                                                                          \
   HLOC_CONVERT_PLAIN(F, f64)
-HLOC_CONVERT_FROM_INTEGER(pred)
+HLOC_CONVERT_FROM_WHOLE(pred)
+HLOC_CONVERT_PLAIN(pred, f32)
+HLOC_CONVERT_PLAIN(pred, f64)
+HLOC_FN hloc_c64 hloc_convert_pred_c64(hloc_pred x) { return hloc_complex_f32(x ? 1.0f : 0.0f, 0.0f); } /* vectors */
+HLOC_FN hloc_c128 hloc_convert_pred_c128(hloc_pred x) { return hloc_complex_f64(x ? 1.0 : 0.0, 0.0); }
 #if HLOC_READS(s8)
 HLOC_CONVERT_FROM_INTEGER(s8)
 #endif

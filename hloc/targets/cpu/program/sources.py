@@ -23,6 +23,7 @@ from hloc.targets.cpu.program.small_kernels import inlined_kernels
 from hloc.targets.cpu.tiles.source import callback_of, tile_function
 from hloc.targets.cpu.vector_loops.addresses import narrow_addresses
 from hloc.targets.cpu.vector_loops.angles import with_near_angles
+from hloc.targets.cpu.vector_loops.complex_moves import with_complex_moved_whole
 from hloc.targets.cpu.vector_loops.divisions import narrow_divisions
 from hloc.targets.cpu.vector_loops.fitting_lanes import with_fitting_lanes
 from hloc.targets.cpu.vector_loops.halves import by_rows
@@ -158,7 +159,7 @@ def print_kernels(kernels: Sequence[Kernel | Tile], machine: Machine) -> tuple[t
                 texts[callback.text] = callback.text
             texts[name] = tile_function(kernel, name, machine)
         else:
-            kernel = with_values_ahead(kernel)
+            kernel = with_values_ahead(with_complex_moved_whole(kernel))
             wide = is_wide(kernel)
             kernel = narrow_addresses(narrow_divisions(straightened(unswitched(split_index_sets(kernel)))))
             kernel = apart(by_rows(with_loads_first(as_integers(kernel))))

@@ -10,6 +10,7 @@
 
 #ifndef HLOC_TURN_BLOCKS_H
 #define HLOC_TURN_BLOCKS_H
+enum { TURN_PAGE = 4096, TURN_STREAMS = 16 };
 enum { TURN_PIECE = 16, TURN_HALVES = HLOC_VECTOR_BYTES >= 32 ? 2 : 1, TURN_REGISTER = TURN_PIECE * TURN_HALVES };
 typedef unsigned char turn_piece __attribute__((vector_size(TURN_PIECE), aligned(1), may_alias));
 
@@ -42,6 +43,13 @@ HLOC_INLINE turn_bytes turn_loaded(const void* low, const void* high) {
   const union { turn_piece half[2]; turn_bytes all; } both = {{*(const turn_piece*)low, *(const turn_piece*)high}};
   return both.all;
 #endif
+}
+
+/* Asks for the lines of a row's next bytes: the next tile's. CPUs do so by themselves where few rows, or rows of one
+ * page, are read side by side; where many are, each in pages of its own, tiles from memory take 0.5 to 0.75 of the time
+ * (a Zen 4). */
+HLOC_INLINE void turn_ahead(const void* next, long bytes) {
+  for (long at = 0; at < bytes; at += 64) __builtin_prefetch((const char*)next + at, 0, 2);
 }
 
 /* Copies fewer than `most` bytes, a power of two. */
@@ -136,6 +144,9 @@ void TURN(const void* source, long from_pitch, void* target, long to_pitch, long
     F(few)(source, from_pitch, target, to_pitch, rows, columns, rows == to_pitch ? columns * to_pitch : 0);
     return;
   }
+  if (rows >= TURN_STREAMS && from_pitch * (long)sizeof(ELEMENT) >= TURN_PAGE)
+    for (long r = 0; r < rows; r++)
+      turn_ahead((const ELEMENT*)source + r * from_pitch + columns, columns * (long)sizeof(ELEMENT));
   for (long r = 0; r < rows; r += F(ROWS)) {
     const long top = r + F(ROWS) <= rows || rows < F(ROWS) ? r : rows - F(ROWS);
     for (long c = 0; c < columns; c += F(COLUMNS)) {
