@@ -26,6 +26,7 @@ from hloc.kernels.rules.elementwise import ELEMENTWISE_RULES
 from hloc.machine import Machine
 
 FEWEST_ROWS, SHORTEST_ROW = 64, 8       # of a concatenate whose rows are written out, and their elements at most
+SHORTEST, SHORTEST_NARROW = 4, 16       # loops over such rows; below they are one loop, with divisions
 
 
 def lower_loop(group: Group, machine: Machine) -> Lowered:
@@ -185,7 +186,8 @@ def _pieces_of_rows(group: Group, root: Instruction, dimension: int, pieces: lis
         Outline(group, builder), indexing.linearize(counters, extents)))
     outline = Outline(group)
     outline.builder.loads_first = True
-    walked = extents if extents[-1] >= loops.LONG_VECTOR else [rows]
+    is_narrow = ELEMENT_TYPES[root.shape.element_type].bytes < 4
+    walked = extents if extents[-1] >= (SHORTEST_NARROW if is_narrow else SHORTEST) else [rows]
     with loops.nest(outline.builder, walked, machine) as counters:
         emit(outline, indexing.linearize(counters, walked))
     _, trial = _piece_loops(group, dimension, pieces[0][0], rows)
