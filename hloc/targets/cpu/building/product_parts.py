@@ -71,7 +71,7 @@ def _in_place(g: Product, kind: Kind, machine: Machine, blocks: Blocks) -> tuple
     rows, lanes = rows_of(kind, machine), machine.vector_bytes // kind.sum
     small, skinny, narrow = g.m * g.n * g.k <= 3e6, g.m <= 4 * rows, kind.has_halves and g.n <= lanes
     aliased = g.a[2] * kind.element % 4096 == 0 and not narrow and min(rows, g.m) > ALIASED_ROWS // 2
-    b_readable = is_readable(g, kind)
+    b_readable = is_readable(g, kind, machine)
     streams = skinny and kind.has_halves and g.b[3] == 1 and g.n * g.k * kind.element > 512 << 10
     packs = streams and g.m > (4 if g.k <= SHORT else rows)
     reads_b = b_readable and not blocks.flat and not packs and (small or skinny or g.batches > 1)

@@ -44,6 +44,12 @@ static int G(can_read)(const hloc_gemm_args* g, int a_in_place, int b_in_place, 
 #endif
 }
 
+/* One tile has all rows, and meets each line of B once, which caches hold that cores share: that its rows are in few
+ * sets is no matter where vectors are whole lines. */
+static int G(b_is_met_once)(const hloc_gemm_args* g) {
+  return HLOC_VECTOR_BYTES == 64 && g->m <= HLOC_TILE_ROWS && (double)g->n * g->k * sizeof(ELEMENT) <= G(SHARED);
+}
+
 /* In place where that is wanted, as far as there are kernels: B rather than A, and half tiles last of all; 0: in no
  * way. */
 static int G(read_operands)(G(plan)* plan, int wants_a, int wants_b) {
@@ -62,7 +68,7 @@ static int G(choose)(G(plan)* plan, int* share_a, int* share_b) {
   plan->k_block = G(k_block)(g->k);
   const int aliases = (g->a_row * (long)sizeof(ELEMENT)) % 4096 == 0; /* rows share few cache sets */
   const int b_lies = HLOC_READS_B && g->b_column == 1;
-  const int b_readable = b_lies && !G(b_aliases)(g);
+  const int b_readable = b_lies && (!G(b_aliases)(g) || G(b_is_met_once)(g));
   const int a_readable = UNIT_IS_MEMORY && g->a_column == 1 && g->a_row % GROUP == 0 &&
                          g->a_outer % GROUP == 0 && g->a_inner % GROUP == 0 && plan->k_block % GROUP == 0 &&
                          g->k % GROUP == 0;

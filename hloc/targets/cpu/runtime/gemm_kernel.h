@@ -54,7 +54,7 @@ enum { G(TILE_COLUMNS) = 2 * LANES, G(ROWS_AHEAD) = 8, G(LONG_REST) = 4 };
 
 #if !defined(G_AMX_MULTIPLY) /* gemm_amx.h has no tables */
 /* sums[i][j] (+)= sum over k of a[i][k] b[k][j]; `start` (or NULL) is a row added to every row of the tile. For every
- * k a kernel with A packed asks for one line at `ahead`, which moves by ahead_step bytes: what will be packed next. */
+ * k a kernel with B packed asks for two lines at `ahead`, which moves by ahead_step bytes: what will be packed next. */
 /* a_row: from row to row of A in place; else from one k to the next, of packed A or of one in place across k. */
 typedef void (*G(kernel))(long k, const UNIT* a, long a_row, const UNIT* b, long b_k, const SUM* start, SUM* sums,
                           long stride, int accumulate, const char* ahead, long ahead_step);
@@ -111,10 +111,10 @@ typedef void (*G(kernel))(long k, const UNIT* a, long a_row, const UNIT* b, long
   }
 
 #define ROWS_ON __builtin_prefetch(b + G(ROWS_AHEAD) * b_k); __builtin_prefetch(b + G(ROWS_AHEAD) * b_k + LANES);
-#define AHEAD __builtin_prefetch(ahead, 0, 2); ahead += ahead_step;
+#define AHEAD __builtin_prefetch(ahead, 0, 2); __builtin_prefetch(ahead + 64, 0, 2); ahead += ahead_step;
 /* packed: A and B packed; strided_a: A in place, B packed; strided_b: A packed, B in place; strided: both in place */
 #define HLOC_PACKED(ROWS) HLOC_DEFINE_KERNEL(ROWS, G(packed_##ROWS), 1, a_row, 2 * LANES, AHEAD)
-#define HLOC_STRIDED_A(ROWS) HLOC_DEFINE_KERNEL(ROWS, G(strided_a_##ROWS), a_row, 1, 2 * LANES, )
+#define HLOC_STRIDED_A(ROWS) HLOC_DEFINE_KERNEL(ROWS, G(strided_a_##ROWS), a_row, 1, 2 * LANES, AHEAD)
 #define HLOC_STRIDED_B(ROWS) HLOC_DEFINE_KERNEL(ROWS, G(strided_b_##ROWS), 1, a_row, b_k, ROWS_ON)
 #define HLOC_STRIDED(ROWS) HLOC_DEFINE_KERNEL(ROWS, G(strided_##ROWS), a_row, 1, b_k, ROWS_ON)
 #define HLOC_HALF(ROWS) HLOC_DEFINE_HALF(ROWS, G(half_##ROWS), 1, a_row)

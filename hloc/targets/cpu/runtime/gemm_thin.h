@@ -19,6 +19,8 @@
 enum { G(THIN_ROWS) = 4, G(THIN_AT_ONCE) = LANES < 4 ? LANES : 4, G(THIN_COLUMNS) = 4096,
        G(THIN_SMALL) = sizeof(ELEMENT) < sizeof(SUM) ? 512 << 10 : 1024 << 10, G(THIN_SHORT) = 32, G(THIN_SIZE) = 1024,
        G(THIN_PAGES) = 512 /* rows that lie in so few pages are worth twice as much */,
+       G(THIN_MANY_PAGES) = 2048, G(THIN_WIDE) = 1024, G(PAGE) = 4096,
+       G(THIN_OWN) = 2 << 20 /* bytes of B that the cores' own caches hold */,
        G(THIN_LONG) = 8192, G(HELD) = HLOC_VECTOR_BYTES == 64 ? 16 : 12 /* sums that registers hold */ };
 
 typedef struct {
@@ -26,7 +28,8 @@ typedef struct {
   SUM* a;        /* widened: [batch][row][k]; for dot products DOT_FACTORs */
   SUM* partial;  /* [batch][k split][row][n] */
   long k_splits, k_part, column_part, column_parts;
-  int is_small; /* B lies in cache, or has few rows */
+  int is_held;   /* sums stay in registers */
+  int fetches;   /* B comes from beyond the core's own caches */
 } G(thin_work);
 
 #if !defined(G_DOTS)
@@ -166,6 +169,7 @@ HLOC_INLINE void G(thin_held)(const int rows, const int count, const G(thin_work
   for (long p = 0; p < g->k; p++) {
     HLOC_UNROLL for (int j = 0; j < count; j++) {
       VECTOR bj = G(widen)(b + p * g->b_row + at[j]);
+      if (w->fetches) __builtin_prefetch(b + (p + G(ROWS_AHEAD)) * g->b_row + at[j], 0, 2);
       if (rows > 1) HLOC_IN_REGISTER(bj);
       HLOC_UNROLL for (int i = 0; i < rows; i++) sum[i * count + j] += bj * a[i * g->k + p];
     }
@@ -216,7 +220,7 @@ HLOC_INLINE void G(thin_hold_columns)(const int rows, const G(thin_work)* w, con
 #define HLOC_DEFINE_ROWS(NAME, ROWS)                                                                                  \
   HLOC_OF_PARTS void NAME(const G(thin_work)* w, const SUM* a, const ELEMENT* b, SUM* sums, long from, long to,       \
                           long k0, long k1) {                                                                         \
-    if (w->is_small) G(thin_hold_columns)(ROWS, w, a, b, sums, from, to);                                             \
+    if (w->is_held) G(thin_hold_columns)(ROWS, w, a, b, sums, from, to);                                             \
     else G(thin_stream_rows)(ROWS, w, a, b, sums, from, to, k0, k1);                                                  \
   }
 #if HLOC_IS_HERE(HLOC_THIN_ROWS_1)
@@ -320,6 +324,18 @@ static void G(thin_widen_a)(const G(plan)* plan, SUM* out) {
   }
 }
 
+/* Whether sums stay in registers while all of k goes by, a few vectors of columns at a time: B lies in cache, or has
+ * few rows. With vectors of 64 bytes also where it may lie in a cache that cores share, in no more pages than a CPU
+ * finds at once. Whole rows are streamed from memory as quickly as it gives them. */
+static int G(is_held)(const hloc_gemm_args* g) {
+  const double size = (double)g->n * g->k * sizeof(ELEMENT);
+  if (g->b_row == 1) return 0;
+  if (g->k <= G(THIN_SHORT) || size <= (g->k <= G(THIN_PAGES) ? 2.0 * G(THIN_SMALL) : G(THIN_SMALL))) return 1;
+  if (HLOC_VECTOR_BYTES < 64 || sizeof(ELEMENT) < sizeof(SUM) || (g->m == 1 && g->n < G(THIN_WIDE))) return 0;
+  const double pages = (double)g->k * G(smaller)(g->b_row * (long)sizeof(ELEMENT), G(PAGE)) / G(PAGE);
+  return pages <= G(THIN_MANY_PAGES) && size <= (g->m == 1 ? G(SHARED) / 2 : G(SHARED));
+}
+
 HLOC_OF_PARTS int G(thin)(const G(plan)* plan) {
   const hloc_gemm_args* g = &plan->g;
   const long wanted = 4 * hloc_pool_threads();
@@ -327,10 +343,9 @@ HLOC_OF_PARTS int G(thin)(const G(plan)* plan) {
   G(thin_work) w = {.plan = plan, .k_splits = 1, .k_part = g->k};
   long parts = (g->n + G(THIN_COLUMNS) - 1) / G(THIN_COLUMNS);
   const double least = hloc_pool_awake() ? 24576 : 65536; /* of work that is worth a second thread */
-  const double small = g->k <= G(THIN_PAGES) ? 2.0 * G(THIN_SMALL) : G(THIN_SMALL);
-  w.is_small = g->b_row != 1 && (g->k <= G(THIN_SHORT) || (double)g->n * g->k * sizeof(ELEMENT) <= small);
+  w.is_held = G(is_held)(g), w.fetches = (double)g->n * g->k * sizeof(ELEMENT) > G(THIN_OWN);
   if (work < least) parts = 1;
-  else if (w.is_small) while (parts * g->batches < hloc_pool_threads() && g->n / parts >= 4 * LANES) parts *= 2;
+  else if (w.is_held) while (parts * g->batches < hloc_pool_threads() && g->n / parts >= 4 * LANES) parts *= 2;
   else if (g->b_row == 1) {
     while (parts * g->batches < wanted && g->n / parts >= 64) parts *= 2;
     while (g->k >= G(THIN_LONG) && parts * g->batches < hloc_pool_threads() && g->n / parts >= 2) parts *= 2;

@@ -44,7 +44,7 @@ enum { G(DEEPEST) = 512, G(WIDEST) = 512, G(A_WIDE) = 8 * G(TILE_COLUMNS) };
 #else
 enum { G(DEEPEST) = sizeof(UNIT) == 8 ? 768 : 1024, G(WIDEST) = 4096 / sizeof(UNIT), G(A_WIDE) = 1 << 30 };
 #endif
-enum { G(WIDEST_OF_TILES) = 512 };
+enum { G(WIDEST_OF_TILES) = 512, G(SHARED) = 10 << 20 /* bytes of B that a cache for all cores may hold */ };
 /* NARROW: columns that fill less than half a tile; FEW: that are better met along k than by kernels for half a tile */
 enum { G(NARROW) = LANES < HLOC_TILE_ROWS ? LANES : HLOC_TILE_ROWS, G(FEW) = LANES / 2, G(ALIASED_ROWS) = 8 };
 /* Of a group: panels, at most, their bytes, and how many k units of all of them are packed before the next ones; and
@@ -263,16 +263,16 @@ static G(b_panel) G(find_b)(const G(plan)* plan, const G(scratch)* s, long batch
 }
 
 /* What the kernel of a tile, the n-th of a panel or group of `columns` columns, fetches for the one that its task packs
- * next: one line per k. */
+ * next: two lines per k. */
 typedef struct { const char* from; long step; } G(ahead);
 
 static G(ahead) G(fetch)(const hloc_gemm_args* g, const ELEMENT* next, long count, long tile, long columns) {
-  const long line = 64 / (long)sizeof(ELEMENT), unit_lines = (columns + line - 1) / line;
-  if (g->b_column == 1 && tile < GROUP * unit_lines)
-    return (G(ahead)){(const char*)(next + tile % GROUP * g->b_row + tile / GROUP * line),
+  const long lines = 128 / (long)sizeof(ELEMENT), units = (columns + lines - 1) / lines;
+  if (g->b_column == 1 && tile < GROUP * units)
+    return (G(ahead)){(const char*)(next + tile % GROUP * g->b_row + tile / GROUP * lines),
                       g->b_row * GROUP * (long)sizeof(ELEMENT)};
-  if (g->b_row == 1 && g->b_column == count && tile < GROUP * unit_lines) /* one piece of memory */
-    return (G(ahead)){(const char*)next + tile * G(units)(count) * 64, 64};
+  if (g->b_row == 1 && g->b_column == count && tile < GROUP * units) /* one piece of memory */
+    return (G(ahead)){(const char*)next + tile * G(units)(count) * 128, 128};
   return (G(ahead)){(const char*)next, 0};
 }
 

@@ -16,6 +16,7 @@ from hloc.targets.cpu.scratch.room import NOTHING, Scratch, busy
 from hloc.targets.cpu.tiles.complex_products import PARTS, real_product
 
 THIN_ROWS, THIN_SMALL, THIN_SMALL_NARROW, THIN_SHORT, THIN_PAGES = 4, 1024 << 10, 512 << 10, 32, 512
+THIN_MANY_PAGES, THIN_WIDE, SHARED, PAGE = 2048, 1024, 10 << 20, 4096
 ALIASED_ROWS = 8
 AMX_ROWS = AMX_DEEP = 16             # HLOC_DEEP of gemm_amx.h
 GROUP_PANELS, GROUP_BYTES, SHORT, WIDEST_OF_TILES = 8, 256 << 10, 128, 512
@@ -138,7 +139,8 @@ def exchange(g: Product) -> Product:
 def goes_thin(g: Product, kind: Kind) -> bool:
     b_row, b_column = g.b[2:]
     size = g.n * g.k
-    if g.m > 3 and is_readable(g, kind) and size * kind.element <= 1 << 20:
+    lies_well = kind.has_halves and b_column == 1 and not aliases(g, kind)
+    if g.m > 3 and lies_well and size * kind.element <= 1 << 20:
         return False
     return g.m <= THIN_ROWS and (b_column == 1 or b_row == 1) and g.n >= 8 and size >= SMALLEST_THIN
 
@@ -146,13 +148,24 @@ def goes_thin(g: Product, kind: Kind) -> bool:
 def _thin(g: Product, kind: Kind, machine: Machine) -> Scratch:
     wanted, work = 4 * machine.cores, g.n * g.k * g.batches
     parts, splits = -(-g.n // 4096), 1
-    small = (THIN_SMALL if kind.element == kind.sum else THIN_SMALL_NARROW) * (2 if g.k <= THIN_PAGES else 1)
-    is_small = g.b[2] != 1 and (g.k <= THIN_SHORT or g.n * g.k * kind.element <= small)
-    if work >= 24576 and not is_small and g.b[2] != 1 and parts * g.batches < wanted:
+    if work >= 24576 and not is_held(g, kind, machine) and g.b[2] != 1 and parts * g.batches < wanted:
         splits = min(-(-wanted // (parts * g.batches)), (g.k + 63) // 64)
         splits = -(-g.k // ((-(-g.k // splits) + 3) // 4 * 4))
     a_bytes = (g.batches * g.m * g.k * kind.sum + 127) // 64 * 64
     return Scratch.of(first=a_bytes + g.batches * splits * g.m * g.n * kind.sum)
+
+
+def is_held(g: Product, kind: Kind, machine: Machine) -> bool:
+    """As gemm_thin.h says."""
+    if g.b[2] == 1:
+        return False
+    small = (THIN_SMALL if kind.element == kind.sum else THIN_SMALL_NARROW) * (2 if g.k <= THIN_PAGES else 1)
+    if g.k <= THIN_SHORT or g.n * g.k * kind.element <= small:
+        return True
+    if machine.vector_bytes < 64 or kind.element < kind.sum or (g.m == 1 and g.n < THIN_WIDE):
+        return False
+    pages = g.k * min(g.b[2] * kind.element, PAGE) / PAGE
+    return pages <= THIN_MANY_PAGES and g.n * g.k * kind.element <= (SHARED // 2 if g.m == 1 else SHARED)
 
 
 class Limits(NamedTuple):
@@ -177,10 +190,15 @@ def _k_block(k: int, kind: Kind, machine: Machine) -> int:
     return (-(-k // blocks) + 15) // 16 * 16
 
 
-def is_readable(g: Product, kind: Kind) -> bool:
+def is_readable(g: Product, kind: Kind, machine: Machine) -> bool:
     """b_readable: whether tiles may read B where it lies."""
-    aliases = g.m > 1 and g.k > ALIASED_ROWS and g.b[2] * kind.element % 4096 == 0
-    return kind.has_halves and g.b[3] == 1 and not aliases
+    is_met_once = machine.vector_bytes == 64 and g.m <= tile_rows(machine) and g.n * g.k * kind.element <= SHARED
+    return kind.has_halves and g.b[3] == 1 and (is_met_once or not aliases(g, kind))
+
+
+def aliases(g: Product, kind: Kind) -> bool:
+    """b_aliases."""
+    return g.m > 1 and g.k > ALIASED_ROWS and g.b[2] * kind.element % PAGE == 0
 
 
 class Blocks(NamedTuple):
@@ -203,7 +221,7 @@ def choose(g: Product, kind: Kind, machine: Machine, exchanged: bool, least_work
     """least_work: below it a product is one block."""
     most_rows, columns = rows_of(kind, machine), 2 * machine.vector_bytes // kind.sum
     rows, k_block, work = min(most_rows, (g.m + 1) // 2 * 2), _k_block(g.k, kind, machine), g.m * g.n * g.k
-    b_readable = is_readable(g, kind)
+    b_readable = is_readable(g, kind, machine)
     narrow = kind.has_halves and g.n <= machine.vector_bytes // kind.sum
     if narrow and g.a[2] * kind.element % 4096 == 0:
         rows = min(rows, ALIASED_ROWS)
