@@ -18,7 +18,6 @@ from hloc.targets.cpu.building.routines import FAST_TYPES
 from hloc.targets.cpu.scratch.convolution_ways import arguments, product_of_convolution, products_of_spread, way_of
 from hloc.targets.cpu.scratch.products import (
     ALIASED_ROWS,
-    SHORT,
     Blocks,
     Kind,
     Product,
@@ -29,6 +28,7 @@ from hloc.targets.cpu.scratch.products import (
     is_readable,
     kind_of,
     limits,
+    packs_streams,
     product_of_reals,
     rows_of,
 )
@@ -73,7 +73,7 @@ def _in_place(g: Product, kind: Kind, machine: Machine, blocks: Blocks) -> tuple
     aliased = g.a[2] * kind.element % 4096 == 0 and not narrow and min(rows, g.m) > ALIASED_ROWS // 2
     b_readable = is_readable(g, kind, machine)
     streams = skinny and kind.has_halves and g.b[3] == 1 and g.n * g.k * kind.element > 512 << 10
-    packs = streams and g.m > (4 if g.k <= SHORT else rows)
+    packs = streams and packs_streams(g, kind, machine)
     reads_b = b_readable and not blocks.flat and not packs and (small or skinny or g.batches > 1)
     units = all(n % kind.group == 0 for n in (*g.a[:3], g.k, blocks.k_block))
     reads_a = kind.is_memory and not kind.turns and g.a[3] == 1 and units and not blocks.flat \

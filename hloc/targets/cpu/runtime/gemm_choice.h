@@ -44,11 +44,14 @@ static int G(can_read)(const hloc_gemm_args* g, int a_in_place, int b_in_place, 
 #endif
 }
 
-/* One tile has all rows, and meets each line of B once, which caches hold that cores share: that its rows are in few
- * sets is no matter where vectors are whole lines. */
-static int G(b_is_met_once)(const hloc_gemm_args* g) {
-  return HLOC_VECTOR_BYTES == 64 && g->m <= HLOC_TILE_ROWS && (double)g->n * g->k * sizeof(ELEMENT) <= G(SHARED);
+enum { G(TWO_TILES) = 16 }; /* rows of two tiles, which read a panel that each packs in as little time */
+
+/* Whether a cache that cores share may hold B, in lines that are whole vectors. Where one tile has all rows, and meets
+ * each line once, it is no matter that these are in few sets. */
+static int G(is_shared)(const hloc_gemm_args* g) {
+  return HLOC_VECTOR_BYTES == 64 && (double)g->n * g->k * sizeof(ELEMENT) <= G(SHARED);
 }
+static int G(b_is_met_once)(const hloc_gemm_args* g) { return g->m <= HLOC_TILE_ROWS && G(is_shared)(g); }
 
 /* In place where that is wanted, as far as there are kernels: B rather than A, and half tiles last of all; 0: in no
  * way. */
@@ -85,7 +88,7 @@ static int G(choose)(G(plan)* plan, int* share_a, int* share_b) {
   *share_b = !flat && g->batches == 1 && !(b_readable && (small || skinny)) && !skinny;
   int streams = skinny && b_lies && (double)g->n * g->k * sizeof(ELEMENT) > 512 << 10;
   /* several tiles of rows read a panel, or few rows of B lie far apart */
-  const int packs = streams && g->m > (g->k <= G(SHORT) ? 4 : HLOC_TILE_ROWS);
+  const int packs = streams && (g->k <= G(SHORT) ? g->m > 4 : g->m > (G(is_shared)(g) ? G(TWO_TILES) : HLOC_TILE_ROWS));
   const int wants_b = b_readable && !*share_b && !flat && !packs;
   long most_k = streams ? g->m <= 16 ? 32 : 64 : 256 * GROUP; /* rows of B in few pages; from memory: in few streams */
   if (skinny && g->k > most_k) plan->k_block = most_k;

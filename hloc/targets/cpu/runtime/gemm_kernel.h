@@ -110,7 +110,14 @@ typedef void (*G(kernel))(long k, const UNIT* a, long a_row, const UNIT* b, long
     HLOC_EACH_##ROWS(HLOC_STORE_HALF)                                                                                 \
   }
 
-#define ROWS_ON __builtin_prefetch(b + G(ROWS_AHEAD) * b_k); __builtin_prefetch(b + G(ROWS_AHEAD) * b_k + LANES);
+/* Of B in place: lines of later rows, and where a row's vectors are lines those of the panel that comes next. */
+#if HLOC_VECTOR_BYTES == 64
+#define NEXT_PANEL __builtin_prefetch(b + 2 * LANES, 0, 2); __builtin_prefetch(b + 3 * LANES, 0, 2);
+#else
+#define NEXT_PANEL
+#endif
+#define LATER_ROWS __builtin_prefetch(b + G(ROWS_AHEAD) * b_k); __builtin_prefetch(b + G(ROWS_AHEAD) * b_k + LANES);
+#define ROWS_ON LATER_ROWS NEXT_PANEL
 #define AHEAD __builtin_prefetch(ahead, 0, 2); __builtin_prefetch(ahead + 64, 0, 2); ahead += ahead_step;
 /* packed: A and B packed; strided_a: A in place, B packed; strided_b: A packed, B in place; strided: both in place */
 #define HLOC_PACKED(ROWS) HLOC_DEFINE_KERNEL(ROWS, G(packed_##ROWS), 1, a_row, 2 * LANES, AHEAD)
@@ -195,6 +202,8 @@ HLOC_OF_PARTS const G(kernel_table) G(kernels_half_a) = {HLOC_ALL_ROWS(HLOC_HALF
 #undef HLOC_HALF_STRIDED_NAME
 #undef HLOC_ALL_ROWS
 #undef ROWS_ON
+#undef LATER_ROWS
+#undef NEXT_PANEL
 #undef AHEAD
 #endif
 

@@ -19,7 +19,7 @@ THIN_ROWS, THIN_SMALL, THIN_SMALL_NARROW, THIN_SHORT, THIN_PAGES = 4, 1024 << 10
 THIN_MANY_PAGES, THIN_WIDE, SHARED, PAGE = 2048, 1024, 10 << 20, 4096
 ALIASED_ROWS = 8
 AMX_ROWS = AMX_DEEP = 16             # HLOC_DEEP of gemm_amx.h
-GROUP_PANELS, GROUP_BYTES, SHORT, WIDEST_OF_TILES = 8, 256 << 10, 128, 512
+GROUP_PANELS, GROUP_BYTES, SHORT, WIDEST_OF_TILES, TWO_TILES = 8, 256 << 10, 128, 512, 16
 
 
 class Product(NamedTuple):
@@ -192,8 +192,18 @@ def _k_block(k: int, kind: Kind, machine: Machine) -> int:
 
 def is_readable(g: Product, kind: Kind, machine: Machine) -> bool:
     """b_readable: whether tiles may read B where it lies."""
-    is_met_once = machine.vector_bytes == 64 and g.m <= tile_rows(machine) and g.n * g.k * kind.element <= SHARED
+    is_met_once = g.m <= tile_rows(machine) and is_shared(g, kind, machine)
     return kind.has_halves and g.b[3] == 1 and (is_met_once or not aliases(g, kind))
+
+
+def is_shared(g: Product, kind: Kind, machine: Machine) -> bool:
+    """As gemm_choice.h says."""
+    return machine.vector_bytes == 64 and g.n * g.k * kind.element <= SHARED
+
+
+def packs_streams(g: Product, kind: Kind, machine: Machine) -> bool:
+    """Of a skinny product whose B is streamed: packs."""
+    return g.m > (4 if g.k <= SHORT else TWO_TILES if is_shared(g, kind, machine) else rows_of(kind, machine))
 
 
 def aliases(g: Product, kind: Kind) -> bool:
@@ -230,7 +240,7 @@ def choose(g: Product, kind: Kind, machine: Machine, exchanged: bool, least_work
     flat = not small and not skinny and not narrow and g.m <= 32 * most_rows and g.batches == 1 and not whole_rows
     share_b = not flat and g.batches == 1 and not (b_readable and (small or skinny)) and not skinny
     streams = skinny and kind.has_halves and g.b[3] == 1 and g.n * g.k * kind.element > 512 << 10
-    packs = flat or (streams and g.m > (4 if g.k <= SHORT else most_rows)) or not b_readable
+    packs = flat or (streams and packs_streams(g, kind, machine)) or not b_readable
     most_k = (32 if g.m <= 16 else 64) if streams else 256 * kind.group
     if skinny and g.k > most_k:
         k_block = most_k
