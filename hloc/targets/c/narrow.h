@@ -205,16 +205,14 @@ HLOC_NARROW_UNSIGNED_INT(u1, 1)
 HLOC_NARROW_UNSIGNED_INT(u2, 2)
 HLOC_NARROW_UNSIGNED_INT(u4, 4)
 
-/* Truncates toward zero, then sets the last bit when anything was lost: a later rounding sees on which side x lay. */
+/* Truncates toward zero, then sets the last bit when anything was lost: a later rounding sees on which side x lay.
+ * Conditions are of doubles alone: compilers find no vectors for those that are joined with others of integers. */
 HLOC_FN float hloc_f64_to_f32_odd(double x) {
-  float nearest = (float)x;
-  double error = (double)nearest - x;
-  hloc_u32 bits = hloc_bits_f32(nearest);
-  /* inexact with an even last bit: step to the odd neighbour on x's side */
-  hloc_u32 away = (hloc_bits_f64(error) >> 63) == (bits >> 31) ? 1u : 0u; /* rounded past x, away from zero */
-  hloc_u32 odd = away ? bits - 1u : bits + 1u;
-  hloc_u32 stay = (error == 0.0) | ((bits & 1u) != 0u) | (x != x) | ((bits & 0x7fffffffu) >= 0x7f800000u);
-  return hloc_from_bits_f32(stay ? bits : odd);
+  const float nearest = (float)x;
+  const double found = __builtin_fabs((double)nearest), wanted = __builtin_fabs(x);
+  const hloc_u32 past = (found > wanted) & (found < HLOC_INF_F64) ? 1u : 0u; /* rounded away from zero */
+  const hloc_u32 lost = (found != wanted) & (found < HLOC_INF_F64) ? 1u : 0u;
+  return hloc_from_bits_f32((hloc_bits_f32(nearest) - past) | lost);
 }
 
 #endif
