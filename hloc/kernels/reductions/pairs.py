@@ -12,7 +12,7 @@ Local array, columns side by side, and meets a block of points of the first.
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 
 from hloc.analysis.fusible import is_elementwise
@@ -28,9 +28,10 @@ from hloc.kernels.reductions.reduction import Reduction, point_values, side_root
 from hloc.kernels.scalars import computation_type
 from hloc.machine import Machine
 
-SHORTEST, LONGEST = 5, 64       # elements of a row: shorter ones are done by reductions/short.py
+SHORTEST, LONGEST = 5, 128      # elements of a row: shorter ones are done by reductions/short.py
 FEWEST_ROWS, FEWEST_LANES, NARROWEST = 16, 12, 32
 ROWS, LANES = 32, 128           # of a block: a table is read as often as there are rows
+VECTOR_LANES = 16               # of the widest vectors
 TABLES = 4096                   # elements of all tables together: half of the first cache
 MOST_WRITTEN_OUT = 8            # columns that a vector takes in between a load and a store of its sums
 PLAIN = frozenset(["broadcast", "reshape", "bitcast", "transpose", "slice", "iota", "constant"])
@@ -56,9 +57,9 @@ def turned_arrays(reduction: Reduction) -> list[Instruction]:
     trace, known = outline.elements.trace, reduction.group.parameters
     if not all(n in known or n.opcode in PLAIN or is_elementwise(n) for n in trace):
         return []
-    depends = _dependence(reduction, trace)
-    if any({row, lane} <= depends[n] for n in trace if n in known):
+    if any({row, lane} <= _counters(index) for n in trace if n in known for index in trace[n]):
         return []
+    depends = _dependence(reduction, trace)
     full = {reduction.full_index(counters)}
     found: list[Instruction] = []
     stack, seen = [a for r in reduction.reduces for a in reduction.arrays(r)], set()
@@ -77,17 +78,34 @@ def turned_arrays(reduction: Reduction) -> list[Instruction]:
 
 
 def _dependence(reduction: Reduction, trace: dict[Instruction, set[Indices]]) -> dict[Instruction, set[str]]:
-    """The counters that the element of each instruction depends on."""
+    """The counters that the element of each instruction depends on. A parameter may be read at several places, as by
+    distances between the points of one array: then what reads it is asked, not the parameter."""
     found: dict[Instruction, set[str]] = {}
+    several = {p for p in reduction.group.parameters if len(trace.get(p, ())) > 1}
     for node in [*reduction.group.parameters, *reduction.group.members]:
         asked = trace.get(node, ())
         if node.opcode == "iota":
             found[node] = {name for index in asked for name in indexing.variables(index[node.get("iota_dimension")])}
         elif node in reduction.group.parameters:
-            found[node] = {name for index in asked for i in index for name in indexing.variables(i)}
-        else:
+            found[node] = {name for index in asked for name in _counters(index)}
+        elif several.isdisjoint(node.operands):
             found[node] = {name for o in node.operands for name in found.get(o, ())}
+        else:
+            found[node] = _read_by(reduction, node, asked)
     return found
+
+
+def _counters(index: Indices) -> set[str]:
+    return {name for i in index for name in indexing.variables(i)}
+
+
+def _read_by(reduction: Reduction, node: Instruction, asked: Iterable[Indices]) -> set[str]:
+    """The counters in the places of memory that an instruction's element is computed from."""
+    builder = Builder()
+    outline = Outline(reduction.group, builder)
+    for index in asked:
+        outline.elements.value(node, index)
+    return {name for _, position in builder.accesses for name in indexing.variables(position)}
 
 
 class PairsNest(Nest):
@@ -97,7 +115,7 @@ class PairsNest(Nest):
         r, b = self.reduction, self.outline.builder
         self.arrays = turned_arrays(r)
         *outer, rows, lanes, length = r.extents
-        width = min(lanes, LANES, max(NARROWEST, TABLES // (length * len(self.arrays))))
+        width = min(lanes, LANES, max(NARROWEST, TABLES // (length * len(self.arrays)) // VECTOR_LANES * VECTOR_LANES))
         with loops.parallel(b, [*outer, -(-rows // ROWS), -(-lanes // width)]) as opened:
             counters = [*opened[:len(outer)], indexing.ZERO, indexing.ZERO, indexing.ZERO]
             self.width, self.block = width, opened[-1]
