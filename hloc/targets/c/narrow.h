@@ -209,7 +209,9 @@ HLOC_NARROW_UNSIGNED_INT(u4, 4)
  * Conditions are of doubles alone: compilers find no vectors for those that are joined with others of integers. */
 HLOC_FN float hloc_f64_to_f32_odd(double x) {
   const float nearest = (float)x;
-  const double found = __builtin_fabs((double)nearest), wanted = __builtin_fabs(x);
+  const unsigned long long size = 0x7fffffffffffffffull;
+  const double found = hloc_from_bits_f64(hloc_bits_f64((double)nearest) & size);
+  const double wanted = hloc_from_bits_f64(hloc_bits_f64(x) & size);
   const hloc_u32 past = (found > wanted) & (found < HLOC_INF_F64) ? 1u : 0u; /* rounded away from zero */
   const hloc_u32 lost = (found != wanted) & (found < HLOC_INF_F64) ? 1u : 0u;
   return hloc_from_bits_f32((hloc_bits_f32(nearest) - past) | lost);

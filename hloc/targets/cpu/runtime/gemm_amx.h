@@ -111,7 +111,8 @@ static void G(amx_tile)(long rows, long k, const UNIT* a, long a_row, const UNIT
   long p = 0;
   for (; p + HLOC_DEEP <= k; p += HLOC_DEEP) {
     G(amx_step)(a + p, a_row * sizeof(UNIT), b + p * 2 * LANES);
-    for (int q = 0; ahead_step && q < HLOC_DEEP; q++, ahead += ahead_step) __builtin_prefetch(ahead, 0, 2);
+    for (int q = 0; ahead_step && q < HLOC_DEEP; q++, ahead += ahead_step)
+      __builtin_prefetch(ahead, 0, 2), __builtin_prefetch(ahead + 64, 0, 2);
   }
   if (p < k) {
     UNIT last_a[HLOC_DEEP * HLOC_DEEP] __attribute__((aligned(64))) = {0};

@@ -220,7 +220,7 @@ HLOC_INLINE void G(thin_hold_columns)(const int rows, const G(thin_work)* w, con
 #define HLOC_DEFINE_ROWS(NAME, ROWS)                                                                                  \
   HLOC_OF_PARTS void NAME(const G(thin_work)* w, const SUM* a, const ELEMENT* b, SUM* sums, long from, long to,       \
                           long k0, long k1) {                                                                         \
-    if (w->is_held) G(thin_hold_columns)(ROWS, w, a, b, sums, from, to);                                             \
+    if (w->is_held) G(thin_hold_columns)(ROWS, w, a, b, sums, from, to);                                              \
     else G(thin_stream_rows)(ROWS, w, a, b, sums, from, to, k0, k1);                                                  \
   }
 #if HLOC_IS_HERE(HLOC_THIN_ROWS_1)
