@@ -1,10 +1,9 @@
 """Kernels: testdata/kernels/*.hlo and testdata/ops/*.hlo, each entry instruction lowered, compiled, run and compared
-with the evaluator; the printed C of a few in testdata/emit (HLOC_GOLDEN=1 rewrites it); the index algebra.
+with the evaluator; the printed C of a few in testdata/emit (HLOC_GOLDEN=1 rewrites it).
 """
 from __future__ import annotations
 
 import os
-import random
 import re
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from kernel_harness import MACHINE, Case, build, collect, compare, run
 from op_examples import read_examples
 
 from hloc.errors import UnsupportedError
-from hloc.kernels import indexing
 from hloc.kernels.ir import (
     INDEX,
     PARALLEL,
@@ -502,63 +500,6 @@ def test_equal_kernels_have_equal_structure():
     first, second = (lower(i, MACHINE).calls[0].kernel for i in parse_module(text).entry.instructions
                      if i.opcode == "add")
     assert first.structure() == second.structure()
-
-
-# -- index algebra -----------------------------------------------------------------------------------------------------
-
-def value_of(index: indexing.Index, values: dict[str, int]) -> int:
-    total = index.constant
-    for atom, factor in index.terms:
-        if atom.kind == indexing.VARIABLE:
-            total += factor * values[atom.name]
-        else:
-            inner = value_of(indexing.Index(*atom.inner), values)
-            total += factor * (inner // atom.divisor if atom.kind == indexing.QUOTIENT else inner % atom.divisor)
-    return total
-
-
-def test_index_algebra_keeps_values():
-    """Random chains of operations against plain integers."""
-    draw = random.Random(0)
-    for _ in range(500):
-        values = {f"v{n}": draw.randrange(12) for n in range(3)}
-        index, number = indexing.variable("v0", 12), values["v0"]
-        for _ in range(8):
-            step, k = draw.randrange(5), draw.randrange(1, 9)
-            if step == 0:
-                name = f"v{draw.randrange(3)}"
-                index = indexing.add(index, indexing.scale(indexing.variable(name, 12), k))
-                number += k * values[name]
-            elif step == 1:
-                index, number = indexing.shift(index, -k), number - k
-            elif step == 2:
-                index, number = indexing.scale(index, k), number * k
-            elif step == 3:
-                index, number = indexing.floor_divide(index, k), number // k
-            else:
-                index, number = indexing.modulo(index, k), number % k
-            assert value_of(index, values) == number
-            low, high = indexing.bounds(index)
-            assert low <= number <= high
-
-
-def test_reshapes_cancel():
-    i, j = indexing.variable("i", 12), indexing.variable("j", 64)
-    there = indexing.reshape((i, j), (12, 64), (768,))
-    assert indexing.reshape(there, (768,), (12, 64)) == (i, j)
-    v = indexing.variable("v", 12 * 64)
-    split = indexing.delinearize(v, (3, 4, 64))
-    assert indexing.linearize(split, (3, 4, 64)) == v
-
-
-def test_dimensions_that_move_together_are_one():
-    """Positions of images whose channels go from the end to the front."""
-    v = indexing.variable("v", 2 * 5 * 7 * 3)
-    image, row, column, channel = indexing.delinearize(v, (2, 5, 7, 3))
-    assert indexing.linearize((row, column), (5, 7)) == indexing.modulo(indexing.floor_divide(v, 3), 35)
-    moved = indexing.linearize((image, channel, row, column), (2, 3, 5, 7))
-    for n in range(2 * 5 * 7 * 3):
-        assert value_of(moved, {"v": n}) == n // 105 * 105 + n % 3 * 35 + n // 3 % 35
 
 
 # -- printer and verifier ----------------------------------------------------------------------------------------------
