@@ -218,7 +218,7 @@ def test_words_of_the_sanitizer(gpu, said, row):
 
 def test_what_xla_has_compiled_before_is_measured(gpu, monkeypatch, tmp_path):
     """By XLA:CPU in the GPU's place: programs are compiled ahead, and not once more where they are measured."""
-    pytest.importorskip("jax")
+    pytest.importorskip("jax", reason="jax is not installed")
     from types import SimpleNamespace
 
     import jax

@@ -44,13 +44,9 @@ static int G(can_read)(const hloc_gemm_args* g, int a_in_place, int b_in_place, 
 #endif
 }
 
-enum { G(TWO_TILES) = 16 }; /* rows of two tiles, which read a panel that each packs in as little time */
+enum { G(TWO_TILES) = 16 }; /* rows of two tiles: both read a panel in place in less time than it takes to pack it */
 
-/* Whether a cache that cores share may hold B, in lines that are whole vectors. Where one tile has all rows, and meets
- * each line once, it is no matter that these are in few sets. */
-static int G(is_shared)(const hloc_gemm_args* g) {
-  return HLOC_VECTOR_BYTES == 64 && (double)g->n * g->k * sizeof(ELEMENT) <= G(SHARED);
-}
+/* One tile has all rows, and meets each line of B once: that its rows are in few sets is no matter. */
 static int G(b_is_met_once)(const hloc_gemm_args* g) { return g->m <= HLOC_TILE_ROWS && G(is_shared)(g); }
 
 /* In place where that is wanted, as far as there are kernels: B rather than A, and half tiles last of all; 0: in no

@@ -331,9 +331,9 @@ static int G(is_held)(const hloc_gemm_args* g) {
   const double size = (double)g->n * g->k * sizeof(ELEMENT);
   if (g->b_row == 1) return 0;
   if (g->k <= G(THIN_SHORT) || size <= (g->k <= G(THIN_PAGES) ? 2.0 * G(THIN_SMALL) : G(THIN_SMALL))) return 1;
-  if (HLOC_VECTOR_BYTES < 64 || sizeof(ELEMENT) < sizeof(SUM) || (g->m == 1 && g->n < G(THIN_WIDE))) return 0;
-  const double pages = (double)g->k * G(smaller)(g->b_row * (long)sizeof(ELEMENT), G(PAGE)) / G(PAGE);
-  return pages <= G(THIN_MANY_PAGES) && size <= (g->m == 1 ? G(SHARED) / 2 : G(SHARED));
+  if (!G(is_shared)(g) || sizeof(ELEMENT) < sizeof(SUM)) return 0;
+  if (g->m == 1 && (g->n < G(THIN_WIDE) || size > G(SHARED) / 2)) return 0;
+  return (double)g->k * G(smaller)(g->b_row * (long)sizeof(ELEMENT), G(PAGE)) <= G(THIN_MANY_PAGES) * (double)G(PAGE);
 }
 
 HLOC_OF_PARTS int G(thin)(const G(plan)* plan) {

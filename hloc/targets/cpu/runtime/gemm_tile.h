@@ -82,6 +82,10 @@ static long G(batch_at)(const hloc_gemm_args* g, long batch, long outer, long in
 static inline int G(b_aliases)(const hloc_gemm_args* g) {
   return g->m > 1 && g->k > G(ALIASED_ROWS) && g->b_row * (long)sizeof(ELEMENT) % 4096 == 0;
 }
+/* Whether vectors are whole lines, and a cache that all cores share may hold B. */
+static inline int G(is_shared)(const hloc_gemm_args* g) {
+  return HLOC_VECTOR_BYTES == 64 && (double)g->n * g->k * sizeof(ELEMENT) <= G(SHARED);
+}
 static const ELEMENT* G(a_of)(const hloc_gemm_args* g, long batch) {
   return (const ELEMENT*)g->a + G(batch_at)(g, batch, g->a_outer, g->a_inner);
 }

@@ -162,10 +162,11 @@ def is_held(g: Product, kind: Kind, machine: Machine) -> bool:
     small = (THIN_SMALL if kind.element == kind.sum else THIN_SMALL_NARROW) * (2 if g.k <= THIN_PAGES else 1)
     if g.k <= THIN_SHORT or g.n * g.k * kind.element <= small:
         return True
-    if machine.vector_bytes < 64 or kind.element < kind.sum or (g.m == 1 and g.n < THIN_WIDE):
+    if not is_shared(g, kind, machine) or kind.element < kind.sum:
         return False
-    pages = g.k * min(g.b[2] * kind.element, PAGE) / PAGE
-    return pages <= THIN_MANY_PAGES and g.n * g.k * kind.element <= (SHARED // 2 if g.m == 1 else SHARED)
+    if g.m == 1 and (g.n < THIN_WIDE or g.n * g.k * kind.element > SHARED // 2):
+        return False
+    return g.k * min(g.b[2] * kind.element, PAGE) <= THIN_MANY_PAGES * PAGE
 
 
 class Limits(NamedTuple):
@@ -197,7 +198,7 @@ def is_readable(g: Product, kind: Kind, machine: Machine) -> bool:
 
 
 def is_shared(g: Product, kind: Kind, machine: Machine) -> bool:
-    """As gemm_choice.h says."""
+    """As gemm_tile.h says."""
     return machine.vector_bytes == 64 and g.n * g.k * kind.element <= SHARED
 
 

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import INDEX, Apply, Assign, Expr, For, Kernel, Let, Load, Store
 from hloc.kernels.walks import expressions, parts, with_vector_loops
-from hloc.targets.cpu.vector_loops.vector_width import HEAVY
+from hloc.targets.cpu.vector_loops.vector_width import is_function
 from hloc.targets.printer import assigned, simd_reduction
 
 LEAST_BYTES = 32                # of the widest numbers of a vector: less is no gain
@@ -45,8 +45,8 @@ def _lanes(loop: For, vector_bytes: int) -> int:
     smallest, widest = min(map(_bytes, held)), max(_bytes(e.type) for e in values if e.type != INDEX)
     most = min(vector_bytes // smallest, 1 << loop.extent.bit_length() - 1)
     # half a vector of a function takes as long as a whole one, and what is left of a row is short beside it
-    is_heavy = any(isinstance(e, Apply) and e.op.removesuffix("_near") in HEAVY for e in values)
-    if most // 2 * widest < (vector_bytes if is_heavy else LEAST_BYTES):
+    has_functions = any(isinstance(e, Apply) and is_function(e) for e in values)
+    if most // 2 * widest < (vector_bytes if has_functions else LEAST_BYTES):
         return 0
     half_cost = HALF_OF_MIXED if smallest != widest else HALF
     join = JOIN if smallest == widest and any(ELEMENT_TYPES[t].kind == "float" for t in held) else 0

@@ -92,7 +92,12 @@ def _most(extent: int | Expr, named: dict[str, Expr]) -> int:
 def is_heavy(expr: Apply) -> bool:
     """A function of many instructions, or a conversion that is one: of narrow floats, or from floats to integers."""
     if expr.op != "convert" or INDEX in (expr.type, expr.arguments[0].type):
-        op = expr.op.removesuffix("_near")
-        return op in HEAVY or op in HEAVY_OF_COMPLEX and expr.arguments[0].type in ("c64", "c128")
+        return is_function(expr)
     to, source = (ELEMENT_TYPES[t].kind for t in (expr.type, expr.arguments[0].type))
     return is_narrow(expr.type) or is_narrow(expr.arguments[0].type) or (source == "float" and to != "float")
+
+
+def is_function(expr: Apply) -> bool:
+    """Of many instructions."""
+    op = expr.op.removesuffix("_near")
+    return op in HEAVY or op in HEAVY_OF_COMPLEX and expr.arguments[0].type in ("c64", "c128")
