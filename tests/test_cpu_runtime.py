@@ -10,7 +10,8 @@ from native import build_runtime, pointer
 
 from hloc.machine import Machine
 from hloc.targets.cpu.building.routines import FAST_TYPES
-from hloc.targets.cpu.scratch.convolution_ways import arguments, way_of
+from hloc.targets.cpu.scratch.convolution import arguments
+from hloc.targets.cpu.scratch.convolution_ways import way_of
 
 LONG, POINTER, INT = ctypes.c_long, ctypes.c_void_p, ctypes.c_int
 LONG3 = LONG * 3
@@ -323,6 +324,10 @@ def draw_convolution(rng, kind):
         p |= {"ci": int(rng.choice([8, 13])), "co": int(rng.choice([1, 3, 20])), "base": per_dimension(1, 4)[:2] + [3],
               "stride": [1] * 3, "dilation": per_dimension(1, 3)[:2] + [1], "window": per_dimension(1, 5)}
         p["x"] = [*p["x"][:2], int(rng.choice([4, 700]))]
+    if kind == "blocks":                                # by runtime/conv_winograd.c
+        rank = 2
+        p |= {"ci": int(rng.choice([16, 48, 80])), "co": int(rng.choice([32, 48, 256])), "window": [1, 3, 3],
+              "x": [1, *(int(v) for v in rng.integers(8, 22, 2))], **dict.fromkeys(("stride", "base", "dilation"), [1] * 3)}
     real = [d >= 3 - rank for d in range(3)]
     low, high = ([int(rng.integers(-1, 3)) if r and kind not in ("one_by_one", "sums_everything") else 0
                   for r in real] for _ in range(2))
@@ -340,7 +345,7 @@ CONV_TYPES = [("f32", np.float32, np.float32), ("f16", np.float16, np.float16),
 
 @pytest.mark.parametrize("kind", ["plain", "groups", "depthwise", "batch_groups", "filter_gradient", "one_by_one",
                                   "few_channels", "few_results", "wide", "colliding", "sums_everything", "transposed",
-                                  "channel_gradient"])
+                                  "channel_gradient", "blocks"])
 @pytest.mark.parametrize("name,dtype,result", CONV_TYPES)
 def test_convolutions(runtime, kind, name, dtype, result):
     rng = np.random.default_rng(len(kind) * 100 + len(name))
@@ -374,6 +379,28 @@ def entries(c, name) -> list[str]:
              "base_dilation": c.base_dilation, "window_dilation": c.window_dilation, "reversal": c.reversed,
              "lhs": (0, c.x_n, c.x_c, *c.x_s), "rhs": (0, c.w_i, c.w_o, *c.w_s), "result": (c.y_n, c.y_c, *c.y_s)}
     return [name, f"{way_of(arguments(given, False), Machine.host())}_{name}"]
+
+
+@pytest.mark.parametrize("features", [32, 256])          # many blocks, and few
+@pytest.mark.parametrize("turned", [False, True])
+def test_blocks_of_odd_numbers(runtime, features, turned):
+    """What infinities, NaNs and numbers that overflow reach is what they reach in direct sums."""
+    rng = np.random.default_rng(features)
+    x = rng.integers(-4, 5, (2, 1, 11, 12, 32)).astype(np.float32)
+    for value, *place in ((np.inf, 0, 2, 2, 0), (-np.inf, 0, 3, 4, 7), (np.nan, 1, 2, 3, 1), (np.inf, 1, 3, 4, 9),
+                          (3e38, 1, 7, 7, 31), (-3e38, 1, 10, 11, 5)):
+        x[place[0], 0, place[1], place[2], place[3]] = value
+    w = in_order(rng, (1, 3, 3, 32, features), np.float32, [0, 1, 2, 4, 3] if turned else range(5))
+    w[0, 1, 1, :, 0] = np.nan
+    w[0, 0, 2, 3, 5] = -np.inf
+    made = {}
+    for way in ("rows", "winograd"):
+        made[way] = np.full((2, 1, 11, 12, features), 99, np.float32)
+        c = conv_args(x, w, made[way], [1] * 3, [0, 1, 1], [1] * 3, [1] * 3, [0] * 3, 1, 1)
+        assert getattr(runtime, f"hloc_conv_{way}_f32")(ctypes.byref(c)) == 0
+        made[way][1, ..., 5] = 0                            # -inf and what overflows: depends on the order
+    assert np.isnan(made["rows"]).any() and np.isposinf(made["rows"]).any() and np.isfinite(made["rows"]).any()
+    np.testing.assert_array_equal(made["winograd"], made["rows"])
 
 
 def test_convolution_epilogue(runtime):

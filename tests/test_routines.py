@@ -69,14 +69,16 @@ def dot(left: str, right: str) -> str:
     (windows("bf16[1,56,56,256]", "bf16[3,3,1,256]", "bf16[1,54,54,256]", "3x3", ", feature_group_count=256"),
      ["conv_depthwise.c", "conv_memory.c"]),
     (windows("f32[4,30,30,64]", "f32[3,3,16,64]", "f32[4,28,28,64]", "3x3", ", feature_group_count=4"),
-     ["conv_rows.c", "conv.c", "conv_dots.c", "conv_memory.c"]),
+     ["conv_rows.c", "conv_tiles.c", "conv.c", "conv_dots.c", "conv_memory.c"]),
+    (windows("f32[4,30,30,64]", "f32[3,3,64,64]", "f32[4,28,28,64]", "3x3", ""),
+     ["conv_tiles.c", "conv_winograd.c", "conv_memory.c"]),
     (windows("f32[16,30,30,32]", "f32[28,28,32,64]", "f32[16,3,3,64]", "28x28", ""), ["conv_outer.c", "conv_memory.c"]),
     (windows("f16[2,14,14,64]", "f16[3,3,64,8]", "f16[2,27,27,8]", "3x3 pad=1_1x1_1 lhs_dilate=2x2", ""),
      ["gemm_f32.c", "conv_transposed.c", "conv_memory.c"]),
 ], ids=["none", "attention", "attention of few queries", "attention gradient", "topk", "topk of f16", "shallow dot", "dot",
         "many small dots", "complex dot", "mixed dot", "dot of 8 bits", "dot of whole numbers",
         "converted dot", "factor of f16", "small factor", "shallow convolution", "convolution of 1x1 windows",
-        "depthwise convolution", "convolution of groups", "filter gradient", "transposed convolution"])
+        "depthwise convolution", "convolution of groups", "convolution by blocks", "filter gradient", "transposed convolution"])
 def test_likely_units(body, units):
     found, _ = likely_units(parse_module(f"ENTRY e {{ {body} }}"), Machine.host())
     assert [unit for unit in found if unit != "pool.c"] == units

@@ -25,7 +25,8 @@ from hloc.targets.cpu.building.routines import (
     generic_conv,
     units_of,
 )
-from hloc.targets.cpu.scratch.convolution_ways import arguments, way_of
+from hloc.targets.cpu.scratch.convolution import arguments
+from hloc.targets.cpu.scratch.convolution_ways import way_of
 from hloc.targets.cpu.scratch.products import Product
 from hloc.targets.cpu.tiles.complex_products import PARTS
 

@@ -42,7 +42,7 @@ IN_PARTS: dict[str, dict[str, tuple[str, ...]]] = {
              "FFT_LINES": PLAIN, "FFT_MANY": PLAIN},
     "triangular_": {"CHOLESKY": LEAN, "STRIPS": LEAN, "SOLVE": LEAN},
     "conv_dots": {"CONV_DOTS": ()},
-    "conv_rows": {"CONV_ROWS_OF_TILES": LEAN, "CONV_TILES": STRAIGHT, "CONV_TILES_OF_PAIRS": STRAIGHT},
+    "conv_tiles": {"CONV_TILES": STRAIGHT, "CONV_TILES_OF_PAIRS": STRAIGHT},
     "conv_memory": {"CONV_BF16": PLAIN, "CONV_F16": PLAIN, "CONV_F32": PLAIN, "CONV_MEMORY": PLAIN},
     "attention.c": {"ATTEND_BLOCKS": BARE, "ATTEND_PANELS": BARE},
     "attention_pairs.c": {"ATTEND_BLOCKS": BARE, "ATTEND_PANELS": BARE},
@@ -52,13 +52,15 @@ IN_PARTS: dict[str, dict[str, tuple[str, ...]]] = {
 }
 ALWAYS = {"gemm_": {"MAIN", "STORING"}, "triangular_": set(),
           "fft_": {"FFT_LINES", "FFT_PLANS", "FFT_MOVES", "FFT_MANY"},
-          "conv_dots": set(), "conv_memory": {"CONV_MEMORY"}, "conv_rows": {"CONV_ROWS_OF_TILES", "CONV_TILES"},
+          "conv_dots": set(), "conv_memory": {"CONV_MEMORY"}, "conv_tiles": {"CONV_TILES"},
           **dict.fromkeys(("attention_kernels", "attention_pairs_kernels"), {"ALONG", "ACROSS"}),
           **dict.fromkeys(("attention.c", "attention_pairs.c"), {"ATTEND_BLOCKS", "ATTEND_PANELS"}),
           "attention_thin": {"FEW_TASKS", "FEW_WEIGH", "FEW_DOTS"}}
 WHOLE = {**dict.fromkeys(("complex_c64.c", "complex_c128.c"), ONCE),           # flags of others
-         **dict.fromkeys(("conv_outer.c", "conv_transposed.c", "conv_depthwise.c", "conv_gradient.c"), PLAIN),
-         **dict.fromkeys(("conv.c", "conv_product.c"), ONCE), "conv_pairs.c": PLAIN}
+         **dict.fromkeys(("conv_outer.c", "conv_transposed.c", "conv_depthwise.c", "conv_gradient.c",
+                            "conv_winograd.c"), PLAIN),
+         **dict.fromkeys(("conv.c", "conv_product.c"), ONCE), "conv_pairs.c": PLAIN,
+         "conv_rows.c": LEAN}
 SHORT = {"pool.c": ONCE, "call.c": ()}               # 0.2 us of a call are worth what gcc takes
 LONGEST_IN_LANES = 4096                              # points; LONGEST_IN_LANES in runtime/fft_lines.h has twice as many
 MOST_LANES = 16                                      # lines side by side

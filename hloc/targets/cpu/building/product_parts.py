@@ -15,7 +15,8 @@ from functools import lru_cache
 from hloc.machine import Machine
 from hloc.targets.cpu.building.parts import Parts, add
 from hloc.targets.cpu.building.routines import FAST_TYPES
-from hloc.targets.cpu.scratch.convolution_ways import arguments, product_of_convolution, products_of_spread, way_of
+from hloc.targets.cpu.scratch.convolution import arguments
+from hloc.targets.cpu.scratch.convolution_ways import product_of_convolution, products_of_spread, way_of
 from hloc.targets.cpu.scratch.products import (
     ALIASED_ROWS,
     Blocks,
@@ -121,6 +122,6 @@ def add_convolution(found: Parts, given: Mapping, has_epilogue: bool, machine: M
         for product in products_of_spread(c):
             add_product(found, product, machine)
     elif way == "pairs":
-        add(found, "conv_rows.c", {"CONV_TILES_OF_PAIRS"})
+        add(found, "conv_tiles.c", {"CONV_TILES_OF_PAIRS"})
     elif way == "rows" and c.y_features // c.groups <= MOST_DOTS:
         add(found, "conv_dots.c", {"CONV_DOTS"})

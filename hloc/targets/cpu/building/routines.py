@@ -27,10 +27,11 @@ ATTENTION_UNITS = {"": ("attention.c", "attention_kernels.c"), "few": ("attentio
                    "pairs": ("attention_pairs.c", "attention_pairs_kernels.c")}
 FEW_QUERIES = 8                      # HLOC_FEW in runtime/attention_internal.h
 # What a convolution by each way (scratch/convolution_ways.py) takes beside the product of its type.
-WAY_UNITS = {"rows": ("conv_rows.c", "conv.c", "conv_dots.c", "conv_memory.c"),
-             "pairs": ("conv_rows.c", "conv_pairs.c", "conv_memory.c"), "product": ("conv_product.c",),
+WAY_UNITS = {"rows": ("conv_rows.c", "conv_tiles.c", "conv.c", "conv_dots.c", "conv_memory.c"),
+             "pairs": ("conv_rows.c", "conv_tiles.c", "conv_pairs.c", "conv_memory.c"), "product": ("conv_product.c",),
              "depthwise": ("conv_depthwise.c", "conv_memory.c"), "channels": ("conv_gradient.c", "conv_memory.c"),
-             "outer": ("conv_outer.c", "conv_memory.c"), "spread": ("gemm_f32.c", "conv_transposed.c", "conv_memory.c")}
+             "outer": ("conv_outer.c", "conv_memory.c"), "spread": ("gemm_f32.c", "conv_transposed.c", "conv_memory.c"),
+             "winograd": ("conv_tiles.c", "conv_winograd.c", "conv_memory.c")}
 MOST_THIN = 4                        # THIN_ROWS in runtime/gemm_thin.h
 SHORTEST_THIN, SMALLEST_THIN = 8, 1024    # columns, and elements of the larger operand, as is_thin says there
 ENTRY = re.compile(r"\bhloc_(gemm|conv|fft|topk|attention|cholesky|trisolve|turn)(?:_(\w+))?\(")

@@ -6,8 +6,8 @@
  *   int hloc_conv_bf16, hloc_conv_f16            x, w of that type, sums f32; y of that type when y_is_narrow, else f32
  *   int hloc_conv_<way>_f32, _bf16, _f16         the same by one way, of which it is known before that it can be gone
  *                                                (way_of in hloc/targets/cpu/scratch/convolution_ways.py): rows,
- *                                                product, depthwise, channels, outer, spread (conv_internal.h); of bf16
- *                                                alone: pairs
+ *                                                product, depthwise, channels, outer, spread, winograd
+ *                                                (conv_internal.h); of bf16 alone: pairs
  *   int hloc_conv_<t>  for t in pred s8 s16 s32 s64 u8 u16 u32 u64 f64 c64 c128: sums in t (generic_conv.h)
  *   int hloc_conv_s8_s32, hloc_conv_u8_s32: x, w of 8 bits, sums and y s32
  *
@@ -68,6 +68,7 @@ HLOC_DECLARE_WAY(depthwise)
 HLOC_DECLARE_WAY(channels)
 HLOC_DECLARE_WAY(outer)
 HLOC_DECLARE_WAY(spread)
+HLOC_DECLARE_WAY(winograd)
 HLOC_DECLARE_CONV(pred)
 HLOC_DECLARE_CONV(s8)
 HLOC_DECLARE_CONV(s16)

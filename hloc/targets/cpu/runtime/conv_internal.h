@@ -1,8 +1,9 @@
 /* conv_internal.h: what the files behind conv.h share: a convolution in f32 in the order that the tiles like.
  *
  * A way of computing one is a function of a plan, in a file of its own, of which a program holds those that its
- * convolutions go (way_of in targets/cpu/scratch/convolution_ways.py): conv.c and conv_rows.c compute tiles of output
- * positions x features from row pointers, conv_pairs.c with it pairs of bf16; conv_outer.c does filter gradients;
+ * convolutions go (way_of in targets/cpu/scratch/convolution_ways.py): conv.c and conv_rows.c compute tiles
+ * (conv_tiles.c) of output positions x features from row pointers, conv_pairs.c with it pairs of bf16; conv_winograd.c
+ * windows of 3x3; conv_outer.c does filter gradients;
  * conv_depthwise.c channels on their own, conv_gradient.c the filter gradients of those; conv_transposed.c base
  * dilation; conv_product.c what is a matrix product. Operands are rearranged where needed (conv_memory.c). conv_ways.c
  * chooses.
@@ -19,12 +20,15 @@ enum { HLOC_CONV_COLUMNS = 2 * HLOC_LANES32 };
 #if HLOC_VECTOR_BYTES == 64
 #define HLOC_CONV_ROWS 14
 #define HLOC_EACH_CONV_ROW HLOC_EACH_14
+#define HLOC_EACH_SHORT_CONV_ROW HLOC_EACH_7
 #elif defined(__aarch64__)
 #define HLOC_CONV_ROWS 12
 #define HLOC_EACH_CONV_ROW HLOC_EACH_12
+#define HLOC_EACH_SHORT_CONV_ROW HLOC_EACH_6
 #else
 #define HLOC_CONV_ROWS 6
 #define HLOC_EACH_CONV_ROW HLOC_EACH_6
+#define HLOC_EACH_SHORT_CONV_ROW HLOC_EACH_3
 #endif
 
 typedef enum { HLOC_CONV_IS_F32, HLOC_CONV_IS_BF16, HLOC_CONV_IS_F16 } hloc_conv_type;
@@ -55,6 +59,21 @@ long hloc_conv_y_offset(const hloc_conv_args* c, long position);
 
 int hloc_conv_rows(hloc_conv_plan* plan, float* panels);      /* panels: so many floats of scratch: */
 long hloc_conv_panel_floats(const hloc_conv_args* c);
+/* conv_tiles.c: tile[i][j] (+)= sum over taps t, features k < depth of
+ *   rows[t * HLOC_CONV_ROWS + i][first + k] * panel[tap_index[t]][k][j]
+ * half and quarter: only for the first vector of columns, for half of it. For every tap and k one line at `ahead`,
+ * which moves by ahead_step bytes, is asked for: what will be wanted next. */
+typedef void hloc_conv_tile_of(long taps, const long* tap_index, const float* const* rows, long first, long depth,
+                               const float* panel, float* tile, long stride, int accumulate, const char* ahead,
+                               long ahead_step);
+typedef void hloc_conv_half_tile_of(long taps, const long* tap_index, const float* const* rows, long depth,
+                                    const float* panel, float* tile);
+hloc_conv_tile_of hloc_conv_tile, hloc_conv_tile_of_pairs;
+hloc_conv_half_tile_of hloc_conv_half_tile, hloc_conv_quarter_tile, hloc_conv_half_tile_of_pairs;
+#pragma weak hloc_conv_tile_of_pairs /* a program without pairs needs none */
+#pragma weak hloc_conv_half_tile_of_pairs
+/* The same of one tap, half as many rows. */
+void hloc_conv_short_tile(const float* const* rows, long depth, const float* panel, float* tile, int accumulate);
 /* sums[i * count + j] of HLOC_CONV_ROWS positions and count <= HLOC_CONV_DOTS features (conv_dots.c) */
 enum { HLOC_CONV_DOTS = 4 };
 #pragma weak hloc_conv_dots /* a program without few features needs none */
@@ -66,6 +85,7 @@ int hloc_conv_by_rows(hloc_conv_plan* plan, hloc_conv_type type);
 int hloc_conv_by_pairs(hloc_conv_plan* plan, hloc_conv_type type);
 int hloc_conv_by_depthwise(hloc_conv_plan* plan, hloc_conv_type type);
 int hloc_conv_by_outer(hloc_conv_plan* plan, hloc_conv_type type);
+int hloc_conv_by_winograd(hloc_conv_plan* plan, hloc_conv_type type);
 int hloc_conv_by_spread(hloc_conv_plan* plan, hloc_conv_type type);
 int hloc_conv_by_product(hloc_conv_plan* plan, hloc_conv_type type);
 /* All of a convolution whose batch groups are channels: the plan is of the whole, not of a group. */

@@ -1,148 +1,18 @@
 /* conv_rows.c: a convolution as a matrix product whose left operand is never built (implicit GEMM).
  *
- * In: a plan with x_c == 1, w any order, f32. A register tile holds HLOC_CONV_ROWS output positions x two vectors of
- * output features; for every tap (window position) each of its rows is a pointer to x's contiguous features, or to
+ * In: a plan with x_c == 1, w any order, f32. A tile (conv_tiles.c) holds HLOC_CONV_ROWS output positions x two vectors
+ * of output features; for every tap (window position) each of its rows is a pointer to x's contiguous features, or to
  * zeros in the padding. Few output features would leave most lanes empty: then lanes lie along x's features, and are
  * added up at the end (conv_dots.c). With base dilation the output splits into phases, each with the taps that meet
  * whole inputs.
  *
  * A plan of pairs (conv_pairs.c) has two neighbouring features of bf16 in the place of each float of x and w.
- *
- * Parts (parts.h): CONV_TILES, the register tiles, CONV_TILES_OF_PAIRS, those of pairs; CONV_ROWS_OF_TILES, all else.
  */
 #include "conv_internal.h"
-#include "pairs.h"
-#include "parts.h"
-
-#define HLOC_CONV_TILES 1
-#define HLOC_CONV_ROWS_OF_TILES 2
-#define HLOC_CONV_TILES_OF_PAIRS 3
 
 enum { ROWS = HLOC_CONV_ROWS, COLUMNS = HLOC_CONV_COLUMNS, TILES = 8, MOST_ZEROS = 16384, FEW_TILES = 32 };
-enum { CHUNK = 512, PART = 64, AHEAD = 8, MOST_PANELS = 4 };
+enum { CHUNK = 512, PART = 64, MOST_PANELS = 4, AHEAD = 8 };
 
-/* tile[i][j] (+)= sum over taps t, features k < depth of rows[t * ROWS + i][first + k] * panel[taps[t]][k][j]; half:
- * only for the first vector of columns. For every tap and k one line at `ahead`, which moves by ahead_step bytes, is
- * asked for: what will be packed next. */
-#if HLOC_IS_HERE(HLOC_CONV_TILES) || HLOC_IS_HERE(HLOC_CONV_TILES_OF_PAIRS)
-#define BEGIN_ROW(i) hloc_vf32 left##i = {0}, right##i = {0};
-#define LOAD_ROW(i)                                                                                                   \
-  left##i = hloc_load_f32(tile + (i) * stride), right##i = hloc_load_f32(tile + (i) * stride + HLOC_LANES32);
-#define FIND_ROW(i) const float* row##i = rows[i] + first;
-#define ADD_ROW(i)                                                                                                    \
-  {                                                                                                                   \
-    const hloc_vf32 a = hloc_splat_f32(row##i[k]);                                                                    \
-    left##i += a * b0, right##i += a * b1;                                                                            \
-  }
-#define ADD_ROW_OF_PAIRS(i)                                                                                           \
-  {                                                                                                                   \
-    const hloc_vu32 a = hloc_splat_u32(((const unsigned*)row##i)[k]);                                                 \
-    left##i = (hloc_vf32)HLOC_MULTIPLY_PAIRS(left##i, a, b0);                                                         \
-    right##i = (hloc_vf32)HLOC_MULTIPLY_PAIRS(right##i, a, b1);                                                       \
-  }
-#define STORE_ROW(i)                                                                                                  \
-  hloc_store_f32(tile + (i) * stride, left##i), hloc_store_f32(tile + (i) * stride + HLOC_LANES32, right##i);
-#define DEFINE_TILE(NAME, ADD)                                                                                        \
-  HLOC_OF_PARTS __attribute__((noinline)) void NAME(long taps, const long* tap_index, const float* const* rows,       \
-                                                    long first, long depth, const float* panel, float* tile,          \
-                                                    long stride, int accumulate, const char* ahead, long ahead_step) { \
-    HLOC_EACH_CONV_ROW(BEGIN_ROW)                                                                                     \
-    if (accumulate) { HLOC_EACH_CONV_ROW(LOAD_ROW) }                                                                  \
-    for (long t = 0; t < taps; t++, rows += ROWS) {                                                                   \
-      const float* b = panel + tap_index[t] * depth * COLUMNS;                                                        \
-      HLOC_EACH_CONV_ROW(FIND_ROW)                                                                                    \
-      for (long k = 0; k < depth; k++, b += COLUMNS) {                                                                \
-        const hloc_vf32 b0 = hloc_load_f32(b), b1 = hloc_load_f32(b + HLOC_LANES32);                                  \
-        __builtin_prefetch(b + AHEAD * COLUMNS), __builtin_prefetch(b + AHEAD * COLUMNS + HLOC_LANES32);              \
-        __builtin_prefetch(ahead, 0, 2), ahead += ahead_step;                                                         \
-        HLOC_EACH_CONV_ROW(ADD)                                                                                       \
-      }                                                                                                               \
-    }                                                                                                                 \
-    HLOC_EACH_CONV_ROW(STORE_ROW)                                                                                     \
-  }
-#define BEGIN_HALF(i) hloc_vf32 sum##i = {0};
-#define FIND_HALF(i) const float* row##i = rows[i];
-#define ADD_HALF(i) sum##i += hloc_splat_f32(row##i[k]) * b0;
-#define ADD_HALF_OF_PAIRS(i)                                                                                          \
-  sum##i = (hloc_vf32)HLOC_MULTIPLY_PAIRS(sum##i, hloc_splat_u32(((const unsigned*)row##i)[k]), b0);
-#define STORE_HALF(i) hloc_store_f32(tile + (i) * COLUMNS, sum##i);
-#define DEFINE_HALF_TILE(NAME, ADD)                                                                                   \
-  HLOC_OF_PARTS __attribute__((noinline)) void NAME(long taps, const long* tap_index, const float* const* rows,       \
-                                                    long depth, const float* panel, float* tile) {                    \
-    HLOC_EACH_CONV_ROW(BEGIN_HALF)                                                                                    \
-    for (long t = 0; t < taps; t++, rows += ROWS) {                                                                   \
-      const float* b = panel + tap_index[t] * depth * COLUMNS;                                                        \
-      HLOC_EACH_CONV_ROW(FIND_HALF)                                                                                   \
-      for (long k = 0; k < depth; k++, b += COLUMNS) {                                                                \
-        const hloc_vf32 b0 = hloc_load_f32(b);                                                                        \
-        __builtin_prefetch(b + AHEAD * COLUMNS);                                                                      \
-        HLOC_EACH_CONV_ROW(ADD)                                                                                       \
-      }                                                                                                               \
-    }                                                                                                                 \
-    HLOC_EACH_CONV_ROW(STORE_HALF)                                                                                    \
-  }
-#if HLOC_IS_HERE(HLOC_CONV_TILES_OF_PAIRS) && HLOC_HAS_PAIRS
-DEFINE_TILE(hloc_conv_tile_of_pairs, ADD_ROW_OF_PAIRS)
-DEFINE_HALF_TILE(hloc_conv_half_tile_of_pairs, ADD_HALF_OF_PAIRS)
-#endif
-#endif
-#if HLOC_IS_HERE(HLOC_CONV_TILES)
-DEFINE_TILE(hloc_conv_tile, ADD_ROW)
-DEFINE_HALF_TILE(hloc_conv_half_tile, ADD_HALF)
-/* Half of a vector, where that is computed in half of its time. */
-#if HLOC_VECTOR_BYTES == 64
-typedef float half_vector __attribute__((vector_size(32), aligned(4), may_alias));
-#define BEGIN_QUARTER(i) half_vector sum##i = {0};
-#define ADD_QUARTER(i) sum##i += (row##i[k] - (half_vector){0}) * b0;
-#define STORE_QUARTER(i) *(half_vector*)(tile + (i) * COLUMNS) = sum##i;
-HLOC_OF_PARTS __attribute__((noinline)) void hloc_conv_quarter_tile(long taps, const long* tap_index,
-                                                                    const float* const* rows, long depth,
-                                                                    const float* panel, float* tile) {
-  HLOC_EACH_CONV_ROW(BEGIN_QUARTER)
-  for (long t = 0; t < taps; t++, rows += ROWS) {
-    const float* b = panel + tap_index[t] * depth * COLUMNS;
-    HLOC_EACH_CONV_ROW(FIND_HALF)
-    for (long k = 0; k < depth; k++, b += COLUMNS) {
-      const half_vector b0 = *(const half_vector*)b;
-      HLOC_EACH_CONV_ROW(ADD_QUARTER)
-    }
-  }
-  HLOC_EACH_CONV_ROW(STORE_QUARTER)
-}
-#undef BEGIN_QUARTER
-#undef ADD_QUARTER
-#undef STORE_QUARTER
-#endif
-#else
-void hloc_conv_tile(long taps, const long* tap_index, const float* const* rows, long first, long depth,
-                    const float* panel, float* tile, long stride, int accumulate, const char* ahead, long ahead_step);
-void hloc_conv_half_tile(long taps, const long* tap_index, const float* const* rows, long depth, const float* panel,
-                         float* tile);
-void hloc_conv_quarter_tile(long taps, const long* tap_index, const float* const* rows, long depth, const float* panel,
-                            float* tile);
-#endif
-#if !HLOC_IS_HERE(HLOC_CONV_TILES_OF_PAIRS) || !HLOC_HAS_PAIRS
-HLOC_MAY_BE_MISSING void hloc_conv_tile_of_pairs(long taps, const long* tap_index, const float* const* rows, long first,
-                                                 long depth, const float* panel, float* tile, long stride,
-                                                 int accumulate, const char* ahead, long ahead_step);
-HLOC_MAY_BE_MISSING void hloc_conv_half_tile_of_pairs(long taps, const long* tap_index, const float* const* rows,
-                                                      long depth, const float* panel, float* tile);
-#endif
-#undef BEGIN_ROW
-#undef LOAD_ROW
-#undef FIND_ROW
-#undef ADD_ROW
-#undef ADD_ROW_OF_PAIRS
-#undef STORE_ROW
-#undef DEFINE_TILE
-#undef BEGIN_HALF
-#undef FIND_HALF
-#undef ADD_HALF
-#undef ADD_HALF_OF_PAIRS
-#undef STORE_HALF
-#undef DEFINE_HALF_TILE
-
-#if HLOC_IS_HERE(HLOC_CONV_ROWS_OF_TILES)
 static const float zeros[MOST_ZEROS] __attribute__((aligned(64)));
 
 typedef struct { long first[3], step[3], count[3]; } grid; /* output positions of one phase */
@@ -168,8 +38,8 @@ typedef struct {
   int even_rows;         /* y's positions are evenly spaced, its features side by side */
   const float** rows;    /* few positions: all tiles' pointers */
   int consecutive;       /* the phase is the whole output in order */
-  __typeof__(hloc_conv_tile)* tile; /* of numbers, or of pairs */
-  __typeof__(hloc_conv_half_tile)* half_tile;
+  hloc_conv_tile_of* tile; /* of numbers, or of pairs */
+  hloc_conv_half_tile_of* half_tile;
 } rows_work;
 
 /* The n-th position of the phase: its place in the batch and its spatial coordinates. */
@@ -549,7 +419,7 @@ int hloc_conv_rows(hloc_conv_plan* plan, float* panels) {
   int few = is_few(c);
   w.tile = plan->of_pairs ? hloc_conv_tile_of_pairs : hloc_conv_tile;
   w.half_tile = plan->of_pairs ? hloc_conv_half_tile_of_pairs : hloc_conv_half_tile;
-  w.by_dots = !few && !plan->of_pairs && HLOC_HAS(hloc_conv_dots) && are_dots(features, w.depth, w.all_taps);
+  w.by_dots = !few && !plan->of_pairs && hloc_conv_dots && are_dots(features, w.depth, w.all_taps);
   w.width = w.by_dots ? HLOC_CONV_DOTS : COLUMNS;
   w.group_panels = (features + w.width - 1) / w.width;
   w.even_rows = c->y_c == 1 && c->y_s[1] == c->y_s[2] * c->y_size[2] && c->y_s[0] == c->y_s[1] * c->y_size[1] &&
@@ -584,4 +454,3 @@ int hloc_conv_rows(hloc_conv_plan* plan, float* panels) {
   }
   return 0;
 }
-#endif

@@ -11,7 +11,7 @@
  *   hloc_swapped_<f32, f64>(v): neighbouring lanes change places
  *   HLOC_IN_REGISTER(v)    v, just loaded, is used several times: gcc would load it again in each instruction
  *   HLOC_UNROLL            before a loop whose body works on a register array
- *   HLOC_EACH_<n>(X)       X(0) X(1) ... X(n - 1), n being 1 or even, up to 14: as written out; with register arrays
+ *   HLOC_EACH_<n>(X)       X(0) X(1) ... X(n - 1), n 1, 3, 7 or even, up to 14: as written out; with register arrays
  *                          to take apart first, gcc makes the same code in half as long again
  *
  * Multiply-add is written a * b + c: compile with -ffp-contract=fast.
@@ -32,8 +32,10 @@
 #endif
 #define HLOC_EACH_1(X) X(0)
 #define HLOC_EACH_2(X) X(0) X(1)
+#define HLOC_EACH_3(X) HLOC_EACH_2(X) X(2)
 #define HLOC_EACH_4(X) HLOC_EACH_2(X) X(2) X(3)
 #define HLOC_EACH_6(X) HLOC_EACH_4(X) X(4) X(5)
+#define HLOC_EACH_7(X) HLOC_EACH_6(X) X(6)
 #define HLOC_EACH_8(X) HLOC_EACH_6(X) X(6) X(7)
 #define HLOC_EACH_10(X) HLOC_EACH_8(X) X(8) X(9)
 #define HLOC_EACH_12(X) HLOC_EACH_10(X) X(10) X(11)

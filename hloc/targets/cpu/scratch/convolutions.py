@@ -11,10 +11,8 @@ from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import Tile
 from hloc.machine import Machine
 from hloc.targets.cpu.building.routines import FAST_TYPES, PRODUCT_OF
+from hloc.targets.cpu.scratch.convolution import ONES, Convolution, arguments, panel_columns
 from hloc.targets.cpu.scratch.convolution_ways import (
-    ONES,
-    Convolution,
-    arguments,
     images_at_once,
     moves_spread,
     product_of_convolution,
@@ -25,6 +23,7 @@ from hloc.targets.cpu.scratch.convolution_ways import (
 )
 from hloc.targets.cpu.scratch.products import Product, product_scratch, tile_rows
 from hloc.targets.cpu.scratch.room import Scratch, busy
+from hloc.targets.cpu.scratch.winograd import blocks_of
 
 TILES, FEW_TILES, CHUNK, MOST_FEW_PANELS, TAP_BYTES = 8, 32, 512, 4, 40        # of conv_rows.c
 OUTER_MOST_CHUNK = 448                                                         # of conv_outer.c
@@ -45,7 +44,8 @@ def convolution_scratch(tile: Tile, machine: Machine) -> Scratch:
         return _moved(whole, True, whole.is_f32 and whole.x_n == 1, whole.is_f32 and whole.w_o == 1, machine)
     if way == "depthwise":
         return _moved(c, False, c.is_f32 and c.x_c == 1, c.is_f32 and c.w_o == 1, machine)
-    ways = {"product": _by_product, "outer": _by_outer, "spread": _by_spread, "rows": _by_rows, "pairs": _by_pairs}
+    ways = {"product": _by_product, "outer": _by_outer, "spread": _by_spread, "rows": _by_rows, "pairs": _by_pairs,
+            "winograd": _by_winograd}
     return ways[way](c, machine)
 
 
@@ -56,16 +56,11 @@ def _image(c: Convolution, machine: Machine, padded: int | None = None, pitch: i
     """Floats of x brought into order: arranged_floats(arrange_x)."""
     outer, inner = (c.x_features, c.batch) if batch_inner else (c.batch, c.x_features)
     last = c.x_size[2] if padded is None else padded
-    return outer * c.x_size[0] * c.x_size[1] * last * (inner if pitch is None else pitch) + _columns(machine)
+    return outer * c.x_size[0] * c.x_size[1] * last * (inner if pitch is None else pitch) + panel_columns(machine)
 
 
 def _filter(c: Convolution, machine: Machine) -> int:
-    return c.x_features // c.groups * c.taps * c.y_features + _columns(machine)
-
-
-def _columns(machine: Machine) -> int:
-    """HLOC_CONV_COLUMNS."""
-    return 2 * machine.vector_bytes // 4
+    return c.x_features // c.groups * c.taps * c.y_features + panel_columns(machine)
 
 
 def _moved(c: Convolution, batch_inner: bool, keep_x: bool, keep_w: bool, machine: Machine) -> Scratch:
@@ -116,7 +111,7 @@ def _by_pairs(c: Convolution, machine: Machine) -> Scratch:
 
 
 def _panel_floats(c: Convolution, machine: Machine) -> int:
-    columns = _columns(machine)
+    columns = panel_columns(machine)
     return c.groups * -(-(c.y_features // c.groups) // columns) * c.taps * (c.x_features // c.groups) * columns
 
 
@@ -130,14 +125,14 @@ def _positions(c: Convolution) -> int:
 
 
 def _is_few(c: Convolution, machine: Machine) -> bool:
-    panels = -(-(c.y_features // c.groups) // _columns(machine))
+    panels = -(-(c.y_features // c.groups) // panel_columns(machine))
     return _positions(c) <= FEW_TILES * tile_rows(machine) and c.groups == 1 \
         and c.x_features >= machine.vector_bytes // 4 and panels >= 2 * machine.cores
 
 
 def _rows(c: Convolution, machine: Machine, first: int) -> Scratch:
     """hloc_conv_rows."""
-    rows, columns, depth = tile_rows(machine), _columns(machine), c.x_features // c.groups
+    rows, columns, depth = tile_rows(machine), panel_columns(machine), c.x_features // c.groups
     second, own = c.taps * TAP_BYTES, TILES * rows * c.taps * 8
     group_panels = -(-(c.y_features // c.groups) // columns)
     per_task = TILES * rows * c.taps * depth * group_panels * columns
@@ -156,7 +151,7 @@ def _by_outer(c: Convolution, machine: Machine) -> Scratch:
     padded = c.y_size[2] + (c.window[2] - 1) * c.window_dilation[2] if merged else c.x_size[2]
     x = _image(c, machine, padded, batch_inner=True) if merged or not c.is_f32 or c.x_n != 1 else 0
     w = _filter(c, machine) if not c.is_f32 or c.w_o != 1 else 0
-    tile, columns = tile_rows(machine), _columns(machine)
+    tile, columns = tile_rows(machine), panel_columns(machine)
     places = c.y_size[0] * c.y_size[1] * (1 if merged else c.y_size[2])
     panels = -(-(c.batch * (c.y_size[2] if merged else 1)) // tile)
     column_panels, row_groups, column_groups = -(-c.y_features // columns), 1, 1
@@ -171,6 +166,14 @@ def _by_outer(c: Convolution, machine: Machine) -> Scratch:
     sums = -(-panels // row_groups) * tile * -(-column_panels // column_groups) * columns
     chunk_rows = OUTER_MOST_CHUNK * (4 * 8 + 4 * (tile + columns))
     return Scratch.of(first=4 * (x + w + 1), own=4 * sums + chunk_rows, threads=machine.cores)
+
+
+def _by_winograd(c: Convolution, machine: Machine) -> Scratch:
+    x = _image(c, machine) if not c.is_f32 or c.x_c != 1 else 0
+    w = _filter(c, machine) if not c.is_f32 or (c.w_o != 1 and c.w_i != 1) else 0
+    blocks = blocks_of(c, machine)
+    return Scratch.of(first=4 * (x + w + blocks.filters + 1), own=4 * blocks.own,
+                      threads=busy(blocks.tasks, 1, machine))
 
 
 def _by_spread(c: Convolution, machine: Machine) -> Scratch:

@@ -14,7 +14,8 @@ from hloc.errors import UnsupportedError
 from hloc.kernels.ir import Const, Tile
 from hloc.machine import Machine
 from hloc.targets.cpu.building.routines import FAST_TYPES, SAME_PRODUCT, attention_kind
-from hloc.targets.cpu.scratch.convolution_ways import arguments, way_of
+from hloc.targets.cpu.scratch.convolution import arguments
+from hloc.targets.cpu.scratch.convolution_ways import way_of
 from hloc.targets.cpu.tiles.epilogues import Epilogue, epilogue_of
 from hloc.targets.cpu.tiles.scores import score_of
 from hloc.targets.cpu.tiles.sorts import fft, sort, topk

@@ -1,0 +1,85 @@
+"""A convolution as runtime/conv.h takes it, told from the parameters of its Tile.
+
+In: parameters as hloc/kernels/products/convolution.py says. Out: a Convolution, of one batch group. Names are those of
+the C code, so that both can be read side by side. Missing spatial dimensions come first, as in hloc_conv_args.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import NamedTuple
+
+from hloc.machine import Machine
+from hloc.targets.cpu.building.routines import FAST_TYPES
+
+ONES = (1, 1, 1)
+
+
+class Convolution(NamedTuple):
+    """hloc_conv_args of one batch group; strides in elements."""
+
+    type: str
+    batch: int
+    x_features: int
+    y_features: int
+    groups: int
+    x_size: tuple
+    window: tuple
+    y_size: tuple
+    stride: tuple
+    pad_low: tuple
+    base_dilation: tuple
+    window_dilation: tuple
+    reversed: tuple
+    x_n: int
+    x_c: int
+    x_s: tuple
+    w_i: int
+    w_o: int
+    w_s: tuple
+    y_n: int
+    y_c: int
+    y_s: tuple
+    has_epilogue: bool
+    batch_groups: int = 1
+
+    @property
+    def taps(self) -> int:
+        return prod(self.window)
+
+    @property
+    def is_f32(self) -> bool:
+        return self.type == "f32"
+
+
+def arguments(given: Mapping, has_epilogue: bool) -> Convolution:
+    """Of one batch group; strides settled where the type has ways."""
+    unused, groups = 3 - len(given["window"]), given["batch_groups"]
+
+    def three(values: tuple, filler: int) -> tuple:
+        return (filler,) * unused + tuple(values)
+    _, x_n, x_c, *x_s = given["lhs"]
+    _, w_i, w_o, *w_s = given["rhs"]
+    y_n, y_c, *y_s = given["result"] if not has_epilogue else (0, 0, *[0] * len(given["window"]))
+    c = Convolution(
+        given["types"][0], given["batch"] // groups, given["lhs_features"], given["features"] // groups,
+        given["feature_groups"], three(given["lhs_size"], 1), three(given["window"], 1), three(given["size"], 1),
+        three(given["stride"], 1), three(given["padding_low"], 0), three(given["base_dilation"], 1),
+        three(given["window_dilation"], 1), three(given["reversal"], 0), x_n, x_c, three(x_s, 0), w_i, w_o,
+        three(w_s, 0), y_n, y_c, three(y_s, 0), has_epilogue, groups)
+    return _settled(c) if c.type in FAST_TYPES["conv"] else c
+
+
+def _settled(c: Convolution) -> Convolution:
+    """settle_strides."""
+    x_s, y_s = list(c.x_s), list(c.y_s)
+    for d in (1, 0):
+        x_s[d] = c.x_size[d + 1] * x_s[d + 1] if c.x_size[d] == 1 else x_s[d]
+        y_s[d] = c.y_size[d + 1] * y_s[d + 1] if c.y_size[d] == 1 else y_s[d]
+    x_c, y_c = 1 if c.x_features == 1 else c.x_c, 1 if c.y_features == 1 else c.y_c
+    return c._replace(x_c=x_c, y_c=y_c, x_s=tuple(x_s), y_s=tuple(y_s))
+
+
+def panel_columns(machine: Machine) -> int:
+    """HLOC_CONV_COLUMNS."""
+    return 2 * machine.vector_bytes // 4

@@ -1,0 +1,85 @@
+"""Convolutions by blocks (runtime/conv_winograd.c): which go this way, and how their work is divided.
+
+In: a Convolution. Out: whether it does; its Blocks. Names are those of the C code. With two cores and vectors of 64
+bytes:
+
+    f32[1,56,56,64] by f32[3,3,64,64]        784 blocks of 2x2 positions: tasks of 98
+    f32[1,14,14,256] by f32[3,3,256,256]     49 blocks, which are few: tasks of 4 panels of 32 features
+"""
+from __future__ import annotations
+
+from math import ceil
+from typing import NamedTuple
+
+from hloc.machine import Machine
+from hloc.targets.cpu.scratch.convolution import ONES, Convolution, panel_columns
+from hloc.targets.cpu.scratch.products import tile_rows
+
+DEPTH, PRODUCTS, APART = 64, 16, 16
+FEW_ROWS, IMAGE_FLOATS, SUM_FLOATS = 20, 1 << 17, 1 << 18
+UNIT, MOST_FEATURES = 16, 16384      # features: whole vectors, and MOST_ZEROS
+LEAST_WORK = 1 << 19                 # multiply-adds; less is done before transforms pay
+# What transforms cost: those of filters as much as products of so many blocks, those of images and sums as much as
+# so many features more of y and of x.
+FILTERS, IMAGES, SUMS = 4, 3, 5
+WORTH = 0.9                          # of the multiply-adds of the direct way
+
+
+class Blocks(NamedTuple):
+    """How a convolution is divided; room in floats."""
+
+    few: bool
+    tasks: int           # of `grain` blocks, or panels where blocks are few
+    grain: int
+    filters: int         # room for all transformed filters
+    own: int             # room of a thread
+
+
+def goes_by_blocks(c: Convolution, machine: Machine) -> bool:
+    """Whether it can go this way, and does less so."""
+    fits = c.window == (1, 3, 3) and c.stride == c.base_dilation == c.window_dilation == ONES \
+        and c.groups == c.batch_groups == c.x_size[0] == c.y_size[0] == 1 and not c.pad_low[0] \
+        and c.x_features % UNIT == c.y_features % UNIT == 0 and 0 < c.x_features <= MOST_FEATURES
+    direct = 9 * c.batch * c.y_size[1] * c.y_size[2] * c.x_features * c.y_features
+    return fits and direct >= LEAST_WORK and _work(c, machine) <= WORTH * direct
+
+
+def _work(c: Convolution, machine: Machine) -> float:
+    """Multiply-adds of all threads, while the one that has most to do is at work; transforms as such."""
+    blocks, columns = blocks_of(c, machine), panel_columns(machine)
+    longest = ceil(blocks.tasks / machine.cores) * machine.cores * blocks.grain
+    if blocks.few:
+        half = tile_rows(machine) // 2
+        count, features, met = ceil(_count(c) / half) * half, longest * columns, blocks.grain * columns
+    else:
+        count, features, met = longest, ceil(c.y_features / columns) * columns, c.y_features
+    return PRODUCTS * (count + FILTERS) * c.x_features * features * (1 + IMAGES / met + SUMS / c.x_features)
+
+
+def blocks_of(c: Convolution, machine: Machine) -> Blocks:
+    """hloc_conv_by_winograd."""
+    rows, columns, count = tile_rows(machine), panel_columns(machine), _count(c)
+    chunks, panels = ceil(c.x_features / DEPTH), ceil(c.y_features / columns)
+    filters = PRODUCTS * (DEPTH * columns + APART)
+    if count <= FEW_ROWS * rows and panels >= 2 * machine.cores:
+        most = max(1, SUM_FLOATS // _sums(count, machine))
+        grain = ceil(panels / (ceil(panels / (most * machine.cores)) * machine.cores))
+        own = filters + _images(count) + grain * _sums(count, machine) + 4 * count * columns
+        return Blocks(True, ceil(panels / grain), grain, 0, own)
+    most = max(rows, IMAGE_FLOATS // (chunks * DEPTH * PRODUCTS))
+    grain = min(range(rows, most + 1, rows), key=lambda n: (ceil(ceil(count / n) / machine.cores) * n, -n))
+    own = chunks * _images(grain) + _sums(grain, machine) + 4 * grain * columns
+    return Blocks(False, ceil(count / grain), grain, panels * chunks * filters, own)
+
+
+def _count(c: Convolution) -> int:
+    return c.batch * ceil(c.y_size[1] / 2) * ceil(c.y_size[2] / 2)
+
+
+def _images(blocks: int) -> int:
+    return PRODUCTS * (blocks * DEPTH + APART)
+
+
+def _sums(blocks: int, machine: Machine) -> int:
+    rows = tile_rows(machine)
+    return PRODUCTS * (ceil(blocks / rows) * rows * panel_columns(machine) + APART)
