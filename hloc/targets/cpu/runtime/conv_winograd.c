@@ -11,9 +11,9 @@
  *     m         = sums over x's features of image * filter: 16 products of matrices, of all blocks by y's features
  *     y         = m0 + m1 + m2, m1 - m2 - m3
  *
- * Sums are shorter than a window's, and errors a half to a quarter of those of direct sums. A place reaches the
- * positions whose windows meet it, and no others: NaN flows as there. Infinities, or what overflows, leave sums that are
- * not finite; these are computed anew, directly.
+ * Sums are shorter than a window's, and errors a half to a quarter of those of direct sums. A place reaches only the
+ * positions whose windows meet it: NaN flows as there. Infinities, or what overflows, leave sums that are not finite;
+ * these are computed anew, directly.
  *
  *   many blocks   filters are transformed once; a task has some blocks, transforms them once, and meets all panels of
  *                 y's features (run_blocks)
