@@ -34,6 +34,29 @@ HLOC_INLINE void copy_row(const hloc_conv_arrangement* a, hloc_conv_type type, l
   widen_row(a->source, type, from + skipped * a->inner, copied * a->inner, to);
   __builtin_memset(to + copied * a->inner, 0, (a->padded - before - copied) * a->inner * sizeof(float));
 }
+/* Places that lie side by side while features do not: blocks of both are turned. */
+HLOC_INLINE void turn_block(const hloc_conv_arrangement* a, hloc_conv_type type, long from, float* to) {
+  if (type == HLOC_CONV_IS_F32) {
+    hloc_transpose_32((const float*)a->source + from, a->inner_stride, to, a->pitch);
+    return;
+  }
+  float wide[HLOC_LANES32 * HLOC_LANES32] __attribute__((aligned(64)));
+  for (long i = 0; i < HLOC_LANES32; i++)
+    widen_row(a->source, type, from + i * a->inner_stride, HLOC_LANES32, wide + i * HLOC_LANES32);
+  hloc_transpose_32(wide, HLOC_LANES32, to, a->pitch);
+}
+HLOC_INLINE void turn_row(const hloc_conv_arrangement* a, hloc_conv_type type, long from, long places, float* to) {
+  for (long i = 0; i < a->inner; i += HLOC_LANES32) {
+    const long features = hloc_min(HLOC_LANES32, a->inner - i);
+    long s = 0;
+    if (features == HLOC_LANES32)
+      for (; s + HLOC_LANES32 <= places; s += HLOC_LANES32)
+        turn_block(a, type, from + s + i * a->inner_stride, to + s * a->pitch + i);
+    for (; s < places; s++)
+      for (long j = i; j < i + features; j++)
+        to[s * a->pitch + j] = load_as_f32(a->source, type, from + s + j * a->inner_stride);
+  }
+}
 HLOC_INLINE void arrange_row(const hloc_conv_arrangement* a, hloc_conv_type type, long from, float* to) {
   if (a->inner_stride == 1 && a->stride[2] == a->inner && a->pitch == a->inner) {
     copy_row(a, type, from, to);
@@ -58,10 +81,13 @@ HLOC_INLINE void arrange_row(const hloc_conv_arrangement* a, hloc_conv_type type
   }
 }
 HLOC_INLINE void arrange_rows(const hloc_conv_arrangement* a, hloc_conv_type type, long begin, long end) {
-  for (long row = begin; row < end; row++) {
+  for (long task = begin; task < end; task++) {
+    const long row = task / a->pieces, place = task % a->pieces * a->piece;
     long s1 = row % a->size[1], s0 = row / a->size[1] % a->size[0], n = row / a->size[1] / a->size[0];
     long from = n * a->outer_stride + s0 * a->stride[0] + s1 * a->stride[1];
-    arrange_row(a, type, from, a->target + row * a->padded * a->pitch);
+    float* to = a->target + row * a->padded * a->pitch;
+    if (a->turned) turn_row(a, type, from + place, hloc_min(a->piece, a->padded - place), to + place * a->pitch);
+    else arrange_row(a, type, from, to);
   }
 }
 #endif
@@ -182,12 +208,29 @@ void hloc_conv_finish(const hloc_conv_plan* plan, long position, long column, lo
   }
 }
 
-void hloc_conv_arrange(const hloc_conv_arrangement* a) {
-  long rows = a->outer * a->size[0] * a->size[1];
-  hloc_task task = a->type == HLOC_CONV_IS_F32    ? hloc_conv_arrange_f32
-                   : a->type == HLOC_CONV_IS_BF16 ? hloc_conv_arrange_bf16
-                                                  : hloc_conv_arrange_f16;
-  hloc_parallel(task, (void* const*)a, rows, 16384 / (a->padded * a->inner + 1) + 1);
+/* An arrangement that turns blocks: dimensions that continue one another are one, and that has pieces. */
+static hloc_conv_arrangement in_pieces(const hloc_conv_arrangement* given) {
+  enum { PIECE = 16 * HLOC_LANES32 };
+  hloc_conv_arrangement a = *given;
+  a.turned = a.inner_stride != 1 && a.stride[2] == 1 && a.padded == a.size[2] && !a.pad_low;
+  if (a.turned) {
+    if (a.stride[1] == a.size[2]) a.size[2] *= a.size[1], a.size[1] = 1, a.stride[1] = a.size[2];
+    if (a.size[1] == 1 && a.stride[0] == a.size[2]) a.size[2] *= a.size[0], a.size[0] = 1;
+    if (a.size[0] * a.size[1] == 1 && a.outer_stride == a.size[2]) a.size[2] *= a.outer, a.outer = 1;
+    a.padded = a.size[2];
+  }
+  a.piece = a.turned ? hloc_min(PIECE, a.padded) : a.padded;
+  a.pieces = a.piece ? (a.padded + a.piece - 1) / a.piece : 1;
+  return a;
+}
+
+void hloc_conv_arrange(const hloc_conv_arrangement* given) {
+  const hloc_conv_arrangement a = in_pieces(given);
+  hloc_task task = a.type == HLOC_CONV_IS_F32    ? hloc_conv_arrange_f32
+                   : a.type == HLOC_CONV_IS_BF16 ? hloc_conv_arrange_bf16
+                                                 : hloc_conv_arrange_f16;
+  long tasks = a.outer * a.size[0] * a.size[1] * a.pieces;
+  hloc_parallel(task, (void* const*)&a, tasks, 16384 / (a.piece * a.inner + 1) + 1);
 }
 
 int hloc_conv_move(hloc_conv_args* c, hloc_conv_type type, int batch_inner, int move_x, int move_w) {

@@ -16,6 +16,8 @@ typedef struct {
   long pad_low, padded; /* of s2: zeros before, length of the result */
   long pitch;           /* floats from one place of s2 to the next in the result: at least `inner` */
   float* target;
+  int turned;           /* set by hloc_conv_arrange, as what follows: places lie side by side in the source */
+  long piece, pieces;   /* of s2, a task each */
 } hloc_conv_arrangement;
 void hloc_conv_arrange(const hloc_conv_arrangement* a);
 
