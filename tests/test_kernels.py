@@ -357,6 +357,23 @@ f { x = f32[40,64] parameter(0)
 ENTRY e { x = f32[40,64] parameter(0)  ROOT r = (f32[40], s32[40]) fusion(x), kind=kInput, calls=f }"""
 
 
+@pytest.mark.parametrize("type, rows", [("f32", 40), ("bf16", 40), ("f16", 200)])
+def test_elements_that_differ_by_their_places_are_written_out(type, rows):
+    """No iteration chooses among the joined pieces, whatever is computed of them."""
+    shape = f"{type}[{rows},3]"
+    text = f"""f {{ x = {shape} parameter(0)
+        a = {type}[{rows},1] slice(x), slice={{[0:{rows}], [0:1]}}
+        b = {type}[{rows},1] slice(x), slice={{[0:{rows}], [1:2]}}
+        ab = {type}[{rows},1] multiply(a, b)
+        j = {shape} concatenate(b, ab, a), dimensions={{1}}
+        ROOT r = {shape} add(x, j) }}
+      ENTRY e {{ x = {shape} parameter(0)  ROOT r = {shape} fusion(x), kind=kLoop, calls=f }}"""
+    kernel = lower(parse_module(text).entry.root, MACHINE).calls[0].kernel
+    verify_kernel(kernel)
+    assert not any(isinstance(s, If) for s in walk(kernel.body))
+    assert sum(isinstance(s, Store) for s in walk(kernel.body)) == 3
+
+
 def test_channels_become_planes_pixel_by_pixel():
     text = SEPARATOR.split((DATA / "kernels" / "loop.hlo").read_text(encoding="utf-8"))[-1]
     for instruction in parse_module(text).entry.instructions:

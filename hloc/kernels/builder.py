@@ -51,8 +51,8 @@ class Block:
 
 
 class Builder:
-    """One kernel body under construction. `divisions`, `accesses`, `loaded` and `found` record what was asked for, so
-    that a trial run can choose the loops of the final one."""
+    """One kernel body under construction. `divisions`, `accesses`, `loaded`, `found` and `guards` (conditions) record
+    what was asked for, so that a trial run can choose the loops of the final one."""
 
     def __init__(self) -> None:
         self.chain: list[Block] = [Block(0)]
@@ -62,6 +62,7 @@ class Builder:
         self.accesses: list[tuple[str, Index]] = []
         self.loaded: set[str] = set()
         self.found: set[str] = set()            # positions that are data: the starts of windows
+        self.guards = 0
         self.operations = 0
         self.work = 0.0                         # the same, but functions count as much more as they take longer
         self.loads_first = False                # whether what a select reads is loaded before it, in both branches
@@ -118,6 +119,7 @@ class Builder:
     def close_guard(self, condition: Expr) -> None:
         body = self._close()
         if body and condition != NEVER:
+            self.guards += 1
             self.append(If(condition, body))
 
     @contextmanager

@@ -30,6 +30,7 @@ WORTH_VECTORS = 4       # where an element takes so many operations
 LEAST_COLUMNS = 32      # two of the widest vectors
 SIDE_BY_SIDE = (2, 3, 4)    # lengths of an innermost loop that one iteration of the loop around it does, and
 MOST_OPERATIONS = 40    # of how many operations: vectors of neighbours are interleaved in registers
+MOST_PLACES, MOST_DIFFERENT = 9, 256    # where elements differ by their places, so that one loop would choose
 
 Emit = Callable[[Builder, tuple[Index, ...]], None]
 
@@ -95,15 +96,31 @@ def whole_columns(extents: list[int]) -> list[int]:
     return joined
 
 
-def neighbours(extents: list[int], trial: Builder) -> int:
+def neighbours(extents: list[int], trial: Builder, emit: Emit, in_line: bool) -> int:
     """How many elements along the innermost dimension one iteration computes: 1, or all of a very short one, where the
-    loop around it is long enough for vectors."""
+    loop around it is long enough for vectors; emit: as for `refine`, without the extents; in_line: whether elements are
+    of a type that has vectors only where they lie along memory, so that choices cost more."""
     has_loops = trial.counts.get("i", 0) > sum(n > 1 for n in extents)
-    if len(extents) < 2 or extents[-1] not in SIDE_BY_SIDE or extents[-2] < LONG_VECTOR // 4 or has_loops:
+    if len(extents) < 2 or not 1 < extents[-1] <= MOST_PLACES or extents[-2] < LONG_VECTOR // 4 or has_loops:
         return 1
     if finds_rows(extents, trial):
         return 1
-    return extents[-1] if trial.operations * extents[-1] <= MOST_OPERATIONS else 1
+    operations, chosen = row_operations(extents, emit), extents[-1] * trial.operations
+    if extents[-1] in SIDE_BY_SIDE and operations <= MOST_OPERATIONS:
+        return extents[-1]
+    differ = trial.guards and (operations if in_line else 2 * operations) < chosen
+    enough = extents[-1] in SIDE_BY_SIDE or extents[-2] >= 2 * LONG_VECTOR
+    return extents[-1] if differ and enough and operations <= MOST_DIFFERENT else 1
+
+
+def row_operations(extents: Sequence[int], emit: Emit) -> int:
+    """Those of all elements of an innermost row, one after the other: what differs by the place needs no choice."""
+    builder = Builder()
+    with ExitStack() as stack:
+        counters = [stack.enter_context(builder.loop(n)) for n in extents[:-1]]
+        for place in range(extents[-1]):
+            emit(builder, (*counters, indexing.constant(place)))
+    return builder.operations
 
 
 def interleaved(extents: list[int], trial: Builder) -> int | None:

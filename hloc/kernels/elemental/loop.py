@@ -25,7 +25,8 @@ from hloc.kernels.ir import VECTOR, Cost
 from hloc.kernels.rules.elementwise import ELEMENTWISE_RULES
 from hloc.machine import Machine
 
-FEWEST_ROWS, SHORTEST_ROW = 64, 8       # of a concatenate whose rows are written out, and their elements at most
+FEWEST_ROWS, SHORTEST_ROW = 64, 8       # of a concatenate whose rows are written out, and their elements at most,
+LONGEST_ROW, SHORTEST_PIECE = 16, 2     # or of f16 in such short pieces
 SHORTEST, SHORTEST_NARROW = 4, 16       # loops over such rows; below they are one loop, with divisions
 
 
@@ -58,6 +59,9 @@ def _alone(group: Group, machine: Machine, leaf: int) -> tuple[KernelCall, ...]:
 def loop_kernel(group: Group, machine: Machine, dimensions: tuple[int, ...], emit, suffix: str = "") -> KernelCall:
     """A kernel that runs emit(outline, indices) at every point of a space of these dimensions."""
     extents, trial = loops.factors(dimensions, lambda builder, index: emit(Outline(group, builder), index))
+
+    def point(builder: Builder, counters: tuple[Index, ...]) -> None:
+        emit(Outline(group, builder), indexing.delinearize(indexing.linearize(counters, extents), dimensions))
     outline = Outline(group)
     tiling = find_tiling(extents, trial, outline) if machine.kind == "cpu" else None
     if machine.kind == "cpu" and not tiling and loops.has_short_columns(extents, trial) and \
@@ -65,11 +69,12 @@ def loop_kernel(group: Group, machine: Machine, dimensions: tuple[int, ...], emi
         tabled = _with_whole_columns(group, machine, dimensions, emit, suffix, loops.whole_columns(extents), trial)
         if tabled is not None:
             return tabled
-    if machine.kind == "cpu" and not tiling and (loops.neighbours(extents, trial) == 1 or _holds_halves(group)):
+    halves = _holds_halves(group)
+    width = loops.neighbours(extents, trial, point, halves) if machine.kind == "cpu" and not tiling else 1
+    if machine.kind == "cpu" and not tiling and (width == 1 or (halves and not trial.guards)):
         joined = _with_flat_rows(group, machine, dimensions, emit, suffix, extents, trial)
         if joined is not None:
             return joined
-    width = 1 if tiling or machine.kind != "cpu" else loops.neighbours(extents, trial)
     if width > 1:
         outline.share_broadcasts()
     beside = len(extents) - 1 if width > 1 else None            # the loop that is written out
@@ -151,7 +156,9 @@ def _pieces(group: Group, root: Instruction, machine: Machine) -> tuple[KernelCa
     if is_in_pieces(root):
         return tuple(_piece(group, root, machine, dimension, p, s) for p, s in pieces)
     length = math.prod(root.shape.dimensions[dimension:])
-    if machine.kind == "cpu" and rows >= FEWEST_ROWS and length <= SHORTEST_ROW:
+    longest = max(math.prod(p.shape.dimensions[dimension:]) for p, _ in pieces)
+    is_short = length <= SHORTEST_ROW or (length <= LONGEST_ROW and longest <= SHORTEST_PIECE and _holds_halves(group))
+    if machine.kind == "cpu" and rows >= FEWEST_ROWS and is_short:
         return (_pieces_of_rows(group, root, dimension, pieces, rows, machine),)
     flat: list[KernelCall] = []
     if machine.kind == "cpu" and rows >= FEWEST_ROWS:

@@ -172,8 +172,9 @@ def _without_unread(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
 @dataclass
 class _Loop:
     """One VECTOR loop. read, written: for the buffer, where a row starts in it, and how far its elements are from one
-    another, the array of f32 that takes its place; most: elements, of a loop that is no block of another; given: Local
-    arrays of whole groups."""
+    another, the array of f32 that takes its place; moved_to: likewise, what is stored there as it is, a constant or the
+    buffer and the row it comes from; most: elements, of a loop that is no block of another; given: Local arrays of
+    whole groups."""
 
     loop: For
     halves: frozenset[str]
@@ -183,6 +184,7 @@ class _Loop:
     changing: set[str] = field(default_factory=set)
     read: dict[tuple[str, Expr, int], str] = field(default_factory=dict)
     written: dict[tuple[str, Expr, int], str] = field(default_factory=dict)
+    moved_to: dict[tuple[str, Expr, int], Const | tuple[str, Expr, int]] = field(default_factory=dict)
 
     def rewritten(self) -> tuple[Stmt, ...]:
         """The loops that take its place; itself where it has no rows of f16, or only converts one."""
@@ -191,7 +193,7 @@ class _Loop:
             return (loop,)
         self.named = {s.name: s.value for s in loop.body if isinstance(s, Let)}
         self.changing = assigned(loop.body)
-        body = tuple(self.statement(s) for s in loop.body)
+        body = tuple(self.statement(s) for s in loop.body if not self.moves(s))
         count = len(self.read) + len(self.written)
         return self.blocks(body) if 0 < count <= MOST_ARRAYS and not self.clashes() else (loop,)
 
@@ -200,11 +202,24 @@ class _Loop:
         stores = [s for s in walk(self.loop.body) if isinstance(s, Store)]
         loads = [e for s in walk(self.loop.body) for e in parts(expressions(s)) if isinstance(e, Load)]
         for buffer in {buffer for buffer, _, _ in self.written}:
-            rows = [row for row in self.written if row[0] == buffer]
+            rows = [row for row in (*self.written, *self.moved_to) if row[0] == buffer]
             places = [(buffer, *(self.row_of(x.position) or ("", 0))) for x in (*stores, *loads) if x.buffer == buffer]
             if any(place not in rows for place in places) or len({step for _, _, step in rows}) > 1:
                 return True
         return False
+
+    def moves(self, s: Stmt) -> bool:
+        """Whether a statement stores f16 as it is, far from its neighbours: then that is left for after the body."""
+        if not isinstance(s, Store) or s.buffer not in self.halves or not isinstance(s.value, (Const, Load)):
+            return False
+        row, source = self.row_of(s.position), s.value
+        if isinstance(source, Load):
+            from_row = self.row_of(source.position) if source.buffer in self.halves else None
+            source = (source.buffer, *from_row) if from_row is not None else None
+        if row is None or row[1] == 1 or source is None:
+            return False
+        self.moved_to[(s.buffer, *row)] = source
+        return True
 
     def statement(self, s: Stmt) -> Stmt:
         """A statement of the body with rows in place of f16."""
@@ -357,6 +372,9 @@ class _Loop:
                   for (buffer, row, step), name in self.read.items() if step > 1]
         spread = [Store(buffer, along(row, step), Load(f"{name}_halves", counter, "f16"))
                   for (buffer, row, step), name in self.written.items() if step > 1]
+        spread += [Store(buffer, along(row, step), source if isinstance(source, Const) else
+                         Load(source[0], along(*source[1:]), "f16"))
+                   for (buffer, row, step), source in self.moved_to.items()]
         widening = [conversion(name, counter, f"{name}_halves", counter, "f32") if step > 1 else
                     conversion(name, counter, buffer, along(row, 1), "f32")
                     for (buffer, row, step), name in self.read.items()]
