@@ -5,15 +5,18 @@
     =>
     t is computed in front of the loop, and carried unchanged as one more element
 
-Only what does not need more memory than the invariant values that it is made from moves, and only if there is real work
-in it: constants, broadcasts, iotas and reshapes alone are cheaper to make again than to carry. Loops inside the loop
+Only what does not need more memory than the invariant values that it is made from moves, or little memory, if it costs
+much; and only if there is real work in it: constants, broadcasts, iotas and reshapes alone are cheaper to make again
+than to carry. Loops inside the loop
 move too where they end after a known number of iterations: JAX makes a permutation of an LU factorization's pivots by
 one, wherever a system is solved.
 """
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable
 
+from hloc.analysis.cost import operations
 from hloc.analysis.effects import NOT_MERGEABLE, has_side_effect
 from hloc.analysis.while_loops import Loop, call_sites, element_read, invariant_elements, loop_of, trip_count
 from hloc.ir import Computation, Instruction, Module, Shape
@@ -21,6 +24,7 @@ from hloc.passes.context import PassContext
 from hloc.passes.rewriter import Names, Rewriter, control_dependent, remove_dead, rewrite_module
 
 CHEAP = frozenset({"constant", "broadcast", "iota", "reshape", "bitcast", "tuple", "get-tuple-element", "slice"})
+SMALL, MUCH = 1 << 20, 10           # bytes, and operations for an element (analysis/cost.py)
 NEVER = NOT_MERGEABLE | {"while", "conditional", "call", "custom-call", "add-dependency", "rng-bit-generator"}
 
 
@@ -85,18 +89,38 @@ def can_move(instruction: Instruction) -> bool:
 
 
 def worth_moving(loop: Loop, made_from: dict[Instruction, frozenset[int]]) -> list[Instruction]:
-    """The invariant instructions that the rest of the body reads, with work in them, no larger than their sources."""
-    read_by_others = {o for i in loop.body.instructions if i not in made_from for o in i.operands}
-    laborious: set[Instruction] = set()
-    for instruction in made_from:
-        if instruction.opcode not in CHEAP or any(o in laborious for o in instruction.operands):
-            laborious.add(instruction)
+    """The invariant instructions with work in them that what stays in the body reads. What is larger than its sources
+    stays, unless it is small and costs much, while what it is made of may move."""
+    laborious, costly = marked(made_from, has_work), marked(made_from, costs_much)
+    read = {o for i in loop.body.instructions if i not in made_from for o in i.operands}
     found = []
-    for instruction, sources in made_from.items():
-        if instruction in laborious and instruction in read_by_others and sources and instruction.shape.is_array:
-            if instruction.shape.num_bytes <= sum(loop.initial[n].shape.num_bytes for n in sources):
-                found.append(instruction)
+    for instruction, sources in reversed(made_from.items()):
+        if instruction not in read:
+            continue
+        size, given = instruction.shape.num_bytes, sum(loop.initial[n].shape.num_bytes for n in sources)
+        fits = instruction.shape.is_array and (0 < size <= given or (instruction in costly and size <= SMALL))
+        if instruction in laborious and fits:
+            found.append(instruction)
+        else:
+            read.update(instruction.operands)
+    return found[::-1]
+
+
+def marked(made_from: Iterable[Instruction], is_such: Callable[[Instruction], bool]) -> set[Instruction]:
+    """Those that are such, or made of such."""
+    found: set[Instruction] = set()
+    for instruction in made_from:
+        if is_such(instruction) or any(o in found for o in instruction.operands):
+            found.add(instruction)
     return found
+
+
+def has_work(instruction: Instruction) -> bool:
+    return instruction.opcode not in CHEAP
+
+
+def costs_much(instruction: Instruction) -> bool:
+    return operations(instruction) >= MUCH or instruction.opcode in ("dot", "convolution", "while")
 
 
 def copy_outside(loop: Loop, frontier: list[Instruction], made_from: dict[Instruction, frozenset[int]],
