@@ -120,7 +120,9 @@ def has_work(instruction: Instruction) -> bool:
 
 
 def costs_much(instruction: Instruction) -> bool:
-    return operations(instruction) >= MUCH or instruction.opcode in ("dot", "convolution", "while")
+    """Conversions to f64, too: products read none of narrower numbers."""
+    is_wide = instruction.opcode == "convert" and instruction.shape.element_type in ("f64", "c128")
+    return is_wide or operations(instruction) >= MUCH or instruction.opcode in ("dot", "convolution", "while")
 
 
 def copy_outside(loop: Loop, frontier: list[Instruction], made_from: dict[Instruction, frozenset[int]],
