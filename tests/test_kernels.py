@@ -7,11 +7,15 @@ import os
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from kernel_harness import MACHINE, Case, build, collect, compare, run
 from op_examples import read_examples
 
+import hloc
 from hloc.errors import UnsupportedError
+from hloc.ir import ELEMENT_TYPES
+from hloc.kernels.elemental.tiling import FAR_BYTES
 from hloc.kernels.ir import (
     INDEX,
     PARALLEL,
@@ -46,6 +50,7 @@ from hloc.targets.cpu.vector_loops.rests_of_sums import with_rests_apart
 from hloc.targets.cpu.vector_loops.row_printer import RowPrinter
 from hloc.targets.cpu.vector_loops.scalar_functions import apart
 from hloc.targets.cpu.vector_loops.several_sums import with_several_sums
+from hloc.targets.cpu.vector_loops.spread_rows import far_arrays
 from hloc.targets.cpu.vector_loops.straight import straightened
 from hloc.targets.cpu.vector_loops.strided_integers import with_integers_as_floats
 from hloc.targets.cpu.vector_loops.turned_copies import turn_calls
@@ -388,6 +393,25 @@ def test_tiles_lie_in_the_array():
     padded, plain = (i for i in parse_module(text).entry.instructions if i.opcode == "fusion")
     found = [any(isinstance(s, Local) for s in walk(lower(i, MACHINE).calls[0].kernel.body)) for i in (padded, plain)]
     assert found == [False, True]
+
+
+@pytest.mark.parametrize("columns, is_far", [(1600, True), (160, False)])
+def test_tiles_of_arrays_larger_than_caches_are_written_past_these(columns, is_far):
+    text = f"ENTRY e {{ x = f32[2048,{columns}] parameter(0)  ROOT t = f32[{columns},2048] transpose(x), dimensions={{1,0}} }}"
+    kernel = lower(parse_module(text).entry.root, MACHINE).calls[0].kernel
+    printed = print_kernel(kernel, C, "f", "", RowPrinter(far_arrays(kernel.buffers, FAR_BYTES)))
+    assert ("hloc_spread_rows(tile0, 128, out0 + " in printed) == is_far and "hloc_turn_32(" in printed
+
+
+@pytest.mark.parametrize("type, sizes", [("f32", (2048, 1600)), ("f32", (1999, 1701)), ("bf16", (2504, 2600)),
+                                         ("s64", (1300, 1280)), ("u8", (4000, 3500))])
+def test_transposes_past_the_caches(type, sizes):
+    """Rows of whole lines of a cache, and others; tiles that are cut at the end."""
+    rows, columns = sizes
+    exe = hloc.compile(f"HloModule m\nENTRY e {{ x = {type}[{rows},{columns}] parameter(0)\n ROOT t = "
+                       f"{type}[{columns},{rows}] transpose(x), dimensions={{1,0}} }}", target="cpu")
+    x = np.random.default_rng(0).integers(0, 100, sizes).astype(ELEMENT_TYPES[type].dtype)
+    np.testing.assert_array_equal(exe(x)[0], x.T)
 
 
 def test_the_last_block_of_a_long_loop_may_be_short():

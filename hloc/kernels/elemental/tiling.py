@@ -23,6 +23,7 @@ from hloc.kernels.ir import SERIAL, VECTOR, Load, Store
 
 EDGE_BYTES, LONGEST_EDGE = 128, 64      # of a tile: two cache lines
 SET_BYTES, WAYS = 256, 8        # pitches that are such multiples lead to few sets
+FAR_BYTES = 12 << 20            # of an array that is written past the caches, from tiles
 LOAD_AND_STORE = 2              # operations of a kernel that computes nothing
 SHORTEST = 8                    # loops below this length are not worth a tile
 
@@ -65,7 +66,7 @@ def find_tiling(extents: list[int], trial: Builder, outline: Outline) -> Tiling 
                     found.staged.append((buffer, position))
     if found:
         found.copies = (len(found.staged) == len(outline.group.roots) == 1 and trial.operations == LOAD_AND_STORE
-                        and not _hits_few_sets(found, outline))
+                        and outline.group.roots[0].shape.num_bytes < FAR_BYTES and not _hits_few_sets(found, outline))
     return found
 
 

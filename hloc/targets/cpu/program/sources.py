@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from hloc.kernels.elemental.tiling import FAR_BYTES
 from hloc.kernels.ir import Kernel, Tile
 from hloc.kernels.plan import HostCall, Program, Step
 from hloc.machine import Machine, has_slow_pairs
@@ -37,6 +38,7 @@ from hloc.targets.cpu.vector_loops.rests_of_sums import with_rests_apart
 from hloc.targets.cpu.vector_loops.row_printer import RowPrinter, headers
 from hloc.targets.cpu.vector_loops.scalar_functions import apart
 from hloc.targets.cpu.vector_loops.several_sums import with_several_sums
+from hloc.targets.cpu.vector_loops.spread_rows import far_arrays
 from hloc.targets.cpu.vector_loops.straight import straightened
 from hloc.targets.cpu.vector_loops.strided_integers import with_integers_as_floats
 from hloc.targets.cpu.vector_loops.unguarded import with_loads_first
@@ -176,5 +178,5 @@ def print_kernels(kernels: Sequence[Kernel | Tile], machine: Machine) -> tuple[t
 
 
 def _function(kernel: Kernel, name: str, qualifier: str) -> str:
-    text = print_kernel(kernel, C, name, qualifier, RowPrinter())
+    text = print_kernel(kernel, C, name, qualifier, RowPrinter(far_arrays(kernel.buffers, FAR_BYTES)))
     return "\n".join([*headers(text), text])

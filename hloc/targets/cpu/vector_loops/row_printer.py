@@ -9,21 +9,25 @@ import re
 
 from hloc.kernels.ir import For
 from hloc.targets.cpu.vector_loops.halves import ROUNDING, ROUTINES, SINGLE, row_call
-from hloc.targets.cpu.vector_loops.turned_copies import ROUTINE, turn_calls
+from hloc.targets.cpu.vector_loops.spread_rows import ROUTINE as SPREADING
+from hloc.targets.cpu.vector_loops.spread_rows import spread_call
+from hloc.targets.cpu.vector_loops.turned_copies import ROUTINE as TURNING
+from hloc.targets.cpu.vector_loops.turned_copies import turn_calls
 from hloc.targets.printer import C, StatementPrinter
 
 HEADERS = {"half_rows.h": re.compile(rf"\b({'|'.join((*ROUTINES.values(), ROUNDING, *SINGLE))})\("),
-           "turn.h": re.compile(rf"\b{ROUTINE}\d+\(")}
+           "turn.h": re.compile(rf"\b{TURNING}\d+\("), "spread.h": re.compile(rf"\b{SPREADING}\(")}
 
 
 class RowPrinter(StatementPrinter):
-    """Prints C with such calls."""
+    """Prints C with such calls; far: arrays of spread_rows.py."""
 
-    def __init__(self) -> None:
+    def __init__(self, far: frozenset[str] = frozenset()) -> None:
         super().__init__(C)
+        self.far = far
 
     def loop(self, s: For, indent: int) -> None:
-        call = row_call(s)
+        call = row_call(s) or spread_call(s, self.far)
         calls = turn_calls(s) if call is None else [call]
         for line in calls:
             self.line(indent, line)

@@ -11,16 +11,15 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from hloc.ir import ELEMENT_TYPES
-from hloc.kernels.indexing import index_apply
-from hloc.kernels.ir import INDEX, Apply, Const, Expr, For, Let, Load, Stmt, Store, Var
-from hloc.kernels.walks import parts, with_parts
+from hloc.kernels.ir import INDEX, Expr, For, Let, Store, Var
+from hloc.kernels.walks import parts
+from hloc.targets.cpu.vector_loops.copies import Terms, is_copy, named_positions, plain, pointer, terms_of
 from hloc.targets.printer import expression
 
 SIZES = (1, 2, 4, 8)            # bytes of an element
 FEWEST = 4                      # rows, and columns: fewer fill too little of a register
 COLUMN = "<column>"             # the counter of copies that are written out: no name of C
 ROUTINE = "hloc_turn_"
-Terms = Mapping[str | None, int]        # what each name is multiplied by; None: the constant
 
 
 class _Loop(NamedTuple):
@@ -37,29 +36,22 @@ def turn_calls(loop: For) -> list[str]:
 
 def _of_nest(loop: For, inner: For) -> str | None:
     """A loop in a loop around one copy."""
-    named = _named((*loop.body[:-1], *inner.body[:-1]))
+    named = named_positions((*loop.body[:-1], *inner.body[:-1]))
     store = inner.body[-1] if inner.body else None
-    if named is None or not _is_copy(store):
+    if named is None or not is_copy(store):
         return None
-    places = [_terms(position, named) for position in (store.position, store.value.position)]
-    length = inner.extent if isinstance(inner.extent, int) else _plain(inner.extent, named)
+    places = [terms_of(position, named) for position in (store.position, store.value.position)]
+    length = inner.extent if isinstance(inner.extent, int) else plain(inner.extent, named)
     if None in places or not isinstance(length, int) and Var(loop.name, INDEX) in parts([length]):
         return None
     return _call(store, *places, _Loop(loop.name, loop.extent), _Loop(inner.name, length))
 
 
-def _plain(expr: Expr, named: Mapping[str, Expr]) -> Expr:
-    """A position without the names."""
-    if isinstance(expr, Var) and expr.name in named:
-        return _plain(named[expr.name], named)
-    return with_parts(expr, lambda part: _plain(part, named))
-
-
 def _of_columns(loop: For) -> list[str | None]:
     """A loop around copies of neighbours, written out, of one array or of several."""
     stores = [s for s in loop.body if not isinstance(s, Let)]
-    named = _named([s for s in loop.body if isinstance(s, Let)])
-    if named is None or not all(map(_is_copy, stores)):
+    named = named_positions([s for s in loop.body if isinstance(s, Let)])
+    if named is None or not all(map(is_copy, stores)):
         return []
     pairs: dict[tuple[str, str], list[Store]] = {}
     for s in stores:
@@ -71,7 +63,7 @@ def _of_columns(loop: For) -> list[str | None]:
 
 
 def _of_pair(loop: For, stores: list[Store], named: Mapping[str, Expr]) -> str | None:
-    places = [_progression([_terms(p, named) for p in positions])
+    places = [_progression([terms_of(p, named) for p in positions])
               for positions in zip(*((s.position, s.value.position) for s in stores))]
     if None in places:
         return None
@@ -87,36 +79,6 @@ def _progression(places: Sequence[Terms | None]) -> Terms | None:
     return {**places[0], COLUMN: steps.pop()} if len(steps) == 1 else None
 
 
-def _is_copy(s: Stmt | None) -> bool:
-    return isinstance(s, Store) and isinstance(s.value, Load) and s.buffer != s.value.buffer
-
-
-def _named(lets: Sequence[Stmt]) -> dict[str, Expr] | None:
-    """What the names of positions stand for; None where there are other statements."""
-    if not all(isinstance(s, Let) and s.value.type == INDEX for s in lets):
-        return None
-    return {s.name: s.value for s in lets}
-
-
-def _terms(expr: Expr, named: Mapping[str, Expr]) -> Terms | None:
-    """A position as a sum; None where it is none."""
-    if isinstance(expr, Const):
-        return {None: expr.value}
-    if isinstance(expr, Var):
-        return _terms(named[expr.name], named) if expr.name in named else {expr.name: 1}
-    if not isinstance(expr, Apply) or expr.op not in ("add", "subtract", "multiply"):
-        return None
-    a, b = (_terms(e, named) for e in expr.arguments)
-    if a is None or b is None:
-        return None
-    if expr.op == "multiply":
-        factor, terms = (b, a) if set(b) == {None} else (a, b)
-        return {name: n * factor[None] for name, n in terms.items()} if set(factor) == {None} else None
-    sign = 1 if expr.op == "add" else -1
-    total = {name: a.get(name, 0) + sign * b.get(name, 0) for name in {**a, **b}}
-    return {name: n for name, n in total.items() if n or name is None}
-
-
 def _call(store: Store, target: Terms, source: Terms, outer: _Loop, inner: _Loop) -> str | None:
     """The call for two loops, where one array is contiguous along the one, and the other along the other."""
     for row, column in ((outer, inner), (inner, outer)):
@@ -130,15 +92,7 @@ def _call(store: Store, target: Terms, source: Terms, outer: _Loop, inner: _Loop
             or any(isinstance(loop.extent, int) and loop.extent < FEWEST for loop in (row, column)):
         return None
     counters = {outer.counter, inner.counter}
-    start, to = (_pointer(name, {n: k for n, k in terms.items() if n not in counters})
+    start, to = (pointer(name, {n: k for n, k in terms.items() if n not in counters})
                  for name, terms in ((store.value.buffer, source), (store.buffer, target)))
     rows, columns = (str(n.extent) if isinstance(n.extent, int) else expression(n.extent) for n in (row, column))
     return f"{ROUTINE}{8 * size}({start}, {pitches[0]}, {to}, {pitches[1]}, {rows}, {columns});"
-
-
-def _pointer(buffer: str, place: Terms) -> str:
-    result: Expr = Var(buffer, INDEX)
-    for name, factor in sorted(place.items(), key=lambda item: (item[0] is None, item[0])):
-        term = Const(factor, INDEX) if name is None else index_apply("multiply", Var(name, INDEX), Const(factor, INDEX))
-        result = index_apply("add", result, term)
-    return expression(result)
