@@ -31,6 +31,8 @@ enum { HLOC_CONV_COLUMNS = 2 * HLOC_LANES32 };
 #define HLOC_EACH_SHORT_CONV_ROW HLOC_EACH_3
 #endif
 
+enum { ROWS = HLOC_CONV_ROWS, COLUMNS = HLOC_CONV_COLUMNS }; /* of a register tile */
+
 typedef enum { HLOC_CONV_IS_F32, HLOC_CONV_IS_BF16, HLOC_CONV_IS_F16 } hloc_conv_type;
 
 typedef int (*hloc_product)(const hloc_gemm_args*);

@@ -10,7 +10,7 @@
  */
 #include "conv_internal.h"
 
-enum { ROWS = HLOC_CONV_ROWS, COLUMNS = HLOC_CONV_COLUMNS, TILES = 8, MOST_ZEROS = 16384, FEW_TILES = 32 };
+enum { TILES = 8, MOST_ZEROS = 16384, FEW_TILES = 32 };
 enum { CHUNK = 512, PART = 64, MOST_PANELS = 4, AHEAD = 8 };
 
 static const float zeros[MOST_ZEROS] __attribute__((aligned(64)));

@@ -1,4 +1,4 @@
-/* conv_tiles.c: register tiles of convolutions: sums of HLOC_CONV_ROWS positions x two vectors of output features, for
+/* conv_tiles.c: register tiles of convolutions: sums of ROWS positions x two vectors of output features, for
  * conv_rows.c and conv_winograd.c.
  *
  * Parts (parts.h): CONV_TILES, those of numbers; CONV_TILES_OF_PAIRS, those of pairs of bf16.
@@ -10,7 +10,7 @@
 #define HLOC_CONV_TILES 1
 #define HLOC_CONV_TILES_OF_PAIRS 2
 
-enum { ROWS = HLOC_CONV_ROWS, COLUMNS = HLOC_CONV_COLUMNS, AHEAD = 8 };
+enum { PANEL_AHEAD = 8 };
 
 #define BEGIN_ROW(i) hloc_vf32 left##i = {0}, right##i = {0};
 #define LOAD_ROW(i)                                                                                                   \
@@ -39,7 +39,7 @@ enum { ROWS = HLOC_CONV_ROWS, COLUMNS = HLOC_CONV_COLUMNS, AHEAD = 8 };
       HLOC_EACH_CONV_ROW(FIND_ROW)                                                                                    \
       for (long k = 0; k < depth; k++, b += COLUMNS) {                                                                \
         const hloc_vf32 b0 = hloc_load_f32(b), b1 = hloc_load_f32(b + HLOC_LANES32);                                  \
-        __builtin_prefetch(b + AHEAD * COLUMNS), __builtin_prefetch(b + AHEAD * COLUMNS + HLOC_LANES32);              \
+        __builtin_prefetch(b + PANEL_AHEAD * COLUMNS), __builtin_prefetch(b + PANEL_AHEAD * COLUMNS + HLOC_LANES32);  \
         __builtin_prefetch(ahead, 0, 2), ahead += ahead_step;                                                         \
         HLOC_EACH_CONV_ROW(ADD)                                                                                       \
       }                                                                                                               \
@@ -61,7 +61,7 @@ enum { ROWS = HLOC_CONV_ROWS, COLUMNS = HLOC_CONV_COLUMNS, AHEAD = 8 };
       HLOC_EACH_CONV_ROW(FIND_HALF)                                                                                   \
       for (long k = 0; k < depth; k++, b += COLUMNS) {                                                                \
         const hloc_vf32 b0 = hloc_load_f32(b);                                                                        \
-        __builtin_prefetch(b + AHEAD * COLUMNS);                                                                      \
+        __builtin_prefetch(b + PANEL_AHEAD * COLUMNS);                                                                \
         HLOC_EACH_CONV_ROW(ADD)                                                                                       \
       }                                                                                                               \
     }                                                                                                                 \

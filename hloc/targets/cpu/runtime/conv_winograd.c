@@ -16,18 +16,18 @@
  * these are computed anew, directly.
  *
  *   many blocks   filters are transformed once; a task has some blocks, transforms them once, and meets all panels of
- *                 y's features (run_blocks)
+ *                 y's features (run_image_blocks)
  *   few           a task has some panels, and transforms all blocks and its filters by the chunk of x's features: what
- *                 other threads have written would come slower (run_panels)
+ *                 other threads have written would come slower (run_filter_panels)
  */
 #include "conv_operands.h"
 
-enum { ROWS = HLOC_CONV_ROWS, COLUMNS = HLOC_CONV_COLUMNS, DEPTH = 64, TAPS = 9, PRODUCTS = 16, MOST_ZEROS = 16384 };
+enum { DEPTH = 64, TAPS = 9, PRODUCTS = 16, MOST_FEATURES = 16384 };
 enum { FEW_BLOCKS = 20 * ROWS, IMAGE_FLOATS = 1 << 17, SUM_FLOATS = 1 << 18 }; /* of a task, in its cache */
 enum { APART = 16 }; /* floats between matrices, so that their elements do not lie in the same sets of a cache */
 enum { FILTER_STEP = DEPTH * COLUMNS + APART, FILTER_FLOATS = PRODUCTS * FILTER_STEP };
 
-static const float zeros[MOST_ZEROS] __attribute__((aligned(64)));
+static const float no_places[MOST_FEATURES] __attribute__((aligned(64)));
 
 typedef struct {
   const hloc_conv_plan* plan;
@@ -79,7 +79,7 @@ static void find_places(const winograd_work* w, long block, const float** places
     for (long j = 0; j < 4; j++) {
       const int meets = ((unsigned long)(y + i) < (unsigned long)c->x_size[1]) &
                         ((unsigned long)(x + j) < (unsigned long)c->x_size[2]);
-      places[i * 4 + j] = meets ? from + (y + i) * c->x_s[1] + (x + j) * c->x_s[2] : zeros;
+      places[i * 4 + j] = meets ? from + (y + i) * c->x_s[1] + (x + j) * c->x_s[2] : no_places;
     }
 }
 
@@ -147,13 +147,13 @@ static void transform_filters(const winograd_work* w, long panel, long chunk, fl
 }
 
 /* ---- products */
-typedef struct { const float* from; long step; } lines; /* to be asked for, one for each feature of x */
+typedef struct { const float* from; long step; } filter_lines; /* to be asked for, one for each feature of x */
 
 /* What the n-th tile of a chunk asks for of the filters that are transformed next: one line of each row of a tap. */
-static lines lines_ahead(const winograd_work* w, const float* next, long n) {
+static filter_lines filter_lines_ahead(const winograd_work* w, const float* next, long n) {
   enum { LINES = COLUMNS / 16 };
-  if (!next || n >= TAPS * LINES || w->plan->c.w_o != 1) return (lines){0};
-  return (lines){next + w->tap[n / LINES] + n % LINES * 16, w->plan->c.w_i};
+  if (!next || n >= TAPS * LINES || w->plan->c.w_o != 1) return (filter_lines){0};
+  return (filter_lines){next + w->tap[n / LINES] + n % LINES * 16, w->plan->c.w_i};
 }
 
 /* sums[product][block][column] (+)= images * filters of a chunk; next: filters that are wanted after these, or NULL. */
@@ -170,8 +170,8 @@ static void multiply(const winograd_work* w, long chunk, const float* images, lo
         hloc_conv_short_tile(rows, depth, filters, to, accumulate);
         continue;
       }
-      lines ahead = lines_ahead(w, next, tile++);
-      if (!ahead.from) ahead = (lines){from + ROWS * DEPTH, 16};
+      filter_lines ahead = filter_lines_ahead(w, next, tile++);
+      if (!ahead.from) ahead = (filter_lines){from + ROWS * DEPTH, 16};
       hloc_conv_tile(1, &tap, rows, 0, depth, filters, to, COLUMNS, accumulate, (const char*)ahead.from,
                      ahead.step * (long)sizeof(float));
     }
@@ -233,7 +233,7 @@ static void sum_directly(const winograd_work* w, long image, long o1, long o2, l
   for (long t = 0; t < TAPS; t++) {
     const long y = o1 - c->pad_low[1] + t / 3, x = o2 - c->pad_low[2] + t % 3;
     const int meets = y >= 0 && y < c->x_size[1] && x >= 0 && x < c->x_size[2];
-    places[t] = meets ? (const float*)c->x + image * c->x_n + y * c->x_s[1] + x * c->x_s[2] : zeros;
+    places[t] = meets ? (const float*)c->x + image * c->x_n + y * c->x_s[1] + x * c->x_s[2] : no_places;
   }
   if (meets_nan(places, c->x_features)) return;
   for (long j = 0; j < panel_columns(w, panel); j += c->w_o == 1 ? HLOC_LANES32 : 1) {
@@ -288,7 +288,7 @@ static void make_filters(void* const* args, long begin, long end) {
     transform_filters(w, n / w->chunks, n % w->chunks, w->filters + n * FILTER_FLOATS);
 }
 
-static void run_blocks(void* const* args, long begin, long end) {
+static void run_image_blocks(void* const* args, long begin, long end) {
   const winograd_work* w = (const winograd_work*)args;
   const long most = w->blocks_at_once, image_floats = PRODUCTS * image_step(most);
   const long sum_floats = PRODUCTS * sum_step(most);
@@ -308,7 +308,7 @@ static void run_blocks(void* const* args, long begin, long end) {
   }
 }
 
-static void run_panels(void* const* args, long begin, long end) {
+static void run_filter_panels(void* const* args, long begin, long end) {
   const winograd_work* w = (const winograd_work*)args;
   const long blocks = w->blocks, image_floats = PRODUCTS * image_step(blocks), sum_floats = PRODUCTS * sum_step(blocks);
   float* filters =
@@ -347,16 +347,16 @@ static long panels_of_task(const winograd_work* w) {
   return (w->panels + tasks - 1) / tasks;
 }
 
-static int run(winograd_work* w, float* filters) {
+static int run_winograd(winograd_work* w, float* filters) {
   w->filters = filters;
   if (!filters) {
     w->panels_at_once = panels_of_task(w);
-    hloc_parallel(run_panels, (void* const*)w, w->panels, w->panels_at_once);
+    hloc_parallel(run_filter_panels, (void* const*)w, w->panels, w->panels_at_once);
     return 0;
   }
   w->blocks_at_once = blocks_of_task(w);
   hloc_parallel(make_filters, (void* const*)w, w->panels * w->chunks, 1);
-  hloc_parallel(run_blocks, (void* const*)w, (w->blocks + w->blocks_at_once - 1) / w->blocks_at_once, 1);
+  hloc_parallel(run_image_blocks, (void* const*)w, (w->blocks + w->blocks_at_once - 1) / w->blocks_at_once, 1);
   return 0;
 }
 
@@ -378,7 +378,7 @@ int hloc_conv_by_winograd(hloc_conv_plan* plan, hloc_conv_type type) {
   for (long i = 0; i < 3; i++)
     for (long j = 0; j < 3; j++)
       w.tap[i * 3 + j] = (c->reversed[1] ? 2 - i : i) * c->w_s[1] + (c->reversed[2] ? 2 - j : j) * c->w_s[2];
-  return run(&w, few ? NULL : memory + x_floats + w_floats);
+  return run_winograd(&w, few ? NULL : memory + x_floats + w_floats);
 }
 
 HLOC_CONV_ENTRIES(winograd, hloc_conv_by_winograd)
