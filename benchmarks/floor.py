@@ -7,10 +7,11 @@ bandwidth, whichever is more.
     python benchmarks/floor.py          what was measured here
 
 Products: operations of every dot and convolution that ran (loops as often as they ran), over what all cores reach with
-multiply-adds that never leave their registers. Arrays: parameters, constants and results, each once, over what all
-cores reach when they read as many bytes again and again. Nothing reaches both at once, so this is a lower bound, not a
-forecast. f32 is measured; where the processor has dot instructions for a narrower type, its products may take half
-(bf16, f16) or a quarter (s8) as long; f64 takes twice as long, complex numbers four multiply-adds.
+multiply-adds that never leave their registers; of windows of 3x3 over neighbouring positions 4/9, as Winograd's
+filtering of 2x2 positions multiplies (runtime/conv_winograd.c). Arrays: parameters, constants and results, each once,
+over what all cores reach when they read as many bytes again and again. Nothing reaches both at once, so this is a lower
+bound, not a forecast. f32 is measured; where the processor has dot instructions for a narrower type, its products may
+take half (bf16, f16) or a quarter (s8) as long; f64 takes twice as long, complex numbers four multiply-adds.
 
 Fusion makes one kernel of several, and leaves products, convolutions, sorts and the like (ROUTINES) as they are: at
 most all other kernels vanish. So it gains at most the time of all kernels of `--fusion off` over that of the routines
@@ -73,6 +74,18 @@ TIMES_F32 = {"f64": 2.0, "c64": 4.0, "c128": 8.0}
 DOT_INSTRUCTIONS = {"bf16": ("avx512_bf16", 0.5), "f16": ("avx512_fp16", 0.5), "s8": ("vnni", 0.25),
                     "u8": ("vnni", 0.25)}
 
+BY_BLOCKS = 4 / 9                # of the multiplications: 16 for 2x2 positions instead of 36
+
+
+def goes_by_blocks(instruction) -> bool:
+    """Whether a convolution has windows of 3x3 over neighbouring positions, and channels are not on their own."""
+    from hloc.ir import window_of
+    if instruction.opcode != "convolution" or instruction.get("feature_group_count", 1) != 1:
+        return False
+    window = window_of(instruction)
+    return len(window) == 2 and all(
+        (d.size, d.stride, d.base_dilation, d.window_dilation) == (3, 1, 1, 1) for d in window)
+
 
 class Floor:
     """Measures the machine when made (about a second)."""
@@ -123,7 +136,8 @@ class Floor:
             instruction = stack.pop()
             if instruction.opcode in ("dot", "convolution"):
                 element_type = instruction.operands[0].shape.element_type
-                seconds += flops(instruction) * self.times.get(element_type, 1.0) / self.peak
+                times = self.times.get(element_type, 1.0) * (BY_BLOCKS if goes_by_blocks(instruction) else 1.0)
+                seconds += flops(instruction) * times / self.peak
             elif instruction.opcode == "fusion":
                 stack += [i for c in instruction.called_computations for i in c.instructions]
         return seconds
