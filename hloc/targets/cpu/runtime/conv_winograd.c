@@ -23,7 +23,7 @@
 #include "conv_operands.h"
 
 enum { DEPTH = 64, TAPS = 9, PRODUCTS = 16, MOST_FEATURES = 16384 };
-enum { FEW_BLOCKS = 20 * ROWS, IMAGE_FLOATS = 1 << 17, SUM_FLOATS = 1 << 18 }; /* of a task, in its cache */
+enum { FEW_BLOCKS = 16 * ROWS, IMAGE_FLOATS = 1 << 17, SUM_FLOATS = 1 << 18 }; /* of a task, in its cache */
 enum { APART = 16 }; /* floats between matrices, so that their elements do not lie in the same sets of a cache */
 enum { FILTER_STEP = DEPTH * COLUMNS + APART, FILTER_FLOATS = PRODUCTS * FILTER_STEP };
 

@@ -16,8 +16,8 @@ from hloc.targets.cpu.scratch.convolution import ONES, Convolution, panel_column
 from hloc.targets.cpu.scratch.products import tile_rows
 
 DEPTH, PRODUCTS, APART = 64, 16, 16
-FEW_ROWS, IMAGE_FLOATS, SUM_FLOATS = 20, 1 << 17, 1 << 18
-UNIT, MOST_FEATURES = 16, 16384      # features: whole vectors, and MOST_ZEROS
+FEW_ROWS, IMAGE_FLOATS, SUM_FLOATS = 16, 1 << 17, 1 << 18
+UNIT, MOST_FEATURES = 16, 16384      # features: of whole vectors; as many as no_places has
 LEAST_WORK = 1 << 19                 # multiply-adds; less is done before transforms pay
 # What transforms cost: those of filters as much as products of so many blocks, those of images and sums as much as
 # so many features more of y and of x.
