@@ -209,12 +209,15 @@ class _Loop:
         return False
 
     def moves(self, s: Stmt) -> bool:
-        """Whether a statement stores f16 as it is, far from its neighbours: then that is left for after the body."""
+        """Whether a statement stores f16 as it is, far from its neighbours: then that is left for after the body; but
+        for what the body may change before."""
         if not isinstance(s, Store) or s.buffer not in self.halves or not isinstance(s.value, (Const, Load)):
             return False
         row, source = self.row_of(s.position), s.value
         if isinstance(source, Load):
-            from_row = self.row_of(source.position) if source.buffer in self.halves else None
+            stored = {other.buffer for other in walk(self.loop.body) if isinstance(other, Store)}
+            is_read = source.buffer in self.halves - stored
+            from_row = self.row_of(source.position) if is_read else None
             source = (source.buffer, *from_row) if from_row is not None else None
         if row is None or row[1] == 1 or source is None:
             return False
