@@ -125,6 +125,8 @@ CASES = {
     "groups": convolution("f32[2,20,20,32]", "f32[3,3,16,48]", "f32[2,18,18,48]",
                           "window={size=3x3}, feature_group_count=2"),
     "bf16 window": convolution("bf16[2,20,20,32]", "bf16[3,3,32,48]", "bf16[2,18,18,48]", "window={size=3x3}"),
+    "bf16, channels first": convolution("bf16[2,48,20,20]", "bf16[40,48,3,3]", "bf16[2,40,18,18]", "window={size=3x3}",
+                                        "bf01_oi01->bf01"),
     "f64 window": convolution("f64[2,20,20,16]", "f64[3,3,16,24]", "f64[2,18,18,24]", "window={size=3x3}"),
     "attention": attention(200, 300),
     "attention of one": attention(1, 300),

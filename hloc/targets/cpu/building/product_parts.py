@@ -117,7 +117,7 @@ def add_convolution(found: Parts, given: Mapping, has_epilogue: bool, machine: M
     if way == "product":
         add_product(found, product_of_convolution(c), machine)
         return
-    add(found, "conv_memory.c", {f"CONV_{operand.upper()}"})
+    add(found, "conv_memory.c", {f"CONV_{operand.upper()}"} | ({"CONV_PAIRS"} if way == "pairs" else set()))
     if way == "spread":
         for product in products_of_spread(c):
             add_product(found, product, machine)

@@ -29,15 +29,6 @@ static void pass_over(hloc_conv_args* c) {
       c->x_s[d] *= c->stride[d], c->x_size[d] = c->y_size[d], c->stride[d] = 1;
 }
 
-/* Whether the rows of a tile, one every `step` floats, lie so that most fall into the same few sets of the first cache
- * and drive each other out before their next element is read. */
-static int rows_collide(const hloc_conv_args* c, long step) {
-  enum { PAGE = 4096, WAYS = 8 }; /* lines at one place of a page that the cache keeps */
-  long bytes = step * (c->base_dilation[2] == 1 ? c->stride[2] : 1) * (long)sizeof(float), sets = PAGE;
-  while (sets > 1 && bytes % (2 * PAGE / sets) == 0) sets /= 2;
-  return HLOC_CONV_ROWS > WAYS * sets && taps_of(c) * c->y_features >= 128;
-}
-
 int hloc_conv_by_rows(hloc_conv_plan* plan, hloc_conv_type type) {
   hloc_conv_args* c = &plan->c;
   int one_piece = rows_in_one_piece(c);

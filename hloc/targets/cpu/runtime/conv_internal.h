@@ -33,7 +33,10 @@ enum { HLOC_CONV_COLUMNS = 2 * HLOC_LANES32 };
 
 enum { ROWS = HLOC_CONV_ROWS, COLUMNS = HLOC_CONV_COLUMNS }; /* of a register tile */
 
-typedef enum { HLOC_CONV_IS_F32, HLOC_CONV_IS_BF16, HLOC_CONV_IS_F16 } hloc_conv_type;
+typedef enum {
+  HLOC_CONV_IS_F32, HLOC_CONV_IS_BF16, HLOC_CONV_IS_F16,
+  HLOC_CONV_IS_PAIRS /* of bf16: what operands may be arranged as, not the type of a convolution */
+} hloc_conv_type;
 
 typedef int (*hloc_product)(const hloc_gemm_args*);
 

@@ -12,18 +12,25 @@
 #define HLOC_CONV_F32 2
 #define HLOC_CONV_BF16 3
 #define HLOC_CONV_F16 4
+#define HLOC_CONV_PAIRS 5
 
-#if HLOC_IS_HERE(HLOC_CONV_F32) || HLOC_IS_HERE(HLOC_CONV_BF16) || HLOC_IS_HERE(HLOC_CONV_F16)
+#if HLOC_IS_HERE(HLOC_CONV_F32) || HLOC_IS_HERE(HLOC_CONV_BF16) || HLOC_IS_HERE(HLOC_CONV_F16) || \
+    HLOC_IS_HERE(HLOC_CONV_PAIRS)
 /* ---- rearranging an operand */
-HLOC_INLINE float load_as_f32(const void* source, hloc_conv_type type, long at) {
-  if (type == HLOC_CONV_IS_F32) return ((const float*)source)[at];
-  return type == HLOC_CONV_IS_BF16 ? hloc_bf16_to_f32(((const hloc_bf16*)source)[at])
-                                   : hloc_widen_f16(((const hloc_f16*)source)[at]);
+HLOC_INLINE float pair_of(const hloc_conv_arrangement* a, long at) {
+  const hloc_bf16* first = (const hloc_bf16*)a->source + at;
+  return hloc_from_bits_f32(first[0] | (hloc_u32)first[a->partner] << 16);
 }
-HLOC_INLINE void widen_row(const void* source, hloc_conv_type type, long from, long count, float* to) {
-  if (type == HLOC_CONV_IS_F32) __builtin_memcpy(to, (const float*)source + from, count * sizeof(float));
-  else if (type == HLOC_CONV_IS_F16) hloc_widen_row_f16((const hloc_f16*)source + from, to, count);
-  else for (long i = 0; i < count; i++) to[i] = hloc_bf16_to_f32(((const hloc_bf16*)source)[from + i]);
+HLOC_INLINE float load_as_f32(const hloc_conv_arrangement* a, hloc_conv_type type, long at) {
+  if (type == HLOC_CONV_IS_F32) return ((const float*)a->source)[at];
+  if (type == HLOC_CONV_IS_PAIRS) return pair_of(a, at);
+  return type == HLOC_CONV_IS_BF16 ? hloc_bf16_to_f32(((const hloc_bf16*)a->source)[at])
+                                   : hloc_widen_f16(((const hloc_f16*)a->source)[at]);
+}
+HLOC_INLINE void widen_row(const hloc_conv_arrangement* a, hloc_conv_type type, long from, long count, float* to) {
+  if (type == HLOC_CONV_IS_F32) __builtin_memcpy(to, (const float*)a->source + from, count * sizeof(float));
+  else if (type == HLOC_CONV_IS_F16) hloc_widen_row_f16((const hloc_f16*)a->source + from, to, count);
+  else for (long i = 0; i < count; i++) to[i] = load_as_f32(a, type, from + i);
 }
 /* A row that lies in memory as it is wanted, but for its type. */
 HLOC_INLINE void copy_row(const hloc_conv_arrangement* a, hloc_conv_type type, long from, float* to) {
@@ -31,7 +38,7 @@ HLOC_INLINE void copy_row(const hloc_conv_arrangement* a, hloc_conv_type type, l
   const long before = hloc_min(a->padded, hloc_max(0, a->pad_low)), copied = hloc_max(0, places - skipped);
   __builtin_memset(to, 0, before * a->inner * sizeof(float));
   to += before * a->inner;
-  widen_row(a->source, type, from + skipped * a->inner, copied * a->inner, to);
+  widen_row(a, type, from + skipped * a->inner, copied * a->inner, to);
   __builtin_memset(to + copied * a->inner, 0, (a->padded - before - copied) * a->inner * sizeof(float));
 }
 /* Places that lie side by side while features do not: blocks of both are turned. */
@@ -42,19 +49,38 @@ HLOC_INLINE void turn_block(const hloc_conv_arrangement* a, hloc_conv_type type,
   }
   float wide[HLOC_LANES32 * HLOC_LANES32] __attribute__((aligned(64)));
   for (long i = 0; i < HLOC_LANES32; i++)
-    widen_row(a->source, type, from + i * a->inner_stride, HLOC_LANES32, wide + i * HLOC_LANES32);
+    widen_row(a, type, from + i * a->inner_stride, HLOC_LANES32, wide + i * HLOC_LANES32);
   hloc_transpose_32(wide, HLOC_LANES32, to, a->pitch);
 }
+/* A part of a block: places behind it are read too, where there are some. */
+HLOC_INLINE void turn_part(const hloc_conv_arrangement* a, hloc_conv_type type, long from, long features, long places,
+                           float* to) {
+  float wide[HLOC_LANES32 * HLOC_LANES32] __attribute__((aligned(64)));
+  float turned[HLOC_LANES32 * HLOC_LANES32] __attribute__((aligned(64)));
+  const int is_whole = from + (features - 1) * a->inner_stride + HLOC_LANES32 - 1 + a->partner <= a->last;
+  for (long i = 0; i < features; i++, from += a->inner_stride) {
+    float* row = wide + i * HLOC_LANES32;
+    if (is_whole) widen_row(a, type, from, HLOC_LANES32, row);
+    else for (long s = 0; s < places; s++) row[s] = load_as_f32(a, type, from + s);
+  }
+  hloc_transpose_32(wide, HLOC_LANES32, turned, HLOC_LANES32);
+  for (long s = 0; s < places; s++, to += a->pitch) {
+    const float* row = turned + s * HLOC_LANES32;
+    if (features == HLOC_LANES32) __builtin_memcpy(to, row, HLOC_LANES32 * sizeof(float));
+    else for (long j = 0; j < features; j++) to[j] = row[j];
+  }
+}
 HLOC_INLINE void turn_row(const hloc_conv_arrangement* a, hloc_conv_type type, long from, long places, float* to) {
+  enum { FEW_FEATURES = HLOC_LANES32 / 4 }; /* gathered one by one */
   for (long i = 0; i < a->inner; i += HLOC_LANES32) {
-    const long features = hloc_min(HLOC_LANES32, a->inner - i);
-    long s = 0;
-    if (features == HLOC_LANES32)
-      for (; s + HLOC_LANES32 <= places; s += HLOC_LANES32)
-        turn_block(a, type, from + s + i * a->inner_stride, to + s * a->pitch + i);
-    for (; s < places; s++)
-      for (long j = i; j < i + features; j++)
-        to[s * a->pitch + j] = load_as_f32(a->source, type, from + s + j * a->inner_stride);
+    const long features = hloc_min(HLOC_LANES32, a->inner - i), first = from + i * a->inner_stride;
+    float* target = to + i;
+    for (long s = 0, count; s < places; s += count, target += count * a->pitch) {
+      count = features <= FEW_FEATURES ? 1 : hloc_min(HLOC_LANES32, places - s);
+      if (features == HLOC_LANES32 && count == HLOC_LANES32) turn_block(a, type, first + s, target);
+      else if (count > 1) turn_part(a, type, first + s, features, count, target);
+      else for (long j = 0; j < features; j++) target[j] = load_as_f32(a, type, first + s + j * a->inner_stride);
+    }
   }
 }
 HLOC_INLINE void arrange_row(const hloc_conv_arrangement* a, hloc_conv_type type, long from, float* to) {
@@ -72,10 +98,10 @@ HLOC_INLINE void arrange_row(const hloc_conv_arrangement* a, hloc_conv_type type
       } else if (a->inner_stride == 1 && type == HLOC_CONV_IS_F16) {
         hloc_widen_row_f16((const hloc_f16*)a->source + from + at * a->stride[2] + i0, out + i0, i1 - i0);
       } else if (a->inner_stride == 1) {
-        for (long i = i0; i < i1; i++) out[i] = load_as_f32(a->source, type, from + at * a->stride[2] + i);
+        for (long i = i0; i < i1; i++) out[i] = load_as_f32(a, type, from + at * a->stride[2] + i);
       } else {
         for (long i = i0; i < i1; i++)
-          out[i] = load_as_f32(a->source, type, from + at * a->stride[2] + i * a->inner_stride);
+          out[i] = load_as_f32(a, type, from + at * a->stride[2] + i * a->inner_stride);
       }
     }
   }
@@ -111,6 +137,13 @@ HLOC_OF_PARTS void hloc_conv_store_bf16(hloc_bf16* to, long step, long count, co
 #else
 HLOC_MAY_BE_MISSING void hloc_conv_arrange_bf16(void* const* args, long begin, long end);
 HLOC_MAY_BE_MISSING void hloc_conv_store_bf16(hloc_bf16* to, long step, long count, const float* from);
+#endif
+#if HLOC_IS_HERE(HLOC_CONV_PAIRS)
+HLOC_OF_PARTS void hloc_conv_arrange_pairs(void* const* args, long begin, long end) {
+  arrange_rows((const hloc_conv_arrangement*)args, HLOC_CONV_IS_PAIRS, begin, end);
+}
+#else
+HLOC_MAY_BE_MISSING void hloc_conv_arrange_pairs(void* const* args, long begin, long end);
 #endif
 #if HLOC_IS_HERE(HLOC_CONV_F16)
 HLOC_OF_PARTS void hloc_conv_arrange_f16(void* const* args, long begin, long end) {
@@ -212,6 +245,8 @@ void hloc_conv_finish(const hloc_conv_plan* plan, long position, long column, lo
 static hloc_conv_arrangement in_pieces(const hloc_conv_arrangement* given) {
   enum { PIECE = 16 * HLOC_LANES32 };
   hloc_conv_arrangement a = *given;
+  a.last = (a.outer - 1) * a.outer_stride + (a.inner - 1) * a.inner_stride + a.partner;
+  for (int d = 0; d < 3; d++) a.last += (a.size[d] - 1) * a.stride[d];
   a.turned = a.inner_stride != 1 && a.stride[2] == 1 && a.padded == a.size[2] && !a.pad_low;
   if (a.turned) {
     if (a.stride[1] == a.size[2]) a.size[2] *= a.size[1], a.size[1] = 1, a.stride[1] = a.size[2];
@@ -226,7 +261,8 @@ static hloc_conv_arrangement in_pieces(const hloc_conv_arrangement* given) {
 
 void hloc_conv_arrange(const hloc_conv_arrangement* given) {
   const hloc_conv_arrangement a = in_pieces(given);
-  hloc_task task = a.type == HLOC_CONV_IS_F32    ? hloc_conv_arrange_f32
+  hloc_task task = a.partner                     ? hloc_conv_arrange_pairs
+                   : a.type == HLOC_CONV_IS_F32  ? hloc_conv_arrange_f32
                    : a.type == HLOC_CONV_IS_BF16 ? hloc_conv_arrange_bf16
                                                  : hloc_conv_arrange_f16;
   long tasks = a.outer * a.size[0] * a.size[1] * a.pieces;

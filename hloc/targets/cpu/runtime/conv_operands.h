@@ -2,22 +2,25 @@
  * a way wants.
  *
  * convolve goes a way for each batch group; HLOC_CONV_ENTRIES(rows, way) defines hloc_conv_rows_<t>, which does.
- * arrange_x, arrange_w say what is to be copied; hloc_conv_arrange does it; use_x, use_w make of the copy the operand.
+ * arrange_x, arrange_w say what is to be copied, x_in_pairs, w_in_pairs that neighbouring features of bf16 become one
+ * number of 32 bits; hloc_conv_arrange does it; use_x, use_w make of the copy the operand.
  */
 #ifndef HLOC_CONV_OPERANDS_H
 #define HLOC_CONV_OPERANDS_H
 #include "conv_internal.h"
 
-/* out[outer][s0][s1][s2][inner] as f32, s2 padded with zeros on both sides */
+/* out[outer][s0][s1][s2][inner] as f32, or pairs of bf16, s2 padded with zeros on both sides */
 typedef struct {
   const void* source;
   hloc_conv_type type;
   long outer, outer_stride, inner, inner_stride, size[3], stride[3];
   long pad_low, padded; /* of s2: zeros before, length of the result */
   long pitch;           /* floats from one place of s2 to the next in the result: at least `inner` */
+  long partner;         /* elements from the first number of a pair to the second; 0: there are no pairs */
   float* target;
   int turned;           /* set by hloc_conv_arrange, as what follows: places lie side by side in the source */
   long piece, pieces;   /* of s2, a task each */
+  long last;            /* the furthest element of the source */
 } hloc_conv_arrangement;
 void hloc_conv_arrange(const hloc_conv_arrangement* a);
 
@@ -39,6 +42,14 @@ static inline hloc_conv_arrangement arrange_w(const hloc_conv_args* c, hloc_conv
   for (int d = 0; d < 3; d++) a.size[d] = c->window[d], a.stride[d] = c->w_s[d];
   return a;
 }
+static inline void x_in_pairs(hloc_conv_arrangement* x) {
+  x->partner = x->inner_stride;
+  x->inner /= 2, x->inner_stride *= 2, x->pitch = x->inner;
+}
+static inline void w_in_pairs(hloc_conv_arrangement* w) {
+  w->partner = w->outer_stride;
+  w->outer /= 2, w->outer_stride *= 2;
+}
 /* The strides of the result, and the result itself, as the convolution's operand. */
 static inline void use_x(hloc_conv_args* c, const hloc_conv_arrangement* a, int batch_inner) {
   long row = a->padded * a->pitch, outer = a->size[0] * a->size[1] * row;
@@ -58,6 +69,14 @@ int hloc_conv_move(hloc_conv_args* c, hloc_conv_type type, int batch_inner, int 
 
 static inline int all_ones(const long* v) { return v[0] == 1 && v[1] == 1 && v[2] == 1; }
 static inline long taps_of(const hloc_conv_args* c) { return c->window[0] * c->window[1] * c->window[2]; }
+/* Whether the rows of a tile, one every `step` floats, lie so that most fall into the same few sets of the first cache
+ * and drive each other out before their next element is read. */
+static inline int rows_collide(const hloc_conv_args* c, long step) {
+  enum { PAGE = 4096, WAYS = 8 }; /* lines at one place of a page that the cache keeps */
+  long bytes = step * (c->base_dilation[2] == 1 ? c->stride[2] : 1) * (long)sizeof(float), sets = PAGE;
+  while (sets > 1 && bytes % (2 * PAGE / sets) == 0) sets /= 2;
+  return HLOC_CONV_ROWS > WAYS * sets && taps_of(c) * c->y_features >= 128;
+}
 static inline long element_bytes(hloc_conv_type type) { return type == HLOC_CONV_IS_F32 ? 4 : 2; }
 
 /* Strides of dimensions of size one are free: chosen so that images that are plain look so, and features neighbours. */

@@ -93,10 +93,10 @@ def _is_transposed(c: Convolution, machine: Machine) -> bool:
 
 
 def _is_of_pairs(c: Convolution, machine: Machine) -> bool:
-    """Whether neighbouring features are pairs in memory, and there is enough of both kinds of features."""
+    """Whether there is enough of both kinds of features, and neighbouring ones are pairs, in memory or when moved."""
     depth, lanes = c.x_features // c.groups, machine.vector_bytes // 4
-    return c.x_c == 1 and depth >= lanes and c.y_features // c.groups > lanes // 2 \
-        and not any(n % 2 for n in (depth, c.x_n, *c.x_s)) and not rows_collide(c, c.x_s[2], 2, machine)
+    in_place = not any(n % 2 for n in (c.x_n, *c.x_s)) and not rows_collide(c, c.x_s[2], 2, machine)
+    return depth >= lanes and depth % 2 == 0 and c.y_features // c.groups > lanes // 2 and (c.x_c != 1 or in_place)
 
 
 def rows_collide(c: Convolution, step: int, element_bytes: int, machine: Machine) -> bool:

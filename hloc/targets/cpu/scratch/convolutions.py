@@ -106,8 +106,12 @@ def _by_rows(c: Convolution, machine: Machine) -> Scratch:
 
 def _by_pairs(c: Convolution, machine: Machine) -> Scratch:
     pairs = c._replace(x_features=c.x_features // 2)
+    pitch = pairs.x_features
+    if rows_collide(c, pitch, 4, machine):
+        pitch += machine.vector_bytes // 4
     panels = 0 if _is_few(pairs, machine) else _panel_floats(pairs, machine)
-    return _rows(pairs, machine, 4 * (_filter(pairs, machine) + panels))
+    image = _image(pairs, machine, pitch=pitch) if c.x_c != 1 else 0
+    return _rows(pairs, machine, 4 * (image + _filter(pairs, machine) + panels))
 
 
 def _panel_floats(c: Convolution, machine: Machine) -> int:
