@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
+from math import prod
 from typing import NamedTuple
 
 from hloc.ir import ELEMENT_TYPES
@@ -37,6 +38,7 @@ from hloc.kernels.walks import parts, with_expressions, with_parts
 from hloc.targets.cpu.vector_loops.halves import by_numbers, part_of_group, row_in_groups
 from hloc.targets.cpu.vector_loops.lanes import VECTOR_LANES
 from hloc.targets.cpu.vector_loops.row_printer import RowPrinter, headers
+from hloc.targets.cpu.vector_loops.unguarded import epilogue_with_loads_first
 from hloc.targets.cpu.vector_loops.vector_width import computes_much
 from hloc.targets.printer import C, buffer_declarations, c_type, print_statements
 
@@ -68,7 +70,7 @@ def epilogue_of(tile: Tile) -> Epilogue | None:
         return None
     sizes: dict[int, str] = {}
     of_row, of_column = (with_names(part, sizes) for part in by_row(
-        tile.epilogue, {b.name for b in tile.buffers if b.access == "read"}))
+        epilogue_with_loads_first(tile, _extents(tile)), {b.name for b in tile.buffers if b.access == "read"}))
     total = dict(tile.parameters)["types"][1]
     columns = "\n".join([
         f"(void *const *given, {PARAMETERS[0]}", f"{PARAMETERS[1]}) {{",
@@ -95,6 +97,18 @@ def epilogue_of(tile: Tile) -> Epilogue | None:
         f"  else {call.format('columns')}",
         "}", ""])
     return Epilogue(name, text, tuple(sizes))
+
+
+def _extents(tile: Tile) -> dict[str, int]:
+    """How many values batch, row and column have; parameters as the files of hloc/kernels/products say."""
+    given = dict(tile.parameters)
+    if tile.routine == "gemm":
+        m, n, _ = given["sizes"]
+        return {"batch": prod(given["batches"]), "row": m, "column": n}
+    places = prod(given["size"])
+    if given["is_turned"]:
+        return {"batch": given["batch"], "row": given["features"], "column": places}
+    return {"row": given["batch"] * places, "column": given["features"]}
 
 
 def by_row(statements: Iterable[Stmt], read: set[str]) -> tuple[list[Stmt], list[Stmt]]:

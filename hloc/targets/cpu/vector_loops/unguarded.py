@@ -9,28 +9,39 @@ lies in the array whatever the condition says, has a name before the statement. 
 """
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from hloc.ir import ELEMENT_TYPES
-from hloc.kernels.ir import Apply, Expr, For, If, Kernel, Let, Load, Local, Stmt, Var, While
-from hloc.kernels.walks import walk, with_expressions, with_parts
+from hloc.kernels.ir import Apply, Expr, For, If, Kernel, Let, Load, Local, Stmt, Tile, Var, While
+from hloc.kernels.walks import parts, walk, with_expressions, with_parts
 from hloc.targets.cpu.vector_loops.intervals import Known, interval, with_intervals
 
 
 def with_loads_first(kernel: Kernel) -> Kernel:
     """The kernel with such loads named."""
-    return kernel._replace(body=_Loads(kernel).body())
+    sizes = {b.name: b.size for b in kernel.buffers}
+    sizes |= {s.name: s.size for s in walk(kernel.body) if isinstance(s, Local)}
+    loads = _Loads(sizes, narrow_load)
+    return kernel._replace(body=with_intervals(kernel.body, loads.statement))
+
+
+def epilogue_with_loads_first(tile: Tile, extents: Mapping[str, int]) -> tuple[Stmt, ...]:
+    """The epilogue of a tile with such loads named, and those of elements that all columns share: masked, these are no
+    vectors either. extents: of `batch`, `row` and `column`."""
+    sizes = {b.name: b.size for b in tile.buffers if b.access == "read"}
+    loads = _Loads(sizes, lambda expr: narrow_load(expr) or _shared_load(expr))
+    known = Known()
+    known.update({name: (0, extent - 1) for name, extent in extents.items()})
+    return with_intervals(tile.epilogue, loads.statement, known, in_vector=True)
 
 
 class _Loads:
-    """One kernel. sizes: elements of its arrays; count: names given so far."""
+    """sizes: elements of the arrays; load_of: the load that is such an expression, or none; count: names given so
+    far."""
 
-    def __init__(self, kernel: Kernel) -> None:
-        self.kernel = kernel
-        self.sizes = {b.name: b.size for b in kernel.buffers}
-        self.sizes |= {s.name: s.size for s in walk(kernel.body) if isinstance(s, Local)}
+    def __init__(self, sizes: Mapping[str, int], load_of: Callable[[Expr], Load | None]) -> None:
+        self.sizes, self.load_of = sizes, load_of
         self.count = 0
-
-    def body(self) -> tuple[Stmt, ...]:
-        return with_intervals(self.kernel.body, self.statement)
 
     def statement(self, s: Stmt, known: Known, in_vector: bool) -> tuple[Stmt, ...]:
         if not in_vector or isinstance(s, (For, If, While)):
@@ -41,7 +52,7 @@ class _Loads:
 
     def expression(self, expr: Expr, known: Known, named: dict[Expr, Let], chosen: bool) -> Expr:
         """chosen: it stands inside a choice of a select."""
-        load = narrow_load(expr) if chosen else None
+        load = self.load_of(expr) if chosen else None
         if load is not None and self.is_inside(load, known):
             if expr not in named:
                 named[expr] = Let(f"u{self.count}", expr)
@@ -62,3 +73,11 @@ def narrow_load(expr: Expr) -> Load | None:
     """The load of a narrow element, as it is or widened; None for other expressions."""
     load = expr.arguments[0] if isinstance(expr, Apply) and expr.op == "convert" else expr
     return load if isinstance(load, Load) and ELEMENT_TYPES[load.type].bits <= 16 else None
+
+
+def _shared_load(expr: Expr) -> Load | None:
+    """The load of what all columns of an epilogue's row share; None for other expressions."""
+    is_shared = isinstance(expr, Load) and all(
+        part.name in ("batch", "row") if isinstance(part, Var) else not isinstance(part, Load)
+        for part in parts([expr.position]))
+    return expr if is_shared else None
