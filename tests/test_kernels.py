@@ -45,6 +45,7 @@ from hloc.targets.cpu.vector_loops.complex_moves import with_complex_moved_whole
 from hloc.targets.cpu.vector_loops.fitting_lanes import with_fitting_lanes
 from hloc.targets.cpu.vector_loops.halves import by_rows
 from hloc.targets.cpu.vector_loops.index_sets import split_index_sets
+from hloc.targets.cpu.vector_loops.joined_lanes import with_joined_lanes
 from hloc.targets.cpu.vector_loops.last_vectors import with_last_vectors
 from hloc.targets.cpu.vector_loops.rests_of_sums import with_rests_apart
 from hloc.targets.cpu.vector_loops.row_printer import RowPrinter
@@ -242,7 +243,7 @@ def test_what_is_left_of_short_rows_is_apart():
     ("b = bf16[999,48] parameter(0) x = f32[999,48] convert(b)", 32, [0]),
     ("b = bf16[999,40] parameter(0) x = f32[999,40] convert(b)", 32, [8]),
     ("b = f32[999,24] parameter(0) x = f32[999,24] exponential(b)", 64, [0]),
-    ("x = f32[999,9000] parameter(0)", 64, [0, 0, 32, 0]),
+    ("x = f32[999,9000] parameter(0)", 64, [0] * 7),
 ], ids=["a half is left", "AVX2", "whole vectors", "floats", "floats by AVX2", "mixed", "mixed, whole", "mixed, by AVX2",
         "a function", "several sums"])
 def test_lanes_that_fit_short_rows(operand, vector_bytes, lanes):
@@ -256,6 +257,28 @@ def test_lanes_that_fit_short_rows(operand, vector_bytes, lanes):
     kernel = with_fitting_lanes(with_several_sums(lower(root, MACHINE).calls[0].kernel), vector_bytes)
     assert [s.lanes for s in walk(kernel.body) if isinstance(s, For) and s.kind == VECTOR] == lanes
     assert print_kernel(kernel, C, "k").count("simdlen(") == sum(map(bool, lanes))
+
+
+@pytest.mark.parametrize("operand, wide, extents", [
+    ("x = f32[999,16] parameter(0)", False, [16, 8, 4, 2]),
+    ("x = f32[999,24] parameter(0)", False, [8, 8, 4, 2]),
+    ("x = f32[999,9] parameter(0)", False, [9]),
+    ("x = f32[999,600] parameter(0)", False, [600]),
+    ("b = bf16[999,80] parameter(0) x = f32[999,80] convert(b)", True, [16, 16, 8, 4, 2]),
+    ("b = f32[999,40] parameter(0) x = f32[999,40] exponential(b)", True, [16, 16, 8, 4, 2, 8, 4, 2]),
+    ("x = s32[999,16] parameter(0)", False, [16]),
+], ids=["one group", "several", "no whole vectors", "long", "mixed", "a function, and a rest", "integers"])
+def test_sums_over_short_rows_are_joined_by_halves(operand, wide, extents):
+    """The VECTOR loops of a sum over rows, with vectors of 64 bytes: the lanes' own, and one for each halving."""
+    type, columns = re.search(r"x = (\w+)\[999,(\d+)\]", operand).groups()
+    given = re.search(r"\w+ = (\w+)\[", operand)[1]
+    root = parse_module(f"""a {{ p = {type}[] parameter(0) q = {type}[] parameter(1) ROOT s = {type}[] add(p, q) }}
+      f {{ {operand} z = {type}[] constant(0) ROOT r = {type}[999] reduce(x, z), dimensions={{1}}, to_apply=a }}
+      ENTRY e {{ g = {given}[999,{columns}] parameter(0)
+                 ROOT r = {type}[999] fusion(g), kind=kInput, calls=f }}""").entry.root
+    kernel = with_joined_lanes(lower(root, MACHINE).calls[0].kernel, 64, wide=wide)
+    loops = [s.extent for s in walk(kernel.body) if isinstance(s, For) and s.kind == VECTOR]
+    assert loops == extents
 
 
 @pytest.mark.parametrize("operation, reads", [

@@ -30,6 +30,7 @@ from hloc.targets.cpu.vector_loops.fitting_lanes import with_fitting_lanes
 from hloc.targets.cpu.vector_loops.halves import by_rows
 from hloc.targets.cpu.vector_loops.held_nans import with_held_nans
 from hloc.targets.cpu.vector_loops.index_sets import split_index_sets
+from hloc.targets.cpu.vector_loops.joined_lanes import with_joined_lanes
 from hloc.targets.cpu.vector_loops.lanes import has_groups
 from hloc.targets.cpu.vector_loops.last_vectors import with_last_vectors
 from hloc.targets.cpu.vector_loops.maxima import as_integers, with_float_keys
@@ -167,6 +168,7 @@ def print_kernels(kernels: Sequence[Kernel | Tile], machine: Machine) -> tuple[t
             kernel = apart(by_rows(with_loads_first(as_integers(kernel))))
             kernel = with_held_nans(with_last_vectors(with_near_angles(with_float_keys(kernel))))
             kernel = with_pred_lanes(with_rests_apart(with_several_sums(kernel), machine.vector_bytes))
+            kernel = with_joined_lanes(kernel, machine.vector_bytes, wide=wide)
             kernel = with_integers_as_floats(kernel) if machine.arch == "x86_64" else kernel
             kernel = with_fitting_lanes(kernel, machine.vector_bytes)
             qualifier = "HLOC_WIDE " if wide or has_groups(kernel) else ""

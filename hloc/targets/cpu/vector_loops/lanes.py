@@ -36,13 +36,13 @@ from hloc.kernels.ir import (
     Store,
     Var,
 )
-from hloc.kernels.walks import expressions, parts, taken_in, walk, with_parts
+from hloc.kernels.walks import expressions, parts, walk, with_parts
+from hloc.targets.cpu.vector_loops.joined_lanes import NEUTRAL, joined, term_of
 from hloc.targets.printer import assigned
 
 VECTOR_LANES = 16               # of f32 in the widest vectors
 LANES = 64                      # of the largest groups
 MOST_ROUNDINGS = 48             # of one loop: each is a loop for the compiler
-NEUTRAL = {"add": 0, "multiply": 1}
 
 
 def lanes_of(extent: int | Expr) -> int:
@@ -75,12 +75,6 @@ def is_rounding(expr: Expr) -> bool:
     """To f16 and back."""
     inner = expr.arguments[0] if _converts(expr, "f32") else None
     return inner is not None and _converts(inner, "f16") and inner.arguments[0].type == "f32"
-
-
-def term_of(s: Assign) -> Expr | None:
-    """What a sum or product takes in; None for other accumulators."""
-    term = taken_in(s)
-    return term if term is not None and s.value.op in NEUTRAL else None
 
 
 def has_groups(kernel: Kernel) -> bool:
@@ -180,7 +174,7 @@ class _Groups:
         self.totals.append(Local(lanes.buffer, type, self.lanes))
         self.begin.append(self.along_lanes(Store(lanes.buffer, self.lane, Const(NEUTRAL[op], type))))
         self.emit(Store(lanes.buffer, self.lane, Apply(op, (lanes, self.value(term)), type)))
-        self.join.append(self.along_lanes(Assign(s.name, Apply(op, (Var(s.name, type), lanes), type))))
+        self.join += joined(lanes, self.lanes, s)
 
     def along_lanes(self, *statements: Stmt) -> For:
         return For(self.lane.name, self.lanes, VECTOR, statements)

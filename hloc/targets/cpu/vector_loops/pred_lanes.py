@@ -12,7 +12,6 @@ narrow elements, which are bytes anyway, stay as they are.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import reduce
 from itertools import count
 
 from hloc.ir import ELEMENT_TYPES
@@ -34,6 +33,7 @@ from hloc.kernels.ir import (
     Var,
 )
 from hloc.kernels.walks import expressions, parts, taken_in, with_vector_loops
+from hloc.targets.cpu.vector_loops.joined_lanes import folded
 
 LANES = 16
 NARROWEST = 32                  # bits of an element
@@ -94,12 +94,6 @@ def _joined(s: Stmt, arrays: dict[str, Local], lane: Var, *, first: bool) -> Stm
 
 def _end(s: Assign, name: str, lane: Var) -> tuple[Stmt, ...]:
     """The lanes of an accumulator are joined with it."""
-    def at(place: Expr) -> Load:
-        return Load(name, place, "s32")
-
-    def fold(width: int) -> For:
-        other = at(Apply("add", (lane, Const(width, INDEX)), INDEX))
-        return For(lane.name, width, VECTOR, (Store(name, lane, Apply(s.value.op, (at(lane), other), "s32")),))
-    last = reduce(lambda a, b: Apply(s.value.op, (a, b), "s32"), [at(Const(k, INDEX)) for k in range(4)])
+    folds, last = folded(Load(name, lane, "s32"), LANES, s.value.op, 4)
     found = Apply("compare_ne", (last, Const(0, "s32")), "pred")
-    return fold(8), fold(4), Assign(s.name, Apply(s.value.op, (Var(s.name, "pred"), found), "pred"))
+    return *folds, Assign(s.name, Apply(s.value.op, (Var(s.name, "pred"), found), "pred"))
