@@ -42,15 +42,11 @@ from hloc.kernels.walks import expressions, parts, walk
 from hloc.targets.cpu.tiles.epilogues import epilogue_of
 from hloc.targets.cpu.tiles.source import tile_source
 from hloc.targets.cpu.vector_loops.complex_moves import with_complex_moved_whole
-from hloc.targets.cpu.vector_loops.fitting_lanes import with_fitting_lanes
 from hloc.targets.cpu.vector_loops.halves import by_rows
 from hloc.targets.cpu.vector_loops.index_sets import split_index_sets
-from hloc.targets.cpu.vector_loops.joined_lanes import with_joined_lanes
 from hloc.targets.cpu.vector_loops.last_vectors import with_last_vectors
-from hloc.targets.cpu.vector_loops.rests_of_sums import with_rests_apart
 from hloc.targets.cpu.vector_loops.row_printer import RowPrinter
 from hloc.targets.cpu.vector_loops.scalar_functions import apart
-from hloc.targets.cpu.vector_loops.several_sums import with_several_sums
 from hloc.targets.cpu.vector_loops.spread_rows import far_arrays
 from hloc.targets.cpu.vector_loops.straight import straightened
 from hloc.targets.cpu.vector_loops.strided_integers import with_integers_as_floats
@@ -217,68 +213,6 @@ def test_thin_products_are_one_of_operands_in_order():
     tiles = [lower(i, MACHINE).calls[-1].kernel for i in parse_module(text).entry.instructions if i.opcode == "dot"]
     assert [dict(t.parameters)["sizes"] for t in tiles] == [(24, 72, 20), (144, 18, 12)]
     assert [dict(t.parameters)["batches"] for t in tiles] == [(1, 1), (1, 1)]
-
-
-def test_what_is_left_of_short_rows_is_apart():
-    """testdata/kernels/reduce.hlo: the loops of a row, by vectors of 32 bytes and one by one; small integers that
-    become floats are turned."""
-    text = SEPARATOR.split((DATA / "kernels" / "reduce.hlo").read_text(encoding="utf-8"))[-1]
-    found = {}
-    for name, root in ((i.name, i) for i in parse_module(text).entry.instructions if i.opcode in ("reduce", "fusion")):
-        body = list(walk(with_rests_apart(lower(root, MACHINE).calls[0].kernel, 32).body))
-        found[name] = [(s.kind, s.extent) for s in body if isinstance(s, For) and s.kind != PARALLEL]
-        assert any(isinstance(s, Local) and "turned" in s.name for s in body) == (name == "turned")
-    found.pop("turned")
-    assert found == {"r1": [(SERIAL, 8)], "r2": [(VECTOR, 8), (SERIAL, 4)], "r3": [(VECTOR, 8), (SERIAL, 1)],
-                     "r4": [(VECTOR, 4), (SERIAL, 1)], "r5": [(VECTOR, 32), (SERIAL, 15)]}
-
-
-@pytest.mark.parametrize("operand, vector_bytes, lanes", [
-    ("x = s32[999,24] parameter(0)", 64, [8]),
-    ("x = s32[999,24] parameter(0)", 32, [0]),
-    ("x = s32[999,48] parameter(0)", 64, [0]),
-    ("x = f32[999,48] parameter(0)", 64, [8]),
-    ("x = f32[999,48] parameter(0)", 32, [0]),
-    ("b = bf16[999,48] parameter(0) x = f32[999,48] convert(b)", 64, [16]),
-    ("b = bf16[999,48] parameter(0) x = f32[999,48] convert(b)", 32, [0]),
-    ("b = bf16[999,40] parameter(0) x = f32[999,40] convert(b)", 32, [8]),
-    ("b = f32[999,24] parameter(0) x = f32[999,24] exponential(b)", 64, [0]),
-    ("x = f32[999,9000] parameter(0)", 64, [0] * 7),
-], ids=["a half is left", "AVX2", "whole vectors", "floats", "floats by AVX2", "mixed", "mixed, whole", "mixed, by AVX2",
-        "a function", "several sums"])
-def test_lanes_that_fit_short_rows(operand, vector_bytes, lanes):
-    """Of the VECTOR loops of a sum over rows."""
-    type, columns = re.search(r"x = (\w+)\[999,(\d+)\]", operand).groups()
-    given = re.search(r"\w+ = (\w+)\[", operand)[1]
-    root = parse_module(f"""a {{ p = {type}[] parameter(0) q = {type}[] parameter(1) ROOT s = {type}[] add(p, q) }}
-      f {{ {operand} z = {type}[] constant(0) ROOT r = {type}[999] reduce(x, z), dimensions={{1}}, to_apply=a }}
-      ENTRY e {{ g = {given}[999,{columns}] parameter(0)
-                 ROOT r = {type}[999] fusion(g), kind=kInput, calls=f }}""").entry.root
-    kernel = with_fitting_lanes(with_several_sums(lower(root, MACHINE).calls[0].kernel), vector_bytes)
-    assert [s.lanes for s in walk(kernel.body) if isinstance(s, For) and s.kind == VECTOR] == lanes
-    assert print_kernel(kernel, C, "k").count("simdlen(") == sum(map(bool, lanes))
-
-
-@pytest.mark.parametrize("operand, wide, extents", [
-    ("x = f32[999,16] parameter(0)", False, [16, 8, 4, 2]),
-    ("x = f32[999,24] parameter(0)", False, [8, 8, 4, 2]),
-    ("x = f32[999,9] parameter(0)", False, [9]),
-    ("x = f32[999,600] parameter(0)", False, [600]),
-    ("b = bf16[999,80] parameter(0) x = f32[999,80] convert(b)", True, [16, 16, 8, 4, 2]),
-    ("b = f32[999,40] parameter(0) x = f32[999,40] exponential(b)", True, [16, 16, 8, 4, 2, 8, 4, 2]),
-    ("x = s32[999,16] parameter(0)", False, [16]),
-], ids=["one group", "several", "no whole vectors", "long", "mixed", "a function, and a rest", "integers"])
-def test_sums_over_short_rows_are_joined_by_halves(operand, wide, extents):
-    """The VECTOR loops of a sum over rows, with vectors of 64 bytes: the lanes' own, and one for each halving."""
-    type, columns = re.search(r"x = (\w+)\[999,(\d+)\]", operand).groups()
-    given = re.search(r"\w+ = (\w+)\[", operand)[1]
-    root = parse_module(f"""a {{ p = {type}[] parameter(0) q = {type}[] parameter(1) ROOT s = {type}[] add(p, q) }}
-      f {{ {operand} z = {type}[] constant(0) ROOT r = {type}[999] reduce(x, z), dimensions={{1}}, to_apply=a }}
-      ENTRY e {{ g = {given}[999,{columns}] parameter(0)
-                 ROOT r = {type}[999] fusion(g), kind=kInput, calls=f }}""").entry.root
-    kernel = with_joined_lanes(lower(root, MACHINE).calls[0].kernel, 64, wide=wide)
-    loops = [s.extent for s in walk(kernel.body) if isinstance(s, For) and s.kind == VECTOR]
-    assert loops == extents
 
 
 @pytest.mark.parametrize("operation, reads", [

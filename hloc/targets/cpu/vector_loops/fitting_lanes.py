@@ -30,7 +30,7 @@ HALF, HALF_OF_MIXED, JOIN = 0.55, 0.75, 1
 def with_fitting_lanes(kernel: Kernel, vector_bytes: int) -> Kernel:
     """The kernel whose short rows are whole vectors where they can be."""
     return kernel._replace(body=with_vector_loops(
-        kernel.body, lambda loop: (loop if loop.lanes else loop._replace(lanes=_lanes(loop, vector_bytes)),)))
+        kernel.body, lambda loop: (loop._replace(lanes=_lanes(loop, vector_bytes)),)))
 
 
 def _lanes(loop: For, vector_bytes: int) -> int:
