@@ -381,6 +381,23 @@ def entries(c, name) -> list[str]:
     return [name, f"{way_of(arguments(given, False), Machine.host())}_{name}"]
 
 
+@pytest.mark.parametrize("name,dtype", [("f32", np.float32), ("f16", np.float16), ("bf16", ml_dtypes.bfloat16)])
+def test_convolution_of_one_element_for_all_features(runtime, name, dtype):
+    """Strides of 0: of the filter's input features, and of the image's."""
+    rng = np.random.default_rng(1)
+    fixed = [[1] * 3, [0, 1, 1], [1] * 3, [1] * 3, [0] * 3, 1, 1]
+    whole = whole_numbers(rng, (2, 1, 9, 17, 32), dtype), whole_numbers(rng, (1, 3, 3, 32, 40), dtype)
+    for x, w in ((whole[0], np.broadcast_to(whole[1][..., :1, :], whole[1].shape)),
+                 (np.broadcast_to(whole[0][..., :1], whole[0].shape), whole[1])):
+        y = np.full((2, 1, 9, 17, 40), 99, np.float32)
+        want = convolution(x.astype(np.float64), w.astype(np.float64), [1, 9, 17], *fixed).astype(np.float32)
+        args = conv_args(x, w, y, *fixed)
+        for entry in entries(args, name):
+            y[...] = 99
+            assert getattr(runtime, f"hloc_conv_{entry}")(ctypes.byref(args)) == 0
+            np.testing.assert_array_equal(y, want, err_msg=entry)
+
+
 @pytest.mark.parametrize("features", [32, 256])          # many blocks, and few
 @pytest.mark.parametrize("turned", [False, True])
 def test_blocks_of_odd_numbers(runtime, features, turned):

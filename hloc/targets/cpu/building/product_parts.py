@@ -117,11 +117,12 @@ def add_convolution(found: Parts, given: Mapping, has_epilogue: bool, machine: M
     if way == "product":
         add_product(found, product_of_convolution(c), machine)
         return
-    add(found, "conv_memory.c", {f"CONV_{operand.upper()}"} | ({"CONV_PAIRS"} if way == "pairs" else set()))
+    add(found, "conv_memory.c", {f"CONV_{operand.upper()}"})
     if way == "spread":
         for product in products_of_spread(c):
             add_product(found, product, machine)
     elif way == "pairs":
         add(found, "conv_tiles.c", {"CONV_TILES_OF_PAIRS"})
+        add(found, "conv_memory.c", {"CONV_PAIRS"})
     elif way == "rows" and c.y_features // c.groups <= MOST_DOTS:
         add(found, "conv_dots.c", {"CONV_DOTS"})

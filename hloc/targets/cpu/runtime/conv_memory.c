@@ -1,7 +1,7 @@
 /* conv_memory.c: what convolutions read and write, apart from their own work: operands in the order that they want, and
  * finished sums.
  *
- * Parts (parts.h): CONV_MEMORY, and one for each type of elements.
+ * Parts (parts.h): CONV_MEMORY, one for each type of elements, and one for pairs.
  */
 #include "conv_operands.h"
 #include "half_rows.h"
@@ -261,10 +261,10 @@ static hloc_conv_arrangement in_pieces(const hloc_conv_arrangement* given) {
 
 void hloc_conv_arrange(const hloc_conv_arrangement* given) {
   const hloc_conv_arrangement a = in_pieces(given);
-  hloc_task task = a.partner                     ? hloc_conv_arrange_pairs
-                   : a.type == HLOC_CONV_IS_F32  ? hloc_conv_arrange_f32
-                   : a.type == HLOC_CONV_IS_BF16 ? hloc_conv_arrange_bf16
-                                                 : hloc_conv_arrange_f16;
+  hloc_task task = a.type == HLOC_CONV_IS_F32     ? hloc_conv_arrange_f32
+                   : a.type == HLOC_CONV_IS_BF16  ? hloc_conv_arrange_bf16
+                   : a.type == HLOC_CONV_IS_PAIRS ? hloc_conv_arrange_pairs
+                                                  : hloc_conv_arrange_f16;
   long tasks = a.outer * a.size[0] * a.size[1] * a.pieces;
   hloc_parallel(task, (void* const*)&a, tasks, 16384 / (a.piece * a.inner + 1) + 1);
 }

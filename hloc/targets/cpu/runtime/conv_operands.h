@@ -16,7 +16,7 @@ typedef struct {
   long outer, outer_stride, inner, inner_stride, size[3], stride[3];
   long pad_low, padded; /* of s2: zeros before, length of the result */
   long pitch;           /* floats from one place of s2 to the next in the result: at least `inner` */
-  long partner;         /* elements from the first number of a pair to the second; 0: there are no pairs */
+  long partner;         /* of pairs: elements from the first number of one to the second */
   float* target;
   int turned;           /* set by hloc_conv_arrange, as what follows: places lie side by side in the source */
   long piece, pieces;   /* of s2, a task each */
@@ -43,11 +43,11 @@ static inline hloc_conv_arrangement arrange_w(const hloc_conv_args* c, hloc_conv
   return a;
 }
 static inline void x_in_pairs(hloc_conv_arrangement* x) {
-  x->partner = x->inner_stride;
+  x->type = HLOC_CONV_IS_PAIRS, x->partner = x->inner_stride;
   x->inner /= 2, x->inner_stride *= 2, x->pitch = x->inner;
 }
 static inline void w_in_pairs(hloc_conv_arrangement* w) {
-  w->partner = w->outer_stride;
+  w->type = HLOC_CONV_IS_PAIRS, w->partner = w->outer_stride;
   w->outer /= 2, w->outer_stride *= 2;
 }
 /* The strides of the result, and the result itself, as the convolution's operand. */
