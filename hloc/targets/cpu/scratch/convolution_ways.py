@@ -100,8 +100,8 @@ def _is_of_pairs(c: Convolution, machine: Machine) -> bool:
 
 
 def rows_collide(c: Convolution, step: int, element_bytes: int, machine: Machine) -> bool:
-    """As conv.c asks of floats, every `step` of which a row of a tile begins: whether most fall into the same few sets
-    of the first cache."""
+    """As conv_operands.h asks of floats, every `step` of which a row of a tile begins: whether most fall into the same
+    few sets of the first cache."""
     step_bytes, sets = step * (c.stride[2] if c.base_dilation[2] == 1 else 1) * element_bytes, 4096
     while sets > 1 and step_bytes % (2 * 4096 // sets) == 0:
         sets //= 2

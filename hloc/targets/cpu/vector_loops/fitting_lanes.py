@@ -5,10 +5,10 @@ take as many as there are numbers of the smallest type in a vector, do what is l
 join the lanes of either by memory.
 
     for i < 24 (VECTOR): v = max(v, x[i])              16 + 8 of s32        ->   3 x 8 (0.1 of the time)
-    for i < 48 (VECTOR): v += f32(x[i])                32 + 16 of bf16      ->   3 x 16 (0.35)
+    for i < 48 (VECTOR): v += s32(x[i])                32 + 16 of s16       ->   3 x 16
 
-Sums of floats over a few vectors of 64 bytes gain by halves of them, too: rows that begin anywhere meet fewer lines of
-the cache twice, and fewer lanes are joined (a row of 16: 0.5 of the time, of 48: 0.65, on a Zen 4).
+Sums of floats over a few vectors of 64 bytes that joined_lanes.py leaves gain by halves of them, too: rows that begin
+anywhere meet fewer lines of the cache twice, and fewer lanes are joined.
 
 What is left of rows that no half of a vector fits has loops of its own before (rests_of_sums.py, last_vectors.py).
 """

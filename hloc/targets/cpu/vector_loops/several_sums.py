@@ -28,13 +28,15 @@ MOST_WORK = 10                   # operations for an element: more take longer t
 def with_several_sums(kernel: Kernel) -> Kernel:
     """The kernel with several sums for one."""
     numbers = count()            # of arrays, as loops side by side may have counters of one name
-    return kernel._replace(body=with_vector_loops(
-        kernel.body, lambda loop: _by_lanes(loop, str(next(numbers))) if _is_worth(loop) else (loop,)))
+
+    def change(loop: For) -> tuple[Stmt, ...]:
+        sums = float_sums(loop)
+        return by_lanes(loop, sums, _lanes(sums), str(next(numbers))) if _is_worth(loop, sums) else (loop,)
+    return kernel._replace(body=with_vector_loops(kernel.body, change))
 
 
-def _is_worth(loop: For) -> bool:
+def _is_worth(loop: For, sums: list[Assign]) -> bool:
     """Straight code that sums up few operations over a long enough row."""
-    sums = float_sums(loop)
     if not 1 <= len(sums) <= MOST_SUMS:
         return False
     read = [term_of(s) if isinstance(s, Assign) else e for s in loop.body for e in expressions(s)]
@@ -52,8 +54,3 @@ def _widens_bf16(e: Apply) -> bool:
 
 def _lanes(sums: list[Assign]) -> int:
     return min(LANES[s.value.type] for s in sums)
-
-
-def _by_lanes(loop: For, tag: str) -> tuple[Stmt, ...]:
-    sums = float_sums(loop)
-    return by_lanes(loop, sums, _lanes(sums), tag)

@@ -6,6 +6,9 @@ lies in the array whatever the condition says, has a name before the statement. 
 
     out[i] = p[i] ? 1 : f32(x[i]) / 2    ->    t = f32(x[i]);  out[i] = p[i] ? 1 : t / 2
     out[i] = p[i] ? x[i] : 0             ->    t = x[i];       out[i] = p[i] ? t : 0
+
+Behind a product or convolution so are elements of any type that all columns of a row share, which stand before the loop
+over the columns then (tiles/epilogues.py).
 """
 from __future__ import annotations
 
