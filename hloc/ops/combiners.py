@@ -2,6 +2,7 @@
 
 In: a computation such as add(a, b). Out: a Combiner; where the computation is one plain op on its two parameters, it
 uses NumPy's ufunc, and sums and products of floats are kept in f64 (XLA leaves the order free; this is the best).
+Where XLA stores each sum before it adds the next, as scatter does, floats of two bytes and fewer are rounded each time.
 
     combiner = Combiner(evaluator, instruction.get("to_apply"))
     (total,) = combiner(combiner.widen([a]), combiner.widen([b]))
@@ -20,6 +21,7 @@ _UFUNCS = {
     "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
 }
 _WIDENED = ("add", "multiply")
+_SHORT_INTEGERS = ("int4", "uint4", "int2", "uint2", "int1", "uint1")
 SHORT_AXIS = 32             # NumPy's loops go along the last axis, so a short one is combined after all others
 _PRED_UFUNCS = {"add": np.logical_or, "multiply": np.logical_and, "maximum": np.logical_or, "minimum": np.logical_and,
                 "and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}
@@ -40,6 +42,11 @@ def plain_opcode(computation: Computation) -> str | None:
         return None
     numbers = sorted(o.parameter_number for o in root.operands if o.opcode == "parameter")
     return root.opcode if numbers == [0, 1] else None
+
+
+def is_short_float(dtype: np.dtype) -> bool:
+    """f16, bf16 and narrower; ml_dtypes' are of kind "V" or "f"."""
+    return dtype.itemsize <= 2 and dtype.kind in "fV" and dtype.name not in _SHORT_INTEGERS
 
 
 class Combiner:
@@ -66,12 +73,18 @@ class Combiner:
         """The types to combine in."""
         return [np.asarray(a).astype(self._wide(t), copy=False) for a, t in zip(arrays, self.types)]
 
+    def widen_stored(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The types to combine in where each result is stored before the next update comes."""
+        if any(is_short_float(t) for t in self.types):
+            return [np.asarray(a).astype(t, copy=False) for a, t in zip(arrays, self.types)]
+        return self.widen(arrays)
+
     def _wide(self, dtype: np.dtype) -> np.dtype:
         if self.ufunc is None or dtype.kind in "biu":
             return dtype
         if dtype.kind == "c":
             return np.dtype(np.complex128)
-        if dtype.name in ("int4", "uint4", "int2", "uint2", "int1", "uint1"):
+        if dtype.name in _SHORT_INTEGERS:
             return np.dtype(np.int64)
         if self.opcode in _WIDENED:
             return np.dtype(np.float64)

@@ -175,15 +175,18 @@ def scatter_places(instruction: Instruction, target: tuple[int, ...], indices: n
 
 def scatter_into(combiner: Combiner, targets: Sequence[np.ndarray], places: np.ndarray,
                  updates: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """targets[place] = combiner(targets[place], update), one update after the other; all arrays are flat."""
+    """targets[place] = combiner(targets[place], update), one update after the other; all arrays are flat.
+
+    Sums of f32 stay in f64 until the end; those of shorter floats are rounded at every update, as they are in XLA.
+    """
     dtypes = [t.dtype for t in targets]
     if combiner.opcode == "second":
         results = [t.copy() for t in targets]
         for result, update in zip(results, updates):
             result[places] = update                               # NumPy: the last one stays
         return results
-    results = [np.array(t) for t in combiner.widen(targets)]
-    updates = combiner.widen(updates)
+    results = [np.array(t) for t in combiner.widen_stored(targets)]
+    updates = combiner.widen_stored(updates)
     if combiner.ufunc is not None:
         combiner.ufunc.at(results[0], places, updates[0])
     else:
