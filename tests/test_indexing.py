@@ -20,7 +20,7 @@ def value_of(index: indexing.Index, values: dict[str, int]) -> int:
 def test_index_algebra_keeps_values():
     """Random chains of operations against plain integers."""
     draw = random.Random(0)
-    for _ in range(500):
+    for _ in range(2000):
         values = {f"v{n}": draw.randrange(12) for n in range(3)}
         index, number = indexing.variable("v0", 12), values["v0"]
         for _ in range(8):
@@ -59,3 +59,16 @@ def test_dimensions_that_move_together_are_one():
     moved = indexing.linearize((image, channel, row, column), (2, 3, 5, 7))
     for n in range(2 * 5 * 7 * 3):
         assert value_of(moved, {"v": n}) == n // 105 * 105 + n % 3 * 35 + n // 3 % 35
+
+
+def test_places_inside_of_steps_do_not_change_quotients():
+    """(128 * block + k) // 256, k < 128: the block alone decides; the place in a row is a multiple of the block, and k."""
+    block, k = indexing.variable("block", 6), indexing.variable("k", 128)
+    column = indexing.add(indexing.scale(block, 128), k)
+    assert indexing.floor_divide(column, 256) == indexing.floor_divide(block, 2)
+    assert indexing.modulo(column, 256) == indexing.add(indexing.scale(indexing.modulo(block, 2), 128), k)
+    for place in range(768):
+        values = {"block": place // 128, "k": place % 128}
+        for divisor in (2, 3, 96, 128, 192, 256, 300, 512, 640):
+            assert value_of(indexing.floor_divide(column, divisor), values) == place // divisor
+            assert value_of(indexing.modulo(column, divisor), values) == place % divisor

@@ -144,6 +144,9 @@ def _divide_rest(rest: Index, divisor: int) -> Index:
     if common > 1:
         smaller = Index(tuple((t, c // common) for t, c in rest.terms), rest.constant // common)
         return floor_divide(smaller, divisor // common)
+    steps, unit, _ = _in_steps(rest, divisor)
+    if unit:
+        return floor_divide(steps, divisor // unit)
     inner = _single(rest, QUOTIENT)
     if inner is not None:
         return floor_divide(Index(*inner.inner), inner.divisor * divisor)
@@ -151,6 +154,18 @@ def _divide_rest(rest: Index, divisor: int) -> Index:
     if inner is not None and inner.divisor % divisor == 0:
         return modulo(floor_divide(Index(*inner.inner), divisor), inner.divisor // divisor)
     return Index(((_quotient_atom(rest, divisor), 1),))
+
+
+def _in_steps(index: Index, divisor: int) -> tuple[Index, int, Index]:
+    """(steps, unit, place): unit * steps + place is the index, unit divides the divisor, and 0 <= place < unit, so that
+    a quotient depends on the steps only. unit is 0 where there is no such."""
+    for unit in sorted({math.gcd(divisor, c) for _, c in index.terms} - {1}, reverse=True):
+        place = Index(tuple((t, c) for t, c in index.terms if c % unit), index.constant % unit)
+        low, high = bounds(place)
+        if 0 <= low and high < unit and place != index:
+            steps = Index(tuple((t, c // unit) for t, c in index.terms if c % unit == 0), index.constant // unit)
+            return steps, unit, place
+    return ZERO, 0, index
 
 
 def modulo(a: Index, divisor: int) -> Index:
@@ -165,6 +180,9 @@ def modulo(a: Index, divisor: int) -> Index:
     if common > 1:
         smaller = Index(tuple((t, c // common) for t, c in rest.terms), rest.constant // common)
         return shift(scale(modulo(smaller, divisor // common), common), rest.constant % common)
+    steps, unit, place = _in_steps(rest, divisor)
+    if unit:
+        return add(scale(modulo(steps, divisor // unit), unit), place)
     inner = _single(rest, REMAINDER)
     if inner is not None and inner.divisor % divisor == 0:
         return modulo(Index(*inner.inner), divisor)
