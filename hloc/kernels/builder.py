@@ -36,6 +36,7 @@ from hloc.kernels.ir import (
     Var,
     While,
 )
+from hloc.kernels.walks import parts
 
 NEVER = Const(0, "pred")            # a condition that does not hold anywhere
 
@@ -65,6 +66,7 @@ class Builder:
         self.guards = 0
         self.operations = 0
         self.work = 0.0                         # the same, but functions count as much more as they take longer
+        self.mutables: set[str] = set()
         self.loads_first = False                # whether what a select reads is loaded before it, in both branches
         self.is_costly = False                  # by one of the operations alone
 
@@ -197,6 +199,7 @@ class Builder:
         name = self.fresh(prefix)
         self.levels[name] = self.block.depth
         self.append(Mutable(name, initial, reassociable))
+        self.mutables.add(name)
         return Var(name, type)
 
     def assign(self, variable: Var, value: Expr) -> None:
@@ -244,13 +247,25 @@ class Builder:
         return bound
 
     def bind_index(self, expr: Expr, low: int, high: int) -> Index:
-        """An INDEX expression with known bounds as an Index."""
+        """An INDEX expression with known bounds as an Index; one that is asked for again keeps its name."""
         if low >= high:
             return indexing.constant(low)
+        key = expr, low, high
+        for block in reversed(self.chain):
+            if key in block.memo:
+                return block.memo[key]
         name = self.let(expr, "p")
         if isinstance(name, Const):
             return indexing.constant(name.value)
-        return indexing.bounded(name.name, low, high)
+        bound = indexing.bounded(name.name, low, high)
+        if isinstance(expr, Apply) and self._stays(expr):
+            self.home(self.levels[name.name]).memo[key] = bound
+        return bound
+
+    def _stays(self, expr: Expr) -> bool:
+        """Whether an expression reads neither memory nor what is assigned to."""
+        read = list(parts([expr]))
+        return not any(isinstance(e, Load) or isinstance(e, Var) and e.name in self.mutables for e in read)
 
     # -- memory ------------------------------------------------------------------------------------------------------
 

@@ -216,8 +216,8 @@ def block_loop(builder: Builder, extent: int, block: int, number: Index, kind: s
             yield indexing.add(start, offset)
         return
     rest = Apply("subtract", (Const(extent, INDEX), builder.position(start)), INDEX)
-    length = builder.let(Apply("minimum", (Const(block, INDEX), rest), INDEX), "p")
-    with builder.loop(length, kind, high=block - 1) as offset:
+    length = builder.bind_index(Apply("minimum", (Const(block, INDEX), rest), INDEX), 1, block)
+    with builder.loop(builder.position(length), kind, high=block - 1) as offset:
         yield builder.bind_index(builder.position(indexing.add(start, offset)), 0, extent - 1)
 
 

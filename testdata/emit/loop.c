@@ -69,14 +69,12 @@ void f4_3(void *const *buffers, long begin, long end) {
         tile0[0 - p0 * 1024 - p1 * 32 + p5 * 32 + p3] = in0[p3 * 70 + p5];
       }
     }
-    const long p6 = (32 < 70 - p0 * 32 ? 32 : 70 - p0 * 32);
-    const long p8 = (32 < 100 - p1 * 32 ? 32 : 100 - p1 * 32);
-    for (long i3 = 0; i3 < p6; i3++) {
-      const long p7 = p0 * 32 + i3;
+    for (long i3 = 0; i3 < p4; i3++) {
+      const long p6 = p0 * 32 + i3;
       #pragma omp simd
-      for (long i4 = 0; i4 < p8; i4++) {
-        const long p9 = p1 * 32 + i4;
-        out0[p7 * 100 + p9] = hloc_exp_f32(tile0[0 - p0 * 1024 - p1 * 32 + p7 * 32 + p9]);
+      for (long i4 = 0; i4 < p2; i4++) {
+        const long p7 = p1 * 32 + i4;
+        out0[p6 * 100 + p7] = hloc_exp_f32(tile0[0 - p0 * 1024 - p1 * 32 + p6 * 32 + p7]);
       }
     }
   }

@@ -26,21 +26,19 @@ void columns_1(void *const *buffers, long begin, long end) {
       const long p1 = i0 * 512 + i1;
       sum0[0 - i0 * 512 + p1] = 0.0f;
     }
-    const long p2 = (512 < 2100 - i0 * 512 ? 512 : 2100 - i0 * 512);
     for (long i2 = 0; i2 < 12; i2++) {
       #pragma omp simd
-      for (long i3 = 0; i3 < p2; i3++) {
-        const long p3 = i0 * 512 + i3;
-        const float t0 = sum0[0 - i0 * 512 + p3];
-        sum0[0 - i0 * 512 + p3] = t0 + in0[i2 * 2100 + p3];
+      for (long i3 = 0; i3 < p0; i3++) {
+        const long p2 = i0 * 512 + i3;
+        const float t0 = sum0[0 - i0 * 512 + p2];
+        sum0[0 - i0 * 512 + p2] = t0 + in0[i2 * 2100 + p2];
       }
     }
-    const long p4 = (512 < 2100 - i0 * 512 ? 512 : 2100 - i0 * 512);
     #pragma omp simd
-    for (long i4 = 0; i4 < p4; i4++) {
-      const long p5 = i0 * 512 + i4;
-      const float t1 = sum0[0 - i0 * 512 + p5];
-      out0[p5] = t2 + t1;
+    for (long i4 = 0; i4 < p0; i4++) {
+      const long p3 = i0 * 512 + i4;
+      const float t1 = sum0[0 - i0 * 512 + p3];
+      out0[p3] = t2 + t1;
     }
   }
 }
@@ -122,19 +120,17 @@ void none_5(void *const *buffers, long begin, long end) {
       const long p1 = i0 * 2048 + i1;
       sum0[0 - i0 * 2048 + p1] = 0.0f;
     }
-    const long p2 = (2048 < 25200 - i0 * 2048 ? 2048 : 25200 - i0 * 2048);
     #pragma omp simd
-    for (long i2 = 0; i2 < p2; i2++) {
-      const long p3 = i0 * 2048 + i2;
-      const float t0 = sum0[0 - i0 * 2048 + p3];
-      sum0[0 - i0 * 2048 + p3] = t0 + in0[p3];
+    for (long i2 = 0; i2 < p0; i2++) {
+      const long p2 = i0 * 2048 + i2;
+      const float t0 = sum0[0 - i0 * 2048 + p2];
+      sum0[0 - i0 * 2048 + p2] = t0 + in0[p2];
     }
-    const long p4 = (2048 < 25200 - i0 * 2048 ? 2048 : 25200 - i0 * 2048);
     #pragma omp simd
-    for (long i3 = 0; i3 < p4; i3++) {
-      const long p5 = i0 * 2048 + i3;
-      const float t1 = sum0[0 - i0 * 2048 + p5];
-      out0[p5] = t2 + t1;
+    for (long i3 = 0; i3 < p0; i3++) {
+      const long p3 = i0 * 2048 + i3;
+      const float t1 = sum0[0 - i0 * 2048 + p3];
+      out0[p3] = t2 + t1;
     }
   }
 }
@@ -153,21 +149,19 @@ void chain_6(void *const *buffers, long begin, long end) {
       const long p1 = i0 * 512 + i1;
       sum0[0 - i0 * 512 + p1] = t0;
     }
-    const long p2 = (512 < 2100 - i0 * 512 ? 512 : 2100 - i0 * 512);
     for (long i2 = 0; i2 < 12; i2++) {
       #pragma omp simd
-      for (long i3 = 0; i3 < p2; i3++) {
-        const long p3 = i0 * 512 + i3;
-        const float t1 = sum0[0 - i0 * 512 + p3];
-        sum0[0 - i0 * 512 + p3] = t1 * 0.5f + in0[i2 * 2100 + p3];
+      for (long i3 = 0; i3 < p0; i3++) {
+        const long p2 = i0 * 512 + i3;
+        const float t1 = sum0[0 - i0 * 512 + p2];
+        sum0[0 - i0 * 512 + p2] = t1 * 0.5f + in0[i2 * 2100 + p2];
       }
     }
-    const long p4 = (512 < 2100 - i0 * 512 ? 512 : 2100 - i0 * 512);
     #pragma omp simd
-    for (long i4 = 0; i4 < p4; i4++) {
-      const long p5 = i0 * 512 + i4;
-      const float t2 = sum0[0 - i0 * 512 + p5];
-      out0[p5] = t2;
+    for (long i4 = 0; i4 < p0; i4++) {
+      const long p3 = i0 * 512 + i4;
+      const float t2 = sum0[0 - i0 * 512 + p3];
+      out0[p3] = t2;
     }
   }
 }

@@ -167,68 +167,59 @@ void f3_2(void *const *buffers, long begin, long end) {
   }
   float turned1[1280] __attribute__((aligned(64)));
   float sum0[128] __attribute__((aligned(64)));
-  const long p1 = (128 < 120 - 0 ? 128 : 120 - 0);
   #pragma omp simd
-  for (long i1 = 0; i1 < p1; i1++) {
+  for (long i1 = 0; i1 < p0; i1++) {
     sum0[i1] = -HLOC_INF_F32;
   }
-  const long p2 = (128 < 120 - 0 ? 128 : 120 - 0);
   for (long i2 = 0; i2 < 10; i2++) {
     #pragma omp simd
-    for (long i3 = 0; i3 < p2; i3++) {
-      const long p3 = i3 % 10;
-      const float t0 = turned0[i2 * 128 + i3] + in1[p3 * 10 + i2];
+    for (long i3 = 0; i3 < p0; i3++) {
+      const long p1 = i3 % 10;
+      const float t0 = turned0[i2 * 128 + i3] + in1[p1 * 10 + i2];
       const float t1 = sum0[i3];
       sum0[i3] = hloc_maximum_f32(t1, t0);
     }
   }
-  const long p4 = (128 < 120 - 0 ? 128 : 120 - 0);
   #pragma omp simd
-  for (long i4 = 0; i4 < p4; i4++) {
+  for (long i4 = 0; i4 < p0; i4++) {
     const float t2 = sum0[i4];
     sum0[i4] = t2;
   }
   float sum1[128] __attribute__((aligned(64)));
-  const long p5 = (128 < 120 - 0 ? 128 : 120 - 0);
   #pragma omp simd
-  for (long i5 = 0; i5 < p5; i5++) {
+  for (long i5 = 0; i5 < p0; i5++) {
     sum1[i5] = 0.0f;
   }
-  const long p6 = (128 < 120 - 0 ? 128 : 120 - 0);
   for (long i6 = 0; i6 < 10; i6++) {
     #pragma omp simd
-    for (long i7 = 0; i7 < p6; i7++) {
-      const long p7 = i7 % 10;
-      const float t3 = turned0[i6 * 128 + i7] + in1[p7 * 10 + i6];
+    for (long i7 = 0; i7 < p0; i7++) {
+      const long p2 = i7 % 10;
+      const float t3 = turned0[i6 * 128 + i7] + in1[p2 * 10 + i6];
       const float t4 = t3 - sum0[i7];
       const float t5 = sum1[i7];
       sum1[i7] = t5 + hloc_exp_f32(t4);
     }
   }
-  const long p8 = (128 < 120 - 0 ? 128 : 120 - 0);
   #pragma omp simd
-  for (long i8 = 0; i8 < p8; i8++) {
+  for (long i8 = 0; i8 < p0; i8++) {
     const float t6 = sum1[i8];
     sum1[i8] = t6;
   }
   float each0[128] __attribute__((aligned(64)));
-  const long p9 = (128 < 120 - 0 ? 128 : 120 - 0);
   #pragma omp simd
-  for (long i9 = 0; i9 < p9; i9++) {
+  for (long i9 = 0; i9 < p0; i9++) {
     each0[i9] = hloc_log_f32(sum1[i9]);
   }
-  const long p10 = (128 < 120 - 0 ? 128 : 120 - 0);
   for (long i10 = 0; i10 < 10; i10++) {
     #pragma omp simd
-    for (long i11 = 0; i11 < p10; i11++) {
-      const long p11 = i11 % 10;
-      const float t7 = turned0[i10 * 128 + i11] + in1[p11 * 10 + i10];
+    for (long i11 = 0; i11 < p0; i11++) {
+      const long p3 = i11 % 10;
+      const float t7 = turned0[i10 * 128 + i11] + in1[p3 * 10 + i10];
       const float t8 = t7 - sum0[i11];
       turned1[i10 * 128 + i11] = t8 - each0[i11];
     }
   }
-  const long p12 = (128 < 120 - 0 ? 128 : 120 - 0);
-  for (long i12 = 0; i12 < p12; i12++) {
+  for (long i12 = 0; i12 < p0; i12++) {
     out0[i12 * 10] = turned1[i12];
     out0[i12 * 10 + 1] = turned1[i12 + 128];
     out0[i12 * 10 + 2] = turned1[i12 + 256];
