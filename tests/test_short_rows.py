@@ -44,7 +44,7 @@ def test_what_is_left_of_short_rows_is_apart():
     ("b = bf16[999,48] parameter(0) x = f32[999,48] convert(b)", 64, [16]),
     ("b = bf16[999,48] parameter(0) x = f32[999,48] convert(b)", 32, [0]),
     ("b = bf16[999,40] parameter(0) x = f32[999,40] convert(b)", 32, [8]),
-    ("b = f32[999,24] parameter(0) x = f32[999,24] exponential(b)", 64, [0]),
+    ("b = f32[999,40] parameter(0) x = f32[999,40] exponential(b)", 64, [0]),
     ("x = f32[999,9000] parameter(0)", 64, [0] * 7),
 ], ids=["a half is left", "AVX2", "whole vectors", "floats", "floats by AVX2", "mixed", "mixed, whole", "mixed, by AVX2",
         "a function", "several sums"])
@@ -81,3 +81,26 @@ def test_sums_over_short_rows_are_joined_by_halves(operand, wide, extents):
     kernel = with_joined_lanes(lower(root, MACHINE).calls[0].kernel, 64, wide=wide)
     loops = [s.extent for s in walk(kernel.body) if isinstance(s, For) and s.kind == VECTOR]
     assert loops == extents
+
+
+@pytest.mark.parametrize("operand, beside, turned", [
+    ("x = f32[999,12] exponential(b)", "x", 2),
+    ("x = f32[999,16] exponential(b)", "x", 0),
+    ("t = f32[999,12] add(b, b) x = f32[999,12] add(t, t)", "x", 0),
+    ("w = f32[999,12] broadcast(o), dimensions={1} e = f32[999,12] exponential(b) x = f32[999,12] multiply(e, w)",
+     "x", 2),
+    ("w = f32[999,12] broadcast(o), dimensions={0} e = f32[999,12] exponential(b) x = f32[999,12] multiply(e, w)",
+     "e", 2),
+], ids=["a function", "whole vectors", "quick", "the same for all rows", "one for each row"])
+def test_rows_of_functions_are_turned(operand, beside, turned):
+    """How many arrays hold the columns of what a sum reads, and of a result beside it."""
+    columns = re.search(r"x = f32\[999,(\d+)\]", operand)[1]
+    one = columns if "dimensions={1}" in operand else "999"
+    root = parse_module(f"""a {{ p = f32[] parameter(0) q = f32[] parameter(1) ROOT s = f32[] add(p, q) }}
+      f {{ b = f32[999,{columns}] parameter(0) o = f32[{one}] parameter(1) {operand} z = f32[] constant(0)
+           s = f32[999] reduce(x, z), dimensions={{1}}, to_apply=a
+           ROOT r = (f32[999], f32[999,{columns}]) tuple(s, {beside}) }}
+      ENTRY e {{ g = f32[999,{columns}] parameter(0) h = f32[{one}] parameter(1)
+                 ROOT r = (f32[999], f32[999,{columns}]) fusion(g, h), kind=kInput, calls=f }}""").entry.root
+    kernel = lower(root, MACHINE).calls[0].kernel
+    assert sum(isinstance(s, Local) and s.name.startswith("turned") for s in walk(kernel.body)) == turned

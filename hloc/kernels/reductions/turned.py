@@ -8,17 +8,24 @@ side by side (by shuffles, see turned_copies.py of the CPU); then each vector ha
     for blocks of 128 rows:  for i: t[0, i] = x[i, 0]; t[1, i] = x[i, 1]; ...
                              for i (VECTOR): r[i] = max(max(t[0, i], t[1, i]), ...)
 
-Longer rows are gone through in parts where they give pairs of integers: a row's own chain of comparisons is slow.
+What is the same for all rows, or lies side by side for them, is read where it is. Results of the input's size are made
+in columns, too, and copied back. Longer rows are gone through in parts where they give pairs of integers: a row's own
+chain of comparisons is slow.
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 
+from hloc.analysis.cost import operations
 from hloc.analysis.fusible import is_elementwise, is_splat_constant
 from hloc.ir import ELEMENT_TYPES, Instruction
 from hloc.kernels import indexing, loops
+from hloc.kernels.builder import Builder
 from hloc.kernels.elements import Indices
+from hloc.kernels.group import Outline
 from hloc.kernels.indexing import Index
 from hloc.kernels.ir import SERIAL, Apply, Const, Expr, Var
 from hloc.kernels.monoids import chosen_float, chosen_integer
@@ -33,11 +40,15 @@ SHORTEST, LONGEST = 5, 31   # elements of a row: shorter ones are done by reduct
 LONGEST_OF_PAIRS = 128      # and longer ones by vectors of one row
 PART = 16                   # of a longer row of pairs, at most
 FEWEST_ROWS = 64
+MOST_OF_COLUMN = 64         # operations
 MOST_WIDENED = 4            # pairs of 8 and 64 bits take longer in vectors than one by one
 WIDENED_BY_VECTORS = ("f16", "bf16")
 AT_ONCE = 4                 # columns whose code is written out
-MOST_TURNED = 3             # parameters that one array is computed from
+MOST_TURNED = 4             # arrays that one is computed from
+MOVES = ("broadcast", "reshape", "bitcast", "transpose", "slice", "dynamic-slice", "copy")
 FEW = 16                    # elements of a row that fill too little of a vector
+WIDEST_VECTOR = 64          # bytes
+FUNCTION = 10               # operations
 
 
 def is_turned(reduction: Reduction, machine: Machine) -> bool:
@@ -45,13 +56,14 @@ def is_turned(reduction: Reduction, machine: Machine) -> bool:
     extents, gone = reduction.extents, reduction.reduced
     return (machine.kind == "cpu" and len(extents) > 1 and gone[-1] and not any(gone[:-1])
             and SHORTEST <= part_of(reduction) and extents[-2] >= FEWEST_ROWS and not reduction.has_loops
-            and reduction.operations <= MOST_OPERATIONS and not side_roots(reduction)
+            and reduction.operations <= MOST_OF_COLUMN and (not side_roots(reduction) or _reads_few(reduction))
             and (any(_is_slow(reduction, r) for r in reduction.reduces) or makes_floats_of_few_bytes(reduction)))
 
 
 def _is_slow(reduction: Reduction, reduce: Instruction) -> bool:
     """Whether vectors of one row do a reduce slowly: find a place; widen; join a few lanes of floats by comparisons, or
-    of preds, which are made of wider numbers; or have more to compute of the result, for one row at a time."""
+    of preds, which are made of wider numbers; or have more to compute, of the result for one row at a time, or of
+    elements that do not fill vectors."""
     op, arrays = reduction.monoid(reduce), reduction.arrays(reduce)
     read = [s.shape.element_type for s in dict.fromkeys(s for a in arrays for s in sources(reduction, a))]
     if op is None or any(type in WIDENED_BY_VECTORS for type in read):
@@ -59,8 +71,25 @@ def _is_slow(reduction: Reduction, reduce: Instruction) -> bool:
     kind = ELEMENT_TYPES[arrays[0].shape.element_type].kind
     compares = kind == "float" and op in ("maximum", "minimum") \
         or kind == "pred" and any(ELEMENT_TYPES[type].bits > 8 for type in read)
-    goes_on = len(read) == 1 and any(root not in reduction.reduces for root in reduction.group.roots)
-    return (compares or goes_on) and reduction.extents[-1] < FEW
+    others = [r for r in reduction.group.roots if r not in reduction.reduces]
+    goes_on = len(read) == 1 and len(others) > len(side_roots(reduction))
+    few = (compares or goes_on) and reduction.extents[-1] < FEW
+    return few or kind == "float" and _computes_half_vectors(reduction)
+
+
+def _computes_half_vectors(reduction: Reduction) -> bool:
+    """Whether functions are computed of elements, and rows leave lanes of the widest vectors empty."""
+    lanes = WIDEST_VECTOR // max(ELEMENT_TYPES[t].bytes for _, _, t in reduction.accumulators)
+    elements = math.prod(reduction.dimensions)
+    return reduction.extents[-1] % lanes > 0 and any(
+        m.shape.is_array and m.shape.num_elements == elements and operations(m) >= FUNCTION
+        for m in reduction.group.members if m not in reduction.group.parameters)
+
+
+def _reads_few(reduction: Reduction) -> bool:
+    """Whether what reduces take in, and results beside them, are computed from few arrays that are turned."""
+    roots = [root for _, root in side_roots(reduction)]
+    return len(turned_for(reduction, [*arrays_of(reduction), *roots])) <= MOST_TURNED
 
 
 def makes_floats_of_few_bytes(reduction: Reduction) -> bool:
@@ -75,10 +104,13 @@ def arrays_of(reduction: Reduction) -> list[Instruction]:
 
 
 def stored_type(reduction: Reduction, array: Instruction) -> str:
-    """The type in which a table holds an array: that of a parameter that is read, or widened to f32, and no more."""
+    """The type in which a table holds an array: that of a parameter that is read, moved or widened to f32, and no more;
+    else that it is computed in."""
     known = reduction.group.parameters
     type = array.shape.element_type
-    source = array.operands[0] if array.opcode == "convert" and array not in known and type == "f32" else array
+    source = array
+    while source not in known and (source.opcode in MOVES or source.opcode == "convert" and type == "f32"):
+        source = source.operands[0]
     read = source.shape.element_type
     return read if source in known and computation_type(read) == computation_type(type) else computation_type(type)
 
@@ -96,21 +128,34 @@ def part_of(reduction: Reduction) -> int:
 
 
 def sources(reduction: Reduction, array: Instruction) -> list[Instruction]:
-    """What is turned for an array: the parameters that it is computed from, position by position, unless those are
-    many; several arrays may share them."""
+    """What is turned for an array: what it is computed from, position by position, or itself, if that is much."""
+    found = turned_for(reduction, [array])
+    return found if len(found) <= MOST_TURNED else [array]
+
+
+def turned_for(reduction: Reduction, arrays: Sequence[Instruction]) -> list[Instruction]:
+    """What arrays are computed from, position by position, but what vectors across rows read where it is."""
     known = reduction.group.parameters
-    found, seen, stack = [], {array}, [array]
+    found, seen, stack = [], set(arrays), list(reversed(arrays))
     while stack:
         node = stack.pop()
-        if node in known:
-            found.append(node)
-        elif not is_elementwise(node):
-            return [array]
-        else:
+        if node not in known and is_elementwise(node):
             arguments = {o for o in node.operands if not is_splat_constant(o)} - seen
             stack.extend(sorted(arguments, key=lambda o: o.name))
             seen |= arguments
-    return found if 0 < len(found) <= MOST_TURNED else [array]
+        elif node in known or not _lies_in_lanes(reduction, node):
+            found.append(node)
+    return found
+
+
+def _lies_in_lanes(reduction: Reduction, node: Instruction) -> bool:
+    """Whether neighbouring rows read the same for a node, or neighbours in memory."""
+    builder, lane = Builder(), len(reduction.extents) - 2
+    with ExitStack() as stack:
+        counters = [stack.enter_context(builder.loop(n)) for n in reduction.extents]
+        Outline(reduction.group, builder).elements.value(node, reduction.full_index(counters))
+        name = next(iter(indexing.variables(counters[lane])), "")
+    return not builder.divisions and all(indexing.coefficient_of(p, name) in (0, 1) for _, p in builder.accesses)
 
 
 class TurnedNest(Nest):
@@ -120,26 +165,30 @@ class TurnedNest(Nest):
 
     def emit(self, finish: Callable[[list[Index], list[Expr]], None]) -> None:
         r, b = self.reduction, self.outline.builder
-        self.outline.share_broadcasts()
         lane, part = len(r.extents) - 2, part_of(r)
         with self.blocks(lane) as (counters, width, block):
             self.width = width
             self.names = {a: b.local(stored_type(r, a), width * part, "turned")
-                          for a in dict.fromkeys(s for a in arrays_of(r) for s in sources(r, a))
-                          if a.opcode != "iota"}
+                          for a in dict.fromkeys(s for a in arrays_of(r) for s in sources(r, a))}
+            self.results = {leaf: b.local(root.shape.element_type, width * part, "turned")
+                            for leaf, root in side_roots(r)}
+            at_once = AT_ONCE if r.operations <= MOST_OPERATIONS else 1
             over_block = partial(self.column_loop, counters, lane, width, block)
             totals = [(b.local(t, width, "sum"), t) for _, _, t in r.accumulators]
             over_block(lambda j: self.clear(totals, j))
             with b.loop(r.extents[-1] // part, SERIAL) as number:
                 first = indexing.scale(number, part)
                 self.turn(counters, block, first)
-                groups, rest = divmod(part, AT_ONCE)
-                with b.loop(groups, SERIAL) as group:
-                    place = indexing.scale(group, AT_ONCE)
-                    over_block(lambda j: self.take_columns(counters, j, first, place, AT_ONCE, totals))
+                self.outline.share_broadcasts()
+                groups, rest = divmod(part, at_once)
+                with b.loop(groups, SERIAL) as group, b.pinned(self.results.values()):
+                    place = indexing.scale(group, at_once)
+                    over_block(lambda j: self.take_columns(counters, j, first, place, at_once, totals))
                 if rest:
                     place = indexing.constant(part - rest)
-                    over_block(lambda j: self.take_columns(counters, j, first, place, rest, totals))
+                    with b.pinned(self.results.values()):
+                        over_block(lambda j: self.take_columns(counters, j, first, place, rest, totals))
+                self.turn_back(counters, block, first)
             counters[-1] = indexing.ZERO
             over_block(lambda j: finish(counters, [b.let(self.at(name, t, j)) for name, t in totals]))
 
@@ -152,6 +201,17 @@ class TurnedNest(Nest):
                 counters[-1] = indexing.shift(first, k)
                 for array, name in self.names.items():
                     b.store(name, indexing.shift(row, k * width), self.copied(array, counters))
+
+    def turn_back(self, counters: list[Index], block: Index, first: Index) -> None:
+        """Copy the results of the input's size of a part to where they belong."""
+        r, b, lane, width = self.reduction, self.outline.builder, len(counters) - 2, self.width
+        for leaf, root in side_roots(r):
+            with loops.block_loop(b, r.extents[lane], width, block, SERIAL) as counters[lane]:
+                row = indexing.subtract(counters[lane], indexing.scale(block, width))
+                for k in range(part_of(r)):
+                    counters[-1] = indexing.shift(first, k)
+                    value = self.at(self.results[leaf], root.shape.element_type, indexing.shift(row, k * width))
+                    self.outline.store(leaf, indexing.linearize(counters, r.extents), widen(value))
 
     def take_columns(self, counters: list[Index], row: Index, first: Index, place: Index, count: int,
                      totals: list[tuple[str, str]]) -> None:
@@ -207,7 +267,8 @@ class TurnedNest(Nest):
         return narrow(self.outline.elements.value(array, index), stored_type(self.reduction, array))
 
     def turned(self, counters: list[Index], place: Index) -> list[list[Expr]]:
-        """What each reduce takes in of one column, from the Local arrays or, where that needs no memory, without."""
+        """What each reduce takes in of one column, from the Local arrays or from where it is; what is stored beside it
+        goes into such arrays."""
         def read(array: Instruction) -> Callable[[Indices], Expr]:
             stored = self.at(self.names[array], stored_type(self.reduction, array), place)
             return lambda _: self.outline.builder.let(widen(stored))
@@ -215,5 +276,9 @@ class TurnedNest(Nest):
         before = dict(elements.sources)
         elements.sources.update((array, read(array)) for array in self.names)
         values = [[elements.value(a, index) for a in self.reduction.arrays(r)] for r in self.reduction.reduces]
+        for leaf, root in side_roots(self.reduction):
+            own = indexing.reshape(index, self.reduction.dimensions, root.shape.dimensions)
+            value = narrow(elements.value(root, own), root.shape.element_type)
+            self.outline.builder.store(self.results[leaf], place, value)
         elements.sources = before
         return values
