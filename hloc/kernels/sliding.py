@@ -36,14 +36,15 @@ def steps(w: WindowDim) -> bool:
 
 
 class Columns:
-    """A block of `width` columns among `extent`, and as many as `before` of those that lie before it."""
+    """A block of `width` columns among `extent`, and as many as `before` and `after` of those around it."""
 
-    def __init__(self, builder: Builder, extent: int, width: int, block: Index, before: int = 0):
+    def __init__(self, builder: Builder, extent: int, width: int, block: Index, before: int = 0, after: int = 0):
         self.builder = builder
         self.extent = extent
         self.width = width
         self.block = block
         self.before = before
+        self.after = after
 
     @property
     def start(self) -> Index:
@@ -60,7 +61,7 @@ class Columns:
     @contextmanager
     def between(self, first: int, end: int, low: Index = indexing.ZERO, high: Index | None = None) -> Iterator[Index]:
         """The loop over those with first <= column < end and low <= column < high, maybe none."""
-        b, room = self.builder, self.width + self.before
+        b, room = self.builder, self.width + self.before + self.after
         begin = self._outermost("maximum", max, [indexing.constant(first), low, self.start])
         ends = [indexing.constant(end), indexing.shift(self.start, room), *([high] if high else [])]
         stop = self._outermost("minimum", min, ends)

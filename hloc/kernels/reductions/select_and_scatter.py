@@ -23,7 +23,8 @@ from hloc.kernels.elemental.loop import loop_kernel
 from hloc.kernels.group import Group, KernelCall, Lowered, Outline
 from hloc.kernels.indexing import Index
 from hloc.kernels.ir import SERIAL, VECTOR, Apply, Const, Expr, Load
-from hloc.kernels.reductions.window import SHORTEST_STEPS, WIDTH, cost_of, first_column, is_plain, taps_of
+from hloc.kernels.reductions.window import SHORTEST_STEPS
+from hloc.kernels.reductions.window_taps import WIDTH, cost_of, first_column, is_plain, taps_of
 from hloc.kernels.sliding import Columns, slide, slides, steps
 from hloc.machine import Machine
 

@@ -1,8 +1,9 @@
 """Windows: reduce-window (pooling, running sums). Their gradients are in select_and_scatter.py.
 
-In: the lone instruction. Out: kernels in one of three forms:
+In: the lone instruction. Out: kernels in one of four forms:
     scans     a window that reaches from the first (or last) element to the current one, as cumsum and cummax are
               written: one running total along that dimension, linear time
+    doublings a long window that moves by one element along the innermost dimension: window_doubling.py
     columns   the innermost dimension has no window (pooling of NHWC images), or one that moves by one element at a time
               (moving sums) or by a few (pooling of NCHW images): a block of columns accumulates in a Local array, the
               taps of the window around it, so that the inner loop has stride one, or few
@@ -18,21 +19,17 @@ from hloc.kernels import indexing, loops, scalars
 from hloc.kernels.elemental.loop import lower_loop
 from hloc.kernels.group import Group, KernelCall, Lowered, Outline
 from hloc.kernels.indexing import Index
-from hloc.kernels.ir import SERIAL, VECTOR, Cost, Expr, Load
-from hloc.kernels.rules.loops import element_types, window_source
+from hloc.kernels.ir import SERIAL, VECTOR, Expr, Load
+from hloc.kernels.reductions.window_doubling import doubles, doubling_kernel
+from hloc.kernels.reductions.window_taps import WIDTH, cost_of, first_column, is_plain, taps_of
+from hloc.kernels.rules.loops import element_types
 from hloc.kernels.sliding import SHORTEST_SLIDE, Columns, slide, slides, steps
 from hloc.machine import Machine
 
-WIDTH = 512
 SHORTEST_STEPS = 8              # columns of a window that moves by several elements
 NARROWEST = 4
 ROWS = 64                       # of a scan, side by side
 LONGEST_QUICK = 4               # instructions of a reducer that takes a few cycles
-
-
-def is_plain(window: WindowDim) -> bool:
-    """The dimension has no window: output and input positions are the same."""
-    return window._replace(window_dilation=1, reversal=False) == WindowDim()
 
 
 def lower_reduce_window(group: Group, machine: Machine) -> Lowered:
@@ -45,6 +42,8 @@ def lower_reduce_window(group: Group, machine: Machine) -> Lowered:
     scanned = [d for d, w in enumerate(dims) if not is_plain(w)]
     if len(scanned) == 1 and _direction(dims[scanned[0]], shape.dimensions[scanned[0]]):
         return Lowered((_scan(group, machine, scanned[0], dims[scanned[0]]),))
+    if shape.rank and doubles(instruction, machine):
+        return Lowered((doubling_kernel(group),))
     if shape.rank and is_plain(dims[-1]) and shape.dimensions[-1] >= NARROWEST:
         return Lowered((_pool(group, dims),))
     if shape.rank and (slides(dims[-1]) and result.dimensions[-1] >= SHORTEST_SLIDE
@@ -102,10 +101,6 @@ def _scan(group: Group, machine: Machine, dimension: int, window: WindowDim) -> 
                 for leaf, (total, type) in enumerate(zip(totals, element_types(instruction))):
                     outline.store(leaf, position, scalars.rounded(total, type))
     return outline.finish(cost=cost_of(outline, math.prod(sizes)))
-
-
-def cost_of(outline: Outline, operations: int) -> Cost:
-    return Cost(sum(b.size * 4 for b in outline.buffers()[0]), operations)
 
 
 class _Columns:
@@ -186,25 +181,3 @@ def _pool(group: Group, dims: tuple[WindowDim, ...]) -> KernelCall:
                 outline.store(leaf, flat, scalars.rounded(total, type))
     taps = math.prod(w.size for w in dims)
     return outline.finish(cost=cost_of(outline, math.prod(result) * taps))
-
-
-def first_column(block: Index, width: int) -> Index:
-    return indexing.scale(block, width)
-
-
-def taps_of(outline: Outline, stack: ExitStack, dims: tuple[WindowDim, ...], sizes: tuple[int, ...],
-            position: list[Index]) -> tuple[list[Index], Index]:
-    """Loops over the taps of a window, guarded where they may fall outside; the input indices and the tap's number."""
-    b = outline.builder
-    sources: list[Index] = []
-    number = indexing.ZERO
-    for i, window, size in zip(position, dims, sizes):
-        if is_plain(window):
-            sources.append(i)
-            continue
-        tap = stack.enter_context(b.loop(window.size, SERIAL))
-        source, conditions = window_source(outline.elements, i, tap, window, size)
-        stack.enter_context(b.guard(conditions))
-        sources.append(source)
-        number = indexing.add(indexing.scale(number, window.size), tap)
-    return sources, number
