@@ -35,6 +35,20 @@ class ConvArgs(ctypes.Structure):
                 ("epilogue", POINTER), ("epilogue_args", POINTER)]
 
 
+ROWS_OF_NETWORKS = (2, 3, 5, 16, 37, 64, 129, 300, 512)
+NETWORK = """
+#define HLOC_SORT network{n}
+#define HLOC_SORT_LENGTH {n}
+#define HLOC_SORT_KEY_BITS 32
+#define network{n}_element argsort_element
+#define network{n}_key keysort_key
+#define network{n}_get argsort_get
+#define network{n}_put argsort_put
+#include "sort_network.h"
+int sort_rows_of_{n}(const float* x, float* values, int* places, long rows) {{
+  void* args[] = {{(void*)x, values, places, (void*){n}}};
+  return network{n}(args, rows, {n});
+}}"""
 EXTRA = r"""
 #include "conv.h"
 #include "scalar.h"
@@ -65,6 +79,8 @@ int sort_rows(int by_key, const float* x, float* values, int* places, long rows,
   void* args[] = {(void*)x, values, places, (void*)n};
   return by_key ? keysort(args, rows, n) : argsort(args, rows, n);
 }
+
+NETWORKS
 
 /* y = relu(sum + bias[column]), stored transposed */
 void bias_relu(void* const* args, long batch, long row, long column, long rows, long columns, const void* tile,
@@ -99,7 +115,8 @@ void count_all(int* counts, long n, long grain) {
 
 @pytest.fixture(scope="module")
 def runtime():
-    library = build_runtime('#include "pool.h"\n' + EXTRA)
+    networks = "\n".join(NETWORK.format(n=n) for n in ROWS_OF_NETWORKS)
+    library = build_runtime('#include "pool.h"\n' + EXTRA.replace("NETWORKS", networks))
     library.hloc_pool_start(3, 200)
     yield library
     library.hloc_pool_stop()
@@ -446,6 +463,20 @@ def test_sort(runtime, by_key, rows, n):
     values, places = np.empty_like(x), np.empty((rows, n), np.int32)
     assert runtime.sort_rows(by_key, pointer(x), pointer(values), pointer(places), LONG(rows), LONG(n)) == 0
     want = np.argsort(x + np.float32(0), axis=1, kind="stable")
+    np.testing.assert_array_equal(places, want)
+    np.testing.assert_array_equal(values, np.take_along_axis(x, want, 1))
+
+
+@pytest.mark.parametrize("n", ROWS_OF_NETWORKS)
+@pytest.mark.parametrize("rows", [1, 15, 16, 100])
+def test_sort_by_networks(runtime, rows, n):
+    """Equals keep their order; blocks of rows are full or not."""
+    rng = np.random.default_rng(n)
+    x = rng.integers(-20, 20, (rows, n)).astype(np.float32)
+    x[:, : n // 3] = rng.normal(size=(rows, n // 3))
+    values, places = np.empty_like(x), np.empty((rows, n), np.int32)
+    assert getattr(runtime, f"sort_rows_of_{n}")(pointer(x), pointer(values), pointer(places), LONG(rows)) == 0
+    want = np.argsort(x, axis=1, kind="stable")
     np.testing.assert_array_equal(places, want)
     np.testing.assert_array_equal(values, np.take_along_axis(x, want, 1))
 

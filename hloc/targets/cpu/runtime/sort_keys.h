@@ -1,4 +1,4 @@
-/* sort_keys.h: numbers as unsigned keys in the same order, for the radix sort of sort.h.
+/* sort_keys.h: numbers as unsigned keys in the same order, for the sorts of sort.h and sort_network.h.
  *
  * hloc_sort_key_{s8,s16,s32,s64,f32,f64}(x): signed numbers, and floats by their total order
  * (-NaN < -inf < .. < -0 < +0 < .. < NaN). Example: hloc_sort_key_s8(-128) == 0.
@@ -6,6 +6,10 @@
 #ifndef HLOC_SORT_KEYS_H
 #define HLOC_SORT_KEYS_H
 #include "base.h"
+
+/* For the names of a sort's own functions. */
+#define HLOC_SORT_PASTE_(a, b) a##b
+#define HLOC_SORT_PASTE(a, b) HLOC_SORT_PASTE_(a, b)
 
 static inline hloc_u64 hloc_sort_key_s8(hloc_s8 x) { return (hloc_u8)x ^ 0x80u; }
 static inline hloc_u64 hloc_sort_key_s16(hloc_s16 x) { return (hloc_u16)x ^ 0x8000u; }

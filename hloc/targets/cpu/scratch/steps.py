@@ -24,6 +24,7 @@ from hloc.targets.cpu.scratch.room import Scratch, aligned, busy
 KEYS_OF_BLOCK, KEY_ROOM, MOST_PANELS = 140, 144, 4             # of runtime/attention*.[ch]
 LONGEST_KEPT, LONGEST_IN_LANES, PLAN_BYTES = 1 << 20, 1 << 16, 384             # of runtime/fft_lines.h
 SORT_CHUNK, LEAST_RADIX, FEW_SORTED = 65536, 64, 128                # of runtime/sort.h
+SORT_LANES, PLACE_BITS = 16, 9                                      # of runtime/sort_network.h
 
 
 def scratch_of(step: Tile | HostCall, machine: Machine) -> Scratch:
@@ -243,11 +244,16 @@ def _topk(tile: Tile, machine: Machine) -> Scratch:
 
 
 def _sorted(rows: int, length: int, types: list[str], bits: int, machine: Machine) -> Scratch:
-    """runtime/sort.h: elements of these types, keys of so many bits (0: none)."""
+    """runtime/sort.h and sort_network.h: elements of these types, keys of so many bits (0: none)."""
+    from hloc.targets.cpu.tiles.sorts import goes_by_network
     element = _struct((ELEMENT_TYPES[t].bytes, ELEMENT_TYPES[t].bytes // (2 if t in ("c64", "c128") else 1))
                       for t in types)
     word = next((w for w in (1, 2, 4) if bits <= 8 * w), 8)
     size, keyed = element[0], _struct([(word, word), element])[0]
+    if goes_by_network(rows, length, bits):
+        block, key = length * SORT_LANES, 4 if bits + PLACE_BITS < 32 else 8
+        threads = busy(-(-rows // SORT_LANES), 2048 // block + 1, machine)
+        return Scratch.of(own=aligned(block * key) + block * size, threads=threads)
     counts = bits > 0 and length <= FEW_SORTED
 
     def room(n: int) -> int:

@@ -1,6 +1,7 @@
 """Sorts and top-k on the CPU: a Tile -> C that instantiates runtime/sort.h with the comparator of the module.
 
-A comparator that compares one function of the two elements becomes a key for the radix sort; any other one is called.
+A comparator that compares one function of the two elements becomes a key for the radix sort, or for the network that
+sorts many short rows side by side (runtime/sort_network.h); any other one is called.
 
     sort of f32 rows, ascending  ->  struct k2_sort_element {float v0;}, k2_sort_key, k2_sort_get, k2_sort_put, k2
 """
@@ -13,6 +14,7 @@ from hloc.machine import Machine
 from hloc.targets.printer import C, c_type, comment, expression, print_statements
 
 KEYED = frozenset(["s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64", "pred", "f32", "f64", "bf16", "f16"])
+FEWEST_ROWS, SHORT_ROW, LONGEST_ROW = 8, 128, 512           # of a sorting network: half its lanes, or all
 
 
 def sort(tile: Tile, name: str, machine: Machine) -> str:
@@ -29,7 +31,7 @@ def sort(tile: Tile, name: str, machine: Machine) -> str:
     return "\n".join([
         *comment(tile.origin), _element(s, types), _less(s, tile, types), *_function_key(s, given["key"]),
         _access(s, "get", "element *out", place, get), _access(s, "put", "element *e", place, put),
-        _instance(name, s, rows, length)])
+        _instance(name, s, rows, length, key_bits(given["key"]))])
 
 
 def topk(tile: Tile, name: str, machine: Machine) -> str:
@@ -51,7 +53,8 @@ def topk(tile: Tile, name: str, machine: Machine) -> str:
     return "\n".join([
         *comment(tile.origin), _element(s, [type, positions]), *_key(s, type, order), less,
         _access(s, "get", "element *out", f"row * {length}L + i", get),
-        _access(s, "put", "element *e", f"row * {length}L + i", put), _instance(name, s, rows, length)])
+        _access(s, "put", "element *e", f"row * {length}L + i", put),
+        _instance(name, s, rows, length, topk_key_bits(tile))])
 
 
 def has_topk(tile: Tile) -> bool:
@@ -70,6 +73,12 @@ def key_bits(key: tuple) -> int:
     if not _is_keyed(key):
         return 0
     return ELEMENT_TYPES[key[4].type].bits - _unused_bits(key)
+
+
+def goes_by_network(rows: int, length: int, bits: int) -> bool:
+    """Whether rows are sorted side by side (runtime/sort_network.h). bits: of the key, 0 where there is none."""
+    fewest = FEWEST_ROWS if length <= SHORT_ROW else 2 * FEWEST_ROWS
+    return rows >= fewest and 1 < length <= LONGEST_ROW and 0 < bits <= 32
 
 
 def _is_keyed(key: tuple) -> bool:
@@ -134,9 +143,10 @@ def _access(s: str, verb: str, element: str, place: str, lines: list[str]) -> st
         f"  const long at = {place};", *(f"  {line}" for line in lines), "}"])
 
 
-def _instance(name: str, s: str, rows: int, length: int) -> str:
+def _instance(name: str, s: str, rows: int, length: int, bits: int) -> str:
     sizes = f"{rows}, {length}"
-    return "\n".join([f"#define HLOC_SORT {s}", f"#define HLOC_SORT_LENGTH {length}", '#include "sort.h"',
+    header = "sort_network.h" if goes_by_network(rows, length, bits) else "sort.h"
+    return "\n".join([f"#define HLOC_SORT {s}", f"#define HLOC_SORT_LENGTH {length}", f'#include "{header}"',
                       "extern int hloc_out_of_memory;",
                       f"void {name}(void *const *buffers) {{",
                       f"  if ({s}(buffers, {sizes})) hloc_out_of_memory = 1;", "}", ""])

@@ -1,0 +1,90 @@
+/* sort_network.h: many short rows sorted by a key, stably, as many at once as vectors have lanes (template, included once
+ * per sort; rows are columns of a block, and what is compared with what is the same for all of them).
+ *
+ * In: what sort.h says, with HLOC_SORT_KEY_BITS (at most 32) and HLOC_SORT_LENGTH (at most 1 << HLOC_SORT_PLACE_BITS).
+ * Out: static int N(void* const* args, long rows, long n), as there; it undefines the same.
+ *
+ * The network is Batcher's merge exchange (Knuth, The Art of Computer Programming 3, 5.2.2, algorithm M): 543 exchanges
+ * for 64 elements. Keys carry the places of their elements in the row, so that all are different: equals keep their order.
+ */
+#ifndef HLOC_SORT_NETWORK_H
+#define HLOC_SORT_NETWORK_H
+#include "base.h"
+#include "pool.h"
+#include "sort_keys.h"
+#define HLOC_SORT_LANES 16
+#define HLOC_SORT_PLACE_BITS 9
+#endif
+
+#define N(suffix) HLOC_SORT_PASTE(HLOC_SORT, suffix)
+#define ELEMENT N(_element)
+
+#if HLOC_SORT_KEY_BITS + HLOC_SORT_PLACE_BITS < 32
+typedef hloc_s32 N(_place);
+#else
+typedef hloc_s64 N(_place);
+#endif
+
+/* keys: [n][HLOC_SORT_LANES]. Of a known length gcc would write out the outer loops. */
+static HLOC_WIDE __attribute__((noinline, noclone)) void N(_exchange_all)(N(_place)* keys, long n) {
+  for (long p = 1; p < n; p *= 2)
+    for (long k = p; k >= 1; k /= 2)
+      for (long j = k % p; j + k < n; j += 2 * k)
+        for (long i = j; i < j + k && i + k < n; i++) {
+          if ((i ^ (i + k)) & -(2 * p)) continue; /* of different pairs of runs */
+          N(_place) *low = keys + i * HLOC_SORT_LANES, *high = low + k * HLOC_SORT_LANES;
+          #pragma omp simd
+          for (int lane = 0; lane < HLOC_SORT_LANES; lane++) {
+            const N(_place) a = low[lane], b = high[lane];
+            low[lane] = a < b ? a : b, high[lane] = a < b ? b : a;
+          }
+        }
+}
+
+typedef struct { void* const* args; long rows; int failed; } N(_work);
+
+/* `lanes` rows from `row` on; data: their elements, as keys lie. */
+static void N(_sort_block)(void* const* args, long row, long lanes, N(_place)* keys, ELEMENT* data) {
+  const long n = HLOC_SORT_LENGTH;
+  for (long i = 0; i < n; i++)
+    for (long lane = 0; lane < lanes; lane++) {
+      ELEMENT* e = data + i * HLOC_SORT_LANES + lane;
+      N(_get)(args, row + lane, i, e);
+      keys[i * HLOC_SORT_LANES + lane] = (N(_place))(N(_key)(e) << HLOC_SORT_PLACE_BITS | (hloc_u64)i);
+    }
+  N(_exchange_all)(keys, n);
+  for (long i = 0; i < n; i++)
+    for (long lane = 0; lane < lanes; lane++) {
+      const long place = keys[i * HLOC_SORT_LANES + lane] & ((1 << HLOC_SORT_PLACE_BITS) - 1);
+      N(_put)(args, row + lane, i, data + place * HLOC_SORT_LANES + lane);
+    }
+}
+
+static void N(_sort_blocks)(void* const* work, long begin, long end) {
+  N(_work)* w = (N(_work)*)work;
+  const size_t bytes = (HLOC_SORT_LENGTH * HLOC_SORT_LANES * sizeof(N(_place)) + 63) / 64 * 64;
+  N(_place)* keys = hloc_scratch(HLOC_OWN, bytes + HLOC_SORT_LENGTH * HLOC_SORT_LANES * sizeof(ELEMENT));
+  if (!keys) {
+    __atomic_store_n(&w->failed, 1, __ATOMIC_RELAXED);
+    return;
+  }
+  ELEMENT* data = (ELEMENT*)((char*)keys + bytes);
+  for (long row = begin * HLOC_SORT_LANES; row < end * HLOC_SORT_LANES; row += HLOC_SORT_LANES) {
+    const long left = w->rows - row;
+    N(_sort_block)(w->args, row, left < HLOC_SORT_LANES ? left : HLOC_SORT_LANES, keys, data);
+  }
+}
+
+static __attribute__((unused)) int HLOC_SORT(void* const* args, long rows, long n) {
+  N(_work) w = {.args = args, .rows = rows};
+  (void)n;
+  const long blocks = (rows + HLOC_SORT_LANES - 1) / HLOC_SORT_LANES;
+  hloc_parallel(N(_sort_blocks), (void* const*)&w, blocks, 2048 / (HLOC_SORT_LENGTH * HLOC_SORT_LANES) + 1);
+  return w.failed;
+}
+
+#undef N
+#undef ELEMENT
+#undef HLOC_SORT
+#undef HLOC_SORT_KEY_BITS
+#undef HLOC_SORT_LENGTH
