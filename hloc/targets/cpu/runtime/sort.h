@@ -9,8 +9,9 @@
  *   static inline hloc_u64 N_key(const N_element* e);        unsigned, in the order of the comparator: see the helpers
  * and, where it is known, #define HLOC_SORT_LENGTH, the elements of every row: what other rows need is left out.
  * Out: static int N(void* const* args, long rows, long n): sorts every row, stably, over the pool; 0 when done, 1 when
- * memory is exhausted. With a key: rows of up to 128 by counting, radix sort for longer ones; else merge sort. (Many rows
- * of up to 512: sort_network.h.) A comparator that is no order gives some permutation of the row. HLOC_SORT and HLOC_SORT_KEY_BITS are undefined
+ * memory is exhausted. With a key: rows of up to 128 by counting, radix sort for longer ones; else merge sort. (Many
+ * rows of up to 512: sort_network.h.) A comparator that is no order gives some permutation of the row. HLOC_SORT and
+ * HLOC_SORT_KEY_BITS are undefined
  * afterwards.
  *
  * Keys (sort_keys.h): hloc_sort_key_{s8,s16,s32,s64,f32,f64}(x) orders signed numbers and floats by their total order

@@ -1,17 +1,19 @@
-/* sort_network.h: many short rows sorted by a key, stably, as many at once as vectors have lanes (template, included once
- * per sort; rows are columns of a block, and what is compared with what is the same for all of them).
+/* sort_network.h: many short rows sorted by a key, stably, as many at once as vectors have lanes (template, included
+ * once per sort): rows are columns of a block, and what is compared with what is the same for all of them.
  *
  * In: what sort.h says, with HLOC_SORT_KEY_BITS (at most 32) and HLOC_SORT_LENGTH (at most 1 << HLOC_SORT_PLACE_BITS).
  * Out: static int N(void* const* args, long rows, long n), as there; it undefines the same.
  *
  * The network is Batcher's merge exchange (Knuth, The Art of Computer Programming 3, 5.2.2, algorithm M): 543 exchanges
- * for 64 elements. Keys carry the places of their elements in the row, so that all are different: equals keep their order.
+ * for 64 elements. Keys carry the places of their elements in the row, so that all are different: equals keep their
+ * order. Lanes without a row hold what lay there before; nothing reads them.
  */
 #ifndef HLOC_SORT_NETWORK_H
 #define HLOC_SORT_NETWORK_H
 #include "base.h"
 #include "pool.h"
 #include "sort_keys.h"
+
 #define HLOC_SORT_LANES 16
 #define HLOC_SORT_PLACE_BITS 9
 #endif
