@@ -508,7 +508,8 @@ def test_turn(runtime, bits):
         np.testing.assert_array_equal(target, want, f"{rows} x {columns}, {more} and {apart} between rows")
 
 
-@pytest.mark.parametrize("n,k", [(1, 1), (7, 7), (5, 1), (64, 16), (60, 2), (64, 17), (1000, 10), (5000, 300)])
+@pytest.mark.parametrize("n,k", [(1, 1), (7, 7), (5, 1), (64, 16), (60, 2), (64, 17), (300, 20), (511, 3), (512, 3),
+                                 (1000, 10), (1000, 900), (5000, 300), (50000, 1), (50000, 40)])
 def test_topk(runtime, n, k):
     x = np.random.default_rng(9).integers(-200, 200, (6, n)).astype(np.float32)
     values, places = np.empty((6, k), np.float32), np.empty((6, k), np.int32)

@@ -33,6 +33,11 @@ def convolution(lhs: str, rhs: str, result: str, rest: str, labels: str = "b01f_
             f" ROOT r = {result} convolution(x, w), {rest}, dim_labels={labels} }}")
 
 
+def largest(rows: int, length: int, k: int) -> str:
+    return (f"HloModule m\nENTRY e {{ x = f32[{rows},{length}] parameter(0)\n"
+            f" ROOT r = (f32[{rows},{k}], s32[{rows},{k}]) topk(x), k={k}, largest=true }}")
+
+
 def sort(type: str, rows: int, length: int) -> str:
     comparison = LESS.replace("%s", f"{type}[]").replace("c = pred[] {", "c {")
     return (f"HloModule m\n{comparison}\nENTRY e {{ x = {type}[{rows},{length}] parameter(0)\n"
@@ -131,6 +136,10 @@ CASES = {
     "attention": attention(200, 300),
     "attention of one": attention(1, 300),
     "rows sorted": sort("f32", 20, 500),
+    "rows too long for a network": sort("f32", 20, 600),
+    "few rows sorted": sort("u8", 3, 300),
+    "the largest of long rows": largest(4, 5000, 30),
+    "the largest of rows that are not grouped": largest(4, 50_000, 3),
     "short rows sorted": sort("s16", 2000, 40),
     "a long row sorted": sort("s32", 1, 150_000),
     "factors": factor("f32[50,40,40]"),

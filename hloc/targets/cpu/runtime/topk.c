@@ -29,24 +29,76 @@ static void sift_down(entry* heap, long count, long at) {
   heap[at] = e;
 }
 
-static void one_row(const work* w, const float* x, float* values, int* places, entry* heap) {
+enum { SHORTEST = 512 }; /* values of a row that has more ways than to look at one after the other */
+
+/* Groups of a row, for whose strongest values there is room behind the heap; 0 where it is too short to have them, or so
+ * long that a second pass takes more time than what it spares: a few values for each of k doublings of n / k. */
+static long groups_of(long n, long k) {
+  enum { FEWEST = 32, SPARED = 200 };
+  long groups = FEWEST, doublings = 0;
+  while (groups < 4 * k) groups *= 2;
+  while (k << doublings < n) doublings++;
+  return n >= SHORTEST && 2 * groups <= n && SPARED * k * doublings > n ? groups : 0;
+}
+
+/* Takes in values whose keys are greater than the weakest one's: parts of a block that have such, as there are few. */
+static void take_in(const float* x, long begin, long n, entry* heap, long k) {
   enum { BLOCK = 64 };
-  long k = w->k, i = k;
-  for (long j = 0; j < k; j++) heap[j] = (entry){key_of(x[j]), (hloc_s32)j};
-  for (long j = k / 2; j-- > 0;) sift_down(heap, k, j);
-  while (i < w->n) {
-    long end = w->n - i < BLOCK ? w->n : i + BLOCK;
+  const long part = n < SHORTEST ? BLOCK : 16;
+  for (long i = begin; i < n; i += BLOCK) {
+    const long end = n - i < BLOCK ? n : i + BLOCK;
+    const hloc_u32 least = heap[0].key;
     int any = 0;
-    hloc_u32 least = heap[0].key;
     for (long j = i; j < end; j++) any |= key_of(x[j]) > least; /* vectorizes; most blocks hold nothing new */
-    if (any)
-      for (long j = i; j < end; j++) {
-        entry e = {key_of(x[j]), (hloc_s32)j};
+    if (!any) continue;
+    for (long first = i; first < end; first += part) {
+      const long last = end - first < part ? end : first + part;
+      if (part < BLOCK) {
+        any = 0;
+        for (long j = first; j < last; j++) any |= key_of(x[j]) > least;
+        if (!any) continue;
+      }
+      for (long j = first; j < last; j++) {
+        const entry e = {key_of(x[j]), (hloc_s32)j};
         if (!weaker(heap[0], e)) continue;
         heap[0] = e;
         sift_down(heap, k, 0);
       }
-    i = end;
+    }
+  }
+}
+
+/* A key that k values of a row at least reach: the k-th of the strongest values of its groups, value j being of group
+ * j % groups. */
+static hloc_u32 reached_key(const float* x, long n, entry* heap, long k, hloc_u32* strongest, long groups) {
+  for (long g = 0; g < groups; g++) strongest[g] = key_of(x[g]);
+  for (long first = groups; first < n; first += groups) {
+    const long count = n - first < groups ? n - first : groups;
+    for (long g = 0; g < count; g++) {
+      const hloc_u32 key = key_of(x[first + g]);
+      strongest[g] = key > strongest[g] ? key : strongest[g];
+    }
+  }
+  for (long j = 0; j < k; j++) heap[j] = (entry){strongest[j], 0};
+  for (long j = k / 2; j-- > 0;) sift_down(heap, k, j);
+  for (long g = k; g < groups; g++) {
+    if (strongest[g] <= heap[0].key) continue;
+    heap[0] = (entry){strongest[g], 0};
+    sift_down(heap, k, 0);
+  }
+  return heap[0].key;
+}
+
+static void one_row(const work* w, const float* x, float* values, int* places, entry* heap) {
+  const long k = w->k, groups = groups_of(w->n, k);
+  const hloc_u32 reached = groups ? reached_key(x, w->n, heap, k, (hloc_u32*)(heap + k + 1), groups) : 0;
+  if (reached) { /* all of these leave again */
+    for (long j = 0; j < k; j++) heap[j] = (entry){reached - 1, (hloc_s32)w->n};
+    take_in(x, 0, w->n, heap, k);
+  } else {
+    for (long j = 0; j < k; j++) heap[j] = (entry){key_of(x[j]), (hloc_s32)j};
+    for (long j = k / 2; j-- > 0;) sift_down(heap, k, j);
+    take_in(x, k, w->n, heap, k);
   }
   for (long count = k; count > 0; count--) { /* the weakest leaves first and goes last */
     values[count - 1] = value_of(heap[0].key), places[count - 1] = heap[0].place;
@@ -84,7 +136,8 @@ static void first_of_short_row(const work* w, const float* x, float* values, int
 
 static void some_rows(void* const* args, long begin, long end) {
   work* w = (work*)args;
-  entry* heap = hloc_scratch(HLOC_OWN, (w->k + 1) * sizeof *heap);
+  const size_t groups = groups_of(w->n, w->k) * sizeof(hloc_u32);
+  entry* heap = hloc_scratch(HLOC_OWN, (w->k + 1) * sizeof *heap + groups);
   if (!heap) {
     __atomic_store_n(&w->failed, 1, __ATOMIC_RELAXED);
     return;

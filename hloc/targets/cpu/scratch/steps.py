@@ -238,9 +238,16 @@ def _topk(tile: Tile, machine: Machine) -> Scratch:
     given, types = dict(tile.parameters), [b.type for b in tile.buffers]
     from hloc.targets.cpu.tiles.sorts import has_topk, topk_key_bits
     if has_topk(tile):
-        threads = busy(given["rows"], 16384 // given["length"] + 1, machine)
-        return Scratch.of(own=8 * (min(given["k"], given["length"]) + 1), threads=threads)
+        k, length = max(1, min(given["k"], given["length"])), given["length"]
+        return Scratch.of(own=8 * (k + 1) + 4 * _groups(length, k),
+                          threads=busy(given["rows"], 16384 // length + 1, machine))
     return _sorted(given["rows"], given["length"], [types[0], types[2]], topk_key_bits(tile), machine)
+
+
+def _groups(length: int, k: int) -> int:
+    """groups_of of runtime/topk.c."""
+    groups, doublings = 1 << (max(32, 4 * k) - 1).bit_length(), (-(-length // k) - 1).bit_length()
+    return groups if length >= 512 and 2 * groups <= length and 200 * k * doublings > length else 0
 
 
 def _sorted(rows: int, length: int, types: list[str], bits: int, machine: Machine) -> Scratch:
