@@ -108,8 +108,9 @@ def stored_type(reduction: Reduction, array: Instruction) -> str:
     else that it is computed in."""
     known = reduction.group.parameters
     type = array.shape.element_type
-    source = array
-    while source not in known and (source.opcode in MOVES or source.opcode == "convert" and type == "f32"):
+    source, may_widen = array, type == "f32"
+    while source not in known and (source.opcode in MOVES or source.opcode == "convert" and may_widen):
+        may_widen = may_widen and source.opcode != "convert"
         source = source.operands[0]
     read = source.shape.element_type
     return read if source in known and computation_type(read) == computation_type(type) else computation_type(type)
@@ -154,8 +155,12 @@ def _lies_in_lanes(reduction: Reduction, node: Instruction) -> bool:
     with ExitStack() as stack:
         counters = [stack.enter_context(builder.loop(n)) for n in reduction.extents]
         Outline(reduction.group, builder).elements.value(node, reduction.full_index(counters))
-        name = next(iter(indexing.variables(counters[lane])), "")
-    return not builder.divisions and all(indexing.coefficient_of(p, name) in (0, 1) for _, p in builder.accesses)
+        names = [next(iter(indexing.variables(c)), "") for c in counters]
+    outside = builder.levels[names[lane]]
+    read = {name for _, place in builder.accesses for name in indexing.variables(place)}
+    if builder.divisions or any(builder.levels[name] >= outside for name in read.difference(names)):
+        return False                                # places that differ by the row, in a way that is not seen here
+    return all(indexing.coefficient_of(p, names[lane]) in (0, 1) for _, p in builder.accesses)
 
 
 class TurnedNest(Nest):
