@@ -31,8 +31,8 @@ static void sift_down(entry* heap, long count, long at) {
 
 enum { SHORTEST = 512 }; /* values of a row that has more ways than to look at one after the other */
 
-/* Groups of a row, for whose strongest values there is room behind the heap; 0 where it is too short to have them, or so
- * long that a second pass takes more time than what it spares: a few values for each of k doublings of n / k. */
+/* Groups of a row, for whose strongest values there is room behind the heap; 0 where it is too short to have them, or
+ * so long that a second pass takes more time than what it spares: a few values for each of k doublings of n / k. */
 static long groups_of(long n, long k) {
   enum { FEWEST = 32, SPARED = 200 };
   long groups = FEWEST, doublings = 0;
