@@ -110,7 +110,7 @@ def _by_instructions(expr: Expr) -> Expr:
 def _converted_where_stored(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     """A body whose names for f16 that are stored only, as kernels of several results have them, are names for f32; but
     for elements that are moved as they are."""
-    body = _without_second_names(body)
+    body = _widened_where_read(_without_second_names(body))
     stored = [s.value for s in body if isinstance(s, Store)]
     named = [s.name for s in body if isinstance(s, Let) and _is_conversion(s.value, "f32", "f16")]
     read = [e.name for s in walk(body) for e in parts(expressions(s)) if isinstance(e, Var) and e.name in named]
@@ -159,6 +159,26 @@ def _without_second_names(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         else:
             made += with_all_expressions([s], renamed)
     return tuple(made)
+
+
+def _widened_where_read(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    """A body whose names for f16 as it lies in memory are names for f32, where they are only widened: so is a row."""
+    read = [e for s in walk(body) for e in parts(expressions(s))]
+    used = [e.name for e in read if isinstance(e, Var)]
+    widened = [e.arguments[0].name for e in read if _is_conversion(e, "f16", "f32") and isinstance(e.arguments[0], Var)]
+    names = {s.name for s in body if isinstance(s, Let) and isinstance(s.value, Load) and s.value.type == "f16"
+             and used.count(s.name) == widened.count(s.name)}
+
+    def in_f32(expr: Expr) -> Expr:
+        if _is_conversion(expr, "f16", "f32") and isinstance(expr.arguments[0], Var):
+            name = expr.arguments[0].name
+            return Var(name, "f32") if name in names else expr
+        return with_parts(expr, in_f32)
+
+    def named_in_f32(s: Stmt) -> Stmt:
+        of_f16 = isinstance(s, Let) and s.name in names
+        return Let(s.name, Apply("convert", (s.value,), "f32")) if of_f16 else s
+    return with_all_expressions(map(named_in_f32, body), in_f32) if names else body
 
 
 def _without_unread(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
