@@ -20,10 +20,12 @@ from hloc.text import parse_module
     ("503 500", "size=4", "add", []),
     ("40,40,8 34,34,8", "size=7x7x1", "add", [320, 320, 272, 312, 272, 296, 272, 272]),
     ("60,60 60,60", "size=3x3 pad=1_1x1_1", "add", []),
+    ("20,42,8 18,40,8", "size=3x3x1", "add", [336, 336, 320, 328, 320, 320]),
+    ("20,42,64 18,40,64", "size=3x3x1", "add", []),
     ("1500 500", "size=32 stride=3", "add", []),
     ("90000 60000", "size=30001", "add", []),
-], ids=["a power of two", "a sum of powers", "overlapping", "few taps", "channels behind", "an image's few taps", "steps",
-        "too long"])
+], ids=["a power of two", "a sum of powers", "overlapping", "few taps", "channels behind", "an image's few taps",
+        "few channels", "channels enough", "steps", "too long"])
 def test_windows_of_many_taps_are_made_in_doublings(shapes, window, op, extents):
     """The lengths of the VECTOR loops of one block."""
     given, result = shapes.split()

@@ -31,7 +31,10 @@ from hloc.kernels.reductions.window_taps import WIDTH, cost_of, is_plain, taps_o
 from hloc.kernels.sliding import SHORTEST_SLIDE, Columns, slides
 from hloc.machine import Machine
 
-GAIN = 1.7                              # passes over a block are worth it where they are fewer than taps by so much
+# Passes over a block are worth it where they are fewer than taps by so much. Other kernels take several taps at once
+# where neighbours along the window lie side by side, and have short loops where they are but a few columns apart.
+GAIN, GAIN_OF_FAR, GAIN_OF_NEAR = 1.7, 1.2, 0.6
+NEAR = 32                               # columns
 BLOCK = 3                               # columns of it, for each under a window
 PASSES = 2                              # that every block takes
 MOST_BYTES = 1 << 13                    # under a window: with the arrays for a block the second cache is enough
@@ -46,13 +49,14 @@ def doubles(instruction: Instruction, machine: Machine) -> bool:
     along = _last_window(instruction)
     if along is None or not slides(dims[along]) or ELEMENT_TYPES[instruction.shape.element_type].kind == "complex":
         return False
-    size, under = dims[along].size, dims[along].size * _step(instruction)
+    size, step = dims[along].size, _step(instruction)
     outer, columns = math.prod(w.size for w in dims[:along]), math.prod(result[along:])
     passes = outer + size.bit_length() - 1 + sum(1 for _ in _parts(instruction)) + PASSES
-    width = _width(instruction)
+    width, under = _width(instruction), size * step
     taps = outer * size * _cost_of_tap(instruction)
     bytes_under = under * ELEMENT_TYPES[scalars.computation_type(instruction.shape.element_type)].bytes
-    return GAIN * passes * (width + under) <= taps * width and bytes_under <= MOST_BYTES and columns >= SHORTEST_SLIDE
+    gain = GAIN if step == 1 else GAIN_OF_NEAR if step <= NEAR else GAIN_OF_FAR
+    return gain * passes * (width + under) <= taps * width and bytes_under <= MOST_BYTES and columns >= SHORTEST_SLIDE
 
 
 def _cost_of_tap(instruction: Instruction) -> float:
