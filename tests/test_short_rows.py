@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from kernel_harness import MACHINE
 
-from hloc.kernels.ir import PARALLEL, SERIAL, VECTOR, For, Local
+from hloc.kernels.ir import PARALLEL, SERIAL, VECTOR, For, Kernel, Local
 from hloc.kernels.lower import lower
 from hloc.kernels.walks import walk
 from hloc.targets.cpu.vector_loops.fitting_lanes import with_fitting_lanes
@@ -35,6 +35,17 @@ def test_what_is_left_of_short_rows_is_apart():
                      "r4": [(VECTOR, 4), (SERIAL, 1)], "r5": [(VECTOR, 32), (SERIAL, 15)]}
 
 
+def sum_of_rows(operand: str) -> Kernel:
+    """The kernel that sums up the 999 rows of `x`, which `operand` defines."""
+    type, columns = re.search(r"x = (\w+)\[999,(\d+)\]", operand).groups()
+    given = re.search(r"\w+ = (\w+)\[", operand)[1]
+    root = parse_module(f"""a {{ p = {type}[] parameter(0) q = {type}[] parameter(1) ROOT s = {type}[] add(p, q) }}
+      f {{ {operand} z = {type}[] constant(0) ROOT r = {type}[999] reduce(x, z), dimensions={{1}}, to_apply=a }}
+      ENTRY e {{ g = {given}[999,{columns}] parameter(0)
+                 ROOT r = {type}[999] fusion(g), kind=kInput, calls=f }}""").entry.root
+    return lower(root, MACHINE).calls[0].kernel
+
+
 @pytest.mark.parametrize("operand, vector_bytes, lanes", [
     ("x = s32[999,24] parameter(0)", 64, [8]),
     ("x = s32[999,24] parameter(0)", 32, [0]),
@@ -50,13 +61,7 @@ def test_what_is_left_of_short_rows_is_apart():
         "a function", "several sums"])
 def test_lanes_that_fit_short_rows(operand, vector_bytes, lanes):
     """Of the VECTOR loops of a sum over rows."""
-    type, columns = re.search(r"x = (\w+)\[999,(\d+)\]", operand).groups()
-    given = re.search(r"\w+ = (\w+)\[", operand)[1]
-    root = parse_module(f"""a {{ p = {type}[] parameter(0) q = {type}[] parameter(1) ROOT s = {type}[] add(p, q) }}
-      f {{ {operand} z = {type}[] constant(0) ROOT r = {type}[999] reduce(x, z), dimensions={{1}}, to_apply=a }}
-      ENTRY e {{ g = {given}[999,{columns}] parameter(0)
-                 ROOT r = {type}[999] fusion(g), kind=kInput, calls=f }}""").entry.root
-    kernel = with_fitting_lanes(with_several_sums(lower(root, MACHINE).calls[0].kernel), vector_bytes)
+    kernel = with_fitting_lanes(with_several_sums(sum_of_rows(operand)), vector_bytes)
     assert [s.lanes for s in walk(kernel.body) if isinstance(s, For) and s.kind == VECTOR] == lanes
     assert print_kernel(kernel, C, "k").count("simdlen(") == sum(map(bool, lanes))
 
@@ -72,13 +77,7 @@ def test_lanes_that_fit_short_rows(operand, vector_bytes, lanes):
 ], ids=["one group", "several", "no whole vectors", "long", "mixed", "a function, and a rest", "integers"])
 def test_sums_over_short_rows_are_joined_by_halves(operand, wide, extents):
     """The VECTOR loops of a sum over rows, with vectors of 64 bytes: the lanes' own, and one for each halving."""
-    type, columns = re.search(r"x = (\w+)\[999,(\d+)\]", operand).groups()
-    given = re.search(r"\w+ = (\w+)\[", operand)[1]
-    root = parse_module(f"""a {{ p = {type}[] parameter(0) q = {type}[] parameter(1) ROOT s = {type}[] add(p, q) }}
-      f {{ {operand} z = {type}[] constant(0) ROOT r = {type}[999] reduce(x, z), dimensions={{1}}, to_apply=a }}
-      ENTRY e {{ g = {given}[999,{columns}] parameter(0)
-                 ROOT r = {type}[999] fusion(g), kind=kInput, calls=f }}""").entry.root
-    kernel = with_joined_lanes(lower(root, MACHINE).calls[0].kernel, 64, wide=wide)
+    kernel = with_joined_lanes(sum_of_rows(operand), 64, wide=wide)
     loops = [s.extent for s in walk(kernel.body) if isinstance(s, For) and s.kind == VECTOR]
     assert loops == extents
 

@@ -25,6 +25,7 @@ KEYS_OF_BLOCK, KEY_ROOM, MOST_PANELS = 140, 144, 4             # of runtime/atte
 LONGEST_KEPT, LONGEST_IN_LANES, PLAN_BYTES = 1 << 20, 1 << 16, 384             # of runtime/fft_lines.h
 SORT_CHUNK, LEAST_RADIX, FEW_SORTED = 65536, 64, 128                # of runtime/sort.h
 SORT_LANES, PLACE_BITS = 16, 9                                      # of runtime/sort_network.h
+FEWEST_GROUPS, SPARED, SHORTEST_GROUPED = 32, 200, 512              # of runtime/topk.c
 
 
 def scratch_of(step: Tile | HostCall, machine: Machine) -> Scratch:
@@ -246,8 +247,9 @@ def _topk(tile: Tile, machine: Machine) -> Scratch:
 
 def _groups(length: int, k: int) -> int:
     """groups_of of runtime/topk.c."""
-    groups, doublings = 1 << (max(32, 4 * k) - 1).bit_length(), (-(-length // k) - 1).bit_length()
-    return groups if length >= 512 and 2 * groups <= length and 200 * k * doublings > length else 0
+    groups, doublings = 1 << (max(FEWEST_GROUPS, 4 * k) - 1).bit_length(), (-(-length // k) - 1).bit_length()
+    pays = length >= SHORTEST_GROUPED and SPARED * k * doublings > length
+    return groups if pays and 2 * groups <= length else 0
 
 
 def _sorted(rows: int, length: int, types: list[str], bits: int, machine: Machine) -> Scratch:
