@@ -144,9 +144,23 @@ def turned_for(reduction: Reduction, arrays: Sequence[Instruction]) -> list[Inst
             arguments = {o for o in node.operands if not is_splat_constant(o)} - seen
             stack.extend(sorted(arguments, key=lambda o: o.name))
             seen |= arguments
-        elif node in known or not _lies_in_lanes(reduction, node):
+        elif node in known or _reads_whole(reduction, node) or not _lies_in_lanes(reduction, node):
             found.append(node)
     return found
+
+
+def _reads_whole(reduction: Reduction, node: Instruction) -> bool:
+    """Whether a node reads an array of the input's size at other positions: where columns are taken in, of such an
+    array the current element alone is known."""
+    size, stack, seen = math.prod(reduction.dimensions), list(node.operands), set()
+    while stack:
+        top = stack.pop()
+        if top.shape.is_array and top.shape.num_elements == size:
+            return True
+        if top not in seen and top not in reduction.group.parameters:
+            stack.extend(top.operands)
+        seen.add(top)
+    return False
 
 
 def _lies_in_lanes(reduction: Reduction, node: Instruction) -> bool:
@@ -174,7 +188,7 @@ class TurnedNest(Nest):
         with self.blocks(lane) as (counters, width, block):
             self.width = width
             self.names = {a: b.local(stored_type(r, a), width * part, "turned")
-                          for a in dict.fromkeys(s for a in arrays_of(r) for s in sources(r, a))}
+                          for a in self.turned_arrays()}
             self.results = {leaf: b.local(root.shape.element_type, width * part, "turned")
                             for leaf, root in side_roots(r)}
             at_once = AT_ONCE if r.operations <= MOST_OPERATIONS else 1
@@ -196,6 +210,12 @@ class TurnedNest(Nest):
                 self.turn_back(counters, block, first)
             counters[-1] = indexing.ZERO
             over_block(lambda j: finish(counters, [b.let(self.at(name, t, j)) for name, t in totals]))
+
+    def turned_arrays(self) -> list[Instruction]:
+        """What has a table: for results beside the reduces, too, which read few arrays then."""
+        r, roots = self.reduction, [root for _, root in side_roots(self.reduction)]
+        return turned_for(r, [*arrays_of(r), *roots]) if roots else \
+            list(dict.fromkeys(s for a in arrays_of(r) for s in sources(r, a)))
 
     def turn(self, counters: list[Index], block: Index, first: Index) -> None:
         """Copy a part of the rows of a block, from column `first` on, into the Local arrays."""
