@@ -12,6 +12,7 @@ from hloc.analysis.attention_gradient import gradient_in
 from hloc.analysis.control_flow import executed_computations
 from hloc.analysis.fusible import is_elemental, is_elementwise, is_hero, is_update
 from hloc.analysis.prologues import prologue_of, why_not
+from hloc.analysis.sorted_parts import sorted_parts_in
 from hloc.analysis.strides import VIEWS
 from hloc.ir import Instruction, Module
 from hloc.machine import Machine
@@ -98,6 +99,8 @@ def check_output(fusion: Instruction, target: str) -> None:
 def check_custom(fusion: Instruction) -> None:
     if any(is_hero(i) for i in inside(fusion)):
         return check_attention(fusion)
+    if any(i.opcode == "sort" for i in inside(fusion)):
+        return check_sort(fusion)
     reduces = [i for i in inside(fusion) if i.opcode == "reduce"]
     assert all(is_elemental(i) for i in inside(fusion) if i.opcode != "reduce")
     assert len({without_ones(r.operands[0].shape.dimensions) for r in reduces}) == 1
@@ -117,6 +120,12 @@ def check_attention(fusion: Instruction) -> None:
         while operand.opcode != "parameter":
             assert operand.opcode in VIEWS
             operand = operand.operands[0]
+
+
+def check_sort(fusion: Instruction) -> None:
+    parts = sorted_parts_in(fusion.get("calls"))
+    assert set(parts.members) == set(inside(fusion)) and [p.slice for p in parts.parts] == roots_of(fusion)
+    assert all(o.opcode == "parameter" for o in parts.sort.operands)
 
 
 FORMS = {"kLoop": check_loop, "kInput": check_input, "kCustom": check_custom}

@@ -44,6 +44,13 @@ def sort(type: str, rows: int, length: int) -> str:
             f" ROOT r = {type}[{rows},{length}] sort(x), dimensions={{1}}, to_apply=c }}")
 
 
+def sorted_part(type: str, rows: int, length: int, first: int, last: int) -> str:
+    comparison = LESS.replace("%s", f"{type}[]").replace("c = pred[] {", "c {")
+    return (f"HloModule m\n{comparison}\nENTRY e {{ x = {type}[{rows},{length}] parameter(0)\n"
+            f" s = {type}[{rows},{length}] sort(x), dimensions={{1}}, to_apply=c\n"
+            f" ROOT r = {type}[{rows},{last - first}] slice(s), slice={{[0:{rows}], [{first}:{last}]}} }}")
+
+
 def transform(kind: str, given: str, made: str, lengths: str) -> str:
     return (f"HloModule m\nENTRY e {{ x = {given} parameter(0)\n"
             f" ROOT r = {made} fft(x), fft_type={kind}, fft_length={{{lengths}}} }}")
@@ -138,6 +145,10 @@ CASES = {
     "rows sorted": sort("f32", 20, 500),
     "rows too long for a network": sort("f32", 20, 600),
     "few rows sorted": sort("u8", 3, 300),
+    "few first elements of sorted rows": sorted_part("f32", 4, 5000, 0, 30),
+    "the last elements of sorted rows": sorted_part("s16", 40, 900, 800, 900),
+    "the first of many doubles": sorted_part("f64", 4, 50_000, 0, 1000),
+    "the middle of sorted rows": sorted_part("f32", 4, 5000, 2400, 2600),
     "the largest of long rows": largest(4, 5000, 30),
     "the largest of rows that are not grouped": largest(4, 50_000, 3),
     "short rows sorted": sort("s16", 2000, 40),

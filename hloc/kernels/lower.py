@@ -79,6 +79,8 @@ def _lowered(instruction: Instruction, machine: Machine) -> Lowered:
     root = group.roots[0]
     if instruction.opcode == "fusion" and root in group.parameters:
         return lower_loop(group, machine)
+    if instruction.opcode == "fusion" and any(m.opcode == "sort" for m in group.members):
+        return BY_OPCODE["sort"](group, machine)
     if instruction.opcode == "fusion" and attention_in(instruction.get("calls")) is not None:
         return lower_attention(group, machine)
     if instruction.opcode == "fusion" and gradient_in(instruction.get("calls")) is not None:

@@ -1,7 +1,9 @@
 """Sorts and top-k: a Tile of the routine "sort" or "topk", with the comparator as scalar expressions.
 
-Tile "sort": buffers are the n operands, then the n results (a result may not share an operand's memory).
-    parameters  rows    independent sorts: row r starts at (r // stride) * stride * length + r % stride
+Tile "sort": buffers are the n operands, then the results (none may share an operand's memory).
+    parameters  results of each result (operand, first, last): elements first .. last - 1 of the sorted rows of this
+                        operand, `stride` elements apart as in the operand: all of them but where slices alone are read
+                rows    independent sorts: row r starts at (r // stride) * stride * length + r % stride
                 length  elements of one sort, `stride` elements apart
                 stride  1 where the last dimension is sorted
                 stable  equal elements keep their order
@@ -20,6 +22,7 @@ from __future__ import annotations
 
 import math
 
+from hloc.analysis.sorted_parts import sorted_parts_in
 from hloc.errors import UnsupportedError
 from hloc.ir import Computation, Instruction
 from hloc.kernels import scalars
@@ -31,30 +34,40 @@ from hloc.machine import Machine
 
 
 def lower_sort(group: Group, machine: Machine) -> Lowered:
-    sort = group.instruction
+    """A sort alone, or one with the slices that read it."""
+    sort = next(m for m in group.members if m.opcode == "sort")
     shape = sort.operands[0].shape
     if shape.num_elements == 0:
         return Lowered(())
     dimensions = sort.get("dimensions") or (0,)
     dimension = dimensions[0] if shape.rank else 0
     length = shape.dimensions[dimension] if shape.rank else 1
-    parameters = (("rows", shape.num_elements // length), ("length", length),
+    results = _results(group, sort, length)
+    parameters = (("results", results), ("rows", shape.num_elements // length), ("length", length),
                   ("stride", math.prod(shape.dimensions[dimension + 1:])), ("stable", bool(sort.get("is_stable"))),
                   ("order", plain_order(sort)), ("key", sort_key(sort)))
-    buffers, arguments = _buffers(sort)
+    buffers, arguments = _buffers(group, sort)
     work = shape.num_elements * max(1, length.bit_length()) * 4
     tile = Tile("sort", "sort", buffers, parameters, comparator=comparator(sort), cost=Cost(work, work),
                 origin=origin_lines(group))
     return Lowered((KernelCall(tile, arguments),))
 
 
-def _buffers(sort: Instruction) -> tuple[tuple[Buffer, ...], tuple[Arg, ...]]:
-    shapes = [o.shape for o in sort.operands]
+def _results(group: Group, sort: Instruction, length: int) -> tuple[tuple[int, int, int], ...]:
+    """(operand, first, last) of each result."""
+    if sort is group.instruction:
+        return tuple((n, 0, length) for n in range(len(sort.operands)))
+    parts = {p.slice: (p.operand, p.first, p.last) for p in sorted_parts_in(group.instruction.get("calls")).parts}
+    return tuple(parts[root] for root in group.roots)
+
+
+def _buffers(group: Group, sort: Instruction) -> tuple[tuple[Buffer, ...], tuple[Arg, ...]]:
+    shapes, results = [o.shape for o in sort.operands], group.result_shapes
     reads = tuple(Buffer(f"in{n}", s.element_type, s.num_elements) for n, s in enumerate(shapes))
-    writes = tuple(Buffer(f"out{n}", s.element_type, s.num_elements, "write") for n, s in enumerate(shapes))
-    count = len(shapes)
-    arguments = tuple(Arg("operand", n) for n in range(count)) + tuple(Arg("result", 0, n) for n in range(count))
-    return reads + writes, arguments
+    writes = tuple(Buffer(f"out{n}", s.element_type, s.num_elements, "write") for n, s in enumerate(results))
+    operands = tuple(Arg("operand", n if sort is group.instruction else group.parameters[o])
+                     for n, o in enumerate(sort.operands))
+    return reads + writes, operands + tuple(Arg("result", 0, n) for n in range(len(results)))
 
 
 def comparator(sort: Instruction) -> tuple:

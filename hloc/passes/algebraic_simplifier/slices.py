@@ -38,6 +38,20 @@ def slice_of_broadcast(instruction: Instruction, rewriter: Rewriter) -> Instruct
     return rewriter.add("broadcast", instruction.shape, inner.operands, {"dimensions": inner.get("dimensions")})
 
 
+def slice_of_reverse(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
+    """slice(reverse(x)) => reverse(slice(x)): what is left out need not be turned around"""
+    turned = instruction.operands[0]
+    if turned.opcode != "reverse" or instruction.shape.num_elements == 0:
+        return None
+    taken = list(instruction.get("slice"))
+    for d in turned.get("dimensions"):
+        start, _, stride = taken[d]
+        last = turned.shape.dimensions[d] - 1 - start                # the first one taken, counted in x
+        taken[d] = SliceDim(last - (instruction.shape.dimensions[d] - 1) * stride, last + 1, stride)
+    part = rewriter.add("slice", instruction.shape, turned.operands, {"slice": tuple(taken)})
+    return rewriter.change(turned, operands=[part], shape=instruction.shape, sharding=None)
+
+
 def slice_of_pad(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
     """slice(pad(x, v)) => slice(x) where it takes only elements of x, => broadcast(v) where it takes none"""
     pad = instruction.operands[0]
@@ -261,8 +275,8 @@ def concatenate_with_padding(instruction: Instruction, rewriter: Rewriter) -> In
 
 
 RULES = {
-    "slice": (slice_of_all, slice_twice, slice_of_broadcast, slice_of_pad, slice_of_concatenate,
-              slice_of_iota),
+    "slice": (slice_of_all, slice_twice, slice_of_broadcast, slice_of_reverse, slice_of_pad,
+              slice_of_concatenate, slice_of_iota),
     "dynamic-slice": (dynamic_slice_of_all, dynamic_slice_at_constant, dynamic_slice_of_broadcast,
                       dynamic_slice_of_update),
     "pad": (pad_by_nothing, pad_with_same_value, pad_negatively, pad_twice),

@@ -22,7 +22,8 @@ from hloc.analysis.attention import (
 )
 from hloc.ir import ELEMENT_TYPES, Computation, Instruction
 from hloc.machine import Machine
-from hloc.passes.fusion.gradients import KEPT, AttentionKernel, Readers, gradient_kernels, in_order
+from hloc.passes.fusion.gradients import KEPT, Readers, gradient_kernels
+from hloc.passes.fusion.whole import ATTENTION, WholeKernel, in_order
 
 LEAST_PRODUCT = 2048             # multiply-adds of a product below which plain loops do better
 # Of a CPU:
@@ -36,11 +37,11 @@ WITH_GRADIENTS = frozenset(["cuda"])    # and for its gradients; on a CPU to com
 
 
 class Attentions(NamedTuple):
-    """found: the last output of a kernel -> the kernel; refused: the second dot -> reason; between: the first dot ->
-    reason; order: of the instructions, so that whatever reads a kernel's outputs stands behind the last; shared:
-    members that others read too."""
+    """found: the last output of a kernel -> the kernel, be it of another kind; refused: the second dot -> reason;
+    between: the first dot -> reason; order: of the instructions, so that whatever reads a kernel's outputs stands
+    behind the last; shared: members that others read too."""
 
-    found: dict[Instruction, AttentionKernel]
+    found: dict[Instruction, WholeKernel]
     refused: dict[Instruction, str]
     between: dict[Instruction, str]
     order: list[Instruction]
@@ -58,17 +59,19 @@ class Attentions(NamedTuple):
 
 
 def find_attentions(computation: Computation, readers: Readers, pinned: set[Instruction], machine: Machine,
-                    gradients: bool = False) -> Attentions:
-    """All attentions of a computation that are to be one kernel, and with `gradients` the kernels of these."""
+                    gradients: bool = False, others: list[WholeKernel] | None = None) -> Attentions:
+    """All attentions of a computation that are to be one kernel, and with `gradients` the kernels of these; the order
+    is that of `others`, too."""
     search = _Search(computation, readers, pinned, machine)
     search.run(gradients)
-    order = in_order(computation, search.kernels)
+    others = others or []
+    order = in_order(computation, [*search.kernels, *others])
     if order is None:                                   # kernels of gradients that wait for each other
         search = _Search(computation, readers, pinned, machine)
         search.run(False)
-        order = computation.instructions
+        order = in_order(computation, [*search.kernels, *others])
     place = {i: n for n, i in enumerate(order)}
-    found = {max(k.outputs, key=place.__getitem__): k for k in search.kernels}
+    found = {max(k.outputs, key=place.__getitem__): k for k in (*search.kernels, *others)}
     shared = frozenset(s for k in search.kernels for s in k.shared)
     return Attentions(found, search.refused, search.between, order, shared)
 
@@ -78,7 +81,7 @@ class _Search:
 
     def __init__(self, computation: Computation, readers: Readers, pinned: set[Instruction], machine: Machine):
         self.computation, self.readers, self.pinned, self.machine = computation, readers, pinned, machine
-        self.kernels: list[AttentionKernel] = []
+        self.kernels: list[WholeKernel] = []
         self.refused: dict[Instruction, str] = {}
         self.between: dict[Instruction, str] = {}
         self.taken: set[Instruction] = set()
@@ -103,13 +106,13 @@ class _Search:
                     self.kernels += kernels
                     self.taken.update(m for k in kernels for m in k.members)
 
-    def kernels_of(self, attention: Attention, gradients: bool) -> list[AttentionKernel] | str:
+    def kernels_of(self, attention: Attention, gradients: bool) -> list[WholeKernel] | str:
         """An attention's kernel, and those of its gradients; or why they are none."""
         members = _members(attention, self.computation, self.readers)
         if isinstance(members, str):
             return members
         if _is_alone(members, self.computation, self.readers):
-            kernels = [AttentionKernel(attention.scores, members, members[-1:])]
+            kernels = [WholeKernel(ATTENTION, attention.scores, members, members[-1:])]
         elif gradients:
             kernels = gradient_kernels(attention, members, self.computation, self.readers, self.pinned)
         else:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from hloc.analysis.fusible import RESHAPES, is_scalar_constant
 from hloc.ir import Computation, Instruction, Module, Shape, topological_order
-from hloc.passes.fusion.group import ATTENTION, PRODUCT, REDUCTION, SINGLE, Group
+from hloc.passes.fusion.group import PRODUCT, REDUCTION, SINGLE, Group
+from hloc.passes.fusion.whole import ATTENTION, SORT
 from hloc.passes.rewriter import Names, remove_dead
 
-KINDS = {PRODUCT: "kOutput", REDUCTION: "kInput", ATTENTION: "kCustom"}
+KINDS = {PRODUCT: "kOutput", REDUCTION: "kInput", ATTENTION: "kCustom", SORT: "kCustom"}
 
 
 def emit_groups(module: Module, computation: Computation, groups: list[Group], names: Names) -> bool:

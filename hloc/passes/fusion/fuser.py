@@ -26,7 +26,6 @@ from hloc.ir import Computation, Instruction, users
 from hloc.machine import Machine
 from hloc.passes.fusion.attention import Attentions, find_attentions
 from hloc.passes.fusion.group import (
-    ATTENTION,
     LOOP,
     MOST_CODE,
     MOST_CONTEXTS,
@@ -57,6 +56,8 @@ from hloc.passes.fusion.producers import (
 )
 from hloc.passes.fusion.prologues import plan_prologue
 from hloc.passes.fusion.siblings import may_merge, merge_siblings, sibling_key
+from hloc.passes.fusion.sorts import sort_kernels
+from hloc.passes.fusion.whole import ATTENTION, SORT
 from hloc.passes.rewriter import control_dependent
 
 MOST_BRANCHES = 8                # operands of a concatenate inside a kernel
@@ -87,7 +88,8 @@ class Fuser:
         self.epilogues = epilogue_chains(computation, self.readers)
         self.attentions = Attentions({}, {}, {}, computation.instructions)
         if attention:
-            self.attentions = find_attentions(computation, self.readers, self.pinned, machine, gradients)
+            self.attentions = find_attentions(computation, self.readers, self.pinned, machine, gradients,
+                                              sort_kernels(computation, self.readers, self.pinned))
             computation.instructions = self.attentions.order
 
     def run(self) -> None:
@@ -102,11 +104,11 @@ class Fuser:
         around = list(dict.fromkeys(g for r in readers for g in self.homes[r]))
         needed = producer is self.computation.root
         if producer in self.attentions.found:
-            self.start_attention(producer)
+            self.start_whole(producer)
         elif producer in self.attentions.shared:
             self.place_shared(producer)
         elif self.homes[producer]:
-            return                                          # a member of an attention, which is placed as a whole
+            return                                          # a member of what is placed as a whole
         elif producer in self.pinned or kind_of(producer) == SINGLE:
             self.start(producer, around)
         elif len(around) == 1 and not needed:
@@ -122,12 +124,12 @@ class Fuser:
         self.groups.append(group)
         self.homes[producer].append(group)
 
-    def start_attention(self, last: Instruction) -> None:
-        """A group that is complete but for what its scores read, above all readers of its results."""
+    def start_whole(self, last: Instruction) -> None:
+        """A group that is complete but for what an attention's scores read, above all readers of its results."""
         kernel = self.attentions.found[last]
         around = {g for o in (*kernel.outputs, *kernel.shared) for r in self.readers[o] for g in self.homes[r]}
         between = 1 if kernel.shared else 0
-        group = Group.of_attention(kernel, 1 + between + max((g.height for g in around), default=-1))
+        group = Group.of_whole(kernel, 1 + between + max((g.height for g in around), default=-1))
         self.groups.append(group)
         for member in kernel.members:
             self.homes[member].append(group)
@@ -301,7 +303,7 @@ class Fuser:
     def obstacle(self, producer: Instruction, group: Group, readers: list[Instruction]) -> str:
         """What rules the pair out before any cost is counted; empty if nothing does."""
         first = group.first
-        if group.kind == SINGLE:
+        if group.kind in (SINGLE, SORT):
             return f"{first.opcode} takes no producers into its kernel"
         if kind_of(producer) == UPDATE:
             return f"{producer.opcode} works in place"

@@ -20,20 +20,11 @@ from hloc.analysis.attention_gradient import (
     tail_behind,
 )
 from hloc.analysis.fusible import is_elementwise
-from hloc.ir import Computation, Instruction, topological_order
+from hloc.ir import Computation, Instruction
+from hloc.passes.fusion.whole import ATTENTION, WholeKernel
 
 Readers = dict[Instruction, list[Instruction]]
 KEPT = "others read what the attention kernel would not store, as a backward pass does"
-
-
-class AttentionKernel(NamedTuple):
-    """first: a product as large as the scores; members, outputs: operands before users; shared: members that others
-    compute once more, from the outputs."""
-
-    first: Instruction
-    members: tuple[Instruction, ...]
-    outputs: tuple[Instruction, ...]
-    shared: tuple[Instruction, ...] = ()
 
 
 class _Chain(NamedTuple):
@@ -49,7 +40,7 @@ class _Chain(NamedTuple):
 
 
 def gradient_kernels(attention: Attention, members: tuple[Instruction, ...], computation: Computation,
-                     readers: Readers, pinned: set[Instruction]) -> list[AttentionKernel] | str:
+                     readers: Readers, pinned: set[Instruction]) -> list[WholeKernel] | str:
     """The attention's own kernel, and those of all that reads its inside."""
     inner = set(attention.members) - {attention.output, attention.largest, attention.sum}
     size = attention.scores.shape.num_elements
@@ -75,7 +66,7 @@ def gradient_kernels(attention: Attention, members: tuple[Instruction, ...], com
         return kernels
     if shared:                                          # from these
         kept = [m for m in (attention.largest, attention.sum) if m in members]
-    own = AttentionKernel(attention.scores, members, (*kept, members[-1]), shared)
+    own = WholeKernel(ATTENTION, attention.scores, members, (*kept, members[-1]), shared)
     return [own, *kernels]
 
 
@@ -103,7 +94,7 @@ def _products(inner: set[Instruction], members: set[Instruction], readers: Reade
     return list(found)
 
 
-def _joined(chains: list[_Chain], scores: Instruction) -> list[AttentionKernel] | str:
+def _joined(chains: list[_Chain], scores: Instruction) -> list[WholeKernel] | str:
     """Chains that sum over the same dimension are one kernel; each kernel has the scores among its products."""
     together: dict[tuple, list[_Chain]] = {}
     for chain in chains:
@@ -123,7 +114,7 @@ def _joined(chains: list[_Chain], scores: Instruction) -> list[AttentionKernel] 
             if isinstance(whole, str):
                 return whole
             rest = [m for c in some for m in (*_widened(c.product), c.product.dot, *c.tail)]
-            kernels.append(AttentionKernel(scores, (*before, *rest), tuple(c.root for c in some)))
+            kernels.append(WholeKernel(ATTENTION, scores, (*before, *rest), tuple(c.root for c in some)))
     return kernels
 
 
@@ -136,29 +127,3 @@ def _widened(product: Weighted) -> list[Instruction]:
 
 def _scores_first(members, scores: Instruction) -> tuple[Instruction, ...]:
     return tuple(dict.fromkeys((scores, *members)))
-
-
-def in_order(computation: Computation, kernels: list[AttentionKernel]) -> list[Instruction] | None:
-    """The instructions, such that nothing which reads a kernel's output stands before its last one; None where kernels
-    wait for each other."""
-    outputs = {o: k.outputs for k in kernels for o in k.outputs}
-    members: dict[Instruction, set[Instruction]] = {}
-    reads: dict[Instruction, list[Instruction]] = {}
-    for kernel in kernels:
-        inside = set(kernel.members)
-        read = [o for m in kernel.members for o in m.operands if o not in inside]
-        for output in kernel.outputs:
-            members[output], reads[output] = inside, list(dict.fromkeys([*output.operands, *read]))
-        for one in kernel.shared:
-            outputs[one], members[one] = (*kernel.outputs, one), inside
-
-    def before(node: Instruction) -> list[Instruction]:
-        found = list(node.control_predecessors)
-        for operand in reads.get(node, node.operands):
-            found += outputs[operand] if operand in outputs and node not in members[operand] else (operand,)
-        return found
-    order = topological_order(computation.instructions, before)
-    place = {i: n for n, i in enumerate(order)}
-    if any(place[b] > place[i] for i in order for b in before(i)) or len(order) != len(computation.instructions):
-        return None
-    return order

@@ -11,6 +11,7 @@ members, what it reads from outside, what others read from it, and whether it ho
     ATTENTION   two dots with a softmax between them (hloc/analysis/attention.py), what feeds the scores, and views
                 of the operands                                                -> kCustom
     UPDATE      a dynamic-update-slice or scatter and its updates              -> kLoop
+    SORT        a sort, and the slices that alone read it (sorts.py)           -> kCustom
     SINGLE      anything else: stays as it is
 """
 from __future__ import annotations
@@ -31,10 +32,9 @@ from hloc.analysis.fusible import (
 from hloc.analysis.reads import BASE, Contexts
 from hloc.analysis.strides import View, behind, whole
 from hloc.ir import Instruction
-from hloc.passes.fusion.gradients import AttentionKernel
+from hloc.passes.fusion.whole import ATTENTION, WholeKernel
 
 LOOP, REDUCTION, PRODUCT, UPDATE, SINGLE = "loop", "reduction", "product", "update", "single"
-ATTENTION = "attention"
 
 MOST_WORK = 128                  # members that compute something
 MOST_PARAMETERS = 24
@@ -113,10 +113,10 @@ class Group:
         return tuple(sorted(found))
 
     @staticmethod
-    def of_attention(kernel: AttentionKernel, height: int) -> Group:
-        """The kernel of all members, which runs over the elements of its first one, the scores."""
+    def of_whole(kernel: WholeKernel, height: int) -> Group:
+        """The kernel of all members, which runs over the elements of its first one: the scores, the sort."""
         group = Group(kernel.first, height)
-        group.kind = ATTENTION
+        group.kind = kernel.kind
         for member in kernel.members[1:]:
             group.add(member, (BASE,), [])
         group.outputs = dict.fromkeys(kernel.outputs)

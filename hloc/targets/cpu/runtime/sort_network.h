@@ -85,8 +85,4 @@ static __attribute__((unused)) int HLOC_SORT(void* const* args, long rows, long 
   return w.failed;
 }
 
-#undef N
-#undef ELEMENT
-#undef HLOC_SORT
-#undef HLOC_SORT_KEY_BITS
-#undef HLOC_SORT_LENGTH
+#include "sort_end.h"

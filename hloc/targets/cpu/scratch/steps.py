@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from math import isqrt, prod
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import Kernel, Tile
@@ -21,11 +21,14 @@ from hloc.machine import Machine
 from hloc.targets.cpu.building.routines import FEW_QUERIES
 from hloc.targets.cpu.scratch.room import Scratch, aligned, busy
 
+if TYPE_CHECKING:
+    from hloc.targets.cpu.tiles.sorts import Selection
+
 KEYS_OF_BLOCK, KEY_ROOM, MOST_PANELS = 140, 144, 4             # of runtime/attention*.[ch]
 LONGEST_KEPT, LONGEST_IN_LANES, PLAN_BYTES = 1 << 20, 1 << 16, 384             # of runtime/fft_lines.h
 SORT_CHUNK, LEAST_RADIX, FEW_SORTED = 65536, 64, 128                # of runtime/sort.h
 SORT_LANES, PLACE_BITS = 16, 9                                      # of runtime/sort_network.h
-FEWEST_GROUPS, SPARED, SHORTEST_GROUPED = 32, 200, 512              # of runtime/topk.c
+FEWEST_GROUPS, SPARED, SHORTEST_GROUPED = 32, 200, 512              # of runtime/topk.c; the first of sort_select.h
 
 
 def scratch_of(step: Tile | HostCall, machine: Machine) -> Scratch:
@@ -230,19 +233,22 @@ def _chirp_length(n: int) -> int:
 # -- sorts -------------------------------------------------------------------------------------------------------------
 
 def _sort(tile: Tile, machine: Machine) -> Scratch:
-    given, types = dict(tile.parameters), [b.type for b in tile.buffers[:len(tile.buffers) // 2]]
-    from hloc.targets.cpu.tiles.sorts import key_bits
-    return _sorted(given["rows"], given["length"], types, key_bits(given["key"]), machine)
+    given = dict(tile.parameters)
+    types = [b.type for b in tile.buffers[:len(tile.buffers) - len(given["results"])]]
+    from hloc.targets.cpu.tiles.sorts import key_bits, selection
+    rows, length, bits = given["rows"], given["length"], key_bits(given["key"])
+    return _sorted(rows, length, types, bits, selection(given["results"], rows, length, bits), machine)
 
 
 def _topk(tile: Tile, machine: Machine) -> Scratch:
     given, types = dict(tile.parameters), [b.type for b in tile.buffers]
-    from hloc.targets.cpu.tiles.sorts import has_topk, topk_key_bits
+    from hloc.targets.cpu.tiles.sorts import has_topk, topk_key_bits, topk_selection
     if has_topk(tile):
         k, length = max(1, min(given["k"], given["length"])), given["length"]
         return Scratch.of(own=8 * (k + 1) + 4 * _groups(length, k),
                           threads=busy(given["rows"], 16384 // length + 1, machine))
-    return _sorted(given["rows"], given["length"], [types[0], types[2]], topk_key_bits(tile), machine)
+    return _sorted(given["rows"], given["length"], [types[0], types[2]], topk_key_bits(tile), topk_selection(tile),
+                   machine)
 
 
 def _groups(length: int, k: int) -> int:
@@ -252,17 +258,23 @@ def _groups(length: int, k: int) -> int:
     return groups if pays and 2 * groups <= length else 0
 
 
-def _sorted(rows: int, length: int, types: list[str], bits: int, machine: Machine) -> Scratch:
-    """runtime/sort.h and sort_network.h: elements of these types, keys of so many bits (0: none)."""
+def _sorted(rows: int, length: int, types: list[str], bits: int, selected: Selection | None,
+            machine: Machine) -> Scratch:
+    """runtime/sort*.h: elements of these types, keys of so many bits (0: none)."""
     from hloc.targets.cpu.tiles.sorts import goes_by_network
     element = _struct((ELEMENT_TYPES[t].bytes, ELEMENT_TYPES[t].bytes // (2 if t in ("c64", "c128") else 1))
                       for t in types)
     word = next((w for w in (1, 2, 4) if bits <= 8 * w), 8)
     size, keyed = element[0], _struct([(word, word), element])[0]
-    if goes_by_network(rows, length, bits):
+    if not selected and goes_by_network(rows, length, bits):
         block, key = length * SORT_LANES, 4 if bits + PLACE_BITS < 32 else 8
         threads = busy(-(-rows // SORT_LANES), 2048 // block + 1, machine)
         return Scratch.of(own=aligned(block * key) + block * size, threads=threads)
+    if selected:
+        kept, groups = 3 * selected.kept // 2 + 64, max(FEWEST_GROUPS, (4 * selected.kept + 15) // 16 * 16)
+        own = aligned(length * word) + aligned(groups * word) + aligned(2 * kept * size)
+        return Scratch.of(own=own + (2 * kept * keyed if kept > FEW_SORTED else 0),
+                          threads=busy(rows, 16384 // length + 1, machine))
     counts = bits > 0 and length <= FEW_SORTED
 
     def room(n: int) -> int:

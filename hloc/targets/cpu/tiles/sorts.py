@@ -1,11 +1,14 @@
 """Sorts and top-k on the CPU: a Tile -> C that instantiates runtime/sort.h with the comparator of the module.
 
 A comparator that compares one function of the two elements becomes a key for the radix sort, or for the network that
-sorts many short rows side by side (runtime/sort_network.h); any other one is called.
+sorts many short rows side by side (runtime/sort_network.h); any other one is called. By a key the first or last
+elements of rows are found without sorting the rest (runtime/sort_select.h).
 
     sort of f32 rows, ascending  ->  struct k2_sort_element {float v0;}, k2_sort_key, k2_sort_get, k2_sort_put, k2
 """
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import Expr, Tile, Var
@@ -15,23 +18,57 @@ from hloc.targets.printer import C, c_type, comment, expression, print_statement
 
 KEYED = frozenset(["s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64", "pred", "f32", "f64", "bf16", "f16"])
 FEWEST_ROWS, SHORT_ROW, LONGEST_ROW = 8, 128, 512           # of a sorting network: half its lanes, or all
+SELECTED_OF, SHORTEST_SELECTED = 8, 128                     # one element of so many at most, of longer rows than these
+
+
+class Selection(NamedTuple):
+    """How many elements of each sorted row are wanted, at its start or at its end."""
+
+    kept: int
+    from_end: bool
 
 
 def sort(tile: Tile, name: str, machine: Machine) -> str:
     """runtime/sort.h; parameters as hloc/kernels/routines/sort.py says."""
     given = dict(tile.parameters)
-    count = len(tile.buffers) // 2
-    types = [b.type for b in tile.buffers[:count]]
+    results, bits = given["results"], key_bits(given["key"])
+    types = [b.type for b in tile.buffers[:len(tile.buffers) - len(results)]]
     rows, length, stride = given["rows"], given["length"], given["stride"]
-    strided = f"row / {stride} * {stride * length}L + row % {stride} + i * {stride}L"
-    place = strided if stride > 1 else f"row * {length}L + i"
+    place = _place(length, stride, "i")
     get = [f"out->v{n} = ((const {c_type(t)} *)buffers[{n}])[at];" for n, t in enumerate(types)]
-    put = [f"(({c_type(t)} *)buffers[{count + n}])[at] = e->v{n};" for n, t in enumerate(types)]
+    put = [_put(n, result, types, length, stride) for n, result in enumerate(results, len(types))]
     s = f"{name}_sort"
     return "\n".join([
         *comment(tile.origin), _element(s, types), _less(s, tile, types), *_function_key(s, given["key"]),
         _access(s, "get", "element *out", place, get), _access(s, "put", "element *e", place, put),
-        _instance(name, s, rows, length, key_bits(given["key"]))])
+        _instance(name, s, rows, length, bits, selection(results, rows, length, bits))])
+
+
+def _place(length: int, stride: int, element: str) -> str:
+    """Where an element of a row lies; rows have `length` elements, `stride` elements apart."""
+    if stride == 1:
+        return f"row * {length}L + {element}"
+    return f"row / {stride} * {stride * length}L + row % {stride} + ({element}) * {stride}L"
+
+
+def _put(buffer: int, result: tuple[int, int, int], types: list[str], length: int, stride: int) -> str:
+    """Stores element i of a sorted row, where it is one of this result's."""
+    operand, first, last = result
+    array = f"(({c_type(types[operand])} *)buffers[{buffer}])"
+    if (first, last) == (0, length):
+        return f"{array}[at] = e->v{operand};"
+    place = _place(last - first, stride, f"i - {first}")
+    return f"if (i >= {first} && i < {last}) {array}[{place}] = e->v{operand};"
+
+
+def selection(results: tuple, rows: int, length: int, bits: int) -> Selection | None:
+    """The selection that does for these results of a sort, where there is one. bits: of the key, 0 where there is
+    none."""
+    if not bits or length <= SHORTEST_SELECTED:
+        return None
+    from_start, from_end = max(last for *_, last in results), length - min(first for _, first, _ in results)
+    kept = min(from_start, from_end)
+    return Selection(kept, from_end < from_start) if SELECTED_OF * kept <= length else None
 
 
 def topk(tile: Tile, name: str, machine: Machine) -> str:
@@ -54,7 +91,13 @@ def topk(tile: Tile, name: str, machine: Machine) -> str:
         *comment(tile.origin), _element(s, [type, positions]), *_key(s, type, order), less,
         _access(s, "get", "element *out", f"row * {length}L + i", get),
         _access(s, "put", "element *e", f"row * {length}L + i", put),
-        _instance(name, s, rows, length, topk_key_bits(tile))])
+        _instance(name, s, rows, length, topk_key_bits(tile), topk_selection(tile))])
+
+
+def topk_selection(tile: Tile) -> Selection | None:
+    """The selection for a top-k that runtime/topk.h does not do."""
+    given = dict(tile.parameters)
+    return selection(((0, 0, given["k"]),), given["rows"], given["length"], topk_key_bits(tile))
 
 
 def has_topk(tile: Tile) -> bool:
@@ -143,10 +186,12 @@ def _access(s: str, verb: str, element: str, place: str, lines: list[str]) -> st
         f"  const long at = {place};", *(f"  {line}" for line in lines), "}"])
 
 
-def _instance(name: str, s: str, rows: int, length: int, bits: int) -> str:
+def _instance(name: str, s: str, rows: int, length: int, bits: int, selected: Selection | None) -> str:
     sizes = f"{rows}, {length}"
-    header = "sort_network.h" if goes_by_network(rows, length, bits) else "sort.h"
-    return "\n".join([f"#define HLOC_SORT {s}", f"#define HLOC_SORT_LENGTH {length}", f'#include "{header}"',
+    header = "sort_select.h" if selected else "sort_network.h" if goes_by_network(rows, length, bits) else "sort.h"
+    wanted = [f"#define HLOC_SORT_KEPT {selected.kept}", f"#define HLOC_SORT_FROM_END {int(selected.from_end)}"] \
+        if selected else []
+    return "\n".join([f"#define HLOC_SORT {s}", f"#define HLOC_SORT_LENGTH {length}", *wanted, f'#include "{header}"',
                       "extern int hloc_out_of_memory;",
                       f"void {name}(void *const *buffers) {{",
                       f"  if ({s}(buffers, {sizes})) hloc_out_of_memory = 1;", "}", ""])

@@ -22,16 +22,27 @@ BLOCKS_PER_SM = 16
 def sort(tile: Tile, name: str, gpu: Machine) -> tuple:
     """Text, launches and scratch bytes of a sort."""
     facts = dict(tile.parameters)
-    length, stride, count = facts["length"], facts["stride"], len(tile.buffers) // 2
+    length, stride, results = facts["length"], facts["stride"], facts["results"]
+    reads, writes = tile.buffers[:-len(results)], tile.buffers[-len(results):]
     names, body, result = tile.comparator
     start = f"row / {stride} * {stride * length}L + row % {stride}" if stride > 1 else f"row * {length}"
     at = f"start + {{}} * {stride}L" if stride > 1 else "start + {}"
-    reads, writes = tile.buffers[:count], tile.buffers[count:]
     loads = [f"{c_type(t)} {n} = {reads[k // 2].name}[{at.format('ij'[n.startswith('right')])}];"
              for k, (n, t) in enumerate(names)]
-    moves = [f"{w.name}[{at.format('to')}] = {r.name}[{at.format('from')}];" for r, w in zip(reads, writes)]
-    return _code(tile, name, gpu, (facts["rows"], length, length),
+    moves = [_part(w, length, stride, part, f"{reads[part[0]].name}[{at.format('from')}]")
+             for w, part in zip(writes, results)]
+    return _code(tile, name, gpu, (facts["rows"], length, max(last for *_, last in results)),
                  _before(start, loads, body, result), _move(start, moves))
+
+
+def _part(buffer: Buffer, length: int, stride: int, part: tuple[int, int, int], value: str) -> str:
+    """Stores the element that goes to place `to` of its row, where it is in this part of the row."""
+    _, first, last = part
+    if (first, last) == (0, length):
+        return f"{buffer.name}[start + to * {stride}L] = {value};"
+    kept = last - first
+    start = f"row / {stride} * {stride * kept}L + row % {stride}" if stride > 1 else f"row * {kept}L"
+    return f"if (to >= {first} && to < {last}) {buffer.name}[{start} + (to - {first}) * {stride}L] = {value};"
 
 
 def topk(tile: Tile, name: str, gpu: Machine) -> tuple:

@@ -1,0 +1,9 @@
+/* sort_end.h: undefines what was defined for one sort, at the end of sort.h, sort_network.h and sort_select.h. */
+#undef N
+#undef ELEMENT
+#undef HLOC_SORT
+#undef HLOC_SORT_KEY_BITS
+#undef HLOC_SORT_LENGTH
+#undef HLOC_SORT_COUNTS
+#undef HLOC_SORT_MERGES
+#undef HLOC_SORT_RADIX

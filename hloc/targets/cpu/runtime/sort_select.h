@@ -1,0 +1,167 @@
+/* sort_select.h: the first or the last elements of rows in sorted order, where they are few (template, included once
+ * per sort): only candidates are sorted.
+ *
+ * In: what sort.h says, with HLOC_SORT_KEY_BITS; HLOC_SORT_KEPT, how many elements are wanted of each row (at most an
+ * eighth of it), and HLOC_SORT_FROM_END, 0 for the first ones, 1 for the last ones.
+ * Out: static int N(void* const* args, long rows, long n), as there, but N_put is called for the wanted elements only.
+ * It undefines the same, and these two.
+ *
+ * Ranks are keys, upside down for last ones: wanted are those of the lowest ranks. Element i is of group i % groups.
+ * The k-th of the groups' lowest ranks is one that k elements at least do not exceed, and few more: these are the
+ * candidates. Where so many are equal that there is no room for them, it mostly is the k-th rank of the row; then, or
+ * when that has been looked for, equals are counted.
+ */
+#ifndef HLOC_SORT_SELECT_H
+#define HLOC_SORT_SELECT_H
+#define HLOC_SORT_FEWEST_GROUPS 32
+#define HLOC_SORT_BLOCK 64
+#endif
+
+#undef HLOC_SORT_LENGTH
+#define HLOC_SORT_LENGTH (3 * HLOC_SORT_KEPT / 2 + 64) /* candidates that there is room for */
+#include "sort_piece.h"
+
+enum {
+  N(_KEPT) = HLOC_SORT_KEPT,
+  N(_ROOM) = HLOC_SORT_LENGTH,
+  N(_GROUPS) = 4 * HLOC_SORT_KEPT > HLOC_SORT_FEWEST_GROUPS ? (4 * HLOC_SORT_KEPT + 15) / 16 * 16
+                                                            : HLOC_SORT_FEWEST_GROUPS
+};
+
+static inline N(_word) N(_rank)(void* const* args, long row, long i) {
+  ELEMENT e;
+  N(_get)(args, row, i, &e);
+  const hloc_u64 key = N(_key)(&e);
+  return (N(_word))(HLOC_SORT_FROM_END ? key ^ (~0ull >> (64 - HLOC_SORT_KEY_BITS)) : key);
+}
+
+/* By blocks that lie elsewhere than what `args` lead to, so that vectors may do it. */
+static HLOC_WIDE void N(_rank_all)(void* const* args, long row, long n, N(_word)* ranks) {
+  N(_word) block[HLOC_SORT_BLOCK];
+  long first = 0;
+  for (; first + HLOC_SORT_BLOCK <= n; first += HLOC_SORT_BLOCK) {
+    for (long i = 0; i < HLOC_SORT_BLOCK; i++) block[i] = N(_rank)(args, row, first + i);
+    memcpy(ranks + first, block, sizeof block);
+  }
+  for (; first < n; first++) ranks[first] = N(_rank)(args, row, first);
+}
+
+static HLOC_WIDE long N(_below)(const N(_word)* ranks, long n, N(_word) bound) {
+  hloc_u32 count = 0;
+  for (long i = 0; i < n; i++) count += ranks[i] < bound;
+  return count;
+}
+
+/* The k-th lowest rank, bit by bit: the highest number that fewer than k lie below. */
+static N(_word) N(_kth)(const N(_word)* ranks, long n, long k) {
+  N(_word) found = 0;
+  for (int bit = HLOC_SORT_KEY_BITS - 1; bit >= 0; bit--) {
+    const N(_word) tried = (N(_word))(found | (N(_word))1 << bit);
+    if (N(_below)(ranks, n, tried) < k) found = tried;
+  }
+  return found;
+}
+
+/* A rank that the wanted elements at least do not exceed; lowest: room for one of every group. */
+static HLOC_WIDE N(_word) N(_bound)(const N(_word)* ranks, long n, N(_word)* lowest) {
+  memcpy(lowest, ranks, N(_GROUPS) * sizeof *ranks);
+  for (long first = N(_GROUPS); first < n; first += N(_GROUPS)) {
+    const N(_word)* own = ranks + first;
+    const long count = n - first < N(_GROUPS) ? n - first : N(_GROUPS);
+    for (long g = 0; g < count; g++) lowest[g] = own[g] < lowest[g] ? own[g] : lowest[g];
+  }
+  return N(_kth)(lowest, N(_GROUPS), N(_KEPT));
+}
+
+static HLOC_WIDE int N(_has_any)(const N(_word)* ranks, long count, N(_word) bound) {
+  N(_word) any = 0;
+  for (long i = 0; i < count; i++) any |= ranks[i] <= bound;
+  return any;
+}
+
+/* Elements up to a rank, and of those that have it only `taken` behind the first `skipped` ones; `some`: not all. */
+typedef struct { N(_word) rank; int some; long skipped, taken; } N(_limit);
+
+/* The places from first to last - 1 of ranks up to this one: without branches, which nobody could foresee. */
+static long N(_places)(const N(_word)* ranks, long first, long last, N(_word) rank, long* places) {
+  long count = 0;
+  for (long i = first; i < last; i++) {
+    places[count] = i;
+    count += ranks[i] <= rank;
+  }
+  return count;
+}
+
+/* Gets such elements in their order; how many, or -1 where there is no room for them. */
+static long N(_collect)(void* const* args, long row, long n, const N(_word)* ranks, N(_limit) limit, ELEMENT* data) {
+  long found = 0, equals = 0, places[HLOC_SORT_BLOCK];
+  for (long first = 0; first < n; first += HLOC_SORT_BLOCK) {
+    const long last = n - first < HLOC_SORT_BLOCK ? n : first + HLOC_SORT_BLOCK;
+    const int past = limit.some && equals >= limit.skipped + limit.taken;
+    if (past && limit.rank == 0) break;
+    const N(_word) rank = limit.rank - past;
+    if (!N(_has_any)(ranks + first, last - first, rank)) continue;
+    const long count = N(_places)(ranks, first, last, rank, places);
+    if (!limit.some && found + count > N(_ROOM)) return -1;
+    for (long c = 0; c < count; c++) {
+      if (limit.some && ranks[places[c]] == limit.rank) {
+        const long before = equals++;
+        if (before < limit.skipped || before >= limit.skipped + limit.taken) continue;
+      }
+      N(_get)(args, row, places[c], data + found++);
+    }
+  }
+  return found;
+}
+
+/* The wanted elements alone, however many are like the last of them; `rank`: no lower than the last one's. */
+static N(_limit) N(_exact_limit)(const N(_word)* ranks, long n, N(_word) rank) {
+  long below = N(_below)(ranks, n, rank), equals = 0;
+  if (below >= N(_KEPT)) {
+    rank = N(_kth)(ranks, n, N(_KEPT));
+    below = N(_below)(ranks, n, rank);
+  }
+  for (long i = 0; i < n; i++) equals += ranks[i] == rank;
+  const long taken = N(_KEPT) - below;
+  return (N(_limit)){rank, 1, HLOC_SORT_FROM_END ? equals - taken : 0, taken};
+}
+
+typedef struct { void* const* args; long n; int failed; } N(_work);
+
+/* Bytes of so many ranks, rounded up to whole cache lines. */
+static size_t N(_rank_bytes)(long count) { return (count * sizeof(N(_word)) + 63) / 64 * 64; }
+
+static void N(_select_rows)(void* const* work, long begin, long end) {
+  N(_work)* w = (N(_work)*)work;
+  const long n = w->n;
+  const size_t data_bytes = (2 * N(_ROOM) * sizeof(ELEMENT) + 63) / 64 * 64;
+  const size_t rank_bytes = N(_rank_bytes)(n), group_bytes = N(_rank_bytes)(N(_GROUPS));
+  char* memory = hloc_scratch(HLOC_OWN, rank_bytes + group_bytes + data_bytes + N(_room)(N(_ROOM)));
+  if (!memory) {
+    __atomic_store_n(&w->failed, 1, __ATOMIC_RELAXED);
+    return;
+  }
+  N(_word)* ranks = (N(_word)*)memory;
+  N(_word)* lowest = (N(_word)*)(memory + rank_bytes);
+  ELEMENT* data = (ELEMENT*)(memory + rank_bytes + group_bytes);
+  for (long row = begin; row < end; row++) {
+    N(_rank_all)(w->args, row, n, ranks);
+    const N(_word) bound = N(_bound)(ranks, n, lowest);
+    long found = N(_collect)(w->args, row, n, ranks, (N(_limit)){.rank = bound}, data);
+    if (found < 0) found = N(_collect)(w->args, row, n, ranks, N(_exact_limit)(ranks, n, bound), data);
+    N(_sort_piece)(data, data + N(_ROOM), (char*)data + data_bytes, found);
+    const long from = HLOC_SORT_FROM_END ? found - N(_KEPT) : 0, to = HLOC_SORT_FROM_END ? n - N(_KEPT) : 0;
+    for (long i = 0; i < N(_KEPT); i++) N(_put)(w->args, row, to + i, data + from + i);
+  }
+}
+
+static __attribute__((unused)) int HLOC_SORT(void* const* args, long rows, long n) {
+  N(_work) w = {.args = args, .n = n};
+  if (rows <= 0) return 0;
+  hloc_parallel(N(_select_rows), (void* const*)&w, rows, 16384 / n + 1);
+  return w.failed;
+}
+
+#undef HLOC_SORT_KEPT
+#undef HLOC_SORT_FROM_END
+#include "sort_end.h"
