@@ -55,6 +55,7 @@ scatter_simplifier = Late("scatter_simplifier", "scatter")
 sort_simplifier = Late("sort_simplifier", "sort")
 triangular_solve_expander = Late("triangular_solve_expander", "triangular-solve")
 while_loop_dot_batching = Late("while_loop_dot_batching", "while")
+while_loop_dot_merger = Late("while_loop_dot_merger", "while")
 while_loop_invariant_code_motion = Late("while_loop_invariant_code_motion", "while")
 while_loop_simplifier = Late("while_loop_simplifier", "while")
 while_loop_trip_count_annotator = Late("while_loop_trip_count_annotator", "while")
@@ -102,6 +103,7 @@ TARGET_INDEPENDENT: tuple[Pass | Repeat, ...] = (
     while_loop_unroller,
     while_loop_invariant_code_motion,
     while_loop_dot_batching,
+    while_loop_dot_merger,
     index_narrowing,
     optimization_barrier_expander,
     SIMPLIFICATION,
@@ -151,6 +153,8 @@ ORDERING: tuple[tuple[Pass, Pass, str], ...] = (
     (algebraic_simplifier, optimization_barrier_expander, "barriers hold back simplification while they stand"),
     (while_loop_simplifier, while_loop_invariant_code_motion, "elements that never change are told by the simplifier"),
     (while_loop_invariant_code_motion, while_loop_dot_batching, "what a step makes of weights is one then"),
+    (while_loop_invariant_code_motion, while_loop_dot_merger, "what a step makes of weights is one then"),
+    (while_loop_dot_batching, while_loop_dot_merger, "products for all steps are larger than any of one"),
     (while_loop_simplifier, while_loop_unroller, "constants that went into the condition tell the limit"),
     (call_inliner, while_loop_unroller, "what a body calls is counted where it stands"),
     (scan_expander, call_inliner, "the step of a scan is called"),

@@ -17,10 +17,10 @@ import math
 from typing import NamedTuple
 
 from hloc.analysis.while_loops import Loop, call_sites, element_read, invariant_elements, loop_of, trip_count
-from hloc.ir import Computation, Instruction, Module, Shape, array
+from hloc.ir import Computation, Instruction, Module, array
 from hloc.passes.context import PassContext
 from hloc.passes.rewriter import Names, Rewriter, control_dependent, remove_dead, rewrite_module
-from hloc.passes.while_loop_invariant_code_motion import carried
+from hloc.passes.while_loop_invariant_code_motion import carrying
 
 FEWEST_STEPS = 4
 MOST_ROWS = 64                  # of a step: larger products do as well one by one
@@ -105,17 +105,12 @@ def is_worth(found: StepDot, steps: int) -> bool:
 
 def batch(loop: Loop, found: list[StepDot], rewriter: Rewriter) -> Instruction:
     """The loop with its products in front of it, in a tuple of the old shape."""
-    products = [product_of_all(d, loop, rewriter) for d in found]
-    old = loop.instruction
-    shape = Shape.tuple([*old.shape.tuple_shapes, *(p.shape for p in products)])
-    state = rewriter.add("tuple", shape, [*loop.initial, *products])
-    carries, names = carried(loop, shape, len(products)), Names(i.name for i in loop.body.instructions)
+    new, carries = carrying(loop, [product_of_all(d, loop, rewriter) for d in found], rewriter)
+    names = Names(i.name for i in loop.body.instructions)
     for step, product in zip(found, carries):
         read_product(step, product, loop.body, names)
     remove_dead(loop.body)
-    new = rewriter.change(old, operands=[state], shape=shape, sharding=None)
-    elements = [rewriter.add("get-tuple-element", s, [new], {"index": n}) for n, s in enumerate(old.shape.tuple_shapes)]
-    return rewriter.add("tuple", old.shape, elements)
+    return new
 
 
 def product_of_all(found: StepDot, loop: Loop, rewriter: Rewriter) -> Instruction:

@@ -47,14 +47,12 @@ def hoist(loop: Loop, sites: Counter[Computation], rewriter: Rewriter) -> Instru
     frontier = worth_moving(loop, made_from)
     if not frontier:
         return None
-    outside = copy_outside(loop, frontier, made_from, rewriter)
-    old = loop.instruction
-    shape = Shape.tuple([*old.shape.tuple_shapes, *(i.shape for i in frontier)])
-    state = rewriter.add("tuple", shape, [*loop.initial, *outside])
-    carry_more(loop, frontier, shape)
-    new = rewriter.change(old, operands=[state], shape=shape, sharding=None)
-    elements = [rewriter.add("get-tuple-element", s, [new], {"index": n}) for n, s in enumerate(old.shape.tuple_shapes)]
-    return rewriter.add("tuple", old.shape, elements)
+    new, carries = carrying(loop, copy_outside(loop, frontier, made_from, rewriter), rewriter)
+    instead = dict(zip(frontier, carries))
+    for instruction in loop.body.instructions:
+        instruction.operands = [instead.get(o, o) for o in instruction.operands]
+    remove_dead(loop.body)
+    return new
 
 
 def invariant_values(loop: Loop, sites: Counter[Computation]) -> dict[Instruction, frozenset[int]]:
@@ -142,16 +140,19 @@ def copy_outside(loop: Loop, frontier: list[Instruction], made_from: dict[Instru
     return [made[i] for i in frontier]
 
 
-def carry_more(loop: Loop, frontier: list[Instruction], shape: Shape) -> None:
-    """Make body and condition carry `frontier` as further elements; the body reads them instead of computing them."""
-    body = loop.body
-    instead = dict(zip(frontier, carried(loop, shape, len(frontier))))
-    for instruction in body.instructions:
-        instruction.operands = [instead.get(o, o) for o in instruction.operands]
-    remove_dead(body)
+def carrying(loop: Loop, values: list[Instruction], rewriter: Rewriter) -> tuple[Instruction, list[Instruction]]:
+    """The loop with `values` as further elements, which do not change, in a tuple of the old shape; and what reads them
+    in the body."""
+    old = loop.instruction
+    shape = Shape.tuple([*old.shape.tuple_shapes, *(v.shape for v in values)])
+    state = rewriter.add("tuple", shape, [*loop.initial, *values])
+    carries = _carried(loop, shape, len(values))
+    new = rewriter.change(old, operands=[state], shape=shape, sharding=None)
+    elements = [rewriter.add("get-tuple-element", s, [new], {"index": n}) for n, s in enumerate(old.shape.tuple_shapes)]
+    return rewriter.add("tuple", old.shape, elements), carries
 
 
-def carried(loop: Loop, shape: Shape, count: int) -> list[Instruction]:
+def _carried(loop: Loop, shape: Shape, count: int) -> list[Instruction]:
     """Make body and condition carry the last `count` elements of `shape`, which do not change, too: what reads them in
     the body."""
     body = loop.body
