@@ -159,10 +159,10 @@ class Nest:
 
     @contextmanager
     def blocks(self, lane: int) -> Iterator[tuple[list[Index], int, Index]]:
-        """The PARALLEL loop over the kept loops before `lane`, the chunks, and blocks of `lane`: gives the counters,
-        how many columns a block has, and its number."""
+        """The PARALLEL loop over the other kept loops, the chunks, and blocks of `lane`: gives the counters, how many
+        columns a block has, and its number."""
         r = self.reduction
-        kept = [n for n, gone in enumerate(r.reduced[:lane]) if not gone]
+        kept = [n for n, gone in enumerate(r.reduced) if not gone and n != lane]
         width = min(self.MOST_COLUMNS, r.columns, r.extents[lane])
         with loops.parallel(self.outline.builder, [
                 *(r.extents[n] for n in kept), self.chunks, -(-r.extents[lane] // width)]) as opened:

@@ -45,6 +45,11 @@ def is_paired(reduction: Reduction, machine: Machine) -> bool:
             and not reduction.has_loops and not side_roots(reduction) and bool(turned_arrays(reduction)))
 
 
+def leaves_lanes_empty(reduction: Reduction) -> bool:
+    """Whether the points of the second array are fewer than the widest vectors have lanes."""
+    return reduction.extents[-2] < VECTOR_LANES
+
+
 def turned_arrays(reduction: Reduction) -> list[Instruction]:
     """What a table holds: of the arrays of the input's size that do not depend on the first of the two loops, those
     nearest to the reduction. None where something that lies in memory depends on both."""

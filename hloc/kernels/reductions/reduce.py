@@ -23,7 +23,7 @@ from hloc.kernels.ir import Cost, Expr
 from hloc.kernels.monoids import chosen_integer, identity
 from hloc.kernels.reductions.choice import ChoiceNest, is_choice
 from hloc.kernels.reductions.nest import Nest
-from hloc.kernels.reductions.pairs import PairsNest, is_paired
+from hloc.kernels.reductions.pairs import PairsNest, is_paired, leaves_lanes_empty
 from hloc.kernels.reductions.reduction import Reduction, point_values, start, store_results
 from hloc.kernels.reductions.short import ShortNest, is_short
 from hloc.kernels.reductions.turned import LONGEST, TurnedNest, is_turned
@@ -64,8 +64,9 @@ def lower_reduce(group: Group, machine: Machine) -> Lowered:
         partial = _without_rows(reduction)
     chunks = _chunks(partial, machine)
     whole = chunks == 1 and partial is reduction
-    nest = ShortNest if short else PairsNest if whole and is_paired(reduction, machine) else \
-        TurnedNest if is_turned(reduction, machine) and chunks == 1 else \
+    turned = is_turned(reduction, machine) and chunks == 1
+    paired = whole and is_paired(reduction, machine) and not (turned and leaves_lanes_empty(reduction))
+    nest = ShortNest if short else PairsNest if paired else TurnedNest if turned else \
         ChoiceNest if partial is reduction and is_choice(reduction, machine) else Nest
     return Lowered((_one_phase(reduction, nest),)) if whole else _two_phases(reduction, partial, chunks, nest)
 

@@ -55,9 +55,16 @@ def is_turned(reduction: Reduction, machine: Machine) -> bool:
     """Whether the loops below suit a reduction."""
     extents, gone = reduction.extents, reduction.reduced
     return (machine.kind == "cpu" and len(extents) > 1 and gone[-1] and not any(gone[:-1])
-            and SHORTEST <= part_of(reduction) and extents[-2] >= FEWEST_ROWS and not reduction.has_loops
+            and SHORTEST <= part_of(reduction) and extents[lane_of(extents)] >= FEWEST_ROWS
+            and not reduction.has_loops
             and reduction.operations <= MOST_OF_COLUMN and (not side_roots(reduction) or _reads_few(reduction))
             and (any(_is_slow(reduction, r) for r in reduction.reduces) or makes_floats_of_few_bytes(reduction)))
+
+
+def lane_of(extents: Sequence[int]) -> int:
+    """The loop whose iterations are lanes: that over the rows, or, where these are few between others that differ in
+    what they read, the one before."""
+    return len(extents) - (3 if len(extents) > 2 and extents[-2] < FEWEST_ROWS <= extents[-3] else 2)
 
 
 def _is_slow(reduction: Reduction, reduce: Instruction) -> bool:
@@ -165,7 +172,7 @@ def _reads_whole(reduction: Reduction, node: Instruction) -> bool:
 
 def _lies_in_lanes(reduction: Reduction, node: Instruction) -> bool:
     """Whether neighbouring rows read the same for a node, or neighbours in memory."""
-    builder, lane = Builder(), len(reduction.extents) - 2
+    builder, lane = Builder(), lane_of(reduction.extents)
     with ExitStack() as stack:
         counters = [stack.enter_context(builder.loop(n)) for n in reduction.extents]
         Outline(reduction.group, builder).elements.value(node, reduction.full_index(counters))
@@ -184,7 +191,7 @@ class TurnedNest(Nest):
 
     def emit(self, finish: Callable[[list[Index], list[Expr]], None]) -> None:
         r, b = self.reduction, self.outline.builder
-        lane, part = len(r.extents) - 2, part_of(r)
+        lane, part = lane_of(r.extents), part_of(r)
         with self.blocks(lane) as (counters, width, block):
             self.width = width
             self.names = {a: b.local(stored_type(r, a), width * part, "turned")
@@ -219,7 +226,7 @@ class TurnedNest(Nest):
 
     def turn(self, counters: list[Index], block: Index, first: Index) -> None:
         """Copy a part of the rows of a block, from column `first` on, into the Local arrays."""
-        b, lane, width = self.outline.builder, len(counters) - 2, self.width
+        b, lane, width = self.outline.builder, lane_of(self.reduction.extents), self.width
         with loops.block_loop(b, self.reduction.extents[lane], width, block, SERIAL) as counters[lane]:
             row = indexing.subtract(counters[lane], indexing.scale(block, width))
             for k in range(part_of(self.reduction)):
@@ -229,7 +236,7 @@ class TurnedNest(Nest):
 
     def turn_back(self, counters: list[Index], block: Index, first: Index) -> None:
         """Copy the results of the input's size of a part to where they belong."""
-        r, b, lane, width = self.reduction, self.outline.builder, len(counters) - 2, self.width
+        r, b, lane, width = self.reduction, self.outline.builder, lane_of(self.reduction.extents), self.width
         for leaf, root in side_roots(r):
             with loops.block_loop(b, r.extents[lane], width, block, SERIAL) as counters[lane]:
                 row = indexing.subtract(counters[lane], indexing.scale(block, width))
