@@ -27,7 +27,7 @@ from hloc.kernels.builder import Builder
 from hloc.kernels.elements import Indices
 from hloc.kernels.group import Outline
 from hloc.kernels.indexing import Index
-from hloc.kernels.ir import SERIAL, Apply, Const, Expr, Var
+from hloc.kernels.ir import SERIAL, VECTOR, Apply, Const, Expr, Var
 from hloc.kernels.monoids import chosen_float, chosen_integer
 from hloc.kernels.reductions.choice import places_count
 from hloc.kernels.reductions.nest import MOST_OPERATIONS, Nest
@@ -113,14 +113,19 @@ def arrays_of(reduction: Reduction) -> list[Instruction]:
 def stored_type(reduction: Reduction, array: Instruction) -> str:
     """The type in which a table holds an array: that of a parameter that is read, moved or widened to f32, and no more;
     else that it is computed in."""
+    type, source = array.shape.element_type, moved_from(reduction, array)
+    read = source.shape.element_type if source is not None else ""
+    return read if source is not None and computation_type(read) == computation_type(type) else computation_type(type)
+
+
+def moved_from(reduction: Reduction, array: Instruction) -> Instruction | None:
+    """The parameter whose elements an array has at other places, or widened to f32, and no more; else None."""
     known = reduction.group.parameters
-    type = array.shape.element_type
-    source, may_widen = array, type == "f32"
+    source, may_widen = array, array.shape.element_type == "f32"
     while source not in known and (source.opcode in MOVES or source.opcode == "convert" and may_widen):
         may_widen = may_widen and source.opcode != "convert"
         source = source.operands[0]
-    read = source.shape.element_type
-    return read if source in known and computation_type(read) == computation_type(type) else computation_type(type)
+    return source if source in known else None
 
 
 def part_of(reduction: Reduction) -> int:
@@ -225,14 +230,30 @@ class TurnedNest(Nest):
             list(dict.fromkeys(s for a in arrays_of(r) for s in sources(r, a)))
 
     def turn(self, counters: list[Index], block: Index, first: Index) -> None:
-        """Copy a part of the rows of a block, from column `first` on, into the Local arrays."""
-        b, lane, width = self.outline.builder, lane_of(self.reduction.extents), self.width
-        with loops.block_loop(b, self.reduction.extents[lane], width, block, SERIAL) as counters[lane]:
+        """Copy a part of the rows of a block, from column `first` on, into the Local arrays; what more than a copy is
+        computed before, row by row."""
+        b, r, width, part = self.outline.builder, self.reduction, self.width, part_of(self.reduction)
+        lane = lane_of(r.extents)
+        made = {a: self.made(a, counters, block, first) for a in self.names if moved_from(r, a) is None}
+        with loops.block_loop(b, r.extents[lane], width, block, SERIAL) as counters[lane]:
             row = indexing.subtract(counters[lane], indexing.scale(block, width))
-            for k in range(part_of(self.reduction)):
+            for k in range(part):
                 counters[-1] = indexing.shift(first, k)
                 for array, name in self.names.items():
-                    b.store(name, indexing.shift(row, k * width), self.copied(array, counters))
+                    value = self.at(made[array], stored_type(r, array), indexing.shift(indexing.scale(row, part), k)) \
+                        if array in made else self.copied(array, counters)
+                    b.store(name, indexing.shift(row, k * width), value)
+
+    def made(self, array: Instruction, counters: list[Index], block: Index, first: Index) -> str:
+        """A Local array of a part of the rows, as they would lie in memory."""
+        b, r, width, part = self.outline.builder, self.reduction, self.width, part_of(self.reduction)
+        lane, name = lane_of(r.extents), b.local(stored_type(r, array), width * part, "made")
+        with loops.block_loop(b, r.extents[lane], width, block, SERIAL) as counters[lane]:
+            row = indexing.subtract(counters[lane], indexing.scale(block, width))
+            with b.loop(part, VECTOR) as column:
+                counters[-1] = indexing.add(first, column)
+                b.store(name, indexing.add(indexing.scale(row, part), column), self.copied(array, counters))
+        return name
 
     def turn_back(self, counters: list[Index], block: Index, first: Index) -> None:
         """Copy the results of the input's size of a part to where they belong."""
