@@ -30,6 +30,7 @@ from hloc.targets.cpu.vector_loops.fitting_lanes import with_fitting_lanes
 from hloc.targets.cpu.vector_loops.halves import by_rows
 from hloc.targets.cpu.vector_loops.held_nans import with_held_nans
 from hloc.targets.cpu.vector_loops.index_sets import split_index_sets
+from hloc.targets.cpu.vector_loops.interleaved_constants import with_interleaved_constants
 from hloc.targets.cpu.vector_loops.joined_lanes import with_joined_lanes
 from hloc.targets.cpu.vector_loops.lanes import has_groups
 from hloc.targets.cpu.vector_loops.last_vectors import with_last_vectors
@@ -165,6 +166,7 @@ def print_kernels(kernels: Sequence[Kernel | Tile], machine: Machine) -> tuple[t
             kernel = with_values_ahead(with_complex_moved_whole(kernel))
             wide = is_wide(kernel)
             kernel = narrow_addresses(narrow_divisions(straightened(unswitched(split_index_sets(kernel)))))
+            kernel = with_interleaved_constants(kernel)
             kernel = apart(by_rows(with_loads_first(as_integers(kernel))))
             kernel = with_held_nans(with_last_vectors(with_near_angles(with_float_keys(kernel))))
             kernel = with_pred_lanes(with_rests_apart(with_several_sums(kernel), machine.vector_bytes))
