@@ -1,5 +1,5 @@
-"""Prints loops for which there are routines as calls of them: conversions of f16 along memory (halves.py) and copies of
-rows to columns (turned_copies.py).
+"""Prints loops for which there are routines as calls of them: conversions of f16 along memory (halves.py), copies of
+rows to columns (turned_copies.py), and moves of small pixels (pixel_moves.py).
 
 In: a kernel's statements. Out: C text; `headers`: the lines that what it calls needs.
 """
@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import re
 
-from hloc.kernels.ir import For
+from hloc.kernels.ir import INDEX, PARALLEL, SERIAL, Apply, Const, For, Let, Var
 from hloc.targets.cpu.vector_loops.halves import ROUNDING, ROUTINES, SINGLE, row_call
+from hloc.targets.cpu.vector_loops.pixel_moves import ROUTINES as PIXELS
+from hloc.targets.cpu.vector_loops.pixel_moves import pixel_call
 from hloc.targets.cpu.vector_loops.spread_rows import ROUTINE as SPREADING
 from hloc.targets.cpu.vector_loops.spread_rows import spread_call
 from hloc.targets.cpu.vector_loops.turned_copies import ROUTINE as TURNING
@@ -16,7 +18,8 @@ from hloc.targets.cpu.vector_loops.turned_copies import turn_calls
 from hloc.targets.printer import C, StatementPrinter
 
 HEADERS = {"half_rows.h": re.compile(rf"\b({'|'.join((*ROUTINES.values(), ROUNDING, *SINGLE))})\("),
-           "turn.h": re.compile(rf"\b{TURNING}\d+\("), "spread.h": re.compile(rf"\b{SPREADING}\(")}
+           "turn.h": re.compile(rf"\b{TURNING}\d+\("), "spread.h": re.compile(rf"\b{SPREADING}\("),
+           "pixels.h": re.compile(rf"\b({'|'.join(PIXELS)})\(")}
 
 
 class RowPrinter(StatementPrinter):
@@ -32,7 +35,21 @@ class RowPrinter(StatementPrinter):
         for line in calls:
             self.line(indent, line)
         if not calls:
-            super().loop(s, indent)
+            super().loop(self.rest(s, indent), indent)
+
+    def rest(self, s: For, indent: int) -> For:
+        """What is left of a loop over pixels behind the call that does most of them."""
+        call = pixel_call(s)
+        if call is None:
+            return s
+        if s.kind == PARALLEL:
+            self.line(indent, f"begin += {call};")
+            return s
+        moved, rest = Var(f"{s.name}_moved", INDEX), Var(f"{s.name}_rest", INDEX)
+        self.line(indent, f"const long {moved.name} = {call};")
+        total = Const(s.extent, INDEX) if isinstance(s.extent, int) else s.extent
+        left = Apply("subtract", (total, moved), INDEX)
+        return For(rest.name, left, SERIAL, (Let(s.name, Apply("add", (moved, rest), INDEX)), *s.body))
 
     WRITERS = {**StatementPrinter.WRITERS, For: loop}
 
