@@ -38,6 +38,8 @@ from hloc.machine import Machine
 
 SHORTEST, LONGEST = 5, 31   # elements of a row: shorter ones are done by reductions/short.py,
 LONGEST_OF_PAIRS = 128      # and longer ones by vectors of one row
+FEW_INTEGERS, LONGEST_OF_INTEGERS = 12, 63          # of small integers that become floats
+FEW_OPERATIONS = 3          # on each: a widening, and a sum
 PART = 16                   # of a longer row of pairs, at most
 FEWEST_ROWS = 64
 MOST_OF_COLUMN = 64         # operations
@@ -100,9 +102,13 @@ def _reads_few(reduction: Reduction) -> bool:
 
 
 def makes_floats_of_few_bytes(reduction: Reduction) -> bool:
-    """Whether rows of eight small integers become floats: in a row's own vector they fill a quarter of the lanes."""
+    """Whether rows of small integers become floats: a row's own vectors leave lanes empty, or have as many lanes as
+    there are integers in a register, which compilers widen a piece at a time and join through memory."""
     read = [ELEMENT_TYPES[p.shape.element_type] for p in reduction.group.parameters if p.shape.num_elements > 1]
-    return (reduction.extents[-1] == 8 and all(t.bits <= 16 and t.kind in ("signed", "unsigned") for t in read)
+    length, bits = reduction.extents[-1], max((t.bits for t in read), default=64)
+    slow = length == 8 or FEW_INTEGERS < length or 8 < length and reduction.operations > FEW_OPERATIONS
+    return (slow and length <= LONGEST_OF_INTEGERS and (bits <= 8 or bits == 16 and length % 16 > 0)
+            and all(t.kind in ("signed", "unsigned", "pred") for t in read)
             and all(ELEMENT_TYPES[t].kind == "float" for _, _, t in reduction.accumulators))
 
 
@@ -131,7 +137,8 @@ def moved_from(reduction: Reduction, array: Instruction) -> Instruction | None:
 def part_of(reduction: Reduction) -> int:
     """How many elements of a row are turned at a time; 0 for rows that are too long, or have no such parts."""
     length, pairs = reduction.extents[-1], not any(reduction.monoid(r) for r in reduction.reduces)
-    if length <= (LONGEST_OF_PAIRS if pairs else LONGEST):
+    longest = LONGEST_OF_PAIRS if pairs else LONGEST_OF_INTEGERS if makes_floats_of_few_bytes(reduction) else LONGEST
+    if length <= longest:
         return length
     types = [ELEMENT_TYPES[a.shape.element_type] for a in arrays_of(reduction)]
     sizes = [t.bytes for t in types]

@@ -36,7 +36,7 @@ from hloc.kernels.ir import (
     Var,
 )
 from hloc.kernels.walks import parts, with_vector_loops
-from hloc.targets.cpu.vector_loops.copies import plain, terms_of
+from hloc.targets.cpu.vector_loops.copies import terms_of
 
 SIZES = (3, 4, 8, 16)           # of groups that gcc interleaves, and in which it cannot do with constants
 SHORTEST = 16                   # iterations
@@ -83,7 +83,7 @@ class _Loop:
         for (_, _, value), array, is_same in members:
             if is_same:
                 k = Var(f"{array}_k", INDEX)
-                fill = For(k.name, size, VECTOR, (Store(array, k, plain(value, self.named)),))
+                fill = For(k.name, size, VECTOR, (Store(array, k, self.behind(value)),))
                 (before if isinstance(value, Const) else here).extend((Local(array, value.type, size), fill))
         return (*here, *self.blocks(members, size))
 
@@ -104,9 +104,9 @@ class _Loop:
                 and ELEMENT_TYPES[stores[0].value.type].kind != "complex"]
 
     def is_same(self, value: Expr) -> bool:
-        """Whether a value does not change with the iterations."""
-        names = {e.name for e in parts([value]) if isinstance(e, Var)}
-        return self.loop.name not in names and all(self.is_same(self.named[n]) for n in names & self.named.keys())
+        """Whether a value does not change with the iterations, nor is made of what the loop names."""
+        names = {e.name for e in parts([self.behind(value)]) if isinstance(e, Var)}
+        return self.loop.name not in names and not names & self.named.keys()
 
     def behind(self, value: Expr) -> Expr:
         """What a name of the loop stands for."""

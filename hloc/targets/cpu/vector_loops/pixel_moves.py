@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hloc.ir import ELEMENT_TYPES, numpy_dtype
-from hloc.kernels.ir import INDEX, PARALLEL, Apply, Const, Expr, For, Let, Load, Stmt, Store
+from hloc.kernels.ir import INDEX, PARALLEL, Apply, Const, Expr, For, Let, Load, Stmt, Store, Var
 from hloc.targets.cpu.vector_loops.copies import Terms, plain, pointer, terms_of
 from hloc.targets.printer import expression
 
@@ -119,9 +119,11 @@ def _written_out(body: Sequence[Stmt], named: Mapping[str, Expr]) -> list[Store]
     found: list[Store] = []
     known = dict(named)
     for s in body:
-        if isinstance(s, Let):
+        if isinstance(s, Let) and (s.value.type == INDEX or _is_moved(s.value)):
             known[s.name] = plain(s.value, known)
         elif isinstance(s, Store):
+            if not _is_moved(s.value):
+                return None
             found.append(Store(s.buffer, plain(s.position, known), plain(s.value, known)))
         elif isinstance(s, For) and isinstance(s.extent, int) and 0 < s.extent <= REGISTER:
             for k in range(s.extent):
@@ -151,6 +153,13 @@ def _piece(value: Expr) -> Piece | None:
     else:
         return None
     return Piece("", {}, number.astype(numpy_dtype(value.type)).tobytes())
+
+
+def _is_moved(value: Expr) -> bool:
+    """Whether a value is nothing but read, and converted."""
+    while _is_conversion(value):
+        value = value.arguments[0]
+    return isinstance(value, (Load, Const, Var))
 
 
 def _is_conversion(value: Expr) -> bool:
