@@ -68,7 +68,7 @@ def selection(results: tuple, rows: int, length: int, bits: int) -> Selection | 
         return None
     from_start, from_end = max(last for *_, last in results), length - min(first for _, first, _ in results)
     kept = min(from_start, from_end)
-    return Selection(kept, from_end < from_start) if SELECTED_OF * kept <= length else None
+    return Selection(kept, from_end < from_start) if 0 < SELECTED_OF * kept <= length else None
 
 
 def topk(tile: Tile, name: str, machine: Machine) -> str:

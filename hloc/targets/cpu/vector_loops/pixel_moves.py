@@ -25,6 +25,7 @@ from hloc.targets.printer import expression
 ROUTINES = ("hloc_move_pixels", "hloc_join_pixels")
 REGISTER = 16                   # bytes
 SIZES = (1, 2, 4)               # bytes of an element
+ROUNDED = ("bf16", "f16")       # to these types constants are converted as NumPy does it
 LEAST = 8                       # bytes that a shuffle makes
 FEWEST = 16                     # iterations
 EASY = (1, 2, 3, 4, 8)          # elements from one pixel to the next that compilers take apart, and put together
@@ -146,10 +147,11 @@ def _piece(value: Expr) -> Piece | None:
     if isinstance(value, Load):
         place = terms_of(value.position, {})
         return None if place is None else Piece(value.buffer, place, b"")
-    if _is_conversion(value) and isinstance(value.arguments[0], Const):
-        number = np.asarray(value.arguments[0].value, numpy_dtype(value.arguments[0].type))
-    elif isinstance(value, Const):
+    if isinstance(value, Const):
         number = np.asarray(value.value)
+    elif _is_conversion(value) and value.type in ROUNDED and isinstance(value.arguments[0], Const) \
+            and value.arguments[0].type == "f32":
+        number = np.asarray(value.arguments[0].value, np.float32)
     else:
         return None
     return Piece("", {}, number.astype(numpy_dtype(value.type)).tobytes())

@@ -6,6 +6,7 @@ In: a kernel's statements. Out: C text; `headers`: the lines that what it calls 
 from __future__ import annotations
 
 import re
+from itertools import count
 
 from hloc.kernels.ir import INDEX, PARALLEL, SERIAL, Apply, Const, For, Let, Var
 from hloc.targets.cpu.vector_loops.halves import ROUNDING, ROUTINES, SINGLE, row_call
@@ -28,6 +29,7 @@ class RowPrinter(StatementPrinter):
     def __init__(self, far: frozenset[str] = frozenset()) -> None:
         super().__init__(C)
         self.far = far
+        self.numbers = count()
 
     def loop(self, s: For, indent: int) -> None:
         call = row_call(s) or spread_call(s, self.far)
@@ -45,7 +47,7 @@ class RowPrinter(StatementPrinter):
         if s.kind == PARALLEL:
             self.line(indent, f"begin += {call};")
             return s
-        moved, rest = Var(f"{s.name}_moved", INDEX), Var(f"{s.name}_rest", INDEX)
+        moved, rest = Var(f"{s.name}_moved{next(self.numbers)}", INDEX), Var(f"{s.name}_rest", INDEX)
         self.line(indent, f"const long {moved.name} = {call};")
         total = Const(s.extent, INDEX) if isinstance(s.extent, int) else s.extent
         left = Apply("subtract", (total, moved), INDEX)
