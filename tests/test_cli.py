@@ -101,7 +101,7 @@ def test_text_forms(here, capsys, ending, words):
     assert words in Path(f"m{ending}").read_text()
 
 
-@pytest.mark.parametrize("module", ["models/digits/model.hlo", "programs/short_rows_turned.hlo"])
+@pytest.mark.parametrize("module", ["models/digits/model.hlo", "programs/short_rows_turned.hlo", "programs/first_of_sorted.hlo"])
 def test_single_c_file_stands_alone(here, capsys, module):
     assert run(capsys, "compile", str(MODELS.parent / module), "-o", "m.c")[0] == 0
     link_alone("m.c")
