@@ -237,7 +237,7 @@ def _sort(tile: Tile, machine: Machine) -> Scratch:
     types = [b.type for b in tile.buffers[:len(tile.buffers) - len(given["results"])]]
     from hloc.targets.cpu.tiles.sorts import key_bits, selection
     rows, length, bits = given["rows"], given["length"], key_bits(given["key"])
-    return _sorted(rows, length, types, bits, selection(given["results"], rows, length, bits), machine)
+    return _sorted(rows, length, types, bits, selection(given["results"], length, bits), machine)
 
 
 def _topk(tile: Tile, machine: Machine) -> Scratch:
@@ -266,15 +266,15 @@ def _sorted(rows: int, length: int, types: list[str], bits: int, selected: Selec
                       for t in types)
     word = next((w for w in (1, 2, 4) if bits <= 8 * w), 8)
     size, keyed = element[0], _struct([(word, word), element])[0]
-    if not selected and goes_by_network(rows, length, bits):
+    if selected:
+        candidates, groups = 3 * selected.kept // 2 + 64, max(FEWEST_GROUPS, (4 * selected.kept + 15) // 16 * 16)
+        own = aligned(length * word) + aligned(groups * word) + aligned(2 * candidates * size)
+        return Scratch.of(own=own + (2 * candidates * keyed if candidates > FEW_SORTED else 0),
+                          threads=busy(rows, 16384 // length + 1, machine))
+    if goes_by_network(rows, length, bits):
         block, key = length * SORT_LANES, 4 if bits + PLACE_BITS < 32 else 8
         threads = busy(-(-rows // SORT_LANES), 2048 // block + 1, machine)
         return Scratch.of(own=aligned(block * key) + block * size, threads=threads)
-    if selected:
-        kept, groups = 3 * selected.kept // 2 + 64, max(FEWEST_GROUPS, (4 * selected.kept + 15) // 16 * 16)
-        own = aligned(length * word) + aligned(groups * word) + aligned(2 * kept * size)
-        return Scratch.of(own=own + (2 * kept * keyed if kept > FEW_SORTED else 0),
-                          threads=busy(rows, 16384 // length + 1, machine))
     counts = bits > 0 and length <= FEW_SORTED
 
     def room(n: int) -> int:

@@ -41,7 +41,7 @@ def sort(tile: Tile, name: str, machine: Machine) -> str:
     return "\n".join([
         *comment(tile.origin), _element(s, types), _less(s, tile, types), *_function_key(s, given["key"]),
         _access(s, "get", "element *out", place, get), _access(s, "put", "element *e", place, put),
-        _instance(name, s, rows, length, bits, selection(results, rows, length, bits))])
+        _instance(name, s, rows, length, bits, selection(results, length, bits))])
 
 
 def _place(length: int, stride: int, element: str) -> str:
@@ -61,7 +61,7 @@ def _put(buffer: int, result: tuple[int, int, int], types: list[str], length: in
     return f"if (i >= {first} && i < {last}) {array}[{place}] = e->v{operand};"
 
 
-def selection(results: tuple, rows: int, length: int, bits: int) -> Selection | None:
+def selection(results: tuple, length: int, bits: int) -> Selection | None:
     """The selection that does for these results of a sort, where there is one. bits: of the key, 0 where there is
     none."""
     if not bits or length <= SHORTEST_SELECTED:
@@ -97,7 +97,7 @@ def topk(tile: Tile, name: str, machine: Machine) -> str:
 def topk_selection(tile: Tile) -> Selection | None:
     """The selection for a top-k that runtime/topk.h does not do."""
     given = dict(tile.parameters)
-    return selection(((0, 0, given["k"]),), given["rows"], given["length"], topk_key_bits(tile))
+    return selection(((0, 0, given["k"]),), given["length"], topk_key_bits(tile))
 
 
 def has_topk(tile: Tile) -> bool:

@@ -7,7 +7,7 @@ them, and returns how many; the loop goes on from there. None where the loop doe
     for i < n (VECTOR): y[3 i] = x[381 - 3 i]; y[3 i + 1] = x[382 - 3 i]; y[3 i + 2] = x[383 - 3 i]
     ->  hloc_move_pixels(x + 381, -3, 3, {}, y, 3, n, 5, {13, 14, 15, 10, 11, 12 ...})
 
-Images of three bytes are mirrored in 0.15 of the time, padded to eight channels in 0.1 (on a Zen 4).
+Images of three bytes are mirrored in 0.25 of the time, padded to eight channels in 0.17, enlarged in 0.1 (on a Zen 4).
 """
 from __future__ import annotations
 
