@@ -3,7 +3,8 @@
     m = f32[4] multiply(x, broadcast(constant(1)))        =>   m is x
 
 The rules stand by theme: arithmetic, logic, selects, converts, shapes (reshape, transpose, broadcast), slices (slice,
-pad, concatenate, dynamic-slice), updates, products (dot), reductions, windows (convolution, reduce-window), constants.
+pad, concatenate, dynamic-slice), updates, updates behind a select, products (dot), reductions, windows (convolution,
+reduce-window), constants.
 A rule looks at one instruction whose operands are already simplified, and returns what to use instead, or None. It
 never adds work: what it returns costs at most as much as what it replaces. Floating point keeps its meaning as XLA's
 AlgebraicSimplifier has it: x + 0 is x (so a -0.0 may stay where 0.0 would have come out), but sums are not reordered
@@ -21,6 +22,7 @@ from hloc.passes.algebraic_simplifier import (
     logic,
     products,
     reductions,
+    selected_updates,
     selects,
     shapes,
     slices,
@@ -32,8 +34,8 @@ from hloc.passes.rewriter import Rewriter, rewrite_module
 
 Rule = Callable[[Instruction, Rewriter], "Instruction | None"]
 
-THEMES = (constants, arithmetic, logic, selects, converts, shapes, slices, updates, products, reductions,
-          windows)
+THEMES = (constants, arithmetic, logic, selects, converts, shapes, slices, updates, selected_updates, products,
+          reductions, windows)
 
 
 def rules_by_opcode() -> dict[str, tuple[Rule, ...]]:
