@@ -124,6 +124,7 @@ def load(source: str | bytes | Path | Module, *, name: str | None = None, choice
     """
     if isinstance(source, Module):
         return source
+    from hloc.analysis.loop_annotations import contradictions
     from hloc.sources import module_of, read_bytes, split_choice
     from hloc.verify import verify
     options = options or Options()
@@ -139,6 +140,9 @@ def load(source: str | bytes | Path | Module, *, name: str | None = None, choice
         module = module_of(content, shown, choice=choice, strict=strict, warn=warn)
         options.report("verify")
         verify(module)
+    if warn is not None:
+        for message, span in contradictions(module):
+            warn(message, span)
     if elided is not None:
         _fill_elided(module, elided, warn)
     return module

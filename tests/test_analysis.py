@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import pytest
 
+from hloc import load
 from hloc.analysis.aliasing import leaf_values
 from hloc.analysis.cost import bytes_accessed, flops, is_expensive
 from hloc.analysis.fusible import in_place_operands, is_elemental, is_elementwise
@@ -101,3 +102,30 @@ def test_memory(module, named) -> None:
     assert last[values[named["put"]][0]] == len(module.entry.instructions)
     order = [i for i in module.entry.instructions if i.name in ("x", "row", "i", "put", "flat", "pair", "p")]
     assert peak_bytes(order, named["p"], values) == 2048
+
+
+HINTED = """
+below { p = (s32[], f32[]) parameter(0)  i = s32[] get-tuple-element(p), index=0  n = s32[] constant(10)
+  ROOT c = pred[] compare(i, n), direction=LT }
+step { p = (s32[], f32[]) parameter(0)  i = s32[] get-tuple-element(p), index=0  one = s32[] constant(2)
+  x = f32[] get-tuple-element(p), index=1  j = s32[] add(i, one)  ROOT t = (s32[], f32[]) tuple(j, x) }
+ENTRY e { z = s32[] constant(0)  x = f32[] parameter(0)  s = (s32[], f32[]) tuple(z, x)
+  ROOT w = (s32[], f32[]) while(s), condition=below, body=step, backend_config=%s }"""
+
+
+@pytest.mark.parametrize("config, said", [
+    ('{"known_trip_count":{"n":"5"},"known_init_step":{"init":"0","step":"2"}}', []),
+    ('{"known_trip_count":{"n":"4"}}', ["known_trip_count of %w says 4 (iterations), condition and body say 5"]),
+    (r'"{\"known_trip_count\":{\"n\":\"6\"}}"', ["known_trip_count of %w says 6"]),
+    ('{"known_init_step":{"init":"1","step":"3"},"known_induction_variable":{"tuple_index":"1"}}',
+     ["known_init_step of %w says 1 (first value of the counter), condition and body say 0",
+      "known_init_step of %w says 3 (step of the counter), condition and body say 2",
+      "known_induction_variable of %w says 1 (counter), condition and body say 0"]),
+    ('{"known_trip_count":7,"known_init_step":{"init":[]}}', []),
+    ('"a loop"', []),
+])
+def test_hints_of_loops_that_contradict_them(config, said):
+    warnings = []
+    load(HINTED % config, warn=lambda message, span: warnings.append((message, str(span))))
+    assert [m.startswith(s) for (m, _), s in zip(warnings, said, strict=True)] == [True] * len(said)
+    assert all(span.endswith("7:8") for _, span in warnings)

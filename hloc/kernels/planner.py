@@ -10,7 +10,6 @@ Value of the buffer assignment. After the walk the assignment places the values 
 """
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from hloc.analysis.aliasing import module_invariants
+from hloc.analysis.loop_annotations import known_trip_count
 from hloc.analysis.structure import Structures
 from hloc.errors import HlocError, UnsupportedError, elided_constant
 from hloc.ir import Computation, Instruction, Module, Shape, leaves, numpy_dtype
@@ -342,12 +342,6 @@ def _host_name(instruction: Instruction) -> str:
     if instruction.opcode in COLLECTIVES:
         return instruction.opcode
     return target_of(instruction) if instruction.opcode == "custom-call" else transfer_name(instruction)
-
-
-def known_trip_count(instruction: Instruction) -> int | None:
-    """The number of iterations that backend_config records, or None."""
-    found = re.search(r'"known_trip_count"\s*:\s*\{\s*"n"\s*:\s*"?(\d+)', str(instruction.get("backend_config", "")))
-    return int(found.group(1)) if found else None
 
 
 def _branches(instruction: Instruction) -> tuple[Computation, ...]:

@@ -1,28 +1,29 @@
-"""Writes down how often a loop runs where that is known.
+"""Writes down how often a loop runs where its condition says so, and nowhere else.
 
     w = (s32[], f32[4]) while(t), condition=c, body=b
     =>
     w = (s32[], f32[4]) while(t), condition=c, body=b, backend_config={"known_trip_count":{"n":"10"}}
+
+A count that came with the module is a hint of whoever wrote it. It is replaced by what condition and body say, and
+removed where they do not say it: the condition is evaluated then.
 """
 from __future__ import annotations
 
+from hloc.analysis.loop_annotations import TRIP_COUNT, backend_config, known_trip_count, with_trip_count
 from hloc.analysis.while_loops import call_sites, loop_of, trip_count
-from hloc.ir import Module, Verbatim
+from hloc.ir import Module
 from hloc.passes.context import PassContext
 
 
 def while_loop_trip_count_annotator(module: Module, context: PassContext) -> bool:
-    """Write down how often a loop runs. True if one got its count; one with a backend_config keeps that."""
-    loops = [i for i in module.instructions() if i.opcode == "while" and "backend_config" not in i.attributes]
-    if not loops:
-        return False
-    sites = call_sites(module)
+    """Write down how often loops run, as their conditions say. True if one got or lost its count."""
+    loops = [i for i in module.instructions() if i.opcode == "while"]
+    sites = call_sites(module) if loops else None
     changed = False
     for instruction in loops:
         loop = loop_of(instruction, sites)
         count = trip_count(loop) if loop is not None else None
-        if count is not None:
-            text = Verbatim(f'{{"known_trip_count":{{"n":"{count}"}}}}')
-            instruction.attributes = {**instruction.attributes, "backend_config": text}
+        if count != known_trip_count(instruction) or (count is None and TRIP_COUNT in backend_config(instruction)):
+            instruction.attributes = with_trip_count(instruction, count)
             changed = True
     return changed
