@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,8 +16,9 @@ import numpy as np
 
 from hloc.evaluate import Evaluator, Options
 from hloc.ir import ELEMENT_TYPES, Instruction, Shape, leaves, numpy_dtype
-from hloc.kernels.ir import PARALLEL, For, Tile
+from hloc.kernels.ir import PARALLEL, For, Kernel, Tile
 from hloc.kernels.lower import Lowered, lower
+from hloc.kernels.text.interpreter import interpret
 from hloc.kernels.verify import verify_kernel
 from hloc.machine import Machine
 from hloc.ops.values import flatten
@@ -130,10 +132,34 @@ def _source(kernel, name: str) -> str:
 
 
 def run(case: Case, library: ctypes.CDLL, share: bool = False) -> list[np.ndarray]:
-    """Run the kernels of a case; results start as garbage where they are not updated in place.
+    """Run the compiled kernels of a case. share: results take the memory of operands wherever the lowering says so."""
+    def launch(number: int, kernel: Kernel | Tile, arrays: list[np.ndarray]) -> None:
+        pointers = (ctypes.c_void_p * max(1, len(arrays)))(*[a.ctypes.data for a in arrays])
+        function = getattr(library, f"k{case.first + number}")
+        if isinstance(kernel, Tile):
+            function(pointers)
+            return
+        extent = next((s.extent for s in kernel.body if isinstance(s, For) and s.kind == PARALLEL), 1)
+        half = extent // 2
+        for begin, end in ([(half, extent), (0, half)] if half else [(0, extent)]):
+            function(pointers, ctypes.c_long(begin), ctypes.c_long(end))
+    return launched(case, launch, share)
 
-    share: results take the memory of operands wherever the lowering says they may.
-    """
+
+def interpreted(case: Case, changed: Callable[[Kernel], Kernel] = lambda k: k, unwritten: int = 0) -> list[np.ndarray]:
+    """The same by the interpreter of the loop IR, for cases without Tiles; `changed`: what is done to each kernel."""
+    def launch(_number: int, kernel: Kernel, arrays: list[np.ndarray]) -> None:
+        kernel = changed(kernel)
+        flat = {b.name: a.reshape(-1).view(np.uint8)[:b.size * ELEMENT_TYPES[b.type].bytes].view(numpy_dtype(b.type))
+                for b, a in zip(kernel.buffers, arrays)}
+        interpret(kernel, flat, unwritten)
+    return launched(case, launch)
+
+
+def launched(case: Case, launch: Callable[[int, Kernel | Tile, list[np.ndarray]], None],
+             share: bool = False) -> list[np.ndarray]:
+    """The results of a case whose kernels run by `launch(number, kernel, arrays)`, one array for each buffer, from where
+    the buffer begins. Results start as garbage where they are not updated in place."""
     results = [np.full(e.shape, 77).astype(e.dtype) for e in case.expected]
     operands = [[np.array(leaf) for leaf in leaves_] for leaves_ in case.operands]
     taken: set[int] = set()
@@ -148,15 +174,7 @@ def run(case: Case, library: ctypes.CDLL, share: bool = False) -> list[np.ndarra
         arrays = [results[a.leaf] if a.kind == "result" else scratch[a.index] if a.kind == "scratch"
                   else operands[a.index][a.leaf] for a in call.arguments]
         starts = [a.part[0] if a.part else 0 for a in call.arguments]
-        pointers = (ctypes.c_void_p * max(1, len(arrays)))(*[a.ctypes.data + s for a, s in zip(arrays, starts)])
-        function = getattr(library, f"k{case.first + number}")
-        if isinstance(call.kernel, Tile):
-            function(pointers)
-            continue
-        extent = next((s.extent for s in call.kernel.body if isinstance(s, For) and s.kind == PARALLEL), 1)
-        half = extent // 2
-        for begin, end in ([(half, extent), (0, half)] if half else [(0, extent)]):
-            function(pointers, ctypes.c_long(begin), ctypes.c_long(end))
+        launch(number, call.kernel, [a.reshape(-1).view(np.uint8)[s:] for a, s in zip(arrays, starts)])
     return results
 
 

@@ -172,7 +172,8 @@ class Cost(NamedTuple):
 
 
 class Kernel(NamedTuple):
-    """A function over buffers. `origin` holds the HLO lines it computes (printed as escaped comments).
+    """A function over buffers. `origin` holds the HLO lines it computes (printed as escaped comments); `wide`: it is
+    compiled for the widest vectors of a CPU.
 
     Kernels with the same `structure()` share one function in the emitted source.
     """
@@ -182,10 +183,11 @@ class Kernel(NamedTuple):
     body: tuple[Stmt, ...]
     cost: Cost = Cost()
     origin: tuple[str, ...] = ()
+    wide: bool = False
 
     def structure(self):
         """What makes two kernels the same code: everything but name, cost and origin."""
-        return (self.buffers, self.body)
+        return (self.buffers, self.body, self.wide)
 
 
 class Prologue(NamedTuple):

@@ -32,6 +32,7 @@ from hloc.kernels.ir import (
     Var,
     While,
 )
+from hloc.kernels.operations import CONVERSIONS, result_type, takes_stored
 from hloc.kernels.scalars import is_narrow
 
 
@@ -78,21 +79,17 @@ class _Verifier:
     def apply(self, expr: Apply) -> None:
         types = [a.type for a in expr.arguments]
         self.check(bool(types), "no arguments", expr)
-        if expr.op in ("convert", "bitcast", "stochastic_convert"):
+        if expr.op in CONVERSIONS:
             self.check(len(types) == 1 + (expr.op == "stochastic_convert"), "wrong number of arguments", expr)
             return
         values = types[1:] if expr.op == "select" else types
+        self.check(expr.op != "select" or types[0] == "pred", "select(pred, T, T) gives T", expr)
         self.check(len(set(values)) == 1, "arguments differ in type", expr)
         if values[0] == INDEX:
             self.check(expr.op in INDEX_OPS, "not an index operation", expr)
         else:
-            self.check(expr.op == "select" or not is_narrow(values[0]), "arithmetic on a storage type", expr)
-        if expr.op.startswith("compare_"):
-            self.check(expr.type == "pred", "a comparison gives pred", expr)
-        elif expr.op == "select":
-            self.check(types[0] == "pred" and expr.type == values[0], "select(pred, T, T) gives T", expr)
-        elif expr.op not in ("is_finite", "real", "imag", "abs", "complex"):
-            self.check(expr.type == values[0], "result type differs from the arguments'", expr)
+            self.check(takes_stored(expr.op) or not is_narrow(values[0]), "arithmetic on a storage type", expr)
+        self.check(expr.type == result_type(expr.op, types), "not the type that this operation gives", expr)
 
     # -- statements
 

@@ -1,0 +1,64 @@
+"""The types of the loop IR's operations: what Apply(op, arguments) gives.
+
+In: the name of an operation and the types of its arguments. Out: the type of its result.
+
+    result_type("add", ("f32", "f32"))           "f32"
+    result_type("compare_lt", ("f32", "f32"))    "pred"
+    result_type("convert", ("f32",))             None: the Apply itself says to which type
+
+Besides the scalar functions of the op table there are a few that passes on kernels make: see MADE_BY_PASSES.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hloc.ir import ELEMENT_TYPES
+
+# The type is part of the operation: it does not follow from the arguments.
+CONVERSIONS = frozenset(["convert", "convert_held", "bitcast", "stochastic_convert", "widen", "narrow"])
+# Operations that take elements of a storage type (bf16, f16, f8 ...) as they are.
+OF_STORED = CONVERSIONS | {"select", "maximum_key", "minimum_key", "f16_of_maximum_key", "f16_of_minimum_key",
+                           "bf16_of_maximum_key", "bf16_of_minimum_key", "bits_read"}
+# What these mean: tests and hloc/kernels/text/interpreter.py hold the C functions of these names to it.
+MADE_BY_PASSES = {
+    "convert_held": "convert to bf16 of a value whose NaN, if it is one, has no bits that bf16 cannot hold",
+    "widen": "convert f16 to f32, of neighbouring elements",
+    "narrow": "convert f32 to f16, of neighbouring elements",
+    "bits_read": "the loaded integer itself, read by an instruction for floats",
+    "opaque": "the INDEX itself, hidden from the C compiler",
+    "maximum_key": "an integer that orders as `maximum` does: every NaN is above every number",
+    "minimum_key": "an integer that orders as `minimum` does: every NaN is below every number",
+    "f32_of_maximum_key": "the float of such an integer (also bf16, f16; also of minimum_key)",
+    "sin_near": "sin where sin_is_near holds of the arguments (so for every function that has the two)",
+    "sin_far": "sin of any argument",
+}
+PARTS = {"c64": "f32", "c128": "f64"}
+WHOLES = {part: whole for whole, part in PARTS.items()}
+
+
+def result_type(op: str, arguments: Sequence[str]) -> str | None:
+    """The type that an operation gives for arguments of these types; None where it does not follow from them."""
+    first = arguments[0]
+    if op in CONVERSIONS:
+        return None
+    if op.startswith("compare_") or op.endswith("_is_near") or op == "is_finite":
+        return "pred"
+    if op == "select":
+        return arguments[1]
+    if op in ("real", "imag", "abs"):
+        return PARTS.get(first, first)
+    if op == "complex":
+        return WHOLES.get(first)
+    if op.endswith("imum_key"):
+        return key_type(first) if "_of_" not in op else op.partition("_of_")[0]
+    return first
+
+
+def key_type(element_type: str) -> str:
+    """The integers that order floats of a type: as wide as these."""
+    return f"s{ELEMENT_TYPES[element_type].bits}"
+
+
+def takes_stored(op: str) -> bool:
+    """Whether an operation takes elements as they lie in memory; others compute in a computation type."""
+    return op in OF_STORED

@@ -1,0 +1,207 @@
+"""Runs a kernel of the loop IR in Python: what passes on kernels are judged by.
+
+In: a Kernel and flat NumPy arrays, one for each buffer; those that are written are changed. Out: nothing.
+
+    interpret(kernel, {"a": np.float32([1, 2]), "out": np.zeros(2, np.float32)})
+
+Scalar functions are those of the op table (hloc/ops), which the NumPy evaluator uses, too. A few more are made by
+passes (hloc/kernels/operations.py); they stand below. A position outside of an array is an InterpretationError. The
+caller says what a local array holds before it is written: results must not depend on it. An operation takes some 10 us:
+kernels should be small.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+
+import numpy as np
+
+from hloc.ir import ELEMENT_TYPES, Instruction, array, numpy_dtype
+from hloc.kernels.ir import (
+    INDEX,
+    Apply,
+    Assign,
+    Atomic,
+    Barrier,
+    Const,
+    Expr,
+    For,
+    If,
+    Kernel,
+    Let,
+    Load,
+    Local,
+    Mutable,
+    Shared,
+    Stmt,
+    Store,
+    Var,
+    While,
+)
+from hloc.kernels.operations import key_type
+from hloc.ops.table import OPS
+
+NEAR = 1 << 15          # up to which magnitude `..._is_near` holds; the C functions have bounds of their own
+INDEX_MEANING: dict[str, Callable] = {
+    "add": lambda a, b: a + b, "subtract": lambda a, b: a - b, "multiply": lambda a, b: a * b,
+    "divide": lambda a, b: int(a / b) if abs(a) < 1 << 50 else a // b, "remainder": lambda a, b: a - b * int(a / b),
+    "minimum": min, "maximum": max, "opaque": lambda a: a, "compare_eq": lambda a, b: a == b,
+    "compare_ne": lambda a, b: a != b, "compare_lt": lambda a, b: a < b, "compare_le": lambda a, b: a <= b,
+    "compare_gt": lambda a, b: a > b, "compare_ge": lambda a, b: a >= b, "select": lambda p, a, b: a if p else b,
+}
+# Names of scalar functions that are another's: of several instructions for the same value, one was chosen.
+SAME_AS = {"exp2": "power", "remainder_by_power": "remainder", "remainder_of_few_bits": "remainder",
+           "convert_held": "convert", "widen": "convert", "narrow": "convert"}
+
+
+class InterpretationError(Exception):
+    """A kernel reads or writes what it must not: a defect of what made it."""
+
+
+def interpret(kernel: Kernel, arrays: Mapping[str, np.ndarray], unwritten: int = 0) -> None:
+    """Run all iterations of a kernel, in order. `arrays` holds a flat array for each buffer; unwritten: what elements
+    of local arrays are before they are written."""
+    with np.errstate(all="ignore"):
+        _Run(dict(arrays), unwritten).statements(kernel.body)
+
+
+class _Run:
+    """arrays: buffers and local arrays by name; values: of variables."""
+
+    def __init__(self, arrays: dict[str, np.ndarray], unwritten: int) -> None:
+        self.arrays = arrays
+        self.unwritten = unwritten
+        self.values: dict[str, object] = {}
+
+    # -- statements
+
+    def statements(self, body: Iterable[Stmt]) -> None:
+        for s in body:
+            self.RUN[type(s)](self, s)
+
+    def name(self, s: Let | Assign) -> None:
+        self.values[s.name] = self.value(s.value)
+
+    def mutable(self, s: Mutable) -> None:
+        self.values[s.name] = self.value(s.initial)
+
+    def store(self, s: Store) -> None:
+        self.arrays[s.buffer][self.place(s.buffer, s.position)] = self.value(s.value)
+
+    def atomic(self, s: Atomic) -> None:
+        type = s.value.type
+        old = Load(s.buffer, s.position, type)
+        self.store(Store(s.buffer, s.position, Apply(s.op, (old, s.value), type)))
+
+    def loop(self, s: For) -> None:
+        extent = s.extent if isinstance(s.extent, int) else self.value(s.extent)
+        for i in range(extent):
+            self.values[s.name] = i
+            self.statements(s.body)
+
+    def while_loop(self, s: While) -> None:
+        while self.value(s.condition):
+            self.statements(s.body)
+
+    def condition(self, s: If) -> None:
+        self.statements(s.then if self.value(s.condition) else s.otherwise)
+
+    def local(self, s: Local | Shared) -> None:
+        self.arrays[s.name] = np.full(s.size, self.unwritten).astype(numpy_dtype(s.type))
+
+    def barrier(self, s: Barrier) -> None:
+        """Iterations run one after the other: nothing to wait for."""
+
+    RUN = {Let: name, Assign: name, Mutable: mutable, Store: store, Atomic: atomic, For: loop, While: while_loop,
+           If: condition, Local: local, Shared: local, Barrier: barrier}
+
+    # -- expressions
+
+    def value(self, expr: Expr) -> object:
+        if isinstance(expr, Var):
+            return self.values[expr.name]
+        if isinstance(expr, Const):
+            return expr.value if expr.type == INDEX else numpy_dtype(expr.type).type(expr.value)
+        if isinstance(expr, Load):
+            return self.arrays[expr.buffer][self.place(expr.buffer, expr.position)]
+        arguments = [self.value(a) for a in expr.arguments]
+        return meaning(expr.op, tuple(a.type for a in expr.arguments), expr.type, expr.immediate)(*arguments)
+
+    def place(self, name: str, position: Expr) -> int:
+        place, size = self.value(position), self.arrays[name].size
+        if not 0 <= place < size:
+            raise InterpretationError(f"{name}[{place}], which has {size} elements")
+        return place
+
+
+# -- operations --------------------------------------------------------------------------------------------------------
+
+@cache
+def meaning(op: str, arguments: tuple[str, ...], type: str, immediate: tuple[int, ...] = ()) -> Callable:
+    """The function of an operation, over NumPy scalars; positions are Python's integers."""
+    op = SAME_AS.get(op, op)
+    if op == "convert" and INDEX in (arguments[0], type):
+        return int if type == INDEX else lambda value: numpy_dtype(type).type(value)
+    if arguments[-1] == INDEX and op in INDEX_MEANING:
+        return INDEX_MEANING[op]
+    if op == "bits_read":
+        return lambda value: value
+    if op.endswith("imum_key"):
+        return _float_of_key(op, type) if "_of_" in op else _key_of_float(op, arguments[0])
+    if op.endswith("_is_near"):
+        return lambda *values: np.bool_(all(abs(v) < NEAR for v in values))
+    return _of_row(op.removesuffix("_near").removesuffix("_far"), arguments, type, immediate)
+
+
+def _of_row(op: str, arguments: tuple[str, ...], type: str, immediate: tuple[int, ...]) -> Callable:
+    """The evaluator's function for one element."""
+    opcode, attributes = _rows().get(op), {}
+    if op.startswith("compare_"):
+        direction, _, order = op.removeprefix("compare_").partition("_")
+        opcode, attributes = "compare", {"direction": direction.upper(), **({"type": "TOTALORDER"} if order else {})}
+    elif op in ("convert", "bitcast"):
+        opcode = {"convert": "convert", "bitcast": "bitcast-convert"}[op]
+    elif op == "reduce_precision":
+        attributes = dict(zip(("exponent_bits", "mantissa_bits"), immediate))
+    if opcode is None:
+        raise InterpretationError(f"no meaning of {op}")
+    operands = [Instruction(f"a{n}", "parameter", array(t), parameter_number=n) for n, t in enumerate(arguments)]
+    instruction, evaluate = Instruction(op, opcode, array(type), operands, attributes), OPS[opcode].evaluate
+    dtype = numpy_dtype(type).type
+    return lambda *values: dtype(evaluate(None, instruction, *map(np.asarray, values)))
+
+
+@cache
+def _rows() -> dict[str, str]:
+    """Opcodes by the names of their scalar functions."""
+    return {row.scalar: opcode for opcode, row in OPS.items() if row.scalar}
+
+
+def _nans(type: str) -> int:
+    """How many NaNs of one sign a float type has."""
+    return (1 << int(np.finfo(np.float32).nmant if type == "f32" else {"f16": 10, "bf16": 7}[type])) - 1
+
+
+def _wrapped(value: int, bits: int) -> int:
+    return (value + (1 << bits - 1)) % (1 << bits) - (1 << bits - 1)
+
+
+def _key_of_float(op: str, type: str) -> Callable:
+    integer, bits = np.dtype(f"i{ELEMENT_TYPES[type].bytes}"), ELEMENT_TYPES[type].bits
+    shift = -_nans(type) if op == "maximum_key" else _nans(type)
+    result = numpy_dtype(key_type(type)).type
+
+    def key(value) -> object:
+        order = int(np.asarray(value).view(integer))
+        return result(_wrapped((order ^ ((1 << bits - 1) - 1) if order < 0 else order) + shift, bits))
+    return key
+
+
+def _float_of_key(op: str, type: str) -> Callable:
+    integer, bits = np.dtype(f"i{ELEMENT_TYPES[type].bytes}"), ELEMENT_TYPES[type].bits
+    shift = -_nans(type) if op.endswith("maximum_key") else _nans(type)
+
+    def value(key) -> object:
+        order = _wrapped(int(key) - shift, bits)
+        return np.asarray(order ^ ((1 << bits - 1) - 1) if order < 0 else order, integer).view(numpy_dtype(type))[()]
+    return value

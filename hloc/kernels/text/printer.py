@@ -1,0 +1,145 @@
+"""Kernel -> the text of the loop IR (grammar/loops.lark), which reader.py reads back.
+
+    kernel add(a: f32[4096] read, b: f32[4096] read, out: f32[4096] write) {
+      parallel i < 4096 {
+        out[i] = a[i] + b[i]
+      }
+    }
+
+Everything is kept but cost and origin; the lines of HLO that a kernel computes stand above it as comments.
+"""
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from hloc.errors import printable
+from hloc.ir import ELEMENT_TYPES
+from hloc.kernels.ir import (
+    INDEX,
+    Apply,
+    Assign,
+    Atomic,
+    Barrier,
+    Const,
+    Expr,
+    For,
+    If,
+    Kernel,
+    Let,
+    Load,
+    Local,
+    Mutable,
+    Shared,
+    Stmt,
+    Store,
+    Var,
+    While,
+)
+from hloc.kernels.operations import result_type
+
+ATOM, PRODUCT, SUM, COMPARISON = 4, 3, 2, 1
+INFIX = {"add": ("+", SUM), "subtract": ("-", SUM), "multiply": ("*", PRODUCT), "divide": ("/", PRODUCT),
+         "remainder": ("%", PRODUCT), "compare_eq": ("==", COMPARISON), "compare_ne": ("!=", COMPARISON),
+         "compare_lt": ("<", COMPARISON), "compare_le": ("<=", COMPARISON), "compare_gt": (">", COMPARISON),
+         "compare_ge": (">=", COMPARISON)}
+PLAIN_NAME = re.compile(r"[A-Za-z_]\w*")
+
+
+def print_loops(kernels: Iterable[Kernel]) -> str:
+    """The text of kernels, an empty line between two of them."""
+    return "\n".join(map(_kernel, kernels))
+
+
+def _kernel(kernel: Kernel) -> str:
+    name = kernel.name if PLAIN_NAME.fullmatch(kernel.name) else f'"{kernel.name}"'
+    buffers = ", ".join(f"{b.name}: {b.type}[{b.size}] {b.access}" for b in kernel.buffers)
+    wide = " wide" * kernel.wide
+    lines = [f"// {printable(line)}" for line in kernel.origin]
+    return "\n".join([*lines, f"kernel {name}({buffers}){wide} {{", *_block(kernel.body, 1), "}", ""])
+
+
+def _block(statements: Iterable[Stmt], indent: int) -> list[str]:
+    return [line for s in statements for line in _statement(s, indent)]
+
+
+def _statement(s: Stmt, indent: int) -> list[str]:
+    space = "  " * indent
+    if isinstance(s, (For, While)):
+        return [f"{space}{_head(s)} {{", *_block(s.body, indent + 1), f"{space}}}"]
+    if isinstance(s, If):
+        end = [f"{space}}} else {{", *_block(s.otherwise, indent + 1), f"{space}}}"] if s.otherwise else [f"{space}}}"]
+        return [f"{space}if {expression_text(s.condition)} {{", *_block(s.then, indent + 1), *end]
+    return [space + _simple(s)]
+
+
+def _head(s: For | While) -> str:
+    if isinstance(s, While):
+        return f"while {expression_text(s.condition)}"
+    extent = str(s.extent) if isinstance(s.extent, int) else _inside(s.extent, SUM)
+    return f"{s.kind}{f'({s.lanes})' if s.lanes else ''} {s.name} < {extent}"
+
+
+def _simple(s: Stmt) -> str:
+    if isinstance(s, Let):
+        return f"let {s.name} = {expression_text(s.value)}"
+    if isinstance(s, Mutable):
+        reassociable = f" reassociable {s.reassociable}" if s.reassociable else ""
+        return f"var {s.name} = {expression_text(s.initial)}{reassociable}"
+    if isinstance(s, Assign):
+        return f"{s.name} = {expression_text(s.value)}"
+    if isinstance(s, Store):
+        return f"{s.buffer}[{expression_text(s.position)}] = {expression_text(s.value)}"
+    if isinstance(s, Atomic):
+        return f"atomic {s.op} {s.buffer}[{expression_text(s.position)}], {expression_text(s.value)}"
+    if isinstance(s, (Local, Shared)):
+        return f"{'local' if isinstance(s, Local) else 'shared'} {s.name}: {s.type}[{s.size}]"
+    assert isinstance(s, Barrier)
+    return "barrier"
+
+
+def expression_text(expr: Expr) -> str:
+    """An expression as it stands in the text."""
+    return _print(expr)[0]
+
+
+def _inside(expr: Expr, least: int) -> str:
+    text, strength = _print(expr)
+    return text if strength >= least else f"({text})"
+
+
+def _print(expr: Expr) -> tuple[str, int]:
+    """Text, and how strongly it holds together."""
+    if isinstance(expr, Const):
+        return constant_text(expr), ATOM
+    if isinstance(expr, Var):
+        return expr.name, ATOM
+    if isinstance(expr, Load):
+        return f"{expr.buffer}[{expression_text(expr.position)}]", ATOM
+    types = [a.type for a in expr.arguments]
+    if expr.op in INFIX and len(types) == 2 and expr.type == result_type(expr.op, types):
+        sign, strength = INFIX[expr.op]
+        left = max(strength, SUM)                              # a comparison compares sums
+        return f"{_inside(expr.arguments[0], left)} {sign} {_inside(expr.arguments[1], strength + 1)}", strength
+    return _call(expr, types), ATOM
+
+
+def _call(expr: Apply, types: Sequence[str]) -> str:
+    type = "" if expr.type == result_type(expr.op, types) else f":{expr.type}"
+    facts = f"; {', '.join(map(str, expr.immediate))}" if expr.immediate else ""
+    return f"{expr.op}{type}({', '.join(map(expression_text, expr.arguments))}{facts})"
+
+
+def constant_text(const: Const) -> str:
+    """A constant with its type: f32(1.5), s8(-1), pred(true), c64(1.0, -0.0); positions are bare integers."""
+    value, type = const
+    if type == INDEX:
+        return str(value)
+    kind = ELEMENT_TYPES[type].kind
+    if kind == "pred":
+        text = "true" if value else "false"
+    elif kind == "complex":
+        text = f"{float(value.real)!r}, {float(value.imag)!r}"
+    else:
+        text = repr(float(value)) if kind == "float" else str(int(value))
+    return f"{type}({text})"

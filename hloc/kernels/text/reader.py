@@ -1,0 +1,226 @@
+"""The text of the loop IR -> Kernels. The syntax is grammar/loops.lark's; printer.py writes it.
+
+In: a Source. Out: the kernels, verified (hloc/kernels/verify.py). Errors are ParseErrors with their place.
+
+    read_loops(Source("kernel k(out: f32[2] write) { parallel i < 2 { out[i] = f32(0.0) } }"))
+"""
+from __future__ import annotations
+
+from functools import cache
+
+from lark import Lark, Token, Tree
+from lark.exceptions import UnexpectedCharacters, UnexpectedInput
+
+from hloc.errors import ParseError, Source, Span
+from hloc.ir import ELEMENT_TYPES
+from hloc.kernels.ir import (
+    INDEX,
+    Apply,
+    Assign,
+    Atomic,
+    Barrier,
+    Buffer,
+    Const,
+    Expr,
+    For,
+    If,
+    Kernel,
+    Let,
+    Load,
+    Local,
+    Mutable,
+    Shared,
+    Stmt,
+    Store,
+    Var,
+    While,
+)
+from hloc.kernels.operations import CONVERSIONS, result_type
+from hloc.kernels.text.printer import INFIX
+from hloc.kernels.verify import KernelError, verify_kernel
+from hloc.text.grammar import grammar_file
+
+OF_SIGN = {sign: op for op, (sign, _) in INFIX.items()}
+DEEPEST = 200                   # brackets in brackets: expressions are read by a function that calls itself
+
+
+def read_loops(source: Source) -> list[Kernel]:
+    """All kernels of a text. Raises ParseError where it is no loop IR or breaks one of its rules."""
+    _refuse_deep(source)
+    try:
+        tree = parser().parse(source.text)
+    except UnexpectedInput as error:
+        raise _located(source, error) from None
+    return [_Reader(source).kernel(node) for node in tree.children]
+
+
+def _located(source: Source, error: UnexpectedInput) -> ParseError:
+    if isinstance(error, UnexpectedCharacters):
+        return ParseError("a character that no loop IR has", Span(source, error.pos_in_stream, error.pos_in_stream + 1))
+    token = error.token
+    start = len(source.text) if token.type == "$END" else token.start_pos
+    return ParseError("not what can stand here", Span(source, start, start + max(1, len(token))))
+
+
+@cache
+def parser() -> Lark:
+    """The LALR parser of the grammar."""
+    text = grammar_file().with_name("loops.lark").read_text(encoding="utf-8")
+    return Lark(text, parser="lalr", propagate_positions=True, maybe_placeholders=True)
+
+
+def _refuse_deep(source: Source) -> None:
+    depth = 0
+    for place, character in enumerate(source.text):
+        depth += (character in "([{") - (character in ")]}")
+        if depth > DEEPEST:
+            raise ParseError(f"more than {DEEPEST} brackets in one another", Span(source, place, place + 1))
+
+
+class _Reader:
+    """One kernel. types: of the names in scope; arrays: element types of buffers and local arrays."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.types: dict[str, str] = {}
+        self.arrays: dict[str, str] = {}
+
+    def fail(self, message: str, token: Token | Tree) -> ParseError:
+        place = token if isinstance(token, Token) else token.meta
+        return ParseError(message, Span(self.source, place.start_pos or 0, place.end_pos or 1))
+
+    def kernel(self, node: Tree) -> Kernel:
+        name, *buffers, wide, body = node.children
+        kernel = Kernel(name.strip('"'), tuple(self.buffer(b) for b in buffers if b is not None), self.block(body),
+                        wide=wide is not None)
+        try:
+            verify_kernel(kernel)
+        except KernelError as error:
+            raise self.fail(str(error), name) from None
+        return kernel
+
+    def buffer(self, node: Tree) -> Buffer:
+        name, array, access = node.children
+        return Buffer(str(name), *self.array(name, array), str(access))
+
+    def array(self, name: Token, node: Tree) -> tuple[str, int]:
+        type, size = node.children
+        self.arrays[name] = self.element_type(type)
+        return str(type), int(size)
+
+    def element_type(self, token: Token) -> str:
+        if token != INDEX and token not in ELEMENT_TYPES:
+            raise self.fail("not an element type", token)
+        return str(token)
+
+    # -- statements
+
+    def block(self, node: Tree) -> tuple[Stmt, ...]:
+        types, arrays = dict(self.types), dict(self.arrays)
+        body = tuple(self.statement(child) for child in node.children)
+        self.types, self.arrays = types, arrays
+        return body
+
+    def statement(self, node: Tree) -> Stmt:
+        return getattr(self, node.data)(*node.children)
+
+    def define(self, name: Token, type: str) -> str:
+        self.types[name] = type
+        return str(name)
+
+    def let(self, name: Token, value: Tree) -> Let:
+        read = self.expression(value)
+        return Let(self.define(name, read.type), read)
+
+    def mutable(self, name: Token, value: Tree, reassociable: Token | None) -> Mutable:
+        read = self.expression(value)
+        return Mutable(self.define(name, read.type), read, str(reassociable or ""))
+
+    def assign(self, name: Token, value: Tree) -> Assign:
+        return Assign(str(name), self.expression(value))
+
+    def store(self, name: Token, position: Tree, value: Tree) -> Store:
+        return Store(str(name), self.expression(position), self.expression(value))
+
+    def for_loop(self, kind: Token, lanes: Token | None, name: Token, extent: Tree, body: Tree) -> For:
+        read = self.expression(extent)
+        types = dict(self.types)
+        self.define(name, INDEX)
+        statements = self.block(body)
+        self.types = types
+        return For(str(name), read.value if isinstance(read, Const) else read, str(kind), statements, int(lanes or 0))
+
+    def while_loop(self, condition: Tree, body: Tree) -> While:
+        return While(self.expression(condition), self.block(body))
+
+    def condition(self, condition: Tree, then: Tree, otherwise: Tree | None) -> If:
+        return If(self.expression(condition), self.block(then), self.block(otherwise) if otherwise else ())
+
+    def local(self, name: Token, array: Tree) -> Local:
+        return Local(str(name), *self.array(name, array))
+
+    def shared(self, name: Token, array: Tree) -> Shared:
+        return Shared(str(name), *self.array(name, array))
+
+    def barrier(self) -> Barrier:
+        return Barrier()
+
+    def atomic(self, op: Token, name: Token, position: Tree, value: Tree) -> Atomic:
+        return Atomic(str(op), str(name), self.expression(position), self.expression(value))
+
+    # -- expressions
+
+    def expression(self, node: Tree) -> Expr:
+        return self.EXPRESSIONS[node.data](self, node)
+
+    def index(self, node: Tree) -> Const:
+        return Const(int("".join(node.children)), INDEX)
+
+    def constant(self, node: Tree) -> Const:
+        type, _, values = str(node.children[0]).rstrip(")").partition("(")
+        texts = [text.strip() for text in values.split(",")]
+        row = ELEMENT_TYPES.get(type)
+        read = {"pred": _boolean, "signed": int, "unsigned": int, "float": float, "complex": complex}
+        try:
+            if len(texts) != 1 + (row.kind == "complex"):
+                raise ValueError
+            value = complex(*map(float, texts)) if row.kind == "complex" else read[row.kind](texts[0])
+        except (AttributeError, KeyError, ValueError):
+            raise self.fail("not a constant of an element type", node.children[0]) from None
+        return Const(value, type)
+
+    def variable(self, node: Tree) -> Var:
+        name = node.children[0]
+        if name not in self.types:
+            raise self.fail(f"no variable {name} here", name)
+        return Var(str(name), self.types[name])
+
+    def load(self, node: Tree) -> Load:
+        name, position = node.children
+        if name not in self.arrays:
+            raise self.fail(f"no array {name} here", name)
+        return Load(str(name), self.expression(position), self.arrays[name])
+
+    def infix(self, node: Tree) -> Apply:
+        left, sign, right = node.children
+        arguments = self.expression(left), self.expression(right)
+        op = OF_SIGN[str(sign)]
+        return Apply(op, arguments, result_type(op, [a.type for a in arguments]))
+
+    def call(self, node: Tree) -> Apply:
+        op, written, *rest, facts = node.children
+        arguments = tuple(self.expression(child) for child in rest if child is not None)
+        if not arguments:
+            raise self.fail("an operation without arguments", op)
+        type = self.element_type(written) if written else result_type(op, [a.type for a in arguments])
+        if type is None:
+            raise self.fail(f"{op} does not say to which type: write {op}:f32(...)" if op in CONVERSIONS
+                            else f"{op} of {arguments[0].type}", op)
+        return Apply(str(op), arguments, type, tuple(map(int, facts.children)) if facts else ())
+
+    EXPRESSIONS = {"index": index, "constant": constant, "variable": variable, "load": load, "call": call,
+                   "infix_sum": infix, "infix_product": infix, "comparison": infix}
+
+
+def _boolean(text: str) -> bool:
+    return {"true": True, "false": False}[text]
