@@ -7,7 +7,6 @@ import json
 import os
 import platform
 import shutil
-import subprocess
 
 import click
 
@@ -17,6 +16,7 @@ EPILOG = """\b
 Examples:
   hloc doctor
   hloc doctor --json"""
+ANSWER_SECONDS = 30
 
 
 @click.command("doctor", epilog=EPILOG)
@@ -67,8 +67,7 @@ def _nvcc() -> tuple[str, str, str, str]:
     path = shutil.which("nvcc")
     text = ""
     if path:
-        said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30).stdout
-        release = next((line for line in said.splitlines() if "release" in line), "")
+        release = next((line for line in _answer(path, "--version").splitlines() if "release" in line), "")
         text = f"{path}: {release.strip()}"
     return "nvcc", text, "the same, instead of NVRTC", "install the CUDA toolkit (NVRTC is enough)"
 
@@ -77,10 +76,19 @@ def _driver() -> tuple[str, str, str, str]:
     path = shutil.which("nvidia-smi")
     text = ""
     if path:
-        query = [path, "--query-gpu=name,driver_version", "--format=csv,noheader"]
-        said = subprocess.run(query, capture_output=True, text=True, timeout=30)
-        text = "; ".join(said.stdout.strip().splitlines()) if said.returncode == 0 else ""
+        said = _answer(path, "--query-gpu=name,driver_version", "--format=csv,noheader")
+        text = "; ".join(said.strip().splitlines())
     return "GPU and driver", text, "running CUDA code", "a machine with an NVIDIA GPU and its driver"
+
+
+def _answer(*command: str) -> str:
+    """What a program prints; "" where it fails."""
+    from hloc.processes import NotFinished, run
+    try:
+        done = run(command, ANSWER_SECONDS)
+    except (NotFinished, OSError):
+        return ""
+    return done.output if done.code == 0 else ""
 
 
 def _package(name: str, use: str, extra: str) -> tuple[str, str, str, str]:

@@ -11,15 +11,15 @@ import ctypes
 import importlib.util
 import re
 import shutil
-import subprocess
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
-from hloc import cache
+from hloc import cache, processes
 from hloc.errors import BuildError
+from hloc.processes import NotFinished
 
-COMPILE_SECONDS = 900
+COMPILE_SECONDS, VERSION_SECONDS = 900, 60
 QUICK = ("--Ofast-compile=mid",)
 LIBRARY_PATTERNS = ("nvidia/cu13/lib/libnvrtc.so.*", "nvidia/cuda_nvrtc/lib/libnvrtc.so.*")
 SYSTEM_LIBRARIES = ("libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so")
@@ -72,7 +72,10 @@ def compiler_version() -> int:
 def _nvcc_version() -> str:
     if shutil.which("nvcc") is None:
         return ""
-    said = subprocess.run(["nvcc", "--version"], capture_output=True, text=True, errors="replace", timeout=60).stdout
+    try:
+        said = processes.run(["nvcc", "--version"], VERSION_SECONDS).output
+    except (NotFinished, OSError):
+        return ""
     found = re.search(r"release (\d+\.\d+)", said)
     return found.group(1) if found else ""
 
@@ -149,12 +152,16 @@ def _with_nvcc(source: str, arch: str, form: str, *more: str) -> tuple[bytes, st
         command = ["nvcc", f"--{form}", *more, f"-arch={arch}", "-std=c++17", "-w", f"-I{HEADERS}", f"-I{OWN_HEADERS}",
                    str(unit), "-o", str(output)]
         try:
-            result = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=COMPILE_SECONDS)
-        except subprocess.TimeoutExpired:
-            raise BuildError(f"nvcc did not finish in {COMPILE_SECONDS} s") from None
-        if result.returncode:
-            raise BuildError(f"nvcc failed for {arch}\n" + _first_lines(result.stderr))
-        return output.read_bytes(), result.stderr
+            done = processes.run(command, COMPILE_SECONDS)
+        except NotFinished as error:
+            raise BuildError(str(error)) from None
+        except OSError as error:
+            raise BuildError(f"cannot run nvcc: {error.strerror}") from None
+        if done.code:
+            raise BuildError(f"nvcc failed for {arch}\n" + _first_lines(done.errors))
+        if not output.is_file():
+            raise BuildError("nvcc ended as if all were well, but wrote nothing")
+        return output.read_bytes(), done.errors
 
 
 def _first_lines(text: str) -> str:

@@ -8,8 +8,10 @@ The routines of runtime/ (routine_objects.py) are compiled once per machine, and
 """
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import replace
 from pathlib import Path
 
 from hloc import cache
@@ -53,21 +55,29 @@ def save(sources: Sources, path: Path, report: Report) -> None:
 def _compile_and_link(chain: Toolchain, units: list[tuple[str, bool]], sources: Sources, output: Path,
                       report: Report, *, for_python: bool = False) -> None:
     """The units of a program and the missing routines at once; the largest first."""
-    digest = runtime_digest()
+    digest, stop = runtime_digest(), threading.Event()
+    chain = replace(chain, stop=stop)
     with cache.workspace() as folder, ThreadPoolExecutor(available_cores()) as cores, \
             ThreadPoolExecutor(16) as waiting:                    # a routine may be in the making elsewhere
         routines = [waiting.submit(runtime_object, chain, unit, flags, digest, folder)
                     for unit, flags in compiled((*sources.runtime_units(), CALL), sources.parts())]
         jobs = [cores.submit(_unit_object, chain, text, folder / f"unit{number}.c", is_kernels)
                 for number, (text, is_kernels) in enumerate(sorted(units, key=lambda unit: -len(unit[0])))]
-        _follow(jobs + routines, report)
+        _follow(jobs + routines, report, stop)
         chain.link([job.result() for job in jobs + routines], output, for_python=for_python)
 
 
-def _follow(jobs: list[Future], report: Report) -> None:
-    for done, job in enumerate(as_completed(jobs), 1):
-        job.result()
-        report("compile", done, len(jobs))
+def _follow(jobs: list[Future], report: Report, stop: threading.Event) -> None:
+    """Until all are done. Where one fails, none of the others goes on."""
+    try:
+        for done, job in enumerate(as_completed(jobs), 1):
+            job.result()
+            report("compile", done, len(jobs))
+    except BaseException:
+        stop.set()
+        for job in jobs:
+            job.cancel()
+        raise
 
 
 def _unit_object(chain: Toolchain, text: str, source: Path, is_kernels: bool) -> Path:

@@ -12,14 +12,16 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
-from dataclasses import dataclass
+import threading
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
+from hloc import processes
 from hloc.errors import BuildError
 from hloc.machine import has_amx, has_slow_pairs
+from hloc.processes import NotFinished
 
 # No -ffast-math: NaN, infinities and signed zeros mean what HLO says. Reassociation is explicit in the generated code.
 FLAGS = ("-std=gnu11", "-fPIC", "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math",
@@ -43,27 +45,36 @@ GCC_LONG_FLAGS = ("-fno-gcse", "-fno-tree-dominator-opts", "-fno-tree-vrp")
 # Gathers of two or four elements take two to three times as long as as many loads.
 GATHER_FLAGS = ("-mtune-ctrl=^use_gather_2parts,^use_gather_4parts",)
 FIRST_GCC_WITH_GATHER_FLAGS = 12
-COMPILE_SECONDS = 600
+COMPILE_SECONDS, VERSION_SECONDS = 600, 30
+SHOWN_LINES, SHOWN_COLUMNS = 20, 500           # of what a compiler says
+UNSET = "unset CC, and cc, gcc and clang are looked for"
 RUNTIME = Path(__file__).parent.parent / "runtime"
 INCLUDE_FOLDERS = (RUNTIME, Path(__file__).parent.parent.parent / "c")
 
 
 @dataclass(frozen=True)
 class Toolchain:
-    """command: how to call the compiler; version: its first line of --version; native: flags for this CPU."""
+    """command: how to call the compiler; version: its first line of --version; native: flags for this CPU; stop: ends
+    its running compilations where it is set."""
 
     command: tuple[str, ...]
     version: str
     native: tuple[str, ...]
+    stop: threading.Event | None = field(default=None, compare=False)
 
     def flags(self) -> tuple[str, ...]:
         facts = (("-DHLOC_AMX",) if has_amx() else ()) + (("-DHLOC_SLOW_PAIRS",) if has_slow_pairs() else ())
         return FLAGS + self.native + facts + tuple(f"-I{folder}" for folder in INCLUDE_FOLDERS)
 
     def identity(self) -> str:
-        """What a cached build depends on, besides its source."""
-        return " ".join((self.version, *FLAGS, *self.native, str(has_amx()), *DRIVER_FLAGS, *LONG_DRIVER_FLAGS,
+        """What a cached build depends on, besides its source: the whole command, and all flags that may go with it."""
+        return " ".join((*self._called(), self.version, *FLAGS, *self.native, str(has_amx()), *DRIVER_FLAGS, *LONG_DRIVER_FLAGS,
                          *self.kernel_flags(long=True), _cpu_identity()))
+
+    def _called(self) -> tuple[str, ...]:
+        """The command, whatever link to the compiler it goes by; some programs are several compilers, by name."""
+        first = self.command[0]
+        return os.path.realpath(shutil.which(first) or first), os.path.basename(first), *self.command[1:]
 
     def routine_flags(self, *, lean: bool = False) -> tuple[str, ...]:
         """Optimization of the routines of runtime/. lean: for code whose vectors are all named."""
@@ -85,7 +96,7 @@ class Toolchain:
 
     def compile_object(self, source: Path, target: Path, optimize: tuple[str, ...]) -> Path:
         """One translation unit to an object file. Raises BuildError with the compiler's own words."""
-        self._run([*self.command, *self.flags(), *optimize, "-c", str(source), "-o", str(target)], target.parent)
+        self._run([*self.command, *self.flags(), *optimize, "-c", str(source), "-o", str(target)], target)
         return target
 
     def link(self, objects: list[Path], output: Path, *, for_python: bool = False) -> None:
@@ -93,21 +104,27 @@ class Toolchain:
         linker has less to read."""
         lean = for_python and self.version.startswith(("gcc", "cc")) and "ziglang" not in self.command
         libraries = ("-nostdlib", "-lm", "-lgcc") if lean else ("-lm", "-lpthread")
-        command = [*self.command, "-shared", "-fPIC", *map(str, objects), "-o", str(output), *libraries]
-        self._run(command, objects[0].parent)
+        self._run([*self.command, "-shared", "-fPIC", *map(str, objects), "-o", str(output), *libraries], output)
 
-    def _run(self, command: list[str], workspace: Path) -> None:
-        """The compiler's own files on their way lie in the workspace too: what a killed one leaves goes with it."""
+    def _run(self, command: list[str], target: Path) -> None:
+        """The compiler's own files on their way lie beside the target: what a killed one leaves goes with it."""
         try:
-            result = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=COMPILE_SECONDS,
-                                    env={**os.environ, "TMPDIR": str(workspace)})
-        except subprocess.TimeoutExpired:
-            raise BuildError(f"the C compiler did not finish in {COMPILE_SECONDS} s") from None
+            done = processes.run(command, COMPILE_SECONDS, stop=self.stop,
+                                 environment={**os.environ, "TMPDIR": str(target.parent)})
+        except NotFinished as error:
+            raise BuildError(f"the C compiler {error}") from None
         except OSError as error:
             raise BuildError(f"cannot run the C compiler {command[0]}: {error.strerror}") from None
-        if result.returncode:
-            said = "\n".join(result.stderr.strip().splitlines()[:20])
-            raise BuildError(f"the C compiler failed (exit {result.returncode})\n{said}")
+        said = first_lines(done.errors)
+        if done.code:
+            raise BuildError(f"the C compiler failed (exit {done.code})\n{said}")
+        if not target.is_file() or not target.stat().st_size:
+            raise BuildError(f"the C compiler {command[0]} ended as if all were well, but wrote nothing\n{said}".strip())
+
+
+def first_lines(text: str) -> str:
+    """What a reader needs of what a compiler said."""
+    return "\n".join(line[:SHOWN_COLUMNS] for line in text.strip().splitlines()[:SHOWN_LINES])
 
 
 @lru_cache(maxsize=1)
@@ -122,9 +139,16 @@ def _cpu_identity() -> str:
 
 
 def candidates() -> list[tuple[str, ...]]:
-    """Commands that may be C compilers here, best first; where $CC names one, that and no other."""
-    if os.environ.get("CC"):
-        return [tuple(shlex.split(os.environ["CC"]))]
+    """Commands that may be C compilers here, best first; where $CC names one, that and no other. Raises BuildError where
+    $CC is no command line."""
+    if given := os.environ.get("CC"):
+        try:
+            words = tuple(shlex.split(given))
+        except ValueError as error:
+            raise BuildError(f"$CC, {given!r}, cannot be split into words: {error}", hint=UNSET) from None
+        if not words:
+            raise BuildError(f"$CC, {given!r}, holds no word", hint=UNSET)
+        return [words]
     found: list[tuple[str, ...]] = [(path,) for name in ("cc", "gcc", "clang") if (path := shutil.which(name))]
     if importlib.util.find_spec("ziglang"):
         found.append((sys.executable, "-m", "ziglang", "cc"))
@@ -133,22 +157,28 @@ def candidates() -> list[tuple[str, ...]]:
 
 def find() -> Toolchain:
     """The first compiler that answers. Raises BuildError, with the commands that mend it, where none does."""
+    refused = ""
     for command in candidates():
-        version = _version(command)
+        version, refused = _version(command)
         if version:
             native = X86_NATIVE if os.uname().machine in ("x86_64", "amd64") else ("-mcpu=native",)
             return Toolchain(command, version, native)
-    if os.environ.get("CC"):
-        raise BuildError(f"$CC, {os.environ['CC']!r}, is no C compiler that answers --version",
-                         hint="unset CC, and cc, gcc and clang are looked for")
+    if given := os.environ.get("CC"):
+        raise BuildError(f"$CC, {given!r}, is no C compiler that answers --version: {refused}", hint=UNSET)
     raise BuildError("no C compiler found",
                      hint="apt-get install gcc, or: pip install ziglang; or run with --target reference")
 
 
 @lru_cache(maxsize=8)
-def _version(command: tuple[str, ...]) -> str:
+def _version(command: tuple[str, ...]) -> tuple[str, str]:
+    """The first line that a compiler prints of its version, or why it has none."""
     try:
-        result = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=30)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return result.stdout.splitlines()[0] if result.returncode == 0 and result.stdout else ""
+        done = processes.run([*command, "--version"], VERSION_SECONDS)
+    except NotFinished as error:
+        return "", str(error)
+    except (OSError, ValueError) as error:
+        return "", getattr(error, "strerror", None) or str(error)
+    if done.code:
+        return "", f"exit code {done.code}"
+    lines = done.output.strip().splitlines()
+    return (lines[0][:SHOWN_COLUMNS], "") if lines else ("", "it prints nothing")
