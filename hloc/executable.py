@@ -8,19 +8,25 @@ that checks them itself, and returns None where it would rather be given checked
 """
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
 from hloc.errors import UsageError
+from hloc.files import writing
 from hloc.inputs import Named, check_arrays
 from hloc.ir import Instruction
 
+HEADER_MARK = "/* Compiled by hloc. */\n"               # how headers begin, so that no other is overwritten
 Backend = Callable[[Sequence[np.ndarray]], "tuple[np.ndarray, ...]"]
+
+
+def is_own_header(file: BinaryIO) -> bool:
+    return file.read(len(HEADER_MARK)) == HEADER_MARK.encode()
 
 
 class StepTime(NamedTuple):
@@ -46,7 +52,8 @@ class Executable:
     start        makes the backend (builds and loads what it needs); called once, at the latest by the first call
     generated    makes `source`: the generated program as a reader wants it
     texts        file ending -> the program as text (".c", ".cu", ".ptx", ".hlo")
-    files        file ending -> writer of a binary form (".so", ".cubin")
+    files        file ending -> writer of a binary form (".so", ".cubin") into an open file
+    headers      file ending -> maker of the C header that stands beside such a file, from its name without the ending
     profiled     what the steps took since it was asked last; None unless compiled with Options(profile=True)
     """
 
@@ -57,7 +64,8 @@ class Executable:
     start: Callable[[], Backend]
     generated: Callable[[], str]
     texts: dict[str, Callable[[], str]] = field(default_factory=dict)
-    files: dict[str, Callable[[Path], None]] = field(default_factory=dict)
+    files: dict[str, Callable[[BinaryIO], None]] = field(default_factory=dict)
+    headers: dict[str, Callable[[str], str]] = field(default_factory=dict)
     profiled: Callable[[], tuple[StepTime, ...]] | None = None
     _backend: Backend | None = None
     _quick: Callable[[tuple], tuple[np.ndarray, ...] | None] | None = None
@@ -98,18 +106,20 @@ class Executable:
         return self.texts[suffix]()
 
     def save(self, path: str | Path) -> None:
-        """Write the program in the form that the file's ending names, whole or not at all."""
+        """Write the program in the form that the file's ending names, whole or not at all. Raises RunError where the
+        file cannot be written, or where another's header stands in the place of its own."""
         path = Path(path)
         if path.suffix not in self.texts and path.suffix not in self.files:
             raise self._unknown(path.suffix)
-        with tempfile.TemporaryDirectory(prefix=".hloc", dir=path.resolve().parent) as folder:
-            draft = Path(folder) / path.name
+        with ExitStack() as written:
+            file = written.enter_context(writing(path, 0o777 if path.suffix in self.headers else 0o666))
+            if path.suffix in self.headers:
+                header = written.enter_context(writing(path.with_suffix(".h"), is_own=is_own_header))
+                header.write((HEADER_MARK + self.headers[path.suffix](path.stem)).encode())
             if path.suffix in self.files:
-                self.files[path.suffix](draft)
+                self.files[path.suffix](file)
             else:
-                draft.write_text(self.texts[path.suffix](), encoding="utf-8")
-            for made in Path(folder).iterdir():             # a .so has a header beside it
-                made.replace(path.resolve().parent / made.name)
+                file.write(self.texts[path.suffix]().encode())
 
     def _unknown(self, suffix: str) -> UsageError:
         known = ", ".join([*self.files, *self.texts])

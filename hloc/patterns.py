@@ -48,9 +48,10 @@ def _key(pattern: str, flags: int) -> str:
 
 def _cached(key: str, pattern: str, flags: int) -> re.Pattern:
     try:
-        found = cache.find(key, ".json")
+        found = cache.opened(key, ".json")
         if found:
-            return matcher(pattern, *json.loads(found.read_text(encoding="utf-8")))
+            with found:
+                return matcher(pattern, *json.loads(found.read()))
         made = code(pattern, flags)
         cache.put_bytes(key, ".json", json.dumps(made).encode())
         return matcher(pattern, *made)

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from hloc import files
 from hloc.errors import HlocError, Span, UsageError
 from hloc.ir import Module, Verbatim
 from hloc.text.stablehlo import BYTECODE, hlo_of_mlir, is_mlir
@@ -55,13 +56,11 @@ class Part(NamedTuple):
 
 def read_bytes(path: str | Path) -> bytes:
     """The bytes of a file. Raises UsageError where it cannot be read."""
-    path = Path(path)
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise UsageError(f"{path} is larger than {MOST_BYTES >> 30} GiB")
-        return path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from None
+        return files.read(path, MOST_BYTES)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}",
+                         hint="'-' reads standard input" if Path(path).is_fifo() else None) from None
 
 
 def split_choice(path: str | Path) -> tuple[str, str | None]:

@@ -389,7 +389,8 @@ def test_tensor_maps_in_files(tmp_path):
     file, (start,) = tmp_path / "m.cubin", sources.geometry
 
     def written(*maps: TensorMap) -> container.Container:
-        container.write(file, b"image", sources.program, [start._replace(maps=maps)], "sm_90a")
+        with open(file, "w+b") as opened:
+            container.write(opened, b"image", sources.program, [start._replace(maps=maps)], "sm_90a")
         return container.read(file)
     assert written(*start.maps).kernels == sources.geometry
     first = start.maps[0]

@@ -105,7 +105,7 @@ def test_processes_share_the_cache(cache_folder):
                                   env={**os.environ, "PYTHONPATH": str(root)}) for _ in range(4)]
     assert [p.wait(timeout=120) for p in processes] == [0] * 4
     assert len(list(cache_folder.glob("*.so"))) == 1
-    assert not list(cache_folder.glob("tmp*"))
+    assert not list(cache_folder.glob(".hloc-*"))
 
 
 def test_what_killed_processes_left_goes_after_a_day(cache_folder, tmp_path, monkeypatch):
@@ -114,11 +114,11 @@ def test_what_killed_processes_left_goes_after_a_day(cache_folder, tmp_path, mon
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with cache.workspace() as used:
         killed, other = used.with_name("hloc-work-killed"), used.with_name("hloc-other")
-        half, lock = cache.folder() / "tmphalf", cache.folder() / "lock.123456"
+        half, lock = cache.folder() / ".hloc-half", cache.folder() / "lock.123456"
         lock.write_text("")
         for path in (killed, other, cache_folder):
             path.mkdir(exist_ok=True)
-            (path / "tmphalf").write_text("")
+            (path / ".hloc-half").write_text("")
         killed.with_name("hloc-work-link").symlink_to(other)
         for path in (killed, other, half, lock):
             os.utime(path, (0, 0))
@@ -126,7 +126,7 @@ def test_what_killed_processes_left_goes_after_a_day(cache_folder, tmp_path, mon
             cache.prune()
         assert not lock.exists() and (cache.folder() / "lock.ffffff").exists()
         assert used.is_dir() and other.is_dir() and not killed.exists() and not half.exists()
-        assert (other / "tmphalf").exists()
+        assert (other / ".hloc-half").exists()
 
 
 @pytest.mark.parametrize("room", [100, 8000])
@@ -142,7 +142,7 @@ def test_a_full_disk_is_an_error_and_no_broken_entry(cache_folder, tmp_path, roo
     done = subprocess.run([sys.executable, "-c", script, str(path)], env={**os.environ, "PYTHONPATH": str(root)},
                           capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (3, "")
-    assert not list(cache_folder.glob("tmp*")) and not list(cache_folder.glob("*.so"))
+    assert not list(cache_folder.glob(".hloc-*")) and not list(cache_folder.glob("*.so"))
     assert compiled(path)(np.arange(4, dtype=np.float32))[0].tolist() == [0, 2, 4, 6]
 
 
@@ -164,25 +164,25 @@ def test_a_build_needs_no_room_in_the_cache(cache_folder, monkeypatch):
 def test_entries_that_go_while_they_are_looked_for(cache_folder, tmp_path, monkeypatch):
     """Another process makes room between the look and the use."""
     check_affine(compiled(AFFINE % 3), 3)
-    found = cache.find
+    found = cache.opened
     taken = []
 
-    def gone(key: str, suffix: str) -> Path | None:
-        path = found(key, suffix)
-        if path is not None and (suffix, "taken") not in taken:
+    def gone(key: str, suffix: str):
+        file = found(key, suffix)
+        if file is not None and (suffix, "taken") not in taken:
             taken.append((suffix, "taken"))
-            cache.remove(path)
-        return path
-    monkeypatch.setattr(cache, "find", gone)
+            cache.remove(Path(file.name))
+        return file
+    monkeypatch.setattr(cache, "opened", gone)
     for _ in range(4):
         check_affine(compiled(AFFINE % 3), 3)
     assert {suffix for suffix, _ in taken} >= {".json", ".so", ".o"}
-    assert cache.hold(tmp_path / "nothing", tmp_path / "own") is None
+    assert cache.take("nothing", ".o", tmp_path) is None
 
 
 def test_what_killed_builds_left_goes(cache_folder, tmp_path):
     cache.folder()
-    old, new, built = cache_folder / "tmpold", cache_folder / "tmpnew", tmp_path / "built"
+    old, new, built = cache_folder / ".hloc-old", cache_folder / ".hloc-new", tmp_path / "built"
     for path in (old, new, built):
         path.write_bytes(bytes(10))
     os.utime(old, (0, 0))

@@ -17,6 +17,7 @@ from hloc.cli.options import (
 )
 from hloc.cli.terminal import Progress, input_reader, line_of, print_table, read_module
 from hloc.errors import UsageError
+from hloc.files import make_folder, write
 
 EPILOG = """\b
 Examples:
@@ -55,9 +56,9 @@ def bisect_command(module, inputs, target, fusion, tolerance, dump_dir, as_json,
         blame = bisect(parsed, chosen, arrays, options=pass_options(fusion), tolerance=tolerance,
                        runs_kernels=chosen.name == "cpu" or driver_present(), report=progress.report)
     if dump_dir and blame.before:
-        dump_dir.mkdir(parents=True, exist_ok=True)
-        (dump_dir / "before.hlo").write_text(str(blame.before), encoding="utf-8")
-        (dump_dir / "after.hlo").write_text(str(blame.after), encoding="utf-8")
+        make_folder(dump_dir)
+        write(dump_dir / "before.hlo", str(blame.before))
+        write(dump_dir / "after.hlo", str(blame.after))
     click.echo(json.dumps(_as_json(blame), indent=1) if as_json else _text(blame, chosen.name, dump_dir))
     if blame.kernels and not as_json:
         print_table(["kernel", "opcode", "line", "result", "error", "tolerance", "at", target, "evaluator"],

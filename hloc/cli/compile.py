@@ -15,8 +15,9 @@ from hloc.cli.options import (
 )
 from hloc.cli.pass_times import show_times
 from hloc.cli.terminal import Progress, read_module
-from hloc.errors import RunError, UsageError
+from hloc.errors import UsageError
 from hloc.executable import Executable
+from hloc.files import check_target
 
 EPILOG = """\b
 Endings:
@@ -50,6 +51,8 @@ def compile_command(module, output, emit, target, time_passes, fusion, memory_li
     """Compile MODULE ('-' for stdin) and write it to the file given with -o."""
     from hloc.api import Options, compile
     suffix = _suffix(output, emit, target)
+    if output != "-":
+        check_target(Path(output))
     target = target or ("cuda" if suffix in CUDA_ENDINGS else "cpu")
     with Progress() as progress:
         options = Options(progress=progress.report, passes=pass_options(fusion, memory_limit), tuning=tuning,
@@ -69,10 +72,7 @@ def _write(exe: Executable, output: str, suffix: str) -> None:
     if output == "-":
         click.echo(exe.source if suffix in (".c", ".cu") else exe.text(suffix), nl=False)
         return
-    try:
-        exe.save(output)
-    except OSError as error:
-        raise RunError(f"cannot write {output}: {error.strerror}") from None
+    exe.save(output)
 
 
 def _suffix(output: str, emit: str | None, target: str | None) -> str:

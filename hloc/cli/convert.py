@@ -8,7 +8,8 @@ import click
 
 from hloc.cli.options import module_argument, reading_options
 from hloc.cli.terminal import Progress, read_module, warn
-from hloc.errors import RunError, UsageError
+from hloc.errors import UsageError
+from hloc.files import check_target, write
 
 EPILOG = """\b
 Endings:
@@ -35,6 +36,8 @@ FORMS = {".hlo": "hlo", ".txt": "hlo", ".pb": "pb", ".pbtxt": "pbtxt", ".textpro
 def convert_command(module, output, form, reading) -> None:
     """Read MODULE in any form ('-' for stdin), verify it, and write it as HLO text or as a proto."""
     form = form or _form(output)
+    if output != "-":
+        check_target(Path(output))
     with Progress() as progress:
         parsed = read_module(module, reading, progress)
         progress.report("write")
@@ -42,7 +45,7 @@ def convert_command(module, output, form, reading) -> None:
         if output == "-":
             click.echo(data, nl=False)
             return
-        _write(Path(output), data)
+        write(Path(output), gzip.compress(data, mtime=0) if output.endswith(".gz") else data)
     if parsed.default_inputs is not None:
         warn(f"the arguments that came with the module are not in {output}")
     click.echo(f"{output}: {Path(output).stat().st_size:,} bytes", err=True)
@@ -66,14 +69,3 @@ def _data(module, form: str) -> bytes:
         warn(f"a proto has no place for {', '.join(left_out(module))}: left out")
     return data
 
-
-def _write(path: Path, data: bytes) -> None:
-    if path.suffix == ".gz":
-        data = gzip.compress(data, mtime=0)
-    temporary = path.with_name(f".{path.name}.partial")
-    try:
-        temporary.write_bytes(data)
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise RunError(f"cannot write {path}: {error.strerror}") from None

@@ -98,6 +98,10 @@ def _package(name: str, use: str, extra: str) -> tuple[str, str, str, str]:
 
 def _cache() -> tuple[str, str, str, str]:
     from hloc.cache import folder
-    path = folder()
-    size = sum(p.stat().st_size for p in path.iterdir())
+    from hloc.errors import RunError
+    try:
+        path = folder()
+    except RunError as error:
+        return "cache", "", "compiling once", f"{error.message}: {error.hint}"
+    size = sum(p.lstat().st_size for p in path.iterdir())
     return "cache", f"{path} ({size / 2**20:.1f} MiB)", "compiling once", f"writable {os.fspath(path)}"

@@ -10,7 +10,8 @@ import click
 from hloc.cli.options import fusion_option, module_argument, pass_options, reading_options
 from hloc.cli.pass_times import show_times
 from hloc.cli.terminal import Progress, print_table, read_module
-from hloc.errors import RunError, UsageError
+from hloc.errors import UsageError
+from hloc.files import check_target, write
 
 EPILOG = """\b
 Examples:
@@ -18,7 +19,7 @@ Examples:
   hloc opt model.hlo --dump-after fusion              # the module after that pass
   hloc opt model.hlo --passes=algebraic_simplifier,dce
   hloc opt model.hlo --dump-dir dumps --dump-after all -o optimized.hlo
-  cat model.hlo | hloc opt - --time-passes -o /dev/null"""
+  cat model.hlo | hloc opt - --time-passes > /dev/null"""
 
 
 def _list_passes(ctx: click.Context, _param, value: bool) -> None:
@@ -70,6 +71,8 @@ def opt_command(module, passes, target, dump_before, dump_after, dump_dir, time_
         raise UsageError("--dump-dir says where dumps go, but none is asked for", hint="add --dump-after all")
     if as_json and not time_passes:
         raise UsageError("--json is the form of --time-passes' table, which is not asked for", hint="add --time-passes")
+    if output and output != "-":
+        check_target(Path(output))
     timings: list = []
     dumps: list[str] = []
     options = Options()
@@ -97,7 +100,4 @@ def _write(output: str, text: str) -> None:
     if output == "-":
         click.echo(text, nl=not text.endswith("\n"))
         return
-    try:
-        Path(output).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise RunError(f"cannot write {output}: {error.strerror}") from None
+    write(Path(output), text)

@@ -1,10 +1,13 @@
 """hloc reduce: the smallest module that still shows a fault."""
 from __future__ import annotations
 
+import re
 import subprocess
 import tempfile
+import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import click
 import numpy as np
@@ -12,6 +15,7 @@ import numpy as np
 from hloc.cli.options import inputs_option, module_argument, reading_options, target_option
 from hloc.cli.terminal import Progress, input_reader, read_module
 from hloc.errors import HlocError, UsageError
+from hloc.files import check_target, write
 
 EPILOG = """\b
 Examples:
@@ -44,6 +48,9 @@ def reduce_command(module, inputs, output, target, against, tolerance, command_l
     """
     from hloc.inputs import check_inputs, entry_parameters
     from hloc.tools.reduce import reduce_module
+    data = output.with_suffix(".npz")
+    check_target(output)
+    check_target(data, _is_own)
     with Progress() as progress:
         parsed = read_module(module, reading, progress)
         arrays = check_inputs(parsed, input_reader(inputs, parsed)(entry_parameters(parsed)))
@@ -53,9 +60,8 @@ def reduce_command(module, inputs, output, target, against, tolerance, command_l
         if wanted in ("agrees", "exit code 0"):
             raise UsageError(f"nothing to reduce: {wanted}", hint="hloc reduce needs a module that shows a fault")
         case = reduce_module(parsed, arrays, lambda m, given: outcome(m, given) == wanted, progress.report)
-    output.write_text(str(case.module), encoding="utf-8")
-    data = output.with_suffix(".npz")
-    _save(data, case.arrays)
+    write(output, str(case.module))
+    _save(data, case.arrays, _is_own)
     before, after = (sum(1 for _ in m.instructions()) for m in (parsed, case.module))
     click.echo(f"{wanted}: {before} instructions became {after}; {output} and its inputs {data}")
 
@@ -89,6 +95,15 @@ def _command_outcome(command_line: str, timeout: float) -> Callable:
     return outcome
 
 
-def _save(path: Path, arrays: Sequence[np.ndarray]) -> None:
+def _save(path: Path, arrays: Sequence[np.ndarray], is_own: Callable | None = None) -> None:
     from hloc.inputs.files import write_outputs
-    write_outputs(path, arrays, [f"input_{i}" for i in range(len(arrays))])
+    write_outputs(path, arrays, [f"input_{i}" for i in range(len(arrays))], is_own)
+
+
+def _is_own(file: BinaryIO) -> bool:
+    """Whether an .npz, which the user did not name, is one of _save."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            return all(re.fullmatch(r"input_\d+\.npy", name) for name in archive.namelist())
+    except (zipfile.BadZipFile, ValueError, NotImplementedError):
+        return False

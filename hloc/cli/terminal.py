@@ -5,6 +5,7 @@ a second.
 """
 from __future__ import annotations
 
+import errno
 import sys
 import threading
 import time
@@ -15,7 +16,8 @@ import click
 import numpy as np
 
 from hloc.cli.options import Reading
-from hloc.errors import Span, printable
+from hloc.errors import Span, UsageError, printable
+from hloc.files import read_at_most
 from hloc.inputs import Named
 
 PROGRESS_AFTER_SECONDS = 1.0
@@ -73,8 +75,18 @@ def read_module(path: str, reading: Reading, progress: Progress | None = None):
     options = Options(progress=progress.report if progress else None)
     if path != "-":
         return load(Path(path), **reading._asdict(), warn=warn, options=options)
-    data = sys.stdin.buffer.read()
-    return load(data, name="<stdin>", **reading._asdict(), warn=warn, options=options)
+    return load(_standard_input(), name="<stdin>", **reading._asdict(), warn=warn, options=options)
+
+
+def _standard_input() -> bytes:
+    """Raises UsageError where there is none, or none that ends."""
+    from hloc.sources import MOST_BYTES
+    try:
+        if sys.stdin is None:
+            raise OSError(errno.EBADF, "it is closed")
+        return read_at_most(sys.stdin.buffer, MOST_BYTES, "<stdin>")
+    except OSError as error:
+        raise UsageError(f"cannot read standard input: {error.strerror}") from None
 
 
 def tell_of_gpu(asked: str, taken: str) -> None:

@@ -51,11 +51,23 @@ def check_inputs(module: Module, arrays: Sequence[object]) -> list[np.ndarray]:
 
 def check_arrays(parameters: Sequence[Named], arrays: Sequence[object]) -> list[np.ndarray]:
     """`arrays` as contiguous ndarrays. Raises RunError where their number, types or shapes are not the parameters'."""
-    if len(arrays) != len(parameters):
-        were = "was" if len(arrays) == 1 else "were"
-        raise RunError(f"the module takes {_count(len(parameters))}, but {len(arrays)} {were} given"
-                       + _listing(parameters, len(arrays)))
+    _check_number(parameters, len(arrays))
     return [_check(i, p, a) for i, (p, a) in enumerate(zip(parameters, arrays))]
+
+
+def check_forms(parameters: Sequence[Named], forms: Sequence[tuple[np.dtype, tuple[int, ...]]]) -> None:
+    """As check_arrays, for arrays of which no more is known than types and sizes."""
+    _check_number(parameters, len(forms))
+    for number, (parameter, (dtype, sizes)) in enumerate(zip(parameters, forms)):
+        if not _has_type(dtype, parameter.shape) or not _has_sizes(sizes, parameter.shape):
+            raise _other_form(number, parameter, dtype, sizes)
+
+
+def _check_number(parameters: Sequence[Named], given: int) -> None:
+    if given != len(parameters):
+        were = "was" if given == 1 else "were"
+        raise RunError(f"the module takes {_count(len(parameters))}, but {given} {were} given"
+                       + _listing(parameters, given))
 
 
 def _check(number: int, parameter: Named, given: object) -> np.ndarray:
@@ -64,11 +76,37 @@ def _check(number: int, parameter: Named, given: object) -> np.ndarray:
         array = given                                             # the common case, kept short: it runs at every call
     else:
         array = _convert(number, parameter, given)
-    if array.shape != want.dimensions and not within_bounds(array.shape, want):
-        got = ",".join(map(str, array.shape))
-        raise RunError(f"input {number} ({parameter.name}) must be {want.to_string(False)}, "
-                       f"but {want.element_type}[{got}] was given")
+    if not _has_sizes(array.shape, want):
+        raise _other_form(number, parameter, array.dtype, array.shape)
     return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+
+
+def _has_type(dtype: np.dtype, want: Shape) -> bool:
+    """.npy files keep bf16 and f8 as raw bytes."""
+    exact = numpy_dtype(want.element_type)
+    return dtype == exact or dtype.kind == "V" and dtype.names is None and dtype.itemsize == exact.itemsize
+
+
+def _has_sizes(sizes: tuple[int, ...], want: Shape) -> bool:
+    return sizes == want.dimensions or within_bounds(sizes, want)
+
+
+def _other_form(number: int, parameter: Named, dtype: np.dtype, sizes: tuple[int, ...]) -> RunError:
+    """An array of another type, or of another shape."""
+    want = parameter.shape
+    astype = not _has_type(dtype, want) and _has_sizes(sizes, want)
+    return RunError(f"input {number} ({parameter.name}) must be {want.to_string(False)}, "
+                    f"but {_type_name(dtype, want)}[{','.join(map(str, sizes))}] was given",
+                    hint=f"convert it: array.astype({_as_python(numpy_dtype(want.element_type))})" if astype else None)
+
+
+def _type_name(dtype: np.dtype, want: Shape) -> str:
+    if _has_type(dtype, want):
+        return want.element_type
+    try:
+        return element_type_of(dtype) if dtype.isnative else str(dtype)
+    except (KeyError, TypeError):
+        return str(dtype)
 
 
 def within_bounds(sizes: tuple[int, ...], shape: Shape) -> bool:
@@ -95,18 +133,11 @@ def _convert(number: int, parameter: Named, given: object) -> np.ndarray:
             raise RunError(f"input {number} ({parameter.name}) must be {want.to_string(False)}: "
                            f"cannot convert {type(given).__name__}") from None
     array = np.asarray(given)
-    if array.dtype == dtype:
-        return array
-    if array.dtype.kind == "V" and array.dtype.itemsize == dtype.itemsize:
-        return array.view(dtype)                                  # .npy files keep bf16 and f8 as raw bytes
-    try:
-        name = element_type_of(array.dtype)
-    except (KeyError, TypeError):
-        name = str(array.dtype)
-    dims = ",".join(map(str, array.shape))
-    fits = array.shape == want.dimensions or within_bounds(array.shape, want)
-    raise RunError(f"input {number} ({parameter.name}) must be {want.to_string(False)}, but {name}[{dims}] was given",
-                   hint=f"convert it: array.astype({_as_python(dtype)})" if fits else None)
+    if not _has_type(array.dtype, want):
+        raise _other_form(number, parameter, array.dtype, array.shape)
+    if array.dtype.kind == "V" and dtype == np.bool_:
+        return array.view(np.uint8) != 0
+    return array if array.dtype == dtype else array.view(dtype)
 
 
 def _as_python(dtype: np.dtype) -> str:

@@ -4,14 +4,17 @@ In: what --inputs was given. Out: arrays in the order of the flattened entry par
 """
 from __future__ import annotations
 
-import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
 from hloc.errors import RunError, UsageError
-from hloc.inputs.arrays import Named, random_arrays, zero_arrays
+from hloc.files import check_target, writing
+from hloc.inputs.arrays import Named, check_forms, random_arrays, zero_arrays
+from hloc.inputs.npy import ArrayFile, Header
 
 MADE_UP = frozenset(["random", "sensible", "zeros"])
 
@@ -24,12 +27,10 @@ def read_inputs(sources: Sequence[str], parameters: Sequence[Named],
     """
     if len(sources) == 1 and (rule := made_up_rule(sources[0])):
         return made_up(*rule, parameters, sensible)
-    arrays: list[np.ndarray] = []
     for source in sources:
         if source.partition(":")[0] in MADE_UP:
             raise UsageError(f"'{source}' fills all inputs: it cannot stand beside files")
-        arrays += _read(Path(source), parameters, len(arrays))
-    return arrays
+    return _read_all([Path(source) for source in sources], parameters)
 
 
 def made_up_rule(source: str) -> tuple[str, int] | None:
@@ -54,81 +55,73 @@ def made_up(kind: str, seed: int, wanted: Sequence[Named],
     return sensible(seed)
 
 
-def _read(path: Path, parameters: Sequence[Named], first: int = 0) -> list[np.ndarray]:
-    """The arrays of one file; `first`: how many stand before them.
+def _read_all(paths: Sequence[Path], parameters: Sequence[Named]) -> list[np.ndarray]:
+    """The arrays of all files, which are the parameters': all headers are looked at before any array is read.
 
-    Raises RunError for a file that cannot be read or holds pickled objects.
+    Raises RunError for files that cannot be read, and for arrays of another number, type or shape.
     """
-    try:
-        with open(path, "rb") as file:
-            if file.read(6) != b"\x93NUMPY" and not zipfile.is_zipfile(path):
-                file.seek(0)
-                damaged = file.read(2) == b"PK"
-                raise RunError(f"{path} is a damaged .npz file" if damaged else f"{path} is not an .npy or .npz file",
-                               hint=None if damaged else "numpy.save and numpy.savez write such files")
-        loaded = np.load(path, allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            return [loaded]
-        with loaded:
-            return [loaded[name] for name in _order(path, loaded.files, parameters, first)]
-    except FileNotFoundError:
-        hint = "made-up inputs are sensible:SEED, random:SEED or zeros" if ":" in path.name else None
-        raise RunError(f"no such file: {path}", hint=hint) from None
-    except IsADirectoryError:
-        raise RunError(f"{path} is a folder, not an .npy or .npz file") from None
-    except ValueError as error:
-        if "pickle" in str(error):
-            raise RunError(f"{path} holds pickled Python objects, which hloc never loads: "
-                           "save plain arrays with numpy.save or numpy.savez") from None
-        raise RunError(f"cannot read {path}: {error}") from None
-    except MemoryError:
-        raise RunError(f"cannot read {path}: not enough memory") from None
-    except (OSError, EOFError, zipfile.BadZipFile, SyntaxError) as error:
-        raise RunError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+    places: list[tuple[Path, Header]] = []
+    for path in paths:
+        with ArrayFile(path) as file:
+            order = _order(path, file.headers, parameters, len(places))
+            places += [(path, header) for header in order]
+    check_forms(parameters, [(header.dtype, header.sizes) for _, header in places])
+    return [array for path, own in groupby(places, lambda place: place[0])
+            for array in _arrays(path, [header for _, header in own])]
 
 
-def _order(path: Path, names: list[str], parameters: Sequence[Named], first: int) -> list[str]:
-    """Names in the order of the parameters where they are the parameters' own, else as the file has them.
+def _arrays(path: Path, headers: Sequence[Header]) -> Iterator[np.ndarray]:
+    """The arrays of a file that are these; RunError where the file is not as it was when they were read."""
+    with ArrayFile(path) as file:
+        for header in headers:
+            if header not in file.headers:
+                raise RunError(f"cannot read {path}: it changed while it was read")
+            yield file.array(file.headers.index(header))
+
+
+def _order(path: Path, headers: Sequence[Header], parameters: Sequence[Named], first: int) -> list[Header]:
+    """Arrays in the order of the parameters where their names are the parameters' own, else as the file has them;
+    `first`: how many stand before them.
 
     Raises RunError where some are names of parameters, and the file's order would give them to others.
     """
-    wanted = [p.name for p in parameters]
-    if set(names) == set(wanted):
-        return wanted
-    for name, place in zip(names, wanted[first:]):
+    wanted, named = [p.name for p in parameters], {header.name: header for header in headers}
+    if named.keys() == set(wanted):
+        return [named[name] for name in wanted]
+    for name, place in zip(named, wanted[first:]):
         if name in wanted and name != place:
             raise RunError(f"{path}: the order of its arrays gives {name} to parameter {place}, though there is a "
                            f"parameter {name}", hint="name all of its arrays like the parameters, or none: "
                            + ", ".join(wanted[:10]) + (" ..." if len(wanted) > 10 else ""))
-    return list(names)
+    return list(headers)
 
 
 def read_arrays(path: Path) -> list[np.ndarray]:
     """All arrays of a file, in its order: what the host hands in while a program runs."""
-    return _read(path, ())
+    with ArrayFile(path) as file:
+        return [file.array(number) for number in range(len(file.headers))]
 
 
 def check_output(path: Path) -> None:
-    """Before a long run: can results be written to `path` at all? UsageError, or RunError where there is no folder."""
-    if path.suffix not in (".npy", ".npz"):
-        raise UsageError(f"cannot write results to {path}: give a name that ends in .npz or .npy")
-    if not path.resolve().parent.is_dir():
-        raise RunError(f"cannot write {path}: no such folder")
+    """Before a long run: can results be written to `path` at all? Raises UsageError or RunError."""
+    _check_ending(path)
+    check_target(path)
 
 
-def write_outputs(path: Path, arrays: Sequence[np.ndarray], names: Sequence[str] = ()) -> None:
-    """One array to an .npy, any number to an .npz (out_0, out_1 ..., or `names`). UsageError for other endings."""
-    check_output(path)
+def write_outputs(path: Path, arrays: Sequence[np.ndarray], names: Sequence[str] = (),
+                  is_own: Callable[[BinaryIO], bool] | None = None) -> None:
+    """One array to an .npy, any number to an .npz (out_0, out_1 ..., or `names`); is_own as in files.writing.
+    UsageError for other endings."""
+    _check_ending(path)
     if path.suffix == ".npy" and len(arrays) != 1:
         raise UsageError(f"{path} can hold one array, but there are {len(arrays)} results: use .npz")
-    temporary = path.with_name(f".{path.name}.partial")
-    try:
-        with open(temporary, "wb") as file:
-            if path.suffix == ".npy":
-                np.save(file, arrays[0], allow_pickle=False)
-            else:
-                np.savez(file, **dict(zip(names or [f"out_{i}" for i in range(len(arrays))], arrays)))
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise RunError(f"cannot write {path}: {error.strerror}") from None
+    with writing(path, is_own=is_own) as file:
+        if path.suffix == ".npy":
+            np.save(file, arrays[0], allow_pickle=False)
+        else:
+            np.savez(file, **dict(zip(names or [f"out_{i}" for i in range(len(arrays))], arrays)))
+
+
+def _check_ending(path: Path) -> None:
+    if path.suffix not in (".npy", ".npz"):
+        raise UsageError(f"cannot write results to {path}: give a name that ends in .npz or .npy")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hloc.errors import HlocError, UnsupportedError, UsageError, VerifyError
+from hloc.files import make_folder, write
 from hloc.ir import Module
 from hloc.passes.context import PassContext
 from hloc.verify import verify
@@ -114,8 +115,8 @@ class Runner:
         if self.dump_dir is None:
             self.on_dump(f"{when} {name}", text)
             return
-        self.dump_dir.mkdir(parents=True, exist_ok=True)
-        (self.dump_dir / f"{self.dumps:03d}.{when}.{name}.hlo").write_text(text, encoding="utf-8")
+        make_folder(self.dump_dir)
+        write(self.dump_dir / f"{self.dumps:03d}.{when}.{name}.hlo", text)
         self.dumps += 1
 
 

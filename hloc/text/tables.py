@@ -32,9 +32,10 @@ def cached_parser(file: Path, start: list[str], lexer: type[Lexer]) -> Lark:
     if stored is not None:
         return with_places(restored(stored, lexer))
     try:
-        found = cache.find(cache.digest(key), ".json")
+        found = cache.opened(cache.digest(key), ".json")
         if found:
-            return with_places(restored(read_tables(found, key), lexer))
+            with found:
+                return with_places(restored(parsed(found.read().decode(), key), lexer))
         parser = built(grammar, start, lexer)
         cache.put_bytes(cache.digest(key), ".json", written(parser, key).encode())
         return with_places(parser)
@@ -55,9 +56,13 @@ def tables_file(grammar: Path) -> Path:
 def read_tables(path: Path, key: str) -> dict[str, Any] | None:
     """The tables in a file; None where it is of another key, or missing."""
     try:
-        text = path.read_text(encoding="utf-8")
+        return parsed(path.read_text(encoding="utf-8"), key)
     except FileNotFoundError:
         return None
+
+
+def parsed(text: str, key: str) -> dict[str, Any] | None:
+    """The tables that `written` wrote; None where they are of another key."""
     head, _, tables = text.partition("\n")
     return json.loads(tables, object_pairs_hook=_with_numbers) if head == key else None
 

@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
-from hloc.errors import RunError, UnsupportedError
+from hloc import cache
+from hloc.errors import BuildError, UnsupportedError
 from hloc.executable import Executable
 from hloc.ir import Instruction, Module
 from hloc.kernels.ir import Kernel, Tile
 from hloc.kernels.plan import HostCall, Program, Workspace
 from hloc.machine import Machine
 from hloc.targets.cpu.building.recall import recalled
-from hloc.targets.cpu.execution.executable import CpuBackend, refuse_if_too_large
+from hloc.targets.cpu.execution.executable import CpuBackend, NotLoaded, refuse_if_too_large
 from hloc.targets.cpu.execution.executable import load_shared_object as open_shared_object
 from hloc.targets.target import Target
 
-BUILDS = 4                            # of one program, where other processes make room in the cache meanwhile
 STACK_BYTES = 1 << 20                 # of each thread of the pool: HLOC_STACK_BYTES in runtime/pool.h
 
 if TYPE_CHECKING:
@@ -58,6 +57,7 @@ def executable(program: Program, module: Module, options) -> Executable:
     """An Executable over generated C; nothing is compiled before it is first called or saved."""
     from hloc.targets.cpu.building.build import build
     from hloc.targets.cpu.execution.profile import step_times
+    from hloc.targets.cpu.program.export import header_text
     from hloc.targets.cpu.program.sources import make_sources
     from hloc.targets.host_calls import host_function
     with options.stage("printing"):
@@ -68,15 +68,20 @@ def executable(program: Program, module: Module, options) -> Executable:
     def start() -> CpuBackend:
         needed = program.arena_size + sum(v.shape.num_bytes for v in program.results)
         refuse_if_too_large(needed, "running this module", largest(module))
-        for _ in range(BUILDS):
-            with suppress(FileNotFoundError), options.stage("compiler"):
-                return CpuBackend(build(sources, options.report), program.parameters, program.results,
-                                  program.arena_size, program.constants, list(zip(sources.host_calls, functions)))
-        raise RunError("what was compiled is removed from the cache before it is loaded: HLOC_CACHE_BYTES is too small")
+        with options.stage("compiler"):
+            key, library = build(sources, options.report)
+        with library:
+            try:
+                return CpuBackend(library, program.parameters, program.results, program.arena_size, program.constants,
+                                  list(zip(sources.host_calls, functions)), key)
+            except NotLoaded as error:
+                cache.forget(key, ".so")
+                raise BuildError(f"what the C compiler made is no program: {error.message}") from None
 
     made = Executable(program.name, "cpu", program.parameters, program.results, start, sources.readable,
                       texts={".c": sources.single_file, ".hlo": lambda: str(module)},
-                      files={".so": lambda path: save(sources, path, options)})
+                      files={".so": lambda file: save(sources, file, options)},
+                      headers={".so": lambda stem: header_text(program, stem)})
     if options.profile:
         made.profiled = lambda: step_times(made.backend.shared_object, sources.timed, program)
     return made
@@ -88,17 +93,15 @@ def largest(module: Module) -> Instruction:
                key=lambda i: i.shape.num_bytes, default=module.entry.root)
 
 
-def save(sources: Sources, path: Path, options) -> None:
-    """Write a shared object that stands alone: constants and manifest inside, a C header beside it."""
+def save(sources: Sources, file: BinaryIO, options) -> None:
+    """Write a shared object that stands alone: constants and manifest inside."""
     if sources.host_calls:
         raise UnsupportedError(f"a .so cannot hold the Python function of host call {sources.host_calls[0].target!r}")
     if sources.lapack_calls:
         raise UnsupportedError(f"a .so has no LAPACK: {sources.lapack_calls[0].target!r} is called through SciPy")
     from hloc.targets.cpu.building.build import save as write_shared_object
-    from hloc.targets.cpu.program.export import header_text
     with options.stage("compiler"):
-        write_shared_object(sources, path, options.report)
-    path.with_suffix(".h").write_text(header_text(sources.program, path.stem), encoding="utf-8")
+        write_shared_object(sources, file, options.report)
 
 
 def load_shared_object(path: Path) -> Executable:

@@ -160,7 +160,7 @@ def _with_nvcc(source: str, arch: str, form: str, *more: str) -> tuple[bytes, st
         if done.code:
             raise BuildError(f"nvcc failed for {arch}\n" + _first_lines(done.errors))
         if not output.is_file():
-            raise BuildError("nvcc ended as if all were well, but wrote nothing")
+            raise BuildError("nvcc reported no error, but wrote nothing")
         return output.read_bytes(), done.errors
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import BinaryIO
 
 from hloc import cache, targets
 from hloc.errors import HlocError, RunError, UnsupportedError
@@ -75,12 +76,12 @@ def executable(gpu: Machine, program: Program, module: Module, options) -> Execu
             program.results, program.constants, program.arena_size, compiler_version())
         return CudaBackend(packed, functions)
 
-    def save_cubin(path: Path) -> None:
+    def save_cubin(file: BinaryIO) -> None:
         if sources.host_calls:
             call = sources.host_calls[0]
             raise UnsupportedError(f"a .cubin cannot hold the Python function of host call {call.target!r}",
                                    call.instruction.span, hint="hloc run MODULE runs it from the HLO text")
-        container.write(path, image(sources, gpu, options), program, sources.geometry, gpu.arch,
+        container.write(file, image(sources, gpu, options), program, sources.geometry, gpu.arch,
                         compiler_version())
 
     return Executable(
@@ -94,9 +95,10 @@ def image(sources: CudaSources, gpu: Machine, options) -> bytes:
     """The cubin of a program: from the cache, else compiled. Raises BuildError."""
     text = sources.single_file()
     key = cache.digest("cubin", gpu.arch, str(compiler_version()), text)
-    found = cache.find(key, ".cubin")
+    found = cache.opened(key, ".cubin")
     if found:
-        return found.read_bytes()
+        with found:
+            return found.read()
     options.report("compile CUDA C", 0, 0)
     with options.stage("compiler"):
         data = compile_cuda(text, gpu.arch, "cubin")

@@ -1,8 +1,8 @@
 """C sources -> a shared object: everything that must be compiled, in one parallel batch, then one link.
 
-In: Sources of a program. Out: the path of a shared object, from the cache where it was built before.
+In: Sources of a program. Out: a shared object, open, and its key; from the cache where it was built before.
 
-    library = build(sources, options.report)
+    key, library = build(sources, options.report)
 
 The routines of runtime/ (routine_objects.py) are compiled once per machine, and start while the passes still run.
 """
@@ -13,13 +13,17 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO
 
 from hloc import cache
+from hloc.files import opened
 from hloc.machine import available_cores
+from hloc.targets import sealed
 from hloc.targets.cpu.building import toolchain
 from hloc.targets.cpu.building.parts import compiled
 from hloc.targets.cpu.building.routine_objects import CALL, runtime_digest, runtime_object
 from hloc.targets.cpu.building.toolchain import Toolchain
+from hloc.targets.cpu.execution.executable import MARK, VERSION, manifest
 from hloc.targets.cpu.program.export import export_unit, write_constants
 from hloc.targets.cpu.program.sources import Sources
 
@@ -28,28 +32,33 @@ LONG = ("_near_c64(", "_near_c128(")
 Report = Callable[[str, int, int], None]
 
 
-def build(sources: Sources, report: Report) -> Path:
-    """The shared object of a program: from the cache, else compiled. Raises BuildError."""
+def build(sources: Sources, report: Report) -> tuple[str, BinaryIO]:
+    """The shared object of a program, open, and its key: from the cache, else compiled. Raises BuildError."""
     chain = toolchain.find()
     units = sources.units(available_cores())
     parts = compiled((*sources.runtime_units(), CALL), sources.parts())
     key = cache.digest(chain.identity(), runtime_digest(), repr(parts), *(text for text, _ in units))
-    found = cache.find(key, ".so")
+    found = cache.opened(key, ".so")
     if found:
-        return found
+        return key, found
     with cache.workspace() as folder:
         output = folder / "program.so"
         _compile_and_link(chain, units, sources, output, report, for_python=True)
-        return cache.put(key, ".so", output)
+        cache.put(key, ".so", output)
+        return key, opened(output)
 
 
-def save(sources: Sources, path: Path, report: Report) -> None:
+def save(sources: Sources, file: BinaryIO, report: Report) -> None:
     """Write a shared object that stands alone: the constants and the manifest are inside."""
+    program = sources.program
+    facts = manifest(program.name, program.parameters, program.results, program.arena_size, program.constants)
     with cache.workspace() as folder:
-        constants = folder / "constants.bin"
-        write_constants(sources.program.constants, constants)
-        units = sources.units(available_cores(), export_unit(sources.program, constants))
-        _compile_and_link(toolchain.find(), units, sources, path, report)
+        constants, output = folder / "constants.bin", folder / "program.so"
+        write_constants(program.constants, constants)
+        units = sources.units(available_cores(), export_unit(program, facts, constants))
+        _compile_and_link(toolchain.find(), units, sources, output, report)
+        with opened(output) as image:
+            sealed.write(file, image, {MARK: VERSION, "manifest": facts})
 
 
 def _compile_and_link(chain: Toolchain, units: list[tuple[str, bool]], sources: Sources, output: Path,

@@ -13,8 +13,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import cache as once
 from importlib.util import find_spec
+from typing import BinaryIO
 
 import numpy as np
 
@@ -45,7 +47,8 @@ def recalled(module: Module, passes: dict, compile_text: Callable[[str], Executa
     anew = once(lambda: compile_text(str(module)))
     return Executable(name, "cpu", backend.parameters, backend.results, lambda: backend, lambda: anew().source,
                       texts={".c": lambda: anew().text(".c"), ".hlo": lambda: anew().text(".hlo")},
-                      files={".so": lambda path: anew().files[".so"](path)})
+                      files={".so": lambda file: anew().files[".so"](file)},
+                      headers={".so": lambda stem: anew().headers[".so"](stem)})
 
 
 def constants_identity(module: Module) -> str:
@@ -60,16 +63,16 @@ def constants_identity(module: Module) -> str:
 
 def _find(key: str) -> tuple[CpuBackend | None, str]:
     """The backend that is remembered under `key` and the program's name; None where nothing usable is."""
-    path, blob = cache.find(key, ".json"), cache.find(key, ".bin")
-    if path is None or blob is None:
-        return None, ""
-    try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
-        library = cache.find(facts["library"], ".so")
-        if library is not None:
-            return backend_of(library, facts, np.memmap(blob, np.uint8, "r")), facts["name"]
-    except FileNotFoundError:                                # another process has just made room in the cache
-        pass
+    with ExitStack() as held:
+        def found(name: str, suffix: str) -> BinaryIO | None:
+            file = cache.opened(name, suffix)
+            return file and held.enter_context(file)
+        if (text := found(key, ".json")) and (blob := found(key, ".bin")):
+            facts = json.loads(text.read())
+            library = found(facts["library"], ".so")
+            if library:
+                constants = np.memmap(blob, np.uint8, "r")
+                return backend_of(library, facts, constants, facts["library"]), facts["name"]
     return None, ""
 
 
@@ -82,4 +85,4 @@ def _remember(key: str, name: str, backend: CpuBackend) -> None:
         blob = folder / "constants"
         write_constants(backend.constants, blob)
         cache.put(key, ".bin", blob)
-    cache.put_bytes(key, ".json", json.dumps({**facts, "library": backend.library.stem}).encode())
+    cache.put_bytes(key, ".json", json.dumps({**facts, "library": backend.key}).encode())

@@ -30,8 +30,7 @@ def runtime_object(chain: Toolchain, unit: str, more: tuple[str, ...], sources: 
         return installed
 
     def cached() -> Path | None:
-        found = cache.find(key, ".o")
-        return cache.hold(found, into / found.name) if found and into else found
+        return cache.take(key, ".o", into) if into else cache.find(key, ".o")
     found = cached()
     if found:
         return found

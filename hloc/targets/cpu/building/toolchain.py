@@ -20,6 +20,7 @@ from pathlib import Path
 
 from hloc import processes
 from hloc.errors import BuildError
+from hloc.files import opened
 from hloc.machine import has_amx, has_slow_pairs
 from hloc.processes import NotFinished
 
@@ -47,6 +48,7 @@ GATHER_FLAGS = ("-mtune-ctrl=^use_gather_2parts,^use_gather_4parts",)
 FIRST_GCC_WITH_GATHER_FLAGS = 12
 COMPILE_SECONDS, VERSION_SECONDS = 600, 30
 SHOWN_LINES, SHOWN_COLUMNS = 20, 500           # of what a compiler says
+ELF = b"\x7fELF"
 UNSET = "unset CC, and cc, gcc and clang are looked for"
 RUNTIME = Path(__file__).parent.parent / "runtime"
 INCLUDE_FOLDERS = (RUNTIME, Path(__file__).parent.parent.parent / "c")
@@ -68,8 +70,8 @@ class Toolchain:
 
     def identity(self) -> str:
         """What a cached build depends on, besides its source: the whole command, and all flags that may go with it."""
-        return " ".join((*self._called(), self.version, *FLAGS, *self.native, str(has_amx()), *DRIVER_FLAGS, *LONG_DRIVER_FLAGS,
-                         *self.kernel_flags(long=True), _cpu_identity()))
+        return " ".join((*self._called(), self.version, *FLAGS, *self.native, str(has_amx()), *DRIVER_FLAGS,
+                         *LONG_DRIVER_FLAGS, *self.kernel_flags(long=True), _cpu_identity()))
 
     def _called(self) -> tuple[str, ...]:
         """The command, whatever link to the compiler it goes by; some programs are several compilers, by name."""
@@ -118,8 +120,16 @@ class Toolchain:
         said = first_lines(done.errors)
         if done.code:
             raise BuildError(f"the C compiler failed (exit {done.code})\n{said}")
-        if not target.is_file() or not target.stat().st_size:
-            raise BuildError(f"the C compiler {command[0]} ended as if all were well, but wrote nothing\n{said}".strip())
+        if not _is_native(target):
+            raise BuildError(f"the C compiler {command[0]} reported no error, but wrote no code\n{said}".strip())
+
+
+def _is_native(path: Path) -> bool:
+    try:
+        with opened(path) as file:
+            return file.read(len(ELF)) == ELF
+    except OSError:
+        return False
 
 
 def first_lines(text: str) -> str:
@@ -139,8 +149,8 @@ def _cpu_identity() -> str:
 
 
 def candidates() -> list[tuple[str, ...]]:
-    """Commands that may be C compilers here, best first; where $CC names one, that and no other. Raises BuildError where
-    $CC is no command line."""
+    """Commands that may be C compilers here, best first; where $CC names one, that and no other. Raises BuildError
+    where $CC is no command line."""
     if given := os.environ.get("CC"):
         try:
             words = tuple(shlex.split(given))

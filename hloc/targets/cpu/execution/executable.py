@@ -1,6 +1,7 @@
 """Loading and calling a CPU build: one arena, one ctypes call per run.
 
-In: a shared object made by build.py and the facts that its manifest holds. Out: a backend that takes checked arrays.
+In: a shared object made by build.py, open, and the facts that its manifest holds. Out: a backend that takes checked
+arrays.
 The arena and the table of base addresses live as long as the backend; runs of one backend are serialized by a lock.
 """
 from __future__ import annotations
@@ -8,19 +9,21 @@ from __future__ import annotations
 import _ctypes
 import ctypes
 import json
+import os
 import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import NoReturn
+from typing import BinaryIO, NoReturn
 
 import numpy as np
 
+from hloc import cache
 from hloc.analysis.packing import ALIGNMENT
 from hloc.errors import RunError
-from hloc.ir import Instruction, Layout, Shape, numpy_dtype
+from hloc.ir import Instruction, Shape, numpy_dtype
 from hloc.kernels.plan import HostCall, Value
 from hloc.limits import available_memory
 from hloc.machine import available_cores
@@ -36,6 +39,9 @@ from hloc.targets.cpu.execution.calls import (
     tells_idle,
 )
 from hloc.targets.cpu.execution.result_memory import ResultMemory, aligned_bytes
+from hloc.targets.manifest import MOST_BYTES, value_from_json, value_to_json, whole
+
+MARK, VERSION = "hloc_shared_object", 1
 
 
 def refuse_if_too_large(needed: int, what: str, largest: Instruction | None = None) -> None:
@@ -51,15 +57,17 @@ _sharing = threading.Lock()
 _threads: int | None = None                 # of the process: the address of the first program's pool
 
 
-def open_library(path: Path) -> ctypes.CDLL:
+class NotLoaded(RunError):
+    """A shared object that the system's loader refuses, or that is no program."""
+
+
+def open_library(file: BinaryIO) -> ctypes.CDLL:
     """A program, loaded until nobody holds it any more. All programs of a process run on the threads of the first,
-    which stays. Raises FileNotFoundError where it is gone: another process has made room in the cache."""
+    which stays. Raises NotLoaded."""
     global _threads
-    try:
-        library = ctypes.CDLL(str(path))
-    except OSError:
-        path.stat()
-        raise
+    library = _load(file)
+    if missing := [name for name in ("hloc_start", "hloc_execute") if not hasattr(library, name)]:
+        raise NotLoaded(f"{file.name} is no program of hloc's: it has no function {missing[0]}")
     if not hasattr(library, "hloc_share_threads"):               # an hloc of before wrote it: it has its own
         return library
     library.hloc_threads.restype = ctypes.c_void_p
@@ -73,12 +81,26 @@ def open_library(path: Path) -> ctypes.CDLL:
     return library
 
 
-class CpuBackend:
-    """Calls hloc_execute of one shared object."""
+def _load(file: BinaryIO) -> ctypes.CDLL:
+    """What `file` has open, whatever stands at its path by now. The loader takes a name that it knows for the library
+    that it knows: this one is new. Raises NotLoaded."""
+    opened = f"/proc/self/fd/{file.fileno()}"
+    with cache.workspace() as folder:
+        name = folder / "program.so"
+        name.symlink_to(opened if os.path.exists(opened) else os.path.abspath(file.name))
+        try:
+            return ctypes.CDLL(str(name))
+        except OSError as error:
+            raise NotLoaded(f"{file.name} cannot be loaded: {str(error).removeprefix(f'{name}: ')}") from None
 
-    def __init__(self, library: Path, parameters: Sequence[Value], results: Sequence[Value], arena_size: int,
-                 constants: Sequence[np.ndarray], host_calls: Sequence[tuple[HostCall, Callable]] = ()):
-        self.library, self.arena_size, self.constants = library, arena_size, tuple(constants)
+
+class CpuBackend:
+    """Calls hloc_execute of one shared object. library: open until this is made; key: its own in the cache, if it lies
+    there."""
+
+    def __init__(self, library: BinaryIO, parameters: Sequence[Value], results: Sequence[Value], arena_size: int,
+                 constants: Sequence[np.ndarray], host_calls: Sequence[tuple[HostCall, Callable]] = (), key: str = ""):
+        self.key, self.arena_size, self.constants = key, arena_size, tuple(constants)
         self.parameters, self.results, self.host_calls = tuple(parameters), tuple(results), tuple(host_calls)
         outputs = sum(v.shape.num_bytes for v in results)
         refuse_if_too_large(arena_size + outputs, "running this module")
@@ -185,35 +207,41 @@ def manifest(name: str, parameters: Sequence[Value], results: Sequence[Value], a
              constants: Sequence[np.ndarray]) -> dict:
     """Facts for JSON: names and shapes, arena size and where each constant lies in the blob."""
     places = [0, *accumulate((c.nbytes + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT for c in constants)]
-    return {"hloc": 1, "name": name, "arena": arena_size, "constants": places[:-1], "constant_bytes": places[-1],
-            "byte_order": sys.byteorder, "parameters": [value_to_json(v) for v in parameters],
-            "results": [value_to_json(v) for v in results]}
+    return {"name": name, "arena": arena_size, "constants": places[:-1], "constant_bytes": places[-1],
+            "byte_order": sys.byteorder, "machine": os.uname().machine,
+            "parameters": [value_to_json(v) for v in parameters], "results": [value_to_json(v) for v in results]}
 
 
-def value_to_json(value: Value) -> list:
-    return [value.name, value.shape.element_type, list(value.shape.dimensions)]
-
-
-def value_from_json(row: list) -> Value:
-    name, element_type, dimensions = row
-    dimensions = tuple(int(d) for d in dimensions)
-    return Value(str(name), Shape(str(element_type), dimensions, layout=Layout(tuple(range(len(dimensions)))[::-1])))
+def _check_manifest(facts: dict) -> None:
+    """Raises ValueError, KeyError or TypeError for facts that `manifest` does not make on this machine."""
+    if (facts["machine"], facts["byte_order"]) != (os.uname().machine, sys.byteorder):
+        raise ValueError(f"it is compiled for {str(facts['machine'])[:40]}, this is {os.uname().machine}")
+    for row in (*facts["parameters"], *facts["results"]):
+        value_from_json(row)
+    whole(facts["arena"], MOST_BYTES)
+    end = whole(facts["constant_bytes"], MOST_BYTES)
+    if any(whole(place, end) % ALIGNMENT for place in facts["constants"]):
+        raise ValueError("a constant that is not aligned")
 
 
 def load_shared_object(path: Path) -> tuple[CpuBackend, dict]:
-    """The backend of a .so that `hloc compile` wrote, and its manifest. Raises RunError for any other file."""
-    try:
-        library = ctypes.CDLL(str(path.resolve()))
-        text = ctypes.string_at(ctypes.addressof(ctypes.c_char.in_dll(library, "hloc_manifest")))
-        facts = json.loads(text)
+    """The backend of a .so that `hloc compile` wrote, and its manifest. Raises RunError for any other file: before the
+    system's loader sees it, its length, its hash and its manifest are checked."""
+    from hloc.targets import sealed
+    with sealed.reading(path, MARK, VERSION) as found:
+        found.check_image()
+        facts = found.plan["manifest"]
+        _check_manifest(facts)
+        library = open_library(found.file)
+        embedded = ctypes.string_at(ctypes.addressof(ctypes.c_char.in_dll(library, "hloc_manifest")))
+        if json.loads(embedded) != facts:
+            raise ValueError("its code has another manifest")
         blob = (ctypes.c_uint8 * facts["constant_bytes"]).in_dll(library, "hloc_constants")
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path} is not a shared object that hloc wrote ({error})") from None
-    return backend_of(path.resolve(), facts, np.frombuffer(blob, np.uint8)), facts
+        return backend_of(found.file, facts, np.frombuffer(blob, np.uint8)), facts
 
 
-def backend_of(library: Path, facts: dict, blob: np.ndarray) -> CpuBackend:
+def backend_of(library: BinaryIO, facts: dict, blob: np.ndarray, key: str = "") -> CpuBackend:
     """The backend that a manifest describes; `blob` holds its constants."""
     return CpuBackend(library, [value_from_json(row) for row in facts["parameters"]],
                       [value_from_json(row) for row in facts["results"]], facts["arena"],
-                      [blob[offset:] for offset in facts["constants"]])
+                      [blob[offset:] for offset in facts["constants"]], key=key)

@@ -15,7 +15,6 @@ from hloc.analysis.packing import ALIGNMENT
 from hloc.errors import printable
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.plan import Program, Value
-from hloc.targets.cpu.execution.executable import manifest
 
 C_TYPES = {"pred": "uint8_t", "f32": "float", "f64": "double", "c64": "float _Complex", "c128": "double _Complex",
            **{f"{s}{b}": f"{'u' if s == 'u' else ''}int{b}_t" for s in "su" for b in (8, 16, 32, 64)}}
@@ -36,9 +35,9 @@ def c_string(text: str) -> str:
     return '"' + "".join(chr(b) if b in plain else f"\\{b:03o}" for b in text.encode()) + '"'
 
 
-def export_unit(program: Program, constants: Path) -> str:
-    """C text: the constants through the assembler, the manifest, and hloc_run, which allocates the arena once."""
-    facts = manifest(program.name, program.parameters, program.results, program.arena_size, program.constants)
+def export_unit(program: Program, facts: dict, constants: Path) -> str:
+    """C text: the constants through the assembler, the manifest, which is `facts`, and hloc_run, which allocates the
+    arena once."""
     offsets = facts["constants"]
     count = 1 + len(program.parameters) + len(program.results) + len(offsets)
     table = ", ".join(map(str, offsets)) or "0"
@@ -82,7 +81,7 @@ def header_text(program: Program, stem: str) -> str:
     lines = [f" *   inputs[{i}]  {_describe(v)}" for i, v in enumerate(program.parameters)]
     lines += [f" *   results[{i}] {_describe(v)}" for i, v in enumerate(program.results)]
     return "\n".join([
-        f"/* {_comment(program.name)}: compiled by hloc. Link with the shared object, -lm and -lpthread.", " *", *lines,
+        f"/* {_comment(program.name)}: link with the shared object, -lm and -lpthread.", " *", *lines,
         " *", " * Arrays are row-major, aligned as malloc's are, and stay the caller's. Results are work space too.",
         " * Returns 0, or 1 where memory is missing. */",
         f"#ifndef {guard}", f"#define {guard}", "#include <stdint.h>", "#ifdef __cplusplus", 'extern "C" {', "#endif",

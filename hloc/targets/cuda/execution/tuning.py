@@ -15,13 +15,12 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
-from hloc import cache
+from hloc import cache, files
 from hloc.errors import RunError
 from hloc.kernels.ir import Kernel, Tile
 from hloc.machine import Machine
@@ -55,8 +54,8 @@ def key_of(tile: Tile) -> str:
 
 @lru_cache(maxsize=1)
 def templates_identity() -> str:
-    files = [*sorted(TARGET.rglob("*.cuh")), *sorted(TARGET.rglob("*.py"))]
-    return cache.digest(*(f.read_bytes() for f in files))
+    own = [*sorted(TARGET.rglob("*.cuh")), *sorted(TARGET.rglob("*.py"))]
+    return cache.digest(*(f.read_bytes() for f in own))
 
 
 def describe(tile: Tile) -> str:
@@ -87,12 +86,13 @@ def chosen_ways(kernels: Sequence[Kernel | Tile], gpu: Machine, path: Path, repo
         own = tuning.measured.setdefault(here, {})
         missing = {key: tile for key, tile in wanted.items() if key not in own}
         if missing:
+            files.check_target(path)
             from hloc.targets.cuda.execution.measure import measure
             for number, (key, tile) in enumerate(missing.items()):
                 if report:
                     report("measure kernels", number, len(missing))
                 own[key] = measure(tile, gpu)
-                write(path, tuning)
+                _add(path, here, key, own[key])
     else:
         own = _of_gpu(path, tuning, gpu)
         if wanted and not own.keys() & wanted.keys():
@@ -135,9 +135,7 @@ def _version(name: str) -> list[int]:
 def read(path: Path) -> Tuning:
     """Raises RunError for a file that is not there, is damaged, or that hloc did not write."""
     try:
-        if path.stat().st_size > LARGEST_FILE:
-            raise ValueError("too large")
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(files.read(path, LARGEST_FILE), parse_constant=_refuse)
         if data["hloc_tuning"] != VERSION:
             raise RunError(f"{path} has tuning version {data['hloc_tuning']}, this hloc reads {VERSION}")
         if data["sha256"] != _seal(data["measured"]):
@@ -148,9 +146,17 @@ def read(path: Path) -> Tuning:
     except OSError as error:
         raise RunError(f"cannot read the tuning file {path}: {error.strerror}",
                        hint="hloc run --tuning FILE on a machine with a GPU writes one") from None
-    except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise RunError(f"{path} is not a whole tuning file that hloc wrote ({type(error).__name__}: {error})",
                        hint="remove it, and kernels are measured again") from None
+
+
+def _add(path: Path, device: str, key: str, row: Measured) -> None:
+    """One kernel more, beside what other processes have added meanwhile."""
+    with cache.lock(cache.digest(str(path.resolve()))):
+        tuning = read(path) if path.exists() else Tuning({})
+        tuning.measured.setdefault(device, {})[key] = row
+        write(path, tuning)
 
 
 def write(path: Path, tuning: Tuning) -> None:
@@ -158,13 +164,11 @@ def write(path: Path, tuning: Tuning) -> None:
     rows = {device: {key: {"kernel": m.kernel, "way": m.way, "microseconds": m.microseconds, "refused": m.refused}
                      for key, m in own.items()} for device, own in tuning.measured.items()}
     text = json.dumps({"hloc_tuning": VERSION, "measured": rows, "sha256": _seal(rows)}, indent=1) + "\n"
-    beside = path.with_name(f"{path.name}.{os.getpid()}")
-    try:
-        beside.write_text(text, encoding="utf-8")
-        os.replace(beside, path)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise RunError(f"cannot write the tuning file {path}: {error.strerror}") from None
+    files.write(path, text)
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no time")
 
 
 def _seal(rows: dict) -> str:
@@ -172,5 +176,7 @@ def _seal(rows: dict) -> str:
 
 
 def _measured(row: dict) -> Measured:
-    return Measured(str(row["kernel"]), str(row["way"]), {str(k): float(v) for k, v in row["microseconds"].items()},
-                    {str(k): str(v) for k, v in row["refused"].items()})
+    times = {str(k): float(v) for k, v in row["microseconds"].items()}
+    if not all(0 <= time < math.inf for time in times.values()):
+        raise ValueError("a time that is none")
+    return Measured(str(row["kernel"]), str(row["way"]), times, {str(k): str(v) for k, v in row["refused"].items()})

@@ -1,0 +1,152 @@
+"""Files on disk: what is read is a regular file of bounded size; what is written appears as a whole or not at all.
+
+    data = read(path, most=1 << 20)
+    with writing(path) as file: file.write(data)
+
+A writer makes a file beside its target, under a name that nobody can guess, and renames it when it is done. So
+concurrent writers each succeed, and killed ones damage nothing. No link is followed: a target that is a link, a folder,
+a pipe or a device is an error.
+"""
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from io import BufferedReader
+from pathlib import Path
+from typing import BinaryIO
+
+from hloc.errors import RunError
+
+DRAFT = ".hloc-"                     # how names of files that are being written begin
+READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK       # a pipe that took a file's place does not block
+CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+KINDS = ((stat.S_ISLNK, "a symbolic link"), (stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"),
+         (stat.S_ISSOCK, "a socket"), (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"))
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+def opened(path: str | Path, more_flags: int = 0) -> BufferedReader:
+    """A regular file, open for reading. Raises OSError, with a strerror that says what else stands there."""
+    _refuse_unless_regular(os.stat(path, follow_symlinks=not more_flags & os.O_NOFOLLOW), path)
+    file = open(path, "rb", opener=lambda name, _: os.open(name, READ | more_flags))
+    try:
+        _refuse_unless_regular(os.fstat(file.fileno()), path)
+    except OSError:
+        file.close()
+        raise
+    return file
+
+
+def read(path: str | Path, most: int) -> bytes:
+    """The bytes of a regular file. Raises OSError, also where it holds more than `most`."""
+    with opened(path) as file:
+        return read_at_most(file, most, str(path))
+
+
+def read_at_most(file: BinaryIO, most: int, name: str) -> bytes:
+    """All that is left in a file. Raises OSError where that is more than `most` bytes."""
+    data = file.read(most + 1)
+    if len(data) > most:
+        raise OSError(errno.EFBIG, f"it is larger than {_size(most)}", name)
+    return data
+
+
+def _size(size: int) -> str:
+    return next(f"{size >> bits} {unit}" for bits, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB"), (0, "bytes"))
+                if size >> bits)
+
+
+def _refuse_unless_regular(facts: os.stat_result, path: str | Path) -> None:
+    if not stat.S_ISREG(facts.st_mode):
+        raise OSError(errno.EINVAL, f"it is {_kind(facts)}, no regular file", str(path))
+
+
+def _kind(facts: os.stat_result) -> str:
+    return next((kind for is_kind, kind in KINDS if is_kind(facts.st_mode)), "something else")
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+@contextmanager
+def writing(path: Path, mode: int = 0o666, is_own: Callable[[BinaryIO], bool] | None = None) -> Iterator[BinaryIO]:
+    """A new file, open for reading and writing, that takes the place of `path` where the block ends well.
+
+    mode    of a file that is new, less the umask; a file that is replaced keeps its own
+    is_own  whether what stands at `path` is hloc's to replace, by its content; None: it is what the user named
+    Raises RunError where that cannot be, before the block is entered if it can be known.
+    """
+    folder = -1
+    try:
+        folder, before = _target(path, is_own)
+        name = DRAFT + secrets.token_hex(16)
+        handle = os.open(name, CREATE, mode, dir_fd=folder)
+        try:
+            with os.fdopen(handle, "w+b") as file:
+                if before is not None:
+                    os.fchmod(handle, stat.S_IMODE(before.st_mode) & 0o777)
+                yield file
+            os.rename(name, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(name, dir_fd=folder)
+            raise
+    except (OSError, ValueError) as error:
+        raise RunError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from None
+    finally:
+        if folder >= 0:
+            os.close(folder)
+
+
+def write(path: Path, data: bytes | str, mode: int = 0o666) -> None:
+    """The whole of a file; text as UTF-8; mode as in writing. Raises RunError where it cannot be written."""
+    with writing(path, mode) as file:
+        file.write(data.encode("utf-8") if isinstance(data, str) else data)
+
+
+def check_target(path: Path, is_own: Callable[[BinaryIO], bool] | None = None) -> None:
+    """Before long work: could `writing` begin? Raises RunError where it could not."""
+    try:
+        os.close(_target(path, is_own)[0])
+    except (OSError, ValueError) as error:
+        raise RunError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def make_folder(path: Path) -> None:
+    """A folder for output, and those above it. Raises RunError where it cannot be."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        raise RunError(f"cannot make the folder {path}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _target(path: Path, is_own: Callable[[BinaryIO], bool] | None) -> tuple[int, os.stat_result | None]:
+    """The folder of `path`, open, and what stands there; OSError where that is no regular file, or not hloc's."""
+    try:
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        raise FileNotFoundError(errno.ENOENT, "no such folder", str(path.parent)) from None
+    try:
+        before = os.stat(path.name, dir_fd=folder, follow_symlinks=False)
+        _refuse_unless_regular(before, path)
+        if is_own is not None:
+            _refuse_unless_own(path, is_own)
+        return folder, before
+    except FileNotFoundError:
+        if path.name:
+            return folder, None
+        os.close(folder)
+        raise
+    except BaseException:
+        os.close(folder)
+        raise
+
+
+def _refuse_unless_own(path: Path, is_own: Callable[[BinaryIO], bool]) -> None:
+    with opened(path, os.O_NOFOLLOW) as file:
+        if not is_own(file):
+            raise OSError(errno.EEXIST, "it stands there already, and hloc did not write it", str(path))

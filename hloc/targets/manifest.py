@@ -1,0 +1,32 @@
+"""What a compiled program on disk says of its parameters and results, and what may be believed of it.
+
+    value_to_json(value)  ->  ["x", "f32", [2, 3]];  value_from_json(row) is its inverse, and checks it
+"""
+from __future__ import annotations
+
+from hloc.ir import numpy_dtype
+from hloc.ir.shapes import array
+from hloc.kernels.plan import Value
+
+MOST_BYTES = 1 << 48                # more than any address reaches
+
+
+def value_to_json(value: Value) -> list:
+    return [value.name, value.shape.element_type, list(value.shape.dimensions)]
+
+
+def value_from_json(row: list) -> Value:
+    """Raises ValueError, TypeError or KeyError for what is no array."""
+    name, element_type, dimensions = row
+    numpy_dtype(element_type)                                    # KeyError for an unknown type
+    sizes = [whole(d, MOST_BYTES) for d in dimensions]
+    value = Value(str(name), array(element_type, *sizes))
+    whole(value.shape.num_bytes, MOST_BYTES)
+    return value
+
+
+def whole(number: object, most: int) -> int:
+    """A whole number from 0 to `most`. Raises ValueError for anything else."""
+    if type(number) is not int or not 0 <= number <= most:
+        raise ValueError(f"{str(number)[:40]} is no number from 0 to {most}")
+    return number
