@@ -116,9 +116,9 @@ BARRIERS = [
     ("softmax", "__syncthreads(); /* the last total has been read */"),
     ("softmax", "if (threadIdx.x % 32 == 0) totals[threadIdx.x / 32] = value;\n  __syncthreads();"),
     ("product", "__syncthreads(); /* all have read the last tile */\n      a_stage.template put<1, A_PITCH>("),
-    ("product", "b_stage.template put<1, B_PITCH>(b_tile, hloc_same<T>());\n      __syncthreads();"),
+    ("product", "b_stage.template put<1, B_PITCH>(b_tile, k0, hloc_same<T>());\n      __syncthreads();"),
     ("half", "__syncthreads(); /* all have read the last tile */\n      a_stage.template put<PITCH, 1>("),
-    ("half", "b_stage.template put<PITCH, 1>(b_tile, [](T x) { return Numbers::rhs(x); });\n      __syncthreads();"),
+    ("half", "b_stage.template put<PITCH, 1>(b_tile, k0, [](T x) { return Numbers::rhs(x); });\n      __syncthreads();"),
     ("pipeline", "__syncthreads(); /* this step has arrived, and all have read the last one */"),
     ("pipeline", "__syncthreads(); /* all have read the last step */"),
     ("sort", "__syncthreads();\n      for (int t = threadIdx.x; t < COUNT / 2"),
@@ -184,8 +184,8 @@ def test_too_much_shared_memory():
         run(wrong, text_of(wrong))
 
 
-@pytest.mark.parametrize("name, place", [("product", "a_stage.template put<1, A_PITCH>(a_tile, hloc_same<T>());"),
-                                         ("half", "b_stage.template put<PITCH, 1>(b_tile, "
+@pytest.mark.parametrize("name, place", [("product", "a_stage.template put<1, A_PITCH>(a_tile, k0, hloc_same<T>());"),
+                                         ("half", "b_stage.template put<PITCH, 1>(b_tile, k0, "
                                                   "[](T x) { return Numbers::rhs(x); });"),
                                          ("pipeline", "b.copy(tile(step) + Left::BYTES, (long)step * S::BK);"),
                                          ("softmax", "totals[threadIdx.x / 32] = value;")])

@@ -56,6 +56,8 @@ class Dialect(NamedTuple):
 
     threads   PARALLEL loops are a grid-stride loop (with the VECTOR loop directly inside), not a range begin..end
     atomics   op -> format of an atomic update of an address
+    zeroed    Local arrays of up to so many elements, which compilers keep in registers, start as zeros: what a loop
+              carries in a register must have a first value (docs/gpu.md)
     """
 
     name: str
@@ -64,12 +66,13 @@ class Dialect(NamedTuple):
     shared: str = ""
     barrier: str = ""
     atomics: tuple[tuple[str, str], ...] = ()
+    zeroed: int = 0
 
 
 C = Dialect("c", threads=False, vector_pragma=True)
 CUDA = Dialect("cuda", threads=True, vector_pragma=False, shared="__shared__", barrier="__syncthreads();",
                atomics=tuple((op, f"hloc_atomic_{op}(&{{0}}, {{1}});")
-                             for op in ("add", "minimum", "maximum", "and", "or", "xor")))
+                             for op in ("add", "minimum", "maximum", "and", "or", "xor")), zeroed=64)
 
 SIMPLE_TYPES = {INDEX: "long", "f32": "float", "f64": "double", "s32": "int", "u32": "unsigned"}
 INFIX = {"add": ("+", 12), "subtract": ("-", 12), "multiply": ("*", 13), "divide": ("/", 13), "remainder": ("%", 13)}
@@ -283,8 +286,9 @@ class StatementPrinter:
         self.line(indent, f"{s.buffer}[{expression(s.position)}] = {expression(s.value)};")
 
     def local(self, s: Local, indent: int) -> None:
-        self.line(indent, f"{c_type(s.type)} {s.name}[{s.size}] __attribute__((aligned(64)));"
-                  if not self.dialect.threads else f"{c_type(s.type)} {s.name}[{s.size}];")
+        aligned = "" if self.dialect.threads else " __attribute__((aligned(64)))"
+        zeros = " = {}" if s.size <= self.dialect.zeroed else ""
+        self.line(indent, f"{c_type(s.type)} {s.name}[{s.size}]{aligned}{zeros};")
 
     def condition(self, s: If, indent: int) -> None:
         self.line(indent, f"if ({expression(s.condition)}) {{")

@@ -357,8 +357,8 @@ HLOC_FN void hloc_attention_f32(const Q *query, const K *key, const V *value, un
       k_stage.fetch(0);
       for (int d0 = 0; d0 < S::DEPTH; d0 += STEP) {
         __syncthreads(); /* all have read the last step */
-        q_stage.template put<1, Q_PITCH>(q_tile, from_q);
-        k_stage.template put<1, K_PITCH>(k_tile, from_k);
+        q_stage.template put<1, Q_PITCH>(q_tile, d0, from_q);
+        k_stage.template put<1, K_PITCH>(k_tile, d0, from_k);
         __syncthreads();
         if (d0 + STEP < S::DEPTH) {
           q_stage.fetch(d0 + STEP);
@@ -394,7 +394,7 @@ HLOC_FN void hloc_attention_f32(const Q *query, const K *key, const V *value, un
       v_stage.fetch(0);
       for (int c0 = 0; c0 < S::BN; c0 += STEP) {
         __syncthreads(); /* all have read the last values */
-        v_stage.template put<1, V_PITCH>(v_tile, from_v);
+        v_stage.template put<1, V_PITCH>(v_tile, c0, from_v);
         __syncthreads(); /* and the weights are there */
         if (c0 + STEP < S::BN) v_stage.fetch(c0 + STEP);
 #pragma unroll

@@ -213,8 +213,8 @@ HLOC_FN void hloc_gradient_sums(float (&z)[TM][TN], float *a_tile, float *b_tile
   b_stage.fetch(0);
   for (int d0 = 0; d0 < P::DEPTH; d0 += STEP) {
     __syncthreads(); /* all have read the last step */
-    a_stage.template put<1, A_PITCH>(a_tile, from_a);
-    b_stage.template put<1, B_PITCH>(b_tile, from_b);
+    a_stage.template put<1, A_PITCH>(a_tile, d0, from_a);
+    b_stage.template put<1, B_PITCH>(b_tile, d0, from_b);
     __syncthreads(); /* this step is there */
     if (d0 + STEP < P::DEPTH) {
       a_stage.fetch(d0 + STEP);
@@ -249,7 +249,7 @@ HLOC_FN void hloc_gradient_add(float (&out)[TM][TF], const float (&z)[TM][TN], f
   stage.fetch(0);
   for (int c0 = 0; c0 < S::BN; c0 += STEP) {
     if (c0 > 0) __syncthreads(); /* all have read the last values */
-    stage.template put<1, X_PITCH>(x_tile, from_x);
+    stage.template put<1, X_PITCH>(x_tile, c0, from_x);
     __syncthreads(); /* and the weights are there */
     if (c0 + STEP < S::BN) stage.fetch(c0 + STEP);
 #pragma unroll

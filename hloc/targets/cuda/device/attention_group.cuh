@@ -72,6 +72,10 @@ template <class S, class Group> struct hloc_attention_rows {
         pair(threadIdx.x % 4 * 2) {
 #pragma unroll
     for (int part = 0; part < S::FC / AT_ONCE; part++) hloc_clear(out[part]);
+#pragma unroll
+    for (int t = 0; t < S::BN / 8; t++)
+#pragma unroll
+      for (int n = 0; n < 4; n++) sums[t][n] = 0;
     largest[0] = largest[1] = hloc_lowest(), total[0] = total[1] = 0;
   }
   /* Begin the products of queries and keys. */

@@ -55,7 +55,7 @@ template <class S> struct hloc_window {
   HLOC_MEMBER bool find(int k, long &at) const {
     constexpr int CHANNELS = S::CHANNELS;
     const hloc_tap<S> tap(k / CHANNELS);
-    int p0, p1, p2;
+    int p0 = 0, p1 = 0, p2 = 0;
     if (!locate(start[0] + tap.at[0] * S::DILATION0, S::BASE0, S::SIZE0, p0) ||
         !locate(start[1] + tap.at[1] * S::DILATION1, S::BASE1, S::SIZE1, p1) ||
         !locate(start[2] + tap.at[2] * S::DILATION2, S::BASE2, S::SIZE2, p2))
@@ -64,7 +64,7 @@ template <class S> struct hloc_window {
     return true;
   }
   template <class T> HLOC_MEMBER const T *find(const T *x, int k) const {
-    long at;
+    long at = 0;
     return find(k, at) ? &x[at] : nullptr;
   }
   /* The element itself. */
@@ -74,7 +74,7 @@ template <class S> struct hloc_window {
   }
   template <class P> HLOC_MEMBER typename P::Element read(const P &made, int k) const {
     constexpr long DEPTH = (long)S::CHANNELS * S::GROUPS;
-    long at;
+    long at = 0;
     if (!find(k, at)) return typename P::Element();
     return made.make(made.read(0, 0, at / DEPTH, at % DEPTH), 0, 0, at / DEPTH, at % DEPTH).at[0];
   }

@@ -98,7 +98,6 @@ template <class T, class Source, int ROWS, int DEPTH, int THREADS> struct hloc_s
   const Source &source;
   typename Source::template places<COUNT> where;
   typename Source::Held held[Source::AHEAD ? COUNT : 1];
-  long next;
 
   HLOC_MEMBER static int row_of(int e) { return Source::K_FIRST ? e / LINE : e % LINE * V; }
   HLOC_MEMBER static int depth_of(int e) { return Source::K_FIRST ? e % LINE * V : e / LINE; }
@@ -106,36 +105,37 @@ template <class T, class Source, int ROWS, int DEPTH, int THREADS> struct hloc_s
   HLOC_MEMBER explicit hloc_stage(const Source &source) : source(source) {
 #pragma unroll
     for (int i = 0; i < COUNT; i++) source.place(where, i, row_of(threadIdx.x + i * THREADS));
+#pragma unroll
+    for (int i = 0; i < (Source::AHEAD ? COUNT : 1); i++) held[i] = typename Source::Held();
   }
-  HLOC_MEMBER typename Source::Held read(int i) const {
+  HLOC_MEMBER typename Source::Held read(int i, long k0) const {
     const int e = threadIdx.x + i * THREADS;
-    return e < PACKS ? source.read(where, i, row_of(e), next + depth_of(e)) : typename Source::Held();
+    return e < PACKS ? source.read(where, i, row_of(e), k0 + depth_of(e)) : typename Source::Held();
   }
   HLOC_MEMBER void fetch(long k0) {
-    next = k0;
     if constexpr (Source::AHEAD) {
 #pragma unroll
-      for (int i = 0; i < COUNT; i++) held[i] = read(i);
+      for (int i = 0; i < COUNT; i++) held[i] = read(i, k0);
     }
   }
-  /* stored(x): an element as it lies in the tile. */
+  /* k0: what was last fetched; stored(x): an element as it lies in the tile. */
   template <int ROW_STRIDE, int K_STRIDE, class Stored, class Convert>
-  HLOC_MEMBER void put(Stored *tile, Convert stored) const {
+  HLOC_MEMBER void put(Stored *tile, long k0, Convert stored) const {
     if constexpr (Source::AHEAD) {
 #pragma unroll
-      for (int i = 0; i < COUNT; i++) put_pack<ROW_STRIDE, K_STRIDE>(tile, i, held[i], stored);
+      for (int i = 0; i < COUNT; i++) put_pack<ROW_STRIDE, K_STRIDE>(tile, i, k0, held[i], stored);
     } else {
 #pragma unroll 8
-      for (int i = 0; i < COUNT; i++) put_pack<ROW_STRIDE, K_STRIDE>(tile, i, read(i), stored);
+      for (int i = 0; i < COUNT; i++) put_pack<ROW_STRIDE, K_STRIDE>(tile, i, k0, read(i, k0), stored);
     }
   }
   template <int ROW_STRIDE, int K_STRIDE, class Stored, class Convert>
-  HLOC_MEMBER void put_pack(Stored *tile, int i, const typename Source::Held &held, Convert stored) const {
+  HLOC_MEMBER void put_pack(Stored *tile, int i, long k0, const typename Source::Held &held, Convert stored) const {
     constexpr int STRIDE = Source::K_FIRST ? K_STRIDE : ROW_STRIDE, LINES = Source::K_FIRST ? ROW_STRIDE : K_STRIDE;
     constexpr int W = V * sizeof(Stored) <= 16 ? V : 16 / sizeof(Stored); /* stored at once */
     const int e = threadIdx.x + i * THREADS;
     if (e >= PACKS) return;
-    const hloc_pack<T, V> from = source.made(held, row_of(e), next + depth_of(e));
+    const hloc_pack<T, V> from = source.made(held, row_of(e), k0 + depth_of(e));
     Stored *at = tile + row_of(e) * ROW_STRIDE + depth_of(e) * K_STRIDE;
     hloc_pack<Stored, W> pack;
 #pragma unroll
@@ -170,8 +170,8 @@ HLOC_FN void hloc_tile(const A &a, const B &b, long depth, unsigned char *memory
   for (long k0 = -S::BK; k0 < depth; k0 += S::BK) {
     if (k0 >= 0) {
       __syncthreads(); /* all have read the last tile */
-      a_stage.template put<1, A_PITCH>(a_tile, hloc_same<T>());
-      b_stage.template put<1, B_PITCH>(b_tile, hloc_same<T>());
+      a_stage.template put<1, A_PITCH>(a_tile, k0, hloc_same<T>());
+      b_stage.template put<1, B_PITCH>(b_tile, k0, hloc_same<T>());
       __syncthreads();
     }
     if (k0 + S::BK < depth) {
@@ -297,8 +297,8 @@ HLOC_FN void hloc_tile_mma(const A &a, const B &b, long depth, unsigned char *me
   for (long k0 = -S::BK; k0 < depth; k0 += S::BK) {
     if (k0 >= 0) {
       __syncthreads(); /* all have read the last tile */
-      a_stage.template put<PITCH, 1>(a_tile, [](T x) { return Numbers::lhs(x); });
-      b_stage.template put<PITCH, 1>(b_tile, [](T x) { return Numbers::rhs(x); });
+      a_stage.template put<PITCH, 1>(a_tile, k0, [](T x) { return Numbers::lhs(x); });
+      b_stage.template put<PITCH, 1>(b_tile, k0, [](T x) { return Numbers::rhs(x); });
       __syncthreads();
     }
     if (k0 + S::BK < depth) {
@@ -370,7 +370,8 @@ template <class S> struct hloc_ragged_place {
   static constexpr long COLUMNS = (S::N + S::BN - 1) / S::BN, MOST = (S::M + S::BM - 1) / S::BM + S::GROUPS + 1;
   long batch, row, column, end; /* batch: the group */
   bool found;
-  template <class Size> HLOC_MEMBER hloc_ragged_place(long work, const Size *sizes) : found(false) {
+  template <class Size> HLOC_MEMBER hloc_ragged_place(long work, const Size *sizes)
+      : row(0), column(0), end(0), found(false) {
     long before = 0, start = 0;
     for (batch = 0; batch <= S::GROUPS; batch++, start = end) {
       const long left = S::M - start, size = batch < S::GROUPS && sizes[batch] < left ? (long)sizes[batch] : left;
