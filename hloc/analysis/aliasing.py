@@ -7,19 +7,21 @@ opt-barrier, loop-invariant leaves of while) have the Values of their operands; 
     t = (f32[4], s32[]) tuple(a, n)        values[t] == values[a] + values[n]
     w = (f32[4], s32[]) while(t), ...      values[w][0] is values[a][0] where the body hands that leaf through
     d = f32[4] dynamic-update-slice(a, ..) a new Value; in_place(d) says that it takes the memory of values[a][0]
+    c = f32[4] conditional(p, a, a), ...   so it does where a branch hands a through, or updates it in place
 """
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import accumulate
 
-from hloc.analysis.control_flow import executed_computations
+from hloc.analysis.control_flow import branches, executed_computations
 from hloc.analysis.fusible import in_place_operands
 from hloc.ir import Computation, Instruction, Module, Shape, leaves
 
 FORWARDING = frozenset(["tuple", "get-tuple-element", "bitcast", "reshape", "opt-barrier", "domain", "add-dependency"])
 
 Invariants = Mapping[Computation, frozenset[int]]
+Origins = Mapping[Computation, tuple["int | None", ...]]
 
 
 class Value:
@@ -96,12 +98,62 @@ def module_invariants(module: Module) -> dict[Computation, frozenset[int]]:
     return found
 
 
-def in_place(instruction: Instruction, values: Values, invariants: Invariants) -> list[tuple[int, int, int]]:
+def in_place(instruction: Instruction, values: Values, invariants: Invariants,
+             origins: Origins) -> list[tuple[int, int, int]]:
     """(result leaf, operand, operand leaf) triples whose memory is the same by the nature of the op.
 
-    All that change of a while's carried leaves; operand 0 of updates; the same of fusions rooted in an update.
+    All that change of a while's carried leaves; operand 0 of updates; the same of fusions rooted in an update; what a
+    branch of a conditional hands through or updates.
     """
     if instruction.opcode == "while":
         kept = invariants.get(instruction.get("body"), ())
         return [(n, 0, n) for n in range(len(values[instruction])) if n not in kept]
+    if instruction.opcode == "conditional":
+        return branch_operands(instruction, lambda slot: values[instruction.operands[slot]], origins)
     return [(leaf, slot, 0) for leaf, slot in in_place_operands(instruction)]
+
+
+# -- branches of conditionals ------------------------------------------------------------------------------------------
+
+def branch_operands(conditional: Instruction, leaves_of: Callable[[int], Sequence[Hashable]],
+                    origins: Origins) -> list[tuple[int, int, int]]:
+    """(result leaf, operand, operand leaf): the array that branches hand through or update to make that result, each
+    array once. Where branches differ, that of most of them, then that of the same number, as loops carry them.
+    leaves_of: the arrays of an operand."""
+    known = [origins.get(branch, ()) for branch in branches(conditional)]
+    found: list[tuple[int, int, int]] = []
+    taken: set[Hashable] = set()
+    for result in range(max(map(len, known), default=0)):
+        named: dict[Hashable, list[tuple[int, int]]] = {}
+        for slot, of in enumerate(known, start=1):
+            if of and of[result] is not None:
+                named.setdefault(leaves_of(slot)[of[result]], []).append((slot, of[result]))
+        free = [value for value in named if value not in taken]
+        if free:
+            best = max(free, key=lambda v: (len(named[v]), any(leaf == result for _, leaf in named[v])))
+            taken.add(best)
+            found.append((result, *named[best][0]))
+    return found
+
+
+def branch_origins(module: Module, invariants: Invariants) -> dict[Computation, tuple[int | None, ...]]:
+    """For every branch of a conditional: of each result leaf the parameter leaf in whose memory it is, as handed
+    through or updated in place; None where it is an array of its own."""
+    found: dict[Computation, tuple[int | None, ...]] = {}
+    executed = executed_computations(module)
+    wanted = {b for c in executed for i in c.instructions if i.opcode == "conditional" for b in branches(i)}
+    for computation in executed:
+        if computation in wanted:
+            found[computation] = result_origins(computation, leaf_values(computation, invariants), invariants, found)
+    return found
+
+
+def result_origins(branch: Computation, values: Values, invariants: Invariants,
+                   origins: Origins) -> tuple[int | None, ...]:
+    memory: dict[Value, Value] = {}
+    for instruction in branch.instructions:
+        for result, slot, leaf in in_place(instruction, values, invariants, origins):
+            value = values[instruction.operands[slot]][leaf]
+            memory[values[instruction][result]] = memory.get(value, value)
+    owners = [memory.get(v, v) for v in values[branch.root]]
+    return tuple(owner.leaf if owner.instruction.opcode == "parameter" else None for owner in owners)

@@ -4,6 +4,7 @@
 """
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from hloc.ir.module import Computation, Instruction, Module
@@ -22,7 +23,14 @@ def clone_module(module: Module) -> Module:
     return result
 
 
-def _fill(original: Computation, copy: Computation, clones: dict[Computation, Computation]) -> None:
+def clone_computation(computation: Computation, name: str) -> Computation:
+    """Copy one computation under a new name; it calls what the original calls."""
+    copy = Computation(name, attributes=dict(computation.attributes), span=computation.span)
+    _fill(computation, copy, {})
+    return copy
+
+
+def _fill(original: Computation, copy: Computation, clones: Mapping[Computation, Computation]) -> None:
     """Copy the instructions of one computation; operands stand before their users."""
     made: dict[Instruction, Instruction] = {}
     for instruction in original.instructions:
@@ -38,10 +46,10 @@ def _fill(original: Computation, copy: Computation, clones: dict[Computation, Co
     copy.root = made[original.root]
 
 
-def _translated(value: Any, clones: dict[Computation, Computation]) -> Any:
+def _translated(value: Any, clones: Mapping[Computation, Computation]) -> Any:
     """An attribute with its computations replaced by their copies."""
     if isinstance(value, Computation):
-        return clones[value]
+        return clones.get(value, value)
     if type(value) is tuple and value and isinstance(value[0], Computation):
-        return tuple(clones[c] for c in value)
+        return tuple(clones.get(c, c) for c in value)
     return value

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from hloc.analysis.aliasing import module_invariants
+from hloc.analysis.aliasing import branch_operands, branch_origins, module_invariants
 from hloc.analysis.loop_annotations import known_trip_count
 from hloc.analysis.structure import Structures
 from hloc.errors import HlocError, UnsupportedError, elided_constant
@@ -76,6 +76,11 @@ class Planner:
     def invariants(self) -> Mapping[Computation, frozenset[int]]:
         """For each loop body the carried leaves that it hands through unchanged."""
         return module_invariants(self.module)
+
+    @cached_property
+    def origins(self) -> Mapping[Computation, tuple[int | None, ...]]:
+        """For each branch the parameter leaves in whose memory its results are."""
+        return branch_origins(self.module, self.invariants)
 
     @cached_property
     def structures(self) -> Structures:
@@ -283,10 +288,12 @@ class Planner:
         return steps
 
     def conditional(self, instruction: Instruction, operands: list[Leaves], steps: list[Draft]) -> Leaves:
-        """Every branch writes the same result memory."""
+        """Every branch writes the same result memory: that of an array which a branch hands through or updates, if
+        copy_insertion left it so."""
         selector = operands[0][0]
         self.assignment.use(selector, self.time)
         results = self.fresh(instruction)
+        operands = self._given_to_branches(instruction, operands, results, steps)
         branches: list[list[Draft]] = []
         for value in [v for o in operands[1:] for v in o]:
             self.assignment.use(value, self.time)
@@ -295,6 +302,8 @@ class Planner:
             inner, root = self.computation(branch, [operands[1 + number]])
             self.time += 1
             for value, result in zip(root, results):
+                if self.assignment.root(value) is self.assignment.root(result):
+                    continue
                 is_own = not self._fixed(value) and self._is_born_after(value, start)
                 if is_own and self.assignment.can_join(value, result):
                     self.assignment.join(result, value)
@@ -306,6 +315,19 @@ class Planner:
         kind = instruction.operands[0].shape.element_type
         steps.append(Draft(lambda ref: Branch(ref(selector), kind, tuple(_finish(b, ref) for b in branches))))
         return results
+
+    def _given_to_branches(self, conditional: Instruction, operands: list[Leaves], results: Leaves,
+                           steps: list[Draft]) -> list[Leaves]:
+        """Give results the memory of the arrays that branches hand through or update. The operands: a copy stands for a
+        donated parameter, which is the caller's array all the same."""
+        for result, slot, leaf in branch_operands(conditional, operands.__getitem__, self.origins):
+            value = operands[slot][leaf]
+            if not self._fixed(value):
+                self.assignment.join(value, results[result])
+                continue
+            self.copy(results[result], value, steps)
+            operands = [[results[result] if v is value else v for v in given] for given in operands]
+        return operands
 
     def _is_born_after(self, value: Value, time: int) -> bool:
         return self.assignment.root(value).first > time

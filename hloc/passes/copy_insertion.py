@@ -6,18 +6,22 @@
 
 Works on the schedule. Afterwards
 - an op that works in place overwrites an array that nobody reads later, and never an entry parameter (unless
-  input_output_alias donates it), a constant or a parameter of a branch, condition or called computation;
+  input_output_alias donates it), a constant or a parameter of a condition or called computation;
 - each carried leaf of a while can live in one piece of memory: its initial value, the body's parameter, the body's
   result and the loop's result; leaves that the body hands through are not copied, whatever they are;
-- each result of the entry, of a branch and of a called computation is an array of its own.
-Linear in instructions and leaves.
+- so can an array that a branch of a conditional hands through or updates, its parameter in each branch and the
+  conditional's result, where nobody reads the array later; a branch overwrites no other parameter;
+- each other result of a branch, and each of the entry and of a called computation, is an array of its own.
+Callers come first: they say which arrays their branches may overwrite, if nobody else calls these
+(hloc/passes/flatten_call_graph.py). Linear in instructions and leaves.
 """
 from __future__ import annotations
 
 import re
+from collections import Counter
 
-from hloc.analysis.aliasing import Value, Values, in_place, invariant_leaves, leaf_values
-from hloc.analysis.control_flow import executed_computations
+from hloc.analysis.aliasing import Value, Values, branch_origins, in_place, invariant_leaves, leaf_values
+from hloc.analysis.control_flow import branches, executed_computations
 from hloc.analysis.liveness import last_reads, reads
 from hloc.analysis.reads import reads_own_position
 from hloc.ir import Computation, Instruction, Module
@@ -30,16 +34,32 @@ ENTRY, BODY, CONDITION, CALLEE = "entry", "body", "condition", "callee"
 
 def copy_insertion(module: Module, context: PassContext) -> bool:
     """Insert the copies that sharing memory needs. True if there were any."""
-    roles = computation_roles(module)
-    donated = donations(module)
-    invariants: dict[Computation, frozenset[int]] = {}
-    changed = False
-    for computation in executed_computations(module):
-        inserter = CopyInserter(computation, roles[computation], invariants, donated)
-        changed |= inserter.run()
-        if BODY in roles[computation]:
-            invariants[computation] = invariant_leaves(computation, leaf_values(computation, invariants))
-    return changed
+    facts = Facts(module)
+    changed = [CopyInserter(computation, facts).run() for computation in reversed(executed_computations(module))]
+    return any(changed)
+
+
+class Facts:
+    """What computations do with their parameters, and may do, in one module.
+
+    invariants  of each loop body: the leaves that it hands through
+    origins     of each branch: the parameter leaf in whose memory each of its results may be
+    homes       of each branch: result leaf -> the parameter leaf in whose memory it must be. Callers fill it in.
+    shared      branches that are called from several places
+    """
+
+    def __init__(self, module: Module):
+        self.roles = computation_roles(module)
+        self.donated = donations(module)
+        self.invariants: dict[Computation, frozenset[int]] = {}
+        for computation, roles in self.roles.items():
+            if roles == {BODY}:
+                values = leaf_values(computation, self.invariants)
+                self.invariants[computation] = invariant_leaves(computation, values)
+        self.origins = branch_origins(module, self.invariants)
+        self.homes: dict[Computation, dict[int, int]] = {}
+        sites = Counter(c for f in self.roles for i in f.instructions for c in i.called_computations)
+        self.shared = {c for c, count in sites.items() if count > 1}
 
 
 def computation_roles(module: Module) -> dict[Computation, set[str]]:
@@ -79,12 +99,13 @@ def donations(module: Module) -> dict[int, int]:
 class CopyInserter:
     """The copies of one computation."""
 
-    def __init__(self, computation: Computation, roles: set[str], invariants: dict, donated: dict[int, int]):
+    def __init__(self, computation: Computation, facts: Facts):
         self.computation = computation
-        self.roles = roles
-        self.invariants = invariants
-        self.donated = donated if ENTRY in roles else {}
-        self.values: Values = leaf_values(computation, invariants)
+        self.facts = facts
+        self.roles = facts.roles[computation]
+        self.donated = facts.donated if ENTRY in self.roles else {}
+        self.homes = facts.homes.get(computation, {})
+        self.values: Values = leaf_values(computation, facts.invariants)
         self.position = {i: n for n, i in enumerate(computation.instructions)}
         self.last = last_reads(computation, self.values)
         self.leader: dict[Value, Value] = {}            # a value -> the first one in the same memory
@@ -116,9 +137,13 @@ class CopyInserter:
     def results(self) -> list[Instruction]:
         """What is appended so that the results lie where the callers want them."""
         if self.roles == {BODY}:
-            return self.body_results()
+            return self.results_at_home(list(self.values[self.computation.parameters[0]]))
         if BODY in self.roles:
             return self.twice_copied_results()
+        if self.homes:
+            parameter = self.values[self.computation.parameters[0]]
+            places = [self.homes.get(n) for n in range(len(self.values[self.computation.root]))]
+            return self.results_at_home([None if n is None else parameter[n] for n in places])
         return [] if self.roles == {CONDITION} else self.fresh_results()
 
     # -- memory that several values take in turn -----------------------------------------------------------------------
@@ -136,13 +161,16 @@ class CopyInserter:
             return True
         if ENTRY in self.roles:
             return owner.instruction.parameter_number in self.donated
-        return self.roles == {BODY}
+        return self.roles == {BODY} or owner.leaf in self.homes.values()
 
     # -- ops that overwrite an operand ---------------------------------------------------------------------------------
 
     def protect_operands(self, instruction: Instruction) -> None:
         """Copy the arrays that `instruction` would overwrite and somebody still wants."""
-        pairs = in_place(instruction, self.values, self.invariants)
+        pairs = in_place(instruction, self.values, self.facts.invariants, self.facts.origins)
+        if instruction.opcode == "conditional":
+            self.share_with_branches(instruction, pairs)
+            return
         if not pairs:
             return
         taken: dict[Value, int] = {}
@@ -155,6 +183,22 @@ class CopyInserter:
                 self.wanted.setdefault(instruction, {}).setdefault(slot, []).append(leaf)
             else:
                 self.leader[self.values[instruction][result]] = self.memory(value)
+
+    def share_with_branches(self, conditional: Instruction, pairs: list[tuple[int, int, int]]) -> None:
+        """Tell the branches which of the arrays that they are given they may overwrite, and with which result."""
+        callees = branches(conditional)
+        if not self.facts.shared.isdisjoint(callees):
+            return
+        given = [self.values[o] for o in conditional.operands[1:]]
+        for result, slot, leaf in pairs:
+            value = given[slot - 1][leaf]
+            if self.last[value] > self.position[conditional] or not self.is_writable(value) \
+                    or any(leaves.count(value) > 1 for leaves in given):
+                continue
+            self.leader[self.values[conditional][result]] = self.memory(value)
+            for callee, leaves in zip(callees, given):
+                if value in leaves:
+                    self.facts.homes.setdefault(callee, {})[result] = leaves.index(value)
 
     # -- results -------------------------------------------------------------------------------------------------------
 
@@ -184,12 +228,12 @@ class CopyInserter:
         self.copy_results(every, made)
         return made
 
-    def body_results(self) -> list[Instruction]:
-        """Copies so that each new value of a carried leaf can be in the memory of the old one.
+    def results_at_home(self, old: list[Value | None]) -> list[Instruction]:
+        """Copies so that each new value can be in the memory of an old one: of a carried leaf, of an array that a
+        branch may overwrite. None: in memory of its own.
 
-        Leaves that take over another carried leaf are copied first, the rest after all those reads.
+        Leaves that take over another leaf are copied first, the rest after all those reads.
         """
-        old = self.values[self.computation.parameters[0]]
         new = self.values[self.computation.root]
         moves, copies = self.sort_results(old, new)
         made: list[Instruction] = []
@@ -197,9 +241,9 @@ class CopyInserter:
         self.copy_results(copies + self.clashing_moves(moves, old, new), made)
         return made
 
-    def sort_results(self, old: tuple[Value, ...], new: tuple[Value, ...]) -> tuple[list[int], list[int]]:
+    def sort_results(self, old: list[Value | None], new: tuple[Value, ...]) -> tuple[list[int], list[int]]:
         """Leaves to copy: those whose new value lies in another leaf's memory, and those that are made too early."""
-        home = {v: n for n, v in enumerate(old)}
+        home = {v: n for n, v in enumerate(old) if v is not None}
         ends = self.memory_ends(home, new)
         moves, copies = [], []
         taken: set[Value] = set()
@@ -210,7 +254,7 @@ class CopyInserter:
                     moves.append(leaf)
                 elif owner in taken or owner.instruction.opcode in ("parameter", "constant"):
                     copies.append(leaf)
-                elif not self.comes_after(owner, before, ends):
+                elif before is not None and not self.comes_after(owner, before, ends):
                     copies.append(leaf)
             taken.add(owner)
         return moves, copies
@@ -236,7 +280,7 @@ class CopyInserter:
         slots = [n for n, o in enumerate(maker.operands) if any(self.memory(v) is before for v in self.values[o])]
         return all(reads_own_position(maker, n) for n in slots)
 
-    def clashing_moves(self, moves: list[int], old: tuple[Value, ...], new: tuple[Value, ...]) -> list[int]:
+    def clashing_moves(self, moves: list[int], old: list[Value | None], new: tuple[Value, ...]) -> list[int]:
         """Moves whose target leaf is read by a later move: they need a second copy, behind all reads."""
         clashing: list[int] = []
         read_later: set[Value] = set()

@@ -5,16 +5,16 @@
 
 Three orders are tried: the text's own, depth first from the root with the largest operands first, and a list schedule
 that prefers what frees most; in each, what is made of parameters and constants alone moves to its first reader. The one
-with the smallest peak stays, the text's own on a tie. An op that overwrites its
-operand (dynamic-update-slice, while, the next value of a carried leaf) waits for the other readers of that operand
-where that closes no cycle; hloc/passes/copy_insertion.py then finds no need to copy. O(n log n).
+with the smallest peak stays, the text's own on a tie. An op that overwrites its operand (dynamic-update-slice, while,
+conditional, the next value of a carried leaf) waits for the other readers of that operand where that closes no cycle;
+hloc/passes/copy_insertion.py then finds no need to copy. O(n log n).
 """
 from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping
 
-from hloc.analysis.aliasing import FORWARDING, Values, in_place, leaf_values, module_invariants
+from hloc.analysis.aliasing import FORWARDING, Values, branch_origins, in_place, leaf_values, module_invariants
 from hloc.analysis.control_flow import executed_computations, is_control_flow
 from hloc.analysis.effects import has_side_effect
 from hloc.analysis.liveness import ALWAYS_THERE, made_bytes, peak_bytes, reads
@@ -29,11 +29,12 @@ def hlo_memory_scheduler(module: Module, context: PassContext) -> bool:
     """Schedule every computation that runs as a program; sets is_scheduled. True if an order changed."""
     changed = not module.is_scheduled
     invariants = module_invariants(module)
+    origins = branch_origins(module, invariants)
     bodies = {i.get("body") for c in executed_computations(module) for i in c.instructions if i.opcode == "while"}
     peaks: dict[Computation, int] = {}
     for computation in executed_computations(module):
-        scheduler = Scheduler(computation, leaf_values(computation, invariants), invariants, computation in bodies,
-                              computation is module.entry)
+        scheduler = Scheduler(computation, leaf_values(computation, invariants), (invariants, origins),
+                              computation in bodies, computation is module.entry)
         scheduler.inner = {i: max((peaks.get(c, 0) for c in i.called_computations), default=0)
                            for i in computation.instructions if i.called_computations}
         order, peaks[computation] = scheduler.best()
@@ -46,11 +47,11 @@ def hlo_memory_scheduler(module: Module, context: PassContext) -> bool:
 class Scheduler:
     """Orders one computation."""
 
-    def __init__(self, computation: Computation, values: Values, invariants: Mapping, is_body: bool,
+    def __init__(self, computation: Computation, values: Values, callees: tuple[Mapping, Mapping], is_body: bool,
                  is_entry: bool):
         self.computation, self.is_entry = computation, is_entry
         self.values = values
-        self.invariants = invariants
+        self.callees = callees              # what bodies and branches do with their parameters
         self.position = {i: n for n, i in enumerate(computation.instructions)}
         self.inner: dict[Instruction, int] = {}
         self.sources = self.find_sources()
@@ -77,7 +78,7 @@ class Scheduler:
                 readers.setdefault(value, {})[instruction] = None
         writers: dict = {}
         for instruction in self.computation.instructions:
-            for _, slot, leaf in in_place(instruction, self.values, self.invariants):
+            for _, slot, leaf in in_place(instruction, self.values, *self.callees):
                 writers[self.values[instruction.operands[slot]][leaf]] = instruction
         if is_body:
             self.add_carried(writers)

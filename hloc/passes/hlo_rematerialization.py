@@ -23,7 +23,15 @@ import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from hloc.analysis.aliasing import FORWARDING, Value, Values, in_place, leaf_values, module_invariants
+from hloc.analysis.aliasing import (
+    FORWARDING,
+    Value,
+    Values,
+    branch_origins,
+    in_place,
+    leaf_values,
+    module_invariants,
+)
 from hloc.analysis.control_flow import executed_computations, is_control_flow
 from hloc.analysis.cost import bytes_accessed, flops, operations_per_second, seconds_of_launch, seconds_of_traffic
 from hloc.analysis.effects import has_side_effect
@@ -75,7 +83,7 @@ class Candidate(NamedTuple):
 class Profile:
     """What is alive where in one scheduled computation. Arrays that share memory by nature count once."""
 
-    def __init__(self, computation: Computation, values: Values, invariants, inner: dict[Computation, int],
+    def __init__(self, computation: Computation, values: Values, callees, inner: dict[Computation, int],
                  is_entry: bool):
         self.computation, self.values = computation, values
         self.position = {i: n for n, i in enumerate(computation.instructions)}
@@ -85,7 +93,7 @@ class Profile:
         for n, instruction in enumerate(computation.instructions):
             for value in dict.fromkeys(reads(instruction, values)):
                 self.uses.setdefault(value, []).append(n)
-            for leaf, slot, operand_leaf in in_place(instruction, values, invariants):
+            for leaf, slot, operand_leaf in in_place(instruction, values, *callees):
                 target = values[instruction.operands[slot]][operand_leaf]
                 self.overwritten.setdefault(target, n)
                 self.leader[values[instruction][leaf]] = self.memory(target)
@@ -161,6 +169,7 @@ class Rematerializer:
         self.module, self.machine, self.budget = module, machine, budget
         self.refused: set[tuple[Instruction, Instruction]] = set()
         self.invariants = module_invariants(module)
+        self.callees = self.invariants, branch_origins(module, self.invariants)
         self.names = {c: Names(i.name for i in c.instructions) for c in executed_computations(module)}
 
     def run(self) -> bool:
@@ -233,7 +242,7 @@ class Rematerializer:
             profile = known.get(computation)
             if profile is None or moved & {computation, *profile.callees}:
                 values = leaf_values(computation, self.invariants)
-                profile = Profile(computation, values, self.invariants, peaks, computation is self.module.entry)
+                profile = Profile(computation, values, self.callees, peaks, computation is self.module.entry)
                 moved.add(computation)
             found[computation], peaks[computation] = profile, profile.peak
         return found

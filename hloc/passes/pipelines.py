@@ -41,6 +41,7 @@ from hloc.passes.zero_sized_hlo_elimination import zero_sized_hlo_elimination
 attention_gradient_rewriter = Late("attention_gradient_rewriter", "dot")
 batch_norm_expander = Late("batch_norm_expander", "batch-norm-training", "batch-norm-inference", "batch-norm-grad")
 convert_folding = Late("convert_folding", "dot")
+flatten_call_graph = Late("flatten_call_graph", "conditional")
 cholesky_expander = Late("cholesky_expander", "cholesky")
 conditional_simplifier = Late("conditional_simplifier", "conditional")
 gather_simplifier = Late("gather_simplifier", "gather")
@@ -117,6 +118,7 @@ CPU: tuple[Pass | Repeat, ...] = (
     fusion,
     hlo_memory_scheduler,
     hlo_rematerialization,
+    flatten_call_graph,
     copy_insertion,
 )
 
@@ -129,6 +131,7 @@ CUDA: tuple[Pass | Repeat, ...] = (
     fusion,
     hlo_memory_scheduler,
     hlo_rematerialization,
+    flatten_call_graph,
     copy_insertion,
 )
 
@@ -171,6 +174,7 @@ ORDERING: tuple[tuple[Pass, Pass, str], ...] = (
     (fusion, hlo_memory_scheduler, "an order of kernels needs the kernels"),
     (hlo_memory_scheduler, hlo_rematerialization, "what is alive at the peak is a question about an order"),
     (hlo_rematerialization, copy_insertion, "arrays that are made anew are read, and overwritten, at other places"),
+    (flatten_call_graph, copy_insertion, "whether a branch may overwrite an array is a question about one conditional"),
     (hlo_memory_scheduler, copy_insertion, "whether an array is still wanted is a question about an order"),
     (algebraic_simplifier, index_narrowing, "a place is known to fit once what it is computed from is simple"),
     (while_loop_simplifier, while_loop_trip_count_annotator, "constants that went into the condition tell the limit"),

@@ -18,6 +18,7 @@ instructions and edges; a group's size is bounded.
 """
 from __future__ import annotations
 
+from hloc.analysis.aliasing import branch_origins, leaf_values, module_invariants
 from hloc.analysis.control_flow import executed_computations
 from hloc.ir import Module
 from hloc.passes.context import PassContext
@@ -26,6 +27,7 @@ from hloc.passes.fusion.attention import WITH_GRADIENTS
 from hloc.passes.fusion.edges import OFF, all_edges, finished, unfused_edges
 from hloc.passes.fusion.emitter import emit_groups
 from hloc.passes.fusion.fuser import Fuser
+from hloc.passes.fusion.overwritten import Overwritten
 from hloc.passes.fusion.prologues import TARGETS as WITH_PROLOGUES
 from hloc.passes.rewriter import Names
 
@@ -35,11 +37,14 @@ def fusion(module: Module, context: PassContext) -> bool:
     report = context.fusion_report
     names = Names(c.name for c in module.computations)
     changed = False
+    invariants = module_invariants(module)
+    callees = invariants, branch_origins(module, invariants)
     for computation in executed_computations(module):
         if context.option("fusion") == "off":
             edges = all_edges(computation, OFF) if report is not None else []
         else:
-            fuser = Fuser(computation, context.machine, attention=context.target in WITH_ATTENTION,
+            overwritten = Overwritten(computation, leaf_values(computation, invariants), callees)
+            fuser = Fuser(computation, context.machine, overwritten, attention=context.target in WITH_ATTENTION,
                           gradients=context.target in WITH_GRADIENTS, prologues=context.target in WITH_PROLOGUES)
             fuser.run()
             edges = unfused_edges(fuser) if report is not None else []

@@ -43,6 +43,7 @@ from hloc.passes.fusion.group import (
     kind_of,
     weight,
 )
+from hloc.passes.fusion.overwritten import Overwritten
 from hloc.passes.fusion.producers import (
     MOST_RECOMPUTED,
     bytes_made_of,
@@ -70,9 +71,10 @@ Answer = tuple[int, ...] | str
 class Fuser:
     """Forms the groups of one computation."""
 
-    def __init__(self, computation: Computation, machine: Machine, *, attention: bool = False, gradients: bool = False,
-                 prologues: bool = False):
+    def __init__(self, computation: Computation, machine: Machine, overwritten: Overwritten, *, attention: bool = False,
+                 gradients: bool = False, prologues: bool = False):
         self.computation = computation
+        self.overwritten = overwritten
         self.prologues = prologues
         self.machine = machine
         self.reasons: dict[Instruction, dict[Group, str]] = {}      # why a group did not take a producer in
@@ -335,7 +337,9 @@ class Fuser:
                 return NO_PROLOGUE
             if reason := plan_prologue(producer, group, readers, self):
                 return reason
-        return self.update_obstacle(producer, group) if group.kind == UPDATE else ""
+        if group.kind == UPDATE and (reason := self.update_obstacle(producer, group)):
+            return reason
+        return self.overwritten.obstacle(producer, group)
 
     def pieces(self, group: Group) -> int:
         """How many kernels a group is, at least, where it is several; as many times the limits of one are its own."""
