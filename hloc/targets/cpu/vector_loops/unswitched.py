@@ -31,7 +31,7 @@ from hloc.kernels.ir import (
 from hloc.kernels.walks import expressions, parts, walk, with_vector_loops
 
 FEWEST_CONDITIONS = 3       # compilers manage fewer
-MOST_CASES = 16
+MOST_SPLITS = 15            # of one loop: 16 cases
 MOST_STATEMENTS = 500       # of all cases together
 OPPOSITE = {"compare_lt": "compare_ge", "compare_ge": "compare_lt", "compare_le": "compare_gt",
             "compare_gt": "compare_le", "compare_eq": "compare_ne", "compare_ne": "compare_eq"}
@@ -49,7 +49,7 @@ def _by_cases(loop: For) -> Stmt:
     conditions = len(set(_conditions(loop)))
     if conditions < FEWEST_CONDITIONS and not (conditions and _loads_halves(loop)):
         return loop
-    made = _case(loop, [MOST_CASES])
+    made = _case(loop, [MOST_SPLITS])
     return made if made is not None and sum(1 for _ in walk([made])) <= MOST_STATEMENTS else loop
 
 
@@ -60,13 +60,21 @@ def _loads_halves(loop: For) -> bool:
 
 
 def _case(loop: For, left: list[int]) -> Stmt | None:
-    """A loop whose first condition stands around it, in both cases; None where `left` cases are not enough."""
+    """A loop whose first condition stands around it, in both cases; None where `left` splits are not enough. They are
+    counted on the way down: below n conditions there may be 2^n cases."""
     condition = next(iter(_conditions(loop)), None)
     if condition is None:
-        left[0] -= 1
-        return loop if left[0] >= 0 else None
-    cases = [_case(loop._replace(body=_known(loop.body, condition, value)), left) for value in (True, False)]
-    return None if None in cases else If(condition, (cases[0],), (cases[1],))
+        return loop
+    left[0] -= 1
+    if left[0] < 0:
+        return None
+    branches = []
+    for value in (True, False):
+        case = _case(loop._replace(body=_known(loop.body, condition, value)), left)
+        if case is None:
+            return None
+        branches.append((case,))
+    return If(condition, *branches)
 
 
 def _conditions(loop: For) -> Iterable[Expr]:
