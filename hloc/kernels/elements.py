@@ -2,7 +2,8 @@
 
 In: an instruction and an Index per dimension. Out: a loop IR expression in computation form (scalars.py); whatever it
 needs is bound by the Builder on the way, once per (instruction, index). `sources` says how to read the instructions
-that exist already: parameters are loads, a finished reduce is its accumulator.
+that exist already: parameters are loads, a finished reduce is its accumulator. `parameter` makes the source of one
+that is first asked for: a kernel reads a few of the arrays of a large fusion.
 
     elements = Elements(builder, {p0: read_buffer}, uses)
     elements.value(multiply, (i, j))      -> Apply("multiply", (Load("p0", ...), t3), "f32")
@@ -37,9 +38,11 @@ class Elements:
     """Elements of the instructions of one computation, within one kernel. `trace`: what was asked for, and where."""
 
     def __init__(self, builder: Builder, sources: Mapping[Instruction, Source], uses: Mapping[Instruction, int],
-                 rules: Mapping[str, Rule], rounding: bool = True):
+                 rules: Mapping[str, Rule], rounding: bool = True,
+                 parameter: Callable[[Instruction], Source | None] = lambda _: None):
         self.builder = builder
         self.sources = dict(sources)
+        self.parameter = parameter
         self.uses = uses
         self.rules = rules
         self.rounding = rounding
@@ -79,6 +82,8 @@ class Elements:
     def _start(self, instruction: Instruction, index: Indices) -> Generator:
         self.trace.setdefault(instruction, set()).add(index)
         source = self.sources.get(instruction)
+        if source is None and (source := self.parameter(instruction)) is not None:
+            self.sources[instruction] = source
         if source is not None:
             return _read(source, index)
         if any(d == 0 for d in instruction.shape.dimensions):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from hloc.ir import ELEMENT_TYPES, Instruction, Shape, leaves
@@ -36,6 +37,9 @@ class Arg(NamedTuple):
     index: int
     leaf: int = 0
     part: tuple[int, int] | None = None
+
+
+Known = tuple[Arg, str, int, str]          # of a buffer: where it lies, element type, elements, access
 
 
 class KernelCall(NamedTuple):
@@ -90,6 +94,37 @@ class Group:
     def operand(self, parameter: Instruction) -> Instruction:
         return self.instruction.operands[self.parameters[parameter]]
 
+    @cached_property
+    def reads(self) -> dict[str, Known]:
+        """The buffers of all parameters that are in memory, by the names that kernels give them."""
+        return {f"in{n}": (Arg("operand", n), p.shape.element_type, p.shape.num_elements, "read")
+                for p, n in self.parameters.items() if p.shape.is_array and not self.is_scalar_constant(p)}
+
+    @cached_property
+    def repeated(self) -> dict[Instruction, int]:
+        """What broadcasts repeat, with two uses each."""
+        return {m.operands[0]: 2 for m in self.members if m.opcode == "broadcast"}
+
+    @cached_property
+    def kernel_name(self) -> str:
+        """A C identifier from opcodes: add, fusion_exponential_multiply, reduce_maximum ..."""
+        if self.instruction.opcode != "fusion":
+            words = [self.instruction.opcode]
+            reducer = self.instruction.get("to_apply")
+            if reducer is not None and reducer.root is not None:
+                words.append(reducer.root.opcode)
+        else:
+            words = ["fusion"] + list(dict.fromkeys(m.opcode for m in self.members if m.opcode not in CHEAP))[-3:]
+        return re.sub(r"[^a-z0-9]+", "_", "_".join(words).lower())
+
+    @cached_property
+    def origin(self) -> tuple[str, ...]:
+        """The HLO that the group computes, one line an instruction; long fusions are cut."""
+        inside = self.members if self.instruction.opcode == "fusion" else ()
+        shown = [origin_line(i) for i in (self.instruction, *inside[:LONGEST_ORIGIN])]
+        more = len(inside) + 1 - LONGEST_ORIGIN
+        return tuple(shown) if more <= 0 else (*shown[:LONGEST_ORIGIN], f"... {more} more")
+
     @property
     def result_shapes(self) -> list[Shape]:
         return list(leaves(self.instruction.shape))
@@ -101,25 +136,24 @@ class Outline:
     def __init__(self, group: Group, builder: Builder | None = None):
         self.group = group
         self.builder = builder or Builder()
-        self.known: dict[str, tuple[Arg, str, int, str]] = {}
+        self.known: dict[str, Known] = {}                     # beside those that the group reads
         self.written: list[str] = []
         self.staged: dict[tuple[str, Index], Load] = {}
-        self.sources: dict[Instruction, Source] = {p: self._parameter(p) for p in group.parameters}
-        self.elements = Elements(self.builder, self.sources, group.uses, RULES)
+        self.elements = Elements(self.builder, {}, group.uses, RULES, parameter=self._parameter)
 
     def share_broadcasts(self) -> None:
         """Bind what broadcasts repeat: for kernels that write out several elements of a dimension side by side."""
-        repeated = [m.operands[0] for m in self.group.members if m.opcode == "broadcast"]
-        self.elements.uses = {**self.elements.uses, **dict.fromkeys(repeated, 2)}
+        self.elements.uses = {**self.elements.uses, **self.group.repeated}
 
-    def _parameter(self, parameter: Instruction) -> Source:
-        """How a parameter is read: a literal, or a load that widens narrow types."""
+    def _parameter(self, parameter: Instruction) -> Source | None:
+        """How a parameter is read: a literal, or a load that widens narrow types. None for other instructions."""
         group = self.group
+        if parameter not in group.parameters:
+            return None
         if group.is_scalar_constant(parameter):
             value = scalars.literal(group.operand(parameter).literal, parameter.shape.element_type)
             return lambda index: value
-        name = self.operand_buffer(group.parameters[parameter], parameter.shape)
-        shape = parameter.shape
+        name, shape = f"in{group.parameters[parameter]}", parameter.shape
 
         def read(index: Indices) -> Expr:
             position = indexing.linearize(index, shape.dimensions)
@@ -163,9 +197,15 @@ class Outline:
 
     def buffers(self) -> tuple[tuple[Buffer, ...], tuple[Arg, ...]]:
         """What the body reads, in the order of the operands, then what it writes."""
-        names = [n for n in self.known if n in self.builder.loaded and n not in self.written] + self.written
-        buffers = tuple(Buffer(n, self.known[n][1], self.known[n][2], self.known[n][3]) for n in names)
-        return buffers, tuple(self.known[n][0] for n in names)
+        read = self.builder.loaded - set(self.written)
+        first = sorted((n for n in read if n in self.group.reads), key=lambda n: self.group.reads[n][0].index)
+        names = first + [n for n in self.known if n in read and n not in self.group.reads] + self.written
+        buffers = tuple(Buffer(n, *self.described(n)[1:]) for n in names)
+        return buffers, tuple(self.described(n)[0] for n in names)
+
+    def described(self, name: str) -> Known:
+        """A buffer's argument, element type, elements and access."""
+        return self.known.get(name) or self.group.reads[name]
 
     def finish(self, suffix: str = "", cost: Cost | None = None, body: tuple[Stmt, ...] | None = None) -> KernelCall:
         buffers, arguments = self.buffers()
@@ -173,7 +213,7 @@ class Outline:
         body = self.builder.body() if body is None else body
         if any(scalars.is_narrow(b.type) for b in buffers):
             body = unconverted(body)
-        kernel = Kernel(kernel_name(self.group) + suffix, buffers, body, cost, origin_lines(self.group))
+        kernel = Kernel(self.group.kernel_name + suffix, buffers, body, cost, self.group.origin)
         return KernelCall(kernel, arguments)
 
 
@@ -182,28 +222,6 @@ def buffers_of(outlines: list[Outline]) -> tuple[tuple[Buffer, ...], tuple[Arg, 
     found = {b.name: (b, a) for outline in outlines for b, a in zip(*outline.buffers())}
     ordered = sorted(found.values(), key=lambda both: both[0].access != "read")
     return tuple(b for b, _ in ordered), tuple(a for _, a in ordered)
-
-
-def kernel_name(group: Group) -> str:
-    """A C identifier from opcodes: add, fusion_exponential_multiply, reduce_maximum ..."""
-    instruction = group.instruction
-    if instruction.opcode != "fusion":
-        words = [instruction.opcode]
-        reducer = instruction.get("to_apply")
-        if reducer is not None and reducer.root is not None:
-            words.append(reducer.root.opcode)
-    else:
-        words = ["fusion"] + list(dict.fromkeys(m.opcode for m in group.members if m.opcode not in CHEAP))[-3:]
-    return re.sub(r"[^a-z0-9]+", "_", "_".join(words).lower())
-
-
-def origin_lines(group: Group) -> tuple[str, ...]:
-    """The HLO that a kernel computes, one line an instruction; long fusions are cut."""
-    inside = group.members if group.instruction.opcode == "fusion" else ()
-    lines = [origin_line(i) for i in (group.instruction, *inside)]
-    if len(lines) > LONGEST_ORIGIN:
-        lines = [*lines[:LONGEST_ORIGIN], f"... {len(lines) - LONGEST_ORIGIN} more"]
-    return tuple(lines)
 
 
 def origin_line(instruction: Instruction) -> str:

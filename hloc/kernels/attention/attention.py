@@ -46,7 +46,7 @@ from hloc.kernels.attention.walks import (
     walks_of_product,
     walks_of_weights,
 )
-from hloc.kernels.group import Group, KernelCall, Lowered, Outline, kernel_name, origin_lines
+from hloc.kernels.group import Group, KernelCall, Lowered, Outline
 from hloc.kernels.ir import Buffer, Cost, Let, Stmt, Tile
 from hloc.kernels.products.operands import OperandKernels
 from hloc.machine import Machine
@@ -133,8 +133,8 @@ class _Lowering:
         moved = sum(b.size * ELEMENT_TYPES[b.type].bytes for b in (*operands, *buffers))
         work = 2 * (multiply_adds(self.first) + multiply_adds(self.second))
         work += OPERATIONS_OF_SOFTMAX * self.first.shape.num_elements
-        tile = Tile(kernel_name(self.group), "attention", operands + buffers, parameters, score,
-                    cost=Cost(moved, work), origin=origin_lines(self.group))
+        tile = Tile(self.group.kernel_name, "attention", operands + buffers, parameters, score,
+                    cost=Cost(moved, work), origin=self.group.origin)
         return KernelCall(tile, (*(s.access.argument for s in sides), *arguments))
 
     def score(self, outline: Outline, row: Walk, others: list[Walk]) -> tuple[Stmt, ...]:

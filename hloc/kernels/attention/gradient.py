@@ -42,7 +42,7 @@ from hloc.kernels.attention.walks import (
     walks_of_product,
     walks_of_weights,
 )
-from hloc.kernels.group import Arg, Group, KernelCall, Lowered, Outline, kernel_name, origin_lines
+from hloc.kernels.group import Arg, Group, KernelCall, Lowered, Outline
 from hloc.kernels.ir import Buffer, Cost, Let, Stmt, Tile
 from hloc.kernels.products.operands import OperandKernels
 from hloc.machine import Machine
@@ -133,8 +133,8 @@ class _Lowering:
         parameters = (("types", tuple(b.type for b in operands)), ("sizes", (row.size, self.gradient.columns[0])),
                       ("batches", tuple(n.size for n in others)), ("products", tuple(told)),
                       ("outputs", tuple(outputs)))
-        tile = Tile(kernel_name(self.group), "attention_gradient", operands + buffers, parameters, weights,
-                    cost=self.cost((*operands, *buffers)), origin=origin_lines(self.group))
+        tile = Tile(self.group.kernel_name, "attention_gradient", operands + buffers, parameters, weights,
+                    cost=self.cost((*operands, *buffers)), origin=self.group.origin)
         return KernelCall(tile, (*self.arrays, *arguments))
 
     def cost(self, buffers: tuple[Buffer, ...]) -> Cost:

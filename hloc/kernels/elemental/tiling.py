@@ -40,7 +40,7 @@ class Tiling:
 
     def edges(self, outline: Outline) -> tuple[int, int]:
         """Rows and columns of a tile."""
-        bytes = max(ELEMENT_TYPES[outline.known[buffer][1]].bytes for buffer, _ in self.staged) if self.staged else 8
+        bytes = max((ELEMENT_TYPES[outline.described(buffer)[1]].bytes for buffer, _ in self.staged), default=8)
         edge = min(LONGEST_EDGE, max(1, EDGE_BYTES // bytes))
         return min(edge, self.extents[self.tiled]), min(edge, self.extents[-1])
 
@@ -74,7 +74,7 @@ def _hits_few_sets(tiling: Tiling, outline: Outline) -> bool:
     """Whether more rows of a tile than a cache has ways lie in the same few sets, where it is read or where it is
     written: better go through a Local array once than through these piece by piece."""
     (buffer, position), = tiling.staged
-    bytes = ELEMENT_TYPES[outline.known[buffer][1]].bytes
+    bytes = ELEMENT_TYPES[outline.described(buffer)[1]].bytes
     pitches = math.prod(tiling.extents[tiling.tiled + 1:]), \
         indexing.coefficient_of(position, f"i{len(tiling.extents) - 1}")
     return any(pitch * bytes % SET_BYTES == 0 and count > WAYS for pitch, count in zip(pitches, tiling.edges(outline)))
@@ -82,7 +82,7 @@ def _hits_few_sets(tiling: Tiling, outline: Outline) -> bool:
 
 def _is_inside(outline: Outline, buffer: str, position: Index) -> bool:
     low, high = indexing.bounds(position)
-    return low >= 0 and high < outline.known[buffer][2]
+    return low >= 0 and high < outline.described(buffer)[2]
 
 
 def _is_affine(position: Index, extents: list[int]) -> bool:
@@ -109,7 +109,7 @@ def tiled_nest(outline: Outline, tiling: Tiling) -> Iterator[tuple[Index, ...]]:
             with loops.block_loop(builder, columns, edges[1], counters[-1], VECTOR) as result[-1]:
                 for (buffer, position), name in zip(staged, locals_):
                     place = _place(result, tiling, counters, edges)
-                    load = Load(name, builder.position(place), outline.known[buffer][1])
+                    load = Load(name, builder.position(place), outline.described(buffer)[1])
                     outline.staged[buffer, _moved(position, result)] = load
                 yield tuple(result)
 
@@ -118,7 +118,7 @@ def _stage(outline: Outline, tiling: Tiling, access: tuple[str, Index], outer: S
            counters: Sequence[Index], edges: tuple[int, int]) -> str:
     """Turn one tile into a Local array."""
     builder, (buffer, position), result = outline.builder, access, list(outer)
-    type = outline.known[buffer][1]
+    type = outline.described(buffer)[1]
     name = builder.local(type, edges[0] * edges[1], "tile")
     rows, columns = tiling.extents[tiling.tiled], tiling.extents[-1]
     with loops.block_loop(builder, columns, edges[1], counters[-1], SERIAL) as result[-1], \

@@ -27,7 +27,7 @@ from hloc.analysis.prologues import MOST_SPATIAL
 from hloc.ir import ELEMENT_TYPES, ConvolutionDimensionNumbers, Instruction, window_of
 from hloc.kernels import indexing
 from hloc.kernels.elemental.loop import lower_loop, shareable
-from hloc.kernels.group import Group, KernelCall, Lowered, Outline, buffers_of, kernel_name, origin_lines
+from hloc.kernels.group import Group, KernelCall, Lowered, Outline, buffers_of
 from hloc.kernels.indexing import Index
 from hloc.kernels.ir import Buffer, Cost, Prologue, Tile
 from hloc.kernels.products.convolution_products import product_of_images
@@ -87,8 +87,8 @@ def lower_convolution(group: Group, machine: Machine) -> Lowered:
         routine, facts = "gemm", (("types", (type, total)), *product.parameters(*(side.offset for side in sides)))
     if product and product.is_turned:
         reads, given = (reads[1]._replace(name="lhs"), reads[0]._replace(name="rhs")), (given[1], given[0], *given[2:])
-    tile = Tile(kernel_name(group), routine, reads + buffers, facts, epilogue,
-                cost=Cost(moved, 2 * work), origin=origin_lines(group), prologues=tuple(p for p, _ in made))
+    tile = Tile(group.kernel_name, routine, reads + buffers, facts, epilogue,
+                cost=Cost(moved, 2 * work), origin=group.origin, prologues=tuple(p for p, _ in made))
     call = KernelCall(tile, given)
     return Lowered((*operands.calls, call), tuple(operands.scratch), can_share=tuple(shareable(group, (hero,))))
 

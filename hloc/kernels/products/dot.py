@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from hloc.ir import ELEMENT_TYPES, Instruction
 from hloc.kernels import indexing, scalars
 from hloc.kernels.elemental.loop import lower_loop, shareable
-from hloc.kernels.group import Group, KernelCall, Lowered, Outline, buffers_of, kernel_name, origin_lines
+from hloc.kernels.group import Group, KernelCall, Lowered, Outline, buffers_of
 from hloc.kernels.ir import Buffer, Cost, Prologue, Stmt, Tile
 from hloc.kernels.products.convolution import lower_convolution
 from hloc.kernels.products.epilogues import epilogue_statements, stores_itself, tile_types
@@ -234,8 +234,8 @@ class _Lowering:
                       ("result", (outer[3], inner[3], row[3], column[3])), *self.algorithm())
         work = _multiply_adds(self.dot)
         moved = sum(b.size * ELEMENT_TYPES[b.type].bytes for b in (*operands, *buffers))
-        tile = Tile(kernel_name(self.group), "gemm", operands + buffers, parameters, epilogue,
-                    cost=Cost(moved, 2 * work), origin=origin_lines(self.group), prologues=tuple(p for p, _ in made))
+        tile = Tile(self.group.kernel_name, "gemm", operands + buffers, parameters, epilogue,
+                    cost=Cost(moved, 2 * work), origin=self.group.origin, prologues=tuple(p for p, _ in made))
         return KernelCall(tile, (*(side.argument for side in sides if side.argument), *arguments))
 
     def prologue(self, number: int, side: Access, outer, inner, free, summed) -> tuple[Prologue, Outline]:

@@ -46,7 +46,7 @@ def strided(group: Group, operand: Instruction, type: str) -> Access | None:
     strides = [indexing.coefficient_of(position, n) for n in names]
     if None in strides or position.constant < 0:
         return None
-    argument, _, size, _ = outline.known[name]
+    argument, _, size, _ = outline.described(name)
     return Access(argument, type, size, position.constant, tuple(strides))
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from hloc.errors import UnsupportedError
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels import indexing
-from hloc.kernels.group import Group, KernelCall, Lowered, Outline, kernel_name, origin_lines
+from hloc.kernels.group import Group, KernelCall, Lowered, Outline
 from hloc.kernels.ir import Buffer, Cost, Stmt, Tile
 from hloc.kernels.products.epilogues import epilogue_statements, stores_itself, tile_types
 from hloc.kernels.products.operands import OperandKernels
@@ -50,7 +50,7 @@ def lower_ragged_product(group: Group, machine: Machine) -> Lowered:
                   ("rhs", (rhs.offset, 0, rhs.strides[ragged.rhs_group], rhs.strides[contracted], rhs.strides[column])),
                   ("result", (0, 0, n, 1)), ("groups", (groups, numbers)))
     moved = sum(b.size * ELEMENT_TYPES[b.type].bytes for b in (*own, *buffers))
-    tile = Tile(kernel_name(group), "gemm", own + buffers, parameters, epilogue, cost=Cost(moved, 2 * m * n * k),
-                origin=origin_lines(group))
+    tile = Tile(group.kernel_name, "gemm", own + buffers, parameters, epilogue, cost=Cost(moved, 2 * m * n * k),
+                origin=group.origin)
     call = KernelCall(tile, (lhs.argument, rhs.argument, *arguments))
     return Lowered((*operands.calls, call), tuple(operands.scratch))

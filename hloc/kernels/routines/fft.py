@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from hloc.kernels.group import Arg, Group, KernelCall, Lowered, kernel_name, origin_lines
+from hloc.kernels.group import Arg, Group, KernelCall, Lowered
 from hloc.kernels.ir import Buffer, Cost, Tile
 from hloc.machine import Machine
 
@@ -27,6 +27,6 @@ def lower_fft(group: Group, machine: Machine) -> Lowered:
     buffers = (Buffer("in0", source.element_type, source.num_elements),
                Buffer("out0", target.element_type, target.num_elements, "write"))
     work = math.prod(full.dimensions) * 5 * max(1, size.bit_length())
-    tile = Tile(kernel_name(group), "fft", buffers, parameters, cost=Cost(source.num_bytes + target.num_bytes, work),
-                origin=origin_lines(group))
+    tile = Tile(group.kernel_name, "fft", buffers, parameters, cost=Cost(source.num_bytes + target.num_bytes, work),
+                origin=group.origin)
     return Lowered((KernelCall(tile, (Arg("operand", 0), Arg("result", 0))),))

@@ -28,7 +28,7 @@ from hloc.ir import Computation, Instruction
 from hloc.kernels import scalars
 from hloc.kernels.builder import Builder
 from hloc.kernels.elements import Elements, use_counts
-from hloc.kernels.group import RULES, Arg, Group, KernelCall, Lowered, kernel_name, origin_lines
+from hloc.kernels.group import RULES, Arg, Group, KernelCall, Lowered
 from hloc.kernels.ir import Buffer, Cost, Tile, Var
 from hloc.machine import Machine
 
@@ -49,7 +49,7 @@ def lower_sort(group: Group, machine: Machine) -> Lowered:
     buffers, arguments = _buffers(group, sort)
     work = shape.num_elements * max(1, length.bit_length()) * 4
     tile = Tile("sort", "sort", buffers, parameters, comparator=comparator(sort), cost=Cost(work, work),
-                origin=origin_lines(group))
+                origin=group.origin)
     return Lowered((KernelCall(tile, arguments),))
 
 
@@ -161,5 +161,5 @@ def lower_topk(group: Group, machine: Machine) -> Lowered:
     largest = topk.get("largest", True) not in (False, "false")
     parameters = (("rows", rows), ("length", shape.dimensions[-1]), ("k", k), ("largest", largest))
     work = shape.num_elements * 4
-    tile = Tile(kernel_name(group), "topk", buffers, parameters, cost=Cost(work, work), origin=origin_lines(group))
+    tile = Tile(group.kernel_name, "topk", buffers, parameters, cost=Cost(work, work), origin=group.origin)
     return Lowered((KernelCall(tile, (Arg("operand", 0), Arg("result", 0, 0), Arg("result", 0, 1))),))

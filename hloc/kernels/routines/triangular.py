@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from hloc.errors import UnsupportedError
-from hloc.kernels.group import Arg, Group, KernelCall, Lowered, kernel_name, origin_lines
+from hloc.kernels.group import Arg, Group, KernelCall, Lowered
 from hloc.kernels.ir import Buffer, Cost, Tile
 from hloc.machine import Machine
 
@@ -47,6 +47,6 @@ def _lowered(group: Group, machine: Machine, parameters: tuple, work: int) -> Lo
     buffers = (*(Buffer(f"in{n}", type, shape.num_elements) for n, shape in enumerate(given)),
                Buffer("out0", type, instruction.shape.num_elements, "write"))
     moved = sum(shape.num_bytes for shape in (*given, instruction.shape))
-    tile = Tile(kernel_name(group), instruction.opcode, buffers, parameters, cost=Cost(moved, work),
-                origin=origin_lines(group))
+    tile = Tile(group.kernel_name, instruction.opcode, buffers, parameters, cost=Cost(moved, work),
+                origin=group.origin)
     return Lowered((KernelCall(tile, (*(Arg("operand", n) for n in range(len(given))), Arg("result", 0))),))

@@ -5,6 +5,8 @@ from hloc.ir import Instruction, PaddingDim, SliceDim
 from hloc.passes.patterns import full, scalar_source, splat, spread
 from hloc.passes.rewriter import Rewriter
 
+MOST_JOINED = 64                 # operands of a concatenate that joins another of few operands
+
 # -- slice -----------------------------------------------------------------------------------------------------------
 
 
@@ -198,10 +200,13 @@ def concatenate_one(instruction: Instruction, rewriter: Rewriter) -> Instruction
 
 
 def concatenate_nested(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """concatenate(concatenate(x, y), z) => concatenate(x, y, z) where nobody else reads the inner one"""
+    """concatenate(concatenate(x, y), z) => concatenate(x, y, z) where nobody else reads the inner one
+
+    A long inner one stays beside few other operands: a list that grows by one element n times would be n lists."""
     along = instruction.get("dimensions")
-    inner = {o for o in instruction.operands
-             if o.opcode == "concatenate" and o.get("dimensions") == along and rewriter.uses(o) == 1}
+    most = max(MOST_JOINED, len(instruction.operands))
+    inner = {o for o in instruction.operands if o.opcode == "concatenate" and len(o.operands) <= most
+             and o.get("dimensions") == along and rewriter.uses(o) == 1}
     if not inner:
         return None
     pieces = [piece for o in instruction.operands for piece in (o.operands if o in inner else [o])]

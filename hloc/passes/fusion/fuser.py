@@ -1,6 +1,8 @@
 """The walk over one computation that forms groups: where each producer goes, and what forbids or decides it."""
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from hloc.analysis.cost import (
     bytes_read,
     operations,
@@ -66,6 +68,7 @@ MOST_PIECES = 8                  # kernels of a concatenate for each of which a 
 LEAST_ROW_BYTES = 64 << 10       # rows up to this length always fit
 
 Answer = tuple[int, ...] | str
+Readers = dict[Group, list[Instruction]]     # groups that read a producer, and which of their members do
 
 
 class Fuser:
@@ -102,8 +105,7 @@ class Fuser:
     # -- where one producer goes -------------------------------------------------------------------------------------
 
     def place(self, producer: Instruction) -> None:
-        readers = self.readers[producer]
-        around = list(dict.fromkeys(g for r in readers for g in self.homes[r]))
+        around = self.by_group(self.readers[producer])
         needed = producer is self.computation.root
         if producer in self.attentions.found:
             self.start_whole(producer)
@@ -114,11 +116,20 @@ class Fuser:
         elif producer in self.pinned or kind_of(producer) == SINGLE:
             self.start(producer, around)
         elif len(around) == 1 and not needed:
-            self.join_only(producer, around[0], readers)
-        elif not self.repeat(producer, around, readers, needed):
-            self.join_as_result(producer, around, readers, needed)
+            self.join_only(producer, *around.popitem())
+        elif not self.repeat(producer, around, needed):
+            self.join_as_result(producer, around, needed)
 
-    def start(self, producer: Instruction, around: list[Group]) -> None:
+    def by_group(self, readers: Iterable[Instruction]) -> Readers:
+        """The groups that readers are members of, each with those: thousands of groups may read one array, and none
+        looks at the readers of the others."""
+        around: Readers = {}
+        for reader in dict.fromkeys(readers):
+            for group in self.homes[reader]:
+                around.setdefault(group, []).append(reader)
+        return around
+
+    def start(self, producer: Instruction, around: Iterable[Group]) -> None:
         """A group of its own, above all its readers."""
         group = Group(producer, 1 + max((g.height for g in around), default=-1))
         if producer in self.pinned:
@@ -139,9 +150,9 @@ class Fuser:
     def place_shared(self, member: Instruction) -> None:
         """What an attention computes of its rows for itself, and others of its outputs."""
         readers = [r for r in self.readers[member] if all(g.kind != ATTENTION for g in self.homes[r])]
-        around = list(dict.fromkeys(g for r in readers for g in self.homes[r]))
+        around = self.by_group(readers)
         if len(around) == 1 and member is not self.computation.root:
-            self.join_only(member, around[0], readers)
+            self.join_only(member, *around.popitem())
         else:
             self.start(member, around)
 
@@ -163,22 +174,22 @@ class Fuser:
         group.add(producer, contexts, readers, output=output)
         self.homes[producer].append(group)
 
-    def repeat(self, producer: Instruction, around: list[Group], readers: list[Instruction], needed: bool) -> bool:
+    def repeat(self, producer: Instruction, around: Readers, needed: bool) -> bool:
         """Compute a cheap producer again in each group that reads it. True if nobody else is left who reads it."""
-        if not around or not self.is_repeatable(producer, around, readers):
+        if not around or not self.is_repeatable(producer, around):
             return False
-        answers = {group: self.accept(producer, group, readers) for group in around}
+        answers = {group: self.accept(producer, group, readers) for group, readers in around.items()}
         stored = needed or any(isinstance(answer, str) for answer in answers.values())
         left: list[Group] = []
         for group, answer in answers.items():
             if isinstance(answer, str):
                 self.refuse(producer, [group], answer)
                 left.append(group)
-            elif stored and not self.is_better_repeated(producer, group, readers):
+            elif stored and not self.is_better_repeated(producer, group, around[group]):
                 self.refuse(producer, [group], "it is in memory anyway, and no larger than what it is made of")
                 left.append(group)
             else:
-                self.join(producer, group, answer, readers)
+                self.join(producer, group, answer, around[group])
         if len(left) == len(around):
             return False
         if left or needed:
@@ -193,15 +204,15 @@ class Fuser:
         return (not is_elementwise(producer) or inputs < producer.shape.num_bytes
                 or reads_operands_of(producer, group, readers))
 
-    def is_repeatable(self, producer: Instruction, around: list[Group], readers: list[Instruction]) -> bool:
+    def is_repeatable(self, producer: Instruction, around: Readers) -> bool:
         """Reading the producer's own operands several times costs no more than storing and reading its result."""
         if not is_elemental(producer):
             return False
         if is_splat_constant(producer):
             return True
-        if producer.opcode in VIEWS and all(g.reads_for_product(producer, readers) for g in around):
+        if producer.opcode in VIEWS and all(g.reads_for_product(producer, own) for g, own in around.items()):
             return True
-        below = max((self.repeated.get(r, 0.0) for r in readers), default=0.0)
+        below = max((self.repeated.get(r, 0.0) for r in self.readers[producer]), default=0.0)
         again = below + operations(producer)
         inputs = [min(bytes_read(producer, n), loaded_bytes(o)) for n, o in enumerate(producer.operands)]
         result = producer.shape.num_bytes
@@ -209,36 +220,35 @@ class Fuser:
         wide = sum(1 for size in inputs if size > result // 4) > 1
         if again > MOST_RECOMPUTED or operations(producer) > 2 or producer.opcode == "transpose":
             return False
-        if (wide or not cheap) and not all(reads_operands_of(producer, g, readers) for g in around):
+        if (wide or not cheap) and not all(reads_operands_of(producer, g, own) for g, own in around.items()):
             return False
         self.repeated[producer] = again
         return True
 
-    def join_as_result(self, producer: Instruction, around: list[Group], readers: list[Instruction],
-                       needed: bool) -> None:
+    def join_as_result(self, producer: Instruction, around: Readers, needed: bool) -> None:
         """Several groups read the producer: the topmost may compute it as one more result."""
         highest = max((g.height for g in around), default=0)
         tops = [g for g in around if g.height == highest]
-        if len(tops) > 1 and self.merge_readers(producer, tops, readers):
-            around, tops = [g for g in around if g not in tops[1:]], tops[:1]
+        if len(tops) > 1 and self.merge_readers(producer, tops, around):
+            around, tops = self.by_group(self.readers[producer]), tops[:1]
             if len(around) == 1 and not needed:
-                return self.join_only(producer, tops[0], readers)
+                return self.join_only(producer, *around.popitem())
         if len(tops) != 1:
             self.refuse(producer, around, "several kernels read it, none of them runs first")
             return self.start(producer, around)
-        answer = self.accept_result(producer, tops[0], readers)
+        answer = self.accept_result(producer, tops[0], around[tops[0]])
         if isinstance(answer, str):
             self.refuse(producer, around, answer)
             return self.start(producer, around)
-        self.join(producer, tops[0], answer, readers, output=True)
+        self.join(producer, tops[0], answer, around[tops[0]], output=True)
 
-    def merge_readers(self, producer: Instruction, groups: list[Group], readers: list[Instruction]) -> bool:
+    def merge_readers(self, producer: Instruction, groups: list[Group], around: Readers) -> bool:
         """Make one of the groups of equal height that read the producer, so that it can join. True if all are one."""
         first = groups[0]
-        if not self.is_mergeable(producer, first, readers):
+        if not self.is_mergeable(producer, first, around[first]):
             return False
         for group in groups[1:]:
-            if not (self.is_mergeable(producer, group, readers) and sibling_key(group) == sibling_key(first)
+            if not (self.is_mergeable(producer, group, around[group]) and sibling_key(group) == sibling_key(first)
                     and may_merge(first, group, self.machine, shared=True)):
                 return False
             first.absorb(group)
@@ -253,7 +263,7 @@ class Fuser:
             return False
         return group.asked(producer, readers) in ((BASE,), (group.rows.full,) if group.rows else (BASE,))
 
-    def refuse(self, producer: Instruction, groups: list[Group], reason: str) -> None:
+    def refuse(self, producer: Instruction, groups: Iterable[Group], reason: str) -> None:
         self.reasons.setdefault(producer, {}).update(dict.fromkeys(groups, reason))
 
     # -- may it join? ------------------------------------------------------------------------------------------------
@@ -269,15 +279,14 @@ class Fuser:
         own = {BASE} if group.rows is None else {BASE, group.rows.full, group.rows.row}
         if len(contexts) != 1 or contexts[0] not in own:
             return "others read it too, and this kernel reads it at other positions than its own"
-        if producer in self.epilogues and not self.ends_in_epilogue(producer, group, contexts, readers):
+        if producer in self.epilogues and not self.ends_in_epilogue(producer, group, contexts):
             return "it is better made as the epilogue of a product"
         return self.accept(producer, group, readers)
 
-    def ends_in_epilogue(self, producer: Instruction, group: Group, contexts: tuple[int, ...],
-                         readers: list[Instruction]) -> bool:
+    def ends_in_epilogue(self, producer: Instruction, group: Group, contexts: tuple[int, ...]) -> bool:
         """Whether all of the group is epilogue behind the producer, and nobody else reads that: it is a result of the
         program. What is read later might rather be computed again, which one result of several cannot be."""
-        alone = all(r in group.members or r is self.computation.root for r in readers)
+        alone = all(r in group.members or r is self.computation.root for r in self.readers[producer])
         return alone and group.kind == LOOP and contexts == (BASE,) and depends_elementwise(group, producer)
 
     def accept(self, producer: Instruction, group: Group, readers: list[Instruction]) -> Answer:
