@@ -58,9 +58,11 @@ from hloc.text import parse_module
 
 DATA = Path(__file__).parent.parent / "testdata"
 SEPARATOR = re.compile(r"^// -----.*$", re.MULTILINE)
-# Ops that kernels leave to passes, to the planner or to the targets' own steps; and layouts that a pass takes away.
+# Ops that kernels leave to passes, to the planner or to the targets' own steps; layouts that a pass takes away, and
+# result types of products (result_caster).
 ELSEWHERE = re.compile(r"copy-(start|done)|bitcast|.*-(start|done|update)|all-.*|collective-.*|"
-                       r"partition-id|replica-id|infeed|outfeed|send.*|recv.*|custom-call.*")
+                       r"partition-id|replica-id|infeed|outfeed|send.*|recv.*|custom-call.*|"
+                       r".*\.results")
 
 # Ops that passes write as others; bitcast-convert of types under a byte among them.
 EXPANDED = {"batch-norm-grad", "batch-norm-inference", "batch-norm-training", "bitcast-convert", "cholesky",

@@ -123,6 +123,9 @@ def converted(value: Expr, source: str, target: str) -> Expr:
     """HLO's convert between element types, both in computation form."""
     if source == target:
         return value
+    if ELEMENT_TYPES[source].kind == "complex" and ELEMENT_TYPES[target].kind != "complex":
+        source = "f32" if source == "c64" else "f64"
+        value = Apply("real", (value,), source)
     if not is_narrow(target):
         return convert_to(value, target)
     if is_narrow(source) and _holds(target, source):

@@ -83,7 +83,7 @@ def evaluate_convolution(evaluator, instruction: Instruction, lhs: np.ndarray, r
              for a, k in zip(np.split(x, batch_groups), np.split(kernel, batch_groups, -1))]
     sums = np.concatenate(parts, axis=-1) if batch_groups > 1 else parts[0]        # [batch, space..., output feature]
     order = (numbers.output_batch, *numbers.output_spatial, numbers.output_feature)
-    return round_to(sums, result).transpose(np.argsort(order))
+    return round_to(sums, lhs.dtype, rhs.dtype, result).transpose(np.argsort(order))
 
 
 def _grouped(x: np.ndarray, kernel: np.ndarray, window: Sequence[WindowDim], groups: int) -> np.ndarray:

@@ -4,7 +4,8 @@ In: two arrays and which dimensions are batch and contracting. Out: [batch..., l
 
     r = f32[2,5] dot(f32[2,3] a, f32[3,5] b), lhs_contracting_dims={1}, rhs_contracting_dims={0}
 
-Products of integers are exact before they wrap; those of floats are added up in f64 where that is cheap, else in f32.
+Operands of two types are multiplied in one that holds both (`sum_type`), sums stay in it, and are converted to the
+result's type once. Products of integers wrap; those of floats are added up in f64 where that is cheap, else in f32.
 """
 from __future__ import annotations
 
@@ -12,13 +13,18 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import ml_dtypes
 import numpy as np
 
 from hloc.ir import ELEMENT_TYPES, Instruction, Shape, numpy_dtype
+from hloc.ir.types import element_type_of
 from hloc.ops.checks import array_operand, array_shape, dimension_list, dynamic_of, fail, listed, require, text
+from hloc.ops.conversions import convert_array
+from hloc.ops.numerics import narrow
 from hloc.ops.op import Op
 
 CHEAP_PRODUCTS = 1 << 24
+INTEGERS = frozenset({"pred", "signed", "unsigned"})        # kinds whose products wrap
 
 
 class DotDimensions(NamedTuple):
@@ -48,25 +54,24 @@ def compute_dtype(lhs: np.dtype, rhs: np.dtype, result: np.dtype, depth: int, pr
     """The type to add up products in: exact for integers (modulo the result's width), wide for floats."""
     if "c" in (lhs.kind, rhs.kind, result.kind):
         return np.dtype(np.complex128)
-    if _is_integer(lhs) and _is_integer(rhs):
+    if _is_integer(lhs) and _is_integer(rhs) and _is_integer(result):
         bits = 8 * (lhs.itemsize + rhs.itemsize)
         return np.dtype(np.float64) if bits + math.ceil(math.log2(depth + 1)) < 53 else np.dtype(np.int64)
-    if np.dtype(np.float64) in (lhs, rhs, result) or products <= CHEAP_PRODUCTS:
-        return np.dtype(np.float64)
-    return np.dtype(np.float32)
+    wide = np.float64 in (lhs, rhs, result) or products <= CHEAP_PRODUCTS
+    return np.dtype(np.float64 if wide else np.float32)
 
 
 def _is_integer(dtype: np.dtype) -> bool:
-    return dtype.kind in "iub" or dtype.name in ("int4", "uint4", "int2", "uint2", "int1", "uint1")
+    return ELEMENT_TYPES[element_type_of(dtype)].kind in INTEGERS
 
 
-def round_to(sums: np.ndarray, result: np.dtype) -> np.ndarray:
-    """Sums of products in the result's type; integers wrap."""
-    if sums.dtype.kind == "f" and _is_integer(result):
-        sums = sums.astype(np.int64)
-    if result == np.bool_:
-        return sums != 0
-    return sums.astype(result, copy=False)
+def round_to(sums: np.ndarray, lhs: np.dtype, rhs: np.dtype, result: np.dtype) -> np.ndarray:
+    """Sums of products of two types in the result's type: those of integers wrap, others are converted."""
+    if _is_integer(lhs) and _is_integer(rhs) and _is_integer(result):
+        sums = sums.astype(np.int64, copy=False)
+        if result == np.bool_:
+            sums = narrow(sums, numpy_dtype(wider_type(element_type_of(lhs), element_type_of(rhs))))
+    return convert_array(sums, element_type_of(result))
 
 
 def dot(lhs: np.ndarray, rhs: np.ndarray, dims: DotDimensions, result: np.dtype) -> np.ndarray:
@@ -80,7 +85,7 @@ def dot(lhs: np.ndarray, rhs: np.ndarray, dims: DotDimensions, result: np.dtype)
     right = rhs.transpose(dims.rhs_batch + dims.rhs_contracting + rhs_free).astype(dtype, copy=False)
     left = left.reshape(*shared, math.prod(_sizes(lhs, lhs_free)), depth)
     right = right.reshape(*shared, depth, math.prod(_sizes(rhs, rhs_free)))
-    return round_to(matrix_product(left, right), result).reshape(sizes)
+    return round_to(matrix_product(left, right), lhs.dtype, rhs.dtype, result).reshape(sizes)
 
 
 def matrix_product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
@@ -115,26 +120,36 @@ def evaluate_dot(evaluator, instruction: Instruction, lhs: np.ndarray, rhs: np.n
 
 def product_type(instruction: Instruction, lhs: Shape, rhs: Shape) -> str:
     """The result's element type: as written, or the wider one of the operands."""
-    natural = wider_type(lhs.element_type, rhs.element_type)
     written = instruction.shape
-    if written is None or written.element_type == natural:
-        return natural
+    if written is None:
+        return wider_type(lhs.element_type, rhs.element_type)
     require(written.is_array, instruction, f"the result must be an array, is {text(written)}")
-    narrower = ELEMENT_TYPES[written.element_type].bits < ELEMENT_TYPES[natural].bits
-    floating = ELEMENT_TYPES[natural].kind in ("float", "complex")
-    require(floating or not narrower, instruction,
-            f"a product of {text(lhs)} and {text(rhs)} cannot be {text(written)}: {written.element_type} is too narrow")
     return written.element_type
 
 
-_KIND_ORDER = {"pred": 0, "unsigned": 1, "signed": 1, "float": 2, "complex": 3}
-
-
 def wider_type(a: str, b: str) -> str:
-    """The element type of the two that holds more; the first where they are equal in that."""
-    rank_a = (_KIND_ORDER[ELEMENT_TYPES[a].kind], ELEMENT_TYPES[a].bits)
-    rank_b = (_KIND_ORDER[ELEMENT_TYPES[b].kind], ELEMENT_TYPES[b].bits)
-    return b if rank_b > rank_a else a
+    """The common element type of two operands, as XLA has it (HigherPrecisionType in xla/primitive_util.h): complex
+    before float before integer, then the larger range, precision and width, signed before unsigned."""
+    return b if _rank(b) > _rank(a) else a
+
+
+def _rank(element_type: str) -> tuple[int, ...]:
+    row = ELEMENT_TYPES[element_type]
+    if row.kind in INTEGERS:
+        return 0, -1, -1, 0 if row.kind == "pred" else row.bits, row.kind == "signed"
+    info = ml_dtypes.finfo(row.dtype)
+    return row.kind == "complex", int(info.maxexp), int(info.nmant), row.bits, 0
+
+
+def sum_type(lhs: str, rhs: str, result: str) -> str:
+    """The element type in which products of two types are multiplied and added up, before one conversion to `result`:
+    one that holds both operands, and the result where that is wider. Floats of less than 32 bits take f32."""
+    rows = [ELEMENT_TYPES[t] for t in (lhs, rhs, result)]
+    kinds = {row.kind for row in rows}
+    if kinds <= INTEGERS:
+        return result if result != "pred" else wider_type(lhs, rhs)
+    wide = any(row.name in ("f64", "c128") for row in rows)
+    return ("c128" if wide else "c64") if "complex" in kinds else "f64" if wide else "f32"
 
 
 def _checked_dimensions(instruction: Instruction, lhs: Shape, rhs: Shape) -> DotDimensions:
@@ -231,8 +246,15 @@ def infer_ragged_dot(instruction: Instruction) -> Shape:
 
 def evaluate_ragged_dot(evaluator, instruction: Instruction, lhs, rhs, group_sizes) -> np.ndarray:
     """Group by group. What lies in another group has no part in a product: its NaN and infinities do not either."""
+    written = instruction.shape.element_type
+    if written == "f8e8m0fnu":                                              # has no zero for what lies in no group
+        return convert_array(_by_groups(instruction, lhs, rhs, group_sizes, np.dtype(np.float32)), written)
+    return _by_groups(instruction, lhs, rhs, group_sizes, numpy_dtype(written))
+
+
+def _by_groups(instruction: Instruction, lhs, rhs, group_sizes, result: np.dtype) -> np.ndarray:
     ragged = ragged_dimensions(instruction, instruction.operands[0].shape, instruction.operands[1].shape)
-    dims, result = ragged.dims, numpy_dtype(instruction.shape.element_type)
+    dims = ragged.dims
     groups = range(group_sizes.shape[-1])
     number = _group_numbers(lhs.shape, ragged, group_sizes)
     if ragged.mode == "contracting":
@@ -302,17 +324,24 @@ def _check_scale(instruction: Instruction, shape: Shape, scale: Shape, index: in
 
 
 def evaluate_scaled_dot(evaluator, instruction: Instruction, lhs, rhs, lhs_scale, rhs_scale) -> np.ndarray:
-    return dot(_scaled(lhs, lhs_scale), _scaled(rhs, rhs_scale), dot_dimensions(instruction),
+    dtypes = [numpy_dtype(scaled_type(instruction, n)) for n in (0, 1)]
+    return dot(_scaled(lhs, lhs_scale, dtypes[0]), _scaled(rhs, rhs_scale, dtypes[1]), dot_dimensions(instruction),
                numpy_dtype(instruction.shape.element_type))
 
 
-def _scaled(array: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """Each element times the scale of its block, in f32."""
-    scale = scale.astype(np.float32)
+def scaled_type(instruction: Instruction, number: int) -> str:
+    """The type in which an operand of a scaled-dot is multiplied by its scale: f32, or wider where one of them is."""
+    operands = instruction.operands
+    return sum_type(operands[number].shape.element_type, operands[2 + number].shape.element_type, "f32")
+
+
+def _scaled(array: np.ndarray, scale: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Each element times the scale of its block."""
+    scale = scale.astype(dtype)
     if scale.ndim:
         for d in range(array.ndim):
             scale = np.repeat(scale, array.shape[d] // scale.shape[d], axis=d)
-    return array.astype(np.float32) * scale
+    return array.astype(dtype) * scale
 
 
 _DIMS = ("lhs_batch_dims", "rhs_batch_dims", "lhs_contracting_dims", "rhs_contracting_dims")

@@ -31,6 +31,7 @@ from hloc.passes.late import Late
 from hloc.passes.layout_assignment import layout_assignment
 from hloc.passes.optimization_barrier_expander import optimization_barrier_expander
 from hloc.passes.reshape_mover import reshape_mover
+from hloc.passes.result_caster import result_caster
 from hloc.passes.runner import Pass, Repeat, flatten
 from hloc.passes.sharding_remover import sharding_remover
 from hloc.passes.transpose_folding import transpose_folding
@@ -85,6 +86,7 @@ TARGET_INDEPENDENT: tuple[Pass | Repeat, ...] = (
     async_to_sync,
     custom_call_rewriter,
     float_normalization,
+    result_caster,
     collectives_simplifier,
     scan_expander,
     ragged_dot_rewriter,
@@ -141,6 +143,8 @@ ORDERING: tuple[tuple[Pass, Pass, str], ...] = (
     (defuser, custom_call_rewriter, "library calls and ops that are written out stand in fusions, too"),
     (async_to_sync, float_normalization, "asynchronous copies are copies then"),
     (float_normalization, algebraic_simplifier, "a copy that rounds is not its operand"),
+    (result_caster, ragged_dot_rewriter, "what lies in no group is zero in a type that has one"),
+    (result_caster, algebraic_simplifier, "rules for products read them in the type that sums have"),
     (defuser, scaled_dot_rewriter, "library calls and ops that are written out stand in fusions, too"),
     (defuser, algebraic_simplifier, "rules see through a fusion only once it is taken apart"),
     (map_inliner, algebraic_simplifier, "rules know elementwise operations, not maps of them"),
