@@ -1,4 +1,4 @@
-"""Roundings to bf16 that leave NaNs to the addition (hloc/targets/cpu/vector_loops/held_nans.py): every bf16 through every
+"""Roundings to bf16 that leave NaNs to the addition (hloc/targets/cpu/vector_loops/nan_check_elimination.py): every bf16 through every
 operation that hands NaNs on, and NaNs of f32, which need care."""
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 import hloc
 from hloc.ops.table import OPS
-from hloc.targets.cpu.vector_loops.held_nans import HANDING_ON
+from hloc.targets.cpu.vector_loops.nan_check_elimination import HANDING_ON
 
 BITS = np.arange(1 << 16, dtype=np.uint16)
 UNARY = sorted(o for o, row in OPS.items() if row.scalar in HANDING_ON and row.arity == 1)

@@ -3,6 +3,7 @@ with the evaluator; the printed C of a few in testdata/emit (HLOC_GOLDEN=1 rewri
 """
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from pathlib import Path
@@ -41,17 +42,17 @@ from hloc.kernels.verify import KernelError, verify_kernel
 from hloc.kernels.walks import expressions, parts, walk
 from hloc.targets.cpu.tiles.epilogues import epilogue_of
 from hloc.targets.cpu.tiles.source import tile_source
-from hloc.targets.cpu.vector_loops.complex_moves import with_complex_moved_whole
-from hloc.targets.cpu.vector_loops.halves import by_rows
-from hloc.targets.cpu.vector_loops.index_sets import split_index_sets
-from hloc.targets.cpu.vector_loops.last_vectors import with_last_vectors
-from hloc.targets.cpu.vector_loops.row_printer import RowPrinter
-from hloc.targets.cpu.vector_loops.scalar_functions import apart
-from hloc.targets.cpu.vector_loops.spread_rows import far_arrays
-from hloc.targets.cpu.vector_loops.straight import straightened
-from hloc.targets.cpu.vector_loops.strided_integers import with_integers_as_floats
-from hloc.targets.cpu.vector_loops.turned_copies import turn_calls
-from hloc.targets.cpu.vector_loops.unswitched import unswitched
+from hloc.targets.cpu.vector_loops.call_fission import call_fission
+from hloc.targets.cpu.vector_loops.call_printer import RowPrinter
+from hloc.targets.cpu.vector_loops.complex_copies import complex_copies
+from hloc.targets.cpu.vector_loops.half_conversion import half_conversion
+from hloc.targets.cpu.vector_loops.index_set_splitting import index_set_splitting
+from hloc.targets.cpu.vector_loops.loop_unswitching import loop_unswitching
+from hloc.targets.cpu.vector_loops.ssa_conversion import ssa_conversion
+from hloc.targets.cpu.vector_loops.streaming_store_calls import far_arrays
+from hloc.targets.cpu.vector_loops.strided_integer_loads import strided_integer_loads
+from hloc.targets.cpu.vector_loops.tail_overlap import tail_overlap
+from hloc.targets.cpu.vector_loops.transpose_calls import turn_calls
 from hloc.targets.cpu.vector_loops.vector_width import is_wide
 from hloc.targets.printer import CUDA, C, escaped, expression, print_kernel
 from hloc.text import parse_module
@@ -204,7 +205,7 @@ def test_which_copies_turn(body, calls):
 def test_complex_numbers_that_are_moved_are_f64(operation, is_whole):
     root = parse_module(f"""ENTRY e {{ x = c64[9,40] parameter(0)  one = c64[] constant((1, -2))
       not = c64[] constant((0, nan))  ROOT r = {operation} }}""").entry.root
-    kernel = with_complex_moved_whole(lower(root, MACHINE).calls[0].kernel)
+    kernel = complex_copies(lower(root, MACHINE).calls[0].kernel, MACHINE)
     printed = print_kernel(kernel, C, "k")
     assert ("hloc_c64" not in printed and "double" in printed) == is_whole
 
@@ -225,7 +226,8 @@ def test_integers_that_lie_apart_are_read_as_floats(operation, reads, type):
     shape = "60,700" if "transpose" in operation else "700,20" if "slice" in operation else "700,60"
     root = parse_module(f"ENTRY e {{ x = {type}[700,60] parameter(0)  y = {type}[700] parameter(1)\n"
                         f"ROOT r = {type}[{shape}] {operation} }}").entry.root
-    kernel = with_integers_as_floats(lower(root, MACHINE).calls[0].kernel)
+    x86 = dataclasses.replace(MACHINE, arch="x86_64")
+    kernel = strided_integer_loads(lower(root, MACHINE).calls[0].kernel, x86)
     found = [e for s in walk(kernel.body) for e in parts(expressions(s)) if isinstance(e, Apply) and e.op == "bits_read"]
     assert len(found) == reads
     assert print_kernel(kernel, C, "k").count(f"(((const hloc_any_{'f32' if type == 's32' else 'f64'} *)") == reads
@@ -274,7 +276,7 @@ def test_preds_beside_wide_numbers_stand_in_loops_of_their_own_where_rows_are_lo
         ROOT r = f64[600] fusion(w, x, y), kind=kInput, calls=f }}"""
     for columns, is_cut in ((8, False), (40, True)):
         kernel = lower(parse_module(text.format(n=columns)).entry.root, MACHINE).calls[0].kernel
-        assert (apart(kernel) is not kernel and apart(kernel) != kernel) == is_cut
+        assert (call_fission(kernel, MACHINE) != kernel) == is_cut
 
 
 def test_what_is_written_out_has_names_for_its_steps():
@@ -285,10 +287,11 @@ def test_what_is_written_out_has_names_for_its_steps():
         n = f32[400] broadcast(six), dimensions={}
         ROOT r = f32[400] remainder(m, n) }
       ENTRY e { x = f32[400,3] parameter(0)  ROOT r = f32[400] fusion(x), kind=kInput, calls=f }"""
-    kernel = straightened(split_index_sets(lower(parse_module(text).entry.root, MACHINE).calls[0].kernel))
+    kernel = index_set_splitting(lower(parse_module(text).entry.root, MACHINE).calls[0].kernel, MACHINE)
+    kernel = ssa_conversion(kernel, MACHINE)
     verify_kernel(kernel)
     assert not any(isinstance(s, (Mutable, Assign)) for s in walk(kernel.body))
-    cut = apart(kernel)
+    cut = call_fission(kernel, MACHINE)
     assert any(e.op == "remainder_near" for s in walk(cut.body) for e in parts(expressions(s)) if isinstance(e, Apply))
 
 
@@ -385,7 +388,7 @@ def test_loops_over_f16_convert_by_rows(type, columns, calls):
     value = Apply("tanh", (Apply("convert", (Load("x", place, type),), "f32"),), "f32")
     inner = For("j", columns, VECTOR, (Store("y", place, Apply("convert", (value,), type)),))
     buffers = (Buffer("x", type, 9 * columns), Buffer("y", type, 9 * columns, "write"))
-    kernel = by_rows(Kernel("k", buffers, (For("i", 9, PARALLEL, (inner,)),)))
+    kernel = half_conversion(Kernel("k", buffers, (For("i", 9, PARALLEL, (inner,)),)), MACHINE)
     verify_kernel(kernel)
     assert print_kernel(kernel, C, "k", printer=RowPrinter()).count("_row_f16(") == calls
 
@@ -402,7 +405,7 @@ def test_roundings_to_f16_are_the_cpus_own(columns, rows, calls):
     again = Apply("convert", (Apply("convert", (Apply("tanh", (square,), "f32"),), "f16"),), "f32")
     inner = For("j", columns, VECTOR, (Store("y", j, Apply("convert", (again,), "f16")),))
     buffers = (Buffer("x", "f16" if rows else "f32", columns), Buffer("y", "f16", columns, "write"))
-    kernel = by_rows(Kernel("k", buffers, (inner,)))
+    kernel = half_conversion(Kernel("k", buffers, (inner,)), MACHINE)
     verify_kernel(kernel)
     text = print_kernel(kernel, C, "k", printer=RowPrinter())
     assert text.count("hloc_round_row_f16(") == calls
@@ -442,7 +445,7 @@ def test_conditions_on_places_become_loops():
     text = """ENTRY e { a = f32[64] parameter(0)  b = f32[] constant(1)
       ROOT p = f32[80] pad(a, b), padding=5_11 }"""
     kernel = lower(parse_module(text).entry.root, MACHINE).calls[0].kernel
-    split = split_index_sets(kernel)
+    split = index_set_splitting(kernel, MACHINE)
     verify_kernel(split)
     assert any(isinstance(s, If) for s in walk(kernel.body))
     assert not any(isinstance(s, If) for s in walk(split.body))
@@ -458,7 +461,7 @@ def test_rows_that_are_no_whole_vectors_end_with_one():
           ROOT r = bf16[50,{columns}] fusion(a, b), kind=kLoop, calls=f }}"""
         kernel = lower(parse_module(text).entry.root, MACHINE).calls[0].kernel
         row = For("i", columns, VECTOR, _innermost(kernel.body))
-        kernel = with_last_vectors(kernel._replace(body=(For("r", 50, PARALLEL, (row,)),)))
+        kernel = tail_overlap(kernel._replace(body=(For("r", 50, PARALLEL, (row,)),)), MACHINE)
         assert [s.extent for s in walk(kernel.body) if isinstance(s, For) and s.kind == VECTOR] == extents
 
 
@@ -474,8 +477,8 @@ def test_rows_that_load_what_they_store_keep_their_last_elements():
                                      Store("o", at, heavy(Load(second, at, "f32")))))
         return Kernel("k", (), (For("r", 4, PARALLEL, (loop,)),))
 
-    assert with_last_vectors(row("x")) != row("x")
-    assert with_last_vectors(row("t")) == row("t")
+    assert tail_overlap(row("x"), MACHINE) != row("x")
+    assert tail_overlap(row("t"), MACHINE) == row("t")
 
 
 def test_conditions_on_rows_stand_around_loops():
@@ -487,7 +490,7 @@ def test_conditions_on_rows_stand_around_loops():
         ROOT r = f32[32,32] add(even, odd) }
       ENTRY e { a = f32[16,32] parameter(0)  b = f32[15,32] parameter(1)  c = f32[15,32] parameter(2)
         ROOT r = f32[32,32] fusion(a, b, c), kind=kLoop, calls=f }"""
-    kernel = unswitched(lower(parse_module(text).entry.root, MACHINE).calls[0].kernel)
+    kernel = loop_unswitching(lower(parse_module(text).entry.root, MACHINE).calls[0].kernel, MACHINE)
     verify_kernel(kernel)
     vectors = [s for s in walk(kernel.body) if isinstance(s, For) and s.kind == VECTOR]
     assert len(vectors) > 3

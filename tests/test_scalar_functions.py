@@ -1,4 +1,4 @@
-"""Loops cut at functions without a vector form (hloc/targets/cpu/vector_loops/scalar_functions.py): results, and where it is done."""
+"""Loops cut at functions without a vector form (hloc/targets/cpu/vector_loops/call_fission.py): results, and where it is done."""
 from __future__ import annotations
 
 import numpy as np

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,10 @@ from kernel_harness import MACHINE
 from hloc.kernels.ir import PARALLEL, SERIAL, VECTOR, For, Kernel, Local
 from hloc.kernels.lower import lower
 from hloc.kernels.walks import walk
-from hloc.targets.cpu.vector_loops.fitting_lanes import with_fitting_lanes
-from hloc.targets.cpu.vector_loops.joined_lanes import with_joined_lanes
-from hloc.targets.cpu.vector_loops.rests_of_sums import with_rests_apart
-from hloc.targets.cpu.vector_loops.several_sums import with_several_sums
+from hloc.targets.cpu.vector_loops.lane_fitting import lane_fitting
+from hloc.targets.cpu.vector_loops.reduction_interleaving import reduction_interleaving
+from hloc.targets.cpu.vector_loops.reduction_tail_peeling import reduction_tail_peeling
+from hloc.targets.cpu.vector_loops.reduction_tree import reduction_tree
 from hloc.targets.printer import C, print_kernel
 from hloc.text import parse_module
 
@@ -27,7 +28,7 @@ def test_what_is_left_of_short_rows_is_apart():
     text = SEPARATOR.split((DATA / "kernels" / "reduce.hlo").read_text(encoding="utf-8"))[-1]
     found = {}
     for name, root in ((i.name, i) for i in parse_module(text).entry.instructions if i.opcode in ("reduce", "fusion")):
-        body = list(walk(with_rests_apart(lower(root, MACHINE).calls[0].kernel, 32).body))
+        body = list(walk(reduction_tail_peeling(lower(root, MACHINE).calls[0].kernel, MACHINE).body))
         found[name] = [(s.kind, s.extent) for s in body if isinstance(s, For) and s.kind != PARALLEL]
         assert any(isinstance(s, Local) and "turned" in s.name for s in body) == (name == "turned")
     found.pop("turned")
@@ -61,7 +62,7 @@ def sum_of_rows(operand: str) -> Kernel:
         "a function", "several sums"])
 def test_lanes_that_fit_short_rows(operand, vector_bytes, lanes):
     """Of the VECTOR loops of a sum over rows."""
-    kernel = with_fitting_lanes(with_several_sums(sum_of_rows(operand)), vector_bytes)
+    kernel = lane_fitting(reduction_interleaving(sum_of_rows(operand), MACHINE), replace(MACHINE, vector_bytes=vector_bytes))
     assert [s.lanes for s in walk(kernel.body) if isinstance(s, For) and s.kind == VECTOR] == lanes
     assert print_kernel(kernel, C, "k").count("simdlen(") == sum(map(bool, lanes))
 
@@ -77,7 +78,7 @@ def test_lanes_that_fit_short_rows(operand, vector_bytes, lanes):
 ], ids=["one group", "several", "no whole vectors", "long", "mixed", "a function, and a rest", "integers"])
 def test_sums_over_short_rows_are_joined_by_halves(operand, wide, extents):
     """The VECTOR loops of a sum over rows, with vectors of 64 bytes: the lanes' own, and one for each halving."""
-    kernel = with_joined_lanes(sum_of_rows(operand), 64, wide=wide)
+    kernel = reduction_tree(sum_of_rows(operand)._replace(wide=wide), replace(MACHINE, vector_bytes=64))
     loops = [s.extent for s in walk(kernel.body) if isinstance(s, For) and s.kind == VECTOR]
     assert loops == extents
 

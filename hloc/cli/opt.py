@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from hloc.cli.opt_kernels import kernels_after_passes
 from hloc.cli.options import fusion_option, module_argument, pass_options, reading_options
 from hloc.cli.pass_times import show_times
 from hloc.cli.terminal import Progress, print_table, read_module
@@ -19,6 +20,9 @@ Examples:
   hloc opt model.hlo --dump-after fusion              # the module after that pass
   hloc opt model.hlo --passes=algebraic_simplifier,dce
   hloc opt model.hlo --dump-dir dumps --dump-after all -o optimized.hlo
+  hloc opt model.hlo --kernels                        # the loops that are printed as C
+  hloc opt model.hlo --kernels --dump-after tail_overlap       # those that this pass on kernels changed
+  hloc opt kernels.loop --kernels --passes=ssa_conversion      # of such text
   cat model.hlo | hloc opt - --time-passes > /dev/null"""
 
 
@@ -26,13 +30,17 @@ def _list_passes(ctx: click.Context, _param, value: bool) -> None:
     if not value or ctx.resilient_parsing:
         return
     from hloc.passes.pipelines import ALL_PASSES
-    print_table(["pass", "what it does"], [[name, _what_it_does(name)] for name in ALL_PASSES])
+    from hloc.targets.cpu.vector_loops.pipeline import KERNEL_PASSES
+    print_table(["pass", "what it does"], [[name, _first_line(f"hloc.passes.{name}")] for name in ALL_PASSES])
+    click.echo()
+    print_table(["pass on kernels", "what it does"],
+                [[name, _first_line(one.__module__)] for name, one in KERNEL_PASSES.items()])
     ctx.exit()
 
 
-def _what_it_does(name: str) -> str:
-    """The first line of a pass's file."""
-    return importlib.import_module(f"hloc.passes.{name}").__doc__.strip().splitlines()[0]
+def _first_line(module: str) -> str:
+    """What a pass does: the first line of its file."""
+    return importlib.import_module(module).__doc__.strip().splitlines()[0]
 
 
 @click.command("opt", epilog=EPILOG)
@@ -44,6 +52,8 @@ def _what_it_does(name: str) -> str:
 @click.option("--dump-after", multiple=True, metavar="PASS", help="Print the module after this pass, or 'all'.")
 @click.option("--dump-dir", metavar="DIR", help="Write dumps to numbered files in this folder instead.")
 @click.option("--time-passes", is_flag=True, help="Show the seconds of each pass, on stderr.")
+@click.option("--kernels", is_flag=True, help="Print the kernels of the module as loop-IR text; then passes are those "
+              "on kernels. MODULE may be such text, in a file that ends with .loop.")
 @click.option("--list-passes", is_flag=True, is_eager=True, expose_value=False, callback=_list_passes,
               help="List all passes and stop.")
 @click.option("--output", "-o", metavar="FILE", help="Where the module goes after the last pass; '-': stdout (default, "
@@ -51,7 +61,7 @@ def _what_it_does(name: str) -> str:
 @click.option("--json", "as_json", is_flag=True, help="With --time-passes: as JSON.")
 @fusion_option
 @reading_options
-def opt_command(module, passes, target, dump_before, dump_after, dump_dir, time_passes, output, as_json,
+def opt_command(module, passes, target, dump_before, dump_after, dump_dir, time_passes, kernels, output, as_json,
                 fusion, reading) -> None:
     """Run passes over MODULE ('-' for stdin) and print the result as HLO text."""
     from hloc.api import Options
@@ -60,6 +70,15 @@ def opt_command(module, passes, target, dump_before, dump_after, dump_dir, time_
     from hloc.passes.runner import flatten, named_passes, run_passes
     from hloc.targets import find
     chosen = find(target)
+    if output and output != "-":
+        check_target(Path(output))
+    if kernels:
+        if dump_dir:
+            raise UsageError("--dump-dir holds HLO; --kernels prints loop-IR text", hint="use -o FILE")
+        _write(output or "-", kernels_after_passes(
+            module, chosen, None if passes is None else _names(passes), dump_before, dump_after,
+            Options(passes=pass_options(fusion)), reading, time_passes, as_json))
+        return
     pipeline = pipeline_for(chosen.name) if passes is None else named_passes(_names(passes), ALL_PASSES)
     running = {p.__name__ for p in flatten(pipeline)}
     for name in (*dump_before, *dump_after):
@@ -71,8 +90,6 @@ def opt_command(module, passes, target, dump_before, dump_after, dump_dir, time_
         raise UsageError("--dump-dir says where dumps go, but none is asked for", hint="add --dump-after all")
     if as_json and not time_passes:
         raise UsageError("--json is the form of --time-passes' table, which is not asked for", hint="add --time-passes")
-    if output and output != "-":
-        check_target(Path(output))
     timings: list = []
     dumps: list[str] = []
     options = Options()

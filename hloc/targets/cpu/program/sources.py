@@ -22,31 +22,10 @@ from hloc.targets.cpu.building.unit_costs import TEMPLATES, driver_cost, kernel_
 from hloc.targets.cpu.program.driver import driver_source
 from hloc.targets.cpu.program.small_kernels import inlined_kernels
 from hloc.targets.cpu.tiles.source import callback_of, tile_function
-from hloc.targets.cpu.vector_loops.addresses import narrow_addresses
-from hloc.targets.cpu.vector_loops.angles import with_near_angles
-from hloc.targets.cpu.vector_loops.complex_moves import with_complex_moved_whole
-from hloc.targets.cpu.vector_loops.divisions import narrow_divisions
-from hloc.targets.cpu.vector_loops.fitting_lanes import with_fitting_lanes
-from hloc.targets.cpu.vector_loops.halves import by_rows
-from hloc.targets.cpu.vector_loops.held_nans import with_held_nans
-from hloc.targets.cpu.vector_loops.index_sets import split_index_sets
-from hloc.targets.cpu.vector_loops.interleaved_constants import with_interleaved_constants
-from hloc.targets.cpu.vector_loops.joined_lanes import with_joined_lanes
-from hloc.targets.cpu.vector_loops.lanes import has_groups
-from hloc.targets.cpu.vector_loops.last_vectors import with_last_vectors
-from hloc.targets.cpu.vector_loops.maxima import as_integers, with_float_keys
-from hloc.targets.cpu.vector_loops.pred_lanes import with_pred_lanes
-from hloc.targets.cpu.vector_loops.rests_of_sums import with_rests_apart
-from hloc.targets.cpu.vector_loops.row_printer import RowPrinter, headers
-from hloc.targets.cpu.vector_loops.scalar_functions import apart
-from hloc.targets.cpu.vector_loops.several_sums import with_several_sums
-from hloc.targets.cpu.vector_loops.spread_rows import far_arrays
-from hloc.targets.cpu.vector_loops.straight import straightened
-from hloc.targets.cpu.vector_loops.strided_integers import with_integers_as_floats
-from hloc.targets.cpu.vector_loops.unguarded import with_loads_first
-from hloc.targets.cpu.vector_loops.unswitched import unswitched
-from hloc.targets.cpu.vector_loops.values_ahead import with_values_ahead
-from hloc.targets.cpu.vector_loops.vector_width import is_wide
+from hloc.targets.cpu.vector_loops.call_printer import RowPrinter, headers
+from hloc.targets.cpu.vector_loops.half_rounding_groups import has_groups
+from hloc.targets.cpu.vector_loops.pipeline import run_kernel_passes
+from hloc.targets.cpu.vector_loops.streaming_store_calls import far_arrays
 from hloc.targets.inlining import HEADERS as SHARED
 from hloc.targets.inlining import c_name, inline_includes
 from hloc.targets.printer import C, print_kernel
@@ -163,17 +142,8 @@ def print_kernels(kernels: Sequence[Kernel | Tile], machine: Machine) -> tuple[t
                 texts[callback.text] = callback.text
             texts[name] = tile_function(kernel, name, machine)
         else:
-            kernel = with_values_ahead(with_complex_moved_whole(kernel))
-            wide = is_wide(kernel)
-            kernel = narrow_addresses(narrow_divisions(straightened(unswitched(split_index_sets(kernel)))))
-            kernel = with_interleaved_constants(kernel)
-            kernel = apart(by_rows(with_loads_first(as_integers(kernel))))
-            kernel = with_held_nans(with_last_vectors(with_near_angles(with_float_keys(kernel))))
-            kernel = with_pred_lanes(with_rests_apart(with_several_sums(kernel), machine.vector_bytes))
-            kernel = with_joined_lanes(kernel, machine.vector_bytes, wide=wide)
-            kernel = with_integers_as_floats(kernel) if machine.arch == "x86_64" else kernel
-            kernel = with_fitting_lanes(kernel, machine.vector_bytes)
-            qualifier = "HLOC_WIDE " if wide or has_groups(kernel) else ""
+            kernel = run_kernel_passes(kernel, machine)
+            qualifier = "HLOC_WIDE " if kernel.wide or has_groups(kernel) else ""
             name = functions.setdefault(_function(kernel._replace(origin=()), "", qualifier), name)
             if name not in texts:
                 texts[name] = _function(kernel, name, qualifier)

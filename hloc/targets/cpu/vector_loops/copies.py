@@ -1,6 +1,6 @@
 """Loops that copy elements: where they read and write, as sums of counters times constants.
 
-In: statements of a loop. Out: Terms, of which turned_copies.py and spread_rows.py make calls.
+In: statements of a loop. Out: Terms, of which transpose_calls.py and streaming_store_calls.py make calls.
 
     named_positions([Let p = 32 i]), terms_of(p + j, named)  ->  {"i": 32, "j": 1}
 """

@@ -15,6 +15,7 @@ from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import INDEX, VECTOR, Apply, Assign, Const, Expr, For, If, Kernel, Let, Load, Stmt, Store, Var
 from hloc.kernels.scalars import is_narrow
 from hloc.kernels.walks import expressions, parts, walk
+from hloc.machine import Machine
 from hloc.ops.table import OPS
 
 SHORTEST = 64                                   # iterations of a loop: four vectors, or two whole ones
@@ -22,6 +23,11 @@ LANES = 16
 MANY = 64                                       # operations on an element: as much as a function's
 HEAVY_OF_COMPLEX = frozenset(["abs", "divide", "rsqrt", "sign", "sqrt"])
 HEAVY = frozenset(OPS[opcode].scalar for opcode, cost in EXPENSIVE.items() if cost >= 10)
+
+
+def vector_width(kernel: Kernel, machine: Machine) -> Kernel:
+    """The kernel, marked where it is compiled for the widest vectors."""
+    return kernel._replace(wide=is_wide(kernel))
 
 
 def is_wide(kernel: Kernel) -> bool:

@@ -1,0 +1,415 @@
+"""What has no vector form stands in loops of its own, so that what is around it stays a vector loop.
+
+In: a Kernel. Out: the same kernel with VECTOR loops cut at the f64 functions that are the libm's, at divisions of whole
+numbers of 64 bits among many operations, at loads of preds beside 64-bit numbers, and at loads of 8, 16 and 64 bits
+from places that data gives. One of them in a loop and the compiler makes no vectors of anything in it: fused, thirty
+multiplications and divisions would take longer than in kernels of their own.
+
+    for i < 50 (VECTOR):  out[i] = sin(a[i] * a[i]) / (b[i] + 2)
+
+    for i < 50 (VECTOR):  x[i] = a[i] * a[i]
+    for i < 50 (SERIAL):  f[i] = sin(x[i])
+    for i < 50 (VECTOR):  out[i] = f[i] / (b[i] + 2)
+
+Preds are read as s32 first. Longer loops are cut in blocks. What two of the loops need is computed in both.
+
+Some functions have vectors for what their arguments nearly always are: remainders, of f32 too, where the quotient is
+small, sines of f64 where the angle is, functions of complex numbers where that and no part is infinite. A block with
+another argument goes through the libm.
+
+    for i < 50 (VECTOR):  f[i] = remainder_near(x[i], y[i]); far |= !is_near(x[i], y[i])
+    if far:  for i < 50 (SERIAL):  f[i] = remainder(x[i], y[i])
+
+Functions of functions, as tanh(log1p(exp(x))), are stages, too: one behind the other for each vector, they wait for one
+another, and fewer vectors fit into what a CPU looks ahead (0.4 to 0.6 of the time). So is a function among many
+roundings to bf16 (0.6 to 0.75).
+
+    for i < 128 (VECTOR):  e[i] = exp(x[i])
+    for i < 128 (VECTOR):  l[i] = log1p(e[i])
+    for i < 128 (VECTOR):  out[i] = tanh(l[i])
+
+CPUs gather 32 bits, and nothing where a select says whether to: of 8 and 16 bits, or from places computed in 16 bits,
+elements are fetched one by one, from places that lie in an array. So are those of 64 bits, where gathers take longer
+(loops over them 0.81 to 0.98 of the time), and those of 8 and 16 bits that lie far from one another, as a column does.
+"""
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from hloc.ir import ELEMENT_TYPES
+from hloc.kernels.ir import (
+    INDEX,
+    SERIAL,
+    VECTOR,
+    Apply,
+    Assign,
+    Const,
+    Expr,
+    For,
+    If,
+    Kernel,
+    Let,
+    Load,
+    Local,
+    Mutable,
+    Stmt,
+    Store,
+    Var,
+)
+from hloc.kernels.scalars import is_narrow
+from hloc.kernels.walks import expressions, parts, walk, with_expressions, with_parts, with_vector_loops
+from hloc.machine import Machine
+from hloc.targets.cpu.vector_loops.vector_width import HEAVY
+from hloc.targets.printer import assigned
+
+CALLED = frozenset(["sin", "cos", "tan", "remainder", "sinh", "cosh", "asinh", "acosh", "atanh", "round_nearest_afz"])
+OF_COMPLEX = frozenset(["exp", "expm1", "logistic", "sin", "cos", "tan", "tanh", "power"])
+NEAR = {"f64": frozenset(["sin", "cos", "tan"]), "c64": OF_COMPLEX, "c128": OF_COMPLEX}     # beside remainders
+BLOCK = 128                     # elements
+SHORTEST_STAGES = 64            # a loop of which several vectors go through a stage
+LEAST_WORK = 3                  # operations beside the calls that are worth loops of their own
+MANY_ROUNDINGS = 5              # beside a function: as long as another one
+MOST_REPEATED = 16              # operations that a function's argument and what follows have in common
+LONG_WORK = 8                   # operations of a function; and iterations that are a vector
+LEAST_BESIDE_GATHERS = 2        # operations beside loads from places in data
+MOST_INTERLEAVED = 4            # elements from one load to the next, of which compilers make vectors
+MOST_CALLS = 16
+DIVIDED, LONG_BESIDE = frozenset(["divide", "remainder"]), 24   # whole numbers of 64 bits, among so many operations
+FEW = 16                        # elements whose preds are read one by one: CPUs wait for what was stored in parts
+FLOATS = ("f32", "f64")
+NUMBERS = ("f64", "s64", "u64")
+SHORT = ("s8", "u8", "s16", "u16")
+LARGEST_DIVISOR = {"f32": 2.0**126, "f64": 2.0**1022}       # of constants whose inverse is normal
+
+
+def _far(call: Store) -> Store:
+    """The call of a function of complex numbers that its loops share."""
+    if call.value.op not in NEAR.get(call.value.type, ()) or call.value.type == "f64":
+        return call
+    return call._replace(value=call.value._replace(op=f"{call.value.op}_far"))
+
+
+def is_called(expr: Expr) -> bool:
+    return isinstance(expr, Apply) and expr.op in CALLED and expr.type == "f64" or has_near(expr)
+
+
+def divisions_among(everything: list[Expr]) -> frozenset[Expr]:
+    """Divisions of whole numbers of 64 bits where much stands beside them, as random numbers do."""
+    done = {e for e in everything if isinstance(e, Apply) and e.type != INDEX}
+    return frozenset(e for e in done if e.op in DIVIDED and e.type in ("s64", "u64") and len(done) >= LONG_BESIDE)
+
+
+def has_near(expr: Expr) -> bool:
+    """Whether there are two functions, one of them with vectors."""
+    return is_remainder(expr) or isinstance(expr, Apply) and expr.op in NEAR.get(expr.type, ())
+
+
+def is_remainder(expr: Expr) -> bool:
+    """Not by 2^127 or 2^1023: C compilers would divide by multiplying with the inverse, which is subnormal."""
+    return isinstance(expr, Apply) and expr.op == "remainder" and expr.type in LARGEST_DIVISOR \
+        and not (isinstance(expr.arguments[1], Const) and abs(expr.arguments[1].value) > LARGEST_DIVISOR[expr.type])
+
+
+def is_function(expr: Expr) -> bool:
+    """Of many instructions, each of which waits for the one before."""
+    return isinstance(expr, Apply) and expr.op in HEAVY and expr.type in FLOATS
+
+
+def is_rounding(expr: Expr) -> bool:
+    """To a narrow type, several instructions, each of which waits for the one before."""
+    return isinstance(expr, Apply) and expr.op == "convert" and expr.type != INDEX and is_narrow(expr.type)
+
+
+def bits_of(expr: Expr) -> int:
+    return ELEMENT_TYPES[expr.type].bits
+
+
+def is_data(expr: Expr, named: Mapping[str, Expr]) -> bool:
+    """Whether an expression reads memory."""
+    return any(isinstance(e, Load) or isinstance(e, Var) and e.name in named and is_data(named[e.name], named)
+               for e in parts([expr]))
+
+
+def is_mask(expr: Expr) -> bool:
+    return isinstance(expr, Load) and expr.type == "pred"
+
+
+def call_fission(kernel: Kernel, machine: Machine) -> Kernel:
+    """The kernel with its loops cut; itself where there is nothing to cut."""
+    if not any(isinstance(e, Apply) and (e.type in NUMBERS or e.op in HEAVY) or isinstance(e, Load) and bits_of(e) < 32
+               for s in walk(kernel.body) for e in parts(expressions(s))):
+        return kernel
+    numbers = itertools.count()
+    return kernel._replace(body=with_vector_loops(
+        kernel.body, lambda loop: _Cut(loop, f"{loop.name}_{next(numbers)}").loops() or (loop,)))
+
+
+def arguments_of(call: Apply | Load) -> tuple[Expr, ...]:
+    """What a call needs of the loop before it; of a load, the place."""
+    return call.arguments if isinstance(call, Apply) else (Apply("convert", (call.position,), "s32"),)
+
+
+def with_arguments(call: Apply | Load, new: tuple[Expr, ...]) -> Apply | Load:
+    if isinstance(call, Apply):
+        return call._replace(arguments=new)
+    return call._replace(position=Apply("convert", new, INDEX))
+
+
+@dataclass
+class _Cut:
+    """One VECTOR loop. prefix: of the arrays' names, since loops of one counter may stand side by side; levels: calls
+    by how many others, one in the other, each waits for; depths: the same of names; stages: calls that have vectors;
+    masks, arrays, results: where preds as s32, the arguments and the results of calls lie."""
+
+    loop: For
+    prefix: str
+    named: dict[str, Expr] = field(default_factory=dict)
+    levels: dict[Apply | Load, int] = field(default_factory=dict)
+    masks: dict[Load, str] = field(default_factory=dict)
+    arrays: dict[Expr, str] = field(default_factory=dict)
+    results: dict[Apply | Load, str] = field(default_factory=dict)
+    gathers: dict[Load, None] = field(default_factory=dict)
+    stages: set[Expr] = field(default_factory=set)
+    divisions: frozenset[Expr] = frozenset()
+    depths: dict[str, int] = field(default_factory=dict)
+    has_masks: bool = False
+
+    def loops(self) -> tuple[Stmt, ...]:
+        """What takes the loop's place; nothing where it has to stay."""
+        if not all(isinstance(s, (Let, Store, Assign, Mutable)) for s in self.loop.body):
+            return ()
+        self.named = {s.name: s.value for s in self.loop.body if isinstance(s, Let)}
+        everything = [e for s in self.loop.body for e in parts(expressions(s))]
+        self.gathers = self.fetched_loads(everything)
+        self.stages = self.inner_functions(everything)
+        self.divisions = divisions_among(everything)
+        calls = dict.fromkeys(filter(self.is_called, everything))
+        work = [e for e in everything if isinstance(e, Apply) and e.type in NUMBERS and not is_called(e)]
+        is_worth = sum(LONG_WORK if e.op in HEAVY else 1 for e in work) >= LEAST_WORK
+        is_few = isinstance(self.loop.extent, int) and self.loop.extent <= FEW
+        masks = dict.fromkeys(e for e in everything if is_worth and not is_few and is_mask(e))
+        must = self.gathers or self.stages or self.divisions or any(map(has_near, calls))
+        if not 0 < len(calls) + len(masks) <= MOST_CALLS or not (is_worth or must):
+            return ()
+        self.has_masks = len(masks) > 0
+        if not all(map(self.may_move, self.loop.body)):
+            return ()
+        for call in calls:
+            self.level(call)
+        self.masks = {mask: f"{self.prefix}_m{n}" for n, mask in enumerate(masks)}
+        return self.in_blocks(self.cut())
+
+    def is_called(self, expr: Expr) -> bool:
+        return is_called(expr) or expr in self.gathers or expr in self.stages or expr in self.divisions
+
+    def inner_functions(self, everything: list[Expr]) -> set[Expr]:
+        """Functions with vectors that are arguments of functions, or stand among many roundings, where there are
+        several vectors."""
+        if isinstance(self.loop.extent, int) and self.loop.extent < SHORTEST_STAGES:
+            return set()
+        functions = {e for e in everything if is_function(e) and not is_called(e)}
+        before = self.computed([a for e in everything if is_function(e) for a in e.arguments], set())
+        found = functions & before
+        if found or len({e for e in everything if is_rounding(e)}) < MANY_ROUNDINGS:
+            return found
+        after = self.computed([e for s in self.loop.body if not isinstance(s, Let) for e in expressions(s)], functions)
+        return functions if len(before & after) <= MOST_REPEATED else set()
+
+    def computed(self, values: Iterable[Expr], known: set[Expr]) -> set[Expr]:
+        """All operations that values take, but for those of `known` ones."""
+        stack, found, named = list(values), set(), set()
+        while stack:
+            e = stack.pop()
+            if e in known or e in found:
+                continue
+            if isinstance(e, Apply):
+                found.add(e)
+                stack += e.arguments
+            elif isinstance(e, Load):
+                stack.append(e.position)
+            elif isinstance(e, Var) and e.name in self.named and e.name not in named:
+                named.add(e.name)
+                stack.append(self.named[e.name])
+        return found
+
+    def fetched_loads(self, everything: list[Expr]) -> dict[Load, None]:
+        """Loads that CPUs gather slowly or not at all, or of few bits that lie far apart, where there is enough beside
+        them."""
+        beside = {e for e in everything if isinstance(e, Apply) and e.type != INDEX}
+        are_many = len(beside) >= LONG_WORK and not (isinstance(self.loop.extent, int) and self.loop.extent < LONG_WORK)
+        found = dict.fromkeys(e for e in everything if isinstance(e, Load) and self.is_fetched(e) and (
+            is_data(e.position, self.named) or are_many and bits_of(e) == 16 and self.is_far(e.position)))
+        return found if len(beside) >= LEAST_BESIDE_GATHERS else {}
+
+    def is_far(self, position: Expr) -> bool:
+        """Whether the loop moves a position by more elements than compilers interleave."""
+        step = self.step(position)
+        return step is None or not 0 <= step <= MOST_INTERLEAVED
+
+    def step(self, expr: Expr) -> int | None:
+        """By how much the counter moves a position; None where that is not the same everywhere."""
+        if isinstance(expr, Var):
+            return self.step(self.named[expr.name]) if expr.name in self.named else int(expr.name == self.loop.name)
+        steps = [self.step(a) for a in (expr.arguments if isinstance(expr, Apply) else ())]
+        if not any(steps):
+            return 0 if None not in steps else None
+        if None in steps or expr.op not in ("add", "subtract", "multiply") or len(steps) != 2:
+            return None
+        if expr.op == "multiply":
+            factors = [a.value for a in expr.arguments if isinstance(a, Const)]
+            return sum(steps) * factors[0] if factors else None
+        return steps[0] + (steps[1] if expr.op == "add" else -steps[1])
+
+    def is_fetched(self, gather: Load) -> bool:
+        """Whether a load from a place in data is quicker by itself: of few bits, or of 64, or its place computed in
+        few."""
+        stack: list[Expr] = [gather.position]
+        while stack and bits_of(gather) == 32:
+            for e in parts([stack.pop()]):
+                if isinstance(e, Apply) and e.type in SHORT:
+                    return True
+                if isinstance(e, Var) and e.name in self.named:
+                    stack.append(self.named[e.name])
+        return bits_of(gather) in (8, 16, 64)
+
+    def may_move(self, s: Stmt) -> bool:
+        """Whether the calls of a statement may be made before the loop stores anything: their arguments read nothing
+        that a statement before stores, nor what only a condition lets them read, nor accumulators. Arrays of two names
+        share memory only where each element is read before it is stored."""
+        before = self.loop.body[:self.loop.body.index(s)]
+        stored = {b.buffer for b in before if isinstance(b, Store)}
+        inside = list(parts(expressions(s)))
+        if isinstance(s, Let) and any(isinstance(e, Load) and e.buffer in stored for e in inside):
+            return False
+        changing = assigned(self.loop.body)
+        guarded = {c for e in inside if isinstance(e, Apply) and e.op == "select" for c in parts(e.arguments[1:])}
+        for load in filter(lambda e: e in self.gathers or self.has_masks and is_mask(e), inside):
+            if load.buffer in stored or load in guarded:
+                return False
+        for call in filter(self.is_called, inside):
+            for e in parts(arguments_of(call)):
+                if isinstance(e, Load) and (e.buffer in stored or call in guarded) \
+                        or isinstance(e, Var) and e.name in changing:
+                    return False
+        return not (isinstance(s, Let) and any(isinstance(e, Var) and e.name in changing for e in inside))
+
+    def level(self, expr: Expr) -> int:
+        """How many calls are one in the other; the calls are noted."""
+        if isinstance(expr, Var):
+            if expr.name not in self.depths:
+                self.depths[expr.name] = self.level(self.named[expr.name]) if expr.name in self.named else 0
+            return self.depths[expr.name]
+        inner = expr.arguments if isinstance(expr, Apply) else (expr.position,) if isinstance(expr, Load) else ()
+        depth = max(map(self.level, inner), default=0)
+        if self.is_called(expr):
+            depth += 1
+            self.levels[expr] = depth
+        return depth
+
+    def cut(self) -> tuple[Stmt, ...]:
+        """The loops over the elements of a block."""
+        made: list[Stmt] = []
+        if self.masks:
+            masks, self.masks = self.masks, {}
+            stores = tuple(Store(name, self.place, Apply("convert", (m,), "s32")) for m, name in masks.items())
+            made.append(For(self.counter, self.loop.extent, VECTOR, (*self.needed(stores), *stores)))
+            self.masks = masks
+        for depth in sorted(set(self.levels.values())):
+            calls = [c for c, level in self.levels.items() if level == depth and c not in self.stages]
+            arguments = dict.fromkeys(a for c in calls for a in arguments_of(c) if not isinstance(a, Const))
+            results = {c: f"{self.prefix}_f{len(self.results) + n}"
+                       for n, c in enumerate(c for c, level in self.levels.items() if level == depth)}
+            stores = tuple(Store(self.array(a), self.place, self.value(a)) for a in arguments)
+            stores += tuple(Store(results[c], self.place, self.value(c)) for c in results if c in self.stages)
+            made.append(For(self.counter, self.loop.extent, VECTOR, (*self.needed(stores), *stores)))
+            loads = {a: Load(self.arrays[a], self.place, a.type) for a in arguments}
+            self.results.update(results)
+            made += self.made([with_arguments(c, tuple(loads.get(a, a) for a in arguments_of(c))) for c in calls],
+                              [self.results[c] for c in calls])
+        last = tuple(self.changed(s) for s in self.loop.body)
+        return (*made, For(self.counter, self.loop.extent, VECTOR, last))
+
+    def made(self, calls: list[Apply | Load], names: list[str]) -> tuple[Stmt, ...]:
+        """The loop that makes calls; first the quick way, where there are two."""
+        exact = [Store(name, self.place, call) for call, name in zip(calls, names)]
+        near = [s for s in exact if has_near(s.value)]
+        serial = tuple(s for s in exact if s not in near)
+        loops: tuple[Stmt, ...] = (For(self.counter, self.loop.extent, SERIAL, serial),) if serial else ()
+        if not near:
+            return loops
+        type = "s64" if all(s.value.type in ("f64", "c128") for s in near) else "s32"       # no shorter lanes
+        far, zero, one = Var(f"{near[0].buffer}_far", type), Const(0, type), Const(1, type)
+        is_near = [Apply(f"{s.value.op}_is_near", s.value.arguments, "pred") for s in near]
+        quick = (*(s._replace(value=s.value._replace(op=f"{s.value.op}_near")) for s in near),
+                 *(Assign(far.name, Apply("or", (far, Apply("select", (e, zero, one), type)), type)) for e in is_near))
+        start = Mutable(far.name, zero, "or")
+        return (*loops, start, For(self.counter, self.loop.extent, VECTOR, quick),
+                If(Apply("compare_ne", (far, zero), "pred"),
+                   (For(self.counter, self.loop.extent, SERIAL, tuple(map(_far, near))),)))
+
+    def in_blocks(self, loops: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        """Arrays, and the loops; over as many blocks as it takes."""
+        count = self.loop.extent
+        size = count if self.is_short else BLOCK
+        locals = [Local(name, a.type, size) for a, name in self.arrays.items()]
+        locals += [Local(name, call.type, size) for call, name in self.results.items()]
+        locals += [Local(name, "s32", size) for name in self.masks.values()]
+        if self.is_short:
+            return (*locals, *loops)
+        total = Const(count, INDEX) if isinstance(count, int) else count
+        first = Let(f"{self.loop.name}_first",
+                    Apply("multiply", (Var(f"{self.loop.name}_block", INDEX), Const(BLOCK, INDEX)), INDEX))
+        start = Var(first.name, INDEX)
+        left: int | Expr = BLOCK
+        if not isinstance(count, int) or count % BLOCK:
+            left = Apply("minimum", (Const(BLOCK, INDEX), Apply("subtract", (total, start), INDEX)), INDEX)
+        here = Let(self.loop.name, Apply("add", (start, self.place), INDEX))
+        def within(loop: Stmt) -> Stmt:
+            if isinstance(loop, If):
+                return If(loop.condition, tuple(map(within, loop.then)))
+            return loop._replace(extent=left, body=(here, *loop.body)) if isinstance(loop, For) else loop
+        inner = list(map(within, loops))
+        blocks = Apply("divide", (Apply("add", (total, Const(BLOCK - 1, INDEX)), INDEX), Const(BLOCK, INDEX)), INDEX)
+        blocks = -(-count // BLOCK) if isinstance(count, int) else blocks
+        return (For(f"{self.loop.name}_block", blocks, SERIAL, (*locals, first, *inner)),)
+
+    @property
+    def is_short(self) -> bool:
+        return isinstance(self.loop.extent, int) and self.loop.extent <= BLOCK
+
+    @property
+    def counter(self) -> str:
+        return self.loop.name if self.is_short else f"{self.loop.name}_lane"
+
+    @property
+    def place(self) -> Var:
+        return Var(self.counter, INDEX)
+
+    def array(self, argument: Expr) -> str:
+        return self.arrays.setdefault(argument, f"{self.prefix}_x{len(self.arrays)}")
+
+    def needed(self, stores: Iterable[Store]) -> tuple[Let, ...]:
+        """The names that the stores read, and those that these read."""
+        names: set[str] = set()
+        stack = [e for s in stores for e in expressions(s)]
+        while stack:
+            for e in parts([stack.pop()]):
+                if isinstance(e, Var) and e.name in self.named and e.name not in names:
+                    names.add(e.name)
+                    stack.append(self.value(self.named[e.name]))
+        return tuple(self.changed(s) for s in self.loop.body if isinstance(s, Let) and s.name in names)
+
+    def changed(self, s: Stmt) -> Stmt:
+        if isinstance(s, Store):
+            return Store(s.buffer, self.value(s.position), self.value(s.value))
+        return with_expressions(s, self.value)
+
+    def value(self, expr: Expr) -> Expr:
+        """The expression with the results of calls that are made."""
+        if expr in self.results:
+            return Load(self.results[expr], self.place, expr.type)
+        if expr in self.masks:
+            return Apply("compare_ne", (Load(self.masks[expr], self.place, "s32"), Const(0, "s32")), "pred")
+        return with_parts(expr, self.value)

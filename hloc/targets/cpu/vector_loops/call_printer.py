@@ -1,0 +1,61 @@
+"""Prints loops for which there are routines as calls of them: conversions of f16 along memory (half_conversion.py),
+copies of rows to columns (transpose_calls.py), and moves of small pixels (pixel_calls.py).
+
+In: a kernel's statements. Out: C text; `headers`: the lines that what it calls needs.
+"""
+from __future__ import annotations
+
+import re
+from itertools import count
+
+from hloc.kernels.ir import INDEX, PARALLEL, SERIAL, Apply, Const, For, Let, Var
+from hloc.targets.cpu.vector_loops.half_conversion import ROUNDING, ROUTINES, SINGLE, row_call
+from hloc.targets.cpu.vector_loops.pixel_calls import ROUTINES as PIXELS
+from hloc.targets.cpu.vector_loops.pixel_calls import pixel_call
+from hloc.targets.cpu.vector_loops.streaming_store_calls import ROUTINE as SPREADING
+from hloc.targets.cpu.vector_loops.streaming_store_calls import spread_call
+from hloc.targets.cpu.vector_loops.transpose_calls import ROUTINE as TURNING
+from hloc.targets.cpu.vector_loops.transpose_calls import turn_calls
+from hloc.targets.printer import C, StatementPrinter
+
+HEADERS = {"half_rows.h": re.compile(rf"\b({'|'.join((*ROUTINES.values(), ROUNDING, *SINGLE))})\("),
+           "turn.h": re.compile(rf"\b{TURNING}\d+\("), "spread.h": re.compile(rf"\b{SPREADING}\("),
+           "pixels.h": re.compile(rf"\b({'|'.join(PIXELS)})\(")}
+
+
+class RowPrinter(StatementPrinter):
+    """Prints C with such calls; far: arrays of streaming_store_calls.py."""
+
+    def __init__(self, far: frozenset[str] = frozenset()) -> None:
+        super().__init__(C)
+        self.far = far
+        self.numbers = count()
+
+    def loop(self, s: For, indent: int) -> None:
+        call = row_call(s) or spread_call(s, self.far)
+        calls = turn_calls(s) if call is None else [call]
+        for line in calls:
+            self.line(indent, line)
+        if not calls:
+            super().loop(self.rest(s, indent), indent)
+
+    def rest(self, s: For, indent: int) -> For:
+        """What is left of a loop over pixels behind the call that does most of them."""
+        call = pixel_call(s)
+        if call is None:
+            return s
+        if s.kind == PARALLEL:
+            self.line(indent, f"begin += {call};")
+            return s
+        moved, rest = Var(f"{s.name}_moved{next(self.numbers)}", INDEX), Var(f"{s.name}_rest", INDEX)
+        self.line(indent, f"const long {moved.name} = {call};")
+        total = Const(s.extent, INDEX) if isinstance(s.extent, int) else s.extent
+        left = Apply("subtract", (total, moved), INDEX)
+        return For(rest.name, left, SERIAL, (Let(s.name, Apply("add", (moved, rest), INDEX)), *s.body))
+
+    WRITERS = {**StatementPrinter.WRITERS, For: loop}
+
+
+def headers(text: str) -> list[str]:
+    """The includes for what C text calls."""
+    return [f'#include "{name}"' for name, call in HEADERS.items() if call.search(text)]

@@ -1,0 +1,38 @@
+"""Divisions of positions in VECTOR loops, in 32 bits: compilers make vectors of those, and loops over 64-bit ones stay
+scalar.
+
+In: a Kernel. Out: the kernel with such divisions by constants rewritten, where the dividend is known to fit.
+
+    i / 12   ->   convert(divide(convert(i, u32), 12), index)
+"""
+from __future__ import annotations
+
+from hloc.kernels.ir import INDEX, Apply, Const, Expr, If, Kernel, Stmt
+from hloc.kernels.walks import with_expressions, with_parts
+from hloc.machine import Machine
+from hloc.targets.cpu.vector_loops.intervals import Known, interval, with_intervals
+
+
+def division_narrowing(kernel: Kernel, machine: Machine) -> Kernel:
+    """The kernel with 32-bit divisions in its VECTOR loops."""
+    return kernel._replace(body=with_intervals(kernel.body, _statement))
+
+
+def _statement(s: Stmt, known: Known, in_vector: bool) -> tuple[Stmt, ...]:
+    if not in_vector:
+        return (s,)
+    if isinstance(s, If):
+        return (s._replace(condition=_narrow(s.condition, known)),)
+    return (with_expressions(s, lambda e: _narrow(e, known)),)
+
+
+def _narrow(expr: Expr, known: Known) -> Expr:
+    inner = with_parts(expr, lambda part: _narrow(part, known))
+    if isinstance(expr, Apply) and expr.type == INDEX and expr.op in ("divide", "remainder") \
+            and isinstance(expr.arguments[1], Const):
+        range_of = interval(expr.arguments[0], known)
+        if range_of and range_of[0] >= 0:
+            divisor = Const(expr.arguments[1].value, "u32")
+            narrow = Apply(expr.op, (Apply("convert", inner.arguments[:1], "u32"), divisor), "u32")
+            return Apply("convert", (narrow,), INDEX)
+    return inner

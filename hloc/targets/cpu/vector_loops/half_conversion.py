@@ -1,0 +1,475 @@
+"""f16 in VECTOR loops, converted a block at a time by the CPU's own instructions, which compilers do not find.
+
+In: a Kernel, on a CPU that has such instructions. Out: the kernel with VECTOR loops over f16 cut into blocks: what they
+read along memory is widened into Local arrays, what they store along memory is narrowed from others. The loops that
+only convert are printed as calls of runtime/half_rows.h (`rows_as_calls`).
+
+    for i < n (VECTOR):  out[p + i] = f16(tanh(f32(x[q + i])))
+
+    for blocks of 256:   for i (VECTOR): a[i] = f32(x[q + start + i])          hloc_widen_row_f16(x + ..., a, count)
+                         for i (VECTOR): b[i] = tanh(a[i])
+                         for i (VECTOR): out[p + start + i] = f16(b[i])        hloc_narrow_row_f16(b, out + ..., count)
+
+Outside of VECTOR loops, and in those of one or two numbers, single numbers are converted by these instructions, too:
+widen(x), narrow(x) are hloc_widen_f16, hloc_narrow_f32.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from hloc.kernels.ir import (
+    INDEX,
+    SERIAL,
+    VECTOR,
+    Apply,
+    Const,
+    Expr,
+    For,
+    If,
+    Kernel,
+    Let,
+    Load,
+    Local,
+    Stmt,
+    Store,
+    Var,
+    While,
+)
+from hloc.kernels.walks import expressions, parts, walk, with_all_expressions, with_expressions, with_parts
+from hloc.machine import Machine
+from hloc.targets.cpu.vector_loops.half_rounding_groups import LANES, in_groups, is_rounding, whole_groups
+from hloc.targets.cpu.vector_loops.vector_width import HEAVY
+from hloc.targets.printer import assigned, expression
+
+BLOCK = 256                     # elements: some Local arrays of them fit into the first cache
+LONG_BLOCK, FEW_ARRAYS = 2048, 2
+SHORTEST = 8                    # iterations of a loop that is worth it
+FEW = (1, 2)                    # iterations of a loop that converts a number at a time
+MOST_ARRAYS = 32                # of one loop
+FEW_ROUNDINGS = 4               # of a loop that is worth being written twice
+
+
+def half_conversion(kernel: Kernel, machine: Machine) -> Kernel:
+    """The kernel with its f16 converted by rows."""
+    arrays = [*kernel.buffers, *(s for s in walk(kernel.body) if isinstance(s, Local))]
+    halves = frozenset(a.name for a in arrays if a.type == "f16")
+    return kernel._replace(body=_statements(kernel.body, halves)) if halves else kernel
+
+
+def by_numbers(statements: Iterable[Stmt], halves: frozenset[str]) -> tuple[Stmt, ...]:
+    """Statements outside of VECTOR loops, with f16 converted one by one."""
+    return _statements(statements, halves)
+
+
+def row_in_groups(loop: For, halves: frozenset[str]) -> tuple[Stmt, ...]:
+    """A VECTOR loop of whole groups, with the f16 of the buffers `halves` converted by rows."""
+    return _statement(loop, halves)
+
+
+def part_of_group(loop: For, halves: frozenset[str], rows: frozenset[str], most: int) -> tuple[Stmt, ...]:
+    """The same for a VECTOR loop of at most `most` elements, which computes a whole group where it touches but rows:
+    those of f16, and the Local arrays `rows`, which it reads at its counter."""
+    return _Loop(loop._replace(body=_converted_where_stored(loop.body)), halves, most=most, given=rows).rewritten()
+
+
+def _statements(statements: Iterable[Stmt], halves: frozenset[str]) -> tuple[Stmt, ...]:
+    return tuple(new for s in statements for new in _statement(s, halves))
+
+
+def _statement(s: Stmt, halves: frozenset[str]) -> tuple[Stmt, ...]:
+    if isinstance(s, For) and s.kind == VECTOR and (s.extent in FEW or _is_short(s, halves)):
+        return (s._replace(kind=SERIAL, body=_statements(s.body, halves)),)
+    if isinstance(s, For) and s.kind == VECTOR:
+        return _Loop(s._replace(body=_converted_where_stored(s.body)), halves).rewritten()
+    if isinstance(s, (For, While)):
+        return (s._replace(body=_statements(s.body, halves)),)
+    if isinstance(s, If):
+        return (If(s.condition, _statements(s.then, halves), _statements(s.otherwise, halves)),)
+    return (with_expressions(s, _by_instructions),)
+
+
+def _is_short(loop: For, halves: frozenset[str]) -> bool:
+    """Whether a loop has f16 for no row, and no function that vectors of less than a row are worth."""
+    inside = [e for s in walk(loop.body) for e in parts(expressions(s))]
+    return isinstance(loop.extent, int) and loop.extent < SHORTEST \
+        and not any(isinstance(e, Apply) and e.op in HEAVY for e in inside) \
+        and any(isinstance(e, Load) and e.buffer in halves for e in inside)
+
+
+def _by_instructions(expr: Expr) -> Expr:
+    """An expression outside of VECTOR loops, with single conversions of f16."""
+    if isinstance(expr, Load):
+        return expr._replace(position=_by_instructions(expr.position))
+    if not isinstance(expr, Apply):
+        return expr
+    op = {("f16", "f32"): "widen", ("f32", "f16"): "narrow"}.get((expr.arguments[0].type, expr.type))
+    return expr._replace(op=op if op and expr.op == "convert" else expr.op,
+                         arguments=tuple(map(_by_instructions, expr.arguments)))
+
+
+def _converted_where_stored(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    """A body whose names for f16 that are stored only, as kernels of several results have them, are names for f32; but
+    for elements that are moved as they are."""
+    body = _widened_where_read(_without_second_names(body))
+    stored = [s.value for s in body if isinstance(s, Store)]
+    named = [s.name for s in body if isinstance(s, Let) and _is_conversion(s.value, "f32", "f16")]
+    read = [e.name for s in walk(body) for e in parts(expressions(s)) if isinstance(e, Var) and e.name in named]
+    only = {name for name in named if read.count(name) == stored.count(Var(name, "f16"))}
+
+    widened = {s.name: s.value.arguments[0] for s in body if isinstance(s, Let)
+               and _is_conversion(s.value, "f16", "f32") and isinstance(s.value.arguments[0], Load)}
+    moved = {s.name: widened[s.value.arguments[0].name] for s in body if isinstance(s, Let) and s.name in only
+             and isinstance(s.value.arguments[0], Var) and s.value.arguments[0].name in widened}
+
+    def change(s: Stmt) -> Stmt:
+        if isinstance(s, Let) and s.name in moved:
+            return Let(s.name, moved[s.name])
+        if isinstance(s, Let) and s.name in only:
+            return Let(s.name, s.value.arguments[0])
+        if isinstance(s, Store) and isinstance(s.value, Var) and s.value.name in only and s.value.name not in moved:
+            return s._replace(value=Apply("convert", (Var(s.value.name, "f32"),), "f16"))
+        return s
+    return _without_unread(_with_first_store_computed(tuple(map(change, body))))
+
+
+def _with_first_store_computed(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    """A body whose first store has the value itself, where its name is read nowhere else: the row that it goes to needs
+    no rounding then, which narrowing does. Later stores may change what the value is computed from."""
+    first = next((s for s in body if isinstance(s, Store)), None)
+    if first is None or not _is_conversion(first.value, "f32", "f16") or not isinstance(first.value.arguments[0], Var):
+        return body
+    name = first.value.arguments[0].name
+    reads = [e for s in walk(body) for e in parts(expressions(s)) if isinstance(e, Var) and e.name == name]
+    value = next((s.value for s in body if isinstance(s, Let) and s.name == name), None)
+    if value is None or len(reads) > 1:
+        return body
+    return tuple(s._replace(value=Apply("convert", (value,), "f16")) if s is first else s for s in body)
+
+
+def _without_second_names(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    """A body where f16 that has a name is known by no other one."""
+    changing, first = assigned(body), {}
+
+    def renamed(expr: Expr) -> Expr:
+        return first.get(expr.name, expr) if isinstance(expr, Var) else with_parts(expr, renamed)
+    made: list[Stmt] = []
+    for s in body:
+        if isinstance(s, Let) and isinstance(s.value, Var) and s.value.type == "f16" and s.value.name not in changing:
+            first[s.name] = renamed(s.value)
+        else:
+            made += with_all_expressions([s], renamed)
+    return tuple(made)
+
+
+def _widened_where_read(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    """A body whose names for f16 as it lies in memory are names for f32, where they are only widened: so is a row."""
+    read = [e for s in walk(body) for e in parts(expressions(s))]
+    used = [e.name for e in read if isinstance(e, Var)]
+    widened = [e.arguments[0].name for e in read if _is_conversion(e, "f16", "f32") and isinstance(e.arguments[0], Var)]
+    names = {s.name for s in body if isinstance(s, Let) and isinstance(s.value, Load) and s.value.type == "f16"
+             and used.count(s.name) == widened.count(s.name)}
+
+    def in_f32(expr: Expr) -> Expr:
+        if _is_conversion(expr, "f16", "f32") and isinstance(expr.arguments[0], Var):
+            name = expr.arguments[0].name
+            return Var(name, "f32") if name in names else expr
+        return with_parts(expr, in_f32)
+
+    def named_in_f32(s: Stmt) -> Stmt:
+        of_f16 = isinstance(s, Let) and s.name in names
+        return Let(s.name, Apply("convert", (s.value,), "f32")) if of_f16 else s
+    return with_all_expressions(map(named_in_f32, body), in_f32) if names else body
+
+
+def _without_unread(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    """A body without names of f32 that nothing reads."""
+    read = {e.name for s in walk(body) for e in parts(expressions(s)) if isinstance(e, Var)}
+    return tuple(s for s in body if not (isinstance(s, Let) and s.name not in read and s.value.type == "f32"))
+
+
+# -- one loop ----------------------------------------------------------------------------------------------------------
+
+@dataclass
+class _Loop:
+    """One VECTOR loop. read, written: for the buffer, where a row starts in it, and how far its elements are from one
+    another, the array of f32 that takes its place; moved_to: likewise, what is stored there as it is, a constant or the
+    buffer and the row it comes from; most: elements, of a loop that is no block of another; given: Local arrays of
+    whole groups."""
+
+    loop: For
+    halves: frozenset[str]
+    most: int = 0
+    given: frozenset[str] = frozenset()
+    named: dict[str, Expr] = field(default_factory=dict)
+    changing: set[str] = field(default_factory=set)
+    read: dict[tuple[str, Expr, int], str] = field(default_factory=dict)
+    written: dict[tuple[str, Expr, int], str] = field(default_factory=dict)
+    moved_to: dict[tuple[str, Expr, int], Const | tuple[str, Expr, int]] = field(default_factory=dict)
+
+    def rewritten(self) -> tuple[Stmt, ...]:
+        """The loops that take its place; itself where it has no rows of f16, or only converts one."""
+        loop = self.loop
+        if isinstance(loop.extent, int) and (loop.extent < SHORTEST or row_call(loop)):
+            return (loop,)
+        self.named = {s.name: s.value for s in loop.body if isinstance(s, Let)}
+        self.changing = assigned(loop.body)
+        body = tuple(self.statement(s) for s in loop.body if not self.moves(s))
+        count = len(self.read) + len(self.written)
+        return self.blocks(body) if 0 < count <= MOST_ARRAYS and not self.clashes() else (loop,)
+
+    def clashes(self) -> bool:
+        """Whether an array is written by rows, and touched in another way too."""
+        stores = [s for s in walk(self.loop.body) if isinstance(s, Store)]
+        loads = [e for s in walk(self.loop.body) for e in parts(expressions(s)) if isinstance(e, Load)]
+        for buffer in {buffer for buffer, _, _ in self.written}:
+            rows = [row for row in (*self.written, *self.moved_to) if row[0] == buffer]
+            places = [(buffer, *(self.row_of(x.position) or ("", 0))) for x in (*stores, *loads) if x.buffer == buffer]
+            if any(place not in rows for place in places) or len({step for _, _, step in rows}) > 1:
+                return True
+        return False
+
+    def moves(self, s: Stmt) -> bool:
+        """Whether a statement stores f16 as it is, far from its neighbours: then that is left for after the body; but
+        for what the body may change before."""
+        if not isinstance(s, Store) or s.buffer not in self.halves or not isinstance(s.value, (Const, Load)):
+            return False
+        row, source = self.row_of(s.position), s.value
+        if isinstance(source, Load):
+            stored = {other.buffer for other in walk(self.loop.body) if isinstance(other, Store)}
+            is_read = source.buffer in self.halves - stored
+            from_row = self.row_of(source.position) if is_read else None
+            source = (source.buffer, *from_row) if from_row is not None else None
+        if row is None or row[1] == 1 or source is None:
+            return False
+        self.moved_to[(s.buffer, *row)] = source
+        return True
+
+    def statement(self, s: Stmt) -> Stmt:
+        """A statement of the body with rows in place of f16."""
+        if isinstance(s, Store) and s.buffer in self.halves and _is_conversion(s.value, "f32", "f16"):
+            row = self.row_of(s.position)
+            if row is not None:
+                name = self.written.setdefault((s.buffer, *row), f"{self.loop.name}_narrow{len(self.written)}")
+                value = s.value.arguments[0]
+                value = value.arguments[0].arguments[0] if is_rounding(value) else value
+                return Store(name, Var(self.loop.name, INDEX), self.expression(value))
+        return s if isinstance(s, If) else with_expressions(s, self.expression)
+
+    def expression(self, expr: Expr) -> Expr:
+        """An expression with widened rows; what a select may leave out stays as it is."""
+        if _is_conversion(expr, "f16", "f32") and isinstance(expr.arguments[0], Load):
+            load = expr.arguments[0]
+            row = self.row_of(load.position) if load.buffer in self.halves else None
+            if row is not None:
+                name = self.read.setdefault((load.buffer, *row), f"{self.loop.name}_wide{len(self.read)}")
+                return Load(name, Var(self.loop.name, INDEX), "f32")
+        if isinstance(expr, Apply) and expr.op == "select":
+            return expr._replace(arguments=(self.expression(expr.arguments[0]), *expr.arguments[1:]))
+        return with_parts(expr, self.expression) if isinstance(expr, Apply) else expr
+
+    def row_of(self, position: Expr) -> tuple[Expr, int] | None:
+        """The position at counter 0, and by how many elements the loop moves it; None where they are many, or none."""
+        step = self.step(position)
+        return (self.at_zero(position), step) if step is not None and step > 0 else None
+
+    def step(self, expr: Expr) -> int | None:
+        """By how much the counter moves a position; None where that is not the same everywhere."""
+        if isinstance(expr, Var):
+            if expr.name in self.changing:
+                return None
+            value = self.named.get(expr.name)
+            return self.step(value) if value is not None else int(expr.name == self.loop.name)
+        if isinstance(expr, Const):
+            return 0
+        if isinstance(expr, Load):
+            return 0 if self.step(expr.position) == 0 and expr.buffer not in self.halves else None
+        steps = [self.step(a) for a in expr.arguments]
+        if all(step == 0 for step in steps):
+            return 0
+        if None in steps or expr.type != INDEX:
+            return None
+        if expr.op in ("add", "subtract"):
+            return steps[0] + (steps[1] if expr.op == "add" else -steps[1])
+        left, right = expr.arguments[:2] if len(expr.arguments) == 2 else (expr, expr)
+        if expr.op == "multiply" and isinstance(right, Const):
+            return steps[0] * right.value
+        return steps[1] * left.value if expr.op == "multiply" and isinstance(left, Const) else None
+
+    def at_zero(self, expr: Expr) -> Expr:
+        if isinstance(expr, Var):
+            if expr.name == self.loop.name:
+                return Const(0, INDEX)
+            return self.at_zero(self.named[expr.name]) if expr.name in self.named else expr
+        changed = with_parts(expr, self.at_zero)
+        return _folded(changed) if isinstance(changed, Apply) else changed
+
+    def blocks(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        """Widening loops, the loop itself, and narrowing loops; all that once per block where there are several."""
+        loop, counter, size = self.loop, Var(self.loop.name, INDEX), self.block_size()
+        if self.most:
+            return self.pass_over(Const(0, INDEX), counter, loop.extent, body)
+        if isinstance(loop.extent, int) and (loop.extent <= size or not self.changing):
+            whole = self.in_groups(Const(0, INDEX), counter, loop.extent, body) or self.groups_and_rest(body)
+            if whole or loop.extent <= size:
+                return whole or self.pass_over(Const(0, INDEX), counter, loop.extent, body)
+        block, place = f"{loop.name}_block", Var(f"{loop.name}_place", INDEX)
+        start = Apply("multiply", (Var(block, INDEX), Const(size, INDEX)), INDEX)
+        extent = Const(loop.extent, INDEX) if isinstance(loop.extent, int) else loop.extent
+        rest = Apply("subtract", (extent, start), INDEX)
+        last = Let(f"{loop.name}_count", Apply("minimum", (Const(size, INDEX), rest), INDEX))
+        is_even = isinstance(loop.extent, int) and loop.extent % size == 0
+        count = size if is_even else Var(last.name, INDEX)
+        blocks = _folded(Apply("divide", (Apply("add", (extent, Const(size - 1, INDEX)), INDEX), Const(size, INDEX)),
+                               INDEX))
+        moved = self.moved(body, start, place)
+        inner = self.in_groups(start, place, count, moved) or self.pass_over(start, place, count, moved)
+        return (For(block, blocks.value if isinstance(blocks, Const) else blocks, SERIAL,
+                    (*(() if is_even else (last,)), *inner)),)
+
+    def groups_and_rest(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        """The same in registers but for the last elements, which are no whole group; none where that is long code."""
+        loop, roundings = self.loop, sum(is_rounding(e) for s in body for e in parts(expressions(s)))
+        whole = loop.extent // LANES * LANES
+        if self.changing or not 0 < whole < loop.extent or roundings > FEW_ROUNDINGS:
+            return ()
+        start, place = Const(whole, INDEX), Var(f"{loop.name}_place", INDEX)
+        groups = self.in_groups(Const(0, INDEX), Var(loop.name, INDEX), whole, body)
+        rest = self.pass_over(start, place, loop.extent - whole, self.moved(body, start, place))
+        return (*groups, *rest) if groups else ()
+
+    def moved(self, body: tuple[Stmt, ...], start: Expr, place: Var) -> tuple[Stmt, ...]:
+        """The loop's statements for the element `place` behind `start`."""
+        counter = Var(self.loop.name, INDEX)
+        return (Let(counter.name, Apply("add", (start, place), INDEX)),
+                *(_at(s, self.arrays, counter, place) for s in body))
+
+    @property
+    def arrays(self) -> frozenset[str]:
+        """The rows of f32."""
+        return frozenset([*self.read.values(), *self.written.values()])
+
+    def block_size(self) -> int:
+        """Of reductions, whose lanes are joined at the end of each block, a longer one."""
+        if self.most:
+            return self.most
+        return LONG_BLOCK if len(self.arrays) <= FEW_ARRAYS and self.changing else BLOCK
+
+    def longest(self) -> int:
+        size = self.block_size()
+        return whole_groups(min(size, self.loop.extent)) if isinstance(self.loop.extent, int) else size
+
+    def pass_over(self, start: Expr, counter: Var, count: int | Expr, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        """Widening loops, the loop itself, in groups where it rounds, and narrowing loops."""
+        widening, narrowing = self.conversions(start, counter, count)
+        loop = For(counter.name, count, VECTOR, body)
+        computing = in_groups(loop, self.arrays | self.given, self.longest()) or (loop,)
+        return (*self.locals(self.longest()), *widening, *computing, *narrowing)
+
+    def in_groups(self, start: Expr, counter: Var, count: int | Expr, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        """The same without rows: each group of elements is widened, computed, rounded and narrowed in registers."""
+        def around(group: Expr, lane: Var, lanes: int) -> tuple[list[Stmt], list[Stmt]]:
+            widening, narrowing = self.conversions(_folded(Apply("add", (start, group), INDEX)), lane, lanes)
+            return [*self.locals(lanes), *widening], narrowing
+        return in_groups(For(counter.name, count, VECTOR, body), self.arrays, self.longest(), around)
+
+    def locals(self, size: int) -> list[Local]:
+        """The arrays: of f32, and of f16 beside those whose elements do not lie side by side."""
+        rows = [*self.read.items(), *self.written.items()]
+        return [*(Local(name, "f32", size) for _, name in rows),
+                *(Local(f"{name}_halves", "f16", size) for (_, _, step), name in rows if step > 1)]
+
+    def conversions(self, start: Expr, counter: Var, count: int | Expr) -> tuple[list[Stmt], list[Stmt]]:
+        """The loops that widen and that narrow `count` elements from `start` on."""
+        def conversion(target: str, at: Expr, source: str, place: Expr, type: str) -> For:
+            value = Apply("convert", (Load(source, place, "f16" if type == "f32" else "f32"),), type)
+            return For(counter.name, count, VECTOR, (Store(target, at, value),))
+
+        def along(row: Expr, step: int) -> Expr:
+            first = _folded(Apply("multiply", (start, Const(step, INDEX)), INDEX)) if step > 1 else start
+            place = Apply("multiply", (counter, Const(step, INDEX)), INDEX) if step > 1 else counter
+            return _folded(Apply("add", (_folded(Apply("add", (row, first), INDEX)), place), INDEX))
+
+        def moves(pairs: list[Store]) -> list[Stmt]:
+            return [For(counter.name, count, VECTOR, tuple(pairs))] if pairs else []
+        picked = [Store(f"{name}_halves", counter, Load(buffer, along(row, step), "f16"))
+                  for (buffer, row, step), name in self.read.items() if step > 1]
+        spread = [Store(buffer, along(row, step), Load(f"{name}_halves", counter, "f16"))
+                  for (buffer, row, step), name in self.written.items() if step > 1]
+        spread += [Store(buffer, along(row, step), source if isinstance(source, Const) else
+                         Load(source[0], along(*source[1:]), "f16"))
+                   for (buffer, row, step), source in self.moved_to.items()]
+        widening = [conversion(name, counter, f"{name}_halves", counter, "f32") if step > 1 else
+                    conversion(name, counter, buffer, along(row, 1), "f32")
+                    for (buffer, row, step), name in self.read.items()]
+        narrowing = [conversion(f"{name}_halves", counter, name, counter, "f16") if step > 1 else
+                     conversion(buffer, along(row, 1), name, counter, "f16")
+                     for (buffer, row, step), name in self.written.items()]
+        return [*moves(picked), *widening], [*narrowing, *moves(spread)]
+
+
+def _is_conversion(expr: Expr, source: str, target: str) -> bool:
+    return isinstance(expr, Apply) and expr.op == "convert" and expr.type == target and expr.arguments[0].type == source
+
+
+def _at(s: Stmt, arrays: frozenset[str], counter: Var, place: Var) -> Stmt:
+    """A statement whose rows are read and written at `place` instead of at `counter`."""
+    def change(expr: Expr) -> Expr:
+        if isinstance(expr, Load) and expr.buffer in arrays:
+            return expr._replace(position=place)
+        return with_parts(expr, change)
+    if isinstance(s, Store):
+        return Store(s.buffer, place if s.buffer in arrays else change(s.position), change(s.value))
+    return s if isinstance(s, If) else with_expressions(s, change)
+
+
+def _folded(expr: Apply) -> Expr:
+    """Without zeros, and without operations on constants."""
+    if len(expr.arguments) != 2 or expr.type != INDEX:
+        return expr
+    left, right = expr.arguments
+    zero = Const(0, INDEX)
+    if isinstance(left, Const) and isinstance(right, Const):
+        a, b = left.value, right.value
+        known = {"add": a + b, "subtract": a - b, "multiply": a * b, "divide": a // b if b > 0 <= a else None}
+        return Const(known[expr.op], INDEX) if known.get(expr.op) is not None else expr
+    if expr.op in ("add", "subtract") and right == zero:
+        return left
+    if expr.op == "add" and left == zero:
+        return right
+    return zero if expr.op == "multiply" and zero in (left, right) else expr
+
+
+# -- loops that only convert -------------------------------------------------------------------------------------------
+
+ROUTINES = {("f16", "f32"): "hloc_widen_row_f16", ("f32", "f16"): "hloc_narrow_row_f16"}
+ROUNDING = "hloc_round_row_f16"
+SINGLE = ("hloc_widen_f16", "hloc_narrow_f32")
+
+
+def row_call(loop: For) -> str | None:
+    """The call that does what a loop does which only converts along memory; None for other loops."""
+    store = loop.body[0] if loop.kind == VECTOR and len(loop.body) == 1 else None
+    if not isinstance(store, Store) or not isinstance(store.value, Apply) or store.value.op != "convert":
+        return None
+    load, routine = store.value.arguments[0], None
+    if is_rounding(store.value):
+        load, routine = load.arguments[0], ROUNDING
+    routine = routine or ROUTINES.get((load.type, store.value.type))
+    if routine is None or not isinstance(load, Load):
+        return None
+    places = [_before(p, Var(loop.name, INDEX)) for p in (load.position, store.position)]
+    if None in places:
+        return None
+    source, target = (name if place == Const(0, INDEX) else f"{name} + {expression(place)}"
+                      for name, place in zip((load.buffer, store.buffer), places))
+    count = loop.extent if isinstance(loop.extent, int) else expression(loop.extent)
+    return f"{routine}({source}, {target}, {count});"
+
+
+def _before(position: Expr, counter: Var) -> Expr | None:
+    """What is added to the counter in a position; None for other forms."""
+    if position == counter:
+        return Const(0, INDEX)
+    is_sum = isinstance(position, Apply) and position.op == "add" and position.arguments[1] == counter
+    return position.arguments[0] if is_sum and counter not in parts([position.arguments[0]]) else None

@@ -1,0 +1,360 @@
+"""f16 rounded by the CPU's own instructions: VECTOR loops cut at their roundings, a few vectors of lanes at a time.
+
+In: a VECTOR loop whose rows of f16 are Local arrays of f32 already (half_conversion.py). Out: the same in groups of up
+to LANES elements; each rounding is a loop of its own, which is printed as a call (`half_rows.h`). Compilers keep the
+arrays of one group in registers, as each is read and written whole. A rounding takes 25 cycles until its result is
+there: the vectors of a group do not wait for each other (gelu: 2.3 times as fast as by single vectors).
+
+    for i < 256 (VECTOR):  b[i] = f32(f16(a[i] * a[i])) + 1
+
+    for g < 16:  for k < 16 (VECTOR): r[k] = a[16 g + k] * a[16 g + k]
+                 for k < 16 (VECTOR): r[k] = f32(f16(r[k]))               hloc_round_row_f16(r, r, 16)
+                 for k < 16 (VECTOR): b[16 g + k] = r[k] + 1
+
+A sum or product of whole groups has one for each lane, which are joined behind the groups. What other accumulators
+take in is kept in a row, and taken in by a loop behind the groups.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from hloc.kernels.ir import (
+    INDEX,
+    SERIAL,
+    VECTOR,
+    Apply,
+    Assign,
+    Const,
+    Expr,
+    For,
+    Kernel,
+    Let,
+    Load,
+    Local,
+    Stmt,
+    Store,
+    Var,
+)
+from hloc.kernels.walks import expressions, parts, walk, with_parts
+from hloc.targets.cpu.vector_loops.reduction_tree import NEUTRAL, joined, term_of
+from hloc.targets.printer import assigned
+
+VECTOR_LANES = 16               # of f32 in the widest vectors
+LANES = 64                      # of the largest groups
+MOST_ROUNDINGS = 48             # of one loop: each is a loop for the compiler
+
+
+def lanes_of(extent: int | Expr) -> int:
+    """Elements in a group of a loop over so many."""
+    if not isinstance(extent, int):
+        return LANES
+    lanes = VECTOR_LANES
+    while lanes < min(extent, LANES):
+        lanes *= 2
+    return lanes
+
+
+def whole_groups(size: int) -> int:
+    """How many elements of an array are touched where `size` of them are computed."""
+    return -(-size // lanes_of(size)) * lanes_of(size)
+
+
+def in_groups(loop: For, rows: frozenset[str], size: int, around: Around | None = None) -> tuple[Stmt, ...]:
+    """The loops that take the place of a VECTOR loop; none where it cannot be cut, or where it rounds nothing to f16
+    and its rows lie in memory.
+
+    rows: Local arrays that the loop touches at its counter only, of whole groups; size: its largest extent.
+    around(first element, lane, lanes): what stands before and behind the loops of a group, where rows are as short as
+    a group; the loop must then be made of whole ones.
+    """
+    return _Groups(loop, rows, size, around).rewritten()
+
+
+def is_rounding(expr: Expr) -> bool:
+    """To f16 and back."""
+    inner = expr.arguments[0] if _converts(expr, "f32") else None
+    return inner is not None and _converts(inner, "f16") and inner.arguments[0].type == "f32"
+
+
+def has_groups(kernel: Kernel) -> bool:
+    """Whether a kernel has loops over groups, whose arrays only vectors of a whole group keep in registers."""
+    return any(isinstance(s, Store) and is_rounding(s.value) and isinstance(s.value.arguments[0].arguments[0], Load)
+               for s in walk(kernel.body))
+
+
+def _converts(expr: Expr, target: str) -> bool:
+    return isinstance(expr, Apply) and expr.op == "convert" and expr.type == target
+
+
+Around = Callable[[Expr, Var, int], tuple[Sequence[Stmt], Sequence[Stmt]]]
+
+
+@dataclass
+class _Groups:
+    """One loop. lanes: elements in a group; cuts_rest: what is no whole group stays a loop of its own; repeated: Lets
+    that each small loop writes down anew; arrays: where the values of the others lie; begin, join: loops before and
+    behind the groups for accumulators that have an array of lanes; behind: what others take in, of the whole loop."""
+
+    loop: For
+    rows: frozenset[str]
+    size: int
+    around: Around | None = None
+    lanes: int = LANES
+    cuts_rest: bool = False
+    repeated: dict[str, Expr] = field(default_factory=dict)
+    arrays: dict[str, str] = field(default_factory=dict)
+    locals: list[Local] = field(default_factory=list)
+    totals: list[Local] = field(default_factory=list)
+    body: list[Stmt] = field(default_factory=list)
+    begin: list[Stmt] = field(default_factory=list)
+    join: list[Stmt] = field(default_factory=list)
+    behind: list[Stmt] = field(default_factory=list)
+
+    def rewritten(self) -> tuple[Stmt, ...]:
+        """The loops; none where the loop has to stay."""
+        statements, count = self.loop.body, self.loop.extent
+        roundings = [e for s in statements for e in parts(expressions(s)) if is_rounding(e)]
+        fewest = 0 if self.around else 1            # rows as short as a group stay in registers
+        if not fewest <= len(roundings) <= MOST_ROUNDINGS or not self.can_be_cut(statements):
+            return ()
+        for s in statements:
+            self.statement(s)
+        if not self.around and not any(is_rounding(s.body[-1].value) for s in self.body):
+            return ()
+        before, after = self.around(self.first, self.lane, self.lanes) if self.around else ((), ())
+        groups = self.groups(count)
+        main = For(f"{self.loop.name}_group", groups, SERIAL, (*before, *self.locals, *self.body, *after))
+        rest = (For(self.loop.name, count, VECTOR, tuple(self.behind)),) if self.behind else ()
+        if self.cuts_rest:
+            rest = (self.rest(groups, count),)
+        return (*self.totals, *self.begin, main, *self.join, *rest)
+
+    def can_be_cut(self, statements: Iterable[Stmt]) -> bool:
+        """Straight-line code; where accumulators are assigned, and that only, of whole groups or of rows."""
+        changing = assigned(statements)
+        for s in statements:
+            if not isinstance(s, (Let, Store, Assign)):
+                return False
+            if not isinstance(s, Assign) and self.reads(s, changing):
+                return False
+        extent = self.loop.extent
+        self.lanes = lanes_of(extent if isinstance(extent, int) else self.size)
+        if self.around:
+            return isinstance(extent, int) and extent % self.lanes == 0
+        touched = {e.buffer for s in statements for e in parts(expressions(s)) if isinstance(e, Load)}
+        touched |= {s.buffer for s in statements if isinstance(s, Store)}
+        if touched <= self.rows:
+            return True
+        if isinstance(extent, int) and extent % VECTOR_LANES == 0 and extent < LANES:
+            self.lanes = VECTOR_LANES
+        self.cuts_rest = not isinstance(extent, int) or extent % self.lanes != 0
+        return not self.cuts_rest or (not changing and (not isinstance(extent, int) or extent > LANES))
+
+    @staticmethod
+    def reads(s: Stmt, names: set[str]) -> bool:
+        return any(isinstance(e, Var) and e.name in names for e in parts(expressions(s)))
+
+    # statements
+
+    def statement(self, s: Stmt) -> None:
+        if isinstance(s, Let):
+            self.let(s.name, self.value(s.value))
+        elif isinstance(s, Store):
+            self.store(s.buffer, self.lane if self.is_group(s.buffer) else self.value(s.position), s.value)
+        elif self.are_several and (term := term_of(s)) is not None:
+            self.add_by_lanes(s, term)
+        else:
+            self.behind.append(Assign(s.name, self.taken_in(s.value, assigned(self.loop.body))))
+
+    def add_by_lanes(self, s: Assign, term: Expr) -> None:
+        """A sum or product of its own for each lane, in registers as long as the groups run."""
+        op, type = s.value.op, s.value.type
+        lanes = Load(f"{self.loop.name}_lanes{len(self.begin)}", self.lane, type)
+        self.totals.append(Local(lanes.buffer, type, self.lanes))
+        self.begin.append(self.along_lanes(Store(lanes.buffer, self.lane, Const(NEUTRAL[op], type))))
+        self.emit(Store(lanes.buffer, self.lane, Apply(op, (lanes, self.value(term)), type)))
+        self.join += joined(lanes, self.lanes, s)
+
+    def along_lanes(self, *statements: Stmt) -> For:
+        return For(self.lane.name, self.lanes, VECTOR, statements)
+
+    @property
+    def are_several(self) -> bool:
+        """Whether the loop consists of whole groups, more than one."""
+        extent = self.loop.extent
+        return isinstance(extent, int) and extent > self.lanes and extent % self.lanes == 0
+
+    def let(self, name: str, value: Expr) -> None:
+        """Give a name to a value: positions and what is only read are written down again in each loop. (A loop that
+        copies 16 elements would be a call of memcpy for gcc, in vectors of half the size.)"""
+        if isinstance(value, Load) and value.buffer in self.own:
+            self.arrays[name] = value.buffer
+        elif self.is_plain(value) or (isinstance(value, Load) and self.stores_last):
+            self.repeated[name] = value
+        else:
+            self.arrays[name] = self.kept(value).buffer
+
+    def is_plain(self, value: Expr) -> bool:
+        loads = [e.buffer for e in parts([value]) if isinstance(e, Load)]
+        is_small = not isinstance(value, Apply) or value.type in (INDEX, "pred")
+        return is_small and all(name in self.rows or name in self.own for name in loads)
+
+    def kept(self, value: Expr) -> Load:
+        """A value in an array of one group."""
+        array = self.array(value.type)
+        self.emit(Store(array.buffer, self.lane, value))
+        return array
+
+    def array(self, type: str) -> Load:
+        """A new array of one group, as it is read."""
+        name = f"{self.loop.name}_r{len(self.locals)}"
+        self.locals.append(Local(name, type, self.lanes))
+        return Load(name, self.lane, type)
+
+    def store(self, buffer: str, position: Expr, value: Expr) -> None:
+        """A store of the loop's own, into which a rounding may go. What is stored as it is to a row that will be
+        narrowed is rounded, not copied."""
+        known = self.value(value) if isinstance(value, Var) else None
+        if isinstance(known, Load) and known.buffer in self.own and buffer in self.rows:
+            self.round(known, buffer, self.lane if position == self.lane else self.place)
+        elif is_rounding(value) and position in (self.lane, Var(self.loop.name, INDEX)):
+            inner = self.kept(self.value(value.arguments[0].arguments[0]))
+            self.round(inner, buffer, self.lane if position == self.lane else self.place)
+        else:
+            self.emit(Store(buffer, position, self.value(value)))
+
+    def round(self, source: Load, buffer: str, position: Expr) -> None:
+        again = Apply("convert", (Apply("convert", (source,), "f16"),), "f32")
+        self.body.append(self.along_lanes(Store(buffer, position, again)))
+
+    def emit(self, s: Store) -> None:
+        """A loop over the lanes of a group, with the names that its statement needs."""
+        stack, needed = [s.position, s.value], set()
+        while stack:
+            for e in parts([stack.pop()]):
+                if isinstance(e, Var) and e.name not in needed:
+                    needed.add(e.name)
+                    stack += [self.repeated[e.name]] if e.name in self.repeated else []
+        names = [Let(self.loop.name, self.place)] if self.loop.name in needed else []
+        names += [Let(name, value) for name, value in self.repeated.items() if name in needed]
+        self.body.append(self.along_lanes(*names, s))
+
+    @property
+    def stores_last(self) -> bool:
+        """Nothing is read after a store, whose array may be one that is read."""
+        stores = [n for n, s in enumerate(self.loop.body) if isinstance(s, Store)]
+        return len(stores) <= 1 and stores in ([], [len(self.loop.body) - 1])
+
+    @property
+    def own(self) -> set[str]:
+        return {local.name for local in self.locals}
+
+    @property
+    def lane(self) -> Var:
+        return Var(f"{self.loop.name}_lane", INDEX)
+
+    @property
+    def first(self) -> Expr:
+        return Apply("multiply", (Var(f"{self.loop.name}_group", INDEX), Const(self.lanes, INDEX)), INDEX)
+
+    @property
+    def place(self) -> Expr:
+        return Apply("add", (self.first, self.lane), INDEX)
+
+    def is_group(self, buffer: str) -> bool:
+        """A row that is as short as a group."""
+        return self.around is not None and buffer in self.rows
+
+    # expressions
+
+    def value(self, expr: Expr) -> Expr:
+        """An expression whose roundings, innermost first, have become loops."""
+        if isinstance(expr, Var):
+            return Load(self.arrays[expr.name], self.lane, expr.type) if expr.name in self.arrays else expr
+        if isinstance(expr, Load):
+            return expr._replace(position=self.lane if self.is_group(expr.buffer) else self.value(expr.position))
+        if not isinstance(expr, Apply):
+            return expr
+        if is_rounding(expr):
+            return self.rounded(expr.arguments[0].arguments[0])
+        if expr.op == "select" and not all(self.is_safe(a) for a in expr.arguments[1:]):
+            condition, *choices = expr.arguments
+            return expr._replace(arguments=(self.value(condition), *(self.named(c) for c in choices)))
+        return expr._replace(arguments=tuple(self.value(a) for a in expr.arguments))
+
+    def rounded(self, inner: Expr) -> Load:
+        """A value, rounded, in an array of one group; what lies in memory as a row is rounded from there."""
+        value = self.value(inner)
+        if isinstance(value, Var) and isinstance(self.repeated.get(value.name), Load):
+            value = self.repeated[value.name]
+        base = self.base(value.position) if isinstance(value, Load) else None
+        if base is None:
+            array = self.kept(value)
+            self.round(array, array.buffer, self.lane)
+            return array
+        array = self.array("f32")
+        place = Apply("add", (Apply("add", (base, self.first), INDEX), self.lane), INDEX)
+        self.round(value._replace(position=place), array.buffer, self.lane)
+        return array
+
+    def base(self, position: Expr) -> Expr | None:
+        """What a position is where the loop begins, if the loop moves it by one element at a time."""
+        if position == Var(self.loop.name, INDEX):
+            return Const(0, INDEX)
+        if isinstance(position, Var):
+            return self.base(self.repeated[position.name]) if position.name in self.repeated else None
+        if not isinstance(position, Apply) or position.op != "add":
+            return None
+        still, moving = position.arguments
+        if any(isinstance(e, (Var, Load)) and self.changes(e) for e in parts([still])):
+            still, moving = moving, still
+        base = self.base(moving)
+        if base is None or any(isinstance(e, (Var, Load)) and self.changes(e) for e in parts([still])):
+            return None
+        return still if base == Const(0, INDEX) else Apply("add", (still, base), INDEX)
+
+    def changes(self, expr: Var | Load) -> bool:
+        """Whether an expression may change while the loop runs."""
+        return isinstance(expr, Load) or expr.name == self.loop.name or expr.name in self.repeated
+
+    def is_safe(self, expr: Expr) -> bool:
+        """Whether an expression may be computed where it is not chosen: it reads rows only."""
+        return all(e.buffer in self.rows for e in parts([expr]) if isinstance(e, Load))
+
+    def named(self, expr: Expr) -> Expr:
+        """An expression as it is, with the arrays of the names in it."""
+        if isinstance(expr, Var):
+            return self.value(expr)
+        if isinstance(expr, Load) and self.is_group(expr.buffer):
+            return expr._replace(position=self.lane)
+        return with_parts(expr, self.named)
+
+    def taken_in(self, expr: Expr, accumulators: set[str]) -> Expr:
+        """The value of an Assign, with what does not depend on accumulators in rows."""
+        if isinstance(expr, Const) or (isinstance(expr, Var) and expr.name in accumulators):
+            return expr
+        if isinstance(expr, Apply) and any(isinstance(e, Var) and e.name in accumulators for e in parts([expr])):
+            return expr._replace(arguments=tuple(self.taken_in(a, accumulators) for a in expr.arguments))
+        name = f"{self.loop.name}_taken{len(self.totals)}"
+        self.totals.append(Local(name, expr.type, whole_groups(self.size)))
+        self.store(name, Var(self.loop.name, INDEX), expr)
+        return Load(name, Var(self.loop.name, INDEX), expr.type)
+
+    def groups(self, count: int | Expr) -> int | Expr:
+        """How many there are; where the rest is computed apart, whole ones."""
+        more = 0 if self.cuts_rest else self.lanes - 1
+        if isinstance(count, int):
+            return (count + more) // self.lanes
+        more = Apply("add", (count, Const(more, INDEX)), INDEX) if more else count
+        return Apply("divide", (more, Const(self.lanes, INDEX)), INDEX)
+
+    def rest(self, groups: int | Expr, count: int | Expr) -> For:
+        """The loop as it was, over what is no whole group."""
+        groups, count = (Const(n, INDEX) if isinstance(n, int) else n for n in (groups, count))
+        done, counter = Apply("multiply", (groups, Const(self.lanes, INDEX)), INDEX), f"{self.loop.name}_rest"
+        place = Let(self.loop.name, Apply("add", (done, Var(counter, INDEX)), INDEX))
+        extent = Apply("subtract", (count, done), INDEX)
+        if all(isinstance(n, Const) for n in (groups, count)):
+            extent = count.value - groups.value * self.lanes
+        return For(counter, extent, VECTOR, (place, *self.loop.body))

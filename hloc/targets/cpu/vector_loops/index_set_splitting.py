@@ -1,0 +1,186 @@
+"""VECTOR loops with conditions that only ask where they are: several loops, each over places where these are known.
+
+In: a Kernel. Out: the kernel with such loops split, as for shifted, padded and joined arrays.
+
+    for i < 128 (VECTOR):                         for i < 1 (VECTOR):      v = x[i + 127]; ...
+      if (i < 1) v = x[i + 127]             ->    for i_1 < 127 (VECTOR):  v = x[i_1 + 1 - 1]; ...
+      if (i >= 1) v = x[i - 1]; ...
+
+So is one that asks which side of a place that data gives it is on, as arrays that are rolled by a number do.
+
+    for i < 100 (VECTOR):                         c = clamp(0, 100 - p, 100)
+      if (i + p < 100) v = x[i + p]         ->    for i < c (VECTOR):            v = x[i + p]; ...
+      if (i + p >= 100) v = x[i + p - 100]        for i_rest < 100 - c (VECTOR): i = c + i_rest; v = x[i + p - 100]; ...
+
+Compilers leave loops with loads under conditions scalar. A loop of up to four places becomes one for each of them:
+compilers write it out themselves only where its body is small (a step of an oscillator in f16: 0.3 of the time).
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hloc.ir import ELEMENT_TYPES
+from hloc.kernels.ir import (
+    INDEX,
+    VECTOR,
+    Apply,
+    Assign,
+    Const,
+    Expr,
+    For,
+    If,
+    Kernel,
+    Let,
+    Load,
+    Mutable,
+    Stmt,
+    Store,
+    Var,
+)
+from hloc.kernels.walks import parts, walk, with_expressions, with_parts
+from hloc.machine import Machine
+
+SHORTEST = 16               # iterations of the longest part that are worth it: below, lanes are masked,
+SHORTEST_NARROW = 2         # which those of less than 32 bits are only by AVX-512
+MOST_PARTS = 4
+MOST_STATEMENTS = 500       # of all parts together
+FIRST_BEYOND = {"compare_lt": 0, "compare_ge": 0, "compare_le": 1, "compare_gt": 1}    # the next place, seen from c
+
+
+def index_set_splitting(kernel: Kernel, machine: Machine) -> Kernel:
+    """The kernel without conditions on the places of VECTOR loops, where that takes few loops more."""
+    return kernel._replace(body=_statements(kernel.body))
+
+
+def _statements(statements: Iterable[Stmt]) -> tuple[Stmt, ...]:
+    result: list[Stmt] = []
+    for s in statements:
+        if isinstance(s, For):
+            result += _parts(s) if s.kind == VECTOR else [s._replace(body=_statements(s.body))]
+        else:
+            result.append(s)
+    return tuple(result)
+
+
+def _parts(loop: For) -> list[Stmt]:
+    """The loops that stand for one: itself, where there is nothing to gain."""
+    inside = list(walk(loop.body))
+    simple = all(isinstance(s, (Let, Mutable, Assign, Store, If)) for s in inside)
+    is_short = isinstance(loop.extent, int) and loop.extent < SHORTEST
+    if simple and not is_short and len(inside) <= MOST_STATEMENTS // 2 and (sides := _sides(loop, inside)):
+        return sides
+    if not isinstance(loop.extent, int) or not simple:
+        return [loop]
+    conditions = [s.condition for s in inside if isinstance(s, If)]
+    places = {_first_beyond(e, loop.name) for e in parts(conditions) if isinstance(e, Apply)}
+    cuts = [0, *sorted(c for c in places if c is not None and 0 < c < loop.extent), loop.extent]
+    lengths = [b - a for a, b in zip(cuts, cuts[1:])]
+    is_tiny = loop.extent <= MOST_PARTS                 # nearly all is decided in each part, or gone
+    most = MOST_PARTS * MOST_STATEMENTS if is_tiny else MOST_STATEMENTS
+    if not 1 < len(lengths) <= MOST_PARTS or not (is_tiny or max(lengths) >= _shortest(inside)) \
+            or len(lengths) * len(inside) > most:
+        return [loop]
+    return [For(_counter(loop.name, first), n, VECTOR, _known(loop.body, loop.name, first, n))
+            for first, n in zip(cuts, lengths)]
+
+
+def _shortest(statements: list[Stmt]) -> int:
+    """The least length of the longest part."""
+    stored = [ELEMENT_TYPES[s.value.type].bits for s in statements if isinstance(s, Store)]
+    return SHORTEST_NARROW if stored and max(stored) < 32 else SHORTEST
+
+
+def _sides(loop: For, inside: list[Stmt]) -> list[Stmt]:
+    """Two loops for one all of whose conditions ask on which side of one place it is; none where they ask more."""
+    conditions = [s.condition for s in inside if isinstance(s, If)]
+    if not all(isinstance(c, Apply) for c in conditions):
+        return []
+    asked = {(c.op, *c.arguments) for c in conditions}
+    if sorted(op for op, *_ in asked) != ["compare_ge", "compare_lt"] or len({tuple(of) for _, *of in asked}) != 1:
+        return []
+    _, place, bound = asked.pop()
+    still = _beside_counter(place, loop, {s.name: s.value for s in inside if isinstance(s, Let)})
+    if still is None or isinstance(still, Const) or not isinstance(bound, Const):
+        return []
+    left, none = Apply("subtract", (bound, still), INDEX), Const(0, INDEX)
+    most = Const(loop.extent, INDEX) if isinstance(loop.extent, int) else loop.extent
+    cut = Let(f"{loop.name}_cut", Apply("minimum", (Apply("maximum", (left, none), INDEX), most), INDEX))
+    before, rest = Var(cut.name, INDEX), f"{loop.name}_rest"
+    here = Let(loop.name, Apply("add", (before, Var(rest, INDEX)), INDEX))
+    return [cut, For(loop.name, before, VECTOR, _on_side(loop.body, "compare_lt")),
+            For(rest, Apply("subtract", (most, before), INDEX), VECTOR, (here, *_on_side(loop.body, "compare_ge")))]
+
+
+def _beside_counter(place: Expr, loop: For, named: dict[str, Expr]) -> Expr | None:
+    """What is added to the loop's counter; None where a place is something else, or that changes in the loop."""
+    if place == Var(loop.name, INDEX):
+        return Const(0, INDEX)
+    if isinstance(place, Var):
+        return _beside_counter(named[place.name], loop, named) if place.name in named else None
+    if not isinstance(place, Apply) or place.op != "add":
+        return None
+    for moving, still in (place.arguments, place.arguments[::-1]):
+        more = _beside_counter(moving, loop, named)
+        if more is not None and all(not isinstance(e, Load) and not (isinstance(e, Var) and (
+                e.name in named or e.name == loop.name)) for e in parts([still])):
+            return still if more == Const(0, INDEX) else Apply("add", (more, still), INDEX)
+    return None
+
+
+def _on_side(statements: Iterable[Stmt], op: str) -> tuple[Stmt, ...]:
+    """The statements where each condition of this kind holds, and no other one does."""
+    result: list[Stmt] = []
+    for s in statements:
+        result += _on_side(s.then if s.condition.op == op else s.otherwise, op) if isinstance(s, If) else [s]
+    return tuple(result)
+
+
+def _counter(name: str, first: int) -> str:
+    """The counter of the part from `first` on: what later passes name after it must differ between parts."""
+    return f"{name}_{first}" if first else name
+
+
+def _first_beyond(condition: Apply, name: str) -> int | None:
+    """The first place that a comparison of the loop's counter tells from those before."""
+    if condition.op not in FIRST_BEYOND or condition.arguments[0] != Var(name, INDEX):
+        return None
+    bound = condition.arguments[1]
+    return int(bound.value) + FIRST_BEYOND[condition.op] if isinstance(bound, Const) else None
+
+
+def _known(statements: Iterable[Stmt], name: str, first: int, count: int) -> tuple[Stmt, ...]:
+    """The statements for counters from `first` on, as those of a loop from 0."""
+    result: list[Stmt] = []
+    for s in statements:
+        if not isinstance(s, If):
+            result.append(with_expressions(s, lambda e: _moved(e, name, first)))
+            continue
+        condition = _decided(s.condition, name, first, count)
+        then, otherwise = (_known(branch, name, first, count) for branch in (s.then, s.otherwise))
+        if isinstance(condition, bool):
+            result += then if condition else otherwise
+        else:
+            result.append(If(_moved(condition, name, first), then, otherwise))
+    return tuple(result)
+
+
+def _decided(condition: Expr, name: str, first: int, count: int) -> Expr | bool:
+    """What is left of a condition that is asked from `first` on, `count` times; True or False if nothing is."""
+    if not isinstance(condition, Apply):
+        return condition
+    beyond = _first_beyond(condition, name)
+    if beyond is not None and (beyond <= first or beyond >= first + count):
+        return (beyond <= first) == (condition.op in ("compare_ge", "compare_gt"))
+    if condition.op != "and":
+        return condition
+    left = [a for a in (_decided(a, name, first, count) for a in condition.arguments) if a is not True]
+    if False in left or not left:
+        return not left
+    return left[0] if len(left) == 1 else condition._replace(arguments=tuple(left))
+
+
+def _moved(expr: Expr, name: str, first: int) -> Expr:
+    """An expression of the counter of the whole loop, in that of a part."""
+    if first and expr == Var(name, INDEX):
+        return Apply("add", (Var(_counter(name, first), INDEX), Const(first, INDEX)), INDEX)
+    return with_parts(expr, lambda part: _moved(part, name, first))

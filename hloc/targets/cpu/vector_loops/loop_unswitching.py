@@ -1,0 +1,116 @@
+"""VECTOR loops with conditions that are the same for all iterations: the conditions stand around loops without them.
+
+In: a Kernel. Out: the kernel with such loops written out for each case, as for rows that are padded and joined.
+
+    for i < 32 (VECTOR):                       if (row < 1)  for i < 32 (VECTOR): out[i] = x[i]
+      if (row < 1) v = x[i]              ->    else          for i < 32 (VECTOR): out[i] = y[i - 32]
+      if (row >= 1) v = y[i - 32]
+      out[i] = v
+
+C compilers do that too, for few conditions in short loops; other loops they leave scalar. Of f16, rows are read by
+vectors behind this, so that one condition is enough.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hloc.kernels.ir import (
+    Apply,
+    Assign,
+    Expr,
+    For,
+    If,
+    Kernel,
+    Let,
+    Load,
+    Mutable,
+    Stmt,
+    Store,
+    Var,
+)
+from hloc.kernels.walks import expressions, parts, walk, with_vector_loops
+from hloc.machine import Machine
+
+FEWEST_CONDITIONS = 3       # compilers manage fewer
+MOST_SPLITS = 15            # of one loop: 16 cases
+MOST_STATEMENTS = 500       # of all cases together
+OPPOSITE = {"compare_lt": "compare_ge", "compare_ge": "compare_lt", "compare_le": "compare_gt",
+            "compare_gt": "compare_le", "compare_eq": "compare_ne", "compare_ne": "compare_eq"}
+
+
+def loop_unswitching(kernel: Kernel, machine: Machine) -> Kernel:
+    """The kernel without conditions in VECTOR loops that do not change in them, where there are several."""
+    return kernel._replace(body=with_vector_loops(kernel.body, lambda loop: (_by_cases(loop),)))
+
+
+def _by_cases(loop: For) -> Stmt:
+    """The loops that stand for one, under conditions; itself, where it has few of them or too many."""
+    if not all(isinstance(s, (Let, Mutable, Assign, Store, If)) for s in walk(loop.body)):
+        return loop
+    conditions = len(set(_conditions(loop)))
+    if conditions < FEWEST_CONDITIONS and not (conditions and _loads_halves(loop)):
+        return loop
+    made = _case(loop, [MOST_SPLITS])
+    return made if made is not None and sum(1 for _ in walk([made])) <= MOST_STATEMENTS else loop
+
+
+def _loads_halves(loop: For) -> bool:
+    """Whether f16 is read under a condition: rows of it have vectors where they are read whole (half_conversion.py)."""
+    return any(isinstance(e, Load) and e.type == "f16" for s in walk(loop.body) if isinstance(s, If)
+               for inner in walk([s]) for e in parts(expressions(inner)))
+
+
+def _case(loop: For, left: list[int]) -> Stmt | None:
+    """A loop whose first condition stands around it, in both cases; None where `left` splits are not enough. They are
+    counted on the way down: below n conditions there may be 2^n cases."""
+    condition = next(iter(_conditions(loop)), None)
+    if condition is None:
+        return loop
+    left[0] -= 1
+    if left[0] < 0:
+        return None
+    branches = []
+    for value in (True, False):
+        case = _case(loop._replace(body=_known(loop.body, condition, value)), left)
+        if case is None:
+            return None
+        branches.append((case,))
+    return If(condition, *branches)
+
+
+def _conditions(loop: For) -> Iterable[Expr]:
+    """Those that no iteration changes, in order."""
+    inside = list(walk(loop.body))
+    changing = {loop.name, *(s.name for s in inside if isinstance(s, (Let, Mutable, Assign)))}
+    for s in inside:
+        if isinstance(s, If) and not any(isinstance(e, Load) or isinstance(e, Var) and e.name in changing
+                                         for e in parts([s.condition])):
+            yield s.condition
+
+
+def _known(statements: Iterable[Stmt], condition: Expr, value: bool) -> tuple[Stmt, ...]:
+    """The statements where a condition is known to hold, or not to."""
+    result: list[Stmt] = []
+    for s in statements:
+        if not isinstance(s, If):
+            result.append(s)
+            continue
+        then, otherwise = (_known(branch, condition, value) for branch in (s.then, s.otherwise))
+        decided = _decided(s.condition, condition, value)
+        if decided is None:
+            result.append(If(s.condition, then, otherwise))
+        else:
+            result += then if decided else otherwise
+    return tuple(result)
+
+
+def _decided(asked: Expr, condition: Expr, value: bool) -> bool | None:
+    """Whether a condition holds where another one does, or does not; None where that tells nothing."""
+    if asked == condition:
+        return value
+    if isinstance(asked, Apply) and asked.op in OPPOSITE and asked._replace(op=OPPOSITE[asked.op]) == condition:
+        return not value
+    if isinstance(asked, Apply) and asked.op == "and" and any(_decided(a, condition, value) is False
+                                                              for a in asked.arguments):
+        return False
+    return None

@@ -1,0 +1,172 @@
+"""Largest and smallest values of f16 and bf16 found as integers: there are no conversions of them, and twice as many in
+a vector.
+
+In: a Kernel. Out: the kernel with integers (`hloc_maximum_key_f16`, targets/c/narrow.h) in VECTOR loops that do nothing
+but find maxima or minima of what they load, and in Local arrays of such values.
+
+    for i < n (VECTOR):  m = max(m, f32(x[i]))              s16 key = the smallest
+                                                            for i < n (VECTOR): key = max(key, maximum_key(x[i]))
+                                                            m = max(m, f32(f16_of_maximum_key(key)))
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable
+
+from hloc.ir import numpy_dtype
+from hloc.kernels.ir import (
+    Apply,
+    Assign,
+    Const,
+    Expr,
+    For,
+    If,
+    Kernel,
+    Let,
+    Load,
+    Local,
+    Mutable,
+    Stmt,
+    Store,
+    Var,
+    While,
+)
+from hloc.kernels.walks import expressions, parts, walk, with_expressions, with_parts, with_vector_loops
+from hloc.machine import Machine
+
+NANS = {"f16": 0x3ff, "bf16": 0x7f}                         # of one sign
+EXTREMA = ("maximum", "minimum")
+SHORTEST = 16                                               # iterations of a loop that is worth it
+
+
+def narrow_extrema(kernel: Kernel, machine: Machine) -> Kernel:
+    """The kernel with maxima and minima of f16 and bf16 kept as integers."""
+    if not any(b.type in NANS for b in kernel.buffers):
+        return kernel
+    named = {s.name: s.value for s in walk(kernel.body) if isinstance(s, Let)}
+    return kernel._replace(body=with_vector_loops(_arrays(kernel.body, named), lambda loop: _loop(loop, named)))
+
+
+def _narrow_load(value: Expr, named: dict[str, Expr]) -> Load | None:
+    """The load that a value in f32 was widened from; None for other values."""
+    while isinstance(value, Var) and value.name in named:
+        value = named[value.name]
+    is_widened = isinstance(value, Apply) and value.op == "convert" and value.type == "f32"
+    load = value.arguments[0] if is_widened else None
+    return load if isinstance(load, Load) and load.type in NANS else None
+
+
+def _key(op: str, load: Load) -> Expr:
+    return Apply(f"{op}_key", (load,), "s16")
+
+
+def _of_key(op: str, type: str, key: Expr) -> Expr:
+    return Apply("convert", (Apply(f"{type}_of_{op}_key", (key,), type),), "f32")
+
+
+# -- accumulators ------------------------------------------------------------------------------------------------------
+
+def _loop(loop: For, named: dict[str, Expr]) -> tuple[Stmt, ...]:
+    """A VECTOR loop with keys for accumulators, where it only finds extrema; else itself."""
+    updates = {s.name: _update(s, named) for s in loop.body if isinstance(s, Assign)}
+    is_short = isinstance(loop.extent, int) and loop.extent < SHORTEST
+    if is_short or not updates or None in updates.values() or not all(isinstance(s, (Let, Assign)) for s in loop.body):
+        return (loop,)
+    keys = {name: Var(f"{name}_key_{loop.name}", "s16") for name in updates}
+    before = [Mutable(keys[n].name, Const(-0x8000 if op == "maximum" else 0x7fff, "s16"), op)
+              for n, (op, _) in updates.items()]
+    body = [Assign(keys[n].name, Apply(op, (keys[n], _key(op, load)), "s16")) for n, (op, load) in updates.items()]
+    after = [Assign(n, Apply(op, (Var(n, "f32"), _of_key(op, load.type, keys[n])), "f32"))
+             for n, (op, load) in updates.items()]
+    needed = [s for s in loop.body if isinstance(s, Let) and s.value.type != "f32"]
+    return (*before, loop._replace(body=(*needed, *body)), *after)
+
+
+def _update(s: Assign, named: dict[str, Expr]) -> tuple[str, Load] | None:
+    """(op, load) of an accumulator that takes in the extremum of itself and what is loaded."""
+    value = s.value
+    if not isinstance(value, Apply) or value.op not in EXTREMA or value.type != "f32":
+        return None
+    own = Var(s.name, "f32")
+    if own not in value.arguments:
+        return None
+    load = _narrow_load(value.arguments[value.arguments[0] == own], named)
+    return (value.op, load) if load is not None else None
+
+
+# -- arrays of accumulators --------------------------------------------------------------------------------------------
+
+def _arrays(statements: tuple[Stmt, ...], named: dict[str, Expr]) -> tuple[Stmt, ...]:
+    """Local arrays of f32 that only constants and extrema are stored to become arrays of keys."""
+    found = {s.name: _extremum(s.name, statements, named) for s in walk(statements)
+             if isinstance(s, Local) and s.type == "f32"}
+    keys = {name: kind for name, kind in found.items() if kind}
+    if not keys:
+        return statements
+    changed = tuple(_with_keys(s, keys, named) for s in statements)
+    used = {e.name for s in walk(changed) for e in parts(expressions(s)) if isinstance(e, Var)}
+    return _without(changed, named.keys() - used)
+
+
+def _without(statements: Iterable[Stmt], names: Collection[str]) -> tuple[Stmt, ...]:
+    """Statements without these Lets."""
+    kept = [s for s in statements if not isinstance(s, Let) or s.name not in names]
+    return tuple(s._replace(body=_without(s.body, names)) if isinstance(s, (For, While)) else s for s in kept)
+
+
+def _extremum(array: str, statements: tuple[Stmt, ...], named: dict[str, Expr]) -> tuple[str, str] | None:
+    """(op, element type) of an array of extrema; None for others."""
+    kinds = set()
+    for s in walk(statements):
+        if isinstance(s, Store) and s.buffer == array and not _is_infinite(s.value):
+            update = _array_update(s, named)
+            kinds.add((update[0], update[1].type) if update else None)
+    return kinds.pop() if len(kinds) == 1 else None
+
+
+def _is_infinite(value: Expr) -> bool:
+    return isinstance(value, Const) and math.isinf(value.value)
+
+
+def _array_update(s: Store, named: dict[str, Expr]) -> tuple[str, Load] | None:
+    value = s.value
+    if not isinstance(value, Apply) or value.op not in EXTREMA or value.type != "f32":
+        return None
+    old = Load(s.buffer, s.position, "f32")
+    is_old = [named.get(a.name) == old if isinstance(a, Var) else a == old for a in value.arguments]
+    if is_old.count(True) != 1:
+        return None
+    load = _narrow_load(value.arguments[is_old.index(False)], named)
+    return (value.op, load) if load is not None else None
+
+
+def _with_keys(s: Stmt, keys: dict[str, tuple[str, str]], named: dict[str, Expr]) -> Stmt:
+    """A statement that stores keys to these arrays, and makes floats of what it loads from them."""
+    if isinstance(s, Local) and s.name in keys:
+        return s._replace(type="s16")
+    if isinstance(s, If):
+        return If(_of_keys(s.condition, keys), *(tuple(_with_keys(b, keys, named) for b in branch)
+                                                 for branch in (s.then, s.otherwise)))
+    if isinstance(s, (For, While)):
+        return s._replace(body=tuple(_with_keys(b, keys, named) for b in s.body))
+    if not isinstance(s, Store) or s.buffer not in keys:
+        return with_expressions(s, lambda e: _of_keys(e, keys))
+    op, type = keys[s.buffer]
+    if isinstance(s.value, Const):
+        return s._replace(value=Const(_constant_key(s.value.value, op, type), "s16"))
+    old = Load(s.buffer, s.position, "s16")
+    return s._replace(value=Apply(op, (old, _key(op, _array_update(s, named)[1])), "s16"))
+
+
+def _of_keys(expr: Expr, keys: dict[str, tuple[str, str]]) -> Expr:
+    if isinstance(expr, Load) and expr.buffer in keys:
+        op, type = keys[expr.buffer]
+        return _of_key(op, type, expr._replace(type="s16"))
+    return with_parts(expr, lambda part: _of_keys(part, keys))
+
+
+def _constant_key(value: float, op: str, type: str) -> int:
+    """The key of an infinity."""
+    bits = int(numpy_dtype(type).type(value).view("int16"))
+    order = bits ^ 0x7fff if bits < 0 else bits
+    return order - NANS[type] if op == "maximum" else order + NANS[type]

@@ -1,0 +1,59 @@
+"""Sums and the like over short rows that are no whole vectors: what is left of a row is a loop of its own, one element
+after the other. Compilers would join the lanes by memory before their own such loop, which takes as long as thirty
+additions.
+
+In: a Kernel, and the bytes of a vector. Out: the same with such VECTOR loops, where they compute little for an element.
+Of vectors of 64 bytes a half that is left of a row is no rest: such rows go by vectors of 32 (lane_fitting.py).
+
+    for i < 20 (VECTOR): v += x[i]     ->     for i < 16 (VECTOR): v += x[i]
+                                              for k < 4: v += x[16 + k]
+
+Where much is computed the last vector is a whole one (tail_overlap.py); long rows have several sums
+(reduction_interleaving.py).
+"""
+from __future__ import annotations
+
+from hloc.ir import ELEMENT_TYPES
+from hloc.kernels.ir import INDEX, SERIAL, Apply, Assign, Const, For, Kernel, Let, Load, Stmt, Store, Var
+from hloc.kernels.walks import expressions, parts, with_vector_loops
+from hloc.machine import Machine
+from hloc.targets.cpu.vector_loops.vector_width import is_heavy
+from hloc.targets.printer import assigned
+
+LONGEST_OF_INTEGERS, LONGEST_OF_FLOATS = 256, 64    # elements of a row
+HALF = 32                                           # bytes of the widest vectors
+MOST_WRITTEN = 96                                   # operations of all that is left
+
+
+def reduction_tail_peeling(kernel: Kernel, machine: Machine) -> Kernel:
+    """The kernel whose short sums go along whole vectors."""
+    return kernel._replace(body=with_vector_loops(
+        kernel.body, lambda loop: _peeled(loop, _rest(loop, machine.vector_bytes))))
+
+
+def _rest(loop: For, vector_bytes: int) -> int:
+    """How many elements are left of a row; 0 where the loop stays as it is. Compilers have as many lanes as there are
+    numbers of the smallest type in a vector."""
+    if not isinstance(loop.extent, int) or not assigned(loop.body) \
+            or not all(isinstance(s, (Let, Assign, Store)) for s in loop.body):
+        return 0
+    found = list(parts([e for s in loop.body for e in expressions(s)]))
+    held = [e for e in found if isinstance(e, Load)] \
+        + [s.value for s in loop.body if isinstance(s, Assign) and s.value.type != "pred"]
+    types = [ELEMENT_TYPES[e.type] for e in held]
+    sizes = {t.bytes for t in types}
+    floats = any(t.kind not in ("signed", "unsigned", "pred") for t in types)
+    if not types or floats and len(sizes) > 1 or loop.extent > (LONGEST_OF_FLOATS if floats else LONGEST_OF_INTEGERS):
+        return 0
+    work = [e for e in found if isinstance(e, Apply) and e.type != INDEX]
+    rest = loop.extent % (min(vector_bytes, HALF) // min(sizes))
+    return rest if rest * len(work) <= MOST_WRITTEN and not any(map(is_heavy, work)) else 0
+
+
+def _peeled(loop: For, rest: int) -> tuple[Stmt, ...]:
+    if not rest:
+        return (loop,)
+    whole, counter = loop.extent - rest, f"{loop.name}_rest"
+    here = Let(loop.name, Apply("add", (Var(counter, INDEX), Const(whole, INDEX)), INDEX))
+    last = For(counter, rest, SERIAL, (here, *loop.body))
+    return (loop._replace(extent=whole), last) if whole else (last,)

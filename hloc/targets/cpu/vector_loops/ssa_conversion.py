@@ -1,0 +1,56 @@
+"""Variables of one iteration become names: what is written out, such as a sum over three channels, changes a variable
+step by step, and other rewritings of VECTOR loops know names only.
+
+In: a Kernel. Out: the kernel whose VECTOR loops have no Mutable of their own, where their bodies are straight.
+
+    float v = 0;  v = v + a[i];  v = v + b[i];  out[i] = v      v1 = 0 + a[i];  v2 = v1 + b[i];  out[i] = v2
+"""
+from __future__ import annotations
+
+from hloc.kernels.ir import (
+    Assign,
+    Const,
+    Expr,
+    Kernel,
+    Let,
+    Mutable,
+    Stmt,
+    Store,
+    Var,
+)
+from hloc.kernels.walks import with_expressions, with_parts, with_vector_loops
+from hloc.machine import Machine
+
+
+def ssa_conversion(kernel: Kernel, machine: Machine) -> Kernel:
+    """The kernel with names for the steps of such variables."""
+    return kernel._replace(body=with_vector_loops(
+        kernel.body, lambda loop: (loop._replace(body=_straight(loop.body)),)))
+
+
+def _straight(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    own = {s.name for s in body if isinstance(s, Mutable)}
+    if not own or not all(isinstance(s, (Let, Mutable, Assign, Store)) for s in body):
+        return body
+    now: dict[str, Expr] = {}
+    steps: list[Stmt] = []
+    for s in body:
+        changed = with_expressions(s, lambda e: _now(e, now))
+        if not isinstance(s, (Mutable, Assign)) or s.name not in own:
+            steps.append(changed)
+            continue
+        value = changed.initial if isinstance(changed, Mutable) else changed.value
+        if isinstance(value, (Const, Var)):
+            now[s.name] = value
+            continue
+        name = f"{s.name}_{len(steps)}"
+        steps.append(Let(name, value))
+        now[s.name] = Var(name, value.type)
+    return tuple(steps)
+
+
+def _now(expr: Expr, now: dict[str, Expr]) -> Expr:
+    """An expression of what the variables are at this step."""
+    if isinstance(expr, Var):
+        return now.get(expr.name, expr)
+    return with_parts(expr, lambda e: _now(e, now))

@@ -1,0 +1,121 @@
+"""Short rows that are no whole vectors: the last vector ends where the row does, and begins among what others compute.
+
+In: a Kernel. Out: the same with such VECTOR loops, where they compute much for each element, without the scalar loop
+that compilers append, which takes as long as many vectors do.
+
+    for i < 62 (VECTOR): out[i] = f(x[i])      for k < 16 (VECTOR): last[k] = f(x[46 + k])
+                                          ->   for i < 48 (VECTOR): out[i] = f(x[i])
+                                               for k < 16 (VECTOR): out[46 + k] = last[k]
+
+A rest of half a vector is one: what reads the row in the same pieces finds each in what was stored last, and CPUs wait
+where a vector is a part of two that were (a loop over 24 integers: 0.8 of the time). Else the last vector is computed
+first: `out` may be the memory of `x`, whose elements are read before they are overwritten. Sums and the like take in of
+it what the others leave.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import count
+
+from hloc.kernels.ir import (
+    INDEX,
+    VECTOR,
+    Apply,
+    Assign,
+    Const,
+    Expr,
+    For,
+    Kernel,
+    Let,
+    Load,
+    Local,
+    Stmt,
+    Store,
+    Var,
+)
+from hloc.kernels.scalars import is_narrow
+from hloc.kernels.walks import expressions, parts, taken_in, with_vector_loops
+from hloc.machine import Machine
+from hloc.targets.cpu.vector_loops.half_conversion import row_call
+from hloc.targets.cpu.vector_loops.vector_width import is_heavy
+from hloc.targets.printer import assigned
+
+LANES, HALF = 16, 8
+LONGEST = 64 * LANES            # of longer rows the rest is a small part
+LEAST_REST = 3                  # elements behind the last whole vector
+LEAST_WORK = 12                 # operations for an element
+FUNCTION, ROUNDING = 12, 6      # operations of a function, and to round to a narrow type
+
+
+def tail_overlap(kernel: Kernel, machine: Machine) -> Kernel:
+    """The kernel with rows of whole vectors."""
+    numbers = count()            # of arrays, as loops side by side may have counters of one name
+    return kernel._replace(body=with_vector_loops(
+        kernel.body, lambda loop: _whole(loop, numbers) if _is_worth(loop) else (loop,)))
+
+
+def _is_worth(loop: For) -> bool:
+    """A short row with a rest, of independent elements that take long."""
+    if not isinstance(loop.extent, int) or not LANES < loop.extent <= LONGEST or loop.extent % LANES < LEAST_REST:
+        return False
+    changing = assigned(loop.body)
+    straight = all(taken_in(s) is not None if isinstance(s, Assign) else
+                   isinstance(s, (Let, Store)) and not _reads(expressions(s), changing) for s in loop.body)
+    return straight and not _reads_own_stores(loop) and row_call(loop) is None and _work(loop) >= LEAST_WORK
+
+
+def _reads_own_stores(loop: For) -> bool:
+    """Whether a statement loads from an array that one before it stores to: in the last vector that comes too late."""
+    stored: set[str] = set()
+    for s in loop.body:
+        if any(isinstance(e, Load) and e.buffer in stored for e in parts(expressions(s))):
+            return True
+        stored |= {s.buffer} if isinstance(s, Store) else set()
+    return False
+
+
+def _work(loop: For) -> int:
+    done = [e for s in _needed(loop.body) for e in parts(expressions(s)) if isinstance(e, Apply) and e.type != INDEX]
+    narrow = sum(ROUNDING for e in done if e.op == "convert" and is_narrow(e.type))
+    return narrow + sum(FUNCTION if is_heavy(e) else 1 for e in done if e.op != "convert")
+
+
+def _reads(values: Iterable[Expr], names: set[str]) -> bool:
+    return any(isinstance(e, Var) and e.name in names for e in parts(values))
+
+
+def _whole(loop: For, numbers: Iterator[int]) -> tuple[Stmt, ...]:
+    """The loops that take its place."""
+    whole = loop.extent // LANES * LANES
+    lane = Var(f"{loop.name}_lane", INDEX)
+    if loop.extent - whole == HALF:
+        here = Let(loop.name, Apply("add", (lane, Const(whole, INDEX)), INDEX))
+        return loop._replace(extent=whole), For(lane.name, HALF, VECTOR, (here, *loop.body))
+    here = Let(loop.name, Apply("add", (lane, Const(loop.extent - LANES, INDEX)), INDEX))
+    kept = {s: s.value if isinstance(s, Store) else taken_in(s) for s in loop.body if not isinstance(s, Let)}
+    arrays = {s: Local(f"{loop.name}_last{next(numbers)}", value.type, LANES) for s, value in kept.items()}
+    first = (Store(arrays[s].name, lane, kept[s]) if s in kept else s for s in loop.body)
+    stores = tuple(s._replace(value=Load(arrays[s].name, lane, s.value.type)) if isinstance(s, Store) else s
+                   for s in loop.body if not isinstance(s, Assign))
+    rest = Apply("add", (lane, Const(LANES - loop.extent + whole, INDEX)), INDEX)
+    taken = tuple(s._replace(value=s.value._replace(arguments=tuple(
+        Load(arrays[s].name, rest, kept[s].type) if a == kept[s] else a for a in s.value.arguments)))
+        for s in kept if isinstance(s, Assign))
+    loops = (For(lane.name, LANES, VECTOR, (here, *first)), loop._replace(extent=whole))
+    if len(taken) < len(kept):
+        loops += (For(lane.name, LANES, VECTOR, (here, *_needed(stores))),)
+    if taken:
+        loops += (For(lane.name, loop.extent - whole, VECTOR, taken),)
+    return (*arrays.values(), *loops)
+
+
+def _needed(statements: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    """All but names that nothing is made of: functions have moved into loops of their own, or values into the last
+    vector."""
+    names: set[str] = set()
+    kept: list[Stmt] = []
+    for s in reversed(statements):
+        if not isinstance(s, Let) or s.name in names:
+            names.update(e.name for e in parts(expressions(s)) if isinstance(e, Var))
+            kept.append(s)
+    return tuple(reversed(kept))
