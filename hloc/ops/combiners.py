@@ -15,6 +15,7 @@ import numpy as np
 
 from hloc.ir import Computation, Instruction, numpy_dtype
 from hloc.ops.checks import root_parts
+from hloc.ops.numerics import narrow
 
 _UFUNCS = {
     "add": np.add, "multiply": np.multiply, "maximum": np.maximum, "minimum": np.minimum,
@@ -102,4 +103,4 @@ class Combiner:
 
     def narrow(self, arrays: Sequence[np.ndarray], dtypes: Sequence[np.dtype]) -> list[np.ndarray]:
         """Back to the types of the results; each is rounded once."""
-        return [np.asarray(a).astype(t, copy=False) for a, t in zip(arrays, dtypes)]
+        return [narrow(a, t) for a, t in zip(arrays, dtypes)]

@@ -39,14 +39,28 @@ def widen(value: np.ndarray) -> np.ndarray:
 
 
 def narrow(value, dtype: np.dtype) -> np.ndarray:
-    """Round (floats) or wrap (integers) to the type of a result."""
+    """Round (floats, once, to nearest even) or wrap (integers) to the type of a result. Integers become floats of less
+    than 32 bits by way of f32, as in XLA."""
     value = np.asarray(value)
     if value.dtype is dtype or value.dtype == dtype:
         return value
     # ml_dtypes convert to sub-byte integers from s8 by masking, from wider ones likewise, but not from u64
     if value.dtype.kind in "iu" and dtype in _WIDE and dtype.kind not in "iufcb":
         value = value.astype(_WIDE[dtype], copy=False)
+    if value.dtype == np.float64 and WIDER.get(dtype) == np.float32 and dtype != np.float16:
+        value = to_odd(value)                                   # ml_dtypes convert doubles by way of f32: to even twice
     return value.astype(dtype)
+
+
+def to_odd(value: np.ndarray) -> np.ndarray:
+    """f64 as f32: of the two neighbours the one with an odd last bit, so that a narrower type is then rounded right."""
+    with np.errstate(all="ignore"):
+        nearest = value.astype(np.float32)
+        back = nearest.astype(np.float64)
+        inexact = (back != value) & np.isfinite(value)
+        away = inexact & (np.abs(back) > np.abs(value))
+    bits = np.asarray(nearest).view(np.uint32) - away.astype(np.uint32) | inexact.astype(np.uint32)
+    return bits.view(np.float32)
 
 
 def result_type(instruction: Instruction) -> np.dtype:
