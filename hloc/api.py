@@ -277,7 +277,7 @@ def compile_for_devices(source: str | Path | Module, devices: Sequence[Device], 
 
 def load_compiled(path: Path) -> Executable:
     """What `hloc compile` wrote to a .so or .cubin, ready to call. Raises RunError for other files."""
-    if not path.is_file():
+    if not os.path.exists(path):
         raise UsageError(f"cannot read {path}: no such file")
     if path.suffix == ".so":
         from hloc.targets.cpu.target import load_shared_object

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import re
 import zlib
 from collections.abc import Callable
@@ -59,14 +60,15 @@ def read_bytes(path: str | Path) -> bytes:
     try:
         return files.read(path, MOST_BYTES)
     except (OSError, ValueError) as error:
-        raise UsageError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}",
-                         hint="'-' reads standard input" if Path(path).is_fifo() else None) from None
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"cannot read {path}: {reason}",
+                         hint="'-' reads standard input" if "pipe" in str(reason) else None) from None
 
 
 def split_choice(path: str | Path) -> tuple[str, str | None]:
     """`model.hlo#2` as path and choice; a file that has such a name is itself."""
     text = str(path)
-    if "#" not in text or Path(text).exists():
+    if "#" not in text or os.path.exists(text):
         return text, None
     file, _, choice = text.rpartition("#")
     return (file, choice) if file and choice else (text, None)

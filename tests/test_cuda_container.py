@@ -79,8 +79,8 @@ def test_changed_kernels(cubin, tmp_path):
         container.read(path)
 
 
-def rewritten(cubin, path, change, sealed: bool = True, how: int = zipfile.ZIP_STORED) -> None:
-    """The same container with another plan, which its hash belongs to (sealed) or not."""
+def rewritten(cubin, path, change, how: int = zipfile.ZIP_STORED) -> None:
+    """The same container with another plan, sealed anew: what a stranger may have made."""
     data = cubin.read_bytes()
     with zipfile.ZipFile(cubin) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
@@ -88,12 +88,17 @@ def rewritten(cubin, path, change, sealed: bool = True, how: int = zipfile.ZIP_S
     image = data[:plan["image_bytes"]]
     change(plan)
     members["plan.json"] = json.dumps(plan).encode()
-    if sealed:
-        members["plan.sha256"] = hashlib.sha256(members["plan.json"]).hexdigest()
     path.write_bytes(image)
     with zipfile.ZipFile(path, "a", how) as archive:
         for name, member in members.items():
             archive.writestr(name, member)
+        archive.comment = bytes(64)
+    seal_anew(path)
+
+
+def seal_anew(path) -> None:
+    data = path.read_bytes()[:-64]
+    path.write_bytes(data + hashlib.sha256(data).hexdigest().encode())
 
 
 @pytest.mark.parametrize("change", [
@@ -106,7 +111,7 @@ def rewritten(cubin, path, change, sealed: bool = True, how: int = zipfile.ZIP_S
     lambda plan: plan["kernels"][0].__setitem__(1, [1 << 31, 1, 1]),
     lambda plan: plan["kernels"][0].__setitem__(1, [1, 65536, 1]),
     lambda plan: plan["kernels"][0].__setitem__(3, 1 << 20),
-    lambda plan: plan.update(constants=[["object", [1], "0"]]),
+    lambda plan: plan.update(constants=[["object", [1]]]),
     lambda plan: plan.update(steps=[["launch", 0, [["elsewhere", 0, 0, 4]]]]),
     lambda plan: plan.update(steps=[["launch", 999, []]]),
     lambda plan: plan.update(steps=[["launch", 0, [["arena", 0, 0, 1 << 60]]]]),
@@ -137,10 +142,20 @@ def test_hostile_plans(cubin, tmp_path, change):
         container.read(path)
 
 
-def test_a_changed_plan_is_damaged(cubin, tmp_path):
+@pytest.mark.parametrize("place", [0, 5, 5000, -5000, -1000, -200, -100, -70, -40, -1])
+def test_one_changed_byte(cubin, tmp_path, place):
+    data = bytearray(cubin.read_bytes())
+    data[place] ^= 1
     path = tmp_path / "changed.cubin"
-    rewritten(cubin, path, lambda plan: plan["kernels"][0].__setitem__(1, [2, 1, 1]), sealed=False)
-    with pytest.raises(RunError, match="its plan does not match its hash"):
+    path.write_bytes(data)
+    with pytest.raises(RunError, match="does not match its hash|not a whole file"):
+        container.read(path)
+
+
+def test_bytes_behind_the_end(cubin, tmp_path):
+    path = tmp_path / "longer.cubin"
+    path.write_bytes(cubin.read_bytes() + b"0")
+    with pytest.raises(RunError, match="does not match its hash"):
         container.read(path)
 
 
@@ -150,14 +165,24 @@ def test_hostile_archives(cubin, tmp_path):
     path.write_bytes(b"")
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("plan.json", "[" * 200_000)
-    with pytest.raises(RunError, match="not a whole file that hloc wrote"):
+        archive.comment = bytes(64)
+    seal_anew(path)
+    with pytest.raises(RunError, match="not a whole file that hloc wrote .RecursionError"):
         container.read(path)
     rewritten(cubin, path, lambda plan: None, how=zipfile.ZIP_DEFLATED)
     with pytest.raises(RunError, match="is compressed by method 8"):
         container.read(path)
-    data = cubin.read_bytes()
-    at = data.rindex(b"PK\1\2") + 20                              # bytes of the last member, as the directory tells them
-    path.write_bytes(data[:at] + b"\xff\xff\xff\x0f" * 2 + data[at + 8:])
+    rewritten(cubin, path, lambda plan: None)
+    data = path.read_bytes()
+    for offset, words in ((20, "not a whole file that hloc wrote"), (8, "is encrypted")):
+        at = data.rindex(b"PK\1\2") + offset              # of the last member, as the directory has it
+        path.write_bytes(data[:at] + b"\xff\xff\xff\x0f" * 2 + data[at + 8:])
+        seal_anew(path)
+        with pytest.raises(RunError, match=words):
+            container.read(path)
+    at = data.rindex(b"PK\5\6") + 12                      # the length of the directory
+    path.write_bytes(data[:at] + b"\xff\xff\xff\x7f" + data[at + 4:])
+    seal_anew(path)
     with pytest.raises(RunError, match="not a whole file that hloc wrote"):
         container.read(path)
 

@@ -80,8 +80,8 @@ class ArrayFile:
                 raise ValueError("it changed while it was read")
             array = np.empty(header.sizes[::-1] if header.by_columns else header.sizes, header.dtype)
             _fill(array, stream)
-            if header.name and stream.read(1):                    # at the end zipfile compares the checksum
-                raise ValueError("it holds more than its header says")
+            if header.name:
+                stream.read(1)                                    # nothing: at the end zipfile compares the checksum
             if header.dtype.kind == "b":
                 array = array.view(np.uint8) != 0                 # a byte of 2 is no pred
             return np.ascontiguousarray(array.T) if header.by_columns else array
@@ -118,9 +118,11 @@ class ArrayFile:
         with self._named(name), self._stream(number) as stream:
             header = _header_of(stream, name)
             whole = member.file_size if member else os.fstat(self._file.fileno()).st_size
-            if whole - stream.tell() < header.bytes:
-                raise ValueError(f"it ends early: its header says {header.bytes:,} bytes, "
-                                 f"{max(0, whole - stream.tell()):,} follow")
+            there = max(0, whole - stream.tell())
+            if there < header.bytes:
+                raise ValueError(f"it ends early: its header says {header.bytes:,} bytes, {there:,} follow")
+            if member and there > header.bytes:
+                raise ValueError(f"it holds {there:,} bytes, its header says {header.bytes:,}")
             return header
 
     @contextmanager

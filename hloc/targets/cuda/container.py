@@ -24,7 +24,7 @@ from hloc.targets.cuda.libraries.cudnn import CudnnConvolution
 from hloc.targets.cuda.tiles.tensor_maps import TensorMap
 from hloc.targets.manifest import MOST_BYTES, value_from_json, value_to_json, whole
 
-MARK, VERSION = "hloc_container", 6
+MARK, VERSION = "hloc_container", 7
 DEEPEST_PLAN = 200
 LARGEST_GRID, LARGEST_BLOCK, MOST_THREADS = (2 ** 31 - 1, 65535, 65535), (1024, 1024, 64), 1024
 MOST_SHARED = 227 << 10             # of a block, of any GPU
@@ -62,8 +62,7 @@ class Container(NamedTuple):
 
 def write(file: BinaryIO, image: bytes, program: Program, geometry: Sequence[Geometry], arch: str,
           cuda: int = 0) -> None:
-    """Write a container. Its parts are hashed; its order of bytes is the machine's, noted by the element types."""
-    members = {f"constant_{i}": c.tobytes() for i, c in enumerate(program.constants)}
+    """Write a container. Its order of bytes is the machine's, noted by the element types."""
     plan = {
         MARK: VERSION, "name": program.name, "arch": arch, "cuda": cuda,
         "kernels": [[*g[:5], g.product.to_json() if g.product else None, [m.to_json() for m in g.maps]]
@@ -71,11 +70,11 @@ def write(file: BinaryIO, image: bytes, program: Program, geometry: Sequence[Geo
         "steps": [_step_to_json(s) for s in program.steps],
         "parameters": [value_to_json(v) for v in program.parameters],
         "results": [value_to_json(v) for v in program.results],
-        "constants": [[str(c.dtype), list(c.shape), sealed.seal(m)]
-                      for c, m in zip(program.constants, members.values())],
+        "constants": [[str(c.dtype), list(c.shape)] for c in program.constants],
         "arena": program.arena_size,
     }
-    sealed.write(file, io.BytesIO(image), plan, members)
+    sealed.write(file, io.BytesIO(image), plan,
+                 {f"constant_{i}": c.tobytes() for i, c in enumerate(program.constants)})
 
 
 def read(path: Path) -> Container:
@@ -86,8 +85,8 @@ def read(path: Path) -> Container:
 
 def _unpack(found: sealed.Sealed) -> Container:
     plan, image = found.plan, found.image()
-    constants = [np.frombuffer(found.member(f"constant_{i}", hash), np.dtype(dtype)).reshape(dimensions)
-                 for i, (dtype, dimensions, hash) in enumerate(plan["constants"])]
+    constants = [np.frombuffer(found.member(f"constant_{i}"), np.dtype(dtype)).reshape(dimensions)
+                 for i, (dtype, dimensions) in enumerate(plan["constants"])]
     packed = Container(
         str(plan["name"]), str(plan["arch"]), image, tuple(_geometry(row) for row in plan["kernels"]),
         tuple(_step_from_json(s, 0) for s in plan["steps"]),
