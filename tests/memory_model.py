@@ -1,12 +1,24 @@
 """Runs a scheduled module's memory without its arithmetic: does any op read an array that was overwritten?
 
-In: a module after copy_insertion. Every array gets a piece of memory as the planner would share it (in-place ops and
-the carried leaves of a while share one), every write stamps it, every read must find the stamp it expects. Loop bodies
-run twice. Out: nothing, or AssertionError naming the reader.
+In: a module after copy_insertion. Every array gets a piece of memory as the planner would share it (in-place ops, the
+carried leaves of a while, and what branches hand through or update share one), every write stamps it, every read must
+find the stamp it expects. Loop bodies run twice. Out: nothing, or AssertionError naming the reader.
 """
 from __future__ import annotations
 
-from hloc.analysis.aliasing import FORWARDING, element_leaves, invariant_leaves, leaf_values, module_invariants
+from typing import NamedTuple
+
+from hloc.analysis.aliasing import (
+    FORWARDING,
+    Invariants,
+    Origins,
+    branch_operands,
+    branch_origins,
+    element_leaves,
+    in_place,
+    leaf_values,
+    module_invariants,
+)
 from hloc.analysis.control_flow import branches
 from hloc.analysis.fusible import in_place_operands
 from hloc.analysis.reads import reads_own_position
@@ -38,31 +50,39 @@ class Seen:
         assert self.memory.stamp is self.stamp, f"{by.name} reads an array that was overwritten"
 
 
+class Callees(NamedTuple):
+    """What loop bodies and branches do with their parameters."""
+
+    invariants: Invariants
+    origins: Origins
+
+
 def check_memory(module: Module) -> None:
     """Run the entry. Parameters that input_output_alias donates may be overwritten, and returned."""
     donated = donations(module)
     invariants = module_invariants(module)
+    callees = Callees(invariants, branch_origins(module, invariants))
     arguments = []
     for parameter in module.entry.parameters:
         pieces = [Memory(fixed=parameter.parameter_number not in donated) for _ in leaves(parameter.shape)]
         arguments.append([Seen(m, m.stamp) for m in pieces])
-    results = run(module.entry, arguments, invariants)
+    results = run(module.entry, arguments, callees)
     found = [r.memory for r in results]
     assert len(set(found)) == len(found), "two results in one piece of memory"
     assert not any(m.fixed for m in found), "a result is a parameter or a constant"
 
 
-def run(computation: Computation, arguments: list, invariants: dict) -> list[Seen]:
+def run(computation: Computation, arguments: list, callees: Callees) -> list[Seen]:
     table: dict[Instruction, list[Seen]] = {}
     for instruction in computation.instructions:
         operands = [table[o] for o in instruction.operands]
-        table[instruction] = step(instruction, operands, arguments, invariants)
+        table[instruction] = step(instruction, operands, arguments, callees)
     for seen in table[computation.root]:
         seen.read(computation.root)
     return table[computation.root]
 
 
-def step(instruction: Instruction, operands: list, arguments: list, invariants: dict) -> list[Seen]:
+def step(instruction: Instruction, operands: list, arguments: list, callees: Callees) -> list[Seen]:
     opcode = instruction.opcode
     if opcode == "parameter":
         return arguments[instruction.parameter_number]
@@ -79,9 +99,11 @@ def step(instruction: Instruction, operands: list, arguments: list, invariants: 
         pieces = [Memory(fixed=True) for _ in leaves(instruction.shape)]
         return [Seen(m, m.stamp) for m in pieces]
     if opcode == "while":
-        return run_while(instruction, operands[0], invariants)
-    if opcode in ("conditional", "call"):
-        return run_branches(instruction, operands, invariants)
+        return run_while(instruction, operands[0], callees)
+    if opcode == "conditional":
+        return run_branches(instruction, operands, callees)
+    if opcode == "call":
+        return run_call(instruction, operands, callees)
     shared = {leaf: operands[slot][0].memory for leaf, slot in in_place_operands(instruction)}
     count = len(list(leaves(instruction.shape)))
     assert len(set(map(id, shared.values()))) == len(shared), f"{instruction.name} overwrites one array twice"
@@ -92,54 +114,54 @@ def step(instruction: Instruction, operands: list, arguments: list, invariants: 
     return [shared.get(leaf, Memory()).write(instruction) for leaf in range(count)]
 
 
-def run_while(instruction: Instruction, carried: list[Seen], invariants: dict) -> list[Seen]:
+def run_while(instruction: Instruction, carried: list[Seen], callees: Callees) -> list[Seen]:
     """Twice around, with each changing leaf's new value put into the memory of the old one."""
     body = instruction.get("body")
-    kept = invariants[body]
+    kept = callees.invariants[body]
     changing = [s.memory for n, s in enumerate(carried) if n not in kept]
     others = [s.memory for n, s in enumerate(carried) if n in kept]
     assert not any(m.fixed for m in changing), f"{instruction.name} overwrites a parameter or constant"
     assert len(set(changing)) == len(changing), f"{instruction.name} carries one array twice"
     assert not set(changing) & set(others), f"{instruction.name} changes an array that it also keeps"
     for _ in range(2):
-        run(instruction.get("condition"), [carried], invariants)
-        carried = run_body(body, carried, invariants)
+        run(instruction.get("condition"), [carried], callees)
+        homes = {n: s.memory for n, s in enumerate(carried) if n not in kept}
+        results = run_at_home(body, carried, homes, callees)
+        assert all(results[n].memory is carried[n].memory for n in kept)
+        carried = results
     return carried
 
 
-def run_body(body: Computation, carried: list[Seen], invariants: dict) -> list[Seen]:
-    """One iteration. A value that ends in a leaf is written into that leaf's memory as it is made."""
-    values = leaf_values(body, invariants)
-    kept = invariant_leaves(body, values)
+def run_at_home(computation: Computation, given: list[Seen], homes: dict[int, Memory],
+                callees: Callees) -> list[Seen]:
+    """A loop's body or a branch. homes: result leaf -> the memory where it must end; a value that does is written there
+    as it is made."""
+    values = leaf_values(computation, callees.invariants)
     home = {}
-    for leaf, value in enumerate(values[body.root]):
-        if leaf not in kept:
-            assert value not in home, f"result {leaf} of {body.name} is another leaf's array"
-            home[value] = carried[leaf].memory
-    origin = trace_in_place(body, values, invariants, home)
+    for leaf, memory in homes.items():
+        value = values[computation.root][leaf]
+        assert value not in home, f"result {leaf} of {computation.name} is another leaf's array"
+        home[value] = memory
+    origin = trace_in_place(computation, values, callees, home)
     table: dict[Instruction, list[Seen]] = {}
-    for instruction in body.instructions:
+    for instruction in computation.instructions:
         operands = [table[o] for o in instruction.operands]
-        made = step(instruction, operands, [carried], invariants)
+        made = step(instruction, operands, [given], callees)
         if instruction.opcode not in FORWARDING and instruction.opcode != "parameter":
             made = [place(instruction, seen, origin.get(value), operands) if value.instruction is instruction else seen
                     for value, seen in zip(values[instruction], made)]
         table[instruction] = made
-    for leaf, seen in enumerate(table[body.root]):
-        seen.read(body.root)
-        assert seen.memory is carried[leaf].memory, f"result {leaf} of {body.name} is not in its own memory"
-    return table[body.root]
+    for leaf, seen in enumerate(table[computation.root]):
+        seen.read(computation.root)
+        assert seen.memory is homes.get(leaf, seen.memory), f"result {leaf} of {computation.name} is not in its memory"
+    return table[computation.root]
 
 
-def trace_in_place(body: Computation, values, invariants, home: dict) -> dict:
+def trace_in_place(computation: Computation, values, callees: Callees, home: dict) -> dict:
     """The memory for every value that ends in a leaf through a chain of in-place ops."""
     origin = dict(home)
-    for instruction in reversed(body.instructions):
-        pairs = [(leaf, slot, 0) for leaf, slot in in_place_operands(instruction)]
-        if instruction.opcode == "while":
-            inner = invariants[instruction.get("body")]
-            pairs = [(n, 0, n) for n in range(len(values[instruction])) if n not in inner]
-        for leaf, slot, inner_leaf in pairs:
+    for instruction in reversed(computation.instructions):
+        for leaf, slot, inner_leaf in in_place(instruction, values, *callees):
             if values[instruction][leaf] in origin:
                 origin[values[instruction.operands[slot]][inner_leaf]] = origin[values[instruction][leaf]]
     return origin
@@ -155,12 +177,25 @@ def place(instruction: Instruction, seen: Seen, memory: Memory | None, operands:
     return memory.write(instruction)
 
 
-def run_branches(instruction: Instruction, operands: list, invariants: dict) -> list[Seen]:
-    callees = branches(instruction) if instruction.opcode == "conditional" else (instruction.get("to_apply"),)
-    fixed = [Memory(fixed=True) for _ in range(sum(len(o) for o in operands) + 1)]
-    for number, callee in enumerate(callees):
-        given = operands[1 + number:2 + number] if instruction.opcode == "conditional" else operands
-        frozen = [[Seen(m, m.stamp) for _, m in zip(o, fixed)] for o in given]
-        for result in run(callee, frozen, invariants):
-            assert not result.memory.fixed, f"{callee.name} returns its parameter or a constant"
+def run_branches(instruction: Instruction, operands: list, callees: Callees) -> list[Seen]:
+    """Each branch on memory of its own: what it may overwrite, and what it may not."""
+    pairs = branch_operands(instruction, lambda slot: [s.memory for s in operands[slot]], callees.origins)
+    shared = {result: operands[slot][leaf].memory for result, slot, leaf in pairs}
+    for given, callee in zip(operands[1:], branches(instruction)):
+        found = [s.memory for s in given]
+        assert all(found.count(m) < 2 for m in shared.values()), f"{instruction.name} is given one array twice"
+        standing = {m: Memory(fixed=m.fixed or m not in shared.values()) for m in (*found, *shared.values())}
+        homes = {result: standing[m] for result, m in shared.items()}
+        results = [r.memory for r in run_at_home(callee, [Seen(standing[m], standing[m].stamp) for m in found], homes,
+                                                 callees)]
+        assert not any(m.fixed for m in results), f"{callee.name} returns its parameter or a constant"
+        assert len(set(results)) == len(results), f"{callee.name} returns two results in one piece of memory"
+    return [shared.get(n, Memory()).write(instruction) for n, _ in enumerate(leaves(instruction.shape))]
+
+
+def run_call(instruction: Instruction, operands: list, callees: Callees) -> list[Seen]:
+    callee = instruction.get("to_apply")
+    frozen = [[Seen(m, m.stamp) for m in (Memory(fixed=True) for _ in o)] for o in operands]
+    for result in run(callee, frozen, callees):
+        assert not result.memory.fixed, f"{callee.name} returns its parameter or a constant"
     return [Memory().write(instruction) for _ in leaves(instruction.shape)]

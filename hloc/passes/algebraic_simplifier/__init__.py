@@ -22,6 +22,7 @@ from hloc.passes.algebraic_simplifier import (
     logic,
     products,
     reductions,
+    selected_places,
     selected_updates,
     selects,
     shapes,
@@ -34,8 +35,8 @@ from hloc.passes.rewriter import Rewriter, rewrite_module
 
 Rule = Callable[[Instruction, Rewriter], "Instruction | None"]
 
-THEMES = (constants, arithmetic, logic, selects, converts, shapes, slices, updates, selected_updates, products,
-          reductions, windows)
+THEMES = (constants, arithmetic, logic, selects, converts, shapes, slices, updates, selected_updates, selected_places,
+          products, reductions, windows)
 
 
 def rules_by_opcode() -> dict[str, tuple[Rule, ...]]:

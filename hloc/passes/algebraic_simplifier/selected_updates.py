@@ -201,12 +201,17 @@ def place_of(rewriter: Rewriter, scatter: Instruction, indices: Instruction,
     for n, d in enumerate(scatter.get("scatter_dims_to_operand_dims", ())):
         one = rewriter.add("slice", flat.with_dimensions((1,)), [vector], {"slice": (SliceDim(n, n + 1),)})
         starts[d] = reshape(rewriter, one, scalar)
-        limit = min(scatter.shape.dimensions[d] - window[d], highest(type))
-        for bound, direction in ((0, "GE"), (limit, "LE")):
-            fits = rewriter.add("compare", scalar.with_element_type("pred"),
-                                [starts[d], rewriter.constant(bound, type)], {"direction": direction})
-            inside = fits if inside is None else rewriter.add("and", fits.shape, [inside, fits])
+        fits = lies_within(rewriter, starts[d], scatter.shape.dimensions[d] - window[d])
+        inside = fits if inside is None else rewriter.add("and", fits.shape, [inside, fits])
     return starts, inside
+
+
+def lies_within(rewriter: Rewriter, index: Instruction, limit: int) -> Instruction:
+    """Whether a scalar index is from 0 to `limit`."""
+    type, result = index.shape.element_type, index.shape.with_element_type("pred")
+    low, high = (rewriter.add("compare", result, [index, rewriter.constant(bound, type)], {"direction": direction})
+                 for bound, direction in ((0, "GE"), (min(limit, highest(type)), "LE")))
+    return rewriter.add("and", result, [low, high])
 
 
 # -- what updates compute from earlier ones ----------------------------------------------------------------------------

@@ -89,6 +89,7 @@ class Fuser:
         self.groups: list[Group] = []
         self.absorbed: set[Group] = set()
         self.homes: dict[Instruction, list[Group]] = {i: [] for i in computation.instructions}
+        overwritten.homes = self.homes
         self.repeated: dict[Instruction, float] = {}        # operations done again below a duplicated producer
         self.epilogues = epilogue_chains(computation, self.readers)
         self.attentions = Attentions({}, {}, {}, computation.instructions)

@@ -3,23 +3,30 @@
     row = dynamic-slice(x, i); y = dynamic-update-slice(x, u, j); z = add(row, dynamic-slice(y, k))
 
 Inside of z's kernel, `row` would read x when y has been written: all of x would be copied first. It stays a kernel of
-its own, where what it makes is smaller than the array.
+its own, where what it makes is smaller than the array. So it does where two updates would each read the array that the
+other one writes.
 """
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from hloc.analysis.aliasing import Values, in_place
 from hloc.ir import Computation, Instruction
-from hloc.passes.fusion.group import Group
+from hloc.passes.fusion.group import UPDATE, Group
 
 MOST_LOOKED_AT = 256            # instructions between a kernel and the update before it
 REASON = "it reads an array that is updated in place before this kernel runs"
+CROSSED = "it reads an array that another kernel updates in place, which reads the one that this kernel updates"
 
 
 class Overwritten:
-    """The arrays of one computation that are updated in place. callees: what bodies and branches do with theirs."""
+    """The arrays of one computation that are updated in place. callees: what bodies and branches do with theirs;
+    homes: the groups that instructions are in so far."""
 
     def __init__(self, computation: Computation, values: Values, callees: tuple):
         self.values = values
+        self.callees = callees
+        self.homes: Mapping[Instruction, list[Group]] = {}
         self.position = {i: n for n, i in enumerate(computation.instructions)}
         self.writers: dict = {}
         for instruction in computation.instructions:
@@ -32,9 +39,21 @@ class Overwritten:
         for operand in producer.operands:
             for value in self.values.get(operand, ()):
                 writers = [w for w in self.writers.get(value, ()) if w not in group.members]
-                if writers and 2 * producer.shape.num_bytes <= value.size and self.runs_behind(group, writers):
+                if not writers or 2 * producer.shape.num_bytes > value.size:
+                    continue
+                if self.runs_behind(group, writers):
                     return REASON
+                if group.kind == UPDATE and self.is_read_by(writers, group):
+                    return CROSSED
         return ""
+
+    def is_read_by(self, writers: list[Instruction], group: Group) -> bool:
+        """Whether the kernel of a writer reads what the group updates."""
+        update = group.first
+        targets = {self.values[update.operands[slot]][leaf]
+                   for _, slot, leaf in in_place(update, self.values, *self.callees)}
+        return any(not targets.isdisjoint(self.values[p]) for w in writers for g in self.homes.get(w, ())
+                   for p in g.parameters)
 
     def runs_behind(self, group: Group, writers: list[Instruction]) -> bool:
         """Whether something in the group needs the result of one of the writers, as far as is looked."""
