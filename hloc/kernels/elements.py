@@ -38,14 +38,14 @@ class Elements:
     """Elements of the instructions of one computation, within one kernel. `trace`: what was asked for, and where."""
 
     def __init__(self, builder: Builder, sources: Mapping[Instruction, Source], uses: Mapping[Instruction, int],
-                 rules: Mapping[str, Rule], rounding: bool = True,
+                 rules: Mapping[str, Rule], unrounded: frozenset[str] = frozenset(),
                  parameter: Callable[[Instruction], Source | None] = lambda _: None):
         self.builder = builder
         self.sources = dict(sources)
         self.parameter = parameter
         self.uses = uses
         self.rules = rules
-        self.rounding = rounding
+        self.unrounded = unrounded
         self.serial = builder.fresh("computation")
         self.depth = 0
         self.trace: dict[Instruction, set[Indices]] = {}
@@ -129,20 +129,26 @@ class Elements:
     # -- for rules ---------------------------------------------------------------------------------------------------
 
     def inline(self, computation: Computation, arguments: Sequence[Expr], where: Instruction,
-               rounding: bool = True) -> list[Expr]:
-        """The results of a scalar computation (a reducer, a comparator) applied to values in computation form."""
-        inner = self.nested(computation, rounding)
+               unrounded: frozenset[str] = frozenset()) -> list[Expr]:
+        """The results of a scalar computation (a comparator, an update) applied to values in computation form."""
+        inner = self.nested(computation, unrounded)
         inner.sources.update((p, lambda index, a=a: a) for p, a in zip(computation.parameters, arguments))
         roots = result_leaves(computation.root)
         if any(r.shape.dimensions for r in roots):
             raise UnsupportedError(f"'{where.opcode}' with a computation that is not scalar", where.span)
         return [inner.value(r, ()) for r in roots]
 
-    def nested(self, computation: Computation, rounding: bool = True) -> Elements:
+    def combined(self, where: Instruction, values: Sequence[Expr]) -> list[Expr]:
+        """What the reducer of `where` makes of accumulators and elements. Accumulators are not rounded on the way: what
+        is rounded to the types of the reducer's own parameters stays in f32. Other conversions round as written."""
+        reducer = where.get("to_apply")
+        return self.inline(reducer, values, where, frozenset(p.shape.element_type for p in reducer.parameters))
+
+    def nested(self, computation: Computation, unrounded: frozenset[str] = frozenset()) -> Elements:
         """For the elements of a computation that is called here, within the same kernel."""
         if self.depth == DEEPEST_CALL:
             raise UnsupportedError(f"scalar computations nested deeper than {DEEPEST_CALL} levels", computation.span)
-        inner = Elements(self.builder, {}, use_counts(computation), self.rules, rounding and self.rounding)
+        inner = Elements(self.builder, {}, use_counts(computation), self.rules, unrounded | self.unrounded)
         inner.depth = self.depth + 1
         return inner
 

@@ -12,29 +12,16 @@ import numpy as np
 from hloc.ir import ELEMENT_TYPES, Computation, Instruction
 from hloc.kernels.ir import Const
 from hloc.kernels.scalars import computation_type, literal
+from hloc.ops.combiners import plain_opcode
 
 MONOIDS = frozenset(["add", "multiply", "maximum", "minimum", "and", "or", "xor"])
 
 
 def monoid(computation: Computation) -> str | None:
-    """The op, where the reducer is op(parameter 0, parameter 1) in either order, conversions between floats aside."""
-    root = _skip_conversions(computation.root)
-    if root is None or root.opcode not in MONOIDS:
-        return None
-    operands = [_skip_conversions(o) for o in root.operands]
-    if any(o is None or o.opcode != "parameter" for o in operands):
-        return None
-    return root.opcode if {o.parameter_number for o in operands} == {0, 1} else None
-
-
-def _skip_conversions(node: Instruction) -> Instruction | None:
-    """The value behind conversions that do not matter to an accumulator in f32 (bf16 to f32 and back)."""
-    while node.opcode in ("convert", "copy", "bitcast", "reshape") and node.operands:
-        source = node.operands[0]
-        if computation_type(source.shape.element_type) != computation_type(node.shape.element_type):
-            return None
-        node = source
-    return node
+    """The op, where the reducer is op(parameter 0, parameter 1) in either order, conversions that keep all numbers of
+    the parameters aside."""
+    opcode = plain_opcode(computation)
+    return opcode if opcode in MONOIDS and computation.root.opcode != "tuple" else None
 
 
 def identity(op: str, element_type: str) -> Const:

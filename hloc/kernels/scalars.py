@@ -170,16 +170,16 @@ def to_index(value: Expr) -> Expr:
     return convert_to(value, INDEX)
 
 
-def elementwise(instruction: Instruction, arguments: list[Expr], rounding: bool = True) -> Expr:
+def elementwise(instruction: Instruction, arguments: list[Expr], unrounded: frozenset[str] = frozenset()) -> Expr:
     """One element of an elementwise instruction from its operands' elements.
 
-    rounding=False keeps narrow floats in f32 between ops: reductions accumulate so.
+    unrounded: narrow floats that stay in f32 between ops, as accumulators of reductions do.
     """
     opcode = instruction.opcode
     target = instruction.shape.element_type
     if opcode == "convert":
         source = instruction.operands[0].shape.element_type
-        if not rounding and ELEMENT_TYPES[target].kind == "float":
+        if target in unrounded and ELEMENT_TYPES[target].kind == "float":
             return convert_to(arguments[0], computation_type(target))
         return converted(arguments[0], source, target)
     if opcode in ("copy", "opt-barrier"):
@@ -207,7 +207,7 @@ def elementwise(instruction: Instruction, arguments: list[Expr], rounding: bool 
     if scalar == "power" and arguments[0] == Const(2.0, "f64"):
         return Apply("exp2", (arguments[1],), "f64")
     value = Apply(scalar, tuple(arguments), computation_type(target))
-    if scalar in EXACT or (not rounding and ELEMENT_TYPES[target].kind == "float"):
+    if scalar in EXACT or (target in unrounded and ELEMENT_TYPES[target].kind == "float"):
         return value
     return rounded(value, target)
 

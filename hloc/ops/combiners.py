@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import ml_dtypes
 import numpy as np
 
-from hloc.ir import Computation, Instruction, numpy_dtype
+from hloc.ir import ELEMENT_TYPES, Computation, Instruction, numpy_dtype
 from hloc.ops.checks import root_parts
 from hloc.ops.numerics import narrow
 
@@ -35,14 +36,43 @@ def sole_root(computation: Computation) -> Instruction:
 
 
 def plain_opcode(computation: Computation) -> str | None:
-    """"add", "maximum" ... where the computation is that op on its parameters 0 and 1; "second" for its parameter 1."""
+    """"add", "maximum" ... where the computation is that op on its parameters 0 and 1; "second" for its parameter 1.
+
+    Compilers that have no arithmetic of narrow floats write bf16(f32(a) + f32(b)): the same sum, rounded to the type of
+    the parameters. A conversion to a type that does not hold all their numbers makes it another function."""
     root = sole_root(computation)
     if root.opcode == "parameter" and len(computation.parameters) == 2:
         return "second" if root.parameter_number == 1 else "first"
-    if root.opcode not in _UFUNCS or len(computation.parameters) != 2:
+    if len(computation.parameters) != 2:
         return None
-    numbers = sorted(o.parameter_number for o in root.operands if o.opcode == "parameter")
-    return root.opcode if numbers == [0, 1] else None
+    root = _unconverted(root, computation)
+    if root.opcode not in _UFUNCS:
+        return None
+    operands = [_unconverted(o, computation) for o in root.operands]
+    return root.opcode if sorted(o.parameter_number for o in operands if o.opcode == "parameter") == [0, 1] else None
+
+
+def _unconverted(node: Instruction, computation: Computation) -> Instruction:
+    """What stands before conversions between floats that hold all numbers of the parameters."""
+    types = {p.shape.element_type for p in computation.parameters}
+    while node.opcode in ("convert", "copy", "bitcast", "reshape") and len(types) == 1:
+        source, (type,) = node.operands[0], types
+        if not all(holds(t, type) for t in (node.shape.element_type, source.shape.element_type)):
+            break
+        node = source
+    return node
+
+
+def holds(element_type: str, other: str) -> bool:
+    """Whether a float type of at most 32 bits has all numbers of another; every type has its own."""
+    rows = [ELEMENT_TYPES[t] for t in (element_type, other)]
+    if element_type == other:
+        return True
+    if any(row.kind != "float" or row.bits > 32 for row in rows):
+        return False
+    wide, narrow_ = (ml_dtypes.finfo(row.dtype) for row in rows)
+    return wide.nmant >= narrow_.nmant and wide.maxexp >= narrow_.maxexp and wide.minexp <= narrow_.minexp \
+        and rows[0].bits > rows[1].bits and other != "f8e8m0fnu"
 
 
 def is_short_float(dtype: np.dtype) -> bool:

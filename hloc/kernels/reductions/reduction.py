@@ -140,7 +140,7 @@ def start(reduction: Reduction, outline: Outline, reduce: Instruction, number: i
 
 
 def join(reduction: Reduction, outline: Outline, reduce: Instruction, a: list[Expr], b: list[Expr]) -> list[Expr]:
-    return outline.elements.inline(reduce.get("to_apply"), [*a, *b], reduce, rounding=False)
+    return outline.elements.combined(reduce, [*a, *b])
 
 
 def finished(reduction: Reduction, outline: Outline, totals: list[Expr]) -> list[Expr]:

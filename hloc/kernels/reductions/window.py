@@ -66,7 +66,7 @@ def _count(instruction: Instruction) -> int:
 
 
 def _join(outline: Outline, instruction: Instruction, old: list[Expr], new: list[Expr]) -> list[Expr]:
-    joined = outline.elements.inline(instruction.get("to_apply"), [*old, *new], instruction, rounding=False)
+    joined = outline.elements.combined(instruction, [*old, *new])
     return [outline.builder.let(v) for v in joined] if len(joined) > 1 else joined
 
 

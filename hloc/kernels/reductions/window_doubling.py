@@ -175,5 +175,4 @@ class _Block:
         self.outline.builder.store(name, place, value)
 
     def join(self, a: Expr, b: Expr) -> Expr:
-        reducer = self.instruction.get("to_apply")
-        return self.outline.elements.inline(reducer, [a, b], self.instruction, rounding=False)[0]
+        return self.outline.elements.combined(self.instruction, [a, b])[0]

@@ -25,7 +25,7 @@ def elementwise(e: Elements, instruction: Instruction, index: Indices) -> Steps:
         arguments.append(value)
     if instruction.opcode == "select" and e.builder.loads_first:
         arguments[1:] = [loads_before(e, value) for value in arguments[1:]]
-    return scalars.elementwise(instruction, arguments, e.rounding)
+    return scalars.elementwise(instruction, arguments, e.unrounded)
 
 
 def loads_before(e: Elements, value: Expr) -> Expr:

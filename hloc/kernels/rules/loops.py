@@ -25,7 +25,7 @@ Steps = Generator[tuple[Instruction, Indices], Expr, Expr]
 def accumulate(e: Elements, accumulators: list[Var], values: Sequence[Expr], instruction: Instruction) -> None:
     """accumulators = to_apply(accumulators, values), all at once."""
     with e.builder.pinned([a.name for a in accumulators]):
-        results = e.inline(instruction.get("to_apply"), [*accumulators, *values], instruction, rounding=False)
+        results = e.combined(instruction, [*accumulators, *values])
         if len(results) > 1:
             results = [e.builder.bind(r) for r in results]
         for accumulator, result in zip(accumulators, results):
