@@ -267,10 +267,42 @@ def scans() -> Texts:
             f"y = {s} reduce-window(x, z), window={{size=1x{c} pad=0_0x{c - 1}_0}}, to_apply=f"],
             region("f", type, "add"))
     for type, n in product(("f32", "bf16"), (256, 1000)):
+        yield f"scan by doubling {type} {n}", module(_doubling_scan(type, n, 64))
         yield f"associative scan {type} {n}", module(_associative_scan(type, n, 64))
 
 
 def _associative_scan(type: str, n: int, columns: int) -> list[str]:
+    """A running sum of rows as JAX's associative_scan has it: sums of pairs are scanned, then spread and completed."""
+    lines, sizes = [f"x0 = {shape(type, n, columns)} parameter(0)", f"zero = {type}[] constant(0)"], [n]
+    for k in range(n.bit_length()):
+        n, half = sizes[-1], shape(type, sizes[-1] // 2, columns)
+        if n < 2:
+            break
+        lines += [f"even{k} = {half} slice(x{k}), slice={{[0:{n - 1}:2], [0:{columns}]}}",
+                  f"odd{k} = {half} slice(x{k}), slice={{[1:{n}:2], [0:{columns}]}}",
+                  f"x{k + 1} = {half} add(even{k}, odd{k})"]
+        sizes.append(n // 2)
+    last = f"x{len(sizes) - 1}"
+    for k in reversed(range(len(sizes) - 1)):
+        n, odds = sizes[k], sizes[k + 1]
+        inner, evens = n - odds - 1, shape(type, n - odds, columns)
+        lines.append(f"first{k} = {shape(type, 1, columns)} slice(x{k}), slice={{[0:1], [0:{columns}]}}")
+        if inner:
+            part = shape(type, inner, columns)
+            lines += [f"before{k} = {part} slice({last}), slice={{[0:{inner}], [0:{columns}]}}",
+                      f"own{k} = {part} slice(x{k}), slice={{[2:{n}:2], [0:{columns}]}}",
+                      f"sums{k} = {part} add(before{k}, own{k})"]
+        parts = f"first{k}, sums{k}" if inner else f"first{k}"
+        s = shape(type, n, columns)
+        lines += [f"evens{k} = {evens} concatenate({parts}), dimensions={{0}}",
+                  f"at{k} = {s} pad(evens{k}, zero), padding=0_{n - 2 * (n - odds) + 1}_1x0_0",
+                  f"between{k} = {s} pad({last}, zero), padding=1_{n - 2 * odds}_1x0_0",
+                  f"y{k} = {s} add(at{k}, between{k})"]
+        last = f"y{k}"
+    return lines
+
+
+def _doubling_scan(type: str, n: int, columns: int) -> list[str]:
     """A running sum of rows by doubling: each step adds what lies 2^k rows before."""
     s = shape(type, n, columns)
     lines, last = [f"x = {s} parameter(0)", f"zero = {type}[] constant(0)"], "x"

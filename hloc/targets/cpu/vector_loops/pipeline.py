@@ -21,7 +21,6 @@ from hloc.targets.cpu.vector_loops.division_narrowing import division_narrowing
 from hloc.targets.cpu.vector_loops.float_extrema import float_extrema
 from hloc.targets.cpu.vector_loops.half_conversion import half_conversion
 from hloc.targets.cpu.vector_loops.index_set_splitting import index_set_splitting
-from hloc.targets.cpu.vector_loops.interleaved_stores import interleaved_stores
 from hloc.targets.cpu.vector_loops.lane_fitting import lane_fitting
 from hloc.targets.cpu.vector_loops.load_speculation import load_speculation
 from hloc.targets.cpu.vector_loops.loop_unswitching import loop_unswitching
@@ -35,7 +34,6 @@ from hloc.targets.cpu.vector_loops.reduction_tree import reduction_tree
 from hloc.targets.cpu.vector_loops.ssa_conversion import ssa_conversion
 from hloc.targets.cpu.vector_loops.strided_integer_loads import strided_integer_loads
 from hloc.targets.cpu.vector_loops.tail_overlap import tail_overlap
-from hloc.targets.cpu.vector_loops.update_fission import update_fission
 from hloc.targets.cpu.vector_loops.vector_width import vector_width
 
 KernelPass = Callable[[Kernel, Machine], Kernel]
@@ -43,14 +41,12 @@ Observer = Callable[[str, Kernel, Kernel], None]
 
 KERNEL_PIPELINE: tuple[KernelPass, ...] = (
     complex_copies,
-    update_fission,
     vector_width,
     index_set_splitting,
     loop_unswitching,
     ssa_conversion,
     division_narrowing,
     address_narrowing,
-    interleaved_stores,
     narrow_extrema,
     load_speculation,
     half_conversion,
