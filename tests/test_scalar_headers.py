@@ -40,7 +40,7 @@ COMPLEX1 = {"exp": np.exp, "log": np.log, "sqrt": np.sqrt, "tanh": np.tanh, "sin
 COMPLEX2 = {"add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": np.divide, "power": np.power}
 NEAR = {"sin_near": (np.sin, 1.6), "cos_near": (np.cos, 1.6)}      # f32, CPUs only
 NEAR64 = {"sin_near": np.sin, "cos_near": np.cos, "tan_near": np.tan}
-COMPLEX_NEAR = {"exp": 1, "expm1": 1, "logistic": 1, "sin": 1, "cos": 1, "tan": 1, "tanh": 1, "power": 2}
+COMPLEX_NEAR = {"exp": 1, "expm1": 1, "logistic": 1, "sinh": 1, "cosh": 1, "sin": 1, "cos": 1, "tan": 1, "tanh": 1, "power": 2}
 COMPARE = {"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater,
            "ge": np.greater_equal}
 INT1 = ["abs", "negate", "sign", "not", "popcnt", "count_leading_zeros"]

@@ -17,7 +17,7 @@ from hloc.ir.types import ARRAY_TYPES, COMPLEX, FLOATING, INTEGRAL, SIGNED
 from hloc.ops import numerics
 from hloc.ops.blocks import in_blocks
 from hloc.ops.checks import array_operand, fail, text
-from hloc.ops.numerics import WIDER, double, narrow, result_type, widen
+from hloc.ops.numerics import WIDER, double, narrow, result_type, widen, with_complex
 from hloc.ops.op import Evaluate, Op
 from hloc.ops.rules import elementwise_shape, merge, predicate_shape, real_shape, same_sizes, same_type_family
 
@@ -125,9 +125,15 @@ def _unary(opcode, function, scalar, domain, infer=elementwise_shape, **facts) -
     return Op(opcode, 1, infer, wide(function), scalar, domain, **facts)
 
 
-def _function(opcode, function, scalar, domain=FLOATING | COMPLEX) -> Op:
+def _function(opcode, function, scalar, domain=FLOATING) -> Op:
     """A transcendental function: in double precision, rounded once."""
     return Op(opcode, 1, elementwise_shape, wide(double(function)), scalar, domain, optional=ACCURACY)
+
+
+def _complex_function(opcode, function, scalar) -> Op:
+    """The same, with a function of its own for complex numbers."""
+    function = with_complex(opcode, double(function))
+    return Op(opcode, 1, elementwise_shape, wide(function), scalar, FLOATING | COMPLEX, optional=ACCURACY)
 
 
 def _binary(opcode, function, domain, scalar=None) -> Op:
@@ -138,15 +144,15 @@ ARITHMETIC = (
     _binary("add", np.add, ARRAY_TYPES),
     _binary("subtract", np.subtract, NUMBERS),
     _binary("multiply", np.multiply, ARRAY_TYPES),
-    _binary("divide", numerics.divide, NUMBERS),
+    _binary("divide", with_complex("divide", numerics.divide), NUMBERS),
     _binary("remainder", numerics.remainder, INTEGRAL | FLOATING),
-    _binary("power", numerics.power, NUMBERS),
+    _binary("power", with_complex("power", numerics.power), NUMBERS),
     _binary("maximum", numerics.maximum, ARRAY_TYPES),
     _binary("minimum", numerics.minimum, ARRAY_TYPES),
     Op("mulhi", 2, elementwise_shape, as_stored(numerics.multiply_high), "mulhi", INTEGRAL),
     _unary("abs", np.abs, "abs", SIGNED | FLOATING | COMPLEX, real_shape),
     _unary("negate", np.negative, "negate", NUMBERS),
-    _unary("sign", numerics.sign, "sign", SIGNED | FLOATING | COMPLEX),
+    _unary("sign", with_complex("sign", numerics.sign), "sign", SIGNED | FLOATING | COMPLEX),
     Op("clamp", 3, _clamp_shape, wide(numerics.clamp), "clamp"),
 )
 
@@ -158,27 +164,27 @@ ROUNDING = (
 )
 
 FUNCTIONS = (
-    _function("sqrt", np.sqrt, "sqrt"),
-    _function("rsqrt", numerics.reciprocal_square_root, "rsqrt"),
-    _function("cbrt", np.cbrt, "cbrt", FLOATING),
-    _function("exponential", np.exp, "exp"),
-    _function("exponential-minus-one", np.expm1, "expm1"),
-    _function("log", np.log, "log"),
-    _function("log-plus-one", np.log1p, "log1p"),
-    _function("logistic", numerics.logistic, "logistic"),
-    _function("sine", np.sin, "sin"),
-    _function("cosine", np.cos, "cos"),
-    _function("tan", np.tan, "tan"),
-    _function("asin", np.arcsin, "asin"),
-    _function("acos", np.arccos, "acos"),
-    _function("sinh", np.sinh, "sinh"),
-    _function("cosh", np.cosh, "cosh"),
-    _function("tanh", np.tanh, "tanh"),
-    _function("asinh", np.arcsinh, "asinh"),
-    _function("acosh", np.arccosh, "acosh"),
-    _function("atanh", np.arctanh, "atanh"),
-    _function("erf", numerics.erf, "erf", FLOATING),
-    _binary("atan2", double(numerics.atan2), FLOATING | COMPLEX),
+    _complex_function("sqrt", np.sqrt, "sqrt"),
+    _complex_function("rsqrt", numerics.reciprocal_square_root, "rsqrt"),
+    _function("cbrt", np.cbrt, "cbrt"),
+    _complex_function("exponential", np.exp, "exp"),
+    _complex_function("exponential-minus-one", np.expm1, "expm1"),
+    _complex_function("log", np.log, "log"),
+    _complex_function("log-plus-one", np.log1p, "log1p"),
+    _complex_function("logistic", numerics.logistic, "logistic"),
+    _complex_function("sine", np.sin, "sin"),
+    _complex_function("cosine", np.cos, "cos"),
+    _complex_function("tan", np.tan, "tan"),
+    _function("asin", np.arcsin, "asin", FLOATING | COMPLEX),
+    _function("acos", np.arccos, "acos", FLOATING | COMPLEX),
+    _complex_function("sinh", np.sinh, "sinh"),
+    _complex_function("cosh", np.cosh, "cosh"),
+    _complex_function("tanh", np.tanh, "tanh"),
+    _function("asinh", np.arcsinh, "asinh", FLOATING | COMPLEX),
+    _function("acosh", np.arccosh, "acosh", FLOATING | COMPLEX),
+    _function("atanh", np.arctanh, "atanh", FLOATING | COMPLEX),
+    _function("erf", numerics.erf, "erf"),
+    _binary("atan2", with_complex("atan2", double(np.arctan2)), FLOATING | COMPLEX),
 )
 
 LOGICAL = (

@@ -78,11 +78,21 @@ def bits_of(dtype: np.dtype) -> int:
 
 
 def double(function):
-    """`function` computed in double precision (f64 or c128), rounded to the operands' type."""
+    """`function` computed in double precision, rounded to the operands' type."""
     def compute(*operands):
         wide = np.result_type(*operands)
         up = np.complex128 if wide.kind == "c" else np.float64
         return np.asarray(function(*(o.astype(up, copy=False) for o in operands))).astype(wide)
+    return compute
+
+
+def with_complex(opcode: str, function):
+    """`function`, but for complex operands the one that complex_functions.py has for the opcode."""
+    def compute(*operands):
+        if operands[0].dtype.kind != "c":
+            return function(*operands)
+        from hloc.ops.complex_functions import FUNCTIONS
+        return FUNCTIONS[opcode](*operands)
     return compute
 
 
@@ -94,46 +104,12 @@ def is_integer(value: np.ndarray) -> bool:
 
 def divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Integers round toward zero; by zero all bits are set; the smallest by -1 is itself."""
-    if a.dtype.kind == "c":
-        return divide_complex(a, b)
     if not is_integer(a):
         return np.true_divide(a, b)
     zero = b == 0
     divisor = np.where(zero, np.ones_like(b), b)
     quotient = (a - np.fmod(a, divisor)) // divisor
     return np.where(zero, np.zeros_like(a) - np.ones_like(a), quotient)
-
-
-def divide_complex(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Where dividing gives no number: anything over zero is infinite, infinity over a finite number too, a finite one
-    over infinity zero (C, Annex G)."""
-    a, b = np.broadcast_arrays(a, b)
-    result = np.array(np.true_divide(a, b))
-    at_zero = b == 0
-    lost = np.isnan(result.real) & np.isnan(result.imag) | at_zero
-    if not lost.any():
-        return result
-    infinity = np.copysign(np.inf, b.real).astype(a.real.dtype)
-    result.real[at_zero] = (infinity * a.real)[at_zero]
-    result.imag[at_zero] = (infinity * a.imag)[at_zero]
-    for chosen, factor, x, y in ((lost & np.isfinite(a) & np.isinf(b), 0.0, a, _direction(b)),
-                                 (lost & np.isinf(a) & np.isfinite(b) & ~at_zero, np.inf, _direction(a), b)):
-        result.real[chosen] = (factor * (x.real * y.real + x.imag * y.imag))[chosen]
-        result.imag[chosen] = (factor * (x.imag * y.real - x.real * y.imag))[chosen]
-    return result
-
-
-def _direction(z: np.ndarray) -> np.ndarray:
-    """Each part 1 where it is infinite, else 0, with its sign."""
-    return _complex(np.copysign(np.isinf(z.real).astype(z.real.dtype), z.real),
-                    np.copysign(np.isinf(z.imag).astype(z.real.dtype), z.imag))
-
-
-def _complex(real: np.ndarray, imag: np.ndarray) -> np.ndarray:
-    """Unlike real + 1j * imag, keeps the signs of zeros."""
-    result = np.empty(np.shape(real), np.result_type(real, np.complex64))
-    result.real, result.imag = real, imag
-    return result
 
 
 def remainder(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -240,10 +216,7 @@ def clamp(low: np.ndarray, value: np.ndarray, high: np.ndarray) -> np.ndarray:
 
 
 def sign(value: np.ndarray) -> np.ndarray:
-    """-1, 0 or 1; zeros keep their sign, nan stays; complex numbers are scaled to length 1."""
-    if value.dtype.kind == "c":
-        length = np.abs(value)
-        return np.where(length == 0, np.zeros_like(value), value / np.where(length == 0, np.ones_like(length), length))
+    """-1, 0 or 1; zeros keep their sign, nan stays."""
     if value.dtype.kind == "f":
         return np.where((value == 0) | np.isnan(value), value, np.copysign(np.ones_like(value), value))
     return np.sign(value)
@@ -267,18 +240,13 @@ def erf(value: np.ndarray) -> np.ndarray:
 
 
 def logistic(value: np.ndarray) -> np.ndarray:
-    return 1 / (1 + np.exp(-value))
+    """1 / (1 + e^-x), without what overflows."""
+    power = np.exp(-np.abs(value))
+    return np.where(value < 0, power, 1) / (1 + power)
 
 
 def reciprocal_square_root(value: np.ndarray) -> np.ndarray:
     return 1 / np.sqrt(value)
-
-
-def atan2(y: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """For complex numbers -i log((x + iy) / sqrt(x^2 + y^2))."""
-    if y.dtype.kind != "c":
-        return np.arctan2(y, x)
-    return -1j * np.log((x + 1j * y) / np.sqrt(x * x + y * y))
 
 
 def total_order_key(value: np.ndarray) -> np.ndarray:

@@ -48,6 +48,39 @@ HLOC_FN double hloc_remainder_by_power_f64(double a, double b) {
   return hloc_copysign_f64(size - HLOC_MATH_F64(floor)(size * (1 / b)) * b, a);
 }
 
+HLOC_FN double hloc_exponent_f64(hloc_u64 above) { /* bits less those of sqrt(1/2), as a signed exponent */
+  return hloc_from_bits_f64((((above + (1023ull << 52)) >> 52) | 0x4330000000000000ull)) - 4503599627371519.0;
+}
+/* log x in two parts, for powers: e ln2 + 2 atanh(s), s = (m - 1) / (m + 1); *low is what the result lost. Every s, the
+ * first two terms and their sum have a low part as well. x > 0 */
+HLOC_FN double hloc_log_in_two_f64(double x, double* low) {
+  int subnormal = x < 2.2250738585072014e-308;
+  hloc_u64 above = hloc_bits_f64(subnormal ? x * 18014398509481984.0 : x) - 0x3fe6a09e667f3bcdull;
+  double e = hloc_exponent_f64(above) - (subnormal ? 54.0 : 0.0);
+  double m = hloc_from_bits_f64((above & 0x000fffffffffffffull) + 0x3fe6a09e667f3bcdull);
+  double f = m - 1.0, g = m + 1.0, g_low = m - (g - 1.0), inverse = 1.0 / g;
+  double s = f * inverse, s_low = hloc_fma_f64(-s, g_low, hloc_fma_f64(-s, g, f)) * inverse;
+  double z = s * s, z_low = hloc_fma_f64(2.0 * s, s_low, hloc_fma_f64(s, s, -z));
+  double p = 1.19819719533296953e-01;
+  p = hloc_fma_f64(p, z, 1.16757558271853357e-01);
+  p = hloc_fma_f64(p, z, 1.33362656424294179e-01);
+  p = hloc_fma_f64(p, z, 1.53845584015382730e-01);
+  p = hloc_fma_f64(p, z, 1.81818188443362561e-01);
+  p = hloc_fma_f64(p, z, 2.22222222177875295e-01);
+  p = hloc_fma_f64(p, z, 2.85714285714438465e-01);
+  p = hloc_fma_f64(p, z, 3.99999999999999800e-01);
+  double cube = s * z, cube_low = hloc_fma_f64(s_low, z, hloc_fma_f64(s, z_low, hloc_fma_f64(s, z, -cube)));
+  double third = cube * 0.66666666666666663; /* of two cubes; 2/3 has a low part, too */
+  double third_low = hloc_fma_f64(cube, 3.7007434154171886e-17, hloc_fma_f64(cube, 0.66666666666666663, -third));
+  third_low = hloc_fma_f64(cube_low, 0.66666666666666663, third_low);
+  double whole = e * 0.6931471805582987, one = whole + 2.0 * s, two = one + third;
+  double lost = ((whole - one) + 2.0 * s) + ((one - two) + third);
+  lost += hloc_fma_f64(e, 1.6465949582897082e-12, hloc_fma_f64(p * z, cube, hloc_fma_f64(2.0, s_low, third_low)));
+  double y = two + lost;
+  *low = (two - y) + lost;
+  return y;
+}
+
 #if HLOC_CUDA
 HLOC_WRAP1_F64(exp, exp)
 HLOC_WRAP1_F64(exp2, exp2)
@@ -136,9 +169,6 @@ HLOC_FN double hloc_log_special_f64(double x, double y) {
   y = x == HLOC_INF_F64 ? x : y;
   y = x == 0.0 ? -HLOC_INF_F64 : y;
   return x < 0.0 ? HLOC_NAN_F64 : x != x ? x : y;
-}
-HLOC_FN double hloc_exponent_f64(hloc_u64 above) { /* bits less those of sqrt(1/2), as a signed exponent */
-  return hloc_from_bits_f64((((above + (1023ull << 52)) >> 52) | 0x4330000000000000ull)) - 4503599627371519.0;
 }
 HLOC_FN double hloc_log_f64(double x) {
   int subnormal = x < 2.2250738585072014e-308;
@@ -234,35 +264,6 @@ HLOC_FN double hloc_acos_f64(double x) {
   return a > 0.5 ? far : 1.5707963267948966 - (y - 6.123233995736766e-17);
 }
 
-/* log x in two parts, for powers: e ln2 + 2 atanh(s), s = (m - 1) / (m + 1); *low is what the result lost. Every s, the
- * first two terms and their sum have a low part as well. x > 0 */
-HLOC_FN double hloc_log_in_two_f64(double x, double* low) {
-  int subnormal = x < 2.2250738585072014e-308;
-  hloc_u64 above = hloc_bits_f64(subnormal ? x * 18014398509481984.0 : x) - 0x3fe6a09e667f3bcdull;
-  double e = hloc_exponent_f64(above) - (subnormal ? 54.0 : 0.0);
-  double m = hloc_from_bits_f64((above & 0x000fffffffffffffull) + 0x3fe6a09e667f3bcdull);
-  double f = m - 1.0, g = m + 1.0, g_low = m - (g - 1.0), inverse = 1.0 / g;
-  double s = f * inverse, s_low = hloc_fma_f64(-s, g_low, hloc_fma_f64(-s, g, f)) * inverse;
-  double z = s * s, z_low = hloc_fma_f64(2.0 * s, s_low, hloc_fma_f64(s, s, -z));
-  double p = 1.19819719533296953e-01;
-  p = hloc_fma_f64(p, z, 1.16757558271853357e-01);
-  p = hloc_fma_f64(p, z, 1.33362656424294179e-01);
-  p = hloc_fma_f64(p, z, 1.53845584015382730e-01);
-  p = hloc_fma_f64(p, z, 1.81818188443362561e-01);
-  p = hloc_fma_f64(p, z, 2.22222222177875295e-01);
-  p = hloc_fma_f64(p, z, 2.85714285714438465e-01);
-  p = hloc_fma_f64(p, z, 3.99999999999999800e-01);
-  double cube = s * z, cube_low = hloc_fma_f64(s_low, z, hloc_fma_f64(s, z_low, hloc_fma_f64(s, z, -cube)));
-  double third = cube * 0.66666666666666663; /* of two cubes; 2/3 has a low part, too */
-  double third_low = hloc_fma_f64(cube, 3.7007434154171886e-17, hloc_fma_f64(cube, 0.66666666666666663, -third));
-  third_low = hloc_fma_f64(cube_low, 0.66666666666666663, third_low);
-  double whole = e * 0.6931471805582987, one = whole + 2.0 * s, two = one + third;
-  double lost = ((whole - one) + 2.0 * s) + ((one - two) + third);
-  lost += hloc_fma_f64(e, 1.6465949582897082e-12, hloc_fma_f64(p * z, cube, hloc_fma_f64(2.0, s_low, third_low)));
-  double y = two + lost;
-  *low = (two - y) + lost;
-  return y;
-}
 #if HLOC_FMA
 /* |x|^y = e^(y log|x|) with a product in two parts, too. What x asks for and what y asks for are bits: compilers make
  * no vectors of a condition that is one for a whole loop. */
@@ -362,15 +363,17 @@ HLOC_FN double hloc_sin_series_f64(double r) {
   p = hloc_fma_f64(p, z, -1.66666666666666324e-01);
   return hloc_fma_f64(p * z, r, r);
 }
-HLOC_FN double hloc_cos_series_f64(double r) {
-  double z = r * r, p = -1.13599173734146228e-11;
+HLOC_FN double hloc_cos_tail_f64(double z) { /* cos r - 1 + r^2 / 2, z = r^2 */
+  double p = -1.13599173734146228e-11;
   p = hloc_fma_f64(p, z, 2.08757289949742548e-09);
   p = hloc_fma_f64(p, z, -2.75573143992695289e-07);
   p = hloc_fma_f64(p, z, 2.48015872896669120e-05);
   p = hloc_fma_f64(p, z, -1.38888888888744695e-03);
-  p = hloc_fma_f64(p, z, 4.16666666666666019e-02);
-  double half = 0.5 * z, most = 1.0 - half;
-  return most + hloc_fma_f64(p * z, z, (1.0 - most) - half);
+  return hloc_fma_f64(p, z, 4.16666666666666019e-02) * z * z;
+}
+HLOC_FN double hloc_cos_series_f64(double r) {
+  double z = r * r, half = 0.5 * z, most = 1.0 - half;
+  return most + (hloc_cos_tail_f64(z) + ((1.0 - most) - half));
 }
 HLOC_FN double hloc_turned_f64(double y, hloc_u64 quarter) { /* negative in the third and the fourth quarter */
   return hloc_from_bits_f64(hloc_bits_f64(y) ^ ((quarter & 2u) << 62));

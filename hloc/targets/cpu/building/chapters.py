@@ -16,7 +16,7 @@ from hloc.ir.types import ELEMENT_TYPES
 INTEGERS = {"pred", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64"}
 FLOATS = {"f32", "f64"}
 COMPLEX = {"c64", "c128"}
-INVERSE = {"sinh", "cosh", "asin", "acos", "asinh", "acosh", "atanh"}
+INVERSE = {"asin", "acos", "asinh", "acosh", "atanh"}
 NEAR = {"near", "far"}
 NARROW = set(ELEMENT_TYPES) - INTEGERS - FLOATS - COMPLEX | {"key", "odd"}
 NAMED = {"convert": {"convert"}, "stochastic": {"stochastic"}, "random": {"threefry2x32", "philox4x32", "rotate"},

@@ -65,7 +65,7 @@ from hloc.targets.cpu.vector_loops.vector_width import HEAVY
 from hloc.targets.printer import assigned
 
 CALLED = frozenset(["sin", "cos", "tan", "remainder", "sinh", "cosh", "asinh", "acosh", "atanh", "round_nearest_afz"])
-OF_COMPLEX = frozenset(["exp", "expm1", "logistic", "sin", "cos", "tan", "tanh", "power"])
+OF_COMPLEX = frozenset(["exp", "expm1", "logistic", "sinh", "cosh", "sin", "cos", "tan", "tanh", "power"])
 NEAR = {"f64": frozenset(["sin", "cos", "tan"]), "c64": OF_COMPLEX, "c128": OF_COMPLEX}     # beside remainders
 BLOCK = 128                     # elements
 SHORTEST_STAGES = 64            # a loop of which several vectors go through a stage
