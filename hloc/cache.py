@@ -57,7 +57,7 @@ def _refuse_if_others_may_write(base: Path) -> None:
     change it, or a folder above it. Raises RunError."""
     system = {0, os.stat("/").st_uid}                       # root, or whoever it is seen as in a container
     for place in (base, *base.parents):
-        facts = place.lstat()
+        facts = os.lstat(place)
         if facts.st_uid != os.getuid() and (place == base or facts.st_uid not in system):
             above = "" if place == base else f", above the cache folder {base},"
             raise RunError(f"{place}{above} belongs to another user (number {facts.st_uid}): what lies in the cache is "

@@ -2,7 +2,10 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
@@ -248,7 +251,9 @@ def test_a_file_that_is_no_text(file):
 
 def test_rows_that_are_none(file):
     """Sealed, so that the hash is right: what a stranger may have written."""
-    for rows in ({HERE: {"k": {}}}, {HERE: {"k": {"kernel": "", "way": "", "microseconds": {"a": "b"}, "refused": {}}}}, {HERE: 3}):
+    times = [math.nan, math.inf, -1.0, 10 ** 400, "1e999", None, []]
+    more = [{HERE: {"k": {"kernel": "", "way": "", "microseconds": {"a": time}, "refused": {}}}} for time in times]
+    for rows in (*more, {HERE: {"k": {}}}, {HERE: {"k": {"kernel": "", "way": "", "microseconds": {"a": "b"}, "refused": {}}}}, {HERE: 3}):
         file.write_text(json.dumps({"hloc_tuning": 1, "measured": rows, "sha256": tuning._seal(rows)}))
         with pytest.raises(RunError, match="not a whole tuning file"):
             compiled(file)
@@ -271,6 +276,45 @@ def test_no_file_and_no_device(tmp_path, monkeypatch):
 def test_a_file_that_cannot_be_written(tmp_path):
     with pytest.raises(RunError, match="cannot write .*tuning.json: no such folder"):
         tuning.write(tmp_path / "no" / "tuning.json", tuning.Tuning({}))
+
+
+def test_what_is_no_file(tmp_path, monkeypatch):
+    """Nothing is measured before it is known that the file can be written, and no link is followed."""
+    monkeypatch.setattr(target, "device_present", lambda: False)
+    pipe, folder, zero = tmp_path / "pipe", tmp_path / "folder", tmp_path / "zero"
+    os.mkfifo(pipe)
+    folder.mkdir()
+    zero.symlink_to("/dev/zero")
+    for path, words in ((pipe, "a pipe"), (folder, "a folder"), (zero, "a device")):
+        with pytest.raises(RunError, match=f"cannot read the tuning file .*{words}"):
+            compiled(path)
+        with pytest.raises(RunError, match="cannot write .*: it is a"):
+            tuning.write(path, tuning.Tuning({}))
+    with open(tmp_path / "large", "wb") as file:
+        file.truncate(tuning.LARGEST_FILE + 1)
+    with pytest.raises(RunError, match="it is larger than 64 MiB"):
+        compiled(tmp_path / "large")
+
+
+@needs_compiler
+def test_no_link_is_followed_and_nothing_measured_for_it(device, tmp_path):
+    link, victim = tmp_path / "link.json", tmp_path / "victim"
+    link.symlink_to(victim)
+    with pytest.raises(RunError, match="cannot write .*link.json: it is a symbolic link"):
+        api.compile(SMALL, "cuda", options=api.Options(tuning=link), run=False)
+    assert not victim.exists() and not device.measured
+
+
+def test_eight_writers_lose_nothing(tmp_path):
+    """Each adds its own kernels to what the others have added meanwhile."""
+    path, row = tmp_path / "tuning.json", tuning.Measured("gemm", "1x1", {"1x1": 1.0})
+
+    def add(number: int) -> None:
+        for kernel in range(5):
+            tuning._add(path, HERE, f"{number} {kernel}", row)
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(add, range(8)))
+    assert len(tuning.read(path).measured[HERE]) == 40 and [p.name for p in tmp_path.iterdir()] == ["tuning.json"]
 
 
 def test_target_cpu_has_no_use_for_it(file):

@@ -14,13 +14,12 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from itertools import accumulate
+from itertools import accumulate, count
 from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 import numpy as np
 
-from hloc import cache
 from hloc.analysis.packing import ALIGNMENT
 from hloc.errors import RunError
 from hloc.ir import Instruction, Shape, numpy_dtype
@@ -54,6 +53,7 @@ def refuse_if_too_large(needed: int, what: str, largest: Instruction | None = No
 
 
 _sharing = threading.Lock()
+_loads = count(1)
 _threads: int | None = None                 # of the process: the address of the first program's pool
 
 
@@ -82,16 +82,21 @@ def open_library(file: BinaryIO) -> ctypes.CDLL:
 
 
 def _load(file: BinaryIO) -> ctypes.CDLL:
-    """What `file` has open, whatever stands at its path by now. The loader takes a name that it knows for the library
-    that it knows: this one is new. Raises NotLoaded."""
+    """What `file` has open, whatever stands at its path by now. Raises NotLoaded."""
     opened = f"/proc/self/fd/{file.fileno()}"
-    with cache.workspace() as folder:
-        name = folder / "program.so"
-        name.symlink_to(opened if os.path.exists(opened) else os.path.abspath(file.name))
-        try:
-            return ctypes.CDLL(str(name))
-        except OSError as error:
-            raise NotLoaded(f"{file.name} cannot be loaded: {str(error).removeprefix(f'{name}: ')}") from None
+    try:
+        return ctypes.CDLL(_new_name(opened) if os.path.exists(opened) else os.path.abspath(file.name))
+    except OSError as error:
+        reason = str(error).partition(": ")[2] or str(error)
+        raise NotLoaded(f"{file.name} cannot be loaded: {reason}") from None
+
+
+def _new_name(path: str) -> str:
+    """A name of `path` that the loader has not seen: it takes one that it knows for the library that it knows, without
+    a look at the file. A number is written in front of the last two parts, its digits as `./` and `.//`."""
+    folder, parent, name = path.rsplit("/", 2)
+    number = "".join(".//" if digit == "1" else "./" for digit in f"{next(_loads):b}")
+    return f"{folder}/{number}{parent}/{name}"
 
 
 class CpuBackend:
