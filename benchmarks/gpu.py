@@ -1,12 +1,11 @@
-"""hloc on a GPU, measured: one command, under eight minutes, a table that can be committed.
+"""hloc on a GPU, measured: one command, some five minutes, a table that can be committed.
 
     python benchmarks/gpu.py [SECTION ...] [--output benchmarks/results/NAME] [--emulated]
-    python benchmarks/gpu.py --not-measured --output benchmarks/results/gpu-not-measured      without a GPU
 
 Each section (gpu_sections/) runs in a process of its own with its own time limit and prints its rows as it gets them:
 what was measured before a limit, or before a crash, is kept. What is missing is told by name: "not measured: ...".
-Writes NAME.json and NAME.md with date, device and driver, the numbers to reach first (gpu_sections/goals.py). Without a
-GPU: one error, exit code 6.
+After each section it writes NAME.json and NAME.md with date, device and driver, the numbers to reach first
+(gpu_sections/goals.py). Without a GPU: one error, exit code 6.
 
 --emulated runs the same sections on tiny sizes against the emulated driver of tests/cuda_emulation: it shows that this
 script works, its times mean nothing, and it writes only where --output says.
@@ -31,19 +30,20 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 sys.path[:0] = [str(HERE), str(ROOT)]
 
-# name -> (seconds, what it tells); together under eight minutes
+# name -> (seconds, what it tells): what is least known first, in case that the device is taken away
 SECTIONS: dict[str, tuple[int, str]] = {
+    "once_wrong": (90, "what was once wrong on a device, and its relatives, against the evaluator"),
     "prepare": (80, "whole programs compiled side by side"),
-    "launches": (15, "cost of a launch, in a graph and without"),
-    "bandwidth": (35, "memory-bound kernels as a fraction of a device copy"),
-    "products": (50, "matrix products and attention against cuBLASLt and the peak"),
-    "tuning": (29, "products and a convolution by measured choice against the cost model's"),
-    "warpgroups": (40, "ways of sm_90a that no device has run yet, each in a process of its own"),
     "ops": (35, "kernels of the test data against the evaluator"),
-    "models": (40, "models of testdata/models against their expected results"),
-    "end_to_end": (50, "whole programs, and without fusion"),
-    "xla": (55, "whole programs against XLA:GPU"),
     "sanitizer": (50, "compute-sanitizer on kernels of the test data"),
+    "models": (40, "models of testdata/models against their expected results"),
+    "xla": (55, "whole programs against XLA:GPU"),
+    "end_to_end": (50, "whole programs, and without fusion"),
+    "warpgroups": (40, "wgmma and bulk copies of sm_90a, each in a process of its own"),
+    "tuning": (29, "products and a convolution by measured choice against the cost model's"),
+    "products": (50, "matrix products and attention against cuBLASLt and the peak"),
+    "bandwidth": (35, "memory-bound kernels as a fraction of a device copy"),
+    "launches": (15, "cost of a launch, in a graph and without"),
 }
 
 
@@ -127,14 +127,6 @@ def goals(rows: list[dict]) -> list[str]:
             *("| " + " | ".join(row) + " |" for row in verdicts(rows)), ""]
 
 
-def not_measured() -> tuple[dict, list[dict]]:
-    """Facts and rows of a machine without a GPU: each section, and why it has no figure."""
-    facts = {"device": "no device", "name": "none", "emulated": False, "driver": "nothing", "compiler": "nothing",
-             "seconds": 0, "date": f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M UTC}"}
-    missing = "no GPU was here"
-    return facts, [{"section": name, "what": about, "missing": missing} for name, (_, about) in SECTIONS.items()]
-
-
 def cells(row: dict) -> list[str]:
     if "missing" in row:
         return [row["what"], "not measured", "", f"not measured: {row['missing']}"]
@@ -149,12 +141,30 @@ def write(output: Path, facts: dict, rows: list[dict]) -> None:
     output.with_suffix(".md").write_text(table(facts, rows), encoding="utf-8")
 
 
+def measured(sections: list[str], facts: dict, output: Path | None) -> list[dict]:
+    """The rows of these sections; written with the facts after each of them: what has been measured is kept, whatever
+    ends the run."""
+    start, rows = time.monotonic(), []
+    facts |= {"seconds": 0.0, "section_seconds": {}}
+    patience = float(os.environ.get("HLOC_GPU_PATIENCE", "1"))
+    with tempfile.TemporaryDirectory(prefix="hloc-gpu-") as folder:
+        os.environ["HLOC_GPU_FOLDER"] = folder
+        for name in sections:
+            print(f"{name}: {SECTIONS[name][1]}", file=sys.stderr)
+            began = time.monotonic()
+            rows += section_apart(name, facts["emulated"], SECTIONS[name][0] * patience)
+            facts["section_seconds"][name] = round(time.monotonic() - began, 1)
+            facts["seconds"] = time.monotonic() - start
+            if output:
+                write(output, facts, rows)
+    return rows
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("sections", nargs="*", metavar="SECTION", help=", ".join(SECTIONS))
     parser.add_argument("--output", type=Path, help="where to write .json and .md")
     parser.add_argument("--emulated", action="store_true", help="tiny sizes on the emulated driver")
-    parser.add_argument("--not-measured", action="store_true", help="the table of a machine without a GPU")
     parser.add_argument("--target", choices=("sm_90",), help="compile for Hopper without wgmma and bulk copies")
     parser.add_argument("--one", choices=SECTIONS, help=argparse.SUPPRESS)
     parser.add_argument("--compile", nargs=2, help=argparse.SUPPRESS)
@@ -163,11 +173,6 @@ def main() -> int:
     unknown = [n for n in asked.sections if n not in SECTIONS]
     if unknown:
         parser.error(f"no section {unknown[0]!r}; sections: {', '.join(SECTIONS)}")
-    if asked.not_measured:
-        if not asked.output:
-            parser.error("--not-measured needs --output")
-        write(asked.output, *not_measured())
-        return 0
     if asked.target:
         os.environ["HLOC_GPU_TARGET"] = asked.target            # children ask it too
     if asked.one:
@@ -193,20 +198,12 @@ def main() -> int:
     except HlocError as error:
         print(f"error: {error.message}" + (f"\nhint: {error.hint}" if error.hint else ""), file=sys.stderr)
         return error.code
-    start, rows = time.monotonic(), []
-    with tempfile.TemporaryDirectory(prefix="hloc-gpu-") as folder:
-        os.environ["HLOC_GPU_FOLDER"] = folder
-        for name in asked.sections or SECTIONS:
-            print(f"{name}: {SECTIONS[name][1]}", file=sys.stderr)
-            patience = float(os.environ.get("HLOC_GPU_PATIENCE", "1"))
-            rows += section_apart(name, asked.emulated, SECTIONS[name][0] * patience)
-    facts |= {"date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-              "seconds": time.monotonic() - start}
+    now = datetime.datetime.now(datetime.timezone.utc)
+    facts["date"] = f"{now:%Y-%m-%d %H:%M UTC}"
     output = asked.output
     if output is None and not asked.emulated:
-        output = HERE / "results" / f"gpu-{facts['name']}-{facts['date'][:10]}"
-    if output:
-        write(output, facts, rows)
+        output = HERE / "results" / f"gpu-{facts['name']}-{now:%Y-%m-%d}"
+    rows = measured(asked.sections or list(SECTIONS), facts, output)
     print(table(facts, rows))
     return 1 if any(r.get("wrong") for r in rows) else 0
 

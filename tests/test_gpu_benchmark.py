@@ -44,6 +44,8 @@ PROGRAMS = 8 if importlib.util.find_spec("jax") and _has_weights("resnet_reduced
 
 # section -> what its table must hold; None: a row with a value, else the reason why it has none
 EXPECTED = {
+    "once_wrong": {"products of s8": None, "products of f16": None, "convolutions": None, "ragged bf16, 91 x 65": None,
+                   "attention f32, 1 heads, 24 positions of 17": None},
     "prepare": {f"{PROGRAMS} programs compiled": None},
     "launches": {"a step of 8 kernels as a graph": None},
     "bandwidth": {"a copy on the device": None, "softmax bf16[12,40]": None, "transpose f32[12,40]": None},
@@ -82,7 +84,7 @@ def test_sections_on_the_emulation(section, tmp_path):
 
 def test_every_section_is_tried(gpu):
     assert EXPECTED.keys() == gpu.SECTIONS.keys()
-    assert sum(seconds for seconds, _ in gpu.SECTIONS.values()) < 480
+    assert sum(seconds for seconds, _ in gpu.SECTIONS.values()) < 570
 
 
 def test_without_a_gpu():
@@ -184,6 +186,18 @@ def test_wrong_results_fail(gpu, monkeypatch, tmp_path):
     assert "| a / b | 1 of 2 wrong |  | k: all |" in (tmp_path / "o.md").read_text()
 
 
+def test_results_are_written_after_each_section(gpu, monkeypatch, tmp_path):
+    def section(name: str, emulated: bool, limit: float) -> list[dict]:
+        if name == "ops":
+            assert [r["what"] for r in json.loads((tmp_path / "o.json").read_text())["rows"]] == ["of launches"]
+        return [{"section": name, "what": f"of {name}", "value": 1}]
+    monkeypatch.setattr(gpu, "section_apart", section)
+    facts = {"device": "a device", "emulated": False, "date": "today", "driver": "13.0", "compiler": "13.0"}
+    assert len(gpu.measured(["launches", "ops"], facts, tmp_path / "o")) == 2
+    assert list(json.loads((tmp_path / "o.json").read_text())["section_seconds"]) == ["launches", "ops"]
+    assert "of launches" in (tmp_path / "o.md").read_text() and "of ops" in (tmp_path / "o.md").read_text()
+
+
 def test_numbers_to_reach(gpu, tmp_path):
     """Each goal is judged by the rows that sections give; what no row tells is not measured."""
     from gpu_sections.goals import GOALS, verdicts
@@ -201,16 +215,29 @@ def test_numbers_to_reach(gpu, tmp_path):
     assert "| softmax bf16 | at least 0.9 of the copy | 0.50 | not reached |" in gpu.goals(rows)
 
 
-def test_table_of_a_machine_without_a_gpu(tmp_path):
-    """Which is the one that is committed until a GPU has been there."""
-    assert run("--not-measured").returncode == 2
-    assert run("--not-measured", "--output", str(tmp_path / "none")).returncode == 0
-    assert not any("value" in row for row in json.loads((tmp_path / "none.json").read_text())["rows"])
+def test_what_was_once_wrong(gpu, monkeypatch):
+    """The list that a device is given: the wrong products themselves, every type at every depth, every kind of tile."""
+    from types import SimpleNamespace
 
-    def lines(folder: Path) -> list[str]:
-        return [line for line in folder.read_text().splitlines() if "UTC" not in line]
-    committed = lines(ROOT / "benchmarks" / "results" / "gpu-not-measured.md")
-    assert lines(tmp_path / "none.md") == committed and sum("not measured" in line for line in committed) > 30
+    from gpu_sections import once_wrong
+
+    from hloc.targets.cuda.gpus import GPUS
+    from hloc.targets.cuda.sources import make_sources
+    assert next(iter(gpu.SECTIONS)) == "once_wrong"
+    machine = GPUS["h200"]
+    found = once_wrong.sets(SimpleNamespace(emulated=False, machine=machine))
+    made = {what: make() for what, make in found.items()}
+    text = {what: "".join(make_sources(m.program, machine, m.ways).kernels) for what, m in made.items()}
+    for name in once_wrong.TYPES:
+        own = text[f"products of {name}"]
+        assert all(f" K = {depth}, BATCHES = 1" in own for depth in once_wrong.DEPTHS), name
+        assert "M = 9, N = 9, K = 7, BATCHES = 90" in own and "M = 70, N = 65, K = 90" in own
+    for tile in ("hloc_tile<", "hloc_tile_mma<", "hloc_tile_pipeline<", "hloc_tile_warpgroup<", "hloc_tile_bulk<"):
+        assert any(tile in t for t in text.values()), tile
+    whole = "".join(text.values())
+    assert all(f"{tile}<" in whole for tile in ("hloc_ragged", "hloc_attention_f32", "hloc_attention_mma",
+                                                "hloc_attention_gradient_f32", "hloc_attention_gradient_mma"))
+    assert sum(len(m.expected) for m in made.values()) > 850
 
 
 @pytest.mark.parametrize("said, row", [

@@ -2,7 +2,7 @@
 
     verdicts(rows)  ->  [["add f32", "at least 0.9 of the copy", "0.94", "reached"], ...]
 
-A goal that no row speaks of is "not measured"; so is everything in the table that a machine without a GPU writes.
+A goal that no row speaks of is "not measured".
 """
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from gpu_sections import ops
+from gpu_sections import once_wrong, ops
 from gpu_sections.programs import ROOT, cases, container_path, source
 
 SECONDS = 80                           # of one program
@@ -83,11 +83,15 @@ def compiled(device, name: str, fusion: str) -> tuple[float, str]:
 
 
 def compile_one(device, name: str, fusion: str) -> None:
-    """What the child does: the program as a container."""
+    """What the child does: the program as a container; kernels, and sets of once_wrong, into the cache of compiled
+    code."""
     from gpu_sections import sanitizer
     from gpu_sections.programs import find
     sys.path.insert(0, str(ROOT / "tests"))
     from hloc.targets.cuda import container
+    if fusion == "once_wrong":
+        once_wrong.compile_one(device, name)
+        return
     if KERNELS in (name, fusion):
         from cuda_emulation.cases import program_of
         sets = [partial(cases, device) for cases in sanitizer.SETS.values()] if name == KERNELS else \
