@@ -162,7 +162,8 @@ def test_the_file_holds_the_call(tmp_path, monkeypatch):
     backend = backend_for(text)
     packed = backend.packed
     program = planned(text)._replace(steps=packed.steps, arena_size=packed.arena_size)
-    container.write(tmp_path / "m.cubin", packed.image, program, packed.kernels, "sm_90a", 13000)
+    with open(tmp_path / "m.cubin", "w+b") as file:
+        container.write(file, packed.image, program, packed.kernels, "sm_90a", 13000)
     again = container.read(tmp_path / "m.cubin")
     assert again.kernels == packed.kernels and again.kernels[0].product.epilogue == "gelu_bias"
     product = again.kernels[0].product
@@ -170,8 +171,9 @@ def test_the_file_holds_the_call(tmp_path, monkeypatch):
                   product._replace(a=product.a._replace(leading=1 << 40)), product._replace(element="s4"),
                   product._replace(epilogue="swish"), product._replace(bias=-1)):
         kernels = [again.kernels[0]._replace(product=wrong)]
-        container.write(tmp_path / "w.cubin", packed.image, program, kernels, "sm_90a", 13000)
-        with pytest.raises(RunError, match="not a whole container"):
+        with open(tmp_path / "w.cubin", "w+b") as file:
+            container.write(file, packed.image, program, kernels, "sm_90a", 13000)
+        with pytest.raises(RunError, match="not a whole file that hloc wrote"):
             container.read(tmp_path / "w.cubin")
 
 

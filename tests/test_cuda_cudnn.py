@@ -184,7 +184,8 @@ def test_files(tmp_path):
 
     def written(**changes) -> container.Container:
         kernels = [k._replace(product=k.product._replace(**changes)) if k.product else k for k in packed.kernels]
-        container.write(path, b"image", packed, kernels, "sm_90a")
+        with open(path, "w+b") as file:
+            container.write(file, b"image", packed, kernels, "sm_90a")
         return container.read(path)
     assert written().kernels == packed.kernels
     (own,) = (k.product for k in packed.kernels if k.product)

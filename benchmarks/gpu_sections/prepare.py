@@ -101,4 +101,5 @@ def compile_one(device, name: str, fusion: str) -> None:
         return
     text, _ = source(find(name, device), device)
     packed = device.packed(text, fusion)
-    container.write(container_path(name, fusion), packed.image, packed, packed.kernels, packed.arch, packed.cuda)
+    with open(container_path(name, fusion), "w+b") as file:
+        container.write(file, packed.image, packed, packed.kernels, packed.arch, packed.cuda)
