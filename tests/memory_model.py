@@ -146,7 +146,11 @@ def run_at_home(computation: Computation, given: list[Seen], homes: dict[int, Me
     table: dict[Instruction, list[Seen]] = {}
     for instruction in computation.instructions:
         operands = [table[o] for o in instruction.operands]
-        made = step(instruction, operands, [given], callees)
+        if instruction.opcode == "conditional":
+            wanted = {n: origin[v] for n, v in enumerate(values[instruction]) if v in origin}
+            made = run_branches(instruction, operands, callees, wanted)
+        else:
+            made = step(instruction, operands, [given], callees)
         if instruction.opcode not in FORWARDING and instruction.opcode != "parameter":
             made = [place(instruction, seen, origin.get(value), operands) if value.instruction is instruction else seen
                     for value, seen in zip(values[instruction], made)]
@@ -177,19 +181,32 @@ def place(instruction: Instruction, seen: Seen, memory: Memory | None, operands:
     return memory.write(instruction)
 
 
-def run_branches(instruction: Instruction, operands: list, callees: Callees) -> list[Seen]:
-    """Each branch on memory of its own: what it may overwrite, and what it may not."""
-    pairs = branch_operands(instruction, lambda slot: [s.memory for s in operands[slot]], callees.origins)
-    shared = {result: operands[slot][leaf].memory for result, slot, leaf in pairs}
-    for given, callee in zip(operands[1:], branches(instruction)):
-        found = [s.memory for s in given]
-        assert all(found.count(m) < 2 for m in shared.values()), f"{instruction.name} is given one array twice"
-        standing = {m: Memory(fixed=m.fixed or m not in shared.values()) for m in (*found, *shared.values())}
+def run_branches(instruction: Instruction, operands: list, callees: Callees,
+                 wanted: dict[int, Memory] | None = None) -> list[Seen]:
+    """Each branch on memory of its own; what it overwrites is overwritten. wanted: result leaf -> where it must end,
+    which branches write themselves, while they read what they are given there."""
+    for seen in (s for o in operands for s in o):
+        seen.read(instruction)
+    found = [[s.memory for s in o] for o in operands]
+    pairs = branch_operands(instruction, found.__getitem__, callees.origins)
+    shared = {result: found[slot][leaf] for result, slot, leaf in pairs}
+    given_at_all = {m for o in found[1:] for m in o}
+    shared = {n: m for n, m in (wanted or {}).items() if m in given_at_all} | shared
+    assert len(set(shared.values())) == len(shared), f"{instruction.name} puts two results into one array"
+    written = set(shared.values())
+    for given, callee in zip(found[1:], branches(instruction)):
+        standing = {m: Memory(fixed=m.fixed) for m in (*given, *shared.values())}
+        before = {m: stand.stamp for m, stand in standing.items()}
         homes = {result: standing[m] for result, m in shared.items()}
-        results = [r.memory for r in run_at_home(callee, [Seen(standing[m], standing[m].stamp) for m in found], homes,
-                                                 callees)]
-        assert not any(m.fixed for m in results), f"{callee.name} returns its parameter or a constant"
+        results = [r.memory for r in run_at_home(callee, [Seen(standing[m], before[m]) for m in given], homes, callees)]
+        own = [m for n, m in enumerate(results) if n not in homes]
+        assert not any(m in standing.values() or m.fixed for m in own), f"{callee.name} returns what it is given"
         assert len(set(results)) == len(results), f"{callee.name} returns two results in one piece of memory"
+        changed = {m for m, stand in standing.items() if stand.stamp is not before[m]}
+        assert all(given.count(m) < 2 for m in changed), f"{callee.name} overwrites an array that it is given twice"
+        written |= changed
+    for memory in written - set(shared.values()):
+        memory.write(instruction)
     return [shared.get(n, Memory()).write(instruction) for n, _ in enumerate(leaves(instruction.shape))]
 
 

@@ -2,6 +2,7 @@
 reads or writes a whole array. Bytes are counted in the plan; time says less and depends on the machine."""
 from __future__ import annotations
 
+import random
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cuda_emulation.cases import emulate
+from memory_model import check_memory
+from random_updates import random_inputs, random_loop
 
 import hloc
 from hloc.evaluate import evaluate
@@ -47,6 +50,7 @@ def inputs_of(module: Module, seed: int) -> list[np.ndarray]:
 
 
 def planned(module: Module, target: str) -> Program:
+    """The plan, after the passes, which change the module."""
     chosen = find(target)
     run_passes(module, pipeline_for(chosen.name), PassContext(chosen.machine, chosen.name), verify=False)
     return plan_module(module, chosen.machine)
@@ -99,4 +103,28 @@ def test_cuda_emulated(name: str, monkeypatch) -> None:
     inputs = inputs_of(read(path), 0)
     sources = make_sources(planned(read(path), "h100"), find("h100").machine)
     for got, want in zip(emulate(sources, inputs, monkeypatch), evaluate(read(path), inputs), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+# -- random loops ------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("target", ["cpu", "h200"])
+@pytest.mark.parametrize("first", range(0, 120, 40))
+def test_random_loops_keep_what_is_read(first: int, target: str) -> None:
+    for seed in range(first, first + 40):
+        text, count = random_loop(random.Random(seed))
+        module = parse_module(text, f"random_loop_{seed}")
+        inputs = random_inputs(count, seed)
+        want = evaluate(module, inputs)
+        planned(module, target)
+        check_memory(module)
+        for got, right in zip(evaluate(module, inputs), want, strict=True):
+            np.testing.assert_array_equal(got, right)
+
+
+@pytest.mark.parametrize("seed", range(1000, 1012))
+def test_random_loops(seed: int) -> None:
+    text, count = random_loop(random.Random(seed))
+    inputs = random_inputs(count, seed)
+    for got, want in zip(hloc.compile(text, target="cpu")(*inputs), evaluate(parse_module(text), inputs), strict=True):
         np.testing.assert_array_equal(got, want)
