@@ -232,7 +232,7 @@ def prune(added: int = 0, made: Path | None = None) -> None:
     old: two processes that add at the same time may count one of both, but to look at ten thousand takes 0.1 s.
     """
     asked = os.environ.get("HLOC_CACHE_BYTES", "")
-    limit = int(asked) if asked.isdecimal() else DEFAULT_BYTES
+    limit = int(asked) if asked.isdecimal() and len(asked) < 20 else DEFAULT_BYTES
     total, counted = _count()
     if total + added <= limit and 0 <= time.time() - counted < COUNT_SECONDS:
         _write_count(total + added, counted)

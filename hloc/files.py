@@ -10,17 +10,20 @@ a pipe or a device is an error.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import secrets
+import shutil
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from io import BufferedReader
+from io import BufferedReader, FileIO
 from pathlib import Path
 from typing import BinaryIO
 
 from hloc.errors import RunError
 
+PIECE = 1 << 20
 DRAFT = ".hloc-"                     # how names of files that are being written begin
 READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK       # a pipe that took a file's place does not block
 CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -54,6 +57,16 @@ def read_at_most(file: BinaryIO, most: int, name: str) -> bytes:
     if len(data) > most:
         raise OSError(errno.EFBIG, f"it is larger than {_size(most)}", name)
     return data
+
+
+def private_copy(file: BufferedReader) -> BufferedReader:
+    """The bytes of a file in memory, under its name: nobody can change them any more."""
+    handle = os.memfd_create("hloc", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    copy = FileIO(handle, "r+")
+    copy.name = file.name
+    shutil.copyfileobj(file, copy, PIECE)
+    fcntl.fcntl(handle, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
+    return BufferedReader(copy)
 
 
 def _size(size: int) -> str:

@@ -169,6 +169,23 @@ def test_what_is_no_entry_is_a_miss_and_removed(folder, suffix, damage):
         assert all(stat.S_ISREG(path.lstat().st_mode) for path in folder.iterdir())
 
 
+def test_seals_that_cannot_be_read(folder, monkeypatch):
+    """Root reads all: the system refuses it here."""
+    check_doubles()
+    refused = {path for path in folder.glob("*.sha256")}
+    opening = os.open
+
+    def refusing(path, *more, **named):
+        if Path(str(path)) in refused:
+            raise PermissionError(13, "Permission denied", str(path))
+        return opening(path, *more, **named)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", refusing)
+        assert all(cache.opened(path.name.partition(".")[0], Path(path.stem).suffix) is None for path in refused)
+    assert not any(path.exists() for path in refused) and not list(folder.glob("*.so"))
+    check_doubles()
+
+
 def test_locks_that_are_none(folder):
     lock = folder / "lock.abcdef"
     for make in (lambda: lock.symlink_to("/dev/zero"), lock.mkdir, lambda: os.mkfifo(lock)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import random
 import socket
 import stat
 import struct
@@ -220,6 +221,38 @@ def test_standard_input_that_does_not_end(here):
         done = subprocess.run(["sh", "-c", f'"{sys.executable}" -c "{code}" {given}'], capture_output=True, text=True,
                               env=ENVIRONMENT, timeout=60)
         assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr
+
+
+def mutated(data: bytes, chance: random.Random) -> bytes:
+    """With bits turned, bytes replaced, removed and added, or its end cut off."""
+    changed = bytearray(data)
+    for _ in range(chance.choice([1, 1, 2, 4, 16])):
+        at, kind = chance.randrange(len(changed) or 1), chance.randrange(5)
+        if kind == 0 and changed:
+            changed[at] ^= 1 << chance.randrange(8)
+        elif kind == 1:
+            del changed[at:at + chance.randrange(1, 20)]
+        elif kind == 2:
+            changed[at:at] = chance.randbytes(chance.randrange(1, 9))
+        elif kind == 3:
+            changed[at:at + 4] = chance.choice([b"\xff" * 4, b"\xff\xff\xff\x7f", bytes(4), b"PK\1\2"])
+        elif chance.randrange(4) == 0:
+            del changed[at:]
+    return bytes(changed)
+
+
+@pytest.mark.parametrize("ending, data", [("npy", array_file()), ("npz", ZIP), ("npz", archive(GOOD, zipfile.ZIP_STORED))])
+@pytest.mark.parametrize("seed", range(3))
+def test_mutated_files_are_read_or_refused(here, ending, data, seed):
+    chance, name = random.Random(seed), f"y.{ending}"
+    refused = 0
+    for _ in range(200):
+        Path(name).write_bytes(mutated(data, chance))
+        try:
+            assert all(array.shape == (2, 3) for array in read_add(name))
+        except RunError as error:
+            refused += len(str(error)) < 1000
+    assert refused > 100
 
 
 # -- outputs -----------------------------------------------------------------------------------------------------------
@@ -475,6 +508,24 @@ def test_what_was_checked_is_what_is_loaded(shared_object, here, monkeypatch):
         return loading(file)
     monkeypatch.setattr(executable, "_load", swapped)
     assert hloc.api.load_compiled(path)(X, X)[0][1, 2] == 10
+
+
+def test_a_loaded_file_that_is_written_into(shared_object, here):
+    """Not replaced, but changed in place, while its program is in use."""
+    path, data = Path("m.so"), shared_object.read_bytes()
+    path.write_bytes(data)
+    for _ in range(3):
+        exe = hloc.api.load_compiled(path)
+        path.write_bytes(bytes(len(data)))
+        assert exe(X, X)[0][1, 2] == 10
+        path.write_bytes(data)
+
+
+def test_a_file_that_memory_does_not_hold(here):
+    with open("m.so", "wb") as file:
+        file.truncate(1 << 42)
+    with pytest.raises(RunError, match="m.so takes 4096.0 GiB"):
+        hloc.api.load_compiled(Path("m.so"))
 
 
 def test_compiled_files_that_are_none(here):

@@ -23,9 +23,9 @@ def routines_command() -> None:
     try:
         with Progress() as progress:
             count, refused = build_all(report=progress.report)
-    except OSError as error:
-        raise RunError(f"cannot write to {PREBUILT}: {error.strerror}",
-                       hint="routines compile when a program needs them, into the cache") from None
+    except (OSError, RunError) as error:
+        reason = error.message if isinstance(error, RunError) else f"cannot write to {PREBUILT}: {error.strerror}"
+        raise RunError(reason, hint="routines compile when a program needs them, into the cache") from None
     click.echo(f"{count} routines in {PREBUILT}")
     for said in refused:
         click.echo(f"refused: {said}", err=True)

@@ -22,12 +22,12 @@ from typing import BinaryIO
 
 from hloc.archives import DAMAGED, open_archive
 from hloc.errors import RunError
-from hloc.files import opened
+from hloc.files import PIECE, opened, private_copy
+from hloc.limits import available_memory
 from hloc.targets.manifest import whole
 
 PLAN, SEAL_BYTES = "plan.json", 64
 HEX = frozenset(b"0123456789abcdef")
-PIECE = 1 << 20
 
 
 def write(file: BinaryIO, image: BinaryIO, plan: dict, members: Mapping[str, bytes] | None = None) -> None:
@@ -43,10 +43,15 @@ def write(file: BinaryIO, image: BinaryIO, plan: dict, members: Mapping[str, byt
 
 @contextmanager
 def reading(path: Path, mark: str, version: int) -> Iterator[Sealed]:
-    """A file that `write` made. Raises RunError where it is another, is not whole or was changed, and for whatever is
-    found to be wrong with its plan in the block."""
+    """A file that `write` made, as it is now: what is checked and used is a copy in memory. Raises RunError where it is
+    another, is not whole or was changed, and for whatever is found to be wrong with its plan in the block."""
     try:
-        with opened(path) as file:
+        with opened(path) as given:
+            size, free = os.fstat(given.fileno()).st_size, available_memory()
+            if free is not None and size > free:
+                raise RunError(f"{path} takes {size / 2**30:.1f} GiB, but {free / 2**30:.1f} GiB are free")
+            file = private_copy(given)
+        with file:
             _check(path, file)
             with open_archive(file, {zipfile.ZIP_STORED}) as archive:
                 yield Sealed(path, archive, mark, version)
@@ -56,7 +61,7 @@ def reading(path: Path, mark: str, version: int) -> Iterator[Sealed]:
 
 
 class Sealed:
-    """Such a file, open. file: what was checked, whatever stands at its path by now."""
+    """Such a file. file: the copy that was checked."""
 
     def __init__(self, path: Path, archive: zipfile.ZipFile, mark: str, version: int):
         self.file, self.archive = archive.fp, archive

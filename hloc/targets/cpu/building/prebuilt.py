@@ -9,7 +9,6 @@ not, or for another compiler, `hloc routines` does.
 """
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from hloc import cache
 from hloc.errors import BuildError
+from hloc.files import writing
 from hloc.machine import available_cores
 from hloc.targets.cpu.building import toolchain
 from hloc.targets.cpu.building.parts import IN_PARTS, compiled, kind_of_unit
@@ -78,5 +78,6 @@ def _build(chain: Toolchain, key: str, routine: Routine, workspace: Path, folder
         built = chain.compile_object(RUNTIME / unit, workspace / f"{key}.o", flags)
     except BuildError as error:
         return f"{unit}: {error}"
-    shutil.copyfile(built, folder / f"{key}.{os.getpid()}").replace(target)      # none is there by halves
+    with open(built, "rb") as file, writing(target) as kept:
+        shutil.copyfileobj(file, kept)
     return ""
