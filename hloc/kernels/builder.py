@@ -109,7 +109,8 @@ class Builder:
         greatest = extent - 1 if isinstance(extent, int) else high
         yield indexing.bounded(name, 0, max(1, greatest)) if greatest is not None else self.named(name)
         body = self._close()
-        self.append(For(name, extent, SERIAL if kind == VECTOR and has_loop(body) else kind, body))
+        if body:                        # a window that sees nothing but padding leaves none
+            self.append(For(name, extent, SERIAL if kind == VECTOR and has_loop(body) else kind, body))
 
     def named(self, name: str) -> Index:
         """A counter about which nothing is known but that it is not negative."""

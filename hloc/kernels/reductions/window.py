@@ -22,7 +22,8 @@ from hloc.kernels.indexing import Index
 from hloc.kernels.ir import SERIAL, VECTOR, Expr, Load
 from hloc.kernels.reductions.window_doubling import doubles, doubling_kernel
 from hloc.kernels.reductions.window_taps import WIDTH, cost_of, first_column, is_plain, taps_of
-from hloc.kernels.rules.loops import element_types
+from hloc.kernels.rules.control import drive
+from hloc.kernels.rules.loops import element_types, reduce_window_values
 from hloc.kernels.sliding import SHORTEST_SLIDE, Columns, slide, slides, steps
 from hloc.machine import Machine
 
@@ -49,7 +50,17 @@ def lower_reduce_window(group: Group, machine: Machine) -> Lowered:
     if shape.rank and (slides(dims[-1]) and result.dimensions[-1] >= SHORTEST_SLIDE
                        or machine.kind == "cpu" and steps(dims[-1]) and result.dimensions[-1] >= SHORTEST_STEPS):
         return Lowered((_pool(group, dims),))
-    return lower_loop(group, machine) if not instruction.shape.is_tuple else Lowered((_pool(group, dims),))
+    if not instruction.shape.is_tuple:
+        return lower_loop(group, machine)
+    return Lowered((_pool(group, dims) if shape.rank else _of_scalars(group),))
+
+
+def _of_scalars(group: Group) -> KernelCall:
+    """The one place of windows over several scalars."""
+    outline = Outline(group)
+    results = drive(outline.elements, reduce_window_values(outline.elements, group.instruction, ()))
+    outline.store_all(indexing.ZERO, results)
+    return outline.finish()
 
 
 def _direction(w: WindowDim, size: int) -> int:
