@@ -14,6 +14,7 @@ from hloc.errors import RunError
 from hloc.ops.host import Transfers
 
 LOOP = Path(__file__).parent.parent / "testdata" / "transfers" / "loop.hlo"
+PIPELINED = LOOP.with_name("pipelined.hlo")
 
 
 def given(rounds: int) -> Transfers:
@@ -29,6 +30,17 @@ def test_values_go_both_ways(target):
     assert [(x.tolist(), int(n)) for x, n in transfers.outfeed] == [([11, 21], 0), ([13, 23], 1), ([16, 26], 2)]
     assert [(channel, x.tolist()) for channel, x in transfers.sent] == [(5, [11, 21]), (5, [13, 23]), (5, [16, 26])]
     assert not transfers.infeed
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_a_loop_hands_transfers_on(target):
+    """What a turn of a loop begins to send or to receive, the next one awaits."""
+    values = [np.full(2, n, np.float32) for n in range(1, 5)]
+    transfers = Transfers(received={2: list(values)})
+    last, = hloc.compile(PIPELINED, target, options=Options(transfers=transfers))()
+    assert last.tolist() == [4, 4]
+    assert [(channel, x.tolist()) for channel, x in transfers.sent] == \
+        [(5, [0, 0]), (5, [1, 1]), (5, [2, 2]), (5, [3, 3])]
 
 
 @pytest.mark.parametrize("target", ["reference", "cpu"])

@@ -65,7 +65,7 @@ CUSTOM_CALLS: dict[str, Callable] = {
         "Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "xla.sdy.FuncResultSharding",
         "xla.sdy.GlobalToLocalShape", "xla.sdy.LocalToGlobalShape", "annotate_device_placement", "MoveToHost",
         "MoveToDevice", "PinToDevice", "PinToDeviceSram", "LayoutConstraint", "SetBound", "Pin", "Unpin",
-        "AssumeGatherIndicesInBound", "GatherScatterIndicesBitpacked",
+        "AssumeGatherIndicesInBound", "GatherScatterIndicesBitpacked", "ShardBarrierFrom", "ShardBarrierTo",
     ], same),
     "xla.sdy.ShardingGroup": nothing,
     "AllocateBuffer": fresh,

@@ -23,7 +23,7 @@ ASYNC_ATTRIBUTES = ("async_execution_thread", "calls", "cross_program_prefetch_i
 
 def async_to_sync(module: Module, context: PassContext) -> bool:
     """True if there was an asynchronous op."""
-    return rewrite_module(module, visit)
+    return rewrite_module(module, visit, expands=True)
 
 
 def visit(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:

@@ -22,7 +22,7 @@ def batch_norm_expander(module: Module, context: PassContext) -> bool:
     def visit(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
         expand = expanders.get(instruction.opcode)
         return expand(Norm(module, instruction, rewriter)) if expand else None
-    return rewrite_module(module, visit, revisit=False)
+    return rewrite_module(module, visit, revisit=False, expands=True)
 
 
 class Norm:

@@ -25,7 +25,7 @@ def bitcast_dtypes_expander(module: Module, context: PassContext) -> bool:
             return rewriter.add("bitcast", instruction.shape, instruction.operands)
         e = Expressions(rewriter, instruction.span)
         return (parts_of if before > after else whole_of)(module, e, instruction, before, after)
-    return rewrite_module(module, visit, revisit=False)
+    return rewrite_module(module, visit, revisit=False, expands=True)
 
 
 def parts_of(module: Module, e: Expressions, instruction: Instruction, before: int, after: int) -> Instruction:

@@ -31,7 +31,7 @@ def cholesky_expander(module: Module, context: PassContext) -> bool:
         if instruction.opcode != "cholesky" or instruction.shape.num_elements == 0:
             return None
         return by_routine(instruction, context, rewriter, lambda: Cholesky(module, instruction, rewriter).expand())
-    return rewrite_module(module, visit, revisit=False)
+    return rewrite_module(module, visit, revisit=False, expands=True)
 
 
 def by_routine(instruction: Instruction, context: PassContext, rewriter: Rewriter,

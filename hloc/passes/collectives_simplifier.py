@@ -22,7 +22,7 @@ def collectives_simplifier(module: Module, context: PassContext) -> bool:
     """True if there was a collective that one device can do without."""
     if any(str(module.attributes.get(key, 1)) != "1" for key in ("num_partitions", "replica_count")):
         return False
-    return rewrite_module(module, visit)
+    return rewrite_module(module, visit, expands=True)
 
 
 def visit(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:

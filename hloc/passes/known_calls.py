@@ -48,7 +48,7 @@ def rewrite_known_calls(module: Module, context: PassContext) -> bool:
                 raise ValueError(f"it gives {value.shape.to_string(False)}")
             return value
 
-    changed = rewrite_module(module, visit, revisit=False, opcodes=("custom-call",))
+    changed = rewrite_module(module, visit, revisit=False, opcodes=("custom-call",), expands=True)
     if changed:
         verify(module)                   # nobody has verified operands and options of the calls
     return changed

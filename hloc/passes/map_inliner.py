@@ -13,7 +13,7 @@ from hloc.passes.rewriter import Rewriter, rewrite_module
 
 def map_inliner(module: Module, context: PassContext) -> bool:
     """Write maps as elementwise operations. True if one went; what maps more than elementwise operations stays."""
-    return rewrite_module(module, inline_map, opcodes=("map",))
+    return rewrite_module(module, inline_map, opcodes=("map",), expands=True)
 
 
 def inline_map(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:

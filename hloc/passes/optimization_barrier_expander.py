@@ -11,4 +11,4 @@ from hloc.passes.rewriter import rewrite_module
 
 def optimization_barrier_expander(module: Module, context: PassContext) -> bool:
     """Take out optimization barriers, once they have held passes back. True if there was one."""
-    return rewrite_module(module, lambda barrier, _: barrier.operands[0], opcodes=("opt-barrier",))
+    return rewrite_module(module, lambda barrier, _: barrier.operands[0], opcodes=("opt-barrier",), expands=True)

@@ -29,7 +29,7 @@ def ragged_dot_rewriter(module: Module, context: PassContext) -> bool:
         if instruction.opcode != "ragged-dot" or (context.target == "cuda" and is_grouped(instruction)):
             return None
         return written_out(module, Expressions(rewriter, instruction.span), instruction)
-    return rewrite_module(module, visit, revisit=False, opcodes=("ragged-dot",))
+    return rewrite_module(module, visit, revisit=False, opcodes=("ragged-dot",), expands=True)
 
 
 def written_out(module: Module, e: Expressions, instruction: Instruction) -> Instruction:

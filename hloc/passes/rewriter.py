@@ -135,10 +135,12 @@ class Rewriter:
         """How many operand slots read `instruction`, the root counting as one; never too small."""
         return self._uses.get(instruction, 0)
 
-    def run(self, visit: Visit, revisit: bool = True, opcodes: Opcodes | None = None) -> bool:
+    def run(self, visit: Visit, revisit: bool = True, opcodes: Opcodes | None = None, expands: bool = False) -> bool:
         """Walk the computation with `visit`, then drop what is dead. True if anything changed.
 
         revisit=False leaves new instructions unvisited: for expanders, which make many out of one.
+        expands: instructions with control dependencies are visited, too, since targets do not know their opcodes. What
+        stands for them waits as they did, and is waited for.
         opcodes, where given, are the only ones that are visited."""
         computation = self.computation
         pinned = control_dependent(computation)
@@ -149,8 +151,10 @@ class Rewriter:
             instruction = work.pop()
             if replacements:
                 self.replace_operands(instruction)
+            if instruction.control_predecessors:
+                self.replace_predecessors(instruction)
             if (opcodes is not None and instruction.opcode not in opcodes) or self.visits_left <= 0 \
-                    or instruction in pinned:
+                    or instruction in pinned and not expands:
                 result.append(instruction)
                 continue
             self.visits_left -= 1
@@ -162,6 +166,10 @@ class Rewriter:
                 result.append(instruction)
                 continue
             self.replace(instruction, self.with_layout_of(instruction, new))
+            if instruction in pinned:
+                for made in self.pending:
+                    made.control_predecessors = instruction.control_predecessors
+                    pinned.add(made)
             if revisit:
                 work.extend(reversed(self.pending))
             else:
@@ -173,6 +181,16 @@ class Rewriter:
         for slot, operand in enumerate(instruction.operands):
             if operand in self.replacements:
                 instruction.operands[slot] = self.resolve(operand)
+
+    def replace_predecessors(self, instruction: Instruction) -> None:
+        """What waited for an instruction waits for what stands for it, and for what it waited for itself."""
+        found: dict[Instruction, None] = {}
+        for predecessor in instruction.control_predecessors:
+            if predecessor in self.replacements:
+                found.update(dict.fromkeys((self.resolve(predecessor), *predecessor.control_predecessors)))
+            else:
+                found[predecessor] = None
+        instruction.control_predecessors = tuple(found)
 
     def replace(self, old: Instruction, new: Instruction) -> None:
         """From here on, `new` stands for `old`."""
@@ -225,22 +243,23 @@ def inherit_annotations(attributes: dict[str, Any], like: Instruction, shape: Sh
         attributes["sharding"] = source["sharding"]
 
 
-def rewrite(computation: Computation, visit: Visit, revisit: bool = True, opcodes: Opcodes | None = None) -> bool:
+def rewrite(computation: Computation, visit: Visit, revisit: bool = True, opcodes: Opcodes | None = None,
+            expands: bool = False) -> bool:
     """Walk one computation; see the module docstring and Rewriter.run."""
     if opcodes is not None and not any(i.opcode in opcodes for i in computation.instructions):
         return False
-    return Rewriter(computation).run(visit, revisit, opcodes)
+    return Rewriter(computation).run(visit, revisit, opcodes, expands)
 
 
 def rewrite_module(module: Module, visit: Visit, revisit: bool = True, opcodes: Opcodes | None = None,
-                   fused: bool = False) -> bool:
+                   fused: bool = False, expands: bool = False) -> bool:
     """Walk every computation that the entry reaches, callees first; bodies of fusions too if `fused`.
 
     A fusion has no dead parts, so that a rule which makes a parameter useless may not work inside of one.
     """
     changed = False
     for computation in reachable_computations(module.entry) if fused else unfused_computations(module):
-        changed |= rewrite(computation, visit, revisit, opcodes)
+        changed |= rewrite(computation, visit, revisit, opcodes, expands)
     return changed
 
 

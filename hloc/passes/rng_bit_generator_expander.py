@@ -21,7 +21,7 @@ PHILOX_KEYS = (0x9E3779B9, 0xBB67AE85)
 
 def rng_bit_generator_expander(module: Module, context: PassContext) -> bool:
     """True if there was an rng-bit-generator."""
-    return rewrite_module(module, expand, revisit=False)
+    return rewrite_module(module, expand, revisit=False, expands=True)
 
 
 def expand(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:

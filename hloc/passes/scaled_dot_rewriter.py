@@ -17,7 +17,7 @@ from hloc.passes.rewriter import Rewriter, rewrite_module
 
 def scaled_dot_rewriter(module: Module, context: PassContext) -> bool:
     """True if there was a scaled-dot."""
-    return rewrite_module(module, visit, revisit=False, opcodes=("scaled-dot",))
+    return rewrite_module(module, visit, revisit=False, opcodes=("scaled-dot",), expands=True)
 
 
 def visit(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:

@@ -17,7 +17,7 @@ def scan_expander(module: Module, context: PassContext) -> bool:
         if instruction.opcode != "scan":
             return None
         return expanded(module, Expressions(rewriter, instruction.span), instruction)
-    changed = rewrite_module(module, visit, revisit=False)
+    changed = rewrite_module(module, visit, revisit=False, expands=True)
     if changed:
         module.computations = reachable_computations(module.entry)     # the new loops call older computations
     return changed
@@ -30,6 +30,8 @@ def expanded(module: Module, e: Expressions, scan: Instruction) -> Instruction:
     carries = scan.operands[len(inputs):]
     outputs = [e.full(0, s) for s in scan.shape.tuple_shapes[:len(scan.shape.tuple_shapes) - count]]
     length = inputs[0].shape.dimensions[axis]
+    if not length:
+        return e.op("tuple", *outputs, *carries)
 
     def once(e: Expressions, i: Instruction, *state: Instruction) -> list[Instruction]:
         place = e.op("subtract", e.constant(length - 1, "s32"), i) if scan.get("is_reverse") else i

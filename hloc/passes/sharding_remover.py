@@ -15,7 +15,7 @@ def sharding_remover(module: Module, context: PassContext) -> bool:
     """Take out sharding annotations where there is one partition. True if there was one."""
     if str(module.attributes.get("num_partitions", 1)) != "1":
         return False
-    return rewrite_module(module, remove_annotation, opcodes=("custom-call",))
+    return rewrite_module(module, remove_annotation, opcodes=("custom-call",), expands=True)
 
 
 def remove_annotation(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:

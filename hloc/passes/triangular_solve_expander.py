@@ -24,7 +24,7 @@ def triangular_solve_expander(module: Module, context: PassContext) -> bool:
             return None
         return by_routine(instruction, context, rewriter,
                           lambda: TriangularSolve(module, instruction, rewriter).expand())
-    return rewrite_module(module, visit, revisit=False)
+    return rewrite_module(module, visit, revisit=False, expands=True)
 
 
 class TriangularSolve:

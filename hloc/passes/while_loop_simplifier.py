@@ -15,7 +15,7 @@ from hloc.ir import Computation, Instruction, Module, Shape, reachable_computati
 from hloc.passes.call_inliner import inline
 from hloc.passes.context import PassContext
 from hloc.passes.patterns import scalar_source
-from hloc.passes.rewriter import Names, Rewriter, remove_dead, rewrite
+from hloc.passes.rewriter import Names, Rewriter, control_dependent, remove_dead, rewrite
 
 
 def while_loop_simplifier(module: Module, context: PassContext) -> bool:
@@ -110,9 +110,10 @@ def without_unread_elements(loop: Loop, readers: list[Instruction], rewriter: Re
 
 
 def needed_elements(loop: Loop, read_outside: set[int]) -> set[int]:
-    """The elements read outside, by the condition, by side effects of the body, or on the way to such an element."""
+    """The elements read outside, by the condition, by side effects of the body or instructions that others wait for, or
+    on the way to such an element."""
     live: set[Instruction] = set()
-    work = [i for i in loop.body.instructions if has_side_effect(i)]
+    work = [i for i in loop.body.instructions if has_side_effect(i)] + list(control_dependent(loop.body))
     needed: set[int] = set()
     reads = {element_read(i, loop.condition) for i in loop.condition.instructions} - {None}
     waiting = list(read_outside | reads)

@@ -46,7 +46,7 @@ class _ModuleWriter:
         self.computations: list[dict[str, Any]] = []
         self.names = {c.name: 0 for c in module.computations}
         self.instruction_names: dict[str, int] = {}       # XLA wants them unique in the whole module
-        self.short_forms: dict[Instruction, int] = {}      # asynchronous instruction -> computation it runs
+        self.begun: dict[Instruction, int] = {}            # asynchronous instruction -> computation it runs
 
     def write(self) -> dict[str, Any]:
         sequences = []
@@ -93,8 +93,13 @@ class _ModuleWriter:
 
     def instruction(self, instruction: Instruction, ids: dict[Instruction, int]) -> dict[str, Any]:
         stem, _, stage = instruction.opcode.rpartition("-")
-        if stage in ("start", "update", "done") and stem and stem not in _OWN_ASYNC:
+        if stage in ("start", "update", "done") and stem not in ("", *_OWN_ASYNC):
             return self.asynchronous(instruction, stem, stage, ids)
+        if stem == "async":
+            called = instruction.get("calls")
+            if called is None and stage != "start":
+                return self.asynchronous(instruction, stem, stage, ids)
+            self.begun[instruction] = self.numbers[called]
         record = self.plain(instruction, ids, write_attributes(instruction, _ELSEWHERE))
         return record | self.calls(instruction)
 
@@ -120,18 +125,18 @@ class _ModuleWriter:
 
     def asynchronous(self, instruction: Instruction, stem: str, stage: str, ids: dict[Instruction, int]
                      ) -> dict[str, Any]:
-        """async-start, async-update or async-done for a short form."""
+        """async-start, async-update or async-done for a short form, or for one that does not say what it calls."""
         own = {k: v for k, v in instruction.attributes.items() if k in COMMON or k == "async_execution_thread"}
         outer = instruction.copy(opcode=f"async-{stage}", attributes=own)
         record = self.plain(outer, ids | {outer: ids[instruction]}, write_attributes(outer, _ELSEWHERE))
         if stage == "start":
-            self.short_forms[instruction] = self.wrapped(instruction, stem)["id"]
-        elif instruction.operands[0] in self.short_forms:
-            self.short_forms[instruction] = self.short_forms[instruction.operands[0]]
+            self.begun[instruction] = self.wrapped(instruction, stem)["id"]
+        elif instruction.operands[0] in self.begun:
+            self.begun[instruction] = self.begun[instruction.operands[0]]
         else:
             raise UnsupportedError(f"{instruction.opcode} of something that no {stem}-start has begun",
                                    instruction.span)
-        return record | {"called_computation_ids": [self.short_forms[instruction]]}
+        return record | {"called_computation_ids": [self.begun[instruction]]}
 
     def wrapped(self, instruction: Instruction, stem: str) -> dict[str, Any]:
         """A computation that holds the op and its parameters."""

@@ -226,7 +226,7 @@ def _async_problem(instruction: Instruction) -> str | None:
         fits = instruction.shape is None or parts is not None and len(parts) >= 2 and parts[0].is_tuple
         return None if fits else f"{instruction.opcode} gives ((operands), result, state)"
     started = instruction.operands[0]
-    if started.opcode not in (f"{base}-start", f"{base}-update"):
+    if not _goes_on(base, started):
         return f"{instruction.opcode} takes what {base}-start or {base}-update gives, not what {started.opcode} gives"
     if instruction.get("calls") is not None and instruction.get("calls") is not _wrapped(started):
         return f"{instruction.opcode} calls another computation than what it goes on with"
@@ -235,11 +235,28 @@ def _async_problem(instruction: Instruction) -> str | None:
     return None
 
 
-def _wrapped(started: Instruction) -> Computation | None:
-    """What the -start of a chain calls."""
+def _goes_on(base: str, started: Instruction) -> bool:
+    """Whether base-update and base-done may go on with what was started. The short forms of an op and the general ones
+    may stand for one another, as slice-start and async-done, as long as the op is the same."""
+    first = _first(started)
+    begun = first.opcode.removesuffix("-start")
+    if begun == first.opcode or begun in _OWN_STARTS or not started.opcode.endswith(("-start", "-update")):
+        return False
+    if begun == "async" and first.get("calls") is not None:
+        begun = first.get("calls").root.opcode
+    return base in ("async", begun)
+
+
+def _first(started: Instruction) -> Instruction:
+    """The -start of a chain."""
     while started.opcode.endswith("-update") and started.operands:
         started = started.operands[0]
-    return started.get("calls")
+    return started
+
+
+def _wrapped(started: Instruction) -> Computation | None:
+    """What the -start of a chain calls."""
+    return _first(started).get("calls")
 
 
 _OPERAND_PROBLEMS: dict[str, Callable[[Instruction], str | None]] = {

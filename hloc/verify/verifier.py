@@ -10,6 +10,7 @@ what is written. XLA's own verifier is the model (xla/service/hlo_verifier.cc): 
 """
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 
@@ -36,6 +37,7 @@ SAME_PRECISION = frozenset({
     "tuple", "while",
 })
 
+COLLECTIVES_GROUP = re.compile(r"[{,]\s*_collectives_group\s*=")        # a name in frontend_attributes={...}
 PINNING = frozenset({'"Pin"', '"Unpin"'})
 
 # An asynchronous copy or collective ends in exactly one place.
@@ -244,8 +246,10 @@ def _check_fused(fusion: Instruction) -> None:
 
 
 def _check_wrapped(start: Instruction) -> None:
-    """What runs asynchronously is one instruction."""
+    """What runs asynchronously is one instruction, or a group of collectives, which XLA marks."""
     wrapped = start.get("calls")
+    if COLLECTIVES_GROUP.search(str(start.get("frontend_attributes", ""))):
+        return
     if all(i.opcode in ("bitcast", "parameter", "recv", "send", "tuple") for i in wrapped.instructions):
         return                                           # transfers may begin together
     for instruction in wrapped.instructions:
