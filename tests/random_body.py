@@ -21,6 +21,7 @@ COMMON = ("f32",) * 8 + ("s32",) * 4 + ("pred",) * 2
 RARE = tuple(name for name, row in ELEMENT_TYPES.items() if row.dtype is not None)
 SIZES = (1, 2, 3, 4, 5, 2, 3, 4, 7, 8, 1, 17, 0)
 LARGE_SIZES = (1, 2, 3, 4, 5, 16, 17, 31, 33, 64, 65, 8, 100, 127, 0, 9)    # some vectors, and what is left of one
+EDGE_SIZES = (1, 0, 2, 1, 3, 5, 0, 7, 11, 13)                              # none, one, primes
 MOST_ELEMENTS, MOST_IN_LARGE = 700, 60_000
 INTEGERS = ("s32", "s32", "s64", "u32", "s8", "u8", "u64", "s16")
 
@@ -99,9 +100,9 @@ class Value(NamedTuple):
 class Program:
     """The module while it is being written."""
 
-    def __init__(self, choices: Choices, layouts: bool, types: Sequence[str], large: bool = False):
-        self.choices, self.layouts, self.types = choices, layouts, types
-        self.sizes = LARGE_SIZES if large else SIZES
+    def __init__(self, choices: Choices, layouts: bool, types: Sequence[str], large: bool = False, edges: bool = False):
+        self.choices, self.layouts, self.types, self.edges = choices, layouts, types, edges
+        self.sizes = LARGE_SIZES if large else EDGE_SIZES if edges else SIZES
         self.most_elements = MOST_IN_LARGE if large else MOST_ELEMENTS
         self.computations: list[str] = []
         self.known: dict[str, str] = {}          # computations that are shared, by what they compute
@@ -244,6 +245,10 @@ class Body:
             return self.parameter(element_type, ())
         low = 0 if element_type.startswith("u") else -2
         return self.emit(element_type, (), "constant", [str(self.choices.integer(low, min(limit + 2, largest(element_type))))])
+
+    def size(self, usual: Sequence[int]) -> int:
+        """A dimension that an instruction brings in: one of the usual ones, at the edges of what is allowed any."""
+        return self.choices.pick((*usual, *EDGE_SIZES) if self.program.edges else usual)
 
     def unread(self) -> list[Value]:
         """What no instruction reads yet."""

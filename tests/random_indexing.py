@@ -87,16 +87,19 @@ def arg_reduce(body: Body) -> None:
 def windowed(body: Body, size: int, dilate_base: bool = True) -> tuple[int, int, int, int, int, int, int]:
     """Size, stride, low, high, base dilation, window dilation of one window dimension, and the number of places."""
     choices = body.choices
-    window, stride = choices.pick((2, 1, 3)), choices.pick((1, 1, 2, 3))
-    low, high = choices.pick((0, 0, 1, 2)), choices.pick((0, 0, 1, 2))
-    base = choices.pick((1, 1, 1, 2)) if dilate_base else 1
-    spread = choices.pick((1, 1, 1, 2)) if dilate_base else 1
+    edges = body.program.edges
+    window, stride = choices.pick((2, 1, 3, 5, 7) if edges else (2, 1, 3)), choices.pick((1, 1, 2, 3))
+    paddings = (0, 0, 1, -1, 2, -2, 7) if edges else (0, 0, 1, 2)
+    low, high = choices.pick(paddings), choices.pick(paddings)
+    dilations = (1, 2, 1, 3) if edges else (1, 1, 1, 2)
+    base = choices.pick(dilations) if dilate_base else 1
+    spread = choices.pick(dilations) if dilate_base else 1
     if choices.chance(5):
         low = -1
     padded = ((size - 1) * base + 1 if size else 0) + low + high
     reach = (window - 1) * spread + 1
     if padded < 0:
-        low, padded = 0, padded - low
+        low, padded = low - padded, 0
     return window, stride, low, high, base, spread, (padded - reach) // stride + 1 if padded >= reach else 0
 
 

@@ -3,7 +3,8 @@
     text = random_module(Seeded(7))                        a module from a seed, the same one everywhere
     text = random_module(Drawn(draw, st.integers))         a module from hypothesis, which then makes it smaller
 
-What kinds of instructions there are stands in random_ops.py, random_indexing.py and random_calls.py.
+What kinds of instructions there are stands in random_ops.py, random_indexing.py, random_products.py,
+random_numerics.py, random_calls.py and random_devices.py.
 """
 from __future__ import annotations
 
@@ -11,32 +12,38 @@ from typing import NamedTuple
 
 from random_body import COMMON, RARE, Body, Choices, Program
 from random_calls import CALLING
+from random_devices import DEVICES
 from random_indexing import INDEXING
+from random_numerics import NUMERICS
 from random_ops import BASIC, STRUCTURED, repeated
+from random_products import PRODUCTS
 
-MAKERS = repeated({**BASIC, **STRUCTURED, **INDEXING, **CALLING})
+MAKERS = repeated({**BASIC, **STRUCTURED, **PRODUCTS, **NUMERICS, **INDEXING, **CALLING, **DEVICES})
+EVEN = repeated(dict.fromkeys([*MAKERS], 1))
 
 
 class Facts(NamedTuple):
     """How modules are to be: many kinds of element types, layouts other than row-major, how many instructions;
-    large: with dimensions that vectors of elements divide, or just not."""
+    large: with dimensions that vectors of elements divide, or just not; edges: with dimensions of none, one and primes,
+    windows that see only padding, and as many of each kind of instruction as of any other."""
 
     all_types: bool = False
     layouts: bool = False
     instructions: int = 12
     large: bool = False
+    edges: bool = False
 
 
 def random_facts(choices: Choices) -> Facts:
-    return Facts(choices.chance(40), choices.chance(25), choices.integer(1, 24))
+    return Facts(choices.chance(40), choices.chance(25), choices.integer(1, 24), edges=choices.chance(40))
 
 
 def random_module(choices: Choices, facts: Facts | None = None) -> str:
     """The text of a module that the verifier accepts."""
     facts = facts or random_facts(choices)
     types = COMMON + RARE if facts.all_types else COMMON + ("bf16", "f16", "s8", "u32")
-    program = Program(choices, facts.layouts, types, facts.large)
-    entry = Body(program, MAKERS)
+    program = Program(choices, facts.layouts, types, facts.large, facts.edges)
+    entry = Body(program, EVEN if facts.edges else MAKERS)
     for _ in range(choices.integer(1, 3)):
         entry.parameter(program.element_type(), program.dims())
     entry.grow(facts.instructions)

@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Sequence
 
 from random_body import Body, Value, braces, joined, may_convert
-from random_indexing import window_text, windowed
 
 from hloc.ir import ELEMENT_TYPES
 from hloc.ir.types import ARRAY_TYPES
@@ -228,72 +227,6 @@ def dynamic_update_slice(body: Body) -> None:
     body.emit(value.type, value.dims, "dynamic-update-slice", [value, update, *starts_for(body, value.dims)])
 
 
-# -- products ----------------------------------------------------------------------------------------------------------
-
-def dot(body: Body) -> None:
-    lhs = body.some(lambda v: 0 < len(v.dims) < 5, types=SUMMED)
-    roles = [body.choices.pick(("free", "contract", "contract", "batch", "free")) for _ in lhs.dims]
-    batch = body.choices.order([d for d, r in enumerate(roles) if r == "batch"])
-    contract = body.choices.order([d for d, r in enumerate(roles) if r == "contract"])
-    extra = [body.choices.pick((2, 3, 1, 5, 17)) for _ in range(body.choices.pick((1, 1, 0, 2)))]
-    parts = [("batch", n) for n in range(len(batch))] + [("contract", n) for n in range(len(contract))] + \
-        [("free", n) for n in range(len(extra))]
-    placed = body.choices.order(parts)
-    size = {"batch": [lhs.dims[d] for d in batch], "contract": [lhs.dims[d] for d in contract], "free": extra}
-    rhs = body.like(lhs.type, [size[role][n] for role, n in placed])
-    free = [lhs.dims[d] for d, r in enumerate(roles) if r == "free"]
-    dims = size["batch"] + free + [size["free"][n] for role, n in placed if role == "free"]
-    if math.prod(dims) > body.program.most_elements:
-        return
-    attributes = [f"lhs_contracting_dims={braces(contract)}",
-                  f"rhs_contracting_dims={braces([placed.index(('contract', n)) for n in range(len(contract))])}"]
-    if batch:
-        attributes += [f"lhs_batch_dims={braces(batch)}",
-                       f"rhs_batch_dims={braces([placed.index(('batch', n)) for n in range(len(batch))])}"]
-    wider = {"bf16": "f32", "f16": "f32", "s8": "s32"}.get(lhs.type)
-    result = wider if wider and body.choices.chance(40) else lhs.type
-    body.emit(result, dims, "dot", [lhs, rhs], *attributes)
-
-
-def convolution(body: Body) -> None:
-    choices = body.choices
-    space = [choices.pick((4, 5, 3, 1, 7)) for _ in range(choices.pick((1, 2, 1, 2, 0, 3)))]
-    batch, group, features = choices.pick((1, 2, 3)), choices.pick((1, 1, 2, 3)), choices.pick((1, 2, 3))
-    outputs, batched = choices.pick((1, 2, 4)), group > 1 and choices.chance(30)
-    parts = [windowed(body, n) for n in space]
-    element_type = choices.pick(("f32", "f32", "f32", "bf16", "f64", "s32", "f16"))
-    places = [p[6] for p in parts]
-    sizes = {"b": batch * (group if batched else 1), "f": features * (1 if batched else group),
-             "i": features, "o": outputs * group}
-    result = {"b": batch, "f": outputs * group}
-    rank = len(space)
-    if math.prod(places) * batch * outputs * group > body.program.most_elements:
-        return
-    numbers = "0123"[:rank]
-    inputs, kernel, output = (choices.order(letters + numbers) for letters in ("bf", "io", "bf"))
-    lhs = body.like(element_type, [space[int(c)] if c.isdigit() else sizes[c] for c in inputs])
-    rhs = body.like(element_type, [parts[int(c)][0] if c.isdigit() else sizes[c] for c in kernel])
-    dims = [places[int(c)] if c.isdigit() else result[c] for c in output]
-    attributes = [f"dim_labels={''.join(inputs)}_{''.join(kernel)}->{''.join(output)}"]
-    if rank:
-        attributes.append(window_text(parts, [int(choices.chance(15)) for _ in parts]))
-    if group > 1:
-        attributes.append(f"{'batch' if batched else 'feature'}_group_count={group}")
-    body.emit(element_type, dims, "convolution", [lhs, rhs], *attributes)
-
-
-def fft(body: Body) -> None:
-    value = body.some(lambda v: len(v.dims) > 0 and v.size > 0 and v.dims[-1] > 0, types=("c64", "c128", "f32"))
-    if not value.dims or not value.size:
-        return
-    size = value.dims[-1]
-    if value.type == "f32":
-        body.emit("c64", (*value.dims[:-1], size // 2 + 1), "fft", [value], "fft_type=RFFT", f"fft_length={{{size}}}")
-        return
-    kind = body.choices.pick(("FFT", "IFFT"))
-    body.emit(value.type, value.dims, "fft", [value], f"fft_type={kind}", f"fft_length={{{size}}}")
-
-
 # -- sorting, random bits ----------------------------------------------------------------------------------------------
 
 def sort(body: Body) -> None:
@@ -351,7 +284,7 @@ BASIC: MakerTable = {
     elementwise: 30, convert: 4, bitcast_convert: 2, reduce_precision: 1, make_complex: 1, broadcast: 5, reshape: 5,
     bitcast: 2, transpose: 5, slice_: 5, reverse: 2, pad: 4, concatenate: 4, copy: 1, dynamic_slice: 3,
 }
-STRUCTURED: MakerTable = {dynamic_update_slice: 3, dot: 6, convolution: 3, fft: 1, sort: 2, topk: 1, random_bits: 1, barrier: 1}
+STRUCTURED: MakerTable = {dynamic_update_slice: 3, sort: 2, topk: 1, random_bits: 1, barrier: 1}
 
 
 def repeated(table: MakerTable) -> list[Callable[[Body], None]]:

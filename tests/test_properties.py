@@ -30,6 +30,7 @@ from hloc.inputs import entry_parameters
 from hloc.ir import Module
 from hloc.ir.clone import clone_module
 from hloc.machine import Machine
+from hloc.ops.table import OPS
 from hloc.passes.context import PassContext
 from hloc.passes.pipelines import ALL_PASSES, PIPELINES
 from hloc.passes.runner import run_passes
@@ -124,6 +125,17 @@ def test_generator_is_broad(layouts: bool, all_types: bool) -> None:
         module = parse_module(random_module(Seeded(seed), Facts(all_types, layouts, 30)))
         seen.update(i.opcode for i in module.instructions())
     assert len(seen) > 75 and {"while", "conditional", "fusion", "gather", "scatter", "convolution", "sort"} <= seen
+
+
+def test_generator_knows_every_opcode() -> None:
+    """Among modules at the edges all opcodes of the table occur: of no elements, one, primes, windows over padding."""
+    seen: set[str] = set()
+    for seed in count():
+        module = parse_module(random_module(Seeded(seed), Facts(True, bool(seed % 2), 40, edges=True)))
+        seen.update(i.opcode for i in module.instructions())
+        if seen >= set(OPS):
+            break
+        assert seed < 400, sorted(set(OPS) - seen)
 
 
 # -- targets -----------------------------------------------------------------------------------------------------------
