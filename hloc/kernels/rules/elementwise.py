@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
+import numpy as np
+
 from hloc.errors import UnsupportedError, elided_constant
 from hloc.ir import Instruction
 from hloc.kernels import indexing, scalars
@@ -14,6 +16,8 @@ from hloc.kernels.builder import within
 from hloc.kernels.elements import Elements, Indices, Rule
 from hloc.kernels.ir import INDEX, Apply, Const, Expr, Load
 from hloc.kernels.walks import with_parts
+
+LONGEST_CHOICE = 4096           # stretches of equal values of an array, each of which is written out
 
 Steps = Generator[tuple[Instruction, Indices], Expr, Expr]
 
@@ -49,11 +53,32 @@ def constant(e: Elements, instruction: Instruction, index: Indices) -> Steps:
     if literal is None:
         raise elided_constant(instruction.span)
     if instruction.shape.num_elements > 1:
-        if literal.size and (literal == literal.flat[0]).all():
-            return scalars.literal(literal.flat[0], instruction.shape.element_type)
-        raise UnsupportedError("an array constant inside a fusion: it must be an operand of the fusion",
-                               instruction.span)
+        return element_of_constant(e, instruction, index)
     return scalars.literal(literal, instruction.shape.element_type)
+
+
+def element_of_constant(e: Elements, constant: Instruction, index: Indices) -> Expr:
+    """One of the values of an array, in a function of scalars: chosen by halves, so that it can stand in any template."""
+    type, values = constant.shape.element_type, np.asarray(constant.literal).ravel()
+    place = indexing.linearize(index, constant.shape.dimensions)
+    low, high = (min(max(n, 0), len(values) - 1) for n in indexing.bounds(place))       # what is padded asks beyond
+    bits = np.ascontiguousarray(values).view(np.uint8).reshape(len(values), -1)
+    starts = [low, *(low + 1 + np.flatnonzero((bits[low + 1:high + 1] != bits[low:high]).any(axis=1))).tolist()]
+    if len(starts) > LONGEST_CHOICE:
+        raise UnsupportedError(f"an array constant of more than {LONGEST_CHOICE:,} values inside a function of scalars",
+                               constant.span)
+
+    def chosen(first: int, last: int) -> Expr:
+        """Of the stretches of equal values from `first` to `last`."""
+        if first == last:
+            return scalars.literal(values[starts[first]], type)
+        middle = (first + last) // 2
+        is_before = Apply("compare_lt", (position, Const(starts[middle + 1], INDEX)), "pred")
+        left, right = chosen(first, middle), chosen(middle + 1, last)
+        return Apply("select", (is_before, left, right), left.type)
+
+    position = e.builder.position(place)
+    return chosen(0, len(starts) - 1)
 
 
 def iota(e: Elements, instruction: Instruction, index: Indices) -> Steps:
