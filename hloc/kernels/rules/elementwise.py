@@ -58,7 +58,7 @@ def constant(e: Elements, instruction: Instruction, index: Indices) -> Steps:
 
 
 def element_of_constant(e: Elements, constant: Instruction, index: Indices) -> Expr:
-    """One of the values of an array, in a function of scalars: chosen by halves, so that it can stand in any template."""
+    """One of the values of an array, in a function of scalars: chosen by halves, to stand in any template."""
     type, values = constant.shape.element_type, np.asarray(constant.literal).ravel()
     place = indexing.linearize(index, constant.shape.dimensions)
     low, high = (min(max(n, 0), len(values) - 1) for n in indexing.bounds(place))       # what is padded asks beyond
