@@ -116,6 +116,32 @@ def test_singular_values(letter, mode, left, right):
         close((u[..., :3] * s[:, None]) @ v, a)
 
 
+@pytest.mark.parametrize("letter", TYPES)
+@pytest.mark.parametrize("batch, size, sides", [((), 1, 1), ((), 300, 4), ((3, 2), 5, 1), ((40,), 100, 3)])
+def test_tridiagonal_systems(letter, batch, size, sides):
+    below, diagonal, above = (matrices(letter, *batch, size) for _ in range(3))
+    diagonal = diagonal + 4
+    b = matrices(letter, *batch, size, sides)
+    front = "".join(f"{n}," for n in batch)
+    line, block = f"T[{front}{size}]", f"T[{front}{size},{sides}]"
+    *same, x, info = run(program(letter, "gtsv", [line, line, line, block],
+                                 [line, line, line, block, f"s32[{front[:-1]}]"]), below, diagonal, above, b)
+    assert not info.any() and all(np.array_equal(a, w) for a, w in zip(same, (below, diagonal, above)))
+    found = diagonal[..., None] * x
+    found[..., 1:, :] += below[..., 1:, None] * x[..., :-1, :]
+    found[..., :-1, :] += above[..., :-1, None] * x[..., 1:, :]
+    close(found, b)
+
+
+def test_a_singular_tridiagonal_system_has_no_solution():
+    zeros, b = np.zeros((2, 3), np.float32), np.ones((2, 3, 2), np.float32)
+    diagonal = np.array([[1, 2, 4], [1, 0, 4]], np.float32)
+    *_, x, info = run(program("s", "gtsv", ["T[2,3]"] * 3 + ["T[2,3,2]"], ["T[2,3]"] * 3 + ["T[2,3,2]", "s32[2]"]),
+                      zeros, diagonal, zeros, b)
+    assert info[0] == 0 and info[1] != 0 and np.isnan(x[1]).all()
+    close(x[0], np.repeat([[1], [0.5], [0.25]], 2, axis=1).astype(np.float32))
+
+
 def test_other_forms_are_left_to_python():
     """Eigenvalues alone, and results of another shape."""
     text = program("s", "syevd", ["T[4,4]"], ["T[4,4]", "R[4]", "s32[]"], "mode = 78 : ui8, uplo = 76 : ui8")

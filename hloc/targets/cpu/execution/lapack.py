@@ -22,16 +22,17 @@ from hloc.machine import Machine
 from hloc.ops.custom_linalg import option
 from hloc.targets.cpu.scratch.room import NOTHING, Scratch, aligned, busy
 
-TARGET = re.compile(r"lapack_([sdcz])(potrf|getrf|geqrf|orgqr|ungqr|syevd|heevd|gesdd|trsm)_ffi")
+TARGET = re.compile(r"lapack_([sdcz])(potrf|getrf|geqrf|orgqr|ungqr|syevd|heevd|gesdd|trsm|gtsv)_ffi")
 COMPLEX_NAMES = {"ungqr": "orgqr", "heevd": "syevd"}
 # In the order of runtime/lapack.h. The names of s and d, of c and z; the module of SciPy.
 ROUTINES = {"potrf": ("potrf", "potrf"), "getrf": ("getrf", "getrf"), "geqrf": ("geqrf", "geqrf"),
             "orgqr": ("orgqr", "ungqr"), "syevd": ("syevd", "heevd"), "gesdd": ("gesdd", "gesdd"),
-            "trsm": ("trsm", "trsm")}
+            "trsm": ("trsm", "trsm"), "gtsv": ("gtsv", "gtsv")}
 # Elements and their real parts.
 LETTERS = {"s": ("f32", "f32"), "d": ("f64", "f64"), "c": ("c64", "f32"), "z": ("c128", "f64")}
 ELEMENT_BYTES = {"s": 4, "d": 8, "c": 8, "z": 16}
 MOST = (1 << 31) - 1
+DIAGONALS = 3                         # of a tridiagonal matrix, the columns of one that gtsv is given
 LARGE, PIECE = 192, 40000             # of runtime/lapack.c: when a batch is divided
 
 
@@ -76,9 +77,12 @@ def _call_of(step: HostCall) -> Call | None:
         return None
     routine = COMPLEX_NAMES.get(match[2], match[2])
     given, made = ([shape for _, shape in side] for side in (step.arguments, step.results))
-    if given[0].rank < 2:
+    if given[0].rank < (1 if routine == "gtsv" else 2):
         return None
-    batch, (rows, columns) = given[0].dimensions[:-2], given[0].dimensions[-2:]
+    if routine == "gtsv":
+        batch, rows, columns = given[0].dimensions[:-1], given[0].dimensions[-1], DIAGONALS
+    else:
+        batch, (rows, columns) = given[0].dimensions[:-2], given[0].dimensions[-2:]
     form = _form(routine, *LETTERS[match[1]], step.instruction, given)
     if form is None or not _fits(given, form.operands, batch):
         return None
@@ -92,6 +96,8 @@ def _call_of(step: HostCall) -> Call | None:
 
 
 def _form(routine: str, element: str, real: str, call: Instruction, given: Sequence[Shape]) -> Form | None:
+    if routine == "gtsv":
+        return _tridiagonal_form(element, given)
     rows, columns = given[0].dimensions[-2:]
     small, matrix = min(rows, columns), (element, (rows, columns))
     if routine in ("potrf", "syevd"):
@@ -129,6 +135,12 @@ def _triangular_form(element: str, call: Instruction, given: Sequence[Shape]) ->
     return Form([(element, (size, size)), wanted], [wanted], "".join(letters), other) if other else None
 
 
+def _tridiagonal_form(element: str, given: Sequence[Shape]) -> Form | None:
+    size, other = given[0].dimensions[-1], given[-1].dimensions[-1] if given[-1].rank else 0
+    arrays = [*[(element, (size,))] * DIAGONALS, (element, (size, other))]
+    return Form(arrays, arrays, "", other) if other else None
+
+
 def _letter(call: Instruction, name: str, known: str) -> str | None:
     """An option as LAPACK's letter; the first of `known` where it is not written, None for any other."""
     code = option(call, name, ord(known[0]))
@@ -148,19 +160,20 @@ def lapack_scratch(step: HostCall, machine: Machine) -> Scratch:
         return NOTHING
     element, real = ELEMENT_BYTES[call.letter], ELEMENT_BYTES[call.letter] // (2 if call.letter in "cz" else 1)
     rows, columns, other = call.rows, call.columns, call.other
-    b = rows * other if call.routine == "trsm" else rows * rows if call.routine == "gesdd" else 0
+    b = rows * other if call.routine in ("trsm", "gtsv") else rows * rows if call.routine == "gesdd" else 0
     c = columns * columns if call.routine == "gesdd" else 0
     work, real_work, whole_work = _work(call)
     sizes = [rows * columns * element, b * element, c * element, work * element, real_work * real, 4 * whole_work]
     multiply_adds = rows * columns * max(min(rows, columns), other)
-    grain = call.batch if max(rows, columns) > LARGE else 1 + int(PIECE / (multiply_adds + 1))
+    has_threads = call.routine != "gtsv" and max(rows, columns) > LARGE
+    grain = call.batch if has_threads else 1 + int(PIECE / (multiply_adds + 1))
     return Scratch.of(own=sum(map(aligned, sizes)) + 64, threads=busy(call.batch, grain, machine))
 
 
 @lru_cache(maxsize=256)
 def _work(call: Call) -> tuple[int, int, int]:
     """Elements of work, real and whole numbers that LAPACK wants, as its functions say when they are asked."""
-    if call.routine in ("potrf", "getrf", "trsm"):
+    if call.routine in ("potrf", "getrf", "trsm", "gtsv"):
         return 0, 0, 0
     rows, columns, minus_one = ctypes.c_int(call.rows), ctypes.c_int(call.columns), ctypes.c_int(-1)
     real_type = ctypes.c_float if call.letter in "sc" else ctypes.c_double

@@ -68,17 +68,22 @@ static void store(const batch *b, int pointer, long n, const void *from, long ro
   transpose(nth(b, pointer, n, rows * columns, b->element), from, columns, rows, b->element);
 }
 
+static void fill_nan(const batch *b, char *a, size_t bytes) {
+  for (size_t at = 0; at < bytes; at += b->real) {
+    if (b->real == 4) *(float *)(a + at) = NAN;
+    else *(double *)(a + at) = NAN;
+  }
+}
+
 /* A triangular factor: zeros in the other triangle; all NaN where there is none. */
 static void clean_factor(const batch *b, char *a, int n, int is_lower, int failed) {
+  if (failed) {
+    fill_nan(b, a, (size_t)n * n * b->element);
+    return;
+  }
   for (long c = 0; c < n; c++)
-    for (long r = 0; r < n; r++) {
-      char *x = a + (c * n + r) * b->element;
-      for (size_t part = 0; part < b->element; part += b->real) {
-        if (failed && b->real == 4) *(float *)(x + part) = NAN;
-        else if (failed) *(double *)(x + part) = NAN;
-        else if (is_lower ? r < c : r > c) memset(x + part, 0, b->real);
-      }
-    }
+    for (long r = 0; r < n; r++)
+      if (is_lower ? r < c : r > c) memset(a + (c * n + r) * b->element, 0, b->element);
 }
 
 /* -- one function per routine, for matrix n of the batch; with lwork -1 it only asks how much work it wants ------- */
@@ -171,6 +176,22 @@ static int trsm(const batch *b, const hloc_lapack_call *call, place *p, long n) 
   return 0;
 }
 
+/* The diagonals are results, too, as they were given; LAPACK overwrites copies of them. */
+static int gtsv(const batch *b, const hloc_lapack_call *call, place *p, long n) {
+  int size = call->rows, sides = call->other, info = 0;
+  const size_t bytes = size * b->element;
+  for (int i = 0; i < 3; i++) {
+    const void *given = nth(b, i, n, size, b->element);
+    memcpy(p->a + i * bytes, given, bytes);
+    memcpy(nth(b, 4 + i, n, size, b->element), given, bytes);
+  }
+  load(b, p->b, 3, n, size, sides);
+  LAPACK(P, P, P, P, P, P, P, P)(&size, &sides, p->a + b->element, p->a + bytes, p->a + 2 * bytes, p->b, &size, &info);
+  if (info) fill_nan(b, p->b, b->b);
+  store(b, 7, n, p->b, size, sides);
+  return info;
+}
+
 static int one(const batch *b, place *p, long n, int lwork, int lrwork, int liwork) {
   switch (b->call->routine) {
     case HLOC_POTRF: return potrf(b, b->call, p, n);
@@ -179,6 +200,7 @@ static int one(const batch *b, place *p, long n, int lwork, int lrwork, int liwo
     case HLOC_ORGQR: return orgqr(b, b->call, p, n, lwork);
     case HLOC_SYEVD: return syevd(b, b->call, p, n, lwork, lrwork, liwork);
     case HLOC_GESDD: return gesdd(b, b->call, p, n, lwork);
+    case HLOC_GTSV: return gtsv(b, b->call, p, n);
     default: return trsm(b, b->call, p, n);
   }
 }
@@ -225,7 +247,8 @@ static void ask(batch *b) {
   int iwork[1] = {0};
   char nothing[64];
   place p = {nothing, nothing, nothing, (char *)work, (char *)rwork, iwork};
-  if (call->routine == HLOC_POTRF || call->routine == HLOC_GETRF || call->routine == HLOC_TRSM) return;
+  const int asks = call->routine != HLOC_POTRF && call->routine != HLOC_GETRF && call->routine != HLOC_TRSM;
+  if (!asks || call->routine == HLOC_GTSV) return;
   one(b, &p, 0, -1, -1, -1);
   b->lwork = most(1, said(b, work));
   b->lrwork = said(b, rwork);
@@ -241,12 +264,13 @@ int hloc_lapack(const hloc_lapack_call *call, void *const *pointers) {
   batch b = {call, pointers, elements[call->type], call->type % 2 ? 8 : 4, 0, 0, 0, 0, 0, 0, 0};
   const long rows = call->rows, columns = call->columns, other = call->other;
   b.a = rows * columns * b.element;
-  if (call->routine == HLOC_TRSM) b.b = rows * other * b.element;
+  if (call->routine == HLOC_TRSM || call->routine == HLOC_GTSV) b.b = rows * other * b.element;
   if (call->routine == HLOC_GESDD) b.b = rows * rows * b.element, b.c = columns * columns * b.element;
   ask(&b);
   void *arguments[1] = {&b};
   const double work = (double)rows * columns * most(least(rows, columns), (int)other);
-  long grain = most(rows, columns) > LARGE ? call->batch : 1 + (long)(PIECE / (work + 1));
+  const int has_threads = call->routine != HLOC_GTSV && most(rows, columns) > LARGE;
+  long grain = has_threads ? call->batch : 1 + (long)(PIECE / (work + 1));
   if (call->batch > 0) hloc_parallel(run, arguments, call->batch, grain);
   return b.failed;
 }

@@ -5,9 +5,11 @@
  */
 #pragma once
 
-enum { HLOC_POTRF, HLOC_GETRF, HLOC_GEQRF, HLOC_ORGQR, HLOC_SYEVD, HLOC_GESDD, HLOC_TRSM, HLOC_LAPACK_ROUTINES };
+enum { HLOC_POTRF, HLOC_GETRF, HLOC_GEQRF, HLOC_ORGQR, HLOC_SYEVD, HLOC_GESDD, HLOC_TRSM, HLOC_GTSV,
+       HLOC_LAPACK_ROUTINES };
 
-/* rows, columns: of the first operand's matrices; other: the factors of orgqr, the right sides of trsm. type: 0 f32,
+/* rows, columns: of the first operand's matrices; other: the factors of orgqr, the right sides of trsm
+ * and gtsv, whose three diagonals are columns. type: 0 f32,
  * 1 f64, 2 c64, 3 c128. options: LAPACK's letters in the order in which its functions take them. info: the operand or
  * result that says how it went, -1: none. */
 typedef struct {
