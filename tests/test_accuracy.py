@@ -1,12 +1,24 @@
-"""Functions of real and complex numbers against mpmath's exact values, over the whole range of their types: compiled C
-and the evaluator. Errors are in units in the last place, of each part or of the length (docs/support.md)."""
+"""Functions of real and complex numbers against mpmath's exact values, over the whole range of their types: compiled C,
+CUDA C and the evaluator. Errors are in units in the last place, of each part or of the length (docs/support.md)."""
 from __future__ import annotations
+
+import functools
+import shutil
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 import pytest
+from cuda_emulation.cases import emulate
 
 import hloc
+from hloc import api
+from hloc.inputs import check_arrays
 from hloc.ir import numpy_dtype
+from hloc.targets.cuda.gpus import GPUS
+from hloc.targets.cuda.sources import make_sources
+from hloc.targets.cuda.target import cuda_target
+from hloc.text import parse_module
 
 pytest.importorskip("mpmath", reason="mpmath is not installed")
 import mpmath_values as exact  # noqa: E402
@@ -17,8 +29,8 @@ TWO = {**{t: exact.OF_TWO_COMPLEX for t in ("c64", "c128")}, **{t: exact.OF_TWO_
 # Largest errors of compiled C in units of the part's last place, and of the evaluator.
 C_PARTS = {"c64": 0.51, "c128": 4.5, "f32": 3, "f64": 3}
 EVALUATOR_PARTS = {"c64": 0.51, "c128": 0.51, "f32": 0.51, "f64": 3}
-OTHERS = {("c64", "abs"): 1, ("c64", "sign"): 2}
-OTHERS_OF_EVALUATOR = {(t, op): 3.5 for t in ("c64", "c128") for op in ("abs", *exact.INVERSE)}
+OTHERS = {"c64": {"abs": 1, "sign": 2}}
+OTHERS_OF_EVALUATOR = {op: 3.5 for op in ("abs", *exact.INVERSE)}
 # Where parts may cancel, or one vanishes beside the other, the unit is that of the larger part.
 OF_LENGTH = {("c128", "exponential-minus-one"): 2.5, ("c128", "divide"): 2.5, ("c128", "power"): 3.5, ("c128", "atan2"): 3.5,
              ("c64", "multiply"): 1, ("c128", "multiply"): 1}
@@ -52,18 +64,19 @@ def module(type: str) -> str:
     return "HloModule accuracy\nENTRY e {\n" + "\n".join([*lines, root]) + "\n}\n"
 
 
-@pytest.fixture(scope="module", params=TYPES)
-def results(request):
-    """(type, table, op) of one type -> (operands, exact values, what they lost, results by target)."""
-    type, found = request.param, {}
-    asked = [(op, arguments(type, op, n), table[type][op]) for n, table in ((1, ONE), (2, TWO)) for op in table[type]]
-    operands = [a for _, some, _ in asked for a in some]
-    text = module(type)
-    with np.errstate(all="ignore"):
-        got = {target: hloc.compile(text, target=target)(*operands) for target in ("cpu", "reference")}
-    for n, (op, some, function) in enumerate(asked):
-        found[op] = (some, *exact.values(function, *some), {target: arrays[n] for target, arrays in got.items()})
-    return type, found
+class Asked(NamedTuple):
+    """A function, its operands, and the exact values as two doubles each."""
+    op: str
+    operands: list[np.ndarray]
+    near: np.ndarray
+    lost: np.ndarray
+
+
+@functools.cache
+def asked(type: str) -> list[Asked]:
+    """In the order of module's parameters and results."""
+    cases = [(op, arguments(type, op, n), table[type][op]) for n, table in ((1, ONE), (2, TWO)) for op in table[type]]
+    return [Asked(op, operands, *exact.values(function, *operands)) for op, operands, function in cases]
 
 
 def errors(got: np.ndarray, near: np.ndarray, lost: np.ndarray, real: type, of_length: bool) -> np.ndarray:
@@ -80,23 +93,48 @@ def errors(got: np.ndarray, near: np.ndarray, lost: np.ndarray, real: type, of_l
     return np.where(np.isnan(near), 0, np.where(np.isnan(found), np.inf, found))          # a pole
 
 
-def test_functions_are_exact_to_a_few_units(results):
-    type, found = results
+def check(type: str, results: Iterable[np.ndarray], limits: Mapping[str, float], default: float, by_angle: bool = False):
+    """limits: by op. by_angle: the error of powers of c128 may grow with |w log z|."""
     wrong = []
-    for op, (operands, near, lost, got) in found.items():
-        for target, limits, others in (("cpu", C_PARTS, OTHERS),
-                                       ("reference", EVALUATOR_PARTS, {**OTHERS, **OTHERS_OF_EVALUATOR})):
-            limit = OF_LENGTH.get((type, op), others.get((type, op), limits[type]))
-            error = errors(got[target], near, lost, TYPES[type], (type, op) in OF_LENGTH).max(axis=1)
-            if op == "multiply":                        # whose parts' products vanish
-                error = np.where(np.abs(near).min(axis=1) < 1e16 * np.finfo(TYPES[type]).smallest_normal, 0, error)
-            if target == "reference" and op == "power" and type == "c128":      # long double: of the angle's size
-                error = error / np.maximum(1, np.abs(operands[1] * np.log(np.where(operands[0] == 0, 1, operands[0]))) / 250)
-            worst = int(error.argmax())
-            if error[worst] > limit:
-                wrong.append(f"{op} of {[o[worst] for o in operands]} on {target}: {got[target][worst]}, "
-                             f"{error[worst]:.3g} units from {near[worst]}")
+    for (op, operands, near, lost), got in zip(asked(type), results):
+        of_length = (type, op) in OF_LENGTH
+        error = errors(got, near, lost, TYPES[type], of_length).max(axis=1)
+        if op == "multiply":                                                    # whose parts' products vanish
+            error = np.where(np.abs(near).min(axis=1) < 1e16 * np.finfo(TYPES[type]).smallest_normal, 0, error)
+        if op == "power" and by_angle:
+            logarithm = np.log(np.where(operands[0] == 0, 1, operands[0]))
+            error = error / np.maximum(1, np.abs(operands[1] * logarithm) / 250)
+        worst = int(error.argmax())
+        if error[worst] > (OF_LENGTH[type, op] if of_length else limits.get(op, default)):
+            wrong.append(f"{op} of {[o[worst] for o in operands]}: {got[worst]}, {error[worst]:.3g} units from {near[worst]}")
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("type", TYPES)
+def test_functions_of_compiled_c(type):
+    operands = [a for case in asked(type) for a in case.operands]
+    with np.errstate(all="ignore"):
+        check(type, hloc.compile(module(type), target="cpu")(*operands), OTHERS.get(type, {}), C_PARTS[type])
+
+
+@pytest.mark.parametrize("type", TYPES)
+def test_functions_of_the_evaluator(type):
+    operands = [a for case in asked(type) for a in case.operands]
+    limits = {**OTHERS.get(type, {}), **(OTHERS_OF_EVALUATOR if type[0] == "c" else {})}
+    with np.errstate(all="ignore"):
+        results = hloc.compile(module(type), target="reference")(*operands)
+        check(type, results, limits, EVALUATOR_PARTS[type], by_angle=type == "c128")
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation needs g++")
+def test_complex_functions_of_cuda(monkeypatch):
+    """The same headers without their parts for CPUs, emulated: with this machine's libm in place of the device's."""
+    gpu = GPUS["h100"]
+    target = cuda_target(gpu)
+    program = api.plan(api.optimize(parse_module(module("c128")), target), target)
+    operands = check_arrays(program.parameters, [a for case in asked("c128") for a in case.operands])
+    with np.errstate(all="ignore"):
+        check("c128", emulate(make_sources(program, gpu), operands, monkeypatch), {"logistic": 7}, C_PARTS["c128"])
 
 
 OF_C = {"exponential": np.exp, "log": np.log, "sqrt": np.sqrt, "sinh": np.sinh, "cosh": np.cosh, "tanh": np.tanh,

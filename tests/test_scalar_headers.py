@@ -493,7 +493,7 @@ def test_powers_of_functions_are_vectors(tmp_path):
               f"x[i] = {value};\n}}\n" for n, value in enumerate(d)]
     loops += [f"void {op}{n}(hloc_c64 *x, hloc_c64 *z, hloc_c64 *r, long n) {{\n#pragma omp simd\n  for (long i = 0; i < n; i++) "
               f"r[i] = hloc_{op}_c64({'x[i], z[i]'[:arguments]});\n}}\n" for n, (op, arguments) in
-              enumerate([("divide", 10), ("sign", 4), *((f"{op}_near", 10 if n == 2 else 4) for op, n in COMPLEX_NEAR.items())])]
+              enumerate([("divide", 10), *((op, 4) for op in ("sign", "log", "log1p", "sqrt", "rsqrt", "atanh")), *((f"{op}_near", 10 if n == 2 else 4) for op, n in COMPLEX_NEAR.items())])]
     source = tmp_path / "loops.c"
     source.write_text('#include "scalar.h"\n' + "".join(loops))
     done = subprocess.run([*chain.command, *chain.flags(), *chain.kernel_flags(), "-fopt-info-vec", "-c", "-o",

@@ -54,7 +54,7 @@ HLOC_FN hloc_c128 hloc_expm1_of_c128(double x, hloc_angle y) { /* (e^x - 1) cos 
   return hloc_complex_f64(less * y.cos - y.less, radius * y.sin);
 }
 /* (e^x + cos y, sin y) / 2 (cosh x + cos y), both times E = e^-|x|: below it is (1 - E)^2 + 2 E (1 + cos y). Near the
- * poles, where the cosine is -1, 1 + cos y and E - 1 are exact sums. */
+ * poles, where the cosine is -1, the sum of E - 1 and 1 + cos y keeps the digits that E + cos y would lose. */
 HLOC_FN hloc_c128 hloc_logistic_of_c128(double x, hloc_angle y) {
   double less, radius = hloc_exp_and_less_f64(-hloc_abs_f64(x), &less);
   double inverse = 1.0 / hloc_fma_f64(less, less, 2.0 * radius * y.more);
