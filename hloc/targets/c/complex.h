@@ -17,7 +17,7 @@ HLOC_FN hloc_c128 hloc_log_c128(hloc_c128 z) {
   return hloc_complex_f64(hloc_log_of_length_f64(z.re, 0.0, z.im), hloc_atan2_f64(z.im, z.re));
 }
 HLOC_FN hloc_c128 hloc_log1p_c128(hloc_c128 z) {
-  double low, re = hloc_sum_f64(1.0, z.re, &low);
+  double low, re = hloc_two_sum_f64(1.0, z.re, &low);
   low = hloc_abs_f64(re) > 0x1p60 ? 0.0 : low; /* also of infinity */
   return hloc_complex_f64(hloc_log_of_length_f64(re, low, z.im), hloc_atan2_f64(z.im, re));
 }
@@ -141,15 +141,15 @@ HLOC_FN hloc_exponent hloc_exponent_c128(hloc_c128 z, hloc_c128 w) {
   double x = z.re * by, y = z.im * by, u = hloc_squares_f64(x, 0.0, y, &low), log = hloc_log_in_two_f64(u, &log_low);
   double scale = hloc_log_of_scale_f64(by), scale_low = by == 1.0 ? 0.0 : 1.8355172981578424e-14, sum_low;
   log_low = 0.5 * (log_low + low / u) - (by < 1.0 ? -scale_low : scale_low);
-  log = hloc_sum_of_larger_f64(-scale, 0.5 * log, &sum_low);
+  log = hloc_fast_two_sum_f64(-scale, 0.5 * log, &sum_low);
   log_low += sum_low;
   double angle = hloc_direction_in_two_f64(y, x, &angle_low), one_low, other_low;
   double one = hloc_product_f64(w.re, log, &one_low), other = hloc_product_f64(w.im, angle, &other_low);
   hloc_exponent e;
-  e.re = hloc_sum_f64(one, -other, &e.re_low);
+  e.re = hloc_two_sum_f64(one, -other, &e.re_low);
   e.re_low += (one_low - other_low) + (w.re * log_low - w.im * angle_low);
   one = hloc_product_f64(w.im, log, &one_low), other = hloc_product_f64(w.re, angle, &other_low);
-  e.im = hloc_sum_f64(one, other, &e.im_low);
+  e.im = hloc_two_sum_f64(one, other, &e.im_low);
   e.im_low += (one_low + other_low) + (w.im * log_low + w.re * angle_low);
   return e;
 }

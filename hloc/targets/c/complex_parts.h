@@ -10,12 +10,12 @@
 #define HLOC_COMPLEX_PARTS_H
 #include "floats.h"
 
-HLOC_FN double hloc_sum_f64(double a, double b, double* low) {
+HLOC_FN double hloc_two_sum_f64(double a, double b, double* low) {
   double sum = a + b, other = sum - a;
   *low = (a - (sum - other)) + (b - other);
   return sum;
 }
-HLOC_FN double hloc_sum_of_larger_f64(double a, double b, double* low) { /* |a| >= |b|, or a = 0 */
+HLOC_FN double hloc_fast_two_sum_f64(double a, double b, double* low) { /* |a| >= |b|, or a = 0 */
   double sum = a + b;
   *low = b - (sum - a);
   return sum;
@@ -37,7 +37,7 @@ HLOC_FN double hloc_sum_of_products_f64(double a, double b, double c, double d) 
 #if HLOC_FMA
   return hloc_fma_f64(a, b, other) + low;
 #else
-  double one_low, one = hloc_product_f64(a, b, &one_low), lost, sum = hloc_sum_f64(one, other, &lost);
+  double one_low, one = hloc_product_f64(a, b, &one_low), lost, sum = hloc_two_sum_f64(one, other, &lost);
   return sum + (lost + (one_low + low));
 #endif
 }
@@ -110,7 +110,7 @@ HLOC_FN double hloc_log_of_scale_f64(double by) {
 /* (x + x_low)^2 + y^2 = u + low, for log_of_sum; x_low is 0 but where x is rounded. */
 HLOC_FN double hloc_squares_f64(double x, double x_low, double y, double* low) {
   double x_rest, y_rest, sum_rest, one = hloc_product_f64(x, x, &x_rest), other = hloc_product_f64(y, y, &y_rest);
-  double u = hloc_sum_f64(one, other, &sum_rest);
+  double u = hloc_two_sum_f64(one, other, &sum_rest);
   *low = ((2.0 * x * x_low + sum_rest) + (x_rest + y_rest)) + x_low * x_low;
   return u;
 }
@@ -129,7 +129,7 @@ HLOC_FN double hloc_direction_in_two_f64(double y, double x, double* low) {
   double four = HLOC_MATH_F64(floor)(4.0 * (small / large) + 0.5), k = 0.25 * four;
   double of_large_low, of_small_low, d_low, of_large = hloc_product_f64(k, large, &of_large_low);
   double of_small = hloc_product_f64(k, small, &of_small_low);
-  double above = small - of_large, below = hloc_sum_of_larger_f64(large, of_small, &d_low), inverse = 1.0 / below;
+  double above = small - of_large, below = hloc_fast_two_sum_f64(large, of_small, &d_low), inverse = 1.0 / below;
   double d = above * inverse, square, cube, third, rest;
   double d_below = hloc_product_f64(d, below, &rest); /* what is left of the quotient */
   d_low = (((above - d_below) - rest) - of_large_low - d * (d_low + of_small_low)) * inverse;
@@ -158,9 +158,9 @@ HLOC_FN double hloc_direction_in_two_f64(double y, double x, double* low) {
   double from = is_steep ? 1.5707963267948966 : is_left ? 3.141592653589793 : 0.0;
   double from_low = is_steep ? 6.123233995736766e-17 : is_left ? 1.2246467991473532e-16 : 0.0;
   double sign = is_steep != is_left ? -1.0 : 1.0, one_low, two_low, three_low;
-  double sum = hloc_sum_of_larger_f64(from, sign * base, &one_low);
-  sum = hloc_sum_of_larger_f64(sum, sign * d, &two_low);
-  sum = hloc_sum_of_larger_f64(sum, -sign * third, &three_low);
+  double sum = hloc_fast_two_sum_f64(from, sign * base, &one_low);
+  sum = hloc_fast_two_sum_f64(sum, sign * d, &two_low);
+  sum = hloc_fast_two_sum_f64(sum, -sign * third, &three_low);
   double lost = (from_low + sign * base_low) + (one_low + two_low + three_low - sign * rest), angle = sum + lost;
   double up = hloc_copysign_f64(1.0, y);
   *low = up * ((sum - angle) + lost);
