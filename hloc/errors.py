@@ -5,6 +5,9 @@ In: a message and, where known, the Span of HLO text it speaks of. Out: `str(err
     model.hlo:3:8: error: operands differ: f32[4,5] and f32[2]
       %s = f32[4,5] add(%a, %b)
            ^
+      written at loss.py:7 (loss), called at train.py:30 (step)
+
+The last line is there where the instruction's metadata says so (hloc/source_lines.py).
 
 Every error that a user can cause is an HlocError; `code` is the exit code of the command line (see EXIT_CODES).
 Only hloc.cli prints and exits.
@@ -14,6 +17,8 @@ from __future__ import annotations
 import unicodedata
 from typing import NamedTuple
 
+from hloc.source_lines import written_at
+
 EXIT_CODES = {
     "ok": 0, "difference": 1, "usage": 2, "parse or verification": 3, "unsupported": 4, "compiler": 5, "run": 6,
 }
@@ -21,13 +26,15 @@ LONGEST_SHOWN_LINE = 160
 
 
 class Source:
-    """One text with its name; offsets are counted in characters."""
+    """One text with its name; offsets are counted in characters. tables: FileNames ... StackFrames of the module that
+    it holds, once that is read."""
 
-    __slots__ = ("name", "text")
+    __slots__ = ("name", "text", "tables")
 
     def __init__(self, text: str, name: str = "<text>"):
         self.name = name
         self.text = text
+        self.tables = ""
 
     def position(self, offset: int) -> tuple[int, int]:
         """Line and column, both from 1, of a character offset."""
@@ -46,6 +53,12 @@ class Source:
         """What stands in front of a message: name:line:column."""
         line, column = self.position(offset)
         return f"{self.name}:{line}:{column}"
+
+    def written_at(self, start: int) -> str:
+        """Where the user's program has what stands in the line at `start`, by its metadata; "" where that is silent."""
+        line = self.line_at(start)
+        _, found, metadata = line.rpartition("metadata={")
+        return written_at(metadata, self.tables) if found else ""
 
     def excerpt(self, start: int, end: int) -> str:
         """The line at `start` and a caret below, cut to a readable width; nothing of a text without a line."""
@@ -98,6 +111,8 @@ class HlocError(Exception):
         text = f"{place}error: {printable_lines(self.message)}"
         if self.span and (excerpt := self.span.excerpt()):
             text += "\n" + excerpt
+        if self.span and (place := self.span.source.written_at(self.span.start)):
+            text += f"\n  written at {printable(place)}"
         if self.hint:
             text += f"\nhint: {self.hint}"
         return text

@@ -15,7 +15,7 @@ from hloc.cli.options import (
     reading_options,
     target_option,
 )
-from hloc.cli.terminal import Progress, input_reader, line_of, print_table, read_module
+from hloc.cli.terminal import Progress, input_reader, line_of, print_table, read_module, source_json, source_of
 from hloc.errors import UsageError
 from hloc.files import make_folder, write
 
@@ -61,9 +61,9 @@ def bisect_command(module, inputs, target, fusion, tolerance, dump_dir, as_json,
         write(dump_dir / "after.hlo", str(blame.after))
     click.echo(json.dumps(_as_json(blame), indent=1) if as_json else _text(blame, chosen.name, dump_dir))
     if blame.kernels and not as_json:
-        print_table(["kernel", "opcode", "line", "result", "error", "tolerance", "at", target, "evaluator"],
-                    [[k.instruction.name, k.instruction.opcode, line_of(k.instruction) or "", *_row(r)]
-                     for k in blame.kernels for r in k.rows], right=(2, 4, 5))
+        print_table(["kernel", "opcode", "line", "source", "result", "error", "tolerance", "at", target, "evaluator"],
+                    [[k.instruction.name, k.instruction.opcode, line_of(k.instruction) or "",
+                      source_of(k.instruction), *_row(r)] for k in blame.kernels for r in k.rows], right=(2, 5, 6))
     sys.exit(1 if blame.culprit else 0)
 
 
@@ -89,6 +89,6 @@ def _row(row) -> list[str]:
 def _as_json(blame) -> dict:
     rows = [{"result": r.name, "error": r.error, "where": list(r.where), "note": r.note} for r in blame.rows]
     kernels = [{"kernel": k.instruction.name, "opcode": k.instruction.opcode, "line": line_of(k.instruction),
-                "errors": [r.error for r in k.rows]} for k in blame.kernels]
+                "source": source_json(k.instruction), "errors": [r.error for r in k.rows]} for k in blame.kernels]
     return {"culprit": blame.culprit, "step": blame.step, "steps": blame.steps, "results": rows, "kernels": kernels,
             "ran_kernels": blame.ran_kernels}

@@ -8,7 +8,7 @@ from collections import Counter
 import click
 
 from hloc.cli.options import fusion_option, module_argument, pass_options, reading_options
-from hloc.cli.terminal import Progress, counted, line_of, print_table, read_module, size_text
+from hloc.cli.terminal import Progress, counted, line_of, print_table, read_module, size_text, source_json, source_of
 from hloc.errors import UsageError
 
 EPILOG = """\b
@@ -79,24 +79,24 @@ def _show_summary(told) -> None:
 
 
 def _show_kernels(told, top: int) -> None:
-    print_table(["bytes", "flops", "kernel", "kind", "line", "holds"],
+    print_table(["bytes", "flops", "kernel", "kind", "line", "source", "holds"],
                 [[size_text(k.size), f"{k.flops:,}", k.instruction.name, k.kind, line_of(k.instruction) or "",
-                  _members(k.members)] for k in told.kernels[:top]], right=(0, 1, 4))
+                  source_of(k.instruction), _members(k.members)] for k in told.kernels[:top]], right=(0, 1, 4))
     _rest(len(told.kernels), top)
 
 
 def _show_edges(told, top: int) -> None:
     if not told.edges:
         return
-    print_table(["bytes", "from", "line", "to", "line", "reason"],
-                [[size_text(e.size), _end(e.producer, e.producer_kernel), line_of(e.producer) or "",
-                  _end(e.reader, e.reader_kernel), line_of(e.reader) or "", e.reason] for e in told.edges[:top]],
-                right=(0, 2, 4))
+    print_table(["bytes", "from", "line", "source", "to", "line", "source", "reason"],
+                [[size_text(e.size), *_end(e.producer, e.producer_kernel), *_end(e.reader, e.reader_kernel), e.reason]
+                 for e in told.edges[:top]], right=(0, 2, 5))
     _rest(len(told.edges), top)
 
 
-def _end(instruction, kernel: str) -> str:
-    return instruction.name if kernel == instruction.name else f"{instruction.name} in {kernel}"
+def _end(instruction, kernel: str) -> list[str]:
+    name = instruction.name if kernel == instruction.name else f"{instruction.name} in {kernel}"
+    return [name, str(line_of(instruction) or ""), source_of(instruction)]
 
 
 def _members(opcodes: tuple[str, ...]) -> str:
@@ -113,11 +113,13 @@ def _as_json(told) -> dict:
     return {
         "instructions": told.instructions,
         "kernels": [{"computation": k.computation, "name": k.instruction.name, "kind": k.kind,
-                     "line": line_of(k.instruction), "bytes": k.size, "flops": k.flops, "holds": list(k.members)}
+                     "line": line_of(k.instruction), "source": source_json(k.instruction), "bytes": k.size,
+                     "flops": k.flops, "holds": list(k.members)}
                     for k in told.kernels],
         "reasons": [{"reason": r.reason, "edges": r.edges, "bytes": r.size} for r in told.reasons],
         "edges": [{"computation": e.computation, "bytes": e.size, "reason": e.reason,
                    "producer": e.producer.name, "producer_kernel": e.producer_kernel,
-                   "producer_line": line_of(e.producer),
-                   "reader": e.reader.name, "reader_kernel": e.reader_kernel, "reader_line": line_of(e.reader)}
+                   "producer_line": line_of(e.producer), "producer_source": source_json(e.producer),
+                   "reader": e.reader.name, "reader_kernel": e.reader_kernel, "reader_line": line_of(e.reader),
+                   "reader_source": source_json(e.reader)}
                   for e in told.edges]}

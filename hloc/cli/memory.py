@@ -6,7 +6,7 @@ import json
 import click
 
 from hloc.cli.options import fusion_option, memory_limit_option, module_argument, pass_options, reading_options
-from hloc.cli.terminal import Progress, line_of, print_table, read_module, size_text
+from hloc.cli.terminal import Progress, line_of, print_table, read_module, size_text, source_json, source_of
 
 EPILOG = """\b
 Examples:
@@ -48,11 +48,12 @@ def memory_command(module, target, top, as_json, fusion, memory_limit, reading) 
     rows += [[k, f"{v:,}", size_text(v)] for k, v in (("(scratch)", use.scratch), ("(stacks)", use.stacks)) if v]
     print_table(["memory", "bytes", ""], rows, right=(1, 2))
     if use.at is not None:
-        line = line_of(use.at) or "-"
+        source = source_of(use.at)
+        line = f"{line_of(use.at) or '-'}{source and f', {source}'}"
         click.echo(f"\nmost of the arena is in use at {use.at.name}, line {line}: {size_text(use.live)}")
     if use.buffers and top:
         click.echo()
-        print_table(["bytes", "", "in", "buffer", "shape", "line", "also holds"],
+        print_table(["bytes", "", "in", "buffer", "shape", "line", "source", "also holds"],
                     [_row(b) for b in use.buffers[:top]], right=(0, 1, 5))
         if len(use.buffers) > top:
             click.echo(f"... and {len(use.buffers) - top} more (--top)")
@@ -61,7 +62,7 @@ def memory_command(module, target, top, as_json, fusion, memory_limit, reading) 
 def _row(buffer) -> list[str]:
     first = buffer.instructions[0] if buffer.instructions else None
     return [f"{buffer.size:,}", size_text(buffer.size), buffer.region, buffer.name,
-            first.shape.to_string(False)[:40] if first else "", str(line_of(first) or ''),
+            first.shape.to_string(False)[:40] if first else "", str(line_of(first) or ''), source_of(first),
             ", ".join(i.name for i in buffer.instructions[1:4]) + (", ..." if len(buffer.instructions) > 4 else "")]
 
 
@@ -72,5 +73,5 @@ def _as_json(use) -> dict:
         "parameters": use.parameters, "results": use.results, "at": use.at.name if use.at else None,
         "buffers": [{"bytes": b.size, "region": b.region, "offset": b.offset, "name": b.name,
                      "instructions": [{"name": i.name, "opcode": i.opcode, "shape": i.shape.to_string(False),
-                                       "line": line_of(i)} for i in b.instructions]}
+                                       "line": line_of(i), "source": source_json(i)} for i in b.instructions]}
                     for b in use.buffers]}

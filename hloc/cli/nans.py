@@ -7,7 +7,7 @@ import sys
 import click
 
 from hloc.cli.options import custom_call_option, custom_call_table, inputs_option, module_argument, reading_options
-from hloc.cli.terminal import Progress, input_reader, line_of, print_table, read_module
+from hloc.cli.terminal import Progress, input_reader, line_of, print_table, read_module, source_json
 
 EPILOG = """\b
 Examples:
@@ -74,4 +74,5 @@ def _as_json(origin) -> dict:
     instruction = origin.instruction
     return {"makes": origin.what, "instruction": instruction.name, "opcode": instruction.opcode,
             "line": line_of(instruction), "elements": origin.count, "of": origin.size, "runs": origin.runs,
-            "where": list(origin.where), "operands": [str(o) for o in origin.operands], "from": _from(origin)}
+            "where": list(origin.where), "operands": [str(o) for o in origin.operands], "from": _from(origin),
+            "source": source_json(instruction)}

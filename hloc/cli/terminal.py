@@ -127,11 +127,13 @@ def results_table(results: Sequence[Named], arrays: Sequence[np.ndarray]) -> Non
 
 
 def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
-    """A plain aligned table on stdout: readable, greppable, the same in a pipe and on a terminal."""
+    """A plain aligned table on stdout: readable, greppable, the same in a pipe and on a terminal. A column that no row
+    fills is omitted."""
     cells = [list(titles)] + [[printable(str(c)) for c in row] for row in rows]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(titles))]
+    widths = [max(len(row[i]) for row in cells) if any(row[i] for row in cells[1:]) or not rows else 0
+              for i in range(len(titles))]
     for row in cells:
-        padded = [c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths))]
+        padded = [c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths)) if w]
         click.echo("  ".join(padded).rstrip())
 
 
@@ -157,6 +159,17 @@ def line_of(instruction) -> int | str | None:
         return None
     source, start, _ = instruction.span
     return source.place(start) if isinstance(source, ByteSource) else source.position(start)[0]
+
+
+def source_of(instruction) -> str:
+    """The line of the user's program that made an instruction: loss.py:7 (loss); "" where nothing says."""
+    return next(map(str, instruction.written_at()), "") if instruction is not None else ""
+
+
+def source_json(instruction) -> list[dict]:
+    """The same for JSON: the frames, the innermost first."""
+    frames = instruction.written_at() if instruction is not None else ()
+    return [{"file": f.file, "line": f.line, "function": f.function} for f in frames]
 
 
 def _dims(array: np.ndarray) -> str:

@@ -17,6 +17,7 @@ import numpy as np
 from hloc.errors import Span
 from hloc.ir.attributes import WindowDim
 from hloc.ir.shapes import Shape
+from hloc.source_lines import Frame, frames
 
 Node = TypeVar("Node", bound=Hashable)
 
@@ -56,6 +57,16 @@ class Instruction:
     def get(self, key: str, default: Any = None) -> Any:
         """The attribute `key`, or `default`."""
         return self.attributes.get(key, default)
+
+    def written_at(self) -> tuple[Frame, ...]:
+        """The frames of the user's program that made it, the innermost first, as far as its metadata says; of a fusion
+        without metadata those of what it computes last."""
+        text = str(self.attributes.get("metadata", ""))
+        found = frames(text, self.span.source.tables if self.span is not None else "")
+        if not found and self.opcode == "fusion":
+            inside = reversed(self.called_computations[0].instructions)
+            found = next((f for f in (i.written_at() for i in inside if i.opcode != "fusion") if f), ())
+        return found
 
     @property
     def called_computations(self) -> tuple[Computation, ...]:
@@ -114,6 +125,8 @@ class Module:
         self.attributes: dict[str, Any] = attributes if attributes is not None else {}   # header, Verbatim mostly
         self.tables = tables          # FileNames ... StackFrames, verbatim
         self.source = source
+        if source is not None:
+            source.tables = tables    # errors resolve metadata by them
         self.is_scheduled = False
         self.default_inputs: tuple[np.ndarray, ...] | None = None      # flattened arguments that a file held with it
 

@@ -21,10 +21,10 @@ from hloc.kernels.rules.elementwise import ELEMENTWISE_RULES, MOVEMENT_RULES
 from hloc.kernels.rules.indexing import INDEXING_RULES
 from hloc.kernels.rules.loops import LOOP_RULES
 from hloc.kernels.unconverted import unconverted
+from hloc.source_lines import op_name
 
 RULES: dict[str, Rule] = {**ELEMENTWISE_RULES, **MOVEMENT_RULES, **INDEXING_RULES, **LOOP_RULES, **CONTROL_RULES}
 LONGEST_ORIGIN, LONGEST_NAME = 24, 80
-METADATA = re.compile(r'(op_name|source_file|source_line|stack_frame_id)=("(?:[^"\\]|\\.)*"|\d+)')
 CHEAP = frozenset(["parameter", "constant", "broadcast", "reshape", "bitcast", "transpose", "convert", "tuple", "copy",
                    "get-tuple-element", "iota", "slice", "select", "compare"])
 
@@ -232,13 +232,8 @@ def origin_line(instruction: Instruction) -> str:
 
 
 def written_where(instruction: Instruction) -> str:
-    """What the instruction's metadata says, for readers: '   jit(f)/dot, model.py:12'; '' where it is silent."""
-    found = dict(METADATA.findall(str(instruction.get("metadata", ""))))
-    place = found.get("source_file", "").strip('"').rpartition("/")[2]
-    if place and found.get("source_line", "0") != "0":
-        place += f":{found['source_line']}"
-    if not place and found.get("stack_frame_id", "0") != "0":
-        place = f"stack_frame_id={found['stack_frame_id']}"         # the planner, which has the tables, says where
-    name = found.get("op_name", "").strip('"')[:LONGEST_NAME]
+    """What the instruction's metadata says, for readers: '   jit(f)/dot, model.py:12 (f)'; '' where it is silent."""
+    place = next(map(str, instruction.written_at()), "")
+    name = op_name(str(instruction.get("metadata", "")))[:LONGEST_NAME]
     told = [text for text in (name, place[-LONGEST_NAME:]) if text]
     return f"   {', '.join(told)}" if told else ""

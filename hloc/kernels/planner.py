@@ -25,7 +25,6 @@ from hloc.ir import Computation, Instruction, Module, Shape, leaves, numpy_dtype
 from hloc.kernels.buffer_assignment import BufferAssignment, Home, Value
 from hloc.kernels.ir import Kernel, Tile
 from hloc.kernels.lower import Lowered, lower
-from hloc.kernels.origins import located, places
 from hloc.kernels.plan import Branch, Copy, HostCall, Launch, Program, Ref, Step, WhileLoop, Workspace
 from hloc.kernels.plan import Value as PlanValue
 from hloc.machine import Machine
@@ -417,7 +416,7 @@ def planned(planner: Planner) -> Program:
     for result, operand, time in planner.sharing:
         assignment.share_if_dead(result, operand, time)
     assignment.place()
-    kernels = _told_where(planner.kernels, module)
+    kernels = tuple(planner.kernels)
     return Program(module.name, kernels, _finish(drafts, assignment.ref), parameters, results,
                    tuple(planner.constants), assignment.arena_size,
                    kept=planner.workspace.kept(kernels, planner.machine) if planner.workspace else 0)
@@ -443,9 +442,3 @@ def _entry_values(module: Module, named: list[tuple[str, Shape]]) -> tuple[PlanV
         parts = list(leaves(shape))
         values += [PlanValue(name if not shape.is_tuple else f"{name}.{i}", s) for i, s in enumerate(parts)]
     return tuple(values)
-
-
-def _told_where(kernels: list[Kernel | Tile], module: Module) -> tuple[Kernel | Tile, ...]:
-    """The kernels, their origins with files and lines."""
-    found = places(module.tables)
-    return tuple(k._replace(origin=located(k.origin, found)) for k in kernels) if found else tuple(kernels)

@@ -44,6 +44,9 @@ class ByteSource(Source):
     def place(self, offset: int) -> str:
         return f"{self.name}:byte {offset}"
 
+    def written_at(self, start: int) -> str:
+        return ""
+
     def excerpt(self, start: int, end: int) -> str:
         return f"  in {printable(self.notes[start])}" if start in self.notes else ""
 
