@@ -108,8 +108,8 @@ def writing(path: Path, mode: int = 0o666, is_own: Callable[[BinaryIO], bool] | 
             with suppress(OSError):
                 os.unlink(name, dir_fd=folder)
             raise
-    except (OSError, ValueError) as error:
-        raise RunError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from None
+    except OSError as error:
+        raise _unwritable(path, error) from None
     finally:
         if folder >= 0:
             os.close(folder)
@@ -125,20 +125,26 @@ def check_target(path: Path, is_own: Callable[[BinaryIO], bool] | None = None) -
     """Before long work: could `writing` begin? Raises RunError where it could not."""
     try:
         os.close(_target(path, is_own)[0])
-    except (OSError, ValueError) as error:
-        raise RunError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from None
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
+def _unwritable(path: Path, error: OSError) -> RunError:
+    return RunError(f"cannot write {path}: {error.strerror or error}")
 
 
 def make_folder(path: Path) -> None:
     """A folder for output, and those above it. Raises RunError where it cannot be."""
     try:
         path.mkdir(parents=True, exist_ok=True)
-    except (OSError, ValueError) as error:
-        raise RunError(f"cannot make the folder {path}: {getattr(error, 'strerror', None) or error}") from None
+    except OSError as error:
+        raise RunError(f"cannot make the folder {path}: {error.strerror}") from None
 
 
 def _target(path: Path, is_own: Callable[[BinaryIO], bool] | None) -> tuple[int, os.stat_result | None]:
     """The folder of `path`, open, and what stands there; OSError where that is no regular file, or not hloc's."""
+    if "\0" in str(path):
+        raise OSError(errno.EINVAL, "its name holds a null byte", str(path))
     try:
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):

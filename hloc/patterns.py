@@ -19,7 +19,7 @@ import sys
 from functools import lru_cache
 from pathlib import Path
 
-from hloc import cache
+from hloc import cache, files
 from hloc.errors import HlocError
 
 LONG = 1200                                   # characters; shorter ones compile as fast as a file of the cache is read
@@ -79,7 +79,7 @@ def install(listed: Path, into: Path = INSTALLED) -> int:
         return 0
     patterns = json.loads(listed.read_text(encoding="utf-8"))
     codes = {_key(pattern, flags): code(pattern, flags) for pattern, flags in patterns}
-    into.write_text(f"{_heading()}\n{json.dumps(codes, separators=(',', ':'))}\n", encoding="utf-8")
+    files.write(into, f"{_heading()}\n{json.dumps(codes, separators=(',', ':'))}\n")
     return len(codes)
 
 

@@ -7,6 +7,7 @@ import json
 import re
 from pathlib import Path
 
+from hloc import files
 from hloc.errors import Source
 from hloc.text.grammar import START, grammar_file, lark
 from hloc.text.lexer import StateLexer
@@ -30,6 +31,6 @@ def write() -> None:
     """Write both files."""
     file = grammar_file()
     grammar = file.read_text(encoding="utf-8")
-    tables_file(file).write_text(written(built(grammar, START, StateLexer), key_of(grammar, START)), encoding="utf-8")
+    files.write(tables_file(file), written(built(grammar, START, StateLexer), key_of(grammar, START)))
     lines = ",\n".join(json.dumps(pattern) for pattern in own_patterns())
-    patterns_file(file).write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+    files.write(patterns_file(file), f"[\n{lines}\n]\n")
