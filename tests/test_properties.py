@@ -140,6 +140,18 @@ def test_generator_knows_every_opcode() -> None:
 
 # -- targets -----------------------------------------------------------------------------------------------------------
 
+@pytest.mark.parametrize("target", ["cpu", "h200"])
+def test_sources_are_made(target: str) -> None:
+    """Modules at the edges become C and CUDA C, or are refused by name, with the place; nothing else happens."""
+    for seed in range(1000, 1060):
+        choices = Seeded(seed)
+        module = parse_module(random_module(choices, random_facts(choices)._replace(edges=True)))
+        try:
+            assert hloc.compile(module, target=target, run=False).source
+        except UnsupportedError as refusal:
+            assert refusal.span is not None, seed
+
+
 def batches():
     """Seeds of the modules that are built together: the same few in every test run, new ones for as long as a hunt.
     Those of every other batch are large."""
