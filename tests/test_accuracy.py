@@ -29,7 +29,7 @@ TWO = {**{t: exact.OF_TWO_COMPLEX for t in ("c64", "c128")}, **{t: exact.OF_TWO_
 # Largest errors of compiled C in units of the part's last place, and of the evaluator.
 C_PARTS = {"c64": 0.51, "c128": 4.5, "f32": 3, "f64": 3}
 EVALUATOR_PARTS = {"c64": 0.51, "c128": 0.51, "f32": 0.51, "f64": 3}
-OTHERS = {"c64": {"abs": 1, "sign": 2}}
+OTHERS = {"c64": {"abs": 1, "sign": 2}, "c128": {"logistic": 6}}
 OTHERS_OF_EVALUATOR = {op: 3.5 for op in ("abs", *exact.INVERSE)}
 # Where parts may cancel, or one vanishes beside the other, the unit is that of the larger part.
 OF_LENGTH = {("c128", "exponential-minus-one"): 2.5, ("c128", "divide"): 2.5, ("c128", "power"): 3.5, ("c128", "atan2"): 3.5,
@@ -120,7 +120,7 @@ def test_functions_of_compiled_c(type):
 @pytest.mark.parametrize("type", TYPES)
 def test_functions_of_the_evaluator(type):
     operands = [a for case in asked(type) for a in case.operands]
-    limits = {**OTHERS.get(type, {}), **(OTHERS_OF_EVALUATOR if type[0] == "c" else {})}
+    limits = OTHERS_OF_EVALUATOR if type[0] == "c" else {}
     with np.errstate(all="ignore"):
         results = hloc.compile(module(type), target="reference")(*operands)
         check(type, results, limits, EVALUATOR_PARTS[type], by_angle=type == "c128")
