@@ -244,7 +244,7 @@ def _chosen(parts: list[Part], choice: str | None, name: str) -> Part:
     named = [p for p in parts if p.name == choice]
     if len(named) == 1:
         return named[0]
-    if choice.isdigit() and len(choice) < 10 and 0 < int(choice) <= len(parts):
+    if choice.isdecimal() and len(choice) < 10 and 0 < int(choice) <= len(parts):
         return parts[int(choice) - 1]
     if named:
         raise UsageError(f"{len(named)} modules of {name} are called {choice}{_listing(parts)}",

@@ -239,6 +239,8 @@ def test_bad_inputs(here, capsys, inputs, code, words):
     (["opt", "add.hlo", "--dump-after", "fusoin"], 2, "did you mean fusion?"),
     (["run", "add.hlo", "--target", "gpu"], 2, "did you mean cuda?"),
     (["run", "add.hlo", "--target", "tpu"], 2, "targets: auto, cpu, cuda"),
+    (["run", "add.hlo#\u00b2"], 2, "holds no module \u00b2"),
+    (["run", "add.hlo", "--recv", "\u00b2=x.npy"], 2, "write CHANNEL=FILE"),
     (["run", "page.hlo"], 3, "nothing here looks like HLO text"),
     (["run", "zeros.hlo"], 3, "byte 2 is zero\nhint: modules are HLO text"),
     (["run", "unbounded.hlo"], 4, "hint: give them a bound"),

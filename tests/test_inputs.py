@@ -43,7 +43,7 @@ def test_made_up_inputs_by_name():
     for name in ("random", "random:3", "zeros", "sensible", "sensible:3"):
         arrays = read_inputs([name], parameters, sensible)
         assert [(a.shape, a.dtype) for a in arrays] == [((3,), np.float32), ((), np.int32)]
-    for bad in (["random:x"], ["zeros:1"], ["random:1", "zeros"]):
+    for bad in (["random:x"], ["random:\u00b2"], ["random:" + "9" * 5000], ["zeros:1"], ["random:1", "zeros"]):
         with pytest.raises(UsageError):
             read_inputs(bad, parameters, sensible)
     with pytest.raises(UsageError, match="compiled file"):

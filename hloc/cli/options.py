@@ -11,6 +11,7 @@ import click
 
 from hloc.errors import UsageError
 
+LONGEST_NUMBER = 18                   # digits: of 64 bits
 module_argument = click.argument("module", metavar="MODULE", type=click.Path(allow_dash=True))
 
 
@@ -115,7 +116,7 @@ def transfers_of(infeeds: tuple[str, ...], received: tuple[str, ...]):
     transfers = Transfers(infeed=[array for name in infeeds for array in read_arrays(Path(name))])
     for given in received:
         channel, equals, name = given.partition("=")
-        if not (equals and channel.isdigit()):
+        if not (equals and channel.isdecimal() and len(channel) <= LONGEST_NUMBER):
             raise UsageError(f"--recv {given!r}: write CHANNEL=FILE, as in 2=x.npy")
         transfers.received.setdefault(int(channel), []).extend(read_arrays(Path(name)))
     return transfers

@@ -16,6 +16,7 @@ from hloc.files import check_target, writing
 from hloc.inputs.arrays import Named, check_forms, random_arrays, zero_arrays
 from hloc.inputs.npy import ArrayFile, Header
 
+LONGEST_SEED = 100                     # digits
 MADE_UP = frozenset(["random", "sensible", "zeros"])
 
 
@@ -38,7 +39,7 @@ def made_up_rule(source: str) -> tuple[str, int] | None:
     kind, colon, seed = source.partition(":")
     if kind not in MADE_UP:
         return None
-    if not (seed or "0").isdigit() or (kind == "zeros" and colon):
+    if not (seed or "0").isdecimal() or len(seed) > LONGEST_SEED or (kind == "zeros" and colon):
         raise UsageError(f"'{source}': the seed must be a whole number, as in random:7")
     return kind, int(seed or "0")
 

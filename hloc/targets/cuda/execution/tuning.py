@@ -127,7 +127,7 @@ def _of_gpu(path: Path, tuning: Tuning, gpu: Machine) -> dict[str, Measured]:
 
 
 def _version(name: str) -> list[int]:
-    return [int(n) for n in name.rpartition(", CUDA ")[2].split(".") if n.isdigit()]
+    return [int(n) for n in name.rpartition(", CUDA ")[2].split(".") if n.isdecimal() and len(n) < 10]
 
 
 # -- the file ----------------------------------------------------------------------------------------------------------
