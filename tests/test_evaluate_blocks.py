@@ -174,10 +174,10 @@ def test_a_group_of_dynamic_size_runs_step_by_step(groups):
 
 
 def test_an_error_in_a_group_is_that_of_the_step(groups):
-    module = parse_module("""ENTRY e { a = c64[30] parameter(0)  b = c64[30] negate(a)
-        ROOT r = pred[30] compare(a, b), direction=LT }""")
-    with pytest.raises(UnsupportedError, match="complex numbers have no order"):
-        evaluate(module, [np.zeros(30, np.complex64)])
+    module = parse_module("""ENTRY e { a = f32[30] parameter(0)  b = f32[30] negate(a)
+        u = u32[30] parameter(1)  ROOT r = bf16[30] stochastic-convert(b, u) }""")
+    with pytest.raises(UnsupportedError, match="XLA defines it for integers only"):
+        evaluate(module, [np.zeros(30, np.float32), np.zeros(30, np.uint32)])
 
 
 @pytest.mark.parametrize("left, right", [((2, 3, 4), (2, 4, 5)), ((3, 4), (4, 5)), ((2, 1, 4), (2, 4, 1)), ((0, 4), (4, 3))])

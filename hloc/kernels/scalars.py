@@ -20,7 +20,6 @@ from hloc.kernels.ir import INDEX, Apply, Const, Expr
 EXACT = frozenset(["negate", "abs", "maximum", "minimum", "clamp", "select", "sign", "copy", "floor", "ceil",
                    "round_nearest_even", "round_nearest_afz", "reduce_precision", "real", "imag", "remainder"])
 REMAINDER_STEPS = {"f16": 1, "bf16": 6}     # of targets/c/float32.h
-ORDERING = frozenset(["clamp", "maximum", "minimum"])
 # Functions for which bits above the element type's width must not be there; signed numbers have copies of their sign.
 BITWISE = {"signed": frozenset(["popcnt", "count_leading_zeros", "shift_right_logical"]),
            "unsigned": frozenset(["popcnt", "count_leading_zeros", "shift_right_logical", "shift_right_arithmetic"])}
@@ -196,8 +195,6 @@ def elementwise(instruction: Instruction, arguments: list[Expr], unrounded: froz
     if opcode == "stochastic-convert":
         return stochastic_convert(instruction, arguments)
     scalar = scalar_name(instruction)
-    if scalar in ORDERING and ELEMENT_TYPES[target].kind == "complex":
-        raise UnsupportedError(f"'{opcode}' of complex numbers, which have no order", instruction.span)
     if ELEMENT_TYPES[target].bits < 8 and scalar in BITWISE.get(ELEMENT_TYPES[target].kind, ()):
         return rounded(_of_few_bits(scalar, ELEMENT_TYPES[target].bits, arguments), target)
     if scalar == "remainder" and computation_type(target) in ("f32", "f64") and is_power_of_two(arguments[1]):

@@ -11,7 +11,6 @@ import operator
 
 import numpy as np
 
-from hloc.errors import UnsupportedError
 from hloc.ir import Instruction, Shape
 from hloc.ir.types import ARRAY_TYPES, COMPLEX, FLOATING, INTEGRAL, SIGNED
 from hloc.ops import numerics
@@ -23,6 +22,7 @@ from hloc.ops.rules import elementwise_shape, merge, predicate_shape, real_shape
 
 PRED = frozenset({"pred"})
 NUMBERS = INTEGRAL | FLOATING | COMPLEX
+ORDERED = INTEGRAL | FLOATING | PRED
 BITS = INTEGRAL | PRED
 ACCURACY = ("result_accuracy",)
 COMPARE = {"EQ": operator.eq, "NE": operator.ne, "LT": operator.lt, "LE": operator.le, "GT": operator.gt,
@@ -56,8 +56,6 @@ def by_kind(for_pred, for_others):
 
 def _compare(evaluator, instruction, a, b):
     direction = instruction.attributes["direction"]
-    if "c" in (a.dtype.kind, b.dtype.kind) and direction not in ("EQ", "NE"):
-        raise UnsupportedError(f"complex numbers have no order: direction={direction}", instruction.span)
     if instruction.get("type") == "TOTALORDER":
         common = a.dtype if a.dtype == b.dtype else np.result_type(widen(a), widen(b))
         a, b = (numerics.total_order_key(v.astype(common, copy=False)) for v in (a, b))
@@ -73,8 +71,10 @@ def _compare_shape(instruction: Instruction) -> Shape:
     kind = instruction.operands[0].shape.kind
     types = {"pred": ("UNSIGNED",), "unsigned": ("UNSIGNED",), "signed": ("SIGNED",), "complex": ("FLOAT",)}
     wanted = types.get(kind, ("FLOAT", "TOTALORDER"))
+    operand = text(instruction.operands[0].shape)
+    if kind == "complex" and direction not in (None, "EQ", "NE"):
+        fail(instruction, f"complex numbers have no order: direction={direction} of {operand}")
     if written is not None and written not in wanted:
-        operand = text(instruction.operands[0].shape)
         fail(instruction, f"type={written} does not fit operands {operand}: it must be {' or '.join(wanted)}")
     return shape
 
@@ -147,13 +147,13 @@ ARITHMETIC = (
     _binary("divide", with_complex("divide", numerics.divide), NUMBERS),
     _binary("remainder", numerics.remainder, INTEGRAL | FLOATING),
     _binary("power", with_complex("power", numerics.power), NUMBERS),
-    _binary("maximum", numerics.maximum, ARRAY_TYPES),
-    _binary("minimum", numerics.minimum, ARRAY_TYPES),
+    _binary("maximum", numerics.maximum, ORDERED),
+    _binary("minimum", numerics.minimum, ORDERED),
     Op("mulhi", 2, elementwise_shape, as_stored(numerics.multiply_high), "mulhi", INTEGRAL),
     _unary("abs", np.abs, "abs", SIGNED | FLOATING | COMPLEX, real_shape),
     _unary("negate", np.negative, "negate", NUMBERS),
     _unary("sign", with_complex("sign", numerics.sign), "sign", SIGNED | FLOATING | COMPLEX),
-    Op("clamp", 3, _clamp_shape, wide(numerics.clamp), "clamp"),
+    Op("clamp", 3, _clamp_shape, wide(numerics.clamp), "clamp", ORDERED),
 )
 
 ROUNDING = (
