@@ -13,7 +13,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ import numpy as np
 from hloc.errors import RunError, Span, UnsupportedError, UsageError
 from hloc.executable import Executable
 from hloc.inputs import entry_parameters, entry_results
+from hloc.interrupts import ending_cleanly
 from hloc.ir import Module
 from hloc.ir.clone import clone_module
 from hloc.ops.host import Transfers
@@ -232,7 +233,7 @@ def compile(source: str | Path | Module, target: str = "auto", *,      # noqa: A
 
     def compile_now() -> Executable:
         if run and chosen.ahead:
-            chosen.ahead(module)
+            background.enter_context(chosen.ahead(module).in_background())
         own = clone_module(module) if module is source and not consume else module
         own, program = optimized_plan(own, chosen, options)
         return chosen.executable(program, own, options)
@@ -240,7 +241,7 @@ def compile(source: str | Path | Module, target: str = "auto", *,      # noqa: A
     def compile_text(text: str) -> Executable:
         return compile(text, target, options=options, run=False)
 
-    with prompt_threads():
+    with ending_cleanly(), prompt_threads(), ExitStack() as background:
         if run and chosen.recalled and not options.watches_passes and not options.profile:
             exe = chosen.recalled(module, options.passes, compile_text, compile_now)
         else:

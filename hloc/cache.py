@@ -16,6 +16,7 @@ import shlex
 import shutil
 import stat
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -26,7 +27,7 @@ from hloc import files
 from hloc.errors import RunError
 
 DEFAULT_BYTES = 2 << 30
-LOCK_DIGITS = 6
+LOCK_DIGITS, LOCK_SECONDS = 6, 0.005
 COUNT, COUNT_SECONDS = "count", 3600
 WORK, WORK_SECONDS = "hloc-work-", 86400      # folders in the temporary one; no build takes so long
 LONGEST_SEAL = 100                            # bytes, of small files beside the entries
@@ -171,9 +172,10 @@ def _seal_of(path: Path) -> Path:
 
 
 @contextmanager
-def lock(key: str) -> Iterator[None]:
+def lock(key: str, stop: threading.Event | None = None) -> Iterator[None]:
     """Held by one thread of one process at a time, per key; freed by the system where its holder is killed. Keys that
-    begin alike share a file and wait for each other: the digits keep the parts of a program apart."""
+    begin alike share a file and wait for each other: the digits keep the parts of a program apart. stop: set where
+    nobody waits for the holder any more, which then goes on without."""
     path = folder() / f"lock.{key[:LOCK_DIGITS]}"
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
@@ -181,8 +183,22 @@ def lock(key: str) -> Iterator[None]:
         raise RunError(f"cannot use the cache folder: {path}: {error.strerror}", hint=ELSEWHERE) from None
     with os.fdopen(handle, "rb"):
         with suppress(OSError):                             # a file system without locks: the work may be done twice
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
+            while not (_locked(handle) or (stop is not None and stop.is_set())):
+                time.sleep(LOCK_SECONDS)
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                fcntl.flock(handle, fcntl.LOCK_UN)          # a process forked meanwhile has the file open, too
+
+
+def _locked(handle: int) -> bool:
+    """Try to take it. Raises OSError where files have no locks."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 @contextmanager

@@ -84,8 +84,10 @@ def cli() -> None:
 def main() -> None:
     """Run the command line; an HlocError ends as a message and its exit code, a fault of hloc's own as a traceback."""
     from hloc.errors import HlocError
+    from hloc.interrupts import ending_cleanly
     try:
-        cli.main(prog_name="hloc", standalone_mode=False)
+        with ending_cleanly():
+            cli.main(prog_name="hloc", standalone_mode=False)
     except HlocError as error:
         click.echo(str(error), err=True)
         sys.exit(error.code)

@@ -11,6 +11,7 @@ from hloc.executable import Executable
 from hloc.ir import Module
 from hloc.kernels.plan import Workspace
 from hloc.machine import Machine
+from hloc.workers import Workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +19,7 @@ class Target:
     """name        cpu or cuda: which pipeline (hloc/passes/pipelines.py) and which custom calls
     machine     facts about the hardware to compile for
     executable  (Program, optimized Module, Options) -> Executable
-    ahead       starts, in the background, what will be needed to build this module; called before the passes
+    ahead       threads that make what will be needed to build this module; called before the passes
     recalled    (Module, options of passes, compile a text, compile the module) -> Executable, from a cache of programs
     workspace   what memory its routines take, for the plan; None: they bring their own
     """
@@ -26,6 +27,6 @@ class Target:
     name: str
     machine: Machine
     executable: Callable[..., Executable]
-    ahead: Callable[[Module], None] | None = None
+    ahead: Callable[[Module], Workers] | None = None
     recalled: Callable[..., Executable] | None = None
     workspace: Workspace | None = None

@@ -27,6 +27,7 @@ STACK_BYTES = 1 << 20                 # of each thread of the pool: HLOC_STACK_B
 
 if TYPE_CHECKING:
     from hloc.targets.cpu.program.sources import Sources
+    from hloc.workers import Workers
 
 
 def cpu_target() -> Target:
@@ -47,10 +48,10 @@ def _stack(machine: Machine) -> int:
     return (machine.cores - 1) * STACK_BYTES
 
 
-def start_ahead(module: Module) -> None:
+def start_ahead(module: Module) -> Workers:
     """Start compiling the routines that a module will probably call."""
     from hloc.targets.cpu.building.ahead import ahead
-    ahead(module)
+    return ahead(module)
 
 
 def executable(program: Program, module: Module, options) -> Executable:

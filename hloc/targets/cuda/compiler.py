@@ -18,6 +18,7 @@ from pathlib import Path
 from hloc import cache, processes
 from hloc.errors import BuildError
 from hloc.processes import NotFinished
+from hloc.workers import in_background
 
 COMPILE_SECONDS, VERSION_SECONDS = 900, 60
 QUICK = ("--Ofast-compile=mid",)
@@ -33,7 +34,7 @@ def compile_cuda(source: str, arch: str, form: str, *, quick: bool = False) -> b
     more = QUICK if quick and compiler_version() >= 13000 else ()
     library = _nvrtc()
     if library is not None:
-        return _compile_with_nvrtc(library, source, arch, form, *more)
+        return in_background(lambda: _compile_with_nvrtc(library, source, arch, form, *more))
     if shutil.which("nvcc"):
         return _compile_with_nvcc(source, arch, form, *more)
     raise BuildError("no CUDA compiler found", hint="pip install 'hloc[nvrtc]' (no toolkit and no GPU needed), "
@@ -54,8 +55,8 @@ def compile_verbosely(source: str, arch: str) -> str:
     """What ptxas says about each kernel: registers, spills, shared memory. Raises BuildError."""
     library = _nvrtc()
     if library is not None:
-        return _with_nvrtc(library, source, arch, lambda program: _text(library, program, "ProgramLog"),
-                           "--ptxas-options=-v")
+        return in_background(lambda: _with_nvrtc(
+            library, source, arch, lambda program: _text(library, program, "ProgramLog"), "--ptxas-options=-v"))
     if shutil.which("nvcc"):
         return _with_nvcc(source, arch, "cubin", "-Xptxas", "-v")[1]
     raise BuildError("no CUDA compiler found", hint="pip install 'hloc[nvrtc]'")

@@ -1,21 +1,20 @@
 """Routines that start compiling while the passes still run: those that a module will probably call."""
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 from hloc.ir import Module
 from hloc.machine import Machine, available_cores
 from hloc.targets.cpu.building import toolchain
 from hloc.targets.cpu.building.likely import likely_units
 from hloc.targets.cpu.building.parts import compiled
 from hloc.targets.cpu.building.routine_objects import CALL, runtime_digest, runtime_object
+from hloc.workers import Workers
 
 
-def ahead(module: Module) -> None:
-    """Start compiling what is not there yet. Errors show where they are used."""
+def ahead(module: Module) -> Workers:
+    """Threads that compile what is not there yet. Errors show where they are used."""
     chain, sources = toolchain.find(), runtime_digest()
-    threads = ThreadPoolExecutor(available_cores())
+    threads = Workers(available_cores())
     units, parts = likely_units(module, Machine.host())
     for unit, flags in compiled((*units, CALL), parts):
         threads.submit(runtime_object, chain, unit, flags, sources)
-    threads.shutdown(wait=False)
+    return threads

@@ -8,10 +8,8 @@ The routines of runtime/ (routine_objects.py) are compiled once per machine, and
 """
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from dataclasses import replace
+from concurrent.futures import Future, as_completed
 from pathlib import Path
 from typing import BinaryIO
 
@@ -26,6 +24,7 @@ from hloc.targets.cpu.building.toolchain import Toolchain
 from hloc.targets.cpu.execution.executable import MARK, VERSION, manifest
 from hloc.targets.cpu.program.export import export_unit, write_constants
 from hloc.targets.cpu.program.sources import Sources
+from hloc.workers import Workers
 
 LONG_DRIVER = 40_000              # characters
 LONG = ("_near_c64(", "_near_c128(")
@@ -64,29 +63,21 @@ def save(sources: Sources, file: BinaryIO, report: Report) -> None:
 def _compile_and_link(chain: Toolchain, units: list[tuple[str, bool]], sources: Sources, output: Path,
                       report: Report, *, for_python: bool = False) -> None:
     """The units of a program and the missing routines at once; the largest first."""
-    digest, stop = runtime_digest(), threading.Event()
-    chain = replace(chain, stop=stop)
-    with cache.workspace() as folder, ThreadPoolExecutor(available_cores()) as cores, \
-            ThreadPoolExecutor(16) as waiting:                    # a routine may be in the making elsewhere
+    digest = runtime_digest()
+    with cache.workspace() as folder, Workers(available_cores()) as cores, \
+            Workers(16) as waiting:                    # a routine may be in the making elsewhere
         routines = [waiting.submit(runtime_object, chain, unit, flags, digest, folder)
                     for unit, flags in compiled((*sources.runtime_units(), CALL), sources.parts())]
         jobs = [cores.submit(_unit_object, chain, text, folder / f"unit{number}.c", is_kernels)
                 for number, (text, is_kernels) in enumerate(sorted(units, key=lambda unit: -len(unit[0])))]
-        _follow(jobs + routines, report, stop)
+        _follow(jobs + routines, report)
         chain.link([job.result() for job in jobs + routines], output, for_python=for_python)
 
 
-def _follow(jobs: list[Future], report: Report, stop: threading.Event) -> None:
-    """Until all are done. Where one fails, none of the others goes on."""
-    try:
-        for done, job in enumerate(as_completed(jobs), 1):
-            job.result()
-            report("compile", done, len(jobs))
-    except BaseException:
-        stop.set()
-        for job in jobs:
-            job.cancel()
-        raise
+def _follow(jobs: list[Future], report: Report) -> None:
+    for done, job in enumerate(as_completed(jobs), 1):
+        job.result()
+        report("compile", done, len(jobs))
 
 
 def _unit_object(chain: Toolchain, text: str, source: Path, is_kernels: bool) -> Path:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from pathlib import Path
 
 from hloc import cache
@@ -23,6 +23,7 @@ from hloc.targets.cpu.building.parts import IN_PARTS, compiled, kind_of_unit
 from hloc.targets.cpu.building.routine_objects import PREBUILT, identity_of, prebuilt_object, runtime_digest
 from hloc.targets.cpu.building.routines import GENERIC
 from hloc.targets.cpu.building.toolchain import RUNTIME, Toolchain
+from hloc.workers import Workers
 
 Routine = tuple[str, tuple[str, ...]]             # file of runtime/, flags
 Report = Callable[[str, int, int], None]
@@ -46,7 +47,7 @@ def build_all(folder: Path = PREBUILT, report: Report = lambda *_: None) -> tupl
         if old.stem not in routines:
             old.unlink()
     refused: list[str] = []
-    with cache.workspace() as workspace, ThreadPoolExecutor(available_cores()) as cores:
+    with cache.workspace() as workspace, Workers(available_cores()) as cores:
         jobs = [cores.submit(_build, chain, key, routine, workspace, folder) for key, routine in routines.items()]
         for done, job in enumerate(as_completed(jobs), 1):
             if error := job.result():

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from hloc import cache
 from hloc.targets.cpu.building.toolchain import INCLUDE_FOLDERS, RUNTIME, Toolchain
+from hloc.workers import stop_event
 
 CALL = "call.c"                   # what Python calls; a program for C alone has no use for it
 PREBUILT = RUNTIME.parent / "prebuilt"
@@ -34,7 +35,7 @@ def runtime_object(chain: Toolchain, unit: str, more: tuple[str, ...], sources: 
     found = cached()
     if found:
         return found
-    with cache.lock(key), cache.workspace() as folder:
+    with cache.lock(key, stop_event()), cache.workspace() as folder:
         found = cached()                                          # another thread or process was faster
         if found:
             return found

@@ -13,8 +13,7 @@ import re
 import shlex
 import shutil
 import sys
-import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from hloc.errors import BuildError
 from hloc.files import opened
 from hloc.machine import has_amx, has_slow_pairs
 from hloc.processes import NotFinished
+from hloc.workers import stop_event
 
 # No -ffast-math: NaN, infinities and signed zeros mean what HLO says. Reassociation is explicit in the generated code.
 FLAGS = ("-std=gnu11", "-fPIC", "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math",
@@ -56,13 +56,11 @@ INCLUDE_FOLDERS = (RUNTIME, Path(__file__).parent.parent.parent / "c")
 
 @dataclass(frozen=True)
 class Toolchain:
-    """command: how to call the compiler; version: its first line of --version; native: flags for this CPU; stop: ends
-    its running compilations where it is set."""
+    """command: how to call the compiler; version: its first line of --version; native: flags for this CPU."""
 
     command: tuple[str, ...]
     version: str
     native: tuple[str, ...]
-    stop: threading.Event | None = field(default=None, compare=False)
 
     def flags(self) -> tuple[str, ...]:
         facts = (("-DHLOC_AMX",) if has_amx() else ()) + (("-DHLOC_SLOW_PAIRS",) if has_slow_pairs() else ())
@@ -111,7 +109,7 @@ class Toolchain:
     def _run(self, command: list[str], target: Path) -> None:
         """The compiler's own files on their way lie beside the target: what a killed one leaves goes with it."""
         try:
-            done = processes.run(command, COMPILE_SECONDS, stop=self.stop,
+            done = processes.run(command, COMPILE_SECONDS, stop=stop_event(),
                                  environment={**os.environ, "TMPDIR": str(target.parent)})
         except NotFinished as error:
             raise BuildError(f"the C compiler {error}") from None
