@@ -1,9 +1,14 @@
-"""On how many devices a module runs: what its header says, and what launched this process. Imports nothing large."""
+"""On how many devices a module runs: what its header says, and what launched this process; whether its text is what
+each device runs. Imports nothing large.
+"""
 from __future__ import annotations
 
+import math
 import os
+import re
 
-from hloc.ir import Module
+from hloc.errors import UnsupportedError
+from hloc.ir import Instruction, Module
 
 # What the launchers of Open MPI, MPICH and Intel MPI, and Slurm say of the number of processes.
 SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "PMIX_SIZE")
@@ -17,3 +22,39 @@ def is_launched() -> bool:
 def device_counts(module: Module) -> tuple[int, int]:
     """replica_count and num_partitions of the module's header."""
     return int(module.attributes.get("replica_count", 1)), int(module.attributes.get("num_partitions", 1))
+
+
+# XLA's SPMD partitioner turns arrays of all devices into those of each one, and names the entry so.
+PARTITIONED = "_spmd"
+FOR_A_PARTITIONER = ("SPMDFullToShardShape", "SPMDShardToFullShape", "xla.sdy.GlobalToLocalShape",
+                     "xla.sdy.LocalToGlobalShape")
+TILES = re.compile(r"devices=\[([\d,]+)\]")
+AXES = re.compile(r"""\{\s*\\?['"]\w""")                  # {"x"}: a dimension is divided along an axis of a mesh
+
+
+def refuse_unpartitioned(module: Module) -> None:
+    """UnsupportedError at the first instruction whose sharding nobody has carried out yet: devices that each ran the
+    whole module would do the same work, and collectives would add up the same numbers."""
+    if module.entry.name.endswith(PARTITIONED):
+        return
+    for instruction in module.instructions():
+        if is_divided(instruction):
+            raise UnsupportedError(
+                f"%{instruction.name} is sharded, and hloc has no SPMD partitioner: what several devices run is a "
+                "module that each of them runs as it stands", instruction.span,
+                hint="run it on one device, without --devices, or take the module that XLA dumps after "
+                     "spmd-partitioning; where the text is for each device already, remove the shardings")
+
+
+def is_divided(instruction: Instruction) -> bool:
+    """Whether an annotation asks for parts of its array, or of its operand's, on several devices."""
+    sharding = str(instruction.get("sharding", ""))
+    for found in TILES.finditer(sharding):
+        tiles = [int(n) for n in found[1].split(",") if n]
+        rest = sharding[found.end():].partition("devices=")[0]
+        if math.prod(tiles[:-1] if "last_tile_dim_replicate" in rest else tiles) > 1 and "manual" not in rest:
+            return True
+    noted = str(instruction.get("frontend_attributes", ""))
+    named = "mesh" in sharding and AXES.search(sharding) or "xla.sdy.sharding=" in noted and AXES.search(noted)
+    target = str(instruction.get("custom_call_target", "")).strip('"')
+    return bool(named) or target in FOR_A_PARTITIONER

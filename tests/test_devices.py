@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -68,14 +69,54 @@ def test_one_device_is_not_enough(sums):
         cli.main(["run", "sum.hlo", "-t", "cpu", "--devices", "1"], standalone_mode=False)
 
 
-def test_run_under_mpi(sums):
+def under_mpi(*arguments: str) -> subprocess.CompletedProcess:
+    """hloc as two processes."""
     pytest.importorskip("mpi4py", reason="mpi4py is not installed")
-    launcher = shutil.which("mpirun") or shutil.which("mpiexec")
+    places = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    launcher = shutil.which("mpirun", path=places) or shutil.which("mpiexec", path=places)
     if launcher is None:
         pytest.skip("mpirun is not installed")
-    command = [sys.executable, "-m", "hloc.cli.main", "run", "sum.hlo", "-t", "cpu", "-i", "x{device}.npy",
-               "-o", "r{device}.npz"]
-    done = subprocess.run([launcher, "-n", "2", *command], capture_output=True, text=True, timeout=120)
+    allowed = {f"{name}_ALLOW_RUN_AS_ROOT{more}": "1" for name in ("OMPI", "PRTE") for more in ("", "_CONFIRM")}
+    return subprocess.run([launcher, "-n", "2", sys.executable, "-m", "hloc.cli.main", *arguments], capture_output=True,
+                          text=True, timeout=120, env={**os.environ, **allowed})
+
+
+def test_a_failing_process_ends_the_others(sums):
+    """The first one waits at the all-reduce for the second, which has no inputs."""
+    Path("x1.npy").unlink()
+    done = under_mpi("run", "sum.hlo", "-t", "reference", "-i", "x{device}.npy", "-o", "r{device}.npz")
+    assert done.returncode and "device 1 of 2: " in done.stderr and "x1.npy" in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr and not list(sums.glob("r*.npz"))
+
+
+SHARDED = """HloModule sharded, num_partitions=2
+ENTRY main{ending} {{
+  x = f32[4] parameter(0), {annotation}
+  ROOT y = f32[4] add(x, x)
+}}
+"""
+
+
+@pytest.mark.parametrize("annotation, refused", [
+    ("sharding={devices=[2]<=[2]}", True), ("sharding={devices=[2]0,1}", True), ("sharding={replicated}", False),
+    ("sharding={devices=[1,2]<=[2] last_tile_dim_replicate}", False), ("sharding={maximal device=0}", False),
+    ('frontend_attributes={xla.sdy.sharding="#sdy.sharding<@mesh, [{\\"x\\"}]>"}', True),
+    ('frontend_attributes={xla.sdy.sharding="#sdy.sharding<@mesh, [{}]>"}', False)])
+def test_sharded_modules_are_refused(tmp_path, annotation, refused):
+    def run(ending: str, *more: str) -> str:
+        (tmp_path / "m.hlo").write_text(SHARDED.format(annotation=annotation, ending=ending))
+        try:
+            cli.main(["run", str(tmp_path / "m.hlo"), "-t", "reference", *more], standalone_mode=False)
+        except UnsupportedError as error:
+            return str(error)
+        return ""
+    said = run("", "--devices", "2")
+    assert ("m.hlo:3:3: error: %x is sharded" in said and "on one device" in said) if refused else said == ""
+    assert run("") == "" and run("_spmd", "--devices", "2") == ""
+
+
+def test_run_under_mpi(sums):
+    done = under_mpi("run", "sum.hlo", "-t", "cpu", "-i", "x{device}.npy", "-o", "r{device}.npz")
     assert done.returncode == 0, done.stderr
     for device in range(2):
         saved = np.load(f"r{device}.npz")

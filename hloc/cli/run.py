@@ -27,7 +27,7 @@ from hloc.cli.options import (
     write_transfers,
 )
 from hloc.cli.profile_table import profile_json, show_profile
-from hloc.cli.run_devices import devices_for, run_on_devices, show_outcomes
+from hloc.cli.run_devices import devices_for, ending_all, run_on_devices, show_outcomes
 from hloc.cli.terminal import Progress, first_values, input_reader, read_module, results_table, tell_of_gpu
 from hloc.errors import UsageError
 
@@ -96,7 +96,8 @@ def run_command(module, inputs, output, target, devices, repeat, profile, top, a
         if several:
             _for_one_device({"--repeat": repeat > 1, "--profile": profile, "--outfeed": outfeed, "--infeed": infeeds,
                              "--recv": received})
-            outcomes = run_on_devices(parsed, several, target, options, inputs, output)
+            with ending_all(several):
+                outcomes = run_on_devices(parsed, several, target, options, inputs, output)
         else:
             run = _run(parsed, target, options, inputs, repeat)
     if several:

@@ -2,7 +2,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,7 +15,7 @@ import numpy as np
 
 from hloc.cli.terminal import first_values, input_reader, results_table
 from hloc.devices import device_counts, is_launched
-from hloc.errors import UsageError
+from hloc.errors import HlocError, UsageError
 from hloc.executable import Executable
 from hloc.ir import Module, reachable_computations
 
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from hloc.evaluate import Device
 
 MARK = "{device}"
+FAULT = 70                       # as in main.py
 
 
 def devices_for(module: Module, asked: int | None) -> list[Device]:
@@ -36,6 +40,20 @@ def devices_for(module: Module, asked: int | None) -> list[Device]:
     from hloc.evaluate.simulate import simulated_devices
     count = asked or replicas * partitions
     return list(simulated_devices(module, count)) if count > 1 else []
+
+
+@contextmanager
+def ending_all(devices: Sequence[Device]) -> Iterator[None]:
+    """Where one MPI process fails all end, with what it has to say; mpirun's exit code is that of hloc."""
+    try:
+        yield
+    except Exception as error:
+        if not devices or not hasattr(devices[0], "abort"):
+            raise
+        said = str(error) if isinstance(error, (HlocError, click.ClickException)) else traceback.format_exc()
+        click.echo(f"device {devices[0].number} of {devices[0].count}: {said.strip()}", err=True)
+        sys.stderr.flush()
+        devices[0].abort(getattr(error, "code", None) or getattr(error, "exit_code", FAULT))
 
 
 def _has_collectives(module: Module) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hloc.devices import device_counts
+from hloc.devices import device_counts, refuse_unpartitioned
 from hloc.errors import RunError
 from hloc.evaluate.evaluator import Device
 from hloc.ir import Instruction, Module
@@ -29,6 +29,8 @@ def mpi_device(module: Module) -> MpiDevice:
         if replicas * partitions != 1:
             raise RunError(f"the module takes {replicas * partitions} devices, not {world.size} processes")
         replicas = world.size
+    if world.size > 1:
+        refuse_unpartitioned(module)
     return MpiDevice(world, *divmod(world.rank, partitions), replicas, partitions)
 
 
@@ -39,6 +41,10 @@ class MpiDevice(Device):
         super().__init__(replica, partition, replica_count, partition_count)
         self.world = world
         self.groups: dict[tuple[int, ...], object] = {}
+
+    def abort(self, code: int) -> None:
+        """End all processes, this one too: the others may wait for what it will not send."""
+        self.world.Abort(code)
 
     def exchange(self, instruction: Instruction, members: Sequence[int], value: Value) -> list[Value]:
         if len(members) == 1:

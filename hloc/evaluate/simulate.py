@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from hloc.devices import device_counts
+from hloc.devices import device_counts, refuse_unpartitioned
 from hloc.errors import RunError
 from hloc.evaluate.evaluator import CustomCall, Device, Options, evaluate
 from hloc.ir import Instruction, Module
@@ -35,7 +35,9 @@ def evaluate_devices(module: Module, inputs: Sequence[Sequence[Any]], *,
 
 def simulated_devices(module: Module, count: int) -> list[SimulatedDevice]:
     """`count` devices of one meeting. Where the header does not say how many replicas and partitions there are, all are
-    partitions if it names partitions, else replicas."""
+    partitions if it names partitions, else replicas. Raises UnsupportedError where arrays are still to be divided."""
+    if count > 1:
+        refuse_unpartitioned(module)
     replicas, partitions = device_counts(module)
     if replicas * partitions != count:
         replicas, partitions = (1, count) if partitions > 1 else (count, 1)
