@@ -3,9 +3,9 @@
     with Workers(2) as workers:
         jobs = [workers.submit(processes.run, ["gcc", "-c", name], 600) for name in names]
 
-Where that block ends by an error, Ctrl-C among them, waiting jobs are dropped and programs that run are killed, and only
-then the block is left: a folder around it can be removed. Programs are sessions of their own (processes.py), so that a
-terminal's Ctrl-C reaches hloc first.
+Where that block ends by an error, Ctrl-C among them, waiting jobs are dropped and programs that run are killed, and
+only then the block is left: a folder around it can be removed. Programs are sessions of their own (processes.py), so
+that a terminal's Ctrl-C reaches hloc first.
 """
 from __future__ import annotations
 

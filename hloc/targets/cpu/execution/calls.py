@@ -5,11 +5,14 @@ In: the parameters of a program. Out: a C array of facts, or None where objects 
 
     facts = call_facts(library, parameters, results)
     caller, quick = quick_caller(library, bases, facts, host, otherwise, ());  results = quick(arrays)
+
+Without facts the caller serves hloc_run_alone, which is given addresses.
 """
 from __future__ import annotations
 
 import ctypes
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 
@@ -20,20 +23,21 @@ from hloc.ir import numpy_dtype
 from hloc.targets.cpu.execution.result_memory import KEPT
 
 Facts = ctypes.Array
-HOST_FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p))
-NOT_AS_EXPECTED, FAILED = -1, -16            # of runtime/call.c
+NOT_AS_EXPECTED, BUSY, REENTERED, FAILED = -1, -3, -4, -16           # of runtime/call.c
 Form = tuple[np.dtype, tuple[int, ...]]
-OUT_OF_MEMORY = 12                  # what hloc_execute returns where scratch memory was missing
+OUT_OF_MEMORY, STOPPED = 12, 13     # what hloc_execute returns where scratch memory was missing, or it was told to stop
 METH_O = 8                          # of Python: one argument
 PYTHON = {"save_thread": "PyEval_SaveThread", "restore_thread": "PyEval_RestoreThread", "take_reference": "Py_IncRef",
-          "drop_reference": "Py_DecRef", "integer": "PyLong_FromLong", "call": "PyObject_CallFunctionObjArgs"}
+          "drop_reference": "Py_DecRef", "integer": "PyLong_FromLong", "call": "PyObject_CallFunctionObjArgs",
+          "check_signals": "PyErr_CheckSignals", "raised": "PyErr_Occurred"}
 
 
 class Caller(ctypes.Structure):
     """hloc_caller of runtime/call.c. What its addresses point to must live as long."""
 
-    _fields_ = (("lock", ctypes.c_char * 64), ("bases", ctypes.c_void_p), ("facts", ctypes.c_void_p),
-                ("host", HOST_FUNCTION), *((name, ctypes.c_void_p) for name in PYTHON), ("otherwise", ctypes.py_object),
+    _fields_ = (("taken", ctypes.c_int), ("owner", ctypes.c_ulong), ("main_thread", ctypes.c_ulong),
+                ("bases", ctypes.c_void_p), ("facts", ctypes.c_void_p), ("host", ctypes.py_object),
+                *((name, ctypes.c_void_p) for name in PYTHON), ("otherwise", ctypes.py_object),
                 ("count", ctypes.c_ssize_t), ("kept", ctypes.c_void_p * KEPT))
 
     def keep(self, sets: Sequence[tuple[np.ndarray, ...]]) -> None:
@@ -41,6 +45,10 @@ class Caller(ctypes.Structure):
         self.count = 0
         self.kept[:len(sets)] = [id(results) for results in sets]
         self.count = len(sets)
+
+    def start_anew(self) -> None:
+        """Nobody runs, and this thread may be the main one now: so it is after a fork."""
+        self.taken, self.owner, self.main_thread = 0, 0, threading.main_thread().ident
 
 
 class _Method(ctypes.Structure):
@@ -56,7 +64,7 @@ class _Box(np.ndarray):
     held: tuple = ()
 
 
-def quick_caller(library: ctypes.CDLL, bases: ctypes.Array, facts: Facts, host: Callable, otherwise: Callable,
+def quick_caller(library: ctypes.CDLL, bases: ctypes.Array, facts: Facts | None, host: Callable, otherwise: Callable,
                  held: object) -> tuple[Caller, Callable]:
     """hloc_quick as a function of Python, tuple of arguments -> results, or what `otherwise(arguments, code)` returns;
     and what it knows. It keeps `held`, and all else that C reads, alive."""
@@ -64,9 +72,9 @@ def quick_caller(library: ctypes.CDLL, bases: ctypes.Array, facts: Facts, host: 
     caller = Caller.from_buffer(box)
     for name, function in PYTHON.items():
         setattr(caller, name, ctypes.cast(getattr(ctypes.pythonapi, function), ctypes.c_void_p))
-    caller.bases, caller.facts = ctypes.addressof(bases), ctypes.addressof(facts)
+    caller.bases, caller.facts = ctypes.addressof(bases), ctypes.addressof(facts) if facts else None
     caller.host, caller.otherwise = host, otherwise
-    library.hloc_make_lock(ctypes.byref(caller))
+    caller.start_anew()
     method = _Method(b"quick", ctypes.cast(library.hloc_quick, ctypes.c_void_p), METH_O, None)
     box.held = (library, bases, facts, host, otherwise, method, held)
     make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)

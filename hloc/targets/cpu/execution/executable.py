@@ -2,7 +2,8 @@
 
 In: a shared object made by build.py, open, and the facts that its manifest holds. Out: a backend that takes checked
 arrays.
-The arena and the table of base addresses live as long as the backend; runs of one backend are serialized by a lock.
+The arena and the table of base addresses live as long as the backend; runs of one backend take turns. A child of a
+fork may call what it has from its parent, whatever another thread was about to do with it.
 """
 from __future__ import annotations
 
@@ -27,10 +28,11 @@ from hloc.kernels.plan import HostCall, Value
 from hloc.limits import available_memory
 from hloc.machine import available_cores
 from hloc.targets.cpu.execution.calls import (
+    BUSY,
     FAILED,
-    HOST_FUNCTION,
     NOT_AS_EXPECTED,
     OUT_OF_MEMORY,
+    REENTERED,
     Caller,
     Facts,
     call_facts,
@@ -55,6 +57,8 @@ def refuse_if_too_large(needed: int, what: str, largest: Instruction | None = No
 _sharing = threading.Lock()
 _loads = count(1)
 _threads: int | None = None                 # of the process: the address of the first program's pool
+_backends: weakref.WeakSet[CpuBackend] = weakref.WeakSet()
+FUNCTIONS = ("hloc_start", "hloc_execute", "hloc_run_alone", "hloc_forget_threads")
 
 
 class NotLoaded(RunError):
@@ -66,7 +70,7 @@ def open_library(file: BinaryIO) -> ctypes.CDLL:
     which stays. Raises NotLoaded."""
     global _threads
     library = _load(file)
-    if missing := [name for name in ("hloc_start", "hloc_execute") if not hasattr(library, name)]:
+    if missing := [name for name in FUNCTIONS if not hasattr(library, name)]:
         raise NotLoaded(f"{file.name} is no program of hloc's: it has no function {missing[0]}")
     if not hasattr(library, "hloc_share_threads"):               # an hloc of before wrote it: it has its own
         return library
@@ -99,6 +103,17 @@ def _new_name(path: str) -> str:
     return f"{folder}/{number}{parent}/{name}"
 
 
+def start_anew_after_fork() -> None:
+    """In the child of a fork: other threads are gone, with the locks and turns that they had."""
+    global _sharing
+    _sharing = threading.Lock()
+    for backend in list(_backends):
+        backend.start_anew()
+
+
+os.register_at_fork(after_in_child=start_anew_after_fork)
+
+
 class CpuBackend:
     """Calls hloc_execute of one shared object. library: open until this is made; key: its own in the cache, if it lies
     there."""
@@ -120,39 +135,45 @@ class CpuBackend:
         for place, constant in enumerate(constants, self._first_result + len(results)):
             self._bases[place] = constant.ctypes.data
         self._memory = ResultMemory([(v.shape.dimensions, numpy_dtype(v.shape.element_type)) for v in results])
-        self._host = _host_function(self)
-        self._raised: dict[int, BaseException] = {}           # by thread
-        self._lock = threading.Lock()
-        self._execute = self.shared_object.hloc_execute
-        self._execute.argtypes = (ctypes.c_void_p, HOST_FUNCTION)
-        self._caller: Caller | None = None
-        facts = call_facts(self.shared_object, parameters, results)
-        if facts is not None:
-            self._start_quick_calls(facts)
+        self._lock = threading.Lock()                         # of the memory for results
+        self._start_calls(call_facts(self.shared_object, parameters, results))
+        _backends.add(self)
 
-    def _start_quick_calls(self, facts: Facts) -> None:
+    def _start_calls(self, facts: Facts | None) -> None:
         """Make self.quick: it runs on arrays that nobody has checked, or returns None where they are not exactly what
-        the program takes."""
-        self._memory.may_keep_arrays(tells_idle(self.shared_object))
-        self._call, self._run_alone = self.shared_object.hloc_call, self.shared_object.hloc_run_alone
-        self._call.argtypes = (ctypes.POINTER(Caller), ctypes.py_object, ctypes.py_object)
-        self._run_alone.argtypes = (ctypes.POINTER(Caller), ctypes.c_void_p)
-        known = weakref.ref(self)                             # as in _host_function
-        self._caller, self.quick = quick_caller(
-            self.shared_object, self._bases, facts, self._host,
+        the program takes. Without facts there is none."""
+        self._memory.may_keep_arrays(facts is not None and tells_idle(self.shared_object))
+        # these hold Python's lock when they begin and end, and may raise
+        self._call = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.POINTER(Caller), ctypes.py_object, ctypes.py_object)(
+            ("hloc_call", self.shared_object))
+        self._run_alone = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.POINTER(Caller), ctypes.c_void_p)(
+            ("hloc_run_alone", self.shared_object))
+        known = weakref.ref(self)                             # the arena must not wait for the garbage collector
+        self._caller, quick = quick_caller(
+            self.shared_object, self._bases, facts, lambda number, pointers: known()._call_host(number, pointers),
             lambda arrays, code: known()._call_anew(arrays, code), (self._arena, self.constants, self._memory))
+        if facts is not None:
+            self.quick = quick
+
+    def start_anew(self) -> None:
+        """After a fork."""
+        self._lock = threading.Lock()
+        self._caller.start_anew()
+        self.shared_object.hloc_forget_threads()
 
     def _call_anew(self, arrays: tuple, code: int) -> tuple[np.ndarray, ...] | None:
         """Where a quick call failed, or found no results of earlier calls that it may take."""
-        if code <= FAILED:
-            self._fail(FAILED - code)
+        if code <= FAILED or code == REENTERED:
+            self._fail(code)
         if code == NOT_AS_EXPECTED:
             return None
         with self._lock:
             self._caller.keep(())                             # old ones go now, even if there is no memory for new ones
             outputs = self._memory.new_arrays()
             self._caller.keep(self._memory.kept)
-        code = self._call(self._caller, arrays, outputs)
+        code = BUSY
+        while code == BUSY:                                   # between two calls Python looks for signals
+            code = self._call(self._caller, arrays, outputs)
         if code == NOT_AS_EXPECTED:
             return None
         if code:
@@ -163,42 +184,35 @@ class CpuBackend:
         """Run on checked arrays."""
         with self._lock:
             outputs = self._memory.arrays()
-            bases = type(self._bases).from_buffer_copy(self._bases)
-            for place, array in enumerate([*arrays, *outputs], 1):
-                bases[place] = array.ctypes.data
-            code = self._execute(bases, self._host) if self._caller is None else self._run_alone(self._caller, bases)
+        bases = type(self._bases).from_buffer_copy(self._bases)
+        for place, array in enumerate([*arrays, *outputs], 1):
+            bases[place] = array.ctypes.data
+        code = BUSY
+        while code == BUSY:
+            code = self._run_alone(self._caller, bases)
         if code:
             self._fail(code)
         return outputs
 
     def _fail(self, code: int) -> NoReturn:
-        """Raise what a non-zero code of hloc_execute stands for."""
-        raised = self._raised.pop(threading.get_ident(), None)
-        if raised is not None:
-            raise raised
+        """Raise what a code of runtime/call.c stands for."""
+        if code == REENTERED:
+            raise RunError("a custom call of a program calls that same program, which has not come to its end",
+                           hint="compile the module a second time, and call that")
+        code = FAILED - code if code <= FAILED else code
         if code == OUT_OF_MEMORY:
             raise RunError("out of memory: no scratch space for a product or convolution")
         raise RunError(f"the program stopped with code {code}")
 
-    def _call_host(self, number: int, pointers) -> int:
-        """A step that Python runs: NumPy views in, results copied out. Errors travel past C in self._raised."""
+    def _call_host(self, number: int, pointers: int) -> None:
+        """A step that Python runs: NumPy views in, results copied out. pointers: the address of theirs."""
         from hloc.targets.host_calls import answered
         call, function = self.host_calls[number]
-        try:
-            views = [_view(pointers[i], shape) for i, (_, shape) in enumerate(call.arguments + call.results)]
-            inputs, outputs = views[:len(call.arguments)], views[len(call.arguments):]
-            for output, answer in zip(outputs, answered(call, function, inputs)):
-                np.copyto(output, answer)
-        except BaseException as error:                        # must not unwind through C
-            self._raised[threading.get_ident()] = error
-            return 1
-        return 0
-
-
-def _host_function(backend: CpuBackend):
-    """What C calls for such a step. It knows the backend weakly: the arena must not wait for the garbage collector."""
-    known = weakref.ref(backend)
-    return HOST_FUNCTION(lambda number, pointers: known()._call_host(number, pointers))
+        places = (ctypes.c_void_p * len(call.arguments + call.results)).from_address(pointers)
+        views = [_view(place, shape) for place, (_, shape) in zip(places, call.arguments + call.results)]
+        inputs, outputs = views[:len(call.arguments)], views[len(call.arguments):]
+        for output, answer in zip(outputs, answered(call, function, inputs)):
+            np.copyto(output, answer)
 
 
 def _view(address: int, shape: Shape) -> np.ndarray:

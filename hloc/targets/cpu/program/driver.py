@@ -10,19 +10,23 @@ also counts the runs and nanoseconds of each step, which hloc_step_times tells; 
 """
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from hloc.errors import HlocError
 from hloc.kernels.ir import Tile
-from hloc.kernels.plan import Branch, Copy, HostCall, Launch, Program, Ref, Step, WhileLoop
+from hloc.kernels.plan import Branch, Copy, HostCall, Launch, Program, Ref, Step, WhileLoop, all_steps
 from hloc.machine import Machine
-from hloc.targets.cpu.execution.calls import OUT_OF_MEMORY
-from hloc.targets.cpu.program.grain import extent_of, grain_of
+from hloc.targets.cpu.execution.calls import OUT_OF_MEMORY, STOPPED
+from hloc.targets.cpu.program.grain import extent_of, grain_of, seconds_of
 from hloc.targets.cpu.program.side_by_side import Together, grouped
+from hloc.targets.cpu.program.small_kernels import launches
 from hloc.targets.cpu.scratch.room import Scratch
 from hloc.targets.cpu.scratch.steps import scratch_of
+
+WATCH_SECONDS = 1e-3              # runs that take longer look for signals (runtime/call.c), so often
+FIRST_SECONDS, MOST_TURNS = 1e-4, 1000      # of a loop that nobody knows the length of, before it begins to look
 
 
 class DriverSource(NamedTuple):
@@ -52,6 +56,9 @@ class Driver:
     timed: list[Step] | None = None         # the steps that are timed, by number; None: no clock at all
     fixed: set[int] = field(default_factory=set)       # positions of bases that inlined kernels use
     loops: int = 0                          # how many loops are around the steps being written
+    watches: bool = False                   # it may take so long that it is to look for signals
+    counters: int = 0                       # of turns of loops
+    unwatched: float = 0.0                  # seconds of the steps since it last did
 
     def base(self, ref: Ref) -> int:
         """The position of a region's base in the `bases` table."""
@@ -75,6 +82,20 @@ class Driver:
                  HostCall: self.host_call, Together: self.together}
         for step in steps if self.timed is not None else grouped(steps, self.program, self.machine):
             write[type(step)](step, indent)
+            self.watch(step, indent)
+
+    def watch(self, step: Step, indent: int) -> None:
+        """Look for signals, where a step may have been cut short by one, or some time has passed."""
+        launched = step.launches if isinstance(step, Together) else (step,) if isinstance(step, Launch) else ()
+        kernels = [self.program.kernels[launch.kernel] for launch in launched]
+        self.unwatched += sum(seconds_of(kernel.cost, self.machine) for kernel in kernels)
+        if any(isinstance(k, Tile) for k in kernels) or self.unwatched > WATCH_SECONDS or not kernels:
+            self.stop_if_told(indent)
+
+    def stop_if_told(self, indent: int) -> None:
+        self.unwatched = 0.0
+        if self.watches:
+            self.line(indent, "if (HLOC_STOPS()) goto stop;")
 
     def line(self, indent: int, text: str) -> None:
         self.lines.append("  " * indent + text)
@@ -123,12 +144,27 @@ class Driver:
         if not self.loops and self.is_divided(step):
             self.line(indent, "hloc_pool_rouse();")
         self.loops += 1
+        counter = self.counter(step, indent)
         self.line(indent, "for (;;) {")
+        self.stop_if_told(indent + 1)
+        if counter:
+            self.line(indent + 1, counter)
         self.steps(step.condition, indent + 1)
         self.line(indent + 1, f"if (!*(const uint8_t *)hloc_at(bases, *({self.rows((step.flag,))}))) break;")
         self.steps(step.body, indent + 1)
         self.line(indent, "}")
         self.loops -= 1
+
+    def counter(self, step: WhileLoop, indent: int) -> str:
+        """What a loop does in each turn so that it looks for signals once it has taken some time; "" where that is
+        known before."""
+        if step.trip_count is not None:
+            return ""
+        name = f"turns{self.counters}"
+        self.counters += 1
+        self.line(indent, f"long {name} = 0;")
+        seconds = estimated_seconds((*step.condition, *step.body), self.program, self.machine)
+        return f"if (++{name} == {max(1, min(MOST_TURNS, int(FIRST_SECONDS / max(seconds, 1e-9))))}) HLOC_WATCH();"
 
     def is_divided(self, step: Step) -> bool:
         """Whether a step, or one inside of it, may run on several threads."""
@@ -163,6 +199,7 @@ class Driver:
             number = list(self.lapack_calls).index(lapack)
             rows = self.rows(refs + ((step.scratch,) if step.scratch else ()))
             what = f"lapack + {number}, bases, {rows}, {len(refs)}, {self.room(step, step)}, caller"
+            self.line(indent, "HLOC_WATCH();")
             self.work(indent, step, f"hloc_call_lapack({what})")
             return
         call = f"hloc_call_host(host, {len(self.host_calls)}, bases, {self.rows(refs)}, {len(refs)}, caller)"
@@ -192,6 +229,11 @@ class Driver:
 
     def text(self) -> str:
         """The whole unit: declarations, reference table, hloc_execute."""
+        takes_long = estimated_seconds(self.program.steps, self.program, self.machine) > WATCH_SECONDS
+        self.watches = takes_long or any(isinstance(s, HostCall) or (isinstance(s, WhileLoop) and s.trip_count is None)
+                                         for s in all_steps(self.program.steps))
+        if takes_long:
+            self.line(1, "HLOC_WATCH();")
         self.steps(self.program.steps, 1)
         declarations = [f"void {name}(void *const *buffers);" if isinstance(kernel, Tile)
                         else f"void {name}(void *const *buffers, long begin, long end);"
@@ -213,8 +255,16 @@ class Driver:
             "  const unsigned caller = hloc_float_state();", "  int error = 0;", "  (void)host;",
             *(f"  char *const base{n} = bases[{n}];" for n in sorted(self.fixed)),
             "  hloc_out_of_memory = 0;", "  hloc_set_float_state(hloc_flush_subnormals(caller));", *self.lines,
-            *(["end:"] if self.host_calls else []), "  hloc_set_float_state(caller);",
+            *(["  goto end;", "stop:", f"  error = {STOPPED};"] if self.watches else []),
+            *(["end:"] if self.host_calls or self.watches else []), "  hloc_set_float_state(caller);",
             f"  return hloc_out_of_memory ? {OUT_OF_MEMORY} : error;", "}", ""])
+
+
+def estimated_seconds(steps: Sequence[Step], program: Program, machine: Machine) -> float:
+    """What steps take on one core, as the cost model has it."""
+    copied = sum(s.source.size for s in all_steps(steps) if isinstance(s, Copy)) / machine.bandwidth
+    return copied + sum(times * seconds_of(program.kernels[launch.kernel].cost, machine)
+                        for launch, times in launches(steps))
 
 
 def driver_source(program: Program, names: tuple[str, ...], machine: Machine, *, timed: bool = False,

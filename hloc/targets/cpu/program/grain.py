@@ -14,6 +14,8 @@ SMALLEST_PIECE_SECONDS = 10e-6      # a fork and join costs a few microseconds: 
 SMALLEST_IN_LOOP = 3e-6             # where one follows another the threads are awake, and it costs half of one
 CORE_FLOPS = 8e9                    # what one core does on ordinary scalar expressions, per second
 MOST_PIECES = 64
+MOST_LONG_PIECES = 10_000
+LONGEST_PIECE_SECONDS = 20e-3      # after each the pool looks whether the run has been told to stop
 
 
 def extent_of(kernel: Kernel) -> int:
@@ -31,11 +33,16 @@ def pieces_of(cost: Cost, machine: Machine, in_loop: bool = False) -> int:
     """Pieces of about 10 microseconds at least, as many for each core, and no more than balance needs; below 2: not
     worth dividing."""
     if machine.cores == 1:
-        return 1
+        return max(1, long_pieces(cost, machine))
     seconds = max(seconds_of(cost, machine), 1e-9)
     least = SMALLEST_IN_LOOP if in_loop else SMALLEST_PIECE_SECONDS
-    pieces = min(int(seconds / least), MOST_PIECES)
+    pieces = max(min(int(seconds / least), MOST_PIECES), long_pieces(cost, machine))
     return pieces if pieces < machine.cores else pieces // machine.cores * machine.cores
+
+
+def long_pieces(cost: Cost, machine: Machine) -> int:
+    """How many pieces a long kernel has at least."""
+    return min(int(seconds_of(cost, machine) / LONGEST_PIECE_SECONDS), MOST_LONG_PIECES)
 
 
 def grain_of(kernel: Kernel, machine: Machine, in_loop: bool = False) -> int:
@@ -44,7 +51,7 @@ def grain_of(kernel: Kernel, machine: Machine, in_loop: bool = False) -> int:
     most = min(pieces_of(kernel.cost, machine, in_loop), extent)
     if most < 2:
         return extent
-    fewest = most if most < machine.cores else machine.cores
+    fewest = most if most < machine.cores else max(machine.cores, min(most, long_pieces(kernel.cost, machine)))
     grains = [-(-extent // pieces) for pieces in range(most, fewest - 1, -machine.cores)]
     return min(grains, key=lambda grain: _longest(extent, grain, machine.cores))
 

@@ -21,6 +21,7 @@ from hloc.targets.cpu.building.toolchain import RUNTIME
 from hloc.targets.cpu.building.unit_costs import TEMPLATES, driver_cost, kernel_cost
 from hloc.targets.cpu.program.driver import driver_source
 from hloc.targets.cpu.program.small_kernels import inlined_kernels
+from hloc.targets.cpu.program.stops import with_stops
 from hloc.targets.cpu.tiles.source import callback_of, tile_function
 from hloc.targets.cpu.vector_loops.call_printer import RowPrinter, headers
 from hloc.targets.cpu.vector_loops.half_rounding_groups import has_groups
@@ -112,6 +113,9 @@ __attribute__((visibility("default"))) void hloc_start(int threads) { hloc_pool_
 __attribute__((visibility("default"))) const void* hloc_threads(void) { return hloc_pool_used(); }
 __attribute__((visibility("default"))) void hloc_share_threads(const void* threads) { hloc_pool_share(threads); }
 
+/* In the child of a fork, before anything else runs there. */
+__attribute__((visibility("default"))) void hloc_forget_threads(void) { hloc_after_fork(); }
+
 /* Bytes that routines of this process asked for beside what plans had set aside for them. */
 __attribute__((visibility("default"))) unsigned long hloc_unplanned(void) { return hloc_unplanned_bytes(); }
 """
@@ -142,7 +146,7 @@ def print_kernels(kernels: Sequence[Kernel | Tile], machine: Machine) -> tuple[t
                 texts[callback.text] = callback.text
             texts[name] = tile_function(kernel, name, machine)
         else:
-            kernel = run_kernel_passes(kernel, machine)
+            kernel = with_stops(run_kernel_passes(kernel, machine))
             qualifier = "HLOC_WIDE " if kernel.wide or has_groups(kernel) else ""
             name = functions.setdefault(_function(kernel._replace(origin=()), "", qualifier), name)
             if name not in texts:

@@ -13,16 +13,25 @@
  * is then below HLOC_FAILED), it returns what Python's `otherwise(arguments, code)` does. What it calls of Python is of
  * the stable ABI, by address; it holds Python's lock but while the program runs, which has a lock of its own.
  *
+ * Signals: Python's own handler only notes that one has come; Python's functions for it run when C returns. So from a
+ * run's first HLOC_WATCH on, on the main thread, where Python's signals are handled, a handler of ours stands before
+ * Python's: it sets hloc_signalled, and the run asks Python for its functions at the next step or piece. Where one of
+ * them raises, as that of Ctrl-C does, the run stops, its results are dropped and the exception goes on to the caller;
+ * else the run goes on. Runs of other threads, and signals that Python has no function for, are left alone.
+ *
  * facts: header (bytes of an object before its own fields), items (bytes of a tuple before its items), the address of
  * numpy.ndarray, the number of arguments and of results, then for each argument, and after them for each result:
  * address of its dtype, rank, dimensions.
  */
 #include <pthread.h>
+#include <signal.h>
+#include <time.h>
 #include "driver.h"
 
 int hloc_execute(void *const *bases, hloc_host_function host);
 
-enum { HLOC_NOT_AS_EXPECTED = -1, HLOC_NOT_IDLE = -2, HLOC_FAILED = -16, HLOC_KEPT = 2 };
+enum { HLOC_NOT_AS_EXPECTED = -1, HLOC_NOT_IDLE = -2, HLOC_BUSY = -3, HLOC_REENTERED = -4, HLOC_RAISED = -5,
+       HLOC_FAILED = -16, HLOC_KEPT = 2 };
 enum { HLOC_HEADER = 2 * sizeof(void *) };      /* of an object; calls.py looks whether that is so */
 enum { HLOC_C_CONTIGUOUS = 0x1, HLOC_ALIGNED = 0x100, HLOC_WRITEABLE = 0x400 };
 
@@ -84,40 +93,181 @@ int hloc_are_idle(const char *results, const intptr_t *facts) {
 
 /* What calls of one program have in common: hloc/targets/cpu/execution/calls.py makes it. */
 typedef struct {
-  union { pthread_mutex_t mutex; char room[64]; } lock;         /* who holds it may write the bases and the arena */
+  int taken;                              /* who has set it may write the bases and the arena */
+  unsigned long owner, main_thread;       /* threads */
   void **bases;
   const intptr_t *facts;
-  hloc_host_function host;
+  void *host;                             /* a function of Python: number of the call, address of the pointers */
   void *(*save_thread)(void);             /* PyEval_SaveThread, and so on */
   void (*restore_thread)(void *);
   void (*take_reference)(void *), (*drop_reference)(void *);
   void *(*integer)(long);
   void *(*call)(void *, ...);
+  int (*check_signals)(void);
+  void *(*raised)(void);
   void *otherwise;
   intptr_t count;
   char *kept[HLOC_KEPT];
 } hloc_caller;
 
-_Static_assert(sizeof(((hloc_caller *)0)->lock) == 64, "calls.py has 64 bytes for the lock");
+/* One run. before: what was to be done about the signals; holds: whether this run has put a handler before it. */
+enum { HLOC_SIGNALS = 3, HLOC_WAIT_MILLISECONDS = 50, HLOC_NAP_NANOSECONDS = 50000 };
+typedef struct hloc_run {
+  hloc_watch watch;
+  hloc_caller *caller;
+  void *thread;
+  struct hloc_run *outer, *handling;           /* handling: whose handlers stood before */
+  hloc_watch *watch_before;
+  unsigned float_state;
+  int watches;
+  struct sigaction before[HLOC_SIGNALS];
+  int holds[HLOC_SIGNALS];
+} hloc_run;
+static const int hloc_signals[HLOC_SIGNALS] = {SIGINT, SIGTERM, SIGHUP};
+static _Thread_local hloc_run *hloc_current;
+static hloc_run *volatile hloc_handling;       /* the innermost run whose handlers stand */
 
-__attribute__((visibility("default")))
-void hloc_make_lock(hloc_caller *caller) { pthread_mutex_init(&caller->lock.mutex, NULL); }
+static void hloc_on_signal(int number, siginfo_t *info, void *context) {
+  const hloc_run *run = hloc_handling;
+  hloc_signalled = 1;
+  for (int i = 0; run && i < HLOC_SIGNALS; i++) {
+    const struct sigaction *before = &run->before[i];
+    if (hloc_signals[i] != number) continue;
+    if (before->sa_flags & SA_SIGINFO) before->sa_sigaction(number, info, context);
+    else before->sa_handler(number);
+  }
+}
+
+/* Only signals that a function handles: what is ignored, or ends the process, stays so. */
+static void hloc_hold_signals(hloc_run *run) {
+  for (int i = 0; i < HLOC_SIGNALS; i++) {
+    struct sigaction *before = &run->before[i], own;
+    run->holds[i] = 0;
+    if (sigaction(hloc_signals[i], NULL, before)) continue;
+    const int is_function = before->sa_flags & SA_SIGINFO
+                                ? before->sa_sigaction != hloc_on_signal
+                                : before->sa_handler != SIG_DFL && before->sa_handler != SIG_IGN;
+    if (!is_function) continue;
+    own = *before;
+    own.sa_flags |= SA_SIGINFO;
+    own.sa_sigaction = hloc_on_signal;
+    hloc_handling = run;                       /* before its first handler stands */
+    run->holds[i] = sigaction(hloc_signals[i], &own, NULL) == 0;
+  }
+}
+
+static void hloc_free_signals(hloc_run *run) {
+  for (int i = 0; i < HLOC_SIGNALS; i++) {
+    struct sigaction now;
+    if (!run->holds[i] || sigaction(hloc_signals[i], NULL, &now)) continue;
+    if ((now.sa_flags & SA_SIGINFO) && now.sa_sigaction == hloc_on_signal)   /* else Python has set another meanwhile */
+      sigaction(hloc_signals[i], &run->before[i], NULL);
+  }
+}
+
+void hloc_watch_now(void) {
+  hloc_run *run = hloc_current;
+  if (!run || run->watches || run->caller->main_thread != (unsigned long)pthread_self()) return;
+  run->watches = 1;
+  run->handling = hloc_handling;
+  hloc_signalled = 0;
+  run->watch_before = hloc_set_watch(&run->watch);
+  hloc_hold_signals(run);
+}
+static void hloc_watch_no_more(hloc_run *run) {
+  hloc_free_signals(run);
+  hloc_handling = run->handling;
+  hloc_set_watch(run->watch_before);
+  hloc_signalled = run->watch_before != NULL;  /* the run around this one asks for itself */
+}
+
+/* Let Python's functions for signals run; whether one has raised. */
+static int hloc_ask_python(hloc_watch *watch) {
+  hloc_run *run = (hloc_run *)watch;
+  const unsigned state = hloc_float_state();
+  *watch->signalled = 0;                       /* before Python looks: what comes later is asked for later */
+  hloc_set_float_state(run->float_state);
+  run->caller->restore_thread(run->thread);
+  const int stops = run->caller->check_signals() != 0;
+  run->thread = run->caller->save_thread();
+  hloc_set_float_state(state);
+  if (stops) *watch->signalled = 1;            /* workers are to look */
+  return stops;
+}
+
+static int hloc_call_python(int32_t number, void *const *pointers) {
+  hloc_run *run = hloc_current;
+  hloc_caller *caller = run->caller;
+  caller->restore_thread(run->thread);
+  void *which = caller->integer(number), *where = caller->integer((long)(intptr_t)pointers), *answer = NULL;
+  if (which && where) answer = caller->call(caller->host, which, where, NULL);
+  if (which) caller->drop_reference(which);
+  if (where) caller->drop_reference(where);
+  if (answer) caller->drop_reference(answer);
+  run->thread = caller->save_thread();
+  return !answer;
+}
+
+/* The program, on its caller's turn and with Python's lock, which others have meanwhile. HLOC_RAISED: Python's error
+ * indicator is set. */
+static int hloc_execute_for(hloc_caller *caller, void *const *bases) {
+  hloc_run run = {.watch = {&hloc_signalled, hloc_ask_python, 0}, .caller = caller, .outer = hloc_current,
+                  .float_state = hloc_float_state()};
+  hloc_current = &run;
+  run.thread = caller->save_thread();
+  const int error = hloc_execute(bases, hloc_call_python);
+  if (run.watches) hloc_watch_no_more(&run);
+  caller->restore_thread(run.thread);
+  hloc_current = run.outer;
+  return caller->raised() ? HLOC_RAISED : error;
+}
+
+static int hloc_take(hloc_caller *caller) {
+  int free = 0;
+  if (!__atomic_compare_exchange_n(&caller->taken, &free, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) return 0;
+  __atomic_store_n(&caller->owner, (unsigned long)pthread_self(), __ATOMIC_RELAXED);
+  return 1;
+}
+static void hloc_give(hloc_caller *caller) {
+  __atomic_store_n(&caller->owner, 0, __ATOMIC_RELAXED);
+  __atomic_store_n(&caller->taken, 0, __ATOMIC_RELEASE);
+}
+static int hloc_is_own(const hloc_caller *caller) {
+  return __atomic_load_n(&caller->owner, __ATOMIC_RELAXED) == (unsigned long)pthread_self();
+}
+
+/* Wait for one's turn, for a while. Returns 0, HLOC_BUSY where Python should look for signals and then ask again, or
+ * HLOC_REENTERED where it would never come. */
+static int hloc_wait(hloc_caller *caller) {
+  if (hloc_take(caller)) return 0;
+  if (hloc_is_own(caller)) return HLOC_REENTERED;
+  void *thread = caller->save_thread();
+  int got = 0;
+  for (int nap = 0; !got && nap < HLOC_WAIT_MILLISECONDS * 1000000 / HLOC_NAP_NANOSECONDS; nap++) {
+    nanosleep(&(struct timespec){0, HLOC_NAP_NANOSECONDS}, NULL);
+    got = hloc_take(caller);
+  }
+  caller->restore_thread(thread);
+  return got ? 0 : HLOC_BUSY;
+}
 
 /* Run on bases of one's own, once no other thread does. */
 __attribute__((visibility("default")))
 int hloc_run_alone(hloc_caller *caller, void *const *bases) {
-  pthread_mutex_lock(&caller->lock.mutex);
-  int error = hloc_execute(bases, caller->host);
-  pthread_mutex_unlock(&caller->lock.mutex);
+  int error = hloc_wait(caller);
+  if (error) return error;
+  error = hloc_execute_for(caller, bases);
+  hloc_give(caller);
   return error;
 }
 
 __attribute__((visibility("default")))
 int hloc_call(hloc_caller *caller, const char *arguments, const char *results) {
-  pthread_mutex_lock(&caller->lock.mutex);
-  int error = hloc_match(caller->bases + 1, arguments, results, caller->facts);
-  if (!error) error = hloc_execute(caller->bases, caller->host);
-  pthread_mutex_unlock(&caller->lock.mutex);
+  int error = hloc_wait(caller);
+  if (error) return error;
+  error = hloc_match(caller->bases + 1, arguments, results, caller->facts);
+  if (!error) error = hloc_execute_for(caller, caller->bases);
+  hloc_give(caller);
   return error;
 }
 
@@ -129,11 +279,9 @@ static int hloc_call_kept(hloc_caller *caller, const char *arguments, void **res
     if (error) return error;
     *results = caller->kept[i];
     caller->take_reference(*results);                   /* before other threads of Python may go on */
-    void *thread = caller->save_thread();
-    error = hloc_execute(caller->bases, caller->host);
-    caller->restore_thread(thread);
+    error = hloc_execute_for(caller, caller->bases);
     if (error) caller->drop_reference(*results);
-    return error ? HLOC_FAILED - error : 0;
+    return error <= 0 ? error : HLOC_FAILED - error;
   }
   return HLOC_NOT_IDLE;
 }
@@ -144,11 +292,14 @@ void *hloc_quick(const char *self, const char *arguments) {
   hloc_caller *caller = *(hloc_caller *const *)(self + HLOC_HEADER);
   void *results = NULL;
   int code = HLOC_NOT_IDLE;
-  if (pthread_mutex_trylock(&caller->lock.mutex) == 0) {
+  if (hloc_take(caller)) {
     code = hloc_call_kept(caller, arguments, &results);
-    pthread_mutex_unlock(&caller->lock.mutex);
+    hloc_give(caller);
+  } else if (hloc_is_own(caller)) {
+    code = HLOC_REENTERED;
   }
   if (code == 0) return results;
+  if (code == HLOC_RAISED) return NULL;
   void *why = caller->integer(code), *answer = caller->call(caller->otherwise, arguments, why, NULL);
   caller->drop_reference(why);
   return answer;

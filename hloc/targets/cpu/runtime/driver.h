@@ -14,6 +14,10 @@ typedef struct { int32_t base; int64_t offset; } hloc_ref;
 /* Called for steps that only Python can do; returns 0, or a number that ends the run. */
 typedef int (*hloc_host_function)(int32_t call, void *const *pointers);
 
+/* From now on the run looks for signals (call.c): it has taken, or will take, some time. */
+__attribute__((weak, visibility("hidden"))) void hloc_watch_now(void);
+#define HLOC_WATCH() (hloc_watch_now ? hloc_watch_now() : (void)0)
+
 typedef void (*hloc_kernel)(void *const *buffers, long begin, long end);
 
 #ifndef HLOC_MOST_ARGUMENTS

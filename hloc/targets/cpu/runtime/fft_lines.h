@@ -116,6 +116,7 @@ static void F(fill_roots)(long times, long n, long count, REAL* re, REAL* im, lo
   double fine_re[MOST], fine_im[MOST];
   for (long j = 0; j < chunk; j++) fine_re[j] = cos_turn(times * j, n), fine_im[j] = -sin_turn(times * j, n);
   for (long first = 0; first < count; first += chunk) {
+    if (n > 8 * F(LONGEST_KEPT) && HLOC_STOPS()) return; /* of a plan that is kept all are needed */
     const double a = cos_turn(times * first, n), b = -sin_turn(times * first, n);
     for (long j = 0; j < chunk && first + j < count; j++) {
       re[(first + j) * apart] = (REAL)(a * fine_re[j] - b * fine_im[j]);

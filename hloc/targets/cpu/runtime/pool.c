@@ -32,15 +32,17 @@ static struct {
   void* const* args;
   long n, grain;
   const hloc_room* room; /* the caller's */
+  hloc_watch* watch;     /* likewise */
   unsigned float_state;
   int most; /* threads of this call, the caller included */
-  int threads, spin;
+  int threads, spin, lost; /* lost: how many there were before a fork */
   pid_t owner;
   pthread_t workers[MAX_THREADS];
 } pool = {.threads = 1};
 
 static _Thread_local int inside_task, number; /* number: 0 but for workers */
 static _Thread_local const hloc_room* room;
+static _Thread_local hloc_watch* watch;
 
 static inline void pause_briefly(void) {
 #if defined(__x86_64__) || defined(__i386__)
@@ -72,6 +74,14 @@ static void wake_workers(void) {
 }
 #endif
 
+/* Whether the run that this thread works for is to stop; the thread that runs it asks. */
+static int own_stopped(void) {
+  hloc_watch* w = watch;
+  if (!w) return 0;
+  if (!w->stopped && !number && *w->signalled) w->stopped = w->ask(w);
+  return w->stopped;
+}
+
 /* Runs ranges until none is left. What a call consists of is read before its range is claimed: the generation in the
  * word makes the claim fail if the call has ended meanwhile. */
 static void run_ranges(int is_worker) {
@@ -84,13 +94,14 @@ static void run_ranges(int is_worker) {
     long n = pool.n, grain = pool.grain;
     unsigned float_state = pool.float_state;
     const hloc_room* callers = pool.room;
+    hloc_watch* watched = pool.watch;
     uint64_t claimed = is_worker ? word - 1 : word + (1u << 16);
     if (!atomic_compare_exchange_weak_explicit(&pool.ranges, &word, claimed, memory_order_acq_rel,
                                                memory_order_relaxed))
       continue;
-    if (is_worker) hloc_set_float_state(float_state), room = callers;
+    if (is_worker) hloc_set_float_state(float_state), room = callers, watch = watched;
     long begin = (is_worker ? (long)high - 1 : (long)low) * grain;
-    task(args, begin, begin + grain < n ? begin + grain : n);
+    if (!own_stopped()) task(args, begin, begin + grain < n ? begin + grain : n);
     atomic_fetch_add_explicit(&pool.done, 1, memory_order_release);
   }
 }
@@ -160,6 +171,16 @@ static void own_start(int threads, int spin) {
   atomic_store(&pool.taken, 0);
 }
 
+/* A fork copies the thread that calls it alone, in whatever state the others have left the pool. */
+static void own_after_fork(void) {
+  if (pool.threads > 1) pool.lost = pool.threads;
+  pool.threads = 1;
+  atomic_store(&pool.ranges, atomic_load(&pool.ranges) >> 32 << 32);
+  atomic_store(&pool.sleepers, 0);
+  atomic_store(&pool.stopping, 0);
+  if (!inside_task) atomic_store(&pool.taken, 0);
+}
+
 static void own_stop(void) {
   while (atomic_exchange(&pool.taken, 1)) sched_yield();
   if (pool.owner == getpid()) {
@@ -173,12 +194,18 @@ static void own_stop(void) {
 }
 
 static void run_here(hloc_task task, void* const* args, long n, long grain) {
-  for (long begin = 0; begin < n; begin += grain) task(args, begin, n - begin < grain ? n : begin + grain);
+  for (long begin = 0; begin < n && !own_stopped(); begin += grain)
+    task(args, begin, n - begin < grain ? n : begin + grain);
 }
 
 static void own_parallel(hloc_task task, void* const* args, long n, long grain, int most) {
   if (n <= 0) return;
   if (grain < 1) grain = 1;
+  if (pool.lost) {
+    const int threads = pool.lost;
+    pool.lost = 0;
+    own_start(threads, pool.spin);
+  }
   if (n <= grain || pool.threads <= 1 || most <= 1 || inside_task || atomic_exchange(&pool.taken, 1)) {
     run_here(task, args, n, grain);
     return;
@@ -195,6 +222,7 @@ static void own_parallel(hloc_task task, void* const* args, long n, long grain, 
   pool.most = most;
   pool.float_state = hloc_float_state();
   pool.room = room;
+  pool.watch = watch;
   atomic_store_explicit(&pool.done, 0, memory_order_relaxed);
   uint64_t generation = (atomic_load_explicit(&pool.ranges, memory_order_relaxed) >> 32) + 1;
   atomic_store_explicit(&pool.ranges, generation << 32 | (uint64_t)count, memory_order_release);
@@ -204,7 +232,7 @@ static void own_parallel(hloc_task task, void* const* args, long n, long grain, 
   inside_task = 0;
   for (int spins = 0; atomic_load_explicit(&pool.done, memory_order_acquire) != (uint32_t)count; spins++) {
     if (spins < JOIN_SPINS) pause_briefly();
-    else sched_yield();
+    else sched_yield(), own_stopped();
   }
   atomic_store_explicit(&pool.taken, 0, memory_order_release);
 }
@@ -255,6 +283,11 @@ static void* own_scratch(int slot, size_t bytes) {
   return grown(slot, bytes);
 }
 static void own_give_room(const hloc_room* given) { room = given; }
+static hloc_watch* own_set_watch(hloc_watch* given) {
+  hloc_watch* before = watch;
+  watch = given;
+  return before;
+}
 static size_t own_unplanned(void) { return atomic_load(&unplanned); }
 
 /* One pool per process: a library that is loaded later uses that of the first, whose code therefore stays loaded. */
@@ -269,9 +302,13 @@ struct hloc_pool {
   void* (*scratch)(int, size_t);
   void (*give_room)(const hloc_room*);
   size_t (*unplanned)(void);
+  void (*after_fork)(void);
+  hloc_watch* (*set_watch)(hloc_watch*);
+  int (*stopped)(void);
 };
-static const struct hloc_pool own = {4, own_start, own_stop, own_threads, own_awake, own_rouse, own_parallel,
-                                     own_scratch, own_give_room, own_unplanned};
+static const struct hloc_pool own = {5, own_start, own_stop, own_threads, own_awake, own_rouse, own_parallel,
+                                     own_scratch, own_give_room, own_unplanned, own_after_fork, own_set_watch,
+                                     own_stopped};
 static const struct hloc_pool* used = &own;
 static int asked = MAX_THREADS; /* what this library was started with: the pool may have more, for others */
 
@@ -299,3 +336,7 @@ void hloc_parallel(hloc_task task, void* const* args, long n, long grain) {
 void* hloc_scratch(int slot, size_t bytes) { return used->scratch(slot, bytes); }
 void hloc_give_room(const hloc_room* given) { used->give_room(given); }
 size_t hloc_unplanned_bytes(void) { return used->unplanned(); }
+void hloc_after_fork(void) { used->after_fork(); }
+hloc_watch* hloc_set_watch(hloc_watch* given) { return used->set_watch(given); }
+int hloc_stopped(void) { return used->stopped(); }
+volatile int hloc_signalled;

@@ -28,6 +28,11 @@
  *   size_t hloc_unplanned_bytes(void);             all that was asked for without a room, or with too little of it,
  *       ever: plans cover every routine, so that a program that runs on as many threads as it was compiled for adds
  *       nothing
+ *   void hloc_after_fork(void);                    in the child of a fork, whose workers are gone: others start with
+ *       the next call
+ *   hloc_watch* hloc_set_watch(hloc_watch*);       how the run on this thread is told to stop; returns what was
+ *       there. hloc_parallel leaves out ranges of a run that has been told; loops and the driver ask HLOC_STOPS() and
+ *       leave. What a stopped run has computed is not to be used.
  *   unsigned hloc_float_state(void); void hloc_set_float_state(unsigned);   rounding and subnormal control;
  *       hloc_flush_subnormals(state) is `state` with flushing on. Workers take over the caller's state for every call.
  *
@@ -43,6 +48,13 @@ enum { HLOC_OWN, HLOC_FIRST, HLOC_SECOND, HLOC_THIRD, HLOC_STACK_BYTES = 1 << 20
 /* At `at` lie first, second and third bytes for those slots, then `own` bytes for each of so many threads. */
 typedef struct { char* at; size_t first, second, third, own; int threads; } hloc_room;
 
+/* signalled: not 0 when `ask` is to be called, on the thread that runs, which returns whether to stop. */
+typedef struct hloc_watch {
+  volatile int* signalled;
+  int (*ask)(struct hloc_watch* self);
+  volatile int stopped;
+} hloc_watch;
+
 void hloc_pool_start(int threads, int spin);
 void hloc_pool_stop(void);
 int hloc_pool_threads(void);
@@ -55,6 +67,11 @@ void hloc_parallel(hloc_task task, void* const* args, long n, long grain);
 void* hloc_scratch(int slot, size_t bytes);
 void hloc_give_room(const hloc_room* room);
 size_t hloc_unplanned_bytes(void);
+void hloc_after_fork(void);
+hloc_watch* hloc_set_watch(hloc_watch* watch);
+int hloc_stopped(void);
+extern volatile int hloc_signalled; /* of runs of this library */
+#define HLOC_STOPS() (__builtin_expect(hloc_signalled, 0) && hloc_stopped())
 
 #if defined(__x86_64__) || defined(__i386__)
 static inline unsigned hloc_float_state(void) { return __builtin_ia32_stmxcsr(); }

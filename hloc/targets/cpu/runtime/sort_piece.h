@@ -71,10 +71,13 @@ static __attribute__((noinline)) void N(_merge)(const ELEMENT* a, long a_count, 
                                                 ELEMENT* out) {
   long i = 0, j = 0;
   while (i < a_count && j < b_count) {
-    int take_b = N(_less)(b + j, a + i);
-    const ELEMENT* from = take_b ? b + j : a + i;
-    *out++ = *from;
-    j += take_b, i += !take_b;
+    if (HLOC_STOPS()) return;
+    for (long left = HLOC_SORT_CHUNK; left && i < a_count && j < b_count; left--) {
+      int take_b = N(_less)(b + j, a + i);
+      const ELEMENT* from = take_b ? b + j : a + i;
+      *out++ = *from;
+      j += take_b, i += !take_b;
+    }
   }
   memcpy(out, a + i, (a_count - i) * sizeof *a);
   memcpy(out + (a_count - i), b + j, (b_count - j) * sizeof *b);
@@ -83,6 +86,7 @@ static __attribute__((noinline)) void N(_merge)(const ELEMENT* a, long a_count, 
 /* Sorts `data` with `spare` of the same length as working memory: runs by insertion, then merges of doubling length. */
 static __attribute__((noinline)) void N(_merge_sort)(ELEMENT* data, ELEMENT* spare, long n) {
   for (long begin = 0; begin < n; begin += HLOC_SORT_RUN) {
+    if (HLOC_STOPS()) return;
     long end = n - begin < HLOC_SORT_RUN ? n : begin + HLOC_SORT_RUN;
     for (long i = begin + 1; i < end; i++) {
       ELEMENT e = data[i];
@@ -114,7 +118,11 @@ static void N(_radix_sort)(ELEMENT* data, N(_keyed)* room, long n) {
   long counts[DIGITS][256], digits[DIGITS], used = 0;
   N(_keyed) *from = room, *to = room + n;
   memset(counts, 0, sizeof counts);
-  for (long i = 0; i < n; i++) from[i].key = (N(_word))N(_key)(data + i), from[i].element = data[i];
+  for (long done = 0, end; done < n; done = end) {
+    if (HLOC_STOPS()) return;
+    end = n - done < HLOC_SORT_CHUNK ? n : done + HLOC_SORT_CHUNK;
+    for (long i = done; i < end; i++) from[i].key = (N(_word))N(_key)(data + i), from[i].element = data[i];
+  }
   for (long i = 0; i < n; i++)
     for (int d = 0; d < DIGITS; d++) counts[d][((hloc_u64)from[i].key >> (8 * d)) & 255]++;
   for (int d = 0; d < DIGITS; d++) {
@@ -131,7 +139,11 @@ static void N(_radix_sort)(ELEMENT* data, N(_keyed)* room, long n) {
       for (long i = 0; i < n; i++) data[places[((hloc_u64)from[i].key >> shift) & 255]++] = from[i].element;
       break;
     }
-    for (long i = 0; i < n; i++) to[places[((hloc_u64)from[i].key >> shift) & 255]++] = from[i];
+    for (long done = 0, end; done < n; done = end) {
+      if (HLOC_STOPS()) return;
+      end = n - done < HLOC_SORT_CHUNK ? n : done + HLOC_SORT_CHUNK;
+      for (long i = done; i < end; i++) to[places[((hloc_u64)from[i].key >> shift) & 255]++] = from[i];
+    }
     N(_keyed)* t = from;
     from = to, to = t;
   }

@@ -9,6 +9,7 @@ import re
 from itertools import count
 
 from hloc.kernels.ir import INDEX, PARALLEL, SERIAL, Apply, Const, For, Let, Var
+from hloc.targets.cpu.program.stops import Stop
 from hloc.targets.cpu.vector_loops.half_conversion import ROUNDING, ROUTINES, SINGLE, row_call
 from hloc.targets.cpu.vector_loops.pixel_calls import ROUTINES as PIXELS
 from hloc.targets.cpu.vector_loops.pixel_calls import pixel_call
@@ -53,7 +54,10 @@ class RowPrinter(StatementPrinter):
         left = Apply("subtract", (total, moved), INDEX)
         return For(rest.name, left, SERIAL, (Let(s.name, Apply("add", (moved, rest), INDEX)), *s.body))
 
-    WRITERS = {**StatementPrinter.WRITERS, For: loop}
+    def stop(self, s: Stop, indent: int) -> None:
+        self.line(indent, "if (HLOC_STOPS()) return;")
+
+    WRITERS = {**StatementPrinter.WRITERS, For: loop, Stop: stop}
 
 
 def headers(text: str) -> list[str]:
