@@ -100,7 +100,6 @@ def test_programs_of_other_commands_are_others():
     others += [replace(chain, version="other"), replace(chain, native=("-march=x86-64",)),
                replace(chain, command=(sys.executable,))]
     assert len({c.identity() for c in (chain, *others)}) == 6
-    assert replace(chain, stop=threading.Event()).identity() == chain.identity()
 
 
 def test_links_to_a_compiler_are_the_same(tmp_path):

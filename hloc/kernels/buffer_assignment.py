@@ -13,12 +13,15 @@ in O(n log n) where there are many.
 """
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from hloc.analysis.packing import lend, pack_by_size, pack_in_order
+from hloc.analysis.packing import align, lend, pack_by_size, pack_in_order
 from hloc.errors import HlocError
 from hloc.kernels.plan import Ref
+from hloc.sanitize import GAP, sanitizers
 
+LEAST_APART = 4096                    # bytes: NumPy keeps smaller pieces of memory for others, with their gaps
 MOST_BY_SIZE = 4000                   # groups from which on all pairs of them are too many
 
 
@@ -52,6 +55,7 @@ class BufferAssignment:
     def __init__(self) -> None:
         self.values: list[Value] = []
         self.arena_size = 0
+        self.gaps: tuple[tuple[int, int], ...] = ()       # of the arena, where sanitizers look: offset and size
 
     def new(self, size: int, home: Home | None = None) -> Value:
         value = Value(size, home)
@@ -128,12 +132,13 @@ class BufferAssignment:
         for number, (host, offset) in lend(hosts, guests).items():
             guests[number].lent, guests[number].offset = hosts[host].home, offset
         groups = [v for v in groups if v.lent is None]
-        ways = [pack_in_order(groups)]
-        if len(groups) <= MOST_BY_SIZE:
+        ways = [apart(groups)] if sanitizers() else [pack_in_order(groups)]
+        if not sanitizers() and len(groups) <= MOST_BY_SIZE:
             ways.append(pack_by_size(groups))
         self.arena_size, offsets = min(ways, key=lambda way: way[0])
         for group, offset in zip(groups, offsets):
             group.offset = offset
+        self.gaps = gaps(groups, offsets, self.arena_size) if sanitizers() else ()
 
     def ref(self, value: Value) -> Ref:
         """Where the value lies; valid after `place`."""
@@ -143,3 +148,19 @@ class BufferAssignment:
         if group.lent is not None:
             return Ref(group.lent.region, group.lent.index, group.offset, value.size)
         return Ref("arena", 0, group.offset, value.size)
+
+
+def apart(groups: Sequence[Value]) -> tuple[int, list[int]]:
+    """An arena in which each group has memory of its own, and a gap before and behind it."""
+    offsets, top = [], GAP
+    for group in groups:
+        offsets.append(top)
+        top += align(group.size) + GAP
+    return max(top, LEAST_APART), offsets
+
+
+def gaps(groups: Sequence[Value], offsets: Sequence[int], end: int) -> tuple[tuple[int, int], ...]:
+    """What lies between groups: offset and size."""
+    starts = [*offsets[1:], end]
+    places = [(offset + g.size, start - offset - g.size) for g, offset, start in zip(groups, offsets, starts)]
+    return ((0, offsets[0] if offsets else end), *places)

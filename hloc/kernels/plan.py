@@ -121,6 +121,7 @@ class Program(NamedTuple):
 
     aliases    (result index, parameter index) pairs whose memory is the same (donated inputs)
     kept       bytes that routines keep between runs
+    gaps       of the arena, offset and size: what nothing may touch, where $HLOC_SANITIZE asks for them
     """
 
     name: str
@@ -132,6 +133,7 @@ class Program(NamedTuple):
     arena_size: int
     aliases: tuple[tuple[int, int], ...] = ()
     kept: int = 0
+    gaps: tuple[tuple[int, int], ...] = ()
 
     @property
     def peak(self) -> int:

@@ -419,7 +419,8 @@ def planned(planner: Planner) -> Program:
     kernels = tuple(planner.kernels)
     return Program(module.name, kernels, _finish(drafts, assignment.ref), parameters, results,
                    tuple(planner.constants), assignment.arena_size,
-                   kept=planner.workspace.kept(kernels, planner.machine) if planner.workspace else 0)
+                   kept=planner.workspace.kept(kernels, planner.machine) if planner.workspace else 0,
+                   gaps=assignment.gaps)
 
 
 def _results(planner: Planner, root: Leaves) -> list[Draft]:

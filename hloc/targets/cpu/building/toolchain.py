@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from hloc import processes
+from hloc import processes, sanitize
 from hloc.errors import BuildError
 from hloc.files import opened
 from hloc.machine import has_amx, has_slow_pairs
@@ -69,7 +69,7 @@ class Toolchain:
     def identity(self) -> str:
         """What a cached build depends on, besides its source: the whole command, and all flags that may go with it."""
         return " ".join((*self._called(), self.version, *FLAGS, *self.native, str(has_amx()), *DRIVER_FLAGS,
-                         *LONG_DRIVER_FLAGS, *self.kernel_flags(long=True), _cpu_identity()))
+                         *LONG_DRIVER_FLAGS, *self.kernel_flags(long=True), *sanitize.flags(), _cpu_identity()))
 
     def _called(self) -> tuple[str, ...]:
         """The command, whatever link to the compiler it goes by; some programs are several compilers, by name."""
@@ -96,21 +96,24 @@ class Toolchain:
 
     def compile_object(self, source: Path, target: Path, optimize: tuple[str, ...]) -> Path:
         """One translation unit to an object file. Raises BuildError with the compiler's own words."""
-        self._run([*self.command, *self.flags(), *optimize, "-c", str(source), "-o", str(target)], target)
+        self._run([*self.command, *self.flags(), *optimize, *sanitize.flags(), "-c", str(source), "-o",
+                   str(target)], target)
         return target
 
     def link(self, objects: list[Path], output: Path, *, for_python: bool = False) -> None:
         """A shared object. for_python: one that only this process and its like load, which hold libc already: the
         linker has less to read."""
-        lean = for_python and self.version.startswith(("gcc", "cc")) and "ziglang" not in self.command
+        plain = for_python and not sanitize.flags()
+        lean = plain and self.version.startswith(("gcc", "cc")) and "ziglang" not in self.command
         libraries = ("-nostdlib", "-lm", "-lgcc") if lean else ("-lm", "-lpthread")
-        self._run([*self.command, "-shared", "-fPIC", *map(str, objects), "-o", str(output), *libraries], output)
+        self._run([*self.command, "-shared", "-fPIC", *map(str, objects), "-o", str(output), *libraries,
+                   *sanitize.flags()], output)
 
     def _run(self, command: list[str], target: Path) -> None:
         """The compiler's own files on their way lie beside the target: what a killed one leaves goes with it."""
         try:
             done = processes.run(command, COMPILE_SECONDS, stop=stop_event(),
-                                 environment={**os.environ, "TMPDIR": str(target.parent)})
+                                 environment={**sanitize.environment(), "TMPDIR": str(target.parent)})
         except NotFinished as error:
             raise BuildError(f"the C compiler {error}") from None
         except OSError as error:

@@ -27,6 +27,7 @@ from hloc.ir import Instruction, Shape, numpy_dtype
 from hloc.kernels.plan import HostCall, Value
 from hloc.limits import available_memory
 from hloc.machine import available_cores
+from hloc.sanitize import check_runtime
 from hloc.targets.cpu.execution.calls import (
     BUSY,
     FAILED,
@@ -69,6 +70,7 @@ def open_library(file: BinaryIO) -> ctypes.CDLL:
     """A program, loaded until nobody holds it any more. All programs of a process run on the threads of the first,
     which stays. Raises NotLoaded."""
     global _threads
+    check_runtime()
     library = _load(file)
     if missing := [name for name in FUNCTIONS if not hasattr(library, name)]:
         raise NotLoaded(f"{file.name} is no program of hloc's: it has no function {missing[0]}")

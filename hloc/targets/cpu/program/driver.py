@@ -229,6 +229,8 @@ class Driver:
 
     def text(self) -> str:
         """The whole unit: declarations, reference table, hloc_execute."""
+        for offset, size in self.program.gaps:
+            self.line(1, f"HLOC_POISON((char *)bases[0] + {offset}, {size});")
         takes_long = estimated_seconds(self.program.steps, self.program, self.machine) > WATCH_SECONDS
         self.watches = takes_long or any(isinstance(s, HostCall) or (isinstance(s, WhileLoop) and s.trip_count is None)
                                          for s in all_steps(self.program.steps))

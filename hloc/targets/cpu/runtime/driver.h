@@ -18,6 +18,14 @@ typedef int (*hloc_host_function)(int32_t call, void *const *pointers);
 __attribute__((weak, visibility("hidden"))) void hloc_watch_now(void);
 #define HLOC_WATCH() (hloc_watch_now ? hloc_watch_now() : (void)0)
 
+/* Memory that nothing may touch, where AddressSanitizer looks. */
+#if defined(__SANITIZE_ADDRESS__)
+void __asan_poison_memory_region(void const volatile *address, size_t size);
+#define HLOC_POISON(address, size) __asan_poison_memory_region(address, size)
+#else
+#define HLOC_POISON(address, size) ((void)0)
+#endif
+
 typedef void (*hloc_kernel)(void *const *buffers, long begin, long end);
 
 #ifndef HLOC_MOST_ARGUMENTS
