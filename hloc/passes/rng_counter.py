@@ -85,7 +85,7 @@ def thread(module: Module, computation: Computation, drawing: set[Computation],
         if instruction.opcode in CALLERS and not drawing.isdisjoint(instruction.called_computations):
             return hand_on(module, Expressions(rewriter, instruction.span), instruction, counter)
         return expand(instruction, rewriter)
-    rewriter.run(visit, revisit=False, opcodes=DRAWS | CALLERS | {"tuple"})
+    rewriter.run(visit, revisit=False, opcodes=DRAWS | CALLERS | {"tuple"}, expands=True)
 
 
 class Front:
