@@ -116,6 +116,60 @@ def test_singular_values(letter, mode, left, right):
         close((u[..., :3] * s[:, None]) @ v, a)
 
 
+def product_of_reflections(packed: np.ndarray, taus: np.ndarray, below: int) -> np.ndarray:
+    """Q of vectors that stand below a diagonal."""
+    size = packed.shape[-1]
+    q = np.eye(size, dtype=packed.dtype)
+    for k, tau in enumerate(taus):
+        v = np.zeros(size, packed.dtype)
+        v[k + below:] = packed[k + below:, k]
+        v[k + below] = 1
+        q = q @ (np.eye(size) - tau * np.outer(v, np.conj(v)))
+    return q
+
+
+@pytest.mark.parametrize("letter", TYPES)
+@pytest.mark.parametrize("size", [1, 2, 9, 40])
+def test_hessenberg_form(letter, size):
+    a = matrices(letter, 3, size, size)
+    packed, taus, info = run(program(letter, "gehrd", [f"T[3,{size},{size}]"], [
+        f"T[3,{size},{size}]", f"T[3,{size - 1}]", "s32[3]"], f"low = 1 : i32, high = {size} : i32"), a)
+    assert not info.any()
+    for m, p, t in zip(a, packed, taus):
+        q = product_of_reflections(p, t, 1)
+        close(q @ np.triu(p, -1) @ adjoint(q), m)
+
+
+@pytest.mark.parametrize("letter", TYPES)
+@pytest.mark.parametrize("size", [1, 2, 9, 40])
+def test_tridiagonal_form(letter, size):
+    a = matrices(letter, 3, size, size)
+    a = a + adjoint(a)
+    packed, diagonal, beside, taus, info = run(program(
+        letter, "hetrd" if letter in "cz" else "sytrd", [f"T[3,{size},{size}]"],
+        [f"T[3,{size},{size}]", f"R[3,{size}]", f"R[3,{size - 1}]", f"T[3,{size - 1}]", "s32[3]"], "uplo = 76 : ui8"),
+        np.tril(a))
+    assert not info.any()
+    for m, p, d, e, t in zip(a, packed, diagonal, beside, taus):
+        q = product_of_reflections(p, t, 1)
+        close(q @ (np.diag(d) + np.diag(e, 1) + np.diag(e, -1)).astype(q.dtype) @ adjoint(q), m)
+
+
+@pytest.mark.parametrize("letter", TYPES)
+@pytest.mark.parametrize("size", [1, 2, 9, 40])
+def test_schur_form(letter, size):
+    a = matrices(letter, 2, size, size)
+    values = [f"T[2,{size}]"] * (1 if letter in "cz" else 2)
+    t, z, *parts, selected, info = run(program(letter, "gees", [f"T[2,{size},{size}]"], [
+        f"T[2,{size},{size}]", f"T[2,{size},{size}]", *values, "s32[2]", "s32[2]"], "mode = 86 : ui8, sort = 78 : ui8"), a)
+    assert not info.any() and not selected.any() and not np.tril(t, -2).any()
+    close(adjoint(z) @ z, np.broadcast_to(np.eye(size), z.shape).astype(z.dtype))
+    close(z @ t @ adjoint(z), a)
+    found = parts[0] if letter in "cz" else parts[0] + 1j * parts[1]
+    assert all(min(abs(v - w) for w in found[n]) < (1e-3 if letter in "sc" else 1e-9)
+               for n in range(2) for v in np.linalg.eigvals(a[n]))
+
+
 @pytest.mark.parametrize("letter", TYPES)
 @pytest.mark.parametrize("batch, size, sides", [((), 1, 1), ((), 300, 4), ((3, 2), 5, 1), ((40,), 100, 3)])
 def test_tridiagonal_systems(letter, batch, size, sides):

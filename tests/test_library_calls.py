@@ -396,15 +396,20 @@ def test_cholesky_and_triangular_solve_as_xla_calls_them():
 REAL = [np.float64, np.complex128]
 
 
-def call(target: str, options: str, results: str, *operands):
-    """The results of a call as JAX writes it."""
+def both(target: str, options: str, results: str, *operands):
+    """The results of a call as JAX writes it: the evaluator's and the CPU's, which may be LAPACK's."""
     lines = [f"  p{n} = {shape_of(x)} parameter({n})" for n, x in enumerate(operands)]
     names = ", ".join(f"p{n}" for n in range(len(operands)))
     text = "\n".join(["HloModule linalg", "ENTRY e {", *lines,
                       f'  ROOT r = {results} custom-call({names}), custom_call_target="{target}", '
                       f"api_version=API_VERSION_TYPED_FFI, backend_config={{{options}}}", "}"])
-    found = evaluate(parse_module(text), operands)
-    for mine, theirs in zip(found, hloc.compile(text, "cpu")(*operands)):
+    return evaluate(parse_module(text), operands), hloc.compile(text, "cpu")(*operands)
+
+
+def call(target: str, options: str, results: str, *operands):
+    """The same where both are equal."""
+    found, compiled = both(target, options, results, *operands)
+    for mine, theirs in zip(found, compiled):
         np.testing.assert_array_equal(mine, theirs)
     return found
 
@@ -432,13 +437,13 @@ def test_schur(dtype):
     a = draw(6, 6, dtype=dtype)
     target, kind = names(dtype, "gees")
     parts = "f64[6], f64[6]" if kind == "f64" else "c128[6]"
-    t, z, *w, selected, info = call(target, "mode = 86 : ui8, sort = 78 : ui8",
-                                    f"({kind}[6,6], {kind}[6,6], {parts}, s32[], s32[])", a)
-    np.testing.assert_allclose(z @ t @ np.conj(z.T), a, atol=1e-10)
-    np.testing.assert_allclose(np.conj(z.T) @ z, np.eye(6), atol=1e-10)
-    assert not np.any(np.tril(t, -2 if kind == "f64" else -1)) and info == selected == 0
-    w = w[0] + 1j * w[1] if kind == "f64" else w[0]
-    np.testing.assert_allclose(np.sort_complex(w), np.sort_complex(np.linalg.eigvals(a).astype(complex)), atol=1e-9)
+    for t, z, *w, selected, info in both(target, "mode = 86 : ui8, sort = 78 : ui8",
+                                         f"({kind}[6,6], {kind}[6,6], {parts}, s32[], s32[])", a):
+        np.testing.assert_allclose(z @ t @ np.conj(z.T), a, atol=1e-10)
+        np.testing.assert_allclose(np.conj(z.T) @ z, np.eye(6), atol=1e-10)
+        assert not np.any(np.tril(t, -2 if kind == "f64" else -1)) and info == selected == 0
+        w = w[0] + 1j * w[1] if kind == "f64" else w[0]
+        np.testing.assert_allclose(np.sort_complex(w), np.sort_complex(np.linalg.eigvals(a).astype(complex)), atol=1e-9)
 
 
 def reflections(packed, taus, first: int):
@@ -456,16 +461,16 @@ def reflections(packed, taus, first: int):
 def test_hessenberg_and_tridiagonal(dtype):
     a = draw(5, 5, dtype=dtype)
     target, kind = names(dtype, "gehrd")
-    packed, taus, info = call(target, "low = 1 : i32, high = 5 : i32", f"({kind}[5,5], {kind}[4], s32[])", a)
-    q = reflections(packed, taus, 1)
-    np.testing.assert_allclose(q @ np.triu(packed, -1) @ np.conj(q.T), a, atol=1e-12)
+    for packed, taus, _ in both(target, "low = 1 : i32, high = 5 : i32", f"({kind}[5,5], {kind}[4], s32[])", a):
+        q = reflections(packed, taus, 1)
+        np.testing.assert_allclose(q @ np.triu(packed, -1) @ np.conj(q.T), a, atol=1e-12)
     a = a + np.conj(a.T)
     target, _ = names(dtype, "sytrd", "hetrd")
-    packed, diagonal, beside, taus, info = call(
-        target, "uplo = 76 : ui8", f"({kind}[5,5], f64[5], f64[4], {kind}[4], s32[])", a)
-    q = reflections(packed, taus, 1)
-    t = np.diag(diagonal) + np.diag(beside, 1) + np.diag(beside, -1)
-    np.testing.assert_allclose(q @ t @ np.conj(q.T), a, atol=1e-12)
+    for packed, diagonal, beside, taus, _ in both(
+            target, "uplo = 76 : ui8", f"({kind}[5,5], f64[5], f64[4], {kind}[4], s32[])", a):
+        q = reflections(packed, taus, 1)
+        t = np.diag(diagonal) + np.diag(beside, 1) + np.diag(beside, -1)
+        np.testing.assert_allclose(q @ t @ np.conj(q.T), a, atol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", REAL)

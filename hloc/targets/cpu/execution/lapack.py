@@ -22,12 +22,14 @@ from hloc.machine import Machine
 from hloc.ops.custom_linalg import option
 from hloc.targets.cpu.scratch.room import NOTHING, Scratch, aligned, busy
 
-TARGET = re.compile(r"lapack_([sdcz])(potrf|getrf|geqrf|orgqr|ungqr|syevd|heevd|gesdd|trsm|gtsv)_ffi")
-COMPLEX_NAMES = {"ungqr": "orgqr", "heevd": "syevd"}
+TARGET = re.compile(r"lapack_([sdcz])"
+                    r"(potrf|getrf|geqrf|orgqr|ungqr|syevd|heevd|gesdd|trsm|gtsv|gehrd|sytrd|hetrd|gees)_ffi")
+COMPLEX_NAMES = {"ungqr": "orgqr", "heevd": "syevd", "hetrd": "sytrd"}
 # In the order of runtime/lapack.h. The names of s and d, of c and z; the module of SciPy.
 ROUTINES = {"potrf": ("potrf", "potrf"), "getrf": ("getrf", "getrf"), "geqrf": ("geqrf", "geqrf"),
             "orgqr": ("orgqr", "ungqr"), "syevd": ("syevd", "heevd"), "gesdd": ("gesdd", "gesdd"),
-            "trsm": ("trsm", "trsm"), "gtsv": ("gtsv", "gtsv")}
+            "trsm": ("trsm", "trsm"), "gtsv": ("gtsv", "gtsv"), "gehrd": ("gehrd", "gehrd"),
+            "sytrd": ("sytrd", "hetrd"), "gees": ("gees", "gees")}
 # Elements and their real parts.
 LETTERS = {"s": ("f32", "f32"), "d": ("f64", "f64"), "c": ("c64", "f32"), "z": ("c128", "f64")}
 ELEMENT_BYTES = {"s": 4, "d": 8, "c": 8, "z": 16}
@@ -116,6 +118,8 @@ def _form(routine: str, element: str, real: str, call: Instruction, given: Seque
     if routine == "orgqr":
         count = given[1].dimensions[-1]
         return Form([matrix, (element, (count,))], [matrix], "", count) if rows >= columns >= count else None
+    if routine in ("gehrd", "sytrd", "gees"):
+        return _similar_form(routine, element, real, call, given[0])
     if routine == "gesdd":
         mode = _letter(call, "mode", "ASN")
         left, right = (small, small) if mode == "S" else (rows, columns)
@@ -133,6 +137,23 @@ def _triangular_form(element: str, call: Instruction, given: Sequence[Shape]) ->
     other = sides[1] if letters[0] == "L" else sides[0]
     wanted = (element, (size, other) if letters[0] == "L" else (other, size))
     return Form([(element, (size, size)), wanted], [wanted], "".join(letters), other) if other else None
+
+
+def _similar_form(routine: str, element: str, real: str, call: Instruction, shape: Shape) -> Form | None:
+    """Of a square matrix: its Hessenberg form, of all rows; its tridiagonal form; its Schur form, in any order."""
+    rows, columns = shape.dimensions[-2:]
+    matrix, line, beside = (element, (rows, columns)), (element, (rows,)), max(0, rows - 1)
+    if rows != columns:
+        return None
+    if routine == "gehrd":
+        whole = option(call, "low", 1) == 1 and option(call, "high", rows) == rows
+        return Form([matrix], [matrix, (element, (beside,))]) if whole else None
+    if routine == "sytrd":
+        uplo = _letter(call, "uplo", "LU")
+        results = [matrix, (real, (rows,)), (real, (beside,)), (element, (beside,))]
+        return Form([matrix], results, uplo) if uplo else None
+    mode, values = _letter(call, "mode", "V"), [line] if element != real else [line, line]
+    return Form([matrix], [matrix, matrix, *values, ("s32", ())], mode) if mode and _letter(call, "sort", "N") else None
 
 
 def _tridiagonal_form(element: str, given: Sequence[Shape]) -> Form | None:
@@ -160,7 +181,7 @@ def lapack_scratch(step: HostCall, machine: Machine) -> Scratch:
         return NOTHING
     element, real = ELEMENT_BYTES[call.letter], ELEMENT_BYTES[call.letter] // (2 if call.letter in "cz" else 1)
     rows, columns, other = call.rows, call.columns, call.other
-    b = rows * other if call.routine in ("trsm", "gtsv") else rows * rows if call.routine == "gesdd" else 0
+    b = rows * other if call.routine in ("trsm", "gtsv") else rows * rows if call.routine in ("gesdd", "gees") else 0
     c = columns * columns if call.routine == "gesdd" else 0
     work, real_work, whole_work = _work(call)
     sizes = [rows * columns * element, b * element, c * element, work * element, real_work * real, 4 * whole_work]
@@ -187,12 +208,22 @@ def _work(call: Call) -> tuple[int, int, int]:
         right = ctypes.c_int(small if call.options == "S" else call.columns)
         arguments = [*letters, rows, columns, unused, rows, unused, unused, rows, unused, right, work, minus_one,
                      *([real_work] if is_complex else []), whole_work]
+    elif call.routine == "gehrd":
+        arguments = [rows, ctypes.c_int(1), rows, unused, rows, unused, work, minus_one]
+    elif call.routine == "sytrd":
+        arguments = [*letters, rows, unused, rows, unused, unused, unused, work, minus_one]
+    elif call.routine == "gees":
+        values, extra = ([unused], [unused]) if is_complex else ([unused, unused], [])
+        arguments = [*letters, ctypes.c_char(b"N"), unused, rows, unused, rows, unused, *values, unused, rows, work,
+                     minus_one, *extra, unused]
     else:
         count = [ctypes.c_int(call.other)] if call.routine == "orgqr" else []
         arguments = [rows, columns, *count, unused, rows, unused, work, minus_one]
     place = list(ROUTINES).index(call.routine) * 4 + "sdcz".index(call.letter)
     function = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * (len(arguments) + 1))(_addresses()[place])
     function(*(ctypes.addressof(a) for a in (*arguments, info)))
+    if call.routine == "gees":
+        return max(1, int(work[0])), call.rows if is_complex else 0, 0
     if call.routine != "gesdd":
         return max(1, int(work[0])), int(real_work[0]), whole_work.value
     large = max(call.rows, call.columns)

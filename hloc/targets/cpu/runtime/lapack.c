@@ -192,6 +192,46 @@ static int gtsv(const batch *b, const hloc_lapack_call *call, place *p, long n) 
   return info;
 }
 
+static int gehrd(const batch *b, const hloc_lapack_call *call, place *p, long n, int lwork) {
+  int size = call->rows, low = 1, info = 0;
+  if (lwork > 0) load(b, p->a, 0, n, size, size);
+  LAPACK(P, P, P, P, P, P, P, P, P)(&size, &low, &size, p->a, &size, nth(b, 2, n, size - 1, b->element), p->work,
+                                      &lwork, &info);
+  if (lwork > 0) store(b, 1, n, p->a, size, size);
+  return info;
+}
+
+static int sytrd(const batch *b, const hloc_lapack_call *call, place *p, long n, int lwork) {
+  int size = call->rows, info = 0;
+  char uplo = call->options[0];
+  if (lwork > 0) load(b, p->a, 0, n, size, size);
+  LAPACK(P, P, P, P, P, P, P, P, P, P)(&uplo, &size, p->a, &size, nth(b, 2, n, size, b->real),
+                                         nth(b, 3, n, size - 1, b->real), nth(b, 4, n, size - 1, b->element), p->work,
+                                         &lwork, &info);
+  if (lwork > 0) store(b, 1, n, p->a, size, size);
+  return info;
+}
+
+/* Nothing is selected: no eigenvalue goes to the front. */
+static int gees(const batch *b, const hloc_lapack_call *call, place *p, long n, int lwork) {
+  int size = call->rows, selected = 0, info = 0;
+  char job = call->options[0], sort = 'N';
+  P values = nth(b, 3, n, size, b->element);
+  if (lwork > 0) load(b, p->a, 0, n, size, size);
+  if (call->type < 2)
+    LAPACK(P, P, P, P, P, P, P, P, P, P, P, P, P, P, P)(&job, &sort, NULL, &size, p->a, &size, &selected, values,
+                                                          nth(b, 4, n, size, b->element), p->b, &size, p->work, &lwork,
+                                                          NULL, &info);
+  else
+    LAPACK(P, P, P, P, P, P, P, P, P, P, P, P, P, P, P)(&job, &sort, NULL, &size, p->a, &size, &selected, values, p->b,
+                                                          &size, p->work, &lwork, p->rwork, NULL, &info);
+  if (lwork < 0) return info;
+  store(b, 1, n, p->a, size, size);
+  store(b, 2, n, p->b, size, size);
+  *(int *)nth(b, call->type < 2 ? 5 : 4, n, 1, sizeof(int)) = selected;
+  return info;
+}
+
 static int one(const batch *b, place *p, long n, int lwork, int lrwork, int liwork) {
   switch (b->call->routine) {
     case HLOC_POTRF: return potrf(b, b->call, p, n);
@@ -201,6 +241,9 @@ static int one(const batch *b, place *p, long n, int lwork, int lrwork, int liwo
     case HLOC_SYEVD: return syevd(b, b->call, p, n, lwork, lrwork, liwork);
     case HLOC_GESDD: return gesdd(b, b->call, p, n, lwork);
     case HLOC_GTSV: return gtsv(b, b->call, p, n);
+    case HLOC_GEHRD: return gehrd(b, b->call, p, n, lwork);
+    case HLOC_SYTRD: return sytrd(b, b->call, p, n, lwork);
+    case HLOC_GEES: return gees(b, b->call, p, n, lwork);
     default: return trsm(b, b->call, p, n);
   }
 }
@@ -253,6 +296,7 @@ static void ask(batch *b) {
   b->lwork = most(1, said(b, work));
   b->lrwork = said(b, rwork);
   b->liwork = iwork[0];
+  if (call->routine == HLOC_GEES) b->lrwork = call->type < 2 ? 0 : call->rows;
   if (call->routine == HLOC_GESDD) {
     b->liwork = 8 * small;
     b->lrwork = call->type < 2 ? 0 : small * most(5 * small + 7, 2 * large + 2 * small + 1);
@@ -265,6 +309,7 @@ int hloc_lapack(const hloc_lapack_call *call, void *const *pointers) {
   const long rows = call->rows, columns = call->columns, other = call->other;
   b.a = rows * columns * b.element;
   if (call->routine == HLOC_TRSM || call->routine == HLOC_GTSV) b.b = rows * other * b.element;
+  if (call->routine == HLOC_GEES) b.b = b.a;
   if (call->routine == HLOC_GESDD) b.b = rows * rows * b.element, b.c = columns * columns * b.element;
   ask(&b);
   void *arguments[1] = {&b};
