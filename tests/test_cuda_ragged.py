@@ -94,9 +94,10 @@ def test_what_is_no_number_stays_in_its_group(type, monkeypatch):
 
 
 @emulated
-@pytest.mark.parametrize("sizes", [[200, 0, 0, 0, 0], [0, 0, 0, 0, 0], [150, 100, 7, 0, 0], [40, 40, 40, 40, 40]])
+@pytest.mark.parametrize("sizes", [[200, 0, 0, 0, 0], [0, 0, 0, 0, 0], [150, 100, 7, 0, 0], [40, 40, 40, 40, 40],
+                                   [-3, 90, -1, 1 << 40, 5]])
 def test_sizes(sizes, monkeypatch):
-    """All rows in one group, none in any, more than there are, all full."""
+    """All rows in one group, none in any, more than there are, all full, below zero and far beyond."""
     check(ragged("bf16", "bf16", sizes="s64"), sizes, monkeypatch)
 
 

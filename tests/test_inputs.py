@@ -98,3 +98,16 @@ def test_what_is_no_module_and_no_target():
         hloc.load(3)
     with pytest.raises(UsageError, match="a target is a name"):
         hloc.compile(ELIDED, target=None)
+
+
+@pytest.mark.parametrize("sizes", ["s32[8]", "u8[8]", "s64[3,8]"])
+def test_group_sizes_add_up_to_the_rows(sizes):
+    batch = "3," if "," in sizes else ""
+    dims = "lhs_batch_dims={0}, rhs_batch_dims={1}, " if batch else ""
+    rows, shift = 200, int(bool(batch))
+    module = parse_module(f"""ENTRY e {{
+        a = f32[{batch}{rows},16] parameter(0)  b = f32[8,{batch}16,4] parameter(1)  s = {sizes} parameter(2)
+        ROOT r = f32[{batch}{rows},4] ragged-dot(a, b, s), {dims}lhs_contracting_dims={{{1 + shift}}},
+          rhs_contracting_dims={{{1 + shift}}}, lhs_ragged_dims={{{shift}}}, rhs_group_dims={{0}} }}""")
+    made = sensible_arrays(module, 3)[2]
+    assert (made.astype(int).sum(-1) == rows).all() and (made >= 0).all() and len(set(made.ravel())) > 3

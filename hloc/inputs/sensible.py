@@ -3,6 +3,7 @@
 In: a module and a seed. Out: an array per flattened entry parameter. What a parameter is used for decides:
 
     indices of gather, scatter, dynamic-slice     small and not negative
+    group sizes of a ragged-dot                   add up to the rows, or what is split into groups
     divisors, logarithms, asin, shift distances   where the op is defined
     what sums and products carry to a root        positive: variances, second moments of an optimizer
     the start value of a reduction                its identity: XLA may use it more than once
@@ -23,6 +24,7 @@ ARITHMETIC = frozenset("add multiply divide".split())       # of positive number
 POSITIVE = frozenset("log sqrt rsqrt cbrt power".split())
 UNIT = frozenset("acos asin atanh".split())
 CALLS = frozenset("call fusion map".split())
+GROUPS = "groups of "               # role of sizes of groups; behind it what they add up to
 SHIFTS = frozenset("shift-left shift-right-arithmetic shift-right-logical".split())
 DEEP_FROM = 300                     # instructions from which a module is a whole network
 
@@ -61,7 +63,7 @@ def is_deep(module: Module) -> bool:
 # -- what values are used for ------------------------------------------------------------------------------------------
 
 def roles_of(starts: Iterable[tuple[Computation, Instruction]]) -> dict[Instruction, set[str]]:
-    """Roles per value: index, divisor, shift, positive, unit, large, or an identity's opcode ("=add")."""
+    """Roles per value: index, "groups of 256", divisor, shift, positive, unit, large, or an identity's "=add"."""
     readers: dict[Computation, dict[Instruction, list[tuple[Instruction, int]]]] = {}
     found = {}
     for start in starts:
@@ -101,6 +103,9 @@ def _role(reader: Instruction, slot: int) -> str | None:
         return "index"
     if opcode in ("reduce", "reduce-window") and slot >= count // 2:
         return _identity_of(reader, slot - count // 2)
+    if opcode == "ragged-dot" and slot == 2:
+        (split,) = reader.get("lhs_ragged_dims")
+        return f"{GROUPS}{reader.operands[0].shape.dimensions[split]}"
     if opcode in ("divide", "remainder") and slot == 1:
         return "divisor"
     if opcode in SHIFTS and slot == 1:
@@ -160,6 +165,11 @@ def _identity(opcode: str, shape: Shape):
 
 def _integers(generator: np.random.Generator, shape: Shape, roles: set[str]) -> np.ndarray:
     bits, signed = ELEMENT_TYPES[shape.element_type].bits, shape.kind == "signed"
+    split = [int(r.removeprefix(GROUPS)) for r in roles if r.startswith(GROUPS)]
+    if split and shape.rank and shape.num_elements:
+        groups = shape.dimensions[-1]
+        most = min(min(split), (1 << bits - signed) - 1)
+        return generator.multinomial(most, [1 / groups] * groups, shape.dimensions[:-1])
     low, high = (-8, 9) if signed else (0, 16)
     if "index" in roles:
         low, high = 0, 4

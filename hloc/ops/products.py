@@ -280,9 +280,13 @@ def _along(number: np.ndarray, dimensions: tuple[int, ...], rank: int) -> np.nda
 
 
 def _group_numbers(lhs_sizes: Sequence[int], ragged: Ragged, group_sizes: np.ndarray) -> np.ndarray:
-    """For each element of lhs (broadcast) the group that its place in the ragged dimension falls in."""
+    """For each element of lhs (broadcast) the group that its place in the ragged dimension falls in. Sizes below 0 are
+    0; groups behind the last place have none."""
     prefix = tuple(lhs_sizes[d] for d in ragged.prefix)
-    ends = np.cumsum(np.broadcast_to(group_sizes, prefix + group_sizes.shape[-1:]).astype(np.int64), axis=-1)
+    most = lhs_sizes[ragged.dimension]
+    sizes = np.minimum(group_sizes, np.uint64(most)) if group_sizes.dtype == np.uint64 else group_sizes
+    sizes = np.clip(sizes.astype(np.int64), 0, most)
+    ends = np.cumsum(np.broadcast_to(sizes, prefix + sizes.shape[-1:]), axis=-1)
     places = np.arange(lhs_sizes[ragged.dimension])
     number = (places[:, None] >= ends[..., None, :]).sum(-1)          # [prefix..., ragged]
     named = ragged.prefix + (ragged.dimension,)

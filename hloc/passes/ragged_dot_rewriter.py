@@ -34,7 +34,8 @@ def ragged_dot_rewriter(module: Module, context: PassContext) -> bool:
 
 def written_out(module: Module, e: Expressions, instruction: Instruction) -> Instruction:
     lhs, rhs, sizes = instruction.operands
-    ragged, sizes = ragged_dimensions(instruction, lhs.shape, rhs.shape), e.convert(sizes, "s64")
+    ragged = ragged_dimensions(instruction, lhs.shape, rhs.shape)
+    sizes = _within(e, sizes, lhs.shape.dimensions[ragged.dimension])
     ends, prefix = running_sum(module, e, sizes), ragged.prefix if sizes.shape.rank > 1 else ()
     if ragged.mode == "contracting":
         return _by_group(e, instruction, (ends, sizes), ragged, prefix)
@@ -50,6 +51,14 @@ def written_out(module: Module, e: Expressions, instruction: Instruction) -> Ins
     group = len(left) + right.index(ragged.rhs_group)
     kept = e.chosen(in_group(e, ends, sizes, [*before, group], place, onto), product, e.like(0, product))
     return e.reduce(module, kept, "add", (group,), 0)
+
+
+def _within(e: Expressions, sizes: Instruction, most: int) -> Instruction:
+    """Group sizes from 0 to the number of places, as s64: so are those that are written beyond."""
+    if sizes.shape.element_type == "u64":
+        sizes = e.op("minimum", sizes, e.like(most, sizes))
+    sizes = e.convert(sizes, "s64")
+    return e.op("clamp", e.like(0, sizes), sizes, e.like(most, sizes))
 
 
 def _by_group(e: Expressions, instruction: Instruction, limits: tuple[Instruction, Instruction], ragged: Ragged,

@@ -374,7 +374,8 @@ template <class S> struct hloc_ragged_place {
       : row(0), column(0), end(0), found(false) {
     long before = 0, start = 0;
     for (batch = 0; batch <= S::GROUPS; batch++, start = end) {
-      const long left = S::M - start, size = batch < S::GROUPS && sizes[batch] < left ? (long)sizes[batch] : left;
+      const long left = S::M - start, given = batch < S::GROUPS ? (long)sizes[batch] : left;
+      const long size = given < 0 ? 0 : given < left ? given : left;
       end = start + size;
       const long tiles = (size + S::BM - 1) / S::BM, strip = work / COLUMNS - before;
       if (strip < tiles) {
