@@ -1,23 +1,13 @@
-"""Damaged HLO texts: whatever stands in a file, hloc answers with a result or with an HlocError, soon, in little memory.
-
-    python tests/fuzz_text.py --seconds 1800 [--seed N] [--texts COUNT] [folder of .hlo files ...]
+"""Damaged HLO texts, for fuzz.py.
 
 Texts of testdata (and of the folders) are cut, spliced and changed at random, then parsed, verified, printed, optimized;
-small modules are evaluated, and C is generated for them. Each text goes through in a process of its own group with
-limits on time and memory; a text that breaks a rule is written to `--save` and named.
+small modules are evaluated, and C is generated for them.
 """
 from __future__ import annotations
 
-import argparse
-import os
 import random
 import re
-import resource
-import signal
-import sys
-import time
-import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -32,10 +22,8 @@ from hloc.targets import find
 from hloc.text import parse_module
 from hloc.verify import verify
 
-TESTDATA = Path(__file__).parent.parent / "testdata"
 LONGEST = 20_000                        # characters of a text that is mutated
-SLOWEST = 5.0                           # seconds for one text
-MEMORY = 3 << 30                        # bytes of address space above what the process began with
+SUFFIX = ".hlo"
 SMALL = 1 << 16                         # elements in all arrays of a module that is run
 TOKEN = re.compile(r'"(?:[^"\\\n]|\\.)*"|[A-Za-z_][\w.\-]*|-?\d+(?:\.\d+)?|->|[^\w\s]|\s+')
 NUMBERS = ("0", "1", "2", "-1", "3", "7", "64", "2147483648", "-9223372036854775808", "18446744073709551616",
@@ -117,14 +105,19 @@ def attempt(text: str) -> None:
     try:
         module = parse_module(text)
         verify(module)
-        assert str(parse_module(str(module))) == str(module), "printing is no fixed point"
-        small = is_small(module)
-        if small:
-            run_evaluator(module)
-        compile_to_text(module, "cpu", small)
-        compile_to_text(module, "cuda", small)
+        go_on(module)
     except HlocError as error:
         assert str(error)
+
+
+def go_on(module: Module) -> None:
+    """The stages behind reading. Raises HlocError."""
+    assert str(parse_module(str(module))) == str(module), "printing is no fixed point"
+    small = is_small(module)
+    if small:
+        run_evaluator(module)
+    compile_to_text(module, "cpu", small)
+    compile_to_text(module, "cuda", small)
 
 
 def is_small(module: Module) -> bool:
@@ -163,71 +156,9 @@ def compile_to_text(module: Module, name: str, small: bool) -> None:
         pass
 
 
-# -- guarding ----------------------------------------------------------------------------------------------------------
-
-def too_slow(number: int, frame) -> None:
-    raise TimeoutError(f"took longer than {SLOWEST:.0f} s")
-
-
-def problem_of(text: str) -> str:
-    """What is wrong with hloc's answer to a text; empty where nothing is. CPU time counts, not time."""
-    signal.signal(signal.SIGVTALRM, too_slow)
-    signal.setitimer(signal.ITIMER_VIRTUAL, SLOWEST)
-    try:
-        attempt(text)
-    except BaseException as error:
-        if isinstance(error, KeyboardInterrupt):
-            raise
-        return "".join(traceback.format_exception(error)[-8:])[-3000:]
-    finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-    return ""
-
-
-def limit_memory() -> None:
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, resource.RLIM_INFINITY))
-
-
-def read_texts(folders: list[Path]) -> list[str]:
+def originals(folders: Sequence[Path]) -> list[str]:
+    """The modules of .hlo files."""
     paths = sorted(p for folder in folders for p in folder.rglob("*.hlo"))
     texts = [p.read_text(encoding="utf-8", errors="replace") for p in paths if p.stat().st_size < LONGEST]
     parts = [part for text in texts for part in re.split(r"^// (?:-----|==>)\n", text, flags=re.M)]
     return [part for part in parts if part.strip()]
-
-
-def finds(texts: list[str], seed: int, seconds: float, most: int | None = None):
-    """(number, text, problem) for every damaged text with a problem, until the time is over or `most` were tried."""
-    start, number = time.monotonic(), 0
-    while (most is None or number < most) and time.monotonic() - start < seconds:
-        choose = random.Random(seed * 1_000_003 + number)
-        text = mutated(choose.choice(texts), texts, choose)
-        problem = problem_of(text)
-        if problem:
-            yield number, text, problem
-        number += 1
-    print(f"{number} texts in {time.monotonic() - start:.0f} s", file=sys.stderr)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("folders", nargs="*", type=Path, help="more .hlo files to start from")
-    parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--texts", type=int, help="stop after so many, so that a faster machine tries no others")
-    parser.add_argument("--seed", type=int, default=int(time.time()))
-    parser.add_argument("--save", type=Path, help="folder for texts with a problem")
-    options = parser.parse_args()
-    limit_memory()
-    count = 0
-    texts = read_texts([TESTDATA, *options.folders])
-    for number, text, problem in finds(texts, options.seed, options.seconds, options.texts):
-        count += 1
-        print(f"--- seed {options.seed} text {number}\n{problem}")
-        if options.save:
-            options.save.mkdir(parents=True, exist_ok=True)
-            (options.save / f"{options.seed}-{number}.hlo").write_text(text, encoding="utf-8", errors="replace")
-    return 1 if count else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

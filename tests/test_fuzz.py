@@ -1,21 +1,24 @@
-"""Damaged texts (fuzz_text.py), the same ones in every test run, and what the fuzzer once found."""
+"""Damaged files (fuzz.py), the same ones in every test run, and what the fuzzers once found."""
 from __future__ import annotations
 
 import os
 
 import pytest
-from fuzz_text import TESTDATA, finds, problem_of, read_texts
+from fuzz import FORMATS, TESTDATA, finds, format_named, problem_of
+from fuzz_text import attempt
 
 import hloc
 from hloc.errors import UnsupportedError
 
 SECONDS = float(os.environ.get("HLOC_FUZZ_SECONDS", "120"))
-TEXTS = None if "HLOC_FUZZ_SECONDS" in os.environ else 1500        # about 20 seconds on a free core
+COUNTS = {"text": 1500, "proto": 1500, "npz": 1500}                # about 40 seconds on a free core
 
 
-def test_damaged_texts() -> None:
-    problems = [f"text {number}:\n{text}\n{problem}"
-                for number, text, problem in finds(read_texts([TESTDATA]), 0, SECONDS, TEXTS)]
+@pytest.mark.parametrize("name", FORMATS)
+def test_damaged_files(name: str) -> None:
+    format, most = format_named(name), None if "HLOC_FUZZ_SECONDS" in os.environ else COUNTS[name]
+    problems = [f"{name} {number}:\n{data!r}\n{problem}"
+                for number, data, problem in finds(format, format.originals([TESTDATA]), 0, SECONDS, most)]
     assert not problems, problems[0]
 
 
@@ -60,4 +63,4 @@ def test_calls_of_calls_of_calls() -> None:
 
 @pytest.mark.parametrize("name", FOUND)
 def test_finds(name: str) -> None:
-    assert problem_of(FOUND[name]) == ""
+    assert problem_of(FOUND[name], attempt) == ""
