@@ -10,6 +10,7 @@ from product_types import numbers
 import hloc
 from hloc.errors import VerifyError
 from hloc.inputs import entry_results
+from hloc.ir import numpy_dtype
 from hloc.ops.table import OPS
 from hloc.tools.compare import compare
 
@@ -64,3 +65,42 @@ ORDER = ["maximum", "minimum", "clamp", "remainder", *(f"compare direction={d}" 
 def test_is_refused(element_type, some):
     refused = modules_of(element_type)[1]
     assert [name for name in some if name not in refused] == []
+
+
+POWERS = """HloModule powers
+smaller { a = f8e8m0fnu[] parameter(0)  b = f8e8m0fnu[] parameter(1)  ROOT r = f8e8m0fnu[] minimum(a, b) }
+ENTRY e {
+  x = f8e8m0fnu[256] parameter(0)
+  z = f8e8m0fnu[] parameter(1)
+  big = f32[256,1] parameter(2)
+  zs = f8e8m0fnu[256] broadcast(z), dimensions={}
+  p = pred[256] convert(x)
+  w = f64[256] convert(x)
+  f = f32[256] convert(x)
+  back = f8e8m0fnu[256] convert(f)
+  h = bf16[256] convert(x)
+  s = f8e8m0fnu[256] sign(x)
+  a = f8e8m0fnu[256] abs(x)
+  q = f8e8m0fnu[256] sqrt(x)
+  m = f8e8m0fnu[256] multiply(x, zs)
+  d = f8e8m0fnu[256] divide(x, zs)
+  c = pred[256] compare(x, zs), direction=LT
+  t = pred[256] compare(x, zs), direction=LE, type=TOTALORDER
+  few = f8e8m0fnu[9] slice(x), slice={[0:9]}
+  r = f8e8m0fnu[] reduce(few, z), dimensions={0}, to_apply=smaller
+  row = f8e8m0fnu[1,9] reshape(few)
+  bigs = f32[9,1] slice(big), slice={[0:9], [0:1]}
+  v = f32[1,1] dot(row, bigs), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT all = (pred[256], f64[256], f32[256], f8e8m0fnu[256], bf16[256], f8e8m0fnu[256], f8e8m0fnu[256], f8e8m0fnu[256], f8e8m0fnu[256], f8e8m0fnu[256], pred[256], pred[256], f8e8m0fnu[], f32[1,1]) tuple(p, w, f, back, h, s, a, q, m, d, c, t, r, v)
+}"""
+
+
+def test_the_smallest_power_of_two_is_not_zero():
+    """f8e8m0fnu begins at 2^-127, which is subnormal in f32: every code, by all that can be done with it."""
+    codes = np.arange(256, dtype=np.uint8).view(numpy_dtype("f8e8m0fnu"))
+    arrays = [codes, codes[127], np.full((256, 1), 2.0 ** 100, np.float32)]
+    expected = hloc.compile(POWERS, "reference")(*arrays)
+    assert expected[0].all() and expected[3].tobytes() == codes.tobytes() and float(expected[12]) == 2.0 ** -127
+    assert float(expected[13][0, 0]) > 2.0 ** -20
+    for got, want in zip(hloc.compile(POWERS, "cpu")(*arrays), expected, strict=True):
+        np.testing.assert_array_equal(got.astype("f8"), want.astype("f8"))

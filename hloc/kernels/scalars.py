@@ -1,8 +1,8 @@
 """From HLO element types to computation types: what one elementwise op does to one element.
 
 In: the opcode's row, operand values in computation form. Out: the loop IR expression of the result, in that form too.
-Narrow floats (bf16, f16, f8*, f4*) are computed in f32 and rounded after every op that does not keep them exact;
-integers below eight bits are computed in s8 or u8 and cut to their width. In memory they keep their own type:
+Narrow floats (bf16, f16, f8*, f4*) are computed in f32 (f8e8m0fnu in f64) and rounded after every op that does not keep
+them exact; integers below eight bits are computed in s8 or u8 and cut to their width. In memory they keep their type:
 
     add of bf16 a, b  ->  convert_f32(convert_bf16(add_f32(convert_f32(a), convert_f32(b))))
 """
@@ -29,6 +29,8 @@ LARGEST_S32 = (1 << 31) - 1
 def computation_type(element_type: str) -> str:
     """The type in which values of an element type are computed."""
     row = ELEMENT_TYPES[element_type]
+    if element_type == "f8e8m0fnu":                     # 2^-127 is subnormal in f32, zero to compiled arithmetic
+        return "f64"
     if row.kind == "float" and row.bits < 32:
         return "f32"
     if row.bits < 8:
@@ -125,6 +127,8 @@ def converted(value: Expr, source: str, target: str) -> Expr:
     if ELEMENT_TYPES[source].kind == "complex" and ELEMENT_TYPES[target].kind != "complex":
         source = "f32" if source == "c64" else "f64"
         value = Apply("real", (value,), source)
+    if source == "f8e8m0fnu":
+        value = narrow(value, source)                   # f32 takes its bits, where f64 on the way would lose 2^-127
     if not is_narrow(target):
         return convert_to(value, target)
     if is_narrow(source) and _holds(target, source):
@@ -133,7 +137,7 @@ def converted(value: Expr, source: str, target: str) -> Expr:
         if ELEMENT_TYPES[source].kind == "float":
             value = _saturated(value, target)
         return widen(Apply("convert", (convert_to(value, computation_type(target)),), target))
-    if target in ("bf16", "f16") and ELEMENT_TYPES[source].kind in ("signed", "unsigned", "pred"):
+    if target in ("bf16", "f16", "f8e8m0fnu") and ELEMENT_TYPES[source].kind in ("signed", "unsigned", "pred"):
         value = convert_to(value, "f32")                     # as a narrow type's own: what rounds f32 knows this form
     return widen(Apply("convert", (value,), target))
 

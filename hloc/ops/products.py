@@ -148,7 +148,7 @@ def sum_type(lhs: str, rhs: str, result: str) -> str:
     kinds = {row.kind for row in rows}
     if kinds <= INTEGERS:
         return result if result != "pred" else wider_type(lhs, rhs)
-    wide = any(row.name in ("f64", "c128") for row in rows)
+    wide = any(row.name in ("f64", "c128") for row in rows) or "f8e8m0fnu" in (lhs, rhs)    # 2^-127 is no f32 at work
     return ("c128" if wide else "c64") if "complex" in kinds else "f64" if wide else "f32"
 
 
@@ -335,8 +335,9 @@ def evaluate_scaled_dot(evaluator, instruction: Instruction, lhs, rhs, lhs_scale
 
 def scaled_type(instruction: Instruction, number: int) -> str:
     """The type in which an operand of a scaled-dot is multiplied by its scale: f32, or wider where one of them is."""
-    operands = instruction.operands
-    return sum_type(operands[number].shape.element_type, operands[2 + number].shape.element_type, "f32")
+    operands = (instruction.operands[number], instruction.operands[2 + number])
+    types = [o.shape.element_type for o in operands]
+    return sum_type(*("f32" if t == "f8e8m0fnu" else t for t in types), "f32")
 
 
 def _scaled(array: np.ndarray, scale: np.ndarray, dtype: np.dtype) -> np.ndarray:

@@ -184,16 +184,22 @@ def _convert(value: Expr, target: str) -> tuple[str, int]:
         return f"{_inside(value, TERNARY + 1)} ? {one} : {zero}", TERNARY
     text = expression(value)
     if is_narrow(source):
-        wide = computation_type(source)
+        wide = _form_beside(source, target)
         text, source = f"hloc_{source}_to_{wide}({text})", wide
     if not is_narrow(target):
         return (text if source == target else f"hloc_convert_{source}_{target}({text})"), ATOM
-    wide = computation_type(target)
+    wide = _form_beside(target, source)
     if source == "f64" and wide == "f32":
         text = f"hloc_f64_to_f32_odd({text})"
     elif source != wide:
         text = f"hloc_convert_{source}_{wide}({text})"
     return f"hloc_{wide}_to_{target}({text})", ATOM
+
+
+def _form_beside(narrow: str, other: str) -> str:
+    """The type by which a narrow type is converted to or from another: f32 where that is computed in f32, which has all
+    its numbers as bits (f8e8m0fnu is computed in f64)."""
+    return "f32" if computation_type(other) == "f32" else computation_type(narrow)
 
 
 def _bitcast(value: Expr, target: str) -> str:

@@ -9,6 +9,7 @@
  * thirds.
  * hloc_maximum_key_<t>(x), hloc_<t>_of_maximum_key_s16(key), for f16 and bf16 (f32: s32), for minimum likewise:
  * integers in the order that maximum sees.
+ * f8e8m0fnu, which is computed in f64, has hloc_f8e8m0fnu_to_f64 and hloc_f64_to_f8e8m0fnu, too.
  * hloc_f64_to_f32_odd rounds to odd, so that hloc_f32_to_<t>(hloc_f64_to_f32_odd(x)) rounds a double only once.
  *
  * Example: hloc_f32_to_f8e4m3fn(448.0f) == 0x7e; hloc_f8e4m3fn_to_f32(0x7e) == 448.0f
@@ -188,6 +189,15 @@ HLOC_FN hloc_u32 hloc_bits_of_f8e8m0fnu(float x) {
   return bits == 0u || bits >= 0x80000000u || code > 254u ? 255u : code;
 }
 HLOC_NARROW_ROUNDED(f8e8m0fnu)
+/* It is computed in f64: its smallest number is subnormal in f32, and zero to arithmetic. */
+HLOC_FN double hloc_f8e8m0fnu_to_f64(hloc_f8e8m0fnu x) {
+  return x == 255u ? HLOC_NAN_F64 : hloc_from_bits_f64(((unsigned long long)x + 896u) << 52);
+}
+HLOC_FN hloc_f8e8m0fnu hloc_f64_to_f8e8m0fnu(double x) {
+  unsigned long long code = ((hloc_bits_f64(x) + (1ull << 51)) >> 52) - 896u;
+  code = x < hloc_from_bits_f64(897ull << 52) ? x > hloc_from_bits_f64(896ull << 52) : code; /* 2^-126, 2^-127 */
+  return (hloc_f8e8m0fnu)(x > 0.0 && code < 255u ? code : 255u);
+}
 
 /* Integers of fewer than eight bits. */
 #define HLOC_NARROW_SIGNED_INT(T, BITS)                                                                               \
