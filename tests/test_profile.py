@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 import hloc
+from hloc.analysis.cost import main_operation
 from hloc.cli.main import main
+from hloc.cli.profile_table import profile_json, step_rows
+from hloc.executable import StepTime
 
 LOOP = """HloModule loop
 
@@ -72,9 +75,56 @@ def test_command(tmp_path, capsys):
     sys.argv = ["hloc", "run", str(path), "--profile", "--repeat", "3", "-t", "cpu", "-i", "zeros"]
     main()
     out = capsys.readouterr().out
-    assert "us/run" in out and "steps took" in out and "over 3 calls" in out
+    assert "us/run" in out and "p90" in out and "steps took" in out and "over 3 calls" in out
     sys.argv += ["--json"]
     main()
-    rows = json.loads(capsys.readouterr().out)["profile"]
+    told = json.loads(capsys.readouterr().out)
+    rows = told["profile"]
     assert {"kernel", "instruction", "seconds", "runs", "bytes", "flops", "line"} <= rows[0].keys()
     assert 17 in [r["runs"] for r in rows]
+    assert len(told["seconds"]) == 3 and len(told["warm_up_seconds"]) == 1
+    assert told["percentiles"]["min"] <= told["percentiles"]["median"] <= told["percentiles"]["p99"]
+
+
+LAYER = """HloModule layer
+ENTRY e {
+  x = f32[8,16] parameter(0)
+  w = f32[16,4] parameter(1)
+  zero = f32[] constant(0), metadata={source_file="model.py" source_line=9}
+  zeros = f32[8,4] broadcast(zero), dimensions={}, metadata={source_file="model.py" source_line=9}
+  y = f32[8,4] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}, metadata={op_name="jit(layer)/dot" source_file="model.py" source_line=4}
+  ROOT r = f32[8,4] maximum(y, zeros), metadata={source_file="model.py" source_line=9}
+}
+"""
+
+
+def test_rows_lead_with_the_main_operation_and_its_line():
+    exe = hloc.compile(LAYER, target="cpu", options=hloc.Options(profile=True))
+    exe(np.ones((8, 16), np.float32), np.ones((16, 4), np.float32))
+    (row,) = profile_json([exe.profile()])
+    assert (row["operation"]["opcode"], row["line"], row["opcode"]) == ("dot", 7, "fusion")
+    assert row["source"][0]["line"] == 4 and row["op_name"] == "jit(layer)/dot"
+
+
+def test_a_step_has_the_median_of_its_calls():
+    instruction = hloc.load(LAYER).entry.root
+    calls = [[StepTime("k", instruction, 8, 8, 2, seconds)] for seconds in (1.0, 2.0, 9.0)]
+    (row,) = step_rows(calls)
+    assert row.seconds.median == 2.0 and row.runs == 2
+
+
+@pytest.mark.parametrize("opcodes, main", [
+    ("exponential maximum", "exponential"), ("negate maximum", "maximum"), ("tanh sort negate", "sort"),
+    ("reshape transpose", "transpose")])
+def test_main_operation(opcodes, main):
+    lines = ["  v0 = f32[4,4] parameter(0)"]
+    forms = {"maximum": "maximum({0}, {0})", "transpose": "transpose({0}), dimensions={{1,0}}",
+             "sort": "sort({0}), dimensions={{0}}, to_apply=less"}
+    for number, opcode in enumerate(opcodes.split()):
+        form = forms.get(opcode, opcode + "({0})").format(f"v{number}")
+        lines.append(f"  v{number + 1} = f32[4,4] {form}")
+    lines[-1] = lines[-1].replace("  v", "  ROOT v", 1)
+    module = hloc.load("HloModule m\nless { a = f32[] parameter(0)  b = f32[] parameter(1)\n"
+                       "  ROOT c = pred[] compare(a, b), direction=LT }\nf {\n" + "\n".join(lines) + "\n}\n"
+                       "ENTRY e { p = f32[4,4] parameter(0)  ROOT r = f32[4,4] fusion(p), kind=kLoop, calls=f }\n")
+    assert main_operation(module.entry.root).opcode == main

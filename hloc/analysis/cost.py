@@ -5,6 +5,7 @@ In: an instruction (and a machine). Out: estimates for choices such as "compute 
     flops(dot f32[64,128] x f32[128,32])            2 * 64 * 32 * 128
     operations(exponential)                         10 per element, where add is 1
     bytes_accessed(dynamic-slice of 8 rows)         the 8 rows, twice; not the array they come from
+    main_operation(fusion of convolution, maximum)  the convolution
 """
 from __future__ import annotations
 
@@ -21,6 +22,8 @@ EXPENSIVE = {
     "power": 30, "atan2": 25, "acos": 20, "acosh": 25, "asin": 20, "asinh": 25, "atanh": 25, "cosh": 20, "sinh": 20,
     "round-nearest-even": 2, "round-nearest-afz": 3, "popcnt": 4, "count-leading-zeros": 4, "reduce-precision": 6,
 }
+ROUTINES = frozenset(["dot", "convolution", "ragged-dot", "scaled-dot", "fft", "sort", "cholesky", "triangular-solve",
+                      "scatter", "select-and-scatter", "custom-call"])
 FREE = frozenset(["parameter", "constant", "tuple", "get-tuple-element", "bitcast", "reshape", "opt-barrier",
                   "after-all", "domain", "add-dependency"])
 PARTIAL_READS = frozenset(["slice", "dynamic-slice", "gather"])
@@ -64,6 +67,18 @@ def flops(instruction: Instruction) -> int:
     if is_elementwise(instruction):
         return int(shape.num_elements * operations(instruction))
     return sum(flops(i) for c in instruction.called_computations for i in c.instructions) if opcode == "fusion" else 0
+
+
+def main_operation(instruction: Instruction) -> Instruction:
+    """What an instruction, or a fusion, is for: of what is inside the product, convolution or routine, else what
+    computes most; of several alike the last. Where a fusion only moves data, its root."""
+    if instruction.opcode != "fusion":
+        return instruction
+    inside = instruction.called_computations[0]
+    work = [main_operation(i) for i in inside.instructions if i.opcode not in FREE]
+    if not any(flops(i) or i.opcode in ROUTINES for i in work):
+        return inside.root if inside.root.opcode not in FREE or not work else work[-1]
+    return max(reversed(work), key=lambda i: (i.opcode in ROUTINES, flops(i)))
 
 
 def _arrays(instruction: Instruction):

@@ -2,56 +2,82 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import click
 
+from hloc.analysis.cost import main_operation
 from hloc.cli.terminal import counted, line_of, print_table, source_json, source_of
 from hloc.executable import StepTime
+from hloc.ir import Instruction
 from hloc.source_lines import op_name
+from hloc.tools.timings import Summary
 
 
-def slowest_first(steps: Sequence[StepTime]) -> list[StepTime]:
-    """The steps that ran, by the time that they took."""
-    return sorted((s for s in steps if s.runs), key=lambda s: -s.seconds)
+class StepRow(NamedTuple):
+    """One step over several calls. seconds: percentiles of what all its runs of a call took; runs: per call."""
+
+    step: StepTime
+    main: Instruction
+    seconds: Summary
+    runs: float
 
 
-def show_profile(steps: Sequence[StepTime], times: Sequence[float], top: int) -> None:
-    """Print the table; `times` are the seconds of the calls over which the steps were counted."""
-    calls, total = len(times), sum(s.seconds for s in steps)
-    rows = slowest_first(steps)
-    print_table(["ms/call", "share", "runs", "us/run", "GB/s", "GFLOP/s", "kernel", "instruction", "line", "source",
-                 "from"], [_row(s, calls, total) for s in rows[:top]], right=(0, 1, 2, 3, 4, 5, 8))
+def step_rows(calls: Sequence[Sequence[StepTime]]) -> list[StepRow]:
+    """The steps that ran, the slowest first; calls: Executable.profile after each of them."""
+    rows = [StepRow(same[-1], main_operation(same[-1].instruction), Summary.of([s.seconds for s in same]),
+                    sum(s.runs for s in same) / len(same)) for same in zip(*calls) if any(s.runs for s in same)]
+    return sorted(rows, key=lambda r: -r.seconds.median)
+
+
+def show_profile(calls: Sequence[Sequence[StepTime]], times: Sequence[float], top: int) -> None:
+    """Print the table; `times` are the seconds of the calls."""
+    rows = step_rows(calls)
+    total = sum(r.seconds.median for r in rows)
+    several = len(calls) > 1
+    print_table(["ms/call", "p90" if several else "", "share", "operation", "line", "source", "runs", "us/run", "GB/s",
+                 "GFLOP/s", "kernel", "instruction", "from"],
+                [_row(r, total, several) for r in rows[:top]], right=(0, 1, 2, 4, 6, 7, 8, 9))
     if len(rows) > top:
-        rest = sum(s.seconds for s in rows[top:])
-        click.echo(f"... and {len(rows) - top} more, {1e3 * rest / calls:.3f} ms/call (--top)")
-    click.echo(f"{counted(len(rows), 'step')} took {1e3 * total / calls:.3f} ms of {1e3 * sum(times) / calls:.3f} ms "
-               f"per call, over {counted(calls, 'call')}")
+        rest = sum(r.seconds.median for r in rows[top:])
+        click.echo(f"... and {len(rows) - top} more, {1e3 * rest:.3f} ms/call (--top)")
+    medians = ", medians" if several else ""
+    click.echo(f"{counted(len(rows), 'step')} took {1e3 * total:.3f} ms of {1e3 * Summary.of(times).median:.3f} ms "
+               f"per call, over {counted(len(calls), 'call')}{medians}")
 
 
-def _row(step: StepTime, calls: int, total: float) -> list[str]:
-    return [f"{1e3 * step.seconds / calls:.3f}", f"{100 * step.seconds / max(total, 1e-12):.1f}%",
-            f"{step.runs / calls:g}", f"{1e6 * step.seconds / step.runs:.1f}", _rate(step.bytes, step),
-            _rate(step.flops, step), step.kernel[:32], _shown(step)[:52], str(line_of(step.instruction) or ""),
-            source_of(step.instruction), _origin(step)[-48:]]
+def _row(row: StepRow, total: float, several: bool) -> list[str]:
+    step, seconds = row.step, row.seconds.median
+    return [f"{1e3 * seconds:.3f}", f"{1e3 * row.seconds.p90:.3f}" if several else "",
+            f"{100 * seconds / max(total, 1e-12):.1f}%", _shown(row.main)[:52], str(line_of(row.main) or ""),
+            _source(row), f"{row.runs:g}", f"{1e6 * seconds / row.runs:.1f}", _rate(step.bytes, row),
+            _rate(step.flops, row), step.kernel[:32], step.instruction.name[:32], _origin(row)[-48:]]
 
 
-def _rate(amount: int, step: StepTime) -> str:
+def _rate(amount: int, row: StepRow) -> str:
     """Billions per second; nothing where nothing was counted."""
-    return f"{amount * step.runs / step.seconds / 1e9:.2f}" if amount and step.seconds > 0 else ""
+    seconds = row.seconds.median
+    return f"{amount * row.runs / seconds / 1e9:.2f}" if amount and seconds > 0 else ""
 
 
-def _shown(step: StepTime) -> str:
-    return f"{step.instruction.name} = {step.instruction.shape.to_string(False)}"
+def _shown(main: Instruction) -> str:
+    return f"{main.opcode} {main.name} {main.shape.to_string(False)}"
 
 
-def _origin(step: StepTime) -> str:
-    return op_name(str(step.instruction.get("metadata", "")))
+def _source(row: StepRow) -> str:
+    return source_of(row.main) or source_of(row.step.instruction)
 
 
-def profile_json(steps: Sequence[StepTime], calls: int) -> list[dict]:
-    """The same for JSON: seconds and runs are those of one call on average; bytes and flops those of one run."""
-    return [{"kernel": s.kernel, "instruction": s.instruction.name, "opcode": s.instruction.opcode,
-             "shape": s.instruction.shape.to_string(False), "line": line_of(s.instruction),
-             "source": source_json(s.instruction), "op_name": _origin(s),
-             "seconds": s.seconds / calls, "runs": s.runs / calls, "bytes": s.bytes, "flops": s.flops}
-            for s in slowest_first(steps)]
+def _origin(row: StepRow) -> str:
+    return next(filter(None, (op_name(str(i.get("metadata", ""))) for i in (row.main, row.step.instruction))), "")
+
+
+def profile_json(calls: Sequence[Sequence[StepTime]]) -> list[dict]:
+    """The same for JSON: seconds are the median per call, runs those of a call; bytes and flops those of one run."""
+    return [{"kernel": r.step.kernel, "instruction": r.step.instruction.name, "opcode": r.step.instruction.opcode,
+             "shape": r.step.instruction.shape.to_string(False), "line": line_of(r.main),
+             "operation": {"name": r.main.name, "opcode": r.main.opcode, "shape": r.main.shape.to_string(False)},
+             "source": source_json(r.main) or source_json(r.step.instruction), "op_name": _origin(r),
+             "seconds": r.seconds.median, "percentiles": r.seconds.named, "runs": r.runs, "bytes": r.step.bytes,
+             "flops": r.step.flops}
+            for r in step_rows(calls)]

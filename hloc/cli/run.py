@@ -55,7 +55,10 @@ Examples:
               help="Simulate N devices that meet at collectives; {device} in file names is a device's number. "
                    "Default: what the header of a module with collectives says; under mpirun each process is a device.")
 @click.option("--repeat", default=1, show_default=True, type=click.IntRange(1), metavar="N",
-              help="Run so often; show the times.")
+              help="Run so often; show the times: their minimum, median, 90th and 99th percentile.")
+@click.option("--warm-up", type=click.IntRange(0), metavar="N",
+              help="Runs before these, which do not count. Default: 1 with --repeat or --profile, but none where the "
+                   "host hands arrays in (--infeed, --recv) or takes some (--outfeed).")
 @click.option("--profile", is_flag=True, help="Show what each step took instead of the results (target cpu).")
 @click.option("--top", default=30, show_default=True, type=click.IntRange(1), metavar="N",
               help="With --profile: how many steps.")
@@ -68,13 +71,13 @@ Examples:
 @memory_limit_option
 @tuning_option
 @reading_options
-def run_command(module, inputs, output, target, devices, repeat, profile, top, as_json, custom_calls, infeeds,
-                received, outfeed, fusion, memory_limit, tuning, reading) -> None:
+def run_command(module, inputs, output, target, devices, repeat, warm_up, profile, top, as_json, custom_calls,
+                infeeds, received, outfeed, fusion, memory_limit, tuning, reading) -> None:
     """Run MODULE (HLO text, a proto, or a .so or .cubin that `hloc compile` wrote; '-' for stdin); show its results.
 
     Without --inputs, parameters are the arguments that a snapshot holds, else 'sensible:0'; a note says so.
 
-    With --profile, the module is compiled with a clock around each step and called once before it is measured.
+    With --profile, the module is compiled with a clock around each step; figures are medians of the runs.
     """
     from hloc.api import Options
     from hloc.executable import Executable
@@ -94,12 +97,14 @@ def run_command(module, inputs, output, target, devices, repeat, profile, top, a
                           passes=pass_options(fusion, memory_limit), profile=profile, tuning=tuning)
         several = [] if isinstance(parsed, Executable) else devices_for(parsed, devices)
         if several:
-            _for_one_device({"--repeat": repeat > 1, "--profile": profile, "--outfeed": outfeed, "--infeed": infeeds,
-                             "--recv": received})
+            _for_one_device({"--repeat": repeat > 1, "--warm-up": warm_up, "--profile": profile, "--outfeed": outfeed,
+                             "--infeed": infeeds, "--recv": received})
             with ending_all(several):
                 outcomes = run_on_devices(parsed, several, target, options, inputs, output)
         else:
-            run = _run(parsed, target, options, inputs, repeat)
+            if warm_up is None:
+                warm_up = int((repeat > 1 or profile) and not (infeeds or received or outfeed))
+            run = _run(parsed, target, options, inputs, repeat, warm_up)
     if several:
         show_outcomes(outcomes, as_json)
         return
@@ -111,15 +116,16 @@ def run_command(module, inputs, output, target, devices, repeat, profile, top, a
 
 
 class Run(NamedTuple):
-    """times: seconds of each call; steps: what the last calls took, where that was asked for."""
+    """times: seconds of each call; warm_up: of those before; steps: what the steps of each call took, where asked."""
 
     exe: Executable
     results: tuple[np.ndarray, ...]
     times: list[float]
+    warm_up: list[float]
     steps: list | None
 
 
-def _run(parsed, target: str, options, inputs, repeat: int) -> Run:
+def _run(parsed, target: str, options, inputs, repeat: int, warm_up: int) -> Run:
     from hloc.api import compile
     from hloc.executable import Executable
     arrays_of = input_reader(inputs, parsed)                      # before the module is compiled in place
@@ -128,27 +134,29 @@ def _run(parsed, target: str, options, inputs, repeat: int) -> Run:
         tell_of_gpu(target, exe.target)
     arrays = arrays_of(exe.parameters)
     options.report("run")
-    if options.profile:
-        exe(*arrays)
-        exe.profile()
-    results, times = _timed(exe, arrays, repeat)
-    return Run(exe, results, times, exe.profile() if options.profile else None)
+    steps: list | None = [] if options.profile else None
+    _, before = _timed(exe, arrays, warm_up, steps)
+    if steps:
+        steps.clear()
+    results, times = _timed(exe, arrays, repeat, steps)
+    return Run(exe, results, times, before, steps)
 
 
 def _show(run: Run, as_json: bool, top: int) -> None:
-    repeat, profiled = len(run.times), run.steps is not None
+    from hloc.tools.timings import Summary
+    summary = Summary.of(run.times)
     if as_json:
-        told = {"seconds": run.times, "results": [
+        told = {"seconds": run.times, "warm_up_seconds": run.warm_up, "percentiles": summary.named, "results": [
             {"name": v.name, "type": v.shape.element_type, "shape": list(a.shape), "first": first_values(a)}
             for v, a in zip(run.exe.results, run.results)]}
-        click.echo(json.dumps(told | ({"profile": profile_json(run.steps, repeat)} if profiled else {}), indent=1))
-    elif profiled:
+        click.echo(json.dumps(told | ({"profile": profile_json(run.steps)} if run.steps else {}), indent=1))
+    elif run.steps:
         show_profile(run.steps, run.times, top)
     else:
         results_table(run.exe.results, run.results)
-    if repeat > 1 and not as_json:
-        times = sorted(run.times)
-        click.echo(f"{repeat} runs: best {times[0] * 1e3:.3f} ms, median {times[repeat // 2] * 1e3:.3f} ms", err=True)
+    if len(run.times) > 1 and not as_json:
+        warm_up = f"; before them {', '.join(f'{1e3 * t:.3f} ms' for t in run.warm_up[:3])}" if run.warm_up else ""
+        click.echo(f"{len(run.times)} runs: {summary}{warm_up}", err=True)
 
 
 def _for_compiled(path: str, exe: Executable, target: str, options: dict[str, object]) -> None:
@@ -167,13 +175,15 @@ def _for_one_device(options: dict[str, object]) -> None:
         raise UsageError(f"{given} is for runs on one device")
 
 
-def _timed(exe, arrays, repeat: int) -> tuple:
-    """The results of the last of `repeat` calls, and the seconds of each."""
-    times = []
+def _timed(exe, arrays, repeat: int, steps: list | None) -> tuple:
+    """The results of the last of `repeat` calls, and the seconds of each; `steps` gets what its steps took."""
+    times, results = [], None
     for _ in range(repeat):
         start = time.perf_counter()
         results = exe(*arrays)
         times.append(time.perf_counter() - start)
+        if steps is not None:
+            steps.append(exe.profile())
     return results, times
 
 
