@@ -298,13 +298,40 @@ def test_unknown_custom_call_is_named(here, capsys):
     assert code == 4 and "mystery" in err
 
 
-def test_custom_call_in_python(here, capsys, monkeypatch):
+CALLS = "import numpy as np\ndef double(s):\n    return s * 2\ndef wrong(s):\n    return s + np.ones(7)\n"
+
+
+@pytest.mark.parametrize("module", ["calls", "./sub/calls.py"])
+def test_custom_calls_are_found_in_the_working_directory_and_in_files(here, capsys, module, monkeypatch):
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    monkeypatch.delitem(sys.modules, "calls", raising=False)
     Path("call.hlo").write_text(ADD.replace("tanh(s)", 'custom-call(s), custom_call_target="mystery"'))
-    Path("calls.py").write_text("def double(s):\n    return s * 2\n")
-    monkeypatch.syspath_prepend(str(here))
-    code, out, _ = run(capsys, "run", "call.hlo", "-i", "x.npy", "-i", "x.npy", "-t", "cpu", "--custom-call",
-                       "mystery=calls:double")
+    Path("sub").mkdir()
+    (Path("sub") / "helper.py").write_text(CALLS)
+    Path("calls.py").write_text(CALLS)
+    Path("sub/calls.py").write_text("from helper import *\n")
+    arguments = ["run", "call.hlo", "-i", "x.npy", "x.npy", "-t", "cpu", "--custom-call"]
+    code, out, _ = run(capsys, *arguments, f"mystery={module}:double")
     assert code == 0 and "1, 1, 1, 1" in out
+
+
+@pytest.mark.parametrize("place, expected, told", [
+    ("calls:wrong", 6, "error: custom call 'mystery': ValueError: operands could not be broadcast together with shapes "
+                       "(2,3) (7,)\n  File \"calls.py\", line 5, in wrong\n    return s + np.ones(7)\n"),
+    ("./raises.py:f", 2, "ValueError: broken\n  File \"raises.py\", line 1, in <module>"),
+    ("calls:np", 2, "calls.py has a module, not a function, 'np'"), ("calls:none", 2, "has no function 'none'"),
+    ("none.py:f", 2, "cannot read none.py: No such file"), ("/dev/zero:f", 2, "it is a device, no regular file"),
+    ("..calls:f", 2, "..calls is no name of a module"),
+])
+@pytest.mark.parametrize("target", ["cpu", "reference"])
+def test_faults_of_custom_calls_are_their_authors(here, capsys, monkeypatch, place, expected, told, target):
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    monkeypatch.delitem(sys.modules, "calls", raising=False)
+    Path("call.hlo").write_text(ADD.replace("tanh(s)", 'custom-call(s), custom_call_target="mystery"'))
+    Path("calls.py").write_text(CALLS)
+    Path("raises.py").write_text("raise ValueError('broken')\n")
+    code, _, err = run(capsys, "run", "call.hlo", "-i", "zeros", "-t", target, "--custom-call", f"mystery={place}")
+    assert code == expected and told in err and "Traceback" not in err
 
 
 def test_elided_constants(here, capsys):

@@ -6,9 +6,9 @@ import sys
 
 import click
 
+from hloc.cli.custom_calls import custom_call_table
 from hloc.cli.options import (
     custom_call_option,
-    custom_call_table,
     inputs_option,
     module_argument,
     reading_options,

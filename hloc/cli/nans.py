@@ -6,7 +6,8 @@ import sys
 
 import click
 
-from hloc.cli.options import custom_call_option, custom_call_table, inputs_option, module_argument, reading_options
+from hloc.cli.custom_calls import custom_call_table
+from hloc.cli.options import custom_call_option, inputs_option, module_argument, reading_options
 from hloc.cli.terminal import Progress, input_reader, line_of, print_table, read_module, source_json
 
 EPILOG = """\b

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import re
 from pathlib import Path
 from typing import NamedTuple
@@ -90,7 +89,8 @@ memory_limit_option = click.option(
 
 custom_call_option = click.option(
     "--custom-call", "custom_calls", multiple=True, metavar="NAME=MODULE:FUNCTION",
-    help="Python function (NumPy arrays in, array or tuple of arrays out) for a custom-call target.")
+    help="Python function (NumPy arrays in, array or tuple of arrays out) for a custom-call target; MODULE is a name, "
+         "also of the working directory, or a file: ./my.py.")
 
 
 infeed_option = click.option(
@@ -130,18 +130,3 @@ def write_transfers(path: Path, transfers) -> None:
     for number, (channel, value) in enumerate(transfers.sent):
         named.update((f"send.{channel}.{number}.{n}", a) for n, a in enumerate(flatten(value)))
     write_outputs(path, list(named.values()), list(named))
-
-
-def custom_call_table(given: tuple[str, ...]) -> dict:
-    """{target: function} from NAME=MODULE:FUNCTION."""
-    table = {}
-    for text in given:
-        name, equals, place = text.partition("=")
-        module, colon, function = place.partition(":")
-        if not (equals and colon and name and module and function):
-            raise UsageError(f"--custom-call {text!r}: write NAME=MODULE:FUNCTION")
-        try:
-            table[name] = getattr(importlib.import_module(module), function)
-        except (ImportError, AttributeError) as error:
-            raise UsageError(f"--custom-call {text!r}: {error}") from None
-    return table

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from hloc.cli.custom_calls import custom_call_table
 from hloc.cli.options import (
     Reading,
     custom_call_option,
-    custom_call_table,
     fusion_option,
     infeed_option,
     inputs_option,

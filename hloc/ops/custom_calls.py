@@ -61,7 +61,7 @@ def unknown(instruction: Instruction, target: str) -> UnsupportedError:
     reason = REASONS.get(target)
     return UnsupportedError(f"custom-call target {target!r} is not known" + (f": {reason}" if reason else ""),
                             instruction.span,
-                            hint=f"give a Python function for it: --custom-call {target}=module:function")
+                            hint=f"give a Python function for it: --custom-call {target}=./my.py:function")
 
 
 def call_known(instruction: Instruction, *operands):
