@@ -24,6 +24,7 @@ HEROES = frozenset(["dot", "convolution"])
 UPDATES = frozenset(["dynamic-update-slice", "scatter"])
 SHORTEST_SPREAD_ROW = 8     # elements of a row of a pad's result
 LARGE_CONCATENATE, FEW_ROWS = 1 << 16, 64       # elements above which each piece may be a kernel, below so many rows
+PIECES_TOGETHER = 32        # of a concatenate, in one kernel: compilers take longer for each of a hundred loops
 
 
 def is_static_array(shape: Shape) -> bool:

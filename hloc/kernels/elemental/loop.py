@@ -1,7 +1,7 @@
 """Elementwise and data-moving kernels: one loop nest over the elements of the roots.
 
-In: a kLoop fusion, or a lone instruction that has an element rule. Out: one kernel (one per piece for a concatenate at
-the root). Loads widen narrow types, the results are stored once.
+In: a kLoop fusion, or a lone instruction that has an element rule. Out: one kernel (several for a concatenate of many
+pieces at the root). Loads widen narrow types, the results are stored once.
 """
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator
 from contextlib import ExitStack
 
-from hloc.analysis.fusible import is_in_pieces
+from hloc.analysis.fusible import PIECES_TOGETHER, is_in_pieces
 from hloc.analysis.packing import ALIGNMENT
 from hloc.errors import UnsupportedError
 from hloc.ir import ELEMENT_TYPES, Instruction
@@ -165,7 +165,8 @@ def _pieces(group: Group, root: Instruction, machine: Machine) -> tuple[KernelCa
         calls = {(p, s): _flat_piece(group, root, machine, dimension, p, s) for p, s in pieces}
         flat = [call for call in calls.values() if call is not None]
         pieces = [piece for piece in pieces if calls[piece] is None]
-    return (*flat, *([_joined_pieces(group, root, dimension, pieces, rows)] if pieces else []))
+    together = [pieces[n:n + PIECES_TOGETHER] for n in range(0, len(pieces), PIECES_TOGETHER)]
+    return (*flat, *(_joined_pieces(group, root, dimension, some, rows) for some in together))
 
 
 def _flat_piece(group: Group, root: Instruction, machine: Machine, dimension: int, piece: Instruction,
@@ -245,7 +246,7 @@ def _joined_pieces(group: Group, root: Instruction, dimension: int, pieces: list
                 place = indexing.shift(inner, start * width)
                 length = root.shape.dimensions[dimension] * width
                 outline.store(0, indexing.add(indexing.scale(row, length), place), value)
-    return outline.finish(cost=cost_of(outline, root.shape.num_elements, trials[0][1]))
+    return outline.finish(cost=cost_of(outline, sum(p.shape.num_elements for p, _ in pieces), trials[0][1]))
 
 
 def _piece_index(piece: Instruction, dimension: int, row: Index, inner: Index) -> tuple[Index, ...]:

@@ -11,6 +11,7 @@ from hloc.analysis.cost import (
     seconds_of_traffic,
 )
 from hloc.analysis.fusible import (
+    PIECES_TOGETHER,
     RESHAPES,
     in_place_operands,
     is_elemental,
@@ -65,6 +66,8 @@ from hloc.passes.rewriter import control_dependent
 
 MOST_BRANCHES = 8                # operands of a concatenate inside a kernel
 MOST_PIECES = 8                  # kernels of a concatenate for each of which a group may grow
+MOST_FUNCTIONS = 16              # of an epilogue, which has each written out ...
+COSTLY = 10                      # ... of as many operations
 LEAST_ROW_BYTES = 64 << 10       # rows up to this length always fit
 
 Answer = tuple[int, ...] | str
@@ -327,7 +330,7 @@ class Fuser:
         if group.work + weight(producer) > most_work:
             return f"the kernel has {most_work} operations already"
         new = {o for o in producer.operands if not is_splat_constant(o)} - group.parameters - group.members.keys()
-        if len(group.parameters) + len(new) - 1 > most_parameters:
+        if len(group.parameters) + len(new) - 1 > max(most_parameters, len(group.parameters)):
             return f"the kernel would read more than {most_parameters} arrays"
         if producer.opcode == "concatenate" and len(producer.operands) > MOST_BRANCHES:
             return f"a concatenate of more than {MOST_BRANCHES} arrays is a kernel of its own"
@@ -353,8 +356,9 @@ class Fuser:
 
     def pieces(self, group: Group) -> int:
         """How many kernels a group is, at least, where it is several; as many times the limits of one are its own."""
-        in_pieces = self.machine.kind == "cpu" and is_in_pieces(group.first)
-        return min(MOST_PIECES, len(group.first.operands)) if in_pieces else 1
+        if self.machine.kind == "cpu" and is_in_pieces(group.first):
+            return min(MOST_PIECES, len(group.first.operands))
+        return -(-len(group.first.operands) // PIECES_TOGETHER) if group.first.opcode == "concatenate" else 1
 
     def update_obstacle(self, producer: Instruction, group: Group) -> str:
         """An update must not read the array that it overwrites."""
@@ -392,6 +396,8 @@ class Fuser:
     def accept_hero(self, producer: Instruction, group: Group, contexts: tuple[int, ...]) -> Answer:
         if group.kind != LOOP or contexts != (BASE,) or producer.shape.dimensions != group.dimensions:
             return "a product takes only an elementwise epilogue at its own positions"
+        if sum(operations(m) >= COSTLY for m in group.members) > MOST_FUNCTIONS:
+            return f"a product's epilogue has at most {MOST_FUNCTIONS} functions; more are calls in a kernel of loops"
         group.members[producer] = contexts
         fits = depends_elementwise(group, producer)
         del group.members[producer]
