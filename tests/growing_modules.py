@@ -99,6 +99,15 @@ def functions(count: int, name: str = "sine", shape: str = "f32[1000]") -> str:
     return _module(lines)
 
 
+def waves(count: int, name: str = "sine", shape: str = "f32[1000]") -> str:
+    """As functions, with a product and a sum between them, and a sum of all."""
+    lines = [f"x.0 = {shape} parameter(0)", f"y = {shape} parameter(1)", f"t.0 = {shape} negate(y)"]
+    for n in range(count):
+        lines += [f"f.{n} = {shape} {name}(x.{n})", f"m.{n} = {shape} multiply(f.{n}, y)",
+                  f"x.{n + 1} = {shape} add(m.{n}, x.{n // 2})", f"t.{n + 1} = {shape} add(t.{n}, f.{n})"]
+    return _module([*lines, f"ROOT r = {shape} multiply(t.{count}, x.{count})"])
+
+
 def readers(count: int) -> str:
     """Layers that all read one array, and are sums of it and the layer before; all are results."""
     shape = "f32[16]"

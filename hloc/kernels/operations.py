@@ -31,6 +31,9 @@ MADE_BY_PASSES = {
     "f32_of_maximum_key": "the float of such an integer (also bf16, f16; also of minimum_key)",
     "sin_near": "sin where sin_is_near holds of the arguments (so for every function that has the two)",
     "sin_far": "sin of any argument",
+    "called_sin": "sin by a call, not written out (so for every function of many instructions)",
+    "row_sin": "sin by a call for all elements of the loop that it stands in (so for each of these)",
+    "row_round_to_bf16": "convert to bf16 and back, the same way (so for every type narrower than f32)",
 }
 PARTS = {"c64": "f32", "c128": "f64"}
 WHOLES = {part: whole for whole, part in PARTS.items()}
@@ -39,6 +42,7 @@ WHOLES = {part: whole for whole, part in PARTS.items()}
 def result_type(op: str, arguments: Sequence[str]) -> str | None:
     """The type that an operation gives for arguments of these types; None where it does not follow from them."""
     first = arguments[0]
+    op = op.removeprefix("called_").removeprefix("row_")
     if op in CONVERSIONS:
         return None
     if op.startswith("compare_") or op.endswith("_is_near") or op == "is_finite":

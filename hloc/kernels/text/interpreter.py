@@ -139,7 +139,11 @@ class _Run:
 @cache
 def meaning(op: str, arguments: tuple[str, ...], type: str, immediate: tuple[int, ...] = ()) -> Callable:
     """The function of an operation, over NumPy scalars; positions are Python's integers."""
+    op = op.removeprefix("called_").removeprefix("row_")
     op = SAME_AS.get(op, op)
+    if op.startswith("round_to_"):
+        narrow = numpy_dtype(op.removeprefix("round_to_")).type
+        return lambda value: np.float32(narrow(value))
     if op == "convert" and INDEX in (arguments[0], type):
         return int if type == INDEX else lambda value: numpy_dtype(type).type(value)
     if arguments[-1] == INDEX and op in INDEX_MEANING:

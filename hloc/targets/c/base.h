@@ -2,6 +2,7 @@
  *
  * In: nothing (no libc header is needed, so the file also compiles under NVRTC).
  * Out: HLOC_FN         qualifier of every scalar function
+ *      HLOC_CALLED     qualifier of functions that are never written out where they are called
  *      HLOC_WIDE       qualifier of kernels that gain by the widest vectors
  *      hloc_pred, hloc_s8 .. hloc_u64, hloc_f32, hloc_f64, hloc_c64, hloc_c128   computation types
  *      hloc_f16, hloc_bf16, hloc_f8*, hloc_f6*, hloc_f4e2m1fn, hloc_s4, hloc_u4, ...       storage types
@@ -25,9 +26,11 @@
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 #define HLOC_CUDA 1
 #define HLOC_FN static __device__ __forceinline__
+#define HLOC_CALLED static __device__ __noinline__
 #else
 #define HLOC_CUDA 0
 #define HLOC_FN static inline __attribute__((always_inline, unused))
+#define HLOC_CALLED static __attribute__((noinline, unused))
 #endif
 
 /* Before a kernel of many instructions per element: 512-bit vectors, where gcc would rather take 256-bit ones. */

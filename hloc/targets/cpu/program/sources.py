@@ -24,9 +24,11 @@ from hloc.targets.cpu.program.small_kernels import inlined_kernels
 from hloc.targets.cpu.program.stops import with_stops
 from hloc.targets.cpu.tiles.source import callback_of, tile_function
 from hloc.targets.cpu.vector_loops.call_printer import RowPrinter, headers
+from hloc.targets.cpu.vector_loops.function_definitions import row_definitions
 from hloc.targets.cpu.vector_loops.half_rounding_groups import has_groups
 from hloc.targets.cpu.vector_loops.pipeline import run_kernel_passes
 from hloc.targets.cpu.vector_loops.streaming_store_calls import far_arrays
+from hloc.targets.functions import definitions
 from hloc.targets.inlining import HEADERS as SHARED
 from hloc.targets.inlining import c_name, inline_includes
 from hloc.targets.printer import C, print_kernel
@@ -148,13 +150,15 @@ def print_kernels(kernels: Sequence[Kernel | Tile], machine: Machine) -> tuple[t
         else:
             kernel = with_stops(run_kernel_passes(kernel, machine))
             qualifier = "HLOC_WIDE " if kernel.wide or has_groups(kernel) else ""
-            name = functions.setdefault(_function(kernel._replace(origin=()), "", qualifier), name)
+            name = functions.setdefault(_function(kernel._replace(origin=()), "", qualifier, machine), name)
             if name not in texts:
-                texts[name] = _function(kernel, name, qualifier)
+                texts[name] = _function(kernel, name, qualifier, machine)
         names.append(name)
     return tuple(names), texts
 
 
-def _function(kernel: Kernel, name: str, qualifier: str) -> str:
+def _function(kernel: Kernel, name: str, qualifier: str, machine: Machine) -> str:
+    """A kernel, behind what it calls."""
     text = print_kernel(kernel, C, name, qualifier, RowPrinter(far_arrays(kernel.buffers, FAR_BYTES)))
+    text = "\n".join([*definitions(kernel.body), *row_definitions(kernel.body, machine), text])
     return "\n".join([*headers(text), text])

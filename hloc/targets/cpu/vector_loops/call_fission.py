@@ -52,7 +52,6 @@ from hloc.kernels.ir import (
     Kernel,
     Let,
     Load,
-    Local,
     Mutable,
     Stmt,
     Store,
@@ -61,13 +60,13 @@ from hloc.kernels.ir import (
 from hloc.kernels.scalars import is_narrow
 from hloc.kernels.walks import expressions, parts, walk, with_expressions, with_parts, with_vector_loops
 from hloc.machine import Machine
-from hloc.targets.cpu.vector_loops.vector_width import HEAVY
+from hloc.targets.cpu.vector_loops.blocks import lane_of, over_blocks
+from hloc.targets.functions import HEAVY
 from hloc.targets.printer import assigned
 
 CALLED = frozenset(["sin", "cos", "tan", "remainder", "sinh", "cosh", "asinh", "acosh", "atanh", "round_nearest_afz"])
 OF_COMPLEX = frozenset(["exp", "expm1", "logistic", "sinh", "cosh", "sin", "cos", "tan", "tanh", "power"])
 NEAR = {"f64": frozenset(["sin", "cos", "tan"]), "c64": OF_COMPLEX, "c128": OF_COMPLEX}     # beside remainders
-BLOCK = 128                     # elements
 SHORTEST_STAGES = 64            # a loop of which several vectors go through a stage
 LEAST_WORK = 3                  # operations beside the calls that are worth loops of their own
 MANY_ROUNDINGS = 5              # beside a function: as long as another one
@@ -351,41 +350,17 @@ class _Cut:
 
     def in_blocks(self, loops: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         """Arrays, and the loops; over as many blocks as it takes."""
-        count = self.loop.extent
-        size = count if self.is_short else BLOCK
-        locals = [Local(name, a.type, size) for a, name in self.arrays.items()]
-        locals += [Local(name, call.type, size) for call, name in self.results.items()]
-        locals += [Local(name, "s32", size) for name in self.masks.values()]
-        if self.is_short:
-            return (*locals, *loops)
-        total = Const(count, INDEX) if isinstance(count, int) else count
-        first = Let(f"{self.loop.name}_first",
-                    Apply("multiply", (Var(f"{self.loop.name}_block", INDEX), Const(BLOCK, INDEX)), INDEX))
-        start = Var(first.name, INDEX)
-        left: int | Expr = BLOCK
-        if not isinstance(count, int) or count % BLOCK:
-            left = Apply("minimum", (Const(BLOCK, INDEX), Apply("subtract", (total, start), INDEX)), INDEX)
-        here = Let(self.loop.name, Apply("add", (start, self.place), INDEX))
-        def within(loop: Stmt) -> Stmt:
-            if isinstance(loop, If):
-                return If(loop.condition, tuple(map(within, loop.then)))
-            return loop._replace(extent=left, body=(here, *loop.body)) if isinstance(loop, For) else loop
-        inner = list(map(within, loops))
-        blocks = Apply("divide", (Apply("add", (total, Const(BLOCK - 1, INDEX)), INDEX), Const(BLOCK, INDEX)), INDEX)
-        blocks = -(-count // BLOCK) if isinstance(count, int) else blocks
-        return (For(f"{self.loop.name}_block", blocks, SERIAL, (*locals, first, *inner)),)
-
-    @property
-    def is_short(self) -> bool:
-        return isinstance(self.loop.extent, int) and self.loop.extent <= BLOCK
+        arrays = {name: a.type for a, name in self.arrays.items()}
+        arrays |= {name: call.type for call, name in self.results.items()}
+        return over_blocks(self.loop, arrays | dict.fromkeys(self.masks.values(), "s32"), loops)
 
     @property
     def counter(self) -> str:
-        return self.loop.name if self.is_short else f"{self.loop.name}_lane"
+        return self.place.name
 
     @property
     def place(self) -> Var:
-        return Var(self.counter, INDEX)
+        return lane_of(self.loop)
 
     def array(self, argument: Expr) -> str:
         return self.arrays.setdefault(argument, f"{self.prefix}_x{len(self.arrays)}")

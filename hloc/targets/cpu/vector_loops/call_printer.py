@@ -1,5 +1,6 @@
 """Prints loops for which there are routines as calls of them: conversions of f16 along memory (half_conversion.py),
-copies of rows to columns (transpose_calls.py), and moves of small pixels (pixel_calls.py).
+copies of rows to columns (transpose_calls.py), moves of small pixels (pixel_calls.py), and functions of rows
+(function_calls.py).
 
 In: a kernel's statements. Out: C text; `headers`: the lines that what it calls needs.
 """
@@ -10,6 +11,7 @@ from itertools import count
 
 from hloc.kernels.ir import INDEX, PARALLEL, SERIAL, Apply, Const, For, Let, Var
 from hloc.targets.cpu.program.stops import Stop
+from hloc.targets.cpu.vector_loops.function_calls import function_call
 from hloc.targets.cpu.vector_loops.half_conversion import ROUNDING, ROUTINES, SINGLE, row_call
 from hloc.targets.cpu.vector_loops.pixel_calls import ROUTINES as PIXELS
 from hloc.targets.cpu.vector_loops.pixel_calls import pixel_call
@@ -33,7 +35,7 @@ class RowPrinter(StatementPrinter):
         self.numbers = count()
 
     def loop(self, s: For, indent: int) -> None:
-        call = row_call(s) or spread_call(s, self.far)
+        call = row_call(s) or function_call(s) or spread_call(s, self.far)
         calls = turn_calls(s) if call is None else [call]
         for line in calls:
             self.line(indent, line)

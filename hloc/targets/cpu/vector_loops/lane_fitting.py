@@ -21,7 +21,7 @@ from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import INDEX, Apply, Assign, Expr, For, Kernel, Let, Load, Store
 from hloc.kernels.walks import expressions, parts, with_vector_loops
 from hloc.machine import Machine
-from hloc.targets.cpu.vector_loops.vector_width import is_function
+from hloc.targets.functions import is_function
 from hloc.targets.printer import assigned, simd_reduction
 
 LEAST_BYTES = 32                # of the widest numbers of a vector: less is no gain

@@ -19,6 +19,7 @@ from hloc.targets.cpu.vector_loops.call_fission import call_fission
 from hloc.targets.cpu.vector_loops.complex_copies import complex_copies
 from hloc.targets.cpu.vector_loops.division_narrowing import division_narrowing
 from hloc.targets.cpu.vector_loops.float_extrema import float_extrema
+from hloc.targets.cpu.vector_loops.function_outlining import function_outlining
 from hloc.targets.cpu.vector_loops.half_conversion import half_conversion
 from hloc.targets.cpu.vector_loops.index_set_splitting import index_set_splitting
 from hloc.targets.cpu.vector_loops.lane_fitting import lane_fitting
@@ -47,6 +48,7 @@ KERNEL_PIPELINE: tuple[KernelPass, ...] = (
     ssa_conversion,
     division_narrowing,
     address_narrowing,
+    function_outlining,
     narrow_extrema,
     load_speculation,
     half_conversion,
@@ -69,6 +71,9 @@ KERNEL_ORDERING: tuple[tuple[KernelPass, KernelPass, str], ...] = (
     (vector_width, index_set_splitting, "the length and the work of a loop are judged before it is cut"),
     (index_set_splitting, loop_unswitching, "conditions on a loop's own counter are not the same for the whole loop"),
     (loop_unswitching, ssa_conversion, "names are given to straight-line code, and cases that are apart are straight"),
+    (ssa_conversion, function_outlining, "functions of rows are found in straight-line code"),
+    (function_outlining, half_conversion, "roundings to f16 beside many functions are calls"),
+    (function_outlining, call_fission, "loops of many functions are cut at each call, and need no other cut"),
     (narrow_extrema, half_conversion, "extrema of f16 need no conversion once they are integers"),
     (load_speculation, half_conversion, "a row of f16 is converted whole once its loads are unconditional"),
     (half_conversion, call_fission, "loops are cut after their rows of f16 are f32"),

@@ -36,7 +36,7 @@ from hloc.kernels.ir import (
 )
 from hloc.kernels.walks import expressions, parts, taken_in, with_vector_loops
 from hloc.machine import Machine
-from hloc.targets.cpu.vector_loops.vector_width import is_function
+from hloc.targets.functions import is_function
 from hloc.targets.printer import assigned
 
 NEUTRAL = {"add": 0, "multiply": 1}

@@ -10,19 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from hloc.analysis.cost import EXPENSIVE
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import INDEX, VECTOR, Apply, Assign, Const, Expr, For, If, Kernel, Let, Load, Stmt, Store, Var
 from hloc.kernels.scalars import is_narrow
 from hloc.kernels.walks import expressions, parts, walk
 from hloc.machine import Machine
-from hloc.ops.table import OPS
+from hloc.targets.functions import is_function
 
 SHORTEST = 64                                   # iterations of a loop: four vectors, or two whole ones
 LANES = 16
 MANY = 64                                       # operations on an element: as much as a function's
-HEAVY_OF_COMPLEX = frozenset(["abs", "divide", "rsqrt", "sign", "sqrt"])
-HEAVY = frozenset(OPS[opcode].scalar for opcode, cost in EXPENSIVE.items() if cost >= 10)
 
 
 def vector_width(kernel: Kernel, machine: Machine) -> Kernel:
@@ -101,9 +98,3 @@ def is_heavy(expr: Apply) -> bool:
         return is_function(expr)
     to, source = (ELEMENT_TYPES[t].kind for t in (expr.type, expr.arguments[0].type))
     return is_narrow(expr.type) or is_narrow(expr.arguments[0].type) or (source == "float" and to != "float")
-
-
-def is_function(expr: Apply) -> bool:
-    """Of many instructions."""
-    op = expr.op.removesuffix("_near")
-    return op in HEAVY or op in HEAVY_OF_COMPLEX and expr.arguments[0].type in ("c64", "c128")

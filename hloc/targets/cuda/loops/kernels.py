@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import PARALLEL, VECTOR, Apply, Barrier, For, Kernel, Tile, Var, While
-from hloc.kernels.walks import walk
+from hloc.kernels.walks import walk, with_all_expressions
 from hloc.machine import Machine
 from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.loops.atomics import with_atomics
@@ -26,19 +26,29 @@ from hloc.targets.cuda.loops.space import space_of
 from hloc.targets.cuda.loops.teams import LOOKED_AT, WARP, Scan, Spread, TeamKernel, Total, team_kernel
 from hloc.targets.cuda.loops.transposes import find_tiling, print_tiled, tiled_geometry
 from hloc.targets.cuda.loops.vectors import find_vectors, print_vectors, vector_geometry
+from hloc.targets.functions import definitions, functions_in, with_calls
 from hloc.targets.printer import CUDA, StatementPrinter, c_type, comment, expression, pointer_type, print_kernel
 
 THREADS = 256
 BLOCKS_PER_SM = 16
 AT_ONCE, USUALLY_UNROLLED = 16, 4       # bytes that a thread asks for at once; what compilers unroll by themselves
 LARGEST_BLOCK = 1024
+MOST_INLINED = 32                       # functions of a kernel
 
 
 def kernel_source(kernel: Kernel, name: str, gpu: Machine) -> tuple[str, Geometry]:
     """Text and geometry of a loop kernel; positions have 32 bits where these are enough."""
-    kernel = with_owners(with_atomics(with_quotients(kernel)), gpu)
+    kernel = with_owners(with_atomics(with_quotients(with_functions_called(kernel))), gpu)
     text, start = _wide_source(kernel, name, gpu)
+    text = "\n".join([*definitions(kernel.body), text])
     return (narrowed(text) if fits(kernel) else text), start
+
+
+def with_functions_called(kernel: Kernel) -> Kernel:
+    """The kernel with calls of functions, where it has many: one that is written out takes ptxas 11 ms."""
+    if functions_in(kernel.body) <= MOST_INLINED:
+        return kernel
+    return kernel._replace(body=with_all_expressions(kernel.body, with_calls))
 
 
 def _wide_source(kernel: Kernel, name: str, gpu: Machine) -> tuple[str, Geometry]:

@@ -1,0 +1,58 @@
+"""A loop that is cut into several goes by blocks, so that what one hands to the next stays in the nearest cache.
+
+In: a VECTOR loop, and loops over the elements of a block that take its place, with the arrays between them. Out: these,
+around each block; a loop of at most BLOCK iterations is one block, whose arrays have its length.
+
+    for i < 1000                     for i_block < 8:
+      ...                      ->      float a[128];
+                                       for i_lane < min(128, 1000 - i_block * 128):  i = i_block * 128 + i_lane; ...
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from hloc.kernels.ir import INDEX, SERIAL, Apply, Const, Expr, For, If, Let, Local, Stmt, Var
+from hloc.kernels.walks import expressions, parts, walk
+
+BLOCK = 128                     # elements
+
+
+def is_short(loop: For) -> bool:
+    return isinstance(loop.extent, int) and loop.extent <= BLOCK
+
+
+def lane_of(loop: For) -> Var:
+    """Where an element of the loop lies in a block."""
+    return Var(loop.name if is_short(loop) else f"{loop.name}_lane", INDEX)
+
+
+def over_blocks(loop: For, arrays: Mapping[str, str], loops: Iterable[Stmt]) -> tuple[Stmt, ...]:
+    """The arrays, by name and element type, and the loops; over as many blocks as it takes. The counters of the loops
+    are lanes, by any name."""
+    count = loop.extent
+    locals = [Local(name, type, count if is_short(loop) else BLOCK) for name, type in arrays.items()]
+    if is_short(loop):
+        return (*locals, *(_within(loop, s, None, count) for s in loops))
+    total = Const(count, INDEX) if isinstance(count, int) else count
+    first = Let(f"{loop.name}_first",
+                Apply("multiply", (Var(f"{loop.name}_block", INDEX), Const(BLOCK, INDEX)), INDEX))
+    start = Var(first.name, INDEX)
+    left: int | Expr = BLOCK
+    if not isinstance(count, int) or count % BLOCK:
+        left = Apply("minimum", (Const(BLOCK, INDEX), Apply("subtract", (total, start), INDEX)), INDEX)
+    blocks = Apply("divide", (Apply("add", (total, Const(BLOCK - 1, INDEX)), INDEX), Const(BLOCK, INDEX)), INDEX)
+    blocks = -(-count // BLOCK) if isinstance(count, int) else blocks
+    return (For(f"{loop.name}_block", blocks, SERIAL, (*locals, first,
+                                                                *(_within(loop, s, start, left) for s in loops))),)
+
+
+def _within(loop: For, s: Stmt, start: Var | None, extent: int | Expr) -> Stmt:
+    """A loop over a block, whose first element is `start`, with a name for the element where it is read."""
+    if isinstance(s, If):
+        return If(s.condition, tuple(_within(loop, inner, start, extent) for inner in s.then))
+    if not isinstance(s, For) or s.name == loop.name:
+        return s
+    lane = Var(s.name, INDEX)
+    here = Let(loop.name, Apply("add", (start, lane), INDEX) if start else lane)
+    is_read = any(isinstance(e, Var) and e.name == loop.name for b in walk(s.body) for e in parts(expressions(b)))
+    return s._replace(extent=extent, body=(here, *s.body) if is_read else s.body)

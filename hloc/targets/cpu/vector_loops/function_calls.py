@@ -1,0 +1,27 @@
+"""Prints the loops that call a function for a row (function_outlining.py).
+
+    for lane < n (SERIAL):  b[lane] = row_sin(a[lane])     ->      hloc_row_sin_f32(b, a, n);
+
+In: a loop. Out: the call, in C; what it calls is in function_definitions.py.
+"""
+from __future__ import annotations
+
+from hloc.kernels.ir import SERIAL, Apply, For, Load, Store
+from hloc.targets.cpu.vector_loops.function_outlining import ROW
+from hloc.targets.printer import expression
+
+
+def function_call(s: For) -> str | None:
+    """The call that stands for a loop, where it is one."""
+    row = s.body[0] if len(s.body) == 1 and s.kind == SERIAL else None
+    if not isinstance(row, Store) or not isinstance(row.value, Apply) or not row.value.op.startswith(ROW):
+        return None
+    arguments = [a.buffer if isinstance(a, Load) else expression(a) for a in row.value.arguments]
+    extent = str(s.extent) if isinstance(s.extent, int) else expression(s.extent)
+    return f"{name_of(row.value)}({', '.join((row.buffer, *arguments, extent))});"
+
+
+def name_of(call: Apply) -> str:
+    """By what is computed of what; behind it, where some arguments are no rows, which are."""
+    kinds = "".join("r" if isinstance(a, Load) else "x" for a in call.arguments)
+    return f"hloc_{call.op}_{call.arguments[-1].type}" + (f"_{kinds}" if "x" in kinds else "")

@@ -1,0 +1,48 @@
+"""The functions of rows that kernels call instead of writing them out (function_outlining.py).
+
+    static void hloc_row_sin_f32(float *to, const float *a0, long n) {
+      #pragma omp simd
+      for (long i = 0; i < n; i++) to[i] = hloc_sin_f32(a0[i]);
+    }
+
+In: statements of a kernel. Out: C text of what they call, by the passes that make a loop of one such function.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hloc.kernels.ir import INDEX, VECTOR, Apply, Buffer, For, Kernel, Load, Stmt, Store, Var
+from hloc.kernels.walks import walk
+from hloc.machine import Machine
+from hloc.targets.cpu.vector_loops.call_fission import call_fission
+from hloc.targets.cpu.vector_loops.call_printer import RowPrinter
+from hloc.targets.cpu.vector_loops.function_calls import name_of
+from hloc.targets.cpu.vector_loops.function_outlining import ROUND, ROW
+from hloc.targets.cpu.vector_loops.half_conversion import half_conversion
+from hloc.targets.functions import guarded
+from hloc.targets.printer import c_type, pointer_type
+
+
+def row_definitions(statements: Iterable[Stmt], machine: Machine) -> list[str]:
+    """The functions of rows that statements call, each once."""
+    calls = {name_of(s.value): s.value for s in walk(statements)
+             if isinstance(s, Store) and isinstance(s.value, Apply) and s.value.op.startswith(ROW)}
+    return [guarded(name, _definition(name, call, machine)) for name, call in calls.items()]
+
+
+def _definition(name: str, call: Apply, machine: Machine) -> str:
+    i = Var("i", INDEX)
+    rows = [Buffer(f"a{n}", a.type, 0) for n, a in enumerate(call.arguments)]
+    arguments = tuple(Load(row.name, i, row.type) if isinstance(a, Load) else Var(row.name, row.type)
+                      for row, a in zip(rows, call.arguments))
+    parameters = [f"{pointer_type(row) if isinstance(a, Load) else c_type(a.type) + ' '}{row.name}"
+                  for row, a in zip(rows, call.arguments)]
+    op = call.op.removeprefix(ROW)
+    value = Apply(op, arguments, call.type)
+    if op.startswith(ROUND):
+        value = Apply("convert", (Apply("convert", arguments, op.removeprefix(ROUND)),), call.type)
+    loop = For("i", Var("n", INDEX), VECTOR, (Store("to", i, value),))
+    printer = RowPrinter()
+    printer.statements(call_fission(half_conversion(Kernel("row", tuple(rows), (loop,)), machine), machine).body, 1)
+    signature = ", ".join((f"{c_type(call.type)} *to", *parameters, "long n"))
+    return "\n".join([f"HLOC_CALLED HLOC_WIDE void {name}({signature}) {{", *printer.lines, "}"])

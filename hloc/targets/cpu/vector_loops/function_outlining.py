@@ -1,0 +1,318 @@
+"""Many functions of many instructions, as a chain of sines has them, are called instead of written out each time.
+
+In: a Kernel. Out: the kernel whose VECTOR loops with more than MOST_INLINED of them go by blocks: arguments lie in
+rows, a call makes a row of results, and loops between the calls do the rest.
+
+    for i < 1000 (VECTOR):  out[i] = sin(sin(... sin(x[i] * 2)))
+
+    for block < 8:
+      for lane < 128 (VECTOR):  a[lane] = x[block * 128 + lane] * 2
+      for lane < 128 (SERIAL):  b[lane] = row_sin(a[lane])               printed as hloc_row_sin_f32(b, a, 128)
+      for lane < 128 (SERIAL):  a[lane] = row_sin(b[lane])
+      ...
+
+A C compiler takes 10 to 25 ms for each that is written out. The calls take no longer to run: where one function waits
+for the other, loops behind one another are quicker than one. What reads a result waits until a function needs it, or
+until many rows wait; rows are used again once nothing reads them. Roundings beside many functions are calls, too.
+Outside of VECTOR loops functions are calls for one number (`called_sin`), if they are as many.
+"""
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from hloc.kernels.ir import (
+    INDEX,
+    SERIAL,
+    VECTOR,
+    Apply,
+    Assign,
+    Const,
+    Expr,
+    For,
+    If,
+    Kernel,
+    Let,
+    Load,
+    Stmt,
+    Store,
+    Var,
+    While,
+)
+from hloc.kernels.scalars import is_narrow
+from hloc.kernels.walks import expressions, parts, with_expressions, with_parts
+from hloc.machine import Machine
+from hloc.targets.cpu.vector_loops.blocks import lane_of, over_blocks
+from hloc.targets.functions import functions_in, is_called, with_calls
+from hloc.targets.printer import assigned
+
+MOST_INLINED = 16               # functions of a loop, and of all that is outside of loops
+MOST_WAITING = 24               # rows of results, before what reads them is computed
+MOST_ROWS = 256                 # of one loop, of 8 bytes an element: a quarter of what a thread has of stack
+ROW, ROUND = "row_", "round_to_"
+
+
+def function_outlining(kernel: Kernel, machine: Machine) -> Kernel:
+    """The kernel with calls, where a loop, or what is outside of VECTOR loops, has many functions."""
+    if functions_in(kernel.body) <= MOST_INLINED:
+        return kernel
+    outside = set(filter(is_called, _outside(kernel.body)))
+    change = with_calls if len(outside) > MOST_INLINED else lambda e: e
+    return kernel._replace(body=tuple(_changed(kernel.body, change, itertools.count())))
+
+
+def _rounding(expr: Expr) -> Apply | None:
+    """To a narrow type and back, as one function; None for anything else."""
+    inner = expr.arguments[0] if isinstance(expr, Apply) and expr.op == "convert" and expr.type == "f32" else None
+    if not isinstance(inner, Apply) or inner.op != "convert" or not is_narrow(inner.type):
+        return None
+    return Apply(f"{ROUND}{inner.type}", inner.arguments, "f32") if inner.arguments[0].type == "f32" else None
+
+
+def _outside(statements: Iterable[Stmt]) -> Iterator[Expr]:
+    """The expressions outside of VECTOR loops."""
+    for s in statements:
+        if not (isinstance(s, For) and s.kind == VECTOR):
+            yield from parts(expressions(s))
+            yield from _outside(s.then + s.otherwise if isinstance(s, If) else getattr(s, "body", ()))
+
+
+def _changed(statements: Iterable[Stmt], change: Callable[[Expr], Expr], numbers: Iterator[int]) -> Iterator[Stmt]:
+    for s in statements:
+        if isinstance(s, For) and s.kind == VECTOR:
+            yield from _Rows(s, f"{s.name}_{next(numbers)}").loops() or (s,)
+        elif isinstance(s, If):
+            yield If(change(s.condition), *(tuple(_changed(b, change, numbers)) for b in (s.then, s.otherwise)))
+        elif isinstance(s, (For, While)):
+            s = s._replace(condition=change(s.condition)) if isinstance(s, While) else s
+            yield s._replace(body=tuple(_changed(s.body, change, numbers)))
+        else:
+            yield with_expressions(s, change)
+
+
+@dataclass
+class _Rows:
+    """One VECTOR loop.
+
+    values   what its names stand for, in order; none holds one of the functions, but for those that are one (`calls`)
+    last     what stays in the last loop: stores, sums, and what depends on these
+    needs    the names that a value reads
+    in_rows  names that are arguments
+    number   of the next loop
+    steps    names to compute in a loop, and calls after it
+    place    the rows of names; free: those that nothing reads any more
+    """
+
+    loop: For
+    prefix: str
+    values: dict[str, Expr] = field(default_factory=dict)
+    calls: set[str] = field(default_factory=set)
+    last: list[Stmt] = field(default_factory=list)
+    needs: dict[str, list[str]] = field(default_factory=dict)
+    in_rows: set[str] = field(default_factory=set)
+    steps: list[tuple[list[str], list[str]]] = field(default_factory=list)
+    number: int = 0
+    place: dict[str, str] = field(default_factory=dict)
+    types: dict[str, str] = field(default_factory=dict)
+    free: dict[str, list[str]] = field(default_factory=dict)
+
+    def loops(self) -> tuple[Stmt, ...]:
+        """What takes the loop's place; nothing where it has few functions, or has to stay."""
+        is_straight = all(isinstance(s, (Let, Store, Assign)) for s in self.loop.body)
+        if self.loop.lanes or not is_straight or not self.name_functions():
+            return ()
+        self.schedule()
+        loops = self.made()
+        return over_blocks(self.loop, self.types, loops) if len(self.types) <= MOST_ROWS else ()
+
+    # -- values and functions --------------------------------------------------------------------------------------
+
+    def name_functions(self) -> bool:
+        """Find values and functions. False where these are few, or something has to be done in the order of the body:
+        what is read of an array that was stored before, functions of what changes from iteration to iteration."""
+        names: dict[Expr, str] = {}
+        changing, stored = assigned(self.loop.body), set()
+        for s in self.loop.body:
+            inside = list(parts(expressions(s)))
+            is_late = any(isinstance(e, Var) and e.name in changing for e in inside)
+            if is_late and any(map(is_called, inside)):
+                return False
+            if any(isinstance(e, Load) and e.buffer in stored for e in inside):
+                return False
+            guarded = {load for e in inside if isinstance(e, Apply) and e.op == "select"
+                       for load in parts(e.arguments[1:]) if isinstance(load, Load)}
+            s = with_expressions(s, lambda e, guarded=guarded: self.named(e, guarded, names))
+            if isinstance(s, Let) and not is_late:
+                self.values[s.name] = s.value
+                continue
+            self.last.append(s)
+            if isinstance(s, Store):
+                stored.add(s.buffer)
+            elif isinstance(s, Let):
+                changing.add(s.name)
+        self.needs = {name: self.read([value]) for name, value in self.values.items()}
+        return sum(is_called(self.values[name]) for name in self.calls) > MOST_INLINED
+
+    def named(self, expr: Expr, guarded: set[Load], names: dict[Expr, str]) -> Expr:
+        """An expression with names for the functions in it, but for those of what only a condition lets it read."""
+        value = self.values.get(expr.name) if isinstance(expr, Var) else None
+        if isinstance(value, Var):
+            return value
+        expr = with_parts(expr, lambda e: self.named(e, guarded, names))
+        call = expr if is_called(expr) else _rounding(expr)
+        if call is None or any(e in guarded for e in parts([expr])):
+            return expr
+        expr = call._replace(arguments=tuple(map(self.argument, call.arguments)))
+        if expr not in names:
+            names[expr] = self.new(expr)
+            self.calls.add(names[expr])
+        return Var(names[expr], expr.type)
+
+    def argument(self, expr: Expr) -> Expr:
+        """A row, or what is the same for all elements."""
+        if isinstance(expr, Const) or isinstance(expr, Var) and expr.name not in self.values:
+            return expr
+        name = expr.name if isinstance(expr, Var) else self.new(expr)
+        self.in_rows.add(name)
+        return Var(name, expr.type)
+
+    def new(self, value: Expr) -> str:
+        name = f"{self.prefix}_v{len(self.values)}"
+        self.values[name] = value
+        return name
+
+    def read(self, values: Iterable[Expr]) -> list[str]:
+        return list(dict.fromkeys(e.name for e in parts(values) if isinstance(e, Var) and e.name in self.values))
+
+    def is_repeated(self, name: str) -> bool:
+        """Positions, and what lies in memory anyway, are made again where they are needed."""
+        value = self.values[name]
+        return name not in self.in_rows and (value.type == INDEX or isinstance(value, (Load, Const, Var)))
+
+    def behind(self, names: Iterable[str], done: set[str]) -> list[str]:
+        """Names and all that they need, in order, up to functions and what is done."""
+        found: set[str] = set()
+        stack = [name for name in names if name not in done]
+        while stack:
+            name = stack.pop()
+            if name not in found:
+                found.add(name)
+                stack += [n for n in self.needs[name] if n not in self.calls and n not in done]
+        return sorted(found, key=self.order.__getitem__)
+
+    # -- which step makes each value -------------------------------------------------------------------------------
+
+    def schedule(self) -> None:
+        """Functions in their order, each with what it needs and nothing has computed."""
+        self.order = {name: place for place, name in enumerate(self.values)}
+        users = dict.fromkeys(self.values, 0)
+        for name in itertools.chain(self.read_last(), *self.needs.values()):
+            users[name] += 1
+        before, pending, waiting, done = [], [], set(), set()      # of this step; results of others; all
+
+        def flush() -> None:
+            self.steps.append((list(before), list(pending)))
+            waiting.update(pending)
+            before.clear()
+            pending.clear()
+
+        def compute(names: Iterable[str], call: tuple[str, ...] = ()) -> None:
+            needed = [n for n in self.behind(names, done) if n not in self.calls]
+            if not set(pending).isdisjoint(n for name in (*needed, *call) for n in self.needs[name]):
+                flush()
+            before.extend(n for n in needed if not self.is_repeated(n))
+            pending.extend(call)
+            for name in (*needed, *call):
+                if name in self.calls or not self.is_repeated(name):
+                    done.add(name)
+                    for n in self.needs[name]:
+                        users[n] -= 1
+                        if not users[n]:
+                            waiting.discard(n)
+
+        passed = 0
+        everything = list(self.values)
+        for name in filter(self.calls.__contains__, everything):
+            if len(waiting) + len(pending) >= MOST_WAITING:
+                flush()
+                compute(n for n in everything[passed:self.order[name]]
+                        if n not in self.calls and users[n] and not self.is_repeated(n))
+                passed = self.order[name]
+            compute([n for n in self.needs[name] if n not in self.calls], (name,))
+        flush()
+        final = self.behind(self.read_last(), done | self.calls)
+        self.steps.append(([n for n in final if not self.is_repeated(n)], []))
+
+    def read_last(self) -> list[str]:
+        return self.read(e for s in self.last for e in expressions(s))
+
+    # -- rows ------------------------------------------------------------------------------------------------------
+
+    def made(self) -> list[For]:
+        """The loops over the lanes of a block."""
+        until: dict[str, int] = {}                      # the last step that reads a row
+        computed: list[list[str]] = []                  # what each step's loop names
+        done: set[str] = set()
+        for n, (before, calls) in enumerate(self.steps):
+            last = self.read_last() if n == len(self.steps) - 1 else []
+            computed.append(self.behind([*before, *last], done | self.calls))
+            done.update(before)
+            for name in (*last, *calls, *computed[n]):
+                until.update(dict.fromkeys(self.needs[name], n))
+            until.update(dict.fromkeys(last, n))
+        loops: list[For] = []
+        for n, (before, calls) in enumerate(self.steps):
+            stored = [name for name in before if until.get(name, n) > n or name in self.in_rows]
+            stores = [Store(self.row(name), self.lane, self.kept(Var(name, self.values[name].type))) for name in stored]
+            body = [*self.lets(computed[n], stored, n), *stores, *(self.last if n == len(self.steps) - 1 else ())]
+            if stores or n == len(self.steps) - 1:
+                loops.append(self.loop_of(VECTOR, body))
+            for name in calls:
+                loops.append(self.loop_of(SERIAL, [self.call(name)]))
+            for name in [name for name in self.place if until.get(name, -1) <= n]:
+                row = self.place.pop(name)
+                self.free.setdefault(self.types[row], []).append(row)
+        return loops
+
+    @property
+    def lane(self) -> Var:
+        """The counter of the next loop: passes that follow name arrays after the counters of their loops."""
+        return Var(f"{lane_of(self.loop).name}_{self.number}", INDEX)
+
+    def loop_of(self, kind: str, body: Iterable[Stmt]) -> For:
+        loop = For(self.lane.name, self.loop.extent, kind, tuple(body))
+        self.number += 1
+        return loop
+
+    def lets(self, computed: list[str], stored: list[str], step: int) -> list[Let]:
+        """Names for what a loop reads in rows, and for what it computes."""
+        last = self.read_last() if step == len(self.steps) - 1 else []
+        read = dict.fromkeys(n for name in computed for n in self.needs[name]) | dict.fromkeys(last)
+        in_rows = [n for n in read if n not in computed]
+        return [*(Let(n, self.from_row(n)) for n in in_rows), *(Let(n, self.values[n]) for n in computed)]
+
+    def row(self, name: str) -> str:
+        """A row for a value."""
+        type = self.values[name].type
+        type = "s32" if type == "pred" else type         # bytes beside wider numbers have no vectors
+        free = self.free.get(type)
+        row = free.pop() if free else f"{self.prefix}_r{len(self.types)}"
+        self.types[row] = type
+        self.place[name] = row
+        return row
+
+    @staticmethod
+    def kept(value: Expr) -> Expr:
+        return Apply("convert", (value,), "s32") if value.type == "pred" else value
+
+    def from_row(self, name: str) -> Expr:
+        load = Load(self.place[name], self.lane, self.types[self.place[name]])
+        is_pred = self.values[name].type == "pred"
+        return Apply("compare_ne", (load, Const(0, "s32")), "pred") if is_pred else load
+
+    def call(self, name: str) -> Store:
+        call = self.values[name]
+        arguments = tuple(self.from_row(a.name) if isinstance(a, Var) and a.name in self.values else a
+                          for a in call.arguments)
+        return Store(self.row(name), self.lane, call._replace(op=ROW + call.op, arguments=arguments))

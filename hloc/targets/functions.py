@@ -1,0 +1,61 @@
+"""Functions of many instructions: which they are, and calls of them instead of writing them out each time.
+
+    x = sin(y)      ->      x = called_sin(y)           printed as hloc_called_sin_f32(y)
+
+In: expressions of a Kernel. Out: the same with calls; `definition`: the C, or CUDA C, function that one calls.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hloc.analysis.cost import EXPENSIVE
+from hloc.kernels.ir import INDEX, Apply, Expr, Stmt, Var
+from hloc.kernels.walks import expressions, parts, walk, with_parts
+from hloc.ops.table import OPS
+from hloc.targets.printer import c_type, expression
+
+CALLED = "called_"
+HEAVY_OF_COMPLEX = frozenset(["abs", "divide", "rsqrt", "sign", "sqrt"])
+HEAVY = frozenset(OPS[opcode].scalar for opcode, cost in EXPENSIVE.items() if cost >= 10)
+
+
+def is_function(expr: Apply) -> bool:
+    """Of many instructions."""
+    op = expr.op.removesuffix("_near")
+    return op in HEAVY or op in HEAVY_OF_COMPLEX and expr.arguments[0].type in ("c64", "c128")
+
+
+def is_called(expr: Expr) -> bool:
+    """What is called where many stand in a kernel."""
+    return isinstance(expr, Apply) and expr.type != INDEX and is_function(expr)
+
+
+def functions_in(statements: Iterable[Stmt]) -> int:
+    """How many functions are written out."""
+    return sum(is_called(e) for s in walk(statements) for e in parts(expressions(s)))
+
+
+def with_calls(expr: Expr) -> Expr:
+    """An expression whose functions are calls."""
+    expr = with_parts(expr, with_calls)
+    return expr._replace(op=CALLED + expr.op) if is_called(expr) else expr
+
+
+def definitions(statements: Iterable[Stmt]) -> list[str]:
+    """The functions that statements call, each once."""
+    calls = dict.fromkeys((e.op, tuple(a.type for a in e.arguments), e.type) for s in walk(statements)
+                          for e in parts(expressions(s)) if isinstance(e, Apply) and e.op.startswith(CALLED))
+    return [_definition(*call) for call in calls]
+
+
+def _definition(op: str, types: tuple[str, ...], result: str) -> str:
+    arguments = tuple(Var(f"a{n}", type) for n, type in enumerate(types))
+    parameters = ", ".join(f"{c_type(a.type)} {a.name}" for a in arguments)
+    value = expression(Apply(op.removeprefix(CALLED), arguments, result))
+    name = f"hloc_{op}_{types[-1]}"
+    return guarded(name, f"HLOC_CALLED {c_type(result)} {name}({parameters}) {{ return {value}; }}")
+
+
+def guarded(name: str, text: str) -> str:
+    """A function that several kernels of one unit may bring."""
+    return f"#ifndef {name.upper()}\n#define {name.upper()}\n{text}\n#endif"
