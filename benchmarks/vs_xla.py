@@ -133,31 +133,18 @@ class Xla:
     """The module compiled by XLA:CPU, with its inputs on the device."""
 
     def __init__(self, module, arrays):
-        import jax
-        from jaxlib import _hlo, _jax
-        from jaxlib.cpu import _lapack
-
-        from hloc.tools.xla_text import text_for_xla
-        jax.config.update("jax_platforms", "cpu")
-        jax.config.update("jax_enable_x64", True)
-        _lapack.initialize()                       # without it XLA calls LAPACK at address 0
-        device = jax.devices("cpu")[0]
-        proto = _hlo.hlo_module_from_text(text_for_xla(module)).as_serialized_hlo_module_proto()
-        stablehlo = _jax.mlir.hlo_to_stablehlo(proto)
-        start = time.perf_counter()
-        self.compiled = device.client.compile_and_load(stablehlo, _jax.DeviceList((device,)), _jax.CompileOptions())
-        self.compile_seconds = time.perf_counter() - start
-        self.arguments = jax.block_until_ready([jax.device_put(a, device) for a in arrays])
+        from hloc.tools.xla import xla_runner
+        self.program = xla_runner(module)
+        self.compile_seconds = self.program.compile_seconds
+        self.arguments = self.program.placed(arrays)
 
     def run(self, wanted: bool = True):
         """Seconds of one run, and the outputs where they are wanted."""
         import numpy as np
         start = time.perf_counter()
-        answers = self.compiled.execute_sharded(self.arguments).disassemble_into_single_device_arrays()
-        for answer in answers:
-            answer[0].block_until_ready()
+        answers = self.program.execute(self.arguments)
         seconds = time.perf_counter() - start
-        return seconds, tuple(np.asarray(a[0]) for a in answers) if wanted else None
+        return seconds, tuple(np.asarray(a) for a in answers) if wanted else None
 
 
 # -- all modules -------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ COMMANDS = {
     "bisect": "Find the pass, or the kernel, that changes a module's results.",
     "reduce": "Make a module that shows a fault as small as it can be.",
     "nans": "Find the instructions that make NaN or infinities.",
+    "bench": "Time programs in turn: percentiles, and which is faster.",
     "compile": "Compile a module to a file: .so .c .cubin .cu .ptx .hlo.",
     "opt": "Run passes over a module and print HLO text.",
     "explain": "Tell which kernels a module becomes, and why fusion left them apart.",

@@ -10,7 +10,6 @@ import click
 
 from hloc.cli.custom_calls import custom_call_table
 from hloc.cli.options import (
-    Reading,
     custom_call_option,
     fusion_option,
     infeed_option,
@@ -28,7 +27,7 @@ from hloc.cli.options import (
 )
 from hloc.cli.profile_table import profile_json, show_profile
 from hloc.cli.run_devices import devices_for, ending_all, run_on_devices, show_outcomes
-from hloc.cli.terminal import Progress, first_values, input_reader, read_module, results_table, tell_of_gpu
+from hloc.cli.terminal import Progress, first_values, input_reader, read_program, results_table, tell_of_gpu
 from hloc.errors import UsageError
 
 if TYPE_CHECKING:
@@ -86,7 +85,7 @@ def run_command(module, inputs, output, target, devices, repeat, warm_up, profil
         check_output(Path(name))
     transfers = transfers_of(infeeds, received)
     with Progress() as progress:
-        parsed = _module(module, reading, progress)
+        parsed = read_program(module, reading, progress)
         if isinstance(parsed, Executable):
             _for_compiled(module, parsed, target, {
                 "--devices": devices, "--profile": profile, "--custom-call": custom_calls, "--infeed": infeeds,
@@ -185,11 +184,3 @@ def _timed(exe, arrays, repeat: int, steps: list | None) -> tuple:
         if steps is not None:
             steps.append(exe.profile())
     return results, times
-
-
-def _module(path: str, reading: Reading, progress: Progress):
-    """The module to run, or the executable that `compile` wrote."""
-    from hloc.api import load_compiled
-    if Path(path).suffix in (".so", ".cubin"):
-        return load_compiled(Path(path))
-    return read_module(path, reading, progress)

@@ -78,6 +78,14 @@ def read_module(path: str, reading: Reading, progress: Progress | None = None):
     return load(_standard_input(), name="<stdin>", **reading._asdict(), warn=warn, options=options)
 
 
+def read_program(path: str, reading: Reading, progress: Progress | None = None):
+    """The module at `path`, or the executable that `compile` wrote there."""
+    from hloc.api import load_compiled
+    if Path(path).suffix in (".so", ".cubin"):
+        return load_compiled(Path(path))
+    return read_module(path, reading, progress)
+
+
 def _standard_input() -> bytes:
     """Raises UsageError where there is none, or none that ends."""
     from hloc.sources import MOST_BYTES

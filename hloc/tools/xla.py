@@ -7,7 +7,8 @@ The module's text goes through XLA's own parser, in the form that xla_text.py gi
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -16,40 +17,51 @@ from hloc.ir import Module
 from hloc.tools.xla_text import text_for_xla
 
 
-def xla_runner(module: Module) -> Callable[[Sequence[np.ndarray]], tuple[np.ndarray, ...]]:
-    """Compile with XLA:CPU. Raises RunError where jaxlib is missing or XLA refuses the module."""
-    return runner_of_text(text_for_xla(module))
+class XlaProgram:
+    """A module that XLA:CPU compiled. Called with NumPy arrays it returns NumPy arrays."""
 
-
-def runner_of_text(text: str) -> Callable[[Sequence[np.ndarray]], tuple[np.ndarray, ...]]:
-    """The same for a text that text_for_xla made."""
-    try:
-        import jax
-        from jaxlib import _hlo, _jax
-        from jaxlib.cpu import _lapack
-    except ImportError as error:
-        raise RunError(f"comparing with XLA needs jax, which is not here ({error})",
-                       hint="pip install 'hloc[jax]'") from None
-    _lapack.initialize()              # without it XLA calls LAPACK at address 0; JAX does it when it writes such a call
-    jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_enable_x64", True)
-    devices = jax.devices("cpu")[:1]
-    try:
-        proto = _hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto()
-        stablehlo = _jax.mlir.hlo_to_stablehlo(proto)
-        compiled = devices[0].client.compile_and_load(stablehlo, _jax.DeviceList(tuple(devices)), _jax.CompileOptions())
-    except Exception as error:                     # jaxlib raises its own kinds, by version
-        raise RunError(f"XLA refuses the module: {first_line(error)}") from None
-
-    def run(arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-        given = [jax.device_put(a, devices[0]) for a in arrays]
+    def __init__(self, text: str) -> None:
+        """Raises RunError where jaxlib is missing or XLA refuses the text, one that text_for_xla made."""
         try:
-            answers = compiled.execute_sharded(given).disassemble_into_single_device_arrays()
-            return tuple(np.array(a[0]) for a in answers)
+            import jax
+            from jaxlib import _hlo, _jax
+            from jaxlib.cpu import _lapack
+        except ImportError as error:
+            raise RunError(f"comparing with XLA needs jax, which is not here ({error})",
+                           hint="pip install 'hloc[jax]'") from None
+        _lapack.initialize()          # without it XLA calls LAPACK at address 0; JAX does it when it writes such a call
+        jax.config.update("jax_platforms", "cpu")
+        jax.config.update("jax_enable_x64", True)
+        self._place = jax.device_put
+        self._device = jax.devices("cpu")[0]
+        try:
+            proto = _hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto()
+            stablehlo, devices = _jax.mlir.hlo_to_stablehlo(proto), _jax.DeviceList((self._device,))
+            start = time.perf_counter()
+            self._compiled = self._device.client.compile_and_load(stablehlo, devices, _jax.CompileOptions())
+            self.compile_seconds = time.perf_counter() - start
+        except Exception as error:                 # jaxlib raises its own kinds, by version
+            raise RunError(f"XLA refuses the module: {first_line(error)}") from None
+
+    def placed(self, arrays: Sequence[np.ndarray]) -> list:
+        """The arguments, on XLA's device."""
+        return [self._place(a, self._device).block_until_ready() for a in arrays]
+
+    def execute(self, placed: Sequence) -> list:
+        """One run to its end; the results stay with XLA. Raises RunError where it fails."""
+        try:
+            answers = self._compiled.execute_sharded(placed).disassemble_into_single_device_arrays()
+            return [a[0].block_until_ready() for a in answers]
         except Exception as error:
             raise RunError(f"XLA fails to run the module: {first_line(error)}") from None
 
-    return run
+    def __call__(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+        return tuple(np.array(a) for a in self.execute(self.placed(arrays)))
+
+
+def xla_runner(module: Module) -> XlaProgram:
+    """Compile with XLA:CPU. Raises RunError where jaxlib is missing or XLA refuses the module."""
+    return XlaProgram(text_for_xla(module))
 
 
 def first_line(error: Exception) -> str:

@@ -21,7 +21,7 @@ from hloc.ops.device_groups import parse_groups
 from hloc.text import parse_module
 from hloc.tools.compare import compare, nudged
 from hloc.tools.conformance.arrays import Arrays, save_arrays
-from hloc.tools.xla import first_line, runner_of_text
+from hloc.tools.xla import XlaProgram, first_line
 from hloc.tools.xla_text import flat_entry
 
 DEVICES = 16
@@ -178,7 +178,7 @@ def run(request: dict) -> dict:
         if reason:
             return {"runs": False, "error": f"not run: {reason}"}
         inputs = sensible_arrays(module)
-        call = runner_of_text(text)
+        call = XlaProgram(text)
         outputs = call(inputs)
         again, moved = call(inputs), call(nudged(inputs))
     except HlocError as error:

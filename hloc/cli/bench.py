@@ -1,0 +1,165 @@
+"""hloc bench: programs in turn, percentiles, and which of two is faster."""
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+import numpy as np
+
+from hloc.cli.options import INPUTS_HELP, fusion_option, pass_options, reading_options, target_option
+from hloc.cli.terminal import Progress, counted, input_reader, print_table, read_program, tell_of_gpu
+from hloc.errors import UsageError
+from hloc.inputs import Named
+
+EPILOG = """\b
+Examples:
+  hloc bench model.hlo                                # one program: min, median, p90, p99
+  hloc bench before.hlo after.hlo --inputs x.npy      # which is faster, and how sure that is
+  hloc bench model.hlo --against xla
+  hloc bench model.so model.hlo --seconds 10 --json"""
+
+ARRAYS = (".npy", ".npz")
+SIDES = ("xla", "reference", "cpu", "cuda")
+
+
+@click.command("bench", epilog=EPILOG)
+@click.argument("modules", metavar="MODULE [MODULE ...]", nargs=-1, required=True, type=click.Path(allow_dash=True))
+@click.option("--inputs", "-i", multiple=True, metavar="FILE ...", help=INPUTS_HELP)
+@target_option
+@click.option("--against", type=click.Choice(SIDES), help="Also run the first module so.")
+@click.option("--seconds", default=3.0, show_default=True, type=click.FloatRange(0.01, 3600), metavar="S",
+              help="How long to run all of them, after the warm-up; 10 rounds at least.")
+@click.option("--rounds", type=click.IntRange(2, 1_000_000), metavar="N", help="Exactly so many rounds instead.")
+@click.option("--warm-up", default=3, show_default=True, type=click.IntRange(0), metavar="N",
+              help="Rounds before these, which do not count.")
+@click.option("--json", "as_json", is_flag=True, help="Print percentiles, verdicts and all times as JSON.")
+@fusion_option
+@reading_options
+def bench_command(modules, inputs, target, against, seconds, rounds, warm_up, as_json, fusion, reading) -> None:
+    """Run each MODULE (or .so or .cubin) in turn, round by round, and tell percentiles of the times and, of each but
+    the first, whether it is faster than the first.
+
+    The ratio is the median of the rounds' ratios, with its 95% interval by a bootstrap over the rounds. Where that
+    holds 1, or the two differ by less than 1%, the verdict is that no difference shows. All get the same inputs where
+    their parameters are alike; a note tells where their results differ.
+    """
+    from hloc.tools.bench import Effort, bench
+    paths = [m for m in modules if Path(m).suffix not in ARRAYS]
+    given = (*inputs, *(m for m in modules if Path(m).suffix in ARRAYS))          # --inputs a.npy b.npy
+    if not paths or (len(given) > len(inputs) and not inputs):
+        raise UsageError(f"{modules[0]} is no module", hint="inputs go to --inputs")
+    with Progress() as progress:
+        found = _contestants(paths, given, target, against, pass_options(fusion), reading, progress)
+        for each in found[1:]:
+            _tell_differences(found[0], each)
+        told = bench([each.contestant for each in found], Effort(seconds, rounds, warm_up), progress.report)
+    names = [each.contestant.name for each in found]
+    if as_json:
+        click.echo(json.dumps(_as_json(names, told), indent=1))
+    else:
+        _show(names, told)
+
+
+class Side(NamedTuple):
+    """A contestant, with what a comparison of results needs."""
+
+    contestant: Any
+    parameters: Sequence[Named]
+    results: Sequence[Named]
+    arrays: list[np.ndarray]
+    answers: Callable[[], Sequence[np.ndarray]]
+
+
+def _contestants(paths: Sequence[str], inputs: Sequence[str], target: str, against: str | None, passes: dict, reading,
+                 progress: Progress) -> list[Side]:
+    from hloc.api import Options, compile
+    from hloc.executable import Executable
+    found: list[Side] = []
+    options = Options(progress=progress.report, passes=passes)
+    programs = [read_program(path, reading, progress) for path in paths]
+    if against and isinstance(programs[0], Executable):
+        raise UsageError(f"--against compiles a module, but {paths[0]} is compiled")
+    for path, program in zip(paths, programs):
+        exe = program if isinstance(program, Executable) else compile(program, target, options=options)
+        tell_of_gpu(target, exe.target)
+        alike = found and _types(found[0].parameters) == _types(exe.parameters)
+        arrays = found[0].arrays if alike else input_reader(inputs, program)(exe.parameters)
+        found.append(_side(_name(path, found), exe, arrays))
+    if against:
+        found.append(_other(against, found[0], programs[0], options))
+    return found
+
+
+def _side(name: str, exe, arrays: list[np.ndarray]) -> Side:
+    from hloc.tools.bench import Contestant
+    return Side(Contestant(name, lambda: exe(*arrays)), exe.parameters, exe.results, arrays, lambda: exe(*arrays))
+
+
+def _other(against: str, first: Side, module, options) -> Side:
+    """The first module, run another way. XLA's arguments lie on its device before the clock starts."""
+    from hloc.api import compile
+    from hloc.tools.bench import Contestant
+    if against != "xla":
+        return _side(against, compile(module, against, options=options), first.arrays)
+    from hloc.tools.xla import xla_runner
+    program = xla_runner(module)
+    placed = program.placed(first.arrays)
+    return first._replace(contestant=Contestant("xla", lambda: program.execute(placed)),
+                          answers=lambda: program(first.arrays))
+
+
+def _name(path: str, found: Sequence[Side]) -> str:
+    """The path; a second one of that name is told apart by its number."""
+    taken = [side.contestant.name for side in found]
+    return path if path not in taken else f"{path} ({len(found) + 1})"
+
+
+def _types(values: Sequence[Named]) -> list[str]:
+    return [v.shape.to_string(False) for v in values]
+
+
+def _tell_differences(first: Side, other: Side) -> None:
+    """A note where two sides that got the same do not give the same."""
+    from hloc.tools.compare import compare
+    names = first.contestant.name, other.contestant.name
+    if first.arrays is not other.arrays or _types(first.results) != _types(other.results):
+        click.echo(f"note: {names[1]} is of other shapes than {names[0]}: results are not compared", err=True)
+        return
+    wrong = [r.name for r in compare(first.results, other.answers(), first.answers()) if not r.agrees]
+    if wrong:
+        click.echo(f"note: {names[0]} and {names[1]} differ: {', '.join(wrong[:8])}; see hloc check", err=True)
+
+
+def _show(names: Sequence[str], told) -> None:
+    print_table(["program", "min ms", "median", "p90", "p99", "first call"],
+                [[name, *(f"{1e3 * t:.3f}" for t in summary), f"{1e3 * warm_up[0]:.3f}" if warm_up else ""]
+                 for name, summary, warm_up in zip(names, told.summaries, told.warm_up)], right=(1, 2, 3, 4, 5))
+    rounds = counted(len(told.times[0]), "round")
+    for number in range(1, len(names)):
+        c = told.against_first(number)
+        click.echo(f"{names[number]} takes {c.ratio:.3f} of the time of {names[0]} (95% interval {c.low:.3f} to "
+                   f"{c.high:.3f}, {rounds}): {_verdict(c, names[0], names[number])}")
+    if len(names) == 1:
+        click.echo(rounds)
+
+
+def _verdict(comparison, first: str, second: str) -> str:
+    if comparison.winner is None:
+        return "no difference beyond the noise"
+    return f"{(first, second)[comparison.winner]} is faster"
+
+
+def _as_json(names: Sequence[str], told) -> dict:
+    from hloc.tools.timings import CONFIDENCE
+    rows = [{"name": name, "percentiles": summary.named, "seconds": seconds, "warm_up_seconds": warm_up}
+            for name, summary, seconds, warm_up in zip(names, told.summaries, told.times, told.warm_up)]
+    verdicts = []
+    for number in range(1, len(names)):
+        c = told.against_first(number)
+        faster = None if c.winner is None else (names[0], names[number])[c.winner]
+        verdicts.append({"first": names[0], "second": names[number], "ratio": c.ratio, "low": c.low, "high": c.high,
+                         "confidence": CONFIDENCE, "faster": faster})
+    return {"rounds": len(told.times[0]), "programs": rows, "comparisons": verdicts}
