@@ -221,7 +221,7 @@ def compile(source: str | Path | Module, target: str = "auto", *,      # noqa: A
     if target == "reference":
         return reference_executable(module, options)
     from hloc.bounded import with_sizes
-    from hloc.targets import driver_present, find
+    from hloc.targets import find, presence
     chosen = find(target)
     if options.profile and chosen.name != "cpu":
         raise UnsupportedError(f"target {chosen.name} does not time its steps", hint="profile with target cpu")
@@ -247,7 +247,7 @@ def compile(source: str | Path | Module, target: str = "auto", *,      # noqa: A
         else:
             exe = compile_now()
         exe = with_sizes(exe, *signature)
-        if run and (chosen.name == "cpu" or driver_present()):      # without a GPU one may still save a cubin
+        if run and (chosen.name == "cpu" or presence.driver_present()):      # without a GPU one may still save a cubin
             _ = exe.backend
     return exe
 

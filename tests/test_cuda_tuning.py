@@ -18,7 +18,8 @@ from hloc import api
 from hloc.cli.main import cli
 from hloc.errors import HlocError, RunError, UsageError
 from hloc.kernels.ir import Tile
-from hloc.targets.cuda import target
+from hloc.targets import presence
+from hloc.targets.cuda import compiler, target
 from hloc.targets.cuda.execution import measure, runtime, tuning
 from hloc.targets.cuda.gpus import GPUS
 from hloc.targets.cuda.tiles.source import ways
@@ -45,9 +46,9 @@ def device(monkeypatch):
     driver.install(monkeypatch)
     runtime.device_machine.cache_clear()
     monkeypatch.setattr(driver.DEVICE, "name", "NVIDIA H200")
-    monkeypatch.setattr(target, "device_present", lambda: True)
-    monkeypatch.setattr(target, "compile_cuda", compile_for_emulation)
-    monkeypatch.setattr(target, "compiler_version", lambda: COMPILER)
+    monkeypatch.setattr(presence, "device_present", lambda: True)
+    monkeypatch.setattr(compiler, "compile_cuda", compile_for_emulation)
+    monkeypatch.setattr(compiler, "compiler_version", lambda: COMPILER)
     state = SimpleNamespace(times={}, change=lambda way, sources: sources, now=0.0, way="", measured=[])
     make_sources, run = measure.make_sources, driver.Function._run
 
@@ -185,7 +186,7 @@ def test_ways_differ_and_the_first_is_the_cost_models():
 @pytest.fixture
 def file(tmp_path, monkeypatch):
     """What was measured on an H200, on a machine without one."""
-    monkeypatch.setattr(target, "device_present", lambda: False)
+    monkeypatch.setattr(presence, "device_present", lambda: False)
     path = tmp_path / "tuning.json"
     row = tuning.Measured("gemm f32 40x40x40", "128x128x16", {"32x32x16": 3.0, "128x128x16": 1.0})
     older = row._replace(way="64x64x16")
@@ -267,7 +268,7 @@ def test_a_way_that_hloc_does_not_know(file):
 
 
 def test_no_file_and_no_device(tmp_path, monkeypatch):
-    monkeypatch.setattr(target, "device_present", lambda: False)
+    monkeypatch.setattr(presence, "device_present", lambda: False)
     with pytest.raises(RunError, match="cannot read the tuning file .*No such file") as caught:
         compiled(tmp_path / "missing.json")
     assert "on a machine with a GPU writes one" in caught.value.hint
@@ -280,7 +281,7 @@ def test_a_file_that_cannot_be_written(tmp_path):
 
 def test_what_is_no_file(tmp_path, monkeypatch):
     """Nothing is measured before it is known that the file can be written, and no link is followed."""
-    monkeypatch.setattr(target, "device_present", lambda: False)
+    monkeypatch.setattr(presence, "device_present", lambda: False)
     pipe, folder, zero = tmp_path / "pipe", tmp_path / "folder", tmp_path / "zero"
     os.mkfifo(pipe)
     folder.mkdir()

@@ -20,8 +20,8 @@ from hloc.ir import Module, numpy_dtype
 from hloc.passes.context import PassContext
 from hloc.passes.pipelines import PIPELINES
 from hloc.passes.runner import run_passes
-from hloc.targets import driver_present
 from hloc.targets.cuda.gpus import GPUS
+from hloc.targets.presence import driver_present
 from hloc.text import parse_module
 from hloc.verify import verify
 

@@ -3,6 +3,7 @@ import ast
 import os
 import subprocess
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "hloc"
@@ -43,6 +44,33 @@ def test_imports_go_one_way():
             if pieces[0] == "hloc" and len(pieces) > 1 and pieces[1] in ORDER and ORDER.index(pieces[1]) > mine:
                 wrong.append(f"{path.relative_to(PACKAGE)} imports {name}")
     assert wrong == []
+
+
+def _modules_imported(path: Path, known: Collection[str]) -> set[str]:
+    """Modules of `known` that a file imports when it runs, inside functions too; what is imported for types alone does
+    not run. A part of a package counts as itself, not as the package."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            node.body = []
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            parts = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= parts & known or {node.module} & known
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names} & known
+    return found
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    files = {".".join(p.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): p
+             for p in PACKAGE.rglob("*.py")}
+    left = {name: _modules_imported(p, files.keys()) for name, p in files.items()}
+    while free := [name for name, needs in left.items() if not needs & left.keys()]:
+        for name in free:
+            del left[name]
+    assert left == {}, {name: sorted(needs & left.keys()) for name, needs in left.items()}
 
 
 def test_optional_packages_stay_in_their_adapters():

@@ -45,7 +45,7 @@ def bisect_command(module, inputs, target, fusion, tolerance, dump_dir, as_json,
     code 0 where nothing differs, 1 where something does.
     """
     from hloc.inputs import check_inputs, entry_parameters
-    from hloc.targets import driver_present, find
+    from hloc.targets import find, presence
     from hloc.tools.bisect import bisect
     if target == "reference":
         raise UsageError("the reference evaluator is the judge: it has no passes", hint="choose cpu or a GPU")
@@ -54,7 +54,7 @@ def bisect_command(module, inputs, target, fusion, tolerance, dump_dir, as_json,
         parsed = read_module(module, reading, progress)
         arrays = check_inputs(parsed, input_reader(inputs, parsed)(entry_parameters(parsed)))
         blame = bisect(parsed, chosen, arrays, options=pass_options(fusion), tolerance=tolerance,
-                       runs_kernels=chosen.name == "cpu" or driver_present(), report=progress.report)
+                       runs_kernels=chosen.name == "cpu" or presence.driver_present(), report=progress.report)
     if dump_dir and blame.before:
         make_folder(dump_dir)
         write(dump_dir / "before.hlo", str(blame.before))

@@ -10,12 +10,14 @@ elide_constants=True prints large constants as {...}: a short text, which cannot
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hloc.ir.attributes import ConvolutionDimensionNumbers, PaddingDim, SliceDim, Window
 from hloc.ir.literal_printer import print_literal
-from hloc.ir.module import Computation, Instruction, Module
 from hloc.ir.shapes import Shape
+
+if TYPE_CHECKING:                  # modules print themselves
+    from hloc.ir.module import Computation, Instruction, Module
 
 ELIDED_FROM = 11      # elements from which a constant is large
 
@@ -139,7 +141,7 @@ class _Printer:
             return "true" if value else "false"
         if isinstance(value, (int, float)):
             return repr(value)
-        if isinstance(value, Computation):
+        if hasattr(value, "instructions"):                     # a computation
             return self.name(value)
         if isinstance(value, Window):
             return _window(value)
@@ -149,7 +151,7 @@ class _Printer:
 
     def sequence(self, value: tuple) -> str:
         first = value[0] if value else None
-        if isinstance(first, (Computation, Instruction)):
+        if hasattr(first, "name"):                             # computations or instructions
             return "{" + ", ".join(self.name(v) for v in value) + "}"
         if isinstance(first, SliceDim):
             return _slice(value)

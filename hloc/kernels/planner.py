@@ -28,8 +28,8 @@ from hloc.kernels.lower import Lowered, lower
 from hloc.kernels.plan import Branch, Copy, HostCall, Launch, Program, Ref, Step, WhileLoop, Workspace
 from hloc.kernels.plan import Value as PlanValue
 from hloc.machine import Machine
+from hloc.ops.checks import target_of
 from hloc.ops.collectives import COLLECTIVES
-from hloc.ops.custom_calls import target_of
 from hloc.ops.host import transfer_name
 
 DEEPEST_NESTING = 200

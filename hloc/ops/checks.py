@@ -63,6 +63,11 @@ def unquoted(value: str) -> str:
     return value
 
 
+def target_of(instruction: Instruction) -> str:
+    """What a custom call calls."""
+    return unquoted(attribute(instruction, "custom_call_target"))
+
+
 def parameter_shapes(computation: Computation) -> list[Shape]:
     return [p.shape for p in computation.parameters]
 

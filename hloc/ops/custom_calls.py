@@ -15,12 +15,8 @@ import numpy as np
 
 from hloc.errors import UnsupportedError
 from hloc.ir import Instruction
-from hloc.ops.checks import attribute, text, unquoted
+from hloc.ops.checks import attribute, target_of, text
 from hloc.ops.op import Op
-
-
-def target_of(instruction: Instruction) -> str:
-    return unquoted(attribute(instruction, "custom_call_target"))
 
 
 def evaluate_custom_call(evaluator, instruction: Instruction, *operands):

@@ -10,9 +10,8 @@ import numpy as np
 
 from hloc.errors import UnsupportedError
 from hloc.ir import Instruction
-from hloc.ops.checks import text
+from hloc.ops.checks import target_of, text
 from hloc.ops.compiler_calls import COMPILER_CALLS
-from hloc.ops.custom_calls import target_of
 from hloc.ops.custom_linalg import LINEAR_ALGEBRA
 from hloc.ops.library_calls import LIBRARY_CALLS
 from hloc.ops.resize_calls import RESIZE_CALLS

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hloc.ir import Instruction, Module, Shape, array
+from hloc.ops.checks import target_of
 from hloc.ops.compiler_calls import BUILDER_MATH, HALVES, equation, joined_dimension, the_computation, top_arguments
-from hloc.ops.custom_calls import target_of
 from hloc.ops.custom_linalg import result_shapes
 from hloc.passes.expressions import Expressions
 

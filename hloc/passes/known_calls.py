@@ -4,7 +4,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hloc.ir import Instruction, Module, Shape
-from hloc.ops.custom_calls import as_written, target_of
+from hloc.ops.checks import target_of
+from hloc.ops.custom_calls import as_written
 from hloc.ops.custom_linalg import (
     LINEAR_ALGEBRA,
     cublas_triangular_solve,

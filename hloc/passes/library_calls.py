@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from hloc.ir import ConvolutionDimensionNumbers, Instruction, Module, Shape, Window, WindowDim, array
 from hloc.ops.attention_calls import BACKWARD, FORWARD
-from hloc.ops.custom_calls import target_of
+from hloc.ops.checks import target_of
 from hloc.ops.custom_linalg import result_shapes
 from hloc.ops.library_calls import (
     LARGEST,

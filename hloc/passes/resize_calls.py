@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from hloc.ir import Instruction, Module
-from hloc.ops.custom_calls import target_of
+from hloc.ops.checks import target_of
 from hloc.ops.library_configs import result_array
 from hloc.ops.resize_calls import RESIZE_CALLS, Look, looks_of
 from hloc.passes.expressions import Expressions, combiner

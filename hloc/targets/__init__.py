@@ -5,10 +5,10 @@
 from __future__ import annotations
 
 import difflib
-import os
 from typing import TYPE_CHECKING
 
 from hloc.errors import UsageError
+from hloc.targets import presence
 
 if TYPE_CHECKING:
     from hloc.targets.target import Target
@@ -18,7 +18,7 @@ def find(name: str) -> Target:
     """The target called `name`. Raises UsageError, with the nearest names, where there is none."""
     if not isinstance(name, str):
         raise UsageError(f"a target is a name, such as 'cpu' or 'h100', not {name!r}")
-    if name == "cpu" or (name == "auto" and not driver_present()):
+    if name == "cpu" or (name == "auto" and not presence.driver_present()):
         from hloc.targets.cpu.target import cpu_target
         return cpu_target()
     from hloc.targets.cuda.gpus import GPUS, gpu_named
@@ -34,22 +34,16 @@ def find(name: str) -> Target:
                      hint=f"did you mean {', '.join(near)}?" if near else "targets: " + ", ".join(known))
 
 
-def driver_present() -> bool:
-    """Whether an NVIDIA driver shows itself: cheap, so that machines without a GPU import nothing for it."""
-    return any(os.path.exists(p) for p in ("/dev/nvidiactl", "/dev/dxg"))
-
-
 def gpu_left_out(asked: str, taken: str) -> str:
     """Why "auto" is the CPU although an NVIDIA driver shows itself; "" where that is as it should be."""
-    if asked != "auto" or taken != "cpu" or not driver_present():
+    if asked != "auto" or taken != "cpu" or not presence.driver_present():
         return ""
-    from hloc.targets.cuda.target import device_missing
-    return device_missing()
+    return presence.device_missing()
 
 
 def _device_or_cpu() -> Target:
-    from hloc.targets.cuda.target import cuda_target, device_present
-    if device_present():
+    if presence.device_present():
+        from hloc.targets.cuda.target import cuda_target
         return cuda_target(None)
     from hloc.targets.cpu.target import cpu_target
     return cpu_target()

@@ -56,11 +56,11 @@ def load(library: Path | None = None) -> None:
     """Let PyCUDA and hloc, in this process, find the emulated driver, and hloc the emulation's compiler."""
     with tempfile.TemporaryDirectory() as folder:
         ctypes.CDLL(str(library or driver_library(Path(folder))), mode=ctypes.RTLD_GLOBAL)
-    from hloc import targets
-    from hloc.targets.cuda import target
-    targets.driver_present = lambda: True
-    target.compile_cuda = compile_for_emulation
-    target.compiler_version = lambda: COMPILER
+    from hloc.targets import presence
+    from hloc.targets.cuda import compiler
+    presence.driver_present = lambda: True
+    compiler.compile_cuda = compile_for_emulation
+    compiler.compiler_version = lambda: COMPILER
 
 
 def compile_for_emulation(source: str, arch: str, form: str) -> bytes:

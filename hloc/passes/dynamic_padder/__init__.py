@@ -11,9 +11,10 @@ without a rule is refused by name.
 """
 from __future__ import annotations
 
-from hloc.ir import Module, Shape, leaves, reachable_computations
+from hloc.ir import Module, reachable_computations
 from hloc.ops.dynamic_shapes import write_dynamic_shapes
 from hloc.passes.context import PassContext
+from hloc.passes.dynamic_padder.padded import has_dynamic
 
 ENTRY_FACTS = ("entry_computation_layout", "input_output_alias", "buffer_donor")
 
@@ -33,7 +34,3 @@ def dynamic_padder(module: Module, context: PassContext) -> bool:
         for key in ENTRY_FACTS:
             module.attributes.pop(key, None)
     return True
-
-
-def has_dynamic(shape: Shape) -> bool:
-    return any(leaf.is_dynamic for leaf in leaves(shape))

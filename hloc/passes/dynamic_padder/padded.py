@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from hloc.ir import Instruction, Shape, array
+from hloc.ir import Instruction, Shape, array, leaves
 from hloc.passes.expressions import Expressions
 
 
@@ -22,6 +22,11 @@ class Padded(NamedTuple):
     @property
     def rank(self) -> int:
         return len(self.sizes)
+
+
+def has_dynamic(shape: Shape) -> bool:
+    """Whether an array in it has a dynamic dimension."""
+    return any(leaf.is_dynamic for leaf in leaves(shape))
 
 
 def static(shape: Shape) -> Shape:

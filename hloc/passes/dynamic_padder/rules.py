@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hloc.ir import Computation, Instruction, Module, Shape, array
-from hloc.ops.custom_calls import as_written, target_of
+from hloc.ops.checks import target_of
+from hloc.ops.custom_calls import as_written
 from hloc.ops.table import OPS
 from hloc.passes.dynamic_padder.padded import Padded, static
 from hloc.passes.dynamic_padder.reshapes import dynamic_reshape, reshape

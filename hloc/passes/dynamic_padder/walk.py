@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from hloc.errors import UnsupportedError
 from hloc.ir import UNBOUNDED, Computation, Instruction, Module, Shape, array, leaves
 from hloc.ops.checks import dynamic_of
-from hloc.passes.dynamic_padder import has_dynamic
-from hloc.passes.dynamic_padder.padded import Padded, Sizes, static
+from hloc.passes.dynamic_padder.padded import Padded, Sizes, has_dynamic, static
 from hloc.passes.dynamic_padder.rules import RULES
 from hloc.passes.rewriter import Names, inherit_annotations, remove_dead
 

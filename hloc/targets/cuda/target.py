@@ -9,15 +9,15 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import BinaryIO
 
-from hloc import cache, targets
-from hloc.errors import HlocError, RunError, UnsupportedError
+from hloc import cache
+from hloc.errors import RunError, UnsupportedError
 from hloc.executable import Executable
 from hloc.ir import Module
 from hloc.kernels.ir import Tile
 from hloc.kernels.plan import HostCall, Program, Workspace
 from hloc.machine import Machine
-from hloc.targets.cuda import container
-from hloc.targets.cuda.compiler import compile_cuda, compiler_version
+from hloc.targets import presence
+from hloc.targets.cuda import compiler, container
 from hloc.targets.cuda.gpus import DEFAULT, GPUS
 from hloc.targets.cuda.sources import CudaSources, host_calls, make_sources
 from hloc.targets.cuda.tiles.source import tile_source
@@ -25,26 +25,9 @@ from hloc.targets.host_calls import host_function
 from hloc.targets.target import Target
 
 
-def device_present() -> bool:
-    """Whether a GPU could be used here: a driver that answers and PyCUDA. Never raises."""
-    return not device_missing()
-
-
-def device_missing() -> str:
-    """Why no GPU can be used here; "" where one can."""
-    if not targets.driver_present():
-        return "no NVIDIA driver"
-    from hloc.targets.cuda.execution.runtime import device_machine
-    try:
-        device_machine()
-    except HlocError as error:
-        return error.message
-    return ""
-
-
 def cuda_target(gpu: Machine | None) -> Target:
     """The target for one GPU; None: the one that is here, else the default for building ahead."""
-    if gpu is None and device_present():
+    if gpu is None and presence.device_present():
         from hloc.targets.cuda.execution.runtime import device_machine
         gpu = device_machine()
     gpu = gpu or GPUS[DEFAULT]
@@ -73,7 +56,7 @@ def executable(gpu: Machine, program: Program, module: Module, options) -> Execu
         from hloc.targets.cuda.execution.runtime import CudaBackend
         packed = container.Container(
             program.name, gpu.arch, image(sources, gpu, options), sources.geometry, program.steps, program.parameters,
-            program.results, program.constants, program.arena_size, compiler_version())
+            program.results, program.constants, program.arena_size, compiler.compiler_version())
         return CudaBackend(packed, functions)
 
     def save_cubin(file: BinaryIO) -> None:
@@ -82,26 +65,26 @@ def executable(gpu: Machine, program: Program, module: Module, options) -> Execu
             raise UnsupportedError(f"a .cubin cannot hold the Python function of host call {call.target!r}",
                                    call.instruction.span, hint="hloc run MODULE runs it from the HLO text")
         container.write(file, image(sources, gpu, options), program, sources.geometry, gpu.arch,
-                        compiler_version())
+                        compiler.compiler_version())
 
     return Executable(
         program.name, gpu.arch, program.parameters, program.results, start, sources.readable,
         texts={".cu": sources.single_file, ".hlo": lambda: str(module),
-               ".ptx": lambda: compile_cuda(sources.single_file(), gpu.arch, "ptx").decode()},
+               ".ptx": lambda: compiler.compile_cuda(sources.single_file(), gpu.arch, "ptx").decode()},
         files={".cubin": save_cubin})
 
 
 def image(sources: CudaSources, gpu: Machine, options) -> bytes:
     """The cubin of a program: from the cache, else compiled. Raises BuildError."""
     text = sources.single_file()
-    key = cache.digest("cubin", gpu.arch, str(compiler_version()), text)
+    key = cache.digest("cubin", gpu.arch, str(compiler.compiler_version()), text)
     found = cache.opened(key, ".cubin")
     if found:
         with found:
             return found.read()
     options.report("compile CUDA C", 0, 0)
     with options.stage("compiler"):
-        data = compile_cuda(text, gpu.arch, "cubin")
+        data = compiler.compile_cuda(text, gpu.arch, "cubin")
     cache.put_bytes(key, ".cubin", data)
     return data
 

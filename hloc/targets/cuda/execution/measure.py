@@ -1,6 +1,6 @@
 """One kernel, measured on the GPU that is here: every way it could take, its results compared, the fastest right one.
 
-In: a Tile and the GPU. Out: a tuning.Measured. All ways are one program, each a kernel of its own; the first (the cost
+In: a Tile and the GPU. Out: a Measured. All ways are one program, each a kernel of its own; the first (the cost
 model's choice among those without wgmma) is the one whose results the others must have.
 """
 from __future__ import annotations
@@ -16,8 +16,9 @@ from hloc.ir.shapes import array as array_shape
 from hloc.kernels.ir import Buffer, Tile
 from hloc.kernels.plan import Launch, Program, Ref, Value
 from hloc.machine import Machine
+from hloc.targets.cuda import compiler
 from hloc.targets.cuda.container import Container
-from hloc.targets.cuda.execution.tuning import Measured, describe
+from hloc.targets.cuda.execution.measured import Measured, describe
 from hloc.targets.cuda.sources import CudaSources, make_sources
 from hloc.targets.cuda.tiles.source import ways
 
@@ -104,11 +105,10 @@ def _run(backend, inputs: list[np.ndarray]) -> tuple[list[np.ndarray], float]:
 
 
 def _container(sources: CudaSources, gpu: Machine) -> Container:
-    from hloc.targets.cuda import target
     program = sources.program
-    image = target.compile_cuda(sources.single_file(), gpu.arch, "cubin")
+    image = compiler.compile_cuda(sources.single_file(), gpu.arch, "cubin")
     return Container(program.name, gpu.arch, image, sources.geometry, program.steps, program.parameters,
-                     program.results, program.constants, program.arena_size, target.compiler_version())
+                     program.results, program.constants, program.arena_size, compiler.compiler_version())
 
 
 def program_of(tile: Tile) -> Program:

@@ -24,21 +24,14 @@ from hloc import cache, files
 from hloc.errors import RunError
 from hloc.kernels.ir import Kernel, Tile
 from hloc.machine import Machine
+from hloc.targets import presence
+from hloc.targets.cuda.execution.measured import Measured, describe
 from hloc.targets.cuda.gpus import device_named
 from hloc.targets.cuda.tiles.source import ways
 
 VERSION = 1
 LARGEST_FILE = 64 << 20
 TARGET = Path(__file__).parent.parent
-
-
-class Measured(NamedTuple):
-    """One kernel: the way that won, the microseconds of each that was right, and why the others are none."""
-
-    kernel: str
-    way: str
-    microseconds: dict[str, float]
-    refused: dict[str, str] = {}
 
 
 class Tuning(NamedTuple):
@@ -58,15 +51,6 @@ def templates_identity() -> str:
     return cache.digest(*(f.read_bytes() for f in own))
 
 
-def describe(tile: Tile) -> str:
-    """A kernel in a few words: gemm bf16 4096x4096x1024."""
-    facts = dict(tile.parameters)
-    sizes = facts.get("sizes") or (facts.get("batch"), *facts.get("size", ()), facts.get("lhs_features"),
-                                   facts.get("features"))
-    batches = math.prod(facts.get("batches", ()))
-    return f"{tile.routine} {facts['types'][0]} {f'{batches} of ' if batches > 1 else ''}{'x'.join(map(str, sizes))}"
-
-
 def tunable(kernels: Sequence[Kernel | Tile], gpu: Machine) -> dict[str, Tile]:
     """Key -> kernel, of those that have more than one way."""
     return {key_of(k): k for k in kernels if isinstance(k, Tile) and len(ways(k, gpu)) > 1}
@@ -78,9 +62,8 @@ def chosen_ways(kernels: Sequence[Kernel | Tile], gpu: Machine, path: Path, repo
     Raises RunError: a file that is damaged or not hloc's, a file of other devices where this one is not here, a kernel
     that stops the GPU while it is measured.
     """
-    from hloc.targets.cuda.target import device_present
     wanted = tunable(kernels, gpu)
-    here = _device_here(gpu) if device_present() else None
+    here = _device_here(gpu) if presence.device_present() else None
     tuning = read(path) if path.exists() or here is None else Tuning({})
     if here is not None:
         own = tuning.measured.setdefault(here, {})
