@@ -345,8 +345,8 @@ def block_scaled_dot(module: Module, e: Expressions, instruction: Instruction) -
     check_block_scales(instruction)
     lhs, rhs, *scales = instruction.operands
     rank = lhs.shape.rank
-    lhs = scaled_blocks(e, lhs, scales[0])
-    rhs = scaled_blocks(e, rhs, scales[1]) if len(scales) > 1 else e.convert(rhs, "f32")
+    lhs = scaled_blocks(e, lhs, scales[0], "f32")
+    rhs = scaled_blocks(e, rhs, scales[1], "f32") if len(scales) > 1 else e.convert(rhs, "f32")
     batch = {"lhs_batch_dims": (0,), "rhs_batch_dims": (0,)} if rank == 3 else {}
     product = e.op("dot", lhs, rhs, shape=array("f32", *result_array(instruction).dimensions), **batch,
                    lhs_contracting_dims=(rank - 1,), rhs_contracting_dims=(rank - 1,))
