@@ -46,6 +46,7 @@ class Options:
     progress      called with (stage, done, total); total 0 where it is not known
     timings       receives a Timing per pass (hloc/passes/runner.py)
     stages        receives the seconds of each stage: parse, passes, lowering, printing, compiler
+    units         receives a UnitTime per call of the C compiler (hloc/targets/cpu/building/unit_times.py)
     custom_calls  custom-call target -> Python function over NumPy arrays
     passes        options of passes by name, e.g. {"fusion": "off", "memory_limit": 1 << 30} (hloc/passes/context.py)
     transfers     what infeed and recv take, and what outfeed and send gave (hloc/ops/host.py)
@@ -57,6 +58,7 @@ class Options:
     progress: Callable[[str, int, int], None] | None = None
     timings: list | None = None
     stages: dict[str, float] = field(default_factory=dict)
+    units: list = field(default_factory=list)
     custom_calls: dict[str, Callable] = field(default_factory=dict)
     passes: dict[str, Any] = field(default_factory=dict)
     dumps: dict[str, Any] = field(default_factory=dict)

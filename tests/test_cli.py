@@ -140,8 +140,21 @@ def test_opt_prints_hlo(here, capsys):
 
 def test_compile_tells_the_time_of_every_stage(here, capsys):
     code, _, err = run(capsys, "compile", "add.hlo", "-o", "m.so", "--time-passes")
-    stages = [line.split()[-1] for line in err[err.index("  stage"):].splitlines()[1:]]
+    table, _, units = err[err.index("  stage"):].partition("  seconds  call of the C compiler")
+    stages = [line.split()[-1] for line in table.splitlines()[1:]]
     assert code == 0 and stages == ["parse", "passes", "lowering", "printing", "compiler", "total"]
+    assert "unit0.c  1 kernel\n" in units and "fusion" in units
+
+
+def test_the_slowest_kernels_of_the_c_compiler_are_named(here, capsys, monkeypatch):
+    monkeypatch.setenv("HLOC_CACHE_DIR", str(here / "cache"))
+    for compiled in (True, False):
+        code, _, err = run(capsys, "run", "add.hlo", "-i", "zeros", "-t", "cpu", "--time-passes", "--json")
+        units = json.loads(err)["units"]
+        (kernels,) = [u["kernels"] for u in units if u["kernels"]] or [[]]
+        assert code == 0 and bool(kernels) is compiled
+        assert not compiled or "fusion" in kernels[0]["instruction"] and 0 < kernels[0]["estimated_seconds"]
+    assert run(capsys, "compile", "add.hlo", "-o", "m.so", "--json")[0] == 2
 
 
 def test_opt_dumps_after_a_pass(here, capsys):

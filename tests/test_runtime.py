@@ -47,7 +47,7 @@ def test_kernels_are_dealt_out_to_the_cores():
     for module, several in ((hloc.load(text), True), (hloc.load(DOUBLE % (8, 8)), False)):
         target = find("cpu")
         sources = make_sources(plan(optimize(module, target), target), target.machine)
-        kernels = [[name for name in sources.kernels if name in unit] for unit, _ in sources.units(4)]
+        kernels = [[name for name in sources.kernels if name in unit] for unit, *_ in sources.units(4)]
         assert sorted(sum(kernels, [])) == sorted(sources.kernels)
         assert (len([k for k in kernels if k]) > 1) is several
         assert len(sources.units(1)) <= len(sources.units(4))

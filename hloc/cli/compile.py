@@ -11,9 +11,10 @@ from hloc.cli.options import (
     module_argument,
     pass_options,
     reading_options,
+    time_passes_option,
     tuning_option,
 )
-from hloc.cli.pass_times import show_times
+from hloc.cli.pass_times import needs_times, show_times
 from hloc.cli.terminal import Progress, read_module
 from hloc.errors import UsageError
 from hloc.executable import Executable
@@ -42,15 +43,18 @@ EMIT = {"c": ".c", "cuda": ".cu", "ptx": ".ptx", "hlo": ".hlo"}
               help="What '-o -' prints: the generated kernels for reading (default), PTX, or the optimized HLO.")
 @click.option("--target", "-t", default=None, metavar="NAME",
               help="cpu, cuda, a GPU (h100, rtx4090 ...) or an architecture (sm_90a). Default: by the ending.")
-@click.option("--time-passes", is_flag=True, help="Show the seconds of each pass and stage, on stderr.")
+@time_passes_option
+@click.option("--json", "as_json", is_flag=True, help="With --time-passes: as JSON.")
 @fusion_option
 @memory_limit_option
 @tuning_option
 @reading_options
-def compile_command(module, output, emit, target, time_passes, fusion, memory_limit, tuning, reading) -> None:
+def compile_command(module, output, emit, target, time_passes, as_json, fusion, memory_limit, tuning, reading) -> None:
     """Compile MODULE ('-' for stdin) and write it to the file given with -o."""
     from hloc.api import Options, compile
     suffix = _suffix(output, emit, target)
+    if as_json:
+        needs_times(time_passes)
     if output != "-":
         check_target(Path(output))
     target = target or ("cuda" if suffix in CUDA_ENDINGS else "cpu")
@@ -65,7 +69,7 @@ def compile_command(module, output, emit, target, time_passes, fusion, memory_li
     if output != "-":
         click.echo(f"{output}: {Path(output).stat().st_size:,} bytes, target {exe.target}", err=True)
     if time_passes:
-        show_times(options.timings, options.stages)
+        show_times(options.timings, options.stages, as_json, options.units)
 
 
 def _write(exe: Executable, output: str, suffix: str) -> None:

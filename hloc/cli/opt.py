@@ -9,7 +9,7 @@ import click
 
 from hloc.cli.opt_kernels import kernels_after_passes
 from hloc.cli.options import fusion_option, module_argument, pass_options, reading_options
-from hloc.cli.pass_times import show_times
+from hloc.cli.pass_times import needs_times, show_times
 from hloc.cli.terminal import Progress, print_table, read_module
 from hloc.errors import UsageError
 from hloc.files import check_target, write
@@ -88,8 +88,8 @@ def opt_command(module, passes, target, dump_before, dump_after, dump_dir, time_
                              "passes: " + ", ".join(sorted(running)))
     if dump_dir and not (dump_before or dump_after):
         raise UsageError("--dump-dir says where dumps go, but none is asked for", hint="add --dump-after all")
-    if as_json and not time_passes:
-        raise UsageError("--json is the form of --time-passes' table, which is not asked for", hint="add --time-passes")
+    if as_json:
+        needs_times(time_passes)
     timings: list = []
     dumps: list[str] = []
     options = Options()

@@ -70,6 +70,11 @@ tuning_option = click.option(
          "not know are measured and added to it; else FILE is only read.")
 
 
+time_passes_option = click.option(
+    "--time-passes", is_flag=True,
+    help="Show the seconds of each pass and stage, and the slowest kernels of the C compiler, on stderr.")
+
+
 class Size(click.ParamType):
     """A number of bytes: 4096, 512KiB, 1.5GiB; K, M, G, T alone mean KiB and so on."""
 

@@ -1,14 +1,27 @@
-"""What --time-passes shows: the seconds of each pass, and of each stage of the compilation."""
+"""What --time-passes shows: the seconds of each pass, of each stage, and of what the C compiler compiled."""
 from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Sequence
 
 import click
 
+from hloc.cli.terminal import counted
+from hloc.errors import UsageError, printable
 
-def show_times(timings: list, stages: dict[str, float], as_json: bool = False) -> None:
-    """Two tables on stderr, or one JSON object. timings: of passes (hloc/passes/runner.py); stages: of Options."""
+SHOWN_UNITS, SHOWN_KERNELS = 8, 12
+LEAST_SECONDS = 0.005                  # of a unit that is listed: a routine that lay in the cache takes less
+
+
+def needs_times(asked: bool) -> None:
+    """Raises UsageError for --json without the table whose form it is."""
+    if not asked:
+        raise UsageError("--json is the form of --time-passes' table, which is not asked for", hint="add --time-passes")
+
+
+def show_times(timings: list, stages: dict[str, float], as_json: bool = False, units: Sequence = ()) -> None:
+    """Tables on stderr, or one JSON object. timings: of passes (hloc/passes/runner.py); stages, units: of Options."""
     total: dict[str, list] = defaultdict(lambda: [0.0, 0, 0, 0])
     for t in timings:
         row = total[t.name]
@@ -19,7 +32,7 @@ def show_times(timings: list, stages: dict[str, float], as_json: bool = False) -
     if as_json:
         click.echo(json.dumps({"stages": stages, "passes": [
             {"pass": n, "seconds": r[0], "runs": r[1], "changed": r[2], "instructions": r[3]}
-            for n, r in total.items()]}, indent=1), err=True)
+            for n, r in total.items()]} | _units_json(units), indent=1), err=True)
         return
     click.echo(f"{'seconds':>9}  {'runs':>4}  {'changed':>7}  {'instructions':>12}  pass", err=True)
     for name, (seconds, runs, changed, count) in total.items():
@@ -28,3 +41,27 @@ def show_times(timings: list, stages: dict[str, float], as_json: bool = False) -
     for name, seconds in stages.items():
         click.echo(f"{seconds:9.4f}  {name}", err=True)
     click.echo(f"{sum(stages.values()):9.4f}  total", err=True)
+    if "compiler" in stages:
+        _show_units(units)
+
+
+def _show_units(units: Sequence) -> None:
+    """What the C compiler took longest for: units, then kernels."""
+    long = sorted((u for u in units if u.seconds >= LEAST_SECONDS), key=lambda u: -u.seconds)
+    if not any(u.kernels for u in long):
+        click.echo("no kernel was compiled: the program lies in the cache, or another compiler made it", err=True)
+    if long:
+        click.echo(f"{'seconds':>9}  call of the C compiler", err=True)
+    for unit in long[:SHOWN_UNITS]:
+        holds = f"  {counted(len(unit.kernels), 'kernel')}" if unit.kernels else ""
+        click.echo(f"{unit.seconds:9.4f}  {unit.name}{holds}", err=True)
+    if kernels := sorted((k for u in long for k in u.kernels), key=lambda k: -k.seconds)[:SHOWN_KERNELS]:
+        click.echo(f"{'seconds':>9}  kernel (estimated part of its unit)", err=True)
+    for kernel in kernels:
+        click.echo(f"{kernel.seconds:9.4f}  {kernel.name[:40]:40}  {printable(kernel.about[:100])}".rstrip(), err=True)
+
+
+def _units_json(units: Sequence) -> dict:
+    return {"units": [{"unit": u.name, "seconds": u.seconds, "kernels": [
+        {"kernel": k.name, "instruction": k.about, "estimated_seconds": k.seconds} for k in u.kernels]}
+        for u in sorted(units, key=lambda u: -u.seconds)]}

@@ -21,10 +21,12 @@ from hloc.cli.options import (
     reading_options,
     recv_option,
     target_option,
+    time_passes_option,
     transfers_of,
     tuning_option,
     write_transfers,
 )
+from hloc.cli.pass_times import show_times
 from hloc.cli.profile_table import profile_json, show_profile
 from hloc.cli.run_devices import devices_for, ending_all, run_on_devices, show_outcomes
 from hloc.cli.terminal import Progress, first_values, input_reader, read_program, results_table, tell_of_gpu
@@ -61,6 +63,7 @@ Examples:
 @click.option("--profile", is_flag=True, help="Show what each step took instead of the results (target cpu).")
 @click.option("--top", default=30, show_default=True, type=click.IntRange(1), metavar="N",
               help="With --profile: how many steps.")
+@time_passes_option
 @click.option("--json", "as_json", is_flag=True, help="Print the table as JSON.")
 @custom_call_option
 @infeed_option
@@ -70,8 +73,8 @@ Examples:
 @memory_limit_option
 @tuning_option
 @reading_options
-def run_command(module, inputs, output, target, devices, repeat, warm_up, profile, top, as_json, custom_calls,
-                infeeds, received, outfeed, fusion, memory_limit, tuning, reading) -> None:
+def run_command(module, inputs, output, target, devices, repeat, warm_up, profile, top, time_passes, as_json,
+                custom_calls, infeeds, received, outfeed, fusion, memory_limit, tuning, reading) -> None:
     """Run MODULE (HLO text, a proto, or a .so or .cubin that `hloc compile` wrote; '-' for stdin); show its results.
 
     Without --inputs, parameters are the arguments that a snapshot holds, else 'sensible:0'; a note says so.
@@ -88,16 +91,18 @@ def run_command(module, inputs, output, target, devices, repeat, warm_up, profil
         parsed = read_program(module, reading, progress)
         if isinstance(parsed, Executable):
             _for_compiled(module, parsed, target, {
-                "--devices": devices, "--profile": profile, "--custom-call": custom_calls, "--infeed": infeeds,
-                "--recv": received, "--outfeed": outfeed, "--fusion off": fusion == "off",
+                "--devices": devices, "--profile": profile, "--time-passes": time_passes,
+                "--custom-call": custom_calls, "--infeed": infeeds, "--recv": received, "--outfeed": outfeed,
+                "--fusion off": fusion == "off",
                 "--memory-limit": memory_limit, "--tuning": tuning, "--module": reading.choice,
                 "--elided": reading.elided, "--strict": reading.strict})
         options = Options(progress=progress.report, custom_calls=custom_call_table(custom_calls), transfers=transfers,
-                          passes=pass_options(fusion, memory_limit), profile=profile, tuning=tuning)
+                          passes=pass_options(fusion, memory_limit), profile=profile, tuning=tuning,
+                          timings=[] if time_passes else None)
         several = [] if isinstance(parsed, Executable) else devices_for(parsed, devices)
         if several:
             _for_one_device({"--repeat": repeat > 1, "--warm-up": warm_up, "--profile": profile, "--outfeed": outfeed,
-                             "--infeed": infeeds, "--recv": received})
+                             "--time-passes": time_passes, "--infeed": infeeds, "--recv": received})
             with ending_all(several):
                 outcomes = run_on_devices(parsed, several, target, options, inputs, output)
         else:
@@ -112,6 +117,8 @@ def run_command(module, inputs, output, target, devices, repeat, warm_up, profil
     if outfeed:
         write_transfers(Path(outfeed), transfers)
     _show(run, as_json, top)
+    if time_passes:
+        show_times(options.timings, options.stages, as_json, options.units)
 
 
 class Run(NamedTuple):

@@ -70,7 +70,7 @@ def executable(program: Program, module: Module, options) -> Executable:
         needed = program.arena_size + sum(v.shape.num_bytes for v in program.results)
         refuse_if_too_large(needed, "running this module", largest(module))
         with options.stage("compiler"):
-            key, library = build(sources, options.report)
+            key, library = build(sources, options.report, options.units)
         with library:
             try:
                 return CpuBackend(library, program.parameters, program.results, program.arena_size, program.constants,
@@ -102,7 +102,7 @@ def save(sources: Sources, file: BinaryIO, options) -> None:
         raise UnsupportedError(f"a .so has no LAPACK: {sources.lapack_calls[0].target!r} is called through SciPy")
     from hloc.targets.cpu.building.build import save as write_shared_object
     with options.stage("compiler"):
-        write_shared_object(sources, file, options.report)
+        write_shared_object(sources, file, options.report, options.units)
 
 
 def load_shared_object(path: Path) -> Executable:

@@ -2,7 +2,7 @@
 
 In: Sources of a program. Out: a shared object, open, and its key; from the cache where it was built before.
 
-    key, library = build(sources, options.report)
+    key, library = build(sources, options.report, options.units)
 
 The routines of runtime/ (routine_objects.py) are compiled once per machine, and start while the passes still run.
 """
@@ -21,9 +21,10 @@ from hloc.targets.cpu.building import toolchain
 from hloc.targets.cpu.building.parts import compiled
 from hloc.targets.cpu.building.routine_objects import CALL, runtime_digest, runtime_object
 from hloc.targets.cpu.building.toolchain import Toolchain
+from hloc.targets.cpu.building.unit_times import UnitTime, timed
 from hloc.targets.cpu.execution.executable import MARK, VERSION, manifest
 from hloc.targets.cpu.program.export import export_unit, write_constants
-from hloc.targets.cpu.program.sources import Sources
+from hloc.targets.cpu.program.sources import Sources, Unit
 from hloc.workers import Workers
 
 LONG_DRIVER = 40_000              # characters
@@ -31,23 +32,24 @@ LONG = ("_near_c64(", "_near_c128(")
 Report = Callable[[str, int, int], None]
 
 
-def build(sources: Sources, report: Report) -> tuple[str, BinaryIO]:
-    """The shared object of a program, open, and its key: from the cache, else compiled. Raises BuildError."""
+def build(sources: Sources, report: Report, times: list[UnitTime]) -> tuple[str, BinaryIO]:
+    """The shared object of a program, open, and its key: from the cache, else compiled. Raises BuildError. `times`
+    receives what each unit took."""
     chain = toolchain.find()
     units = sources.units(available_cores())
     parts = compiled((*sources.runtime_units(), CALL), sources.parts())
-    key = cache.digest(chain.identity(), runtime_digest(), repr(parts), *(text for text, _ in units))
+    key = cache.digest(chain.identity(), runtime_digest(), repr(parts), *(unit.text for unit in units))
     found = cache.opened(key, ".so")
     if found:
         return key, found
     with cache.workspace() as folder:
         output = folder / "program.so"
-        _compile_and_link(chain, units, sources, output, report, for_python=True)
+        _compile_and_link(chain, units, sources, output, report, times, for_python=True)
         cache.put(key, ".so", output)
         return key, opened(output)
 
 
-def save(sources: Sources, file: BinaryIO, report: Report) -> None:
+def save(sources: Sources, file: BinaryIO, report: Report, times: list[UnitTime]) -> None:
     """Write a shared object that stands alone: the constants and the manifest are inside."""
     program = sources.program
     facts = manifest(program.name, program.parameters, program.results, program.arena_size, program.constants)
@@ -55,23 +57,24 @@ def save(sources: Sources, file: BinaryIO, report: Report) -> None:
         constants, output = folder / "constants.bin", folder / "program.so"
         write_constants(program.constants, constants)
         units = sources.units(available_cores(), export_unit(program, facts, constants))
-        _compile_and_link(toolchain.find(), units, sources, output, report)
+        _compile_and_link(toolchain.find(), units, sources, output, report, times)
         with opened(output) as image:
             sealed.write(file, image, {MARK: VERSION, "manifest": facts})
 
 
-def _compile_and_link(chain: Toolchain, units: list[tuple[str, bool]], sources: Sources, output: Path,
-                      report: Report, *, for_python: bool = False) -> None:
+def _compile_and_link(chain: Toolchain, units: list[Unit], sources: Sources, output: Path, report: Report,
+                      times: list[UnitTime], *, for_python: bool = False) -> None:
     """The units of a program and the missing routines at once; the largest first."""
     digest = runtime_digest()
     with cache.workspace() as folder, Workers(available_cores()) as cores, \
             Workers(16) as waiting:                    # a routine may be in the making elsewhere
-        routines = [waiting.submit(runtime_object, chain, unit, flags, digest, folder)
+        routines = [waiting.submit(_routine, chain, unit, flags, digest, folder, times)
                     for unit, flags in compiled((*sources.runtime_units(), CALL), sources.parts())]
-        jobs = [cores.submit(_unit_object, chain, text, folder / f"unit{number}.c", is_kernels)
-                for number, (text, is_kernels) in enumerate(sorted(units, key=lambda unit: -len(unit[0])))]
+        jobs = [cores.submit(_unit_object, chain, unit, folder / f"unit{number}.c", times)
+                for number, unit in enumerate(sorted(units, key=lambda unit: -len(unit.text)))]
         _follow(jobs + routines, report)
-        chain.link([job.result() for job in jobs + routines], output, for_python=for_python)
+        with timed(times, "link"):
+            chain.link([job.result() for job in jobs + routines], output, for_python=for_python)
 
 
 def _follow(jobs: list[Future], report: Report) -> None:
@@ -80,8 +83,16 @@ def _follow(jobs: list[Future], report: Report) -> None:
         report("compile", done, len(jobs))
 
 
-def _unit_object(chain: Toolchain, text: str, source: Path, is_kernels: bool) -> Path:
-    source.write_text(text, encoding="utf-8")
-    driver_flags = toolchain.DRIVER_FLAGS if len(text) < LONG_DRIVER else toolchain.LONG_DRIVER_FLAGS
-    flags = chain.kernel_flags(long=any(name in text for name in LONG)) if is_kernels else driver_flags
-    return chain.compile_object(source, source.with_suffix(".o"), flags)
+def _routine(chain: Toolchain, unit: str, flags: tuple[str, ...], digest: str, folder: Path,
+             times: list[UnitTime]) -> Path:
+    with timed(times, f"routine {unit}"):
+        return runtime_object(chain, unit, flags, digest, folder)
+
+
+def _unit_object(chain: Toolchain, unit: Unit, source: Path, times: list[UnitTime]) -> Path:
+    source.write_text(unit.text, encoding="utf-8")
+    driver_flags = toolchain.DRIVER_FLAGS if len(unit.text) < LONG_DRIVER else toolchain.LONG_DRIVER_FLAGS
+    is_long = any(name in unit.text for name in LONG)
+    flags = chain.kernel_flags(long=is_long) if unit.holds_kernels else driver_flags
+    with timed(times, source.name, unit.functions):
+        return chain.compile_object(source, source.with_suffix(".o"), flags)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from hloc.kernels.elemental.tiling import FAR_BYTES
 from hloc.kernels.ir import Kernel, Tile
@@ -42,6 +43,19 @@ UNITS_PER_CORE = 2               # where there are many: they are equal only by 
 PROLOGUE = '#include "scalar.h"\n#include "pool.h"\n'
 
 
+class Unit(NamedTuple):
+    """A translation unit. functions: the texts of the kernels that it holds; holds_kernels: compile it as these are."""
+
+    text: str
+    holds_kernels: bool
+    functions: tuple[str, ...]
+
+
+def _unit(kernels: Sequence[str], driver: Sequence[str] = (), inlined: Sequence[str] = ()) -> Unit:
+    """Kernels, and at most one driver, with the kernels that it holds."""
+    return Unit(reading_less("\n".join([PROLOGUE, *kernels, *driver])), True, (*kernels, *inlined))
+
+
 @dataclass(frozen=True)
 class Sources:
     """driver: C text of the driver unit; inlined: the kernels that it holds; kernels: C texts of functions, each once
@@ -56,14 +70,14 @@ class Sources:
     lapack_calls: tuple[HostCall, ...] = ()
     inlined: tuple[str, ...] = ()
 
-    def units(self, cores: int, export: str = "") -> list[tuple[str, bool]]:
-        """C texts to compile, and whether each holds kernels: the driver, and kernels dealt out, largest first, to the
-        least loaded unit. A short driver joins one: one start of the compiler less. export: joins the driver."""
+    def units(self, cores: int, export: str = "") -> list[Unit]:
+        """What to compile: the driver, and kernels dealt out, largest first, to the least loaded unit. A short driver
+        joins one: one start of the compiler less. export: joins the driver."""
         costs = {text: kernel_cost(text) for text in self.kernels}
         total, driver = int(sum(costs.values())), self.driver + START + export
         least = UNIT_COST if cores == 1 else SPARE_CORE_COST
         if total + sum(map(kernel_cost, self.inlined)) + driver_cost(driver) <= least:
-            return [(reading_less("\n".join([PROLOGUE, *self.kernels, driver])), True)]
+            return [_unit(self.kernels, [driver], self.inlined)]
         count = max(min(UNITS_PER_CORE * cores, total // (2 * UNIT_COST) + 1), min(cores, total // least + 1))
         count = max(1, min(count, len(self.kernels)))
         loads, parts = [0.0] * count, [[] for _ in range(count)]
@@ -74,10 +88,9 @@ class Sources:
             place = loads.index(min(loads))
             parts[place].append(text)
             loads[place] += costs[text]
-        if joins:
-            parts[0].append(driver)
-        return [*([] if joins else [(reading_less(driver), bool(self.inlined))]),
-                *((reading_less("\n".join([PROLOGUE, *part])), True) for part in parts if part)]
+        with_driver = [_unit(parts[0], [driver], self.inlined) if joins
+                       else Unit(reading_less(driver), bool(self.inlined), self.inlined)]
+        return with_driver + [_unit(part) for part in parts[int(joins):] if part]
 
     def readable(self) -> str:
         """Kernels, then the driver, as they were generated; runtime headers stay includes."""
