@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from hloc.kernels.plan import Program
 
 MOST_ELEMENTS = 1 << 48           # of one array: hours of work, if nothing is kept
+SHOWN_FAULTS = 10                 # warnings about rules that one module breaks
 SWITCH_SECONDS = 2e-4             # between threads, while a module compiles
 LIMIT_TRIES = 7                   # plans that are made to meet a memory limit
 LIMIT_STEPS = 128                 # the aim is lowered by such a part of the limit, at least, then by twice as much ...
@@ -115,7 +116,7 @@ def prompt_threads() -> Iterator[None]:
 @without_collections()
 def load(source: str | bytes | Path | Module, *, name: str | None = None, choice: str | None = None,
          strict: bool = False, elided: str | None = None, warn: Callable[[str, Span | None], None] | None = None,
-         options: Options | None = None) -> Module:
+         broken_rules: str = "refuse", options: Options | None = None) -> Module:
     """A verified Module from a path, or from the content of a file (bytes, or a str that holds a newline).
 
     What a file may hold is in hloc/sources.py: HLO text, protos, gzip, StableHLO ... Snapshots set `default_inputs`.
@@ -123,13 +124,18 @@ def load(source: str | bytes | Path | Module, *, name: str | None = None, choice
     strict  unknown attributes are errors instead of warnings;  warn  called with each warning and its place
     elided  what to make up for constants whose values the text leaves out ({...}): 'sensible:SEED', 'random:SEED' or
             'zeros'; a warning tells. Without it such a module can be looked at and optimized, but not run.
+    broken_rules  "warn" or "ignore": a module that breaks rules of HLO is read all the same, to be looked at, not to be
+            run (hloc/verify/unverified.py); `strict` refuses it
     Raises HlocError with file:line:col, or with the byte of a binary file.
     """
     if isinstance(source, Module):
+        if source.faults and broken_rules == "refuse":
+            raise source.faults[0]
         return source
     from hloc.analysis.loop_annotations import contradictions
     from hloc.sources import module_of, read_bytes, split_choice
     from hloc.verify import verify
+    from hloc.verify.unverified import blaming_faults
     options = options or Options()
     if isinstance(source, bytes) or (isinstance(source, str) and "\n" in source):
         content, shown = source, name or "<text>"
@@ -142,13 +148,26 @@ def load(source: str | bytes | Path | Module, *, name: str | None = None, choice
         options.report("parse")
         module = module_of(content, shown, choice=choice, strict=strict, warn=warn)
         options.report("verify")
-        verify(module)
-    if warn is not None:
+        if broken_rules == "refuse" or strict:
+            verify(module)
+        else:
+            _keep_faults(module, warn if broken_rules == "warn" else None)
+    if warn is not None and not module.faults:
         for message, span in contradictions(module):
             warn(message, span)
     if elided is not None:
-        _fill_elided(module, elided, warn)
+        with blaming_faults(module, "--elided"):
+            _fill_elided(module, elided, warn)
     return module
+
+
+def _keep_faults(module: Module, warn: Callable[[str, Span | None], None] | None) -> None:
+    from hloc.verify.unverified import faults_of
+    module.faults = faults_of(module)
+    for fault in module.faults[:SHOWN_FAULTS] if warn is not None else ():
+        warn(f"{fault.message} (it cannot run)", fault.span)
+    if warn is not None and len(module.faults) > SHOWN_FAULTS:
+        warn(f"{module.name} breaks rules in {len(module.faults) - SHOWN_FAULTS:,} more places", None)
 
 
 def _fill_elided(module: Module, values: str, warn: Callable[[str, Span | None], None] | None) -> None:

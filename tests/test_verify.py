@@ -13,10 +13,17 @@ from pathlib import Path
 import pytest
 from linearity import assert_linear
 
-from hloc.errors import VerifyError
+from hloc.api import load, optimized_plan
+from hloc.cli.main import main
+from hloc.errors import HlocError, VerifyError
 from hloc.ir import Computation, Instruction, Module, array
+from hloc.ir.clone import clone_module
+from hloc.proto import write_proto
+from hloc.targets import find
 from hloc.text import parse_module, parse_modules
+from hloc.tools.explain import explain
 from hloc.verify import verify, verify_all
+from hloc.verify.unverified import blaming_faults
 
 FOLDER = Path(__file__).parent.parent / "testdata" / "verify"
 FILES = sorted(FOLDER.glob("*.hlo"))
@@ -37,6 +44,55 @@ def test_says_what_is_written(path):
     text = path.read_text()
     wanted = [re.findall(r"^// error: ?(.*)$", part, re.M) for part in re.split(r"^// -----$", text, flags=re.M)]
     assert [found(m) for m in parse_modules(text, path.name)] == wanted
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
+def test_modules_that_break_rules_can_be_looked_at(path):
+    """Shown, converted, explained, or refused by one located error; what is run refuses them."""
+    target = find("cpu")
+    looks = (str, write_proto, lambda m: explain(m, target), lambda m: optimized_plan(m, target))
+    for text in re.split(r"^// -----$", path.read_text(), flags=re.M):
+        module = load(text, name=path.name, broken_rules="warn")
+        assert bool(module.faults) == ("// error" in text)
+        for look in looks:
+            own = clone_module(module)
+            try:
+                with blaming_faults(own, "this"):
+                    look(own)
+            except HlocError as error:
+                assert error.span is not None
+        if module.faults:
+            with pytest.raises(VerifyError):
+                load(module)
+
+
+TOKENS = """add { x = f32[] parameter(0)  y = f32[] parameter(1)  ROOT s = f32[] add(x, y) }
+ENTRY e {
+  p = f32[8,4] parameter(0)
+  t = f32[] constant(0)
+  r = (f32[4,4], f32[]) reduce-scatter(p, t), replica_groups={{0,1}}, dimensions={0}, to_apply=add
+  ROOT h = f32[4,4] get-tuple-element(r), index=0
+}
+"""
+
+
+@pytest.mark.parametrize("command", ["opt", "opt --kernels", "convert -o -", "explain", "memory"])
+def test_commands_that_show_modules_warn_of_broken_rules(tmp_path, capsys, monkeypatch, command):
+    """Torch/XLA hands scalars through collectives to order them; XLA's parser reads that, its verifier does not."""
+    path = tmp_path / "tokens.hlo"
+    path.write_text(TOKENS)
+    warning = "tokens.hlo:5:3: warning: reduce-scatter: dimensions={0}: there is no dimension 0"
+    for more, code, told in (([], 0, warning), (["--no-verify"], 0, ""),
+                             (["--strict"], 3, warning.replace("warning", "error"))):
+        monkeypatch.setattr("sys.argv", ["hloc", *command.split(), str(path), *more])
+        try:
+            main()
+            ended = 0
+        except SystemExit as end:
+            ended = end.code
+        said = capsys.readouterr()
+        assert ended == code and told in said.err and bool(said.out) == (code == 0), (more, said)
+        assert told or not said.err
 
 
 def test_verify_raises_the_first_error():

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import click
 
-from hloc.cli.options import module_argument, reading_options
+from hloc.cli.options import lenient_reading_options, module_argument
 from hloc.cli.terminal import Progress, read_module, warn
 from hloc.errors import UsageError
 from hloc.files import check_target, write
+from hloc.verify.unverified import blaming_faults
 
 EPILOG = """\b
 Endings:
@@ -32,7 +33,7 @@ FORMS = {".hlo": "hlo", ".txt": "hlo", ".pb": "pb", ".pbtxt": "pbtxt", ".textpro
 @module_argument
 @click.option("--output", "-o", required=True, metavar="FILE", help="Where to write; '-' prints.")
 @click.option("--to", "form", type=click.Choice(["hlo", "pb", "pbtxt"]), help="The form (default: by the ending).")
-@reading_options
+@lenient_reading_options
 def convert_command(module, output, form, reading) -> None:
     """Read MODULE in any form ('-' for stdin), verify it, and write it as HLO text or as a proto."""
     form = form or _form(output)
@@ -41,7 +42,8 @@ def convert_command(module, output, form, reading) -> None:
     with Progress() as progress:
         parsed = read_module(module, reading, progress)
         progress.report("write")
-        data = _data(parsed, form)
+        with blaming_faults(parsed, "hloc convert"):
+            data = _data(parsed, form)
         if output == "-":
             click.echo(data, nl=False)
             return

@@ -7,7 +7,7 @@ from collections import Counter
 
 import click
 
-from hloc.cli.options import fusion_option, module_argument, pass_options, reading_options
+from hloc.cli.options import fusion_option, lenient_reading_options, module_argument, pass_options
 from hloc.cli.terminal import Progress, counted, line_of, print_table, read_module, size_text, source_json, source_of
 from hloc.errors import UsageError
 
@@ -28,7 +28,7 @@ Examples:
               help="How many rows to list.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 @fusion_option
-@reading_options
+@lenient_reading_options
 def explain_command(module, target, about, show_kernels, top, as_json, fusion, reading) -> None:
     """Tell which kernels MODULE becomes, and for every array that one kernel stores and another loads, why fusion
     left them two. Nothing is compiled or run.
@@ -37,11 +37,13 @@ def explain_command(module, target, about, show_kernels, top, as_json, fusion, r
     """
     from hloc.targets import find
     from hloc.tools.explain import explain
+    from hloc.verify.unverified import blaming_faults
     chosen = find(target)
     with Progress() as progress:
         parsed = read_module(module, reading, progress)
         progress.report("passes")
-        told = explain(parsed, chosen, pass_options(fusion))
+        with blaming_faults(parsed, "hloc explain"):
+            told = explain(parsed, chosen, pass_options(fusion))
     if about:
         told = _about(told, about.lstrip("%"))
     if as_json:

@@ -5,7 +5,7 @@ import json
 
 import click
 
-from hloc.cli.options import fusion_option, memory_limit_option, module_argument, pass_options, reading_options
+from hloc.cli.options import fusion_option, lenient_reading_options, memory_limit_option, module_argument, pass_options
 from hloc.cli.terminal import Progress, line_of, print_table, read_module, size_text, source_json, source_of
 
 EPILOG = """\b
@@ -24,7 +24,7 @@ Examples:
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 @fusion_option
 @memory_limit_option
-@reading_options
+@lenient_reading_options
 def memory_command(module, target, top, as_json, fusion, memory_limit, reading) -> None:
     """Tell how much memory a run of MODULE takes, and which buffers are alive when it takes the most.
 
@@ -35,11 +35,13 @@ def memory_command(module, target, top, as_json, fusion, memory_limit, reading) 
     from hloc.api import Options, optimized_plan
     from hloc.kernels.memory import memory_use
     from hloc.targets import find
+    from hloc.verify.unverified import blaming_faults
     chosen, options = find(target), Options(passes=pass_options(fusion, memory_limit))
     with Progress() as progress:
         parsed = read_module(module, reading, progress)
         progress.report("plan")
-        use = memory_use(optimized_plan(parsed, chosen, options)[0], chosen.machine, chosen.workspace)
+        with blaming_faults(parsed, "hloc memory"):
+            use = memory_use(optimized_plan(parsed, chosen, options)[0], chosen.machine, chosen.workspace)
     if as_json:
         click.echo(json.dumps(_as_json(use), indent=1))
         return

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from hloc.cli.opt_kernels import kernels_after_passes
-from hloc.cli.options import fusion_option, module_argument, pass_options, reading_options
+from hloc.cli.options import fusion_option, lenient_reading_options, module_argument, pass_options
 from hloc.cli.pass_times import needs_times, show_times
 from hloc.cli.terminal import Progress, print_table, read_module
 from hloc.errors import UsageError
@@ -60,7 +60,7 @@ def _first_line(module: str) -> str:
               "unless a dump is printed).")
 @click.option("--json", "as_json", is_flag=True, help="With --time-passes: as JSON.")
 @fusion_option
-@reading_options
+@lenient_reading_options
 def opt_command(module, passes, target, dump_before, dump_after, dump_dir, time_passes, kernels, output, as_json,
                 fusion, reading) -> None:
     """Run passes over MODULE ('-' for stdin) and print the result as HLO text."""

@@ -17,12 +17,15 @@ def kernels_after_passes(module: str, target, passes: Sequence[str] | None, dump
                          dump_after: Sequence[str], options, reading: Reading, times: bool, as_json: bool) -> str:
     """The text that `hloc opt MODULE --kernels` prints; with `times` the seconds of each pass go to stderr."""
     from hloc.tools.kernel_passes import kernel_text, kernels_of
+    from hloc.verify.unverified import blaming_faults
     timings: list | None = [] if times else None
     with Progress() as progress:
         if module.endswith(ENDING):
             kernels = _read_loops(module)
         else:
-            kernels = kernels_of(read_module(module, reading, progress), target, options)
+            parsed = read_module(module, reading, progress)
+            with blaming_faults(parsed, "hloc opt --kernels"):
+                kernels = kernels_of(parsed, target, options)
         text = kernel_text(kernels, target, passes, dump_before=dump_before, dump_after=dump_after, timings=timings)
     if timings is not None:
         _show_times(timings, as_json)

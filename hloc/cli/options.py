@@ -20,6 +20,7 @@ class Reading(NamedTuple):
     choice: str | None
     elided: str | None
     strict: bool
+    broken_rules: str = "refuse"
 
 
 def reading_options(command):
@@ -33,13 +34,25 @@ def reading_options(command):
     return with_reading
 
 
+def lenient_reading_options(command):
+    """The same for commands that only show or convert a module: rules that it breaks are warnings; --no-verify."""
+    @reading_options
+    @functools.wraps(command)
+    def with_reading(*args, reading, no_verify, **rest):
+        return command(*args, reading=reading._replace(broken_rules="ignore" if no_verify else "warn"), **rest)
+
+    return click.option("--no-verify", is_flag=True,
+                        help="Say nothing about rules of HLO that MODULE breaks. Default: warnings (--strict: "
+                             "errors).")(with_reading)
+
+
 READING = (
     click.option("--module", "-m", "choice", metavar="NAME|NUMBER",
                  help="Which module of a file that holds several (numbers from 1); also as MODULE#2."),
     click.option("--elided", metavar="VALUES",
                  help="Make up the constants whose values the text leaves out ({...}), as --inputs does: "
                       "'sensible:SEED', 'random:SEED' or 'zeros'. Default: such a module cannot run."),
-    click.option("--strict", is_flag=True, help="Unknown attributes are errors, not warnings."))
+    click.option("--strict", is_flag=True, help="What is unknown, or breaks a rule, is an error, not a warning."))
 
 INPUTS_HELP = ("An .npy or .npz file (several for several parameters: a.npy b.npy), 'sensible:SEED' (random numbers "
                "that fit what each parameter is used for), 'random:SEED' (normally distributed) or 'zeros'. "

@@ -19,7 +19,7 @@ def clone_module(module: Module) -> Module:
     result = Module(module.name, clones.values(), clones[module.entry], dict(module.attributes), module.tables,
                     module.source)
     result.is_scheduled = module.is_scheduled
-    result.default_inputs = module.default_inputs
+    result.default_inputs, result.faults = module.default_inputs, module.faults
     return result
 
 

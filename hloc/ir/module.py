@@ -115,7 +115,7 @@ class Module:
     """A whole program. `computations` stand callees first, as in the text; `entry` is one of them."""
 
     __slots__ = ("name", "computations", "entry", "attributes", "tables", "source", "is_scheduled",
-                 "default_inputs")
+                 "default_inputs", "faults")
 
     def __init__(self, name: str, computations: Iterable[Computation], entry: Computation,
                  attributes: dict[str, Any] | None = None, tables: str = "", source=None):
@@ -129,6 +129,7 @@ class Module:
             source.tables = tables    # errors resolve metadata by them
         self.is_scheduled = False
         self.default_inputs: tuple[np.ndarray, ...] | None = None      # flattened arguments that a file held with it
+        self.faults: tuple[Exception, ...] = ()        # rules that it breaks, where it was not refused (hloc/verify)
 
     def __repr__(self) -> str:
         count = len(self.computations)

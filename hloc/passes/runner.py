@@ -19,6 +19,7 @@ from hloc.files import make_folder, write
 from hloc.ir import Module
 from hloc.passes.context import PassContext
 from hloc.verify import verify
+from hloc.verify.unverified import blaming_faults
 
 Pass = Callable[[Module, PassContext], bool]
 
@@ -85,10 +86,11 @@ class Runner:
             self.progress(name)
         self.dump("before", name, self.dump_before)
         start = time.perf_counter()
-        try:
-            changed = one(self.module, self.context)
-        except HlocError as error:
-            raise named(error, name) from error
+        with blaming_faults(self.module, f"pass {name}"):
+            try:
+                changed = one(self.module, self.context)
+            except HlocError as error:
+                raise named(error, name) from error
         seconds = time.perf_counter() - start
         if changed:
             self.version += 1
@@ -98,7 +100,7 @@ class Runner:
             count = sum(len(c.instructions) for c in self.module.computations)
             self.timings.append(Timing(name, seconds, changed, count))
         self.dump("after", name, self.dump_after)
-        if changed and self.verify:
+        if changed and self.verify and not self.module.faults:
             self.check(name)
         return changed
 

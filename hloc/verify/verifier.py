@@ -59,11 +59,16 @@ def verify_all(module: Module) -> list[VerifyError]:
 
 def _errors(module: Module) -> Iterator[VerifyError]:
     broken = False
-    for error in _structure_errors(module):
+    for error in structure_errors(module):
         broken = True
         yield error
-    if broken:
-        return
+    if not broken:
+        yield from rule_errors(module)
+
+
+def rule_errors(module: Module) -> Iterator[VerifyError]:
+    """All but the structure, which must be in order."""
+    broken = False
     checked: set[int] = set()
     reachable = reachable_computations(module.entry)      # what is never called may say what it likes
     for computation in reachable:
@@ -84,7 +89,7 @@ def _errors(module: Module) -> Iterator[VerifyError]:
 
 # -- structure ---------------------------------------------------------------------------------------------------------
 
-def _structure_errors(module: Module) -> Iterator[VerifyError]:
+def structure_errors(module: Module) -> Iterator[VerifyError]:
     place = {computation: number for number, computation in enumerate(module.computations)}
     if module.entry not in place:
         yield VerifyError(f"the entry computation %{module.entry.name} is not in the module", module.entry.span)
