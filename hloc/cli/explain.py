@@ -7,6 +7,8 @@ from collections import Counter
 
 import click
 
+from hloc.analysis.cost import main_operation
+from hloc.cli.loop_warnings import loop_copies_json, show_loop_copies
 from hloc.cli.options import fusion_option, lenient_reading_options, module_argument, pass_options
 from hloc.cli.terminal import Progress, counted, line_of, print_table, read_module, size_text, source_json, source_of
 from hloc.errors import UsageError
@@ -31,7 +33,7 @@ Examples:
 @lenient_reading_options
 def explain_command(module, target, about, show_kernels, top, as_json, fusion, reading) -> None:
     """Tell which kernels MODULE becomes, and for every array that one kernel stores and another loads, why fusion
-    left them two. Nothing is compiled or run.
+    left them two; then the loops that copy whole arrays in each turn, and why. Nothing is compiled or run.
 
     Names are those of the optimized module (hloc opt); lines are those of the file.
     """
@@ -55,6 +57,9 @@ def explain_command(module, target, about, show_kernels, top, as_json, fusion, r
         _show_kernels(told, top)
     if not show_kernels:
         _show_edges(told, top)
+    if told.not_planned:
+        click.echo(f"note: loops were not looked into: {told.not_planned}", err=True)
+    show_loop_copies(told.loops)
 
 
 def _about(told, name: str):
@@ -82,9 +87,13 @@ def _show_summary(told) -> None:
 
 def _show_kernels(told, top: int) -> None:
     print_table(["bytes", "flops", "kernel", "kind", "line", "source", "holds"],
-                [[size_text(k.size), f"{k.flops:,}", k.instruction.name, k.kind, line_of(k.instruction) or "",
-                  source_of(k.instruction), _members(k.members)] for k in told.kernels[:top]], right=(0, 1, 4))
+                [_kernel_row(k, main_operation(k.instruction)) for k in told.kernels[:top]], right=(0, 1, 4))
     _rest(len(told.kernels), top)
+
+
+def _kernel_row(kernel, main) -> list:
+    return [size_text(kernel.size), f"{kernel.flops:,}", kernel.instruction.name, kernel.kind, line_of(main) or "",
+            source_of(main) or source_of(kernel.instruction), _members(kernel.members)]
 
 
 def _show_edges(told, top: int) -> None:
@@ -111,13 +120,18 @@ def _rest(count: int, top: int) -> None:
         click.echo(f"... and {count - top} more (--top)")
 
 
+def _kernel_source(kernel) -> list[dict]:
+    return source_json(main_operation(kernel.instruction)) or source_json(kernel.instruction)
+
+
 def _as_json(told) -> dict:
     return {
         "instructions": told.instructions,
         "kernels": [{"computation": k.computation, "name": k.instruction.name, "kind": k.kind,
-                     "line": line_of(k.instruction), "source": source_json(k.instruction), "bytes": k.size,
+                     "line": line_of(main_operation(k.instruction)), "source": _kernel_source(k), "bytes": k.size,
                      "flops": k.flops, "holds": list(k.members)}
                     for k in told.kernels],
+        "loop_copies": loop_copies_json(told.loops),
         "reasons": [{"reason": r.reason, "edges": r.edges, "bytes": r.size} for r in told.reasons],
         "edges": [{"computation": e.computation, "bytes": e.size, "reason": e.reason,
                    "producer": e.producer.name, "producer_kernel": e.producer_kernel,

@@ -5,6 +5,7 @@ import json
 
 import click
 
+from hloc.cli.loop_warnings import loop_copies_json, show_loop_copies
 from hloc.cli.options import fusion_option, lenient_reading_options, memory_limit_option, module_argument, pass_options
 from hloc.cli.terminal import Progress, line_of, print_table, read_module, size_text, source_json, source_of
 
@@ -35,15 +36,17 @@ def memory_command(module, target, top, as_json, fusion, memory_limit, reading) 
     from hloc.api import Options, optimized_plan
     from hloc.kernels.memory import memory_use
     from hloc.targets import find
+    from hloc.tools.loop_copies import loop_copies
     from hloc.verify.unverified import blaming_faults
     chosen, options = find(target), Options(passes=pass_options(fusion, memory_limit))
     with Progress() as progress:
         parsed = read_module(module, reading, progress)
         progress.report("plan")
         with blaming_faults(parsed, "hloc memory"):
-            use = memory_use(optimized_plan(parsed, chosen, options)[0], chosen.machine, chosen.workspace)
+            optimized, program = optimized_plan(parsed, chosen, options)
+            use, loops = memory_use(optimized, chosen.machine, chosen.workspace), loop_copies(optimized, program)
     if as_json:
-        click.echo(json.dumps(_as_json(use), indent=1))
+        click.echo(json.dumps(_as_json(use) | {"loop_copies": loop_copies_json(loops)}, indent=1))
         return
     parts = {name: getattr(use, name) for name in ("parameters", "results", "constants", "arena", "kept", "peak")}
     rows = [[k, f"{v:,}", size_text(v)] for k, v in parts.items() if v or k != "kept"]
@@ -59,6 +62,7 @@ def memory_command(module, target, top, as_json, fusion, memory_limit, reading) 
                     [_row(b) for b in use.buffers[:top]], right=(0, 1, 5))
         if len(use.buffers) > top:
             click.echo(f"... and {len(use.buffers) - top} more (--top)")
+    show_loop_copies(loops)
 
 
 def _row(buffer) -> list[str]:

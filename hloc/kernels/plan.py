@@ -50,12 +50,14 @@ class Copy(NamedTuple):
 
 
 class WhileLoop(NamedTuple):
-    """Run `condition`, then while the pred at `flag` is true: `body`, `condition`. trip_count: known number or None."""
+    """Run `condition`, then while the pred at `flag` is true: `body`, `condition`. trip_count: known number or None;
+    instruction: the while itself; a saved plan has none."""
 
     condition: tuple[Step, ...]
     flag: Ref
     body: tuple[Step, ...]
     trip_count: int | None = None
+    instruction: Instruction | None = None
 
 
 class Branch(NamedTuple):

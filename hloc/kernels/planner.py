@@ -249,7 +249,8 @@ class Planner:
         for value in carried:
             self.assignment.use(value, self.time)
         trips = known_trip_count(instruction)
-        steps.append(Draft(lambda ref: WhileLoop(_finish(condition, ref), ref(flag[0]), _finish(body, ref), trips)))
+        steps.append(Draft(lambda ref: WhileLoop(_finish(condition, ref), ref(flag[0]), _finish(body, ref), trips,
+                                                 instruction)))
         return carried
 
     def _own(self, loop: Instruction, carried: Leaves, steps: list[Draft]) -> Leaves:

@@ -14,12 +14,15 @@ from typing import Any, NamedTuple
 from hloc.analysis.aliasing import FORWARDING
 from hloc.analysis.control_flow import executed_computations, is_control_flow
 from hloc.analysis.cost import bytes_accessed, flops
+from hloc.api import plan
+from hloc.errors import HlocError
 from hloc.ir import Instruction, Module
 from hloc.passes.context import PassContext
 from hloc.passes.fusion.edges import Edge
 from hloc.passes.pipelines import pipeline_for
 from hloc.passes.runner import run_passes
 from hloc.targets.target import Target
+from hloc.tools.loop_copies import CopyingLoop, loop_copies
 
 NO_KERNELS = FORWARDING | {"parameter", "constant", "after-all"}
 
@@ -51,12 +54,15 @@ class Reason(NamedTuple):
 
 class Explanation(NamedTuple):
     """instructions: before fusion, of the computations that run; kernels and edges: the largest first; written: where
-    in the file each of its instructions stands, by name."""
+    in the file each of its instructions stands, by name; loops: those that copy whole arrays in each turn; not_planned:
+    why they are not known, where a module with loops could not be planned."""
 
     instructions: int
     kernels: tuple[KernelFacts, ...]
     edges: tuple[Edge, ...]
     written: Mapping[str, frozenset[int]]
+    loops: tuple[CopyingLoop, ...] = ()
+    not_planned: str = ""
 
     @property
     def reasons(self) -> list[Reason]:
@@ -76,7 +82,7 @@ class Explanation(NamedTuple):
         names = {name, *(k.instruction.name for k in kernels)}
         edges = tuple(e for e in self.edges
                       if names & {e.producer.name, e.reader.name, e.producer_kernel, e.reader_kernel})
-        return self._replace(kernels=kernels, edges=edges)
+        return self._replace(kernels=kernels, edges=edges, loops=())
 
 
 def explain(module: Module, target: Target, options: Mapping[str, Any] | None = None) -> Explanation:
@@ -95,8 +101,14 @@ def explain(module: Module, target: Target, options: Mapping[str, Any] | None = 
     run_passes(module, pipeline_for(target.name), context, verify=False, progress=count)
     kernels = [_facts(c.name, i) for c in executed_computations(module) for i in c.instructions
                if _is_work(i) and not is_control_flow(i)]
-    return Explanation(counted[0], tuple(sorted(kernels, key=lambda k: -k.size)),
+    told = Explanation(counted[0], tuple(sorted(kernels, key=lambda k: -k.size)),
                        tuple(sorted(edges, key=lambda e: -e.size)), written)
+    if not any(i.opcode == "while" for c in executed_computations(module) for i in c.instructions):
+        return told
+    try:
+        return told._replace(loops=loop_copies(module, plan(module, target)))
+    except HlocError as error:
+        return told._replace(not_planned=error.message)
 
 
 def _places(instructions: Iterable[Instruction]) -> frozenset[int]:
