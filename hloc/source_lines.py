@@ -20,6 +20,7 @@ HEAD = re.compile(r"^(FileNames|FunctionNames|FileLocations|StackFrames)\s*$", r
 ROW = re.compile(r"^(\d{1,9})\s+(.*)$", re.MULTILINE)
 NUMBER = re.compile(r"(\w+)=(-?\d{1,9})\b")
 METADATA = re.compile(r'(op_name|source_file|source_line|stack_frame_id)=("(?:[^"\\]|\\.)*"|\d{1,9}\b)')
+PLACES = frozenset(["stack_frame_id", "source_file"])
 MOST_FRAMES = 64                # of one instruction: parents may be made to go round
 SHOWN_CALLERS = 3
 
@@ -55,6 +56,17 @@ def written_at(metadata: str, tables: str = "", callers: int = SHOWN_CALLERS) ->
         return ""
     outer = [str(f) for f in found[1:1 + callers]]
     return str(found[0]) + (f", called at {', '.join(outer)}" if outer else "")
+
+
+def with_place_of(metadata: str, call: str) -> str:
+    """The metadata of an instruction with the place of the call that its computation is inlined at, where it tells of
+    none of its own, as in functions that a frontend writes once for several calls."""
+    own, outer = dict(METADATA.findall(metadata)), dict(METADATA.findall(call))
+    if not PLACES.isdisjoint(own) or PLACES.isdisjoint(outer):
+        return metadata
+    words = [metadata.strip().removeprefix("{").removesuffix("}")]
+    words += [f"{key}={outer[key]}" for key in ("source_file", "source_line", "stack_frame_id") if key in outer]
+    return "{" + " ".join(filter(None, words)) + "}"
 
 
 def op_name(metadata: str) -> str:

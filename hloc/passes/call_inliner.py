@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from hloc.ir import Computation, Instruction, Module, reachable_computations
+from hloc.ir import Computation, Instruction, Module, Verbatim, reachable_computations
 from hloc.passes.context import PassContext
 from hloc.passes.dce import drop_unreachable
 from hloc.passes.rewriter import Rewriter, rewrite
+from hloc.source_lines import with_place_of
 
 GROWTH = 4
 ALLOWANCE = 20_000
@@ -45,7 +46,7 @@ def inline_all(module: Module, opcode: str) -> bool:
         if cost > budget:
             return None
         budget -= cost
-        return inline(callee, instruction.operands, rewriter)
+        return inline(callee, instruction.operands, rewriter, str(instruction.get("metadata", "")))
 
     changed = False
     for computation in computations:
@@ -60,14 +61,18 @@ def inlineable(instruction: Instruction, callee: Computation) -> bool:
     return thread is None or str(thread).strip('"') == "main"
 
 
-def inline(callee: Computation, arguments: Sequence[Instruction], rewriter: Rewriter) -> Instruction:
-    """Copies of the instructions of `callee`, reading `arguments` for its parameters; the copy of its root."""
+def inline(callee: Computation, arguments: Sequence[Instruction], rewriter: Rewriter, call: str = "") -> Instruction:
+    """Copies of the instructions of `callee`, reading `arguments` for its parameters; the copy of its root. call: the
+    metadata of what calls it, which tells the source line of those that do not know their own."""
     made: dict[Instruction, Instruction] = {}
     for old in callee.instructions:
         if old.opcode == "parameter":
             made[old] = arguments[old.parameter_number]
             continue
         made[old] = rewriter.adopt(old, [made[operand] for operand in old.operands])
+        metadata = str(old.get("metadata", ""))
+        if (placed := with_place_of(metadata, call)) != metadata:
+            made[old].attributes["metadata"] = Verbatim(placed)
         if old.control_predecessors:
             made[old].control_predecessors = tuple(made[p] for p in old.control_predecessors)
     return made[callee.root]

@@ -157,6 +157,8 @@ class _ModuleReader:
             instruction.attributes = {k: v for k, v in read_attributes(wrapped).items() if k not in COMMON} | notes
         else:
             instruction.attributes = read_attributes(context)
+        if isinstance(self.source, ByteSource) and "metadata" in instruction.attributes:
+            self.source.metadata[record.offset] = str(instruction.attributes["metadata"])
         instruction.attributes |= self.calls(instruction, own)
         self.check(instruction, record, known)
         return instruction

@@ -20,6 +20,7 @@ import numpy as np
 from hloc.errors import ParseError, Source, Span, UnsupportedError, printable
 from hloc.proto.schema import ARRAY_TYPES, ENUMS, MESSAGES, VARINTS, Field, Message
 from hloc.proto.varints import decode_varints, encode_varints, varint
+from hloc.source_lines import written_at
 
 MAX_DEPTH = 100                        # of nested messages; protobuf's own readers stop there too
 MAX_RECORDS = 5_000_000
@@ -33,19 +34,20 @@ Warn = Callable[[str, Span], None]
 
 
 class ByteSource(Source):
-    """A binary file as the source of spans: offsets are bytes; a reader notes what stands where."""
+    """A binary file as the source of spans: offsets are bytes; a reader notes what stands where, and its metadata."""
 
-    __slots__ = ("notes",)
+    __slots__ = ("notes", "metadata")
 
     def __init__(self, name: str):
         super().__init__("", name)
         self.notes: dict[int, str] = {}
+        self.metadata: dict[int, str] = {}
 
     def place(self, offset: int) -> str:
         return f"{self.name}:byte {offset}"
 
     def written_at(self, start: int) -> str:
-        return ""
+        return written_at(self.metadata[start], self.tables) if start in self.metadata else ""
 
     def excerpt(self, start: int, end: int) -> str:
         return f"  in {printable(self.notes[start])}" if start in self.notes else ""
