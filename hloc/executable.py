@@ -2,24 +2,31 @@
 
     exe = hloc.compile("model.hlo"); results = exe(x, y); exe.save("model.so"); print(exe.source)
 
-`exe(*arrays)` takes the flattened entry parameters and returns the flattened results. A backend (one per target) is
-what runs: it is given checked, contiguous arrays and returns result arrays. It may also have a method `quick(arrays)`
-that checks them itself, and returns None where it would rather be given checked ones.
+`exe(*arrays)` takes the flattened entry parameters and returns the flattened results. Arguments are NumPy arrays, or
+arrays of PyTorch, JAX and others, which are read where they lie (hloc/inputs/dlpack.py). A backend (one per target) is
+what runs: it is given checked, contiguous arrays and returns result arrays. It may also have these methods:
+
+    quick(arrays)        checks arguments itself; returns None where it would rather be given checked ones
+    device_view(given)   the DeviceView of an argument that lies on its GPU, else None
+    on_device(arrays)    as a call, but the results stay on its GPU
+    fixed(array)         what to hand in, in place of an array, where that is an argument of many calls
 """
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
+from hloc.binding import Arrays, BoundBackend, fixed_arrays
 from hloc.errors import UsageError
 from hloc.files import writing
 from hloc.inputs import Named, check_arrays
 from hloc.ir import Instruction
+from hloc.ir.html import summary
 
 HEADER_MARK = "/* Compiled by hloc. */\n"               # how headers begin, so that no other is overwritten
 Backend = Callable[[Sequence[np.ndarray]], "tuple[np.ndarray, ...]"]
@@ -55,6 +62,7 @@ class Executable:
     files        file ending -> writer of a binary form (".so", ".cubin") into an open file
     headers      file ending -> maker of the C header that stands beside such a file, from its name without the ending
     profiled     what the steps took since it was asked last; None unless compiled with Options(profile=True)
+    recipe       makes a function and its arguments, by which this is made again: what pickle writes
     """
 
     name: str
@@ -67,6 +75,7 @@ class Executable:
     files: dict[str, Callable[[BinaryIO], None]] = field(default_factory=dict)
     headers: dict[str, Callable[[str], str]] = field(default_factory=dict)
     profiled: Callable[[], tuple[StepTime, ...]] | None = None
+    recipe: Callable[[], tuple[Callable[..., Executable], tuple[Any, ...]]] | None = None
     _backend: Backend | None = None
     _quick: Callable[[tuple], tuple[np.ndarray, ...] | None] | None = None
 
@@ -77,16 +86,31 @@ class Executable:
             self._quick = getattr(self._backend, "quick", None)
         return self._backend
 
-    def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Run. Raises RunError, naming the parameter, where arrays are missing, surplus or of another type or shape."""
+    def __call__(self, *arrays: Any, device: bool = False) -> tuple[Any, ...]:
+        """Run. Returns a tuple of NumPy arrays; with `device`, of a program for GPUs, of DeviceArrays, which stay on
+        the GPU. Raises RunError, naming the parameter, where arrays are missing, surplus or of another type or shape.
+        """
         backend, quick = self._backend or self.backend, self._quick
         results = quick(arrays) if quick is not None else None
-        if results is None:
-            checked = tuple(check_arrays(self.parameters, arrays))
-            results = quick(checked) if quick is not None else None      # scalars, for one, are arrays now
-            if results is None:
-                results = backend(checked)
-        return results
+        if results is not None:
+            return results
+        checked = tuple(check_arrays(self.parameters, arrays, getattr(backend, "device_view", None)))
+        results = quick(checked) if quick is not None else None          # scalars, for one, are arrays now
+        if results is not None:
+            return results
+        if device and (on_device := getattr(backend, "on_device", None)):
+            return on_device(checked)
+        return backend(checked)
+
+    def bind(self, weights: Arrays) -> Executable:
+        """An executable of the other parameters: arrays by name or number, or a list of those of the first parameters,
+        are fixed. They are checked once; a GPU keeps them. Do not change them afterwards. Raises as a call does, and
+        UsageError for names of no parameter."""
+        fixed = fixed_arrays(self.parameters, weights, getattr(self.backend, "device_view", None))
+        free = [n for n in range(len(self.parameters)) if n not in fixed]
+        return replace(self, parameters=[self.parameters[n] for n in free], _backend=None, _quick=None,
+                       start=lambda: BoundBackend(self.backend, fixed, free), texts={}, files={}, headers={},
+                       recipe=lambda: (Executable.bind, (self, {n: np.asarray(a) for n, a in fixed.items()})))
 
     def profile(self) -> tuple[StepTime, ...]:
         """What each step of the program took since this was asked last. Raises UsageError where steps are not timed."""
@@ -123,8 +147,23 @@ class Executable:
 
     def _unknown(self, suffix: str) -> UsageError:
         known = ", ".join([*self.files, *self.texts])
+        if not known:
+            return UsageError(f"{self.name} has no module to write: it was loaded from a compiled file, or has bound "
+                              "arguments", hint="save the executable that hloc.compile returned")
         what = suffix or "a file without an ending"
         return UsageError(f"target {self.target} cannot write {what}; it writes {known}")
+
+    def __reduce__(self) -> tuple[Callable[..., Executable], tuple[Any, ...]]:
+        """As its module and options: reading it compiles again, or finds the program in the cache."""
+        if self.recipe is None:
+            raise UsageError(f"{self.name} does not pickle: it was loaded from a compiled file, or compiled with "
+                             "consume=True", hint="pass the file on, or compile the module without consume=True")
+        return self.recipe()
+
+    def _repr_html_(self) -> str:
+        """A summary for notebooks."""
+        return summary(f"executable {self.name} on {self.target}",
+                       [("parameters", self.parameters), ("results", self.results)])
 
     def __repr__(self) -> str:
         takes = ", ".join(v.shape.to_string(False) for v in self.parameters[:6])

@@ -3,6 +3,7 @@ module can do something sensible with them (sensible.py)."""
 from hloc.inputs.arrays import (
     Named,
     Parameter,
+    check_array,
     check_arrays,
     check_inputs,
     entry_parameters,
@@ -12,5 +13,5 @@ from hloc.inputs.arrays import (
     zero_arrays,
 )
 
-__all__ = ["Named", "Parameter", "check_arrays", "check_inputs", "entry_parameters", "entry_results", "random_arrays",
-           "within_bounds", "zero_arrays"]
+__all__ = ["Named", "Parameter", "check_array", "check_arrays", "check_inputs", "entry_parameters", "entry_results",
+           "random_arrays", "within_bounds", "zero_arrays"]

@@ -5,18 +5,24 @@ NumPy arrays of exactly the right type and shape, or a RunError that names the p
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from hloc.errors import RunError
+from hloc.inputs.dlpack import DeviceView, host_array
 from hloc.ir import ELEMENT_TYPES, Module, Shape, element_type_of, leaves, numpy_dtype
+
+Views = Callable[[object], "DeviceView | None"]
 
 
 class Named(Protocol):
-    name: str
-    shape: Shape
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def shape(self) -> Shape: ...
 
 
 class Parameter(NamedTuple):
@@ -49,10 +55,14 @@ def check_inputs(module: Module, arrays: Sequence[object]) -> list[np.ndarray]:
     return check_arrays(entry_parameters(module), arrays)
 
 
-def check_arrays(parameters: Sequence[Named], arrays: Sequence[object]) -> list[np.ndarray]:
-    """`arrays` as contiguous ndarrays. Raises RunError where their number, types or shapes are not the parameters'."""
+def check_arrays(parameters: Sequence[Named], arrays: Sequence[object], on_device: Views | None = None,
+                 ) -> list[np.ndarray | DeviceView]:
+    """`arrays` as contiguous ndarrays. Raises RunError where their number, types or shapes are not the parameters'.
+
+    on_device  gives the view of an array that lies on the program's GPU, and stays there; None for any other
+    """
     _check_number(parameters, len(arrays))
-    return [_check(i, p, a) for i, (p, a) in enumerate(zip(parameters, arrays))]
+    return [check_array(i, p, a, on_device) for i, (p, a) in enumerate(zip(parameters, arrays))]
 
 
 def check_forms(parameters: Sequence[Named], forms: Sequence[tuple[np.dtype, tuple[int, ...]]]) -> None:
@@ -70,15 +80,38 @@ def _check_number(parameters: Sequence[Named], given: int) -> None:
                        + _listing(parameters, given))
 
 
-def _check(number: int, parameter: Named, given: object) -> np.ndarray:
+def check_array(number: int, parameter: Named, given: object, on_device: Views | None = None,
+                ) -> np.ndarray | DeviceView:
+    """As check_arrays, for one of them."""
     want = parameter.shape
     if type(given) is np.ndarray and given.dtype == numpy_dtype(want.element_type):
         array = given                                             # the common case, kept short: it runs at every call
+    elif (view := _view_of(number, parameter, given, on_device)) is not None:
+        return view
     else:
         array = _convert(number, parameter, given)
     if not _has_sizes(array.shape, want):
         raise _other_form(number, parameter, array.dtype, array.shape)
     return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+
+
+def _view_of(number: int, parameter: Named, given: object, on_device: Views | None) -> DeviceView | None:
+    if on_device is None:
+        return None
+    try:
+        view = on_device(given)
+    except RunError as error:
+        raise _unreadable(number, parameter, error) from None
+    if view is None:
+        return None
+    if not _has_type(view.dtype, parameter.shape) or view.shape != parameter.shape.dimensions:
+        raise _other_form(number, parameter, view.dtype, view.shape)
+    return view
+
+
+def _unreadable(number: int, parameter: Named, error: RunError) -> RunError:
+    return RunError(f"input {number} ({parameter.name}) must be {parameter.shape.to_string(False)}: {error.message}",
+                    hint=error.hint)
 
 
 def _has_type(dtype: np.dtype, want: Shape) -> bool:
@@ -132,7 +165,10 @@ def _convert(number: int, parameter: Named, given: object) -> np.ndarray:
         except (TypeError, ValueError, OverflowError):
             raise RunError(f"input {number} ({parameter.name}) must be {want.to_string(False)}: "
                            f"cannot convert {type(given).__name__}") from None
-    array = np.asarray(given)
+    try:
+        array = host_array(given)
+    except RunError as error:
+        raise _unreadable(number, parameter, error) from None
     if not _has_type(array.dtype, want):
         raise _other_form(number, parameter, array.dtype, array.shape)
     if array.dtype.kind == "V" and dtype == np.bool_:

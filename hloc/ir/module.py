@@ -16,7 +16,7 @@ import numpy as np
 
 from hloc.errors import Span
 from hloc.ir.attributes import WindowDim
-from hloc.ir.shapes import Shape
+from hloc.ir.shapes import Shape, leaves
 from hloc.source_lines import Frame, frames
 
 Node = TypeVar("Node", bound=Hashable)
@@ -138,6 +138,14 @@ class Module:
     def __str__(self) -> str:
         from hloc.ir.printer import print_module
         return print_module(self)
+
+    def _repr_html_(self) -> str:
+        """A summary for notebooks."""
+        from hloc.ir.html import Row, summary
+        count = sum(len(c.instructions) for c in self.computations)
+        results = [Row(f"result.{i}", s) for i, s in enumerate(leaves(self.entry.root.shape))]
+        return summary(f"module {self.name}: {len(self.computations)} computation(s), {count:,} instruction(s)",
+                       [("parameters", self.entry.parameters), ("results", results)])
 
     def instructions(self) -> Iterator[Instruction]:
         """Every instruction of every computation, callees first."""

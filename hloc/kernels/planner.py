@@ -21,6 +21,7 @@ from hloc.analysis.aliasing import branch_operands, branch_origins, module_invar
 from hloc.analysis.loop_annotations import known_trip_count
 from hloc.analysis.structure import Structures
 from hloc.errors import HlocError, UnsupportedError, elided_constant
+from hloc.inputs import entry_parameters, entry_results
 from hloc.ir import Computation, Instruction, Module, Shape, leaves, numpy_dtype
 from hloc.kernels.buffer_assignment import BufferAssignment, Home, Value
 from hloc.kernels.ir import Kernel, Tile
@@ -403,7 +404,7 @@ def plan_module(module: Module, machine: Machine, workspace: Workspace | None = 
 def planned(planner: Planner) -> Program:
     """The program of a fresh planner, which afterwards knows what each piece of memory is for."""
     module, assignment = planner.module, planner.assignment
-    parameters = _entry_values(module, [(p.name, p.shape) for p in module.entry.parameters])
+    parameters = tuple(PlanValue(*p) for p in entry_parameters(module))
     inputs = [assignment.new(v.shape.num_bytes, Home("parameter", i)) for i, v in enumerate(parameters)]
     arguments, start = [], 0
     for parameter in module.entry.parameters:
@@ -412,7 +413,7 @@ def planned(planner: Planner) -> Program:
         start += count
     drafts, root = planner.computation(module.entry, arguments)
     planner.time += 1
-    results = _entry_values(module, [("result", module.entry.root.shape)])
+    results = tuple(PlanValue(*r) for r in entry_results(module))
     drafts += _results(planner, root)
     for result, operand, time in planner.sharing:
         assignment.share_if_dead(result, operand, time)
@@ -435,12 +436,3 @@ def _results(planner: Planner, root: Leaves) -> list[Draft]:
         else:
             planner.copy(home, value, steps)
     return steps
-
-
-def _entry_values(module: Module, named: list[tuple[str, Shape]]) -> tuple[PlanValue, ...]:
-    """The flattened arrays of parameters or results, with a name for messages: arg.0, result.1 ..."""
-    values: list[PlanValue] = []
-    for name, shape in named:
-        parts = list(leaves(shape))
-        values += [PlanValue(name if not shape.is_tuple else f"{name}.{i}", s) for i, s in enumerate(parts)]
-    return tuple(values)

@@ -1,0 +1,4 @@
+"""The command line as `python -m hloc`."""
+from hloc.cli.main import main
+
+main()

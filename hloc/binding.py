@@ -1,0 +1,94 @@
+"""Executables some of whose arguments are fixed: `exe.bind(weights)`.
+
+In: arrays for some parameters, by name or number, or for the first ones. Out: a backend that takes the others. Fixed
+arrays are checked and made contiguous once. On a GPU they are copied there with the first call and stay; on a CPU, and
+where they lie on the GPU already, they are read where they are: their owner must not change them.
+
+    f(w: f32[64,64], x: f32[64])     f.bind({"w": w})     calls f(w, x) for each x
+"""
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hloc.errors import UsageError
+from hloc.inputs import Named, check_array
+from hloc.inputs.arrays import Views
+
+Arrays = Mapping[Any, Any] | Sequence[Any]             # by name or number, or those of the first parameters
+
+
+def fixed_arrays(parameters: Sequence[Named], weights: Arrays, on_device: Views | None) -> dict[int, Any]:
+    """The fixed arrays by the numbers of their parameters, checked; on_device: as in check_arrays.
+
+    Raises UsageError for names and numbers of no parameter, RunError for arrays of another type or shape.
+    """
+    numbered = sorted(_numbered(parameters, weights).items())
+    return {n: _lasting(check_array(n, parameters[n], array, on_device)) for n, array in numbered}
+
+
+class BoundBackend:
+    """A backend that is given the fixed arrays with each call. What it can beyond calls (quick, device_view, on_device,
+    fixed: see hloc/executable.py), this one can."""
+
+    def __init__(self, backend: Any, fixed: dict[int, Any], free: Sequence[int]):
+        self.backend = backend
+        lasting = getattr(backend, "fixed", lambda array: array)
+        self._all: list[Any] = [None] * (len(fixed) + len(free))
+        for number, array in fixed.items():
+            self._all[number] = lasting(array)
+        self._free = tuple(free)
+        first = len(fixed)
+        self._leading = tuple(self._all[:first]) if self._free == tuple(range(first, len(self._all))) else None
+        for name in ("device_view", "fixed"):
+            if hasattr(backend, name):
+                setattr(self, name, getattr(backend, name))
+        if hasattr(backend, "on_device"):
+            self.on_device = lambda arrays: backend.on_device(self._arranged(arrays))
+        if hasattr(backend, "quick"):
+            quick, count = backend.quick, len(self._free)
+            self.quick = lambda arrays: quick(self._arranged(arrays)) if len(arrays) == count else None
+
+    def __call__(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+        return self.backend(self._arranged(arrays))
+
+    def _arranged(self, arrays: Sequence[Any]) -> tuple[Any, ...]:
+        """All arguments of the program, from the free ones."""
+        if self._leading is not None:
+            return self._leading + tuple(arrays)
+        arranged = self._all.copy()
+        for number, array in zip(self._free, arrays):
+            arranged[number] = array
+        return tuple(arranged)
+
+
+def _numbered(parameters: Sequence[Named], weights: Arrays) -> dict[int, Any]:
+    """The arrays by the numbers of their parameters."""
+    if not isinstance(weights, Mapping):
+        if not isinstance(weights, (list, tuple)):
+            raise UsageError("bind takes arrays by name ({'w': w}), or a list of those of the first parameters, not "
+                             f"{type(weights).__name__}")
+        weights = dict(enumerate(weights))
+    numbers = {p.name: n for n, p in enumerate(parameters)}
+    found: dict[int, Any] = {}
+    for key, array in weights.items():
+        number = numbers.get(key) if isinstance(key, str) else key
+        if not isinstance(number, int) or not 0 <= number < len(parameters):
+            near = difflib.get_close_matches(str(key), numbers, n=3)
+            listed = near or [p.name for p in parameters[:10]]
+            raise UsageError(f"there is no parameter {key!r} to bind" if parameters else
+                             f"there is no parameter {key!r} to bind: all are bound, or there are none",
+                             hint=f"parameters: {', '.join(listed)}" + (" ..." if len(parameters) > len(listed) else "")
+                             if parameters else None)
+        if number in found:
+            raise UsageError(f"parameter {parameters[number].name} is bound twice, by its name and its number")
+        found[number] = array
+    return found
+
+
+def _lasting(array: Any) -> Any:
+    """Aligned, so that no call needs a copy."""
+    return np.require(array, requirements=["C", "A"]) if isinstance(array, np.ndarray) else array
