@@ -3,12 +3,13 @@
     import hloc
     exe = hloc.compile("model.hlo")
     results = exe(*arrays)
+    f = hloc.jit(f)                                     functions of JAX (the `jax` extra)
 
 What is not an error is imported when it is first asked for: an installation compiles hloc's routines before NumPy is
 there (targets/cpu/building/installation.py).
 """
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hloc.errors import (
     BuildError,
@@ -21,18 +22,20 @@ from hloc.errors import (
 )
 
 if TYPE_CHECKING:
-    from hloc.api import Options, compile, load
+    from hloc.api import Options, compile, jit, load
     from hloc.executable import Executable
+    from hloc.functions import CompiledFunction, JittedFunction
     from hloc.ir import Module
 
 __version__ = "0.1.0"
-__all__ = ["BuildError", "Executable", "HlocError", "Module", "Options", "ParseError", "RunError", "UnsupportedError",
-           "UsageError", "VerifyError", "compile", "load"]
-_LATER = {"Options": "hloc.api", "compile": "hloc.api", "load": "hloc.api", "Executable": "hloc.executable",
-          "Module": "hloc.ir"}
+__all__ = ["BuildError", "CompiledFunction", "Executable", "HlocError", "JittedFunction", "Module", "Options",
+           "ParseError", "RunError", "UnsupportedError", "UsageError", "VerifyError", "compile", "jit", "load"]
+_LATER = {"Options": "hloc.api", "compile": "hloc.api", "jit": "hloc.api", "load": "hloc.api",
+          "Executable": "hloc.executable", "CompiledFunction": "hloc.functions",
+          "JittedFunction": "hloc.functions", "Module": "hloc.ir"}
 
 
-def __getattr__(name: str):
+def __getattr__(name: str) -> Any:
     """One of _LATER, kept for the next time."""
     if name not in _LATER:
         raise AttributeError(f"module 'hloc' has no attribute {name!r}")

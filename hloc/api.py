@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from hloc.targets.target import Target
 
 if TYPE_CHECKING:
     from hloc.evaluate import Device
+    from hloc.functions import CompiledFunction, FunctionSource, JittedFunction
     from hloc.kernels.plan import Program
 
 MOST_ELEMENTS = 1 << 48           # of one array: hours of work, if nothing is kept
@@ -133,17 +134,11 @@ def load(source: str | bytes | Path | Module, *, name: str | None = None, choice
             raise source.faults[0]
         return source
     from hloc.analysis.loop_annotations import contradictions
-    from hloc.sources import module_of, read_bytes, split_choice
+    from hloc.sources import module_of
     from hloc.verify import verify
     from hloc.verify.unverified import blaming_faults
     options = options or Options()
-    if isinstance(source, bytes) or (isinstance(source, str) and "\n" in source):
-        content, shown = source, name or "<text>"
-    elif not isinstance(source, (str, os.PathLike)):
-        raise UsageError(f"a module is a path, text or bytes, not {type(source).__name__}")
-    else:
-        path, own_choice = split_choice(source)
-        content, shown, choice = read_bytes(path), name or path, choice or own_choice
+    content, shown, choice = content_of(source, name, choice)
     with options.stage("parse"):
         options.report("parse")
         module = module_of(content, shown, choice=choice, strict=strict, warn=warn)
@@ -168,6 +163,18 @@ def _keep_faults(module: Module, warn: Callable[[str, Span | None], None] | None
         warn(f"{fault.message} (it cannot run)", fault.span)
     if warn is not None and len(module.faults) > SHOWN_FAULTS:
         warn(f"{module.name} breaks rules in {len(module.faults) - SHOWN_FAULTS:,} more places", None)
+
+
+def content_of(source: str | bytes | Path, name: str | None = None,
+               choice: str | None = None) -> tuple[str | bytes, str, str | None]:
+    """What a file holds, its name for messages and the choice among its modules; of a path, or of content itself."""
+    from hloc.sources import read_bytes, split_choice
+    if isinstance(source, bytes) or (isinstance(source, str) and "\n" in source):
+        return source, name or "<text>", choice
+    if not isinstance(source, (str, os.PathLike)):
+        raise UsageError(f"a module is a path, text or bytes, not {type(source).__name__}")
+    path, own_choice = split_choice(source)
+    return read_bytes(path), name or path, choice or own_choice
 
 
 def _fill_elided(module: Module, values: str, warn: Callable[[str, Span | None], None] | None) -> None:
@@ -224,19 +231,104 @@ def optimized_plan(module: Module, target: Target, options: Options | None = Non
                    f"the limit is {limit:,}", hint="hloc memory shows which arrays are alive at the peak")
 
 
-@without_collections()
-def compile(source: str | Path | Module, target: str = "auto", *,      # noqa: A001 - the name users expect
-            options: Options | None = None, consume: bool = False, run: bool = True) -> Executable:
-    """Compile HLO for a target and return something to call.
+@overload
+def compile(source: str | bytes | Path | Module, target: str = "auto", *, options: Options | None = None,
+            consume: bool = False, run: bool = True) -> Executable: ...
 
+
+@overload
+def compile(source: FunctionSource, *example: Any, target: str = "auto",
+            options: Options | None = None) -> CompiledFunction: ...
+
+
+def compile(source: Any, *arguments: Any, target: str = "auto", options: Options | None = None,   # noqa: A001
+            consume: bool = False, run: bool = True) -> Executable | CompiledFunction:
+    """Compile HLO, or a function of JAX, for a target and return something to call.
+
+    source   a path, text, bytes or a Module: compile(source, target). Or a function of JAX: as it is, jitted, traced or
+             lowered; then `arguments` are examples of its arguments (arrays, numbers, jax.ShapeDtypeStructs, pytrees of
+             them), of which types and shapes count: compile(f, params, x, target="cpu") (hloc/functions.py)
     target   auto (a GPU if there is one, else the CPU), cpu, cuda, a GPU architecture (sm_90a) or name (h100),
              or reference (the NumPy evaluator)
     consume  a Module that is given may be changed (else a copy is compiled)
     run      build native code now; False leaves it to the first call, for those who only save or print
     Raises HlocError with a place in the text where there is one.
     """
+    is_function = callable(source) or hasattr(source, "lower") and not isinstance(source, (str, bytes)) \
+        or hasattr(source, "compiler_ir")
+    if not is_function:
+        if len(arguments) > 1 or arguments and target != "auto":
+            raise UsageError("compile takes a module and a target; examples of arguments are for functions of JAX")
+        return compile_module(source, *(arguments or (target,)), options=options, consume=consume, run=run)
+    from hloc.functions import compile_function
+    return compile_function(source, arguments, _module_compiler(target, options))
+
+
+@overload
+def jit(function: Callable[..., Any], *, target: str = "auto", options: Options | None = None,
+        static_argnums: int | Sequence[int] = (), static_argnames: str | Sequence[str] = (),
+        donate_argnums: int | Sequence[int] = (), donate_argnames: str | Sequence[str] = ()) -> JittedFunction: ...
+
+
+@overload
+def jit(*, target: str = "auto", options: Options | None = None,
+        static_argnums: int | Sequence[int] = (), static_argnames: str | Sequence[str] = (),
+        donate_argnums: int | Sequence[int] = (), donate_argnames: str | Sequence[str] = (),
+        ) -> Callable[[Callable[..., Any]], JittedFunction]: ...
+
+
+def jit(function: Callable[..., Any] | None = None, *, target: str = "auto", options: Options | None = None,
+        static_argnums: int | Sequence[int] = (), static_argnames: str | Sequence[str] = (),
+        donate_argnums: int | Sequence[int] = (), donate_argnames: str | Sequence[str] = (),
+        ) -> JittedFunction | Callable[[Callable[..., Any]], JittedFunction]:
+    """A function of JAX that hloc compiles when it is called, once for each pytree, types, shapes and static arguments;
+    also as a decorator: @hloc.jit, @hloc.jit(target="cpu", static_argnums=1).
+
+    Results are pytrees of NumPy arrays. static_argnums, static_argnames: as jax.jit's. donate_argnums and
+    donate_argnames are accepted as jax.jit has them, and mean nothing: hloc never overwrites an argument.
+    Raises UsageError for what is no function, and without jax.
+    """
+    from hloc.functions import JittedFunction
+
+    def jitted(function: Callable[..., Any]) -> JittedFunction:
+        return JittedFunction(function, static_argnums, static_argnames, _module_compiler(target, options))
+    return jitted if function is None else jitted(function)
+
+
+def _module_compiler(target: str, options: Options | None) -> Callable[[bytes, str], Executable]:
+    return lambda content, name: recompiled(content, name, None, target, options or Options())
+
+
+@without_collections()
+def compile_module(source: str | bytes | Path | Module, target: str = "auto", *, options: Options | None = None,
+                   consume: bool = False, run: bool = True) -> Executable:
+    """As compile, of a module."""
     options = options or Options()
-    module = load(source, options=options)
+    if isinstance(source, Module):
+        load(source)                                                # it may break rules
+        exe = _compiled(source, target, options, consume, run)
+        if not consume:
+            exe.recipe = lambda: (recompiled, (str(source), source.name, None, target, lasting(options)))
+        return exe
+    return recompiled(*content_of(source), target, options, run)
+
+
+def recompiled(content: str | bytes, name: str, choice: str | None, target: str, options: Options,
+               run: bool = True) -> Executable:
+    """An executable from what a module's file holds; also what a pickled one calls."""
+    module = load(content, name=name, choice=choice, options=options)
+    exe = _compiled(module, target, options, True, run)
+    exe.recipe = lambda: (recompiled, (content, name, choice, target, lasting(options)))
+    return exe
+
+
+def lasting(options: Options) -> Options:
+    """The options that a pickled executable is compiled with."""
+    return Options(custom_calls=options.custom_calls, passes=options.passes, profile=options.profile,
+                   tuning=options.tuning)
+
+
+def _compiled(module: Module, target: str, options: Options, consume: bool, run: bool) -> Executable:
     if target == "reference" and options.profile:
         raise UnsupportedError("target reference does not time its steps", hint="profile with target cpu")
     if target == "reference":
@@ -255,12 +347,11 @@ def compile(source: str | Path | Module, target: str = "auto", *,      # noqa: A
     def compile_now() -> Executable:
         if run and chosen.ahead:
             background.enter_context(chosen.ahead(module).in_background())
-        own = clone_module(module) if module is source and not consume else module
-        own, program = optimized_plan(own, chosen, options)
+        own, program = optimized_plan(module if consume else clone_module(module), chosen, options)
         return chosen.executable(program, own, options)
 
     def compile_text(text: str) -> Executable:
-        return compile(text, target, options=options, run=False)
+        return compile_module(text, target, options=options, run=False)
 
     with ending_cleanly(), prompt_threads(), ExitStack() as background:
         if run and chosen.recalled and not options.watches_passes and not options.profile:
