@@ -103,10 +103,11 @@ def test_eigenvectors(letter, uplo):
 
 
 @pytest.mark.parametrize("letter", TYPES)
+@pytest.mark.parametrize("routine", ["gesdd", "gesvd"])
 @pytest.mark.parametrize("mode, left, right", [("S", 3, 3), ("A", 5, 3), ("N", 5, 3)])
-def test_singular_values(letter, mode, left, right):
+def test_singular_values(letter, routine, mode, left, right):
     a = matrices(letter, 2, 5, 3)
-    same, s, u, v, info = run(program(letter, "gesdd", ["T[2,5,3]"], [
+    same, s, u, v, info = run(program(letter, routine, ["T[2,5,3]"], [
         "T[2,5,3]", "R[2,3]", f"T[2,5,{left}]", f"T[2,{right},3]", "s32[2]"], f"mode = {ord(mode)} : ui8"), a)
     assert not info.any() and np.array_equal(same, a)
     close(s, np.linalg.svd(a, compute_uv=False))
@@ -168,6 +169,28 @@ def test_schur_form(letter, size):
     found = parts[0] if letter in "cz" else parts[0] + 1j * parts[1]
     assert all(min(abs(v - w) for w in found[n]) < (1e-3 if letter in "sc" else 1e-9)
                for n in range(2) for v in np.linalg.eigvals(a[n]))
+
+
+@pytest.mark.parametrize("letter", TYPES)
+@pytest.mark.parametrize("size, left, right", [(1, "V", "V"), (40, "V", "V"), (9, "N", "V"), (9, "V", "N"), (2, "N", "N")])
+def test_left_and_right_eigenvectors(letter, size, left, right):
+    """A u = u L, v^h A = L v^h; what is not wanted is 0."""
+    a = matrices(letter, 2, size, size)
+    is_real, whole = letter in "sd", {"s": "c64", "d": "c128"}.get(letter, "T")
+    values, vectors = [f"T[2,{size}]"] * (1 + is_real), f"{whole}[2,{size},{size}]"
+    *parts, v, u, info = run(program(letter, "geev", [f"T[2,{size},{size}]"], [*values, vectors, vectors, "s32[2]"],
+                                     f"compute_left = {ord(left)} : ui8, compute_right = {ord(right)} : ui8"), a)
+    found = parts[0] + 1j * parts[1] if is_real else parts[0]
+    assert not info.any()
+    for n in range(2):
+        near = [min(abs(found[n] - w)) for w in np.linalg.eigvals(a[n])]
+        assert max(near) < (1e-3 if letter in "sc" else 1e-9)
+    if right == "V":
+        close(a @ u, (u * found[:, None, :]).astype(u.dtype))
+        close(np.linalg.norm(u, axis=1).astype(u.dtype), np.ones((2, size), u.dtype))
+    if left == "V":
+        close(adjoint(v) @ a, (found[:, :, None] * adjoint(v)).astype(v.dtype))
+    assert (left == "V" or not v.any()) and (right == "V" or not u.any())
 
 
 @pytest.mark.parametrize("letter", TYPES)

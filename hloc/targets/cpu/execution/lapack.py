@@ -23,16 +23,19 @@ from hloc.ops.custom_linalg import option
 from hloc.targets.cpu.scratch.room import NOTHING, Scratch, aligned, busy
 
 TARGET = re.compile(r"lapack_([sdcz])"
-                    r"(potrf|getrf|geqrf|orgqr|ungqr|syevd|heevd|gesdd|trsm|gtsv|gehrd|sytrd|hetrd|gees)_ffi")
+                    r"(potrf|getrf|geqrf|orgqr|ungqr|syevd|heevd|gesdd|gesvd|geev|trsm|gtsv|gehrd|sytrd|hetrd|gees)_ffi")
 COMPLEX_NAMES = {"ungqr": "orgqr", "heevd": "syevd", "hetrd": "sytrd"}
 # In the order of runtime/lapack.h. The names of s and d, of c and z; the module of SciPy.
 ROUTINES = {"potrf": ("potrf", "potrf"), "getrf": ("getrf", "getrf"), "geqrf": ("geqrf", "geqrf"),
             "orgqr": ("orgqr", "ungqr"), "syevd": ("syevd", "heevd"), "gesdd": ("gesdd", "gesdd"),
             "trsm": ("trsm", "trsm"), "gtsv": ("gtsv", "gtsv"), "gehrd": ("gehrd", "gehrd"),
-            "sytrd": ("sytrd", "hetrd"), "gees": ("gees", "gees")}
+            "sytrd": ("sytrd", "hetrd"), "gees": ("gees", "gees"), "gesvd": ("gesvd", "gesvd"),
+            "geev": ("geev", "geev")}
 # Elements and their real parts.
 LETTERS = {"s": ("f32", "f32"), "d": ("f64", "f64"), "c": ("c64", "f32"), "z": ("c128", "f64")}
+WHOLES = {"f32": "c64", "f64": "c128"}
 ELEMENT_BYTES = {"s": 4, "d": 8, "c": 8, "z": 16}
+WITH_VECTORS = ("gesdd", "gesvd", "geev", "gees")       # which need memory for these
 MOST = (1 << 31) - 1
 DIAGONALS = 3                         # of a tridiagonal matrix, the columns of one that gtsv is given
 LARGE, PIECE = 192, 40000             # of runtime/lapack.c: when a batch is divided
@@ -120,7 +123,9 @@ def _form(routine: str, element: str, real: str, call: Instruction, given: Seque
         return Form([matrix, (element, (count,))], [matrix], "", count) if rows >= columns >= count else None
     if routine in ("gehrd", "sytrd", "gees"):
         return _similar_form(routine, element, real, call, given[0])
-    if routine == "gesdd":
+    if routine == "geev":
+        return _eigen_form(element, real, call, given[0])
+    if routine in ("gesdd", "gesvd"):
         mode = _letter(call, "mode", "ASN")
         left, right = (small, small) if mode == "S" else (rows, columns)
         results = [matrix, (real, (small,)), (element, (rows, left)), (element, (right, columns))]
@@ -156,6 +161,16 @@ def _similar_form(routine: str, element: str, real: str, call: Instruction, shap
     return Form([matrix], [matrix, matrix, *values, ("s32", ())], mode) if mode and _letter(call, "sort", "N") else None
 
 
+def _eigen_form(element: str, real: str, call: Instruction, shape: Shape) -> Form | None:
+    """Eigenvalues, of real matrices in two parts, and left and right eigenvectors, which are complex."""
+    size, columns = shape.dimensions[-2:]
+    jobs = [_letter(call, name, "VN") for name in ("compute_left", "compute_right")]
+    vectors, line = (WHOLES.get(element, element), (size, size)), (element, (size,))
+    values = [line] if element != real else [line, line]
+    return Form([(element, (size, size))], [*values, vectors, vectors], "".join(jobs)) \
+        if size == columns and None not in jobs else None
+
+
 def _tridiagonal_form(element: str, given: Sequence[Shape]) -> Form | None:
     size, other = given[0].dimensions[-1], given[-1].dimensions[-1] if given[-1].rank else 0
     arrays = [*[(element, (size,))] * DIAGONALS, (element, (size, other))]
@@ -181,8 +196,8 @@ def lapack_scratch(step: HostCall, machine: Machine) -> Scratch:
         return NOTHING
     element, real = ELEMENT_BYTES[call.letter], ELEMENT_BYTES[call.letter] // (2 if call.letter in "cz" else 1)
     rows, columns, other = call.rows, call.columns, call.other
-    b = rows * other if call.routine in ("trsm", "gtsv") else rows * rows if call.routine in ("gesdd", "gees") else 0
-    c = columns * columns if call.routine == "gesdd" else 0
+    b = rows * other if call.routine in ("trsm", "gtsv") else rows * rows if call.routine in WITH_VECTORS else 0
+    c = columns * columns if call.routine in WITH_VECTORS and call.routine != "gees" else 0
     work, real_work, whole_work = _work(call)
     sizes = [rows * columns * element, b * element, c * element, work * element, real_work * real, 4 * whole_work]
     multiply_adds = rows * columns * max(min(rows, columns), other)
@@ -204,10 +219,14 @@ def _work(call: Call) -> tuple[int, int, int]:
     if call.routine == "syevd":
         arguments = [*letters, rows, unused, rows, unused, work, minus_one,
                      *([real_work, minus_one] if is_complex else []), whole_work, minus_one]
-    elif call.routine == "gesdd":
+    elif call.routine in ("gesdd", "gesvd"):
         right = ctypes.c_int(small if call.options == "S" else call.columns)
-        arguments = [*letters, rows, columns, unused, rows, unused, unused, rows, unused, right, work, minus_one,
-                     *([real_work] if is_complex else []), whole_work]
+        jobs, whole = ([*letters, *letters], []) if call.routine == "gesvd" else (letters, [whole_work])
+        arguments = [*jobs, rows, columns, unused, rows, unused, unused, rows, unused, right, work, minus_one,
+                     *([real_work] if is_complex else []), *whole]
+    elif call.routine == "geev":
+        values, extra = ([unused], [real_work]) if is_complex else ([unused, unused], [])
+        arguments = [*letters, rows, unused, rows, *values, unused, rows, unused, rows, work, minus_one, *extra]
     elif call.routine == "gehrd":
         arguments = [rows, ctypes.c_int(1), rows, unused, rows, unused, work, minus_one]
     elif call.routine == "sytrd":
@@ -222,8 +241,9 @@ def _work(call: Call) -> tuple[int, int, int]:
     place = list(ROUTINES).index(call.routine) * 4 + "sdcz".index(call.letter)
     function = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * (len(arguments) + 1))(_addresses()[place])
     function(*(ctypes.addressof(a) for a in (*arguments, info)))
-    if call.routine == "gees":
-        return max(1, int(work[0])), call.rows if is_complex else 0, 0
+    real_sizes = {"gees": call.rows, "geev": 2 * call.rows, "gesvd": 5 * small}
+    if call.routine in real_sizes:
+        return max(1, int(work[0])), real_sizes[call.routine] if is_complex else 0, 0
     if call.routine != "gesdd":
         return max(1, int(work[0])), int(real_work[0]), whole_work.value
     large = max(call.rows, call.columns)

@@ -142,14 +142,21 @@ static int syevd(const batch *b, const hloc_lapack_call *call, place *p, long n,
   return info;
 }
 
-static int gesdd(const batch *b, const hloc_lapack_call *call, place *p, long n, int lwork) {
+/* gesdd and gesvd. */
+static int singular_values(const batch *b, const hloc_lapack_call *call, place *p, long n, int lwork) {
   int rows = call->rows, columns = call->columns, small = least(rows, columns), info = 0;
   char job = call->options[0];
   int left = job == 'S' ? small : rows, right = job == 'S' ? small : columns;
   const size_t bytes = (size_t)rows * columns * b->element;
   P values = nth(b, 2, n, small, b->real);
   if (lwork > 0) load(b, p->a, 0, n, rows, columns);
-  if (call->type < 2)
+  if (call->routine == HLOC_GESVD && call->type < 2)
+    LAPACK(P, P, P, P, P, P, P, P, P, P, P, P, P, P)(&job, &job, &rows, &columns, p->a, &rows, values, p->b, &rows,
+                                                       p->c, &right, p->work, &lwork, &info);
+  else if (call->routine == HLOC_GESVD)
+    LAPACK(P, P, P, P, P, P, P, P, P, P, P, P, P, P, P)(&job, &job, &rows, &columns, p->a, &rows, values, p->b, &rows,
+                                                          p->c, &right, p->work, &lwork, p->rwork, &info);
+  else if (call->type < 2)
     LAPACK(P, P, P, P, P, P, P, P, P, P, P, P, P, P)(&job, &rows, &columns, p->a, &rows, values, p->b, &rows, p->c,
                                                        &right, p->work, &lwork, p->iwork, &info);
   else
@@ -232,6 +239,51 @@ static int gees(const batch *b, const hloc_lapack_call *call, place *p, long n, 
   return info;
 }
 
+/* Eigenvectors as complex numbers, row by row. LAPACK gives those of a real matrix as columns of real numbers: a pair of
+ * conjugates is its real part, then its imaginary part. */
+#define JOIN_PAIRS(TYPE)                                                                                          \
+  for (long c = 0; c < size; c++) {                                                                               \
+    const int is_pair = ((const TYPE *)imaginary)[c] != 0;                                                        \
+    for (long r = 0; r < size; r++) {                                                                             \
+      const TYPE re = ((const TYPE *)from)[c * size + r];                                                         \
+      const TYPE im = is_pair ? ((const TYPE *)from)[(c + 1) * size + r] : 0;                                     \
+      TYPE *first = (TYPE *)to + 2 * (r * size + c);                                                              \
+      first[0] = re, first[1] = im;                                                                               \
+      if (is_pair) first[2] = re, first[3] = -im;                                                                 \
+    }                                                                                                             \
+    c += is_pair;                                                                                                 \
+  }
+static void store_vectors(const batch *b, int pointer, long n, const void *from, const void *imaginary, int wanted) {
+  const long size = b->call->rows, bytes = b->call->type < 2 ? 2 * b->element : b->element;
+  void *to = nth(b, pointer, n, size * size, bytes);
+  if (!wanted) memset(to, 0, size * size * bytes);
+  else if (b->call->type >= 2) store(b, pointer, n, from, size, size);
+  else if (b->real == 4) { JOIN_PAIRS(float) }
+  else { JOIN_PAIRS(double) }
+}
+
+static int geev(const batch *b, const hloc_lapack_call *call, place *p, long n, int lwork) {
+  int size = call->rows, info = 0;
+  char left = call->options[0], right = call->options[1];
+  const int is_real = call->type < 2;
+  P values = nth(b, 1, n, size, b->element), imaginary = nth(b, 2, n, size, b->element);
+  if (lwork > 0) load(b, p->a, 0, n, size, size);
+  if (is_real)
+    LAPACK(P, P, P, P, P, P, P, P, P, P, P, P, P, P)(&left, &right, &size, p->a, &size, values, imaginary, p->b, &size,
+                                                       p->c, &size, p->work, &lwork, &info);
+  else
+    LAPACK(P, P, P, P, P, P, P, P, P, P, P, P, P, P)(&left, &right, &size, p->a, &size, values, p->b, &size, p->c,
+                                                       &size, p->work, &lwork, p->rwork, &info);
+  if (lwork < 0) return info;
+  if (info) {
+    fill_nan(b, values, size * b->element), fill_nan(b, p->b, b->b), fill_nan(b, p->c, b->c);
+    if (is_real) memset(imaginary, 0, size * b->element);
+  }
+  store_vectors(b, 2 + is_real, n, p->b, imaginary, left == 'V');
+  store_vectors(b, 3 + is_real, n, p->c, imaginary, right == 'V');
+  return info;
+}
+
 static int one(const batch *b, place *p, long n, int lwork, int lrwork, int liwork) {
   switch (b->call->routine) {
     case HLOC_POTRF: return potrf(b, b->call, p, n);
@@ -239,11 +291,13 @@ static int one(const batch *b, place *p, long n, int lwork, int lrwork, int liwo
     case HLOC_GEQRF: return geqrf(b, b->call, p, n, lwork);
     case HLOC_ORGQR: return orgqr(b, b->call, p, n, lwork);
     case HLOC_SYEVD: return syevd(b, b->call, p, n, lwork, lrwork, liwork);
-    case HLOC_GESDD: return gesdd(b, b->call, p, n, lwork);
+    case HLOC_GESDD:
+    case HLOC_GESVD: return singular_values(b, b->call, p, n, lwork);
     case HLOC_GTSV: return gtsv(b, b->call, p, n);
     case HLOC_GEHRD: return gehrd(b, b->call, p, n, lwork);
     case HLOC_SYTRD: return sytrd(b, b->call, p, n, lwork);
     case HLOC_GEES: return gees(b, b->call, p, n, lwork);
+    case HLOC_GEEV: return geev(b, b->call, p, n, lwork);
     default: return trsm(b, b->call, p, n);
   }
 }
@@ -297,6 +351,8 @@ static void ask(batch *b) {
   b->lrwork = said(b, rwork);
   b->liwork = iwork[0];
   if (call->routine == HLOC_GEES) b->lrwork = call->type < 2 ? 0 : call->rows;
+  if (call->routine == HLOC_GEEV) b->lrwork = call->type < 2 ? 0 : 2 * call->rows;
+  if (call->routine == HLOC_GESVD) b->lrwork = call->type < 2 ? 0 : 5 * small;
   if (call->routine == HLOC_GESDD) {
     b->liwork = 8 * small;
     b->lrwork = call->type < 2 ? 0 : small * most(5 * small + 7, 2 * large + 2 * small + 1);
@@ -310,7 +366,8 @@ int hloc_lapack(const hloc_lapack_call *call, void *const *pointers) {
   b.a = rows * columns * b.element;
   if (call->routine == HLOC_TRSM || call->routine == HLOC_GTSV) b.b = rows * other * b.element;
   if (call->routine == HLOC_GEES) b.b = b.a;
-  if (call->routine == HLOC_GESDD) b.b = rows * rows * b.element, b.c = columns * columns * b.element;
+  if (call->routine == HLOC_GEEV || call->routine == HLOC_GESDD || call->routine == HLOC_GESVD)
+    b.b = rows * rows * b.element, b.c = columns * columns * b.element;
   ask(&b);
   void *arguments[1] = {&b};
   const double work = (double)rows * columns * most(least(rows, columns), (int)other);

@@ -6,7 +6,7 @@
 #pragma once
 
 enum { HLOC_POTRF, HLOC_GETRF, HLOC_GEQRF, HLOC_ORGQR, HLOC_SYEVD, HLOC_GESDD, HLOC_TRSM, HLOC_GTSV,
-       HLOC_GEHRD, HLOC_SYTRD, HLOC_GEES, HLOC_LAPACK_ROUTINES };
+       HLOC_GEHRD, HLOC_SYTRD, HLOC_GEES, HLOC_GESVD, HLOC_GEEV, HLOC_LAPACK_ROUTINES };
 
 /* rows, columns: of the first operand's matrices; other: the factors of orgqr, the right sides of trsm
  * and gtsv, whose three diagonals are columns. type: 0 f32,
