@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from hloc.cli.color import echo_code
 from hloc.cli.options import (
     fusion_option,
     memory_limit_option,
@@ -34,6 +35,7 @@ Examples:
 
 CUDA_ENDINGS = (".cubin", ".cu", ".ptx")
 EMIT = {"c": ".c", "cuda": ".cu", "ptx": ".ptx", "hlo": ".hlo"}
+LANGUAGES = {".c": "c", ".cu": "cuda", ".ptx": "text", ".hlo": "hlo"}       # by Pygments' names
 
 
 @click.command("compile", epilog=EPILOG)
@@ -74,7 +76,7 @@ def compile_command(module, output, emit, target, time_passes, as_json, fusion, 
 
 def _write(exe: Executable, output: str, suffix: str) -> None:
     if output == "-":
-        click.echo(exe.source if suffix in (".c", ".cu") else exe.text(suffix), nl=False)
+        echo_code(exe.source if suffix in (".c", ".cu") else exe.text(suffix), LANGUAGES[suffix])
         return
     exe.save(output)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from hloc.cli.color import echo_code
 from hloc.cli.options import lenient_reading_options, module_argument
 from hloc.cli.terminal import Progress, read_module, warn
 from hloc.errors import UsageError
@@ -44,6 +45,9 @@ def convert_command(module, output, form, reading) -> None:
         progress.report("write")
         with blaming_faults(parsed, "hloc convert"):
             data = _data(parsed, form)
+        if output == "-" and form == "hlo":
+            echo_code(data.decode(), "hlo")
+            return
         if output == "-":
             click.echo(data, nl=False)
             return

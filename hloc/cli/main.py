@@ -11,6 +11,8 @@ import traceback
 
 import click
 
+from hloc.cli.color import choose, color_option, tell
+
 FAULT = 70                       # exit code for what is no HlocError: sysexits' EX_SOFTWARE
 
 COMMANDS = {
@@ -27,6 +29,8 @@ COMMANDS = {
     "memory": "Tell what a module needs in memory, and what for, before it runs.",
     "routines": "Compile hloc's own routines for this machine, once.",
     "doctor": "Tell which compilers, GPUs and packages are here, and how to get the rest.",
+    "completion": "Print what bash, zsh or fish needs to complete commands.",
+    "man": "Print or write manual pages.",
 }
 
 
@@ -39,7 +43,10 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        return getattr(importlib.import_module(f"hloc.cli.{name}"), f"{name}_command")
+        command = getattr(importlib.import_module(f"hloc.cli.{name}"), f"{name}_command")
+        if not any(p.name == "color" for p in command.params):
+            command.params.append(color_option())
+        return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]):
         import difflib
@@ -82,15 +89,19 @@ def cli() -> None:
     """hloc compiles and runs HLO text, the program format of XLA, without XLA."""
 
 
+cli.params.append(color_option())
+
+
 def main() -> None:
     """Run the command line; an HlocError ends as a message and its exit code, a fault of hloc's own as a traceback."""
     from hloc.errors import HlocError
     from hloc.interrupts import ending_cleanly
+    choose("auto")
     try:
         with ending_cleanly():
             cli.main(prog_name="hloc", standalone_mode=False)
     except HlocError as error:
-        click.echo(str(error), err=True)
+        tell(str(error))
         sys.exit(error.code)
     except click.ClickException as error:
         error.show()
@@ -99,19 +110,19 @@ def main() -> None:
         click.echo("interrupted", err=True)
         sys.exit(130)
     except MemoryError:
-        click.echo("error: out of memory", err=True)
+        tell("error: out of memory")
         sys.exit(6)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except OSError as error:                    # a folder for dumps that cannot be made, a disk that is full
         where = f"{error.filename}: " if error.filename else ""
-        click.echo(f"error: {where}{error.strerror or error}", err=True)
+        tell(f"error: {where}{error.strerror or error}")
         sys.exit(6)
     except Exception as error:
         traceback.print_exc()
-        click.echo(f"error: {type(error).__name__}: this is a fault of hloc, not of its input: please report it\n"
-                   "hint: hloc reduce MODULE -o small.hlo finds the part of a module that shows it", err=True)
+        tell(f"error: {type(error).__name__}: this is a fault of hloc, not of its input: please report it\n"
+             "hint: hloc reduce MODULE -o small.hlo finds the part of a module that shows it")
         sys.exit(FAULT)
 
 

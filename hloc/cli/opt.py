@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from hloc.cli.color import echo_code
 from hloc.cli.opt_kernels import kernels_after_passes
 from hloc.cli.options import fusion_option, lenient_reading_options, module_argument, pass_options
 from hloc.cli.pass_times import needs_times, show_times
@@ -102,7 +103,7 @@ def opt_command(module, passes, target, dump_before, dump_after, dump_dir, time_
                        on_dump=lambda title, text: dumps.append(f"// {title}\n{text}"), timings=timings,
                        progress=lambda name: progress.report(f"pass {name}"))
     for text in dumps:
-        click.echo(text)
+        echo_code(text, "hlo")
     if output or not dumps:
         _write(output or "-", str(parsed))
     if time_passes:
@@ -115,6 +116,6 @@ def _names(passes: str) -> list[str]:
 
 def _write(output: str, text: str) -> None:
     if output == "-":
-        click.echo(text, nl=not text.endswith("\n"))
+        echo_code(text, "hlo")
         return
     write(Path(output), text)

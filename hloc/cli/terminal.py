@@ -15,6 +15,7 @@ from pathlib import Path
 import click
 import numpy as np
 
+from hloc.cli.color import is_colored, tell
 from hloc.cli.options import Reading
 from hloc.errors import Span, UsageError, printable
 from hloc.files import read_at_most
@@ -28,12 +29,12 @@ class Progress:
     """One line on stderr that says what is going on, from one second on; use as a context manager.
 
     `report(stage, done, total)` is what the compiler calls; a thread draws, so that a long stage shows its seconds.
+    Nothing is drawn, and rich is not imported, in a pipe or for what is over sooner.
     """
 
     def __init__(self) -> None:
         self.stage, self.done, self.total = "", 0, 0
         self.start = time.monotonic()
-        self.shown = False
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -47,26 +48,28 @@ class Progress:
         self._stop.set()
         if self._thread:
             self._thread.join()
-        if self.shown:
-            sys.stderr.write("\r\033[K")
-            sys.stderr.flush()
 
     def report(self, stage: str, done: int = 0, total: int = 0) -> None:
         self.stage, self.done, self.total = stage, done, total
 
     def _draw(self) -> None:
-        while not self._stop.wait(0.1):
-            seconds = time.monotonic() - self.start
-            if seconds >= PROGRESS_AFTER_SECONDS and self.stage:
+        if self._stop.wait(PROGRESS_AFTER_SECONDS):
+            return
+        from rich.console import Console
+        from rich.live import Live
+        from rich.text import Text
+        console = Console(stderr=True, color_system="standard" if is_colored(sys.stderr) else None, highlight=False)
+        with Live(console=console, transient=True, auto_refresh=False, redirect_stdout=False) as line:
+            while not self._stop.wait(0.1):
                 count = f" {self.done} of {self.total}" if self.total else ""
-                sys.stderr.write(f"\r\033[K{self.stage}{count} ... {seconds:.0f} s")
-                sys.stderr.flush()
-                self.shown = True
+                seconds = time.monotonic() - self.start
+                line.update(Text(f"{printable(self.stage or 'start')}{count} ... {seconds:.0f} s", style="cyan"),
+                            refresh=True)
 
 
 def warn(message: str, span: Span | None = None) -> None:
     """A warning on stderr, with its place in the user's text."""
-    click.echo((f"{span}: " if span else "") + f"warning: {printable(message)}", err=True)
+    tell((f"{span}: " if span else "") + f"warning: {printable(message)}")
 
 
 def read_module(path: str, reading: Reading, progress: Progress | None = None):
@@ -101,7 +104,7 @@ def tell_of_gpu(asked: str, taken: str) -> None:
     """A note where a machine with a GPU runs on its CPU, though nobody asked for that."""
     from hloc.targets import gpu_left_out
     if why := gpu_left_out(asked, taken):
-        click.echo(f"note: running on the CPU: {why.splitlines()[0]}; see hloc doctor", err=True)
+        tell(f"note: running on the CPU: {why.splitlines()[0]}; see hloc doctor")
 
 
 def input_reader(inputs: Sequence[str], module) -> Callable[[Sequence[Named]], list[np.ndarray]]:
@@ -119,9 +122,9 @@ def input_reader(inputs: Sequence[str], module) -> Callable[[Sequence[Named]], l
         if inputs or not parameters:
             return read_inputs(inputs or ("zeros",), parameters, sensible)
         if default is not None:
-            click.echo("note: no --inputs given: using the arguments in the file", err=True)
+            tell("note: no --inputs given: using the arguments in the file")
             return list(default)
-        click.echo(f"note: no --inputs given: using {made_up}", err=True)
+        tell(f"note: no --inputs given: using {made_up}")
         return read_inputs((made_up,), parameters, sensible)
 
     return read
@@ -135,14 +138,32 @@ def results_table(results: Sequence[Named], arrays: Sequence[np.ndarray]) -> Non
 
 
 def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
-    """A plain aligned table on stdout: readable, greppable, the same in a pipe and on a terminal. A column that no row
-    fills is omitted."""
+    """An aligned table on stdout. In a pipe each row is one line, to be searched by grep; on a terminal long cells are
+    wrapped within its width. A column that no row fills is omitted."""
     cells = [list(titles)] + [[printable(str(c)) for c in row] for row in rows]
     widths = [max(len(row[i]) for row in cells) if any(row[i] for row in cells[1:]) or not rows else 0
               for i in range(len(titles))]
+    if sys.stdout.isatty():
+        _wrapped_table([[row[i] for i, w in enumerate(widths) if w] for row in cells],
+                       [i in right for i, w in enumerate(widths) if w])
+        return
     for row in cells:
         padded = [c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths)) if w]
         click.echo("  ".join(padded).rstrip())
+
+
+def _wrapped_table(cells: list[list[str]], is_right: list[bool]) -> None:
+    """The first row holds the titles; numbers, which stand on the right, stay whole."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+    colored = is_colored(sys.stdout)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold" if colored else "")
+    for title, right in zip(cells[0], is_right):
+        table.add_column(Text(title), justify="right" if right else "left", no_wrap=right, overflow="fold")
+    for row in cells[1:]:
+        table.add_row(*map(Text, row))
+    Console(color_system="standard" if colored else None, highlight=False, soft_wrap=False).print(table)
 
 
 def counted(count: int, noun: str) -> str:

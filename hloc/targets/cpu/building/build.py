@@ -73,11 +73,13 @@ def _compile_and_link(chain: Toolchain, units: list[Unit], sources: Sources, out
         jobs = [cores.submit(_unit_object, chain, unit, folder / f"unit{number}.c", times)
                 for number, unit in enumerate(sorted(units, key=lambda unit: -len(unit.text)))]
         _follow(jobs + routines, report)
+        report("link", 0, 0)                           # zig builds its C library first, where it has not yet
         with timed(times, "link"):
             chain.link([job.result() for job in jobs + routines], output, for_python=for_python)
 
 
 def _follow(jobs: list[Future], report: Report) -> None:
+    report("compile", 0, len(jobs))
     for done, job in enumerate(as_completed(jobs), 1):
         job.result()
         report("compile", done, len(jobs))
