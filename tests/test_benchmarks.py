@@ -63,16 +63,31 @@ def test_a_page_without_marks_is_left_alone(state, tmp_path):
 
 
 def test_readme_says_what_the_tables_say(state, tmp_path):
-    newest = json.loads(max((ROOT / "benchmarks" / "results").glob("2*.json")).read_text(encoding="utf-8"))
-    assert report.sentence(newest) in (ROOT / "README.md").read_text(encoding="utf-8")
+    tables = [json.loads(path.read_text(encoding="utf-8")) for path in sorted((ROOT / "benchmarks" / "results").glob("2*.json"))]
+    assert report.sentence(tables) in (ROOT / "README.md").read_text(encoding="utf-8")
     page = tmp_path / "README.md"
-    page.write_text("It is fast, in 0.5 of XLA's time (geometric mean of [3 models](docs/benchmarks.md), two cores;\n"
-                    "from 0.1 to 2.0). More.\n")
-    report.write_readme(state, page)
-    assert page.read_text() == f"It is fast, {report.sentence(state)}. More.\n"
-    with pytest.raises(SystemExit, match="no sentence"):
+    page.write_text(f"Before.\n{report.README_START}\nold\n{report.README_END}\nAfter.\n")
+    report.write_readme([state], page)
+    assert page.read_text() == f"Before.\n{report.README_START}\n{report.sentence([state])}\n{report.README_END}\nAfter.\n"
+    with pytest.raises(SystemExit, match="no place"):
         page.write_text("nothing")
-        report.write_readme(state, page)
+        report.write_readme([state], page)
+
+
+def test_small_models_do_not_enter_the_headline():
+    """In seconds: XLA takes 4 ms and 2 ms for the full-size ones, 0.1 ms for the small one."""
+    def table(*rows):
+        return {"machine": {"cores": 2}, "modules": [*rows, {"module": "d", "failed": "no answer"}]}
+
+    newest = table(row("a", 1e-3, 4e-3, 1e-3), row("b", 2e-3, 2e-3, 2e-3), row("c", 1e-6, 1e-4, 1e-6))
+    told = report.sentence([table(row("a", 3e-3, 4e-3, 3e-3)), newest])
+    assert "in 0.50 of XLA's time" in told and "over the 2\n" in told and "between 0.25 and 1.00 (two cores;" in told
+    assert "0.50 to 0.75 in the 2 tables" in told and "The 1 smaller ones take 0.01 of XLA's time" in told
+    assert "smaller" not in report.sentence([table(row("a", 3e-3, 4e-3, 3e-3))])
+    summary = report.summary(newest["modules"])
+    assert (summary["full_size"], summary["modules"]) == (2, 3)
+    assert (summary["run_full_size"], summary["run_small"]) == (pytest.approx(0.5), pytest.approx(0.01))
+    assert report.speeds(summary) == "0.50 of XLA's over the 2 models that take XLA more than a millisecond, 0.01 over 1 smaller ones"
 
 
 def test_plot(state, tmp_path):
