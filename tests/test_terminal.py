@@ -80,7 +80,7 @@ def test_color_is_for_terminals(here):
 def test_messages_are_colored(here):
     told = hloc("run", "broken.hlo")
     assert told.startswith("broken.hlo:3:8: \x1b[31;1merror\x1b[0m: %y is written as")
-    assert "\n    \x1b[32;1m^~~" in told
+    assert "\n         \x1b[32;1m^~~" in told
     assert re.sub(r"\x1b\[[\d;]*m", "", told) == piped("run", "broken.hlo").stderr
     assert "\x1b[33;1mwarning\x1b[0m: " in hloc("convert", "broken.hlo", "-o", "-")
 
