@@ -14,7 +14,9 @@ Only hloc.cli prints and exits.
 """
 from __future__ import annotations
 
+import re
 import unicodedata
+from bisect import bisect_left
 from typing import NamedTuple
 
 from hloc.source_lines import written_at
@@ -29,18 +31,25 @@ class Source:
     """One text with its name; offsets are counted in characters. tables: FileNames ... StackFrames of the module that
     it holds, once that is read."""
 
-    __slots__ = ("name", "text", "tables")
+    __slots__ = ("name", "text", "tables", "_line_ends")
 
     def __init__(self, text: str, name: str = "<text>"):
         self.name = name
         self.text = text
         self.tables = ""
+        self._line_ends: list[int] | None = None            # found when a place is first looked up
 
     def position(self, offset: int) -> tuple[int, int]:
         """Line and column, both from 1, of a character offset."""
         offset = min(max(offset, 0), len(self.text))
-        line = self.text.count("\n", 0, offset) + 1
+        if self._line_ends is None:
+            self._line_ends = [found.start() for found in re.finditer("\n", self.text)]
+        line = bisect_left(self._line_ends, offset) + 1
         return line, offset - (self.text.rfind("\n", 0, offset) + 1) + 1
+
+    def line(self, offset: int) -> int | str:
+        """The number of the line that holds `offset`; what else the source can say of a place without lines."""
+        return self.position(offset)[0]
 
     def line_at(self, offset: int) -> str:
         """The whole line of text that holds `offset`, without its end."""

@@ -24,6 +24,7 @@ COMMANDS = {
     "bench": "Time programs in turn: percentiles, and which is faster.",
     "compile": "Compile a module to a file: .so .c .cubin .cu .ptx .hlo.",
     "opt": "Run passes over a module and print HLO text.",
+    "diff": "Show what differs between two modules, or between two passes of one.",
     "explain": "Tell which kernels a module becomes, and why fusion left them apart.",
     "convert": "Write a module in another form: HLO text, binary proto, text proto.",
     "memory": "Tell what a module needs in memory, and what for, before it runs.",

@@ -1,7 +1,6 @@
 """hloc opt: run passes, print HLO."""
 from __future__ import annotations
 
-import difflib
 import importlib
 from pathlib import Path
 
@@ -70,6 +69,7 @@ def opt_command(module, passes, target, dump_before, dump_after, dump_dir, time_
     from hloc.passes.pipelines import ALL_PASSES, pipeline_for
     from hloc.passes.runner import flatten, named_passes, run_passes
     from hloc.targets import find
+    from hloc.tools.pass_states import check_passes
     chosen = find(target)
     if output and output != "-":
         check_target(Path(output))
@@ -82,11 +82,7 @@ def opt_command(module, passes, target, dump_before, dump_after, dump_dir, time_
         return
     pipeline = pipeline_for(chosen.name) if passes is None else named_passes(_names(passes), ALL_PASSES)
     running = {p.__name__ for p in flatten(pipeline)}
-    for name in (*dump_before, *dump_after):
-        if name != "all" and name not in running:
-            near = difflib.get_close_matches(name, running, n=1)
-            raise UsageError(f"no pass {name!r} in this pipeline", hint=f"did you mean {near[0]}?" if near else
-                             "passes: " + ", ".join(sorted(running)))
+    check_passes((name for name in (*dump_before, *dump_after) if name != "all"), running)
     if dump_dir and not (dump_before or dump_after):
         raise UsageError("--dump-dir says where dumps go, but none is asked for", hint="add --dump-after all")
     if as_json:

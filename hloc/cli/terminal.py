@@ -182,12 +182,8 @@ def size_text(size: int) -> str:
 
 
 def line_of(instruction) -> int | str | None:
-    """The instruction's line in the text it came from; None for one that a pass made up."""
-    from hloc.proto.wire import ByteSource
-    if instruction is None or instruction.span is None:
-        return None
-    source, start, _ = instruction.span
-    return source.place(start) if isinstance(source, ByteSource) else source.position(start)[0]
+    """The instruction's line in the text it came from; None for none, and for one that a pass made up."""
+    return instruction.line if instruction is not None else None
 
 
 def source_of(instruction) -> str:

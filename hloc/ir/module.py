@@ -69,6 +69,11 @@ class Instruction:
         return found
 
     @property
+    def line(self) -> int | str | None:
+        """Its line in the text it came from (its byte in a proto); None for one that a pass made."""
+        return self.span.source.line(self.span.start) if self.span is not None else None
+
+    @property
     def called_computations(self) -> tuple[Computation, ...]:
         """Every computation this instruction refers to, in the order of its attributes."""
         found: list[Computation] = []

@@ -66,6 +66,11 @@ def print_instruction(instruction: Instruction, elide_constants: bool = False) -
     return _Printer(False, elide_constants).instruction(instruction)
 
 
+def print_attribute(value: Any) -> str:
+    """The text of an attribute's value, as it stands behind key=."""
+    return _Printer(False, False).value(value)
+
+
 class _Printer:
     """Prints with one set of options."""
 
@@ -107,7 +112,7 @@ class _Printer:
         text = f"{self.name(instruction)} = {shape} {instruction.opcode}({self.operands(instruction)})"
         if not instruction.attributes and not instruction.control_predecessors:
             return text
-        attributes = [f"{key}={self.value(instruction, value)}" for key, value in self.attributes(instruction)]
+        attributes = [f"{key}={self.value(value)}" for key, value in self.attributes(instruction)]
         return ", ".join([text, *attributes])
 
     def shape(self, shape: Shape) -> str:
@@ -133,7 +138,7 @@ class _Printer:
         rank = _REDUCE_SCATTER if instruction.opcode.startswith("reduce-scatter") else _RANK
         return sorted(items, key=lambda item: rank.get(item[0], _UNKNOWN)) if len(items) > 1 else items
 
-    def value(self, instruction: Instruction, value: Any) -> str:
+    def value(self, value: Any) -> str:
         """The text of an attribute's value."""
         if isinstance(value, str):
             return value

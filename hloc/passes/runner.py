@@ -45,6 +45,10 @@ def no_dump(title: str, text: str) -> None:
     """Where dumps go unless the caller says otherwise."""
 
 
+def not_watched(when: str, name: str) -> None:
+    """Who is told of passes unless the caller says otherwise."""
+
+
 @dataclass
 class Runner:
     """How passes are run; see run_passes."""
@@ -58,6 +62,7 @@ class Runner:
     verify: bool = True
     timings: list[Timing] | None = None
     progress: Callable[[str], None] | None = None
+    watch: Callable[[str, str], None] = not_watched
     version: int = 0                                           # counts the changes made so far
     settled: dict[Pass, int] = field(default_factory=dict)     # the version at which a pass last found nothing to do
     dumps: int = 0
@@ -84,6 +89,7 @@ class Runner:
         name = one.__name__
         if self.progress is not None:
             self.progress(name)
+        self.watch("before", name)
         self.dump("before", name, self.dump_before)
         start = time.perf_counter()
         with blaming_faults(self.module, f"pass {name}"):
@@ -99,6 +105,7 @@ class Runner:
         if self.timings is not None:
             count = sum(len(c.instructions) for c in self.module.computations)
             self.timings.append(Timing(name, seconds, changed, count))
+        self.watch("after", name)
         self.dump("after", name, self.dump_after)
         if changed and self.verify and not self.module.faults:
             self.check(name)
@@ -132,7 +139,8 @@ def named(error: HlocError, name: str) -> HlocError:
 def run_passes(module: Module, passes: Iterable[Pass | Repeat], context: PassContext, *,
                dump_before: Collection[str] = (), dump_after: Collection[str] = (), dump_dir: Path | None = None,
                on_dump: Callable[[str, str], None] = no_dump, verify: bool = True,
-               timings: list[Timing] | None = None, progress: Callable[[str], None] | None = None) -> bool:
+               timings: list[Timing] | None = None, progress: Callable[[str], None] | None = None,
+               watch: Callable[[str, str], None] = not_watched) -> bool:
     """Run `passes` in order. True if anything changed.
 
     dump_before, dump_after  names of passes ("all": every one) around which the module's text is dumped: into files
@@ -140,9 +148,11 @@ def run_passes(module: Module, passes: Iterable[Pass | Repeat], context: PassCon
     verify      check the module after each pass that changed it; VerifyError names the pass
     timings     receives a Timing per run of a pass
     progress    called with the name of each pass as it starts
+    watch       called with "before" and with "after" and the name of each pass, when the module is in that state
     """
     directory = Path(dump_dir) if dump_dir is not None else None
-    runner = Runner(module, context, dump_before, dump_after, directory, on_dump, verify, timings, progress)
+    runner = Runner(module, context, dump_before, dump_after, directory, on_dump, verify, timings, progress,
+                    watch)
     return runner.run(passes)
 
 

@@ -46,6 +46,9 @@ class ByteSource(Source):
     def place(self, offset: int) -> str:
         return f"{self.name}:byte {offset}"
 
+    def line(self, offset: int) -> str:
+        return self.place(offset)
+
     def written_at(self, start: int) -> str:
         return written_at(self.metadata[start], self.tables) if start in self.metadata else ""
 

@@ -1,0 +1,63 @@
+"""The frame of every page: styles, scripts and data in one file.
+
+    page("a title", "<h1>...</h1>", scripts=[text], data={"graph": {...}})
+
+All that comes from a module is escaped: `text` makes markup of a string, data stands in the page as JSON without `<`,
+`>` and `&`. A content security policy lets the browser run only the scripts that are listed here, by their hashes, and
+load nothing: a name that got through as markup could not run.
+"""
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+from collections.abc import Iterable, Mapping
+from importlib import resources
+from typing import Any
+
+from hloc.errors import printable
+
+LONGEST_TEXT = 2_000            # characters of one instruction that a page shows
+
+
+def text(value: object, longest: int = LONGEST_TEXT) -> str:
+    """A string as the content, or the attribute in quotes, of an element."""
+    shown = printable(str(value))
+    if len(shown) > longest:
+        shown = shown[:longest] + " \N{HORIZONTAL ELLIPSIS}"
+    return html.escape(shown, quote=True)
+
+
+def asset(name: str) -> str:
+    """A file of this folder: styles and scripts."""
+    return resources.files("hloc.pages").joinpath(name).read_text(encoding="utf-8")
+
+
+def page(title: str, body: str, *, styles: Iterable[str] = (), scripts: Iterable[str] = (),
+         data: Mapping[str, Any] | None = None) -> str:
+    """A whole page. body: markup; styles, scripts: the content of files; data: what scripts find as JSON, by the id of
+    the element that holds it."""
+    scripts = list(scripts)
+    held = [f'<script type="application/json" id="{text(name)}">{_json(value)}</script>'
+            for name, value in (data or {}).items()]
+    return "\n".join([
+        "<!DOCTYPE html>", '<html lang="en">', "<head>", '<meta charset="utf-8">',
+        f'<meta http-equiv="Content-Security-Policy" content="{_policy(scripts)}">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        '<meta name="color-scheme" content="light dark">', '<meta name="referrer" content="no-referrer">',
+        f"<title>{text(title)}</title>", *(f"<style>{style}</style>" for style in (asset("page.css"), *styles)),
+        "</head>", "<body>", body, *held, *(f"<script>{script}</script>" for script in scripts), "</body>", "</html>",
+        ""])
+
+
+def _policy(scripts: list[str]) -> str:
+    hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    allowed = " ".join(f"'sha256-{one}'" for one in hashes) or "'none'"
+    return f"default-src 'none'; style-src 'unsafe-inline'; script-src {allowed}; base-uri 'none'; form-action 'none'"
+
+
+def _json(value: Any) -> str:
+    """JSON in which no markup can begin or end."""
+    packed = json.dumps(value, separators=(",", ":"))
+    return packed.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

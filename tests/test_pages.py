@@ -1,0 +1,115 @@
+"""Pages without a browser: what they hold, that every name is escaped, and that they ask no server for anything."""
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from hloc.ir import Module
+from hloc.pages.diff_page import diff_page
+from hloc.text import parse_module
+from hloc.tools.diff import diff
+
+HOSTILE = '</script></style><img src=x onerror="alert(1)"><!-- \u2028 \' & ]]> \x1b[31m'
+TEXT = """HloModule m
+f { p = f32[4] parameter(0)  ROOT n = f32[4] negate(p) }
+ENTRY e {
+  x = f32[4] parameter(0)
+  a = f32[4] exponential(x), metadata={op_name="jit(f)/exp" source_file="loss.py" source_line=7}
+  ROOT r = f32[4] fusion(a), kind=kLoop, calls=f
+}
+"""
+# Elements that a page may hold; whatever comes from a module adds none.
+VOID = {"meta", "input", "br", "link"}
+
+
+class Reader(HTMLParser):
+    """The elements of a page, its text, and whether they close as they open."""
+
+    def __init__(self, page: str):
+        super().__init__()
+        self.elements: list[tuple[str, dict]] = []
+        self.open: list[str] = []
+        self.shown: list[str] = []
+        self.feed(page)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if not self.open or self.open[-1] not in ("style", "script"):
+            self.shown.append(data)
+
+    @property
+    def text(self) -> str:
+        return "".join(self.shown)
+
+
+def hostile(module: Module) -> Module:
+    """The module with markup in every name and every text."""
+    for computation in module.computations:
+        computation.name += HOSTILE
+        for i in computation.instructions:
+            i.name += HOSTILE
+            if "metadata" in i.attributes:
+                i.attributes["metadata"] = '{op_name="' + HOSTILE + '" source_file="' + HOSTILE.replace('"', "") + '" source_line=1}'
+    module.name += HOSTILE
+    module.attributes["frontend_attributes"] = HOSTILE
+    return module
+
+
+def pages_of(module: Module, other: Module, title: str) -> dict[str, str]:
+    return {"diff": diff_page(diff(module, other), [title, "b.hlo"])}
+
+
+PAGES = sorted(pages_of(parse_module(TEXT), parse_module(TEXT), "a"))
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_pages_stand_alone(name):
+    page = pages_of(parse_module(TEXT), parse_module(TEXT.replace("exponential", "tanh")), "a.hlo")[name]
+    reader = Reader(page)
+    assert not re.search(r"(https?:)?//[a-z]", re.sub(r"http://www\.w3\.org/\d+/svg", "", page))
+    assert not any({"src", "href", "srcset", "action"} & {*attributes} - {"#"} for tag, attributes in reader.elements
+                   if not str(attributes.get("href", "#")).startswith("#"))
+    assert ("html", {"lang": "en"}) in reader.elements
+    policy = next(a["content"] for t, a in reader.elements if a.get("http-equiv") == "Content-Security-Policy")
+    assert "default-src 'none'" in policy and "unsafe-eval" not in policy and "script-src 'unsafe" not in policy
+    assert not any(key.startswith("on") or key == "style" for _, attributes in reader.elements for key in attributes)
+    assert "prefers-color-scheme: dark" in page and "@media print" in page
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_names_are_escaped(name):
+    plain = pages_of(parse_module(TEXT), parse_module(TEXT.replace("exponential", "tanh")), "a.hlo")[name]
+    page = pages_of(hostile(parse_module(TEXT)), hostile(parse_module(TEXT.replace("exponential", "tanh"))), "a" + HOSTILE)[name]
+    expected, got = Reader(plain), Reader(page)
+    assert {tag for tag, _ in got.elements} == {tag for tag, _ in expected.elements}
+    assert not any(tag == "img" or "onerror" in attributes for tag, attributes in got.elements)
+    assert "\x1b" not in page and HOSTILE[:20] not in page
+
+
+def test_the_diff_page_holds_every_change():
+    found = diff(parse_module(TEXT), parse_module(TEXT.replace("exponential(x)", "tanh(x)")))
+    shown = Reader(diff_page(found, ["a.hlo", "b.hlo"])).text
+    assert "a.hlo: 5 instructions; b.hlo: 5; 4 are in both." in shown
+    assert "exponential(%x)" in shown and "tanh(%x)" in shown and "loss.py:7" in shown
+    same = Reader(diff_page(diff(parse_module(TEXT), parse_module(TEXT)), ["a.hlo", "b.hlo"])).text
+    assert "No difference." in same
+
+
+def test_what_went_stands_where_it_was():
+    lines = "".join(f"  a{n} = f32[4] {'negate' if n % 2 else 'sine'}(a{n - 1})\n" for n in range(1, 10))
+    before = "ENTRY e {\n  a0 = f32[4] parameter(0)\n" + lines + "  ROOT r = f32[4] cosine(a9)\n}"
+    after = before.replace("  a5 = f32[4] negate(a4)\n", "").replace("sine(a5)", "sine(a4)")
+    shown = Reader(diff_page(diff(parse_module(before), parse_module(after)), ["a", "b"])).text
+    places = [shown.index(f"%a{n} =") for n in (3, 4, 5, 6, 7, 8)]
+    assert places == sorted(places) and "%a2 =" not in shown and "2 unchanged" in shown
