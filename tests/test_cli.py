@@ -178,6 +178,63 @@ def test_check_finds_a_difference(here, capsys):
     assert code in (0, 1) and ("NO" in out) == (code == 1)
 
 
+def test_check_with_a_file_of_results(here, capsys):
+    run(capsys, "run", "add.hlo", "-t", "cpu", "-i", "random:3", "-o", "r.npz")
+    code, out, _ = run(capsys, "check", "add.hlo", "-t", "cpu", "-i", "random:3", "--expected", "r.npz", "--fusion", "off",
+                       "--layout", "column-major")
+    assert code == 0 and "yes" in out
+    code, out, _ = run(capsys, "check", "add.hlo", "-t", "cpu", "-i", "random:4", "--expected", "r.npz", "--json")
+    (row,) = json.loads(out)
+    assert code == 1 and not row["agrees"] and not row["unstable"] and row["causes"] == []
+
+
+def test_check_names_the_cause_and_tests_stability_under_a_tolerance(here, capsys):
+    Path("m.hlo").write_text("ENTRY e { x = f32[4] parameter(0)  h = f32[4] constant({0.25, 0.5, 0.25, 1})\n"
+                             "  s = f32[4] multiply(x, h)  b = f32[] constant(1e37)  v = f32[4] broadcast(b), dimensions={}\n"
+                             "  ROOT r = f32[4] multiply(s, v) }")
+    np.save("small.npy", np.float32([1e-38, 2e-38, 3e-39, 1e-37]))
+    code, out, _ = run(capsys, "check", "m.hlo", "-t", "cpu", "-i", "small.npy")
+    assert code == 1 and "\n  flushed subnormal: cpu takes subnormal numbers for zero" in out
+    code, out, _ = run(capsys, "check", "add.hlo", "-t", "cpu", "-i", "random:3", "--tolerance", "1e-12", "--json")
+    (row,) = json.loads(out)
+    assert code == 0 and (row["unstable"] or row["agrees"])
+
+
+def test_check_on_several_devices(here, capsys):
+    Path("sum.hlo").write_text("""HloModule sum, replica_count=2
+add { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT r = f32[] add(a, b) }
+ENTRY e {
+  x = f32[3] parameter(0)
+  t = f32[3] tanh(x)
+  ROOT s = f32[3] all-reduce(t), replica_groups={}, to_apply=add
+}""")
+    for device in range(2):
+        np.save(f"d.{device}.npy", np.float32([device, 1, 2]))
+    code, out, _ = run(capsys, "check", "sum.hlo", "-t", "cpu", "-i", "d.{device}.npy", "--fusion", "off")
+    assert code == 0 and "device 0: result.0" in out and "device 1: result.0" in out
+    code, _, err = run(capsys, "check", "sum.hlo", "-t", "cpu", "--against", "xla")
+    assert code == 2 and "those of the reference evaluator only" in err
+
+
+@pytest.mark.parametrize("arguments, code, words", [
+    (["--expected", "nowhere.npz"], 6, "nowhere.npz"), (["--expected", "empty.npz"], 6, "empty.npz"),
+    (["--expected", "x.npy", "--against", "xla"], 2, "give one"), (["--layout", "diagonal"], 2, "diagonal"),
+    (["--expected", "two.npz"], 6, "gives 1 results, but 2 are expected"),
+    (["--expected", "wide.npy"], 6, "result.0 is f32[2,3], but float64[2,3] is expected")])
+def test_bad_calls_of_check(here, capsys, arguments, code, words):
+    Path("empty.npz").write_bytes(b"")
+    np.savez("two.npz", *[np.zeros((2, 3), np.float32)] * 2)
+    np.save("wide.npy", np.zeros((2, 3)))
+    got, out, err = run(capsys, "check", "add.hlo", "-t", "cpu", *arguments)
+    assert got == code and words in err and out == "" and "Traceback" not in err
+
+
+def test_layouts_that_have_a_meaning_stay(here, capsys):
+    Path("b.hlo").write_text("ENTRY e { x = f32[2,3]{0,1} parameter(0)\n  ROOT b = f32[3,2]{1,0} bitcast(x) }")
+    code, _, err = run(capsys, "check", "b.hlo", "-t", "cpu", "--layout", "row-major")
+    assert code == 2 and "b.hlo:2:" in err and "depends on the layouts" in err
+
+
 def test_doctor(capsys):
     code, out, _ = run(capsys, "doctor", "--json")
     assert code == 0 and "C compiler" in [row["what"] for row in json.loads(out)]

@@ -9,6 +9,8 @@ import numpy as np
 import hloc
 from hloc.cli.main import main
 from hloc.evaluate import evaluate
+from hloc.tools.compare import Difference
+from hloc.tools.outcome import is_same, outcome_of
 from hloc.tools.reduce import reduce_module
 
 MODELS = Path(__file__).parent.parent / "testdata" / "models"
@@ -92,7 +94,7 @@ def test_errors_are_faults_too(monkeypatch, tmp_path, capsys):
     path, small = tmp_path / "m.hlo", tmp_path / "small.hlo"
     path.write_text(CHAIN.replace("tanh(y)", 'custom-call(y), custom_call_target="nobody_knows"'))
     assert run(monkeypatch, ["reduce", str(path), "-o", str(small), "--target", "cpu", "--inputs", "zeros"]) == 0
-    assert "error 4" in capsys.readouterr().out and "nobody_knows" in small.read_text()
+    assert "error 4: " in capsys.readouterr().out and "nobody_knows" in small.read_text()
 
 
 def test_faults_of_hloc_itself_are_faults_too(monkeypatch, tmp_path, capsys):
@@ -110,4 +112,48 @@ def test_nothing_to_reduce(monkeypatch, tmp_path, capsys):
     path = tmp_path / "m.hlo"
     path.write_text(CHAIN)
     assert run(monkeypatch, ["reduce", str(path), "-o", str(tmp_path / "s.hlo"), "--target", "cpu"]) == 2
-    assert "nothing to reduce: agrees" in capsys.readouterr().err
+    assert "nothing to reduce: all results agree" in capsys.readouterr().err
+
+
+SLIPPERY = """HloModule slippery
+ENTRY e {
+  x = f32[8] parameter(0)
+  y = f32[8] parameter(1)
+  p = f32[8] multiply(x, y)
+  q = f32[8] add(x, y)
+  d = f32[8] subtract(p, q)
+  t = f32[8] tanh(d)
+  ROOT r = (f32[8], f32[8]) tuple(t, d)
+}
+"""
+
+
+def test_the_remainder_fails_for_the_same_reason(monkeypatch, tmp_path, capsys):
+    """A check that fails for anything: where tanh is gone what is left is unstable, or has another cause."""
+    def says(module, *_, **__):
+        opcodes = {i.opcode for i in module.instructions()}
+        row = Difference("r", "f32", (8,), 1.0, 1e-4, (0,), 1.0, 0.0)
+        if "tanh" in opcodes:
+            return [row]
+        return [row._replace(moved=0.5) if "subtract" in opcodes else row._replace(causes=("contraction (fma): x",))]
+
+    path, small = tmp_path / "m.hlo", tmp_path / "small.hlo"
+    path.write_text(SLIPPERY)
+    monkeypatch.setattr("hloc.tools.check.check", says)
+    assert run(monkeypatch, ["reduce", str(path), "-o", str(small), "--inputs", "random:0"]) == 0
+    assert "differs: 7 instructions became 2" in capsys.readouterr().out and "tanh" in small.read_text()
+
+
+def test_reasons():
+    def fails(error):
+        def run():
+            raise error
+        return outcome_of(run)
+
+    row = Difference("r", "f32", (8,), 1.0, 1e-4, (0,), 1.0, 0.0)
+    assert outcome_of(lambda: [row._replace(moved=1.0), row._replace(error=0.0)]) == frozenset()
+    assert outcome_of(lambda: [row, row._replace(note="NaN or infinity at other places")]) == {
+        "differs", "differs: NaN or infinity at other places"}
+    shorter, other = (fails(hloc.UnsupportedError(m)) for m in ("sort of f32[9] by %less", "sort of f32[7,2] by %b.1"))
+    assert shorter == other != fails(hloc.UnsupportedError("scatter of f32[9] by %less"))
+    assert is_same(shorter, other) and not is_same(frozenset(), other) and not is_same(fails(IndexError()), other)

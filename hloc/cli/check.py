@@ -3,57 +3,108 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
 from hloc.cli.custom_calls import custom_call_table
 from hloc.cli.options import (
     custom_call_option,
+    fusion_option,
     inputs_option,
     module_argument,
+    pass_options,
     reading_options,
     target_option,
 )
+from hloc.cli.run_devices import device_arrays, devices_for
 from hloc.cli.terminal import Progress, input_reader, print_table, read_module, tell_of_gpu
+from hloc.devices import is_launched
+from hloc.errors import UsageError, printable
 
 EPILOG = """\b
 Examples:
   hloc check model.hlo                          # this machine's target against the reference evaluator
   hloc check model.hlo --against xla            # against XLA:CPU (needs the jax extra)
-  hloc check model.hlo --inputs x.npy --tolerance 1e-5"""
+  hloc check model.hlo --inputs x.npy --tolerance 1e-5
+  hloc check model.hlo --inputs x.npy --expected y.npz     # against results that a file holds
+  hloc check model.hlo --fusion off --layout column-major  # is fusion, are the layouts to blame?
+  hloc check sharded.hlo --devices 4"""
 
 
 @click.command("check", epilog=EPILOG)
 @module_argument
 @inputs_option
 @target_option
-@click.option("--against", default="reference", show_default=True,
-              type=click.Choice(["reference", "cpu", "cuda", "xla"]), help="What to compare with.")
+@click.option("--against", type=click.Choice(["reference", "cpu", "cuda", "xla"]),
+              help="What to compare with. Default: reference.")
+@click.option("--expected", type=click.Path(path_type=Path), metavar="FILE",
+              help="Compare with the results in an .npz (or, of one result, an .npy), in their order, instead.")
 @click.option("--tolerance", type=click.FloatRange(0), metavar="X",
               help="Largest error relative to the largest magnitude, for floating-point results. "
                    "Default: f64 1e-9, f32 1e-4, f16 and bf16 2e-2, eight bits and less 0.26.")
+@click.option("--devices", type=click.IntRange(1), metavar="N",
+              help="Simulate N devices that meet at collectives, on both sides; {device} in the names of inputs is a "
+                   "device's number. Default: what the header of a module with collectives says.")
+@click.option("--layout", type=click.Choice(["given", "row-major", "column-major"]), default="given", show_default=True,
+              help="Give all arrays of the target's module this layout: results must not depend on it.")
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
 @custom_call_option
+@fusion_option
 @reading_options
-def check_command(module, inputs, target, against, tolerance, as_json, custom_calls, reading) -> None:
+def check_command(module, inputs, target, against, expected, tolerance, devices, layout, as_json, custom_calls, fusion,
+                  reading) -> None:
     """Run MODULE on a target and another way on the same inputs and compare all results.
 
     Exit code 0 where all agree, 1 where a result differs; the table names which, by how much, and where. A result
     that moves about as far when inputs (and, in the evaluator, each operation) are off by one unit in the last place
-    is 'unstable': its difference says nothing about either side, and does not fail the check.
+    is 'unstable': its difference says nothing about either side, and does not fail the check. Where a difference has a
+    name (contraction, order of a sum, flushed subnormal, rounding of an intermediate type) and an evaluation of that
+    kind gives it, it is named.
     """
     from hloc.api import Options, compile
-    from hloc.tools.check import check
+    from hloc.tools.check import check, check_devices
+    from hloc.tools.layouts import with_layouts
+    wanted = _expected(expected, against)
     calls = custom_call_table(custom_calls)
     with Progress() as progress:
         parsed = read_module(module, reading, progress)
-        exe = compile(parsed, target, options=Options(progress=progress.report, custom_calls=calls))
-        tell_of_gpu(target, exe.target)
-        arrays = input_reader(inputs, parsed)(exe.parameters)
-        rows = check(parsed, arrays, target=exe, against=against, tolerance=tolerance, custom_calls=calls,
-                     report=progress.report)
-    _show(rows, exe.target, against, as_json)
+        changed = parsed if layout == "given" else with_layouts(parsed, layout)
+        options = Options(progress=progress.report, custom_calls=calls, passes=pass_options(fusion))
+        several = _several(parsed, devices, against, expected)
+        if several:
+            rows = check_devices(parsed, device_arrays(parsed, several, inputs), several, target=target,
+                                 changed=changed, options=options, tolerance=tolerance)
+            name = target
+        else:
+            exe = compile(changed, target, options=options)
+            tell_of_gpu(target, exe.target)
+            name, arrays = exe.target, input_reader(inputs, parsed)(exe.parameters)
+            rows = check(parsed, arrays, target=exe, against=against or "reference", expected=wanted,
+                         tolerance=tolerance, custom_calls=calls, report=progress.report)
+    _show(rows, name, str(expected) if expected else against or "reference", as_json)
     sys.exit(0 if all(r.agrees or r.is_unstable for r in rows) else 1)
+
+
+def _expected(path: Path | None, against: str | None) -> list | None:
+    """The arrays of --expected."""
+    if path is None:
+        return None
+    if against:
+        raise UsageError("--expected and --against are two things to compare with: give one")
+    from hloc.inputs.files import read_arrays
+    return read_arrays(path)
+
+
+def _several(module, devices: int | None, against: str | None, expected: Path | None) -> Sequence:
+    """The devices to simulate; none for an ordinary module."""
+    if is_launched():
+        raise UsageError("hloc check runs all devices in one process, not under mpirun", hint="give --devices N")
+    several = devices_for(module, devices)
+    if several and (expected or against not in (None, "reference")):
+        raise UsageError("several devices are compared with those of the reference evaluator only")
+    return several
 
 
 def _show(rows, target: str, against: str, as_json: bool) -> None:
@@ -66,11 +117,13 @@ def _show(rows, target: str, against: str, as_json: bool) -> None:
     for r in rows:
         if r.is_unstable:
             click.echo(f"{r.name} is unstable: one unit in the last place moves it by {r.moved:.1e}, "
-                       "about as much as the two sides differ")
+                       f"the two sides differ by {r.error:.1e}")
         elif not r.agrees:
             place = f" at [{', '.join(map(str, r.where))}]" if r.where else ""
             note = f" ({r.note})" if r.note else ""
-            click.echo(f"{r.name} differs{place}: {target} has {r.got}, {against} has {r.want}{note}")
+            click.echo(f"{r.name} differs{place}: {target} has {r.got}, {printable(against)} has {r.want}{note}")
+        for cause in r.causes:
+            click.echo(f"  {cause}")
 
 
 def _verdict(row) -> str:
@@ -80,4 +133,4 @@ def _verdict(row) -> str:
 def _as_json(row) -> dict:
     return {"result": row.name, "type": row.element_type, "shape": list(row.shape), "error": row.error,
             "tolerance": row.tolerance, "agrees": row.agrees, "unstable": row.is_unstable, "where": list(row.where),
-            "note": row.note}
+            "note": row.note, "moved": row.moved, "causes": list(row.causes)}

@@ -14,7 +14,7 @@ import numpy as np
 
 from hloc.cli.options import inputs_option, module_argument, reading_options, target_option
 from hloc.cli.terminal import Progress, input_reader, read_module
-from hloc.errors import HlocError, UsageError
+from hloc.errors import UsageError
 from hloc.files import check_target, write
 
 EPILOG = """\b
@@ -40,13 +40,14 @@ Examples:
               help="A COMMAND that takes longer counts as ended with another code.")
 @reading_options
 def reduce_command(module, inputs, output, target, against, tolerance, command_line, timeout, reading) -> None:
-    """Make MODULE smaller as long as hloc check still fails on it in the same way: a result differs, or the same kind
-    of error.
+    """Make MODULE smaller as long as hloc check still fails on it for the same reason: a result differs by more than
+    rounding explains and for the same cause, if that has a name; or the same error or fault of hloc.
 
     Parts of the module are cut off, written out or replaced by parameters with the numbers that the evaluator has
     there, so that the small module comes with inputs that show the fault.
     """
     from hloc.inputs import check_inputs, entry_parameters
+    from hloc.tools.outcome import is_same
     from hloc.tools.reduce import reduce_module
     data = output.with_suffix(".npz")
     check_target(output)
@@ -57,31 +58,27 @@ def reduce_command(module, inputs, output, target, against, tolerance, command_l
         outcome = (_command_outcome(command_line, timeout) if command_line
                    else _check_outcome(target, against, tolerance))
         wanted = outcome(parsed, arrays)
-        if wanted in ("agrees", "exit code 0"):
-            raise UsageError(f"nothing to reduce: {wanted}", hint="hloc reduce needs a module that shows a fault")
-        case = reduce_module(parsed, arrays, lambda m, given: outcome(m, given) == wanted, progress.report)
+        if not wanted:
+            why = "it ends with exit code 0" if command_line else "all results agree, or are unstable"
+            raise UsageError(f"nothing to reduce: {why}", hint="hloc reduce needs a module that shows a fault")
+        case = reduce_module(parsed, arrays, lambda m, given: is_same(outcome(m, given), wanted), progress.report)
     write(output, str(case.module))
     _save(data, case.arrays, _is_own)
     before, after = (sum(1 for _ in m.instructions()) for m in (parsed, case.module))
-    click.echo(f"{wanted}: {before} instructions became {after}; {output} and its inputs {data}")
+    click.echo(f"{'; '.join(sorted(wanted))}: {before} instructions became {after}; {output} and its inputs {data}")
 
 
 def _check_outcome(target: str, against: str, tolerance: float | None) -> Callable:
     from hloc.tools.check import check
+    from hloc.tools.outcome import outcome_of
 
-    def outcome(module, arrays: Sequence[np.ndarray]) -> str:
-        try:
-            rows = check(module, arrays, target=target, against=against, tolerance=tolerance)
-        except HlocError as error:
-            return f"error {error.code}"
-        except Exception as error:                   # a fault of hloc itself: what is to become small
-            return f"fault {type(error).__name__}"
-        return "agrees" if all(r.agrees or r.is_unstable for r in rows) else "differs"
+    def outcome(module, arrays: Sequence[np.ndarray]) -> frozenset[str]:
+        return outcome_of(lambda: check(module, arrays, target=target, against=against, tolerance=tolerance))
     return outcome
 
 
 def _command_outcome(command_line: str, timeout: float) -> Callable:
-    def outcome(module, arrays: Sequence[np.ndarray]) -> str:
+    def outcome(module, arrays: Sequence[np.ndarray]) -> frozenset[str]:
         with tempfile.TemporaryDirectory() as folder:
             text, data = Path(folder) / "module.hlo", Path(folder) / "inputs.npz"
             text.write_text(str(module), encoding="utf-8")
@@ -90,8 +87,8 @@ def _command_outcome(command_line: str, timeout: float) -> Callable:
             try:
                 run = subprocess.run(line, shell=True, capture_output=True, timeout=timeout)
             except subprocess.TimeoutExpired:
-                return "timeout"
-            return f"exit code {run.returncode}"
+                return frozenset(["timeout"])
+            return frozenset([f"exit code {run.returncode}"] if run.returncode else [])
     return outcome
 
 

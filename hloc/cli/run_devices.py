@@ -76,7 +76,7 @@ def run_on_devices(module: Module, devices: Sequence[Device], target: str, optio
     from hloc.inputs.files import write_outputs
     if output and MARK not in output:
         raise UsageError(f"several devices have several results: write {MARK} into the name, as in results.{MARK}.npz")
-    arrays = _arrays(module, devices, inputs)
+    arrays = device_arrays(module, devices, inputs)
     executables = compile_for_devices(module, devices, target, options=options)
     runs = [partial(exe, *own) for exe, own in zip(executables, arrays)]
     options.report("run")
@@ -97,7 +97,7 @@ def show_outcomes(outcomes: Sequence[Outcome], as_json: bool) -> None:
         results_table(exe.results, results)
 
 
-def _arrays(module: Module, devices: Sequence[Device], inputs: Sequence[str]) -> list[list[np.ndarray]]:
+def device_arrays(module: Module, devices: Sequence[Device], inputs: Sequence[str]) -> list[list[np.ndarray]]:
     """Each device's inputs; all share them where no file name has the mark."""
     from hloc.inputs import entry_parameters
     parameters = entry_parameters(module)

@@ -26,7 +26,8 @@ EIGHT_BIT_FLOATS = 0.26              # one step of a three-bit significand is an
 
 
 class Difference(NamedTuple):
-    """error: relative to the largest magnitude; where: index of the largest error; got, want: the values there."""
+    """error: relative to the largest magnitude; where: index of the largest error; got, want: the values there; moved:
+    how far rounding alone moves the result, at most; causes: names of what makes the difference (causes.py)."""
 
     name: str
     element_type: str
@@ -37,8 +38,8 @@ class Difference(NamedTuple):
     got: object
     want: object
     note: str = ""
-
     moved: float = 0.0
+    causes: tuple[str, ...] = ()
 
     @property
     def agrees(self) -> bool:
@@ -116,6 +117,6 @@ def _nudge(array: np.ndarray, generator: np.random.Generator) -> np.ndarray:
 
 def with_stability(rows: Sequence[Difference], results: Sequence[Named], want: Sequence[np.ndarray],
                    moved: Sequence[np.ndarray]) -> list[Difference]:
-    """The rows, each with how far the nudged run (`moved`) went from `want`."""
+    """The rows, each with how far the nudged run (`moved`) went from `want`, if that is farther than others did."""
     shifts = compare(results, moved, want)
-    return [row._replace(moved=shift.error) for row, shift in zip(rows, shifts)]
+    return [row._replace(moved=max(row.moved, shift.error)) for row, shift in zip(rows, shifts)]

@@ -23,12 +23,15 @@ EXACT = frozenset("abs ceil clamp compare complex floor imag is-finite maximum m
 SUMS = frozenset("batch-norm-grad batch-norm-inference batch-norm-training cholesky convolution dot fft map ragged-dot "
                  "reduce reduce-window scaled-dot scan scatter select-and-scatter triangular-solve".split())
 
+SEED_DISTANCE = 1 << 40              # between the choices of two runs
+
 
 def shaken_results(module: Module, arrays: Sequence[object],
-                   custom_calls: Mapping[str, CustomCall] | None = None) -> tuple[np.ndarray, ...]:
-    """Flattened results of one shaken run, the same each time."""
+                   custom_calls: Mapping[str, CustomCall] | None = None, seed: int = 0) -> tuple[np.ndarray, ...]:
+    """Flattened results of one shaken run, the same each time for a seed."""
     evaluator = _ShakenEvaluator(module, custom_calls=custom_calls)
-    return tuple(evaluator.run(nudged(check_inputs(module, arrays))))
+    evaluator.draws = seed * SEED_DISTANCE
+    return tuple(evaluator.run(nudged(check_inputs(module, arrays), evaluator.draws)))
 
 
 class AlteredEvaluator(Evaluator):
