@@ -108,6 +108,16 @@ def waves(count: int, name: str = "sine", shape: str = "f32[1000]") -> str:
     return _module([*lines, f"ROOT r = {shape} multiply(t.{count}, x.{count})"])
 
 
+def rows_of_functions(count: int) -> str:
+    """Rows of one array, taken one at a time, a function of each, and all joined: what jnp.stack([f(x[0]), ...]) gives."""
+    lines = [f"x = f32[{count},{COLUMNS}] parameter(0)"]
+    for n in range(count):
+        lines += [f"s.{n} = f32[1,{COLUMNS}] slice(x), slice={{[{n}:{n + 1}], [0:{COLUMNS}]}}",
+                  f"c.{n} = f32[1,{COLUMNS}] cosine(s.{n})"]
+    names = ", ".join(f"c.{n}" for n in range(count))
+    return _module([*lines, f"ROOT r = f32[{count},{COLUMNS}] concatenate({names}), dimensions={{0}}"])
+
+
 def readers(count: int) -> str:
     """Layers that all read one array, and are sums of it and the layer before; all are results."""
     shape = "f32[16]"
@@ -143,6 +153,63 @@ def dots(count: int) -> str:
     return _module(lines)
 
 
+def transformer(count: int) -> str:
+    """Unrolled layers with attention and a hidden layer, their gradients, and the update of all weights."""
+    rows, width = 16, 8
+    x, square, hidden, row = f"f32[{rows},{width}]", f"f32[{rows},{rows}]", f"f32[{rows},32]", f"f32[{rows}]"
+    up, down = f"f32[{width},32]", f"f32[32,{width}]"
+    lines = [f"x.0 = {x} parameter(0)", "z = f32[] constant(0)", "low = f32[] constant(-inf)",
+             "rate = f32[] constant(0.01)", "one = f32[] constant(1)", f"ones = {hidden} broadcast(one), dimensions={{}}",
+             f"rate.u = {up} broadcast(rate), dimensions={{}}", f"rate.d = {down} broadcast(rate), dimensions={{}}"]
+
+    def dot(name: str, shape: str, left: str, right: str, over: tuple[int, int]) -> None:
+        lines.append(f"{name} = {shape} dot({left}, {right}), lhs_contracting_dims={{{over[0]}}}, "
+                     f"rhs_contracting_dims={{{over[1]}}}")
+
+    def of_rows(name: str, value: str, start: str, joined: str) -> None:
+        lines.extend([f"{name}.r = {row} reduce({value}, {start}), dimensions={{1}}, to_apply={joined}",
+                      f"{name} = {square} broadcast({name}.r), dimensions={{0}}"])
+    for n in range(count):
+        lines.extend([f"u.{n} = {up} parameter({2 * n + 1})", f"d.{n} = {down} parameter({2 * n + 2})"])
+        dot(f"s.{n}", square, f"x.{n}", f"x.{n}", (1, 1))
+        of_rows(f"m.{n}", f"s.{n}", "low", "most")
+        lines.extend([f"t.{n} = {square} subtract(s.{n}, m.{n})", f"e.{n} = {square} exponential(t.{n})"])
+        of_rows(f"l.{n}", f"e.{n}", "z", "add")
+        lines.append(f"p.{n} = {square} divide(e.{n}, l.{n})")
+        dot(f"a.{n}", x, f"p.{n}", f"x.{n}", (1, 0))
+        lines.append(f"y.{n} = {x} add(x.{n}, a.{n})")
+        dot(f"i.{n}", hidden, f"y.{n}", f"u.{n}", (1, 0))
+        lines.append(f"h.{n} = {hidden} tanh(i.{n})")
+        dot(f"o.{n}", x, f"h.{n}", f"d.{n}", (1, 0))
+        lines.append(f"x.{n + 1} = {x} add(y.{n}, o.{n})")
+    gradient, results = f"x.{count}", [f"x.{count}"]
+    for n in reversed(range(count)):
+        dot(f"gd.{n}", down, f"h.{n}", gradient, (0, 0))
+        dot(f"gh.{n}", hidden, gradient, f"d.{n}", (1, 1))
+        lines.extend([f"hh.{n} = {hidden} multiply(h.{n}, h.{n})", f"ih.{n} = {hidden} subtract(ones, hh.{n})",
+                      f"gi.{n} = {hidden} multiply(gh.{n}, ih.{n})"])
+        dot(f"gu.{n}", up, f"y.{n}", f"gi.{n}", (0, 0))
+        dot(f"gj.{n}", x, f"gi.{n}", f"u.{n}", (1, 1))
+        lines.append(f"gy.{n} = {x} add({gradient}, gj.{n})")
+        dot(f"gp.{n}", square, f"gy.{n}", f"x.{n}", (1, 1))
+        lines.append(f"gq.{n} = {square} multiply(gp.{n}, p.{n})")
+        of_rows(f"gr.{n}", f"gq.{n}", "z", "add")
+        lines.extend([f"gt.{n} = {square} subtract(gp.{n}, gr.{n})", f"gs.{n} = {square} multiply(gt.{n}, p.{n})"])
+        for part, left, right, over in (("v", f"p.{n}", f"gy.{n}", (0, 0)), ("k", f"gs.{n}", f"x.{n}", (1, 0)),
+                                        ("w", f"gs.{n}", f"x.{n}", (0, 0))):
+            dot(f"g{part}.{n}", x, left, right, over)
+        lines.extend([f"g1.{n} = {x} add(gy.{n}, gv.{n})", f"g2.{n} = {x} add(gk.{n}, gw.{n})",
+                      f"g.{n} = {x} add(g1.{n}, g2.{n})",
+                      f"du.{n} = {up} multiply(gu.{n}, rate.u)", f"nu.{n} = {up} subtract(u.{n}, du.{n})",
+                      f"dd.{n} = {down} multiply(gd.{n}, rate.d)", f"nd.{n} = {down} subtract(d.{n}, dd.{n})"])
+        results += [f"nu.{n}", f"nd.{n}"]
+        gradient = f"g.{n}"
+    shapes = ", ".join([x, *[up, down] * count])
+    combiners = "".join(f"{name} {{ a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT c = f32[] {op}(a, b) }}\n"
+                        for name, op in (("add", "add"), ("most", "maximum")))
+    return _module([*lines, f"ROOT r = ({shapes}) tuple({', '.join(results)})"], combiners)
+
+
 KINDS: dict[str, Callable[[int], str]] = {
     f.__name__: f for f in (pads, slices, joined, joined_columns, joins_in_joins, selects, selects_by_data, functions,
-                            readers, reductions, dots)}
+                            waves, rows_of_functions, readers, reductions, dots, transformer)}

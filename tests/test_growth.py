@@ -14,6 +14,7 @@ from hloc.targets.cpu.program.sources import make_sources
 
 SIZES = (60, 240)
 LARGER = (150, 600)           # where an instruction takes little, or where large arrays have other kernels
+LAYERS = (16, 64)             # where it is a layer
 OF_LITTLE = frozenset(["dots", "functions", "readers", "selects", "slices"])
 MOST = 1.15                   # times as much for each instruction of the larger module
 LONGEST = 1_500               # milliseconds of a C compiler for one function
@@ -31,9 +32,13 @@ def _imported() -> None:
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_compilation_is_linear(kind: str, target: str) -> None:
     """Passes, lowering and printing; without the C compiler."""
-    sizes = LARGER if kind in OF_LITTLE else SIZES
+    sizes = sizes_of(kind)
     small, large = (compilation_calls(KINDS[kind](size), target) / size for size in sizes)
     assert large < MOST * small, f"{small:,.0f} calls for each of {sizes[0]}, {large:,.0f} for each of {sizes[1]}"
+
+
+def sizes_of(kind: str) -> tuple[int, int]:
+    return LAYERS if kind == "transformer" else LARGER if kind in OF_LITTLE else SIZES
 
 
 def compilation_calls(text: str, target: str) -> int:
@@ -44,8 +49,9 @@ def compilation_calls(text: str, target: str) -> int:
 def test_the_c_compiler_has_as_much_to_do(kind: str) -> None:
     """For each instruction of a larger module, by the estimate after which units are dealt out, and no single function
     has more to do than some 100 loops: compilers take longer for each statement of a longer one."""
-    small, large = (kernel_costs(KINDS[kind](size)) for size in SIZES)
-    assert sum(large) / SIZES[1] < MOST * sum(small) / SIZES[0]
+    sizes = LAYERS if kind == "transformer" else SIZES
+    small, large = (kernel_costs(KINDS[kind](size)) for size in sizes)
+    assert sum(large) / sizes[1] < MOST * sum(small) / sizes[0]
     assert max(large) < LONGEST
 
 

@@ -1,7 +1,7 @@
 """Many functions of many instructions, as a chain of sines has them, are called instead of written out each time.
 
-In: a Kernel. Out: the kernel whose VECTOR loops with more than MOST_INLINED of them go by blocks: arguments lie in
-rows, a call makes a row of results, and loops between the calls do the rest.
+In: a Kernel. Out: the kernel, where it has more than MOST_INLINED of them, whose VECTOR loops go by blocks: arguments
+lie in rows, a call makes a row of results, and loops between the calls do the rest.
 
     for i < 1000 (VECTOR):  out[i] = sin(sin(... sin(x[i] * 2)))
 
@@ -14,7 +14,7 @@ rows, a call makes a row of results, and loops between the calls do the rest.
 A C compiler takes 10 to 25 ms for each that is written out. The calls take no longer to run: where one function waits
 for the other, loops behind one another are quicker than one. What reads a result waits until a function needs it, or
 until many rows wait; rows are used again once nothing reads them. Roundings beside many functions are calls, too.
-Outside of VECTOR loops functions are calls for one number (`called_sin`), if they are as many.
+Outside of VECTOR loops functions are calls for one number (`called_sin`), if these alone are as many.
 """
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ from hloc.targets.cpu.vector_loops.blocks import lane_of, over_blocks
 from hloc.targets.functions import functions_in, is_called, with_calls
 from hloc.targets.printer import assigned
 
-MOST_INLINED = 16               # functions of a loop, and of all that is outside of loops
+MOST_INLINED = 16               # functions of a kernel, and of all that is outside of loops
 MOST_WAITING = 24               # rows of results, before what reads them is computed
 MOST_ROWS = 256                 # of one loop, of 8 bytes an element: a quarter of what a thread has of stack
 ROW, ROUND = "row_", "round_to_"
 
 
 def function_outlining(kernel: Kernel, machine: Machine) -> Kernel:
-    """The kernel with calls, where a loop, or what is outside of VECTOR loops, has many functions."""
+    """The kernel with calls, where it has many functions."""
     if functions_in(kernel.body) <= MOST_INLINED:
         return kernel
     outside = set(filter(is_called, _outside(kernel.body)))
@@ -118,7 +118,7 @@ class _Rows:
     free: dict[str, list[str]] = field(default_factory=dict)
 
     def loops(self) -> tuple[Stmt, ...]:
-        """What takes the loop's place; nothing where it has few functions, or has to stay."""
+        """What takes the loop's place; nothing where it has no functions, or has to stay."""
         is_straight = all(isinstance(s, (Let, Store, Assign)) for s in self.loop.body)
         if self.loop.lanes or not is_straight or not self.name_functions():
             return ()
@@ -129,7 +129,7 @@ class _Rows:
     # -- values and functions --------------------------------------------------------------------------------------
 
     def name_functions(self) -> bool:
-        """Find values and functions. False where these are few, or something has to be done in the order of the body:
+        """Find values and functions. False where there are none, or something has to be done in the order of the body:
         what is read of an array that was stored before, functions of what changes from iteration to iteration."""
         names: dict[Expr, str] = {}
         changing, stored = assigned(self.loop.body), set()
@@ -152,7 +152,7 @@ class _Rows:
             elif isinstance(s, Let):
                 changing.add(s.name)
         self.needs = {name: self.read([value]) for name, value in self.values.items()}
-        return sum(is_called(self.values[name]) for name in self.calls) > MOST_INLINED
+        return any(is_called(self.values[name]) for name in self.calls)
 
     def named(self, expr: Expr, guarded: set[Load], names: dict[Expr, str]) -> Expr:
         """An expression with names for the functions in it, but for those of what only a condition lets it read."""
