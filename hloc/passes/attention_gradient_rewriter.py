@@ -10,7 +10,7 @@ pass ask for (hloc/passes/fusion/gradients.py).
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from hloc.analysis.attention import (
@@ -35,7 +35,7 @@ from hloc.passes.context import PassContext
 from hloc.passes.expressions import Body, Expressions
 from hloc.passes.rewriter import Names, control_dependent, remove_dead
 
-MOST_FACTORS = 8
+MOST_FACTORS, MOST_SEEN = 8, 64
 Factors = list[tuple[Instruction, bool]]            # (array, whether it divides)
 
 
@@ -59,30 +59,35 @@ def _rewrite(module: Module, computation: Computation) -> bool:
     readers = users(computation)
     reduces = [i for i in computation.instructions if i.opcode == "reduce" and not i.shape.is_tuple]
     pinned = control_dependent(computation)
-    changed = False
+    names = Names(i.name for i in computation.instructions)
+    products = sums_of_products(r for r in reduces if r not in pinned)
+    places: dict[Instruction, Instruction] = {}             # what takes the place of a reduce
+    made: list[Instruction] = []
     for output in [i for i in computation.instructions if i.opcode == "dot"]:
         attention = attention_of(output, reduces)
         if not isinstance(attention, Attention) or attention.divides_later:
             continue
         tail = tail_behind(output, readers, computation.root)
-        for reduce in reduces:
-            found = None if reduce in pinned else row_sum(reduce, attention)
+        for reduce in dict.fromkeys(r for source in ends_of(attention) for r in products.get(source, ())):
+            found = row_sum(reduce, attention) if reduce not in places else None
             if found is None:
                 continue
             body = Body(reduce.span)
-            body.names = Names(i.name for i in computation.instructions)
+            body.names = names
             new = _from_result(Expressions(body, reduce.span), module, attention, found, tail)
             if new is not None:
-                _put(computation, reduce, new, body.instructions)
-                changed = True
-    return changed
+                places[reduce] = new
+                made += body.instructions
+    if places:
+        _put(computation, places, made)
+    return bool(places)
 
 
-def _put(computation: Computation, old: Instruction, new: Instruction, made: list[Instruction]) -> None:
-    for instruction in computation.instructions:
-        instruction.operands = [new if o is old else o for o in instruction.operands]
-    computation.root = new if computation.root is old else computation.root
+def _put(computation: Computation, places: dict[Instruction, Instruction], made: list[Instruction]) -> None:
     everything = [*computation.instructions, *made]
+    for instruction in everything:
+        instruction.operands = [places.get(o, o) for o in instruction.operands]
+    computation.root = places.get(computation.root, computation.root)
     computation.instructions = topological_order(everything, lambda i: (*i.operands, *i.control_predecessors))
     remove_dead(computation)
 
@@ -93,8 +98,7 @@ def row_sum(reduce: Instruction, attention: Attention) -> RowSum | None:
     """The reduce as a row sum of the gradient of that attention; None where it is none."""
     if not reduces_by(reduce, "add", 0.0) or reduce is attention.sum:
         return None
-    weights = behind(attention.weights, RENAMES)
-    exponential = behind(attention.sum.operands[0], RENAMES)
+    weights, exponential = ends_of(attention)
     gradients, mine, rows = [], [], []
     for leaf, divides in leaves_of(reduce.operands[0], {weights, exponential}):
         source = behind(leaf, RENAMES)
@@ -117,6 +121,25 @@ def row_sum(reduce: Instruction, attention: Attention) -> RowSum | None:
             walks[reduce.operands[0]], reduce.get("dimensions")) != attention.keys:
         return None
     return RowSum(reduce, gradients[0], mine[0] is weights, rows, walks)
+
+
+def ends_of(attention: Attention) -> tuple[Instruction, Instruction]:
+    """What a row sum multiplies: the weights, or their exponentials."""
+    return behind(attention.weights, RENAMES), behind(attention.sum.operands[0], RENAMES)
+
+
+def sums_of_products(reduces: Iterable[Instruction]) -> dict[Instruction, list[Instruction]]:
+    """The reduces of products by what is multiplied, so that an attention looks at those of itself alone."""
+    table: dict[Instruction, list[Instruction]] = {}
+    for reduce in reduces:
+        waiting, seen = [reduce.operands[0]], 0
+        while waiting and seen < MOST_SEEN:
+            source = behind(waiting.pop(), RENAMES)
+            seen += 1
+            table.setdefault(source, []).append(reduce)
+            if source.opcode in ("multiply", "divide"):
+                waiting += source.operands
+    return table
 
 
 def leaves_of(product: Instruction, ends: set[Instruction]) -> Factors:
