@@ -239,8 +239,8 @@ static int gees(const batch *b, const hloc_lapack_call *call, place *p, long n, 
   return info;
 }
 
-/* Eigenvectors as complex numbers, row by row. LAPACK gives those of a real matrix as columns of real numbers: a pair of
- * conjugates is its real part, then its imaginary part. */
+/* Eigenvectors as complex numbers, row by row. LAPACK gives those of a real matrix as columns of real numbers: a pair
+ * of conjugates is its real part, then its imaginary part. */
 #define JOIN_PAIRS(TYPE)                                                                                          \
   for (long c = 0; c < size; c++) {                                                                               \
     const int is_pair = ((const TYPE *)imaginary)[c] != 0;                                                        \
