@@ -17,6 +17,7 @@ from hloc.ops.linalg import cholesky, triangular_solve, wide
 from hloc.ops.random import threefry
 from hloc.ops.schur import schur
 
+ESCAPED = re.compile(r"\\([0-3]?[0-7]{1,2})|\\(.)|.", re.DOTALL)        # a byte of a string that holds any
 TRANSPOSES = {ord("N"): "NO_TRANSPOSE", ord("T"): "TRANSPOSE", ord("C"): "ADJOINT"}
 
 
@@ -97,11 +98,16 @@ def pivots_to_permutation(instruction: Instruction, pivots: np.ndarray, *_):
 
 
 def permutation(pivots: np.ndarray, size: int) -> np.ndarray:
-    """Where `size` rows end up when each in turn is exchanged with the one that `pivots` names."""
+    """Where `size` rows end up when each in turn is exchanged with the one that `pivots` names. As where JAX writes
+    this out, negative pivots count from the end, those beyond it read the nearest row and write none."""
     order = np.broadcast_to(np.arange(size), pivots.shape[:-1] + (size,)).copy()
     for index in np.ndindex(pivots.shape[:-1]):
-        for k, other in enumerate(pivots[index]):
-            order[index][[k, other]] = order[index][[other, k]]
+        rows = order[index]
+        for k, pivot in enumerate(map(int, pivots[index])):
+            other = pivot + size if pivot < 0 else pivot
+            row, rows[k] = rows[k], rows[min(max(other, 0), size - 1)]
+            if 0 <= other < size:
+                rows[other] = row
     return order
 
 
@@ -223,6 +229,16 @@ def geqp3(instruction: Instruction, a: np.ndarray, chosen: np.ndarray, *_):
 def is_lower(instruction: Instruction) -> bool:
     """uplo = 'L', or lower = true."""
     return option(instruction, "uplo", option(instruction, "lower", ord("L"))) in (ord("L"), 1)
+
+
+def legacy_syevd(instruction: Instruction, a: np.ndarray, *_):
+    """As syevd, for calls older than the FFI: backend_config holds a C struct (element type, triangle, batch, size,
+    workspace; hipSOLVER's triangles are 121 and 122)."""
+    written = str(instruction.get("backend_config", "")).strip().strip('"')
+    packed = [int(m[1], 8) if m[1] else ord(m[2] or m[0]) for m in ESCAPED.finditer(written)]
+    triangle = int.from_bytes(bytes(packed[4:8]), "little") if len(packed) >= 8 else 0
+    values, vectors = np.linalg.eigh(wide(a), UPLO="U" if triangle in (1, 121) else "L")
+    return fitted(instruction, [vectors, values, _info(a)])
 
 
 def syevd(instruction: Instruction, a: np.ndarray, *_):
@@ -395,6 +411,7 @@ LINEAR_ALGEBRA: dict[str, Callable] = {
                gesvdj=gesvdj, gesvdp=gesvdj, gesdd=gesdd, geev=cusolver_geev),
     **{f"{library}hybrid_{name}": function for library in ("cu", "hip") for name, function in (
         ("eig_real", geev), ("eig_comp", geev), ("geqp3", geqp3))},
+    **{f"{library}_{name}": legacy_syevd for library in ("cusolver", "hipsolver") for name in ("syevd", "syevj")},
     "cusparse_gtsv2_ffi": gtsv, "hipsparse_gtsv2_ffi": gtsv,
     "cu_threefry2x32_ffi": threefry2x32, "hip_threefry2x32_ffi": threefry2x32,
     "cu_lu_pivots_to_permutation": pivots_to_permutation, "hip_lu_pivots_to_permutation": pivots_to_permutation,

@@ -17,6 +17,7 @@ from hloc.ops.library_calls import LIBRARY_CALLS
 from hloc.ops.resize_calls import RESIZE_CALLS
 from hloc.ops.sorting import top_k
 from hloc.ops.values import zeros
+from hloc.ops.vendors import VENDOR_CALLS
 
 
 def same(instruction: Instruction, operand, *_):
@@ -77,4 +78,5 @@ CUSTOM_CALLS: dict[str, Callable] = {
     **RESIZE_CALLS,
     **LIBRARY_CALLS,
     **LINEAR_ALGEBRA,
+    **VENDOR_CALLS,
 }

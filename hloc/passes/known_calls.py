@@ -29,6 +29,7 @@ from hloc.passes.library_calls import library_value
 from hloc.passes.resize_calls import resized_value
 from hloc.passes.rewriter import Rewriter, rewrite_module
 from hloc.passes.rng_bit_generator_expander import threefry_words
+from hloc.passes.vendor_calls import vendor_value
 from hloc.verify import verify
 
 SAME_VALUE = frozenset(name for name, meaning in CUSTOM_CALLS.items() if meaning is same)
@@ -44,7 +45,8 @@ def rewrite_known_calls(module: Module, context: PassContext) -> bool:
         with as_written(instruction):
             value = (known_value(e, instruction) or library_value(module, e, instruction)
                      or compiler_value(module, e, instruction) or resized_value(module, e, instruction)
-                     or factorization(module, e, instruction) or random_words(e, instruction))
+                     or factorization(module, e, instruction) or random_words(e, instruction)
+                     or vendor_value(module, e, instruction))
             if value is not None and not value.shape.compatible(instruction.shape):
                 raise ValueError(f"it gives {value.shape.to_string(False)}")
             return value

@@ -275,10 +275,13 @@ def widened(e: Expressions, x: Instruction) -> Instruction:
 
 
 def softmax(module: Module, e: Expressions, instruction: Instruction) -> Instruction:
-    axis = (softmax_axis(instruction),)
     x = widened(e, instruction.operands[0])
-    parts = e.op("exponential", e.op("subtract", x, over_rows(module, e, x, "maximum", axis, -math.inf)))
-    return results(e, instruction, [e.op("divide", parts, over_rows(module, e, parts, "add", axis, 0))])
+    return results(e, instruction, [softmax_along(module, e, x, softmax_axis(instruction))])
+
+
+def softmax_along(module: Module, e: Expressions, x: Instruction, axis: int) -> Instruction:
+    parts = e.op("exponential", e.op("subtract", x, over_rows(module, e, x, "maximum", (axis,), -math.inf)))
+    return e.op("divide", parts, over_rows(module, e, parts, "add", (axis,), 0))
 
 
 def normalized(module: Module, e: Expressions, x: Instruction, dimensions: Sequence[int],
