@@ -17,6 +17,7 @@ import numpy as np
 from hloc.errors import UsageError
 from hloc.inputs import Named, check_array
 from hloc.inputs.arrays import Views
+from hloc.inputs.dlpack import DeviceView
 
 Arrays = Mapping[Any, Any] | Sequence[Any]             # by name or number, or those of the first parameters
 
@@ -31,29 +32,33 @@ def fixed_arrays(parameters: Sequence[Named], weights: Arrays, on_device: Views 
 
 
 class BoundBackend:
-    """A backend that is given the fixed arrays with each call. What it can beyond calls (quick, device_view, on_device,
-    fixed: see hloc/executable.py), this one can."""
+    """A backend that is given the fixed arrays with each call. What it can beyond calls (see hloc/executable.py), this
+    one can. It refers to nothing that refers to it: a GPU's memory must not wait for the garbage collector."""
 
     def __init__(self, backend: Any, fixed: dict[int, Any], free: Sequence[int]):
         self.backend = backend
-        lasting = getattr(backend, "fixed", lambda array: array)
+        self._quick = getattr(backend, "quick", None)
         self._all: list[Any] = [None] * (len(fixed) + len(free))
         for number, array in fixed.items():
-            self._all[number] = lasting(array)
+            self._all[number] = self.fixed(array)
         self._free = tuple(free)
         first = len(fixed)
         self._leading = tuple(self._all[:first]) if self._free == tuple(range(first, len(self._all))) else None
-        for name in ("device_view", "fixed"):
-            if hasattr(backend, name):
-                setattr(self, name, getattr(backend, name))
-        if hasattr(backend, "on_device"):
-            self.on_device = lambda arrays: backend.on_device(self._arranged(arrays))
-        if hasattr(backend, "quick"):
-            quick, count = backend.quick, len(self._free)
-            self.quick = lambda arrays: quick(self._arranged(arrays)) if len(arrays) == count else None
 
-    def __call__(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+    def __call__(self, arrays: Sequence[Any]) -> tuple[Any, ...]:
         return self.backend(self._arranged(arrays))
+
+    def quick(self, arrays: Sequence[Any]) -> tuple[np.ndarray, ...] | None:
+        return self._quick(self._arranged(arrays)) if self._quick and len(arrays) == len(self._free) else None
+
+    def on_device(self, arrays: Sequence[Any]) -> tuple[Any, ...]:
+        return getattr(self.backend, "on_device", self.backend)(self._arranged(arrays))
+
+    def device_view(self, given: Any) -> DeviceView | None:
+        return self.backend.device_view(given) if hasattr(self.backend, "device_view") else None
+
+    def fixed(self, array: Any) -> Any:
+        return self.backend.fixed(array) if hasattr(self.backend, "fixed") else array
 
     def _arranged(self, arrays: Sequence[Any]) -> tuple[Any, ...]:
         """All arguments of the program, from the free ones."""

@@ -106,7 +106,10 @@ class Executable:
         """An executable of the other parameters: arrays by name or number, or a list of those of the first parameters,
         are fixed. They are checked once; a GPU keeps them. Do not change them afterwards. Raises as a call does, and
         UsageError for names of no parameter."""
-        fixed = fixed_arrays(self.parameters, weights, getattr(self.backend, "device_view", None))
+        def on_device(given: object) -> Any:
+            return getattr(self.backend, "device_view", lambda _: None)(given)
+
+        fixed = fixed_arrays(self.parameters, weights, on_device)
         free = [n for n in range(len(self.parameters)) if n not in fixed]
         return replace(self, parameters=[self.parameters[n] for n in free], _backend=None, _quick=None,
                        start=lambda: BoundBackend(self.backend, fixed, free), texts={}, files={}, headers={},

@@ -102,6 +102,8 @@ def device_view(given: Any, stream: int) -> DeviceView | None:
         return None
     if interface is not None:
         return _by_interface(given, interface)
+    if (number := _device_of(given)[1]) != 0:
+        raise RunError(f"it lies on cuda:{number}, and programs run on cuda:0")
     tensor, capsule = _exported(given, stream=stream)
     if _strides(tensor) not in (None, _row_major(_sizes(tensor))):
         raise _not_contiguous()

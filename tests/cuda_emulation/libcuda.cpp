@@ -196,6 +196,10 @@ API(cuMemFreeHost, void *at) {
   FAULT;
   return host.erase(at) ? (free(at), SUCCESS) : INVALID_VALUE;
 }
+API(cuMemcpyHtoD_v2, Pointer to, const void *from, size_t size) {
+  FAULT;
+  return copy(to, Pointer(from), size, true, false);
+}
 API(cuMemcpyHtoDAsync_v2, Pointer to, const void *from, size_t size, void *stream) {
   FAULT;
   return do_or_record(stream, [=] { return copy(to, Pointer(from), size, true, false); });

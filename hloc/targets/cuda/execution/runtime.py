@@ -1,7 +1,8 @@
 """Running a container on a GPU through PyCUDA: one module, one allocation, an own stream.
 
-In: a Container and host arrays. Out: host arrays. PyCUDA and the driver are imported here and nowhere else; what is
-missing (package, driver, device, memory, architecture) is one RunError that says so.
+In: a Container and arrays of the host or the device. Out: arrays of the host, or of the device (device_arrays.py).
+PyCUDA and the driver are imported here and nowhere else; what is missing (package, driver, device, memory,
+architecture) is one RunError that says so.
 
     backend = CudaBackend(packed, {}); backend(arrays)            send, run, fetch
     backend.send(arrays); backend.run(); backend.wait()           the data stays on the device: for measurements
@@ -15,22 +16,29 @@ from __future__ import annotations
 import atexit
 import ctypes
 import os
+import threading
+import weakref
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from typing import Union
 
 import numpy as np
 
 from hloc.errors import RunError
+from hloc.inputs import dlpack
+from hloc.inputs.dlpack import DeviceView
 from hloc.ir import numpy_dtype
 from hloc.kernels.plan import Branch, Copy, HostCall, Launch, Ref, Step, WhileLoop, all_steps
 from hloc.machine import Machine
 from hloc.targets.cuda.container import Container, Geometry
 from hloc.targets.cuda.execution import graphs
+from hloc.targets.cuda.execution.device_arrays import DeviceArray, Fixed
 from hloc.targets.cuda.gpus import device_named
 from hloc.targets.cuda.libraries import cublaslt, cudnn
 from hloc.targets.cuda.tiles import tensor_maps
 from hloc.targets.host_calls import answered
 
+Argument = Union[np.ndarray, DeviceView, Fixed]
 NON_BLOCKING = 1                    # CU_STREAM_NON_BLOCKING: does not wait for the default stream
 ALIGNMENT = 256                     # of each array in device memory
 STATIC_SHARED = 48 << 10            # what a kernel may have without asking
@@ -108,6 +116,8 @@ class CudaBackend:
         self.cuda = driver()
         self.packed, self.host_functions = packed, functions
         self.runs, self.graphs, self.parts, self.memory, self.lost = 0, {}, {}, None, False
+        self.lock = threading.RLock()                       # threads take turns: the memory is one
+        self.resident: dict[int, weakref.ref[Fixed]] = {}   # of the parameters: what lies there for later calls
         self.libraries: dict[type, cublaslt.CublasLt | cudnn.Cudnn] = {}
         self.waits = os.environ.get("HLOC_CUDA_WAIT", "off") == "on"
         self.use_graphs = os.environ.get("HLOC_CUDA_GRAPHS", "on") != "off" and not self.waits
@@ -233,16 +243,48 @@ class CudaBackend:
 
     # -- running -------------------------------------------------------------------------------------------------------
 
-    def __call__(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-        self.send(arrays)
-        self.run()
-        return self.fetch()
+    def __call__(self, arrays: Sequence[Argument]) -> tuple[np.ndarray, ...]:
+        with self.lock:
+            self.send(arrays)
+            self.run()
+            return self.fetch()
 
-    def send(self, arrays: Sequence[np.ndarray]) -> None:
-        """Copy the parameters to the device."""
+    def on_device(self, arrays: Sequence[Argument]) -> tuple[DeviceArray, ...]:
+        """As a call, with results that stay on the device; does not wait for them."""
+        with self.lock:
+            self.send(arrays)
+            if not all(_lasts(array) for array in arrays):
+                self.wait()                                 # for the copies: their owners may use the memory again
+            self.run()
+            with _Inside(self):
+                places = zip(self.packed.results, self.regions["result"])
+                return tuple(DeviceArray(self, value.shape, address) for value, address in places)
+
+    def fixed(self, array: np.ndarray | DeviceView) -> Fixed:
+        """What to hand in for an argument of many calls: it is copied when another lies in its place."""
+        return Fixed(array)
+
+    def device_view(self, given: object) -> DeviceView | None:
+        """The memory of an argument that lies on the device, computed; None for any other."""
+        if isinstance(given, DeviceArray):
+            return given.view()
+        view = dlpack.device_view(given, int(self.stream.handle))
+        if view is not None and dlpack.producer_stream(given) is not None:
+            with _Inside(self):
+                self.cuda.Context.synchronize()
+        return view
+
+    def send(self, arrays: Sequence[Argument]) -> None:
+        """Copy the parameters to the device, but for those that lie there since an earlier call."""
         with _Inside(self):
-            for address, array in zip(self.regions["parameter"], arrays):
-                self._send(address, array)
+            for number, (address, array) in enumerate(zip(self.regions["parameter"], arrays)):
+                resident = self.resident.pop(number, None)
+                if not isinstance(array, Fixed):
+                    self._send(address, array)
+                    continue
+                if resident is None or resident() is not array:
+                    self._send(address, array.array)
+                self.resident[number] = weakref.ref(array)
 
     def run(self) -> None:
         """Run the plan on what is on the device; does not wait for its end but in the first run."""
@@ -269,9 +311,11 @@ class CudaBackend:
             return np.empty(shape.dimensions, dtype)
         return self.pool.allocate((shape.num_bytes,), np.uint8).view(dtype).reshape(shape.dimensions)
 
-    def _send(self, address: int, array: np.ndarray) -> None:
-        """Copy to the device, as plain bytes: bf16 and its like have no buffer protocol."""
-        if array.nbytes:
+    def _send(self, address: int, array: np.ndarray | DeviceView) -> None:
+        """Copy to the device, or on it, as plain bytes: bf16 and its like have no buffer protocol."""
+        if array.nbytes and isinstance(array, DeviceView):
+            self.cuda.memcpy_dtod_async(address, array.address, array.nbytes, self.stream)
+        elif array.nbytes:
             data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
             self.cuda.memcpy_htod_async(address, data, self.stream)
 
@@ -369,6 +413,11 @@ class CudaBackend:
         for (ref, _), answer in zip(step.results, answered(step, self.host_functions[step], inputs)):
             self._send(self._address(ref), np.ascontiguousarray(answer))
         self.stream.synchronize()
+
+
+def _lasts(array: Argument) -> bool:
+    """Whether the memory of an argument stays as it is until all that is on the stream has run."""
+    return isinstance(array, Fixed) or isinstance(array, DeviceView) and isinstance(array.holder, DeviceArray)
 
 
 class _Inside:

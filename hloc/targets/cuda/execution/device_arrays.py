@@ -1,0 +1,150 @@
+"""Arrays in a GPU's memory: results that stay there, and arguments that are there already.
+
+    y, = exe(x, device=True); z, = other(y)          y never leaves the GPU
+    torch.from_dlpack(y); cupy.asarray(y); np.asarray(y)
+
+A DeviceArray has its memory for itself: the next call of the program does not change it. Whoever asks for its memory
+waits until it is computed. `Fixed` stands for an argument of many calls, which is sent once (hloc/binding.py).
+"""
+from __future__ import annotations
+
+import atexit
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hloc.errors import RunError
+from hloc.inputs import dlpack
+from hloc.inputs.dlpack import DeviceView
+from hloc.ir import Shape, numpy_dtype
+
+if TYPE_CHECKING:
+    from hloc.targets.cuda.execution.runtime import CudaBackend
+
+
+class Fixed:
+    """An argument that stays in the program's memory; array: an ndarray or a DeviceView."""
+
+    __slots__ = ("array", "__weakref__")
+
+    def __init__(self, array: np.ndarray | DeviceView):
+        self.array = array
+
+
+class DeviceArray:
+    """A C-contiguous result in the memory of the first GPU, which is given back with the last reference to it.
+
+    It offers DLPack and __cuda_array_interface__; np.asarray copies it to the host.
+    """
+
+    def __init__(self, backend: CudaBackend, shape: Shape, source: int):
+        """A copy of what lies at `source`, once the backend's stream gets there. In the backend's context."""
+        self.dtype: np.dtype[Any] = numpy_dtype(shape.element_type)
+        self.shape: tuple[int, ...] = shape.dimensions
+        self._maker: CudaBackend | None = backend               # until it is computed
+        self._allocation, self._address = Allocation(backend.cuda, backend.context, shape.num_bytes), 0
+        if shape.num_bytes:
+            self._address = int(self._allocation.memory)
+            backend.cuda.memcpy_dtod_async(self._address, source, shape.num_bytes, backend.stream)
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+    def view(self) -> DeviceView:
+        """Its memory, computed."""
+        if self._maker is not None:
+            self._maker.wait()
+            self._maker = None
+        return DeviceView(self._address, self.dtype, self.shape, self)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        view = self.view()
+        return {"version": 3, "shape": self.shape, "typestr": self.dtype.str, "data": (view.address, False),
+                "strides": None, "stream": None}
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return dlpack.CUDA, 0
+
+    def __dlpack__(self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None,
+                   copy: Any = None) -> object:
+        """A capsule that keeps this array. Raises BufferError for another device, a copy, or a type that DLPack does
+        not name."""
+        if dl_device is not None and tuple(dl_device) != self.__dlpack_device__() or copy:
+            raise BufferError("hloc hands out its own memory on the GPU, and no copy")
+        return dlpack.capsule_of(self.view())
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if copy is False:
+            raise ValueError("an array on the GPU becomes one of NumPy's by a copy")
+        array = self._allocation.download(self.view())
+        return array if dtype is None else array.astype(dtype)
+
+    def __repr__(self) -> str:
+        return f"<hloc array on the GPU: {self.dtype.name}{list(self.shape)}>"
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+
+_living: weakref.WeakSet[Allocation] = weakref.WeakSet()
+
+
+class Allocation:
+    """Memory on the GPU, given back with the last reference, or when Python ends. Made in the context."""
+
+    def __init__(self, cuda: Any, context: Any, size: int):
+        self.cuda, self.context, self.memory = cuda, context, None
+        if size:
+            self.memory = cuda.mem_alloc(size)
+            _register()
+            _living.add(self)
+
+    def download(self, view: DeviceView) -> np.ndarray:
+        """A copy in the host's memory."""
+        made = np.empty(view.shape, view.dtype)
+        if made.nbytes:
+            with self._inside():
+                stream = self.cuda.Stream()
+                self.cuda.memcpy_dtoh_async(made.reshape(-1).view(np.uint8), view.address, stream)
+                stream.synchronize()
+        return made
+
+    def close(self) -> None:
+        memory, self.memory = self.memory, None
+        if memory is not None:
+            with self._inside():
+                memory.free()
+
+    __del__ = close
+
+    @contextmanager
+    def _inside(self) -> Iterator[None]:
+        """The context for a while. Where a fault has ended it, nothing in it is given back: the driver does that when
+        the process ends."""
+        self.context.push()
+        try:
+            yield
+        except self.cuda.Error as error:
+            raise RunError(f"the GPU reported: {error}") from None
+        finally:
+            self.context.pop()
+
+
+@lru_cache(maxsize=1)
+def _register() -> None:
+    """Memory goes back before the context does: functions of atexit run in the reverse order, and this one is
+    registered behind that of the context (runtime.primary_context)."""
+    atexit.register(lambda: [allocation.close() for allocation in list(_living)])
