@@ -305,7 +305,7 @@ def test_bad_inputs(here, capsys, inputs, code, words):
 
 @pytest.mark.parametrize("arguments, code, words", [
     (["opt", "add.hlo", "--dump-after", "fusion", "--dump-dir", "add.hlo/x"], 6, "error: cannot make the folder add.hlo/x: Not a directory"),
-    (["opt", "add.hlo", "--dump-dir", "dumps"], 2, "--dump-after all"),
+    (["opt", "add.hlo", "--dump-dir", "add.hlo"], 6, "error: cannot make the folder add.hlo: File exists"),
     (["opt", "add.hlo", "--dump-after", "fusoin"], 2, "did you mean fusion?"),
     (["run", "add.hlo", "--target", "gpu"], 2, "did you mean cuda?"),
     (["run", "add.hlo", "--target", "tpu"], 2, "targets: auto, cpu, cuda"),

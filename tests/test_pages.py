@@ -3,11 +3,17 @@ from __future__ import annotations
 
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
 from hloc.ir import Module
 from hloc.pages.diff_page import diff_page
+from hloc.pages.dump_folder import DumpFolder
+from hloc.passes.context import PassContext
+from hloc.passes.dce import dce
+from hloc.passes.defuser import defuser
+from hloc.passes.runner import run_passes
 from hloc.text import parse_module
 from hloc.tools.diff import diff
 
@@ -66,20 +72,27 @@ def hostile(module: Module) -> Module:
     return module
 
 
-def pages_of(module: Module, other: Module, title: str) -> dict[str, str]:
-    return {"diff": diff_page(diff(module, other), [title, "b.hlo"])}
+def pages_of(module: Module, other: Module, title: str, folder: Path) -> dict[str, str]:
+    return {"diff": diff_page(diff(module, other), [title, "b.hlo"]), "dumps": dumps_of(module, title, folder).index()}
 
 
-PAGES = sorted(pages_of(parse_module(TEXT), parse_module(TEXT), "a"))
+def dumps_of(module: Module, title: str, folder: Path) -> DumpFolder:
+    """After one pass that changes something, and one that does not."""
+    dumps = DumpFolder(folder, module, title)
+    run_passes(module, (defuser, dce), PassContext(), dump_after=["all"], on_dump=dumps, verify=False)
+    return dumps
+
+
+PAGES = ["diff", "dumps"]
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_pages_stand_alone(name):
-    page = pages_of(parse_module(TEXT), parse_module(TEXT.replace("exponential", "tanh")), "a.hlo")[name]
+def test_pages_stand_alone(name, tmp_path):
+    page = pages_of(parse_module(TEXT), parse_module(TEXT.replace("exponential", "tanh")), "a.hlo", tmp_path)[name]
     reader = Reader(page)
     assert not re.search(r"(https?:)?//[a-z]", re.sub(r"http://www\.w3\.org/\d+/svg", "", page))
     assert not any({"src", "href", "srcset", "action"} & {*attributes} - {"#"} for tag, attributes in reader.elements
-                   if not str(attributes.get("href", "#")).startswith("#"))
+                   if not re.fullmatch(r"#[\w-]+|[\w.]+\.hlo", str(attributes.get("href", "#a"))))
     assert ("html", {"lang": "en"}) in reader.elements
     policy = next(a["content"] for t, a in reader.elements if a.get("http-equiv") == "Content-Security-Policy")
     assert "default-src 'none'" in policy and "unsafe-eval" not in policy and "script-src 'unsafe" not in policy
@@ -88,9 +101,9 @@ def test_pages_stand_alone(name):
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_names_are_escaped(name):
-    plain = pages_of(parse_module(TEXT), parse_module(TEXT.replace("exponential", "tanh")), "a.hlo")[name]
-    page = pages_of(hostile(parse_module(TEXT)), hostile(parse_module(TEXT.replace("exponential", "tanh"))), "a" + HOSTILE)[name]
+def test_names_are_escaped(name, tmp_path):
+    plain = pages_of(parse_module(TEXT), parse_module(TEXT.replace("exponential", "tanh")), "a.hlo", tmp_path)[name]
+    page = pages_of(hostile(parse_module(TEXT)), hostile(parse_module(TEXT.replace("exponential", "tanh"))), "a" + HOSTILE, tmp_path)[name]
     expected, got = Reader(plain), Reader(page)
     assert {tag for tag, _ in got.elements} == {tag for tag, _ in expected.elements}
     assert not any(tag == "img" or "onerror" in attributes for tag, attributes in got.elements)
@@ -113,3 +126,11 @@ def test_what_went_stands_where_it_was():
     shown = Reader(diff_page(diff(parse_module(before), parse_module(after)), ["a", "b"])).text
     places = [shown.index(f"%a{n} =") for n in (3, 4, 5, 6, 7, 8)]
     assert places == sorted(places) and "%a2 =" not in shown and "2 unchanged" in shown
+
+
+def test_a_dump_folder_holds_what_changed(tmp_path):
+    dumps = dumps_of(parse_module(TEXT), "m.hlo", tmp_path / "dumps")
+    dumps.finish()
+    assert sorted(p.name for p in (tmp_path / "dumps").iterdir()) == ["000.input.hlo", "001.after.defuser.hlo", "index.html"]
+    shown = Reader((tmp_path / "dumps" / "index.html").read_text(encoding="utf-8")).text
+    assert "went 2, moved 1" in shown and "moved: f" in shown and "after dce" not in shown

@@ -401,7 +401,7 @@ def test_dumps_follow_no_links(here):
     victim = Path("victim")
     victim.write_text("precious")
     Path("dumps").mkdir()
-    Path("dumps/000.after.dce.hlo").symlink_to("../victim")
+    Path("dumps/000.input.hlo").symlink_to("../victim")
     assert command("opt", "add.hlo", "--passes=dce", "--dump-after", "dce", "--dump-dir", "dumps")[0] == 6
     assert victim.read_text() == "precious"
 

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import importlib
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -19,7 +20,7 @@ Examples:
   hloc opt model.hlo                                  # the whole CPU pipeline
   hloc opt model.hlo --dump-after fusion              # the module after that pass
   hloc opt model.hlo --passes=algebraic_simplifier,dce
-  hloc opt model.hlo --dump-dir dumps --dump-after all -o optimized.hlo
+  hloc opt model.hlo --dump-dir dumps -o optimized.hlo     # what each pass changed, and dumps/index.html
   hloc opt model.hlo --kernels                        # the loops that are printed as C
   hloc opt model.hlo --kernels --dump-after tail_overlap       # those that this pass on kernels changed
   hloc opt kernels.loop --kernels --passes=ssa_conversion      # of such text
@@ -50,7 +51,8 @@ def _first_line(module: str) -> str:
               help="Whose pipeline to run: cpu, cuda, h100 ...")
 @click.option("--dump-before", multiple=True, metavar="PASS", help="Print the module before this pass, or 'all'.")
 @click.option("--dump-after", multiple=True, metavar="PASS", help="Print the module after this pass, or 'all'.")
-@click.option("--dump-dir", metavar="DIR", help="Write dumps to numbered files in this folder instead.")
+@click.option("--dump-dir", metavar="DIR", help="Write dumps to numbered files in this folder instead, those "
+              "that differ from the one before, and an index page. Default: after all passes.")
 @click.option("--time-passes", is_flag=True, help="Show the seconds of each pass, on stderr.")
 @click.option("--kernels", is_flag=True, help="Print the kernels of the module as loop-IR text; then passes are those "
               "on kernels. MODULE may be such text, in a file that ends with .loop.")
@@ -84,7 +86,7 @@ def opt_command(module, passes, target, dump_before, dump_after, dump_dir, time_
     running = {p.__name__ for p in flatten(pipeline)}
     check_passes((name for name in (*dump_before, *dump_after) if name != "all"), running)
     if dump_dir and not (dump_before or dump_after):
-        raise UsageError("--dump-dir says where dumps go, but none is asked for", hint="add --dump-after all")
+        dump_after = ("all",)
     if as_json:
         needs_times(time_passes)
     timings: list = []
@@ -93,10 +95,9 @@ def opt_command(module, passes, target, dump_before, dump_after, dump_dir, time_
     with Progress() as progress:
         with options.stage("parse"):
             parsed = read_module(module, reading, progress)
-        with options.stage("passes"):
+        with options.stage("passes"), _dumping(dump_dir, parsed, module, dumps) as on_dump:
             run_passes(parsed, pipeline, PassContext(chosen.machine, chosen.name, pass_options(fusion)),
-                       dump_before=dump_before, dump_after=dump_after, dump_dir=Path(dump_dir) if dump_dir else None,
-                       on_dump=lambda title, text: dumps.append(f"// {title}\n{text}"), timings=timings,
+                       dump_before=dump_before, dump_after=dump_after, on_dump=on_dump, timings=timings,
                        progress=lambda name: progress.report(f"pass {name}"))
     for text in dumps:
         echo_code(text, "hlo")
@@ -104,6 +105,20 @@ def opt_command(module, passes, target, dump_before, dump_after, dump_dir, time_
         _write(output or "-", str(parsed))
     if time_passes:
         show_times(timings, options.stages, as_json)
+
+
+@contextmanager
+def _dumping(folder: str | None, module, name: str, dumps: list[str]):
+    """What is called with each dump: it fills a folder, whose index is written even where a pass fails, or a list."""
+    if folder is None:
+        yield lambda title, text: dumps.append(f"// {title}\n{text}")
+        return
+    from hloc.pages.dump_folder import DumpFolder
+    filled = DumpFolder(Path(folder), module, name)
+    try:
+        yield filled
+    finally:
+        filled.finish()
 
 
 def _names(passes: str) -> list[str]:

@@ -65,14 +65,14 @@ def _filter_styles(found: Difference) -> str:
                      for kind in KINDS if kind in found.counts)
 
 
-def sections(found: Difference) -> Iterator[str]:
-    """A part of a page for each computation that holds a change."""
-    left = MOST_ROWS
+def sections(found: Difference, most: int = MOST_ROWS) -> Iterator[str]:
+    """A part of a page for each computation that holds a change, until there are `most` lines."""
+    left = most
     for title, rows in _computations(found):
         if not any(row.change for row in rows):
             continue
         if left <= 0:
-            yield f"<p>The page ends after {MOST_ROWS:,} lines; hloc diff --json has all.</p>"
+            yield f"<p>Here are {most:,} lines; hloc diff has all.</p>"
             return
         left -= len(rows)
         yield _section(title, rows, found)

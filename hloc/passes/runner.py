@@ -11,11 +11,9 @@ import difflib
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import NamedTuple
 
 from hloc.errors import HlocError, UnsupportedError, UsageError, VerifyError
-from hloc.files import make_folder, write
 from hloc.ir import Module
 from hloc.passes.context import PassContext
 from hloc.verify import verify
@@ -57,7 +55,6 @@ class Runner:
     context: PassContext
     dump_before: Collection[str] = ()
     dump_after: Collection[str] = ()
-    dump_dir: Path | None = None
     on_dump: Callable[[str, str], None] = no_dump
     verify: bool = True
     timings: list[Timing] | None = None
@@ -65,7 +62,6 @@ class Runner:
     watch: Callable[[str, str], None] = not_watched
     version: int = 0                                           # counts the changes made so far
     settled: dict[Pass, int] = field(default_factory=dict)     # the version at which a pass last found nothing to do
-    dumps: int = 0
 
     def run(self, passes: Iterable[Pass | Repeat]) -> bool:
         start = self.version
@@ -120,13 +116,7 @@ class Runner:
     def dump(self, when: str, name: str, wanted: Collection[str]) -> None:
         if name not in wanted and "all" not in wanted:
             return
-        text = str(self.module)
-        if self.dump_dir is None:
-            self.on_dump(f"{when} {name}", text)
-            return
-        make_folder(self.dump_dir)
-        write(self.dump_dir / f"{self.dumps:03d}.{when}.{name}.hlo", text)
-        self.dumps += 1
+        self.on_dump(f"{when} {name}", str(self.module))
 
 
 def named(error: HlocError, name: str) -> HlocError:
@@ -137,23 +127,20 @@ def named(error: HlocError, name: str) -> HlocError:
 
 
 def run_passes(module: Module, passes: Iterable[Pass | Repeat], context: PassContext, *,
-               dump_before: Collection[str] = (), dump_after: Collection[str] = (), dump_dir: Path | None = None,
+               dump_before: Collection[str] = (), dump_after: Collection[str] = (),
                on_dump: Callable[[str, str], None] = no_dump, verify: bool = True,
                timings: list[Timing] | None = None, progress: Callable[[str], None] | None = None,
                watch: Callable[[str, str], None] = not_watched) -> bool:
     """Run `passes` in order. True if anything changed.
 
-    dump_before, dump_after  names of passes ("all": every one) around which the module's text is dumped: into files
-                             of `dump_dir`, else to `on_dump(title, text)`
+    dump_before, dump_after  names of passes ("all": every one) around which `on_dump` is called with a title, as in
+                             "after dce", and the module's text
     verify      check the module after each pass that changed it; VerifyError names the pass
     timings     receives a Timing per run of a pass
     progress    called with the name of each pass as it starts
     watch       called with "before" and with "after" and the name of each pass, when the module is in that state
     """
-    directory = Path(dump_dir) if dump_dir is not None else None
-    runner = Runner(module, context, dump_before, dump_after, directory, on_dump, verify, timings, progress,
-                    watch)
-    return runner.run(passes)
+    return Runner(module, context, dump_before, dump_after, on_dump, verify, timings, progress, watch).run(passes)
 
 
 def flatten(passes: Iterable[Pass | Repeat]) -> Iterator[Pass]:

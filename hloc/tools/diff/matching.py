@@ -40,11 +40,9 @@ class Matching:
         self.backward: dict[Instruction, Instruction] = {}
         self.computations: dict[Computation, Computation] = {}
         self.computations_back: dict[Computation, Computation] = {}
-        both = (before, after)
-        computed = {level: [_from_operands(flat, self.keys, level) for flat in both] for level in (EXACT, NO_LAYOUT)}
-        self.up = {level: [numbers for numbers, _ in sides] for level, sides in computed.items()}
-        self.unit_numbers = [units for _, units in computed[EXACT]]
-        self.down = {level: [_from_users(flat, self.keys, level) for flat in both] for level in (EXACT, NO_LAYOUT)}
+        self._numbers: dict[int, tuple[list[Numbers], list[Numbers]]] = {}       # by level, made when it is needed
+        up, self.unit_numbers = zip(*(_from_operands(flat, self.keys, EXACT) for flat in (before, after)))
+        self._numbers[EXACT] = list(up), [_from_users(flat, self.keys, EXACT) for flat in (before, after)]
         self._match_units()
         self._match_leftovers()
         self._match_inlined()
@@ -93,11 +91,12 @@ class Matching:
     def _match_nodes(self, old: Sequence[Instruction], new: Sequence[Instruction],
                      units: tuple[Unit, Unit] | None = None) -> None:
         for level in (EXACT, NO_LAYOUT):
-            up, down = self.up[level], self.down[level]
             old, new = self._free(old, new)
-            both = [{i: (u[i], d[i]) for i in side} for side, u, d in zip((old, new), up, down)]
-            for first, second in (both, up, down):
-                self._match_alike(old, new, first, second)
+            if old and new:
+                up, down = self._up_and_down(level)
+                both = [{i: (u[i], d[i]) for i in side} for side, u, d in zip((old, new), up, down)]
+                for first, second in (both, up, down):
+                    self._match_alike(old, new, first, second)
         if units is not None and units[0].root.opcode == units[1].root.opcode:
             self.pair(units[0].root, units[1].root)
         for radius in RADII:
@@ -106,6 +105,14 @@ class Matching:
                 self._match_alike(old, new, *self._neighbourhoods(old, new, radius), equal_counts=True)
         for level in LEVELS:
             self._match_neighbours(old, level)
+
+    def _up_and_down(self, level: int) -> tuple[list[Numbers], list[Numbers]]:
+        """Numbers of nodes with all that they are computed from, and with all that reads them, for both modules."""
+        if level not in self._numbers:
+            both = (self.before, self.after)
+            self._numbers[level] = ([_from_operands(flat, self.keys, level)[0] for flat in both],
+                                    [_from_users(flat, self.keys, level) for flat in both])
+        return self._numbers[level]
 
     def _free(self, old: Iterable[Instruction], new: Iterable[Instruction]) -> tuple[list, list]:
         return [i for i in old if i not in self.forward], [i for i in new if i not in self.backward]
