@@ -182,7 +182,7 @@ def _fill_elided(module: Module, values: str, warn: Callable[[str, Span | None],
     count = fill_elided(module, values)
     if count and warn is not None:
         constants = "1 elided constant is" if count == 1 else f"{count:,} elided constants are"
-        warn(f"{module.name}: {constants} made up ({values})", None)
+        warn(f"{module.name}: {constants} generated ({values})", None)
 
 
 def optimize(module: Module, target: Target, options: Options | None = None) -> Module:

@@ -158,8 +158,8 @@ class UnsupportedError(HlocError):
 
 def elided_constant(span: Span | None) -> UnsupportedError:
     """What is raised where the value of `constant({...})` is needed."""
-    return UnsupportedError("the text leaves out the value of this constant ({...})", span,
-                            hint="print the module with large constants, or have values made up: --elided sensible:0")
+    return UnsupportedError("the text omits the value of this constant ({...})", span,
+                            hint="print the module with large constants, or use generated values: --elided sensible:0")
 
 
 class BuildError(HlocError):

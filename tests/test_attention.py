@@ -154,16 +154,16 @@ def test_the_fusion_holds_an_attention() -> None:
 
 @pytest.mark.parametrize(("old", "new", "reason"), [
     ("dimensions={3}, to_apply=add", "dimensions={2}, to_apply=add",
-     "the softmax does not run over the dimension that the second product sums over"),
+     "the softmax does not run over the contracting dimension of the second matmul"),
     ("b1 = f32[2,2,24,24] broadcast(largest), dimensions={0,1,2}",
      "b1 = f32[2,2,24,24] broadcast(largest), dimensions={0,1,3}", "the softmax does not subtract and divide row by row"),
     ("b2 = f32[2,2,24,24] broadcast(sum), dimensions={0,1,2}",
      "b2 = f32[2,2,24,24] broadcast(sum), dimensions={0,1,3}", "the softmax does not subtract and divide row by row"),
     ("dot1 = f32[2,2,24,24] dot(qh, kh), lhs_batch_dims={0,2}, lhs_contracting_dims={3}, rhs_batch_dims={0,2}, "
-     "rhs_contracting_dims={3}", "dot1 = f32[2,2,24,24] parameter(2)", "the softmax is not of a product"),
+     "rhs_contracting_dims={3}", "dot1 = f32[2,2,24,24] parameter(2)", "the softmax is not applied to a matmul"),
     ("ROOT result = f32[2,24,32] reshape(turned)",
      "result = f32[2,24,32] reshape(turned)\n  ROOT both = (f32[2,24,32], f32[2,2,24,24]) tuple(result, scaled)",
-     "others read what the attention kernel would not store, as a backward pass does"),
+     "others, such as a backward pass, read arrays that the attention kernel would not store"),
 ])
 def test_what_is_no_attention_says_why(old: str, new: str, reason: str) -> None:
     assert old in PLAIN

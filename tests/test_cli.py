@@ -70,13 +70,13 @@ def test_saved_shared_object_runs(here, capsys):
     assert code == 0 and "0.462117" in out
     for flags in (["--elided", "zeros"], ["--fusion", "off"], ["--target", "reference"], ["--profile"]):
         code, _, err = run(capsys, "run", "m.so", "-i", "zeros", *flags)
-        assert code == 2 and f"error: {flags[0]}" in err and "m.so is compiled, for target cpu" in err
+        assert code == 2 and f"error: {flags[0]}" in err and "m.so is already compiled, for target cpu" in err
 
 
 def test_a_fault_of_hloc_has_a_code_of_its_own(here, capsys, monkeypatch):
     monkeypatch.setattr("hloc.passes.runner.run_passes", lambda *_, **__: 1 // 0)
     code, _, err = run(capsys, "opt", "add.hlo")
-    assert code == 70 and "ZeroDivisionError: this is a fault of hloc" in err and "hint: hloc reduce" in err
+    assert code == 70 and "ZeroDivisionError: this is an internal error of hloc" in err and "hint: hloc reduce" in err
 
 
 def test_saved_shared_object_runs_from_c(here, capsys):
@@ -405,7 +405,7 @@ def test_faults_of_custom_calls_are_their_authors(here, capsys, monkeypatch, pla
 
 
 def test_elided_constants(here, capsys):
-    """JAX's as_text() leaves large constants out: they can be made up, for all commands alike."""
+    """JAX's as_text() omits large constants: they can be generated, for all commands alike."""
     Path("elided.hlo").write_text("ENTRY e { x = f32[3] parameter(0)  c = f32[3] constant({...})\n"
                                   "  ROOT r = f32[3] add(x, c) }")
     code, _, error = run(capsys, "run", "elided.hlo", "--target", "cpu")
@@ -413,7 +413,7 @@ def test_elided_constants(here, capsys):
     for command in (["run"], ["check"], ["memory"], ["nans"], ["compile", "-o", "-", "--emit", "c"]):
         target = [] if command == ["nans"] else ["--target", "cpu"]
         code, _, error = run(capsys, *command, "elided.hlo", *target, "--elided", "sensible:7")
-        assert code == 0 and "1 elided constant is made up (sensible:7)" in error, (command, error)
+        assert code == 0 and "1 elided constant is generated (sensible:7)" in error, (command, error)
     code, _, error = run(capsys, "run", "elided.hlo", "--elided", "x.npy")
     assert code == 2 and "'x.npy' cannot fill elided constants" in error
 

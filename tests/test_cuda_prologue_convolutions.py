@@ -75,13 +75,13 @@ FEW_BITS = convolution("v = s8[3,3,16,2] parameter(2)  y = bf16[3,3,16,2] conver
 
 @pytest.mark.parametrize("text, reason", [
     (convolution(RELU, images=256, size=112, channels=64, features=512),
-     "computing it for each tile of the product again costs more than storing it"),
+     "computing it for each tile of the matmul costs more than storing it once"),
     (convolution("y = {x} transpose(x), dimensions={{0,2,1,3}}", size=8),
-     "products read their operands from memory, by strides"),
+     "a matmul reads its operands from memory: its producer cannot be fused into it"),
     (convolution("a = {x} power(x, x)  d = {x} power(a, x)  y = {x} tanh(d)"),
-     "too much to compute for each tile of a product"),
+     "fusing would compute too much for each tile of the matmul"),
     (convolution("y = {x} tanh(x)", images=1, size=1, channels=2, features=2, taps=1, pad=0),
-     "so small a product is a plain loop"),
+     "the matmul is so small that a plain loop computes it"),
     (FEW_BITS, "so few features are computed one output at a time, each from the whole filter"),
 ])
 def test_what_is_stored(text, reason):
@@ -94,7 +94,7 @@ def test_an_epilogue_stays_an_epilogue():
     before = convolution(RELU.replace("multiply(x", "multiply(h"), channels=16, features=16).replace(
         "  s = bf16", "  v = bf16[3,3,16,16] parameter(4)  h = bf16[2,9,8,16] convolution(x, v), window={size=3x3 "
         "pad=1_1x1_1}, dim_labels=b01f_01io->b01f\n  s = bf16", 1)
-    assert kernels(before) == (2, 0) and reasons(before) == {"it is better made as the epilogue of a product"}
+    assert kernels(before) == (2, 0) and reasons(before) == {"it is fused as the epilogue of the matmul or convolution that produces its operand"}
 
 
 def test_an_image_that_others_read_is_stored():

@@ -94,12 +94,12 @@ def test_what_many_tiles_would_compute_again(text):
     """Products whose time is that of the tensor cores stay with wgmma, and operands that these read from memory."""
     (tile,) = [k for k in planned(text).kernels if isinstance(k, Tile)]
     assert kernels(text) == (2, 0) and "wgmma" in ways(tile, H100)[0]
-    assert reasons(text) == {"computing it for each tile of the product again costs more than storing it"}
+    assert reasons(text) == {"computing it for each tile of the matmul costs more than storing it once"}
 
 
 @pytest.mark.parametrize("formula, reason", [
     ("t = {s} tanh(x)  y = {s} multiply(x, t)", ""), ("a = {s} multiply(x, x)  y = {s} add(a, x)", ""),
-    ("a = {s} power(x, x)  b = {s} power(a, x)  y = {s} tanh(b)", "too much to compute for each tile of a product"),
+    ("a = {s} power(x, x)  b = {s} power(a, x)  y = {s} tanh(b)", "fusing would compute too much for each tile of the matmul"),
 ])
 def test_activations(formula, reason):
     text = activation(64, formula, columns=128)
@@ -118,7 +118,7 @@ def test_an_epilogue_stays_an_epilogue():
     before = "v = bf16[4096,4096] parameter(2)  h = {s} dot(x, v), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}"
     for formula in ("y = {s} add(h, ones)", "a = {s} add(h, ones)  b = {s} tanh(a)  y = {s} multiply(a, b)"):
         text = activation(64, f"{before}  {formula}", columns=128)
-        assert kernels(text) == (2, 0) and reasons(text) == {"it is better made as the epilogue of a product"}
+        assert kernels(text) == (2, 0) and reasons(text) == {"it is fused as the epilogue of the matmul or convolution that produces its operand"}
 
 
 def test_libraries_compute_none():

@@ -87,7 +87,7 @@ def test_command(capsys):
     sys.argv = ["hloc", "explain", str(MODELS / "digits" / "model.hlo")]
     main()
     out = capsys.readouterr().out
-    assert "kernels:" in out and "reduce-window takes no producers into its kernel" in out
+    assert "kernels:" in out and "reduce-window is not fused with its producers" in out
     sys.argv += ["--json"]
     main()
     found = json.loads(capsys.readouterr().out)

@@ -296,7 +296,7 @@ def whole(output: Instruction, slot: int, softmax: Softmax) -> Attention | str:
     """The attention around a softmax, or what is missing."""
     scores = product_behind(softmax.score)
     if scores is None:
-        return "the softmax is not of a product"
+        return "the softmax is not applied to a matmul"
     arrays = [*scores.operands, *output.operands, scores, output, softmax.score]
     if scores.get("sparsity") is not None or output.get("sparsity") is not None or not all(
             is_static_array(a.shape) and 0 not in a.shape.dimensions for a in arrays):
@@ -308,11 +308,11 @@ def whole(output: Instruction, slot: int, softmax: Softmax) -> Attention | str:
     needed = [output.operands[slot], softmax.largest.operands[0], softmax.sum.operands[0],
               *between(scores, softmax.score)]
     if any(n not in walks for n in needed):
-        return "the scores are not computed place by place"
+        return "the scores are not computed elementwise"
     keys = joined(walks[output.operands[slot]], contracting(output, slot))
     reduced = [joined(walks[r.operands[0]], r.get("dimensions")) for r in (softmax.sum, softmax.largest)]
     if keys is None or keys[0] == 1 or reduced != [keys, keys] or side_of(scores, walks[scores], keys) is None:
-        return "the softmax does not run over the dimension that the second product sums over"
+        return "the softmax does not run over the contracting dimension of the second matmul"
     if not all(reads_own_row(by, walks[reader], reduce, walks[reduce.operands[0]], keys)
                for by, reduce, reader in softmax.spread):
         return "the softmax does not subtract and divide row by row"

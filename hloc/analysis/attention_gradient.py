@@ -90,7 +90,7 @@ def gradient_of(members: Iterable[Instruction], outputs: tuple[Weighted, ...]) -
     members = tuple(dict.fromkeys(members))
     products = tuple(m for m in members if m.opcode == "dot")
     if not 1 <= len(products) <= MOST_PRODUCTS or not 1 <= len(outputs) <= MOST_OUTPUTS:
-        return "a kernel of gradients has two products as large as the scores, and two results"
+        return "a gradient kernel has two matmuls as large as the scores, and two results"
     dots = [*products, *(o.dot for o in outputs)]
     arrays = [a for d in dots for a in (d, *d.operands)]
     if any(d.get("sparsity") is not None or len(d.operands) != 2 for d in dots) or not all(
@@ -100,16 +100,16 @@ def gradient_of(members: Iterable[Instruction], outputs: tuple[Weighted, ...]) -
         return "attention kernels compute in f32"
     walks = walks_around(members, products[0])
     if any(n not in walks for n in (*products, *(o.weights for o in outputs))):
-        return "the gradients' weights are not computed place by place"
+        return "the gradients' weights are not computed elementwise"
     sums = {joined(walks[o.weights], contracting(o.dot, o.slot)) for o in outputs}
     columns = sums.pop()
     if sums or columns is None or columns[0] == 1:
-        return "the gradients sum over dimensions that do not lie together"
+        return "the gradients sum over dimensions that are not adjacent"
     if any(side_of(p, walks[p], columns) is None for p in products):
-        return "the gradients sum over what no operand of the scores' products runs along"
+        return "the gradients sum over a dimension that no operand of the scores' matmul has"
     if any(sum(o.dot.shape.dimensions[d] > 1 for d in free_of_side(o.dot, 1 - o.slot)) > 1 for o in outputs) \
             or not _divide_alike(_lines(products, outputs, columns, walks)):
-        return "the gradients' products disagree on the dimensions of the scores"
+        return "the gradients' matmuls disagree on the dimensions of the scores"
     return Gradient(products, outputs, columns, walks)
 
 

@@ -42,7 +42,7 @@ PASSING = 2                         # operations for an element that goes throug
 # Of an SM of sm_90a: operations in a second on elements of two bytes, and the share of them that mma.sync reaches.
 RATE, MMA_SHARE = 7.5e12, 0.6
 EXACT_GROUPS = ("bf16", "f16", "s8")    # whose sums are as exact by wgmma as by mma.sync
-NO_PROLOGUE = "products read their operands from memory, by strides"
+NO_PROLOGUE = "a matmul reads its operands from memory: its producer cannot be fused into it"
 
 
 class Prologue(NamedTuple):
@@ -84,7 +84,7 @@ def why_not(hero: Instruction, number: int, prologue: Prologue, machine: Machine
         return NO_PROLOGUE
     products = multiply_adds(hero)
     if products <= LEAST_PRODUCT:
-        return "so small a product is a plain loop"
+        return "the matmul is so small that a plain loop computes it"
     if hero.opcode == "convolution":
         if all(m.opcode in VIEWS or is_splat_constant(m) for m in prologue.members) \
                 or len(window_of(hero)) > MOST_SPATIAL:
@@ -93,18 +93,18 @@ def why_not(hero: Instruction, number: int, prologue: Prologue, machine: Machine
             return "so few features are computed one output at a time, each from the whole filter"
     work = sum(operations(m) for m in prologue.members if m.shape.num_elements > 1)
     if work > MOST_OPERATIONS:
-        return "too much to compute for each tile of a product"
+        return "fusing would compute too much for each tile of the matmul"
     operand = hero.operands[number].shape
     read, stored = bytes_of_sources(prologue), operand.num_bytes
     if not alone and read >= stored:
-        return "another kernel makes or reads it anyway, and it is no larger than what it is made of"
+        return "another kernel computes or reads it anyway, and it is no larger than its own operands"
     times = times_in_windows(hero, number) if hero.opcode == "convolution" else times_in_rows(hero, number)
     again = seconds_of_operations(((times - 1) * work + times * PASSING) * operand.num_elements, machine)
     again += max(0, times - 1) * max(0, read - stored) / (machine.bandwidth * CACHED_SPEEDUP)
     again += lost_to_mma(hero, products, machine)
     saved = seconds_of_traffic(2 * stored, machine)
     saved += seconds_of_launch(stored, machine) if alone else -seconds_of_traffic(read, machine)
-    return "" if again < saved else "computing it for each tile of the product again costs more than storing it"
+    return "" if again < saved else "computing it for each tile of the matmul costs more than storing it once"
 
 
 def multiply_adds(hero: Instruction) -> int:

@@ -17,7 +17,7 @@ from hloc.inputs import Named
 EPILOG = """\b
 Examples:
   hloc bench model.hlo                                # one program: min, median, p90, p99
-  hloc bench before.hlo after.hlo --inputs x.npy      # which is faster, and how sure that is
+  hloc bench before.hlo after.hlo --inputs x.npy      # which is faster, with its 95% interval
   hloc bench model.hlo --against xla
   hloc bench model.so model.hlo --seconds 10 --json"""
 
@@ -29,22 +29,22 @@ SIDES = ("xla", "reference", "cpu", "cuda")
 @click.argument("modules", metavar="MODULE [MODULE ...]", nargs=-1, required=True, type=click.Path(allow_dash=True))
 @click.option("--inputs", "-i", multiple=True, metavar="FILE ...", help=INPUTS_HELP)
 @target_option
-@click.option("--against", type=click.Choice(SIDES), help="Also run the first module so.")
+@click.option("--against", type=click.Choice(SIDES), help="Also run the first module with this implementation.")
 @click.option("--seconds", default=3.0, show_default=True, type=click.FloatRange(0.01, 3600), metavar="S",
-              help="How long to run all of them, after the warm-up; 10 rounds at least.")
-@click.option("--rounds", type=click.IntRange(2, 1_000_000), metavar="N", help="Exactly so many rounds instead.")
+              help="Seconds of all timed runs together; at least 10 rounds.")
+@click.option("--rounds", type=click.IntRange(2, 1_000_000), metavar="N", help="Number of rounds (no --seconds).")
 @click.option("--warm-up", default=3, show_default=True, type=click.IntRange(0), metavar="N",
-              help="Rounds before these, which do not count.")
+              help="Number of untimed rounds before these.")
 @click.option("--json", "as_json", is_flag=True, help="Print percentiles, verdicts and all times as JSON.")
 @fusion_option
 @reading_options
 def bench_command(modules, inputs, target, against, seconds, rounds, warm_up, as_json, fusion, reading) -> None:
-    """Run each MODULE (or .so or .cubin) in turn, round by round, and tell percentiles of the times and, of each but
-    the first, whether it is faster than the first.
+    """Run each MODULE (or .so or .cubin) in turn, round by round; print percentiles of the times, and whether each is
+    faster than the first.
 
-    The ratio is the median of the rounds' ratios, with its 95% interval by a bootstrap over the rounds. Where that
-    holds 1, or the two differ by less than 1%, the verdict is that no difference shows. All get the same inputs where
-    their parameters are alike; a note tells where their results differ.
+    The ratio is the median of the rounds' ratios, with a 95% interval from a bootstrap over the rounds. If the interval
+    contains 1, or the two differ by less than 1%, the verdict is that no difference shows. All read the same inputs if
+    their parameters have the same shapes; a note says if their results differ.
     """
     from hloc.tools.bench import Effort, bench
     paths = [m for m in modules if Path(m).suffix not in ARRAYS]

@@ -23,7 +23,7 @@ EPILOG = """\b
 Examples:
   hloc check model.hlo || hloc bisect model.hlo
   hloc bisect model.hlo --inputs x.npy --dump-dir wrong     # wrong/before.hlo, wrong/after.hlo
-  hloc bisect model.hlo --target h100                       # its passes only, where there is no such GPU"""
+  hloc bisect model.hlo --target h100                       # without such a GPU: its passes only"""
 
 
 @click.command("bisect", epilog=EPILOG)
@@ -34,21 +34,21 @@ Examples:
 @click.option("--tolerance", type=click.FloatRange(0), metavar="X",
               help="As in hloc check: the largest error relative to the largest magnitude.")
 @click.option("--dump-dir", type=click.Path(path_type=Path), metavar="DIR",
-              help="Write the module before and after the pass that is to blame.")
+              help="Folder for the module before and after the pass that changes the results.")
 @click.option("--json", "as_json", is_flag=True, help="Print the finding as JSON.")
 @reading_options
 def bisect_command(module, inputs, target, fusion, tolerance, dump_dir, as_json, reading) -> None:
-    """Find what makes MODULE's results wrong on a target: a pass of its pipeline, or the code of its kernels.
+    """Find what changes MODULE's results on a target: a pass of its pipeline, or the code of a kernel.
 
-    The reference evaluator runs the module after passes that a binary search picks. Where all of them keep the results,
-    every kernel of the optimized entry is run by itself on what the evaluator hands it, then the whole program. Exit
-    code 0 where nothing differs, 1 where something does.
+    A binary search picks passes; the reference evaluator runs the module after each of them. If no pass changes the
+    results, every kernel of the optimized entry runs alone, on operands that the evaluator computed, and then the whole
+    program. Exit code 0 if nothing differs, 1 if something does.
     """
     from hloc.inputs import check_inputs, entry_parameters
     from hloc.targets import find, presence
     from hloc.tools.bisect import bisect
     if target == "reference":
-        raise UsageError("the reference evaluator is the judge: it has no passes", hint="choose cpu or a GPU")
+        raise UsageError("the reference evaluator has no passes to search", hint="choose cpu or a GPU")
     chosen = find(target)
     with Progress() as progress:
         parsed = read_module(module, reading, progress)

@@ -38,30 +38,30 @@ Examples:
 @inputs_option
 @target_option
 @click.option("--against", type=click.Choice(["reference", "cpu", "cuda", "xla"]),
-              help="What to compare with. Default: reference.")
+              help="The implementation to compare with. Default: reference.")
 @click.option("--expected", type=click.Path(path_type=Path), metavar="FILE",
-              help="Compare with the results in an .npz (or, of one result, an .npy), in their order, instead.")
+              help="Compare with the results in an .npz file (or, for one result, .npy), in order, instead.")
 @click.option("--tolerance", type=click.FloatRange(0), metavar="X",
               help="Largest error relative to the largest magnitude, for floating-point results. "
                    "Default: f64 1e-9, f32 1e-4, f16 and bf16 2e-2, eight bits and less 0.26.")
 @click.option("--devices", type=click.IntRange(1), metavar="N",
-              help="Simulate N devices that meet at collectives, on both sides; {device} in the names of inputs is a "
-                   "device's number. Default: what the header of a module with collectives says.")
+              help="Simulate N devices that exchange arrays in collectives, on both sides; {device} in the names of inputs "
+                   "is the number of a device. Default: the number in the module's header.")
 @click.option("--layout", type=click.Choice(["given", "row-major", "column-major"]), default="given", show_default=True,
-              help="Give all arrays of the target's module this layout: results must not depend on it.")
+              help="Layout of all arrays in the target's module: results must not depend on it.")
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
 @custom_call_option
 @fusion_option
 @reading_options
 def check_command(module, inputs, target, against, expected, tolerance, devices, layout, as_json, custom_calls, fusion,
                   reading) -> None:
-    """Run MODULE on a target and another way on the same inputs and compare all results.
+    """Run MODULE on a target and on a second implementation (--against), with the same inputs; compare all results.
 
-    Exit code 0 where all agree, 1 where a result differs; the table names which, by how much, and where. A result
-    that moves about as far when inputs (and, in the evaluator, each operation) are off by one unit in the last place
-    is 'unstable': its difference says nothing about either side, and does not fail the check. Where a difference has a
-    name (contraction, order of a sum, flushed subnormal, rounding of an intermediate type) and an evaluation of that
-    kind gives it, it is named.
+    Exit code 0 if all agree, 1 if a result differs; the table says which one, by how much, and where. A result is
+    'unstable' if it changes by about as much when the inputs (and each operation of the evaluator) change by one unit
+    in the last place. Its difference says nothing about either side, and does not fail the check. A difference is named
+    (contraction, order of a sum, flushed subnormal, rounding of an intermediate type) if an evaluation with that change
+    reproduces it.
     """
     from hloc.api import Options, compile
     from hloc.tools.check import check, check_devices

@@ -40,11 +40,11 @@ LANGUAGES = {".c": "c", ".cu": "cuda", ".ptx": "text", ".hlo": "hlo"}       # by
 
 @click.command("compile", epilog=EPILOG)
 @module_argument
-@click.option("--output", "-o", required=True, metavar="FILE", help="Where to write; '-' prints text (see --emit).")
+@click.option("--output", "-o", required=True, metavar="FILE", help="The file to write; '-' prints text (see --emit).")
 @click.option("--emit", type=click.Choice(list(EMIT)),
-              help="What '-o -' prints: the generated kernels for reading (default), PTX, or the optimized HLO.")
+              help="What '-o -' prints: the source of the kernels (default), PTX, or the optimized HLO.")
 @click.option("--target", "-t", default=None, metavar="NAME",
-              help="cpu, cuda, a GPU (h100, rtx4090 ...) or an architecture (sm_90a). Default: by the ending.")
+              help="cpu, cuda, a GPU (h100, rtx4090 ...) or an architecture (sm_90a). Default: by FILE's ending.")
 @time_passes_option
 @click.option("--json", "as_json", is_flag=True, help="With --time-passes: as JSON.")
 @fusion_option

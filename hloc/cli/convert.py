@@ -17,7 +17,7 @@ EPILOG = """\b
 Endings:
   .hlo .txt              HLO text
   .pb                    HloModuleProto, XLA's binary form (.hlo.pb)
-  .pbtxt .textproto      the same as protobuf text
+  .pbtxt .textproto      HloModuleProto as protobuf text
   .gz behind any of them: compressed
 \b
 Examples:
@@ -32,8 +32,8 @@ FORMS = {".hlo": "hlo", ".txt": "hlo", ".pb": "pb", ".pbtxt": "pbtxt", ".textpro
 
 @click.command("convert", epilog=EPILOG)
 @module_argument
-@click.option("--output", "-o", required=True, metavar="FILE", help="Where to write; '-' prints.")
-@click.option("--to", "form", type=click.Choice(["hlo", "pb", "pbtxt"]), help="The form (default: by the ending).")
+@click.option("--output", "-o", required=True, metavar="FILE", help="The file to write; '-' prints.")
+@click.option("--to", "form", type=click.Choice(["hlo", "pb", "pbtxt"]), help="The form. Default: by FILE's ending.")
 @lenient_reading_options
 def convert_command(module, output, form, reading) -> None:
     """Read MODULE in any form ('-' for stdin), verify it, and write it as HLO text or as a proto."""
@@ -53,7 +53,7 @@ def convert_command(module, output, form, reading) -> None:
             return
         write(Path(output), gzip.compress(data, mtime=0) if output.endswith(".gz") else data)
     if parsed.default_inputs is not None:
-        warn(f"the arguments that came with the module are not in {output}")
+        warn(f"the arguments in the snapshot are not written to {output}")
     click.echo(f"{output}: {Path(output).stat().st_size:,} bytes", err=True)
 
 
@@ -72,6 +72,6 @@ def _data(module, form: str) -> bytes:
     from hloc.proto import left_out, write_proto, write_text_proto
     data = write_proto(module) if form == "pb" else write_text_proto(module).encode("utf-8")
     if left_out(module):
-        warn(f"a proto has no place for {', '.join(left_out(module))}: left out")
+        warn(f"a proto has no field for {', '.join(left_out(module))}: omitted")
     return data
 

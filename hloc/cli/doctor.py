@@ -22,7 +22,8 @@ ANSWER_SECONDS = 30
 @click.command("doctor", epilog=EPILOG)
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def doctor_command(as_json: bool) -> None:
-    """Tell what hloc found here: C compiler, CUDA compilers, driver, GPU, PyCUDA, jaxlib; and what mends the rest."""
+    """List what hloc found on this machine (compilers for C and CUDA, driver, GPU, PyCUDA, jaxlib), and how to install
+    what is missing."""
     rows = [_python(), _c_compiler(), _routines(), _nvrtc(), _nvcc(), _driver(),
             _package("pycuda", "run CUDA code", "hloc[cuda]"),
             _package("jaxlib", "hloc check --against xla", "hloc[jax]"), _cache()]
@@ -55,7 +56,7 @@ def _routines() -> tuple[str, str, str, str]:
         found = f"{there} of {all_of_them} compiled for this CPU and compiler" if there else ""
     except BuildError:
         found = ""
-    return "routines", found, "first compilations that take half the time", "hloc routines"
+    return "library kernels", found, "faster first compilations", "hloc routines"
 
 
 def _nvrtc() -> tuple[str, str, str, str]:

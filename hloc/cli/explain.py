@@ -15,7 +15,7 @@ from hloc.errors import UsageError
 
 EPILOG = """\b
 Examples:
-  hloc explain model.hlo                    # the largest arrays that kernels hand on, and why
+  hloc explain model.hlo                    # the largest arrays between kernels, and why they are not fused
   hloc explain model.hlo --about dot.7      # one instruction, by its name before or after fusion
   hloc explain model.hlo --kernels          # the kernels themselves
   hloc explain model.hlo --json | jq '.reasons'"""
@@ -24,16 +24,16 @@ Examples:
 @click.command("explain", epilog=EPILOG)
 @module_argument
 @click.option("--target", "-t", default="cpu", show_default=True, metavar="NAME", help="cpu, cuda, h100, sm_90a ...")
-@click.option("--about", metavar="NAME", help="Only the kernel and the edges of this instruction.")
+@click.option("--about", metavar="NAME", help="Show only the kernel and the edges of this instruction.")
 @click.option("--kernels", "show_kernels", is_flag=True, help="List the kernels instead of the edges between them.")
 @click.option("--top", default=25, show_default=True, type=click.IntRange(0), metavar="N",
-              help="How many rows to list.")
+              help="Number of rows listed.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 @fusion_option
 @lenient_reading_options
 def explain_command(module, target, about, show_kernels, top, as_json, fusion, reading) -> None:
-    """Tell which kernels MODULE becomes, and for every array that one kernel stores and another loads, why fusion
-    left them two; then the loops that copy whole arrays in each turn, and why. Nothing is compiled or run.
+    """List the kernels of MODULE and, for every array that one kernel stores and another loads, why these two kernels
+    were not fused; then the loops that copy whole arrays in every iteration, and why. Nothing is compiled or run.
 
     Names are those of the optimized module (hloc opt); lines are those of the file.
     """
@@ -58,7 +58,7 @@ def explain_command(module, target, about, show_kernels, top, as_json, fusion, r
     if not show_kernels:
         _show_edges(told, top)
     if told.not_planned:
-        click.echo(f"note: loops were not looked into: {told.not_planned}", err=True)
+        click.echo(f"note: loops were not analyzed: {told.not_planned}", err=True)
     show_loop_copies(told.loops)
 
 
@@ -67,7 +67,7 @@ def _about(told, name: str):
     if found.kernels or found.edges:
         return found
     if name in told.written:
-        raise UsageError(f"no kernel holds {name!r}: the passes took it out, or wrote it as something else",
+        raise UsageError(f"no kernel holds {name!r}: a pass removed it or replaced it",
                          hint="hloc opt --dump-after all shows which pass did")
     near = difflib.get_close_matches(name, [*told.written, *(k.instruction.name for k in told.kernels)], n=3)
     raise UsageError(f"no instruction {name!r}, neither in the file nor in the optimized module",

@@ -19,18 +19,18 @@ COMMANDS = {
     "run": "Run a module (or what `compile` wrote) and show its results.",
     "check": "Compare a target with the reference evaluator on the same inputs.",
     "bisect": "Find the pass, or the kernel, that changes a module's results.",
-    "reduce": "Make a module that shows a fault as small as it can be.",
-    "nans": "Find the instructions that make NaN or infinities.",
-    "bench": "Time programs in turn: percentiles, and which is faster.",
+    "reduce": "Make a module on which a comparison fails as small as possible.",
+    "nans": "List the instructions that produce the first NaN or infinity.",
+    "bench": "Measure programs in turn: percentiles, and which is faster.",
     "compile": "Compile a module to a file: .so .c .cubin .cu .ptx .hlo.",
     "opt": "Run passes over a module and print HLO text.",
     "diff": "Show what differs between two modules, or between two passes of one.",
-    "explain": "Tell which kernels a module becomes, and why fusion left them apart.",
+    "explain": "List the kernels of a module, and why they were not fused.",
     "convert": "Write a module in another form: HLO text, binary proto, text proto.",
-    "memory": "Tell what a module needs in memory, and what for, before it runs.",
-    "routines": "Compile hloc's own routines for this machine, once.",
-    "doctor": "Tell which compilers, GPUs and packages are here, and how to get the rest.",
-    "completion": "Print what bash, zsh or fish needs to complete commands.",
+    "memory": "Show the memory that a run needs, and the largest buffers.",
+    "routines": "Compile hloc's library kernels for this machine, once.",
+    "doctor": "List compilers, GPUs and packages, and how to install what is missing.",
+    "completion": "Print the completion script for bash, zsh or fish.",
     "man": "Print or write manual pages.",
 }
 
@@ -76,7 +76,7 @@ Examples:
   hloc convert model.hlo.pb -o model.hlo
 
 Exit codes: 0 ok, 1 a comparison failed, 2 usage, 3 parse or verification error, 4 unsupported op,
-5 the C or CUDA compiler failed, 6 run-time failure, 70 a fault of hloc itself."""
+5 the C or CUDA compiler failed, 6 run-time failure, 70 an internal error of hloc."""
 
 
 def version() -> str:
@@ -94,7 +94,7 @@ cli.params.append(color_option())
 
 
 def main() -> None:
-    """Run the command line; an HlocError ends as a message and its exit code, a fault of hloc's own as a traceback."""
+    """Run the command line; an HlocError ends as a message and its exit code, an internal error as a traceback."""
     from hloc.errors import HlocError
     from hloc.interrupts import ending_cleanly
     choose("auto")
@@ -122,8 +122,8 @@ def main() -> None:
         sys.exit(6)
     except Exception as error:
         traceback.print_exc()
-        tell(f"error: {type(error).__name__}: this is a fault of hloc, not of its input: please report it\n"
-             "hint: hloc reduce MODULE -o small.hlo finds the part of a module that shows it")
+        tell(f"error: {type(error).__name__}: this is an internal error of hloc, please report it\n"
+             "hint: hloc reduce MODULE -o small.hlo makes a small module that shows it")
         sys.exit(FAULT)
 
 

@@ -21,17 +21,17 @@ Examples:
 @module_argument
 @click.option("--target", "-t", default="cpu", show_default=True, metavar="NAME", help="cpu, cuda, h100, sm_90a ...")
 @click.option("--top", default=15, show_default=True, type=click.IntRange(0), metavar="N",
-              help="How many buffers to list.")
+              help="Number of buffers listed.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 @fusion_option
 @memory_limit_option
 @lenient_reading_options
 def memory_command(module, target, top, as_json, fusion, memory_limit, reading) -> None:
-    """Tell how much memory a run of MODULE takes, and which buffers are alive when it takes the most.
+    """Show how much memory a run of MODULE takes, and which buffers are live at its peak.
 
-    Peak: parameters, results, constants, what routines keep, and the arena: all intermediate arrays, and what routines
-    take while they run (scratch). Stacks are reserved once per process. Nothing is compiled or run. The
-    instructions named are those of the optimized module (hloc opt); lines are those of the file.
+    The peak is the sum of parameters, results, constants, memory that library kernels keep between runs, and the
+    arena, which holds intermediate arrays and scratch memory of library kernels. Stacks are reserved once per process.
+    Nothing is compiled or run. Instructions are those of the optimized module (hloc opt); lines are those of the file.
     """
     from hloc.api import Options, optimized_plan
     from hloc.kernels.memory import memory_use

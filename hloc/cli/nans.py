@@ -20,17 +20,17 @@ Examples:
 @click.command("nans", epilog=EPILOG)
 @module_argument
 @inputs_option
-@click.option("--infinities", is_flag=True, help="Look for infinities, too.")
+@click.option("--infinities", is_flag=True, help="List the sources of infinities, too.")
 @click.option("--top", default=20, show_default=True, type=click.IntRange(1), metavar="N",
-              help="How many instructions to list.")
+              help="Number of instructions listed.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 @custom_call_option
 @reading_options
 def nans_command(module, inputs, infinities, top, as_json, custom_calls, reading) -> None:
-    """Run MODULE in the reference evaluator and list the instructions that make a NaN out of operands without one, the
-    first one first, with what the operands held there. Loops, calls and fusions are looked into.
+    """Run MODULE in the reference evaluator and list the instructions that produce a NaN from operands without one, in
+    execution order, with the operands' values. The bodies of loops, calls and fusions are included.
 
-    Exit code 1 where a result holds NaN (or infinities, with --infinities), else 0.
+    Exit code 1 if a result holds NaN (or infinities, with --infinities), else 0.
     """
     from hloc.inputs import entry_parameters, entry_results
     from hloc.tools.nans import nan_origins

@@ -23,7 +23,7 @@ Examples:
   hloc opt model.hlo --dump-dir dumps -o optimized.hlo     # what each pass changed, and dumps/index.html
   hloc opt model.hlo --kernels                        # the loops that are printed as C
   hloc opt model.hlo --kernels --dump-after tail_overlap       # those that this pass on kernels changed
-  hloc opt kernels.loop --kernels --passes=ssa_conversion      # of such text
+  hloc opt kernels.loop --kernels --passes=ssa_conversion      # of loop-IR text
   cat model.hlo | hloc opt - --time-passes > /dev/null"""
 
 
@@ -46,20 +46,20 @@ def _first_line(module: str) -> str:
 
 @click.command("opt", epilog=EPILOG)
 @module_argument
-@click.option("--passes", metavar="A,B", help="Run just these passes, in this order, instead of the pipeline.")
+@click.option("--passes", metavar="A,B", help="Run only these passes, in this order, instead of the pipeline.")
 @click.option("--target", "-t", default="cpu", show_default=True, metavar="NAME",
-              help="Whose pipeline to run: cpu, cuda, h100 ...")
+              help="Run the pipeline of this target: cpu, cuda, h100 ...")
 @click.option("--dump-before", multiple=True, metavar="PASS", help="Print the module before this pass, or 'all'.")
 @click.option("--dump-after", multiple=True, metavar="PASS", help="Print the module after this pass, or 'all'.")
 @click.option("--dump-dir", metavar="DIR", help="Write dumps to numbered files in this folder instead, those "
               "that differ from the one before, and an index page. Default: after all passes.")
 @click.option("--time-passes", is_flag=True, help="Show the seconds of each pass, on stderr.")
-@click.option("--kernels", is_flag=True, help="Print the kernels of the module as loop-IR text; then passes are those "
-              "on kernels. MODULE may be such text, in a file that ends with .loop.")
+@click.option("--kernels", is_flag=True, help="Print the kernels of the module as loop-IR text; the other options then "
+              "name passes on kernels. MODULE may also be loop-IR text, in a file that ends with .loop.")
 @click.option("--list-passes", is_flag=True, is_eager=True, expose_value=False, callback=_list_passes,
               help="List all passes and stop.")
-@click.option("--output", "-o", metavar="FILE", help="Where the module goes after the last pass; '-': stdout (default, "
-              "unless a dump is printed).")
+@click.option("--output", "-o", metavar="FILE", help="The file for the module after the last pass; '-' is stdout "
+              "(default, unless a dump is printed).")
 @click.option("--json", "as_json", is_flag=True, help="With --time-passes: as JSON.")
 @fusion_option
 @lenient_reading_options

@@ -50,13 +50,13 @@ READING = (
     click.option("--module", "-m", "choice", metavar="NAME|NUMBER",
                  help="Which module of a file that holds several (numbers from 1); also as MODULE#2."),
     click.option("--elided", metavar="VALUES",
-                 help="Make up the constants whose values the text leaves out ({...}), as --inputs does: "
+                 help="Generate the constants whose values the text omits ({...}), as --inputs does: "
                       "'sensible:SEED', 'random:SEED' or 'zeros'. Default: such a module cannot run."),
     click.option("--strict", is_flag=True, help="What is unknown, or breaks a rule, is an error, not a warning."))
 
 INPUTS_HELP = ("An .npy or .npz file (several for several parameters: a.npy b.npy), 'sensible:SEED' (random numbers "
                "that fit what each parameter is used for), 'random:SEED' (normally distributed) or 'zeros'. "
-               "Default: the arguments that a snapshot holds, else sensible:0.")
+               "Default: the arguments in a snapshot, else sensible:0.")
 
 
 def inputs_option(command):
@@ -75,12 +75,12 @@ target_option = click.option(
 
 fusion_option = click.option(
     "--fusion", type=click.Choice(["on", "off"]), default="on", show_default=True,
-    help="off: every instruction is a kernel of its own, to compare with.")
+    help="off: every instruction becomes a separate kernel.")
 
 tuning_option = click.option(
     "--tuning", type=click.Path(path_type=Path), metavar="FILE",
-    help="Which way each product, convolution and attention takes on a GPU. With that GPU here, ways that FILE does "
-         "not know are measured and added to it; else FILE is only read.")
+    help="File with the fastest algorithm of each matmul, convolution and attention on a GPU. On a machine with that "
+         "GPU, those that FILE lacks are measured and added; elsewhere FILE is only read.")
 
 
 time_passes_option = click.option(
@@ -103,22 +103,23 @@ class Size(click.ParamType):
 
 memory_limit_option = click.option(
     "--memory-limit", type=Size(), metavar="SIZE",
-    help="Take no more memory (512MiB, 2GiB): arrays are computed again; an error where that is not enough.")
+    help="Limit the peak memory (512MiB, 2GiB): arrays are recomputed; an error if that is not enough.")
 
 custom_call_option = click.option(
     "--custom-call", "custom_calls", multiple=True, metavar="NAME=MODULE:FUNCTION",
-    help="Python function (NumPy arrays in, array or tuple of arrays out) for a custom-call target; MODULE is a name, "
-         "also of the working directory, or a file: ./my.py.")
+    help="Python function (NumPy arrays in, array or tuple of arrays out) for a custom-call target; MODULE is the name "
+         "of a module (the working directory is searched, too) or a file: ./my.py.")
 
 
 infeed_option = click.option(
-    "--infeed", "infeeds", multiple=True, metavar="FILE", help="Arrays that infeed takes, in order (.npy or .npz).")
+    "--infeed", "infeeds", multiple=True, metavar="FILE", help="Arrays that infeed reads, in order (.npy or .npz).")
 
 recv_option = click.option(
-    "--recv", "received", multiple=True, metavar="CHANNEL=FILE", help="Arrays that recv takes on a channel, in order.")
+    "--recv", "received", multiple=True, metavar="CHANNEL=FILE",
+    help="Arrays that recv reads on a channel, in order.")
 
 outfeed_option = click.option(
-    "--outfeed", "outfeed", metavar="FILE", help="Write what outfeed and send hand out to an .npz file, in order.")
+    "--outfeed", "outfeed", metavar="FILE", help="Write the arrays of outfeed and send to an .npz file, in order.")
 
 
 def pass_options(fusion: str = "on", memory_limit: int | None = None) -> dict:

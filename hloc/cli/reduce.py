@@ -28,20 +28,20 @@ Examples:
 @module_argument
 @inputs_option
 @click.option("--output", "-o", required=True, type=click.Path(path_type=Path), metavar="FILE",
-              help="Where the small module goes; its inputs go beside it, as .npz.")
+              help="File for the small module; its inputs are written beside it, as .npz.")
 @target_option
 @click.option("--against", default="reference", show_default=True,
               type=click.Choice(["reference", "cpu", "cuda", "xla"]), help="As in hloc check.")
 @click.option("--tolerance", type=click.FloatRange(0), metavar="X", help="As in hloc check.")
 @click.option("--command", "command_line", metavar="COMMAND",
-              help="Instead of comparing, keep what makes COMMAND end with the exit code that it has for MODULE (not "
-                   "0); {module} and {inputs} in it stand for files. A crash is an exit code, too.")
+              help="Instead of comparing, keep a module on which COMMAND ends with the same exit code (not 0) as on "
+                   "MODULE; {module} and {inputs} in it stand for files. A crash is an exit code, too.")
 @click.option("--timeout", default=60.0, show_default=True, type=click.FloatRange(0.1), metavar="SECONDS",
-              help="A COMMAND that takes longer counts as ended with another code.")
+              help="A COMMAND that takes longer counts as a different exit code.")
 @reading_options
 def reduce_command(module, inputs, output, target, against, tolerance, command_line, timeout, reading) -> None:
-    """Make MODULE smaller as long as hloc check still fails on it for the same reason: a result differs by more than
-    rounding explains and for the same cause, if that has a name; or the same error or fault of hloc.
+    """Make MODULE as small as possible while hloc check still fails on it for the same reason: a result differs by more
+    than rounding explains, and for the same named cause if there is one; or the same error occurs.
 
     Parts of the module are cut off, written out or replaced by parameters with the numbers that the evaluator has
     there, so that the small module comes with inputs that show the fault.
@@ -60,7 +60,7 @@ def reduce_command(module, inputs, output, target, against, tolerance, command_l
         wanted = outcome(parsed, arrays)
         if not wanted:
             why = "it ends with exit code 0" if command_line else "all results agree, or are unstable"
-            raise UsageError(f"nothing to reduce: {why}", hint="hloc reduce needs a module that shows a fault")
+            raise UsageError(f"nothing to reduce: {why}", hint="hloc check must fail on the module")
         case = reduce_module(parsed, arrays, lambda m, given: is_same(outcome(m, given), wanted), progress.report)
     write(output, str(case.module))
     _save(data, case.arrays, _is_own)

@@ -9,15 +9,16 @@ from hloc.errors import RunError
 EPILOG = """\b
 Examples:
   hloc routines
-  CC=clang hloc routines         # for another compiler"""
+  CC=clang hloc routines         # for another C compiler"""
 
 
 @click.command("routines", epilog=EPILOG)
 def routines_command() -> None:
-    """Compile all of hloc's own routines (products, convolutions, transforms ...) for this CPU and C compiler.
+    """Compile all of hloc's library kernels (matmuls, convolutions, FFTs ...) for this CPU and C compiler.
 
-    An installation from source has done so. It is of use after an installation without a compiler or from a wheel for
-    any machine, and after a change of compiler: without it each routine compiles when a program first needs it.
+    An installation from source has done this. Run it if that installation had no C compiler, if you installed a wheel
+    without library kernels, or if you use another C compiler. Otherwise each library kernel is compiled when a program
+    first needs it.
     """
     from hloc.targets.cpu.building.prebuilt import PREBUILT, build_all
     try:
@@ -25,7 +26,7 @@ def routines_command() -> None:
             count, refused = build_all(report=progress.report)
     except (OSError, RunError) as error:
         reason = error.message if isinstance(error, RunError) else f"cannot write to {PREBUILT}: {error.strerror}"
-        raise RunError(reason, hint="routines compile when a program needs them, into the cache") from None
-    click.echo(f"{count} routines in {PREBUILT}")
+        raise RunError(reason, hint="library kernels are compiled into the cache when a program needs them") from None
+    click.echo(f"{count} library kernels in {PREBUILT}")
     for said in refused:
         click.echo(f"refused: {said}", err=True)

@@ -53,16 +53,16 @@ Examples:
 @click.option("--output", "-o", metavar="FILE", help="Write the results to an .npz (or, one result, an .npy) file.")
 @target_option
 @click.option("--devices", type=click.IntRange(1), metavar="N",
-              help="Simulate N devices that meet at collectives; {device} in file names is a device's number. "
-                   "Default: what the header of a module with collectives says; under mpirun each process is a device.")
+              help="Simulate N devices that exchange arrays in collectives; {device} in file names is the number of a "
+                   "device. Default: the number in the module's header; under mpirun each process is one device.")
 @click.option("--repeat", default=1, show_default=True, type=click.IntRange(1), metavar="N",
-              help="Run so often; show the times: their minimum, median, 90th and 99th percentile.")
+              help="Number of timed runs; prints the minimum, median, p90 and p99.")
 @click.option("--warm-up", type=click.IntRange(0), metavar="N",
-              help="Runs before these, which do not count. Default: 1 with --repeat or --profile, but none where the "
-                   "host hands arrays in (--infeed, --recv) or takes some (--outfeed).")
-@click.option("--profile", is_flag=True, help="Show what each step took instead of the results (target cpu).")
+              help="Number of untimed runs before these. Default: 1 with --repeat or --profile, 0 with --infeed, "
+                   "--recv or --outfeed.")
+@click.option("--profile", is_flag=True, help="Show the time of each step instead of the results (target cpu).")
 @click.option("--top", default=30, show_default=True, type=click.IntRange(1), metavar="N",
-              help="With --profile: how many steps.")
+              help="With --profile: number of steps listed.")
 @time_passes_option
 @click.option("--json", "as_json", is_flag=True, help="Print the table as JSON.")
 @custom_call_option
@@ -75,11 +75,11 @@ Examples:
 @reading_options
 def run_command(module, inputs, output, target, devices, repeat, warm_up, profile, top, time_passes, as_json,
                 custom_calls, infeeds, received, outfeed, fusion, memory_limit, tuning, reading) -> None:
-    """Run MODULE (HLO text, a proto, or a .so or .cubin that `hloc compile` wrote; '-' for stdin); show its results.
+    """Run MODULE (HLO text, a proto, or a .so or .cubin of `hloc compile`; '-' is stdin) and print its results.
 
-    Without --inputs, parameters are the arguments that a snapshot holds, else 'sensible:0'; a note says so.
+    Without --inputs, parameters are the arguments in a snapshot, else 'sensible:0'; a note says which.
 
-    With --profile, the module is compiled with a clock around each step; figures are medians of the runs.
+    With --profile, the module is compiled with a timer around each step; figures are medians of the runs.
     """
     from hloc.api import Options
     from hloc.executable import Executable
@@ -171,8 +171,8 @@ def _for_compiled(path: str, exe: Executable, target: str, options: dict[str, ob
     if given is None and target != "auto" and (target == "cpu") != (exe.target == "cpu"):
         given = f"--target {target}"
     if given:
-        raise UsageError(f"{given} is for modules, but {path} is compiled, for target {exe.target}",
-                         hint="give it with the module that this was made of")
+        raise UsageError(f"{given} applies to modules, but {path} is already compiled, for target {exe.target}",
+                         hint="run the module that it was compiled from")
 
 
 def _for_one_device(options: dict[str, object]) -> None:

@@ -105,7 +105,7 @@ def infer_gather(instruction: Instruction) -> Shape:
     batching = tuple(instruction.get("operand_batching_dims", ()))
     for d in collapsed + batching:
         require(sizes[d] <= 1, instruction,
-                f"dimension {d} is left out of the result, but its slice size is {sizes[d]}")
+                f"dimension {d} is omitted from the result, but its slice size is {sizes[d]}")
     window = [sizes[d] for d in range(operand.rank) if d not in collapsed and d not in batching]
     offsets = tuple(instruction.get("offset_dims", ()))
     require(len(offsets) == len(window), instruction,

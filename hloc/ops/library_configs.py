@@ -392,7 +392,7 @@ def library_call(instruction: Instruction) -> LibraryCall:
         refuse(instruction, "backend_config does not fit the operands")
     shape = product_shape(instruction, call.product)
     if shape.dimensions != result_array(instruction).dimensions:
-        refuse(instruction, f"the product is {text(shape)}, the result {text(result_array(instruction))}")
+        refuse(instruction, f"the matmul is {text(shape)}, the result {text(result_array(instruction))}")
     for step in call.steps:
         if step.operand >= 0:
             _check_operand(instruction, step, shape.dimensions)

@@ -92,7 +92,7 @@ def write_literal(shape: Shape, value: np.ndarray | tuple | None) -> dict[str, A
     if shape.is_tuple:
         return record | {"tuple_literals": [write_literal(s, v) for s, v in zip(shape.tuple_shapes, value)]}
     if value is None:
-        raise UnsupportedError("a proto has no tuple constants of which a part is left out ({...})")
+        raise UnsupportedError("a proto cannot hold a tuple constant of which a part is omitted ({...})")
     row = ELEMENT_TYPES[shape.element_type]
     field = MESSAGES["LiteralProto"].by_name.get(row.name + "s")
     if field is None:

@@ -147,7 +147,7 @@ class _TextReader:
     def unknown_field(self, message: Message) -> None:
         if self.warn and (message.name, self.text) not in self.unknown:
             self.unknown.add((message.name, self.text))
-            self.warn(f"unknown field {self.text} of {message.name} is left out",
+            self.warn(f"unknown field {self.text} of {message.name} is omitted",
                       Span(self.source, self.start, self.at))
 
     def open_message(self, record: Record | None, field: Field | None, in_list: bool

@@ -240,7 +240,7 @@ class _Decoder:
             raise self.error("no protobuf field: number 0", offset)
         if self.warn and (message.name, number) not in self.unknown:
             self.unknown.add((message.name, number))
-            self.warn(f"unknown field {number} of {message.name} is left out", Span(self.source, offset, offset + 1))
+            self.warn(f"unknown field {number} of {message.name} is omitted", Span(self.source, offset, offset + 1))
 
     def joined(self, field: Field, values: list) -> Any:
         """What a repeated field collected, in the form that readers see."""

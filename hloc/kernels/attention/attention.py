@@ -59,7 +59,7 @@ def lower_attention(group: Group, machine: Machine) -> Lowered:
     """A fusion of two dots with a softmax between them."""
     attention = attention_in(group.instruction.get("calls"))
     if attention is None:
-        raise UnsupportedError("two products that are no attention, in one fusion", group.instruction.span)
+        raise UnsupportedError("two matmuls that are not an attention, in one fusion", group.instruction.span)
     return _Lowering(group, machine, attention).lowered()
 
 

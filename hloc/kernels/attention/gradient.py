@@ -52,7 +52,7 @@ def lower_attention_gradient(group: Group, machine: Machine) -> Lowered:
     """A fusion of one or two products of what is made of one or two others."""
     gradient = gradient_in(group.instruction.get("calls"))
     if gradient is None:
-        raise UnsupportedError("products that are no gradients of an attention, in one fusion", group.instruction.span)
+        raise UnsupportedError("matmuls that are not an attention's gradients, in one fusion", group.instruction.span)
     return _Lowering(group, machine, gradient).lowered()
 
 

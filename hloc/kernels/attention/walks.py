@@ -170,7 +170,7 @@ def reader_of(product: Instruction, sum: str, walk: Dimensions, position: indexi
         for place, (_, distance) in zip(index, walk):
             found = indexing.add(found, indexing.scale(place, distance))
         if found != position:
-            raise UnsupportedError("a product read at another position than the one being computed", product.span)
+            raise UnsupportedError("a matmul that is read at other positions than the one computed", product.span)
         return product_result(Var(sum, "f32"), product.shape.element_type)
     return read
 
@@ -208,7 +208,7 @@ def _common(left: list[Walk], right: list[Walk]) -> list[Walk]:
         a, b = left.pop(0), right.pop(0)
         inner = math.gcd(a.size, b.size)
         if a.distance != b.distance or inner != min(a.size, b.size):
-            raise UnsupportedError("the products of an attention disagree on its dimensions")
+            raise UnsupportedError("the matmuls of an attention disagree on its dimensions")
         if a.size > inner:
             outer, a = a.split(inner)
             left.insert(0, outer)

@@ -39,7 +39,7 @@ def epilogue_statements(outline: Outline, hero: Instruction, total: str, positio
     """What turns Var("acc") into the results at one flat position of the hero's shape."""
     def read(index: Indices) -> Expr:
         if indexing.linearize(index, hero.shape.dimensions) != position:
-            raise UnsupportedError("a product read at another position than the one being computed", hero.span)
+            raise UnsupportedError("a matmul that is read at another position than the one being computed", hero.span)
         return product_result(Var("acc", total), hero.shape.element_type)
     outline.elements.sources[hero] = read
     values = []

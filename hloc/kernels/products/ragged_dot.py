@@ -25,7 +25,7 @@ def lower_ragged_product(group: Group, machine: Machine) -> Lowered:
     """One kernel, and what brings operands of other types into order before it."""
     root = group.roots[0]
     if machine.kind != "gpu" or not is_grouped(root):
-        raise UnsupportedError("a ragged-dot that is not written out as products", root.span)
+        raise UnsupportedError("a ragged-dot that is not expanded into matmuls", root.span)
     left, right, sizes = root.operands
     ragged = ragged_dimensions(root, left.shape, right.shape)
     (summed,), (contracted,) = ragged.dims.lhs_contracting, ragged.dims.rhs_contracting

@@ -120,9 +120,9 @@ class _Search:
         if isinstance(kernels, str):
             return kernels
         if any(m in self.pinned for k in kernels for m in k.members):
-            return "a control dependency fixes its place"
+            return "a control dependency fixes its place in the schedule"
         if any(m in self.taken for k in kernels for m in k.members):
-            return "its products belong to another attention kernel"
+            return "its matmuls belong to another attention kernel"
         return slower(attention, self.machine) or kernels
 
 
@@ -136,7 +136,7 @@ def _members(attention: Attention, computation: Computation, readers: Readers) -
     """Everything that belongs to an attention, its result last; or why it cannot be one kernel."""
     tail = tail_of(attention, readers, computation.root)
     if tail is None:
-        return "the weights are not divided by their sum right behind the second product"
+        return "the weights are not divided by their sum directly after the second matmul"
     return tuple(dict.fromkeys([*attention.members, *tail]))
 
 
@@ -150,7 +150,7 @@ def slower(attention: Attention, machine: Machine) -> str:
     """Why two products and a softmax take less time than one kernel; empty where they do not."""
     scores, output, side = attention.scores, attention.output, attention.side
     if min(multiply_adds(scores), multiply_adds(output)) <= LEAST_PRODUCT:
-        return "its products are so small that plain loops do them"
+        return "its matmuls are so small that plain loops compute them"
     if machine.kind == "gpu":
         return ""
     queries = min(prod(dot.operands[n].shape.dimensions[d] for d in free(dot, n))      # of the same keys and values
@@ -160,8 +160,8 @@ def slower(attention: Attention, machine: Machine) -> str:
     if min(depth, features) < LEAST_DEPTH:
         return f"vectors of {min(depth, features)} are too short for an attention kernel"
     if queries <= FEW_NARROW and ELEMENT_TYPES[scores.operands[side].shape.element_type].bytes == 2:
-        return "so few queries of two bytes are faster as products"
+        return "with so few queries of a two-byte type, separate matmuls are faster"
     if queries == 1 and attention.keys[0] <= ONE_QUERY_KEYS:
-        return "a query of so few keys is faster as products"
+        return "with one query and so few keys, separate matmuls are faster"
     few = FEW_QUERIES[0] <= queries <= FEW_QUERIES[1]
-    return "so few queries and keys are faster as products" if few and attention.keys[0] <= MANY_KEYS else ""
+    return "with so few queries and keys, separate matmuls are faster" if few and attention.keys[0] <= MANY_KEYS else ""

@@ -119,12 +119,12 @@ def reason_of(operand: Instruction, source: Instruction, group: Group, fuser: Fu
         opcode = source.opcode if is_control_flow(source) else group.first.opcode
         return f"{opcode} runs kernels of its own"
     if operand in fuser.pinned or group.first in fuser.pinned:
-        return "a control dependency fixes its place"
+        return "a control dependency fixes its place in the schedule"
     if group.kind == SINGLE:
-        return f"{group.first.opcode} takes no producers into its kernel"
+        return f"{group.first.opcode} is not fused with its producers"
     if kind_of(source) == SINGLE:
-        return f"{source.opcode} is a kernel of its own"
-    return "another kernel makes it, as one more result"
+        return f"{source.opcode} is always a separate kernel"
+    return "another kernel computes it as an additional result"
 
 
 def finished(drafts: Iterable[Draft]) -> list[Edge]:

@@ -58,7 +58,7 @@ from hloc.passes.fusion.producers import (
     splits_rows_of_f16,
     spreads_elsewhere,
 )
-from hloc.passes.fusion.prologues import plan_prologue
+from hloc.passes.fusion.prologues import EPILOGUE, plan_prologue
 from hloc.passes.fusion.siblings import may_merge, merge_siblings, sibling_key
 from hloc.passes.fusion.sorts import sort_kernels
 from hloc.passes.fusion.whole import ATTENTION, SORT
@@ -68,6 +68,7 @@ MOST_BRANCHES = 8                # operands of a concatenate inside a kernel
 MOST_PIECES = 8                  # kernels of a concatenate for each of which a group may grow
 MOST_FUNCTIONS = 16              # of an epilogue, which has each written out ...
 COSTLY = 10                      # ... of as many operations
+ONLY_EPILOGUE = "a matmul or convolution is fused only with an elementwise epilogue at its own positions"
 LEAST_ROW_BYTES = 64 << 10       # rows up to this length always fit
 
 Answer = tuple[int, ...] | str
@@ -190,7 +191,7 @@ class Fuser:
                 self.refuse(producer, [group], answer)
                 left.append(group)
             elif stored and not self.is_better_repeated(producer, group, around[group]):
-                self.refuse(producer, [group], "it is in memory anyway, and no larger than what it is made of")
+                self.refuse(producer, [group], "it is in memory anyway, and no larger than its own operands")
                 left.append(group)
             else:
                 self.join(producer, group, answer, around[group])
@@ -276,15 +277,15 @@ class Fuser:
         """Like accept, for a producer that others read too."""
         if group.kind not in (LOOP, REDUCTION) or group.first.shape.is_tuple or self.pieces(group) > 1 or \
                 self.machine.kind == "cpu" and spreads_rows(group.first):
-            return f"a kernel of {group.first.opcode} has one result"
+            return f"{group.first.opcode} is not fused with an instruction whose result is also used elsewhere"
         if len(group.outputs) >= MOST_OUTPUTS:
-            return f"the kernel has {MOST_OUTPUTS} results already"
+            return f"the kernel would have more than {MOST_OUTPUTS} results"
         contexts = group.asked(producer, readers)
         own = {BASE} if group.rows is None else {BASE, group.rows.full, group.rows.row}
         if len(contexts) != 1 or contexts[0] not in own:
-            return "others read it too, and this kernel reads it at other positions than its own"
+            return "it has other users, and this kernel reads it at shifted positions, so fusing would compute it twice"
         if producer in self.epilogues and not self.ends_in_epilogue(producer, group, contexts):
-            return "it is better made as the epilogue of a product"
+            return EPILOGUE
         return self.accept(producer, group, readers)
 
     def ends_in_epilogue(self, producer: Instruction, group: Group, contexts: tuple[int, ...]) -> bool:
@@ -302,7 +303,7 @@ class Fuser:
         if is_splat_constant(producer):
             return contexts
         if len(contexts) > MOST_CONTEXTS or group.code + len(contexts) * weight(producer) > MOST_CODE * pieces:
-            return "too much code: it is read at too many different positions"
+            return "the kernel would read it at too many different positions, which takes too much code"
         if is_reduction(producer):
             return self.accept_reduction(producer, group, contexts, readers)
         if is_hero(producer):
@@ -312,38 +313,38 @@ class Fuser:
         if group.kind == ATTENTION and is_function_of_place(producer):
             return contexts
         if not self.pays(producer, group, contexts, readers):
-            return "computing it again costs more than storing it"
+            return "fusing would compute it several times, which costs more than storing it once"
         return contexts
 
     def obstacle(self, producer: Instruction, group: Group, readers: list[Instruction]) -> str:
         """What rules the pair out before any cost is counted; empty if nothing does."""
         first = group.first
         if group.kind in (SINGLE, SORT):
-            return f"{first.opcode} takes no producers into its kernel"
+            return f"{first.opcode} is not fused with its producers"
         if kind_of(producer) == UPDATE:
-            return f"{producer.opcode} works in place"
+            return f"{producer.opcode} updates an array in place and is not fused with its users"
         if group.kind == ATTENTION and not is_elemental(producer):
-            return "attention reads the arrays of its products from memory, by strides"
+            return "an attention kernel reads its operands from memory: their producers cannot be fused into it"
         if is_free(group) and producer.opcode not in RESHAPES:
-            return "only a reshape follows, which is no kernel"
+            return "only a reshape follows, which needs no kernel"
         most_work, most_parameters = (most * self.pieces(group) for most in (MOST_WORK, MOST_PARAMETERS))
         if group.work + weight(producer) > most_work:
-            return f"the kernel has {most_work} operations already"
+            return f"the kernel would have more than {most_work} operations"
         new = {o for o in producer.operands if not is_splat_constant(o)} - group.parameters - group.members.keys()
         if len(group.parameters) + len(new) - 1 > max(most_parameters, len(group.parameters)):
             return f"the kernel would read more than {most_parameters} arrays"
         if producer.opcode == "concatenate" and len(producer.operands) > MOST_BRANCHES:
-            return f"a concatenate of more than {MOST_BRANCHES} arrays is a kernel of its own"
+            return f"a concatenate of more than {MOST_BRANCHES} arrays is a separate kernel"
         if self.machine.kind == "cpu" and is_slow_one_by_one(producer, group, readers):
-            return "the kernel computes one element after the other: vectors of a kernel of its own are faster"
+            return "the kernel computes one element at a time: a separate vectorized kernel is faster"
         if self.machine.kind == "cpu" and spreads_rows(producer, self.machine.cores):
-            return "a pad that spreads the elements of rows stores them into rows that are filled before"
+            return "a pad with interior padding along rows is stored into a prefilled array by its own kernel"
         if self.machine.kind == "cpu" and spreads_elsewhere(producer, group, readers):
-            return "a pad that spreads elements is read at other positions than the kernel's own"
+            return "the kernel reads a pad with interior padding at shifted positions"
         if self.machine.kind == "cpu" and splits_rows_of_f16(producer, group):
-            return "rows of a few f16 are widened by whole vectors, which need them one after the other in memory"
+            return "short rows of f16 are converted as whole vectors, which must be contiguous in memory"
         if group.kind == REDUCTION and producer in self.epilogues:
-            return "it is better made as the epilogue of a product"
+            return EPILOGUE
         if group.reads_for_product(producer, readers) and producer not in group.computed and \
                 group.view_of(producer, readers) is None:
             if not self.prologues:
@@ -365,25 +366,25 @@ class Fuser:
         root = group.first
         targets = [root.operands[slot] for _, slot in in_place_operands(root)]
         if producer in targets:
-            return "the array that is updated in place must be in memory"
+            return "an array that is updated in place must be in memory"
         if root.shape.is_tuple or any(o in targets for o in producer.operands):
-            return "it reads the array that is updated in place"
+            return "it reads the array that the kernel updates in place"
         if bytes_made_of(targets, producer) > producer.shape.num_bytes:
-            return "what it reads of the array that is updated in place is larger than itself"
+            return "it reads more of the array that is updated in place than it produces"
         return ""
 
     def accept_reduction(self, producer: Instruction, group: Group, contexts: tuple[int, ...],
                          readers: list[Instruction]) -> Answer:
         if producer.shape.is_tuple:
-            return "a reduce of several arrays is the root of its kernel"
+            return "a reduce of several arrays must be the root of its kernel"
         if group.kind not in (LOOP, REDUCTION) or len(contexts) != 1:
-            return "the reduce is read at several positions"
+            return "the kernel reads the reduce at several positions"
         rows = group.rows_for(producer, contexts[0])
         if rows is None:
-            return "the kernel does not run over the rows of this reduce"
+            return "the kernel's loop does not iterate over the rows of this reduce"
         full = rows.full == BASE or group.reaches_full(contexts, readers)
         if full and not (rows.trailing and self.rows_fit(rows, producer)):
-            return "a row is too long for one core's cache, or there are too few rows"
+            return "a row of the reduce does not fit in one core's cache, or there are fewer rows than cores"
         return contexts
 
     def rows_fit(self, rows: Rows, reduce: Instruction) -> bool:
@@ -395,13 +396,13 @@ class Fuser:
 
     def accept_hero(self, producer: Instruction, group: Group, contexts: tuple[int, ...]) -> Answer:
         if group.kind != LOOP or contexts != (BASE,) or producer.shape.dimensions != group.dimensions:
-            return "a product takes only an elementwise epilogue at its own positions"
+            return ONLY_EPILOGUE
         if sum(operations(m) >= COSTLY for m in group.members) > MOST_FUNCTIONS:
-            return f"a product's epilogue has at most {MOST_FUNCTIONS} functions; more are calls in a kernel of loops"
+            return f"an epilogue has at most {MOST_FUNCTIONS} transcendental functions; more are a separate kernel"
         group.members[producer] = contexts
         fits = depends_elementwise(group, producer)
         del group.members[producer]
-        return contexts if fits else "a product takes only an elementwise epilogue at its own positions"
+        return contexts if fits else ONLY_EPILOGUE
 
     def is_mask_of_read(self, producer: Instruction, group: Group) -> bool:
         """A mask, by an operation or two, of what the group reads anyway: on a CPU a comparison takes less than to read

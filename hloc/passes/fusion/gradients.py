@@ -24,7 +24,7 @@ from hloc.ir import Computation, Instruction
 from hloc.passes.fusion.whole import ATTENTION, WholeKernel
 
 Readers = dict[Instruction, list[Instruction]]
-KEPT = "others read what the attention kernel would not store, as a backward pass does"
+KEPT = "others, such as a backward pass, read arrays that the attention kernel would not store"
 
 
 class _Chain(NamedTuple):
@@ -60,7 +60,7 @@ def gradient_kernels(attention: Attention, members: tuple[Instruction, ...], com
     if any(m is computation.root or any(r not in inside for r in readers[m]) for m in hidden):
         return KEPT
     if inside & pinned:
-        return "a control dependency fixes its place"
+        return "a control dependency fixes its place in the schedule"
     kernels = _joined(chains, attention.scores)
     if isinstance(kernels, str):
         return kernels

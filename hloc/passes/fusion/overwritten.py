@@ -16,7 +16,7 @@ from hloc.passes.fusion.group import UPDATE, Group
 
 MOST_LOOKED_AT = 256            # instructions between a kernel and the update before it
 REASON = "it reads an array that is updated in place before this kernel runs"
-CROSSED = "it reads an array that another kernel updates in place, which reads the one that this kernel updates"
+CROSSED = "each of two kernels would read the array that the other one updates in place"
 
 
 class Overwritten:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hloc.passes.fusion import Fuser
 
 TARGETS = frozenset(["cuda"])           # whose products compute operands
-EPILOGUE = "it is better made as the epilogue of a product"
+EPILOGUE = "it is fused as the epilogue of the matmul or convolution that produces its operand"
 
 
 def plan_prologue(producer: Instruction, group: Group, readers: list[Instruction], fuser: Fuser) -> str:

@@ -31,8 +31,8 @@ install(listed, patterns)
 try:
     count, refused = build_all(routines)
 except Exception as error:
-    sys.exit(f"hloc: its routines are not compiled now, but when a program needs them: {error}")
-print(f"hloc: {count} routines compiled for this CPU", *refused, sep="\\n")
+    sys.exit(f"hloc: its library kernels are not compiled now, but when a program needs them: {error}")
+print(f"hloc: {count} library kernels compiled for this CPU", *refused, sep="\\n")
 """
 
 

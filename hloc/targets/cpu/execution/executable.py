@@ -203,7 +203,7 @@ class CpuBackend:
                            hint="compile the module a second time, and call that")
         code = FAILED - code if code <= FAILED else code
         if code == OUT_OF_MEMORY:
-            raise RunError("out of memory: no scratch space for a product or convolution")
+            raise RunError("out of memory: no scratch space for a matmul or convolution")
         raise RunError(f"the program stopped with code {code}")
 
     def _call_host(self, number: int, pointers: int) -> None:

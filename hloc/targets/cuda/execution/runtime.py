@@ -65,7 +65,7 @@ def driver():
         if "no CUDA-capable device" in str(error):
             raise no_device() from None
         raise RunError(f"the NVIDIA driver does not start: {error}",
-                       hint="nvidia-smi tells what the driver says; PyCUDA may be newer than the driver") from None
+                       hint="nvidia-smi shows the driver's state; PyCUDA may be newer than the driver") from None
     if count == 0:
         raise no_device()
     return cuda
@@ -89,7 +89,7 @@ def primary_context(cuda):
     try:
         context = cuda.Device(0).retain_primary_context()
     except cuda.Error as error:
-        raise RunError(f"the GPU cannot be used: {error}", hint="nvidia-smi tells who uses it, and in which mode it is"
+        raise RunError(f"the GPU cannot be used: {error}", hint="nvidia-smi shows its processes and compute mode"
                        ) from None
     atexit.register(context.detach)
     return context

@@ -84,7 +84,7 @@ def chosen_ways(kernels: Sequence[Kernel | Tile], gpu: Machine, path: Path, repo
     found = {key: own[key].way for key in wanted if key in own}
     for key, way in found.items():
         if way not in ways(wanted[key], gpu):
-            raise RunError(f"{path}: {describe(wanted[key])} shall take {way!r}, which hloc does not know",
+            raise RunError(f"{path}: the algorithm {way!r} of {describe(wanted[key])} is unknown",
                            hint="remove the file, and it is measured again")
     return [found.get(key_of(k), "") if isinstance(k, Tile) else "" for k in kernels]
 

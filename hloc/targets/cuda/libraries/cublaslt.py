@@ -75,7 +75,7 @@ class LtProduct(NamedTuple):
         known = {element, result} <= DATA.keys() and sums in COMPUTE and epilogue in EPILOGUES \
             and ("bias" in epilogue) == (bias >= 0) and (bias < 0 or bias_type in DATA)
         if not known or min(min(m[:6]) for m in (a, b, d)) < 0 or batches < 1:
-            raise ValueError(f"no product of cuBLASLt: {row!r}")
+            raise ValueError(f"not a matmul of cuBLASLt: {row!r}")
         return product
 
     def fits(self, arguments: Sequence[int]) -> None:
@@ -86,7 +86,7 @@ class LtProduct(NamedTuple):
             used.append((self.bias, self.d.rows, self.bias_type))
         if arguments[-1] < WORKSPACE or any(n >= len(arguments) - 1 or count * ELEMENT_TYPES[t].bytes > arguments[n]
                                             for n, count, t in used):
-            raise ValueError("a product of cuBLASLt larger than its arguments")
+            raise ValueError("a matmul of cuBLASLt larger than its arguments")
 
 
 class Heuristic(ctypes.Structure):
