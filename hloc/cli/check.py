@@ -45,7 +45,7 @@ Examples:
               help="Largest error relative to the largest magnitude, for floating-point results. "
                    "Default: f64 1e-9, f32 1e-4, f16 and bf16 2e-2, eight bits and less 0.26.")
 @click.option("--devices", type=click.IntRange(1), metavar="N",
-              help="Simulate N devices that exchange arrays in collectives, on both sides; {device} in the names of inputs "
+              help="Simulate N devices that exchange arrays in collectives, on both sides; {device} in input names "
                    "is the number of a device. Default: the number in the module's header.")
 @click.option("--layout", type=click.Choice(["given", "row-major", "column-major"]), default="given", show_default=True,
               help="Layout of all arrays in the target's module: results must not depend on it.")
