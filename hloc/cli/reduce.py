@@ -1,18 +1,16 @@
 """hloc reduce: the smallest module that still shows a fault."""
 from __future__ import annotations
 
-import re
 import subprocess
 import tempfile
-import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import BinaryIO
 
 import click
 import numpy as np
 
 from hloc.cli.options import inputs_option, module_argument, reading_options, target_option
+from hloc.cli.saved_inputs import is_saved, save_inputs
 from hloc.cli.terminal import Progress, input_reader, read_module
 from hloc.errors import UsageError
 from hloc.files import check_target, write
@@ -51,7 +49,7 @@ def reduce_command(module, inputs, output, target, against, tolerance, command_l
     from hloc.tools.reduce import reduce_module
     data = output.with_suffix(".npz")
     check_target(output)
-    check_target(data, _is_own)
+    check_target(data, is_saved)
     with Progress() as progress:
         parsed = read_module(module, reading, progress)
         arrays = check_inputs(parsed, input_reader(inputs, parsed)(entry_parameters(parsed)))
@@ -63,7 +61,7 @@ def reduce_command(module, inputs, output, target, against, tolerance, command_l
             raise UsageError(f"nothing to reduce: {why}", hint="hloc check must fail on the module")
         case = reduce_module(parsed, arrays, lambda m, given: is_same(outcome(m, given), wanted), progress.report)
     write(output, str(case.module))
-    _save(data, case.arrays, _is_own)
+    save_inputs(data, case.arrays, is_saved)
     before, after = (sum(1 for _ in m.instructions()) for m in (parsed, case.module))
     click.echo(f"{'; '.join(sorted(wanted))}: {before} instructions became {after}; {output} and its inputs {data}")
 
@@ -82,7 +80,7 @@ def _command_outcome(command_line: str, timeout: float) -> Callable:
         with tempfile.TemporaryDirectory() as folder:
             text, data = Path(folder) / "module.hlo", Path(folder) / "inputs.npz"
             text.write_text(str(module), encoding="utf-8")
-            _save(data, arrays)
+            save_inputs(data, arrays)
             line = command_line.replace("{module}", str(text)).replace("{inputs}", str(data))
             try:
                 run = subprocess.run(line, shell=True, capture_output=True, timeout=timeout)
@@ -90,17 +88,3 @@ def _command_outcome(command_line: str, timeout: float) -> Callable:
                 return frozenset(["timeout"])
             return frozenset([f"exit code {run.returncode}"] if run.returncode else [])
     return outcome
-
-
-def _save(path: Path, arrays: Sequence[np.ndarray], is_own: Callable | None = None) -> None:
-    from hloc.inputs.files import write_outputs
-    write_outputs(path, arrays, [f"input_{i}" for i in range(len(arrays))], is_own)
-
-
-def _is_own(file: BinaryIO) -> bool:
-    """Whether an .npz, which the user did not name, is one of _save."""
-    try:
-        with zipfile.ZipFile(file) as archive:
-            return all(re.fullmatch(r"input_\d+\.npy", name) for name in archive.namelist())
-    except (zipfile.BadZipFile, ValueError, NotImplementedError):
-        return False
