@@ -12,7 +12,7 @@ import gc
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -117,7 +117,8 @@ def prompt_threads() -> Iterator[None]:
 @without_collections()
 def load(source: str | bytes | Path | Module, *, name: str | None = None, choice: str | None = None,
          strict: bool = False, elided: str | None = None, warn: Callable[[str, Span | None], None] | None = None,
-         broken_rules: str = "refuse", options: Options | None = None) -> Module:
+         broken_rules: str = "refuse", sizes: Mapping[str, int] | None = None,
+         options: Options | None = None) -> Module:
     """A verified Module from a path, or from the content of a file (bytes, or a str that holds a newline).
 
     What a file may hold is in hloc/sources.py: HLO text, protos, gzip, StableHLO ... Snapshots set `default_inputs`.
@@ -127,6 +128,7 @@ def load(source: str | bytes | Path | Module, *, name: str | None = None, choice
             'zeros'; a warning tells. Without it such a module can be looked at and optimized, but not run.
     broken_rules  "warn" or "ignore": a module that breaks rules of HLO is read all the same, to be looked at, not to be
             run (hloc/verify/unverified.py); `strict` refuses it
+    sizes   those of StableHLO's unbounded dimensions, as {"b": 4} or {"arg0.0": 4} (hloc/text/stablehlo_sizes.py)
     Raises HlocError with file:line:col, or with the byte of a binary file.
     """
     if isinstance(source, Module):
@@ -141,7 +143,7 @@ def load(source: str | bytes | Path | Module, *, name: str | None = None, choice
     content, shown, choice = content_of(source, name, choice)
     with options.stage("parse"):
         options.report("parse")
-        module = module_of(content, shown, choice=choice, strict=strict, warn=warn)
+        module = module_of(content, shown, choice=choice, strict=strict, sizes=sizes, warn=warn)
         options.report("verify")
         if broken_rules == "refuse" or strict:
             verify(module)

@@ -17,7 +17,7 @@ import io
 import os
 import re
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -75,15 +75,17 @@ def split_choice(path: str | Path) -> tuple[str, str | None]:
 
 
 def module_of(data: bytes | str, name: str, *, choice: str | None = None, strict: bool = False,
-              warn: Warn | None = None) -> Module:
-    """The module in a file's content; `choice` is the name or the number (from 1) of one of several.
+              sizes: Mapping[str, int] | None = None, warn: Warn | None = None) -> Module:
+    """The module in a file's content; `choice` is the name or the number (from 1) of one of several, `sizes` are those
+    of StableHLO's unbounded dimensions.
 
     Raises HlocError with its place. With `strict`, what is not known is an error instead of a warning.
     """
     content = data if isinstance(data, str) else _content(data, name)
     if isinstance(content, str) and _is_hlo_text(content, name):
+        _refuse_sizes(sizes, name)
         return _text_module(content, name, choice, strict, warn)
-    module = _other_module(content, name, _strict(warn, strict))
+    module = _other_module(content, name, sizes, _strict(warn, strict))
     if choice is not None:
         _chosen([Part(module.name, 0, 0)], choice, name)
     return module
@@ -137,14 +139,21 @@ def _is_hlo_text(text: str, name: str) -> bool:
     return not (name.endswith(".mlir") or is_mlir(text[:LOOKED_AT]))
 
 
-def _other_module(content: bytes | str, name: str, warn: Warn | None) -> Module:
+def _refuse_sizes(sizes: Mapping[str, int] | None, name: str) -> None:
+    if sizes:
+        raise UsageError(f"--size is for unbounded dimensions of StableHLO, which {name} is not")
+
+
+def _other_module(content: bytes | str, name: str, sizes: Mapping[str, int] | None, warn: Warn | None) -> Module:
     """The module of a proto, its text form, or MLIR."""
     from hloc.proto import read_proto, read_text_proto
     if isinstance(content, bytes) and not content.startswith(BYTECODE):
+        _refuse_sizes(sizes, name)
         return read_proto(content, name, warn)
     if isinstance(content, str) and not (name.removesuffix(".gz").endswith(".mlir") or is_mlir(content[:LOOKED_AT])):
+        _refuse_sizes(sizes, name)
         return read_text_proto(content, name, warn)
-    proto, attributes = hlo_of_mlir(content, name)
+    proto, attributes = hlo_of_mlir(content, name, sizes)
     module = read_proto(proto, name, warn)
     module.attributes |= {key: Verbatim(value) for key, value in attributes.items()}
     return module

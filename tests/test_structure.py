@@ -13,7 +13,7 @@ ORDER = ["source_lines", "errors", "processes", "workers", "interrupts", "saniti
          "verify", "evaluate", "analysis", "passes", "kernels", "binding", "executable", "bounded", "targets", "jax_adapter", "functions", "api", "tools", "pages", "cli", "__main__"]
 # One adapter file (or two) for each package that may be missing.
 ADAPTERS = {"pycuda": {"targets/cuda/execution/runtime.py"}, "mpi4py": {"evaluate/mpi.py"},
-            "jax": {"jax_adapter.py", "tools/xla.py", "tools/conformance/judge.py"}, "torch": set()}
+            "jax": {"jax_adapter.py", "text/stablehlo_sizes.py", "tools/xla.py", "tools/conformance/judge.py"}, "torch": set()}
 
 
 def modules():

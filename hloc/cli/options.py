@@ -20,18 +20,29 @@ class Reading(NamedTuple):
     choice: str | None
     elided: str | None
     strict: bool
+    sizes: dict[str, int]
     broken_rules: str = "refuse"
 
 
 def reading_options(command):
-    """--module, --elided and --strict, of every command that reads a module; handed over as one `reading`."""
+    """--module, --elided, --size and --strict, of every command that reads a module; handed over as one `reading`."""
     @functools.wraps(command)
-    def with_reading(*args, choice, elided, strict, **rest):
-        return command(*args, reading=Reading(choice, elided, strict), **rest)
+    def with_reading(*args, choice, elided, strict, sizes, **rest):
+        return command(*args, reading=Reading(choice, elided, strict, _sizes(sizes)), **rest)
 
     for option in reversed(READING):
         with_reading = option(with_reading)
     return with_reading
+
+
+def _sizes(given: tuple[str, ...]) -> dict[str, int]:
+    sizes = {}
+    for text in given:
+        name, equals, number = text.partition("=")
+        if not (equals and name and number.isdecimal() and number.isascii() and len(number) <= LONGEST_NUMBER):
+            raise UsageError(f"--size {text!r}: write NAME=NUMBER, as in b=4 or arg0.0=4")
+        sizes[name] = int(number)
+    return sizes
 
 
 def lenient_reading_options(command):
@@ -52,6 +63,9 @@ READING = (
     click.option("--elided", metavar="VALUES",
                  help="Generate the constants whose values the text omits ({...}), as --inputs does: "
                       "'sensible:SEED', 'random:SEED' or 'zeros'. Default: such a module cannot run."),
+    click.option("--size", "sizes", multiple=True, metavar="NAME=N",
+                 help="The size of an unbounded dimension of StableHLO: b=4, by jax.export's variable, or arg0.0=4, by "
+                      "argument and dimension."),
     click.option("--strict", is_flag=True, help="What is unknown, or breaks a rule, is an error, not a warning."))
 
 INPUTS_HELP = ("An .npy or .npz file (several for several parameters: a.npy b.npy), 'sensible:SEED' (random numbers "

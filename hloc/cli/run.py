@@ -95,7 +95,7 @@ def run_command(module, inputs, output, target, devices, repeat, warm_up, profil
                 "--custom-call": custom_calls, "--infeed": infeeds, "--recv": received, "--outfeed": outfeed,
                 "--fusion off": fusion == "off",
                 "--memory-limit": memory_limit, "--tuning": tuning, "--module": reading.choice,
-                "--elided": reading.elided, "--strict": reading.strict})
+                "--elided": reading.elided, "--size": reading.sizes, "--strict": reading.strict})
         options = Options(progress=progress.report, custom_calls=custom_call_table(custom_calls), transfers=transfers,
                           passes=pass_options(fusion, memory_limit), profile=profile, tuning=tuning,
                           timings=[] if time_passes else None)
