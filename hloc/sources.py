@@ -7,6 +7,7 @@ In: bytes or text and a name for messages. Out: a Module, not verified yet. What
                                  it, with `I0000 00:00:1700000000.000000 1234 file.cc:12] ` in front of each line
     HloModuleProto, HloProto, HloSnapshot (whose arguments become the module's default inputs), or their text form
     StableHLO, as MLIR text or bytecode (through the `jax` extra)
+    a bundle (hloc/bundles.py), whose inputs become the module's default inputs
 
     module_of(read_bytes("dump.txt.gz"), "dump.txt.gz", choice="jit_f")
 """
@@ -81,6 +82,10 @@ def module_of(data: bytes | str, name: str, *, choice: str | None = None, strict
 
     Raises HlocError with its place. With `strict`, what is not known is an error instead of a warning.
     """
+    if isinstance(data, bytes) and data[:2] == b"PK":
+        from hloc.bundles import is_bundle
+        if is_bundle(data):
+            return _bundled(data, name, choice, strict, warn)
     content = data if isinstance(data, str) else _content(data, name)
     if isinstance(content, str) and _is_hlo_text(content, name):
         _refuse_sizes(sizes, name)
@@ -88,6 +93,14 @@ def module_of(data: bytes | str, name: str, *, choice: str | None = None, strict
     module = _other_module(content, name, sizes, _strict(warn, strict))
     if choice is not None:
         _chosen([Part(module.name, 0, 0)], choice, name)
+    return module
+
+
+def _bundled(data: bytes, name: str, choice: str | None, strict: bool, warn: Warn | None) -> Module:
+    from hloc.bundles import read_bundle
+    case = read_bundle(data, name)
+    module = module_of(case.module, f"{name}/{case.name}", choice=choice or case.choice, strict=strict, warn=warn)
+    module.default_inputs = case.arrays or module.default_inputs
     return module
 
 

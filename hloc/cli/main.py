@@ -21,6 +21,7 @@ COMMANDS = {
     "bisect": "Find the pass, or the kernel, that changes a module's results.",
     "reduce": "Make a module on which a comparison fails as small as possible.",
     "extract": "Take out the part of a module around an instruction, as a module that runs.",
+    "bundle": "Pack a module, inputs, versions, flags and a log into one file.",
     "nans": "List the instructions that produce the first NaN or infinity.",
     "bench": "Measure programs in turn: percentiles, and which is faster.",
     "compile": "Compile a module to a file: .so .c .cubin .cu .ptx .hlo.",

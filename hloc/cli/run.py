@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from hloc.cli.bundled_flags import bundled_flags
 from hloc.cli.custom_calls import custom_call_table
 from hloc.cli.options import (
     custom_call_option,
@@ -87,6 +88,8 @@ def run_command(module, inputs, output, target, devices, repeat, warm_up, profil
     for name in filter(None, (output, outfeed)):
         check_output(Path(name))
     transfers = transfers_of(infeeds, received)
+    if module.endswith(".zip"):
+        target, fusion, memory_limit, reading = bundled_flags(module, target, fusion, memory_limit, reading)
     with Progress() as progress:
         parsed = read_program(module, reading, progress)
         if isinstance(parsed, Executable):

@@ -78,7 +78,7 @@ def read_module(path: str, reading: Reading, progress: Progress | None = None):
     options = Options(progress=progress.report if progress else None)
     if path != "-":
         return load(Path(path), **reading._asdict(), warn=warn, options=options)
-    return load(_standard_input(), name="<stdin>", **reading._asdict(), warn=warn, options=options)
+    return load(standard_input(), name="<stdin>", **reading._asdict(), warn=warn, options=options)
 
 
 def read_program(path: str, reading: Reading, progress: Progress | None = None):
@@ -89,7 +89,7 @@ def read_program(path: str, reading: Reading, progress: Progress | None = None):
     return read_module(path, reading, progress)
 
 
-def _standard_input() -> bytes:
+def standard_input() -> bytes:
     """Raises UsageError where there is none, or none that ends."""
     from hloc.sources import MOST_BYTES
     try:

@@ -50,14 +50,18 @@ class Header(NamedTuple):
 
 
 class ArrayFile:
-    """An .npy or .npz, open, as a context manager. Raises RunError for whatever is wrong with it."""
+    """An .npy or .npz, open, as a context manager. Raises RunError for whatever is wrong with it.
 
-    def __init__(self, path: Path):
-        self.path = path
+    file    the same, open already, to be closed here;  folder: the part of a zip that holds the arrays
+    """
+
+    def __init__(self, path: Path, file: io.BufferedReader | None = None, folder: str = ""):
+        self.path, self.folder = path, folder
+        self._given = file
 
     def __enter__(self) -> ArrayFile:
         with self._named():
-            self._file = opened(self.path)
+            self._file = self._given or opened(self.path)
         try:
             with self._named():
                 self._members = self._find_members()
@@ -95,10 +99,11 @@ class ArrayFile:
             raise RunError(f"{self.path} is not an .npy or .npz file",
                            hint="numpy.save and numpy.savez write such files")
         self._archive = open_archive(self._file, METHODS)
-        for member in self._archive.infolist():
+        members = [m for m in self._archive.infolist() if m.filename.startswith(self.folder)]
+        for member in members:
             if not member.filename.endswith(".npy"):
                 raise ValueError(f"{member.filename} is no .npy array")
-        return self._archive.infolist()
+        return members
 
     @contextmanager
     def _stream(self, number: int) -> Iterator[BinaryIO]:
