@@ -174,6 +174,11 @@ def as_array(leaf: Any, dtype: np.dtype) -> Any:
     return leaf
 
 
+def has_value(leaf: Any) -> bool:
+    """Whether an example is more than a shape."""
+    return not isinstance(leaf, library().ShapeDtypeStruct)
+
+
 def _key_tag(jax: Any, result: Any) -> str:
     return str(result.dtype).removeprefix("key<").removesuffix(">") \
         if jax.dtypes.issubdtype(result.dtype, jax.dtypes.prng_key) else ""

@@ -30,7 +30,7 @@ FENCE = re.compile(r"^```([\w-]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NUMBER = re.compile(r"-?\d[\d.,]*(e[+-]?\d+)?")
 NAMED = re.compile(r"(?://|#) ([\w-]+\.(?:c|py|cpp|h))\n")
 # A command that holds the text needs the package.
-NEEDS = {"--against xla": "jaxlib", "python ": "jaxlib", ".cubin": "nvidia", "--emit ptx": "nvidia"}
+NEEDS = {"--against xla": "jaxlib", ".py:": "jaxlib", "python ": "jaxlib", ".cubin": "nvidia", "--emit ptx": "nvidia"}
 
 
 class Fence(NamedTuple):

@@ -51,7 +51,7 @@ def bisect_command(module, inputs, target, fusion, tolerance, dump_dir, as_json,
         raise UsageError("the reference evaluator has no passes to search", hint="choose cpu or a GPU")
     chosen = find(target)
     with Progress() as progress:
-        parsed = read_module(module, reading, progress)
+        parsed = read_module(module, reading, progress, inputs)
         arrays = check_inputs(parsed, input_reader(inputs, parsed)(entry_parameters(parsed)))
         blame = bisect(parsed, chosen, arrays, options=pass_options(fusion), tolerance=tolerance,
                        runs_kernels=chosen.name == "cpu" or presence.driver_present(), report=progress.report)

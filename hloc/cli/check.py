@@ -69,7 +69,7 @@ def check_command(module, inputs, target, against, expected, tolerance, devices,
     wanted = _expected(expected, against)
     calls = custom_call_table(custom_calls)
     with Progress() as progress:
-        parsed = read_module(module, reading, progress)
+        parsed = read_module(module, reading, progress, inputs)
         changed = parsed if layout == "given" else with_layouts(parsed, layout)
         options = Options(progress=progress.report, custom_calls=calls, passes=pass_options(fusion))
         several = _several(parsed, devices, against, expected)

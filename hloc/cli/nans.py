@@ -36,7 +36,7 @@ def nans_command(module, inputs, infinities, top, as_json, custom_calls, reading
     from hloc.tools.nans import nan_origins
     calls = {name: lambda _, *given, f=f: f(*given) for name, f in custom_call_table(custom_calls).items()}
     with Progress() as progress:
-        parsed = read_module(module, reading, progress)
+        parsed = read_module(module, reading, progress, inputs)
         arrays = input_reader(inputs, parsed)(entry_parameters(parsed))
         progress.report("run")
         told = nan_origins(parsed, arrays, infinities=infinities, custom_calls=calls)

@@ -51,7 +51,7 @@ def reduce_command(module, inputs, output, target, against, tolerance, command_l
     check_target(output)
     check_target(data, is_saved)
     with Progress() as progress:
-        parsed = read_module(module, reading, progress)
+        parsed = read_module(module, reading, progress, inputs)
         arrays = check_inputs(parsed, input_reader(inputs, parsed)(entry_parameters(parsed)))
         outcome = (_command_outcome(command_line, timeout) if command_line
                    else _check_outcome(target, against, tolerance))

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -43,6 +44,8 @@ Examples:
   hloc run model.hlo --inputs x.npy
   hloc run model.hlo --inputs a.npy b.npy --output results.npz
   hloc run model.hlo --inputs random:7 --repeat 10
+  hloc run model.hlo --bind weights.npz --inputs x.npy --repeat 10
+  hloc run train.py:loss
   hloc run model.hlo --profile --repeat 20
   hloc run sharded.hlo --devices 4 --inputs 'x.{device}.npy'
   hloc compile model.hlo -o model.so && hloc run model.so --inputs x.npy"""
@@ -51,6 +54,9 @@ Examples:
 @click.command("run", epilog=EPILOG)
 @module_argument
 @inputs_option
+@click.option("--bind", "bound", multiple=True, metavar="FILE",
+              help="Fix arguments, once for all runs: an .npy or .npz file, by name where its names are parameters', "
+                   "else for the first parameters. --inputs has the others; a GPU keeps the fixed ones.")
 @click.option("--output", "-o", metavar="FILE", help="Write the results to an .npz (or, one result, an .npy) file.")
 @target_option
 @click.option("--devices", type=click.IntRange(1), metavar="N",
@@ -74,9 +80,12 @@ Examples:
 @memory_limit_option
 @tuning_option
 @reading_options
-def run_command(module, inputs, output, target, devices, repeat, warm_up, profile, top, time_passes, as_json,
+def run_command(module, inputs, bound, output, target, devices, repeat, warm_up, profile, top, time_passes, as_json,
                 custom_calls, infeeds, received, outfeed, fusion, memory_limit, tuning, reading) -> None:
     """Run MODULE (HLO text, a proto, or a .so or .cubin of `hloc compile`; '-' is stdin) and print its results.
+
+    MODULE may be script.py:function, a function of JAX: the script, which is your own code, is run. Its
+    example_arguments, or else the arrays of --inputs, are the examples that the function is traced on.
 
     Without --inputs, parameters are the arguments in a snapshot, else 'sensible:0'; a note says which.
 
@@ -91,7 +100,7 @@ def run_command(module, inputs, output, target, devices, repeat, warm_up, profil
     if module.endswith(".zip"):
         target, fusion, memory_limit, reading = bundled_flags(module, target, fusion, memory_limit, reading)
     with Progress() as progress:
-        parsed = read_program(module, reading, progress)
+        parsed = read_program(module, reading, progress, inputs)
         if isinstance(parsed, Executable):
             _for_compiled(module, parsed, target, {
                 "--devices": devices, "--profile": profile, "--time-passes": time_passes,
@@ -105,13 +114,14 @@ def run_command(module, inputs, output, target, devices, repeat, warm_up, profil
         several = [] if isinstance(parsed, Executable) else devices_for(parsed, devices)
         if several:
             _for_one_device({"--repeat": repeat > 1, "--warm-up": warm_up, "--profile": profile, "--outfeed": outfeed,
+                             "--bind": bound,
                              "--time-passes": time_passes, "--infeed": infeeds, "--recv": received})
             with ending_all(several):
                 outcomes = run_on_devices(parsed, several, target, options, inputs, output)
         else:
             if warm_up is None:
                 warm_up = int((repeat > 1 or profile) and not (infeeds or received or outfeed))
-            run = _run(parsed, target, options, inputs, repeat, warm_up)
+            run = _run(parsed, target, options, inputs, repeat, warm_up, bound)
     if several:
         show_outcomes(outcomes, as_json)
         return
@@ -134,14 +144,14 @@ class Run(NamedTuple):
     steps: list | None
 
 
-def _run(parsed, target: str, options, inputs, repeat: int, warm_up: int) -> Run:
+def _run(parsed, target: str, options, inputs, repeat: int, warm_up: int, bound: tuple[str, ...] = ()) -> Run:
     from hloc.api import compile
     from hloc.executable import Executable
     arrays_of = input_reader(inputs, parsed)                      # before the module is compiled in place
     exe = parsed if isinstance(parsed, Executable) else compile(parsed, target, options=options, consume=True)
     if exe is not parsed:
         tell_of_gpu(target, exe.target)
-    arrays = arrays_of(exe.parameters)
+    exe, arrays = _with_arrays(exe, arrays_of, inputs, bound)
     options.report("run")
     steps: list | None = [] if options.profile else None
     _, before = _timed(exe, arrays, warm_up, steps)
@@ -149,6 +159,21 @@ def _run(parsed, target: str, options, inputs, repeat: int, warm_up: int) -> Run
         steps.clear()
     results, times = _timed(exe, arrays, repeat, steps)
     return Run(exe, results, times, before, steps)
+
+
+def _with_arrays(exe: Executable, arrays_of: Callable, inputs: Sequence[str], bound: Sequence[str],
+                 ) -> tuple[Executable, list[np.ndarray]]:
+    """The executable with what --bind names, and arrays for its other parameters. What is made up, or stands in the
+    module's file, is for all parameters: that of bound ones is dropped."""
+    from hloc.inputs.files import made_up_rule, read_bound
+    if not bound:
+        return exe, arrays_of(exe.parameters)
+    fixed = read_bound([Path(name) for name in bound], exe.parameters)
+    free = [n for n in range(len(exe.parameters)) if n not in fixed]
+    if inputs and not made_up_rule(inputs[0]):
+        return exe.bind(fixed), arrays_of([exe.parameters[n] for n in free])
+    arrays = arrays_of(exe.parameters) if free else []
+    return exe.bind(fixed), [arrays[n] for n in free]
 
 
 def _show(run: Run, as_json: bool, top: int) -> None:

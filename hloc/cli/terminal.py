@@ -72,21 +72,27 @@ def warn(message: str, span: Span | None = None) -> None:
     tell((f"{span}: " if span else "") + f"warning: {printable(message)}")
 
 
-def read_module(path: str, reading: Reading, progress: Progress | None = None):
-    """The module at `path` ('-': standard input), parsed and verified."""
+def read_module(path: str, reading: Reading, progress: Progress | None = None, inputs: Sequence[str] = ()):
+    """The module at `path`, parsed and verified. '-' is standard input; of script.py:function JAX makes a module, on
+    examples that `inputs` may name (hloc/cli/scripts.py)."""
     from hloc.api import Options, load
     options = Options(progress=progress.report if progress else None)
+    if ".py" in path:
+        from hloc.cli.scripts import is_script, module_of_script
+        if is_script(path):
+            return module_of_script(path, inputs, lambda content, name: load(
+                content, name=name, **reading._asdict(), warn=warn, options=options))
     if path != "-":
         return load(Path(path), **reading._asdict(), warn=warn, options=options)
     return load(standard_input(), name="<stdin>", **reading._asdict(), warn=warn, options=options)
 
 
-def read_program(path: str, reading: Reading, progress: Progress | None = None):
+def read_program(path: str, reading: Reading, progress: Progress | None = None, inputs: Sequence[str] = ()):
     """The module at `path`, or the executable that `compile` wrote there."""
     from hloc.api import load_compiled
     if Path(path).suffix in (".so", ".cubin"):
         return load_compiled(Path(path))
-    return read_module(path, reading, progress)
+    return read_module(path, reading, progress, inputs)
 
 
 def standard_input() -> bytes:

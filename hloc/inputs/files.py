@@ -97,6 +97,29 @@ def _order(path: Path, headers: Sequence[Header], parameters: Sequence[Named], f
     return list(headers)
 
 
+def read_bound(paths: Sequence[Path], parameters: Sequence[Named]) -> dict[int, np.ndarray]:
+    """Arrays for some parameters, by their numbers: by name where all names in the files are parameters', else for the
+    first ones. Raises RunError for files that cannot be read, and for arrays that are not the parameters'."""
+    numbers = {p.name: n for n, p in enumerate(parameters)}
+    headers: list[Header] = []
+    for path in paths:
+        with ArrayFile(path) as file:
+            headers += file.headers
+    by_name = bool(headers) and all(header.name in numbers for header in headers)
+    if not by_name and len(headers) > len(parameters):
+        raise RunError(f"{len(headers)} arrays are to be bound, but there are {len(parameters)} parameters")
+    unknown = [h.name for h in headers if h.name and h.name not in numbers]
+    if not by_name and len(unknown) < len([h for h in headers if h.name]):
+        raise RunError(f"there is no parameter {unknown[0] if unknown else ''!r} to bind", hint="name all arrays like "
+                       "parameters, or none: " + ", ".join(p.name for p in parameters[:10]))
+    places = [numbers[h.name] for h in headers] if by_name else list(range(len(headers)))
+    if len(set(places)) < len(places):
+        raise RunError("a parameter is bound twice: " + ", ".join(map(str, paths)))
+    wanted = [parameters[n] for n in places]
+    check_forms(wanted, [(header.dtype, header.sizes) for header in headers])
+    return dict(zip(places, (array for path in paths for array in read_arrays(path))))
+
+
 def read_arrays(path: Path) -> list[np.ndarray]:
     """All arrays of a file, in its order: what the host hands in while a program runs."""
     with ArrayFile(path) as file:
