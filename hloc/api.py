@@ -53,6 +53,7 @@ class Options:
     passes        options of passes by name, e.g. {"fusion": "off", "memory_limit": 1 << 30} (hloc/passes/context.py)
     transfers     what infeed and recv take, and what outfeed and send gave (hloc/ops/host.py)
     profile       the program measures each of its steps, for Executable.profile; target cpu
+    march         the CPU to compile for, as the C compiler's -march names it: native, x86-64-v3 ...; target cpu
     tuning        the file of measured choices of kernels (hloc/targets/cuda/execution/tuning.py); GPU targets
     device        where the program runs, among several (hloc/evaluate); what collectives exchange goes through it
     """
@@ -66,6 +67,7 @@ class Options:
     dumps: dict[str, Any] = field(default_factory=dict)
     transfers: Transfers = field(default_factory=Transfers)
     profile: bool = False
+    march: str = "native"
     tuning: Path | None = None
     device: Device | None = None
 
@@ -327,17 +329,19 @@ def recompiled(content: str | bytes, name: str, choice: str | None, target: str,
 def lasting(options: Options) -> Options:
     """The options that a pickled executable is compiled with."""
     return Options(custom_calls=options.custom_calls, passes=options.passes, profile=options.profile,
-                   tuning=options.tuning)
+                   march=options.march, tuning=options.tuning)
 
 
 def _compiled(module: Module, target: str, options: Options, consume: bool, run: bool) -> Executable:
     if target == "reference" and options.profile:
         raise UnsupportedError("target reference does not time its steps", hint="profile with target cpu")
+    if target == "reference" and options.march != "native":
+        raise UsageError("--march is for the target cpu, not for reference")
     if target == "reference":
         return reference_executable(module, options)
     from hloc.bounded import with_sizes
     from hloc.targets import find, presence
-    chosen = find(target)
+    chosen = find(target, options.march)
     if options.profile and chosen.name != "cpu":
         raise UnsupportedError(f"target {chosen.name} does not time its steps", hint="profile with target cpu")
     if options.tuning is not None and chosen.name != "cuda":
@@ -385,7 +389,7 @@ def compile_for_devices(source: str | Path | Module, devices: Sequence[Device], 
     if target == "reference":
         return [reference_executable(module, own) for own in each]
     from hloc.targets import find
-    chosen = find(target)
+    chosen = find(target, options.march)
     optimized, program = optimized_plan(clone_module(module), chosen, options)
     return [chosen.executable(program, optimized, own) for own in each]
 
@@ -417,7 +421,7 @@ def reference_executable(module: Module, options: Options) -> Executable:
             raise RunError("out of memory in the reference evaluator") from None
 
     return Executable(module.name, "reference", tuple(entry_parameters(module)), tuple(entry_results(module)),
-                      lambda: run, lambda: str(module), {".hlo": lambda: str(module)})
+                      lambda: run, lambda: str(module), {".hlo": lambda _: str(module)})
 
 
 def _without_instruction(function: Callable) -> Callable:

@@ -1,6 +1,6 @@
 """Executable: a compiled program that can be called with NumPy arrays, looked at and saved.
 
-    exe = hloc.compile("model.hlo"); results = exe(x, y); exe.save("model.so"); print(exe.source)
+    exe = hloc.compile("model.hlo"); results = exe(x, y); exe.save("model.so", name="encoder"); print(exe.source)
 
 `exe(*arrays)` takes the flattened entry parameters and returns the flattened results. Arguments are NumPy arrays, or
 arrays of PyTorch, JAX and others, which are read where they lie (hloc/inputs/dlpack.py). A backend (one per target) is
@@ -13,6 +13,7 @@ what runs: it is given checked, contiguous arrays and returns result arrays. It 
 """
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -30,6 +31,23 @@ from hloc.ir.html import summary
 
 HEADER_MARK = "/* Compiled by hloc. */\n"               # how headers begin, so that no other is overwritten
 Backend = Callable[[Sequence[np.ndarray]], "tuple[np.ndarray, ...]"]
+
+
+NAME = re.compile(r"[A-Za-z]\w{0,63}", re.ASCII)
+
+
+def checked_name(name: str) -> str:
+    """A name that functions of C may begin with; "" for none. Raises UsageError for any other."""
+    if name and not NAME.fullmatch(name):
+        raise UsageError(f"{name[:80]!r} is no name for functions of C",
+                         hint="letters of English, digits and _, a letter first, 64 at most")
+    return name
+
+
+def name_from(text: str) -> str:
+    """Such a name, from that of a file or a module: my-model.v2 -> my_model_v2."""
+    plain = re.sub(r"\W", "_", text, flags=re.ASCII).lstrip("_")[:60]
+    return plain if NAME.fullmatch(plain) else f"m_{plain}".rstrip("_")
 
 
 def is_own_header(file: BinaryIO) -> bool:
@@ -58,9 +76,9 @@ class Executable:
     parameters   names and shapes of the flattened entry parameters;  results: likewise
     start        makes the backend (builds and loads what it needs); called once, at the latest by the first call
     generated    makes `source`: the generated program as a reader wants it
-    texts        file ending -> the program as text (".c", ".cu", ".ptx", ".hlo")
-    files        file ending -> writer of a binary form (".so", ".cubin") into an open file
-    headers      file ending -> maker of the C header that stands beside such a file, from its name without the ending
+    texts        file ending -> maker of a text form (".c", ".cu", ".ptx", ".hlo"), from the name of its functions
+    files        file ending -> writer of a binary form (".so", ".cubin") into an open file, under such a name
+    headers      file ending -> maker of the C header that stands beside such a file, from such a name
     profiled     what the steps took since it was asked last; None unless compiled with Options(profile=True)
     recipe       makes a function and its arguments, by which this is made again: what pickle writes
     """
@@ -71,8 +89,8 @@ class Executable:
     results: Sequence[Named]
     start: Callable[[], Backend]
     generated: Callable[[], str]
-    texts: dict[str, Callable[[], str]] = field(default_factory=dict)
-    files: dict[str, Callable[[BinaryIO], None]] = field(default_factory=dict)
+    texts: dict[str, Callable[[str], str]] = field(default_factory=dict)
+    files: dict[str, Callable[[BinaryIO, str], None]] = field(default_factory=dict)
     headers: dict[str, Callable[[str], str]] = field(default_factory=dict)
     profiled: Callable[[], tuple[StepTime, ...]] | None = None
     recipe: Callable[[], tuple[Callable[..., Executable], tuple[Any, ...]]] | None = None
@@ -126,27 +144,32 @@ class Executable:
         """The generated program: C, CUDA C, or HLO text for the reference target."""
         return self.generated()
 
-    def text(self, suffix: str) -> str:
-        """The program in one of its text forms. Raises UsageError for one that the target has not."""
+    def text(self, suffix: str, name: str = "") -> str:
+        """The program in one of its text forms; name: as of save, by default after the module. Raises UsageError for a
+        form that the target has not."""
         if suffix not in self.texts:
             raise self._unknown(suffix)
-        return self.texts[suffix]()
+        return self.texts[suffix](checked_name(name) or name_from(self.name))
 
-    def save(self, path: str | Path) -> None:
-        """Write the program in the form that the file's ending names, whole or not at all. Raises RunError where the
-        file cannot be written, or where another's header stands in the place of its own."""
-        path = Path(path)
+    def save(self, path: str | Path, *, name: str = "") -> None:
+        """Write the program in the form that the file's ending names, whole or not at all. name: what the functions
+        begin with that C calls (encoder: encoder_run), by default the file's. Raises RunError where the file cannot be
+        written, or where another's header stands in the place of its own; UsageError for a name that C has not."""
+        path, name = Path(path), checked_name(name)
         if path.suffix not in self.texts and path.suffix not in self.files:
             raise self._unknown(path.suffix)
+        if name and path.suffix not in self.headers:
+            raise UsageError(f"{path.name} has no functions for C that --name {name} would name")
+        name = name or name_from(path.stem)
         with ExitStack() as written:
-            file = written.enter_context(writing(path, 0o777 if path.suffix in self.headers else 0o666))
+            file = written.enter_context(writing(path, 0o777 if path.suffix in self.files else 0o666))
             if path.suffix in self.headers:
                 header = written.enter_context(writing(path.with_suffix(".h"), is_own=is_own_header))
-                header.write((HEADER_MARK + self.headers[path.suffix](path.stem)).encode())
+                header.write((HEADER_MARK + self.headers[path.suffix](name)).encode())
             if path.suffix in self.files:
-                self.files[path.suffix](file)
+                self.files[path.suffix](file, name)
             else:
-                file.write(self.texts[path.suffix]().encode())
+                file.write(self.texts[path.suffix](name).encode())
 
     def _unknown(self, suffix: str) -> UsageError:
         known = ", ".join([*self.files, *self.texts])

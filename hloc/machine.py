@@ -14,6 +14,12 @@ from functools import lru_cache
 from hloc.limits import quota_cores
 
 MOST_THREADS = 256                   # MAX_THREADS in runtime/pool.c
+AMX_FLAGS = frozenset(("amx_tile", "amx_bf16", "amx_int8"))
+# What C compilers define for a -march, and the same in Linux's words, of those features that decisions ask for.
+FLAG_OF_MACRO = {"__AVX2__": "avx2", "__AVX512F__": "avx512f", "__AVX512BW__": "avx512bw", "__AVX512DQ__": "avx512dq",
+                 "__AVX512BF16__": "avx512_bf16", "__AVX512VNNI__": "avx512_vnni", "__AMX_TILE__": "amx_tile",
+                 "__AMX_BF16__": "amx_bf16", "__AMX_INT8__": "amx_int8"}
+QUICK_PAIRS = frozenset(("__znver4__", "__znver5__", "__znver6__"))        # AMD's, see has_slow_pairs
 ARCH_PRCTL, ARCH_GET_XCOMP_SUPP, XFEATURE_XTILEDATA = 158, 0x1021, 18      # of Linux on x86-64
 
 
@@ -33,6 +39,8 @@ class Machine:
     arch: str = ""                  # sm_90a; of a CPU what uname says
     dots: tuple[str, ...] = ()      # element types of which a CPU had best sum several products at once: bf16, s8, s16
     amx: bool = False               # whether it does so by tiles
+    slow_pairs: bool = False        # whether it multiplies pairs of bf16 at half the rate of f32
+    march: str = "native"           # of a CPU: what the C compiler's -march is
 
     @property
     def has_pairs(self) -> bool:
@@ -42,14 +50,25 @@ class Machine:
     @staticmethod
     def host() -> Machine:
         """This computer's CPU, as far as Linux tells; sensible figures elsewhere."""
-        flags = cpu_flags()
-        width = _vector_bytes(flags)
-        dots = tuple(t for t, flag in (("bf16", "avx512_bf16"), ("s8", "avx512_vnni")) if width == 64 and flag in flags)
-        amx = len(dots) == 2 and has_amx()
-        dots = tuple(t for t in dots if t != "bf16" or not has_slow_pairs())
-        dots += ("s16",) * (width >= 32)
-        return Machine("cpu", "cpu", available_cores(), width, 32 << 10, 1 << 20, 20e9, 4e-6, arch=os.uname().machine,
-                       dots=dots, amx=amx)
+        return _cpu("native", cpu_flags(), has_amx(), has_slow_pairs())
+
+    @staticmethod
+    def of_march(march: str, macros: frozenset[str]) -> Machine:
+        """Any CPU that a C compiler's -march stands for; macros: those that it defines for it (toolchain.py). Cores are
+        this computer's: nothing says how many there will be."""
+        flags = frozenset(flag for macro, flag in FLAG_OF_MACRO.items() if macro in macros)
+        amx = os.environ.get("HLOC_AMX") != "0" and flags >= AMX_FLAGS
+        return _cpu(march, flags, amx, "avx512_bf16" in flags and not amx and not macros & QUICK_PAIRS)
+
+
+def _cpu(march: str, flags: frozenset[str], may_use_amx: bool, slow_pairs: bool) -> Machine:
+    width = _vector_bytes(flags)
+    dots = tuple(t for t, flag in (("bf16", "avx512_bf16"), ("s8", "avx512_vnni")) if width == 64 and flag in flags)
+    amx = len(dots) == 2 and may_use_amx
+    dots = tuple(t for t in dots if t != "bf16" or not slow_pairs)
+    dots += ("s16",) * (width >= 32)
+    return Machine("cpu", "cpu", available_cores(), width, 32 << 10, 1 << 20, 20e9, 4e-6, arch=os.uname().machine,
+                   dots=dots, amx=amx, slow_pairs=slow_pairs, march=march)
 
 
 def available_cores() -> int:
@@ -65,7 +84,7 @@ def available_cores() -> int:
 def has_amx() -> bool:
     """Whether this CPU multiplies matrices of bf16 and s8 by tiles, and Linux keeps their registers for those programs
     that ask (5.16 and later); HLOC_AMX=0: they are not used."""
-    if os.environ.get("HLOC_AMX") == "0" or not cpu_flags() >= {"amx_tile", "amx_bf16", "amx_int8"}:
+    if os.environ.get("HLOC_AMX") == "0" or not cpu_flags() >= AMX_FLAGS:
         return False
     import ctypes
     supported = ctypes.c_uint64()

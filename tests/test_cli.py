@@ -10,8 +10,8 @@ import pytest
 
 from hloc.cli.main import COMMANDS, cli, main
 from hloc.machine import Machine
+from hloc.targets.cpu.building.toolchain import RUNTIME
 from hloc.targets.cpu.building.unit_costs import TEMPLATES
-from hloc.targets.cpu.program.sources import RUNTIME
 from hloc.targets.inlining import HEADERS as SHARED
 from hloc.targets.inlining import inline_includes
 
@@ -65,7 +65,7 @@ def test_run_as_json(here, capsys, target):
 
 def test_saved_shared_object_runs(here, capsys):
     assert run(capsys, "compile", "add.hlo", "-o", "m.so")[0] == 0
-    assert "hloc_run" in Path("m.h").read_text()
+    assert "m_run" in Path("m.h").read_text()
     code, out, _ = run(capsys, "run", "m.so", "-i", "x.npy", "-i", "x.npy")
     assert code == 0 and "0.462117" in out
     for flags in (["--elided", "zeros"], ["--fusion", "off"], ["--target", "reference"], ["--profile"]):
@@ -88,14 +88,14 @@ def test_saved_shared_object_runs_from_c(here, capsys):
           float x[6] = {1, 1, 1, 1, 1, 1}, y[6] = {-1, -1, -1, -1, -1, 1}, t[6];
           const void *inputs[] = {x, y};
           void *results[] = {t};
-          int error = hloc_run(inputs, results);
+          int error = m_run(inputs, results);
           printf("%d %.4f %.4f\\n", error, t[0], t[5]);
         }""")
     subprocess.run(["cc", "main.c", "./m.so", "-o", "main"], check=True)
     assert subprocess.run(["./main"], capture_output=True, text=True).stdout == "0 0.0000 0.9640\n"
 
 
-@pytest.mark.parametrize("ending, words", [(".c", "hloc_execute"), (".hlo", "ENTRY"), (".cu", "__global__")])
+@pytest.mark.parametrize("ending, words", [(".c", "m_execute"), (".hlo", "ENTRY"), (".cu", "__global__")])
 def test_text_forms(here, capsys, ending, words):
     assert run(capsys, "compile", "add.hlo", "-o", f"m{ending}")[0] == 0
     assert words in Path(f"m{ending}").read_text()
@@ -113,7 +113,7 @@ def test_single_c_file_has_the_attention_of_any_cpu(here, capsys, monkeypatch):
     monkeypatch.setattr("hloc.machine.has_slow_pairs", lambda: False)
     assert Machine.host().has_pairs
     assert run(capsys, "compile", str(MODELS.parent / "programs" / "attention_pairs.hlo"), "-o", "m.c")[0] == 0
-    assert "hloc_attention(&" in Path("m.c").read_text()
+    assert "m_attention(&" in Path("m.c").read_text()
     link_alone("m.c")
 
 

@@ -18,18 +18,19 @@ from hloc.cli.options import (
 from hloc.cli.pass_times import needs_times, show_times
 from hloc.cli.terminal import Progress, read_module
 from hloc.errors import UsageError
-from hloc.executable import Executable
+from hloc.executable import Executable, checked_name
 from hloc.files import check_target
 
 EPILOG = """\b
 Endings:
-  .so     shared object for this CPU, with a C header beside it; `hloc run model.so`
-  .c      one self-contained C file
+  .so     shared object, with a C header beside it; `hloc run model.so`
+  .c      the same program as one C file, with the same header
   .cubin  CUDA kernels, plan and constants in one file; `hloc run model.cubin` on a GPU machine
   .cu     CUDA C;  .ptx  PTX;  .hlo  the optimized module
 \b
 Examples:
   hloc compile model.hlo -o model.so
+  hloc compile model.hlo -o model.so --name encoder --march x86-64-v3
   hloc compile model.hlo -o model.cubin --target h200
   hloc compile model.hlo -o - --emit c"""
 
@@ -45,13 +46,18 @@ LANGUAGES = {".c": "c", ".cu": "cuda", ".ptx": "text", ".hlo": "hlo"}       # by
               help="What '-o -' prints: the source of the kernels (default), PTX, or the optimized HLO.")
 @click.option("--target", "-t", default=None, metavar="NAME",
               help="cpu, cuda, a GPU (h100, rtx4090 ...) or an architecture (sm_90a). Default: by FILE's ending.")
+@click.option("--name", default="", metavar="NAME",
+              help="Of .so and .c: what their C functions begin with. Default: the file's name.")
+@click.option("--march", default="native", show_default=True, metavar="CPU",
+              help="The CPU to compile for, as the C compiler's -march names it: x86-64-v3, skylake ...")
 @time_passes_option
 @click.option("--json", "as_json", is_flag=True, help="With --time-passes: as JSON.")
 @fusion_option
 @memory_limit_option
 @tuning_option
 @reading_options
-def compile_command(module, output, emit, target, time_passes, as_json, fusion, memory_limit, tuning, reading) -> None:
+def compile_command(module, output, emit, target, name, march, time_passes, as_json, fusion, memory_limit, tuning,
+                    reading) -> None:
     """Compile MODULE ('-' for stdin) and write it to the file given with -o."""
     from hloc.api import Options, compile
     suffix = _suffix(output, emit, target)
@@ -60,25 +66,28 @@ def compile_command(module, output, emit, target, time_passes, as_json, fusion, 
     if output != "-":
         check_target(Path(output))
     target = target or ("cuda" if suffix in CUDA_ENDINGS else "cpu")
+    checked_name(name)
     with Progress() as progress:
         options = Options(progress=progress.report, passes=pass_options(fusion, memory_limit), tuning=tuning,
-                          timings=[])
+                          march=march, timings=[])
         with options.stage("parse"):
             parsed = read_module(module, reading, progress)
         exe = compile(parsed, target, options=options, consume=True, run=False)
         progress.report("write")
-        _write(exe, output, suffix)
+        _write(exe, output, suffix, name)
     if output != "-":
         click.echo(f"{output}: {Path(output).stat().st_size:,} bytes, target {exe.target}", err=True)
     if time_passes:
         show_times(options.timings, options.stages, as_json, options.units)
 
 
-def _write(exe: Executable, output: str, suffix: str) -> None:
+def _write(exe: Executable, output: str, suffix: str, name: str) -> None:
     if output == "-":
+        if name:
+            raise UsageError("--name goes with -o FILE.so and -o FILE.c")
         echo_code(exe.source if suffix in (".c", ".cu") else exe.text(suffix), LANGUAGES[suffix])
         return
-    exe.save(output)
+    exe.save(output, name=name)
 
 
 def _suffix(output: str, emit: str | None, target: str | None) -> str:

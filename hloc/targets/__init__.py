@@ -14,13 +14,16 @@ if TYPE_CHECKING:
     from hloc.targets.target import Target
 
 
-def find(name: str) -> Target:
-    """The target called `name`. Raises UsageError, with the nearest names, where there is none."""
+def find(name: str, march: str = "native") -> Target:
+    """The target called `name`; march: of a CPU, what the C compiler's -march is. Raises UsageError, with the nearest
+    names, where there is none."""
     if not isinstance(name, str):
         raise UsageError(f"a target is a name, such as 'cpu' or 'h100', not {name!r}")
-    if name == "cpu" or (name == "auto" and not presence.driver_present()):
+    if march != "native" and name not in ("cpu", "auto"):
+        raise UsageError(f"--march is for the target cpu, not for {name}")
+    if name == "cpu" or (name == "auto" and (march != "native" or not presence.driver_present())):
         from hloc.targets.cpu.target import cpu_target
-        return cpu_target()
+        return cpu_target(march)
     from hloc.targets.cuda.gpus import GPUS, gpu_named
     if name == "auto":
         return _device_or_cpu()

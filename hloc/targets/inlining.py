@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 HEADERS = Path(__file__).parent / "c"           # scalar math, which all targets share
@@ -19,9 +19,10 @@ def c_name(number: int, name: str) -> str:
     return f"k{number}_{clean}"
 
 
-def inline_includes(text: str, folders: Sequence[Path], templates: Collection[str] = ()) -> str:
+def inline_includes(text: str, folders: Sequence[Path], templates: Collection[str] = (),
+                    shortened: Callable[[str], str] = lambda text: text) -> str:
     """Replace #include "..." of headers in these folders by their text, each once; `templates` every time; system
-    headers stay."""
+    headers stay. shortened: text of a header -> what is wanted of it."""
     seen: set[str] = set()
 
     def replace(found: re.Match) -> str:
@@ -29,7 +30,7 @@ def inline_includes(text: str, folders: Sequence[Path], templates: Collection[st
         path = next((p for p in (folder / name for folder in folders) if p.is_file()), None)
         if path is None:
             return found.group(0)
-        body = path.read_text(encoding="utf-8")
+        body = shortened(path.read_text(encoding="utf-8"))
         if name not in templates:
             if name in seen:
                 return ""

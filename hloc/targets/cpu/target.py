@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -30,8 +31,13 @@ if TYPE_CHECKING:
     from hloc.workers import Workers
 
 
-def cpu_target() -> Target:
-    return Target("cpu", Machine.host(), executable, start_ahead, recalled, Workspace(_scratch, _kept, _stack))
+def cpu_target(march: str = "native") -> Target:
+    """The target for this CPU, or for those that a C compiler's -march stands for. Raises UsageError for a -march that
+    the compiler does not know."""
+    from hloc.targets.cpu.building.toolchain import machine_of
+    machine = machine_of(march)
+    return Target("cpu", machine, partial(executable, machine), partial(start_ahead, machine=machine),
+                  partial(recalled, machine), Workspace(_scratch, _kept, _stack))
 
 
 def _scratch(step: Tile | HostCall, machine: Machine) -> int:
@@ -48,25 +54,27 @@ def _stack(machine: Machine) -> int:
     return (machine.cores - 1) * STACK_BYTES
 
 
-def start_ahead(module: Module) -> Workers:
+def start_ahead(module: Module, machine: Machine) -> Workers:
     """Start compiling the routines that a module will probably call."""
     from hloc.targets.cpu.building.ahead import ahead
-    return ahead(module)
+    return ahead(module, machine)
 
 
-def executable(program: Program, module: Module, options) -> Executable:
+def executable(machine: Machine, program: Program, module: Module, options) -> Executable:
     """An Executable over generated C; nothing is compiled before it is first called or saved."""
+    from hloc.targets.cpu.building import toolchain
     from hloc.targets.cpu.building.build import build
     from hloc.targets.cpu.execution.profile import step_times
     from hloc.targets.cpu.program.export import header_text
     from hloc.targets.cpu.program.sources import make_sources
     from hloc.targets.host_calls import host_function
     with options.stage("printing"):
-        sources = make_sources(program, Machine.host(), timed=options.profile, in_python=options.custom_calls.keys(),
+        sources = make_sources(program, machine, timed=options.profile, in_python=options.custom_calls.keys(),
                                inline=options.passes.get("fusion") != "off")
     functions = [host_function(call, options) for call in sources.host_calls]
 
     def start() -> CpuBackend:
+        toolchain.refuse_foreign(machine)
         needed = program.arena_size + sum(v.shape.num_bytes for v in program.results)
         refuse_if_too_large(needed, "running this module", largest(module))
         with options.stage("compiler"):
@@ -80,9 +88,9 @@ def executable(program: Program, module: Module, options) -> Executable:
                 raise BuildError(f"what the C compiler made is no program: {error.message}") from None
 
     made = Executable(program.name, "cpu", program.parameters, program.results, start, sources.readable,
-                      texts={".c": sources.single_file, ".hlo": lambda: str(module)},
-                      files={".so": lambda file: save(sources, file, options)},
-                      headers={".so": lambda stem: header_text(program, stem)})
+                      texts={".c": lambda name: c_file(sources, name), ".hlo": lambda _: str(module)},
+                      files={".so": lambda file, name: save(sources, file, name, options)},
+                      headers=dict.fromkeys((".so", ".c"), lambda name: header_text(program, name)))
     if options.profile:
         made.profiled = lambda: step_times(made.backend.shared_object, sources.timed, program)
     return made
@@ -94,15 +102,29 @@ def largest(module: Module) -> Instruction:
                key=lambda i: i.shape.num_bytes, default=module.entry.root)
 
 
-def save(sources: Sources, file: BinaryIO, options) -> None:
-    """Write a shared object that stands alone: constants and manifest inside."""
-    if sources.host_calls:
-        raise UnsupportedError(f"a .so cannot hold the Python function of host call {sources.host_calls[0].target!r}")
-    if sources.lapack_calls:
-        raise UnsupportedError(f"a .so has no LAPACK: {sources.lapack_calls[0].target!r} is called through SciPy")
+def save(sources: Sources, file: BinaryIO, name: str, options) -> None:
+    """Write a shared object that stands alone: constants and manifest inside. Raises UnsupportedError for a program
+    that calls what it cannot hold."""
+    refuse_calls(sources, ".so")
     from hloc.targets.cpu.building.build import save as write_shared_object
     with options.stage("compiler"):
-        write_shared_object(sources, file, options.report, options.units)
+        write_shared_object(sources, file, name, options.report, options.units)
+
+
+def c_file(sources: Sources, name: str) -> str:
+    """One C file of it all. Raises UnsupportedError as save does."""
+    refuse_calls(sources, ".c")
+    from hloc.targets.cpu.program.single_file import single_file
+    return single_file(sources, name)
+
+
+def refuse_calls(sources: Sources, suffix: str) -> None:
+    for call in sources.host_calls:
+        raise UnsupportedError(f"a {suffix} cannot hold the Python function of host call {call.target!r}",
+                               call.instruction.span, hint="hloc run MODULE runs it from the HLO text")
+    for call in sources.lapack_calls:
+        raise UnsupportedError(f"a {suffix} has no LAPACK: {call.target!r} is called through SciPy",
+                               call.instruction.span, hint="hloc run MODULE runs it from the HLO text")
 
 
 def load_shared_object(path: Path) -> Executable:

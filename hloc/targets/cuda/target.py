@@ -59,7 +59,7 @@ def executable(gpu: Machine, program: Program, module: Module, options) -> Execu
             program.results, program.constants, program.arena_size, compiler.compiler_version())
         return CudaBackend(packed, functions)
 
-    def save_cubin(file: BinaryIO) -> None:
+    def save_cubin(file: BinaryIO, _: str) -> None:
         if sources.host_calls:
             call = sources.host_calls[0]
             raise UnsupportedError(f"a .cubin cannot hold the Python function of host call {call.target!r}",
@@ -69,8 +69,8 @@ def executable(gpu: Machine, program: Program, module: Module, options) -> Execu
 
     return Executable(
         program.name, gpu.arch, program.parameters, program.results, start, sources.readable,
-        texts={".cu": sources.single_file, ".hlo": lambda: str(module),
-               ".ptx": lambda: compiler.compile_cuda(sources.single_file(), gpu.arch, "ptx").decode()},
+        texts={".cu": lambda _: sources.single_file(), ".hlo": lambda _: str(module),
+               ".ptx": lambda _: compiler.compile_cuda(sources.single_file(), gpu.arch, "ptx").decode()},
         files={".cubin": save_cubin})
 
 

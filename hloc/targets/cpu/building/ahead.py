@@ -10,11 +10,11 @@ from hloc.targets.cpu.building.routine_objects import CALL, runtime_digest, runt
 from hloc.workers import Workers
 
 
-def ahead(module: Module) -> Workers:
+def ahead(module: Module, machine: Machine) -> Workers:
     """Threads that compile what is not there yet. Errors show where they are used."""
-    chain, sources = toolchain.find(), runtime_digest()
+    chain, sources = toolchain.find(machine), runtime_digest()
     threads = Workers(available_cores())
-    units, parts = likely_units(module, Machine.host())
+    units, parts = likely_units(module, machine)
     for unit, flags in compiled((*units, CALL), parts):
         threads.submit(runtime_object, chain, unit, flags, sources)
     return threads

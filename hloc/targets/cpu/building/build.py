@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future, as_completed
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from hloc import cache
 from hloc.files import opened
@@ -19,11 +19,11 @@ from hloc.machine import available_cores
 from hloc.targets import sealed
 from hloc.targets.cpu.building import toolchain
 from hloc.targets.cpu.building.parts import compiled
-from hloc.targets.cpu.building.routine_objects import CALL, runtime_digest, runtime_object
+from hloc.targets.cpu.building.routine_objects import CALL, CPU_NEEDS, runtime_digest, runtime_object
 from hloc.targets.cpu.building.toolchain import Toolchain
 from hloc.targets.cpu.building.unit_times import UnitTime, timed
 from hloc.targets.cpu.execution.executable import MARK, VERSION, manifest
-from hloc.targets.cpu.program.export import export_unit, write_constants
+from hloc.targets.cpu.program.export import entry_unit, exported_names, write_constants
 from hloc.targets.cpu.program.sources import Sources, Unit
 from hloc.workers import Workers
 
@@ -35,7 +35,7 @@ Report = Callable[[str, int, int], None]
 def build(sources: Sources, report: Report, times: list[UnitTime]) -> tuple[str, BinaryIO]:
     """The shared object of a program, open, and its key: from the cache, else compiled. Raises BuildError. `times`
     receives what each unit took."""
-    chain = toolchain.find()
+    chain = toolchain.find(sources.machine)
     units = sources.units(available_cores())
     parts = compiled((*sources.runtime_units(), CALL), sources.parts())
     key = cache.digest(chain.identity(), runtime_digest(), repr(parts), *(unit.text for unit in units))
@@ -44,38 +44,55 @@ def build(sources: Sources, report: Report, times: list[UnitTime]) -> tuple[str,
         return key, found
     with cache.workspace() as folder:
         output = folder / "program.so"
-        _compile_and_link(chain, units, sources, output, report, times, for_python=True)
+        _compile_and_link(chain, units, sources, output, report, times)
         cache.put(key, ".so", output)
         return key, opened(output)
 
 
-def save(sources: Sources, file: BinaryIO, report: Report, times: list[UnitTime]) -> None:
-    """Write a shared object that stands alone: the constants and the manifest are inside."""
+def save(sources: Sources, file: BinaryIO, name: str, report: Report, times: list[UnitTime]) -> None:
+    """Write a shared object that stands alone: the constants and the manifest are inside. name: what its functions
+    begin with."""
     program = sources.program
-    facts = manifest(program.name, program.parameters, program.results, program.arena_size, program.constants)
+    facts = {**manifest(program.name, program.parameters, program.results, program.arena_size, program.constants),
+             "functions": name, "march": sources.machine.march}
     with cache.workspace() as folder:
         constants, output = folder / "constants.bin", folder / "program.so"
         write_constants(program.constants, constants)
-        units = sources.units(available_cores(), export_unit(program, facts, constants))
-        _compile_and_link(toolchain.find(), units, sources, output, report, times)
+        entry, exports = folder / "entry.c", folder / "exports"
+        entry.write_text(entry_unit(program, name, facts, constants), encoding="utf-8")
+        exports.write_text("{ global: " + " ".join(f"{n};" for n in exported_names(name)) + " local: *; };\n")
+        _compile_and_link(toolchain.find(sources.machine), sources.units(available_cores()), sources, output, report,
+                          times, Standalone(entry, exports))
         with opened(output) as image:
             sealed.write(file, image, {MARK: VERSION, "manifest": facts})
 
 
+class Standalone(NamedTuple):
+    """entry: C text of the unit that others call; exports: the linker's list of what they see."""
+
+    entry: Path
+    exports: Path
+
+
 def _compile_and_link(chain: Toolchain, units: list[Unit], sources: Sources, output: Path, report: Report,
-                      times: list[UnitTime], *, for_python: bool = False) -> None:
-    """The units of a program and the missing routines at once; the largest first."""
+                      times: list[UnitTime], alone: Standalone | None = None) -> None:
+    """The units of a program and the missing routines at once; the largest first. alone: not for this Python."""
     digest = runtime_digest()
     with cache.workspace() as folder, Workers(available_cores()) as cores, \
             Workers(16) as waiting:                    # a routine may be in the making elsewhere
+        own = (*sources.runtime_units(), CALL, *((CPU_NEEDS,) if alone else ()))
         routines = [waiting.submit(_routine, chain, unit, flags, digest, folder, times)
-                    for unit, flags in compiled((*sources.runtime_units(), CALL), sources.parts())]
+                    for unit, flags in compiled(own, sources.parts())]
         jobs = [cores.submit(_unit_object, chain, unit, folder / f"unit{number}.c", times)
                 for number, unit in enumerate(sorted(units, key=lambda unit: -len(unit.text)))]
+        if alone:
+            flags = (*toolchain.DRIVER_FLAGS, *chain.any_cpu())
+            jobs.append(cores.submit(chain.compile_object, alone.entry, alone.entry.with_suffix(".o"), flags))
         _follow(jobs + routines, report)
         report("link", 0, 0)                           # zig builds its C library first, where it has not yet
         with timed(times, "link"):
-            chain.link([job.result() for job in jobs + routines], output, for_python=for_python)
+            chain.link([job.result() for job in jobs + routines], output,
+                       alone.exports if alone else None)
 
 
 def _follow(jobs: list[Future], report: Report) -> None:

@@ -15,6 +15,7 @@ import json
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import cache as once
+from functools import partial
 from importlib.util import find_spec
 from typing import BinaryIO
 
@@ -30,13 +31,14 @@ from hloc.targets.cpu.building import toolchain
 from hloc.targets.cpu.execution.executable import CpuBackend, backend_of, manifest
 
 
-def recalled(module: Module, passes: dict, compile_text: Callable[[str], Executable],
+def recalled(machine: Machine, module: Module, passes: dict, compile_text: Callable[[str], Executable],
              compile_now: Callable[[], Executable]) -> Executable:
     """The executable of `module`: from the cache, else by compile_now. compile_text compiles HLO text, for the source.
 
+    machine the CPU to compile for
     passes  options of passes, which are part of the key
     """
-    key = cache.digest("program 2", cache.package_identity(), toolchain.find().identity(), repr(Machine.host()),
+    key = cache.digest("program 2", cache.package_identity(), toolchain.find(machine).identity(), repr(machine),
                        json.dumps(passes, sort_keys=True, default=repr), print_module(module, elide_constants=True),
                        constants_identity(module), f"SciPy {find_spec('scipy') is not None}")
     backend, name = _find(key)
@@ -45,10 +47,14 @@ def recalled(module: Module, passes: dict, compile_text: Callable[[str], Executa
         _remember(key, exe.name, exe.backend)
         return exe
     anew = once(lambda: compile_text(str(module)))
+
+    def written(form: str, suffix: str, *arguments):
+        return getattr(anew(), form)[suffix](*arguments)
+
     return Executable(name, "cpu", backend.parameters, backend.results, lambda: backend, lambda: anew().source,
-                      texts={".c": lambda: anew().text(".c"), ".hlo": lambda: anew().text(".hlo")},
-                      files={".so": lambda file: anew().files[".so"](file)},
-                      headers={".so": lambda stem: anew().headers[".so"](stem)})
+                      texts={suffix: partial(written, "texts", suffix) for suffix in (".c", ".hlo")},
+                      files={".so": partial(written, "files", ".so")},
+                      headers={suffix: partial(written, "headers", suffix) for suffix in (".so", ".c")})
 
 
 def constants_identity(module: Module) -> str:

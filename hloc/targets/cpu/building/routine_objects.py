@@ -18,7 +18,8 @@ from hloc import cache
 from hloc.targets.cpu.building.toolchain import INCLUDE_FOLDERS, RUNTIME, Toolchain
 from hloc.workers import stop_event
 
-CALL = "call.c"                   # what Python calls; a program for C alone has no use for it
+CALL = "call.c"                   # what Python calls
+CPU_NEEDS = "cpu_needs.c"         # of saved programs
 PREBUILT = RUNTIME.parent / "prebuilt"
 
 

@@ -1,6 +1,6 @@
 """The C compiler of this machine: found, asked for its version, run.
 
-    chain = toolchain.find(); chain.link([chain.compile_object(source, target)], output)
+    chain = toolchain.find(machine); chain.link([chain.compile_object(source, target)], output)
 
 Order: $CC, then cc, gcc, clang from PATH, then the `ziglang` package (clang in a wheel). None: a BuildError with the
 commands that mend it.
@@ -13,21 +13,22 @@ import re
 import shlex
 import shutil
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
 from hloc import processes, sanitize
-from hloc.errors import BuildError
+from hloc.errors import BuildError, RunError, UsageError
 from hloc.files import opened
-from hloc.machine import has_amx, has_slow_pairs
+from hloc.machine import Machine
 from hloc.processes import NotFinished
 from hloc.workers import stop_event
 
 # No -ffast-math: NaN, infinities and signed zeros mean what HLO says. Reassociation is explicit in the generated code.
 FLAGS = ("-std=gnu11", "-fPIC", "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math",
          "-ffp-contract=fast", "-fopenmp-simd", "-fno-strict-aliasing", "-w", "-Werror=implicit-function-declaration")
-X86_NATIVE = ("-march=native",)
+X86 = ("x86_64", "amd64")
+MARCH = re.compile(r"[a-z0-9][a-z0-9._+-]{0,63}", re.IGNORECASE)
 DRIVER_FLAGS = ("-O1",)
 LONG_DRIVER_FLAGS = ("-O1", "-fno-inline")     # a call for each of a thousand steps; gcc would spend most on copies
 # Generated loops say what is a vector, and routines name theirs, so that -O3 finds little; gcc takes a third longer for
@@ -49,6 +50,11 @@ FIRST_GCC_WITH_GATHER_FLAGS = 12
 COMPILE_SECONDS, VERSION_SECONDS = 600, 30
 SHOWN_LINES, SHOWN_COLUMNS = 20, 500           # of what a compiler says
 ELF = b"\x7fELF"
+# Macros of instruction sets that compilers use by themselves: not of tuning, modes or names.
+INSTRUCTIONS = re.compile(r"__(S?SSE[34](_[12])?|AVX(?!512VP2)\w*|AMX\w+|FMA4?|F16C|BMI2?|LZCNT|ABM|POPCNT|MOVBE|"
+                          r"XOP|TBM|GFNI)__")
+_DEFINED = re.compile(r"^#define (\w+)", re.MULTILINE)
+MARCH_HINT = "native, x86-64-v2, x86-64-v3 (AVX2), x86-64-v4 (AVX-512), or a CPU's name such as skylake or znver4"
 UNSET = "unset CC, and cc, gcc and clang are looked for"
 RUNTIME = Path(__file__).parent.parent / "runtime"
 INCLUDE_FOLDERS = (RUNTIME, Path(__file__).parent.parent.parent / "c")
@@ -56,20 +62,24 @@ INCLUDE_FOLDERS = (RUNTIME, Path(__file__).parent.parent.parent / "c")
 
 @dataclass(frozen=True)
 class Toolchain:
-    """command: how to call the compiler; version: its first line of --version; native: flags for this CPU."""
+    """command: how to call the compiler; version: its first line of --version; native: flags for the CPU; amx,
+    slow_pairs: of the Machine."""
 
     command: tuple[str, ...]
     version: str
     native: tuple[str, ...]
+    amx: bool = False
+    slow_pairs: bool = False
 
     def flags(self) -> tuple[str, ...]:
-        facts = (("-DHLOC_AMX",) if has_amx() else ()) + (("-DHLOC_SLOW_PAIRS",) if has_slow_pairs() else ())
+        facts = (("-DHLOC_AMX",) if self.amx else ()) + (("-DHLOC_SLOW_PAIRS",) if self.slow_pairs else ())
         return FLAGS + self.native + facts + tuple(f"-I{folder}" for folder in INCLUDE_FOLDERS)
 
     def identity(self) -> str:
         """What a cached build depends on, besides its source: the whole command, and all flags that may go with it."""
-        return " ".join((*self._called(), self.version, *FLAGS, *self.native, str(has_amx()), *DRIVER_FLAGS,
-                         *LONG_DRIVER_FLAGS, *self.kernel_flags(long=True), *sanitize.flags(), _cpu_identity()))
+        cpu = _cpu_identity() if any(flag.endswith("=native") for flag in self.native) else str(self.slow_pairs)
+        return " ".join((*self._called(), self.version, *FLAGS, *self.native, str(self.amx), *DRIVER_FLAGS,
+                         *LONG_DRIVER_FLAGS, *self.kernel_flags(long=True), *sanitize.flags(), cpu))
 
     def _called(self) -> tuple[str, ...]:
         """The command, whatever link to the compiler it goes by; some programs are several compilers, by name."""
@@ -81,7 +91,7 @@ class Toolchain:
         if self.is_clang or lean:
             return ROUTINE_FLAGS
         found = re.search(r"\) (\d+)\.", self.version)
-        tuned = self.native == X86_NATIVE and found is not None and int(found[1]) >= FIRST_GCC_WITH_GATHER_FLAGS
+        tuned = self.is_x86 and found is not None and int(found[1]) >= FIRST_GCC_WITH_GATHER_FLAGS
         return ROUTINE_FLAGS + GCC_ROUTINE_FLAGS + (GATHER_FLAGS if tuned else ())
 
     def kernel_flags(self, *, long: bool = False) -> tuple[str, ...]:
@@ -92,7 +102,11 @@ class Toolchain:
 
     @property
     def is_clang(self) -> bool:
-        return "clang" in self.version or "ziglang" in self.command
+        return "clang" in self.version or self.is_zig
+
+    @property
+    def is_zig(self) -> bool:
+        return "ziglang" in self.command
 
     def compile_object(self, source: Path, target: Path, optimize: tuple[str, ...]) -> Path:
         """One translation unit to an object file. Raises BuildError with the compiler's own words."""
@@ -100,13 +114,22 @@ class Toolchain:
                    str(target)], target)
         return target
 
-    def link(self, objects: list[Path], output: Path, *, for_python: bool = False) -> None:
-        """A shared object. for_python: one that only this process and its like load, which hold libc already: the
-        linker has less to read."""
-        plain = for_python and not sanitize.flags()
-        lean = plain and self.version.startswith(("gcc", "cc")) and "ziglang" not in self.command
+    def any_cpu(self) -> tuple[str, ...]:
+        """Flags behind the others for code that must run on any CPU."""
+        return (_march_flag(self, "x86-64"),) if self.is_x86 else ()
+
+    @property
+    def is_x86(self) -> bool:
+        return self.native[0].startswith("-march")
+
+    def link(self, objects: list[Path], output: Path, exports: Path | None = None) -> None:
+        """A shared object. exports: the linker's script that says which symbols others see; without one, only this
+        process and its like load it, which hold libc already: the linker has less to read."""
+        plain = exports is None and not sanitize.flags()
+        lean = plain and self.version.startswith(("gcc", "cc")) and not self.is_zig
         libraries = ("-nostdlib", "-lm", "-lgcc") if lean else ("-lm", "-lpthread")
-        self._run([*self.command, "-shared", "-fPIC", *map(str, objects), "-o", str(output), *libraries,
+        shown = () if exports is None else (f"-Wl,--version-script={exports}",)
+        self._run([*self.command, "-shared", "-fPIC", *map(str, objects), "-o", str(output), *shown, *libraries,
                    *sanitize.flags()], output)
 
     def _run(self, command: list[str], target: Path) -> None:
@@ -166,18 +189,66 @@ def candidates() -> list[tuple[str, ...]]:
     return found
 
 
-def find() -> Toolchain:
-    """The first compiler that answers. Raises BuildError, with the commands that mend it, where none does."""
+def find(machine: Machine | None = None) -> Toolchain:
+    """The first compiler that answers, for code of a machine, else of this one. Raises BuildError, with the commands
+    that mend it, where none does."""
+    machine = machine or Machine.host()
     refused = ""
     for command in candidates():
         version, refused = _version(command)
         if version:
-            native = X86_NATIVE if os.uname().machine in ("x86_64", "amd64") else ("-mcpu=native",)
-            return Toolchain(command, version, native)
+            chain = Toolchain(command, version, (), machine.amx, machine.slow_pairs)
+            return replace(chain, native=(_march_flag(chain, machine.march),))
     if given := os.environ.get("CC"):
         raise BuildError(f"$CC, {given!r}, is no C compiler that answers --version: {refused}", hint=UNSET)
     raise BuildError("no C compiler found",
                      hint="apt-get install gcc, or: pip install ziglang; or run with --target reference")
+
+
+def _march_flag(chain: Toolchain, march: str) -> str:
+    if march == "native" and os.uname().machine not in X86:
+        return "-mcpu=native"
+    return f"-march={march.replace('-', '_') if chain.is_zig else march}"          # zig's names have no hyphens
+
+
+def machine_of(march: str) -> Machine:
+    """The CPU that a compiler's -march stands for; "native": this one. Raises UsageError for one that the C compiler
+    does not know, BuildError where there is none."""
+    if march == "native":
+        return Machine.host()
+    if not MARCH.fullmatch(march):
+        raise UsageError(f"{march[:80]!r} is no name of a CPU that a C compiler's -march takes", hint=MARCH_HINT)
+    return Machine.of_march(march, predefined(march))
+
+
+def predefined(march: str) -> frozenset[str]:
+    """The names of the macros that say what a CPU can do. Raises as machine_of does."""
+    chain = find()
+    return _predefined(chain.command, _march_flag(chain, march), march)
+
+
+def refuse_foreign(machine: Machine) -> None:
+    """RunError where this CPU does not do all that code of a machine may ask of it."""
+    if machine.march != "native":
+        missing = sorted(m for m in predefined(machine.march) - predefined("native") if INSTRUCTIONS.fullmatch(m))
+        if missing:
+            words = ", ".join(m.strip("_").lower() for m in missing[:4])
+            raise RunError(f"this CPU has no {words}, which code for {machine.march} may use",
+                           hint="hloc compile writes it to a file, for a CPU that has")
+
+
+@lru_cache(maxsize=8)
+def _predefined(command: tuple[str, ...], flag: str, march: str) -> frozenset[str]:
+    try:
+        done = processes.run([*command, flag, "-dM", "-E", "-x", "c", os.devnull], VERSION_SECONDS)
+    except (NotFinished, OSError) as error:
+        raise BuildError(f"cannot ask the C compiler {command[0]} about {flag}: {error}") from None
+    macros = frozenset(_DEFINED.findall(done.output))
+    if done.code or not macros:
+        said = next((line for line in done.errors.splitlines() if "error" in line), "")[:SHOWN_COLUMNS]
+        words = f"the C compiler {command[0]} does not know the CPU {march!r}\n{said}"
+        raise UsageError(words.strip(), hint=MARCH_HINT)
+    return macros
 
 
 @lru_cache(maxsize=8)

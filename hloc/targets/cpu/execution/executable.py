@@ -11,6 +11,7 @@ import _ctypes
 import ctypes
 import json
 import os
+import re
 import sys
 import threading
 import weakref
@@ -43,7 +44,9 @@ from hloc.targets.cpu.execution.calls import (
 from hloc.targets.cpu.execution.result_memory import ResultMemory, aligned_bytes
 from hloc.targets.manifest import MOST_BYTES, value_from_json, value_to_json, whole
 
-MARK, VERSION = "hloc_shared_object", 1
+MARK, VERSION = "hloc_shared_object", 2
+
+NAME = re.compile(r"[A-Za-z]\w{0,99}", re.ASCII)         # what names of functions begin with
 
 
 def refuse_if_too_large(needed: int, what: str, largest: Instruction | None = None) -> None:
@@ -59,23 +62,23 @@ _sharing = threading.Lock()
 _loads = count(1)
 _threads: int | None = None                 # of the process: the address of the first program's pool
 _backends: weakref.WeakSet[CpuBackend] = weakref.WeakSet()
-FUNCTIONS = ("hloc_start", "hloc_execute", "hloc_run_alone", "hloc_forget_threads")
+FUNCTIONS = ("hloc_use_threads", "hloc_execute", "hloc_run_alone", "hloc_forget_threads")
 
 
 class NotLoaded(RunError):
     """A shared object that the system's loader refuses, or that is no program."""
 
 
-def open_library(file: BinaryIO) -> ctypes.CDLL:
+def open_library(file: BinaryIO, table: str = "") -> ctypes.CDLL | SavedLibrary:
     """A program, loaded until nobody holds it any more. All programs of a process run on the threads of the first,
-    which stays. Raises NotLoaded."""
+    which stays. table: the symbol by which the functions of a saved one are found. Raises NotLoaded."""
     global _threads
     check_runtime()
     library = _load(file)
+    if table:
+        library = SavedLibrary(library, table)
     if missing := [name for name in FUNCTIONS if not hasattr(library, name)]:
         raise NotLoaded(f"{file.name} is no program of hloc's: it has no function {missing[0]}")
-    if not hasattr(library, "hloc_share_threads"):               # an hloc of before wrote it: it has its own
-        return library
     library.hloc_threads.restype = ctypes.c_void_p
     library.hloc_share_threads.argtypes = (ctypes.c_void_p,)
     with _sharing:
@@ -85,6 +88,34 @@ def open_library(file: BinaryIO) -> ctypes.CDLL:
             library.hloc_share_threads(_threads)
             weakref.finalize(library, _ctypes.dlclose, library._handle).atexit = False
     return library
+
+
+class _Row(ctypes.Structure):
+    _fields_ = (("name", ctypes.c_char_p), ("address", ctypes.c_void_p))
+
+
+class SavedLibrary:
+    """A saved shared object, whose functions other libraries cannot see: they are attributes by the names that they
+    have in a program for Python; addresses, of all that its table names. Raises NotLoaded."""
+
+    def __init__(self, library: ctypes.CDLL, table: str):
+        self.library, self._handle = library, library._handle
+        try:
+            row = ctypes.addressof(_Row.in_dll(library, table))
+        except ValueError:
+            raise NotLoaded(f"{library._name} is no program of hloc's: it has no {table}") from None
+        self.addresses: dict[str, int] = {}
+        while name := (found := _Row.from_address(row)).name:
+            self.addresses[name.decode()] = found.address
+            row += ctypes.sizeof(_Row)
+
+    def __getattr__(self, name: str) -> ctypes._CFuncPtr:
+        if name not in self.__dict__.get("addresses", ()):
+            raise AttributeError(name)
+        function = ctypes.CFUNCTYPE(ctypes.c_int)(self.addresses[name])
+        function.library = self.library                       # stays loaded
+        setattr(self, name, function)
+        return function
 
 
 def _load(file: BinaryIO) -> ctypes.CDLL:
@@ -118,19 +149,20 @@ os.register_at_fork(after_in_child=start_anew_after_fork)
 
 class CpuBackend:
     """Calls hloc_execute of one shared object. library: open until this is made; key: its own in the cache, if it lies
-    there."""
+    there; table: of open_library."""
 
     def __init__(self, library: BinaryIO, parameters: Sequence[Value], results: Sequence[Value], arena_size: int,
-                 constants: Sequence[np.ndarray], host_calls: Sequence[tuple[HostCall, Callable]] = (), key: str = ""):
+                 constants: Sequence[np.ndarray], host_calls: Sequence[tuple[HostCall, Callable]] = (), key: str = "",
+                 table: str = ""):
         self.key, self.arena_size, self.constants = key, arena_size, tuple(constants)
         self.parameters, self.results, self.host_calls = tuple(parameters), tuple(results), tuple(host_calls)
         outputs = sum(v.shape.num_bytes for v in results)
         refuse_if_too_large(arena_size + outputs, "running this module")
-        self.shared_object = open_library(library)
+        self.shared_object = open_library(library, table)
         if hasattr(self.shared_object, "hloc_lapack_table"):
             from hloc.targets.cpu.execution.lapack import hand_over
             hand_over(self.shared_object)
-        self.shared_object.hloc_start(available_cores())
+        self.shared_object.hloc_use_threads(available_cores())
         self._arena = aligned_bytes(arena_size)
         self._bases = (ctypes.c_void_p * (1 + len(parameters) + len(results) + len(constants)))(self._arena.ctypes.data)
         self._first_result = 1 + len(parameters)
@@ -147,9 +179,9 @@ class CpuBackend:
         self._memory.may_keep_arrays(facts is not None and tells_idle(self.shared_object))
         # these hold Python's lock when they begin and end, and may raise
         self._call = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.POINTER(Caller), ctypes.py_object, ctypes.py_object)(
-            ("hloc_call", self.shared_object))
+            _address(self.shared_object.hloc_call))
         self._run_alone = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.POINTER(Caller), ctypes.c_void_p)(
-            ("hloc_run_alone", self.shared_object))
+            _address(self.shared_object.hloc_run_alone))
         known = weakref.ref(self)                             # the arena must not wait for the garbage collector
         self._caller, quick = quick_caller(
             self.shared_object, self._bases, facts, lambda number, pointers: known()._call_host(number, pointers),
@@ -217,6 +249,10 @@ class CpuBackend:
             np.copyto(output, answer)
 
 
+def _address(function: ctypes._CFuncPtr) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value
+
+
 def _view(address: int, shape: Shape) -> np.ndarray:
     raw = (ctypes.c_uint8 * max(shape.num_bytes, 1)).from_address(address)
     return np.frombuffer(raw, numpy_dtype(shape.element_type), shape.num_elements).reshape(shape.dimensions)
@@ -224,10 +260,15 @@ def _view(address: int, shape: Shape) -> np.ndarray:
 
 # -- manifest: what a saved .so says of itself ------------------------------------------------------------------------
 
+def constant_places(constants: Sequence[np.ndarray]) -> list[int]:
+    """Where each constant begins in the blob, and behind them where the last one ends."""
+    return [0, *accumulate(-(-c.nbytes // ALIGNMENT) * ALIGNMENT for c in constants)]
+
+
 def manifest(name: str, parameters: Sequence[Value], results: Sequence[Value], arena_size: int,
              constants: Sequence[np.ndarray]) -> dict:
     """Facts for JSON: names and shapes, arena size and where each constant lies in the blob."""
-    places = [0, *accumulate((c.nbytes + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT for c in constants)]
+    places = constant_places(constants)
     return {"name": name, "arena": arena_size, "constants": places[:-1], "constant_bytes": places[-1],
             "byte_order": sys.byteorder, "machine": os.uname().machine,
             "parameters": [value_to_json(v) for v in parameters], "results": [value_to_json(v) for v in results]}
@@ -243,6 +284,8 @@ def _check_manifest(facts: dict) -> None:
     end = whole(facts["constant_bytes"], MOST_BYTES)
     if any(whole(place, end) % ALIGNMENT for place in facts["constants"]):
         raise ValueError("a constant that is not aligned")
+    if not NAME.fullmatch(facts["functions"]) or not isinstance(facts["march"], str):
+        raise ValueError("its functions have no name")
 
 
 def load_shared_object(path: Path) -> tuple[CpuBackend, dict]:
@@ -252,16 +295,27 @@ def load_shared_object(path: Path) -> tuple[CpuBackend, dict]:
     with sealed.reading(path, MARK, VERSION) as found:
         facts = found.plan["manifest"]
         _check_manifest(facts)
-        library = open_library(found.file)
-        embedded = ctypes.string_at(ctypes.addressof(ctypes.c_char.in_dll(library, "hloc_manifest")))
-        if json.loads(embedded) != facts:
+        table = f"{facts['functions']}_program"
+        library = open_library(found.file, table)
+        if json.loads(ctypes.string_at(library.addresses["hloc_manifest"])) != facts:
             raise ValueError("its code has another manifest")
-        blob = (ctypes.c_uint8 * facts["constant_bytes"]).in_dll(library, "hloc_constants")
-        return backend_of(found.file, facts, np.frombuffer(blob, np.uint8)), facts
+        _refuse_other_cpu(path, library, facts["march"])
+        blob = (ctypes.c_uint8 * facts["constant_bytes"]).from_address(library.addresses["hloc_constants"])
+        return backend_of(found.file, facts, np.frombuffer(blob, np.uint8), table=table), facts
 
 
-def backend_of(library: BinaryIO, facts: dict, blob: np.ndarray, key: str = "") -> CpuBackend:
+def _refuse_other_cpu(path: Path, library: SavedLibrary, march: str) -> None:
+    """RunError where the code may use instructions that this CPU lacks."""
+    library.hloc_cpu_lacks.restype = ctypes.c_char_p
+    lacks = library.hloc_cpu_lacks()
+    if lacks is not None:
+        made_for = "another CPU" if march == "native" else march
+        raise RunError(f"{path} was compiled for {made_for}: this CPU, or its system, has no {lacks.decode()}",
+                       hint="hloc compile --march x86-64-v2, or x86-64-v3, makes code for more CPUs")
+
+
+def backend_of(library: BinaryIO, facts: dict, blob: np.ndarray, key: str = "", table: str = "") -> CpuBackend:
     """The backend that a manifest describes; `blob` holds its constants."""
     return CpuBackend(library, [value_from_json(row) for row in facts["parameters"]],
                       [value_from_json(row) for row in facts["results"]], facts["arena"],
-                      [blob[offset:] for offset in facts["constants"]], key=key)
+                      [blob[offset:] for offset in facts["constants"]], key=key, table=table)

@@ -242,6 +242,8 @@ class Driver:
                         for kernel, name in zip(self.program.kernels, self.names) if name not in self.inlined]
         rows = [f"{{{base}, {offset}}}" for base, offset in self.refs] or ["{0, 0}"]
         table = ",\n  ".join(", ".join(rows[i:i + 8]) for i in range(0, len(rows), 8))
+        names_refs = any("refs + " in line for line in (*self.lines, *self.jobs))
+        table = [f"static const hloc_ref refs[] = {{\n  {table}\n}};", ""] if names_refs else []
         most = max((len(k.buffers) for k in self.program.kernels), default=1)
         called = [*self.host_calls, *self.lapack_calls.values()]
         most = max([most] + [len(c.arguments) + len(c.results) for c in called])
@@ -251,7 +253,7 @@ class Driver:
         return "\n".join([
             f"#define HLOC_MOST_ARGUMENTS {most}", '#include "driver.h"', "", "extern int hloc_out_of_memory;",
             *dict.fromkeys(declarations), "", *self.kernels(), *self.clocks(), *self.lapack(),
-            f"static const hloc_ref refs[] = {{\n  {table}\n}};", "", *jobs, *rooms,
+            *table, *jobs, *rooms,
             '__attribute__((visibility("default")))',
             "int hloc_execute(void *const *bases, hloc_host_function host) {",
             "  const unsigned caller = hloc_float_state();", "  int error = 0;", "  (void)host;",

@@ -1,23 +1,32 @@
-"""What a saved shared object holds besides its kernels: constants, a manifest, and a C function to call.
+"""What a saved program holds besides its kernels: constants, a manifest, and functions for C and C++ to call.
 
-In: a plan.Program. Out: C text for the driver unit, the constants as one binary file, and the C header.
+In: a plan.Program, and the name that its functions begin with. Out: C text of the entry unit, the constants as one
+binary file or as C text, and the C header.
+
+    encoder_run(inputs, results)          runtime/entry.h defines what is called hloc_run there
 """
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from hloc.analysis.packing import ALIGNMENT
-from hloc.errors import printable
+from hloc.errors import UnsupportedError, printable
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.plan import Program, Value
+from hloc.targets.cpu.execution.executable import constant_places
 
 C_TYPES = {"pred": "uint8_t", "f32": "float", "f64": "double", "c64": "float _Complex", "c128": "double _Complex",
            **{f"{s}{b}": f"{'u' if s == 'u' else ''}int{b}_t" for s in "su" for b in (8, 16, 32, 64)}}
+PUBLIC = ("run", "start", "stop", "error")
+# What Python looks up in <name>_program, the one symbol that a library has beside its functions.
+FOR_PYTHON = ("cpu_lacks", "execute", "use_threads", "threads", "share_threads", "forget_threads", "unplanned", "match",
+              "are_idle", "run_alone", "call", "quick")
+MOST_TEXT_BYTES = 256 << 20               # of constants that C text spells out: gcc takes 3 GiB for them
+BYTES_PER_LINE = 32
 
 
 def write_constants(constants: Sequence[np.ndarray], path: Path) -> None:
@@ -29,64 +38,100 @@ def write_constants(constants: Sequence[np.ndarray], path: Path) -> None:
         file.write(b"\0" * ALIGNMENT)
 
 
-def c_string(text: str) -> str:
+def constants_text(constants: Sequence[np.ndarray], name: str) -> str:
+    """The same file as C text: <name>_constants. Raises UnsupportedError where it would be too long."""
+    total = constant_places(constants)[-1]
+    if total > MOST_TEXT_BYTES:
+        raise UnsupportedError(f"the constants take {total / 2**20:,.0f} MiB, too much to spell out in C",
+                               hint="a .so holds them as they are")
+    data = b"".join(c.tobytes() + b"\0" * (-c.nbytes % ALIGNMENT) for c in constants) or b"\0"
+    lines = "\n".join(f"  {c_string(data[i:i + BYTES_PER_LINE])}" for i in range(0, len(data), BYTES_PER_LINE))
+    return (f"/* -- constants: {total:,} bytes -- */\n"
+            f"static const char {name}_constants[{len(data) + 1}] __attribute__((aligned({ALIGNMENT}))) =\n{lines};\n")
+
+
+ESCAPED = [chr(b) if b in set(range(32, 127)) - set(b'"\\?') else f"\\{b:03o}" for b in range(256)]
+
+
+def c_string(text: str | bytes) -> str:
     """A C string literal with every unusual byte as an octal escape, so that no name can end it."""
-    plain = set(range(32, 127)) - set(b'"\\?')
-    return '"' + "".join(chr(b) if b in plain else f"\\{b:03o}" for b in text.encode()) + '"'
+    data = text if isinstance(text, bytes) else text.encode()
+    return '"' + "".join(map(ESCAPED.__getitem__, data)) + '"'
 
 
-def export_unit(program: Program, facts: dict, constants: Path) -> str:
-    """C text: the constants through the assembler, the manifest, which is `facts`, and hloc_run, which allocates the
-    arena once."""
-    offsets = facts["constants"]
-    count = 1 + len(program.parameters) + len(program.results) + len(offsets)
-    table = ", ".join(map(str, offsets)) or "0"
-    return f"""
-#include <pthread.h>
-#include <stdlib.h>
-#include <unistd.h>
-__asm__(".section .rodata\\n.balign {ALIGNMENT}\\n.global hloc_constants\\n.type hloc_constants, @object\\n"
-        "hloc_constants:\\n.incbin {c_string(str(constants)).replace('"', chr(92) + '"')}\\n"
-        ".size hloc_constants, .-hloc_constants\\n.previous\\n");
-extern const char hloc_constants[];
-__attribute__((visibility("default"))) const char hloc_manifest[] = {c_string(json.dumps(facts))};
-
-/* inputs and results: one pointer per array, row-major. Returns 0, or 1 where memory is missing. Calls take turns. */
-__attribute__((visibility("default"))) int hloc_run(const void *const *inputs, void *const *results) {{
-  static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
-  static const long offsets[] = {{{table}}};
-  static void *arena;
-  void *bases[{count}];
-  pthread_mutex_lock(&turn);
-  if (!arena) {{
-    hloc_start((int)sysconf(_SC_NPROCESSORS_ONLN));
-    if (posix_memalign(&arena, {ALIGNMENT}, {max(program.arena_size, ALIGNMENT)})) arena = 0;
-  }}
-  if (!arena) {{ pthread_mutex_unlock(&turn); return 1; }}
-  bases[0] = arena;
-  for (int i = 0; i < {len(program.parameters)}; i++) bases[1 + i] = (void *)inputs[i];
-  for (int i = 0; i < {len(program.results)}; i++) bases[{1 + len(program.parameters)} + i] = results[i];
-  for (int i = 0; i < {len(offsets)}; i++)
-    bases[{1 + len(program.parameters) + len(program.results)} + i] = (void *)(hloc_constants + offsets[i]);
-  int error = hloc_execute(bases, 0);
-  pthread_mutex_unlock(&turn);
-  return error;
-}}
-"""
-
-
-def header_text(program: Program, stem: str) -> str:
-    """The C header beside a saved shared object."""
-    guard = "HLOC_" + re.sub(r"\W", "_", stem, flags=re.ASCII).upper() + "_H"
-    lines = [f" *   inputs[{i}]  {_describe(v)}" for i, v in enumerate(program.parameters)]
-    lines += [f" *   results[{i}] {_describe(v)}" for i, v in enumerate(program.results)]
+def entry_macros(program: Program, name: str) -> str:
+    """What runtime/entry.h must know of a program."""
+    places = constant_places(program.constants)[:-1] or [0]
     return "\n".join([
-        f"/* {_comment(program.name)}: link with the shared object, -lm and -lpthread.", " *", *lines,
-        " *", " * Arrays are row-major, aligned as malloc's are, and stay the caller's. Results are work space too.",
-        " * Returns 0, or 1 where memory is missing. */",
+        f"#define HLOC_NAME {c_string(name)}",
+        *(f"#define HLOC_{what} {count}" for what, count in (
+            ("PARAMETERS", len(program.parameters)), ("RESULTS", len(program.results)),
+            ("CONSTANTS", len(program.constants)), ("ARENA_BYTES", max(program.arena_size, ALIGNMENT)))),
+        f"static const long hloc_constant_offsets[] = {{{', '.join(map(str, places))}}};", ""])
+
+
+def entry_unit(program: Program, name: str, facts: dict, constants: Path) -> str:
+    """C text of a unit of a shared object: its functions, the constants through the assembler, and what Python looks
+    for: the manifest, which is `facts`, and functions by their names."""
+    renamed = [f"#define hloc_{word} {name}_{word}" for word in (*PUBLIC, "program")]
+    rows = [f'  {{"hloc_{word}", (const void *)hloc_{word}}},' for word in FOR_PYTHON]
+    return "\n".join([
+        "#define _GNU_SOURCE", "#define HLOC_ENTRY_UNIT", *renamed,
+        f'__asm__(".section .rodata\\n.balign {ALIGNMENT}\\n.hidden hloc_constants\\n.global hloc_constants\\n"',
+        f'        "hloc_constants:\\n.incbin {escaped_again(str(constants))}\\n.previous\\n");',
+        'extern __attribute__((visibility("hidden"))) const char hloc_constants[];',
+        entry_macros(program, name), '#include "entry.h"', "",
+        f"static const char hloc_manifest[] = {c_string(json.dumps(facts))};",
+        *(f"void hloc_{word}(void);" for word in FOR_PYTHON if word not in ("cpu_lacks", "execute")),
+        "HLOC_PUBLIC const struct { const char *name; const void *address; } hloc_program[] = {", *rows,
+        '  {"hloc_manifest", hloc_manifest},', '  {"hloc_constants", hloc_constants},', "  {0, 0}};", ""])
+
+
+def escaped_again(text: str) -> str:
+    """A string literal of the assembler, within one of C."""
+    return c_string(text).replace("\\", "\\\\").replace('"', '\\"')
+
+
+def exported_names(name: str) -> list[str]:
+    """The symbols of a shared object that others see."""
+    return [f"{name}_{word}" for word in (*PUBLIC, "program")]
+
+
+def header_text(program: Program, name: str) -> str:
+    """The C header beside a saved program."""
+    guard = f"HLOC_{name.upper()}_H"
+    return "\n".join([
+        f"/* {_comment(program.name)}, for C and C++. Link with the shared object or the C file, -lm and -lpthread.",
+        " *", *_arrays(program), " *", *USE.replace("NAME", name).splitlines(),
         f"#ifndef {guard}", f"#define {guard}", "#include <stdint.h>", "#ifdef __cplusplus", 'extern "C" {', "#endif",
-        "int hloc_run(const void *const *inputs, void *const *results);",
-        "#ifdef __cplusplus", "}", "#endif", "#endif", ""])
+        prototypes(name), "#ifdef __cplusplus", "}", "#endif", "#endif", ""])
+
+
+def prototypes(name: str) -> str:
+    return "\n".join([f"int {name}_run(const void *const *inputs, void *const *results);",
+                      f"int {name}_start(int threads);", f"void {name}_stop(void);",
+                      f"const char *{name}_error(int code);"])
+
+
+USE = """\
+ * NAME_run(inputs, results): reads inputs[0], inputs[1] ..., writes results[0], results[1] ...: one pointer per array,
+ *     row-major. Returns 0, else an error: 1, out of memory; 2, this CPU lacks instructions that the code uses.
+ * NAME_start(threads), optional: takes memory and starts threads before the first run. threads: the caller's included;
+ *     0: as many as there are CPUs for the process, which is what the first run does. Returns as NAME_run does.
+ * NAME_stop(): gives memory and threads back; the next run takes them again. Unloading the library does it too.
+ * NAME_error(code): an error in words.
+ *
+ * Threads    any thread may call any of these; runs of one program take turns. Programs know nothing of each other.
+ * Alignment  as malloc's, at least that of the element type; a multiple of 64 is the quickest.
+ * Lifetime   arrays are the caller's. Inputs are only read. Results may be written and read until NAME_run returns;
+ *            none may overlap another array. Nothing keeps a pointer afterwards.
+ * Numbers    during a run subnormal numbers count as zero; the caller's floating-point state is put back.
+ * fork       a child may run the program: threads start anew there. */"""
+
+
+def _arrays(program: Program) -> list[str]:
+    return [*(f" *   inputs[{i}]  {_describe(v)}" for i, v in enumerate(program.parameters)),
+            *(f" *   results[{i}] {_describe(v)}" for i, v in enumerate(program.results))]
 
 
 def _describe(value: Value) -> str:
@@ -98,4 +143,5 @@ def _describe(value: Value) -> str:
 
 def _comment(text: str) -> str:
     """Text that cannot end a C comment."""
-    return printable(text).replace("*/", "* /").replace("\\", "/")[:200]
+    plain = printable(text).replace("\\", "/").replace("??", "? ?")
+    return plain.replace("/*", "/ *").replace("*/", "* /")[:200]

@@ -1,8 +1,7 @@
 """Program -> C translation units.
 
 In: a plan.Program. Out: one driver unit and a few kernel units that take about as long to compile, and do so in
-parallel (a small program is one unit); or the same as one self-contained text (`single_file`) for a reader, and for a
-compiler that knows nothing of hloc.
+parallel (a small program is one unit). single_file.py makes one self-contained text of them.
 """
 from __future__ import annotations
 
@@ -13,13 +12,12 @@ from typing import NamedTuple
 from hloc.kernels.elemental.tiling import FAR_BYTES
 from hloc.kernels.ir import Kernel, Tile
 from hloc.kernels.plan import HostCall, Program, Step
-from hloc.machine import Machine, has_slow_pairs
+from hloc.machine import Machine
 from hloc.targets.cpu.building.chapters import reading_less
 from hloc.targets.cpu.building.needs import parts_of_tiles
 from hloc.targets.cpu.building.parts import Parts
-from hloc.targets.cpu.building.routines import file_of, runtime_units
-from hloc.targets.cpu.building.toolchain import RUNTIME
-from hloc.targets.cpu.building.unit_costs import TEMPLATES, driver_cost, kernel_cost
+from hloc.targets.cpu.building.routines import runtime_units
+from hloc.targets.cpu.building.unit_costs import driver_cost, kernel_cost
 from hloc.targets.cpu.program.driver import driver_source
 from hloc.targets.cpu.program.small_kernels import inlined_kernels
 from hloc.targets.cpu.program.stops import with_stops
@@ -30,8 +28,7 @@ from hloc.targets.cpu.vector_loops.half_rounding_groups import has_groups
 from hloc.targets.cpu.vector_loops.pipeline import run_kernel_passes
 from hloc.targets.cpu.vector_loops.streaming_store_calls import far_arrays
 from hloc.targets.functions import definitions
-from hloc.targets.inlining import HEADERS as SHARED
-from hloc.targets.inlining import c_name, inline_includes
+from hloc.targets.inlining import c_name
 from hloc.targets.printer import C, print_kernel
 
 # Milliseconds of compilation (unit_costs.py). Starting gcc and reading the headers takes 45: nothing where a core would
@@ -63,6 +60,7 @@ class Sources:
     in the driver; lapack_calls: calls of functions whose addresses come from SciPy."""
 
     program: Program
+    machine: Machine
     driver: str
     kernels: tuple[str, ...]
     host_calls: tuple[HostCall, ...]
@@ -70,11 +68,11 @@ class Sources:
     lapack_calls: tuple[HostCall, ...] = ()
     inlined: tuple[str, ...] = ()
 
-    def units(self, cores: int, export: str = "") -> list[Unit]:
+    def units(self, cores: int) -> list[Unit]:
         """What to compile: the driver, and kernels dealt out, largest first, to the least loaded unit. A short driver
-        joins one: one start of the compiler less. export: joins the driver."""
+        joins one: one start of the compiler less."""
         costs = {text: kernel_cost(text) for text in self.kernels}
-        total, driver = int(sum(costs.values())), self.driver + START + export
+        total, driver = int(sum(costs.values())), self.driver + OUT_OF_MEMORY + FOR_PYTHON
         least = UNIT_COST if cores == 1 else SPARE_CORE_COST
         if total + sum(map(kernel_cost, self.inlined)) + driver_cost(driver) <= least:
             return [_unit(self.kernels, [driver], self.inlined)]
@@ -104,24 +102,13 @@ class Sources:
 
     def parts(self) -> Parts:
         """The parts of those files that the program needs."""
-        return parts_of_tiles((k for k in self.program.kernels if isinstance(k, Tile)), Machine.host())
-
-    def single_file(self) -> str:
-        """The whole program with every runtime file put in place: one file that any C compiler takes. Attention is that
-        of any CPU: of pairs of bf16 it is the same text once more, under other names."""
-        files = dict.fromkeys(file_of(unit).replace("_pairs", "") if unit.startswith("attention") else file_of(unit)
-                              for unit in self.runtime_units())
-        runtime = "".join(f'#include "{name}"\n' for name in files)
-        program = self.readable().replace("hloc_attention_pairs(", "hloc_attention(")
-        slow = "#define HLOC_SLOW_PAIRS\n" * has_slow_pairs()
-        return inline_includes(slow + runtime + program + START, (RUNTIME, SHARED), TEMPLATES)
+        return parts_of_tiles((k for k in self.program.kernels if isinstance(k, Tile)), self.machine)
 
 
-START = """
-int hloc_out_of_memory;
-
+OUT_OF_MEMORY = "\nint hloc_out_of_memory;\n"
+FOR_PYTHON = """
 /* Start the thread pool; call once before the first hloc_execute. */
-__attribute__((visibility("default"))) void hloc_start(int threads) { hloc_pool_start(threads, 100); }
+__attribute__((visibility("default"))) void hloc_use_threads(int threads) { hloc_pool_start(threads, 100); }
 
 /* Programs in one process share their threads: what hloc_threads of the first gives is handed to the others before they
  * start; the first stays loaded. */
@@ -145,7 +132,7 @@ def make_sources(program: Program, machine: Machine, *, timed: bool = False, in_
     inlined = {name: text for name, text in functions.items() if name in chosen}
     driver = driver_source(program, names, machine, timed=timed, in_python=in_python, inlined=inlined)
     kernels = dict.fromkeys(text for name, text in functions.items() if name not in chosen)
-    return Sources(program, driver.text, tuple(kernels), driver.host_calls, driver.timed, driver.lapack_calls,
+    return Sources(program, machine, driver.text, tuple(kernels), driver.host_calls, driver.timed, driver.lapack_calls,
                    tuple(inlined.values()))
 
 

@@ -151,9 +151,9 @@ typedef struct { const float* from; long step; } filter_lines; /* to be asked fo
 
 /* What the n-th tile of a chunk asks for of the filters that are transformed next: one line of each row of a tap. */
 static filter_lines filter_lines_ahead(const winograd_work* w, const float* next, long n) {
-  enum { LINES = COLUMNS / 16 };
+  enum { LINES = COLUMNS / 16, EACH = LINES ? LINES : 1 };
   if (!next || n >= TAPS * LINES || w->plan->c.w_o != 1) return (filter_lines){0};
-  return (filter_lines){next + w->tap[n / LINES] + n % LINES * 16, w->plan->c.w_i};
+  return (filter_lines){next + w->tap[n / EACH] + n % EACH * 16, w->plan->c.w_i};
 }
 
 /* sums[product][block][column] (+)= images * filters of a chunk; next: filters that are wanted after these, or NULL. */

@@ -1,0 +1,108 @@
+"""Program -> one C file that stands alone: the model first, library routines behind it, then the constants.
+
+In: Sources, and the name that its functions begin with. Out: C text that gcc and clang take with -Wall -Werror, and the
+same functions as a shared object has (export.py).
+
+A compiler needs the library first, a reader the model: the file includes itself, and what is read then is the library.
+All that is called hloc_ in generated code and in runtime/ is called after the program, so that several such files link
+into one program: hloc_run is encoder_run, hloc_gemm_f32 is encoder_gemm_f32.
+"""
+from __future__ import annotations
+
+import re
+
+from hloc.targets.cpu.building.chapters import chapters
+from hloc.targets.cpu.building.routines import file_of
+from hloc.targets.cpu.building.toolchain import RUNTIME
+from hloc.targets.cpu.building.unit_costs import TEMPLATES
+from hloc.targets.cpu.program.export import constants_text, entry_macros, header_text
+from hloc.targets.cpu.program.sources import OUT_OF_MEMORY, PROLOGUE, Sources
+from hloc.targets.inlining import HEADERS as SHARED
+from hloc.targets.inlining import INCLUDE, inline_includes
+
+OWN = re.compile(r'(?<!")\bhloc_')
+KERNEL = re.compile(r"\b(k\d+_\w+)")
+READS = re.compile(r"#if HLOC_READS\((\w+)\)\n(.*?)#endif\n", re.DOTALL)
+MACRO = re.compile(r"^#define (?!HLOC_|_)(\w+)", re.MULTILINE)
+ABOUT = re.compile(r"\A/\* ([\w.]+: .*?)\*/\n", re.DOTALL)
+EXPORTED = '__attribute__((visibility("default")))\n'
+MODEL = "/* -- the model -- */\n"
+FLAGS = "-O2 -march={march} -fvisibility=hidden -fopenmp-simd -fno-math-errno -fno-trapping-math -fno-strict-aliasing"
+
+HEAD = """\
+/* Compiled by hloc for {march}.
+ *
+ *   cc {flags} \\
+ *      -c {name}.c           (link with -lm -lpthread)
+ *
+ * First the functions to call, the kernels and the plan; then the library that they are written in; then constants. The
+ * compiler reads the library first: this file includes itself. Never add -ffast-math: NaN, infinities and signed zeros
+ * have a meaning. */
+#if !defined(_GNU_SOURCE)
+#define _GNU_SOURCE
+#endif
+"""
+START = """
+#if !defined(HLOC_READS_LIBRARY)
+#define HLOC_READS_LIBRARY
+#if defined(__FAST_MATH__)
+#error "{name}: compile without -ffast-math"
+#endif
+#pragma GCC diagnostic ignored "-Wunknown-pragmas" /* omp simd, without -fopenmp-simd */
+#pragma GCC diagnostic ignored "-Wunused-function" /* of the library */
+#pragma GCC diagnostic ignored "-Wunused-variable" /* of loops that were split */
+#pragma GCC diagnostic ignored "-Waddress" /* of routines that a program may lack */
+#if defined(__clang__)
+#pragma GCC diagnostic ignored "-Wunknown-warning-option"
+#pragma GCC diagnostic ignored "-Wbitwise-instead-of-logical" /* on purpose: no branches */
+#pragma GCC diagnostic ignored "-Wbitwise-conditional-parentheses"
+#else
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized" /* where a flag says that nothing is there yet */
+#endif
+#if defined(__FILE_NAME__)
+#include __FILE_NAME__
+#else
+#include "{name}.c"
+#endif
+"""
+LIBRARY = """
+#else
+/* -- the library -- */
+"""
+
+
+def single_file(sources: Sources, name: str) -> str:
+    """The whole text. Attention is that of any CPU: of pairs of bf16 it is the same text once more, under other
+    names."""
+    program, march = sources.program, sources.machine.march
+    files = dict.fromkeys(file_of(unit).replace("_pairs", "") if unit.startswith("attention") else file_of(unit)
+                          for unit in (*sources.runtime_units(), "cpu_needs.c"))
+    most, driver = sources.driver.split("\n", 1)                       # #define HLOC_MOST_ARGUMENTS
+    model = "\n".join([*sources.kernels, driver.replace(EXPORTED, "")])
+    model = model.replace("hloc_attention_pairs(", "hloc_attention(") + OUT_OF_MEMORY
+    library = "\n".join([*["#define HLOC_SLOW_PAIRS"] * sources.machine.slow_pairs, most,
+                         *map(included, files), '#include "driver.h"', '#include "cpu_needs.h"',
+                         PROLOGUE])
+    routines = inline_includes(library.replace(PROLOGUE, ""), (RUNTIME,), TEMPLATES)
+    read = None if INCLUDE.search(routines) else set(chapters(model))
+    library, model = inline_includes(
+        library + MODEL + entry_macros(program, name) + '#include "entry.h"\n\n' + model, (RUNTIME, SHARED), TEMPLATES,
+        lambda body: shortened(body, read)).split(MODEL)
+    head = HEAD.format(march=march, flags=FLAGS.format(march=march), name=name) + header_text(program, name)
+    text = START.format(name=name) + MODEL + model + LIBRARY + library
+    text = KERNEL.sub(rf"{name}_\1", OWN.sub(f"{name}_", text))
+    return head + text + constants_text(program.constants, name) + "#endif\n"
+
+
+def included(file: str) -> str:
+    """A file of runtime/ that is a unit of its own elsewhere: its macros are its own."""
+    names = dict.fromkeys(MACRO.findall((RUNTIME / file).read_text(encoding="utf-8")))
+    return "\n".join([f'#include "{file}"', *(f"#undef {name}" for name in names)])
+
+
+def shortened(body: str, read: set[str] | None) -> str:
+    """A header with one line about itself, and with the chapters that are read, or all: routines make up names of
+    scalar functions by macros."""
+    if read is not None:
+        body = READS.sub(lambda found: found[2] if found[1] in read else "", body)
+    return ABOUT.sub(lambda found: f"/* {found[1].splitlines()[0].strip().rstrip('.')} */\n", body, count=1)

@@ -1,0 +1,131 @@
+/* entry.h: the functions of a compiled program that C and C++ call, as its own header describes them.
+ *
+ * In (from hloc/targets/cpu/program/export.py): HLOC_PARAMETERS, HLOC_RESULTS, HLOC_CONSTANTS, how many;
+ * HLOC_ARENA_BYTES; HLOC_NAME, the program's; hloc_constants, and hloc_constant_offsets, where each of them lies there.
+ * Out: hloc_run, hloc_start, hloc_stop, hloc_error, under the names that the program gives them.
+ *
+ * Nothing here may use an instruction that a CPU may lack before the CPU has been looked at: as a unit of its own this
+ * file is compiled for any x86-64; in one file with the program its functions are HLOC_ANY_CPU.
+ */
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+#include "cpu_needs.h"
+#include "pool.h"
+
+HLOC_HIDDEN int hloc_execute(void *const *bases, int (*host)(int, void *const *));
+
+#if defined(__x86_64__) && !defined(HLOC_ENTRY_UNIT)
+#define HLOC_ANY_CPU \
+  __attribute__((target("no-sse3,no-avx,no-bmi,no-bmi2,no-lzcnt,no-popcnt,no-movbe,no-tbm"), noinline))
+#else
+#define HLOC_ANY_CPU __attribute__((noinline))
+#endif
+#define HLOC_PUBLIC __attribute__((visibility("default")))
+
+enum { HLOC_NO_MEMORY = 1, HLOC_OTHER_CPU = 2, HLOC_ALIGNMENT = 64, HLOC_SPIN = 100 };
+
+static pthread_mutex_t hloc_turn = PTHREAD_MUTEX_INITIALIZER;
+static void *hloc_arena; /* set: the program has started */
+
+/* The name of the first instruction set that the program needs and this CPU, or the system, lacks; else NULL. */
+HLOC_HIDDEN HLOC_ANY_CPU const char *hloc_cpu_lacks(void) {
+#if defined(__x86_64__)
+  unsigned a, b, c, d, state = 0;
+  __cpuid(1, a, b, c, d);
+  if (c >> 27 & 1) {
+    unsigned high;
+    __asm__ volatile("xgetbv" : "=a"(state), "=d"(high) : "c"(0));
+  }
+  for (const hloc_cpu_need *need = hloc_cpu_needs; need->name; need++) {
+    unsigned word[4];
+    __cpuid(need->leaf & 0x80000000u, a, b, c, d);
+    if (a < need->leaf) return need->name; /* an older CPU */
+    __cpuid_count(need->leaf, need->subleaf, word[0], word[1], word[2], word[3]);
+    if (!(word[need->word] >> need->bit & 1) || (state & need->state) != need->state) return need->name;
+  }
+#endif
+  return NULL;
+}
+
+/* CPUs that this process may use. */
+HLOC_ANY_CPU static int hloc_cpus(void) {
+  cpu_set_t set;
+  const int count = sched_getaffinity(0, sizeof set, &set) ? 0 : CPU_COUNT(&set);
+  return count > 0 ? count : (int)sysconf(_SC_NPROCESSORS_ONLN);
+}
+
+/* In the child of a fork other threads are gone, with the turn that one of them may have had. */
+HLOC_ANY_CPU static void hloc_in_child(void) {
+  pthread_mutex_init(&hloc_turn, NULL);
+  hloc_after_fork();
+}
+
+/* Memory and threads, where they are not there yet; the caller has the turn. */
+HLOC_ANY_CPU static int hloc_begin(int threads) {
+  static int knows_of_forks;
+  void *memory;
+  if (hloc_arena) return 0;
+  if (hloc_cpu_lacks()) return HLOC_OTHER_CPU;
+  if (posix_memalign(&memory, HLOC_ALIGNMENT, HLOC_ARENA_BYTES)) return HLOC_NO_MEMORY;
+  if (!knows_of_forks) knows_of_forks = !pthread_atfork(NULL, NULL, hloc_in_child);
+  hloc_pool_start(threads > 0 ? threads : hloc_cpus(), HLOC_SPIN);
+  hloc_arena = memory;
+  return 0;
+}
+
+HLOC_PUBLIC HLOC_ANY_CPU int hloc_start(int threads) {
+  pthread_mutex_lock(&hloc_turn);
+  const int error = hloc_begin(threads);
+  pthread_mutex_unlock(&hloc_turn);
+  return error;
+}
+
+HLOC_PUBLIC HLOC_ANY_CPU int hloc_run(const void *const *inputs, void *const *results) {
+  void *bases[1 + HLOC_PARAMETERS + HLOC_RESULTS + HLOC_CONSTANTS], **base = bases;
+  pthread_mutex_lock(&hloc_turn);
+  int error = hloc_begin(0);
+  if (!error) {
+    *base++ = hloc_arena;
+    for (int i = 0; i < HLOC_PARAMETERS; i++) *base++ = (void *)inputs[i];
+    for (int i = 0; i < HLOC_RESULTS; i++) *base++ = results[i];
+    for (int i = 0; i < HLOC_CONSTANTS; i++) *base++ = (void *)(hloc_constants + hloc_constant_offsets[i]);
+    error = hloc_execute(bases, NULL) ? HLOC_NO_MEMORY : 0;
+  }
+  pthread_mutex_unlock(&hloc_turn);
+  return error;
+}
+
+/* The caller has the turn. */
+HLOC_ANY_CPU static void hloc_end(void) {
+  if (hloc_arena) hloc_pool_stop();
+  free(hloc_arena);
+  hloc_arena = NULL;
+  pthread_mutex_unlock(&hloc_turn);
+}
+
+HLOC_PUBLIC HLOC_ANY_CPU void hloc_stop(void) {
+  pthread_mutex_lock(&hloc_turn);
+  hloc_end();
+}
+
+/* Where the library is unloaded: threads must not outlive their code. At the end of a process that still runs the
+ * program in another thread nobody waits for it. */
+HLOC_ANY_CPU __attribute__((destructor)) static void hloc_unload(void) {
+  if (!pthread_mutex_trylock(&hloc_turn)) hloc_end();
+}
+
+HLOC_PUBLIC HLOC_ANY_CPU const char *hloc_error(int code) {
+  static char text[160];
+  const char *lacks = code == HLOC_OTHER_CPU ? hloc_cpu_lacks() : NULL;
+  if (code == 0) return "no error";
+  if (code == HLOC_NO_MEMORY) return "out of memory";
+  if (!lacks) return "unknown error";
+  snprintf(text, sizeof text, "this CPU, or its system, has no %s, which " HLOC_NAME " was compiled for", lacks);
+  return text;
+}
