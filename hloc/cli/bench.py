@@ -43,7 +43,7 @@ def bench_command(modules, inputs, target, against, seconds, rounds, warm_up, as
     faster than the first.
 
     The ratio is the median of the rounds' ratios, with a 95% interval from a bootstrap over the rounds. If the interval
-    contains 1, or the two differ by less than 1%, the verdict is that no difference shows. All read the same inputs if
+    contains 1, or the two differ by less than 2%, the verdict is that no difference shows. All read the same inputs if
     their parameters have the same shapes; a note says if their results differ.
     """
     from hloc.tools.bench import Effort, bench
