@@ -51,7 +51,7 @@ def test_row(opcode):
 
 
 def test_every_opcode_of_the_text_has_a_row():
-    opcodes = (examples.FOLDER.parent / "opcodes.txt").read_text(encoding="utf-8").split()      # all that XLA has
+    opcodes = (examples.FOLDER.parent / "opcodes.txt").read_text(encoding="utf-8").split()      # all that XLA has or had
     assert set(OPS) == set(opcodes)
 
 

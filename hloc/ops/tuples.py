@@ -1,5 +1,5 @@
 """Rows of the ops that name, group and order values: parameter, constant, tuple, get-tuple-element, tokens, barriers,
-and the two halves of an asynchronous copy.
+choices between tuples, and the two halves of an asynchronous copy.
 
     get-tuple-element((f32[2], token[]) t), index=0     -> f32[2]
     copy-start(f32[2] a)                                -> (f32[2], f32[2], u32[]): destination, source, a handle
@@ -37,6 +37,19 @@ def _get_tuple_element_shape(instruction: Instruction) -> Shape:
     if not 0 <= index < len(operand.tuple_shapes):
         fail(instruction, f"index={index} of a tuple of {len(operand.tuple_shapes)} elements")
     return operand.tuple_shapes[index]
+
+
+def _tuple_select(evaluator, instruction, chosen, yes, no):
+    return yes if chosen else no
+
+
+def _tuple_select_shape(instruction: Instruction) -> Shape:
+    chosen, yes, no = (o.shape for o in instruction.operands)
+    if chosen.element_type != "pred" or chosen.rank:
+        fail(instruction, f"operand 0 must be pred[], is {text(chosen)}")
+    if not yes.is_tuple or not yes.compatible(no):
+        fail(instruction, f"operands 1 and 2 must be tuples of the same shapes, are {text(yes)} and {text(no)}")
+    return yes
 
 
 def _first(evaluator, instruction, operand, *others):
@@ -87,6 +100,7 @@ ROWS = (
     Op("constant", 0, written_shape, _constant),
     Op("tuple", (0, None), _tuple_shape, _tuple),
     Op("get-tuple-element", 1, _get_tuple_element_shape, _get_tuple_element, required=("index",)),
+    Op("tuple-select", 3, _tuple_select_shape, _tuple_select),         # of XLA until 2022
     Op("opt-barrier", 1, first_operand_shape, _first),
     Op("after-all", (0, None), _after_all_shape, _token),
     Op("add-dependency", 2, _add_dependency_shape, _first),

@@ -6,17 +6,22 @@
     a = f32[4] get-tuple-element(t), index=0
     b = f32[2] get-tuple-element(t), index=1
     u = (f32[4], f32[2]) tuple(a, b)                =>   u is t
+
+    c = (f32[4]) tuple-select(p, t, u)              =>   c = tuple(select(p, element 0 of t, element 0 of u))
 """
 from __future__ import annotations
 
 from hloc.ir import Instruction, Module
 from hloc.passes.context import PassContext
+from hloc.passes.expressions import Expressions
 from hloc.passes.rewriter import Rewriter, rewrite_module
 
 
 def tuple_simplifier(module: Module, context: PassContext) -> bool:
-    """Take elements of tuples directly from what was put in. True if a tuple or a get-tuple-element went."""
-    return rewrite_module(module, simplify_tuple, opcodes=("tuple", "get-tuple-element"))
+    """Take elements of tuples directly from what was put in. True if a tuple or a get-tuple-element went, or a
+    choice between tuples became choices between their elements."""
+    changed = rewrite_module(module, choices_of_elements, opcodes=("tuple-select",), expands=True)
+    return rewrite_module(module, simplify_tuple, opcodes=("tuple", "get-tuple-element")) or changed
 
 
 def simplify_tuple(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
@@ -25,6 +30,20 @@ def simplify_tuple(instruction: Instruction, rewriter: Rewriter) -> Instruction 
     if instruction.opcode == "tuple":
         return tuple_of_all_elements(instruction)
     return None
+
+
+def choices_of_elements(instruction: Instruction, rewriter: Rewriter) -> Instruction:
+    """tuple-select(p, t, u) => tuple(select(p, t.0, u.0), ...); tuples in it are chosen likewise, tokens are joined."""
+    e = Expressions(rewriter, instruction.span)
+    chosen, *sides = instruction.operands
+    parts = []
+    for index, shape in enumerate(instruction.shape.tuple_shapes):
+        yes, no = (e.op("get-tuple-element", side, index=index) for side in sides)
+        if shape.is_array:
+            parts.append(e.chosen(e.spread(chosen, shape), yes, no))
+        else:
+            parts.append(e.op("after-all", yes, no) if shape.is_token else e.op("tuple-select", chosen, yes, no))
+    return e.op("tuple", *parts)
 
 
 def element_of_tuple(instruction: Instruction) -> Instruction | None:
