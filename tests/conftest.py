@@ -1,5 +1,8 @@
 """For all tests: a build cache of their own, and no thread pools that fight over the cores of a shared machine."""
 import os
+import sys
+
+import pytest
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -12,6 +15,22 @@ def pytest_configure(config):
         folder = tempfile.mkdtemp(prefix="hloc-tests-")
         os.environ["HLOC_CACHE_DIR"] = folder
         config.add_cleanup(lambda: _remove(folder))
+
+
+@pytest.fixture
+def hloc_run(capsys, monkeypatch):
+    """A function: the exit code, stdout and stderr of `hloc ARGUMENTS`, in this process."""
+    from hloc.cli.main import main
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["hloc", *map(str, arguments)])
+        try:
+            main()
+            code = 0
+        except SystemExit as end:
+            code = end.code or 0
+        return code, *capsys.readouterr()
+    return run
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -3,12 +3,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import sys
 
 import numpy as np
 import pytest
 
-from hloc.cli.main import main
 from hloc.tools.bench import Contestant, Effort, bench
 from hloc.tools.timings import Summary, compare_times
 
@@ -48,23 +46,13 @@ def test_all_run_in_turn_each_second_round_in_reverse():
     assert [len(t) for t in found.times] == [2, 2, 2] and [len(t) for t in found.warm_up] == [1, 1, 1]
 
 
-def run(capsys, monkeypatch, *arguments: str) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["hloc", "bench", *arguments])
-    try:
-        main()
-        code = 0
-    except SystemExit as end:
-        code = end.code or 0
-    return code, *capsys.readouterr()
-
-
-def test_command(tmp_path, capsys, monkeypatch):
+def test_command(tmp_path, monkeypatch, hloc_run):
     monkeypatch.chdir(tmp_path)
     for name, text in (("small.hlo", SMALL), ("large.hlo", LARGE)):
         (tmp_path / name).write_text(text)
-    code, out, err = run(capsys, monkeypatch, "large.hlo", "small.hlo", "-t", "cpu", "--rounds", "12")
+    code, out, err = hloc_run("bench", "large.hlo", "small.hlo", "-t", "cpu", "--rounds", "12")
     assert code == 0 and "12 rounds): small.hlo is faster" in out and "small.hlo is of other shapes" in err
-    code, out, _ = run(capsys, monkeypatch, "small.hlo", "-t", "cpu", "--against", "reference", "--rounds", "5",
+    code, out, _ = hloc_run("bench", "small.hlo", "-t", "cpu", "--against", "reference", "--rounds", "5",
                        "--fusion", "off", "--json")
     told = json.loads(out)
     assert [p["name"] for p in told["programs"]] == ["small.hlo", "reference"] and told["rounds"] == 5
@@ -74,10 +62,10 @@ def test_command(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="needs jax")
-def test_against_xla_results_are_compared(tmp_path, capsys, monkeypatch):
+def test_against_xla_results_are_compared(tmp_path, monkeypatch, hloc_run):
     path = tmp_path / "m.hlo"
     path.write_text(SMALL)
-    code, out, err = run(capsys, monkeypatch, str(path), "-t", "cpu", "--against", "xla", "--rounds", "4")
+    code, out, err = hloc_run("bench", str(path), "-t", "cpu", "--against", "xla", "--rounds", "4")
     assert code == 0 and "xla takes" in out and "differ" not in err
 
 
@@ -85,9 +73,9 @@ def test_against_xla_results_are_compared(tmp_path, capsys, monkeypatch):
     (["nowhere.hlo"], 2, "cannot read nowhere.hlo"), (["empty.hlo"], 3, "empty.hlo"), (["x.npy"], 2, "x.npy is no module"),
     (["m.hlo", "x.npy"], 2, "inputs go to --inputs"), (["m.hlo", "--inputs", "nowhere.npy"], 6, "nowhere.npy"),
     (["m.hlo", "--rounds", "1"], 2, "--rounds"), ([], 2, "MODULE")])
-def test_bad_calls(tmp_path, capsys, monkeypatch, arguments, code, words):
+def test_bad_calls(tmp_path, monkeypatch, arguments, code, words, hloc_run):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "m.hlo").write_text(SMALL)
     (tmp_path / "empty.hlo").write_text("")
-    got, out, err = run(capsys, monkeypatch, *arguments, "-t", "cpu")
+    got, out, err = hloc_run("bench", *arguments, "-t", "cpu")
     assert got == code and words in err and out == "" and "Traceback" not in err

@@ -4,7 +4,6 @@ from __future__ import annotations
 import io
 import json
 import random
-import sys
 import zipfile
 from pathlib import Path
 
@@ -14,7 +13,6 @@ import pytest
 
 import hloc
 from hloc.bundles import Bundle, read_bundle, write_bundle
-from hloc.cli.main import main
 
 MODULE = """HloModule case
 ENTRY e { x = f32[2,3] parameter(0)  y = bf16[3] parameter(1)  z = f32[3] convert(y)
@@ -75,38 +73,28 @@ def test_an_archive_that_unpacks_to_much_is_refused(monkeypatch):
         read_bundle(packed(), "case.zip")
 
 
-def run(monkeypatch, capsys, *arguments: str) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["hloc", *arguments])
-    try:
-        main()
-        code = 0
-    except SystemExit as end:
-        code = end.code or 0
-    return code, *capsys.readouterr()
-
-
-def test_commands(monkeypatch, capsys, tmp_path):
+def test_commands(monkeypatch, tmp_path, hloc_run):
     monkeypatch.chdir(tmp_path)
     Path("m.hlo").write_text(MODULE)
-    code, out, _ = run(monkeypatch, capsys, "bundle", "m.hlo", "-o", "case.zip", "-t", "reference", "-i", "random:3", "--json")
+    code, out, _ = hloc_run("bundle", "m.hlo", "-o", "case.zip", "-t", "reference", "-i", "random:3", "--json")
     told = json.loads(out)
     assert code == 0 and told["exit_code"] == 0 and told["inputs"] == 2 and told["flags"] == {"target": "reference"}
     log = zipfile.ZipFile("case.zip").read("log.txt").decode()
     assert log.startswith("$ hloc run module.hlo --target reference --inputs inputs.npz\n") and "[exit code 0]" in log
     assert str(tmp_path) not in log
-    code, out, err = run(monkeypatch, capsys, "run", "case.zip")
+    code, out, err = hloc_run("run", "case.zip")
     assert code == 0 and "flags of the bundle: --target reference" in err and out.splitlines()[1] in log
-    code, out, _ = run(monkeypatch, capsys, "check", "case.zip", "-t", "cpu")
+    code, out, _ = hloc_run("check", "case.zip", "-t", "cpu")
     assert code == 0 and "yes" in out
 
 
-def test_a_module_that_cannot_be_read_is_packed_with_its_error(monkeypatch, capsys, tmp_path):
+def test_a_module_that_cannot_be_read_is_packed_with_its_error(monkeypatch, tmp_path, hloc_run):
     monkeypatch.chdir(tmp_path)
     Path("bad.hlo").write_text(MODULE.replace("add(", "frob("))
-    code, out, err = run(monkeypatch, capsys, "bundle", "bad.hlo", "-o", "bad.zip")
+    code, out, err = hloc_run("bundle", "bad.hlo", "-o", "bad.zip")
     assert code == 0 and "exit code 3" in out and "packed without inputs: unknown opcode" in err
     assert "unknown opcode 'frob'" in zipfile.ZipFile("bad.zip").read("log.txt").decode()
-    code, _, err = run(monkeypatch, capsys, "run", "bad.zip")
+    code, _, err = hloc_run("run", "bad.zip")
     assert code == 3 and "bad.zip/module.hlo:3:" in err
 
 
@@ -114,9 +102,9 @@ def test_a_module_that_cannot_be_read_is_packed_with_its_error(monkeypatch, caps
     (["bundle", "none.hlo", "-o", "c.zip"], 2, "none.hlo"), (["bundle", "m.hlo", "-o", "no/c.zip"], 6, "no such folder"),
     (["bundle", "m.hlo", "-o", "c.zip", "-i", "none.npy"], 6, "none.npy"), (["run", "junk.zip"], 3, "junk.zip is no bundle"),
     (["run", "none.zip"], 2, "none.zip"), (["bundle", "m.hlo"], 2, "--output")])
-def test_bad_calls(monkeypatch, capsys, tmp_path, arguments, code, words):
+def test_bad_calls(monkeypatch, tmp_path, arguments, code, words, hloc_run):
     monkeypatch.chdir(tmp_path)
     Path("m.hlo").write_text(MODULE)
     Path("junk.zip").write_bytes(b"PK\3\4junk")
-    got, out, err = run(monkeypatch, capsys, *arguments)
+    got, out, err = hloc_run(*arguments)
     assert got == code and words in err and out == "" and "Traceback" not in err and not Path("c.zip").exists()

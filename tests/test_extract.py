@@ -2,14 +2,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import hloc
-from hloc.cli.main import main
 from hloc.evaluate import Evaluator, Options, evaluate
 from hloc.inputs.sensible import sensible_arrays
 from hloc.ops.values import flatten
@@ -91,24 +89,14 @@ def test_starts_stay_with_their_ends_and_tokens_are_made_anew():
         "after-all", "outfeed", "parameter", "tuple"]
 
 
-def run(monkeypatch, capsys, *arguments: str) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["hloc", *arguments])
-    try:
-        main()
-        code = 0
-    except SystemExit as end:
-        code = end.code or 0
-    return code, *capsys.readouterr()
-
-
-def test_command(monkeypatch, capsys, tmp_path):
+def test_command(monkeypatch, tmp_path, hloc_run):
     monkeypatch.chdir(tmp_path)
     Path("m.hlo").write_text(LOOP)
     np.save("x.npy", X)
-    code, out, _ = run(monkeypatch, capsys, "extract", "m.hlo", "--around", "d", "-o", "part.hlo", "-i", "x.npy", "--json")
+    code, out, _ = hloc_run("extract", "m.hlo", "--around", "d", "-o", "part.hlo", "-i", "x.npy", "--json")
     told = json.loads(out)
     assert code == 0 and told["results"][-1] == "w" and told["inputs"] == "part.npz" and told["of"] == 19
-    code, out, _ = run(monkeypatch, capsys, "check", "part.hlo", "-i", "part.npz", "-t", "cpu")
+    code, out, _ = hloc_run("check", "part.hlo", "-i", "part.npz", "-t", "cpu")
     assert code == 0 and "yes" in out
 
 
@@ -117,9 +105,9 @@ def test_command(monkeypatch, capsys, tmp_path):
     (["m.hlo", "--around", "body/x"], 2, "no instruction 'body/x'"), (["none.hlo", "--around", "d"], 2, "none.hlo"),
     (["empty.hlo", "--around", "d"], 3, "empty.hlo"), (["m.hlo", "--around", "d", "--radius", "-1"], 2, "--radius"),
     (["m.hlo", "--around", "d", "-o", "no/p.hlo"], 6, "no such folder")])
-def test_bad_calls(monkeypatch, capsys, tmp_path, arguments, code, words):
+def test_bad_calls(monkeypatch, tmp_path, arguments, code, words, hloc_run):
     monkeypatch.chdir(tmp_path)
     Path("m.hlo").write_text(LOOP)
     Path("empty.hlo").write_text("")
-    got, out, err = run(monkeypatch, capsys, "extract", "-o", "part.hlo", *arguments)
+    got, out, err = hloc_run("extract", "-o", "part.hlo", *arguments)
     assert got == code and words in err and out == "" and "Traceback" not in err and not Path("part.hlo").exists()

@@ -144,6 +144,36 @@ def test_the_remainder_fails_for_the_same_reason(monkeypatch, tmp_path, capsys):
     assert "differs: 7 instructions became 2" in capsys.readouterr().out and "tanh" in small.read_text()
 
 
+MIXED = """HloModule mixed
+ENTRY e {
+  x = f32[64] parameter(0)
+  y = f32[64] parameter(1)
+  z = f32[64] parameter(2)
+  t = f32[64] parameter(3)
+  p = f32[64] multiply(x, y)
+  r = f32[64] subtract(p, z)
+  quarter = f32[] constant(0.25)
+  q = f32[64] broadcast(quarter), dimensions={}
+  s = f32[64] multiply(t, q)
+  large = f32[] constant(1e37)
+  b = f32[64] broadcast(large), dimensions={}
+  v = f32[64] multiply(s, b)
+  ROOT o = (f32[64], f32[64]) tuple(r, v)
+}
+"""
+
+
+def test_an_unstable_result_beside_it_is_not_what_is_left(monkeypatch, tmp_path, capsys):
+    """r cancels, so that one unit in the last place moves it as far as contraction does; s is subnormal."""
+    path, small, data = (tmp_path / name for name in ("m.hlo", "small.hlo", "x.npz"))
+    path.write_text(MIXED)
+    x, y = np.random.default_rng(0).random((2, 64), np.float32)
+    np.savez(data, x, y, x * y, np.full(64, 2e-38, np.float32))
+    assert run(monkeypatch, ["reduce", str(path), "-o", str(small), "-i", str(data), "-t", "cpu"]) == 0
+    assert "differs: flushed subnormal: 13 instructions became" in capsys.readouterr().out
+    assert "subtract" not in small.read_text() and "multiply" in small.read_text()
+
+
 def test_reasons():
     def fails(error):
         def run():
