@@ -69,16 +69,16 @@ def bisect_command(module, inputs, target, fusion, tolerance, dump_dir, as_json,
 
 def _text(blame, target: str, dump_dir: Path | None) -> str:
     if blame.culprit == "kernels":
-        return (f"all {blame.steps} runs of passes keep the results; of the optimized module, "
-                f"{len(blame.kernels)} kernels differ from the evaluator on the same operands:")
+        return (f"{blame.steps} runs of passes, none changes the results; {len(blame.kernels)} kernels of the "
+                "optimized module differ from the evaluator on the same operands:")
     if not blame.culprit:
-        kernels = "and so does what runs" if blame.ran_kernels else f"kernels were not run: no {target} device"
-        return f"all {blame.steps} runs of passes keep the results, {kernels}"
+        kernels = "the kernels agree, too" if blame.ran_kernels else f"kernels were not run: no {target} device"
+        return f"{blame.steps} runs of passes, none changes the results; {kernels}"
     rows = "\n".join(f"  {r.name}: {r.note or f'off by {r.error:.1e} of its largest value'}, at {list(r.where)} "
                      f"{r.got} instead of {r.want}" for r in blame.rows)
     if blame.culprit == "plan":
-        return f"all {blame.steps} runs of passes keep the results, each kernel is right, their program is not\n{rows}"
-    where = f"; see {dump_dir}/before.hlo and after.hlo" if dump_dir else " (--dump-dir shows the module around it)"
+        return f"{blame.steps} runs of passes, none changes the results; each kernel agrees, the whole differs\n{rows}"
+    where = f"; see {dump_dir}/before.hlo and after.hlo" if dump_dir else " (--dump-dir writes both modules)"
     return f"{blame.culprit} (run {blame.step} of {blame.steps}) changes the results{where}\n{rows}"
 
 
