@@ -30,7 +30,7 @@ from hloc.ir import Instruction
 from hloc.ir.html import summary
 
 HEADER_MARK = "/* Compiled by hloc. */\n"               # how headers begin, so that no other is overwritten
-Backend = Callable[[Sequence[np.ndarray]], "tuple[np.ndarray, ...]"]
+Backend = Callable[[Sequence[Any]], tuple[Any, ...]]    # arrays, DeviceViews, what `fixed` gave -> arrays
 
 
 NAME = re.compile(r"[A-Za-z]\w{0,63}", re.ASCII)
@@ -95,7 +95,7 @@ class Executable:
     profiled: Callable[[], tuple[StepTime, ...]] | None = None
     recipe: Callable[[], tuple[Callable[..., Executable], tuple[Any, ...]]] | None = None
     _backend: Backend | None = None
-    _quick: Callable[[tuple], tuple[np.ndarray, ...] | None] | None = None
+    _quick: Callable[[tuple[Any, ...]], tuple[np.ndarray, ...] | None] | None = None
 
     @property
     def backend(self) -> Backend:

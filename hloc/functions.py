@@ -45,7 +45,7 @@ class CompiledFunction:
     """executable   the program over flat arrays: its parameters are named as in the function (params['w'])
     arguments    the pytree (args, kwargs) that calls must have; its leaves are numbers
     kept         the numbers of the leaves that the program reads, in the order of its parameters
-    results      the tree of the results;  keys: which of them are JAX's typed keys (jax_adapter.Lowering)
+    results      the pytree of the results, with numbers;  keys: which are JAX's typed keys (jax_adapter.Lowering)
     names        of the positional arguments, as far as they are known
     """
 
@@ -57,10 +57,12 @@ class CompiledFunction:
     keys: tuple[str, ...]
     names: tuple[str, ...] = ()
     _tree: Any = field(init=False, repr=False)
+    _result_tree: Any = field(init=False, repr=False)
     _places: list[tuple[int, np.dtype[Any]]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         numbers, self._tree = jax.flatten(self.arguments)
+        self._result_tree = jax.flatten(self.results)[1]
         order = {number: place for place, number in enumerate(numbers)}
         self._places = [(order[n], numpy_dtype(p.shape.element_type)) for n, p in
                         zip(self.kept, self.executable.parameters)]
@@ -109,7 +111,7 @@ class CompiledFunction:
     def _tree_of(self, results: Sequence[Any]) -> Any:
         if any(self.keys):
             results = [jax.typed_keys(r, tag) if tag else r for r, tag in zip(results, self.keys)]
-        return jax.unflatten(self.results, results)
+        return jax.unflatten(self._result_tree, results)
 
     def _other_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RunError:
         """Why these are no arguments of the function."""
@@ -135,6 +137,11 @@ class CompiledFunction:
             if mine != theirs:
                 return RunError(f"{path} of {self.name} must be {_shown(mine)}, but {_shown(theirs)} was given")
         return RunError(f"the arguments of {self.name} are of another pytree than those that it was compiled for")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """With pytrees in place of JAX's descriptions of them, which do not pickle where they hold users' types."""
+        return CompiledFunction, (self.name, self.executable, self.arguments, self.kept, self.results, self.keys,
+                                  self.names)
 
     def __repr__(self) -> str:
         return f"<hloc function {self.name}: {self.executable!r}>"
@@ -192,6 +199,8 @@ class JittedFunction:
         self._known: dict[Any, CompiledFunction] = {}
         self._statics = jax.Statics.of(function, numbers, names)
         self.__wrapped__ = function
+        self.__module__ = getattr(function, "__module__", __name__)
+        self.__qualname__ = getattr(function, "__qualname__", type(function).__name__)
         self.__name__ = getattr(function, "__name__", type(function).__name__)
         self.__doc__ = getattr(function, "__doc__", None)
 
@@ -218,6 +227,10 @@ class JittedFunction:
     def clear_cache(self) -> None:
         """Forget what was compiled."""
         self._known.clear()
+
+    def __reduce__(self) -> str:
+        """By its name, as functions pickle: it must be found under it."""
+        return self.__qualname__
 
     def __repr__(self) -> str:
         return f"<hloc.jit of {self.described}>"

@@ -25,7 +25,7 @@ class Lowering(NamedTuple):
     paths       how the user finds each leaf: params['w'], or args[0]['w'] where the names are not known
     kept        the numbers of the leaves that are parameters of the module, in order
     constants   arrays that are the module's first parameters
-    results     the tree of the results
+    results     the pytree of the results, whose leaves are their numbers
     keys        for each result, the tag of JAX's PRNG (fry) where it is an array of typed keys, else ""
     names       of the positional arguments that are not static; () where they are not known
     """
@@ -94,7 +94,8 @@ def lower(source: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None =
     with_paths = jax.tree_util.tree_flatten_with_path(source.args_info)[0]
     kept, constants = _kept(source, len(leaves))
     return Lowering(module, _name(source), jax.tree_util.tree_unflatten(tree, range(len(leaves))),
-                    tuple(path_text(path, names) for path, _ in with_paths), kept, constants, source.out_tree,
+                    tuple(path_text(path, names) for path, _ in with_paths), kept, constants,
+                    jax.tree_util.tree_unflatten(source.out_tree, range(source.out_tree.num_leaves)),
                     tuple(_key_tag(jax, leaf) for leaf in jax.tree_util.tree_leaves(source.out_info)),
                     tuple(names))
 
@@ -111,8 +112,10 @@ def _traced(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     for path, leaf in jax.tree_util.tree_flatten_with_path(dynamic)[0]:
         name = path_text(path, statics.dynamic_names)
         refuse_tracer(leaf, name, described(function))
-        if not isinstance(leaf, (bool, int, float, complex)) and not hasattr(leaf, "dtype"):
-            raise UsageError(f"{name} of {described(function)} is of type {type(leaf).__name__}, which is no array",
+        kind = getattr(getattr(leaf, "dtype", None), "kind", "")             # "" of other libraries' types
+        if kind in "OSUMm" and kind or not isinstance(leaf, (bool, int, float, complex)) and not hasattr(leaf, "dtype"):
+            what = f"an array of {leaf.dtype}" if kind else f"of type {type(leaf).__name__}"
+            raise UsageError(f"{name} of {described(function)} is {what}, which JAX does not compute with",
                              hint="what is no array can be a static argument: static_argnums, static_argnames")
     args = [a if n in statics.numbers else jax.tree_util.tree_map(as_shape, a) for n, a in enumerate(args)]
     kwargs = {name: a if name in statics.names else jax.tree_util.tree_map(as_shape, a) for name, a in kwargs.items()}
@@ -139,13 +142,14 @@ def path_text(path: Sequence[Any], names: Sequence[str] = ()) -> str:
     keystr, rest = library().tree_util.keystr, path[1:]
     if path[0].idx == 1:
         return f"{rest[0].key}{keystr(rest[1:])}"
-    return names[rest[0].idx] + keystr(rest[1:]) if rest[0].idx < len(names) else "args" + keystr(rest)
+    return f"{names[rest[0].idx]}{keystr(rest[1:])}" if rest[0].idx < len(names) else f"args{keystr(rest)}"
 
 
 # -- pytrees -----------------------------------------------------------------------------------------------------------
 
 def flatten(tree: Any) -> tuple[list[Any], Any]:
-    return library().tree_util.tree_flatten(tree)
+    leaves, structure = library().tree_util.tree_flatten(tree)
+    return leaves, structure
 
 
 def unflatten(structure: Any, leaves: Sequence[Any]) -> Any:
@@ -260,16 +264,17 @@ class Statics(NamedTuple):
         return cls(signature, frozenset(own), frozenset(called),
                    tuple(name for n, name in enumerate(positional) if n not in own))
 
-    def split(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any], tuple]:
+    def split(self, args: Sequence[Any], kwargs: dict[str, Any],
+              ) -> tuple[tuple[Any, ...], dict[str, Any], tuple[Any, ...]]:
         """The arguments that JAX traces, and the others with their types: 1 and True are equal, and not the same."""
         if not self.numbers and not self.names:
             return tuple(args), kwargs, ()
-        fixed = [(n, type(a), a) for n, a in enumerate(args) if n in self.numbers]
+        fixed: list[tuple[Any, ...]] = [(n, type(a), a) for n, a in enumerate(args) if n in self.numbers]
         fixed += [(name, type(a), a) for name, a in sorted(kwargs.items()) if name in self.names]
         return (tuple(a for n, a in enumerate(args) if n not in self.numbers),
                 {name: a for name, a in kwargs.items() if name not in self.names}, tuple(fixed))
 
-    def unhashable(self, fixed: tuple, function: str) -> UsageError:
+    def unhashable(self, fixed: tuple[Any, ...], function: str) -> UsageError:
         """Why static arguments cannot be told from others."""
         for name, kind, value in fixed:
             try:

@@ -29,6 +29,11 @@ def scaled(params, x, unused, n, *, flag=True):
     return jnp.sum(y) if flag else y
 
 
+@hloc.jit(target="cpu")
+def at_the_top(x):
+    return x
+
+
 def same(mine, theirs):
     """The same pytree with the same types and values."""
     (a, tree), (b, wanted) = jax.tree_util.tree_flatten(mine), jax.tree_util.tree_flatten(theirs)
@@ -179,6 +184,11 @@ def test_pickles():
         again = pickle.loads(pickle.dumps(written))
         same(again(X), layer(PARAMS, X))
         assert again.executable.target == written.executable.target
+    swap = hloc.compile(lambda p: Pair(p.right, [p.left]), Pair(X, X + 1), target="cpu")
+    same(pickle.loads(pickle.dumps(swap))(Pair(X, X + 1)), Pair(X + 1, [X]))
+    assert pickle.loads(pickle.dumps(at_the_top)) is at_the_top
+    with pytest.raises((pickle.PicklingError, AttributeError)):
+        pickle.dumps(hloc.jit(layer))
 
 
 # -- source lines ------------------------------------------------------------------------------------------------------
@@ -216,7 +226,8 @@ def test_refusals():
         (lambda: hloc.compile(3), UsageError, "a module is a path, text or bytes, not int"),
         (lambda: hloc.compile("a.hlo", "cpu", X), UsageError, "examples of arguments are for functions"),
         (lambda: hloc.compile(scaled), UsageError, f"no arguments of {place}: missing a required argument: 'params'"),
-        (lambda: hloc.compile(scaled, PARAMS, "x", 1.0, 2.0), UsageError, f"x of {place} is of type str"),
+        (lambda: hloc.compile(scaled, PARAMS, "x", 1.0, 2.0), UsageError, f"x of {place} is of type str, which JAX does not"),
+        (lambda: hloc.compile(scaled, PARAMS, np.array(["x"]), 1.0, 2.0), UsageError, f"x of {place} is an array of <U1, which"),
         (lambda: compiled([PARAMS], X, 1.0, 2.0), RunError, f"params of {place} must be {{'b': *, 'w': *}}, but [{{'b'"),
         (lambda: compiled(PARAMS, X, 1.0), RunError, "takes 4 positional arguments, but 3 were given"),
         (lambda: compiled(PARAMS, X, 1.0, 2.0, flag=True), RunError, "has no keyword argument 'flag'"),

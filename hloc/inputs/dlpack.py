@@ -170,8 +170,8 @@ def _over(tensor: _Tensor, capsule: object) -> np.ndarray:
     reach = [(n - 1) * step for n, step in zip(sizes, steps)]
     first, last = sum(r for r in reach if r < 0), sum(r for r in reach if r > 0)
     memory = (ctypes.c_uint8 * (last - first + dtype.itemsize)).from_address(tensor.data + tensor.byte_offset + first)
-    memory.holder = capsule
-    array = np.ndarray(sizes, dtype, np.frombuffer(memory, np.uint8), -first, steps)
+    memory.holder = capsule                                          # type: ignore[attr-defined]
+    array: np.ndarray = np.ndarray(sizes, dtype, memory, -first, steps)
     array.flags.writeable = False
     return array
 
@@ -211,11 +211,11 @@ def _first_line(error: Exception) -> str:
 
 # -- handing out -------------------------------------------------------------------------------------------------------
 
-_handed_out: dict[int, tuple] = {}                       # address of a DLManagedTensor -> what it needs
+_handed_out: dict[int, tuple[Any, ...]] = {}                       # address of a DLManagedTensor -> what it needs
 
 
 @_DELETER
-def _give_back(managed) -> None:
+def _give_back(managed: Any) -> None:
     _handed_out.pop(ctypes.addressof(managed.contents), None)
 
 

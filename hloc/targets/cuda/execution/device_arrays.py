@@ -106,7 +106,8 @@ class Allocation:
     """Memory on the GPU, given back with the last reference, or when Python ends. Made in the context."""
 
     def __init__(self, cuda: Any, context: Any, size: int):
-        self.cuda, self.context, self.memory = cuda, context, None
+        self.cuda, self.context = cuda, context
+        self.memory: Any = None
         if size:
             self.memory = cuda.mem_alloc(size)
             _register()
@@ -147,4 +148,9 @@ class Allocation:
 def _register() -> None:
     """Memory goes back before the context does: functions of atexit run in the reverse order, and this one is
     registered behind that of the context (runtime.primary_context)."""
-    atexit.register(lambda: [allocation.close() for allocation in list(_living)])
+    atexit.register(_close_all)
+
+
+def _close_all() -> None:
+    for allocation in list(_living):
+        allocation.close()
