@@ -58,3 +58,18 @@ def test_refused_by_name(line, message):
     module = parse_module("ENTRY e {\n" + line + "\n}\n")
     with pytest.raises(UnsupportedError, match=message):
         dynamic_padder(module, PassContext())
+
+
+@pytest.mark.parametrize("target, operands, message", [
+    ("Forward", "x, k", "has windows of dynamic size and PADDING_SAME"), ("KernelGrad", "x, k", "has windows of dynamic size"),
+    ("Forward", "x", "it takes 2 operands, and dim_labels"), ("InputGrad", "x, k", "it takes 3 operands, and dim_labels"),
+])
+def test_dynamic_convolutions_that_depend_on_sizes_are_refused(target, operands, message):
+    text = f"""ENTRY e {{ x = f32[1,<=8,1] parameter(0)  k = f32[3,1,1] parameter(1)
+        ROOT r = f32[1,<=8,1] custom-call({operands}), window={{size=3 pad=1_1}}, dim_labels=b0f_0io->b0f,
+            padding_type=PADDING_SAME, custom_call_target="DynamicConvolution{target}" }}"""
+    arrays = [np.ones((1, 8, 1), np.float32), np.ones((3, 1, 1), np.float32)]
+    for way in (lambda: hloc.compile(text + "\n", "cpu"), lambda: evaluate(load(text + "\n"), arrays)):
+        with pytest.raises(UnsupportedError, match=message) as error:
+            way()
+        assert error.value.span is not None

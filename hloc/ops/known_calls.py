@@ -13,6 +13,7 @@ from hloc.ir import Instruction
 from hloc.ops.checks import target_of, text
 from hloc.ops.compiler_calls import COMPILER_CALLS
 from hloc.ops.custom_linalg import LINEAR_ALGEBRA
+from hloc.ops.dynamic_convolutions import DYNAMIC_CONVOLUTIONS
 from hloc.ops.library_calls import LIBRARY_CALLS
 from hloc.ops.resize_calls import RESIZE_CALLS
 from hloc.ops.sorting import top_k
@@ -79,4 +80,5 @@ CUSTOM_CALLS: dict[str, Callable] = {
     **LIBRARY_CALLS,
     **LINEAR_ALGEBRA,
     **VENDOR_CALLS,
+    **DYNAMIC_CONVOLUTIONS,
 }

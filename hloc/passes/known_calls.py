@@ -20,6 +20,7 @@ from hloc.ops.custom_linalg import (
     triangular_options,
     trsm,
 )
+from hloc.ops.dynamic_convolutions import DYNAMIC_CONVOLUTIONS, plain_convolution
 from hloc.ops.known_calls import CUSTOM_CALLS, same
 from hloc.passes.cholesky_expander import real
 from hloc.passes.compiler_calls import compiler_value
@@ -58,7 +59,7 @@ def rewrite_known_calls(module: Module, context: PassContext) -> bool:
 
 
 def known_value(e: Expressions, instruction: Instruction) -> Instruction | None:
-    """Calls about where a value is, fresh memory, and top-k."""
+    """Calls about where a value is, fresh memory, convolutions of dynamic size, and top-k."""
     target, shape, operands = target_of(instruction), instruction.shape, instruction.operands
     if target in SAME_VALUE and operands and operands[0].shape.compatible(shape):
         return operands[0]
@@ -66,6 +67,9 @@ def known_value(e: Expressions, instruction: Instruction) -> Instruction | None:
         return e.op("tuple")
     if target in FRESH and shape.is_array:
         return e.full(0, shape)
+    if target in DYNAMIC_CONVOLUTIONS:
+        plain = plain_convolution(instruction)
+        return e.op("convolution", *plain.operands, shape=shape, **plain.attributes)
     if target in ("TopK", "__gpu$TopK") and shape.is_tuple and len(shape.tuple_shapes) == 2 and len(operands) == 1:
         return e.op("topk", operands[0], shape=shape, k=shape.tuple_shapes[0].dimensions[-1], largest=True)
     return None
