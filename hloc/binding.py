@@ -82,16 +82,19 @@ def _numbered(parameters: Sequence[Named], weights: Arrays) -> dict[int, Any]:
     for key, array in weights.items():
         number = numbers.get(key) if isinstance(key, str) else key
         if not isinstance(number, int) or not 0 <= number < len(parameters):
-            near = difflib.get_close_matches(str(key), numbers, n=3)
-            listed = near or [p.name for p in parameters[:10]]
-            raise UsageError(f"there is no parameter {key!r} to bind" if parameters else
-                             f"there is no parameter {key!r} to bind: all are bound, or there are none",
-                             hint=f"parameters: {', '.join(listed)}" + (" ..." if len(parameters) > len(listed) else "")
-                             if parameters else None)
+            raise _unknown(key, list(numbers))
         if number in found:
             raise UsageError(f"parameter {parameters[number].name} is bound twice, by its name and its number")
         found[number] = array
     return found
+
+
+def _unknown(key: Any, names: list[str]) -> UsageError:
+    if not names:
+        return UsageError(f"there is no parameter {key!r} to bind: all are bound, or there are none")
+    listed = difflib.get_close_matches(str(key), names, n=3) or names[:10]
+    return UsageError(f"there is no parameter {key!r} to bind",
+                      hint=f"parameters: {', '.join(listed)}" + (" ..." if len(names) > len(listed) else ""))
 
 
 def _lasting(array: Any) -> Any:

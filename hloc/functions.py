@@ -103,6 +103,16 @@ class CompiledFunction:
             arrays.append(leaf if type(leaf) is np.ndarray and leaf.dtype is dtype else self._leaf(leaf, number))
         return arrays
 
+    def check_examples(self, args: tuple[Any, ...]) -> None:
+        """Raises RunError where examples, of which shapes do, are no arguments of the function."""
+        for parameter, leaf in zip(self.executable.parameters, self._flat(args, {})):
+            sizes = getattr(leaf, "shape", () if isinstance(leaf, (bool, int, float, complex)) else None)
+            if sizes is None or tuple(sizes) != parameter.shape.dimensions:
+                given = type(leaf).__name__ if sizes is None else f"shape {list(sizes)}"
+                raise RunError(f"{parameter.name} of {self.name} is {parameter.shape.to_string(False)}, but the "
+                               f"example is of {given}", hint="the target is named: hloc.compile(f, x, target='cpu')"
+                               if isinstance(leaf, str) else None)
+
     def _leaf(self, leaf: Any, number: int) -> Any:
         parameter = self.executable.parameters[number]
         jax.refuse_tracer(leaf, parameter.name, self.name)
@@ -155,9 +165,10 @@ def compile_function(source: Any, example: Sequence[Any], compiler: Compiler) ->
     """As hloc.compile, of a function of JAX: as it is, jitted (by JAX or by hloc), traced or lowered."""
     if isinstance(source, JittedFunction):
         return source.compile(*example, compiler=compiler)
-    compiled = _compiled(jax.lower(source, example), jax.described(source), compiler)
-    if example and (jax.is_lowered(source) or jax.is_traced(source)):
-        compiled._flat(tuple(example), {})                       # the shapes are known; these must be of them
+    lowering, has_shapes = jax.lower(source, example), jax.is_lowered(source) or jax.is_traced(source)
+    compiled = _compiled(lowering, lowering.name if has_shapes else jax.described(source), compiler)
+    if example and has_shapes:
+        compiled.check_examples(tuple(example))
     return compiled
 
 

@@ -245,6 +245,8 @@ def test_refusals():
         (lambda: hloc.jit(scaled, static_argnums=9), UsageError, f"jax.jit refuses {place}"),
         (lambda: hloc.jit(jax.jit(scaled), static_argnums=3), UsageError, "is jitted already"),
         (lambda: hloc.compile(jax.jit(layer).lower(PARAMS, X), X, target="cpu"), RunError, "takes 2 positional arguments, but 1"),
+        (lambda: hloc.compile(jax.jit(jnp.sin).lower(X), "cpu"), RunError, "args[0] of jit(sin) is f32[2,3], but the example is of str\nhint: the target is named"),
+        (lambda: hloc.compile(jax.jit(jnp.sin).lower(X), X[0]), RunError, "args[0] of jit(sin) is f32[2,3], but the example is of shape [3]"),
         (lambda: compiled.bind(PARAMS).executable.save("m.so"), UsageError, "has bound arguments"),
     ]
     for call, kind, words in cases:

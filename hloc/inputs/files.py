@@ -108,10 +108,10 @@ def read_bound(paths: Sequence[Path], parameters: Sequence[Named]) -> dict[int, 
     by_name = bool(headers) and all(header.name in numbers for header in headers)
     if not by_name and len(headers) > len(parameters):
         raise RunError(f"{len(headers)} arrays are to be bound, but there are {len(parameters)} parameters")
-    unknown = [h.name for h in headers if h.name and h.name not in numbers]
-    if not by_name and len(unknown) < len([h for h in headers if h.name]):
-        raise RunError(f"there is no parameter {unknown[0] if unknown else ''!r} to bind", hint="name all arrays like "
-                       "parameters, or none: " + ", ".join(p.name for p in parameters[:10]))
+    if not by_name and any(header.name in numbers for header in headers):
+        unknown = next(header.name for header in headers if header.name not in numbers)
+        raise RunError(f"there is no parameter {unknown!r} to bind", hint="name all arrays like parameters, or none: "
+                       + ", ".join(p.name for p in parameters[:10]))
     places = [numbers[h.name] for h in headers] if by_name else list(range(len(headers)))
     if len(set(places)) < len(places):
         raise RunError("a parameter is bound twice: " + ", ".join(map(str, paths)))
