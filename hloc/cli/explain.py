@@ -18,6 +18,7 @@ Examples:
   hloc explain model.hlo                    # the largest arrays between kernels, and why they are not fused
   hloc explain model.hlo --about dot.7      # one instruction, by its name before or after fusion
   hloc explain model.hlo --kernels          # the kernels themselves
+  hloc explain model.hlo -t h200 --kernels  # what each would take on a GPU, and what bounds it
   hloc explain model.hlo --json | jq '.reasons'"""
 
 
@@ -35,8 +36,12 @@ def explain_command(module, target, about, show_kernels, top, as_json, fusion, r
     """List the kernels of MODULE and, for every array that one kernel stores and another loads, why these two kernels
     were not fused; then the loops that copy whole arrays in every iteration, and why. Nothing is compiled or run.
 
+    With --kernels and a GPU as --target, each kernel has the microseconds that the cost model predicts, how often it
+    runs, and what bounds it (DRAM, L2, tensor, issue, latency, launch); --json adds other GPUs. No GPU is needed.
+
     Names are those of the optimized module (hloc opt); lines are those of the file.
     """
+    from hloc.ir.clone import clone_module
     from hloc.targets import find
     from hloc.tools.explain import explain
     from hloc.verify.unverified import blaming_faults
@@ -44,12 +49,15 @@ def explain_command(module, target, about, show_kernels, top, as_json, fusion, r
     with Progress() as progress:
         parsed = read_module(module, reading, progress)
         progress.report("passes")
+        others = show_kernels and as_json and chosen.machine.kind == "gpu"
+        original = clone_module(parsed) if others else parsed
         with blaming_faults(parsed, "hloc explain"):
-            told = explain(parsed, chosen, pass_options(fusion))
+            told = explain(parsed, chosen, pass_options(fusion), times=show_kernels)
+            elsewhere = _elsewhere(original, chosen.machine, pass_options(fusion)) if others and told.times else {}
     if about:
         told = _about(told, about.lstrip("%"))
     if as_json:
-        click.echo(json.dumps(_as_json(told), indent=1))
+        click.echo(json.dumps({**_as_json(told), **elsewhere}, indent=1))
         return
     if not about:
         _show_summary(told)
@@ -58,7 +66,7 @@ def explain_command(module, target, about, show_kernels, top, as_json, fusion, r
     if not show_kernels:
         _show_edges(told, top)
     if told.not_planned:
-        click.echo(f"note: loops were not analyzed: {told.not_planned}", err=True)
+        click.echo(f"note: loops and times were not analyzed: {told.not_planned}", err=True)
     show_loop_copies(told.loops)
 
 
@@ -86,9 +94,40 @@ def _show_summary(told) -> None:
 
 
 def _show_kernels(told, top: int) -> None:
-    print_table(["bytes", "flops", "kernel", "kind", "line", "source", "holds"],
-                [_kernel_row(k, main_operation(k.instruction)) for k in told.kernels[:top]], right=(0, 1, 4))
-    _rest(len(told.kernels), top)
+    times = _times(told)
+    kernels = sorted(told.kernels, key=lambda k: -_total(times.get(k.instruction)))
+    print_table(["us", "runs", "bound", "bytes", "flops", "kernel", "kind", "line", "source", "holds"],
+                [[*_time_cells(times.get(k.instruction)), *_kernel_row(k, main_operation(k.instruction))]
+                 for k in kernels[:top]], right=(0, 1, 3, 4, 7))
+    _rest(len(kernels), top)
+    if told.times:
+        launches = sum(k.launches * k.uses for k in told.times.kernels)
+        click.echo(f"predicted for a run on {told.times.gpu}: {told.times.us:,.1f} us, launches: {launches:,}")
+
+
+def _times(told) -> dict:
+    return {k.instruction: k for k in told.times.kernels} if told.times else {}
+
+
+def _total(predicted) -> float:
+    return predicted.us * predicted.uses if predicted else 0.0
+
+
+def _time_cells(predicted) -> list[str]:
+    return [f"{predicted.us:,.1f}", str(predicted.uses), predicted.bound] if predicted else ["", "", ""]
+
+
+def _time_json(predicted) -> dict:
+    if predicted is None:                                       # a copy, or what runs on the host
+        return {"predicted_us": None, "uses": None, "bound": None}
+    return {"predicted_us": round(predicted.us, 3), "uses": predicted.uses, "bound": predicted.bound}
+
+
+def _elsewhere(module, gpu, passes) -> dict:
+    """What the module would take on other GPUs."""
+    from hloc.tools.gpu_times import what_if
+    return {"devices": {times.gpu: {"predicted_us": round(times.us, 3), "kernels": [
+        {"name": k.name, **_time_json(k)} for k in times.kernels]} for times in what_if(module, gpu, passes)}}
 
 
 def _kernel_row(kernel, main) -> list:
@@ -125,11 +164,14 @@ def _kernel_source(kernel) -> list[dict]:
 
 
 def _as_json(told) -> dict:
+    times = _times(told)
     return {
         "instructions": told.instructions,
+        **({"device": told.times.gpu, "predicted_us": round(told.times.us, 3)} if told.times else {}),
         "kernels": [{"computation": k.computation, "name": k.instruction.name, "kind": k.kind,
                      "line": line_of(main_operation(k.instruction)), "source": _kernel_source(k), "bytes": k.size,
-                     "flops": k.flops, "holds": list(k.members)}
+                     "flops": k.flops, "holds": list(k.members),
+                     **(_time_json(times.get(k.instruction)) if told.times else {})}
                     for k in told.kernels],
         "loop_copies": loop_copies_json(told.loops),
         "reasons": [{"reason": r.reason, "edges": r.edges, "bytes": r.size} for r in told.reasons],

@@ -9,7 +9,7 @@ kernel to another through memory, with the reason why fusion left it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hloc.analysis.aliasing import FORWARDING
 from hloc.analysis.control_flow import executed_computations, is_control_flow
@@ -23,6 +23,9 @@ from hloc.passes.pipelines import pipeline_for
 from hloc.passes.runner import run_passes
 from hloc.targets.target import Target
 from hloc.tools.loop_copies import CopyingLoop, loop_copies
+
+if TYPE_CHECKING:
+    from hloc.tools.gpu_times import Times
 
 NO_KERNELS = FORWARDING | {"parameter", "constant", "after-all"}
 
@@ -54,14 +57,16 @@ class Reason(NamedTuple):
 
 class Explanation(NamedTuple):
     """instructions: before fusion, of the computations that run; kernels and edges: the largest first; written: where
-    in the file each of its instructions stands, by name; loops: those that copy whole arrays in each turn; not_planned:
-    why they are not known, where a module with loops could not be planned."""
+    in the file each of its instructions stands, by name; loops: those that copy whole arrays in each turn; times: what
+    kernels take on a GPU, where that was asked for; not_planned: why these two are not known, where the module could
+    not be planned."""
 
     instructions: int
     kernels: tuple[KernelFacts, ...]
     edges: tuple[Edge, ...]
     written: Mapping[str, frozenset[int]]
     loops: tuple[CopyingLoop, ...] = ()
+    times: Times | None = None
     not_planned: str = ""
 
     @property
@@ -85,8 +90,10 @@ class Explanation(NamedTuple):
         return self._replace(kernels=kernels, edges=edges, loops=())
 
 
-def explain(module: Module, target: Target, options: Mapping[str, Any] | None = None) -> Explanation:
-    """Optimize the module (in place) and tell what became of it. options: of passes (hloc/passes/context.py)."""
+def explain(module: Module, target: Target, options: Mapping[str, Any] | None = None, *,
+            times: bool = False) -> Explanation:
+    """Optimize the module (in place) and tell what became of it. options: of passes (hloc/passes/context.py); times:
+    predict what kernels take, if the target is a GPU."""
     written: dict[str, frozenset[int]] = {}
     for i in module.instructions():
         written[i.name] = written.get(i.name, frozenset()) | _places([i])
@@ -103,10 +110,16 @@ def explain(module: Module, target: Target, options: Mapping[str, Any] | None = 
                if _is_work(i) and not is_control_flow(i)]
     told = Explanation(counted[0], tuple(sorted(kernels, key=lambda k: -k.size)),
                        tuple(sorted(edges, key=lambda e: -e.size)), written)
-    if not any(i.opcode == "while" for c in executed_computations(module) for i in c.instructions):
+    times = times and target.machine.kind == "gpu"
+    if not times and not any(i.opcode == "while" for c in executed_computations(module) for i in c.instructions):
         return told
     try:
-        return told._replace(loops=loop_copies(module, plan(module, target)))
+        program = plan(module, target)
+        told = told._replace(loops=loop_copies(module, program))
+        if times:
+            from hloc.tools.gpu_times import program_times  # a GPU's code is imported for GPUs
+            told = told._replace(times=program_times(program, target.machine))
+        return told
     except HlocError as error:
         return told._replace(not_planned=error.message)
 

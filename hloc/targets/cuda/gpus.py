@@ -23,6 +23,7 @@ def _gpu(name: str, arch: str, sms: int, l2_mib: int, gb_s: float, shared_kib: i
 
 FACTS: dict[str, dict[str, Any]] = {row["name"]: row for row in _DATA["gpus"]}
 GPUS: dict[str, Machine] = {name: _gpu(**row) for name, row in FACTS.items()}
+COSTS: dict[str, dict[str, Any]] = _DATA["costs"]
 DEFAULT: str = _DATA["default"]
 
 

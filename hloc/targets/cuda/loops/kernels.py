@@ -10,6 +10,7 @@ Pointwise kernels go through tiles (transposes.py) or vectors (vectors.py) where
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import PARALLEL, VECTOR, Apply, Barrier, For, Kernel, Tile, Var, While
@@ -24,8 +25,8 @@ from hloc.targets.cuda.loops.quotients import with_quotients
 from hloc.targets.cuda.loops.ranges import fits, narrowed
 from hloc.targets.cuda.loops.space import space_of
 from hloc.targets.cuda.loops.teams import LOOKED_AT, WARP, Scan, Spread, TeamKernel, Total, team_kernel
-from hloc.targets.cuda.loops.transposes import find_tiling, print_tiled, tiled_geometry
-from hloc.targets.cuda.loops.vectors import find_vectors, print_vectors, vector_geometry
+from hloc.targets.cuda.loops.transposes import Tiling, find_tiling, print_tiled, tiled_geometry
+from hloc.targets.cuda.loops.vectors import Vectors, find_vectors, print_vectors, vector_geometry
 from hloc.targets.functions import definitions, functions_in, with_calls
 from hloc.targets.printer import CUDA, StatementPrinter, c_type, comment, expression, pointer_type, print_kernel
 
@@ -38,10 +39,15 @@ MOST_INLINED = 32                       # functions of a kernel
 
 def kernel_source(kernel: Kernel, name: str, gpu: Machine) -> tuple[str, Geometry]:
     """Text and geometry of a loop kernel; positions have 32 bits where these are enough."""
-    kernel = with_owners(with_atomics(with_quotients(with_functions_called(kernel))), gpu)
-    text, start = _wide_source(kernel, name, gpu)
+    kernel = dealt_out(kernel, gpu)
+    text, start = _wide_source(form_of(kernel, gpu), name, gpu)
     text = "\n".join([*definitions(kernel.body), text])
     return (narrowed(text) if fits(kernel) else text), start
+
+
+def dealt_out(kernel: Kernel, gpu: Machine) -> Kernel:
+    """The kernel as its threads share it: scatters by owners or atomics, quotients by multiplication."""
+    return with_owners(with_atomics(with_quotients(with_functions_called(kernel))), gpu)
 
 
 def with_functions_called(kernel: Kernel) -> Kernel:
@@ -51,23 +57,55 @@ def with_functions_called(kernel: Kernel) -> Kernel:
     return kernel._replace(body=with_all_expressions(kernel.body, with_calls))
 
 
-def _wide_source(kernel: Kernel, name: str, gpu: Machine) -> tuple[str, Geometry]:
+class Form(NamedTuple):
+    """How threads share a kernel that is dealt out: by tiles, by vectors or by teams; else one for each iteration."""
+
+    kernel: Kernel
+    tiling: Tiling | None = None
+    vectors: Vectors | None = None
+    team: TeamKernel | None = None
+
+
+def form_of(kernel: Kernel, gpu: Machine) -> Form:
+    """The form that a kernel of dealt_out() is printed in."""
     space = space_of(kernel)
     tiling = find_tiling(kernel, space) if space else None
     if tiling is not None:
-        return print_tiled(kernel, tiling, name), tiled_geometry(tiling, name, gpu)
+        return Form(kernel, tiling=tiling)
     vectors = find_vectors(kernel, space, gpu) if space else None
     if vectors is not None:
-        return print_vectors(kernel, vectors, name), vector_geometry(vectors, name, gpu)
+        return Form(kernel, vectors=vectors)
     team = team_kernel(kernel, gpu)
     if team is None:
-        return print_kernel(kernel, CUDA, name), thread_geometry(kernel, name, gpu)
+        return Form(kernel)
     kept = with_kept_rows(kernel, team.threads)
-    if kept is not kernel:
-        kernel, team = kept, team_kernel(kept, gpu)
+    return Form(kept, team=team if kept is kernel else team_kernel(kept, gpu))
+
+
+def _wide_source(form: Form, name: str, gpu: Machine) -> tuple[str, Geometry]:
+    kernel, tiling, vectors, team = form
+    if tiling is not None:
+        text = print_tiled(kernel, tiling, name)
+    elif vectors is not None:
+        text = print_vectors(kernel, vectors, name)
+    else:
+        text = print_team_kernel(kernel, team, name) if team else print_kernel(kernel, CUDA, name)
+    return text, geometry_of(form, name, gpu)
+
+
+def geometry_of(form: Form, name: str, gpu: Machine) -> Geometry:
+    """How it starts."""
+    if form.tiling is not None:
+        return tiled_geometry(form.tiling, name, gpu)
+    if form.vectors is not None:
+        return vector_geometry(form.vectors, name, gpu)
+    return team_geometry(form.team, name, gpu) if form.team else thread_geometry(form.kernel, name, gpu)
+
+
+def team_geometry(team: TeamKernel, name: str, gpu: Machine) -> Geometry:
+    """A team for each row, up to a few blocks per SM."""
     blocks = max(1, min(-(-team.rows // team.teams), gpu.cores * BLOCKS_PER_SM))
-    block = team.threads * team.teams
-    return print_team_kernel(kernel, team, name), Geometry(name, (blocks, 1, 1), (block, 1, 1))
+    return Geometry(name, (blocks, 1, 1), (team.threads * team.teams, 1, 1))
 
 
 def thread_geometry(kernel: Kernel, name: str, gpu: Machine) -> Geometry:

@@ -55,12 +55,12 @@ def convolution(tile: Tile, name: str, gpu: Machine, way: str = "") -> tuple:
     operands = ", ".join(
         f"{name}_{n}{{{', '.join(b.name for b in made[n].buffers(tile))}}}" if n in made else
         f"{n} + {facts[n][0]}" if facts[n][0] else n for n in SIDES)
-    if _is_direct(constants):
+    if is_direct(constants):
         text, start = _direct(tile, name, gpu, constants, types, finish, operands)
         return structs + text, start
     constants.update(vectors(constants, facts, ELEMENT_TYPES[types[0]].bytes))
     product = None if made else as_product(constants, facts)
-    found = _tilings(constants, types, gpu, product, made)
+    found = tilings_of(constants, types, gpu, product, made)
     tiling = next((t for t in found if t.way == way), found[0])
     if not tiling.bulk:
         text, *rest = tiled_kernels(tile, name, gpu, tiling, constants, f"hloc_conv<{name}_shape>({operands}", finish)
@@ -82,11 +82,11 @@ def convolution_ways(tile: Tile, gpu: Machine) -> list[str]:
     facts = dict(tile.parameters)
     constants = constants_of(facts)
     constants.update(vectors(constants, facts, ELEMENT_TYPES[facts["types"][0]].bytes))
-    if _is_direct(constants):
+    if is_direct(constants):
         return ["direct"]
     made = computed_sides(tile, constants)
     product = None if made else as_product(constants, facts)
-    return [t.way for t in _tilings(constants, facts["types"], gpu, product, made)]
+    return [t.way for t in tilings_of(constants, facts["types"], gpu, product, made)]
 
 
 def computed_sides(tile: Tile, c: dict[str, int]) -> dict[str, Computed]:
@@ -94,7 +94,7 @@ def computed_sides(tile: Tile, c: dict[str, int]) -> dict[str, Computed]:
     beside it in one window too; where these lie apart in memory, threads beside each other take positions."""
     found = {}
     for p in tile.prologues:
-        if _is_direct(c):
+        if is_direct(c):
             found[p.operand] = computed(p, 1, 1)
         elif p.operand == "rhs":
             found[p.operand] = computed(p, c["FEATURES"], c["CHANNELS"])
@@ -104,7 +104,7 @@ def computed_sides(tile: Tile, c: dict[str, int]) -> dict[str, Computed]:
     return found
 
 
-def _is_direct(constants: dict[str, int]) -> bool:
+def is_direct(constants: dict[str, int]) -> bool:
     """As is_direct of analysis/prologues.py."""
     return constants["FEATURES"] <= FEW_FEATURES or constants["K"] < FEW_FEATURES
 
@@ -124,7 +124,7 @@ def as_product(c: dict[str, int], facts: dict) -> Product | None:
                    (facts["rhs"][0], 0, 0, c["W_I"], c["W_O"]))
 
 
-def _tilings(c: dict[str, int], types: tuple[str, str], gpu: Machine, product: Product | None,
+def tilings_of(c: dict[str, int], types: tuple[str, str], gpu: Machine, product: Product | None,
              made: dict[str, Computed]) -> list[Tiling]:
     """product: what the convolution is, if it is one: then the bulk copy engine can read its operands. made: those that
     are computed on their way."""

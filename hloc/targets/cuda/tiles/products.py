@@ -103,7 +103,7 @@ def gemm(tile: Tile, name: str, gpu: Machine, way: str = "") -> tuple:
         return _thin(tile, name, gpu, product, finish)
     operands, structs = _operands(tile, name, product, computed_sides(tile))
     constants = product.constants(ELEMENT_TYPES[type].bytes)
-    found = _tilings(tile, product, gpu)
+    found = tilings_of(tile, product, gpu)
     tiling = next((t for t in found if t.way == way), found[0])
     maps = ()
     if tiling.bulk:
@@ -145,10 +145,11 @@ def _operands(tile: Tile, name: str, product: Product, made: dict[str, Computed]
 def gemm_ways(tile: Tile, gpu: Machine) -> list[str]:
     """What a tuning file may choose among, the cost model's choice first."""
     product = Product.of(tile)
-    return ["thin"] if product.m <= THIN and not product.groups else [t.way for t in _tilings(tile, product, gpu)]
+    return ["thin"] if product.m <= THIN and not product.groups else [t.way for t in tilings_of(tile, product, gpu)]
 
 
-def _tilings(tile: Tile, product: Product, gpu: Machine) -> list[Tiling]:
+def tilings_of(tile: Tile, product: Product, gpu: Machine) -> list[Tiling]:
+    """The ways of a product that is not thin, the cost model's choice first."""
     facts = dict(tile.parameters)
     type, total = facts["types"]
     names = names_of(product)

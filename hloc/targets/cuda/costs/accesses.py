@@ -1,0 +1,97 @@
+"""Where the threads of a block access memory, tried out: positions of loop IR at sampled threads and iterations.
+
+In: positions, and the values of counters at the points of a sample. Out: bytes of the sectors that a block asks for,
+for each point. An access through an index that is itself loaded goes anywhere.
+
+    x[i0 * 4096 + lane]: 4 bytes a thread in f32;  x[lane * 4096]: 32;  bias[i0]: next to nothing
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from hloc.kernels.ir import Const, Expr, Load, Var
+from hloc.kernels.walks import parts
+
+SECTOR = 32                         # bytes that L1 asks L2 for
+SCATTERED, MOST_LOADED = 2654435761, 0xFFFFFF   # a multiplier that takes neighbours far apart; what is loaded, at most
+LIMIT = 1 << 40
+
+
+def mixed(number: np.ndarray, counters: Sequence[tuple[str, int]]) -> dict[str, np.ndarray]:
+    """The counters of a nest, the innermost last, from the number of the iteration."""
+    found = {}
+    for name, extent in reversed(counters):
+        found[name] = number % max(1, extent)
+        number = number // max(1, extent)
+    return found
+
+
+class Points:
+    """Values of INDEX expressions at sampled points. known: of counters; lets: what other names stand for."""
+
+    def __init__(self, known: Mapping[str, np.ndarray], lets: Mapping[str, Expr]) -> None:
+        self.known, self.lets = dict(known), lets
+
+    def value(self, expr: Expr) -> np.ndarray:
+        """What is loaded is any number, the same one at the same position; what is not known is 0."""
+        needed = names(expr, self.lets) - self.known.keys()
+        with np.errstate(over="ignore"):
+            for name in [n for n in self.lets if n in needed]:      # in the order of their statements
+                self.known[name] = self._now(self.lets[name])
+            return self._now(expr)
+
+    def _now(self, expr: Expr) -> np.ndarray:
+        """An expression of names that are known."""
+        if isinstance(expr, Const):
+            return np.int64(max(-LIMIT, min(LIMIT, int(expr.value))) if _is_whole(expr.value) else 0)
+        if isinstance(expr, Var):
+            return self.known.get(expr.name, np.int64(0))
+        if isinstance(expr, Load):
+            return (self._now(expr.position) * SCATTERED >> 7) & MOST_LOADED
+        arguments = [self._now(a) for a in expr.arguments]
+        operation = OPERATIONS.get(expr.op)
+        return operation(*arguments) if operation else arguments[0] if arguments else np.int64(0)
+
+
+def names(expr: Expr, lets: Mapping[str, Expr]) -> set[str]:
+    """All names that a value depends on."""
+    seen: set[str] = set()
+    waiting = [expr]
+    while waiting:
+        for part in parts([waiting.pop()]):
+            if isinstance(part, Var) and part.name not in seen:
+                seen.add(part.name)
+                if part.name in lets:
+                    waiting.append(lets[part.name])
+    return seen
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, (int, bool)) or isinstance(value, float) and math.isfinite(value)
+
+
+def _divisor(value: np.ndarray) -> np.ndarray:
+    return np.where(value == 0, 1, value)
+
+
+OPERATIONS = {
+    "add": np.add, "subtract": np.subtract, "multiply": np.multiply, "minimum": np.minimum, "maximum": np.maximum,
+    "divide": lambda a, b: a // _divisor(b), "remainder": lambda a, b: a % _divisor(b),
+    "select": lambda c, a, b: np.where(c != 0, a, b), "clamp": lambda a, b, c: np.minimum(np.maximum(a, b), c),
+    "compare_eq": np.equal, "compare_ne": np.not_equal, "compare_lt": np.less, "compare_le": np.less_equal,
+    "compare_gt": np.greater, "compare_ge": np.greater_equal,
+    "and": lambda a, b: (a != 0) & (b != 0), "or": lambda a, b: (a != 0) | (b != 0),
+}
+
+
+def sectors(positions: Sequence[np.ndarray], width: float, size: int, blocks: np.ndarray) -> float:
+    """Bytes of sectors for each point, where a block asks for each sector once. width: bytes of an element; size: of
+    the array, in elements; blocks: the block of each point."""
+    asked = []
+    for position in positions:
+        place = np.broadcast_to(position, blocks.shape) % max(1, size)
+        asked.append(((place * width).astype(np.int64) // SECTOR) * (int(blocks.max()) + 1) + blocks)
+    return len(np.unique(np.concatenate(asked))) * SECTOR / blocks.size

@@ -1,0 +1,129 @@
+"""What a loop kernel reads and writes: bytes of different elements, and bytes that pass between L1 and L2.
+
+In: its accesses with the loops around them, and how threads share it. Out: both, and the sectors that warps ask for.
+Different elements are counted by the counters that a position depends on; sectors are those of sampled blocks, which
+read each of theirs once as long as L1 keeps it: a few iterations, and small arrays for good.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from hloc.ir import ELEMENT_TYPES
+from hloc.kernels.ir import Buffer, Expr
+from hloc.machine import Machine
+from hloc.targets.cuda.costs.accesses import SECTOR, Points, mixed, names, sectors
+from hloc.targets.cuda.costs.work import WARP
+
+BLOCKS, STEPS, WARPS = 2, 8, 64     # of a sample: blocks, iterations that follow one another, warps
+KEPT, KEPT_BY = 32 << 10, 4         # bytes of an array that stays in L1, and how many blocks of an SM read it anew
+
+
+class Scope(NamedTuple):
+    """Where a statement stands. trips: times that a lane does it in one unit (a row of a team, an iteration of a
+    thread); lanes: that do it together; loops: those around it in a unit, the innermost last, with the number of their
+    iterations and whether lanes share these."""
+
+    trips: float
+    lanes: float
+    loops: tuple[tuple[str, int, bool], ...] = ()
+
+
+class Access(NamedTuple):
+    """A load or store, where it stands."""
+
+    buffer: str
+    position: Expr
+    scope: Scope
+    load: bool
+
+
+class Threads(NamedTuple):
+    """How threads share a kernel: units side by side in each block, by so many lanes each; counters: of the units."""
+
+    blocks: int
+    threads: int
+    units: int
+    side_by_side: int
+    lanes: int
+    counters: tuple[tuple[str, int], ...]
+
+    @property
+    def at_once(self) -> int:
+        return self.blocks * self.side_by_side
+
+    @property
+    def units_of_one(self) -> int:
+        """That follow one another in a thread."""
+        return math.ceil(self.units / max(1, self.at_once))
+
+
+def memory_of(accesses: Sequence[Access], buffers: Mapping[str, Buffer], lets: Mapping[str, Expr], threads: Threads,
+              tiled: bool, gpu: Machine) -> tuple[float, float, float]:
+    """Bytes of different elements, bytes between L1 and L2, and sectors that warps ask L1 for. tiled: accesses across
+    rows go through shared memory."""
+    traffic = asked = 0.0
+    elements: dict[str, float] = {}
+    groups: dict[tuple, list[Access]] = {}
+    for a in accesses:
+        groups.setdefault((a.buffer, a.scope, a.load), []).append(a)
+    for (name, scope, _), group in groups.items():
+        size, width = buffers[name].size, ELEMENT_TYPES[buffers[name].type].bytes
+        done = scope.trips * threads.units * (max(1.0, scope.lanes) if threads.lanes > 1 else 1)
+        alone, together = _sampled(group, scope, width, size, threads, lets)
+        if tiled:
+            alone, together = width * len(group), min(together, width * len(group))
+        once = size * width * min(threads.blocks, KEPT_BY * gpu.cores) if size * width <= KEPT else math.inf
+        traffic += min(together * done, once)
+        asked += alone * done / SECTOR / WARP
+        places = sum(min(done, _places(a, threads, lets)) for a in group)
+        elements[name] = min(size, elements.get(name, 0) + places)
+    memory = sum(n * ELEMENT_TYPES[buffers[b].type].bytes for b, n in elements.items())
+    return float(memory), float(traffic), float(asked)
+
+
+def _places(access: Access, threads: Threads, lets: Mapping[str, Expr]) -> float:
+    """Different positions that an access may have, at most: by the counters that it depends on."""
+    extents = dict(threads.counters) | {name: n for name, n, _ in access.scope.loops}
+    seen = names(access.position, lets)
+    return math.prod(float(n) for name, n in extents.items() if name in seen)
+
+
+def _sampled(group: Sequence[Access], scope: Scope, width: float, size: int, threads: Threads,
+             lets: Mapping[str, Expr]) -> tuple[float, float]:
+    """Bytes of sectors for each time that a lane does these accesses: those of each warp and access alone, and those of
+    a block's threads and a few iterations together."""
+    shape = (BLOCKS, threads.threads, STEPS)
+    block, thread, step = (np.broadcast_to(a, shape).ravel() for a in np.ogrid[:BLOCKS, :threads.threads, :STEPS])
+    known, keep = _points(scope, threads, block, thread, step)
+    if not keep.any():
+        return width, width
+    points = Points({name: np.broadcast_to(v, keep.shape)[keep] for name, v in known.items()}, lets)
+    positions = [np.broadcast_to(points.value(a.position), (int(keep.sum()),)) for a in group]
+    warp = np.unique(((block * threads.threads + thread) // WARP * STEPS + step)[keep], return_inverse=True)[1]
+    few = warp < WARPS
+    alone = sum(sectors([p[few]], width, size, warp[few]) for p in positions)
+    return alone, sectors(positions, width, size, block[keep])
+
+
+def _points(scope: Scope, threads: Threads, block: np.ndarray, thread: np.ndarray, step: np.ndarray):
+    """Values of all counters at the points of a sample, and which points there are."""
+    random, lanes = np.random.default_rng(0), threads.lanes
+    first = random.integers(0, max(1, threads.units // max(1, threads.side_by_side)), BLOCKS)
+    unit = np.minimum(first[block] * threads.side_by_side + thread // lanes, max(0, threads.units - 1))
+    spread = [(name, n) for name, n, shared in scope.loops if shared]
+    serial = [(name, n) for name, n, shared in scope.loops if not shared]
+    total = math.prod(n for _, n in spread)
+    slots = math.ceil(total / lanes) if spread else 1
+    iterations = slots * math.prod(n for _, n in serial)
+    number = random.integers(0, max(1, iterations - STEPS), BLOCKS)[block] + step
+    point = number % max(1, slots) * lanes + thread % lanes
+    known = {**mixed(unit, threads.counters), **mixed(np.minimum(point, max(0, total - 1)), spread),
+             **mixed(number // max(1, slots), serial), "lane": thread % lanes}
+    keep = step < iterations
+    if spread:
+        keep = keep & (point < total)
+    return known, keep & (thread % lanes == 0) if lanes > 1 and scope.lanes == 1 else keep

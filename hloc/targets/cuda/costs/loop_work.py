@@ -1,0 +1,240 @@
+"""The Work of a loop kernel, from its loop IR and the form in which threads share it.
+
+In: a Kernel and the GPU. Out: a Work: instructions by kind, bytes by level (loop_memory.py), and how many loads follow
+one another in a thread. Nothing is printed or compiled.
+
+    loop_work(kernel, GPUS["h200"]).rounds      of a thread that adds up 25,088 rows one by one: 25,088
+
+What compilers do with loops is what was measured: loads of iterations that are unrolled wait together; none is moved
+past a barrier, past a store (it may change what is loaded), or out of a choice (it may not be loaded at all).
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+from hloc.ir import ELEMENT_TYPES
+from hloc.kernels.ir import (
+    INDEX,
+    PARALLEL,
+    VECTOR,
+    Apply,
+    Assign,
+    Atomic,
+    Barrier,
+    Expr,
+    For,
+    If,
+    Kernel,
+    Let,
+    Load,
+    Mutable,
+    Shared,
+    Stmt,
+    Store,
+    Var,
+    While,
+)
+from hloc.kernels.walks import expressions, parts, walk
+from hloc.machine import Machine
+from hloc.targets.cuda.costs.accesses import names
+from hloc.targets.cuda.costs.loop_memory import Access, Scope, Threads, memory_of
+from hloc.targets.cuda.costs.work import WARP, Work
+from hloc.targets.cuda.loops.kernels import AT_ONCE, USUALLY_UNROLLED, Form, dealt_out, form_of, geometry_of
+from hloc.targets.cuda.loops.teams import FIRST_LANE, LOOKED_AT, Scan, Spread, Total
+
+UNKNOWN_TRIPS = 16                  # of a loop whose length is computed
+FEW_LOADS = 4                       # of an iteration that is unrolled often
+TOGETHER, TOGETHER_OF_MANY = 32, 8  # loads of a thread that wait together, where iterations have few, or many
+LARGEST_UNROLLED = 64               # slots
+REGISTERS = 40                      # of a thread; few need other numbers
+INSTRUCTIONS = {"tanh": 4, "exponential": 4, "log": 8, "divide": 8, "sqrt": 8, "rsqrt": 6, "logistic": 10, "sine": 24,
+                "cosine": 24, "power": 40, "erf": 24, "remainder": 12, "exponential-minus-one": 16,
+                "log-plus-one": 16, "cbrt": 20, "tan": 30, "atan2": 40}
+QUOTIENT = 4                        # instructions of an INDEX division by a constant
+TOTAL = 10                          # of joining a value over a warp
+
+
+def loop_work(kernel: Kernel, gpu: Machine) -> Work:
+    """The Work of a kernel as it is printed for this GPU."""
+    form = form_of(dealt_out(kernel, gpu), gpu)
+    start = geometry_of(form, kernel.name, gpu)
+    return _Count(form, start.grid[0], start.block[0]).work(gpu)
+
+
+class _Count:
+    """One kernel on its way to a Work."""
+
+    def __init__(self, form: Form, blocks: int, threads: int) -> None:
+        kernel = form.kernel
+        self.form, self.lets = form, {}
+        self.buffers = {b.name: b for b in kernel.buffers}
+        self.accesses: list[Access] = []
+        self.counts: dict[str, float] = {}
+        self.shared = 0
+        loop = next((s for s in kernel.body if isinstance(s, For) and s.kind == PARALLEL), None)
+        body: tuple[Stmt, ...] = loop.body if loop else kernel.body
+        counters: tuple[tuple[str, int], ...] = ((loop.name, loop.extent),) if loop else ()
+        before = tuple(s for s in kernel.body if s is not loop) if loop else ()
+        if form.team:
+            body, before = form.team.body, form.team.before
+            self.threads = Threads(blocks, threads, form.team.rows, form.team.teams, form.team.threads, counters)
+        else:
+            inner = loop.body[0] if loop and len(loop.body) == 1 else None
+            if isinstance(inner, For) and inner.kind == VECTOR and isinstance(inner.extent, int):
+                counters, body = (*counters, (inner.name, inner.extent)), inner.body
+            self.threads = Threads(blocks, threads, math.prod(n for _, n in counters), threads, 1, counters)
+        self.count(before, Scope(0, self.threads.lanes))
+        self.rounds = self.count(body, Scope(1, self.threads.lanes))
+
+    def work(self, gpu: Machine) -> Work:
+        """What was counted, for all threads."""
+        form, threads = self.form, self.threads
+        memory, traffic, sectors = memory_of(self.accesses, self.buffers, self.lets, threads, bool(form.tiling), gpu)
+        counts, units = {**self.counts, "sector": sectors}, threads.units_of_one
+        rounds, uneven = self.rounds * units, units * threads.at_once / max(1, threads.units)
+        if form.vectors:
+            width, together = form.vectors.width, len(form.vectors.loads) + len(form.vectors.space.stores)
+            counts["access"] *= 1 - min(1, together / max(1, len(self.accesses))) * (1 - 1 / width)
+            rounds = math.ceil(units / width) * max(1, self.rounds)
+        if form.tiling:
+            rounds, uneven = 2 * math.ceil(form.tiling.tiles / threads.blocks), 1
+            self.shared = len(form.tiling.loads) * form.tiling.edge ** 2 * 4
+            counts["access"] *= 2
+        return Work(threads.blocks, threads.threads, REGISTERS, self.shared, memory, traffic, counts,
+                    rounds=float(rounds), uneven=float(uneven))
+
+    # -- statements: each method notes instructions and accesses, and returns how many loads follow one another ----
+
+    def count(self, statements: Iterable[Stmt], scope: Scope) -> float:
+        rounds, deepest, levels = 0.0, 0, {}
+        for s in statements:
+            if isinstance(s, (For, Spread)):
+                rounds += self.loop(s, scope)
+            elif isinstance(s, While):
+                rounds += self.search(s, scope)
+            elif isinstance(s, Scan):
+                rounds += self.scan(s, scope)
+            elif isinstance(s, If):
+                rounds += self.branch(s, scope)
+            elif isinstance(s, Total):
+                self.add("shuffle", TOTAL, scope)
+            elif isinstance(s, Barrier):
+                self.add("barrier", 1, scope)
+            elif isinstance(s, Shared):
+                self.shared += s.size * ELEMENT_TYPES[s.type].bytes
+            elif isinstance(s, (Let, Mutable, Assign, Store, Atomic)):
+                deepest = max(deepest, self.simple(s, scope, levels))
+        return rounds + deepest
+
+    def simple(self, s: Let | Mutable | Assign | Store | Atomic, scope: Scope, levels: dict[str, int]) -> int:
+        """levels: how many loads each name waits for."""
+        if isinstance(s, (Let, Mutable)):
+            self.lets[s.name] = s.value if isinstance(s, Let) else s.initial
+        level = 0
+        for e in expressions(s):
+            self.expression(e, scope)
+            level = max(level, self.level(e, levels))
+        if isinstance(s, (Store, Atomic)):
+            if s.buffer in self.buffers:
+                self.accesses.append(Access(s.buffer, s.position, scope, False))
+            self.add("atomic" if isinstance(s, Atomic) else "access", 1, scope)
+        else:
+            levels[s.name] = level
+        return level
+
+    def level(self, expr: Expr, levels: Mapping[str, int]) -> int:
+        """How many loads, each at a place that the one before tells, an expression takes."""
+        if isinstance(expr, Var):
+            return levels.get(expr.name, 0)
+        if isinstance(expr, Load):
+            return self.level(expr.position, levels) + (expr.buffer in self.buffers)
+        return max((self.level(a, levels) for a in expr.arguments), default=0) if isinstance(expr, Apply) else 0
+
+    def expression(self, expr: Expr, scope: Scope) -> None:
+        for part in parts([expr]):
+            if isinstance(part, Load):
+                self.add("access", 1, scope)
+                self.add("alu", 0.5, scope)
+                if part.buffer in self.buffers:
+                    self.accesses.append(Access(part.buffer, part.position, scope, True))
+            elif isinstance(part, Apply):
+                cost = instructions(part)
+                self.add("special" if part.type != INDEX and part.op in INSTRUCTIONS else "alu", cost, scope)
+
+    def add(self, kind: str, count: float, scope: Scope) -> None:
+        """So many instructions of a lane in every trip, as warp instructions of the whole kernel."""
+        units, alone = self.threads.units, self.threads.lanes == 1
+        warps = units / WARP if alone else units * math.ceil(scope.lanes / WARP)
+        self.counts[kind] = self.counts.get(kind, 0.0) + count * scope.trips * warps
+
+    def branch(self, s: If, scope: Scope) -> float:
+        self.expression(s.condition, scope)
+        inside = scope._replace(lanes=1) if s.condition == FIRST_LANE else scope
+        waits = any(isinstance(p, Load) for p in parts([s.condition]))
+        return max(self.count(body, inside) for body in (s.then, s.otherwise)) + waits
+
+    def search(self, s: While, scope: Scope) -> float:
+        inside = scope._replace(trips=scope.trips * UNKNOWN_TRIPS, loops=(*scope.loops, ("", UNKNOWN_TRIPS, False)))
+        self.expression(s.condition, inside)
+        return (self.count(s.body, inside) + 1) * UNKNOWN_TRIPS
+
+    def loop(self, s: For | Spread, scope: Scope) -> float:
+        shared = isinstance(s, Spread)
+        counters = s.counters if shared else ((s.name, s.extent),)
+        extents = [n if isinstance(n, int) else UNKNOWN_TRIPS for _, n in counters]
+        total, lanes = math.prod(extents), self.threads.lanes if shared else 1
+        loops = (*scope.loops, *((name, n, shared) for (name, _), n in zip(counters, extents)))
+        rounds = self.count(s.body, scope._replace(trips=scope.trips * total / lanes, loops=loops))
+        return self.repeated(s, {name for name, _ in counters}, math.ceil(total / lanes), rounds)
+
+    def repeated(self, s: For | Spread, counters: set[str], steps: int, rounds: float) -> float:
+        """Of a loop whose iterations have so many rounds each."""
+        inside = list(walk(s.body))
+        if any(isinstance(i, (While, Scan, Barrier, Atomic, Total)) or isinstance(i, (For, Spread)) and not is_flat(i)
+               for i in inside):
+            return steps * rounds
+        slots = math.prod(i.slots for i in inside if isinstance(i, Spread))
+        if any(isinstance(i, Store) and i.buffer in self.buffers for i in inside):
+            return steps * rounds * slots
+        if any(is_choice(p) for i in inside for p in parts(expressions(i))):
+            return rounds if isinstance(s, Spread) and s.slots else steps * rounds
+        loads = [p for i in inside for p in parts(expressions(i)) if isinstance(p, Load) and p.buffer in self.buffers
+                 and counters & names(p.position, self.lets)]
+        if not loads:
+            return rounds
+        together = TOGETHER if len(loads) * slots <= FEW_LOADS else TOGETHER_OF_MANY
+        if isinstance(s, Spread):
+            width = min(ELEMENT_TYPES[p.type].bytes for p in loads)
+            together = max(USUALLY_UNROLLED, s.slots, AT_ONCE // width) * len(loads)
+        return max(1, math.ceil(steps * slots * len(loads) / together)) * max(1, rounds)
+
+    def scan(self, s: Scan, scope: Scope) -> float:
+        total, guard = math.prod(n for _, n in s.counters), s.body[-1]
+        loops = (*scope.loops, *((name, n, True) for name, n in s.counters))
+        looks = scope._replace(trips=scope.trips * total / WARP, loops=loops)
+        rounds = self.count(s.body[:-1], looks)
+        self.expression(guard.condition, looks)
+        hits = total / max(1, self.threads.units)               # of one owner, as they fall
+        more = self.count(guard.then, scope._replace(trips=scope.trips * hits, loops=loops))
+        return (rounds + 1) * math.ceil(total / LOOKED_AT) + more * hits
+
+
+def is_flat(loop: For | Spread) -> bool:
+    """Whether compilers make straight code of it."""
+    return isinstance(loop, Spread) and 0 < loop.slots <= LARGEST_UNROLLED
+
+
+def is_choice(part: Expr) -> bool:
+    """Whether something is loaded only if it is chosen."""
+    return isinstance(part, Apply) and part.op == "select" and \
+        any(isinstance(p, Load) for p in parts(part.arguments[1:]))
+
+
+def instructions(part: Apply) -> float:
+    """Of one operation, about."""
+    if part.type == INDEX:
+        return QUOTIENT if part.op in ("divide", "remainder") else 0.5
+    if part.op == "convert":
+        return 1 if ELEMENT_TYPES[part.type].bytes >= 4 else 2
+    return INSTRUCTIONS.get(part.op, 1) * (2 if ELEMENT_TYPES[part.type].bytes > 4 else 1)

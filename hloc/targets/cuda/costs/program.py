@@ -1,0 +1,90 @@
+"""What a whole program takes on a GPU: the estimates of its launches, by the instruction that they compute.
+
+In: a plan.Program and the GPU that it was made for. Out: one Predicted for each kernel instruction: how often it runs,
+and how long one run of it takes. Loops whose trips only the device knows count once, choices by their dearest branch.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from typing import NamedTuple
+
+from hloc.ir import Instruction
+from hloc.kernels.ir import Kernel, Tile
+from hloc.kernels.plan import Branch, Launch, Program, Step, WhileLoop
+from hloc.machine import Machine
+from hloc.targets.cuda.costs.loop_work import loop_work
+from hloc.targets.cuda.costs.model import Estimate, estimate
+from hloc.targets.cuda.costs.templates import template_work
+from hloc.targets.cuda.costs.work import Work
+from hloc.targets.cuda.tiles.source import tile_source
+
+
+class Predicted(NamedTuple):
+    """us: of one run of it, all its launches; bound: of the longest of these; uses: runs in a run of the program."""
+
+    name: str
+    instruction: Instruction | None
+    us: float
+    bound: str
+    uses: int
+    launches: int
+
+
+def works_of_kernel(kernel: Kernel | Tile, gpu: Machine, way: str = "") -> list[Work]:
+    """Of each launch, in their order. way: of a Tile, as tuning files have it."""
+    if isinstance(kernel, Tile):
+        return template_work(kernel, tile_source(kernel, "kernel", gpu, way).launches, gpu, way)
+    return [loop_work(kernel, gpu)]
+
+
+def unread_share(program: Program, launch: Launch, gpu: Machine) -> float:
+    """The share of a launch's arguments that lie outside of the arena, weights for the most part: where the program is
+    larger than L2, the last run of it has displaced them."""
+    if program.peak <= gpu.l2_bytes or not launch.arguments:
+        return 0.0
+    outside = sum(r.size for r in launch.arguments if r.region in ("parameter", "constant"))
+    return outside / max(1, sum(r.size for r in launch.arguments))
+
+
+def predict(program: Program, gpu: Machine) -> list[Predicted]:
+    """Of each instruction that launches kernels, in the order of their first launch."""
+    @cache
+    def works(kernel: int) -> list[Work]:
+        return works_of_kernel(program.kernels[kernel], gpu)
+
+    def estimates(launch: Launch) -> list[Estimate]:
+        unread = unread_share(program, launch, gpu)
+        return [estimate(w, gpu, unread=unread) for w in works(launch.kernel)]
+    found: dict[object, list] = {}
+
+    def total(steps: Iterable[Step], times: int, note: bool) -> float:
+        """Microseconds of the steps; note: whether they count."""
+        us = 0.0
+        for step in steps:
+            if isinstance(step, Launch):
+                own = estimates(step)
+                us += sum(e.us for e in own)
+                if note:
+                    key = step.instruction or step.kernel
+                    found.setdefault(key, []).append((step, times))
+            elif isinstance(step, WhileLoop):
+                trips = 1 if step.trip_count is None else step.trip_count
+                us += total(step.condition, times * (trips + 1), note) * (trips + 1)
+                us += total(step.body, times * trips, note) * trips
+            elif isinstance(step, Branch):
+                dearest = max(step.branches, key=lambda b: total(b, times, False), default=())
+                us += total(dearest, times, note)
+        return us
+    total(program.steps, 1, True)
+    return [_predicted(program, launches, estimates) for launches in found.values()]
+
+
+def _predicted(program: Program, launches: list[tuple[Launch, int]], estimates) -> Predicted:
+    """Of one instruction: the launches of one run of it."""
+    uses = min(times for _, times in launches)
+    own = [e for step, times in launches for e in estimates(step) * max(1, times // max(1, uses))]
+    first = launches[0][0]
+    name = first.instruction.name if first.instruction else program.kernels[first.kernel].name
+    longest = max(own, key=lambda e: e.us)
+    return Predicted(name, first.instruction, sum(e.us for e in own), longest.bound, uses, len(own))

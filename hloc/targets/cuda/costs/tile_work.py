@@ -1,0 +1,158 @@
+"""The Work of matrix products and convolutions, from their sizes and the constants of a Tiling (tiles/tiling.py).
+
+In: Sizes, how both operands are read, and a tile's constants. Out: the Work of the kernel that multiplies, and of the
+one that joins pieces of the depth.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from hloc.targets.cuda.costs.work import WARP, Work, cut
+
+FRAGMENT = 16 * 8 * 32              # one mma.sync multiplies 16 x 8 sums by 32 bytes of the depth
+PASS = 128                          # bytes that shared memory gives an SM in a clock
+SLOW_PRODUCTS = 32                  # instructions of one product of more than four bytes, against one of f32
+FEW_STEPS = 2
+OF_A_SUM = {"pipeline": 1.3, "steps": 0.5}      # registers of a thread that come with each of a sum: fragments, places
+
+
+class Side(NamedTuple):
+    """How an operand is read. vector: elements at once; width: bytes of one; windows: of an image; made: operations
+    that compute an element on its way; dense: whether neighbouring threads read neighbours in memory."""
+
+    vector: int
+    width: int
+    windows: bool = False
+    made: float = 0
+    dense: bool = True
+
+
+class Sizes(NamedTuple):
+    """rows, columns, depth of a product, and how many; memory: bytes of different elements of all arrays; results: what
+    the epilogue takes for each element: instructions, and bytes that it reads or writes; far: how many loads follow one
+    another that no other element shares: a thread's next element waits for them, since the store before it may have
+    changed what it loads."""
+
+    rows: int
+    columns: int
+    depth: int
+    count: int
+    memory: float
+    instructions: float = 2
+    bytes: float = 4
+    far: int = 0
+
+    @property
+    def outputs(self) -> int:
+        return self.rows * self.columns * self.count
+
+
+class Tiled(NamedTuple):
+    """A product in tiles. form: how these are multiplied: registers, steps, pipeline, groups or bulk; steps: of the
+    depth, of all tiles; most_blocks: that are started."""
+
+    constants: Mapping[str, int]
+    form: str
+    threads: int
+    shared: int
+    tiles: int
+    steps: int
+    most_blocks: int
+
+    @staticmethod
+    def of(sizes: Sizes, constants: Mapping[str, int], form: str, threads: int, shared: int, most_blocks: int) -> Tiled:
+        """The tiles of pieces of the depth count each."""
+        tiles = cut(sizes.rows, constants["BM"]) * cut(sizes.columns, constants["BN"]) * sizes.count
+        splits, part = constants["SPLITS"], constants.get("PART", sizes.depth)
+        steps = tiles * sum(cut(min(part, sizes.depth - n * part), constants["BK"]) for n in range(splits))
+        return Tiled(constants, form, threads, shared, tiles * splits, steps, most_blocks)
+
+    @property
+    def edges(self) -> tuple[int, int]:
+        return self.constants["BM"], self.constants["BN"]
+
+    @property
+    def warps(self) -> tuple[int, int]:
+        """Down and across, of those that multiply."""
+        return (self.constants["WM"], self.constants["WN"]) if self.form != "registers" else (self.threads // WARP, 1)
+
+    @property
+    def sums(self) -> int:
+        """Of a thread that multiplies."""
+        return math.prod(self.edges) // (math.prod(self.warps) * WARP)
+
+
+def tiled_work(sizes: Sizes, sides: tuple[Side, Side], tiled: Tiled) -> Work:
+    """The Work of the kernel that multiplies."""
+    split, blocks = tiled.constants["SPLITS"] > 1, max(1, min(tiled.tiles, tiled.most_blocks))
+    each, outputs = cut(tiled.tiles, blocks), sizes.outputs * tiled.constants["SPLITS"]
+    counts, traffic = _reading(sides, tiled)
+    for kind, count in _multiplying(sides[0].width, tiled).items():
+        counts[kind] = counts.get(kind, 0) + count
+    counts["alu"] = counts.get("alu", 0) + outputs * (2 if split else sizes.instructions) / WARP
+    counts["access"] = outputs / WARP
+    windows = tiled.form in ("bulk", "groups", "pipeline") and sides[0].windows
+    bm, bn, bk = *tiled.edges, tiled.constants["BK"]
+    down, across = tiled.warps
+    finish = 0 if split else sizes.far * bm * across * min(cut(bn, across), sizes.columns) / (down * across * WARP)
+    ahead = max(1, tiled.constants.get("STAGES", 2) - 1)
+    return Work(blocks, tiled.threads, _registers(sides, tiled), tiled.shared,
+                float(sizes.memory + (outputs * 4 if split else 0)), traffic + outputs * (4 if split else sizes.bytes),
+                counts, 0.0 if tiled.form == "registers" else 2.0 * tiled.steps * bm * bn * bk,
+                tiled.form + " window" * windows, rounds=each * (tiled.steps / tiled.tiles / ahead + 2 + finish),
+                uneven=each * blocks / tiled.tiles)
+
+
+def _reading(sides: tuple[Side, Side], tiled: Tiled) -> tuple[dict[str, float], float]:
+    """Instructions, and bytes, of bringing both operands to where they are multiplied."""
+    counts: dict[str, float] = {"tile": tiled.tiles * tiled.threads / WARP, "step": tiled.steps * tiled.threads / WARP}
+    traffic = 0.0
+    for side, edge in zip(sides, tiled.edges):
+        elements = tiled.steps * edge * tiled.constants["BK"]
+        traffic += elements * side.width * (1 if side.dense else 32 / side.width / max(1, side.vector))
+        kinds = []
+        if tiled.form != "bulk":
+            kinds.append(("async" if tiled.form in ("pipeline", "groups") else "fetch") + " window" * side.windows)
+        if tiled.form in ("steps", "registers"):
+            kinds.append("store")
+        for kind in kinds:
+            counts[kind] = counts.get(kind, 0) + elements / side.vector / WARP
+        if side.made:
+            counts["alu"] = counts.get("alu", 0) + elements * side.made / WARP
+    return counts, traffic
+
+
+def _multiplying(width: int, tiled: Tiled) -> dict[str, float]:
+    """Instructions of the products themselves, and passes through shared memory."""
+    (bm, bn), (down, across), bk = tiled.edges, tiled.warps, tiled.constants["BK"]
+    products = tiled.steps * bm * bn * bk
+    if tiled.form == "registers":
+        read = (tiled.constants["TM"] + tiled.constants["TN"]) * WARP * width / PASS / 4
+        return {"fma": products / WARP * (1 if width <= 4 else SLOW_PRODUCTS),
+                "shared": tiled.steps * bk * (tiled.threads / WARP) * read}
+    if tiled.form in ("groups", "bulk"):
+        return {"shared": tiled.steps * (bm / 64 * bn + bm) * bk * width / PASS}
+    return {"mma": products * width / FRAGMENT, "shared": tiled.steps * (bm * across + bn * down) * bk * width / PASS}
+
+
+def _registers(sides: tuple[Side, Side], tiled: Tiled) -> int:
+    """Of a thread, about: a pipeline of few steps is straight code, which keeps less."""
+    form, bk = tiled.form, tiled.constants["BK"]
+    own = 40 if form != "pipeline" else 24 if tiled.steps / tiled.tiles <= FEW_STEPS else 58
+    sums = tiled.sums * (max(1, sides[0].width // 4) if form == "registers" else 1)
+    held = sum(edge * bk * s.width // (tiled.threads * 4) for s, edge in zip(sides, tiled.edges)) \
+        if form in ("steps", "registers") else 0
+    loads = sum(edge * bk // (tiled.threads * s.vector) for s, edge in zip(sides, tiled.edges)) \
+        if form == "steps" else 0
+    return min(255, own + int(sums * (1 + OF_A_SUM.get(form, 0))) + held + 4 * loads)
+
+
+def join_work(sizes: Sizes, splits: int, blocks: int, threads: int = 256) -> Work:
+    """The kernel that adds up the pieces of the depth."""
+    each = cut(sizes.outputs, blocks * threads)
+    counts = {"access": sizes.outputs * (splits + 1) / WARP,
+              "alu": sizes.outputs * (splits + sizes.instructions) / WARP}
+    moved = float(sizes.outputs * (splits * 4 + sizes.bytes))
+    return Work(blocks, threads, 32, 0, moved, moved, counts, rounds=float(each * (math.ceil(splits / 4) + 1)))

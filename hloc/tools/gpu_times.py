@@ -1,0 +1,49 @@
+"""What a module would take on GPUs, without one: predicted microseconds of each kernel, and what bounds it.
+
+In: a parsed module and a GPU. Out: its Times. For each GPU a module is optimized and planned anew, since kernels are
+cut to fit it. docs/gpu.md tells how far predictions are off.
+
+    gpu_times(module, GPUS["h200"]).us
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from hloc import api
+from hloc.ir import Module
+from hloc.ir.clone import clone_module
+from hloc.kernels.plan import Program
+from hloc.machine import Machine
+from hloc.targets.cuda.costs.program import Predicted, predict
+from hloc.targets.cuda.gpus import GPUS
+from hloc.targets.cuda.target import cuda_target
+
+WHAT_IF = ("a100", "h100", "h200", "b200")
+
+
+class Times(NamedTuple):
+    """kernels: by instruction, those that take longest in a run of the program first; us: of a whole run."""
+
+    gpu: str
+    kernels: tuple[Predicted, ...]
+
+    @property
+    def us(self) -> float:
+        return sum(k.us * k.uses for k in self.kernels)
+
+
+def program_times(program: Program, gpu: Machine) -> Times:
+    """Of a program that was planned for this GPU."""
+    return Times(gpu.name, tuple(sorted(predict(program, gpu), key=lambda k: -k.us * k.uses)))
+
+
+def gpu_times(module: Module, gpu: Machine, passes: Mapping[str, Any] | None = None) -> Times:
+    """Of a module, which stays as it is. passes: their options. Raises HlocError where it cannot be planned."""
+    options = api.Options(passes=dict(passes or {}))
+    return program_times(api.optimized_plan(clone_module(module), cuda_target(gpu), options)[1], gpu)
+
+
+def what_if(module: Module, chosen: Machine, passes: Mapping[str, Any] | None = None) -> Iterator[Times]:
+    """The same on GPUs of data centres, but for the chosen one."""
+    return (gpu_times(module, GPUS[name], passes) for name in WHAT_IF if name != chosen.name)

@@ -1,0 +1,160 @@
+"""The GPU cost model: held to what was measured on an H200 (benchmarks/results/gpu-h200-kernels.json); what it counts."""
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+
+import pytest
+
+import hloc
+from hloc import api
+from hloc.cli.main import main
+from hloc.targets import find
+from hloc.targets.cuda.costs.model import estimate
+from hloc.targets.cuda.costs.program import predict, works_of_kernel
+from hloc.targets.cuda.gpus import COSTS, GPUS
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "benchmarks"))
+import fit_gpu_costs as fitted  # noqa: E402
+
+H200 = GPUS["h200"]
+BOUNDS = {"DRAM", "L2", "tensor", "issue", "latency", "launch"}
+ADD = "add { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT r = f32[] add(a, b) }\n"
+
+
+@pytest.fixture(scope="module")
+def measured():
+    data = fitted.read()
+    rows = fitted.observations(data)
+    return data, rows, fitted.predicted(data, rows, COSTS["h200"])
+
+
+def test_kernels_of_programs_take_what_was_measured(measured):
+    _, rows, values = measured
+    kernels = [(v, r) for v, r in zip(values, rows) if r["group"] not in ("ways", "cases")]
+    error, within = fitted.errors(*zip(*kernels))
+    assert len(kernels) > 700
+    assert error <= 1.2 and within >= 0.95
+
+
+@pytest.mark.parametrize("group", ["ways", "cases"])
+def test_so_do_all_ways_of_convolutions_and_kernels_by_themselves(measured, group):
+    _, rows, values = measured
+    error, within = fitted.errors(*zip(*[(v, r) for v, r in zip(values, rows) if r["group"] == group]))
+    assert error <= 1.3 and within >= 0.9
+
+
+def test_the_best_way_of_a_convolution_is_found(measured):
+    _, rows, values = measured
+    found = fitted.choices(values, rows)
+    assert len(found) >= 37
+    assert sum(c <= 1.15 for c in found.values()) >= 0.85 * len(found)
+
+
+def test_whole_programs_take_what_was_measured(measured):
+    runs = fitted.programs(measured[0])
+    assert len(runs) == 9
+    error = math.exp(sum(abs(math.log(us / run)) for us, run in runs.values()) / len(runs))
+    assert error <= 1.3
+
+
+def test_a_wrong_constant_would_be_seen(measured):
+    data, rows, values = measured
+    right, _ = fitted.errors(values, rows)
+    for name in ("dram_us", "dram_share", "of_warp"):
+        wrong, _ = fitted.errors(fitted.predicted(data, rows, {**COSTS["h200"], name: COSTS["h200"][name] / 4}), rows)
+        assert wrong > 1.05 * right, name
+
+
+def works(text: str, gpu: str = "h200"):
+    program = api.optimized_plan(api.load("HloModule m\n" + text), find(gpu))[1]
+    return [w for k in program.kernels for w in works_of_kernel(k, GPUS[gpu])]
+
+
+def test_an_add_moves_its_bytes_once():
+    add, = works("ENTRY e { x = f32[16384,4096] parameter(0)  y = f32[16384,4096] parameter(1)\n"
+                 "  ROOT z = f32[16384,4096] add(x, y) }")
+    assert add.memory == 3 * 4 << 26
+    assert add.memory <= add.traffic <= 1.1 * add.memory
+    told = estimate(add, H200)
+    assert told.bound == "DRAM" and 180 < told.us < 220             # measured: 199 us
+
+
+def test_a_gather_reads_the_rows_that_it_takes():
+    gather, = works("""ENTRY e { x = f32[1000000,64] parameter(0)  i = s32[4096,1] parameter(1)
+  ROOT g = f32[4096,64] gather(x, i), offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0},
+    index_vector_dim=1, slice_sizes={1,64} }""")
+    assert gather.memory < 3e6                                      # of an array of 256 MB
+    assert gather.rounds >= 2                                       # an index, then what it points at
+
+
+def test_rows_that_follow_one_another_are_latency():
+    text = ADD + """ENTRY e { x = f32[4096,4096] parameter(0)  z = f32[] constant(0)
+  ROOT s = f32[4096] reduce(x, z), dimensions={%d}, to_apply=add }"""
+    rows, columns = works(text % 1), works(text % 0)
+    assert sum(estimate(w, H200).us for w in rows) < sum(estimate(w, H200).us for w in columns)
+
+
+def test_scattered_accesses_cost_sectors():
+    text = "ENTRY e {{ x = f32[4096,{n}] parameter(0)\n ROOT s = f32[4096,1024] slice(x), slice={{[0:4096],[0:{n}:{by}]}} }}"
+    dense, apart = (works(text.format(n=1024 * by, by=by))[0] for by in (1, 16))
+    assert apart.traffic > 3 * dense.traffic
+
+
+def test_tensor_cores_bound_large_products():
+    product, = works("ENTRY e { a = bf16[8192,8192] parameter(0)  b = bf16[8192,8192] parameter(1)\n"
+                     "  ROOT d = bf16[8192,8192] dot(a, b), lhs_contracting_dims={1}, rhs_contracting_dims={0} }")
+    assert product.flops == 2 * 8192 ** 3
+    told = estimate(product, H200)
+    assert told.bound == "tensor" and 1200 < told.us < 2200         # measured: 1,405 to 1,647 us
+
+
+def test_loops_count_their_turns():
+    text = """body { p = (s32[], f32[256,256]) parameter(0)  i = s32[] get-tuple-element(p), index=0
+  x = f32[256,256] get-tuple-element(p), index=1  one = s32[] constant(1)  j = s32[] add(i, one)
+  y = f32[256,256] tanh(x)  ROOT t = (s32[], f32[256,256]) tuple(j, y) }
+cond { p = (s32[], f32[256,256]) parameter(0)  i = s32[] get-tuple-element(p), index=0  n = s32[] constant(5000)
+  ROOT l = pred[] compare(i, n), direction=LT }
+ENTRY e { x = f32[256,256] parameter(0)  z = s32[] constant(0)  t = (s32[], f32[256,256]) tuple(z, x)
+  ROOT w = (s32[], f32[256,256]) while(t), condition=cond, body=body }"""
+    program = api.optimized_plan(api.load("HloModule m\n" + text), find("h200"))[1]
+    assert 5000 in {k.uses for k in predict(program, H200)}
+
+
+def test_slower_gpus_take_longer():
+    path = ROOT / "testdata" / "models" / "transformer_train" / "model.hlo"
+    from hloc.tools.gpu_times import gpu_times
+    times = {name: gpu_times(hloc.load(path), GPUS[name]).us for name in ("a100", "h100", "h200", "b200")}
+    assert times["a100"] > times["h100"] >= times["h200"]
+    assert all(t > 0 for t in times.values())
+
+
+def test_explain_tells_times_and_bounds(capsys, monkeypatch):
+    path = str(ROOT / "testdata" / "models" / "digits" / "model.hlo")
+    run(["explain", path, "--target", "h200", "--kernels"], monkeypatch)
+    shown = capsys.readouterr().out
+    assert "predicted for a run on h200: " in shown and "bound" in shown
+    run(["explain", path, "--target", "h200", "--kernels", "--json"], monkeypatch)
+    told = json.loads(capsys.readouterr().out)
+    launched = [k for k in told["kernels"] if k["uses"]]
+    assert launched and all(k["predicted_us"] > 0 and k["bound"] in BOUNDS for k in launched)
+    assert told["predicted_us"] == pytest.approx(sum(k["predicted_us"] * k["uses"] for k in launched), rel=1e-3)
+    assert set(told["devices"]) == {"a100", "h100", "b200"}
+    run(["explain", path, "--kernels", "--json"], monkeypatch)
+    assert "predicted_us" not in json.loads(capsys.readouterr().out)
+
+
+def run(arguments: list[str], monkeypatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["hloc", *arguments])
+    main()
+
+
+@pytest.mark.parametrize("gpu", sorted(GPUS))
+def test_every_gpu_has_what_the_model_reads(gpu):
+    for work in works("ENTRY e { a = bf16[512,512] parameter(0)  b = bf16[512,512] parameter(1)\n"
+                      "  ROOT d = bf16[512,512] dot(a, b), lhs_contracting_dims={1}, rhs_contracting_dims={0} }", gpu):
+        told = estimate(work, GPUS[gpu])
+        assert 0 < told.us < 1e3 and told.bound in BOUNDS
