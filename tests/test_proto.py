@@ -194,6 +194,28 @@ def test_unknown_fields_are_told():
         hloc.load(data, name="m.pb", strict=True)
 
 
+COMPARE = "ENTRY e {\n  a = f32[2] parameter(0)\n  ROOT c = pred[2] compare(a, a), direction=LT\n}\n"
+
+
+@pytest.mark.parametrize("fields, told", [
+    ({"comparison_order": "TOTALORDER"}, "type=TOTALORDER"), ({"comparison_order": "PARTIALORDER"}, ""), ({}, ""),
+    ({"comparison_order": "TOTALORDER", "comparison_type": ""}, "type=TOTALORDER"), ({"block_scaling_config": {}}, ""),
+    ({"comparison_order": "WEAKORDER"}, "m.pb:byte 64: error: comparison_order 'WEAKORDER'"),
+    ({"block_scaling_config": {"lhs": {"scale_idx": 2}}}, "compare with block_scaling_config"),
+    ({"has_dynamic_root": True}, "compare with has_dynamic_root"),
+])
+def test_fields_of_new_protos(fields, told):
+    """What changes an instruction's meaning is read or refused, never omitted."""
+    record = module_record(parse_module(COMPARE))
+    record["computations"][0]["instructions"][1].update(fields)
+    warned = []
+    try:
+        text = str(read_proto(encode(record, "HloModuleProto"), "m.pb", lambda *w: warned.append(w)))
+    except UnsupportedError as error:
+        text = str(error)
+    assert told in text and ("type=" in text) == ("type=" in told) and not warned
+
+
 def test_any_damage_ends_in_a_located_error():
     """Bytes that are cut off, changed, put in: a module or an HlocError."""
     generator = random.Random(7)

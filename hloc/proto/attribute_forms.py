@@ -201,8 +201,17 @@ def default_comparison(shape: Shape) -> str:
     return "SIGNED" if shape.kind == "signed" else "UNSIGNED"
 
 
+ORDERS = {"": "", "TOTALORDER": "TOTALORDER", "TOTAL": "TOTALORDER", "PARTIALORDER": "FLOAT", "PARTIAL": "FLOAT"}
+
+
 def _read_type(context: Context) -> str | None:
-    kind = context.record["comparison_type"]
+    """By comparison_type; newer protos have comparison_order beside it or in its place."""
+    kind, order = context.record["comparison_type"], context.record["comparison_order"]
+    if order not in ORDERS:
+        span = Span(context.shapes.source, context.record.offset, context.record.offset + 1)
+        raise UnsupportedError(f"comparison_order {order!r}", span)
+    if context.operands and context.operands[0].shape.kind == "float":
+        kind = ORDERS[order] or kind
     return None if not context.operands or kind in ("", default_comparison(context.operands[0].shape)) else kind
 
 

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from hloc.errors import ParseError, Source, Span
+from hloc.errors import ParseError, Source, Span, UnsupportedError
 from hloc.ir.attributes import Verbatim
 from hloc.ir.module import Computation, Instruction, Module
 from hloc.ops.table import OPS
@@ -146,6 +146,7 @@ class _ModuleReader:
         known = signature(instruction.opcode)
         if known is None:
             raise unknown_opcode(instruction)
+        self.refuse_unknown_meaning(own, span)
         if opcode == "parameter":
             instruction.parameter_number = record["parameter_number"]
         elif opcode == "constant" and "literal" in record:
@@ -162,6 +163,13 @@ class _ModuleReader:
         instruction.attributes |= self.calls(instruction, own)
         self.check(instruction, record, known)
         return instruction
+
+    def refuse_unknown_meaning(self, record: Record, span: Span | None) -> None:
+        """What newer protos say of an instruction, and would make it another one if it were not read."""
+        if any(side in record.part("block_scaling_config") for side in ("lhs", "rhs")):
+            raise UnsupportedError(f"{record['opcode']} with block_scaling_config: operands that are scales", span)
+        if record["has_dynamic_root"]:
+            raise UnsupportedError(f"{record['opcode']} with has_dynamic_root: an operand that names the root", span)
 
     def operands(self, record: Record, field: str, by_id: dict[int, Instruction]) -> tuple[Instruction, ...]:
         try:

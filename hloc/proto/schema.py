@@ -56,7 +56,8 @@ HloInstructionProto: 1 name string; 2 opcode string; 3 shape ShapeProto; 7 metad
     92 iota_collective_device_list IotaReplicaGroupListProto;
     93 mesh_axes_replica_group_list MeshAxesReplicaGroupListProto; 94 is_reverse bool; 95 num_carries int64;
     96 is_associative TriState; 97 conv_kind ConvolutionKind; 98 sparsity_config SparsityConfig;
-    99 backend_config_payload Payload
+    99 backend_config_payload Payload; 100 has_dynamic_root bool; 101 block_scaling_config BlockScalingConfig;
+    102 comparison_order string; 103 shuffle_mode unread
 ProgramShapeProto: 1 parameters ShapeProto*; 2 result ShapeProto; 3 parameter_names string*
 HloScheduleProto: 1 sequences SequencesEntry*
 SequencesEntry: 1 key int64; 2 value InstructionSequence
@@ -114,6 +115,8 @@ ScatterDimensionNumbers: 1 update_window_dims int64*; 2 inserted_window_dims int
     6 scatter_indices_batching_dims int64*
 PrecisionConfig: 1 operand_precision Precision*; 2 algorithm Algorithm
 SparsityConfig: 1 lhs TensorSparsityConfig; 2 rhs TensorSparsityConfig
+BlockScalingConfig: 1 lhs TensorBlockScalingConfig; 2 rhs TensorBlockScalingConfig
+TensorBlockScalingConfig: 1 scale_idx int32; 2 zero_idx int32?; 3 strides int64*; 4 steps int64*
 TensorSparsityConfig: 1 num_non_zero int64; 2 block_size int64; 3 dimension int64; 4 stride int64
 TriangularSolveOptions: 1 left_side bool; 2 lower bool; 3 unit_diagonal bool; 4 transpose_a Transpose
 CholeskyOptions: 1 lower bool
