@@ -189,7 +189,7 @@ def test_unknown_fields_are_told():
     told = []
     data = write_proto(parse_module(TINY)) + varint(900 << 3) + b"\x05"
     read_proto(data, "m.pb", lambda message, span: told.append(f"{span}: {message}"))
-    assert told == [f"m.pb:byte {len(data) - 3}: unknown field 900 of HloModuleProto is left out"]
+    assert told == [f"m.pb:byte {len(data) - 3}: unknown field 900 of HloModuleProto is omitted"]
     with pytest.raises(HlocError, match="unknown field 900"):
         hloc.load(data, name="m.pb", strict=True)
 
