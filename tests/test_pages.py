@@ -10,12 +10,14 @@ import pytest
 from hloc.ir import Module
 from hloc.pages.diff_page import diff_page
 from hloc.pages.dump_folder import DumpFolder
+from hloc.pages.graph_page import graph_page
 from hloc.passes.context import PassContext
 from hloc.passes.dce import dce
 from hloc.passes.defuser import defuser
 from hloc.passes.runner import run_passes
 from hloc.text import parse_module
 from hloc.tools.diff import diff
+from hloc.tools.graph import Graph
 
 HOSTILE = '</script></style><img src=x onerror="alert(1)"><!-- \u2028 \' & ]]> \x1b[31m'
 TEXT = """HloModule m
@@ -73,7 +75,8 @@ def hostile(module: Module) -> Module:
 
 
 def pages_of(module: Module, other: Module, title: str, folder: Path) -> dict[str, str]:
-    return {"diff": diff_page(diff(module, other), [title, "b.hlo"]), "dumps": dumps_of(module, title, folder).index()}
+    return {"diff": diff_page(diff(module, other), [title, "b.hlo"]), "dumps": dumps_of(module, title, folder).index(),
+            "graph": graph_page(Graph(other), title)}
 
 
 def dumps_of(module: Module, title: str, folder: Path) -> DumpFolder:
@@ -83,7 +86,7 @@ def dumps_of(module: Module, title: str, folder: Path) -> DumpFolder:
     return dumps
 
 
-PAGES = ["diff", "dumps"]
+PAGES = ["diff", "dumps", "graph"]
 
 
 @pytest.mark.parametrize("name", PAGES)

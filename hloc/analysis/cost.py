@@ -144,3 +144,12 @@ def seconds_of_launch(size: int, machine: Machine) -> float:
     if machine.kind == "cpu" and size < machine.l2_bytes // 8:
         return CALL_SECONDS
     return machine.launch_seconds
+
+
+def predicted_seconds(instruction: Instruction, machine: Machine) -> float:
+    """Time of one execution as a kernel of its own: the longer of arithmetic and traffic, and its launch."""
+    if instruction.opcode in FREE:
+        return 0.0
+    size = bytes_accessed(instruction)
+    work = max(seconds_of_operations(flops(instruction), machine), seconds_of_traffic(size, machine))
+    return work + seconds_of_launch(size, machine)

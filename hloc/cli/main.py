@@ -27,6 +27,7 @@ COMMANDS = {
     "compile": "Compile a module to a file: .so .c .cubin .cu .ptx .hlo.",
     "opt": "Run passes over a module and print HLO text.",
     "diff": "Show what differs between two modules, or between two passes of one.",
+    "graph": "Write a module as a graph: a page that opens part by part, a drawing, or Graphviz's text.",
     "explain": "List the kernels of a module, and why they were not fused.",
     "convert": "Write a module in another form: HLO text, binary proto, text proto.",
     "memory": "Show the memory that a run needs, and the largest buffers.",

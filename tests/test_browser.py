@@ -1,0 +1,168 @@
+"""Pages in a real browser: Chromium, driven by Playwright (`pip install 'hloc[browser]'`, and a Chromium of the system
+or `playwright install chromium`). Nothing is fetched: pages are opened as files, and any other request fails a test."""
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+from test_pages import HOSTILE, TEXT, hostile
+
+import hloc
+from hloc.pages.diff_page import diff_page
+from hloc.pages.graph_page import graph_page
+from hloc.text import parse_module
+from hloc.tools.diff import diff
+from hloc.tools.graph import Graph
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install 'hloc[browser]'")
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+MODELS = Path(__file__).parent.parent / "testdata" / "models"
+LOOP = """cond { s = (s32[], f32[4]) parameter(0)  i = s32[] get-tuple-element(s), index=0  n = s32[] constant(9)  ROOT p = pred[] compare(i, n), direction=LT }
+body {
+  s = (s32[], f32[4]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  x = f32[4] get-tuple-element(s), index=1
+  one = s32[] constant(1)
+  j = s32[] add(i, one)
+  y = f32[4] sine(x), metadata={op_name="jit(f)/sin" source_file="wave.py" source_line=42}
+  ROOT t = (s32[], f32[4]) tuple(j, y)
+}
+ENTRY e {
+  x = (s32[], f32[4]) parameter(0)
+  w = (s32[], f32[4]) while(x), condition=cond, body=body
+  ROOT g = f32[4] get-tuple-element(w), index=1
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_api.sync_playwright() as playwright:
+        try:
+            started = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        except sync_api.Error as error:
+            pytest.skip(f"no Chromium: playwright install chromium ({str(error).splitlines()[0]})")
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def opened(browser, tmp_path):
+    """Opens a page's markup; at the end, no script may have failed and nothing may have been asked for."""
+    page = browser.new_page(viewport={"width": 1280, "height": 800})
+    wrong: list[str] = []
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
+    page.on("request", lambda request: None if request.url.startswith("file:") else wrong.append(request.url))
+
+    def open_page(markup: str):
+        path = tmp_path / "page.html"
+        path.write_text(markup, encoding="utf-8")
+        page.goto(path.as_uri())
+        return page
+
+    yield open_page
+    page.close()
+    assert wrong == []
+
+
+def chain(count: int) -> hloc.Module:
+    """A module of `count` instructions with several readers each, in scopes of a hundred."""
+    lines = ["ENTRY e {", "  v0 = f32[8,16] parameter(0)", "  v1 = f32[8,16] negate(v0)"]
+    lines += [f"  v{n} = f32[8,16] {'add' if n % 3 else 'multiply'}(v{n - 1}, v{n - 2 if n % 5 else max(0, n - 60)}), "
+              f'metadata={{op_name="jit(f)/layer_{n // 100}/op" source_file="net.py" source_line={n // 10}}}'
+              for n in range(2, count)]
+    return parse_module("\n".join([*lines, f"  ROOT r = f32[8,16] tanh(v{count - 1})", "}"]))
+
+
+def names(page) -> list[str]:
+    """The names of the nodes that are drawn."""
+    return page.locator("svg .box .name, svg .frame > .head").all_text_contents()
+
+
+def test_a_fusion_opens_and_folds(opened):
+    page = opened(graph_page(Graph(parse_module(TEXT)), "m.hlo"))
+    assert {"x", "a", "r \u2026"} <= set(names(page))
+    page.locator("svg .box", has_text="r \u2026").dblclick()
+    assert {"p", "n"} <= set(names(page)) and any(name.startswith("\u2212 r") for name in names(page))
+    page.keyboard.press("Enter")
+    assert "n" not in names(page)
+    assert page.locator("#details").inner_text().startswith("r\n")
+
+
+def test_keys_go_along_the_edges(opened):
+    page = opened(graph_page(Graph(parse_module(TEXT)), "m.hlo"))
+    page.locator("svg .box", has_text="exponential").click()
+    for key, name in (("ArrowDown", "r"), ("ArrowUp", "a"), ("ArrowUp", "x")):
+        page.keyboard.press(key)
+        assert page.locator("#details h2").inner_text() == name
+        assert page.evaluate("document.activeElement.getAttribute('aria-label')").startswith(name + ",")
+
+
+def test_loops_are_frames_and_search_finds_what_is_folded(opened):
+    page = opened(graph_page(Graph(parse_module(LOOP)), "loop.hlo"))
+    assert "y" not in names(page)
+    page.keyboard.press("/")
+    for wanted in ("sine", "wave.py:42", "line:8"):
+        page.locator("#search").fill(wanted)
+        assert page.locator("#said").inner_text() == "1 instruction found"
+    page.keyboard.press("Enter")
+    assert "y" in names(page) and page.locator("#details h2").inner_text() == "y"
+    assert {"\u2212 body", "\u2212 w  while  (s32[], f32[4])"} <= set(names(page))
+    told = page.locator("#details").inner_text()
+    assert "wave.py:42" in told and "f32[4], 16 B" in told and "body" in told
+    page.locator("#details button", has_text="x").click()
+    assert page.locator("#details h2").inner_text() == "x"
+
+
+@pytest.mark.parametrize("make", [lambda: graph_page(Graph(hostile(parse_module(TEXT))), "m" + HOSTILE), lambda: diff_page(diff(
+    hostile(parse_module(TEXT)), hostile(parse_module(TEXT.replace("exponential", "tanh")))), ["a" + HOSTILE, "b"])], ids=["graph", "diff"])
+def test_markup_in_names_is_text(opened, make):
+    page = opened(make())
+    assert page.locator("img").count() == 0
+    if page.locator("#unfold").count():
+        page.locator("#unfold").click()
+        page.locator("#search").fill("exponential")
+        page.locator("#results button").click()
+        assert "<img src=x" in page.locator("#details h2").inner_text()
+    assert page.locator("img").count() == 0
+
+
+def test_the_diff_hides_kinds(opened):
+    page = opened(diff_page(diff(parse_module(TEXT), parse_module(TEXT.replace("exponential", "tanh"))), ["a", "b"]))
+    assert page.locator("tr.came").is_visible()
+    page.get_by_label("came", exact=True).uncheck()
+    assert not page.locator("tr.came").is_visible() and page.locator("tr.went").is_visible()
+
+
+@pytest.mark.parametrize("count, first, unfolded, found", [(1_000, 2, 10, 1), (20_000, 4, 15, 3)])
+def test_large_graphs_stay_usable(opened, count, first, unfolded, found):
+    """Seconds until the first drawing, until all (or 2,500) are open, and until a search went to a node; the limits hold
+    on two busy cores."""
+    markup = graph_page(Graph(chain(count)), "chain.hlo")
+    start = time.perf_counter()
+    page = opened(markup)
+    page.wait_for_selector("body[data-ready]")
+    times = [time.perf_counter() - start]
+    assert len(names(page)) < 60
+    start = time.perf_counter()
+    page.locator("#search").fill(f"v{count // 2} add")
+    page.locator("#results button").first.click()
+    times.append(time.perf_counter() - start)
+    assert page.locator("#details h2").inner_text() == f"v{count // 2}"
+    start = time.perf_counter()
+    page.locator("#unfold").click()
+    times.append(time.perf_counter() - start)
+    assert len(names(page)) >= min(count, 2000)
+    print("first, search, unfolded:", *(f"{seconds:.2f} s" for seconds in times))
+    assert times[0] < first and times[1] < found and times[2] < unfolded
+
+
+def test_the_training_step_of_resnet(opened):
+    markup = graph_page(Graph(hloc.load(MODELS / "resnet50_train" / "model.hlo")), "resnet50_train")
+    page = opened(markup)
+    page.wait_for_selector("body[data-ready]")
+    assert int(page.evaluate("document.body.dataset.ready")) < 2_000
