@@ -124,8 +124,8 @@ def markdown(state: dict, image: str, data: str) -> str:
     rows = [[show(r) for _, show in columns] for r in done]
     most = ""
     if told.get("most_fusion"):
-        most = (f" ({told['fusion_bounded']:.2f} over the {told['bounded']} that spend their time in routines, where "
-                f"{told['most_fusion']:.2f} is the most)")
+        most = (f" ({told['fusion_bounded']:.2f} over the {told['bounded']} that spend their time in library kernels, "
+                f"where {told['most_fusion']:.2f} is the most)")
     missing = [f"- {r['module']}: {r['failed']}" for r in state["modules"] if "failed" in r]
     return "\n".join([
         f"{state['date']}, {facts['cpu']}, {facts['cores']} cores (load {facts['load']} at the start), "
