@@ -180,7 +180,7 @@ def test_convert_prints_any_form(capsys):
 def test_convert_says_what_is_left_out(tmp_path, capsys):
     file = tmp_path / "m.hlo"
     file.write_text("HloModule m, alias_passthrough_params=true\nENTRY e { ROOT c = f32[] constant(1) }")
-    assert "no place for alias_passthrough_params" in run(capsys, "convert", file, "-o", tmp_path / "m.pb")[2]
+    assert "no field for alias_passthrough_params: omitted" in run(capsys, "convert", file, "-o", tmp_path / "m.pb")[2]
     assert "arguments" in run(capsys, "convert", PROTOS / "snapshot.pb", "-o", tmp_path / "m.hlo")[2]
 
 
