@@ -79,6 +79,7 @@ class Executable:
     texts        file ending -> maker of a text form (".c", ".cu", ".ptx", ".hlo"), from the name of its functions
     files        file ending -> writer of a binary form (".so", ".cubin") into an open file, under such a name
     headers      file ending -> maker of the C header that stands beside such a file, from such a name
+    hosts        file ending -> makers of the C program that runs such a file, written and open, and of its header
     profiled     what the steps took since it was asked last; None unless compiled with Options(profile=True)
     recipe       makes a function and its arguments, by which this is made again: what pickle writes
     """
@@ -92,6 +93,7 @@ class Executable:
     texts: dict[str, Callable[[str], str]] = field(default_factory=dict)
     files: dict[str, Callable[[BinaryIO, str], None]] = field(default_factory=dict)
     headers: dict[str, Callable[[str], str]] = field(default_factory=dict)
+    hosts: dict[str, tuple[Callable[[BinaryIO, str], str], Callable[[str], str]]] = field(default_factory=dict)
     profiled: Callable[[], tuple[StepTime, ...]] | None = None
     recipe: Callable[[], tuple[Callable[..., Executable], tuple[Any, ...]]] | None = None
     _backend: Backend | None = None
@@ -151,14 +153,17 @@ class Executable:
             raise self._unknown(suffix)
         return self.texts[suffix](checked_name(name) or name_from(self.name))
 
-    def save(self, path: str | Path, *, name: str = "") -> None:
+    def save(self, path: str | Path, *, name: str = "", host: str = "") -> None:
         """Write the program in the form that the file's ending names, whole or not at all. name: what the functions
-        begin with that C calls (encoder: encoder_run), by default the file's. Raises RunError where the file cannot be
+        begin with that C calls (encoder: encoder_run), by default the file's. host: "c" writes a C program, with a
+        header, that runs a .cubin. Raises RunError where the file cannot be
         written, or where another's header stands in the place of its own; UsageError for a name that C has not."""
         path, name = Path(path), checked_name(name)
         if path.suffix not in self.texts and path.suffix not in self.files:
             raise self._unknown(path.suffix)
-        if name and path.suffix not in self.headers:
+        if host and (host != "c" or path.suffix not in self.hosts):
+            raise UsageError(f"{path.name} has no host program in {host}", hint="--host c goes with -o FILE.cubin")
+        if name and path.suffix not in self.headers and not host:
             raise UsageError(f"{path.name} has no functions for C that --name {name} would name")
         name = name or name_from(path.stem)
         with ExitStack() as written:
@@ -168,8 +173,15 @@ class Executable:
                 header.write((HEADER_MARK + self.headers[path.suffix](name)).encode())
             if path.suffix in self.files:
                 self.files[path.suffix](file, name)
+                for suffix, text in self._host(file, path.suffix, name) if host else ():
+                    written.enter_context(writing(path.with_suffix(suffix), is_own=is_own_header)).write(
+                        (HEADER_MARK + text).encode())
             else:
                 file.write(self.texts[path.suffix](name).encode())
+
+    def _host(self, file: BinaryIO, suffix: str, name: str) -> list[tuple[str, str]]:
+        program, header = self.hosts[suffix]
+        return [(".c", program(file, name)), (".h", header(name))]
 
     def _unknown(self, suffix: str) -> UsageError:
         known = ", ".join([*self.files, *self.texts])

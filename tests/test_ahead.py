@@ -126,7 +126,7 @@ def test_names_go_with_functions(capsys, tmp_path):
     code, said = run(capsys, "compile", EXAMPLE / "encoder.hlo", "-o", tmp_path / "m.hlo", "--name", "a")
     assert code == 2 and "m.hlo has no functions for C that --name a would name" in said
     code, said = run(capsys, "compile", EXAMPLE / "encoder.hlo", "-o", "-", "--name", "a")
-    assert code == 2 and "--name goes with" in said
+    assert code == 2 and "--name goes with a file" in said
 
 
 # -- the C file --------------------------------------------------------------------------------------------------------

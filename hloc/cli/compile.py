@@ -48,6 +48,8 @@ LANGUAGES = {".c": "c", ".cu": "cuda", ".ptx": "text", ".hlo": "hlo"}       # by
               help="cpu, cuda, a GPU (h100, rtx4090 ...) or an architecture (sm_90a). Default: by FILE's ending.")
 @click.option("--name", default="", metavar="NAME",
               help="Of .so and .c: what their C functions begin with. Default: the file's name.")
+@click.option("--host", type=click.Choice(["c"]),
+              help="With .cubin: also a C program that loads and runs it over the CUDA driver API.")
 @click.option("--march", default="native", show_default=True, metavar="CPU",
               help="The CPU to compile for, as the C compiler's -march names it: x86-64-v3, skylake ...")
 @time_passes_option
@@ -56,7 +58,7 @@ LANGUAGES = {".c": "c", ".cu": "cuda", ".ptx": "text", ".hlo": "hlo"}       # by
 @memory_limit_option
 @tuning_option
 @reading_options
-def compile_command(module, output, emit, target, name, march, time_passes, as_json, fusion, memory_limit, tuning,
+def compile_command(module, output, emit, target, name, host, march, time_passes, as_json, fusion, memory_limit, tuning,
                     reading) -> None:
     """Compile MODULE ('-' for stdin) and write it to the file given with -o."""
     from hloc.api import Options, compile
@@ -74,20 +76,20 @@ def compile_command(module, output, emit, target, name, march, time_passes, as_j
             parsed = read_module(module, reading, progress)
         exe = compile(parsed, target, options=options, consume=True, run=False)
         progress.report("write")
-        _write(exe, output, suffix, name)
+        _write(exe, output, suffix, name, host or "")
     if output != "-":
         click.echo(f"{output}: {Path(output).stat().st_size:,} bytes, target {exe.target}", err=True)
     if time_passes:
         show_times(options.timings, options.stages, as_json, options.units)
 
 
-def _write(exe: Executable, output: str, suffix: str, name: str) -> None:
+def _write(exe: Executable, output: str, suffix: str, name: str, host: str) -> None:
     if output == "-":
-        if name:
-            raise UsageError("--name goes with -o FILE.so and -o FILE.c")
+        if name or host:
+            raise UsageError(f"{'--name' if name else '--host'} goes with a file, not with -o -")
         echo_code(exe.source if suffix in (".c", ".cu") else exe.text(suffix), LANGUAGES[suffix])
         return
-    exe.save(output, name=name)
+    exe.save(output, name=name, host=host)
 
 
 def _suffix(output: str, emit: str | None, target: str | None) -> str:

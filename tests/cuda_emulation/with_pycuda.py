@@ -32,8 +32,10 @@ def missing() -> str:
 
 
 def wanted_functions() -> set[str]:
-    """The driver's functions that PyCUDA's extension names."""
-    folder = Path(importlib.util.find_spec("pycuda").submodule_search_locations[0])
+    """The driver's functions that PyCUDA's extension names, where it is installed."""
+    if (found := importlib.util.find_spec("pycuda")) is None:
+        return set()
+    folder = Path(found.submodule_search_locations[0])
     (extension,) = folder.glob("_driver*.so")
     return {name.decode() for name in re.findall(rb"\0(cu[A-Z]\w+)(?=\0)", extension.read_bytes())}
 

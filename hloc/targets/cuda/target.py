@@ -67,11 +67,19 @@ def executable(gpu: Machine, program: Program, module: Module, options) -> Execu
         container.write(file, image(sources, gpu, options), program, sources.geometry, gpu.arch,
                         compiler.compiler_version())
 
+    def host_program(file: BinaryIO, name: str) -> str:
+        from hloc.targets.cuda.host_program import host_text
+        return host_text(file, program, sources.geometry, gpu.arch, name)
+
+    def host_header(name: str) -> str:
+        from hloc.targets.cuda.host_program import header_text
+        return header_text(program, name)
+
     return Executable(
         program.name, gpu.arch, program.parameters, program.results, start, sources.readable,
         texts={".cu": lambda _: sources.single_file(), ".hlo": lambda _: str(module),
                ".ptx": lambda _: compiler.compile_cuda(sources.single_file(), gpu.arch, "ptx").decode()},
-        files={".cubin": save_cubin})
+        files={".cubin": save_cubin}, hosts={".cubin": (host_program, host_header)})
 
 
 def image(sources: CudaSources, gpu: Machine, options) -> bytes:

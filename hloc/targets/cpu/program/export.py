@@ -14,13 +14,11 @@ from pathlib import Path
 import numpy as np
 
 from hloc.analysis.packing import ALIGNMENT
-from hloc.errors import UnsupportedError, printable
-from hloc.ir import ELEMENT_TYPES
-from hloc.kernels.plan import Program, Value
+from hloc.errors import UnsupportedError
+from hloc.kernels.plan import Program
+from hloc.targets.c_headers import arrays, c_string, comment, header
 from hloc.targets.cpu.execution.executable import constant_places
 
-C_TYPES = {"pred": "uint8_t", "f32": "float", "f64": "double", "c64": "float _Complex", "c128": "double _Complex",
-           **{f"{s}{b}": f"{'u' if s == 'u' else ''}int{b}_t" for s in "su" for b in (8, 16, 32, 64)}}
 PUBLIC = ("run", "start", "stop", "error")
 # What Python looks up in <name>_program, the one symbol that a library has beside its functions.
 FOR_PYTHON = ("cpu_lacks", "execute", "use_threads", "threads", "share_threads", "forget_threads", "unplanned", "match",
@@ -48,15 +46,6 @@ def constants_text(constants: Sequence[np.ndarray], name: str) -> str:
     lines = "\n".join(f"  {c_string(data[i:i + BYTES_PER_LINE])}" for i in range(0, len(data), BYTES_PER_LINE))
     return (f"/* -- constants: {total:,} bytes -- */\n"
             f"static const char {name}_constants[{len(data) + 1}] __attribute__((aligned({ALIGNMENT}))) =\n{lines};\n")
-
-
-ESCAPED = [chr(b) if b in set(range(32, 127)) - set(b'"\\?') else f"\\{b:03o}" for b in range(256)]
-
-
-def c_string(text: str | bytes) -> str:
-    """A C string literal with every unusual byte as an octal escape, so that no name can end it."""
-    data = text if isinstance(text, bytes) else text.encode()
-    return '"' + "".join(map(ESCAPED.__getitem__, data)) + '"'
 
 
 def entry_macros(program: Program, name: str) -> str:
@@ -99,20 +88,12 @@ def exported_names(name: str) -> list[str]:
 
 def header_text(program: Program, name: str) -> str:
     """The C header beside a saved program."""
-    guard = f"HLOC_{name.upper()}_H"
-    return "\n".join([
-        f"/* {_comment(program.name)}, for C and C++. Link with the shared object or the C file, -lm and -lpthread.",
-        " *", *_arrays(program), " *", *USE.replace("NAME", name).splitlines(),
-        f"#ifndef {guard}", f"#define {guard}", "#include <stdint.h>", "#ifdef __cplusplus", 'extern "C" {', "#endif",
-        prototypes(name), "#ifdef __cplusplus", "}", "#endif", "#endif", ""])
+    title = f"{comment(program.name)}, for C and C++. Link with the shared object or the C file, -lm and -lpthread."
+    return header(title, arrays(program), USE, PROTOTYPES, name)
 
 
-def prototypes(name: str) -> str:
-    return "\n".join([f"int {name}_run(const void *const *inputs, void *const *results);",
-                      f"int {name}_start(int threads);", f"void {name}_stop(void);",
-                      f"const char *{name}_error(int code);"])
-
-
+PROTOTYPES = ("int NAME_run(const void *const *inputs, void *const *results);", "int NAME_start(int threads);",
+              "void NAME_stop(void);", "const char *NAME_error(int code);")
 USE = """\
  * NAME_run(inputs, results): reads inputs[0], inputs[1] ..., writes results[0], results[1] ...: one pointer per array,
  *     row-major. Returns 0, else an error: 1, out of memory; 2, this CPU lacks instructions that the code uses.
@@ -127,21 +108,3 @@ USE = """\
  *            none may overlap another array. Nothing keeps a pointer afterwards.
  * Numbers    during a run subnormal numbers count as zero; the caller's floating-point state is put back.
  * fork       a child may run the program: threads start anew there. */"""
-
-
-def _arrays(program: Program) -> list[str]:
-    return [*(f" *   inputs[{i}]  {_describe(v)}" for i, v in enumerate(program.parameters)),
-            *(f" *   results[{i}] {_describe(v)}" for i, v in enumerate(program.results))]
-
-
-def _describe(value: Value) -> str:
-    element_type = value.shape.element_type
-    dims = "".join(f"[{d}]" for d in value.shape.dimensions)
-    c_type = C_TYPES.get(element_type, f"uint{8 * ELEMENT_TYPES[element_type].bytes}_t as {element_type}")
-    return f"{c_type}{dims}  {_comment(value.name)}"
-
-
-def _comment(text: str) -> str:
-    """Text that cannot end a C comment."""
-    plain = printable(text).replace("\\", "/").replace("??", "? ?")
-    return plain.replace("/*", "/ *").replace("*/", "* /")[:200]
