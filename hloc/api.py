@@ -43,7 +43,7 @@ LIMIT_STEPS = 128                 # the aim is lowered by such a part of the lim
 
 @dataclass
 class Options:
-    """What a compilation may be told.
+    """Options of a compilation.
 
     progress      called with (stage, done, total); total 0 where it is not known
     timings       receives a Timing per pass (hloc/passes/runner.py)
@@ -92,9 +92,9 @@ class Options:
 
 @contextmanager
 def without_collections() -> Iterator[None]:
-    """The garbage collector rests. Nearly all that is made of a module stays in use until it is compiled: to look
-    through it again and again takes a quarter of the time of parsing and of the passes; and of importing them, where
-    the process holds as many objects as one with jax does."""
+    """Disable the garbage collector. Nearly all objects of a module stay in use until it is compiled: repeated scans
+    take a quarter of the time of parsing and of the passes, and of importing them in a process that holds as many
+    objects as one with jax."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -106,8 +106,8 @@ def without_collections() -> Iterator[None]:
 
 @contextmanager
 def prompt_threads() -> Iterator[None]:
-    """Threads that start compilers take turns with the one that is in the passes: by Python's own interval, of 5 ms,
-    each of their calls of the system would wait as long, and compilers start 50 ms late."""
+    """Shorten Python's thread switch interval. With the default of 5 ms each system call of the threads that start
+    compilers waits that long for the thread that runs the passes, and compilers start 50 ms late."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(min(before, SWITCH_SECONDS))
     try:
@@ -121,7 +121,7 @@ def load(source: str | bytes | Path | Module, *, name: str | None = None, choice
          strict: bool = False, elided: str | None = None, warn: Callable[[str, Span | None], None] | None = None,
          broken_rules: str = "refuse", sizes: Mapping[str, int] | None = None,
          options: Options | None = None) -> Module:
-    """A verified Module from a path, or from the content of a file (bytes, or a str that holds a newline).
+    """Read and verify a Module from a path, or from the content of a file (bytes, or a str that holds a newline).
 
     What a file may hold is in hloc/sources.py: HLO text, protos, gzip, StableHLO ... Snapshots set `default_inputs`.
     choice  the name or number of one of several modules, as in `model.hlo#2`
@@ -171,7 +171,7 @@ def _keep_faults(module: Module, warn: Callable[[str, Span | None], None] | None
 
 def content_of(source: str | bytes | Path, name: str | None = None,
                choice: str | None = None) -> tuple[str | bytes, str, str | None]:
-    """What a file holds, its name for messages and the choice among its modules; of a path, or of content itself."""
+    """Return a file's content, its name for messages, and the selected module; from a path or from content."""
     from hloc.sources import read_bytes, split_choice
     if isinstance(source, bytes) or (isinstance(source, str) and "\n" in source):
         return source, name or "<text>", choice
@@ -203,7 +203,7 @@ def optimize(module: Module, target: Target, options: Options | None = None) -> 
 
 
 def plan(module: Module, target: Target, options: Options | None = None) -> Program:
-    """Kernels, steps and memory of an optimized module."""
+    """Return the kernels, steps and memory of an optimized module."""
     from hloc.kernels.planner import plan_module
     options = options or Options()
     options.report("plan")
@@ -381,8 +381,8 @@ def refuse_endless(module: Module) -> None:
 
 def compile_for_devices(source: str | Path | Module, devices: Sequence[Device], target: str = "auto", *,
                         options: Options | None = None) -> list[Executable]:
-    """One Executable per device of a module with collectives. They must be called at the same time, each in a thread
-    (hloc/evaluate/simulate.py) or process of its own (hloc/evaluate/mpi.py): collectives wait for the other devices."""
+    """Return one Executable per device of a module with collectives. They must be called at the same time, each in its
+    own thread (hloc/evaluate/simulate.py) or process (hloc/evaluate/mpi.py): collectives wait for the other devices."""
     options = options or Options()
     module = load(source, options=options)
     each = [replace(options, device=device) for device in devices]
@@ -395,7 +395,7 @@ def compile_for_devices(source: str | Path | Module, devices: Sequence[Device], 
 
 
 def load_compiled(path: Path) -> Executable:
-    """What `hloc compile` wrote to a .so or .cubin, ready to call. Raises RunError for other files."""
+    """Load a .so or .cubin of `hloc compile` as an Executable. Raises RunError for other files."""
     if not os.path.exists(path):
         raise UsageError(f"cannot read {path}: no such file")
     if path.suffix == ".so":
@@ -406,7 +406,7 @@ def load_compiled(path: Path) -> Executable:
 
 
 def reference_executable(module: Module, options: Options) -> Executable:
-    """The evaluator behind the same interface; needs no compiler."""
+    """Return the evaluator as an Executable; it needs no compiler."""
     from hloc.evaluate import Options as Run
     from hloc.evaluate import evaluate
     calls = {name: _without_instruction(f) for name, f in options.custom_calls.items()}

@@ -97,7 +97,7 @@ def _opened(data: bytes, name: str) -> Iterator[zipfile.ZipFile]:
     except HlocError:
         raise
     except (*DAMAGED, zipfile.BadZipFile, zlib.error, UnicodeDecodeError) as error:
-        raise HlocError(f"{name} is no bundle: {error}", hint="hloc bundle MODULE -o case.zip makes one") from None
+        raise HlocError(f"{name} is not a bundle: {error}", hint="hloc bundle MODULE -o case.zip makes one") from None
 
 
 def _in_memory(data: bytes, name: str) -> io.BufferedReader:

@@ -39,7 +39,7 @@ NAME = re.compile(r"[A-Za-z]\w{0,63}", re.ASCII)
 def checked_name(name: str) -> str:
     """A name that functions of C may begin with; "" for none. Raises UsageError for any other."""
     if name and not NAME.fullmatch(name):
-        raise UsageError(f"{name[:80]!r} is no name for functions of C",
+        raise UsageError(f"{name[:80]!r} is not a name for functions of C",
                          hint="letters of English, digits and _, a letter first, 64 at most")
     return name
 

@@ -76,7 +76,7 @@ def _size(size: int) -> str:
 
 def _refuse_unless_regular(facts: os.stat_result, path: str | Path) -> None:
     if not stat.S_ISREG(facts.st_mode):
-        raise OSError(errno.EINVAL, f"it is {_kind(facts)}, no regular file", str(path))
+        raise OSError(errno.EINVAL, f"it is {_kind(facts)}, not a regular file", str(path))
 
 
 def _kind(facts: os.stat_result) -> str:

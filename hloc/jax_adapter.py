@@ -48,7 +48,7 @@ def library() -> Any:
         import jax
         from jax.extend import source_info_util
     except ImportError as error:
-        raise UsageError(f"functions of JAX need jax, which is not here ({error})", hint="pip install 'hloc[jax]'"
+        raise UsageError(f"functions of JAX need jax, which is not installed ({error})", hint="pip install 'hloc[jax]'"
                          ) from None
     source_info_util.register_exclusion(str(Path(__file__).parent))
     return jax
@@ -116,7 +116,7 @@ def _traced(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         if kind in "OSUMm" and kind or not isinstance(leaf, (bool, int, float, complex)) and not hasattr(leaf, "dtype"):
             what = f"an array of {leaf.dtype}" if kind else f"of type {type(leaf).__name__}"
             raise UsageError(f"{name} of {described(function)} is {what}, which JAX does not compute with",
-                             hint="what is no array can be a static argument: static_argnums, static_argnames")
+                             hint="other values can be static arguments: static_argnums, static_argnames")
     args = [a if n in statics.numbers else jax.tree_util.tree_map(as_shape, a) for n, a in enumerate(args)]
     kwargs = {name: a if name in statics.names else jax.tree_util.tree_map(as_shape, a) for name, a in kwargs.items()}
     return (function if is_jitted(function) else jitted(function)).trace(*args, **kwargs)

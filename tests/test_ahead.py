@@ -119,7 +119,7 @@ def test_names_of_files_become_names_of_functions(name, right):
 def test_odd_names(capsys, tmp_path, name, ending):
     file = tmp_path / f"m.{ending}"
     code, said = run(capsys, "compile", EXAMPLE / "encoder.hlo", "-o", file, "--name", name)
-    assert code == 2 and "is no name for functions of C" in said and said.count("error") == 1 and not file.exists()
+    assert code == 2 and "is not a name for functions of C" in said and said.count("error") == 1 and not file.exists()
 
 
 def test_names_go_with_functions(capsys, tmp_path):

@@ -70,7 +70,7 @@ def test_against_xla_results_are_compared(tmp_path, monkeypatch, hloc_run):
 
 
 @pytest.mark.parametrize("arguments, code, words", [
-    (["nowhere.hlo"], 2, "cannot read nowhere.hlo"), (["empty.hlo"], 3, "empty.hlo"), (["x.npy"], 2, "x.npy is no module"),
+    (["nowhere.hlo"], 2, "cannot read nowhere.hlo"), (["empty.hlo"], 3, "empty.hlo"), (["x.npy"], 2, "x.npy is not a module"),
     (["m.hlo", "x.npy"], 2, "inputs go to --inputs"), (["m.hlo", "--inputs", "nowhere.npy"], 6, "nowhere.npy"),
     (["m.hlo", "--rounds", "1"], 2, "--rounds"), ([], 2, "MODULE")])
 def test_bad_calls(tmp_path, monkeypatch, arguments, code, words, hloc_run):

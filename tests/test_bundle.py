@@ -50,7 +50,7 @@ def test_what_is_packed_comes_back():
     ({"flags": {"target": ["cpu"]}}, "flag 'target'"), ({"flags": 1}, "another type"), ({"choice": 1}, "another type"),
     ({"flags": {"memory_limit": True}}, "flag 'memory_limit'")])
 def test_hostile_manifests(changes, words):
-    with pytest.raises(hloc.HlocError, match="case.zip is no bundle: .*" + words):
+    with pytest.raises(hloc.HlocError, match="case.zip is not a bundle: .*" + words):
         read_bundle(packed(**changes), "case.zip")
 
 
@@ -100,7 +100,7 @@ def test_a_module_that_cannot_be_read_is_packed_with_its_error(monkeypatch, tmp_
 
 @pytest.mark.parametrize("arguments, code, words", [
     (["bundle", "none.hlo", "-o", "c.zip"], 2, "none.hlo"), (["bundle", "m.hlo", "-o", "no/c.zip"], 6, "no such folder"),
-    (["bundle", "m.hlo", "-o", "c.zip", "-i", "none.npy"], 6, "none.npy"), (["run", "junk.zip"], 3, "junk.zip is no bundle"),
+    (["bundle", "m.hlo", "-o", "c.zip", "-i", "none.npy"], 6, "none.npy"), (["run", "junk.zip"], 3, "junk.zip is not a bundle"),
     (["run", "none.zip"], 2, "none.zip"), (["bundle", "m.hlo"], 2, "--output")])
 def test_bad_calls(monkeypatch, tmp_path, arguments, code, words, hloc_run):
     monkeypatch.chdir(tmp_path)

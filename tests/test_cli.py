@@ -331,7 +331,7 @@ def test_a_compiler_that_is_asked_for_is_not_replaced(here, capsys, monkeypatch,
     monkeypatch.setenv("CC", "/nowhere/gcc -O1")
     monkeypatch.setenv("HLOC_CACHE_DIR", str(tmp_path / "empty"))
     got, _, err = run(capsys, "run", "add.hlo", "-i", "zeros", "-t", "cpu")
-    assert got == 5 and "$CC, '/nowhere/gcc -O1', is no C compiler" in err and "hint: unset CC" in err
+    assert got == 5 and "$CC, '/nowhere/gcc -O1', is not a C compiler" in err and "hint: unset CC" in err
 
 
 def test_several_inputs_after_one_option(here, capsys):
@@ -390,8 +390,8 @@ def test_custom_calls_are_found_in_the_working_directory_and_in_files(here, caps
                        "(2,3) (7,)\n  File \"calls.py\", line 5, in wrong\n    return s + np.ones(7)\n"),
     ("./raises.py:f", 2, "ValueError: broken\n  File \"raises.py\", line 1, in <module>"),
     ("calls:np", 2, "calls.py has a module, not a function, 'np'"), ("calls:none", 2, "has no function 'none'"),
-    ("none.py:f", 2, "cannot read none.py: No such file"), ("/dev/zero:f", 2, "it is a device, no regular file"),
-    ("..calls:f", 2, "..calls is no name of a module"),
+    ("none.py:f", 2, "cannot read none.py: No such file"), ("/dev/zero:f", 2, "it is a device, not a regular file"),
+    ("..calls:f", 2, "..calls is not the name of a module"),
 ])
 @pytest.mark.parametrize("target", ["cpu", "reference"])
 def test_faults_of_custom_calls_are_their_authors(here, capsys, monkeypatch, place, expected, told, target):

@@ -172,7 +172,7 @@ def test_arrays_of_other_libraries_are_read_on_the_device(sent, monkeypatch):
 def test_arrays_that_are_refused(sent):
     exe = loaded()
     for x, words in ((OnDevice(X.T), "must be f32[4,8], but f32[8,4] was given"), (OnDevice(X, "<i4"), "but s32[4,8] was given"),
-                     (OnDevice(X, strides=(4, 16)), "do not lie one behind the other"), (ByCapsule(X, 1), "lies on cuda:1"),
+                     (OnDevice(X, strides=(4, 16)), "are not contiguous"), (ByCapsule(X, 1), "lies on cuda:1"),
                      (ByCapsule(X[:2]), "but f32[2,8] was given")):
         for call in (lambda x=x: exe(W, x, B), lambda x=x: exe.bind({"x": x})):
             with pytest.raises(RunError) as error:

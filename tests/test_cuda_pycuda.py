@@ -209,7 +209,7 @@ def test_driver_older_than_pycuda(machine, tmp_path):
 
 def test_driver_older_than_the_program(machine):
     done, _ = hloc(machine, "run", "chain.hlo", "--target", "cuda", EMULATED_DRIVER="12080", EMULATED_FAIL="cuModuleLoadDataEx=200")
-    assert done.returncode == 6 and "driver is too old: it knows CUDA 12.8, the program was compiled by CUDA 13.0" in done.stderr
+    assert done.returncode == 6 and "driver is too old: it supports CUDA 12.8, the program was compiled by CUDA 13.0" in done.stderr
 
 
 def test_out_of_memory(machine):

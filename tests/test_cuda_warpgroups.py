@@ -402,7 +402,7 @@ def test_tensor_maps_in_files(tmp_path):
 
 @emulated
 @pytest.mark.parametrize("library, told", [
-    (object(), "the NVIDIA driver is too old: it knows no tensor maps"),
+    (object(), "the NVIDIA driver is too old: it lacks tensor maps"),
     (SimpleNamespace(cuTensorMapEncodeTiled=lambda *_: 1), "refuses a tensor map: cuTensorMapEncodeTiled failed: error 1")])
 def test_drivers_without_tensor_maps(library, told, monkeypatch):
     """One message, and nothing left in the device's memory."""

@@ -144,9 +144,9 @@ def test_measured_times(here, capsys):  # noqa: F811
     (["-o", "add.html", "--about", "t1"], 2, "no instruction 't1' in the module\nhint: did you mean t?"),
     (["-o", "add.html", "--after", "fusoin"], 2, "did you mean fusion?"),
     (["-o", "add.html", "--cost", "tiem"], 2, "cannot read the profile tiem: No such file"),
-    (["-o", "add.html", "--cost", "add.hlo"], 2, "add.hlo is no JSON"),
-    (["-o", "add.html", "--cost", "list.json"], 2, "the file is no profile"),
-    (["-o", "add.html", "--cost", "deep.json"], 2, "deep.json is no JSON"),
+    (["-o", "add.html", "--cost", "add.hlo"], 2, "add.hlo is not JSON"),
+    (["-o", "add.html", "--cost", "list.json"], 2, "the file is not a profile"),
+    (["-o", "add.html", "--cost", "deep.json"], 2, "deep.json is not JSON"),
     (["-o", "add.html", "--cost", "other.json"], 2, "no instruction of the profile is in this module\nhint: profiles name"),
 ], ids=lambda v: " ".join(v) if isinstance(v, list) else "")
 def test_mistakes_are_one_error(here, capsys, arguments, code, words):  # noqa: F811

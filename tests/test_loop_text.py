@@ -87,9 +87,9 @@ def test_the_interpreter_finds_planted_faults():
 
 @pytest.mark.parametrize("text, message", [
     ("kernel k(x: f32[2] read) { y = 3 $ }", "1:34: error: a character that no loop IR has"),
-    ("kernel k(x: f32[2] read) { let y }", "1:34: error: not what can stand here"),
-    ("kernel k(x: f32[2] read", "1:24: error: not what can stand here"),
-    ("", "1:1: error: not what can stand here"),
+    ("kernel k(x: f32[2] read) { let y }", "1:34: error: unexpected text"),
+    ("kernel k(x: f32[2] read", "1:24: error: unexpected text"),
+    ("", "1:1: error: unexpected text"),
     ("kernel k(x: f31[2] read) { }", "1:13: error: not an element type"),
     ("kernel k(x: f32[2] write) { x[0] = y }", "1:36: error: no variable y here"),
     ("kernel k(x: f32[2] write) { x[0] = y[1] }", "1:36: error: no array y here"),

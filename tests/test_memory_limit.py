@@ -79,7 +79,7 @@ def test_sizes_that_are_none(size, tmp_path, capsys):
     sys.argv = ["hloc", "memory", str(path), "--memory-limit", size]
     with pytest.raises(SystemExit) as end:
         main()
-    assert end.value.code == 2 and "is no size" in capsys.readouterr().err
+    assert end.value.code == 2 and "is not a size" in capsys.readouterr().err
 
 
 def test_training_takes_less_where_it_must():

@@ -150,11 +150,11 @@ def test_broken_structure():
     assert changed(foreign) == ["%b uses %x, which is not in %e"]
     assert changed(same_name) == ["instruction %a is defined twice"]
     assert changed(lost_root) == ["the root %c is not in its computation %e"]
-    assert "instruction %a stands twice in %e" in changed(twice)
-    assert changed(callee_behind) == ["%e calls %f, which stands behind it; a called computation must stand before "
+    assert "instruction %a is defined twice in %e" in changed(twice)
+    assert changed(callee_behind) == ["%e calls %f, which stands behind it; a called computation must be defined before "
                                       "its caller"]
     assert changed(callee_missing) == ["%c calls %f, which is not in the module"]
-    assert changed(recursion) == ["%e calls itself; a called computation must stand before its caller"]
+    assert changed(recursion) == ["%e calls itself; a called computation must be defined before its caller"]
 
 
 def test_many_instructions_take_linear_time():

@@ -50,7 +50,7 @@ def bench_command(modules, inputs, target, against, seconds, rounds, warm_up, as
     paths = [m for m in modules if Path(m).suffix not in ARRAYS]
     given = (*inputs, *(m for m in modules if Path(m).suffix in ARRAYS))          # --inputs a.npy b.npy
     if not paths or (len(given) > len(inputs) and not inputs):
-        raise UsageError(f"{modules[0]} is no module", hint="inputs go to --inputs")
+        raise UsageError(f"{modules[0]} is not a module", hint="inputs go to --inputs")
     with Progress() as progress:
         found = _contestants(paths, given, target, against, pass_options(fusion), reading, progress)
         for each in found[1:]:

@@ -59,7 +59,7 @@ def _imported(module: str) -> ModuleType:
     if module.endswith(".py") or "/" in module:
         return _from_file(Path(module))
     if module.startswith("."):
-        raise UsageError(f"{module} is no name of a module", hint="a file is named with its ending: ./my.py:function")
+        raise UsageError(f"{module} is not the name of a module", hint="for a file write ./my.py:function")
     _search_also(os.getcwd())
     return importlib.import_module(module)
 
@@ -72,7 +72,7 @@ def _from_file(path: Path) -> ModuleType:
     _search_also(str(path.resolve().parent))                   # for what the file imports from beside it
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
-        raise UsageError(f"{path} is no Python file", hint="its name must end with .py")
+        raise UsageError(f"{path} is not a Python file", hint="its name must end with .py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -77,7 +77,7 @@ def _check(first, second, before, after, ignored, kinds, output) -> None:
         raise UsageError("standard input can be one of the two modules only")
     for kind in ignored:
         if kind not in kinds:
-            raise UsageError(f"--ignore {kind!r} is no kind of change", hint="kinds: " + ", ".join(kinds))
+            raise UsageError(f"--ignore {kind!r} is not a kind of change", hint="kinds: " + ", ".join(kinds))
     if output is not None:
         if output.suffix != ".html":
             raise UsageError(f"cannot write {output}: a diff is written as a page, FILE.html",

@@ -80,7 +80,7 @@ def _sizes(cost: str | None, module, target):
         raise UsageError(f"cannot read the profile {cost}: {error.strerror}",
                          hint="--cost time, bytes or flops needs no file") from None
     except (ValueError, RecursionError):
-        raise UsageError(f"{cost} is no JSON", hint="hloc run MODULE --profile --json > profile.json") from None
+        raise UsageError(f"{cost} is not JSON", hint="hloc run MODULE --profile --json > profile.json") from None
     return measured(module, profile), "seconds"
 
 

@@ -38,7 +38,7 @@ def _read_loops(path: str) -> list:
     try:
         return read_loops(Source(read_bytes(path).decode(), path))
     except UnicodeDecodeError:
-        raise UsageError(f"{path} is no text in UTF-8") from None
+        raise UsageError(f"{path} is not text in UTF-8") from None
 
 
 def _show_times(timings: list, as_json: bool) -> None:

@@ -111,7 +111,7 @@ class Size(click.ParamType):
     def convert(self, value, param, ctx) -> int:
         found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?", str(value).strip(), re.IGNORECASE)
         if not found:
-            self.fail(f"{value!r} is no size: write 4096, 512MiB or 1.5GiB", param, ctx)
+            self.fail(f"{value!r} is not a size: write 4096, 512MiB or 1.5GiB", param, ctx)
         return int(float(found.group(1)) * 1024 ** self.UNITS[found.group(2).upper()])
 
 

@@ -17,7 +17,7 @@ LEAST_SECONDS = 0.005                  # of a unit that is listed: a routine tha
 def needs_times(asked: bool) -> None:
     """Raises UsageError for --json without the table whose form it is."""
     if not asked:
-        raise UsageError("--json is the form of --time-passes' table, which is not asked for", hint="add --time-passes")
+        raise UsageError("--json prints the table of --time-passes, which is not given", hint="add --time-passes")
 
 
 def show_times(timings: list, stages: dict[str, float], as_json: bool = False, units: Sequence = ()) -> None:

@@ -133,7 +133,7 @@ def producer_stream(given: Any) -> int | None:
 
 
 def _not_contiguous() -> RunError:
-    return RunError("its elements do not lie one behind the other", hint="make it contiguous first: .contiguous()")
+    return RunError("its elements are not contiguous", hint="make it contiguous first: .contiguous()")
 
 
 def _device_of(given: Any) -> tuple[int, int]:

@@ -30,7 +30,7 @@ def read_inputs(sources: Sequence[str], parameters: Sequence[Named],
         return made_up(*rule, parameters, sensible)
     for source in sources:
         if source.partition(":")[0] in MADE_UP:
-            raise UsageError(f"'{source}' fills all inputs: it cannot stand beside files")
+            raise UsageError(f"'{source}' fills all inputs: it cannot be combined with files")
     return _read_all([Path(source) for source in sources], parameters)
 
 

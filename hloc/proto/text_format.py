@@ -56,7 +56,7 @@ class _TextReader:
             start = end
         match = _TOKEN.match(text, start)
         if match is None:
-            raise ParseError("this is no protobuf text", Span(self.source, start, start + 1))
+            raise ParseError("this is not protobuf text", Span(self.source, start, start + 1))
         self.kind, self.start, self.at = match.lastgroup, start, match.end()
         if self.kind == "string":
             self.at = string_end(text, start) or len(text)

@@ -145,12 +145,12 @@ def _window(tokens: list[Token], span: Span) -> Window:
 
 def _window_numbers(key: str, text: Token, span: Span) -> list:
     if (key == "pad=") != (text.type == "PADDING"):
-        raise ParseError(f"{key} wants {'pairs such as 0_0x1_1' if key == 'pad=' else 'numbers such as 3x3'}", span)
+        raise ParseError(f"{key} must hold {'pairs such as 0_0x1_1' if key == 'pad=' else 'numbers such as 3x3'}", span)
     if key != "pad=":
         return [integer(n, span) for n in text.split("x")]
     pairs = [[integer(n, span) for n in part.split("_")] for part in text.split("x")]
     if any(len(p) != 2 for p in pairs):
-        raise ParseError("pad= wants pairs: low_high", span)
+        raise ParseError("pad= must hold pairs: low_high", span)
     return pairs
 
 

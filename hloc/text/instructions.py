@@ -326,7 +326,7 @@ class TextReader(Computations):
     def check_key(self, key: str, instruction: Instruction, known: Signature, span: Span) -> None:
         """An attribute that stands twice, that belongs to other ops, or that no op has."""
         if key in instruction.attributes:
-            raise ParseError(f"the attribute {key} stands twice", span)
+            raise ParseError(f"the attribute {key} is given twice", span)
         if key in KNOWN_KEYS:
             own = ", ".join(sorted(known.allowed - COMMON))
             raise ParseError(f"{instruction.opcode} has no attribute {key}", span, f"it has {own}" if own else None)

@@ -100,7 +100,7 @@ class ModuleReader(TextReader):
         for part in tree.children[2:]:
             for key, value, span in (yield self.attribute_texts(part)):
                 if key in attributes:
-                    raise ParseError(f"attribute {key} stands twice", span)
+                    raise ParseError(f"attribute {key} is given twice", span)
                 if key in _CHECKED:
                     parse_part(_CHECKED[key], value, span.end - len(value), self.source)
                 elif key == "origin_recovery_table":

@@ -33,7 +33,7 @@ def hlo_of_mlir(module: str | bytes, name: str, sizes: Mapping[str, int] | None 
     try:
         from jaxlib import _jax
     except ImportError as error:
-        raise UsageError(f"{name} is MLIR: reading it needs jax, which is not here ({error})",
+        raise UsageError(f"{name} is MLIR: reading it needs jax, which is not installed ({error})",
                          hint="pip install 'hloc[jax]'") from None
     try:
         sized = with_sizes(module, name, sizes) if sizes else module
@@ -54,7 +54,7 @@ def _located(message: str, module: str | bytes, name: str, sized: bool) -> Parse
         return ParseError(f"{name}, with the sizes that --size gives: {found[3]}")
     if found is None or not isinstance(module, str):
         first = (message.splitlines() or ["no message"])[0]
-        return ParseError(f"{name} is no StableHLO that jaxlib can convert: {first[:300]}")
+        return ParseError(f"{name} is not StableHLO that jaxlib can convert: {first[:300]}")
     source = Source(module, name)
     line, column = int(found[1]), int(found[2])
     start = 0

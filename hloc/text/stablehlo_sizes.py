@@ -32,7 +32,7 @@ def with_sizes(module: str | bytes, name: str, sizes: Mapping[str, int]) -> byte
         from jaxlib import _jax
         from jaxlib.mlir import ir
     except ImportError as error:
-        raise UsageError(f"{name} is MLIR: reading it needs jax, which is not here ({error})",
+        raise UsageError(f"{name} is MLIR: reading it needs jax, which is not installed ({error})",
                          hint="pip install 'hloc[jax]'") from None
     if isinstance(module, bytes):
         module = _jax.mlir.deserialize_portable_artifact(module)

@@ -127,12 +127,12 @@ def measured(module: Module, profile: Any) -> dict[Instruction, float]:
     for other JSON, and where no name is in the module."""
     rows = profile.get("profile") if isinstance(profile, dict) else None
     if not isinstance(rows, list):
-        raise UsageError("the file is no profile", hint="hloc run MODULE --profile --json > profile.json")
+        raise UsageError("the file is not a profile", hint="hloc run MODULE --profile --json > profile.json")
     seconds: dict[str, float] = {}
     for row in rows:
         if not (isinstance(row, dict) and isinstance(row.get("instruction"), str)
                 and isinstance(row.get("seconds"), (int, float)) and 0 <= row["seconds"] < 1e9):
-            raise UsageError("the file is no profile: a step without instruction and seconds")
+            raise UsageError("the file is not a profile: a step without instruction and seconds")
         seconds[row["instruction"]] = seconds.get(row["instruction"], 0.0) + row["seconds"]
     found = {i: seconds[i.name] for i in module.instructions() if i.name in seconds}
     if not found:

@@ -27,7 +27,7 @@ class XlaProgram:
             from jaxlib import _hlo, _jax
             from jaxlib.cpu import _lapack
         except ImportError as error:
-            raise RunError(f"comparing with XLA needs jax, which is not here ({error})",
+            raise RunError(f"comparing with XLA needs jax, which is not installed ({error})",
                            hint="pip install 'hloc[jax]'") from None
         _lapack.initialize()          # without it XLA calls LAPACK at address 0; JAX does it when it writes such a call
         jax.config.update("jax_platforms", "cpu")

@@ -123,7 +123,8 @@ def _order_errors(computation: Computation) -> Iterator[VerifyError]:
                     where = "which comes later" if other in members else f"which is not in %{computation.name}"
                     yield VerifyError(f"%{instruction.name} {verb} %{other.name}, {where}", instruction.span)
         if instruction in defined:
-            yield VerifyError(f"instruction %{instruction.name} stands twice in %{computation.name}", instruction.span)
+            yield VerifyError(f"instruction %{instruction.name} is defined twice in %{computation.name}",
+                              instruction.span)
         defined.add(instruction)
     if computation.root not in defined:
         yield VerifyError(f"the root %{computation.root.name} is not in its computation %{computation.name}",
@@ -152,7 +153,7 @@ def _callee_errors(instruction: Instruction, caller: Computation, place: dict) -
             yield VerifyError(f"%{instruction.name} calls %{callee.name}, which is not in the module", instruction.span)
         elif place[callee] >= place[caller]:
             why = "itself" if callee is caller else f"%{callee.name}, which stands behind it"
-            yield VerifyError(f"%{caller.name} calls {why}; a called computation must stand before its caller",
+            yield VerifyError(f"%{caller.name} calls {why}; a called computation must be defined before its caller",
                               instruction.span)
 
 

@@ -133,7 +133,7 @@ def strides_of_result(group: Group, dot: Instruction, root: Instruction) -> list
     position = indexing.linearize(index, root.shape.dimensions)
     strides = [indexing.coefficient_of(position, n) for n in names]
     if None in strides:
-        raise UnsupportedError("the result of an attention lies by no strides", group.instruction.span)
+        raise UnsupportedError("the result of an attention has no regular strides", group.instruction.span)
     return strides
 
 

@@ -59,7 +59,7 @@ def _located(source: Source, error: UnexpectedInput) -> ParseError:
         return ParseError("a character that no loop IR has", Span(source, error.pos_in_stream, error.pos_in_stream + 1))
     token = error.token
     start = len(source.text) if token.type == "$END" else token.start_pos
-    return ParseError("not what can stand here", Span(source, start, start + max(1, len(token))))
+    return ParseError("unexpected text", Span(source, start, start + max(1, len(token))))
 
 
 @cache

@@ -85,7 +85,7 @@ def executable(machine: Machine, program: Program, module: Module, options) -> E
                                   list(zip(sources.host_calls, functions)), key)
             except NotLoaded as error:
                 cache.forget(key, ".so")
-                raise BuildError(f"what the C compiler made is no program: {error.message}") from None
+                raise BuildError(f"the C compiler's output is not a program: {error.message}") from None
 
     made = Executable(program.name, "cpu", program.parameters, program.results, start, sources.readable,
                       texts={".c": lambda name: c_file(sources, name), ".hlo": lambda _: str(module)},

@@ -200,7 +200,7 @@ def find(machine: Machine | None = None) -> Toolchain:
             chain = Toolchain(command, version, (), machine.amx, machine.slow_pairs)
             return replace(chain, native=(_march_flag(chain, machine.march),))
     if given := os.environ.get("CC"):
-        raise BuildError(f"$CC, {given!r}, is no C compiler that answers --version: {refused}", hint=UNSET)
+        raise BuildError(f"$CC, {given!r}, is not a C compiler that answers --version: {refused}", hint=UNSET)
     raise BuildError("no C compiler found",
                      hint="apt-get install gcc, or: pip install ziglang; or run with --target reference")
 
@@ -217,7 +217,7 @@ def machine_of(march: str) -> Machine:
     if march == "native":
         return Machine.host()
     if not MARCH.fullmatch(march):
-        raise UsageError(f"{march[:80]!r} is no name of a CPU that a C compiler's -march takes", hint=MARCH_HINT)
+        raise UsageError(f"{march[:80]!r} is not the name of a CPU for a C compiler's -march", hint=MARCH_HINT)
     return Machine.of_march(march, predefined(march))
 
 

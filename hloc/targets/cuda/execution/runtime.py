@@ -179,8 +179,8 @@ class CudaBackend:
         """Why the driver does not take the image."""
         has, needs = self.cuda.get_driver_version(), self.packed.cuda
         if needs and has // 1000 < needs // 1000:
-            return RunError(f"the NVIDIA driver is too old: it knows CUDA {_version(has)}, the program was compiled by "
-                            f"CUDA {_version(needs)} ({error})",
+            return RunError(f"the NVIDIA driver is too old: it supports CUDA {_version(has)}, the program was compiled "
+                            f"by CUDA {_version(needs)} ({error})",
                             hint=f"update the driver, or compile with NVRTC {has // 1000}")
         return RunError(f"the driver refuses the program's image ({error}); compile it again")
 
@@ -444,7 +444,7 @@ def check_architecture(packed: Container, device: str, capability: tuple[int, in
     digits = packed.arch.removeprefix("sm_")
     number = digits.rstrip("af")
     if not number.isdigit():
-        raise RunError(f"the program was compiled for {packed.arch!r}, which is no GPU architecture")
+        raise RunError(f"the program was compiled for {packed.arch!r}, which is not a GPU architecture")
     major, minor = divmod(int(number), 10)
     same = (major, minor) == tuple(capability)
     if not (same or (digits == number and major == capability[0] and minor <= capability[1])):

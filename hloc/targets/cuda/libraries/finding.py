@@ -19,4 +19,4 @@ def load(name: str, stem: str, system_names: Sequence[str], extra: str) -> ctype
             return ctypes.CDLL(path)
         except OSError:
             continue
-    raise RunError(f"{name} is not here ({stem})", hint=f"pip install 'hloc[{extra}]'")
+    raise RunError(f"{name} is not installed ({stem})", hint=f"pip install 'hloc[{extra}]'")

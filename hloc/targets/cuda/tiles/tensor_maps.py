@@ -83,7 +83,7 @@ def encode(map: TensorMap, address: int) -> bytes:
     try:
         make = graphs.library().cuTensorMapEncodeTiled
     except AttributeError:
-        raise RunError("the NVIDIA driver is too old: it knows no tensor maps, which a kernel of this program needs",
+        raise RunError("the NVIDIA driver is too old: it lacks tensor maps, which a kernel of this program needs",
                        hint="update the driver, or compile for sm_90 (--target sm_90)") from None
     code = make(ctypes.c_void_p(at), ctypes.c_int(TYPES[map.width]), ctypes.c_uint32(RANK),
                 ctypes.c_void_p(address + map.offset), sizes, strides, box, steps, ctypes.c_int(NO_INTERLEAVE),
