@@ -161,6 +161,22 @@ def test_large_graphs_stay_usable(opened, count, first, unfolded, found):
     assert times[0] < first and times[1] < found and times[2] < unfolded
 
 
+def test_deep_nesting(opened):
+    """Calls in calls: nothing recurses on them; of 1,500 frames the inner ones are drawn."""
+    lines = ["g0 { p = f32[4] parameter(0)  ROOT n = f32[4] negate(p) }"]
+    lines += [f"g{n} {{ p = f32[4] parameter(0)  ROOT c = f32[4] call(p), to_apply=g{n - 1} }}" for n in range(1, 1500)]
+    lines.append("ENTRY e { p = f32[4] parameter(0)  ROOT c = f32[4] call(p), to_apply=g1499 }")
+    page = opened(graph_page(Graph(parse_module("\n".join(lines))), "deep.hlo"))
+    page.locator("#search").fill("negate")
+    page.locator("#results button").click()
+    assert page.locator("#details h2").inner_text() == "n" and "n" in names(page)
+    assert "not drawn" in page.locator("#said").inner_text()
+    page.locator("#unfold").click()
+    assert 50 < page.locator("svg .frame").count() < 70
+    page.locator("#fold").click()
+    assert set(names(page)) == {"\u2212 e", "p", "c \u2026"}
+
+
 def test_the_training_step_of_resnet(opened):
     markup = graph_page(Graph(hloc.load(MODELS / "resnet50_train" / "model.hlo")), "resnet50_train")
     page = opened(markup)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from growing_modules import KINDS
 from linearity import calls_made
-from test_cli import here, run  # noqa: F401
+from test_cli import here  # noqa: F401
 
 import hloc
 from hloc.ir.clone import clone_module
@@ -119,7 +119,7 @@ def _changed(kind: str, size: int) -> tuple[hloc.Module, hloc.Module]:
     return module, copy
 
 
-def test_modules_that_break_rules_are_compared(here, capsys):  # noqa: F811
+def test_modules_that_break_rules_are_compared(here, hloc_run):  # noqa: F811
     Path("broken.hlo").write_text("""f { p = f32[4] parameter(0)  ROOT n = f32[4] negate(p) }
 ENTRY e {
   x = f32[4] parameter(0)
@@ -128,24 +128,24 @@ ENTRY e {
   ROOT r = f32[4] fusion(g, g), kind=kLoop, calls=f
 }
 """)
-    code, out, err = run(capsys, "diff", "broken.hlo", "broken.hlo")
+    code, out, err = hloc_run("diff", "broken.hlo", "broken.hlo")
     assert code == 0 and "no difference" in out and "index=3 of a tuple of 1 elements" in err
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
 
-def test_the_command(here, capsys):  # noqa: F811
+def test_the_command(here, hloc_run):  # noqa: F811
     Path("b.hlo").write_text(Path("add.hlo").read_text().replace("tanh(s)", "tanh(s), metadata={op_name=\"f\"}").replace("x =", "k =").replace("add(x", "add(k"))
-    code, out, _ = run(capsys, "diff", "add.hlo", "b.hlo")
+    code, out, _ = hloc_run("diff", "add.hlo", "b.hlo")
     assert code == 1 and out.splitlines()[:2] == [
         "add.hlo: 4 instructions; b.hlo: 4 instructions; 4 are in both", "metadata 1"]
     assert "e/t" in out and 'metadata: none -> {op_name="f"}' in out
-    assert run(capsys, "diff", "add.hlo", "b.hlo", "--ignore", "metadata")[:2] == (
+    assert hloc_run("diff", "add.hlo", "b.hlo", "--ignore", "metadata")[:2] == (
         0, "add.hlo: 4 instructions; b.hlo: 4 instructions; 4 are in both\nno difference\n")
-    code, out, _ = run(capsys, "diff", "add.hlo", "b.hlo", "--json")
+    code, out, _ = hloc_run("diff", "add.hlo", "b.hlo", "--json")
     told = json.loads(out)
     assert code == 1 and told["counts"] == {"metadata": 1} and told["changes"][0]["after"]["line"] == 7
-    code, out, _ = run(capsys, "diff", "add.hlo", "--before", "fusion", "--after", "fusion")
+    code, out, _ = hloc_run("diff", "add.hlo", "--before", "fusion", "--after", "fusion")
     assert code == 1 and "moved" in out and "fusion(" in out
 
 
@@ -160,6 +160,6 @@ def test_the_command(here, capsys):  # noqa: F811
     (["add.hlo", "add.hlo", "-o", "no/diff.html"], 6, "no such folder"),
     (["-", "-"], 2, "standard input can be one of the two"),
 ], ids=lambda v: " ".join(v) if isinstance(v, list) else "")
-def test_mistakes_are_one_error(here, capsys, arguments, code, words):  # noqa: F811
-    got, out, err = run(capsys, "diff", *arguments)
+def test_mistakes_are_one_error(here, hloc_run, arguments, code, words):  # noqa: F811
+    got, out, err = hloc_run("diff", *arguments)
     assert got == code and words in err and "Traceback" not in err and out == ""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from growing_modules import KINDS
 from linearity import calls_made
-from test_cli import here, run  # noqa: F401
+from test_cli import here  # noqa: F401
 from test_pages import HOSTILE, TEXT, hostile
 
 import hloc
@@ -106,8 +106,8 @@ def test_names_are_quoted_in_dot():
 
 
 @pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz's dot is not installed")
-def test_a_drawing(here, capsys):  # noqa: F811
-    code, out, _ = run(capsys, "graph", "add.hlo", "-o", "add.svg")
+def test_a_drawing(here, hloc_run):  # noqa: F811
+    code, out, _ = hloc_run("graph", "add.hlo", "-o", "add.svg")
     assert code == 0 and out == "add.svg: 4 instructions\n"
     drawn = Path("add.svg").read_text(encoding="utf-8")
     texts = [t.text for t in ElementTree.fromstring(drawn).iter("{http://www.w3.org/2000/svg}text")]
@@ -117,24 +117,24 @@ def test_a_drawing(here, capsys):  # noqa: F811
     assert any(HOSTILE[:20] in text for text in texts)
 
 
-def test_a_drawing_without_graphviz(here, capsys, monkeypatch):  # noqa: F811
+def test_a_drawing_without_graphviz(here, hloc_run, monkeypatch):  # noqa: F811
     monkeypatch.setenv("PATH", "")
-    code, out, err = run(capsys, "graph", "add.hlo", "-o", "add.svg")
+    code, out, err = hloc_run("graph", "add.hlo", "-o", "add.svg")
     assert code == 6 and out == "" and "dot, which draws .svg, is not installed" in err and not Path("add.svg").exists()
 
 
-def test_the_command(here, capsys):  # noqa: F811
-    assert run(capsys, "graph", "add.hlo", "-o", "add.html")[:2] == (0, "add.html: 4 instructions\n")
-    assert run(capsys, "graph", "add.hlo", "-o", "add.html", "--about", "s", "--radius", "0")[1] == "add.html: 1 instruction\n"
-    code, out, _ = run(capsys, "graph", "add.hlo", "-o", "add.dot", "--after", "end", "--cost", "bytes")
+def test_the_command(here, hloc_run):  # noqa: F811
+    assert hloc_run("graph", "add.hlo", "-o", "add.html")[:2] == (0, "add.html: 4 instructions\n")
+    assert hloc_run("graph", "add.hlo", "-o", "add.html", "--about", "s", "--radius", "0")[1] == "add.html: 1 instruction\n"
+    code, out, _ = hloc_run("graph", "add.hlo", "-o", "add.dot", "--after", "end", "--cost", "bytes")
     assert code == 0 and "fusion f32[2,3]" in Path("add.dot").read_text(encoding="utf-8")
 
 
-def test_measured_times(here, capsys):  # noqa: F811
-    code, out, _ = run(capsys, "run", "add.hlo", "-t", "cpu", "-i", "zeros", "--profile", "--json")
+def test_measured_times(here, hloc_run):  # noqa: F811
+    code, out, _ = hloc_run("run", "add.hlo", "-t", "cpu", "-i", "zeros", "--profile", "--json")
     Path("profile.json").write_text(out, encoding="utf-8")
     name, seconds = (json.loads(out)["profile"][0][key] for key in ("instruction", "seconds"))
-    assert run(capsys, "graph", "add.hlo", "-o", "add.html", "--after", "end", "--cost", "profile.json")[0] == 0
+    assert hloc_run("graph", "add.hlo", "-o", "add.html", "--after", "end", "--cost", "profile.json")[0] == 0
     assert f'"{name}"' in Path("add.html").read_text(encoding="utf-8") and str(seconds) in Path("add.html").read_text(encoding="utf-8")
 
 
@@ -149,16 +149,16 @@ def test_measured_times(here, capsys):  # noqa: F811
     (["-o", "add.html", "--cost", "deep.json"], 2, "deep.json is not JSON"),
     (["-o", "add.html", "--cost", "other.json"], 2, "no instruction of the profile is in this module\nhint: profiles name"),
 ], ids=lambda v: " ".join(v) if isinstance(v, list) else "")
-def test_mistakes_are_one_error(here, capsys, arguments, code, words):  # noqa: F811
+def test_mistakes_are_one_error(here, hloc_run, arguments, code, words):  # noqa: F811
     Path("list.json").write_text("[1]")
     Path("deep.json").write_text("[" * 100_000)
     Path("other.json").write_text('{"profile": [{"instruction": "fusion.9", "seconds": 1}]}')
-    got, out, err = run(capsys, "graph", "add.hlo", *arguments)
+    got, out, err = hloc_run("graph", "add.hlo", *arguments)
     assert got == code and words in err and "Traceback" not in err and out == ""
 
 
-def test_too_many_for_a_drawing(here, capsys):  # noqa: F811
+def test_too_many_for_a_drawing(here, hloc_run):  # noqa: F811
     Path("long.hlo").write_text("ENTRY e {\n  x0 = f32[] parameter(0)\n" + "".join(
         f"  x{n} = f32[] negate(x{n - 1})\n" for n in range(1, 3001)) + "  ROOT r = f32[] negate(x3000)\n}\n")
-    code, _, err = run(capsys, "graph", "long.hlo", "-o", "long.svg")
+    code, _, err = hloc_run("graph", "long.hlo", "-o", "long.svg")
     assert code == 2 and "a drawing of 3,002 instructions" in err and "hint: --about NAME" in err

@@ -11,13 +11,14 @@ from hloc.ir import Module
 from hloc.pages.diff_page import diff_page
 from hloc.pages.dump_folder import DumpFolder
 from hloc.pages.graph_page import graph_page
+from hloc.pages.page import asset
 from hloc.passes.context import PassContext
 from hloc.passes.dce import dce
 from hloc.passes.defuser import defuser
 from hloc.passes.runner import run_passes
 from hloc.text import parse_module
 from hloc.tools.diff import diff
-from hloc.tools.graph import Graph
+from hloc.tools.graph import CLASSES, Graph
 
 HOSTILE = '</script></style><img src=x onerror="alert(1)"><!-- \u2028 \' & ]]> \x1b[31m'
 TEXT = """HloModule m
@@ -29,7 +30,7 @@ ENTRY e {
 }
 """
 # Elements that a page may hold; whatever comes from a module adds none.
-VOID = {"meta", "input", "br", "link"}
+VOID = {"meta", "input", "br", "link", "col"}
 
 
 class Reader(HTMLParser):
@@ -137,3 +138,43 @@ def test_a_dump_folder_holds_what_changed(tmp_path):
     assert sorted(p.name for p in (tmp_path / "dumps").iterdir()) == ["000.input.hlo", "001.after.defuser.hlo", "index.html"]
     shown = Reader((tmp_path / "dumps" / "index.html").read_text(encoding="utf-8")).text
     assert "went 2, moved 1" in shown and "moved: f" in shown and "after dce" not in shown
+
+
+# -- contrast ----------------------------------------------------------------------------------------------------------
+
+def colours(name: str) -> tuple[dict[str, str], dict[str, str]]:
+    """The colours of a style sheet by name, in light and in dark."""
+    light, dark = {}, {}
+    for part in re.split(r"(?=@media)", asset(name)):
+        found = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", part))
+        if "prefers-color-scheme: dark" in part:
+            dark.update(found)
+        elif not part.startswith("@media"):
+            light.update(found)
+    return light, dark
+
+
+def contrast(first: str, second: str) -> float:
+    """By WCAG 2.1: 4.5 is enough for text, 3 for what is drawn."""
+    def luminance(colour: str) -> float:
+        parts = [int(colour[n:n + 2], 16) / 255 for n in (1, 3, 5)]
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+        return sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), linear))
+
+    darker, lighter = sorted(map(luminance, (first, second)))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
+def test_colours_have_contrast(scheme):
+    page, graph = colours("page.css")[scheme], colours("graph.css")[scheme]
+    assert set(CLASSES) <= set(graph)
+    grounds = [page["ground"], page["raised"], *(page[f"{k}-ground"] for k in ("came", "went", "moved", "changed")),
+               *(graph[k] for k in (*CLASSES, "part"))]
+    assert all(contrast(page["ink"], ground) >= 7 for ground in grounds)
+    assert all(contrast(page["faint"], ground) >= 4.5 for ground in grounds[:6])
+    assert all(contrast(page[k], page[f"{k}-ground"]) >= 4.5 for k in ("came", "went", "moved", "changed"))
+    assert all(contrast(page["went"], page[f"{k}-ground"]) >= 4.5 for k in ("moved", "changed"))
+    assert all(contrast(page["came"], page[f"{k}-ground"]) >= 4.5 for k in ("moved", "changed"))
+    assert contrast(page["link"], page["ground"]) >= 4.5
+    assert all(contrast(colour, page["ground"]) >= 3 for colour in (graph["edge"], page["focus"]))

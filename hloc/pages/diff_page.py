@@ -17,6 +17,7 @@ from hloc.tools.diff.changes import KINDS
 
 AROUND = 2                      # unchanged instructions that are shown before and behind a change
 MARKS = {"came": "+", "went": "\N{MINUS SIGN}", "moved": "\N{RIGHTWARDS ARROW}", "changed": "~"}
+TABLE_ROWS = 200                # of one table: browsers lay out only those that are on the screen
 MOST_ROWS = 60_000              # of a page; browsers take seconds for more
 
 
@@ -112,12 +113,18 @@ def _gone_behind(computation: Computation, gone: Mapping[Instruction, Change],
 
 def _section(title: str, rows: Sequence[Row], found: Difference) -> str:
     count = sum(row.change is not None for row in rows)
-    shown = "".join(_rows(rows, found))
+    shown = list(_rows(rows, found))
+    tables = "".join(_table(shown[n:n + TABLE_ROWS]) for n in range(0, len(shown), TABLE_ROWS))
     changes = "1 change" if count == 1 else f"{count:,} changes"
     return (f'<details class="computation" open><summary><code>{text(title)}</code> '
-            f'<span class="faint">{changes}</span></summary><table class="rows code"><thead class="unseen"><tr>'
-            "<th>change</th><th>line before</th><th>line after</th><th>instruction</th><th>source</th></tr></thead>"
-            f"<tbody>{shown}</tbody></table></details>")
+            f'<span class="faint">{changes}</span></summary>{tables}</details>')
+
+
+def _table(rows: Sequence[str]) -> str:
+    return ('<div class="piece"><table class="rows code"><colgroup><col><col><col><col><col></colgroup>'
+            '<thead class="unseen"><tr><th>change</th><th>line before</th>'
+            '<th>line after</th><th>instruction</th><th>source</th></tr></thead><tbody>' + "".join(rows)
+            + "</tbody></table></div>")
 
 
 def _rows(rows: Sequence[Row], found: Difference) -> Iterator[str]:

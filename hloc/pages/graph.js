@@ -7,7 +7,7 @@
   const [NAME, OPCODE, SHAPE, BYTES, OPERANDS, COMPUTATION, LINE, SOURCE, TEXT, CLASS, CALLEES, WEIGHT] = Array(12).keys();
   const nodes = graph.nodes, strings = graph.strings;
   const CHARACTER = 7.3, LONGEST_NAME = 30, ROW = 16, PAD = 8, HEAD = 24, MOST_PORTS = 10;
-  const MOST_UNFOLDED = 2500, MOST_RESULTS = 40;
+  const MOST_UNFOLDED = 2500, MOST_RESULTS = 40, MOST_DEPTH = 60;
   const SVG = "http://www.w3.org/2000/svg";
   const by = id => document.getElementById(id);
 
@@ -15,7 +15,7 @@
 
   // parent: the box around it; node: of an instruction, else -1; items: what it holds, made when it first opens.
   const makeBox = (parent, node, title, parts) =>
-    ({parent, node, title, parts, items: null, open: false, layout: null});
+    ({parent, node, title, parts, items: null, open: false, layout: null, depth: parent ? parent.depth + 1 : 0});
   const boxOf = new Array(nodes.length).fill(null);        // of each instruction, once the boxes around it are made
   const pathOf = new Array(nodes.length);                  // of each instruction: indices of parts, from its computation
   const callerOf = graph.computations.map(() => -1);       // the instruction in which a computation is shown
@@ -32,6 +32,7 @@
   });
   const computationBoxes = graph.computations.map(() => null);
   const root = makeBox(null, -1, "", null);
+  let top = root;                                          // what is drawn: the root, or a box deep inside of it
 
   const shownCallees = node => nodes[node][CALLEES].filter(callee => callerOf[callee] === node);
   const holds = box => box.node < 0 || shownCallees(box.node).length > 0;
@@ -74,17 +75,23 @@
     return box.size;
   }
 
-  // The box of an instruction, with all around it made.
+  // The box of an instruction, with all around it made: calls are followed outwards, then boxes made inwards.
   function find(node) {
-    if (boxOf[node]) return boxOf[node];
-    const number = nodes[node][COMPUTATION];
-    if (!computationBoxes[number]) {
+    const way = [node];
+    for (;;) {
+      const number = nodes[way[way.length - 1]][COMPUTATION];
+      if (boxOf[way[way.length - 1]] || computationBoxes[number]) break;
       if (number === graph.entry || callerOf[number] < 0) itemsOf(root);
-      else itemsOf(find(callerOf[number]));
+      else way.push(callerOf[number]);
     }
-    let box = computationBoxes[number];
-    for (const at of pathOf[node]) box = itemsOf(box)[at];
-    return box;
+    for (const one of way.reverse()) {
+      if (!boxOf[one]) {
+        let box = computationBoxes[nodes[one][COMPUTATION]];
+        for (const at of pathOf[one]) box = itemsOf(box)[at];
+      }
+      if (one !== node) itemsOf(boxOf[one]);
+    }
+    return boxOf[node];
   }
 
   function setOpen(box, open) {
@@ -92,9 +99,13 @@
     for (let b = box; b; b = b.parent) b.layout = null;
   }
 
+  // Opens what is around an instruction; of very deep nesting only the inner frames are drawn.
   function reveal(node) {
     const box = find(node);
-    for (let b = box.parent; b; b = b.parent) if (!b.open) setOpen(b, true);
+    top = box.parent;
+    while (top.parent && box.depth - top.depth < MOST_DEPTH) top = top.parent;
+    for (let b = box.parent; b; b = b === top ? null : b.parent) if (!b.open) setOpen(b, true);
+    if (top !== root) say("The frames around this are not drawn: the nesting is deep");
     return box;
   }
 
@@ -236,12 +247,11 @@
   function draw() {
     scene.replaceChildren();
     drawn.clear();
-    const whole = layoutOf(root);
-    drawInside(root, whole, 0, 0, scene);
+    drawInside(top, layoutOf(top), 0, 0, scene);
     if (chosen && !drawn.has(chosen)) {
       while (chosen && !drawn.has(chosen)) chosen = chosen.parent;
     }
-    if (!chosen) chosen = root.layout.items.length ? root.layout.items[0].item : null;
+    if (!chosen) chosen = top.layout.items.length ? top.layout.items[0].item : null;
     mark();
   }
 
@@ -302,7 +312,7 @@
     scene.setAttribute("transform", `translate(${view.x} ${view.y}) scale(${view.scale})`);
   }
   function fit() {
-    const {width, height} = layoutOf(root), {clientWidth, clientHeight} = canvas;
+    const {width, height} = layoutOf(top), {clientWidth, clientHeight} = canvas;
     view.scale = Math.min(1.2, Math.max(0.02, Math.min(clientWidth / width, clientHeight / height)));
     if (view.scale < 0.35) view.scale = Math.min(0.8, Math.max(0.35, clientWidth / width));
     view.x = Math.max(0, (clientWidth - width * view.scale) / 2);
@@ -351,14 +361,13 @@
   }
 
   function openAll(open) {
-    const wanted = open ? Math.min(nodes.length, MOST_UNFOLDED) : 0;
-    let left = wanted;
-    const waiting = [...itemsOf(root)];
-    for (const top of waiting) setOpen(top, true);
-    const queue = waiting.flatMap(itemsOf);
+    let left = open ? Math.min(nodes.length, MOST_UNFOLDED) : 0;
+    top = root;
+    for (const computation of itemsOf(root)) setOpen(computation, true);
+    const queue = itemsOf(root).flatMap(itemsOf);
     while (queue.length) {
       const box = queue.shift();
-      if (!holds(box)) continue;
+      if (!holds(box) || (open && box.depth > MOST_DEPTH)) continue;
       const size = itemsOf(box).length;
       if (open && left < size) continue;
       if (box.open !== open) setOpen(box, open);
@@ -452,14 +461,14 @@
   // The box itself, or the folded one around it.
   function visible(box) {
     let found = box;
-    for (let b = box.parent; b; b = b.parent) if (!b.open) found = b;
-    return found === root ? box : found;
+    for (let b = box.parent; b && b !== top; b = b.parent) if (!b.open) found = b;
+    return found;
   }
 
   svg.addEventListener("keydown", event => {
     if (!chosen || event.ctrlKey || event.altKey || event.metaKey) return;
     if (event.key === "Enter" || event.key === " ") toggle(chosen);
-    else if (event.key === "Escape" && chosen.parent && chosen.parent !== root) { choose(chosen.parent); center(chosen); }
+    else if (event.key === "Escape" && chosen.parent && chosen.parent !== top) { choose(chosen.parent); center(chosen); }
     else if (event.key.startsWith("Arrow")) {
       const next = neighbour(event.key);
       if (next && drawn.has(next)) { choose(next); center(next); }
@@ -494,7 +503,7 @@
   });
   // A page is printed whole.
   addEventListener("beforeprint", () => {
-    const {width, height} = layoutOf(root);
+    const {width, height} = layoutOf(top);
     svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
     scene.removeAttribute("transform");
   });
