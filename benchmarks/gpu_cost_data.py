@@ -13,7 +13,7 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,13 +23,13 @@ from hloc import api
 from hloc.kernels.ir import Kernel, Tile
 from hloc.kernels.plan import Launch, Program, all_steps
 from hloc.targets import find
-from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.costs.program import unread_share, works_of_kernel
 from hloc.targets.cuda.costs.work import Work
 from hloc.targets.cuda.execution.measured import describe
 from hloc.targets.cuda.gpus import GPUS
-from hloc.targets.cuda.sources import make_sources
-from hloc.targets.cuda.tiles.source import ways
+from hloc.targets.cuda.loops.kernels import kernel_source
+from hloc.targets.cuda.tiles.source import tile_source, ways
+from hloc.targets.inlining import c_name
 
 GPU = GPUS["h200"]
 FULL_SIZE = SimpleNamespace(emulated=False, size=lambda full, _: full)
@@ -58,12 +58,12 @@ def collect(folder: Path) -> str:
         for name, facts in measured.items():
             planned = plan(name)
             unread = unread_shares(planned)
-            for number, (kernel, starts, works) in enumerate(counted(planned)):
-                rows = [next((k for k in facts["kernels"] if (k["kernel"], tuple(k["grid"]), tuple(k["block"]))
-                              == (g.function, g.grid, g.block)), None) for g in starts]
+            known = {(k["kernel"], tuple(k["grid"]), tuple(k["block"]), k["shared"]): k for k in facts["kernels"]}
+            for number, kernel in enumerate(planned.kernels):
+                starts, works, rows = as_measured(kernel, c_name(number, kernel.name), known)
                 kernels += [[name, g.function, round(k["us"], 2), k["uses"], table.place(w), unread[number]]
                             for g, k, w in zip(starts, rows, works) if k]
-                if "bf16" in name and isinstance(kernel, Tile) and all(rows):
+                if "bf16" in name and isinstance(kernel, Tile) and rows:
                     of_ways += way_rows(kernel, sum(k["us"] for k in rows), rows[0]["uses"], all_ways, table)
     cases = list(case_rows(made, table))
     return as_text({
@@ -97,12 +97,16 @@ def plan_text(source: str | Path) -> Program:
     return api.optimized_plan(api.load(source), find("h200"))[1]
 
 
-def counted(program: Program) -> Iterator[tuple[Kernel | Tile, Sequence[Geometry], Sequence[Work]]]:
-    """Each kernel with its launches and their work."""
-    starts = iter(make_sources(program, GPU).geometry)
-    for kernel in program.kernels:
-        works = works_of_kernel(kernel, GPU)
-        yield kernel, [next(starts) for _ in works], works
+def as_measured(kernel: Kernel | Tile, name: str, known: Mapping[tuple, dict]) -> tuple[list, list, list]:
+    """Launches, their work, and the measured rows, None where there is none: in the way that was measured, whichever
+    the cost model takes now."""
+    for way in ways(kernel, GPU) if isinstance(kernel, Tile) else [""]:
+        starts = tile_source(kernel, name, GPU, way).launches if isinstance(kernel, Tile) else \
+            (kernel_source(kernel, name, GPU)[1],)
+        rows = [known.get(g[:4]) for g in starts]
+        if all(rows):
+            return starts, works_of_kernel(kernel, GPU, way), rows
+    return [], [], []
 
 
 def unread_shares(program: Program) -> list[float]:

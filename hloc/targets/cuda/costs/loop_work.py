@@ -39,6 +39,7 @@ from hloc.kernels.walks import expressions, parts, walk
 from hloc.machine import Machine
 from hloc.targets.cuda.costs.accesses import names
 from hloc.targets.cuda.costs.loop_memory import Access, Scope, Threads, memory_of
+from hloc.targets.cuda.costs.sizes import is_choice
 from hloc.targets.cuda.costs.work import WARP, Work
 from hloc.targets.cuda.loops.kernels import AT_ONCE, USUALLY_UNROLLED, Form, dealt_out, form_of, geometry_of
 from hloc.targets.cuda.loops.teams import FIRST_LANE, LOOKED_AT, Scan, Spread, Total
@@ -223,12 +224,6 @@ class _Count:
 def is_flat(loop: For | Spread) -> bool:
     """Whether compilers make straight code of it."""
     return isinstance(loop, Spread) and 0 < loop.slots <= LARGEST_UNROLLED
-
-
-def is_choice(part: Expr) -> bool:
-    """Whether something is loaded only if it is chosen."""
-    return isinstance(part, Apply) and part.op == "select" and \
-        any(isinstance(p, Load) for p in parts(part.arguments[1:]))
 
 
 def instructions(part: Apply) -> float:

@@ -9,15 +9,15 @@ import math
 from collections.abc import Sequence
 
 from hloc.ir import ELEMENT_TYPES
-from hloc.kernels.ir import Apply, Load, Stmt, Store, Tile
-from hloc.kernels.walks import expressions, parts, walk
+from hloc.kernels.ir import Tile
 from hloc.machine import Machine
 from hloc.targets.cuda.container import Geometry
-from hloc.targets.cuda.costs.loop_work import is_choice
-from hloc.targets.cuda.costs.tile_work import Side, Sizes, Tiled, join_work, tiled_work
-from hloc.targets.cuda.costs.work import WARP, Work, cut
+from hloc.targets.cuda.costs.sizes import operations, sizes_of
+from hloc.targets.cuda.costs.tile_work import Side, Sizes
+from hloc.targets.cuda.costs.work import WARP, Work
 from hloc.targets.cuda.tiles import convolutions, products
-from hloc.targets.cuda.tiles.tiling import BLOCKS_PER_SM, RESERVED, Tiling
+from hloc.targets.cuda.tiles.tiling import Tiling
+from hloc.targets.cuda.tiles.times import works_of
 
 OPERATIONS_OF_ATTENTION = 12        # of one score, beside the products
 ROUNDS_OF_STEP = 11                 # of a bitonic sort within a block: barriers and loads from shared memory
@@ -39,30 +39,9 @@ def _chosen(found: Sequence[Tiling], way: str) -> Tiling:
     return next((t for t in found if t.way == way), found[0])
 
 
-def form_of(tiling: Tiling) -> str:
-    """How its kernel multiplies."""
-    if tiling.numbers is None:
-        return "registers"
-    if tiling.grouped:
-        return "bulk" if tiling.bulk else "groups"
-    return "pipeline" if tiling.dynamic else "steps"
-
-
-def works_of(tiling: Tiling, sizes: Sizes, sides: tuple[Side, Side], gpu: Machine) -> list[Work]:
-    together = gpu.shared_bytes // (tiling.memory + RESERVED) if tiling.bulk else BLOCKS_PER_SM
-    rate = tiling.numbers.stored_bytes * tiling.numbers.parts if tiling.numbers else 1
-    tiled = Tiled.of(sizes, tiling.constants, form_of(tiling), tiling.threads, tiling.memory, gpu.cores * together)
-    work = tiled_work(sizes, sides, tiled)
-    work = work._replace(flops=work.flops * rate / 2)           # as products of bf16
-    if tiling.splits == 1:
-        return [work]
-    blocks = max(1, min(cut(tiling.elements, 256), gpu.cores * BLOCKS_PER_SM))
-    return [work, join_work(sizes, tiling.splits, blocks)]
-
-
 def _gemm(tile: Tile, launches: Sequence[Geometry], gpu: Machine, way: str) -> list[Work]:
     product = products.Product.of(tile)
-    sizes = _sizes(tile, product.m, product.n, product.k, product.outer * product.inner)
+    sizes = sizes_of(tile, product.m, product.n, product.k, product.outer * product.inner)
     if product.m <= products.THIN and not product.groups:
         return [_thin(sizes, launches[0], tile)]
     found = products.computed_sides(tile)
@@ -73,7 +52,7 @@ def _gemm(tile: Tile, launches: Sequence[Geometry], gpu: Machine, way: str) -> l
     for name, vector, steps in ((names[0], c["A_VECTOR"], (c["A_ROW"], c["A_K"])),
                                 (names[1], c["B_VECTOR"], (c["B_K"], c["B_COLUMN"]))):
         own = found.get(name)
-        read.append(Side(own.vector, width, made=_operations(own.prologue.statements)) if own else
+        read.append(Side(own.vector, width, made=operations(own.prologue.statements)) if own else
                     Side(vector, width, dense=1 in steps))
     tilings = products.tilings_of(tile, product, gpu)
     return works_of(_chosen(tilings, way), sizes, tuple(read), gpu)
@@ -82,49 +61,14 @@ def _gemm(tile: Tile, launches: Sequence[Geometry], gpu: Machine, way: str) -> l
 def _convolution(tile: Tile, launches: Sequence[Geometry], gpu: Machine, way: str) -> list[Work]:
     facts = dict(tile.parameters)
     c = convolutions.constants_of(facts)
-    groups = c["GROUPS"] * c["BATCH_GROUPS"]
-    sizes = _sizes(tile, c["M"], c["N"], c["K"], groups)
-    width = ELEMENT_TYPES[facts["types"][0]].bytes
-    made = convolutions.computed_sides(tile, c)
     if convolutions.is_direct(c):
+        sizes = sizes_of(tile, c["M"], c["N"], c["K"], c["GROUPS"] * c["BATCH_GROUPS"])
         return [_direct(sizes, launches[0], tile, c["K"])]
-    c.update(convolutions.vectors(c, facts, width))
+    made = convolutions.computed_sides(tile, c)
+    c.update(convolutions.vectors(c, facts, ELEMENT_TYPES[facts["types"][0]].bytes))
     product = None if made else convolutions.as_product(c, facts)
-    tiling = _chosen(convolutions.tilings_of(c, facts["types"], gpu, product, made), way)
-    left, right = made.get("lhs"), made.get("rhs")
-    windows = not (product and tiling.bulk)
-    near = c["X_C"] == 1 or c["X_N"] == 1 or c["X_2"] == 1
-    sides = (Side(left.vector, width, windows, _operations(left.prologue.statements)) if left else
-             Side(c["X_VECTOR"], width, windows, dense=near),
-             Side(right.vector, width, False, _operations(right.prologue.statements)) if right else
-             Side(c["W_VECTOR"], width, False, dense=1 in (c["W_I"], c["W_O"])))
-    if tiling.bulk and product is None:                             # rows of patches that are no output positions
-        patch = convolutions.patch_of(c, tiling.constants["BM"])
-        tiles = math.prod(cut(size, part) for size, part in
-                          zip((c["OUT2"], c["OUT1"], c["IMAGES"]), patch))
-        sizes = sizes._replace(rows=tiles * tiling.constants["BM"])
-    return works_of(tiling, sizes, sides, gpu)
-
-
-def _sizes(tile: Tile, rows: int, columns: int, depth: int, count: int) -> Sizes:
-    outputs = rows * columns * count
-    own = [b for b in tile.buffers if b.name not in ("lhs", "rhs")]
-    memory = sum(b.size * ELEMENT_TYPES[b.type].bytes for b in tile.buffers)
-    sizes_of = {b.name: b.size for b in own}
-    each = sum(min(outputs, b.size) / outputs * ELEMENT_TYPES[b.type].bytes for b in own)
-    inside = [p for s in walk(tile.epilogue) for p in parts(expressions(s))]
-    far = any(isinstance(p, Load) and sizes_of.get(p.buffer, 0) * 2 > outputs for p in inside)
-    chosen = any(is_choice(p) for p in inside)                  # loaded once the condition is known
-    return Sizes(rows, columns, depth, count, memory, _operations(tile.epilogue) + 2, each, far * (1 + chosen))
-
-
-def _operations(statements: Sequence[Stmt]) -> float:
-    """Of one element of an epilogue or a prologue, with its loads and stores."""
-    found = 0.0
-    for s in walk(statements):
-        found += 2 * isinstance(s, Store)
-        found += sum(2 if isinstance(p, Load) else 1 if isinstance(p, Apply) else 0 for p in parts(expressions(s)))
-    return found
+    tiling = _chosen(convolutions.tilings_of(tile, c, gpu, product, made), way)
+    return works_of(tiling, *convolutions.asked_of(tile, c, product, made, tiling), gpu)
 
 
 def _simple(sizes: Sizes, start: Geometry, counts: dict[str, float], rounds: float, traffic: float) -> Work:
@@ -137,7 +81,7 @@ def _thin(sizes: Sizes, start: Geometry, tile: Tile) -> Work:
     elements = sizes.columns * sizes.depth * sizes.count
     width = max(ELEMENT_TYPES[b.type].bytes for b in tile.buffers)
     loads = elements * width / 16 / WARP
-    computed = sum(_operations(p.statements) for p in tile.prologues)
+    computed = sum(operations(p.statements) for p in tile.prologues)
     counts = {"access": loads * (1 + sizes.rows), "fma": elements * sizes.rows / WARP,
               "alu": elements * (1 + computed) / WARP}
     each = loads * WARP / (start.grid[0] * start.block[0])

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import math
 
-from hloc.analysis.prologues import FEW_FEATURES
+from hloc.analysis.prologues import EXACT_GROUPS, FEW_FEATURES
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import INDEX, Apply, Const, Expr, Stmt, Tile, Var
 from hloc.machine import Machine
 from hloc.targets.cuda.container import Geometry
+from hloc.targets.cuda.costs.sizes import operations, sizes_of
+from hloc.targets.cuda.costs.tile_work import Side, Sizes
 from hloc.targets.cuda.tiles.patches import is_boxes, maps_of_patches, patch_of
 from hloc.targets.cuda.tiles.products import Product, groups, maps_of
 from hloc.targets.cuda.tiles.prologues import Computed, computed, prologue_struct
@@ -34,6 +36,7 @@ from hloc.targets.cuda.tiles.tiling import (
     tiled_kernels,
     tilings,
 )
+from hloc.targets.cuda.tiles.times import predicted_us
 from hloc.targets.printer import c_type
 
 LARGEST_TILE = 64               # what is known about each row's window takes registers
@@ -60,7 +63,7 @@ def convolution(tile: Tile, name: str, gpu: Machine, way: str = "") -> tuple:
         return structs + text, start
     constants.update(vectors(constants, facts, ELEMENT_TYPES[types[0]].bytes))
     product = None if made else as_product(constants, facts)
-    found = tilings_of(constants, types, gpu, product, made)
+    found = tilings_of(tile, constants, gpu, product, made)
     tiling = next((t for t in found if t.way == way), found[0])
     if not tiling.bulk:
         text, *rest = tiled_kernels(tile, name, gpu, tiling, constants, f"hloc_conv<{name}_shape>({operands}", finish)
@@ -86,7 +89,7 @@ def convolution_ways(tile: Tile, gpu: Machine) -> list[str]:
         return ["direct"]
     made = computed_sides(tile, constants)
     product = None if made else as_product(constants, facts)
-    return [t.way for t in tilings_of(constants, facts["types"], gpu, product, made)]
+    return [t.way for t in tilings_of(tile, constants, gpu, product, made)]
 
 
 def computed_sides(tile: Tile, c: dict[str, int]) -> dict[str, Computed]:
@@ -124,10 +127,12 @@ def as_product(c: dict[str, int], facts: dict) -> Product | None:
                    (facts["rhs"][0], 0, 0, c["W_I"], c["W_O"]))
 
 
-def tilings_of(c: dict[str, int], types: tuple[str, str], gpu: Machine, product: Product | None,
-             made: dict[str, Computed]) -> list[Tiling]:
-    """product: what the convolution is, if it is one: then the bulk copy engine can read its operands. made: those that
+def tilings_of(tile: Tile, c: dict[str, int], gpu: Machine, product: Product | None,
+               made: dict[str, Computed]) -> list[Tiling]:
+    """The ways of a convolution, the cost model's choice first: on tensor cores the one that it predicts to be fastest.
+    product: what the convolution is, if it is one: then the bulk copy engine can read its operands. made: those that
     are computed on their way."""
+    types = dict(tile.parameters)["types"]
     numbers, width = numbers_of(types[0], types[0], types[1], "", gpu), ELEMENT_TYPES[types[0]].bytes
     pixels = c["IMAGES"] * c["SIZE0"] * c["SIZE1"] * c["SIZE2"] * c["CHANNELS"]
     elements = (pixels + c["K"] * c["FEATURES"]) * c["GROUPS"] * c["BATCH_GROUPS"]
@@ -137,8 +142,29 @@ def tilings_of(c: dict[str, int], types: tuple[str, str], gpu: Machine, product:
     whole = numbers is not None and width == 2 and all(n * width == VECTOR_BYTES for n in pieces) and \
         registers_held(BLOCKS[-1], held) <= MOST_HELD
     ways = "" if made else groups(product, types[0]) if product else "boxes" if is_boxes(c) else "copies"
-    return tilings(c["M"], c["N"], c["K"], c["GROUPS"] * c["BATCH_GROUPS"], types, LARGEST_TILE, gpu, numbers, whole,
-                   ways, elements, held)
+    found = tilings(c["M"], c["N"], c["K"], c["GROUPS"] * c["BATCH_GROUPS"], types, LARGEST_TILE, gpu, numbers, whole,
+                    ways, elements, held)
+    if numbers is None or types[0] not in EXACT_GROUPS:
+        return found
+    return sorted(found, key=lambda t: predicted_us(t, *asked_of(tile, c, product, made, t), gpu))
+
+
+def asked_of(tile: Tile, c: dict[str, int], product: Product | None, made: dict[str, Computed],
+             tiling: Tiling) -> tuple[Sizes, tuple[Side, Side]]:
+    """What the cost model is told: sizes, and how both operands are read. c: with `vectors`."""
+    width = ELEMENT_TYPES[dict(tile.parameters)["types"][0]].bytes
+    sizes = sizes_of(tile, c["M"], c["N"], c["K"], c["GROUPS"] * c["BATCH_GROUPS"])
+    if tiling.bulk and product is None:                         # patches have rows that are no output positions
+        parts = zip((c["OUT2"], c["OUT1"], c["IMAGES"]), patch_of(c, tiling.constants["BM"]))
+        sizes = sizes._replace(rows=math.prod(-(-size // part) for size, part in parts) * tiling.constants["BM"])
+    windows = not (product and tiling.bulk)
+    sides = []
+    for name, vector, dense in (("lhs", c["X_VECTOR"], 1 in (c["X_C"], c["X_N"], c["X_2"])),
+                                ("rhs", c["W_VECTOR"], 1 in (c["W_I"], c["W_O"]))):
+        own = made.get(name)
+        sides.append(Side(own.vector if own else vector, width, windows and name == "lhs",
+                          operations(own.prologue.statements) if own else 0, dense or own is not None))
+    return sizes, tuple(sides)
 
 
 def vectors(c: dict[str, int], facts: dict, width: int) -> dict[str, int]:

@@ -1,0 +1,38 @@
+"""How long a product or convolution takes in each of its tilings, as the cost model predicts.
+
+In: a Tiling, Sizes and Sides. Out: the Work of its launches, and their microseconds.
+"""
+from __future__ import annotations
+
+from hloc.machine import Machine
+from hloc.targets.cuda.costs.model import estimate
+from hloc.targets.cuda.costs.tile_work import Side, Sizes, Tiled, join_work, tiled_work
+from hloc.targets.cuda.costs.work import Work, cut
+from hloc.targets.cuda.tiles.tiling import BLOCKS_PER_SM, RESERVED, Tiling
+
+
+def form_of(tiling: Tiling) -> str:
+    """How its kernel multiplies."""
+    if tiling.numbers is None:
+        return "registers"
+    if tiling.grouped:
+        return "bulk" if tiling.bulk else "groups"
+    return "pipeline" if tiling.dynamic else "steps"
+
+
+def works_of(tiling: Tiling, sizes: Sizes, sides: tuple[Side, Side], gpu: Machine) -> list[Work]:
+    """Of the launches of a tiling: one, or one and a join."""
+    together = gpu.shared_bytes // (tiling.memory + RESERVED) if tiling.bulk else BLOCKS_PER_SM
+    rate = tiling.numbers.stored_bytes * tiling.numbers.parts if tiling.numbers else 1
+    tiled = Tiled.of(sizes, tiling.constants, form_of(tiling), tiling.threads, tiling.memory, gpu.cores * together)
+    work = tiled_work(sizes, sides, tiled)
+    work = work._replace(flops=work.flops * rate / 2)           # as products of bf16
+    if tiling.splits == 1:
+        return [work]
+    blocks = max(1, min(cut(tiling.elements, 256), gpu.cores * BLOCKS_PER_SM))
+    return [work, join_work(sizes, tiling.splits, blocks)]
+
+
+def predicted_us(tiling: Tiling, sizes: Sizes, sides: tuple[Side, Side], gpu: Machine) -> float:
+    """Of all its launches."""
+    return sum(estimate(work, gpu).us for work in works_of(tiling, sizes, sides, gpu))
