@@ -42,7 +42,7 @@ def program(folder: Path, text: str) -> str:
 
 @pytest.mark.parametrize("given, words", [
     ("'gcc", "cannot be split into words: No closing quotation"), ('gcc "', "No closing quotation"),
-    ("gcc \\", "No escaped character"), (" \t", "holds no word"), ("''", "is no C compiler"),
+    ("gcc \\", "No escaped character"), (" \t", "holds no word"), ("''", "is not a C compiler"),
     ("/nowhere/cc", "No such file"), ("'gcc -O1'", "No such file"), ("/", "Permission denied"),
     ("false", "exit code 1"), ("yes --", "printed more than 16 MiB"),
     ("cat /dev/zero --", "printed more than 16 MiB")])
@@ -63,7 +63,7 @@ def test_what_is_no_compiler(fresh, monkeypatch, given, words):
     (ANSWERS, "wrote no code"),
     (ANSWERS + "echo out of luck >&2\n", "wrote no code\nout of luck"),
     (ANSWERS + 'for last; do :; done; echo junk > "$last"\n', "wrote no code"),
-    (ANSWERS + 'for last; do case "$last" in *.o|*.so) printf "\\177ELF" > "$last";; esac; done\n', "is no program"),
+    (ANSWERS + 'for last; do case "$last" in *.o|*.so) printf "\\177ELF" > "$last";; esac; done\n', "is not a program"),
     (ANSWERS + "exit 3\n", "failed (exit 3)"),
     (ANSWERS + "printf '\\377\\376\\033[2J' >&2; exit 1\n", "\\xff\\xfe"),
     (ANSWERS + "head -c 100000 /dev/zero | tr '\\0' x >&2; exit 1\n", "failed (exit 1)"),

@@ -263,7 +263,7 @@ def test_rows_that_are_none(file):
 def test_a_way_that_hloc_does_not_know(file):
     row = tuning.Measured("gemm", "7x7; rm", {"7x7; rm": 1.0})
     tuning.write(file, tuning.Tuning({HERE: {tuning.key_of(tile_of(SMALL)): row}}))
-    with pytest.raises(RunError, match="gemm f32 40x40x40 shall take '7x7; rm', which hloc does not know"):
+    with pytest.raises(RunError, match="the algorithm '7x7; rm' of gemm f32 40x40x40 is unknown"):
         compiled(file)
 
 
