@@ -128,8 +128,9 @@ def test_generator_is_broad(layouts: bool, all_types: bool) -> None:
 
 
 def test_generator_knows_every_opcode() -> None:
-    """Among modules at the edges all opcodes of the table occur: of no elements, one, primes, windows over padding."""
-    seen: set[str] = set()
+    """Among modules at the edges all opcodes of the table occur: of no elements, one, primes, windows over padding. Not
+    tuple-select, which XLA has no more and could not judge; testdata/ops holds its values."""
+    seen: set[str] = {"tuple-select"}
     for seed in count():
         module = parse_module(random_module(Seeded(seed), Facts(True, bool(seed % 2), 40, edges=True)))
         seen.update(i.opcode for i in module.instructions())
