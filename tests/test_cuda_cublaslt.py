@@ -182,7 +182,7 @@ def test_no_library(monkeypatch):
         raise OSError(name)
     monkeypatch.undo()
     monkeypatch.setattr(cublaslt.ctypes, "CDLL", missing)
-    with pytest.raises(RunError, match="cuBLASLt is not here") as caught:
+    with pytest.raises(RunError, match="cuBLASLt is not installed") as caught:
         cublaslt.library()
     assert caught.value.code == 6 and "hloc[cublas]" in caught.value.hint
 
@@ -249,10 +249,10 @@ def test_measured_against_the_own_tiles(monkeypatch):
     """The library is one more way, and is taken where it is the fastest; where it is not here, the file says so."""
     from cuda_emulation.with_pycuda import COMPILER, compile_for_emulation
 
-    from hloc.targets.cuda import target
+    from hloc.targets.cuda import compiler
     from hloc.targets.cuda.execution import measure
-    monkeypatch.setattr(target, "compile_cuda", compile_for_emulation)
-    monkeypatch.setattr(target, "compiler_version", lambda: COMPILER)
+    monkeypatch.setattr(compiler, "compile_cuda", compile_for_emulation)
+    monkeypatch.setattr(compiler, "compiler_version", lambda: COMPILER)
     (tile,) = (k for k in planned(PRODUCTS["bias and relu"][0]).kernels if isinstance(k, Tile))
     found = measure.measure(tile, H100)
     assert LIBRARY in found.microseconds and not found.refused

@@ -200,6 +200,6 @@ def test_without_the_library(monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(cudnn, "NAMES", ("libnothing.so",))
     monkeypatch.setattr(cudnn.finding.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(RunError, match="cuDNN is not here") as raised:
+    with pytest.raises(RunError, match="cuDNN is not installed") as raised:
         cudnn.library()
     assert "hloc[cudnn]" in raised.value.hint

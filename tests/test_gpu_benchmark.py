@@ -287,11 +287,11 @@ def test_kernels_of_the_test_data_are_compiled_ahead(gpu, monkeypatch, tmp_path)
     from gpu_sections import ops, prepare
     from gpu_sections.device import Device
 
-    from hloc.targets.cuda import target
+    from hloc.targets.cuda import compiler
     from hloc.targets.cuda.gpus import GPUS
     monkeypatch.setenv("HLOC_CACHE_DIR", str(tmp_path))
     asked: list[str] = []
-    monkeypatch.setattr(target, "compile_cuda", lambda text, *_: asked.append(text) or b"image")
+    monkeypatch.setattr(compiler, "compile_cuda", lambda text, *_: asked.append(text) or b"image")
     device = Device.__new__(Device)
     device.emulated, device.machine = False, GPUS["h200"]
     prepare.compile_one(device, "cuda/sorts", prepare.KERNELS)

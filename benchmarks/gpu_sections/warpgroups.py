@@ -15,7 +15,7 @@ from gpu_sections.programs import ROOT
 from gpu_sections.tuning import CONVOLUTION
 from hloc import api
 from hloc.kernels.ir import Tile
-from hloc.targets.cuda import target
+from hloc.targets.cuda import compiler, target
 from hloc.targets.cuda.execution import measure
 from hloc.targets.cuda.tiles.source import ways
 
@@ -42,7 +42,7 @@ def rows(device) -> Iterator[dict]:
         yield {"what": "wgmma", "missing": f"{device.machine.name} is no sm_90a"}
         return
     if device.emulated:
-        target.compile_cuda, target.compiler_version = device.compile, lambda: 13000
+        compiler.compile_cuda, compiler.compiler_version = device.compile, lambda: 13000
         for case in CASES[:2]:
             yield measured(device, *case)
         return
