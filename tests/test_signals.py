@@ -25,6 +25,14 @@ SINES = "".join(f"  a{n} = c64[1000] {'sine' if n % 2 else 'tanh'}(r{n - 1})\n"
 LONG_TO_COMPILE = f"ENTRY e {{\n  r0 = c64[1000] parameter(0)\n{SINES}  ROOT t = (c64[1000]) tuple(r79)\n}}\n"
 
 
+@pytest.fixture(autouse=True)
+def interruptible() -> Iterator[None]:
+    """Ctrl-C as a terminal has it. A shell's background jobs ignore SIGINT, and what they start inherits that."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def signalled(number: int, command: Sequence[str], folder: Path, ready: Callable[[], bool]) -> tuple[int, str]:
     """The exit code of a command that is sent a signal once it is ready, and what it said. It must end soon."""
     environment = {**os.environ, "TMPDIR": str(folder / "tmp"), "HLOC_CACHE_DIR": str(folder / "cache"),
