@@ -68,7 +68,7 @@ ELSEWHERE = re.compile(r"copy-(start|done)|bitcast|.*-(start|done|update)|all-.*
 # Ops that passes write as others; bitcast-convert of types under a byte among them.
 EXPANDED = {"batch-norm-grad", "batch-norm-inference", "batch-norm-training", "bitcast-convert", "cholesky",
             "dynamic-reshape", "get-dimension-size", "ragged-dot", "rng", "rng-bit-generator",
-            "rng-get-and-update-state", "scaled-dot", "scan", "set-dimension-size", "triangular-solve"}
+            "rng-get-and-update-state", "scaled-dot", "scan", "set-dimension-size", "triangular-solve", "tuple-select"}
 
 
 def modules(folder: str) -> list[tuple[str, str]]:

@@ -424,12 +424,12 @@ def test_eigenvectors(dtype):
     a = draw(5, 5, dtype=dtype)
     target, kind = names(dtype, "geev")
     parts = "f64[5], f64[5]" if kind == "f64" else "c128[5]"
-    *w, left, right, info = call(target, "compute_left = 86 : ui8, compute_right = 86 : ui8",
-                                 f"({parts}, c128[5,5], c128[5,5], s32[])", a)
-    w = w[0] + 1j * w[1] if kind == "f64" else w[0]
-    np.testing.assert_allclose(a @ right, right * w, atol=1e-10)
-    np.testing.assert_allclose(np.conj(left.T) @ a, w[:, None] * np.conj(left.T), atol=1e-10)
-    assert info == 0
+    for *w, left, right, info in both(target, "compute_left = 86 : ui8, compute_right = 86 : ui8",
+                                      f"({parts}, c128[5,5], c128[5,5], s32[])", a):
+        w = w[0] + 1j * w[1] if kind == "f64" else w[0]
+        np.testing.assert_allclose(a @ right, right * w, atol=1e-10)
+        np.testing.assert_allclose(np.conj(left.T) @ a, w[:, None] * np.conj(left.T), atol=1e-10)
+        assert info == 0
 
 
 @pytest.mark.parametrize("dtype", REAL)
@@ -498,9 +498,9 @@ def test_singular_values_in_each_order():
     np.testing.assert_allclose((u * s) @ v[:, :3].T, a, atol=1e-12)
     _, s, v, u, _ = call("cusolver_gesvd_ffi", "transposed = true", shapes["cusolver_gesvd_ffi"], a)
     np.testing.assert_allclose((u * s) @ v, a, atol=1e-12)
-    _, s, u, v, _ = call("lapack_dgesvd_ffi", "mode = 83 : ui8", shapes["lapack_dgesvd_ffi"], a)
-    np.testing.assert_allclose((u * s) @ v, a, atol=1e-12)
-    np.testing.assert_allclose(s, np.linalg.svd(a, compute_uv=False), atol=1e-12)
+    for _, s, u, v, _ in both("lapack_dgesvd_ffi", "mode = 83 : ui8", shapes["lapack_dgesvd_ffi"], a):
+        np.testing.assert_allclose((u * s) @ v, a, atol=1e-12)
+        np.testing.assert_allclose(s, np.linalg.svd(a, compute_uv=False), atol=1e-12)
 
 
 def test_tridiagonal_system():
