@@ -31,7 +31,7 @@ def test_wrong_inputs_are_named():
 
 def test_elided_constant_cannot_run():
     for text in ("c = f32[4] constant({...})", "c = (f32[4], s32[]) constant(({...}, 1))"):
-        with pytest.raises(UnsupportedError, match="leaves out the value of this constant"):
+        with pytest.raises(UnsupportedError, match="omits the value of this constant"):
             run("ENTRY e { ROOT " + text + " }")
 
 
