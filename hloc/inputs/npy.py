@@ -13,6 +13,7 @@ import io
 import math
 import os
 import tokenize
+import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -158,8 +159,10 @@ def _header_of(stream: BinaryIO, name: str) -> Header:
         raise ValueError(f"its header of {length:,} bytes is too long")
     text = _exactly(stream, length)
     try:
-        sizes, by_columns, dtype = np.lib.format.read_array_header_1_0(
-            io.BytesIO(length.to_bytes(2, "little") + text), max_header_size=LONGEST_HEADER)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")          # that it was saved by Python 2 is no fault
+            sizes, by_columns, dtype = np.lib.format.read_array_header_1_0(
+                io.BytesIO(length.to_bytes(2, "little") + text), max_header_size=LONGEST_HEADER)
     except WRONG_HEADER:
         raise ValueError("its header is damaged") from None
     if dtype.hasobject:
