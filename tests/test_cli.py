@@ -444,6 +444,7 @@ def test_memory(here, capsys):
 def test_help_has_examples_and_docs_name_every_option(name):
     command = cli.get_command(None, name)
     assert "Examples:" in command.epilog and f"hloc {name}" in command.epilog
-    page = (Path(__file__).parent.parent / "docs" / "usage.md").read_text(encoding="utf-8")
-    assert f"## hloc {name}\n" in page
-    assert [o for p in command.params for o in p.opts if o.startswith("--") and o not in page] == []
+    folder = Path(__file__).parent.parent / "docs" / "commands"
+    page = folder / (f"{name}.md" if (folder / f"{name}.md").exists() else "setup.md")
+    text = page.read_text(encoding="utf-8") + (folder / "options.md").read_text(encoding="utf-8")
+    assert [o for p in command.params for o in p.opts if o.startswith("--") and o not in text] == []

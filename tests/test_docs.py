@@ -150,8 +150,9 @@ def test_commands_are_read_with_their_output_and_exit_code():
 
 
 def test_every_command_is_described():
-    text = (ROOT / "docs" / "usage.md").read_text(encoding="utf-8")
-    assert [name for name in cli.list_commands(None) if f"## hloc {name}" not in text] == []
+    pages = (ROOT / "docs" / "commands").glob("*.md")
+    described = [name for page in pages for name in re.findall(r"^##? hloc (\w+)$", page.read_text("utf-8"), re.MULTILINE)]
+    assert sorted(described) == sorted(cli.list_commands(None))
 
 
 def test_links_between_pages_lead_somewhere():
@@ -179,6 +180,9 @@ def test_the_site_builds_and_loads_nothing_from_elsewhere(tmp_path):
     for page in tmp_path.rglob("*.html"):
         assert not re.search(r"<(?:script|link|img)[^>]*(?:src|href)=[\"'](?:https?:)?//", page.read_text("utf-8")), page
     assert "Why is it slow?" in (tmp_path / "index.html").read_text("utf-8")
+    pages = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
+    listed = set(re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.MULTILINE))
+    assert pages == listed
 
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a checkout: this is the sdist itself")

@@ -269,11 +269,11 @@ def test_without_jax(monkeypatch):
 # -- the docs ----------------------------------------------------------------------------------------------------------
 
 def test_what_the_docs_show():
-    """The session in "From JAX" of usage.md prints what it says."""
-    text = (DOCS / "usage.md").read_text(encoding="utf-8")
-    section = re.search(r"^### From JAX$(.*?)^##", text, re.MULTILINE | re.DOTALL)[1]
+    """The session in "From JAX" of docs/python.md prints what it says."""
+    text = (DOCS / "python.md").read_text(encoding="utf-8")
+    section = re.search(r"^## From JAX$(.*)", text, re.MULTILINE | re.DOTALL)[1]
     session = "\n".join(re.findall(r"^```pycon\n(.*?)^```", section, re.MULTILINE | re.DOTALL))
-    example = doctest.DocTestParser().get_doctest(session, {}, "usage.md", "usage.md", 0)
+    example = doctest.DocTestParser().get_doctest(session, {}, "python.md", "python.md", 0)
     assert len(example.examples) > 5
     failed = []
     doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE).run(example, out=failed.append)
