@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import platform
 import re
 import shlex
 import shutil
@@ -31,6 +32,8 @@ NUMBER = re.compile(r"-?\d[\d.,]*(e[+-]?\d+)?")
 NAMED = re.compile(r"(?://|#) ([\w-]+\.(?:c|py|cpp|h))\n")
 # A command that holds the text needs the package.
 NEEDS = {"--against xla": "jaxlib", ".py:": "jaxlib", "python ": "jaxlib", ".cubin": "nvidia", "--emit ptx": "nvidia"}
+# A page that shows instructions of x86-64 needs such a CPU.
+DISASSEMBLES = "objdump "
 
 
 class Fence(NamedTuple):
@@ -102,6 +105,8 @@ def test_sessions_print_what_the_page_shows(page, session):
     for text, package in NEEDS.items():
         if any(text in line for line in lines) and importlib.util.find_spec(package) is None:
             pytest.skip(f"{package} is not installed")
+    if any(DISASSEMBLES in line for line in lines) and (platform.machine() != "x86_64" or not shutil.which("objdump")):
+        pytest.skip("objdump and a CPU with x86-64 are needed")
     for fence in fences(page):
         if named := NAMED.match(fence.text):
             (session.folder / named.group(1)).write_text(fence.text)
