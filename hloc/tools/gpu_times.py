@@ -1,7 +1,7 @@
 """What a module would take on GPUs, without one: predicted microseconds of each kernel, and what bounds it.
 
 In: a parsed module and a GPU. Out: its Times. For each GPU a module is optimized and planned anew, since kernels are
-cut to fit it. docs/gpu.md tells how far predictions are off.
+cut to fit it. docs/gpu.md says how accurate the predictions are.
 
     gpu_times(module, GPUS["h200"]).us
 """
