@@ -9,7 +9,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "hloc"
 
 # The order of processing: a part may import what stands before it, never what stands behind.
-ORDER = ["source_lines", "errors", "processes", "workers", "interrupts", "sanitize", "files", "archives", "limits", "machine", "cache", "patterns", "ir", "devices", "inputs", "ops", "text", "proto", "bundles", "sources",
+ORDER = ["source_lines", "errors", "processes", "workers", "interrupts", "sanitize", "files", "archives", "limits", "machine", "cache", "patterns", "phrases", "ir", "sharding", "devices", "inputs", "ops", "text", "proto", "bundles", "sources",
          "verify", "evaluate", "analysis", "passes", "kernels", "binding", "executable", "bounded", "targets", "jax_adapter", "functions", "api", "tools", "pages", "cli", "__main__"]
 # One adapter file (or two) for each package that may be missing.
 ADAPTERS = {"pycuda": {"targets/cuda/execution/runtime.py"}, "mpi4py": {"evaluate/mpi.py"},

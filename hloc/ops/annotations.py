@@ -12,17 +12,15 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 
 from hloc.ir import Shape
 from hloc.ops.meshes import axes_problem
+from hloc.sharding.annotation import Iota, Sharding
+from hloc.sharding.text import parse_sharding
 
-_ONE = re.compile(r"\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}")
-_TILES = re.compile(r"devices=\s*\[([\d,\s]+)\]\s*(?:<=\s*\[([\d,\s]+)\]|((?:\d+\s*,?\s*)*))")
-_MESH = re.compile(r"(?<![a-z_])mesh\[([^\[\]]*)\]")
-_MAXIMAL = re.compile(r"maximal\s+device=(-?\d+)")
 _STRING = re.compile(r'"[^"]*"|/\*.*?\*/')
 _ORIGIN_TOKEN = re.compile(r"\(|\)|\{[^{}()]*(?:\{[^{}()]*\})?[^{}()]*\}")
-_SUBGROUPS = re.compile(r"last_tile_dims=\{([^{}]*)\}")
 
 
 def composite_problem(attributes: str) -> str | None:
@@ -37,22 +35,15 @@ def composite_problem(attributes: str) -> str | None:
 
 def sharding_problem(text: str, shape: Shape, partitions: int = 1) -> str | None:
     """What XLA's verifier would say where the module runs in so many partitions (1: any number of devices may be
-    named)."""
-    text = re.sub(r"metadata=\{(?:[^{}]|\{[^{}]*\})*\}", "", _STRING.sub(_short, text)).strip()
-    inner = text[1:-1].strip()
-    if not (inner.startswith("{") or not inner):
-        return next(filter(None, (_array_problem(text, part, partitions) for part in _parts(shape))), None)
-    given, parts = _ONE.findall(inner), _parts(shape)
+    named). Raises ParseError for what is no sharding."""
+    sharding, parts = parse_sharding(text), _parts(shape)
+    if sharding.kind != "tuple":
+        return next(filter(None, (_array_problem(sharding, part, partitions) for part in parts)), None)
     if shape.tuple_shapes is None:
         return "a list of shardings belongs to a tuple"
-    if len(given) != max(len(parts), 1):
-        return f"there are {len(given)} shardings, {shape.to_string(False)} has {len(parts)} parts"
-    return next(filter(None, (_array_problem(*pair, partitions) for pair in zip(given, parts))), None)
-
-
-def _short(found: re.Match) -> str:
-    """For a string one without brackets, for a comment nothing."""
-    return "'_'" if found.group().startswith('"') else ""
+    if len(sharding.parts) != max(len(parts), 1):
+        return f"there are {len(sharding.parts)} shardings, {shape.to_string(False)} has {len(parts)} parts"
+    return next(filter(None, (_array_problem(*pair, partitions) for pair in zip(sharding.parts, parts))), None)
 
 
 def _parts(shape: Shape) -> list[Shape]:
@@ -67,49 +58,46 @@ def _parts(shape: Shape) -> list[Shape]:
     return found
 
 
-def _array_problem(text: str, shape: Shape, partitions: int) -> str | None:
+def _array_problem(sharding: Sharding, shape: Shape, partitions: int) -> str | None:
     """Tile dimensions as many as the shape's, besides those of subgroups; each device once, and every partition."""
-    mesh = _MESH.search(text)
-    if mesh:
-        return _mesh_problem(text, mesh, shape, partitions)
-    match = _TILES.search(text)
-    if match is None:
-        single = _MAXIMAL.search(text)
-        outside = single and partitions > 1 and not 0 <= int(single[1]) < partitions
+    text = str(replace(sharding, metadata=""))
+    if sharding.kind == "named":
+        return _mesh_problem(text, sharding, shape, partitions)
+    if sharding.kind == "maximal":
+        outside = partitions > 1 and not 0 <= (sharding.device or 0) < partitions
         return f"{text} is no device of {partitions}" if outside else None
-    tiles = _numbers(match[1])
-    subgroups = _SUBGROUPS.search(text)
-    extra = len(subgroups[1].split(",")) if subgroups else int("last_tile_dim_replicate" in text)
-    if partitions > 1 and math.prod(tiles) != partitions:
-        return f"{text} names {math.prod(tiles)} devices, the module has {partitions} partitions"
-    if match[2]:
-        if math.prod(tiles) != math.prod(_numbers(match[2])):
+    if sharding.kind != "tiled":
+        return None
+    count = math.prod(sharding.tiles)
+    if partitions > 1 and count != partitions:
+        return f"{text} names {count} devices, the module has {partitions} partitions"
+    if isinstance(sharding.devices, Iota):
+        if count != math.prod(sharding.devices.sizes):
             return f"{text}: the tiles and the devices differ in number"
     else:
-        devices = _numbers(match[3])
+        devices = sharding.devices or ()
         if len(set(devices)) != len(devices):
             return f"{text} names a device twice"
         if partitions > 1 and max(devices, default=0) >= partitions:
             return f"{text} names device {max(devices)} of {partitions}"
-    if shape.is_array and len(tiles) - extra != shape.rank:
-        return f"{text} has {len(tiles) - extra} tile dimensions, {shape.to_string(False)} has {shape.rank}"
+    if shape.is_array and sharding.data_rank != shape.rank:
+        return f"{text} has {sharding.data_rank} tile dimensions, {shape.to_string(False)} has {shape.rank}"
     return None
 
 
-def _mesh_problem(text: str, mesh: re.Match, shape: Shape, partitions: int) -> str | None:
+def _mesh_problem(text: str, sharding: Sharding, shape: Shape, partitions: int) -> str | None:
     """A list of axes for each dimension, where there are lists; as many devices as partitions; axes of the mesh."""
-    devices = math.prod(_numbers("".join(re.findall(r"=\s*\d+", mesh[1]))))
-    if partitions > 1 and re.search(r"['\"][^'\"]+['\"]", text[mesh.end():]) and devices != partitions:
+    if sharding.mesh is None:
+        return None
+    devices = sharding.mesh.size
+    named = any(d.axes for d in sharding.dimensions) or any(role.axes for role in sharding.roles)
+    if partitions > 1 and named and devices != partitions:
         return f"{text} has {devices} devices, the module has {partitions} partitions"
-    axes = re.search(r"[\])]\s*,\s*\[([^\[\]]*)\]", text[mesh.end() - 1:])
-    if axes and shape.is_array and axes[1].count("{") != shape.rank:
-        return f"{text} has {axes[1].count('{')} lists of axes, {shape.to_string(False)} has {shape.rank} dimensions"
+    lists = len(sharding.dimensions)
+    if not sharding.word and shape.is_array and lists != shape.rank:
+        return f"{text} has {lists} lists of axes, {shape.to_string(False)} has {shape.rank} dimensions"
     problem = axes_problem(text)
     return problem and f"{text}: {problem}"
-
-
-def _numbers(text: str) -> list[int]:
-    return [int(n) for n in re.findall(r"\d+", text)]
 
 
 def origin_problem(text: str, shape: Shape) -> str | None:

@@ -22,9 +22,9 @@ from hloc.ir.attributes import (
 from hloc.ir.literal_printer import print_literal
 from hloc.ir.module import Instruction
 from hloc.ir.shapes import Shape
+from hloc.phrases import Phrase, escaped, is_dictionary
 from hloc.proto import devices, notes
 from hloc.proto.literals import read_literal, write_literal
-from hloc.proto.phrases import Phrase, escaped, is_dictionary
 from hloc.proto.shapes import ShapeReader, write_shape
 from hloc.proto.wire import Record
 from hloc.text import parse_shape

@@ -17,9 +17,9 @@ import numpy as np
 from hloc.errors import Span, UnsupportedError
 from hloc.ir.attributes import Verbatim
 from hloc.ir.module import Instruction
+from hloc.phrases import Phrase, escaped
 from hloc.proto.attribute_forms import SPECIAL, Context, default_comparison
 from hloc.proto.notes import text_of
-from hloc.proto.phrases import Phrase, escaped
 from hloc.proto.shapes import write_shape
 from hloc.text.opcodes import signature
 

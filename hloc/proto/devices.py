@@ -8,43 +8,42 @@ Texts are as XLA prints them (xla/hlo/ir: hlo_sharding.cc, named_sharding.cc, me
 """
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
-from hloc.errors import Span, UnsupportedError
+from hloc.errors import ParseError, Span, UnsupportedError
+from hloc.phrases import Phrase
 from hloc.proto.notes import metadata_phrase, read_metadata
-from hloc.proto.phrases import Phrase, escaped
 from hloc.proto.wire import Record
+from hloc.sharding.annotation import AXIS_ROLES, AxisUse, DimensionAxes, Iota, NamedMesh, Role, Sharding, listed
+from hloc.sharding.text import parse_sharding, read_axes, read_iota, read_mesh
 
 _WORDS = {"replicated": "REPLICATED", "manual": "MANUAL", "unknown": "UNKNOWN", "unreduced": "UNREDUCED"}
 _TYPES = {type_name: word for word, type_name in _WORDS.items()}
-_AXES = ("replicated", "unreduced", "manual")
-MAX_DEPTH = 100
-
-
-def _listed(values: Iterable[object], comma: str = ",") -> str:
-    return comma.join(map(str, values))
 
 
 # -- shardings ---------------------------------------------------------------------------------------------------------
 
 def read_sharding(record: Record) -> str:
+    return str(_sharding_of(record))
+
+
+def _sharding_of(record: Record) -> Sharding:
     if record["type"] == "TUPLE":
-        parts = [read_sharding(part) for part in record["tuple_shardings"]]
-        marked = [f"/*index={i}*/{p}" if i and i % 5 == 0 else p for i, p in enumerate(parts)]
-        return "{" + ", ".join(marked) + "}"
+        return Sharding("tuple", parts=tuple(map(_sharding_of, record["tuple_shardings"])))
     if "named_sharding" in record:
-        return _read_named(record["named_sharding"])
-    words = [_read_placement(record)]
-    if record["replicate_on_last_tile_dim"]:
-        words.append("last_tile_dim_replicate")
-    if record["last_tile_dims"]:
-        words.append("last_tile_dims={" + ", ".join(_TYPES.get(t, t.lower()) for t in record["last_tile_dims"]) + "}")
-    if record["is_shard_group"]:
-        words.append(f"shard_{record['shard_group_type'].lower()} {record['shard_group_id']}")
-    if record["metadata"]:
-        words.append("metadata=" + _read_metadata_list(record["metadata"]))
-    return "{" + " ".join(words) + "}"
+        return _named_of(record["named_sharding"])
+    kind = _TYPES.get(record["type"], "maximal" if record["type"] == "MAXIMAL" else "tiled")
+    devices = record["tile_assignment_devices"]
+    iota = Iota(record["iota_reshape_dims"], record["iota_transpose_perm"] or tuple(
+        range(len(record["iota_reshape_dims"]))))
+    group = (record["shard_group_type"].lower(), record["shard_group_id"]) if record["is_shard_group"] else None
+    return Sharding(kind, device=devices[0] if kind == "maximal" and devices else None,
+                    tiles=record["tile_assignment_dimensions"] if kind == "tiled" else (),
+                    devices=(iota if iota.sizes else devices) if kind == "tiled" else None,
+                    replicate_last=bool(record["replicate_on_last_tile_dim"]),
+                    subgroups=tuple(_TYPES.get(t, t.lower()) for t in record["last_tile_dims"]), group=group,
+                    metadata=_read_metadata_list(record["metadata"]) if record["metadata"] else "")
 
 
 def _read_metadata_list(records: tuple[Record, ...]) -> str:
@@ -52,105 +51,73 @@ def _read_metadata_list(records: tuple[Record, ...]) -> str:
     return texts[0] if len(texts) == 1 else "{" + ", ".join(texts) + "}"
 
 
-def _read_placement(record: Record) -> str:
-    kind = record["type"]
-    if kind in _TYPES:
-        return _TYPES[kind]
-    if kind == "MAXIMAL":
-        return f"maximal device={_listed(record['tile_assignment_devices'])}"
-    tiles = f"devices=[{_listed(record['tile_assignment_dimensions'])}]"
-    if record["iota_reshape_dims"]:
-        return tiles + _read_iota(record["iota_reshape_dims"], record["iota_transpose_perm"])
-    return tiles + _listed(record["tile_assignment_devices"])
+def _named_of(record: Record) -> Sharding:
+    mesh = record.part("mesh")
+    names = [axis["name"] for axis in mesh["axes"]]
+    metadata = "{" + ", ".join(read_metadata(m) for m in record["metadata"]) + "}" if record["metadata"] else ""
+    if not names and mesh["device_ids"]:
+        return Sharding("named", device=mesh["device_ids"][0], metadata=metadata)
+    roles = [Role(key, tuple(_axis_of(a, names) for a in record[f"{key}_axes"])) for key in AXIS_ROLES]
+    dimensions = [DimensionAxes(tuple(_axis_of(a, names) for a in d["axes"]), not d["is_closed"])
+                  for d in record["dim_shardings"]]
+    return Sharding("named", mesh=_mesh_of(mesh), dimensions=tuple(dimensions),
+                    roles=tuple(role for role in roles if role.axes), metadata=metadata)
 
 
-def _read_iota(sizes: tuple[int, ...], order: tuple[int, ...]) -> str:
-    """<=[2,2]T(1,0): counting up in that shape, transposed."""
-    transposed = f"T({_listed(order)})" if order and order != tuple(range(len(order))) else ""
-    return f"<=[{_listed(sizes)}]{transposed}"
+def _mesh_of(mesh: Record) -> NamedMesh:
+    """mesh['x'=2,'y'=2], device_ids=(3,2,1,0)"""
+    axes = tuple((axis["name"], axis["size"]) for axis in mesh["axes"])
+    if mesh["device_ids"]:
+        return NamedMesh(axes, mesh["device_ids"])
+    iota = mesh["iota_transform"]
+    if iota is None or not iota["reshape_dims"]:
+        return NamedMesh(axes)
+    return NamedMesh(axes, Iota(iota["reshape_dims"], iota["transpose_perm"]))
+
+
+def _axis_of(record: Record, names: list[str]) -> AxisUse:
+    """'x', or 'x':(1)2 for a part of it."""
+    index = record["mesh_axis_index"]
+    name = names[index] if 0 <= index < len(names) else "?"
+    part = record["sub_axis_info"]
+    return AxisUse(name) if part is None else AxisUse(name, part["pre_size"], part["size"])
 
 
 def write_sharding(text: str, span: Span | None = None) -> dict[str, Any]:
-    phrase = Phrase(text, span)
-    record = _sharding(phrase, 0)
-    phrase.end()
+    return _record_of(parse_sharding(text, span), span)
+
+
+def _record_of(sharding: Sharding, span: Span | None) -> dict[str, Any]:
+    if sharding.kind == "tuple":
+        return {"type": "TUPLE", "tuple_shardings": [_record_of(part, span) for part in sharding.parts]}
+    if sharding.kind == "named":
+        return {"named_sharding": _named_record(sharding, span)}
+    record: dict[str, Any] = {"type": _WORDS.get(sharding.kind, "MAXIMAL" if sharding.kind == "maximal" else "OTHER")}
+    if sharding.kind == "maximal":
+        record["tile_assignment_devices"] = (sharding.device,)
+    if sharding.kind == "tiled":
+        record |= {"tile_assignment_dimensions": sharding.tiles, **_device_fields(sharding.devices)}
+    if sharding.replicate_last:
+        record["replicate_on_last_tile_dim"] = True
+    if sharding.subgroups:
+        record["last_tile_dims"] = [_WORDS.get(w) or w.upper() for w in sharding.subgroups]
+    if sharding.group:
+        record |= {"is_shard_group": True, "shard_group_type": sharding.group[0].upper(),
+                   "shard_group_id": sharding.group[1]}
+    if sharding.metadata:
+        record["metadata"] = _write_metadata_list(sharding.metadata, span)
     return record
 
 
-def _sharding(phrase: Phrase, depth: int) -> dict[str, Any]:
-    if depth > MAX_DEPTH:
-        raise phrase.error(f"a sharding of at most {MAX_DEPTH} levels")
-    phrase.expect("{")
-    if phrase.text in ("{", "}"):
-        parts = []
-        while not phrase.accept("}"):
-            parts.append(_sharding(phrase, depth + 1))
-            phrase.accept(",")
-        return {"type": "TUPLE", "tuple_shardings": parts}
-    if phrase.text in ("mesh", "maximal_mesh"):
-        return {"named_sharding": _write_named(phrase)}
-    record: dict[str, Any] = {}
-    while not phrase.accept("}"):
-        record |= _sharding_word(phrase)
-    return record
+def _device_fields(devices: Iota | tuple[int, ...]) -> dict[str, Any]:
+    if isinstance(devices, Iota):
+        return {"iota_reshape_dims": devices.sizes, "iota_transpose_perm": devices.order}
+    return {"tile_assignment_devices": list(devices)}
 
 
-def _sharding_word(phrase: Phrase) -> dict[str, Any]:
-    word = phrase.word()
-    if word in _WORDS:
-        return {"type": _WORDS[word]}
-    if word == "last_tile_dim_replicate":
-        return {"replicate_on_last_tile_dim": True}
-    if word in ("shard_as", "shard_like"):
-        group = word.partition("_")[2].upper()
-        return {"is_shard_group": True, "shard_group_type": group, "shard_group_id": phrase.integer()}
-    if word == "maximal":
-        phrase.expect("device")
-        phrase.expect("=")
-        return {"type": "MAXIMAL", "tile_assignment_devices": (phrase.integer(),)}
-    if word == "metadata":
-        phrase.expect("=")
-        return {"metadata": _write_metadata_list(phrase)}
-    if word == "last_tile_dims":
-        phrase.expect("=")
-        return {"last_tile_dims": [_WORDS.get(w) or w.upper() for w in _words(phrase)]}
-    if word != "devices":
-        raise phrase.error(f"a word of a sharding (not {word})")
-    phrase.expect("=")
-    return {"type": "OTHER", "tile_assignment_dimensions": phrase.integers("[", "]"), **_devices(phrase)}
-
-
-def _words(phrase: Phrase) -> list[str]:
-    """{manual, replicated}"""
-    phrase.expect("{")
-    words = []
-    while not phrase.accept("}"):
-        words.append(phrase.word())
-        phrase.accept(",")
-    return words
-
-
-def _devices(phrase: Phrase) -> dict[str, Any]:
-    """<=[4]T(0), or a list of numbers without brackets."""
-    if phrase.text == "<=":
-        sizes, order = _iota(phrase)
-        return {"iota_reshape_dims": sizes, "iota_transpose_perm": order}
-    numbers = [phrase.integer()]
-    while phrase.accept(","):
-        numbers.append(phrase.integer())
-    return {"tile_assignment_devices": numbers}
-
-
-def _iota(phrase: Phrase) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    phrase.expect("<=")
-    sizes = phrase.integers("[", "]")
-    return sizes, phrase.integers("(", ")") if phrase.accept("T") else tuple(range(len(sizes)))
-
-
-def _write_metadata_list(phrase: Phrase) -> list[dict[str, Any]]:
+def _write_metadata_list(text: str, span: Span | None) -> list[dict[str, Any]]:
     """{...} or {{...}, {...}}"""
-    text = phrase.balanced()
-    inner = Phrase(text, phrase.span)
+    inner = Phrase(text, span)
     if not text[1:].lstrip().startswith("{"):
         return [metadata_phrase(inner)]
     inner.expect("{")
@@ -161,129 +128,43 @@ def _write_metadata_list(phrase: Phrase) -> list[dict[str, Any]]:
     return found
 
 
-# -- meshes ------------------------------------------------------------------------------------------------------------
-
-def _read_named(record: Record) -> str:
-    mesh = record.part("mesh")
-    names = [axis["name"] for axis in mesh["axes"]]
-    if not names and mesh["device_ids"]:
-        return f"{{maximal_mesh[device_id={_listed(mesh['device_ids'])}]}}"
-    dims = ", ".join(_read_dimension(d, names) for d in record["dim_shardings"])
-    words = [_read_mesh(mesh), f"[{dims}]"]
-    words += [f"{key}={_read_axes(record[f'{key}_axes'], names)}" for key in _AXES if record[f"{key}_axes"]]
-    if record["metadata"]:
-        words.append("metadata={" + ", ".join(read_metadata(m) for m in record["metadata"]) + "}")
-    return "{" + ", ".join(words) + "}"
-
-
-def _read_mesh(mesh: Record) -> str:
-    """mesh['x'=2,'y'=2], device_ids=(3,2,1,0)"""
-    text = "mesh[" + ",".join(f"'{escaped(axis['name'])}'={axis['size']}" for axis in mesh["axes"]) + "]"
-    if mesh["device_ids"]:
-        return f"{text}, device_ids=({_listed(mesh['device_ids'])})"
-    iota = mesh["iota_transform"]
-    if iota is None or not iota["reshape_dims"]:
-        return text
-    return f"{text}, device_ids=([{_listed(iota['reshape_dims'])}]T({_listed(iota['transpose_perm'])}))"
-
-
-def _read_axes(axes: tuple[Record, ...], names: list[str]) -> str:
-    return "{" + ", ".join(_read_axis(a, names) for a in axes) + "}"
-
-
-def _read_dimension(record: Record, names: list[str]) -> str:
-    axes = [_read_axis(a, names) for a in record["axes"]]
-    return "{" + ", ".join(axes if record["is_closed"] else [*axes, "?"]) + "}"
-
-
-def _read_axis(record: Record, names: list[str]) -> str:
-    """'x', or 'x':(1)2 for a part of it."""
-    index = record["mesh_axis_index"]
-    text = f"'{escaped(names[index])}'" if 0 <= index < len(names) else "'?'"
-    part = record["sub_axis_info"]
-    return text if part is None else f"{text}:({part['pre_size']}){part['size']}"
-
-
-def _write_named(phrase: Phrase) -> dict[str, Any]:
-    if phrase.accept("maximal_mesh"):
-        for word in ("[", "device_id", "="):
-            phrase.expect(word)
-        mesh = {"device_ids": (phrase.integer(),)}
-        phrase.expect("]")
-        phrase.expect("}")
-        return {"mesh": mesh}
-    mesh, names = _write_mesh(phrase)
-    phrase.accept(",")
-    phrase.expect("[")
-    record: dict[str, Any] = {"mesh": mesh, "dim_shardings": []}
-    while not phrase.accept("]"):
-        axes, is_open = _write_axes(phrase, names)
-        record["dim_shardings"].append({"axes": axes, "is_closed": not is_open})
-        phrase.accept(",")
-    while not phrase.accept("}"):
-        phrase.accept(",")
-        key = phrase.word()
-        phrase.expect("=")
-        if key == "metadata":
-            record["metadata"] = _write_metadata_list(phrase)
-        elif key in _AXES:
-            if phrase.text != "{":
-                raise UnsupportedError(f"a proto has no {key}={phrase.text} of a sharding", phrase.span)
-            record[f"{key}_axes"] = _write_axes(phrase, names)[0]
-        else:
-            raise phrase.error(f"replicated, unreduced, manual or metadata (not {key})")
+def _named_record(sharding: Sharding, span: Span | None) -> dict[str, Any]:
+    record: dict[str, Any] = {}
+    if sharding.device is not None:
+        return {"mesh": {"device_ids": (sharding.device,)}}
+    if sharding.word:
+        raise UnsupportedError(f"a proto has no {sharding.word} of a mesh without axes", span)
+    names = [name for name, _ in sharding.mesh.axes]
+    record = {"mesh": _mesh_record(sharding.mesh), "dim_shardings": [
+        {"axes": _axis_records(d.axes, names, span), "is_closed": not d.is_open} for d in sharding.dimensions]}
+    if sharding.metadata:
+        record["metadata"] = _write_metadata_list(sharding.metadata, span)
+    for role in sharding.roles:
+        if role.combiner:
+            raise UnsupportedError(f"a proto has no {role.name}={role.combiner} of a sharding", span)
+        record[f"{role.name}_axes"] = _axis_records(role.axes, names, span)
     return record
 
 
-def _write_mesh(phrase: Phrase) -> tuple[dict[str, Any], list[str]]:
-    """The mesh that stands here, and the names of its axes."""
-    phrase.expect("mesh")
-    phrase.expect("[")
-    axes = []
-    while not phrase.accept("]"):
-        name = phrase.string().decode("utf-8", "replace")
-        phrase.expect("=")
-        axes.append({"name": name, "size": phrase.integer()})
-        phrase.accept(",")
-    mesh: dict[str, Any] = {"axes": axes}
-    if phrase.text == "," and phrase.whole[phrase.at:].lstrip().startswith("device_ids"):
-        phrase.step()
-    if phrase.accept("device_ids"):
-        phrase.expect("=")
-        mesh |= _write_device_ids(phrase)
-    return mesh, [axis["name"] for axis in axes]
+def _mesh_record(mesh: NamedMesh) -> dict[str, Any]:
+    record: dict[str, Any] = {"axes": [{"name": name, "size": size} for name, size in mesh.axes]}
+    if isinstance(mesh.devices, Iota):
+        record["iota_transform"] = {"reshape_dims": mesh.devices.sizes, "transpose_perm": mesh.devices.order}
+    elif mesh.devices is not None:
+        record["device_ids"] = mesh.devices
+    return record
 
 
-def _write_device_ids(phrase: Phrase) -> dict[str, Any]:
-    """(3,2,1,0) or ([2,2]T(1,0))"""
-    text = phrase.balanced()
-    inner = Phrase(text, phrase.span)
-    if not text[1:].lstrip().startswith("["):
-        return {"device_ids": inner.integers("(", ")")}
-    inner.expect("(")
-    sizes = inner.integers("[", "]")
-    order = inner.integers("(", ")") if inner.accept("T") else tuple(range(len(sizes)))
-    return {"iota_transform": {"reshape_dims": sizes, "transpose_perm": order}}
-
-
-def _write_axes(phrase: Phrase, names: list[str]) -> tuple[list[dict[str, Any]], bool]:
-    """{'x', 'y':(1)2, ?}: the axes, and whether more may follow."""
-    phrase.expect("{")
-    axes, is_open = [], False
-    while not phrase.accept("}"):
-        if phrase.accept("?"):
-            is_open = True
-            continue
-        name = phrase.string().decode("utf-8", "replace")
-        if name not in names:
-            raise phrase.error(f"an axis of the mesh (not {name!r})")
-        axis: dict[str, Any] = {"mesh_axis_index": names.index(name)}
-        if phrase.accept(":"):
-            before, = phrase.integers("(", ")") or (1,)
-            axis["sub_axis_info"] = {"pre_size": before, "size": phrase.integer()}
-        axes.append(axis)
-        phrase.accept(",")
-    return axes, is_open
+def _axis_records(axes: Sequence[AxisUse], names: list[str], span: Span | None) -> list[dict[str, Any]]:
+    records = []
+    for axis in axes:
+        if axis.name not in names:
+            raise ParseError(f"the mesh has no axis {axis.name!r}", span)
+        record: dict[str, Any] = {"mesh_axis_index": names.index(axis.name)}
+        if axis.size is not None:
+            record["sub_axis_info"] = {"pre_size": axis.before, "size": axis.size}
+        records.append(record)
+    return records
 
 
 # -- groups of devices -------------------------------------------------------------------------------------------------
@@ -293,28 +174,31 @@ def read_groups(record: Record) -> str:
     if "iota_collective_device_list" in record:
         iota = record["iota_collective_device_list"]
         return (f"[{iota['num_replica_groups']},{iota['num_devices_per_group']}]"
-                + _read_iota(iota["iota_reshape_dims"], iota["iota_transpose_perm"]))
+                + f"<={Iota(iota['iota_reshape_dims'], iota['iota_transpose_perm'])}")
     if "mesh_axes_replica_group_list" in record:
         groups = record["mesh_axes_replica_group_list"]
         mesh = groups.part("mesh")
-        return f"{_read_mesh(mesh)} {_read_axes(groups['axes'], [a['name'] for a in mesh['axes']])}"
+        names = [a["name"] for a in mesh["axes"]]
+        return f"{_mesh_of(mesh)} {DimensionAxes(tuple(_axis_of(a, names) for a in groups['axes']))}"
     groups = record.part("collective_device_list")["replica_groups"] or record["replica_groups"]
-    return "{" + ",".join("{" + _listed(g["replica_ids"]) + "}" for g in groups) + "}"
+    return "{" + ",".join("{" + listed(g["replica_ids"]) + "}" for g in groups) + "}"
 
 
 def write_groups(text: str, span: Span | None = None) -> dict[str, Any]:
     phrase = Phrase(text, span)
     if phrase.text == "[":
         sizes = phrase.integers("[", "]")
-        reshape, order = _iota(phrase)
+        iota = read_iota(phrase)
         if len(sizes) != 2:
             raise phrase.error("[groups, devices per group]")
         return {"iota_collective_device_list": {
-            "num_replica_groups": sizes[0], "num_devices_per_group": sizes[1], "iota_reshape_dims": reshape,
-            "iota_transpose_perm": order}}
+            "num_replica_groups": sizes[0], "num_devices_per_group": sizes[1], "iota_reshape_dims": iota.sizes,
+            "iota_transpose_perm": iota.order}}
     if phrase.text == "mesh":
-        mesh, names = _write_mesh(phrase)
-        return {"mesh_axes_replica_group_list": {"mesh": mesh, "axes": _write_axes(phrase, names)[0]}}
+        mesh = read_mesh(phrase)
+        names = [name for name, _ in mesh.axes]
+        return {"mesh_axes_replica_group_list": {
+            "mesh": _mesh_record(mesh), "axes": _axis_records(read_axes(phrase).axes, names, span)}}
     groups = [{"replica_ids": g} for g in phrase.lists()]
     phrase.end()
     return {"collective_device_list": {"replica_groups": groups}}

@@ -14,8 +14,8 @@ from hloc.errors import UnsupportedError
 from hloc.ir.attributes import Verbatim
 from hloc.ir.module import Module
 from hloc.ir.shapes import Shape
+from hloc.phrases import escaped, unescaped
 from hloc.proto.notes import read_frontend_attributes, text_of, write_frontend_attributes
-from hloc.proto.phrases import escaped, unescaped
 from hloc.proto.shapes import ShapeReader, write_shape
 from hloc.proto.wire import Record
 from hloc.text.header import aliases, donors, entry_layout

@@ -12,7 +12,7 @@ from typing import Any
 
 from hloc.errors import Span
 from hloc.ir.shapes import Shape
-from hloc.proto.phrases import Phrase, escaped, is_dictionary
+from hloc.phrases import Phrase, escaped, is_dictionary
 from hloc.proto.schema import ENUMS, MESSAGES
 from hloc.proto.wire import Record
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from hloc.errors import ParseError, Source, Span, UnsupportedError
-from hloc.proto.phrases import escaped, string_end, unescaped
+from hloc.phrases import escaped, string_end, unescaped
 from hloc.proto.schema import ARRAY_TYPES, ENUMS, MESSAGES, VARINTS, Field, Message
 from hloc.proto.wire import MAX_DEPTH, MAX_RECORDS, Record, is_written, known_enum
 

@@ -14,11 +14,11 @@ from typing import Any
 from hloc.errors import ParseError, UnsupportedError
 from hloc.ir.module import Computation, Instruction, Module
 from hloc.ir.shapes import Shape
+from hloc.phrases import Phrase
 from hloc.proto.attributes import write_attributes
 from hloc.proto.header import write_header
 from hloc.proto.literals import write_literal
 from hloc.proto.notes import text_of
-from hloc.proto.phrases import Phrase
 from hloc.proto.reader import unique
 from hloc.proto.shapes import write_shape
 from hloc.text.attributes import COMPUTATION, COMPUTATIONS
