@@ -1,15 +1,19 @@
-"""Damaged files: whatever stands in one, hloc answers with a result or with an HlocError, soon, in little memory.
+"""Damaged files, and modules at the edges of what is allowed.
+
+Whatever stands in one, hloc answers with a result or with an HlocError, soon, in little memory.
 
     python tests/fuzz.py text --seconds 1800 [--seed N] [--count COUNT] [folder of .hlo files ...]
     python tests/fuzz.py proto ...      binary and text protos (fuzz_proto.py)
     python tests/fuzz.py npz ...        arrays for the parameters: .npz and .npy (fuzz_npz.py)
+    python tests/fuzz.py modules ...    random modules at the edges of what is allowed (fuzz_modules.py)
 
 Each file goes through in this process, with limits on time and memory; one that breaks a rule is named, and written to
-`--save`. The same seed gives the same files. At the end stands how many were tried in a second.
+`--save`. The same seed gives the same files. At the end, and every five minutes, stands how many were tried.
 """
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import random
 import resource
@@ -25,7 +29,8 @@ from typing import Any, NamedTuple
 TESTDATA = Path(__file__).parent.parent / "testdata"
 SLOWEST = 5.0                           # seconds for one file
 MEMORY = 3 << 30                        # bytes of address space above what the process began with
-FORMATS = ("text", "proto", "npz")
+FORMATS = ("text", "proto", "npz", "modules")
+REPORT = 300.0                          # seconds between two lines on how many were tried
 
 
 class Format(NamedTuple):
@@ -72,6 +77,7 @@ def finds(format: Format, originals: list, seed: int, seconds: float,
           most: int | None = None) -> Iterator[tuple[int, Any, str]]:
     """(number, file, problem) for every damaged file with a problem, until the time is over or `most` were tried."""
     start, number = time.monotonic(), 0
+    report = start + REPORT
     while (most is None or number < most) and time.monotonic() - start < seconds:
         choose = random.Random(seed * 1_000_003 + number)
         data = format.mutated(choose.choice(originals), originals, choose)
@@ -79,8 +85,14 @@ def finds(format: Format, originals: list, seed: int, seconds: float,
         if problem:
             yield number, data, problem
         number += 1
-    took = time.monotonic() - start
-    print(f"{number} files in {took:.0f} s, {number / max(took, 1e-3):.0f} a second", file=sys.stderr)
+        if time.monotonic() > report:
+            report += REPORT
+            print_count(number, time.monotonic() - start)
+    print_count(number, time.monotonic() - start)
+
+
+def print_count(number: int, took: float) -> None:
+    print(f"{number} files in {took:.0f} s, {number / max(took, 1e-3):.0f} a second", file=sys.stderr, flush=True)
 
 
 def main() -> int:
@@ -95,10 +107,11 @@ def main() -> int:
     format = format_named(options.format)
     originals = format.originals([TESTDATA, *options.folders])
     limit_memory()
+    gc.freeze()                         # the grammar's tables and the originals are not gone through again
     count = 0
     for number, data, problem in finds(format, originals, options.seed, options.seconds, options.count):
         count += 1
-        print(f"--- seed {options.seed} {options.format} {number}\n{problem}")
+        print(f"--- seed {options.seed} {options.format} {number}\n{problem}", flush=True)
         if options.save:
             options.save.mkdir(parents=True, exist_ok=True)
             content = data if isinstance(data, bytes) else data.encode(errors="replace")

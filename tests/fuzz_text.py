@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -38,12 +39,17 @@ WORDS = ("add", "while", "fusion", "tuple", "reduce", "f8e4m3fn", "s4", "c128", 
 
 def mutated(text: str, others: list[str], choose: random.Random) -> str:
     """`text` with one to a few changes."""
-    tokens = TOKEN.findall(text)
+    tokens = list(tokens_of(text))
     for _ in range(choose.choice((1, 1, 1, 2, 3, 6))):
         if not tokens:
             return ""
         choose.choice(CHANGES)(tokens, others, choose)
     return "".join(tokens)
+
+
+@cache
+def tokens_of(original: str) -> tuple[str, ...]:
+    return tuple(TOKEN.findall(original))
 
 
 def replace_number(tokens: list[str], others: list[str], choose: random.Random) -> None:
@@ -81,7 +87,7 @@ def insert(tokens: list[str], others: list[str], choose: random.Random) -> None:
 
 def splice(tokens: list[str], others: list[str], choose: random.Random) -> None:
     """A stretch of another text."""
-    other = TOKEN.findall(choose.choice(others))
+    other = tokens_of(choose.choice(others))
     if other:
         i, j = choose.randrange(len(other)), choose.randrange(len(tokens))
         tokens[j:j + choose.choice((0, 20))] = other[i:i + choose.choice((5, 30, 200))]
@@ -110,9 +116,17 @@ def attempt(text: str) -> None:
         assert str(error)
 
 
+TRIED: set[int] = set()                 # hashes of the modules that went on, so that none does so twice
+
+
 def go_on(module: Module) -> None:
-    """The stages behind reading. Raises HlocError."""
-    assert str(parse_module(str(module))) == str(module), "printing is no fixed point"
+    """The stages behind reading, for a module that did not go through them before: of damaged texts that can be read,
+    every second is one of those that were tried already, or the original. Raises HlocError."""
+    text = str(module)
+    if hash(text) in TRIED:
+        return
+    TRIED.add(hash(text))
+    assert str(parse_module(text)) == text, "printing is no fixed point"
     small = is_small(module)
     if small:
         run_evaluator(module)
