@@ -13,10 +13,13 @@ import numpy as np
 
 ROWS, COLUMNS, STEPS = 9, 3, 8
 ARRAY, ROW = f"f32[{ROWS},{COLUMNS}]", f"f32[1,{COLUMNS}]"
+WIDE, WIDE_ROW = ARRAY.replace("f32", "f64"), ROW.replace("f32", "f64")
 WINDOW = "update_window_dims={0}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, index_vector_dim=0"
 CONSTANTS = ["zero = s32[] constant(0)", "one = s32[] constant(1)", "two = s32[] constant(2)"]
 COMBINERS = """second { a = f32[] parameter(0)  ROOT b = f32[] parameter(1) }
-sum { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT c = f32[] add(a, b) }"""
+sum { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT c = f32[] add(a, b) }
+wide_second { a = f64[] parameter(0)  ROOT b = f64[] parameter(1) }
+wide_product { a = f64[] parameter(0)  b = f64[] parameter(1)  ROOT c = f64[] multiply(a, b) }"""
 DEEPEST = 2                 # conditionals in conditionals
 
 
@@ -94,7 +97,7 @@ class RandomLoop:
         arrays = list(arrays)
         for _ in range(self.random.randint(0, 3)):
             kind = self.random.choice([self.slice, self.scatter, self.fresh_array, self.shift, self.reads_beside,
-                                       self.rows_exchanged, self.flat, self.selected, self.selected, None, "branch", "branch"])
+                                       self.rows_exchanged, self.flat, self.converted, self.selected, self.selected, None, "branch", "branch"])
             n = self.random.randrange(self.count)
             if kind is None:
                 m = self.random.randrange(self.count)
@@ -166,9 +169,38 @@ class RandomLoop:
                   f"{name}d = f32[{size}] dynamic-update-slice({name}f, {name}u, i)", f"{name} = {ARRAY} reshape({name}d)"]
         return name
 
+    def converted(self, lines: list[str], arrays: list[str], old: str) -> str:
+        """Changed as f64, by what f32 does not hold, now and then behind a select, and rounded."""
+        name = self.fresh("v")
+        lines += [f"{name}w = {WIDE} convert({old})", f"{name}c = f64[] constant(0.1)",
+                  f"{name}t = {WIDE_ROW} broadcast({name}c), dimensions={{}}", f"{name}n = {WIDE_ROW} convert(u)",
+                  f"{name}u = {WIDE_ROW} multiply({name}n, {name}t)", f"{name}i = s32[1] reshape(i)",
+                  f"{name}r = f64[{COLUMNS}] reshape({name}u)"]
+        new = f"{name}w"
+        for n in range(self.random.randint(1, 3)):
+            new = self.converted_once(lines, name, new, f"{name}x{n}")
+        if self.random.random() < 0.4:
+            lines += [f"{name}p = pred[{ROWS},{COLUMNS}] broadcast(p), dimensions={{}}",
+                      f"{name}s = {WIDE} select({name}p, {new}, {name}w)"]
+            new = f"{name}s"
+        lines.append(f"{name} = {ARRAY} convert({new})")
+        return name
+
+    def converted_once(self, lines: list[str], name: str, old: str, new: str) -> str:
+        kind = self.random.choice(["slice", "slice", "sum", "wide_second", "wide_second", "wide_product"])
+        if kind == "slice":
+            lines.append(f"{new} = {WIDE} dynamic-update-slice({old}, {name}u, {self.random.choice(['i', 'one'])}, zero)")
+        elif kind == "sum":
+            lines += [f"{new}o = {WIDE_ROW} dynamic-slice({old}, i, zero), dynamic_slice_sizes={{1,{COLUMNS}}}",
+                      f"{new}s = {WIDE_ROW} add({new}o, {name}u)",
+                      f"{new} = {WIDE} dynamic-update-slice({old}, {new}s, i, zero)"]
+        else:
+            lines.append(f"{new} = {WIDE} scatter({old}, {name}i, {name}r), {WINDOW}, to_apply={kind}")
+        return new
+
     def selected(self, lines: list[str], arrays: list[str], old: str) -> str:
         """Between the array, one or two changes of it, and others."""
-        changes = [self.slice, self.scatter, self.shift, self.reads_beside, self.rows_exchanged, self.flat]
+        changes = [self.slice, self.scatter, self.shift, self.reads_beside, self.rows_exchanged, self.flat, self.converted]
         new = old
         for _ in range(self.random.randint(1, 2)):
             new = self.random.choice(changes)(lines, arrays, new)

@@ -27,7 +27,8 @@ from hloc.targets.cuda.sources import make_sources
 from hloc.text import parse_module
 
 LOOPS = sorted((Path(__file__).parent.parent / "testdata" / "updates").glob("*.hlo"))
-EMULATED = ("where_set", "where_two_updates", "caches_by_batch", "cond_append", "switch_of_arrays", "exchange")
+EMULATED = ("where_set", "where_two_updates", "caches_by_batch", "cond_append", "switch_of_arrays", "exchange",
+            "where_converted_add", "where_of_two_scattered")
 STEPS = 12                  # of each loop: arrays with so many rows are what the steps are given
 names = pytest.mark.parametrize("path", LOOPS, ids=lambda p: p.stem)
 

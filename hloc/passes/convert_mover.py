@@ -4,12 +4,17 @@
     c = bf16[3,2] convert(t)
     =>
     c = bf16[3,2] transpose(bf16[2,3] convert(x)), dimensions={1,0}
+
+A narrowing convert that meets updates of a widened array moves into these (converted_updates.py).
 """
 from __future__ import annotations
+
+from functools import partial
 
 from hloc.ir import Instruction, Module
 from hloc.ir.types import ELEMENT_TYPES
 from hloc.passes.context import PassContext
+from hloc.passes.converted_updates import narrow_updates
 from hloc.passes.rewriter import Rewriter, rewrite_module
 
 MOVING = frozenset({"reshape", "transpose", "slice", "reverse", "dynamic-slice"})
@@ -17,14 +22,14 @@ MOVING = frozenset({"reshape", "transpose", "slice", "reverse", "dynamic-slice"}
 
 def convert_mover(module: Module, context: PassContext) -> bool:
     """Convert where the data is smallest. True if a convert moved."""
-    return rewrite_module(module, move_convert, opcodes=MOVING | {"convert"})
+    return rewrite_module(module, partial(move_convert, module), opcodes=MOVING | {"convert"})
 
 
-def move_convert(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
+def move_convert(module: Module, instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
     if instruction.shape.dynamic_dimensions:
         return None
     if instruction.opcode == "convert":
-        return narrow_earlier(instruction, rewriter)
+        return narrow_updates(module, instruction, rewriter) or narrow_earlier(instruction, rewriter)
     return widen_later(instruction, rewriter)
 
 

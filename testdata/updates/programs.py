@@ -21,6 +21,7 @@ ARRAY = ((ROWS, COLUMNS), "float32")
 FLAT = ((ROWS * COLUMNS,), "float32")
 HEADS = ((2, 3, ROWS, COLUMNS), "float32")
 BATCH = ((4, ROWS, COLUMNS), "float32")
+NARROW = ((ROWS, COLUMNS), "bfloat16")
 X = ((STEPS, COLUMNS), "float32")
 X4 = ((STEPS, 4, COLUMNS), "float32")
 M, M4 = ((STEPS,), "bool"), ((STEPS, 4), "bool")
@@ -147,9 +148,58 @@ def ring_buffer(n, head, b, x, m):
     return head + 1, jnp.where(m, b.at[head % ROWS].set(x + b[(head + 3) % ROWS]), b)
 
 
-@loop(((ROWS, COLUMNS), "bfloat16"), ((STEPS, COLUMNS), "bfloat16"), M, P)
+@loop(NARROW, ((STEPS, COLUMNS), "bfloat16"), M, P)
 def where_bf16(n, b, x, m, p):
     return jnp.where(m, b.at[p].set(x), b)
+
+
+@loop(NARROW, X, M, P)
+def where_converted(n, b, x, m, p):
+    return jnp.where(m, b.astype("float32").at[p].set(x).astype("bfloat16"), b)
+
+
+@loop(NARROW, X, M, P)
+def where_converted_add(n, b, x, m, p):
+    return jnp.where(m, b.astype("float32").at[p].add(x).astype("bfloat16"), b)
+
+
+@loop(NARROW, X, M, P)
+def where_wide(n, b, x, m, p):
+    wide = b.astype("float32")
+    return jnp.where(m, wide.at[p].multiply(x), wide).astype("bfloat16")
+
+
+@loop(NARROW, X4, M, P4)
+def where_converted_rows(n, b, x, m, p):
+    return jnp.where(m, b.astype("float32").at[p].set(x).astype("bfloat16"), b)
+
+
+@loop(((ROWS * COLUMNS,), "int8"), ((STEPS,), "int32"), M, P)
+def where_converted_s8(n, b, x, m, p):
+    return jnp.where(m, b.astype("int32").at[p].add(x).astype("int8"), b)
+
+
+@loop(NARROW, X, P)
+def converted_add(n, b, x, p):
+    return b.astype("float32").at[p].add(x).at[n].set(x).astype("bfloat16")
+
+
+@loop(NARROW, X, M, P)
+def converted_row_read(n, b, x, m, p):
+    wide = b.astype("float32")
+    return jnp.where(m, wide.at[p].set(wide[p] * 0.5 + x).astype("bfloat16"), b)
+
+
+@loop(NARROW, X, M, P)
+def where_wide_two(n, b, x, m, p):
+    wide = b.astype("float32")
+    new = lax.dynamic_update_slice(wide, x[None], (p, 0))
+    return jnp.where(m, lax.dynamic_update_slice(new, 2 * x[None], (n, 0)), wide).astype("bfloat16")
+
+
+@loop(NARROW, X, M, P)
+def cond_of_converted(n, b, x, m, p):
+    return lax.cond(m, lambda b: b.astype("float32").at[p].min(x).astype("bfloat16"), lambda b: b, b)
 
 
 @loop(((ROWS, COLUMNS), "int8"), ((STEPS, COLUMNS), "int8"), M, P)

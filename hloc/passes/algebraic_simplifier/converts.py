@@ -38,20 +38,6 @@ def convert_twice(instruction: Instruction, rewriter: Rewriter) -> Instruction |
     return rewriter.change(instruction, operands=[x])
 
 
-def convert_of_update(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """convert(dynamic-update-slice(convert(x), u, i)) => dynamic-update-slice(x, convert(u), i) where x has the type
-    again and the one in between holds it: so XLA's optimized modules update bf16, and all of x would be written"""
-    update = instruction.operands[0]
-    if update.opcode != "dynamic-update-slice" or update.operands[0].opcode != "convert" or rewriter.uses(update) > 1:
-        return None
-    x, u = update.operands[0].operands[0], update.operands[1]
-    if x.shape.element_type != instruction.shape.element_type \
-            or not holds(update.shape.element_type, x.shape.element_type):
-        return None
-    narrow = rewriter.add("convert", u.shape.with_element_type(x.shape.element_type), [u])
-    return rewriter.change(update, operands=[x, narrow, *update.operands[2:]], shape=instruction.shape)
-
-
 def convert_of_clamped(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
     """convert(min(x, c)) => convert(x) from float to integer where c is no less than the integer type's highest value,
     which larger numbers become anyway; so for maxima, and for clamp"""
@@ -155,7 +141,7 @@ def reduce_precision_to_all(instruction: Instruction, rewriter: Rewriter) -> Ins
 
 
 RULES = {
-    "convert": (convert_to_same_type, convert_twice, convert_of_update, convert_of_clamped),
+    "convert": (convert_to_same_type, convert_twice, convert_of_clamped),
     "bitcast-convert": (bitcast_convert_twice,),
     "copy": (copy_of_same_layout,),
     "bitcast": (bitcast_to_same_shape,),

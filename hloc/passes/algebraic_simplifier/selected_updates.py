@@ -62,6 +62,25 @@ def select_of_updates(instruction: Instruction, rewriter: Rewriter) -> Instructi
     return reshape(rewriter, value, instruction.shape)
 
 
+def select_of_scattered(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
+    """select(p, get-tuple-element(scatter(x, y, ...)), x) => an element of a scatter of what p chooses"""
+    predicate, *arms = instruction.operands
+    for arm, other, wanted in ((arms[0], arms[1], True), (arms[1], arms[0], False)):
+        if arm.opcode != "get-tuple-element" or arm.operands[0].opcode != "scatter":
+            continue
+        scatter = arm.operands[0]
+        count = len(scatter.operands) // 2
+        indices, updates = scatter.operands[count], scatter.operands[count + 1:]
+        if other is scatter.operands[arm.get("index")] and updates[0].shape.num_elements <= other.shape.num_elements:
+            mask = Mask(predicate, the_one_value(predicate, rewriter), wanted)
+            masked = masked_indices(rewriter, scatter, indices, mask)
+            if masked is not None:
+                new = rewriter.change(scatter, operands=[*scatter.operands[:count], masked, *updates],
+                                      indices_are_sorted=order_kept(scatter, mask))
+                return rewriter.change(arm, operands=[new])
+    return None
+
+
 def is_link(instruction: Instruction) -> bool:
     """An update of one array, or a reshape, which may stand between two."""
     return instruction.opcode in ("dynamic-update-slice", "reshape") \
@@ -140,14 +159,24 @@ def part(rewriter: Rewriter, array: Instruction, shape: Shape, indices: list[Ins
 def masked_scatter(rewriter: Rewriter, link: Instruction, operands: list[Instruction],
                    mask: Mask) -> Instruction | None:
     value, indices, update = operands
-    predicate = mask_of_indices(rewriter, link, indices, mask)
-    outside = index_outside(link, indices)
-    if predicate is None or outside is None:
+    masked = masked_indices(rewriter, link, indices, mask)
+    if masked is None:
         return masked_scatter_to_one_place(rewriter, link, operands, mask)
+    return rewriter.change(link, operands=[value, masked, update], indices_are_sorted=order_kept(link, mask))
+
+
+def masked_indices(rewriter: Rewriter, scatter: Instruction, indices: Instruction, mask: Mask) -> Instruction | None:
+    """Indices that lie outside of the array where the mask does not want the update; None where there are none such."""
+    predicate, outside = mask_of_indices(rewriter, scatter, indices, mask), index_outside(scatter, indices)
+    if predicate is None or outside is None:
+        return None
     nowhere = spread(rewriter, rewriter.constant(outside, indices.shape.element_type), indices.shape)
-    masked = mask.choose(rewriter, predicate, indices, nowhere)
-    ordered = link.get("indices_are_sorted") if mask.scalar is not None else None
-    return rewriter.change(link, operands=[value, masked, update], indices_are_sorted=ordered)
+    return mask.choose(rewriter, predicate, indices, nowhere)
+
+
+def order_kept(scatter: Instruction, mask: Mask) -> bool | None:
+    """What a scatter with masked indices says of their order."""
+    return scatter.get("indices_are_sorted") if mask.scalar is not None else None
 
 
 def mask_of_indices(rewriter: Rewriter, scatter: Instruction, indices: Instruction, mask: Mask) -> Instruction | None:
@@ -168,7 +197,8 @@ def index_outside(scatter: Instruction, indices: Instruction) -> int | None:
     if not scattered or indices.shape.kind == "signed":
         return -1 if scattered else None
     most = highest(indices.shape.element_type)
-    return most if all(scatter.shape.dimensions[d] <= most for d in scattered) else None
+    sizes = scatter.operands[0].shape.dimensions
+    return most if all(sizes[d] <= most for d in scattered) else None
 
 
 def masked_scatter_to_one_place(rewriter: Rewriter, scatter: Instruction, operands: list[Instruction],
@@ -253,4 +283,4 @@ def may_be_computed_again(instruction: Instruction) -> bool:
     return not (is_control_flow(instruction) or has_side_effect(instruction) or instruction.opcode in NOT_MERGEABLE)
 
 
-RULES = {"select": (select_of_updates,)}
+RULES = {"select": (select_of_updates, select_of_scattered)}

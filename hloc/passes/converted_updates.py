@@ -1,0 +1,123 @@
+"""Updates of a wide copy of a narrow array, that is made narrow again: they update the narrow array itself.
+
+    w = f32[9,4] convert(x)                          // x: bf16[9,4]
+    s = f32[9,4] scatter(w, i, u)                    // overwrites
+    r = bf16[9,4] convert(s)
+    =>
+    r = bf16[9,4] scatter(x, i, bf16[4] convert(u))
+
+What is not updated keeps its value, where the wide type holds every value of the narrow one; so nothing of size of the
+array is written. A scatter that combines has one window and comes first in a chain: it reads x there, computes in the
+wide type and writes the rounded result. Others may add to one place several times before they round. Where a mask keeps
+what the update before has put there (selected_updates.py), it keeps it as rounded.
+"""
+from __future__ import annotations
+
+from hloc.ir import Computation, Instruction, Module, array
+from hloc.passes.algebraic_simplifier.converts import holds
+from hloc.passes.algebraic_simplifier.selected_updates import Mask, is_link, part, pays, place_of
+from hloc.passes.expressions import Body
+from hloc.passes.patterns import reshape
+from hloc.passes.rewriter import Rewriter
+from hloc.passes.scatter_simplifier import combines, overwrites, window_sizes
+
+
+def narrow_updates(module: Module, convert: Instruction, rewriter: Rewriter) -> Instruction | None:
+    """What `convert` of a chain of updates gives, as updates of the narrow array; None where it is something else."""
+    chain = wide_chain(convert, rewriter)
+    if chain is None:
+        return None
+    value, links = chain
+    if not pays(value, links, []) or not all(is_narrowable(link, link is links[0]) for link in links):
+        return None
+    for link in links:
+        value = narrowed(module, rewriter, link, value)
+    return value
+
+
+def wide_chain(convert: Instruction, rewriter: Rewriter) -> tuple[Instruction, list[Instruction]] | None:
+    """The narrow array, and the updates and reshapes of its wide copy, from there on; nobody else reads these."""
+    links, top = [], convert.operands[0]
+    readers = 1
+    while is_link(top) and rewriter.uses(top) == readers:
+        links.append(top)
+        readers = 2 if kept_part(top, rewriter) is not None else 1
+        top = top.operands[0]
+    if not links or top.opcode != "convert":
+        return None
+    x, type = top.operands[0], convert.shape.element_type
+    return (x, links[::-1]) if x.shape.element_type == type and holds(top.shape.element_type, type) else None
+
+
+def kept_part(link: Instruction, rewriter: Rewriter) -> Instruction | None:
+    """Of an update by select(mask, new, dynamic-slice(y)), y being what is updated: that slice, which nobody else reads
+    and whose values only move."""
+    if link.opcode != "dynamic-update-slice" or link.operands[1].opcode != "select":
+        return None
+    arms = link.operands[1].operands[1:]
+    return next((arm for arm in arms if arm.opcode == "dynamic-slice" and arm.operands[0] is link.operands[0]
+                 and rewriter.uses(arm) == 1), None)
+
+
+def is_narrowable(link: Instruction, first: bool) -> bool:
+    if link.opcode != "scatter" or overwrites(link):
+        return True
+    return first and combines(link) and window_elements(link) == link.operands[2].shape.num_elements
+
+
+def window_elements(scatter: Instruction) -> int:
+    update = scatter.operands[2].shape
+    return update.with_dimensions(window_sizes(scatter)).num_elements
+
+
+def narrowed(module: Module, rewriter: Rewriter, link: Instruction, value: Instruction) -> Instruction:
+    """The update `link` of `value`, which is narrow."""
+    type = value.shape.element_type
+    shape = link.shape.with_element_type(type)
+    if link.opcode == "reshape":
+        return reshape(rewriter, value, shape)
+    if link.opcode == "dynamic-update-slice":
+        return rewriter.change(link, shape=shape,
+                               operands=[value, narrowed_update(rewriter, link, value), *link.operands[2:]])
+    if overwrites(link):
+        _, indices, update = link.operands
+        return rewriter.change(link, shape=shape, operands=[value, indices, converted(rewriter, update, type)],
+                               to_apply=second_of_two(module, link.get("to_apply"), type))
+    return combined_at_one_place(rewriter, link, value)
+
+
+def narrowed_update(rewriter: Rewriter, link: Instruction, value: Instruction) -> Instruction:
+    """What a dynamic-update-slice puts into the narrow `value`."""
+    update, kept, type = link.operands[1], kept_part(link, rewriter), value.shape.element_type
+    if kept is None:
+        return converted(rewriter, update, type)
+    arms = [rewriter.change(kept, shape=kept.shape.with_element_type(type), operands=[value, *kept.operands[1:]])
+            if arm is kept else converted(rewriter, arm, type) for arm in update.operands[1:]]
+    return rewriter.change(update, shape=update.shape.with_element_type(type), operands=[update.operands[0], *arms])
+
+
+def converted(rewriter: Rewriter, x: Instruction, type: str) -> Instruction:
+    return rewriter.add("convert", x.shape.with_element_type(type), [x])
+
+
+def second_of_two(module: Module, like: Computation, type: str) -> Computation:
+    """A combiner that gives its second parameter."""
+    body = Body(like.span)
+    body.parameter(0, array(type))
+    return body.finish(module, like.name, body.parameter(1, array(type)))
+
+
+def combined_at_one_place(rewriter: Rewriter, scatter: Instruction, value: Instruction) -> Instruction:
+    """A scatter of one window: the wide result of what lies there and the update is rounded, and put there."""
+    _, indices, update = scatter.operands
+    wide, narrow = update.shape.element_type, value.shape.element_type
+    window = window_sizes(scatter)
+    starts, inside = place_of(rewriter, scatter, indices, window)
+    old = part(rewriter, value, value.shape.with_dimensions(window), starts)
+    row = old.shape.with_element_type(wide)
+    result = rewriter.add(scatter.get("to_apply").root.opcode, row,
+                          [converted(rewriter, old, wide), reshape(rewriter, update, row)])
+    new = converted(rewriter, result, narrow)
+    if inside is not None:
+        new = Mask(inside, inside, True).choose(rewriter, inside, new, old)
+    return rewriter.add("dynamic-update-slice", value.shape, [value, new, *starts])
