@@ -85,9 +85,11 @@ def names(page) -> list[str]:
 
 def test_a_fusion_opens_and_folds(opened):
     page = opened(graph_page(Graph(parse_module(TEXT)), "m.hlo"))
-    assert {"x", "a", "r \u2026"} <= set(names(page))
+    assert {"x", "a", "p", "n"} <= set(names(page)) and any(name.startswith("\u2212 r") for name in names(page))
+    page.locator("#fold").click()
+    assert {"x", "a", "r \u2026"} <= set(names(page)) and "n" not in names(page)
     page.locator("svg .box", has_text="r \u2026").dblclick()
-    assert {"p", "n"} <= set(names(page)) and any(name.startswith("\u2212 r") for name in names(page))
+    assert {"p", "n"} <= set(names(page))
     page.keyboard.press("Enter")
     assert "n" not in names(page)
     assert page.locator("#details").inner_text().startswith("r\n")
@@ -104,6 +106,7 @@ def test_keys_go_along_the_edges(opened):
 
 def test_loops_are_frames_and_search_finds_what_is_folded(opened):
     page = opened(graph_page(Graph(parse_module(LOOP)), "loop.hlo"))
+    page.locator("#fold").click()
     assert "y" not in names(page)
     page.keyboard.press("/")
     for wanted in ("sine", "wave.py:42", "line:8"):
@@ -116,6 +119,19 @@ def test_loops_are_frames_and_search_finds_what_is_folded(opened):
     assert "wave.py:42" in told and "f32[4], 16 B" in told and "body" in told
     page.locator("#details button", has_text="x").click()
     assert page.locator("#details h2").inner_text() == "x"
+
+
+def test_elements_and_constants_have_no_box(opened):
+    """An element of a tuple is an edge, a constant stands in what reads it; search finds them where they are seen."""
+    page = opened(graph_page(Graph(parse_module(LOOP)), "loop.hlo"))
+    page.locator("#unfold").click()
+    assert not {"i", "one", "n"} & set(names(page))
+    assert page.locator("svg .box.elementwise", has_text="j").locator("text").all_text_contents()[2] == "1"
+    for name, place in (("one", "j"), ("i get-tuple-element", "s")):
+        page.locator("#search").fill(name)
+        page.locator("#results button").first.click()
+        assert page.locator("svg .chosen .name").text_content() == place
+        assert page.locator("#details h2").inner_text() == name.split()[0]
 
 
 @pytest.mark.parametrize("make", [lambda: graph_page(Graph(hostile(parse_module(TEXT))), "m" + HOSTILE), lambda: diff_page(diff(

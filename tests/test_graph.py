@@ -19,7 +19,18 @@ from hloc.pages.dot import dot_text
 from hloc.pages.graph_page import graph_data, graph_page
 from hloc.targets import find
 from hloc.text import parse_module
-from hloc.tools.graph import CLASSES, MOST_ITEMS, Graph, class_of, neighbourhood, parts, weights
+from hloc.tools.graph import (
+    CLASSES,
+    MOST_ITEMS,
+    Graph,
+    class_of,
+    constants_in,
+    edges_to,
+    inlined,
+    neighbourhood,
+    parts,
+    weights,
+)
 
 MODELS = Path(__file__).parent.parent / "testdata" / "models"
 
@@ -50,6 +61,19 @@ def test_leaves_stand_before_their_readers():
 def test_instructions_without_readers_are_shown():
     module = parse_module("ENTRY e { x = f32[4] parameter(0)  y = f32[] parameter(1)  ROOT n = f32[4] negate(x) }")
     assert {i.name for i in Graph(module).of(module.entry)} == {"x", "y", "n"}
+
+
+def test_elements_of_tuples_and_constants_have_no_box():
+    module = parse_module("""ENTRY e {
+      c = f32[] constant(0.5)  b = f32[4] broadcast(c), dimensions={}  unread = f32[] constant(2)
+      t = (f32[4], f32[]) parameter(0)  x = f32[4] get-tuple-element(t), index=0  dead = f32[] get-tuple-element(t), index=1
+      ROOT m = f32[4] multiply(x, b) }""")
+    hidden = inlined(module.entry.instructions, module.entry.root)
+    assert {i.name for i in hidden} == {"c", "b", "x", "dead"}
+    assert [(a.name, b.name) for a, b in edges_to(module.entry.root, hidden)] == [("t", "x")]
+    assert constants_in(module.entry.root, hidden) == "0.5"
+    element = parse_module("ENTRY e { t = (f32[4]) parameter(0)  ROOT x = f32[4] get-tuple-element(t), index=0 }").entry
+    assert inlined(element.instructions, element.root) == set()
 
 
 def test_neighbourhoods():

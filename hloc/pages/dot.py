@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from hloc import processes
 from hloc.errors import RunError, UsageError, printable
 from hloc.ir import Computation, Instruction
-from hloc.tools.graph import Graph, class_of
+from hloc.tools.graph import Graph, class_of, constants_in, edges_to, inlined
 
 # Fill and text colours have a contrast of 7 and more; the classes are those of the page.
 FILLS = {"parameter": "#e3e8ef", "constant": "#eceef1", "elementwise": "#d9ecff", "reduction": "#e7defc",
@@ -30,18 +30,20 @@ def dot_text(graph: Graph) -> str:
              '  node [shape=box, style=filled, fontname="monospace", fontsize=10];',
              '  edge [fontname="monospace", fontsize=8, color="#6b7686"];']
     shown = [(c, graph.of(c)) for c in graph.module.computations]
+    without_box = {i for c, instructions in shown for i in inlined(instructions, c.root)}
+    shown = [(c, [i for i in instructions if i not in without_box]) for c, instructions in shown]
     numbers = {i: f"n{n}" for n, i in enumerate(i for _, instructions in shown for i in instructions)}
     first = {c: numbers[instructions[-1]] for c, instructions in shown if instructions}
     most = max(graph.weights.values(), default=0)
     for n, (computation, instructions) in enumerate(shown):
         if instructions:
             lines += [f"  subgraph cluster_{n} {{", f"    label={_quoted(_title(computation, graph))};"]
-            lines += [f"    {numbers[i]} [{_look(i, graph, most)}];" for i in instructions]
+            lines += [f"    {numbers[i]} [{_look(i, graph, most, without_box)}];" for i in instructions]
             lines.append("  }")
     for _, instructions in shown:
         for i in instructions:
-            lines += [f"  {numbers[o]} -> {numbers[i]} [label={_quoted(o.shape.to_string(False))}];"
-                      for o in dict.fromkeys(i.operands) if o in numbers]
+            lines += [f"  {numbers[source]} -> {numbers[i]} [label={_quoted(value.shape.to_string(False))}];"
+                      for source, value in edges_to(i, without_box) if source in numbers]
             lines += [f"  {first[c]} -> {numbers[i]} [style=dashed, label={_quoted('calls')}];"
                       for c in i.called_computations if c in first]
     return "\n".join([*lines, "}", ""])
@@ -73,9 +75,10 @@ def _title(computation: Computation, graph: Graph) -> str:
     return ("ENTRY " if computation is graph.module.entry else "") + computation.name
 
 
-def _look(i: Instruction, graph: Graph, most: float) -> str:
+def _look(i: Instruction, graph: Graph, most: float, without_box: set[Instruction]) -> str:
     """Attributes of a node. Boxes of what costs most are three times as high."""
-    label = _quoted(i.name, f"{i.opcode} {i.shape.to_string(False)}")
+    constants = constants_in(i, without_box)
+    label = _quoted(i.name, f"{i.opcode} {i.shape.to_string(False)}", *filter(None, [constants]))
     look = f'label={label}, fillcolor="{FILLS[class_of(i)]}"'
     weight = graph.weights.get(i, 0)
     if weight and most:

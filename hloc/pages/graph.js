@@ -1,13 +1,15 @@
 // Draws the graph that hloc/pages/graph_page.py describes. A box is an instruction, or a part: a stretch of a
 // computation. Boxes that hold others open in place. Each open box is laid out by itself, by dagre; its own size then
-// counts in the layout of the box around it. Values from other parts stand at the top of a part, as ports.
+// counts in the layout of the box around it. Values from other parts stand at the top of a part, as ports. Elements of
+// tuples and scalar constants have no box: they are edges, and text in their readers.
 "use strict";
 (() => {
   const graph = JSON.parse(document.getElementById("graph").textContent);
-  const [NAME, OPCODE, SHAPE, BYTES, OPERANDS, COMPUTATION, LINE, SOURCE, TEXT, CLASS, CALLEES, WEIGHT] = Array(12).keys();
+  const [NAME, OPCODE, SHAPE, BYTES, OPERANDS, COMPUTATION, LINE, SOURCE, TEXT, CLASS, CALLEES, WEIGHT, EDGES,
+    CONSTANTS] = Array(14).keys();
   const nodes = graph.nodes, strings = graph.strings;
   const CHARACTER = 7.3, LONGEST_NAME = 30, ROW = 16, PAD = 8, HEAD = 24, MOST_PORTS = 10;
-  const MOST_UNFOLDED = 2500, MOST_RESULTS = 40, MOST_DEPTH = 60;
+  const FIRST_UNFOLDED = 60, SMALLEST_READABLE = 0.6, MOST_TRIES = 8, MOST_UNFOLDED = 2500, MOST_RESULTS = 40, MOST_DEPTH = 60;
   const SVG = "http://www.w3.org/2000/svg";
   const by = id => document.getElementById(id);
 
@@ -30,6 +32,13 @@
       typeof item === "number" ? pathOf[item] = [...path, at] : walk(item[1], [...path, at]));
     walk(parts, []);
   });
+  // Where an instruction without a box is seen: at the source of its edge, or in its first reader.
+  const hasBox = node => pathOf[node] !== undefined;
+  function placeOf(node) {
+    if (!hasBox(node) && nodes[node][EDGES].length) return nodes[node][EDGES][0];
+    while (!hasBox(node)) node = users[node][0];
+    return node;
+  }
   const computationBoxes = graph.computations.map(() => null);
   const root = makeBox(null, -1, "", null);
   let top = root;                                          // what is drawn: the root, or a box deep inside of it
@@ -129,6 +138,7 @@
     if (box.node >= 0) {
       const node = nodes[box.node], more = holds(box) ? " \u2026" : "";
       const lines = [cut(node[NAME]) + more, cut(strings[node[OPCODE]] + "  " + strings[node[SHAPE]])];
+      if (strings[node[CONSTANTS]]) lines.push(cut(strings[node[CONSTANTS]]));
       if (node[WEIGHT]) lines.push(weightText(node[WEIGHT]));
       return lines;
     }
@@ -164,14 +174,14 @@
   function edgesIn(box) {
     const holder = holdersIn(box), edges = new Map(), ports = new Map();
     for (const [node, item] of holder) {
-      for (const operand of new Set(nodes[node][OPERANDS])) {
-        if (operand < 0) continue;
-        const from = holder.get(operand);
+      const ends = nodes[node][EDGES];
+      for (let at = 0; at < ends.length; at += 2) {
+        const source = ends[at], from = holder.get(source);
         if (from === item) continue;
-        const key = from === undefined ? "p" + operand + ">" + item : from + ">" + item;
+        const key = from === undefined ? "p" + source + ">" + item : from + ">" + item;
         const table = from === undefined ? ports : edges;
-        if (!table.has(key)) table.set(key, {from: from === undefined ? operand : from, to: item, values: new Set()});
-        table.get(key).values.add(operand);
+        if (!table.has(key)) table.set(key, {from: from === undefined ? source : from, to: item, values: new Set()});
+        table.get(key).values.add(ends[at + 1]);
       }
     }
     return [edges, ports];
@@ -354,29 +364,35 @@
     choose(box);
   }
   function go(node) {
-    const box = reveal(node);
+    const box = reveal(placeOf(node));
     draw();
     choose(box);
     center(box);
+    if (box.node !== node) tellOf(node);
   }
 
-  function openAll(open) {
-    let left = open ? Math.min(nodes.length, MOST_UNFOLDED) : 0;
+  // The scale at which all that is drawn is as wide as the screen.
+  const widest = () => canvas.clientWidth / layoutOf(top).width;
+  // Opens the entry, and of what it holds as much as lets no more than `most` boxes be seen, outer ones first; with
+  // readable, only what leaves texts large enough to be read on this screen.
+  function openUpTo(most, readable = false) {
     top = root;
-    for (const computation of itemsOf(root)) setOpen(computation, true);
+    for (const box of itemsOf(root)) setOpen(box, true);
     const queue = itemsOf(root).flatMap(itemsOf);
-    while (queue.length) {
+    let left = most - queue.length, tries = readable ? MOST_TRIES : Infinity;
+    while (queue.length && tries) {
       const box = queue.shift();
-      if (!holds(box) || (open && box.depth > MOST_DEPTH)) continue;
-      const size = itemsOf(box).length;
-      if (open && left < size) continue;
+      if (!holds(box)) continue;
+      const open = most > 0 && box.depth <= MOST_DEPTH && itemsOf(box).length <= left;
       if (box.open !== open) setOpen(box, open);
-      if (open || box.items) queue.push(...itemsOf(box));
-      left -= size;
+      if (open) tries--;
+      if (open && readable && widest() < SMALLEST_READABLE) setOpen(box, false);
+      if (box.open || box.items) queue.push(...itemsOf(box));
+      if (box.open) left -= itemsOf(box).length;
     }
     draw();
     fit();
-    say(open && nodes.length > MOST_UNFOLDED ? `Opened up to ${MOST_UNFOLDED} of ${nodes.length} instructions` : "");
+    say(most >= MOST_UNFOLDED && nodes.length > most ? `Opened up to ${most} of ${nodes.length} instructions` : "");
   }
 
   // -- the chosen instruction ----------------------------------------------------------------------------------------
@@ -398,7 +414,12 @@
       html("p", leaves(box) + " instructions", panel);
       return;
     }
-    const node = nodes[box.node], list = html("dl", undefined, panel);
+    tellOf(box.node);
+  }
+  function tellOf(number) {
+    const panel = by("details");
+    panel.replaceChildren();
+    const node = nodes[number], list = html("dl", undefined, panel);
     panel.prepend(html("h2", node[NAME]));
     const row = (term, content) => { if (content) { html("dt", term, list); html("dd", content, list); } };
     row("opcode", strings[node[OPCODE]]);
@@ -408,7 +429,7 @@
     row("line", node[LINE] && String(node[LINE]));
     row("written at", strings[node[SOURCE]]);
     links("Operands", node[OPERANDS].filter(operand => operand >= 0), panel);
-    links("Users", [...new Set(users[box.node])], panel);
+    links("Users", [...new Set(users[number])], panel);
     html("pre", node[TEXT], panel, {tabindex: "0", "aria-label": "HLO text"});
   }
   function links(title, found, panel) {
@@ -448,9 +469,8 @@
   function neighbour(key) {
     if (key === "ArrowUp" || key === "ArrowDown") {
       if (chosen.node >= 0) {
-        const near = (key === "ArrowUp" ? nodes[chosen.node][OPERANDS] : users[chosen.node]).find(n => n >= 0);
-        if (near !== undefined) return visible(find(near));
-        return null;
+        const near = (key === "ArrowUp" ? nodes[chosen.node][EDGES] : readers(chosen.node))[0];
+        return near === undefined ? null : visible(find(near));
       }
       if (key === "ArrowDown" && chosen.open) return itemsOf(chosen)[0];
     }
@@ -458,6 +478,8 @@
     const step = key === "ArrowLeft" || key === "ArrowUp" ? -1 : 1;
     return beside[beside.indexOf(chosen) + step] || null;
   }
+  // What reads a value, or an element of it, and has a box.
+  const readers = node => users[node].flatMap(user => hasBox(user) ? [user] : readers(user));
   // The box itself, or the folded one around it.
   function visible(box) {
     let found = box;
@@ -490,8 +512,8 @@
     if (held && event.buttons) { view.x = event.clientX - held.x; view.y = event.clientY - held.y; show(); }
   });
   addEventListener("pointerup", () => { held = null; });
-  by("fold").addEventListener("click", () => openAll(false));
-  by("unfold").addEventListener("click", () => openAll(true));
+  by("fold").addEventListener("click", () => openUpTo(0));
+  by("unfold").addEventListener("click", () => openUpTo(MOST_UNFOLDED));
   by("larger").addEventListener("click", () => zoom(1.25));
   by("smaller").addEventListener("click", () => zoom(0.8));
   by("fit").addEventListener("click", fit);
@@ -513,9 +535,7 @@
 
   root.open = true;
   if (graph.entry === null || graph.entry === undefined) { say("no instruction to show"); return; }
-  itemsOf(root)[0].open = true;
-  draw();
-  fit();
+  openUpTo(FIRST_UNFOLDED, true);
   if (chosen) tell(chosen);
   document.body.dataset.ready = Math.round(performance.now());
 })();

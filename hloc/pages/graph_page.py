@@ -16,7 +16,7 @@ from hloc.ir import Computation, Instruction
 from hloc.ir.printer import print_instruction
 from hloc.pages.page import LONGEST_TEXT, asset, page, text
 from hloc.source_lines import op_name
-from hloc.tools.graph import CLASSES, Graph, class_of, parts
+from hloc.tools.graph import CLASSES, Graph, class_of, constants_in, edges_to, inlined, parts
 
 LONGEST_SCOPE = 60
 
@@ -56,18 +56,22 @@ def graph_data(graph: Graph) -> dict[str, Any]:
     """What the script reads.
 
     strings       texts that many nodes share
-    nodes         [name, opcode, shape, bytes, operands, computation, line, source, text, class, callees, weight]:
-                  opcode, shape, source and class are numbers of strings, operands of nodes, callees of computations
-    computations  [name, parts]: a part is a number of a node or [title, [parts ...]]
+    nodes         [name, opcode, shape, bytes, operands, computation, line, source, text, class, callees, weight, edges,
+                  constants]: opcode, shape, source, class and constants are numbers of strings, operands of nodes,
+                  callees of computations; edges alternate between the node of a source and that of a value
+    computations  [name, parts]: a part is a number of a node or [title, [parts ...]]; what is in none has no box
     """
     strings = _Strings()
     shown = [(c, graph.of(c)) for c in graph.module.computations]
     shown = [(c, instructions) for c, instructions in shown if instructions]
+    without_box = {i for c, instructions in shown for i in inlined(instructions, c.root)}
     numbers = {i: n for n, i in enumerate(i for _, instructions in shown for i in instructions)}
     computations = {c: n for n, (c, _) in enumerate(shown)}
-    nodes = [_node(i, c, numbers, computations, strings, graph) for c, instructions in shown for i in instructions]
+    nodes = [_node(i, c, numbers, computations, strings, graph, without_box)
+             for c, instructions in shown for i in instructions]
     return {"strings": strings.texts, "nodes": nodes, "unit": graph.unit, "entry": computations.get(graph.module.entry),
-            "computations": [[_plain(c.name), _titled(parts(instructions), numbers)] for c, instructions in shown]}
+            "computations": [[_plain(c.name), _titled(parts(boxes), numbers)] for c, instructions in shown
+                             for boxes in [[i for i in instructions if i not in without_box]]]}
 
 
 class _Strings:
@@ -85,13 +89,14 @@ class _Strings:
 
 
 def _node(i: Instruction, computation: Computation, numbers: dict, computations: dict, strings: _Strings,
-          graph: Graph) -> list:
+          graph: Graph, without_box: set[Instruction]) -> list:
     callees = [computations[c] for c in i.called_computations if c in computations]
     source = "\n".join(map(str, i.written_at()))
+    edges = [n for edge in edges_to(i, without_box) if edge[0] in numbers for n in map(numbers.get, edge)]
     return [_plain(i.name), strings(i.opcode), strings(i.shape.to_string(False)), i.shape.num_bytes,
             [numbers.get(o, -1) for o in i.operands], computations[computation], i.line or 0, strings(source),
             _plain(print_instruction(i, elide_constants=True)), strings(class_of(i)), callees,
-            graph.weights.get(i, 0)]
+            graph.weights.get(i, 0), edges, strings(constants_in(i, without_box))]
 
 
 def _plain(string: str) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,7 @@ from hloc.analysis.cost import bytes_accessed, flops, predicted_seconds
 from hloc.analysis.fusible import is_elementwise
 from hloc.errors import UsageError
 from hloc.ir import Computation, Instruction, Module
+from hloc.ir.literal_printer import print_literal
 from hloc.machine import Machine
 from hloc.ops.collectives import COLLECTIVES
 
@@ -53,9 +54,41 @@ class Graph:
     unit: str = ""
 
     def of(self, computation: Computation) -> list[Instruction]:
-        """The instructions of a computation that are drawn, leaves right before their first reader."""
+        """The instructions of a computation that are shown, leaves right before their first reader."""
         shown = [i for i in computation.instructions if self.shown is None or i in self.shown]
         return _leaves_late(shown)
+
+
+def inlined(instructions: Sequence[Instruction], root: Instruction) -> set[Instruction]:
+    """Those of a computation's instructions that get no box: an element of a tuple is an edge, a scalar constant, also
+    a broadcast one, stands in its readers. XLA's graphs do the same."""
+    among, read = set(instructions), {operand for i in instructions for operand in i.operands}
+    elements = {i for i in instructions
+                if i is not root and i.opcode == "get-tuple-element" and (i in read or i.operands[0] in among)}
+    return elements | {i for i in instructions if i in read and constant_of(i) is not None}
+
+
+def constant_of(i: Instruction) -> str | None:
+    """The text of a scalar constant, or of one that is broadcast; None for other instructions."""
+    constant = i.operands[0] if i.opcode == "broadcast" else i
+    if constant.opcode != "constant" or constant.shape.is_tuple or constant.shape.dimensions:
+        return None
+    return print_literal(constant.shape, constant.literal)
+
+
+def edges_to(i: Instruction, without_box: Collection[Instruction]) -> Iterator[tuple[Instruction, Instruction]]:
+    """(source, value) of each edge to a box: the value is the source, or an element of it."""
+    for value in dict.fromkeys(i.operands):
+        source = value
+        while source in without_box and source.operands:
+            source = source.operands[0]
+        if source not in without_box:
+            yield source, value
+
+
+def constants_in(i: Instruction, without_box: Collection[Instruction]) -> str:
+    """The constants that stand in the box of an instruction."""
+    return ", ".join(filter(None, (constant_of(o) for o in i.operands if o in without_box)))
 
 
 def class_of(instruction: Instruction) -> str:
