@@ -188,6 +188,9 @@ def test_the_site_builds_and_loads_nothing_from_elsewhere(tmp_path):
     pages = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
     listed = set(re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.MULTILINE))
     assert pages == listed
+    benchmarks = (tmp_path / "benchmarks.html").read_text("utf-8")
+    (plot,) = re.findall(r'src="(images/[^"]+\.png)"', benchmarks)
+    assert (tmp_path / plot).exists() and "../benchmarks/" not in benchmarks
 
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a checkout: this is the sdist itself")
