@@ -9,11 +9,15 @@ from cuda_emulation.cases import emulate
 
 import hloc
 from hloc import api
+from hloc.api import compile_for_devices
+from hloc.evaluate import evaluate
+from hloc.evaluate.simulate import evaluate_devices, run_together, simulated_devices
 from hloc.inputs import check_arrays
 from hloc.ir import numpy_dtype
 from hloc.targets.cuda.gpus import GPUS
 from hloc.targets.cuda.sources import make_sources
 from hloc.targets.cuda.target import cuda_target
+from hloc.text import parse_module
 
 H100 = GPUS["h100"]
 # What a combiner does with its parameters a and b, of a type: the result must not depend on the order.
@@ -94,6 +98,54 @@ def test_cuda(name, monkeypatch):
     program = api.plan(api.optimize(api.load(text), target), target)
     results = emulate(make_sources(program, H100), check_arrays(program.parameters, arrays), monkeypatch)
     check(name, results, hloc.compile(text, "reference")(*arrays))
+
+
+def exchanged(name: str) -> str:
+    """Four replicas, all together and by twos."""
+    type_, body = COMBINERS[name]
+    return f"""HloModule exchanged, replica_count=4
+f {{ a = {type_}[] parameter(0)  b = {type_}[] parameter(1)  {body} }}
+ENTRY e {{
+  x = {type_}[12,50] parameter(0)
+  all = {type_}[12,50] all-reduce(x), replica_groups={{}}, to_apply=f
+  pairs = {type_}[12,50] all-reduce(x), replica_groups={{{{0,2}}, {{1,3}}}}, to_apply=f
+  alone = {type_}[12,50] all-reduce(x), replica_groups={{{{0}}, {{1}}, {{2}}, {{3}}}}, to_apply=f
+  part = {type_}[3,50] reduce-scatter(x), dimensions={{0}}, replica_groups={{}}, to_apply=f
+  ROOT r = ({type_}[12,50], {type_}[12,50], {type_}[12,50], {type_}[3,50]) tuple(all, pairs, alone, part)
+}}
+"""
+
+
+def combined(name: str, arrays: list[np.ndarray]) -> np.ndarray:
+    """By maps of the combiner, one array after the other."""
+    type_, body = COMBINERS[name]
+    text = f"""HloModule m
+f {{ a = {type_}[] parameter(0)  b = {type_}[] parameter(1)  {body} }}
+ENTRY e {{ x = {type_}[12,50] parameter(0)  y = {type_}[12,50] parameter(1)
+ROOT r = {type_}[12,50] map(x, y), dimensions={{0,1}}, to_apply=f }}"""
+    total = arrays[0]
+    for array in arrays[1:]:
+        total, = evaluate(parse_module(text), [total, array])
+    return total
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+@pytest.mark.parametrize("name", COMBINERS)
+def test_several_devices(name: str, target: str) -> None:
+    """One device's array alone is not combined with anything, and stays as it is."""
+    module, arrays = parse_module(exchanged(name)), [a[:12, 50 * n:50 * n + 50] for n in range(4) for a in inputs(name)[:1]]
+    if target == "reference":
+        results = evaluate_devices(module, [[a] for a in arrays])
+    else:
+        devices = simulated_devices(module, 4)
+        executables = compile_for_devices(module, devices, target)
+        results = run_together(devices, [lambda e=e, a=a: e(a) for e, a in zip(executables, arrays)])
+    total = combined(name, arrays)
+    for n, (everyone, pairs, alone, part) in enumerate(results):
+        for got, want in ((everyone, total), (pairs, combined(name, arrays[n % 2::2])), (alone, arrays[n]),
+                          (part, total[3 * n:3 * n + 3])):
+            rounding = 1e-2 if name == "sum_in_f32" else 0              # such sums are rounded once, at the end
+            np.testing.assert_allclose(np.asarray(got).astype("f8"), want.astype("f8"), rtol=rounding, atol=0)
 
 
 def test_a_sum_that_rounds_at_the_end():
