@@ -213,12 +213,12 @@ ENTRY e {
     code, out, _ = run(capsys, "check", "sum.hlo", "-t", "cpu", "-i", "d.{device}.npy", "--fusion", "off")
     assert code == 0 and "device 0: result.0" in out and "device 1: result.0" in out
     code, _, err = run(capsys, "check", "sum.hlo", "-t", "cpu", "--against", "xla")
-    assert code == 2 and "those of the reference evaluator only" in err
+    assert code == 2 and "compared with the reference evaluator only" in err
 
 
 @pytest.mark.parametrize("arguments, code, words", [
     (["--expected", "nowhere.npz"], 6, "nowhere.npz"), (["--expected", "empty.npz"], 6, "empty.npz"),
-    (["--expected", "x.npy", "--against", "xla"], 2, "give one"), (["--layout", "diagonal"], 2, "diagonal"),
+    (["--expected", "x.npy", "--against", "xla"], 2, "cannot be combined"), (["--layout", "diagonal"], 2, "diagonal"),
     (["--expected", "two.npz"], 6, "gives 1 results, but 2 are expected"),
     (["--expected", "wide.npy"], 6, "result.0 is f32[2,3], but float64[2,3] is expected")])
 def test_bad_calls_of_check(here, capsys, arguments, code, words):

@@ -151,14 +151,14 @@ def test_the_command(here, hloc_run):  # noqa: F811
 
 @pytest.mark.parametrize("arguments, code, words", [
     (["add.hlo"], 2, "hint: name a second module, or passes"),
-    (["add.hlo", "add.hlo", "--after", "fusion"], 2, "states of one module, and two are named"),
+    (["add.hlo", "add.hlo", "--after", "fusion"], 2, "need one module, and two are given"),
     (["add.hlo", "--after", "fusoin"], 2, "did you mean fusion?"),
     (["add.hlo", "--before", "fusion", "--after", "call_inliner"], 2, "call_inliner does not run behind fusion"),
     (["add.hlo", "nowhere.hlo"], 2, "nowhere.hlo"),
     (["add.hlo", "add.hlo", "--ignore", "colour"], 2, "hint: kinds: came, went"),
     (["add.hlo", "add.hlo", "-o", "diff.txt"], 2, "a diff is written as a page, FILE.html"),
     (["add.hlo", "add.hlo", "-o", "no/diff.html"], 6, "no such folder"),
-    (["-", "-"], 2, "standard input can be one of the two"),
+    (["-", "-"], 2, "only one of the two modules can be standard input"),
 ], ids=lambda v: " ".join(v) if isinstance(v, list) else "")
 def test_mistakes_are_one_error(here, hloc_run, arguments, code, words):  # noqa: F811
     got, out, err = hloc_run("diff", *arguments)

@@ -148,7 +148,7 @@ def test_dumps_hold_what_a_pass_changed(opt, module):
     (["m.hlo", "--kernels", "--dump-after", "vector_widht"], "did you mean vector_width?"),
     (["m.hlo", "--kernels", "--dump-after", "fusion"], "no pass on kernels 'fusion' for target cpu"),
     (["m.hlo", "--kernels", "-t", "h100", "--dump-after", "vector_width"], "passes: none"),
-    (["m.hlo", "--kernels", "--dump-after", "vector_width", "--dump-dir", "d"], "--dump-dir holds HLO"),
+    (["m.hlo", "--kernels", "--dump-after", "vector_width", "--dump-dir", "d"], "--dump-dir writes HLO"),
     (["no.loop", "--kernels"], "cannot read no.loop"), (["binary.loop", "--kernels"], "is not text in UTF-8"),
     (["bad.loop", "--kernels"], "bad.loop:1:8: error: unexpected text"),
 ], ids=lambda value: " ".join(value) if isinstance(value, list) else "")

@@ -43,7 +43,7 @@ def bench_command(modules, inputs, target, against, seconds, rounds, warm_up, as
     faster than the first.
 
     The ratio is the median of the rounds' ratios, with a 95% interval from a bootstrap over the rounds. If the interval
-    contains 1, or the two differ by less than 2%, the verdict is that no difference shows. All read the same inputs if
+    contains 1, or the two differ by less than 2%, the verdict is 'no difference'. All read the same inputs if
     their parameters have the same shapes; a note says if their results differ.
     """
     from hloc.tools.bench import Effort, bench
@@ -64,7 +64,7 @@ def bench_command(modules, inputs, target, against, seconds, rounds, warm_up, as
 
 
 class Side(NamedTuple):
-    """A contestant, with what a comparison of results needs."""
+    """One of the programs that run in turn, and what is needed to compare its results."""
 
     contestant: Any
     parameters: Sequence[Named]
@@ -99,7 +99,7 @@ def _side(name: str, exe, arrays: list[np.ndarray]) -> Side:
 
 
 def _other(against: str, first: Side, module, options) -> Side:
-    """The first module, run another way. XLA's arguments lie on its device before the clock starts."""
+    """The first module on the side of --against. XLA's arguments are on its device before the timer starts."""
     from hloc.api import compile
     from hloc.tools.bench import Contestant
     if against != "xla":
@@ -112,7 +112,7 @@ def _other(against: str, first: Side, module, options) -> Side:
 
 
 def _name(path: str, found: Sequence[Side]) -> str:
-    """The path; a second one of that name is told apart by its number."""
+    """The path; with a number if another program has the same name."""
     taken = [side.contestant.name for side in found]
     return path if path not in taken else f"{path} ({len(found) + 1})"
 
@@ -122,11 +122,11 @@ def _types(values: Sequence[Named]) -> list[str]:
 
 
 def _tell_differences(first: Side, other: Side) -> None:
-    """A note where two sides that got the same do not give the same."""
+    """Print a note if two programs with the same inputs give different results."""
     from hloc.tools.compare import compare
     names = first.contestant.name, other.contestant.name
     if first.arrays is not other.arrays or _types(first.results) != _types(other.results):
-        click.echo(f"note: {names[1]} is of other shapes than {names[0]}: results are not compared", err=True)
+        click.echo(f"note: {names[1]} has other shapes than {names[0]}: results are not compared", err=True)
         return
     wrong = [r.name for r in compare(first.results, other.answers(), first.answers()) if not r.agrees]
     if wrong:

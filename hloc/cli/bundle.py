@@ -1,4 +1,4 @@
-"""hloc bundle: a case in one file, for a bug report."""
+"""hloc bundle: a module, its inputs and the log of a run in one file, for a bug report."""
 from __future__ import annotations
 
 import json
@@ -35,10 +35,10 @@ Examples:
 @module_argument
 @inputs_option
 @click.option("--output", "-o", required=True, type=click.Path(path_type=Path), metavar="FILE",
-              help="Where the bundle goes, a zip.")
+              help="The bundle, a zip file.")
 @target_option
 @click.option("--timeout", default=300.0, show_default=True, type=click.FloatRange(0.1, 86400), metavar="SECONDS",
-              help="The run whose log is packed is ended after so long.")
+              help="Time limit of the run whose log is packed.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was packed as JSON.")
 @fusion_option
 @memory_limit_option
@@ -47,9 +47,9 @@ def bundle_command(module, inputs, output, target, timeout, as_json, fusion, mem
     """Pack MODULE, its inputs, versions, flags and the log of a run into one file, which `hloc run` and all commands
     that take a module take.
 
-    The run happens in a process of its own: a crash, an error, or one that takes too long is what the log then says.
-    A module that cannot be read is packed with the error. The file holds the module's bytes and the inputs: look at
-    what you send.
+    The run happens in a process of its own: the log also shows a crash, an error or a timeout.
+    A module that cannot be read is packed with the error. The file holds the module's bytes and the inputs:
+    check that you may share them.
     """
     from hloc.bundles import Bundle, module_name, write_bundle
     from hloc.sources import split_choice
@@ -72,7 +72,7 @@ def bundle_command(module, inputs, output, target, timeout, as_json, fusion, mem
                                "flags": flags, "versions": versions(), "exit_code": code}, indent=1))
     else:
         click.echo(f"{output}: {size_text(size)}, {counted(len(arrays), 'input')}; the run ended with "
-                   f"{'exit code ' + str(code) if code is not None else 'its time'}")
+                   f"{'exit code ' + str(code) if code is not None else 'a timeout'}")
 
 
 def _bytes(path: str) -> bytes:
@@ -82,7 +82,7 @@ def _bytes(path: str) -> bytes:
 
 
 def _inputs(data: bytes, path: str, choice: str | None, inputs, reading, progress: Progress) -> tuple[np.ndarray, ...]:
-    """The arrays that the case gets; none where the module cannot be read, and nobody named inputs."""
+    """The input arrays of the bundle; none if the module cannot be read and --inputs is not given."""
     from hloc.api import load
     from hloc.inputs import check_inputs, entry_parameters
     try:
@@ -98,7 +98,7 @@ def _inputs(data: bytes, path: str, choice: str | None, inputs, reading, progres
 
 
 def _run(case, timeout: float) -> tuple[int | None, str]:
-    """The exit code of `hloc run` on the case, and what it printed; None where it was ended."""
+    """The exit code of `hloc run` on the bundle, and its output; the code is None after a timeout."""
     from hloc.bundles import flag_words
     from hloc.processes import NotFinished, run
     with tempfile.TemporaryDirectory() as folder:
@@ -121,7 +121,7 @@ def _run(case, timeout: float) -> tuple[int | None, str]:
 
 
 def versions() -> dict[str, str]:
-    """What a maintainer asks for first; nothing that names the user or the machine."""
+    """Versions of hloc, Python, NumPy and the C compiler; nothing that identifies the user or the machine."""
     import hloc
     from hloc.machine import Machine
     from hloc.targets.cpu.building.toolchain import find

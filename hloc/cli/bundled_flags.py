@@ -1,4 +1,4 @@
-"""The flags that a bundle was made with, where the command line names no others."""
+"""The flags of a bundle, for options that the command line does not set."""
 from __future__ import annotations
 
 import click
@@ -9,7 +9,7 @@ from hloc.errors import printable
 
 def bundled_flags(path: str, target: str, fusion: str, memory_limit: int | None,
                   reading: Reading) -> tuple[str, str, int | None, Reading]:
-    """The same, each that has its default replaced by the bundle's; a note tells which."""
+    """The options, with defaults replaced by the bundle's flags; prints a note that lists these."""
     from hloc.bundles import flag_words, is_bundle, read_flags
     from hloc.sources import read_bytes
     data = read_bytes(path)

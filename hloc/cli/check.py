@@ -1,4 +1,4 @@
-"""hloc check: one module, two ways to run it, the differences."""
+"""hloc check: one module on two implementations, and the differences of the results."""
 from __future__ import annotations
 
 import json
@@ -28,8 +28,8 @@ Examples:
   hloc check model.hlo                          # this machine's target against the reference evaluator
   hloc check model.hlo --against xla            # against XLA:CPU (needs the jax extra)
   hloc check model.hlo --inputs x.npy --tolerance 1e-5
-  hloc check model.hlo --inputs x.npy --expected y.npz     # against results that a file holds
-  hloc check model.hlo --fusion off --layout column-major  # is fusion, are the layouts to blame?
+  hloc check model.hlo --inputs x.npy --expected y.npz     # against saved results
+  hloc check model.hlo --fusion off --layout column-major  # do fusion or layouts cause it?
   hloc check sharded.hlo --devices 4"""
 
 
@@ -92,7 +92,7 @@ def _expected(path: Path | None, against: str | None) -> list | None:
     if path is None:
         return None
     if against:
-        raise UsageError("--expected and --against are two things to compare with: give one")
+        raise UsageError("--expected and --against cannot be combined")
     from hloc.inputs.files import read_arrays
     return read_arrays(path)
 
@@ -103,7 +103,7 @@ def _several(module, devices: int | None, against: str | None, expected: Path | 
         raise UsageError("hloc check runs all devices in one process, not under mpirun", hint="give --devices N")
     several = devices_for(module, devices)
     if several and (expected or against not in (None, "reference")):
-        raise UsageError("several devices are compared with those of the reference evaluator only")
+        raise UsageError("several devices are compared with the reference evaluator only")
     return several
 
 

@@ -1,6 +1,6 @@
 """Color on a terminal: of messages, tables' titles and code. None in a pipe or file.
 
-`--color auto` (the default) asks the stream: a terminal that is not TERM=dumb, and no NO_COLOR in the environment
+`--color auto` (the default): on a terminal that is not TERM=dumb, without NO_COLOR in the environment
 (https://no-color.org). `always` colors pipes too, for `less -R`.
 """
 from __future__ import annotations
@@ -22,7 +22,7 @@ _mode = "auto"
 
 
 def choose(mode: str) -> None:
-    """auto, always or never: for all that is printed from now on."""
+    """Set auto, always or never, for all later output."""
     global _mode
     _mode = mode
 
@@ -39,7 +39,7 @@ def color_option() -> click.Option:
 
 
 def is_colored(stream: IO) -> bool:
-    """Whether what goes to a stream is colored."""
+    """Whether output to a stream is colored."""
     if _mode != "auto":
         return _mode == "always"
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and stream.isatty()
@@ -61,7 +61,8 @@ def _styled(text: str, name: str) -> str:
 
 
 def echo_code(text: str, language: str) -> None:
-    """Code on stdout; language: hlo, or an alias of Pygments. A terminal gets no control characters of the text's."""
+    """Code on stdout; language: hlo, or an alias of Pygments. On a terminal, control characters of the text are
+    escaped."""
     if not text.endswith("\n"):
         text += "\n"
     if sys.stdout.isatty():

@@ -1,4 +1,4 @@
-"""hloc compile: a module to a file whose ending says what it is."""
+"""hloc compile: write a compiled module to a file; the ending selects the form."""
 from __future__ import annotations
 
 from pathlib import Path
@@ -47,7 +47,7 @@ LANGUAGES = {".c": "c", ".cu": "cuda", ".ptx": "text", ".hlo": "hlo"}       # by
 @click.option("--target", "-t", default=None, metavar="NAME",
               help="cpu, cuda, a GPU (h100, rtx4090 ...) or an architecture (sm_90a). Default: by FILE's ending.")
 @click.option("--name", default="", metavar="NAME",
-              help="Of .so and .c: what their C functions begin with. Default: the file's name.")
+              help="With .so and .c: prefix of the C functions. Default: the file's name.")
 @click.option("--host", type=click.Choice(["c"]),
               help="With .cubin: also a C program that loads and runs it over the CUDA driver API.")
 @click.option("--march", default="native", show_default=True, metavar="CPU",
@@ -86,7 +86,7 @@ def compile_command(module, output, emit, target, name, host, march, time_passes
 def _write(exe: Executable, output: str, suffix: str, name: str, host: str) -> None:
     if output == "-":
         if name or host:
-            raise UsageError(f"{'--name' if name else '--host'} goes with a file, not with -o -")
+            raise UsageError(f"{'--name' if name else '--host'} needs a file, not -o -")
         echo_code(exe.source if suffix in (".c", ".cu") else exe.text(suffix), LANGUAGES[suffix])
         return
     exe.save(output, name=name, host=host)
@@ -95,7 +95,7 @@ def _write(exe: Executable, output: str, suffix: str, name: str, host: str) -> N
 def _suffix(output: str, emit: str | None, target: str | None) -> str:
     if output != "-":
         if emit:
-            raise UsageError("--emit goes with -o -; a file's form follows its ending")
+            raise UsageError("--emit needs -o -; the ending of a file selects its form")
         if not Path(output).suffix:
             raise UsageError(f"{output}: give a name with an ending (.so .c .cubin .cu .ptx .hlo)")
         return Path(output).suffix

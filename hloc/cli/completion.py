@@ -1,4 +1,4 @@
-"""hloc completion: what a shell reads to complete commands, options and file names; click makes it."""
+"""hloc completion: the script of click with which a shell completes commands, options and file names."""
 from __future__ import annotations
 
 import click
@@ -13,7 +13,7 @@ Examples:
 @click.command("completion", epilog=EPILOG)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion_command(shell) -> None:
-    """Print what SHELL needs to complete hloc's commands, their options and file names with the tab key."""
+    """Print the script with which SHELL completes hloc's commands, options and file names."""
     from click.shell_completion import get_completion_class
 
     from hloc.cli.main import cli

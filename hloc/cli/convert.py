@@ -1,4 +1,4 @@
-"""hloc convert: a module from one form to another; the ending of the file says which."""
+"""hloc convert: write a module in another form; the ending of the file selects it."""
 from __future__ import annotations
 
 import gzip
@@ -62,7 +62,7 @@ def _form(output: str) -> str:
         return "hlo"
     suffix = Path(output.removesuffix(".gz")).suffix
     if suffix not in FORMS:
-        raise UsageError(f"{output}: the ending must be one of {' '.join(FORMS)}", hint="or say --to hlo, pb or pbtxt")
+        raise UsageError(f"{output}: the ending must be one of {' '.join(FORMS)}", hint="or give --to hlo, pb or pbtxt")
     return FORMS[suffix]
 
 

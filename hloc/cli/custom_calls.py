@@ -1,7 +1,7 @@
-"""--custom-call NAME=MODULE:FUNCTION: Python functions of the user's that stand for custom calls.
+"""--custom-call NAME=MODULE:FUNCTION: the user's Python functions that implement custom calls.
 
-In: the option's texts. Out: {target: function}. What such a function raises is the user's error, not one of hloc: it
-ends as one RunError with the lines of the user's files that led to it,
+In: the option's texts. Out: {target: function}. An exception of such a function is the user's error: it
+becomes one RunError with the lines of the user's files,
 
     error: custom call 'gelu': ValueError: operands could not be broadcast together with shapes (4,) (3,)
       File "my.py", line 7, in helper
@@ -22,7 +22,7 @@ from types import ModuleType
 from hloc.errors import HlocError, RunError, UsageError
 from hloc.files import opened
 
-MOST_FRAMES = 8                       # of the user's that an error shows: the last ones
+MOST_FRAMES = 8                       # the last frames of the user's code that an error shows
 MOST_MESSAGE = 2000                   # characters of an exception's own text
 MACHINERY = (__file__, "<frozen importlib", os.path.dirname(importlib.__file__))
 
@@ -45,7 +45,7 @@ def _function(text: str, module: str, name: str) -> Callable:
         found = _imported(module)
     except HlocError as error:
         raise UsageError(f"--custom-call {text!r}: {error.message}", hint=error.hint) from None
-    except (Exception, SystemExit) as error:                   # what the user's module raises while it is imported
+    except (Exception, SystemExit) as error:                   # raised by the user's module while it is imported
         raise UsageError(f"--custom-call {text!r}: {_told(error)}") from error
     function = getattr(found, name, None)
     if not callable(function):
@@ -55,7 +55,7 @@ def _function(text: str, module: str, name: str) -> Callable:
 
 
 def _imported(module: str) -> ModuleType:
-    """A module by its name, also of the working directory, or by its file: what ends with .py or holds a slash."""
+    """Import a module by name, also from the working directory, or by file (a name with .py or a slash)."""
     if module.endswith(".py") or "/" in module:
         return _from_file(Path(module))
     if module.startswith("."):
@@ -69,7 +69,7 @@ def _from_file(path: Path) -> ModuleType:
         opened(path).close()                                   # a regular file that may be read
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
-    _search_also(str(path.resolve().parent))                   # for what the file imports from beside it
+    _search_also(str(path.resolve().parent))                   # for modules beside it
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise UsageError(f"{path} is not a Python file", hint="its name must end with .py")
@@ -79,7 +79,7 @@ def _from_file(path: Path) -> ModuleType:
 
 
 def _search_also(folder: str) -> None:
-    """Behind all else, so that a file there called random.py does not replace Python's own."""
+    """Append to sys.path: a file random.py there must not replace Python's own."""
     if folder not in sys.path:
         sys.path.append(folder)
 
@@ -98,7 +98,7 @@ def _told_as_the_users(name: str, function: Callable) -> Callable:
 
 
 def _told(error: BaseException) -> str:
-    """The exception's type and text, then the lines of code that it came through, without hloc's and importlib's."""
+    """The exception's type and text, then its traceback without the lines of hloc and importlib."""
     message = "".join(traceback.format_exception_only(type(error), error)).strip()[:MOST_MESSAGE]
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(MACHINERY)]
     return message + "".join(f'\n  File "{_shown(f.filename)}", line {f.lineno}, in {f.name}'

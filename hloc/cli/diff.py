@@ -1,4 +1,4 @@
-"""hloc diff: what differs between two modules, or between two states of one."""
+"""hloc diff: the differences of two modules, or of two states of one module."""
 from __future__ import annotations
 
 import json
@@ -12,7 +12,7 @@ from hloc.cli.terminal import Progress, counted, line_of, print_table, read_modu
 from hloc.errors import EXIT_CODES, UsageError
 from hloc.files import check_target, write
 
-LONGEST_SHOWN = 140             # characters of what a row of the table says
+LONGEST_SHOWN = 140             # characters of a row's last column
 EPILOG = """\b
 Examples:
   hloc diff a.hlo b.hlo                                    # what came, went, moved, changed
@@ -21,7 +21,7 @@ Examples:
   hloc diff model.hlo --after fusion                       # what all passes up to it did
   hloc diff a.hlo b.hlo --ignore metadata --ignore layout
 
-Exit code 1 where the modules differ, 0 where they do not."""
+Exit code 1 if the modules differ, 0 if not."""
 
 
 @click.command("diff", epilog=EPILOG)
@@ -34,7 +34,7 @@ Exit code 1 where the modules differ, 0 where they do not."""
 @click.option("--target", "-t", default="cpu", show_default=True, metavar="NAME",
               help="Of one module: whose passes to run: cpu, cuda, h100 ...")
 @click.option("--ignore", "ignored", multiple=True, metavar="KIND",
-              help="A kind of change that does not count: moved, shape, layout, attributes, value, operands, calls, "
+              help="A kind of change to ignore: moved, shape, layout, attributes, value, operands, calls, "
               "metadata, header.")
 @click.option("--output", "-o", type=click.Path(path_type=Path), metavar="FILE.html",
               help="Write a page instead of the table.")
@@ -69,12 +69,12 @@ def diff_command(first, second, before, after, target, ignored, output, top, as_
 
 def _check(first, second, before, after, ignored, kinds, output) -> None:
     if second is None and not (before or after):
-        raise UsageError("one module has nothing to be compared with", hint="name a second module, or passes: "
+        raise UsageError("one module: nothing to compare with", hint="name a second module, or passes: "
                          "--before fusion --after fusion")
     if second is not None and (before or after):
-        raise UsageError("--before and --after are states of one module, and two are named")
+        raise UsageError("--before and --after need one module, and two are given")
     if first == second == "-":
-        raise UsageError("standard input can be one of the two modules only")
+        raise UsageError("only one of the two modules can be standard input")
     for kind in ignored:
         if kind not in kinds:
             raise UsageError(f"--ignore {kind!r} is not a kind of change", hint="kinds: " + ", ".join(kinds))

@@ -1,4 +1,4 @@
-"""hloc doctor: what is on this machine, and how to get what is not."""
+"""hloc doctor: what is installed on this machine, and how to install what is missing."""
 from __future__ import annotations
 
 import importlib.metadata
@@ -83,7 +83,7 @@ def _driver() -> tuple[str, str, str, str]:
 
 
 def _answer(*command: str) -> str:
-    """What a program prints; "" where it fails."""
+    """The output of a program; "" if it fails."""
     from hloc.processes import NotFinished, run
     try:
         done = run(command, ANSWER_SECONDS)

@@ -1,4 +1,4 @@
-"""hloc explain: which kernels a module becomes, and why two instructions are not in one."""
+"""hloc explain: the kernels of a module, and why two instructions were not fused."""
 from __future__ import annotations
 
 import difflib
@@ -18,7 +18,7 @@ Examples:
   hloc explain model.hlo                    # the largest arrays between kernels, and why they are not fused
   hloc explain model.hlo --about dot.7      # one instruction, by its name before or after fusion
   hloc explain model.hlo --kernels          # the kernels themselves
-  hloc explain model.hlo -t h200 --kernels  # what each would take on a GPU, and what bounds it
+  hloc explain model.hlo -t h200 --kernels  # predicted time on a GPU, and what bounds it
   hloc explain model.hlo --json | jq '.reasons'"""
 
 
@@ -75,7 +75,7 @@ def _about(told, name: str):
     if found.kernels or found.edges:
         return found
     if name in told.written:
-        raise UsageError(f"no kernel holds {name!r}: a pass removed it or replaced it",
+        raise UsageError(f"no kernel holds {name!r}: a pass removed or replaced it",
                          hint="hloc opt --dump-after all shows which pass did")
     near = difflib.get_close_matches(name, [*told.written, *(k.instruction.name for k in told.kernels)], n=3)
     raise UsageError(f"no instruction {name!r}, neither in the file nor in the optimized module",
@@ -118,13 +118,13 @@ def _time_cells(predicted) -> list[str]:
 
 
 def _time_json(predicted) -> dict:
-    if predicted is None:                                       # a copy, or what runs on the host
+    if predicted is None:                                       # a copy or a step on the host
         return {"predicted_us": None, "uses": None, "bound": None}
     return {"predicted_us": round(predicted.us, 3), "uses": predicted.uses, "bound": predicted.bound}
 
 
 def _elsewhere(module, gpu, passes) -> dict:
-    """What the module would take on other GPUs."""
+    """The predicted time of the module on other GPUs."""
     from hloc.tools.gpu_times import what_if
     return {"devices": {times.gpu: {"predicted_us": round(times.us, 3), "kernels": [
         {"name": k.name, **_time_json(k)} for k in times.kernels]} for times in what_if(module, gpu, passes)}}

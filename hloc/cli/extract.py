@@ -1,4 +1,4 @@
-"""hloc extract: a part of a module that runs by itself."""
+"""hloc extract: a part of a module, as a module that runs."""
 from __future__ import annotations
 
 import json
@@ -13,28 +13,28 @@ from hloc.files import check_target, write
 
 EPILOG = """\b
 Examples:
-  hloc extract model.hlo --around dot.7 -o part.hlo               # it, what it reads, who reads it
+  hloc extract model.hlo --around dot.7 -o part.hlo               # it, its operands and users
   hloc extract model.hlo --around loop_body/dot.7 --radius 3 -o part.hlo
-  hloc extract model.hlo --around dot.7 -o part.hlo --inputs x.npy     # part.npz: what the module has there"""
+  hloc extract model.hlo --around dot.7 -o part.hlo --inputs x.npy     # part.npz: values of its parameters"""
 
 
 @click.command("extract", epilog=EPILOG)
 @module_argument
 @inputs_option
 @click.option("--around", required=True, metavar="NAME",
-              help="The instruction in the middle; COMPUTATION/NAME where several have that name.")
+              help="The instruction in the middle; COMPUTATION/NAME if several have that name.")
 @click.option("--radius", default=1, show_default=True, type=click.IntRange(0, 1_000_000), metavar="N",
               help="How many steps from operand to user, or back, are kept.")
 @click.option("--output", "-o", required=True, type=click.Path(path_type=Path), metavar="FILE",
-              help="Where the part goes; with --inputs its own go beside it, as .npz.")
+              help="File for the part; with --inputs, its inputs are written beside it, as .npz.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was taken as JSON.")
 @reading_options
 def extract_command(module, inputs, around, radius, output, as_json, reading) -> None:
-    """Take a part of MODULE out, around an instruction, as a module that runs.
+    """Write the part of MODULE around an instruction as a module that runs.
 
-    What the part reads from outside becomes a parameter, but for constants; what others read of it becomes a result.
-    With --inputs, the reference evaluator runs MODULE, and the part gets the values that stand there (in a loop, those
-    of the first turn).
+    An operand outside the part becomes a parameter, unless it is a constant; an instruction with users outside becomes
+    a result. With --inputs, the reference evaluator runs MODULE and computes the part's inputs (in a loop, those of the
+    first iteration).
     """
     from hloc.inputs import check_inputs, entry_parameters
     from hloc.tools.extract import extract

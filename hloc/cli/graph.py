@@ -1,4 +1,4 @@
-"""hloc graph: a module as a graph, as a page, a drawing or Graphviz's text."""
+"""hloc graph: a module as a graph: an HTML page, a drawing, or text for Graphviz."""
 from __future__ import annotations
 
 import json
@@ -16,7 +16,7 @@ LAST = "end"
 MOST_PROFILE_BYTES = 1 << 26
 EPILOG = """\b
 Examples:
-  hloc graph model.hlo -o model.html                       # opens part by part, in any browser
+  hloc graph model.hlo -o model.html                       # for any browser
   hloc graph model.hlo -o fused.html --after end           # the optimized module: nodes are kernels
   hloc graph model.hlo -o part.html --about dot.7 --radius 3
   hloc graph model.hlo -o cost.html --after end --cost time
@@ -28,10 +28,10 @@ Examples:
 @click.command("graph", epilog=EPILOG)
 @module_argument
 @click.option("--output", "-o", required=True, type=click.Path(path_type=Path), metavar="FILE",
-              help="FILE.html: a page; FILE.dot: Graphviz's text; FILE.svg: a drawing by Graphviz's dot.")
+              help="FILE.html: a page; FILE.dot: text for Graphviz; FILE.svg: a drawing by Graphviz's dot.")
 @click.option("--after", metavar="PASS", help="Show the module after the last run of this pass; 'end': after all.")
 @click.option("--target", "-t", default="cpu", show_default=True, metavar="NAME",
-              help="Whose passes to run, and whose costs to predict: cpu, cuda, h100 ...")
+              help="Target whose passes run and whose costs are predicted: cpu, cuda, h100 ...")
 @click.option("--about", metavar="NAME", help="Only this instruction and those around it.")
 @click.option("--radius", default=3, show_default=True, type=click.IntRange(0, 1000), metavar="N",
               help="With --about: how many operands or users away.")
@@ -44,7 +44,7 @@ def graph_command(module, output, after, target, about, radius, cost, fusion, re
     from hloc.targets import find
     from hloc.tools.graph import Graph, neighbourhood
     if output.suffix not in SUFFIXES:
-        raise UsageError(f"cannot write {output}: a graph is a page, a drawing or Graphviz's text",
+        raise UsageError(f"cannot write {output}: a graph is a page, a drawing or text for Graphviz",
                          hint="name a FILE that ends with .html, .svg or .dot")
     check_target(output)
     chosen = find(target)

@@ -1,6 +1,6 @@
-"""HLO text for Pygments, and so for Sphinx, GitLab-like viewers and `pygmentize -l hlo`; entry point `pygments.lexers`.
+"""A Pygments lexer for HLO text, also used by Sphinx and `pygmentize -l hlo`; entry point `pygments.lexers`.
 
-It colors, and judges nothing: grammar/hlo.lark is the language. Every expression is linear in what it matches.
+It colors wrong text, too: grammar/hlo.lark defines the language. Every pattern takes linear time.
 """
 from __future__ import annotations
 
@@ -43,5 +43,5 @@ class HloLexer(RegexLexer):
     }
 
     def analyse_text(text: str) -> float:              # noqa: N805 - Pygments calls it without an instance
-        """How sure one is that a text is HLO."""
+        """The confidence that a text is HLO, 0 to 1."""
         return 1.0 if re.match(r"(?:\s|//[^\n]*\n)*HloModule\b", text) else 0.0

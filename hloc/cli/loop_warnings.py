@@ -1,4 +1,4 @@
-"""What `explain` and `memory` say of loops that copy whole arrays in each turn."""
+"""The warnings of `explain` and `memory` about loops that copy whole arrays in each iteration."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -15,11 +15,12 @@ SHOWN = 5
 
 
 def show_loop_copies(loops: Sequence[CopyingLoop]) -> None:
-    """One warning per loop on stdout, with its largest copies."""
+    """Print one warning per loop on stdout, with its largest copies."""
     for loop in loops[:SHOWN]:
-        turns = f", {counted(loop.trip_count, 'turn')}" if loop.trip_count else ""
+        iterations = f", {counted(loop.trip_count, 'iteration')}" if loop.trip_count else ""
         kinds = " and ".join(k for k in ("copies", "rewrites") if any(c.kind == k for c in loop.copies))
-        click.echo(f"\nwarning: this loop {kinds} {size_text(loop.size)} each turn: {_named(loop.instruction)}{turns}")
+        size = f"{size_text(loop.size)} in each iteration"
+        click.echo(f"\nwarning: this loop {kinds} {size}: {_named(loop.instruction)}{iterations}")
         for copy in loop.copies[:SHOWN]:
             click.echo(f"  {size_text(copy.size)} because of {_because(copy)}")
         _rest(len(loop.copies), "copies")
@@ -35,7 +36,7 @@ def _because(copy: LoopCopy) -> str:
     if copy.kind == "rewrites":
         return f"{_named(copy.cause)}: a {copy.cause.opcode} writes all of {_named(copy.source)} to change a part of it"
     if copy.cause is None:
-        return f"{_named(copy.source)}: the next turn gets it where an array lies that this turn still reads"
+        return f"{_named(copy.source)}: it moves for the next iteration into memory that this iteration still reads"
     reader = f", and {_named(copy.reader)} still reads it" if copy.reader else ""
     return f"{_named(copy.cause)}: it overwrites {_named(copy.source)}{reader}"
 

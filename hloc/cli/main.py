@@ -13,7 +13,7 @@ import click
 
 from hloc.cli.color import choose, color_option, tell
 
-FAULT = 70                       # exit code for what is no HlocError: sysexits' EX_SOFTWARE
+FAULT = 70                       # exit code of internal errors: sysexits' EX_SOFTWARE
 
 COMMANDS = {
     "run": "Run a module (or what `compile` wrote) and show its results.",
@@ -27,7 +27,7 @@ COMMANDS = {
     "compile": "Compile a module to a file: .so .c .cubin .cu .ptx .hlo.",
     "opt": "Run passes over a module and print HLO text.",
     "diff": "Show what differs between two modules, or between two passes of one.",
-    "graph": "Write a module as a graph: a page that opens part by part, a drawing, or Graphviz's text.",
+    "graph": "Write a module as a graph: an HTML page, a drawing, or text for Graphviz.",
     "explain": "List the kernels of a module, and why they were not fused.",
     "convert": "Write a module in another form: HLO text, binary proto, text proto.",
     "memory": "Show the memory that a run needs, and the largest buffers.",
@@ -39,7 +39,7 @@ COMMANDS = {
 
 
 class LazyGroup(click.Group):
-    """Imports a command's file only when that command is used: `hloc --help` stays fast."""
+    """A group that imports a command's file only when that command is used: `hloc --help` stays fast."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -119,7 +119,7 @@ def main() -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
-    except OSError as error:                    # a folder for dumps that cannot be made, a disk that is full
+    except OSError as error:                    # a folder for dumps that cannot be made, a full disk
         where = f"{error.filename}: " if error.filename else ""
         tell(f"error: {where}{error.strerror or error}")
         sys.exit(6)

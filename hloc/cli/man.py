@@ -1,7 +1,7 @@
-"""hloc man: manual pages, made of the same texts as --help.
+"""hloc man: manual pages with the texts of --help.
 
-A page is what click's own formatting of a command's help gives to a formatter that writes roff (man(7)) instead of
-columns. So pages have all that --help has, and never anything else.
+click formats a command's help with a formatter that writes roff (man(7)) instead of columns, so a page always has the
+content of --help.
 """
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def page(cli: click.Group, name: str | None) -> str:
 
 
 class RoffFormatter(click.HelpFormatter):
-    """What click says of a command's help, as roff."""
+    """A formatter for click that writes roff."""
 
     def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
         self.write(f".SH SYNOPSIS\n\\fB{_text(prog)}\\fR {_text(args.strip())}\n")
@@ -68,7 +68,7 @@ class RoffFormatter(click.HelpFormatter):
         self.write(".PP\n")
 
     def write_text(self, text: str) -> None:
-        """Paragraphs; those behind a line with \\b keep their lines."""
+        """Write paragraphs; one after a line with \\b keeps its lines."""
         for number, paragraph in enumerate(re.split(r"\n\s*\n", text.strip("\n"))):
             kept = paragraph.lstrip().startswith("\b")
             lines = [line for line in paragraph.split("\n") if line.strip() != "\b"]
@@ -85,6 +85,6 @@ class RoffFormatter(click.HelpFormatter):
 
 
 def _text(text: str) -> str:
-    """Text that roff prints as it is."""
+    """Text, escaped for roff."""
     escaped = text.replace("\\", "\\e").replace("-", "\\-")
     return re.sub(r"^(?=[.'])", r"\\&", escaped, flags=re.MULTILINE)

@@ -1,4 +1,4 @@
-"""hloc memory: what a module needs in memory, before it runs."""
+"""hloc memory: the memory that a run of a module needs, without running it."""
 from __future__ import annotations
 
 import json

@@ -1,4 +1,4 @@
-"""hloc nans: which instructions make NaN or infinities."""
+"""hloc nans: which instructions produce NaN or infinities."""
 from __future__ import annotations
 
 import json

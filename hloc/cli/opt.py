@@ -22,7 +22,7 @@ Examples:
   hloc opt model.hlo --passes=algebraic_simplifier,dce
   hloc opt model.hlo --dump-dir dumps -o optimized.hlo     # what each pass changed, and dumps/index.html
   hloc opt model.hlo --kernels                        # the loops that are printed as C
-  hloc opt model.hlo --kernels --dump-after tail_overlap       # those that this pass on kernels changed
+  hloc opt model.hlo --kernels --dump-after tail_overlap       # kernels that this pass changed
   hloc opt kernels.loop --kernels --passes=ssa_conversion      # of loop-IR text
   cat model.hlo | hloc opt - --time-passes > /dev/null"""
 
@@ -40,7 +40,7 @@ def _list_passes(ctx: click.Context, _param, value: bool) -> None:
 
 
 def _first_line(module: str) -> str:
-    """What a pass does: the first line of its file."""
+    """What a pass does: the first line of its module's docstring."""
     return importlib.import_module(module).__doc__.strip().splitlines()[0]
 
 
@@ -77,7 +77,7 @@ def opt_command(module, passes, target, dump_before, dump_after, dump_dir, time_
         check_target(Path(output))
     if kernels:
         if dump_dir:
-            raise UsageError("--dump-dir holds HLO; --kernels prints loop-IR text", hint="use -o FILE")
+            raise UsageError("--dump-dir writes HLO; --kernels prints loop-IR text", hint="use -o FILE")
         _write(output or "-", kernels_after_passes(
             module, chosen, None if passes is None else _names(passes), dump_before, dump_after,
             Options(passes=pass_options(fusion)), reading, time_passes, as_json))
@@ -109,7 +109,8 @@ def opt_command(module, passes, target, dump_before, dump_after, dump_dir, time_
 
 @contextmanager
 def _dumping(folder: str | None, module, name: str, dumps: list[str]):
-    """What is called with each dump: it fills a folder, whose index is written even where a pass fails, or a list."""
+    """Yield the function that takes each dump. It fills a folder, whose index is written even if a pass fails, or a
+    list."""
     if folder is None:
         yield lambda title, text: dumps.append(f"// {title}\n{text}")
         return

@@ -15,7 +15,7 @@ ENDING = ".loop"
 
 def kernels_after_passes(module: str, target, passes: Sequence[str] | None, dump_before: Sequence[str],
                          dump_after: Sequence[str], options, reading: Reading, times: bool, as_json: bool) -> str:
-    """The text that `hloc opt MODULE --kernels` prints; with `times` the seconds of each pass go to stderr."""
+    """The output of `hloc opt MODULE --kernels`; with `times`, print the seconds of each pass on stderr."""
     from hloc.tools.kernel_passes import kernel_text, kernels_of
     from hloc.verify.unverified import blaming_faults
     timings: list | None = [] if times else None

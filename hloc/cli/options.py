@@ -25,7 +25,8 @@ class Reading(NamedTuple):
 
 
 def reading_options(command):
-    """--module, --elided, --size and --strict, of every command that reads a module; handed over as one `reading`."""
+    """--module, --elided, --size and --strict of every command that reads a module; passed as one argument,
+    `reading`."""
     @functools.wraps(command)
     def with_reading(*args, choice, elided, strict, sizes, **rest):
         return command(*args, reading=Reading(choice, elided, strict, _sizes(sizes)), **rest)
@@ -53,7 +54,7 @@ def lenient_reading_options(command):
         return command(*args, reading=reading._replace(broken_rules="ignore" if no_verify else "warn"), **rest)
 
     return click.option("--no-verify", is_flag=True,
-                        help="Say nothing about rules of HLO that MODULE breaks. Default: warnings (--strict: "
+                        help="Do not report rules of HLO that MODULE breaks. Default: warnings (--strict: "
                              "errors).")(with_reading)
 
 
@@ -66,15 +67,15 @@ READING = (
     click.option("--size", "sizes", multiple=True, metavar="NAME=N",
                  help="The size of an unbounded dimension of StableHLO: b=4, by jax.export's variable, or arg0.0=4, by "
                       "argument and dimension."),
-    click.option("--strict", is_flag=True, help="What is unknown, or breaks a rule, is an error, not a warning."))
+    click.option("--strict", is_flag=True, help="Unknown attributes and broken rules are errors, not warnings."))
 
 INPUTS_HELP = ("An .npy or .npz file (several for several parameters: a.npy b.npy), 'sensible:SEED' (random numbers "
-               "that fit what each parameter is used for), 'random:SEED' (normally distributed) or 'zeros'. "
+               "that suit the use of each parameter), 'random:SEED' (normally distributed) or 'zeros'. "
                "Default: the arguments in a snapshot, else sensible:0.")
 
 
 def inputs_option(command):
-    """--inputs FILE, any number of times, and any number of files more: `--inputs a.npy b.npy`."""
+    """--inputs FILE, any number of times, each with any number of files: `--inputs a.npy b.npy`."""
     @functools.wraps(command)
     def with_inputs(*args, inputs, more_inputs, **rest):
         return command(*args, inputs=inputs + more_inputs, **rest)
@@ -137,13 +138,13 @@ outfeed_option = click.option(
 
 
 def pass_options(fusion: str = "on", memory_limit: int | None = None) -> dict:
-    """Options of passes (hloc/passes/context.py) that differ from their defaults."""
+    """The options of passes (hloc/passes/context.py) that differ from their defaults."""
     given = {"fusion": fusion, "memory_limit": memory_limit}
     return {name: value for name, value in given.items() if value not in ("on", None)}
 
 
 def transfers_of(infeeds: tuple[str, ...], received: tuple[str, ...]):
-    """What the host hands in, read from files."""
+    """The arrays of infeed and recv, read from files."""
     from hloc.inputs.files import read_arrays
     from hloc.ops.host import Transfers
     transfers = Transfers(infeed=[array for name in infeeds for array in read_arrays(Path(name))])
@@ -156,7 +157,7 @@ def transfers_of(infeeds: tuple[str, ...], received: tuple[str, ...]):
 
 
 def write_transfers(path: Path, transfers) -> None:
-    """outfeed.0, outfeed.1 ..., then send.CHANNEL.0 ...: one array each."""
+    """The arrays of outfeed and send by name: outfeed.0, outfeed.1 ..., then send.CHANNEL.0 ..."""
     from hloc.inputs.files import write_outputs
     from hloc.ops.values import flatten
     named = {f"outfeed.{n}": a for n, a in enumerate(flatten(tuple(transfers.outfeed)))}

@@ -1,4 +1,4 @@
-"""What --time-passes shows: the seconds of each pass, of each stage, and of what the C compiler compiled."""
+"""The tables of --time-passes: seconds of each pass, of each stage, and of each call of the C compiler."""
 from __future__ import annotations
 
 import json
@@ -11,17 +11,18 @@ from hloc.cli.terminal import counted
 from hloc.errors import UsageError, printable
 
 SHOWN_UNITS, SHOWN_KERNELS = 8, 12
-LEAST_SECONDS = 0.005                  # of a unit that is listed: a routine that lay in the cache takes less
+LEAST_SECONDS = 0.005                  # units that took less are not listed: they came from the cache
 
 
 def needs_times(asked: bool) -> None:
-    """Raises UsageError for --json without the table whose form it is."""
+    """Raise UsageError for --json without --time-passes."""
     if not asked:
         raise UsageError("--json prints the table of --time-passes, which is not given", hint="add --time-passes")
 
 
 def show_times(timings: list, stages: dict[str, float], as_json: bool = False, units: Sequence = ()) -> None:
-    """Tables on stderr, or one JSON object. timings: of passes (hloc/passes/runner.py); stages, units: of Options."""
+    """Print tables on stderr, or one JSON object. timings: of passes (hloc/passes/runner.py); stages, units: of
+    Options."""
     total: dict[str, list] = defaultdict(lambda: [0.0, 0, 0, 0])
     for t in timings:
         row = total[t.name]
@@ -46,10 +47,10 @@ def show_times(timings: list, stages: dict[str, float], as_json: bool = False, u
 
 
 def _show_units(units: Sequence) -> None:
-    """What the C compiler took longest for: units, then kernels."""
+    """Print the slowest units of the C compiler, then the slowest kernels."""
     long = sorted((u for u in units if u.seconds >= LEAST_SECONDS), key=lambda u: -u.seconds)
     if not any(u.kernels for u in long):
-        click.echo("no kernel was compiled: the program lies in the cache, or another compiler made it", err=True)
+        click.echo("no kernel was compiled: the program was in the cache, or another compiler made it", err=True)
     if long:
         click.echo(f"{'seconds':>9}  call of the C compiler", err=True)
     for unit in long[:SHOWN_UNITS]:

@@ -1,4 +1,4 @@
-"""The table of `hloc run --profile`: what each step took, the slowest first."""
+"""The table of `hloc run --profile`: the time of each step, the slowest first."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from hloc.tools.timings import Summary
 
 
 class StepRow(NamedTuple):
-    """One step over several calls. seconds: percentiles of what all its runs of a call took; runs: per call."""
+    """One step over several calls. seconds: percentiles of its total time per call; runs: per call."""
 
     step: StepTime
     main: Instruction
@@ -55,7 +55,7 @@ def _row(row: StepRow, total: float, several: bool) -> list[str]:
 
 
 def _rate(amount: int, row: StepRow) -> str:
-    """Billions per second; nothing where nothing was counted."""
+    """Billions per second; "" if nothing was counted."""
     seconds = row.seconds.median
     return f"{amount * row.runs / seconds / 1e9:.2f}" if amount and seconds > 0 else ""
 

@@ -1,4 +1,4 @@
-"""hloc reduce: the smallest module that still shows a fault."""
+"""hloc reduce: the smallest module on which a comparison still fails."""
 from __future__ import annotations
 
 import subprocess
@@ -41,8 +41,8 @@ def reduce_command(module, inputs, output, target, against, tolerance, command_l
     """Make MODULE as small as possible while hloc check still fails on it for the same reason: a result differs by more
     than rounding explains, and for the same named cause if there is one; or the same error occurs.
 
-    Parts of the module are cut off, written out or replaced by parameters with the numbers that the evaluator has
-    there, so that the small module comes with inputs that show the fault.
+    hloc removes parts of the module, inlines computations, and replaces instructions by parameters. The evaluator
+    computes the values of these parameters, so that the small module has inputs that show the difference.
     """
     from hloc.inputs import check_inputs, entry_parameters
     from hloc.tools.outcome import is_same

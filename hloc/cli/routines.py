@@ -1,4 +1,4 @@
-"""hloc routines: compile hloc's own routines for this machine."""
+"""hloc routines: compile hloc's library kernels for this machine."""
 from __future__ import annotations
 
 import click

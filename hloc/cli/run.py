@@ -55,8 +55,8 @@ Examples:
 @module_argument
 @inputs_option
 @click.option("--bind", "bound", multiple=True, metavar="FILE",
-              help="Fix arguments, once for all runs: an .npy or .npz file, by name where its names are parameters', "
-                   "else for the first parameters. --inputs has the others; a GPU keeps the fixed ones.")
+              help="Fix arguments once for all runs: an .npy or .npz file, by name if its names are parameters, "
+                   "else for the first parameters. --inputs supplies the others; a GPU keeps the fixed ones.")
 @click.option("--output", "-o", metavar="FILE", help="Write the results to an .npz (or, one result, an .npy) file.")
 @target_option
 @click.option("--devices", type=click.IntRange(1), metavar="N",
@@ -87,7 +87,7 @@ def run_command(module, inputs, bound, output, target, devices, repeat, warm_up,
     MODULE may be script.py:function, a function of JAX: the script, which is your own code, is run. Its
     example_arguments, or else the arrays of --inputs, are the examples that the function is traced on.
 
-    Without --inputs, parameters are the arguments in a snapshot, else 'sensible:0'; a note says which.
+    Without --inputs, the arguments are those in a snapshot, else 'sensible:0'; a note says which.
 
     With --profile, the module is compiled with a timer around each step; figures are medians of the runs.
     """
@@ -135,7 +135,8 @@ def run_command(module, inputs, bound, output, target, devices, repeat, warm_up,
 
 
 class Run(NamedTuple):
-    """times: seconds of each call; warm_up: of those before; steps: what the steps of each call took, where asked."""
+    """times: seconds of each call; warm_up: of the untimed calls; steps: seconds of each call's steps, with
+    --profile."""
 
     exe: Executable
     results: tuple[np.ndarray, ...]
@@ -163,8 +164,8 @@ def _run(parsed, target: str, options, inputs, repeat: int, warm_up: int, bound:
 
 def _with_arrays(exe: Executable, arrays_of: Callable, inputs: Sequence[str], bound: Sequence[str],
                  ) -> tuple[Executable, list[np.ndarray]]:
-    """The executable with what --bind names, and arrays for its other parameters. What is made up, or stands in the
-    module's file, is for all parameters: that of bound ones is dropped."""
+    """The executable with the arguments of --bind, and arrays for its other parameters. Generated arrays and those in
+    the module's file are for all parameters: those of bound parameters are dropped."""
     from hloc.inputs.files import made_up_rule, read_bound
     if not bound:
         return exe, arrays_of(exe.parameters)
@@ -194,7 +195,7 @@ def _show(run: Run, as_json: bool, top: int) -> None:
 
 
 def _for_compiled(path: str, exe: Executable, target: str, options: dict[str, object]) -> None:
-    """Raises UsageError for what can only be said when a module is compiled."""
+    """Raise UsageError for options that apply only when a module is compiled."""
     given = next((name for name, value in options.items() if value), None)
     if given is None and target != "auto" and (target == "cpu") != (exe.target == "cpu"):
         given = f"--target {target}"
@@ -210,7 +211,7 @@ def _for_one_device(options: dict[str, object]) -> None:
 
 
 def _timed(exe, arrays, repeat: int, steps: list | None) -> tuple:
-    """The results of the last of `repeat` calls, and the seconds of each; `steps` gets what its steps took."""
+    """The results of the last of `repeat` calls, and the seconds of each; `steps` receives the times of the steps."""
     times, results = [], None
     for _ in range(repeat):
         start = time.perf_counter()

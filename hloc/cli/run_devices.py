@@ -28,7 +28,7 @@ FAULT = 70                       # as in main.py
 
 def devices_for(module: Module, asked: int | None) -> list[Device]:
     """The devices that this process runs: one under MPI, else `asked`, else as many as the header of a module with
-    collectives says. Empty: an ordinary run on one device."""
+    collectives says. Empty: a run on one device."""
     if is_launched():
         if asked:
             raise UsageError("--devices simulates devices in one process; under MPI each process is one")
@@ -44,7 +44,7 @@ def devices_for(module: Module, asked: int | None) -> list[Device]:
 
 @contextmanager
 def ending_all(devices: Sequence[Device]) -> Iterator[None]:
-    """Where one MPI process fails all end, with what it has to say; mpirun's exit code is that of hloc."""
+    """If one MPI process fails, print its error and end all; mpirun's exit code is hloc's."""
     try:
         yield
     except Exception as error:
@@ -98,7 +98,7 @@ def show_outcomes(outcomes: Sequence[Outcome], as_json: bool) -> None:
 
 
 def device_arrays(module: Module, devices: Sequence[Device], inputs: Sequence[str]) -> list[list[np.ndarray]]:
-    """Each device's inputs; all share them where no file name has the mark."""
+    """The inputs of each device; all devices share them if no file name has the mark."""
     from hloc.inputs import entry_parameters
     parameters = entry_parameters(module)
     if not any(MARK in name for name in inputs):

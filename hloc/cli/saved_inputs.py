@@ -17,7 +17,7 @@ def save_inputs(path: Path, arrays: Sequence[np.ndarray], is_own: Callable | Non
 
 
 def is_saved(file: BinaryIO) -> bool:
-    """Whether an .npz, which the user did not name, is one of save_inputs."""
+    """Whether an existing .npz that the user did not name was written by save_inputs."""
     try:
         with zipfile.ZipFile(file) as archive:
             return all(re.fullmatch(r"input_\d+\.npy", name) for name in archive.namelist())

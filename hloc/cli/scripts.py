@@ -1,11 +1,11 @@
-"""A function of JAX in a user's Python file as MODULE: `hloc run train.py:loss`. The file is run: it is the user's own
-code, as with `python train.py`.
+"""A JAX function in a user's Python file as MODULE: `hloc run train.py:loss`. The file is run as `python train.py`
+would.
 
-In: the file, the function's name and what --inputs names. Out: a Module. The function is traced on examples:
+In: the file, the function's name and the value of --inputs. Out: a Module. The function is traced on examples:
 
     example_arguments = (params, x)        in the file: a tuple, a function that returns one, or {function: tuple};
-                                           arrays are the default inputs, jax.ShapeDtypeStructs give shapes alone
-    --inputs a.npy b.npz                   where the file has none: each array is an argument, in order
+                                           arrays are the default inputs, jax.ShapeDtypeStructs only give shapes
+    --inputs a.npy b.npz                   if the file has none: each array is an argument, in order
 """
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ LISTED = 10
 
 
 def is_script(path: str) -> bool:
-    """script.py:function, or script.py; a file that has such a name is a script, too."""
+    """Whether it is script.py:function, or script.py, or a file of such a name."""
     return REFERENCE.fullmatch(path) is not None or path.endswith(".py")
 
 
 def module_of_script(path: str, inputs: Sequence[str], load: Callable[[bytes, str], Module]) -> Module:
-    """The module of the function at `path`; load makes one of a file's content and a name. Its default inputs are the
-    examples, where these have values. Raises UsageError for whatever is wrong with the script, with its line."""
+    """The module of the function at `path`; `load` makes a module from content and a name. Its default inputs are
+    the examples, if these have values. Raises UsageError for every error of the script, with its line."""
     found = REFERENCE.fullmatch(path)
     if found is None:
         raise UsageError(f"{path} is a script: name a function of it", hint=f"hloc run {path}:function")
@@ -60,7 +60,7 @@ def module_of_script(path: str, inputs: Sequence[str], load: Callable[[bytes, st
 
 
 def _run(file: str) -> Any:
-    """The script as a module. Its folder is where its imports are found first, as Python has it."""
+    """Run the script as a Python module. Its folder comes first in sys.path, as with `python script.py`."""
     try:
         files.read(file, MOST_BYTES)
     except (OSError, ValueError) as error:
@@ -70,7 +70,7 @@ def _run(file: str) -> Any:
     assert spec is not None and spec.loader is not None
     script = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(place.parent))
-    sys.modules[spec.name] = script                                  # dataclasses look their module up
+    sys.modules[spec.name] = script                                  # dataclasses read their module there
     with _blaming(file, "<module>"):
         spec.loader.exec_module(script)
     return script
@@ -93,8 +93,8 @@ def _examples(script: Any, file: str, name: str, inputs: Sequence[str]) -> tuple
 
 
 def _keeping_all(function: Any) -> Any:
-    """Arguments that are not read are parameters too, so that --inputs may name all. With static arguments, JAX's own
-    choice stays."""
+    """Lower with keep_unused, so that --inputs has one array per argument. With static arguments JAX's own choice is
+    used."""
     numbers, names = jax_adapter.static_of(function) or ((), ())
     return function if numbers or names else jax_adapter.jitted(function, keep_unused=True)
 
@@ -108,12 +108,12 @@ def _give_inputs(module: Module, lowering: jax_adapter.Lowering, args: tuple[Any
         chosen = [jax_adapter.as_array(leaf, numpy_dtype(p.shape.element_type)) for leaf, p in zip(chosen, wanted)]
         module.default_inputs = tuple(check_arrays(parameters, [*lowering.constants, *chosen]))
     elif lowering.constants:
-        raise UsageError(f"{module.name} takes constants of the function as parameters: its examples need values")
+        raise UsageError(f"{module.name} has constants of the function as parameters: its examples need values")
 
 
 @contextmanager
 def _blaming(file: str, name: str) -> Iterator[None]:
-    """What the user's code raises becomes one error, with the line of the script."""
+    """Turn an exception of the user's code into one error with the line of the script."""
     try:
         yield
     except (HlocError, KeyboardInterrupt):

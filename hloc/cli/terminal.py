@@ -1,7 +1,7 @@
 """What the commands share: reading modules, progress on a terminal, tables of results.
 
-Data goes to stdout, everything else to stderr; progress appears only on a terminal, and only for what takes longer than
-a second.
+Data goes to stdout, everything else to stderr; progress appears only on a terminal, after one
+second.
 """
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ SHOWN_VALUES = 4
 
 
 class Progress:
-    """One line on stderr that says what is going on, from one second on; use as a context manager.
+    """A context manager that shows the current stage on one line of stderr, after one second.
 
-    `report(stage, done, total)` is what the compiler calls; a thread draws, so that a long stage shows its seconds.
-    Nothing is drawn, and rich is not imported, in a pipe or for what is over sooner.
+    The compiler calls `report(stage, done, total)`; a thread draws, so that the seconds of a long stage are shown.
+    In a pipe, or within the first second, nothing is drawn and rich is not imported.
     """
 
     def __init__(self) -> None:
@@ -73,8 +73,8 @@ def warn(message: str, span: Span | None = None) -> None:
 
 
 def read_module(path: str, reading: Reading, progress: Progress | None = None, inputs: Sequence[str] = ()):
-    """The module at `path`, parsed and verified. '-' is standard input; of script.py:function JAX makes a module, on
-    examples that `inputs` may name (hloc/cli/scripts.py)."""
+    """The module at `path`, parsed and verified. '-' is standard input. JAX lowers script.py:function on the examples
+    of the script or of `inputs` (hloc/cli/scripts.py)."""
     from hloc.api import Options, load
     options = Options(progress=progress.report if progress else None)
     if ".py" in path:
@@ -96,7 +96,7 @@ def read_program(path: str, reading: Reading, progress: Progress | None = None, 
 
 
 def standard_input() -> bytes:
-    """Raises UsageError where there is none, or none that ends."""
+    """Read standard input. Raises UsageError if it is closed or cannot be read."""
     from hloc.sources import MOST_BYTES
     try:
         if sys.stdin is None:
@@ -107,15 +107,15 @@ def standard_input() -> bytes:
 
 
 def tell_of_gpu(asked: str, taken: str) -> None:
-    """A note where a machine with a GPU runs on its CPU, though nobody asked for that."""
+    """Print a note if target auto chose the CPU on a machine with an NVIDIA driver."""
     from hloc.targets import gpu_left_out
     if why := gpu_left_out(asked, taken):
         tell(f"note: running on the CPU: {why.splitlines()[0]}; see hloc doctor")
 
 
 def input_reader(inputs: Sequence[str], module) -> Callable[[Sequence[Named]], list[np.ndarray]]:
-    """A function from parameters to arrays: what --inputs names, else the arguments that the module's file held, else
-    sensible:0 (of a compiled file: random:0); a note tells which. To be made before the module is compiled in place."""
+    """A function from parameters to arrays: those of --inputs, else the arguments in the module's file, else sensible:0
+    (for a compiled file random:0), with a note. Call this before the module is compiled in place."""
     from hloc.inputs.files import read_inputs
     from hloc.inputs.sensible import sensible_inputs
     from hloc.ir import Module
@@ -144,8 +144,8 @@ def results_table(results: Sequence[Named], arrays: Sequence[np.ndarray]) -> Non
 
 
 def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
-    """An aligned table on stdout. In a pipe each row is one line, to be searched by grep; on a terminal long cells are
-    wrapped within its width. A column that no row fills is omitted."""
+    """An aligned table on stdout. In a pipe each row is one line, for grep; on a terminal long cells are
+    wrapped within its width. Empty columns are omitted."""
     cells = [list(titles)] + [[printable(str(c)) for c in row] for row in rows]
     widths = [max(len(row[i]) for row in cells) if any(row[i] for row in cells[1:]) or not rows else 0
               for i in range(len(titles))]
@@ -159,7 +159,7 @@ def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]], right: Seq
 
 
 def _wrapped_table(cells: list[list[str]], is_right: list[bool]) -> None:
-    """The first row holds the titles; numbers, which stand on the right, stay whole."""
+    """The table for rich: the first row holds the titles; numbers are aligned right and not wrapped."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -188,12 +188,12 @@ def size_text(size: int) -> str:
 
 
 def line_of(instruction) -> int | str | None:
-    """The instruction's line in the text it came from; None for none, and for one that a pass made up."""
+    """The instruction's line in its text; None for no instruction, and for one that a pass made."""
     return instruction.line if instruction is not None else None
 
 
 def source_of(instruction) -> str:
-    """The line of the user's program that made an instruction: loss.py:7 (loss); "" where nothing says."""
+    """The line of the user's program that made an instruction, as loss.py:7 (loss); "" if unknown."""
     return next(map(str, instruction.written_at()), "") if instruction is not None else ""
 
 
