@@ -33,9 +33,9 @@ from hloc.kernels.ir import (
     Var,
 )
 from hloc.kernels.plan import Launch, Program, Ref, Value
+from hloc.kernels.walks import walk
 from hloc.targets.cuda import compiler
 from hloc.targets.cuda.gpus import GPUS, gpu_named
-from hloc.targets.cuda.loops.linear import Form, injective, linear, walk
 from hloc.targets.cuda.loops.ranges import fits, narrowed
 from hloc.targets.cuda.loops.teams import Total, team_kernel
 from hloc.targets.cuda.sources import make_sources
@@ -241,14 +241,6 @@ def test_a_row_too_large_is_refused():
     kernel = Kernel("big", (Buffer("x", "f32", n), Buffer("out", "f32", n, "write")), (For("i", 1, PARALLEL, body),))
     with pytest.raises(HlocError, match="KiB of memory per row"):
         team_kernel(kernel, H100)
-
-
-def test_linear_forms():
-    p = Apply("add", (Apply("multiply", (Var("i", INDEX), Const(768, INDEX)), INDEX), Var("p", INDEX)), INDEX)
-    form = linear(p, {"p": Form({"j": 1}, 4)})
-    assert form == Form({"i": 768, "j": 1}, 4)
-    assert injective(form, {"i": 10, "j": 768}) and not injective(form, {"i": 10, "j": 769})
-    assert linear(Apply("multiply", (Var("i", INDEX), Var("j", INDEX)), INDEX), {}) is None
 
 
 # -- what keeps a GPU's memory busy ------------------------------------------------------------------------------------

@@ -157,7 +157,7 @@ def test_rows_that_end_in_a_reduce_are_not_loops_in_loops():
 
 @pytest.mark.parametrize("text, calls", [
     ("x = f32[100,70] parameter(0) ROOT y = f32[70,100] transpose(x), dimensions={1,0}",
-     ["hloc_turn_32(in0 + p0 * 32 + p1 * 2240, 70, out0 + p0 * 3200 + p1 * 32, 100, "]),
+     ["hloc_turn_32(in0 + p1 * 2240 + p0 * 32, 70, out0 + p0 * 3200 + p1 * 32, 100, "]),
     ("x = f32[3,64,128] parameter(0) ROOT y = f32[3,128,64] transpose(x), dimensions={0,2,1}",
      ["hloc_turn_32(", ", tile0, 32, "]),
     ("x = c64[40,50] parameter(0) ROOT y = c64[50,40] transpose(x), dimensions={1,0}", ["hloc_turn_64("]),

@@ -14,11 +14,13 @@ constants.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from hloc.kernels.ir import INDEX, Apply, Const, Expr, Var
 
+FOLDED = {"add": operator.add, "subtract": operator.sub, "multiply": operator.mul, "divide": operator.floordiv}
 VARIABLE, QUOTIENT, REMAINDER = "variable", "quotient", "remainder"
 
 
@@ -280,9 +282,17 @@ def coefficient_of(index: Index, name: str) -> int | None:
 
 
 def index_apply(op: str, a: Expr, b: Expr) -> Expr:
-    """INDEX arithmetic with the constants folded away that would make the text ugly."""
+    """a op b of add, subtract, multiply or divide, without operations on constants, zeros and ones."""
+    zero = Const(0, INDEX)
+    if isinstance(a, Const) and isinstance(b, Const) and op in FOLDED and not (op == "divide" and (
+            a.value < 0 or b.value < 1)):
+        return Const(FOLDED[op](a.value, b.value), INDEX)
+    if op == "add" and a == zero:
+        return b
+    if op == "multiply" and zero in (a, b):
+        return zero
     if isinstance(b, Const):
-        if (op in ("multiply", "divide") and b.value == 1) or (op == "add" and b.value == 0):
+        if b.value == (1 if op in ("multiply", "divide") else 0):
             return a
         if op == "add" and b.value < 0:
             return Apply("subtract", (a, Const(-b.value, INDEX)), INDEX)

@@ -42,6 +42,30 @@ def parts(roots: Iterable[Expr]) -> Iterable[Expr]:
             stack.extend(top.arguments)
 
 
+def loads(statements: Iterable[Stmt]) -> Iterable[Load]:
+    """All loads of statements, nested ones too."""
+    for statement in walk(statements):
+        for part in parts(expressions(statement)):
+            if isinstance(part, Load):
+                yield part
+
+
+def stores(statements: Iterable[Stmt]) -> list[Store]:
+    """All stores of statements, nested ones too."""
+    return [s for s in walk(statements) if isinstance(s, Store)]
+
+
+def defined(statements: Iterable[Stmt]) -> set[str]:
+    """The names of Lets, Mutables and counters that statements define."""
+    return {s.name for s in walk(statements) if isinstance(s, (Let, Mutable, For))}
+
+
+def varying(statements: Iterable[Stmt]) -> set[str]:
+    """The names that may stand for something else in each iteration of a loop over these statements: those that they
+    define, and those that they assign to."""
+    return defined(statements) | {s.name for s in walk(statements) if isinstance(s, Assign)}
+
+
 def taken_in(s: Assign) -> Expr | None:
     """What an accumulator takes in, where it is joined with itself by one operation."""
     if not isinstance(s.value, Apply) or len(s.value.arguments) != 2:

@@ -22,7 +22,8 @@ from typing import NamedTuple
 
 from hloc.analysis.cost import EXPENSIVE
 from hloc.ir import ELEMENT_TYPES
-from hloc.kernels.elemental.row_places import NotFlat, RowPlaces, index
+from hloc.kernels.elemental.row_places import NotFlat, RowPlaces
+from hloc.kernels.indexing import index_apply
 from hloc.kernels.ir import (
     INDEX,
     SERIAL,
@@ -129,7 +130,7 @@ class _Rows(RowPlaces):
             return Let(s.name, self.value(s.value))
         start = self.along(s.position)
         if start is not None:
-            return Store(s.buffer, index("add", start, self.element), self.value(s.value))
+            return Store(s.buffer, index_apply("add", start, self.element), self.value(s.value))
         result = Result(f"{self.columns.name}_long{len(self.results)}", s, *self.spread(s.position))
         self.results.append(result)
         return Store(result.name, self.lane, self.value(s.value))
@@ -150,7 +151,9 @@ class _Rows(RowPlaces):
             return self.table(expr) if expr.name in self.before else expr
         if isinstance(expr, Load):
             start = self.along(expr.position)
-            return self.table(expr) if start is None else expr._replace(position=index("add", start, self.element))
+            if start is None:
+                return self.table(expr)
+            return expr._replace(position=index_apply("add", start, self.element))
         if not isinstance(expr, Apply):
             return expr
         if expr.type == INDEX or any(a.type == INDEX for a in expr.arguments) or self.is_from_elsewhere(expr):
@@ -208,8 +211,8 @@ class _Rows(RowPlaces):
     @property
     def element(self) -> Expr:
         """The number of an element, from the first of all rows on."""
-        start = index("multiply", self.first, Const(self.within * self.length, INDEX))
-        return index("add", start if self.has_blocks else Const(0, INDEX), self.lane)
+        start = index_apply("multiply", self.first, Const(self.within * self.length, INDEX))
+        return index_apply("add", start if self.has_blocks else Const(0, INDEX), self.lane)
 
     @property
     def block(self) -> int:
@@ -243,13 +246,13 @@ class _Rows(RowPlaces):
         arrays = [Local(name, e.type, size) for e, name in others.items()]
         number, count, lets = Var(f"{self.outer.name}_block", INDEX), self.block, []
         if self.has_blocks:
-            lets = [Let(self.first.name, index("multiply", number, Const(self.block, INDEX)))]
+            lets = [Let(self.first.name, index_apply("multiply", number, Const(self.block, INDEX)))]
         if self.outer.extent % self.block:
-            rest = index("subtract", Const(self.outer.extent, INDEX), self.first)
+            rest = index_apply("subtract", Const(self.outer.extent, INDEX), self.first)
             lets.append(Let(f"{self.outer.name}_count", Apply("minimum", (Const(self.block, INDEX), rest), INDEX)))
             count = Var(lets[-1].name, INDEX)
         step = self.within * self.length
-        elements = count * step if isinstance(count, int) else index("multiply", count, Const(step, INDEX))
+        elements = count * step if isinstance(count, int) else index_apply("multiply", count, Const(step, INDEX))
         arrays += [Local(r.name, r.store.value.type, size) for r in self.results]
         body = (*lets, *arrays, *self.filling(others, count), For(self.lane.name, elements, VECTOR, main),
                 *self.spreading(count))
@@ -271,7 +274,7 @@ class _Rows(RowPlaces):
 
     def at(self, row: Expr, column: Expr) -> Expr:
         """A place in a table."""
-        return index("add", index("multiply", row, Const(self.length, INDEX)), column)
+        return index_apply("add", index_apply("multiply", row, Const(self.length, INDEX)), column)
 
     def filling(self, tables: dict[Expr, str], count: int | Expr, is_first: bool = False) -> list[Stmt]:
         """Fill the tables that change from row to row, for the rows of a block; is_first: of all blocks, in front."""
@@ -279,13 +282,13 @@ class _Rows(RowPlaces):
             return []
         place = Var(f"{self.outer.name}_place", INDEX)
         has_first = self.has_blocks and not is_first
-        here = Let(self.outer.name, index("add", self.first, place) if has_first else place)
+        here = Let(self.outer.name, index_apply("add", self.first, place) if has_first else place)
         rows = self.loops[-1]
         if len(self.loops) == 1 and _work(rows.body[:-1]) >= FUNCTION \
                 and not any(self.columns.name in self.depends(e) for e in tables):
             return self.filling_by_vectors(tables, count, here)
-        row = place if len(self.loops) == 1 else index("add", index("multiply", place, Const(rows.extent, INDEX)),
-                                                        Var(rows.name, INDEX))
+        first_row = index_apply("multiply", place, Const(rows.extent, INDEX))
+        row = place if len(self.loops) == 1 else index_apply("add", first_row, Var(rows.name, INDEX))
         alike = [e for e in tables if len(self.loops) > 1 and self.length > SHORTEST_PATTERN
                  and rows.name not in self.depends(e) and self.columns.name in self.depends(e)]
         body: list[Stmt] = []
@@ -323,14 +326,14 @@ class _Rows(RowPlaces):
     def spreading(self, count: int | Expr) -> list[Stmt]:
         """Copy results that do not lie one behind the other to their places."""
         place, step = Var(f"{self.outer.name}_place", INDEX), self.within * self.length
-        here = index("add", self.first, place) if self.has_blocks else place
+        here = index_apply("add", self.first, place) if self.has_blocks else place
         body: list[Stmt] = []
         for r in self.results:
             lane = Var(f"{r.name}_k", INDEX)
-            start = index("add", r.rest, index("multiply", here, Const(r.step, INDEX)))
-            kept = index("add", index("multiply", place, Const(step, INDEX)), lane)
+            start = index_apply("add", r.rest, index_apply("multiply", here, Const(r.step, INDEX)))
+            kept = index_apply("add", index_apply("multiply", place, Const(step, INDEX)), lane)
             body.append(For(lane.name, step, VECTOR, (
-                Store(r.store.buffer, index("add", start, lane), Load(r.name, kept, r.store.value.type)),)))
+                Store(r.store.buffer, index_apply("add", start, lane), Load(r.name, kept, r.store.value.type)),)))
         return [For(place.name, count, SERIAL, tuple(body))] if body else []
 
 

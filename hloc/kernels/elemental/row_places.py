@@ -10,23 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hloc.kernels.ir import INDEX, VECTOR, Apply, Const, Expr, For, Let, Load, Store, Var
+from hloc.kernels.affine import affine, forms
+from hloc.kernels.ir import VECTOR, Expr, For, Let, Load, Store, Var
 from hloc.kernels.walks import parts
 
 
 class NotFlat(Exception):
     """Elements of these rows do not lie one behind the other, or need what no table holds."""
-
-
-def index(op: str, a: Expr, b: Expr) -> Expr:
-    """a op b, without zeros and ones."""
-    zero, one = Const(0, INDEX), Const(1, INDEX)
-    if isinstance(a, Const) and isinstance(b, Const):
-        left, right = a.value, b.value
-        return Const({"add": left + right, "subtract": left - right, "multiply": left * right}[op], INDEX)
-    if (op in ("add", "subtract") and b == zero) or (op == "multiply" and b == one):
-        return a
-    return b if op == "add" and a == zero else Apply(op, (a, b), INDEX)
 
 
 class RowPlaces:
@@ -43,6 +33,7 @@ class RowPlaces:
         self.loops, self.columns, self.length = loops, columns, columns.extent
         self.before: dict[str, Expr] = {s.name: s.value for s in before}
         self.inner: dict[str, Expr] = {s.name: s.value for s in columns.body if isinstance(s, Let)}
+        self.forms = forms([*before, *columns.body])
         self.known: dict[str, frozenset[str]] = {}
 
     def depends(self, expr: Expr) -> frozenset[str]:
@@ -66,25 +57,13 @@ class RowPlaces:
         return {**{loop.name: rows.extent * self.length for loop in outer}, rows.name: self.length,
                 self.columns.name: 1}
 
-    def place(self, expr: Expr) -> tuple[dict[str, int], Expr]:
-        """A position as steps of the loops and the rest. NotFlat where it is no such sum."""
-        if isinstance(expr, Var):
-            if expr.name in self.steps:
-                return {expr.name: 1}, Const(0, INDEX)
-            if expr.name in self.before or expr.name in self.inner:
-                return self.place(self.before.get(expr.name, self.inner.get(expr.name)))
-        if not self.depends(expr):
-            return {}, expr
-        if not isinstance(expr, Apply) or expr.op not in ("add", "subtract", "multiply") or len(expr.arguments) != 2:
+    def place(self, position: Expr) -> tuple[dict[str, int], Expr]:
+        """A position as steps of the loops and the rest. NotFlat where the rest changes with the loops."""
+        form = affine(position, self.forms)
+        rest = form.without(*self.steps)
+        if any(map(self.depends, rest.terms)):
             raise NotFlat
-        (left, a), (right, b) = map(self.place, expr.arguments)
-        if expr.op == "multiply":
-            factor, steps, rest = (b, left, a) if isinstance(b, Const) and not right else (a, right, b)
-            if not isinstance(factor, Const) or (factor is a and left):
-                raise NotFlat
-            return {n: step * factor.value for n, step in steps.items()}, index("multiply", rest, factor)
-        sign = 1 if expr.op == "add" else -1
-        return {n: left.get(n, 0) + sign * right.get(n, 0) for n in {**left, **right}}, index(expr.op, a, b)
+        return {n: step for n in self.steps if (step := form.factor(n))}, rest.expression()
 
     def along(self, position: Expr) -> Expr | None:
         """Where a position begins that goes along with the elements; None for others."""

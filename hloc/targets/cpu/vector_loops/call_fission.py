@@ -37,8 +37,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from hloc.ir import ELEMENT_TYPES
+from hloc.kernels.affine import Along
 from hloc.kernels.ir import (
     INDEX,
     SERIAL,
@@ -242,24 +244,14 @@ class _Cut:
             is_data(e.position, self.named) or are_many and bits_of(e) == 16 and self.is_far(e.position)))
         return found if len(beside) >= LEAST_BESIDE_GATHERS else {}
 
+    @cached_property
+    def along(self) -> Along:
+        return Along(self.loop)
+
     def is_far(self, position: Expr) -> bool:
         """Whether the loop moves a position by more elements than compilers interleave."""
-        step = self.step(position)
+        step = self.along.step(position)
         return step is None or not 0 <= step <= MOST_INTERLEAVED
-
-    def step(self, expr: Expr) -> int | None:
-        """By how much the counter moves a position; None where that is not the same everywhere."""
-        if isinstance(expr, Var):
-            return self.step(self.named[expr.name]) if expr.name in self.named else int(expr.name == self.loop.name)
-        steps = [self.step(a) for a in (expr.arguments if isinstance(expr, Apply) else ())]
-        if not any(steps):
-            return 0 if None not in steps else None
-        if None in steps or expr.op not in ("add", "subtract", "multiply") or len(steps) != 2:
-            return None
-        if expr.op == "multiply":
-            factors = [a.value for a in expr.arguments if isinstance(a, Const)]
-            return sum(steps) * factors[0] if factors else None
-        return steps[0] + (steps[1] if expr.op == "add" else -steps[1])
 
     def is_fetched(self, gather: Load) -> bool:
         """Whether a load from a place in data is quicker by itself: of few bits, or of 64, or its place computed in

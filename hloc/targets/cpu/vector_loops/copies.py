@@ -1,26 +1,17 @@
 """Loops that copy elements: where they read and write, as sums of counters times constants.
 
-In: statements of a loop. Out: Terms, of which transpose_calls.py and streaming_store_calls.py make calls.
+In: statements of a loop. Out: affine forms, of which transpose_calls.py, streaming_store_calls.py and pixel_calls.py
+make calls.
 
-    named_positions([Let p = 32 i]), terms_of(p + j, named)  ->  {"i": 32, "j": 1}
+    place(p + j, named_positions([Let p = 32 i]))  ->  32 i + j
 """
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from hloc.kernels.indexing import index_apply
-from hloc.kernels.ir import INDEX, Apply, Const, Expr, Let, Load, Stmt, Store, Var
-from hloc.kernels.walks import with_parts
+from hloc.kernels.affine import Affine, affine, forms, of_names
+from hloc.kernels.ir import Expr, For, Let, Load, Stmt, Store
 from hloc.targets.printer import expression
-
-Terms = Mapping[str | None, int]        # what each name is multiplied by; None: the constant
-
-
-def plain(expr: Expr, named: Mapping[str, Expr]) -> Expr:
-    """A position without the names."""
-    if isinstance(expr, Var) and expr.name in named:
-        return plain(named[expr.name], named)
-    return with_parts(expr, lambda part: plain(part, named))
 
 
 def is_copy(s: Stmt | None) -> bool:
@@ -28,36 +19,28 @@ def is_copy(s: Stmt | None) -> bool:
     return isinstance(s, Store) and isinstance(s.value, Load) and s.buffer != s.value.buffer
 
 
-def named_positions(lets: Sequence[Stmt]) -> dict[str, Expr] | None:
-    """What the names of positions stand for; None where there are other statements."""
-    if not all(isinstance(s, Let) and s.value.type == INDEX for s in lets):
+def named_positions(statements: Sequence[Stmt]) -> dict[str, Affine] | None:
+    """The forms of names; None where there is anything but names for sums of other names."""
+    known = forms(statements)
+    if not all(isinstance(s, Let) and s.name in known and known[s.name].factors is not None for s in statements):
         return None
-    return {s.name: s.value for s in lets}
+    return known
 
 
-def terms_of(expr: Expr, named: Mapping[str, Expr]) -> Terms | None:
-    """A position as a sum; None where it is none."""
-    if isinstance(expr, Const):
-        return {None: expr.value}
-    if isinstance(expr, Var):
-        return terms_of(named[expr.name], named) if expr.name in named else {expr.name: 1}
-    if not isinstance(expr, Apply) or expr.op not in ("add", "subtract", "multiply"):
-        return None
-    a, b = (terms_of(e, named) for e in expr.arguments)
-    if a is None or b is None:
-        return None
-    if expr.op == "multiply":
-        factor, terms = (b, a) if set(b) == {None} else (a, b)
-        return {name: n * factor[None] for name, n in terms.items()} if set(factor) == {None} else None
-    sign = 1 if expr.op == "add" else -1
-    total = {name: a.get(name, 0) + sign * b.get(name, 0) for name in {**a, **b}}
-    return {name: n for name, n in total.items() if n or name is None}
+def place(position: Expr, known: Mapping[str, Affine]) -> Affine | None:
+    """The form of a position; None where it is no sum of names."""
+    form = affine(position, known)
+    return form if form.factors is not None else None
 
 
-def pointer(buffer: str, place: Terms) -> str:
+def length_of(inner: For, outer: For, known: Mapping[str, Affine]) -> int | Expr | None:
+    """The extent of a loop, outside of the one around it; None where that changes it."""
+    if isinstance(inner.extent, int):
+        return inner.extent
+    form = place(inner.extent, known)
+    return form.expression() if form is not None and not form.factor(outer.name) else None
+
+
+def pointer(buffer: str, form: Affine) -> str:
     """The C expression for that place of a buffer."""
-    result: Expr = Var(buffer, INDEX)
-    for name, factor in sorted(place.items(), key=lambda item: (item[0] is None, item[0])):
-        term = Const(factor, INDEX) if name is None else index_apply("multiply", Var(name, INDEX), Const(factor, INDEX))
-        result = index_apply("add", result, term)
-    return expression(result)
+    return expression((of_names({buffer: 1}) + form).expression())

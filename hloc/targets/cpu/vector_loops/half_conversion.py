@@ -18,6 +18,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from hloc.kernels.affine import Along, affine
+from hloc.kernels.indexing import index_apply
 from hloc.kernels.ir import (
     INDEX,
     SERIAL,
@@ -38,6 +40,7 @@ from hloc.kernels.ir import (
 )
 from hloc.kernels.walks import expressions, parts, walk, with_all_expressions, with_expressions, with_parts
 from hloc.machine import Machine
+from hloc.targets.cpu.vector_loops.copies import pointer
 from hloc.targets.cpu.vector_loops.half_rounding_groups import LANES, in_groups, is_rounding, whole_groups
 from hloc.targets.functions import HEAVY
 from hloc.targets.printer import assigned, expression
@@ -201,7 +204,6 @@ class _Loop:
     halves: frozenset[str]
     most: int = 0
     given: frozenset[str] = frozenset()
-    named: dict[str, Expr] = field(default_factory=dict)
     changing: set[str] = field(default_factory=set)
     read: dict[tuple[str, Expr, int], str] = field(default_factory=dict)
     written: dict[tuple[str, Expr, int], str] = field(default_factory=dict)
@@ -212,8 +214,7 @@ class _Loop:
         loop = self.loop
         if isinstance(loop.extent, int) and (loop.extent < SHORTEST or row_call(loop)):
             return (loop,)
-        self.named = {s.name: s.value for s in loop.body if isinstance(s, Let)}
-        self.changing = assigned(loop.body)
+        self.along, self.changing = Along(loop), assigned(loop.body)
         body = tuple(self.statement(s) for s in loop.body if not self.moves(s))
         count = len(self.read) + len(self.written)
         return self.blocks(body) if 0 < count <= MOST_ARRAYS and not self.clashes() else (loop,)
@@ -270,39 +271,8 @@ class _Loop:
 
     def row_of(self, position: Expr) -> tuple[Expr, int] | None:
         """The position at counter 0, and by how many elements the loop moves it; None where they are many, or none."""
-        step = self.step(position)
-        return (self.at_zero(position), step) if step is not None and step > 0 else None
-
-    def step(self, expr: Expr) -> int | None:
-        """By how much the counter moves a position; None where that is not the same everywhere."""
-        if isinstance(expr, Var):
-            if expr.name in self.changing:
-                return None
-            value = self.named.get(expr.name)
-            return self.step(value) if value is not None else int(expr.name == self.loop.name)
-        if isinstance(expr, Const):
-            return 0
-        if isinstance(expr, Load):
-            return 0 if self.step(expr.position) == 0 and expr.buffer not in self.halves else None
-        steps = [self.step(a) for a in expr.arguments]
-        if all(step == 0 for step in steps):
-            return 0
-        if None in steps or expr.type != INDEX:
-            return None
-        if expr.op in ("add", "subtract"):
-            return steps[0] + (steps[1] if expr.op == "add" else -steps[1])
-        left, right = expr.arguments[:2] if len(expr.arguments) == 2 else (expr, expr)
-        if expr.op == "multiply" and isinstance(right, Const):
-            return steps[0] * right.value
-        return steps[1] * left.value if expr.op == "multiply" and isinstance(left, Const) else None
-
-    def at_zero(self, expr: Expr) -> Expr:
-        if isinstance(expr, Var):
-            if expr.name == self.loop.name:
-                return Const(0, INDEX)
-            return self.at_zero(self.named[expr.name]) if expr.name in self.named else expr
-        changed = with_parts(expr, self.at_zero)
-        return _folded(changed) if isinstance(changed, Apply) else changed
+        step = self.along.step(position)
+        return (self.along.start(position), step) if step is not None and step > 0 else None
 
     def blocks(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         """Widening loops, the loop itself, and narrowing loops; all that once per block where there are several."""
@@ -320,8 +290,7 @@ class _Loop:
         last = Let(f"{loop.name}_count", Apply("minimum", (Const(size, INDEX), rest), INDEX))
         is_even = isinstance(loop.extent, int) and loop.extent % size == 0
         count = size if is_even else Var(last.name, INDEX)
-        blocks = _folded(Apply("divide", (Apply("add", (extent, Const(size - 1, INDEX)), INDEX), Const(size, INDEX)),
-                               INDEX))
+        blocks = index_apply("divide", index_apply("add", extent, Const(size - 1, INDEX)), Const(size, INDEX))
         moved = self.moved(body, start, place)
         inner = self.in_groups(start, place, count, moved) or self.pass_over(start, place, count, moved)
         return (For(block, blocks.value if isinstance(blocks, Const) else blocks, SERIAL,
@@ -369,7 +338,7 @@ class _Loop:
     def in_groups(self, start: Expr, counter: Var, count: int | Expr, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         """The same without rows: each group of elements is widened, computed, rounded and narrowed in registers."""
         def around(group: Expr, lane: Var, lanes: int) -> tuple[list[Stmt], list[Stmt]]:
-            widening, narrowing = self.conversions(_folded(Apply("add", (start, group), INDEX)), lane, lanes)
+            widening, narrowing = self.conversions(index_apply("add", start, group), lane, lanes)
             return [*self.locals(lanes), *widening], narrowing
         return in_groups(For(counter.name, count, VECTOR, body), self.arrays, self.longest(), around)
 
@@ -386,9 +355,8 @@ class _Loop:
             return For(counter.name, count, VECTOR, (Store(target, at, value),))
 
         def along(row: Expr, step: int) -> Expr:
-            first = _folded(Apply("multiply", (start, Const(step, INDEX)), INDEX)) if step > 1 else start
-            place = Apply("multiply", (counter, Const(step, INDEX)), INDEX) if step > 1 else counter
-            return _folded(Apply("add", (_folded(Apply("add", (row, first), INDEX)), place), INDEX))
+            first, place = (index_apply("multiply", e, Const(step, INDEX)) for e in (start, counter))
+            return index_apply("add", index_apply("add", row, first), place)
 
         def moves(pairs: list[Store]) -> list[Stmt]:
             return [For(counter.name, count, VECTOR, tuple(pairs))] if pairs else []
@@ -423,23 +391,6 @@ def _at(s: Stmt, arrays: frozenset[str], counter: Var, place: Var) -> Stmt:
     return s if isinstance(s, If) else with_expressions(s, change)
 
 
-def _folded(expr: Apply) -> Expr:
-    """Without zeros, and without operations on constants."""
-    if len(expr.arguments) != 2 or expr.type != INDEX:
-        return expr
-    left, right = expr.arguments
-    zero = Const(0, INDEX)
-    if isinstance(left, Const) and isinstance(right, Const):
-        a, b = left.value, right.value
-        known = {"add": a + b, "subtract": a - b, "multiply": a * b, "divide": a // b if b > 0 <= a else None}
-        return Const(known[expr.op], INDEX) if known.get(expr.op) is not None else expr
-    if expr.op in ("add", "subtract") and right == zero:
-        return left
-    if expr.op == "add" and left == zero:
-        return right
-    return zero if expr.op == "multiply" and zero in (left, right) else expr
-
-
 # -- loops that only convert -------------------------------------------------------------------------------------------
 
 ROUTINES = {("f16", "f32"): "hloc_widen_row_f16", ("f32", "f16"): "hloc_narrow_row_f16"}
@@ -458,18 +409,9 @@ def row_call(loop: For) -> str | None:
     routine = routine or ROUTINES.get((load.type, store.value.type))
     if routine is None or not isinstance(load, Load):
         return None
-    places = [_before(p, Var(loop.name, INDEX)) for p in (load.position, store.position)]
-    if None in places:
+    along = Along(loop)
+    if not along.step(load.position) == along.step(store.position) == 1:
         return None
-    source, target = (name if place == Const(0, INDEX) else f"{name} + {expression(place)}"
-                      for name, place in zip((load.buffer, store.buffer), places))
+    source, target = (pointer(x.buffer, affine(along.start(x.position), {})) for x in (load, store))
     count = loop.extent if isinstance(loop.extent, int) else expression(loop.extent)
     return f"{routine}({source}, {target}, {count});"
-
-
-def _before(position: Expr, counter: Var) -> Expr | None:
-    """What is added to the counter in a position; None for other forms."""
-    if position == counter:
-        return Const(0, INDEX)
-    is_sum = isinstance(position, Apply) and position.op == "add" and position.arguments[1] == counter
-    return position.arguments[0] if is_sum and counter not in parts([position.arguments[0]]) else None

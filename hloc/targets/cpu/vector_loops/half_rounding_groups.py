@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from hloc.kernels.affine import Affine, affine, forms
 from hloc.kernels.ir import (
     INDEX,
     SERIAL,
@@ -93,8 +94,9 @@ Around = Callable[[Expr, Var, int], tuple[Sequence[Stmt], Sequence[Stmt]]]
 @dataclass
 class _Groups:
     """One loop. lanes: elements in a group; cuts_rest: what is no whole group stays a loop of its own; repeated: Lets
-    that each small loop writes down anew; arrays: where the values of the others lie; begin, join: loops before and
-    behind the groups for accumulators that have an array of lanes; behind: what others take in, of the whole loop."""
+    that each small loop writes down anew, known: the forms of positions among them; arrays: where the values of the
+    others lie; begin, join: loops before and behind the groups for accumulators that have an array of lanes; behind:
+    what others take in, of the whole loop."""
 
     loop: For
     rows: frozenset[str]
@@ -103,6 +105,7 @@ class _Groups:
     lanes: int = LANES
     cuts_rest: bool = False
     repeated: dict[str, Expr] = field(default_factory=dict)
+    known: dict[str, Affine] = field(default_factory=dict)
     arrays: dict[str, str] = field(default_factory=dict)
     locals: list[Local] = field(default_factory=list)
     totals: list[Local] = field(default_factory=list)
@@ -192,6 +195,7 @@ class _Groups:
             self.arrays[name] = value.buffer
         elif self.is_plain(value) or (isinstance(value, Load) and self.stores_last):
             self.repeated[name] = value
+            self.known = forms([Let(name, value)], self.known)
         else:
             self.arrays[name] = self.kept(value).buffer
 
@@ -300,23 +304,8 @@ class _Groups:
 
     def base(self, position: Expr) -> Expr | None:
         """What a position is where the loop begins, if the loop moves it by one element at a time."""
-        if position == Var(self.loop.name, INDEX):
-            return Const(0, INDEX)
-        if isinstance(position, Var):
-            return self.base(self.repeated[position.name]) if position.name in self.repeated else None
-        if not isinstance(position, Apply) or position.op != "add":
-            return None
-        still, moving = position.arguments
-        if any(isinstance(e, (Var, Load)) and self.changes(e) for e in parts([still])):
-            still, moving = moving, still
-        base = self.base(moving)
-        if base is None or any(isinstance(e, (Var, Load)) and self.changes(e) for e in parts([still])):
-            return None
-        return still if base == Const(0, INDEX) else Apply("add", (still, base), INDEX)
-
-    def changes(self, expr: Var | Load) -> bool:
-        """Whether an expression may change while the loop runs."""
-        return isinstance(expr, Load) or expr.name == self.loop.name or expr.name in self.repeated
+        form = affine(position, self.known)
+        return form.without(self.loop.name).expression() if form.step(self.loop.name, self.repeated) == 1 else None
 
     def is_safe(self, expr: Expr) -> bool:
         """Whether an expression may be computed where it is not chosen: it reads rows only."""

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hloc.ir import ELEMENT_TYPES
+from hloc.kernels.affine import Along
 from hloc.kernels.ir import (
     INDEX,
     VECTOR,
@@ -31,7 +32,6 @@ from hloc.kernels.ir import (
     If,
     Kernel,
     Let,
-    Load,
     Mutable,
     Stmt,
     Store,
@@ -99,8 +99,9 @@ def _sides(loop: For, inside: list[Stmt]) -> list[Stmt]:
     if sorted(op for op, *_ in asked) != ["compare_ge", "compare_lt"] or len({tuple(of) for _, *of in asked}) != 1:
         return []
     _, place, bound = asked.pop()
-    still = _beside_counter(place, loop, {s.name: s.value for s in inside if isinstance(s, Let)})
-    if still is None or isinstance(still, Const) or not isinstance(bound, Const):
+    along = Along(loop)
+    still = along.start(place)
+    if along.step(place) != 1 or isinstance(still, Const) or not isinstance(bound, Const):
         return []
     left, none = Apply("subtract", (bound, still), INDEX), Const(0, INDEX)
     most = Const(loop.extent, INDEX) if isinstance(loop.extent, int) else loop.extent
@@ -109,22 +110,6 @@ def _sides(loop: For, inside: list[Stmt]) -> list[Stmt]:
     here = Let(loop.name, Apply("add", (before, Var(rest, INDEX)), INDEX))
     return [cut, For(loop.name, before, VECTOR, _on_side(loop.body, "compare_lt")),
             For(rest, Apply("subtract", (most, before), INDEX), VECTOR, (here, *_on_side(loop.body, "compare_ge")))]
-
-
-def _beside_counter(place: Expr, loop: For, named: dict[str, Expr]) -> Expr | None:
-    """What is added to the loop's counter; None where a place is something else, or that changes in the loop."""
-    if place == Var(loop.name, INDEX):
-        return Const(0, INDEX)
-    if isinstance(place, Var):
-        return _beside_counter(named[place.name], loop, named) if place.name in named else None
-    if not isinstance(place, Apply) or place.op != "add":
-        return None
-    for moving, still in (place.arguments, place.arguments[::-1]):
-        more = _beside_counter(moving, loop, named)
-        if more is not None and all(not isinstance(e, Load) and not (isinstance(e, Var) and (
-                e.name in named or e.name == loop.name)) for e in parts([still])):
-            return still if more == Const(0, INDEX) else Apply("add", (more, still), INDEX)
-    return None
 
 
 def _on_side(statements: Iterable[Stmt], op: str) -> tuple[Stmt, ...]:

@@ -18,8 +18,10 @@ from typing import NamedTuple
 import numpy as np
 
 from hloc.ir import ELEMENT_TYPES, numpy_dtype
+from hloc.kernels.affine import Affine, of_names
 from hloc.kernels.ir import INDEX, PARALLEL, Apply, Const, Expr, For, Let, Load, Stmt, Store, Var
-from hloc.targets.cpu.vector_loops.copies import Terms, plain, pointer, terms_of
+from hloc.kernels.walks import with_parts
+from hloc.targets.cpu.vector_loops.copies import place, pointer
 from hloc.targets.printer import expression
 
 ROUTINES = ("hloc_move_pixels", "hloc_join_pixels")
@@ -35,7 +37,7 @@ class Piece(NamedTuple):
     """An element of a pixel: source, "" for a constant; its place, in elements; bytes: those of a constant."""
 
     source: str
-    place: Terms
+    place: Affine
     bytes: bytes
 
 
@@ -44,23 +46,21 @@ class Source(NamedTuple):
     elements each has."""
 
     name: str
-    place: Terms
+    place: Affine
     step: int
     width: int
 
     def holds(self, piece: Piece, most: int) -> bool:
         """Whether an element is one of these pixels', no more than `most` elements wide."""
-        inside = piece.place.get(None, 0) - self.place.get(None, 0)
-        if piece.source != self.name or not 0 <= inside < most:
-            return False
-        return _moved(piece.place, -inside) == _moved(self.place, 0)
+        inside = piece.place.constant - self.place.constant
+        return piece.source == self.name and 0 <= inside < most and piece.place.terms == self.place.terms
 
 
 class Pixels(NamedTuple):
     """Of the result: where the first one goes, in elements of `size` bytes, and what it is made of."""
 
     buffer: str
-    place: Terms
+    place: Affine
     pieces: list[Piece]
     size: int
 
@@ -85,14 +85,14 @@ def _pixels(loop: For) -> Pixels | None:
     stores = _written_out(loop.body, {})
     if not stores or len({s.buffer for s in stores}) > 1:
         return None
-    places, pieces = [terms_of(s.position, {}) for s in stores], [_piece(s.value) for s in stores]
+    places, pieces = [place(s.position, {}) for s in stores], [_piece(s.value) for s in stores]
     size = ELEMENT_TYPES[stores[0].value.type].bytes
     if size not in SIZES or len(stores) * size > REGISTER or None in places or None in pieces:
         return None
-    order = sorted(range(len(stores)), key=lambda n: places[n].get(None, 0))
+    order = sorted(range(len(stores)), key=lambda n: places[n].constant)
     first = places[order[0]]
-    fills = first.get(loop.name) == len(stores) > 1 and all(
-        _moved(places[n], 0) == _moved(first, k) for k, n in enumerate(order))
+    fills = first.factor(loop.name) == len(stores) > 1 and all(
+        places[n] == _moved(first, k) for k, n in enumerate(order))
     return Pixels(stores[0].buffer, first, [pieces[n] for n in order], size) if fills else None
 
 
@@ -100,7 +100,7 @@ def _may_be_in_place(pixels: Pixels, sources: Sequence[Source]) -> bool:
     """Whether all that is read of an array goes to the same places: then it may be the memory that is written, of which
     registers reach behind their pixels."""
     def stays(k: int, piece: Piece) -> bool:
-        return _moved(piece.place, 0) == _moved(pixels.place, k)
+        return piece.place == _moved(pixels.place, k)
     return any(all(stays(k, p) for k, p in enumerate(pixels.pieces) if p.source == s.name) for s in sources)
 
 
@@ -110,8 +110,8 @@ def _is_easy(loop: For, pixels: Pixels, sources: Sequence[Source]) -> bool:
     return is_flat and all(n in EASY for n in (len(pixels.pieces), *(s.step for s in sources)))
 
 
-def _moved(place: Terms, elements: int) -> dict:
-    return {**place, None: place.get(None, 0) + elements}
+def _moved(form: Affine, elements: int) -> Affine:
+    return form._replace(constant=form.constant + elements)
 
 
 def _written_out(body: Sequence[Stmt], named: Mapping[str, Expr]) -> list[Store] | None:
@@ -121,11 +121,11 @@ def _written_out(body: Sequence[Stmt], named: Mapping[str, Expr]) -> list[Store]
     known = dict(named)
     for s in body:
         if isinstance(s, Let) and (s.value.type == INDEX or _is_moved(s.value)):
-            known[s.name] = plain(s.value, known)
+            known[s.name] = _unnamed(s.value, known)
         elif isinstance(s, Store):
             if not _is_moved(s.value):
                 return None
-            found.append(Store(s.buffer, plain(s.position, known), plain(s.value, known)))
+            found.append(Store(s.buffer, _unnamed(s.position, known), _unnamed(s.value, known)))
         elif isinstance(s, For) and isinstance(s.extent, int) and 0 < s.extent <= REGISTER:
             for k in range(s.extent):
                 inner = _written_out(s.body, {**known, s.name: Const(k, INDEX)})
@@ -139,14 +139,21 @@ def _written_out(body: Sequence[Stmt], named: Mapping[str, Expr]) -> list[Store]
     return found
 
 
+def _unnamed(expr: Expr, named: Mapping[str, Expr]) -> Expr:
+    """An expression without the names."""
+    if isinstance(expr, Var) and expr.name in named:
+        return named[expr.name]
+    return with_parts(expr, lambda part: _unnamed(part, named))
+
+
 def _piece(value: Expr) -> Piece | None:
     """An element of memory, or a constant; of bf16 also one that was widened on the way."""
     if _is_conversion(value) and value.type == "bf16" and _is_conversion(value.arguments[0]) \
             and value.arguments[0].arguments[0].type == "bf16":
         return _piece(value.arguments[0].arguments[0])
     if isinstance(value, Load):
-        place = terms_of(value.position, {})
-        return None if place is None else Piece(value.buffer, place, b"")
+        form = place(value.position, {})
+        return None if form is None else Piece(value.buffer, form, b"")
     if isinstance(value, Const):
         number = np.asarray(value.value)
     elif _is_conversion(value) and value.type in ROUNDED and isinstance(value.arguments[0], Const) \
@@ -154,7 +161,7 @@ def _piece(value: Expr) -> Piece | None:
         number = np.asarray(value.arguments[0].value, np.float32)
     else:
         return None
-    return Piece("", {}, number.astype(numpy_dtype(value.type)).tobytes())
+    return Piece("", Affine({}), number.astype(numpy_dtype(value.type)).tobytes())
 
 
 def _is_moved(value: Expr) -> bool:
@@ -172,16 +179,16 @@ def _sources(pixels: Pixels, counter: str) -> list[Source] | None:
     """The arrays that pixels come from, or rows of them that are further apart than a register; None where their pixels
     do not lie at the same distance."""
     found: list[Source] = []
-    pieces = sorted((p for p in pixels.pieces if p.source), key=lambda p: (p.source, p.place.get(None, 0)))
+    pieces = sorted((p for p in pixels.pieces if p.source), key=lambda p: (p.source, p.place.constant))
     for piece in pieces:
-        step, at = piece.place.get(counter, 0), piece.place.get(None, 0)
+        step, at = piece.place.factor(counter), piece.place.constant
         if step == 0:
             return None
         own = next((s for s in found if s.holds(piece, REGISTER // pixels.size)), None)
         if own is None:
             found.append(Source(piece.source, piece.place, step, 1))
         else:
-            found[found.index(own)] = own._replace(width=at - own.place.get(None, 0) + 1)
+            found[found.index(own)] = own._replace(width=at - own.place.constant + 1)
     return found
 
 
@@ -195,7 +202,7 @@ def _call(loop: For, pixels: Pixels, sources: list[Source], per: int) -> str:
             continue
         number, s = next((n, s) for n, s in enumerate(sources) if s.holds(piece, REGISTER // size))
         start = REGISTER - s.width * size if s.step < 0 else 0
-        inside = piece.place.get(None, 0) - s.place.get(None, 0)
+        inside = piece.place.constant - s.place.constant
         mix[to] = number * REGISTER + start + (k * s.step + inside) * size + byte
     arrays = [f"{_pointer(s.name, s.place, loop)}, {s.step * size}, {s.width * size}" for s in sources]
     other = arrays[1] if len(arrays) == 2 else _vector(constants)
@@ -205,10 +212,10 @@ def _call(loop: For, pixels: Pixels, sources: list[Source], per: int) -> str:
             f"{step * size}, {count}, {per}, {_vector(mix)})")
 
 
-def _pointer(name: str, place: Terms, loop: For) -> str:
+def _pointer(name: str, form: Affine, loop: For) -> str:
     """Where the first pixel lies: of a PARALLEL loop, that of iteration `begin`."""
-    rest = {n: k for n, k in place.items() if n != loop.name}
-    return pointer(name, {**rest, "begin": place[loop.name]} if loop.kind == PARALLEL else rest)
+    begin = of_names({"begin": form.factor(loop.name) if loop.kind == PARALLEL else 0})
+    return pointer(name, begin + form.without(loop.name))
 
 
 def _vector(numbers: Sequence[int]) -> str:

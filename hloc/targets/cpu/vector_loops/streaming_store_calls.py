@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from hloc.ir import ELEMENT_TYPES
-from hloc.kernels.ir import INDEX, SERIAL, VECTOR, Buffer, For, Store, Var
-from hloc.kernels.walks import parts
-from hloc.targets.cpu.vector_loops.copies import is_copy, named_positions, plain, pointer, terms_of
+from hloc.kernels.affine import Affine
+from hloc.kernels.ir import SERIAL, VECTOR, Buffer, Expr, For, Store
+from hloc.targets.cpu.vector_loops.copies import is_copy, length_of, named_positions, place, pointer
 from hloc.targets.printer import expression
 
 ROUTINE = "hloc_spread_rows"
@@ -31,20 +31,18 @@ def spread_call(loop: For, far: Collection[str]) -> str | None:
     store, named = inner.body[-1], named_positions((*loop.body[:-1], *inner.body[:-1]))
     if named is None or not is_copy(store) or store.buffer not in far:
         return None
-    places = terms_of(store.position, named), terms_of(store.value.position, named)
-    length = inner.extent if isinstance(inner.extent, int) else plain(inner.extent, named)
-    if None in places or (not isinstance(length, int) and Var(loop.name, INDEX) in parts([length])):
-        return None
-    return _call(store, *places, loop, inner)
+    places = place(store.position, named), place(store.value.position, named)
+    count = length_of(inner, loop, named)
+    return None if None in places or count is None else _call(store, *places, loop, inner.name, count)
 
 
-def _call(store: Store, target: dict, source: dict, loop: For, inner: For) -> str | None:
-    if target.get(inner.name) != 1 or source.get(inner.name) != 1:
+def _call(store: Store, target: Affine, source: Affine, loop: For, inner: str, count: int | Expr) -> str | None:
+    if target.factor(inner) != 1 or source.factor(inner) != 1:
         return None
     size = ELEMENT_TYPES[store.value.type].bytes
-    to, start = (pointer(name, {n: k for n, k in place.items() if n not in (loop.name, inner.name)})
-                 for name, place in ((store.buffer, target), (store.value.buffer, source)))
-    to_pitch, from_pitch = (place.get(loop.name, 0) * size for place in (target, source))
+    to, start = (pointer(name, form.without(loop.name, inner))
+                 for name, form in ((store.buffer, target), (store.value.buffer, source)))
+    to_pitch, from_pitch = (form.factor(loop.name) * size for form in (target, source))
     rows = str(loop.extent) if isinstance(loop.extent, int) else expression(loop.extent)
-    length = str(inner.extent * size) if isinstance(inner.extent, int) else f"({expression(inner.extent)}) * {size}"
+    length = str(count * size) if isinstance(count, int) else f"({expression(count)}) * {size}"
     return f"{ROUTINE}({start}, {from_pitch}, {to}, {to_pitch}, {rows}, {length});"

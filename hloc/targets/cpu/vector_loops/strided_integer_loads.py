@@ -8,10 +8,9 @@ that lie side by side or are the same for all lanes.
 """
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from hloc.kernels.ir import INDEX, Apply, Const, Expr, For, If, Kernel, Let, Load, Stmt, Var
-from hloc.kernels.walks import with_expressions, with_parts, with_vector_loops
+from hloc.kernels.affine import Along
+from hloc.kernels.ir import Apply, Expr, For, Kernel, Load
+from hloc.kernels.walks import with_all_expressions, with_parts, with_vector_loops
 from hloc.machine import Machine
 
 BY_SHIFTS = frozenset(["s32", "u32", "s64", "u64"])
@@ -22,51 +21,15 @@ def strided_integer_loads(kernel: Kernel, machine: Machine) -> Kernel:
     """The kernel with such reads, on x86."""
     if machine.arch != "x86_64":
         return kernel
-    return kernel._replace(body=with_vector_loops(
-        kernel.body, lambda loop: (loop._replace(body=_statements(loop.body, {loop.name: 1})),)))
+    return kernel._replace(body=with_vector_loops(kernel.body, lambda loop: (_read_by_bits(loop),)))
 
 
-def _statements(statements: tuple[Stmt, ...], strides: dict[str, int | None]) -> tuple[Stmt, ...]:
-    """strides: of the names that change along the lanes."""
-    return tuple(_statement(s, strides) for s in statements)
+def _read_by_bits(loop: For) -> For:
+    along = Along(loop)
 
-
-def _statement(s: Stmt, strides: dict[str, int | None]) -> Stmt:
-    if isinstance(s, If):
-        return If(_changed(s.condition, strides), _statements(s.then, strides), _statements(s.otherwise, strides))
-    if isinstance(s, For):
-        return s._replace(body=_statements(s.body, strides))
-    if isinstance(s, Let) and s.value.type == INDEX:
-        strides[s.name] = stride(s.value, strides)
-    return with_expressions(s, lambda e: _changed(e, strides))
-
-
-def _changed(expr: Expr, strides: Mapping[str, int | None]) -> Expr:
-    changed = with_parts(expr, lambda part: _changed(part, strides))
-    if isinstance(changed, Load) and changed.type in BY_SHIFTS \
-            and stride(changed.position, strides) not in SIDE_BY_SIDE:
-        return Apply("bits_read", (changed,), changed.type)
-    return changed
-
-
-def stride(expr: Expr, strides: Mapping[str, int | None]) -> int | None:
-    """By how much a position grows from lane to lane; None where that is not always the same. Values that are not
-    positions are different in each lane."""
-    if isinstance(expr, Const):
-        return 0
-    if isinstance(expr, Var):
-        return strides.get(expr.name, 0) if expr.type == INDEX else None
-    if not isinstance(expr, Apply) or expr.type != INDEX:
-        return None
-    parts = [stride(a, strides) for a in expr.arguments]
-    if not any(p != 0 for p in parts):
-        return 0
-    if None in parts or len(parts) != 2:
-        return None
-    a, b = parts
-    if expr.op in ("add", "subtract"):
-        return a + b if expr.op == "add" else a - b
-    first, second = expr.arguments
-    if expr.op == "multiply" and isinstance(second, Const):
-        return a * second.value
-    return b * first.value if expr.op == "multiply" and isinstance(first, Const) else None
+    def changed(expr: Expr) -> Expr:
+        new = with_parts(expr, changed)
+        if isinstance(new, Load) and new.type in BY_SHIFTS and along.step(new.position) not in SIDE_BY_SIDE:
+            return Apply("bits_read", (new,), new.type)
+        return new
+    return loop._replace(body=with_all_expressions(loop.body, changed))

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from hloc.ir import ELEMENT_TYPES
-from hloc.kernels.ir import INDEX, Expr, For, Let, Store, Var
-from hloc.kernels.walks import parts
-from hloc.targets.cpu.vector_loops.copies import Terms, is_copy, named_positions, plain, pointer, terms_of
+from hloc.kernels.affine import Affine, of_names
+from hloc.kernels.ir import Expr, For, Let, Store
+from hloc.targets.cpu.vector_loops.copies import is_copy, length_of, named_positions, place, pointer
 from hloc.targets.printer import expression
 
 SIZES = (1, 2, 4, 8)            # bytes of an element
@@ -40,9 +40,9 @@ def _of_nest(loop: For, inner: For) -> str | None:
     store = inner.body[-1] if inner.body else None
     if named is None or not is_copy(store):
         return None
-    places = [terms_of(position, named) for position in (store.position, store.value.position)]
-    length = inner.extent if isinstance(inner.extent, int) else plain(inner.extent, named)
-    if None in places or not isinstance(length, int) and Var(loop.name, INDEX) in parts([length]):
+    places = [place(position, named) for position in (store.position, store.value.position)]
+    length = length_of(inner, loop, named)
+    if None in places or length is None:
         return None
     return _call(store, *places, _Loop(loop.name, loop.extent), _Loop(inner.name, length))
 
@@ -62,37 +62,35 @@ def _of_columns(loop: For) -> list[str | None]:
     return [_of_pair(loop, own, named) for own in pairs.values()]
 
 
-def _of_pair(loop: For, stores: list[Store], named: Mapping[str, Expr]) -> str | None:
-    places = [_progression([terms_of(p, named) for p in positions])
+def _of_pair(loop: For, stores: list[Store], named: Mapping[str, Affine]) -> str | None:
+    places = [_progression([place(p, named) for p in positions])
               for positions in zip(*((s.position, s.value.position) for s in stores))]
     if None in places:
         return None
     return _call(stores[0], *places, _Loop(loop.name, loop.extent), _Loop(COLUMN, len(stores)))
 
 
-def _progression(places: Sequence[Terms | None]) -> Terms | None:
+def _progression(places: Sequence[Affine | None]) -> Affine | None:
     """Places that are the same but for constants which grow by the same, as one that COLUMN moves."""
-    if None in places or any({**p, None: 0} != {**places[0], None: 0} for p in places):
+    if None in places or any(p.terms != places[0].terms for p in places):
         return None
-    constants = [p.get(None, 0) for p in places]
-    steps = {b - a for a, b in zip(constants, constants[1:])}
-    return {**places[0], COLUMN: steps.pop()} if len(steps) == 1 else None
+    steps = {b.constant - a.constant for a, b in zip(places, places[1:])}
+    return places[0] + of_names({COLUMN: steps.pop()}) if len(steps) == 1 else None
 
 
-def _call(store: Store, target: Terms, source: Terms, outer: _Loop, inner: _Loop) -> str | None:
+def _call(store: Store, target: Affine, source: Affine, outer: _Loop, inner: _Loop) -> str | None:
     """The call for two loops, where one array is contiguous along the one, and the other along the other."""
     for row, column in ((outer, inner), (inner, outer)):
-        if target.get(row.counter) == source.get(column.counter) == 1:
+        if target.factor(row.counter) == source.factor(column.counter) == 1:
             break
     else:
         return None
     size = ELEMENT_TYPES[store.value.type].bytes
-    pitches = source.get(row.counter, 0), target.get(column.counter, 0)
+    pitches = source.factor(row.counter), target.factor(column.counter)
     if size not in SIZES or min(pitches) < 1 \
             or any(isinstance(loop.extent, int) and loop.extent < FEWEST for loop in (row, column)):
         return None
-    counters = {outer.counter, inner.counter}
-    start, to = (pointer(name, {n: k for n, k in terms.items() if n not in counters})
-                 for name, terms in ((store.value.buffer, source), (store.buffer, target)))
+    start, to = (pointer(name, form.without(outer.counter, inner.counter))
+                 for name, form in ((store.value.buffer, source), (store.buffer, target)))
     rows, columns = (str(n.extent) if isinstance(n.extent, int) else expression(n.extent) for n in (row, column))
     return f"{ROUTINE}{8 * size}({start}, {pitches[0]}, {to}, {pitches[1]}, {rows}, {columns});"

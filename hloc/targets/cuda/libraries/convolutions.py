@@ -11,13 +11,13 @@ from __future__ import annotations
 import math
 
 from hloc.kernels import scalars
+from hloc.kernels.affine import affine
 from hloc.kernels.ir import INDEX, Buffer, Expr, Tile, Var
 from hloc.machine import Machine
 from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.libraries import cudnn
 from hloc.targets.cuda.libraries.cudnn import CudnnConvolution, Tensor
 from hloc.targets.cuda.libraries.products import named_epilogue
-from hloc.targets.cuda.loops import linear
 from hloc.targets.cuda.tiles.convolutions import constants_of, epilogue
 from hloc.targets.cuda.tiles.tiling import BLOCKS_PER_SM, kernel_text, lambda_text, shape_struct
 from hloc.targets.printer import c_type, comment, expression
@@ -66,8 +66,7 @@ def _forward(tile: Tile, facts: dict) -> CudnnConvolution | None:
 def _in_place(tile: Tile, facts: dict, position: Expr) -> bool:
     """An element is stored where the convolution's own result would be; asked of results with channels last."""
     (own,) = epilogue(tile._replace(epilogue=()), facts, facts["types"][1])
-    forms = [linear.linear(p, {}) for p in (position, own.position)]
-    return None not in forms and forms[0] == forms[1]
+    return affine(position, {}) == affine(own.position, {})
 
 
 def _image_gradient(tile: Tile, facts: dict) -> CudnnConvolution | None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from hloc.ir import ELEMENT_TYPES
+from hloc.kernels.affine import affine, of_names
 from hloc.kernels.ir import INDEX, Apply, Const, Expr, Let, Load, Store, Tile, Var
 from hloc.targets.cuda.libraries import cublaslt
 from hloc.targets.cuda.libraries.cublaslt import LtProduct, Matrix
-from hloc.targets.cuda.loops import linear
 from hloc.targets.cuda.tiles.products import Product
 
 SMALLEST = 1 << 21                  # multiply-adds below which the call costs more than the product
@@ -97,13 +97,13 @@ def _in_place(position: Expr, facts: dict) -> bool:
     """The element is stored where the product's own result would be."""
     outer, inner, row, column = facts["result"]
     many, each = facts["batches"]
-    form = linear.linear(position, {})
-    if form is None or form.constant or (many > 1 and each > 1 and outer != each * inner):
+    form = affine(position, {})
+    if form.constant or (many > 1 and each > 1 and outer != each * inner):
         return False
     m, n, _ = facts["sizes"]
     apart = inner if each > 1 else outer
     wanted = {"row": row if m > 1 else 0, "column": column if n > 1 else 0, "batch": apart if many * each > 1 else 0}
-    return dict(form.factors) == {name: factor for name, factor in wanted.items() if factor}
+    return form == of_names(wanted)
 
 
 def _normal(expr: Expr, known: Mapping[str, object], exchanged: bool) -> object:
@@ -114,9 +114,8 @@ def _normal(expr: Expr, known: Mapping[str, object], exchanged: bool) -> object:
     if isinstance(expr, Var):
         return "acc" if expr.name == "acc" else known.get(expr.name)
     if isinstance(expr, Load):
-        form = linear.linear(expr.position, {})
-        along = {"row": 1} if exchanged else {"column": 1}
-        return ("bias", expr.buffer) if form is not None and dict(form.factors) == along and not form.constant else None
+        along = Var("row" if exchanged else "column", INDEX)
+        return ("bias", expr.buffer) if expr.position == along else None
     if not isinstance(expr, Apply) or expr.type == INDEX or ELEMENT_TYPES[expr.type].kind != "float":
         return None
     parts = [_normal(a, known, exchanged) for a in expr.arguments]

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from hloc.ir import ELEMENT_TYPES
+from hloc.kernels.affine import Affine, affine, forms
 from hloc.kernels.ir import (
     INDEX,
     PARALLEL,
@@ -32,8 +33,7 @@ from hloc.kernels.ir import (
     Var,
     While,
 )
-from hloc.kernels.walks import expressions, parts, walk, with_expressions, with_parts
-from hloc.targets.cuda.loops import linear
+from hloc.kernels.walks import defined, expressions, loads, parts, walk, with_expressions, with_parts
 from hloc.targets.printer import assigned
 
 REGISTERS = 64                      # of a lane, for all that it keeps
@@ -42,7 +42,7 @@ COUNTER = "#"                       # stands for the counters of all loops, wher
 
 
 class Place(NamedTuple):
-    """What loops have in common: a buffer, and where in it, as a linear form of the row and COUNTER."""
+    """What loops have in common: a buffer, and where in it, as a affine form of the row and COUNTER."""
 
     buffer: str
     type: str
@@ -62,7 +62,7 @@ def with_kept_rows(kernel: Kernel, lanes: int) -> Kernel:
 
 def _kept(body: tuple[Stmt, ...], kernel: Kernel, lanes: int) -> tuple[Stmt, ...] | None:
     """A row's statements, or None where they stay as they are."""
-    known = linear.lets(kernel.body, {})
+    known = forms(kernel.body)
     written = {s.buffer for s in walk(kernel.body) if isinstance(s, (Store, Atomic))}
     changing = {s.name for s in walk(kernel.body) if isinstance(s, Mutable)}
     sums = {s.name for s in walk(kernel.body) if isinstance(s, Mutable) and s.reassociable}
@@ -90,16 +90,16 @@ def _registers(array: Local, lanes: int) -> int:
 class _Row:
     """The loops of one extent, in order. Loops are told from each other by their counters."""
 
-    def __init__(self, loops: list[For], known: dict[str, linear.Form], readable: set[str], changing: set[str]):
+    def __init__(self, loops: list[For], known: dict[str, Affine], readable: set[str], changing: set[str]):
         self.loops, self.known, self.readable, self.changing = loops, known, readable, changing
 
     def place(self, load: Load, loop: For) -> Place | None:
         """Where a loop reads, or None where that is no place of the row that moves with the counter."""
-        form = linear.linear(load.position, self.known) if load.buffer in self.readable else None
-        own = linear.defined(loop.body) | self.changing
-        if form is None or not form.factors.get(loop.name) or own & form.factors.keys():
+        form = affine(load.position, self.known)
+        factors = form.factors if load.buffer in self.readable else None
+        if not factors or not factors.get(loop.name) or (defined(loop.body) | self.changing) & factors.keys():
             return None
-        factors = {COUNTER if name == loop.name else name: n for name, n in form.factors.items()}
+        factors = {COUNTER if name == loop.name else name: n for name, n in factors.items()}
         return Place(load.buffer, load.type, tuple(sorted(factors.items())), form.constant)
 
     def readers(self) -> list[tuple[Place, list[str]]]:
@@ -108,7 +108,7 @@ class _Row:
         found: dict[Place, list[str]] = {}
         for loop in self.loops:
             always = {self.place(p, loop) for s in loop.body for p in _unconditional(expressions(s))}
-            for place in dict.fromkeys(self.place(p, loop) for p in linear.loads(loop.body)):
+            for place in dict.fromkeys(self.place(p, loop) for p in loads(loop.body)):
                 if place is not None and (place in found or place in always):
                     found.setdefault(place, []).append(loop.name)
         return sorted(found.items(), key=lambda item: -len(item[1]))

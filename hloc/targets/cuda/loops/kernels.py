@@ -14,12 +14,11 @@ from typing import NamedTuple
 
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import PARALLEL, VECTOR, Apply, Barrier, For, Kernel, Tile, Var, While
-from hloc.kernels.walks import walk, with_all_expressions
+from hloc.kernels.walks import loads, walk, with_all_expressions
 from hloc.machine import Machine
 from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.loops.atomics import with_atomics
 from hloc.targets.cuda.loops.kept_rows import REGISTERS, with_kept_rows
-from hloc.targets.cuda.loops.linear import loads
 from hloc.targets.cuda.loops.owners import with_owners
 from hloc.targets.cuda.loops.quotients import with_quotients
 from hloc.targets.cuda.loops.ranges import fits, narrowed

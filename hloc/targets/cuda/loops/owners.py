@@ -18,11 +18,12 @@ from __future__ import annotations
 
 import math
 
+from hloc.kernels.affine import of_names
 from hloc.kernels.ir import INDEX, PARALLEL, Apply, Const, Expr, For, If, Kernel, Let, Stmt, Var
 from hloc.kernels.walks import walk
 from hloc.machine import Machine
 from hloc.targets.cuda.loops.teams import Scan
-from hloc.targets.cuda.loops.updates import Place, Updates, place_of, sum_of, updates_of
+from hloc.targets.cuda.loops.updates import Place, Updates, place_of, updates_of
 
 WARPS_PER_SM = 8
 FEWEST = 4                          # owners that are worth it
@@ -59,9 +60,9 @@ def _window(updates: Updates, place: Place) -> Expr | None:
     fixed = {s.name for s in (*updates.before, *updates.outer_lets)}
     if updates.outer:
         fixed.add(updates.outer.name)
-    base = {name: factor for name, factor in place.base.items() if name not in fixed}
+    base = place.base.without(*fixed).factors
     step = math.gcd(*base.values()) if base else 0
-    return sum_of((name, factor // step) for name, factor in base.items()) if place.span < step else None
+    return of_names({name: f // step for name, f in base.items()}).expression() if place.span < step else None
 
 
 def _by_number(number: Expr, count: int):
@@ -75,10 +76,10 @@ def _by_range(place: Place, count: int):
     share = -(-place.size // count)
     lets = (Let(FROM.name, Apply("multiply", (OWNER, Const(share, INDEX)), INDEX)),
             Let(TO.name, Apply("add", (FROM, Const(share, INDEX)), INDEX)))
-    first = sum_of(place.base.items(), place.form.constant)
+    first = place.base.expression()
     meets = _both(Apply("compare_ge", (Apply("add", (first, Const(place.span, INDEX)), INDEX), FROM), "pred"),
                   Apply("compare_lt", (first, TO), "pred"))
-    position = sum_of(place.form.factors.items(), place.form.constant)
+    position = place.form.expression()
     own = _both(Apply("compare_ge", (position, FROM), "pred"), Apply("compare_lt", (position, TO), "pred"))
 
     def only_own(statements: tuple[Stmt, ...]) -> tuple[Stmt, ...]:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from hloc.kernels.affine import Affine, affine, forms
 from hloc.kernels.ir import INDEX, PARALLEL, VECTOR, Apply, Const, Expr, For, Kernel, Let, Load, Stmt, Store, Var
-from hloc.targets.cuda.loops import linear
+from hloc.kernels.walks import loads, stores
 
 
 class Piece(NamedTuple):
@@ -36,7 +37,7 @@ class Access(NamedTuple):
 
 
 class Space(NamedTuple):
-    """loads: those whose positions are linear; stores likewise, all of them."""
+    """loads: those whose positions are sums of the dimensions; stores likewise, all of them."""
 
     dimensions: tuple[Dimension, ...]
     statements: tuple[Let | Store, ...]
@@ -53,24 +54,22 @@ def space_of(kernel: Kernel) -> Space | None:
     statements, pieces, count = _elements(loop)
     if not all(isinstance(s, (Let, Store)) for s in statements):
         return None
-    forms = {name: linear.Form({name: 1}) for name in pieces}
     for statement in statements:
         if isinstance(statement, Let) and statement.value.type == INDEX:
             piece = _piece(statement.value, pieces)
             if piece is not None:
                 pieces[statement.name] = piece
-                forms[statement.name] = linear.Form({statement.name: 1})
-    forms = linear.lets(statements, forms)
+    known = forms(statements)
     dimensions = _dimensions(pieces, count)
     if dimensions is None:
         return None
-    accesses = {a: _access(linear.linear(a.position, forms), pieces, dimensions)
-                for a in (*linear.loads(statements), *linear.stores(statements))}
-    if any(accesses[s] is None for s in linear.stores(statements)):
+    accesses = {a: _access(affine(a.position, known), pieces, dimensions)
+                for a in (*loads(statements), *stores(statements))}
+    if any(accesses[s] is None for s in stores(statements)):
         return None
-    dimensions, known = _merged(dimensions, {a: access for a, access in accesses.items() if access is not None})
-    return Space(dimensions, statements, {a: k for a, k in known.items() if isinstance(a, Load)},
-                 {a: k for a, k in known.items() if isinstance(a, Store)}, count)
+    dimensions, moved = _merged(dimensions, {a: access for a, access in accesses.items() if access is not None})
+    return Space(dimensions, statements, {a: k for a, k in moved.items() if isinstance(a, Load)},
+                 {a: k for a, k in moved.items() if isinstance(a, Store)}, count)
 
 
 def counters(loop: For, element: str) -> list[str]:
@@ -135,12 +134,13 @@ def _dimensions(pieces: Mapping[str, Piece], count: int) -> tuple[Dimension, ...
     return tuple(Dimension(a, b // a) for a, b in zip(bounds, bounds[1:])) or (Dimension(1, 1),)
 
 
-def _access(form: linear.Form | None, pieces: Mapping[str, Piece], dimensions: tuple[Dimension, ...]) -> Access | None:
+def _access(form: Affine, pieces: Mapping[str, Piece], dimensions: tuple[Dimension, ...]) -> Access | None:
     """None where the position moves with something else than the pieces."""
-    if form is None or not form.factors.keys() <= pieces.keys():
+    factors = form.factors
+    if factors is None or not factors.keys() <= pieces.keys():
         return None
     steps = [0] * len(dimensions)
-    for name, factor in form.factors.items():
+    for name, factor in factors.items():
         piece = pieces[name]
         for n, dimension in enumerate(dimensions):
             if piece.divisor <= dimension.divisor < piece.divisor * piece.modulus:

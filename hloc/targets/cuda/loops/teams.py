@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from hloc.errors import UnsupportedError
 from hloc.ir import ELEMENT_TYPES
+from hloc.kernels.affine import Affine, affine, forms, injective, of_names
 from hloc.kernels.ir import (
     INDEX,
     PARALLEL,
@@ -43,10 +44,8 @@ from hloc.kernels.ir import (
     While,
 )
 from hloc.kernels.monoids import identity
-from hloc.kernels.walks import expressions, parts, walk, with_parts
+from hloc.kernels.walks import defined, expressions, loads, parts, stores, walk, with_parts
 from hloc.machine import Machine
-from hloc.targets.cuda.loops import linear
-from hloc.targets.cuda.loops.linear import Form
 from hloc.targets.printer import assigned
 
 WARP = 32
@@ -105,7 +104,7 @@ def team_kernel(kernel: Kernel, gpu: Machine) -> TeamKernel | None:
     before = tuple(s for s in kernel.body if s is not loop) if loop else ()
     body = loop.body if loop else kernel.body
     rows = loop.extent if loop else 1
-    draft = _Draft(body, linear.lets((*before, *body), {}), {b.name for b in kernel.buffers})
+    draft = _Draft(body, forms((*before, *body)), {b.name for b in kernel.buffers})
     longest = max((draft.length(s) for s in draft.spreads.values()), default=0)
     private = sum(_bytes(s) for s in walk(body) if isinstance(s, Local))
     scans = any(isinstance(s, Scan) for s in body)
@@ -150,7 +149,7 @@ class _Draft:
     """One row's body on its way. spreads: id of the For -> its Spread, for loops that are dealt out."""
 
     body: tuple[Stmt, ...]
-    known: dict[str, Form]
+    known: dict[str, Affine]
     buffers: set[str]
     threads: int = WARP
     spreads: dict[int, Spread] = field(default_factory=dict)
@@ -159,7 +158,7 @@ class _Draft:
     places: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.loaded = {load.buffer for load in linear.loads(self.body)}
+        self.loaded = {load.buffer for load in loads(self.body)}
         self._find(self.body)
 
     def _find(self, statements: tuple[Stmt, ...]) -> None:
@@ -214,22 +213,22 @@ class _Draft:
             return False
         if not all(self._only_accumulated(name, body) for name in assigned(body) - inside):
             return False
-        written = [s for s in linear.stores(body) if s.buffer not in inside]
+        written = [s for s in stores(body) if s.buffer not in inside]
         loops = [*nest[:1], *(s for s in walk(body) if isinstance(s, For))]
         if not written:
             return True
         if not all(isinstance(s.extent, int) for s in loops):
             return False
         extents = {s.name: s.extent for s in loops}
-        forms = {}
+        moving, places = defined(body) - extents.keys(), {}
         for store in written:
-            form = linear.linear(store.position, self.known)
-            moving = linear.defined(body) - extents.keys()
-            if form is None or moving & form.factors.keys() or forms.setdefault(store.buffer, form) != form \
-                    or not linear.injective(form, extents):
+            place = affine(store.position, self.known)
+            factors = place.factors
+            if factors is None or moving & factors.keys() or places.setdefault(store.buffer, place) != place \
+                    or not injective(factors, extents):
                 return False
-        return all(linear.linear(load.position, self.known) == forms[load.buffer]
-                   for load in linear.loads(body) if load.buffer in forms)
+        return all(affine(load.position, self.known) == places[load.buffer]
+                   for load in loads(body) if load.buffer in places)
 
     def _only_accumulated(self, name: str, statements: tuple[Stmt, ...]) -> bool:
         """A reassociable Mutable that these statements only update: what is computed from it goes back into it."""
@@ -289,9 +288,9 @@ class _Draft:
         for counter, extent in reversed(spread.counters):
             wanted[counter] = stride
             stride *= extent if isinstance(extent, int) else 1
-        positions = [s.position for s in linear.stores(spread.body) if s.buffer == name]
-        positions += [load.position for load in linear.loads(spread.body) if load.buffer == name]
-        return all(linear.linear(p, self.known) == Form(wanted) for p in positions)
+        positions = [s.position for s in stores(spread.body) if s.buffer == name]
+        positions += [load.position for load in loads(spread.body) if load.buffer == name]
+        return all(affine(p, self.known) == of_names(wanted) for p in positions)
 
     def _at_row_level(self, name: str) -> bool:
         return any(name in _touched((s,)) for s in self._row_statements() if not isinstance(s, (For, If, While)))
@@ -372,7 +371,7 @@ class _Draft:
         split = {n for n in _touched(spread.body) if self.places.get(n) == "split"}
         slots = max((-(-self.locals[n].size // self.threads) for n in split), default=0)
         body = tuple(_with_slots(s, split) for s in spread.body) if split else spread.body
-        written = {s.buffer for s in linear.stores(body) if s.buffer in self.buffers or s.buffer in self.locals} - split
+        written = {s.buffer for s in stores(body) if s.buffer in self.buffers or s.buffer in self.locals} - split
         done: list[Stmt] = [Spread(spread.counters, body, slots)]
         if written:
             done.insert(0, Barrier())
@@ -407,7 +406,7 @@ def _reads(expr: Expr, names: set[str]) -> bool:
 
 def _touched(statements: tuple[Stmt, ...]) -> set[str]:
     """Buffers that statements read or write."""
-    return {load.buffer for load in linear.loads(statements)} | {s.buffer for s in linear.stores(statements)}
+    return {load.buffer for load in loads(statements)} | {s.buffer for s in stores(statements)}
 
 
 # -- positions in split arrays ---------------------------------------------------------------------------------------

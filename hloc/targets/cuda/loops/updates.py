@@ -8,13 +8,11 @@ In: a loop Kernel. Out: its Updates, or None where it is something else.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import NamedTuple
 
-from hloc.kernels.ir import INDEX, PARALLEL, SERIAL, Apply, Const, Expr, For, If, Kernel, Let, Stmt, Store, Var
-from hloc.kernels.walks import walk
-from hloc.targets.cuda.loops import linear
-from hloc.targets.cuda.loops.linear import Form
+from hloc.kernels.affine import Affine, affine, forms
+from hloc.kernels.ir import PARALLEL, SERIAL, Apply, Const, Expr, For, If, Kernel, Let, Stmt, Store, Var
+from hloc.kernels.walks import defined, loads, stores, walk
 
 
 class Updates(NamedTuple):
@@ -68,40 +66,41 @@ class Place(NamedTuple):
     """Where updates store: the same position for all arrays. form: of it; inner: counters of the window, with their
     greatest extents; size: elements of each array."""
 
-    form: Form
+    form: Affine
     inner: dict[str, int]
     size: int
 
     @property
-    def base(self) -> dict[str, int]:
-        """Factors of all that is fixed within a window."""
-        return {name: factor for name, factor in self.form.factors.items() if name not in self.inner}
+    def base(self) -> Affine:
+        """Where a window begins."""
+        return self.form.without(*self.inner)
 
     @property
     def span(self) -> int:
         """From the first to the last element of a window."""
-        return sum((extent - 1) * self.form.factors.get(name, 0) for name, extent in self.inner.items())
+        return sum((extent - 1) * self.form.factor(name) for name, extent in self.inner.items())
 
 
 def place_of(updates: Updates, kernel: Kernel) -> Place | None:
-    """None where positions are not linear, or what is stored is read at another place."""
+    """None where positions are no sums of names, or what is stored is read at another place."""
     inside = updates.guard.then
-    known = linear.lets((*updates.before, *updates.outer_lets, *updates.lets, *inside), {})
+    known = forms((*updates.before, *updates.outer_lets, *updates.lets, *inside))
     values = {s.name: s.value for s in walk(inside) if isinstance(s, Let)}
-    stores = linear.stores(inside)
-    written = {s.buffer for s in stores}
-    positions = [s.position for s in stores] + [x.position for x in linear.loads(inside) if x.buffer in written]
+    stored = stores(inside)
+    written = {s.buffer for s in stored}
+    positions = [s.position for s in stored] + [x.position for x in loads(inside) if x.buffer in written]
     others = (*updates.before, *updates.outer_lets, *updates.lets, Let("", updates.guard.condition))
-    if not stores or any(x.buffer in written for x in linear.loads(others)):
+    if not stored or any(x.buffer in written for x in loads(others)):
         return None
-    forms = [linear.linear(position, known) for position in positions]
+    places = [affine(position, known) for position in positions]
+    factors = places[0].factors
     inner = {s.name: _greatest(s.extent, values) for s in walk(inside) if isinstance(s, For)}
     sizes = {b.size for b in kernel.buffers if b.name in written}
-    if forms[0] is None or any(f != forms[0] for f in forms) or 0 in inner.values() or len(sizes) != 1 \
-            or (linear.defined(inside) - inner.keys()) & forms[0].factors.keys() \
-            or min(forms[0].factors.values(), default=0) < 0 or forms[0].constant < 0:
+    if factors is None or any(p != places[0] for p in places) or 0 in inner.values() or len(sizes) != 1 \
+            or (defined(inside) - inner.keys()) & factors.keys() \
+            or min(factors.values(), default=0) < 0 or places[0].constant < 0:
         return None
-    return Place(forms[0], inner, sizes.pop())
+    return Place(places[0], inner, sizes.pop())
 
 
 def _greatest(extent: int | Expr, values: dict[str, Expr]) -> int:
@@ -112,18 +111,3 @@ def _greatest(extent: int | Expr, values: dict[str, Expr]) -> int:
     if isinstance(value, Apply) and value.op == "minimum":
         return next((int(a.value) for a in value.arguments if isinstance(a, Const)), 0)
     return 0
-
-
-def sum_of(factors: Iterable[tuple[str, int]], constant: int = 0) -> Expr:
-    """An INDEX expression: constant + sum(factor * name)."""
-    terms: list[Expr] = [_scaled(name, factor) for name, factor in sorted(factors)]
-    if constant or not terms:
-        terms.append(Const(constant, INDEX))
-    total = terms[0]
-    for term in terms[1:]:
-        total = Apply("add", (total, term), INDEX)
-    return total
-
-
-def _scaled(name: str, factor: int) -> Expr:
-    return Var(name, INDEX) if factor == 1 else Apply("multiply", (Var(name, INDEX), Const(factor, INDEX)), INDEX)

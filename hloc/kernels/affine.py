@@ -1,0 +1,135 @@
+"""Positions as affine forms: which element an iteration of a loop touches, and by how much the next one is further.
+
+In: INDEX expressions, and the forms of the names in them. Out: an Affine: a sum of whole multiples of atoms, and a
+constant. An atom is a name, or an expression that is no such sum: a quotient, a remainder, what memory holds.
+
+    known = forms([Let p = 32 i0])
+    affine(p + i1 + 4, known)                      ->  32 i0 + i1 + 4
+    affine(p + i1 / 3, known).step("i1", ())       ->  None: i1 / 3 does not grow evenly
+    affine(p + i1 + 4, known).without("i1")        ->  32 i0 + 4, where the loop over i1 begins
+"""
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
+
+from hloc.kernels.indexing import index_apply
+from hloc.kernels.ir import INDEX, Apply, Const, Expr, For, Let, Load, Stmt, Var
+from hloc.kernels.walks import parts, varying, walk
+
+SUMS = frozenset(["add", "subtract", "multiply"])
+
+
+class Affine(NamedTuple):
+    """sum(factor * atom) + constant, in elements. No factor is 0."""
+
+    terms: Mapping[Expr, int]
+    constant: int = 0
+
+    def __add__(self, other: Affine) -> Affine:         # type: ignore[override]
+        return self.plus(other, 1)
+
+    def plus(self, other: Affine, times: int) -> Affine:
+        """The sum of this form and a multiple of another."""
+        terms = dict(self.terms)
+        for atom, factor in other.terms.items():
+            terms[atom] = terms.get(atom, 0) + factor * times
+        return Affine({a: f for a, f in terms.items() if f}, self.constant + other.constant * times)
+
+    def scaled(self, factor: int) -> Affine:
+        return Affine({a: f * factor for a, f in self.terms.items()} if factor else {}, self.constant * factor)
+
+    def factor(self, name: str) -> int:
+        """What a name is multiplied by; 0 where it does not occur by itself."""
+        return self.terms.get(Var(name, INDEX), 0)
+
+    @property
+    def factors(self) -> dict[str, int] | None:
+        """The factors of names; None where there are other atoms."""
+        names = {a.name: f for a, f in self.terms.items() if isinstance(a, Var)}
+        return names if len(names) == len(self.terms) else None
+
+    def step(self, counter: str, inner: Collection[str]) -> int | None:
+        """By how much the form grows from one iteration of a loop to the next. inner: what else may change in the loop;
+        None where the form may grow by something else than a constant."""
+        counted = Var(counter, INDEX)
+        for part in parts(a for a in self.terms if a != counted):
+            if isinstance(part, Load) or isinstance(part, Var) and (part.name == counter or part.name in inner):
+                return None
+        return self.terms.get(counted, 0)
+
+    def without(self, *names: str) -> Affine:
+        """The form where these names are 0."""
+        out = {Var(name, INDEX) for name in names}
+        return self._replace(terms={a: f for a, f in self.terms.items() if a not in out})
+
+    def expression(self) -> Expr:
+        """The form as an INDEX expression."""
+        result: Expr | None = None
+        for atom, factor in self.terms.items():
+            value = index_apply("multiply", atom, Const(abs(factor), INDEX))
+            if result is None:
+                result = value if factor > 0 else Apply("subtract", (Const(0, INDEX), value), INDEX)
+            else:
+                result = Apply("add" if factor > 0 else "subtract", (result, value), INDEX)
+        if result is None:
+            return Const(self.constant, INDEX)
+        return index_apply("add", result, Const(self.constant, INDEX))
+
+
+def of_names(factors: Mapping[str, int], constant: int = 0) -> Affine:
+    """The form with these factors of names."""
+    return Affine({Var(name, INDEX): f for name, f in factors.items() if f}, constant)
+
+
+def affine(expr: Expr, known: Mapping[str, Affine]) -> Affine:
+    """The form of an INDEX expression; names that are not known stand for themselves."""
+    if isinstance(expr, Const):
+        return Affine({}, int(expr.value))
+    if isinstance(expr, Var):
+        return known.get(expr.name) or Affine({expr: 1})
+    if not isinstance(expr, Apply) or expr.type != INDEX or expr.op not in SUMS:
+        return Affine({expr: 1})
+    left, right = (affine(a, known) for a in expr.arguments)
+    if expr.op != "multiply":
+        return left.plus(right, 1 if expr.op == "add" else -1)
+    if left.terms and right.terms:
+        return Affine({expr: 1})
+    return left.scaled(right.constant) if left.terms else right.scaled(left.constant)
+
+
+def forms(statements: Iterable[Stmt], known: Mapping[str, Affine] | None = None) -> dict[str, Affine]:
+    """`known` with the forms of the names of positions in these statements, nested ones too; but for names of what is
+    no sum, which stand for themselves."""
+    found = dict(known or {})
+    for s in walk(statements):
+        if isinstance(s, Let) and s.value.type == INDEX:
+            form = affine(s.value, found)
+            if isinstance(s.value, Var) or s.value not in form.terms:
+                found[s.name] = form
+    return found
+
+
+class Along:
+    """Positions in a loop: how they move with its counter."""
+
+    def __init__(self, loop: For) -> None:
+        self.counter, self.known, self.inner = loop.name, forms(loop.body), varying(loop.body)
+
+    def step(self, position: Expr) -> int | None:
+        """By how many elements an iteration moves a position; None where they are not always the same."""
+        return affine(position, self.known).step(self.counter, self.inner)
+
+    def start(self, position: Expr) -> Expr:
+        """A position with a step, where the loop begins."""
+        return affine(position, self.known).without(self.counter).expression()
+
+
+def injective(factors: Mapping[str, int], extents: Mapping[str, int]) -> bool:
+    """Whether different values of counters give different positions. extents: how many values each has."""
+    reach = 0
+    for factor, extent in sorted((abs(factors.get(name, 0)), n) for name, n in extents.items() if n > 1):
+        if factor <= reach:
+            return False
+        reach += factor * (extent - 1)
+    return True
