@@ -7,18 +7,23 @@ import time
 from pathlib import Path
 
 import pytest
-from test_pages import HOSTILE, TEXT, hostile
+from test_pages import HOSTILE, TEXT, hostile, report_of
+from test_report import SOFTMAX
 
 import hloc
 from hloc.pages.diff_page import diff_page
 from hloc.pages.graph_page import graph_page
+from hloc.pages.report_page import report_page
+from hloc.targets import find
 from hloc.text import parse_module
 from hloc.tools.diff import diff
 from hloc.tools.graph import Graph
+from hloc.tools.report import make_report
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install 'hloc[browser]'")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
+         "--disable-component-update", "--disable-sync"]
 MODELS = Path(__file__).parent.parent / "testdata" / "models"
 LOOP = """cond { s = (s32[], f32[4]) parameter(0)  i = s32[] get-tuple-element(s), index=0  n = s32[] constant(9)  ROOT p = pred[] compare(i, n), direction=LT }
 body {
@@ -135,7 +140,8 @@ def test_elements_and_constants_have_no_box(opened):
 
 
 @pytest.mark.parametrize("make", [lambda: graph_page(Graph(hostile(parse_module(TEXT))), "m" + HOSTILE), lambda: diff_page(diff(
-    hostile(parse_module(TEXT)), hostile(parse_module(TEXT.replace("exponential", "tanh")))), ["a" + HOSTILE, "b"])], ids=["graph", "diff"])
+    hostile(parse_module(TEXT)), hostile(parse_module(TEXT.replace("exponential", "tanh")))), ["a" + HOSTILE, "b"]),
+    lambda: report_of(hostile(parse_module(TEXT)), "m" + HOSTILE)], ids=["graph", "diff", "report"])
 def test_markup_in_names_is_text(opened, make):
     page = opened(make())
     assert page.locator("img").count() == 0
@@ -144,6 +150,9 @@ def test_markup_in_names_is_text(opened, make):
         page.locator("#search").fill("exponential")
         page.locator("#results button").click()
         assert "<img src=x" in page.locator("#details h2").inner_text()
+    if page.locator("#instant").count():
+        page.locator("#instant").press("End")
+        assert "<img src=x" in page.locator("#instant-said").inner_text()
     assert page.locator("img").count() == 0
 
 
@@ -191,6 +200,67 @@ def test_deep_nesting(opened):
     assert 50 < page.locator("svg .frame").count() < 70
     page.locator("#fold").click()
     assert set(names(page)) == {"\u2212 e", "p", "c \u2026"}
+
+
+def marked(page, column: int) -> list[str]:
+    """The marked lines of one of the texts of the open kernel."""
+    return [t.strip() for t in page.locator(f"details[open] .sides > div:nth-child({column}) .linked").all_text_contents()]
+
+
+def test_lines_of_a_report_are_linked(opened):
+    page = opened(report_page(make_report(hloc.load(SOFTMAX), find("cpu"))))
+    page.locator("#kernels a", has_text="exponential").click()               # opens the texts
+    line = page.locator("details[open] .line", has_text="exponential(")
+    line.hover()
+    assert marked(page, 2)[0] == "let t3 = exp(t1 - t2)" and marked(page, 3)[0] == "const float t3 = hloc_exp_f32(t1 - t2);"
+    page.locator("h1").hover()
+    assert marked(page, 3) == []
+    line.click()
+    page.locator("h1").hover()
+    assert len(marked(page, 3)) == 2
+    page.keyboard.press("ArrowDown")                                         # the next line: the sum's first value
+    assert "v1 = v1 + " in marked(page, 2)[1] and page.evaluate("document.activeElement.textContent").strip().startswith("%constant")
+    page.keyboard.press("Escape")
+    assert marked(page, 2) == []
+
+
+def test_the_memory_chart_tells_of_any_instant(opened):
+    page = opened(report_page(make_report(hloc.load(SOFTMAX), find("cpu"))))
+    said, rows = page.locator("#instant-said"), page.locator("#buffers tbody tr")
+    assert "129 KiB in use (the peak)" in said.inner_text() and rows.count() == 2
+    page.locator("#instant").press("End")
+    assert "64 KiB in use" in said.inner_text() and rows.count() == 1
+    box = page.locator("svg.memory").bounding_box()
+    page.mouse.move(box["x"] + 0.12 * box["width"], box["y"] + box["height"] / 2)
+    page.wait_for_function("document.getElementById('instant-said').textContent.startsWith('0: x, 0 B')")
+    assert rows.count() == 0
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1400, 390])
+def test_a_report_fits_the_window(browser, tmp_path, scheme, width):
+    """No part is wider than the window but those that scroll, and text is drawn in the scheme's colours."""
+    (tmp_path / "r.html").write_text(report_page(make_report(hloc.load(SOFTMAX), find("h100"), others=["cpu"])), encoding="utf-8")
+    page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
+    page.goto((tmp_path / "r.html").as_uri())
+    page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    dark = page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 28)"
+    assert dark == (scheme == "dark")
+    page.close()
+
+
+@pytest.mark.parametrize("count, seconds, size", [(1_000, 3, 2 << 20), (20_000, 6, 8 << 20)])
+def test_large_reports_stay_usable(opened, count, seconds, size):
+    """Bytes of the page, and seconds until it is there and the memory chart follows; of 20,000 instructions."""
+    markup = report_page(make_report(chain(count), find("cpu"), title="chain.hlo"))
+    start = time.perf_counter()
+    page = opened(markup)
+    page.locator("#instant").press("Home")
+    page.wait_for_function("document.getElementById('instant-said').textContent.startsWith('0: ')")
+    took = time.perf_counter() - start
+    print(f"{len(markup) / 2**20:.1f} MiB, {took:.2f} s")
+    assert len(markup) < size and took < seconds
 
 
 def test_the_training_step_of_resnet(opened):

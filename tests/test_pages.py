@@ -8,17 +8,21 @@ from pathlib import Path
 import pytest
 
 from hloc.ir import Module
+from hloc.ir.clone import clone_module
 from hloc.pages.diff_page import diff_page
 from hloc.pages.dump_folder import DumpFolder
 from hloc.pages.graph_page import graph_page
 from hloc.pages.page import asset
+from hloc.pages.report_page import report_page
 from hloc.passes.context import PassContext
 from hloc.passes.dce import dce
 from hloc.passes.defuser import defuser
 from hloc.passes.runner import run_passes
+from hloc.targets import find
 from hloc.text import parse_module
 from hloc.tools.diff import diff
 from hloc.tools.graph import CLASSES, Graph
+from hloc.tools.report import make_report
 
 HOSTILE = '</script></style><img src=x onerror="alert(1)"><!-- \u2028 \' & ]]> \x1b[31m'
 TEXT = """HloModule m
@@ -77,7 +81,11 @@ def hostile(module: Module) -> Module:
 
 def pages_of(module: Module, other: Module, title: str, folder: Path) -> dict[str, str]:
     return {"diff": diff_page(diff(module, other), [title, "b.hlo"]), "dumps": dumps_of(module, title, folder).index(),
-            "graph": graph_page(Graph(other), title)}
+            "graph": graph_page(Graph(other), title), "report": report_of(other, title)}
+
+
+def report_of(module: Module, title: str) -> str:
+    return report_page(make_report(clone_module(module), find("h100"), title=title, others=["cpu"]))
 
 
 def dumps_of(module: Module, title: str, folder: Path) -> DumpFolder:
@@ -87,7 +95,7 @@ def dumps_of(module: Module, title: str, folder: Path) -> DumpFolder:
     return dumps
 
 
-PAGES = ["diff", "dumps", "graph"]
+PAGES = ["diff", "dumps", "graph", "report"]
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -27,6 +27,7 @@ COMMANDS = {
     "compile": "Compile a module to a file: .so .c .cubin .cu .ptx .hlo.",
     "opt": "Run passes over a module and print HLO text.",
     "diff": "Show what differs between two modules, or between two passes of one.",
+    "report": "Write a page about a module: kernels with their texts, costs, memory over time, passes, reasons.",
     "graph": "Write a module as a graph: an HTML page, a drawing, or text for Graphviz.",
     "explain": "List the kernels of a module, and why they were not fused.",
     "convert": "Write a module in another form: HLO text, binary proto, text proto.",

@@ -67,6 +67,7 @@ class Builder:
         self.operations = 0
         self.work = 0.0                         # the same, but functions count as much more as they take longer
         self.mutables: set[str] = set()
+        self.made: dict[str, str] = {}          # names of values -> the instruction whose element each is
         self.loads_first = False                # whether what a select reads is loaded before it, in both branches
         self.is_costly = False                  # by one of the operations alone
 

@@ -106,9 +106,16 @@ class Elements:
             shared = self.uses.get(instruction, 1) > 1
             if shared or builder.home(level) is not builder.block or size_of(value) > LARGEST_INLINE:
                 value = builder.let(value)
+        if self.depth == 0:
+            self._note(value, instruction)
         level = builder.level(value)
         builder.home(level).memo[self.serial, instruction, index] = value
         return value
+
+    def _note(self, value: Expr, instruction: Instruction) -> None:
+        """For readers: what a name stands for first."""
+        if isinstance(value, Var):
+            self.builder.made.setdefault(value.name, instruction.name)
 
     def _outer_arguments(self, value: Expr) -> Expr:
         """Bind arguments that belong to an outer loop there."""
@@ -142,6 +149,8 @@ class Elements:
         """What the reducer of `where` makes of accumulators and elements. Accumulators are not rounded on the way: what
         is rounded to the types of the reducer's own parameters stays in f32. Other conversions round as written."""
         reducer = where.get("to_apply")
+        for value in values:
+            self._note(value, where)                          # accumulators: elements have names of their own by now
         return self.inline(reducer, values, where, frozenset(p.shape.element_type for p in reducer.parameters))
 
     def nested(self, computation: Computation, unrounded: frozenset[str] = frozenset()) -> Elements:

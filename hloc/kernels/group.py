@@ -213,7 +213,8 @@ class Outline:
         body = self.builder.body() if body is None else body
         if any(scalars.is_narrow(b.type) for b in buffers):
             body = unconverted(body)
-        kernel = Kernel(self.group.kernel_name + suffix, buffers, body, cost, self.group.origin)
+        kernel = Kernel(self.group.kernel_name + suffix, buffers, body, cost, self.group.origin,
+                        made=tuple(self.builder.made.items()))
         return KernelCall(kernel, arguments)
 
 

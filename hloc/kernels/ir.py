@@ -173,7 +173,7 @@ class Cost(NamedTuple):
 
 class Kernel(NamedTuple):
     """A function over buffers. `origin` holds the HLO lines it computes (printed as escaped comments); `wide`: it is
-    compiled for the widest vectors of a CPU.
+    compiled for the widest vectors of a CPU; `made`: which names of the body are which HLO instruction's elements.
 
     Kernels with the same `structure()` share one function in the emitted source.
     """
@@ -184,9 +184,10 @@ class Kernel(NamedTuple):
     cost: Cost = Cost()
     origin: tuple[str, ...] = ()
     wide: bool = False
+    made: tuple[tuple[str, str], ...] = ()
 
     def structure(self):
-        """What makes two kernels the same code: everything but name, cost and origin."""
+        """What makes two kernels the same code: everything but name, cost, origin and made."""
         return (self.buffers, self.body, self.wide)
 
 

@@ -6,6 +6,9 @@ In: an optimized module. Out: a MemoryUse: the sizes that a run allocates, and t
     use.peak          parameters + results + constants + arena + kept
     use.buffers[0]    the largest: Buffer(4096, "arena", 0, fusion.3, (fusion.3, add.7), 4, 9)
 
+    over = memory_over_time(module, machine, target.workspace)
+    over.live[3]      bytes of the arena in use at over.instructions[3]
+
 The arena may be a little larger than `live`, the bytes in use at once: pieces between others stay free. What routines
 take for packed operands, sorts, transforms is in the arena too, for the time of their step (region "scratch"). Not in
 the peak: stacks of threads, one set per process, and Python itself.
@@ -14,6 +17,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from hloc.analysis.packing import align
@@ -66,6 +70,30 @@ class MemoryUse(NamedTuple):
         return self.parameters + self.results + self.constants + self.arena + self.kept
 
 
+class MemoryOverTime(NamedTuple):
+    """What is in use while a program runs, in bytes.
+
+    instructions  in the order of the schedule, those of loops and branches once, where they stand; several may be one
+    live          of the arena, at each of them
+    outside       parameters, results, constants and what routines keep: in use all the time
+    buffers       of the arena and of memory lent by results; first and last are positions in `instructions`
+    """
+
+    instructions: tuple[Instruction, ...]
+    live: tuple[int, ...]
+    outside: int
+    buffers: tuple[Buffer, ...]
+
+    @property
+    def peak_at(self) -> int:
+        """The first position at which most of the arena is in use; 0 where it has none."""
+        return max(range(len(self.live)), key=self.live.__getitem__, default=0)
+
+    def alive(self, position: int) -> list[Buffer]:
+        """The buffers in use at a position, the largest first."""
+        return sorted((b for b in self.buffers if b.first <= position <= b.last), key=lambda b: -b.size)
+
+
 def memory_use(module: Module, machine: Machine, workspace: Workspace | None = None) -> MemoryUse:
     """Plan the module, and say what its memory is for. Raises what planning raises."""
     planner = Planner(module, machine, workspace=workspace)
@@ -80,6 +108,26 @@ def memory_use(module: Module, machine: Machine, workspace: Workspace | None = N
         sum(c.nbytes for c in program.constants), program.arena_size, max((v.size for v in planner.scratch), default=0),
         program.kept, workspace.stack(machine) if workspace else 0, live, _instruction_at(planner, time),
         tuple(sorted(alive + outside, key=lambda b: -b.size)))
+
+
+def memory_over_time(module: Module, machine: Machine, workspace: Workspace | None = None) -> MemoryOverTime:
+    """Plan the module, and say what is in use at each instruction. Raises what planning raises."""
+    planner = Planner(module, machine, workspace=workspace)
+    program = planned(planner)
+    times = [time for time, _ in planner.schedule]
+    arena, lent = ([_at_positions(b, times) for b in buffers] for buffers in _arena_buffers(planner))
+    changes = [0] * (len(times) + 1)
+    for buffer in arena:
+        changes[buffer.first] += buffer.size
+        changes[buffer.last + 1] -= buffer.size
+    return MemoryOverTime(tuple(i for _, i in planner.schedule), tuple(accumulate(changes[:-1])),
+                          program.peak - program.arena_size, tuple(arena + lent))
+
+
+def _at_positions(buffer: Buffer, times: Sequence[int]) -> Buffer:
+    """The buffer with positions in the schedule as its life: an instruction lasts until the next one's time."""
+    first, last = (max(0, bisect_right(times, time) - 1) for time in (buffer.first, buffer.last))
+    return buffer._replace(first=first, last=last)
 
 
 def _arena_buffers(planner: Planner) -> tuple[list[Buffer], list[Buffer]]:

@@ -72,12 +72,7 @@ class Explanation(NamedTuple):
     @property
     def reasons(self) -> list[Reason]:
         """The reasons, those that cost most bytes first."""
-        table: dict[str, list[int]] = {}
-        for edge in self.edges:
-            row = table.setdefault(edge.reason, [0, 0])
-            row[0] += 1
-            row[1] += edge.size
-        return sorted((Reason(r, *row) for r, row in table.items()), key=lambda r: (-r.size, -r.edges, r.reason))
+        return reasons_of(self.edges)
 
     def about(self, name: str) -> Explanation:
         """Only what concerns one instruction, by its name in the file, before or after fusion: the kernels that are it
@@ -88,6 +83,16 @@ class Explanation(NamedTuple):
         edges = tuple(e for e in self.edges
                       if names & {e.producer.name, e.reader.name, e.producer_kernel, e.reader_kernel})
         return self._replace(kernels=kernels, edges=edges, loops=())
+
+
+def reasons_of(edges: Iterable[Edge]) -> list[Reason]:
+    """The reasons of edges, those that cost most bytes first."""
+    table: dict[str, list[int]] = {}
+    for edge in edges:
+        row = table.setdefault(edge.reason, [0, 0])
+        row[0] += 1
+        row[1] += edge.size
+    return sorted((Reason(r, *row) for r, row in table.items()), key=lambda r: (-r.size, -r.edges, r.reason))
 
 
 def explain(module: Module, target: Target, options: Mapping[str, Any] | None = None, *,

@@ -1,5 +1,5 @@
 """The loop IR as text: printed, read back, and run by an interpreter that judges what passes on kernels do."""
-from hloc.kernels.text.printer import print_loops
+from hloc.kernels.text.printer import print_loops, statement_lines
 from hloc.kernels.text.reader import read_loops
 
-__all__ = ["print_loops", "read_loops"]
+__all__ = ["print_loops", "read_loops", "statement_lines"]

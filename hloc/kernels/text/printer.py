@@ -51,6 +51,11 @@ def print_loops(kernels: Iterable[Kernel]) -> str:
     return "\n".join(map(_kernel, kernels))
 
 
+def statement_lines(statements: Iterable[Stmt]) -> list[str]:
+    """The lines of statements, as they stand in a kernel's body."""
+    return _block(statements, 0)
+
+
 def _kernel(kernel: Kernel) -> str:
     name = kernel.name if PLAIN_NAME.fullmatch(kernel.name) else f'"{kernel.name}"'
     buffers = ", ".join(f"{b.name}: {b.type}[{b.size}] {b.access}" for b in kernel.buffers)
