@@ -55,6 +55,7 @@ class Options:
     profile       the program measures each of its steps, for Executable.profile; target cpu
     march         the CPU to compile for, as the C compiler's -march names it: native, x86-64-v3 ...; target cpu
     tuning        the file of measured choices of kernels (hloc/targets/cuda/execution/tuning.py); GPU targets
+    bound         numbers of parameters whose arrays are the same in all calls (Executable.bind); target cpu
     device        where the program runs, among several (hloc/evaluate); what collectives exchange goes through it
     """
 
@@ -69,6 +70,7 @@ class Options:
     profile: bool = False
     march: str = "native"
     tuning: Path | None = None
+    bound: frozenset[int] = frozenset()
     device: Device | None = None
 
     @property
@@ -208,7 +210,8 @@ def plan(module: Module, target: Target, options: Options | None = None) -> Prog
     options = options or Options()
     options.report("plan")
     with options.stage("lowering"), without_collections():
-        return plan_module(module, target.machine, target.workspace)
+        return plan_module(module, target.machine, target.workspace,
+                           options.bound if target.name == "cpu" else frozenset())
 
 
 def optimized_plan(module: Module, target: Target, options: Options | None = None) -> tuple[Module, Program]:
@@ -313,7 +316,8 @@ def compile_module(source: str | bytes | Path | Module, target: str = "auto", *,
         exe = _compiled(source, target, options, consume, run)
         if not consume:
             exe.recipe = lambda: (recompiled, (str(source), source.name, None, target, lasting(options)))
-        return exe
+        return _that_binds(exe, options, None if consume else lambda own: recompiled(
+            str(source), source.name, None, target, own, run))
     return recompiled(*content_of(source), target, options, run)
 
 
@@ -323,6 +327,17 @@ def recompiled(content: str | bytes, name: str, choice: str | None, target: str,
     module = load(content, name=name, choice=choice, options=options)
     exe = _compiled(module, target, options, True, run)
     exe.recipe = lambda: (recompiled, (content, name, choice, target, lasting(options)))
+    return _that_binds(exe, options, lambda own: recompiled(content, name, choice, target, own, run))
+
+
+def _that_binds(exe: Executable, options: Options, anew: Callable[[Options], Executable] | None) -> Executable:
+    """The executable, which knows how to become one with bound parameters: `anew` compiles it with other options."""
+    def specialized(bound: frozenset[int]) -> Executable:
+        if bound == options.bound or anew is None:
+            return exe
+        return anew(replace(options, bound=bound))
+    if exe.target == "cpu":
+        exe.specialized = specialized
     return exe
 
 
@@ -349,6 +364,8 @@ def _compiled(module: Module, target: str, options: Options, consume: bool, run:
     if run:
         refuse_endless(module)
     signature = entry_parameters(module), entry_results(module)
+    if any(v.shape.is_dynamic for v in signature[0]):           # their sizes are parameters of the program
+        options = replace(options, bound=frozenset())
 
     def compile_now() -> Executable:
         if run and chosen.ahead:
@@ -361,7 +378,8 @@ def _compiled(module: Module, target: str, options: Options, consume: bool, run:
 
     with ending_cleanly(), prompt_threads(), ExitStack() as background:
         if run and chosen.recalled and not options.watches_passes and not options.profile:
-            exe = chosen.recalled(module, options.passes, compile_text, compile_now)
+            chosen_by = {**options.passes, **({"bound": sorted(options.bound)} if options.bound else {})}
+            exe = chosen.recalled(module, chosen_by, compile_text, compile_now)
         else:
             exe = compile_now()
         exe = with_sizes(exe, *signature)

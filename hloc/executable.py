@@ -82,6 +82,9 @@ class Executable:
     hosts        file ending -> makers of the C program that runs such a file, written and open, and of its header
     profiled     what the steps took since it was asked last; None unless compiled with Options(profile=True)
     recipe       makes a function and its arguments, by which this is made again: what pickle writes
+    specialized  makes the same for parameters, by number, whose arrays are the same in all calls; None: no use is made
+                 of that
+    bound_to     of what `bind` made: the executable that it was made from, and the fixed arrays
     """
 
     name: str
@@ -96,6 +99,8 @@ class Executable:
     hosts: dict[str, tuple[Callable[[BinaryIO, str], str], Callable[[str], str]]] = field(default_factory=dict)
     profiled: Callable[[], tuple[StepTime, ...]] | None = None
     recipe: Callable[[], tuple[Callable[..., Executable], tuple[Any, ...]]] | None = None
+    specialized: Callable[[frozenset[int]], Executable] | None = None
+    bound_to: tuple[Executable, dict[int, Any]] | None = None
     _backend: Backend | None = None
     _quick: Callable[[tuple[Any, ...]], tuple[np.ndarray, ...] | None] | None = None
 
@@ -124,16 +129,22 @@ class Executable:
 
     def bind(self, weights: Arrays) -> Executable:
         """An executable of the other parameters: arrays by name or number, or a list of those of the first parameters,
-        are fixed. They are checked once; a GPU keeps them. Do not change them afterwards. Raises as a call does, and
-        UsageError for names of no parameter."""
+        are fixed. They are checked once. A GPU keeps them; for a CPU the module is compiled once more, so that its
+        first call packs them for the matmuls that read them, and computes what follows from them alone. Do not change
+        them afterwards. Raises as a call does, and UsageError for names of no parameter."""
         def on_device(given: object) -> Any:
             return getattr(self.backend, "device_view", lambda _: None)(given)
 
-        fixed = fixed_arrays(self.parameters, weights, on_device)
-        free = [n for n in range(len(self.parameters)) if n not in fixed]
-        return replace(self, parameters=[self.parameters[n] for n in free], _backend=None, _quick=None,
-                       start=lambda: BoundBackend(self.backend, fixed, free), texts={}, files={}, headers={},
-                       recipe=lambda: (Executable.bind, (self, {n: np.asarray(a) for n, a in fixed.items()})))
+        origin, before = self.bound_to or (self, {})
+        unbound = [n for n in range(len(origin.parameters)) if n not in before]
+        added = fixed_arrays(self.parameters, weights, on_device)
+        fixed = {**before, **{unbound[n]: array for n, array in added.items()}}
+        free = [n for n in unbound if n not in fixed]
+        program = origin.specialized(frozenset(fixed)) if origin.specialized else origin
+        return replace(program, parameters=[origin.parameters[n] for n in free], _backend=None, _quick=None,
+                       start=lambda: BoundBackend(program.backend, fixed, free), texts={}, files={}, headers={},
+                       specialized=None, bound_to=(origin, fixed),
+                       recipe=lambda: (Executable.bind, (origin, {n: np.asarray(a) for n, a in fixed.items()})))
 
     def profile(self) -> tuple[StepTime, ...]:
         """What each step of the program took since this was asked last. Raises UsageError where steps are not timed."""

@@ -22,7 +22,8 @@ class GemmArgs(ctypes.Structure):
                 ("a", POINTER), *[(name, LONG) for name in ("a_outer", "a_inner", "a_row", "a_column")],
                 ("b", POINTER), *[(name, LONG) for name in ("b_outer", "b_inner", "b_row", "b_column")],
                 ("c", POINTER), *[(name, LONG) for name in ("c_outer", "c_inner", "c_row", "c_column")],
-                ("c_is_narrow", INT), ("epilogue", POINTER), ("epilogue_args", POINTER), ("epilogue_arrays", INT)]
+                ("c_is_narrow", INT), ("epilogue", POINTER), ("epilogue_args", POINTER), ("epilogue_arrays", INT),
+                ("b_packed", POINTER), ("pack_to", POINTER)]
 
 
 class ConvArgs(ctypes.Structure):

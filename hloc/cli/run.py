@@ -4,6 +4,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -148,11 +149,17 @@ class Run(NamedTuple):
 def _run(parsed, target: str, options, inputs, repeat: int, warm_up: int, bound: tuple[str, ...] = ()) -> Run:
     from hloc.api import compile
     from hloc.executable import Executable
+    from hloc.inputs import entry_parameters
+    from hloc.inputs.files import read_bound
     arrays_of = input_reader(inputs, parsed)                      # before the module is compiled in place
-    exe = parsed if isinstance(parsed, Executable) else compile(parsed, target, options=options, consume=True)
-    if exe is not parsed:
+    parameters = parsed.parameters if isinstance(parsed, Executable) else entry_parameters(parsed)
+    fixed = read_bound([Path(name) for name in bound], parameters) if bound else {}
+    if isinstance(parsed, Executable):
+        exe = parsed
+    else:
+        exe = compile(parsed, target, options=replace(options, bound=frozenset(fixed)), consume=True)
         tell_of_gpu(target, exe.target)
-    exe, arrays = _with_arrays(exe, arrays_of, inputs, bound)
+    exe, arrays = _with_arrays(exe, arrays_of, inputs, fixed)
     options.report("run")
     steps: list | None = [] if options.profile else None
     _, before = _timed(exe, arrays, warm_up, steps)
@@ -162,14 +169,13 @@ def _run(parsed, target: str, options, inputs, repeat: int, warm_up: int, bound:
     return Run(exe, results, times, before, steps)
 
 
-def _with_arrays(exe: Executable, arrays_of: Callable, inputs: Sequence[str], bound: Sequence[str],
+def _with_arrays(exe: Executable, arrays_of: Callable, inputs: Sequence[str], fixed: dict[int, np.ndarray],
                  ) -> tuple[Executable, list[np.ndarray]]:
-    """The executable with the arguments of --bind, and arrays for its other parameters. Generated arrays and those in
-    the module's file are for all parameters: those of bound parameters are dropped."""
-    from hloc.inputs.files import made_up_rule, read_bound
-    if not bound:
+    """The executable with the arguments of --bind, and arrays for its other parameters. Generated arrays and
+    those in the module's file are for all parameters: those of bound parameters are dropped."""
+    from hloc.inputs.files import made_up_rule
+    if not fixed:
         return exe, arrays_of(exe.parameters)
-    fixed = read_bound([Path(name) for name in bound], exe.parameters)
     free = [n for n in range(len(exe.parameters)) if n not in fixed]
     if inputs and not made_up_rule(inputs[0]):
         return exe.bind(fixed), arrays_of([exe.parameters[n] for n in free])

@@ -16,10 +16,12 @@ from hloc.ir import Instruction, Shape
 from hloc.kernels.ir import Kernel, Tile
 from hloc.machine import Machine
 
+FLAG_BYTES = 4                  # of Program.held: an s32
+
 
 class Ref(NamedTuple):
     """A piece of memory. region: parameter (index = flattened entry parameter), result (flattened result),
-    constant (index into Program.constants), arena (index 0)."""
+    constant (index into Program.constants), arena (index 0), held (index into Program.held)."""
 
     region: str
     index: int
@@ -33,12 +35,14 @@ class Ref(NamedTuple):
 
 class Launch(NamedTuple):
     """Run a kernel; one Ref per Buffer of it, in order. instruction: what it computes; a saved plan has none.
-    scratch: memory for a routine of the target, where it takes some (Workspace)."""
+    scratch: memory for a routine of the target, where it takes some (Workspace). packed: an operand in a form that a
+    routine likes (Packing); a step that packs it writes there, and has that operand as its only argument."""
 
     kernel: int
     arguments: tuple[Ref, ...]
     instruction: Instruction | None = None
     scratch: Ref | None = None
+    packed: Ref | None = None
 
 
 class Copy(NamedTuple):
@@ -105,17 +109,34 @@ class Value(NamedTuple):
         return f"{self.name}: {self.shape.to_string(False)}"
 
 
+class Packing(NamedTuple):
+    """What a routine does with an operand before it computes, as a step of its own: for operands that never change.
+
+    operand    the number of the buffer that is packed
+    bytes      of the operand, packed
+    packs      the Tile that packs it
+    reads      the Tile that is given it packed
+    """
+
+    operand: int
+    bytes: int
+    packs: Tile
+    reads: Tile
+
+
 class Workspace(NamedTuple):
     """What memory a target's routines take beside their arguments, in bytes, as a target tells the planner.
 
     scratch    (Tile or HostCall, machine) -> for the time of that step; it lies in the arena
     kept       (kernels, machine) -> between runs, until the process ends
     stack      (machine) -> stacks of the threads on which programs run; one set per process, no part of the peak
+    packing    (Tile, machine) -> how one of its operands is packed before; None: none is
     """
 
     scratch: Callable[[Tile | HostCall, Machine], int]
     kept: Callable[[Sequence[Kernel | Tile], Machine], int]
     stack: Callable[[Machine], int]
+    packing: Callable[[Tile, Machine], Packing | None] = lambda *_: None
 
 
 class Program(NamedTuple):
@@ -124,6 +145,8 @@ class Program(NamedTuple):
     aliases    (result index, parameter index) pairs whose memory is the same (donated inputs)
     kept       bytes that routines keep between runs
     gaps       of the arena, offset and size: what nothing may touch, where $HLOC_SANITIZE asks for them
+    setup      steps of the first run alone: what is computed from bound parameters and from nothing else
+    held       bytes of the arrays that setup makes; they stay. The first is a flag, zero until setup is done
     """
 
     name: str
@@ -136,9 +159,11 @@ class Program(NamedTuple):
     aliases: tuple[tuple[int, int], ...] = ()
     kept: int = 0
     gaps: tuple[tuple[int, int], ...] = ()
+    setup: tuple[Step, ...] = ()
+    held: tuple[int, ...] = ()
 
     @property
     def peak(self) -> int:
-        """Bytes that a run needs: parameters, results, constants, the arena and what routines keep."""
+        """Bytes that a run needs: parameters, results, constants, the arena, what routines keep and what setup made."""
         signature = sum(v.shape.num_bytes for v in (*self.parameters, *self.results))
-        return signature + sum(c.nbytes for c in self.constants) + self.arena_size + self.kept
+        return signature + sum(c.nbytes for c in self.constants) + self.arena_size + self.kept + sum(self.held)

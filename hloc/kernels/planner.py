@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -23,10 +23,11 @@ from hloc.analysis.structure import Structures
 from hloc.errors import HlocError, UnsupportedError, elided_constant
 from hloc.inputs import entry_parameters, entry_results
 from hloc.ir import Computation, Instruction, Module, Shape, leaves, numpy_dtype
+from hloc.kernels.bound import BoundValues, Place
 from hloc.kernels.buffer_assignment import BufferAssignment, Home, Value
 from hloc.kernels.ir import Kernel, Tile
 from hloc.kernels.lower import Lowered, lower
-from hloc.kernels.plan import Branch, Copy, HostCall, Launch, Program, Ref, Step, WhileLoop, Workspace
+from hloc.kernels.plan import Branch, Copy, HostCall, Launch, Packing, Program, Ref, Step, WhileLoop, Workspace
 from hloc.kernels.plan import Value as PlanValue
 from hloc.machine import Machine
 from hloc.ops.checks import target_of
@@ -58,6 +59,7 @@ class Planner:
     machine: Machine
     progress: Callable[[int, int], None] | None = None
     workspace: Workspace | None = None
+    bound: frozenset[int] = frozenset()       # numbers of parameters whose arrays are the same in all runs
     assignment: BufferAssignment = field(default_factory=BufferAssignment)
     kernels: list[Kernel | Tile] = field(default_factory=list)
     kernel_numbers: dict = field(default_factory=dict)
@@ -81,6 +83,10 @@ class Planner:
     def origins(self) -> Mapping[Computation, tuple[int | None, ...]]:
         """For each branch the parameter leaves in whose memory its results are."""
         return branch_origins(self.module, self.invariants)
+
+    @cached_property
+    def once(self) -> BoundValues:
+        return BoundValues(self.assignment, self.bound)
 
     @cached_property
     def structures(self) -> Structures:
@@ -167,6 +173,8 @@ class Planner:
         """The kernels of an instruction; in-place results share their operand's memory."""
         lowered = self.kernels_of(instruction)
         results = self.fresh(instruction)
+        if self.depth == 1 and self.once.are_all_of([v for o in operands for v in o]):
+            results, steps = [self.once.hold(value.size) for value in results], self.once.setup
         for result, operand, leaf in lowered.in_place:
             source = operands[operand][leaf]
             if self.assignment.can_join(results[result], source) and not self._fixed(source):
@@ -180,11 +188,15 @@ class Planner:
             self.assignment.use(value, self.time)
         for value in results + scratch:
             self.assignment.define(value, self.time)
-        room = self.room([c.kernel for c in lowered.calls if isinstance(c.kernel, Tile)], instruction)
+        calls = []
         for call in lowered.calls:
             values = [(places[a.kind](a), a.part) for a in call.arguments]
-            own = room if isinstance(call.kernel, Tile) else None
-            steps.append(self._draft_launch(self.kernel(call.kernel), values, instruction, own))
+            packs = partial(self._draft_packing, instruction)
+            calls.append((*self.once.with_packed(call.kernel, values, self._packing_of, packs), values))
+        room = self.room([kernel for kernel, _, _ in calls if isinstance(kernel, Tile)], instruction)
+        for kernel, packed, values in calls:
+            own = room if isinstance(kernel, Tile) else None
+            steps.append(self._draft_launch(self.kernel(kernel), values, instruction, own, packed))
         for result, operand, leaf in getattr(lowered, "can_share", ()):
             self.sharing.append((results[result], operands[operand][leaf], self.time))
         return results
@@ -200,7 +212,7 @@ class Planner:
     def _fixed(self, value: Value) -> bool:
         """True where the value lies in memory that is not ours to overwrite."""
         home = self.assignment.root(value).home
-        return home is not None and home.region in ("constant", "parameter")
+        return home is not None and home.region in ("constant", "parameter", "held")
 
     def room(self, steps: list[Tile | HostCall], instruction: Instruction) -> Value | None:
         """Memory for the routines of one instruction, one after the other, while it runs; None where they take none."""
@@ -213,12 +225,18 @@ class Planner:
         self.assignment.define(value, self.time)
         return value
 
-    def _draft_launch(self, kernel: int, values: list[tuple[Value, tuple[int, int] | None]], instruction: Instruction,
-                      room: Value | None) -> Draft:
+    def _draft_launch(self, kernel: int, values: list[Place], instruction: Instruction,
+                      room: Value | None, packed: Value | None) -> Draft:
         def launch(ref: Callable[[Value], Ref]) -> Launch:
             places = tuple(ref(v) if part is None else ref(v).part(*part) for v, part in values)
-            return Launch(kernel, places, instruction, room and ref(room))
+            return Launch(kernel, places, instruction, room and ref(room), packed and ref(packed))
         return Draft(launch)
+
+    def _draft_packing(self, instruction: Instruction, tile: Tile, operand: Place, target: Value) -> Draft:
+        return self._draft_launch(self.kernel(tile), [operand], instruction, self.room([tile], instruction), target)
+
+    def _packing_of(self, tile: Tile) -> Packing | None:
+        return self.workspace.packing(tile, self.machine) if self.workspace else None
 
     def kernel(self, kernel: Kernel | Tile) -> int:
         """The number of a kernel; the same structure gets the same number."""
@@ -395,10 +413,12 @@ def _finish(drafts: list[Draft], ref: Callable[[Value], Ref]) -> tuple[Step, ...
     return tuple(s for s in steps if not (isinstance(s, Copy) and s.destination == s.source))
 
 
-def plan_module(module: Module, machine: Machine, workspace: Workspace | None = None) -> Program:
-    """Plan a whole module. workspace: what the target's routines take, else they bring memory of their own. Raises
-    UnsupportedError, located, for what no kernel can do."""
-    return planned(Planner(module, machine, workspace=workspace))
+def plan_module(module: Module, machine: Machine, workspace: Workspace | None = None,
+                bound: frozenset[int] = frozenset()) -> Program:
+    """Plan a whole module. workspace: what the target's routines take, else they bring memory of their own; bound:
+    numbers of parameters whose arrays are the same in all runs (bound.py). Raises UnsupportedError, located, for what
+    no kernel can do."""
+    return planned(Planner(module, machine, workspace=workspace, bound=bound))
 
 
 def planned(planner: Planner) -> Program:
@@ -422,7 +442,8 @@ def planned(planner: Planner) -> Program:
     return Program(module.name, kernels, _finish(drafts, assignment.ref), parameters, results,
                    tuple(planner.constants), assignment.arena_size,
                    kept=planner.workspace.kept(kernels, planner.machine) if planner.workspace else 0,
-                   gaps=assignment.gaps)
+                   gaps=assignment.gaps, setup=_finish(planner.once.setup, assignment.ref),
+                   held=tuple(planner.once.held))
 
 
 def _results(planner: Planner, root: Leaves) -> list[Draft]:

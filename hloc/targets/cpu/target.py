@@ -17,7 +17,7 @@ from hloc.errors import BuildError, UnsupportedError
 from hloc.executable import Executable
 from hloc.ir import Instruction, Module
 from hloc.kernels.ir import Kernel, Tile
-from hloc.kernels.plan import HostCall, Program, Workspace
+from hloc.kernels.plan import HostCall, Packing, Program, Workspace
 from hloc.machine import Machine
 from hloc.targets.cpu.building.recall import recalled
 from hloc.targets.cpu.execution.executable import CpuBackend, NotLoaded, refuse_if_too_large
@@ -37,7 +37,7 @@ def cpu_target(march: str = "native") -> Target:
     from hloc.targets.cpu.building.toolchain import machine_of
     machine = machine_of(march)
     return Target("cpu", machine, partial(executable, machine), partial(start_ahead, machine=machine),
-                  partial(recalled, machine), Workspace(_scratch, _kept, _stack))
+                  partial(recalled, machine), Workspace(_scratch, _kept, _stack, _packing))
 
 
 def _scratch(step: Tile | HostCall, machine: Machine) -> int:
@@ -48,6 +48,11 @@ def _scratch(step: Tile | HostCall, machine: Machine) -> int:
 def _kept(kernels: Sequence[Kernel | Tile], machine: Machine) -> int:
     from hloc.targets.cpu.scratch.steps import kept_bytes
     return kept_bytes(kernels, machine)
+
+
+def _packing(tile: Tile, machine: Machine) -> Packing | None:
+    from hloc.targets.cpu.scratch.packing import packing_of
+    return packing_of(tile, machine)
 
 
 def _stack(machine: Machine) -> int:
@@ -75,14 +80,14 @@ def executable(machine: Machine, program: Program, module: Module, options) -> E
 
     def start() -> CpuBackend:
         toolchain.refuse_foreign(machine)
-        needed = program.arena_size + sum(v.shape.num_bytes for v in program.results)
+        needed = program.arena_size + sum(v.shape.num_bytes for v in program.results) + sum(program.held)
         refuse_if_too_large(needed, "running this module", largest(module))
         with options.stage("compiler"):
             key, library = build(sources, options.report, options.units)
         with library:
             try:
                 return CpuBackend(library, program.parameters, program.results, program.arena_size, program.constants,
-                                  list(zip(sources.host_calls, functions)), key)
+                                  list(zip(sources.host_calls, functions)), key, held=program.held)
             except NotLoaded as error:
                 cache.forget(key, ".so")
                 raise BuildError(f"the C compiler's output is not a program: {error.message}") from None

@@ -18,20 +18,15 @@ from hloc.targets.cpu.building.routines import FAST_TYPES
 from hloc.targets.cpu.scratch.convolution import arguments
 from hloc.targets.cpu.scratch.convolution_ways import product_of_convolution, products_of_spread, way_of
 from hloc.targets.cpu.scratch.products import (
-    ALIASED_ROWS,
-    Blocks,
     Kind,
     Product,
     choose,
     exchange,
     goes_thin,
     is_exchanged,
-    is_readable,
     kind_of,
-    limits,
-    packs_streams,
     product_of_reals,
-    rows_of,
+    reads_in_place,
 )
 from hloc.targets.cpu.tiles.complex_products import PARTS
 
@@ -59,27 +54,12 @@ def parts_of_product(g: Product, machine: Machine) -> frozenset[str]:
     for least_work in (6e5, 2e5):                            # whether threads are awake
         blocks = choose(g, kind, machine, exchanged, least_work)
         found |= {"JOINING"} if blocks.k_part < g.k else set()
-        reads_a, reads_b = _in_place(g, kind, machine, blocks)
+        reads_a, reads_b = reads_in_place(g, kind, machine, blocks)
         if kind.amx:                                         # no tables
             found |= {_packing(*reversed(g.b[2:]))} | (set() if reads_a else {"PACKING_A"})
         else:
             found |= _tables(g, kind, machine, reads_a, reads_b)
     return frozenset({"BLOCKS", *found})
-
-
-def _in_place(g: Product, kind: Kind, machine: Machine, blocks: Blocks) -> tuple[bool, bool]:
-    """Whether A, and whether B, are read where they lie: wants_a, wants_b."""
-    rows, lanes = rows_of(kind, machine), machine.vector_bytes // kind.sum
-    small, skinny, narrow = g.m * g.n * g.k <= 3e6, g.m <= 4 * rows, kind.has_halves and g.n <= lanes
-    aliased = g.a[2] * kind.element % 4096 == 0 and not narrow and min(rows, g.m) > ALIASED_ROWS // 2
-    b_readable = is_readable(g, kind, machine)
-    streams = skinny and kind.has_halves and g.b[3] == 1 and g.n * g.k * kind.element > 512 << 10
-    packs = streams and packs_streams(g, kind, machine)
-    reads_b = b_readable and not blocks.flat and not packs and (small or skinny or g.batches > 1)
-    units = all(n % kind.group == 0 for n in (*g.a[:3], g.k, blocks.k_block))
-    reads_a = kind.is_memory and not kind.turns and g.a[3] == 1 and units and not blocks.flat \
-        and (small or blocks.n_block <= limits(kind, machine).a_wide) and not (aliased and g.k > 64)
-    return reads_a, reads_b
 
 
 def _tables(g: Product, kind: Kind, machine: Machine, reads_a: bool, reads_b: bool) -> set[str]:

@@ -2,9 +2,10 @@
 
 In: a parsed module and a function that compiles it. Out: an Executable: recalled, or compiled and remembered.
 
-Two files lie under the hash of everything that a compilation depends on: facts (.json: parameters, results, arena, the
-key of the shared object) and constants (.bin, mapped). The cache seals them with hashes; where anything is missing or
-does not fit, the module is compiled again. A recalled program still shows its source: it is then compiled anew for it.
+Two files lie under the hash of everything that a compilation depends on: facts (.json: parameters, results, arena, held
+arrays, the key of the shared object) and constants (.bin, mapped). The cache seals them with hashes; where anything is
+missing or does not fit, the module is compiled again. A recalled program still shows its source: it is then compiled
+anew for it.
 
 Programs that call Python are not remembered: they hold functions. Those that call LAPACK need SciPy again (lapack.py).
 """
@@ -78,7 +79,8 @@ def _find(key: str) -> tuple[CpuBackend | None, str]:
             library = found(facts["library"], ".so")
             if library:
                 constants = np.memmap(blob, np.uint8, "r")
-                return backend_of(library, facts, constants, facts["library"]), facts["name"]
+                backend = backend_of(library, facts, constants, facts["library"], held=facts["held"])
+                return backend, facts["name"]
     return None, ""
 
 
@@ -91,4 +93,4 @@ def _remember(key: str, name: str, backend: CpuBackend) -> None:
         blob = folder / "constants"
         write_constants(backend.constants, blob)
         cache.put(key, ".bin", blob)
-    cache.put_bytes(key, ".json", json.dumps({**facts, "library": backend.key}).encode())
+    cache.put_bytes(key, ".json", json.dumps({**facts, "held": backend.held, "library": backend.key}).encode())

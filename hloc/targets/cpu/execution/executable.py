@@ -149,25 +149,30 @@ os.register_at_fork(after_in_child=start_anew_after_fork)
 
 class CpuBackend:
     """Calls hloc_execute of one shared object. library: open until this is made; key: its own in the cache, if it lies
-    there; table: of open_library."""
+    there; table: of open_library; held: bytes of what the first run makes for the later ones (Program.held)."""
 
     def __init__(self, library: BinaryIO, parameters: Sequence[Value], results: Sequence[Value], arena_size: int,
                  constants: Sequence[np.ndarray], host_calls: Sequence[tuple[HostCall, Callable]] = (), key: str = "",
-                 table: str = ""):
+                 table: str = "", held: Sequence[int] = ()):
+        self.held = tuple(held)
         self.key, self.arena_size, self.constants = key, arena_size, tuple(constants)
         self.parameters, self.results, self.host_calls = tuple(parameters), tuple(results), tuple(host_calls)
         outputs = sum(v.shape.num_bytes for v in results)
-        refuse_if_too_large(arena_size + outputs, "running this module")
+        refuse_if_too_large(arena_size + outputs + sum(held), "running this module")
         self.shared_object = open_library(library, table)
         if hasattr(self.shared_object, "hloc_lapack_table"):
             from hloc.targets.cpu.execution.lapack import hand_over
             hand_over(self.shared_object)
         self.shared_object.hloc_use_threads(available_cores())
         self._arena = aligned_bytes(arena_size)
-        self._bases = (ctypes.c_void_p * (1 + len(parameters) + len(results) + len(constants)))(self._arena.ctypes.data)
+        count = 1 + len(parameters) + len(results) + len(constants) + len(held)
+        self._bases = (ctypes.c_void_p * count)(self._arena.ctypes.data)
         self._first_result = 1 + len(parameters)
-        for place, constant in enumerate(constants, self._first_result + len(results)):
-            self._bases[place] = constant.ctypes.data
+        self._held = [aligned_bytes(size) for size in held]
+        for array in self._held[:1]:
+            array[:] = 0                                      # the flag: nothing is made yet
+        for place, array in enumerate((*constants, *self._held), self._first_result + len(results)):
+            self._bases[place] = array.ctypes.data
         self._memory = ResultMemory([(v.shape.dimensions, numpy_dtype(v.shape.element_type)) for v in results])
         self._lock = threading.Lock()                         # of the memory for results
         self._start_calls(call_facts(self.shared_object, parameters, results))
@@ -185,7 +190,8 @@ class CpuBackend:
         known = weakref.ref(self)                             # the arena must not wait for the garbage collector
         self._caller, quick = quick_caller(
             self.shared_object, self._bases, facts, lambda number, pointers: known()._call_host(number, pointers),
-            lambda arrays, code: known()._call_anew(arrays, code), (self._arena, self.constants, self._memory))
+            lambda arrays, code: known()._call_anew(arrays, code),
+            (self._arena, self.constants, self._held, self._memory))
         if facts is not None:
             self.quick = quick
 
@@ -314,8 +320,9 @@ def _refuse_other_cpu(path: Path, library: SavedLibrary, march: str) -> None:
                        hint="hloc compile --march x86-64-v2, or x86-64-v3, makes code for more CPUs")
 
 
-def backend_of(library: BinaryIO, facts: dict, blob: np.ndarray, key: str = "", table: str = "") -> CpuBackend:
+def backend_of(library: BinaryIO, facts: dict, blob: np.ndarray, key: str = "", table: str = "",
+               held: Sequence[int] = ()) -> CpuBackend:
     """The backend that a manifest describes; `blob` holds its constants."""
     return CpuBackend(library, [value_from_json(row) for row in facts["parameters"]],
                       [value_from_json(row) for row in facts["results"]], facts["arena"],
-                      [blob[offset:] for offset in facts["constants"]], key=key, table=table)
+                      [blob[offset:] for offset in facts["constants"]], key=key, table=table, held=held)

@@ -4,7 +4,8 @@ In: a plan.Program and the C name of each kernel. Out: C text that defines
 
     int hloc_execute(void *const *bases, hloc_host_function host);
 
-`bases` holds the arena, the parameters, the results and the constants, in this order (runtime/driver.h). While it runs,
+`bases` holds the arena, the parameters, the results, the constants and what setup makes, in this order
+(runtime/driver.h). While it runs,
 subnormal numbers count as zero, as in XLA on CPUs: they would cost a hundred times what others do. A timed driver
 also counts the runs and nanoseconds of each step, which hloc_step_times tells; the others know nothing of clocks.
 """
@@ -16,7 +17,7 @@ from typing import NamedTuple
 
 from hloc.errors import HlocError
 from hloc.kernels.ir import Tile
-from hloc.kernels.plan import Branch, Copy, HostCall, Launch, Program, Ref, Step, WhileLoop, all_steps
+from hloc.kernels.plan import FLAG_BYTES, Branch, Copy, HostCall, Launch, Program, Ref, Step, WhileLoop, all_steps
 from hloc.machine import Machine
 from hloc.targets.cpu.execution.calls import OUT_OF_MEMORY, STOPPED
 from hloc.targets.cpu.program.grain import extent_of, grain_of, seconds_of
@@ -63,7 +64,9 @@ class Driver:
     def base(self, ref: Ref) -> int:
         """The position of a region's base in the `bases` table."""
         parameters, results = len(self.program.parameters), len(self.program.results)
-        first = {"arena": 0, "parameter": 1, "result": 1 + parameters, "constant": 1 + parameters + results}
+        constants = 1 + parameters + results
+        first = {"arena": 0, "parameter": 1, "result": 1 + parameters, "constant": constants,
+                 "held": constants + len(self.program.constants)}
         return first[ref.region] + ref.index
 
     def rows(self, refs: tuple[Ref, ...]) -> str:
@@ -83,6 +86,18 @@ class Driver:
         for step in steps if self.timed is not None else grouped(steps, self.program, self.machine):
             write[type(step)](step, indent)
             self.watch(step, indent)
+
+    def setup(self) -> None:
+        """The steps of the first run. A run that is stopped before they are done leaves them to the next one."""
+        if not self.program.setup:
+            return
+        flag = f"(int32_t *)bases[{self.base(Ref('held', 0, 0, FLAG_BYTES))}]"
+        timed, self.timed = self.timed, None                # they are no part of what a run takes
+        self.line(1, f"if (!*{flag}) {{")
+        self.steps(self.program.setup, 2)
+        self.line(2, f"*{flag} = 1;")
+        self.line(1, "}")
+        self.timed = timed
 
     def watch(self, step: Step, indent: int) -> None:
         """Look for signals, where a step may have been cut short by one, or some time has passed."""
@@ -109,7 +124,8 @@ class Driver:
 
     def launch(self, step: Launch, indent: int) -> None:
         kernel, name = self.program.kernels[step.kernel], self.names[step.kernel]
-        rows, count = self.rows(step.arguments + ((step.scratch,) if step.scratch else ())), len(step.arguments)
+        given = step.arguments + ((step.packed,) if step.packed else ())
+        rows, count = self.rows(given + ((step.scratch,) if step.scratch else ())), len(given)
         if isinstance(kernel, Tile):
             room = self.room(step, kernel)
             self.work(indent, step, f"hloc_launch_tile({name}, bases, {rows}, {count}, {room})")
@@ -236,6 +252,7 @@ class Driver:
                                          for s in all_steps(self.program.steps))
         if takes_long:
             self.line(1, "HLOC_WATCH();")
+        self.setup()
         self.steps(self.program.steps, 1)
         declarations = [f"void {name}(void *const *buffers);" if isinstance(kernel, Tile)
                         else f"void {name}(void *const *buffers, long begin, long end);"
@@ -246,7 +263,7 @@ class Driver:
         table = [f"static const hloc_ref refs[] = {{\n  {table}\n}};", ""] if names_refs else []
         most = max((len(k.buffers) for k in self.program.kernels), default=1)
         called = [*self.host_calls, *self.lapack_calls.values()]
-        most = max([most] + [len(c.arguments) + len(c.results) for c in called])
+        most = max([most + bool(self.program.held)] + [len(c.arguments) + len(c.results) for c in called])
         jobs = ["static const hloc_job jobs[] = {", *(f"  {job}," for job in self.jobs), "};", ""] if self.jobs else []
         rooms = [f"  {{0, {s.first}, {s.second}, {s.third}, {s.own}, {s.threads}}}," for s in self.rooms]
         rooms = ["static const hloc_room rooms[] = {", *rooms, "};", ""] if rooms else []

@@ -37,6 +37,8 @@ int hloc_conv_by_rows(hloc_conv_plan* plan, hloc_conv_type type) {
   if (one_piece) pad_last(c, &x);
   int move_x = one_piece || type != HLOC_CONV_IS_F32 || c->x_c != 1, move_w = one_piece || type != HLOC_CONV_IS_F32;
   if (!one_piece && rows_collide(c, move_x ? x.inner : c->x_s[2])) x.pitch += HLOC_LANES32, move_x = 1;
+  if (c->pack_to) move_x = 0;
+  if (c->w_packed) move_w = 0;
   hloc_conv_args in_rows = *c; /* what conv_rows.c will see */
   if (one_piece) in_rows.x_features *= c->window[2], in_rows.window[2] = 1;
   long panel_floats = hloc_conv_panel_floats(&in_rows);
@@ -52,7 +54,7 @@ int hloc_conv_by_rows(hloc_conv_plan* plan, hloc_conv_type type) {
     v.pitch = v.inner, v.inner_stride = c->w_o, v.outer = c->window[0], v.outer_stride = c->w_s[0];
     v.size[0] = c->window[1], v.stride[0] = c->w_s[1], v.size[1] = c->window[2], v.stride[1] = c->w_s[2];
     v.size[2] = c->x_features, v.stride[2] = c->w_i, v.target = w.target;
-    hloc_conv_arrange(&v);
+    if (!c->w_packed) hloc_conv_arrange(&v);
     long depth = c->window[2] * c->x_features;
     c->w = w.target, c->w_o = 1;
     c->w_s[1] = depth * c->y_features, c->w_s[0] = c->window[1] * c->w_s[1], c->w_s[2] = 0;

@@ -29,6 +29,9 @@
  * one is called as epilogue(args, n, feature, position, features, positions, tile, tile_stride), and what is said of
  * rows is said of features then: tile[i * tile_stride + j] is that of feature + i at the position + j-th of image n.
  *
+ * w_packed: the filter as a call with pack_to has written it, as in gemm.h: x is not read then, and nothing computed.
+ * hloc/targets/cpu/scratch/packing.py knows of which ways, and how many bytes.
+ *
  * Example: 3x3, stride 1, padding 1, NHWC f32[8,56,56,64] x HWIO f32[3,3,64,64]:
  *   hloc_conv_args args = {.batch = 8, .x_features = 64, .y_features = 64, .feature_groups = 1, .batch_groups = 1,
  *     .x_size = {1, 56, 56}, .window = {1, 3, 3}, .y_size = {1, 56, 56}, .stride = {1, 1, 1}, .pad_low = {0, 1, 1},
@@ -54,6 +57,8 @@ typedef struct {
   hloc_gemm_epilogue epilogue;
   void* const* epilogue_args;
   int epilogue_is_turned;
+  const void* w_packed;
+  void* pack_to;
 } hloc_conv_args;
 
 #define HLOC_DECLARE_CONV(T) int hloc_conv_##T(const hloc_conv_args* args);

@@ -62,7 +62,7 @@ void hloc_conv_finish(const hloc_conv_plan* plan, long position, long column, lo
                       const float* tile, long stride);
 long hloc_conv_y_offset(const hloc_conv_args* c, long position);
 
-int hloc_conv_rows(hloc_conv_plan* plan, float* panels);      /* panels: so many floats of scratch: */
+int hloc_conv_rows(hloc_conv_plan* plan, float* scratch);     /* for panels: so many floats */
 long hloc_conv_panel_floats(const hloc_conv_args* c);
 /* conv_tiles.c: tile[i][j] (+)= sum over taps t, features k < depth of
  *   rows[t * HLOC_CONV_ROWS + i][first + k] * panel[tap_index[t]][k][j]

@@ -392,6 +392,7 @@ static long period_of(const hloc_conv_args* c, int d) {
 }
 /* Whether all positions of a phase together meet each panel of weights: then weights are not packed beforehand. */
 static int is_few(const hloc_conv_args* c) {
+  if (c->w_packed || c->pack_to) return 0; /* whole panels */
   long positions = c->batch;
   for (int d = 0; d < 3; d++) positions *= (c->y_size[d] + period_of(c, d) - 1) / period_of(c, d);
   return positions <= FEW_TILES * ROWS && c->feature_groups == 1 && c->x_features >= HLOC_LANES32 &&
@@ -400,7 +401,7 @@ static int is_few(const hloc_conv_args* c) {
 
 long hloc_conv_panel_floats(const hloc_conv_args* c) {
   long taps = c->window[0] * c->window[1] * c->window[2], depth = c->x_features / c->feature_groups;
-  return is_few(c) ? 0 : c->feature_groups * panels_of_group(c) * taps * depth * COLUMNS;
+  return is_few(c) || c->w_packed || c->pack_to ? 0 : c->feature_groups * panels_of_group(c) * taps * depth * COLUMNS;
 }
 
 /* Whether lanes along x's features, which must be added up, do less than lanes that output features fill in part. */
@@ -411,8 +412,9 @@ static int are_dots(long features, long depth, long taps) {
   return depth >= HLOC_LANES32 && features <= HLOC_LANES32 / 2 && features * (vectors + FOLD) <= products;
 }
 
-int hloc_conv_rows(hloc_conv_plan* plan, float* panels) {
+int hloc_conv_rows(hloc_conv_plan* plan, float* scratch) {
   const hloc_conv_args* c = &plan->c;
+  const float* panels = c->pack_to ? c->pack_to : c->w_packed ? c->w_packed : scratch;
   rows_work w = {.plan = plan, .panels = panels, .depth = c->x_features / c->feature_groups};
   w.all_taps = c->window[0] * c->window[1] * c->window[2];
   const long features = c->y_features / c->feature_groups;
@@ -437,10 +439,12 @@ int hloc_conv_rows(hloc_conv_plan* plan, float* panels) {
   w.panels_at_once = hloc_max(1, hloc_min(MOST_PANELS, w.group_panels / (2 * hloc_pool_threads())));
   w.parts = (w.depth + PART - 1) / PART;
   long items = c->feature_groups * w.all_taps * w.parts, item = hloc_min(w.depth, PART) * w.group_panels * COLUMNS;
-  if (w.by_dots)
+  if (c->w_packed) (void)0; /* they are packed */
+  else if (w.by_dots)
     hloc_parallel(pack_columns, (void* const*)&w, c->feature_groups * w.group_panels,
                   16384 / (w.all_taps * w.depth * w.width + 1) + 1);
   else if (!few) hloc_parallel(pack_panels, (void* const*)&w, items, 16384 / (item + 1) + 1);
+  if (c->pack_to) return 0;
   for (long phase = 0; phase < period[0] * period[1] * period[2]; phase++) {
     long rest = phase;
     for (int d = 2; d >= 0; d--) {

@@ -35,7 +35,7 @@ typedef struct {
   long chunks, panels;         /* of x's features, of y's */
   long blocks_at_once, panels_at_once; /* of a task */
   long tap[TAPS];              /* where each lies in w */
-  float* filters;              /* many blocks: [panel][chunk], each as transform_filters makes it */
+  float* filters;              /* [panel][chunk], each as transform_filters makes it; few blocks: NULL, or packed */
 } winograd_work;
 
 /* From one product's matrix to the next. */
@@ -288,6 +288,10 @@ static void make_filters(void* const* args, long begin, long end) {
     transform_filters(w, n / w->chunks, n % w->chunks, w->filters + n * FILTER_FLOATS);
 }
 
+static const float* filters_made(const winograd_work* w, long panel, long chunk) {
+  return w->filters ? w->filters + (panel * w->chunks + chunk) * FILTER_FLOATS : NULL;
+}
+
 static void run_image_blocks(void* const* args, long begin, long end) {
   const winograd_work* w = (const winograd_work*)args;
   const long most = w->blocks_at_once, image_floats = PRODUCTS * image_step(most);
@@ -301,8 +305,7 @@ static void run_image_blocks(void* const* args, long begin, long end) {
       transform_images(w, first, count, chunk, images + chunk * image_floats);
     for (long panel = 0; panel < w->panels; panel++) {
       for (long chunk = 0; chunk < w->chunks; chunk++)
-        multiply(w, chunk, images + chunk * image_floats, count,
-                 w->filters + (panel * w->chunks + chunk) * FILTER_FLOATS, sums, NULL);
+        multiply(w, chunk, images + chunk * image_floats, count, filters_made(w, panel, chunk), sums, NULL);
       finish_blocks(w, first, count, panel, sums, made);
     }
   }
@@ -322,8 +325,10 @@ static void run_filter_panels(void* const* args, long begin, long end) {
       for (long p = 0; p < panels; p++) {
         const long next_chunk = chunk + (p + 1 == panels), next_panel = first + (p + 1) % panels;
         const float* next = next_chunk < w->chunks ? filters_at(w, next_panel, next_chunk) : NULL;
-        transform_filters(w, first + p, chunk, filters);
-        multiply(w, chunk, images, blocks, filters, sums + p * sum_floats, next);
+        const float* made_before = filters_made(w, first + p, chunk);
+        if (!made_before) transform_filters(w, first + p, chunk, filters);
+        multiply(w, chunk, images, blocks, made_before ? made_before : filters, sums + p * sum_floats,
+                 made_before ? NULL : next);
       }
     }
     for (long p = 0; p < panels; p++) finish_blocks(w, 0, blocks, first + p, sums + p * sum_floats, made);
@@ -347,15 +352,16 @@ static long panels_of_task(const winograd_work* w) {
   return (w->panels + tasks - 1) / tasks;
 }
 
-static int run_winograd(winograd_work* w, float* filters) {
-  w->filters = filters;
-  if (!filters) {
+static int run_winograd(winograd_work* w, int few) {
+  const hloc_conv_args* c = &w->plan->c;
+  if (w->filters && !c->w_packed) hloc_parallel(make_filters, (void* const*)w, w->panels * w->chunks, 1);
+  if (c->pack_to) return 0;
+  if (few) {
     w->panels_at_once = panels_of_task(w);
     hloc_parallel(run_filter_panels, (void* const*)w, w->panels, w->panels_at_once);
     return 0;
   }
   w->blocks_at_once = blocks_of_task(w);
-  hloc_parallel(make_filters, (void* const*)w, w->panels * w->chunks, 1);
   hloc_parallel(run_image_blocks, (void* const*)w, (w->blocks + w->blocks_at_once - 1) / w->blocks_at_once, 1);
   return 0;
 }
@@ -366,19 +372,22 @@ int hloc_conv_by_winograd(hloc_conv_plan* plan, hloc_conv_type type) {
   w.blocks = c->batch * w.across * w.down;
   w.chunks = (c->x_features + DEPTH - 1) / DEPTH, w.panels = (c->y_features + COLUMNS - 1) / COLUMNS;
   const int few = w.blocks <= FEW_BLOCKS && w.panels >= 2 * hloc_pool_threads(), of_f32 = type == HLOC_CONV_IS_F32;
-  const int move_x = !of_f32 || c->x_c != 1, move_w = !of_f32 || (c->w_o != 1 && c->w_i != 1);
+  const int move_x = (!of_f32 || c->x_c != 1) && !c->pack_to, move_w = !of_f32 || (c->w_o != 1 && c->w_i != 1);
   hloc_conv_arrangement x = arrange_x(c, type, 0), v = arrange_w(c, type);
-  const long x_floats = move_x ? arranged_floats(&x) : 0, w_floats = move_w ? arranged_floats(&v) : 0;
-  const long filter_floats = few ? 0 : w.panels * w.chunks * FILTER_FLOATS;
+  float* packed = c->pack_to ? c->pack_to : (float*)c->w_packed; /* filters, and behind them w where it is moved */
+  const long filter_floats = few || packed ? 0 : w.panels * w.chunks * FILTER_FLOATS;
+  const long x_floats = move_x ? arranged_floats(&x) : 0, w_floats = move_w && !packed ? arranged_floats(&v) : 0;
   float* memory = hloc_scratch(HLOC_FIRST, (size_t)(x_floats + w_floats + filter_floats + 1) * sizeof(float));
   if (!memory) return 1;
-  x.target = memory, v.target = memory + x_floats;
+  x.target = memory, v.target = packed ? packed + w.panels * w.chunks * FILTER_FLOATS : memory + x_floats;
+  w.filters = packed ? packed : few ? NULL : memory + x_floats + w_floats;
   if (move_x) hloc_conv_arrange(&x), use_x(c, &x, 0);
-  if (move_w) hloc_conv_arrange(&v), use_w(c, &v);
+  if (move_w && !c->w_packed) hloc_conv_arrange(&v);
+  if (move_w) use_w(c, &v);
   for (long i = 0; i < 3; i++)
     for (long j = 0; j < 3; j++)
       w.tap[i * 3 + j] = (c->reversed[1] ? 2 - i : i) * c->w_s[1] + (c->reversed[2] ? 2 - j : j) * c->w_s[2];
-  return run_winograd(&w, few ? NULL : memory + x_floats + w_floats);
+  return run_winograd(&w, few);
 }
 
 HLOC_CONV_ENTRIES(winograd, hloc_conv_by_winograd)

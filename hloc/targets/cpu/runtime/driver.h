@@ -1,8 +1,9 @@
 /* driver.h: what the generated driver function is made of.
  *
  * A driver runs a whole program. Memory is reached through `bases`: bases[0] is the arena, then come the entry
- * parameters, the results and the constants. A hloc_ref names a place in it; each launch has a row of them in one
- * constant table, so that a program with ten thousand launches stays quick to compile.
+ * parameters, the results, the constants and what the first run has made for later ones. A hloc_ref names a place in
+ * it; each launch has a row of them in one constant table, so that a program with ten thousand launches stays quick to
+ * compile.
  */
 #pragma once
 #include <stdint.h>

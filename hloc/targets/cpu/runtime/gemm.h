@@ -28,6 +28,10 @@
  * what is left of one, or a whole block. The epilogue stores wherever it likes; each element is passed once.
  * epilogue_arrays: how many arrays as large as C it reads and writes, as far as the caller knows; for many, blocks of C
  * are whole rows.
+ * b_packed: panels of B as a call with pack_to has written them, for a B that many calls share; else NULL. A call with
+ * pack_to has the same arguments and computes nothing; A, C and the epilogue's arguments may be anything. With few
+ * columns it is A that is packed: C^T = B^T A^T is computed. hloc/targets/cpu/scratch/packing.py knows for which
+ * products this is, and how many bytes. Results are the same, bit for bit.
  * c_is_narrow: C holds bf16 (hloc_gemm_bf16) or f16 (hloc_gemm_f16) instead of f32; ignored with an epilogue.
  *
  * All entry points return 0 when done and 1 when scratch memory could not be had (C is then incomplete).
@@ -59,6 +63,8 @@ typedef struct {
   hloc_gemm_epilogue epilogue;
   void* const* epilogue_args;
   int epilogue_arrays;
+  const void* b_packed;
+  void* pack_to;
 } hloc_gemm_args;
 
 #define HLOC_DECLARE_GEMM(T) int hloc_gemm_##T(const hloc_gemm_args* args);

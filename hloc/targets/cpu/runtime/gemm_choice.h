@@ -85,7 +85,7 @@ static int G(choose)(G(plan)* plan, int* share_a, int* share_b) {
   int streams = skinny && b_lies && (double)g->n * g->k * sizeof(ELEMENT) > 512 << 10;
   /* several tiles of rows read a panel, or few rows of B lie far apart */
   const int packs = streams && (g->k <= G(SHORT) ? g->m > 4 : g->m > (G(is_shared)(g) ? G(TWO_TILES) : HLOC_TILE_ROWS));
-  const int wants_b = b_readable && !*share_b && !flat && !packs;
+  const int wants_b = b_readable && !*share_b && !flat && !packs && !g->b_packed && !g->pack_to;
   long most_k = streams ? g->m <= 16 ? 32 : 64 : 256 * GROUP; /* rows of B in few pages; from memory: in few streams */
   if (skinny && g->k > most_k) plan->k_block = most_k;
   plan->k_blocks = (g->k + plan->k_block - 1) / plan->k_block;

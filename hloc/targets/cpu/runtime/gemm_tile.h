@@ -29,6 +29,7 @@ typedef struct {
   int sums_in_c;                /* whole tiles are summed up where they belong */
   int sweeps;                   /* a task's epilogue runs when its block is done, along whole rows of it */
   const UNIT* shared_b;         /* packed panels, or NULL */
+  long shared_batch;            /* panels from one batch's to the next; 0: all batches share them */
   const SUM* corrections;       /* with shared_b: [panel][k block][tile column] */
   UNIT* shared_a;               /* packed panels [k block][panel][a_panel_units], or NULL */
   long a_panels, a_panel_units;
@@ -252,7 +253,7 @@ typedef struct { const UNIT* units; long stride; const SUM* correction; int in_p
 
 static G(b_panel) G(find_b)(const G(plan)* plan, const G(scratch)* s, long batch, long k0, long count, long column) {
   const hloc_gemm_args* g = &plan->g;
-  long panel = column / G(TILE_COLUMNS);
+  long panel = column / G(TILE_COLUMNS) + batch * plan->shared_batch;
   if (plan->shared_b) {
     const UNIT* units = plan->shared_b + (panel * G(units)(g->k) + k0 / GROUP) * G(TILE_COLUMNS);
     const SUM* correction = plan->corrections + (panel * plan->k_blocks + k0 / plan->k_block) * G(TILE_COLUMNS);
@@ -346,6 +347,9 @@ static void G(run_column)(const G(plan)* plan, const G(scratch)* s, const G(step
   for (long row = at->m0, rows; row < at->m1; row += rows) {
     rows = G(rows_of)(plan, at->m1 - row);
     G(ahead) ahead = {(const char*)b.units, 0};
+    if (plan->g.b_packed && row == at->m0) /* the panel beside it: what comes from far is fetched in time */
+      ahead = (G(ahead)){(const char*)(b.units + G(units)(plan->g.k) * G(TILE_COLUMNS)),
+                         G(TILE_COLUMNS) * (long)sizeof(UNIT)};
     if (next) ahead = G(fetch)(&plan->g, next, at->count, tile++, G(TILE_COLUMNS));
     G(run_tile)(plan, s, at, row, rows, column, b, ahead);
   }
@@ -460,25 +464,31 @@ HLOC_MAY_BE_MISSING void G(join_blocks)(void* const* args, long begin, long end)
 #endif
 
 #if HLOC_IS_HERE(HLOC_MAIN)
-/* Packing B for all tasks: panels side by side, then the corrections. */
+/* Packing B for all tasks: panels side by side, batch by batch, then the corrections. */
+static int G(shares_batches)(const hloc_gemm_args* g) { return g->b_outer == 0 && g->b_inner == 0; }
+static long G(all_panels)(const hloc_gemm_args* g) { return G(panels)(g->n) * (G(shares_batches)(g) ? 1 : g->batches); }
 static size_t G(panel_bytes)(const hloc_gemm_args* g) {
-  return (size_t)G(panels)(g->n) * G(units)(g->k) * G(TILE_COLUMNS) * sizeof(UNIT);
+  return (size_t)G(all_panels)(g) * G(units)(g->k) * G(TILE_COLUMNS) * sizeof(UNIT);
 }
 static void G(pack_panels)(void* const* args, long begin, long end) {
   const G(plan)* plan = (const G(plan)*)args;
-  long k = plan->g.k;
+  const long k = plan->g.k, panels = G(panels)(plan->g.n);
   for (long panel = begin; panel < end; panel++)
     for (long k0 = 0; k0 < k; k0 += plan->k_block) {
       long count = G(smaller)(plan->k_block, k - k0);
       UNIT* target = (UNIT*)plan->shared_b + (panel * G(units)(k) + k0 / GROUP) * G(TILE_COLUMNS);
       SUM* correction = (SUM*)plan->corrections + (panel * plan->k_blocks + k0 / plan->k_block) * G(TILE_COLUMNS);
-      G(pack_b_panel)(plan, 0, k0, count, panel * G(TILE_COLUMNS), target, correction);
+      G(pack_b_panel)(plan, panel / panels, k0, count, panel % panels * G(TILE_COLUMNS), target, correction);
     }
 }
-static void G(pack_shared)(G(plan)* plan, void* memory) {
-  long panels = G(panels)(plan->g.n), k = plan->g.k, n = plan->g.n;
+static void G(find_shared)(G(plan)* plan, const void* memory) {
   plan->shared_b = memory;
-  plan->corrections = (const SUM*)((char*)memory + G(panel_bytes)(&plan->g));
+  plan->shared_batch = G(shares_batches)(&plan->g) ? 0 : G(panels)(plan->g.n);
+  plan->corrections = (const SUM*)((const char*)memory + G(panel_bytes)(&plan->g));
+}
+static void G(pack_shared)(G(plan)* plan, void* memory) {
+  long panels = G(all_panels)(&plan->g), k = plan->g.k, n = plan->g.n;
+  G(find_shared)(plan, memory);
   long grain = k * n < 65536 ? panels : panels / (4 * hloc_pool_threads()) + 1;
   hloc_parallel(G(pack_panels), (void* const*)plan, panels, grain);
 }
@@ -528,9 +538,17 @@ int HLOC_JOIN(hloc_gemm_, G_NAME, )(const hloc_gemm_args* args) {
   if (args->n <= G(NARROW) && args->m > 2 * args->n && !halves &&
       (args->n == 1 || HLOC_HAS(G(turn_tile))))
     G(exchange)(&plan);
-  if (HLOC_HAS(G(is_thin)) && G(is_thin)(&plan)) return G(thin)(&plan);
+  if (HLOC_HAS(G(is_thin)) && G(is_thin)(&plan)) return args->pack_to ? 0 : G(thin)(&plan);
   if (!G(choose)(&plan, &share_a, &share_b)) return 1;
   G(choose_splits)(&plan, &share_a, &share_b);
+  if (args->pack_to) {
+    G(pack_shared)(&plan, args->pack_to);
+    return 0;
+  }
+  if (args->b_packed) {
+    G(find_shared)(&plan, args->b_packed);
+    share_b = 0, plan.group = 1;
+  }
   if (plan.k_splits > 1) {
     const long sums = args->batches * plan.m_blocks * plan.n_blocks * plan.k_splits * G(block_sums)(&plan);
     plan.partial = hloc_scratch(HLOC_FIRST, sums * sizeof(SUM));
@@ -539,7 +557,7 @@ int HLOC_JOIN(hloc_gemm_, G_NAME, )(const hloc_gemm_args* args) {
   if (share_a && !G(share_a)(&plan)) return 1;
   if (share_b) {
     const long corrections = G_CORRECTS * G(panels)(args->n) * plan.k_blocks * G(TILE_COLUMNS);
-    void* memory = hloc_scratch(HLOC_FIRST, G(panel_bytes)(args) + corrections * sizeof(SUM));
+    void* memory = hloc_scratch(HLOC_FIRST, G(panel_bytes)(&plan.g) + corrections * sizeof(SUM));
     if (!memory) return 1;
     G(pack_shared)(&plan, memory);
   }

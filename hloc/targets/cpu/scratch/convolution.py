@@ -42,6 +42,7 @@ class Convolution(NamedTuple):
     y_s: tuple
     has_epilogue: bool
     batch_groups: int = 1
+    is_packed: bool = False          # w, by a step before (packing.py)
 
     @property
     def taps(self) -> int:
@@ -66,7 +67,8 @@ def arguments(given: Mapping, has_epilogue: bool) -> Convolution:
         given["feature_groups"], three(given["lhs_size"], 1), three(given["window"], 1), three(given["size"], 1),
         three(given["stride"], 1), three(given["padding_low"], 0), three(given["base_dilation"], 1),
         three(given["window_dilation"], 1), three(given["reversal"], 0), x_n, x_c, three(x_s, 0), w_i, w_o,
-        three(w_s, 0), y_n, y_c, three(y_s, 0), has_epilogue, groups)
+        three(w_s, 0), y_n, y_c, three(y_s, 0), has_epilogue, groups,
+        given.get("packing") == "reads")
     return _settled(c) if c.type in FAST_TYPES["conv"] else c
 
 

@@ -114,7 +114,7 @@ def product_of_convolution(c: Convolution) -> Product:
     a = (0, 0, c.x_s[2], c.x_c) if plain else (0, 0, c.x_n, step_through(c.x_features, c.x_c, c.x_size, c.x_s))
     b = (0, 0, c.w_i if plain else step_through(c.x_features, c.w_i, c.window, c.w_s), c.w_o)
     return Product(c.type, 1, c.batch * prod(c.y_size), c.y_features, c.x_features * (1 if plain else c.taps), a, b,
-                   c.has_epilogue)
+                   c.has_epilogue, is_packed=c.is_packed)
 
 
 def images_at_once(c: Convolution) -> int:

@@ -22,7 +22,7 @@ from hloc.targets.cpu.scratch.convolution_ways import (
     way_of,
 )
 from hloc.targets.cpu.scratch.products import Product, product_scratch, tile_rows
-from hloc.targets.cpu.scratch.room import Scratch, busy
+from hloc.targets.cpu.scratch.room import NOTHING, Scratch, busy
 from hloc.targets.cpu.scratch.winograd import blocks_of
 
 TILES, FEW_TILES, CHUNK, MOST_FEW_PANELS, TAP_BYTES = 8, 32, 512, 4, 40        # of conv_rows.c
@@ -39,6 +39,8 @@ def convolution_scratch(tile: Tile, machine: Machine) -> Scratch:
     if c.type not in FAST_TYPES["conv"]:
         return _generic(c, given["types"], machine)
     way = way_of(c, machine)
+    if given.get("packing") == "packs":
+        return _packs(c, way, machine)
     if way == "channels":
         whole = c._replace(batch=c.batch_groups, y_features=c.batch_groups)
         return _moved(whole, True, whole.is_f32 and whole.x_n == 1, whole.is_f32 and whole.w_o == 1, machine)
@@ -47,6 +49,17 @@ def convolution_scratch(tile: Tile, machine: Machine) -> Scratch:
     ways = {"product": _by_product, "outer": _by_outer, "spread": _by_spread, "rows": _by_rows, "pairs": _by_pairs,
             "winograd": _by_winograd}
     return ways[way](c, machine)
+
+
+def _packs(c: Convolution, way: str, machine: Machine) -> Scratch:
+    """Of a step that packs w, and computes nothing (packing.py)."""
+    if way == "product":
+        return NOTHING
+    if way == "winograd":
+        return Scratch.of(first=4)
+    moved = _filter(c._replace(x_features=c.x_features // 2) if way == "pairs" else c, machine)
+    is_moved = way == "pairs" or not c.is_f32 or _goes_in_one_piece(c)
+    return Scratch.of(first=4 * moved if is_moved else 0, second=_in_one_piece(c).taps * TAP_BYTES)
 
 
 # -- the ways ----------------------------------------------------------------------------------------------------------
@@ -90,18 +103,28 @@ def _passed_over(c: Convolution) -> Convolution:
 
 
 def _by_rows(c: Convolution, machine: Machine) -> Scratch:
-    one_piece = c.groups == 1 and c.x_features <= 8 and c.window[2] > 1 and c.window_dilation[2] == 1 \
-        and c.base_dilation == ONES and not c.reversed[2] and c.window[2] * c.x_features <= 1024
+    one_piece = _goes_in_one_piece(c)
     c = _passed_over(c)
     padded = (c.y_size[2] - 1) * c.stride[2] + c.window[2] if one_piece else c.x_size[2]
     move_x, move_w = one_piece or not c.is_f32 or c.x_c != 1, one_piece or not c.is_f32
     pitch = c.x_features
     if not one_piece and rows_collide(c, c.x_features if move_x else c.x_s[2], 4, machine):
         pitch, move_x = pitch + machine.vector_bytes // 4, True
-    inner = c._replace(x_features=c.x_features * c.window[2], window=(*c.window[:2], 1)) if one_piece else c
-    panels = 0 if _is_few(inner, machine) else _panel_floats(inner, machine)
-    first = panels + (_image(c, machine, padded, pitch) if move_x else 0) + (_filter(c, machine) if move_w else 0)
-    return _rows(inner, machine, 4 * first)
+    image = _image(c, machine, padded, pitch) if move_x else 0
+    return _rows(_in_one_piece(c), machine, 4 * (image + (_filter(c, machine) if move_w and not c.is_packed else 0)))
+
+
+def _goes_in_one_piece(c: Convolution) -> bool:
+    """rows_in_one_piece."""
+    return c.groups == 1 and c.x_features <= 8 and c.window[2] > 1 and c.window_dilation[2] == 1 \
+        and c.base_dilation == ONES and not c.reversed[2] and c.window[2] * c.x_features <= 1024
+
+
+def _in_one_piece(c: Convolution) -> Convolution:
+    """in_rows: what conv_rows.c sees."""
+    if not _goes_in_one_piece(c):
+        return c
+    return c._replace(x_features=c.x_features * c.window[2], window=(*c.window[:2], 1))
 
 
 def _by_pairs(c: Convolution, machine: Machine) -> Scratch:
@@ -109,9 +132,8 @@ def _by_pairs(c: Convolution, machine: Machine) -> Scratch:
     pitch = pairs.x_features
     if rows_collide(c, pitch, 4, machine):
         pitch += machine.vector_bytes // 4
-    panels = 0 if _is_few(pairs, machine) else _panel_floats(pairs, machine)
     image = _image(pairs, machine, pitch=pitch) if c.x_c != 1 else 0
-    return _rows(pairs, machine, 4 * (image + _filter(pairs, machine) + panels))
+    return _rows(pairs, machine, 4 * (image + (0 if c.is_packed else _filter(pairs, machine))))
 
 
 def _panel_floats(c: Convolution, machine: Machine) -> int:
@@ -130,7 +152,7 @@ def _positions(c: Convolution) -> int:
 
 def _is_few(c: Convolution, machine: Machine) -> bool:
     panels = -(-(c.y_features // c.groups) // panel_columns(machine))
-    return _positions(c) <= FEW_TILES * tile_rows(machine) and c.groups == 1 \
+    return not c.is_packed and _positions(c) <= FEW_TILES * tile_rows(machine) and c.groups == 1 \
         and c.x_features >= machine.vector_bytes // 4 and panels >= 2 * machine.cores
 
 
@@ -147,7 +169,8 @@ def _rows(c: Convolution, machine: Machine, first: int) -> Scratch:
         step = max(1, CHUNK // depth) * min(depth, CHUNK) * columns
         second += FEW_TILES * rows * c.taps * 8
         own = max(own, 4 * most * (step + -(-_positions(c) // rows) * rows * columns))
-    return Scratch.of(first=first, second=second, own=own, threads=busy(tasks, grain, machine))
+    panels = 0 if c.is_packed or _is_few(c, machine) else _panel_floats(c, machine)
+    return Scratch.of(first=first + 4 * panels, second=second, own=own, threads=busy(tasks, grain, machine))
 
 
 def _by_outer(c: Convolution, machine: Machine) -> Scratch:
@@ -174,10 +197,21 @@ def _by_outer(c: Convolution, machine: Machine) -> Scratch:
 
 def _by_winograd(c: Convolution, machine: Machine) -> Scratch:
     x = _image(c, machine) if not c.is_f32 or c.x_c != 1 else 0
-    w = _filter(c, machine) if not c.is_f32 or (c.w_o != 1 and c.w_i != 1) else 0
     blocks = blocks_of(c, machine)
-    return Scratch.of(first=4 * (x + w + blocks.filters + 1), own=4 * blocks.own,
+    moved = 0 if c.is_packed else moved_filter(c, machine) + blocks.filters
+    return Scratch.of(first=4 * (x + moved + 1), own=4 * blocks.own,
                       threads=busy(blocks.tasks, 1, machine))
+
+
+def moved_filter(c: Convolution, machine: Machine) -> int:
+    """Floats of w brought into order, of a convolution by blocks."""
+    return _filter(c, machine) if not c.is_f32 or (c.w_o != 1 and c.w_i != 1) else 0
+
+
+def panel_floats(c: Convolution, way: str, machine: Machine) -> int:
+    """Floats of all panels of a convolution by rows or pairs; 0: few positions, for which each task packs its own."""
+    inner = c._replace(x_features=c.x_features // 2) if way == "pairs" else _in_one_piece(_passed_over(c))
+    return 0 if _is_few(inner, machine) else _panel_floats(inner, machine)
 
 
 def _by_spread(c: Convolution, machine: Machine) -> Scratch:

@@ -34,6 +34,7 @@ class Product(NamedTuple):
     b: tuple[int, int, int, int]
     has_epilogue: bool = False
     epilogue_arrays: int = 0
+    is_packed: bool = False          # b, by a step before (packing.py)
 
 
 class Kind(NamedTuple):
@@ -81,12 +82,15 @@ def product_of(tile: Tile) -> Product:
     given = dict(tile.parameters)
     (m, n, k), (outer, inner) = given["sizes"], given["batches"]
     whole = sum(b.size >= outer * inner * m * n for b in tile.buffers[2:])
-    return Product(SAME_PRODUCT.get(given["types"][0], given["types"][0]), outer * inner, m, n, k, given["lhs"][1:],
-                   given["rhs"][1:], bool(tile.epilogue), whole if tile.epilogue else 0)
+    type = SAME_PRODUCT.get(given["types"][0], given["types"][0])
+    return Product(type, outer * inner, m, n, k, given["lhs"][1:], given["rhs"][1:], bool(tile.epilogue),
+                   whole if tile.epilogue else 0, given.get("packing") == "reads")
 
 
 def gemm_scratch(tile: Tile, machine: Machine) -> Scratch:
     """runtime/gemm.h."""
+    if dict(tile.parameters).get("packing") == "packs":
+        return NOTHING                                       # it writes to a place of its own
     g = product_of(tile)
     m, n, k = real_product(g.m, g.n, g.k, g.a, g.b).sizes if g.type in PARTS else (g.m, g.n, g.k)
     return product_scratch(g, machine, thin=is_thin(m, n, k))
@@ -279,6 +283,21 @@ def choose(g: Product, kind: Kind, machine: Machine, exchanged: bool, least_work
                   flat)
 
 
+def reads_in_place(g: Product, kind: Kind, machine: Machine, blocks: Blocks) -> tuple[bool, bool]:
+    """Whether A, and whether B, are read where they lie: wants_a, wants_b."""
+    rows, lanes = rows_of(kind, machine), machine.vector_bytes // kind.sum
+    small, skinny, narrow = g.m * g.n * g.k <= 3e6, g.m <= 4 * rows, kind.has_halves and g.n <= lanes
+    aliased = g.a[2] * kind.element % 4096 == 0 and not narrow and min(rows, g.m) > ALIASED_ROWS // 2
+    b_readable = is_readable(g, kind, machine)
+    streams = skinny and kind.has_halves and g.b[3] == 1 and g.n * g.k * kind.element > 512 << 10
+    packs = streams and packs_streams(g, kind, machine)
+    reads_b = b_readable and not blocks.flat and not packs and (small or skinny or g.batches > 1)
+    units = all(n % kind.group == 0 for n in (*g.a[:3], g.k, blocks.k_block))
+    reads_a = kind.is_memory and not kind.turns and g.a[3] == 1 and units and not blocks.flat \
+        and (small or blocks.n_block <= limits(kind, machine).a_wide) and not (aliased and g.k > 64)
+    return reads_a, reads_b
+
+
 def _tiled(g: Product, kind: Kind, machine: Machine, exchanged: bool, least_work: float) -> Scratch:
     """G(share_a), G(panel_bytes) and G(take_scratch)."""
     b = choose(g, kind, machine, exchanged, least_work)
@@ -290,7 +309,7 @@ def _tiled(g: Product, kind: Kind, machine: Machine, exchanged: bool, least_work
         vector = machine.vector_bytes // kind.unit
         panel = (b.rows * a_units + 2 * vector - 1) // vector * vector
         first = b.k_blocks * m_panels * panel * kind.unit
-    elif b.share_b:
+    elif b.share_b and not g.is_packed:
         packed_block = _k_block(g.k, kind, machine)
         corrections = n_panels * -(-g.k // packed_block) * columns * kind.sum if kind.turns else 0
         first = n_panels * -(-g.k // kind.group) * columns * kind.unit + corrections
@@ -301,7 +320,7 @@ def _tiled(g: Product, kind: Kind, machine: Machine, exchanged: bool, least_work
     if splits > 1:
         first = blocks * splits * sums
     own = (0 if b.share_a else _spaced(panels * b.rows * a_units * kind.unit + machine.vector_bytes)) \
-        + (0 if b.share_b else _spaced(b.group * columns * depth * kind.unit)) \
+        + (0 if b.share_b or g.is_packed else _spaced(b.group * columns * depth * kind.unit)) \
         + (_spaced(sums) if (b.k_blocks > 1 or b.sweeps) and splits == 1 else 0) \
         + _spaced(rows_of(kind, machine) * columns * kind.sum) + _spaced(b.group * columns * kind.sum)
     tasks, per_task = blocks * splits, b.m_block * b.n_block * b.k_part

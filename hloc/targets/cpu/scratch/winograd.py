@@ -60,7 +60,7 @@ def blocks_of(c: Convolution, machine: Machine) -> Blocks:
     """hloc_conv_by_winograd."""
     rows, columns, count = tile_rows(machine), panel_columns(machine), _count(c)
     chunks, panels = ceil(c.x_features / DEPTH), ceil(c.y_features / columns)
-    filters = PRODUCTS * (DEPTH * columns + APART)
+    filters = _filter(machine)
     if count <= FEW_ROWS * rows and panels >= 2 * machine.cores:
         most = max(1, SUM_FLOATS // _sums(count, machine))
         grain = ceil(panels / (ceil(panels / (most * machine.cores)) * machine.cores))
@@ -69,7 +69,17 @@ def blocks_of(c: Convolution, machine: Machine) -> Blocks:
     most = max(rows, IMAGE_FLOATS // (chunks * DEPTH * PRODUCTS))
     grain = min(range(rows, most + 1, rows), key=lambda n: (ceil(ceil(count / n) / machine.cores) * n, -n))
     own = chunks * _images(grain) + _sums(grain, machine) + 4 * grain * columns
-    return Blocks(False, ceil(count / grain), grain, panels * chunks * filters, own)
+    return Blocks(False, ceil(count / grain), grain, transformed_filters(c, machine), own)
+
+
+def transformed_filters(c: Convolution, machine: Machine) -> int:
+    """Floats of all filters, transformed."""
+    return ceil(c.y_features / panel_columns(machine)) * ceil(c.x_features / DEPTH) * _filter(machine)
+
+
+def _filter(machine: Machine) -> int:
+    """FILTER_FLOATS."""
+    return PRODUCTS * (DEPTH * panel_columns(machine) + APART)
 
 
 def _count(c: Convolution) -> int:

@@ -51,18 +51,36 @@ def _call(kind: str, entry: str, fields: str, epilogue: Epilogue | None) -> list
     return [*given, f"const hloc_{kind}_args args = {{{fields}}};", f"if (hloc_{entry}(&args)) hloc_out_of_memory = 1;"]
 
 
+def _operands(tile: Tile) -> tuple[int, int]:
+    """The buffers of both operands; a tile that packs one is given that one alone."""
+    return (0, 0) if dict(tile.parameters).get("packing") == "packs" else (0, 1)
+
+
+def _with_packing(tile: Tile, fields: dict[str, object], side: str, result: str, epilogue: Epilogue | None,
+                  ) -> Epilogue | None:
+    """Adds where an operand lies packed, behind the buffers. A tile that packs one computes nothing: its result and its
+    epilogue, which is given back, are nowhere."""
+    packing = dict(tile.parameters).get("packing")
+    if packing == "reads":
+        fields.update({f"{side}_packed": f"buffers[{len(tile.buffers)}]"})
+    if packing == "packs":
+        fields.update({"pack_to": "buffers[1]", "epilogue_args" if epilogue else result: "0"})
+        return None
+    return epilogue
+
+
 # -- matrix products ---------------------------------------------------------------------------------------------------
 
 def gemm(tile: Tile, name: str, machine: Machine) -> str:
     """runtime/gemm.h; parameters as hloc/kernels/products/dot.py says."""
     given = dict(tile.parameters)
     type, total = given["types"]
-    (m, n, k), (outer, inner) = given["sizes"], given["batches"]
+    (m, n, k), (outer, inner), (lhs, rhs) = given["sizes"], given["batches"], _operands(tile)
     a_offset, a_outer, a_inner, a_row, a_column = given["lhs"]
     b_offset, b_outer, b_inner, b_row, b_column = given["rhs"]
     fields = dict(batches=outer * inner, inner_batches=inner, m=m, n=n, k=k,
-                  a=_address(0, type, a_offset), a_outer=a_outer, a_inner=a_inner, a_row=a_row, a_column=a_column,
-                  b=_address(1, type, b_offset), b_outer=b_outer, b_inner=b_inner, b_row=b_row, b_column=b_column)
+                  a=_address(lhs, type, a_offset), a_outer=a_outer, a_inner=a_inner, a_row=a_row, a_column=a_column,
+                  b=_address(rhs, type, b_offset), b_outer=b_outer, b_inner=b_inner, b_row=b_row, b_column=b_column)
     text = CHECK + '#include "gemm.h"\n'
     epilogue = epilogue_of(tile)
     if epilogue:
@@ -73,7 +91,7 @@ def gemm(tile: Tile, name: str, machine: Machine) -> str:
         c_outer, c_inner, c_row, c_column = given["result"]
         fields.update(c="buffers[2]", c_outer=c_outer, c_inner=c_inner, c_row=c_row, c_column=c_column,
                       c_is_narrow=tile.buffers[2].type in ("bf16", "f16"))
-    entry = f"gemm_{SAME_PRODUCT.get(type, type)}"
+    entry, epilogue = f"gemm_{SAME_PRODUCT.get(type, type)}", _with_packing(tile, fields, "b", "c", epilogue)
     return text + _function(tile, name, _call("gemm", entry, _fields(**fields), epilogue))
 
 
@@ -116,7 +134,7 @@ def convolution(tile: Tile, name: str, machine: Machine) -> str:
     """runtime/conv.h; parameters as kernels/products/convolution.py says. Missing spatial dimensions come first."""
     given = dict(tile.parameters)
     type, total = given["types"]
-    unused = 3 - len(given["window"])
+    unused, (lhs, rhs) = 3 - len(given["window"]), _operands(tile)
 
     def three(values: tuple, filler: object) -> tuple:
         return (filler,) * unused + tuple(values)
@@ -129,8 +147,8 @@ def convolution(tile: Tile, name: str, machine: Machine) -> str:
         x_size=three(given["lhs_size"], 1), window=three(given["window"], 1), y_size=three(given["size"], 1),
         stride=three(given["stride"], 1), pad_low=three(given["padding_low"], 0),
         base_dilation=three(given["base_dilation"], 1), window_dilation=three(given["window_dilation"], 1),
-        reversed=three(given["reversal"], False), x=_address(0, type, offset), x_n=x_n, x_c=x_c, x_s=three(x_s, 0),
-        w=_address(1, type, w_offset), w_i=w_i, w_o=w_o, w_s=three(w_s, 0))
+        reversed=three(given["reversal"], False), x=_address(lhs, type, offset), x_n=x_n, x_c=x_c, x_s=three(x_s, 0),
+        w=_address(rhs, type, w_offset), w_i=w_i, w_o=w_o, w_s=three(w_s, 0))
     text = CHECK + '#include "conv.h"\n'
     epilogue = epilogue_of(tile)
     if epilogue:
@@ -143,6 +161,7 @@ def convolution(tile: Tile, name: str, machine: Machine) -> str:
     entry = type if type == total else f"{type}_{total}"
     if type in FAST_TYPES["conv"]:
         entry = f"{way_of(arguments(given, bool(epilogue)), machine)}_{type}"
+        epilogue = _with_packing(tile, fields, "w", "y", epilogue)
     return text + _function(tile, name, _call("conv", f"conv_{entry}", _fields(**fields), epilogue))
 
 

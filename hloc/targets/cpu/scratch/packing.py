@@ -1,0 +1,81 @@
+"""Operands that are packed once, for all runs: of matmuls and convolutions that read bound parameters.
+
+In: a Tile. Out: a Packing (hloc/kernels/plan.py), where the routine would pack that operand at each call; None where it
+reads it where it lies, or each task packs what it meets itself.
+
+    f32[128,1024] by f32[1024,1024]     operand 1, 4 MiB: panels of B
+    f32[1,1024] by f32[1024,1024]       None: the operand is read once, at memory speed
+    f32[1,56,56,64] by f32[3,3,64,64]   operand 1, 512 KiB: filters transformed by Winograd's rule
+"""
+from __future__ import annotations
+
+from hloc.analysis.packing import align
+from hloc.kernels.ir import Tile
+from hloc.kernels.plan import Packing
+from hloc.machine import Machine
+from hloc.targets.cpu.building.routines import FAST_TYPES
+from hloc.targets.cpu.scratch.convolution import Convolution, arguments
+from hloc.targets.cpu.scratch.convolution_ways import product_of_convolution, way_of
+from hloc.targets.cpu.scratch.convolutions import moved_filter, panel_floats
+from hloc.targets.cpu.scratch.products import (
+    Product,
+    choose,
+    exchange,
+    goes_thin,
+    is_exchanged,
+    kind_of,
+    product_of,
+    reads_in_place,
+)
+from hloc.targets.cpu.scratch.winograd import transformed_filters
+from hloc.targets.cpu.tiles.complex_products import PARTS
+
+PACKS, READS = ("packing", "packs"), ("packing", "reads")      # of a Tile's parameters
+
+
+def packing_of(tile: Tile, machine: Machine) -> Packing | None:
+    """How a Tile's routine packs an operand before it computes."""
+    found = None
+    if tile.routine == "gemm":
+        found = _of_product(product_of(tile), machine)
+    elif tile.routine == "convolution":
+        found = _of_convolution(arguments(dict(tile.parameters), bool(tile.epilogue)), machine)
+    if found is None or not found[1]:
+        return None
+    operand, size = found
+    return Packing(operand, align(size + machine.vector_bytes), _with(tile, PACKS), _with(tile, READS))
+
+
+def _of_product(g: Product, machine: Machine) -> tuple[int, int] | None:
+    """runtime/gemm.h: which operand b_packed is, and its bytes."""
+    if g.type in PARTS or g.type not in FAST_TYPES["gemm"] or min(g.batches, g.m, g.n, g.k) <= 0:
+        return None
+    kind = kind_of(g.type, machine)
+    exchanged = is_exchanged(g, kind, machine)
+    if exchanged:
+        g = exchange(g)
+    if goes_thin(g, kind):
+        return None
+    blocks = choose(g, kind, machine, exchanged, 6e5)
+    if reads_in_place(g, kind, machine, blocks)[1]:
+        return None
+    columns = 2 * machine.vector_bytes // kind.sum
+    panels = -(-g.n // columns) * (1 if g.b[:2] == (0, 0) else g.batches)
+    corrections = blocks.k_blocks * columns * kind.sum if kind.turns else 0
+    return 0 if exchanged else 1, panels * (-(-g.k // kind.group) * columns * kind.unit + corrections)
+
+
+def _of_convolution(c: Convolution, machine: Machine) -> tuple[int, int] | None:
+    """runtime/conv.h: w_packed."""
+    if c.type not in FAST_TYPES["conv"] or c.batch_groups > 1:
+        return None
+    way = way_of(c, machine)
+    if way == "product":
+        return _of_product(product_of_convolution(c), machine)
+    if way == "winograd":
+        return 1, 4 * (transformed_filters(c, machine) + moved_filter(c, machine))
+    return (1, 4 * panel_floats(c, way, machine)) if way in ("rows", "pairs") else None
+
+
+def _with(tile: Tile, fact: tuple[str, str]) -> Tile:
+    return tile._replace(parameters=(*tile.parameters, fact))
