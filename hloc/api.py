@@ -52,7 +52,7 @@ class Options:
     custom_calls  custom-call target -> Python function over NumPy arrays
     passes        options of passes by name, e.g. {"fusion": "off", "memory_limit": 1 << 30} (hloc/passes/context.py)
     transfers     what infeed and recv take, and what outfeed and send gave (hloc/ops/host.py)
-    profile       the program measures each of its steps, for Executable.profile; target cpu
+    profile       the program measures each of its steps, for Executable.profile; targets cpu and GPUs
     march         the CPU to compile for, as the C compiler's -march names it: native, x86-64-v3 ...; target cpu
     tuning        the file of measured choices of kernels (hloc/targets/cuda/execution/tuning.py); GPU targets
     bound         numbers of parameters whose arrays are the same in all calls (Executable.bind); target cpu
@@ -357,8 +357,6 @@ def _compiled(module: Module, target: str, options: Options, consume: bool, run:
     from hloc.bounded import with_sizes
     from hloc.targets import find, presence
     chosen = find(target, options.march)
-    if options.profile and chosen.name != "cpu":
-        raise UnsupportedError(f"target {chosen.name} does not time its steps", hint="profile with target cpu")
     if options.tuning is not None and chosen.name != "cuda":
         raise UsageError(f"a tuning file is for GPUs, not for target {chosen.name}")
     if run:

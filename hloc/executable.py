@@ -60,6 +60,7 @@ class StepTime(NamedTuple):
     kernel        the generated function (kernels of the same structure share one), "copy", or a Python function's name
     instruction   what the step computes, of the optimized module
     bytes, flops  of one run, as the cost model counts them: what the kernel's loops read, write and compute
+    predicted     seconds of one run by the cost model of GPUs; None: there is none for it
     """
 
     kernel: str
@@ -68,6 +69,7 @@ class StepTime(NamedTuple):
     flops: int
     runs: int
     seconds: float
+    predicted: float | None = None
 
 
 @dataclass

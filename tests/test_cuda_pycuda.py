@@ -5,6 +5,7 @@ unless its context has died.
 """
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -56,6 +57,53 @@ def test_run(machine):
     import numpy as np
     on_gpu, on_cpu = np.load(machine / "gpu.npz"), np.load(machine / "cpu.npz")
     np.testing.assert_allclose(on_gpu[on_gpu.files[0]], on_cpu[on_cpu.files[0]], atol=1e-4)
+
+
+LOOP = """HloModule loop
+body {
+  p = (s32[], f32[40,40]) parameter(0)
+  i = s32[] get-tuple-element(p), index=0
+  x = f32[40,40] get-tuple-element(p), index=1
+  one = s32[] constant(1)
+  next = s32[] add(i, one)
+  d = f32[40,40] dot(x, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}, metadata={source_file="net.py" source_line=3}
+  t = f32[40,40] tanh(d)
+  ROOT r = (s32[], f32[40,40]) tuple(next, t)
+}
+condition {
+  p = (s32[], f32[40,40]) parameter(0)
+  i = s32[] get-tuple-element(p), index=0
+  n = s32[] constant(5)
+  ROOT c = pred[] compare(i, n), direction=LT
+}
+ENTRY e {
+  x = f32[40,40] parameter(0)
+  start = s32[] parameter(1)
+  t = (s32[], f32[40,40]) tuple(start, x)
+  l = (s32[], f32[40,40]) while(t), condition=condition, body=body
+  y = f32[40,40] get-tuple-element(l), index=1
+  ROOT c = f32[40,40] custom-call(y), custom_call_target="halved"
+}
+"""
+
+
+def test_profile(machine):
+    """Each step by events of the device, with what was predicted and its line in the user's program; nothing is left."""
+    (machine / "loop.hlo").write_text(LOOP)
+    (machine / "own.py").write_text("def halved(x):\n    return x / 2\n")
+    given = ("run", "loop.hlo", "--profile", "--custom-call", "halved=own.py:halved", "-i", "zeros")
+    done, left = hloc(machine, *given, "--repeat", "3", "--json")
+    assert done.returncode == 0 and left == NOTHING_LEFT, done.stderr
+    rows = json.loads(done.stdout)["profile"]
+    named = {row["operation"]["opcode"]: row for row in rows}
+    assert named["dot"]["runs"] == 5 and named["dot"]["source"][0]["line"] == 3
+    assert named["custom-call"]["runs"] == 1 and named["custom-call"]["predicted_seconds"] is None
+    kernels = [row for row in rows if row["kernel"] not in ("copy", "halved")]
+    assert all(row["seconds"] > 0 and 1e-7 < row["predicted_seconds"] < 1e-3 for row in kernels) and len(kernels) >= 2
+    done, _ = hloc(machine, *given)
+    assert "predicted  " in done.stdout and "predicted for its kernels: " in done.stdout and "net.py:3" in done.stdout
+    done, _ = hloc(machine, "run", "loop.hlo", "--custom-call", "halved=own.py:halved", "-i", "zeros", "-o", "plain.npz")
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_gpu_is_taken_by_default(machine):

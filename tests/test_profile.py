@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,9 @@ from hloc.analysis.cost import main_operation
 from hloc.cli.main import main
 from hloc.cli.profile_table import profile_json, step_rows
 from hloc.executable import StepTime
+from hloc.kernels.plan import Copy, HostCall, Ref
+from hloc.targets.cuda.execution import step_clock
+from hloc.targets.cuda.execution.step_clock import StepClock
 
 LOOP = """HloModule loop
 
@@ -63,10 +67,52 @@ def test_other_programs_have_no_clock():
         exe.profile()
 
 
-@pytest.mark.parametrize("target", ["reference", "h100"])
-def test_targets_without_a_clock_say_so(target):
+def test_the_evaluator_has_no_clock():
     with pytest.raises(hloc.UnsupportedError, match="does not time its steps"):
-        hloc.compile(LOOP, target=target, options=hloc.Options(profile=True))
+        hloc.compile(LOOP, target="reference", options=hloc.Options(profile=True))
+
+
+class Tick:
+    """An event of a device whose clock says `now`, in milliseconds."""
+
+    now, made = 0.0, 0
+
+    def __init__(self):
+        Tick.made += 1
+
+    def record(self, stream):
+        self.when = Tick.now
+
+    def synchronize(self):
+        pass
+
+    def time_since(self, earlier):
+        return self.when - earlier.when
+
+
+def test_steps_on_a_device(monkeypatch):
+    """Times and spans are those of the device's clock; events are used again; a host call is timed by the host."""
+    monkeypatch.setattr(step_clock, "MOST_PENDING", 4)
+    monkeypatch.setattr(step_clock, "time", SimpleNamespace(perf_counter=iter([5.0, 5.5]).__next__))
+    instruction = hloc.load(LAYER).entry.root
+    steps = [Copy(Ref("arena", 0, 0, 8), Ref("arena", 0, 8, 8), instruction), HostCall("f", (), (), instruction)]
+    clock = StepClock(steps, [StepTime(n, instruction, 0, 0, 0, 0.0) for n in ("copy", "f")])
+    cuda, made = SimpleNamespace(Event=Tick), Tick.made
+    for _ in range(2):
+        clock.begin()
+        for _ in range(10):
+            with clock.around(steps[0], cuda, None):
+                Tick.now += 2.0
+            Tick.now += 1.0                                         # between two steps
+        clock.collect()
+    with clock.around_host(steps[1]):
+        pass
+    assert Tick.made - made <= 12
+    assert [(s.number, round(s.start, 6), round(s.seconds, 6)) for s in clock.spans] == [
+        *((0, round(0.003 * n, 6), 0.002) for n in range(10)), (1, 0.029, 0.5)]
+    copy, call = clock.times()
+    assert (copy.runs, round(copy.seconds, 6)) == (20, 0.04) and (call.runs, call.seconds) == (1, 0.5)
+    assert [s.runs for s in clock.times()] == [0, 0]
 
 
 def test_command(tmp_path, capsys):

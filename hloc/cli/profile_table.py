@@ -35,23 +35,30 @@ def show_profile(calls: Sequence[Sequence[StepTime]], times: Sequence[float], to
     rows = step_rows(calls)
     total = sum(r.seconds.median for r in rows)
     several = len(calls) > 1
-    print_table(["ms/call", "p90" if several else "", "share", "operation", "line", "source", "runs", "us/run", "GB/s",
-                 "GFLOP/s", "kernel", "instruction", "from"],
-                [_row(r, total, several) for r in rows[:top]], right=(0, 1, 2, 4, 6, 7, 8, 9))
+    print_table(["ms/call", "p90" if several else "", "share", "operation", "line", "source", "runs", "us/run",
+                 "predicted", "GB/s", "GFLOP/s", "kernel", "instruction", "from"],
+                [_row(r, total, several) for r in rows[:top]], right=(0, 1, 2, 4, 6, 7, 8, 9, 10))
     if len(rows) > top:
         rest = sum(r.seconds.median for r in rows[top:])
         click.echo(f"... and {len(rows) - top} more, {1e3 * rest:.3f} ms/call (--top)")
     medians = ", medians" if several else ""
     click.echo(f"{counted(len(rows), 'step')} took {1e3 * total:.3f} ms of {1e3 * Summary.of(times).median:.3f} ms "
                f"per call, over {counted(len(calls), 'call')}{medians}")
+    if any(r.step.predicted is not None for r in rows):
+        predicted = sum(r.step.predicted * r.runs for r in rows if r.step.predicted is not None)
+        click.echo(f"predicted for its kernels: {1e3 * predicted:.3f} ms per call")
 
 
 def _row(row: StepRow, total: float, several: bool) -> list[str]:
     step, seconds = row.step, row.seconds.median
     return [f"{1e3 * seconds:.3f}", f"{1e3 * row.seconds.p90:.3f}" if several else "",
             f"{100 * seconds / max(total, 1e-12):.1f}%", _shown(row.main)[:52], str(line_of(row.main) or ""),
-            _source(row), f"{row.runs:g}", f"{1e6 * seconds / row.runs:.1f}", _rate(step.bytes, row),
+            _source(row), f"{row.runs:g}", f"{1e6 * seconds / row.runs:.1f}", _predicted(step), _rate(step.bytes, row),
             _rate(step.flops, row), step.kernel[:32], step.instruction.name[:32], _origin(row)[-48:]]
+
+
+def _predicted(step: StepTime) -> str:
+    return "" if step.predicted is None else f"{1e6 * step.predicted:.1f}"
 
 
 def _rate(amount: int, row: StepRow) -> str:
@@ -73,11 +80,12 @@ def _origin(row: StepRow) -> str:
 
 
 def profile_json(calls: Sequence[Sequence[StepTime]]) -> list[dict]:
-    """The same for JSON: seconds are the median per call, runs those of a call; bytes and flops those of one run."""
+    """The same for JSON: seconds are the median per call, runs those of a call; bytes, flops and what was
+    predicted, on GPUs, those of one run."""
     return [{"kernel": r.step.kernel, "instruction": r.step.instruction.name, "opcode": r.step.instruction.opcode,
              "shape": r.step.instruction.shape.to_string(False), "line": line_of(r.main),
              "operation": {"name": r.main.name, "opcode": r.main.opcode, "shape": r.main.shape.to_string(False)},
              "source": source_json(r.main) or source_json(r.step.instruction), "op_name": _origin(r),
              "seconds": r.seconds.median, "percentiles": r.seconds.named, "runs": r.runs, "bytes": r.step.bytes,
-             "flops": r.step.flops}
+             "flops": r.step.flops, "predicted_seconds": r.step.predicted}
             for r in step_rows(calls)]

@@ -68,7 +68,9 @@ Examples:
 @click.option("--warm-up", type=click.IntRange(0), metavar="N",
               help="Number of untimed runs before these. Default: 1 with --repeat or --profile, 0 with --infeed, "
                    "--recv or --outfeed.")
-@click.option("--profile", is_flag=True, help="Show the time of each step instead of the results (target cpu).")
+@click.option("--profile", is_flag=True,
+              help="Show the time of each step instead of the results; on a GPU by the device's clock, beside what "
+                   "was predicted.")
 @click.option("--top", default=30, show_default=True, type=click.IntRange(1), metavar="N",
               help="With --profile: number of steps listed.")
 @time_passes_option

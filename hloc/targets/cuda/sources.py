@@ -43,12 +43,16 @@ QUIET = "#pragma nv_diag_suppress 177      /* most scalar functions are not used
 
 @dataclass(frozen=True)
 class CudaSources:
-    """program: launches count in `geometry`; kernels: CUDA C texts; host_calls: the plan's steps in Python."""
+    """program: launches count in `geometry`; kernels: CUDA C texts; host_calls: the plan's steps in Python; ways: of
+    each kernel, "" by the cost model; origins: of each launch, the kernel's number in the plan, and the launch's in
+    it."""
 
     program: Program
     kernels: tuple[str, ...]
     geometry: tuple[Geometry, ...]
     host_calls: tuple[HostCall, ...]
+    ways: tuple[str, ...]
+    origins: tuple[tuple[int, int], ...]
 
     def readable(self) -> str:
         """The kernels as they were generated; hloc's headers stay includes."""
@@ -64,8 +68,8 @@ class CudaSources:
 
 def make_sources(program: Program, gpu: Machine, ways: Sequence[str] = ()) -> CudaSources:
     """Print all kernels and choose how they start. ways: of each kernel (tuning.py), else by the cost model."""
-    codes = []
-    for number, (kernel, way) in enumerate(zip(program.kernels, ways or [""] * len(program.kernels))):
+    codes, ways = [], tuple(ways or [""] * len(program.kernels))
+    for number, (kernel, way) in enumerate(zip(program.kernels, ways)):
         name = c_name(number, kernel.name)
         if isinstance(kernel, Tile):
             code = tile_source(kernel, name, gpu, way)
@@ -76,8 +80,9 @@ def make_sources(program: Program, gpu: Machine, ways: Sequence[str] = ()) -> Cu
         starts = tuple(g._replace(about=about) for g in code.launches)
         codes.append(code._replace(text=describe(code.launches, kernel) + code.text, launches=starts))
     geometry = tuple(g for code in codes for g in code.launches)
-    return CudaSources(numbered(program, codes), tuple(c.text for c in codes), geometry,
-                       host_calls(program.steps))
+    origins = tuple((number, n) for number, code in enumerate(codes) for n in range(len(code.launches)))
+    return CudaSources(numbered(program, codes), tuple(c.text for c in codes), geometry, host_calls(program.steps),
+                       ways, origins)
 
 
 def numbered(program: Program, codes: list[TileCode]) -> Program:
@@ -108,7 +113,8 @@ def numbered(program: Program, codes: list[TileCode]) -> Program:
         if isinstance(step, Launch):
             code = codes[step.kernel]
             more = scratch(step, code)
-            return [Launch(first[step.kernel] + n, step.arguments + more) for n in range(len(code.launches))]
+            return [Launch(first[step.kernel] + n, step.arguments + more, step.instruction)
+                    for n in range(len(code.launches))]
         if isinstance(step, WhileLoop):
             return [step._replace(condition=rewrite(step.condition), body=rewrite(step.body))]
         if isinstance(step, Branch):

@@ -49,6 +49,11 @@ def executable(gpu: Machine, program: Program, module: Module, options) -> Execu
             ways = chosen_ways(program.kernels, gpu, options.tuning, options.report)
     with options.stage("printing"):
         sources = make_sources(program, gpu, ways)
+    clock = None
+    if options.profile:
+        from hloc.targets.cuda.costs.steps import timed_steps
+        from hloc.targets.cuda.execution.step_clock import StepClock
+        clock = StepClock(*timed_steps(program, sources, gpu))
     program = sources.program
     functions = {call: host_function(call, options) for call in sources.host_calls}
 
@@ -57,7 +62,7 @@ def executable(gpu: Machine, program: Program, module: Module, options) -> Execu
         packed = container.Container(
             program.name, gpu.arch, image(sources, gpu, options), sources.geometry, program.steps, program.parameters,
             program.results, program.constants, program.arena_size, compiler.compiler_version())
-        return CudaBackend(packed, functions)
+        return CudaBackend(packed, functions, clock)
 
     def save_cubin(file: BinaryIO, _: str) -> None:
         if sources.host_calls:
@@ -79,7 +84,8 @@ def executable(gpu: Machine, program: Program, module: Module, options) -> Execu
         program.name, gpu.arch, program.parameters, program.results, start, sources.readable,
         texts={".cu": lambda _: sources.single_file(), ".hlo": lambda _: str(module),
                ".ptx": lambda _: compiler.compile_cuda(sources.single_file(), gpu.arch, "ptx").decode()},
-        files={".cubin": save_cubin}, hosts={".cubin": (host_program, host_header)})
+        files={".cubin": save_cubin}, hosts={".cubin": (host_program, host_header)},
+        profiled=clock.times if clock else None)
 
 
 def image(sources: CudaSources, gpu: Machine, options) -> bytes:

@@ -9,7 +9,7 @@ architecture) is one RunError that says so.
 
 The first run waits after every kernel, so that a fault is told with the kernel's name and its HLO. From the second run
 on, stretches that need no look from the host are CUDA graphs (graphs.py); HLOC_CUDA_GRAPHS=off leaves these out, and
-HLOC_CUDA_WAIT=on waits after every kernel of every run.
+HLOC_CUDA_WAIT=on waits after every kernel of every run. With a clock (step_clock.py) there are no graphs, either.
 """
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from typing import Union
 
@@ -33,6 +34,7 @@ from hloc.machine import Machine
 from hloc.targets.cuda.container import Container, Geometry
 from hloc.targets.cuda.execution import graphs
 from hloc.targets.cuda.execution.device_arrays import DeviceArray, Fixed
+from hloc.targets.cuda.execution.step_clock import StepClock
 from hloc.targets.cuda.gpus import device_named
 from hloc.targets.cuda.libraries import cublaslt, cudnn
 from hloc.targets.cuda.tiles import tensor_maps
@@ -112,7 +114,8 @@ def device_machine() -> Machine:
 class CudaBackend:
     """Holds the context, the module, all memory and the graphs on the device; `close` gives them back."""
 
-    def __init__(self, packed: Container, functions: dict[HostCall, Callable]):
+    def __init__(self, packed: Container, functions: dict[HostCall, Callable], clock: StepClock | None = None):
+        self.clock = clock
         self.cuda = driver()
         self.packed, self.host_functions = packed, functions
         self.runs, self.graphs, self.parts, self.memory, self.lost = 0, {}, {}, None, False
@@ -120,7 +123,7 @@ class CudaBackend:
         self.resident: dict[int, weakref.ref[Fixed]] = {}   # of the parameters: what lies there for later calls
         self.libraries: dict[type, cublaslt.CublasLt | cudnn.Cudnn] = {}
         self.waits = os.environ.get("HLOC_CUDA_WAIT", "off") == "on"
-        self.use_graphs = os.environ.get("HLOC_CUDA_GRAPHS", "on") != "off" and not self.waits
+        self.use_graphs = os.environ.get("HLOC_CUDA_GRAPHS", "on") != "off" and not self.waits and not clock
         self.context = primary_context(self.cuda)
         with _Inside(self):
             try:
@@ -289,7 +292,11 @@ class CudaBackend:
     def run(self) -> None:
         """Run the plan on what is on the device; does not wait for its end but in the first run."""
         with _Inside(self):
+            if self.clock:
+                self.clock.begin()
             self._steps(self.packed.steps)
+            if self.clock:
+                self.clock.collect()
             self.runs += 1
 
     def wait(self) -> None:
@@ -361,13 +368,14 @@ class CudaBackend:
         geometry = self.packed.kernels[step.kernel]
         try:
             addresses = [self._address(ref) for ref in step.arguments]
-            if geometry.product:
-                self.functions[step.kernel](addresses, self.stream.handle)
-            else:
-                if geometry.maps:
-                    addresses.append(self.maps[step])
-                self.functions[step.kernel].prepared_async_call(
-                    geometry.grid, geometry.block, self.stream, *addresses, shared_size=geometry.shared)
+            if geometry.maps:
+                addresses.append(self.maps[step])
+            with self._timed(step):
+                if geometry.product:
+                    self.functions[step.kernel](addresses, self.stream.handle)
+                else:
+                    self.functions[step.kernel].prepared_async_call(
+                        geometry.grid, geometry.block, self.stream, *addresses, shared_size=geometry.shared)
             if self.runs == 0 or self.waits:
                 self.stream.synchronize()
         except self.cuda.Error as error:
@@ -375,8 +383,12 @@ class CudaBackend:
                            ) from None
 
     def _copy(self, step: Copy) -> None:
-        self.cuda.memcpy_dtod_async(self._address(step.destination), self._address(step.source), step.source.size,
-                                    self.stream)
+        with self._timed(step):
+            self.cuda.memcpy_dtod_async(self._address(step.destination), self._address(step.source), step.source.size,
+                                        self.stream)
+
+    def _timed(self, step: Step) -> AbstractContextManager:
+        return self.clock.around(step, self.cuda, self.stream) if self.clock else nullcontext()
 
     def _read(self, ref: Ref, dtype) -> int:
         value = self.flag[:np.dtype(dtype).itemsize]
@@ -404,6 +416,10 @@ class CudaBackend:
         self._steps(step.branches[chosen if 0 <= chosen < last else last])
 
     def _host_call(self, step: HostCall) -> None:
+        with self.clock.around_host(step) if self.clock else nullcontext():
+            self._call_host(step)
+
+    def _call_host(self, step: HostCall) -> None:
         inputs = []
         for ref, shape in step.arguments:
             array = np.empty(shape.dimensions, numpy_dtype(shape.element_type))

@@ -1,0 +1,56 @@
+"""The steps of a GPU program as a profile lists them: what each computes, moves and is predicted to take.
+
+In: a program and its CUDA sources. Out: the steps that a clock times, in the order of the plan, and a StepTime for
+each, without times (hloc/targets/cuda/execution/step_clock.py fills them in).
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import cache
+
+from hloc.executable import StepTime
+from hloc.kernels.plan import Branch, Copy, HostCall, Launch, Program, Step, WhileLoop
+from hloc.machine import Machine
+from hloc.targets.cuda.costs.model import estimate
+from hloc.targets.cuda.costs.program import unread_share, works_of_kernel
+from hloc.targets.cuda.costs.work import Work
+from hloc.targets.cuda.gpus import device_named
+from hloc.targets.cuda.sources import CudaSources
+
+
+def timed_steps(planned: Program, sources: CudaSources, gpu: Machine) -> tuple[list[Step], list[StepTime]]:
+    """planned: the program before its kernels became launches, which `sources` have."""
+    known = device_named(gpu.name, gpu.arch)                # the cost model knows GPUs by their names in gpus.json
+
+    @cache
+    def works(number: int) -> list[Work]:
+        return works_of_kernel(planned.kernels[number], gpu, sources.ways[number])
+
+    def row(step: Step) -> StepTime:
+        if isinstance(step, Copy):
+            return StepTime("copy", step.instruction, 2 * step.source.size, 0, 0, 0.0)
+        if isinstance(step, HostCall):
+            moved = sum(shape.num_bytes for _, shape in step.arguments + step.results)
+            return StepTime(step.target, step.instruction, moved, 0, 0, 0.0)
+        number, part = sources.origins[step.kernel]
+        kernel, name = planned.kernels[number], sources.geometry[step.kernel].function
+        if known is None:
+            return StepTime(name, step.instruction, kernel.cost.bytes, kernel.cost.flops, 0, 0.0)
+        us = [estimate(work, known, unread=unread_share(planned, step, known)).us for work in works(number)]
+        if part == us.index(max(us)):                       # what the kernel is for
+            return StepTime(name, step.instruction, kernel.cost.bytes, kernel.cost.flops, 0, 0.0, us[part] * 1e-6)
+        return StepTime(name, step.instruction, int(works(number)[part].memory), 0, 0, 0.0, us[part] * 1e-6)
+    steps = list(_in_order(sources.program.steps))
+    return steps, [row(step) for step in steps]
+
+
+def _in_order(steps: Iterable[Step]) -> Iterator[Launch | Copy | HostCall]:
+    """What takes time of its own; loops nest as deep as HLO's, which the planner has walked too."""
+    for step in steps:
+        if isinstance(step, WhileLoop):
+            yield from _in_order((*step.condition, *step.body))
+        elif isinstance(step, Branch):
+            for branch in step.branches:
+                yield from _in_order(branch)
+        else:
+            yield step

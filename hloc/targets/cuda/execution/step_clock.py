@@ -1,0 +1,96 @@
+"""What each step of a program takes on a GPU, by the device's clock: events before and behind it on the stream.
+
+In: the steps of a plan (StepTimes without times). Out: their times, and when each ran in the last run.
+
+    clock = StepClock(steps, timed);  CudaBackend(packed, {}, clock)(arrays);  clock.times(), clock.spans
+
+A program with a clock runs kernel by kernel, not as a CUDA graph. What the device takes to start a kernel, a few
+microseconds, is in its time. Host calls are timed by the host.
+"""
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from hloc.executable import StepTime
+from hloc.kernels.plan import Step
+
+MOST_PENDING = 4096                 # pairs of events that are in use at once
+MOST_SPANS = 1 << 20                # of one run
+
+
+class Span(NamedTuple):
+    """One run of a step. number: of the step in `times()`; start: seconds since the first step of this run began."""
+
+    number: int
+    start: float
+    seconds: float
+
+
+class StepClock:
+    """steps: those of the plan that are timed, the very objects; rows: what is known of each, its runs and seconds 0.
+    `cuda` is PyCUDA's driver module, of which only Event is asked."""
+
+    def __init__(self, steps: Sequence[Step], rows: Sequence[StepTime]):
+        self.numbers = {id(step): number for number, step in enumerate(steps)}
+        self.rows = tuple(rows)
+        self.spans: list[Span] = []
+        self._runs, self._seconds = [0] * len(rows), [0.0] * len(rows)
+        self._pending: list[tuple[int, Any, Any]] = []
+        self._idle: list[Any] = []
+        self._first: Any = None
+
+    def begin(self) -> None:
+        """A run begins."""
+        self.spans, self._first = [], None
+
+    @contextmanager
+    def around(self, step: Step, cuda: Any, stream: Any) -> Iterator[None]:
+        """Time what is put on the stream inside."""
+        before, after = self._event(cuda), self._event(cuda)
+        before.record(stream)
+        yield
+        after.record(stream)
+        self._pending.append((self.numbers[id(step)], before, after))
+        if len(self._pending) >= MOST_PENDING:
+            self.collect()
+
+    @contextmanager
+    def around_host(self, step: Step) -> Iterator[None]:
+        """Time what the host does inside; the stream is idle before and behind it."""
+        self.collect()
+        start = time.perf_counter()
+        yield
+        seconds, number = time.perf_counter() - start, self.numbers[id(step)]
+        begun = max((s.start + s.seconds for s in self.spans[-1:]), default=0.0)
+        self._count(Span(number, begun, seconds))
+
+    def collect(self) -> None:
+        """Wait for the steps that were timed, and count them."""
+        if not self._pending:
+            return
+        self._pending[-1][2].synchronize()
+        if self._first is None:
+            self._first = self._pending[0][1]
+        for number, before, after in self._pending:
+            self._count(Span(number, before.time_since(self._first) * 1e-3, after.time_since(before) * 1e-3))
+            self._idle += [event for event in (before, after) if event is not self._first]
+        self._pending.clear()
+
+    def times(self) -> tuple[StepTime, ...]:
+        """What the steps took since this was asked last."""
+        told = tuple(row._replace(runs=runs, seconds=seconds)
+                     for row, runs, seconds in zip(self.rows, self._runs, self._seconds))
+        self._runs, self._seconds = [0] * len(self.rows), [0.0] * len(self.rows)
+        return told
+
+    def _count(self, span: Span) -> None:
+        self._runs[span.number] += 1
+        self._seconds[span.number] += span.seconds
+        if len(self.spans) < MOST_SPANS:
+            self.spans.append(span)
+
+    def _event(self, cuda: Any) -> Any:
+        return self._idle.pop() if self._idle else cuda.Event()
