@@ -35,7 +35,8 @@ def cubin(tmp_path_factory):
 def test_container_round_trip(cubin):
     packed = container.read(cubin)
     sources = sources_of(MODULE)
-    assert packed.kernels == sources.geometry and packed.steps == sources.program.steps
+    unnamed = tuple(s._replace(instruction=None) for s in sources.program.steps)       # a saved plan has no HLO
+    assert packed.kernels == sources.geometry and packed.steps == unnamed
     assert packed.arch == "sm_90a" and packed.arena_size == sources.program.arena_size
     assert [v.shape.to_string(False) for v in packed.results] == ["bf16[64,70]", "f32[64]", "f32[64,5000]"]
     for got, put in zip(packed.constants, sources.program.constants):
