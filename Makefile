@@ -50,6 +50,7 @@ docs: $(TESTS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check hloc tests testdata examples benchmarks
+	$(BIN)/python -m pytest -q tests/test_structure.py -k imports
 
 golden: $(STAMP)
 	HLOC_GOLDEN=1 $(BIN)/python -m pytest tests/test_passes.py tests/test_kernels.py

@@ -189,7 +189,7 @@ def test_hostile_archives(cubin, tmp_path):
 
 
 def test_run_without_a_gpu(cubin, monkeypatch):
-    from hloc.targets.presence import device_present
+    from hloc.targets.cuda.presence import device_present
     if device_present():
         pytest.skip("a machine without a GPU is needed: this one has one")
     result = CliRunner().invoke(cli, ["run", str(cubin)])

@@ -18,8 +18,7 @@ from hloc import api
 from hloc.cli.main import cli
 from hloc.errors import HlocError, RunError, UsageError
 from hloc.kernels.ir import Tile
-from hloc.targets import presence
-from hloc.targets.cuda import compiler, target
+from hloc.targets.cuda import compiler, presence, target
 from hloc.targets.cuda.execution import measure, runtime, tuning
 from hloc.targets.cuda.gpus import GPUS
 from hloc.targets.cuda.tiles.source import ways

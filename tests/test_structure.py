@@ -11,6 +11,13 @@ PACKAGE = Path(__file__).parent.parent / "hloc"
 # The order of processing: a part may import what stands before it, never what stands behind.
 ORDER = ["source_lines", "errors", "processes", "workers", "interrupts", "sanitize", "files", "archives", "limits", "machine", "cache", "patterns", "phrases", "ir", "sharding", "devices", "inputs", "ops", "text", "proto", "bundles", "sources",
          "verify", "evaluate", "analysis", "passes", "kernels", "binding", "executable", "bounded", "targets", "jax_adapter", "functions", "api", "tools", "pages", "cli", "__main__"]
+# The order within the parts that make code: of folders and files, those that one line names side by side do not import
+# each other. "" stands for all files that no line names.
+LAYERS = {
+    "kernels": ("", "rules text", "group", "elemental", "products reductions routines", "attention", "lower", "planner",
+                "memory"),
+    "targets": ("", "cpu cuda", "__init__"),
+}
 # One adapter file (or two) for each package that may be missing.
 ADAPTERS = {"pycuda": {"targets/cuda/execution/runtime.py"}, "mpi4py": {"evaluate/mpi.py"},
             "jax": {"jax_adapter.py", "text/stablehlo_sizes.py", "tools/xla.py", "tools/conformance/judge.py"}, "torch": set()}
@@ -44,6 +51,27 @@ def test_imports_go_one_way():
             pieces = name.split(".")
             if pieces[0] == "hloc" and len(pieces) > 1 and pieces[1] in ORDER and ORDER.index(pieces[1]) > mine:
                 wrong.append(f"{path.relative_to(PACKAGE)} imports {name}")
+    assert wrong == []
+
+
+def test_imports_within_a_part_go_one_way():
+    wrong = []
+    for part, lines in LAYERS.items():
+        places = {name: number for number, line in enumerate(lines) for name in line.split(" ")}
+
+        def place(path: Path) -> tuple[str, int]:
+            """The folder or file of a layer, and the number of the layer."""
+            name = path.relative_to(PACKAGE / part).with_suffix("").parts[0]
+            return (name, places[name]) if name in places else ("", places[""])
+        assert {place(p)[0] for p in (PACKAGE / part).rglob("*.py")} == places.keys(), "a name of no file"
+        files = {".".join(p.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): p
+                 for p in (PACKAGE / part).rglob("*.py")}
+        for path in files.values():
+            name, mine = place(path)
+            for imported in _modules_imported(path, files.keys()):
+                other, theirs = place(files[imported])
+                if theirs > mine or theirs == mine and other != name:
+                    wrong.append(f"{path.relative_to(PACKAGE)} imports {imported}")
     assert wrong == []
 
 

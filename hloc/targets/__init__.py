@@ -41,11 +41,13 @@ def gpu_left_out(asked: str, taken: str) -> str:
     """Why "auto" is the CPU although an NVIDIA driver shows itself; "" where that is as it should be."""
     if asked != "auto" or taken != "cpu" or not presence.driver_present():
         return ""
-    return presence.device_missing()
+    from hloc.targets.cuda.presence import device_missing
+    return device_missing()
 
 
 def _device_or_cpu() -> Target:
-    if presence.device_present():
+    from hloc.targets.cuda.presence import device_present
+    if device_present():
         from hloc.targets.cuda.target import cuda_target
         return cuda_target(None)
     from hloc.targets.cpu.target import cpu_target

@@ -24,7 +24,7 @@ from hloc import cache, files
 from hloc.errors import RunError
 from hloc.kernels.ir import Kernel, Tile
 from hloc.machine import Machine
-from hloc.targets import presence
+from hloc.targets.cuda import presence
 from hloc.targets.cuda.execution.measured import Measured, describe
 from hloc.targets.cuda.gpus import device_named
 from hloc.targets.cuda.tiles.source import ways

@@ -1,0 +1,25 @@
+"""Whether there is a GPU that can be used.
+
+    device_missing()     why there is none; "" where there is one
+"""
+from __future__ import annotations
+
+from hloc.errors import HlocError
+from hloc.targets.presence import driver_present
+
+
+def device_missing() -> str:
+    """Why no GPU can be used here; "" where one can."""
+    if not driver_present():
+        return "no NVIDIA driver"
+    from hloc.targets.cuda.execution.runtime import device_machine
+    try:
+        device_machine()
+    except HlocError as error:
+        return error.message
+    return ""
+
+
+def device_present() -> bool:
+    """Whether PyCUDA and a device are here."""
+    return not device_missing()
