@@ -5,8 +5,8 @@
     results = exe(*arrays)
     f = hloc.jit(f)                                     functions of JAX (the `jax` extra)
 
-What is not an error is imported when it is first asked for: an installation compiles hloc's routines before NumPy is
-there (targets/cpu/building/installation.py).
+Everything but the errors is imported when it is first used: an installation compiles hloc's library kernels before
+NumPy is installed (targets/cpu/building/installation.py).
 """
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -36,7 +36,7 @@ _LATER = {"Options": "hloc.api", "compile": "hloc.api", "jit": "hloc.api", "load
 
 
 def __getattr__(name: str) -> Any:
-    """One of _LATER, kept for the next time."""
+    """Import one of _LATER, and keep it."""
     if name not in _LATER:
         raise AttributeError(f"module 'hloc' has no attribute {name!r}")
     globals()[name] = getattr(import_module(_LATER[name]), name)

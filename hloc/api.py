@@ -1,10 +1,10 @@
-"""The Python API, and the way of the data on one page.
+"""The Python API, and the whole compilation on one page.
 
     module = load("model.hlo")              text -> Module, verified
     exe = compile(module, target="cpu")     Module -> passes -> Program -> native code
     results = exe(*arrays)                  NumPy in, NumPy out
 
-`optimize` and `plan` are the steps in between, for those who want to look.
+`optimize` and `plan` are the steps in between.
 """
 from __future__ import annotations
 
@@ -34,29 +34,29 @@ if TYPE_CHECKING:
     from hloc.functions import CompiledFunction, FunctionSource, JittedFunction
     from hloc.kernels.plan import Program
 
-MOST_ELEMENTS = 1 << 48           # of one array: hours of work, if nothing is kept
+MOST_ELEMENTS = 1 << 48           # of one array: more would take hours to compute
 SHOWN_FAULTS = 10                 # warnings about rules that one module breaks
 SWITCH_SECONDS = 2e-4             # between threads, while a module compiles
-LIMIT_TRIES = 7                   # plans that are made to meet a memory limit
-LIMIT_STEPS = 128                 # the aim is lowered by such a part of the limit, at least, then by twice as much ...
+LIMIT_TRIES = 7                   # attempts to meet a memory limit
+LIMIT_STEPS = 128                 # the aim is lowered by at least this part of the limit, then by twice as much ...
 
 
 @dataclass
 class Options:
     """Options of a compilation.
 
-    progress      called with (stage, done, total); total 0 where it is not known
+    progress      called with (stage, done, total); total is 0 if unknown
     timings       receives a Timing per pass (hloc/passes/runner.py)
     stages        receives the seconds of each stage: parse, passes, lowering, printing, compiler
     units         receives a UnitTime per call of the C compiler (hloc/targets/cpu/building/unit_times.py)
     custom_calls  custom-call target -> Python function over NumPy arrays
     passes        options of passes by name, e.g. {"fusion": "off", "memory_limit": 1 << 30} (hloc/passes/context.py)
-    transfers     what infeed and recv take, and what outfeed and send gave (hloc/ops/host.py)
+    transfers     the arrays of infeed, recv, outfeed and send (hloc/ops/host.py)
     profile       the program measures each of its steps, for Executable.profile; targets cpu and GPUs
-    march         the CPU to compile for, as the C compiler's -march names it: native, x86-64-v3 ...; target cpu
-    tuning        the file of measured choices of kernels (hloc/targets/cuda/execution/tuning.py); GPU targets
+    march         the CPU to compile for, as for the C compiler's -march: native, x86-64-v3 ...; target cpu
+    tuning        the file of measured algorithms of kernels (hloc/targets/cuda/execution/tuning.py); GPU targets
     bound         numbers of parameters whose arrays are the same in all calls (Executable.bind); target cpu
-    device        where the program runs, among several (hloc/evaluate); what collectives exchange goes through it
+    device        which of several devices the program runs on (hloc/evaluate); collectives exchange data through it
     """
 
     progress: Callable[[str, int, int], None] | None = None
@@ -75,12 +75,12 @@ class Options:
 
     @property
     def watches_passes(self) -> bool:
-        """Whether the passes must run, to be timed or shown, even where the result is known."""
+        """Whether the passes must run, to be timed or dumped, even if the program is in the cache."""
         return self.timings is not None or bool(self.dumps)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Adds the seconds of what is done inside to `stages`."""
+        """Add the seconds of the block to `stages`."""
         start = time.perf_counter()
         try:
             yield
@@ -128,11 +128,11 @@ def load(source: str | bytes | Path | Module, *, name: str | None = None, choice
     What a file may hold is in hloc/sources.py: HLO text, protos, gzip, StableHLO ... Snapshots set `default_inputs`.
     choice  the name or number of one of several modules, as in `model.hlo#2`
     strict  unknown attributes are errors instead of warnings;  warn  called with each warning and its place
-    elided  what to make up for constants whose values the text leaves out ({...}): 'sensible:SEED', 'random:SEED' or
-            'zeros'; a warning tells. Without it such a module can be looked at and optimized, but not run.
-    broken_rules  "warn" or "ignore": a module that breaks rules of HLO is read all the same, to be looked at, not to be
-            run (hloc/verify/unverified.py); `strict` refuses it
-    sizes   those of StableHLO's unbounded dimensions, as {"b": 4} or {"arg0.0": 4} (hloc/text/stablehlo_sizes.py)
+    elided  the values to generate for constants that the text omits ({...}): 'sensible:SEED', 'random:SEED' or
+            'zeros', with a warning. Without it such a module can be printed and optimized, but not run.
+    broken_rules  "warn" or "ignore": read a module that breaks rules of HLO, to print it, not to run it
+            (hloc/verify/unverified.py); `strict` refuses it
+    sizes   of StableHLO's unbounded dimensions, as {"b": 4} or {"arg0.0": 4} (hloc/text/stablehlo_sizes.py)
     Raises HlocError with file:line:col, or with the byte of a binary file.
     """
     if isinstance(source, Module):
@@ -215,17 +215,17 @@ def plan(module: Module, target: Target, options: Options | None = None) -> Prog
 
 
 def optimized_plan(module: Module, target: Target, options: Options | None = None) -> tuple[Module, Program]:
-    """Optimize and plan a module, which is consumed; where a "memory_limit" is among the options, within it.
+    """Optimize and plan a module, which is consumed; within a "memory_limit" if the options have one.
 
-    The limit counts parameters, results, constants and the arena, with what routines take (Program.peak). The arena may
-    be larger than what is alive in it, so the passes are given a lower aim where the plan misses the limit. Raises
-    RunError, with the figure, where recomputing arrays does not get there.
+    The limit counts parameters, results, constants and the arena, with the memory of library kernels (Program.peak).
+    The arena may be larger than the arrays that are live in it, so the passes run again with a lower aim if the plan
+    misses the limit. Raises RunError, with the least peak, if recomputing arrays is not enough.
     """
     options = options or Options()
     limit = options.passes.get("memory_limit")
     if limit is None:
         return module, plan(optimize(module, target, options), target, options)
-    aim, least = None, None                                 # first as without a limit: what hloc memory tells is enough
+    aim, least = None, None                                 # first without a limit: it may be met
     for number in range(LIMIT_TRIES):
         own = clone_module(module)
         optimize(own, target, replace(options, passes={**options.passes, "memory_limit": aim}))
@@ -234,8 +234,8 @@ def optimized_plan(module: Module, target: Target, options: Options | None = Non
             return own, program
         least = min(program.peak, least or program.peak)
         aim = limit if aim is None else max(0, aim - (max(program.peak - limit, limit // LIMIT_STEPS) << number - 1))
-    raise RunError(f"running {module.name} needs {least:,} bytes at least, with arrays computed again to save memory; "
-                   f"the limit is {limit:,}", hint="hloc memory shows which arrays are alive at the peak")
+    raise RunError(f"running {module.name} needs {least:,} bytes at least, with arrays recomputed to save memory; "
+                   f"the limit is {limit:,}", hint="hloc memory shows which arrays are live at the peak")
 
 
 @overload
@@ -254,11 +254,11 @@ def compile(source: Any, *arguments: Any, target: str = "auto", options: Options
 
     source   a path, text, bytes or a Module: compile(source, target). Or a function of JAX: as it is, jitted, traced or
              lowered; then `arguments` are examples of its arguments (arrays, numbers, jax.ShapeDtypeStructs, pytrees of
-             them), of which types and shapes count: compile(f, params, x, target="cpu") (hloc/functions.py)
+             them), used for their types and shapes: compile(f, params, x, target="cpu") (hloc/functions.py)
     target   auto (a GPU if there is one, else the CPU), cpu, cuda, a GPU architecture (sm_90a) or name (h100),
              or reference (the NumPy evaluator)
-    consume  a Module that is given may be changed (else a copy is compiled)
-    run      build native code now; False leaves it to the first call, for those who only save or print
+    consume  a given Module may be changed (otherwise a copy is compiled)
+    run      build native code now; with False the first call does, if there is one
     Raises HlocError with a place in the text where there is one.
     """
     is_function = callable(source) or hasattr(source, "lower") and not isinstance(source, (str, bytes)) \
@@ -292,8 +292,8 @@ def jit(function: Callable[..., Any] | None = None, *, target: str = "auto", opt
     also as a decorator: @hloc.jit, @hloc.jit(target="cpu", static_argnums=1).
 
     Results are pytrees of NumPy arrays. static_argnums, static_argnames: as jax.jit's. donate_argnums and
-    donate_argnames are accepted as jax.jit has them, and mean nothing: hloc never overwrites an argument.
-    Raises UsageError for what is no function, and without jax.
+    donate_argnames are accepted and have no effect: hloc never overwrites an argument.
+    Raises UsageError if it is no function, and without jax.
     """
     from hloc.functions import JittedFunction
 
@@ -309,7 +309,7 @@ def _module_compiler(target: str, options: Options | None) -> Callable[[bytes, s
 @without_collections()
 def compile_module(source: str | bytes | Path | Module, target: str = "auto", *, options: Options | None = None,
                    consume: bool = False, run: bool = True) -> Executable:
-    """As compile, of a module."""
+    """compile, for a module."""
     options = options or Options()
     if isinstance(source, Module):
         load(source)                                                # it may break rules
@@ -323,7 +323,7 @@ def compile_module(source: str | bytes | Path | Module, target: str = "auto", *,
 
 def recompiled(content: str | bytes, name: str, choice: str | None, target: str, options: Options,
                run: bool = True) -> Executable:
-    """An executable from what a module's file holds; also what a pickled one calls."""
+    """Compile the content of a module's file. Unpickling calls it, too."""
     module = load(content, name=name, choice=choice, options=options)
     exe = _compiled(module, target, options, True, run)
     exe.recipe = lambda: (recompiled, (content, name, choice, target, lasting(options)))
@@ -381,13 +381,13 @@ def _compiled(module: Module, target: str, options: Options, consume: bool, run:
         else:
             exe = compile_now()
         exe = with_sizes(exe, *signature)
-        if run and (chosen.name == "cpu" or presence.driver_present()):      # without a GPU one may still save a cubin
+        if run and (chosen.name == "cpu" or presence.driver_present()):      # without a GPU a cubin can still be saved
             _ = exe.backend
     return exe
 
 
 def refuse_endless(module: Module) -> None:
-    """RunError where an array, kept or not, has so many elements that no run would come to an end."""
+    """Raise RunError if an array has so many elements that computing it would not end."""
     for instruction in module.instructions():
         count = instruction.shape.num_elements
         if count > MOST_ELEMENTS:
@@ -441,5 +441,5 @@ def reference_executable(module: Module, options: Options) -> Executable:
 
 
 def _without_instruction(function: Callable) -> Callable:
-    """The evaluator hands custom calls their instruction; users' functions take arrays only."""
+    """A custom call of the evaluator, which also passes the instruction, from a user's function of arrays."""
     return lambda _instruction, *operands: function(*operands)

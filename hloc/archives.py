@@ -1,4 +1,4 @@
-"""Zip files of others, opened: nothing of them is unpacked, or believed, before it is looked at.
+"""Zip files from strangers: everything is checked before anything is unpacked.
 
     archive = open_archive(file, {zipfile.ZIP_STORED})        raises ValueError, BadZipFile
 """
@@ -9,14 +9,14 @@ import zipfile
 from collections.abc import Collection
 
 LARGEST_DIRECTORY = 16 << 20          # bytes: some 200,000 members
-ENCRYPTED = 1                         # a flag of zip's
-# What zipfile raises for files that are not as they should be, beside BadZipFile.
+ENCRYPTED = 1                         # a flag in a zip's directory
+# What zipfile raises for damaged files, besides BadZipFile.
 DAMAGED = (OSError, ValueError, EOFError, NotImplementedError, RuntimeError, OverflowError, IndexError)
 
 
 def open_archive(file: io.BufferedReader, methods: Collection[int]) -> zipfile.ZipFile:
-    """A zip whose members have names of their own, are not encrypted, and are compressed by one of `methods`, if at
-    all. `file` is for closing only from now on. Raises ValueError or BadZipFile where it is none."""
+    """Open a zip whose members have different names, are not encrypted, and are stored or compressed by one of
+    `methods`. The caller may only close `file` afterwards. Raises ValueError or BadZipFile if it is not such a zip."""
     archive = zipfile.ZipFile(_Bounded(file.raw))
     names = set()
     for member in archive.infolist():
@@ -32,8 +32,8 @@ def open_archive(file: io.BufferedReader, methods: Collection[int]) -> zipfile.Z
 
 
 class _Bounded(io.BufferedReader):
-    """A file of which nothing is read in one piece that is longer than LARGEST_DIRECTORY: what zipfile reads so is the
-    directory, of the length that the file says."""
+    """A file that refuses to read more than LARGEST_DIRECTORY at once: zipfile reads the whole directory, of the
+    length that the file states."""
 
     def read(self, size: int | None = -1) -> bytes:
         if size is not None and size > LARGEST_DIRECTORY:

@@ -1,8 +1,8 @@
-"""Executables some of whose arguments are fixed: `exe.bind(weights)`.
+"""Executables with some fixed arguments: `exe.bind(weights)`.
 
 In: arrays for some parameters, by name or number, or for the first ones. Out: a backend that takes the others. Fixed
-arrays are checked and made contiguous once. On a GPU they are copied there with the first call and stay; on a CPU, and
-where they lie on the GPU already, they are read where they are: their owner must not change them.
+arrays are checked and made contiguous once. On a GPU they are copied with the first call and stay there. On a CPU, and
+if they are on the GPU already, they are read in place: their owner must not change them.
 
     f(w: f32[64,64], x: f32[64])     f.bind({"w": w})     calls f(w, x) for each x
 """
@@ -19,21 +19,22 @@ from hloc.inputs import Named, check_array
 from hloc.inputs.arrays import Views
 from hloc.inputs.dlpack import DeviceView
 
-Arrays = Mapping[Any, Any] | Sequence[Any]             # by name or number, or those of the first parameters
+Arrays = Mapping[Any, Any] | Sequence[Any]             # by name or number, or for the first parameters
 
 
 def fixed_arrays(parameters: Sequence[Named], weights: Arrays, on_device: Views | None) -> dict[int, Any]:
-    """The fixed arrays by the numbers of their parameters, checked; on_device: as in check_arrays.
+    """The checked fixed arrays by parameter number; on_device: as in check_arrays.
 
-    Raises UsageError for names and numbers of no parameter, RunError for arrays of another type or shape.
+    Raises UsageError for an unknown name or number, RunError for an array of another type or shape.
     """
     numbered = sorted(_numbered(parameters, weights).items())
     return {n: _lasting(check_array(n, parameters[n], array, on_device)) for n, array in numbered}
 
 
 class BoundBackend:
-    """A backend that is given the fixed arrays with each call. What it can beyond calls (see hloc/executable.py), this
-    one can. It refers to nothing that refers to it: a GPU's memory must not wait for the garbage collector."""
+    """A backend that adds the fixed arrays to each call. It has the same optional methods as the backend that it wraps
+    (see hloc/executable.py). There is no reference cycle, so that a GPU's memory is freed without the garbage
+    collector."""
 
     def __init__(self, backend: Any, fixed: dict[int, Any], free: Sequence[int]):
         self.backend = backend
@@ -71,10 +72,10 @@ class BoundBackend:
 
 
 def _numbered(parameters: Sequence[Named], weights: Arrays) -> dict[int, Any]:
-    """The arrays by the numbers of their parameters."""
+    """The arrays by parameter number."""
     if not isinstance(weights, Mapping):
         if not isinstance(weights, (list, tuple)):
-            raise UsageError("bind takes arrays by name ({'w': w}), or a list of those of the first parameters, not "
+            raise UsageError("bind takes arrays by name ({'w': w}), or a list for the first parameters, not "
                              f"{type(weights).__name__}")
         weights = dict(enumerate(weights))
     numbers = {p.name: n for n, p in enumerate(parameters)}

@@ -1,7 +1,7 @@
-"""Executables of programs with bounded dynamic dimensions: arrays of any size up to the bound go in and come out.
+"""Executables of programs with bounded dynamic dimensions: arguments and results of any size up to the bound.
 
-Such a program takes and gives each of these arrays at its bounds, followed by its sizes, one s32 for each dynamic
-dimension (hloc/passes/dynamic_padder). Here arrays are filled up on the way in and cut on the way out.
+The compiled program takes and returns each of these arrays at its bounds, followed by its sizes, one s32 for each
+dynamic dimension (hloc/passes/dynamic_padder). Here arguments are padded and results cut.
 
     exe: (f32[<=8] x) -> f32[<=8]     calls     program: (f32[8], s32[]) -> (f32[8], s32[])
 """
@@ -18,7 +18,7 @@ from hloc.ir import Shape
 
 
 def with_sizes(exe: Executable, parameters: Sequence[Named], results: Sequence[Named]) -> Executable:
-    """The executable as its user sees it: `parameters` and `results` are those of the module as it was written."""
+    """The executable with the `parameters` and `results` of the module as it was written."""
     if not any(v.shape.is_dynamic for v in (*parameters, *results)):
         return exe
 
@@ -38,7 +38,7 @@ def dynamic_dimensions(shape: Shape) -> list[int]:
 
 
 def filled(shape: Shape, array: np.ndarray) -> list[np.ndarray]:
-    """The array at its bounds, zeros behind it, and its sizes."""
+    """The array, padded with zeros to its bounds, and its sizes."""
     if not shape.is_dynamic:
         return [array]
     if array.shape == shape.dimensions:
@@ -50,7 +50,7 @@ def filled(shape: Shape, array: np.ndarray) -> list[np.ndarray]:
 
 
 def cut(shape: Shape, answers: Iterator[np.ndarray]) -> np.ndarray:
-    """The next array, without what lies behind its sizes."""
+    """The next array, cut to its sizes."""
     array = next(answers)
     sizes = {d: max(0, int(next(answers))) for d in dynamic_dimensions(shape)}
     if not sizes:

@@ -1,10 +1,10 @@
-"""A case in one file: a module, its inputs, the flags it was run with, versions, and the log of a run.
+"""Bundles: a module, its inputs, the flags it was run with, versions, and the log of a run in one file.
 
     write_bundle(file, Bundle("module.hlo", data, None, {"target": "cpu"}, arrays), versions, log)
     case = read_bundle(data, "case.zip")          case.module, case.arrays, case.flags
 
 A zip with the members bundle.json (FORMAT, the module's name, flags, versions), module.*, inputs/0.npy ..., log.txt.
-All is looked at before it is believed: nothing is unpacked to disk, sizes are bounded, names are those above.
+Everything is checked: nothing is unpacked to disk, sizes are bounded, and only the names above are allowed.
 """
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from hloc.files import private_copy
 from hloc.inputs.npy import ArrayFile
 
 FORMAT = 1
-MAGIC = (b"PK\3\4", b"PK\5\6")                         # how zips begin
+MAGIC = (b"PK\3\4", b"PK\5\6")                         # first bytes of zips
 MANIFEST, LOG, INPUTS = "bundle.json", "log.txt", "inputs/"
 MODULE_NAME = re.compile(r"module(?:\.[A-Za-z0-9_]{1,12}){0,3}")
 METHODS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
@@ -36,7 +36,7 @@ LONGEST_FLAG = 200
 
 
 class Bundle(NamedTuple):
-    """name: of the module's member, with the ending that says its form; module: the file's content as it was; choice:
+    """name: of the module's member, with the ending of its form; module: the file's content; choice:
     which of several modules in it; flags: some of FLAGS; arrays: one per flattened parameter, or none."""
 
     name: str
@@ -70,7 +70,7 @@ def write_bundle(file: BinaryIO, bundle: Bundle, versions: Mapping[str, str], lo
 
 
 def read_bundle(data: bytes, name: str) -> Bundle:
-    """The case in a file's content. Raises HlocError for what is none, or a damaged one; RunError for its arrays."""
+    """Read a bundle. Raises HlocError if the content is not a bundle or damaged; RunError for its arrays."""
     with _opened(data, name) as archive:
         told = _manifest(archive)
         module = _member(archive, told["module"], MOST_MODULE)
@@ -83,14 +83,14 @@ def read_bundle(data: bytes, name: str) -> Bundle:
 
 
 def read_flags(data: bytes, name: str) -> Mapping[str, Any]:
-    """Only the flags of a bundle."""
+    """Read only the flags of a bundle."""
     with _opened(data, name) as archive:
         return _manifest(archive)["flags"]
 
 
 @contextmanager
 def _opened(data: bytes, name: str) -> Iterator[zipfile.ZipFile]:
-    """The archive; what goes wrong in the block is said as an HlocError about `name`."""
+    """Open the archive; errors of the block become HlocErrors about `name`."""
     try:
         with _in_memory(data, name) as file:
             yield open_archive(file, METHODS)
@@ -109,7 +109,7 @@ def _in_memory(data: bytes, name: str) -> io.BufferedReader:
 
 
 def _manifest(archive: zipfile.ZipFile) -> dict[str, Any]:
-    """What bundle.json says, checked. Raises ValueError where something is not as write_bundle makes it."""
+    """The checked content of bundle.json. Raises ValueError if write_bundle could not have written it."""
     told = json.loads(_member(archive, MANIFEST, MOST_MANIFEST))
     if not isinstance(told, dict) or told.get("format") != FORMAT:
         raise ValueError(f"{MANIFEST} is not of format {FORMAT}")
@@ -120,12 +120,12 @@ def _manifest(archive: zipfile.ZipFile) -> dict[str, Any]:
         raise ValueError(f"{MANIFEST} has a choice or flags of another type")
     for key, value in flags.items():
         if type(value) is not FLAGS.get(key) or len(str(value)) > LONGEST_FLAG:
-            raise ValueError(f"{MANIFEST} has a flag {str(key)[:40]!r} that cannot be")
+            raise ValueError(f"{MANIFEST} has an invalid flag {str(key)[:40]!r}")
     return told
 
 
 def _member(archive: zipfile.ZipFile, name: str, most: int) -> bytes:
-    """One member, unpacked. Raises ValueError where it is not there or larger than `most`."""
+    """One member, unpacked. Raises ValueError if it is missing or larger than `most`."""
     if name not in archive.NameToInfo:
         raise ValueError(f"it holds no {name}")
     pieces, size = [], 0
@@ -139,5 +139,5 @@ def _member(archive: zipfile.ZipFile, name: str, most: int) -> bytes:
 
 
 def flag_words(flags: Mapping[str, Any]) -> Sequence[str]:
-    """As a command line: --target cpu --memory-limit 4096."""
+    """The flags as on a command line: --target cpu --memory-limit 4096."""
     return [word for key, value in flags.items() for word in (f"--{key.replace('_', '-')}", str(value))]

@@ -2,10 +2,10 @@
 
     file = cache.opened(key, ".so"); if it is None: build elsewhere, then cache.put(key, ".so", built_file)
 
-Lies in $HLOC_CACHE_DIR, else $XDG_CACHE_HOME/hloc, else ~/.cache/hloc; readable by its owner only, and refused where
-others may write to it. Entries appear as a whole (files.writing), so that concurrent processes and killed builds never
-leave half of one; beside each lies the hash of its bytes, and an entry that does not match its hash is not used.
-HLOC_CACHE_BYTES bounds the size (default 2 GiB); the entries unused for longest go first.
+The folder is $HLOC_CACHE_DIR, else $XDG_CACHE_HOME/hloc, else ~/.cache/hloc. Only its owner may read it; it is refused
+if others may write to it. Entries appear as a whole (files.writing), so that concurrent processes and killed builds
+never leave incomplete ones. Beside each entry is the hash of its bytes; an entry that does not match is not used.
+HLOC_CACHE_BYTES bounds the size (default 2 GiB); the least recently used entries are removed first.
 """
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from hloc.errors import RunError
 DEFAULT_BYTES = 2 << 30
 LOCK_DIGITS, LOCK_SECONDS = 6, 0.005
 COUNT, COUNT_SECONDS = "count", 3600
-WORK, WORK_SECONDS = "hloc-work-", 86400      # folders in the temporary one; no build takes so long
+WORK, WORK_SECONDS = "hloc-work-", 86400      # temporary folders; no build takes so long
 LONGEST_SEAL = 100                            # bytes, of small files beside the entries
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 ELSEWHERE = "set HLOC_CACHE_DIR to a folder of your own"
@@ -37,11 +37,11 @@ OWN_FILES = (".py", ".c", ".h", ".lark", ".cuh", ".json")
 
 
 def folder() -> Path:
-    """The cache folder, made if needed with mode 700. Raises RunError where it cannot be, or others may write to it."""
+    """The cache folder, made with mode 700 if needed. Raises RunError if that fails, or if others may write to it."""
     try:
         named = os.environ.get("HLOC_CACHE_DIR")
         base = Path(os.path.realpath(named or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "hloc")))
-    except (RuntimeError, ValueError) as error:             # no home
+    except (RuntimeError, ValueError) as error:             # no home folder
         raise RunError(f"there is no cache folder: {error}", hint=ELSEWHERE) from None
     try:
         if not base.is_dir():
@@ -54,28 +54,28 @@ def folder() -> Path:
 
 
 def _refuse_if_others_may_write(base: Path) -> None:
-    """As ssh looks at its files: what lies in the cache runs as this user's code, so that nobody else, but root, may
-    change it, or a folder above it. Raises RunError."""
-    system = {0, os.stat("/").st_uid}                       # root, or whoever it is seen as in a container
+    """Check the folder as ssh checks its files: code in the cache runs as this user, so nobody else but root may
+    change it or a folder above it. Raises RunError."""
+    system = {0, os.stat("/").st_uid}                       # root, or its user number in a container
     for place in (base, *base.parents):
         facts = os.lstat(place)
         if facts.st_uid != os.getuid() and (place == base or facts.st_uid not in system):
             above = "" if place == base else f", above the cache folder {base},"
-            raise RunError(f"{place}{above} belongs to another user (number {facts.st_uid}): what lies in the cache is "
+            raise RunError(f"{place}{above} belongs to another user (number {facts.st_uid}): code in the cache is "
                            "run", hint=ELSEWHERE)
-        kept_apart = place != base and facts.st_mode & stat.S_ISVTX       # as in /tmp: each to his own
+        kept_apart = place != base and facts.st_mode & stat.S_ISVTX       # as in /tmp
         if facts.st_mode & OTHERS_WRITE and not kept_apart:
             raise _open_to_others(place, facts)
 
 
 def _open_to_others(place: Path, facts: os.stat_result) -> RunError:
     mode = f"{stat.S_IMODE(facts.st_mode):o}"
-    return RunError(f"others may write to {place} (mode {mode}): what lies in the cache is run",
+    return RunError(f"others may write to {place} (mode {mode}): code in the cache is run",
                     hint=f"chmod go-w {shlex.quote(str(place))}; or {ELSEWHERE}")
 
 
 def digest(*parts: str | bytes) -> str:
-    """One hash over all parts; their borders count."""
+    """One hash over all parts and their lengths."""
     total = hashlib.sha256()
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
@@ -85,7 +85,7 @@ def digest(*parts: str | bytes) -> str:
 
 
 def package_identity() -> str:
-    """What tells this hloc from every other: names, sizes and times of its own files."""
+    """Identify this version of hloc: names, sizes and times of its own files."""
     package = os.path.dirname(__file__)
     found, folders = [], [package]
     while folders:
@@ -100,9 +100,8 @@ def package_identity() -> str:
 
 
 def opened(key: str, suffix: str) -> BinaryIO | None:
-    """The file stored under `key`, open; what was opened is what is checked, whatever its place holds by then. None
-    where there is none: what is damaged, unreadable or no file is removed. Raises RunError for what others may write
-    to, or have written."""
+    """Open the file stored under `key`. The opened file itself is checked, not its path. Returns None if there is none;
+    a damaged or unreadable entry is removed. Raises RunError for one that others may write to or have written."""
     path = folder() / (key + suffix)
     try:
         file = _own(path)
@@ -112,7 +111,7 @@ def opened(key: str, suffix: str) -> BinaryIO | None:
         remove(path)
         return None
     if _is_sealed(file, path):
-        with suppress(OSError):                             # a folder that is only read
+        with suppress(OSError):                             # a read-only folder
             os.utime(file.fileno())
         file.seek(0)
         return file
@@ -122,7 +121,7 @@ def opened(key: str, suffix: str) -> BinaryIO | None:
 
 
 def find(key: str, suffix: str) -> Path | None:
-    """The place of what `opened` would open."""
+    """The path of the file that `opened` would open."""
     file = opened(key, suffix)
     if file is None:
         return None
@@ -131,22 +130,22 @@ def find(key: str, suffix: str) -> Path | None:
 
 
 def take(key: str, suffix: str, into: Path) -> Path | None:
-    """What `opened` would open, in a folder of the caller's, where no other process removes it."""
+    """Link or copy the file that `opened` would open into the caller's folder, where no other process removes it."""
     file = opened(key, suffix)
     if file is None:
         return None
     own = into / (key + suffix)
     with file:
-        try:                                                # an absolute path needs no folder, but says: follow links
+        try:                                                # dir_fd, which is not used, makes os.link follow links
             os.link(f"/proc/self/fd/{file.fileno()}", own, src_dir_fd=file.fileno())
-        except OSError:                                     # another disk, or the entry is gone by now
+        except OSError:                                     # another disk, or the entry was removed
             with open(own, "xb") as copy:
                 shutil.copyfileobj(file, copy)
     return own
 
 
 def _own(path: Path) -> BinaryIO:
-    """A file of this user's, open. Raises RunError where others may write to it, OSError where it is none."""
+    """Open a file of this user. Raises RunError if others may write to it, OSError if it is not a regular file."""
     file = files.opened(path, os.O_NOFOLLOW)
     facts = os.fstat(file.fileno())
     if facts.st_uid == os.getuid() and not facts.st_mode & OTHERS_WRITE:
@@ -159,7 +158,7 @@ def _own(path: Path) -> BinaryIO:
 
 
 def _is_sealed(file: BinaryIO, path: Path) -> bool:
-    """Whether a file's bytes are those that were stored."""
+    """Whether a file's bytes match the stored hash."""
     try:
         with _own(_seal_of(path)) as seal:
             return files.read_at_most(seal, LONGEST_SEAL, seal.name).strip() == hash_of(file).encode()
@@ -173,27 +172,27 @@ def _seal_of(path: Path) -> Path:
 
 @contextmanager
 def lock(key: str, stop: threading.Event | None = None) -> Iterator[None]:
-    """Held by one thread of one process at a time, per key; freed by the system where its holder is killed. Keys that
-    begin alike share a file and wait for each other: the digits keep the parts of a program apart. stop: set where
-    nobody waits for the holder any more, which then goes on without."""
+    """A lock per key, for one thread of one process at a time; the system frees it if its holder is killed. Keys with
+    the same first digits share a lock file and wait for each other. stop: set if nobody needs the result any more; the
+    caller then continues without the lock."""
     path = folder() / f"lock.{key[:LOCK_DIGITS]}"
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise RunError(f"cannot use the cache folder: {path}: {error.strerror}", hint=ELSEWHERE) from None
     with os.fdopen(handle, "rb"):
-        with suppress(OSError):                             # a file system without locks: the work may be done twice
+        with suppress(OSError):                             # no locks: two processes may do the same work
             while not (_locked(handle) or (stop is not None and stop.is_set())):
                 time.sleep(LOCK_SECONDS)
         try:
             yield
         finally:
             with suppress(OSError):
-                fcntl.flock(handle, fcntl.LOCK_UN)          # a process forked meanwhile has the file open, too
+                fcntl.flock(handle, fcntl.LOCK_UN)          # a forked process has the file open, too
 
 
 def _locked(handle: int) -> bool:
-    """Try to take it. Raises OSError where files have no locks."""
+    """Try to take it. Raises OSError if the file system has no locks."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -203,7 +202,7 @@ def _locked(handle: int) -> bool:
 
 @contextmanager
 def workspace() -> Iterator[Path]:
-    """A folder for files on their way, gone afterwards. Raises RunError where its disk is full."""
+    """A temporary folder, removed afterwards. Raises RunError if the disk is full."""
     try:
         with tempfile.TemporaryDirectory(prefix=WORK) as name:
             yield Path(name)
@@ -213,7 +212,7 @@ def workspace() -> Iterator[Path]:
 
 
 def put(key: str, suffix: str, built: Path) -> Path:
-    """Store a file under `key`; returns its place. Raises RunError where the disk is full."""
+    """Store a file under `key`; returns its path. Raises RunError if the disk is full."""
     path = folder() / (key + suffix)
     with open(built, "rb") as file:
         files.write(_seal_of(path), hash_of(file), 0o600)
@@ -226,7 +225,7 @@ def put(key: str, suffix: str, built: Path) -> Path:
 
 
 def remove(path: Path) -> None:
-    """An entry and its seal, whatever stands there."""
+    """Remove an entry and its hash file, whatever is there."""
     for place in (path, _seal_of(path)):
         try:
             place.unlink(missing_ok=True)
@@ -240,12 +239,12 @@ def forget(key: str, suffix: str) -> None:
 
 
 def prune(added: int = 0, made: Path | None = None) -> None:
-    """Remove the entries unused for longest until the cache, with `added` bytes more in it, fits its bound. The entry
-    that was just made stays. What killed processes left half written goes too, once it is COUNT_SECONDS old, and their
-    workspaces.
+    """Remove the least recently used entries until the cache, with `added` more bytes, fits its bound. The newest entry
+    stays. Incomplete files and temporary folders of killed processes are removed once they are COUNT_SECONDS old.
 
-    Beside the entries lies a count of their bytes. They are looked at only where it is over the bound, or COUNT_SECONDS
-    old: two processes that add at the same time may count one of both, but to look at ten thousand takes 0.1 s.
+    A file in the folder counts their bytes. The entries are listed only if the count exceeds the bound or is
+    COUNT_SECONDS old, because listing ten thousand takes 0.1 s. Two processes that add at the same time may count one
+    entry less.
     """
     asked = os.environ.get("HLOC_CACHE_BYTES", "")
     limit = int(asked) if asked.isdecimal() and len(asked) < 20 else DEFAULT_BYTES
@@ -266,18 +265,18 @@ def prune(added: int = 0, made: Path | None = None) -> None:
 
 
 def _sweep_workspaces() -> None:
-    """Remove the folders that killed processes left."""
+    """Remove temporary folders of killed processes."""
     old = time.time() - WORK_SECONDS
     for path in Path(tempfile.gettempdir()).glob(f"{WORK}*"):
-        with suppress(OSError):                             # another process sweeps too
+        with suppress(OSError):                             # another process removes it, too
             facts = path.lstat()
             if stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.getuid() and facts.st_mtime < old:
                 shutil.rmtree(path)
 
 
 def _entries() -> list[tuple[float, int, Path]]:
-    """When each entry was last used, its bytes, its file. Removes what has long been half written, and old locks: where
-    one is still held, the work may be done twice."""
+    """Each entry's time of last use, bytes and file. Removes old incomplete files and old locks: if one is still held,
+    two processes may do the same work."""
     now = time.time()
     found, old = [], now - COUNT_SECONDS
     for path in folder().iterdir():
@@ -298,7 +297,7 @@ def _entries() -> list[tuple[float, int, Path]]:
 
 
 def _count() -> tuple[int, float]:
-    """The bytes of all entries as far as they are counted, and when all of them were looked at; (0, 0) if never."""
+    """The counted bytes of all entries, and when they were last listed; (0, 0) if never."""
     try:
         total, counted = files.read(folder() / COUNT, LONGEST_SEAL).split()
         return int(total), float(counted)
@@ -307,12 +306,12 @@ def _count() -> tuple[int, float]:
 
 
 def _write_count(total: int, counted: float) -> None:
-    with suppress(RunError):                                # without a count, all entries are looked at next time
+    with suppress(RunError):                                # without a count, all entries are listed next time
         files.write(folder() / COUNT, f"{total} {counted}", 0o600)
 
 
 def hash_of(file: BinaryIO) -> str:
-    """The SHA-256 of what is left in a file."""
+    """The SHA-256 of the rest of a file."""
     total = hashlib.sha256()
     while piece := file.read(1 << 20):
         total.update(piece)

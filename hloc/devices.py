@@ -1,5 +1,5 @@
-"""On how many devices a module runs: what its header says, and what launched this process; whether its text is what
-each device runs. Imports nothing large.
+"""The number of devices of a module: by its header, and by the launcher of this process; and whether the module is
+already partitioned. Imports nothing large.
 """
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import re
 from hloc.errors import UnsupportedError
 from hloc.ir import Instruction, Module
 
-# What the launchers of Open MPI, MPICH and Intel MPI, and Slurm say of the number of processes.
+# Where the launchers of Open MPI, MPICH, Intel MPI and Slurm store the number of processes.
 SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "PMIX_SIZE")
 
 
 def is_launched() -> bool:
-    """Whether this process is one of several that an MPI launcher started; looks at the environment only."""
+    """Whether an MPI launcher started this process as one of several; reads only the environment."""
     return any(os.environ.get(name, "1") not in ("", "0", "1") for name in SIZES)
 
 
@@ -24,7 +24,7 @@ def device_counts(module: Module) -> tuple[int, int]:
     return int(module.attributes.get("replica_count", 1)), int(module.attributes.get("num_partitions", 1))
 
 
-# XLA's SPMD partitioner turns arrays of all devices into those of each one, and names the entry so.
+# XLA's SPMD partitioner gives the entry such a name.
 PARTITIONED = "_spmd"
 FOR_A_PARTITIONER = ("SPMDFullToShardShape", "SPMDShardToFullShape", "xla.sdy.GlobalToLocalShape",
                      "xla.sdy.LocalToGlobalShape")
@@ -33,21 +33,21 @@ AXES = re.compile(r"""\{\s*\\?['"]\w""")                  # {"x"}: a dimension i
 
 
 def refuse_unpartitioned(module: Module) -> None:
-    """UnsupportedError at the first instruction whose sharding nobody has carried out yet: devices that each ran the
-    whole module would do the same work, and collectives would add up the same numbers."""
+    """Raise UnsupportedError at the first instruction whose sharding is not partitioned yet: each device would run the
+    whole module, and collectives would add the same numbers."""
     if module.entry.name.endswith(PARTITIONED):
         return
     for instruction in module.instructions():
         if is_divided(instruction):
             raise UnsupportedError(
-                f"%{instruction.name} is sharded, and hloc has no SPMD partitioner: what several devices run is a "
-                "module that each of them runs as it stands", instruction.span,
+                f"%{instruction.name} is sharded, and hloc has no SPMD partitioner: several devices can only "
+                "run a module that is partitioned already", instruction.span,
                 hint="run it on one device, without --devices, or take the module that XLA dumps after "
-                     "spmd-partitioning; where the text is for each device already, remove the shardings")
+                     "spmd-partitioning; if the text is partitioned already, remove the shardings")
 
 
 def is_divided(instruction: Instruction) -> bool:
-    """Whether an annotation asks for parts of its array, or of its operand's, on several devices."""
+    """Whether an annotation distributes an array over several devices."""
     sharding = str(instruction.get("sharding", ""))
     for found in TILES.finditer(sharding):
         tiles = [int(n) for n in found[1].split(",") if n]

@@ -1,13 +1,13 @@
 """Errors with a place in the user's text.
 
-In: a message and, where known, the Span of HLO text it speaks of. Out: `str(error)` is the complete message,
+In: a message and, if known, the Span of the HLO text that it is about. Out: `str(error)` is the complete message,
 
     model.hlo:3:8: error: operands differ: f32[4,5] and f32[2]
       %s = f32[4,5] add(%a, %b)
            ^
       written at loss.py:7 (loss), called at train.py:30 (step)
 
-The last line is there where the instruction's metadata says so (hloc/source_lines.py).
+The last line appears if the instruction has such metadata (hloc/source_lines.py).
 
 Every error that a user can cause is an HlocError; `code` is the exit code of the command line (see EXIT_CODES).
 Only hloc.cli prints and exits.
@@ -28,8 +28,8 @@ LONGEST_SHOWN_LINE = 160
 
 
 class Source:
-    """One text with its name; offsets are counted in characters. tables: FileNames ... StackFrames of the module that
-    it holds, once that is read."""
+    """One text with its name; offsets are counted in characters. tables: FileNames ... StackFrames of its module,
+    once they are read."""
 
     __slots__ = ("name", "text", "tables", "_line_ends")
 
@@ -37,7 +37,7 @@ class Source:
         self.name = name
         self.text = text
         self.tables = ""
-        self._line_ends: list[int] | None = None            # found when a place is first looked up
+        self._line_ends: list[int] | None = None            # computed when a place is first looked up
 
     def position(self, offset: int) -> tuple[int, int]:
         """Line and column, both from 1, of a character offset."""
@@ -48,7 +48,7 @@ class Source:
         return line, offset - (self.text.rfind("\n", 0, offset) + 1) + 1
 
     def line(self, offset: int) -> int | str:
-        """The number of the line that holds `offset`; what else the source can say of a place without lines."""
+        """The line number of `offset`; for a source without lines another description of the place."""
         return self.position(offset)[0]
 
     def line_at(self, offset: int) -> str:
@@ -59,18 +59,18 @@ class Source:
         return self.text[start:] if end < 0 else self.text[start:end]
 
     def place(self, offset: int) -> str:
-        """What stands in front of a message: name:line:column."""
+        """The prefix of a message: name:line:column."""
         line, column = self.position(offset)
         return f"{self.name}:{line}:{column}"
 
     def written_at(self, start: int) -> str:
-        """Where the user's program has what stands in the line at `start`, by its metadata; "" where that is silent."""
+        """The line of the user's program, by the metadata in the line at `start`; "" without metadata."""
         line = self.line_at(start)
         _, found, metadata = line.rpartition("metadata={")
         return written_at(metadata, self.tables) if found else ""
 
     def excerpt(self, start: int, end: int) -> str:
-        """The line at `start` and a caret below, cut to a readable width; nothing of a text without a line."""
+        """The line at `start` and a caret below, cut to a readable width; "" for a source without lines."""
         if not self.text.strip():
             return ""
         _, column = self.position(start)
@@ -83,7 +83,7 @@ class Source:
 
 
 class Span(NamedTuple):
-    """A stretch of a Source: characters start (inclusive) to end (exclusive)."""
+    """A range of a Source: characters start (inclusive) to end (exclusive)."""
 
     source: Source
     start: int
@@ -93,12 +93,12 @@ class Span(NamedTuple):
         return self.source.place(self.start)
 
     def excerpt(self) -> str:
-        """The line of text, or what else the source can show of the place."""
+        """The line of text, or another description of the place."""
         return self.source.excerpt(self.start, self.end)
 
 
 def printable(text: str) -> str:
-    """`text` with control characters replaced, so that hostile names cannot drive a terminal."""
+    """`text` with control characters replaced, so that hostile names cannot control a terminal."""
     if text.isascii() and text.isprintable():
         return text
     return "".join("\N{REPLACEMENT CHARACTER}" if unicodedata.category(c) in ("Cc", "Cf") else c for c in text)
@@ -133,7 +133,7 @@ def printable_lines(text: str) -> str:
 
 
 class UsageError(HlocError):
-    """The call itself is wrong: an unknown pass, target, option, or a file that cannot be read."""
+    """The call is wrong: an unknown pass, target, option, or a file that cannot be read."""
 
     code = 2
 
@@ -157,7 +157,7 @@ class UnsupportedError(HlocError):
 
 
 def elided_constant(span: Span | None) -> UnsupportedError:
-    """What is raised where the value of `constant({...})` is needed."""
+    """The error if the value of `constant({...})` is needed."""
     return UnsupportedError("the text omits the value of this constant ({...})", span,
                             hint="print the module with large constants, or use generated values: --elided sensible:0")
 

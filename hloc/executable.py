@@ -1,15 +1,15 @@
-"""Executable: a compiled program that can be called with NumPy arrays, looked at and saved.
+"""Executable: a compiled program that can be called with NumPy arrays, printed and saved.
 
     exe = hloc.compile("model.hlo"); results = exe(x, y); exe.save("model.so", name="encoder"); print(exe.source)
 
 `exe(*arrays)` takes the flattened entry parameters and returns the flattened results. Arguments are NumPy arrays, or
-arrays of PyTorch, JAX and others, which are read where they lie (hloc/inputs/dlpack.py). A backend (one per target) is
-what runs: it is given checked, contiguous arrays and returns result arrays. It may also have these methods:
+arrays of PyTorch, JAX and others, which are read in place (hloc/inputs/dlpack.py). A backend (one
+per target) runs the program: it takes checked, contiguous arrays and returns result arrays. Optional methods:
 
-    quick(arrays)        checks arguments itself; returns None where it would rather be given checked ones
-    device_view(given)   the DeviceView of an argument that lies on its GPU, else None
+    quick(arrays)        checks arguments itself; returns None if it needs checked ones
+    device_view(given)   the DeviceView of an argument on its GPU, else None
     on_device(arrays)    as a call, but the results stay on its GPU
-    fixed(array)         what to hand in, in place of an array, where that is an argument of many calls
+    fixed(array)         a substitute for an array that is an argument of many calls
 """
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from hloc.inputs import Named, check_arrays
 from hloc.ir import Instruction
 from hloc.ir.html import summary
 
-HEADER_MARK = "/* Compiled by hloc. */\n"               # how headers begin, so that no other is overwritten
+HEADER_MARK = "/* Compiled by hloc. */\n"               # first line of headers: no other file is overwritten
 Backend = Callable[[Sequence[Any]], tuple[Any, ...]]    # arrays, DeviceViews, what `fixed` gave -> arrays
 
 
@@ -37,15 +37,15 @@ NAME = re.compile(r"[A-Za-z]\w{0,63}", re.ASCII)
 
 
 def checked_name(name: str) -> str:
-    """A name that functions of C may begin with; "" for none. Raises UsageError for any other."""
+    """Check a prefix for C functions; "" for none. Raises UsageError for an invalid one."""
     if name and not NAME.fullmatch(name):
-        raise UsageError(f"{name[:80]!r} is not a name for functions of C",
-                         hint="letters of English, digits and _, a letter first, 64 at most")
+        raise UsageError(f"{name[:80]!r} is not a valid prefix for C functions",
+                         hint="use up to 64 ASCII letters, digits and _, beginning with a letter")
     return name
 
 
 def name_from(text: str) -> str:
-    """Such a name, from that of a file or a module: my-model.v2 -> my_model_v2."""
+    """A valid prefix from the name of a file or a module: my-model.v2 -> my_model_v2."""
     plain = re.sub(r"\W", "_", text, flags=re.ASCII).lstrip("_")[:60]
     return plain if NAME.fullmatch(plain) else f"m_{plain}".rstrip("_")
 
@@ -55,12 +55,12 @@ def is_own_header(file: BinaryIO) -> bool:
 
 
 class StepTime(NamedTuple):
-    """What one step of a program took, in all its runs.
+    """The total time of one step of a program, over all its runs.
 
     kernel        the generated function (kernels of the same structure share one), "copy", or a Python function's name
-    instruction   what the step computes, of the optimized module
-    bytes, flops  of one run, as the cost model counts them: what the kernel's loops read, write and compute
-    predicted     seconds of one run by the cost model of GPUs; None: there is none for it
+    instruction   of the optimized module, that the step computes
+    bytes, flops  of one run, as the cost model counts them from the kernel's loops
+    predicted     seconds of one run by the cost model of GPUs, or None
     """
 
     kernel: str
@@ -77,16 +77,15 @@ class Executable:
     """target      "cpu", "cuda", "sm_90a", "reference"
     parameters   names and shapes of the flattened entry parameters;  results: likewise
     start        makes the backend (builds and loads what it needs); called once, at the latest by the first call
-    generated    makes `source`: the generated program as a reader wants it
-    texts        file ending -> maker of a text form (".c", ".cu", ".ptx", ".hlo"), from the name of its functions
-    files        file ending -> writer of a binary form (".so", ".cubin") into an open file, under such a name
-    headers      file ending -> maker of the C header that stands beside such a file, from such a name
-    hosts        file ending -> makers of the C program that runs such a file, written and open, and of its header
-    profiled     what the steps took since it was asked last; None unless compiled with Options(profile=True)
-    recipe       makes a function and its arguments, by which this is made again: what pickle writes
-    specialized  makes the same for parameters, by number, whose arrays are the same in all calls; None: no use is made
-                 of that
-    bound_to     of what `bind` made: the executable that it was made from, and the fixed arrays
+    generated    makes `source`: the generated program, for reading
+    texts        file ending -> maker of a text form (".c", ".cu", ".ptx", ".hlo"), from the prefix of its functions
+    files        file ending -> writer of a binary form (".so", ".cubin") into an open file, with such a prefix
+    headers      file ending -> maker of the C header beside such a file, from such a prefix
+    hosts        file ending -> makers of the C program that runs the written file, and of its header
+    profiled     times of the steps since the last call; None unless compiled with Options(profile=True)
+    recipe       returns a function and arguments that make this executable again: pickle writes these
+    specialized  makes the executable for fixed parameters, by number; None: fixing them has no effect
+    bound_to     of a bound executable: the original one, and the fixed arrays
     """
 
     name: str
@@ -114,15 +113,15 @@ class Executable:
         return self._backend
 
     def __call__(self, *arrays: Any, device: bool = False) -> tuple[Any, ...]:
-        """Run. Returns a tuple of NumPy arrays; with `device`, of a program for GPUs, of DeviceArrays, which stay on
-        the GPU. Raises RunError, naming the parameter, where arrays are missing, surplus or of another type or shape.
+        """Run. Returns a tuple of NumPy arrays; for a GPU and with `device`, of DeviceArrays, which stay on the
+        GPU. Raises RunError, naming the parameter, if arrays are missing, surplus or of another type or shape.
         """
         backend, quick = self._backend or self.backend, self._quick
         results = quick(arrays) if quick is not None else None
         if results is not None:
             return results
         checked = tuple(check_arrays(self.parameters, arrays, getattr(backend, "device_view", None)))
-        results = quick(checked) if quick is not None else None          # scalars, for one, are arrays now
+        results = quick(checked) if quick is not None else None          # scalars are arrays now
         if results is not None:
             return results
         if device and (on_device := getattr(backend, "on_device", None)):
@@ -130,10 +129,10 @@ class Executable:
         return backend(checked)
 
     def bind(self, weights: Arrays) -> Executable:
-        """An executable of the other parameters: arrays by name or number, or a list of those of the first parameters,
-        are fixed. They are checked once. A GPU keeps them; for a CPU the module is compiled once more, so that its
-        first call packs them for the matmuls that read them, and computes what follows from them alone. Do not change
-        them afterwards. Raises as a call does, and UsageError for names of no parameter."""
+        """Fix arguments: arrays by name or number, or a list for the first parameters. Returns an executable of the
+        other parameters. The arrays are checked once; do not change them afterwards. A GPU keeps them. For a CPU the
+        module is compiled again, so that the first call packs them for matmuls and computes what depends only on them.
+        Raises the errors of a call, and UsageError for an unknown name."""
         def on_device(given: object) -> Any:
             return getattr(self.backend, "device_view", lambda _: None)(given)
 
@@ -149,7 +148,7 @@ class Executable:
                        recipe=lambda: (Executable.bind, (origin, {n: np.asarray(a) for n, a in fixed.items()})))
 
     def profile(self) -> tuple[StepTime, ...]:
-        """What each step of the program took since this was asked last. Raises UsageError where steps are not timed."""
+        """The times of each step since the last call of this. Raises UsageError if steps are not timed."""
         if self.profiled is None:
             raise UsageError("this program does not time its steps", hint="compile it with hloc.Options(profile=True)")
         return self.profiled()
@@ -160,24 +159,24 @@ class Executable:
         return self.generated()
 
     def text(self, suffix: str, name: str = "") -> str:
-        """The program in one of its text forms; name: as of save, by default after the module. Raises UsageError for a
-        form that the target has not."""
+        """The program in one of its text forms; name: as for save, by default the module's. Raises UsageError for a
+        form that the target does not have."""
         if suffix not in self.texts:
             raise self._unknown(suffix)
         return self.texts[suffix](checked_name(name) or name_from(self.name))
 
     def save(self, path: str | Path, *, name: str = "", host: str = "") -> None:
-        """Write the program in the form that the file's ending names, whole or not at all. name: what the functions
-        begin with that C calls (encoder: encoder_run), by default the file's. host: "c" writes a C program, with a
-        header, that runs a .cubin. Raises RunError where the file cannot be
-        written, or where another's header stands in the place of its own; UsageError for a name that C has not."""
+        """Write the program in the form of the file's ending. An incomplete file never appears. name: prefix of the C
+        functions (encoder: encoder_run), by default the file's name. host: "c" also writes a C program with a header
+        that runs a .cubin. Raises RunError if the file cannot be written, or if the header's place holds a file that
+        hloc did not write; UsageError for an invalid name."""
         path, name = Path(path), checked_name(name)
         if path.suffix not in self.texts and path.suffix not in self.files:
             raise self._unknown(path.suffix)
         if host and (host != "c" or path.suffix not in self.hosts):
             raise UsageError(f"{path.name} has no host program in {host}", hint="--host c goes with -o FILE.cubin")
         if name and path.suffix not in self.headers and not host:
-            raise UsageError(f"{path.name} has no functions for C that --name {name} would name")
+            raise UsageError(f"{path.name} has no C functions: --name {name} has no effect")
         name = name or name_from(path.stem)
         with ExitStack() as written:
             file = written.enter_context(writing(path, 0o777 if path.suffix in self.files else 0o666))
@@ -205,7 +204,7 @@ class Executable:
         return UsageError(f"target {self.target} cannot write {what}; it writes {known}")
 
     def __reduce__(self) -> tuple[Callable[..., Executable], tuple[Any, ...]]:
-        """As its module and options: reading it compiles again, or finds the program in the cache."""
+        """Pickle the module and options: unpickling compiles again, or finds the program in the cache."""
         if self.recipe is None:
             raise UsageError(f"{self.name} does not pickle: it was loaded from a compiled file, or compiled with "
                              "consume=True", hint="pass the file on, or compile the module without consume=True")

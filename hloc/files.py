@@ -1,11 +1,11 @@
-"""Files on disk: what is read is a regular file of bounded size; what is written appears as a whole or not at all.
+"""Files on disk: only regular files of bounded size are read; a written file appears as a whole or not at all.
 
     data = read(path, most=1 << 20)
     with writing(path) as file: file.write(data)
 
-A writer makes a file beside its target, under a name that nobody can guess, and renames it when it is done. So
-concurrent writers each succeed, and killed ones damage nothing. No link is followed: a target that is a link, a folder,
-a pipe or a device is an error.
+A writer makes a temporary file with a random name beside its target, and renames it when it is complete. So concurrent
+writers all succeed, and killed ones leave the target unchanged. Links are not followed: a target that is a link, a
+folder, a pipe or a device is an error.
 """
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from typing import BinaryIO
 from hloc.errors import RunError
 
 PIECE = 1 << 20
-DRAFT = ".hloc-"                     # how names of files that are being written begin
-READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK       # a pipe that took a file's place does not block
+DRAFT = ".hloc-"                     # prefix of temporary files
+READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK       # if a pipe has replaced a file, it does not block
 CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 KINDS = ((stat.S_ISLNK, "a symbolic link"), (stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"),
          (stat.S_ISSOCK, "a socket"), (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"))
@@ -34,7 +34,7 @@ KINDS = ((stat.S_ISLNK, "a symbolic link"), (stat.S_ISDIR, "a folder"), (stat.S_
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 def opened(path: str | Path, more_flags: int = 0) -> BufferedReader:
-    """A regular file, open for reading. Raises OSError, with a strerror that says what else stands there."""
+    """Open a regular file for reading. Raises OSError, whose strerror says what else is there."""
     _refuse_unless_regular(os.stat(path, follow_symlinks=not more_flags & os.O_NOFOLLOW), path)
     file = open(path, "rb", opener=lambda name, _: os.open(name, READ | more_flags))
     try:
@@ -46,13 +46,13 @@ def opened(path: str | Path, more_flags: int = 0) -> BufferedReader:
 
 
 def read(path: str | Path, most: int) -> bytes:
-    """The bytes of a regular file. Raises OSError, also where it holds more than `most`."""
+    """The bytes of a regular file. Raises OSError, also if it holds more than `most`."""
     with opened(path) as file:
         return read_at_most(file, most, str(path))
 
 
 def read_at_most(file: BinaryIO, most: int, name: str) -> bytes:
-    """All that is left in a file. Raises OSError where that is more than `most` bytes."""
+    """The rest of a file. Raises OSError if it is more than `most` bytes."""
     data = file.read(most + 1)
     if len(data) > most:
         raise OSError(errno.EFBIG, f"it is larger than {_size(most)}", name)
@@ -60,7 +60,7 @@ def read_at_most(file: BinaryIO, most: int, name: str) -> bytes:
 
 
 def private_copy(file: BufferedReader) -> BufferedReader:
-    """The bytes of a file in memory, under its name: nobody can change them any more."""
+    """A copy of a file in memory, with its name, that no other process can change."""
     handle = os.memfd_create("hloc", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     copy = FileIO(handle, "r+")
     copy.name = file.name
@@ -87,11 +87,11 @@ def _kind(facts: os.stat_result) -> str:
 
 @contextmanager
 def writing(path: Path, mode: int = 0o666, is_own: Callable[[BinaryIO], bool] | None = None) -> Iterator[BinaryIO]:
-    """A new file, open for reading and writing, that takes the place of `path` where the block ends well.
+    """A new file, open for reading and writing, that replaces `path` if the block ends without an error.
 
-    mode    of a file that is new, less the umask; a file that is replaced keeps its own
-    is_own  whether what stands at `path` is hloc's to replace, by its content; None: it is what the user named
-    Raises RunError where that cannot be, before the block is entered if it can be known.
+    mode    of a new file, less the umask; a replaced file keeps its mode
+    is_own  decides by the content of an existing file whether hloc may replace it; None: the user named the file
+    Raises RunError if that fails, if possible before the block is entered.
     """
     folder = -1
     try:
@@ -116,13 +116,13 @@ def writing(path: Path, mode: int = 0o666, is_own: Callable[[BinaryIO], bool] | 
 
 
 def write(path: Path, data: bytes | str, mode: int = 0o666) -> None:
-    """The whole of a file; text as UTF-8; mode as in writing. Raises RunError where it cannot be written."""
+    """Write a whole file; text as UTF-8; mode as in writing. Raises RunError if it cannot be written."""
     with writing(path, mode) as file:
         file.write(data.encode("utf-8") if isinstance(data, str) else data)
 
 
 def check_target(path: Path, is_own: Callable[[BinaryIO], bool] | None = None) -> None:
-    """Before long work: could `writing` begin? Raises RunError where it could not."""
+    """Check before long work that `writing` can begin. Raises RunError if not."""
     try:
         os.close(_target(path, is_own)[0])
     except OSError as error:
@@ -134,7 +134,7 @@ def _unwritable(path: Path, error: OSError) -> RunError:
 
 
 def make_folder(path: Path) -> None:
-    """A folder for output, and those above it. Raises RunError where it cannot be."""
+    """Make a folder for output, and those above it. Raises RunError if that fails."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -142,7 +142,7 @@ def make_folder(path: Path) -> None:
 
 
 def _target(path: Path, is_own: Callable[[BinaryIO], bool] | None) -> tuple[int, os.stat_result | None]:
-    """The folder of `path`, open, and what stands there; OSError where that is no regular file, or not hloc's."""
+    """Open the folder of `path`, and check an existing file there. OSError if it is no regular file, or not hloc's."""
     if "\0" in str(path):
         raise OSError(errno.EINVAL, "its name holds a null byte", str(path))
     try:
@@ -168,4 +168,4 @@ def _target(path: Path, is_own: Callable[[BinaryIO], bool] | None) -> tuple[int,
 def _refuse_unless_own(path: Path, is_own: Callable[[BinaryIO], bool]) -> None:
     with opened(path, os.O_NOFOLLOW) as file:
         if not is_own(file):
-            raise OSError(errno.EEXIST, "it stands there already, and hloc did not write it", str(path))
+            raise OSError(errno.EEXIST, "the file exists, and hloc did not write it", str(path))

@@ -4,8 +4,8 @@
     g = hloc.compile(jax.jit(f), params, x)                  y = g(params, x)            compiled now
     h = g.bind(params)                                       y = h(x)                    params are fixed
 
-Arguments may be arrays of NumPy, JAX or PyTorch, and Python's numbers; they are read where they lie (inputs/dlpack.py).
-Static arguments are part of a compiled function, as in JAX. jax itself is met in jax_adapter.py alone.
+Arguments may be arrays of NumPy, JAX or PyTorch, and Python's numbers; they are read in place (inputs/dlpack.py).
+Static arguments are part of a compiled function, as in JAX. Only jax_adapter.py imports jax.
 """
 from __future__ import annotations
 
@@ -45,8 +45,9 @@ class CompiledFunction:
     """executable   the program over flat arrays: its parameters are named as in the function (params['w'])
     arguments    the pytree (args, kwargs) that calls must have; its leaves are numbers
     kept         the numbers of the leaves that the program reads, in the order of its parameters
-    results      the pytree of the results, with numbers;  keys: which are JAX's typed keys (jax_adapter.Lowering)
-    names        of the positional arguments, as far as they are known
+    results      the pytree of the results, whose leaves are numbers;  keys: which are JAX's typed keys
+                 (jax_adapter.Lowering)
+    names        of the positional arguments, if they are known
     """
 
     name: str
@@ -68,17 +69,17 @@ class CompiledFunction:
                         zip(self.kept, self.executable.parameters)]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The function's results, with NumPy arrays in place of JAX's. Raises RunError, naming the argument, where the
-        arguments are not of the pytree, types and shapes that it was compiled for, UsageError for JAX's tracers."""
+        """The function's results, with NumPy arrays in place of JAX's. Raises RunError, naming the argument, if the
+        arguments have another pytree, type or shape than it was compiled for, UsageError for JAX's tracers."""
         return self._tree_of(self.executable(*self._flat(args, kwargs)))
 
     def on_device(self, *args: Any, **kwargs: Any) -> Any:
-        """As a call; on a GPU the results stay there, as DeviceArrays, for calls that follow."""
+        """Call it; on a GPU the results stay there, as DeviceArrays, for later calls."""
         return self._tree_of(self.executable(*self._flat(args, kwargs), device=True))
 
     def bind(self, *args: Any, **kwargs: Any) -> CompiledFunction:
-        """The function of the other arguments: the first ones, and those by keyword, are fixed (see
-        Executable.bind). Raises as a call does."""
+        """Fix the first arguments and those by keyword (see Executable.bind). Returns the function of the others.
+        Raises the errors of a call."""
         structures, named = self.arguments
         if len(args) > len(structures) or kwargs.keys() - named.keys():
             raise self._other_arguments(args, kwargs)
@@ -104,7 +105,7 @@ class CompiledFunction:
         return arrays
 
     def check_examples(self, args: tuple[Any, ...]) -> None:
-        """Raises RunError where examples, of which shapes do, are no arguments of the function."""
+        """Raise RunError if examples, which may be only shapes, are no arguments of the function."""
         for parameter, leaf in zip(self.executable.parameters, self._flat(args, {})):
             sizes = getattr(leaf, "shape", () if isinstance(leaf, (bool, int, float, complex)) else None)
             if sizes is None or tuple(sizes) != parameter.shape.dimensions:
@@ -124,9 +125,9 @@ class CompiledFunction:
         return jax.unflatten(self._result_tree, results)
 
     def _other_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RunError:
-        """Why these are no arguments of the function."""
+        """The error for arguments that do not fit the function."""
         structures, named = self.arguments
-        hint = "static arguments are part of a compiled function: leave them out; pass the others, by position or by " \
+        hint = "static arguments are part of a compiled function: omit them; pass the others, by position or by " \
                "name, as in the example"
         if len(args) != len(structures):
             wants = f"{len(structures)} positional argument{'' if len(structures) == 1 else 's'}"
@@ -149,7 +150,7 @@ class CompiledFunction:
         return RunError(f"the arguments of {self.name} are of another pytree than those that it was compiled for")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """With pytrees in place of JAX's descriptions of them, which do not pickle where they hold users' types."""
+        """Pickle pytrees instead of JAX's treedefs, which do not pickle if they hold users' types."""
         return CompiledFunction, (self.name, self.executable, self.arguments, self.kept, self.results, self.keys,
                                   self.names)
 
@@ -162,7 +163,7 @@ class CompiledFunction:
 
 
 def compile_function(source: Any, example: Sequence[Any], compiler: Compiler) -> CompiledFunction:
-    """As hloc.compile, of a function of JAX: as it is, jitted (by JAX or by hloc), traced or lowered."""
+    """hloc.compile for a function of JAX: plain, jitted (by JAX or by hloc), traced or lowered."""
     if isinstance(source, JittedFunction):
         return source.compile(*example, compiler=compiler)
     lowering, has_shapes = jax.lower(source, example), jax.is_lowered(source) or jax.is_traced(source)
@@ -216,7 +217,7 @@ class JittedFunction:
         self.__doc__ = getattr(function, "__doc__", None)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Compile for such arguments, unless that is done, and run."""
+        """Run; compile first if there is no program for such arguments."""
         dynamic, named, static = self._statics.split(args, kwargs)
         leaves, tree = jax.flatten((dynamic, named))
         try:
@@ -236,11 +237,11 @@ class JittedFunction:
         return _compiled(jax.lower(self.lowerable, args, kwargs), self.described, compiler)
 
     def clear_cache(self) -> None:
-        """Forget what was compiled."""
+        """Discard all compiled programs."""
         self._known.clear()
 
     def __reduce__(self) -> str:
-        """By its name, as functions pickle: it must be found under it."""
+        """Pickle by name, as functions do: it must be importable by that name."""
         return self.__qualname__
 
     def __repr__(self) -> str:

@@ -1,10 +1,10 @@
-"""What is to be left behind when a signal ends hloc: nothing.
+"""Clean-up when a signal ends hloc: no process and no temporary file remains.
 
-    with ending_cleanly():            SIGTERM and SIGHUP unwind the work: compilers end, temporary files go
+    with ending_cleanly():            SIGTERM and SIGHUP unwind the work: compilers end, temporary files are deleted
         ...                           then the process ends by that signal, as it would have done
 
-Ctrl-C needs none of this: Python makes a KeyboardInterrupt of it. Python's signals are the main thread's; in others,
-and where a program has its own answer to these signals, nothing changes.
+Ctrl-C needs none of this: Python raises KeyboardInterrupt. Python handles signals only on the main thread; on other
+threads, and if the program has its own handlers for these signals, nothing changes.
 """
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasatt
 
 
 class TerminatedError(BaseException):
-    """A signal that ends the process, on its way."""
+    """Raised to unwind the work when a signal ends the process."""
 
     def __init__(self, number: int):
         super().__init__(number)
@@ -33,7 +33,7 @@ def ending_cleanly() -> Iterator[None]:
 
     def unwind(number: int, frame: object) -> None:
         for each in taken:
-            signal.signal(each, signal.SIG_IGN)               # once: nothing may cut the unwinding short
+            signal.signal(each, signal.SIG_IGN)               # nothing may interrupt the unwinding
         raise TerminatedError(number)
     try:
         for number in taken:

@@ -1,8 +1,8 @@
-"""Functions of JAX as HLO: the only file that imports jax for its users' sake (the `jax` extra).
+"""Functions of JAX as HLO: the file that imports jax to compile users' functions (the `jax` extra).
 
-In: a function, or what jax.jit, .trace or .lower made of it, and examples of its arguments. Out: a Lowering: the module
-as XLA's proto, which holds constants and source lines, and how arguments and results lie in it. jax.tree_util flattens
-pytrees; JAX removes arguments that a function does not read (`kept` are the others), and may hand in constants first.
+In: a function, plain, jitted, traced or lowered, and examples of its arguments. Out: a Lowering: the module as XLA's
+proto, which holds constants and source lines, and how arguments and results map to it. jax.tree_util flattens pytrees.
+JAX removes arguments that a function does not read (`kept` are the others), and may pass constants first.
 
     lower(jax.jit(f), (params, x)) -> Lowering(proto, "jit(f)", arguments=(({"w": 0}, 1), {}), kept=(0, 1), ...)
 """
@@ -22,12 +22,12 @@ from hloc.inputs.dlpack import form_of
 
 class Lowering(NamedTuple):
     """arguments   the pytree (args, kwargs), whose leaves are their numbers
-    paths       how the user finds each leaf: params['w'], or args[0]['w'] where the names are not known
+    paths       the name of each leaf for users: params['w'], or args[0]['w'] if the names are not known
     kept        the numbers of the leaves that are parameters of the module, in order
     constants   arrays that are the module's first parameters
     results     the pytree of the results, whose leaves are their numbers
-    keys        for each result, the tag of JAX's PRNG (fry) where it is an array of typed keys, else ""
-    names       of the positional arguments that are not static; () where they are not known
+    keys        for each result, the tag of JAX's PRNG (fry) if it is an array of typed keys, else ""
+    names       of the positional arguments that are not static; () if they are not known
     """
 
     module: bytes
@@ -43,7 +43,7 @@ class Lowering(NamedTuple):
 
 @lru_cache(maxsize=1)
 def library() -> Any:
-    """jax, told that hloc's own frames are not the user's. Raises UsageError without it."""
+    """Import jax, and exclude hloc's own frames from source lines. Raises UsageError without jax."""
     try:
         import jax
         from jax.extend import source_info_util
@@ -67,7 +67,7 @@ def is_jitted(source: Any) -> bool:
 
 
 def jitted(function: Any, **static: Any) -> Any:
-    """What jax.jit makes of a function. Raises UsageError for what is none, and for static arguments that JAX refuses.
+    """Apply jax.jit to a function. Raises UsageError if it is no function, and for static arguments that JAX refuses.
     """
     if not callable(function):
         raise UsageError(f"hloc compiles functions of JAX, not {type(function).__name__}",
@@ -79,8 +79,8 @@ def jitted(function: Any, **static: Any) -> Any:
 
 
 def lower(source: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None) -> Lowering:
-    """The module of a function. What is not lowered yet is lowered for CPUs, whose library calls hloc knows on every
-    target. Raises UsageError for tracers and for what JAX cannot tell; what the function raises itself comes through.
+    """The module of a function. It is lowered for CPUs, whose library calls hloc supports on every target. Raises
+    UsageError for tracers and if JAX does not give the needed facts; exceptions of the function itself pass through.
     """
     jax = library()
     names: Sequence[str] = ()
@@ -112,7 +112,7 @@ def _traced(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     for path, leaf in jax.tree_util.tree_flatten_with_path(dynamic)[0]:
         name = path_text(path, statics.dynamic_names)
         refuse_tracer(leaf, name, described(function))
-        kind = getattr(getattr(leaf, "dtype", None), "kind", "")             # "" of other libraries' types
+        kind = getattr(getattr(leaf, "dtype", None), "kind", "")             # "" for types of other libraries
         if kind in "OSUMm" and kind or not isinstance(leaf, (bool, int, float, complex)) and not hasattr(leaf, "dtype"):
             what = f"an array of {leaf.dtype}" if kind else f"of type {type(leaf).__name__}"
             raise UsageError(f"{name} of {described(function)} is {what}, which JAX does not compute with",
@@ -123,7 +123,8 @@ def _traced(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 
 
 def _kept(lowered: Any, count: int) -> tuple[tuple[int, ...], tuple[np.ndarray, ...]]:
-    """JAX counts the constants that it hands in first, and arguments after them. It has no public name for either."""
+    """The numbers of kept arguments. JAX counts constants first, then arguments; it has no public interface for
+    this."""
     lowering = getattr(lowered, "_lowering", None)
     constants = tuple(np.asarray(c) for c in getattr(lowering, "const_args", None) or ())
     kept = (getattr(lowering, "compile_args", None) or {}).get("kept_var_idx")
@@ -159,7 +160,7 @@ def unflatten(structure: Any, leaves: Sequence[Any]) -> Any:
 # -- leaves ------------------------------------------------------------------------------------------------------------
 
 def refuse_tracer(leaf: Any, path: str, function: str) -> None:
-    """Raises UsageError for an argument that stands for values that JAX does not know yet."""
+    """Raise UsageError for a tracer: an argument without values."""
     if isinstance(leaf, library().core.Tracer):
         raise UsageError(f"{path} of {function} is a tracer of JAX ({leaf.aval}), which has no values",
                          hint="hloc compiles a whole function: call jax.grad, jax.vmap and the like inside it, and "
@@ -167,8 +168,8 @@ def refuse_tracer(leaf: Any, path: str, function: str) -> None:
 
 
 def as_array(leaf: Any, dtype: np.dtype) -> Any:
-    """A leaf as hloc's callers may hand it in: typed keys as their numbers; arrays of a type that JAX would narrow
-    (f64 where x64 is off) as that type; anything else as it is."""
+    """A leaf as the executable takes it: typed keys as their numbers; arrays that JAX would narrow (f64 if x64 is off)
+    converted; anything else unchanged."""
     jax = library()
     if isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         return jax.random.key_data(leaf)
@@ -195,7 +196,7 @@ def typed_keys(array: np.ndarray, tag: str) -> Any:
 
 
 def signature_of_leaf(leaf: Any) -> tuple[Any, ...]:
-    """What a compilation depends on: shape, type, and whether JAX may change the type (of Python's numbers)."""
+    """The facts that a compilation depends on: shape, type, and whether JAX may change the type (Python's numbers)."""
     if type(leaf) is np.ndarray:
         return leaf.shape, leaf.dtype, False
     if isinstance(leaf, (bool, int, float, complex)):
@@ -207,13 +208,13 @@ def signature_of_leaf(leaf: Any) -> tuple[Any, ...]:
 
 
 def settings() -> tuple[Any, ...]:
-    """What else the meaning of a function depends on."""
+    """The settings of JAX that the meaning of a function depends on."""
     config = library().config
     return config.jax_enable_x64, config.jax_default_matmul_precision, config.jax_numpy_dtype_promotion
 
 
 def as_shape(leaf: Any) -> Any:
-    """An array of another library (a tensor of PyTorch) as JAX traces it; anything else as it is."""
+    """An array of another library (a tensor of PyTorch) as its shape and type; anything else unchanged."""
     if isinstance(leaf, np.ndarray) or not hasattr(leaf, "__dlpack__") or type(leaf).__module__.startswith("jax"):
         return leaf
     try:
@@ -227,7 +228,7 @@ def as_shape(leaf: Any) -> Any:
 # -- functions in messages ---------------------------------------------------------------------------------------------
 
 def described(function: Any) -> str:
-    """net.py:7 (loss), or what else names it."""
+    """A function's name for messages: net.py:7 (loss), or its repr."""
     inner = inspect.unwrap(function) if callable(function) else function
     code = getattr(inner, "__code__", None)
     name = getattr(inner, "__name__", None) or getattr(function, "fun_name", None) or type(function).__name__
@@ -235,7 +236,7 @@ def described(function: Any) -> str:
 
 
 def static_of(function: Any) -> tuple[tuple[int, ...], tuple[str, ...]] | None:
-    """The static arguments of what jax.jit made; None where this version of JAX does not say."""
+    """The static arguments of a jitted function; None if this version of JAX does not expose them."""
     info = getattr(function, "_jit_info", None)
     if info is None or not hasattr(info, "static_argnums"):
         return None
@@ -243,7 +244,7 @@ def static_of(function: Any) -> tuple[tuple[int, ...], tuple[str, ...]] | None:
 
 
 class Statics(NamedTuple):
-    """The static arguments of a function: by position and by name, each where the signature tells the other."""
+    """The static arguments of a function: by position and by name, completed by the signature."""
 
     signature: inspect.Signature | None
     numbers: frozenset[int]
@@ -275,7 +276,7 @@ class Statics(NamedTuple):
                 {name: a for name, a in kwargs.items() if name not in self.names}, tuple(fixed))
 
     def unhashable(self, fixed: tuple[Any, ...], function: str) -> UsageError:
-        """Why static arguments cannot be told from others."""
+        """The error for arguments that have no hash."""
         for name, kind, value in fixed:
             try:
                 hash(value)

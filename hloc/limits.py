@@ -1,9 +1,9 @@
-"""What this process may still take: the system's memory and cores, and less where a container or the shell limits it.
+"""The memory and cores that this process may use: the system's, or less if a container or the shell limits them.
 
-    available_memory()     bytes, or None where the system does not say
-    quota_cores()          cores' worth of time that a container may use, or None
+    available_memory()     bytes, or None if unknown
+    quota_cores()          the container's CPU quota in cores, or None
 
-Linux tells of containers under /sys/fs/cgroup, in two versions; the limits of all groups above the process's own hold.
+Linux describes containers under /sys/fs/cgroup, in two versions; the limits of all parent groups apply, too.
 """
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CGROUPS, OWN_CGROUPS, MEMORY = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 def available_memory() -> int | None:
-    """Bytes that can still be had: of the system, of each container around the process, of `ulimit -v`."""
+    """Available bytes: of the system, of each container around the process, of `ulimit -v`."""
     found = [_system_memory(), _address_space()]
     for group in _groups("memory"):
         found.append(_rest(group, "memory.max", "memory.current", "inactive_file"))
@@ -26,7 +26,7 @@ def available_memory() -> int | None:
 
 
 def quota_cores() -> int | None:
-    """Rounded up: a process of more threads than that is stopped for part of the time."""
+    """The quota, rounded up: a process with more threads is throttled."""
     found = []
     for group in _groups("cpu"):
         quota, period = (_text(group / "cpu.max") or "max 1").split()[:2]
@@ -59,7 +59,7 @@ def _address_space() -> int | None:
 
 
 def _groups(controller: str) -> Iterator[Path]:
-    """Folders of the groups that the process is in, as far as they are seen from here, of both versions."""
+    """The folders of the process's groups that are visible here, of both versions."""
     for line in _text(OWN_CGROUPS).splitlines():
         _, controllers, place = line.split(":", 2)
         if controllers and controller not in controllers.split(","):
@@ -71,7 +71,7 @@ def _groups(controller: str) -> Iterator[Path]:
 
 
 def _rest(group: Path, limit: str, used: str, reclaimable: str) -> int | None:
-    """What a group may still take; pages of files that nobody uses can be had back."""
+    """The bytes that a group may still allocate; unused file pages count as free."""
     most, now = _text(group / limit), _text(group / used)
     if not most.isdigit() or not now.isdigit():
         return None

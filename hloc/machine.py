@@ -1,4 +1,4 @@
-"""Machine: facts about hardware that cost decisions read. Passes and lowerings receive it; none asks the system.
+"""Machine: facts about hardware for cost decisions. Passes and lowerings receive it; none queries the system.
 
     Machine.host()      this computer
     GPUS["h100"]        hloc/targets/cuda/gpus.py: data, so that a GPU build needs no GPU
@@ -15,7 +15,7 @@ from hloc.limits import quota_cores
 
 MOST_THREADS = 256                   # MAX_THREADS in runtime/pool.c
 AMX_FLAGS = frozenset(("amx_tile", "amx_bf16", "amx_int8"))
-# What C compilers define for a -march, and the same in Linux's words, of those features that decisions ask for.
+# Macros of C compilers for a -march, and Linux's names of the same features, as far as decisions use them.
 FLAG_OF_MACRO = {"__AVX2__": "avx2", "__AVX512F__": "avx512f", "__AVX512BW__": "avx512bw", "__AVX512DQ__": "avx512dq",
                  "__AVX512BF16__": "avx512_bf16", "__AVX512VNNI__": "avx512_vnni", "__AMX_TILE__": "amx_tile",
                  "__AMX_BF16__": "amx_bf16", "__AMX_INT8__": "amx_int8"}
@@ -37,25 +37,25 @@ class Machine:
     launch_seconds: float           # cost of starting one parallel kernel
     shared_bytes: int = 0           # per block, GPU only
     arch: str = ""                  # sm_90a; of a CPU what uname says
-    dots: tuple[str, ...] = ()      # element types of which a CPU had best sum several products at once: bf16, s8, s16
-    amx: bool = False               # whether it does so by tiles
-    slow_pairs: bool = False        # whether it multiplies pairs of bf16 at half the rate of f32
-    march: str = "native"           # of a CPU: what the C compiler's -march is
+    dots: tuple[str, ...] = ()      # element types with fast dot-product instructions: bf16, s8, s16
+    amx: bool = False               # whether these use AMX tiles
+    slow_pairs: bool = False        # whether pairs of bf16 are multiplied at half the rate of f32
+    march: str = "native"           # of a CPU: the C compiler's -march
 
     @property
     def has_pairs(self) -> bool:
-        """Whether a CPU multiplies pairs of bf16 in vectors, quicker than f32. AMX is of those that are slow at it."""
+        """Whether a CPU multiplies pairs of bf16 in vectors faster than f32. CPUs with AMX do not."""
         return "bf16" in self.dots and not self.amx
 
     @staticmethod
     def host() -> Machine:
-        """This computer's CPU, as far as Linux tells; sensible figures elsewhere."""
+        """This computer's CPU, by Linux's files; on other systems defaults."""
         return _cpu("native", cpu_flags(), has_amx(), has_slow_pairs())
 
     @staticmethod
     def of_march(march: str, macros: frozenset[str]) -> Machine:
-        """Any CPU that a C compiler's -march stands for; macros: those that it defines for it (toolchain.py). Cores are
-        this computer's: nothing says how many there will be."""
+        """The CPU of a C compiler's -march; macros: those that the compiler defines for it (toolchain.py). The number
+        of cores is this computer's, because the other's is unknown."""
         flags = frozenset(flag for macro, flag in FLAG_OF_MACRO.items() if macro in macros)
         amx = os.environ.get("HLOC_AMX") != "0" and flags >= AMX_FLAGS
         return _cpu(march, flags, amx, "avx512_bf16" in flags and not amx and not macros & QUICK_PAIRS)
@@ -72,7 +72,7 @@ def _cpu(march: str, flags: frozenset[str], may_use_amx: bool, slow_pairs: bool)
 
 
 def available_cores() -> int:
-    """Cores that this process may use, in its container too, at most MOST_THREADS; HLOC_THREADS overrides."""
+    """Cores that this process and its container may use, at most MOST_THREADS; HLOC_THREADS overrides."""
     asked = os.environ.get("HLOC_THREADS", "")
     if asked.isdecimal() and int(asked) > 0:
         return min(int(asked), MOST_THREADS)
@@ -82,8 +82,7 @@ def available_cores() -> int:
 
 @lru_cache(maxsize=1)
 def has_amx() -> bool:
-    """Whether this CPU multiplies matrices of bf16 and s8 by tiles, and Linux keeps their registers for those programs
-    that ask (5.16 and later); HLOC_AMX=0: they are not used."""
+    """Whether this CPU has AMX for bf16 and s8, and Linux permits it (5.16 and later); HLOC_AMX=0 disables it."""
     if os.environ.get("HLOC_AMX") == "0" or not cpu_flags() >= AMX_FLAGS:
         return False
     import ctypes
@@ -95,18 +94,18 @@ def has_amx() -> bool:
 
 @lru_cache(maxsize=1)
 def has_slow_pairs() -> bool:
-    """Whether this CPU multiplies pairs of bf16 (vdpbf16ps) at half the rate of f32's multiplications: Intel's, which
-    leave that to AMX (measured on Sapphire and Emerald Rapids; AMD's Zen 4 and 5 take half the time of f32's)."""
+    """Whether this CPU multiplies pairs of bf16 (vdpbf16ps) at half the rate of f32: Intel's do (measured on Sapphire
+    and Emerald Rapids); AMD's Zen 4 and 5 take half the time of f32."""
     return "avx512_bf16" in cpu_flags() and "GenuineIntel" in _cpu_words("vendor_id") and not has_amx()
 
 
 def cpu_flags() -> frozenset[str]:
-    """What Linux says that the CPU can do; nothing elsewhere."""
+    """The CPU's flags by Linux; empty elsewhere."""
     return _cpu_words("flags", "Features")
 
 
 def _cpu_words(*names: str) -> frozenset[str]:
-    """Of the first line of /proc/cpuinfo with one of these names."""
+    """The value of the first line of /proc/cpuinfo with one of these names."""
     try:
         with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
             return frozenset(next((line for line in file if line.startswith(names)), "").split())

@@ -1,15 +1,15 @@
-"""Long regular expressions, compiled before: those of whole phrases would take 60 ms at each start.
+"""Long regular expressions, compiled ahead: compiling them would take 60 ms at each start.
 
 In: a pattern and flags. Out: what re.compile gives.
 
     compiled(r"(?:ROOT\\s+)?...", re.DOTALL).match
 
-What is kept is the code of CPython's own matcher, which its C part checks before it takes it. An installation from
-source makes that of the grammar's patterns (grammar/hlo.patterns.json) for the Python that it runs with, and lays it
-into the package, as trusted as its code; of other patterns and Pythons it lies in the cache, under a key that names the
-Python. Another Python than CPython, or a cache folder that cannot be used: the pattern is compiled every time.
+The stored form is the code of CPython's matcher, which its C part validates when it is loaded. An installation from
+source compiles the grammar's patterns (grammar/hlo.patterns.json) for its Python, and stores them in the package.
+Other patterns, and those of other Python versions, are stored in the cache, under a key with the Python version. With
+another Python than CPython, or without a usable cache folder, a pattern is compiled every time.
 
-The installation has nothing beside Python's own library: this file imports no more.
+The installation has only Python's standard library: this file imports nothing else.
 """
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from pathlib import Path
 from hloc import cache, files
 from hloc.errors import HlocError
 
-LONG = 1200                                   # characters; shorter ones compile as fast as a file of the cache is read
+LONG = 1200                                   # characters; shorter ones compile as fast as a cached file is read
 INSTALLED = Path(__file__).parent / "patterns.json"
 Code = tuple[int, list[int], int, dict[str, int]]
 
 
 def compiled(pattern: str, flags: int = 0) -> re.Pattern:
-    """re.compile(pattern, flags): from the installation, or, where it is long and was compiled before, the cache."""
+    """re.compile(pattern, flags): from the installation or, for a long pattern, from the cache."""
     if not _keeps_code():
         return re.compile(pattern, flags)
     key = _key(pattern, flags)
@@ -55,13 +55,13 @@ def _cached(key: str, pattern: str, flags: int) -> re.Pattern:
         made = code(pattern, flags)
         cache.put_bytes(key, ".json", json.dumps(made).encode())
         return matcher(pattern, *made)
-    except (HlocError, OSError):              # no folder or no space: who compiles will hear of it
+    except (HlocError, OSError):              # no folder or no space: the compiler stage reports it
         return re.compile(pattern, flags)
 
 
 @lru_cache(maxsize=1)
 def _installed() -> dict[str, Code]:
-    """By key; nothing where the installation had another Python, or was none."""
+    """The installed patterns by key; empty if the installation used another Python, or none."""
     try:
         head, _, codes = INSTALLED.read_text(encoding="utf-8").partition("\n")
     except OSError:
@@ -84,14 +84,14 @@ def install(listed: Path, into: Path = INSTALLED) -> int:
 
 
 def code(pattern: str, flags: int) -> Code:
-    """All flags, the matcher's code, the number of groups, and the groups that have names."""
+    """All flags, the matcher's code, the number of groups, and the named groups."""
     from re import _compiler, _parser
     parsed = _parser.parse(pattern, flags)
     return flags | parsed.state.flags, _compiler._code(parsed, flags), parsed.state.groups - 1, parsed.state.groupdict
 
 
 def matcher(pattern: str, flags: int, code: list[int], groups: int, named: dict[str, int]) -> re.Pattern:
-    """The pattern of what `code` gives, as re.compile makes it."""
+    """The compiled pattern from the parts that `code` returns."""
     import _sre
     names = {number: name for name, number in named.items()}
     return _sre.compile(pattern, flags, code, groups, named, tuple(names.get(n) for n in range(groups + 1)))

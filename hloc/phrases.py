@@ -22,7 +22,7 @@ _SHORT = {b"\n": "\\n", b"\t": "\\t", b"\r": "\\r", b'"': '\\"', b"'": "\\'", b"
 
 
 class Phrase:
-    """A text that is read from left to right."""
+    """A text that is read token by token, from left to right."""
 
     def __init__(self, text: str, span: Span | None = None):
         self.whole, self.span = text, span
@@ -31,7 +31,7 @@ class Phrase:
         self.step()
 
     def step(self) -> str:
-        """Goes on; returns the token that was here."""
+        """Return the current token and go to the next."""
         last = self.text
         match = _TOKEN.match(self.whole, self.at)
         self.text, self.start, self.at = match[1], match.start(1), match.end()
@@ -44,7 +44,7 @@ class Phrase:
         return ParseError(f"{wanted} is expected, but here is {found}, in {self.whole[:200]}", self.span)
 
     def accept(self, text: str) -> bool:
-        """Goes on where `text` stands here."""
+        """Skip the token `text` if it is next; return whether it was."""
         if self.text != text:
             return False
         self.step()
@@ -69,7 +69,7 @@ class Phrase:
         return self.text[:1] in _QUOTES
 
     def string(self) -> bytes:
-        """What a string in quotes stands for."""
+        """The value of a string in quotes."""
         if not self.is_string() or len(self.text) < 2:
             raise self.error("a string")
         return unescaped(self.step()[1:-1])
@@ -111,8 +111,8 @@ class Phrase:
 
 
 def string_end(text: str, start: int) -> int | None:
-    """Behind the quote that closes the one at `start`; None where there is none. (A pattern would need a turn, and
-    memory, for each escape.)"""
+    """The position after the quote that closes the one at `start`; None if there is none. (A pattern would need memory
+    for each escape.)"""
     at = start
     while (at := text.find(text[start], at + 1)) > 0:
         before = at
@@ -124,13 +124,13 @@ def string_end(text: str, start: int) -> int | None:
 
 
 def escaped(value: str | bytes) -> str:
-    """Printable ASCII for the inside of a string, the same bytes when it is read."""
+    """Escape the inside of a string as printable ASCII that reads back as the same bytes."""
     raw = value.encode("utf-8") if isinstance(value, str) else value
     return _TO_ESCAPE.sub(lambda m: (_SHORT.get(m[0]) or f"\\{m[0][0]:03o}").encode(), raw).decode("ascii")
 
 
 def unescaped(text: str) -> bytes:
-    """The bytes that the inside of a string stands for."""
+    """The bytes of the inside of a string."""
     raw = text.encode("utf-8", "surrogatepass")
     return _ESCAPE.sub(_byte, raw) if b"\\" in raw else raw
 

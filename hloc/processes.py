@@ -1,8 +1,8 @@
-"""Other programs: run within bounds of time and of output, and ended with all that they started.
+"""Child processes: with limits of time and output, and killed together with their own children.
 
     done = run(["cc", "--version"], seconds=30);  done.code, done.output, done.errors
 
-What a program prints is decoded byte by byte (`\\xff` where it is not UTF-8), so that any program gives a text.
+Output is decoded as UTF-8, with escapes for other bytes (`\\xff`), so that any output is text.
 """
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-MOST_OUTPUT = 16 << 20                # bytes; no compiler has so much to say that a reader wants
+MOST_OUTPUT = 16 << 20                # bytes
 PIECE = 1 << 16
-LOOK_SECONDS = 0.2                    # how often a running program is looked at: whether it ended, or shall end
+LOOK_SECONDS = 0.2                    # interval at which a running program is checked
 
 
 class Finished(NamedTuple):
@@ -30,13 +30,13 @@ class Finished(NamedTuple):
 
 
 class NotFinished(Exception):
-    """A program that was ended before it was done; the text says why, as in 'cc did not finish in 30 s'."""
+    """A program that was killed before it finished; the text says why, as in 'cc did not finish in 30 s'."""
 
 
 def run(command: Sequence[str], seconds: float, *, environment: Mapping[str, str] | None = None,
         stop: threading.Event | None = None) -> Finished:
-    """Run a program without input. Raises OSError where it cannot start, NotFinished where it takes longer than
-    `seconds`, prints more than MOST_OUTPUT, or `stop` is set; it and what it started are then killed."""
+    """Run a program without input. Raises OSError where it cannot start, NotFinished if it takes longer than
+    `seconds`, prints more than MOST_OUTPUT, or `stop` is set; it and its children are then killed."""
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                           env=environment, start_new_session=True) as process:
         try:
@@ -50,7 +50,7 @@ def run(command: Sequence[str], seconds: float, *, environment: Mapping[str, str
 
 def _collect(process: subprocess.Popen, name: str, deadline: float, seconds: float,
              stop: threading.Event | None) -> tuple[str, str]:
-    """What a program prints until it ends; what processes in the background print behind that is not waited for."""
+    """The output of a program until it ends; later output of background processes is not waited for."""
     texts: dict[object, bytearray] = {process.stdout: bytearray(), process.stderr: bytearray()}
     with selectors.DefaultSelector() as waiting:
         for pipe in texts:
@@ -67,7 +67,7 @@ def _collect(process: subprocess.Popen, name: str, deadline: float, seconds: flo
                 break
             ended = process.poll() is not None
             _check(name, sum(map(len, texts.values())), deadline, seconds, stop)
-    while process.poll() is None:                           # it closed its output and goes on
+    while process.poll() is None:                           # it closed its output and continues
         _check(name, 0, deadline, seconds, stop)
         with suppress(subprocess.TimeoutExpired):
             process.wait(LOOK_SECONDS)

@@ -1,7 +1,7 @@
-"""Where instructions were written: the metadata of an instruction and the tables of its module, resolved.
+"""Source lines of instructions: an instruction's metadata, resolved by the tables of its module.
 
-In: an instruction's metadata, and the text of FileNames, FunctionNames, FileLocations, StackFrames, as a module keeps
-it (in text parents count from 1 and a frame without one names itself). Out: the frames, the innermost first.
+In: an instruction's metadata, and the text of FileNames, FunctionNames, FileLocations, StackFrames, as stored in a
+module (in text, parents count from 1, and a frame without a parent names itself). Out: the frames, the innermost first.
 
     frames('op_name="jit(f)/sum" stack_frame_id=3', tables)
         -> (Frame("/a/loss.py", "norm", 3), Frame("/a/loss.py", "loss", 6))
@@ -21,7 +21,7 @@ ROW = re.compile(r"^(\d{1,9})\s+(.*)$", re.MULTILINE)
 NUMBER = re.compile(r"(\w+)=(-?\d{1,9})\b")
 METADATA = re.compile(r'(op_name|source_file|source_line|stack_frame_id)=("(?:[^"\\]|\\.)*"|\d{1,9}\b)')
 PLACES = frozenset(["stack_frame_id", "source_file"])
-MOST_FRAMES = 64                # of one instruction: parents may be made to go round
+MOST_FRAMES = 64                # of one instruction: a hostile table may have a cycle of parents
 SHOWN_CALLERS = 3
 
 
@@ -40,7 +40,7 @@ class Frame(NamedTuple):
 
 
 def frames(metadata: str, tables: str = "") -> tuple[Frame, ...]:
-    """The frames of an instruction, the innermost first; () where its metadata tells of none."""
+    """The frames of an instruction, the innermost first; () without such metadata."""
     found = dict(METADATA.findall(metadata))
     chain = _chain(int(found.get("stack_frame_id", 0)), _frames_of(tables)) if tables else ()
     if chain:
@@ -50,7 +50,7 @@ def frames(metadata: str, tables: str = "") -> tuple[Frame, ...]:
 
 
 def written_at(metadata: str, tables: str = "", callers: int = SHOWN_CALLERS) -> str:
-    """The frames as a reader wants them; "" where there are none. callers: how many of the calling frames to name."""
+    """The frames as text; "" if there are none. callers: how many calling frames to name."""
     found = frames(metadata, tables)
     if not found:
         return ""
@@ -59,8 +59,8 @@ def written_at(metadata: str, tables: str = "", callers: int = SHOWN_CALLERS) ->
 
 
 def with_place_of(metadata: str, call: str) -> str:
-    """The metadata of an instruction with the place of the call that its computation is inlined at, where it tells of
-    none of its own, as in functions that a frontend writes once for several calls."""
+    """The metadata of an inlined instruction, with the place of the call if it has none of its own, as in functions
+    that a frontend writes once for several calls."""
     own, outer = dict(METADATA.findall(metadata)), dict(METADATA.findall(call))
     if not PLACES.isdisjoint(own) or PLACES.isdisjoint(outer):
         return metadata
@@ -70,12 +70,12 @@ def with_place_of(metadata: str, call: str) -> str:
 
 
 def op_name(metadata: str) -> str:
-    """What the frontend calls the operation: jit(f)/dot_general; "" where it does not say."""
+    """The frontend's name of the operation: jit(f)/dot_general; "" without such metadata."""
     return dict(METADATA.findall(metadata)).get("op_name", "").strip('"')
 
 
 def _chain(first: int, found: Mapping[int, tuple[Frame | None, int]]) -> tuple[Frame, ...]:
-    """The frames from one outwards. A frame without a file is passed over."""
+    """The frames from one outwards. Frames without a file are skipped."""
     chain: list[Frame] = []
     number = first
     for _ in range(MOST_FRAMES):

@@ -1,10 +1,11 @@
-"""From a file, in whatever form, to a Module.
+"""From a file in any form to a Module.
 
-In: bytes or text and a name for messages. Out: a Module, not verified yet. What a file holds is seen by its beginning:
+In: bytes or text and a name for messages. Out: a Module, not verified yet. The form is detected from the file's
+beginning:
 
     gzip                         unpacked first
-    HLO text                     one module, or several with lines `// -----` between them; also as a log of XLA's holds
-                                 it, with `I0000 00:00:1700000000.000000 1234 file.cc:12] ` in front of each line
+    HLO text                     one module, or several with lines `// -----` between them; also in a log of
+                                 XLA, with `I0000 00:00:1700000000.000000 1234 file.cc:12] ` in front of each line
     HloModuleProto, HloProto, HloSnapshot (whose arguments become the module's default inputs), or their text form
     StableHLO, as MLIR text or bytecode (through the `jax` extra)
     a bundle (hloc/bundles.py), whose inputs become the module's default inputs
@@ -28,13 +29,13 @@ from hloc.ir import Module, Verbatim
 from hloc.text.stablehlo import BYTECODE, hlo_of_mlir, is_mlir
 
 MOST_BYTES = 2 << 30
-LOG_SEEN_IN = 1 << 20                  # characters at the beginning in which a log's prefix must show up
-LOOKED_AT = 1 << 16                    # characters by which the other forms are told
+LOG_SEEN_IN = 1 << 20                  # characters at the beginning in which a log's prefix is searched
+LOOKED_AT = 1 << 16                    # characters by which the other forms are detected
 SHOWN_MODULES = 30
 Warn = Callable[[str, Span], None]
 
 FORMS = "modules are HLO text, XLA's protos (.pb, .pbtxt), StableHLO, or gzip of these; inputs go to --inputs"
-ELF = b"\x7fELF"                                        # how shared objects and cubins begin
+ELF = b"\x7fELF"                                        # first bytes of shared objects and cubins
 _PROTO_TEXT_ENDINGS = (".pbtxt", ".textproto", ".prototxt", ".textpb")
 _FIRST_BYTES = (b"\n", b"\x12", b"\x1a", b"\x22")     # of protos: fields 1 to 4, with a length
 _PROTO_TEXT = re.compile(r'(?:\s|#[^\n]*(?:\n|\Z))*(?:name|hlo_module|hlo|computations|entry_computation_name)\s*'
@@ -44,7 +45,7 @@ _LOG_PREFIX = re.compile(r"^(?:[IWEF]\d{4} \d\d:\d\d:\d+\.\d+ +\d+ |\d{4}-\d\d-\
                          r"[^\s:\]]+:\d+\] ?", re.MULTILINE)
 _SEPARATOR = re.compile(r"^[ \t]*// -----[ \t\r]*$", re.MULTILINE)
 _NAME = re.compile(r"HloModule\s+%?([^\s,{]+)")
-# The counts are bounded because each turn of a group takes memory.
+# The counts are bounded because each repetition of a group takes memory.
 _COMMENTS = re.compile(r"\s*(?:(?://[^\n]*|/\*[^*]*(?:\*(?!/)[^*]*){0,1000}\*/)\s*){0,1000}")
 
 
@@ -57,7 +58,7 @@ class Part(NamedTuple):
 
 
 def read_bytes(path: str | Path) -> bytes:
-    """The bytes of a file. Raises UsageError where it cannot be read."""
+    """The bytes of a file. Raises UsageError if it cannot be read."""
     try:
         return files.read(path, MOST_BYTES)
     except (OSError, ValueError) as error:
@@ -67,7 +68,7 @@ def read_bytes(path: str | Path) -> bytes:
 
 
 def split_choice(path: str | Path) -> tuple[str, str | None]:
-    """`model.hlo#2` as path and choice; a file that has such a name is itself."""
+    """Split `model.hlo#2` into path and choice, unless a file has that name."""
     text = str(path)
     if "#" not in text or os.path.exists(text):
         return text, None
@@ -77,10 +78,10 @@ def split_choice(path: str | Path) -> tuple[str, str | None]:
 
 def module_of(data: bytes | str, name: str, *, choice: str | None = None, strict: bool = False,
               sizes: Mapping[str, int] | None = None, warn: Warn | None = None) -> Module:
-    """The module in a file's content; `choice` is the name or the number (from 1) of one of several, `sizes` are those
-    of StableHLO's unbounded dimensions.
+    """The module in a file's content; `choice` is the name or the number (from 1) of one of several, `sizes` are
+    those of StableHLO's unbounded dimensions.
 
-    Raises HlocError with its place. With `strict`, what is not known is an error instead of a warning.
+    Raises HlocError with its place. With `strict`, unknown attributes are errors instead of warnings.
     """
     if isinstance(data, bytes) and data[:2] == b"PK":
         from hloc.bundles import is_bundle
@@ -112,15 +113,15 @@ def _strict(warn: Warn | None, strict: bool) -> Warn | None:
 
 
 def _content(data: bytes, name: str) -> bytes | str:
-    """Unpacked; a str where it is text. Raises HlocError for what is neither text nor a module's bytes."""
+    """Decompress the content; return a str if it is text. Raises HlocError if it is neither text nor a proto."""
     if data[:2] == b"\x1f\x8b":
         data, name = _unpacked(data, name), name.removesuffix(".gz")
     if name.endswith(".pb") or data[:4] == BYTECODE:
         return data
     if data[:4] == ELF:
         raise UsageError(f"{name} is compiled code, not a module",
-                         hint="hloc run takes what hloc compile wrote, by the endings .so and .cubin; other commands "
-                              "take the module that it was made of")
+                         hint="hloc run takes a .so or .cubin of hloc compile; other commands "
+                              "need the module that it was compiled from")
     if data[:1] in _FIRST_BYTES:
         from hloc.proto import kind_of
         if kind_of(data):
@@ -183,19 +184,19 @@ def _text_module(text: str, name: str, choice: str | None, strict: bool, warn: W
     if len(parts) == 1 and choice is None and not is_log:
         return parse_module(text, name, strict, warn)
     part = _chosen(parts, choice, name)
-    # Blank lines in front keep the line numbers of the whole file.
+    # Blank lines before it keep the line numbers of the whole file.
     return parse_module("\n" * text.count("\n", 0, part.start) + text[part.start:part.end], name, strict, warn)
 
 
 def without_log_prefixes(text: str) -> str:
-    """Blanks in place of what a log puts in front of a line: lines and columns stay those of the file."""
+    """Replace a log's prefixes by blanks: lines and columns stay those of the file."""
     return _LOG_PREFIX.sub(lambda m: " " * len(m.group()), text)
 
 
 def module_parts(text: str, is_log: bool = False) -> list[Part]:
-    """The modules of a text: between lines `// -----`, and from a line HloModule behind a computation's end.
+    """The modules of a text: between lines `// -----`, and from a line HloModule after the end of a computation.
 
-    In a log, what stands outside of modules is left out.
+    In a log, text outside of modules is omitted.
     """
     cuts = [m.span() for m in _SEPARATOR.finditer(text)] if "// -----" in text else []
     cuts += [(start, start) for start in _module_starts(text, is_log)]
@@ -212,14 +213,14 @@ def module_parts(text: str, is_log: bool = False) -> list[Part]:
 
 
 def _is_empty(text: str, start: int, end: int) -> bool:
-    """Nothing but blanks and comments."""
+    """Whether a text holds only blanks and comments."""
     while (at := _COMMENTS.match(text, start, end).end()) > start:
         start = at
     return start == end
 
 
 def _module_starts(text: str, is_log: bool) -> list[int]:
-    """Where lines begin with HloModule, behind the end of a computation (in a log: behind anything)."""
+    """The positions of lines that begin with HloModule, after the end of a computation (in a log: anywhere)."""
     found, at = [], text.find("HloModule")
     while at >= 0:
         line = text.rfind("\n", 0, at) + 1
@@ -230,12 +231,12 @@ def _module_starts(text: str, is_log: bool) -> list[int]:
 
 
 def _ends_computation(line: str) -> bool:
-    """}, or a computation in one line."""
+    """Whether a line ends a computation: }, or a computation in one line."""
     return line.startswith("}") or line.endswith("}")
 
 
 def _line_before(text: str, start: int) -> str:
-    """The last line in front of `start` that holds something but a comment, without blanks around."""
+    """The last line before `start` that is not blank or a comment, stripped."""
     while start > 0:
         begin = text.rfind("\n", 0, start - 1) + 1
         line = text[begin:start].strip()
@@ -246,7 +247,7 @@ def _line_before(text: str, start: int) -> str:
 
 
 def _last_brace(text: str, start: int, end: int) -> int | None:
-    """Behind the last line that may end a computation."""
+    """The position after the last line that may end a computation."""
     while (at := text.rfind("}", start, end)) >= 0:
         line, close = text.rfind("\n", 0, at) + 1, text.find("\n", at)
         close = len(text) if close < 0 else close
@@ -257,7 +258,7 @@ def _last_brace(text: str, start: int, end: int) -> int | None:
 
 
 def _chosen(parts: list[Part], choice: str | None, name: str) -> Part:
-    """The one part, or the chosen one. Raises UsageError that lists them."""
+    """The only part, or the chosen one. Raises a UsageError that lists them."""
     if choice is None and len(parts) == 1:
         return parts[0]
     if choice is None:

@@ -1,10 +1,10 @@
-"""Threads whose work ends when nobody waits for it any more, and with it the programs that it has started.
+"""Threads that end, with their child processes, when their results are not needed any more.
 
     with Workers(2) as workers:
         jobs = [workers.submit(processes.run, ["gcc", "-c", name], 600) for name in names]
 
-Where that block ends by an error, Ctrl-C among them, waiting jobs are dropped and programs that run are killed, and
-only then the block is left: a folder around it can be removed. Programs are sessions of their own (processes.py), so
+If the block ends by an error, such as Ctrl-C, waiting jobs are dropped and running programs are killed before the block
+is left, so that a temporary folder around it can be removed. Programs run in sessions of their own (processes.py), so
 that a terminal's Ctrl-C reaches hloc first.
 """
 from __future__ import annotations
@@ -15,11 +15,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-_own = threading.local()                  # .stop: of the Workers that this thread belongs to
+_own = threading.local()                  # .stop: that of this thread's Workers
 
 
 def stop_event() -> threading.Event | None:
-    """What is set when nobody waits any more for what this thread does."""
+    """The event that is set when this thread's result is not needed any more."""
     return getattr(_own, "stop", None)
 
 
@@ -34,7 +34,7 @@ class Workers(ThreadPoolExecutor):
         _own.stop = self.ends
 
     def stop(self) -> None:
-        """End what runs, drop what waits, and wait for the threads."""
+        """Kill running programs, drop waiting jobs, and join the threads."""
         self.ends.set()
         self.shutdown(wait=True, cancel_futures=True)
 
@@ -45,7 +45,7 @@ class Workers(ThreadPoolExecutor):
 
     @contextmanager
     def in_background(self) -> Iterator[None]:
-        """Stopped where the block ends by an error; else they go on, and nobody waits for them."""
+        """A context manager that stops them if the block ends by an error; otherwise they go on in the background."""
         self.shutdown(wait=False)
         try:
             yield
@@ -55,8 +55,8 @@ class Workers(ThreadPoolExecutor):
 
 
 def in_background(work: Callable[[], Any]) -> Any:
-    """What `work`, a long call of a library, returns or raises; the calling thread can be interrupted meanwhile, and
-    then leaves the call to itself: it cannot be ended, and its answer is dropped."""
+    """Run `work`, a long call of a library, on another thread. The calling thread can be interrupted meanwhile; the
+    call then continues in the background, and its result is dropped."""
     answer: list = []
 
     def answering() -> None:

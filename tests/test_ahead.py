@@ -119,14 +119,14 @@ def test_names_of_files_become_names_of_functions(name, right):
 def test_odd_names(capsys, tmp_path, name, ending):
     file = tmp_path / f"m.{ending}"
     code, said = run(capsys, "compile", EXAMPLE / "encoder.hlo", "-o", file, "--name", name)
-    assert code == 2 and "is not a name for functions of C" in said and said.count("error") == 1 and not file.exists()
+    assert code == 2 and "is not a valid prefix for C functions" in said and said.count("error") == 1 and not file.exists()
 
 
 def test_names_go_with_functions(capsys, tmp_path):
     code, said = run(capsys, "compile", EXAMPLE / "encoder.hlo", "-o", tmp_path / "m.hlo", "--name", "a")
-    assert code == 2 and "m.hlo has no functions for C that --name a would name" in said
+    assert code == 2 and "m.hlo has no C functions: --name a has no effect" in said
     code, said = run(capsys, "compile", EXAMPLE / "encoder.hlo", "-o", "-", "--name", "a")
-    assert code == 2 and "--name goes with a file" in said
+    assert code == 2 and "--name needs a file" in said
 
 
 # -- the C file --------------------------------------------------------------------------------------------------------
