@@ -5,12 +5,12 @@
 from __future__ import annotations
 
 from hloc.errors import HlocError
-from hloc.targets.presence import driver_present
+from hloc.targets import presence
 
 
 def device_missing() -> str:
     """Why no GPU can be used here; "" where one can."""
-    if not driver_present():
+    if not presence.driver_present():
         return "no NVIDIA driver"
     from hloc.targets.cuda.execution.runtime import device_machine
     try:

@@ -16,9 +16,8 @@ from hloc.ir import Module
 from hloc.kernels.ir import Tile
 from hloc.kernels.plan import HostCall, Program, Workspace
 from hloc.machine import Machine
-from hloc.targets.cuda import compiler, container
+from hloc.targets.cuda import compiler, container, presence
 from hloc.targets.cuda.gpus import DEFAULT, GPUS
-from hloc.targets.cuda.presence import device_present
 from hloc.targets.cuda.sources import CudaSources, host_calls, make_sources
 from hloc.targets.cuda.tiles.source import tile_source
 from hloc.targets.host_calls import host_function
@@ -27,7 +26,7 @@ from hloc.targets.target import Target
 
 def cuda_target(gpu: Machine | None) -> Target:
     """The target for one GPU; None: the one that is here, else the default for building ahead."""
-    if gpu is None and device_present():
+    if gpu is None and presence.device_present():
         from hloc.targets.cuda.execution.runtime import device_machine
         gpu = device_machine()
     gpu = gpu or GPUS[DEFAULT]
