@@ -153,7 +153,7 @@ def test_the_command(here, hloc_run):  # noqa: F811
     (["add.hlo"], 2, "hint: name a second module, or passes"),
     (["add.hlo", "add.hlo", "--after", "fusion"], 2, "need one module, and two are given"),
     (["add.hlo", "--after", "fusoin"], 2, "did you mean fusion?"),
-    (["add.hlo", "--before", "fusion", "--after", "call_inliner"], 2, "call_inliner does not run behind fusion"),
+    (["add.hlo", "--before", "fusion", "--after", "call_inliner"], 2, "call_inliner does not run after fusion"),
     (["add.hlo", "nowhere.hlo"], 2, "nowhere.hlo"),
     (["add.hlo", "add.hlo", "--ignore", "colour"], 2, "hint: kinds: came, went"),
     (["add.hlo", "add.hlo", "-o", "diff.txt"], 2, "a diff is written as a page, FILE.html"),

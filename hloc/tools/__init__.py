@@ -1,1 +1,1 @@
-"""What the command line offers beyond compiling and running: comparison, XLA as a second opinion."""
+"""The tools behind the commands: comparison, reduction, profiles, graphs, and XLA as a second implementation."""

@@ -1,8 +1,8 @@
-"""Evaluators that compute as other right implementations do (causes.py finds out which one did).
+"""Evaluators with the roundings of other correct implementations (causes.py finds out which one explains a result).
 
-    Contracting(module, 0).run(arrays)       a product and the sum that reads it are rounded once
+    Contracting(module, 0).run(arrays)       a multiply and the add that reads it are rounded once
     Flushing(module).run(arrays)             arithmetic takes subnormal numbers for zero
-    Reordering(module, seed).run(arrays)     the terms of sums come in another order
+    Reordering(module, seed).run(arrays)     sums add their terms in another order
 """
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WIDER = {np.dtype(np.float32): np.dtype(np.float64), np.dtype(np.float64): np.dt
 
 
 class Contracting(AlteredEvaluator):
-    """Products that sums read are exact; where a sum reads two, that of the operand `first`."""
+    """A multiply that an add reads is exact; if an add reads two, that of the operand `first`."""
 
     def __init__(self, module: Module, first: int, calls: Mapping[str, CustomCall] | None):
         super().__init__(module, custom_calls=calls)
@@ -57,7 +57,7 @@ class Contracting(AlteredEvaluator):
 
 
 def product_of(instruction: Instruction, first: int) -> Instruction | None:
-    """The product that a sum reads; of two that of the operand `first`."""
+    """The multiply that an add reads; of two that of the operand `first`."""
     if instruction.opcode not in ("add", "subtract"):
         return None
     order = instruction.operands if first == 0 else instruction.operands[::-1]
@@ -85,8 +85,8 @@ def _flushed(value: Value) -> Value:
 
 
 class Reordering(AlteredEvaluator):
-    """The terms of reductions that add, of dots and of convolutions come in another order; in the first two runs
-    the terms of reductions are added one after the other, forwards and backwards."""
+    """Additive reductions, dots and convolutions add their terms in another order; in the first two runs reductions
+    add them one after the other, forwards and backwards."""
 
     def __init__(self, module: Module, seed: int, calls: Mapping[str, CustomCall] | None):
         super().__init__(module, custom_calls=calls)
@@ -108,7 +108,7 @@ class Reordering(AlteredEvaluator):
         return function
 
     def _permuted(self, function: Callable, left: Sequence[int], right: Sequence[int]) -> Callable:
-        """The dimensions `left` of the first operand and `right` of the second, in the same new order."""
+        """The operands with the dimensions `left` of the first and `right` of the second in the same new order."""
         def run(evaluator, instruction, x: Value, y: Value) -> Value:
             for number, dimension in enumerate(left):
                 order = self.generator.permutation(x.shape[dimension])

@@ -16,14 +16,14 @@ FEWEST_ROUNDS, MOST_ROUNDS = 10, 20_000
 
 
 class Contestant(NamedTuple):
-    """call: one run from start to finish, its inputs inside."""
+    """call: one run from start to finish, with its inputs."""
 
     name: str
     call: Callable[[], Any]
 
 
 class Effort(NamedTuple):
-    """rounds: exactly so many, else as many as fit into `seconds`, within the bounds above; warm_up: rounds before."""
+    """rounds: this number, else as many as fit into `seconds`, within the bounds above; warm_up: untimed rounds."""
 
     seconds: float = 3.0
     rounds: int | None = None
@@ -36,7 +36,7 @@ class Effort(NamedTuple):
 
 
 class Found(NamedTuple):
-    """times: of each contestant, one per round, in the rounds' order; warm_up: likewise of the rounds before."""
+    """times: of each contestant, one per round, in order; warm_up: the same for the untimed rounds."""
 
     times: tuple[list[float], ...]
     warm_up: tuple[list[float], ...]
@@ -50,8 +50,8 @@ class Found(NamedTuple):
 
 
 def bench(contestants: Sequence[Contestant], effort: Effort, report: Callable[..., None] = lambda *_: None) -> Found:
-    """Run all in turn, every other round in reverse: each then follows the other in one round and itself in the next.
-    Who follows itself finds its data in the caches and its threads awake."""
+    """Run all in turn, every other round in reverse order. A program that runs twice in a row finds its data in the
+    caches and its threads awake; with alternating order both get this advantage equally."""
     warm_up: tuple[list[float], ...] = tuple([] for _ in contestants)
     times: tuple[list[float], ...] = tuple([] for _ in contestants)
     report("warm up")

@@ -1,9 +1,8 @@
-"""Where a module's results go wrong: in which pass, or in which kernels.
+"""The pass, or the kernels, that make a module's results wrong.
 
-In: a verified module, a target, inputs. Out: a Blame. Passes are deterministic, so the pipeline can be run up to any of
-its steps: the evaluator judges the module after each step that a binary search asks for. Where all passes keep the
-results, each kernel of the optimized entry is run on the target with the evaluator's own values as operands, then the
-whole program.
+In: a verified module, a target, inputs. Out: a Blame. Passes are deterministic, so the pipeline can run up to any step:
+a binary search picks steps, and the evaluator runs the module after them. If no pass changes the results, each kernel
+of the optimized entry runs on the target with operands that the evaluator computed, then the whole program.
 
     blame = bisect(module, find("cpu"), arrays)       blame.culprit == "pass reshape_mover", blame.before, blame.after
 """
@@ -44,10 +43,10 @@ class Kernel(NamedTuple):
 
 
 class Blame(NamedTuple):
-    """culprit   "pass NAME"; "kernels"; "plan" where each kernel is right, but not the program of them; "" for nothing
+    """culprit   "pass NAME"; "kernels"; "plan" if each kernel is right, but not the whole program; "" for none
     step      which run of a pass it is, of `steps` (from 1);  rows: the results that differ after it
     before, after   the module around that pass
-    kernels   those that differ, where no pass does;  ran_kernels: whether they were tried
+    kernels   those that differ, if no pass does;  ran_kernels: whether they ran
     """
 
     culprit: str
@@ -62,10 +61,10 @@ class Blame(NamedTuple):
 
 def bisect(module: Module, target: Target, arrays: Sequence[np.ndarray], *, options: dict | None = None,
            tolerance: float | None = None, runs_kernels: bool = True, report: Report = lambda stage: None) -> Blame:
-    """Find the first pass that changes the results, else the kernels that compute something else.
+    """Find the first pass that changes the results, else the kernels whose results differ.
 
     options        of passes (hloc/passes/context.py);  tolerance  as in hloc.tools.compare
-    runs_kernels   whether the target can run here;  report  is told each stage
+    runs_kernels   whether the target can run here;  report  called with each stage
     """
     search = _Search(module, target, arrays, options or {}, tolerance, report)
     _, steps = search.after(None)
@@ -81,7 +80,7 @@ def bisect(module: Module, target: Target, arrays: Sequence[np.ndarray], *, opti
 
 
 class _Enough(Exception):
-    """The pipeline has come as far as was asked."""
+    """Raised to stop the pipeline after a number of runs of passes."""
 
 
 class _Search:
@@ -92,11 +91,11 @@ class _Search:
         self.signature = entry_parameters(module), entry_results(module)
         report("evaluator")
         self.want = self.evaluated(module)
-        self.moved: tuple[np.ndarray, ...] | None = None       # results with every rounding moved; asked when needed
+        self.moved: tuple[np.ndarray, ...] | None = None       # results with changed rounding; computed when needed
         self.names: list[str] = []
 
     def after(self, steps: int | None) -> tuple[Module, int]:
-        """The module after so many runs of passes (None: all), and how many those were."""
+        """The module after `steps` runs of passes (None: all), and their number."""
         own, names = clone_module(self.module), []
 
         def count(name: str) -> None:
@@ -133,12 +132,12 @@ class _Search:
         return with_sizes(exe, *self.signature)(*self.arrays)
 
     def wrong(self, steps: int) -> tuple[Difference, ...]:
-        """The results that differ after so many runs of passes."""
+        """The results that differ after `steps` runs of passes."""
         self.report(f"pass {steps} of {len(self.names)}")
         return self.differing(self.evaluated(self.after(steps)[0]))
 
     def differing(self, results: Sequence[np.ndarray]) -> tuple[Difference, ...]:
-        """Those that are further off than rounding elsewhere explains."""
+        """The results whose error is larger than different rounding explains."""
         rows = compare(self.signature[1], results, self.want, self.tolerance)
         if self.tolerance is None and not all(r.agrees for r in rows):
             if self.moved is None:
@@ -147,7 +146,8 @@ class _Search:
         return tuple(r for r in rows if not (r.agrees or r.is_unstable))
 
     def first_wrong(self, steps: int, rows: tuple[Difference, ...]) -> Blame:
-        """Halve between the unchanged module, which is right, and the one after `steps` runs, which is not."""
+        """Binary search between the unchanged module, which is right, and the one after `steps` runs, which is
+        wrong."""
         right, wrong = 0, steps
         while wrong - right > 1:
             middle = (right + wrong) // 2
@@ -163,7 +163,7 @@ class _Search:
 
 def wrong_kernels(optimized: Module, target: Target, arrays: Sequence[np.ndarray], tolerance: float | None = None,
                   report: Report = lambda stage: None) -> tuple[Kernel, ...]:
-    """The kernels of an optimized entry whose results differ, each given the evaluator's operands."""
+    """The kernels of an optimized entry whose results differ, with operands that the evaluator computed."""
     report("kernels one by one")
     values = entry_values(optimized, arrays)
     module, kernels, operands = kernels_apart(optimized)
@@ -199,7 +199,7 @@ def kernels_apart(optimized: Module) -> tuple[Module, list[Instruction], list[In
 
 
 def is_kernel(instruction: Instruction) -> bool:
-    """True for what computes arrays from arrays, on its own."""
+    """Whether an instruction can run alone: it computes arrays from arrays."""
     shapes = (instruction.shape, *(o.shape for o in instruction.operands))
     return instruction.opcode not in NO_KERNELS and not has_side_effect(instruction) \
         and not any("token[]" in s.to_string(False) for s in shapes)

@@ -1,16 +1,16 @@
-"""Differences that have a name: what two right evaluations of one module may do otherwise.
+"""Named differences: where two correct implementations of a module may differ.
 
-In: a module, its inputs, and what two sides gave for them. Out: per result the causes that hold. Each is tried: the
-evaluator runs the module once more, as if the cause were at work, and the cause holds where one side gave what that run
-gives, and the other what the plain run gives.
+In: a module, its inputs, and the results of two sides. Out: the causes of each result's difference. The evaluator runs
+the module once more for each cause, with that change. The cause is named if one side gives the results of that run,
+and the other side those of the plain run.
 
     causes_of(module, arrays, rows, results, got, want)[0]     ("contraction (fma): got rounds a product and ...",)
 
-contraction          a product and the sum behind it are rounded once (Muller et al., Handbook of Floating-Point
+contraction          a multiply and the add after it are rounded once (Muller et al., Handbook of Floating-Point
                      Arithmetic, chapter 7: fused multiply-add)
 flushed subnormal    arithmetic takes subnormal numbers for zero, and gives zero for them
-intermediate type    what the module rounds to bf16 or f16 in between is kept in f32
-order of a sum       other orders of the terms move the result as far as the two sides differ
+intermediate type    intermediate values of bf16 or f16 are kept in f32
+order of a sum       other orders of the terms change the result by as much as the two sides differ
 """
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from hloc.tools.altered import Contracting, Flushing, Reordering, product_of
 from hloc.tools.compare import Difference, compare
 from hloc.tools.widened import widened_run
 
-EXPLAINED = 0.1                 # of the difference may be left where a cause holds
-ORDERS = 6                      # of each sum: the terms one after the other, from both ends, then drawn orders
-ORDER_FACTOR = 4.0              # two right orders differ by some times what one moves
+EXPLAINED = 0.1                 # of the difference may remain if a cause is named
+ORDERS = 6                      # of each sum: one after the other, from both ends, then random orders
+ORDER_FACTOR = 4.0              # two correct orders may differ by several times one change
 SUMMING = frozenset({"reduce", "dot", "convolution"})
-FAR = 1000.0                    # times what rounding moves a result: no cause that is one rounding goes so far
+FAR = 1000.0                    # times the effect of rounding: no cause of one rounding has a larger one
 
 Results = Sequence[np.ndarray]
 
@@ -38,7 +38,7 @@ Results = Sequence[np.ndarray]
 def causes_of(module: Module, arrays: Results, rows: Sequence[Difference], results: Sequence[Named], got: Results,
               want: Results, custom_calls: Mapping[str, CustomCall] | None = None,
               names: tuple[str, str] = ("one side", "the other")) -> list[tuple[str, ...]]:
-    """The causes of each row, which does not agree; `names` of the sides of got and want."""
+    """The causes of each row that does not agree; `names` of the sides of got and want."""
     found: list[list[str]] = [[] for _ in rows]
     plain = _results(lambda: Evaluator(module, custom_calls=custom_calls).run(arrays))
     if plain is None:
@@ -62,17 +62,17 @@ def causes_of(module: Module, arrays: Results, rows: Sequence[Difference], resul
 
 
 def _is_near(row: Difference) -> bool:
-    """Whether another rounding may be the cause; each cause takes runs of the evaluator, which are not cheap."""
+    """Whether different rounding may be the cause: each cause takes expensive runs of the evaluator."""
     return not row.agrees and not row.note and (row.moved == 0 or row.error <= FAR * row.moved)
 
 
 def _matches(near: Difference, row: Difference) -> bool:
-    """Whether a run explains a side: what is left is within the tolerance, or little of the difference."""
+    """Whether a run explains a side: the rest is within the tolerance, or a small part of the difference."""
     return not near.note and near.error <= max(row.tolerance, EXPLAINED * row.error if np.isfinite(row.error) else 0.0)
 
 
 def _results(run: Callable[[], Results]) -> Results | None:
-    """None where the evaluator cannot run so."""
+    """The results, or None if the evaluator cannot run it."""
     try:
         return run()
     except HlocError:
@@ -81,12 +81,12 @@ def _results(run: Callable[[], Results]) -> Results | None:
 
 def _hypotheses(module: Module, arrays: Results, calls: Mapping[str, CustomCall] | None,
                 rounds: bool) -> Iterator[tuple[str, Callable[[], Results]]]:
-    """What is printed where it holds, and the run that finds out. rounds: also those that are one other rounding."""
+    """For each cause, its text and the run that tests it. rounds: include causes of one different rounding."""
     yield "flushed subnormal: {side} takes subnormal numbers for zero", lambda: Flushing(
         module, custom_calls=calls).run(arrays)
     if not rounds:
         return
-    contracted = "contraction (fma): {side} rounds a product and the sum behind it once"
+    contracted = "contraction (fma): {side} rounds a multiply and the add after it once"
     for first in (0, 1) if any(product_of(i, 0) is not None for i in module.instructions()) else ():
         yield contracted, lambda first=first: Contracting(module, first, calls).run(arrays)
     wide = widened_run(module, calls)
@@ -97,7 +97,7 @@ def _hypotheses(module: Module, arrays: Results, calls: Mapping[str, CustomCall]
 
 def _moved_by_order(module: Module, arrays: Results, results: Sequence[Named], plain: Results,
                     calls: Mapping[str, CustomCall] | None) -> list[float]:
-    """How far each result goes with the terms of its sums in other orders, at most."""
+    """The largest change of each result if its sums add their terms in other orders."""
     moved = [0.0] * len(results)
     for seed in range(ORDERS):
         other = _results(lambda seed=seed: Reordering(module, seed, calls).run(arrays))

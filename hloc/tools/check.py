@@ -1,4 +1,4 @@
-"""One module on a target and another way, on the same inputs: the differences.
+"""One module on a target and on another implementation, with the same inputs: the differences.
 
     rows = check(module, arrays, target="cpu", against="xla")        all(r.agrees or r.is_unstable for r in rows)
     rows = check_devices(module, each, devices, target="cpu")
@@ -22,22 +22,21 @@ from hloc.tools.compare import Difference, compare, nudged, with_stability
 from hloc.tools.stability import shaken_results
 
 Report = Callable[..., None]
-SHAKES = 3                      # runs with rounding moved: one alone may move too little by chance
+SHAKES = 3                      # runs with changed rounding: one may change too little by chance
 
 
 def check(module: Module, arrays: Sequence[np.ndarray], *, target: str | Executable = "auto",
           against: str = "reference", expected: Sequence[np.ndarray] | None = None, tolerance: float | None = None,
           custom_calls: Mapping[str, Callable] | None = None,
           report: Report = lambda *stage: None) -> list[Difference]:
-    """One Difference per result: what `target` gives against what another way gives.
+    """One Difference per result of `target` and another implementation.
 
     target     a name, or the module compiled
     against    "reference" (the evaluator), "cpu", "cuda" or "xla"
-    expected   the results to compare with, instead of running another way
+    expected   results to compare with, instead of another implementation
     tolerance  largest error relative to the largest magnitude, of floating-point results; None: by type
-    A result that moves about as far when rounding is moved is unstable, not different, whatever the tolerance; causes
-    that have a name and hold (causes.py) are named.
-    Raises HlocError where one of both does not compile or run.
+    A result that changes by about as much with different rounding is unstable, not different, whatever the tolerance.
+    Known causes are named (causes.py). Raises HlocError if one of both does not compile or run.
     """
     calls = dict(custom_calls or {})
     exe = target if isinstance(target, Executable) else _compiled(module, target, calls, report)
@@ -50,7 +49,7 @@ def check(module: Module, arrays: Sequence[np.ndarray], *, target: str | Executa
     rows = compare(exe.results, got, want, tolerance)
     if all(r.agrees for r in rows):
         return rows
-    report("run with rounding moved")
+    report("run with changed rounding")
     if other and against != "reference":
         rows = with_stability(rows, exe.results, want, other(nudged(arrays)))
     for plain, moved in _shaken(module, arrays, calls):
@@ -64,8 +63,8 @@ def check(module: Module, arrays: Sequence[np.ndarray], *, target: str | Executa
 def check_devices(module: Module, arrays: Sequence[Sequence[np.ndarray]], devices: Sequence[SimulatedDevice], *,
                   target: str, changed: Module | None = None, options: Options | None = None,
                   tolerance: float | None = None) -> list[Difference]:
-    """One Difference per device and result, `target` against the evaluator. arrays: each device's inputs; devices: of
-    one meeting, not used yet; changed: what the target compiles, if that is not the module itself."""
+    """One Difference per device and result, `target` against the evaluator. arrays: each device's inputs; devices: new
+    ones of one simulation; changed: the module that the target compiles, if not the module itself."""
     options = options or Options()
     executables = compile_for_devices(changed or module, devices, target, options=options)
     options.report(f"run on {target}")
@@ -75,7 +74,7 @@ def check_devices(module: Module, arrays: Sequence[Sequence[np.ndarray]], device
     results = executables[0].results
     rows = [compare(results, *both, tolerance) for both in zip(got, want)]
     if not all(r.agrees for own in rows for r in own):
-        options.report("run with rounding moved")
+        options.report("run with changed rounding")
         moved = _on_devices(module, [nudged(own) for own in arrays], options)
         rows = [with_stability(own, results, *both) for own, both in zip(rows, zip(want, moved))]
     return [row._replace(name=f"device {number}: {row.name}") for number, own in enumerate(rows) for row in own]
@@ -86,7 +85,7 @@ def _on_devices(module: Module, arrays: Sequence[Sequence[np.ndarray]], options:
 
 
 def check_expected(results: Sequence[Named], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Arrays that a file holds as results. Raises RunError for another number, type or shape."""
+    """Results from a file. Raises RunError for another number, type or shape."""
     if len(arrays) != len(results):
         raise RunError(f"the module gives {len(results)} results, but {len(arrays)} are expected")
     return [_as_result(result, array) for result, array in zip(results, arrays)]
@@ -107,8 +106,8 @@ def _for_evaluator(calls: dict) -> dict:
 
 
 def _shaken(module: Module, arrays: Sequence[np.ndarray], calls: dict) -> list[tuple]:
-    """The evaluator's results, as they are and with each operation off by one unit in the last place. Nothing where it
-    cannot run the module: then the nudged inputs of the other side must do."""
+    """The evaluator's results, plain and with each operation changed by one unit in the last place. None if it cannot
+    run the module: then the other side runs with changed inputs."""
     try:
         plain, own = evaluate(module, arrays, custom_calls=_for_evaluator(calls)), _for_evaluator(calls)
         return [(plain, shaken_results(module, arrays, own, seed)) for seed in range(SHAKES)]
@@ -121,7 +120,7 @@ def _compiled(module: Module, target: str, calls: dict, report: Report) -> Execu
 
 
 def _runner(module: Module, against: str, calls: dict, report: Report) -> Callable:
-    """A function from arrays to arrays for the other side."""
+    """The other side as a function from arrays to arrays."""
     if against == "xla":
         from hloc.tools.xla import xla_runner
         return xla_runner(module)

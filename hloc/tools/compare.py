@@ -1,8 +1,8 @@
-"""Comparing the results of two ways to run one module.
+"""Comparing the results of two implementations of one module.
 
-In: two tuples of arrays. Out: a Difference per result. A result agrees where its largest error, relative to the largest
-finite magnitude of the expected array, is within the tolerance of its type, and NaN and infinities stand at the same
-places. Integers and pred must be equal.
+In: two tuples of arrays. Out: a Difference per result. A result agrees if its largest error, relative to the largest
+finite magnitude of the expected array, is within the tolerance of its type, and NaN and infinities are at the same
+positions. Integers and pred must be equal.
 
     compare(results, got, want)[0].agrees
 """
@@ -16,10 +16,10 @@ import numpy as np
 from hloc.inputs import Named
 from hloc.ir import ELEMENT_TYPES, element_type_of
 
-# Largest error relative to the largest magnitude, by bits of the significand (with the hidden one): the rounding of
-# sums in another order is what two right answers differ by. Integers: 0.
+# Largest error relative to the largest magnitude, by bits of the significand (with the hidden one): two
+# correct results differ by the rounding of sums in another order. Integers: 0.
 TOLERANCES = {"f64": 1e-9, "c128": 1e-9, "f32": 1e-4, "c64": 1e-4, "f16": 2e-2, "bf16": 2e-2}
-# Every operation rounds, not only the inputs: two right answers may differ by some times what one nudge does.
+# Every operation rounds, not only the inputs: two correct results may differ by several times the effect of one change.
 NUDGE_FACTOR = 10.0
 POWERS_OF_TWO = frozenset(dtype for t in ("f8e8m0fnu",) if (dtype := ELEMENT_TYPES[t].dtype) is not None)
 EIGHT_BIT_FLOATS = 0.26              # one step of a three-bit significand is an eighth; two steps may be lost
@@ -27,7 +27,7 @@ EIGHT_BIT_FLOATS = 0.26              # one step of a three-bit significand is an
 
 class Difference(NamedTuple):
     """error: relative to the largest magnitude; where: index of the largest error; got, want: the values there; moved:
-    how far rounding alone moves the result, at most; causes: names of what makes the difference (causes.py)."""
+    the largest change of the result by rounding alone; causes: names of the causes of the difference (causes.py)."""
 
     name: str
     element_type: str
@@ -47,7 +47,8 @@ class Difference(NamedTuple):
 
     @property
     def is_unstable(self) -> bool:
-        """True where a one-ulp nudge of the inputs moves the result about as much: the difference says nothing."""
+        """Whether changing the inputs by one ulp changes the result by about as much: then the difference says
+        nothing."""
         return not self.agrees and self.moved > 0 and self.error <= NUDGE_FACTOR * self.moved
 
 
@@ -80,7 +81,7 @@ def _compare_one(result: Named, got: np.ndarray, want: np.ndarray, asked: float 
 
 
 def _errors(got: np.ndarray, want: np.ndarray, kind: str) -> tuple[np.ndarray, str]:
-    """Error per element relative to the largest expected magnitude, and a note on NaN or infinities out of place."""
+    """Error per element relative to the largest expected magnitude, and a note on misplaced NaN or infinities."""
     if kind not in ("float", "complex"):
         return (got != want).astype(np.float64), ""
     wide = np.complex128 if kind == "complex" else np.float64
@@ -98,7 +99,7 @@ def _errors(got: np.ndarray, want: np.ndarray, kind: str) -> tuple[np.ndarray, s
 
 
 def nudged(arrays: Sequence[np.ndarray], seed: int = 0) -> list[np.ndarray]:
-    """The floating-point inputs, each element moved by one unit in its last place, up or down at random."""
+    """The floating-point inputs, each element changed by one unit in its last place, up or down at random."""
     generator = np.random.default_rng(seed)
     return [_nudge(np.asarray(a), generator) for a in arrays]
 
@@ -117,6 +118,6 @@ def _nudge(array: np.ndarray, generator: np.random.Generator) -> np.ndarray:
 
 def with_stability(rows: Sequence[Difference], results: Sequence[Named], want: Sequence[np.ndarray],
                    moved: Sequence[np.ndarray]) -> list[Difference]:
-    """The rows, each with how far the nudged run (`moved`) went from `want`, if that is farther than others did."""
+    """The rows, each with the largest difference so far between a changed run (`moved`) and `want`."""
     shifts = compare(results, moved, want)
     return [row._replace(moved=max(row.moved, shift.error)) for row, shift in zip(rows, shifts)]

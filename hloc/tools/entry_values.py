@@ -1,4 +1,4 @@
-"""What the evaluator gives for each instruction of a module's entry, for tools that start from the middle."""
+"""The evaluator's values of all instructions of a module's entry, for tools that start in the middle."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -12,9 +12,9 @@ from hloc.ops.values import Value
 
 
 def entry_values(module: Module, arrays: Sequence[np.ndarray], *, partial: bool = False) -> dict[Instruction, Value]:
-    """Instruction -> value, those that nobody needs left out. `arrays`: one per flattened parameter.
+    """Instruction -> value, without unused ones. `arrays`: one per flattened parameter.
 
-    partial   where the run fails, what was computed until then, instead of the error
+    partial   if the run fails, return the values computed so far, instead of raising the error
     """
     own = set(module.entry.instructions)
     values: dict[Instruction, Value] = {i: i.literal for i in own if i.opcode == "constant"}

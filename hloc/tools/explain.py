@@ -1,10 +1,10 @@
-"""Which kernels a module became, and why not fewer.
+"""The kernels of a module, and why they were not fused.
 
-In: a parsed module and a target. Out: an Explanation: the kernels with what they do, and every array that goes from one
-kernel to another through memory, with the reason why fusion left it.
+In: a parsed module and a target. Out: an Explanation: the kernels with what they do, and every array that one kernel
+stores and another loads, with the reason why the two were not fused.
 
     told = explain(module, find("cpu"))
-    told.edges[0]       the largest: Edge(producer=exponential.3, reader=dot.4, size=4096, reason="products read ...")
+    told.edges[0]       the largest: Edge(producer=exponential.3, reader=dot.4, size=4096, reason="a matmul reads ...")
 """
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ NO_KERNELS = FORWARDING | {"parameter", "constant", "after-all"}
 
 
 class KernelFacts(NamedTuple):
-    """One kernel (an instruction that runs): what it is made of, and what one run of it moves and computes.
+    """One kernel (an instruction that runs): its members, and the bytes and operations of one run.
 
     kind      kLoop, kInput, kOutput, kCustom for fusions, else the opcode
     members   opcodes inside of a fusion, in order
-    places    where in the file what it computes was written: the starts of spans
+    places    the positions of its members in the file: the starts of spans
     """
 
     computation: str
@@ -48,7 +48,7 @@ class KernelFacts(NamedTuple):
 
 
 class Reason(NamedTuple):
-    """How many edges have a reason, and the bytes that go through memory for it."""
+    """The number of edges with one reason, and their bytes."""
 
     reason: str
     edges: int
@@ -56,10 +56,9 @@ class Reason(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """instructions: before fusion, of the computations that run; kernels and edges: the largest first; written: where
-    in the file each of its instructions stands, by name; loops: those that copy whole arrays in each turn; times: what
-    kernels take on a GPU, where that was asked for; not_planned: why these two are not known, where the module could
-    not be planned."""
+    """instructions: before fusion, of the computations that run; kernels and edges: the largest first; written: the
+    position of each instruction in the file, by name; loops: those that copy whole arrays in each iteration; times: of
+    kernels on a GPU, if requested; not_planned: why loops and times are unknown, if the module could not be planned."""
 
     instructions: int
     kernels: tuple[KernelFacts, ...]
@@ -71,12 +70,12 @@ class Explanation(NamedTuple):
 
     @property
     def reasons(self) -> list[Reason]:
-        """The reasons, those that cost most bytes first."""
+        """The reasons, most bytes first."""
         return reasons_of(self.edges)
 
     def about(self, name: str) -> Explanation:
-        """Only what concerns one instruction, by its name in the file, before or after fusion: the kernels that are it
-        or hold it, and their edges."""
+        """Only the kernels that are or hold one instruction, by its name in the file, before or after fusion, and their
+        edges."""
         places = self.written.get(name, frozenset())
         kernels = tuple(k for k in self.kernels if k.instruction.name == name or places & k.places)
         names = {name, *(k.instruction.name for k in kernels)}
@@ -97,8 +96,8 @@ def reasons_of(edges: Iterable[Edge]) -> list[Reason]:
 
 def explain(module: Module, target: Target, options: Mapping[str, Any] | None = None, *,
             times: bool = False) -> Explanation:
-    """Optimize the module (in place) and tell what became of it. options: of passes (hloc/passes/context.py); times:
-    predict what kernels take, if the target is a GPU."""
+    """Optimize the module in place and explain the result. options: of passes (hloc/passes/context.py); times:
+    predict the times of kernels, if the target is a GPU."""
     written: dict[str, frozenset[int]] = {}
     for i in module.instructions():
         written[i.name] = written.get(i.name, frozenset()) | _places([i])

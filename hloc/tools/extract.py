@@ -1,11 +1,12 @@
 """A part of a module, around one instruction, as a module of its own that runs.
 
     part = extract(module, "dot.7", radius=2)          part.module, part.parameters, part.results
-    arrays = part.arrays(inputs)                        what the whole module has there, by the evaluator
+    arrays = part.arrays(inputs)                        the values of its parameters, by the evaluator
 
-Kept is what is at most `radius` steps away, from operand to user or back. What the part reads from outside becomes a
-parameter of the same name, but for constants; what others read of it, or nobody, becomes a result. `loop/dot.7` is the
-instruction of that name in the computation `loop`; of a body or fusion the part is taken out likewise.
+The part holds all instructions at most `radius` steps away, from operand to user or back. An operand outside the part
+becomes a parameter of the same name, unless it is a constant. An instruction with users outside, or without users,
+becomes a result. `loop/dot.7` is the instruction of that name in the computation `loop`: bodies of loops and fusions
+work in the same way.
 """
 from __future__ import annotations
 
@@ -36,8 +37,8 @@ class Part(NamedTuple):
     cut: tuple[Instruction, ...]
 
     def arrays(self, inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-        """One array per flattened parameter: what the whole module has there in its first run of the part. Raises
-        UsageError where that does not run."""
+        """One array per flattened parameter: its value in the first run of the part in the whole module. Raises
+        UsageError if the part does not run."""
         rest = iter(inputs)
         values: dict[Instruction, Value] = {p: unflatten(p.shape, rest) for p in self.whole.entry.parameters}
         missing = set(self.kept)
@@ -56,7 +57,7 @@ class Part(NamedTuple):
 
 
 def extract(module: Module, name: str, radius: int) -> Part:
-    """Raises UsageError for a name that is none or several, UnsupportedError where the part takes a token."""
+    """Raises UsageError for an unknown or ambiguous name, UnsupportedError if a parameter would be a token."""
     around, home = _found(module, name)
     kept = _near(home, around, radius)
     copy = clone_module(module)
@@ -92,7 +93,7 @@ def _found(module: Module, name: str) -> tuple[Instruction, Computation]:
 
 
 def _near(home: Computation, around: Instruction, radius: int) -> set[Instruction]:
-    """What is at most `radius` steps away; asynchronous starts and their ends stay together."""
+    """The instructions at most `radius` steps away; asynchronous starts and their ends stay together."""
     readers = users(home)
     kept, edge = {around}, [around]
     for _ in range(radius):
@@ -108,7 +109,7 @@ def _near(home: Computation, around: Instruction, radius: int) -> set[Instructio
 
 
 def _partners(instruction: Instruction, readers: dict[Instruction, list[Instruction]]) -> list[Instruction]:
-    """What an asynchronous instruction cannot be parted from, and what hands it a token among other values."""
+    """The instructions that must stay with an asynchronous one, and those that give it a token among other values."""
     opcode = instruction.opcode
     before = instruction.operands[:1] if opcode.endswith(("-done", "-update")) else []
     before += [o for o in instruction.operands if _holds_token(o.shape) and not o.shape.is_token]
@@ -117,7 +118,7 @@ def _partners(instruction: Instruction, readers: dict[Instruction, list[Instruct
 
 
 def _results(home: Computation, kept: set[Instruction]) -> list[Instruction]:
-    """What others read, or nobody does: the part's results, in order; none where all are tokens."""
+    """The part's results, in order: instructions with users outside or without users; none if all are tokens."""
     readers = users(home)
     found = [i for i in home.instructions
              if i in kept and not _holds_token(i.shape) and i.opcode not in ("parameter", "constant")
@@ -150,7 +151,7 @@ def _entry(home: Computation, kept: set[Instruction], cut: Sequence[Instruction]
     for instruction in order:
         instruction.control_predecessors = tuple(p for p in instruction.control_predecessors if p in inside)
     roots = [copies[i] for i in results]
-    if len(roots) != 1:                                # none: all that the part does is send
+    if len(roots) != 1:                                # none: the part only sends
         names = Names(i.name for i in order)
         order.append(Instruction(names.fresh("tuple"), "tuple", Shape.tuple(r.shape for r in roots), roots))
         roots = order[-1:]
@@ -159,7 +160,7 @@ def _entry(home: Computation, kept: set[Instruction], cut: Sequence[Instruction]
 
 def _outside(instruction: Instruction, there: set[Instruction],
              copies: dict[Instruction, Instruction]) -> list[Instruction]:
-    """Constants and tokens from outside that an instruction reads; from now on they are there."""
+    """Copy the constants and tokens from outside that an instruction reads."""
     made = []
     for operand in dict.fromkeys(instruction.operands):
         if operand in there:

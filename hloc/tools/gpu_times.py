@@ -1,7 +1,7 @@
-"""What a module would take on GPUs, without one: predicted microseconds of each kernel, and what bounds it.
+"""Predicted times of a module on GPUs, without a GPU: microseconds of each kernel, and what bounds it.
 
-In: a parsed module and a GPU. Out: its Times. For each GPU a module is optimized and planned anew, since kernels are
-cut to fit it. docs/gpu.md says how accurate the predictions are.
+In: a parsed module and a GPU. Out: its Times. A module is optimized and planned for each GPU, because kernels are
+shaped for it. docs/gpu.md says how accurate the predictions are.
 
     gpu_times(module, GPUS["h200"]).us
 """
@@ -23,7 +23,7 @@ WHAT_IF = ("a100", "h100", "h200", "b200")
 
 
 class Times(NamedTuple):
-    """kernels: by instruction, those that take longest in a run of the program first; us: of a whole run."""
+    """kernels: by instruction, those with the longest total time first; us: of a whole run."""
 
     gpu: str
     kernels: tuple[Predicted, ...]
@@ -34,16 +34,16 @@ class Times(NamedTuple):
 
 
 def program_times(program: Program, gpu: Machine) -> Times:
-    """Of a program that was planned for this GPU."""
+    """The times of a program that was planned for this GPU."""
     return Times(gpu.name, tuple(sorted(predict(program, gpu), key=lambda k: -k.us * k.uses)))
 
 
 def gpu_times(module: Module, gpu: Machine, passes: Mapping[str, Any] | None = None) -> Times:
-    """Of a module, which stays as it is. passes: their options. Raises HlocError where it cannot be planned."""
+    """The times of a module, which is not changed. passes: their options. Raises HlocError if it cannot be planned."""
     options = api.Options(passes=dict(passes or {}))
     return program_times(api.optimized_plan(clone_module(module), cuda_target(gpu), options)[1], gpu)
 
 
 def what_if(module: Module, chosen: Machine, passes: Mapping[str, Any] | None = None) -> Iterator[Times]:
-    """The same on GPUs of data centres, but for the chosen one."""
+    """The times on other data-centre GPUs."""
     return (gpu_times(module, GPUS[name], passes) for name in WHAT_IF if name != chosen.name)

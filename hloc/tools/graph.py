@@ -1,10 +1,10 @@
-"""A module as a graph to look at: which instructions are shown, in what class, how large, and in which parts.
+"""A module as a graph for display: which instructions are shown, their classes, sizes, and parts.
 
     graph = Graph(module, shown=neighbourhood(module, "dot.7", 3), weights=predicted(module, machine), unit="seconds")
     parts(computation.instructions)      a tree of lists with at most MOST_ITEMS items each
 
-Parts are stretches of the order of execution, so that edges between them all point one way. They are cut where the
-fewest values are alive.
+Parts are ranges of the order of execution, so that all edges between them point one way. They are cut where the fewest
+values are live.
 """
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from hloc.ir.literal_printer import print_literal
 from hloc.machine import Machine
 from hloc.ops.collectives import COLLECTIVES
 
-TYPICAL_ITEMS, MOST_ITEMS = 16, 42      # of a part, which is laid out at once
-# Class of an instruction -> what a legend calls it. Fusions have the class of their kernel.
+TYPICAL_ITEMS, MOST_ITEMS = 16, 42      # of a part, which is laid out in one step
+# Class of an instruction -> its text in the legend. Fusions have the class of their kernel.
 CLASSES = {
     "parameter": "parameter", "constant": "constant", "elementwise": "elementwise (kLoop)",
     "reduction": "reduction (kInput)", "product": "matmul, convolution (kOutput)", "custom": "other kernels (kCustom)",
@@ -60,8 +60,8 @@ class Graph:
 
 
 def inlined(instructions: Sequence[Instruction], root: Instruction) -> set[Instruction]:
-    """Those of a computation's instructions that get no box: an element of a tuple is an edge, a scalar constant, also
-    a broadcast one, stands in its readers. XLA's graphs do the same."""
+    """Instructions without a box: an element of a tuple is an edge; a scalar constant, also a broadcast one, is shown
+    in its users. XLA's graphs do the same."""
     among, read = set(instructions), {operand for i in instructions for operand in i.operands}
     elements = {i for i in instructions
                 if i is not root and i.opcode == "get-tuple-element" and (i in read or i.operands[0] in among)}
@@ -87,7 +87,7 @@ def edges_to(i: Instruction, without_box: Collection[Instruction]) -> Iterator[t
 
 
 def constants_in(i: Instruction, without_box: Collection[Instruction]) -> str:
-    """The constants that stand in the box of an instruction."""
+    """The constants that are shown in the box of an instruction."""
     return ", ".join(filter(None, (constant_of(o) for o in i.operands if o in without_box)))
 
 
@@ -110,8 +110,8 @@ def class_of(instruction: Instruction) -> str:
 # -- what is shown -----------------------------------------------------------------------------------------------------
 
 def neighbourhood(module: Module, name: str, radius: int) -> set[Instruction]:
-    """The instructions called `name` and all within `radius` operands or users; those that call what holds them are
-    shown, too. Raises UsageError where no instruction has the name."""
+    """The instructions called `name` and all within `radius` operands or users; the instructions that call their
+    computations are shown, too. Raises UsageError if no instruction has the name."""
     found = [i for i in module.instructions() if i.name == name.lstrip("%")]
     if not found:
         names = [i.name for i in module.instructions()]
@@ -137,7 +137,7 @@ def neighbourhood(module: Module, name: str, radius: int) -> set[Instruction]:
                     waiting.append(near)
     shown = dict.fromkeys(distance)
     waiting = deque(shown)
-    while waiting:                                        # frames around what is shown, up to the entry
+    while waiting:                                        # frames around the shown ones, up to the entry
         for caller in callers.get(home[waiting.popleft()], ()):
             if caller not in shown:
                 shown[caller] = None
@@ -148,7 +148,7 @@ def neighbourhood(module: Module, name: str, radius: int) -> set[Instruction]:
 # -- sizes -------------------------------------------------------------------------------------------------------------
 
 def weights(module: Module, cost: str, machine: Machine) -> tuple[dict[Instruction, float], str]:
-    """What one execution of each instruction costs, and the unit: cost is "time" (predicted), "bytes" or "flops"."""
+    """The cost of one execution of each instruction, and its unit: cost is "time" (predicted), "bytes" or "flops"."""
     table = {"time": (lambda i: predicted_seconds(i, machine), "seconds"), "bytes": (bytes_accessed, "bytes"),
              "flops": (flops, "flops")}
     measure, unit = table[cost]
@@ -156,8 +156,8 @@ def weights(module: Module, cost: str, machine: Machine) -> tuple[dict[Instructi
 
 
 def measured(module: Module, profile: Any) -> dict[Instruction, float]:
-    """Seconds per call from what `hloc run --profile --json` printed, by the names of instructions. Raises UsageError
-    for other JSON, and where no name is in the module."""
+    """Seconds per call from the output of `hloc run --profile --json`, by the names of instructions. Raises UsageError
+    for other JSON, and if no name is in the module."""
     rows = profile.get("profile") if isinstance(profile, dict) else None
     if not isinstance(rows, list):
         raise UsageError("the file is not a profile", hint="hloc run MODULE --profile --json > profile.json")
@@ -195,7 +195,7 @@ def parts(instructions: Sequence[Instruction]) -> list:
 
 
 def _cuts(starts: Sequence[int], alive: Sequence[int], fewest: int, most: int) -> list[int]:
-    """Positions in `starts` at which parts begin: of `fewest` to `most` items, few values alive in between."""
+    """Positions in `starts` at which parts begin: of `fewest` to `most` items, few values live in between."""
     cuts, begin = [0], 0
     while len(starts) - begin > most:
         last = max(begin + fewest, min(begin + most, len(starts) - fewest))
@@ -205,7 +205,7 @@ def _cuts(starts: Sequence[int], alive: Sequence[int], fewest: int, most: int) -
 
 
 def _alive_before(instructions: Sequence[Instruction]) -> list[int]:
-    """How many values are made before each instruction and read there or later."""
+    """The number of values that are live at each instruction: made before it, read there or later."""
     place = {i: n for n, i in enumerate(instructions)}
     change = [0] * (len(instructions) + 2)
     last: dict[Instruction, int] = {}
@@ -224,7 +224,7 @@ def _alive_before(instructions: Sequence[Instruction]) -> list[int]:
 
 
 def _leaves_late(instructions: Sequence[Instruction]) -> list[Instruction]:
-    """The same order, but what has no operands stands right before its first reader."""
+    """The same order, but instructions without operands stand right before their first user."""
     order: list[Instruction] = []
     placed: set[Instruction] = set()
     among = set(instructions)
@@ -236,4 +236,4 @@ def _leaves_late(instructions: Sequence[Instruction]) -> list[Instruction]:
                     order.append(operand)
             placed.add(i)
             order.append(i)
-    return [*(i for i in instructions if i not in placed), *order]          # first what nobody here reads
+    return [*(i for i in instructions if i not in placed), *order]          # first those without users here

@@ -1,6 +1,6 @@
-"""The kernels of a module as text, after the passes on them or between these: `hloc opt --kernels`.
+"""The kernels of a module as text, after or between passes on kernels: `hloc opt --kernels`.
 
-    kernel_text(kernels_of(module, target), target)                        all kernels, as they are printed as C
+    kernel_text(kernels_of(module, target), target)                        all kernels, before they are printed as C
     kernel_text(read_loops(source), target, passes=["tail_overlap"])       of loop-IR text, after these passes
     kernel_text(kernels, target, dump_after=["call_fission"])              what this pass changed
 """
@@ -41,8 +41,8 @@ def pipeline_of(target: Target) -> dict:
 def kernel_text(kernels: Sequence[Kernel | Tile], target: Target, passes: Sequence[str] | None = None, *,
                 dump_before: Collection[str] = (), dump_after: Collection[str] = (),
                 timings: list[KernelTiming] | None = None) -> str:
-    """Loop-IR text (grammar/loops.lark) of the kernels after `passes` (default: the target's pipeline), or, where dumps
-    are asked for, of those that a pass changed, before and after it ("all": every pass that changed one). Library
+    """Loop-IR text (grammar/loops.lark) of the kernels after `passes` (default: the target's pipeline), or, with
+    dumps, of those that a pass changed, before or after it ("all": every pass that changed one). Library
     kernels are comments. Raises UsageError for an unknown pass."""
     known = pipeline_of(target)
     chosen = list(known) if passes is None else list(passes)

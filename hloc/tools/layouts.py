@@ -1,4 +1,4 @@
-"""A module with other layouts: what it computes must not depend on them.
+"""A module with other layouts: its results must not depend on them.
 
     other = with_layouts(module, "column-major")          a new module; the one given stays as it is
 """
@@ -11,11 +11,11 @@ from hloc.ir.shapes import Layout, default_layout
 from hloc.verify import verify
 
 ORDERS = ("row-major", "column-major")
-LOOK_AT_BYTES = frozenset({"bitcast", "custom-call"})        # what they mean depends on the layouts
+LOOK_AT_BYTES = frozenset({"bitcast", "custom-call"})        # their meaning depends on the layouts
 
 
 def with_layouts(module: Module, order: str) -> Module:
-    """Every array in one order of ORDERS. Raises UsageError where an instruction's meaning depends on its layout."""
+    """Give every array one order of ORDERS. Raises UsageError if an instruction's meaning depends on its layout."""
     for instruction in module.instructions():
         if instruction.opcode in LOOK_AT_BYTES:
             raise UsageError(f"a {instruction.opcode} depends on the layouts: they cannot be changed", instruction.span)

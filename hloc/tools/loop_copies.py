@@ -1,12 +1,12 @@
-"""Whole arrays that a loop copies, or writes anew to change a part, in each of its turns, and why.
+"""Whole arrays that a loop copies, or rewrites to change a part, in each iteration, and why.
 
-In: the plan of an optimized module. Out: the copies of each while loop that move MOST_IGNORED bytes at least.
+In: the plan of an optimized module. Out: the copies of each while loop of MOST_IGNORED bytes or more.
 
     for loop in loop_copies(module, program):    loop.size, loop.copies[0].cause, loop.copies[0].reader
 
-A copy stands where a value must be in memory of its own: an instruction overwrites the array that somebody still reads,
-or the body hands on the old value, or one value in two places. A carried array is written anew by a select between it
-and another, or a concatenation or padding of a part of it.
+A copy is needed where a value must have memory of its own: an instruction overwrites the array that is still read, or
+the body returns the old value, or one value twice. A carried array is rewritten by a select between it and another, or
+by a concatenation or pad of a part of it.
 """
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from hloc.analysis.control_flow import executed_computations
 from hloc.ir import Computation, Instruction, Module, users
 from hloc.kernels.plan import Branch, Copy, Launch, Program, Step, WhileLoop, all_steps
 
-MOST_IGNORED = 4096             # bytes per turn of one copy: what is in the nearest cache costs little
+MOST_IGNORED = 4096             # bytes per iteration of one copy: the nearest cache makes less cheap
 
 
 class LoopCopy(NamedTuple):
-    """One copy, or array that is written anew ("rewrites"). source: the array; cause: who overwrites it (None: the
-    loop's next turn); reader: who still reads it behind that, as far as known."""
+    """One copy or one rewritten array ("rewrites"). source: the array; cause: the instruction that overwrites it (None:
+    the loop's next iteration); reader: a later reader, if known."""
 
     kind: str
     size: int
@@ -34,7 +34,7 @@ class LoopCopy(NamedTuple):
 
 
 class CopyingLoop(NamedTuple):
-    """A loop, with its copies, the largest first. Copies of loops inside of it are theirs."""
+    """A loop with its copies, the largest first; without those of inner loops."""
 
     instruction: Instruction
     trip_count: int | None
@@ -42,12 +42,12 @@ class CopyingLoop(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes per turn."""
+        """Bytes per iteration."""
         return sum(c.size for c in self.copies)
 
 
 def loop_copies(module: Module, program: Program) -> tuple[CopyingLoop, ...]:
-    """The loops that copy whole arrays, those that copy most per turn first."""
+    """The loops that copy whole arrays, the most bytes per iteration first."""
     homes = {i: c for c in executed_computations(module) for i in c.instructions}
     found = []
     for step in all_steps(program.steps):
@@ -63,7 +63,7 @@ def loop_copies(module: Module, program: Program) -> tuple[CopyingLoop, ...]:
 
 
 def _copied(steps: Iterable[Step]) -> Iterator[tuple[Instruction, int]]:
-    """Instructions that copy, and bytes; those of branches too."""
+    """Instructions that copy, and their bytes, also inside branches."""
     for step in steps:
         if isinstance(step, Branch):
             for branch in step.branches:
@@ -75,7 +75,7 @@ def _copied(steps: Iterable[Step]) -> Iterator[tuple[Instruction, int]]:
 
 
 def _explained(instruction: Instruction, size: int, home: Computation) -> LoopCopy:
-    if instruction.opcode != "copy":                      # the planner's own, for the sake of this instruction
+    if instruction.opcode != "copy":                      # a copy by the planner, for this instruction
         return LoopCopy("copies", size, instruction, instruction.operands[0] if instruction.operands else instruction,
                         instruction, None)
     readers, place = users(home), {i: n for n, i in enumerate(home.instructions)}
@@ -87,7 +87,7 @@ def _explained(instruction: Instruction, size: int, home: Computation) -> LoopCo
 
 
 def _rewritten(body: Computation) -> Iterator[LoopCopy]:
-    """Carried arrays whose new value is the old one but for a part."""
+    """Carried arrays whose new value keeps a part of the old one."""
     for leaf, new in enumerate(body.root.operands if body.root.opcode == "tuple" else ()):
         old = [i for i in body.instructions if i.opcode == "get-tuple-element" and i.get("index") == leaf
                and i.operands[0].opcode == "parameter"]

@@ -1,7 +1,7 @@
-"""Where NaN and infinities come from.
+"""The instructions that produce NaN and infinities.
 
-In: a module and inputs. Out: the instructions that make a NaN, or an infinity, out of operands that hold neither, in
-the order in which the evaluator runs them; parameters that hold some come first.
+In: a module and inputs. Out: the instructions that produce a NaN, or an infinity, from operands without one, in the
+order of execution; parameters that hold some come first.
 
     told = nan_origins(module, arrays)        told.origins[0].instruction.name == "log.3"; told.results == (0,)
 """
@@ -23,9 +23,9 @@ from hloc.ops.values import Value, flatten
 
 @dataclass
 class Origin:
-    """instruction   which one;  what: "NaN" or "infinity";  runs: how many of its runs made some
+    """instruction   which one;  what: "NaN" or "infinity";  runs: how many of its runs produced some
     count, size   how many elements of how many, in the first of these runs
-    where         the index of the first one;  operands: what an elementwise op had there
+    where         the index of the first one;  operands: values of an elementwise op there
     """
 
     instruction: Instruction
@@ -48,7 +48,7 @@ def nan_origins(module: Module, arrays: Sequence[object], *, infinities: bool = 
                 custom_calls: Mapping[str, CustomCall] | None = None) -> Told:
     """Run the module in the evaluator and watch every instruction, those of loops and calls included.
 
-    infinities   look for infinities, too. Functions of scalars (of reduce, sort ...) are not looked into.
+    infinities   look for infinities, too. Scalar functions (of reduce, sort ...) are not searched.
     """
     watch = _Watch(infinities)
     given = check_inputs(module, arrays)
@@ -67,7 +67,7 @@ class _Watch:
 
     def observe(self, instruction: Instruction, operands: Sequence[Value], value: Value) -> None:
         if instruction.called_computations and instruction.opcode not in ARITHMETIC_CALLERS:
-            return                                               # what is called has been looked at, step by step
+            return                                               # called computations have been searched
         read = [part for operand in operands for part in flatten(operand)]
         for part in flatten(value):
             self.look(instruction, read, part)
@@ -95,7 +95,7 @@ class _Watch:
                                          tuple(o[where] if o.shape == value.shape else o[()] for o in operands))
 
     def strange(self, value: np.ndarray) -> np.ndarray:
-        """Which elements are NaN (or infinite, where those are looked for)."""
+        """Which elements are NaN (or infinite, if these are searched)."""
         if ELEMENT_TYPES[element_type_of(value.dtype)].kind not in ("float", "complex"):
             return np.zeros(value.shape, bool)
         with np.errstate(all="ignore"):

@@ -1,4 +1,4 @@
-"""Why a check fails, in words that are the same for the same reason: what `hloc reduce` must keep.
+"""Why a check fails, as texts that are equal for equal reasons: `hloc reduce` must keep them.
 
     outcome_of(lambda: check(module, arrays))      {"differs"}
                                                    {"differs: contraction (fma)"}
@@ -6,8 +6,8 @@
                                                    {"error 4: custom-call target 'mystery' has no meaning"}
                                                    {"fault IndexError in hloc/passes/fusion/edges.py, join"}
 
-One for each reason; none where all agrees. A result that rounding alone moves as far agrees: a smaller module that
-merely becomes unstable does not show the fault.
+There is one text for each reason; none if all agrees. An unstable result agrees: a smaller module that is merely
+unstable does not show the difference.
 """
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ PACKAGE = Path(__file__).parent.parent
 
 
 def outcome_of(run: Callable[[], Sequence[Difference]]) -> frozenset[str]:
-    """What comes of a comparison."""
+    """The reasons why a comparison fails."""
     try:
         rows = run()
     except HlocError as error:
         first = (error.message.splitlines() or [""])[0]
         return frozenset([f"error {error.code}: {_VARIES.sub('_', first)}"])
-    except Exception as error:                       # a fault of hloc itself: what is to become small
+    except Exception as error:                       # an internal error of hloc: a reason, too
         return frozenset([f"fault {type(error).__name__}{_place(error)}"])
     return frozenset(_reason(r) for r in rows if not (r.agrees or r.is_unstable))
 
 
 def is_same(outcome: frozenset[str], wanted: frozenset[str]) -> bool:
-    """Whether a smaller module fails for no reason but those wanted."""
+    """Whether a smaller module fails for wanted reasons only."""
     return bool(outcome) and outcome <= wanted
 
 
@@ -47,7 +47,7 @@ def _reason(row: Difference) -> str:
 
 
 def _place(error: Exception) -> str:
-    """The innermost function of hloc's own, behind the command line."""
+    """The innermost function of hloc in the traceback, outside the command line."""
     frames = [(Path(f.filename), f.name) for f in traceback.extract_tb(error.__traceback__)]
     own = [(path, name) for path, name in frames if path.is_relative_to(PACKAGE) and path != Path(__file__)
            and path.parent != PACKAGE / "cli"]

@@ -1,4 +1,4 @@
-"""A module as it is between two passes.
+"""A module between two passes.
 
     before, after = pass_states(module, find("cpu"), {}, before="fusion", after="fusion")
 
@@ -24,7 +24,7 @@ def pass_states(module: Module, target: Target, options: Mapping[str, Any], *, b
     """The module before a pass (None: as it was read) and after a pass (None: after the last one of the pipeline).
 
     The module itself is optimized. options: of passes (hloc/passes/context.py). Raises UsageError for a pass that is
-    not in the target's pipeline, or where `after` is over before `before` begins.
+    not in the target's pipeline, or if `after` ends before `before` begins.
     """
     pipeline = pipeline_for(target.name)
     check_passes((name for name in (before, after) if name is not None), {p.__name__ for p in flatten(pipeline)})
@@ -42,7 +42,7 @@ def pass_states(module: Module, target: Target, options: Mapping[str, Any], *, b
     if after is None:
         last = module
     if first is None or last is None:
-        raise UsageError(f"{after} does not run behind {before} in the pipeline for {target.name}",
+        raise UsageError(f"{after} does not run after {before} in the pipeline for {target.name}",
                          hint="hloc opt --time-passes shows the order")
     return first, last
 

@@ -1,14 +1,13 @@
-"""A small module, with inputs, that shows the same fault.
+"""A small module, with inputs, on which a check fails for the same reason.
 
-In: a verified module, its arrays and a question `shows(module, arrays) -> bool` that they answer with yes. Out: a Case
-as small as the edits below make it while the answer stays yes (delta debugging: large edits first, then smaller ones).
+In: a verified module, its arrays and a function `shows(module, arrays) -> bool` that returns True for them. Out: a Case
+that the edits below made small while `shows` stays True (delta debugging: large edits first, then smaller ones).
 
     case = reduce_module(module, arrays, shows)         case.module, case.arrays
 
-Edits: calls, fusions and loops are written out (a loop becomes one step); the root becomes another instruction; many
-instructions at once become parameters, which are given what the evaluator has there, so that the numbers that show the
-fault stay; an instruction gives way to an operand of its shape. What nobody needs then goes away. Only candidates that
-the verifier accepts and that are smaller are asked about.
+Edits: inline calls, fusions and loops (a loop becomes one iteration); make another instruction the root; replace many
+instructions at once by parameters with the values that the evaluator computed; replace an instruction by an operand of
+its shape. Unused instructions are then removed. Only smaller candidates that the verifier accepts are tested.
 """
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ from hloc.passes.optimization_barrier_expander import optimization_barrier_expan
 from hloc.tools.entry_values import entry_values
 from hloc.verify import verify
 
-KEPT_HEADER = frozenset({"replica_count", "num_partitions"})      # the rest speaks of an entry that has changed
+KEPT_HEADER = frozenset({"replica_count", "num_partitions"})      # the rest describes an entry that has changed
 
 
 class Case(NamedTuple):
@@ -41,17 +40,17 @@ class Case(NamedTuple):
 
     @property
     def size(self) -> int:
-        """What is to become small: instructions, those that compute something counted twice."""
+        """The size to reduce: instructions, with those that compute something counted twice."""
         return sum(1 if i.opcode in ("parameter", "constant") else 2 for i in self.module.instructions())
 
 
 Shows = Callable[[Module, Sequence[np.ndarray]], bool]
-Edit = Callable[[Computation, list[Instruction]], bool]      # of a copy's entry; False where it does not apply
+Edit = Callable[[Computation, list[Instruction]], bool]      # of a copy's entry; False if it does not apply
 
 
 def reduce_module(module: Module, arrays: Sequence[np.ndarray], shows: Shows,
                   report: Callable[[str, int, int], None] = lambda stage, done, total: None) -> Case:
-    """The smallest case found. `report` is told (what, instructions left, instructions at first)."""
+    """The smallest case found. `report` is called with (stage, instructions left, instructions at first)."""
     search = _Search(Case(module, tuple(arrays)), shows, report)
     size = None
     while size != search.best.size:
@@ -68,10 +67,10 @@ class _Search:
         self.shows, self.report = shows, report
         self.first = len(case.module.entry.instructions)
         self.best = case
-        self.values: list[Value] | None = None            # of the best entry's instructions, by their place
+        self.values: list[Value] | None = None            # of the best entry's instructions, by position
 
     def accept(self, candidate: Module, sources: dict[Instruction, Value], may_grow: bool = False) -> bool:
-        """Make the candidate the best case if it is valid, smaller, and shows the fault."""
+        """Make the candidate the best case if it is valid, smaller, and still fails."""
         dce(candidate, PassContext())
         arrays = _with_parameters(candidate, sources)
         if arrays is None:
@@ -88,7 +87,7 @@ class _Search:
         return True
 
     def attempt(self, edit: Edit) -> bool:
-        """Apply an edit to a copy of the best case, and keep it if it is good."""
+        """Apply an edit to a copy of the best case, and keep it if it succeeds."""
         copy = clone_module(self.best.module)
         before = list(copy.entry.instructions)
         if not edit(copy.entry, before):
@@ -104,14 +103,14 @@ class _Search:
     # -- the edits -----------------------------------------------------------------------------------------------------
 
     def write_out(self) -> None:
-        """Calls, fusions and loops of the entry give way to what is inside of them."""
+        """Inline calls, fusions and loops of the entry."""
         for opcode in ("fusion", "call", "while", "conditional", "opt-barrier"):
             count = sum(i.opcode == opcode for i in self.best.module.entry.instructions)
             for number in reversed(range(count)):
                 self.inline(opcode, number)
 
     def inline(self, opcode: str, number: int) -> None:
-        """Written out, a module is longer at first: it is kept if it gets smaller by what can then be cut off."""
+        """Inlining makes a module longer at first: it is kept if later edits make it smaller than before."""
         copy = clone_module(self.best.module)
         chosen = [i for i in copy.entry.instructions if i.opcode == opcode]
         if number >= len(chosen):
@@ -129,7 +128,7 @@ class _Search:
                 self.best, self.values = before
 
     def move_root(self) -> None:
-        """An earlier instruction becomes the result: far jumps first; of a tuple, one element."""
+        """Make an earlier instruction the result, the earliest first; of a tuple, one element."""
         step = len(self.best.module.entry.instructions)
         while step:
             while self.attempt(lambda entry, places, step=step: _root_before(entry, places, step)):
@@ -141,7 +140,7 @@ class _Search:
                 return
 
     def cut(self) -> None:
-        """Runs of instructions become parameters: all, half of them, a quarter ..."""
+        """Replace ranges of instructions by parameters: all, half of them, a quarter ..."""
         chunk = len(self.best.module.entry.instructions)
         while chunk:
             at = 0
@@ -151,7 +150,7 @@ class _Search:
             chunk //= 2
 
     def bypass(self) -> None:
-        """Instructions give way to an operand of the same shape."""
+        """Replace instructions by an operand of the same shape."""
         at = len(self.best.module.entry.instructions) - 1
         while at >= 0:
             for number in range(2):
@@ -161,7 +160,7 @@ class _Search:
 
 
 def _called_once(instruction: Instruction) -> None:
-    """A loop becomes a call of its body, a conditional one of its first branch."""
+    """Replace a loop by a call of its body, a conditional by a call of its first branch."""
     if instruction.opcode == "while":
         body = instruction.attributes["body"]
         instruction.opcode, instruction.attributes = "call", {"to_apply": body}
@@ -187,7 +186,7 @@ def _root_operand(entry: Computation, number: int) -> bool:
 
 
 def _cut(entry: Computation, chosen: Sequence[Instruction]) -> bool:
-    """The chosen instructions become parameters (numbered later), but for the root and what acts."""
+    """Replace the chosen instructions by parameters (numbered later), except the root and those with side effects."""
     done = False
     place = {instruction: number for number, instruction in enumerate(entry.instructions)}
     for instruction in chosen:
@@ -215,8 +214,8 @@ def _bypass(entry: Computation, places: list[Instruction], at: int, number: int)
 
 
 def _with_parameters(module: Module, values: dict[Instruction, Value]) -> tuple[np.ndarray, ...] | None:
-    """Number the entry's parameters that somebody reads, drop the others, and return their arrays; None where the
-    evaluator did not get as far as one of them."""
+    """Number the entry's parameters that are read, drop the others, and return their arrays; None if the evaluator did
+    not reach one of them."""
     entry = module.entry
     read = {o for i in entry.instructions for o in i.operands} | {entry.root}
     entry.instructions = [i for i in entry.instructions if i.opcode != "parameter" or i in read]

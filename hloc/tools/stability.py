@@ -1,7 +1,7 @@
-"""How far rounding alone moves a module's results.
+"""How much rounding alone changes a module's results.
 
-In: a module and inputs. Out: what the evaluator gives where every inexact operation and every floating-point input is
-off by one unit in its last place, up or down at random. Another right evaluation rounds elsewhere, about as far off.
+In: a module and inputs. Out: the evaluator's results with every inexact operation and every floating-point input
+changed by one unit in the last place, up or down at random. Other correct implementations differ by about as much.
 
     with_stability(rows, results, want, shaken_results(module, arrays))       (hloc/tools/compare.py)
 """
@@ -23,19 +23,19 @@ EXACT = frozenset("abs ceil clamp compare complex floor imag is-finite maximum m
 SUMS = frozenset("batch-norm-grad batch-norm-inference batch-norm-training cholesky convolution dot fft map ragged-dot "
                  "reduce reduce-window scaled-dot scan scatter select-and-scatter triangular-solve".split())
 
-SEED_DISTANCE = 1 << 40              # between the choices of two runs
+SEED_DISTANCE = 1 << 40              # between the random choices of two runs
 
 
 def shaken_results(module: Module, arrays: Sequence[object],
                    custom_calls: Mapping[str, CustomCall] | None = None, seed: int = 0) -> tuple[np.ndarray, ...]:
-    """Flattened results of one shaken run, the same each time for a seed."""
+    """Flattened results of one changed run; deterministic for a seed."""
     evaluator = _ShakenEvaluator(module, custom_calls=custom_calls)
     evaluator.draws = seed * SEED_DISTANCE
     return tuple(evaluator.run(nudged(check_inputs(module, arrays), evaluator.draws)))
 
 
 class AlteredEvaluator(Evaluator):
-    """An evaluator whose ops are what `altered` makes of them."""
+    """An evaluator whose ops are replaced by `altered`."""
 
     can_look_ahead = False
 
@@ -45,12 +45,12 @@ class AlteredEvaluator(Evaluator):
                                          for s in plan.steps))
 
     def altered(self, function: Callable, instruction: Instruction) -> Callable:
-        """`function(evaluator, instruction, *operands)`, or what is to run in its place."""
+        """`function(evaluator, instruction, *operands)`, or its replacement."""
         return function
 
 
 class _ShakenEvaluator(AlteredEvaluator):
-    draws = 0            # seeds the next choice of ups and downs
+    draws = 0            # seed of the next random choices
 
     def altered(self, function: Callable, instruction: Instruction) -> Callable:
         opcode = instruction.opcode

@@ -1,12 +1,12 @@
-"""What measured times say: percentiles of one program, and whether one of two is faster.
+"""Statistics of measured times: percentiles of one program, and whether one of two is faster.
 
     Summary.of(seconds).median
     compare_times(a, b)         a[i], b[i]: of the same round -> Comparison(ratio=0.81, low=0.79, high=0.83)
 
-Times of a shared machine wander together, so that two programs are compared round by round: the ratio is the median of
-the rounds' ratios, and its interval comes from drawing rounds again (a percentile bootstrap: Efron and Tibshirani, An
-Introduction to the Bootstrap, chapter 13), whole stretches of them, because a round is like its neighbours (the moving
-block bootstrap: Kuensch 1989).
+The speed of a shared machine varies for both programs alike, so they are compared round by round: the ratio is the
+median of the rounds' ratios, and its interval comes from resampling rounds (a percentile bootstrap: Efron and
+Tibshirani, An Introduction to the Bootstrap, chapter 13) in blocks, because neighbouring rounds are correlated (the
+moving block bootstrap: Kuensch 1989).
 """
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import numpy as np
 
 DRAWS = 2000                    # of all rounds, with replacement
 CONFIDENCE = 0.95
-# Where code and arrays happen to lie decides as much: the same program, loaded twice, differs by up to 1.3%.
+# The same program, loaded twice at other addresses, differs by up to 1.3%.
 LEAST_EFFECT = 0.02
 
 
@@ -40,7 +40,7 @@ class Summary(NamedTuple):
 
     @property
     def named(self) -> dict[str, float]:
-        """The same by the names that are printed."""
+        """The figures by their printed names."""
         return dict(zip(("min", "median", "p90", "p99"), self))
 
 
@@ -53,7 +53,7 @@ class Comparison(NamedTuple):
 
     @property
     def winner(self) -> int | None:
-        """0 or 1: the faster program; None where the interval holds 1, or the two differ by less than LEAST_EFFECT."""
+        """0 or 1: the faster program; None if the interval holds 1, or the two differ by less than LEAST_EFFECT."""
         if self.low <= 1.0 <= self.high or abs(self.ratio - 1.0) < LEAST_EFFECT:
             return None
         return int(self.ratio < 1.0)

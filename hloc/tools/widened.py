@@ -1,6 +1,6 @@
-"""A module whose values of 16 bits are kept in f32: what compilers do that omit roundings in between.
+"""A module whose 16-bit values are kept in f32, as by compilers that omit intermediate roundings.
 
-    run = widened_run(module)       run(arrays): parameters and results have the module's own types; None where
+    run = widened_run(module)       run(arrays): parameters and results have the module's own types; None if
                                     wider types have no meaning
 """
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hloc.ir.clone import clone_module
 from hloc.verify import verify
 
 NARROW = frozenset({"bf16", "f16"})
-# They look at bits, or at types.
+# Their results depend on bits or types.
 REFUSED = frozenset({"bitcast-convert", "bitcast", "custom-call", "reduce-precision", "rng", "rng-bit-generator",
                      "infeed", "recv"})
 
@@ -26,7 +26,7 @@ def widened_run(module: Module, custom_calls: Mapping[str, CustomCall] | None = 
     if not any(map(_is_narrow, module.instructions())) or any(i.opcode in REFUSED for i in module.instructions()):
         return None
     wide = clone_module(module)
-    wide.attributes = {}                              # the header speaks of the types that were
+    wide.attributes = {}                              # the header has the old types
     for instruction in wide.instructions():
         if _is_narrow(instruction):
             _widen(instruction)

@@ -1,9 +1,9 @@
-"""XLA on the CPU as a second opinion, through jaxlib (the `jax` extra). It is imported only here, in
+"""XLA on the CPU as a second implementation, through jaxlib (the `jax` extra). It is imported only here, in
 conformance/judge.py, and for StableHLO in text/stablehlo.py.
 
     run = xla_runner(module); results = run(arrays)
 
-The module's text goes through XLA's own parser, in the form that xla_text.py gives it.
+XLA's own parser reads the module's text, in the form that xla_text.py makes.
 """
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class XlaProgram:
     """A module that XLA:CPU compiled. Called with NumPy arrays it returns NumPy arrays."""
 
     def __init__(self, text: str) -> None:
-        """Raises RunError where jaxlib is missing or XLA refuses the text, one that text_for_xla made."""
+        """Raises RunError if jaxlib is missing or XLA refuses the text, which text_for_xla made."""
         try:
             import jax
             from jaxlib import _hlo, _jax
@@ -29,7 +29,7 @@ class XlaProgram:
         except ImportError as error:
             raise RunError(f"comparing with XLA needs jax, which is not installed ({error})",
                            hint="pip install 'hloc[jax]'") from None
-        _lapack.initialize()          # without it XLA calls LAPACK at address 0; JAX does it when it writes such a call
+        _lapack.initialize()          # without it XLA calls LAPACK at address 0; JAX does it when it makes such a call
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_enable_x64", True)
         self._place = jax.device_put
@@ -40,7 +40,7 @@ class XlaProgram:
             start = time.perf_counter()
             self._compiled = self._device.client.compile_and_load(stablehlo, devices, _jax.CompileOptions())
             self.compile_seconds = time.perf_counter() - start
-        except Exception as error:                 # jaxlib raises its own kinds, by version
+        except Exception as error:                 # jaxlib's exceptions vary by version
             raise RunError(f"XLA refuses the module: {first_line(error)}") from None
 
     def placed(self, arrays: Sequence[np.ndarray]) -> list:
@@ -48,7 +48,7 @@ class XlaProgram:
         return [self._place(a, self._device).block_until_ready() for a in arrays]
 
     def execute(self, placed: Sequence) -> list:
-        """One run to its end; the results stay with XLA. Raises RunError where it fails."""
+        """Run to the end; the results stay with XLA. Raises RunError if it fails."""
         try:
             answers = self._compiled.execute_sharded(placed).disassemble_into_single_device_arrays()
             return [a[0].block_until_ready() for a in answers]
@@ -60,7 +60,7 @@ class XlaProgram:
 
 
 def xla_runner(module: Module) -> XlaProgram:
-    """Compile with XLA:CPU. Raises RunError where jaxlib is missing or XLA refuses the module."""
+    """Compile with XLA:CPU. Raises RunError if jaxlib is missing or XLA refuses the module."""
     return XlaProgram(text_for_xla(module))
 
 

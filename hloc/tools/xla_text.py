@@ -1,9 +1,9 @@
-"""A module in the form that XLA's importer takes on its way to the CPU: the same values, fewer kinds of instructions.
+"""A module in the form that XLA's importer for CPUs accepts: the same values, fewer kinds of instructions.
 
     text = text_for_xla(module)
 
-The importer leads through StableHLO, which has no fusions, bitcasts, async ops, layouts (but of library calls) or
-annotations for several devices; and the entry must take and return plain arrays.
+The importer converts to StableHLO, which has no fusions, bitcasts, async ops, layouts (except of library calls) or
+annotations for several devices. The entry must take and return plain arrays.
 
     f = f32[4] fusion(p), kind=kLoop, calls=g         =>   f = f32[4] call(p), to_apply=g
     b = f32[3,2] bitcast(f32[2,3]{0,1} p)             =>   b = f32[3,2] reshape(transpose(p))
@@ -21,7 +21,7 @@ ANNOTATIONS = ("sharding", "origin", "statistics", "metadata")
 
 
 def text_for_xla(module: Module) -> str:
-    """Text of a changed copy; `module` itself stays. Raises UnsupportedError for bitcasts over tiles."""
+    """The text of a changed copy of `module`. Raises UnsupportedError for bitcasts over tiles."""
     copy = clone_module(module)
     rewrite_module(copy, async_to_sync.visit, fused=True)
     rewrite_module(copy, sharding_remover.remove_annotation, opcodes=("custom-call",), fused=True)
@@ -35,13 +35,13 @@ def text_for_xla(module: Module) -> str:
 
 
 def _drop_annotations(instruction: Instruction) -> None:
-    if "operand_layout_constraints" not in instruction.attributes:     # LAPACK's results lie by columns
+    if "operand_layout_constraints" not in instruction.attributes:     # LAPACK's results are column-major
         instruction.shape = instruction.shape.with_default_layout()
     instruction.control_predecessors = ()
     for key in ANNOTATIONS:
         instruction.attributes.pop(key, None)
     if not instruction.get("is_composite"):
-        instruction.attributes.pop("frontend_attributes", None)       # a composite call has its name there
+        instruction.attributes.pop("frontend_attributes", None)       # a composite call's name is there
 
 
 def _without_thread(computation: Computation) -> Computation:
@@ -82,7 +82,7 @@ def _flat_result(shape: Shape) -> bool:
 
 
 class _Builder:
-    """Makes the wrapping entry; shapes of tuples are nested by hand-written dumps at most a few levels deep."""
+    """Makes the wrapping entry; tuple shapes are nested only a few levels deep, so recursion is safe."""
 
     def __init__(self) -> None:
         self.instructions: list[Instruction] = []

@@ -1,9 +1,9 @@
-"""The pairs of a matching compared: what came, went, moved, and what changed in what stayed.
+"""The differences of matched pairs: what came, went, moved and changed.
 
     Change(kinds=("shape",), before=%a in e, after=%a in e, details=(Detail("shape", "f32[4]", "f32[8]"),))
 
-A difference of names is none. The order of instructions counts where both modules are scheduled. Metadata is compared
-with stack frames resolved, so that renumbered tables are no difference.
+Names are not compared. The order of instructions counts if both modules are scheduled. Metadata is compared
+with stack frames resolved, so that the numbers in tables do not count.
 """
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KINDS = ("came", "went", "moved", "shape", "layout", "attributes", "value", "ope
 
 
 class Detail(NamedTuple):
-    """One difference of a pair: its kind (with the attribute's key), and the text on both sides, "" where there is
+    """One difference of a pair: its kind (with the attribute's key), and the text on both sides, "" if there is
     none."""
 
     what: str
@@ -37,7 +37,7 @@ class Detail(NamedTuple):
 
 
 class Change(NamedTuple):
-    """One instruction that differs. before or after is None where it came or went."""
+    """One instruction that differs. before or after is None if it came or went."""
 
     kinds: tuple[str, ...]
     before: Instruction | None
@@ -46,9 +46,9 @@ class Change(NamedTuple):
 
 
 class Difference:
-    """What differs between two modules.
+    """The differences of two modules.
 
-    changes   in the order of the second module, what went before what stood behind it
+    changes   in the order of the second module; removed ones before their old successor
     header    of the modules' own attributes
     matching  the pairs
     home_before, home_after   the computation of each instruction
@@ -78,7 +78,7 @@ class Difference:
 
 
 def diff(before: Module, after: Module, ignored: Iterable[str] = ()) -> Difference:
-    """Compare two modules. ignored: kinds of change (KINDS, "header") that are not looked at."""
+    """Compare two modules. ignored: kinds of change (KINDS, "header") to ignore."""
     return Difference(Matching(FlatModule(before), FlatModule(after)), frozenset(ignored))
 
 
@@ -90,7 +90,7 @@ class _Comparison:
         self.ignored = ignored
         self.old, self.new = matching.before, matching.after
         modules = self.old.module, self.new.module
-        self.places: dict[Instruction, int] = {}              # in the schedules, where both have one
+        self.places: dict[Instruction, int] = {}              # in the schedules, if both have one
         if all(m.is_scheduled for m in modules):
             self.places = {i: n for m in modules for c in m.computations for n, i in enumerate(c.instructions)}
 
@@ -130,7 +130,7 @@ class _Comparison:
             yield Detail("layout", str(old.shape), str(new.shape))
 
     def _references(self, old: Instruction, new: Instruction) -> Iterator[Detail]:
-        """Operands, computations and control predecessors are the same where they are matched with each other."""
+        """Compare operands, computations and control predecessors: they are the same if they are matched."""
         kept, old_node, new_node = self.matching.forward, self.old.node, self.new.node
         if old in self.old.operands and new in self.new.operands:
             mine, theirs = self.old.operands[old], self.new.operands[new]
@@ -146,7 +146,7 @@ class _Comparison:
             yield Detail("attributes control-predecessors", _names(before), _names(after))
 
     def _called(self, old: Instruction, new: Instruction) -> Detail | None:
-        """Other computations than before: neither matched with each other nor of the same content."""
+        """Compare called computations: they differ if they are neither matched nor of the same content."""
         mine, theirs = old.called_computations, new.called_computations
         up_old, up_new = self.matching.unit_numbers
         same = len(mine) == len(theirs) and all(
@@ -223,7 +223,7 @@ def _header(before: Module, after: Module) -> Iterator[Detail]:
 # -- order -------------------------------------------------------------------------------------------------------------
 
 def _out_of_order(matching: Matching, place: Mapping[Instruction, int]) -> frozenset[Instruction]:
-    """Instructions of the second module that stand at another place of the schedule: as few as say it all."""
+    """A smallest set of instructions of the second module that explains the change of the schedule."""
     late: set[Instruction] = set()
     for old, new in matching.computations.items():
         kept = [i for i in new.instructions if i in matching.backward
@@ -252,7 +252,7 @@ def _longest_increasing(numbers: list[int]) -> set[int]:
 
 
 def _in_order(changes: Iterable[Change], matching: Matching) -> list[Change]:
-    """By the second module's text; what went behind what stood in front of it in the first."""
+    """Sort by the second module's text; removed instructions after their old predecessor."""
     place = {i: (n, 0) for n, i in enumerate(matching.after.home)}
     last = (-1, 0)
     for n, i in enumerate(matching.before.home):

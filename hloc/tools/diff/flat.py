@@ -4,9 +4,9 @@
     e { x = parameter(0)  a = exponential(x)         =>   home of negate: f
         r = fusion(a), calls=f }
 
-A unit is a computation that is not looked through (the entry, bodies of loops, branches, reducers) with all that is
-called from it by the only fusion or call that names it. The instructions in between stand for others: a fusion for the
-root of its computation, a parameter there for the operand, a get-tuple-element of a tuple for the tuple's operand.
+A unit is a computation that is not looked through (the entry, bodies of loops, branches, reducers), with the
+computations that one fusion or call of it alone names. Some instructions represent others: a fusion represents the root
+of its computation, a parameter there the operand, a get-tuple-element of a tuple the tuple's operand.
 """
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class FlatModule:
     """The nodes of a module by unit.
 
     units      by computation, callees first
-    caller     the instruction that calls a computation which is looked through
+    caller     the instruction that calls an inlined computation
     home       the computation that holds an instruction, for all of them
     operands   of each node, as nodes
     users      of each node: (user, slot)
-    stands_for the node behind each instruction that is none
+    stands_for the node that each other instruction represents
     """
 
     def __init__(self, module: Module):
@@ -51,7 +51,7 @@ class FlatModule:
                 self.users[operand].append((node, slot))
 
     def node(self, instruction: Instruction) -> Instruction:
-        """The node that an instruction is or stands for."""
+        """The node that an instruction is or represents."""
         return self.stands_for.get(instruction, instruction)
 
     def _unit(self, computation: Computation) -> Unit:
@@ -72,7 +72,7 @@ class FlatModule:
         return Unit(computation, self.node(computation.root), nodes)
 
     def _enter(self, call: Instruction) -> bool:
-        """Bind the parameters of the computation that `call` alone calls. False where others call it, too."""
+        """Bind the parameters of the computation that `call` alone calls. False if others call it, too."""
         callee = call.called_computations[0]
         if self.caller.get(callee) is not call:
             return False
@@ -91,7 +91,7 @@ class FlatModule:
 
 
 def _only_callers(module: Module) -> Mapping[Computation, Instruction]:
-    """Each computation that one fusion or call, and nothing else, names."""
+    """The computations that exactly one fusion or call names."""
     callers: dict[Computation, Instruction] = {}
     times: Counter[Computation] = Counter()
     for instruction in module.instructions():

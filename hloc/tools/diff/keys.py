@@ -1,6 +1,6 @@
-"""Numbers for what instructions say: equal numbers mean equal opcode, shape, attributes and value, in both modules.
+"""Numbers for the content of instructions: equal numbers mean equal opcode, shape, attributes and value.
 
-Three levels, from strict to loose: everything but metadata and the computations that are named; the same without
+Three levels, from strict to loose: everything but metadata and called computations; the same without
 layouts; the opcode alone. A layout that is not written is row-major.
 """
 from __future__ import annotations
@@ -18,7 +18,7 @@ EXACT, NO_LAYOUT, OPCODE = LEVELS = (0, 1, 2)
 
 
 class Keys:
-    """Interns what it is given; one for both modules."""
+    """Numbers keys; one for both modules."""
 
     def __init__(self) -> None:
         self._numbers: dict[Hashable, int] = {}
@@ -26,18 +26,18 @@ class Keys:
         self._locals: tuple[dict[Instruction, int], ...] = ({}, {}, {})
 
     def number(self, key: Hashable) -> int:
-        """The same for equal keys."""
+        """The number of a key; equal for equal keys."""
         return self._numbers.setdefault(key, len(self._numbers))
 
     def shape(self, shape: Shape) -> tuple[str, str]:
-        """Its text with layouts, but for row-major ones, and without."""
+        """The shape's text with layouts, except row-major ones, and without."""
         found = self._shapes.get(id(shape))
         if found is None:
             found = self._shapes[id(shape)] = str(_plain(shape)), shape.to_string(False), shape
         return found[:2]
 
     def local(self, instruction: Instruction, level: int) -> int:
-        """What an instruction says, its operands left out."""
+        """The content of an instruction without its operands."""
         known = self._locals[level]
         if (number := known.get(instruction)) is None:
             number = known[instruction] = self.number((level, *self._key(instruction, level)))
@@ -53,7 +53,7 @@ class Keys:
 
 
 def attributes(instruction: Instruction) -> dict[str, Any]:
-    """The attributes that say what is computed, those that name computations left out."""
+    """The attributes that determine the result, without called computations."""
     return {k: v for k, v in instruction.attributes.items() if k not in ANNOTATIONS and not names_computations(v)}
 
 
@@ -64,7 +64,7 @@ def names_computations(value: Any) -> bool:
 
 
 def value(instruction: Instruction) -> Hashable:
-    """The value of a constant in short; None of what is none, and of one whose value the text leaves out."""
+    """A short form of a constant's value; None for other instructions and for omitted values."""
     return _literal(instruction.literal) if instruction.literal is not None else None
 
 
@@ -80,7 +80,7 @@ def _hashable(value: Any) -> str:
 
 
 def _plain(shape: Shape) -> Shape:
-    """The shape without layouts that say no more than that it is row-major."""
+    """The shape without row-major layouts."""
     if shape.tuple_shapes is not None:
         return Shape(shape.element_type, tuple_shapes=tuple(map(_plain, shape.tuple_shapes)))
     says_nothing = shape.layout is not None and shape.has_default_layout and not shape.layout.suffix

@@ -1,15 +1,15 @@
-"""Which instruction of one module is which of another, by structure: names, lines and metadata are not looked at.
+"""The correspondence of the instructions of two modules, by structure; names, lines and metadata are ignored.
 
 In: two FlatModules. Out: a Matching with the pairs of instructions and of computations. The entry is matched first,
-then the computations that matched instructions name, then what is left anywhere. Within two computations:
+then the computations that matched instructions call, then all others. Within two computations:
 
-1. what computes the same from the same and is read by the same (numbers from the operands up and from the users down);
-2. what computes the same; what is read by the same;
-3. what has the same neighbourhood of three, two, one steps, in which matched instructions count as themselves;
+1. instructions with equal content, equal operands and equal users (numbers from the operands up and the users down);
+2. with equal operands; with equal users;
+3. with equal neighbourhoods of three, two, one steps, in which matched instructions have one number;
 4. neighbours of matched instructions: same slot or same reader, and the same opcode, shape and attributes, then
    without layouts, then the opcode alone.
 
-Of several alike the first is matched with the first.
+Of several equal ones the first is matched with the first.
 """
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Matching:
         self.backward: dict[Instruction, Instruction] = {}
         self.computations: dict[Computation, Computation] = {}
         self.computations_back: dict[Computation, Computation] = {}
-        self._numbers: dict[int, tuple[list[Numbers], list[Numbers]]] = {}       # by level, made when it is needed
+        self._numbers: dict[int, tuple[list[Numbers], list[Numbers]]] = {}       # by level, computed when needed
         up, self.unit_numbers = zip(*(_from_operands(flat, self.keys, EXACT) for flat in (before, after)))
         self._numbers[EXACT] = list(up), [_from_users(flat, self.keys, EXACT) for flat in (before, after)]
         self._match_units()
@@ -66,7 +66,7 @@ class Matching:
     # -- units ---------------------------------------------------------------------------------------------------------
 
     def _match_units(self) -> None:
-        """From the entries on, along what matched instructions call."""
+        """Match units from the entries on, along calls of matched instructions."""
         entries = self.before.module.entry, self.after.module.entry
         self.pair_computations(*entries)
         waiting = deque([entries])
@@ -80,7 +80,7 @@ class Matching:
                         waiting.append(callees)
 
     def _match_leftovers(self) -> None:
-        """Units that nothing leads to, by what they compute; then nodes that moved from one unit to another."""
+        """Match unreached units by content; then nodes that moved from one unit to another."""
         free = [[c for c in flat.units if c not in known] for flat, known in (
             (self.before, self.computations), (self.after, self.computations_back))]
         for old, new in _alike(*free, *(numbers.get for numbers in self.unit_numbers)):
@@ -107,7 +107,8 @@ class Matching:
             self._match_neighbours(old, level)
 
     def _up_and_down(self, level: int) -> tuple[list[Numbers], list[Numbers]]:
-        """Numbers of nodes with all that they are computed from, and with all that reads them, for both modules."""
+        """Numbers of nodes by everything they are computed from, and by everything that reads them, for both
+        modules."""
         if level not in self._numbers:
             both = (self.before, self.after)
             self._numbers[level] = ([_from_operands(flat, self.keys, level)[0] for flat in both],
@@ -127,7 +128,7 @@ class Matching:
 
     def _neighbourhoods(self, old: Iterable[Instruction], new: Iterable[Instruction],
                         radius: int) -> tuple[Numbers, Numbers]:
-        """A number for each free node and all that lies within `radius` steps; matched nodes end the way."""
+        """A number for each free node and its neighbourhood of `radius` steps; paths end at matched nodes."""
         found = []
         for flat, nodes, matched in ((self.before, old, None), (self.after, new, self.backward)):
             labels: dict[Instruction, int] = {i: self.keys.local(i, NO_LAYOUT) for i in nodes}
