@@ -53,6 +53,8 @@ class Options:
     passes        options of passes by name, e.g. {"fusion": "off", "memory_limit": 1 << 30} (hloc/passes/context.py)
     transfers     the arrays of infeed, recv, outfeed and send (hloc/ops/host.py)
     profile       the program measures each of its steps, for Executable.profile; targets cpu and GPUs
+    trace         the program notes when each of its steps runs, for Executable.trace, and so many iterations of each
+                  loop one by one; None: no trace
     march         the CPU to compile for, as for the C compiler's -march: native, x86-64-v3 ...; target cpu
     tuning        the file of measured algorithms of kernels (hloc/targets/cuda/execution/tuning.py); GPU targets
     bound         numbers of parameters whose arrays are the same in all calls (Executable.bind); target cpu
@@ -68,10 +70,15 @@ class Options:
     dumps: dict[str, Any] = field(default_factory=dict)
     transfers: Transfers = field(default_factory=Transfers)
     profile: bool = False
+    trace: int | None = None
     march: str = "native"
     tuning: Path | None = None
     bound: frozenset[int] = frozenset()
     device: Device | None = None
+
+    @property
+    def times_steps(self) -> bool:
+        return self.profile or self.trace is not None
 
     @property
     def watches_passes(self) -> bool:
@@ -344,11 +351,11 @@ def _that_binds(exe: Executable, options: Options, anew: Callable[[Options], Exe
 def lasting(options: Options) -> Options:
     """The options that a pickled executable is compiled with."""
     return Options(custom_calls=options.custom_calls, passes=options.passes, profile=options.profile,
-                   march=options.march, tuning=options.tuning)
+                   trace=options.trace, march=options.march, tuning=options.tuning)
 
 
 def _compiled(module: Module, target: str, options: Options, consume: bool, run: bool) -> Executable:
-    if target == "reference" and options.profile:
+    if target == "reference" and options.times_steps:
         raise UnsupportedError("target reference does not time its steps", hint="profile with target cpu")
     if target == "reference" and options.march != "native":
         raise UsageError("--march is for the target cpu, not for reference")
@@ -375,7 +382,7 @@ def _compiled(module: Module, target: str, options: Options, consume: bool, run:
         return compile_module(text, target, options=options, run=False)
 
     with ending_cleanly(), prompt_threads(), ExitStack() as background:
-        if run and chosen.recalled and not options.watches_passes and not options.profile:
+        if run and chosen.recalled and not options.watches_passes and not options.times_steps:
             chosen_by = {**options.passes, **({"bound": sorted(options.bound)} if options.bound else {})}
             exe = chosen.recalled(module, chosen_by, compile_text, compile_now)
         else:
@@ -402,6 +409,8 @@ def compile_for_devices(source: str | Path | Module, devices: Sequence[Device], 
     options = options or Options()
     module = load(source, options=options)
     each = [replace(options, device=device) for device in devices]
+    if target == "reference" and options.times_steps:
+        raise UnsupportedError("target reference does not time its steps", hint="trace with target cpu")
     if target == "reference":
         return [reference_executable(module, own) for own in each]
     from hloc.targets import find

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -26,8 +26,8 @@ from hloc.binding import Arrays, BoundBackend, fixed_arrays
 from hloc.errors import UsageError
 from hloc.files import writing
 from hloc.inputs import Named, check_arrays
-from hloc.ir import Instruction
 from hloc.ir.html import summary
+from hloc.run_trace import RunTrace, StepTime
 
 HEADER_MARK = "/* Compiled by hloc. */\n"               # first line of headers: no other file is overwritten
 Backend = Callable[[Sequence[Any]], tuple[Any, ...]]    # arrays, DeviceViews, what `fixed` gave -> arrays
@@ -54,24 +54,6 @@ def is_own_header(file: BinaryIO) -> bool:
     return file.read(len(HEADER_MARK)) == HEADER_MARK.encode()
 
 
-class StepTime(NamedTuple):
-    """The total time of one step of a program, over all its runs.
-
-    kernel        the generated function (kernels of the same structure share one), "copy", or a Python function's name
-    instruction   of the optimized module, that the step computes
-    bytes, flops  of one run, as the cost model counts them from the kernel's loops
-    predicted     seconds of one run by the cost model of GPUs, or None
-    """
-
-    kernel: str
-    instruction: Instruction
-    bytes: int
-    flops: int
-    runs: int
-    seconds: float
-    predicted: float | None = None
-
-
 @dataclass
 class Executable:
     """target      "cpu", "cuda", "sm_90a", "reference"
@@ -83,6 +65,7 @@ class Executable:
     headers      file ending -> maker of the C header beside such a file, from such a prefix
     hosts        file ending -> makers of the C program that runs the written file, and of its header
     profiled     times of the steps since the last call; None unless compiled with Options(profile=True)
+    traced       when the steps ran since the last call; None unless compiled with Options(trace=N)
     recipe       returns a function and arguments that make this executable again: pickle writes these
     specialized  makes the executable for fixed parameters, by number; None: fixing them has no effect
     bound_to     of a bound executable: the original one, and the fixed arrays
@@ -99,6 +82,7 @@ class Executable:
     headers: dict[str, Callable[[str], str]] = field(default_factory=dict)
     hosts: dict[str, tuple[Callable[[BinaryIO, str], str], Callable[[str], str]]] = field(default_factory=dict)
     profiled: Callable[[], tuple[StepTime, ...]] | None = None
+    traced: Callable[[], RunTrace] | None = None
     recipe: Callable[[], tuple[Callable[..., Executable], tuple[Any, ...]]] | None = None
     specialized: Callable[[frozenset[int]], Executable] | None = None
     bound_to: tuple[Executable, dict[int, Any]] | None = None
@@ -152,6 +136,12 @@ class Executable:
         if self.profiled is None:
             raise UsageError("this program does not time its steps", hint="compile it with hloc.Options(profile=True)")
         return self.profiled()
+
+    def trace(self) -> RunTrace:
+        """When each step of the program ran since this was asked last. Raises UsageError where there is no trace."""
+        if self.traced is None:
+            raise UsageError("this program makes no trace", hint="compile it with hloc.Options(trace=20)")
+        return self.traced()
 
     @property
     def source(self) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from cuda_emulation import with_pycuda
+from test_trace import checked, of
 
 pytestmark = [pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation needs g++"),
               pytest.mark.skipif(bool(with_pycuda.missing()), reason=with_pycuda.missing() or "-")]
@@ -106,6 +107,20 @@ def test_profile(machine):
     assert done.returncode == 0, done.stderr
 
 
+def test_trace(machine):
+    """The stream and the calls are tracks, iterations fold; nothing is left."""
+    (machine / "loop.hlo").write_text(LOOP)
+    (machine / "own.py").write_text("def halved(x):\n    return x / 2\n")
+    done, left = hloc(machine, "run", "loop.hlo", "--trace", "t.json", "--trace-iterations", "2", "--custom-call",
+                      "halved=own.py:halved", "-i", "zeros", "--repeat", "2")
+    assert done.returncode == 0 and left == NOTHING_LEFT, done.stderr
+    events = checked(json.loads((machine / "t.json").read_text()))
+    assert {e["args"]["name"] for e in events if e["name"] == "thread_name"} == {"calls", "stream"}
+    assert [e["args"]["iterations"] for e in of(events, "loop")] == [5, 5]
+    assert [len(of(events, kind)) for kind in ("iteration", "iterations", "host call", "call")] == [4, 2, 2, 2]
+    assert any(e["args"].get("source") == "net.py:3" for e in of(events, "kernel"))
+
+
 def test_a_gpu_is_taken_by_default(machine):
     """And where it cannot be used, a note says why; --target cpu asks nobody."""
     done, left = hloc(machine, "run", "chain.hlo", EMULATED_FAIL="cuLaunchKernel=701")
@@ -145,6 +160,7 @@ import sys
 from pathlib import Path
 sys.path[:0] = [sys.argv[2] + "/benchmarks", sys.argv[2], sys.argv[2] + "/tests"]
 from cuda_emulation import with_pycuda
+from test_trace import checked, of
 with_pycuda.load(Path(sys.argv[1]))
 from gpu_sections import ops
 from gpu_sections.device import Device

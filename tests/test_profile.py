@@ -12,8 +12,8 @@ import hloc
 from hloc.analysis.cost import main_operation
 from hloc.cli.main import main
 from hloc.cli.profile_table import profile_json, step_rows
-from hloc.executable import StepTime
 from hloc.kernels.plan import Copy, HostCall, Ref
+from hloc.run_trace import StepTime
 from hloc.targets.cuda.execution import step_clock
 from hloc.targets.cuda.execution.step_clock import StepClock
 
@@ -93,7 +93,7 @@ class Tick:
 def test_steps_on_a_device(monkeypatch):
     """Times and spans are those of the device's clock; events are used again; a host call is timed by the host."""
     monkeypatch.setattr(step_clock, "MOST_PENDING", 4)
-    monkeypatch.setattr(step_clock, "time", SimpleNamespace(perf_counter=iter([5.0, 5.5]).__next__))
+    monkeypatch.setattr(step_clock, "time", SimpleNamespace(perf_counter=iter([5.0, 5.5]).__next__, monotonic_ns=lambda: 0))
     instruction = hloc.load(LAYER).entry.root
     steps = [Copy(Ref("arena", 0, 0, 8), Ref("arena", 0, 8, 8), instruction), HostCall("f", (), (), instruction)]
     clock = StepClock(steps, [StepTime(n, instruction, 0, 0, 0, 0.0) for n in ("copy", "f")])

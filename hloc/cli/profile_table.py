@@ -8,8 +8,8 @@ import click
 
 from hloc.analysis.cost import main_operation
 from hloc.cli.terminal import counted, line_of, print_table, source_json, source_of
-from hloc.executable import StepTime
 from hloc.ir import Instruction
+from hloc.run_trace import StepTime
 from hloc.source_lines import op_name
 from hloc.tools.timings import Summary
 

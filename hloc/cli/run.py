@@ -32,6 +32,7 @@ from hloc.cli.options import (
 from hloc.cli.pass_times import show_times
 from hloc.cli.profile_table import profile_json, show_profile
 from hloc.cli.run_devices import devices_for, ending_all, run_on_devices, show_outcomes
+from hloc.cli.run_trace import check_trace, write_device_traces, write_trace
 from hloc.cli.terminal import Progress, first_values, input_reader, read_program, results_table, tell_of_gpu
 from hloc.errors import UsageError
 
@@ -48,6 +49,7 @@ Examples:
   hloc run model.hlo --bind weights.npz --inputs x.npy --repeat 10
   hloc run train.py:loss
   hloc run model.hlo --profile --repeat 20
+  hloc run model.hlo --trace trace.json
   hloc run sharded.hlo --devices 4 --inputs 'x.{device}.npy'
   hloc compile model.hlo -o model.so && hloc run model.so --inputs x.npy"""
 
@@ -71,6 +73,12 @@ Examples:
 @click.option("--profile", is_flag=True,
               help="Show the time of each step instead of the results; on a GPU by the device's clock, beside what "
                    "was predicted.")
+@click.option("--trace", type=click.Path(path_type=Path), metavar="FILE.json",
+              help="Write when each step ran as Chrome trace events, which Perfetto opens: kernels by thread or "
+                   "stream, copies, host calls, loops, memory in use.")
+@click.option("--trace-iterations", "turns", default=20, show_default=True, type=click.IntRange(1, 1_000_000),
+              metavar="N", help="With --trace: iterations of each loop that are shown one by one; the others are one "
+              "slice, with the sums of its steps.")
 @click.option("--top", default=30, show_default=True, type=click.IntRange(1), metavar="N",
               help="With --profile: number of steps listed.")
 @time_passes_option
@@ -83,8 +91,9 @@ Examples:
 @memory_limit_option
 @tuning_option
 @reading_options
-def run_command(module, inputs, bound, output, target, devices, repeat, warm_up, profile, top, time_passes, as_json,
-                custom_calls, infeeds, received, outfeed, fusion, memory_limit, tuning, reading) -> None:
+def run_command(module, inputs, bound, output, target, devices, repeat, warm_up, profile, trace, turns, top,
+                time_passes, as_json, custom_calls, infeeds, received, outfeed, fusion, memory_limit, tuning,
+                reading) -> None:
     """Run MODULE (HLO text, a proto, or a .so or .cubin of `hloc compile`; '-' is stdin) and print its results.
 
     MODULE may be script.py:function, a function of JAX: the script, which is your own code, is run. Its
@@ -92,13 +101,16 @@ def run_command(module, inputs, bound, output, target, devices, repeat, warm_up,
 
     Without --inputs, the arguments are those in a snapshot, else 'sensible:0'; a note says which.
 
-    With --profile, the module is compiled with a timer around each step; figures are medians of the runs.
+    With --profile, the module is compiled with a timer around each step; figures are medians of the runs. With
+    --trace, the time at which each step ran is written; warm-up runs are not in the file.
     """
     from hloc.api import Options
     from hloc.executable import Executable
     from hloc.inputs.files import check_output, write_outputs
     for name in filter(None, (output, outfeed)):
         check_output(Path(name))
+    if trace is not None:
+        check_trace(trace)
     transfers = transfers_of(infeeds, received)
     if module.endswith(".zip"):
         target, fusion, memory_limit, reading = bundled_flags(module, target, fusion, memory_limit, reading)
@@ -106,13 +118,14 @@ def run_command(module, inputs, bound, output, target, devices, repeat, warm_up,
         parsed = read_program(module, reading, progress, inputs)
         if isinstance(parsed, Executable):
             _for_compiled(module, parsed, target, {
-                "--devices": devices, "--profile": profile, "--time-passes": time_passes,
+                "--devices": devices, "--profile": profile, "--trace": trace, "--time-passes": time_passes,
                 "--custom-call": custom_calls, "--infeed": infeeds, "--recv": received, "--outfeed": outfeed,
                 "--fusion off": fusion == "off",
                 "--memory-limit": memory_limit, "--tuning": tuning, "--module": reading.choice,
                 "--elided": reading.elided, "--size": reading.sizes, "--strict": reading.strict})
         options = Options(progress=progress.report, custom_calls=custom_call_table(custom_calls), transfers=transfers,
                           passes=pass_options(fusion, memory_limit), profile=profile, tuning=tuning,
+                          trace=turns if trace is not None else None,
                           timings=[] if time_passes else None)
         several = [] if isinstance(parsed, Executable) else devices_for(parsed, devices)
         if several:
@@ -121,10 +134,14 @@ def run_command(module, inputs, bound, output, target, devices, repeat, warm_up,
                              "--time-passes": time_passes, "--infeed": infeeds, "--recv": received})
             with ending_all(several):
                 outcomes = run_on_devices(parsed, several, target, options, inputs, output)
+                if trace is not None:
+                    write_device_traces(trace, outcomes, module)
         else:
             if warm_up is None:
                 warm_up = int((repeat > 1 or profile) and not (infeeds or received or outfeed))
             run = _run(parsed, target, options, inputs, repeat, warm_up, bound)
+            if trace is not None:
+                write_trace(trace, run.exe, run.traces, module)
     if several:
         show_outcomes(outcomes, as_json)
         return
@@ -139,13 +156,14 @@ def run_command(module, inputs, bound, output, target, devices, repeat, warm_up,
 
 class Run(NamedTuple):
     """times: seconds of each call; warm_up: of the untimed calls; steps: seconds of each call's steps, with
-    --profile."""
+    --profile; traces: when they ran, with --trace."""
 
     exe: Executable
     results: tuple[np.ndarray, ...]
     times: list[float]
     warm_up: list[float]
     steps: list | None
+    traces: list
 
 
 def _run(parsed, target: str, options, inputs, repeat: int, warm_up: int, bound: tuple[str, ...] = ()) -> Run:
@@ -164,11 +182,13 @@ def _run(parsed, target: str, options, inputs, repeat: int, warm_up: int, bound:
     exe, arrays = _with_arrays(exe, arrays_of, inputs, fixed)
     options.report("run")
     steps: list | None = [] if options.profile else None
-    _, before = _timed(exe, arrays, warm_up, steps)
-    if steps:
-        steps.clear()
-    results, times = _timed(exe, arrays, repeat, steps)
-    return Run(exe, results, times, before, steps)
+    traces: list | None = [] if options.trace is not None else None
+    _, before = _timed(exe, arrays, warm_up, steps, traces)
+    for noted in (steps, traces):
+        if noted:
+            noted.clear()
+    results, times = _timed(exe, arrays, repeat, steps, traces)
+    return Run(exe, results, times, before, steps, traces or [])
 
 
 def _with_arrays(exe: Executable, arrays_of: Callable, inputs: Sequence[str], fixed: dict[int, np.ndarray],
@@ -218,8 +238,9 @@ def _for_one_device(options: dict[str, object]) -> None:
         raise UsageError(f"{given} is for runs on one device")
 
 
-def _timed(exe, arrays, repeat: int, steps: list | None) -> tuple:
-    """The results of the last of `repeat` calls, and the seconds of each; `steps` receives the times of the steps."""
+def _timed(exe, arrays, repeat: int, steps: list | None, traces: list | None) -> tuple:
+    """The results of the last of `repeat` calls, and the seconds of each; `steps` receives the times of the steps,
+    `traces` when they ran."""
     times, results = [], None
     for _ in range(repeat):
         start = time.perf_counter()
@@ -227,4 +248,6 @@ def _timed(exe, arrays, repeat: int, steps: list | None) -> tuple:
         times.append(time.perf_counter() - start)
         if steps is not None:
             steps.append(exe.profile())
+        if traces is not None:
+            traces.append(exe.trace())
     return results, times

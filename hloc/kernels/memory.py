@@ -89,6 +89,14 @@ class MemoryOverTime(NamedTuple):
         """The first position at which most of the arena is in use; 0 where it has none."""
         return max(range(len(self.live)), key=self.live.__getitem__, default=0)
 
+    @property
+    def by_instruction(self) -> dict[Instruction, int]:
+        """`live` by instruction; of one that stands in several places the most."""
+        found: dict[Instruction, int] = {}
+        for instruction, size in zip(self.instructions, self.live):
+            found[instruction] = max(size, found.get(instruction, 0))
+        return found
+
     def alive(self, position: int) -> list[Buffer]:
         """The buffers in use at a position, the largest first."""
         return sorted((b for b in self.buffers if b.first <= position <= b.last), key=lambda b: -b.size)

@@ -1,10 +1,10 @@
-"""Replaces the calls of hloc/ops/compiler_calls.py by HLO.
+"""Writes the calls of hloc/ops/compiler_calls.py as the ops that they stand for.
 
     lo = u32[4] custom-call(u64[4] x), custom_call_target="X64SplitLow"       =>   lo = convert(x)
     t = (f32[2,8], s32[2,8]) custom-call(x, i, a, b), custom_call_target="PartialReduce", called_computations={before}
         =>   the first 8 of sort(x, i), to_apply=before
 
-Other calls run in NumPy.
+What is not here runs in NumPy.
 """
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hloc.passes.expressions import Expressions
 
 
 def compiler_value(module: Module, e: Expressions, instruction: Instruction) -> Instruction | None:
-    """The replacement of the call; None for other calls."""
+    """What stands for the call; None for another one."""
     target = target_of(instruction)
     if target in BUILDER_MATH and instruction.operands[0].shape.compatible(instruction.shape):
         return e.op(BUILDER_MATH[target][0], *instruction.operands)
@@ -99,7 +99,7 @@ def approximate_top(e: Expressions, instruction: Instruction) -> Instruction | N
     return e.op("tuple", *parts) if instruction.shape.is_tuple else parts[0]
 
 
-# -- composites of XLA's builder ---------------------------------------------------------------------------------------
+# -- what XLA's builder expands ----------------------------------------------------------------------------------------
 
 def arc_tangent(e: Expressions, instruction: Instruction) -> Instruction | None:
     x = instruction.operands[0]

@@ -1,4 +1,4 @@
-"""The context of a pass: target, machine and options.
+"""What a pass may know about the world besides the module.
 
     algebraic_simplifier(module, PassContext(machine=Machine.host(), target="cpu"))
 
@@ -15,7 +15,7 @@ from typing import Any
 from hloc.errors import UsageError
 from hloc.machine import Machine
 
-# Option -> its default, and its possible values for messages.
+# Option -> its default, and what it takes, for messages.
 OPTIONS: dict[str, tuple[Any, str]] = {
     "fusion": ("on", "'on' or 'off'"),
     "memory_limit": (None, "a number of bytes, or None"),
@@ -33,7 +33,7 @@ class PassContext:
     """machine: the hardware whose costs count; target: "cpu" or "cuda"; options: by name, see OPTIONS.
 
     fusion_report   a list that receives an Edge per array that fusion leaves between two kernels; None: no report
-    Raises UsageError for an unknown option or an invalid value.
+    Raises UsageError for an option that there is not, or a value that it does not take.
     """
 
     machine: Machine = field(default_factory=Machine.host)

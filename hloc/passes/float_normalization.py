@@ -1,8 +1,8 @@
-"""Makes operations that only move elements keep their type: a separate convert rounds or widens floats.
+"""Lets operations that only move elements keep their type: where one rounds or widens floats, a convert does it.
 
     c = bf16[4] copy(f32[4] x)        =>   y = bf16[4] convert(x);  c = bf16[4] copy(y)
 
-XLA allows moves that convert, and its compiler for TPUs writes them.
+XLA allows such moves, and its compiler for TPUs writes them.
 """
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Passes for rare ops: the file of such a pass is imported when a module has one of these ops.
+"""Passes for ops that few modules hold: the file of such a pass is imported when a module holds one of them.
 
     cholesky_expander = Late("cholesky_expander", "cholesky")
     cholesky_expander(module, context)          False, and nothing imported, for a module without a cholesky
 
-This saves a third of a compilation's imports, and walks that would find nothing.
+A third of what a compilation would import is not, and walks that would find nothing are not made.
 """
 from __future__ import annotations
 

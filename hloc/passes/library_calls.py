@@ -1,10 +1,10 @@
-"""Replaces the library calls of optimized modules by HLO.
+"""Writes the library calls of optimized modules as the ops that they stand for.
 
     (f32[4,5], s8[9]) custom-call(a, b, bias), custom_call_target="__cublas$lt$matmul", epilogue BIAS_RELU
         =>   tuple(maximum(add(dot(a, b), broadcast(bias)), 0), 0)
 
-hloc/ops/library_configs.py reads what a call computes. Values are computed in f32 (f64 or complex for such
-operands) and rounded once at the end, as in the libraries; eight-bit floats saturate.
+hloc/ops/library_configs.py reads what a call computes. Steps are taken in f32 (f64, complex where the operands are) and
+rounded once at the end, as libraries do it; eight-bit floats saturate.
 """
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ WIDE = {"f64": "f64", "c64": "c64", "c128": "c128"}
 
 
 def library_value(module: Module, e: Expressions, instruction: Instruction) -> Instruction | None:
-    """The replacement of a library call; None for other calls."""
+    """What stands for a library call; None for another one."""
     target = target_of(instruction)
     if target in READERS:
         return product_and_steps(module, e, instruction)

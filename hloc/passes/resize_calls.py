@@ -1,4 +1,4 @@
-"""Replaces calls that resize images (hloc/ops/resize_calls.py) by gathers, and their gradients by scatters.
+"""Writes the resizing of images (hloc/ops/resize_calls.py) as gathers, and its gradients as scatters.
 
     y = f32[1,4,4,3] custom-call(f32[1,2,2,3] x), custom_call_target="ResizeNearest", backend_config="\\"00\\""
         =>   gather(gather(x, columns {0,0,1,1}), rows {0,0,1,1})
@@ -15,7 +15,7 @@ from hloc.passes.expressions import Expressions, combiner
 
 
 def resized_value(module: Module, e: Expressions, instruction: Instruction) -> Instruction | None:
-    """The replacement of the call; None for other calls."""
+    """What stands for the call; None for another one."""
     if target_of(instruction) not in RESIZE_CALLS:
         return None
     wanted = result_array(instruction)

@@ -1,4 +1,4 @@
-"""Runs passes over a module: the only place that verifies, times, dumps, and names a failing pass.
+"""Runs passes over a module: the only place that verifies, times, dumps and names the pass that failed.
 
 In: a module and a tuple of passes, some of them in groups that repeat until nothing changes. Out: the module rewritten
 in place, True if anything changed.
@@ -40,11 +40,11 @@ class Timing(NamedTuple):
 
 
 def no_dump(title: str, text: str) -> None:
-    """The default for dumps: ignore them."""
+    """Where dumps go unless the caller says otherwise."""
 
 
 def not_watched(when: str, name: str) -> None:
-    """The default for progress: ignore it."""
+    """Who is told of passes unless the caller says otherwise."""
 
 
 @dataclass
@@ -120,7 +120,7 @@ class Runner:
 
 
 def named(error: HlocError, name: str) -> HlocError:
-    """The error with the name of the pass; UnsupportedError is not changed, since it is about the user's text."""
+    """The same error, saying which pass met it; what is unsupported stays as it is, since it blames the user's text."""
     if isinstance(error, UnsupportedError):
         return error
     return type(error)(f"pass {name}: {error.message}", error.span, error.hint)

@@ -1,4 +1,4 @@
-"""Replaces arrays without elements by empty constants.
+"""Replaces what has no elements by an empty constant.
 
     z = f32[0,4] negate(x)        =>   z = f32[0,4] constant({})
 """
@@ -13,7 +13,7 @@ from hloc.passes.rewriter import Rewriter, rewrite_module
 
 
 def zero_sized_hlo_elimination(module: Module, context: PassContext) -> bool:
-    """Replace empty arrays by constants. True if there was one."""
+    """Make empty arrays constants. True if there was something without elements."""
     return rewrite_module(module, make_empty_constant)
 
 

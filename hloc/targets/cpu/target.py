@@ -37,7 +37,12 @@ def cpu_target(march: str = "native") -> Target:
     from hloc.targets.cpu.building.toolchain import machine_of
     machine = machine_of(march)
     return Target("cpu", machine, partial(executable, machine), partial(start_ahead, machine=machine),
-                  partial(recalled, machine), Workspace(_scratch, _kept, _stack, _packing))
+                  partial(recalled, machine), workspace())
+
+
+def workspace() -> Workspace:
+    """What memory the routines take."""
+    return Workspace(_scratch, _kept, _stack, _packing)
 
 
 def _scratch(step: Tile | HostCall, machine: Machine) -> int:
@@ -74,8 +79,8 @@ def executable(machine: Machine, program: Program, module: Module, options) -> E
     from hloc.targets.cpu.program.sources import make_sources
     from hloc.targets.host_calls import host_function
     with options.stage("printing"):
-        sources = make_sources(program, machine, timed=options.profile, in_python=options.custom_calls.keys(),
-                               inline=options.passes.get("fusion") != "off")
+        sources = make_sources(program, machine, timed=options.times_steps, turns=options.trace,
+                               in_python=options.custom_calls.keys(), inline=options.passes.get("fusion") != "off")
     functions = [host_function(call, options) for call in sources.host_calls]
 
     def start() -> CpuBackend:
@@ -96,8 +101,13 @@ def executable(machine: Machine, program: Program, module: Module, options) -> E
                       texts={".c": lambda name: c_file(sources, name), ".hlo": lambda _: str(module)},
                       files={".so": lambda file, name: save(sources, file, name, options)},
                       headers=dict.fromkeys((".so", ".c"), lambda name: header_text(program, name)))
-    if options.profile:
+    if options.times_steps:
         made.profiled = lambda: step_times(made.backend.shared_object, sources.timed, program)
+    if options.trace is not None:
+        from hloc.kernels.memory import memory_over_time
+        from hloc.targets.cpu.execution.trace import take_trace
+        made.traced = lambda: take_trace(made.backend.shared_object, sources.timed, sources.traced, program,
+                                         memory_over_time(module, machine, workspace()).by_instruction)
     return made
 
 

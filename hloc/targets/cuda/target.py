@@ -7,14 +7,14 @@ from __future__ import annotations
 import json
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from hloc import cache
 from hloc.errors import RunError, UnsupportedError
 from hloc.executable import Executable
 from hloc.ir import Module
 from hloc.kernels.ir import Tile
-from hloc.kernels.plan import HostCall, Program, Workspace
+from hloc.kernels.plan import HostCall, Program, WhileLoop, Workspace, all_steps
 from hloc.machine import Machine
 from hloc.targets.cuda import compiler, container, presence
 from hloc.targets.cuda.gpus import DEFAULT, GPUS
@@ -23,6 +23,9 @@ from hloc.targets.cuda.tiles.source import tile_source
 from hloc.targets.host_calls import host_function
 from hloc.targets.target import Target
 
+if TYPE_CHECKING:
+    from hloc.run_trace import RunTrace
+
 
 def cuda_target(gpu: Machine | None) -> Target:
     """The target for one GPU; None: the one that is here, else the default for building ahead."""
@@ -30,7 +33,12 @@ def cuda_target(gpu: Machine | None) -> Target:
         from hloc.targets.cuda.execution.runtime import device_machine
         gpu = device_machine()
     gpu = gpu or GPUS[DEFAULT]
-    return Target("cuda", gpu, partial(executable, gpu), workspace=Workspace(_scratch, lambda *_: 0, lambda _: 0))
+    return Target("cuda", gpu, partial(executable, gpu), workspace=workspace())
+
+
+def workspace() -> Workspace:
+    """What memory the kernels of tiles take."""
+    return Workspace(_scratch, lambda *_: 0, lambda _: 0)
 
 
 @lru_cache(maxsize=1024)
@@ -49,10 +57,11 @@ def executable(gpu: Machine, program: Program, module: Module, options) -> Execu
     with options.stage("printing"):
         sources = make_sources(program, gpu, ways)
     clock = None
-    if options.profile:
+    if options.times_steps:
         from hloc.targets.cuda.costs.steps import timed_steps
         from hloc.targets.cuda.execution.step_clock import StepClock
-        clock = StepClock(*timed_steps(program, sources, gpu))
+        clock = StepClock(*timed_steps(program, sources, gpu),
+                          [s for s in all_steps(sources.program.steps) if isinstance(s, WhileLoop)])
     program = sources.program
     functions = {call: host_function(call, options) for call in sources.host_calls}
 
@@ -62,6 +71,11 @@ def executable(gpu: Machine, program: Program, module: Module, options) -> Execu
             program.name, gpu.arch, image(sources, gpu, options), sources.geometry, program.steps, program.parameters,
             program.results, program.constants, program.arena_size, compiler.compiler_version())
         return CudaBackend(packed, functions, clock)
+
+    def traced() -> RunTrace:
+        from hloc.kernels.memory import memory_over_time
+        from hloc.targets.cuda.execution.trace import trace_of
+        return trace_of(clock, options.trace, memory_over_time(module, gpu, workspace()).by_instruction)
 
     def save_cubin(file: BinaryIO, _: str) -> None:
         if sources.host_calls:
@@ -84,7 +98,7 @@ def executable(gpu: Machine, program: Program, module: Module, options) -> Execu
         texts={".cu": lambda _: sources.single_file(), ".hlo": lambda _: str(module),
                ".ptx": lambda _: compiler.compile_cuda(sources.single_file(), gpu.arch, "ptx").decode()},
         files={".cubin": save_cubin}, hosts={".cubin": (host_program, host_header)},
-        profiled=clock.times if clock else None)
+        profiled=clock.times if clock else None, traced=traced if options.trace is not None else None)
 
 
 def image(sources: CudaSources, gpu: Machine, options) -> bytes:

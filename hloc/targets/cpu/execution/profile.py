@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from hloc.analysis.cost import flops
-from hloc.executable import StepTime
 from hloc.kernels.plan import Copy, HostCall, Program, Step
+from hloc.run_trace import StepTime
 
 
 def step_times(library: ctypes.CDLL, steps: Sequence[Step], program: Program) -> tuple[StepTime, ...]:

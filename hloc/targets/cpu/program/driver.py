@@ -7,7 +7,8 @@ In: a plan.Program and the C name of each kernel. Out: C text that defines
 `bases` holds the arena, the parameters, the results, the constants and what setup makes, in this order
 (runtime/driver.h). While it runs,
 subnormal numbers count as zero, as in XLA on CPUs: they would cost a hundred times what others do. A timed driver
-also counts the runs and nanoseconds of each step, which hloc_step_times tells; the others know nothing of clocks.
+also counts the runs and nanoseconds of each step, which hloc_step_times tells; a traced one (runtime/trace.h) notes
+when each ran, too, and the iterations of loops; the others know nothing of clocks.
 """
 from __future__ import annotations
 
@@ -31,12 +32,14 @@ FIRST_SECONDS, MOST_TURNS = 1e-4, 1000      # of a loop that nobody knows the le
 
 
 class DriverSource(NamedTuple):
-    """text: C; host_calls and timed steps: by their numbers in it; lapack_calls: those that C makes (lapack.py)."""
+    """text: C; host_calls, timed steps and traced loops: by their numbers in it; lapack_calls: those that C makes
+    (lapack.py)."""
 
     text: str
     host_calls: tuple[HostCall, ...]
     timed: tuple[Step, ...]
     lapack_calls: tuple[HostCall, ...]
+    traced: tuple[WhileLoop, ...] = ()
 
 
 @dataclass
@@ -55,6 +58,8 @@ class Driver:
     jobs: list[str] = field(default_factory=list)
     rooms: dict[Scratch, int] = field(default_factory=dict)      # scratch sizes of routines
     timed: list[Step] | None = None         # the steps that are timed, by number; None: no clock at all
+    turns: int | None = None                # of each loop that are noted one by one; None: no trace
+    traced: list[WhileLoop] = field(default_factory=list)
     fixed: set[int] = field(default_factory=set)       # positions of bases that inlined kernels use
     loops: int = 0                          # how many loops are around the steps being written
     watches: bool = False                   # it may take so long that it is to look for signals
@@ -161,7 +166,10 @@ class Driver:
             self.line(indent, "hloc_pool_rouse();")
         self.loops += 1
         counter = self.counter(step, indent)
+        number = self.open_trace(step, indent)
         self.line(indent, "for (;;) {")
+        if self.turns is not None:
+            self.line(indent + 1, f"hloc_turn(&loop{number}, {number});")
         self.stop_if_told(indent + 1)
         if counter:
             self.line(indent + 1, counter)
@@ -169,7 +177,17 @@ class Driver:
         self.line(indent + 1, f"if (!*(const uint8_t *)hloc_at(bases, *({self.rows((step.flag,))}))) break;")
         self.steps(step.body, indent + 1)
         self.line(indent, "}")
+        if self.turns is not None:
+            self.line(indent, f"hloc_loop_done(&loop{number}, {number});")
         self.loops -= 1
+
+    def open_trace(self, step: WhileLoop, indent: int) -> int:
+        """The number of a loop; in a trace it says when it began."""
+        number = len(self.traced)
+        self.traced.append(step)
+        if self.turns is not None:
+            self.line(indent, f"hloc_loop loop{number} = {{.begin = hloc_now()}};")
+        return number
 
     def counter(self, step: WhileLoop, indent: int) -> str:
         """What a loop does in each turn so that it looks for signals once it has taken some time; "" where that is
@@ -227,7 +245,10 @@ class Driver:
         """What a timed driver declares."""
         if self.timed is None:
             return []
-        return [f"enum {{ HLOC_STEPS = {max(1, len(self.timed))} }};", '#include "profile.h"', ""]
+        steps = f"enum {{ HLOC_STEPS = {max(1, len(self.timed))} }};"
+        if self.turns is None:
+            return [steps, '#include "profile.h"', ""]
+        return [steps, f"enum {{ HLOC_TURNS = {self.turns} }};", '#include "trace.h"', ""]
 
     def lapack(self) -> list[str]:
         """The table of calls of LAPACK."""
@@ -275,9 +296,11 @@ class Driver:
             "int hloc_execute(void *const *bases, hloc_host_function host) {",
             "  const unsigned caller = hloc_float_state();", "  int error = 0;", "  (void)host;",
             *(f"  char *const base{n} = bases[{n}];" for n in sorted(self.fixed)),
-            "  hloc_out_of_memory = 0;", "  hloc_set_float_state(hloc_flush_subnormals(caller));", *self.lines,
+            "  hloc_out_of_memory = 0;", "  hloc_set_float_state(hloc_flush_subnormals(caller));",
+            *(["  const int64_t begun = hloc_trace_begin();"] if self.turns is not None else []), *self.lines,
             *(["  goto end;", "stop:", f"  error = {STOPPED};"] if self.watches else []),
             *(["end:"] if self.host_calls or self.watches else []), "  hloc_set_float_state(caller);",
+            *(["  hloc_trace_end(begun);"] if self.turns is not None else []),
             f"  return hloc_out_of_memory ? {OUT_OF_MEMORY} : error;", "}", ""])
 
 
@@ -289,9 +312,12 @@ def estimated_seconds(steps: Sequence[Step], program: Program, machine: Machine)
 
 
 def driver_source(program: Program, names: tuple[str, ...], machine: Machine, *, timed: bool = False,
-                  in_python: Collection[str] = (), inlined: Mapping[str, str] | None = None) -> DriverSource:
-    """The C text of the driver. timed: it measures each step; in_python: targets of calls that are the user's own;
+                  turns: int | None = None, in_python: Collection[str] = (),
+                  inlined: Mapping[str, str] | None = None) -> DriverSource:
+    """The C text of the driver. timed: it measures each step; turns: it makes a trace, too, in which each loop has so
+    many iterations one by one; in_python: targets of calls that are the user's own;
     inlined: kernels that it holds, name -> text."""
-    driver = Driver(program, names, machine, timed=[] if timed else None, in_python=in_python, inlined=inlined or {})
+    driver = Driver(program, names, machine, timed=[] if timed else None, turns=turns, in_python=in_python,
+                    inlined=inlined or {})
     return DriverSource(driver.text(), tuple(driver.host_calls), tuple(driver.timed or ()),
-                        tuple(driver.lapack_calls.values()))
+                        tuple(driver.lapack_calls.values()), tuple(driver.traced))

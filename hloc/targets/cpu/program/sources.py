@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from hloc.kernels.elemental.tiling import FAR_BYTES
 from hloc.kernels.ir import Kernel, Tile
-from hloc.kernels.plan import HostCall, Program, Step
+from hloc.kernels.plan import HostCall, Program, Step, WhileLoop
 from hloc.machine import Machine
 from hloc.targets.cpu.building.chapters import reading_less
 from hloc.targets.cpu.building.needs import parts_of_tiles
@@ -56,8 +56,8 @@ def _unit(kernels: Sequence[str], driver: Sequence[str] = (), inlined: Sequence[
 @dataclass(frozen=True)
 class Sources:
     """driver: C text of the driver unit; inlined: the kernels that it holds; kernels: C texts of functions, each once
-    (kernels that differ in their extents only share one, so do epilogues); host_calls and timed steps: by their numbers
-    in the driver; lapack_calls: calls of functions whose addresses come from SciPy."""
+    (kernels that differ in their extents only share one, so do epilogues); host_calls, timed steps and traced loops: by
+    their numbers in the driver; lapack_calls: calls of functions whose addresses come from SciPy."""
 
     program: Program
     machine: Machine
@@ -67,6 +67,7 @@ class Sources:
     timed: tuple[Step, ...] = ()
     lapack_calls: tuple[HostCall, ...] = ()
     inlined: tuple[str, ...] = ()
+    traced: tuple[WhileLoop, ...] = ()
 
     def units(self, cores: int) -> list[Unit]:
         """What to compile: the driver, and kernels dealt out, largest first, to the least loaded unit. A short driver
@@ -123,17 +124,19 @@ __attribute__((visibility("default"))) unsigned long hloc_unplanned(void) { retu
 """
 
 
-def make_sources(program: Program, machine: Machine, *, timed: bool = False, in_python: Collection[str] = (),
-                 inline: bool = False) -> Sources:
-    """Print all kernels and the driver. timed: a driver that measures its steps; in_python: targets of custom calls
-    that are the user's own functions; inline: the driver may hold small kernels."""
+def make_sources(program: Program, machine: Machine, *, timed: bool = False, turns: int | None = None,
+                 in_python: Collection[str] = (), inline: bool = False) -> Sources:
+    """Print all kernels and the driver. timed: a driver that measures its steps; turns: and traces them, with so many
+    iterations of each loop; in_python: targets of custom calls that are the user's own functions; inline: the driver
+    may hold small kernels."""
     names, functions = print_kernels(program.kernels, machine)
     chosen = inlined_kernels(program, names, functions, machine) if inline and not timed else frozenset()
     inlined = {name: text for name, text in functions.items() if name in chosen}
-    driver = driver_source(program, names, machine, timed=timed, in_python=in_python, inlined=inlined)
+    driver = driver_source(program, names, machine, timed=timed, turns=turns, in_python=in_python,
+                           inlined=inlined)
     kernels = dict.fromkeys(text for name, text in functions.items() if name not in chosen)
     return Sources(program, machine, driver.text, tuple(kernels), driver.host_calls, driver.timed, driver.lapack_calls,
-                   tuple(inlined.values()))
+                   tuple(inlined.values()), driver.traced)
 
 
 def print_kernels(kernels: Sequence[Kernel | Tile], machine: Machine) -> tuple[tuple[str, ...], dict[str, str]]:

@@ -330,8 +330,14 @@ int hloc_pool_awake(void) { return asked > 1 && used->awake(); }
 void hloc_pool_rouse(void) {
   if (asked > 1) used->rouse();
 }
+/* A traced program has this function (trace.h), which notes who works on what. */
+__attribute__((weak, visibility("hidden"))) void hloc_traced_parallel(
+    hloc_task task, void* const* args, long n, long grain,
+    void (*parallel)(hloc_task, void* const*, long, long, int), int most);
+
 void hloc_parallel(hloc_task task, void* const* args, long n, long grain) {
-  used->parallel(task, args, n, grain, asked);
+  if (hloc_traced_parallel) hloc_traced_parallel(task, args, n, grain, used->parallel, asked);
+  else used->parallel(task, args, n, grain, asked);
 }
 void* hloc_scratch(int slot, size_t bytes) { return used->scratch(slot, bytes); }
 void hloc_give_room(const hloc_room* given) { used->give_room(given); }

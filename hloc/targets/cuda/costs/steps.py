@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import cache
 
-from hloc.executable import StepTime
 from hloc.kernels.plan import Branch, Copy, HostCall, Launch, Program, Step, WhileLoop
 from hloc.machine import Machine
+from hloc.run_trace import StepTime
 from hloc.targets.cuda.costs.model import estimate
 from hloc.targets.cuda.costs.program import unread_share, works_of_kernel
 from hloc.targets.cuda.costs.work import Work

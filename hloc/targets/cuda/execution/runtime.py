@@ -296,7 +296,7 @@ class CudaBackend:
                 self.clock.begin()
             self._steps(self.packed.steps)
             if self.clock:
-                self.clock.collect()
+                self.clock.end()
             self.runs += 1
 
     def wait(self) -> None:
@@ -398,14 +398,17 @@ class CudaBackend:
 
     def _while(self, step: WhileLoop) -> None:
         """A known number of trips needs no flag; else one byte is read per iteration."""
-        if step.trip_count is not None:
-            for _ in range(step.trip_count):
-                self._steps(step.body)
-            return
-        self._steps(step.condition)
-        while self._read(step.flag, np.uint8):
-            self._steps(step.body)
+        with self.clock.loop(step) if self.clock else nullcontext(lambda: None) as turn:
+            if step.trip_count is not None:
+                for _ in range(step.trip_count):
+                    turn()
+                    self._steps(step.body)
+                return
             self._steps(step.condition)
+            while self._read(step.flag, np.uint8):
+                turn()
+                self._steps(step.body)
+                self._steps(step.condition)
 
     def _branch(self, step: Branch) -> None:
         if step.selector_type == "pred":

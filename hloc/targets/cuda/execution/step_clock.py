@@ -2,7 +2,7 @@
 
 In: the steps of a plan (StepTimes without times). Out: their times, and when each ran in the last run.
 
-    clock = StepClock(steps, timed);  CudaBackend(packed, {}, clock)(arrays);  clock.times(), clock.spans
+    clock = StepClock(steps, timed, loops);  CudaBackend(packed, {}, clock)(arrays);  clock.times(), clock.spans
 
 A program with a clock runs kernel by kernel, not as a CUDA graph. What the device takes to start a kernel, a few
 microseconds, is in its time. Host calls are timed by the host.
@@ -10,12 +10,12 @@ microseconds, is in its time. Host calls are timed by the host.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from hloc.executable import StepTime
-from hloc.kernels.plan import Step
+from hloc.kernels.plan import HostCall, Step, WhileLoop
+from hloc.run_trace import StepTime
 
 MOST_PENDING = 4096                 # pairs of events that are in use at once
 MOST_SPANS = 1 << 20                # of one run
@@ -29,14 +29,30 @@ class Span(NamedTuple):
     seconds: float
 
 
-class StepClock:
-    """steps: those of the plan that are timed, the very objects; rows: what is known of each, its runs and seconds 0.
-    `cuda` is PyCUDA's driver module, of which only Event is asked."""
+class Mark(NamedTuple):
+    """Something about a loop that happened before the span of this number: "begin", "turn" or "end"."""
 
-    def __init__(self, steps: Sequence[Step], rows: Sequence[StepTime]):
+    what: str
+    loop: int
+    span: int
+
+
+class StepClock:
+    """steps: those of the plan that are timed, the very objects; rows: what is known of each, its runs and seconds 0;
+    loops: of the plan, likewise. `cuda` is PyCUDA's driver module, of which only Event is asked.
+
+    began, ended    nanoseconds of CLOCK_MONOTONIC, of the last run; started: when its first step went to the device
+    """
+
+    def __init__(self, steps: Sequence[Step], rows: Sequence[StepTime], loops: Sequence[WhileLoop] = ()):
         self.numbers = {id(step): number for number, step in enumerate(steps)}
         self.rows = tuple(rows)
+        self.loops = tuple(loops)
+        self.loop_numbers = {id(loop): number for number, loop in enumerate(loops)}
+        self.on_host = frozenset(number for number, step in enumerate(steps) if isinstance(step, HostCall))
         self.spans: list[Span] = []
+        self.marks: list[Mark] = []
+        self.began = self.started = self.ended = self.lost = 0
         self._runs, self._seconds = [0] * len(rows), [0.0] * len(rows)
         self._pending: list[tuple[int, Any, Any]] = []
         self._idle: list[Any] = []
@@ -44,12 +60,33 @@ class StepClock:
 
     def begin(self) -> None:
         """A run begins."""
-        self.spans, self._first = [], None
+        self.spans, self.marks, self._first = [], [], None
+        self.began = self.started = self.ended = time.monotonic_ns()
+        self.lost = 0
+
+    def end(self) -> None:
+        """It ends, when all that is on the stream has."""
+        self.collect()
+        self.ended = time.monotonic_ns()
+
+    @contextmanager
+    def loop(self, step: WhileLoop) -> Iterator[Callable[[], None]]:
+        """Notes a loop; what this gives is to be called as an iteration begins."""
+        number = self.loop_numbers[id(step)]
+        self._mark("begin", number)
+        yield lambda: self._mark("turn", number)
+        self._mark("end", number)
+
+    def _mark(self, what: str, loop: int) -> None:
+        if len(self.marks) < MOST_SPANS:
+            self.marks.append(Mark(what, loop, len(self.spans) + len(self._pending)))
 
     @contextmanager
     def around(self, step: Step, cuda: Any, stream: Any) -> Iterator[None]:
         """Time what is put on the stream inside."""
         before, after = self._event(cuda), self._event(cuda)
+        if not self.spans and not self._pending:
+            self.started = time.monotonic_ns()
         before.record(stream)
         yield
         after.record(stream)
@@ -65,6 +102,8 @@ class StepClock:
         yield
         seconds, number = time.perf_counter() - start, self.numbers[id(step)]
         begun = max((s.start + s.seconds for s in self.spans[-1:]), default=0.0)
+        if not self.spans:
+            self.started = time.monotonic_ns() - int(seconds * 1e9)
         self._count(Span(number, begun, seconds))
 
     def collect(self) -> None:
@@ -91,6 +130,8 @@ class StepClock:
         self._seconds[span.number] += span.seconds
         if len(self.spans) < MOST_SPANS:
             self.spans.append(span)
+        else:
+            self.lost += 1
 
     def _event(self, cuda: Any) -> Any:
         return self._idle.pop() if self._idle else cuda.Event()

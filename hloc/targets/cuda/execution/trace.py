@@ -1,0 +1,94 @@
+"""When each step of a program ran on a GPU: what a StepClock noted, as a RunTrace.
+
+In: the clock of a finished run, and how many iterations of each loop stay one by one. Out: the trace of that run. The
+device's clock and the host's have no common beginning: the first step begins when the host put it on the stream.
+
+    trace_of(clock, 20, live).slices
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from hloc.ir import Instruction
+from hloc.run_trace import CALL, FOLDED, LOOP, STEP, TURN, RunTrace, Slice, Sum, in_order
+from hloc.targets.cuda.execution.step_clock import Mark, StepClock
+
+HOST, STREAM = 0, 1
+TRACKS = {HOST: "calls", STREAM: "stream"}
+
+
+class Stretch(NamedTuple):
+    """Consecutive spans: of a loop, of an iteration, or of all iterations from `count` on where it is folded."""
+
+    kind: str
+    loop: int
+    first: int
+    last: int
+    count: int
+
+
+def trace_of(clock: StepClock, turns: int, live: Mapping[Instruction, int]) -> RunTrace:
+    """The last run. turns: iterations of each loop that are slices of their own; live: see RunTrace."""
+    times = _times(clock)
+    stretches = _stretches(clock.marks, len(times), turns)
+    folded = sorted((s.first, s.last) for s in stretches if s.kind == FOLDED)
+    slices, place = [], 0
+    for number, (begin, end) in enumerate(times):
+        while place < len(folded) and folded[place][1] <= number:
+            place += 1
+        if place == len(folded) or number < folded[place][0]:
+            slices.append(Slice(STEP, STREAM, begin, end, clock.spans[number].number))
+    for stretch in stretches:
+        if stretch.first < stretch.last:
+            begin, end = times[stretch.first][0], times[stretch.last - 1][1]
+            sums = _sums(clock, times, stretch) if stretch.kind == FOLDED else ()
+            slices.append(Slice(stretch.kind, STREAM, begin, end, stretch.loop, stretch.count, sums))
+    slices.append(Slice(CALL, HOST, clock.began, max(clock.ended, times[-1][1] if times else 0)))
+    steps = tuple(row._replace(runs=0, seconds=0.0) for row in clock.rows)
+    return RunTrace(in_order(slices), TRACKS, steps, tuple(loop.instruction for loop in clock.loops), clock.lost, live)
+
+
+def _times(clock: StepClock) -> list[tuple[int, int]]:
+    """Begin and end of each span. Events are exact to half a microsecond: what would overlap begins later."""
+    found: list[tuple[int, int]] = []
+    before = clock.started
+    for span in clock.spans:
+        begin = max(before, clock.started + round(span.start * 1e9))
+        before = max(begin, clock.started + round((span.start + span.seconds) * 1e9))
+        found.append((begin, before))
+    return found
+
+
+def _stretches(marks: Sequence[Mark], count: int, turns: int) -> list[Stretch]:
+    """Loops and their iterations; those behind the first `turns` are one stretch, inside of which nothing is noted."""
+    found: list[Stretch] = []
+    loops: list[list[int]] = []                          # first span, begin of the iteration, iterations
+    folds = 0                                            # open loops of which iterations are folded
+    for what, loop, span in marks:
+        place = min(span, count)
+        if what == "begin":
+            loops.append([place, place, 0])
+            continue
+        first, begun, done = loops[-1]
+        if 0 < done <= turns and not folds:
+            found.append(Stretch(TURN, loop, begun, place, done - 1))
+        if what == "turn":
+            folds += done == turns
+            loops[-1] = [first, place if done <= turns else begun, done + 1]
+            continue
+        loops.pop()
+        folds -= done > turns
+        if not folds:
+            found += [Stretch(FOLDED, loop, begun, place, done - turns)] if done > turns else []
+            found.append(Stretch(LOOP, loop, first, place, done))
+    return found
+
+
+def _sums(clock: StepClock, times: Sequence[tuple[int, int]], stretch: Stretch) -> tuple[Sum, ...]:
+    found: dict[int, list[int]] = {}
+    for number in range(stretch.first, stretch.last):
+        row = found.setdefault(clock.spans[number].number, [0, 0])
+        row[0] += 1
+        row[1] += times[number][1] - times[number][0]
+    return tuple(Sum(step, runs, spent * 1e-9) for step, (runs, spent) in sorted(found.items()))
