@@ -15,7 +15,7 @@ import pytest
 from hloc.api import compile_for_devices
 from hloc.cli.main import cli
 from hloc.errors import UnsupportedError
-from hloc.evaluate.simulate import run_together, simulated_devices
+from hloc.evaluate.simulate import evaluate_devices, run_together, simulated_devices
 from hloc.inputs import check_arrays
 from hloc.text import parse_module
 
@@ -113,6 +113,13 @@ def test_sharded_modules_are_refused(tmp_path, annotation, refused):
     said = run("", "--devices", "2")
     assert ("m.hlo:3:3: error: %x is sharded" in said and "on one device" in said) if refused else said == ""
     assert run("") == "" and run("_spmd", "--devices", "2") == ""
+
+
+def test_groups_of_parts_of_an_axis_are_refused_with_the_place():
+    text = SUM.replace("replica_groups={}", "replica_groups=mesh['x'=2] {'x':(1)2}")
+    with pytest.raises(UnsupportedError, match="device groups") as refusal:
+        evaluate_devices(parse_module(text), [[np.zeros(3, np.float32)]] * 2)
+    assert refusal.value.span is not None
 
 
 def test_run_under_mpi(sums):

@@ -65,6 +65,16 @@ def test_functions_are_written_out_once(target: str, opcode: str, shape: str, fu
     assert source.count(f"hloc_{function}(") == 1
 
 
+def test_an_incomplete_beta_function_is_no_more_than_its_text_says() -> None:
+    """JAX's betainc: continued fractions in loops, with many selects in selects, which once became cases."""
+    jax = pytest.importorskip("jax", reason="JAX writes the module")
+    number = jax.ShapeDtypeStruct((1000,), "float32")
+    text = jax.jit(jax.scipy.special.betainc).lower(number, number, number).as_text(dialect="hlo")
+    count = len(list(api.load(text).instructions()))
+    costs = kernel_costs(text)
+    assert sum(costs) < 1.2 * count and max(costs) < LONGEST / 5, (sum(costs), max(costs), count)
+
+
 def kernel_costs(text: str) -> list[float]:
     program = api.plan(api.optimize(api.load(text), find("cpu")), find("cpu"))
     return [kernel_cost(kernel) for kernel in make_sources(program, Machine.host()).kernels]

@@ -38,10 +38,17 @@ COLLECTIVES = EXCHANGES | {"partition-id", "replica-id"}
 _BOTH_MODES = ("all-reduce", "all-gather", "reduce-scatter")       # a channel joins all partitions of the replicas
 
 
+def _device_lists(instruction: Instruction, attribute: str) -> list[list[int]]:
+    try:
+        return parse_groups(instruction.get(attribute, "{}"))
+    except UnsupportedError as error:
+        raise UnsupportedError(error.message, instruction.span) from None
+
+
 def members(evaluator, instruction: Instruction) -> list[int]:
     """Device numbers of the group that this device belongs to, in order; [] where it belongs to none."""
     device = evaluator.device
-    groups = parse_groups(instruction.get("replica_groups", "{}"))
+    groups = _device_lists(instruction, "replica_groups")
     base = instruction.opcode.removesuffix("-start")
     if instruction.get("use_global_device_ids", False):
         return _group_of(groups, device.number, device.count)
@@ -140,7 +147,7 @@ def evaluate_collective_permute(evaluator, instruction: Instruction, *operands: 
     if instruction.get("slice_sizes") is not None:
         raise UnsupportedError("collective-permute of slices", instruction.span)
     device = evaluator.device
-    pairs = parse_groups(instruction.get("source_target_pairs"))
+    pairs = _device_lists(instruction, "source_target_pairs")
     if instruction.get("channel_id") is None:
         own = device.replica
         group = [r * device.partition_count + device.partition for r in range(device.replica_count)]
