@@ -1,13 +1,13 @@
-"""Which results are the same array in memory, within one computation.
+"""Which results share one array in memory, within one computation.
 
 In: a computation, and which carried leaves of its loops never change. Out: for every instruction its leaves (the
-arrays of its flattened shape) as Values. Ops that only hand arrays on (tuple, get-tuple-element, bitcast, reshape,
-opt-barrier, loop-invariant leaves of while) have the Values of their operands; everything else makes new ones.
+arrays of its flattened shape) as Values. Ops that only pass arrays on (tuple, get-tuple-element, bitcast, reshape,
+opt-barrier, loop-invariant leaves of while) have the Values of their operands; all others have new ones.
 
     t = (f32[4], s32[]) tuple(a, n)        values[t] == values[a] + values[n]
-    w = (f32[4], s32[]) while(t), ...      values[w][0] is values[a][0] where the body hands that leaf through
-    d = f32[4] dynamic-update-slice(a, ..) a new Value; in_place(d) says that it takes the memory of values[a][0]
-    c = f32[4] conditional(p, a, a), ...   so it does where a branch hands a through, or updates it in place
+    w = (f32[4], s32[]) while(t), ...      values[w][0] is values[a][0] if the body returns that leaf unchanged
+    d = f32[4] dynamic-update-slice(a, ..) a new Value; in_place(d) says that it uses the memory of values[a][0]
+    c = f32[4] conditional(p, a, a), ...   the same if a branch returns a, or updates it in place
 """
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def leaf_count(shape: Shape) -> int:
 
 
 def leaf_values(computation: Computation, invariants: Invariants) -> Values:
-    """The leaves of every instruction. `invariants`: for each while body, the leaves that it hands through."""
+    """The leaves of every instruction. `invariants`: for each while body, the leaves that it returns unchanged."""
     table: Values = {}
-    starts: dict[Instruction, list[int]] = {}           # of the elements of tuples that are taken apart
+    starts: dict[Instruction, list[int]] = {}           # of the elements of tuples
     for instruction in computation.instructions:
         table[instruction] = _values_of(instruction, table, starts, invariants)
     return table
@@ -75,14 +75,14 @@ def _values_of(instruction: Instruction, table: Values, starts: dict[Instruction
 
 
 def element_leaves(element: Instruction) -> tuple[int, int]:
-    """First leaf and number of leaves that a get-tuple-element takes out of its operand."""
+    """First leaf and number of leaves of a get-tuple-element in its operand."""
     parts = element.operands[0].shape.tuple_shapes
     index = element.get("index")
     return sum(leaf_count(s) for s in parts[:index]), leaf_count(parts[index])
 
 
 def invariant_leaves(body: Computation, values: Values) -> frozenset[int]:
-    """The leaves that a while body hands through unchanged."""
+    """The leaves that a while body returns unchanged."""
     parameter = body.parameters[0]
     pairs = zip(values[parameter], values[body.root])
     return frozenset(n for n, (before, after) in enumerate(pairs) if before is after)
@@ -100,10 +100,10 @@ def module_invariants(module: Module) -> dict[Computation, frozenset[int]]:
 
 def in_place(instruction: Instruction, values: Values, invariants: Invariants,
              origins: Origins) -> list[tuple[int, int, int]]:
-    """(result leaf, operand, operand leaf) triples whose memory is the same by the nature of the op.
+    """(result leaf, operand, operand leaf) triples whose memory must be the same.
 
-    All that change of a while's carried leaves; operand 0 of updates; the same of fusions rooted in an update; what a
-    branch of a conditional hands through or updates.
+    They are: the changing carried leaves of a while; operand 0 of updates, and of fusions rooted in an update; arrays
+    that a branch of a conditional returns or updates.
     """
     if instruction.opcode == "while":
         kept = invariants.get(instruction.get("body"), ())
@@ -117,8 +117,8 @@ def in_place(instruction: Instruction, values: Values, invariants: Invariants,
 
 def branch_operands(conditional: Instruction, leaves_of: Callable[[int], Sequence[Hashable]],
                     origins: Origins) -> list[tuple[int, int, int]]:
-    """(result leaf, operand, operand leaf): the array that branches hand through or update to make that result, each
-    array once. Where branches differ, that of most of them, then that of the same number, as loops carry them.
+    """(result leaf, operand, operand leaf): the array that branches return or update for that result, each
+    array once. If branches differ, that of most of them, then that of the same number, as loops carry them.
     leaves_of: the arrays of an operand."""
     known = [origins.get(branch, ()) for branch in branches(conditional)]
     found: list[tuple[int, int, int]] = []
@@ -137,8 +137,8 @@ def branch_operands(conditional: Instruction, leaves_of: Callable[[int], Sequenc
 
 
 def branch_origins(module: Module, invariants: Invariants) -> dict[Computation, tuple[int | None, ...]]:
-    """For every branch of a conditional: of each result leaf the parameter leaf in whose memory it is, as handed
-    through or updated in place; None where it is an array of its own."""
+    """For every branch of a conditional: of each result leaf the parameter leaf in whose memory it is, returned or
+    updated in place; None if it has its own array."""
     found: dict[Computation, tuple[int | None, ...]] = {}
     executed = executed_computations(module)
     wanted = {b for c in executed for i in c.instructions if i.opcode == "conditional" for b in branches(i)}

@@ -1,14 +1,13 @@
-"""Attention: two products with a softmax between them.
+"""Attention: two matmuls with a softmax between them.
 
-In: the second dot of the two. Out: an Attention, or where it is not one: None, or a reason where only a detail is
-missing.
+In: the second dot of the two. Out: an Attention; otherwise None, or a reason if only a detail is missing.
 
     z = score(dot(q, k))                       score: anything elementwise, with whatever else it reads (a mask, a bias)
     e = exp(z - max z); p = e / sum e          over the keys; the division may also come after the second dot
     out = dot(p, v)                            then conversions and transpositions
 
-Reshapes, transpositions and conversions may stand anywhere between. So each array as large as the scores has a walk:
-for every dimension its size, and how far a step along it goes in the flat scores, as the first dot gives them.
+There may be reshapes, transposes and conversions anywhere in between. So each array as large as the scores has a walk:
+for every dimension its size and its stride in the flat scores of the first dot.
 """
 from __future__ import annotations
 
@@ -30,14 +29,14 @@ INNER = RENAMES | {"broadcast", "reduce"}
 CONVERT = frozenset(["convert"])
 
 Walk = tuple[tuple[int, int], ...]
-Run = tuple[int, int]                   # (size, distance) of dimensions that are walked as one
+Run = tuple[int, int]                   # (size, stride) of collapsed dimensions
 
 
 class Attention(NamedTuple):
-    """scores, output: the two dots; score: what the softmax is taken of; slot: which operand of the output holds the
-    weights; largest: the reduce that is subtracted; sum: the one that the weights are divided by, in members or
-    (divides_later) behind the second dot; keys: how they lie in the flat scores; walks: of the arrays as large as the
-    scores; members: everything that depends on the first dot, up to the second, operands before users."""
+    """scores, output: the two dots; score: the operand of the softmax; slot: the operand of the output that holds the
+    weights; largest: the subtracted reduce; sum: the reduce that the weights are divided by, in members or
+    (divides_later) after the second dot; keys: their layout in the flat scores; walks: of the arrays as large as the
+    scores; members: all instructions that depend on the first dot, up to the second, operands before users."""
 
     scores: Instruction
     score: Instruction
@@ -101,7 +100,7 @@ def walk_of(dimensions: tuple[int, ...]) -> Walk:
 
 
 def joined(walk: Walk, dimensions: Iterable[int]) -> Run | None:
-    """Some dimensions walked as one, in whatever order they stand; None where they do not lie together."""
+    """Some dimensions collapsed into one, in any order; None if they are not adjacent."""
     parts = sorted((walk[d] for d in dimensions if walk[d][0] > 1), key=lambda part: part[1])
     if not parts:
         return 1, 0
@@ -114,7 +113,7 @@ def joined(walk: Walk, dimensions: Iterable[int]) -> Run | None:
 
 
 def reshaped(walk: Walk, dimensions: tuple[int, ...]) -> Walk | None:
-    """The walk of a reshape's result; None where a dimension would have no one distance."""
+    """The walk of a reshape's result; None if a dimension would have no single stride."""
     source = [part for part in walk if part[0] > 1]
     found: list[tuple[int, int]] = []
     for wanted in reversed(dimensions):
@@ -133,7 +132,7 @@ def reshaped(walk: Walk, dimensions: tuple[int, ...]) -> Walk | None:
 
 
 def walks_of(members: Iterable[Instruction], scores: Instruction) -> dict[Instruction, Walk]:
-    """The walks of the members that are as large as the scores and made of them place by place."""
+    """The walks of the members that are as large as the scores and computed from them elementwise."""
     found = {scores: walk_of(scores.shape.dimensions)}
     for member in members:
         walks = [found[o] for o in member.operands if o in found]
@@ -154,8 +153,8 @@ def walks_of(members: Iterable[Instruction], scores: Instruction) -> dict[Instru
 # -- the softmax -------------------------------------------------------------------------------------------------------
 
 class Softmax(NamedTuple):
-    """exponential: e; largest, sum: the two reduces; score: what it is taken of; spread: where the elements of e and
-    the weights read the reduces, as (instruction, the reduce behind it, the instruction that reads it)."""
+    """exponential: e; largest, sum: the two reduces; score: the operand; spread: the broadcasts of the reduces that e
+    and the weights read, as (instruction, its reduce, its user)."""
 
     exponential: Instruction
     largest: Instruction
@@ -166,15 +165,15 @@ class Softmax(NamedTuple):
 
 
 def behind(node: Instruction, opcodes: frozenset[str]) -> Instruction:
-    """What is found behind instructions of these opcodes."""
+    """The operand through instructions of these opcodes."""
     while node.opcode in opcodes:
         node = node.operands[0]
     return node
 
 
 def softmax_of(node: Instruction, sums: Iterable[Instruction]) -> Softmax | None:
-    """The softmax that ends in `node`, or in its exponential where the division comes later; sums: where to find the
-    sum then."""
+    """The softmax that ends in `node`, or in its exponential if the division comes later; sums: then the
+    candidates for the sum."""
     node = behind(node, RENAMES)
     if node.opcode == "exponential":
         exponential, later = node, True
@@ -199,7 +198,7 @@ def softmax_of(node: Instruction, sums: Iterable[Instruction]) -> Softmax | None
 
 
 def division_by_reduce(node: Instruction) -> tuple[Instruction, Instruction, Instruction] | None:
-    """(x, s, spread(s)) for x / spread(s), and for x times spread(1 / s), where s is a reduce."""
+    """(x, s, broadcast(s)) for x / broadcast(s), and for x times broadcast(1 / s), if s is a reduce."""
     if node.opcode == "divide":
         pairs = [tuple(node.operands)]
     elif node.opcode == "multiply":
@@ -211,8 +210,8 @@ def division_by_reduce(node: Instruction) -> tuple[Instruction, Instruction, Ins
 
 
 def steps_to_reduce(node: Instruction) -> Iterator[Instruction]:
-    """What spreads a value of each row, from its end to the reduce, or to what is none: renamings and broadcasts, the
-    inverse of the value, 0 in place of a value that is not finite."""
+    """The chain that broadcasts a value of each row, from its end to the reduce: reshapes and broadcasts, the inverse
+    of the value, 0 instead of a value that is not finite."""
     while True:
         yield node
         if node.opcode in SPREADS:
@@ -237,8 +236,8 @@ def reduce_behind(node: Instruction) -> Instruction | None:
 
 
 def reads_own_row(spread: Instruction, reader: Walk, reduce: Instruction, walk: Walk, keys: Run) -> bool:
-    """Whether a value of each row, found by `reduce` in an array of that walk, and spread to be read beside an array
-    that walks like `reader`, is read by the elements of its own row."""
+    """Whether a value per row, reduced by `reduce` from an array of that walk and broadcast to an array with the walk
+    `reader`, is read by the elements of its own row."""
     kept = [d for d in range(len(walk)) if d not in reduce.get("dimensions")]
     rows = [(*walk[d], s) for d, s in zip(kept, row_major(reduce.shape.dimensions)) if walk[d][0] > 1]
     expected = []
@@ -261,7 +260,7 @@ def reads_own_row(spread: Instruction, reader: Walk, reduce: Instruction, walk: 
 
 
 def constant_value(node: Instruction) -> float | None:
-    """The number of a floating-point constant, or of one that is spread."""
+    """The number of a floating-point constant, or of a broadcast one."""
     node = behind(node, SPREADS)
     if node.opcode != "constant" or not node.shape.is_array or node.shape.num_elements != 1 or node.literal is None:
         return None
@@ -269,7 +268,7 @@ def constant_value(node: Instruction) -> float | None:
 
 
 def reduces_by(reduce: Instruction, opcode: str, initial: float) -> bool:
-    """A reduce of one array by one operation, from the value that changes nothing."""
+    """Whether it is a reduce of one array by one operation, from its neutral value."""
     if reduce.opcode != "reduce" or reduce.shape.is_tuple or not reduce.get("dimensions"):
         return False
     root = behind(reduce.get("to_apply").root, CONVERT)
@@ -280,8 +279,8 @@ def reduces_by(reduce: Instruction, opcode: str, initial: float) -> bool:
 # -- the whole ---------------------------------------------------------------------------------------------------------
 
 def attention_of(output: Instruction, sums: Iterable[Instruction]) -> Attention | str | None:
-    """The attention whose second dot is `output`; a reason where a softmax is there but something else is missing.
-    sums: the reduces among which to look for the sum where the division comes after the second dot."""
+    """The attention whose second dot is `output`; a reason if there is a softmax but something else is missing.
+    sums: the reduces among which the sum is searched if the division comes after the second dot."""
     if output.opcode != "dot" or len(output.operands) != 2:
         return None
     sums = tuple(sums)
@@ -360,8 +359,8 @@ def between(first: Instruction, last: Instruction) -> list[Instruction]:
 
 def tail_of(attention: Attention, readers: dict[Instruction, list[Instruction]], root: Instruction
             ) -> list[Instruction] | None:
-    """What follows the second dot and belongs to it: the division, conversions, transpositions, in their order. None
-    where the division should be there and is not."""
+    """The instructions after the second dot that belong to it: division, conversions, transposes, in order. None if the
+    division is missing."""
     found: list[Instruction] = []
     chain, kept = [attention.output], 0
     node, divided = attention.output, not attention.divides_later
@@ -383,7 +382,7 @@ def tail_of(attention: Attention, readers: dict[Instruction, list[Instruction]],
 
 
 def lies_by_strides(chain: list[Instruction]) -> bool:
-    """Whether each dimension of the first of a chain of views has one distance in the last one's memory."""
+    """Whether each dimension of the first of a chain of views has one stride in the last one's memory."""
     walk: Walk | None = walk_of(chain[-1].shape.dimensions)
     for node, before in zip(reversed(chain), reversed(chain[:-1])):
         if node.opcode == "transpose":
@@ -396,7 +395,7 @@ def lies_by_strides(chain: list[Instruction]) -> bool:
 
 
 def divisor_of(attention: Attention, before: Instruction, node: Instruction) -> Instruction | None:
-    """The sums, spread, by which `node` divides the second product, as it is in `before`, row by row."""
+    """The broadcast sums by which `node` divides the second matmul's result `before`, row by row."""
     x, reduce, by = division_by_reduce(node) or (None, None, None)
     if x is not before or reduce is not attention.sum:
         return None
@@ -406,7 +405,7 @@ def divisor_of(attention: Attention, before: Instruction, node: Instruction) -> 
     features = [(n, attention.keys[1]) for n in (output.shape.dimensions[d] for d in free_of_side(output, 1 - slot))]
     reader = [weights[d] for d in batch(output, slot)] + (features + rows if slot else rows + features)
     alike = reads_own_row(by, tuple(reader), reduce, attention.walks[reduce.operands[0]], attention.keys)
-    return by if alike else None             # features are read like keys: all of a row alike
+    return by if alike else None             # all features of a row must read the same sum
 
 
 def attention_in(computation: Computation) -> Attention | None:

@@ -1,5 +1,5 @@
-"""The gradients of attention: one or two products of the scores' size, what is made of them place by place, and one or
-two products of that with other arrays. In a fused computation, or, one output at a time, in plain HLO.
+"""The gradients of attention: one or two matmuls as large as the scores, elementwise operations on them, and one or two
+matmuls of the result with other arrays. In a fused computation or, one output at a time, in plain HLO.
 
     s = dot(q, k); t = dot(do, v)               both as large as the scores
     p = exp(s - m) / l                          m, l, d: of each row, from memory
@@ -7,7 +7,7 @@ two products of that with other arrays. In a fused computation, or, one output a
     dq = dot(z, k)                              sums over the keys
     dk = dot(z, q); dv = dot(p, do)             sum over the queries: one kernel
 
-Nothing here knows of a softmax: what stands between the products may be anything that is computed place by place.
+A softmax is not required: any elementwise operations may be between the matmuls.
 """
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MOST_PRODUCTS = MOST_OUTPUTS = 2
 
 
 class Weighted(NamedTuple):
-    """A product with weights: the dot, and which of its operands they are."""
+    """A matmul with weights: the dot, and which of its operands the weights are."""
 
     dot: Instruction
     slot: int
@@ -48,8 +48,8 @@ class Weighted(NamedTuple):
 
 
 class Gradient(NamedTuple):
-    """What one kernel computes. products: as large as the scores; outputs: of what is made of them; columns: what the
-    outputs sum over, in the flat scores, as the first product gives them; walks: of the arrays as large as these."""
+    """One kernel. products: matmuls as large as the scores; outputs: matmuls of the weights; columns: the dimensions of
+    the flat scores that the outputs sum over; walks: of the arrays as large as the scores."""
 
     products: tuple[Instruction, ...]
     outputs: tuple[Weighted, ...]
@@ -62,8 +62,8 @@ class Gradient(NamedTuple):
 
 
 def behind_weights(weights: Instruction, inner: set[Instruction], outside: set[Instruction]) -> list[Instruction]:
-    """What makes the weights of products as large as they are, and of `inner` (the members of an attention), operands
-    before users. `outside` is read from memory."""
+    """The instructions between matmuls as large as the weights, or `inner` (members of an attention), and the weights,
+    operands before users. `outside` is read from memory."""
     size = weights.shape.num_elements
     depends: dict[Instruction, bool] = dict.fromkeys(outside, False)
     order: list[Instruction] = []
@@ -86,7 +86,7 @@ def behind_weights(weights: Instruction, inner: set[Instruction], outside: set[I
 
 
 def gradient_of(members: Iterable[Instruction], outputs: tuple[Weighted, ...]) -> Gradient | str:
-    """The gradient that members (operands before users, without the outputs) are, or why they are none."""
+    """The gradient that members (operands before users, without the outputs) are, or why they are not one."""
     members = tuple(dict.fromkeys(members))
     products = tuple(m for m in members if m.opcode == "dot")
     if not 1 <= len(products) <= MOST_PRODUCTS or not 1 <= len(outputs) <= MOST_OUTPUTS:
@@ -182,7 +182,7 @@ def _agrees(member: Instruction, walk: Walk, found: dict[Instruction, Walk]) -> 
 
 def tail_behind(dot: Instruction, readers: dict[Instruction, list[Instruction]], root: Instruction
                 ) -> list[Instruction]:
-    """Conversions and transpositions that follow a dot and nobody else reads."""
+    """Conversions and transposes after a dot, without other users."""
     found: list[Instruction] = []
     kept = 0
     node = dot
@@ -201,7 +201,7 @@ def gradient_in(computation: Computation) -> Gradient | None:
     dots = [i for i in computation.instructions if i.opcode == "dot"]
     if len(dots) < 2 or any(i.opcode == "reduce" for i in computation.instructions):
         return None
-    below: dict[Instruction, bool] = {}                      # whether a dot is among what it is made of
+    below: dict[Instruction, bool] = {}                      # whether it depends on a dot
     for instruction in computation.instructions:
         below[instruction] = any(o.opcode == "dot" or below[o] for o in instruction.operands)
     outputs = tuple(Weighted(d, 0 if _is_made_of_dots(d.operands[0], below) else 1) for d in dots if below[d])

@@ -1,4 +1,4 @@
-"""Which computations run as programs of their own, and which are only the arithmetic of one op.
+"""Which computations run step by step, and which are only functions of one op.
 
 In: a module. Out: its entry and every while body, while condition, conditional branch and called computation; not the
 scalar functions of reduce, sort, scatter and map, nor fused computations.

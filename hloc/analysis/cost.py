@@ -1,6 +1,6 @@
-"""What instructions cost: scalar operations, bytes, and seconds on a Machine, to one digit.
+"""The cost of instructions: scalar operations, bytes, and seconds on a Machine, to one digit.
 
-In: an instruction (and a machine). Out: estimates for choices such as "compute again or store?", and for reports.
+In: an instruction (and a machine). Out: estimates for choices such as "recompute or store?", and for reports.
 
     flops(dot f32[64,128] x f32[128,32])            2 * 64 * 32 * 128
     operations(exponential)                         10 per element, where add is 1
@@ -15,7 +15,7 @@ from hloc.analysis.fusible import is_elementwise
 from hloc.ir import Instruction, window_of
 from hloc.machine import Machine
 
-# Vector instructions per vector of results, where an addition takes one. Everything elementwise not named takes one.
+# Vector instructions per vector of results; an addition takes one, and so do all elementwise ops not listed.
 EXPENSIVE = {
     "divide": 4, "remainder": 12, "sqrt": 4, "rsqrt": 5, "cbrt": 20, "exponential": 10, "exponential-minus-one": 14,
     "log": 12, "log-plus-one": 14, "logistic": 14, "tanh": 16, "tan": 25, "sine": 20, "cosine": 20, "erf": 16,
@@ -29,12 +29,12 @@ FREE = frozenset(["parameter", "constant", "tuple", "get-tuple-element", "bitcas
 PARTIAL_READS = frozenset(["slice", "dynamic-slice", "gather"])
 GPU_LANES, GPU_HERTZ, CPU_HERTZ = 128, 1.5e9, 2.5e9
 CALL_SECONDS = 2e-8                     # starting a small kernel on the calling CPU thread
-ALONE_SECONDS = 10e-6                   # what takes less than this stays on the calling CPU thread
-CACHED_SPEEDUP = 4                      # caches against memory
+ALONE_SECONDS = 10e-6                   # shorter kernels stay on the calling CPU thread
+CACHED_SPEEDUP = 4                      # of caches over memory
 
 
 def operations(instruction: Instruction) -> float:
-    """Arithmetic per element of the result, in units of one addition; moving data counts a little."""
+    """Arithmetic per element of the result, in units of one addition; data movement counts a little."""
     opcode = instruction.opcode
     if opcode in EXPENSIVE:
         integer_division = opcode in ("divide", "remainder") and instruction.shape.kind in ("signed", "unsigned")
@@ -48,7 +48,7 @@ def operations(instruction: Instruction) -> float:
 
 
 def is_expensive(instruction: Instruction) -> bool:
-    """Worth storing rather than computing twice."""
+    """Whether storing is better than computing twice."""
     return operations(instruction) > 2
 
 
@@ -70,8 +70,8 @@ def flops(instruction: Instruction) -> int:
 
 
 def main_operation(instruction: Instruction) -> Instruction:
-    """What an instruction, or a fusion, is for: of what is inside the product, convolution or routine, else what
-    computes most; of several alike the last. Where a fusion only moves data, its root."""
+    """The main operation of an instruction or fusion: its matmul, convolution or library kernel, else the instruction
+    that computes most; of several equal ones the last. If a fusion only moves data, its root."""
     if instruction.opcode != "fusion":
         return instruction
     inside = instruction.called_computations[0]
@@ -100,7 +100,7 @@ def window_elements(convolution: Instruction) -> int:
 
 
 def bytes_accessed(instruction: Instruction) -> int:
-    """Bytes that one execution reads and writes, caches left out of account."""
+    """Bytes that one execution reads and writes, ignoring caches."""
     opcode = instruction.opcode
     if opcode in FREE:
         return 0
@@ -119,14 +119,14 @@ def bytes_read(instruction: Instruction, slot: int) -> int:
 
 
 def operations_per_second(machine: Machine) -> float:
-    """f32 operations that all cores do when they are kept busy."""
+    """f32 operations per second of all cores."""
     if machine.kind == "gpu":
         return machine.cores * GPU_LANES * GPU_HERTZ
     return machine.cores * (machine.vector_bytes / 4) * CPU_HERTZ
 
 
 def seconds_of_operations(count: float, machine: Machine) -> float:
-    """Time for f32 operations: on one core where they are too few to share."""
+    """Time for f32 operations: on one core if there are too few to share."""
     together = count / operations_per_second(machine)
     if machine.kind == "gpu":
         return together
@@ -134,20 +134,20 @@ def seconds_of_operations(count: float, machine: Machine) -> float:
 
 
 def seconds_of_traffic(size: int, machine: Machine) -> float:
-    """Time to move `size` bytes, from the cache where they fit in it."""
+    """Time to move `size` bytes, from the cache if they fit."""
     fast = CACHED_SPEEDUP if size <= machine.l2_bytes else 1
     return size / (machine.bandwidth * fast)
 
 
 def seconds_of_launch(size: int, machine: Machine) -> float:
-    """Time to start one more kernel that moves `size` bytes."""
+    """Launch time of one more kernel that moves `size` bytes."""
     if machine.kind == "cpu" and size < machine.l2_bytes // 8:
         return CALL_SECONDS
     return machine.launch_seconds
 
 
 def predicted_seconds(instruction: Instruction, machine: Machine) -> float:
-    """Time of one execution as a kernel of its own: the longer of arithmetic and traffic, and its launch."""
+    """Time of one execution as a separate kernel: the longer of arithmetic and memory traffic, plus its launch."""
     if instruction.opcode in FREE:
         return 0.0
     size = bytes_accessed(instruction)

@@ -1,4 +1,4 @@
-"""What an instruction does besides computing its result.
+"""Side effects of instructions.
 
 In: an instruction. Out: whether it must stay though unused (infeed, outfeed, send, a custom-call that says so, or
 anything that calls a computation holding one), and whether two equal copies of it may give different results (rng).
@@ -8,7 +8,7 @@ from __future__ import annotations
 from hloc.ir import Computation, Instruction, reachable_computations
 from hloc.ops.table import OPS
 
-# Ops whose every execution draws fresh values, or whose identity matters; merging two of them changes the program.
+# Ops with new values in every execution, or whose identity matters: merging two of them changes the program.
 NOT_MERGEABLE = frozenset({"rng", "rng-get-and-update-state", "infeed", "outfeed", "send", "recv", "after-all",
                            "parameter", "opt-barrier", "domain"})
 # Their computations are functions of scalars.
@@ -17,7 +17,7 @@ ARITHMETIC_CALLERS = frozenset({"reduce", "reduce-window", "scatter", "select-an
 
 
 def has_side_effect(instruction: Instruction) -> bool:
-    """True where the instruction must stay even when nobody reads it."""
+    """Whether the instruction must stay even if it has no users."""
     if acts_by_itself(instruction):
         return True
     if instruction.opcode in ARITHMETIC_CALLERS:
@@ -27,7 +27,7 @@ def has_side_effect(instruction: Instruction) -> bool:
 
 
 def acts_by_itself(instruction: Instruction) -> bool:
-    """Like has_side_effect, without looking into called computations."""
+    """has_side_effect without called computations."""
     if instruction.opcode.startswith("custom-call"):
         return bool(instruction.get("custom_call_has_side_effect", False))
     op = OPS.get(instruction.opcode)

@@ -1,4 +1,4 @@
-"""Which instructions may stand inside a fusion, and in which role.
+"""Which instructions may be inside a fusion, and in which role.
 
 In: an instruction. Out: is it elemental (each element of its result is an expression of elements of its operands), a
 reduction, a hero (dot, convolution) or an update in place?
@@ -6,7 +6,7 @@ reduction, a hero (dot, convolution) or an update in place?
     exponential, broadcast, slice, gather ...     elemental
     reduce                                        a reduction, the middle of kInput and kCustom fusions
     dot, convolution                              a hero, the middle of kOutput fusions
-    dynamic-update-slice, scatter                 an update in place: the result takes the memory of operand 0
+    dynamic-update-slice, scatter                 an update in place: the result uses the memory of operand 0
 """
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ RESHAPES = frozenset(["reshape", "bitcast"])
 HEROES = frozenset(["dot", "convolution"])
 UPDATES = frozenset(["dynamic-update-slice", "scatter"])
 SHORTEST_SPREAD_ROW = 8     # elements of a row of a pad's result
-LARGE_CONCATENATE, FEW_ROWS = 1 << 16, 64       # elements above which each piece may be a kernel, below so many rows
-PIECES_TOGETHER = 32        # of a concatenate, in one kernel: compilers take longer for each of a hundred loops
+LARGE_CONCATENATE, FEW_ROWS = 1 << 16, 64       # elements from which each piece may be a kernel; most rows
+PIECES_TOGETHER = 32        # of a concatenate, in one kernel: compile time per loop grows with their number
 
 
 def is_static_array(shape: Shape) -> bool:
@@ -32,7 +32,7 @@ def is_static_array(shape: Shape) -> bool:
 
 
 def is_elementwise(instruction: Instruction) -> bool:
-    """Each element of the result comes from the elements at the same place (or from scalars), by a scalar function."""
+    """Whether each element of the result is a scalar function of the elements at the same position (or of scalars)."""
     if instruction.opcode == "bitcast-convert":
         return keeps_width(instruction)
     op = OPS.get(instruction.opcode)
@@ -40,14 +40,14 @@ def is_elementwise(instruction: Instruction) -> bool:
 
 
 def keeps_width(instruction: Instruction) -> bool:
-    """False for bitcasts between element types of different width, which are no elementwise ops."""
+    """False for bitcasts between element types of different width, which are not elementwise."""
     if instruction.opcode not in ("bitcast", "bitcast-convert"):
         return True
     return width(instruction.shape) == width(instruction.operands[0].shape)
 
 
 def width(shape: Shape) -> int:
-    """Bits of one element; 0 for what has none."""
+    """Bits of one element; 0 for types without."""
     return ELEMENT_TYPES[shape.element_type].bits if shape.is_array else 0
 
 
@@ -58,7 +58,7 @@ def is_scalar_constant(instruction: Instruction) -> bool:
 
 
 def is_splat_constant(instruction: Instruction) -> bool:
-    """One number everywhere: every kernel that reads it writes the number instead."""
+    """Whether it is one number everywhere: kernels contain the number instead of reading it."""
     while instruction.opcode in ("broadcast", *RESHAPES):
         instruction = instruction.operands[0]
     return is_scalar_constant(instruction)
@@ -88,7 +88,7 @@ def is_hero(instruction: Instruction) -> bool:
 
 
 def is_update(instruction: Instruction) -> bool:
-    """Writes a part of operand 0 and leaves the rest, so that it works in place; variadic scatters too."""
+    """Whether it writes a part of operand 0 in place and keeps the rest; variadic scatters, too."""
     return instruction.opcode in UPDATES
 
 
@@ -107,7 +107,7 @@ def in_place_operands(instruction: Instruction) -> tuple[tuple[int, int], ...]:
 
 
 def fusion_in_place_operands(fusion: Instruction) -> tuple[tuple[int, int], ...]:
-    """The same for a fusion whose root is an update of one of its parameters."""
+    """These pairs for a fusion whose root is an update of one of its parameters."""
     root = fusion.get("calls").root
     if not is_update(root):
         return ()

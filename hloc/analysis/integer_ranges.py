@@ -1,7 +1,7 @@
-"""The least and the greatest value that an integer instruction can have, as far as a few of its operands tell.
+"""The range of an integer instruction, from a few of its operands.
 
-In: an instruction. Out: an interval, at most that of its element type. Indices that a program clips and then wraps
-around are known not to be negative:
+In: an instruction. Out: an interval, at most that of its element type. Indices that a program clips are known not to be
+negative:
 
     interval(maximum(x, broadcast(constant(0))))  ->  (0, 2147483647)    for s32
 """
@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from hloc.ir import ELEMENT_TYPES, Instruction
 
-DEEPEST = 8                     # operands of operands: a chain doubles the work where both operands are looked at
+DEEPEST = 8                     # operands of operands: a chain doubles the work if both operands are visited
 
 Interval = tuple[int, int]
 SAME = frozenset(["broadcast", "reshape", "bitcast", "copy", "transpose", "slice", "reverse"])
@@ -82,7 +82,7 @@ def _subtract(instruction: Instruction, depth: int) -> Interval:
 
 
 def _and(instruction: Instruction, depth: int) -> Interval | None:
-    """Bits that one operand does not have, the result does not have either."""
+    """The range of an and: it has no bits that one operand does not have."""
     least = [high for low, high in _both(instruction, depth) if low >= 0]
     return (0, min(least)) if least else None
 

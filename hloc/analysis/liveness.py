@@ -1,11 +1,11 @@
-"""From when to when each array of a scheduled computation is needed, and how much memory that takes at most.
+"""Live ranges of the arrays of a scheduled computation, and the peak of memory.
 
 In: a computation and its Values (hloc/analysis/aliasing.py); positions are those in `computation.instructions`. Out:
 positions of definition and of the last read, and a peak in bytes.
 
     a = ...            Lives: a from 0 to 2
     b = negate(a)             b from 1 to 2
-    ROOT c = add(a, b)        c from 2 to 3, the end: results are read after everything
+    ROOT c = add(a, b)        c from 2 to 3, the end: results are read last
 """
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ALWAYS_THERE = frozenset(["parameter", "constant"])
 
 
 def reads(instruction: Instruction, values: Values) -> tuple[Value, ...]:
-    """The arrays whose elements an instruction reads; none for ops that only hand arrays on."""
+    """The arrays whose elements an instruction reads; none for ops that only pass arrays on."""
     if instruction.opcode in FORWARDING:
         return ()
     return tuple(v for o in instruction.operands for v in values[o])
@@ -38,10 +38,10 @@ def last_reads(computation: Computation, values: Values) -> dict[Value, int]:
 
 def peak_bytes(order: Sequence[Instruction], root: Instruction, values: Values,
                inner: Mapping[Instruction, int] | None = None, *, is_entry: bool = False) -> int:
-    """Most bytes alive at once when `order` runs; parameters and constants count as not ours.
+    """The most live bytes when `order` runs, without parameters and constants.
 
-    `inner`: what instructions need besides while they run (the peaks of called computations). is_entry: the results
-    have memory of their own, from beginning to end, and do not count either.
+    `inner`: additional memory of instructions while they run (the peaks of called computations). is_entry: the results
+    have their own memory and do not count.
     """
     outside = set(values[root]) if is_entry else set()
     read = [set(reads(instruction, values)) for instruction in order]
@@ -61,7 +61,7 @@ def peak_bytes(order: Sequence[Instruction], root: Instruction, values: Values,
 
 
 def made_bytes(instruction: Instruction, values: Values, outside: Collection[Value] = ()) -> int:
-    """Bytes of the arrays that an instruction makes, without those that lie `outside`."""
+    """Bytes of the arrays that an instruction allocates, without those in `outside`."""
     if instruction.opcode in ALWAYS_THERE:
         return 0
     return sum(v.size for v in values[instruction] if v.instruction is instruction and v not in outside)

@@ -1,9 +1,9 @@
-"""What a while loop's backend_config says about the loop: hints, which its condition and body overrule.
+"""Hints in a while loop's backend_config, which its condition and body overrule.
 
     {"known_trip_count":{"n":"10"},"known_init_step":{"init":"0","step":"1"},
      "known_induction_variable":{"tuple_index":"0"}}
 
-A compiler wrote them for the loop as it was then; other hands may have changed the loop, or the hint, since.
+A compiler wrote them for the loop at that time; the loop or the hint may have been changed since.
 Source: WhileLoopBackendConfig in xla/xla_data.proto.
 """
 from __future__ import annotations
@@ -16,13 +16,13 @@ from hloc.errors import Span
 from hloc.ir import Instruction, Module, Verbatim
 
 TRIP_COUNT = "known_trip_count"
-# Key of the hint and of the number in it -> what the number says.
+# Key of the hint and of the number in it -> description of the number.
 HINTS = {(TRIP_COUNT, "n"): "iterations", ("known_init_step", "init"): "first value of the counter",
          ("known_init_step", "step"): "step of the counter", ("known_induction_variable", "tuple_index"): "counter"}
 
 
 def backend_config(instruction: Instruction) -> dict:
-    """The attribute as a dict; empty where it is missing or no JSON object."""
+    """The attribute as a dict; empty if it is missing or no JSON object."""
     text = instruction.get("backend_config")
     if text is None:
         return {}
@@ -44,8 +44,8 @@ def hinted(config: dict, key: str, name: str) -> int | None:
 
 
 def known_trip_count(instruction: Instruction) -> int | None:
-    """The number of iterations in backend_config, or None. True only behind while_loop_trip_count_annotator, which
-    puts the number that the loop's condition gives there, or none."""
+    """The number of iterations in backend_config, or None. Valid only after
+    while_loop_trip_count_annotator, which writes the number that the loop's condition determines, or none."""
     return hinted(backend_config(instruction), TRIP_COUNT, "n")
 
 
@@ -61,7 +61,7 @@ def with_trip_count(instruction: Instruction, count: int | None) -> dict:
 
 
 def contradictions(module: Module) -> Iterator[tuple[str, Span | None]]:
-    """A message and its place for each hint that differs from what condition and body of its loop say."""
+    """A message and its place for each hint that contradicts the condition and body of its loop."""
     loops = [i for i in module.instructions() if i.opcode == "while" and "backend_config" in i.attributes]
     sites = call_sites(module) if loops else None
     for instruction in loops:

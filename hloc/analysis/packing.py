@@ -1,7 +1,7 @@
-"""Where arrays lie in memory, so that those which are needed at the same time do not overlap.
+"""Addresses of arrays, so that arrays with overlapping live ranges do not overlap in memory.
 
-In: arrays, of which only sizes in bytes and lives are looked at: the first and the last position on one timeline at
-which each is needed. Out: offsets in bytes, multiples of ALIGNMENT, and the size of an arena that holds all.
+In: arrays with a size in bytes and a live range: the first and the last position on one timeline at which each is
+needed. Out: offsets in bytes, multiples of ALIGNMENT, and the size of an arena that holds all.
 
     pack_by_size([Life(100, 0, 1), Life(50, 1, 2), Life(60, 2, 3)])     -> (192, [0, 128, 0])
 """
@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 ALIGNMENT = 64                                  # bytes
-LEAST_HOST, LEAST_GUEST = 1 << 16, 1 << 12      # bytes of results that lend their memory, and of what lies there
-MOST_LENT = 1 << 17                             # pairs of such results and groups that are looked at
+LEAST_HOST, LEAST_GUEST = 1 << 16, 1 << 12      # bytes of results that lend their memory, and of arrays that use it
+MOST_LENT = 1 << 17                             # examined pairs of such results and groups
 
 
 class Array(Protocol):
-    """What has a size and a life; `lend` and the ways of packing are given these."""
+    """The input of `lend` and of the packing algorithms: a size and a live range."""
 
     size: int
     first: int
@@ -26,7 +26,7 @@ class Array(Protocol):
 
 
 class Life(NamedTuple):
-    """An array of which nothing else is known."""
+    """An array with only these."""
 
     size: int
     first: int
@@ -34,13 +34,13 @@ class Life(NamedTuple):
 
 
 def align(size: int) -> int:
-    """`size` rounded up to ALIGNMENT; nothing takes zero bytes, so that every array has an address."""
+    """`size` rounded up to ALIGNMENT, at least ALIGNMENT, so that every array has an address."""
     return max(ALIGNMENT, (size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT)
 
 
 def lend(results: Sequence[Array], arrays: Sequence[Array]) -> dict[int, tuple[int, int]]:
-    """Which large arrays find room in the memory of results that are written after their end: the number of the array
-    -> (number of the result, offset). The largest first, each into the smallest result that has room for it."""
+    """Place large arrays in the memory of results that are written after their live range: number of the array ->
+    (number of the result, offset). The largest first, each into the smallest result with enough room."""
     hosts = sorted((n for n, r in enumerate(results) if r.size >= LEAST_HOST), key=lambda n: results[n].size)
     guests = sorted((n for n, a in enumerate(arrays) if a.size >= LEAST_GUEST), key=lambda n: -arrays[n].size)
     placed: dict[int, list[Placed]] = {host: [] for host in hosts}
@@ -59,7 +59,7 @@ def lend(results: Sequence[Array], arrays: Sequence[Array]) -> dict[int, tuple[i
 
 
 class Placed(NamedTuple):
-    """A piece of memory, and its life."""
+    """A piece of memory and its live range."""
 
     offset: int
     end: int
@@ -68,8 +68,8 @@ class Placed(NamedTuple):
 
 
 def _tightest(placed: Sequence[Placed], group: Array, size: int, room: int | None = None) -> int | None:
-    """The offset of the tightest gap between pieces that live at the group's time, else behind them; None where `room`
-    is not enough for that. placed: by offset."""
+    """The offset of the tightest gap between pieces that are live at the group's time, else after them; None if `room`
+    is not enough. placed: by offset."""
     best, tightest, at = -1, 0, 0
     for offset, end, first, last in placed:
         if first <= group.last and group.first <= last:
@@ -84,7 +84,7 @@ def _tightest(placed: Sequence[Placed], group: Array, size: int, room: int | Non
 def pack_in_order(groups: Sequence[Array]) -> tuple[int, list[int]]:
     """Size of the arena and an offset per group: along the schedule, best fit among the pieces free at that time."""
     free, offsets = FreeList(), [0] * len(groups)
-    ends: list[tuple[int, int]] = []                        # (last, number) of what is alive: a heap
+    ends: list[tuple[int, int]] = []                        # (last, number) of live groups: a heap
     for number in sorted(range(len(groups)), key=lambda n: (groups[n].first, -groups[n].size)):
         while ends and ends[0][0] < groups[number].first:
             dead = heapq.heappop(ends)[1]
@@ -95,8 +95,8 @@ def pack_in_order(groups: Sequence[Array]) -> tuple[int, list[int]]:
 
 
 def pack_by_size(groups: Sequence[Array]) -> tuple[int, list[int]]:
-    """The same, the largest group first: each into the tightest gap between those that live at its time. It finds the
-    least possible arena nearly always, but compares all of one time with each other."""
+    """The same, the largest group first: each into the tightest gap between groups live at its time. It nearly always
+    finds the smallest possible arena, but compares all groups of one time with each other."""
     offsets, top = [0] * len(groups), 0
     timeline = Timeline(max((g.last for g in groups), default=0))
     for number in sorted(range(len(groups)), key=lambda n: (-groups[n].size, groups[n].first)):
@@ -108,7 +108,7 @@ def pack_by_size(groups: Sequence[Array]) -> tuple[int, list[int]]:
 
 
 class Timeline:
-    """What is placed, by offset, as a whole and by slices of time: most arrays live in one or two."""
+    """The placed groups, by offset, in total and by slices of time: most live ranges are in one or two."""
 
     SLICES, FEW = 32, 3
 
@@ -118,7 +118,7 @@ class Timeline:
         self._all: list[Placed] = []
 
     def near(self, group: Array) -> list[Placed]:
-        """All that live at the group's time, and others, by offset."""
+        """All groups live at the group's time, and possibly others, by offset."""
         touched = self._touched(group)
         if len(touched) == 1:
             return touched[0]
@@ -150,7 +150,7 @@ class FreeList:
                 self._insert(offset + size, length - size)
             return offset
         offset = self.top
-        last = self._by_end.get(self.top)                   # a free piece at the top needs only the rest
+        last = self._by_end.get(self.top)                   # a free piece at the top needs only the difference
         if last is not None:
             self._remove(last, self._by_start[last])
             offset = last

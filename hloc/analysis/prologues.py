@@ -1,15 +1,15 @@
-"""Operands of products and convolutions that a GPU computes on their way into the tiles: which, and whether it pays.
+"""Prologues: operands of matmuls and convolutions that a GPU computes while it loads them, and whether that pays.
 
 In: a dot or convolution, one of its operands, and where to stop. Out: a Prologue: the instructions that would be
-computed in the product, and what they are made of; a reason where a kernel of their own is better, or needed.
+computed in the matmul, and their sources; or a reason why a separate kernel is better, or needed.
 
     w = bf16[4096,4096] convert(s8[4096,4096] x)      few rows by w: computed once, half of the bytes are read
     d = dot(rows, w)                                  many: again for each 128 of them, until a kernel is cheaper
 
-A tile of the product takes a strip of each operand. So an element is computed once for every tile across the other
-operand, by the threads that also feed the tensor cores, and copies that run by themselves become loads and stores.
-Against that stands one write and one read of the whole operand, and a kernel. The input of a convolution is computed
-once more for each window that an element lies in; its padding is not computed: it stays zero.
+A tile of the matmul reads a strip of each operand. So an element is computed once for every tile along the other
+operand, by the threads that also feed the tensor cores, and asynchronous copies become loads and stores. The saving is
+one write and one read of the whole operand, and a kernel. The input of a convolution is computed once for each window
+that contains an element; its padding is not computed: it stays zero.
 """
 from __future__ import annotations
 
@@ -32,28 +32,28 @@ from hloc.analysis.strides import VIEWS
 from hloc.ir import ELEMENT_TYPES, Instruction, window_of
 from hloc.machine import Machine
 
-EDGE, THIN, THIN_EDGE = 128, 8, 32      # of a tile; rows up to which a product is thin, and columns of its blocks
+EDGE, THIN, THIN_EDGE = 128, 8, 32      # of a tile; rows up to which a matmul is thin, and columns of its blocks
 FEW_FEATURES = 4                    # of a group of a convolution: each output is computed alone
 MOST_SPATIAL = 3                    # dimensions of a convolution
-LEAST_PRODUCT = 2048                # multiply-adds of a product below which plain loops do better
-MOST_OPERATIONS = 48                # for an element: registers and code of a tile are few
+LEAST_PRODUCT = 2048                # multiply-adds of a matmul: smaller ones are faster as loops
+MOST_OPERATIONS = 48                # per element: registers and code of a tile are limited
 MOST_MEMBERS = 24
-PASSING = 2                         # operations for an element that goes through registers instead of being copied
+PASSING = 2                         # operations for an element that passes through registers instead of being copied
 # Of an SM of sm_90a: operations in a second on elements of two bytes, and the share of them that mma.sync reaches.
 RATE, MMA_SHARE = 7.5e12, 0.6
-EXACT_GROUPS = ("bf16", "f16", "s8")    # whose sums are as exact by wgmma as by mma.sync
+EXACT_GROUPS = ("bf16", "f16", "s8")    # types whose sums by wgmma are as accurate as by mma.sync
 NO_PROLOGUE = "a matmul reads its operands from memory: its producer cannot be fused into it"
 
 
 class Prologue(NamedTuple):
-    """members: what is computed, readers first; sources: the arrays that are read for it."""
+    """members: the computed instructions, readers first; sources: the arrays that they read."""
 
     members: tuple[Instruction, ...]
     sources: tuple[Instruction, ...]
 
 
 def may_be_computed(instruction: Instruction) -> bool:
-    """Any element of it is a short expression of elements that lie at known places."""
+    """Whether any element is a short expression of elements at known positions."""
     if not is_static_array(instruction.shape) or not all(is_static_array(o.shape) for o in instruction.operands):
         return False
     return is_elementwise(instruction) or is_splat_constant(instruction) \
@@ -61,7 +61,7 @@ def may_be_computed(instruction: Instruction) -> bool:
 
 
 def prologue_of(operand: Instruction, is_source: Callable[[Instruction], bool]) -> Prologue:
-    """What would be computed of an operand; is_source: instructions that have to be in memory."""
+    """The prologue of an operand; is_source: instructions that must be in memory."""
     members: dict[Instruction, None] = {}
     sources: dict[Instruction, None] = {}
     waiting = [operand]
@@ -78,8 +78,8 @@ def prologue_of(operand: Instruction, is_source: Callable[[Instruction], bool]) 
 
 
 def why_not(hero: Instruction, number: int, prologue: Prologue, machine: Machine, *, alone: bool = True) -> str:
-    """Why operand `number` of a dot or convolution is better computed by a kernel of its own; "" where it is not.
-    alone: that kernel would do nothing else, and nobody else reads the operand."""
+    """Why operand `number` of a dot or convolution is better computed by a separate kernel; "" if it is not. alone:
+    that kernel would do nothing else, and the operand has no other users."""
     if not prologue.members:
         return NO_PROLOGUE
     products = multiply_adds(hero)
@@ -108,13 +108,13 @@ def why_not(hero: Instruction, number: int, prologue: Prologue, machine: Machine
 
 
 def multiply_adds(hero: Instruction) -> int:
-    """Of a dot or convolution, padding and holes counted as elements."""
+    """Multiply-adds of a dot or convolution, padding and gaps counted as elements."""
     depth = window_elements(hero) if hero.opcode == "convolution" else contracted_elements(hero)
     return hero.shape.num_elements * depth
 
 
 def bytes_of_sources(prologue: Prologue) -> int:
-    """What is read to compute the operand once."""
+    """Bytes read to compute the operand once."""
     read: dict[Instruction, int] = {}
     for member in prologue.members:
         for number, operand in enumerate(member.operands):
@@ -124,7 +124,7 @@ def bytes_of_sources(prologue: Prologue) -> int:
 
 
 def sizes_of(dot: Instruction) -> tuple[int, int, int]:
-    """Rows, columns and batches of a product."""
+    """Rows, columns and batches of a matmul."""
     left, right = (o.shape.dimensions for o in dot.operands[:2])
     batches = math.prod(left[d] for d in dot.get("lhs_batch_dims", ()))
     each = max(1, batches * contracted_elements(dot))
@@ -145,8 +145,8 @@ def times_computed(own: int, other: int) -> int:
 
 
 def times_in_windows(convolution: Instruction, number: int) -> float:
-    """How often each element of an operand of a convolution is computed: of the input, for all windows that it lies in,
-    on average (less than once where strides leave most of them out)."""
+    """How often each element of an operand of a convolution is computed: of the input, once for each window that
+    contains it, on average (less than once if strides skip most elements)."""
     result, features = convolution.shape, features_of(convolution)
     rows = result.num_elements // max(1, result.dimensions[convolution.get("dim_labels").output_feature])
     if number == 1:
@@ -164,12 +164,12 @@ def features_of(convolution: Instruction) -> int:
 
 
 def is_direct(convolution: Instruction) -> bool:
-    """Too few features, or too short sums, for a matrix product: each output is computed alone."""
+    """Whether there are too few features, or too short sums, for a matmul: each output is computed alone."""
     return features_of(convolution) <= FEW_FEATURES or window_elements(convolution) < FEW_FEATURES
 
 
 def lost_to_mma(hero: Instruction, products: int, machine: Machine) -> float:
-    """Seconds that a product takes longer because wgmma, which reads shared memory that copies fill, is not taken."""
+    """Additional seconds of a matmul because wgmma, whose operands are copied to shared memory, cannot be used."""
     left, right = (o.shape for o in hero.operands[:2])
     if left.element_type != right.element_type or left.element_type not in EXACT_GROUPS:
         return 0.0
@@ -182,12 +182,12 @@ def lost_to_mma(hero: Instruction, products: int, machine: Machine) -> float:
 
 
 def seconds_of_mma(count: int, width: int, gpu: Machine) -> float:
-    """Of operations on elements of `width` bytes, by mma.sync at its best."""
+    """Seconds of operations on elements of `width` bytes, by mma.sync at its best."""
     return count / (gpu.cores * RATE * 2 / width * MMA_SHARE)
 
 
 def is_limited_by_mma(count: int, moved: int, width: int, gpu: Machine) -> bool:
-    """Whether mma.sync at its best takes longer than moving the bytes does: where the instructions of sm_90a win.
+    """Whether mma.sync at its best takes longer than moving the bytes: then the instructions of sm_90a are faster.
     count: operations; width: bytes of an element."""
     return gpu.arch == "sm_90a" and seconds_of_mma(count, width, gpu) > moved / gpu.bandwidth
 

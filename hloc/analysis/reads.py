@@ -1,16 +1,16 @@
-"""Where, and how often, a kernel reads the elements of a value.
+"""The positions at which a kernel reads the elements of a value, and how often.
 
-A fused kernel computes the elements of its result one by one; each instruction inside is asked for some element. The
-*context* of that question says which one, as a function of the kernel's own position: two questions in one context
-are one computation, and each further context is the code once more. Contexts are small numbers, interned here.
+A fused kernel computes the elements of its result one by one; each instruction inside is read at some element. The
+*context* of a read says which one, as a function of the kernel's own position. Reads in one context are one
+computation; each further context duplicates the code. Contexts are small numbers, interned here.
 
     add(p, q)  in f32[8,64], the kernel's own shape      p and q in context BASE: the kernel's own position
-    broadcast(m: f32[8]), dimensions={0}                 m in context BASE // 64, asked for once per row
+    broadcast(m: f32[8]), dimensions={0}                 m in context BASE // 64, read once per row
     transpose, slice, concatenate ...                    a new context per kind of index map
     reduce                                               its operand in the context of the whole rows
 
 In: an instruction, an operand slot and a context. Out: the operand's context. `evaluations[c]` estimates how often a
-value in context c is computed, with what inner loops do not change computed outside of them.
+value in context c is computed, with loop-invariant values computed outside of inner loops.
 """
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hloc.analysis.fusible import RESHAPES, is_elementwise, is_update
 from hloc.ir import Computation, Instruction, Shape, leaves
 
 BASE = 0
-IN_PLACE_KINDS = ("kLoop", "kOutput", "kInput")     # kernels that read a place for the last time when they store it
+IN_PLACE_KINDS = ("kLoop", "kOutput", "kInput")     # kernels that read an element for the last time when they store it
 
 
 class Contexts:
@@ -31,10 +31,10 @@ class Contexts:
         self.evaluations: list[int] = [max(1, elements)]
         self._numbers: dict[tuple, int] = {}
         self._quotients: dict[int, tuple[int, int]] = {}       # context -> (context it divides, divisor)
-        self._components: dict[int, int] = {}                  # context of all of an index vector -> of where it lies
+        self._components: dict[int, int] = {}                  # context of a whole index vector -> of its position
 
     def intern(self, key: tuple, evaluations: int) -> int:
-        """The number of a context known by `key`: what kind of map, from which context (or None), and its details."""
+        """The number of the context with `key`: the kind of map, its source context (or None), and details."""
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = len(self.evaluations)
@@ -58,7 +58,7 @@ class Contexts:
         return number
 
     def through(self, reader: Instruction, slot: int, context: int) -> int:
-        """The context of operand `slot` where `reader` is asked for in `context`."""
+        """The context of operand `slot` if `reader` is read in `context`."""
         operand = reader.operands[slot].shape
         opcode = reader.opcode
         if operand.num_elements == 1 and operand.is_array:
@@ -92,7 +92,7 @@ class Contexts:
         return self.intern(("transpose", context, order, source), self.evaluations[context])
 
     def _addressed(self, reader: Instruction, slot: int, context: int) -> int:
-        """Operands of ops where each slot means something of its own."""
+        """Operands of ops whose slots differ in meaning."""
         opcode, count = reader.opcode, self.evaluations[context]
         if opcode == "dynamic-update-slice" and slot == 1:
             return context
@@ -123,7 +123,7 @@ class Contexts:
         return number
 
     def absorb(self, other: Contexts) -> dict[int, int]:
-        """Take over the contexts of a kernel over the same elements: its numbers -> the numbers here."""
+        """Merge the contexts of a kernel over the same elements: its numbers -> the numbers here."""
         here: dict[int | None, int | None] = {None: None, BASE: BASE}
         for (kind, parent, *details), number in other._numbers.items():
             key = (kind, here[parent], *details)
@@ -144,7 +144,7 @@ class Contexts:
 
 
 def _window_at_the_end(gather: Instruction) -> int:
-    """How many neighbours in the result have one start index: the window, where its dimensions are the innermost."""
+    """The number of neighbours in the result with one start index: the window, if its dimensions are the innermost."""
     sizes = gather.shape.dimensions
     offsets = gather.get("offset_dims", ())
     inner = tuple(range(len(sizes) - len(offsets), len(sizes)))
@@ -152,7 +152,7 @@ def _window_at_the_end(gather: Instruction) -> int:
 
 
 def _is_in_order(gather: Instruction) -> bool:
-    """True where index vectors lie in the order of the windows that they start, and windows are innermost."""
+    """Whether index vectors are in the order of their windows, and windows are innermost."""
     indices = gather.operands[1].shape
     vector = gather.get("index_vector_dim")
     whole = indices.rank - (1 if vector < indices.rank else 0)
@@ -181,16 +181,16 @@ def _is_increasing(numbers: tuple[int, ...]) -> bool:
 
 
 def _is_prefix(kept: tuple[int, ...], sizes: tuple[int, ...]) -> bool:
-    """True where `kept` are the leading dimensions of `sizes`, those of size one left out."""
+    """Whether `kept` are the leading dimensions of `sizes`, ignoring those of size one."""
     return kept == tuple(d for d in range(max(kept) + 1) if sizes[d] != 1)
 
 
 def reads_own_position(instruction: Instruction, slot: int) -> bool:
-    """True where each result element depends on that operand only at the same linear position.
+    """Whether each result element depends on that operand only at the same linear position.
 
-    Then a result may take the operand's memory: every element is read before it is written, results of several
-    arrays included, since a kernel computes all of them at one position before it stores any. So it does where it adds
-    them up beside: a state that a step of a loop changes, and its sums.
+    Then a result may use the operand's memory: every element is read before it is written. With several results a
+    kernel computes all of them at one position before it stores any, also if it reduces them: a state that an iteration
+    of a loop changes, and its sums.
     """
     operand = instruction.operands[slot].shape
     results = list(leaves(instruction.shape))
@@ -202,15 +202,15 @@ def reads_own_position(instruction: Instruction, slot: int) -> bool:
 
 
 def _is_taken_beside(root: Instruction, elements: int, computation: Computation) -> bool:
-    """Whether a smaller result is a reduction of an array of so many elements, which nothing else waits for: then the
-    kernel takes each element in where it stores the others."""
+    """Whether a smaller result is a reduction of an array of `count` elements without other dependent results: then
+    the kernel reads each element where it stores the others."""
     return root.opcode == "reduce" and len(root.operands) == 2 and root.operands[0].shape.num_elements == elements \
         and not any(root in i.operands for i in computation.instructions if i is not computation.root)
 
 
 def own_position_parameters(computation: Computation) -> set[int]:
-    """Numbers of the parameters of a fused computation that are read at the kernel's own position only. What a product
-    reads is not, nor a reduce whose result another one needs: there it may be read again after it was stored."""
+    """Numbers of the parameters of a fused computation that are read only at the kernel's own position. Operands of a
+    matmul are not, nor those of a reduce that another result needs: they may be read again after the store."""
     root = computation.root
     roots = root.operands if root.opcode == "tuple" else [root]
     if any(is_update(r) for r in roots):

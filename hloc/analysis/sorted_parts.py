@@ -1,7 +1,7 @@
-"""Sorts of which only parts are read: the first, last or middle elements of each sorted row.
+"""Sorts that are only read in part: the first, last or middle elements of each sorted row.
 
-In: a sort and who reads what. Out: SortedParts, where nothing but slices read it, which leave most of it out; then a
-kernel sorts what is wanted and stores the slices.
+In: a sort and the users of instructions. Out: SortedParts, if only slices read it, which omit most of it; then a kernel
+sorts the needed part and stores the slices.
 
     s = f32[4,1000] sort(x), dimensions={1}
     ROOT t = f32[4,8] slice(s), slice={[0:4], [0:8]}            parts: (t, operand 0, elements 0 to 8)
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from hloc.ir import Computation, Instruction, users
 
-LEAST_LEFT_OUT = 2               # of a sorted operand's elements, all slices together have one in so many at most
+LEAST_LEFT_OUT = 2               # all slices together hold at most one in this many of an operand's elements
 
 
 class Part(NamedTuple):
@@ -40,7 +40,7 @@ class SortedParts(NamedTuple):
 
 def sorted_parts(sort: Instruction, readers: dict[Instruction, list[Instruction]],
                  root: Instruction | None = None) -> SortedParts | None:
-    """The slices that read a sort; None where others do, or where they leave too little out. root: of the computation,
+    """The slices that read a sort; None if it has other users, or if they omit too little. root: of the computation,
     None within a fusion."""
     elements = [sort] if sort.shape.is_array else list(dict.fromkeys(readers[sort]))
     if root in elements or root is sort or any(e.opcode != "get-tuple-element" for e in elements if e is not sort):

@@ -1,7 +1,7 @@
-"""Views: arrays that are found in another array's memory by strides.
+"""Views: arrays that can be read from another array's memory by strides.
 
 In: a chain of reshapes, transposes, slices and broadcasts. Out: for each dimension of the reader its stride in the
-memory at the end of the chain, or None where it takes more than strides.
+memory at the end of the chain, or None if strides are not enough.
 
     transpose of f32[8,64], read as [64,8]                     strides 1 and 64
     reshape of that to [512]                                   None: neighbours are 64 apart, but not always
@@ -14,11 +14,11 @@ from hloc.ir import Instruction
 
 VIEWS = RESHAPES | {"transpose", "slice", "broadcast"}
 
-View = tuple[tuple[int, int], ...]          # (size, stride) of each dimension of the reader, those of size one left out
+View = tuple[tuple[int, int], ...]          # (size, stride) of each dimension of the reader, without those of size one
 
 
 def row_major(dimensions: tuple[int, ...]) -> tuple[int, ...]:
-    """Elements between neighbours along each dimension of an array as it lies in memory."""
+    """Elements between neighbours along each dimension of an array in memory."""
     result = [1] * len(dimensions)
     for d in range(len(dimensions) - 2, -1, -1):
         result[d] = result[d + 1] * dimensions[d + 1]
@@ -26,12 +26,12 @@ def row_major(dimensions: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def whole(dimensions: tuple[int, ...]) -> View:
-    """An array read as it is."""
+    """The view of an array itself."""
     return tuple((n, stride) for n, stride in zip(dimensions, row_major(dimensions)) if n != 1)
 
 
 def behind(producer: Instruction, view: View) -> View | None:
-    """The view of the producer's operand, where `view` is one of its result; None where there is none."""
+    """The view of the producer's operand, where `view` is one of its result; None if there is none."""
     if producer.opcode in RESHAPES:
         return view
     if producer.opcode not in VIEWS or 0 in producer.shape.dimensions:
@@ -52,7 +52,7 @@ def behind(producer: Instruction, view: View) -> View | None:
 
 
 def step_in_operand(producer: Instruction, dimension: int) -> int:
-    """How far the operand's memory is apart where the result moves by one along a dimension."""
+    """The stride in the operand's memory for one step along a dimension of the result."""
     source = producer.operands[0].shape.dimensions
     strides = row_major(source)
     if producer.opcode == "transpose":

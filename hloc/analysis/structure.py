@@ -1,4 +1,4 @@
-"""Which instructions and computations say the same thing.
+"""Which instructions and computations are equal except for names.
 
 In: a module. Out: for each computation a number, equal for (small) computations that differ only in names, metadata
 and spans; for each instruction a hashable key of everything but its operands.
@@ -14,10 +14,10 @@ import numpy as np
 
 from hloc.ir import Computation, Instruction, Module, Shape, reachable_computations
 
-# Say where an instruction comes from, not what it does.
+# Attributes about an instruction's origin, not its meaning.
 ANNOTATIONS = frozenset({"metadata", "origin", "statistics"})
 COMPARED_LITERAL_BYTES = 1 << 16
-COMPARED_INSTRUCTIONS = 64          # larger computations equal only themselves, too, unless asked for
+COMPARED_INSTRUCTIONS = 64          # larger computations equal only themselves by default
 
 
 class Structures:
@@ -48,7 +48,7 @@ class Structures:
         shape = self.shape_number(instruction.shape)
         if instruction.opcode != "constant":
             return instruction.opcode, shape, described, instruction.parameter_number
-        literal = instruction.literal           # an elided one equals only itself: nobody knows its value
+        literal = instruction.literal           # an elided one equals only itself: its value is unknown
         value = literal_key(literal) if literal is not None else id(instruction)
         return "constant", shape, described, value
 

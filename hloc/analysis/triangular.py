@@ -1,4 +1,4 @@
-"""Which Cholesky factors and triangular systems a routine of the CPU works out, rather than loops.
+"""Which Cholesky factors and triangular systems a library kernel of the CPU computes, instead of loops.
 
     routine_type(cholesky of f32[64,64])     "f32"; None of f32[8,8] and of c64: loops and products
 """
@@ -8,15 +8,15 @@ import math
 
 from hloc.ir import Instruction
 
-# The routine for each type; narrow ones are converted.
+# The library kernel for each type; narrow ones are converted.
 ROUTINES = {"f32": "f32", "f64": "f64", "bf16": "f32", "f16": "f32"}
 SMALLEST_FACTOR, SMALLEST = 16, 24      # rows of a matrix; of all matrices of a batch together
 ROWS_PER_SIDE = 64                      # rows of a matrix to a right side
 
 
 def routine_type(instruction: Instruction) -> str | None:
-    """The element type of the routine for a cholesky or triangular-solve; None where loops are faster: these take few
-    steps for small matrices, all of a batch at once, and read a large matrix just once where there are few right
+    """The element type of the library kernel for a cholesky or triangular-solve; None if loops are faster: they take
+    few steps for small matrices, all of a batch at once, and read a large matrix only once if there are few right
     sides."""
     matrix = instruction.operands[0].shape
     n, batch = matrix.dimensions[-1], math.prod(matrix.dimensions[:-2])

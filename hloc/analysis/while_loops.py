@@ -1,4 +1,4 @@
-"""What is known about a while loop: which carried elements stay the same, what counts, how often it runs.
+"""Facts about a while loop: its invariant elements, its induction variable, its trip count.
 
 In: a `while` whose operand is a tuple. Out: for
 
@@ -43,8 +43,8 @@ def call_sites(module: Module) -> Counter[Computation]:
 
 
 def loop_of(instruction: Instruction, sites: Counter[Computation] | None = None) -> Loop | None:
-    """The loop, where its state is a tuple that is taken apart; else None. With `sites`, body and condition must be its
-    own."""
+    """The loop, if its state is a tuple that is only read by element; else None. With `sites`, no other loop may use
+    its body and condition."""
     if instruction.opcode != "while" or instruction.operands[0].opcode != "tuple":
         return None
     body, condition = instruction.get("body"), instruction.get("condition")
@@ -58,7 +58,7 @@ def loop_of(instruction: Instruction, sites: Counter[Computation] | None = None)
 
 
 def only_elements_read(computation: Computation) -> bool:
-    """True where get-tuple-element alone reads the parameter."""
+    """Whether only get-tuple-elements read the parameter."""
     state = computation.parameters[0]
     return computation.root is not state and all(
         i.opcode == "get-tuple-element" for i in computation.instructions if state in i.operands)
@@ -72,7 +72,7 @@ def element_read(instruction: Instruction, computation: Computation) -> int | No
 
 
 def invariant_elements(loop: Loop) -> set[int]:
-    """The carried elements that the body hands on as they are."""
+    """The carried elements that the body returns unchanged."""
     return {n for n, value in enumerate(loop.updated) if element_read(value, loop.body) == n}
 
 
@@ -87,7 +87,7 @@ class Induction(NamedTuple):
 
 
 def induction_of(loop: Loop) -> Induction | None:
-    """The variable that the condition compares with a known limit, where its start and step are known too."""
+    """The variable that the condition compares with a known limit, if its start and step are known, too."""
     compare = loop.condition.root
     if compare.opcode != "compare" or compare.operands[0].shape.element_type not in INTEGRAL:
         return None
@@ -134,7 +134,7 @@ def step_of(loop: Loop, index: int) -> int | None:
 
 
 def trip_count(loop: Loop) -> int | None:
-    """How often the body runs, or None where that is not known or the counter would overflow."""
+    """How often the body runs, or None if that is unknown or the counter would overflow."""
     induction = induction_of(loop)
     if induction is None:
         return None
