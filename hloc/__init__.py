@@ -40,4 +40,10 @@ def __getattr__(name: str) -> Any:
     if name not in _LATER:
         raise AttributeError(f"module 'hloc' has no attribute {name!r}")
     globals()[name] = getattr(import_module(_LATER[name]), name)
+    import_module("hloc.ir.html").drawer = _drawn
     return globals()[name]
+
+
+def _drawn(module: Any) -> str:
+    """A module in a cell of a notebook."""
+    return import_module("hloc.pages.notebook").frame(module)

@@ -446,7 +446,7 @@ def reference_executable(module: Module, options: Options) -> Executable:
             raise RunError("out of memory in the reference evaluator") from None
 
     return Executable(module.name, "reference", tuple(entry_parameters(module)), tuple(entry_results(module)),
-                      lambda: run, lambda: str(module), {".hlo": lambda _: str(module)})
+                      lambda: run, lambda: str(module), {".hlo": lambda _: str(module)}, optimized=lambda: module)
 
 
 def _without_instruction(function: Callable) -> Callable:

@@ -26,7 +26,8 @@ from hloc.binding import Arrays, BoundBackend, fixed_arrays
 from hloc.errors import UsageError
 from hloc.files import writing
 from hloc.inputs import Named, check_arrays
-from hloc.ir.html import summary
+from hloc.ir import Module
+from hloc.ir.html import drawing, summary
 from hloc.run_trace import RunTrace, StepTime
 
 HEADER_MARK = "/* Compiled by hloc. */\n"               # first line of headers: no other file is overwritten
@@ -66,6 +67,7 @@ class Executable:
     hosts        file ending -> makers of the C program that runs the written file, and of its header
     profiled     times of the steps since the last call; None unless compiled with Options(profile=True)
     traced       when the steps ran since the last call; None unless compiled with Options(trace=N)
+    optimized    the module after the passes, to be looked at; None where it is not known
     recipe       returns a function and arguments that make this executable again: pickle writes these
     specialized  makes the executable for fixed parameters, by number; None: fixing them has no effect
     bound_to     of a bound executable: the original one, and the fixed arrays
@@ -83,6 +85,7 @@ class Executable:
     hosts: dict[str, tuple[Callable[[BinaryIO, str], str], Callable[[str], str]]] = field(default_factory=dict)
     profiled: Callable[[], tuple[StepTime, ...]] | None = None
     traced: Callable[[], RunTrace] | None = None
+    optimized: Callable[[], Module] | None = None
     recipe: Callable[[], tuple[Callable[..., Executable], tuple[Any, ...]]] | None = None
     specialized: Callable[[frozenset[int]], Executable] | None = None
     bound_to: tuple[Executable, dict[int, Any]] | None = None
@@ -201,9 +204,10 @@ class Executable:
         return self.recipe()
 
     def _repr_html_(self) -> str:
-        """A summary for notebooks."""
+        """A summary and the graph of the optimized module, for notebooks."""
         return summary(f"executable {self.name} on {self.target}",
-                       [("parameters", self.parameters), ("results", self.results)])
+                       [("parameters", self.parameters), ("results", self.results)]) + drawing(
+                           self.optimized() if self.optimized is not None else None)
 
     def __repr__(self) -> str:
         takes = ", ".join(v.shape.to_string(False) for v in self.parameters[:6])

@@ -202,6 +202,19 @@ def test_deep_nesting(opened):
     assert set(names(page)) == {"\u2212 e", "p", "c \u2026"}
 
 
+def test_two_cells_of_a_notebook(opened):
+    """Each has a graph that answers, whatever the other does."""
+    cells = [hloc.load(TEXT)._repr_html_(), hloc.load(LOOP)._repr_html_()]
+    page = opened("<!DOCTYPE html><title>notebook</title>" + "<hr>".join(cells))
+    first, second = page.frame_locator("iframe").nth(0), page.frame_locator("iframe").nth(1)
+    first.locator("#search").fill("exponential")
+    second.locator("#search").fill("sine")
+    for frame, name in ((first, "a"), (second, "y")):
+        frame.locator("#results button").first.click()
+        assert frame.locator("#details h2").inner_text() == name
+    assert page.locator("iframe").count() == 2 and "parameters" in page.locator("body").inner_text()
+
+
 def marked(page, column: int) -> list[str]:
     """The marked lines of one of the texts of the open kernel."""
     return [t.strip() for t in page.locator(f"details[open] .sides > div:nth-child({column}) .linked").all_text_contents()]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import hloc
 from hloc.ir import Module
 from hloc.ir.clone import clone_module
 from hloc.pages.diff_page import diff_page
@@ -146,6 +147,21 @@ def test_a_dump_folder_holds_what_changed(tmp_path):
     assert sorted(p.name for p in (tmp_path / "dumps").iterdir()) == ["000.input.hlo", "001.after.defuser.hlo", "index.html"]
     shown = Reader((tmp_path / "dumps" / "index.html").read_text(encoding="utf-8")).text
     assert "went 2, moved 1" in shown and "moved: f" in shown and "after dce" not in shown
+
+
+def test_notebooks_show_the_graph():
+    """In a frame of its own, escaped; too large modules have a sentence instead."""
+    module = hloc.load(TEXT)
+    for shown, name in ((module._repr_html_(), "a"), (hloc.compile(TEXT, "reference")._repr_html_(), "a"),
+                        (hloc.compile(TEXT, "h100", run=False)._repr_html_(), "fusion")):
+        (frame,) = [attributes for tag, attributes in Reader(shown).elements if tag == "iframe"]
+        assert frame["sandbox"] == "allow-scripts" and frame["srcdoc"].startswith("<!DOCTYPE html>") and "parameters" in shown
+        assert name in Reader(frame["srcdoc"]).text + frame["srcdoc"] and len(shown) < 150_000
+    (frame,) = [attributes for tag, attributes in Reader(hostile(module)._repr_html_()).elements if tag == "iframe"]
+    assert "onerror" not in {key for _, attributes in Reader(frame["srcdoc"]).elements for key in attributes}
+    many = "".join(f"  v{n} = f32[2] negate(v{n - 1})\n" for n in range(1, 2_100))
+    large = hloc.load("ENTRY e {\n  v0 = f32[2] parameter(0)\n" + many + "  ROOT r = f32[2] negate(v9)\n}")
+    assert "too many to draw here" in large._repr_html_() and "iframe" not in large._repr_html_()
 
 
 # -- contrast ----------------------------------------------------------------------------------------------------------

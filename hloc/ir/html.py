@@ -4,12 +4,15 @@
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from hloc.errors import printable
 from hloc.ir.shapes import Shape
+
+# Draws a module (hloc/pages/notebook.py). The package sets it, since this part does not import pages.
+drawer: Callable[[Any], str] | None = None
 
 SHOWN_ROWS = 30                     # of each table; a model may have thousands of parameters
 
@@ -39,6 +42,11 @@ def summary(title: str, tables: Iterable[tuple[str, Sequence[_Named]]]) -> str:
             rows.append(f"<tr><td>... {len(values) - SHOWN_ROWS:,} more</td><td></td></tr>")
         parts.append(f"<table><tr><th>{_text(head)} ({len(values):,})</th><th>shape</th></tr>{''.join(rows)}</table>")
     return "\n".join([*parts, "</div>"])
+
+
+def drawing(module: Any) -> str:
+    """The module as a graph; "" without one, or without the package's pages."""
+    return drawer(module) if drawer is not None and module is not None else ""
 
 
 def _text(text: str) -> str:

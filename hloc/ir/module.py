@@ -145,12 +145,12 @@ class Module:
         return print_module(self)
 
     def _repr_html_(self) -> str:
-        """A summary for notebooks."""
-        from hloc.ir.html import Row, summary
+        """A summary and the graph, for notebooks."""
+        from hloc.ir.html import Row, drawing, summary
         count = sum(len(c.instructions) for c in self.computations)
         results = [Row(f"result.{i}", s) for i, s in enumerate(leaves(self.entry.root.shape))]
         return summary(f"module {self.name}: {len(self.computations)} computation(s), {count:,} instruction(s)",
-                       [("parameters", self.entry.parameters), ("results", results)])
+                       [("parameters", self.entry.parameters), ("results", results)]) + drawing(self)
 
     def instructions(self) -> Iterator[Instruction]:
         """Every instruction of every computation, callees first."""

@@ -29,6 +29,11 @@ def text(value: object, longest: int = LONGEST_TEXT) -> str:
     return html.escape(shown, quote=True)
 
 
+def quoted(markup: str) -> str:
+    """Whole markup as the value of an attribute, such as srcdoc."""
+    return html.escape(markup, quote=True)
+
+
 def asset(name: str) -> str:
     """A file of this folder: styles and scripts."""
     return resources.files("hloc.pages").joinpath(name).read_text(encoding="utf-8")

@@ -101,6 +101,7 @@ def executable(machine: Machine, program: Program, module: Module, options) -> E
                       texts={".c": lambda name: c_file(sources, name), ".hlo": lambda _: str(module)},
                       files={".so": lambda file, name: save(sources, file, name, options)},
                       headers=dict.fromkeys((".so", ".c"), lambda name: header_text(program, name)))
+    made.optimized = lambda: module
     if options.times_steps:
         made.profiled = lambda: step_times(made.backend.shared_object, sources.timed, program)
     if options.trace is not None:

@@ -98,7 +98,8 @@ def executable(gpu: Machine, program: Program, module: Module, options) -> Execu
         texts={".cu": lambda _: sources.single_file(), ".hlo": lambda _: str(module),
                ".ptx": lambda _: compiler.compile_cuda(sources.single_file(), gpu.arch, "ptx").decode()},
         files={".cubin": save_cubin}, hosts={".cubin": (host_program, host_header)},
-        profiled=clock.times if clock else None, traced=traced if options.trace is not None else None)
+        profiled=clock.times if clock else None, traced=traced if options.trace is not None else None,
+        optimized=lambda: module)
 
 
 def image(sources: CudaSources, gpu: Machine, options) -> bytes:

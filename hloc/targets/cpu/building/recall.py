@@ -55,7 +55,8 @@ def recalled(machine: Machine, module: Module, passes: dict, compile_text: Calla
     return Executable(name, "cpu", backend.parameters, backend.results, lambda: backend, lambda: anew().source,
                       texts={suffix: partial(written, "texts", suffix) for suffix in (".c", ".hlo")},
                       files={".so": partial(written, "files", ".so")},
-                      headers={suffix: partial(written, "headers", suffix) for suffix in (".so", ".c")})
+                      headers={suffix: partial(written, "headers", suffix) for suffix in (".so", ".c")},
+                      optimized=lambda: anew().optimized())
 
 
 def constants_identity(module: Module) -> str:
