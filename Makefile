@@ -53,7 +53,7 @@ lint: $(STAMP)
 	$(BIN)/python -m pytest -q tests/test_structure.py -k imports
 
 golden: $(STAMP)
-	HLOC_GOLDEN=1 $(BIN)/python -m pytest tests/test_passes.py tests/test_kernels.py
+	HLOC_GOLDEN=1 $(BIN)/python -m pytest tests/test_passes.py tests/test_kernels.py tests/test_support.py
 
 tables: $(STAMP)
 	PYTHONHASHSEED=0 $(BIN)/python -c 'from hloc.text.ahead import write; write()'

@@ -14,14 +14,8 @@ import math
 from hloc.analysis.fusible import is_elementwise
 from hloc.ir import Instruction, window_of
 from hloc.machine import Machine
+from hloc.ops.table import OPS
 
-# Vector instructions per vector of results; an addition takes one, and so do all elementwise ops not listed.
-EXPENSIVE = {
-    "divide": 4, "remainder": 12, "sqrt": 4, "rsqrt": 5, "cbrt": 20, "exponential": 10, "exponential-minus-one": 14,
-    "log": 12, "log-plus-one": 14, "logistic": 14, "tanh": 16, "tan": 25, "sine": 20, "cosine": 20, "erf": 16,
-    "power": 30, "atan2": 25, "acos": 20, "acosh": 25, "asin": 20, "asinh": 25, "atanh": 25, "cosh": 20, "sinh": 20,
-    "round-nearest-even": 2, "round-nearest-afz": 3, "popcnt": 4, "count-leading-zeros": 4, "reduce-precision": 6,
-}
 ROUTINES = frozenset(["dot", "convolution", "ragged-dot", "scaled-dot", "fft", "sort", "cholesky", "triangular-solve",
                       "scatter", "select-and-scatter", "custom-call"])
 FREE = frozenset(["parameter", "constant", "tuple", "get-tuple-element", "bitcast", "reshape", "opt-barrier",
@@ -35,11 +29,11 @@ CACHED_SPEEDUP = 4                      # of caches over memory
 
 def operations(instruction: Instruction) -> float:
     """Arithmetic per element of the result, in units of one addition; data movement counts a little."""
-    opcode = instruction.opcode
-    if opcode in EXPENSIVE:
+    opcode, row = instruction.opcode, OPS.get(instruction.opcode)
+    if row is not None and row.cost > 1:
         integer_division = opcode in ("divide", "remainder") and instruction.shape.kind in ("signed", "unsigned")
         wide = 4 if integer_division or instruction.shape.kind == "complex" else 1
-        return EXPENSIVE[opcode] * wide
+        return row.cost * wide
     if opcode in FREE or opcode in ("broadcast", "iota"):
         return 0.0
     if opcode in ("transpose", "concatenate", "pad", "reverse", "gather", "dynamic-slice", "slice", "copy"):

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hloc.ir import ELEMENT_TYPES
+from hloc.ops.table import SCALARS
 
 # The type is part of the operation: it does not follow from the arguments.
 CONVERSIONS = frozenset(["convert", "convert_held", "bitcast", "stochastic_convert", "widen", "narrow"])
@@ -35,6 +36,7 @@ MADE_BY_PASSES = {
     "row_sin": "sin by a call for all elements of the loop that it stands in (so for each of these)",
     "row_round_to_bf16": "convert to bf16 and back, the same way (so for every type narrower than f32)",
 }
+HEAVY = frozenset(name for name, row in SCALARS.items() if row.cost >= 10)       # functions of many instructions
 PARTS = {"c64": "f32", "c128": "f64"}
 WHOLES = {part: whole for whole, part in PARTS.items()}
 

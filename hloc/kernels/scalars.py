@@ -15,10 +15,8 @@ import numpy as np
 from hloc.errors import UnsupportedError
 from hloc.ir import ELEMENT_TYPES, Instruction
 from hloc.kernels.ir import INDEX, Apply, Const, Expr
+from hloc.ops.table import OPS, SCALARS
 
-# Ops whose result is one of the operands or exact in the operand's type: no rounding needed.
-EXACT = frozenset(["negate", "abs", "maximum", "minimum", "clamp", "select", "sign", "copy", "floor", "ceil",
-                   "round_nearest_even", "round_nearest_afz", "reduce_precision", "real", "imag", "remainder"])
 REMAINDER_STEPS = {"f16": 1, "bf16": 6}     # of targets/c/float32.h
 # Functions for which bits above the element type's width must not be there; signed numbers have copies of their sign.
 BITWISE = {"signed": frozenset(["popcnt", "count_leading_zeros", "shift_right_logical"]),
@@ -208,7 +206,7 @@ def elementwise(instruction: Instruction, arguments: list[Expr], unrounded: froz
     if scalar == "power" and arguments[0] == Const(2.0, "f64"):
         return Apply("exp2", (arguments[1],), "f64")
     value = Apply(scalar, tuple(arguments), computation_type(target))
-    if scalar in EXACT or (target in unrounded and ELEMENT_TYPES[target].kind == "float"):
+    if not SCALARS[scalar].rounds or (target in unrounded and ELEMENT_TYPES[target].kind == "float"):
         return value
     return rounded(value, target)
 
@@ -262,7 +260,6 @@ def stochastic_convert(instruction: Instruction, arguments: list[Expr]) -> Expr:
 
 def scalar_name(instruction: Instruction) -> str:
     """The scalar function of an elementwise opcode, from its row in the op table."""
-    from hloc.ops.table import OPS
     row = OPS.get(instruction.opcode)
     if row is None or row.scalar is None:
         raise UnsupportedError(f"'{instruction.opcode}' cannot be computed inside a kernel", instruction.span)

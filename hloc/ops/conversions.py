@@ -236,6 +236,6 @@ ROWS = (
     Op("bitcast-convert", 1, _bitcast_convert_shape, _bitcast_convert),
     Op("bitcast", 1, written_shape, _bitcast, optional=("result_layout", "source_layout")),
     Op("reduce-precision", 1, _reduce_precision_shape, _reduce_precision, "reduce_precision", FLOATING,
-       required=("exponent_bits", "mantissa_bits")),
+       required=("exponent_bits", "mantissa_bits"), cost=6, rounds=False),
     Op("stochastic-convert", 2, _stochastic_convert_shape, _stochastic_convert, "stochastic_convert"),
 )

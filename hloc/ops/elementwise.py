@@ -125,66 +125,69 @@ def _unary(opcode, function, scalar, domain, infer=elementwise_shape, **facts) -
     return Op(opcode, 1, infer, wide(function), scalar, domain, **facts)
 
 
-def _function(opcode, function, scalar, domain=FLOATING) -> Op:
+def _function(opcode, function, scalar, domain=FLOATING, **facts) -> Op:
     """A transcendental function: in double precision, rounded once."""
-    return Op(opcode, 1, elementwise_shape, wide(double(function)), scalar, domain, optional=ACCURACY)
+    return Op(opcode, 1, elementwise_shape, wide(double(function)), scalar, domain, optional=ACCURACY, **facts)
 
 
-def _complex_function(opcode, function, scalar) -> Op:
+def _complex_function(opcode, function, scalar, **facts) -> Op:
     """The same, with a function of its own for complex numbers."""
     function = with_complex(opcode, double(function))
-    return Op(opcode, 1, elementwise_shape, wide(function), scalar, FLOATING | COMPLEX, optional=ACCURACY)
+    return Op(opcode, 1, elementwise_shape, wide(function), scalar, FLOATING | COMPLEX, optional=ACCURACY, **facts)
 
 
-def _binary(opcode, function, domain, scalar=None) -> Op:
-    return Op(opcode, 2, elementwise_shape, wide(function), scalar or opcode, domain)
+def _binary(opcode, function, domain, scalar=None, **facts) -> Op:
+    return Op(opcode, 2, elementwise_shape, wide(function), scalar or opcode, domain, **facts)
 
 
 ARITHMETIC = (
-    _binary("add", np.add, ARRAY_TYPES),
-    _binary("subtract", np.subtract, NUMBERS),
-    _binary("multiply", np.multiply, ARRAY_TYPES),
-    _binary("divide", with_complex("divide", numerics.divide), NUMBERS),
-    _binary("remainder", numerics.remainder, INTEGRAL | FLOATING),
-    _binary("power", with_complex("power", numerics.power), NUMBERS),
-    _binary("maximum", numerics.maximum, ORDERED),
-    _binary("minimum", numerics.minimum, ORDERED),
+    _binary("add", np.add, ARRAY_TYPES, keeps_nans=True),
+    _binary("subtract", np.subtract, NUMBERS, keeps_nans=True),
+    _binary("multiply", np.multiply, ARRAY_TYPES, keeps_nans=True),
+    _binary("divide", with_complex("divide", numerics.divide), NUMBERS, cost=4, gpu_cost=8, keeps_nans=True),
+    _binary("remainder", numerics.remainder, INTEGRAL | FLOATING, cost=12, rounds=False),
+    _binary("power", with_complex("power", numerics.power), NUMBERS, cost=30, gpu_cost=40, keeps_nans=True),
+    _binary("maximum", numerics.maximum, ORDERED, rounds=False, keeps_nans=True),
+    _binary("minimum", numerics.minimum, ORDERED, rounds=False, keeps_nans=True),
     Op("mulhi", 2, elementwise_shape, as_stored(numerics.multiply_high), "mulhi", INTEGRAL),
-    _unary("abs", np.abs, "abs", SIGNED | FLOATING | COMPLEX, real_shape),
-    _unary("negate", np.negative, "negate", NUMBERS),
-    _unary("sign", with_complex("sign", numerics.sign), "sign", SIGNED | FLOATING | COMPLEX),
-    Op("clamp", 3, _clamp_shape, wide(numerics.clamp), "clamp", ORDERED),
+    _unary("abs", np.abs, "abs", SIGNED | FLOATING | COMPLEX, real_shape, rounds=False, keeps_nans=True),
+    _unary("negate", np.negative, "negate", NUMBERS, rounds=False, keeps_nans=True),
+    _unary("sign", with_complex("sign", numerics.sign), "sign", SIGNED | FLOATING | COMPLEX,
+           rounds=False, keeps_nans=True),
+    Op("clamp", 3, _clamp_shape, wide(numerics.clamp), "clamp", ORDERED, rounds=False, keeps_nans=True),
 )
 
 ROUNDING = (
-    _unary("floor", np.floor, "floor", FLOATING),
-    _unary("ceil", np.ceil, "ceil", FLOATING),
-    _unary("round-nearest-afz", numerics.round_away, "round_nearest_afz", FLOATING),
-    _unary("round-nearest-even", np.rint, "round_nearest_even", FLOATING),
+    _unary("floor", np.floor, "floor", FLOATING, rounds=False, keeps_nans=True),
+    _unary("ceil", np.ceil, "ceil", FLOATING, rounds=False, keeps_nans=True),
+    _unary("round-nearest-afz", numerics.round_away, "round_nearest_afz", FLOATING,
+           cost=3, rounds=False, keeps_nans=True),
+    _unary("round-nearest-even", np.rint, "round_nearest_even", FLOATING, cost=2, rounds=False, keeps_nans=True),
 )
 
 FUNCTIONS = (
-    _complex_function("sqrt", np.sqrt, "sqrt"),
-    _complex_function("rsqrt", numerics.reciprocal_square_root, "rsqrt"),
-    _function("cbrt", np.cbrt, "cbrt"),
-    _complex_function("exponential", np.exp, "exp"),
-    _complex_function("exponential-minus-one", np.expm1, "expm1"),
-    _complex_function("log", np.log, "log"),
-    _complex_function("log-plus-one", np.log1p, "log1p"),
-    _complex_function("logistic", numerics.logistic, "logistic"),
-    _complex_function("sine", np.sin, "sin"),
-    _complex_function("cosine", np.cos, "cos"),
-    _complex_function("tan", np.tan, "tan"),
-    _function("asin", np.arcsin, "asin", FLOATING | COMPLEX),
-    _function("acos", np.arccos, "acos", FLOATING | COMPLEX),
-    _complex_function("sinh", np.sinh, "sinh"),
-    _complex_function("cosh", np.cosh, "cosh"),
-    _complex_function("tanh", np.tanh, "tanh"),
-    _function("asinh", np.arcsinh, "asinh", FLOATING | COMPLEX),
-    _function("acosh", np.arccosh, "acosh", FLOATING | COMPLEX),
-    _function("atanh", np.arctanh, "atanh", FLOATING | COMPLEX),
-    _function("erf", numerics.erf, "erf"),
-    _binary("atan2", with_complex("atan2", double(np.arctan2)), FLOATING | COMPLEX),
+    _complex_function("sqrt", np.sqrt, "sqrt", cost=4, gpu_cost=8, keeps_nans=True),
+    _complex_function("rsqrt", numerics.reciprocal_square_root, "rsqrt", cost=5, gpu_cost=6, keeps_nans=True),
+    _function("cbrt", np.cbrt, "cbrt", cost=20, keeps_nans=True),
+    _complex_function("exponential", np.exp, "exp", cost=10, gpu_cost=4, keeps_nans=True),
+    _complex_function("exponential-minus-one", np.expm1, "expm1", cost=14, gpu_cost=16, keeps_nans=True),
+    _complex_function("log", np.log, "log", cost=12, gpu_cost=8, keeps_nans=True),
+    _complex_function("log-plus-one", np.log1p, "log1p", cost=14, gpu_cost=16, keeps_nans=True),
+    _complex_function("logistic", numerics.logistic, "logistic", cost=14, gpu_cost=10, keeps_nans=True),
+    _complex_function("sine", np.sin, "sin", cost=20, gpu_cost=24, keeps_nans=True),
+    _complex_function("cosine", np.cos, "cos", cost=20, gpu_cost=24, keeps_nans=True),
+    _complex_function("tan", np.tan, "tan", cost=25, gpu_cost=30, keeps_nans=True),
+    _function("asin", np.arcsin, "asin", FLOATING | COMPLEX, cost=20),
+    _function("acos", np.arccos, "acos", FLOATING | COMPLEX, cost=20),
+    _complex_function("sinh", np.sinh, "sinh", cost=20),
+    _complex_function("cosh", np.cosh, "cosh", cost=20),
+    _complex_function("tanh", np.tanh, "tanh", cost=16, gpu_cost=4, keeps_nans=True),
+    _function("asinh", np.arcsinh, "asinh", FLOATING | COMPLEX, cost=25),
+    _function("acosh", np.arccosh, "acosh", FLOATING | COMPLEX, cost=25),
+    _function("atanh", np.arctanh, "atanh", FLOATING | COMPLEX, cost=25),
+    _function("erf", numerics.erf, "erf", cost=16, gpu_cost=24, keeps_nans=True),
+    _binary("atan2", with_complex("atan2", double(np.arctan2)), FLOATING | COMPLEX,
+            cost=25, gpu_cost=40, keeps_nans=True),
 )
 
 LOGICAL = (
@@ -197,21 +200,21 @@ LOGICAL = (
        INTEGRAL),
     Op("shift-right-arithmetic", 2, elementwise_shape, as_stored(numerics.shift_right_arithmetic),
        "shift_right_arithmetic", INTEGRAL),
-    Op("popcnt", 1, elementwise_shape, as_stored(numerics.population_count), "popcnt", INTEGRAL),
+    Op("popcnt", 1, elementwise_shape, as_stored(numerics.population_count), "popcnt", INTEGRAL, cost=4),
     Op("count-leading-zeros", 1, elementwise_shape, as_stored(numerics.count_leading_zeros), "count_leading_zeros",
-       INTEGRAL),
+       INTEGRAL, cost=4),
 )
 
 CHOICES = (
-    Op("compare", 2, _compare_shape, _compare, "compare", required=("direction",), optional=("type",)),
-    Op("select", 3, _select_shape, wide(np.where), "select"),
-    _unary("is-finite", np.isfinite, "is_finite", FLOATING, predicate_shape),
+    Op("compare", 2, _compare_shape, _compare, "compare", required=("direction",), optional=("type",), rounds=False),
+    Op("select", 3, _select_shape, wide(np.where), "select", rounds=False),
+    _unary("is-finite", np.isfinite, "is_finite", FLOATING, predicate_shape, rounds=False),
 )
 
 PARTS = (
-    Op("complex", 2, _complex_shape, wide(_make_complex), "complex", frozenset({"f32", "f64"})),
-    _unary("real", np.real, "real", FLOATING | COMPLEX, real_shape),
-    _unary("imag", _imaginary, "imag", FLOATING | COMPLEX, real_shape),
+    Op("complex", 2, _complex_shape, wide(_make_complex), "complex", frozenset({"f32", "f64"}), rounds=False),
+    _unary("real", np.real, "real", FLOATING | COMPLEX, real_shape, rounds=False),
+    _unary("imag", _imaginary, "imag", FLOATING | COMPLEX, real_shape, rounds=False),
 )
 
 ROWS = (*ARITHMETIC, *ROUNDING, *FUNCTIONS, *LOGICAL, *CHOICES, *PARTS)

@@ -39,6 +39,11 @@ class Op:
                  statistics, control-predecessors and result_accuracy are allowed everywhere)
     side_effect  must stay even when unused
     unsupported  the reason why there is no `evaluate`
+    cost         of elementwise ops: vector instructions per vector of results, where an addition takes one
+    gpu_cost     the same for a GPU, in instructions of a thread; 0: as `cost`
+    rounds       of elementwise ops: whether results of narrow floats must be rounded; not where the result is one of
+                 the operands, or always a number of the operand's type
+    keeps_nans   of elementwise ops: whether a NaN that comes out has the bits of an operand's, or of the CPU's own
     """
 
     opcode: str
@@ -51,6 +56,10 @@ class Op:
     optional: tuple[str, ...] = ()
     side_effect: bool = False
     unsupported: str = ""
+    cost: float = 1
+    gpu_cost: float = 0
+    rounds: bool = True
+    keeps_nans: bool = False
 
     @property
     def least_operands(self) -> int:

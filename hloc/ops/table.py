@@ -42,3 +42,5 @@ class Rows(dict):
 
 
 OPS: dict[str, Op] = Rows((row.opcode, row) for family in FAMILIES for row in family.ROWS)
+# The rows of elementwise ops by the names of their scalar functions.
+SCALARS: dict[str, Op] = {row.scalar: row for row in OPS.values() if row.scalar}

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hloc.analysis.cost import EXPENSIVE
 from hloc.kernels.ir import INDEX, Apply, Expr, Stmt, Var
+from hloc.kernels.operations import HEAVY
 from hloc.kernels.walks import expressions, parts, walk, with_parts
-from hloc.ops.table import OPS
 from hloc.targets.printer import c_type, expression
 
 CALLED = "called_"
 HEAVY_OF_COMPLEX = frozenset(["abs", "divide", "rsqrt", "sign", "sqrt"])
-HEAVY = frozenset(OPS[opcode].scalar for opcode, cost in EXPENSIVE.items() if cost >= 10)
 
 
 def is_function(expr: Apply) -> bool:

@@ -34,12 +34,13 @@ from hloc.kernels.ir import (
 )
 from hloc.kernels.scalars import is_narrow
 from hloc.kernels.walks import parts, with_expressions, with_parts
+from hloc.ops.table import SCALARS
 
 LONGEST = 1024                  # columns: the arrays stay in the first cache
 MOST_TABLES = 6
 FEWEST_ROWS = 4                 # of a block, to be worth it
 PIECES_PER_CORE = 4             # blocks, at least
-COSTLY = frozenset(["divide", "remainder", "sqrt", "rsqrt", "exponential", "log", "tanh", "power"])
+COSTLY = frozenset(name for name, row in SCALARS.items() if row.cost >= SCALARS["divide"].cost)
 
 
 def with_blocks_of_rows(kernel: Kernel, cores: int) -> Kernel | None:

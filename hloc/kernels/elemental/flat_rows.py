@@ -20,7 +20,6 @@ from collections.abc import Iterable, Iterator
 from math import gcd, prod
 from typing import NamedTuple
 
-from hloc.analysis.cost import EXPENSIVE
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.elemental.row_places import NotFlat, RowPlaces
 from hloc.kernels.indexing import index_apply
@@ -40,9 +39,9 @@ from hloc.kernels.ir import (
     Store,
     Var,
 )
+from hloc.kernels.operations import HEAVY
 from hloc.kernels.scalars import is_narrow
 from hloc.kernels.walks import expressions, parts, with_parts
-from hloc.ops.table import OPS
 
 LANES = 16                      # of the widest vectors
 LONGEST = 3 * LANES             # of rows
@@ -52,7 +51,6 @@ MOST_TABLES, WORK_OF_TABLE = 6, 8       # more where each stands beside so many 
 SHORTEST_PATTERN = 8            # elements of a row that are worth keeping, and waiting for, before they are copied
 LEAST_WORK = 4                  # operations for an element that are worth tables,
 FUNCTION, ROUNDING = 10, 10     # those of a function, and to round to a narrow type
-HEAVY = frozenset(OPS[opcode].scalar for opcode, cost in EXPENSIVE.items() if cost >= 10)
 
 
 def with_flat_rows(kernel: Kernel) -> Kernel | None:

@@ -25,12 +25,13 @@ from hloc.kernels.reductions.rows_together import RowsTogether, go_together
 from hloc.kernels.reductions.short_rows import ShortRows, is_short
 from hloc.kernels.rules.elementwise import zero
 from hloc.machine import Machine
+from hloc.ops.table import SCALARS
 
 LOCAL_BYTES = 128 << 10         # of all Local arrays of one row together
 WIDENED_BYTES = 16 << 10        # of those that hold parameters
 WORTH_KEEPING = 6               # operations below which a value is computed again
-EXPENSIVE = frozenset(["exponential", "exponential-minus-one", "log", "log-plus-one", "logistic", "tanh", "erf", "sine",
-                       "cosine", "tan", "power", "divide", "sqrt", "rsqrt", "cbrt", "atan2", "gather", "concatenate"])
+EXPENSIVE = frozenset(["gather", "concatenate", *(row.opcode for row in SCALARS.values()
+                                                   if row.cost >= SCALARS["divide"].cost)])
 
 
 def lower_rows(group: Group, machine: Machine) -> Lowered:

@@ -16,6 +16,7 @@ from hloc.kernels.builder import within
 from hloc.kernels.elements import Elements, Indices, Rule
 from hloc.kernels.ir import INDEX, Apply, Const, Expr, Load
 from hloc.kernels.walks import with_parts
+from hloc.ops.table import SCALARS
 
 LONGEST_CHOICE = 4096           # stretches of equal values of an array, each of which is written out
 
@@ -201,11 +202,5 @@ MOVEMENT_RULES: dict[str, Rule] = {
     "reduce-precision": elementwise, "compare": elementwise, "convert": elementwise,
     "stochastic-convert": elementwise, "bitcast-convert": elementwise,
 }
-ELEMENTWISE_OPCODES = (
-    "abs", "add", "and", "atan2", "cbrt", "ceil", "clamp", "complex", "cosine", "count-leading-zeros", "divide", "erf",
-    "exponential", "exponential-minus-one", "floor", "imag", "is-finite", "log", "log-plus-one", "logistic", "maximum",
-    "minimum", "mulhi", "multiply", "negate", "not", "or", "popcnt", "power", "real", "remainder", "round-nearest-afz",
-    "round-nearest-even", "rsqrt", "select", "shift-left", "shift-right-arithmetic", "shift-right-logical", "sign",
-    "sine", "sqrt", "subtract", "tan", "tanh", "xor", "acos", "acosh", "asin", "asinh", "atanh", "cosh", "sinh",
-)
-ELEMENTWISE_RULES: dict[str, Rule] = dict.fromkeys(ELEMENTWISE_OPCODES, elementwise)
+ELEMENTWISE_RULES: dict[str, Rule] = {row.opcode: elementwise for row in SCALARS.values()
+                                      if row.opcode not in MOVEMENT_RULES}

@@ -59,11 +59,11 @@ from hloc.kernels.ir import (
     Store,
     Var,
 )
+from hloc.kernels.operations import HEAVY
 from hloc.kernels.scalars import is_narrow
 from hloc.kernels.walks import expressions, parts, walk, with_expressions, with_parts, with_vector_loops
 from hloc.machine import Machine
 from hloc.targets.cpu.vector_loops.blocks import lane_of, over_blocks
-from hloc.targets.functions import HEAVY
 from hloc.targets.printer import assigned
 
 CALLED = frozenset(["sin", "cos", "tan", "remainder", "sinh", "cosh", "asinh", "acosh", "atanh", "round_nearest_afz"])

@@ -38,11 +38,11 @@ from hloc.kernels.ir import (
     Var,
     While,
 )
+from hloc.kernels.operations import HEAVY
 from hloc.kernels.walks import expressions, parts, walk, with_all_expressions, with_expressions, with_parts
 from hloc.machine import Machine
 from hloc.targets.cpu.vector_loops.copies import pointer
 from hloc.targets.cpu.vector_loops.half_rounding_groups import LANES, in_groups, is_rounding, whole_groups
-from hloc.targets.functions import HEAVY
 from hloc.targets.printer import assigned, expression
 
 BLOCK = 256                     # elements: some Local arrays of them fit into the first cache

@@ -15,12 +15,9 @@ from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import Apply, Assign, Expr, Kernel, Let, Load, Local, Mutable, Store, Var
 from hloc.kernels.walks import expressions, parts, walk, with_all_expressions, with_parts
 from hloc.machine import Machine
+from hloc.ops.table import SCALARS
 
-# Whose result, where it is a NaN, has the bits of an operand or of the CPU's own; tests try all NaNs of bf16.
-HANDING_ON = frozenset([
-    "abs", "add", "atan2", "cbrt", "ceil", "clamp", "cos", "divide", "erf", "exp", "expm1", "floor", "log", "log1p",
-    "logistic", "maximum", "minimum", "multiply", "negate", "power", "round_nearest_afz", "round_nearest_even", "rsqrt",
-    "sign", "sin", "sqrt", "subtract", "tan", "tanh"])
+KEEPS_NANS = frozenset(name for name, row in SCALARS.items() if row.keeps_nans)       # tests try all NaNs of bf16
 
 
 def nan_check_elimination(kernel: Kernel, machine: Machine) -> Kernel:
@@ -66,7 +63,7 @@ def _held(expr: Expr, free: frozenset[str] | set[str]) -> bool:
         return _is_held_type(expr.arguments[0].type)
     if expr.op == "select":
         return all(_held(a, free) for a in expr.arguments[1:])
-    return expr.op in HANDING_ON and all(_held(a, free) for a in expr.arguments)
+    return expr.op in KEEPS_NANS and all(_held(a, free) for a in expr.arguments)
 
 
 def _is_held_type(type: str) -> bool:

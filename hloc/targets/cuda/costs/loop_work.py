@@ -37,6 +37,7 @@ from hloc.kernels.ir import (
 )
 from hloc.kernels.walks import expressions, parts, walk
 from hloc.machine import Machine
+from hloc.ops.table import SCALARS
 from hloc.targets.cuda.costs.accesses import names
 from hloc.targets.cuda.costs.loop_memory import Access, Scope, Threads, memory_of
 from hloc.targets.cuda.costs.sizes import is_choice
@@ -49,9 +50,7 @@ FEW_LOADS = 4                       # of an iteration that is unrolled often
 TOGETHER, TOGETHER_OF_MANY = 32, 8  # loads of a thread that wait together, where iterations have few, or many
 LARGEST_UNROLLED = 64               # slots
 REGISTERS = 40                      # of a thread; few need other numbers
-INSTRUCTIONS = {"tanh": 4, "exponential": 4, "log": 8, "divide": 8, "sqrt": 8, "rsqrt": 6, "logistic": 10, "sine": 24,
-                "cosine": 24, "power": 40, "erf": 24, "remainder": 12, "exponential-minus-one": 16,
-                "log-plus-one": 16, "cbrt": 20, "tan": 30, "atan2": 40}
+INSTRUCTIONS = {name: row.gpu_cost or row.cost for name, row in SCALARS.items() if row.cost > 1}
 QUOTIENT = 4                        # instructions of an INDEX division by a constant
 TOTAL = 10                          # of joining a value over a warp
 
