@@ -97,6 +97,15 @@ def module_of(data: bytes | str, name: str, *, choice: str | None = None, strict
     return module
 
 
+def hlo_text(data: bytes, name: str) -> str | None:
+    """The text of a file that holds one module as HLO text, in order or not; None where the file is of another form, a
+    log, or holds several modules. Raises HlocError for what is neither text nor a module's bytes."""
+    content = None if data[:2] == b"PK" else _content(data, name)
+    if not isinstance(content, str) or not _is_hlo_text(content, name) or _LOG_PREFIX.search(content[:LOG_SEEN_IN]):
+        return None
+    return content if len(module_parts(content)) < 2 else None
+
+
 def _bundled(data: bytes, name: str, choice: str | None, strict: bool, warn: Warn | None) -> Module:
     from hloc.bundles import read_bundle
     case = read_bundle(data, name)

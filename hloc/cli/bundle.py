@@ -20,9 +20,10 @@ from hloc.cli.options import (
     target_option,
 )
 from hloc.cli.saved_inputs import save_inputs
-from hloc.cli.terminal import Progress, counted, input_reader, size_text
+from hloc.cli.terminal import Progress, counted, input_reader
 from hloc.errors import BuildError, HlocError
 from hloc.files import check_target, writing
+from hloc.tools.shown import size_text
 
 EPILOG = """\b
 Examples:

@@ -10,8 +10,9 @@ import click
 from hloc.analysis.cost import main_operation
 from hloc.cli.loop_warnings import loop_copies_json, show_loop_copies
 from hloc.cli.options import fusion_option, lenient_reading_options, module_argument, pass_options
-from hloc.cli.terminal import Progress, counted, line_of, print_table, read_module, size_text, source_json, source_of
+from hloc.cli.terminal import Progress, counted, line_of, print_table, read_module, source_json, source_of
 from hloc.errors import UsageError
+from hloc.tools.shown import size_text
 
 EPILOG = """\b
 Examples:

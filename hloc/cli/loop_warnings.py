@@ -6,10 +6,11 @@ from collections.abc import Sequence
 import click
 
 from hloc.analysis.cost import main_operation
-from hloc.cli.terminal import counted, line_of, size_text, source_json, source_of
+from hloc.cli.terminal import counted, line_of, source_json, source_of
 from hloc.errors import printable
 from hloc.ir import Instruction
 from hloc.tools.loop_copies import CopyingLoop, LoopCopy
+from hloc.tools.shown import size_text
 
 SHOWN = 5
 

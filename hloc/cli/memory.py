@@ -7,7 +7,8 @@ import click
 
 from hloc.cli.loop_warnings import loop_copies_json, show_loop_copies
 from hloc.cli.options import fusion_option, lenient_reading_options, memory_limit_option, module_argument, pass_options
-from hloc.cli.terminal import Progress, line_of, print_table, read_module, size_text, source_json, source_of
+from hloc.cli.terminal import Progress, line_of, print_table, read_module, source_json, source_of
+from hloc.tools.shown import size_text
 
 EPILOG = """\b
 Examples:

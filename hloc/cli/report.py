@@ -13,9 +13,10 @@ from hloc.cli.options import (
     module_argument,
     pass_options,
 )
-from hloc.cli.terminal import Progress, counted, input_reader, read_module, size_text
+from hloc.cli.terminal import Progress, counted, input_reader, read_module
 from hloc.errors import UsageError
 from hloc.files import check_target, write
+from hloc.tools.shown import size_text
 
 OTHERS = ("cpu", "a100", "h100", "h200", "b200")
 NONE = "none"

@@ -33,8 +33,9 @@ from hloc.cli.pass_times import show_times
 from hloc.cli.profile_table import profile_json, show_profile
 from hloc.cli.run_devices import devices_for, ending_all, run_on_devices, show_outcomes
 from hloc.cli.run_trace import check_trace, write_device_traces, write_trace
-from hloc.cli.terminal import Progress, first_values, input_reader, read_program, results_table, tell_of_gpu
+from hloc.cli.terminal import Progress, input_reader, read_program, results_table, tell_of_gpu
 from hloc.errors import UsageError
+from hloc.tools.shown import first_values
 
 if TYPE_CHECKING:
     import numpy as np

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 import numpy as np
 
-from hloc.cli.terminal import first_values, input_reader, results_table
+from hloc.cli.terminal import input_reader, results_table
 from hloc.devices import device_counts, is_launched
 from hloc.errors import HlocError, UsageError
 from hloc.executable import Executable
 from hloc.ir import Module, reachable_computations
+from hloc.tools.shown import first_values
 
 if TYPE_CHECKING:
     from hloc.evaluate import Device

@@ -20,9 +20,9 @@ from hloc.cli.options import Reading
 from hloc.errors import Span, UsageError, printable
 from hloc.files import read_at_most
 from hloc.inputs import Named
+from hloc.tools.shown import array_cells
 
 PROGRESS_AFTER_SECONDS = 1.0
-SHOWN_VALUES = 4
 
 
 class Progress:
@@ -139,8 +139,7 @@ def input_reader(inputs: Sequence[str], module) -> Callable[[Sequence[Named]], l
 def results_table(results: Sequence[Named], arrays: Sequence[np.ndarray]) -> None:
     """Print one row per result: shape, dtype, min, mean, max, first values."""
     print_table(["result", "type", "shape", "min", "mean", "max", "first values"],
-                [[v.name, v.shape.element_type, _dims(a), *_statistics(a), first_values(a)]
-                 for v, a in zip(results, arrays)], right=(3, 4, 5))
+                [[v.name, v.shape.element_type, *array_cells(a)] for v, a in zip(results, arrays)], right=(3, 4, 5))
 
 
 def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
@@ -177,16 +176,6 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def size_text(size: int) -> str:
-    """1536 -> 1.5 KiB."""
-    amount, unit = float(size), "B"
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if amount < 1024 or unit == "TiB":
-            break
-        amount /= 1024
-    return f"{size} B" if unit == "B" else f"{amount:.1f} {unit}"
-
-
 def line_of(instruction) -> int | str | None:
     """The instruction's line in its text; None for no instruction, and for one that a pass made."""
     return instruction.line if instruction is not None else None
@@ -201,36 +190,3 @@ def source_json(instruction) -> list[dict]:
     """The same for JSON: the frames, the innermost first."""
     frames = instruction.written_at() if instruction is not None else ()
     return [{"file": f.file, "line": f.line, "function": f.function} for f in frames]
-
-
-def _dims(array: np.ndarray) -> str:
-    return "x".join(map(str, array.shape)) or "scalar"
-
-
-def _statistics(array: np.ndarray) -> list[str]:
-    if array.size == 0:
-        return ["-", "-", "-"]
-    if array.dtype.kind == "c":
-        return [f"|{_number(float(f(np.abs(array.astype(np.complex128)))))}|" for f in (np.min, np.mean, np.max)]
-    if array.dtype == np.bool_:
-        wide = array.astype(np.int64)
-    else:
-        wide = array.astype(np.float64) if array.dtype.kind not in "iu" else array
-    with np.errstate(all="ignore"):
-        return [_number(wide.min().item()), _number(float(wide.mean(dtype=np.float64))), _number(wide.max().item())]
-
-
-def first_values(array: np.ndarray) -> str:
-    values = array.reshape(-1)[:SHOWN_VALUES]
-    shown = ", ".join(_number(v) for v in values.tolist())
-    return shown + (", ..." if array.size > SHOWN_VALUES else "")
-
-
-def _number(value) -> str:
-    if isinstance(value, (bool, int)):
-        return str(value).lower()
-    if isinstance(value, complex):
-        return f"{value.real:.5g}{value.imag:+.5g}i"
-    return f"{float(value):.6g}"
-
-

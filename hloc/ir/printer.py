@@ -4,12 +4,12 @@ In: a Module, Computation or Instruction. Out: text that the parser, and XLA's, 
 
     print_instruction(add)      %sum = f32[2]{0} add(%a, %b), metadata={op_name="sum"}
 
-canonical=True makes the texts of equal modules equal: names are numbered, metadata and tables are omitted.
-elide_constants=True prints large constants as {...}: a short text that cannot run.
+canonical=True makes the texts of equal modules equal: names are numbered, metadata and tables are left out.
+elide_constants=True prints large constants as {...}: a short text, which cannot run.
 """
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from hloc.ir.attributes import ConvolutionDimensionNumbers, PaddingDim, SliceDim, Window
@@ -39,7 +39,7 @@ _LAST = "parameter_replication sharding frontend_attributes control-predecessors
         "backend_config".split()
 _RANK = {key: i for i, key in enumerate(_ORDER)} | {key: len(_ORDER) + 1 + i for i, key in enumerate(_LAST)}
 _UNKNOWN = len(_ORDER)
-# Only reduce-scatter prints its dimensions after use_global_device_ids.
+# reduce-scatter alone prints its dimensions behind use_global_device_ids.
 _REDUCE_SCATTER = _RANK | {"dimensions": _RANK["use_global_device_ids"] + 0.5}
 _NOT_CANONICAL = frozenset(["metadata", "origin", "statistics"])
 _NOT_CANONICAL_HEADER = frozenset(["frontend_attributes", "origin_recovery_table", "debug_attributes"])
@@ -56,6 +56,18 @@ def print_module(module: Module, canonical: bool = False, elide_constants: bool 
     return "\n\n".join(parts) + "\n"
 
 
+def module_lines(module: Module, elide_constants: bool = False) -> Iterator[tuple[str, Instruction | None]]:
+    """The lines of print_module, each with the instruction that it is."""
+    printer = _Printer(False, elide_constants)
+    heads = [printer.header(module), module.tables] if module.tables else [printer.header(module)]
+    for head in heads:
+        yield from ((line, None) for line in (*head.split("\n"), ""))
+    for n, computation in enumerate(module.computations):
+        if n:
+            yield "", None
+        yield from printer.lines(computation, computation is module.entry)
+
+
 def print_computation(computation: Computation, is_entry: bool = False, elide_constants: bool = False) -> str:
     """One computation, from its name to its closing brace."""
     return _Printer(False, elide_constants).computation(computation, is_entry)
@@ -67,7 +79,7 @@ def print_instruction(instruction: Instruction, elide_constants: bool = False) -
 
 
 def print_attribute(value: Any) -> str:
-    """The text of an attribute's value, after key=."""
+    """The text of an attribute's value, as it stands behind key=."""
     return _Printer(False, False).value(value)
 
 
@@ -81,7 +93,7 @@ class _Printer:
         self.shape_texts: dict[int, str] = {}                       # by id: instructions share their shapes
 
     def number_names(self, module: Module) -> None:
-        """Assign canonical names: by opcode and position."""
+        """Canonical names: by opcode and place, not by what the writer chose."""
         if not self.canonical:
             return
         for i, computation in enumerate(module.computations):
@@ -99,13 +111,18 @@ class _Printer:
         return ", ".join([f"HloModule {name}", *scheduled, *rest])
 
     def computation(self, computation: Computation, is_entry: bool) -> str:
+        return "\n".join(line for line, _ in self.lines(computation, is_entry))
+
+    def lines(self, computation: Computation, is_entry: bool) -> Iterator[tuple[str, Instruction | None]]:
+        """From the name to the closing brace, each line with the instruction that it is."""
         parameters = ", ".join(f"{self.name(p)[1:]}: {p.shape.to_string(False)}" for p in computation.parameters)
         result = computation.root.shape.to_string(False)
         head = f"{'ENTRY ' if is_entry else ''}{self.name(computation)} ({parameters}) -> {result} {{"
-        lines = [f"  {'ROOT ' if i is computation.root else ''}{self.instruction(i)}"
-                 for i in computation.instructions]
-        end = "".join(f", {k}={v}" for k, v in computation.attributes.items())
-        return "\n".join([head, *lines, "}" + end])
+        yield head, None
+        for i in computation.instructions:
+            for line in f"  {'ROOT ' if i is computation.root else ''}{self.instruction(i)}".split("\n"):
+                yield line, i
+        yield "}" + "".join(f", {k}={v}" for k, v in computation.attributes.items()), None
 
     def instruction(self, instruction: Instruction) -> str:
         shape = self.shape(instruction.shape)
@@ -166,14 +183,14 @@ class _Printer:
 
 
 def _listed(names: list[str]) -> str:
-    """Names with /*index=5*/ before every fifth."""
+    """Names with /*index=5*/ in front of every fifth."""
     if len(names) <= 5:
         return ", ".join(names)
     return ", ".join(f"/*index={i}*/{n}" if i and i % 5 == 0 else n for i, n in enumerate(names))
 
 
 def _window(window: Window) -> str:
-    """The text of a window; fields with the default in every dimension are omitted."""
+    """Fields that have their default in every dimension are left out."""
     dims = window.dimensions
     fields = [("size", [d.size for d in dims], None), ("stride", [d.stride for d in dims], 1),
               ("pad", [f"{d.padding_low}_{d.padding_high}" for d in dims], "0_0"),
@@ -192,7 +209,7 @@ def _dim_labels(numbers: ConvolutionDimensionNumbers) -> str:
 
 
 def _labels(letters: str, first: int, second: int, spatial: tuple[int, ...]) -> str:
-    """Labels, with a '?' for a dimension without a role."""
+    """A '?' for a dimension that takes no part."""
     labels = ["?"] * (max(first, second, *spatial) + 1)
     for i, dimension in enumerate(spatial):
         labels[dimension] = str(i)

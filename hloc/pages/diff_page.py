@@ -129,14 +129,28 @@ def _table(rows: Sequence[str]) -> str:
 
 def _rows(rows: Sequence[Row], found: Difference) -> Iterator[str]:
     """Changed rows with those around them; a line that says how many are not shown in between."""
+    for gap, row in with_gaps(rows):
+        if gap:
+            yield f'<tr class="gap"><td colspan="5">\N{HORIZONTAL ELLIPSIS} {gap:,} unchanged</td></tr>'
+        if row is not None:
+            yield _row(row, found)
+
+
+def changed_parts(found: Difference) -> Iterator[tuple[str, Iterator[tuple[int, Row | None]]]]:
+    """Each computation that holds a change: a title, and its rows as with_gaps has them."""
+    for title, rows in _computations(found):
+        if any(row.change for row in rows):
+            yield title, with_gaps(rows)
+
+
+def with_gaps(rows: Sequence[Row]) -> Iterator[tuple[int, Row | None]]:
+    """Changed rows and those around them, each with how many rows are left out before it; None: behind the last."""
     last = -1
     for number in _shown(rows):
-        if number > last + 1:
-            yield f'<tr class="gap"><td colspan="5">\N{HORIZONTAL ELLIPSIS} {number - last - 1:,} unchanged</td></tr>'
-        yield _row(rows[number], found)
+        yield number - last - 1, rows[number]
         last = number
     if last < len(rows) - 1:
-        yield f'<tr class="gap"><td colspan="5">\N{HORIZONTAL ELLIPSIS} {len(rows) - 1 - last:,} unchanged</td></tr>'
+        yield len(rows) - 1 - last, None
 
 
 def _shown(rows: Sequence[Row]) -> Iterator[int]:
@@ -152,7 +166,7 @@ def _row(row: Row, found: Difference) -> str:
     instruction, change = row
     old = change.before if change is not None else found.matching.backward.get(instruction)
     new = None if change is not None and change.after is None else instruction
-    kind = _kind(change)
+    kind = colour_of(change)
     said = text(print_instruction(instruction, elide_constants=True))
     details = "".join(f'<span class="detail">{text(d.what)}: {_sides(d)}</span>' for d in
                       (change.details if change is not None else ()))
@@ -163,10 +177,10 @@ def _row(row: Row, found: Difference) -> str:
             f'<td class="source">{text(next(map(str, instruction.written_at()), ""))}</td></tr>')
 
 
-def _kind(change: Change | None) -> str:
-    """The colour of a change."""
+def colour_of(change: Change | None) -> str:
+    """A key of MARKS: the colour of a change; "" without one."""
     kind = change.kinds[0] if change is not None else ""
-    return kind if kind in MARKS else "changed"
+    return kind if kind in MARKS or not kind else "changed"
 
 
 def _line(instruction: Instruction | None) -> str:

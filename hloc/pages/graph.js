@@ -2,16 +2,21 @@
 // computation. Boxes that hold others open in place. Each open box is laid out by itself, by dagre; its own size then
 // counts in the layout of the box around it. Values from other parts stand at the top of a part, as ports. Elements of
 // tuples and scalar constants have no box: they are edges, and text in their readers.
+//
+//   const drawn = hlocGraph(place, graph, {hover: lines => ..., whole: true});   drawn.mark(lines); drawn.end();
+//
+// place: an element that holds those of graph_page.markup; hover: called with the lines of the box under the pointer;
+// whole: the graph is all that the page shows.
 "use strict";
-(() => {
-  const graph = JSON.parse(document.getElementById("graph").textContent);
+const hlocGraph = (place, graph, hooks = {}) => {
   const [NAME, OPCODE, SHAPE, BYTES, OPERANDS, COMPUTATION, LINE, SOURCE, TEXT, CLASS, CALLEES, WEIGHT, EDGES,
     CONSTANTS] = Array(14).keys();
   const nodes = graph.nodes, strings = graph.strings;
   const CHARACTER = 7.3, LONGEST_NAME = 30, ROW = 16, PAD = 8, HEAD = 24, MOST_PORTS = 10;
   const FIRST_UNFOLDED = 60, SMALLEST_READABLE = 0.6, MOST_TRIES = 8, MOST_UNFOLDED = 2500, MOST_RESULTS = 40, MOST_DEPTH = 60;
   const SVG = "http://www.w3.org/2000/svg";
-  const by = id => document.getElementById(id);
+  const by = name => place.querySelector("." + name);
+  const ending = new AbortController(), until = {signal: ending.signal};
 
   // -- boxes ---------------------------------------------------------------------------------------------------------
 
@@ -240,7 +245,8 @@
   const canvas = by("canvas"), svg = document.createElementNS(SVG, "svg"), drawn = new Map();
   svg.setAttribute("role", "group");
   svg.setAttribute("aria-label", "Graph of instructions");
-  svg.innerHTML = '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+  const tip = "tip" + document.querySelectorAll("svg marker").length + "-" + Math.round(performance.now());
+  svg.innerHTML = '<defs><marker id="' + tip + '" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
     + '<path d="M0 0 L8 4 L0 8 z"/></marker></defs>';
   const scene = element("g", {}, svg);
   canvas.append(svg);
@@ -268,7 +274,7 @@
   function drawInside(box, layout, left, top, parent) {
     for (const edge of layout.edges) {
       const points = edge.points.map(({x, y}) => (left + x).toFixed(1) + " " + (top + layout.head + y).toFixed(1));
-      element("path", {class: "edge", d: "M" + points.join(" L"), "marker-end": "url(#tip)"}, parent);
+      element("path", {class: "edge", d: "M" + points.join(" L"), "marker-end": `url(#${tip})`}, parent);
       if (edge.text && edge.x !== undefined)
         element("text", {class: "value", x: left + edge.x, y: top + layout.head + edge.y + 4, "aria-hidden": "true"},
           parent, edge.text);
@@ -292,6 +298,10 @@
     element("rect", {x, y, width, height, rx: opened ? 6 : 4}, group);
     drawn.set(box, {group, x, y, width, height});
     group.addEventListener("click", event => { event.stopPropagation(); choose(box, event.detail === 0); });
+    if (hooks.hover) {
+      group.addEventListener("pointerenter", () => hooks.hover(linesIn(box)));
+      group.addEventListener("focus", () => hooks.hover(linesIn(box)));
+    }
     group.addEventListener("dblclick", event => { event.stopPropagation(); toggle(box); });
     if (opened) {
       const head = element("text", {class: "head", x: x + PAD, y: y + 16}, group, "\u2212 " + headText(box));
@@ -497,9 +507,9 @@
     } else return;
     event.preventDefault();
   });
-  document.addEventListener("keydown", event => {
+  (hooks.whole ? document : place).addEventListener("keydown", event => {
     if (event.key === "/" && document.activeElement !== by("search")) { by("search").focus(); event.preventDefault(); }
-  });
+  }, until);
   canvas.addEventListener("wheel", event => {
     event.preventDefault();
     const frame = canvas.getBoundingClientRect();
@@ -510,8 +520,8 @@
   canvas.addEventListener("pointerdown", event => { held = {x: event.clientX - view.x, y: event.clientY - view.y}; });
   addEventListener("pointermove", event => {
     if (held && event.buttons) { view.x = event.clientX - held.x; view.y = event.clientY - held.y; show(); }
-  });
-  addEventListener("pointerup", () => { held = null; });
+  }, until);
+  addEventListener("pointerup", () => { held = null; }, until);
   by("fold").addEventListener("click", () => openUpTo(0));
   by("unfold").addEventListener("click", () => openUpTo(MOST_UNFOLDED));
   by("larger").addEventListener("click", () => zoom(1.25));
@@ -528,14 +538,37 @@
     const {width, height} = layoutOf(top);
     svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
     scene.removeAttribute("transform");
-  });
-  addEventListener("afterprint", () => { svg.removeAttribute("viewBox"); show(); });
+  }, until);
+  addEventListener("afterprint", () => { svg.removeAttribute("viewBox"); show(); }, until);
+
+  // -- lines of the text -----------------------------------------------------------------------------------------------
+
+  // The lines that a box stands for: of what it holds, however deep.
+  const linesHeld = new Map();
+  function linesIn(box) {
+    if (linesHeld.has(box)) return linesHeld.get(box);
+    const lines = new Set(), seen = new Set(), waiting = box.node >= 0 ? [box.node] : [];
+    const inParts = parts => parts.forEach(part => typeof part === "number" ? waiting.push(part) : inParts(part[1]));
+    if (box.parts) inParts(box.parts);
+    while (waiting.length) {
+      const node = nodes[waiting.pop()];
+      if (node[LINE]) lines.add(node[LINE]);
+      for (const callee of node[CALLEES]) if (!seen.has(callee)) { seen.add(callee); inParts(graph.computations[callee][1]); }
+    }
+    linesHeld.set(box, lines);
+    return lines;
+  }
+  function markLines(lines) {
+    for (const [box, {group}] of drawn)
+      group.classList.toggle("linked", lines.size > 0 && !(box.open && holds(box)) && [...lines].some(n => linesIn(box).has(n)));
+  }
 
   // -- start ---------------------------------------------------------------------------------------------------------
 
   root.open = true;
-  if (graph.entry === null || graph.entry === undefined) { say("no instruction to show"); return; }
+  const handle = {mark: markLines, end: () => ending.abort()};
+  if (graph.entry === null || graph.entry === undefined) { say("no instruction to show"); return handle; }
   openUpTo(FIRST_UNFOLDED, true);
   if (chosen) tell(chosen);
-  document.body.dataset.ready = Math.round(performance.now());
-})();
+  return handle;
+};

@@ -23,33 +23,42 @@ LONGEST_SCOPE = 60
 
 def graph_page(graph: Graph, title: str) -> str:
     """The whole page. title: what the module is called."""
-    legend = "".join(f'<li><span class="swatch {key}"></span> {text(name)}</li>' for key, name in CLASSES.items())
     body = f"""<main class="graph">
-<header>
-<h1>{text(title)}</h1>
-<div class="controls" role="toolbar" aria-label="Graph">
-<label>Search <input type="search" id="search" placeholder="name, opcode, shape, line" autocomplete="off"
- aria-controls="results"></label>
-<button type="button" id="fold">Fold all</button>
-<button type="button" id="unfold">Unfold all</button>
-<button type="button" id="smaller" aria-label="Zoom out">\N{MINUS SIGN}</button>
-<button type="button" id="larger" aria-label="Zoom in">+</button>
-<button type="button" id="fit">Fit</button>
-</div>
-<p id="said" role="status" aria-live="polite" class="faint"></p>
-<ul id="results" aria-label="Search results"></ul>
-</header>
-<div id="canvas"></div>
-<aside id="details" aria-label="Chosen instruction"></aside>
-<footer><ul class="legend" aria-label="Colours">{legend}</ul>
-<p class="faint">Arrow keys go to operands, users and neighbours; Enter opens and folds; / searches.
-A node that ends with \N{HORIZONTAL ELLIPSIS} opens.</p></footer>
+{markup(title)}
 <noscript><p>The graph is drawn by the script in this page; hloc graph -o FILE.svg writes a drawing without one.</p>
 </noscript>
 </main>"""
-    scripts = [asset("dagre.min.js"), asset("graph.js")]
+    scripts = [asset("dagre.min.js"), asset("graph.js"), asset("graph_main.js")]
     return page(f"graph of {title}", body, styles=[asset("graph.css")], scripts=scripts,
                 data={"graph": graph_data(graph)})
+
+
+def markup(title: str = "") -> str:
+    """What stands around a drawing: with a title it is a page of its own, and its parts have ids."""
+    legend = "".join(f'<li><span class="swatch {key}"></span> {text(name)}</li>' for key, name in CLASSES.items())
+
+    def part(name: str) -> str:
+        return f'class="{name}" id="{name}"' if title else f'class="{name}"'
+    controlled = ' aria-controls="results"' if title else ""
+    return f"""<header>
+{f"<h1>{text(title)}</h1>" if title else ""}
+<div class="controls" role="toolbar" aria-label="Graph">
+<label>Search <input type="search" {part("search")} placeholder="name, opcode, shape, line"
+ autocomplete="off"{controlled}></label>
+<button type="button" {part("fold")}>Fold all</button>
+<button type="button" {part("unfold")}>Unfold all</button>
+<button type="button" {part("smaller")} aria-label="Zoom out">\N{MINUS SIGN}</button>
+<button type="button" {part("larger")} aria-label="Zoom in">+</button>
+<button type="button" {part("fit")}>Fit</button>
+</div>
+<p {part("said").replace('class="', 'class="faint ')} role="status" aria-live="polite"></p>
+<ul {part("results")} aria-label="Search results"></ul>
+</header>
+<div {part("canvas")}></div>
+<aside {part("details")} aria-label="Chosen instruction"></aside>
+<footer><ul class="legend" aria-label="Colours">{legend}</ul>
+<p class="faint">Arrow keys go to operands, users and neighbours; Enter opens and folds; / searches.
+A node that ends with \N{HORIZONTAL ELLIPSIS} opens.</p></footer>"""
 
 
 def graph_data(graph: Graph) -> dict[str, Any]:

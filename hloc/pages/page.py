@@ -40,15 +40,15 @@ def asset(name: str) -> str:
 
 
 def page(title: str, body: str, *, styles: Iterable[str] = (), scripts: Iterable[str] = (),
-         data: Mapping[str, Any] | None = None) -> str:
+         data: Mapping[str, Any] | None = None, also: str = "") -> str:
     """A whole page. body: markup; styles, scripts: the content of files; data: what scripts find as JSON, by the id of
-    the element that holds it."""
+    the element that holds it; also: what its policy allows beside."""
     scripts = list(scripts)
     held = [f'<script type="application/json" id="{text(name)}">{_json(value)}</script>'
             for name, value in (data or {}).items()]
     return "\n".join([
         "<!DOCTYPE html>", '<html lang="en">', "<head>", '<meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{_policy(scripts)}">',
+        f'<meta http-equiv="Content-Security-Policy" content="{policy(scripts, also)}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         '<meta name="color-scheme" content="light dark">', '<meta name="referrer" content="no-referrer">',
         f"<title>{text(title)}</title>", *(f"<style>{style}</style>" for style in (asset("page.css"), *styles)),
@@ -56,10 +56,12 @@ def page(title: str, body: str, *, styles: Iterable[str] = (), scripts: Iterable
         ""])
 
 
-def _policy(scripts: list[str]) -> str:
+def policy(scripts: Iterable[str], also: str = "") -> str:
+    """What a browser may do with a page of these scripts. also: more of it, as in "img-src data:"."""
     hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
     allowed = " ".join(f"'sha256-{one}'" for one in hashes) or "'none'"
-    return f"default-src 'none'; style-src 'unsafe-inline'; script-src {allowed}; base-uri 'none'; form-action 'none'"
+    return "; ".join(filter(None, ("default-src 'none'", "style-src 'unsafe-inline'", f"script-src {allowed}", also,
+                                   "base-uri 'none'", "form-action 'none'")))
 
 
 def _json(value: Any) -> str:

@@ -53,13 +53,20 @@ def _keys(line: str) -> tuple[str, ...]:
 
 def hlo_lines(instruction: Instruction, kernel: Kernel | Tile) -> list[Line]:
     """An instruction, and what is inside where it is a fusion."""
+    keys = instruction_keys(instruction, kernel)
+    head = Line(print_instruction(instruction, elide_constants=True), keys.get(instruction, ()))
+    return [head, *(Line("  " + print_instruction(i, elide_constants=True), own) for i, own in keys.items()
+                    if i is not instruction)]
+
+
+def instruction_keys(instruction: Instruction, kernel: Kernel | Tile) -> dict[Instruction, tuple[str, ...]]:
+    """The keys of an instruction that a kernel computes; of a fusion, those of each instruction inside, in order."""
     results = tuple(b.name for b in kernel.buffers if b.name.startswith("out"))
-    head = Line(print_instruction(instruction, elide_constants=True))
     if instruction.opcode != "fusion":
-        return [head._replace(keys=tuple(dict.fromkeys((*results, *_operand_keys(instruction, kernel)))))]
+        return {instruction: tuple(dict.fromkeys((*results, *_operand_keys(instruction, kernel))))}
     computation = instruction.get("calls")
     keys = _instruction_keys(computation, kernel, results)
-    return [head, *(Line("  " + print_instruction(i, elide_constants=True), keys[i]) for i in computation.instructions)]
+    return {i: keys[i] for i in computation.instructions}
 
 
 def _operand_keys(instruction: Instruction, kernel: Kernel | Tile) -> list[str]:

@@ -261,8 +261,7 @@ class Driver:
         """The functions that are a part of the driver."""
         if not self.inlined:
             return []
-        return ['#include "scalar.h"', *(text.replace(f"void {name}(", f"HLOC_ALWAYS void {name}(", 1)
-                                         for name, text in self.inlined.items())]
+        return ['#include "scalar.h"', *(inlined_text(name, text) for name, text in self.inlined.items())]
 
     def text(self) -> str:
         """The whole unit: declarations, reference table, hloc_execute."""
@@ -302,6 +301,11 @@ class Driver:
             *(["end:"] if self.host_calls or self.watches else []), "  hloc_set_float_state(caller);",
             *(["  hloc_trace_end(begun);"] if self.turns is not None else []),
             f"  return hloc_out_of_memory ? {OUT_OF_MEMORY} : error;", "}", ""])
+
+
+def inlined_text(name: str, text: str) -> str:
+    """The text of a kernel as the driver holds it."""
+    return text.replace(f"void {name}(", f"HLOC_ALWAYS void {name}(", 1)
 
 
 def estimated_seconds(steps: Sequence[Step], program: Program, machine: Machine) -> float:

@@ -18,7 +18,7 @@ from hloc.targets.cpu.building.needs import parts_of_tiles
 from hloc.targets.cpu.building.parts import Parts
 from hloc.targets.cpu.building.routines import runtime_units
 from hloc.targets.cpu.building.unit_costs import driver_cost, kernel_cost
-from hloc.targets.cpu.program.driver import driver_source
+from hloc.targets.cpu.program.driver import driver_source, inlined_text
 from hloc.targets.cpu.program.small_kernels import inlined_kernels
 from hloc.targets.cpu.program.stops import with_stops
 from hloc.targets.cpu.tiles.source import callback_of, tile_function
@@ -57,7 +57,8 @@ def _unit(kernels: Sequence[str], driver: Sequence[str] = (), inlined: Sequence[
 class Sources:
     """driver: C text of the driver unit; inlined: the kernels that it holds; kernels: C texts of functions, each once
     (kernels that differ in their extents only share one, so do epilogues); host_calls, timed steps and traced loops: by
-    their numbers in the driver; lapack_calls: calls of functions whose addresses come from SciPy."""
+    their numbers in the driver; lapack_calls: calls of functions whose addresses come from SciPy; functions: of each
+    kernel of the program, the name of its function and the text that holds it."""
 
     program: Program
     machine: Machine
@@ -68,6 +69,7 @@ class Sources:
     lapack_calls: tuple[HostCall, ...] = ()
     inlined: tuple[str, ...] = ()
     traced: tuple[WhileLoop, ...] = ()
+    functions: tuple[tuple[str, str], ...] = ()
 
     def units(self, cores: int) -> list[Unit]:
         """What to compile: the driver, and kernels dealt out, largest first, to the least loaded unit. A short driver
@@ -136,7 +138,9 @@ def make_sources(program: Program, machine: Machine, *, timed: bool = False, tur
                            inlined=inlined)
     kernels = dict.fromkeys(text for name, text in functions.items() if name not in chosen)
     return Sources(program, machine, driver.text, tuple(kernels), driver.host_calls, driver.timed, driver.lapack_calls,
-                   tuple(inlined.values()), driver.traced)
+                   tuple(inlined.values()), driver.traced, tuple(
+                       (name, inlined_text(name, functions[name]) if name in chosen else functions[name])
+                       for name in names))
 
 
 def print_kernels(kernels: Sequence[Kernel | Tile], machine: Machine) -> tuple[tuple[str, ...], dict[str, str]]:
