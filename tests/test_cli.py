@@ -242,7 +242,7 @@ def test_doctor(capsys):
 
 def test_list_passes(capsys):
     code, out, _ = run(capsys, "opt", "--list-passes")
-    assert code == 0 and "async_to_sync" in out and "Replaces asynchronous operations" in out
+    assert code == 0 and "async_to_sync" in out and "Makes asynchronous ops plain ones" in out
 
 
 def test_no_passes_are_none(here, capsys):

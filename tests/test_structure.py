@@ -10,7 +10,7 @@ PACKAGE = Path(__file__).parent.parent / "hloc"
 
 # The order of processing: a part may import what stands before it, never what stands behind.
 ORDER = ["source_lines", "errors", "processes", "workers", "interrupts", "sanitize", "files", "archives", "limits", "machine", "cache", "patterns", "phrases", "ir", "sharding", "devices", "inputs", "ops", "text", "proto", "bundles", "sources",
-         "verify", "evaluate", "analysis", "passes", "kernels", "run_trace", "binding", "executable", "bounded", "targets", "jax_adapter", "functions", "api", "tools", "pages", "cli", "__main__"]
+         "verify", "evaluate", "analysis", "passes", "kernels", "run_trace", "binding", "executable", "bounded", "targets", "jax_adapter", "functions", "api", "tools", "pages", "explore", "cli", "__main__"]
 # The order within the parts that make code: of folders and files, those that one line names side by side do not import
 # each other. "" stands for all files that no line names.
 LAYERS = {
@@ -20,7 +20,8 @@ LAYERS = {
 }
 # One adapter file (or two) for each package that may be missing.
 ADAPTERS = {"pycuda": {"targets/cuda/execution/runtime.py"}, "mpi4py": {"evaluate/mpi.py"},
-            "jax": {"jax_adapter.py", "text/stablehlo_sizes.py", "tools/xla.py", "tools/conformance/judge.py"}, "torch": set()}
+            "jax": {"jax_adapter.py", "text/stablehlo_sizes.py", "tools/xla.py", "tools/conformance/judge.py"}, "torch": set(),
+            "starlette": {"explore/server.py", "cli/explore.py"}, "uvicorn": {"explore/server.py", "cli/explore.py"}}
 
 
 def modules():

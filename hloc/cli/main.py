@@ -29,6 +29,7 @@ COMMANDS = {
     "diff": "Show what differs between two modules, or between two passes of one.",
     "report": "Write a page about a module: kernels with their texts, costs, memory over time, passes, reasons.",
     "graph": "Write a module as a graph: an HTML page, a drawing, or text for Graphviz.",
+    "explore": "Open a page on which HLO, as you type it, becomes kernels, C, CUDA C and machine code.",
     "explain": "List the kernels of a module, and why they were not fused.",
     "convert": "Write a module in another form: HLO text, binary proto, text proto.",
     "memory": "Show the memory that a run needs, and the largest buffers.",

@@ -1,6 +1,6 @@
-"""The syntax of each opcode: number of operands, required and optional attributes.
+"""What the text of each opcode must look like: number of operands, attributes that must and may follow.
 
-In: an opcode as written. Out: its Signature, from the op's row in hloc/ops; None for an unknown opcode. Example:
+In: an opcode as written. Out: its Signature, from the op's row in hloc/ops; None for what is no opcode. Example:
 
     signature("reduce").required == ("dimensions", "to_apply")
     signature("custom-call-start").allowed             custom-call's attributes and those of async-start

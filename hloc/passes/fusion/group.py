@@ -1,18 +1,18 @@
-"""A group: the instructions of one kernel, while fusion collects them.
+"""A group: the instructions that fusion puts into one kernel, while they are being collected.
 
-Groups grow from users to producers. A group records the contexts (hloc/analysis/reads.py) in which it reads each of its
-members, its operands, its results, and whether it holds a reduction or a hero:
+Groups grow from users to producers. A group knows in which contexts (hloc/analysis/reads.py) it asks for each of its
+members, what it reads from outside, what others read from it, and whether it holds a reduction or a hero:
 
     LOOP        elemental members only                          -> kLoop
-    REDUCTION   reduces over the same rows, their producers and users         -> kInput, or kCustom if full rows
+    REDUCTION   reduces over the same rows, and what feeds and follows them    -> kInput, or kCustom where full rows
                 depend on a reduce (softmax, layer norm)
-    PRODUCT     a dot or convolution, its epilogue, and views or prologues of its operands (prologues.py)
-                                                                               -> kOutput
-    ATTENTION   two dots with a softmax between them (hloc/analysis/attention.py), producers of the scores, and views
+    PRODUCT     a dot or convolution, its epilogue, and views of its operands, or what these are computed from
+                (prologues.py)                                          -> kOutput
+    ATTENTION   two dots with a softmax between them (hloc/analysis/attention.py), what feeds the scores, and views
                 of the operands                                                -> kCustom
     UPDATE      a dynamic-update-slice or scatter and its updates              -> kLoop
-    SORT        a sort and the slices that read it (sorts.py)                  -> kCustom
-    SINGLE      anything else: not fused
+    SORT        a sort, and the slices that alone read it (sorts.py)           -> kCustom
+    SINGLE      anything else: stays as it is
 """
 from __future__ import annotations
 
@@ -47,8 +47,7 @@ WEIGHTLESS = RESHAPES | {"broadcast", "iota"}
 
 
 class Rows(NamedTuple):
-    """The common properties of a group's reduces. `full` and `row` are contexts: the elements of the input, and its
-    rows."""
+    """What the reduces of a group share. `full` and `row` are contexts: the elements of the input, and its rows."""
 
     dimensions: tuple[int, ...]
     reduced: tuple[int, ...]
@@ -85,13 +84,13 @@ class Group:
         self.code = self.work = weight(first)
         self.feeds_full: set[Instruction] = set()       # members that elements of full rows depend on
         self.again: dict[Instruction, float] = {}       # seconds spent on computing members more than once
-        self.kernel: Instruction | None = None          # the instruction that runs the group, after it is emitted
-        self.views: dict[Instruction, View] = {}        # views: by which strides a dot reads their operand
-        self.computed: set[Instruction] = set()         # members of a prologue that will join
+        self.kernel: Instruction | None = None          # what stands for the group once it is emitted
+        self.views: dict[Instruction, View] = {}        # members that say by which strides a dot reads their operand
+        self.computed: set[Instruction] = set()         # what is to join, and becomes a dot's operand on its way
         if self.kind == REDUCTION:
             self.rows = self.start_rows(first)
 
-    # -- contexts --------------------------------------------------------------------------------------------------
+    # -- what a member is asked for --------------------------------------------------------------------------------
 
     def context_of_operand(self, reader: Instruction, slot: int, context: int) -> int:
         if self.kind == ATTENTION and not is_elemental(reader):
@@ -102,7 +101,7 @@ class Group:
         return self.contexts.through(reader, slot, context)
 
     def asked(self, producer: Instruction, readers: list[Instruction]) -> tuple[int, ...]:
-        """The contexts in which the members among `readers` read `producer`."""
+        """The contexts in which the members among `readers` ask for `producer`."""
         found: set[int] = set()
         for reader in dict.fromkeys(readers):
             contexts = self.members.get(reader)
@@ -127,7 +126,7 @@ class Group:
 
     def add(self, producer: Instruction, contexts: tuple[int, ...], readers: list[Instruction], *,
             output: bool = False) -> None:
-        """Add an elemental producer, or one whose role `become` has determined."""
+        """Take in an elemental producer, or one whose role `become` has settled."""
         self.members[producer] = contexts
         if producer not in self.computed and self.reads_for_product(producer, readers):
             self.views[producer] = self.view_of(producer, readers)
@@ -141,19 +140,19 @@ class Group:
             self.outputs[producer] = None
 
     def reads_for_product(self, producer: Instruction, readers: list[Instruction]) -> bool:
-        """Whether the matmul of this group reads the producer as an operand, also through a view."""
+        """Whether the product of this group reads the producer as an operand, be it through a view."""
         return self.kind in (PRODUCT, ATTENTION) and any(
             r in self.views or (is_hero(r) and r in self.members) for r in readers)
 
     def view_of(self, producer: Instruction, readers: list[Instruction]) -> View | None:
-        """The strides by which a dot reads the producer's operand, if the producer is only a view of it."""
+        """The strides by which a dot reads the producer's operand, where the producer is nothing but a view of it."""
         inside = [r for r in dict.fromkeys(readers) if r in self.members]
         if len(inside) != 1 or inside[0].opcode == "convolution":
             return None
         return behind(producer, self.views.get(inside[0]) or whole(producer.shape.dimensions))
 
     def absorb(self, other: Group) -> None:
-        """Merge a group that runs over the same elements (and rows)."""
+        """Take in all of a group that runs over the same elements (and rows)."""
         here = self.contexts.absorb(other.contexts)
         for member, contexts in other.members.items():
             asked = {here[c] for c in contexts} | set(self.members.get(member, ()))
@@ -166,13 +165,13 @@ class Group:
         self.code = sum(len(c) * weight(m) for m, c in self.members.items())
 
     def reaches_full(self, contexts: tuple[int, ...], readers: list[Instruction]) -> bool:
-        """Whether elements of full rows depend on a producer that `readers` read in `contexts`."""
+        """Whether elements of full rows depend on a producer asked for in `contexts` by `readers`."""
         if self.rows is None:
             return False
         return self.rows.full in contexts or any(r in self.feeds_full for r in readers)
 
     def become_reduction(self, rows: Rows) -> None:
-        """A first reduce joins: determine which members have full size."""
+        """A first reduce joins: settle which members are of full size."""
         if self.rows is not None:
             return
         self.kind, self.rows = REDUCTION, rows
@@ -180,11 +179,11 @@ class Group:
             self.feeds_full.update(self.members)
 
     def is_row_wise(self) -> bool:
-        """Full rows depend on their own reduce: softmax, layer norm."""
+        """Full rows depend on a reduce of themselves: softmax, layer norm."""
         return any(m.opcode == "reduce" and m in self.feeds_full for m in self.members)
 
     def start_rows(self, reduce: Instruction) -> Rows:
-        """The group's own elements are the rows; a new context represents the elements of the reduce's operand."""
+        """The group's own elements are the rows; a new context stands for the elements of the reduce's operand."""
         shape = reduce.operands[0].shape
         full = self.contexts.intern(("full", None), shape.num_elements)
         return self._rows(reduce, full, BASE)
@@ -198,7 +197,7 @@ class Group:
         return rows
 
     def rows_for(self, reduce: Instruction, context: int) -> Rows | None:
-        """The rows that this group would have with `reduce` read in `context`; None if it does not fit."""
+        """The rows that this group would have with `reduce` read in `context`; None where it does not fit."""
         shape = reduce.operands[0].shape
         if self.rows is not None:
             same = (squeezed(self.rows.dimensions, self.rows.reduced)
@@ -215,7 +214,7 @@ class Group:
 
 
 def weight(instruction: Instruction) -> int:
-    """The operations that a member adds to a kernel: none if it only broadcasts or reshapes."""
+    """What a member adds to the size of a kernel: nothing where it only spreads or renames values."""
     return 0 if instruction.opcode in WEIGHTLESS else 1
 
 
@@ -245,7 +244,7 @@ def iteration_space(instruction: Instruction) -> tuple[int, ...]:
 
 
 def is_trailing(dimensions: tuple[int, ...], reduced: tuple[int, ...]) -> bool:
-    """Whether the reduced dimensions are the last ones, ignoring those of size one."""
+    """True where the reduced dimensions are the last ones, those of size one left out."""
     kept = [d for d, size in enumerate(dimensions) if size != 1 and d not in reduced]
     gone = [d for d in reduced if dimensions[d] != 1]
     return not kept or not gone or max(kept) < min(gone)
@@ -256,13 +255,13 @@ def without_ones(dimensions: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def squeezed(dimensions: tuple[int, ...], reduced: tuple[int, ...]) -> tuple[tuple[int, bool], ...]:
-    """Each size and whether it is reduced; without dimensions of size one."""
+    """Sizes with whether each is reduced; dimensions of size one left out."""
     return tuple((size, d in reduced) for d, size in enumerate(dimensions) if size != 1)
 
 
 def depends_elementwise(group: Group, producer: Instruction) -> bool:
-    """Whether everything in the group that depends on `producer`, and every output, is elementwise at the kernel's own
-    position: the form of an epilogue."""
+    """True where everything in the group that depends on `producer` is elementwise at the kernel's own position, and
+    so is every output: the form of an epilogue."""
     dependent = {producer}
     for member in reversed(group.members):
         if not any(o in dependent for o in member.operands):
@@ -276,5 +275,5 @@ def depends_elementwise(group: Group, producer: Instruction) -> bool:
 
 
 def is_free(group: Group) -> bool:
-    """Whether the group holds only reshapes: it needs no kernel."""
+    """Only reshapes so far: no kernel at all, and better left so."""
     return all(m.opcode in RESHAPES for m in group.members)
