@@ -88,7 +88,7 @@ def measure(path: Path, rounds: int, timeout: int) -> dict[str, float]:
 
     for _ in range(rounds):
         with tempfile.TemporaryDirectory() as cache:
-            keep({"bare": apart("--compile", path, cache, timeout, HLOC_ROUTINES="0").get("compile", math.inf)})
+            keep({"bare": apart("--compile", path, cache, timeout, HLOC_PRECOMPILED="0").get("compile", math.inf)})
         with tempfile.TemporaryDirectory() as cache:
             cold = apart("--compile", path, cache, timeout)
             keep({**cold, "cold": cold.get("compile", math.inf)})

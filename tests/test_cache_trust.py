@@ -282,7 +282,7 @@ def test_eight_processes_compile_at_once(folder, monkeypatch):
     script = ("import sys, hloc, numpy as np\n"
               "y, = hloc.compile(sys.argv[1], target='cpu')(np.arange(4, dtype=np.float32))\n"
               "assert y.tolist() == [0, 2, 4, 6]")
-    environment = {**os.environ, "PYTHONPATH": str(Path(hloc.__file__).parent.parent), "HLOC_ROUTINES": "0"}
+    environment = {**os.environ, "PYTHONPATH": str(Path(hloc.__file__).parent.parent), "HLOC_PRECOMPILED": "0"}
     processes = [subprocess.Popen([sys.executable, "-c", script, DOUBLE % (4, 4)], env=environment) for _ in range(8)]
     assert [p.wait(timeout=300) for p in processes] == [0] * 8
 
@@ -298,7 +298,7 @@ def test_a_small_or_read_only_disk(tmp_path, monkeypatch, options):
         pytest.skip("this machine mounts nothing")
     try:
         monkeypatch.setenv("HLOC_CACHE_DIR", str(place))
-        monkeypatch.setenv("HLOC_ROUTINES", "0")
+        monkeypatch.setenv("HLOC_PRECOMPILED", "0")
         if options == "ro":
             check_doubles()
             subprocess.run(["mount", "-o", "remount,ro", place], check=True)

@@ -25,7 +25,7 @@ ANSWERS = '#!/bin/sh\nif [ "$1" = --version ]; then echo "mine 1.0"; exit 0; fi\
 def fresh(tmp_path, monkeypatch):
     """Nothing is compiled yet; compilers have a second to answer."""
     monkeypatch.setenv("HLOC_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setenv("HLOC_ROUTINES", "0")
+    monkeypatch.setenv("HLOC_PRECOMPILED", "0")
     monkeypatch.setattr(toolchain, "VERSION_SECONDS", 3.0)
     monkeypatch.setattr(toolchain, "COMPILE_SECONDS", 2.0)
     toolchain._version.cache_clear()
@@ -157,7 +157,7 @@ def test_one_unit_that_fails_ends_the_others(fresh, monkeypatch):
 def test_doctor_and_the_command_line_say_so(fresh):
     environment = {**os.environ, "CC": "'gcc", "PYTHONPATH": str(Path(hloc.__file__).parent.parent)}
     (fresh / "m.hlo").write_text(DOUBLE % (4, 4))
-    for command, code in ((["run", "m.hlo"], 5), (["doctor"], 0), (["routines"], 5), (["compile", "m.hlo", "-o", "m.so"], 5)):
+    for command, code in ((["run", "m.hlo"], 5), (["doctor"], 0), (["precompile"], 5), (["compile", "m.hlo", "-o", "m.so"], 5)):
         done = subprocess.run([sys.executable, "-m", "hloc.cli.main", *command], cwd=fresh, env=environment,
                               capture_output=True, text=True, timeout=120)
         assert done.returncode == code and "Traceback" not in done.stderr, (command, done.stderr)

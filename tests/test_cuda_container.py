@@ -168,14 +168,14 @@ def test_hostile_archives(cubin, tmp_path):
         archive.writestr("plan.json", "[" * 200_000)
         archive.comment = bytes(64)
     seal_anew(path)
-    with pytest.raises(RunError, match="not a whole file that hloc wrote .RecursionError"):
+    with pytest.raises(RunError, match="not a complete file that hloc wrote .RecursionError"):
         container.read(path)
     rewritten(cubin, path, lambda plan: None, how=zipfile.ZIP_DEFLATED)
     with pytest.raises(RunError, match="is compressed by method 8"):
         container.read(path)
     rewritten(cubin, path, lambda plan: None)
     data = path.read_bytes()
-    for offset, words in ((20, "not a whole file that hloc wrote"), (8, "is encrypted")):
+    for offset, words in ((20, "not a complete file that hloc wrote"), (8, "is encrypted")):
         at = data.rindex(b"PK\1\2") + offset              # of the last member, as the directory has it
         path.write_bytes(data[:at] + b"\xff\xff\xff\x0f" * 2 + data[at + 8:])
         seal_anew(path)
@@ -184,7 +184,7 @@ def test_hostile_archives(cubin, tmp_path):
     at = data.rindex(b"PK\5\6") + 12                      # the length of the directory
     path.write_bytes(data[:at] + b"\xff\xff\xff\x7f" + data[at + 4:])
     seal_anew(path)
-    with pytest.raises(RunError, match="not a whole file that hloc wrote"):
+    with pytest.raises(RunError, match="not a complete file that hloc wrote"):
         container.read(path)
 
 

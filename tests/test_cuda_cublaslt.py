@@ -173,7 +173,7 @@ def test_the_file_holds_the_call(tmp_path, monkeypatch):
         kernels = [again.kernels[0]._replace(product=wrong)]
         with open(tmp_path / "w.cubin", "w+b") as file:
             container.write(file, packed.image, program, kernels, "sm_90a", 13000)
-        with pytest.raises(RunError, match="not a whole file that hloc wrote"):
+        with pytest.raises(RunError, match="not a complete file that hloc wrote"):
             container.read(tmp_path / "w.cubin")
 
 

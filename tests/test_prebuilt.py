@@ -42,7 +42,7 @@ def few(tmp_path, monkeypatch):
     monkeypatch.setattr(prebuilt, "all_routines", lambda: compiled(["pool.c", "call.c"], {}))
     monkeypatch.setattr(routine_objects, "PREBUILT", folder)
     monkeypatch.setenv("HLOC_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.delenv("HLOC_ROUTINES", raising=False)
+    monkeypatch.delenv("HLOC_PRECOMPILED", raising=False)
     return folder
 
 
@@ -51,7 +51,7 @@ def test_programs_take_what_is_installed(few, tmp_path, monkeypatch):
     assert prebuilt.build_all(few) == (2, []) and prebuilt.how_many() == (2, 2)
     np.testing.assert_array_equal(compile_text(DOUBLE)(np.float32([1, 2, 3]))[0], [2, 4, 6])
     assert list((tmp_path / "cache").glob("*.so")) and not list((tmp_path / "cache").glob("*.o"))
-    monkeypatch.setenv("HLOC_ROUTINES", "0")
+    monkeypatch.setenv("HLOC_PRECOMPILED", "0")
     monkeypatch.setenv("HLOC_CACHE_DIR", str(tmp_path / "other"))
     np.testing.assert_array_equal(compile_text(DOUBLE)(np.float32([1, 2, 3]))[0], [2, 4, 6])
     assert len(list((tmp_path / "other").glob("*.o"))) == 2

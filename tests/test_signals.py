@@ -36,7 +36,7 @@ def interruptible() -> Iterator[None]:
 def signalled(number: int, command: Sequence[str], folder: Path, ready: Callable[[], bool]) -> tuple[int, str]:
     """The exit code of a command that is sent a signal once it is ready, and what it said. It must end soon."""
     environment = {**os.environ, "TMPDIR": str(folder / "tmp"), "HLOC_CACHE_DIR": str(folder / "cache"),
-                   "HLOC_ROUTINES": "0"}
+                   "HLOC_PRECOMPILED": "0"}
     (folder / "tmp").mkdir()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
                                cwd=folder)

@@ -56,7 +56,7 @@ def _routines() -> tuple[str, str, str, str]:
         found = f"{there} of {all_of_them} compiled for this CPU and compiler" if there else ""
     except BuildError:
         found = ""
-    return "library kernels", found, "faster first compilations", "hloc routines"
+    return "library kernels", found, "faster first compilations", "hloc precompile"
 
 
 def _nvrtc() -> tuple[str, str, str, str]:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 def find(name: str, march: str = "native") -> Target:
-    """The target called `name`; march: of a CPU, what the C compiler's -march is. Raises UsageError, with the nearest
-    names, where there is none."""
+    """The target called `name`; march: of a CPU, the C compiler's -march. Raises UsageError, with the nearest names,
+    for an unknown one."""
     if not isinstance(name, str):
         raise UsageError(f"a target is a name, such as 'cpu' or 'h100', not {name!r}")
     if march != "native" and name not in ("cpu", "auto"):
@@ -38,7 +38,7 @@ def find(name: str, march: str = "native") -> Target:
 
 
 def gpu_left_out(asked: str, taken: str) -> str:
-    """Why "auto" is the CPU although an NVIDIA driver shows itself; "" where that is as it should be."""
+    """Why "auto" is the CPU although there is an NVIDIA driver; "" if there is no reason to report."""
     if asked != "auto" or taken != "cpu" or not presence.driver_present():
         return ""
     from hloc.targets.cuda.presence import device_missing

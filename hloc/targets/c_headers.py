@@ -1,4 +1,4 @@
-"""C headers of saved programs, for CPUs and GPUs: what the arrays are, how the functions are used, their prototypes.
+"""C headers of saved programs, for CPUs and GPUs: descriptions of arrays and functions, and prototypes.
 
     header("encoder, for C and C++", arrays(program), USE, PUBLIC, "encoder")    NAME in USE and PUBLIC is the program's
 """

@@ -1,8 +1,8 @@
-"""Functions of many instructions: which they are, and calls of them instead of writing them out each time.
+"""Calls of long functions instead of inlining them each time.
 
     x = sin(y)      ->      x = called_sin(y)           printed as hloc_called_sin_f32(y)
 
-In: expressions of a Kernel. Out: the same with calls; `definition`: the C, or CUDA C, function that one calls.
+In: expressions of a Kernel. Out: the same with calls; `definition`: the called C or CUDA C function.
 """
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ HEAVY_OF_COMPLEX = frozenset(["abs", "divide", "rsqrt", "sign", "sqrt"])
 
 
 def is_function(expr: Apply) -> bool:
-    """Of many instructions."""
+    """Whether a function has many instructions."""
     op = expr.op.removesuffix("_near")
     return op in HEAVY or op in HEAVY_OF_COMPLEX and expr.arguments[0].type in ("c64", "c128")
 
 
 def is_called(expr: Expr) -> bool:
-    """What is called where many stand in a kernel."""
+    """Whether a function is called if a kernel has many."""
     return isinstance(expr, Apply) and expr.type != INDEX and is_function(expr)
 
 
 def functions_in(statements: Iterable[Stmt]) -> int:
-    """How many functions are written out."""
+    """The number of inlined functions."""
     return sum(is_called(e) for s in walk(statements) for e in parts(expressions(s)))
 
 
@@ -55,5 +55,5 @@ def _definition(op: str, types: tuple[str, ...], result: str) -> str:
 
 
 def guarded(name: str, text: str) -> str:
-    """A function that several kernels of one unit may bring."""
+    """The definition, which several kernels of one unit may contain."""
     return f"#ifndef {name.upper()}\n#define {name.upper()}\n{text}\n#endif"

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 
 def host_function(call: HostCall, options) -> Callable:
-    """What a host call runs: the user's function, else hloc's own. Raises UnsupportedError, located, for neither."""
+    """The function of a host call: the user's, else hloc's own. Raises UnsupportedError, located, if there is
+    neither."""
     if call.target in options.custom_calls:
         return options.custom_calls[call.target]
     if call.instruction.opcode in COLLECTIVES:
@@ -47,14 +48,14 @@ def collective_function(instruction: Instruction, device: Device | None) -> Call
     evaluate, evaluator = OPS[instruction.opcode].evaluate, Evaluator(device=device)
 
     def function(*operands) -> tuple[np.ndarray, ...]:
-        own = [unflatten(o.shape, iter([a.copy() for a in flatten(value)]))          # the memory is used again
+        own = [unflatten(o.shape, iter([a.copy() for a in flatten(value)]))          # the memory is reused
                for o, value in zip(instruction.operands, operands)]
         return tuple(map(np.asarray, flatten(evaluate(evaluator, instruction, *own))))
     return function
 
 
 def answered(call: HostCall, function: Callable, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The results of a call on flat arrays, flat. Raises RunError where their number, types or shapes are not right."""
+    """The results of a call on flat arrays, flat. Raises RunError if their number, types or shapes are wrong."""
     answers = function(*_arranged(call, inputs))
     answers = answers if isinstance(answers, tuple) else (answers,)
     if len(answers) != len(call.results):
@@ -63,7 +64,7 @@ def answered(call: HostCall, function: Callable, inputs: Sequence[np.ndarray]) -
 
 
 def _arranged(call: HostCall, inputs: Sequence[np.ndarray]) -> list:
-    """The flat arrays as the call's operands: tuples where an operand is one."""
+    """The flat arrays as the call's operands, with tuples."""
     flat = iter(inputs)
     return [next(flat) if o.shape.is_array else tuple(next(flat) for _ in leaves(o.shape))
             for o in call.instruction.operands if not o.shape.is_token]

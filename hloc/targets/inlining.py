@@ -1,4 +1,4 @@
-"""What generated C and CUDA C have in common as files: names of kernels, and headers put in place.
+"""Names of kernels and inlined headers, for generated C and CUDA C.
 
     c_name(7, "fusion.add") == "k7_fusion_add"
     inline_includes('#include "scalar.h"\\n', (folder,))      the header's text, its own headers in place too
@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-HEADERS = Path(__file__).parent / "c"           # scalar math, which all targets share
+HEADERS = Path(__file__).parent / "c"           # scalar math, shared by all targets
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([\w./]+)"\s*$', re.MULTILINE)
 
 
@@ -22,7 +22,7 @@ def c_name(number: int, name: str) -> str:
 def inline_includes(text: str, folders: Sequence[Path], templates: Collection[str] = (),
                     shortened: Callable[[str], str] = lambda text: text) -> str:
     """Replace #include "..." of headers in these folders by their text, each once; `templates` every time; system
-    headers stay. shortened: text of a header -> what is wanted of it."""
+    headers stay. shortened: text of a header -> its needed part."""
     seen: set[str] = set()
 
     def replace(found: re.Match) -> str:

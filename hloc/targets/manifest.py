@@ -1,4 +1,4 @@
-"""What a compiled program on disk says of its parameters and results, and what may be believed of it.
+"""The description of parameters and results in a compiled file, and its checks.
 
     value_to_json(value)  ->  ["x", "f32", [2, 3]];  value_from_json(row) is its inverse, and checks it
 """
@@ -8,7 +8,7 @@ from hloc.ir import numpy_dtype
 from hloc.ir.shapes import array
 from hloc.kernels.plan import Value
 
-MOST_BYTES = 1 << 48                # more than any address reaches
+MOST_BYTES = 1 << 48                # more than the address space
 
 
 def value_to_json(value: Value) -> list:
@@ -16,7 +16,7 @@ def value_to_json(value: Value) -> list:
 
 
 def value_from_json(row: list) -> Value:
-    """Raises ValueError, TypeError or KeyError for what is no array."""
+    """Raises ValueError, TypeError or KeyError for an invalid array."""
     name, element_type, dimensions = row
     numpy_dtype(element_type)                                    # KeyError for an unknown type
     sizes = [whole(d, MOST_BYTES) for d in dimensions]

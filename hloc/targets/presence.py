@@ -1,9 +1,9 @@
-"""Whether an NVIDIA driver is here: cheap, and machines without one import nothing for it."""
+"""Whether there is an NVIDIA driver; cheap, without imports."""
 from __future__ import annotations
 
 import os
 
 
 def driver_present() -> bool:
-    """Whether an NVIDIA driver shows itself."""
+    """Whether there is an NVIDIA driver."""
     return any(os.path.exists(p) for p in ("/dev/nvidiactl", "/dev/dxg"))

@@ -1,6 +1,6 @@
-"""Loop IR -> C-family source text, for people to read and compilers to compile.
+"""Loop IR -> C or CUDA C.
 
-In: a Kernel (hloc/kernels/ir.py). Out: one function. What C and CUDA C say differently is a Dialect record.
+In: a Kernel (hloc/kernels/ir.py). Out: one function. The differences of C and CUDA C are in a Dialect record.
 
     print_kernel(kernel, C, "k0_add")
       void k0_add(void *const *buffers, long begin, long end) {
@@ -8,8 +8,8 @@ In: a Kernel (hloc/kernels/ir.py). Out: one function. What C and CUDA C say diff
         ...
         for (long i0 = begin; i0 < end; i0++) {
 
-Parameters are not `restrict`: a result may lie where an operand lay (an element is read before it is written there);
-VECTOR loops carry `omp simd`, which is what lets compilers vectorize them.
+Parameters are not `restrict`: a result may share the memory of an operand (an element is read before it is written).
+VECTOR loops have `omp simd`, which allows compilers to vectorize them.
 """
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ from hloc.kernels.walks import walk
 
 
 class Dialect(NamedTuple):
-    """What one C-family language says in its own way.
+    """The syntax of one C-family language.
 
     threads   PARALLEL loops are a grid-stride loop (with the VECTOR loop directly inside), not a range begin..end
     atomics   op -> format of an atomic update of an address
-    zeroed    Local arrays of up to so many elements, which compilers keep in registers, start as zeros: what a loop
-              carries in a register must have a first value (docs/gpu.md)
+    zeroed    Local arrays of up to this many elements, which compilers keep in registers, start as zeros: a
+              loop-carried register must have an initial value (docs/gpu.md)
     """
 
     name: str
@@ -80,12 +80,12 @@ COMPARISONS = {"compare_eq": ("==", 9), "compare_ne": ("!=", 9), "compare_lt": (
                "compare_gt": (">", 10), "compare_ge": (">=", 10)}
 PREDICATES = {"and": ("&", 8), "or": ("|", 6), "xor": ("^", 7)}
 ATOM, UNARY, TERNARY = 16, 14, 2
-ROUNDED = frozenset(                      # there and back again from f32 is a function of its own
+ROUNDED = frozenset(                      # rounding an f32 to it and back is one function
     name for name, type in ELEMENT_TYPES.items() if type.kind == "float" and is_narrow(name))
 EXACT_IN_BF16 = frozenset(["f8e3m4", "f8e4m3", "f8e4m3fn", "f8e4m3fnuz", "f8e4m3b11fnuz", "f8e5m2", "f8e5m2fnuz", "s8",
                            "u8"])
 SIMD_REDUCTIONS = {"add": "+", "multiply": "*", "and": "&", "or": "|", "xor": "^"}
-SIMD_EXTREMA = {"maximum": "max", "minimum": "min"}         # of integers: those of floats know NaN
+SIMD_EXTREMA = {"maximum": "max", "minimum": "min"}         # of integers: those of floats keep NaN
 
 
 def c_type(type: str) -> str:
@@ -124,8 +124,9 @@ def _print(expr: Expr) -> tuple[str, int]:
 
 
 def _select(which: Expr, yes: Expr, no: Expr) -> tuple[str, int]:
-    """`which ? yes : no`. An integer that is raised where it is negative, as indices are, is an addition without a
-    branch: add(x, which ? c : 0). Of complex numbers each part is selected: gcc makes no vectors of a whole one."""
+    """`which ? yes : no`. An integer to which a constant is added if it is negative, as for indices, is an addition
+    without a branch: add(x, which ? c : 0). Parts of complex numbers are selected separately: gcc does not vectorize a
+    select of a whole one."""
     if yes.type in ("c64", "c128"):
         return _call(Apply("select", (which, yes, no), yes.type)), ATOM
     if (isinstance(yes, Apply) and yes.op == "add" and yes.type in ("s32", "s64") and isinstance(no, Var)
@@ -180,7 +181,7 @@ def _convert(value: Expr, target: str) -> tuple[str, int]:
         return f"({c_type(target)}){_inside(value, UNARY)}", UNARY
     if source == "pred" and (is_narrow(target) and ELEMENT_TYPES[target].kind == "float"
                              or target in SIMPLE_TYPES and not isinstance(value, Load)):
-        one, zero = (literal(Const(x, target))[0] for x in (1, 0))      # in vectors, no bytes on the way
+        one, zero = (literal(Const(x, target))[0] for x in (1, 0))      # avoids bytes in vector code
         return f"{_inside(value, TERNARY + 1)} ? {one} : {zero}", TERNARY
     text = expression(value)
     if is_narrow(source):
@@ -197,8 +198,8 @@ def _convert(value: Expr, target: str) -> tuple[str, int]:
 
 
 def _form_beside(narrow: str, other: str) -> str:
-    """The type by which a narrow type is converted to or from another: f32 where that is computed in f32, which has all
-    its numbers as bits (f8e8m0fnu is computed in f64)."""
+    """The type through which a narrow type is converted to or from another: f32 if it is computed in f32, which holds
+    all its values (f8e8m0fnu is computed in f64)."""
     return "f32" if computation_type(other) == "f32" else computation_type(narrow)
 
 
@@ -338,7 +339,8 @@ class StatementPrinter:
         self.line(indent, "}")
 
     def grid(self, s: For, indent: int) -> None:
-        """A grid-stride loop; a VECTOR loop that is all of the body joins it, so that each thread has one element."""
+        """A grid-stride loop, collapsed with a VECTOR loop that is its whole body, so that each thread has one
+        element."""
         start, step = "blockIdx.x * (long)blockDim.x + threadIdx.x", "(long)gridDim.x * blockDim.x"
         inner = s.body[0] if len(s.body) == 1 and isinstance(s.body[0], For) else None
         if inner is None or inner.kind != VECTOR or not isinstance(inner.extent, int):
@@ -376,7 +378,7 @@ class StatementPrinter:
 
 
 def simd_reduction(op: str, type: str) -> str | None:
-    """OpenMP's own name for a reduction, whose lanes compilers join by shuffles, not one by one; None: it has none."""
+    """OpenMP's name of a reduction, whose lanes compilers join by shuffles, not one by one; None if it has none."""
     is_integer = ELEMENT_TYPES[type].kind in ("signed", "unsigned")
     return SIMD_REDUCTIONS.get(op) or (SIMD_EXTREMA.get(op) if is_integer else None)
 
@@ -407,7 +409,7 @@ def print_statements(statements: Iterable[Stmt], dialect: Dialect, indent: int =
 
 def print_kernel(kernel: Kernel, dialect: Dialect, name: str, qualifier: str = "",
                  printer: StatementPrinter | None = None) -> str:
-    """A whole kernel as a function called `name`; `qualifier` stands before its type, in C. printer: a target's own."""
+    """A whole kernel as a function called `name`; `qualifier` precedes its type, in C. printer: the target's class."""
     printer = printer or StatementPrinter(dialect)
     ranged = any(isinstance(s, For) and s.kind == PARALLEL for s in kernel.body)
     printer.lines.extend(comment(kernel.origin))
@@ -428,7 +430,7 @@ def print_kernel(kernel: Kernel, dialect: Dialect, name: str, qualifier: str = "
 
 
 def declare_reductions(kernel: Kernel, printer: StatementPrinter) -> None:
-    """OpenMP knows no maximum that keeps NaN: declare those that the kernel's VECTOR loops use."""
+    """OpenMP has no maximum that keeps NaN: declare those that the kernel's VECTOR loops use."""
     if not printer.dialect.vector_pragma:
         return
     for op, type in sorted(_own_reductions(kernel.body)):

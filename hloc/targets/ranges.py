@@ -1,7 +1,7 @@
-"""The least and the greatest value of an INDEX expression, by interval arithmetic.
+"""The range of an INDEX expression, by interval arithmetic.
 
-In: an expression, and the intervals of the variables in it. Out: its interval; Unknown where it depends on data, or
-where it or one of its parts may leave +-2**30.
+In: an expression, and the intervals of the variables in it. Out: its interval; Unknown if it depends on data, or
+if it or one of its parts may leave +-2**30.
 
     value_of(Apply("add", (Var("i", INDEX), Const(4, INDEX)), INDEX), {"i": (0, 9)})  ->  (4, 13)
 """

@@ -1,9 +1,8 @@
-"""Native code and what belongs to it in one file: model.so, model.cubin.
+"""Native code with its plan and constants in one file: model.so, model.cubin.
 
 The ELF image comes first, so that linkers, drivers and tools read the file as such; a zip follows it, so that zipfile
-reads it too: plan.json, which notes the image's length, and members, stored, not deflated. The zip's comment, with
-which the file ends, is the hash of every byte before it. It is checked before anything is used; nothing is ever
-unpickled.
+reads it too: plan.json, which holds the image's length, and members, stored, not deflated. The zip's comment, at the
+end of the file, is the hash of every byte before it. It is checked before anything is used; nothing is unpickled.
 
     write(file, image, {"hloc_container": 7, ...}, {"constant_0": b"..."})
     with reading(path, "hloc_container", 7) as sealed: sealed.plan, sealed.image(), sealed.member("constant_0")
@@ -31,7 +30,7 @@ HEX = frozenset(b"0123456789abcdef")
 
 
 def write(file: BinaryIO, image: BinaryIO, plan: dict, members: Mapping[str, bytes] | None = None) -> None:
-    """Write an image, a plan and members into an empty file that can be read as well."""
+    """Write an image, a plan and members into an empty file that is open for reading and writing."""
     shutil.copyfileobj(image, file, PIECE)
     text = json.dumps({**plan, "image_bytes": file.tell()}).encode()
     with zipfile.ZipFile(file, "a", zipfile.ZIP_STORED, allowZip64=True) as archive:
@@ -43,8 +42,8 @@ def write(file: BinaryIO, image: BinaryIO, plan: dict, members: Mapping[str, byt
 
 @contextmanager
 def reading(path: Path, mark: str, version: int) -> Iterator[Sealed]:
-    """A file that `write` made, as it is now: what is checked and used is a copy in memory. Raises RunError where it is
-    another, is not whole or was changed, and for whatever is found to be wrong with its plan in the block."""
+    """Open a file of `write`: a copy in memory is checked and used. Raises RunError if it is another file, truncated or
+    changed, and for errors of its plan in the block."""
     try:
         with opened(path) as given:
             size, free = os.fstat(given.fileno()).st_size, available_memory()
@@ -57,7 +56,7 @@ def reading(path: Path, mark: str, version: int) -> Iterator[Sealed]:
                 yield Sealed(path, archive, mark, version)
     except (*DAMAGED, zipfile.BadZipFile, KeyError, TypeError, AttributeError) as error:
         said = getattr(error, "strerror", None) or str(error)[:200]
-        raise RunError(f"{path} is not a whole file that hloc wrote ({type(error).__name__}: {said})") from None
+        raise RunError(f"{path} is not a complete file that hloc wrote ({type(error).__name__}: {said})") from None
 
 
 class Sealed:
@@ -81,19 +80,19 @@ class Sealed:
 
 
 def _check(path: Path, file: BinaryIO) -> None:
-    """Raises RunError where a file does not end with the hash of what stands before it."""
+    """Raises RunError if a file does not end with the hash of its other bytes."""
     end = max(0, file.seek(0, os.SEEK_END) - SEAL_BYTES)
     file.seek(end)
     seal = file.read(SEAL_BYTES)
     if len(seal) != SEAL_BYTES or not HEX.issuperset(seal):
-        raise RunError(f"{path} is not a whole file that hloc wrote: its end is missing, or it is of another kind or "
-                       "version", hint="hloc compile writes it anew")
+        raise RunError(f"{path} is not a complete file that hloc wrote: its end is missing, or it is of "
+                       "another kind or version", hint="compile it again with hloc compile")
     if _hash(file, end) != seal:
         raise RunError(f"{path} is damaged: it does not match its hash")
 
 
 def _hash(file: BinaryIO, length: int) -> bytes:
-    """Of the first `length` bytes; the file then stands behind them."""
+    """The hash of the first `length` bytes; the file's position is then after them."""
     file.seek(0)
     total = hashlib.sha256()
     for piece in _pieces(file, length):
@@ -102,7 +101,7 @@ def _hash(file: BinaryIO, length: int) -> bytes:
 
 
 def _pieces(file: BinaryIO, length: int) -> Iterator[bytes]:
-    """The next `length` bytes of a file. Raises EOFError where it is shorter."""
+    """The next `length` bytes of a file. Raises EOFError if it is shorter."""
     while length:
         piece = file.read(min(PIECE, length))
         if not piece:

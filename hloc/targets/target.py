@@ -1,4 +1,4 @@
-"""The Target record: what it takes to compile for and run on one kind of machine.
+"""The Target record: the functions that compile for and run on one kind of machine.
 
     target = hloc.targets.find("cpu"); exe = target.executable(program, module, options)
 """
@@ -19,9 +19,9 @@ class Target:
     """name        cpu or cuda: which pipeline (hloc/passes/pipelines.py) and which custom calls
     machine     facts about the hardware to compile for
     executable  (Program, optimized Module, Options) -> Executable
-    ahead       threads that make what will be needed to build this module; called before the passes
+    ahead       starts threads that compile library kernels for this module; called before the passes
     recalled    (Module, options of passes, compile a text, compile the module) -> Executable, from a cache of programs
-    workspace   what memory its routines take, for the plan; None: they bring their own
+    workspace   the scratch memory of its library kernels, for the plan; None: they allocate their own
     """
 
     name: str

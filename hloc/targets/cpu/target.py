@@ -2,7 +2,7 @@
 
     exe = cpu_target().executable(program, module, options)
 
-What compiles is imported when something is compiled: a program that lies in the cache does without.
+Compilers and passes are imported only if something is compiled: a program in the cache needs none.
 """
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 
 def cpu_target(march: str = "native") -> Target:
-    """The target for this CPU, or for those that a C compiler's -march stands for. Raises UsageError for a -march that
-    the compiler does not know."""
+    """The target for this CPU, or for those of a C compiler's -march. Raises UsageError for a -march that the compiler
+    does not know."""
     from hloc.targets.cpu.building.toolchain import machine_of
     machine = machine_of(march)
     return Target("cpu", machine, partial(executable, machine), partial(start_ahead, machine=machine),
@@ -65,13 +65,13 @@ def _stack(machine: Machine) -> int:
 
 
 def start_ahead(module: Module, machine: Machine) -> Workers:
-    """Start compiling the routines that a module will probably call."""
+    """Start compiling the library kernels that a module will probably call."""
     from hloc.targets.cpu.building.ahead import ahead
     return ahead(module, machine)
 
 
 def executable(machine: Machine, program: Program, module: Module, options) -> Executable:
-    """An Executable over generated C; nothing is compiled before it is first called or saved."""
+    """An Executable over generated C, which is compiled when it is first called or saved."""
     from hloc.targets.cpu.building import toolchain
     from hloc.targets.cpu.building.build import build
     from hloc.targets.cpu.execution.profile import step_times
@@ -113,14 +113,14 @@ def executable(machine: Machine, program: Program, module: Module, options) -> E
 
 
 def largest(module: Module) -> Instruction:
-    """The instruction whose result takes the most memory: where to look when a module is too large."""
+    """The instruction whose result takes the most memory, for errors of modules that are too large."""
     return max((i for i in module.entry.instructions if i.opcode not in ("parameter", "tuple")),
                key=lambda i: i.shape.num_bytes, default=module.entry.root)
 
 
 def save(sources: Sources, file: BinaryIO, name: str, options) -> None:
-    """Write a shared object that stands alone: constants and manifest inside. Raises UnsupportedError for a program
-    that calls what it cannot hold."""
+    """Write a self-contained shared object, with constants and manifest. Raises UnsupportedError for a program that
+    calls functions that it cannot contain."""
     refuse_calls(sources, ".so")
     from hloc.targets.cpu.building.build import save as write_shared_object
     with options.stage("compiler"):
@@ -128,7 +128,7 @@ def save(sources: Sources, file: BinaryIO, name: str, options) -> None:
 
 
 def c_file(sources: Sources, name: str) -> str:
-    """One C file of it all. Raises UnsupportedError as save does."""
+    """The whole program as one C file. Raises UnsupportedError as save does."""
     refuse_calls(sources, ".c")
     from hloc.targets.cpu.program.single_file import single_file
     return single_file(sources, name)

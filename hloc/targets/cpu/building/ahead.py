@@ -1,4 +1,4 @@
-"""Routines that start compiling while the passes still run: those that a module will probably call."""
+"""Starts compiling the library kernels that a module will probably call, while the passes still run."""
 from __future__ import annotations
 
 from hloc.ir import Module
@@ -11,7 +11,7 @@ from hloc.workers import Workers
 
 
 def ahead(module: Module, machine: Machine) -> Workers:
-    """Threads that compile what is not there yet. Errors show where they are used."""
+    """Threads that compile missing library kernels. Errors are raised when the kernels are needed."""
     chain, sources = toolchain.find(machine), runtime_digest()
     threads = Workers(available_cores())
     units, parts = likely_units(module, machine)

@@ -1,10 +1,10 @@
-"""C sources -> a shared object: everything that must be compiled, in one parallel batch, then one link.
+"""C sources -> a shared object: all compilations in one parallel batch, then one link.
 
-In: Sources of a program. Out: a shared object, open, and its key; from the cache where it was built before.
+In: Sources of a program. Out: a shared object, open, and its key; from the cache if it was built before.
 
     key, library = build(sources, options.report, options.units)
 
-The routines of runtime/ (routine_objects.py) are compiled once per machine, and start while the passes still run.
+The library kernels of runtime/ (routine_objects.py) are compiled once per machine, starting while the passes run.
 """
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Report = Callable[[str, int, int], None]
 
 def build(sources: Sources, report: Report, times: list[UnitTime]) -> tuple[str, BinaryIO]:
     """The shared object of a program, open, and its key: from the cache, else compiled. Raises BuildError. `times`
-    receives what each unit took."""
+    receives the time of each unit."""
     chain = toolchain.find(sources.machine)
     units = sources.units(available_cores())
     parts = compiled((*sources.runtime_units(), CALL), sources.parts())
@@ -50,8 +50,7 @@ def build(sources: Sources, report: Report, times: list[UnitTime]) -> tuple[str,
 
 
 def save(sources: Sources, file: BinaryIO, name: str, report: Report, times: list[UnitTime]) -> None:
-    """Write a shared object that stands alone: the constants and the manifest are inside. name: what its functions
-    begin with."""
+    """Write a self-contained shared object, with constants and manifest. name: prefix of its functions."""
     program = sources.program
     facts = {**manifest(program.name, program.parameters, program.results, program.arena_size, program.constants),
              "functions": name, "march": sources.machine.march}
@@ -68,7 +67,7 @@ def save(sources: Sources, file: BinaryIO, name: str, report: Report, times: lis
 
 
 class Standalone(NamedTuple):
-    """entry: C text of the unit that others call; exports: the linker's list of what they see."""
+    """entry: C text of the unit with the public functions; exports: the linker's list of these."""
 
     entry: Path
     exports: Path
@@ -76,10 +75,10 @@ class Standalone(NamedTuple):
 
 def _compile_and_link(chain: Toolchain, units: list[Unit], sources: Sources, output: Path, report: Report,
                       times: list[UnitTime], alone: Standalone | None = None) -> None:
-    """The units of a program and the missing routines at once; the largest first. alone: not for this Python."""
+    """Compile the units of a program and the missing library kernels, the largest first. alone: not for this Python."""
     digest = runtime_digest()
     with cache.workspace() as folder, Workers(available_cores()) as cores, \
-            Workers(16) as waiting:                    # a routine may be in the making elsewhere
+            Workers(16) as waiting:                    # another thread may be compiling a library kernel
         own = (*sources.runtime_units(), CALL, *((CPU_NEEDS,) if alone else ()))
         routines = [waiting.submit(_routine, chain, unit, flags, digest, folder, times)
                     for unit, flags in compiled(own, sources.parts())]
@@ -89,7 +88,7 @@ def _compile_and_link(chain: Toolchain, units: list[Unit], sources: Sources, out
             flags = (*toolchain.DRIVER_FLAGS, *chain.any_cpu())
             jobs.append(cores.submit(chain.compile_object, alone.entry, alone.entry.with_suffix(".o"), flags))
         _follow(jobs + routines, report)
-        report("link", 0, 0)                           # zig builds its C library first, where it has not yet
+        report("link", 0, 0)                           # zig builds its C library first, once
         with timed(times, "link"):
             chain.link([job.result() for job in jobs + routines], output,
                        alone.exports if alone else None)

@@ -1,6 +1,6 @@
-"""Which chapters of scalar.h (targets/c) a unit reads: all of them take gcc as long as a small kernel.
+"""Which chapters of scalar.h (targets/c) a unit includes: all of them take gcc as long as a small kernel.
 
-In: the C text of a unit. Out: the same with #defines above it that base.h knows (HLOC_READS).
+In: the C text of a unit. Out: the same with #defines above it that base.h reads (HLOC_READS).
 
     "... hloc_exp_f32(x) ..."   ->   #define HLOC_ALL 0
                                      #define HLOC_WITH_f32 1
@@ -25,12 +25,12 @@ _NAME = re.compile(r"\bhloc_(\w+)")
 
 
 def reading_less(text: str) -> str:
-    """A unit that reads what the names of its functions ask for."""
+    """The unit with #defines for the chapters of its functions."""
     return "".join(f"#define HLOC_{name}\n" for name in ("ALL 0", *(f"WITH_{c} 1" for c in chapters(text)))) + text
 
 
 def chapters(text: str) -> list[str]:
-    """What HLOC_READS is asked: types of computation, and chapters, sorted."""
+    """The arguments of HLOC_READS: types of computation, and chapters, sorted."""
     words = {word for name in set(_NAME.findall(text)) for word in name.split("_")}
     found = {name for name, some in NAMED.items() if words & some}
     if words & COMPLEX or "stochastic" in found:

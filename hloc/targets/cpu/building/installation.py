@@ -1,10 +1,10 @@
-"""What an installation from source does beside copying files: it compiles the grammar's patterns for this Python
-(hloc/patterns.py), and the routines for this CPU (prebuilt.py), so that the first compilation of a model waits for no
-matrix product. pyproject.toml names these commands of setuptools.
+"""Setuptools commands for an installation from source, named in pyproject.toml: they compile the grammar's patterns for
+this Python (hloc/patterns.py), and the library kernels for this CPU (prebuilt.py), so that the first compilation of a
+model does not wait for them.
 
-In: HLOC_ROUTINES=0 leaves both out, for a wheel that fits every machine. Out: files in the package; a wheel that holds
-them says which platform it is for. Without a C compiler the installation goes on and says so: routines then compile
-when a program first needs them, or all at once by `hloc routines`.
+In: HLOC_PRECOMPILED=0 omits both, for a wheel for every machine. Out: files in the package; a wheel with them has a
+platform tag. Without a C compiler the installation prints a note and continues: library kernels are then compiled when
+a program first needs them, or all at once by `hloc precompile`.
 
 Setuptools runs this file alone, in an environment that has neither hloc nor its dependencies.
 """
@@ -37,13 +37,13 @@ print(f"hloc: {count} library kernels compiled for this CPU", *refused, sep="\\n
 
 
 def wants_routines() -> bool:
-    """As routine_objects.py asks when a program compiles."""
-    return os.environ.get("HLOC_ROUTINES") != "0"
+    """Whether HLOC_PRECOMPILED permits it, as in routine_objects.py."""
+    return os.environ.get("HLOC_PRECOMPILED") != "0"
 
 
 class BuildWithRoutines(build_py):
-    """The package's files, and the routines beside them: in the build folder, or in the sources where the installation
-    is editable."""
+    """The package's files and the library kernels beside them: in the build folder or, for an editable installation, in
+    the sources."""
 
     def run(self) -> None:
         super().run()
@@ -54,7 +54,7 @@ class BuildWithRoutines(build_py):
 
 
 class WheelWithRoutines(bdist_wheel):
-    """A wheel for any Python, and for this platform where it holds routines."""
+    """A wheel for any Python, and for this platform if it contains library kernels."""
 
     def finalize_options(self) -> None:
         super().finalize_options()

@@ -1,8 +1,7 @@
-"""Which routines of runtime/ a program will probably need: told from the opcodes before any pass has run, so that they
-compile meanwhile.
+"""A guess of the library kernels that a program will need, from its opcodes, so that they compile while the passes run.
 
-In: a Module. Out: names of units, as in routines.py, and the parts of products, as in product_parts.py. Where the guess
-is wrong, the first compilation takes longer.
+In: a Module. Out: names of units, as in routines.py, and the parts of matmuls, as in product_parts.py. If the guess is
+wrong, the first compilation takes longer.
 """
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ from hloc.targets.cpu.tiles.complex_products import PARTS
 
 
 def likely_units(module: Module, machine: Machine) -> tuple[list[str], Parts]:
-    """runtime_units and parts_of_tiles as they will probably be."""
+    """The probable runtime_units and parts_of_tiles."""
     attention, units, parts = _likely_attention(module, machine), ["pool.c"], {}
     dots: set[tuple] = set()
     for queries, kind in attention:
@@ -79,7 +78,7 @@ def likely_units(module: Module, machine: Machine) -> tuple[list[str], Parts]:
 
 
 def _form(dot: Instruction) -> tuple:
-    """What the parts of a product depend on: one stands for those of all layers."""
+    """The facts that the parts of a matmul depend on: equal layers share one."""
     read = [(o.shape, o.operands[0].shape.element_type if o.opcode == "convert" else "") for o in dot.operands]
     names = (f"{side}_{dimensions}_dims" for side in ("lhs", "rhs") for dimensions in ("batch", "contracting"))
     return (dot.shape, *read, *map(dot.get, names))
@@ -103,7 +102,7 @@ def _parts_of_transform(fft: Instruction) -> set[str]:
 
 
 def _product(dot: Instruction, type: str) -> Product:
-    """A dot whose operands lie row by row."""
+    """A dot with row-major operands."""
     (m, n), depth = _sides(dot), _depth(dot)
     a, b = _strides(dot, "lhs"), _strides(dot, "rhs")
     return Product(type, dot.shape.num_elements // max(1, m * n), m, n, depth, (0, 0, *a), (0, 0, *reversed(b)))
@@ -132,7 +131,7 @@ def _depth(dot: Instruction) -> int:
 
 
 def _is_small(dot: Instruction) -> bool:
-    """A dot that will probably become loops."""
+    """Whether a dot will probably become loops."""
     work = dot.shape.num_elements * _depth(dot)
     batches = prod(dot.operands[0].shape.dimensions[d] for d in dot.get("lhs_batch_dims", ()))
     if batches > 1:
@@ -165,7 +164,7 @@ def _sides(dot: Instruction) -> tuple[int, int]:
 
 
 def _facts(convolution: Instruction, type: str) -> dict:
-    """Parameters as hloc/kernels/products/convolution.py says, of operands that lie row by row."""
+    """Parameters as hloc/kernels/products/convolution.py says, of row-major operands."""
     n, windows = convolution.get("dim_labels"), window_of(convolution)
     x, w, y = (i.shape.dimensions for i in (*convolution.operands[:2], convolution))
 

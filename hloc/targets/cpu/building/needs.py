@@ -1,4 +1,4 @@
-"""Which parts of the routines of runtime/ a program needs (parts.py).
+"""Which parts of the library kernels of runtime/ a program needs (parts.py).
 
 In: Tiles, with parameters as the files of hloc/kernels say. Out: Parts.
 """
@@ -15,7 +15,7 @@ from hloc.targets.cpu.scratch.products import product_of
 
 
 def parts_of_tiles(tiles: Iterable[Tile], machine: Machine) -> Parts:
-    """What all steps of a program need."""
+    """The parts that the steps of a program need."""
     found: Parts = {}
     for tile in tiles:
         given, type = dict(tile.parameters), tile.buffers[0].type

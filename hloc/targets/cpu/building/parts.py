@@ -1,7 +1,7 @@
-"""The parts in which routines of runtime/ compile, side by side (runtime/parts.h), and which of them a program needs.
+"""The parts in which library kernels of runtime/ compile in parallel (runtime/parts.h), and which a program needs.
 
-In: names of units, as in routines.py, and for each the parts that are needed beside those that are always there: told
-from the Tiles of a program (needs.py), or guessed before there are any (likely.py). Out: what is to be compiled.
+In: names of units, as in routines.py, and for each the needed parts besides the mandatory ones: from the Tiles of a
+program (needs.py), or guessed before there are any (likely.py). Out: the compilations.
 
     compiled(["gemm_f32.c"], {"gemm_f32.c": {"THIN"}})  ->  [("gemm_f32.c", ("-DHLOC_PART=HLOC_MAIN", ...)), ...]
 """
@@ -13,26 +13,25 @@ from math import prod
 from hloc.machine import Machine
 from hloc.targets.cpu.building.routines import file_of, generic_flags
 
-# Where conditions in loops matter, these routines have several loops; unswitching all others takes gcc as long again as
-# all else.
+# These kernels have separate loops where conditions matter; unswitching all others would double the time of gcc.
 SWITCHED = ("-fno-unswitch-loops",)
-# Passes that take gcc a fifth of its time, and change nothing in loops that compute little for each element.
+# Passes that take a fifth of gcc's time, and change nothing in loops with little work per element.
 NO_JUMPS = ("-fno-thread-jumps", "-fno-tree-dominator-opts", "-fno-tree-vrp")
-# For parts that plan more than they compute, and name their vectors; short runs are copied a quarter slower.
+# For parts that plan more than they compute, and name their vectors; short ranges are copied a quarter slower.
 LEAN = (*NO_JUMPS, "-fno-tree-pre", "-fno-gcse")
 PLAIN = ("-fno-peel-loops", *SWITCHED, *LEAN)
 QUICK = ("-O1", "-ftree-vectorize")
 # For loops whose vectors are named, each in a variable of its own: the same code in three quarters of the time.
 STRAIGHT = ("-O1", "-fexpensive-optimizations", *LEAN)
-# For what runs once for each step of a program: four fifths of that time. A call of the pool takes 0.7 ns more.
+# For code that runs once per step of a program: 0.8 of the compile time. A call of the pool takes 0.7 ns more.
 ONCE = (*QUICK, *PLAIN)
-# The same where more is computed, all of it by named vectors: 0.85 of PLAIN's time.
+# The same for parts that compute more, all with named vectors: 0.85 of PLAIN's time.
 BARE = (*PLAIN, *(f"-fno-{name}" for name in (
     "code-hoisting", "crossjumping", "cse-follow-jumps", "ipa-cp", "ipa-icf", "ipa-ra", "ipa-sra", "ipa-vrp",
     "partial-inlining", "rerun-cse-after-loop", "schedule-insns2", "tree-tail-merge", "caller-saves",
     "tree-slp-vectorize")))
 THIN = ("DOTS", "ROWS")
-# By how a file's name begins: each part's own flags, the longest first.
+# By prefix of a file's name: the flags of each part, the longest prefix first.
 IN_PARTS: dict[str, dict[str, tuple[str, ...]]] = {
     "gemm_": {"MAIN": ONCE, **{f"THIN_{way}_{rows}": () for rows in (4, 3, 2, 1) for way in THIN},
               **{f"KERNELS{read}": STRAIGHT for read in ("_AB", "_B", "_A", "", "_HALF_A", "_HALF")},
@@ -61,7 +60,7 @@ WHOLE = {**dict.fromkeys(("complex_c64.c", "complex_c128.c"), ONCE),           #
          **dict.fromkeys(("conv_outer.c", "conv_transposed.c", "conv_depthwise.c", "conv_gradient.c",
                             "conv_winograd.c"), PLAIN),
          **dict.fromkeys(("conv.c", "conv_product.c"), ONCE), "conv_pairs.c": PLAIN, "conv_rows.c": LEAN}
-SHORT = {"pool.c": ONCE, "call.c": ()}               # 0.2 us of a call are worth what gcc takes
+SHORT = {"pool.c": ONCE, "call.c": ()}               # saves 0.2 us per call
 LONGEST_IN_LANES = 4096                              # points; LONGEST_IN_LANES in runtime/fft_lines.h has twice as many
 MOST_LANES = 16                                      # lines side by side
 FEW_SIDES = 2                                        # FEW in runtime/triangular_rows.h
@@ -69,7 +68,7 @@ Parts = dict[str, frozenset[str]]
 
 
 def compiled(units: Sequence[str], needed: Mapping[str, Collection[str]]) -> list[tuple[str, tuple[str, ...]]]:
-    """What is compiled of the routines: (file of runtime/, flags); the longest first."""
+    """The compilations of library kernels: (file of runtime/, flags); the longest first."""
     whole = [(file_of(unit), (*(generic_flags(unit) if ":" in unit else ()), *_own_flags(unit))) for unit in units
              if kind_of_unit(unit) is None and unit not in SHORT]
     parts = [(rank, (unit, (f"-DHLOC_PART=HLOC_{part}", *flags))) for unit in units if (kind := kind_of_unit(unit))
@@ -86,12 +85,12 @@ def _own_flags(unit: str) -> tuple[str, ...]:
 
 
 def kind_of_unit(unit: str) -> str | None:
-    """The row of IN_PARTS of a unit; None where it compiles whole."""
+    """The row of IN_PARTS of a unit; None if it compiles whole."""
     return next((start for start in IN_PARTS if unit.startswith(start)), None)
 
 
 def add(found: Parts, unit: str, parts: Collection[str]) -> None:
-    """Adds what one step of a program needs of a unit."""
+    """Adds the parts of a unit that one step of a program needs."""
     found[unit] = found.get(unit, frozenset()) | frozenset(parts)
 
 

@@ -1,11 +1,11 @@
-"""All routines of runtime/, compiled before any program needs them.
+"""All library kernels of runtime/, compiled before any program needs them.
 
 In: this machine's compiler and CPU. Out: object files in the package (PREBUILT), under the keys of routine_objects.py:
-some 260, 1.3 MB, half a minute of one core. An installation from source makes them (installation.py); where it could
-not, or for another compiler, `hloc routines` does.
+some 260, 1.3 MB, half a minute of one core. An installation from source makes them (installation.py); if it could
+not, or for another compiler, `hloc precompile` does.
 
-    build_all()         ->   (262, [])       how many there are, and what the compiler said of those it refused
-    how_many()          ->   (262, 262)      there are, and are to be
+    build_all()         ->   (262, [])       their number, and the compiler's messages for refused ones
+    how_many()          ->   (262, 262)      present, and in total
 """
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def all_routines() -> list[Routine]:
 
 
 def build_all(folder: Path = PREBUILT, report: Report = lambda *_: None) -> tuple[int, list[str]]:
-    """Compile what is missing in `folder`, side by side, and remove what serves no longer.
+    """Compile missing ones in `folder`, in parallel, and remove outdated ones.
 
-    Raises BuildError where there is no compiler, OSError where the folder cannot be written.
+    Raises BuildError without a compiler, OSError if the folder cannot be written.
     """
     chain, routines = toolchain.find(), dict(_keys())
     folder.mkdir(parents=True, exist_ok=True)
@@ -52,12 +52,12 @@ def build_all(folder: Path = PREBUILT, report: Report = lambda *_: None) -> tupl
         for done, job in enumerate(as_completed(jobs), 1):
             if error := job.result():
                 refused.append(error)
-            report("routines", done, len(jobs))
+            report("library kernels", done, len(jobs))
     return len(jobs) - len(refused), refused
 
 
 def how_many() -> tuple[int, int]:
-    """The routines that are there for this CPU and compiler, and all. Raises BuildError where there is no compiler."""
+    """The number of compiled ones for this CPU and compiler, and of all. Raises BuildError without a compiler."""
     keys = [key for key, _ in _keys()]
     return sum(prebuilt_object(key) is not None for key in keys), len(keys)
 
@@ -70,7 +70,7 @@ def _keys() -> Iterator[tuple[str, Routine]]:
 
 
 def _build(chain: Toolchain, key: str, routine: Routine, workspace: Path, folder: Path) -> str:
-    """What the compiler said where it refused; empty where the object is in `folder`."""
+    """The compiler's message if it refused; empty if the object is in `folder`."""
     unit, flags = routine
     target = folder / f"{key}.o"
     if target.exists():

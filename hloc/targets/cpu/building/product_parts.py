@@ -1,8 +1,8 @@
-"""Which parts of the routines of products a program needs: told from sizes and strides.
+"""Which parts of the matmul kernels a program needs, from sizes and strides.
 
-In: Products and convolutions. Out: names of parts (runtime/gemm_kernel.h), but for those that are always there: what
-runtime/gemm_choice.h chooses on as many threads as the machine has cores. The C code asks whether a table of kernels
-that a product could use is there, and reads operands another way where it is not.
+In: matmuls and convolutions. Out: names of parts (runtime/gemm_kernel.h), without mandatory ones: those that
+runtime/gemm_choice.h chooses with one thread per core. The C code checks whether a table of kernels exists, and reads
+operands in another way if it does not.
 
     f32[64,64] by f32[64,64]          ->   BLOCKS, KERNELS_AB: both are read in place
     f32[1000,1000] by f32[1000,192]   ->   BLOCKS, KERNELS_A, PACKING_ROWS: A's rows are read in place, B is packed
@@ -34,16 +34,16 @@ MOST_DOTS = 8                    # features in are_dots of runtime/conv_rows.c, 
 
 
 def add_product(found: Parts, g: Product, machine: Machine) -> None:
-    """Adds the parts for one product."""
+    """Adds the parts for one matmul."""
     if g.type in PARTS:
         g = product_of_reals(g)[0]
     if g.type in FAST_TYPES["gemm"]:
         add(found, f"gemm_{g.type}.c", parts_of_product(g, machine))
 
 
-@lru_cache(maxsize=4096)         # layers of a model have the same products
+@lru_cache(maxsize=4096)         # layers of a model have equal matmuls
 def parts_of_product(g: Product, machine: Machine) -> frozenset[str]:
-    """Those that runtime/gemm_tile.h will choose; names are those of the C code."""
+    """The parts that runtime/gemm_tile.h will choose; names are those of the C code."""
     kind = kind_of(g.type, machine)
     exchanged = is_exchanged(g, kind, machine)
     if exchanged:

@@ -1,13 +1,14 @@
-"""Programs that were compiled before: from the cache to a call without passes, lowering, printing or a compiler.
+"""The cache of compiled programs: a hit needs no passes, lowering, printing or compiler.
 
-In: a parsed module and a function that compiles it. Out: an Executable: recalled, or compiled and remembered.
+In: a parsed module and a function that compiles it. Out: an Executable: from the cache, or compiled and stored.
 
-Two files lie under the hash of everything that a compilation depends on: facts (.json: parameters, results, arena, held
-arrays, the key of the shared object) and constants (.bin, mapped). The cache seals them with hashes; where anything is
-missing or does not fit, the module is compiled again. A recalled program still shows its source: it is then compiled
-anew for it.
+Two files are stored under the hash of everything that a compilation depends on: facts (.json: parameters, results,
+arena, held arrays, the key of the shared object) and constants (.bin, memory-mapped). The cache checks their hashes; if
+anything is missing or does not fit, the module is compiled again. The source of a program from the cache is available,
+too: the module is then compiled again for it.
 
-Programs that call Python are not remembered: they hold functions. Those that call LAPACK need SciPy again (lapack.py).
+Programs that call Python are not stored, because they hold functions. Those that call LAPACK need SciPy again
+(lapack.py).
 """
 from __future__ import annotations
 
@@ -60,7 +61,7 @@ def recalled(machine: Machine, module: Module, passes: dict, compile_text: Calla
 
 
 def constants_identity(module: Module) -> str:
-    """A hash of the values of all constants: much sooner made than their text."""
+    """A hash of the values of all constants, which is much faster than printing them."""
     digest = hashlib.sha256()
     for instruction in module.instructions():
         if instruction.opcode == "constant" and instruction.literal is not None:
@@ -70,7 +71,7 @@ def constants_identity(module: Module) -> str:
 
 
 def _find(key: str) -> tuple[CpuBackend | None, str]:
-    """The backend that is remembered under `key` and the program's name; None where nothing usable is."""
+    """The backend stored under `key` and the program's name; None if there is no usable one."""
     with ExitStack() as held:
         def found(name: str, suffix: str) -> BinaryIO | None:
             file = cache.opened(name, suffix)

@@ -1,11 +1,11 @@
-"""Which routines of runtime/ a program needs: told from the generated C.
+"""Which library kernels of runtime/ a program needs, from its generated C.
 
-In: C texts. Out: names of units: a file of runtime/, or `generic.c:gemm_c64`, one function of a file that has many.
-Each unit is compiled once per machine (build.py), so a program should name no more than it calls.
-likely.py guesses them before there is any C.
+In: C texts. Out: names of units: a file of runtime/, or `generic.c:gemm_c64`, one function of a file with many. Each
+unit is compiled once per machine (build.py), so a program should name only those that it calls. likely.py guesses them
+before there is any C.
 
-    hloc_gemm_f32(&args)        gemm_f32.c: those of its parts that the products of a program need (product_parts.py)
-    hloc_conv_rows_f32(&args)   the one way that most convolutions go
+    hloc_gemm_f32(&args)        gemm_f32.c: those of its parts that the matmuls of a program need (product_parts.py)
+    hloc_conv_rows_f32(&args)   the algorithm of most convolutions
 """
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from hloc.machine import Machine
 from hloc.targets.cpu.tiles.complex_products import PARTS
 
 FAST_TYPES = {"gemm": ("f32", "f64", "bf16", "f16", "s8", "s16", "s32", "s64"), "conv": ("f32", "bf16", "f16")}
-# Products whose sums have the same bits, of u8 and u16 those that these types keep.
+# Matmuls whose sums have the same bits; of u8 and u16, the low bits that these types keep.
 SAME_PRODUCT = {"u32": "s32", "u64": "s64", "u8": "s8", "u16": "s16"}
-# The functions that runtime/generic.c makes, one in a unit.
+# The functions of runtime/generic.c, one per unit.
 GENERIC = ("gemm_pred", "gemm_u8", "gemm_u16", *(f"conv_{type}" for type in (
     "pred", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64", "f64", "c64", "c128", "s8_s32", "u8_s32")))
-# The products that make up a convolution of other types, where not those of its own: "s8" and "s16" have sums of s32.
+# The matmuls of convolutions of other types, if not their own: "s8" and "s16" have sums of s32.
 PRODUCT_OF = {"u32": "s32", "u64": "s64", "s8_s32": "s8", "u8_s32": "s32", "s8": "u8", "s16": "u16"}
 ATTENTION_UNITS = {"": ("attention.c", "attention_kernels.c"), "few": ("attention_thin.c",),
                    "pairs": ("attention_pairs.c", "attention_pairs_kernels.c")}

@@ -1,4 +1,4 @@
-"""hloc routines: compile hloc's library kernels for this machine."""
+"""hloc precompile: compile hloc's library kernels for this machine."""
 from __future__ import annotations
 
 import click
@@ -8,12 +8,12 @@ from hloc.errors import RunError
 
 EPILOG = """\b
 Examples:
-  hloc routines
-  CC=clang hloc routines         # for another C compiler"""
+  hloc precompile
+  CC=clang hloc precompile         # for another C compiler"""
 
 
-@click.command("routines", epilog=EPILOG)
-def routines_command() -> None:
+@click.command("precompile", epilog=EPILOG)
+def precompile_command() -> None:
     """Compile all of hloc's library kernels (matmuls, convolutions, FFTs ...) for this CPU and C compiler.
 
     An installation from source has done this. Run it if that installation had no C compiler, if you installed a wheel
