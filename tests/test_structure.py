@@ -126,11 +126,11 @@ def test_the_wheel_lists_every_package():
 
 # What few modules need, or only a compilation: `hloc run` of a program that lies in the cache starts without.
 LATE = ("hloc.passes", "hloc.kernels.planner", "hloc.kernels.builder", "hloc.evaluate",
-        "hloc.ops.known_calls", "hloc.ops.custom_linalg", "hloc.ops.library_configs", "hloc.text.syntax_errors",
+        "hloc.ops.known_calls", "hloc.ops.vendors.linear_algebra", "hloc.ops.vendors.library_configs", "hloc.text.syntax_errors",
         "hloc.targets.cpu.building.build", "hloc.targets.cpu.program", "hloc.targets.printer", "hloc.targets.cuda",
         "hloc.proto")
 # What no ordinary module needs, be it compiled for the first time.
-RARE = ("hloc.passes.known_calls", "hloc.passes.dynamic_padder.walk", "hloc.ops.known_calls", "hloc.ops.library_configs",
+RARE = ("hloc.passes.known_calls", "hloc.passes.dynamic_padder.walk", "hloc.ops.known_calls", "hloc.ops.vendors.library_configs",
         "hloc.targets.cuda", "hloc.proto", "hloc.evaluate", "hloc.text.syntax_errors", "hloc.passes.rng_",
         "hloc.passes.while_", "hloc.passes.cholesky", "hloc.passes.batch_norm", "hloc.passes.attention_gradient",
         "hloc.kernels.attention.attention", "hloc.kernels.attention.gradient", "hloc.kernels.reductions.window",

@@ -12,9 +12,9 @@ import hloc
 from hloc.errors import UnsupportedError
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.rules.elementwise import ELEMENTWISE_RULES
-from hloc.ops.custom_linalg import LINEAR_ALGEBRA
 from hloc.ops.known_calls import CUSTOM_CALLS
 from hloc.ops.table import OPS
+from hloc.ops.vendors.linear_algebra import LINEAR_ALGEBRA
 
 FILE = Path(__file__).parent.parent / "docs" / "support.md"
 PAGE = FILE.read_text(encoding="utf-8")

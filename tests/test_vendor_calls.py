@@ -10,7 +10,7 @@ from library_check import check, draw
 
 import hloc
 from hloc.errors import UnsupportedError
-from hloc.ops.custom_linalg import permutation
+from hloc.ops.vendors.linear_algebra import permutation
 from hloc.ops.vendors.neuron import MARKERS
 
 erf = np.vectorize(math.erf)

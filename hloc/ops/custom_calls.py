@@ -20,8 +20,8 @@ from hloc.ops.op import Op
 
 
 def evaluate_custom_call(evaluator, instruction: Instruction, *operands):
-    from hloc.ops.compiler_calls import WITH_COMPUTATION
     from hloc.ops.known_calls import CUSTOM_CALLS
+    from hloc.ops.vendors.tpu_compiler import WITH_COMPUTATION
     target = target_of(instruction)
     if target in evaluator.custom_calls:
         return evaluator.custom_calls[target](instruction, *operands)

@@ -11,14 +11,15 @@ import numpy as np
 from hloc.errors import UnsupportedError
 from hloc.ir import Instruction
 from hloc.ops.checks import target_of, text
-from hloc.ops.compiler_calls import COMPILER_CALLS
-from hloc.ops.custom_linalg import LINEAR_ALGEBRA
-from hloc.ops.dynamic_convolutions import DYNAMIC_CONVOLUTIONS
-from hloc.ops.library_calls import LIBRARY_CALLS
-from hloc.ops.resize_calls import RESIZE_CALLS
 from hloc.ops.sorting import top_k
 from hloc.ops.values import zeros
-from hloc.ops.vendors import VENDOR_CALLS
+from hloc.ops.vendors.dynamic_convolutions import DYNAMIC_CONVOLUTIONS
+from hloc.ops.vendors.library_calls import LIBRARY_CALLS
+from hloc.ops.vendors.linear_algebra import LINEAR_ALGEBRA
+from hloc.ops.vendors.neuron import NEURON_CALLS
+from hloc.ops.vendors.poplar import POPLAR_CALLS
+from hloc.ops.vendors.resizing import RESIZE_CALLS
+from hloc.ops.vendors.tpu_compiler import COMPILER_CALLS
 
 
 def same(instruction: Instruction, operand, *_):
@@ -79,6 +80,7 @@ CUSTOM_CALLS: dict[str, Callable] = {
     **RESIZE_CALLS,
     **LIBRARY_CALLS,
     **LINEAR_ALGEBRA,
-    **VENDOR_CALLS,
+    **NEURON_CALLS,
+    **POPLAR_CALLS,
     **DYNAMIC_CONVOLUTIONS,
 }

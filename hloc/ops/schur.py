@@ -14,7 +14,7 @@ EXCEPTIONAL = 10         # steps without progress after which another shift is t
 
 
 def schur(a: np.ndarray, reflection) -> tuple[np.ndarray, np.ndarray, bool]:
-    """t, z, and whether the steps converged. `reflection` is that of custom_linalg.py."""
+    """t, z, and whether the steps converged. `reflection` is that of vendors/linear_algebra.py."""
     size, t, z = len(a), a.copy(), np.eye(len(a), dtype=a.dtype)
     for i in range(size - 2):
         v, tau, _ = reflection(t[i + 1:, i])

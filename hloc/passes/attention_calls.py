@@ -1,4 +1,4 @@
-"""Writes cuDNN's attention calls as the products and the softmax that they stand for (hloc/ops/attention_calls.py).
+"""Writes cuDNN's attention calls (hloc/ops/vendors/cudnn_attention.py) as the products and the softmax that they are.
 
     (bf16[2,4,8,16], u8[0]) custom-call(q, k, v), custom_call_target="__cudnn$fmhaSoftmax"
         =>   tuple(dot(softmax(scale * dot(q, k)), v), 0)          in f32, rounded once
@@ -10,9 +10,9 @@ import math
 from collections.abc import Sequence
 
 from hloc.ir import Instruction, Module, array
-from hloc.ops.attention_calls import Attention, attention_of
-from hloc.ops.library_configs import dot_attributes
 from hloc.ops.products import DotDimensions
+from hloc.ops.vendors.cudnn_attention import Attention, attention_of
+from hloc.ops.vendors.library_configs import dot_attributes
 from hloc.passes.expressions import Expressions
 
 UNSEEN = -1e30              # a score that is nothing beside any other

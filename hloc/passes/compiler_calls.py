@@ -1,4 +1,4 @@
-"""Writes the calls of hloc/ops/compiler_calls.py as the ops that they stand for.
+"""Writes the calls of hloc/ops/vendors/tpu_compiler.py as the ops that they stand for.
 
     lo = u32[4] custom-call(u64[4] x), custom_call_target="X64SplitLow"       =>   lo = convert(x)
     t = (f32[2,8], s32[2,8]) custom-call(x, i, a, b), custom_call_target="PartialReduce", called_computations={before}
@@ -12,8 +12,15 @@ from collections.abc import Callable
 
 from hloc.ir import Instruction, Module, Shape, array
 from hloc.ops.checks import target_of
-from hloc.ops.compiler_calls import BUILDER_MATH, HALVES, equation, joined_dimension, the_computation, top_arguments
-from hloc.ops.custom_linalg import result_shapes
+from hloc.ops.vendors.linear_algebra import result_shapes
+from hloc.ops.vendors.tpu_compiler import (
+    BUILDER_MATH,
+    HALVES,
+    equation,
+    joined_dimension,
+    the_computation,
+    top_arguments,
+)
 from hloc.passes.expressions import Expressions
 
 

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from hloc.ir import Instruction, Module, Shape
 from hloc.ops.checks import target_of
 from hloc.ops.custom_calls import as_written
-from hloc.ops.custom_linalg import (
+from hloc.ops.known_calls import CUSTOM_CALLS, same
+from hloc.ops.vendors.dynamic_convolutions import DYNAMIC_CONVOLUTIONS, plain_convolution
+from hloc.ops.vendors.linear_algebra import (
     LINEAR_ALGEBRA,
     cublas_triangular_solve,
     cusolver_cholesky,
@@ -20,8 +22,6 @@ from hloc.ops.custom_linalg import (
     triangular_options,
     trsm,
 )
-from hloc.ops.dynamic_convolutions import DYNAMIC_CONVOLUTIONS, plain_convolution
-from hloc.ops.known_calls import CUSTOM_CALLS, same
 from hloc.passes.cholesky_expander import real
 from hloc.passes.compiler_calls import compiler_value
 from hloc.passes.context import PassContext
@@ -76,7 +76,7 @@ def known_value(e: Expressions, instruction: Instruction) -> Instruction | None:
 
 
 def factorization(module: Module, e: Expressions, instruction: Instruction) -> Instruction | None:
-    """The calls of LAPACK and cuSOLVER that are ops of HLO; hloc/ops/custom_linalg.py says what their options mean."""
+    """The calls of LAPACK and cuSOLVER that are ops of HLO, with options as in hloc/ops/vendors/linear_algebra.py."""
     meaning, operands = LINEAR_ALGEBRA.get(target_of(instruction)), instruction.operands
     shapes = result_shapes(instruction)
     if meaning in (potrf, cusolver_cholesky) and shapes[0].compatible(operands[0].shape):

@@ -3,8 +3,8 @@
     (f32[4,5], s8[9]) custom-call(a, b, bias), custom_call_target="__cublas$lt$matmul", epilogue BIAS_RELU
         =>   tuple(maximum(add(dot(a, b), broadcast(bias)), 0), 0)
 
-hloc/ops/library_configs.py reads what a call computes. Steps are taken in f32 (f64, complex where the operands are) and
-rounded once at the end, as libraries do it; eight-bit floats saturate.
+hloc/ops/vendors/library_configs.py reads what a call computes. Steps are taken in f32 (f64, complex where the operands
+are) and rounded once at the end, as libraries do it; eight-bit floats saturate.
 """
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import math
 from collections.abc import Callable, Sequence
 
 from hloc.ir import ConvolutionDimensionNumbers, Instruction, Module, Shape, Window, WindowDim, array
-from hloc.ops.attention_calls import BACKWARD, FORWARD
 from hloc.ops.checks import target_of
-from hloc.ops.custom_linalg import result_shapes
-from hloc.ops.library_calls import (
+from hloc.ops.vendors.cudnn_attention import BACKWARD, FORWARD
+from hloc.ops.vendors.cudnn_vectors import Move, reorder_moves, without_vectors
+from hloc.ops.vendors.library_calls import (
     LARGEST,
     check_block_scales,
     layer_norm_epsilon,
@@ -23,7 +23,7 @@ from hloc.ops.library_calls import (
     softmax_axis,
     sorts_down,
 )
-from hloc.ops.library_configs import (
+from hloc.ops.vendors.library_configs import (
     READERS,
     Convolution,
     Matmul,
@@ -34,7 +34,7 @@ from hloc.ops.library_configs import (
     product_shape,
     result_array,
 )
-from hloc.ops.vectorized_convolutions import Move, reorder_moves, without_vectors
+from hloc.ops.vendors.linear_algebra import result_shapes
 from hloc.passes import attention_calls
 from hloc.passes.expressions import Body, Expressions
 from hloc.passes.scaled_dot_rewriter import scaled as scaled_blocks
@@ -82,7 +82,7 @@ def product_and_steps(module: Module, e: Expressions, instruction: Instruction) 
 
 
 def moved(e: Expressions, x: Instruction, moves: Sequence[Move]) -> Instruction:
-    """hloc/ops/vectorized_convolutions.py says what moves there are."""
+    """hloc/ops/vendors/cudnn_vectors.py says what moves there are."""
     for name, numbers in moves:
         x = e.reshape(x, *numbers) if name == "reshape" else e.op("transpose", x, dimensions=numbers)
     return x

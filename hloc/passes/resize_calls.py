@@ -1,4 +1,4 @@
-"""Writes the resizing of images (hloc/ops/resize_calls.py) as gathers, and its gradients as scatters.
+"""Writes the resizing of images (hloc/ops/vendors/resizing.py) as gathers, and its gradients as scatters.
 
     y = f32[1,4,4,3] custom-call(f32[1,2,2,3] x), custom_call_target="ResizeNearest", backend_config="\\"00\\""
         =>   gather(gather(x, columns {0,0,1,1}), rows {0,0,1,1})
@@ -9,8 +9,8 @@ import numpy as np
 
 from hloc.ir import Instruction, Module
 from hloc.ops.checks import target_of
-from hloc.ops.library_configs import result_array
-from hloc.ops.resize_calls import RESIZE_CALLS, Look, looks_of
+from hloc.ops.vendors.library_configs import result_array
+from hloc.ops.vendors.resizing import RESIZE_CALLS, Look, looks_of
 from hloc.passes.expressions import Expressions, combiner
 
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from hloc.ir import Instruction, Module
 from hloc.ops.checks import target_of
-from hloc.ops.custom_linalg import result_shapes
 from hloc.ops.vendors import neuron, poplar
+from hloc.ops.vendors.linear_algebra import result_shapes
 from hloc.ops.vendors.values import check_alike, check_handed_on, handed_on
 from hloc.passes.expressions import Expressions
 from hloc.passes.library_calls import STEPS, mean, over_rows, results, softmax_along, widened

@@ -1,8 +1,6 @@
-"""Custom calls of compilers for other accelerators, a file for each vendor; hloc/passes/vendor_calls.py writes them as
-operations."""
-from __future__ import annotations
+"""Custom calls that compilers and libraries of others put in the place of operations, a file for each vocabulary:
+cuBLAS, cuDNN, oneDNN and their like (library_calls.py), LAPACK and cuSOLVER, XLA's TPU compiler, TensorFlow, AWS
+Neuron, Poplar.
 
-from hloc.ops.vendors.neuron import NEURON_CALLS
-from hloc.ops.vendors.poplar import POPLAR_CALLS
-
-VENDOR_CALLS = {**NEURON_CALLS, **POPLAR_CALLS}
+A file is imported when a module has such a call: hloc/ops/known_calls.py is the table of all.
+"""

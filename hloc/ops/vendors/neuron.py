@@ -17,11 +17,11 @@ import numpy as np
 
 from hloc.ir import Instruction
 from hloc.ops.checks import text, unquoted
-from hloc.ops.custom_linalg import fitted, result_shapes
-from hloc.ops.library_calls import erf
-from hloc.ops.library_configs import refuse
 from hloc.ops.linalg import wide
 from hloc.ops.sorting import top_k
+from hloc.ops.vendors.library_calls import erf
+from hloc.ops.vendors.library_configs import refuse
+from hloc.ops.vendors.linear_algebra import fitted, result_shapes
 from hloc.ops.vendors.values import check_alike, elementwise, handed_on, softmax, step
 
 

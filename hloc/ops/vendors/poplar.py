@@ -12,9 +12,9 @@ from collections.abc import Callable
 import numpy as np
 
 from hloc.ir import Instruction
-from hloc.ops.custom_linalg import fitted
-from hloc.ops.library_configs import refuse
 from hloc.ops.linalg import wide
+from hloc.ops.vendors.library_configs import refuse
+from hloc.ops.vendors.linear_algebra import fitted
 from hloc.ops.vendors.values import check_alike, elementwise, handed_on, softmax, step
 
 

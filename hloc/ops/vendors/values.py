@@ -7,10 +7,10 @@ import numpy as np
 
 from hloc.ir import Instruction
 from hloc.ops.checks import text
-from hloc.ops.custom_linalg import fitted
-from hloc.ops.library_calls import STEPS
-from hloc.ops.library_configs import refuse
 from hloc.ops.linalg import wide
+from hloc.ops.vendors.library_calls import STEPS
+from hloc.ops.vendors.library_configs import refuse
+from hloc.ops.vendors.linear_algebra import fitted
 
 
 def handed_on(instruction: Instruction, *operands):

@@ -19,7 +19,7 @@ from hloc.errors import RunError
 from hloc.ir import Instruction, Shape
 from hloc.kernels.plan import HostCall
 from hloc.machine import Machine
-from hloc.ops.custom_linalg import option
+from hloc.ops.vendors.linear_algebra import option
 from hloc.targets.cpu.scratch.room import NOTHING, Scratch, aligned, busy
 
 TARGET = re.compile(r"lapack_([sdcz])"

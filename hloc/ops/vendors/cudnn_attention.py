@@ -18,10 +18,10 @@ import numpy as np
 
 from hloc.ir import Instruction
 from hloc.ops.checks import unquoted
-from hloc.ops.custom_linalg import fitted, result_shapes
-from hloc.ops.library_configs import configuration, integers, refuse
 from hloc.ops.linalg import wide
 from hloc.ops.products import DotDimensions, dot
+from hloc.ops.vendors.library_configs import configuration, integers, refuse
+from hloc.ops.vendors.linear_algebra import fitted, result_shapes
 
 FORWARD = ("__cudnn$fmhaSoftmax", "__cudnn$fmhaScaleBiasSoftmax")
 BACKWARD = ("__cudnn$fmhaSoftmaxBackward", "__cudnn$fmhaScaleBiasSoftmaxBackward")

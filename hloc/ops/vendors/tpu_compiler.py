@@ -18,12 +18,12 @@ import numpy as np
 
 from hloc.ir import Instruction, Shape, numpy_dtype
 from hloc.ops.checks import unquoted
-from hloc.ops.custom_linalg import fitted, geqrf, lu_factors, orgqr, permutation, result_shapes
-from hloc.ops.library_configs import configuration, refuse, result_array
 from hloc.ops.linalg import cholesky, triangular_solve, wide
 from hloc.ops.random import philox
 from hloc.ops.sorting import sorted_order
 from hloc.ops.special_functions import SPECIAL
+from hloc.ops.vendors.library_configs import configuration, refuse, result_array
+from hloc.ops.vendors.linear_algebra import fitted, geqrf, lu_factors, orgqr, permutation, result_shapes
 
 HALVES = {"s64": "s32", "u64": "u32", "f64": "f32", "c128": "c64"}
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from hloc.ir import ConvolutionDimensionNumbers, Instruction, Shape, array
 from hloc.ops.checks import text
-from hloc.ops.library_configs import configuration, inverse, refuse, result_array
+from hloc.ops.vendors.library_configs import configuration, inverse, refuse, result_array
 
 WIDEST = 32                 # features in a vector of a reordered filter
 # Filter [O/8, 4, 2, I/32, H, W, 8, 4] and bias [O/32, 4, 2, 4] in the order of __cudnn$convReorderFilterAndBias.

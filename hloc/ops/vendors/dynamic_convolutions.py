@@ -14,7 +14,7 @@ import numpy as np
 from hloc.ir import ConvolutionDimensionNumbers, Instruction
 from hloc.ops.checks import target_of, text
 from hloc.ops.convolution import evaluate_convolution, infer_convolution
-from hloc.ops.library_configs import refuse
+from hloc.ops.vendors.library_configs import refuse
 
 OPERANDS = {"DynamicConvolutionForward": 2, "DynamicConvolutionKernelGrad": 2, "DynamicConvolutionInputGrad": 3}
 ATTRIBUTES = ("window", "dim_labels", "feature_group_count", "batch_group_count", "operand_precision")

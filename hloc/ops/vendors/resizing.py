@@ -16,9 +16,9 @@ import numpy as np
 
 from hloc.ir import Instruction
 from hloc.ops.checks import text, unquoted
-from hloc.ops.custom_linalg import fitted
-from hloc.ops.library_configs import refuse, result_array
 from hloc.ops.linalg import wide
+from hloc.ops.vendors.library_configs import refuse, result_array
+from hloc.ops.vendors.linear_algebra import fitted
 
 RESIZED = (1, 2)            # rows and columns
 

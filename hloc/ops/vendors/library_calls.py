@@ -1,7 +1,7 @@
 """What the library calls of optimized modules give, in NumPy: products with fused steps, softmax, norms, sorts.
 
 In: a custom-call and its operands. Out: its results; workspaces are zeros. Everything is computed in f64 (c128) and
-rounded once, eight-bit floats saturate. hloc/ops/library_configs.py says what a call computes.
+rounded once, eight-bit floats saturate. hloc/ops/vendors/library_configs.py says what a call computes.
 """
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from collections.abc import Callable
 import numpy as np
 
 from hloc.ir import ELEMENT_TYPES, Instruction, Shape, numpy_dtype
-from hloc.ops.attention_calls import BACKWARD, FORWARD, attention_backward, attention_forward
 from hloc.ops.convolution import spread_and_pad, window_positions, window_slices
-from hloc.ops.custom_linalg import fitted, result_shapes
-from hloc.ops.library_configs import (
+from hloc.ops.linalg import wide
+from hloc.ops.products import dot
+from hloc.ops.sorting import total_order
+from hloc.ops.vendors.cudnn_attention import BACKWARD, FORWARD, attention_backward, attention_forward
+from hloc.ops.vendors.cudnn_vectors import moved, reorder, without_vectors
+from hloc.ops.vendors.library_configs import (
     FLOAT8,
     READERS,
     Convolution,
@@ -28,10 +31,7 @@ from hloc.ops.library_configs import (
     refuse,
     result_array,
 )
-from hloc.ops.linalg import wide
-from hloc.ops.products import dot
-from hloc.ops.sorting import total_order
-from hloc.ops.vectorized_convolutions import moved, reorder, without_vectors
+from hloc.ops.vendors.linear_algebra import fitted, result_shapes
 
 erf = np.vectorize(math.erf, otypes=[np.float64])
 
