@@ -26,13 +26,16 @@ if TYPE_CHECKING:
     from hloc.executable import Executable
     from hloc.functions import CompiledFunction, JittedFunction
     from hloc.ir import Module
+    from hloc.parallel import compile_for_mesh
 
 __version__ = "0.1.0"
 __all__ = ["BuildError", "CompiledFunction", "Executable", "HlocError", "JittedFunction", "Module", "Options",
-           "ParseError", "RunError", "UnsupportedError", "UsageError", "VerifyError", "compile", "jit", "load"]
+           "ParseError", "RunError", "UnsupportedError", "UsageError", "VerifyError", "compile",
+           "compile_for_mesh", "jit", "load"]
 _LATER = {"Options": "hloc.api", "compile": "hloc.api", "jit": "hloc.api", "load": "hloc.api",
           "Executable": "hloc.executable", "CompiledFunction": "hloc.functions",
-          "JittedFunction": "hloc.functions", "Module": "hloc.ir"}
+          "JittedFunction": "hloc.functions", "Module": "hloc.ir",
+          "compile_for_mesh": "hloc.parallel"}
 
 
 def __getattr__(name: str) -> Any:

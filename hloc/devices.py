@@ -9,6 +9,8 @@ import re
 
 from hloc.errors import UnsupportedError
 from hloc.ir import Instruction, Module
+from hloc.sharding.annotation import Sharding
+from hloc.sharding.text import parse_sharding
 
 # Where the launchers of Open MPI, MPICH, Intel MPI and Slurm store the number of processes.
 SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "PMIX_SIZE")
@@ -24,37 +26,48 @@ def device_counts(module: Module) -> tuple[int, int]:
     return int(module.attributes.get("replica_count", 1)), int(module.attributes.get("num_partitions", 1))
 
 
-# XLA's SPMD partitioner gives the entry such a name.
+# SPMD partitioners turn arrays of all devices into those of each one, and name the entry so.
 PARTITIONED = "_spmd"
 FOR_A_PARTITIONER = ("SPMDFullToShardShape", "SPMDShardToFullShape", "xla.sdy.GlobalToLocalShape",
                      "xla.sdy.LocalToGlobalShape")
-TILES = re.compile(r"devices=\[([\d,]+)\]")
 AXES = re.compile(r"""\{\s*\\?['"]\w""")                  # {"x"}: a dimension is divided along an axis of a mesh
 
 
-def refuse_unpartitioned(module: Module) -> None:
-    """Raise UnsupportedError at the first instruction whose sharding is not partitioned yet: each device would run the
-    whole module, and collectives would add the same numbers."""
+def needs_partitioner(module: Module) -> Instruction | None:
+    """The first instruction whose sharding nobody has carried out yet; None where each device runs the text as it
+    is."""
     if module.entry.name.endswith(PARTITIONED):
-        return
-    for instruction in module.instructions():
-        if is_divided(instruction):
-            raise UnsupportedError(
-                f"%{instruction.name} is sharded, and hloc has no SPMD partitioner: several devices can only "
-                "run a module that is partitioned already", instruction.span,
-                hint="run it on one device, without --devices, or take the module that XLA dumps after "
-                     "spmd-partitioning; if the text is partitioned already, remove the shardings")
+        return None
+    return next(filter(is_divided, module.instructions()), None)
+
+
+def refuse_unpartitioned(module: Module) -> None:
+    """UnsupportedError where a module is still to be partitioned: devices that each ran all of it would do the same
+    work, and collectives would add up the same numbers."""
+    instruction = needs_partitioner(module)
+    if instruction is not None:
+        raise UnsupportedError(
+            f"%{instruction.name} is sharded: the module is for a partitioner, not for each device as it stands",
+            instruction.span, hint="hloc.compile_for_mesh and hloc run --mesh partition it")
 
 
 def is_divided(instruction: Instruction) -> bool:
-    """Whether an annotation distributes an array over several devices."""
-    sharding = str(instruction.get("sharding", ""))
-    for found in TILES.finditer(sharding):
-        tiles = [int(n) for n in found[1].split(",") if n]
-        rest = sharding[found.end():].partition("devices=")[0]
-        if math.prod(tiles[:-1] if "last_tile_dim_replicate" in rest else tiles) > 1 and "manual" not in rest:
-            return True
-    noted = str(instruction.get("frontend_attributes", ""))
-    named = "mesh" in sharding and AXES.search(sharding) or "xla.sdy.sharding=" in noted and AXES.search(noted)
+    """Whether an annotation asks for parts of its array, or of its operand's, on several devices."""
     target = str(instruction.get("custom_call_target", "")).strip('"')
-    return bool(named) or target in FOR_A_PARTITIONER
+    if target in FOR_A_PARTITIONER:
+        return True
+    noted = str(instruction.get("frontend_attributes", ""))
+    if "xla.sdy.sharding=" in noted and AXES.search(noted):
+        return True
+    if "sharding" not in instruction.attributes:
+        return False
+    one = parse_sharding(str(instruction.get("sharding")), instruction.span)
+    return any(divides(part) for part in (one, *one.parts))
+
+
+def divides(sharding: Sharding) -> bool:
+    """Whether it asks for parts of an array."""
+    if sharding.kind == "named":
+        return any(d.axes for d in sharding.dimensions)
+    manual = "manual" in sharding.subgroups
+    return sharding.kind == "tiled" and not manual and math.prod(sharding.tiles[:sharding.data_rank]) > 1

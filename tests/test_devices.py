@@ -97,28 +97,31 @@ ENTRY main{ending} {{
 """
 
 
-@pytest.mark.parametrize("annotation, refused", [
+@pytest.mark.parametrize("annotation, divided", [
     ("sharding={devices=[2]<=[2]}", True), ("sharding={devices=[2]0,1}", True), ("sharding={replicated}", False),
     ("sharding={devices=[1,2]<=[2] last_tile_dim_replicate}", False), ("sharding={maximal device=0}", False),
-    ('frontend_attributes={xla.sdy.sharding="#sdy.sharding<@mesh, [{\\"x\\"}]>"}', True),
-    ('frontend_attributes={xla.sdy.sharding="#sdy.sharding<@mesh, [{}]>"}', False)])
-def test_sharded_modules_are_refused(tmp_path, annotation, refused):
-    def run(ending: str, *more: str) -> str:
-        (tmp_path / "m.hlo").write_text(SHARDED.format(annotation=annotation, ending=ending))
-        try:
-            cli.main(["run", str(tmp_path / "m.hlo"), "-t", "reference", *more], standalone_mode=False)
-        except UnsupportedError as error:
-            return str(error)
-        return ""
-    said = run("", "--devices", "2")
-    assert ("m.hlo:3:3: error: %x is sharded" in said and "on one device" in said) if refused else said == ""
-    assert run("") == "" and run("_spmd", "--devices", "2") == ""
+    ("sharding={mesh['x'=2], [{'x'}]}", True)])
+def test_devices_that_would_each_run_a_module_for_a_partitioner_are_refused(annotation, divided):
+    module = parse_module(SHARDED.format(annotation=annotation, ending=""))
+    said = ""
+    try:
+        simulated_devices(module, 2)
+    except UnsupportedError as error:
+        said = str(error)
+    assert ("3:3: error: %x is sharded" in said) if divided else said == ""
+    assert len(simulated_devices(parse_module(SHARDED.format(annotation=annotation, ending="_spmd")), 2)) == 2
 
 
-def test_groups_of_parts_of_an_axis_are_refused_with_the_place():
-    text = SUM.replace("replica_groups={}", "replica_groups=mesh['x'=2] {'x':(1)2}")
+def test_groups_may_be_along_parts_of_an_axis():
+    text = SUM.replace("replica_groups={}", "replica_groups=mesh['x'=4] {'x':(1)2}").replace("count=2", "count=4")
+    results = evaluate_devices(parse_module(text), [[np.full(3, 10.0 ** d, np.float32)] for d in range(4)])
+    assert [r[0][0] for r in results] == [101, 1010, 101, 1010]
+
+
+def test_groups_of_what_is_no_part_of_an_axis_are_refused_with_the_place():
+    text = SUM.replace("replica_groups={}", "replica_groups=mesh['x'=4] {'x':(1)3}").replace("count=2", "count=4")
     with pytest.raises(UnsupportedError, match="device groups") as refusal:
-        evaluate_devices(parse_module(text), [[np.zeros(3, np.float32)]] * 2)
+        evaluate_devices(parse_module(text), [[np.zeros(3, np.float32)]] * 4)
     assert refusal.value.span is not None
 
 

@@ -5,7 +5,14 @@ import pytest
 
 from hloc.errors import UsageError, VerifyError
 from hloc.passes.context import PassContext
-from hloc.passes.pipelines import ALL_PASSES, ORDERING, PIPELINES, pipeline_for
+from hloc.passes.pipelines import (
+    ALL_PASSES,
+    ORDERING,
+    PARTITIONING,
+    PARTITIONING_ORDERING,
+    PIPELINES,
+    pipeline_for,
+)
 from hloc.passes.runner import Repeat, flatten, named_passes, run_passes
 from hloc.text import parse_module
 
@@ -23,6 +30,12 @@ ENTRY e {
 def test_ordering(target: str) -> None:
     order = [one.__name__ for one in flatten(pipeline_for(target))]
     for first, second, why in ORDERING:
+        assert order.index(first.__name__) < order.index(second.__name__), why
+
+
+def test_ordering_of_partitioning() -> None:
+    order = [one.__name__ for one in flatten(PARTITIONING)]
+    for first, second, why in PARTITIONING_ORDERING:
         assert order.index(first.__name__) < order.index(second.__name__), why
 
 

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -13,12 +12,13 @@ from hloc.cli.options import (
     custom_call_option,
     fusion_option,
     inputs_option,
+    mesh_option,
     module_argument,
     pass_options,
     reading_options,
     target_option,
 )
-from hloc.cli.run_devices import device_arrays, devices_for
+from hloc.cli.run_devices import Setting, device_arrays, runs_whole, setting_for
 from hloc.cli.terminal import Progress, input_reader, print_table, read_module, tell_of_gpu
 from hloc.devices import is_launched
 from hloc.errors import UsageError, printable
@@ -45,16 +45,18 @@ Examples:
               help="Largest error relative to the largest magnitude, for floating-point results. "
                    "Default: f64 1e-9, f32 1e-4, f16 and bf16 2e-2, eight bits and less 0.26.")
 @click.option("--devices", type=click.IntRange(1), metavar="N",
-              help="Simulate N devices that exchange arrays in collectives, on both sides; {device} in input names "
-                   "is the number of a device. Default: the number in the module's header.")
+              help="Run on N devices, threads of this process, which exchange arrays in collectives. An annotated "
+                   "module is partitioned, and compared with itself on one device. {device} in input names is the "
+                   "number of a device. Default: the number in the module's header.")
+@mesh_option
 @click.option("--layout", type=click.Choice(["given", "row-major", "column-major"]), default="given", show_default=True,
               help="Layout of all arrays in the target's module: results must not depend on it.")
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
 @custom_call_option
 @fusion_option
 @reading_options
-def check_command(module, inputs, target, against, expected, tolerance, devices, layout, as_json, custom_calls, fusion,
-                  reading) -> None:
+def check_command(module, inputs, target, against, expected, tolerance, devices, mesh, layout, as_json, custom_calls,
+                  fusion, reading) -> None:
     """Run MODULE on a target and on a second implementation (--against), with the same inputs; compare all results.
 
     Exit code 0 if all agree, 1 if a result differs; the table says which one, by how much, and where. A result is
@@ -64,6 +66,7 @@ def check_command(module, inputs, target, against, expected, tolerance, devices,
     reproduces it.
     """
     from hloc.api import Options, compile
+    from hloc.parallel import compile_divided
     from hloc.tools.check import check, check_devices
     from hloc.tools.layouts import with_layouts
     wanted = _expected(expected, against)
@@ -72,13 +75,17 @@ def check_command(module, inputs, target, against, expected, tolerance, devices,
         parsed = read_module(module, reading, progress, inputs)
         changed = parsed if layout == "given" else with_layouts(parsed, layout)
         options = Options(progress=progress.report, custom_calls=calls, passes=pass_options(fusion))
-        several = _several(parsed, devices, against, expected)
-        if several:
-            rows = check_devices(parsed, device_arrays(parsed, several, inputs), several, target=target,
+        setting = _several(parsed, devices, mesh, reading.strict)
+        if setting.devices and (setting.module is parsed or not runs_whole(setting, inputs)):
+            _for_the_evaluator(against, expected)
+            own = setting.module or parsed
+            changed = own if layout == "given" else with_layouts(own, layout)
+            rows = check_devices(own, device_arrays(parsed, setting, inputs), setting.devices, target=target,
                                  changed=changed, options=options, tolerance=tolerance)
             name = target
         else:
-            exe = compile(changed, target, options=options)
+            exe = compile_divided(setting.divided, target, options) if setting.devices else compile(
+                changed, target, options=options)
             tell_of_gpu(target, exe.target)
             name, arrays = exe.target, input_reader(inputs, parsed)(exe.parameters)
             rows = check(parsed, arrays, target=exe, against=against or "reference", expected=wanted,
@@ -97,14 +104,16 @@ def _expected(path: Path | None, against: str | None) -> list | None:
     return read_arrays(path)
 
 
-def _several(module, devices: int | None, against: str | None, expected: Path | None) -> Sequence:
-    """The devices to simulate; none for an ordinary module."""
+def _several(module, devices: int | None, mesh: dict[str, int] | None, strict: bool) -> Setting:
+    """The devices to run on; none for an ordinary module."""
     if is_launched():
         raise UsageError("hloc check runs all devices in one process, not under mpirun", hint="give --devices N")
-    several = devices_for(module, devices)
-    if several and (expected or against not in (None, "reference")):
+    return setting_for(module, devices, mesh, strict)
+
+
+def _for_the_evaluator(against: str | None, expected: Path | None) -> None:
+    if expected or against not in (None, "reference"):
         raise UsageError("several devices are compared with the reference evaluator only")
-    return several
 
 
 def _show(rows, target: str, against: str, as_json: bool) -> None:

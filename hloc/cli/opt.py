@@ -9,9 +9,9 @@ import click
 
 from hloc.cli.color import echo_code
 from hloc.cli.opt_kernels import kernels_after_passes
-from hloc.cli.options import fusion_option, lenient_reading_options, module_argument, pass_options
+from hloc.cli.options import fusion_option, lenient_reading_options, mesh_option, module_argument, pass_options
 from hloc.cli.pass_times import needs_times, show_times
-from hloc.cli.terminal import Progress, print_table, read_module
+from hloc.cli.terminal import Progress, print_table, read_module, warn
 from hloc.errors import UsageError
 from hloc.files import check_target, write
 
@@ -21,6 +21,7 @@ Examples:
   hloc opt model.hlo --dump-after fusion              # the module after that pass
   hloc opt model.hlo --passes=algebraic_simplifier,dce
   hloc opt model.hlo --dump-dir dumps -o optimized.hlo     # what each pass changed, and dumps/index.html
+  hloc opt model.hlo --mesh data=4,model=2 --dump-after spmd_partitioner    # the program of one device
   hloc opt model.hlo --kernels                        # the loops that are printed as C
   hloc opt model.hlo --kernels --dump-after tail_overlap       # kernels that this pass changed
   hloc opt kernels.loop --kernels --passes=ssa_conversion      # of loop-IR text
@@ -61,14 +62,15 @@ def _first_line(module: str) -> str:
 @click.option("--output", "-o", metavar="FILE", help="The file for the module after the last pass; '-' is stdout "
               "(default, unless a dump is printed).")
 @click.option("--json", "as_json", is_flag=True, help="With --time-passes: as JSON.")
+@mesh_option
 @fusion_option
 @lenient_reading_options
-def opt_command(module, passes, target, dump_before, dump_after, dump_dir, time_passes, kernels, output, as_json,
+def opt_command(module, passes, target, mesh, dump_before, dump_after, dump_dir, time_passes, kernels, output, as_json,
                 fusion, reading) -> None:
     """Run passes over MODULE ('-' for stdin) and print the result as HLO text."""
     from hloc.api import Options
     from hloc.passes.context import PassContext
-    from hloc.passes.pipelines import ALL_PASSES, pipeline_for
+    from hloc.passes.pipelines import ALL_PASSES, PARTITIONING, pipeline_for
     from hloc.passes.runner import flatten, named_passes, run_passes
     from hloc.targets import find
     from hloc.tools.pass_states import check_passes
@@ -83,6 +85,10 @@ def opt_command(module, passes, target, dump_before, dump_after, dump_dir, time_
             Options(passes=pass_options(fusion)), reading, time_passes, as_json))
         return
     pipeline = pipeline_for(chosen.name) if passes is None else named_passes(_names(passes), ALL_PASSES)
+    context = PassContext(chosen.machine, chosen.name, pass_options(fusion), warn=warn, strict=reading.strict)
+    if mesh:
+        pipeline = (*PARTITIONING, *pipeline)
+        context.options = {**context.options, "mesh": mesh}
     running = {p.__name__ for p in flatten(pipeline)}
     check_passes((name for name in (*dump_before, *dump_after) if name != "all"), running)
     if dump_dir and not (dump_before or dump_after):
@@ -96,7 +102,7 @@ def opt_command(module, passes, target, dump_before, dump_after, dump_dir, time_
         with options.stage("parse"):
             parsed = read_module(module, reading, progress)
         with options.stage("passes"), _dumping(dump_dir, parsed, module, dumps) as on_dump:
-            run_passes(parsed, pipeline, PassContext(chosen.machine, chosen.name, pass_options(fusion)),
+            run_passes(parsed, pipeline, context,
                        dump_before=dump_before, dump_after=dump_after, on_dump=on_dump, timings=timings,
                        progress=lambda name: progress.report(f"pass {name}"))
     for text in dumps:

@@ -88,6 +88,30 @@ target_option = click.option(
     "--target", "-t", default="auto", show_default=True, metavar="NAME",
     help="cpu, cuda, reference, a GPU (h100, rtx4090 ...) or an architecture (sm_90a); auto: a GPU if there is one.")
 
+class Mesh(click.ParamType):
+    """Sizes of axes: data=4,model=2."""
+
+    name = "mesh"
+
+    def convert(self, value, param, ctx) -> dict[str, int]:
+        if isinstance(value, dict):
+            return value
+        sizes: dict[str, int] = {}
+        for word in str(value).split(","):
+            name, equals, number = (part.strip() for part in word.partition("="))
+            if not (name and equals and re.fullmatch("[1-9][0-9]{0,6}", number)):
+                self.fail(f"{value!r} is no mesh: write data=4,model=2", param, ctx)
+            if name in sizes:
+                self.fail(f"{value!r} names {name} twice", param, ctx)
+            sizes[name] = int(number)
+        return sizes
+
+
+mesh_option = click.option(
+    "--mesh", type=Mesh(), metavar="AXIS=N,...",
+    help="Partition the module over a mesh of devices, by its sharding annotations: the sizes of the axes that these "
+         "name (data=4,model=2). Default: the sizes that they have.")
+
 fusion_option = click.option(
     "--fusion", type=click.Choice(["on", "off"]), default="on", show_default=True,
     help="off: every instruction becomes a separate kernel.")

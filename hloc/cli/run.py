@@ -18,6 +18,7 @@ from hloc.cli.options import (
     infeed_option,
     inputs_option,
     memory_limit_option,
+    mesh_option,
     module_argument,
     outfeed_option,
     pass_options,
@@ -31,7 +32,15 @@ from hloc.cli.options import (
 )
 from hloc.cli.pass_times import show_times
 from hloc.cli.profile_table import profile_json, show_profile
-from hloc.cli.run_devices import devices_for, ending_all, run_on_devices, show_outcomes
+from hloc.cli.run_devices import (
+    Setting,
+    ending_all,
+    joined_outcomes,
+    run_on_devices,
+    runs_whole,
+    setting_for,
+    show_outcomes,
+)
 from hloc.cli.run_trace import check_trace, write_device_traces, write_trace
 from hloc.cli.terminal import Progress, input_reader, read_program, results_table, tell_of_gpu
 from hloc.errors import UsageError
@@ -51,6 +60,7 @@ Examples:
   hloc run train.py:loss
   hloc run model.hlo --profile --repeat 20
   hloc run model.hlo --trace trace.json
+  hloc run model.hlo --mesh data=4,model=2 --inputs x.npz
   hloc run sharded.hlo --devices 4 --inputs 'x.{device}.npy'
   hloc compile model.hlo -o model.so && hloc run model.so --inputs x.npy"""
 
@@ -64,8 +74,11 @@ Examples:
 @click.option("--output", "-o", metavar="FILE", help="Write the results to an .npz (or, one result, an .npy) file.")
 @target_option
 @click.option("--devices", type=click.IntRange(1), metavar="N",
-              help="Simulate N devices that exchange arrays in collectives; {device} in file names is the number of a "
-                   "device. Default: the number in the module's header; under mpirun each process is one device.")
+              help="Run on N devices, threads of this process, which exchange arrays in collectives; a module with "
+                   "sharding annotations is partitioned. {device} in file names is the number of a device; other names "
+                   "are of whole arrays. Default: the number in the module's header; under mpirun each process is one "
+                   "device.")
+@mesh_option
 @click.option("--repeat", default=1, show_default=True, type=click.IntRange(1), metavar="N",
               help="Number of timed runs; prints the minimum, median, p90 and p99.")
 @click.option("--warm-up", type=click.IntRange(0), metavar="N",
@@ -92,7 +105,7 @@ Examples:
 @memory_limit_option
 @tuning_option
 @reading_options
-def run_command(module, inputs, bound, output, target, devices, repeat, warm_up, profile, trace, turns, top,
+def run_command(module, inputs, bound, output, target, devices, mesh, repeat, warm_up, profile, trace, turns, top,
                 time_passes, as_json, custom_calls, infeeds, received, outfeed, fusion, memory_limit, tuning,
                 reading) -> None:
     """Run MODULE (HLO text, a proto, or a .so or .cubin of `hloc compile`; '-' is stdin) and print its results.
@@ -119,8 +132,9 @@ def run_command(module, inputs, bound, output, target, devices, repeat, warm_up,
         parsed = read_program(module, reading, progress, inputs)
         if isinstance(parsed, Executable):
             _for_compiled(module, parsed, target, {
-                "--devices": devices, "--profile": profile, "--trace": trace, "--time-passes": time_passes,
-                "--custom-call": custom_calls, "--infeed": infeeds, "--recv": received, "--outfeed": outfeed,
+                "--devices": devices, "--mesh": mesh, "--profile": profile, "--trace": trace,
+                "--time-passes": time_passes, "--custom-call": custom_calls, "--infeed": infeeds,
+                "--recv": received, "--outfeed": outfeed,
                 "--fusion off": fusion == "off",
                 "--memory-limit": memory_limit, "--tuning": tuning, "--module": reading.choice,
                 "--elided": reading.elided, "--size": reading.sizes, "--strict": reading.strict})
@@ -128,19 +142,27 @@ def run_command(module, inputs, bound, output, target, devices, repeat, warm_up,
                           passes=pass_options(fusion, memory_limit), profile=profile, tuning=tuning,
                           trace=turns if trace is not None else None,
                           timings=[] if time_passes else None)
-        several = [] if isinstance(parsed, Executable) else devices_for(parsed, devices)
+        setting = Setting([]) if isinstance(parsed, Executable) else setting_for(parsed, devices, mesh, reading.strict)
+        several = setting.devices
+        whole = None
+        if several and trace is None and runs_whole(setting, (*inputs, output or "")):
+            from hloc.parallel import compile_divided
+            _for_one_device({"--profile": profile, "--outfeed": outfeed, "--time-passes": time_passes,
+                             "--infeed": infeeds, "--recv": received})
+            whole, several = compile_divided(setting.divided, target, options), []
         if several:
             _for_one_device({"--repeat": repeat > 1, "--warm-up": warm_up, "--profile": profile, "--outfeed": outfeed,
                              "--bind": bound,
                              "--time-passes": time_passes, "--infeed": infeeds, "--recv": received})
             with ending_all(several):
-                outcomes = run_on_devices(parsed, several, target, options, inputs, output)
+                outcomes = run_on_devices(parsed, setting, target, options, inputs, output)
                 if trace is not None:
                     write_device_traces(trace, outcomes, module)
+                outcomes = joined_outcomes(setting, outcomes, output)
         else:
             if warm_up is None:
                 warm_up = int((repeat > 1 or profile) and not (infeeds or received or outfeed))
-            run = _run(parsed, target, options, inputs, repeat, warm_up, bound)
+            run = _run(parsed, target, options, inputs, repeat, warm_up, bound, whole)
             if trace is not None:
                 write_trace(trace, run.exe, run.traces, module)
     if several:
@@ -167,18 +189,24 @@ class Run(NamedTuple):
     traces: list
 
 
-def _run(parsed, target: str, options, inputs, repeat: int, warm_up: int, bound: tuple[str, ...] = ()) -> Run:
+def _run(parsed, target: str, options, inputs, repeat: int, warm_up: int, bound: tuple[str, ...] = (),
+         compiled: Executable | None = None) -> Run:
+    """compiled: what runs, where it is not what `parsed` becomes on one device."""
     from hloc.api import compile
     from hloc.executable import Executable
     from hloc.inputs import entry_parameters
     from hloc.inputs.files import read_bound
     arrays_of = input_reader(inputs, parsed)                      # before the module is compiled in place
-    parameters = parsed.parameters if isinstance(parsed, Executable) else entry_parameters(parsed)
+    if compiled is not None:
+        parameters = compiled.parameters
+    else:
+        parameters = parsed.parameters if isinstance(parsed, Executable) else entry_parameters(parsed)
     fixed = read_bound([Path(name) for name in bound], parameters) if bound else {}
-    if isinstance(parsed, Executable):
-        exe = parsed
+    if compiled is not None or isinstance(parsed, Executable):
+        exe = compiled or parsed
     else:
         exe = compile(parsed, target, options=replace(options, bound=frozenset(fixed)), consume=True)
+    if exe is not parsed:
         tell_of_gpu(target, exe.target)
     exe, arrays = _with_arrays(exe, arrays_of, inputs, fixed)
     options.report("run")

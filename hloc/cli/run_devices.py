@@ -14,33 +14,63 @@ import click
 import numpy as np
 
 from hloc.cli.terminal import input_reader, results_table
-from hloc.devices import device_counts, is_launched
+from hloc.devices import PARTITIONED, device_counts, is_launched, needs_partitioner
 from hloc.errors import HlocError, UsageError
-from hloc.executable import Executable
+from hloc.inputs import Named, entry_parameters
+from hloc.inputs.global_arrays import parameters_of
 from hloc.ir import Module, reachable_computations
 from hloc.tools.shown import first_values
 
 if TYPE_CHECKING:
     from hloc.evaluate import Device
+    from hloc.executable import Executable
+    from hloc.parallel import Partition
 
 MARK = "{device}"
 FAULT = 70                       # as in main.py
 
 
-def devices_for(module: Module, asked: int | None) -> list[Device]:
-    """The devices that this process runs: one under MPI, else `asked`, else as many as the header of a module with
-    collectives says. Empty: a run on one device."""
+class Setting(NamedTuple):
+    """devices: those that this process runs; none: an ordinary run on one device. divided: of what arrays those of each
+    device are parts, where the module tells."""
+
+    devices: list[Device]
+    divided: Partition | None = None
+
+    @property
+    def module(self) -> Module | None:
+        return self.divided.module if self.divided else None
+
+
+def setting_for(module: Module, asked: int | None, mesh: dict[str, int] | None, strict: bool) -> Setting:
+    """One device of several under MPI; else `asked`, or those of `mesh`, or as many as the header of a module with
+    collectives says. An annotated module is partitioned."""
     if is_launched():
         if asked:
             raise UsageError("--devices simulates devices in one process; under MPI each process is one")
-        from hloc.evaluate.mpi import mpi_device
-        return [mpi_device(module)]
-    replicas, partitions = device_counts(module)
-    if asked is None and not _has_collectives(module):
-        return []
+        from hloc.evaluate.mpi import mpi_device, process_count
+        divided = _divided(module, mesh, process_count(), strict)
+        return Setting([mpi_device(divided.module if divided else module)], divided)
+    if asked is None and mesh is None and not _has_collectives(module):
+        return Setting([])
     from hloc.evaluate.simulate import simulated_devices
-    count = asked or replicas * partitions
-    return list(simulated_devices(module, count)) if count > 1 else []
+    replicas, partitions = device_counts(module)
+    divided = _divided(module, mesh, asked, strict)
+    count = divided.count if divided else asked or replicas * partitions
+    if count == 1:
+        return Setting([])
+    return Setting(list(simulated_devices(divided.module if divided else module, count)), divided)
+
+
+def _divided(module: Module, mesh: dict[str, int] | None, count: int | None, strict: bool) -> Partition | None:
+    """The module of one device; None where each device runs the text, and it does not say of what arrays."""
+    if count == 1 and not mesh:
+        return None
+    if not mesh and needs_partitioner(module) is None and not module.entry.name.endswith(PARTITIONED):
+        return None
+    from hloc.cli.terminal import warn
+    from hloc.parallel import partition
+    return partition(module, mesh, count, strict=strict, warn=warn)
 
 
 @contextmanager
@@ -64,50 +94,94 @@ def _has_collectives(module: Module) -> bool:
 
 
 class Outcome(NamedTuple):
-    device: Device
+    """device: whose results these are, None of all together; exe: what ran; named: the results' names and shapes."""
+
+    device: Device | None
     exe: Executable
-    results: tuple[np.ndarray, ...]
+    named: Sequence[Named]
+    results: Sequence[np.ndarray]
 
 
-def run_on_devices(module: Module, devices: Sequence[Device], target: str, options, inputs: Sequence[str],
+def runs_whole(setting: Setting, names: Sequence[str]) -> bool:
+    """Whether a run takes and gives whole arrays, as on one device: threads whose module tells of what its arrays are
+    parts, and files (of inputs, of results) that are not one for each device."""
+    divided = setting.divided
+    if divided is None or divided.gives is None or any(MARK in name for name in names):
+        return False
+    return not is_launched()
+
+
+def run_on_devices(module: Module, setting: Setting, target: str, options, inputs: Sequence[str],
                    output: str | None) -> list[Outcome]:
-    """Compile once, run on all at the same time. `{device}` in file names stands for the device's number."""
+    """Compile once, run on all at the same time. `{device}` in file names stands for the device's number; names without
+    it are of whole arrays, where the module tells how these are divided."""
     from hloc.api import compile_for_devices
     from hloc.evaluate.simulate import SimulatedDevice, run_together
     from hloc.inputs.files import write_outputs
-    if output and MARK not in output:
+    devices = setting.devices
+    if output and MARK not in output and not _joins(setting, output):
         raise UsageError(f"several devices have several results: write {MARK} into the name, as in results.{MARK}.npz")
-    arrays = device_arrays(module, devices, inputs)
-    executables = compile_for_devices(module, devices, target, options=options)
+    arrays = device_arrays(module, setting, inputs)
+    executables = compile_for_devices(setting.module or module, devices, target, options=options)
     runs = [partial(exe, *own) for exe, own in zip(executables, arrays)]
     options.report("run")
     results = run_together(devices, runs) if isinstance(devices[0], SimulatedDevice) else [run() for run in runs]
-    outcomes = list(map(Outcome, devices, executables, results))
-    for outcome in outcomes if output else ():
+    outcomes = [Outcome(device, exe, exe.results, own) for device, exe, own in zip(devices, executables, results)]
+    for outcome in outcomes if output and MARK in output else ():
         write_outputs(Path(output.replace(MARK, str(outcome.device.number))), outcome.results)
     return outcomes
 
 
+def _joins(setting: Setting, output: str | None) -> bool:
+    """Whether results are joined: the module tells how, and nobody wants those of each device."""
+    return setting.divided is not None and setting.divided.gives is not None and MARK not in (output or "")
+
+
+def joined_outcomes(setting: Setting, outcomes: Sequence[Outcome], output: str | None) -> list[Outcome]:
+    """Whole results in place of those of each device, where the module tells how they are divided; of processes, the
+    first has them."""
+    if not _joins(setting, output):
+        return list(outcomes)
+    from hloc.inputs.files import write_outputs
+    device, divided = setting.devices[0], setting.divided
+    results = [o.results for o in outcomes]
+    if len(results) < divided.count:
+        results = device.exchange(divided.module.entry.root, range(divided.count), tuple(results[0]))
+        if device.number:
+            return []
+    whole = divided.joined(results)
+    if output:
+        write_outputs(Path(output), whole)
+    return [Outcome(None, outcomes[0].exe, parameters_of(divided.gives), whole)]
+
+
 def show_outcomes(outcomes: Sequence[Outcome], as_json: bool) -> None:
-    """A table per device."""
+    """A table of whole results, or one per device."""
     if as_json:
-        click.echo(json.dumps([_as_json(o) for o in outcomes], indent=1))
+        told = [_as_json(o) for o in outcomes]
+        click.echo(json.dumps(told[0] if outcomes and outcomes[0].device is None else told, indent=1))
         return
-    for device, exe, results in outcomes:
-        click.echo(f"device {device.number} of {device.count}")
-        results_table(exe.results, results)
+    for device, _, named, results in outcomes:
+        if device is not None:
+            click.echo(f"device {device.number} of {device.count}")
+        results_table(named, results)
 
 
-def device_arrays(module: Module, devices: Sequence[Device], inputs: Sequence[str]) -> list[list[np.ndarray]]:
-    """The inputs of each device; all devices share them if no file name has the mark."""
-    from hloc.inputs import entry_parameters
-    parameters = entry_parameters(module)
-    if not any(MARK in name for name in inputs):
-        return [input_reader(inputs, module)(parameters)] * len(devices)
-    return [input_reader([n.replace(MARK, str(d.number)) for n in inputs], module)(parameters) for d in devices]
+def device_arrays(module: Module, setting: Setting, inputs: Sequence[str]) -> list[list[np.ndarray]]:
+    """Each device's inputs: its own files, where names have the mark; else parts of whole arrays, or all of them where
+    the module does not say of what they are parts."""
+    devices, divided = setting
+    if any(MARK in name for name in inputs):
+        parameters = entry_parameters(setting.module or module)
+        return [input_reader([n.replace(MARK, str(d.number)) for n in inputs], module)(parameters) for d in devices]
+    if divided is None:
+        return [input_reader(inputs, module)(entry_parameters(module))] * len(devices)
+    arrays = input_reader(inputs, module)(parameters_of(divided.takes))
+    return [divided.parts(arrays, d.number) for d in devices]
 
 
 def _as_json(outcome: Outcome) -> dict:
-    return {"device": outcome.device.number, "results": [
+    told = {"device": outcome.device.number} if outcome.device is not None else {}
+    return told | {"results": [
         {"name": v.name, "type": v.shape.element_type, "shape": list(a.shape), "first": first_values(a)}
-        for v, a in zip(outcome.exe.results, outcome.results)]}
+        for v, a in zip(outcome.named, outcome.results)]}

@@ -17,13 +17,22 @@ from hloc.ir import Instruction, Module
 from hloc.ops.values import Value, flatten
 
 
-def mpi_device(module: Module) -> MpiDevice:
-    """This process's device. Raises RunError without mpi4py, or where the number of processes is not the module's."""
+def process_count() -> int:
+    """How many processes there are. Raises RunError without mpi4py."""
+    return _mpi().COMM_WORLD.size
+
+
+def _mpi():
     try:
         from mpi4py import MPI
     except ImportError as error:
         raise RunError(f"running under MPI needs mpi4py: {error}", hint="pip install 'hloc[mpi]'") from None
-    world = MPI.COMM_WORLD
+    return MPI
+
+
+def mpi_device(module: Module) -> MpiDevice:
+    """This process's device. Raises RunError without mpi4py, or where the number of processes is not the module's."""
+    world = _mpi().COMM_WORLD
     replicas, partitions = device_counts(module)
     if replicas * partitions != world.size:
         if replicas * partitions != 1:

@@ -46,7 +46,10 @@ def simulated_devices(module: Module, count: int) -> list[SimulatedDevice]:
 
 
 def run_together(devices: Sequence[SimulatedDevice], runs: Sequence[Callable[[], Any]]) -> list[Any]:
-    """What each device's function returns; each runs in a thread of its own. Devices can be used for one run only."""
+    """What each device's function returns; each runs in a thread of its own. Devices run once at a time."""
+    devices[0].meeting.begin()
+    for device in devices:
+        device.visits.clear()
     threads = [_Run(device, run) for device, run in zip(devices, runs)]
     for thread in threads:
         thread.start()
@@ -102,7 +105,12 @@ class _Meeting:
 
     def __init__(self, count: int):
         self.condition = threading.Condition()
-        self.running = count            # threads that have not ended
+        self.count = count
+        self.begin()
+
+    def begin(self) -> None:
+        """Before a run."""
+        self.running = self.count       # threads that have not ended
         self.waiting = 0                # of them, those that wait for others
         self.table: dict[tuple, dict[int, Value]] = {}
         self.taken: Counter = Counter()

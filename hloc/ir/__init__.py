@@ -17,13 +17,13 @@ from hloc.ir.module import (
     users,
     window_of,
 )
-from hloc.ir.shapes import TOKEN, UNBOUNDED, Layout, Shape, array, default_layout, leaves, strides
+from hloc.ir.shapes import TOKEN, UNBOUNDED, Layout, Shape, array, default_layout, leaves, parts_of, strides
 from hloc.ir.types import ELEMENT_TYPES, element_type_of, numpy_dtype
 
 __all__ = [
     "ConvolutionDimensionNumbers", "PaddingDim", "SliceDim", "Verbatim", "Window", "WindowDim",
     "Computation", "Instruction", "Module", "post_order", "reachable_computations", "topological_order", "users",
     "window_of",
-    "TOKEN", "UNBOUNDED", "Layout", "Shape", "array", "default_layout", "leaves", "strides",
+    "TOKEN", "UNBOUNDED", "Layout", "Shape", "array", "default_layout", "leaves", "parts_of", "strides",
     "ELEMENT_TYPES", "element_type_of", "numpy_dtype",
 ]

@@ -175,6 +175,18 @@ def leaves(shape: Shape) -> Iterator[Shape]:
             yield top
 
 
+def parts_of(shape: Shape) -> list[Shape]:
+    """All parts that are no tuples, in order: arrays, tokens, opaques. A sharding annotation has one entry for each."""
+    found, stack = [], [shape]
+    while stack:
+        top = stack.pop()
+        if top.tuple_shapes is None:
+            found.append(top)
+        else:
+            stack.extend(reversed(top.tuple_shapes))
+    return found
+
+
 def strides(shape: Shape) -> tuple[int, ...]:
     """Elements between neighbours along each dimension, by the layout's order (tiles are not applied)."""
     result = [0] * shape.rank

@@ -14,7 +14,7 @@ import math
 import re
 from dataclasses import replace
 
-from hloc.ir import Shape
+from hloc.ir import Shape, parts_of
 from hloc.ops.meshes import axes_problem
 from hloc.sharding.annotation import Iota, Sharding
 from hloc.sharding.text import parse_sharding
@@ -36,7 +36,7 @@ def composite_problem(attributes: str) -> str | None:
 def sharding_problem(text: str, shape: Shape, partitions: int = 1) -> str | None:
     """What XLA's verifier would say where the module runs in so many partitions (1: any number of devices may be
     named). Raises ParseError for what is no sharding."""
-    sharding, parts = parse_sharding(text), _parts(shape)
+    sharding, parts = parse_sharding(text), parts_of(shape)
     if sharding.kind != "tuple":
         return next(filter(None, (_array_problem(sharding, part, partitions) for part in parts)), None)
     if shape.tuple_shapes is None:
@@ -44,18 +44,6 @@ def sharding_problem(text: str, shape: Shape, partitions: int = 1) -> str | None
     if len(sharding.parts) != max(len(parts), 1):
         return f"there are {len(sharding.parts)} shardings, {shape.to_string(False)} has {len(parts)} parts"
     return next(filter(None, (_array_problem(*pair, partitions) for pair in zip(sharding.parts, parts))), None)
-
-
-def _parts(shape: Shape) -> list[Shape]:
-    """All parts that are no tuples, in order."""
-    found, pending = [], [shape]
-    while pending:
-        top = pending.pop()
-        if top.tuple_shapes is None:
-            found.append(top)
-        else:
-            pending.extend(reversed(top.tuple_shapes))
-    return found
 
 
 def _array_problem(sharding: Sharding, shape: Shape, partitions: int) -> str | None:

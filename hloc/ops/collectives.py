@@ -28,6 +28,7 @@ from hloc.ops.combiners import Combiner
 from hloc.ops.device_groups import parse_groups
 from hloc.ops.op import Op
 from hloc.ops.values import result_of
+from hloc.sharding import rules
 
 # -- who takes part ----------------------------------------------------------------------------------------------------
 
@@ -331,9 +332,10 @@ def infer_number(instruction: Instruction) -> Shape:
 
 
 _GROUPS = ("replica_groups", "channel_id", "use_global_device_ids", "constrain_layout")
-_REDUCE = dict(required=("to_apply",), optional=_GROUPS + ("mode",), side_effect=True)
-_GATHER = dict(required=("dimensions",), optional=_GROUPS, side_effect=True)
-_PERMUTE = dict(required=("source_target_pairs",), optional=("channel_id", "slice_sizes"), side_effect=True)
+_REDUCE = dict(required=("to_apply",), optional=_GROUPS + ("mode",), side_effect=True, sharding=rules.elementwise)
+_GATHER = dict(required=("dimensions",), optional=_GROUPS, side_effect=True, sharding=rules.concatenate)
+_PERMUTE = dict(required=("source_target_pairs",), optional=("channel_id", "slice_sizes"), side_effect=True,
+                sharding=rules.elementwise)
 _SOME = (1, None)
 
 ROWS: tuple[Op, ...] = (
@@ -341,7 +343,7 @@ ROWS: tuple[Op, ...] = (
     Op("all-reduce-start", _SOME, infer_all_reduce, evaluate_all_reduce, **_REDUCE),
     Op("all-reduce-done", 1, infer_same, _same),
     Op("reduce-scatter", _SOME, infer_reduce_scatter, evaluate_reduce_scatter, required=("dimensions", "to_apply"),
-       optional=_GROUPS + ("mode",), side_effect=True),
+       optional=_GROUPS + ("mode",), side_effect=True, sharding=rules.concatenate),
     Op("all-gather", _SOME, infer_all_gather, evaluate_all_gather, **_GATHER),
     Op("all-gather-start", _SOME, infer_all_gather_start, evaluate_all_gather_start, **_GATHER),
     Op("all-gather-done", 1, infer_second, _second),

@@ -19,6 +19,7 @@ from hloc.ops.checks import array_operand, array_shape, dynamic_of, fail, text
 from hloc.ops.numerics import bits_of, narrow, result_type, unsigned_bits, widen
 from hloc.ops.op import Op
 from hloc.ops.rules import elementwise_shape, written_shape
+from hloc.sharding import rules
 
 # -- convert -----------------------------------------------------------------------------------------------------------
 
@@ -233,7 +234,7 @@ def _stochastic_convert_shape(instruction: Instruction) -> Shape:
 
 ROWS = (
     Op("convert", 1, _convert_shape, _convert, "convert"),
-    Op("bitcast-convert", 1, _bitcast_convert_shape, _bitcast_convert),
+    Op("bitcast-convert", 1, _bitcast_convert_shape, _bitcast_convert, sharding=rules.bitcast_convert),
     Op("bitcast", 1, written_shape, _bitcast, optional=("result_layout", "source_layout")),
     Op("reduce-precision", 1, _reduce_precision_shape, _reduce_precision, "reduce_precision", FLOATING,
        required=("exponent_bits", "mantissa_bits"), cost=6, rounds=False),

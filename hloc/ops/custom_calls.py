@@ -17,6 +17,7 @@ from hloc.errors import UnsupportedError
 from hloc.ir import Instruction
 from hloc.ops.checks import attribute, target_of, text
 from hloc.ops.op import Op
+from hloc.sharding import rules
 
 
 def evaluate_custom_call(evaluator, instruction: Instruction, *operands):
@@ -84,10 +85,25 @@ def infer_custom_call(instruction: Instruction) -> None:
     attribute(instruction, "custom_call_target")
 
 
+def custom_call_rule(instruction: Instruction) -> rules.ShardingRule | None:
+    """Matrices of a batch are independent of one another; of calls that hloc does not know, nothing is known."""
+    from hloc.ops.custom_linalg import LINEAR_ALGEBRA, threefry2x32
+    from hloc.ops.known_calls import CUSTOM_CALLS, same, topk
+    target = target_of(instruction)
+    known = CUSTOM_CALLS.get(target)
+    arrays = [o.shape for o in instruction.operands]
+    if known is same or known is threefry2x32:
+        return rules.elementwise(instruction) if all(s.is_array and s.rank == arrays[0].rank for s in arrays) else None
+    if known is topk:
+        return rules.batched(1)(instruction)
+    return rules.batched(2)(instruction) if target in LINEAR_ALGEBRA else None
+
+
 ROWS: tuple[Op, ...] = (
     Op("custom-call", arity=(0, None), infer=infer_custom_call, evaluate=evaluate_custom_call,
        required=("custom_call_target",),
        optional=("api_version", "called_computations", "to_apply", "custom_call_has_side_effect", "literal", "schedule",
                  "operand_layout_constraints", "output_to_operand_aliasing", "window", "dim_labels",
-                 "feature_group_count", "batch_group_count", "operand_precision", "padding_type")),
+                 "feature_group_count", "batch_group_count", "operand_precision", "padding_type"),
+       sharding=custom_call_rule),
 )

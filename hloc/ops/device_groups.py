@@ -5,6 +5,7 @@ In: the text of replica_groups or source_target_pairs. Out: lists of numbers. Fo
     {{0,1},{2,3}}                            as written
     [2,2]<=[4]T(0)                           counts up in the shape behind <=, transposed, cut into groups
     mesh['x'=2,'y'=3] {'y'}                  one group for each place along the axes that are not named
+    mesh['x'=4] {'x':(1)2}                   of a part of an axis, too
     {}                                       all devices in one group: []
 """
 from __future__ import annotations
@@ -12,16 +13,16 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 
-from hloc.errors import UnsupportedError
-
-LARGEST_DEVICE_COUNT = 1 << 20
+from hloc.errors import HlocError, UnsupportedError
+from hloc.phrases import Phrase
+from hloc.sharding.annotation import LARGEST_DEVICE_COUNT, AxisUse
+from hloc.sharding.text import read_axes, read_mesh
 
 _IOTA = re.compile(r"\[([\d,]+)\]\s*<=\s*\[([\d,]+)\]\s*(?:T\(([\d,]+)\))?$")
-_MESH = re.compile(r"@?(?:\w+\s*=\s*)?mesh\s*\[([^\]]*)\](.*?)\s*\{([^{}]*)\}$", re.S)
-_AXIS = re.compile(r"'([^']+)'\s*=\s*(\d+)")
 
 
 def parse_groups(text: str) -> list[list[int]]:
@@ -64,32 +65,49 @@ def _iota_groups(text: str) -> list[list[int]]:
 
 
 def _mesh_groups(text: str) -> list[list[int]]:
-    match = _MESH.match(text)
-    axes = _AXIS.findall(match[1]) if match else []
-    named = re.findall(r"'([^']+)'", match[3]) if match else []
-    names = [name for name, _ in axes]
-    if not axes or ":" in match[3] or any(n not in names for n in named):
+    """One group for each place along the axes, and parts of axes, that are not named."""
+    try:
+        phrase = Phrase(text.lstrip("@"))
+        if phrase.text != "mesh" or phrase.whole[phrase.at:].lstrip().startswith("="):        # @name = mesh[...]
+            phrase.word()
+            phrase.expect("=")
+        mesh, uses = read_mesh(phrase), read_axes(phrase).axes
+    except HlocError:
+        raise UnsupportedError(f"device groups {text!r}") from None
+    if not mesh.axes or math.prod(n for _, n in mesh.axes) > LARGEST_DEVICE_COUNT:
         raise UnsupportedError(f"device groups {text!r}")
-    sizes = [int(size) for _, size in axes]
-    numbers = _mesh_devices(match[2], sizes)
-    last = [names.index(n) for n in named]
+    devices = mesh.order()
+    if devices is not None and len(devices) != mesh.size:
+        raise UnsupportedError(f"device_ids has {len(devices)} devices, the mesh {mesh.size}")
+    sizes, last = _cut_axes(mesh.axes, uses, text)
+    numbers = (np.arange(mesh.size) if devices is None else np.array(devices)).reshape(sizes)
     first = [d for d in range(len(sizes)) if d not in last]
     return numbers.transpose(first + last).reshape(-1, math.prod(sizes[d] for d in last)).tolist()
 
 
-def _mesh_devices(text: str, sizes: list[int]) -> np.ndarray:
-    """device_ids=(3,2,1,0) or device_ids=([2,2]T(1,0)) between the mesh and its axes; in order where there is none."""
-    match = re.search(r"device_ids\s*=\s*\((.*)\)\s*$", text, re.S)
-    if match is None:
-        return _iota(sizes, None)
-    inner = match[1].strip()
-    transposed = re.match(r"\[([\d,]+)\]\s*(?:T\(([\d,]+)\))?$", inner)
-    if transposed:
-        return _iota(_numbers(transposed[1]), _numbers(transposed[2]) if transposed[2] else None).reshape(sizes)
-    numbers = [int(n) for n in re.findall(r"\d+", inner)]
-    if len(numbers) != math.prod(sizes):
-        raise UnsupportedError(f"device_ids has {len(numbers)} devices, the mesh {math.prod(sizes)}")
-    return np.array(numbers).reshape(sizes)
+def _cut_axes(axes: Sequence[tuple[str, int]], uses: Sequence[AxisUse], text: str) -> tuple[list[int], list[int]]:
+    """The sizes of the axes, cut where parts of them are used, and which of these are used, in their order."""
+    cuts: dict[str, set[int]] = {name: {1, size} for name, size in axes}
+    for use in uses:
+        if use.name not in cuts:
+            raise UnsupportedError(f"device groups {text!r}")
+        if use.size is not None:
+            cuts[use.name] |= {use.before or 1, (use.before or 1) * use.size}
+    sizes: list[int] = []
+    places: dict[tuple[str, int], int] = {}                  # axis and what stands before a piece -> its dimension
+    for name, size in axes:
+        found = sorted(cuts[name])
+        if any(after % before for before, after in zip(found, found[1:])) or found[-1] != size:
+            raise UnsupportedError(f"device groups {text!r}")
+        for before, after in zip(found, found[1:]):
+            places[name, before] = len(sizes)
+            sizes.append(after // before)
+    last = []
+    for use in uses:
+        low, whole = use.before or 1, dict(axes)[use.name]
+        high = whole if use.size is None else low * use.size
+        last += [places[use.name, cut] for cut in sorted(cuts[use.name]) if low <= cut < high]
+    return sizes, last
 
 
 def check_groups(text: str) -> str | None:

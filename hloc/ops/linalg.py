@@ -13,6 +13,7 @@ import numpy as np
 from hloc.ir import Instruction, Shape, numpy_dtype
 from hloc.ops.checks import array_operand, array_shape, attribute, fail, listed, require, text
 from hloc.ops.op import Op
+from hloc.sharding import rules
 
 
 def wide(x: np.ndarray) -> np.ndarray:
@@ -203,10 +204,12 @@ def infer_batch_norm_grad(instruction: Instruction) -> Shape:
 _NORM = ("epsilon", "feature_index")
 
 ROWS: tuple[Op, ...] = (
-    Op("cholesky", arity=1, infer=infer_cholesky, evaluate=evaluate_cholesky, optional=("lower",)),
+    Op("cholesky", arity=1, infer=infer_cholesky, evaluate=evaluate_cholesky, optional=("lower",),
+       sharding=rules.batched(2)),
     Op("triangular-solve", arity=2, infer=infer_triangular_solve, evaluate=evaluate_triangular_solve,
-       optional=("left_side", "lower", "unit_diagonal", "transpose_a")),
-    Op("fft", arity=1, infer=infer_fft, evaluate=evaluate_fft, required=("fft_type", "fft_length")),
+       optional=("left_side", "lower", "unit_diagonal", "transpose_a"), sharding=rules.batched(2)),
+    Op("fft", arity=1, infer=infer_fft, evaluate=evaluate_fft, required=("fft_type", "fft_length"),
+       sharding=rules.along(lambda i: range(i.shape.rank - len(i.get("fft_length")), i.shape.rank))),
     Op("batch-norm-training", arity=3, infer=infer_batch_norm_training, evaluate=evaluate_batch_norm_training,
        required=_NORM),
     Op("batch-norm-inference", arity=5, infer=infer_batch_norm_inference, evaluate=evaluate_batch_norm_inference,

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hloc.ir import Instruction, Shape
+from hloc.sharding import rules
 
 # infer(instruction) -> the Shape that the operands and attributes imply (row-major layout where it is free), or None
 # where they do not determine it (parameter, constant, custom-call ...: the written shape is the truth).
@@ -44,6 +45,7 @@ class Op:
     rounds       of elementwise ops: whether results of narrow floats must be rounded; not where the result is one of
                  the operands, or always a number of the operand's type
     keeps_nans   of elementwise ops: whether a NaN that comes out has the bits of an operand's, or of the CPU's own
+    sharding     how it works on parts of arrays (hloc/sharding/rules.py); elementwise ops need not say it
     """
 
     opcode: str
@@ -60,6 +62,7 @@ class Op:
     gpu_cost: float = 0
     rounds: bool = True
     keeps_nans: bool = False
+    sharding: rules.Rule | None = None
 
     @property
     def least_operands(self) -> int:
@@ -68,6 +71,12 @@ class Op:
     @property
     def most_operands(self) -> int | None:
         return self.arity if isinstance(self.arity, int) else self.arity[1]
+
+    def sharding_rule(self, instruction: Instruction) -> rules.ShardingRule | None:
+        """How this one works on parts of its arrays; None where each device must do all of it."""
+        if self.sharding is not None:
+            return self.sharding(instruction)
+        return rules.elementwise(instruction) if self.is_elementwise else None
 
     @property
     def is_elementwise(self) -> bool:

@@ -22,6 +22,7 @@ from hloc.ops.checks import array_operand, array_shape, dimension_list, dynamic_
 from hloc.ops.conversions import convert_array
 from hloc.ops.numerics import narrow
 from hloc.ops.op import Op
+from hloc.sharding import rules
 
 CHEAP_PRODUCTS = 1 << 24
 INTEGERS = frozenset({"pred", "signed", "unsigned"})        # kinds whose products wrap
@@ -353,7 +354,7 @@ _DIMS = ("lhs_batch_dims", "rhs_batch_dims", "lhs_contracting_dims", "rhs_contra
 
 ROWS: tuple[Op, ...] = (
     Op("dot", arity=2, infer=infer_dot, evaluate=evaluate_dot,
-       optional=_DIMS + ("operand_precision", "algorithm")),
+       optional=_DIMS + ("operand_precision", "algorithm"), sharding=rules.dot),
     Op("ragged-dot", arity=3, infer=infer_ragged_dot, evaluate=evaluate_ragged_dot, required=("lhs_ragged_dims",),
        optional=_DIMS + ("rhs_group_dims", "operand_precision")),
     Op("scaled-dot", arity=4, infer=infer_scaled_dot, evaluate=evaluate_scaled_dot,

@@ -28,6 +28,7 @@ from hloc.ops.checks import (
 from hloc.ops.combiners import sole_root
 from hloc.ops.op import Op
 from hloc.ops.values import result_of
+from hloc.sharding import rules
 
 
 def evaluate_sort(evaluator, instruction: Instruction, *operands: np.ndarray):
@@ -191,6 +192,7 @@ def infer_topk(instruction: Instruction) -> Shape:
 
 ROWS: tuple[Op, ...] = (
     Op("sort", arity=(1, None), infer=infer_sort, evaluate=evaluate_sort, required=("dimensions", "to_apply"),
-       optional=("is_stable",)),
-    Op("topk", arity=1, infer=infer_topk, evaluate=evaluate_topk, required=("k",), optional=("largest", "is_stable")),
+       optional=("is_stable",), sharding=rules.along(lambda i: i.get("dimensions"))),
+    Op("topk", arity=1, infer=infer_topk, evaluate=evaluate_topk, required=("k",), optional=("largest", "is_stable"),
+       sharding=rules.batched(1)),
 )

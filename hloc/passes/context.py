@@ -8,23 +8,27 @@ do not depend on the target ignore the context.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hloc.errors import UsageError
+from hloc.errors import Span, UnsupportedError, UsageError
 from hloc.machine import Machine
 
 # Option -> its default, and what it takes, for messages.
 OPTIONS: dict[str, tuple[Any, str]] = {
     "fusion": ("on", "'on' or 'off'"),
     "memory_limit": (None, "a number of bytes, or None"),
+    "mesh": (None, "sizes of axes by name, as {'data': 4}, or None"),
 }
 
 
 def _is_right(name: str, value: Any) -> bool:
     if name == "memory_limit":
         return value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0)
+    if name == "mesh":
+        return value is None or isinstance(value, Mapping) and all(
+            isinstance(k, str) and isinstance(n, int) and n > 0 for k, n in value.items())
     return value in ("on", "off")
 
 
@@ -33,13 +37,16 @@ class PassContext:
     """machine: the hardware whose costs count; target: "cpu" or "cuda"; options: by name, see OPTIONS.
 
     fusion_report   a list that receives an Edge per array that fusion leaves between two kernels; None: no report
-    Raises UsageError for an option that there is not, or a value that it does not take.
+    warn            called with what the user should know, and its place; strict: that is an error then
+    Raises UsageError for an unknown option or an invalid value.
     """
 
     machine: Machine = field(default_factory=Machine.host)
     target: str = "cpu"
     options: Mapping[str, Any] = field(default_factory=dict)
     fusion_report: list | None = None
+    warn: Callable[[str, Span | None], None] | None = None
+    strict: bool = False
 
     def __post_init__(self) -> None:
         for name, value in self.options.items():
@@ -53,3 +60,10 @@ class PassContext:
     def option(self, name: str) -> Any:
         """The value of an option, or its default."""
         return self.options.get(name, OPTIONS[name][0])
+
+    def tell(self, message: str, span: Span | None) -> None:
+        """Warn. Raises UnsupportedError instead where the context is strict."""
+        if self.strict:
+            raise UnsupportedError(message, span)
+        if self.warn is not None:
+            self.warn(message, span)

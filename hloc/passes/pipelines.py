@@ -63,6 +63,19 @@ while_loop_simplifier = Late("while_loop_simplifier", "while")
 while_loop_trip_count_annotator = Late("while_loop_trip_count_annotator", "while")
 while_loop_unroller = Late("while_loop_unroller", "while")
 
+# One device's program from that of all: before the pipelines, where a module is run on several devices.
+sdy_round_trip_import = Late("sdy_round_trip_import")
+sharding_propagation = Late("sharding_propagation")
+spmd_partitioner = Late("spmd_partitioner")
+PARTITIONING: tuple[Pass | Repeat, ...] = (
+    defuser,
+    async_to_sync,
+    sdy_round_trip_import,
+    call_inliner,
+    sharding_propagation,
+    spmd_partitioner,
+)
+
 SIMPLIFICATION = Repeat("simplification", (
     zero_sized_hlo_elimination,
     tuple_simplifier,
@@ -184,8 +197,14 @@ ORDERING: tuple[tuple[Pass, Pass, str], ...] = (
     (while_loop_simplifier, while_loop_trip_count_annotator, "constants that went into the condition tell the limit"),
 )
 
+PARTITIONING_ORDERING: tuple[tuple[Pass, Pass, str], ...] = (
+    (sdy_round_trip_import, call_inliner, "calls of manual computations are inlined, too, once their shapes are said"),
+    (call_inliner, sharding_propagation, "shardings go through what a call calls"),
+    (sharding_propagation, spmd_partitioner, "each array needs one"),
+)
+
 ALL_PASSES: dict[str, Pass] = {one.__name__: one for one in (
-    *flatten(TARGET_INDEPENDENT), *flatten(CPU), *flatten(CUDA),
+    *flatten(TARGET_INDEPENDENT), *flatten(CPU), *flatten(CUDA), *flatten(PARTITIONING),
 )}
 
 PIPELINES: dict[str, tuple[Pass | Repeat, ...]] = {"cpu": TARGET_INDEPENDENT + CPU, "cuda": TARGET_INDEPENDENT + CUDA}

@@ -120,8 +120,8 @@ class Runner:
 
 
 def named(error: HlocError, name: str) -> HlocError:
-    """The same error, saying which pass met it; what is unsupported stays as it is, since it blames the user's text."""
-    if isinstance(error, UnsupportedError):
+    """The same error, saying which pass met it; what blames the user's text or options stays as it is."""
+    if isinstance(error, (UnsupportedError, UsageError)):
         return error
     return type(error)(f"pass {name}: {error.message}", error.span, error.hint)
 

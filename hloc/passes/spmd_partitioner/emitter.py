@@ -1,0 +1,195 @@
+"""Writes what one device does: its parts of arrays, and the collectives between devices.
+
+    emitter.reshard(x, sizes, source, target)      slices, gathers, all-to-alls and permutes
+    emitter.summed(x, ...)                          reduce-scatter and all-reduce of partial results
+    emitter.masked(x, ...)                          what pads an uneven part becomes a value that does nothing
+
+Which device this is comes from partition-id, by tables of one number for each device.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hloc.ir import Computation, Instruction, Module, Shape, Verbatim, array
+from hloc.passes.expressions import Body, Expressions, combiner
+from hloc.passes.rewriter import Names
+from hloc.passes.spmd_partitioner.choice import Joining
+from hloc.passes.spmd_partitioner.resharding import Step, steps_between
+from hloc.sharding.factors import local_sizes
+from hloc.sharding.meshes import Axes, AxisSharding, DeviceMesh, iota
+
+
+class Channels:
+    """Numbers of channels that the module does not have yet."""
+
+    def __init__(self, module: Module):
+        self.last = max((int(i.get("channel_id") or 0) for i in module.instructions()), default=0)
+
+    def next(self) -> int:
+        self.last += 1
+        return self.last
+
+
+class Emitter(Body):
+    """A computation of one device under construction. like: the instruction that is being partitioned, whose place and
+    metadata new ones have."""
+
+    def __init__(self, module: Module, mesh: DeviceMesh, channels: Channels, original: Computation):
+        super().__init__(original.span)
+        self.names = Names(())
+        self.module, self.mesh, self.channels = module, mesh, channels
+        self.like: Instruction | None = None
+        self.e = Expressions(self)
+        self._offsets: dict[tuple[Axes, int], Instruction] = {}
+        self._resharded: dict[tuple, Instruction] = {}
+        self._partition: Instruction | None = None
+
+    def add(self, opcode: str, shape: Shape, operands=(), attributes=None, *, literal=None) -> Instruction:
+        new = super().add(opcode, shape, operands, attributes, literal=literal)
+        if self.like is not None:
+            new.span = self.like.span
+            if "metadata" in self.like.attributes:
+                new.attributes.setdefault("metadata", self.like.attributes["metadata"])
+        return new
+
+    # -- where this device is ------------------------------------------------------------------------------------------
+
+    def part_number(self, axes: Axes, scale: int = 1) -> Instruction:
+        """Which part along such axes this device has, times `scale`; s32."""
+        key = (axes, scale)
+        if key not in self._offsets:
+            if self._partition is None:
+                self._partition = self.e.convert(self.e.op("partition-id", shape=array("u32")), "s32")
+            table = self.e.constant(self.mesh.parts(axes) * scale, "s32")
+            one = self.e.op("dynamic-slice", table, self._partition, dynamic_slice_sizes=(1,))
+            self._offsets[key] = self.e.reshape(one)
+        return self._offsets[key]
+
+    # -- collectives ---------------------------------------------------------------------------------------------------
+
+    def groups(self, axes: Axes) -> Verbatim:
+        """Of the devices that differ along such axes."""
+        count = self.mesh.count(axes)
+        if self.mesh.devices is None:
+            others = [a for a in range(len(self.mesh.sizes)) if a not in axes]
+            order = iota(self.mesh.sizes, (*others, *axes))
+            return Verbatim(f"[{self.mesh.size // count},{count}]<={order}")
+        lists = ",".join("{" + ",".join(map(str, g)) + "}" for g in self.mesh.groups(axes).tolist())
+        return Verbatim("{" + lists + "}")
+
+    def _collective(self, opcode: str, x: Instruction, shape: Shape, axes: Axes, **attributes: Any) -> Instruction:
+        if opcode != "all-to-all":
+            attributes["use_global_device_ids"] = True
+        return self.e.op(opcode, x, shape=shape, channel_id=self.channels.next(), replica_groups=self.groups(axes),
+                         **attributes)
+
+    def all_reduce(self, x: Instruction, axes: Axes, opcode: str) -> Instruction:
+        return self._collective("all-reduce", x, x.shape, axes,
+                                to_apply=combiner(self.module, opcode, x.shape.element_type))
+
+    def reduce_scatter(self, x: Instruction, dimension: int, axes: Axes, opcode: str) -> Instruction:
+        size = x.shape.dimensions[dimension] // self.mesh.count(axes)
+        return self._collective("reduce-scatter", x, resized(x.shape, dimension, size), axes, dimensions=(dimension,),
+                                to_apply=combiner(self.module, opcode, x.shape.element_type))
+
+    def all_gather(self, x: Instruction, dimension: int, axes: Axes) -> Instruction:
+        size = x.shape.dimensions[dimension] * self.mesh.count(axes)
+        return self._collective("all-gather", x, resized(x.shape, dimension, size), axes, dimensions=(dimension,))
+
+    def exchange(self, x: Instruction, source: int, target: int, axes: Axes) -> Instruction:
+        """Parts along dimension `source` become parts along `target`: an all-to-all of pieces, which are put behind one
+        another along `source` again."""
+        count, sizes = self.mesh.count(axes), list(x.shape.dimensions)
+        pieces = [*sizes[:target], count, sizes[target] // count, *sizes[target + 1:]]
+        split = self.e.reshape(x, *pieces)
+        swapped = self._collective("all-to-all", split, split.shape, axes, dimensions=(target,))
+        place = source if source < target else source + 1             # of dimension `source` among the pieces
+        order = [d for d in range(len(pieces)) if d != target]
+        order.insert(order.index(place), target)
+        turned = self.e.op("transpose", swapped, shape=array(x.shape.element_type, *(pieces[d] for d in order)),
+                           dimensions=tuple(order))
+        sizes[source] *= count
+        sizes[target] //= count
+        return self.e.reshape(turned, *sizes)
+
+    def permute(self, x: Instruction, source: Sequence[Axes], target: Sequence[Axes]) -> Instruction:
+        """Each device gets the part that it is to have from one that has it."""
+        def order(axes: Sequence[Axes]) -> np.ndarray:
+            along = tuple(a for one in axes for a in one)
+            return np.lexsort((np.arange(self.mesh.size), self.mesh.parts(along)))
+        pairs = ",".join(f"{{{s},{t}}}" for s, t in zip(order(source).tolist(), order(target).tolist()))
+        return self.e.op("collective-permute", x, shape=x.shape, channel_id=self.channels.next(),
+                         source_target_pairs=Verbatim("{" + pairs + "}"))
+
+    # -- shardings -----------------------------------------------------------------------------------------------------
+
+    def reshard(self, x: Instruction, sizes: Sequence[int], source: AxisSharding, target: AxisSharding) -> Instruction:
+        """This device's part of an array of such sizes under another sharding."""
+        key = (x, source.dimensions, target.dimensions)
+        if key not in self._resharded:
+            now, made = source.dimensions, x
+            for step in steps_between(sizes, source.dimensions, target.dimensions, self.mesh):
+                made = self._step(made, sizes, now, step)
+                now = step.sharding
+            self._resharded[key] = made
+        return self._resharded[key]
+
+    def _step(self, x: Instruction, sizes: Sequence[int], now: Sequence[Axes], step: Step) -> Instruction:
+        d = step.dimension
+        if step.kind == "slice":
+            return self.own_part(x, d, step.axes, sizes[d] if not now[d] else None)
+        if step.kind == "gather":
+            whole = self.all_gather(x, d, step.axes)
+            return self.e.slice(whole, {d: (0, sizes[d])}) if not step.sharding[d] else whole
+        if step.kind == "exchange":
+            return self.exchange(x, d, step.onto, step.axes)
+        return self.permute(x, now, step.sharding)
+
+    def own_part(self, x: Instruction, dimension: int, axes: Axes, size: int | None = None) -> Instruction:
+        """This device's part of what it has all of along a dimension; padded where it does not divide evenly."""
+        count = self.mesh.count(axes)
+        size = x.shape.dimensions[dimension] if size is None else size
+        part = -(-size // count)
+        if part * count > size:
+            zero = self.e.constant(np.zeros((), bool), x.shape.element_type)
+            x = self.e.op("pad", x, zero, padding=_padding(x.shape, dimension, part * count - size))
+        offset = self.part_number(axes, part)
+        starts = [offset if d == dimension else self.e.constant(0, "s32") for d in range(x.shape.rank)]
+        return self.e.op("dynamic-slice", x, *starts, dynamic_slice_sizes=resized(x.shape, dimension, part).dimensions)
+
+    def joined(self, x: Instruction, joining: Joining, opcode: str) -> Instruction:
+        """Partial results, joined."""
+        for dimension, axes in joining.scattered:
+            x = self.reduce_scatter(x, dimension, axes, opcode)
+        return self.all_reduce(x, joining.reduced, opcode) if self.mesh.count(joining.reduced) > 1 else x
+
+    def masked(self, x: Instruction, sizes: Sequence[int], sharding: AxisSharding, dimension: int,
+               value: Any) -> Instruction:
+        """The part with `value` where it pads a dimension that does not divide evenly."""
+        axes = sharding.dimensions[dimension]
+        part = x.shape.dimensions[dimension]
+        if part * self.mesh.count(axes) == sizes[dimension]:
+            return x
+        place = self.e.iota("s32", x.shape.dimensions, dimension)
+        offset = self.e.spread(self.part_number(axes, part), place.shape)
+        inside = self.e.compare(self.e.op("add", place, offset), "LT", self.e.like(sizes[dimension], place))
+        return self.e.chosen(inside, x, self.e.like(value, x))
+
+    def local(self, shape: Shape, sharding: AxisSharding) -> Shape:
+        """The shape of one device's part, in the same layout."""
+        if not shape.is_array:
+            return shape
+        small = array(shape.element_type, *local_sizes(shape.dimensions, sharding, self.mesh))
+        return small.with_layout(shape.layout) if shape.layout else small
+
+
+def resized(shape: Shape, dimension: int, size: int) -> Shape:
+    return array(shape.element_type, *(size if d == dimension else n for d, n in enumerate(shape.dimensions)))
+
+
+def _padding(shape: Shape, dimension: int, behind: int):
+    from hloc.ir import PaddingDim
+    return tuple(PaddingDim(0, behind if d == dimension else 0) for d in range(shape.rank))
