@@ -52,7 +52,7 @@ def refuse_unpartitioned(module: Module) -> None:
 
 
 def is_divided(instruction: Instruction) -> bool:
-    """Whether an annotation asks for parts of its array, or of its operand's, on several devices."""
+    """Whether an annotation distributes an array over several devices."""
     target = str(instruction.get("custom_call_target", "")).strip('"')
     if target in FOR_A_PARTITIONER:
         return True

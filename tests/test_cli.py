@@ -242,7 +242,7 @@ def test_doctor(capsys):
 
 def test_list_passes(capsys):
     code, out, _ = run(capsys, "opt", "--list-passes")
-    assert code == 0 and "async_to_sync" in out and "Makes asynchronous ops plain ones" in out
+    assert code == 0 and "async_to_sync" in out and "Replaces asynchronous operations" in out
 
 
 def test_no_passes_are_none(here, capsys):
@@ -289,7 +289,7 @@ def write_bad_inputs() -> None:
     (["cut.npy"], 6, "cut.npy"),
     (["half.npz"], 6, "a damaged .npz file"),
     (["nowhere.npy"], 6, "no such file"),
-    (["randm:3"], 6, "hint: made-up inputs are"),
+    (["randm:3"], 6, "hint: generated inputs are"),
     (["x.npy", "x.npy", "x.npy"], 6, "x f32[2,3], y f32[2,3]"),
     (["x.npy", "double.npy"], 6, "hint: convert it: array.astype(numpy.float32)"),
     (["random:x"], 2, "whole number"),

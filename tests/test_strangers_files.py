@@ -385,7 +385,7 @@ def test_headers_of_others_stay(here):
     for content in ("#pragma once\n", "", "/* m: compiled by hand */\n"):
         header.write_text(content)
         code, said = command("compile", "add.hlo", "-o", "m.so")
-        assert code == 6 and "cannot write m.h: it stands there already, and hloc did not write it" in said
+        assert code == 6 and "cannot write m.h: the file exists, and hloc did not write it" in said
         assert header.read_text() == content and not Path("m.so").exists()
     header.unlink()
     victim = Path("victim")

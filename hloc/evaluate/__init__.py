@@ -1,6 +1,6 @@
-"""Running a module in NumPy: what it means (evaluator.py), on one device or on several (simulate.py, mpi.py).
+"""The reference evaluator in NumPy (evaluator.py), on one device or on several (simulate.py, mpi.py).
 
-lookahead.py and elementwise_groups.py make that faster and give the same.
+lookahead.py and elementwise_groups.py make it faster with the same results.
 """
 from hloc.evaluate.evaluator import (
     FIRST_RANDOM_STATE,

@@ -1,5 +1,5 @@
-"""Elementwise instructions on large arrays, run together a block after the other: what one gives is still in the
-processor's caches when the next one reads it, and what only they read is never an array.
+"""Elementwise instructions on large arrays, run together block by block: a result is still in the processor's caches
+when the next instruction reads it, and a result that only they read is never a whole array.
 
     x = f32[32,196,3072] multiply(a, b)   y = tanh(x)   z = add(y, a)   ->   per 32,768 elements: x, y, z; z is kept
 
@@ -20,13 +20,13 @@ from hloc.ops.numerics import WIDER
 from hloc.ops.table import OPS
 from hloc.ops.values import Value
 
-# What may stand between the steps of a group, if it reads none of them: views, and what is small.
+# Steps that may be between those of a group, if they read none of them: views and small arrays.
 VIEWS = frozenset({"broadcast", "reshape", "get-tuple-element"})
 
 
 class Member(NamedTuple):
-    """ufunc: NumPy's function where it gives what the step does, in an array of its own. over: the slot of an operand
-    that is such an array and dies here, so that the result may take its memory."""
+    """ufunc: NumPy's function for the step, if its result is a new array. over: the slot of an operand that is such an
+    array and dies here, so that the result may use its memory."""
 
     step: Any
     ufunc: np.ufunc | None
@@ -35,7 +35,7 @@ class Member(NamedTuple):
 
 class Group(NamedTuple):
     """steps: in order; read: slots of arrays from outside; kept: those of its steps that are read later; dead: slots
-    from outside that nobody reads afterwards."""
+    from outside that are not read afterwards."""
 
     members: tuple[Member, ...]
     read: tuple[int, ...]
@@ -49,12 +49,12 @@ class Group(NamedTuple):
     def run(self, evaluator, values: list[Value]) -> None:
         """Fills the slots of the steps that are kept."""
         if not self._in_blocks(evaluator, values):
-            evaluator.run_steps(self.steps, values)                  # if something is wrong, they say what
+            evaluator.run_steps(self.steps, values)                  # gives the error, if there is one
         for slot in self.dead:
             values[slot] = None
 
     def _in_blocks(self, evaluator, values: list[Value]) -> bool:
-        """False where arrays are not as large as they may be, or a step fails."""
+        """False if arrays are smaller than their shapes, or a step fails."""
         shape = self.members[0].step.dimensions
         if any(values[s].ndim and values[s].shape != shape for s in self.read):
             return False
@@ -72,7 +72,7 @@ class Group(NamedTuple):
                     if value.dtype != step.dtype:
                         return False
                     for slot in step.dead:
-                        del part[slot]                               # its memory is in the caches: for the next one
+                        del part[slot]                               # its cached memory is free for the next one
                 for result, step in zip(results, self.kept):
                     result[block] = part[step.target]
         except (HlocError, ValueError, MemoryError):
@@ -83,7 +83,7 @@ class Group(NamedTuple):
 
 
 def parts_of(steps: Sequence[Any]) -> tuple[Group | tuple, ...] | None:
-    """The steps in an order that groups allow, or None where there are no groups."""
+    """The steps in an order with groups, or None if there are none."""
     runs: list[list] = []               # of more than one step: a group
     pending: list = []
     targets: set[int] = set()           # of the pending steps
@@ -122,7 +122,7 @@ def _is_beside(instruction: Instruction) -> bool:
 
 
 def _members(run: Sequence) -> tuple[Member, ...]:
-    """A step without a ufunc may give back its operand itself, so what it reads is nobody's own."""
+    """The operand whose memory a result may use. A step without a ufunc may return its operand, which must stay."""
     ufuncs = {s.target: _ufunc(s) for s in run}
     shared = {slot for s in run if ufuncs[s.target] is None for slot in s.sources}
     types = {s.target: s.dtype for s in run}
@@ -134,7 +134,7 @@ def _members(run: Sequence) -> tuple[Member, ...]:
 
 
 def _ufunc(step) -> np.ufunc | None:
-    """Where NumPy computes in the type of the operands and the result."""
+    """Whether NumPy computes in the type of the operands and the result."""
     instruction = step.instruction
     same = {o.shape.element_type for o in instruction.operands} == {instruction.shape.element_type}
     return getattr(step.function, "ufunc", None) if same and step.dtype not in WIDER else None

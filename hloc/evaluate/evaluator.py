@@ -1,11 +1,11 @@
-"""The reference meaning of a module, in NumPy: slow and obviously right. What it says is what hloc means.
+"""The reference evaluator in NumPy: slow and simple. It defines what a module means.
 
 In: a module and one array per flattened entry parameter. Out: the flattened results.
 
     evaluate(parse_module("ENTRY e { a = f32[2] parameter(0)  ROOT r = f32[2] add(a, a) }"), [x]) == (x + x,)
 
 Each op's meaning stands in its row (hloc/ops). Here: the order of evaluation, freeing of dead values, calls, scalar
-functions on whole arrays, and what a run carries along (device, seed, random state, custom calls, feeds).
+functions on whole arrays, and the state of a run (device, seed, random state, custom calls, feeds).
 """
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ CustomCall = Callable[..., Value]      # (instruction, *operand values) -> value
 
 @dataclass
 class Options:
-    """What a run is given besides its inputs.
+    """The options of a run, besides its inputs.
 
     seed      of `rng` and GetRngSeed
-    observer  called with every instruction, the values of its operands and its own, right after it is computed
+    observer  called with every instruction, the values of its operands and its result, right after it is computed
     infeed    values for infeed (and for recv, by channel in `received`), taken from the front
-    outfeed   collects what outfeed (and send, as pairs of channel and value in `sent`) hands out
+    outfeed   collects the values of outfeed (and of send, as pairs of channel and value, in `sent`)
     """
 
     seed: int = 0
@@ -72,8 +72,8 @@ class Step(NamedTuple):
     instruction: Instruction
     sources: tuple[int, ...]
     target: int
-    dead: tuple[int, ...]       # slots that nobody reads afterwards
-    dimensions: tuple[int, ...] | None       # of the array that must come out; None where none does
+    dead: tuple[int, ...]       # slots that are not read afterwards
+    dimensions: tuple[int, ...] | None       # of the result array; None if it is no array
     dtype: np.dtype | None
 
 
@@ -96,7 +96,7 @@ class Plan(NamedTuple):
 class Evaluator:
     """One run of a module on one device. Ops get it as their first argument."""
 
-    can_look_ahead = True       # whether an op gives the same for many steps of a loop at once (lookahead.py)
+    can_look_ahead = True       # whether ops may compute many steps of a loop at once (lookahead.py)
 
     def __init__(self, module: Module | None = None, *, custom_calls: Mapping[str, CustomCall] | None = None,
                  options: Options | None = None, device: Device | None = None):
@@ -116,7 +116,7 @@ class Evaluator:
         rest = iter(arrays)
         entry = self.module.entry
         results = flatten(self.call(entry, [unflatten(p.shape, rest) for p in entry.parameters]))
-        return tuple(r if r.flags.c_contiguous and r.flags.writeable else r.copy() for r in results)   # views lie open
+        return tuple(r if r.flags.c_contiguous and r.flags.writeable else r.copy() for r in results)   # views: copied
 
     def call(self, computation: Computation, arguments: Sequence[Value]) -> Value:
         """The value of a computation's root. Values are freed after their last use."""
@@ -188,7 +188,7 @@ class Evaluator:
     def apply(self, computation: Computation, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
         """A computation of scalars, applied to every element of arrays that broadcast together.
 
-        Where all its ops are elementwise, they run on whole arrays at once, else element by element.
+        If all its ops are elementwise, they run on whole arrays at once, else element by element.
         """
         if computation not in self._scalar_plans:
             self._scalar_plans[computation] = make_scalar_plan(computation)
@@ -215,16 +215,16 @@ class Evaluator:
         return tuple(results)
 
     def warn(self, message: str) -> None:
-        """Note something once that the result may depend on."""
+        """Record once a fact that the result may depend on."""
         if message not in self.warnings:
             self.warnings.append(message)
 
 
-FIRST_RANDOM_STATE = 0x7012395          # what XLA on CPUs starts with
+FIRST_RANDOM_STATE = 0x7012395          # XLA's initial state on CPUs
 
 
 class Device:
-    """Where a run takes place, among replica_count x partition_count devices. Alone, by default."""
+    """The device of a run, among replica_count x partition_count devices. By default there is one."""
 
     def __init__(self, replica: int = 0, partition: int = 0, replica_count: int = 1, partition_count: int = 1):
         self.replica, self.partition = replica, partition
@@ -239,14 +239,15 @@ class Device:
         return self.replica_count * self.partition_count
 
     def exchange(self, instruction: Instruction, members: Sequence[int], value: Value) -> list[Value]:
-        """What each member (device numbers) holds at `instruction`: hands in one's own, waits for the others."""
+        """Exchange values at `instruction`: gives this device's value, waits for the members' values (by device
+        number)."""
         return [value]
 
 
 # -- plans -------------------------------------------------------------------------------------------------------------
 
 def make_plan(computation: Computation) -> Plan:
-    """Lays a computation out as steps. What nobody needs and has no effect is left out."""
+    """The steps of a computation, without unused instructions that have no effect."""
     needed = _needed(computation)
     steps = [(_function(i), i) for i in needed if i.opcode not in ("parameter", "constant")]
     return _assemble(computation, needed, steps)
@@ -269,7 +270,7 @@ def make_scalar_plan(computation: Computation) -> Plan | None:
 
 
 def _needed(computation: Computation) -> list[Instruction]:
-    """All instructions but those that neither the root nor any effect can depend on."""
+    """The instructions that the root or an effect depends on."""
     wanted = {computation.root}
     for instruction in reversed(computation.instructions):
         if instruction in wanted or _may_act(instruction):
@@ -305,7 +306,7 @@ def _assemble(computation: Computation, needed: Sequence[Instruction], steps: Se
 
 
 def _expected(instruction: Instruction) -> tuple[tuple[int, ...] | None, np.dtype | None]:
-    """Dimensions and type of the array that an instruction gives; None where it gives none."""
+    """Dimensions and type of the array that an instruction gives; None if it is no array."""
     shape = instruction.shape
     return (shape.dimensions, ELEMENT_TYPES[shape.element_type].dtype) if shape.is_array else (None, None)
 
@@ -331,7 +332,7 @@ _SAME_SCALAR = frozenset({"copy", "reshape", "bitcast", "broadcast", "transpose"
 
 
 def _scalar_function(instruction: Instruction) -> Callable[..., Value] | None:
-    """How an op on scalars acts on whole arrays, or None where it does not."""
+    """The function of a scalar op on whole arrays, or None if it has none."""
     opcode = instruction.opcode
     op = OPS[opcode]
     if op.is_elementwise or opcode in ("tuple", "get-tuple-element"):
@@ -364,10 +365,10 @@ def _apply_called(evaluator: Evaluator, instruction: Instruction, *operands: Val
     return unflatten(called.root.shape, evaluator.apply(called, *operands))
 
 
-# -- what an op gave ---------------------------------------------------------------------------------------------------
+# -- checking results -------------------------------------------------------------------------------------------------
 
 def check(instruction: Instruction, value: np.ndarray) -> None:
-    """Raises RunError where an array is not what the shape says."""
+    """Raises RunError if an array does not have the instruction's shape."""
     shape = instruction.shape
     if value.shape != shape.dimensions and not within_bounds(value.shape, shape) \
             or value.dtype != numpy_dtype(shape.element_type):

@@ -1,10 +1,10 @@
-"""Loops of the evaluator: what a step computes from the counter alone is computed for many steps at once.
+"""Loops of the evaluator: values that depend only on the counter are computed for many iterations at once.
 
     body { (i, x) = state   k = hash(i)   y = f(x, k)   ROOT (i + 1, y) }
 
 Python takes a microsecond for each instruction, however small, so 100,000 steps of a hash of 1,000 instructions would
-take minutes. Here k is computed at once for all of the next steps: each op by its own row, on arrays that have one
-dimension more, in front. What depends on anything else, as y does, is computed step by step, as always.
+take minutes. Here k is computed at once for many iterations: each op by its own row, on arrays with one more
+dimension in front. Values that depend on anything else, such as y, are computed step by step.
 """
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from hloc.ir.attributes import SliceDim
 from hloc.ops.table import OPS
 from hloc.ops.values import Value, flatten, unflatten
 
-FIRST = 32                  # steps before it is worth looking ahead
-CHUNK, GROWTH, LARGEST = 64, 8, 4096            # steps at once: at first, times so much each time, at most
+FIRST = 32                  # steps before looking ahead pays
+CHUNK, GROWTH, LARGEST = 64, 8, 4096            # steps at once: at first, growth factor, at most
 BUDGET = 1 << 28            # bytes computed ahead at a time
 INNER_STEPS = 1000          # of a loop inside the body
 
-UNKNOWN = object()          # instead of a value: it depends on more than the counter
+UNKNOWN = object()          # a value that depends on more than the counter
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Many:
 
 
 class Counters(NamedTuple):
-    """The elements of a loop's state that are known in advance: what is added to each counter; those that stay."""
+    """The elements of a loop's state that are known in advance: increments of counters, and invariant elements."""
 
     strides: dict[int, np.ndarray]
     invariant: frozenset[int]
@@ -56,7 +56,7 @@ def run_loop(evaluator, instruction: Instruction, state: Value) -> Value:
 
 
 def counters_of(body: Computation) -> Counters | None:
-    """None where nothing counts."""
+    """The known elements; None without a counter."""
     parameter, root = body.parameters[0], body.root
     if root.opcode != "tuple":
         return None
@@ -88,7 +88,7 @@ def _run_ahead(evaluator, instruction: Instruction, counters: Counters, state: V
             goes_on = evaluator.nested(condition, ahead.call, condition, [start])
             rest = Rest(evaluator.plan(body), evaluator.nested(body, ahead.values, body, [start]))
         except (HlocError, ValueError, MemoryError):
-            return state                    # the steps themselves will say what is wrong, if they get there
+            return state                    # the steps themselves give the error
         for step in range(count):
             if not (evaluator.call(condition, [state]) if goes_on is UNKNOWN else pick(goes_on, step)):
                 return state
@@ -155,7 +155,7 @@ class LookAhead:
         return UNKNOWN
 
     def computed(self, step, operands: list[Value]) -> Value:
-        """By the op's row, where its result is an array and it acts alike on one with a dimension more in front."""
+        """Compute by the op's row, if its result is an array and it works with one more dimension in front."""
         instruction, shape = step.instruction, step.instruction.shape
         elementwise = OPS[instruction.opcode].is_elementwise
         if not shape.is_array or shape.is_dynamic or not elementwise and instruction.opcode not in SHIFTED:
@@ -175,7 +175,7 @@ class LookAhead:
         return Many(step.function(self.evaluator, wider, *operands))
 
     def beside(self, value: Value, rank: int) -> np.ndarray:
-        """Such that NumPy puts it together with arrays of `rank` dimensions behind that of the steps."""
+        """Reshape so that NumPy broadcasts it with arrays of `rank` dimensions after that of the steps."""
         if not isinstance(value, Many):
             return value
         array = value.array
@@ -210,7 +210,7 @@ SHIFTED: dict[str, Callable[[Instruction, int], dict[str, Any]]] = {
 
 
 class Rest:
-    """What is left of a body's plan when some of its values are known ahead."""
+    """The rest of a body's plan when some of its values are known ahead."""
 
     def __init__(self, plan, values: list[Value]):
         self.root = plan.root

@@ -2,7 +2,7 @@
 
     mpirun -n 4 hloc run model.hlo --inputs 'x.{device}.npy'
 
-What collectives exchange goes as bytes; nothing is pickled.
+Collectives exchange bytes; nothing is pickled.
 """
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _mpi():
 
 
 def mpi_device(module: Module) -> MpiDevice:
-    """This process's device. Raises RunError without mpi4py, or where the number of processes is not the module's."""
+    """This process's device. Raises RunError without mpi4py, or if the number of processes is not the module's."""
     world = _mpi().COMM_WORLD
     replicas, partitions = device_counts(module)
     if replicas * partitions != world.size:
@@ -44,7 +44,7 @@ def mpi_device(module: Module) -> MpiDevice:
 
 
 class MpiDevice(Device):
-    """A device whose fellows are the processes of a communicator."""
+    """A device whose peers are the processes of a communicator."""
 
     def __init__(self, world, replica: int, partition: int, replica_count: int, partition_count: int):
         super().__init__(replica, partition, replica_count, partition_count)
@@ -52,7 +52,7 @@ class MpiDevice(Device):
         self.groups: dict[tuple[int, ...], object] = {}
 
     def abort(self, code: int) -> None:
-        """End all processes, this one too: the others may wait for what it will not send."""
+        """End all processes, this one too: the others may wait for its data."""
         self.world.Abort(code)
 
     def exchange(self, instruction: Instruction, members: Sequence[int], value: Value) -> list[Value]:

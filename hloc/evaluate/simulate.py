@@ -26,7 +26,7 @@ from hloc.ops.values import Value
 def evaluate_devices(module: Module, inputs: Sequence[Sequence[Any]], *,
                      custom_calls: Mapping[str, CustomCall] | None = None,
                      options: Options | None = None) -> list[tuple[np.ndarray, ...]]:
-    """Run the entry on as many devices as there are inputs. Raises RunError where devices would wait forever."""
+    """Run the entry on as many devices as there are inputs. Raises RunError if devices would wait forever."""
     devices = simulated_devices(module, len(inputs))
     runs = [partial(evaluate, module, arrays, custom_calls=custom_calls, device=device,
                     options=copy(options) if options else None) for device, arrays in zip(devices, inputs)]
@@ -34,8 +34,8 @@ def evaluate_devices(module: Module, inputs: Sequence[Sequence[Any]], *,
 
 
 def simulated_devices(module: Module, count: int) -> list[SimulatedDevice]:
-    """`count` devices of one meeting. Where the header does not say how many replicas and partitions there are, all are
-    partitions if it names partitions, else replicas. Raises UnsupportedError where arrays are still to be divided."""
+    """`count` devices of one simulation. If the header gives no numbers of replicas and partitions, all are partitions
+    if it names partitions, else replicas. Raises UnsupportedError if the module is not partitioned yet."""
     if count > 1:
         refuse_unpartitioned(module)
     replicas, partitions = device_counts(module)
@@ -84,7 +84,7 @@ class _Run(threading.Thread):
 
 
 class SimulatedDevice(Device):
-    """A device whose fellows are threads of this process."""
+    """A device whose peers are threads of this process."""
 
     def __init__(self, meeting: _Meeting, replica: int, partition: int, replica_count: int, partition_count: int):
         super().__init__(replica, partition, replica_count, partition_count)
@@ -101,7 +101,7 @@ class SimulatedDevice(Device):
 
 
 class _Meeting:
-    """Where devices leave values for each other. `table`: occasion -> device number -> value."""
+    """The shared table of devices: occasion -> device number -> value."""
 
     def __init__(self, count: int):
         self.condition = threading.Condition()
@@ -117,12 +117,12 @@ class _Meeting:
 
     def exchange(self, occasion: tuple, instruction: Instruction, members: Sequence[int], number: int,
                  value: Value) -> list[Value]:
-        """`occasion`: which execution of which instruction this is, the same for all members."""
+        """`occasion`: identifies an execution of an instruction, the same for all members."""
         with self.condition:
             held = self.table.setdefault(occasion, {})
             held[number] = value
             if len(held) == len(members):
-                self.waiting -= len(members) - 1          # they can all go on, though they have not woken yet
+                self.waiting -= len(members) - 1          # they can all go on, although they have not woken yet
                 self.condition.notify_all()
             else:
                 self.waiting += 1

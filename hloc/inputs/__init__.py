@@ -1,5 +1,5 @@
-"""What goes into a run: arrays that fit the entry's parameters (arrays.py), from files (files.py), or made up so that a
-module can do something sensible with them (sensible.py)."""
+"""The inputs of a run: arrays that fit the entry's parameters (arrays.py), from files (files.py), or generated to suit
+the use of each parameter (sensible.py)."""
 from hloc.inputs.arrays import (
     Named,
     Parameter,

@@ -1,7 +1,7 @@
 """Checking arrays against entry parameters, and making inputs: random, zeros, from files.
 
 In: parameters (anything with `name` and `shape`, flattened to array leaves) and what the user gave. Out: contiguous
-NumPy arrays of exactly the right type and shape, or a RunError that names the parameter and both sides.
+NumPy arrays of the right type and shape, or a RunError that names the parameter and both sides.
 """
 from __future__ import annotations
 
@@ -57,16 +57,16 @@ def check_inputs(module: Module, arrays: Sequence[object]) -> list[np.ndarray]:
 
 def check_arrays(parameters: Sequence[Named], arrays: Sequence[object], on_device: Views | None = None,
                  ) -> list[np.ndarray | DeviceView]:
-    """`arrays` as contiguous ndarrays. Raises RunError where their number, types or shapes are not the parameters'.
+    """`arrays` as contiguous ndarrays. Raises RunError if their number, types or shapes differ from the parameters'.
 
-    on_device  gives the view of an array that lies on the program's GPU, and stays there; None for any other
+    on_device  returns the view of an array on the program's GPU, which stays there; None for any other
     """
     _check_number(parameters, len(arrays))
     return [check_array(i, p, a, on_device) for i, (p, a) in enumerate(zip(parameters, arrays))]
 
 
 def check_forms(parameters: Sequence[Named], forms: Sequence[tuple[np.dtype, tuple[int, ...]]]) -> None:
-    """As check_arrays, for arrays of which no more is known than types and sizes."""
+    """check_arrays for arrays of which only types and sizes are known."""
     _check_number(parameters, len(forms))
     for number, (parameter, (dtype, sizes)) in enumerate(zip(parameters, forms)):
         if not _has_type(dtype, parameter.shape) or not _has_sizes(sizes, parameter.shape):
@@ -82,7 +82,7 @@ def _check_number(parameters: Sequence[Named], given: int) -> None:
 
 def check_array(number: int, parameter: Named, given: object, on_device: Views | None = None,
                 ) -> np.ndarray | DeviceView:
-    """As check_arrays, for one of them."""
+    """check_arrays for one array."""
     want = parameter.shape
     if type(given) is np.ndarray and given.dtype == numpy_dtype(want.element_type):
         array = given                                             # the common case, kept short: it runs at every call
@@ -154,7 +154,7 @@ def is_whole(element_type: str) -> bool:
 
 
 def _convert(number: int, parameter: Named, given: object) -> np.ndarray:
-    """Python scalars and lists become the wanted type, but no float an integer; an array must already have it."""
+    """Convert Python scalars and lists to the wanted type, but no float to an integer; an array must have the type."""
     want = parameter.shape
     dtype = numpy_dtype(want.element_type)
     if isinstance(given, (bool, int, float, complex, list, tuple)):
@@ -177,7 +177,7 @@ def _convert(number: int, parameter: Named, given: object) -> np.ndarray:
 
 
 def _as_python(dtype: np.dtype) -> str:
-    """A type as Python code names it."""
+    """A type as a Python expression."""
     return f"{'numpy' if hasattr(np, dtype.name) else 'ml_dtypes'}.{dtype.name}"
 
 
@@ -186,16 +186,16 @@ def _count(number: int) -> str:
 
 
 def _listing(parameters: Sequence[Named], given: int) -> str:
-    """The first parameters that were not given, or, where there were too many, those that there are."""
+    """The first missing parameters or, if too many arrays were given, the existing parameters."""
     named = parameters[given:] or parameters
     listed = ", ".join(f"{p.name} {p.shape.to_string(False)}" for p in named[:4]) + (", ..." if len(named) > 4 else "")
     return f"{'; missing' if given < len(parameters) else ''}: {listed}" if listed else ""
 
 
-# -- made-up inputs ----------------------------------------------------------------------------------------------------
+# -- generated inputs --------------------------------------------------------------------------------------------------
 
 def random_arrays(parameters: Iterable[Named], seed: int) -> list[np.ndarray]:
-    """Deterministic arrays: floats normal with deviation 1, integers 0 to 9, pred a coin's flip."""
+    """Deterministic arrays: floats normal with deviation 1, integers 0 to 9, pred random."""
     generator = np.random.default_rng(seed)
     return [_random(generator, p.shape) for p in parameters]
 

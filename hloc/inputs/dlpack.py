@@ -1,9 +1,8 @@
-"""Arrays of other libraries, without copies: what PyTorch, JAX, CuPy and others offer by DLPack and by
-__cuda_array_interface__.
+"""Arrays of other libraries without copies: PyTorch, JAX, CuPy and others, by DLPack and __cuda_array_interface__.
 
-In: any object. Out: an ndarray over the same memory, or a DeviceView of memory on a GPU; and, for what hloc hands out,
-a DLPack capsule. DLPack names types that Python's buffer protocol and NumPy do not know (bf16, f8). A capsule that hloc
-reads is kept, unconsumed, as long as the memory is used: its destructor then gives the memory back.
+In: any object. Out: an ndarray over the same memory, or a DeviceView of memory on a GPU; for hloc's own arrays, a
+DLPack capsule. DLPack has types that Python's buffer protocol and NumPy lack (bf16, f8). A capsule that hloc reads is
+kept, unconsumed, as long as the memory is used: its destructor then frees the memory.
 
     host_array(torch.ones(3, dtype=torch.bfloat16)) -> ndarray of ml_dtypes.bfloat16
     device_view(torch.ones(3, device="cuda"), stream) -> DeviceView(address, dtype('float32'), (3,), holder)
@@ -67,14 +66,14 @@ _DESTRUCTOR = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 def host_array(given: Any) -> np.ndarray:
-    """Any array as an ndarray, over the same memory where that is the host's. Raises RunError, with the reason and
-    without a place, for what is no array, and for what lies on a GPU and does not copy itself."""
+    """Any array as an ndarray, over the same memory if that is the host's. Raises RunError, with the reason and without
+    a place, if it is no array, or is on a GPU and does not copy itself."""
     try:
         array = np.asarray(given)
         if array.dtype != object:
             return array
         reason = None
-    except Exception as error:                       # libraries raise their own kinds
+    except Exception as error:                       # exceptions vary by library
         reason = _first_line(error)
     if not hasattr(given, "__dlpack__"):
         if reason is None:
@@ -89,14 +88,14 @@ def host_array(given: Any) -> np.ndarray:
 
 
 def form_of(given: Any) -> tuple[np.dtype, tuple[int, ...]]:
-    """The type and the sizes of an array, wherever it lies. Raises RunError as host_array does."""
+    """The type and the sizes of an array on any device. Raises RunError as host_array does."""
     tensor, _capsule = _exported(given)
     return _dtype(tensor.dtype), _sizes(tensor)
 
 
 def device_view(given: Any, stream: int) -> DeviceView | None:
-    """An array on the GPU, or None for one that is not there. What makes it is done before what is put on `stream`
-    later. Raises RunError where its memory cannot be read as it is."""
+    """A view of an array on the GPU, or None for other arrays. Later work on `stream` waits for the array's producer.
+    Raises RunError if its memory cannot be read directly."""
     interface = _cuda_interface(given)
     if interface is None and (not hasattr(given, "__dlpack_device__") or _device_of(given)[0] not in DEVICE_MEMORY):
         return None
@@ -111,7 +110,7 @@ def device_view(given: Any, stream: int) -> DeviceView | None:
 
 
 def _cuda_interface(given: Any) -> dict[str, Any] | None:
-    """PyTorch has it, and raises, for types that it cannot name; then DLPack is asked."""
+    """The __cuda_array_interface__, or None. PyTorch raises for types that it cannot express; then DLPack is used."""
     try:
         return getattr(given, "__cuda_array_interface__", None)
     except Exception:
@@ -127,7 +126,7 @@ def _by_interface(given: Any, interface: dict[str, Any]) -> DeviceView:
 
 
 def producer_stream(given: Any) -> int | None:
-    """The stream on which an array of __cuda_array_interface__ is made; None where it is ready."""
+    """The stream of an array's producer by __cuda_array_interface__; None if the array is ready."""
     interface = _cuda_interface(given)
     return interface.get("stream") if interface is not None else None
 
@@ -145,7 +144,7 @@ def _device_of(given: Any) -> tuple[int, int]:
 
 
 def _exported(given: Any, **arguments: Any) -> tuple[_Tensor, object]:
-    """What a capsule of DLPack points to, checked, and the capsule."""
+    """The checked DLManagedTensor of a capsule, and the capsule."""
     try:
         capsule = given.__dlpack__(**arguments)
     except Exception as error:
@@ -189,7 +188,7 @@ def _sizes(tensor: _Tensor) -> tuple[int, ...]:
 
 
 def _strides(tensor: _Tensor) -> tuple[int, ...] | None:
-    """In elements; None where the tensor is C-contiguous. Those of dimensions with one element mean nothing."""
+    """Strides in elements; None if the tensor is C-contiguous. Strides of dimensions with one element are ignored."""
     if not tensor.strides:
         return None
     usual = _row_major(_sizes(tensor))
@@ -209,9 +208,9 @@ def _first_line(error: Exception) -> str:
     return (text.splitlines() or [type(error).__name__])[0][:300]
 
 
-# -- handing out -------------------------------------------------------------------------------------------------------
+# -- exporting ---------------------------------------------------------------------------------------------------------
 
-_handed_out: dict[int, tuple[Any, ...]] = {}                       # address of a DLManagedTensor -> what it needs
+_handed_out: dict[int, tuple[Any, ...]] = {}                       # address of a DLManagedTensor -> its objects
 
 
 @_DELETER
@@ -221,7 +220,7 @@ def _give_back(managed: Any) -> None:
 
 @_DESTRUCTOR
 def _end_of_capsule(capsule: int) -> None:
-    """Of one that nobody has consumed: consumers rename a capsule, and call the deleter themselves."""
+    """The destructor of an unconsumed capsule: consumers rename a capsule, and call the deleter themselves."""
     valid, pointer = ctypes.pythonapi.PyCapsule_IsValid, ctypes.pythonapi.PyCapsule_GetPointer
     valid.argtypes = pointer.argtypes = (ctypes.c_void_p, ctypes.c_char_p)
     pointer.restype = ctypes.c_void_p
@@ -231,7 +230,7 @@ def _end_of_capsule(capsule: int) -> None:
 
 def capsule_of(view: DeviceView) -> object:
     """A DLPack capsule of an array on the first GPU; it keeps `view.holder`. Raises BufferError for types that DLPack
-    does not name."""
+    lacks."""
     name = element_type_of(view.dtype)
     code, bits = next((key for key, known in TYPES.items() if known == name), (None, 0))
     if code is None:

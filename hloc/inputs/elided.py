@@ -1,7 +1,7 @@
-"""Constants whose values the text leaves out: `constant({...})`, as JAX prints large ones, and TensorFlow.
+"""Constants whose values the text omits: `constant({...})`, as JAX and TensorFlow print large ones.
 
-In: a module and what to make up, 'sensible:SEED', 'random:SEED' or 'zeros' (files.py). Out: the module, every constant
-with a value: it runs, takes the time and the memory that it would take, and gives results of no meaning.
+In: a module and the values to generate: 'sensible:SEED', 'random:SEED' or 'zeros' (files.py). Out: the module with a
+value for every constant: time and memory of a run are as with the true values, the results have no meaning.
 """
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from hloc.inputs.files import made_up, made_up_rule
 from hloc.inputs.sensible import sensible_values
 from hloc.ir import Computation, Instruction, Module, Shape
 
-OTHER_SEEDS = 1 << 32             # a constant is not to equal the parameter that is made up with the same seed
+OTHER_SEEDS = 1 << 32             # a constant must differ from the parameter that is generated with the same seed
 
 
 def fill_elided(module: Module, values: str) -> int:
-    """Give all elided constants values, in place; the number of arrays that were made up.
+    """Give all elided constants values, in place. Returns the number of generated arrays.
 
-    Raises UsageError for `values` of another form, RunError where an array does not fit into memory.
+    Raises UsageError for `values` of another form, RunError if an array does not fit into memory.
     """
     rule = made_up_rule(values)
     if rule is None:
@@ -41,7 +41,7 @@ def fill_elided(module: Module, values: str) -> int:
 
 
 def _elided(module: Module) -> Iterator[tuple[Computation, Instruction, Shape]]:
-    """Where, in which constant, of what shape: one per array without a value, in the order of _filled."""
+    """Path, constant and shape of each array without a value, in the order of _filled."""
     for computation in module.computations:
         for instruction in computation.instructions:
             if instruction.opcode == "constant":

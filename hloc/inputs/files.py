@@ -1,6 +1,6 @@
 """Inputs and outputs as files: .npy, .npz, 'random:SEED', 'sensible:SEED', 'zeros'.
 
-In: what --inputs was given. Out: arrays in the order of the flattened entry parameters. Nothing is ever unpickled.
+In: the arguments of --inputs. Out: arrays in the order of the flattened entry parameters. Nothing is unpickled.
 """
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ MADE_UP = frozenset(["random", "sensible", "zeros"])
 
 def read_inputs(sources: Sequence[str], parameters: Sequence[Named],
                 sensible: Callable[[int], list[np.ndarray]] | None = None) -> list[np.ndarray]:
-    """Arrays for all parameters: several files are put one behind the other; what is made up stands alone.
+    """Arrays for all parameters: those of several files in order, or generated ones.
 
-    sensible  what 'sensible:SEED' stands for (hloc/inputs/sensible.py); None where there is no module to look at
+    sensible  the generator of 'sensible:SEED' (hloc/inputs/sensible.py); None without a module
     """
     if len(sources) == 1 and (rule := made_up_rule(sources[0])):
         return made_up(*rule, parameters, sensible)
@@ -52,12 +52,12 @@ def made_up(kind: str, seed: int, wanted: Sequence[Named],
     if kind == "random":
         return random_arrays(wanted, seed)
     if sensible is None:
-        raise UsageError("'sensible' inputs are chosen by what a module does with them; a compiled file does not tell")
+        raise UsageError("'sensible' inputs depend on the use of each parameter, which a compiled file lacks")
     return sensible(seed)
 
 
 def _read_all(paths: Sequence[Path], parameters: Sequence[Named]) -> list[np.ndarray]:
-    """The arrays of all files, which are the parameters': all headers are looked at before any array is read.
+    """The arrays of all files for the parameters: all headers are checked before any array is read.
 
     Raises RunError for files that cannot be read, and for arrays of another number, type or shape.
     """
@@ -72,7 +72,7 @@ def _read_all(paths: Sequence[Path], parameters: Sequence[Named]) -> list[np.nda
 
 
 def _arrays(path: Path, headers: Sequence[Header]) -> Iterator[np.ndarray]:
-    """The arrays of a file that are these; RunError where the file is not as it was when they were read."""
+    """The chosen arrays of a file; RunError if the file changed since its headers were read."""
     with ArrayFile(path) as file:
         for header in headers:
             if header not in file.headers:
@@ -81,10 +81,10 @@ def _arrays(path: Path, headers: Sequence[Header]) -> Iterator[np.ndarray]:
 
 
 def _order(path: Path, headers: Sequence[Header], parameters: Sequence[Named], first: int) -> list[Header]:
-    """Arrays in the order of the parameters where their names are the parameters' own, else as the file has them;
-    `first`: how many stand before them.
+    """Arrays in the order of the parameters if their names are parameters' names, else in the file's order;
+    `first`: number of arrays before them.
 
-    Raises RunError where some are names of parameters, and the file's order would give them to others.
+    Raises RunError if some have names of parameters, and the file's order would give them to others.
     """
     wanted, named = [p.name for p in parameters], {header.name: header for header in headers}
     if named.keys() == set(wanted):
@@ -98,8 +98,8 @@ def _order(path: Path, headers: Sequence[Header], parameters: Sequence[Named], f
 
 
 def read_bound(paths: Sequence[Path], parameters: Sequence[Named]) -> dict[int, np.ndarray]:
-    """Arrays for some parameters, by their numbers: by name where all names in the files are parameters', else for the
-    first ones. Raises RunError for files that cannot be read, and for arrays that are not the parameters'."""
+    """Arrays for some parameters, by their numbers: by name if all names in the files are parameters' names, else for
+    the first ones. Raises RunError for files that cannot be read, and for arrays that do not fit."""
     numbers = {p.name: n for n, p in enumerate(parameters)}
     headers: list[Header] = []
     for path in paths:
@@ -121,7 +121,7 @@ def read_bound(paths: Sequence[Path], parameters: Sequence[Named]) -> dict[int, 
 
 
 def read_arrays(path: Path) -> list[np.ndarray]:
-    """All arrays of a file, in its order: what the host hands in while a program runs."""
+    """All arrays of a file, in order: for infeed and recv."""
     with ArrayFile(path) as file:
         return [file.array(number) for number in range(len(file.headers))]
 

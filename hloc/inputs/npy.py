@@ -1,11 +1,11 @@
-"""Arrays in .npy and .npz files: what they are is read first, what they hold when it is known to fit.
+"""Arrays in .npy and .npz files: all headers are read and checked before any array.
 
     with ArrayFile(path) as file:
         file.headers          [Header(name="x", dtype=float32, sizes=(2, 3), ...)]: no array has been read
         file.array(0)         the array
 
-Nothing is unpickled. Nothing that a file says of itself is believed: headers are short, arrays fit into memory, a
-member of an .npz is unpacked as far as its array goes, and must end there.
+Nothing is unpickled. Everything that a file states is checked: headers are short, arrays fit into memory, and a member
+of an .npz must end where its array ends.
 """
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from hloc.limits import available_memory
 
 MAGIC, ZIPPED = b"\x93NUMPY", (b"PK\3\4", b"PK\5\6")
 LENGTH_BYTES = {1: 2, 2: 4, 3: 4}     # of a header's length, by the format's version
-LONGEST_HEADER = 10_000               # bytes, as NumPy has it
+LONGEST_HEADER = 10_000               # bytes, NumPy's limit
 KINDS = "biufcV"                      # of NumPy's types: those that HLO has, and raw bytes
 METHODS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
 PIECE = 1 << 20
@@ -38,7 +38,7 @@ WRONG_HEADER = (ValueError, SyntaxError, TypeError, MemoryError, RecursionError,
 
 
 class Header(NamedTuple):
-    """name: in an .npz, "" in an .npy; by_columns: elements lie in Fortran's order."""
+    """name: in an .npz, "" in an .npy; by_columns: elements are in Fortran order."""
 
     name: str
     dtype: np.dtype
@@ -51,7 +51,7 @@ class Header(NamedTuple):
 
 
 class ArrayFile:
-    """An .npy or .npz, open, as a context manager. Raises RunError for whatever is wrong with it.
+    """An .npy or .npz, open, as a context manager. Raises RunError for a damaged file.
 
     file    the same, open already, to be closed here;  folder: the part of a zip that holds the arrays
     """
@@ -76,7 +76,7 @@ class ArrayFile:
         self._file.close()
 
     def array(self, number: int) -> np.ndarray:
-        """One of the arrays, in C order. Raises RunError where memory does not hold it, or the file not all of it."""
+        """One of the arrays, in C order. Raises RunError if it does not fit into memory, or the file is too short."""
         header, free = self.headers[number], available_memory()
         with self._named(header.name), self._stream(number) as stream:
             if free is not None and header.bytes > free:
@@ -88,7 +88,7 @@ class ArrayFile:
             if header.name:
                 stream.read(1)                                    # nothing: at the end zipfile compares the checksum
             if header.dtype.kind == "b":
-                array = array.view(np.uint8) != 0                 # a byte of 2 is no pred
+                array = array.view(np.uint8) != 0                 # bytes above 1 are true
             return np.ascontiguousarray(array.T) if header.by_columns else array
 
     def _find_members(self) -> list[zipfile.ZipInfo | None]:
@@ -118,7 +118,7 @@ class ArrayFile:
                 yield stream
 
     def _header(self, number: int) -> Header:
-        """What an array is. Raises RunError where the file is too short for it."""
+        """The header of an array. Raises RunError if the file is too short for it."""
         member = self._members[number]
         name = member.filename.removesuffix(".npy") if member else ""
         with self._named(name), self._stream(number) as stream:
@@ -138,7 +138,7 @@ class ArrayFile:
         try:
             yield
         except FileNotFoundError:
-            hint = "made-up inputs are sensible:SEED, random:SEED or zeros" if ":" in self.path.name else None
+            hint = "generated inputs are sensible:SEED, random:SEED or zeros" if ":" in self.path.name else None
             raise RunError(f"no such file: {self.path}", hint=hint) from None
         except zipfile.BadZipFile as error:
             damaged = str(error)[:1].lower() + str(error)[1:]
@@ -160,7 +160,7 @@ def _header_of(stream: BinaryIO, name: str) -> Header:
     text = _exactly(stream, length)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")          # that it was saved by Python 2 is no fault
+            warnings.simplefilter("ignore")          # a file of Python 2 is accepted
             sizes, by_columns, dtype = np.lib.format.read_array_header_1_0(
                 io.BytesIO(length.to_bytes(2, "little") + text), max_header_size=LONGEST_HEADER)
     except WRONG_HEADER:

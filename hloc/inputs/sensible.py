@@ -1,11 +1,11 @@
-"""Inputs that a module can do something sensible with.
+"""Generated inputs that suit the use of each parameter.
 
-In: a module and a seed. Out: an array per flattened entry parameter. What a parameter is used for decides:
+In: a module and a seed. Out: an array per flattened entry parameter. They depend on the use:
 
     indices of gather, scatter, dynamic-slice     small and not negative
-    group sizes of a ragged-dot                   add up to the rows, or what is split into groups
-    divisors, logarithms, asin, shift distances   where the op is defined
-    what sums and products carry to a root        positive: variances, second moments of an optimizer
+    group sizes of a ragged-dot                   add up to the rows, or to the size that is grouped
+    divisors, logarithms, asin, shift distances   in the op's domain
+    operands of roots, through sums and products  positive: variances, second moments of an optimizer
     the start value of a reduction                its identity: XLA may use it more than once
     matrices of deep networks                     scaled by the rows, so that activations do not overflow
 """
@@ -24,7 +24,7 @@ ARITHMETIC = frozenset("add multiply divide".split())       # of positive number
 POSITIVE = frozenset("log sqrt rsqrt cbrt power".split())
 UNIT = frozenset("acos asin atanh".split())
 CALLS = frozenset("call fusion map".split())
-GROUPS = "groups of "               # role of sizes of groups; behind it what they add up to
+GROUPS = "groups of "               # role of group sizes, followed by their sum
 SHIFTS = frozenset("shift-left shift-right-arithmetic shift-right-logical".split())
 DEEP_FROM = 300                     # instructions from which a module is a whole network
 
@@ -35,7 +35,7 @@ def sensible_arrays(module: Module, seed: int = 0) -> list[np.ndarray]:
 
 
 def sensible_inputs(module: Module) -> Callable[[int], list[np.ndarray]]:
-    """A function from seeds to arrays. The module is looked at now, so that it may be compiled in place meanwhile."""
+    """A function from seeds to arrays. The module is analyzed now, so that it may be compiled in place later."""
     return sensible_values(module, [(module.entry, p, shape)
                                     for p in module.entry.parameters for shape in leaves(p.shape)])
 
@@ -55,12 +55,12 @@ def sensible_values(module: Module,
 
 
 def is_deep(module: Module) -> bool:
-    """Whether products follow products: a whole network, or a loop around products."""
+    """Whether it is a deep network: a whole network, or a loop around matmuls."""
     opcodes = [i.opcode for c in module.computations for i in c.instructions]
     return len(opcodes) >= DEEP_FROM or ("while" in opcodes and "dot" in opcodes)
 
 
-# -- what values are used for ------------------------------------------------------------------------------------------
+# -- uses of values ---------------------------------------------------------------------------------------------------
 
 def roles_of(starts: Iterable[tuple[Computation, Instruction]]) -> dict[Instruction, set[str]]:
     """Roles per value: index, "groups of 256", divisor, shift, positive, unit, large, or an identity's "=add"."""

@@ -1,6 +1,6 @@
 """Structured attribute values. Attributes live in `Instruction.attributes` under their key in the text.
 
-What a value is depends on the key (hloc/text/attributes.py holds the table):
+The type of a value depends on the key (hloc/text/attributes.py holds the table):
     dimensions={0,1}, lhs_contracting_dims={1}     tuple of int
     index=1, feature_group_count=2, k=10            int
     is_stable=true                                  bool
@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 
 class Verbatim(str):
-    """The text of an attribute that hloc keeps as it stands; XLA's parser gives it its meaning."""
+    """The text of an attribute that hloc does not parse further."""
 
     __slots__ = ()
 
@@ -57,7 +57,7 @@ class ConvolutionDimensionNumbers(NamedTuple):
 
 
 class PaddingDim(NamedTuple):
-    """One dimension of a pad: elements put before, behind and between; low and high may be negative."""
+    """One dimension of a pad: elements added before, after and between; low and high may be negative."""
 
     low: int
     high: int

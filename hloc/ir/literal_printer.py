@@ -11,12 +11,12 @@ import numpy as np
 from hloc.ir.shapes import Shape
 from hloc.ir.types import ELEMENT_TYPES
 
-# Significant digits: XLA tries the first number and takes the second where that does not read back the same.
+# Significant digits: XLA tries the first number, and the second if that does not read back the same.
 _DIGITS = {"f64": (15, 17), "f32": (6, 9), "f16": (5, 5), "bf16": (4, 4), "f8e3m4": (3, 3), "f8e4m3": (3, 3),
            "f8e4m3fn": (3, 3), "f8e4m3fnuz": (3, 3), "f8e4m3b11fnuz": (3, 3), "f6e2m3fn": (3, 3)}
 _FEW_DIGITS = (2, 3)
 _PARTS = {"c64": ("f32", np.float32), "c128": ("f64", np.float64)}
-# Bits behind the exponent of the types whose NaNs carry a payload.
+# Significand bits of the types whose NaNs carry a payload.
 _MANTISSA_BITS = {"f8e5m2": 2, "f8e4m3": 3, "f8e3m4": 4, "bf16": 7, "f16": 10, "f32": 23, "f64": 52}
 
 
@@ -85,7 +85,7 @@ def _float_texts(element_type: str, values: np.ndarray) -> list[str]:
     places = _read_differently(texts, values)
     for i in places[np.isnan(wide[places])].tolist():
         texts[i] = _nan_text(element_type, values[i:i + 1])
-    # the digits that determine a value of its type; all digits where even they are not read back as the same
+    # the digits that determine a value of its type; all digits if these do not read back the same
     places = places[~np.isnan(wide[places])]
     more = [f"{v:.{long}g}" for v in wide[places].tolist()]
     for k in _read_differently(more, values[places]).tolist():
@@ -96,7 +96,7 @@ def _float_texts(element_type: str, values: np.ndarray) -> list[str]:
 
 
 def _read_differently(texts: list[str], values: np.ndarray) -> np.ndarray:
-    """Where a text does not stand for the bits of the value."""
+    """A mask of the texts that do not read back as the bits of the value."""
     bits = f"u{values.dtype.itemsize}"
     with np.errstate(all="ignore"):
         back = np.fromiter(map(float, texts), np.float64, len(texts)).astype(values.dtype)
@@ -104,7 +104,7 @@ def _read_differently(texts: list[str], values: np.ndarray) -> np.ndarray:
 
 
 def _nan_text(element_type: str, value: np.ndarray) -> str:
-    """nan, -nan or nan(0x12): sign and payload, where the type has them and they are not the usual ones."""
+    """nan, -nan or nan(0x12): with sign and payload if the type has them and they are not the default."""
     width = 8 * value.dtype.itemsize
     number = int(value.view(f"u{value.dtype.itemsize}")[0])
     mantissa = _MANTISSA_BITS.get(element_type)

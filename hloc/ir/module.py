@@ -59,8 +59,8 @@ class Instruction:
         return self.attributes.get(key, default)
 
     def written_at(self) -> tuple[Frame, ...]:
-        """The frames of the user's program that made it, the innermost first, as far as its metadata says; of a fusion
-        without metadata those of what it computes last."""
+        """The frames of the user's program that made it, the innermost first, by its metadata; of a fusion without
+        metadata, those of its last instruction with some."""
         text = str(self.attributes.get("metadata", ""))
         found = frames(text, self.span.source.tables if self.span is not None else "")
         if not found and self.opcode == "fusion":
@@ -117,7 +117,7 @@ class Computation:
 
 
 class Module:
-    """A whole program. `computations` stand callees first, as in the text; `entry` is one of them."""
+    """A whole program. `computations` are ordered callees first, as in the text; `entry` is one of them."""
 
     __slots__ = ("name", "computations", "entry", "attributes", "tables", "source", "is_scheduled",
                  "default_inputs", "faults")
@@ -133,8 +133,8 @@ class Module:
         if source is not None:
             source.tables = tables    # errors resolve metadata by them
         self.is_scheduled = False
-        self.default_inputs: tuple[np.ndarray, ...] | None = None      # flattened arguments that a file held with it
-        self.faults: tuple[Exception, ...] = ()        # rules that it breaks, where it was not refused (hloc/verify)
+        self.default_inputs: tuple[np.ndarray, ...] | None = None      # flattened arguments from the module's file
+        self.faults: tuple[Exception, ...] = ()        # of the verifier, if it was not refused (hloc/verify)
 
     def __repr__(self) -> str:
         count = len(self.computations)
@@ -159,13 +159,13 @@ class Module:
 
 
 def window_of(instruction: Instruction) -> tuple[WindowDim, ...]:
-    """The window's dimensions: none where no window is written, over scalars and without spatial dimensions."""
+    """The window's dimensions; () without a window attribute (scalars, no spatial dimensions)."""
     window = instruction.get("window")
     return window.dimensions if window is not None else ()
 
 
 def users(computation: Computation) -> dict[Instruction, list[Instruction]]:
-    """Who reads each instruction (once per operand slot), for all instructions of a computation."""
+    """The users of each instruction (once per operand slot), for all instructions of a computation."""
     table: dict[Instruction, list[Instruction]] = {i: [] for i in computation.instructions}
     for instruction in computation.instructions:
         for operand in instruction.operands:
@@ -174,8 +174,8 @@ def users(computation: Computation) -> dict[Instruction, list[Instruction]]:
 
 
 def topological_order(starts: Iterable[Node], before: Callable[[Node], Iterable[Node]]) -> list[Node]:
-    """`starts` and all that `before` leads to from them, in post-order: what `before` names, in its order, and then the
-    node itself. Without recursion, so that no nesting is too deep."""
+    """`starts` and all nodes that `before` reaches from them, in post-order: the nodes of `before`, in order, then the
+    node itself. Without recursion, for any nesting."""
     order: list[Node] = []
     seen: set[Node] = set()
     stack: list[tuple[Node, bool]] = [(node, False) for node in reversed(list(starts))]
@@ -197,7 +197,7 @@ def reachable_computations(entry: Computation) -> list[Computation]:
 
 def _callees(computation: Computation) -> Iterator[Computation]:
     for instruction in computation.instructions:
-        for value in instruction.attributes.values():       # most have no computation: look before building lists
+        for value in instruction.attributes.values():       # most have no computation: check before building lists
             if type(value) is Computation or (type(value) is tuple and value and type(value[0]) is Computation):
                 yield from instruction.called_computations
                 break

@@ -4,8 +4,8 @@ In: a Module, Computation or Instruction. Out: text that the parser, and XLA's, 
 
     print_instruction(add)      %sum = f32[2]{0} add(%a, %b), metadata={op_name="sum"}
 
-canonical=True makes the texts of equal modules equal: names are numbered, metadata and tables are left out.
-elide_constants=True prints large constants as {...}: a short text, which cannot run.
+canonical=True makes the texts of equal modules equal: names are numbered, metadata and tables are omitted.
+elide_constants=True prints large constants as {...}: a short text that cannot run.
 """
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _LAST = "parameter_replication sharding frontend_attributes control-predecessors
         "backend_config".split()
 _RANK = {key: i for i, key in enumerate(_ORDER)} | {key: len(_ORDER) + 1 + i for i, key in enumerate(_LAST)}
 _UNKNOWN = len(_ORDER)
-# reduce-scatter alone prints its dimensions behind use_global_device_ids.
+# Only reduce-scatter prints its dimensions after use_global_device_ids.
 _REDUCE_SCATTER = _RANK | {"dimensions": _RANK["use_global_device_ids"] + 0.5}
 _NOT_CANONICAL = frozenset(["metadata", "origin", "statistics"])
 _NOT_CANONICAL_HEADER = frozenset(["frontend_attributes", "origin_recovery_table", "debug_attributes"])
@@ -79,7 +79,7 @@ def print_instruction(instruction: Instruction, elide_constants: bool = False) -
 
 
 def print_attribute(value: Any) -> str:
-    """The text of an attribute's value, as it stands behind key=."""
+    """The text of an attribute's value, after key=."""
     return _Printer(False, False).value(value)
 
 
@@ -93,7 +93,7 @@ class _Printer:
         self.shape_texts: dict[int, str] = {}                       # by id: instructions share their shapes
 
     def number_names(self, module: Module) -> None:
-        """Canonical names: by opcode and place, not by what the writer chose."""
+        """Assign canonical names: by opcode and position."""
         if not self.canonical:
             return
         for i, computation in enumerate(module.computations):
@@ -183,14 +183,14 @@ class _Printer:
 
 
 def _listed(names: list[str]) -> str:
-    """Names with /*index=5*/ in front of every fifth."""
+    """Names with /*index=5*/ before every fifth."""
     if len(names) <= 5:
         return ", ".join(names)
     return ", ".join(f"/*index={i}*/{n}" if i and i % 5 == 0 else n for i, n in enumerate(names))
 
 
 def _window(window: Window) -> str:
-    """Fields that have their default in every dimension are left out."""
+    """The text of a window; fields with the default in every dimension are omitted."""
     dims = window.dimensions
     fields = [("size", [d.size for d in dims], None), ("stride", [d.stride for d in dims], 1),
               ("pad", [f"{d.padding_low}_{d.padding_high}" for d in dims], "0_0"),
@@ -209,7 +209,7 @@ def _dim_labels(numbers: ConvolutionDimensionNumbers) -> str:
 
 
 def _labels(letters: str, first: int, second: int, spatial: tuple[int, ...]) -> str:
-    """A '?' for a dimension that takes no part."""
+    """Labels, with a '?' for a dimension without a role."""
     labels = ["?"] * (max(first, second, *spatial) + 1)
     for i, dimension in enumerate(spatial):
         labels[dimension] = str(i)

@@ -19,9 +19,9 @@ UNBOUNDED = -1
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How an array lies in memory. `minor_to_major[0]` is the dimension whose neighbours are adjacent.
+    """The layout of an array in memory. `minor_to_major[0]` is the contiguous dimension.
 
-    `suffix` is the text behind the colon (tiles, memory space, element size ...) in XLA's canonical spelling.
+    `suffix` is the text after the colon (tiles, memory space, element size ...) in XLA's canonical spelling.
     """
 
     minor_to_major: tuple[int, ...]
@@ -77,22 +77,22 @@ class Shape:
 
     @property
     def is_dynamic(self) -> bool:
-        """True where this array (not its tuple elements) has a dynamic dimension."""
+        """Whether this array (not its tuple elements) has a dynamic dimension."""
         return any(self.dynamic_dimensions)
 
     @property
     def num_elements(self) -> int:
-        """Elements of an array (bounds of dynamic dimensions); 0 for what has none."""
+        """Elements of an array (bounds of dynamic dimensions); 0 for other shapes."""
         return math.prod(self.dimensions) if self.is_array else 0
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all arrays in the shape; types under a byte take one byte an element."""
+        """Bytes of all arrays in the shape; types under a byte take one byte per element."""
         return sum(leaf.num_elements * ELEMENT_TYPES[leaf.element_type].bytes for leaf in leaves(self))
 
     @property
     def minor_to_major(self) -> tuple[int, ...]:
-        """The layout's order; row-major where no layout is given."""
+        """The layout's order; row-major without a layout."""
         return self.layout.minor_to_major if self.layout else default_layout(self.rank).minor_to_major
 
     @property
@@ -121,7 +121,7 @@ class Shape:
         return self.dimensions == other.dimensions
 
     def compatible(self, other: Shape) -> bool:
-        """Equal but for layouts and for which dimensions are dynamic, as XLA's ShapeUtil::Compatible."""
+        """Equal except for layouts and dynamic dimensions, as XLA's ShapeUtil::Compatible."""
         if self is other:
             return True
         if self.element_type != other.element_type or self.dimensions != other.dimensions:
@@ -165,7 +165,7 @@ TOKEN = Shape("token")
 
 
 def leaves(shape: Shape) -> Iterator[Shape]:
-    """The array shapes inside, in order; tokens and opaques are left out."""
+    """The array shapes inside, in order, without tokens and opaques."""
     stack = [shape]
     while stack:
         top = stack.pop()

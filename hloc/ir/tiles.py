@@ -1,8 +1,8 @@
-"""How tiled arrays lie in memory: which dimensions are filled up, split and exchanged, one step a tile.
+"""The memory of tiled arrays: which dimensions are padded, split and transposed, one step per tile.
 
-    f32[10,200]{1,0:T(8,128)}      fill up to [16,256]; split into [2,8,2,128]; in memory: [2,2,8,128]
+    f32[10,200]{1,0:T(8,128)}      pad to [16,256]; split into [2,8,2,128]; in memory: [2,2,8,128]
 
-Dimensions of an array in memory are those of its layout, the slowest first. Source: xla/layout.h.
+Dimensions in memory are in the layout's order, the slowest first. Source: xla/layout.h.
 """
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from hloc.ir.shapes import Shape
 from hloc.ir.types import ELEMENT_TYPES
 
 _TILES = re.compile(r"T((?:\([^)]*\))+)")
-LARGEST_MEMORY = 1 << 50        # elements of a filled-up array
+LARGEST_MEMORY = 1 << 50        # elements of a padded array
 _PACKED = re.compile(r"E\((\d+)\)")
 
 
 class TileStep(NamedTuple):
-    """An array of sizes `before` is filled up to `padded`, split into `split`, and its dimensions put into `order`."""
+    """An array of sizes `before` is padded to `padded`, split into `split`, and its dimensions put into `order`."""
 
     before: tuple[int, ...]
     padded: tuple[int, ...]
@@ -62,7 +62,7 @@ def tile_steps(shape: Shape) -> list[TileStep]:
 
 
 def has_known_memory(shape: Shape) -> bool:
-    """False for tiles that join dimensions, and for sizes that no memory has."""
+    """False for tiles that join dimensions, and for impossible sizes."""
     found = tiles(shape)
     if found is None or any(n < 1 for tile in found for n in tile):
         return False
@@ -70,13 +70,13 @@ def has_known_memory(shape: Shape) -> bool:
 
 
 def bits_in_memory(shape: Shape) -> int:
-    """What an array takes, filled up; elements under a byte count their own bits."""
+    """The bits of a padded array; elements under a byte count their own bits."""
     steps = tile_steps(shape)
     return math.prod(steps[-1].after if steps else shape.dimensions) * ELEMENT_TYPES[shape.element_type].bits
 
 
 def depends_on_tiles(source: Shape, target: Shape) -> bool:
-    """False where the memory of one array read as the other gives what it would give without tiles."""
+    """Whether reading the memory of one array as the other depends on tiles."""
     mine, theirs = tiles(source), tiles(target)
     if not mine and not theirs and mine is not None and theirs is not None:
         return False

@@ -21,7 +21,7 @@ class ElementType(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Bytes of one element in memory; types under a byte take a whole one, as in NumPy."""
+        """Bytes of one element in memory; types under a byte take one byte, as in NumPy."""
         return (self.bits + 7) // 8
 
 
@@ -93,5 +93,5 @@ _BY_DTYPE = {t.dtype: t.name for t in ELEMENT_TYPES.values() if t.dtype is not N
 
 
 def element_type_of(dtype: np.dtype) -> str:
-    """XLA's name for a NumPy type. Raises KeyError where HLO has none (float128, str, object)."""
+    """XLA's name for a NumPy type. Raises KeyError if HLO has none (float128, str, object)."""
     return _BY_DTYPE[np.dtype(dtype)]

@@ -24,7 +24,7 @@ _ORIGIN_TOKEN = re.compile(r"\(|\)|\{[^{}()]*(?:\{[^{}()]*\})?[^{}()]*\}")
 
 
 def composite_problem(attributes: str) -> str | None:
-    """The frontend attributes of a composite call tell its name and, where it has one, its version, a whole number."""
+    """The frontend attributes of a composite call hold its name and, optionally, its version, a whole number."""
     if not re.search(r"""composite\.name=\s*(?:\{|["'][^"'])""", attributes):
         return "a composite call needs the frontend attribute composite.name"
     version = re.search(r"""composite\.version=\s*["']([^"']*)""", attributes)
@@ -47,7 +47,7 @@ def sharding_problem(text: str, shape: Shape, partitions: int = 1) -> str | None
 
 
 def _array_problem(sharding: Sharding, shape: Shape, partitions: int) -> str | None:
-    """Tile dimensions as many as the shape's, besides those of subgroups; each device once, and every partition."""
+    """The number of tile dimensions is the shape's, besides those of subgroups; each device is named once."""
     text = str(replace(sharding, metadata=""))
     if sharding.kind == "named":
         return _mesh_problem(text, sharding, shape, partitions)
@@ -74,7 +74,7 @@ def _array_problem(sharding: Sharding, shape: Shape, partitions: int) -> str | N
 
 
 def _mesh_problem(text: str, sharding: Sharding, shape: Shape, partitions: int) -> str | None:
-    """A list of axes for each dimension, where there are lists; as many devices as partitions; axes of the mesh."""
+    """A list of axes for each dimension, if there are lists; as many devices as partitions; axes of the mesh."""
     if sharding.mesh is None:
         return None
     devices = sharding.mesh.size
@@ -89,7 +89,7 @@ def _mesh_problem(text: str, sharding: Sharding, shape: Shape, partitions: int) 
 
 
 def origin_problem(text: str, shape: Shape) -> str | None:
-    """The tuples of an origin are those of the shape; what comes from a call that was made up has none."""
+    """The tuples of an origin are those of the shape; an origin of a generated call has none."""
     inner = _STRING.sub("", text).strip()[1:-1].strip()
     if inner.startswith("["):
         return None

@@ -1,6 +1,6 @@
-"""Large arrays a block after the other: what a function makes on its way then stays in the processor's caches.
+"""Elementwise functions on large arrays, block by block: intermediate values stay in the processor's caches.
 
-In: an elementwise function and its operands. Out: what the function gives on the whole arrays.
+In: an elementwise function and its operands. Out: its result for the whole arrays.
 
     in_blocks(lambda a: np.exp(a.astype(np.float64)).astype(np.float32), [array of 19 million f32], np.dtype("f4"))
 """

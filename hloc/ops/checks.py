@@ -39,7 +39,7 @@ def array_operand(instruction: Instruction, index: int) -> Shape:
 
 
 def dimension_list(instruction: Instruction, key: str, rank: int, what: str = "operand") -> tuple[int, ...]:
-    """Attribute `key`: different dimension numbers below `rank`; () where it is not given."""
+    """Attribute `key`: different dimension numbers below `rank`; () if it is not given."""
     numbers = tuple(instruction.get(key, ()))
     require(len(set(numbers)) == len(numbers), instruction, f"{key}={listed(numbers)} names a dimension twice")
     for number in numbers:
@@ -56,7 +56,7 @@ def attribute(instruction: Instruction, key: str):
 
 
 def unquoted(value: str) -> str:
-    """The string that a quoted attribute value stands for."""
+    """The string of a quoted attribute value."""
     value = value.strip()
     if len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'":
         return re.sub(r"\\(.)", lambda m: _ESCAPES.get(m[1], m[1]), value[1:-1], flags=re.S)
@@ -64,7 +64,7 @@ def unquoted(value: str) -> str:
 
 
 def target_of(instruction: Instruction) -> str:
-    """What a custom call calls."""
+    """The computations that a custom call calls."""
     return unquoted(attribute(instruction, "custom_call_target"))
 
 
@@ -79,7 +79,7 @@ def root_parts(computation: Computation) -> list[Shape]:
 
 
 def check_call(instruction: Instruction, key: str, computation: Computation, arguments: Sequence[Shape]) -> Shape:
-    """`computation` takes exactly `arguments`; returns what it gives."""
+    """Check that `computation` takes exactly `arguments`; returns its result shapes."""
     wanted = parameter_shapes(computation)
     require(len(wanted) == len(arguments), instruction,
             f"{key}=%{computation.name} takes {len(wanted)} parameters, {len(arguments)} are passed")
@@ -92,7 +92,7 @@ def check_call(instruction: Instruction, key: str, computation: Computation, arg
 def check_combiner(instruction: Instruction, key: str, element_types: Sequence[str]) -> Computation:
     """`key` names a computation that takes every element type twice, as scalars, and returns each once.
 
-    XLA lets a combiner work in a wider type than the data, so only kinds are compared, not widths.
+    A combiner may use a wider type than the data, so only kinds are compared, not widths.
     """
     computation = attribute(instruction, key)
     count = len(element_types)

@@ -1,7 +1,7 @@
-"""Collectives: ops in which several devices take part. On one device they mean what they mean in a group of one.
+"""Collectives: ops of several devices. On one device they act as in a group of one.
 
-In: each device's values. Out: sums, gathered, scattered, exchanged values. Device.exchange (hloc/evaluate) gives an
-op what every member of its group holds; hloc/evaluate/simulate.py runs several devices on one machine.
+In: each device's values. Out: sums, gathered, scattered, exchanged values. Device.exchange (hloc/evaluate) returns
+the values of all members of the group; hloc/evaluate/simulate.py runs several devices on one machine.
 
     r = f32[8] all-gather(f32[4] x), dimensions={0}, replica_groups={{0,1}}
 """
@@ -32,7 +32,7 @@ from hloc.sharding import rules
 
 # -- who takes part ----------------------------------------------------------------------------------------------------
 
-# Where devices meet, but for the async forms; and with them, ops that depend on where they run.
+# Ops where devices meet, without async forms; then also ops that depend on the device.
 EXCHANGES = frozenset(["all-gather", "all-reduce", "all-to-all", "collective-broadcast", "collective-permute",
                        "ragged-all-to-all", "reduce-scatter"])
 COLLECTIVES = EXCHANGES | {"partition-id", "replica-id"}
@@ -47,7 +47,7 @@ def _device_lists(instruction: Instruction, attribute: str) -> list[list[int]]:
 
 
 def members(evaluator, instruction: Instruction) -> list[int]:
-    """Device numbers of the group that this device belongs to, in order; [] where it belongs to none."""
+    """Device numbers of the group that this device belongs to, in order; [] if it belongs to none."""
     device = evaluator.device
     groups = _device_lists(instruction, "replica_groups")
     base = instruction.opcode.removesuffix("-start")
@@ -70,7 +70,7 @@ def _group_of(groups: list[list[int]], number: int, count: int) -> list[int]:
 
 
 def exchanged(evaluator, instruction: Instruction, value) -> tuple[list, int]:
-    """What every member holds, and this device's place among them."""
+    """The values of all members, and this device's position among them."""
     group = members(evaluator, instruction)
     missing = [d for d in group if d >= evaluator.device.count]
     if missing or evaluator.device.number not in group:
@@ -136,7 +136,7 @@ def evaluate_all_to_all(evaluator, instruction: Instruction, *operands: np.ndarr
 
 
 def evaluate_collective_broadcast(evaluator, instruction: Instruction, *operands: np.ndarray):
-    """The group's first member gives; whoever is in no group gets zeros."""
+    """The value of the group's first member; zeros for a device in no group."""
     if evaluator.device.number not in members(evaluator, instruction):
         return result_of([np.zeros_like(o) for o in operands], instruction.shape)
     held, _ = exchanged(evaluator, instruction, operands)
@@ -144,7 +144,7 @@ def evaluate_collective_broadcast(evaluator, instruction: Instruction, *operands
 
 
 def evaluate_collective_permute(evaluator, instruction: Instruction, *operands: np.ndarray):
-    """Every pair {source, target} hands the source's value over; whoever is no target gets zeros."""
+    """Each pair {source, target} sends the source's value; a device that is no target gets zeros."""
     if instruction.get("slice_sizes") is not None:
         raise UnsupportedError("collective-permute of slices", instruction.span)
     device = evaluator.device
@@ -173,7 +173,7 @@ def evaluate_collective_permute_start(evaluator, instruction: Instruction, *oper
 
 
 def evaluate_ragged_all_to_all(evaluator, instruction: Instruction, *operands: np.ndarray) -> np.ndarray:
-    """Rows of the input go to rows of the members' outputs; what nobody writes stays as the output operand has it."""
+    """Rows of the input go to rows of the members' outputs; other rows keep the output operand's values."""
     held, own = exchanged(evaluator, instruction, operands)
     result = operands[1].copy()
     for source, _, input_offsets, send_sizes, output_offsets, _ in held:
@@ -189,7 +189,7 @@ def _same(evaluator, instruction: Instruction, value):
 
 
 def _second(evaluator, instruction: Instruction, value):
-    """The result that a -start carries behind its operands."""
+    """The result that a -start holds after its operands."""
     return value[1]
 
 
@@ -214,12 +214,12 @@ def _one_or_tuple(instruction: Instruction, shapes: Sequence[Shape]) -> Shape:
 
 
 def infer_all_reduce(instruction: Instruction) -> Shape:
-    """XLA's verifier does not look into to_apply: what does not fit is found where values are combined."""
+    """XLA's verifier does not check to_apply: errors are found when values are combined."""
     return _one_or_tuple(instruction, [s.with_default_layout() for s in _shapes(instruction)])
 
 
 def _check_reducer(instruction: Instruction) -> None:
-    """Raises UnsupportedError where to_apply does not combine elements of the operands."""
+    """Raises UnsupportedError if to_apply does not combine elements of the operands."""
     try:
         for shape in _shapes(instruction):
             check_combiner(instruction, "to_apply", [shape.element_type])
@@ -228,7 +228,7 @@ def _check_reducer(instruction: Instruction) -> None:
 
 
 def _written_part(instruction: Instruction, index: int) -> Shape | None:
-    """The written shape of result `index`, for what depends on the number of devices."""
+    """The written shape of result `index`, which may depend on the number of devices."""
     written = instruction.shape
     if written is None:
         return None

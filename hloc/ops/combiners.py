@@ -1,8 +1,8 @@
-"""Combiners: the small computations of reduce, scatter, sort ..., ready to act on whole arrays.
+"""Combiners: the scalar computations of reduce, scatter, sort ..., applied to whole arrays.
 
-In: a computation such as add(a, b). Out: a Combiner; where the computation is one plain op on its two parameters, it
-uses NumPy's ufunc, and sums and products of floats are kept in f64 (XLA leaves the order free; this is the best).
-Where XLA stores each sum before it adds the next, as scatter does, floats of two bytes and fewer are rounded each time.
+In: a computation such as add(a, b). Out: a Combiner; if the computation is one op on its two parameters, it uses
+NumPy's ufunc, and sums and products of floats are computed in f64 (XLA leaves the order free; this is most accurate).
+If XLA stores each sum before it adds the next, as in scatter, floats of at most two bytes are rounded each time.
 
     combiner = Combiner(evaluator, instruction.get("to_apply"))
     (total,) = combiner(combiner.widen([a]), combiner.widen([b]))
@@ -24,7 +24,7 @@ _UFUNCS = {
 }
 _WIDENED = ("add", "multiply")
 _SHORT_INTEGERS = ("int4", "uint4", "int2", "uint2", "int1", "uint1")
-SHORT_AXIS = 32             # NumPy's loops go along the last axis, so a short one is combined after all others
+SHORT_AXIS = 32             # NumPy's loops run along the last axis, so a short one is combined last
 _PRED_UFUNCS = {"add": np.logical_or, "multiply": np.logical_and, "maximum": np.logical_or, "minimum": np.logical_and,
                 "and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}
 
@@ -36,7 +36,7 @@ def sole_root(computation: Computation) -> Instruction:
 
 
 def plain_opcode(computation: Computation) -> str | None:
-    """"add", "maximum" ... where the computation is that op on its parameters 0 and 1; "second" for its parameter 1.
+    """"add", "maximum" ... if the computation is that op on its parameters 0 and 1; "second" for its parameter 1.
 
     Compilers that have no arithmetic of narrow floats write bf16(f32(a) + f32(b)): the same sum, rounded to the type of
     the parameters. A conversion to a type that does not hold all their numbers makes it another function."""
@@ -53,7 +53,7 @@ def plain_opcode(computation: Computation) -> str | None:
 
 
 def _unconverted(node: Instruction, computation: Computation) -> Instruction:
-    """What stands before conversions between floats that hold all numbers of the parameters."""
+    """The operand of conversions between floats that hold all values of the parameters."""
     types = {p.shape.element_type for p in computation.parameters}
     while node.opcode in ("convert", "copy", "bitcast", "reshape") and len(types) == 1:
         source, (type,) = node.operands[0], types
@@ -64,7 +64,7 @@ def _unconverted(node: Instruction, computation: Computation) -> Instruction:
 
 
 def holds(element_type: str, other: str) -> bool:
-    """Whether a float type of at most 32 bits has all numbers of another; every type has its own."""
+    """Whether a float type of at most 32 bits holds all values of another."""
     rows = [ELEMENT_TYPES[t] for t in (element_type, other)]
     if element_type == other:
         return True
@@ -83,7 +83,7 @@ def is_short_float(dtype: np.dtype) -> bool:
 class Combiner:
     """combiner(left, right): both are lists of arrays, one per reduced operand; so is the result.
 
-    opcode  as plain_opcode says
+    opcode  as returned by plain_opcode
     ufunc   NumPy's function for it, or None
     """
 
@@ -105,7 +105,7 @@ class Combiner:
         return [np.asarray(a).astype(self._wide(t), copy=False) for a, t in zip(arrays, self.types)]
 
     def widen_stored(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """The types to combine in where each result is stored before the next update comes."""
+        """The types to combine in if each result is stored before the next update."""
         if any(is_short_float(t) for t in self.types):
             return [np.asarray(a).astype(t, copy=False) for a, t in zip(arrays, self.types)]
         return self.widen(arrays)
@@ -122,7 +122,7 @@ class Combiner:
         return dtype if dtype.kind == "f" else np.dtype(np.float32)       # NumPy has no fast max of bf16 and f8
 
     def reduce(self, array: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
-        """All elements along `axes` combined; only where there is a ufunc."""
+        """Combine all elements along `axes`; only with a ufunc."""
         if array.dtype != self.types[0] or array.dtype.kind == "V":
             (array,) = self.widen([array])
         wide, last = self._wide(self.types[0]), array.ndim - 1

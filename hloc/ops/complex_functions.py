@@ -1,11 +1,11 @@
-"""Functions of complex numbers as HLO means them, on NumPy arrays: right where NumPy's own cancel or overflow.
+"""Functions of complex numbers on NumPy arrays, accurate where NumPy's own cancel or overflow.
 
 In: arrays of c64 or c128. Out: arrays of the same type, by opcode:
 
     FUNCTIONS["log-plus-one"](np.complex128([-1 + 1e-9j]))   -> [-20.723266 + 1.5707963j]
 
 c64 is computed in f64 and c128 in long double, which has 11 bits more than f64 on x86 (60 on most other CPUs, none on
-some, where the largest numbers overflow), and rounded once. What would cancel more than that is written out.
+some, where the largest numbers overflow), and rounded once. Formulas that would cancel more bits are rewritten.
 docs/support.md has the errors. Infinities, NaNs, signed zeros and branch cuts are those of C (Annex G) where C has the
 function; the formulas are those of targets/c/complex.h.
 """
@@ -168,8 +168,8 @@ def _quotient(a, b, c, d):
 
 
 def divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Where dividing gives no number: anything over zero is infinite, infinity over a finite number too, a finite one
-    over infinity zero (C, Annex G)."""
+    """Special values of division: anything over zero is infinite, infinity over a finite number too, a finite number
+    over infinity is zero (C, Annex G)."""
     a, b = np.broadcast_arrays(a, b)
     result = _wide(_quotient)(a, b)
     at_zero = b == 0

@@ -1,6 +1,6 @@
 """Control: while, conditional, call, fusion, and the ops that start other ops (async-start, slice-start ...).
 
-In: values and computations. Out: what the computations give.
+In: values and computations. Out: the computations' results.
 
     r = s32[] while(s32[] x), condition=less_than_ten, body=add_one
 """
@@ -66,7 +66,7 @@ def infer_conditional(instruction: Instruction) -> Shape:
 # -- call, fusion ------------------------------------------------------------------------------------------------------
 
 def _calls(key: str) -> tuple[Callable, Callable]:
-    """Inference and evaluation of an op that passes its operands to the computation in attribute `key`."""
+    """Inference and evaluation of an op that calls the computation in attribute `key` with its operands."""
     def infer(instruction: Instruction) -> Shape:
         shapes = [o.shape for o in instruction.operands]
         return check_call(instruction, key, attribute(instruction, key), shapes)
@@ -108,7 +108,7 @@ def infer_async_start(instruction: Instruction) -> Shape:
 
 
 def _started_shape(instruction: Instruction, operands: list[Shape], result: Shape) -> Shape:
-    """What comes behind operands and result is the backend's own: as it is written."""
+    """Elements after operands and result belong to the backend: they are as written."""
     written = instruction.shape
     handles = written.tuple_shapes[2:] if written is not None and written.is_tuple else ()
     return Shape.tuple([Shape.tuple(operands), result, *handles])

@@ -53,7 +53,7 @@ def _convert(evaluator, instruction, operand):
 
 
 def _convert_shape(instruction: Instruction) -> Shape:
-    """The operand's dimensions with the element type that is written: nothing else says to what it converts."""
+    """The operand's dimensions with the written element type, which determines the conversion."""
     operand = array_operand(instruction, 0)
     if not instruction.shape.is_array:
         fail(instruction, f"cannot convert {text(operand)} to {text(instruction.shape)}")
@@ -119,7 +119,7 @@ def _bitcast_convert_shape(instruction: Instruction) -> Shape:
 
 
 def _bitcast(evaluator, instruction, operand):
-    """Writes the operand down in its layout and reads the result in its own."""
+    """Write the operand to memory in its layout and read the result in its own."""
     source, target = instruction.operands[0].shape, instruction.shape
     result_type(instruction)
     tiled = depends_on_tiles(source, target)
@@ -138,7 +138,7 @@ def _bitcast(evaluator, instruction, operand):
         raise UnsupportedError(f"bitcast of {text(source)} to {text(target)}, which is not of the same size",
                                instruction.span)
     memory = flat[:wanted]
-    if flat.size < wanted:                                     # the end of the memory is filled up
+    if flat.size < wanted:                                     # the end of the memory is padded
         memory = np.pad(flat, (0, wanted - flat.size))
     for step in reversed(steps):
         filled = memory.reshape(step.after).transpose(np.argsort(step.order)).reshape(step.padded)

@@ -1,12 +1,12 @@
-"""convolution: sliding a kernel over an input, with strides, padding, dilation, groups and reversal.
+"""convolution: sliding a filter over an input, with strides, padding, dilation, groups and reversal.
 
 In: input and kernel in any dimension order (dim_labels). Out: the sums of products at every window position.
 
     r = f32[1,4,4,8] convolution(f32[1,6,6,3] x, f32[3,3,3,8] k), window={size=3x3}, dim_labels=b01f_01io->b01f
 
-The evaluation spreads and pads the input, sees all windows of it at once (a view), lays them out as the rows, or the
-columns, of a matrix, some of the batch at a time, and multiplies that by the kernel.
-Padding and holes are zeros that are multiplied: an infinite weight there gives NaN. Compiled code may leave them out.
+The evaluation dilates and pads the input, takes a view of all windows, copies them as the rows, or the columns, of a
+matrix, a part of the batch at a time, and multiplies it by the filter.
+Padding and gaps are zeros that are multiplied: an infinite weight there gives NaN. Compiled code may omit them.
 """
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from hloc.ops.op import Op
 from hloc.ops.products import compute_dtype, product_type, round_to
 from hloc.sharding import rules
 
-LARGEST_COPY = 1 << 24      # elements of the input that are laid out anew for one product
+LARGEST_COPY = 1 << 24      # elements of the input that are copied for one matmul
 
 
 def window_positions(size: int, window: WindowDim) -> int:
-    """How many places a window takes along a dimension of `size` elements."""
+    """The number of window positions along a dimension of `size` elements."""
     spread = (size - 1) * window.base_dilation + 1 if size else 0
     padded = spread + window.padding_low + window.padding_high
     reach = (window.size - 1) * window.window_dilation + 1
@@ -61,7 +61,7 @@ def spread_and_pad(array: np.ndarray, first_axis: int, window: Sequence[WindowDi
 
 
 def window_slices(window: Sequence[WindowDim], positions: Sequence[int]) -> Iterator[tuple[tuple[int, ...], tuple]]:
-    """For each place in the window: its index, and the slices of the padded array that all positions see there."""
+    """For each element of the window: its index, and the slices of the padded array that all positions read there."""
     for index in itertools.product(*(range(w.size) for w in window)):
         yield index, tuple(
             slice(i * w.window_dilation, i * w.window_dilation + (n - 1) * w.stride + 1, w.stride) if n else slice(0, 0)

@@ -1,7 +1,7 @@
-"""custom-call: functions that are named, not described. What is known of them stands in hloc/ops/known_calls.py, which
-is large, and few modules have custom-calls: it is imported when one is met.
+"""custom-call: functions that are only named. Known ones are in hloc/ops/known_calls.py, which is large, and is
+imported when a module has custom-calls.
 
-In: a target name and operands. Out: what the named function gives. `evaluate(..., custom_calls={"name": f})` adds
+In: a target name and operands. Out: the named function's result. `evaluate(..., custom_calls={"name": f})` adds
 others: f(instruction, *operand values) -> value.
 
     y = f32[4] custom-call(f32[4] x), custom_call_target="Sharding"       y is x
@@ -62,7 +62,7 @@ def unknown(instruction: Instruction, target: str) -> UnsupportedError:
 
 
 def call_known(instruction: Instruction, *operands):
-    """What a target of CUSTOM_CALLS gives. Raises UnsupportedError where it cannot take these operands."""
+    """The result of a target of CUSTOM_CALLS. Raises UnsupportedError if it does not support these operands."""
     from hloc.ops.known_calls import CUSTOM_CALLS
     with as_written(instruction):
         return CUSTOM_CALLS[target_of(instruction)](instruction, *operands)
@@ -70,8 +70,8 @@ def call_known(instruction: Instruction, *operands):
 
 @contextmanager
 def as_written(instruction: Instruction) -> Iterator[None]:
-    """Around code that takes a known call's operands, options and results to be as the library has them. Nothing
-    verifies that, and a text may say anything: what then goes wrong is told with the call's place."""
+    """A context for code that assumes a known call's operands, options and results to be valid. They are not verified:
+    an exception becomes an error with the call's place."""
     try:
         yield
     except (TypeError, ValueError, IndexError, KeyError, AttributeError, ArithmeticError) as error:
@@ -81,7 +81,7 @@ def as_written(instruction: Instruction) -> Iterator[None]:
 
 
 def infer_custom_call(instruction: Instruction) -> None:
-    """The written shape is the truth."""
+    """The written shape determines the result."""
     attribute(instruction, "custom_call_target")
 
 

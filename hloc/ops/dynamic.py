@@ -1,6 +1,6 @@
 """Dynamic dimensions: get-dimension-size, set-dimension-size, dynamic-reshape.
 
-A bounded dimension f32[<=4] is held at its size at run time (hloc/ops/values.py), so that most ops need not know of it.
+A value of f32[<=4] has its run-time size (hloc/ops/values.py), so that most ops need no special code.
 
     s = f32[<=4] set-dimension-size(f32[4] x, s32[] n), dimensions={0}     the first n elements
     n = s32[] get-dimension-size(f32[<=4] s), dimensions={0}
@@ -34,7 +34,7 @@ def infer_get_dimension_size(instruction: Instruction) -> Shape:
 
 
 def evaluate_set_dimension_size(evaluator, instruction: Instruction, operand: np.ndarray, size) -> np.ndarray:
-    """A larger size than now fills up with zeros; more than the bound is an error."""
+    """A larger size pads with zeros; more than the bound is an error."""
     (axis,) = instruction.get("dimensions")
     wanted, bound = int(size), instruction.shape.dimensions[axis]
     if not 0 <= wanted <= bound:

@@ -1,10 +1,10 @@
-"""Older modules set the size of a dimension without saying so in the shapes: here the shapes are made to say it.
+"""Marks dynamic dimensions in shapes of older modules, which set a dimension's size without a bound in the shape.
 
     q = s32[5] set-dimension-size(p, n), dimensions={0}      =>      q = s32[<=5] set-dimension-size(p, n)
     r = s32[5] negate(q)                                             r = s32[<=5] negate(q)
 
 In: a module. Out: whether its shapes changed; which dimensions are dynamic follows from the operands, as in XLA's
-DynamicDimensionInference. What a computation takes follows from its caller, what a loop carries from both ends.
+DynamicDimensionInference. Parameters of a computation follow from its caller, a loop's state from both ends.
 """
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def sets_silently(module: Module) -> bool:
 
 
 def write_dynamic_shapes(module: Module) -> bool:
-    """Mark dynamic dimensions wherever they reach. True if something changed. Raises UnsupportedError where the
-    operands of an op do not tell which of its dimensions are dynamic."""
+    """Propagate dynamic dimensions. True if something changed. Raises UnsupportedError if the operands of an op do not
+    determine which of its dimensions are dynamic."""
     if not sets_silently(module):
         return False
     _mark(module.entry, {})

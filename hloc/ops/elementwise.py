@@ -42,7 +42,7 @@ def wide(function) -> Evaluate:
 
 
 def as_stored(function) -> Evaluate:
-    """Evaluate by a function that looks at the bits, so gets the operands in their own types."""
+    """Evaluate by a function of the bits, with operands in their own types."""
     def evaluate(evaluator, instruction, *operands):
         dtype = result_type(instruction)
         return in_blocks(lambda *parts: narrow(function(*parts), dtype), operands, dtype)
@@ -50,7 +50,7 @@ def as_stored(function) -> Evaluate:
 
 
 def by_kind(for_pred, for_others):
-    """Two functions in one: pred arrays are logical values, not numbers."""
+    """One function for pred arrays, which are logical values, and one for numbers."""
     return lambda *operands: (for_pred if operands[0].dtype == np.bool_ else for_others)(*operands)
 
 

@@ -1,6 +1,6 @@
-"""Talking to the host: infeed, outfeed, send, recv.
+"""Transfers from and to the host: infeed, outfeed, send, recv.
 
-In: values, and tokens that order them. Out: what the host hands in. In a run, Transfers carries both directions.
+In: values, and tokens that order them. Out: values from the host. In a run, Transfers holds both directions.
 
     i = ((f32[3]), token[]) infeed(token[] t)
 """
@@ -22,11 +22,11 @@ from hloc.ops.values import flatten, unflatten
 
 @dataclass
 class Transfers:
-    """What the host hands in and gets in one or several runs.
+    """The values from and to the host in one or several runs.
 
     infeed    values for infeed, taken from the front: an array (or tuple of arrays) for each, or flat arrays, of which
               each infeed takes as many as it has
-    outfeed   collects what outfeed hands out
+    outfeed   collects the values of outfeed
     received  values for recv by channel;  sent  collects (channel, value) of send
     """
 
@@ -37,7 +37,7 @@ class Transfers:
 
 
 def transfer_name(instruction: Instruction) -> str:
-    """What a host call for one of these ops is named: infeed, outfeed, send:1, recv:2."""
+    """The name of a host call for one of these ops: infeed, outfeed, send:1, recv:2."""
     if instruction.opcode in ("infeed", "outfeed"):
         return instruction.opcode
     return f"{instruction.opcode}:{instruction.get('channel_id', 0)}"
@@ -49,7 +49,7 @@ def transfer_function(instruction: Instruction, transfers: Transfers) -> Callabl
     run = SimpleNamespace(options=transfers)
 
     def function(*operands) -> tuple[np.ndarray, ...]:
-        arrays = iter([a.copy() for a in flatten(tuple(operands))])         # the memory is used again
+        arrays = iter([a.copy() for a in flatten(tuple(operands))])         # the memory is reused
         return tuple(map(np.asarray, flatten(evaluate(run, instruction, *(
             unflatten(o.shape, arrays) for o in instruction.operands)))))
     return function
@@ -72,7 +72,7 @@ def _check_token(instruction: Instruction, index: int) -> None:
 
 
 def _written_tuple(instruction: Instruction, *rest: Shape) -> Shape:
-    """(data, rest ...) with the data as written: nothing else says what the host will send."""
+    """(data, rest ...) with the data's written shape, which determines what the host sends."""
     written = instruction.shape
     if written is None or not written.is_tuple or not written.tuple_shapes:
         fail(instruction, f"the result must be a tuple of data and {', '.join(map(text, rest))}")

@@ -5,7 +5,7 @@ In: an operand, integer start indices, which dimension is what. Out: windows tak
     r = f32[7,3] gather(f32[10,3] table, s32[7] rows), offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0},
         index_vector_dim=1, slice_sizes={1,3}
 
-gather moves windows that reach outside back inside; scatter leaves such windows out.
+gather clamps windows that reach outside; scatter skips such windows.
 """
 from __future__ import annotations
 

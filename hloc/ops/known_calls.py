@@ -1,6 +1,6 @@
-"""The meaning of custom-call targets that hloc knows: CUSTOM_CALLS["TopK"](instruction, *operands), in NumPy.
+"""Known custom-call targets in NumPy: CUSTOM_CALLS["TopK"](instruction, *operands).
 
-Only modules that have custom-calls come here; hloc/ops/custom_calls.py imports this file when one is met.
+hloc/ops/custom_calls.py imports this file only for modules with custom-calls.
 """
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hloc.ops.vendors.tpu_compiler import COMPILER_CALLS
 
 
 def same(instruction: Instruction, operand, *_):
-    """Says something about its operand, and is it. Where the shapes differ, one device does not suffice."""
+    """An annotation: the result is the operand. If the shapes differ, it needs several devices."""
     if not instruction.shape.compatible(instruction.operands[0].shape):
         pinned = {instruction.shape.element_type, instruction.operands[0].shape.element_type} & {"buffer"}
         if not pinned:
@@ -34,7 +34,7 @@ def same(instruction: Instruction, operand, *_):
 
 
 def nothing(instruction: Instruction, *_) -> tuple:
-    """Says something about its operands, and has no result."""
+    """An annotation without a result."""
     return ()
 
 
@@ -55,7 +55,7 @@ def slice_to_dynamic(instruction: Instruction, operand: np.ndarray, *sizes: np.n
 
 
 def pad_to_static(instruction: Instruction, operand: np.ndarray):
-    """A dynamic array filled up to its bounds, and its sizes."""
+    """A dynamic array padded to its bounds, and its sizes."""
     bounds = instruction.shape.tuple_shapes[0].dimensions
     padded = np.zeros(bounds, operand.dtype)
     padded[tuple(slice(0, n) for n in operand.shape)] = operand

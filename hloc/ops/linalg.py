@@ -24,7 +24,7 @@ def wide(x: np.ndarray) -> np.ndarray:
 # -- cholesky ----------------------------------------------------------------------------------------------------------
 
 def cholesky(a: np.ndarray, lower: bool) -> np.ndarray:
-    """The triangular factor, zeros in the other triangle; nan where a matrix is not positive definite."""
+    """The triangular factor, zeros in the other triangle; nan if a matrix is not positive definite."""
     a = wide(a)
     half = np.tril(a) if lower else np.conj(np.swapaxes(np.triu(a), -1, -2))
     diagonal = np.zeros_like(half)
@@ -35,7 +35,7 @@ def cholesky(a: np.ndarray, lower: bool) -> np.ndarray:
     for index in np.ndindex(a.shape[:-2]):
         with suppress(np.linalg.LinAlgError):                     # stays nan
             factor = np.linalg.cholesky(full[index])
-            if not np.isnan(np.diagonal(factor)).any():           # some LAPACKs take nan for a positive number
+            if not np.isnan(np.diagonal(factor)).any():           # some LAPACKs accept nan as positive
                 factors[index] = factor
     return factors if lower else np.conj(np.swapaxes(factors, -1, -2))
 

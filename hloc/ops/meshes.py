@@ -1,4 +1,4 @@
-"""Meshes of devices: which of their axes a sharding, or the groups of a collective, may name.
+"""Meshes of devices: checks of the axes that a sharding, or the groups of a collective, names.
 
 In: a text such as {mesh['x'=4,'y'=2], [{'x':(1)2}, {'y'}]}. Out: what is wrong with its axes, or None.
 
@@ -25,7 +25,7 @@ class Use(NamedTuple):
 
 
 def axes_problem(text: str) -> str | None:
-    """None, too, where the text has no mesh with axes."""
+    """None also if the text has no mesh with axes."""
     mesh = _MESH.search(text)
     sizes = _SIZE.findall(mesh[1]) if mesh else []
     names = [name for name, _ in sizes]

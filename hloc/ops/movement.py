@@ -4,7 +4,7 @@ dynamic-slice, dynamic-update-slice.
     pad(f32[3] {1,2,3}, 0), padding=1_-1_1     -> {0,1,0,2,0}        one in front, one between, one cut off behind
     dynamic-slice(s32[4], start 7), sizes {2}  -> the last two       starts are clamped so that the slice fits
 
-A dynamic dimension is as long as the value says, not as its bound.
+A dynamic dimension has the value's size, not its bound.
 """
 from __future__ import annotations
 
@@ -39,14 +39,15 @@ def _broadcast(evaluator, instruction, operand):
     order = sorted(range(len(dimensions)), key=dimensions.__getitem__)
     source = operand.transpose(order).reshape([n if d in dimensions else 1 for d, n in enumerate(shape)])
     if math.prod(shape) > BLOCK:
-        return np.broadcast_to(_retyped(instruction, source), shape)           # a view: filled, it takes long to read
+        return np.broadcast_to(_retyped(instruction, source), shape)           # a view: filling an array takes time
     result = np.empty(shape, operand.dtype)
     result[...] = source
     return _retyped(instruction, result)
 
 
 def _broadcast_shape(instruction: Instruction) -> Shape:
-    """Where each operand dimension goes is given, how long the others are is only written."""
+    """The attribute gives the place of each operand dimension; the sizes of the others are only in the written
+    shape."""
     operand, result = array_operand(instruction, 0), instruction.shape
     if not result.is_array:
         fail(instruction, f"cannot broadcast {text(operand)} to {text(result)}")
@@ -149,7 +150,7 @@ def _pad(evaluator, instruction, operand, value):
     for size, whole, (low, _, interior) in zip(operand.shape, sizes, padding):
         step = interior + 1
         first = max(0, -(low // step))                  # elements before it fall off in front
-        last = min(size, -(-(whole - low) // step))     # and from here on behind
+        last = min(size, -(-(whole - low) // step))     # and from here on after the end
         source.append(slice(first, max(first, last)))
         target.append(slice(low + first * step, low + (last - 1) * step + 1, step) if last > first else slice(0, 0))
     result[tuple(target)] = _retyped(instruction, operand[tuple(source)])

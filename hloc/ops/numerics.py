@@ -1,8 +1,8 @@
-"""Arithmetic as XLA means it, on NumPy arrays.
+"""Arithmetic with XLA's semantics on NumPy arrays.
 
 In: arrays of any HLO element type. Out: arrays of a type that NumPy computes in; `narrow` brings them back.
-Types under 32 bits are computed in f32 (integers under a byte in s8/u8) and rounded once; f32 goes through f64 where a
-function is not exact, so that the reference is as good as its type allows.
+Types under 32 bits are computed in f32 (integers under a byte in s8/u8) and rounded once; functions
+of f32 that are not exact are computed in f64, so that the reference is as accurate as its type allows.
 
     narrow(widen(bf16 array) + 1, bf16)
     divide(int32([7, -7, 1]), int32([2, 2, 0]))   -> [3, -3, -1]
@@ -33,7 +33,7 @@ _ROW = {row.dtype: row for row in ELEMENT_TYPES.values() if row.dtype is not Non
 
 
 def widen(value: np.ndarray) -> np.ndarray:
-    """The same numbers in a type that NumPy computes in."""
+    """The same values in a type that NumPy computes in."""
     wider = WIDER.get(value.dtype)
     return value if wider is None else value.astype(wider)
 
@@ -87,7 +87,7 @@ def double(function):
 
 
 def with_complex(opcode: str, function):
-    """`function`, but for complex operands the one that complex_functions.py has for the opcode."""
+    """`function`, or for complex operands the opcode's function in complex_functions.py."""
     def compute(*operands):
         if operands[0].dtype.kind != "c":
             return function(*operands)

@@ -1,10 +1,10 @@
-"""The op record: one row per opcode, every fact about it.
+"""The op record: one row per opcode, with every fact about it.
 
     TANH = Op("tanh", arity=1, infer=same_shape, evaluate=unary(np.tanh), scalar="tanh", domain=FLOATING | COMPLEX)
 
-A row answers five questions: how many operands, which attributes, what shape comes out (`infer`), what value comes out
-(`evaluate`), and, for elementwise ops, which scalar function computes one element (`scalar`). Rows stand in the files
-of this folder by family; hloc/ops/table.py assembles them. Nothing registers itself.
+A row holds the number of operands, the attributes, the result's shape (`infer`), the result's value (`evaluate`) and,
+for elementwise ops, the scalar function that computes one element (`scalar`). Rows are in the files of this folder by
+family; hloc/ops/table.py assembles them. Nothing registers itself.
 """
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from typing import Any
 from hloc.ir import Instruction, Shape
 from hloc.sharding import rules
 
-# infer(instruction) -> the Shape that the operands and attributes imply (row-major layout where it is free), or None
-# where they do not determine it (parameter, constant, custom-call ...: the written shape is the truth).
-# Raises VerifyError(message, instruction.span) naming both sides where operands or attributes do not fit.
+# infer(instruction) -> the Shape that the operands and attributes imply (row-major if the layout is free), or None if
+# they do not determine it (parameter, constant, custom-call ...: the written shape is used).
+# Raises VerifyError(message, instruction.span) naming both sides if operands or attributes do not fit.
 Infer = Callable[[Instruction], "Shape | None"]
 
 # evaluate(evaluator, instruction, *operand_values) -> value. A value is an ndarray of the logical shape (NumPy dtype
@@ -27,11 +27,11 @@ Evaluate = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """Everything hloc knows about one opcode.
+    """All facts about one opcode.
 
     arity        number of operands, or (least, most) with most None for no bound
     infer        shape inference, see above
-    evaluate     reference meaning, or None where an op has no meaning on one device (then `unsupported` says why)
+    evaluate     reference meaning, or None for an op without a meaning on one device (`unsupported` says why)
     scalar       for elementwise ops: the name of the scalar function in hloc/targets/c/scalar.h, without its type
                  ending ("add", "shift_left"); None for everything else
     domain       element types of the operands that the op accepts (empty: any)

@@ -5,7 +5,7 @@ In: two arrays and which dimensions are batch and contracting. Out: [batch..., l
     r = f32[2,5] dot(f32[2,3] a, f32[3,5] b), lhs_contracting_dims={1}, rhs_contracting_dims={0}
 
 Operands of two types are multiplied in one that holds both (`sum_type`), sums stay in it, and are converted to the
-result's type once. Products of integers wrap; those of floats are added up in f64 where that is cheap, else in f32.
+result's type once. Products of integers wrap; those of floats are added in f64 if that is cheap, else in f32.
 """
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def dot_dimensions(instruction: Instruction) -> DotDimensions:
 # -- multiplying -------------------------------------------------------------------------------------------------------
 
 def compute_dtype(lhs: np.dtype, rhs: np.dtype, result: np.dtype, depth: int, products: int) -> np.dtype:
-    """The type to add up products in: exact for integers (modulo the result's width), wide for floats."""
+    """The type of the sums: exact for integers (modulo the result's width), wide for floats."""
     if "c" in (lhs.kind, rhs.kind, result.kind):
         return np.dtype(np.complex128)
     if _is_integer(lhs) and _is_integer(rhs) and _is_integer(result):
@@ -90,7 +90,7 @@ def dot(lhs: np.ndarray, rhs: np.ndarray, dims: DotDimensions, result: np.dtype)
 
 
 def matrix_product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """left @ right without copies of matrices whose rows or columns lie apart; BLAS takes these."""
+    """left @ right without copies of strided matrices, which BLAS supports."""
     if _by_columns(left) and _by_columns(right):                # as rows the other way round, which BLAS does faster
         return np.swapaxes(np.matmul(_for_blas(right.swapaxes(-1, -2)), _for_blas(left.swapaxes(-1, -2))), -1, -2)
     return np.matmul(_for_blas(left), _for_blas(right))
@@ -101,7 +101,7 @@ def _by_columns(array: np.ndarray) -> bool:
 
 
 def _for_blas(array: np.ndarray) -> np.ndarray:
-    """Itself where one of the last two dimensions lies without holes and the other in steps over all of it."""
+    """The matrix itself if one of its last two dimensions is contiguous and the other strided beyond it."""
     (rows, columns), (down, along) = array.shape[-2:], array.strides[-2:]
     size = array.itemsize
     if along == size and down >= columns * size or down == size and along >= rows * size:
@@ -219,7 +219,7 @@ def ragged_dimensions(instruction: Instruction, lhs: Shape, rhs: Shape) -> Ragge
 
 
 def is_grouped(instruction: Instruction) -> bool:
-    """Whether the rows of a ragged-dot's left matrix fall into groups, each of which meets a matrix of its own."""
+    """Whether the rows of a ragged-dot's left matrix are in groups, each multiplied by its own matrix."""
     lhs, rhs, sizes = (o.shape for o in instruction.operands)
     ragged = ragged_dimensions(instruction, lhs, rhs)
     kinds = {s.kind for s in (lhs, rhs, instruction.shape)}
@@ -246,9 +246,9 @@ def infer_ragged_dot(instruction: Instruction) -> Shape:
 
 
 def evaluate_ragged_dot(evaluator, instruction: Instruction, lhs, rhs, group_sizes) -> np.ndarray:
-    """Group by group. What lies in another group has no part in a product: its NaN and infinities do not either."""
+    """Group by group: elements of another group, also NaN and infinities, do not enter a sum."""
     written = instruction.shape.element_type
-    if written == "f8e8m0fnu":                                              # has no zero for what lies in no group
+    if written == "f8e8m0fnu":                                              # has no zero for rows in no group
         return convert_array(_by_groups(instruction, lhs, rhs, group_sizes, np.dtype(np.float32)), written)
     return _by_groups(instruction, lhs, rhs, group_sizes, numpy_dtype(written))
 

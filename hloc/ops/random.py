@@ -1,7 +1,7 @@
 """Random numbers: rng-bit-generator, rng, rng-get-and-update-state.
 
-In: a state of 64-bit words. Out: bits, and the state to go on with. The algorithms are counters put through a cipher,
-so that the bits of an element depend on the state and its place only, and equal XLA's bit for bit.
+In: a state of 64-bit words. Out: bits, and the state to go on with. The algorithms encrypt counters, so
+that the bits of an element depend only on the state and its position, and equal XLA's bit for bit.
 
     rng-bit-generator(u64[2] {key, counter}), algorithm=rng_three_fry   ->  ({key, counter + used}, bits)
 
@@ -142,7 +142,7 @@ _ALGORITHMS = ("rng_default", "rng_three_fry", "rng_philox")
 
 
 def infer_rng_bit_generator(instruction: Instruction) -> None:
-    """The written shape is the truth for the data; the state comes back as it went in."""
+    """The written shape determines the data; the state keeps its shape."""
     state = array_operand(instruction, 0)
     algorithm = attribute(instruction, "algorithm")
     require(algorithm in _ALGORITHMS, instruction, f"algorithm={algorithm} is none of {', '.join(_ALGORITHMS)}")
@@ -163,7 +163,7 @@ def infer_rng_bit_generator(instruction: Instruction) -> None:
 # -- rng-get-and-update-state, rng -------------------------------------------------------------------------------------
 
 def next_state(evaluator, delta: int) -> int:
-    """The run's own 128-bit counter before it moves on by `delta`."""
+    """The run's 128-bit counter before it advances by `delta`."""
     state = evaluator.random_state
     evaluator.random_state = state + delta & _MASK128
     return state
@@ -222,7 +222,7 @@ def _normal(evaluator, size: int) -> np.ndarray:
 
 
 def infer_rng(instruction: Instruction) -> None:
-    """The written shape is the truth; both bounds are scalars of its type."""
+    """The written shape determines the result; both bounds are scalars of its type."""
     require(len(instruction.operands) == 2, instruction, f"takes 2 operands, here are {len(instruction.operands)}")
     distribution = attribute(instruction, "distribution")
     require(distribution in ("rng_uniform", "rng_normal"), instruction,

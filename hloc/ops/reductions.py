@@ -4,7 +4,7 @@ In: arrays, start values, a combiner. Out: arrays with some dimensions combined 
 
     r = f32[4] reduce(f32[4,9] x, f32[] zero), dimensions={1}, to_apply=add
 
-XLA leaves the order of combining free; here neighbours stay in order, and each start value enters exactly once.
+XLA leaves the order of combining free; here neighbours stay in order, and each initial value is used exactly once.
 """
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _element_types(instruction: Instruction, count: int) -> list[str]:
 # -- reduce-window -----------------------------------------------------------------------------------------------------
 
 def evaluate_reduce_window(evaluator, instruction: Instruction, *operands: np.ndarray):
-    """Holes of dilation and padding are left out of the combination."""
+    """Gaps of dilation and padding are not combined."""
     inputs, starts = _halves(operands)
     combiner = Combiner(evaluator, instruction.get("to_apply"))
     window = window_of(instruction)
@@ -176,7 +176,7 @@ def _part(x: np.ndarray, axis: int, start: int, stop: int) -> np.ndarray:
 
 
 def _shift(state, axis: int, offset: int, length: int):
-    """Element i becomes element i + offset; what lies behind the end is not there."""
+    """Element i becomes element i + offset; elements beyond the end are absent."""
     if offset == 0:
         return state
     arrays, there = state
@@ -188,7 +188,7 @@ def _shift(state, axis: int, offset: int, length: int):
 
 
 def _join(combiner, left, right):
-    """Combines two states where both are there, takes the one that is there elsewhere."""
+    """Combine two states where both are present, elsewhere take the present one."""
     (a, here), (b, also) = left, right
     both = _where(here & also, combiner(a, b), _where(here, a, b))
     return both, here | also

@@ -55,7 +55,7 @@ def merge(instruction: Instruction, a: Shape, b: Shape) -> Shape:
 
 
 def _merged_size(a: int, b: int, a_dynamic: bool, b_dynamic: bool) -> tuple[int, bool]:
-    """Size and whether it is dynamic: what is known about one side wins over an unbounded other."""
+    """Size and whether it is dynamic: a known size replaces an unbounded one."""
     if a == UNBOUNDED:
         return b, b_dynamic
     if b == UNBOUNDED:
@@ -84,10 +84,10 @@ def real_shape(instruction: Instruction) -> Shape:
 
 
 def first_operand_shape(instruction: Instruction) -> Shape:
-    """The result is what the first operand is, whatever that is."""
+    """The result has the first operand's shape."""
     return instruction.operands[0].shape
 
 
 def written_shape(instruction: Instruction) -> None:
-    """Operands and attributes do not determine the shape: what is written is the truth."""
+    """Operands and attributes do not determine the shape: the written one is used."""
     return None

@@ -39,7 +39,7 @@ def schur(a: np.ndarray, reflection) -> tuple[np.ndarray, np.ndarray, bool]:
 
 
 def first_of_block(t: np.ndarray, high: int) -> int:
-    """The first row of the block that ends before row `high`; what couples it to the rows above is set to 0."""
+    """The first row of the block that ends before row `high`; its coupling to the rows above is set to 0."""
     for low in range(high - 1, 0, -1):
         if abs(t[low, low - 1]) <= np.finfo(np.float64).eps * (abs(t[low - 1, low - 1]) + abs(t[low, low])):
             t[low, low - 1] = 0

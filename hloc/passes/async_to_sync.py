@@ -1,11 +1,11 @@
-"""Makes asynchronous ops plain ones: what starts is done at once.
+"""Replaces asynchronous operations by synchronous ones.
 
     s = ((f32[8]), f32[4], u32[]) slice-start(x), slice={[0:4]}
     d = f32[4] slice-done(s)                                    =>   d = f32[4] slice(x), slice={[0:4]}
 
-So for every op that has short forms (all-gather-start, copy-start ...), and for async-start, which calls a computation.
-The tuple that a start gives stays where somebody looks into it. send and recv do all at once: what send-done and
-recv-done give are elements of their result.
+This applies to every op with short forms (all-gather-start, copy-start ...), and to async-start, which calls a
+computation. A start's tuple remains if another instruction reads it. send and recv complete at once: send-done and
+recv-done become elements of their result.
 """
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def transferred(done: Instruction, rewriter: Rewriter) -> Instruction:
 
 
 def started(stem: str, start: Instruction, rewriter: Rewriter) -> Instruction:
-    """The plain op, within a tuple such as the start gives."""
+    """The synchronous op, in a tuple of the start's shape."""
     e = Expressions(rewriter, start.span)
     shape = start.shape
     if not shape.is_tuple or (stem in PLAIN_RESULT and len(shape.tuple_shapes) == len(start.operands) != 1):
@@ -66,7 +66,7 @@ def started(stem: str, start: Instruction, rewriter: Rewriter) -> Instruction:
 
 
 def no_context(e: Expressions, shape: Shape) -> Instruction:
-    """Contexts are only handed from start to done; zeros stand for them."""
+    """Zeros for a context, which only goes from start to done."""
     if shape.is_tuple:
         return e.op("tuple", *(no_context(e, s) for s in shape.tuple_shapes))
     return e.full(0, shape) if shape.is_array else e.op("after-all")

@@ -15,11 +15,11 @@ from hloc.ops.vendors.cudnn_attention import Attention, attention_of
 from hloc.ops.vendors.library_configs import dot_attributes
 from hloc.passes.expressions import Expressions
 
-UNSEEN = -1e30              # a score that is nothing beside any other
+UNSEEN = -1e30              # a score whose weight is zero beside any other
 
 
 def forward(module: Module, e: Expressions, instruction: Instruction) -> list[Instruction]:
-    """out and, where it is a result, the logarithms."""
+    """The output and, if it is a result, the logarithms."""
     call = attention_of(instruction)
     count = 3 + call.bias
     q, k, v, *bias = (e.convert(o, "f32") for o in instruction.operands[:count])
@@ -42,7 +42,7 @@ def forward(module: Module, e: Expressions, instruction: Instruction) -> list[In
 
 
 def backward(module: Module, e: Expressions, instruction: Instruction) -> list[Instruction]:
-    """The gradients of q, k and v, and of the bias where it is a result."""
+    """The gradients of q, k and v, and of the bias if it is a result."""
     call = attention_of(instruction)
     count = 6 + call.bias
     q, k, v, logarithms, gradient, *bias, out = (e.convert(o, "f32") for o in instruction.operands[:count])
@@ -63,12 +63,12 @@ def backward(module: Module, e: Expressions, instruction: Instruction) -> list[I
 
 
 def may_be_blind(call: Attention) -> bool:
-    """Whether there may be rows that see nothing."""
+    """Whether a row may have only masked scores."""
     return call.padding or call.window > 0
 
 
 def seen_at(e: Expressions, call: Attention, scores: Instruction, lengths: Sequence[Instruction]) -> Instruction | None:
-    """Where the mask lets scores through; None where it does everywhere."""
+    """The mask of allowed scores; None if all are."""
     sizes = scores.shape.dimensions
     row, column = (e.iota("s32", sizes, d) for d in (2, 3))
     parts = [e.compare(row, "GE", column)] if call.causal else []
@@ -81,7 +81,7 @@ def seen_at(e: Expressions, call: Attention, scores: Instruction, lengths: Seque
 
 
 def sees_anything(e: Expressions, call: Attention, scores: Instruction, lengths: Sequence[Instruction]) -> Instruction:
-    """Of each row; what it sees lies side by side."""
+    """The range of allowed keys of each row."""
     *sizes, columns = scores.shape.dimensions
     row = e.iota("s32", sizes, 2)
     first, end = e.like(0, row), e.like(columns, row)
@@ -125,7 +125,7 @@ def scores_of(e: Expressions, call: Attention, q: Instruction, k: Instruction, b
 
 
 def product(e: Expressions, a: Instruction, b: Instruction, dims: DotDimensions) -> Instruction:
-    """Batch dimensions, then what is left of a, then of b."""
+    """A dot: batch dimensions, then the free ones of a, then of b."""
     sizes = [a.shape.dimensions[d] for d in dims.lhs_batch]
     for x, batch, contracting in ((a, dims.lhs_batch, dims.lhs_contracting), (b, dims.rhs_batch, dims.rhs_contracting)):
         sizes += [n for d, n in enumerate(x.shape.dimensions) if d not in (*batch, *contracting)]
@@ -137,5 +137,5 @@ def over_rows(module: Module, e: Expressions, x: Instruction, opcode: str, start
 
 
 def spread(e: Expressions, rows: Instruction, like: Instruction) -> Instruction:
-    """A number for each row, put at all of its elements."""
+    """A number of each row, broadcast to its elements."""
     return e.broadcast(rows, (0, 1, 2), like.shape.dimensions)

@@ -4,9 +4,9 @@
     t = dot(do, v); d = reduce-add (t * p)
         =>   d = reduce-add (do * o)                                   since sum_j (do_i . v_j) p_ij = do_i . o_i
 
-where the reduce may multiply by values of each row too, and by exp(s - max s) instead of p. So the gradients of the
-scores are computed place by place from two products and numbers of each row, which attention's kernels of a backward
-pass ask for (hloc/passes/fusion/gradients.py).
+The reduce may also multiply by values of each row, and by exp(s - max s) instead of p. The gradients of the scores are
+then elementwise functions of two matmuls and of values per row, as the backward kernels of attention need
+(hloc/passes/fusion/gradients.py).
 """
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _rewrite(module: Module, computation: Computation) -> bool:
     pinned = control_dependent(computation)
     names = Names(i.name for i in computation.instructions)
     products = sums_of_products(r for r in reduces if r not in pinned)
-    places: dict[Instruction, Instruction] = {}             # what takes the place of a reduce
+    places: dict[Instruction, Instruction] = {}             # replacement of a reduce
     made: list[Instruction] = []
     for output in [i for i in computation.instructions if i.opcode == "dot"]:
         attention = attention_of(output, reduces)
@@ -92,10 +92,10 @@ def _put(computation: Computation, places: dict[Instruction, Instruction], made:
     remove_dead(computation)
 
 
-# -- what the sum is of ------------------------------------------------------------------------------------------------
+# -- finding the row sum -----------------------------------------------------------------------------------------------
 
 def row_sum(reduce: Instruction, attention: Attention) -> RowSum | None:
-    """The reduce as a row sum of the gradient of that attention; None where it is none."""
+    """The reduce as a row sum of the gradient of that attention; None if it is not one."""
     if not reduces_by(reduce, "add", 0.0) or reduce is attention.sum:
         return None
     weights, exponential = ends_of(attention)
@@ -124,12 +124,12 @@ def row_sum(reduce: Instruction, attention: Attention) -> RowSum | None:
 
 
 def ends_of(attention: Attention) -> tuple[Instruction, Instruction]:
-    """What a row sum multiplies: the weights, or their exponentials."""
+    """The factors of a row sum: the weights, or their exponentials."""
     return behind(attention.weights, RENAMES), behind(attention.sum.operands[0], RENAMES)
 
 
 def sums_of_products(reduces: Iterable[Instruction]) -> dict[Instruction, list[Instruction]]:
-    """The reduces of products by what is multiplied, so that an attention looks at those of itself alone."""
+    """The reduces of products by their factors, so that each attention finds its own."""
     table: dict[Instruction, list[Instruction]] = {}
     for reduce in reduces:
         waiting, seen = [reduce.operands[0]], 0
@@ -143,7 +143,7 @@ def sums_of_products(reduces: Iterable[Instruction]) -> dict[Instruction, list[I
 
 
 def leaves_of(product: Instruction, ends: set[Instruction]) -> Factors:
-    """What an array is a product of, place by place; up to MOST_FACTORS, which is too many."""
+    """The elementwise factors of an array, up to MOST_FACTORS, which is too many."""
     found: Factors = []
     waiting = [(product, False)]
     while waiting and len(found) < MOST_FACTORS:
@@ -233,7 +233,7 @@ def _row_factors(e: Expressions, attention: Attention, found: RowSum) -> Factors
 
 
 def _undone(e: Expressions, output: Instruction, tail: Sequence[Instruction]) -> Instruction:
-    """A product from what conversions and transpositions behind it made: so that only that is read."""
+    """A dot, computed from its converted and transposed result, so that only the result is read."""
     value = tail[-1] if tail else output
     for step in reversed(tail):
         if step.opcode == "transpose":
@@ -245,8 +245,8 @@ def _undone(e: Expressions, output: Instruction, tail: Sequence[Instruction]) ->
 
 
 def _ordered(e: Expressions, value: Instruction, order: list[int], stop: Instruction | None = None) -> Instruction:
-    """An array in f32 without its dimensions of size one, the others in that order; read behind what only turns it, but
-    not behind `stop`."""
+    """An array in f32 without its dimensions of size one, the others in that order; read before
+    transposes, but not beyond `stop`."""
     while value is not stop and value.opcode in ("transpose", *RESHAPES):
         source = value.operands[0]
         if value.opcode == "transpose":

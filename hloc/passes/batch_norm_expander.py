@@ -1,4 +1,4 @@
-"""Writes batch normalization as the arithmetic that it stands for.
+"""Expands batch normalization into arithmetic.
 
     b = f32[8,3] batch-norm-inference(x, scale, offset, mean, variance), epsilon=1e-5, feature_index=1
     =>  (x - mean) * rsqrt(variance + 1e-5) * scale + offset, vectors of 3 broadcast over f32[8,3]
@@ -26,7 +26,7 @@ def batch_norm_expander(module: Module, context: PassContext) -> bool:
 
 
 class Norm:
-    """One batch norm being written out: its operands in the type of the arithmetic, and what all three forms share."""
+    """The expansion of one batch norm: operands in the type of the arithmetic, and code shared by all three forms."""
 
     def __init__(self, module: Module, instruction: Instruction, rewriter: Rewriter):
         self.module, self.instruction = module, instruction
@@ -40,7 +40,7 @@ class Norm:
         self.count = x.num_elements // max(1, x.dimensions[self.feature])
 
     def along(self, vector: Instruction) -> Instruction:
-        """A vector of features, spread over the operand's shape."""
+        """A vector of features, broadcast to the operand's shape."""
         return self.e.broadcast(vector, (self.feature,), self.dimensions)
 
     def total(self, x: Instruction) -> Instruction:
@@ -73,7 +73,7 @@ def expand_inference(norm: Norm) -> Instruction:
 
 
 def expand_training(norm: Norm) -> Instruction:
-    """The variance is the mean square of what is left when the mean is taken off: two passes, no cancellation."""
+    """The variance is the mean square of the differences from the mean: two passes, no cancellation."""
     x, scale, offset = norm.operands
     mean = norm.mean(x)
     centered = norm.e.op("subtract", x, norm.along(mean))

@@ -1,4 +1,4 @@
-"""Makes width-changing bitcast-converts free, or writes them as shifts where elements are smaller than a byte.
+"""Replaces width-changing bitcast-converts by bitcasts, or by shifts if elements are smaller than a byte.
 
     b = s8[4,4] bitcast-convert(f32[4] x)     =>   b = s8[4,4] bitcast(x), the same bytes
     n = u4[8,2] bitcast-convert(u8[8] x)      =>   both halves: x and x >> 4, converted to u4, side by side

@@ -1,11 +1,11 @@
-"""Puts the body of a called computation where the call stands.
+"""Inlines called computations.
 
     f { x = f32[4] parameter(0)  ROOT y = f32[4] negate(x) }
     c = f32[4] call(p), to_apply=f        =>   c is negate(p)
 
-Callees are inlined before their callers. A module may grow to GROWTH times its size plus ALLOWANCE instructions and no
-further: calls of calls of calls can describe exponentially many instructions. A call is left alone if its computation
-runs on another execution thread, if it says inlineable="false", or if others wait for it through control predecessors.
+Callees are inlined before their callers. A module may grow to at most GROWTH times its size plus ALLOWANCE
+instructions, because nested calls can describe exponentially many. A call is not inlined if its computation runs on
+another execution thread, if it has inlineable="false", or if it is a control predecessor.
 """
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CALLEE = {"call": "to_apply", "fusion": "calls"}
 
 
 def call_inliner(module: Module, context: PassContext) -> bool:
-    """Put called computations where their calls stand. True if one was."""
+    """Inline called computations. True if one was."""
     return inline_all(module, "call")
 
 
@@ -63,7 +63,7 @@ def inlineable(instruction: Instruction, callee: Computation) -> bool:
 
 def inline(callee: Computation, arguments: Sequence[Instruction], rewriter: Rewriter, call: str = "") -> Instruction:
     """Copies of the instructions of `callee`, reading `arguments` for its parameters; the copy of its root. call: the
-    metadata of what calls it, which tells the source line of those that do not know their own."""
+    metadata of the call, whose source line is given to instructions without one."""
     made: dict[Instruction, Instruction] = {}
     for old in callee.instructions:
         if old.opcode == "parameter":

@@ -1,12 +1,11 @@
-"""Writes cholesky as loops over rows and matrix products; on the CPU, only complex and small ones: it has a routine.
+"""Expands cholesky into loops over rows and matmuls; on the CPU only complex and small ones, others have a kernel.
 
     u = f32[256,256] cholesky(a)      =>   four panels of 64 rows; each is a dot with the panels before it, and a while
                                            over its rows
 
-Row j of a panel:  v = a[j, :] - u[:j, j]^H @ u[:j, :],  u[j, :] = v / sqrt(v[j]): rows lie side by side in memory, so
-that all of it is along memory. The lower factor is found as the upper one of the transposed matrix. Only one triangle
-of `a` is read. A matrix that is not positive definite becomes nan throughout. For the routine, types under f32 are
-converted to f32 and back.
+Row j of a panel:  v = a[j, :] - u[:j, j]^H @ u[:j, :],  u[j, :] = v / sqrt(v[j]): all accesses are along the rows. The
+lower factor is found as the upper one of the transposed matrix. Only one triangle of `a` is read. A matrix that is not
+positive definite becomes nan throughout. For the library kernel, types under f32 are converted to f32 and back.
 """
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ def cholesky_expander(module: Module, context: PassContext) -> bool:
 
 def by_routine(instruction: Instruction, context: PassContext, rewriter: Rewriter,
                expand: Callable[[], Instruction]) -> Instruction | None:
-    """The instruction in a type that the CPU has a routine for, None where it is that already; all else expanded."""
+    """The instruction in a type of the CPU's library kernel, None if it has one; all others expanded."""
     type = instruction.shape.element_type
     wide = routine_type(instruction) if context.target == "cpu" else None
     if wide is None:
@@ -49,7 +48,7 @@ def by_routine(instruction: Instruction, context: PassContext, rewriter: Rewrite
 
 
 class Cholesky:
-    """One cholesky being written out. Matrices are the last two dimensions; `n` is their size."""
+    """The expansion of one cholesky. Matrices are the last two dimensions; `n` is their size."""
 
     def __init__(self, module: Module, instruction: Instruction, rewriter: Rewriter):
         self.module, self.instruction = module, instruction
@@ -72,7 +71,7 @@ class Cholesky:
         return e.convert(factor, self.instruction.shape.element_type)
 
     def panels(self, a: Instruction) -> list[Instruction]:
-        """The factor, panel by panel, each with all n columns; what is left of the diagonal holds no sense yet."""
+        """The factor, panel by panel, each with all n columns; elements left of the diagonal are not valid yet."""
         e, done = self.e, []
         for start in range(0, self.n, PANEL):
             limit = min(self.n, start + PANEL)
@@ -92,7 +91,7 @@ class Cholesky:
         return self.e.loop(self.module, count, [empty], self.row, [a])[0]
 
     def row(self, e: Expressions, j: Instruction, factor: Instruction, a: Instruction) -> list[Instruction]:
-        """Put row `j` in. Rows that are not there yet are zero, so the product takes the whole panel."""
+        """Compute row `j`. Later rows are still zero, so the matmul reads the whole panel."""
         column = conjugate(e, e.transpose_last(e.take(factor, j, self.rank - 1)))
         value = e.op("subtract", e.take(a, j, self.rank - 2), e.matrix_product(column, factor))
         square = e.take(value, j, self.rank - 1)
@@ -113,7 +112,7 @@ class Cholesky:
         return e.chosen(e.compare(rows, "LE", columns), factor, e.like(0, factor))
 
     def nan_where_undefined(self, factor: Instruction) -> Instruction:
-        """All of a matrix nan where its diagonal is not positive: the root of something negative was taken."""
+        """Set a whole matrix to nan if its diagonal is not positive: a root of a negative number was taken."""
         e, last = self.e, self.rank - 2
         flat = real(e, e.reshape(factor, *self.batch, self.n * self.n))
         diagonal = e.slice(flat, {last: (0, self.n * self.n, self.n + 1)})

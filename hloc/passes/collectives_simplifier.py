@@ -1,4 +1,4 @@
-"""Takes collectives out of modules for one device, where everybody's value is one's own.
+"""Removes collectives of modules for one device, where they have no effect.
 
     r = f32[8] all-reduce(x), replica_groups={}, to_apply=add           =>   r is x
     p = f32[8] collective-permute(x), source_target_pairs={{0,0}}       =>   p is x
@@ -19,7 +19,7 @@ NUMBERS = frozenset(["partition-id", "replica-id"])
 
 
 def collectives_simplifier(module: Module, context: PassContext) -> bool:
-    """True if there was a collective that one device can do without."""
+    """True if there was a collective without effect."""
     if any(str(module.attributes.get(key, 1)) != "1" for key in ("num_partitions", "replica_count")):
         return False
     return rewrite_module(module, visit, expands=True)
@@ -38,7 +38,7 @@ def visit(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
 
 
 def alone(instruction: Instruction) -> bool:
-    """Every group named is {0}; none named means everybody, who is one."""
+    """Whether every group is {0}; no groups mean all devices, here one."""
     groups = parse_groups(str(instruction.get("replica_groups", "{}")))
     return all(list(g) == [0] for g in groups)
 
@@ -54,7 +54,7 @@ def own_value(e: Expressions, instruction: Instruction) -> Instruction | None:
 
 
 def permuted(e: Expressions, instruction: Instruction) -> Instruction | None:
-    """What device 0 receives: its own value where a pair says {0,0}, else zeros."""
+    """What device 0 receives: its own value if a pair is {0,0}, else zeros."""
     pairs = parse_groups(str(instruction.get("source_target_pairs", "{}")))
     if instruction.shape.is_tuple or len(instruction.operands) != 1 or any(n for pair in pairs for n in pair):
         return None

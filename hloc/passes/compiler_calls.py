@@ -4,7 +4,7 @@
     t = (f32[2,8], s32[2,8]) custom-call(x, i, a, b), custom_call_target="PartialReduce", called_computations={before}
         =>   the first 8 of sort(x, i), to_apply=before
 
-What is not here runs in NumPy.
+Other calls run in NumPy.
 """
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hloc.passes.expressions import Expressions
 
 
 def compiler_value(module: Module, e: Expressions, instruction: Instruction) -> Instruction | None:
-    """What stands for the call; None for another one."""
+    """The replacement of the call; None for other calls."""
     target = target_of(instruction)
     if target in BUILDER_MATH and instruction.operands[0].shape.compatible(instruction.shape):
         return e.op(BUILDER_MATH[target][0], *instruction.operands)
@@ -106,7 +106,7 @@ def approximate_top(e: Expressions, instruction: Instruction) -> Instruction | N
     return e.op("tuple", *parts) if instruction.shape.is_tuple else parts[0]
 
 
-# -- what XLA's builder expands ----------------------------------------------------------------------------------------
+# -- composites of XLA's builder ---------------------------------------------------------------------------------------
 
 def arc_tangent(e: Expressions, instruction: Instruction) -> Instruction | None:
     x = instruction.operands[0]

@@ -1,11 +1,11 @@
-"""Writes products of complex matrices as two products of real ones.
+"""Replaces a matmul of complex matrices by two real matmuls.
 
     y = c64[64,64] dot(a, b), lhs_contracting_dims={1}, rhs_contracting_dims={0}
         =>   k = [real(a), imag(a)]                                       along the contracting dimension
              y = complex(k @ [real(b), -imag(b)], k @ [imag(b), real(b)])
 
-As many multiplications, but by the routines for real numbers, on all vector lanes. Small products stay loops. The CPU
-has a routine for complex numbers, which does the same without so many copies.
+The number of multiplications is the same, but the kernels for real numbers use all vector lanes. Small matmuls stay
+loops. The CPU has library kernels for complex matmuls, which need fewer copies.
 """
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from hloc.passes.expressions import Expressions
 from hloc.passes.rewriter import Rewriter, rewrite_module
 
 PARTS = {"c64": "f32", "c128": "f64"}
-SMALLEST = 4096                     # multiply-adds from which a product of real matrices has a routine
+SMALLEST = 4096                     # multiply-adds from which a real matmul has a library kernel
 
 
 def complex_dot_rewriter(module: Module, context: PassContext) -> bool:
-    """True if there was a product of complex matrices."""
+    """True if there was a matmul of complex matrices."""
     return context.target != "cpu" and rewrite_module(module, visit, revisit=False, opcodes=("dot",))
 
 

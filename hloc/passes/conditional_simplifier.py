@@ -1,4 +1,4 @@
-"""Takes the branch of a conditional whose predicate is known, or any branch where all are the same.
+"""Replaces a conditional with a known predicate, or with equal branches, by a branch.
 
     c = f32[] conditional(constant(true), a, b), true_computation=f, false_computation=g
     =>
@@ -15,7 +15,7 @@ from hloc.passes.rewriter import Rewriter, rewrite_module
 
 
 def conditional_simplifier(module: Module, context: PassContext) -> bool:
-    """Take the branch of a conditional that is known. True if a conditional went."""
+    """Replace conditionals with a known branch. True if there was one."""
     if not any(i.opcode == "conditional" for i in module.instructions()):
         return False
     structures = Structures(module)

@@ -1,12 +1,12 @@
-"""Computes at compile time what depends on constants only.
+"""Evaluates instructions whose operands are constants.
 
     a = f32[2] constant({1, 2})
     b = f32[2] constant({10, 20})
     c = f32[2] add(a, b)            =>   c = f32[2] constant({11, 22})
 
-The reference evaluator says what the value is. So that neither the text nor the compile time explodes, a result is kept
-only up to FOLDED_BYTES, or as long as it replaces constants of at least its size that nobody else reads. An operand may
-also be an iota or a broadcast constant; those themselves stay as they are, since they are smaller than their values.
+The reference evaluator computes the value. To limit text and compile time, a result is kept only up to FOLDED_BYTES, or
+if it replaces constants of at least its size without other users. An operand may also be an iota or a broadcast
+constant; these themselves are not folded, because they are smaller than their values.
 """
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 FOLDED_BYTES = 1 << 16
 REPLACED_BYTES = 1 << 28        # of constants that are only moved or converted
-GENERATED_ELEMENTS = 1 << 13    # of iota and broadcast operands: what they feed may be cheaper to compute than to load
-WORK = 1 << 20                  # multiply-adds of a product, elements of a reduction
+GENERATED_ELEMENTS = 1 << 13    # of iota and broadcast operands: their users may be cheaper to compute than to load
+WORK = 1 << 20                  # multiply-adds of a dot, elements of a reduction
 
 MOVEMENT = frozenset({"reshape", "transpose", "slice", "dynamic-slice", "dynamic-update-slice", "concatenate", "pad",
                       "reverse", "gather", "copy"})
@@ -39,7 +39,7 @@ FOLDABLE = MOVEMENT | COMPUTED | {name for name, op in OPS.items() if op.is_elem
 
 
 def constant_folding(module: Module, context: PassContext) -> bool:
-    """Compute what depends on constants only. True if something was."""
+    """Evaluate instructions of constants. True if there was one."""
     @cache
     def evaluator() -> Evaluator:
         from hloc.evaluate import Evaluator  # most modules have nothing to fold
@@ -69,7 +69,7 @@ def is_foldable(instruction: Instruction, rewriter: Rewriter) -> bool:
 
 
 def is_known(instruction: Instruction) -> bool:
-    """A constant, a constant spread, or an iota."""
+    """A constant, a broadcast constant, or an iota."""
     if instruction.opcode == "broadcast":
         instruction = instruction.operands[0]
     if instruction.opcode == "constant":
@@ -96,11 +96,11 @@ def work(instruction: Instruction) -> int:
 
 
 def fold(instruction: Instruction, rewriter: Rewriter, evaluator: Evaluator) -> Instruction | None:
-    """The constant that `instruction` computes, as one value spread where all elements are the same."""
+    """The constant that `instruction` computes, as a broadcast of one value if all elements are equal."""
     try:
         value = evaluate_one(instruction, evaluator)
     except HlocError:
-        return None                 # it stays as it is; running it will say what is wrong with it
+        return None                 # it is not folded; running it gives the error
     literal = np.ascontiguousarray(value).reshape(instruction.shape.dimensions)
     if literal.size > 1 and all_same(literal):
         scalar = rewriter.constant(literal.reshape(-1)[0], instruction.shape.element_type)
@@ -109,7 +109,7 @@ def fold(instruction: Instruction, rewriter: Rewriter, evaluator: Evaluator) -> 
 
 
 def evaluate_one(instruction: Instruction, evaluator: Evaluator):
-    """The value of an instruction whose operands are constants, spread constants or iotas."""
+    """The value of an instruction whose operands are constants, broadcast constants or iotas."""
     values = [operand.literal if operand.opcode == "constant" else evaluate_one(operand, evaluator)
               for operand in instruction.operands]
     with np.errstate(all="ignore"):

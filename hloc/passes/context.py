@@ -1,4 +1,4 @@
-"""What a pass may know about the world besides the module.
+"""The context of a pass: target, machine and options.
 
     algebraic_simplifier(module, PassContext(machine=Machine.host(), target="cpu"))
 
@@ -15,7 +15,7 @@ from typing import Any
 from hloc.errors import Span, UnsupportedError, UsageError
 from hloc.machine import Machine
 
-# Option -> its default, and what it takes, for messages.
+# Option -> its default, and its possible values for messages.
 OPTIONS: dict[str, tuple[Any, str]] = {
     "fusion": ("on", "'on' or 'off'"),
     "memory_limit": (None, "a number of bytes, or None"),

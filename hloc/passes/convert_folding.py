@@ -1,13 +1,13 @@
-"""Lets a dot read two narrow operands as they are, instead of converting them first.
+"""Lets a dot read two narrow operands without converting them first.
 
     a = f32[2,3] convert(x)  b = f32[3,4] convert(y)          // x: bf16[2,3], y: bf16[3,4]
     d = f32[2,4] dot(a, b), lhs_contracting_dims={1}, rhs_contracting_dims={0}
     =>
     d = f32[2,4] dot(x, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}
 
-Likewise s8 or s16 converted to s32 or u32, in which sums wrap. Products of two bf16 or two f16 numbers are exact in
-f32, and so are the sums as before; tensor cores multiply them. JAX writes such dots for gradients of dots with a
-preferred type.
+The same for s8 or s16 converted to s32 or u32, in which sums wrap. Products of two bf16 or two f16 numbers are exact in
+f32, so the result is the same; tensor cores multiply them. JAX writes such dots for gradients of dots with a preferred
+type.
 """
 from __future__ import annotations
 

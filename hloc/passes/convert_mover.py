@@ -1,4 +1,4 @@
-"""Converts where the data is smallest: narrowing converts move up, widening ones down, past what only moves elements.
+"""Converts to narrower types before, and to wider types after, operations that only move elements.
 
     t = f32[3,2] transpose(x), dimensions={1,0}      // x: f32[2,3]
     c = bf16[3,2] convert(t)
@@ -21,7 +21,7 @@ MOVING = frozenset({"reshape", "transpose", "slice", "reverse", "dynamic-slice"}
 
 
 def convert_mover(module: Module, context: PassContext) -> bool:
-    """Convert where the data is smallest. True if a convert moved."""
+    """Move converts to where the data is smallest. True if a convert moved."""
     return rewrite_module(module, partial(move_convert, module), opcodes=MOVING | {"convert"})
 
 

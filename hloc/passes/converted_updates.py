@@ -1,4 +1,4 @@
-"""Updates of a wide copy of a narrow array, that is made narrow again: they update the narrow array itself.
+"""Lets updates of a converted array that is converted back update the narrow array itself.
 
     w = f32[9,4] convert(x)                          // x: bf16[9,4]
     s = f32[9,4] scatter(w, i, u)                    // overwrites
@@ -6,8 +6,8 @@
     =>
     r = bf16[9,4] scatter(x, i, bf16[4] convert(u))
 
-What is not updated keeps its value, where the wide type holds every value of the narrow one; so nothing of size of the
-array is written. A scatter that combines has one window and comes first in a chain: it reads x there, computes in the
+Other elements keep their value, because the wide type holds every value of the narrow one; the whole array is not
+written. A scatter that combines has one window and comes first in a chain: it reads x there, computes in the
 wide type and writes the rounded result. Others may add to one place several times before they round. Where a mask keeps
 what the update before has put there (selected_updates.py), it keeps it as rounded.
 """
@@ -23,7 +23,7 @@ from hloc.passes.scatter_simplifier import combines, overwrites, window_sizes
 
 
 def narrow_updates(module: Module, convert: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """What `convert` of a chain of updates gives, as updates of the narrow array; None where it is something else."""
+    """A `convert` of a chain of updates, as updates of the narrow array; None if it is something else."""
     chain = wide_chain(convert, rewriter)
     if chain is None:
         return None

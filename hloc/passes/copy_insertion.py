@@ -1,18 +1,18 @@
-"""Puts copies where an array would be overwritten while its old value is still wanted.
+"""Inserts copies where an array would be overwritten while its old value is still needed.
 
     u = f32[9] dynamic-update-slice(x, v, i)          c = f32[9] copy(x)
     ROOT r = f32[9] add(x, u)                     =>  u = f32[9] dynamic-update-slice(c, v, i)
                                                       ROOT r = f32[9] add(x, u)
 
 Works on the schedule. Afterwards
-- an op that works in place overwrites an array that nobody reads later, and never an entry parameter (unless
+- an op that works in place overwrites an array without later readers, and never an entry parameter (unless
   input_output_alias donates it), a constant or a parameter of a condition or called computation;
 - each carried leaf of a while can live in one piece of memory: its initial value, the body's parameter, the body's
-  result and the loop's result; leaves that the body hands through are not copied, whatever they are;
-- so can an array that a branch of a conditional hands through or updates, its parameter in each branch and the
-  conditional's result, where nobody reads the array later; a branch overwrites no other parameter;
+  result and the loop's result; leaves that the body returns unchanged are not copied;
+- the same holds for an array that a branch of a conditional returns or updates, its parameter in each branch and the
+  conditional's result, if the array has no later readers; a branch overwrites no other parameter;
 - each other result of a branch, and each of the entry and of a called computation, is an array of its own.
-Callers come first: they say which arrays their branches may overwrite, if nobody else calls these
+Callers are processed first: they determine which arrays their branches may overwrite, if they are the only callers
 (hloc/passes/flatten_call_graph.py). Linear in instructions and leaves.
 """
 from __future__ import annotations
@@ -33,16 +33,16 @@ ENTRY, BODY, CONDITION, CALLEE = "entry", "body", "condition", "callee"
 
 
 def copy_insertion(module: Module, context: PassContext) -> bool:
-    """Insert the copies that sharing memory needs. True if there were any."""
+    """Insert the copies that sharing of memory requires. True if there were any."""
     facts = Facts(module)
     changed = [CopyInserter(computation, facts).run() for computation in reversed(executed_computations(module))]
     return any(changed)
 
 
 class Facts:
-    """What computations do with their parameters, and may do, in one module.
+    """How the computations of a module use their parameters, and which they may overwrite.
 
-    invariants  of each loop body: the leaves that it hands through
+    invariants  of each loop body: the leaves that it returns unchanged
     origins     of each branch: the parameter leaf in whose memory each of its results may be
     homes       of each branch: result leaf -> the parameter leaf in whose memory it must be. Callers fill it in.
     shared      branches that are called from several places
@@ -63,7 +63,7 @@ class Facts:
 
 
 def computation_roles(module: Module) -> dict[Computation, set[str]]:
-    """How each computation is used: as the entry, a while body, or something whose parameters must stay as they are."""
+    """The use of each computation: entry, while body, or one whose parameters must not change."""
     computations = executed_computations(module)
     roles: dict[Computation, set[str]] = {c: set() for c in computations}
     roles[module.entry].add(ENTRY)
@@ -128,14 +128,14 @@ class CopyInserter:
         return True
 
     def copy_operands(self, instruction: Instruction) -> list[Instruction]:
-        """Put the wanted copies in place of operands; the new instructions, to stand in front."""
+        """Replace operands by their copies; returns the new instructions, which precede the user."""
         made: list[Instruction] = []
         for slot, leaves in self.wanted.get(instruction, {}).items():
             instruction.operands[slot] = self.tuples.with_copies(instruction.operands[slot], leaves, made)
         return made
 
     def results(self) -> list[Instruction]:
-        """What is appended so that the results lie where the callers want them."""
+        """The instructions that put the results where the callers need them."""
         if self.roles == {BODY}:
             return self.results_at_home(list(self.values[self.computation.parameters[0]]))
         if BODY in self.roles:
@@ -146,7 +146,7 @@ class CopyInserter:
             return self.results_at_home([None if n is None else parameter[n] for n in places])
         return [] if self.roles == {CONDITION} else self.fresh_results()
 
-    # -- memory that several values take in turn -----------------------------------------------------------------------
+    # -- memory shared by several values -------------------------------------------------------------------------------
 
     def memory(self, value: Value) -> Value:
         """The first value that had the memory of `value`."""
@@ -166,7 +166,7 @@ class CopyInserter:
     # -- ops that overwrite an operand ---------------------------------------------------------------------------------
 
     def protect_operands(self, instruction: Instruction) -> None:
-        """Copy the arrays that `instruction` would overwrite and somebody still wants."""
+        """Copy the arrays that `instruction` would overwrite and that are still needed."""
         pairs = in_place(instruction, self.values, self.facts.invariants, self.facts.origins)
         if instruction.opcode == "conditional":
             self.share_with_branches(instruction, pairs)
@@ -185,7 +185,7 @@ class CopyInserter:
                 self.leader[self.values[instruction][result]] = self.memory(value)
 
     def share_with_branches(self, conditional: Instruction, pairs: list[tuple[int, int, int]]) -> None:
-        """Tell the branches which of the arrays that they are given they may overwrite, and with which result."""
+        """Record for the branches which of their operands they may overwrite, and with which result."""
         callees = branches(conditional)
         if not self.facts.shared.isdisjoint(callees):
             return
@@ -203,7 +203,7 @@ class CopyInserter:
     # -- results -------------------------------------------------------------------------------------------------------
 
     def fresh_results(self) -> list[Instruction]:
-        """Copies that make each result leaf an array of its own."""
+        """Copies that give each result leaf its own array."""
         seen: set[Value] = set()
         copied: list[int] = []
         for leaf, value in enumerate(self.values[self.computation.root]):
@@ -221,7 +221,7 @@ class CopyInserter:
         self.computation.root = self.tuples.with_copies(self.computation.root, copied, made)
 
     def twice_copied_results(self) -> list[Instruction]:
-        """For the rare computation that is a loop body here and a branch there: right for both, at a price."""
+        """For the rare computation that is both a loop body and a branch: correct for both, with more copies."""
         every = list(range(len(self.values[self.computation.root])))
         made: list[Instruction] = []
         self.copy_results(every, made)
@@ -229,10 +229,10 @@ class CopyInserter:
         return made
 
     def results_at_home(self, old: list[Value | None]) -> list[Instruction]:
-        """Copies so that each new value can be in the memory of an old one: of a carried leaf, of an array that a
-        branch may overwrite. None: in memory of its own.
+        """Copies so that each new value can use the memory of an old one: of a carried leaf, or of an array that a
+        branch may overwrite. None: it has its own memory.
 
-        Leaves that take over another leaf are copied first, the rest after all those reads.
+        Leaves that take another leaf's value are copied first, the others after all those reads.
         """
         new = self.values[self.computation.root]
         moves, copies = self.sort_results(old, new)
@@ -242,7 +242,7 @@ class CopyInserter:
         return made
 
     def sort_results(self, old: list[Value | None], new: tuple[Value, ...]) -> tuple[list[int], list[int]]:
-        """Leaves to copy: those whose new value lies in another leaf's memory, and those that are made too early."""
+        """Leaves to copy: those whose new value is in another leaf's memory, and those that are written too early."""
         home = {v: n for n, v in enumerate(old) if v is not None}
         ends = self.memory_ends(home, new)
         moves, copies = [], []
@@ -272,7 +272,7 @@ class CopyInserter:
         return ends
 
     def comes_after(self, owner: Value, before: Value, ends: dict[Value, int]) -> bool:
-        """True where the memory `owner` is first written when nobody reads the old value any more."""
+        """Whether the memory `owner` is first written after the last read of the old value."""
         definition, end = self.position[owner.instruction], ends.get(before, -1)
         if definition != end:
             return definition > end
@@ -281,7 +281,7 @@ class CopyInserter:
         return all(reads_own_position(maker, n) for n in slots)
 
     def clashing_moves(self, moves: list[int], old: list[Value | None], new: tuple[Value, ...]) -> list[int]:
-        """Moves whose target leaf is read by a later move: they need a second copy, behind all reads."""
+        """Moves whose target leaf is read by a later move: they need a second copy, after all reads."""
         clashing: list[int] = []
         read_later: set[Value] = set()
         for leaf in reversed(moves):

@@ -1,4 +1,4 @@
-"""Computes equal things once: common subexpression elimination.
+"""Common subexpression elimination: merges equal instructions.
 
     a = f32[4] negate(p)
     b = f32[4] negate(p)
@@ -51,7 +51,7 @@ def merge_equal(structures: Structures, mergeable_callee: dict[Computation, bool
 
 
 def is_mergeable(instruction: Instruction, mergeable_callee: dict[Computation, bool]) -> bool:
-    """True where running it once is as good as running it twice."""
+    """Whether running it once is equivalent to running it twice."""
     opcode = instruction.opcode
     if opcode in NOT_MERGEABLE or opcode in EXCHANGES or opcode.endswith(ASYNCHRONOUS):
         return False

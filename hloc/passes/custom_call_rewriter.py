@@ -1,11 +1,11 @@
-"""Writes custom-calls whose meaning is known as the ops that they stand for.
+"""Replaces custom-calls of known meaning by HLO.
 
     h = f32[8] custom-call(x), custom_call_target="MoveToHost"            =>   h is x
     t = (f32[2,5], s32[2,5]) custom-call(x), custom_call_target="TopK"    =>   t = ... topk(x), k=5, largest=true
     b = f32[8] custom-call(), custom_call_target="AllocateBuffer"         =>   b = f32[8] broadcast(0)
     c = (f32[4,4], s32[]) custom-call(a), custom_call_target="lapack_spotrf_ffi"    =>   cholesky(a), and 1 where it
                                                                                          holds a nan
-Others stay: a Python function may be registered for them.
+Others remain: a Python function may be registered for them.
 """
 from __future__ import annotations
 

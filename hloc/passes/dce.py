@@ -1,9 +1,9 @@
-"""Drops instructions that nobody reads and computations that nobody calls.
+"""Dead code elimination: removes instructions without users and computations without callers.
 
-    a = f32[4] negate(p)           // nobody reads a
+    a = f32[4] negate(p)           // a has no users
     ROOT b = f32[4] add(p, p)      =>   ROOT b = f32[4] add(p, p)
 
-What has a side effect stays, parameters stay, and so does what a control predecessor names.
+Instructions with side effects, parameters and control predecessors remain.
 """
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hloc.passes.rewriter import remove_dead
 
 
 def dce(module: Module, context: PassContext) -> bool:
-    """Drop what nobody reads or calls. True if an instruction or a computation went."""
+    """Remove unused instructions and computations. True if there was one."""
     changed = False
     for computation in reversed(reachable_computations(module.entry)):     # callers first: they free their callees
         changed |= remove_dead(computation)

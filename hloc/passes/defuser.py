@@ -1,4 +1,4 @@
-"""Takes fusions apart, so that fusion can decide anew for this target.
+"""Inlines the fusions of the input, so that fusion can choose again for this target.
 
     f = f32[4] fusion(p), kind=kLoop, calls=g        =>   the instructions of g, reading p
 """
@@ -10,5 +10,5 @@ from hloc.passes.context import PassContext
 
 
 def defuser(module: Module, context: PassContext) -> bool:
-    """Take the fusions of the input apart. True if there was one."""
+    """Inline the fusions of the input. True if there was one."""
     return inline_all(module, "fusion")

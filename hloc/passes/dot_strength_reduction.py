@@ -1,13 +1,13 @@
-"""Writes products with vectors as sums of products of elements.
+"""Replaces dots of vectors by multiply and reduce.
 
     y = f32[] dot(a: f32[1000000], b: f32[1000000])
         =>   y = reduce(multiply(a, b)), to_apply=add
 
-    both operands have no free dimension       a reduction reads them once, on all cores; what makes them fuses into it
-    one has none, and numbers are complex      likewise, but on the CPU, which has a routine for them
+    both operands have no free dimension       a reduction reads them once, on all cores; their producers fuse into it
+    one has none, and numbers are complex      the same, except on the CPU, which has library kernels for them
 
-Other products of a matrix and a vector have one, and so have small ones (loops). There the CPU has the vector first:
-its products make rows, along which vectors go on with what follows.
+Other products of a matrix and a vector have kernels, and small ones are loops. For these the CPU has the vector first:
+the result is a row, along which the following elementwise operations are vectorized.
 
     y = f32[500] dot(x: f32[500,20], w: f32[20])   =>   y = f32[500] dot(w, x)
 """
@@ -24,7 +24,7 @@ from hloc.passes.expressions import Expressions
 from hloc.passes.patterns import reshape
 from hloc.passes.rewriter import Rewriter, rewrite_module
 
-SMALLEST = 4096                     # multiply-adds from which there is something to gain
+SMALLEST = 4096                     # multiply-adds from which it is faster
 SHALLOWEST = 64                     # elements in each sum; shorter ones stay loops
 SUMS = {"bf16": "f32", "f16": "f32", **dict.fromkeys(("s8", "u8", "s16", "u16"), "s32"),    # integers wrap at the end
         **{t: t for t in ("f32", "f64", "c64", "c128", "s32", "u32", "s64", "u64")}}
@@ -50,7 +50,7 @@ class Side(NamedTuple):
 
 
 def dot_strength_reduction(module: Module, context: PassContext) -> bool:
-    """True if there was a product with a vector that is better added up."""
+    """True if there was a dot with a vector that became a reduction."""
     def visit(dot: Instruction, rewriter: Rewriter) -> Instruction | None:
         if len(dot.operands) != 2 or dot.get("sparsity") is not None or dot.get("algorithm") is not None:
             return None

@@ -1,4 +1,4 @@
-"""Builds HLO by calling its ops: what expanders are written in.
+"""Builds HLO from Python expressions, for expanders.
 
 In: a builder (a Rewriter in the middle of a visit, or a Body below). Out: instructions added to it, with shapes
 inferred by the ops' own rows.
@@ -20,7 +20,7 @@ from hloc.passes.rewriter import Names
 
 
 class Builder(Protocol):
-    """Where instructions go: hloc.passes.rewriter.Rewriter, or Body."""
+    """The receiver of instructions: hloc.passes.rewriter.Rewriter, or Body."""
 
     def add(self, opcode: str, shape: Shape, operands: Any = (), attributes: dict[str, Any] | None = None, *,
             literal: Any = None) -> Instruction: ...
@@ -132,12 +132,12 @@ class Expressions:
         return self.op("slice", x, slice=parts)
 
     def pad(self, x: Instruction, value: Any, padding: Sequence[tuple[int, int]]) -> Instruction:
-        """`x` with (before, behind) elements of `value` around it."""
+        """`x`, padded with (low, high) elements of `value`."""
         return self.op("pad", x, self.constant(value, x.shape.element_type),
                        padding=tuple(PaddingDim(low, high) for low, high in padding))
 
     def take(self, x: Instruction, start: Instruction, dimension: int) -> Instruction:
-        """One place along a dimension, which stays with size one; `start` is an s32 scalar."""
+        """A slice of size one along a dimension; `start` is an s32 scalar."""
         sizes = tuple(1 if d == dimension else n for d, n in enumerate(x.shape.dimensions))
         return self.op("dynamic-slice", x, *self._starts(x, start, dimension), dynamic_slice_sizes=sizes)
 
@@ -158,7 +158,7 @@ class Expressions:
         return self.op("compare", x, y, direction=direction)
 
     def matrix_product(self, a: Instruction, b: Instruction) -> Instruction:
-        """a @ b in the last two dimensions, all others being batch dimensions."""
+        """a @ b in the last two dimensions; all others are batch dimensions."""
         batch = tuple(range(a.shape.rank - 2))
         shape = array(a.shape.element_type, *a.shape.dimensions[:-1], b.shape.dimensions[-1])
         return self.op("dot", a, b, shape=shape, lhs_batch_dims=batch, rhs_batch_dims=batch,
@@ -176,7 +176,7 @@ class Expressions:
              step: Callable[..., Sequence[Instruction]], constants: Sequence[Instruction] = ()) -> list[Instruction]:
         """`step(expressions, i, *carried, *constants)` `count` times; the carried values at the end.
 
-        `i` counts from 0 (s32); `constants` are values from outside, which a loop body can only see as carried ones.
+        `i` counts from 0 (s32); `constants` are values from outside, which a loop body reads as carried ones.
         """
         start = self.constant(0, "s32")
         state = [start, *carried, *constants]

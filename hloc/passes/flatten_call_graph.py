@@ -1,13 +1,12 @@
-"""Gives each conditional branches of its own, where a branch hands an array through or updates it.
+"""Gives each conditional its own copy of a shared branch that returns or updates an array.
 
     c = conditional(p, x, x), true_computation=f, false_computation=g
     d = conditional(q, y, y), true_computation=f, false_computation=g
     =>
     d = conditional(q, y, y), true_computation=f.1, false_computation=g.1
 
-Whether a branch may overwrite what it is given is a question about one conditional (hloc/passes/copy_insertion.py). A
-module grows to GROWTH times its size plus ALLOWANCE instructions and no further: branches of branches can describe
-exponentially many.
+Whether a branch may overwrite its operand depends on one conditional (hloc/passes/copy_insertion.py). A module grows to
+at most GROWTH times its size plus ALLOWANCE instructions, because nested branches can describe exponentially many.
 """
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Lets operations that only move elements keep their type: where one rounds or widens floats, a convert does it.
+"""Makes operations that only move elements keep their type: a separate convert rounds or widens floats.
 
     c = bf16[4] copy(f32[4] x)        =>   y = bf16[4] convert(x);  c = bf16[4] copy(y)
 
-XLA allows such moves, and its compiler for TPUs writes them.
+XLA allows moves that convert, and its compiler for TPUs writes them.
 """
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes a gather of one slice as dynamic-slice and reshape.
+"""Replaces a gather of one slice by dynamic-slice and reshape.
 
     g = f32[4] gather(x, i), offset_dims={0}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=0,
         slice_sizes={1,4}                                     // x: f32[8,4], i: s32[1]
@@ -18,7 +18,7 @@ from hloc.passes.rewriter import Rewriter, rewrite_module
 
 
 def gather_simplifier(module: Module, context: PassContext) -> bool:
-    """Write a gather of one slice as dynamic-slice. True if a gather went."""
+    """Replace gathers of one slice by dynamic-slice. True if there was one."""
     return rewrite_module(module, simplify_gather, opcodes=("gather",))
 
 

@@ -1,4 +1,4 @@
-"""Keeps one of the scalar functions that say the same: frameworks write `add` anew for every reduce.
+"""Merges equal scalar functions: frameworks write a new `add` for every reduce.
 
     a = f32[] reduce(x, zero), dimensions={0}, to_apply=add_1
     b = f32[] reduce(y, zero), dimensions={0}, to_apply=add_2      =>   both to_apply=add_1
@@ -16,7 +16,7 @@ from hloc.passes.dce import drop_unreachable
 
 
 def hlo_computation_deduplicator(module: Module, context: PassContext) -> bool:
-    """Keep one of the scalar functions that say the same. True if one went."""
+    """Merge equal scalar functions. True if there were any."""
     structures = Structures(module)
     first: dict[int, Computation] = {}
     for computation in module.computations:             # in this order, so that a callee stays before its callers

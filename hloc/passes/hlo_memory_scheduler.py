@@ -1,13 +1,13 @@
-"""Puts the instructions of every computation into an order that needs little memory, and keeps updates in place.
+"""Orders the instructions of every computation so that a run needs little memory and updates stay in place.
 
     a = f32[1000] ...; b = f32[1000] ...; x = f32[] reduce(a); y = f32[] reduce(b)
-    =>  a, x, b, y: only one of the large arrays is alive at a time
+    =>  a, x, b, y: only one of the large arrays is live at a time
 
 Three orders are tried: the text's own, depth first from the root with the largest operands first, and a list schedule
-that prefers what frees most; in each, what is made of parameters and constants alone moves to its first reader. The one
-with the smallest peak stays, the text's own on a tie. An op that overwrites its operand (dynamic-update-slice, while,
-conditional, the next value of a carried leaf) waits for the other readers of that operand where that closes no cycle;
-hloc/passes/copy_insertion.py then finds no need to copy. O(n log n).
+that prefers instructions that free most; in each, instructions of parameters and constants move to their first reader.
+The order with the smallest peak is used, the text's own on a tie. An op that overwrites its operand
+(dynamic-update-slice, while, conditional, the next value of a carried leaf) runs after the other readers of that
+operand if that closes no cycle; hloc/passes/copy_insertion.py then needs no copy. O(n log n).
 """
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Scheduler:
                  is_entry: bool):
         self.computation, self.is_entry = computation, is_entry
         self.values = values
-        self.callees = callees              # what bodies and branches do with their parameters
+        self.callees = callees              # how bodies and branches use their parameters
         self.position = {i: n for n, i in enumerate(computation.instructions)}
         self.inner: dict[Instruction, int] = {}
         self.sources = self.find_sources()
@@ -68,10 +68,10 @@ class Scheduler:
                 order, best = found, peak
         return order, best
 
-    # -- what must come before what ----------------------------------------------------------------------------------
+    # -- constraints --------------------------------------------------------------------------------------------------
 
     def overwriting(self, is_body: bool) -> Predecessors:
-        """For ops that overwrite an array: the other readers of that array, which had better run before."""
+        """For ops that overwrite an array: the other readers of that array, which should run before."""
         readers: dict = {}
         for instruction in self.computation.instructions:
             for value in reads(instruction, self.values):
@@ -88,7 +88,7 @@ class Scheduler:
         return wanted
 
     def add_carried(self, writers: dict) -> None:
-        """The next value of a carried leaf is written over the present one."""
+        """For the next value of a carried leaf: the readers of the present one, which it overwrites."""
         before = self.values[self.computation.parameters[0]]
         after = self.values[self.computation.root]
         for old, new in zip(before, after):
@@ -96,7 +96,7 @@ class Scheduler:
                 writers.setdefault(old, new.instruction)
 
     def acyclic(self, wanted: Predecessors) -> Predecessors:
-        """Operands and control predecessors, and of the wanted edges those that close no cycle."""
+        """Operands and control predecessors, and those of the wanted edges that close no cycle."""
         hard = {i: list(dict.fromkeys((*i.operands, *i.control_predecessors))) for i in self.computation.instructions}
         hard_left = {i: len(p) for i, p in hard.items()}
         soft_left = {i: len(p) for i, p in wanted.items()}
@@ -125,9 +125,9 @@ class Scheduler:
     def with_late_sources(self, order: list[Instruction]) -> list[Instruction]:
         """The order, but zeros to add to, converted weights and the like are made right before their first reader.
 
-        They read what is always there: nothing else lives longer for it."""
+        Their operands are always live, so no other live range grows."""
         position = {instruction: n for n, instruction in enumerate(order)}
-        place, wanted = dict(position), {}                  # wanted: where the first follower stands
+        place, wanted = dict(position), {}                  # wanted: the position of the first user
         for instruction in reversed(order):
             if instruction in self.sources:
                 place[instruction] = wanted.get(instruction, position[instruction])
@@ -136,7 +136,7 @@ class Scheduler:
         return sorted(order, key=lambda i: (place[i], position[i]))
 
     def find_sources(self) -> set[Instruction]:
-        """What reads parameters and constants only, and ops that hand such arrays on."""
+        """Instructions that read only parameters and constants, and ops that return such arrays."""
         sources: set[Instruction] = set()
         for instruction in self.computation.instructions:
             forwards = instruction.opcode in FORWARDING and any(o in sources for o in instruction.operands)
@@ -153,7 +153,7 @@ class Scheduler:
     # -- three orders ------------------------------------------------------------------------------------------------
 
     def as_written(self) -> list[Instruction]:
-        """The text's order, changed only where an extra edge asks for it."""
+        """The text's order, changed only where an extra edge requires it."""
         return self.post_order(self.computation.instructions, lambda p: -self.position[p])
 
     def depth_first(self) -> list[Instruction]:
@@ -171,7 +171,7 @@ class Scheduler:
         return topological_order(starts, lambda i: sorted(self.predecessors[i], key=rank)[::-1])
 
     def list_schedule(self) -> list[Instruction]:
-        """Always the ready instruction that frees most bytes net of what it makes; the text's order on a tie."""
+        """Always the ready instruction that frees most bytes minus those it allocates; the text's order on a tie."""
         read = {i: set(reads(i, self.values)) for i in self.computation.instructions}
         unread: dict = {}
         for instruction, those in read.items():

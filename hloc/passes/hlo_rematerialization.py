@@ -1,4 +1,4 @@
-"""Computes arrays again instead of keeping them, where that costs next to nothing or a run would take too much memory.
+"""Recomputes arrays instead of storing them, if that is nearly free or if a run would exceed the memory limit.
 
     a = f32[1000] broadcast(x)          a = f32[1000] broadcast(x)
     b = f32[1000] exponential(a)   =>   b = f32[1000] exponential(a)
@@ -6,15 +6,16 @@
     c = f32[1000] add(b, a)             a.1 = f32[1000] broadcast(x)
                                         c = f32[1000] add(b, a.1)
 
-Runs on a scheduled module. Candidates are arrays alive at the peak but not used there; they are made anew before their
-next reader. What one is made from must be alive at the peak anyway, or is made anew too (at most LONGEST_CHAIN
-instructions). A change that makes the peak larger is taken back.
+Runs on a scheduled module. Candidates are arrays that are live at the peak but not used there; they are recomputed
+before their next reader. Their operands must be live at the peak anyway, or are recomputed, too (at most LONGEST_CHAIN
+instructions). A change that makes the peak larger is undone.
 
-Without options, the entry's large arrays are made anew that free most bytes per second of recomputation, as long as all
-that takes no more than SPARE_TIME of the estimated run: a normalized row, a softmax whose exponentials are kept.
+Without options, those large arrays of the entry are recomputed that free most bytes per second of recomputation, as
+long as all recomputation takes at most SPARE_TIME of the estimated run: a normalized row, a softmax whose exponentials
+are stored.
 
-The option "memory_limit" gives a number of bytes: parameters, results, constants and what is alive at the peak. While
-that is exceeded, the best candidate is made anew, whatever it costs. Loops and branches count with their own peaks, and
+The option "memory_limit" gives a number of bytes: parameters, results, constants and live arrays at the peak. While
+that is exceeded, the best candidate is recomputed, at any cost. Loops and branches count with their own peaks, and
 arrays inside of them are candidates as well. Each step costs time in proportion to the module.
 """
 from __future__ import annotations
@@ -46,15 +47,15 @@ from hloc.passes.rewriter import Names, remove_dead
 LONGEST_CHAIN = 12
 MOST_STEPS = 20_000
 LEAST_BYTES = 1 << 10            # smaller arrays are not worth a kernel
-SPARE_TIME = 1 / 300             # of a run, for arrays that nobody asked to make anew
+SPARE_TIME = 1 / 300             # of a run, for recomputation without a limit
 SPARE_ROUNDS = 4                 # each looks at one peak
-LEAST_PEAK = 4 << 20             # bytes below which nobody would care
+LEAST_PEAK = 4 << 20             # bytes: a smaller peak is not reduced
 LEAST_SHARE = 1 / 200            # of the peak, that an array must take
 NOT_OURS = frozenset(["parameter", "constant"])
 
 
 def hlo_rematerialization(module: Module, context: PassContext) -> bool:
-    """Lower the peak to the limit, or as far as it goes; without a limit, as far as it costs next to nothing.
+    """Lower the peak to the limit, or as far as possible; without a limit, as far as it is nearly free.
 
     True if anything is computed again."""
     limit = context.option("memory_limit")
@@ -71,7 +72,7 @@ def bytes_outside(module: Module) -> int:
 
 
 class Candidate(NamedTuple):
-    """`chain` is made anew before position `before` of a computation, its last element instead of the old array."""
+    """Recompute `chain` before position `before` of a computation; its last element replaces the old array."""
 
     profile: Profile
     chain: tuple[Instruction, ...]
@@ -81,7 +82,7 @@ class Candidate(NamedTuple):
 
 
 class Profile:
-    """What is alive where in one scheduled computation. Arrays that share memory by nature count once."""
+    """The live arrays of one scheduled computation. Arrays that must share memory count once."""
 
     def __init__(self, computation: Computation, values: Values, callees, inner: dict[Computation, int],
                  is_entry: bool):
@@ -108,8 +109,8 @@ class Profile:
         return self.leader.get(value, value)
 
     def _live(self, is_entry: bool) -> list[int]:
-        """Bytes alive at each position. Results of the entry have memory of their own, and until they are written that
-        holds some of the other arrays."""
+        """Live bytes at each position. Results of the entry have their own memory, which holds other arrays until they
+        are written."""
         lives = self._lives()
         if is_entry:
             outside = {self.memory(v) for v in self.kept}
@@ -127,7 +128,7 @@ class Profile:
         return list(itertools.accumulate(change))[:end]
 
     def _lives(self) -> dict[Value, Life]:
-        """From where to where memory is needed, but that of parameters and constants."""
+        """The live ranges of memory, except of parameters and constants."""
         end = len(self.position)
         found: dict[Value, Life] = {}
         for instruction, n in self.position.items():
@@ -145,14 +146,14 @@ class Profile:
         return self.total.index(self.peak)
 
     def is_alive(self, value: Value, place: int) -> bool:
-        """Whether a value is needed at `place`, or is always there."""
+        """Whether a value is live at `place`, or always."""
         if value.instruction.opcode in NOT_OURS or value in self.kept:
             return True
         uses = self.uses.get(value, ())
         return self.position[value.instruction] <= place and bool(uses) and uses[-1] >= place
 
     def idle(self, place: int) -> Iterator[tuple[Value, int]]:
-        """Values that are alive at `place` without being read or made there, each with its next reader's position."""
+        """Values that are live at `place` but not read or written there, each with its next reader's position."""
         for value, uses in self.uses.items():
             made = self.position[value.instruction]
             if made >= place or value.size < LEAST_BYTES or value in self.kept or value in self.leader:
@@ -193,7 +194,7 @@ class Rematerializer:
         return changed
 
     def run_in_spare_time(self) -> bool:
-        """Make anew what is cheap, and large, among the entry's arrays; at each peak several at once."""
+        """Recompute cheap large arrays of the entry, several at each peak."""
         entry, changed = self.module.entry, False
         profiles = self.profiles({}, None)
         if profiles[entry].peak < LEAST_PEAK:
@@ -213,7 +214,7 @@ class Rematerializer:
         return changed
 
     def cheapest(self, profile: Profile, seconds: float) -> list[Candidate]:
-        """The best large candidates that can be had in so many seconds, none of which another one is made from."""
+        """The best large candidates within a number of seconds, none of which is an operand of another."""
         chosen: list[Candidate] = []
         copied: set[Instruction] = set()
         needed: set[Instruction] = set()
@@ -234,7 +235,7 @@ class Rematerializer:
                                        and not any(after[c].peak < before[c].peak for c in after))
 
     def profiles(self, known: dict[Computation, Profile], changed: Computation | None) -> dict[Computation, Profile]:
-        """A profile per computation, callees first; of those known, only what a changed one touches is made anew."""
+        """A profile per computation, callees first; known ones are recomputed only if a change affects them."""
         found: dict[Computation, Profile] = {}
         peaks: dict[Computation, int] = {}
         moved = {changed}
@@ -248,7 +249,8 @@ class Rematerializer:
         return found
 
     def best(self, profiles: dict[Computation, Profile]) -> Candidate | None:
-        """The candidate that frees most bytes per second, at the peak of the entry and of what runs there."""
+        """The candidate that frees most bytes per second, at the peak of the entry and of the computations running
+        there."""
         found: list[Candidate] = []
         computation: Computation | None = self.module.entry
         while computation is not None:
@@ -271,7 +273,7 @@ class Rematerializer:
                 yield Candidate(profile, chain, after, value.size, seconds)
 
     def chain(self, wanted: Instruction, profile: Profile, place: int, after: int) -> tuple[Instruction, ...]:
-        """What must be computed to have `wanted` again before `after`, in order; () where that cannot be."""
+        """The instructions to recompute `wanted` before `after`, in order; () if impossible."""
         found: dict[Instruction, None] = {}
         waiting = [wanted]
         while waiting:
@@ -301,7 +303,7 @@ class Rematerializer:
         return candidate.chain[-1], candidate.profile.computation.instructions[candidate.before]
 
     def apply(self, candidate: Candidate):
-        """Make the chain anew before the reader; later readers read the new array. Returns what takes that back."""
+        """Recompute the chain before the reader; later readers read the new array. Returns the undo information."""
         computation = candidate.profile.computation
         order, operands = computation.instructions, {}
         made: dict[Instruction, Instruction] = {}
@@ -325,7 +327,7 @@ class Rematerializer:
 
     def replaced(self, operand: Instruction, wanted: Instruction, made: dict[Instruction, Instruction],
                  computation: Computation) -> Instruction:
-        """What to read instead of `operand`: the new array, where it is the wanted one or a reshape of it."""
+        """The replacement of `operand`: the new array, if it is the wanted one or a reshape of it."""
         views: list[Instruction] = []
         source = operand
         while source is not wanted and source.opcode in ("bitcast", "reshape"):
@@ -341,7 +343,7 @@ class Rematerializer:
 
 
 def is_repeatable(instruction: Instruction) -> bool:
-    """Without effects, of one array, and writing over nothing."""
+    """Whether it has no effects, one array as result, and overwrites nothing."""
     if instruction.opcode in FORWARDING:
         return instruction.opcode in ("bitcast", "reshape", "get-tuple-element") and instruction.shape.is_array
     return (instruction.shape.is_array and not is_control_flow(instruction) and not has_side_effect(instruction)

@@ -1,4 +1,4 @@
-"""Places that programs keep in 64 bits, though 32 hold them all: vectors of them are twice as wide.
+"""Computes 64-bit indices in 32 bits if they fit: vectors then hold twice as many.
 
     eq = pred[256,8192] compare(iota, convert(n)), direction=LT           // iota: s64[256,8192], n: s32[256,8192]
     =>
@@ -17,8 +17,8 @@
     =>
     sum = u8[99] reduce(bits, u8[] zero), dimensions={1}, to_apply=add
 
-What is compared, chosen from, or converted must be known to fit (hloc/analysis/integer_ranges.py), and be had in 32
-bits without reading more than before: counted, constant, or widened from at most 32 bits.
+The compared, selected or converted values must be known to fit (hloc/analysis/integer_ranges.py), and be available in
+32 bits without more reads: an iota, a constant, or widened from at most 32 bits.
 """
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ DEEPEST = 6                     # operands of operands
 
 
 def index_narrowing(module: Module, context: PassContext) -> bool:
-    """Compare, choose and convert places in 32 bits where they fit. True if any did."""
+    """Compare, select and convert indices in 32 bits if they fit. True if any did."""
     reducers: dict[Computation, Computation] = {}
 
     def visit(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
@@ -51,7 +51,7 @@ def index_narrowing(module: Module, context: PassContext) -> bool:
 
 
 def narrow_compare(compare: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """compare(iota, convert(x)) => the same in 32 bits; scalars are left alone, as loop conditions are"""
+    """compare(iota, convert(x)) => the same in 32 bits; scalars are not changed, nor loop conditions"""
     if compare.operands[0].shape.element_type not in WIDE or not compare.shape.dimensions:
         return None
     operands = [narrowed(o, rewriter) for o in compare.operands]
@@ -70,7 +70,7 @@ def narrow_convert(convert: Instruction, rewriter: Rewriter) -> Instruction | No
 
 
 def narrowed(x: Instruction, rewriter: Rewriter, depth: int = DEEPEST) -> Instruction | None:
-    """An integer instruction in 32 bits; None where it may not fit, or has no such form."""
+    """An integer instruction in 32 bits; None if it may not fit, or has no such form."""
     shape = x.shape.with_element_type(NARROW)
     low, high = interval(x)
     if low < LEAST or high > GREATEST or x.shape.dynamic_dimensions or depth == 0:
@@ -91,7 +91,7 @@ def narrowed(x: Instruction, rewriter: Rewriter, depth: int = DEEPEST) -> Instru
 
 def narrow_reduce(module: Module, reduce: Instruction, rewriter: Rewriter,
                   reducers: dict[Computation, Computation]) -> Instruction | None:
-    """reduce(x, iota, a, b) => the same with places of 32 bits, where it only compares and chooses them"""
+    """reduce(x, iota, a, b) => the same with indices of 32 bits, if it only compares and selects them"""
     if len(reduce.operands) != 4 or reduce.operands[1].shape.element_type not in WIDE:
         return None
     chosen = chosen_places(reduce.get("to_apply"))
@@ -130,8 +130,8 @@ def narrow_sum(module: Module, convert: Instruction, rewriter: Rewriter) -> Inst
 
 
 def chosen_places(reducer: Computation) -> set[Instruction]:
-    """The places in a reducer of (value, place) that compares them with one another, and gives one of them; empty where
-    it does anything else with them."""
+    """The instructions on indices in a reducer of (value, index) that only compares them and returns one of them;
+    empty if it does anything else with them."""
     chosen = {p for p in reducer.parameters if p.parameter_number in (1, 3)}
     root = reducer.root
     for i in reducer.instructions:

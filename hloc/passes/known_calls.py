@@ -1,4 +1,4 @@
-"""What custom_call_rewriter does where a module has custom-calls; few have, and what is known of them is large."""
+"""The rewriting of custom-calls, imported by custom_call_rewriter only for modules that have some."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -54,7 +54,7 @@ def rewrite_known_calls(module: Module, context: PassContext) -> bool:
 
     changed = rewrite_module(module, visit, revisit=False, opcodes=("custom-call",), expands=True)
     if changed and not module.faults:
-        verify(module)                   # nobody has verified operands and options of the calls
+        verify(module)                   # operands and options of the calls have not been verified
     return changed
 
 
@@ -98,7 +98,7 @@ def factorization(module: Module, e: Expressions, instruction: Instruction) -> I
 
 
 def random_words(e: Expressions, instruction: Instruction) -> Instruction | None:
-    """JAX's call of Threefry: two key words and two counter words an element."""
+    """JAX's call of Threefry: two key words and two counter words per element."""
     operands, shapes = instruction.operands, result_shapes(instruction)
     if LINEAR_ALGEBRA.get(target_of(instruction)) is not threefry2x32 or len(operands) != 4 or not all(
             o.shape.compatible(shapes[0]) for o in operands):
@@ -107,7 +107,7 @@ def random_words(e: Expressions, instruction: Instruction) -> Instruction | None
 
 
 def failed(e: Expressions, factor: Instruction) -> Instruction:
-    """1 for each matrix of nan, else 0: where a factorization fails, all of it is nan."""
+    """1 for each matrix of nan, else 0: if a factorization fails, all of it is nan."""
     rank = factor.shape.rank
     first = real(e, e.slice(factor, {rank - 2: (0, 1), rank - 1: (0, 1)}))
     first = e.reshape(first, *factor.shape.dimensions[:-2])

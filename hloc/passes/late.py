@@ -1,4 +1,4 @@
-"""Passes for ops that few modules hold: the file of such a pass is imported when a module holds one of them.
+"""Passes for rare ops: the file of such a pass is imported when a module has one of these ops.
 
     cholesky_expander = Late("cholesky_expander", "cholesky")
     cholesky_expander(module, context)          False, and nothing imported, for a module without a cholesky

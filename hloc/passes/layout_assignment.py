@@ -1,12 +1,12 @@
-"""Gives every array the row-major layout, without changing any value.
+"""Makes every array row-major, without changing any value.
 
     b = f32[3,2]{1,0} bitcast(p: f32[2,3]{0,1})       =>   b = f32[3,2]{1,0} transpose(p), dimensions={1,0}
     c = f32[2,3]{0,1} copy(f32[2,3]{1,0} p)           =>   p
 
-Only bitcast sees layouts: it becomes a transpose into the order of the memory, a bitcast of row-major arrays (free),
-and a transpose out of it; where tiles matter, arrays are also filled up and split as the tiles do it. A copy changes
-nothing but the layout, so it goes; where memory must not be shared, copy_insertion puts new ones. Tiles and memory
-spaces are dropped, and entry_computation_layout says what is left.
+Only bitcast depends on layouts: it becomes a transpose into memory order, a bitcast of row-major arrays (free), and a
+transpose back; with tiles, arrays are also padded and split as the tiles require. A copy changes only the layout, so it
+is removed; copy_insertion adds those that memory sharing needs. Tiles and memory spaces are dropped, and
+entry_computation_layout is updated.
 """
 from __future__ import annotations
 

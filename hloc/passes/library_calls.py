@@ -1,4 +1,4 @@
-"""Writes the library calls of optimized modules as the ops that they stand for.
+"""Replaces the library calls of optimized modules by HLO.
 
     (f32[4,5], s8[9]) custom-call(a, b, bias), custom_call_target="__cublas$lt$matmul", epilogue BIAS_RELU
         =>   tuple(maximum(add(dot(a, b), broadcast(bias)), 0), 0)
@@ -43,7 +43,7 @@ WIDE = {"f64": "f64", "c64": "c64", "c128": "c128"}
 
 
 def library_value(module: Module, e: Expressions, instruction: Instruction) -> Instruction | None:
-    """What stands for a library call; None for another one."""
+    """The replacement of a library call; None for other calls."""
     target = target_of(instruction)
     if target in READERS:
         return product_and_steps(module, e, instruction)

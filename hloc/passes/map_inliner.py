@@ -1,4 +1,4 @@
-"""Writes a map as the elementwise operations of its computation.
+"""Replaces maps by elementwise operations.
 
     f { x = f32[] parameter(0)  y = f32[] parameter(1)  ROOT s = f32[] add(x, y) }
     m = f32[4] map(a, b), dimensions={0}, to_apply=f        =>   m = f32[4] add(a, b)
@@ -12,7 +12,7 @@ from hloc.passes.rewriter import Rewriter, rewrite_module
 
 
 def map_inliner(module: Module, context: PassContext) -> bool:
-    """Write maps as elementwise operations. True if one went; what maps more than elementwise operations stays."""
+    """Replace maps by elementwise operations. True if there was one; maps of other operations remain."""
     return rewrite_module(module, inline_map, opcodes=("map",), expands=True)
 
 

@@ -1,4 +1,4 @@
-"""Takes optimization barriers out once the passes that they hold back have run.
+"""Removes optimization barriers, after the passes that they restrict.
 
     b = (f32[4]) opt-barrier(t)        =>   b is t
 """
@@ -10,5 +10,5 @@ from hloc.passes.rewriter import rewrite_module
 
 
 def optimization_barrier_expander(module: Module, context: PassContext) -> bool:
-    """Take out optimization barriers, once they have held passes back. True if there was one."""
+    """Remove optimization barriers. True if there was one."""
     return rewrite_module(module, lambda barrier, _: barrier.operands[0], opcodes=("opt-barrier",), expands=True)

@@ -1,6 +1,6 @@
-"""Questions that rules ask about instructions, and small things that they build.
+"""Predicates on instructions, and small builders, for simplification rules.
 
-    splat(instruction)            7.0 for constant(7), broadcast(constant(7)); None for what is not one constant value
+    splat(instruction)            7.0 for constant(7), broadcast(constant(7)); None if it is not one constant value
     is_splat(instruction, 0)      True for 0, 0.0, -0.0, false
     broadcast_to(rewriter, x, shape)    x, a scalar, spread over `shape`
 
@@ -56,7 +56,7 @@ def is_float(instruction: Instruction) -> bool:
 
 
 def is_constant(instruction: Instruction) -> bool:
-    """A constant of any size, or one value spread."""
+    """A constant of any size, or one broadcast value."""
     return instruction.opcode == "constant" or scalar_source(instruction) is not None
 
 
@@ -129,5 +129,5 @@ def highest(element_type: str) -> Any:
 
 
 def without_ones(dimensions: tuple[int, ...]) -> tuple[int, ...]:
-    """Dimensions with those of size 1 left out."""
+    """The dimensions without those of size 1."""
     return tuple(d for d in dimensions if d != 1)

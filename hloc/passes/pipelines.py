@@ -2,7 +2,7 @@
 
     run_passes(module, pipeline_for("cpu"), PassContext(target="cpu"))
 
-First what does not depend on the target, then what does. ORDERING says which order matters, and why.
+First the target-independent passes, then those of the target. ORDERING lists the pairs whose order matters, and why.
 """
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from hloc.passes.transpose_folding import transpose_folding
 from hloc.passes.tuple_simplifier import tuple_simplifier
 from hloc.passes.zero_sized_hlo_elimination import zero_sized_hlo_elimination
 
-# What has nothing to do in a module without these ops.
+# Passes with nothing to do in a module without these ops.
 attention_gradient_rewriter = Late("attention_gradient_rewriter", "dot")
 batch_norm_expander = Late("batch_norm_expander", "batch-norm-training", "batch-norm-inference", "batch-norm-grad")
 convert_folding = Late("convert_folding", "dot")
@@ -152,49 +152,50 @@ CUDA: tuple[Pass | Repeat, ...] = (
 
 # (a, b, why): the first run of a comes before the first run of b.
 ORDERING: tuple[tuple[Pass, Pass, str], ...] = (
-    (call_inliner, algebraic_simplifier, "rules see through a call only once its body stands in the caller"),
-    (defuser, custom_call_rewriter, "library calls and ops that are written out stand in fusions, too"),
-    (async_to_sync, float_normalization, "asynchronous copies are copies then"),
+    (call_inliner, algebraic_simplifier, "rules see through a call only after it is inlined"),
+    (defuser, custom_call_rewriter, "library calls and expanded ops also occur inside fusions"),
+    (async_to_sync, float_normalization, "asynchronous copies become copies"),
     (float_normalization, algebraic_simplifier, "a copy that rounds is not its operand"),
-    (result_caster, ragged_dot_rewriter, "what lies in no group is zero in a type that has one"),
+    (result_caster, ragged_dot_rewriter, "rows in no group are zero, in a type that has a zero"),
     (result_caster, algebraic_simplifier, "rules for matmuls read them in the type of the sums"),
-    (defuser, scaled_dot_rewriter, "library calls and ops that are written out stand in fusions, too"),
-    (defuser, algebraic_simplifier, "rules see through a fusion only once it is taken apart"),
-    (map_inliner, algebraic_simplifier, "rules know elementwise operations, not maps of them"),
-    (map_inliner, hlo_computation_deduplicator, "a map's function is not needed once the map is written out"),
-    (tuple_simplifier, while_loop_simplifier, "a loop's state must be a tuple to be taken apart"),
+    (defuser, scaled_dot_rewriter, "library calls and expanded ops also occur inside fusions"),
+    (defuser, algebraic_simplifier, "rules see through a fusion only after it is inlined"),
+    (map_inliner, algebraic_simplifier, "rules match elementwise operations, not maps"),
+    (map_inliner, hlo_computation_deduplicator, "a map's function is unused after the map is inlined"),
+    (tuple_simplifier, while_loop_simplifier, "a loop's state must be a tuple to be simplified"),
     (tuple_simplifier, algebraic_simplifier, "rules look at operands; a get-tuple-element of a tuple hides them"),
-    (algebraic_simplifier, constant_folding, "a spread constant is found where its one form stands"),
+    (algebraic_simplifier, constant_folding, "the simplifier brings broadcast constants into one form"),
     (constant_folding, conditional_simplifier, "a predicate is known once it is folded"),
     (constant_folding, while_loop_simplifier, "a trip count is known once start, step and limit are folded"),
     (reshape_mover, transpose_folding, "transposes that moved below elementwise operations reach the dot"),
     (convert_mover, transpose_folding, "transposes that meet through a convert reach the dot"),
-    (cse, dce, "what was merged away is dropped"),
-    (algebraic_simplifier, optimization_barrier_expander, "barriers hold back simplification while they stand"),
+    (cse, dce, "merged instructions are removed"),
+    (algebraic_simplifier, optimization_barrier_expander, "barriers must still restrict simplification"),
     (while_loop_simplifier, while_loop_invariant_code_motion, "the simplifier handles elements that never change"),
-    (while_loop_invariant_code_motion, while_loop_dot_batching, "what a step makes of weights is one then"),
-    (while_loop_invariant_code_motion, while_loop_dot_merger, "what a step makes of weights is one then"),
-    (while_loop_dot_batching, while_loop_dot_merger, "matmuls for all steps are larger than any of one step"),
-    (while_loop_simplifier, while_loop_unroller, "constants that went into the condition tell the limit"),
-    (call_inliner, while_loop_unroller, "what a body calls is counted where it stands"),
+    (while_loop_invariant_code_motion, while_loop_dot_batching, "operands computed from weights are loop-invariant"),
+    (while_loop_invariant_code_motion, while_loop_dot_merger, "operands computed from weights are loop-invariant"),
+    (while_loop_dot_batching, while_loop_dot_merger, "one matmul for all iterations is larger than merged ones"),
+    (while_loop_simplifier, while_loop_unroller, "the limit is known after constants moved into the condition"),
+    (call_inliner, while_loop_unroller, "instructions of called computations count after inlining"),
     (scan_expander, call_inliner, "the step of a scan is called"),
     (async_to_sync, call_inliner, "async-start becomes a call"),
-    (dynamic_padder, algebraic_simplifier, "rules know static sizes"),
-    (call_inliner, rng_expander, "what rng draws is known where the entry itself draws"),
+    (dynamic_padder, algebraic_simplifier, "rules require static sizes"),
+    (call_inliner, rng_expander, "draws of the entry itself start from a constant state"),
     (rng_expander, rng_bit_generator_expander, "states become constants first"),
     (dot_strength_reduction, complex_dot_rewriter, "the values that are summed are not a matmul"),
-    (triangular_solve_expander, dot_strength_reduction, "it makes products, with vectors too"),
-    (cholesky_expander, complex_dot_rewriter, "it makes products, of complex matrices too"),
-    (triangular_solve_expander, complex_dot_rewriter, "it makes products, of complex matrices too"),
+    (triangular_solve_expander, dot_strength_reduction, "it makes dots, also of vectors"),
+    (cholesky_expander, complex_dot_rewriter, "it makes dots, also of complex matrices"),
+    (triangular_solve_expander, complex_dot_rewriter, "it makes dots, also of complex matrices"),
     (layout_assignment, bitcast_dtypes_expander, "a bitcast to another width is free between row-major arrays"),
     (layout_assignment, fusion, "a kernel reads row-major arrays; a bitcast is free only between them"),
-    (fusion, hlo_memory_scheduler, "an order of kernels needs the kernels"),
-    (hlo_memory_scheduler, hlo_rematerialization, "what is alive at the peak is a question about an order"),
-    (hlo_rematerialization, copy_insertion, "arrays that are made anew are read, and overwritten, at other places"),
-    (flatten_call_graph, copy_insertion, "whether a branch may overwrite an array is a question about one conditional"),
-    (hlo_memory_scheduler, copy_insertion, "whether an array is still wanted is a question about an order"),
-    (algebraic_simplifier, index_narrowing, "a place is known to fit once what it is computed from is simple"),
-    (while_loop_simplifier, while_loop_trip_count_annotator, "constants that went into the condition tell the limit"),
+    (fusion, hlo_memory_scheduler, "the scheduler orders kernels"),
+    (hlo_memory_scheduler, hlo_rematerialization, "live ranges depend on the order"),
+    (hlo_rematerialization, copy_insertion, "recomputed arrays are read, and overwritten, at other positions"),
+    (flatten_call_graph, copy_insertion, "whether a branch may overwrite an array depends on one conditional"),
+    (hlo_memory_scheduler, copy_insertion, "whether an array is still needed depends on the order"),
+    (algebraic_simplifier, index_narrowing, "the range of an index is known after simplification"),
+    (while_loop_simplifier, while_loop_trip_count_annotator,
+     "the limit is known after constants moved into the condition"),
 )
 
 PARTITIONING_ORDERING: tuple[tuple[Pass, Pass, str], ...] = (

@@ -1,18 +1,18 @@
-"""Writes ragged-dot as a dot and selections.
+"""Replaces ragged-dot by a dot and selections.
 
     y = f32[8,3] ragged-dot(a: f32[8,4], b: f32[2,4,3], sizes: s32[2]), lhs_ragged_dims={0}, rhs_group_dims={0} ...
-        =>   p = f32[8,2,3] dot(a, b);   y = the sum over the groups of what of p lies in them, else 0
+        =>   p = f32[8,2,3] dot(a, b);   y = for each row the part of p of its group, else 0
 
     ragged dimension   result
-    free               the product of all rows with every group's matrix, of which each row keeps its own group's
-    contracting        the group is one more batch dimension: of both operands only what lies in it, else 0
-    batch              the product, 0 where a batch lies in no group
+    free               the dot of all rows with every group's matrix, from which each row selects its own group's
+    contracting        the group is one more batch dimension: elements of both operands outside the group are 0
+    batch              the dot, 0 for a batch in no group
 
-Nothing is multiplied by zero instead of being left out: NaN and infinities stay within their group. So it is with the
-grouped products of GPUs; masking one operand alone, as JAX writes ragged_dot for CPUs, would spread them.
+Elements are omitted, not multiplied by zero: NaN and infinities stay within their group, as in grouped matmuls of GPUs.
+Masking one operand alone, as JAX's ragged_dot for CPUs does, would spread them.
 
-GPUs have a kernel for the first of these, where rows of one matrix fall into groups (kernels/products/ragged_dot.py):
-there it stays as it is.
+GPUs have a kernel for the first form, with grouped rows of one matrix (kernels/products/ragged_dot.py): it is not
+changed for them.
 """
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _within(e: Expressions, sizes: Instruction, most: int) -> Instruction:
 
 def _by_group(e: Expressions, instruction: Instruction, limits: tuple[Instruction, Instruction], ragged: Ragged,
               prefix: tuple[int, ...]) -> Instruction:
-    """A product for each group, of what lies in it."""
+    """A dot for each group, of its elements."""
     lhs, rhs, _ = instruction.operands
     dims = ragged.dims
     named = dict(zip(dims.lhs_batch + dims.lhs_contracting, dims.rhs_batch + dims.rhs_contracting))

@@ -4,8 +4,8 @@
     b = f32[6] reshape(y)
     s = f32[6] add(a, b)            =>   s = f32[6] reshape(f32[2,3] add(x, y))
 
-It moves them only where every operand is such a reshape that nobody else reads, a scalar, or one value spread, so that
-no reshape is added. Converts between widths are left to convert_mover.
+It moves them only if every operand is such a reshape without other users, a scalar, or one broadcast value, so that no
+reshape is added. Converts between widths are left to convert_mover.
 """
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def form(moved: Instruction) -> dict[str, Any]:
 
 
 def fits(operand: Instruction, moved: Instruction, instruction: Instruction, rewriter: Rewriter) -> bool:
-    """True where `operand` can be had in the dimensions from before `moved` at no cost."""
+    """Whether `operand` is available in the dimensions before `moved` at no cost."""
     if not operand.shape.dimensions and moved.shape.dimensions:
         return True
     if scalar_source(operand) is not None:

@@ -15,7 +15,7 @@ from hloc.passes.expressions import Expressions, combiner
 
 
 def resized_value(module: Module, e: Expressions, instruction: Instruction) -> Instruction | None:
-    """What stands for the call; None for another one."""
+    """The replacement of the call; None for other calls."""
     if target_of(instruction) not in RESIZE_CALLS:
         return None
     wanted = result_array(instruction)

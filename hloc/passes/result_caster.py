@@ -1,10 +1,10 @@
-"""Gives a dot or convolution a result type that holds its sums; a convert makes of them what was written.
+"""Gives a dot or convolution a result type that can hold its sums, and converts the result.
 
     r = s32[2,2] dot(f32[2,4] a, f32[4,2] b)   =>   p = f32[2,2] dot(a, b);  r = s32[2,2] convert(p)
 
 Kernels multiply and add in the result's type (floats of less than 32 bits in f32). Where that type cannot hold the
-operands' numbers (integers of floats, pred of integers, real of complex, 32 bits of 64), they would be lost before they
-are multiplied. f8e8m0fnu has no zero to begin a sum with. XLA's pass of this name does the same.
+operands' numbers (integers of floats, pred of integers, real of complex, 32 bits of 64), they would be lost before the
+multiplication. f8e8m0fnu has no zero to begin a sum with. XLA's pass of this name does the same.
 """
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PRODUCTS = ("dot", "convolution", "ragged-dot")
 
 
 def result_caster(module: Module, context: PassContext) -> bool:
-    """True if a product got another result type."""
+    """True if a dot or convolution got another result type."""
     return rewrite_module(module, visit, revisit=False, opcodes=PRODUCTS, fused=True)
 
 

@@ -1,7 +1,7 @@
-"""The forward walk that nearly every pass is made of.
+"""The forward walk that nearly every pass uses.
 
-In: a computation and `visit(instruction, rewriter)`, which sees each instruction once, operands before users, with its
-operands already replaced, and answers None (keep it) or the instruction to use instead: an earlier one, or a new one
+In: a computation and `visit(instruction, rewriter)`, called once for each instruction, operands before users, with its
+operands already replaced. It returns None (keep it) or the instruction to use instead: an earlier one, or a new one
 made with `rewriter.add`. Out: the computation rewritten, its dead instructions dropped; True if anything changed.
 
     def visit(instruction, rewriter):           # negate(negate(x)) => x
@@ -11,8 +11,8 @@ made with `rewriter.add`. Out: the computation rewritten, its dead instructions 
     changed = rewrite(computation, visit)
 
 New instructions are visited too, in the order in which they were made, so that rules compose within one walk. There
-are no user lists: `rewriter.uses(x)` counts readers as of the start of the walk, corrected as it goes. The whole walk
-is linear in the instructions it sees.
+are no user lists: `rewriter.uses(x)` counts users as of the start of the walk, and is updated during it. The walk is
+linear in the instructions that it visits.
 """
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from hloc.ir import (
 Visit = Callable[[Instruction, "Rewriter"], "Instruction | None"]
 Opcodes = Collection[str]
 
-# New instructions beyond this many per old one are kept unvisited: a guard against rules that undo each other.
+# More new instructions per old one than this are not visited: a guard against rules that undo each other.
 VISITED_PER_INSTRUCTION = 8
 
 
@@ -73,13 +73,13 @@ class Rewriter:
 
     def __init__(self, computation: Computation):
         self.computation = computation
-        self.pending: list[Instruction] = []          # made by the visit that is going on
+        self.pending: list[Instruction] = []          # made by the current visit
         self.replacements: dict[Instruction, Instruction] = {}
         self.changed = False
         self.visits_left = len(computation.instructions) * (1 + VISITED_PER_INSTRUCTION) + 64
-        self._like: Instruction | None = None         # what the going visit looks at
+        self._like: Instruction | None = None         # the currently visited instruction
 
-    # Most walks change nothing: what only changes need is made when the first one comes.
+    # Most walks change nothing: state that only changes need is made at the first one.
 
     @cached_property
     def names(self) -> Names:
@@ -95,7 +95,7 @@ class Rewriter:
 
     def add(self, opcode: str, shape: Shape, operands: Iterable[Instruction] = (),
             attributes: dict[str, Any] | None = None, *, literal: np.ndarray | tuple | None = None) -> Instruction:
-        """A new instruction in front of the one being visited; it inherits that one's span and metadata."""
+        """Add an instruction before the visited one; it inherits that one's span and metadata."""
         like = self._like
         merged = dict(attributes) if attributes else {}
         if like is not None:
@@ -108,7 +108,7 @@ class Rewriter:
         return new
 
     def adopt(self, instruction: Instruction, operands: Iterable[Instruction]) -> Instruction:
-        """A copy of an instruction of another computation, reading `operands`; it keeps its name where that is free."""
+        """A copy of an instruction of another computation, reading `operands`; it keeps its name if that is free."""
         new = instruction.copy(operands=list(operands), control_predecessors=(),
                                name=self.names.unique(instruction.name))
         self.visits_left += 1 + VISITED_PER_INSTRUCTION
@@ -126,7 +126,7 @@ class Rewriter:
                         instruction.operands if operands is None else operands, merged, literal=instruction.literal)
 
     def constant(self, value: Any, element_type: str | None = None) -> Instruction:
-        """A constant of NumPy value `value`; `element_type` where a Python number does not tell it."""
+        """A constant of NumPy value `value`; `element_type` if a Python number does not determine it."""
         literal = np.asarray(value, numpy_dtype(element_type) if element_type else None)
         name = element_type or element_type_of(literal.dtype)
         return self.add("constant", array(name, *literal.shape), literal=literal)
@@ -139,8 +139,8 @@ class Rewriter:
         """Walk the computation with `visit`, then drop what is dead. True if anything changed.
 
         revisit=False leaves new instructions unvisited: for expanders, which make many out of one.
-        expands: instructions with control dependencies are visited, too, since targets do not know their opcodes. What
-        stands for them waits as they did, and is waited for.
+        expands: instructions with control dependencies are visited, too, since targets do not know their opcodes. Their
+        replacements get the same control dependencies.
         opcodes, where given, are the only ones that are visited."""
         computation = self.computation
         pinned = control_dependent(computation)
@@ -183,7 +183,7 @@ class Rewriter:
                 instruction.operands[slot] = self.resolve(operand)
 
     def replace_predecessors(self, instruction: Instruction) -> None:
-        """What waited for an instruction waits for what stands for it, and for what it waited for itself."""
+        """Move an instruction's control dependencies to its replacement."""
         found: dict[Instruction, None] = {}
         for predecessor in instruction.control_predecessors:
             if predecessor in self.replacements:
@@ -193,7 +193,7 @@ class Rewriter:
         instruction.control_predecessors = tuple(found)
 
     def replace(self, old: Instruction, new: Instruction) -> None:
-        """From here on, `new` stands for `old`."""
+        """Replace `old` by `new` from here on."""
         self.changed = True
         self.replacements[old] = new
         self._uses[new] = self._uses.get(new, 0) + self._uses.get(old, 0)
@@ -201,21 +201,21 @@ class Rewriter:
             self._uses[operand] -= 1
 
     def forget_pending(self) -> None:
-        """Drop what a visit made and did not use after all."""
+        """Drop unused instructions of a visit."""
         for instruction in self.pending:
             for operand in instruction.operands:
                 self._uses[operand] -= 1
         self.pending.clear()
 
     def with_layout_of(self, old: Instruction, new: Instruction) -> Instruction:
-        """`new`, or a copy of it in the layout of `old` where a reader may depend on the layout."""
+        """`new`, or a copy of it in the layout of `old` if a user may depend on the layout."""
         depends = self._bitcasts or old is self.computation.root
         if not depends or not old.shape.is_array or old.shape == new.shape:
             return new
         return self.add("copy", old.shape, [new])
 
     def resolve(self, instruction: Instruction) -> Instruction:
-        """What stands for `instruction` now, with the path to it shortened."""
+        """The current replacement of `instruction`; the path to it is compressed."""
         last = instruction
         while last in self.replacements:
             last = self.replacements[last]
@@ -281,7 +281,7 @@ def count_uses(computation: Computation) -> dict[Instruction, int]:
 
 
 def control_dependent(computation: Computation) -> set[Instruction]:
-    """Instructions that wait for others, or that others wait for, beyond reading their results."""
+    """Instructions with control dependencies, in either direction."""
     pinned: set[Instruction] = set()
     for instruction in computation.instructions:
         if instruction.control_predecessors:
@@ -291,7 +291,7 @@ def control_dependent(computation: Computation) -> set[Instruction]:
 
 
 def remove_dead(computation: Computation) -> bool:
-    """Drop instructions that nobody reads and that do nothing; parameters always stay. True if any went."""
+    """Drop instructions without users and effects; parameters always remain. True if there were any."""
     live: set[Instruction] = {computation.root} | control_dependent(computation)
     kept: list[Instruction] = []
     for instruction in reversed(computation.instructions):

@@ -1,9 +1,9 @@
-"""Writes rng-bit-generator as integer arithmetic: Threefry-2x32 with 20 rounds, Philox-4x32 with 10.
+"""Expands rng-bit-generator into integer arithmetic: Threefry-2x32 with 20 rounds, Philox-4x32 with 10.
 
     r = (u64[2], u32[1000]) rng-bit-generator(state), algorithm=rng_three_fry
     =>  500 counters state[1] + iota, put through 20 rounds of add, rotate, xor with the key state[0]
 
-Bit for bit what hloc/ops/random.py computes; the layout of words over the result is explained there.
+The bits equal those of hloc/ops/random.py; the layout of words over the result is explained there.
 """
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def expand(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
     e = Expressions(rewriter, instruction.span)
     operand = instruction.operands[0]
     if operand.shape.element_type not in ("u64", "u32"):
-        return None                                  # a state that XLA's verifier lets pass, but that means nothing
+        return None                                  # a state that XLA's verifier accepts, but that has no meaning
     state = words_of_state(e, operand)
     shape = instruction.shape.tuple_shapes[1] if instruction.shape.is_tuple else instruction.shape
     after, bits = random_bits(e, instruction.get("algorithm"), state, shape.dimensions,

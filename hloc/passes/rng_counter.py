@@ -1,10 +1,10 @@
-"""The counter that random draws share, carried through loops, branches and functions as two more values.
+"""The shared counter of random draws, passed through loops, branches and functions as two more values.
 
     while(s), body=b, condition=c      =>     w = while((s, low, high)), body=b', condition=c'
     b(s) = f(s, draw)                         b'((s, low, high)) = (f(s, draw), low', high')
 
-In: the computations of a module. Out: which of them draw (or must hand the counter on since a branch beside them
-draws), and each of them rewritten.
+In: the computations of a module. Out: those that draw (or must return the counter because another branch
+draws), rewritten.
 """
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MASK64 = (1 << 64) - 1
 
 
 class Counter:
-    """128 bits as two u64 scalars, the low one first; `draw` gives them and moves on."""
+    """128 bits as two u64 scalars, the low one first; `draw` returns them and advances."""
 
     def __init__(self) -> None:
         self.words: tuple[Instruction, ...] = ()
@@ -64,7 +64,7 @@ def check_caller(i: Instruction, drawing: set[Computation]) -> None:
 
 def thread(module: Module, computation: Computation, drawing: set[Computation],
            expander: Callable[[Counter], Visit], first: int) -> None:
-    """Rewrite one computation: it takes the counter and gives it back; the entry begins with `first`."""
+    """Rewrite one computation: it takes the counter and returns it; the entry begins with `first`."""
     counter = Counter()
     expand = expander(counter)
     rewriter = Rewriter(computation)

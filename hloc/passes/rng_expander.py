@@ -1,11 +1,11 @@
-"""Writes rng and rng-get-and-update-state as rng-bit-generator and arithmetic.
+"""Expands rng and rng-get-and-update-state into rng-bit-generator and arithmetic.
 
     r = f32[8] rng(low, high), distribution=rng_uniform      =>   low + (high - low) * (bits >> 9) * 2^-23
 
-A run draws from one counter of 128 bits, which starts at the same value each time and moves on with each draw, in the
+A run draws from one counter of 128 bits, which starts at the same value each time and advances with each draw, in the
 order of the program. The entry begins with the counter as a constant; loops, branches and functions that draw take it
-as two more values and give it back (rng_counter.py). `context.options["seed"]` is the key (0 unless given).
-Equal to hloc/ops/random.py, which says how numbers are made from bits.
+as two more values and return it (rng_counter.py). `context.options["seed"]` is the key (0 unless given).
+Equal to hloc/ops/random.py, which defines how numbers are made from bits.
 """
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs passes over a module: the only place that verifies, times, dumps and names the pass that failed.
+"""Runs passes over a module: the only place that verifies, times, dumps, and names a failing pass.
 
 In: a module and a tuple of passes, some of them in groups that repeat until nothing changes. Out: the module rewritten
 in place, True if anything changed.
@@ -40,11 +40,11 @@ class Timing(NamedTuple):
 
 
 def no_dump(title: str, text: str) -> None:
-    """Where dumps go unless the caller says otherwise."""
+    """The default for dumps: ignore them."""
 
 
 def not_watched(when: str, name: str) -> None:
-    """Who is told of passes unless the caller says otherwise."""
+    """The default for progress: ignore it."""
 
 
 @dataclass

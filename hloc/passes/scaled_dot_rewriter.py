@@ -1,6 +1,6 @@
-"""Writes scaled-dot as multiplications by the scales and a dot.
+"""Replaces scaled-dot by multiplications by the scales and a dot.
 
-    y = bf16[8,8] scaled-dot(a, b, s, t)     =>   dot(a * spread(s), b * spread(t)), in f32, converted to bf16
+    y = bf16[8,8] scaled-dot(a, b, s, t)     =>   dot(a * broadcast(s), b * broadcast(t)), in f32, converted to bf16
 
 An operand of f64 or complex numbers is multiplied by its scale in f64, or in complex numbers.
 

@@ -1,4 +1,4 @@
-"""Writes scan as a loop over places.
+"""Expands scan into a loop.
 
     (y, c) = (f32[3,2], f32[2]) scan(x, c0), dimensions={0}, num_carries=1, to_apply=step
         =>   while i < 3:   (row, c) = call(x[i], c), to_apply=step;   y[i] = row
@@ -47,7 +47,7 @@ def expanded(module: Module, e: Expressions, scan: Instruction) -> Instruction:
 
 
 def element(e: Expressions, x: Instruction, place: Instruction, axis: int) -> Instruction:
-    """x[place] along one dimension, which goes."""
+    """x[place] along one dimension, which is removed."""
     sizes = x.shape.dimensions
     return e.reshape(e.take(x, place, axis), *sizes[:axis], *sizes[axis + 1:])
 

@@ -1,19 +1,19 @@
-"""Writes a scatter to one slice at a known place as dynamic-update-slice; one that is added, onto the sum.
+"""Replaces a scatter to one known position by dynamic-update-slice, and an added scatter by one into the other summand.
 
     s = f32[8,4] scatter(x, constant({2}), u), update_window_dims={0}, inserted_window_dims={0},
         scatter_dims_to_operand_dims={0}, index_vector_dim=0, to_apply=f          // f returns its second parameter
     =>
     s = f32[8,4] dynamic-update-slice(x, f32[1,4] reshape(u), 2, 0)
 
-The place must be known: a scatter outside the array does nothing, a dynamic-update-slice moves inside. Where f combines
-its parameters by one operation, as `add`, the update is add(slice(x), u).
+The position must be known, because a scatter outside the array has no effect, but dynamic-update-slice clamps. If f
+combines its parameters by one operation, such as `add`, the update is add(slice(x), u).
 
     s = f32[8,4] scatter(zeros, i, u), ..., to_apply=add                          // nothing else reads s
     a = f32[8,4] add(x, s)
     =>
     a = f32[8,4] scatter(x, i, u), ..., to_apply=add
 
-Gradients of several gathers from one table are such sums: the table is no longer filled and read once for each.
+Gradients of several gathers from one table are such sums: the zeros are then not filled and read for each.
 """
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ COMMUTATIVE = frozenset(["add", "multiply", "minimum", "maximum", "and", "or", "
 
 
 def scatter_simplifier(module: Module, context: PassContext) -> bool:
-    """Write a scatter to one known place as dynamic-update-slice, and one that is added at once into the other summand.
+    """Replace scatters to one known position by dynamic-update-slice, and added scatters by ones into the other
+    summand.
 
     True if the module changed."""
     return rewrite_module(module, simplify, opcodes=("scatter", "add"))

@@ -1,4 +1,4 @@
-"""Takes sharding annotations out of modules that run on one partition, where they mean nothing.
+"""Removes sharding annotations of modules with one partition, where they have no effect.
 
     s = f32[8] custom-call(x), custom_call_target="Sharding", sharding={devices=[2]0,1}        =>   s is x
 """
@@ -12,7 +12,7 @@ ANNOTATIONS = frozenset({"Sharding", "SPMDFullToShardShape", "SPMDShardToFullSha
 
 
 def sharding_remover(module: Module, context: PassContext) -> bool:
-    """Take out sharding annotations where there is one partition. True if there was one."""
+    """Remove sharding annotations if there is one partition. True if there was one."""
     if str(module.attributes.get("num_partitions", 1)) != "1":
         return False
     return rewrite_module(module, remove_annotation, opcodes=("custom-call",), expands=True)

@@ -1,9 +1,9 @@
-"""Sorts nothing where there is nothing to sort, and sorts along only what is read.
+"""Removes sorts of one element, and sorted values without users.
 
     s = f32[4,1] sort(x), dimensions={1}        =>   s is x
 
     s = (f32[8], s32[8]) sort(keys, values), dimensions={0}, to_apply=less      // less compares the keys only
-    k = f32[8] get-tuple-element(s), index=0                                    // nobody reads element 1
+    k = f32[8] get-tuple-element(s), index=0                                    // element 1 has no users
     =>
     k = f32[8] sort(keys), dimensions={0}, to_apply=less.1
 """
@@ -15,7 +15,7 @@ from hloc.passes.rewriter import Rewriter, rewrite, rewrite_module
 
 
 def sort_simplifier(module: Module, context: PassContext) -> bool:
-    """Sort only where and what is needed. True if a sort went or got smaller."""
+    """Simplify sorts. True if a sort was removed or lost operands."""
     sorting = [c for c in module.computations if any(i.opcode == "sort" for i in c.instructions)]
     if not sorting:
         return False
@@ -34,7 +34,7 @@ def sort_of_ones(instruction: Instruction, rewriter: Rewriter) -> Instruction | 
 
 
 def drop_unread(module: Module, computation: Computation) -> bool:
-    """Leave out operands of sorts whose sorted values nobody reads and by which nothing is compared."""
+    """Remove operands of sorts whose sorted values are not read and that are not compared."""
     readers = users(computation)
     smaller: dict[Instruction, tuple[int, ...]] = {}
     for instruction in computation.instructions:

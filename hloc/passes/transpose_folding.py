@@ -1,12 +1,12 @@
-"""Lets a dot read its operands in the order in which they lie, instead of transposing them first.
+"""Lets a dot read transposed operands in place.
 
     t = f32[3,2] transpose(x), dimensions={1,0}
     d = f32[3,4] dot(t, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}
     =>
     d = f32[3,4] dot(x, y), lhs_contracting_dims={0}, rhs_contracting_dims={0}
 
-A convert between the transpose and the dot does not hinder. The result keeps its dimensions, so the transpose must
-leave the order of the free dimensions alone.
+There may be a convert between the transpose and the dot. The result keeps its dimensions, so the transpose must not
+change the order of the free dimensions.
 """
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes triangular-solve as loops over rows and matrix products; on the CPU, complex and small ones: it has a routine.
+"""Expands triangular-solve into loops over rows and matmuls; on the CPU only complex and small ones.
 
     x = f32[256,8] triangular-solve(a, b), left_side=true, lower=true   =>   four blocks of 64 rows; each subtracts a
                                                      dot with the rows known so far, and is solved by a while over rows
@@ -28,7 +28,7 @@ def triangular_solve_expander(module: Module, context: PassContext) -> bool:
 
 
 class TriangularSolve:
-    """One triangular-solve being written out. `n` is the size of the matrix."""
+    """The expansion of one triangular-solve. `n` is the size of the matrix."""
 
     def __init__(self, module: Module, instruction: Instruction, rewriter: Rewriter):
         self.module, self.instruction = module, instruction
@@ -86,7 +86,7 @@ class TriangularSolve:
 
     def row(self, e: Expressions, step: Instruction, x: Instruction, strict: Instruction, b: Instruction,
             *diagonal: Instruction) -> list[Instruction]:
-        """Put one row of x in. Rows that are not there yet are zero, so the product takes all of x."""
+        """Compute one row of x. Later rows are still zero, so the matmul reads all of x."""
         last = strict.shape.dimensions[-1] - 1
         i = step if self.lower else e.op("subtract", e.constant(last, "s32"), step)
         known = e.matrix_product(e.take(strict, i, self.rank - 2), x)

@@ -1,4 +1,4 @@
-"""Takes tuples apart that are put together only to be taken apart.
+"""Replaces elements of tuples by their operands.
 
     t = (f32[4], f32[2]) tuple(a, b)
     x = f32[4] get-tuple-element(t), index=0        =>   x is a
@@ -18,8 +18,8 @@ from hloc.passes.rewriter import Rewriter, rewrite_module
 
 
 def tuple_simplifier(module: Module, context: PassContext) -> bool:
-    """Take elements of tuples directly from what was put in. True if a tuple or a get-tuple-element went, or a
-    choice between tuples became choices between their elements."""
+    """Replace elements of tuples by operands. True if a tuple or a get-tuple-element was removed, or a select of tuples
+    became selects of their elements."""
     changed = rewrite_module(module, choices_of_elements, opcodes=("tuple-select",), expands=True)
     return rewrite_module(module, simplify_tuple, opcodes=("tuple", "get-tuple-element")) or changed
 

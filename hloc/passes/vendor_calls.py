@@ -1,4 +1,4 @@
-"""Writes the calls of hloc/ops/vendors/ as the ops that they stand for.
+"""Replaces the calls of hloc/ops/vendors/ by HLO.
 
     y = f32[8] custom-call(x), custom_call_target="AwsNeuronTransferWithStaticRing"      =>   y is x
     y = bf16[8] custom-call(x), custom_call_target="AwsNeuronSilu"                       =>   convert(z * logistic(z)),
@@ -21,7 +21,7 @@ Write = Callable[[Module, Expressions, Instruction], Instruction]
 
 
 def vendor_value(module: Module, e: Expressions, instruction: Instruction) -> Instruction | None:
-    """What stands for a vendor's call; None for another one."""
+    """The replacement of a vendor's call; None for other calls."""
     write = ROWS.get(target_of(instruction))
     return write(module, e, instruction) if write else None
 

@@ -1,15 +1,15 @@
-"""Multiplies all rows that a loop takes one after the other in front of it, as one product.
+"""Replaces a dot of one row per iteration by one matmul before the loop.
 
     body { i, xs = f32[100,4,64] never changes, w = f32[64,256] never changes
            x = f32[4,64] reshape(dynamic-slice(xs, i, 0, 0))
            y = f32[4,256] dot(x, w) ... }
     =>
-    ys = f32[100,4,256] dot(xs, w) is computed in front of the loop, and
+    ys = f32[100,4,256] dot(xs, w) is computed before the loop, and
     body { ... y = f32[4,256] reshape(dynamic-slice(ys, i, 0, 0)) ... }
 
-Recurrent networks multiply their inputs so: a product of few rows reads all of w for each step, and keeps one core
-busy. The loop must be known to run as often as there are slices, so that no row is multiplied in vain, and the products
-may take no more memory than w, or MOST_BYTES. With a memory limit nothing moves.
+Recurrent networks multiply their inputs like this: a dot of few rows reads all of w in each iteration, on one core. The
+number of iterations must equal the number of slices, so that no row is multiplied in vain. The results must not take
+more memory than w, or MOST_BYTES. With a memory limit nothing moves.
 """
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class StepDot(NamedTuple):
 
 
 def while_loop_dot_batching(module: Module, context: PassContext) -> bool:
-    """Multiply what a loop multiplies slice by slice in front of it. True if anything moved."""
+    """Multiply slices of a loop at once, before the loop. True if anything moved."""
     if context.option("memory_limit") is not None or not any(i.opcode == "while" for i in module.instructions()):
         return False
     sites = call_sites(module)
@@ -104,7 +104,7 @@ def is_worth(found: StepDot, steps: int) -> bool:
 
 
 def batch(loop: Loop, found: list[StepDot], rewriter: Rewriter) -> Instruction:
-    """The loop with its products in front of it, in a tuple of the old shape."""
+    """The loop after its matmuls, in a tuple of the old shape."""
     new, carries = carrying(loop, [product_of_all(d, loop, rewriter) for d in found], rewriter)
     names = Names(i.name for i in loop.body.instructions)
     for step, product in zip(found, carries):

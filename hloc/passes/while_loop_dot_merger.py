@@ -1,14 +1,14 @@
-"""Makes one product of several that a loop computes of the same rows, where each of them is small.
+"""Merges small dots of the same rows inside a loop into one.
 
     body { h = f32[8,64], u = f32[64,64] and v = f32[64,32] never change
            a = f32[8,64] dot(h, u)  b = f32[8,32] dot(h, v) ... }
     =>
-    w = f32[64,96] concatenate(u, v) is computed in front of the loop, and
+    w = f32[64,96] concatenate(u, v) is computed before the loop, and
     body { ... c = f32[8,96] dot(h, w)  a = f32[8,64] slice(c)  b = f32[8,32] slice(c) ... }
 
-Gates of recurrent networks are written so. One product keeps more cores busy than a small one, and reads the rows once;
-of larger ones each fills all cores by itself, and can do more of what follows it. Outside of loops the weights would
-have to be copied for one product, which costs more than it gains. With a memory limit nothing is merged.
+Gates of recurrent networks are such dots. One matmul uses more cores than a small one, and reads the rows once. Larger
+ones use all cores alone, and fuse with more of their users. Outside of loops the weights would have to be copied for
+one matmul, which costs more than it gains. With a memory limit nothing is merged.
 """
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class Member(NamedTuple):
 
     @property
     def key(self) -> tuple:
-        """What products must have in common to become one."""
+        """The properties that merged dots must share."""
         attributes = {k: str(v) for k, v in self.dot.attributes.items() if k not in ("metadata", "sharding")}
         return (self.side, self.dot.operands[self.side], self.dot.shape.element_type, self.matrix.shape.element_type,
                 *sorted(attributes.items()))
 
 
 def while_loop_dot_merger(module: Module, context: PassContext) -> bool:
-    """Merge small products of the same rows in loops. True if any were merged."""
+    """Merge small dots of the same rows in loops. True if any were merged."""
     if context.option("memory_limit") is not None or not any(i.opcode == "while" for i in module.instructions()):
         return False
     sites = call_sites(module)
@@ -61,7 +61,7 @@ def while_loop_dot_merger(module: Module, context: PassContext) -> bool:
 
 
 def mergeable(loop: Loop) -> list[list[Member]]:
-    """The products of the body that become one, group by group."""
+    """The dots of the body to merge, by group."""
     same, pinned = invariant_elements(loop), control_dependent(loop.body)
     groups: dict[tuple, list[Member]] = {}
     for dot in loop.body.instructions:
@@ -112,7 +112,7 @@ def joined(group: list[Member], loop: Loop, rewriter: Rewriter) -> Instruction:
 
 
 def multiply_together(group: list[Member], matrix: Instruction, body: Computation, names: Names) -> None:
-    """One dot where the first one stands, of which the others are slices."""
+    """One dot at the position of the first one; the old dots are slices of it."""
     first = group[0]
     along = first.dot.shape.rank - 1 if first.side == 0 else 0
     sizes = list(first.dot.shape.dimensions)

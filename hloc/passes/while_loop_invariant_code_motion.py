@@ -1,15 +1,14 @@
-"""Computes once, before a loop, what every iteration would compute alike.
+"""Hoists computations that are the same in every iteration out of the loop.
 
     body { p = (s32[], f32[2,3], ...) parameter(0)  w = f32[2,3] get-tuple-element(p), index=1     // never changes
            t = f32[3,2] transpose(w) ... }
     =>
-    t is computed in front of the loop, and carried unchanged as one more element
+    t is computed before the loop, and carried unchanged as one more element
 
-Only what does not need more memory than the invariant values that it is made from moves, or little memory, if it costs
-much; and only if there is real work in it: constants, broadcasts, iotas and reshapes alone are cheaper to make again
-than to carry. Loops inside the loop
-move too where they end after a known number of iterations: JAX makes a permutation of an LU factorization's pivots by
-one, wherever a system is solved.
+A computation moves only if it needs no more memory than its invariant operands, or little memory if it is expensive,
+and if it is real work: constants, broadcasts, iotas and reshapes alone are cheaper to recompute than to carry. Inner
+loops with a known number of iterations move, too: JAX converts the pivots of an LU factorization to a permutation by
+such a loop wherever it solves a system.
 """
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ NEVER = NOT_MERGEABLE | {"while", "conditional", "call", "custom-call", "add-dep
 
 
 def while_loop_invariant_code_motion(module: Module, context: PassContext) -> bool:
-    """Compute before a loop what every iteration would compute alike. True if anything moved."""
+    """Hoist invariant computations. True if anything moved."""
     if not any(i.opcode == "while" for i in module.instructions()):
         return False
     sites = call_sites(module)
@@ -42,7 +41,7 @@ def while_loop_invariant_code_motion(module: Module, context: PassContext) -> bo
 
 
 def hoist(loop: Loop, sites: Counter[Computation], rewriter: Rewriter) -> Instruction | None:
-    """The loop with its invariant work in front of it, in a tuple of the old shape; None if there is none."""
+    """The loop after its invariant work, in a tuple of the old shape; None if there is none."""
     made_from = invariant_values(loop, sites)
     frontier = worth_moving(loop, made_from)
     if not frontier:
@@ -125,7 +124,7 @@ def costs_much(instruction: Instruction) -> bool:
 
 def copy_outside(loop: Loop, frontier: list[Instruction], made_from: dict[Instruction, frozenset[int]],
                  rewriter: Rewriter) -> list[Instruction]:
-    """Copies of `frontier` in front of the loop, with all that they read."""
+    """Copies of `frontier` before the loop, with all their operands."""
     needed = set(frontier)
     order = [i for i in loop.body.instructions if i in made_from]
     for instruction in reversed(order):

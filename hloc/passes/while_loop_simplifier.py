@@ -1,11 +1,11 @@
-"""Removes loops that run never or once, and carried elements that nobody needs.
+"""Removes loops that run zero times or once, and unused carried elements.
 
-    w = (s32[], f32[4], f32[8]) while(tuple(i, x, y)), ...       // element 2 goes round unread
+    w = (s32[], f32[4], f32[8]) while(tuple(i, x, y)), ...       // element 2 is never read
     =>
     w = (s32[], f32[4]) while(tuple(i, x)), ...
 
-An element that the body hands on as it is, is read after the loop as its initial value; if that is a constant, the body
-gets the constant. The body and the condition must belong to this loop alone.
+An element that the body returns unchanged is replaced after the loop by its initial value; if that is a constant, the
+body reads the constant. No other loop may use the body and the condition.
 """
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hloc.passes.rewriter import Names, Rewriter, control_dependent, remove_dead
 
 
 def while_loop_simplifier(module: Module, context: PassContext) -> bool:
-    """Remove loops that run at most once, and what loops carry in vain. True if anything changed."""
+    """Remove loops that run at most once, and unused carried elements. True if anything changed."""
     computations = [c for c in reachable_computations(module.entry) if any(i.opcode == "while" for i in c.instructions)]
     if not computations:
         return False
@@ -39,7 +39,7 @@ def while_loop_simplifier(module: Module, context: PassContext) -> bool:
 
 
 def simplify_loop(loop: Loop, readers: list[Instruction], rewriter: Rewriter) -> Instruction | None:
-    """What stands for the loop, or None."""
+    """The replacement of the loop, or None."""
     count = trip_count(loop)
     if count == 0:
         return loop.instruction.operands[0]

@@ -1,11 +1,11 @@
-"""Writes down how often a loop runs where its condition says so, and nowhere else.
+"""Writes known_trip_count into the backend_config of loops whose condition determines it.
 
     w = (s32[], f32[4]) while(t), condition=c, body=b
     =>
     w = (s32[], f32[4]) while(t), condition=c, body=b, backend_config={"known_trip_count":{"n":"10"}}
 
-A count that came with the module is a hint of whoever wrote it. It is replaced by what condition and body say, and
-removed where they do not say it: the condition is evaluated then.
+A count in the input is only a hint. It is replaced by the count that condition and body determine, and removed if they
+do not determine one: then the condition is evaluated.
 """
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hloc.passes.context import PassContext
 
 
 def while_loop_trip_count_annotator(module: Module, context: PassContext) -> bool:
-    """Write down how often loops run, as their conditions say. True if one got or lost its count."""
+    """Annotate loops with their trip counts. True if one got or lost its count."""
     loops = [i for i in module.instructions() if i.opcode == "while"]
     sites = call_sites(module) if loops else None
     changed = False

@@ -1,13 +1,12 @@
-"""Writes small loops out: what one step stores and the next loads, as rounds of a random generator do, is one kernel.
+"""Unrolls loops with few elementwise iterations, such as the rounds of a random generator: they become one kernel.
 
     w = (s32[], f32[4]) while(tuple(0, x)), condition={i < 3}, body={(i + 1, f(x))}
     =>
     t = (s32[], f32[4]) tuple(3, f(f(f(x))))
 
-The body must be known to run 2 to MOST_STEPS times and compute place by place, but for small arrays, of which it may
-read any part: all steps together are then the instructions of one kernel. On a CPU its instructions must be cheap: a
-chain of long functions leaves a core waiting, where a loop over the array for each step has other elements to compute
-meanwhile.
+The body must run 2 to MOST_STEPS times, and be elementwise, except for small arrays, of which it may read any part: all
+iterations together are then one kernel. On a CPU its instructions must be cheap: in a chain of long functions each
+waits for the one before, while a loop over the array per iteration computes other elements meanwhile.
 """
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ WITHIN_SMALL = frozenset(["dot", "reduce", "dynamic-update-slice", *DATA_MOVEMEN
 
 
 def while_loop_unroller(module: Module, context: PassContext) -> bool:
-    """Write small loops out. True if there was one."""
+    """Unroll small loops. True if there was one."""
     def visit(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
         loop = loop_of(instruction)
         if loop is None or not may_be_one_kernel(loop) or long_functions_wait(loop, context):
@@ -59,7 +58,7 @@ def may_be_one_kernel(loop: Loop) -> bool:
 
 
 def is_plain(instruction: Instruction) -> bool:
-    """Place by place, or of small arrays."""
+    """Whether an instruction is elementwise, or of small arrays."""
     if instruction.control_predecessors:
         return False
     if is_free(instruction) or is_elementwise(instruction):

@@ -1,4 +1,4 @@
-"""Replaces what has no elements by an empty constant.
+"""Replaces arrays without elements by empty constants.
 
     z = f32[0,4] negate(x)        =>   z = f32[0,4] constant({})
 """
@@ -13,7 +13,7 @@ from hloc.passes.rewriter import Rewriter, rewrite_module
 
 
 def zero_sized_hlo_elimination(module: Module, context: PassContext) -> bool:
-    """Make empty arrays constants. True if there was something without elements."""
+    """Replace empty arrays by constants. True if there was one."""
     return rewrite_module(module, make_empty_constant)
 
 

@@ -1,4 +1,4 @@
-"""HLO text: the grammar's trees to modules."""
+"""HLO text to modules, by the grammar's parse trees."""
 from hloc.text.parser import parse_instruction, parse_module, parse_modules, parse_shape
 
 __all__ = ["parse_instruction", "parse_module", "parse_modules", "parse_shape"]

@@ -1,5 +1,5 @@
-"""What lies beside the grammar (grammar/hlo.lark), made from it: the tables of Lark, and the list of the patterns that
-reading a module compiles, which an installation compiles instead (hloc/patterns.py). `make tables` writes both.
+"""Files generated from the grammar (grammar/hlo.lark): Lark's parse tables, and the list of the patterns that reading a
+module needs, which an installation compiles ahead (hloc/patterns.py). `make tables` writes both.
 """
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from hloc.text.tables import built, key_of, tables_file, written
 
 
 def patterns_file(grammar: Path) -> Path:
-    """Where the list of a grammar's patterns lies: [[pattern, flags] ...]."""
+    """The file with a grammar's patterns: [[pattern, flags] ...]."""
     return grammar.with_suffix(".patterns.json")
 
 
 def own_patterns() -> list[tuple[str, int]]:
-    """The terminals, and the phrases that are taken apart."""
+    """The patterns of terminals and of phrases."""
     phrases = [p for p in vars(ModuleReader(Source(""))).values() if isinstance(p, re.Pattern)]
     return sorted({*((t.pattern.to_regexp(), 0) for t in lark().terminals),
                    *((p.pattern, int(re.DOTALL)) for p in phrases)})

@@ -1,10 +1,10 @@
 """Attribute values: from text to the types of hloc/ir/attributes.py.
 
-In: a key, the text of its value, its place. Out: a value; what has no entry in KINDS stays Verbatim. Example:
+In: a key, the text of its value, its place. Out: a value; keys without an entry in KINDS stay Verbatim. Example:
 
     Attributes(source).value("window", "{size=3x3 pad=1_1x1_1}", offset)     Window((WindowDim(3, ...), ...))
 
-Equal texts share one value. Computations are not looked up here but by the parser, which knows their names.
+Equal texts share one value. The parser, which knows the names, looks up computations.
 """
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hloc.ir.attributes import (
 from hloc.text.forms import check_form
 from hloc.text.shapes import integer, parse_part
 
-# What the value of each key is. Keys that are not here stay as they are written.
+# The kind of each key's value. Other keys stay Verbatim.
 KINDS: dict[str, str] = {
     **dict.fromkeys([
         "dimensions", "lhs_contracting_dims", "rhs_contracting_dims", "lhs_batch_dims", "rhs_batch_dims",
@@ -75,7 +75,7 @@ class Attributes:
         self.seen: dict[tuple[str, str], object] = {}
 
     def value(self, key: str, text: str, offset: int) -> object:
-        """The value of `key`; raises ParseError where the text does not have the key's form."""
+        """The value of `key`; raises ParseError if the text does not have the key's form."""
         kind = KINDS.get(key)
         if kind is None or (key == "slice_sizes" and "{" in text[1:]):     # collective-permute's list of lists
             if (key, text) not in self.seen:
@@ -164,7 +164,7 @@ def _window_dimension(fields: dict[str, list], i: int) -> WindowDim:
 
 
 def _dim_labels(tokens: list[Token], span: Span) -> ConvolutionDimensionNumbers:
-    """b01f_01io->b01f: the place of each letter; a '?' is a dimension that takes no part."""
+    """b01f_01io->b01f: the place of each letter; a '?' is a dimension without a role."""
     left, output = tokens[0].split("->")
     lhs, rhs = left.split("_")
     batch, feature, spatial = _label_places(lhs, "bf", span)

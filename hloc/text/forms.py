@@ -1,10 +1,10 @@
-"""The forms of attribute values that are kept as they are written, and what else XLA's parser counts and compares.
+"""The syntax of Verbatim attribute values, and further checks of XLA's parser.
 
-In: a key, the text of its value, its place. Out: nothing, or a ParseError where XLA would not read the value. Example:
+In: a key, the text of its value, its place. Out: nothing, or a ParseError if XLA would not read the value. Example:
 
     check_form("sharding", "{devices=[2,1]}", span)     ParseError: sharding is written {replicated}, ...
 
-The forms stand in grammar/hlo.lark as FORM_ terminals. What passes them may still be wrong: see hloc/verify.
+The forms are FORM_ terminals in grammar/hlo.lark. A value that passes may still be wrong: see hloc/verify.
 """
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hloc.ir import Computation, Instruction
 from hloc.text.grammar import pattern
 from hloc.text.shapes import Shapes, parse_part
 
-LONGEST = 1 << 16               # longer values, and those of many escapes, are taken as they are
+LONGEST = 1 << 16               # longer values, and those with many escapes, are not checked
 MOST_ESCAPES = 500
 
 _PART_NAME = re.compile(r"(\w+)=")
@@ -33,7 +33,7 @@ _STRING_DEPTHS = {"metadata": 1, "frontend_attributes": 1, "backend_config": 0, 
 
 
 class Form(NamedTuple):
-    """The terminal of the grammar, and how to say what it wants."""
+    """The terminal of the grammar, and an example for messages."""
 
     terminal: str
     example: str
@@ -62,7 +62,7 @@ FORMS: dict[str, Form] = {
 
 
 def check_form(key: str, text: str, span: Span) -> None:
-    """Raises ParseError where the value of `key` does not have the key's form."""
+    """Raises ParseError if the value of `key` does not have the key's form."""
     if key == "output_to_operand_aliasing":
         parse_part("aliases", text, span.start, span.source)
     form = FORMS.get(key)
@@ -84,7 +84,7 @@ def check_form(key: str, text: str, span: Span) -> None:
 
 
 def _devices_of_group(text: str) -> int:
-    """How many devices a group of mesh['x'=2,'y'=4] {'x', 'y':(2)2} has: 4."""
+    """The number of devices in a group of mesh['x'=2,'y'=4] {'x', 'y':(2)2}: 4."""
     mesh, _, named = text.partition("]")
     sizes = {name: int(size) for name, size in _AXIS_SIZE.findall(mesh)}
     used = _AXIS_USE.findall(named[named.rindex("{"):])
@@ -92,7 +92,7 @@ def _devices_of_group(text: str) -> int:
 
 
 def _check_order(key: str, text: str, span: Span) -> None:
-    """Raises ParseError where the T(...) of an iota list names dimensions that the list before it does not have."""
+    """Raises ParseError if the T(...) of an iota list names dimensions that the list before it does not have."""
     for sizes, order in _IOTA_ORDER.findall(text):
         if any(int(n) > sizes.count(",") for n in order.split(",")):
             raise ParseError(f"{key}: T({order}) names a dimension that [{sizes}] does not have", span)
@@ -111,7 +111,7 @@ def _check_escapes(key: str, text: str, span: Span) -> None:
 # -- values that must fit their instruction ----------------------------------------------------------------------------
 
 def check_counts(instruction: Instruction, place: Callable[[Instruction], Span]) -> None:
-    """Raises ParseError, at `place`, where a value does not fit the instruction's operands, shape or other values."""
+    """Raises ParseError, at `place`, if a value does not fit the instruction's operands, shape or other values."""
     attributes = instruction.attributes
     problem = None
     if "parameter_replication" in attributes:
@@ -160,7 +160,7 @@ def _one_dimension(instruction: Instruction) -> str | None:
 
 
 def _start_problem(instruction: Instruction) -> str | None:
-    """A start for each dimension; or, as older modules have it, one vector."""
+    """A start for each dimension or, in older modules, one vector."""
     first = 1 if instruction.opcode == "dynamic-slice" else 2
     starts, rank = instruction.operands[first:], instruction.operands[0].shape.rank
     if len(starts) == rank or (len(starts) == 1 and starts[0].shape.rank == 1):
@@ -212,12 +212,12 @@ def _domain_problem(instruction: Instruction) -> str | None:
     return None if kind and kind[1] == "sharding" else 'domain is written {kind="sharding", entry={...}, exit={...}}'
 
 
-# The collectives and copies that XLA knows as ops of their own, not as something wrapped by async-start.
+# The collectives and copies that are ops of their own in XLA, not wrapped by async-start.
 _OWN_STARTS = frozenset(["all-gather", "all-reduce", "collective-permute", "copy", "send", "recv"])
 
 
 def _async_problem(instruction: Instruction) -> str | None:
-    """What async-start gives is ((operands), result, state); -update and -done take what a -start of their op gave."""
+    """The result of async-start is ((operands), result, state); -update and -done take the result of a -start."""
     base, _, ending = instruction.opcode.rpartition("-")
     if base in _OWN_STARTS:
         return None
@@ -236,8 +236,8 @@ def _async_problem(instruction: Instruction) -> str | None:
 
 
 def _goes_on(base: str, started: Instruction) -> bool:
-    """Whether base-update and base-done may go on with what was started. The short forms of an op and the general ones
-    may stand for one another, as slice-start and async-done, as long as the op is the same."""
+    """Whether base-update and base-done may continue a -start. The short forms of an op and the general ones may be
+    mixed, as slice-start and async-done, if the op is the same."""
     first = _first(started)
     begun = first.opcode.removesuffix("-start")
     if begun == first.opcode or begun in _OWN_STARTS or not started.opcode.endswith(("-start", "-update")):
@@ -255,7 +255,7 @@ def _first(started: Instruction) -> Instruction:
 
 
 def _wrapped(started: Instruction) -> Computation | None:
-    """What the -start of a chain calls."""
+    """The computation that the -start of a chain calls."""
     return _first(started).get("calls")
 
 

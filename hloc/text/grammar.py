@@ -1,10 +1,10 @@
-"""The Lark grammar (grammar/hlo.lark), loaded once, and the errors of its parser in plain words.
+"""The Lark grammar (grammar/hlo.lark), loaded once; its parser's errors become ParseErrors.
 
 In: a start rule and text. Out: Lark's tree, or a ParseError with its place. Example:
 
     parse("integers", Source("{0,1}"))     Tree('integers', [Token('INTEGER', '0'), Token('INTEGER', '1')])
 
-The grammar file lies beside the package in a checkout (grammar/) and inside it in a wheel (hloc/grammar/).
+The grammar file is beside the package in a checkout (grammar/) and inside it in a wheel (hloc/grammar/).
 """
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ START = [
 
 
 def grammar_file() -> Path:
-    """Where hlo.lark lies."""
+    """The path of hlo.lark."""
     package = Path(__file__).resolve().parents[1]
     inside, beside = package / "grammar" / "hlo.lark", package.parent / "grammar" / "hlo.lark"
     return inside if inside.exists() else beside

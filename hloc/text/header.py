@@ -1,4 +1,4 @@
-"""What the attributes of the module header say about the entry: its layout, which results reuse which parameters.
+"""The header's attributes about the entry: its layout, and which results share memory with which parameters.
 
 In: a module. Out: shapes and aliases, read from the header's text. Example:
 
@@ -20,7 +20,7 @@ from hloc.text.parser import parse_shape
 
 
 class Alias(NamedTuple):
-    """The result at tuple index `output` may (or must) lie in the memory of a parameter's part at `index`."""
+    """The result at tuple index `output` may (or must) share the memory of a parameter's part at `index`."""
 
     output: tuple[int, ...]
     parameter: int
@@ -41,7 +41,7 @@ def aliases(module: Module) -> tuple[Alias, ...]:
 
 
 def operand_aliases(instruction: Instruction) -> tuple[Alias, ...]:
-    """output_to_operand_aliasing; `parameter` is the operand's number. Raises ParseError where it has another form."""
+    """output_to_operand_aliasing; `parameter` is the operand's number. Raises ParseError if it has another form."""
     try:
         return _aliases(str(instruction.get("output_to_operand_aliasing", "{}")))
     except ParseError as error:
@@ -54,13 +54,13 @@ def donors(module: Module) -> tuple[Donor, ...]:
 
 
 def entry_layout(module: Module) -> tuple[tuple[Shape, ...], Shape] | None:
-    """Parameter shapes and result shape of entry_computation_layout; None where the header does not have it."""
+    """Parameter shapes and result shape of entry_computation_layout; None if the header does not have it."""
     text = module.attributes.get("entry_computation_layout")
     return None if text is None else _entry_layout(text)
 
 
 def place_of(module: Module, key: str) -> Span | None:
-    """Where a header attribute stands in the source."""
+    """The place of a header attribute in the source."""
     if not isinstance(module.source, Source):
         return None
     start = module.source.text.find(f"{key}=")

@@ -1,9 +1,9 @@
 """Instructions: from tokens and trees to Instruction.
 
-In: an INSTRUCTION token (the ordinary case) or the tree of one that is written in pieces; the Scope of its
+In: an INSTRUCTION token (the usual case) or the tree of an instruction in pieces; the Scope of its
 computation. Out: instructions in the scope, computations in the reader.
 
-Whatever may nest is a generator that yields the generators it waits for (hloc/text/scopes.py: run).
+Readers of nested constructs are generators that yield the generators they wait for (hloc/text/scopes.py: run).
 """
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ _NAMES = re.compile(r"%?([A-Za-z_][A-Za-z0-9_.\-]*)")
 _NUMBER = re.compile(r"-?[0-9]+")
 _COMMENT = re.compile(r"/\*[^*]*(?:\*(?!/)[^*]*)*\*/|//[^\n\r]*")
 _SHAPES = ("shape", "tuple_shape", "buffer_shape")
-# Operands and attributes do not tell the shapes of these.
+# Operands and attributes do not determine the shapes of these.
 _WRITTEN_SHAPES = frozenset({"parameter", "broadcast", "reshape", "convert", "bitcast-convert", "stochastic-convert",
                              "iota"})
 _REFERENCES = COMPUTATION | COMPUTATIONS | {"control-predecessors"}
 _TYPE_NAMES = frozenset(ELEMENT_TYPES) - {"tuple", "buffer"}
-_PENDING = (array("u32"), TOKEN)       # behind the data of send and recv
+_PENDING = (array("u32"), TOKEN)       # after the data of send and recv
 
 
 class TextReader(Computations):
-    """What is known of a module's text while it is read, and how its instructions are read."""
+    """The state of reading a module's text, and the reader of its instructions."""
 
     def __init__(self, source: Source, strict: bool = False, warn: Callable[[str, Span], None] | None = None):
         super().__init__()
@@ -72,7 +72,7 @@ class TextReader(Computations):
                 self.flat_instruction(part.children[0], texts, scope)
 
     def flat_instruction(self, token: Token, more: Iterable[tuple[str, Any, Span]], scope: Scope) -> None:
-        """An instruction that is one token; `more` are attributes that did not fit into it."""
+        """An instruction that is one token; `more` are attributes outside of it."""
         match = self.instruction_parts.match(token)
         at = token.start_pos
         head, shape_text, _, literal_text, parameter, opcode_text, operand_text, rest = match.groups()
@@ -137,7 +137,7 @@ class TextReader(Computations):
                 return name
 
     def place(self, tree: Tree | Token) -> Span:
-        """Where a tree or token stands."""
+        """The place of a tree or token."""
         at = tree if isinstance(tree, Token) else tree.meta
         return Span(self.source, at.start_pos, at.end_pos)
 
@@ -164,7 +164,7 @@ class TextReader(Computations):
 
     def finish_instruction(self, instruction: Instruction, texts: Iterable[tuple[str, str, int, int]],
                            more: Iterable[tuple[str, Any, Span]], scope: Scope) -> None:
-        """Attributes, number of operands, and the shape where it is not written."""
+        """Attributes, number of operands, and the shape if it is not written."""
         opcode = instruction.opcode
         known = signature(opcode)
         if known is None:
@@ -195,7 +195,7 @@ class TextReader(Computations):
             instruction.shape = _GIVEN_SHAPES[opcode](instruction)
 
     def add(self, instruction: Instruction, is_root: bool, scope: Scope) -> None:
-        """Into its computation."""
+        """Add it to its computation."""
         name = instruction.name
         if name in scope.by_name:
             before = scope.by_name[name].span
@@ -324,7 +324,7 @@ class TextReader(Computations):
             instruction.control_predecessors = tuple(self.find(n, None, p, scope) for n, p in zip(names, places))
 
     def check_key(self, key: str, instruction: Instruction, known: Signature, span: Span) -> None:
-        """An attribute that stands twice, that belongs to other ops, or that no op has."""
+        """Handle an attribute that is given twice, belongs to other ops, or is unknown."""
         if key in instruction.attributes:
             raise ParseError(f"the attribute {key} is given twice", span)
         if key in KNOWN_KEYS:
@@ -333,7 +333,7 @@ class TextReader(Computations):
         self.unknown_attribute(key, instruction.opcode, span, known.allowed)
 
     def unknown_attribute(self, key: str, where: str, span: Span, allowed: frozenset[str]) -> None:
-        """Kept as it is written, with a warning; an error when strict."""
+        """Keep an unknown attribute, with a warning; an error if strict."""
         if self.strict:
             near = difflib.get_close_matches(key, allowed, n=1)
             raise ParseError(f"unknown attribute {key} of {where}", span, did_you_mean(near))
@@ -359,14 +359,14 @@ def check_signature(instruction: Instruction, known: Signature) -> None:
 
 
 def unknown_opcode(instruction: Instruction) -> ParseError:
-    """The error for what is no opcode, with the nearest one."""
+    """The error for an unknown opcode, with the nearest one."""
     near = difflib.get_close_matches(instruction.opcode, OPS, n=1)
     return ParseError(f"unknown opcode {instruction.opcode!r}", opcode_place(instruction),
                       did_you_mean(near))
 
 
 def opcode_place(instruction: Instruction) -> Span:
-    """Where the opcode of an instruction stands in the text."""
+    """The place of an instruction's opcode in the text."""
     span = instruction.span
     found = re.compile(rf"(?<![\w.\-]){re.escape(instruction.opcode)}\s*\(").search(span.source.text, span.start)
     return span if found is None else Span(span.source, found.start(), found.start() + len(instruction.opcode))
@@ -380,7 +380,7 @@ def _received(instruction: Instruction, shape: Shape, *rest: Shape) -> Shape:
     return Shape.tuple([shape.tuple_shapes[0], *rest])
 
 
-# What these give is known but for the data: XLA's parser does not look at the rest of what is written.
+# The results of these are known except for the data: XLA's parser ignores the rest of the written shape.
 _GIVEN_SHAPES: dict[str, Callable[[Instruction], Shape]] = {
     "infeed": lambda i: _received(i, i.shape, TOKEN),
     "recv": lambda i: _received(i, i.shape, *_PENDING),

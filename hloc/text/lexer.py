@@ -1,10 +1,10 @@
-"""The lexer that Lark's parser asks for its tokens: it tries only the terminals that the parser can take next.
+"""The lexer for Lark's parser: it tries only the terminals that the parser can accept next.
 
-In: Lark's terminals and the state of its parser. Out: tokens with their offsets. It does what Lark's contextual lexer
-does, with three differences that real modules feel: it compiles a terminal when it is first wanted, and only once; it
-counts no lines (places are offsets, hloc/errors.py turns them into lines); it keeps nothing between two texts.
+In: Lark's terminals and the state of its parser. Out: tokens with their offsets. It works as Lark's contextual
+lexer, with three differences that matter for large modules: it compiles a terminal when it is first needed, and only
+once; it counts no lines (places are offsets, hloc/errors.py computes lines); it keeps no state between two texts.
 
-Where several terminals match, the one with the higher priority wins, then the one with the longer pattern.
+If several terminals match, the one with the higher priority wins, then the one with the longer pattern.
 """
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ class NoTokenError(Exception):
 class StateLexer(Lexer):
     """For Lark(..., lexer=StateLexer)."""
 
-    __future_interface__ = 2          # Lark hands the parser's state to lex()
+    __future_interface__ = 2          # Lark passes the parser's state to lex()
 
     def __init__(self, conf):
         self.ignored = frozenset(conf.ignore)
         order = sorted(conf.terminals, key=lambda t: (-t.priority, -len(t.pattern.value), t.name))
         self.sources = {t.name: t.pattern.to_regexp() for t in order}
-        self.matchers: dict[str, Callable] = {}                       # filled as terminals are first wanted
+        self.matchers: dict[str, Callable] = {}                       # filled as terminals are first needed
         self.by_state: dict[int, list[tuple[str, Callable]]] = {}
 
     def lex(self, lexer_state, parser_state) -> Iterator[Token]:
-        """The tokens of the text, each by the state that the parser is in by then."""
+        """The tokens of the text, each by the parser's current state."""
         text = lexer_state.text if isinstance(lexer_state.text, str) else lexer_state.text.text
         position, end, ignored, by_state = 0, len(text), self.ignored, self.by_state
         while position < end:
@@ -56,7 +56,7 @@ class StateLexer(Lexer):
                 yield token
 
     def candidates(self, state: int, parser_state) -> list[tuple[str, Callable]]:
-        """The terminals that may come in a state of the parser, most wanted first."""
+        """The terminals that are possible in a state of the parser, by priority."""
         accepted = parser_state.parse_conf.parse_table.states[state]
         names = [name for name in self.sources if name in accepted or name in self.ignored]
         found = self.by_state[state] = []
@@ -65,7 +65,8 @@ class StateLexer(Lexer):
         return found
 
     def first_match(self, name: str, candidates: list[tuple[str, Callable]], place: int) -> Callable:
-        """Stands among the candidates until it is called: most often one before it has matched."""
+        """A placeholder among the candidates that compiles its terminal when it is called; usually an earlier one
+        matches."""
         def match(text: str, position: int) -> re.Match | None:
             if name not in self.matchers:
                 self.matchers[name] = compiled(self.sources[name]).match

@@ -5,8 +5,8 @@ says which part has too few or too many elements, and where. Example: for (2, 2)
 
     { {1, 2}, {3} }      3:9: error: expected 2 elements in [1], found 1
 
-Braces are counted with NumPy, a few million characters at a time: at depth k stand prod(dimensions[:k]) opening
-braces, the i-th of them behind i * prod(dimensions[k:]) elements, the i-th closing one behind (i + 1) * that.
+Braces are counted with NumPy, a few million characters at a time: at depth k there are prod(dimensions[:k]) opening
+braces, the i-th of them after i * prod(dimensions[k:]) elements, the i-th closing one after (i + 1) * that.
 """
 from __future__ import annotations
 

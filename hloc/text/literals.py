@@ -1,6 +1,6 @@
 """Literals: from the text of a constant to arrays.
 
-In: a shape, the text between the parentheses of constant(...), and where it stands. Out: an ndarray of the shape's
+In: a shape, the text between the parentheses of constant(...), and its place. Out: an ndarray of the shape's
 dimensions, a tuple of them for a tuple shape, None where the text is elided ({...}). Example:
 
     literal(Shape s32[2,2], "{ {1, 2}, {3, 4} }", span)     array([[1, 2], [3, 4]], dtype=int32)
@@ -36,7 +36,7 @@ _NAN_PAYLOAD = re.compile(r"nan\(0x[0-9a-fA-F]+\)")
 _SPACE = re.compile(r"\s")
 _END_OF_WORD = re.compile(r"[,)]")
 _BRACE = re.compile(r"[{}]")
-# Bits behind the exponent of the types that carry a payload in a NaN.
+# Significand bits of the types whose NaNs carry a payload.
 _MANTISSA_BITS = {"f8e5m2": 2, "f8e4m3": 3, "f8e3m4": 4, "bf16": 7, "f16": 10, "f32": 23, "f64": 52,
                   "c64": 23, "c128": 52}
 _PARTS = {"c64": np.dtype(np.float32), "c128": np.dtype(np.float64)}
@@ -121,7 +121,7 @@ def _check_no_pairs(text: str, span: Span) -> None:
 
 
 class _Chunk:
-    """A stretch of text with nothing but numbers and blanks."""
+    """A range of text with only numbers and blanks."""
 
     def __init__(self, element_type: str, text: str, start: int, end: int, span: Span):
         self.element_type, self.type = element_type, ELEMENT_TYPES[element_type]

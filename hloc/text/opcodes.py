@@ -1,6 +1,6 @@
-"""What the text of each opcode must look like: number of operands, attributes that must and may follow.
+"""The syntax of each opcode: number of operands, required and optional attributes.
 
-In: an opcode as written. Out: its Signature, from the op's row in hloc/ops; None for what is no opcode. Example:
+In: an opcode as written. Out: its Signature, from the op's row in hloc/ops; None for an unknown opcode. Example:
 
     signature("reduce").required == ("dimensions", "to_apply")
     signature("custom-call-start").allowed             custom-call's attributes and those of async-start

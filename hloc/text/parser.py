@@ -1,6 +1,6 @@
 """HLO text to Module.
 
-In: text. Out: a Module whose instructions know their place in the text; every mistake is a ParseError. Example:
+In: text. Out: a Module whose instructions have their place in the text; every error is a ParseError. Example:
 
     module = parse_module("ENTRY e { p = f32[2] parameter(0) ROOT n = negate(p) }")
     module.entry.root.shape                                    f32[2]{0}
@@ -39,7 +39,7 @@ _HEADER_KEYS = frozenset(_CHECKED) | {
 def parse_module(text: str, name: str = "<text>", strict: bool = False, warn: Warn | None = None) -> Module:
     """The module in `text`; `name` is shown in messages.
 
-    Attributes that no HLO has are kept and reported through warn(message, span); with `strict` they are errors.
+    Unknown attributes are kept and reported through warn(message, span); with `strict` they are errors.
     """
     return ModuleReader(Source(text, name), strict, warn).read()
 
@@ -49,7 +49,7 @@ def parse_modules(text: str, name: str = "<text>", strict: bool = False, warn: W
     cuts = [m.span() for m in _SEPARATOR.finditer(text)]
     starts, ends = [0] + [c[1] for c in cuts], [c[0] for c in cuts] + [len(text)]
     parts = [(s, e) for s, e in zip(starts, ends) if text[s:e].strip()] or [(0, len(text))]
-    # Blank lines in front keep the line numbers of the whole text.
+    # Blank lines before it keep the line numbers of the whole text.
     return [parse_module("\n" * text.count("\n", 0, s) + text[s:e], name, strict, warn) for s, e in parts]
 
 
@@ -86,7 +86,7 @@ class ModuleReader(TextReader):
                 entry = self.single_instruction(part, kind)
         entry = entry or self.computations[-1]
         self.name_inline_computations()
-        # XLA takes a text that is one instruction for a module "_" in which the order is fixed.
+        # XLA reads a text of one instruction as a module "_" with a fixed schedule.
         alone = not name and kind != "computation"
         is_scheduled = alone or attributes.pop("is_scheduled", None) == "true"
         name = "_" if alone else name or f"module_{entry.name}"

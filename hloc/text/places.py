@@ -1,6 +1,6 @@
-"""Where each tree of a parse lies in the text: what Lark's propagate_positions tells, without lines and columns.
+"""The place of each parse tree in the text, as by Lark's propagate_positions, without lines and columns.
 
-Lark's own takes a quarter of the time of a parse, mostly for lines and columns that nobody asks for.
+Lark's own takes a quarter of the time of a parse, mostly for unused lines and columns.
 
     with_places(parser).parse("{0,1}", start="integers").meta.start_pos        0
 """
@@ -12,7 +12,7 @@ from lark import Lark, Token, Tree
 
 
 class Place:
-    """What stands as `meta` of a tree that has tokens. outer: with brackets around it that are not of the tree."""
+    """The `meta` of a tree with tokens. outer: including surrounding brackets that are not part of the tree."""
 
     __slots__ = ("end_pos", "outer_end", "outer_start", "start_pos")
     empty = False
@@ -56,7 +56,7 @@ def placed(build: Callable) -> Callable:
             break
         if made._meta is None:
             made._meta = Place(start, end)
-        else:                                                     # a rule that gives its only child
+        else:                                                     # a rule that returns its only child
             made._meta.outer_start, made._meta.outer_end = start, end
         return made
     return with_place

@@ -1,4 +1,4 @@
-"""The computations of a module while they are read: which names they define, and how they are put together.
+"""The computations of a module while they are read: their names and instructions.
 
 In: instructions one by one. Out: Computations, with unique names and parameters numbered from 0.
 
@@ -46,7 +46,7 @@ class Scope:
 
 
 class Computations:
-    """The computations of a module that have been read so far."""
+    """The computations of a module read so far."""
 
     def __init__(self) -> None:
         self.computations: list[Computation] = []

@@ -21,7 +21,7 @@ from hloc.text.grammar import parse
 MAX_DIMENSION = 2**63 - 1
 MAX_NESTING = 100                      # of tuples: shapes are compared and printed recursively
 MAX_PARTS = 1_000_000                  # of a tuple whose shape is inferred
-_NOT_WRITTEN = ("tuple", "buffer")     # element types that have their own notation
+_NOT_WRITTEN = ("tuple", "buffer")     # element types with their own syntax
 _WITHOUT_DIMENSIONS = ("token", "opaque")
 _COMMENT = re.compile(r"/\*[^*]*(?:\*(?!/)[^*]*)*\*/|//[^\n\r]*")
 
@@ -126,7 +126,7 @@ def parse_part(start: str, text: str, offset: int, source: Source) -> Tree:
 
 
 def check_size(shape: Shape, span: Span) -> None:
-    """Raises ParseError where a tuple nests too deep or has too many parts to be printed."""
+    """Raises ParseError if a tuple nests too deep or has too many parts to be printed."""
     pending, parts = [(shape, 1)], 0
     while pending:
         top, depth = pending.pop()
@@ -137,14 +137,14 @@ def check_size(shape: Shape, span: Span) -> None:
 
 
 def integer(text: str, span: Span) -> int:
-    """A 64-bit integer. Raises ParseError for what does not fit."""
+    """A 64-bit integer. Raises ParseError if it does not fit."""
     if len(text) > 20 or not -MAX_DIMENSION - 1 <= int(text) <= MAX_DIMENSION:
         raise ParseError(f"{text[:40]} does not fit into 64 bits", span)
     return int(text)
 
 
 def unknown_type(name: str, span: Span) -> ParseError:
-    """The error for an element type that HLO does not have, with the nearest ones that it has."""
+    """The error for an unknown element type, with the nearest known ones."""
     near = difflib.get_close_matches(name, [t for t in ELEMENT_TYPES if t not in _NOT_WRITTEN], n=2, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else None
     return ParseError(f"unknown element type {name!r}", Span(span.source, span.start, span.start + len(name)), hint)

@@ -2,7 +2,7 @@
 
     proto, devices = hlo_of_mlir("module @f { func.func public @main(...) ... }", "f.mlir")
 
-jaxlib's own converter does the work; hloc reads what it gives like any other proto.
+jaxlib converts; hloc reads the result like any other proto.
 """
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def is_mlir(text: str) -> bool:
 
 
 def hlo_of_mlir(module: str | bytes, name: str, sizes: Mapping[str, int] | None = None) -> tuple[bytes, dict[str, str]]:
-    """The proto, and the header attributes that it has no place for; `sizes` of unbounded dimensions by their names
+    """The proto, and header attributes that have no field in it; `sizes` of unbounded dimensions by their names
     (stablehlo_sizes.py). Raises UsageError without jaxlib, ParseError."""
     from hloc.text.stablehlo_sizes import with_sizes
     try:
@@ -41,7 +41,7 @@ def hlo_of_mlir(module: str | bytes, name: str, sizes: Mapping[str, int] | None 
         proto = computation.as_serialized_hlo_module_proto()
     except HlocError:
         raise
-    except Exception as error:                     # jaxlib raises its own kinds, by version
+    except Exception as error:                     # jaxlib's exceptions vary by version
         raise _located(str(error), module, name, bool(sizes)) from None
     head = module[:module.find("{", module.find("{") + 1) + 1][:10_000] if isinstance(module, str) else ""
     return proto, {_COUNTS[key]: count for key, count in _COUNT.findall(head) if count != "1"}

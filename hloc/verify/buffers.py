@@ -4,7 +4,7 @@
     w = b(f32[8]) custom-call(p), custom_call_target="write", output_to_operand_aliasing={{}: (0, {})}
     r = f32[8] custom-call(w), custom_call_target="Unpin", output_to_operand_aliasing={{}: (0, {})}
 
-In: the computations that may run. Out: errors. A buffer has one writer: `p` above is gone once `w` is there.
+In: the computations that may run. Out: errors. A buffer has one writer: `p` above must not be used after `w`.
 Source: xla/service/hlo_verifier.cc.
 """
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hloc.ir import Computation, Instruction, Module, Shape
 from hloc.ops.checks import unquoted
 from hloc.text.header import operand_aliases
 
-# What may give a buffer.
+# Opcodes whose result may be a buffer.
 _GIVERS = frozenset(["async-done", "async-start", "async-update", "conditional", "custom-call", "custom-call-done",
                      "custom-call-start", "custom-call-update", "get-tuple-element", "parameter", "tuple", "while"])
 _Source = tuple[Instruction, tuple[int, ...]]
@@ -41,7 +41,7 @@ def has_buffer(shape: Shape) -> bool:
 
 
 def buffer_problem(i: Instruction) -> str | None:
-    """What is wrong with one instruction."""
+    """The error of one instruction, or None."""
     if i.opcode == "custom-call":
         target = unquoted(str(i.get("custom_call_target", "")))
         if target in ("Pin", "Unpin", "CreateBuffer"):
@@ -70,7 +70,7 @@ def _pinning_problem(i: Instruction, target: str) -> str | None:
 
 
 def _handing_problem(i: Instruction) -> str | None:
-    """A call that takes a buffer gives it, and gives none that it does not take."""
+    """A call returns each buffer that it takes, and no other."""
     aliases = operand_aliases(i)
     taken, given = {(a.parameter, a.index) for a in aliases}, {a.output for a in aliases}
     for number, operand in enumerate(i.operands):
@@ -101,7 +101,7 @@ def _writer_errors(computation: Computation) -> Iterator[VerifyError]:
 
 
 def _source(value: Instruction, place: tuple[int, ...]) -> _Source:
-    """Where a buffer comes from, through tuples."""
+    """The origin of a buffer, through tuples."""
     while True:
         if value.opcode == "get-tuple-element":
             value, place = value.operands[0], (value.get("index"), *place)

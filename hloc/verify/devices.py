@@ -1,7 +1,7 @@
 """The rules of a module for several devices: groups of collectives, pairs of permutes, shardings.
 
-In: an instruction, and the numbers of replicas and partitions of its module (1 where the header does not say: then
-groups may name any). Out: what is wrong, or None.
+In: an instruction, and the numbers of replicas and partitions of its module (1 if the header has none: then groups may
+name any). Out: the error, or None.
 
     f32[4] all-reduce(x), replica_groups={{0,1}}   of 4 replicas    "the groups name 2 of 4 devices"
 
@@ -23,7 +23,7 @@ from hloc.ops.meshes import axes_problem
 # Collectives whose groups must name every device once, and those of them whose groups are of one size.
 GROUPED = frozenset({"all-gather", "all-reduce", "all-to-all", "ragged-all-to-all", "reduce-scatter"})
 OF_ONE_SIZE = GROUPED - {"all-reduce"}
-# Those that see all partitions of a group's replicas where they have a channel.
+# Those that include all partitions of a group's replicas if they have a channel.
 BOTH_MODES = frozenset({"all-gather", "all-reduce", "reduce-scatter"})
 
 
@@ -44,9 +44,9 @@ def device_errors(module: Module, reachable: list[Computation]) -> Iterator[Veri
 
 
 def device_problem(instruction: Instruction, replicas: int, partitions: int) -> str | None:
-    """What is wrong with one instruction."""
+    """The error of one instruction, or None."""
     base = instruction.opcode.removesuffix("-start")
-    if "sharding" in instruction.attributes and base != "outfeed":       # there it is that of what is handed out
+    if "sharding" in instruction.attributes and base != "outfeed":       # there it is the operand's
         problem = sharding_problem(str(instruction.get("sharding")), instruction.shape, partitions)
         if problem:
             return f"sharding: {problem}"
@@ -59,7 +59,7 @@ def device_problem(instruction: Instruction, replicas: int, partitions: int) -> 
 
 
 def groups_problem(instruction: Instruction, base: str, replicas: int, partitions: int) -> str | None:
-    """The groups name all devices that take part, once; sizes fit the operands."""
+    """The groups name all participating devices once; sizes fit the operands."""
     text = str(instruction.get("replica_groups", "{}"))
     try:
         problem = axes_problem(text)
@@ -88,7 +88,7 @@ def groups_problem(instruction: Instruction, base: str, replicas: int, partition
 
 
 def _mesh_problem(instruction: Instruction, base: str, text: str, replicas: int, partitions: int) -> str | None:
-    """Groups along parts of axes: as many devices as take part."""
+    """Groups along parts of axes: they name all participating devices."""
     if "mesh" not in text:
         return f"replica_groups={text} cannot be read"
     named = math.prod(int(n) for n in re.findall(r"=\s*(\d+)", text.partition("]")[0]))
@@ -109,7 +109,7 @@ def _all_to_all_problem(instruction: Instruction, size: int) -> str | None:
 
 
 def _slices(instruction: Instruction) -> int:
-    """How many slices a permute of slices hands over, each between devices of its own; else 1."""
+    """The number of slices that a permute of slices sends, each between its own devices; else 1."""
     if len(instruction.operands) != 4 or not instruction.operands[2].shape.is_tuple:
         return 1
     starts = instruction.operands[2].shape
@@ -117,7 +117,7 @@ def _slices(instruction: Instruction) -> int:
 
 
 def device_counts(instruction: Instruction, base: str, replicas: int, partitions: int) -> tuple[int, int]:
-    """How many devices groups name, and how many of the run stand for each of these."""
+    """The number of devices that groups name, and the number of actual devices for each."""
     if instruction.get("use_global_device_ids", False):
         return replicas * partitions, 1
     if instruction.get("channel_id") is None:

@@ -1,10 +1,10 @@
-"""Modules that are looked at though they break rules: older frontends wrote such text, and XLA's parser reads it.
+"""Modules that break rules and are read nevertheless: older frontends wrote such text, and XLA's parser reads it.
 
-    module.faults = faults_of(module)                    what verify() would have raised, to be told as warnings
-    with blaming_faults(module, "pass fusion"): ...      what then goes wrong inside is one error, at the first fault
+    module.faults = faults_of(module)                    the errors of verify(), for warnings
+    with blaming_faults(module, "pass fusion"): ...      an exception inside becomes one error, at the first fault
 
-The structure must be in order all the same: names, operands before their users, callees before their callers. XLA's
-parser, too, reads nothing else, and every walk over a module depends on it.
+The structure must be correct: names, operands before their users, callees before their callers. XLA's parser refuses
+other modules, too, and every walk over a module depends on it.
 """
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_FAULTS = 1000
 
 
 def faults_of(module: Module) -> tuple[VerifyError, ...]:
-    """The first rules that a module breaks. Raises VerifyError where the structure is broken."""
+    """The first rules that a module breaks. Raises VerifyError if the structure is broken."""
     for error in structure_errors(module):
         raise error
     return tuple(islice(rule_errors(module), MOST_FAULTS))
@@ -28,8 +28,8 @@ def faults_of(module: Module) -> tuple[VerifyError, ...]:
 
 @contextmanager
 def blaming_faults(module: Module, what: str) -> Iterator[None]:
-    """Nothing is promised for a module with faults: an exception inside that has no place in the text is a VerifyError
-    that names `what` and the first fault. Without faults it goes on as it is: then it is hloc's."""
+    """For a module with faults, turn an exception without a place in the text into a VerifyError that names `what` and
+    the first fault. Without faults the exception is an internal error of hloc and is not changed."""
     try:
         yield
     except Exception as error:

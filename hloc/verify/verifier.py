@@ -4,9 +4,9 @@ In: a module. Out: nothing, or a VerifyError that points at the first instructio
 
     %s = f32[4] add(f32[4] %a, f32[2] %b)    -> VerifyError: add: operands differ: f32[4] and f32[2]
 
-`verify` stops at the first error, `verify_all` collects them. Structure comes first: what it finds would mislead the
-rest. What an op demands of its operands and attributes stands in its row (hloc/ops: `infer`); here it is compared with
-what is written. XLA's own verifier is the model (xla/service/hlo_verifier.cc): what it accepts is accepted here.
+`verify` stops at the first error, `verify_all` collects them. Structure is checked first, because the other checks
+depend on it. An op's rules for operands and attributes are in its row (hloc/ops: `infer`); here the inferred shape is
+compared with the written one. XLA's verifier is the model (xla/service/hlo_verifier.cc): hloc accepts what it accepts.
 """
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from hloc.verify.devices import device_errors
 MAX_RANK = 64                 # NumPy's limit
 MAX_BYTES = 2**63 - 1
 
-# Everything else may change the precision of floats on the way: XLA's passes leave such mixtures.
+# All other ops may change the precision of floats: XLA's passes produce such mixtures.
 SAME_PRECISION = frozenset({
     "bitcast", "bitcast-convert", "call", "conditional", "constant", "custom-call", "dynamic-update-slice", "fusion",
     "get-tuple-element", "infeed", "outfeed", "opt-barrier", "parameter", "recv", "recv-done", "send", "send-done",
@@ -67,10 +67,10 @@ def _errors(module: Module) -> Iterator[VerifyError]:
 
 
 def rule_errors(module: Module) -> Iterator[VerifyError]:
-    """All but the structure, which must be in order."""
+    """All errors except of the structure, which must be correct."""
     broken = False
     checked: set[int] = set()
-    reachable = reachable_computations(module.entry)      # what is never called may say what it likes
+    reachable = reachable_computations(module.entry)      # computations that are never called are not checked
     for computation in reachable:
         for instruction in computation.instructions:
             try:
@@ -162,7 +162,8 @@ IN_SEQUENCE = frozenset(["call", "while", "conditional", "call-start", "async-st
 
 def _sharing_errors(reachable: list[Computation]) -> Iterator[VerifyError]:
     """A computation belongs to one fusion, and either runs in sequence (call, while, conditional) or is applied to
-    elements and parts (reduce, map, fusion ...); what it calls is as it is. Callees come first in `reachable`."""
+    elements and parts (reduce, map, fusion ...); its callees are of the same kind. Callees come first in
+    `reachable`."""
     owners: dict[Computation, Instruction] = {}
     kinds: dict[Computation, set[str]] = {c: set() for c in reachable}
     kinds[reachable[-1]].add("call")
@@ -186,7 +187,7 @@ def _sharing_errors(reachable: list[Computation]) -> Iterator[VerifyError]:
 # -- instructions ------------------------------------------------------------------------------------------------------
 
 def check_instruction(instruction: Instruction, checked: set[int] | None = None) -> None:
-    """Everything about one instruction whose operands are there. `checked` remembers (by id) shapes found in order."""
+    """All rules of one instruction whose operands exist. `checked` holds (by id) shapes that were checked."""
     op = row_of(instruction)
     checked = checked if checked is not None else set()
     if id(instruction.shape) not in checked:
@@ -219,14 +220,14 @@ def check_instruction(instruction: Instruction, checked: set[int] | None = None)
 
 
 def _check_outfeed(instruction: Instruction) -> None:
-    """outfeed_shape is that of what is handed out."""
+    """outfeed_shape is the operand's."""
     written, given = parse_shape(str(instruction.get("outfeed_shape"))), instruction.operands[0].shape
     if not agrees(given, written):
         raise VerifyError(f"outfeed_shape={text(written)}, but the operand is {text(given)}", instruction.span)
 
 
 def _check_operand_aliases(instruction: Instruction) -> None:
-    """Both sides exist and are alike; only pinning makes a buffer of an array."""
+    """Both sides exist and are equal; only pinning makes a buffer of an array."""
     for alias in operand_aliases(instruction):
         if part_of(instruction.shape, alias.output) is None:
             raise VerifyError(f"output_to_operand_aliasing: {text(instruction.shape)} has nothing at "
@@ -252,12 +253,12 @@ def _check_fused(fusion: Instruction) -> None:
 
 
 def _check_wrapped(start: Instruction) -> None:
-    """What runs asynchronously is one instruction, or a group of collectives, which XLA marks."""
+    """An asynchronous computation is one instruction, or a group of collectives, which XLA marks."""
     wrapped = start.get("calls")
     if COLLECTIVES_GROUP.search(str(start.get("frontend_attributes", ""))):
         return
     if all(i.opcode in ("bitcast", "parameter", "recv", "send", "tuple") for i in wrapped.instructions):
-        return                                           # transfers may begin together
+        return                                           # transfers may start together
     for instruction in wrapped.instructions:
         if instruction.opcode != "parameter" and instruction is not wrapped.root:
             raise VerifyError(f"%{wrapped.name} runs asynchronously: it has parameters and a root, but also "
@@ -345,7 +346,7 @@ def _sizes_agree(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
 # -- shapes and literals -----------------------------------------------------------------------------------------------
 
 def check_shape(instruction: Instruction) -> None:
-    """Element types, sizes and layouts of an instruction's shape are in order, and all its bytes can be counted."""
+    """Element types, sizes and layouts of an instruction's shape are valid, and its bytes fit into 64 bits."""
     total, stack = 0, [instruction.shape]
     while stack:
         shape = stack.pop()
@@ -361,7 +362,7 @@ def check_shape(instruction: Instruction) -> None:
 
 
 def _array_problem(shape: Shape) -> str:
-    """What is wrong with an array's shape; empty where nothing is."""
+    """The error of an array's shape; empty if there is none."""
     if shape.element_type not in ELEMENT_TYPES:
         return f"unknown element type {shape.element_type!r}"
     if shape.rank > MAX_RANK:
@@ -412,7 +413,7 @@ def _ending_errors(computation: Computation) -> Iterator[VerifyError]:
 
 
 def _consumer_errors(computation: Computation) -> Iterator[VerifyError]:
-    """What starts and goes on asynchronously is taken up by one -update or -done."""
+    """Each asynchronous -start and -update has exactly one -update or -done."""
     starts = [i for i in computation.instructions
               if i.opcode.endswith(("-start", "-update")) and i.opcode not in ENDINGS]
     if not starts:
@@ -432,7 +433,7 @@ def _start_errors(computation: Computation, starts: list[Instruction]) -> Iterat
 
 
 def _thread_errors(computation: Computation) -> Iterator[VerifyError]:
-    """What loops, branches and fusions run, runs on the thread that they are on."""
+    """Computations of loops, branches and fusions run on the thread of their caller."""
     for instruction in computation.instructions:
         if instruction.opcode in ("while", "conditional", "fusion"):
             for callee in instruction.called_computations:
@@ -462,7 +463,7 @@ def _header_error(module: Module, key: str, message: str) -> VerifyError:
 
 
 def _layout_errors(module: Module) -> Iterator[VerifyError]:
-    """entry_computation_layout speaks of the entry's parameters and result.
+    """entry_computation_layout fits the entry's parameters and result.
 
     Layouts may differ, and so may element types: texts edited by hand often forget them there, and XLA reads those.
     """
@@ -503,7 +504,7 @@ def _parameter_part(parameters: list[Shape], number: int, index: tuple[int, ...]
 
 
 def part_of(shape: Shape, index: tuple[int, ...]) -> Shape | None:
-    """The shape at an index into nested tuples; None where there is nothing."""
+    """The shape at an index into nested tuples; None if there is none."""
     for position in index:
         if shape.tuple_shapes is None or not 0 <= position < len(shape.tuple_shapes):
             return None

@@ -1,14 +1,14 @@
-"""cuDNN's attention calls, as JAX writes them: what their configuration says, and what they give, in NumPy.
+"""cuDNN's attention calls, as JAX writes them: their configuration, and their evaluation in NumPy.
 
 In: queries, keys and values [batch, heads, rows, features] or [batch, rows, heads, features]. Out: the weighted values
 [batch, heads, rows, features] and, for training, the logarithms of the sums of each row's exponentials.
 
-    scores = scale * q @ k + bias, -inf where the mask lets nothing through;  out = softmax(scores) @ v
+    scores = scale * q @ k + bias, -inf where masked;  out = softmax(scores) @ v
 
 Operands: q, k, v, bias where the call has one, and with padding the lengths of q and of k, one a batch. Backward: q, k,
-v, the logarithms, the gradient of out, bias, out, the lengths; it gives the gradients of q, k and v as [batch, heads,
-rows, features], and that of the bias where there is such a result. A head of k and v may serve several of q. A row that
-sees nothing gives zeros, and the logarithm of zero. Dropout, packed sequences and pages are refused.
+v, the logarithms, the gradient of out, bias, out, the lengths; the results are the gradients of q, k and v as [batch,
+heads, rows, features], and of the bias if there is such a result. A head of k and v may be shared by several of q. A
+fully masked row gives zeros, and the logarithm of zero. Dropout, packed sequences and pages are refused.
 """
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MASKS = {"NO_MASK": (False, False), "CAUSAL": (True, False), "PADDING": (False, 
 class Attention(NamedTuple):
     """scores: q by k. values: probabilities by v (backward: by the gradient of out, which gives that of v).
     rows, columns (backward): gradients of the scores by k and by q. sums: out by its gradient, over features.
-    window: how many columns a row sees, the last one its own (0: all). groups: heads of q for each of k and v."""
+    window: how many columns a row may read, up to its own (0: all). groups: heads of q for each of k and v."""
 
     scale: float
     causal: bool
@@ -50,7 +50,7 @@ class Attention(NamedTuple):
 
 
 def attention_of(instruction: Instruction) -> Attention:
-    """Raises UnsupportedError, located, where the configuration says something else than is known here."""
+    """Raises UnsupportedError, located, for an unsupported configuration."""
     config, target = configuration(instruction, "cudnn_fmha_backend_config"), unquoted(
         instruction.get("custom_call_target"))
     for key in NOT_KNOWN:
@@ -94,11 +94,11 @@ def attention_forward(instruction: Instruction, *operands: np.ndarray):
     q, k, v, *bias = map(wide, operands[:3 + call.bias])
     k, v = _for_each_head(call, k, call.scores), _for_each_head(call, v, call.values)
     scores = _scores(call, q, k, bias, operands[3 + call.bias:])
-    largest = np.maximum(scores.max(-1), -np.finfo(np.float64).max)          # finite in rows that see nothing
+    largest = np.maximum(scores.max(-1), -np.finfo(np.float64).max)          # finite in masked rows
     sums = np.exp(scores - largest[..., None]).sum(-1)
     with np.errstate(divide="ignore"):
         logarithms = np.log(sums) + largest
-    weights = np.exp(scores - largest[..., None]) / np.maximum(sums, 1)[..., None]       # sums hold exp(0), or nothing
+    weights = np.exp(scores - largest[..., None]) / np.maximum(sums, 1)[..., None]       # sums: at least exp(0), or 0
     training = len(instruction.shape.tuple_shapes) == 3
     return fitted(instruction, [_product(weights, v, call.values), logarithms][:1 + training])
 

@@ -1,4 +1,4 @@
-"""What the library calls of optimized modules give, in NumPy: products with fused steps, softmax, norms, sorts.
+"""The library calls of optimized modules in NumPy: matmuls with fused steps, softmax, norms, sorts.
 
 In: a custom-call and its operands. Out: its results; workspaces are zeros. Everything is computed in f64 (c128) and
 rounded once, eight-bit floats saturate. hloc/ops/vendors/library_configs.py says what a call computes.
@@ -53,7 +53,7 @@ def library_product(instruction: Instruction, *operands: np.ndarray):
 
 
 def _rounded(x: np.ndarray, shape: Shape) -> np.ndarray:
-    """Integers to the nearest, and saturating where there are steps that leave them."""
+    """Integers are rounded to the nearest, and saturate if a step may exceed them."""
     if shape.kind not in ("signed", "unsigned"):
         return x
     bits, signed = ELEMENT_TYPES[shape.element_type].bits, shape.kind == "signed"

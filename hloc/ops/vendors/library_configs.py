@@ -1,13 +1,13 @@
-"""What the library calls of optimized modules compute, read from their backend_config and operand order.
+"""The computation of a library call of an optimized module, from its backend_config and operand order.
 
-In: a custom-call that XLA's compilers put in the place of a dot or convolution. Out: a LibraryCall: one product of two
-operands, and the steps on it, each of which makes a value of earlier ones.
+In: a custom-call by which XLA's compilers replace a dot or convolution. Out: a LibraryCall: one matmul or convolution,
+and the steps on it, each of which computes a value from earlier ones.
 
     (f32[4,5], s8[99]) custom-call(a, b, bias), custom_call_target="__cublas$lt$matmul",
         backend_config={"gemm_backend_config":{"alpha_real":2, "dot_dimension_numbers":{...}, "epilogue":"BIAS_RELU"}}
     LibraryCall(Matmul(...), (Step("scale", value=2), Step("add", operand=2, dimensions=(1,)), Step("relu")), (0,))
 
-NumPy runs it in library_calls.py; hloc/passes/library_calls.py writes it as HLO.
+library_calls.py evaluates it in NumPy; hloc/passes/library_calls.py replaces it by HLO.
 """
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hloc.ops.checks import text, unquoted
 from hloc.ops.convolution import infer_convolution
 from hloc.ops.products import DotDimensions, infer_dot
 
-FLOAT8 = frozenset(["f8e4m3fn", "f8e5m2"])          # what libraries saturate to
+FLOAT8 = frozenset(["f8e4m3fn", "f8e5m2"])          # types to which libraries saturate
 
 
 class Step(NamedTuple):
@@ -382,8 +382,8 @@ READERS: dict[str, Callable[[Instruction], LibraryCall]] = {
 # -- reading and checking ----------------------------------------------------------------------------------------------
 
 def library_call(instruction: Instruction) -> LibraryCall:
-    """What a call to one of READERS computes. Raises UnsupportedError, located, where the configuration says something
-    else than is known here, and VerifyError where shapes do not fit it."""
+    """The computation of a call to one of READERS. Raises UnsupportedError, located, for an unsupported configuration,
+    and VerifyError if shapes do not fit it."""
     if len(instruction.operands) < 2 or not all(o.shape.is_array for o in instruction.operands):
         refuse(instruction, "needs two arrays or more")
     try:

@@ -1,6 +1,6 @@
 """The factorizations that JAX calls by name: LAPACK on CPUs, cuSOLVER on GPUs.
 
-In: batches of matrices. Out: a tuple as the call's result shape says; `info` is not 0 where a matrix was singular.
+In: batches of matrices. Out: a tuple of the call's result shape; `info` is not 0 if a matrix was singular.
 
     (f32[4,4], s32[]) custom-call(f32[4,4] a), custom_call_target="lapack_spotrf_ffi", backend_config={uplo = 76 : ui8}
 """
@@ -30,7 +30,7 @@ def option(instruction: Instruction, name: str, default: int) -> int:
 
 
 def transposition(instruction: Instruction) -> str:
-    """What trsm's `trans_x` means, in the words of triangular-solve."""
+    """trsm's `trans_x` as triangular-solve's transpose_a."""
     code = option(instruction, "trans_x", ord("N"))
     if code not in TRANSPOSES:
         raise UnsupportedError(f"trans_x = {code}: known are {sorted(TRANSPOSES)}", instruction.span)
@@ -42,7 +42,7 @@ def result_shapes(instruction: Instruction) -> Sequence[Shape]:
 
 
 def fitted(instruction: Instruction, parts: Sequence[np.ndarray]):
-    """`parts` in the result's types and shapes; results behind them (workspaces) are zeros."""
+    """`parts` in the result's types and shapes; further results (workspaces) are zeros."""
     results = []
     for number, shape in enumerate(result_shapes(instruction)):
         dtype = numpy_dtype(shape.element_type)

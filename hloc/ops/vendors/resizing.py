@@ -3,8 +3,9 @@
     y = f32[1,4,4,3] custom-call(f32[1,2,2,3] x), custom_call_target="ResizeBilinear", backend_config="\\"01\\""
 
 In: a call; two digits of its configuration say whether corners are aligned and whether pixels are taken at their
-centers. Out: per resized dimension where each place looks, as TensorFlow's ops of these names define it. ResizeNearest
-takes one element, ResizeBilinear two and their weights; ...Grad gives to each element the sum of what it gave away.
+centers. Out: per resized dimension the source elements of each position, as in TensorFlow's ops of these names.
+ResizeNearest reads one element, ResizeBilinear two with weights; ...Grad adds to each element the gradients of its
+uses.
 """
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ class Look(NamedTuple):
 
 
 def looks_of(instruction: Instruction) -> list[Look]:
-    """Those of rows and of columns. Raises UnsupportedError for a call that is not written so."""
+    """The sources of rows and of columns. Raises UnsupportedError for a call of another form."""
     operand, result = instruction.operands[0].shape, result_array(instruction)
     config = re.fullmatch(r"\W*([01])([01])\W*", unquoted(str(instruction.get("backend_config", ""))))
     if config is None:

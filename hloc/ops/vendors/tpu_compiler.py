@@ -1,9 +1,9 @@
-"""The calls that XLA's TPU compiler, the builder of its tests, and a few libraries put in the place of operations.
+"""Custom calls of XLA's TPU compiler, of the builder of its tests, and of a few libraries.
 
-In: a custom-call and its operands. Out: its results, in NumPy. hloc/passes/compiler_calls.py writes them as HLO.
+In: a custom-call and its operands. Out: its results, in NumPy. hloc/passes/compiler_calls.py replaces them by HLO.
 
     lo = f32[4] custom-call(f64[4] x), custom_call_target="X64SplitLow"           x rounded to f32
-    hi = f32[4] custom-call(f64[4] x), custom_call_target="X64SplitHigh"          what is left of x, rounded to f32
+    hi = f32[4] custom-call(f64[4] x), custom_call_target="X64SplitHigh"          the rest of x, rounded to f32
     y  = f64[4] custom-call(lo, hi), custom_call_target="X64Combine"              their sum
 
 Of integers the halves are the words, of complex numbers the parts.
@@ -75,7 +75,7 @@ def _half(instruction: Instruction, x: np.ndarray) -> np.dtype:
 # -- blocks of matrices ------------------------------------------------------------------------------------------------
 
 def tpu_cholesky(instruction: Instruction, a: np.ndarray, *imaginary: np.ndarray):
-    """The lower factor; of complex matrices real and imaginary parts apart."""
+    """The lower factor; of complex matrices, real and imaginary parts separately."""
     if not imaginary:
         return fitted(instruction, [cholesky(a, lower=True)])
     factor = cholesky(a + 1j * wide(imaginary[0]), lower=True)
@@ -121,12 +121,12 @@ def concat_bitcast(instruction: Instruction, *parts: np.ndarray) -> np.ndarray:
 # -- calls with a computation ------------------------------------------------------------------------------------------
 
 def host_execute(evaluator, instruction: Instruction, *operands):
-    """Runs its computation; where does not matter."""
+    """Runs its computation, on any device."""
     return evaluator.call(the_computation(instruction), operands)
 
 
 def approximate_top(evaluator, instruction: Instruction, *operands: np.ndarray):
-    """The first elements in the comparator's order. More exact than asked for: a compiler may lose some."""
+    """The first elements in the comparator's order; exact, although a compiler may lose some."""
     arrays, axis, size = top_arguments(instruction)
     taken = [np.moveaxis(x, axis, -1) for x in operands[:arrays]]
     draft = Instruction("order", "sort", Shape.tuple(()), (), {"to_apply": the_computation(instruction)})
@@ -161,7 +161,7 @@ def the_computation(instruction: Instruction):
     return called[0]
 
 
-# -- what XLA's builder expands ----------------------------------------------------------------------------------------
+# -- composites of XLA's builder ---------------------------------------------------------------------------------------
 
 BUILDER_MATH: dict[str, tuple[str, Callable]] = {          # target -> opcode, NumPy
     "xla_builder.math.Acos": ("acos", np.arccos),
@@ -245,14 +245,14 @@ def te_softmax(instruction: Instruction, x: np.ndarray, *_):
 
 
 def te_softmax_gradient(instruction: Instruction, gradient: np.ndarray, y: np.ndarray):
-    """What the gradient of y = te_softmax(x) makes of x."""
+    """The gradient of y = te_softmax(x)."""
     y, gradient = wide(y), wide(gradient)
     inner = gradient - (gradient * y).sum(-1, keepdims=True)
     return fitted(instruction, [scale_factor(instruction) * y * inner])
 
 
 def scale_factor(instruction: Instruction) -> float:
-    """A float of `{scale_factor = 0.2 : f64}` in backend_config; 1 where it is not said."""
+    """A float of `{scale_factor = 0.2 : f64}` in backend_config; 1 without one."""
     found = re.search(r"\bscale_factor\s*=\s*([-+.\deE]+)", str(instruction.get("backend_config", "")))
     return float(found[1]) if found else 1.0
 

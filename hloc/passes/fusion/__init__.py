@@ -5,16 +5,16 @@
     d = f32[8,64] subtract(x, b)
     e = f32[8,64] exponential(d)
 
-The walk goes from users to producers, so a producer meets groups that are complete downstream. It joins a group when
-all its readers are inside: that can never close a cycle. With other readers outside it may still join as one more
-result, if the group stands strictly above them (Group.height); cheap producers are computed again in every group that
-reads them. Joining pays when computing an element as often as it is read costs less than a store, a load and a kernel
-(hloc/analysis/cost.py). Two products with a softmax between them are a group from the start (attention.py),
-which takes in what the scores read. Groups side by side that read the same arrays are merged at the end.
+The walk goes from users to producers, so all users of a producer are in groups already. A producer joins a group if all
+its users are inside: that cannot close a cycle. With users outside it may still join as an additional result, if the
+group is strictly above them (Group.height). Cheap producers are recomputed in every group that reads them. A producer
+joins if recomputing its elements as often as they are read costs less than a store, a load and a kernel
+(hloc/analysis/cost.py). Two matmuls with a softmax between them are a group from the start (attention.py), which the
+producers of the scores may join. At the end, independent groups that read the same arrays are merged.
 
-Every edge that stays is told, with its reason, to `context.fusion_report`, a list of Edge (edges.py),
-where the caller puts one there. The option "fusion": "off" makes each instruction a kernel of its own. Linear in
-instructions and edges; a group's size is bounded.
+Every remaining edge is appended with its reason to `context.fusion_report`, a list of Edge (edges.py), if the caller
+gives one. The option "fusion": "off" makes each instruction a separate kernel. Linear in instructions and edges; a
+group's size is bounded.
 """
 from __future__ import annotations
 

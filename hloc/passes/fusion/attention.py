@@ -1,8 +1,8 @@
-"""Which products with a softmax between them become one kernel, and why others do not.
+"""Which matmuls with a softmax between them become one kernel, and why others do not.
 
-In: a computation. Out: the attentions (hloc/analysis/attention.py) that fusion makes groups of before anything else,
-with the kernels of their gradients (gradients.py), and for the others a reason, which stands at the edges that
-remain: scores -> softmax -> second product.
+In: a computation. Out: the attentions (hloc/analysis/attention.py) that fusion makes groups of first, with the
+kernels of their gradients (gradients.py), and for the others a reason, which is given for the remaining edges: scores
+-> softmax -> second matmul.
 """
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from hloc.machine import Machine
 from hloc.passes.fusion.gradients import KEPT, Readers, gradient_kernels
 from hloc.passes.fusion.whole import ATTENTION, WholeKernel, in_order
 
-LEAST_PRODUCT = 2048             # multiply-adds of a product below which plain loops do better
+LEAST_PRODUCT = 2048             # multiply-adds of a matmul: smaller ones are faster as loops
 # Of a CPU:
 LEAST_DEPTH = 16                 # numbers of a query, or of a value
-FEW_QUERIES = 5, 8               # more than memory's speed hides, too few to fill vectors with
-MANY_KEYS = 512                  # with fewer, both products find them in a cache
-ONE_QUERY_KEYS = 64              # of a single query: with no more, its products take less than to plan an attention
-FEW_NARROW = 4                   # queries of two bytes each number: their products read keys without widening them
+FEW_QUERIES = 5, 8               # more than memory bandwidth hides, too few to fill vectors
+MANY_KEYS = 512                  # fewer are in a cache for both matmuls
+ONE_QUERY_KEYS = 64              # of a single query: with fewer, its matmuls take less time than planning an attention
+FEW_NARROW = 4                   # queries of two-byte types: their matmuls read keys without converting them
 TARGETS = frozenset(["cpu", "cuda"])    # those that have a kernel for it
-WITH_GRADIENTS = frozenset(["cuda"])    # and for its gradients; on a CPU to compute scores again takes longer
+WITH_GRADIENTS = frozenset(["cuda"])    # and for its gradients; on a CPU recomputing scores takes longer
 
 
 class Attentions(NamedTuple):
-    """found: the last output of a kernel -> the kernel, be it of another kind; refused: the second dot -> reason;
-    between: the first dot -> reason; order: of the instructions, so that whatever reads a kernel's outputs stands
-    behind the last; shared: members that others read too."""
+    """found: the last output of a kernel -> the kernel, also of other kinds; refused: the second dot -> reason;
+    between: the first dot -> reason; order: of the instructions, with all users of a kernel's outputs after the last
+    output; shared: members with users outside."""
 
     found: dict[Instruction, WholeKernel]
     refused: dict[Instruction, str]
@@ -48,10 +48,10 @@ class Attentions(NamedTuple):
     shared: frozenset[Instruction] = frozenset()
 
     def reason(self, operand: Instruction, readers: Container[Instruction]) -> str | None:
-        """Why an edge from `operand` to a kernel with these instructions is not inside of an attention."""
+        """Why an edge from `operand` to a kernel with these instructions is not inside an attention."""
         if operand in self.between:
             return self.between[operand]
-        for dot, why in self.refused.items():               # its operands may be computed on their way into it
+        for dot, why in self.refused.items():               # its operands may be prologues
             prologue = (o for made in dot.operands if made in readers for o in made.operands)
             if dot in readers and operand in (*dot.operands, *prologue):
                 return why
@@ -60,13 +60,13 @@ class Attentions(NamedTuple):
 
 def find_attentions(computation: Computation, readers: Readers, pinned: set[Instruction], machine: Machine,
                     gradients: bool = False, others: list[WholeKernel] | None = None) -> Attentions:
-    """All attentions of a computation that are to be one kernel, and with `gradients` the kernels of these; the order
-    is that of `others`, too."""
+    """All attentions of a computation that become one kernel, and with `gradients` the kernels of their gradients; the
+    order is also valid for `others`."""
     search = _Search(computation, readers, pinned, machine)
     search.run(gradients)
     others = others or []
     order = in_order(computation, [*search.kernels, *others])
-    if order is None:                                   # kernels of gradients that wait for each other
+    if order is None:                                   # kernels of gradients that depend on each other
         search = _Search(computation, readers, pinned, machine)
         search.run(False)
         order = in_order(computation, [*search.kernels, *others])
@@ -107,7 +107,7 @@ class _Search:
                     self.taken.update(m for k in kernels for m in k.members)
 
     def kernels_of(self, attention: Attention, gradients: bool) -> list[WholeKernel] | str:
-        """An attention's kernel, and those of its gradients; or why they are none."""
+        """An attention's kernel, and those of its gradients; or the reason against them."""
         members = _members(attention, self.computation, self.readers)
         if isinstance(members, str):
             return members
@@ -133,7 +133,7 @@ def _unrenamed(node: Instruction) -> Instruction:
 
 
 def _members(attention: Attention, computation: Computation, readers: Readers) -> tuple[Instruction, ...] | str:
-    """Everything that belongs to an attention, its result last; or why it cannot be one kernel."""
+    """All members of an attention, its result last; or why it cannot be one kernel."""
     tail = tail_of(attention, readers, computation.root)
     if tail is None:
         return "the weights are not divided by their sum directly after the second matmul"
@@ -141,13 +141,13 @@ def _members(attention: Attention, computation: Computation, readers: Readers) -
 
 
 def _is_alone(members: tuple[Instruction, ...], computation: Computation, readers: Readers) -> bool:
-    """Whether nothing but the result is read by others."""
+    """Whether only the result has users outside."""
     inside = set(members)
     return all(m is not computation.root and all(r in inside for r in readers[m]) for m in members[:-1])
 
 
 def slower(attention: Attention, machine: Machine) -> str:
-    """Why two products and a softmax take less time than one kernel; empty where they do not."""
+    """Why two matmuls and a softmax take less time than one kernel; empty if they do not."""
     scores, output, side = attention.scores, attention.output, attention.side
     if min(multiply_adds(scores), multiply_adds(output)) <= LEAST_PRODUCT:
         return "its matmuls are so small that plain loops compute them"

@@ -1,12 +1,12 @@
-"""Why fusion left an edge: for every array that goes from one kernel to another through memory, the reason.
+"""The reason for each edge that remains: an array that one kernel stores and another loads.
 
-In: the groups that fusion formed over one computation, and what each of them answered to the producers that it did not
-take. Out: an Edge per pair of producer and reader in different kernels, each with one reason.
+In: the groups that fusion formed in one computation, and their reasons against producers that did not join. Out: an
+Edge per pair of producer and reader in different kernels, each with one reason.
 
-    dot -> exponential -> dot     Edge(exponential, the second dot, 4096, "products read their operands from memory")
+    dot -> exponential -> dot     Edge(exponential, the second dot, 4096, "a matmul reads its operands from memory")
 
-Arrays that are not made by a kernel (parameters, constants) are no edges; reshapes, tuples and their elements are seen
-through, since they are no kernels.
+Arrays that no kernel computes (parameters, constants) are no edges. Reshapes, tuples and their elements are skipped,
+since they are no kernels.
 """
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ OFF = "fusion is off"
 
 
 class Edge(NamedTuple):
-    """An array of `size` bytes that one kernel stores and another loads, and why they are two.
+    """An array of `size` bytes that one kernel stores and another loads, and why these were not fused.
 
-    producer, reader              instructions as they stood before fusion
-    producer_kernel, reader_kernel  the instructions that run them afterwards: a fusion, or the instruction itself
+    producer, reader              instructions before fusion
+    producer_kernel, reader_kernel  the instructions that run them after fusion: a fusion, or the instruction itself
     """
 
     computation: str
@@ -79,7 +79,7 @@ def unfused_edges(fuser: Fuser) -> list[Draft]:
 
 
 def all_edges(computation: Computation, reason: str) -> list[Draft]:
-    """Every edge of a computation whose instructions all stay alone."""
+    """Every edge of a computation without fusions."""
     return [Draft(computation.name, _source(operand), reader, None, None, reason)
             for reader in computation.instructions if reader.opcode not in FORWARDING
             for operand in dict.fromkeys(reader.operands) if _is_kernel(_source(operand))]
@@ -93,7 +93,7 @@ def _reads(group: Group) -> Iterator[tuple[Instruction, Instruction]]:
 
 
 def _source(instruction: Instruction, made: Container[Instruction] = ()) -> Instruction:
-    """The instruction that made the array (one of `made` does), behind those that only hand it on."""
+    """The instruction that computes the array (one of `made`), before those that only pass it on."""
     while instruction.opcode in FORWARDING and len(instruction.operands) == 1 and not (
             instruction in made and instruction.opcode in RESHAPES):
         instruction = instruction.operands[0]
@@ -107,7 +107,7 @@ def _is_kernel(instruction: Instruction, made: Container[Instruction] = ()) -> b
 
 
 def reason_of(operand: Instruction, source: Instruction, group: Group, fuser: Fuser) -> str:
-    """Why `operand` is no member of `group`: what the group answered, or what rules the pair out by its nature."""
+    """Why `operand` is no member of `group`: the group's reason, or a general one."""
     why = fuser.attentions.reason(operand, group.members)
     if why is not None:
         return why
@@ -128,5 +128,5 @@ def reason_of(operand: Instruction, source: Instruction, group: Group, fuser: Fu
 
 
 def finished(drafts: Iterable[Draft]) -> list[Edge]:
-    """The edges, once every group stands as an instruction."""
+    """The edges, after every group has become an instruction."""
     return [draft.finished() for draft in drafts]

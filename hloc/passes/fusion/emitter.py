@@ -29,7 +29,7 @@ def emit_groups(module: Module, computation: Computation, groups: list[Group], n
 
 
 def is_fused(group: Group) -> bool:
-    """Groups of one instruction, and reshapes alone, stay plain instructions."""
+    """Whether a group becomes a fusion: not one instruction, nor only reshapes."""
     return group.kind != SINGLE and len(group.members) > 1 and any(m.opcode not in RESHAPES for m in group.members)
 
 
@@ -55,7 +55,7 @@ class Emitter:
         self.fused: list[Computation] = []
 
     def run(self) -> None:
-        order = self.in_order()                 # bodies first: `keep` changes operands of what groups may share
+        order = self.in_order()                 # fusion bodies first: `keep` changes operands of shared instructions
         bodies = {g: Body(g, self.position, self.names) for g in order if is_fused(g)}
         for group in order:
             if group in bodies:
@@ -69,21 +69,21 @@ class Emitter:
         computation.instructions = self.result
 
     def in_order(self) -> list[Group]:
-        """Groups such that what a group reads stands before it; otherwise as in the text."""
+        """The groups in an order where producers come first; otherwise as in the text."""
         return topological_order(sorted(self.groups, key=self.text_position), self.sources)
 
     def text_position(self, group: Group) -> int:
         return min(self.position[o] for o in group.outputs)
 
     def sources(self, group: Group) -> list[Group]:
-        """The groups that make what this one reads, as in the text."""
+        """The groups that produce this one's operands, as in the text."""
         reads = {o for m in group.members for o in m.operands if o not in group.members}
         reads.update(p for m in group.members for p in m.control_predecessors)
         found = {self.owner[o] for o in reads}
         return sorted(found, key=self.text_position)
 
     def keep(self, group: Group) -> None:
-        """The instructions of a group that is no fusion, reading the replaced operands; groups may share some."""
+        """The instructions of a group that is no fusion, with replaced operands; groups may share some."""
         for instruction in sorted(group.members.keys() - self.kept, key=self.position.__getitem__):
             self.kept.add(instruction)
             instruction.operands = [self.replaced.get(o, o) for o in instruction.operands]
@@ -110,7 +110,7 @@ class Emitter:
 
 
 class Body:
-    """The fused computation of one group. `arguments` are the outer instructions that its parameters stand for."""
+    """The fused computation of one group. `arguments` are the outer instructions of its parameters."""
 
     def __init__(self, group: Group, position: dict[Instruction, int], names: Names):
         members = sorted(group.members, key=position.__getitem__)
@@ -135,7 +135,7 @@ class Body:
                                        span=self.outputs[-1].span)
 
     def inside(self, operand: Instruction, group: Group) -> Instruction:
-        """What stands for an operand inside: a member, a copy of a scalar constant, or a parameter."""
+        """An operand inside the computation: a member, a copy of a scalar constant, or a parameter."""
         if operand in self.inner:
             return self.inner[operand]
         if is_scalar_constant(operand):

@@ -1,4 +1,4 @@
-"""The walk over one computation that forms groups: where each producer goes, and what forbids or decides it."""
+"""The walk over one computation that forms groups: which group each producer joins, and the rules for it."""
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -65,14 +65,14 @@ from hloc.passes.fusion.whole import ATTENTION, SORT
 from hloc.passes.rewriter import control_dependent
 
 MOST_BRANCHES = 8                # operands of a concatenate inside a kernel
-MOST_PIECES = 8                  # kernels of a concatenate for each of which a group may grow
-MOST_FUNCTIONS = 16              # of an epilogue, which has each written out ...
+MOST_PIECES = 8                  # kernels of a concatenate, each of which adds to the limits of a group
+MOST_FUNCTIONS = 16              # of an epilogue, whose code contains each ...
 COSTLY = 10                      # ... of as many operations
 ONLY_EPILOGUE = "a matmul or convolution is fused only with an elementwise epilogue at its own positions"
 LEAST_ROW_BYTES = 64 << 10       # rows up to this length always fit
 
 Answer = tuple[int, ...] | str
-Readers = dict[Group, list[Instruction]]     # groups that read a producer, and which of their members do
+Readers = dict[Group, list[Instruction]]     # groups that read a producer, and their members that do
 
 
 class Fuser:
@@ -84,7 +84,7 @@ class Fuser:
         self.overwritten = overwritten
         self.prologues = prologues
         self.machine = machine
-        self.reasons: dict[Instruction, dict[Group, str]] = {}      # why a group did not take a producer in
+        self.reasons: dict[Instruction, dict[Group, str]] = {}      # why a producer did not join a group
         self.readers = users(computation)
         for instruction in computation.instructions:
             for before in instruction.control_predecessors:
@@ -94,7 +94,7 @@ class Fuser:
         self.absorbed: set[Group] = set()
         self.homes: dict[Instruction, list[Group]] = {i: [] for i in computation.instructions}
         overwritten.homes = self.homes
-        self.repeated: dict[Instruction, float] = {}        # operations done again below a duplicated producer
+        self.repeated: dict[Instruction, float] = {}        # recomputed operations below a duplicated producer
         self.epilogues = epilogue_chains(computation, self.readers)
         self.attentions = Attentions({}, {}, {}, computation.instructions)
         if attention:
@@ -107,7 +107,7 @@ class Fuser:
             self.place(producer)
         self.groups = merge_siblings([g for g in self.groups if g not in self.absorbed], self.machine)
 
-    # -- where one producer goes -------------------------------------------------------------------------------------
+    # -- placing one producer ------------------------------------------------------------------------------------------
 
     def place(self, producer: Instruction) -> None:
         around = self.by_group(self.readers[producer])
@@ -117,7 +117,7 @@ class Fuser:
         elif producer in self.attentions.shared:
             self.place_shared(producer)
         elif self.homes[producer]:
-            return                                          # a member of what is placed as a whole
+            return                                          # a member of a kernel that is placed as a whole
         elif producer in self.pinned or kind_of(producer) == SINGLE:
             self.start(producer, around)
         elif len(around) == 1 and not needed:
@@ -126,8 +126,8 @@ class Fuser:
             self.join_as_result(producer, around, needed)
 
     def by_group(self, readers: Iterable[Instruction]) -> Readers:
-        """The groups that readers are members of, each with those: thousands of groups may read one array, and none
-        looks at the readers of the others."""
+        """The readers by their groups: thousands of groups may read one array, and each looks only at its own
+        readers."""
         around: Readers = {}
         for reader in dict.fromkeys(readers):
             for group in self.homes[reader]:
@@ -135,7 +135,7 @@ class Fuser:
         return around
 
     def start(self, producer: Instruction, around: Iterable[Group]) -> None:
-        """A group of its own, above all its readers."""
+        """Make a group of its own, above all its readers."""
         group = Group(producer, 1 + max((g.height for g in around), default=-1))
         if producer in self.pinned:
             group.kind = SINGLE
@@ -143,7 +143,7 @@ class Fuser:
         self.homes[producer].append(group)
 
     def start_whole(self, last: Instruction) -> None:
-        """A group that is complete but for what an attention's scores read, above all readers of its results."""
+        """Make the group of a whole kernel, above all readers of its results; only producers of scores may join it."""
         kernel = self.attentions.found[last]
         around = {g for o in (*kernel.outputs, *kernel.shared) for r in self.readers[o] for g in self.homes[r]}
         between = 1 if kernel.shared else 0
@@ -153,7 +153,7 @@ class Fuser:
             self.homes[member].append(group)
 
     def place_shared(self, member: Instruction) -> None:
-        """What an attention computes of its rows for itself, and others of its outputs."""
+        """Record the members that an attention and kernels of its outputs both compute."""
         readers = [r for r in self.readers[member] if all(g.kind != ATTENTION for g in self.homes[r])]
         around = self.by_group(readers)
         if len(around) == 1 and member is not self.computation.root:
@@ -162,7 +162,7 @@ class Fuser:
             self.start(member, around)
 
     def join_only(self, producer: Instruction, group: Group, readers: list[Instruction]) -> None:
-        """All readers are in one group: join it or stay alone."""
+        """All readers are in one group: join it or make a new group."""
         answer = self.accept(producer, group, readers)
         if isinstance(answer, str):
             self.refuse(producer, [group], answer)
@@ -180,7 +180,7 @@ class Fuser:
         self.homes[producer].append(group)
 
     def repeat(self, producer: Instruction, around: Readers, needed: bool) -> bool:
-        """Compute a cheap producer again in each group that reads it. True if nobody else is left who reads it."""
+        """Recompute a cheap producer in each group that reads it. True if no other reader is left."""
         if not around or not self.is_repeatable(producer, around):
             return False
         answers = {group: self.accept(producer, group, readers) for group, readers in around.items()}
@@ -203,14 +203,14 @@ class Fuser:
 
     @staticmethod
     def is_better_repeated(producer: Instruction, group: Group, readers: list[Instruction]) -> bool:
-        """Whether a group that could as well read the stored result reads less by computing it again. Where it reads
-        the result, the producer's own operands may have one reader less, and be the inside of one kernel."""
+        """Whether a group reads less by recomputing a result that is stored anyway. If it reads the stored result, the
+        producer's operands have one reader less and may be fused."""
         inputs = sum(loaded_bytes(o) for o in producer.operands)
         return (not is_elementwise(producer) or inputs < producer.shape.num_bytes
                 or reads_operands_of(producer, group, readers))
 
     def is_repeatable(self, producer: Instruction, around: Readers) -> bool:
-        """Reading the producer's own operands several times costs no more than storing and reading its result."""
+        """Whether reading the producer's operands several times costs no more than storing and reading its result."""
         if not is_elemental(producer):
             return False
         if is_splat_constant(producer):
@@ -231,7 +231,7 @@ class Fuser:
         return True
 
     def join_as_result(self, producer: Instruction, around: Readers, needed: bool) -> None:
-        """Several groups read the producer: the topmost may compute it as one more result."""
+        """Several groups read the producer: the topmost may compute it as an additional result."""
         highest = max((g.height for g in around), default=0)
         tops = [g for g in around if g.height == highest]
         if len(tops) > 1 and self.merge_readers(producer, tops, around):
@@ -248,7 +248,7 @@ class Fuser:
         self.join(producer, tops[0], answer, around[tops[0]], output=True)
 
     def merge_readers(self, producer: Instruction, groups: list[Group], around: Readers) -> bool:
-        """Make one of the groups of equal height that read the producer, so that it can join. True if all are one."""
+        """Merge the groups of equal height that read the producer, so that it can join. True if all are merged."""
         first = groups[0]
         if not self.is_mergeable(producer, first, around[first]):
             return False
@@ -263,7 +263,7 @@ class Fuser:
         return True
 
     def is_mergeable(self, producer: Instruction, group: Group, readers: list[Instruction]) -> bool:
-        """Reads the producer at its own positions, and waits for no product whose epilogue it might become."""
+        """Whether a group reads the producer at its own positions, and cannot become the epilogue of a matmul."""
         if sibling_key(group) is None or any(m in self.epilogues for m in group.members):
             return False
         return group.asked(producer, readers) in ((BASE,), (group.rows.full,) if group.rows else (BASE,))
@@ -274,7 +274,7 @@ class Fuser:
     # -- may it join? ------------------------------------------------------------------------------------------------
 
     def accept_result(self, producer: Instruction, group: Group, readers: list[Instruction]) -> Answer:
-        """Like accept, for a producer that others read too."""
+        """Like accept, for a producer with other users."""
         if group.kind not in (LOOP, REDUCTION) or group.first.shape.is_tuple or self.pieces(group) > 1 or \
                 self.machine.kind == "cpu" and spreads_rows(group.first):
             return f"{group.first.opcode} is not fused with an instruction whose result is also used elsewhere"
@@ -289,13 +289,13 @@ class Fuser:
         return self.accept(producer, group, readers)
 
     def ends_in_epilogue(self, producer: Instruction, group: Group, contexts: tuple[int, ...]) -> bool:
-        """Whether all of the group is epilogue behind the producer, and nobody else reads that: it is a result of the
-        program. What is read later might rather be computed again, which one result of several cannot be."""
+        """Whether the whole group is an epilogue of the producer, which otherwise is only a result of the program. A
+        producer with later readers might better be recomputed, which an additional result cannot be."""
         alone = all(r in group.members or r is self.computation.root for r in self.readers[producer])
         return alone and group.kind == LOOP and contexts == (BASE,) and depends_elementwise(group, producer)
 
     def accept(self, producer: Instruction, group: Group, readers: list[Instruction]) -> Answer:
-        """The contexts in which the group would ask for the producer, or the reason why it may not join."""
+        """The contexts in which the group would read the producer, or the reason why it may not join."""
         reason = self.obstacle(producer, group, readers)
         if reason:
             return reason
@@ -317,7 +317,7 @@ class Fuser:
         return contexts
 
     def obstacle(self, producer: Instruction, group: Group, readers: list[Instruction]) -> str:
-        """What rules the pair out before any cost is counted; empty if nothing does."""
+        """A reason against the pair that needs no cost model; empty if there is none."""
         first = group.first
         if group.kind in (SINGLE, SORT):
             return f"{first.opcode} is not fused with its producers"
@@ -356,13 +356,13 @@ class Fuser:
         return self.overwritten.obstacle(producer, group)
 
     def pieces(self, group: Group) -> int:
-        """How many kernels a group is, at least, where it is several; as many times the limits of one are its own."""
+        """The least number of kernels that a group becomes; its limits are those of one kernel times this number."""
         if self.machine.kind == "cpu" and is_in_pieces(group.first):
             return min(MOST_PIECES, len(group.first.operands))
         return -(-len(group.first.operands) // PIECES_TOGETHER) if group.first.opcode == "concatenate" else 1
 
     def update_obstacle(self, producer: Instruction, group: Group) -> str:
-        """An update must not read the array that it overwrites."""
+        """A reason against the pair if an update would read the array that it overwrites."""
         root = group.first
         targets = [root.operands[slot] for _, slot in in_place_operands(root)]
         if producer in targets:
@@ -388,7 +388,7 @@ class Fuser:
         return contexts
 
     def rows_fit(self, rows: Rows, reduce: Instruction) -> bool:
-        """A row stays in a core's cache from one pass over it to the next, and there are rows enough for all cores."""
+        """Whether a row stays in a core's cache between passes, and there are enough rows for all cores."""
         size = rows.columns * max(4, reduce.shape.num_bytes // max(1, reduce.shape.num_elements))
         if size > max(LEAST_ROW_BYTES, self.machine.l2_bytes // 4):
             return False
@@ -405,16 +405,16 @@ class Fuser:
         return contexts if fits else ONLY_EPILOGUE
 
     def is_mask_of_read(self, producer: Instruction, group: Group) -> bool:
-        """A mask, by an operation or two, of what the group reads anyway: on a CPU a comparison takes less than to read
-        bytes beside wider numbers, of which there may be no vectors."""
+        """Whether it is a mask that takes an operation or two on operands that the group reads anyway. On a CPU a
+        comparison takes less time than loading bytes beside wider numbers, which may have no vector form."""
         return (self.machine.kind == "cpu" and producer.shape.element_type == "pred" and is_elementwise(producer)
                 and operations(producer) <= 2
                 and all(is_splat_constant(o) or o in group.members or o in group.parameters for o in producer.operands))
 
     def pays(self, producer: Instruction, group: Group, contexts: tuple[int, ...], readers: list[Instruction]) -> bool:
-        """Compare computing each element as often as it is asked for with storing it once.
+        """Compare computing each element as often as it is read with storing it once.
 
-        What is computed again adds up along a chain, so that a long one is cut where a store has become cheaper.
+        Recomputation adds up along a chain, so a long chain is cut where a store is cheaper.
         """
         size = producer.shape.num_bytes
         extra = group.contexts.total(contexts) - producer.shape.num_elements

@@ -1,7 +1,7 @@
-"""Which kernels the gradients of an attention become, where a backward pass reads its weights again.
+"""The kernels of an attention's gradients, if a backward pass reads its weights again.
 
-In: an attention whose inside others read. Out: the kernels of those others, which compute the scores once more instead,
-from the row statistics (the largest score and the sum) that the attention then stores; or why that cannot be.
+In: an attention whose inner arrays have other users. Out: the kernels of these users, which recompute the scores from
+the row statistics (maximum and sum) that the attention then stores; or why that is impossible.
 
     o = dot(p, v)                     one kernel: o, m, l                          (reads q, k, v)
     dq = dot(z, k)                    one kernel: dq                               (reads q, k, v, do, m, l)
@@ -28,7 +28,7 @@ KEPT = "others, such as a backward pass, read arrays that the attention kernel w
 
 
 class _Chain(NamedTuple):
-    """A product with weights, what these are made of, and what follows it."""
+    """A matmul with the weights, its operands, and the instructions after it."""
 
     product: Weighted
     before: tuple[Instruction, ...]
@@ -41,7 +41,7 @@ class _Chain(NamedTuple):
 
 def gradient_kernels(attention: Attention, members: tuple[Instruction, ...], computation: Computation,
                      readers: Readers, pinned: set[Instruction]) -> list[WholeKernel] | str:
-    """The attention's own kernel, and those of all that reads its inside."""
+    """The attention's kernel, and those of all users of its inner arrays."""
     inner = set(attention.members) - {attention.output, attention.largest, attention.sum}
     size = attention.scores.shape.num_elements
     of_rows = {m for m in inner if m not in attention.walks and m.shape.num_elements < size}
@@ -71,7 +71,7 @@ def gradient_kernels(attention: Attention, members: tuple[Instruction, ...], com
 
 
 def _products(inner: set[Instruction], members: set[Instruction], readers: Readers) -> list[Weighted] | str:
-    """The dots outside of an attention to which elementwise instructions lead from its inside."""
+    """The dots outside an attention that elementwise instructions connect with its inner arrays."""
     found: dict[Weighted, None] = {}
     seen: set[Instruction] = set()
     waiting = list(inner)
@@ -95,7 +95,7 @@ def _products(inner: set[Instruction], members: set[Instruction], readers: Reade
 
 
 def _joined(chains: list[_Chain], scores: Instruction) -> list[WholeKernel] | str:
-    """Chains that sum over the same dimension are one kernel; each kernel has the scores among its products."""
+    """Merge chains that sum over the same dimension into one kernel; each kernel recomputes the scores."""
     together: dict[tuple, list[_Chain]] = {}
     for chain in chains:
         alone = gradient_of(_scores_first(chain.before, scores), (chain.product,))
@@ -119,7 +119,8 @@ def _joined(chains: list[_Chain], scores: Instruction) -> list[WholeKernel] | st
 
 
 def _widened(product: Weighted) -> list[Instruction]:
-    """The conversion from bf16 of what f32 weights are multiplied with: the kernel reads what is narrow."""
+    """The conversion from bf16 of an operand that f32 weights are multiplied with: the kernel reads the narrow
+    array."""
     values = product.dot.operands[1 - product.slot]
     narrow = values.opcode == "convert" and values.operands[0].shape.element_type == "bf16"
     return [values] if narrow and values.shape.element_type == "f32" else []

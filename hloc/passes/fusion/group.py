@@ -1,18 +1,18 @@
-"""A group: the instructions that fusion puts into one kernel, while they are being collected.
+"""A group: the instructions of one kernel, while fusion collects them.
 
-Groups grow from users to producers. A group knows in which contexts (hloc/analysis/reads.py) it asks for each of its
-members, what it reads from outside, what others read from it, and whether it holds a reduction or a hero:
+Groups grow from users to producers. A group records the contexts (hloc/analysis/reads.py) in which it reads each of its
+members, its operands, its results, and whether it holds a reduction or a hero:
 
     LOOP        elemental members only                          -> kLoop
-    REDUCTION   reduces over the same rows, and what feeds and follows them    -> kInput, or kCustom where full rows
+    REDUCTION   reduces over the same rows, their producers and users         -> kInput, or kCustom if full rows
                 depend on a reduce (softmax, layer norm)
-    PRODUCT     a dot or convolution, its epilogue, and views of its operands, or what these are computed from
-                (prologues.py)                                          -> kOutput
-    ATTENTION   two dots with a softmax between them (hloc/analysis/attention.py), what feeds the scores, and views
+    PRODUCT     a dot or convolution, its epilogue, and views or prologues of its operands (prologues.py)
+                                                                               -> kOutput
+    ATTENTION   two dots with a softmax between them (hloc/analysis/attention.py), producers of the scores, and views
                 of the operands                                                -> kCustom
     UPDATE      a dynamic-update-slice or scatter and its updates              -> kLoop
-    SORT        a sort, and the slices that alone read it (sorts.py)           -> kCustom
-    SINGLE      anything else: stays as it is
+    SORT        a sort and the slices that read it (sorts.py)                  -> kCustom
+    SINGLE      anything else: not fused
 """
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ WEIGHTLESS = RESHAPES | {"broadcast", "iota"}
 
 
 class Rows(NamedTuple):
-    """What the reduces of a group share. `full` and `row` are contexts: the elements of the input, and its rows."""
+    """The common properties of a group's reduces. `full` and `row` are contexts: the elements of the input, and its
+    rows."""
 
     dimensions: tuple[int, ...]
     reduced: tuple[int, ...]
@@ -84,13 +85,13 @@ class Group:
         self.code = self.work = weight(first)
         self.feeds_full: set[Instruction] = set()       # members that elements of full rows depend on
         self.again: dict[Instruction, float] = {}       # seconds spent on computing members more than once
-        self.kernel: Instruction | None = None          # what stands for the group once it is emitted
-        self.views: dict[Instruction, View] = {}        # members that say by which strides a dot reads their operand
-        self.computed: set[Instruction] = set()         # what is to join, and becomes a dot's operand on its way
+        self.kernel: Instruction | None = None          # the instruction that runs the group, after it is emitted
+        self.views: dict[Instruction, View] = {}        # views: by which strides a dot reads their operand
+        self.computed: set[Instruction] = set()         # members of a prologue that will join
         if self.kind == REDUCTION:
             self.rows = self.start_rows(first)
 
-    # -- what a member is asked for --------------------------------------------------------------------------------
+    # -- contexts --------------------------------------------------------------------------------------------------
 
     def context_of_operand(self, reader: Instruction, slot: int, context: int) -> int:
         if self.kind == ATTENTION and not is_elemental(reader):
@@ -101,7 +102,7 @@ class Group:
         return self.contexts.through(reader, slot, context)
 
     def asked(self, producer: Instruction, readers: list[Instruction]) -> tuple[int, ...]:
-        """The contexts in which the members among `readers` ask for `producer`."""
+        """The contexts in which the members among `readers` read `producer`."""
         found: set[int] = set()
         for reader in dict.fromkeys(readers):
             contexts = self.members.get(reader)
@@ -126,7 +127,7 @@ class Group:
 
     def add(self, producer: Instruction, contexts: tuple[int, ...], readers: list[Instruction], *,
             output: bool = False) -> None:
-        """Take in an elemental producer, or one whose role `become` has settled."""
+        """Add an elemental producer, or one whose role `become` has determined."""
         self.members[producer] = contexts
         if producer not in self.computed and self.reads_for_product(producer, readers):
             self.views[producer] = self.view_of(producer, readers)
@@ -140,19 +141,19 @@ class Group:
             self.outputs[producer] = None
 
     def reads_for_product(self, producer: Instruction, readers: list[Instruction]) -> bool:
-        """Whether the product of this group reads the producer as an operand, be it through a view."""
+        """Whether the matmul of this group reads the producer as an operand, also through a view."""
         return self.kind in (PRODUCT, ATTENTION) and any(
             r in self.views or (is_hero(r) and r in self.members) for r in readers)
 
     def view_of(self, producer: Instruction, readers: list[Instruction]) -> View | None:
-        """The strides by which a dot reads the producer's operand, where the producer is nothing but a view of it."""
+        """The strides by which a dot reads the producer's operand, if the producer is only a view of it."""
         inside = [r for r in dict.fromkeys(readers) if r in self.members]
         if len(inside) != 1 or inside[0].opcode == "convolution":
             return None
         return behind(producer, self.views.get(inside[0]) or whole(producer.shape.dimensions))
 
     def absorb(self, other: Group) -> None:
-        """Take in all of a group that runs over the same elements (and rows)."""
+        """Merge a group that runs over the same elements (and rows)."""
         here = self.contexts.absorb(other.contexts)
         for member, contexts in other.members.items():
             asked = {here[c] for c in contexts} | set(self.members.get(member, ()))
@@ -165,13 +166,13 @@ class Group:
         self.code = sum(len(c) * weight(m) for m, c in self.members.items())
 
     def reaches_full(self, contexts: tuple[int, ...], readers: list[Instruction]) -> bool:
-        """Whether elements of full rows depend on a producer asked for in `contexts` by `readers`."""
+        """Whether elements of full rows depend on a producer that `readers` read in `contexts`."""
         if self.rows is None:
             return False
         return self.rows.full in contexts or any(r in self.feeds_full for r in readers)
 
     def become_reduction(self, rows: Rows) -> None:
-        """A first reduce joins: settle which members are of full size."""
+        """A first reduce joins: determine which members have full size."""
         if self.rows is not None:
             return
         self.kind, self.rows = REDUCTION, rows
@@ -179,11 +180,11 @@ class Group:
             self.feeds_full.update(self.members)
 
     def is_row_wise(self) -> bool:
-        """Full rows depend on a reduce of themselves: softmax, layer norm."""
+        """Full rows depend on their own reduce: softmax, layer norm."""
         return any(m.opcode == "reduce" and m in self.feeds_full for m in self.members)
 
     def start_rows(self, reduce: Instruction) -> Rows:
-        """The group's own elements are the rows; a new context stands for the elements of the reduce's operand."""
+        """The group's own elements are the rows; a new context represents the elements of the reduce's operand."""
         shape = reduce.operands[0].shape
         full = self.contexts.intern(("full", None), shape.num_elements)
         return self._rows(reduce, full, BASE)
@@ -197,7 +198,7 @@ class Group:
         return rows
 
     def rows_for(self, reduce: Instruction, context: int) -> Rows | None:
-        """The rows that this group would have with `reduce` read in `context`; None where it does not fit."""
+        """The rows that this group would have with `reduce` read in `context`; None if it does not fit."""
         shape = reduce.operands[0].shape
         if self.rows is not None:
             same = (squeezed(self.rows.dimensions, self.rows.reduced)
@@ -214,7 +215,7 @@ class Group:
 
 
 def weight(instruction: Instruction) -> int:
-    """What a member adds to the size of a kernel: nothing where it only spreads or renames values."""
+    """The operations that a member adds to a kernel: none if it only broadcasts or reshapes."""
     return 0 if instruction.opcode in WEIGHTLESS else 1
 
 
@@ -244,7 +245,7 @@ def iteration_space(instruction: Instruction) -> tuple[int, ...]:
 
 
 def is_trailing(dimensions: tuple[int, ...], reduced: tuple[int, ...]) -> bool:
-    """True where the reduced dimensions are the last ones, those of size one left out."""
+    """Whether the reduced dimensions are the last ones, ignoring those of size one."""
     kept = [d for d, size in enumerate(dimensions) if size != 1 and d not in reduced]
     gone = [d for d in reduced if dimensions[d] != 1]
     return not kept or not gone or max(kept) < min(gone)
@@ -255,13 +256,13 @@ def without_ones(dimensions: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def squeezed(dimensions: tuple[int, ...], reduced: tuple[int, ...]) -> tuple[tuple[int, bool], ...]:
-    """Sizes with whether each is reduced; dimensions of size one left out."""
+    """Each size and whether it is reduced; without dimensions of size one."""
     return tuple((size, d in reduced) for d, size in enumerate(dimensions) if size != 1)
 
 
 def depends_elementwise(group: Group, producer: Instruction) -> bool:
-    """True where everything in the group that depends on `producer` is elementwise at the kernel's own position, and
-    so is every output: the form of an epilogue."""
+    """Whether everything in the group that depends on `producer`, and every output, is elementwise at the kernel's own
+    position: the form of an epilogue."""
     dependent = {producer}
     for member in reversed(group.members):
         if not any(o in dependent for o in member.operands):
@@ -275,5 +276,5 @@ def depends_elementwise(group: Group, producer: Instruction) -> bool:
 
 
 def is_free(group: Group) -> bool:
-    """Only reshapes so far: no kernel at all, and better left so."""
+    """Whether the group holds only reshapes: it needs no kernel."""
     return all(m.opcode in RESHAPES for m in group.members)

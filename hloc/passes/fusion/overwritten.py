@@ -1,10 +1,10 @@
-"""Which producers had better not move into a kernel that runs behind an update of the array that they read.
+"""Producers that must not move into a kernel that runs after an in-place update of the array that they read.
 
     row = dynamic-slice(x, i); y = dynamic-update-slice(x, u, j); z = add(row, dynamic-slice(y, k))
 
-Inside of z's kernel, `row` would read x when y has been written: all of x would be copied first. It stays a kernel of
-its own, where what it makes is smaller than the array. So it does where two updates would each read the array that the
-other one writes.
+Inside z's kernel, `row` would read x after y has been written: all of x would have to be copied first. It stays a
+separate kernel if its result is smaller than the array. The same holds if two updates would each read the array that
+the other one writes.
 """
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ CROSSED = "each of two kernels would read the array that the other one updates i
 
 
 class Overwritten:
-    """The arrays of one computation that are updated in place. callees: what bodies and branches do with theirs;
-    homes: the groups that instructions are in so far."""
+    """The arrays of one computation that are updated in place. callees: how bodies and branches use their parameters;
+    homes: the current groups of instructions."""
 
     def __init__(self, computation: Computation, values: Values, callees: tuple):
         self.values = values
@@ -35,7 +35,7 @@ class Overwritten:
                 self.writers.setdefault(target, []).append(instruction)
 
     def obstacle(self, producer: Instruction, group: Group) -> str:
-        """Why the producer stays out of the group; empty if nothing forbids it."""
+        """Why the producer must not join the group; empty if it may."""
         for operand in producer.operands:
             for value in self.values.get(operand, ()):
                 writers = [w for w in self.writers.get(value, ()) if w not in group.members]
@@ -56,7 +56,7 @@ class Overwritten:
                    for p in g.parameters)
 
     def runs_behind(self, group: Group, writers: list[Instruction]) -> bool:
-        """Whether something in the group needs the result of one of the writers, as far as is looked."""
+        """Whether the group depends on one of the writers, within MOST_LOOKED_AT instructions."""
         first = min(self.position[w] for w in writers)
         stack, seen = list(group.members), set(group.members)
         while stack and len(seen) <= MOST_LOOKED_AT:

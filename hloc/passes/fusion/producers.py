@@ -1,4 +1,4 @@
-"""What fusion asks of a producer, of those who read it and of the group that might take it in."""
+"""Predicates on a producer, its readers, and a group that it might join."""
 from __future__ import annotations
 
 import math
@@ -10,8 +10,8 @@ from hloc.analysis.strides import VIEWS
 from hloc.ir import Computation, Instruction
 from hloc.passes.fusion.group import Group
 
-MOST_RECOMPUTED = 8              # operations per element that are done again for the sake of one reader more
-MOST_LOOKED_AT = 64              # producers of what an update writes
+MOST_RECOMPUTED = 8              # operations per element that are recomputed for one more reader
+MOST_LOOKED_AT = 64              # producers of an update's value
 HEAVY = 10                       # operations for an element that are worth vectors of their own
 SHORTEST_PIECE = 16              # elements side by side of a concatenate's operand
 LONGEST_SHORT_ROW = 16           # elements of a row that is read with others,
@@ -19,9 +19,8 @@ FEWEST_SHORT_ROWS = 64           # if so many follow one another
 
 
 def is_slow_one_by_one(producer: Instruction, group: Group, readers: list[Instruction]) -> bool:
-    """Whether a group has no vectors for what a producer computes: a reduce of several arrays compares one element with
-    the next, a concatenate of short pieces takes a branch for each element, a scatter of short windows finds the place
-    of each."""
+    """Whether a group cannot vectorize a producer: a reduce of several arrays compares one element with the next, a
+    concatenate of short pieces branches for each element, a scatter of short windows computes each position."""
     if group.rows is not None and group.rows.alone and operations(producer) >= HEAVY:
         return True
     if scatters_pieces(group.first) and is_elementwise(producer):
@@ -35,8 +34,8 @@ def is_slow_one_by_one(producer: Instruction, group: Group, readers: list[Instru
 
 
 def spreads_elsewhere(producer: Instruction, group: Group, readers: list[Instruction]) -> bool:
-    """Whether elements that pads spread, as scans by halves do, would be asked for elsewhere than at the group's own
-    position: loops go over those there, and have to find out for each element here whether it is one."""
+    """Whether elements of a pad with interior padding, as in scans by halves, would be read at shifted positions: at
+    the group's own positions loops skip the padding, elsewhere each element needs a check."""
     near = [producer, *(producer.operands if is_elementwise(producer) else ())]
     if not any(o.opcode == "pad" and spreads_pieces(o) for o in near):
         return False
@@ -45,14 +44,13 @@ def spreads_elsewhere(producer: Instruction, group: Group, readers: list[Instruc
 
 
 def spreads_pieces(pad: Instruction) -> bool:
-    """A pad that spreads what lies side by side, but for few elements."""
+    """Whether it is a pad with interior padding along contiguous elements, unless there are few."""
     sizes = pad.shape.dimensions
     return any(p.interior > 0 and math.prod(sizes[d + 1:]) < SHORTEST_PIECE for d, p in enumerate(pad.get("padding")))
 
 
 def splits_rows_of_f16(producer: Instruction, group: Group) -> bool:
-    """Whether a group's short rows of f16 would be read row by row, where a broadcast lets not all of them follow one
-    another."""
+    """Whether a group's short rows of f16 would be read row by row, because a broadcast makes them not contiguous."""
     if producer.opcode != "broadcast" or producer.shape.element_type != "f16" or is_splat_constant(producer):
         return False
     rows = group.rows
@@ -65,7 +63,7 @@ def splits_rows_of_f16(producer: Instruction, group: Group) -> bool:
 
 
 def scatters_pieces(root: Instruction) -> bool:
-    """A scatter whose windows are a few elements each."""
+    """Whether it is a scatter with windows of a few elements."""
     if root.opcode != "scatter":
         return False
     updates = root.operands[-1].shape.dimensions
@@ -73,12 +71,12 @@ def scatters_pieces(root: Instruction) -> bool:
 
 
 def behind_reshape(operand: Instruction) -> Instruction:
-    """What a reshape renames."""
+    """The operand of reshapes."""
     return operand.operands[0] if operand.opcode in RESHAPES else operand
 
 
 def operations_before(producer: Instruction, most: int) -> float:
-    """What an element of a producer takes, with all elementwise operations before it; counted up to `most`."""
+    """The operations for an element of a producer, with all elementwise ones before it; counted up to `most`."""
     total, stack, seen = 0.0, [producer], {producer}
     while stack and total < most:
         node = stack.pop()
@@ -91,8 +89,8 @@ def operations_before(producer: Instruction, most: int) -> float:
 
 
 def reads_operands_of(producer: Instruction, group: Group, readers: list[Instruction]) -> bool:
-    """Whether the group reads all operands of an elementwise producer anyway, at its own positions: then to compute
-    it again there takes no loads."""
+    """Whether the group reads all operands of an elementwise producer anyway, at its own positions: recomputing it
+    then needs no loads."""
     own = (BASE,) if group.rows is None else (group.rows.full,)
     if not is_elementwise(producer) or group.asked(producer, readers) != own:
         return False
@@ -100,7 +98,7 @@ def reads_operands_of(producer: Instruction, group: Group, readers: list[Instruc
 
 
 def bytes_made_of(targets: list[Instruction], producer: Instruction) -> int:
-    """Bytes of what is read of `targets` directly, to compute an elemental `producer`, within a few steps."""
+    """Bytes read from `targets` directly to compute an elemental `producer`, within a few steps."""
     total, stack, seen = 0, [producer], {producer}
     while stack and len(seen) <= MOST_LOOKED_AT:
         node = stack.pop()
@@ -114,8 +112,8 @@ def bytes_made_of(targets: list[Instruction], producer: Instruction) -> int:
 
 
 def is_function_of_place(producer: Instruction) -> bool:
-    """Computed from iotas and constants by a few operations, as a causal mask is: the scores' kernel loads nothing for
-    it, and a target sees what it means."""
+    """Whether it is computed from iotas and constants by a few operations, as a causal mask: the scores' kernel then
+    loads nothing for it, and a target recognizes it."""
     stack, seen = [producer], set()
     while stack and len(seen) <= MOST_RECOMPUTED:
         node = stack.pop()
@@ -129,14 +127,14 @@ def is_function_of_place(producer: Instruction) -> bool:
 
 
 def loaded_bytes(operand: Instruction) -> int:
-    """Bytes to load for all of an operand, seeing that broadcasts and iotas are computed on the way."""
+    """Bytes to load for all of an operand; broadcasts and iotas are computed."""
     while operand.opcode in ("broadcast", "reshape"):
         operand = operand.operands[0]
     return 0 if operand.opcode == "iota" or operand.shape.num_elements == 1 else operand.shape.num_bytes
 
 
 def epilogue_chains(computation: Computation, readers: dict[Instruction, list[Instruction]]) -> set[Instruction]:
-    """Elementwise instructions at the end of a chain from a product, each link read by the next only."""
+    """Elementwise instructions at the end of a chain from a matmul, each with one user."""
     found: set[Instruction] = set()
     for instruction in computation.instructions:
         if is_elementwise(instruction) and any(

@@ -1,14 +1,14 @@
-"""Which operands of a product or convolution its kernel computes on their way in, on targets that can: prologues.
+"""Prologues: operands that a matmul or convolution computes while it loads them, on targets that support it.
 
-In: a producer that a product of a group reads, be it through views. Out: "", and the group knows the instructions that
-are to join it; or why the operand is a kernel of its own.
+In: a producer that a matmul of a group reads, also through views. Out: "", and the group records the instructions that
+will join it; or why the operand needs a separate kernel.
 
     c = bf16[4096,4096] convert(w)      w: s8
-    m = bf16[4096,4096] multiply(c, s)                      =>   all three in one kernel, where rows are few
+    m = bf16[4096,4096] multiply(c, s)                      =>   all three in one kernel, if rows are few
     d = bf16[8,4096] dot(x, m)
 
-The choice is made once, for all that may be computed of an operand (hloc/analysis/prologues.py): one step alone would
-often read more than it saves.
+The choice is made once for the whole expression of an operand (hloc/analysis/prologues.py), because one step alone
+would often read more than it saves.
 """
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from hloc.passes.fusion.group import LOOP, PRODUCT, REDUCTION, Group, kind_of
 if TYPE_CHECKING:
     from hloc.passes.fusion import Fuser
 
-TARGETS = frozenset(["cuda"])           # whose products compute operands
+TARGETS = frozenset(["cuda"])           # whose matmuls compute operands
 EPILOGUE = "it is fused as the epilogue of the matmul or convolution that produces its operand"
 
 
 def plan_prologue(producer: Instruction, group: Group, readers: list[Instruction], fuser: Fuser) -> str:
-    """Settle what the group computes of the operand that `producer` is, or is seen through views; "" if it does."""
+    """Decide what the group computes of the operand that `producer` is, also through views; "" if it computes it."""
     if producer in fuser.epilogues:
         return EPILOGUE
     operand, dot = _operand_of(producer, group, readers, fuser)
@@ -52,7 +52,7 @@ def plan_prologue(producer: Instruction, group: Group, readers: list[Instruction
 
 def _operand_of(producer: Instruction, group: Group, readers: list[Instruction],
                 fuser: Fuser) -> tuple[Instruction, Instruction | None]:
-    """The operand of the group's product that the producer is, behind views that joined before, and the product."""
+    """The operand of the group's matmul that the producer is, also through views that joined before, and the matmul."""
     node = producer
     while group.kind == PRODUCT:
         inside = [r for r in dict.fromkeys(readers) if r in group.members]
@@ -68,7 +68,8 @@ def _operand_of(producer: Instruction, group: Group, readers: list[Instruction],
 
 
 def _alone_in_group(operand: Instruction, producer: Instruction, group: Group, fuser: Fuser) -> Prologue:
-    """What may be computed of the operand, and is read by nothing else; the producer itself may have other readers."""
+    """The instructions that may be computed for the operand and have no other users; the producer itself may have
+    some."""
     def is_source(node: Instruction) -> bool:
         if node in group.members or node is producer:
             return False
@@ -90,11 +91,11 @@ def _either(is_source: Callable[[Instruction], bool], shared: set[Instruction]) 
 
 
 def _would_join(source: Instruction, found: Prologue, fuser: Fuser) -> bool:
-    """A kernel that computed the operand alone would compute this source too, so that no kernel is saved."""
+    """Whether a separate kernel for the operand would compute this source, too, so that no kernel is saved."""
     return kind_of(source) in (LOOP, REDUCTION) and source not in fuser.epilogues and source not in fuser.pinned \
         and _is_inside(source, found, fuser)
 
 
 def _is_inside(source: Instruction, found: Prologue, fuser: Fuser) -> bool:
-    """Nothing but what is computed reads it."""
+    """Whether only computed instructions read it."""
     return all(r in found.members for r in fuser.readers[source])

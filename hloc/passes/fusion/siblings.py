@@ -1,4 +1,4 @@
-"""Groups side by side that become one kernel with several results: horizontal fusion."""
+"""Horizontal fusion: independent groups that become one kernel with several results."""
 from __future__ import annotations
 
 from hloc.analysis.fusible import spreads_rows
@@ -16,7 +16,7 @@ from hloc.passes.fusion.group import (
     is_free,
 )
 
-LONG_ROWS = 4096         # bytes: what takes longer to move than to start a kernel
+LONG_ROWS = 4096         # bytes that take longer to move than a kernel to start
 
 
 def merge_siblings(groups: list[Group], machine: Machine) -> list[Group]:
@@ -37,7 +37,7 @@ def merge_siblings(groups: list[Group], machine: Machine) -> list[Group]:
 
 
 def sibling_key(group: Group) -> tuple | None:
-    """What two groups must have in common to run in one kernel; None for those that stay alone."""
+    """The properties that two groups must share to run in one kernel; None for groups that are not merged."""
     if group.kind == LOOP and not is_free(group) and not spreads_rows(group.first):
         return (group.height, LOOP, group.dimensions)
     if group.kind == REDUCTION and not group.rows.alone and not group.is_row_wise() and group.rows.row == BASE:
@@ -46,7 +46,7 @@ def sibling_key(group: Group) -> tuple | None:
 
 
 def may_merge(a: Group, b: Group, machine: Machine, shared: bool = False) -> bool:
-    """Within the limits of size, and worth it; `shared`: that they read the same large array is known."""
+    """Whether merging is within the limits and pays; `shared`: they are known to read the same large array."""
     if a.work + b.work > MOST_WORK or a.code + b.code > MOST_CODE:
         return False
     if len(a.parameters | b.parameters) > MOST_PARAMETERS or len(a.outputs) + len(b.outputs) > MOST_OUTPUTS:
@@ -59,8 +59,8 @@ def may_merge(a: Group, b: Group, machine: Machine, shared: bool = False) -> boo
 
 
 def cuts_rows(group: Group, operand: Instruction) -> bool:
-    """Whether a group reads but some whole rows of an operand, and long ones: two that do have nothing in common, and
-    one kernel would go along several places of memory at once."""
+    """Whether a group reads only some long rows of an operand: two such groups share nothing, and one kernel would
+    access several regions of memory at once."""
     readers = [m for m in group.members if operand in m.operands]
     return operand not in group.members and all(
         m.opcode in ("slice", "dynamic-slice") and m.shape.rank > 1 and operand is m.operands[0]

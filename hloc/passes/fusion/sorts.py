@@ -1,5 +1,5 @@
-"""Which sorts become one kernel with the slices that read them (hloc/analysis/sorted_parts.py): what nobody reads is
-neither stored nor, where a target can select, sorted.
+"""Sorts that become one kernel with the slices that read them (hloc/analysis/sorted_parts.py): other elements are not
+stored and, if a target can select, not sorted.
 
     s = f32[4,1000] sort(x), dimensions={1}             t = f32[4,8] fusion(x), kind=kCustom, calls=f
     t = f32[4,8] slice(s), slice={[0:4], [0:8]}     =>  f { the two instructions }

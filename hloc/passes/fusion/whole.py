@@ -1,9 +1,9 @@
-"""Kernels whose members are known before the walk: attentions, their gradients, and sorts with slices.
+"""Kernels whose members are determined before the walk: attentions, their gradients, and sorts with slices.
 
     WholeKernel(SORT, sort, members=(sort, slice), outputs=(slice,))
 
-They may have several results, and the walk places such a kernel where it meets the last of them: in_order puts the
-instructions so that whatever reads a result stands behind that one.
+They may have several results. The walk places such a kernel at its last result: in_order orders the instructions so
+that all users of any result come after the last one.
 """
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ ATTENTION, SORT = "attention", "sort"       # kinds of groups (group.py)
 
 
 class WholeKernel(NamedTuple):
-    """first: whose elements the kernel runs over; members, outputs: operands before users; shared: members that others
-    compute once more, from the outputs."""
+    """first: the instruction over whose elements the kernel runs; members, outputs: operands before users; shared:
+    members that other kernels recompute from the outputs."""
 
     kind: str
     first: Instruction
@@ -26,8 +26,8 @@ class WholeKernel(NamedTuple):
 
 
 def in_order(computation: Computation, kernels: list[WholeKernel]) -> list[Instruction] | None:
-    """The instructions, such that nothing which reads a kernel's output stands before its last one; None where kernels
-    wait for each other."""
+    """The instructions, ordered so that all users of a kernel's outputs come after its last output; None if kernels
+    depend on each other."""
     outputs = {o: k.outputs for k in kernels for o in k.outputs}
     members: dict[Instruction, set[Instruction]] = {}
     reads: dict[Instruction, list[Instruction]] = {}
