@@ -1,6 +1,7 @@
 """Several devices: compiled programs that meet at collectives, simulated in threads and under MPI."""
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
@@ -16,7 +17,7 @@ from hloc.api import compile_for_devices
 from hloc.cli.main import cli
 from hloc.errors import UnsupportedError
 from hloc.evaluate.simulate import evaluate_devices, run_together, simulated_devices
-from hloc.inputs import check_arrays
+from hloc.inputs import check_arrays, entry_parameters, random_arrays
 from hloc.text import parse_module
 
 ALL = [e for path in sorted(examples.FOLDER.glob("*.hlo")) for e in examples.read_examples(path)]
@@ -131,3 +132,29 @@ def test_run_under_mpi(sums):
     for device in range(2):
         saved = np.load(f"r{device}.npz")
         assert saved["out_0"].tolist() == [0, 11, 22] and saved["out_1"] == device
+
+
+@pytest.mark.parametrize("count, opcode, type", [(3, "add", "f32"), (4, "multiply", "bf16"), (2, "maximum", "s32"),
+                                                 (5, "and", "pred"), (4, "add", "f16"), (3, "minimum", "f8e4m3fn")])
+def test_members_share_the_work_of_a_reduction(count, opcode, type):
+    """Sizes that are no multiple of members or blocks; the same bits as from members in their order, in f64."""
+    text = (f"HloModule m, replica_count={count}\n"
+            f"f {{ a = {type}[] parameter(0)  b = {type}[] parameter(1)  ROOT r = {type}[] {opcode}(a, b) }}\n"
+            f"ENTRY e {{ x = {type}[7,{10_007}] parameter(0)  y = {type}[{count},3] parameter(1)\n"
+            f"  s = {type}[7,10007] all-reduce(x), replica_groups={{}}, to_apply=f\n"
+            f"  p = {type}[1,3] reduce-scatter(y), replica_groups={{}}, dimensions={{0}}, to_apply=f\n"
+            f"  ROOT t = ({type}[7,10007], {type}[1,3]) tuple(s, p) }}\n")
+    module = parse_module(text)
+    inputs = [random_arrays(entry_parameters(module), seed) for seed in range(count)]
+    function = {"add": np.add, "multiply": np.multiply, "maximum": np.maximum, "minimum": np.minimum,
+                "and": np.logical_and}[opcode]
+    wide = np.float64 if type[0] in "bf" else inputs[0][0].dtype
+    wanted = [functools.reduce(function, [i[k].astype(wide) for i in inputs]).astype(inputs[0][k].dtype) for k in (0, 1)]
+    devices = simulated_devices(module, count)
+    executables = compile_for_devices(module, devices, "cpu")
+    for _ in range(2):
+        for results in (evaluate_devices(module, inputs),
+                        run_together(devices, [lambda e=e, i=i: e(*i) for e, i in zip(executables, inputs)])):
+            for number, (total, part) in enumerate(results):
+                assert total.tobytes() == wanted[0].tobytes()
+                assert part.tobytes() == wanted[1][number:number + 1].tobytes()

@@ -220,6 +220,7 @@ class Evaluator:
             self.warnings.append(message)
 
 
+Join = Callable[[Sequence[np.ndarray]], np.ndarray]
 FIRST_RANDOM_STATE = 0x7012395          # XLA's initial state on CPUs
 
 
@@ -242,6 +243,19 @@ class Device:
         """Exchange values at `instruction`: gives this device's value, waits for the members' values (by device
         number)."""
         return [value]
+
+    def combined(self, instruction: Instruction, members: Sequence[int], arrays: Sequence[np.ndarray],
+                 join: Join) -> list[np.ndarray]:
+        """Each of `arrays` combined over the members; `join` combines the same elements of all. Nobody may change the
+        results: members may share them."""
+        held = self.exchange(instruction, members, tuple(arrays))
+        return [join([h[k] for h in held]) for k in range(len(arrays))]
+
+    def combined_part(self, instruction: Instruction, members: Sequence[int], arrays: Sequence[np.ndarray],
+                      join: Join, axis: int) -> list[np.ndarray]:
+        """This device's part, along an axis, of what `combined` gives."""
+        held, own = self.exchange(instruction, members, tuple(arrays)), list(members).index(self.number)
+        return [join([np.split(h[k], len(members), axis)[own] for h in held]) for k in range(len(arrays))]
 
 
 # -- plans -------------------------------------------------------------------------------------------------------------

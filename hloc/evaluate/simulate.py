@@ -18,9 +18,11 @@ import numpy as np
 
 from hloc.devices import device_counts, refuse_unpartitioned
 from hloc.errors import RunError
-from hloc.evaluate.evaluator import CustomCall, Device, Options, evaluate
+from hloc.evaluate.evaluator import CustomCall, Device, Join, Options, evaluate
 from hloc.ir import Instruction, Module
 from hloc.ops.values import Value
+
+BLOCK = 1 << 15                  # elements that are combined at once: wider copies of them stay in the L2 cache
 
 
 def evaluate_devices(module: Module, inputs: Sequence[Sequence[Any]], *,
@@ -98,6 +100,32 @@ class SimulatedDevice(Device):
         place = (instruction.name, tuple(map(id, instruction.operands)), tuple(members))
         self.visits[place] += 1
         return self.meeting.exchange((*place, self.visits[place]), instruction, members, self.number, value)
+
+
+    def combined(self, instruction: Instruction, members: Sequence[int], arrays: Sequence[np.ndarray],
+                 join: Join) -> list[np.ndarray]:
+        """Each member combines its share of the elements of all, block by block, into arrays that all then have."""
+        place = list(members).index(self.number)
+        own = [np.ascontiguousarray(a).reshape(-1) for a in arrays]
+        totals = [np.empty_like(a) for a in own] if place == 0 else None
+        held = self.exchange(instruction, members, (own, totals))
+        totals = held[0][1]
+        for k, total in enumerate(totals):
+            first, end = (total.size * p // len(members) for p in (place, place + 1))
+            for low in range(first, end, BLOCK):
+                high = min(low + BLOCK, end)
+                total[low:high] = join([h[0][k][low:high] for h in held])
+        self.exchange(instruction, members, ())               # all shares are there, and nobody reads operands any more
+        shared = [total.reshape(a.shape) for total, a in zip(totals, arrays)]
+        for total in shared:
+            total.flags.writeable = False
+        return shared
+
+    def combined_part(self, instruction: Instruction, members: Sequence[int], arrays: Sequence[np.ndarray],
+                      join: Join, axis: int) -> list[np.ndarray]:
+        parts = super().combined_part(instruction, members, arrays, join, axis)
+        self.exchange(instruction, members, ())
+        return parts
 
 
 class _Meeting:

@@ -7,7 +7,7 @@ the values of all members of the group; hloc/evaluate/simulate.py runs several d
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -69,43 +69,56 @@ def _group_of(groups: list[list[int]], number: int, count: int) -> list[int]:
     return next((g for g in groups if number in g), [])
 
 
-def exchanged(evaluator, instruction: Instruction, value) -> tuple[list, int]:
-    """The values of all members, and this device's position among them."""
+def group_of(evaluator, instruction: Instruction) -> list[int]:
+    """The members, of which this device is one. Raises UnsupportedError where it is none, or the run has too few."""
     group = members(evaluator, instruction)
     missing = [d for d in group if d >= evaluator.device.count]
     if missing or evaluator.device.number not in group:
         raise UnsupportedError(
             f"{instruction.opcode} works on the devices {group}, this run has {evaluator.device.count} device(s)",
             instruction.span)
+    return group
+
+
+def exchanged(evaluator, instruction: Instruction, value) -> tuple[list, int]:
+    """The values of all members, and this device's position among them."""
+    group = group_of(evaluator, instruction)
     return evaluator.device.exchange(instruction, group, value), group.index(evaluator.device.number)
 
 
 # -- evaluation --------------------------------------------------------------------------------------------------------
 
-def _reduced(evaluator, instruction: Instruction, held: Sequence[tuple]) -> list[np.ndarray]:
-    """Each operand combined over the members, in their order."""
-    if len(held) == 1:
-        return list(held[0])
+def _joiner(evaluator, instruction: Instruction) -> Callable[[Sequence[np.ndarray]], np.ndarray]:
+    """A function from the same elements of each member to these combined, in the order of the members."""
     _check_reducer(instruction)
     combiner = Combiner(evaluator, instruction.get("to_apply"))
-    results = []
-    for k, own in enumerate(held[0]):
-        total = combiner.widen([own])
-        for other in held[1:]:
-            total = combiner(total, combiner.widen([other[k]]))
-        results += combiner.narrow(total, [own.dtype])
-    return results
+
+    def join(parts: Sequence[np.ndarray]) -> np.ndarray:
+        total = combiner.widen(parts[:1])
+        if combiner.ufunc is not None and parts[0].dtype.kind in "fc" and total[0].dtype != parts[0].dtype:
+            for other in parts[1:]:                       # NumPy widens inside
+                combiner.ufunc(total[0], other, out=total[0])
+        else:
+            for other in parts[1:]:
+                total = combiner(total, combiner.widen([other]))
+        return combiner.narrow(total, [parts[0].dtype])[0]
+    return join
 
 
 def evaluate_all_reduce(evaluator, instruction: Instruction, *operands: np.ndarray):
-    held, _ = exchanged(evaluator, instruction, operands)
-    return result_of(_reduced(evaluator, instruction, held), instruction.shape)
+    group = group_of(evaluator, instruction)
+    if len(group) == 1:
+        return result_of(operands, instruction.shape)
+    combined = evaluator.device.combined(instruction, group, operands, _joiner(evaluator, instruction))
+    return result_of(combined, instruction.shape)
 
 
 def evaluate_reduce_scatter(evaluator, instruction: Instruction, *operands: np.ndarray):
-    held, own = exchanged(evaluator, instruction, operands)
+    group = group_of(evaluator, instruction)
+    if len(group) == 1:
+        return result_of(operands, instruction.shape)
     (axis,) = instruction.get("dimensions")
-    parts = [np.split(total, len(held), axis)[own] for total in _reduced(evaluator, instruction, held)]
+    parts = evaluator.device.combined_part(instruction, group, operands, _joiner(evaluator, instruction), axis)
     return result_of(parts, instruction.shape)
 
 

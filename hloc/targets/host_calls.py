@@ -38,6 +38,10 @@ def host_function(call: HostCall, options) -> Callable:
     return partial(call_known, call.instruction)
 
 
+# Collectives after which nobody reads another's operands: devices wait for one another at their ends, too.
+COMBINED = frozenset(["all-reduce", "reduce-scatter"])
+
+
 def collective_function(instruction: Instruction, device: Device | None) -> Callable[..., tuple[np.ndarray, ...]]:
     """A collective as a function from this device's arrays to its results; it waits for the others."""
     if device is None:
@@ -48,8 +52,9 @@ def collective_function(instruction: Instruction, device: Device | None) -> Call
     evaluate, evaluator = OPS[instruction.opcode].evaluate, Evaluator(device=device)
 
     def function(*operands) -> tuple[np.ndarray, ...]:
-        own = [unflatten(o.shape, iter([a.copy() for a in flatten(value)]))          # the memory is reused
-               for o, value in zip(instruction.operands, operands)]
+        own = operands if instruction.opcode in COMBINED else [
+            unflatten(o.shape, iter([a.copy() for a in flatten(value)]))          # the memory is reused
+            for o, value in zip(instruction.operands, operands)]
         return tuple(map(np.asarray, flatten(evaluate(evaluator, instruction, *own))))
     return function
 
