@@ -10,7 +10,7 @@ import pytest
 import hloc
 from hloc.ir import Module
 from hloc.ir.clone import clone_module
-from hloc.pages.diff_page import diff_page
+from hloc.pages.diff_page import diff_page, sections
 from hloc.pages.dump_folder import DumpFolder
 from hloc.pages.graph_page import graph_page
 from hloc.pages.page import asset
@@ -139,6 +139,15 @@ def test_what_went_stands_where_it_was():
     shown = Reader(diff_page(diff(parse_module(before), parse_module(after)), ["a", "b"])).text
     places = [shown.index(f"%a{n} =") for n in (3, 4, 5, 6, 7, 8)]
     assert places == sorted(places) and "%a2 =" not in shown and "2 unchanged" in shown
+
+
+def test_a_long_diff_ends():
+    lines = "".join(f"  a{n} = f32[4] negate(a{n - 1})\n" for n in range(1, 100))
+    before = "ENTRY e {\n  a0 = f32[4] parameter(0)\n" + lines + "  ROOT r = f32[4] cosine(a99)\n}"
+    found = diff(parse_module(before), parse_module(before.replace("negate", "sine")))
+    (short, note), (whole,) = sections(found, 30), sections(found)
+    rows = [sum(tag == "tr" for tag, _ in Reader(text).elements) for text in (short, whole)]
+    assert 25 <= rows[0] <= 35 and rows[1] > 190 and note == "<p>Here are 30 lines; hloc diff has all.</p>"
 
 
 def test_a_dump_folder_holds_what_changed(tmp_path):

@@ -72,11 +72,13 @@ def sections(found: Difference, most: int = MOST_ROWS) -> Iterator[str]:
     for title, rows in _computations(found):
         if not any(row.change for row in rows):
             continue
-        if left <= 0:
+        lines = list(_shown(rows))
+        if left > 0:
+            yield _section(title, rows if len(lines) <= left else rows[:lines[left - 1] + 1], found)
+        left -= len(lines)
+        if left < 0:
             yield f"<p>Here are {most:,} lines; hloc diff has all.</p>"
             return
-        left -= len(rows)
-        yield _section(title, rows, found)
 
 
 def _computations(found: Difference) -> Iterator[tuple[str, list[Row]]]:

@@ -119,7 +119,7 @@ def make_report(module: Module, target: Target, options: Options | None = None, 
     try:
         _planned(told, options)
     except HlocError as error:
-        told.problem = error.message
+        told.problem = f"{error.message} ({error.hint})" if error.hint else error.message
     for name in others if not told.problem else ():
         options.report(f"prediction for {name}")
         told.others.append(_on_other(original, name, told, options))
