@@ -1,12 +1,12 @@
-"""The quick way into a program: what runtime/call.c needs to know of Python's and NumPy's objects.
+"""The fast call path of a program: facts about Python's and NumPy's objects for runtime/call.c.
 
-In: the parameters of a program. Out: a C array of facts, or None where objects are not laid out as call.c reads them
-(another Python, another NumPy): calls then go the slow way, which asks NumPy for every address.
+In: the parameters of a program. Out: a C array of facts, or None if objects do not have the layout that call.c reads
+(another Python, another NumPy): calls then take the slow path, which gets every address from NumPy.
 
     facts = call_facts(library, parameters, results)
     caller, quick = quick_caller(library, bases, facts, host, otherwise, ());  results = quick(arrays)
 
-Without facts the caller serves hloc_run_alone, which is given addresses.
+Without facts the caller is used by hloc_run_alone, which takes addresses.
 """
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hloc.targets.cpu.execution.result_memory import KEPT
 Facts = ctypes.Array
 NOT_AS_EXPECTED, BUSY, REENTERED, FAILED = -1, -3, -4, -16           # of runtime/call.c
 Form = tuple[np.dtype, tuple[int, ...]]
-OUT_OF_MEMORY, STOPPED = 12, 13     # what hloc_execute returns where scratch memory was missing, or it was told to stop
+OUT_OF_MEMORY, STOPPED = 12, 13     # returned by hloc_execute without scratch memory, or after a stop
 METH_O = 8                          # of Python: one argument
 PYTHON = {"save_thread": "PyEval_SaveThread", "restore_thread": "PyEval_RestoreThread", "take_reference": "Py_IncRef",
           "drop_reference": "Py_DecRef", "integer": "PyLong_FromLong", "call": "PyObject_CallFunctionObjArgs",
@@ -33,7 +33,7 @@ PYTHON = {"save_thread": "PyEval_SaveThread", "restore_thread": "PyEval_RestoreT
 
 
 class Caller(ctypes.Structure):
-    """hloc_caller of runtime/call.c. What its addresses point to must live as long."""
+    """hloc_caller of runtime/call.c. The objects at its addresses must live as long."""
 
     _fields_ = (("taken", ctypes.c_int), ("owner", ctypes.c_ulong), ("main_thread", ctypes.c_ulong),
                 ("bases", ctypes.c_void_p), ("facts", ctypes.c_void_p), ("host", ctypes.py_object),
@@ -41,13 +41,13 @@ class Caller(ctypes.Structure):
                 ("count", ctypes.c_ssize_t), ("kept", ctypes.c_void_p * KEPT))
 
     def keep(self, sets: Sequence[tuple[np.ndarray, ...]]) -> None:
-        """Results that calls may take, if nobody holds them. Other threads may call between any two lines."""
+        """Results that calls may reuse if they are not referenced. Other threads may call between any two lines."""
         self.count = 0
         self.kept[:len(sets)] = [id(results) for results in sets]
         self.count = len(sets)
 
     def start_anew(self) -> None:
-        """Nobody runs, and this thread may be the main one now: so it is after a fork."""
+        """Reset after a fork: nothing runs, and this thread may be the main one."""
         self.taken, self.owner, self.main_thread = 0, 0, threading.main_thread().ident
 
 
@@ -59,15 +59,15 @@ class _Method(ctypes.Structure):
 
 
 class _Box(np.ndarray):
-    """The memory of a Caller, and what must live as long as it."""
+    """The memory of a Caller, and the objects that must live as long."""
 
     held: tuple = ()
 
 
 def quick_caller(library: ctypes.CDLL, bases: ctypes.Array, facts: Facts | None, host: Callable, otherwise: Callable,
                  held: object) -> tuple[Caller, Callable]:
-    """hloc_quick as a function of Python, tuple of arguments -> results, or what `otherwise(arguments, code)` returns;
-    and what it knows. It keeps `held`, and all else that C reads, alive."""
+    """hloc_quick as a function of Python, tuple of arguments -> results, or the result of `otherwise(arguments,
+    code)`; and its Caller. It keeps `held`, and everything else that C reads, alive."""
     box = np.zeros(ctypes.sizeof(Caller), np.uint8).view(_Box)
     caller = Caller.from_buffer(box)
     for name, function in PYTHON.items():
@@ -82,7 +82,7 @@ def quick_caller(library: ctypes.CDLL, bases: ctypes.Array, facts: Facts | None,
 
 
 def call_facts(library: ctypes.CDLL, parameters: Sequence[Named], results: Sequence[Named]) -> Facts | None:
-    """Facts for hloc_call, tried on known arrays."""
+    """Facts for hloc_call, tested on known arrays."""
     if sys.implementation.name != "cpython" or not hasattr(library, "hloc_quick"):
         return None
     if object.__basicsize__ != 2 * ctypes.sizeof(ctypes.c_void_p):
@@ -103,11 +103,11 @@ def _facts(parameters: Sequence[Form], results: Sequence[Form]) -> Facts:
 
 
 class _OtherArray(np.ndarray):
-    """Not a plain array: it may mean something else by its memory, as masked arrays do."""
+    """Not a plain array: subclasses may give memory another meaning, as masked arrays do."""
 
 
 def reads_arrays(library: ctypes.CDLL) -> bool:
-    """Whether hloc_match finds the right addresses, and refuses what it must: other types, shapes, strides, numbers."""
+    """Whether hloc_match finds the right addresses, and refuses other types, shapes, strides and numbers of arrays."""
     right = (np.zeros((3, 5), np.float32), np.zeros((), np.int64))
     made = (np.zeros(7, np.uint8),)
     facts = _facts([(a.dtype, a.shape) for a in right], [(a.dtype, a.shape) for a in made])
@@ -125,14 +125,14 @@ def tells_idle(library: ctypes.CDLL) -> bool:
     """Whether hloc_are_idle says so of a tuple of arrays that only a list holds, and of no other: not of one that a
     name holds, nor where a name, a view, a buffer or a weak reference holds an array, or its shape, type or flags are
     others."""
-    if not getattr(sys, "_is_gil_enabled", lambda: True)():             # references are counted elsewhere
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():             # reference counts are stored elsewhere
         return False
     library.hloc_are_idle.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
     facts = _facts((), [(np.dtype(np.float32), (3, 5)), (np.dtype(np.int64), ())])
 
     def says(kept: np.ndarray, hold: Callable[[tuple], object] = lambda results: None) -> tuple[bool, object]:
         sets = [(kept.copy(), np.zeros((), np.int64))]
-        holder = hold(sets[0])                          # lives until the answer is there
+        holder = hold(sets[0])                          # lives until the check is done
         return bool(library.hloc_are_idle(id(sets[0]), facts)), holder
 
     right = np.zeros((3, 5), np.float32)

@@ -3,7 +3,7 @@
 In: a shared object made by build.py, open, and the facts that its manifest holds. Out: a backend that takes checked
 arrays.
 The arena and the table of base addresses live as long as the backend; runs of one backend take turns. A child of a
-fork may call what it has from its parent, whatever another thread was about to do with it.
+fork may call programs of its parent, whatever another thread did with them.
 """
 from __future__ import annotations
 
@@ -46,11 +46,12 @@ from hloc.targets.manifest import MOST_BYTES, value_from_json, value_to_json, wh
 
 MARK, VERSION = "hloc_shared_object", 2
 
-NAME = re.compile(r"[A-Za-z]\w{0,99}", re.ASCII)         # what names of functions begin with
+NAME = re.compile(r"[A-Za-z]\w{0,99}", re.ASCII)         # prefixes of functions
 
 
 def refuse_if_too_large(needed: int, what: str, largest: Instruction | None = None) -> None:
-    """RunError before anything is allocated, where `needed` bytes cannot be had; it names `largest`, if given."""
+    """Raise RunError, before anything is allocated, if `needed` bytes are not available; it names `largest`, if
+    given."""
     free = available_memory()
     if free is not None and needed > free:
         why = f"; its largest array is %{largest.name}, {largest.shape}" if largest else ""
@@ -66,19 +67,19 @@ FUNCTIONS = ("hloc_use_threads", "hloc_execute", "hloc_run_alone", "hloc_forget_
 
 
 class NotLoaded(RunError):
-    """A shared object that the system's loader refuses, or that is no program."""
+    """A shared object that the system's loader refuses, or that is not a program."""
 
 
 def open_library(file: BinaryIO, table: str = "") -> ctypes.CDLL | SavedLibrary:
-    """A program, loaded until nobody holds it any more. All programs of a process run on the threads of the first,
-    which stays. table: the symbol by which the functions of a saved one are found. Raises NotLoaded."""
+    """Load a program, until it is not referenced any more. All programs of a process use the threads of the first one,
+    which stays loaded. table: the symbol of a saved program's function table. Raises NotLoaded."""
     global _threads
     check_runtime()
     library = _load(file)
     if table:
         library = SavedLibrary(library, table)
     if missing := [name for name in FUNCTIONS if not hasattr(library, name)]:
-        raise NotLoaded(f"{file.name} is no program of hloc's: it has no function {missing[0]}")
+        raise NotLoaded(f"{file.name} is not a program of hloc: it has no function {missing[0]}")
     library.hloc_threads.restype = ctypes.c_void_p
     library.hloc_share_threads.argtypes = (ctypes.c_void_p,)
     with _sharing:
@@ -95,15 +96,15 @@ class _Row(ctypes.Structure):
 
 
 class SavedLibrary:
-    """A saved shared object, whose functions other libraries cannot see: they are attributes by the names that they
-    have in a program for Python; addresses, of all that its table names. Raises NotLoaded."""
+    """A saved shared object with hidden functions, as attributes with the names of a program for Python; addresses: of
+    all functions in its table. Raises NotLoaded."""
 
     def __init__(self, library: ctypes.CDLL, table: str):
         self.library, self._handle = library, library._handle
         try:
             row = ctypes.addressof(_Row.in_dll(library, table))
         except ValueError:
-            raise NotLoaded(f"{library._name} is no program of hloc's: it has no {table}") from None
+            raise NotLoaded(f"{library._name} is not a program of hloc: it has no {table}") from None
         self.addresses: dict[str, int] = {}
         while name := (found := _Row.from_address(row)).name:
             self.addresses[name.decode()] = found.address
@@ -113,13 +114,13 @@ class SavedLibrary:
         if name not in self.__dict__.get("addresses", ()):
             raise AttributeError(name)
         function = ctypes.CFUNCTYPE(ctypes.c_int)(self.addresses[name])
-        function.library = self.library                       # stays loaded
+        function.library = self.library                       # keeps it loaded
         setattr(self, name, function)
         return function
 
 
 def _load(file: BinaryIO) -> ctypes.CDLL:
-    """What `file` has open, whatever stands at its path by now. Raises NotLoaded."""
+    """Load the open file itself, not its path. Raises NotLoaded."""
     opened = f"/proc/self/fd/{file.fileno()}"
     try:
         return ctypes.CDLL(_new_name(opened) if os.path.exists(opened) else os.path.abspath(file.name))
@@ -129,15 +130,15 @@ def _load(file: BinaryIO) -> ctypes.CDLL:
 
 
 def _new_name(path: str) -> str:
-    """A name of `path` that the loader has not seen: it takes one that it knows for the library that it knows, without
-    a look at the file. A number is written in front of the last two parts, its digits as `./` and `.//`."""
+    """A spelling of `path` that is new to the loader, which reuses a library for a known path without reading the file.
+    A number is inserted before the last two parts, its digits as `./` and `.//`."""
     folder, parent, name = path.rsplit("/", 2)
     number = "".join(".//" if digit == "1" else "./" for digit in f"{next(_loads):b}")
     return f"{folder}/{number}{parent}/{name}"
 
 
 def start_anew_after_fork() -> None:
-    """In the child of a fork: other threads are gone, with the locks and turns that they had."""
+    """Reset in the child of a fork: other threads do not exist, nor do their locks."""
     global _sharing
     _sharing = threading.Lock()
     for backend in list(_backends):
@@ -148,8 +149,8 @@ os.register_at_fork(after_in_child=start_anew_after_fork)
 
 
 class CpuBackend:
-    """Calls hloc_execute of one shared object. library: open until this is made; key: its own in the cache, if it lies
-    there; table: of open_library; held: bytes of what the first run makes for the later ones (Program.held)."""
+    """Calls hloc_execute of one shared object. library: open until this is made; key: its cache key, if it is cached;
+    table: of open_library; held: bytes of arrays that the first run computes for later ones (Program.held)."""
 
     def __init__(self, library: BinaryIO, parameters: Sequence[Value], results: Sequence[Value], arena_size: int,
                  constants: Sequence[np.ndarray], host_calls: Sequence[tuple[HostCall, Callable]] = (), key: str = "",
@@ -179,15 +180,15 @@ class CpuBackend:
         _backends.add(self)
 
     def _start_calls(self, facts: Facts | None) -> None:
-        """Make self.quick: it runs on arrays that nobody has checked, or returns None where they are not exactly what
-        the program takes. Without facts there is none."""
+        """Make self.quick: it runs on unchecked arrays, or returns None if they are not exactly what the program takes.
+        Without facts there is none."""
         self._memory.may_keep_arrays(facts is not None and tells_idle(self.shared_object))
-        # these hold Python's lock when they begin and end, and may raise
+        # these hold the GIL when they begin and end, and may raise
         self._call = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.POINTER(Caller), ctypes.py_object, ctypes.py_object)(
             _address(self.shared_object.hloc_call))
         self._run_alone = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.POINTER(Caller), ctypes.c_void_p)(
             _address(self.shared_object.hloc_run_alone))
-        known = weakref.ref(self)                             # the arena must not wait for the garbage collector
+        known = weakref.ref(self)                             # no cycle: the arena is freed at once
         self._caller, quick = quick_caller(
             self.shared_object, self._bases, facts, lambda number, pointers: known()._call_host(number, pointers),
             lambda arrays, code: known()._call_anew(arrays, code),
@@ -196,23 +197,23 @@ class CpuBackend:
             self.quick = quick
 
     def start_anew(self) -> None:
-        """After a fork."""
+        """Reset after a fork."""
         self._lock = threading.Lock()
         self._caller.start_anew()
         self.shared_object.hloc_forget_threads()
 
     def _call_anew(self, arrays: tuple, code: int) -> tuple[np.ndarray, ...] | None:
-        """Where a quick call failed, or found no results of earlier calls that it may take."""
+        """Handle a quick call that failed, or found no reusable results."""
         if code <= FAILED or code == REENTERED:
             self._fail(code)
         if code == NOT_AS_EXPECTED:
             return None
         with self._lock:
-            self._caller.keep(())                             # old ones go now, even if there is no memory for new ones
+            self._caller.keep(())                             # free old ones before allocating new ones
             outputs = self._memory.new_arrays()
             self._caller.keep(self._memory.kept)
         code = BUSY
-        while code == BUSY:                                   # between two calls Python looks for signals
+        while code == BUSY:                                   # between two calls Python handles signals
             code = self._call(self._caller, arrays, outputs)
         if code == NOT_AS_EXPECTED:
             return None
@@ -235,9 +236,9 @@ class CpuBackend:
         return outputs
 
     def _fail(self, code: int) -> NoReturn:
-        """Raise what a code of runtime/call.c stands for."""
+        """Raise the error of a code of runtime/call.c."""
         if code == REENTERED:
-            raise RunError("a custom call of a program calls that same program, which has not come to its end",
+            raise RunError("a custom call of a program calls that same program while it is running",
                            hint="compile the module a second time, and call that")
         code = FAILED - code if code <= FAILED else code
         if code == OUT_OF_MEMORY:
@@ -264,16 +265,16 @@ def _view(address: int, shape: Shape) -> np.ndarray:
     return np.frombuffer(raw, numpy_dtype(shape.element_type), shape.num_elements).reshape(shape.dimensions)
 
 
-# -- manifest: what a saved .so says of itself ------------------------------------------------------------------------
+# -- the manifest of a saved .so --------------------------------------------------------------------------------------
 
 def constant_places(constants: Sequence[np.ndarray]) -> list[int]:
-    """Where each constant begins in the blob, and behind them where the last one ends."""
+    """The offset of each constant in the blob, and the end of the last one."""
     return [0, *accumulate(-(-c.nbytes // ALIGNMENT) * ALIGNMENT for c in constants)]
 
 
 def manifest(name: str, parameters: Sequence[Value], results: Sequence[Value], arena_size: int,
              constants: Sequence[np.ndarray]) -> dict:
-    """Facts for JSON: names and shapes, arena size and where each constant lies in the blob."""
+    """Facts for JSON: names and shapes, arena size and offsets of constants in the blob."""
     places = constant_places(constants)
     return {"name": name, "arena": arena_size, "constants": places[:-1], "constant_bytes": places[-1],
             "byte_order": sys.byteorder, "machine": os.uname().machine,
@@ -281,7 +282,7 @@ def manifest(name: str, parameters: Sequence[Value], results: Sequence[Value], a
 
 
 def _check_manifest(facts: dict) -> None:
-    """Raises ValueError, KeyError or TypeError for facts that `manifest` does not make on this machine."""
+    """Raises ValueError, KeyError or TypeError for facts that `manifest` could not have made on this machine."""
     if (facts["machine"], facts["byte_order"]) != (os.uname().machine, sys.byteorder):
         raise ValueError(f"it is compiled for {str(facts['machine'])[:40]}, this is {os.uname().machine}")
     for row in (*facts["parameters"], *facts["results"]):
@@ -311,7 +312,7 @@ def load_shared_object(path: Path) -> tuple[CpuBackend, dict]:
 
 
 def _refuse_other_cpu(path: Path, library: SavedLibrary, march: str) -> None:
-    """RunError where the code may use instructions that this CPU lacks."""
+    """Raise RunError if the code may use instructions that this CPU lacks."""
     library.hloc_cpu_lacks.restype = ctypes.c_char_p
     lacks = library.hloc_cpu_lacks()
     if lacks is not None:
@@ -322,7 +323,7 @@ def _refuse_other_cpu(path: Path, library: SavedLibrary, march: str) -> None:
 
 def backend_of(library: BinaryIO, facts: dict, blob: np.ndarray, key: str = "", table: str = "",
                held: Sequence[int] = ()) -> CpuBackend:
-    """The backend that a manifest describes; `blob` holds its constants."""
+    """The backend of a manifest; `blob` holds its constants."""
     return CpuBackend(library, [value_from_json(row) for row in facts["parameters"]],
                       [value_from_json(row) for row in facts["results"]], facts["arena"],
                       [blob[offset:] for offset in facts["constants"]], key=key, table=table, held=held)

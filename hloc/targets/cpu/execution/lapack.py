@@ -1,7 +1,7 @@
-"""JAX's calls of LAPACK from compiled C, through the function addresses that SciPy offers to other compiled code.
+"""JAX's calls of LAPACK from compiled C, through the function addresses that SciPy exports for compiled code.
 
-In: a host call of a plan. Out: the constant of the driver that runtime/lapack.c works from, or None where Python makes
-the call: SciPy is not installed, or the call is of another form than those below.
+In: a host call of a plan. Out: the constant of the driver that runtime/lapack.c reads, or None if Python makes the
+call: SciPy is not installed, or the call has another form than those below.
 
     lapack_call(HostCall("lapack_sgetrf_ffi", ...))  == "{HLOC_GETRF, 0, 16, 64, 64, 0, {0}, 3}"
     hand_over(library)                                  fills in the addresses, once the program is loaded
@@ -42,8 +42,8 @@ LARGE, PIECE = 192, 40000             # of runtime/lapack.c: when a batch is div
 
 
 class Form(NamedTuple):
-    """What a routine takes and gives per matrix, as (element type, dimensions); the result that is LAPACK's info comes
-    behind the others, or is left out. options: its letters."""
+    """The arguments and results of a LAPACK routine per matrix, as (element type, dimensions); LAPACK's info is the
+    last result, or omitted. options: its letters."""
 
     operands: list[tuple]
     results: list[tuple]
@@ -178,7 +178,7 @@ def _tridiagonal_form(element: str, given: Sequence[Shape]) -> Form | None:
 
 
 def _letter(call: Instruction, name: str, known: str) -> str | None:
-    """An option as LAPACK's letter; the first of `known` where it is not written, None for any other."""
+    """An option as LAPACK's letter; the first of `known` if it is not written, None for any other."""
     code = option(call, name, ord(known[0]))
     return chr(code) if code in map(ord, known) else None
 
@@ -190,7 +190,7 @@ def _fits(shapes: Sequence[Shape], wanted: Sequence[tuple], batch: tuple[int, ..
 # -- scratch memory ----------------------------------------------------------------------------------------------------
 
 def lapack_scratch(step: HostCall, machine: Machine) -> Scratch:
-    """What runtime/lapack.c takes for a call; nothing where Python makes it."""
+    """The scratch memory of runtime/lapack.c for a call; none if Python makes it."""
     call = _call_of(step)
     if call is None:
         return NOTHING
@@ -208,7 +208,7 @@ def lapack_scratch(step: HostCall, machine: Machine) -> Scratch:
 
 @lru_cache(maxsize=256)
 def _work(call: Call) -> tuple[int, int, int]:
-    """Elements of work, real and whole numbers that LAPACK wants, as its functions say when they are asked."""
+    """Elements of work arrays, real and integer, that LAPACK needs, by its workspace queries."""
     if call.routine in ("potrf", "getrf", "trsm", "gtsv"):
         return 0, 0, 0
     rows, columns, minus_one = ctypes.c_int(call.rows), ctypes.c_int(call.columns), ctypes.c_int(-1)
@@ -254,7 +254,7 @@ def _work(call: Call) -> tuple[int, int, int]:
 
 @lru_cache(maxsize=1)
 def _addresses() -> ctypes.Array | None:
-    """Functions by routine and type; None without SciPy, or where its integers are not C's int."""
+    """Functions by routine and type; None without SciPy, or if its integers are not C's int."""
     try:
         from scipy.linalg import cython_blas, cython_lapack
     except ImportError:
@@ -286,7 +286,7 @@ def _capsule_pointer(capsule, name: bytes) -> int:
 
 
 def hand_over(library: ctypes.CDLL) -> None:
-    """Fill in the addresses that a program calls. Raises RunError where SciPy is gone since it was compiled."""
+    """Fill in the addresses that a program calls. Raises RunError if SciPy was removed since it was compiled."""
     addresses = _addresses()
     if addresses is None:
         raise RunError("this program calls LAPACK through SciPy, which is not installed", hint="pip install scipy")

@@ -1,4 +1,4 @@
-"""What each step of a program took: the reading end of runtime/profile.h.
+"""The times of a program's steps: the reader of runtime/profile.h.
 
 In: the shared object of a timed build and its steps by number. Out: one StepTime per step.
 
@@ -16,7 +16,7 @@ from hloc.run_trace import StepTime
 
 
 def step_times(library: ctypes.CDLL, steps: Sequence[Step], program: Program) -> tuple[StepTime, ...]:
-    """What the steps took since this was asked last."""
+    """The times of the steps since the last call."""
     counts = ctypes.c_int64 * max(1, len(steps))
     nanoseconds, runs = counts(), counts()
     library.hloc_step_times(nanoseconds, runs)

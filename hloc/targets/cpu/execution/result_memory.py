@@ -1,13 +1,13 @@
-"""Memory for result arrays that is used again: fresh pages cost as much as filling them.
+"""Reused memory for result arrays: fresh pages cost as much as filling them.
 
 In: the shapes of the results. Out: uninitialized arrays, one per result, for each run.
 
-A large result lies in a block that stays here. A block is given out again once nobody holds the array, or any view
-of it: each of them holds a reference to the block, and Python counts those. At most KEPT blocks per result and
-MOST_KEPT_BYTES in all stay; others are forgotten and live as long as their arrays.
+A large result is in a block that is kept here. A block is reused once neither the array nor any view of it is
+referenced: each of them holds a reference to the block, and Python counts those. At most KEPT blocks per result and
+MOST_KEPT_BYTES in total are kept; others live as long as their arrays.
 
-To make an array takes 0.3 us, more than many kernels do. So the results of the last KEPT calls stay as well, in `kept`,
-and runtime/call.c takes those of one call again where nobody holds them or any of their arrays.
+Making an array takes 0.3 us, more than many kernels. So the results of the last KEPT calls are kept, too, in `kept`,
+and runtime/call.c reuses those of one call if neither they nor any of their arrays are referenced.
 """
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def aligned_bytes(size: int) -> np.ndarray:
 
 
 class Block(np.ndarray):
-    """Memory of a large result. It is a type of its own so that views of the result hold the result, and not the block
-    alone: NumPy has them hold what is behind several plain arrays."""
+    """Memory of a large result. It is a subclass so that views of the result reference the result, and not only the
+    block: through plain arrays NumPy references the base object."""
 
 
 class ResultMemory:
@@ -42,18 +42,18 @@ class ResultMemory:
         self._forms = [(dimensions, dtype, int(np.prod(dimensions, dtype=np.int64)) * dtype.itemsize)
                        for dimensions, dtype in forms]
         large, total = (sum(size for _, _, size in self._forms if size >= least) for least in (SMALL_BYTES, 0))
-        can_count = getattr(sys, "_is_gil_enabled", lambda: True)()       # else references are counted elsewhere
+        can_count = getattr(sys, "_is_gil_enabled", lambda: True)()       # else reference counts are stored elsewhere
         self._keeps = can_count and 0 < large <= MOST_KEPT_BYTES // KEPT
         self._blocks: list[list[Block]] = [[] for _ in self._forms]
         self._sets = KEPT if 0 < total <= MOST_KEPT_BYTES // KEPT else 0
         self.kept: list[tuple[np.ndarray, ...]] = []        # the results of earlier calls, the oldest first
 
     def may_keep_arrays(self, may: bool) -> None:
-        """Whether there is a way to tell that nobody holds an array."""
+        """Whether it can be known that an array is not referenced."""
         self._sets = self._sets if may else 0
 
     def new_arrays(self) -> tuple[np.ndarray, ...]:
-        """Like arrays; they are kept, in place of the oldest."""
+        """Like arrays; they are kept and replace the oldest."""
         del self.kept[:len(self.kept) - self._sets + 1]
         arrays = self.arrays()
         if self._sets:
@@ -71,12 +71,12 @@ class ResultMemory:
         block = free_block(self._blocks[number])
         if block is None:
             block = Block(size + ALIGNMENT, np.uint8)
-            self._blocks[number] = [*self._blocks[number][1 - KEPT:], block]      # the oldest may be held for good
+            self._blocks[number] = [*self._blocks[number][1 - KEPT:], block]      # the oldest may be referenced forever
         return np.ndarray(dimensions, dtype, block, -block.ctypes.data % ALIGNMENT)
 
 
 def free_block(blocks: list[Block]) -> Block | None:
-    """A block that only the list holds."""
+    """A block that only the list references."""
     for i in range(len(blocks)):
         if sys.getrefcount(blocks[i]) == IDLE_COUNT:
             return blocks[i]
@@ -84,7 +84,7 @@ def free_block(blocks: list[Block]) -> Block | None:
 
 
 def _idle_count() -> int:
-    """What getrefcount says, asked as above, of an object that only a list holds."""
+    """The result of getrefcount, as above, for an object that only a list references."""
     blocks = [object()]
     return [sys.getrefcount(blocks[i]) for i in range(1)][0]
 

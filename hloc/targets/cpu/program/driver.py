@@ -4,11 +4,10 @@ In: a plan.Program and the C name of each kernel. Out: C text that defines
 
     int hloc_execute(void *const *bases, hloc_host_function host);
 
-`bases` holds the arena, the parameters, the results, the constants and what setup makes, in this order
-(runtime/driver.h). While it runs,
-subnormal numbers count as zero, as in XLA on CPUs: they would cost a hundred times what others do. A timed driver
-also counts the runs and nanoseconds of each step, which hloc_step_times tells; a traced one (runtime/trace.h) notes
-when each ran, too, and the iterations of loops; the others know nothing of clocks.
+`bases` holds the arena, the parameters, the results, the constants and the arrays of setup, in this order
+(runtime/driver.h). While it runs, subnormal numbers are taken for zero, as in XLA on CPUs: they would cost a hundred
+times as much. A timed driver also counts the runs and nanoseconds of each step, for hloc_step_times; a traced one
+(runtime/trace.h) also records when each ran, and the iterations of loops.
 """
 from __future__ import annotations
 
@@ -27,8 +26,8 @@ from hloc.targets.cpu.program.small_kernels import launches
 from hloc.targets.cpu.scratch.room import Scratch
 from hloc.targets.cpu.scratch.steps import scratch_of
 
-WATCH_SECONDS = 1e-3              # runs that take longer look for signals (runtime/call.c), so often
-FIRST_SECONDS, MOST_TURNS = 1e-4, 1000      # of a loop that nobody knows the length of, before it begins to look
+WATCH_SECONDS = 1e-3              # interval at which longer runs check for signals (runtime/call.c)
+FIRST_SECONDS, MOST_TURNS = 1e-4, 1000      # of a loop of unknown length, before it begins to check
 
 
 class DriverSource(NamedTuple):
@@ -51,20 +50,20 @@ class Driver:
     machine: Machine
     refs: list[tuple[int, int]] = field(default_factory=list)
     host_calls: list[HostCall] = field(default_factory=list)
-    in_python: Collection[str] = ()         # targets of host calls that Python makes, whatever they are
-    inlined: Mapping[str, str] = field(default_factory=dict)      # kernels that are a part of it (small_kernels.py)
-    lapack_calls: dict[str, HostCall] = field(default_factory=dict)       # by what C is told
+    in_python: Collection[str] = ()         # targets of host calls that Python always makes
+    inlined: Mapping[str, str] = field(default_factory=dict)      # inlined kernels (small_kernels.py)
+    lapack_calls: dict[str, HostCall] = field(default_factory=dict)       # by their C text
     lines: list[str] = field(default_factory=list)
     jobs: list[str] = field(default_factory=list)
-    rooms: dict[Scratch, int] = field(default_factory=dict)      # scratch sizes of routines
+    rooms: dict[Scratch, int] = field(default_factory=dict)      # scratch sizes of library kernels
     timed: list[Step] | None = None         # the steps that are timed, by number; None: no clock at all
     turns: int | None = None                # of each loop that are noted one by one; None: no trace
     traced: list[WhileLoop] = field(default_factory=list)
     fixed: set[int] = field(default_factory=set)       # positions of bases that inlined kernels use
     loops: int = 0                          # how many loops are around the steps being written
-    watches: bool = False                   # it may take so long that it is to look for signals
+    watches: bool = False                   # a run may be long and checks for signals
     counters: int = 0                       # of turns of loops
-    unwatched: float = 0.0                  # seconds of the steps since it last did
+    unwatched: float = 0.0                  # seconds of the steps since the last check
 
     def base(self, ref: Ref) -> int:
         """The position of a region's base in the `bases` table."""
@@ -81,7 +80,7 @@ class Driver:
         return f"refs + {place}"
 
     def addresses(self, refs: tuple[Ref, ...]) -> str:
-        """C expressions of places that the compiler shall know; the bases stand in variables of their own."""
+        """C expressions of addresses that the compiler can analyze; the bases are local variables."""
         self.fixed.update(self.base(r) for r in refs)
         return ", ".join(f"base{self.base(r)} + {r.offset}" if r.offset else f"base{self.base(r)}" for r in refs)
 
@@ -93,7 +92,7 @@ class Driver:
             self.watch(step, indent)
 
     def setup(self) -> None:
-        """The steps of the first run. A run that is stopped before they are done leaves them to the next one."""
+        """The steps of the first run. If a run is stopped before they are done, the next one repeats them."""
         if not self.program.setup:
             return
         flag = f"(int32_t *)bases[{self.base(Ref('held', 0, 0, FLAG_BYTES))}]"
@@ -105,7 +104,7 @@ class Driver:
         self.timed = timed
 
     def watch(self, step: Step, indent: int) -> None:
-        """Look for signals, where a step may have been cut short by one, or some time has passed."""
+        """Check for signals if a step may have been interrupted by one, or some time has passed."""
         launched = step.launches if isinstance(step, Together) else (step,) if isinstance(step, Launch) else ()
         kernels = [self.program.kernels[launch.kernel] for launch in launched]
         self.unwatched += sum(seconds_of(kernel.cost, self.machine) for kernel in kernels)
@@ -121,7 +120,7 @@ class Driver:
         self.lines.append("  " * indent + text)
 
     def work(self, indent: int, step: Step, text: str) -> None:
-        """A step that takes time of its own."""
+        """A step that is timed."""
         if self.timed is not None:
             text = f"HLOC_TIMED({len(self.timed)}, {text});"
             self.timed.append(step)
@@ -141,7 +140,7 @@ class Driver:
             self.work(indent, step, f"hloc_launch({name}, {extent}, {grain}, bases, {rows}, {count})")
 
     def room(self, step: Launch | HostCall, what: Tile | HostCall) -> str:
-        """The C expression of a routine's scratch sizes; the memory itself is the row behind its arguments."""
+        """The C expression of a library kernel's scratch sizes; the memory is the row after its arguments."""
         if step.scratch is None:
             return "0"
         sizes = scratch_of(what, self.machine)
@@ -150,7 +149,7 @@ class Driver:
         return f"rooms + {self.rooms.setdefault(sizes, len(self.rooms))}"
 
     def together(self, group: Together, indent: int) -> None:
-        """Launches at the same time; a timed driver runs them one by one."""
+        """Parallel launches; a timed driver runs them one by one."""
         first = len(self.jobs)
         for step in group.launches:
             extent, name = extent_of(self.program.kernels[step.kernel]), self.names[step.kernel]
@@ -190,8 +189,7 @@ class Driver:
         return number
 
     def counter(self, step: WhileLoop, indent: int) -> str:
-        """What a loop does in each turn so that it looks for signals once it has taken some time; "" where that is
-        known before."""
+        """The code in each iteration of a loop that checks for signals after some time; "" if its time is known."""
         if step.trip_count is not None:
             return ""
         name = f"turns{self.counters}"
@@ -242,7 +240,7 @@ class Driver:
         self.host_calls.append(step)
 
     def clocks(self) -> list[str]:
-        """What a timed driver declares."""
+        """The declarations of a timed driver."""
         if self.timed is None:
             return []
         steps = f"enum {{ HLOC_STEPS = {max(1, len(self.timed))} }};"
@@ -258,7 +256,7 @@ class Driver:
                 *(f"  {call}," for call in self.lapack_calls), "};", ""]
 
     def kernels(self) -> list[str]:
-        """The functions that are a part of the driver."""
+        """The inlined kernels."""
         if not self.inlined:
             return []
         return ['#include "scalar.h"', *(inlined_text(name, text) for name, text in self.inlined.items())]
@@ -304,12 +302,12 @@ class Driver:
 
 
 def inlined_text(name: str, text: str) -> str:
-    """The text of a kernel as the driver holds it."""
+    """The text of an inlined kernel."""
     return text.replace(f"void {name}(", f"HLOC_ALWAYS void {name}(", 1)
 
 
 def estimated_seconds(steps: Sequence[Step], program: Program, machine: Machine) -> float:
-    """What steps take on one core, as the cost model has it."""
+    """The time of steps on one core, by the cost model."""
     copied = sum(s.source.size for s in all_steps(steps) if isinstance(s, Copy)) / machine.bandwidth
     return copied + sum(times * seconds_of(program.kernels[launch.kernel].cost, machine)
                         for launch, times in launches(steps))

@@ -1,9 +1,9 @@
-"""What a saved program holds besides its kernels: constants, a manifest, and functions for C and C++ to call.
+"""The parts of a saved program besides its kernels: constants, a manifest, and functions for C and C++.
 
-In: a plan.Program, and the name that its functions begin with. Out: C text of the entry unit, the constants as one
+In: a plan.Program, and the prefix of its functions. Out: C text of the entry unit, the constants as one
 binary file or as C text, and the C header.
 
-    encoder_run(inputs, results)          runtime/entry.h defines what is called hloc_run there
+    encoder_run(inputs, results)          hloc_run in runtime/entry.h
 """
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hloc.targets.c_headers import arrays, c_string, comment, header
 from hloc.targets.cpu.execution.executable import constant_places
 
 PUBLIC = ("run", "start", "stop", "error")
-# What Python looks up in <name>_program, the one symbol that a library has beside its functions.
+# Entries that Python reads in <name>_program, the only other symbol of a library.
 FOR_PYTHON = ("cpu_lacks", "execute", "use_threads", "threads", "share_threads", "forget_threads", "unplanned", "match",
               "are_idle", "run_alone", "call", "quick")
 MOST_TEXT_BYTES = 256 << 20               # of constants that C text spells out: gcc takes 3 GiB for them
@@ -37,7 +37,7 @@ def write_constants(constants: Sequence[np.ndarray], path: Path) -> None:
 
 
 def constants_text(constants: Sequence[np.ndarray], name: str) -> str:
-    """The same file as C text: <name>_constants. Raises UnsupportedError where it would be too long."""
+    """The same file as C text: <name>_constants. Raises UnsupportedError if it would be too long."""
     total = constant_places(constants)[-1]
     if total > MOST_TEXT_BYTES:
         raise UnsupportedError(f"the constants take {total / 2**20:,.0f} MiB, too much to spell out in C",
@@ -49,7 +49,7 @@ def constants_text(constants: Sequence[np.ndarray], name: str) -> str:
 
 
 def entry_macros(program: Program, name: str) -> str:
-    """What runtime/entry.h must know of a program."""
+    """The facts about a program for runtime/entry.h."""
     places = constant_places(program.constants)[:-1] or [0]
     return "\n".join([
         f"#define HLOC_NAME {c_string(name)}",
@@ -82,7 +82,7 @@ def escaped_again(text: str) -> str:
 
 
 def exported_names(name: str) -> list[str]:
-    """The symbols of a shared object that others see."""
+    """The exported symbols of a shared object."""
     return [f"{name}_{word}" for word in (*PUBLIC, "program")]
 
 
@@ -99,12 +99,12 @@ USE = """\
  *     row-major. Returns 0, else an error: 1, out of memory; 2, this CPU lacks instructions that the code uses.
  * NAME_start(threads), optional: takes memory and starts threads before the first run. threads: the caller's included;
  *     0: as many as there are CPUs for the process, which is what the first run does. Returns as NAME_run does.
- * NAME_stop(): gives memory and threads back; the next run takes them again. Unloading the library does it too.
- * NAME_error(code): an error in words.
+ * NAME_stop(): frees memory and ends threads; the next run starts them again. Unloading the library does it, too.
+ * NAME_error(code): the text of an error.
  *
- * Threads    any thread may call any of these; runs of one program take turns. Programs know nothing of each other.
- * Alignment  as malloc's, at least that of the element type; a multiple of 64 is the quickest.
- * Lifetime   arrays are the caller's. Inputs are only read. Results may be written and read until NAME_run returns;
- *            none may overlap another array. Nothing keeps a pointer afterwards.
- * Numbers    during a run subnormal numbers count as zero; the caller's floating-point state is put back.
- * fork       a child may run the program: threads start anew there. */"""
+ * Threads    any thread may call any of these; runs of one program take turns. Programs are independent.
+ * Alignment  that of the element type, as malloc's; a multiple of 64 is fastest.
+ * Lifetime   the caller owns all arrays. Inputs are only read. Results are undefined until NAME_run returns; none may
+ *            overlap another array. No pointer is kept afterwards.
+ * Numbers    during a run subnormal numbers are taken for zero; the caller's floating-point state is restored.
+ * fork       a child may run the program; it starts its own threads. */"""

@@ -1,7 +1,7 @@
-"""Small kernels that know nothing of each other run side by side, on all threads.
+"""Runs independent small kernels in parallel, on all threads.
 
-In: the steps of a plan, in order. Out: the same steps, neighbouring launches put together where each is too little work
-for several threads, all of them are enough, and none writes what another reads or writes.
+In: the steps of a plan, in order. Out: the same steps, with neighbouring launches grouped if each is too little work
+for several threads, all together are enough, and none writes what another reads or writes.
 
     the updates of 150 arrays   ->   3 groups of 50 launches, instead of 150 launches on one thread
 """
@@ -41,7 +41,7 @@ def grouped(steps: Iterable[Step], program: Program, machine: Machine) -> Iterat
 
 
 def _is_small(kernel: object, machine: Machine) -> bool:
-    """One piece of work. Routines split their work themselves."""
+    """Whether it is one piece of work. Library kernels split their work themselves."""
     return isinstance(kernel, Kernel) and grain_of(kernel, machine) >= extent_of(kernel)
 
 
@@ -66,7 +66,7 @@ def _is_independent(launch: Launch, others: list[Launch], program: Program) -> b
 
 
 def _accesses(launch: Launch, program: Program) -> tuple[list[Ref], list[Ref]]:
-    """What a launch reads, and what it writes."""
+    """The memory that a launch reads, and that it writes."""
     found: tuple[list[Ref], list[Ref]] = [], []
     for buffer, ref in zip(program.kernels[launch.kernel].buffers, launch.arguments):
         found[buffer.access != "read"].append(ref)

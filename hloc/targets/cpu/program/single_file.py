@@ -1,11 +1,11 @@
-"""Program -> one C file that stands alone: the model first, library routines behind it, then the constants.
+"""Program -> one self-contained C file: the model first, then library kernels, then the constants.
 
-In: Sources, and the name that its functions begin with. Out: C text that gcc and clang take with -Wall -Werror, and the
+In: Sources, and the prefix of its functions. Out: C text that gcc and clang accept with -Wall -Werror, and the
 same functions as a shared object has (export.py).
 
-A compiler needs the library first, a reader the model: the file includes itself, and what is read then is the library.
-All that is called hloc_ in generated code and in runtime/ is called after the program, so that several such files link
-into one program: hloc_run is encoder_run, hloc_gemm_f32 is encoder_gemm_f32.
+A compiler needs the library first, a reader the model: the file includes itself, and the included part is the library.
+All names with hloc_ in generated code and in runtime/ get the program's prefix, so that several such files link into
+one program: hloc_run is encoder_run, hloc_gemm_f32 is encoder_gemm_f32.
 """
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def single_file(sources: Sources, name: str) -> str:
 
 
 def included(file: str) -> str:
-    """A file of runtime/ that is a unit of its own elsewhere: its macros are its own."""
+    """A file of runtime/, with its macros undefined at the end."""
     names = dict.fromkeys(MACRO.findall((RUNTIME / file).read_text(encoding="utf-8")))
     return "\n".join([f'#include "{file}"', *(f"#undef {name}" for name in names)])
 

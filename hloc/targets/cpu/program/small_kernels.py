@@ -1,14 +1,13 @@
-"""Kernels so small that a call of them is a good part of their time: the driver holds their code instead.
+"""Small kernels, whose call is a large part of their time: the driver contains their code instead.
 
 In: a plan.Program, and the name and text of each kernel's function. Out: the names of those to inline.
 
     a loop of 30 steps over scalars, three kernels each   ->   loads, adds and stores; 90 calls less
 
-A call looks up the place of each argument, and writes it to the stack, where the kernel reads it: 7 ns, which is what a
-kernel over a few elements takes itself. What the driver holds is compiled on one core, and takes the compiler longer
-there than in functions of its own, so that there is a limit to it: a driver may not make a program take longer to
-compile. Kernels that run most often come first. Where the launches of one kernel are not a thousandth of the program's
-time it stays as it is.
+A call looks up the address of each argument and writes it to the stack, where the kernel reads it: 7 ns, about the time
+of a kernel over a few elements. The driver is compiled on one core, and inlined code takes the compiler longer there,
+so there is a limit: the driver must not make the compilation longer. Kernels that run most often come first. A kernel
+whose launches take less than a thousandth of the program's time is not inlined.
 """
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from hloc.targets.cpu.building.unit_costs import FUNCTION, kernel_cost
 from hloc.targets.cpu.program.grain import seconds_of
 
 LAUNCH_SECONDS = 7e-9
-LONGEST = 0.2e-6                 # seconds of one run: of longer ones, a launch is no part to speak of
+LONGEST = 0.2e-6                 # seconds of one run: the launch of a longer one is negligible
 LEAST_SHARE = 0.001              # of the program's time
 MOST_COST = 100                  # milliseconds of compilation, as if each were a function of its own
 UNKNOWN_TRIPS = 8
@@ -29,7 +28,7 @@ UNKNOWN_TRIPS = 8
 
 def inlined_kernels(program: Program, names: Sequence[str], texts: Mapping[str, str],
                     machine: Machine) -> frozenset[str]:
-    """Names of functions to write into the driver."""
+    """Names of functions to inline into the driver."""
     runs: dict[str, int] = {}
     places: dict[str, int] = {}
     total = 0.0
