@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import gc
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 
 MOST_ELEMENTS = 1 << 48           # of one array: more would take hours to compute
 SHOWN_FAULTS = 10                 # warnings about rules that one module breaks
-SWITCH_SECONDS = 2e-4             # between threads, while a module compiles
 LIMIT_TRIES = 7                   # attempts to meet a memory limit
 LIMIT_STEPS = 128                 # the aim is lowered by at least this part of the limit, then by twice as much ...
 
@@ -111,18 +109,6 @@ def without_collections() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
-
-
-@contextmanager
-def prompt_threads() -> Iterator[None]:
-    """Shorten Python's thread switch interval. With the default of 5 ms each system call of the threads that start
-    compilers waits that long for the thread that runs the passes, and compilers start 50 ms late."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(min(before, SWITCH_SECONDS))
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)
 
 
 @without_collections()
@@ -373,15 +359,13 @@ def _compiled(module: Module, target: str, options: Options, consume: bool, run:
         options = replace(options, bound=frozenset())
 
     def compile_now() -> Executable:
-        if run and chosen.ahead:
-            background.enter_context(chosen.ahead(module).in_background())
         own, program = optimized_plan(module if consume else clone_module(module), chosen, options)
         return chosen.executable(program, own, options)
 
     def compile_text(text: str) -> Executable:
         return compile_module(text, target, options=options, run=False)
 
-    with ending_cleanly(), prompt_threads(), ExitStack() as background:
+    with ending_cleanly():
         if run and chosen.recalled and not options.watches_passes and not options.times_steps:
             chosen_by = {**options.passes, **({"bound": sorted(options.bound)} if options.bound else {})}
             exe = chosen.recalled(module, chosen_by, compile_text, compile_now)

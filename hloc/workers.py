@@ -10,9 +10,8 @@ that a terminal's Ctrl-C reaches hloc first.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any
 
 _own = threading.local()                  # .stop: that of this thread's Workers
@@ -42,16 +41,6 @@ class Workers(ThreadPoolExecutor):
         if kind is not None:
             self.stop()
         return super().__exit__(kind, error, trace)
-
-    @contextmanager
-    def in_background(self) -> Iterator[None]:
-        """A context manager that stops them if the block ends by an error; otherwise they go on in the background."""
-        self.shutdown(wait=False)
-        try:
-            yield
-        except BaseException:
-            self.stop()
-            raise
 
 
 def in_background(work: Callable[[], Any]) -> Any:

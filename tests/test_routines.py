@@ -1,19 +1,34 @@
-"""Which routines are compiled before the passes have run: those that the program will call, and no others."""
+"""Which routines are compiled with a program: those that it may call, and no others."""
+from dataclasses import replace
+
 import pytest
 
+from hloc import api
 from hloc.machine import Machine
-from hloc.targets.cpu.building.likely import likely_units
-from hloc.text import parse_module
+from hloc.targets import find
+from hloc.targets.cpu.program.sources import Sources, make_sources
+from hloc.targets.target import Target
 
-SCORES = """
+REGIONS = """
+sum { a = f32[] parameter(0) b = f32[] parameter(1) ROOT c = f32[] add(a, b) }
+most { a = f32[] parameter(0) b = f32[] parameter(1) ROOT c = f32[] maximum(a, b) }
+"""
+ATTENTION = """
   q = f32[2,64,32] parameter(0)
   s = f32[2,64,64] dot(q, q), lhs_batch_dims={0}, rhs_batch_dims={0}, lhs_contracting_dims={2}, rhs_contracting_dims={2}
-  e = f32[2,64,64] exponential(s)
-  o = f32[2,64,32] dot(e, q), lhs_batch_dims={0}, rhs_batch_dims={0}, lhs_contracting_dims={2}, rhs_contracting_dims={1}
+  least = f32[] constant(-inf)
+  m = f32[2,64] reduce(s, least), dimensions={2}, to_apply=most
+  spread = f32[2,64,64] broadcast(m), dimensions={0,1}
+  below = f32[2,64,64] subtract(s, spread)
+  e = f32[2,64,64] exponential(below)
+  zero = f32[] constant(0)
+  t = f32[2,64] reduce(e, zero), dimensions={2}, to_apply=sum
+  total = f32[2,64,64] broadcast(t), dimensions={0,1}
+  w = f32[2,64,64] divide(e, total)
+  o = f32[2,64,32] dot(w, q), lhs_batch_dims={0}, rhs_batch_dims={0}, lhs_contracting_dims={2}, rhs_contracting_dims={1}
 """
 GRADIENT = """
-  g = f32[2,64,64] dot(o, q), lhs_batch_dims={0}, rhs_batch_dims={0}, lhs_contracting_dims={2}, rhs_contracting_dims={2}
-  h = f32[2,64,32] dot(g, q), lhs_batch_dims={0}, rhs_batch_dims={0}, lhs_contracting_dims={1}, rhs_contracting_dims={1}
+  g = f32[2,64,32] dot(w, o), lhs_batch_dims={0}, rhs_batch_dims={0}, lhs_contracting_dims={1}, rhs_contracting_dims={1}
 """
 
 
@@ -39,11 +54,16 @@ def dot(left: str, right: str) -> str:
 """
 
 
+def sources_of(body: str, target: Target) -> Sources:
+    """What is compiled for a module with these instructions."""
+    program = api.optimized_plan(api.load(f"{REGIONS}ENTRY e {{ {body} }}\n"), target)[1]
+    return make_sources(program, target.machine)
+
+
 @pytest.mark.parametrize("body, units", [
     ("p = f32[4] parameter(0)", []),
-    (SCORES, ["attention.c", "attention_kernels.c"]),
-    (SCORES.replace("64,32", "8,32").replace("64,64", "8,8"), ["attention_thin.c"]),
-    (SCORES + GRADIENT, ["gemm_f32.c"]),                   # the weights are kept for the gradient
+    (ATTENTION, ["attention.c", "attention_kernels.c"]),
+    (ATTENTION + GRADIENT, ["gemm_f32.c"]),                   # the weights are kept for the gradient
     ("x = f32[8,100] parameter(0) t = (f32[8,5], s32[8,5]) topk(x), k=5, largest=true", ["topk.c"]),
     ("x = f16[8,100] parameter(0) t = (f16[8,5], s32[8,5]) topk(x), k=5, largest=true", []),
     ("x = f32[64,8] parameter(0) y = f32[8,64] parameter(1) "
@@ -61,7 +81,7 @@ def dot(left: str, right: str) -> str:
     ("x = s8[64,64] parameter(0) y = bf16[64,64] convert(x) "
      "d = bf16[64,64] dot(y, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}", ["gemm_bf16.c"]),
     ("x = f16[64,64] parameter(0) y = f32[64,64] convert(x) "
-     "d = f32[64,64] dot(y, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}", ["gemm_f16.c"]),
+     "d = f32[64,64] dot(y, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}", ["gemm_f32.c"]),
     ("x = f16[64,64] parameter(0) y = f16[64,64] cholesky(x)", ["triangular_f32.c"]),
     ("x = f64[8,8] parameter(0) y = f64[8,8] cholesky(x)", []),
     (convolution(8), []),
@@ -75,13 +95,13 @@ def dot(left: str, right: str) -> str:
     (windows("f32[16,30,30,32]", "f32[28,28,32,64]", "f32[16,3,3,64]", "28x28", ""), ["conv_outer.c", "conv_memory.c"]),
     (windows("f16[2,14,14,64]", "f16[3,3,64,8]", "f16[2,27,27,8]", "3x3 pad=1_1x1_1 lhs_dilate=2x2", ""),
      ["gemm_f32.c", "conv_transposed.c", "conv_memory.c"]),
-], ids=["none", "attention", "attention of few queries", "attention gradient", "topk", "topk of f16", "shallow dot", "dot",
+], ids=["none", "attention", "attention gradient", "topk", "topk of f16", "shallow dot", "dot",
         "many small dots", "complex dot", "mixed dot", "dot of 8 bits", "dot of whole numbers",
         "converted dot", "factor of f16", "small factor", "shallow convolution", "convolution of 1x1 windows",
         "depthwise convolution", "convolution of groups", "convolution by blocks", "filter gradient", "transposed convolution"])
-def test_likely_units(body, units):
-    found, _ = likely_units(parse_module(f"ENTRY e {{ {body} }}"), Machine.host())
-    assert [unit for unit in found if unit != "pool.c"] == units
+def test_units(body, units):
+    found = sources_of(body, find("cpu")).runtime_units()
+    assert [unit for unit in found if unit not in ("pool.c", "turn.c")] == units
 
 
 MACHINE = Machine("test", "cpu", 4, 64, 1 << 15, 1 << 20, 1e10, 1e-6)
@@ -102,10 +122,10 @@ MACHINE = Machine("test", "cpu", 4, 64, 1 << 15, 1 << 20, 1e10, 1e-6)
     ("x = f64[32,60] parameter(0) y = c128[32,31] fft(x), fft_type=RFFT, fft_length={60}", "fft_f64.c",
      "FFT_MANY_ODD FFT_ONE FFT_ONE_ODD"),
     ("x = f32[64,64] parameter(0) y = f32[64,64] cholesky(x)", "triangular_f32.c", "CHOLESKY"),
-    (SCORES, "attention_kernels.c", ""),
-    (SCORES.replace("64", "40"), "attention_kernels.c", "ACROSS_ONE ALONG_ONE"),  # eight queries are left
+    (ATTENTION, "attention_kernels.c", ""),
+    (ATTENTION.replace("64", "40"), "attention_kernels.c", "ACROSS_ONE ALONG_ONE"),  # eight queries are left
 ], ids=["large", "rests", "small", "odd rows", "half a tile", "most of a tile", "one row", "one column", "f16", "powers of two", "few lines", "odd steps",
         "cholesky", "attention", "rest of queries"])
 def test_parts(body, unit, parts):
-    _, found = likely_units(parse_module(f"ENTRY e {{ {body} }}"), MACHINE)
+    found = sources_of(body, replace(find("cpu"), machine=MACHINE)).parts()
     assert sorted(part.removeprefix("KERNELS_") for part in found[unit]) == parts.split()

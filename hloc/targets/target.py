@@ -8,10 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hloc.executable import Executable
-from hloc.ir import Module
 from hloc.kernels.plan import Workspace
 from hloc.machine import Machine
-from hloc.workers import Workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +17,6 @@ class Target:
     """name        cpu or cuda: which pipeline (hloc/passes/pipelines.py) and which custom calls
     machine     facts about the hardware to compile for
     executable  (Program, optimized Module, Options) -> Executable
-    ahead       starts threads that compile library kernels for this module; called before the passes
     recalled    (Module, options of passes, compile a text, compile the module) -> Executable, from a cache of programs
     workspace   the scratch memory of its library kernels, for the plan; None: they allocate their own
     """
@@ -27,6 +24,5 @@ class Target:
     name: str
     machine: Machine
     executable: Callable[..., Executable]
-    ahead: Callable[[Module], Workers] | None = None
     recalled: Callable[..., Executable] | None = None
     workspace: Workspace | None = None

@@ -43,12 +43,6 @@ def multiply_adds(convolution: Instruction) -> int:
     return convolution.shape.num_elements * math.prod(kernel) // max(1, features)
 
 
-def may_be_loops(convolution: Instruction) -> bool:
-    """A convolution that no routine computes on a CPU, where its operands lie as one of these ways needs them."""
-    return (multiply_adds(convolution) <= TINY or is_shallow(convolution) or is_small(convolution)
-            or slides_along_rows(convolution) or fills_few_lanes(convolution) or long_windows(convolution))
-
-
 def long_windows(convolution: Instruction) -> bool:
     """A convolution with few positions in a row of the result and few pairs of features, of windows that are long in
     the last dimension, as the gradients of small filters are: loops on a CPU, with vectors along the window."""

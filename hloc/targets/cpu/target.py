@@ -28,7 +28,6 @@ STACK_BYTES = 1 << 20                 # of each thread of the pool: HLOC_STACK_B
 
 if TYPE_CHECKING:
     from hloc.targets.cpu.program.sources import Sources
-    from hloc.workers import Workers
 
 
 def cpu_target(march: str = "native") -> Target:
@@ -36,8 +35,7 @@ def cpu_target(march: str = "native") -> Target:
     does not know."""
     from hloc.targets.cpu.building.toolchain import machine_of
     machine = machine_of(march)
-    return Target("cpu", machine, partial(executable, machine), partial(start_ahead, machine=machine),
-                  partial(recalled, machine), workspace())
+    return Target("cpu", machine, partial(executable, machine), partial(recalled, machine), workspace())
 
 
 def workspace() -> Workspace:
@@ -62,12 +60,6 @@ def _packing(tile: Tile, machine: Machine) -> Packing | None:
 
 def _stack(machine: Machine) -> int:
     return (machine.cores - 1) * STACK_BYTES
-
-
-def start_ahead(module: Module, machine: Machine) -> Workers:
-    """Start compiling the library kernels that a module will probably call."""
-    from hloc.targets.cpu.building.ahead import ahead
-    return ahead(module, machine)
 
 
 def executable(machine: Machine, program: Program, module: Module, options) -> Executable:

@@ -1,7 +1,7 @@
 """The parts in which library kernels of runtime/ compile in parallel (runtime/parts.h), and which a program needs.
 
 In: names of units, as in routines.py, and for each the needed parts besides the mandatory ones: from the Tiles of a
-program (needs.py), or guessed before there are any (likely.py). Out: the compilations.
+program (needs.py). Out: the compilations.
 
     compiled(["gemm_f32.c"], {"gemm_f32.c": {"THIN"}})  ->  [("gemm_f32.c", ("-DHLOC_PART=HLOC_MAIN", ...)), ...]
 """

@@ -1,8 +1,7 @@
 """Which library kernels of runtime/ a program needs, from its generated C.
 
 In: C texts. Out: names of units: a file of runtime/, or `generic.c:gemm_c64`, one function of a file with many. Each
-unit is compiled once per machine (build.py), so a program should name only those that it calls. likely.py guesses them
-before there is any C.
+unit is compiled once per machine (build.py), so a program should name only those that it calls.
 
     hloc_gemm_f32(&args)        gemm_f32.c: those of its parts that the matmuls of a program need (product_parts.py)
     hloc_conv_rows_f32(&args)   the algorithm of most convolutions
