@@ -7,19 +7,27 @@
     r = bf16[9,4] scatter(x, i, bf16[4] convert(u))
 
 Other elements keep their value, because the wide type holds every value of the narrow one; the whole array is not
-written. A scatter that combines has one window and comes first in a chain: it reads x there, computes in the
-wide type and writes the rounded result. Others may add to one place several times before they round. Where a mask keeps
+written. A scatter that combines has one window and comes first in a chain: it reads x there, computes in the wide type
+and overwrites with the rounded result. Others may add to one place several times before they round. Where a mask keeps
 what the update before has put there (selected_updates.py), it keeps it as rounded.
 """
 from __future__ import annotations
 
+from math import prod
+
 from hloc.ir import Computation, Instruction, Module, array
 from hloc.passes.algebraic_simplifier.converts import holds
-from hloc.passes.algebraic_simplifier.selected_updates import Mask, is_link, part, pays, place_of
+from hloc.passes.algebraic_simplifier.selected_updates import is_link, pays
 from hloc.passes.expressions import Body
 from hloc.passes.patterns import reshape
 from hloc.passes.rewriter import Rewriter
 from hloc.passes.scatter_simplifier import combines, overwrites, window_sizes
+
+GATHERED = {                            # how a gather reads what a scatter writes
+    "offset_dims": "update_window_dims", "collapsed_slice_dims": "inserted_window_dims",
+    "start_index_map": "scatter_dims_to_operand_dims", "index_vector_dim": "index_vector_dim",
+    "operand_batching_dims": "input_batching_dims", "start_indices_batching_dims": "scatter_indices_batching_dims",
+    "indices_are_sorted": "indices_are_sorted"}
 
 
 def narrow_updates(module: Module, convert: Instruction, rewriter: Rewriter) -> Instruction | None:
@@ -60,14 +68,15 @@ def kept_part(link: Instruction, rewriter: Rewriter) -> Instruction | None:
 
 
 def is_narrowable(link: Instruction, first: bool) -> bool:
-    if link.opcode != "scatter" or overwrites(link):
-        return True
-    return first and combines(link) and window_elements(link) == link.operands[2].shape.num_elements
+    """Whether an update may round at once: it overwrites, or it reads the narrow array and each place once."""
+    return link.opcode != "scatter" or overwrites(link) or (first and combines(link) and has_one_window(link))
 
 
-def window_elements(scatter: Instruction) -> int:
-    update = scatter.operands[2].shape
-    return update.with_dimensions(window_sizes(scatter)).num_elements
+def has_one_window(scatter: Instruction) -> bool:
+    """Whether a scatter has one window, or one for each of a batch."""
+    shape, update = scatter.shape, scatter.operands[2].shape
+    batch = prod(shape.dimensions[d] for d in scatter.get("input_batching_dims", ()))
+    return prod(window_sizes(scatter)) * batch == update.num_elements
 
 
 def narrowed(module: Module, rewriter: Rewriter, link: Instruction, value: Instruction) -> Instruction:
@@ -79,11 +88,10 @@ def narrowed(module: Module, rewriter: Rewriter, link: Instruction, value: Instr
     if link.opcode == "dynamic-update-slice":
         return rewriter.change(link, shape=shape,
                                operands=[value, narrowed_update(rewriter, link, value), *link.operands[2:]])
-    if overwrites(link):
-        _, indices, update = link.operands
-        return rewriter.change(link, shape=shape, operands=[value, indices, converted(rewriter, update, type)],
-                               to_apply=second_of_two(module, link.get("to_apply"), type))
-    return combined_at_one_place(rewriter, link, value)
+    _, indices, update = link.operands
+    new = update if overwrites(link) else combined(rewriter, link, value)
+    return rewriter.change(link, shape=shape, operands=[value, indices, converted(rewriter, new, type)],
+                           to_apply=second_of_two(module, link, type))
 
 
 def narrowed_update(rewriter: Rewriter, link: Instruction, value: Instruction) -> Instruction:
@@ -100,24 +108,19 @@ def converted(rewriter: Rewriter, x: Instruction, type: str) -> Instruction:
     return rewriter.add("convert", x.shape.with_element_type(type), [x])
 
 
-def second_of_two(module: Module, like: Computation, type: str) -> Computation:
+def second_of_two(module: Module, scatter: Instruction, type: str) -> Computation:
     """A combiner that gives its second parameter."""
-    body = Body(like.span)
+    body = Body(scatter.span)
     body.parameter(0, array(type))
-    return body.finish(module, like.name, body.parameter(1, array(type)))
+    return body.finish(module, "second", body.parameter(1, array(type)))
 
 
-def combined_at_one_place(rewriter: Rewriter, scatter: Instruction, value: Instruction) -> Instruction:
-    """A scatter of one window: the wide result of what lies there and the update is rounded, and put there."""
+def combined(rewriter: Rewriter, scatter: Instruction, value: Instruction) -> Instruction:
+    """What a scatter that combines puts there: the result, in the wide type, of what lies there and the update. Where
+    an index lies outside of the array, that is of something else, and the scatter leaves it out."""
     _, indices, update = scatter.operands
-    wide, narrow = update.shape.element_type, value.shape.element_type
-    window = window_sizes(scatter)
-    starts, inside = place_of(rewriter, scatter, indices, window)
-    old = part(rewriter, value, value.shape.with_dimensions(window), starts)
-    row = old.shape.with_element_type(wide)
-    result = rewriter.add(scatter.get("to_apply").root.opcode, row,
-                          [converted(rewriter, old, wide), reshape(rewriter, update, row)])
-    new = converted(rewriter, result, narrow)
-    if inside is not None:
-        new = Mask(inside, inside, True).choose(rewriter, inside, new, old)
-    return rewriter.add("dynamic-update-slice", value.shape, [value, new, *starts])
+    place = {new: scatter.get(old) for new, old in GATHERED.items() if scatter.get(old) is not None}
+    old = rewriter.add("gather", update.shape.with_element_type(value.shape.element_type), [value, indices],
+                       {**place, "slice_sizes": tuple(window_sizes(scatter))})
+    return rewriter.add(scatter.get("to_apply").root.opcode, update.shape,
+                        [converted(rewriter, old, update.shape.element_type), update])

@@ -197,6 +197,12 @@ def where_wide_two(n, b, x, m, p):
     return jnp.where(m, lax.dynamic_update_slice(new, 2 * x[None], (n, 0)), wide).astype("bfloat16")
 
 
+@loop(((4, ROWS, COLUMNS), "bfloat16"), X4, M4, P4)
+def vmap_of_converted_add(n, b, x, m, p):
+    add = lambda b, x, p: b.astype("float32").at[p].add(x).astype("bfloat16")                # noqa: E731
+    return jax.vmap(lambda b, x, m, p: jnp.where(m, add(b, x, p), b))(b, x, m, p)
+
+
 @loop(NARROW, X, M, P)
 def cond_of_converted(n, b, x, m, p):
     return lax.cond(m, lambda b: b.astype("float32").at[p].min(x).astype("bfloat16"), lambda b: b, b)
