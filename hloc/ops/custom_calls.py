@@ -87,8 +87,8 @@ def infer_custom_call(instruction: Instruction) -> None:
 
 def custom_call_rule(instruction: Instruction) -> rules.ShardingRule | None:
     """Matrices of a batch are independent of one another; of calls that hloc does not know, nothing is known."""
-    from hloc.ops.custom_linalg import LINEAR_ALGEBRA, threefry2x32
     from hloc.ops.known_calls import CUSTOM_CALLS, same, topk
+    from hloc.ops.vendors.linear_algebra import LINEAR_ALGEBRA, threefry2x32
     target = target_of(instruction)
     known = CUSTOM_CALLS.get(target)
     arrays = [o.shape for o in instruction.operands]
