@@ -52,6 +52,13 @@ def test_what_is_printed_reads_back():
     assert same.count(False) <= sum("nan" in print_loops([o]) for o in originals)      # NaN is not equal to itself
 
 
+def test_a_function_whose_name_begins_with_a_type_is_no_constant():
+    """f32_of_maximum_key(x), which float_extrema writes, beside the constant f32(1.5)."""
+    text = ("kernel keys(in0: s32[4] read, out0: f32[4] write) {\n  vector i0 < 4 {\n    let t0 = in0[i0]\n"
+            "    out0[i0] = f32_of_maximum_key(t0) + f32(1.5)\n  }\n}\n")
+    assert print_loops(read_loops(Source(text, "keys.loop"))).strip() == text.strip()
+
+
 def test_the_interpreter_agrees_with_the_evaluator():
     """Whatever local arrays hold before they are written."""
     cases = small_cases()
