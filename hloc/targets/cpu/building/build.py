@@ -103,7 +103,7 @@ def _follow(jobs: list[Future], report: Report) -> None:
 
 def _routine(chain: Toolchain, unit: str, flags: tuple[str, ...], digest: str, folder: Path,
              times: list[UnitTime]) -> Path:
-    with timed(times, f"routine {unit}"):
+    with timed(times, f"library kernel {unit}"):
         return runtime_object(chain, unit, flags, digest, folder)
 
 

@@ -174,7 +174,7 @@ def tile_function(tile: Tile, name: str, machine: Machine) -> str:
     """The C text of one tile but its epilogue. Raises UnsupportedError for a routine without a template."""
     template = TEMPLATES.get(tile.routine)
     if template is None:
-        raise UnsupportedError(f"routine '{tile.routine}' on target cpu")
+        raise UnsupportedError(f"library kernel '{tile.routine}' on target cpu")
     return template(tile, name, machine)
 
 

@@ -62,7 +62,7 @@ def tile_source(tile: Tile, name: str, gpu: Machine, way: str = "") -> TileCode:
         return cudnn_call(tile, name, gpu)
     template = TEMPLATES.get(tile.routine)
     if template is None:
-        raise UnsupportedError(f"routine '{tile.routine}' on target cuda")
+        raise UnsupportedError(f"library kernel '{tile.routine}' on target cuda")
     text, launches, *scratch = template(tile, name, gpu, way) if tile.routine in WAYS else template(tile, name, gpu)
     return TileCode(text, (launches,) if isinstance(launches, Geometry) else tuple(launches), *scratch)
 
