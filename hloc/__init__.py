@@ -43,7 +43,7 @@ def __getattr__(name: str) -> Any:
     if name not in _LATER:
         raise AttributeError(f"module 'hloc' has no attribute {name!r}")
     globals()[name] = getattr(import_module(_LATER[name]), name)
-    import_module("hloc.ir.html").drawer = _drawn
+    setattr(import_module("hloc.ir.html"), "drawer", _drawn)    # noqa: B010 - mypy knows no attributes of modules
     return globals()[name]
 
 

@@ -158,9 +158,11 @@ def load(source: str | bytes | Path | Module, *, name: str | None = None, choice
 def _keep_faults(module: Module, warn: Callable[[str, Span | None], None] | None) -> None:
     from hloc.verify.unverified import faults_of
     module.faults = faults_of(module)
-    for fault in module.faults[:SHOWN_FAULTS] if warn is not None else ():
+    if warn is None:
+        return
+    for fault in module.faults[:SHOWN_FAULTS]:
         warn(f"{fault.message} (it cannot run)", fault.span)
-    if warn is not None and len(module.faults) > SHOWN_FAULTS:
+    if len(module.faults) > SHOWN_FAULTS:
         warn(f"{module.name} breaks rules in {len(module.faults) - SHOWN_FAULTS:,} more places", None)
 
 

@@ -17,7 +17,7 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from io import BufferedReader, FileIO
+from io import BufferedReader, BytesIO, FileIO
 from pathlib import Path
 from typing import BinaryIO
 
@@ -59,7 +59,7 @@ def read_at_most(file: BinaryIO, most: int, name: str) -> bytes:
     return data
 
 
-def private_copy(file: BufferedReader) -> BufferedReader:
+def private_copy(file: BufferedReader | BytesIO) -> BufferedReader:
     """A copy of a file in memory, with its name, that no other process can change."""
     handle = os.memfd_create("hloc", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     copy = FileIO(handle, "r+")

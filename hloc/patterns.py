@@ -85,7 +85,7 @@ def install(listed: Path, into: Path = INSTALLED) -> int:
 
 def code(pattern: str, flags: int) -> Code:
     """All flags, the matcher's code, the number of groups, and the named groups."""
-    from re import _compiler, _parser
+    from re import _compiler, _parser  # type: ignore[attr-defined]
     parsed = _parser.parse(pattern, flags)
     return flags | parsed.state.flags, _compiler._code(parsed, flags), parsed.state.groups - 1, parsed.state.groupdict
 

@@ -34,6 +34,7 @@ class Phrase:
         """Return the current token and go to the next."""
         last = self.text
         match = _TOKEN.match(self.whole, self.at)
+        assert match is not None                           # it takes any character, and the end
         self.text, self.start, self.at = match[1], match.start(1), match.end()
         if self.text in _QUOTES and (end := string_end(self.whole, self.start)):
             self.text, self.at = self.whole[self.start:end], end

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 MOST_OUTPUT = 16 << 20                # bytes
 PIECE = 1 << 16
@@ -51,7 +51,9 @@ def run(command: Sequence[str], seconds: float, *, environment: Mapping[str, str
 def _collect(process: subprocess.Popen, name: str, deadline: float, seconds: float,
              stop: threading.Event | None) -> tuple[str, str]:
     """The output of a program until it ends; later output of background processes is not waited for."""
-    texts: dict[object, bytearray] = {process.stdout: bytearray(), process.stderr: bytearray()}
+    assert process.stdout is not None and process.stderr is not None
+    out, errors = bytearray(), bytearray()
+    texts: dict[Any, bytearray] = {process.stdout: out, process.stderr: errors}
     with selectors.DefaultSelector() as waiting:
         for pipe in texts:
             waiting.register(pipe, selectors.EVENT_READ)
@@ -71,7 +73,7 @@ def _collect(process: subprocess.Popen, name: str, deadline: float, seconds: flo
         _check(name, 0, deadline, seconds, stop)
         with suppress(subprocess.TimeoutExpired):
             process.wait(LOOK_SECONDS)
-    return tuple(text.decode(errors="backslashreplace") for text in texts.values())
+    return out.decode(errors="backslashreplace"), errors.decode(errors="backslashreplace")
 
 
 def _check(name: str, printed: int, deadline: float, seconds: float, stop: threading.Event | None) -> None:

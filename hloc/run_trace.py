@@ -59,7 +59,7 @@ class Slice(NamedTuple):
     begin: int
     end: int
     number: int = 0
-    count: int = 0
+    count: int = 0                # type: ignore[assignment]      # tuples have a method of that name
     sums: tuple[Sum, ...] = ()
 
 

@@ -214,8 +214,11 @@ def module_parts(text: str, is_log: bool = False) -> list[Part]:
     parts = []
     for start, end in zip(starts, ends):
         match = _NAME.search(text, start, end)
-        if is_log and (match is None or (end := _last_brace(text, start, end)) is None):
-            continue
+        if is_log:
+            last = _last_brace(text, start, end) if match is not None else None
+            if last is None:
+                continue
+            end = last
         if end > start and (match or not _is_empty(text, start, end)):
             parts.append(Part(match[1] if match else "", start, end))
     return parts or [Part("", 0, len(text))]
@@ -223,8 +226,8 @@ def module_parts(text: str, is_log: bool = False) -> list[Part]:
 
 def _is_empty(text: str, start: int, end: int) -> bool:
     """Whether a text holds only blanks and comments."""
-    while (at := _COMMENTS.match(text, start, end).end()) > start:
-        start = at
+    while (match := _COMMENTS.match(text, start, end)) is not None and match.end() > start:
+        start = match.end()
     return start == end
 
 

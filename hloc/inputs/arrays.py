@@ -52,7 +52,7 @@ def entry_results(module: Module) -> list[Parameter]:
 
 def check_inputs(module: Module, arrays: Sequence[object]) -> list[np.ndarray]:
     """check_arrays against the module's entry."""
-    return check_arrays(entry_parameters(module), arrays)
+    return [a for a in check_arrays(entry_parameters(module), arrays) if isinstance(a, np.ndarray)]
 
 
 def check_arrays(parameters: Sequence[Named], arrays: Sequence[object], on_device: Views | None = None,

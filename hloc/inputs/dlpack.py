@@ -170,7 +170,7 @@ def _over(tensor: _Tensor, capsule: object) -> np.ndarray:
     first, last = sum(r for r in reach if r < 0), sum(r for r in reach if r > 0)
     memory = (ctypes.c_uint8 * (last - first + dtype.itemsize)).from_address(tensor.data + tensor.byte_offset + first)
     memory.holder = capsule                                          # type: ignore[attr-defined]
-    array: np.ndarray = np.ndarray(sizes, dtype, memory, -first, steps)
+    array: np.ndarray = np.ndarray(sizes, dtype, memory, -first, steps)           # type: ignore[arg-type]
     array.flags.writeable = False
     return array
 

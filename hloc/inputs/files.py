@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -143,7 +143,8 @@ def write_outputs(path: Path, arrays: Sequence[np.ndarray], names: Sequence[str]
         if path.suffix == ".npy":
             np.save(file, arrays[0], allow_pickle=False)
         else:
-            np.savez(file, **dict(zip(names or [f"out_{i}" for i in range(len(arrays))], arrays)))
+            members: dict[str, Any] = dict(zip(names or [f"out_{i}" for i in range(len(arrays))], arrays))
+            np.savez(file, **members)
 
 
 def _check_ending(path: Path) -> None:

@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
@@ -104,10 +104,10 @@ class ArrayFile:
         for member in members:
             if not member.filename.endswith(".npy"):
                 raise ValueError(f"{member.filename} is no .npy array")
-        return members
+        return [*members]
 
     @contextmanager
-    def _stream(self, number: int) -> Iterator[BinaryIO]:
+    def _stream(self, number: int) -> Iterator[IO[bytes]]:
         """The bytes of an array, from its header on."""
         member = self._members[number]
         if member is None:
@@ -149,7 +149,7 @@ class ArrayFile:
             raise RunError(f"cannot read {what}: {getattr(error, 'strerror', None) or error}") from None
 
 
-def _header_of(stream: BinaryIO, name: str) -> Header:
+def _header_of(stream: IO[bytes], name: str) -> Header:
     """The header at the beginning of a stream, which then stands at the array's first byte. Raises ValueError."""
     start = _exactly(stream, len(MAGIC) + 2)
     if not start.startswith(MAGIC) or start[-2] not in LENGTH_BYTES:
@@ -175,16 +175,16 @@ def _header_of(stream: BinaryIO, name: str) -> Header:
     return Header(name, dtype, sizes, by_columns)
 
 
-def _exactly(stream: BinaryIO, count: int) -> bytes:
+def _exactly(stream: IO[bytes], count: int) -> bytes:
     data = stream.read(count)
     if len(data) < count:
         raise EOFError("it ends early")
     return data
 
 
-def _fill(array: np.ndarray, stream: BinaryIO) -> None:
+def _fill(array: np.ndarray, stream: Any) -> None:
     """Read the bytes of a contiguous array, a piece at a time."""
-    left = memoryview(array.reshape(-1).view(np.uint8))
+    left = array.reshape(-1).view(np.uint8).data
     while left:
         count = stream.readinto(left[:PIECE])
         if not count:

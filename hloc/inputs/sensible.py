@@ -65,7 +65,7 @@ def is_deep(module: Module) -> bool:
 def roles_of(starts: Iterable[tuple[Computation, Instruction]]) -> dict[Instruction, set[str]]:
     """Roles per value: index, "groups of 256", divisor, shift, positive, unit, large, or an identity's "=add"."""
     readers: dict[Computation, dict[Instruction, list[tuple[Instruction, int]]]] = {}
-    found = {}
+    found: dict[Instruction, set[str]] = {}
     for start in starts:
         found[start[1]] = roles = set()
         queue, seen = deque([(*start, False)]), set()

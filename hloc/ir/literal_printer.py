@@ -6,6 +6,8 @@ In: a shape and its value (array, nested tuple of arrays, None where it is elide
 """
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from hloc.ir.shapes import Shape
@@ -23,7 +25,7 @@ _MANTISSA_BITS = {"f8e5m2": 2, "f8e4m3": 3, "f8e3m4": 4, "bf16": 7, "f16": 10, "
 def print_literal(shape: Shape, value: np.ndarray | tuple | None, elide_from: int | None = None) -> str:
     """The text between the parentheses of constant(...); arrays of `elide_from` elements or more as {...}."""
     pieces: list[str] = []
-    pending: list[tuple[Shape, object] | str] = [(shape, value)]
+    pending: list[tuple[Shape, Any] | str] = [(shape, value)]
     while pending:
         top = pending.pop()
         if isinstance(top, str):
@@ -37,8 +39,8 @@ def print_literal(shape: Shape, value: np.ndarray | tuple | None, elide_from: in
 
 def _tuple_parts(shape: Shape, value: tuple | None) -> list:
     parts: list = ["( "]
-    values = value if value is not None else (None,) * len(shape.tuple_shapes)
-    for i, element in enumerate(zip(shape.tuple_shapes, values)):
+    shapes = shape.tuple_shapes or ()
+    for i, element in enumerate(zip(shapes, value if value is not None else (None,) * len(shapes))):
         parts += [", ", element] if i else [element]
     return parts + [" )"]
 

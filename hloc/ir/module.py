@@ -103,7 +103,8 @@ class Computation:
                  attributes: dict[str, Any] | None = None, span: Span | None = None):
         self.name = name
         self.instructions: list[Instruction] = list(instructions)
-        self.root = root if root is not None else (self.instructions[-1] if self.instructions else None)
+        last = self.instructions[-1] if self.instructions else None
+        self.root: Instruction = root or last         # type: ignore[assignment]      # none while it is being built
         self.attributes: dict[str, Any] = attributes if attributes is not None else {}   # execution_thread
         self.span = span
 
@@ -113,7 +114,7 @@ class Computation:
     @property
     def parameters(self) -> list[Instruction]:
         """Parameters by number."""
-        return sorted((i for i in self.instructions if i.opcode == "parameter"), key=lambda i: i.parameter_number)
+        return sorted((i for i in self.instructions if i.opcode == "parameter"), key=lambda i: i.parameter_number or 0)
 
 
 class Module:

@@ -192,7 +192,8 @@ def _listed(names: list[str]) -> str:
 def _window(window: Window) -> str:
     """The text of a window; fields with the default in every dimension are omitted."""
     dims = window.dimensions
-    fields = [("size", [d.size for d in dims], None), ("stride", [d.stride for d in dims], 1),
+    fields: list[tuple[str, list[Any], Any]] = [
+              ("size", [d.size for d in dims], None), ("stride", [d.stride for d in dims], 1),
               ("pad", [f"{d.padding_low}_{d.padding_high}" for d in dims], "0_0"),
               ("lhs_dilate", [d.base_dilation for d in dims], 1), ("rhs_dilate", [d.window_dilation for d in dims], 1),
               ("rhs_reversal", [int(d.reversal) for d in dims], 0)]
@@ -213,7 +214,7 @@ def _labels(letters: str, first: int, second: int, spatial: tuple[int, ...]) -> 
     labels = ["?"] * (max(first, second, *spatial) + 1)
     for i, dimension in enumerate(spatial):
         labels[dimension] = str(i)
-    labels[first], labels[second] = letters
+    labels[first], labels[second] = letters[0], letters[1]
     return "".join(labels)
 
 

@@ -8,6 +8,7 @@ an unbounded one has the size UNBOUNDED. Source: xla/shape.h, xla/layout.h.
 """
 from __future__ import annotations
 
+import builtins
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -91,7 +92,7 @@ class Shape:
         return sum(leaf.num_elements * ELEMENT_TYPES[leaf.element_type].bytes for leaf in leaves(self))
 
     @property
-    def minor_to_major(self) -> tuple[int, ...]:
+    def minor_to_major(self) -> builtins.tuple[int, ...]:
         """The layout's order; row-major without a layout."""
         return self.layout.minor_to_major if self.layout else default_layout(self.rank).minor_to_major
 
@@ -141,7 +142,8 @@ class Shape:
             marked = [f"/*index={i}*/{p}" if i and i % 5 == 0 else p for i, p in enumerate(parts)]
             return f"({', '.join(marked)})"
         if self.element_type == "buffer":
-            return f"b({self.tuple_shapes[0].to_string(layouts)})"
+            (inner,) = self.tuple_shapes or ()
+            return f"b({inner.to_string(layouts)})"
         dynamic = self.dynamic_dimensions or (False,) * len(self.dimensions)
         dims = ",".join(map(_dimension_text, self.dimensions, dynamic))
         text = f"{self.element_type}[{dims}]"

@@ -84,7 +84,7 @@ def sections(found: Difference, most: int = MOST_ROWS) -> Iterator[str]:
 def _computations(found: Difference) -> Iterator[tuple[str, list[Row]]]:
     """The computations of the second module with what went from their counterparts; then those that have none."""
     changed = {change.after: change for change in found.changes if change.after is not None}
-    gone = {change.before: change for change in found.changes if change.after is None}
+    gone = {change.before: change for change in found.changes if change.after is None and change.before is not None}
     matching = found.matching
     for computation in found.after.computations:
         old = matching.computations_back.get(computation)

@@ -38,7 +38,8 @@ class DumpFolder:
         self.path, self.module, self.name = path, module, name
         self.steps: list[Step] = []
         self._compared = 0
-        self._text, self._state = "", None
+        self._text = ""
+        self._state: Module | None = None
         make_folder(path)
         self("input", str(module))
 
