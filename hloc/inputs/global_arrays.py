@@ -41,7 +41,7 @@ class GlobalArray(NamedTuple):
     def part(self, whole: np.ndarray, device: int) -> np.ndarray:
         """The part that a device has."""
         place = self._place(device)
-        found = whole[(*(slice(low, high) for low, high in place), ...)]
+        found = whole[tuple(slice(low, high) for low, high in place)]
         missing = [(0, high - low - n) for (low, high), n in zip(place, found.shape)]
         return np.pad(found, missing) if any(m for _, m in missing) else np.array(found, order="C")
 
