@@ -7,10 +7,10 @@ In: a Kernel. Out: the kernel with such divisions by constants rewritten, where 
 """
 from __future__ import annotations
 
+from hloc.kernels.intervals import Known, interval, with_intervals
 from hloc.kernels.ir import INDEX, Apply, Const, Expr, If, Kernel, Stmt
 from hloc.kernels.walks import with_expressions, with_parts
 from hloc.machine import Machine
-from hloc.targets.cpu.vector_loops.intervals import Known, interval, with_intervals
 
 
 def division_narrowing(kernel: Kernel, machine: Machine) -> Kernel:

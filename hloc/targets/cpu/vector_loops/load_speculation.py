@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from hloc.ir import ELEMENT_TYPES
+from hloc.kernels.intervals import Known, interval, with_intervals
 from hloc.kernels.ir import Apply, Expr, For, If, Kernel, Let, Load, Local, Stmt, Tile, Var, While
 from hloc.kernels.walks import parts, walk, with_expressions, with_parts
 from hloc.machine import Machine
-from hloc.targets.cpu.vector_loops.intervals import Known, interval, with_intervals
 
 
 def load_speculation(kernel: Kernel, machine: Machine) -> Kernel:

@@ -1,0 +1,159 @@
+"""The least and the greatest value of INDEX expressions, by interval arithmetic, and the walk that knows them of names.
+
+In: an expression, and the intervals of the variables in it. Out: its interval; Unknown where it depends on data, or
+where it or one of its parts may leave +-2**30.
+
+    value_of(i + 4, {"i": (0, 9)})      ->  (4, 13)
+    with_intervals(body, change)        ->  what change(statement, known, in_vector) makes of each statement
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+
+from hloc.kernels.ir import INDEX, VECTOR, Apply, Const, Expr, For, If, Let, Load, Stmt, Var, While
+
+LIMIT = 1 << 30                 # a grid's step may be added before a loop ends
+
+Interval = tuple[int, int]
+
+
+class Unknown(Exception):
+    """A value that depends on data, or may be too large."""
+
+
+def value_of(expr: Expr, known: Mapping[str, Interval]) -> Interval:
+    if isinstance(expr, Const):
+        return small((int(expr.value), int(expr.value)))
+    if isinstance(expr, Var):
+        if expr.name not in known:
+            raise Unknown
+        return known[expr.name]
+    if not isinstance(expr, Apply) or expr.op not in RULES:
+        raise Unknown
+    if expr.op == "select":
+        look(expr.arguments[0], known)
+        return _union(*(value_of(a, known) for a in expr.arguments[1:]))
+    return small(RULES[expr.op](*(value_of(a, known) for a in expr.arguments)))
+
+
+def look(expr: Expr, known: Mapping[str, Interval]) -> None:
+    """Every INDEX expression inside of any expression."""
+    if expr.type == INDEX:
+        value_of(expr, known)
+    elif isinstance(expr, Load):
+        value_of(expr.position, known)
+    elif isinstance(expr, Apply):
+        for argument in expr.arguments:
+            look(argument, known)
+
+
+def small(interval: Interval) -> Interval:
+    if interval[0] <= -LIMIT or interval[1] >= LIMIT:
+        raise Unknown
+    return interval
+
+
+def _union(a: Interval, b: Interval) -> Interval:
+    return min(a[0], b[0]), max(a[1], b[1])
+
+
+def _corners(op: Callable[[int, int], int]) -> Callable[[Interval, Interval], Interval]:
+    def rule(a: Interval, b: Interval) -> Interval:
+        found = [op(x, y) for x in a for y in b]
+        return min(found), max(found)
+    return rule
+
+
+def _quotient(a: Interval, b: Interval) -> Interval:
+    if b[0] <= 0:
+        raise Unknown
+    return _corners(lambda x, y: math.trunc(x / y))(a, b)
+
+
+def _remainder(a: Interval, b: Interval) -> Interval:
+    if b[0] <= 0:
+        raise Unknown
+    most = b[1] - 1
+    return (0 if a[0] >= 0 else -most), (min(a[1], most) if a[0] >= 0 else most)
+
+
+RULES: dict[str, Callable] = {
+    "add": _corners(lambda x, y: x + y), "subtract": _corners(lambda x, y: x - y),
+    "multiply": _corners(lambda x, y: x * y), "minimum": _corners(min), "maximum": _corners(max),
+    "divide": _quotient, "remainder": _remainder, "select": _union,
+}
+
+
+# -- statements --------------------------------------------------------------------------------------------------------
+
+class Known(dict[str, Interval]):
+    """The intervals of names. lesser: of a name that is a minimum, the values it is the least of; sums: the intervals
+    of whole expressions."""
+
+    def __init__(self, other: Known | None = None) -> None:
+        super().__init__(other or {})
+        self.lesser: dict[str, tuple[Expr, ...]] = dict(other.lesser) if other else {}
+        self.sums: dict[Expr, Interval] = dict(other.sums) if other else {}
+
+    def learn(self, let: Let) -> None:
+        """What a position's name tells."""
+        found = interval(let.value, self)
+        if found:
+            self[let.name] = found
+        if isinstance(let.value, Apply) and let.value.op == "minimum":
+            self.lesser[let.name] = let.value.arguments
+
+    def count(self, loop: For) -> None:
+        """What is known inside of a loop: its counter i is less than its extent; so, where that is the lesser of
+        something and n - first (the last of several pieces is shorter), first + i is less than n."""
+        last = _last(loop.extent, self)
+        if last is not None:
+            self[loop.name] = (0, max(0, last - 1))
+        for most in self.lesser.get(loop.extent.name, ()) if isinstance(loop.extent, Var) else ():
+            if isinstance(most, Apply) and most.op == "subtract":
+                whole, first = interval(most.arguments[0], self), interval(most.arguments[1], self)
+                if whole and first:
+                    place = Apply("add", (most.arguments[1], Var(loop.name, INDEX)), INDEX)
+                    self.sums[place] = (first[0], max(first[0], whole[1] - 1))
+
+
+Change = Callable[[Stmt, Known, bool], tuple[Stmt, ...]]
+
+
+def with_intervals(statements: Iterable[Stmt], change: Change, known: Known | None = None,
+                   in_vector: bool = False) -> tuple[Stmt, ...]:
+    """The statements with each replaced by what `change` makes of it. known: intervals of counters, named positions and
+    sums of them there, which learns what the statements name; bodies of loops and conditions have been changed before.
+    """
+    known = Known() if known is None else known
+    return tuple(new for s in statements for new in change(_inside(s, change, known, in_vector), known, in_vector))
+
+
+def interval(expr: Expr, known: Known) -> Interval | None:
+    """None: it depends on data, or may be too large."""
+    try:
+        return known.sums.get(expr) or value_of(expr, known)
+    except Unknown:
+        return None
+
+
+def _inside(s: Stmt, change: Change, known: Known, in_vector: bool) -> Stmt:
+    if isinstance(s, For):
+        inner = Known(known)
+        inner.count(s)
+        return s._replace(body=with_intervals(s.body, change, inner, in_vector or s.kind == VECTOR))
+    if isinstance(s, If):
+        return If(s.condition, *(with_intervals(b, change, Known(known), in_vector) for b in (s.then, s.otherwise)))
+    if isinstance(s, While):
+        return s._replace(body=with_intervals(s.body, change, Known(known), in_vector))
+    if isinstance(s, Let) and s.value.type == INDEX:
+        known.learn(s)
+    return s
+
+
+def _last(extent: int | Expr, known: Known) -> int | None:
+    if isinstance(extent, int):
+        return extent
+    found = interval(extent, known)
+    return found[1] if found else None
