@@ -7,13 +7,19 @@ here: integers wrap, everything else is added up exactly and converted once.
 """
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
 from hloc.ir import ELEMENT_TYPES, numpy_dtype
+from hloc.kernels.ir import Apply, Kernel, Load, Mutable, Store
+from hloc.kernels.walks import expressions, parts, walk
 from hloc.ops.conversions import convert_array
+from hloc.ops.products import sum_type
 
 TYPES = tuple(t.name for t in ELEMENT_TYPES.values() if t.dtype is not None)
 SOME = ("pred", "s4", "s8", "u16", "s32", "u64", "f8e4m3fn", "f8e8m0fnu", "bf16", "f16", "f32", "f64", "c64")
@@ -65,12 +71,56 @@ def all_triples(types: Sequence[str]) -> list[Triple]:
     return [(a, b, c) for a in types for b in types for c in types]
 
 
+# -- which triples stand for all ---------------------------------------------------------------------------------------
+
+def classes(triple: Triple) -> set[tuple[str, str, str]]:
+    """What a product does with its types: it converts each operand to the type of the sums, multiplies and adds there,
+    and converts the sums to the result."""
+    sums = sum_type(*triple)
+    return {("lhs", triple[0], sums), ("rhs", triple[1], sums), ("result", sums, triple[2])}
+
+
+@cache
+def representatives() -> tuple[Triple, ...]:
+    """Triples in which all classes of all triples occur, the rare ones first."""
+    triples_of: dict[tuple[str, str, str], list[Triple]] = defaultdict(list)
+    for triple in random.Random(0).sample(all_triples(TYPES), len(TYPES) ** 3):
+        for each in classes(triple):
+            triples_of[each].append(triple)
+    rare_first, missing, found = sorted(triples_of, key=lambda c: (len(triples_of[c]), c)), set(triples_of), []
+    for each in rare_first:
+        if each in missing:
+            found.append(max(triples_of[each][:300], key=lambda triple: len(classes(triple) & missing)))
+            missing -= classes(found[-1])
+    return tuple(found)
+
+
+def pieces(kernels: Iterable[Kernel]) -> set[tuple]:
+    """What kernels are made of: operations with the types of their arguments, what is loaded, stored and added up."""
+    found: set[tuple] = set()
+    for kernel in kernels:
+        types = {b.name: b.type for b in kernel.buffers}
+        for statement in walk(kernel.body):
+            for e in parts(expressions(statement)):
+                if isinstance(e, Apply):
+                    found.add((e.op, e.type, e.immediate, *(a.type for a in e.arguments)))
+                elif isinstance(e, Load):
+                    found.add(("load", e.type))
+            if isinstance(statement, Store):
+                found.add(("store", types.get(statement.buffer)))
+            elif isinstance(statement, Mutable):
+                found.add(("variable", statement.initial.type, statement.reassociable))
+    return found
+
+
+# -- modules and what they give ----------------------------------------------------------------------------------------
+
 def numbers(element_type: str, *sizes: int) -> np.ndarray:
     """Small numbers of a type: integers of which some products wrap in 8 bits, halves, both signs, as far as it goes."""
-    random = np.random.default_rng(len(element_type) + sum(sizes))
+    rng = np.random.default_rng(len(element_type) + sum(sizes))
     row = ELEMENT_TYPES[element_type]
     if row.kind in INTEGERS:
-        values = random.choice([0, 1, 2, 3, 16, -1, -2], sizes)
+        values = rng.choice([0, 1, 2, 3, 16, -1, -2], sizes)
         if row.bits < 8:
             values %= 1 << row.bits
             values = np.where(values >> row.bits - 1 > 0, values - (1 << row.bits), values) \
@@ -80,10 +130,10 @@ def numbers(element_type: str, *sizes: int) -> np.ndarray:
             values = abs(values)
         return values.astype(row.dtype)
     if element_type == "f8e8m0fnu":
-        return random.choice([0.5, 1, 2, 4], sizes).astype(row.dtype)
-    values = random.choice([0, 0.5, 1, 1.5, 2, -1, -3], sizes)
+        return rng.choice([0.5, 1, 2, 4], sizes).astype(row.dtype)
+    values = rng.choice([0, 0.5, 1, 1.5, 2, -1, -3], sizes)
     if row.kind == "complex":
-        values = values + 1j * random.choice([0, 1, -2], sizes)
+        values = values + 1j * rng.choice([0, 1, -2], sizes)
     return values.astype(row.dtype)
 
 

@@ -17,6 +17,7 @@ import pytest
 
 import hloc
 from hloc.errors import RunError
+from hloc.targets.cuda import compiler
 
 HLOC = (sys.executable, "-m", "hloc.cli.main")
 SOON = 10.0                             # seconds: one, and what a machine with all cores taken adds
@@ -77,6 +78,26 @@ def test_compilers_end_too(tmp_path, number, code) -> None:
     assert {p.name for p in tmp_path.iterdir()} == {"long.hlo", "tmp", "cache"}
 
 
+@pytest.mark.skipif(compiler.nvrtc_version() is None, reason="NVRTC is not installed")
+def test_nvrtc_is_left_to_itself(monkeypatch) -> None:
+    """It cannot be stopped, so nobody waits for it."""
+    source, ended, compiling = hloc.compile(LONG_TO_COMPILE, "h100", run=False).source, [], compiler._compile_with_nvrtc
+
+    def begun(*arguments) -> bytes:
+        os.kill(os.getpid(), signal.SIGINT)
+        image = compiling(*arguments)
+        ended.append(time.monotonic())
+        return image
+    monkeypatch.setattr(compiler, "_compile_with_nvrtc", begun)
+    others = set(threading.enumerate())
+    with pytest.raises(KeyboardInterrupt):
+        compiler.compile_cuda(source, "sm_90a", "cubin")
+    interrupted_at = time.monotonic()
+    for thread in set(threading.enumerate()) - others:
+        thread.join()
+    assert ended and interrupted_at < ended[0]
+
+
 # -- runs --------------------------------------------------------------------------------------------------------------
 
 LOOP = """HloModule loop
@@ -102,6 +123,13 @@ less { a = f32[] parameter(0)  b = f32[] parameter(1)  c = f32[] cosine(a)  d = 
   ROOT r = pred[] compare(c, d), direction=LT }
 ENTRY e { n = s32[] parameter(0)  i = f32[60000000] iota(), iota_dimension=0
   ROOT s = f32[60000000] sort(i), dimensions={0}, is_stable=true, to_apply=less }
+"""
+EIGENVALUES = """HloModule eigenvalues
+ENTRY e { x = f32[300,200,200] parameter(0)
+  r = (f32[300,200], f32[300,200], c64[300,200,200], c64[300,200,200], s32[300]) custom-call(x),
+    custom_call_target="lapack_sgeev_ffi", operand_layout_constraints={f32[300,200,200]{1,2,0}},
+    api_version=API_VERSION_TYPED_FFI, backend_config={compute_left = 78 : ui8, compute_right = 78 : ui8}
+  ROOT info = s32[300] get-tuple-element(r), index=4 }
 """
 LAST = np.int64(10**12 - 3)
 
@@ -131,6 +159,15 @@ def test_runs_end(text, arguments) -> None:
     with pytest.raises(KeyboardInterrupt), interrupted():
         exe(*arguments)
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_batch_in_lapack_ends() -> None:
+    """Between two of its matrices: all 300 take some 20 seconds."""
+    pytest.importorskip("scipy", reason="SciPy, which offers LAPACK, is not installed")
+    exe = hloc.compile(EIGENVALUES, "cpu")
+    matrices = np.random.default_rng(0).standard_normal((300, 200, 200)).astype(np.float32)
+    with pytest.raises(KeyboardInterrupt), interrupted():
+        exe(matrices)
 
 
 def test_a_program_is_usable_after_it_was_interrupted() -> None:

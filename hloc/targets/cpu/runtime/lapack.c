@@ -324,6 +324,7 @@ static void run(void *const *arguments, long begin, long end) {
     return;
   }
   for (long n = begin; n < end; n++) {
+    if (HLOC_STOPS()) return; /* one matrix may take seconds */
     const int info = one(b, &p, n, b->lwork, b->lrwork, b->liwork);
     if (call->info >= 0) ((int *)b->at[call->info])[n] = info;
   }
