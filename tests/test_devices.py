@@ -70,7 +70,7 @@ def test_one_device_is_not_enough(sums):
         cli.main(["run", "sum.hlo", "-t", "cpu", "--devices", "1"], standalone_mode=False)
 
 
-def under_mpi(*arguments: str) -> subprocess.CompletedProcess:
+def under_mpi(*arguments: str, module: tuple[str, ...] = ("-m", "hloc.cli.main")) -> subprocess.CompletedProcess:
     """hloc as two processes."""
     pytest.importorskip("mpi4py", reason="mpi4py is not installed")
     places = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
@@ -78,7 +78,7 @@ def under_mpi(*arguments: str) -> subprocess.CompletedProcess:
     if launcher is None:
         pytest.skip("mpirun is not installed")
     allowed = {f"{name}_ALLOW_RUN_AS_ROOT{more}": "1" for name in ("OMPI", "PRTE") for more in ("", "_CONFIRM")}
-    return subprocess.run([launcher, "-n", "2", sys.executable, "-m", "hloc.cli.main", *arguments], capture_output=True,
+    return subprocess.run([launcher, "-n", "2", sys.executable, *module, *arguments], capture_output=True,
                           text=True, timeout=120, env={**os.environ, **allowed})
 
 
@@ -88,6 +88,30 @@ def test_a_failing_process_ends_the_others(sums):
     done = under_mpi("run", "sum.hlo", "-t", "reference", "-i", "x{device}.npy", "-o", "r{device}.npz")
     assert done.returncode and "device 1 of 2: " in done.stderr and "x1.npy" in done.stderr, done.stderr
     assert "Traceback" not in done.stderr and not list(sums.glob("r*.npz"))
+
+
+def test_processes_with_different_modules_all_say_so(sums):
+    text = Path("sum.hlo").read_text()
+    Path("m0.hlo").write_text(text)
+    Path("m1.hlo").write_text(text.replace("add(a, b)", "maximum(a, b)"))
+    Path("pick.py").write_text(
+        "import os, sys\nfrom hloc.cli.main import main\n"
+        "rank = os.environ.get('PMI_RANK') or os.environ['OMPI_COMM_WORLD_RANK']\n"
+        "sys.argv = ['hloc', 'run', f'm{rank}.hlo', '-t', 'reference', '-i', 'x0.npy']\nmain()\n")
+    done = under_mpi(module=("pick.py",))
+    assert done.returncode == 6 and done.stderr.count("process 1 and process 0 have different modules") == 2, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_process_that_hangs_is_not_waited_for_forever(sums, monkeypatch):
+    Path("slow.py").write_text("import os, time\n\n\ndef slow(x):\n"
+                               "    rank = os.environ.get('PMI_RANK') or os.environ['OMPI_COMM_WORLD_RANK']\n"
+                               "    time.sleep(60 * int(rank))\n    return x\n")
+    Path("slow.hlo").write_text(Path("sum.hlo").read_text().replace(
+        "s = f32[3] all-reduce(x)", 'w = f32[3] custom-call(x), custom_call_target="slow"\n  s = f32[3] all-reduce(w)'))
+    monkeypatch.setenv("HLOC_DEVICE_TIMEOUT", "2")
+    done = under_mpi("run", "slow.hlo", "-t", "reference", "-i", "x0.npy", "--custom-call", "slow=./slow.py:slow")
+    assert done.returncode and "device 0 has waited 2 s at all-reduce %s for the devices [1]" in done.stderr, done.stderr
 
 
 SHARDED = """HloModule sharded, num_partitions=2

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 import numpy as np
 
+from hloc import __version__
 from hloc.cli.terminal import input_reader, results_table
 from hloc.devices import PARTITIONED, device_counts, is_launched, needs_partitioner
 from hloc.errors import HlocError, UsageError
@@ -84,6 +85,8 @@ def ending_all(devices: Sequence[Device]) -> Iterator[None]:
         said = str(error) if isinstance(error, (HlocError, click.ClickException)) else traceback.format_exc()
         click.echo(f"device {devices[0].number} of {devices[0].count}: {said.strip()}", err=True)
         sys.stderr.flush()
+        if type(error).__name__ == "DifferentProgramsError":
+            sys.exit(error.code)                             # as all the others do
         devices[0].abort(getattr(error, "code", None) or getattr(error, "exit_code", FAULT))
 
 
@@ -121,6 +124,8 @@ def run_on_devices(module: Module, setting: Setting, target: str, options, input
     devices = setting.devices
     if output and MARK not in output and not _joins(setting, output):
         raise UsageError(f"several devices have several results: write {MARK} into the name, as in results.{MARK}.npz")
+    if is_launched():
+        devices[0].check_same(f"{__version__} {target} {options.passes} {setting.module or module}")
     arrays = device_arrays(module, setting, inputs)
     executables = compile_for_devices(setting.module or module, devices, target, options=options)
     runs = [partial(exe, *own) for exe, own in zip(executables, arrays)]

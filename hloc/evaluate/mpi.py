@@ -6,15 +6,21 @@ Collectives exchange bytes; nothing is pickled.
 """
 from __future__ import annotations
 
+import hashlib
+import os
+import time
 from collections.abc import Sequence
 
 import numpy as np
 
 from hloc.devices import device_counts, refuse_unpartitioned
-from hloc.errors import RunError
+from hloc.errors import RunError, UsageError
 from hloc.evaluate.evaluator import Device
 from hloc.ir import Instruction, Module
 from hloc.ops.values import Value, flatten
+
+TIMEOUT = "HLOC_DEVICE_TIMEOUT"
+SPINS, PAUSE = 2000, 1e-4        # tests of a request before a process sleeps between them; for how long, in seconds
 
 
 def process_count() -> int:
@@ -43,6 +49,22 @@ def mpi_device(module: Module) -> MpiDevice:
     return MpiDevice(world, *divmod(world.rank, partitions), replicas, partitions)
 
 
+class DifferentProgramsError(RunError):
+    """All processes know of it, and none waits for another."""
+
+
+def seconds_to_wait() -> float:
+    """How long a device waits for others at a collective. Raises UsageError for what is no number of seconds."""
+    text = os.environ.get(TIMEOUT, "600")
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise UsageError(f"{TIMEOUT}={text!r} is no number of seconds")
+    return seconds
+
+
 class MpiDevice(Device):
     """A device whose peers are the processes of a communicator."""
 
@@ -51,9 +73,21 @@ class MpiDevice(Device):
         self.world = world
         self.groups: dict[tuple[int, ...], object] = {}
 
+    def check_same(self, text: str) -> None:
+        """Raises DifferentProgramsError, in all processes, where they do not all have this text: they would wait for
+        one another at different places."""
+        digest = np.frombuffer(hashlib.sha256(text.encode()).digest(), np.uint8)
+        everybody = np.empty((self.count, digest.size), np.uint8)
+        self.world.Allgather(digest, everybody)
+        others = [d for d in range(self.count) if bytes(everybody[d]) != bytes(everybody[0])]
+        if others:
+            raise DifferentProgramsError(f"process {', '.join(map(str, others))} and process 0 have different modules, "
+                                         "options or versions of hloc")
+
     def abort(self, code: int) -> None:
         """End all processes, this one too: the others may wait for its data."""
         self.world.Abort(code)
+        os._exit(code)                                       # some MPI libraries return
 
     def exchange(self, instruction: Instruction, members: Sequence[int], value: Value) -> list[Value]:
         if len(members) == 1:
@@ -61,11 +95,26 @@ class MpiDevice(Device):
         arrays = [np.ascontiguousarray(a) for a in flatten(value)]
         own = np.concatenate([a.reshape(-1).view(np.uint8) for a in arrays]) if arrays else np.zeros(0, np.uint8)
         everybody = np.empty((len(members), own.size), np.uint8)
-        self._communicator(tuple(members)).Allgather(own, everybody)
+        self._wait(self._communicator(tuple(members)).Iallgather(own, everybody), instruction, members)
         return [_like(value, row) for row in everybody]
+
+    def _wait(self, request, instruction: Instruction, members: Sequence[int]) -> None:
+        """Raises RunError where the others do not come within the limit."""
+        start, limit, turns = time.monotonic(), seconds_to_wait(), 0
+        while not request.Test():
+            turns += 1
+            if turns > SPINS:
+                time.sleep(PAUSE)
+            if time.monotonic() - start > limit:
+                others = [m for m in members if m != self.number]
+                raise RunError(f"device {self.number} has waited {limit:g} s at {instruction.opcode} "
+                               f"%{instruction.name} for the devices {others}", instruction.span,
+                               hint=f"one of them hangs, or takes longer: {TIMEOUT}=SECONDS sets the limit")
 
     def _communicator(self, members: tuple[int, ...]):
         """One per group, made when the group first meets: ranks within it are in the order of `members`."""
+        if members == tuple(range(self.count)):
+            return self.world
         if members not in self.groups:
             self.groups[members] = self.world.Create_group(self.world.Get_group().Incl(list(members)))
         return self.groups[members]
