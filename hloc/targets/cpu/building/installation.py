@@ -3,8 +3,9 @@ this Python (hloc/patterns.py), and the library kernels for this CPU (prebuilt.p
 model does not wait for them.
 
 In: HLOC_PRECOMPILED=0 omits both, for a wheel for every machine. Out: files in the package; a wheel with them has a
-platform tag. Without a C compiler the installation prints a note and continues: library kernels are then compiled when
-a program first needs them, or all at once by `hloc precompile`.
+platform tag, and a build tag that names the CPU. On another CPU it works, too: there library kernels are compiled when
+a program first needs them. Without a C compiler the installation prints a note and continues: library kernels are then
+compiled when a program first needs them, or all at once by `hloc precompile`.
 
 Setuptools runs this file alone, in an environment that has neither hloc nor its dependencies.
 """
@@ -36,6 +37,20 @@ print(f"hloc: {count} library kernels compiled for this CPU", *refused, sep="\\n
 """
 
 
+CPU = """
+from hloc.machine import Machine
+cpu = Machine.host()
+vectors = {16: "_sse", 32: "_avx2", 64: "_avx512"}.get(cpu.vector_bytes, "") if cpu.arch == "x86_64" else ""
+print(f"1_{cpu.arch}{vectors}{'_amx' if cpu.amx else ''}")
+"""
+
+
+def cpu_tag() -> str:
+    """A wheel's build tag, which must begin with a digit: 1_x86_64_avx512."""
+    done = subprocess.run([sys.executable, "-c", CPU], cwd=SOURCES, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
 def wants_routines() -> bool:
     """Whether HLOC_PRECOMPILED permits it, as in routine_objects.py."""
     return os.environ.get("HLOC_PRECOMPILED") != "0"
@@ -54,12 +69,13 @@ class BuildWithRoutines(build_py):
 
 
 class WheelWithRoutines(bdist_wheel):
-    """A wheel for any Python, and for this platform if it contains library kernels."""
+    """A wheel for any Python; for this platform, and with the CPU in its name, if it contains library kernels."""
 
     def finalize_options(self) -> None:
         super().finalize_options()
         if wants_routines():
             self.root_is_pure = False
+            self.build_number = self.build_number or cpu_tag()
 
     def get_tag(self) -> tuple[str, str, str]:
         tag = super().get_tag()
