@@ -4,6 +4,7 @@ In: a Reduction with its loops, and what to do with the totals of a result. Out:
 """
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ MOST_OPERATIONS = 12        # longer expressions are not worth repeating for the
 
 @dataclass
 class Nest:
-    """The loops of one reduction kernel. chunks: into how many the first reduced loop is cut; values: reads."""
+    """The loops of one reduction kernel. chunks: into how many a reduced loop is cut; values: reads."""
 
     reduction: Reduction
     outline: Outline
@@ -51,31 +52,44 @@ class Nest:
         return counters
 
     @property
+    def piece_extents(self) -> list[int]:
+        """The loops over chunks: those that are spread, and the pieces of the one that is cut."""
+        spread = [self.reduction.extents[n] for n in self.reduction.spread]
+        return [*spread, self.chunks // math.prod(spread)]
+
+    @property
     def chunk(self) -> int:
-        """Iterations of the first reduced loop in one chunk."""
-        return -(-self.reduction.extents[self.reduction.reduced.index(True)] // self.chunks)
+        """Iterations of the loop that is cut in one chunk."""
+        return -(-self.reduction.extents[self.reduction.cut_loop] // self.piece_extents[-1])
+
+    def deal(self, counters: list[Index], opened: Sequence[Index]) -> None:
+        """Note which chunk this is, and which piece of the loop that is cut."""
+        for n, counter in zip(self.reduction.spread, opened):
+            counters[n] = counter
+        self.part = opened[-1]
+        self.piece = indexing.linearize(opened, self.piece_extents)
 
     # rows: one result at a time
 
     def rows(self, finish: Callable) -> None:
         r, b = self.reduction, self.outline.builder
         kept = [n for n, gone in enumerate(r.reduced) if not gone]
-        with loops.parallel(b, [r.extents[n] for n in kept] + [self.chunks]) as opened:
+        with loops.parallel(b, [r.extents[n] for n in kept] + self.piece_extents) as opened:
             counters = self.counters(kept, opened)
-            self.piece = opened[-1]
+            self.deal(counters, opened[len(kept):])
             totals = self.row(counters)
             finish(counters, totals)
 
     def row(self, counters: list[Index]) -> list[Expr]:
         """All reduced loops for one result."""
         r = self.reduction
-        gone = [n for n, reduced in enumerate(r.reduced) if reduced]
+        gone = [n for n, reduced in enumerate(r.reduced) if reduced and n not in r.spread]
         vector = all(can_reassociate(r.monoid(i), t) for i, _, t in r.accumulators)
         streams = self.streams(gone) if vector and gone else 1
         sets = [self.start(vector) for _ in range(streams)]
         with ExitStack() as stack:
             for n in gone[:-1]:
-                counters[n] = stack.enter_context(self.reduced_loop(n, n == gone[0], SERIAL))
+                counters[n] = stack.enter_context(self.reduced_loop(n, n == self.reduction.cut_loop, SERIAL))
             if gone:
                 self.inner(counters, gone, sets, VECTOR if vector else SERIAL)
             else:
@@ -97,7 +111,7 @@ class Nest:
                 self.update(sets[0], counters)
             return
         length = self.chunk if len(gone) == 1 else self.reduction.extents[n]
-        base = indexing.scale(self.piece, length) if len(gone) == 1 else indexing.ZERO
+        base = indexing.scale(self.part, length) if len(gone) == 1 else indexing.ZERO
         part = length // len(sets)
         with b.loop(part, kind) as i:
             for s, accumulators in enumerate(sets):
@@ -110,8 +124,8 @@ class Nest:
 
     def reduced_loop(self, n: int, first: bool, kind: str):
         extent = self.reduction.extents[n]
-        if first and self.chunks > 1:
-            return loops.block_loop(self.outline.builder, extent, self.chunk, self.piece, kind)
+        if first and self.piece_extents[-1] > 1:
+            return loops.block_loop(self.outline.builder, extent, self.chunk, self.part, kind)
         return self.outline.builder.loop(extent, kind)
 
     def start(self, vector: bool) -> list[Var]:
@@ -149,9 +163,8 @@ class Nest:
             arrays = [(b.local(t, width, "sum"), t) for _, _, t in r.accumulators]
             self.column_loop(counters, last, width, block, lambda j: self.clear(arrays, j))
             with ExitStack() as stack:
-                gone = [n for n, reduced in enumerate(r.reduced) if reduced]
-                for n in gone:
-                    counters[n] = stack.enter_context(self.reduced_loop(n, n == gone[0], SERIAL))
+                for n in (n for n, gone in enumerate(r.reduced) if gone and n not in r.spread):
+                    counters[n] = stack.enter_context(self.reduced_loop(n, n == self.reduction.cut_loop, SERIAL))
                 self.column_loop(counters, last, width, block, lambda j: self.gather(
                     arrays, self.values(counters)[0], j))
             self.column_loop(counters, last, width, block, lambda j: finish(
@@ -165,9 +178,10 @@ class Nest:
         kept = [n for n, gone in enumerate(r.reduced) if not gone and n != lane]
         width = min(self.MOST_COLUMNS, r.columns, r.extents[lane])
         with loops.parallel(self.outline.builder, [
-                *(r.extents[n] for n in kept), self.chunks, -(-r.extents[lane] // width)]) as opened:
-            self.piece = opened[-2]
-            yield self.counters(kept, opened), width, opened[-1]
+                *(r.extents[n] for n in kept), *self.piece_extents, -(-r.extents[lane] // width)]) as opened:
+            counters = self.counters(kept, opened)
+            self.deal(counters, opened[len(kept):-1])
+            yield counters, width, opened[-1]
 
     def column_loop(self, counters: list[Index], last: int, width: int, block: Index, body: Callable) -> None:
         """VECTOR loop over a block of columns; body(offset in the block)."""

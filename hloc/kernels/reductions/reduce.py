@@ -33,7 +33,9 @@ from hloc.machine import Machine
 SHORT_INNER = 16                # an innermost reduced loop below this is left to the second kernel;
 SHORT_BYTES, OFTEN = 512, 8     # on a CPU below so many bytes of sums, where it is met so often for each result
 CHUNKS = 64
-GPU_PIECES = 8                  # blocks for each SM that keep enough loads under way
+GPU_PIECES, OF_FEW_COLUMNS = 8, 16      # warps or blocks of each SM that keep enough loads under way
+LONGEST_OF_A_BLOCK = 1 << 14    # elements of a row that one block of a GPU sums up
+MOST_JOINED_AS_ROWS = 1 << 13   # results whose partial sums lie side by side on a GPU
 SMALLEST_TWO_PHASE = 1 << 16    # elements
 FEW_COLUMNS, MOST_AT_ONCE = 16, 128     # of a row; of several that are summed as one
 SMALLEST_AT_ONCE = 1 << 12      # elements of them all
@@ -62,13 +64,14 @@ def lower_reduce(group: Group, machine: Machine) -> Lowered:
     partial = _without_inner(reduction) if _late_inner(reduction, machine) and not short else reduction
     if reduction.in_rows:
         partial = _without_rows(reduction)
-    chunks = _chunks(partial, machine)
+    chunks = _chunks(partial, machine, not short)
     whole = chunks == 1 and partial is reduction
     turned = is_turned(reduction, machine) and chunks == 1
     paired = whole and is_paired(reduction, machine) and not (turned and leaves_lanes_empty(reduction))
     nest = ShortNest if short else PairsNest if paired else TurnedNest if turned else \
         ChoiceNest if partial is reduction and is_choice(reduction, machine) else Nest
-    return Lowered((_one_phase(reduction, nest),)) if whole else _two_phases(reduction, partial, chunks, nest)
+    return Lowered((_one_phase(reduction, nest),)) if whole else \
+        _two_phases(reduction, partial, chunks, nest, machine)
 
 
 def _alike(reduces: list[Instruction]) -> bool:
@@ -149,8 +152,9 @@ def _cost(reduction: Reduction, outline: Outline) -> Cost:
 
 # -- two kernels -------------------------------------------------------------------------------------------------------
 
-def _chunks(reduction: Reduction, machine: Machine) -> int:
-    """Into how many chunks to cut the first reduced loop, so that there is work for all threads; 1: not at all."""
+def _chunks(reduction: Reduction, machine: Machine, deals: bool) -> int:
+    """Into how many chunks to cut the reduced loops, so that there is work for all threads; 1: not at all. deals: for a
+    GPU several loops may be dealt out; else the first one is cut."""
     work = math.prod(reduction.extents)
     if machine.cores == 1 or work < SMALLEST_TWO_PHASE or True not in reduction.reduced:
         return 1
@@ -158,11 +162,37 @@ def _chunks(reduction: Reduction, machine: Machine) -> int:
     width = 1 if rows else min(reduction.columns, reduction.extents[-1])
     pieces = reduction.results // width
     gpu = machine.kind == "gpu"
-    if pieces >= (GPU_PIECES if gpu else 2) * machine.cores:
+    long = math.prod(n for n, gone in zip(reduction.extents, reduction.reduced) if gone) >= LONGEST_OF_A_BLOCK
+    each = OF_FEW_COLUMNS if pieces == 1 and not rows else GPU_PIECES
+    if pieces >= (GPU_PIECES if gpu and not rows else 2) * machine.cores or gpu and rows and not long:
         return 1
-    extent = reduction.extents[reduction.reduced.index(True)]
-    chunks = GPU_PIECES * machine.cores if gpu else CHUNKS
-    most = min(chunks // max(1, pieces) + 1, chunks, extent // 2, max(1, work // (SMALLEST_TWO_PHASE // 4)))
+    chunks = each * machine.cores if gpu else CHUNKS
+    most = min(chunks // max(1, pieces) + 1, chunks, max(1, work // (SMALLEST_TWO_PHASE // 4)))
+    return _dealt_out(reduction, most) if gpu and deals else _cut(reduction.extents[reduction.cut_loop], most)
+
+
+def _dealt_out(reduction: Reduction, most: int) -> int:
+    """The same for a GPU: loops are dealt out from the first one on, as far as there are few enough chunks, and the
+    next one is cut. The innermost loop of rows belongs to the lanes, unless it is the only one."""
+    gone = [n for n, reduced in enumerate(reduction.reduced) if reduced]
+    inner = gone[-1] if reduction.reduced[-1] else None
+    chunks, spread = 1, []
+    for n in gone:
+        extent = reduction.extents[n]
+        if n != inner and chunks * extent <= most:
+            spread.append(n)
+            chunks *= extent
+        elif n != inner or len(gone) == 1:
+            pieces = _cut(extent, most // chunks)
+            reduction.spread, reduction.cut = tuple(spread), n
+            return chunks * pieces
+    reduction.spread, reduction.cut = tuple(spread), gone[-1]
+    return chunks
+
+
+def _cut(extent: int, most: int) -> int:
+    """Into how many pieces to cut a loop: even ones, where that leaves enough."""
+    most = min(most, extent // 2)
     even = [c for c in range(most, most // 2, -1) if extent % c == 0]
     return even[0] if even else _ragged(extent, most)
 
@@ -238,9 +268,11 @@ def _are_one(reduction: Reduction, extents: list[int]) -> bool:
     return loops.refine(extents, emit)[0] == extents
 
 
-def _two_phases(reduction: Reduction, partial: Reduction, chunks: int, kind: type[Nest]) -> Lowered:
+def _two_phases(reduction: Reduction, partial: Reduction, chunks: int, kind: type[Nest],
+                machine: Machine) -> Lowered:
     """Partial results of each chunk go to scratch buffers [chunk][result]; a second kernel joins them. Where it would
-    join rows of a few, slowly, those lie apart: [chunk][place in its row][row]."""
+    join rows of a few, slowly, those lie apart: [chunk][place in its row][row]. On a GPU those of few results are
+    [result][chunk], so that all lanes of a team join one."""
     results = partial.results
     types = [t for _, _, t in reduction.accumulators]
     size = chunks * results
@@ -249,18 +281,22 @@ def _two_phases(reduction: Reduction, partial: Reduction, chunks: int, kind: typ
 
     last = max(n for n, gone in enumerate(reduction.reduced) if gone) if partial is not reduction else None
     row = reduction.extents[-1] if last is not None and _joins_slowly(reduction) else 1
+    beside = machine.kind == "gpu" and row == 1 and results <= MOST_JOINED_AS_ROWS
 
     def keep(counters: list[Index], totals: list[Expr]) -> None:
         place = indexing.linearize(indexing.delinearize(partial.kept(counters), [results // row, row])[::-1],
                                    [row, results // row])
-        position = indexing.add(indexing.scale(nest.piece, results), place)
+        position = indexing.add(indexing.scale(place, chunks), nest.piece) if beside else \
+            indexing.add(indexing.scale(nest.piece, results), place)
         for k, (type, total) in enumerate(zip(types, totals)):
             first.builder.store(first.scratch_buffer(k, type, size, "write"), position, total)
     nest.emit(keep)
     remaining = [n for n, gone in enumerate(reduction.reduced) if not gone or n == last]
     remaining.sort(key=lambda n: row > 1 and n != last)
+    extents, gone = [reduction.extents[n] for n in remaining], [n == last for n in remaining]
     joining = Reduction(reduction.group, reduction.reduces, reduction.dimensions,
-                        [chunks, *(reduction.extents[n] for n in remaining)], [True, *(n == last for n in remaining)])
+                        [*extents, chunks] if beside else [chunks, *extents],
+                        [*gone, True] if beside else [True, *gone])
     calls = (first.finish("_partial", _cost(reduction, first)), _second_phase(joining, types))
     return Lowered(calls, tuple(size * ELEMENT_TYPES[t].bytes for t in types))
 

@@ -29,7 +29,8 @@ class Reduction:
     """The reduces of a group and the loops of their input space (extents; reduced: which are summed over).
     operations, work: of one element, as a Builder counts them; has_loops: computing one takes loops of its own;
     columns: results that a block of columns accumulates at once; in_columns: the last loop is a part of what was one
-    loop; in_rows: the one before."""
+    loop; in_rows: the one before; spread: reduced loops of which each iteration is in a chunk of its own; cut: the loop
+    that chunks are pieces of, where it is not the first reduced one."""
 
     group: Group
     reduces: list[Instruction]
@@ -42,6 +43,8 @@ class Reduction:
     columns: int = COLUMNS
     in_columns: bool = False
     in_rows: bool = False
+    spread: tuple[int, ...] = ()
+    cut: int | None = None
 
     @property
     def kept_extents(self) -> list[int]:
@@ -50,6 +53,11 @@ class Reduction:
     @property
     def results(self) -> int:
         return math.prod(self.kept_extents)
+
+    @property
+    def cut_loop(self) -> int:
+        """Which loop is cut into chunks."""
+        return self.reduced.index(True) if self.cut is None else self.cut
 
     def choose_columns(self, machine: Machine) -> None:
         """As many columns to a block as their accumulators stay in the first cache: longer pieces of rows come faster

@@ -8,6 +8,7 @@ comes by every element once. Vectors go along the innermost dimension:
               then the elements of the result take what the windows that they lie in chose, some of them each, so that
               stores are whole vectors
     one       everything else: one window after the other
+A GPU has ways of its own (gathered_windows.py).
 Windows that do not overlap along a dimension are independent there, and PARALLEL.
 """
 from __future__ import annotations
@@ -23,6 +24,7 @@ from hloc.kernels.elemental.loop import loop_kernel
 from hloc.kernels.group import Group, KernelCall, Lowered, Outline
 from hloc.kernels.indexing import Index
 from hloc.kernels.ir import SERIAL, VECTOR, Apply, Const, Expr, Load
+from hloc.kernels.reductions.gathered_windows import lower_gathered_windows
 from hloc.kernels.reductions.window import SHORTEST_STEPS
 from hloc.kernels.reductions.window_taps import WIDTH, cost_of, first_column, is_plain, taps_of
 from hloc.kernels.sliding import Columns, slide, slides, steps
@@ -49,7 +51,9 @@ def lower_select_and_scatter(group: Group, machine: Machine) -> Lowered:
     first = loop_kernel(group, machine, instruction.shape.dimensions, fill, "_fill")
     if not source.shape.num_elements or not dims:
         return Lowered((first,))
-    if machine.kind != "cpu" or not _goes_along_rows(dims[-1], source.shape.dimensions[-1]):
+    if machine.kind != "cpu":
+        return lower_gathered_windows(group, machine, dims)
+    if not _goes_along_rows(dims[-1], source.shape.dimensions[-1]):
         return Lowered((first, _Columns(group, dims).kernel()))
     rows = _Rows(group, dims)
     return Lowered((rows.kernel(),) if rows.is_whole else (first, rows.kernel()))

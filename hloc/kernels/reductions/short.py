@@ -85,12 +85,12 @@ class ShortNest(Nest):
         vector = all(can_reassociate(r.monoid(i), t) for i, _, t in r.accumulators)
         with loops.parallel(b, [r.extents[n] for n in kept] + [self.chunks]) as opened:
             counters = self.counters(kept, opened)
-            self.piece = opened[-1]
+            self.piece = self.part = opened[-1]
             sets: list[list[Var]] = [self.start(vector) for _ in self.results]
             with ExitStack() as stack:
                 for n in gone:
                     kind = VECTOR if vector and n == gone[-1] else SERIAL
-                    counters[n] = stack.enter_context(self.reduced_loop(n, n == gone[0], kind))
+                    counters[n] = stack.enter_context(self.reduced_loop(n, n == self.reduction.cut_loop, kind))
                 self.each(counters, sets, self.take)
             self.finish_each(counters, sets, finish)
 
@@ -104,7 +104,7 @@ class ShortNest(Nest):
             self.column_loop(counters, lane, width, block, lambda j: [self.clear(own, j) for own in sets])
             with ExitStack() as stack:
                 for n in gone:
-                    counters[n] = stack.enter_context(self.reduced_loop(n, n == gone[0], SERIAL))
+                    counters[n] = stack.enter_context(self.reduced_loop(n, n == self.reduction.cut_loop, SERIAL))
                 self.column_loop(counters, lane, width, block, lambda j: self.each(
                     counters, sets, lambda own, elements: self.gather(own, elements, j)))
             self.column_loop(counters, lane, width, block, lambda j: self.finish_each(

@@ -107,7 +107,7 @@ class _Row:
         stands before it in the row goes on reading memory."""
         found: dict[Place, list[str]] = {}
         for loop in self.loops:
-            always = {self.place(p, loop) for s in loop.body for p in _unconditional(expressions(s))}
+            always = {self.place(p, loop) for s in loop.body for p in unconditional(expressions(s))}
             for place in dict.fromkeys(self.place(p, loop) for p in loads(loop.body)):
                 if place is not None and (place in found or place in always):
                     found.setdefault(place, []).append(loop.name)
@@ -121,7 +121,7 @@ class _Row:
     def _first(self, loop: For, place: Place, array: Local) -> For:
         value, done = Var(f"{array.name}_now", place.type), []
         for statement in loop.body:
-            load = next((p for p in _unconditional(expressions(statement)) if self.place(p, loop) == place), None)
+            load = next((p for p in unconditional(expressions(statement)) if self.place(p, loop) == place), None)
             if load is not None and Let(value.name, load) not in done:
                 done += [Let(value.name, load), Store(array.name, Var(loop.name, INDEX), value)]
             seen = any(isinstance(s, Let) and s.name == value.name for s in done)
@@ -153,7 +153,7 @@ def _everywhere(statement: Stmt, change: Callable[[Expr], Expr]) -> Stmt:
     return with_expressions(statement, change)
 
 
-def _unconditional(roots: Iterable[Expr]) -> Iterable[Load]:
+def unconditional(roots: Iterable[Expr]) -> Iterable[Load]:
     """Loads that are done whatever values are: not those between which something is selected."""
     stack = list(roots)
     while stack:

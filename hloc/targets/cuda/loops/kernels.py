@@ -13,16 +13,34 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from hloc.ir import ELEMENT_TYPES
-from hloc.kernels.ir import PARALLEL, VECTOR, Apply, Barrier, For, Kernel, Tile, Var, While
-from hloc.kernels.walks import loads, walk, with_all_expressions
+from hloc.kernels.affine import Affine, forms
+from hloc.kernels.indexing import index_apply
+from hloc.kernels.ir import (
+    INDEX,
+    PARALLEL,
+    VECTOR,
+    Apply,
+    Barrier,
+    Const,
+    Expr,
+    For,
+    Kernel,
+    Load,
+    Store,
+    Tile,
+    Var,
+    While,
+)
+from hloc.kernels.walks import loads, walk, with_all_expressions, with_expressions
 from hloc.machine import Machine
 from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.loops.atomics import with_atomics
 from hloc.targets.cuda.loops.kept_rows import REGISTERS, with_kept_rows
 from hloc.targets.cuda.loops.owners import with_owners
+from hloc.targets.cuda.loops.packs import Packs, common_width, packs_of
 from hloc.targets.cuda.loops.quotients import with_quotients
 from hloc.targets.cuda.loops.ranges import fits, narrowed
-from hloc.targets.cuda.loops.space import space_of
+from hloc.targets.cuda.loops.space import space_of, with_loads
 from hloc.targets.cuda.loops.teams import LOOKED_AT, WARP, Scan, Spread, TeamKernel, Total, team_kernel
 from hloc.targets.cuda.loops.transposes import Tiling, find_tiling, print_tiled, tiled_geometry
 from hloc.targets.cuda.loops.vectors import Vectors, find_vectors, print_vectors, vector_geometry
@@ -126,7 +144,7 @@ def threads_of(kernel: Kernel) -> int:
 
 def print_team_kernel(kernel: Kernel, team: TeamKernel, name: str) -> str:
     """A whole kernel for teams, as a function called `name`."""
-    printer = TeamPrinter(CUDA, team=team)
+    printer = TeamPrinter(CUDA, team=team, kernel=kernel)
     printer.lines.extend(comment(kernel.origin))
     parameters = ", ".join(f"{pointer_type(b)}{b.name}" for b in kernel.buffers)
     block = team.threads * team.teams
@@ -160,6 +178,15 @@ class TeamPrinter(StatementPrinter):
     """Prints what lanes do together."""
 
     team: TeamKernel | None = None
+    kernel: Kernel | None = None
+
+    def __post_init__(self) -> None:
+        self.known = forms((*self.team.before, *self.team.body))
+        self.buffers = {b.name: b for b in self.kernel.buffers}
+        slotted = [s for s in walk(self.team.body) if isinstance(s, Spread) and s.slots]
+        plain = all(len(s.counters) == 1 and isinstance(s.counters[0][1], int) for s in slotted)
+        self.width = common_width([(*s.counters[0], s.body) for s in slotted], self.team.threads, self.known,
+                                  self.buffers) if slotted and plain else 1
 
     def barrier(self, s: Barrier, indent: int) -> None:
         self.line(indent, "__syncwarp();" if self.team.threads == WARP else "__syncthreads();")
@@ -177,6 +204,9 @@ class TeamPrinter(StatementPrinter):
         """A loop over the lanes; the counters of a nest are taken apart from one number."""
         extent = s.counters[0][1] if len(s.counters) == 1 else _product(s.counters)
         name = s.counters[0][0] if len(s.counters) == 1 else "point"
+        if packs := self.packs(s):
+            self.packed(s, packs, name, extent, indent)
+            return
         if not s.slots:
             if (steps := self.unrolled(s, extent)) > USUALLY_UNROLLED:
                 self.line(indent, f"#pragma unroll {steps}")
@@ -210,6 +240,50 @@ class TeamPrinter(StatementPrinter):
         self.counters(s, indent + 2)
         self.statements((*s.body[:-1], *guard.then), indent + 2)
         self.line(indent + 1, "}")
+        self.line(indent, "}")
+
+    def packs(self, s: Spread) -> Packs | None:
+        """How a loop takes neighbours at once."""
+        name, extent = s.counters[0]
+        if len(s.counters) > 1 or not isinstance(extent, int) or s.slots and self.width < 2:
+            return None
+        wanted = self.width if s.slots else 0
+        found = packs_of(name, extent, s.body, self.team.threads, self.known, self.buffers, wanted)
+        return found or (Packs(self.width, {}, {}) if s.slots else None)
+
+    def packed(self, s: Spread, packs: Packs, name: str, extent: int, indent: int) -> None:
+        """A loop whose lanes load and store several neighbours at once."""
+        width, lanes = packs.width, self.team.threads
+        if s.slots:
+            self.line(indent, "#pragma unroll")
+            self.line(indent, f"for (long some = 0; some < {s.slots // width}; some++) {{")
+            self.line(indent + 1, f"const long vector = some * {lanes} + lane;")
+        else:
+            if extent // width >= 2 * lanes:
+                self.line(indent, "#pragma unroll 2")
+            self.line(indent, f"for (long vector = lane; vector < {extent // width}; vector += {lanes}) {{")
+        places: dict[Load, Expr] = {}
+        for n, (load, form) in enumerate(packs.loads.items()):
+            type = f"hloc_pack<{c_type(load.type)}, {width}>"
+            self.line(indent + 1, f"const {type} x{n} = *(const {type} *)&{load.buffer}[{_place(form, width)}];")
+            places[load] = Load(f"x{n}.at", Var("part", INDEX), load.type)
+        stores = list(packs.stores)
+        types = [f"hloc_pack<{c_type(self.buffers[store.buffer].type)}, {width}>" for store in stores]
+        for n, type in enumerate(types):
+            self.line(indent + 1, f"{type} y{n};")
+        self.line(indent + 1, "#pragma unroll")
+        self.line(indent + 1, f"for (int part = 0; part < {width}; part++) {{")
+        self.line(indent + 2, f"const long {name} = vector * {width} + part;")
+        if s.slots:
+            self.line(indent + 2, f"const long slot = some * {width} + part;")
+        for statement in s.body:
+            new = with_expressions(statement, lambda e: with_loads(e, places))
+            if statement in packs.stores:
+                new = Store(f"y{stores.index(statement)}.at", Var("part", INDEX), new.value)
+            self.statements([new], indent + 2)
+        self.line(indent + 1, "}")
+        for n, (store, form) in enumerate(packs.stores.items()):
+            self.line(indent + 1, f"*({types[n]} *)&{store.buffer}[{_place(form, width)}] = y{n};")
         self.line(indent, "}")
 
     def unrolled(self, s: Spread, extent) -> int:
@@ -250,6 +324,12 @@ class TeamPrinter(StatementPrinter):
         self.line(indent, f"const long {', '.join(pieces)};")
 
     WRITERS = {**StatementPrinter.WRITERS, Barrier: barrier, Total: total, Spread: spread, Scan: scan}
+
+
+def _place(start: Affine, width: int) -> str:
+    """The position of a vector's first element."""
+    return expression(index_apply("add", start.expression(), Apply("multiply", (Var("vector", INDEX), Const(width, INDEX)),
+                                                                   INDEX)))
 
 
 def _product(counters: tuple[tuple[str, int], ...]) -> int:
