@@ -32,18 +32,19 @@ sys.path[:0] = [str(HERE), str(ROOT)]
 
 # name -> (seconds, what it tells): what is least known first, in case that the device is taken away
 SECTIONS: dict[str, tuple[int, str]] = {
-    "once_wrong": (90, "what was once wrong on a device, and its relatives, against the evaluator"),
-    "prepare": (80, "whole programs compiled side by side"),
-    "ops": (35, "kernels of the test data against the evaluator"),
-    "sanitizer": (50, "compute-sanitizer on kernels of the test data"),
-    "models": (40, "models of testdata/models against their expected results"),
-    "xla": (55, "whole programs against XLA:GPU"),
-    "end_to_end": (50, "whole programs, and without fusion"),
-    "warpgroups": (40, "wgmma and bulk copies of sm_90a, each in a process of its own"),
-    "tuning": (29, "products and a convolution by measured choice against the cost model's"),
-    "products": (50, "matrix products and attention against cuBLASLt and the peak"),
-    "bandwidth": (35, "memory-bound kernels as a fraction of a device copy"),
-    "launches": (15, "cost of a launch, in a graph and without"),
+    "once_wrong": (70, "what was once wrong on a device, and its relatives, against the evaluator"),
+    "new": (40, "kernels that no device has run when they were written, against the evaluator"),
+    "prepare": (70, "whole programs compiled side by side"),
+    "ops": (25, "kernels of the test data against the evaluator"),
+    "sanitizer": (32, "compute-sanitizer on kernels of the test data"),
+    "models": (28, "models of testdata/models against their expected results"),
+    "xla": (40, "whole programs against XLA:GPU"),
+    "end_to_end": (35, "whole programs, and without fusion"),
+    "warpgroups": (20, "wgmma and bulk copies of sm_90a, each in a process of its own"),
+    "tuning": (20, "products and a convolution by measured choice against the cost model's"),
+    "products": (20, "matrix products and attention against cuBLASLt and the peak"),
+    "bandwidth": (12, "memory-bound kernels as a fraction of a device copy"),
+    "launches": (8, "cost of a launch, in a graph and without"),
 }
 
 

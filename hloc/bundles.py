@@ -31,7 +31,7 @@ MANIFEST, LOG, INPUTS = "bundle.json", "log.txt", "inputs/"
 MODULE_NAME = re.compile(r"module(?:\.[A-Za-z0-9_]{1,12}){0,3}")
 METHODS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
 MOST_MANIFEST, MOST_MODULE, PIECE = 1 << 20, 2 << 30, 1 << 20
-FLAGS = {"target": str, "fusion": str, "memory_limit": int, "elided": str}
+FLAGS = {"target": str, "fusion": str, "memory_limit": int, "exact": bool, "f32": str, "elided": str}
 LONGEST_FLAG = 200
 
 
@@ -139,5 +139,6 @@ def _member(archive: zipfile.ZipFile, name: str, most: int) -> bytes:
 
 
 def flag_words(flags: Mapping[str, Any]) -> Sequence[str]:
-    """The flags as on a command line: --target cpu --memory-limit 4096."""
-    return [word for key, value in flags.items() for word in (f"--{key.replace('_', '-')}", str(value))]
+    """The flags as on a command line: --target cpu --memory-limit 4096 --exact."""
+    return [word for key, value in flags.items() if value is not False
+            for word in (f"--{key.replace('_', '-')}", *([] if value is True else [str(value)]))]

@@ -24,7 +24,7 @@ ARRAYS = (np.arange(6, dtype=np.float32).reshape(2, 3), np.ones(3, ml_dtypes.bfl
 def packed(**changes) -> bytes:
     """A bundle; `changes` of what bundle.json says."""
     file = io.BytesIO()
-    write_bundle(file, Bundle("module.hlo", MODULE.encode(), None, {"fusion": "off"}, ARRAYS), {"hloc": "1"}, "log")
+    write_bundle(file, Bundle("module.hlo", MODULE.encode(), None, {"fusion": "off", "exact": True}, ARRAYS), {"hloc": "1"}, "log")
     if not changes:
         return file.getvalue()
     again = io.BytesIO()
@@ -37,7 +37,7 @@ def packed(**changes) -> bytes:
 
 def test_what_is_packed_comes_back():
     case = read_bundle(packed(), "case.zip")
-    assert case.module == MODULE.encode() and case.flags == {"fusion": "off"}
+    assert case.module == MODULE.encode() and case.flags == {"fusion": "off", "exact": True}
     module = hloc.load(packed())
     assert module.name == "case" and module.default_inputs[0].tolist() == ARRAYS[0].tolist()
     (result,) = hloc.compile(module, "reference")(*module.default_inputs)

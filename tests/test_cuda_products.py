@@ -107,10 +107,8 @@ def test_infinities_stay_infinities(monkeypatch):
         assert np.isfinite(np.delete(result, [3, 4, 7], 0)).all()
 
 
-@emulated
-def test_full_precision_without_an_algorithm():
-    assert "hloc_tile_mma" not in sources_of(product("f32", "f32", "f32"), H100).readable()
-    assert "hloc_tile_mma" not in sources_of(product("f32", "f32", "f32", "dot_f32_f32_f32"), H100).readable()
+def test_full_precision_where_an_algorithm_asks_for_it():
+    assert "hloc_numbers" not in sources_of(product("f32", "f32", "f32", "dot_f32_f32_f32"), H100).readable()
 
 
 @emulated

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from gpu_sections.programs import helpers
 from hloc.errors import HlocError
 
+OF_TF32 = 5e-2                          # of whole models whose matmuls and convolutions round f32 to TF32
 SMALL = ("digits",)                     # what the emulation is given
 
 
@@ -24,9 +25,9 @@ def rows(device) -> Iterator[dict]:
         try:
             backend = device.program(models.model_path(model), models.inputs(model), name=model["name"])
             backend.run()
-            first = models.differences(model, backend.fetch())
+            first = models.differences(model, backend.fetch(), OF_TF32)
             backend.run()                                       # now as a graph
-            wrong = first or [f"as a graph: {line}" for line in models.differences(model, backend.fetch())]
+            wrong = first or [f"as a graph: {line}" for line in models.differences(model, backend.fetch(), OF_TF32)]
             backend.close()
         except HlocError as error:
             wrong = [error.message]

@@ -14,8 +14,8 @@ from functools import partial
 from gpu_sections import once_wrong, ops
 from gpu_sections.programs import ROOT, cases, container_path, source
 
-SECONDS = 80                           # of one program
-XLA_SECONDS = 72                       # that XLA has from the section's start on
+SECONDS = 66                           # of one program
+XLA_SECONDS = 60                       # that XLA has from the section's start on
 COMMAND = (sys.executable, str(ROOT / "benchmarks" / "gpu.py"))
 KERNELS = "the kernels that compute-sanitizer runs"     # in the place of "on": those of section ops
 

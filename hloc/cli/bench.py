@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import click
 import numpy as np
 
-from hloc.cli.options import INPUTS_HELP, fusion_option, pass_options, reading_options, target_option
+from hloc.cli.options import INPUTS_HELP, fusion_option, pass_options, precision_options, reading_options, target_option
 from hloc.cli.terminal import Progress, counted, input_reader, print_table, read_program, tell_of_gpu
 from hloc.errors import UsageError
 from hloc.inputs import Named
@@ -37,8 +37,10 @@ SIDES = ("xla", "reference", "cpu", "cuda")
               help="Number of untimed rounds before these.")
 @click.option("--json", "as_json", is_flag=True, help="Print percentiles, verdicts and all times as JSON.")
 @fusion_option
+@precision_options
 @reading_options
-def bench_command(modules, inputs, target, against, seconds, rounds, warm_up, as_json, fusion, reading) -> None:
+def bench_command(modules, inputs, target, against, seconds, rounds, warm_up, as_json, fusion, precision,
+                  reading) -> None:
     """Run each MODULE (or .so or .cubin) in turn, round by round; print percentiles of the times, and whether each is
     faster than the first.
 
@@ -52,7 +54,8 @@ def bench_command(modules, inputs, target, against, seconds, rounds, warm_up, as
     if not paths or (len(given) > len(inputs) and not inputs):
         raise UsageError(f"{modules[0]} is not a module", hint="inputs go to --inputs")
     with Progress() as progress:
-        found = _contestants(paths, given, target, against, pass_options(fusion), reading, progress)
+        passes = pass_options(fusion, precision=precision)
+        found = _contestants(paths, given, target, against, passes, reading, progress)
         for each in found[1:]:
             _tell_differences(found[0], each)
         told = bench([each.contestant for each in found], Effort(seconds, rounds, warm_up), progress.report)

@@ -12,6 +12,7 @@ from hloc.cli.options import (
     inputs_option,
     module_argument,
     pass_options,
+    precision_options,
     reading_options,
     target_option,
 )
@@ -31,13 +32,14 @@ Examples:
 @inputs_option
 @target_option
 @fusion_option
+@precision_options
 @click.option("--tolerance", type=click.FloatRange(0), metavar="X",
               help="As in hloc check: the largest error relative to the largest magnitude.")
 @click.option("--dump-dir", type=click.Path(path_type=Path), metavar="DIR",
               help="Folder for the module before and after the pass that changes the results.")
 @click.option("--json", "as_json", is_flag=True, help="Print the finding as JSON.")
 @reading_options
-def bisect_command(module, inputs, target, fusion, tolerance, dump_dir, as_json, reading) -> None:
+def bisect_command(module, inputs, target, fusion, precision, tolerance, dump_dir, as_json, reading) -> None:
     """Find what changes MODULE's results on a target: a pass of its pipeline, or the code of a kernel.
 
     A binary search picks passes; the reference evaluator runs the module after each of them. If no pass changes the
@@ -53,7 +55,7 @@ def bisect_command(module, inputs, target, fusion, tolerance, dump_dir, as_json,
     with Progress() as progress:
         parsed = read_module(module, reading, progress, inputs)
         arrays = check_inputs(parsed, input_reader(inputs, parsed)(entry_parameters(parsed)))
-        blame = bisect(parsed, chosen, arrays, options=pass_options(fusion), tolerance=tolerance,
+        blame = bisect(parsed, chosen, arrays, options=pass_options(fusion, precision=precision), tolerance=tolerance,
                        runs_kernels=chosen.name == "cpu" or presence.driver_present(), report=progress.report)
     if dump_dir and blame.before:
         make_folder(dump_dir)

@@ -11,11 +11,13 @@ from pathlib import Path
 import click
 import numpy as np
 
+from hloc.cli.bundled_flags import flags_of_precision
 from hloc.cli.options import (
     fusion_option,
     inputs_option,
     memory_limit_option,
     module_argument,
+    precision_options,
     reading_options,
     target_option,
 )
@@ -42,9 +44,10 @@ Examples:
               help="Time limit of the run whose log is packed.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was packed as JSON.")
 @fusion_option
+@precision_options
 @memory_limit_option
 @reading_options
-def bundle_command(module, inputs, output, target, timeout, as_json, fusion, memory_limit, reading) -> None:
+def bundle_command(module, inputs, output, target, timeout, as_json, fusion, precision, memory_limit, reading) -> None:
     """Pack MODULE, its inputs, versions, flags and the log of a run into one file, which `hloc run` and all commands
     that take a module take.
 
@@ -57,8 +60,9 @@ def bundle_command(module, inputs, output, target, timeout, as_json, fusion, mem
     check_target(output)
     path, choice = split_choice(module)
     data = _bytes(path)
-    given = {"target": target, "fusion": fusion, "memory_limit": memory_limit, "elided": reading.elided}
-    flags = {name: value for name, value in given.items() if value not in (None, "auto", "on")}
+    given = {"target": target, "fusion": fusion, "memory_limit": memory_limit,
+             **flags_of_precision(precision), "elided": reading.elided}
+    flags = {name: value for name, value in given.items() if value not in (None, "auto", "on", False)}
     with Progress() as progress:
         arrays = _inputs(data, path, choice, inputs, reading, progress)
         case = Bundle(module_name(path), data, reading.choice or choice, flags, arrays)

@@ -15,11 +15,12 @@ from hloc.cli.options import (
     mesh_option,
     module_argument,
     pass_options,
+    precision_options,
     reading_options,
     target_option,
 )
 from hloc.cli.run_devices import Setting, device_arrays, runs_whole, setting_for
-from hloc.cli.terminal import Progress, input_reader, print_table, read_module, tell_of_gpu
+from hloc.cli.terminal import Progress, input_reader, print_table, read_module, tell, tell_of_gpu
 from hloc.devices import is_launched
 from hloc.errors import UsageError, printable
 
@@ -43,7 +44,8 @@ Examples:
               help="Compare with the results in an .npz file (or, for one result, .npy), in order, instead.")
 @click.option("--tolerance", type=click.FloatRange(0), metavar="X",
               help="Largest error relative to the largest magnitude, for floating-point results. "
-                   "Default: f64 1e-9, f32 1e-4, f16 and bf16 2e-2, eight bits and less 0.26.")
+                   "Default: f64 1e-9, f32 1e-4, or 2e-2 where a GPU rounds to TF32, f16 and bf16 2e-2, eight bits "
+                   "and less 0.26.")
 @click.option("--devices", type=click.IntRange(1), metavar="N",
               help="Run on N devices, threads of this process, which exchange arrays in collectives. An annotated "
                    "module is partitioned, and compared with itself on one device. {device} in input names is the "
@@ -54,9 +56,10 @@ Examples:
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
 @custom_call_option
 @fusion_option
+@precision_options
 @reading_options
 def check_command(module, inputs, target, against, expected, tolerance, devices, mesh, layout, as_json, custom_calls,
-                  fusion, reading) -> None:
+                  fusion, precision, reading) -> None:
     """Run MODULE on a target and on a second implementation (--against), with the same inputs; compare all results.
 
     Exit code 0 if all agree, 1 if a result differs; the table says which one, by how much, and where. A result is
@@ -67,6 +70,7 @@ def check_command(module, inputs, target, against, expected, tolerance, devices,
     """
     from hloc.api import Options, compile
     from hloc.parallel import compile_divided
+    from hloc.passes.precision import precision_notes
     from hloc.tools.check import check, check_devices
     from hloc.tools.layouts import with_layouts
     wanted = _expected(expected, against)
@@ -74,7 +78,8 @@ def check_command(module, inputs, target, against, expected, tolerance, devices,
     with Progress() as progress:
         parsed = read_module(module, reading, progress, inputs)
         changed = parsed if layout == "given" else with_layouts(parsed, layout)
-        options = Options(progress=progress.report, custom_calls=calls, passes=pass_options(fusion))
+        options = Options(progress=progress.report, custom_calls=calls,
+                          passes=pass_options(fusion, precision=precision))
         setting = _several(parsed, devices, mesh, reading.strict)
         if setting.devices and (setting.module is parsed or not runs_whole(setting, inputs)):
             _for_the_evaluator(against, expected)
@@ -89,7 +94,11 @@ def check_command(module, inputs, target, against, expected, tolerance, devices,
             tell_of_gpu(target, exe.target)
             name, arrays = exe.target, input_reader(inputs, parsed)(exe.parameters)
             rows = check(parsed, arrays, target=exe, against=against or "reference", expected=wanted,
-                         tolerance=tolerance, custom_calls=calls, report=progress.report)
+                         tolerance=tolerance, custom_calls=calls, passes=options.passes,
+                         report=progress.report)
+        notes = precision_notes(parsed, options.passes) if name == "cuda" or name.startswith("sm_") else []
+    for note in notes:
+        tell(f"note: {note}")
     _show(rows, name, str(expected) if expected else against or "reference", as_json)
     sys.exit(0 if all(r.agrees or r.is_unstable for r in rows) else 1)
 

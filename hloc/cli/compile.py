@@ -11,6 +11,7 @@ from hloc.cli.options import (
     memory_limit_option,
     module_argument,
     pass_options,
+    precision_options,
     reading_options,
     time_passes_option,
     tuning_option,
@@ -55,11 +56,12 @@ LANGUAGES = {".c": "c", ".cu": "cuda", ".ptx": "text", ".hlo": "hlo"}       # by
 @time_passes_option
 @click.option("--json", "as_json", is_flag=True, help="With --time-passes: as JSON.")
 @fusion_option
+@precision_options
 @memory_limit_option
 @tuning_option
 @reading_options
-def compile_command(module, output, emit, target, name, host, march, time_passes, as_json, fusion, memory_limit, tuning,
-                    reading) -> None:
+def compile_command(module, output, emit, target, name, host, march, time_passes, as_json, fusion, precision,
+                    memory_limit, tuning, reading) -> None:
     """Compile MODULE ('-' for stdin) and write it to the file given with -o."""
     from hloc.api import Options, compile
     suffix = _suffix(output, emit, target)
@@ -70,7 +72,7 @@ def compile_command(module, output, emit, target, name, host, march, time_passes
     target = target or ("cuda" if suffix in CUDA_ENDINGS else "cpu")
     checked_name(name)
     with Progress() as progress:
-        options = Options(progress=progress.report, passes=pass_options(fusion, memory_limit), tuning=tuning,
+        options = Options(progress=progress.report, passes=pass_options(fusion, memory_limit, precision), tuning=tuning,
                           march=march, timings=[])
         with options.stage("parse"):
             parsed = read_module(module, reading, progress)

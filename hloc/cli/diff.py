@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from hloc.cli.options import fusion_option, lenient_reading_options, pass_options
+from hloc.cli.options import fusion_option, lenient_reading_options, pass_options, precision_options
 from hloc.cli.terminal import Progress, counted, line_of, print_table, read_module, source_json, source_of
 from hloc.errors import EXIT_CODES, UsageError
 from hloc.files import check_target, write
@@ -42,8 +42,10 @@ Exit code 1 if the modules differ, 0 if not."""
               help="How many rows to list.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 @fusion_option
+@precision_options
 @lenient_reading_options
-def diff_command(first, second, before, after, target, ignored, output, top, as_json, fusion, reading) -> None:
+def diff_command(first, second, before, after, target, ignored, output, top, as_json, fusion, precision,
+                 reading) -> None:
     """Compare two modules, or one with itself before and after passes. Instructions are matched by structure: other
     names and another order of lines are no difference, unless both modules are scheduled."""
     from hloc.tools.diff import diff
@@ -54,7 +56,8 @@ def diff_command(first, second, before, after, target, ignored, output, top, as_
             modules = [read_module(path, reading, progress) for path in (first, second)]
             titles = [first, second]
         else:
-            modules = _states(read_module(first, reading, progress), target, before, after, fusion, progress)
+            modules = _states(read_module(first, reading, progress), target, before, after,
+                              pass_options(fusion, precision=precision), progress)
             titles = [f"before {before}" if before else "as read", f"after {after}" if after else "after all passes"]
         progress.report("compare")
         found = diff(*modules, ignored)
@@ -85,11 +88,11 @@ def _check(first, second, before, after, ignored, kinds, output) -> None:
         check_target(output)
 
 
-def _states(module, target, before, after, fusion, progress):
+def _states(module, target, before, after, options, progress):
     from hloc.targets import find
     from hloc.tools.pass_states import pass_states
     progress.report("passes")
-    return pass_states(module, find(target), pass_options(fusion), before=before, after=after)
+    return pass_states(module, find(target), options, before=before, after=after)
 
 
 def _page(found, titles) -> str:

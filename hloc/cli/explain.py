@@ -9,7 +9,7 @@ import click
 
 from hloc.analysis.cost import main_operation
 from hloc.cli.loop_warnings import loop_copies_json, show_loop_copies
-from hloc.cli.options import fusion_option, lenient_reading_options, module_argument, pass_options
+from hloc.cli.options import fusion_option, lenient_reading_options, module_argument, pass_options, precision_options
 from hloc.cli.terminal import Progress, counted, line_of, print_table, read_module, source_json, source_of
 from hloc.errors import UsageError
 from hloc.tools.shown import size_text
@@ -32,8 +32,9 @@ Examples:
               help="Number of rows listed.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 @fusion_option
+@precision_options
 @lenient_reading_options
-def explain_command(module, target, about, show_kernels, top, as_json, fusion, reading) -> None:
+def explain_command(module, target, about, show_kernels, top, as_json, fusion, precision, reading) -> None:
     """List the kernels of MODULE and, for every array that one kernel stores and another loads, why these two kernels
     were not fused; then the loops that copy whole arrays in every iteration, and why. Nothing is compiled or run.
 
@@ -43,6 +44,7 @@ def explain_command(module, target, about, show_kernels, top, as_json, fusion, r
     Names are those of the optimized module (hloc opt); lines are those of the file.
     """
     from hloc.ir.clone import clone_module
+    from hloc.passes.precision import precision_notes, precision_of
     from hloc.targets import find
     from hloc.tools.explain import explain
     from hloc.verify.unverified import blaming_faults
@@ -53,15 +55,20 @@ def explain_command(module, target, about, show_kernels, top, as_json, fusion, r
         others = show_kernels and as_json and chosen.machine.kind == "gpu"
         original = clone_module(parsed) if others else parsed
         with blaming_faults(parsed, "hloc explain"):
-            told = explain(parsed, chosen, pass_options(fusion), times=show_kernels)
-            elsewhere = _elsewhere(original, chosen.machine, pass_options(fusion)) if others and told.times else {}
+            passes = pass_options(fusion, precision=precision)
+            notes = precision_notes(parsed, passes) if chosen.machine.kind == "gpu" else []
+            told = explain(parsed, chosen, passes, times=show_kernels)
+            elsewhere = _elsewhere(original, chosen.machine, passes) if others and told.times else {}
     if about:
         told = _about(told, about.lstrip("%"))
     if as_json:
-        click.echo(json.dumps({**_as_json(told), **elsewhere}, indent=1))
+        precision = {"precision": precision_of(passes)} if notes else {}
+        click.echo(json.dumps({**_as_json(told), **precision, **elsewhere}, indent=1))
         return
     if not about:
         _show_summary(told)
+        for note in notes:
+            click.echo(f"{note}\n")
     if show_kernels or about:
         _show_kernels(told, top)
     if not show_kernels:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from hloc.cli.options import fusion_option, lenient_reading_options, module_argument, pass_options
+from hloc.cli.options import fusion_option, lenient_reading_options, module_argument, pass_options, precision_options
 from hloc.cli.terminal import Progress, counted, read_module
 from hloc.errors import UsageError
 from hloc.files import check_target, read, write
@@ -38,8 +38,9 @@ Examples:
 @click.option("--cost", metavar="time|bytes|flops|FILE", help="What makes a node larger: predicted time, bytes or "
               "flops of one execution; or times in a FILE that hloc run --profile --json printed.")
 @fusion_option
+@precision_options
 @lenient_reading_options
-def graph_command(module, output, after, target, about, radius, cost, fusion, reading) -> None:
+def graph_command(module, output, after, target, about, radius, cost, fusion, precision, reading) -> None:
     """Write MODULE as a graph: instructions are nodes in the colours of their kernels, arrays are edges."""
     from hloc.targets import find
     from hloc.tools.graph import Graph, neighbourhood
@@ -53,7 +54,8 @@ def graph_command(module, output, after, target, about, radius, cost, fusion, re
         if after is not None:
             from hloc.tools.pass_states import pass_states
             progress.report("passes")
-            _, parsed = pass_states(parsed, chosen, pass_options(fusion), after=None if after == LAST else after)
+            _, parsed = pass_states(parsed, chosen, pass_options(fusion, precision=precision),
+                                    after=None if after == LAST else after)
         progress.report("graph")
         shown = neighbourhood(parsed, about, radius) if about is not None else None
         sizes, unit = _sizes(cost, parsed, chosen)

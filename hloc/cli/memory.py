@@ -6,7 +6,14 @@ import json
 import click
 
 from hloc.cli.loop_warnings import loop_copies_json, show_loop_copies
-from hloc.cli.options import fusion_option, lenient_reading_options, memory_limit_option, module_argument, pass_options
+from hloc.cli.options import (
+    fusion_option,
+    lenient_reading_options,
+    memory_limit_option,
+    module_argument,
+    pass_options,
+    precision_options,
+)
 from hloc.cli.terminal import Progress, line_of, print_table, read_module, source_json, source_of
 from hloc.tools.shown import size_text
 
@@ -25,9 +32,10 @@ Examples:
               help="Number of buffers listed.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 @fusion_option
+@precision_options
 @memory_limit_option
 @lenient_reading_options
-def memory_command(module, target, top, as_json, fusion, memory_limit, reading) -> None:
+def memory_command(module, target, top, as_json, fusion, precision, memory_limit, reading) -> None:
     """Show how much memory a run of MODULE takes, and which buffers are live at its peak.
 
     The peak is the sum of parameters, results, constants, memory that library kernels keep between runs, and the
@@ -39,7 +47,7 @@ def memory_command(module, target, top, as_json, fusion, memory_limit, reading) 
     from hloc.targets import find
     from hloc.tools.loop_copies import loop_copies
     from hloc.verify.unverified import blaming_faults
-    chosen, options = find(target), Options(passes=pass_options(fusion, memory_limit))
+    chosen, options = find(target), Options(passes=pass_options(fusion, memory_limit, precision))
     with Progress() as progress:
         parsed = read_module(module, reading, progress)
         progress.report("plan")

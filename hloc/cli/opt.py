@@ -9,7 +9,14 @@ import click
 
 from hloc.cli.color import echo_code
 from hloc.cli.opt_kernels import kernels_after_passes
-from hloc.cli.options import fusion_option, lenient_reading_options, mesh_option, module_argument, pass_options
+from hloc.cli.options import (
+    fusion_option,
+    lenient_reading_options,
+    mesh_option,
+    module_argument,
+    pass_options,
+    precision_options,
+)
 from hloc.cli.pass_times import needs_times, show_times
 from hloc.cli.terminal import Progress, print_table, read_module, warn
 from hloc.errors import UsageError
@@ -64,9 +71,10 @@ def _first_line(module: str) -> str:
 @click.option("--json", "as_json", is_flag=True, help="With --time-passes: as JSON.")
 @mesh_option
 @fusion_option
+@precision_options
 @lenient_reading_options
 def opt_command(module, passes, target, mesh, dump_before, dump_after, dump_dir, time_passes, kernels, output, as_json,
-                fusion, reading) -> None:
+                fusion, precision, reading) -> None:
     """Run passes over MODULE ('-' for stdin) and print the result as HLO text."""
     from hloc.api import Options
     from hloc.passes.context import PassContext
@@ -82,10 +90,11 @@ def opt_command(module, passes, target, mesh, dump_before, dump_after, dump_dir,
             raise UsageError("--dump-dir writes HLO; --kernels prints loop-IR text", hint="use -o FILE")
         _write(output or "-", kernels_after_passes(
             module, chosen, None if passes is None else _names(passes), dump_before, dump_after,
-            Options(passes=pass_options(fusion)), reading, time_passes, as_json))
+            Options(passes=pass_options(fusion, precision=precision)), reading, time_passes, as_json))
         return
     pipeline = pipeline_for(chosen.name) if passes is None else named_passes(_names(passes), ALL_PASSES)
-    context = PassContext(chosen.machine, chosen.name, pass_options(fusion), warn=warn, strict=reading.strict)
+    context = PassContext(chosen.machine, chosen.name, pass_options(fusion, precision=precision), warn=warn,
+                          strict=reading.strict)
     if mesh:
         pipeline = (*PARTITIONING, *pipeline)
         context.options = {**context.options, "mesh": mesh}

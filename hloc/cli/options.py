@@ -3,7 +3,9 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import click
@@ -116,6 +118,27 @@ fusion_option = click.option(
     "--fusion", type=click.Choice(["on", "off"]), default="on", show_default=True,
     help="off: every instruction becomes a separate kernel.")
 
+
+def precision_options(command):
+    """--exact and --f32, handed over as `precision`: options of passes that differ from their defaults."""
+    @functools.wraps(command)
+    def with_precision(*args, exact, f32, **rest):
+        precision = {"excess_precision": "off", "f32": "exact"} if exact else {"f32": f32} if f32 else {}
+        return command(*args, precision=precision, **rest)
+
+    for option in PRECISION:
+        with_precision = option(with_precision)
+    return with_precision
+
+
+PRECISION = (
+    click.option("--f32", type=click.Choice(["tf32", "exact"]),
+                 help="On a GPU: matmuls and convolutions of f32 round operands to TF32, or do not. Default: tf32, or "
+                      "what the variable HLOC_F32 says."),
+    click.option("--exact", is_flag=True,
+                 help="On a GPU: --f32 exact, and bf16 and f16 are rounded after each operation, as on a CPU. Default: "
+                      "within a kernel they stay f32."))
+
 tuning_option = click.option(
     "--tuning", type=click.Path(path_type=Path), metavar="FILE",
     help="File with the fastest algorithm of each matmul, convolution and attention on a GPU. On a machine with that "
@@ -161,10 +184,11 @@ outfeed_option = click.option(
     "--outfeed", "outfeed", metavar="FILE", help="Write the arrays of outfeed and send to an .npz file, in order.")
 
 
-def pass_options(fusion: str = "on", memory_limit: int | None = None) -> dict:
+def pass_options(fusion: str = "on", memory_limit: int | None = None,
+                 precision: Mapping[str, str] = MappingProxyType({})) -> dict:
     """The options of passes (hloc/passes/context.py) that differ from their defaults."""
     given = {"fusion": fusion, "memory_limit": memory_limit}
-    return {name: value for name, value in given.items() if value not in ("on", None)}
+    return {**{name: value for name, value in given.items() if value not in ("on", None)}, **precision}
 
 
 def transfers_of(infeeds: tuple[str, ...], received: tuple[str, ...]):

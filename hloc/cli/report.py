@@ -12,6 +12,7 @@ from hloc.cli.options import (
     lenient_reading_options,
     module_argument,
     pass_options,
+    precision_options,
 )
 from hloc.cli.terminal import Progress, counted, input_reader, read_module
 from hloc.errors import UsageError
@@ -43,8 +44,10 @@ Examples:
 @click.option("--repeat", default=5, show_default=True, type=click.IntRange(1), metavar="N",
               help="With --measure: number of runs, of which the medians are shown.")
 @fusion_option
+@precision_options
 @lenient_reading_options
-def report_command(module, inputs, output, target, others, measure, repeat, fusion, reading) -> None:
+def report_command(module, inputs, output, target, others, measure, repeat, fusion, precision,
+                   reading) -> None:
     """Write a page about MODULE: its size and predicted time, its kernels with HLO, loop IR and C or CUDA C side by
     side, a roofline, memory over time, why kernels were not fused, what each pass changed, compile time, collectives.
 
@@ -63,7 +66,7 @@ def report_command(module, inputs, output, target, others, measure, repeat, fusi
     for name in names:
         find(name)
     with Progress() as progress:
-        options = Options(progress=progress.report, passes=pass_options(fusion))
+        options = Options(progress=progress.report, passes=pass_options(fusion, precision=precision))
         with options.stage("parse"):
             parsed = read_module(module, reading, progress)
         with blaming_faults(parsed, "hloc report"):

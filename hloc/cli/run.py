@@ -22,6 +22,7 @@ from hloc.cli.options import (
     module_argument,
     outfeed_option,
     pass_options,
+    precision_options,
     reading_options,
     recv_option,
     target_option,
@@ -102,12 +103,13 @@ Examples:
 @recv_option
 @outfeed_option
 @fusion_option
+@precision_options
 @memory_limit_option
 @tuning_option
 @reading_options
 def run_command(module, inputs, bound, output, target, devices, mesh, repeat, warm_up, profile, trace, turns, top,
-                time_passes, as_json, custom_calls, infeeds, received, outfeed, fusion, memory_limit, tuning,
-                reading) -> None:
+                time_passes, as_json, custom_calls, infeeds, received, outfeed, fusion, precision,
+                memory_limit, tuning, reading) -> None:
     """Run MODULE (HLO text, a proto, or a .so or .cubin of `hloc compile`; '-' is stdin) and print its results.
 
     MODULE may be script.py:function, a function of JAX: the script, which is your own code, is run. Its
@@ -127,7 +129,8 @@ def run_command(module, inputs, bound, output, target, devices, mesh, repeat, wa
         check_trace(trace)
     transfers = transfers_of(infeeds, received)
     if module.endswith(".zip"):
-        target, fusion, memory_limit, reading = bundled_flags(module, target, fusion, memory_limit, reading)
+        target, fusion, memory_limit, precision, reading = bundled_flags(module, target, fusion, memory_limit,
+                                                                         precision, reading)
     with Progress() as progress:
         parsed = read_program(module, reading, progress, inputs)
         if isinstance(parsed, Executable):
@@ -135,11 +138,11 @@ def run_command(module, inputs, bound, output, target, devices, mesh, repeat, wa
                 "--devices": devices, "--mesh": mesh, "--profile": profile, "--trace": trace,
                 "--time-passes": time_passes, "--custom-call": custom_calls, "--infeed": infeeds,
                 "--recv": received, "--outfeed": outfeed,
-                "--fusion off": fusion == "off",
+                "--fusion off": fusion == "off", "--exact or --f32": precision,
                 "--memory-limit": memory_limit, "--tuning": tuning, "--module": reading.choice,
                 "--elided": reading.elided, "--size": reading.sizes, "--strict": reading.strict})
         options = Options(progress=progress.report, custom_calls=custom_call_table(custom_calls), transfers=transfers,
-                          passes=pass_options(fusion, memory_limit), profile=profile, tuning=tuning,
+                          passes=pass_options(fusion, memory_limit, precision), profile=profile, tuning=tuning,
                           trace=turns if trace is not None else None,
                           timings=[] if time_passes else None)
         setting = Setting([]) if isinstance(parsed, Executable) else setting_for(parsed, devices, mesh, reading.strict)

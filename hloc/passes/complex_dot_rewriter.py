@@ -13,7 +13,7 @@ import math
 
 from hloc.ir import Instruction, Module, array
 from hloc.passes.context import PassContext
-from hloc.passes.expressions import Expressions
+from hloc.passes.expressions import ALL_BITS, Expressions
 from hloc.passes.rewriter import Rewriter, rewrite_module
 
 PARTS = {"c64": "f32", "c128": "f64"}
@@ -40,5 +40,6 @@ def visit(dot: Instruction, rewriter: Rewriter) -> Instruction | None:
 
     def product(first: Instruction, second: Instruction) -> Instruction:
         right = e.op("concatenate", first, second, dimensions=(across[0],))
-        return e.op("dot", left, right, shape=array(part, *dot.shape.dimensions), **dot.attributes)
+        attributes = {**dot.attributes, "operand_precision": ALL_BITS}          # for f32 alone less may be enough
+        return e.op("dot", left, right, shape=array(part, *dot.shape.dimensions), **attributes)
     return e.op("complex", product(c, e.op("negate", d)), product(d, c), shape=dot.shape)

@@ -8,6 +8,7 @@ do not depend on the target ignore the context.
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,9 +19,12 @@ from hloc.machine import Machine
 # Option -> its default, and its possible values for messages.
 OPTIONS: dict[str, tuple[Any, str]] = {
     "fusion": ("on", "'on' or 'off'"),
+    "excess_precision": ("on", "'on' or 'off'"),
+    "f32": ("tf32", "'tf32' or 'exact'"),
     "memory_limit": (None, "a number of bytes, or None"),
     "mesh": (None, "sizes of axes by name, as {'data': 4}, or None"),
 }
+VARIABLES = {"f32": "HLOC_F32"}             # of the environment
 
 
 def _is_right(name: str, value: Any) -> bool:
@@ -29,7 +33,7 @@ def _is_right(name: str, value: Any) -> bool:
     if name == "mesh":
         return value is None or isinstance(value, Mapping) and all(
             isinstance(k, str) and isinstance(n, int) and n > 0 for k, n in value.items())
-    return value in ("on", "off")
+    return value in (("tf32", "exact") if name == "f32" else ("on", "off"))
 
 
 @dataclass
@@ -58,8 +62,14 @@ class PassContext:
                 raise UsageError(f"option {name} takes {OPTIONS[name][1]}, not {value!r}")
 
     def option(self, name: str) -> Any:
-        """The value of an option, or its default."""
-        return self.options.get(name, OPTIONS[name][0])
+        """The value of an option, or what the environment says, or its default. UsageError for a variable that is
+        wrong."""
+        if name in self.options or name not in VARIABLES:
+            return self.options.get(name, OPTIONS[name][0])
+        value = os.environ.get(VARIABLES[name], OPTIONS[name][0])
+        if not _is_right(name, value):
+            raise UsageError(f"{VARIABLES[name]} is {value!r}; it takes {OPTIONS[name][1]}")
+        return value
 
     def tell(self, message: str, span: Span | None) -> None:
         """Warn. Raises UnsupportedError instead where the context is strict."""

@@ -15,8 +15,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from hloc.ir import Computation, Instruction, Module, PaddingDim, Shape, SliceDim, array, numpy_dtype
+from hloc.ir.attributes import Verbatim
 from hloc.ops.table import OPS
 from hloc.passes.rewriter import Names
+
+PRECISION = ("operand_precision", "algorithm")              # attributes of products
+ALL_BITS = Verbatim("{highest,highest}")
 
 
 class Builder(Protocol):
@@ -158,11 +162,12 @@ class Expressions:
         return self.op("compare", x, y, direction=direction)
 
     def matrix_product(self, a: Instruction, b: Instruction) -> Instruction:
-        """a @ b in the last two dimensions; all others are batch dimensions."""
+        """a @ b in the last two dimensions; all others are batch dimensions. All bits are multiplied."""
         batch = tuple(range(a.shape.rank - 2))
         shape = array(a.shape.element_type, *a.shape.dimensions[:-1], b.shape.dimensions[-1])
         return self.op("dot", a, b, shape=shape, lhs_batch_dims=batch, rhs_batch_dims=batch,
-                       lhs_contracting_dims=(a.shape.rank - 1,), rhs_contracting_dims=(b.shape.rank - 2,))
+                       lhs_contracting_dims=(a.shape.rank - 1,), rhs_contracting_dims=(b.shape.rank - 2,),
+                       operand_precision=ALL_BITS)
 
     def reduce(self, module: Module, x: Instruction, opcode: str, dimensions: Sequence[int], start: Any) -> Instruction:
         """The sum ("add"), or another combination, over some dimensions."""

@@ -39,6 +39,7 @@ from hloc.passes.tuple_simplifier import tuple_simplifier
 from hloc.passes.zero_sized_hlo_elimination import zero_sized_hlo_elimination
 
 # Passes with nothing to do in a module without these ops.
+algorithm_assignment = Late("algorithm_assignment", "dot", "convolution", "ragged-dot")
 attention_gradient_rewriter = Late("attention_gradient_rewriter", "dot")
 batch_norm_expander = Late("batch_norm_expander", "batch-norm-training", "batch-norm-inference", "batch-norm-grad")
 convert_folding = Late("convert_folding", "dot")
@@ -54,6 +55,7 @@ rng_expander = Late("rng_expander", "rng", "rng-get-and-update-state")
 scaled_dot_rewriter = Late("scaled_dot_rewriter", "scaled-dot")
 scan_expander = Late("scan_expander", "scan")
 scatter_simplifier = Late("scatter_simplifier", "scatter")
+simplify_fp_conversions = Late("simplify_fp_conversions", "fusion")
 sort_simplifier = Late("sort_simplifier", "sort")
 triangular_solve_expander = Late("triangular_solve_expander", "triangular-solve")
 while_loop_dot_batching = Late("while_loop_dot_batching", "while")
@@ -143,7 +145,9 @@ CUDA: tuple[Pass | Repeat, ...] = (
     convert_folding,
     SIMPLIFICATION,
     attention_gradient_rewriter,        # last, so that the result is read where a kernel stores it
+    algorithm_assignment,
     fusion,
+    simplify_fp_conversions,
     hlo_memory_scheduler,
     hlo_rematerialization,
     flatten_call_graph,
@@ -188,6 +192,9 @@ ORDERING: tuple[tuple[Pass, Pass, str], ...] = (
     (triangular_solve_expander, complex_dot_rewriter, "it makes dots, also of complex matrices"),
     (layout_assignment, bitcast_dtypes_expander, "a bitcast to another width is free between row-major arrays"),
     (layout_assignment, fusion, "a kernel reads row-major arrays; a bitcast is free only between them"),
+    (convert_folding, algorithm_assignment, "a dot of converted bf16 multiplies bf16"),
+    (complex_dot_rewriter, algorithm_assignment, "dots of complex matrices are dots of f32 then"),
+    (fusion, simplify_fp_conversions, "values stay f32 within a fusion"),
     (fusion, hlo_memory_scheduler, "the scheduler orders kernels"),
     (hlo_memory_scheduler, hlo_rematerialization, "live ranges depend on the order"),
     (hlo_rematerialization, copy_insertion, "recomputed arrays are read, and overwritten, at other positions"),

@@ -16,10 +16,12 @@ changed for them.
 """
 from __future__ import annotations
 
+from typing import Any
+
 from hloc.ir import Instruction, Module
 from hloc.ops.products import DotDimensions, Ragged, is_grouped, ragged_dimensions
 from hloc.passes.context import PassContext
-from hloc.passes.expressions import Expressions
+from hloc.passes.expressions import PRECISION, Expressions
 from hloc.passes.rewriter import Rewriter, rewrite_module
 
 
@@ -42,7 +44,7 @@ def written_out(module: Module, e: Expressions, instruction: Instruction) -> Ins
     dims, shape = ragged.dims, instruction.shape.with_default_layout()
     left, right = dims.lhs_batch + dims.lhs_free(lhs.shape.rank), dims.rhs_free(rhs.shape.rank)
     onto = tuple([lhs.shape.dimensions[d] for d in left] + [rhs.shape.dimensions[d] for d in right])
-    product = e.op("dot", lhs, rhs, shape=shape.with_dimensions(onto), **_dimensions(dims))
+    product = e.op("dot", lhs, rhs, shape=shape.with_dimensions(onto), **_dimensions(dims, instruction))
     place, before = left.index(ragged.dimension), [left.index(d) for d in prefix]
     if ragged.mode == "batch":
         total = e.reduce(module, sizes, "add", (sizes.shape.rank - 1,), 0)
@@ -77,12 +79,14 @@ def _by_group(e: Expressions, instruction: Instruction, limits: tuple[Instructio
     moved = DotDimensions(*((0, *(d + 1 for d in names)) if n < 2 else tuple(d + 1 for d in names)
                             for n, names in enumerate((dims.lhs_batch, dims.rhs_batch, dims.lhs_contracting,
                                                        dims.rhs_contracting))))
-    return e.op("dot", *sides, shape=instruction.shape.with_default_layout(), **_dimensions(moved))
+    return e.op("dot", *sides, shape=instruction.shape.with_default_layout(), **_dimensions(moved, instruction))
 
 
-def _dimensions(dims: DotDimensions) -> dict[str, tuple[int, ...]]:
+def _dimensions(dims: DotDimensions, like: Instruction) -> dict[str, Any]:
+    """The attributes of a dot that is computed as precisely as another product."""
     return {"lhs_batch_dims": dims.lhs_batch, "rhs_batch_dims": dims.rhs_batch,
-            "lhs_contracting_dims": dims.lhs_contracting, "rhs_contracting_dims": dims.rhs_contracting}
+            "lhs_contracting_dims": dims.lhs_contracting, "rhs_contracting_dims": dims.rhs_contracting,
+            **{key: like.get(key) for key in PRECISION if key in like.attributes}}
 
 
 def in_group(e: Expressions, ends: Instruction, sizes: Instruction, positions: list[int], place: int,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from hloc.ir import Instruction, Module, array
 from hloc.ops.products import scaled_type, sum_type
 from hloc.passes.context import PassContext
-from hloc.passes.expressions import Expressions
+from hloc.passes.expressions import PRECISION, Expressions
 from hloc.passes.rewriter import Rewriter, rewrite_module
 
 
@@ -25,7 +25,7 @@ def visit(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
         return None
     e = Expressions(rewriter, instruction.span)
     lhs, rhs, lhs_scale, rhs_scale = instruction.operands
-    attributes = {k: v for k, v in instruction.attributes.items() if k.endswith("_dims")}
+    attributes = {k: v for k, v in instruction.attributes.items() if k.endswith("_dims") or k in PRECISION}
     types = [scaled_type(instruction, n) for n in (0, 1)]
     shape = array(sum_type(*types, instruction.shape.element_type), *instruction.shape.dimensions)
     product = e.op("dot", scaled(e, lhs, lhs_scale, types[0]), scaled(e, rhs, rhs_scale, types[1]), shape=shape,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from hloc.evaluate.simulate import SimulatedDevice, evaluate_devices, run_togeth
 from hloc.executable import Executable
 from hloc.inputs import Named, check_arrays, entry_results
 from hloc.ir import Module, numpy_dtype
+from hloc.passes.precision import rounds_f32
 from hloc.tools.causes import causes_of
 from hloc.tools.compare import Difference, compare, nudged, with_stability
 from hloc.tools.stability import shaken_results
@@ -27,26 +29,30 @@ SHAKES = 3                      # runs with changed rounding: one may change too
 
 def check(module: Module, arrays: Sequence[np.ndarray], *, target: str | Executable = "auto",
           against: str = "reference", expected: Sequence[np.ndarray] | None = None, tolerance: float | None = None,
-          custom_calls: Mapping[str, Callable] | None = None,
+          custom_calls: Mapping[str, Callable] | None = None, passes: Mapping[str, Any] | None = None,
           report: Report = lambda *stage: None) -> list[Difference]:
     """One Difference per result of `target` and another implementation.
 
     target     a name, or the module compiled
     against    "reference" (the evaluator), "cpu", "cuda" or "xla"
     expected   results to compare with, instead of another implementation
-    tolerance  largest error relative to the largest magnitude, of floating-point results; None: by type
+    tolerance  largest error relative to the largest magnitude, of floating-point results; None: by type, and by what a
+               GPU rounds (hloc/passes/precision.py)
+    passes     options of passes that the module is, or was, compiled with
     A result that changes by about as much with different rounding is unstable, not different, whatever the tolerance.
     Known causes are named (causes.py). Raises HlocError if one of both does not compile or run.
     """
     calls = dict(custom_calls or {})
-    exe = target if isinstance(target, Executable) else _compiled(module, target, calls, report)
-    other = _runner(module, against, calls, report) if expected is None else None
+    exe = target if isinstance(target, Executable) else _compiled(module, target, calls, report, passes)
+    other = _runner(module, against, calls, report, passes) if expected is None else None
+    tf32 = "cuda" in (target, against) or exe.target.startswith("sm_")
+    tf32 = tf32 and rounds_f32(module, passes or {})
     arrays = check_arrays(exe.parameters, arrays)
     report(f"run on {against}")
     want = other(arrays) if other else check_expected(entry_results(module), expected)
     report(f"run on {exe.target}")
     got = exe(*arrays)
-    rows = compare(exe.results, got, want, tolerance)
+    rows = compare(exe.results, got, want, tolerance, tf32)
     if all(r.agrees for r in rows):
         return rows
     report("run with changed rounding")
@@ -115,14 +121,16 @@ def _shaken(module: Module, arrays: Sequence[np.ndarray], calls: dict) -> list[t
         return []
 
 
-def _compiled(module: Module, target: str, calls: dict, report: Report) -> Executable:
-    return compile(module, target, options=Options(progress=report, custom_calls=calls))
+def _compiled(module: Module, target: str, calls: dict, report: Report,
+              passes: Mapping[str, Any] | None) -> Executable:
+    return compile(module, target, options=Options(progress=report, custom_calls=calls, passes=dict(passes or {})))
 
 
-def _runner(module: Module, against: str, calls: dict, report: Report) -> Callable:
+def _runner(module: Module, against: str, calls: dict, report: Report,
+            passes: Mapping[str, Any] | None) -> Callable:
     """The other side as a function from arrays to arrays."""
     if against == "xla":
         from hloc.tools.xla import xla_runner
         return xla_runner(module)
-    exe = _compiled(module, against, calls, report)
+    exe = _compiled(module, against, calls, report, passes)
     return lambda arrays: exe(*arrays)

@@ -48,12 +48,12 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     return {path.stem: loaded} if isinstance(loaded, np.ndarray) else {name: loaded[name] for name in loaded.files}
 
 
-def differences(model: dict, outputs: list[np.ndarray]) -> list[str]:
-    """One line for each result that is not as expected."""
+def differences(model: dict, outputs: list[np.ndarray], least: float = 0.0) -> list[str]:
+    """One line for each result that is not as expected. least: tolerance of floats in any case."""
     expected = read_arrays(HERE / model["expected"])
     if len(expected) != len(outputs):
         return [f"{len(outputs)} results where {len(expected)} are expected"]
-    found = (difference(name, want, np.asarray(got), model["tolerance"])
+    found = (difference(name, want, np.asarray(got), max(model["tolerance"], least))
              for (name, want), got in zip(expected.items(), outputs, strict=True))
     return [line for line in found if line]
 

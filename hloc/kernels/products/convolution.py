@@ -13,6 +13,7 @@ tuples per spatial dimension in the order of dim_labels):
     rhs                (offset, input feature, output feature, spatial ...)
     result             (batch, feature, spatial ...) of buffer "out0", used without an epilogue
     is_turned          whether the epilogue goes along positions
+    algorithm          as of "gemm"
 Of a prologue lhs and rhs are as if they lay in order: (batch, spatial ..., feature), its row is the position among the
 first, its depth the feature; (output feature, spatial ..., input feature), its row is the output feature.
 Epilogue: statements over INDEX Vars "row" and "column" and Var("acc", type of the sums): column is the output feature,
@@ -31,7 +32,7 @@ from hloc.kernels.group import Group, KernelCall, Lowered, Outline, buffers_of
 from hloc.kernels.indexing import Index
 from hloc.kernels.ir import Buffer, Cost, Prologue, Tile
 from hloc.kernels.products.convolution_products import product_of_images
-from hloc.kernels.products.epilogues import epilogue_statements, stores_itself, tile_types
+from hloc.kernels.products.epilogues import algorithm_of, epilogue_statements, stores_itself, tile_types
 from hloc.kernels.products.filter_gradient import lower_filter_gradient
 from hloc.kernels.products.operands import Access, OperandKernels, behind_conversion, strided
 from hloc.kernels.products.planes_convolution import lower_planes_convolution
@@ -82,7 +83,8 @@ def lower_convolution(group: Group, machine: Machine) -> Lowered:
     reads = tuple(Buffer(SIDES[n], type, side.size) for n, side in enumerate(sides) if side.argument)
     moved = sum(b.size * ELEMENT_TYPES[b.type].bytes for b in (*reads, *buffers))
     given = (*(side.argument for side in sides if side.argument), *arguments)
-    routine, facts = "convolution", (*parameters(hero, (type, total), *sides), ("is_turned", is_turned))
+    routine, facts = "convolution", (*parameters(hero, (type, total), *sides), ("is_turned", is_turned),
+                                      *algorithm_of(hero, machine))
     if product:
         routine, facts = "gemm", (("types", (type, total)), *product.parameters(*(side.offset for side in sides)))
     if product and product.is_turned:

@@ -10,6 +10,7 @@ from hloc.kernels.indexing import Index
 from hloc.kernels.ir import Expr, Stmt, Var
 from hloc.kernels.products.operands import behind_conversion
 from hloc.kernels.rules.loops import product_result
+from hloc.machine import Machine
 
 
 def tile_types(group: Group, hero: Instruction) -> tuple[str, str]:
@@ -22,6 +23,12 @@ def tile_types(group: Group, hero: Instruction) -> tuple[str, str]:
     if result == "s8" or left == right == "s8" and hero.shape.element_type == "s32":
         return "s8", "s32"                                 # the tile of s8 hands out its sums as they are
     return result, result
+
+
+def algorithm_of(hero: Instruction, machine: Machine) -> tuple[tuple[str, str], ...]:
+    """How precisely to compute, for targets with several ways; CPUs compute f32 as f32."""
+    asked = hero.get("algorithm")
+    return (("algorithm", str(asked)),) if machine.kind == "gpu" and asked else ()
 
 
 def stores_itself(outline: Outline, hero: Instruction, total: str) -> bool:

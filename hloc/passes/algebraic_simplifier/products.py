@@ -1,6 +1,8 @@
 """Rules for dot, and for the transpose of one."""
 from __future__ import annotations
 
+import re
+
 from hloc.ir import Instruction
 from hloc.passes.algebraic_simplifier.converts import holds
 from hloc.passes.patterns import reshape
@@ -54,7 +56,8 @@ def spread_operand(instruction: Instruction, rewriter: Rewriter, side: str, firs
 def transpose_of_dot(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
     """transpose(dot(x, y)) => dot(y, x) where it swaps the free dimensions of x and y, batch dimensions staying"""
     dot = instruction.operands[0]
-    if dot.opcode != "dot" or len(dot.operands) != 2 or rewriter.uses(dot) > 1 or "operand_precision" in dot.attributes:
+    if dot.opcode != "dot" or len(dot.operands) != 2 or rewriter.uses(dot) > 1 \
+            or len(set(re.findall(r"\w+", str(dot.get("operand_precision", ""))))) > 1:
         return None
     batch = len(dot.get("lhs_batch_dims", ()))
     middle = batch + free_rank(dot, "lhs")

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -18,13 +19,14 @@ import numpy as np
 from hloc.ir import numpy_dtype
 from hloc.ir.shapes import array as array_shape
 from hloc.kernels.plan import Branch, Copy, HostCall, Launch, Program, Ref, Step, Value, WhileLoop, all_steps
+from hloc.passes.precision import VALUES
 from hloc.targets import sealed
 from hloc.targets.cuda.libraries.cublaslt import LtProduct
 from hloc.targets.cuda.libraries.cudnn import CudnnConvolution
 from hloc.targets.cuda.tiles.tensor_maps import TensorMap
 from hloc.targets.manifest import MOST_BYTES, value_from_json, value_to_json, whole
 
-MARK, VERSION = "hloc_container", 7
+MARK, VERSION = "hloc_container", 8
 DEEPEST_PLAN = 200
 LARGEST_GRID, LARGEST_BLOCK, MOST_THREADS = (2 ** 31 - 1, 65535, 65535), (1024, 1024, 64), 1024
 MOST_SHARED = 227 << 10             # of a block, of any GPU
@@ -46,7 +48,8 @@ class Geometry(NamedTuple):
 
 class Container(NamedTuple):
     """What a model.cubin holds. `kernels` take the place of Program.kernels. cuda: the version of the compiler that
-    made the image, as the driver counts it (13000), 0 where it is not known."""
+    made the image, as the driver counts it (13000), 0 where it is not known. precision: the options that tell how
+    precisely it computes (hloc/passes/precision.py)."""
 
     name: str
     arch: str
@@ -58,13 +61,14 @@ class Container(NamedTuple):
     constants: tuple[np.ndarray, ...]
     arena_size: int
     cuda: int = 0
+    precision: Mapping[str, str] = MappingProxyType({})
 
 
 def write(file: BinaryIO, image: bytes, program: Program, geometry: Sequence[Geometry], arch: str,
-          cuda: int = 0) -> None:
+          cuda: int = 0, precision: Mapping[str, str] = MappingProxyType({})) -> None:
     """Write a container. Its order of bytes is the machine's, noted by the element types."""
     plan = {
-        MARK: VERSION, "name": program.name, "arch": arch, "cuda": cuda,
+        MARK: VERSION, "name": program.name, "arch": arch, "cuda": cuda, "precision": dict(precision),
         "kernels": [[*g[:5], g.product.to_json() if g.product else None, [m.to_json() for m in g.maps]]
                     for g in geometry],
         "steps": [_step_to_json(s) for s in program.steps],
@@ -92,7 +96,9 @@ def _unpack(found: sealed.Sealed) -> Container:
         tuple(_step_from_json(s, 0) for s in plan["steps"]),
         tuple(value_from_json(v) for v in plan["parameters"]),
         tuple(value_from_json(v) for v in plan["results"]), tuple(constants), whole(plan["arena"], MOST_BYTES),
-        int(plan["cuda"]))
+        int(plan["cuda"]), {name: str(plan["precision"][name]) for name in VALUES if name in plan["precision"]})
+    if any(value not in VALUES[name] for name, value in packed.precision.items()):
+        raise ValueError(f"bad precision {packed.precision!r}")
     _check_steps(packed)
     return packed
 

@@ -16,6 +16,7 @@ from hloc.ir import Module
 from hloc.kernels.ir import Tile
 from hloc.kernels.plan import HostCall, Program, WhileLoop, Workspace, all_steps
 from hloc.machine import Machine
+from hloc.passes.precision import precision_of
 from hloc.targets.cuda import compiler, container, presence
 from hloc.targets.cuda.gpus import DEFAULT, GPUS
 from hloc.targets.cuda.sources import CudaSources, host_calls, make_sources
@@ -64,12 +65,13 @@ def executable(gpu: Machine, program: Program, module: Module, options) -> Execu
                           [s for s in all_steps(sources.program.steps) if isinstance(s, WhileLoop)])
     program = sources.program
     functions = {call: host_function(call, options) for call in sources.host_calls}
+    precision = precision_of(options.passes)
 
     def start():
         from hloc.targets.cuda.execution.runtime import CudaBackend
         packed = container.Container(
             program.name, gpu.arch, image(sources, gpu, options), sources.geometry, program.steps, program.parameters,
-            program.results, program.constants, program.arena_size, compiler.compiler_version())
+            program.results, program.constants, program.arena_size, compiler.compiler_version(), precision)
         return CudaBackend(packed, functions, clock)
 
     def traced() -> RunTrace:
@@ -83,7 +85,7 @@ def executable(gpu: Machine, program: Program, module: Module, options) -> Execu
             raise UnsupportedError(f"a .cubin cannot hold the Python function of host call {call.target!r}",
                                    call.instruction.span, hint="hloc run MODULE runs it from the HLO text")
         container.write(file, image(sources, gpu, options), program, sources.geometry, gpu.arch,
-                        compiler.compiler_version())
+                        compiler.compiler_version(), precision)
 
     def host_program(file: BinaryIO, name: str) -> str:
         from hloc.targets.cuda.host_program import host_text
@@ -105,7 +107,7 @@ def executable(gpu: Machine, program: Program, module: Module, options) -> Execu
 def image(sources: CudaSources, gpu: Machine, options) -> bytes:
     """The cubin of a program: from the cache, else compiled. Raises BuildError."""
     text = sources.single_file()
-    key = cache.digest("cubin", gpu.arch, str(compiler.compiler_version()), text)
+    key = cache.digest("cubin", gpu.arch, str(compiler.compiler_version()), str(precision_of(options.passes)), text)
     found = cache.opened(key, ".cubin")
     if found:
         with found:
@@ -129,6 +131,7 @@ def load_cubin(path: Path) -> Executable:
         return CudaBackend(packed, {})
 
     def describe() -> str:
-        return json.dumps({"name": packed.name, "arch": packed.arch, "kernels": [k.function for k in packed.kernels]})
+        return json.dumps({"name": packed.name, "arch": packed.arch, "precision": packed.precision,
+                           "kernels": [k.function for k in packed.kernels]})
 
     return Executable(packed.name, packed.arch, packed.parameters, packed.results, start, describe)

@@ -13,7 +13,7 @@ from hloc.kernels.ir import Tile
 from hloc.machine import Machine
 from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.costs.sizes import operations, sizes_of
-from hloc.targets.cuda.costs.tile_work import Side, Sizes
+from hloc.targets.cuda.costs.tile_work import Sizes
 from hloc.targets.cuda.costs.work import WARP, Work
 from hloc.targets.cuda.tiles import convolutions, products
 from hloc.targets.cuda.tiles.tiling import Tiling
@@ -41,21 +41,11 @@ def _chosen(found: Sequence[Tiling], way: str) -> Tiling:
 
 def _gemm(tile: Tile, launches: Sequence[Geometry], gpu: Machine, way: str) -> list[Work]:
     product = products.Product.of(tile)
-    sizes = sizes_of(tile, product.m, product.n, product.k, product.outer * product.inner)
     if product.m <= products.THIN and not product.groups:
+        sizes = sizes_of(tile, product.m, product.n, product.k, product.outer * product.inner)
         return [_thin(sizes, launches[0], tile)]
-    found = products.computed_sides(tile)
-    names = products.names_of(product)
-    width = ELEMENT_TYPES[dict(tile.parameters)["types"][0]].bytes
-    c = product.constants(width)
-    read = []
-    for name, vector, steps in ((names[0], c["A_VECTOR"], (c["A_ROW"], c["A_K"])),
-                                (names[1], c["B_VECTOR"], (c["B_K"], c["B_COLUMN"]))):
-        own = found.get(name)
-        read.append(Side(own.vector, width, made=operations(own.prologue.statements)) if own else
-                    Side(vector, width, dense=1 in steps))
     tilings = products.tilings_of(tile, product, gpu)
-    return works_of(_chosen(tilings, way), sizes, tuple(read), gpu)
+    return works_of(_chosen(tilings, way), *products.asked_of(tile, product), gpu)
 
 
 def _convolution(tile: Tile, launches: Sequence[Geometry], gpu: Machine, way: str) -> list[Work]:

@@ -13,6 +13,7 @@ from hloc.targets.cuda.costs.work import WARP, Work, cut
 
 FRAGMENT = 16 * 8 * 32              # one mma.sync multiplies 16 x 8 sums by 32 bytes of the depth
 PASS = 128                          # bytes that shared memory gives an SM in a clock
+ROUNDED = 2                         # instructions that make a part of an f32 in registers
 SLOW_PRODUCTS = 32                  # instructions of one product of more than four bytes, against one of f32
 FEW_STEPS = 2
 OF_A_SUM = {"pipeline": 1.3, "steps": 0.5}      # registers of a thread that come with each of a sum: fragments, places
@@ -84,12 +85,13 @@ class Tiled(NamedTuple):
         return math.prod(self.edges) // (math.prod(self.warps) * WARP)
 
 
-def tiled_work(sizes: Sizes, sides: tuple[Side, Side], tiled: Tiled) -> Work:
-    """The Work of the kernel that multiplies."""
+def tiled_work(sizes: Sizes, sides: tuple[Side, Side], tiled: Tiled, words: tuple[float, int]) -> Work:
+    """The Work of the kernel that multiplies. words: bytes of registers that an element of the depth takes, and how
+    many products of its parts tensor cores compute."""
     split, blocks = tiled.constants["SPLITS"] > 1, max(1, min(tiled.tiles, tiled.most_blocks))
     each, outputs = cut(tiled.tiles, blocks), sizes.outputs * tiled.constants["SPLITS"]
     counts, traffic = _reading(sides, tiled)
-    for kind, count in _multiplying(sides[0].width, tiled).items():
+    for kind, count in _multiplying(sides[0].width, tiled, words).items():
         counts[kind] = counts.get(kind, 0) + count
     counts["alu"] = counts.get("alu", 0) + outputs * (2 if split else sizes.instructions) / WARP
     counts["access"] = outputs / WARP
@@ -124,7 +126,7 @@ def _reading(sides: tuple[Side, Side], tiled: Tiled) -> tuple[dict[str, float], 
     return counts, traffic
 
 
-def _multiplying(width: int, tiled: Tiled) -> dict[str, float]:
+def _multiplying(width: int, tiled: Tiled, words: tuple[float, int]) -> dict[str, float]:
     """Instructions of the products themselves, and passes through shared memory."""
     (bm, bn), (down, across), bk = tiled.edges, tiled.warps, tiled.constants["BK"]
     products = tiled.steps * bm * bn * bk
@@ -134,7 +136,10 @@ def _multiplying(width: int, tiled: Tiled) -> dict[str, float]:
                 "shared": tiled.steps * bk * (tiled.threads / WARP) * read}
     if tiled.form in ("groups", "bulk"):
         return {"shared": tiled.steps * (bm / 64 * bn + bm) * bk * width / PASS}
-    return {"mma": products * width / FRAGMENT, "shared": tiled.steps * (bm * across + bn * down) * bk * width / PASS}
+    bytes_of_term, count = words
+    fragments = tiled.steps * (bm * across + bn * down) * bk
+    rounded = ROUNDED * fragments * count / WARP if width == 4 else 0
+    return {"mma": products * bytes_of_term * count / FRAGMENT, "shared": fragments * width / PASS, "alu": rounded}
 
 
 def _registers(sides: tuple[Side, Side], tiled: Tiled) -> int:

@@ -72,10 +72,16 @@ template <class To> struct hloc_numbers_f32_as : hloc_numbers_whole<unsigned sho
 HLOC_FN float hloc_left_of(float x, float taken) {
   return (hloc_bits_f32(taken) & 0x7f800000u) == 0x7f800000u ? 0.0f : x - taken;
 }
-/* To nearest, ties away from zero, as cvt.rna.tf32. */
+/* To nearest, ties away from zero. The instruction may leave anything in the last 13 bits. */
 HLOC_FN unsigned hloc_f32_to_tf32(float x) {
+#ifdef HLOC_EMULATED
   const unsigned bits = hloc_bits_f32(x);
   return (bits & 0x7f800000u) == 0x7f800000u ? bits : (bits + 0x1000u) & 0xffffe000u;
+#else
+  unsigned bits;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
+  return bits;
+#endif
 }
 
 template <int COUNT, int LAST_TERM> struct hloc_numbers_tf32 {
@@ -86,7 +92,7 @@ template <int COUNT, int LAST_TERM> struct hloc_numbers_tf32 {
   HLOC_NUMBERS_FN float rhs(float x) { return x; }
   HLOC_NUMBERS_FN unsigned part(Word &rest) {
     const unsigned taken = hloc_f32_to_tf32(rest);
-    rest = hloc_left_of(rest, hloc_from_bits_f32(taken));
+    if constexpr (COUNT > 1) rest = hloc_left_of(rest, hloc_from_bits_f32(taken & 0xffffe000u));
     return taken;
   }
   HLOC_NUMBERS_FN void multiply(float *d, const unsigned *a, const unsigned *b) { hloc_mma_tf32(d, a, b); }

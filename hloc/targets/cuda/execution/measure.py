@@ -21,6 +21,7 @@ from hloc.targets.cuda.container import Container
 from hloc.targets.cuda.execution.measured import Measured, describe
 from hloc.targets.cuda.sources import CudaSources, make_sources
 from hloc.targets.cuda.tiles.source import ways
+from hloc.targets.cuda.tiles.tensor_cores import TF32
 
 LEAST_RUNS, MOST_RUNS, LEAST_SECONDS = 5, 50, 0.02
 RANDOM_ELEMENTS = 1 << 20           # of which large inputs are made by repetition
@@ -28,7 +29,7 @@ RANDOM_ELEMENTS = 1 << 20           # of which large inputs are made by repetiti
 TOLERANCE = {"f64": 1e-11, "c128": 1e-11, "f32": 1e-4, "c64": 1e-4, "f16": 4e-3, "bf16": 3e-2, "s4": 0, "u4": 0}
 BLOCK = 1 << 18                     # elements that are compared at once: as many as caches hold
 ROUGH = 0.3                         # for types of 8 bits and less
-TF32 = 3e-3                         # wgmma cuts off what mma.sync's words are rounded to
+TF32_ERROR = 3e-3                # wgmma cuts off what mma.sync's words are rounded to
 
 
 def measure(tile: Tile, gpu: Machine, names: Sequence[str] = ()) -> Measured:
@@ -51,7 +52,7 @@ def measure(tile: Tile, gpu: Machine, names: Sequence[str] = ()) -> Measured:
         except RunError as error:
             raise RunError(f"measuring {describe(tile)} as {name!r}: {error.message}", hint=error.hint) from None
         expected = expected or results
-        least = TF32 if dict(tile.parameters).get("algorithm") == "dot_tf32_tf32_f32" else 0
+        least = TF32_ERROR if dict(tile.parameters).get("algorithm") == TF32 else 0
         if all(agree(a, b, t, least) for a, b, t in zip(results, expected, _written_types(tile))):
             times[name] = round(seconds * 1e6, 3)
         else:

@@ -14,6 +14,7 @@ from hloc.kernels.ir import INDEX, Apply, Const, Expr, Let, Load, Store, Tile, V
 from hloc.targets.cuda.libraries import cublaslt
 from hloc.targets.cuda.libraries.cublaslt import LtProduct, Matrix
 from hloc.targets.cuda.tiles.products import Product
+from hloc.targets.cuda.tiles.tensor_cores import TF32
 
 SMALLEST = 1 << 21                  # multiply-adds below which the call costs more than the product
 GELU_CUBIC, GELU_SCALE = 0.044715, 0.7978845608        # of gelu(x) = x / 2 (1 + tanh(scale (x + cubic x^3)))
@@ -30,7 +31,8 @@ def library_product(tile: Tile) -> LtProduct | None:
     names = [b.name for b in tile.buffers]
     stores = [b.name for b in tile.buffers if b.access != "read"]
     element = types["lhs"]
-    if stores != ["out0"] or facts.get("algorithm") or "groups" in facts or types["rhs"] != element \
+    asked = facts.get("algorithm", TF32)    # the library multiplies all bits: more than that
+    if stores != ["out0"] or asked != TF32 or "groups" in facts or types["rhs"] != element \
             or total != cublaslt.SUMS.get(element) or types["out0"] not in (element, total) \
             or m * n * k * outer * inner < SMALLEST:
         return None

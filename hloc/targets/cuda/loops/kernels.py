@@ -328,8 +328,8 @@ class TeamPrinter(StatementPrinter):
 
 def _place(start: Affine, width: int) -> str:
     """The position of a vector's first element."""
-    return expression(index_apply("add", start.expression(), Apply("multiply", (Var("vector", INDEX), Const(width, INDEX)),
-                                                                   INDEX)))
+    vector = Apply("multiply", (Var("vector", INDEX), Const(width, INDEX)), INDEX)
+    return expression(index_apply("add", start.expression(), vector))
 
 
 def _product(counters: tuple[tuple[str, int], ...]) -> int:

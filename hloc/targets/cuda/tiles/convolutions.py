@@ -20,13 +20,14 @@ from hloc.targets.cuda.costs.tile_work import Side, Sizes
 from hloc.targets.cuda.tiles.patches import is_boxes, maps_of_patches, patch_of
 from hloc.targets.cuda.tiles.products import Product, groups, maps_of
 from hloc.targets.cuda.tiles.prologues import Computed, computed, prologue_struct
-from hloc.targets.cuda.tiles.tensor_cores import numbers_of
+from hloc.targets.cuda.tiles.tensor_cores import TF32, numbers_of
 from hloc.targets.cuda.tiles.tiling import (
     BLOCKS,
     BLOCKS_PER_SM,
     MOST_HELD,
     Tiling,
     adder,
+    in_order_of_f32,
     kernel_text,
     lambda_text,
     multiply_add,
@@ -132,21 +133,30 @@ def tilings_of(tile: Tile, c: dict[str, int], gpu: Machine, product: Product | N
     """The ways of a convolution, the cost model's choice first: on tensor cores the one that it predicts to be fastest.
     product: what the convolution is, if it is one: then the bulk copy engine can read its operands. made: those that
     are computed on their way."""
-    types = dict(tile.parameters)["types"]
-    numbers, width = numbers_of(types[0], types[0], types[1], "", gpu), ELEMENT_TYPES[types[0]].bytes
+    facts = dict(tile.parameters)
+    types = facts["types"]
+    numbers = numbers_of(types[0], types[0], types[1], facts.get("algorithm", ""), gpu)
+    width = ELEMENT_TYPES[types[0]].bytes
     pixels = c["IMAGES"] * c["SIZE0"] * c["SIZE1"] * c["SIZE2"] * c["CHANNELS"]
     elements = (pixels + c["K"] * c["FEATURES"]) * c["GROUPS"] * c["BATCH_GROUPS"]
     lhs, rhs = (made.get(n) for n in SIDES)
     pieces = lhs.vector if lhs else c["X_VECTOR"], rhs.vector if rhs else c["W_VECTOR"]
     held = lhs.held_bytes + HELD_PLACE if lhs else 0, rhs.held_bytes if rhs else 0
-    whole = numbers is not None and width == 2 and all(n * width == VECTOR_BYTES for n in pieces) and \
+    words = numbers is not None and width > 1 and numbers.stored_bytes == width and numbers.word * width == 4
+    whole = words and all(n * width == VECTOR_BYTES for n in pieces) and \
         registers_held(BLOCKS[-1], held) <= MOST_HELD
-    ways = "" if made else groups(product, types[0]) if product else "boxes" if is_boxes(c) else "copies"
+    ways = "" if made or width != 2 else groups(product, types[0]) if product else "boxes" if is_boxes(c) else "copies"
     found = tilings(c["M"], c["N"], c["K"], c["GROUPS"] * c["BATCH_GROUPS"], types, LARGEST_TILE, gpu, numbers, whole,
                     ways, elements, held)
-    if numbers is None or types[0] not in EXACT_GROUPS:
-        return found
-    return sorted(found, key=lambda t: predicted_us(t, *asked_of(tile, c, product, made, t), gpu))
+
+    def time(tiling: Tiling) -> float:
+        return predicted_us(tiling, *asked_of(tile, c, product, made, tiling), gpu)
+    if numbers is not None and types[0] in EXACT_GROUPS:
+        return sorted(found, key=time)
+    if numbers is not None and facts["algorithm"] == TF32:
+        full = tilings(c["M"], c["N"], c["K"], c["GROUPS"] * c["BATCH_GROUPS"], types, LARGEST_TILE, gpu, held=held)
+        return in_order_of_f32([*found, *full], time)
+    return found
 
 
 def asked_of(tile: Tile, c: dict[str, int], product: Product | None, made: dict[str, Computed],

@@ -12,13 +12,16 @@ from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import INDEX, Apply, Const, Stmt, Tile, Var
 from hloc.machine import Machine
 from hloc.targets.cuda.container import Geometry
+from hloc.targets.cuda.costs.sizes import operations, sizes_of
+from hloc.targets.cuda.costs.tile_work import Side, Sizes
 from hloc.targets.cuda.tiles.prologues import Computed, computed, computed_thin, prologue_struct
-from hloc.targets.cuda.tiles.tensor_cores import Numbers, numbers_of
+from hloc.targets.cuda.tiles.tensor_cores import TF32, Numbers, numbers_of
 from hloc.targets.cuda.tiles.tensor_maps import LARGEST_SIZE, LINE, TensorMap
 from hloc.targets.cuda.tiles.tiling import (
     BLOCKS_PER_SM,
     Tiling,
     adder,
+    in_order_of_f32,
     kernel_text,
     lambda_text,
     multiply_add,
@@ -27,6 +30,7 @@ from hloc.targets.cuda.tiles.tiling import (
     tiled_kernels,
     tilings,
 )
+from hloc.targets.cuda.tiles.times import predicted_us
 from hloc.targets.printer import c_type
 
 THIN = 8                    # rows (or columns) up to which the thin template is taken
@@ -164,7 +168,24 @@ def tilings_of(tile: Tile, product: Product, gpu: Machine) -> list[Tiling]:
     ways = tilings(rows, product.n, product.k, count, (type, total), LARGEST_TILE, gpu, numbers,
                     streams(product, constants, numbers, left, made), "" if found else groups(product, left),
                     held=tuple(m.held_bytes if m else 0 for m in made))
+    if numbers and left == "f32" and facts["algorithm"] == TF32:
+        full = tilings(rows, product.n, product.k, count, (type, total), LARGEST_TILE, gpu,
+                       held=tuple(m.held_bytes if m else 0 for m in made))
+        ways = in_order_of_f32([*ways, *full], lambda t: predicted_us(t, *asked_of(tile, product), gpu))
     return [t for t in ways if t.splits == 1] if product.groups else ways
+
+
+def asked_of(tile: Tile, product: Product) -> tuple[Sizes, tuple[Side, Side]]:
+    """What the cost model is told: sizes, and how both operands are read."""
+    found, names = computed_sides(tile), names_of(product)
+    width = ELEMENT_TYPES[dict(tile.parameters)["types"][0]].bytes
+    c, read = product.constants(width), []
+    for name, vector, steps in ((names[0], c["A_VECTOR"], (c["A_ROW"], c["A_K"])),
+                                (names[1], c["B_VECTOR"], (c["B_K"], c["B_COLUMN"]))):
+        own = found.get(name)
+        read.append(Side(own.vector, width, made=operations(own.prologue.statements)) if own else
+                    Side(vector, width, dense=1 in steps))
+    return sizes_of(tile, product.m, product.n, product.k, product.outer * product.inner), tuple(read)
 
 
 def groups(product: Product, type: str) -> str:

@@ -1,4 +1,4 @@
-"""What tensor cores multiply: element types and a dot's algorithm -> the Numbers of numbers.cuh, and what these need.
+"""What tensor cores multiply: element types and an algorithm -> the Numbers of numbers.cuh, and what these need.
 
     numbers_of("bf16", "bf16", "f32", "", gpu).name == "hloc_numbers_bf16"
     numbers_of("f32", "f32", "f32", "dot_tf32_tf32_f32", gpu).name == "hloc_numbers_tf32<1, 0>"
@@ -12,12 +12,13 @@ from typing import NamedTuple
 from hloc.machine import Machine
 
 F8 = ("f8e4m3fn", "f8e5m2")
+TF32 = "dot_tf32_tf32_f32"
 FIRST_F8 = 89                       # sm_89: the first architecture with products of f8
 
 
 class Numbers(NamedTuple):
     """name: of the struct; element: C type in memory; stored_bytes: of an element in shared memory; word: elements of
-    one register; sums: type of the sums; parts: that a word is split into."""
+    one register; sums: type of the sums; parts: that a word is split into; products: of parts, for each of words."""
 
     name: str
     element: str
@@ -25,6 +26,7 @@ class Numbers(NamedTuple):
     word: int
     sums: str
     parts: int = 1
+    products: int = 1
 
 
 PLAIN = {"bf16": Numbers("hloc_numbers_bf16", "unsigned short", 2, 2, "f32"),
@@ -32,11 +34,11 @@ PLAIN = {"bf16": Numbers("hloc_numbers_bf16", "unsigned short", 2, 2, "f32"),
          "s8": Numbers("hloc_numbers_s8", "signed char", 1, 4, "s32")}
 ALGORITHMS = {"dot_bf16_bf16_f32": Numbers("hloc_numbers_f32_as<hloc_rounded_bf16>", "float", 2, 2, "f32"),
               "dot_f16_f16_f32": Numbers("hloc_numbers_f32_as<hloc_rounded_f16>", "float", 2, 2, "f32"),
-              "dot_tf32_tf32_f32": Numbers("hloc_numbers_tf32<1, 0>", "float", 4, 1, "f32"),
-              "dot_tf32_tf32_f32_x3": Numbers("hloc_numbers_tf32<2, 1>", "float", 4, 1, "f32", 2),
-              "dot_bf16_bf16_f32_x3": Numbers("hloc_numbers_split<2, 1>", "float", 4, 2, "f32", 2),
-              "dot_bf16_bf16_f32_x6": Numbers("hloc_numbers_split<3, 2>", "float", 4, 2, "f32", 3),
-              "dot_bf16_bf16_f32_x9": Numbers("hloc_numbers_split<3, 4>", "float", 4, 2, "f32", 3)}
+              TF32: Numbers("hloc_numbers_tf32<1, 0>", "float", 4, 1, "f32"),
+              "dot_tf32_tf32_f32_x3": Numbers("hloc_numbers_tf32<2, 1>", "float", 4, 1, "f32", 2, 3),
+              "dot_bf16_bf16_f32_x3": Numbers("hloc_numbers_split<2, 1>", "float", 4, 2, "f32", 2, 3),
+              "dot_bf16_bf16_f32_x6": Numbers("hloc_numbers_split<3, 2>", "float", 4, 2, "f32", 3, 6),
+              "dot_bf16_bf16_f32_x9": Numbers("hloc_numbers_split<3, 4>", "float", 4, 2, "f32", 3, 9)}
 
 
 def numbers_of(lhs: str, rhs: str, total: str, algorithm: str, gpu: Machine) -> Numbers | None:

@@ -5,6 +5,7 @@ and into how many pieces the depth is cut where there are too few tiles to fill 
 """
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from hloc.analysis.prologues import EXACT_GROUPS, MMA_SHARE, is_limited_by_mma
@@ -32,7 +33,8 @@ MOST_HELD = 200                 # registers of a thread for sums and operands, w
 
 class Tiling(NamedTuple):
     """constants: of gemm.cuh (BM, BN, BK, TM, TN or WM, WN, SPLITS, PART; STAGES of a pipeline); memory: shared bytes;
-    blocks: all tiles; numbers: what tensor cores multiply, or None."""
+    blocks: all tiles; numbers: what tensor cores multiply, or None; more_exact: all bits of f32 are multiplied, where
+    TF32 would be enough."""
 
     constants: dict[str, int]
     threads: int
@@ -40,6 +42,7 @@ class Tiling(NamedTuple):
     blocks: int
     elements: int
     numbers: Numbers | None = None
+    more_exact: bool = False
 
     @property
     def splits(self) -> int:
@@ -52,6 +55,7 @@ class Tiling(NamedTuple):
         stages = f", {c['STAGES']} stages" if "STAGES" in c else ""
         stages += ", wgmma" if self.grouped else ""
         stages += ", bulk copies" if self.bulk else ""
+        stages += ", all bits" if self.more_exact else ""
         return f"{c['BM']}x{c['BN']}x{c['BK']}{stages}" + (f", {self.splits} splits" if self.splits > 1 else "")
 
     @property
@@ -152,6 +156,13 @@ def tilings(rows: int, columns: int, depth: int, count: int, types: tuple[str, s
         for splits, part in _splits(number, depth, constants["BK"], sums * ELEMENT_TYPES[total].bytes, gpu):
             found.append(Tiling({**constants, "SPLITS": splits, "PART": part}, threads, memory, number, sums, numbers))
     return found
+
+
+def in_order_of_f32(found: Iterable[Tiling], time: Callable[[Tiling], float]) -> list[Tiling]:
+    """Ways of a product of f32 for which TF32 is enough, the one that is predicted to be fastest first: few tiles may
+    multiply all bits sooner. wgmma, which cuts TF32 off, is the last."""
+    ways = [t._replace(more_exact=t.numbers is None) for t in found]
+    return sorted(ways, key=lambda t: (t.grouped, time(t)))
 
 
 def in_registers(edge: int, width: int, size: int) -> Form:

@@ -4,6 +4,8 @@ In: a Tiling, Sizes and Sides. Out: the Work of its launches, and their microsec
 """
 from __future__ import annotations
 
+import math
+
 from hloc.machine import Machine
 from hloc.targets.cuda.costs.model import estimate
 from hloc.targets.cuda.costs.tile_work import Side, Sizes, Tiled, join_work, tiled_work
@@ -23,10 +25,11 @@ def form_of(tiling: Tiling) -> str:
 def works_of(tiling: Tiling, sizes: Sizes, sides: tuple[Side, Side], gpu: Machine) -> list[Work]:
     """Of the launches of a tiling: one, or one and a join."""
     together = gpu.shared_bytes // (tiling.memory + RESERVED) if tiling.bulk else BLOCKS_PER_SM
-    rate = tiling.numbers.stored_bytes * tiling.numbers.parts if tiling.numbers else 1
+    numbers = tiling.numbers
+    words = (4 / numbers.word, numbers.products) if numbers else (1, 1)
     tiled = Tiled.of(sizes, tiling.constants, form_of(tiling), tiling.threads, tiling.memory, gpu.cores * together)
-    work = tiled_work(sizes, sides, tiled)
-    work = work._replace(flops=work.flops * rate / 2)           # as products of bf16
+    work = tiled_work(sizes, sides, tiled, words)
+    work = work._replace(flops=work.flops * math.prod(words) / 2)            # as products of bf16
     if tiling.splits == 1:
         return [work]
     blocks = max(1, min(cut(tiling.elements, 256), gpu.cores * BLOCKS_PER_SM))

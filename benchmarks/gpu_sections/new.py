@@ -1,0 +1,72 @@
+"""Kernels that no device has run when they were written: against the evaluator, and their share of a copy's bandwidth.
+
+Products of f32 as TF32, bf16 that is f32 within a kernel, sums to few results, rows in one kernel, the gradient of a
+pooling. A case goes to another section once a device has run it.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from gpu_sections.bandwidth import ADD, copy_bandwidth
+from gpu_sections.device import bytes_of, random_arrays
+from hloc import api
+from hloc.evaluate import evaluate
+from hloc.tools.compare import compare
+
+PRODUCT = """ENTRY e {{ a = f32[{n},{n}] parameter(0)  b = f32[{n},{n}] parameter(1)
+  ROOT d = f32[{n},{n}] dot(a, b), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}{asked} }}
+"""
+CONVOLUTION = """ENTRY e {{ x = f32[{i},{s},{s},{c}] parameter(0)  w = f32[3,3,{c},{c}] parameter(1)
+  ROOT y = f32[{i},{s},{s},{c}] convolution(x, w), window={{size=3x3 pad=1_1x1_1}}, dim_labels=b01f_01io->b01f }}
+"""
+CHAIN = """ENTRY e {{ x = bf16[{r},{c}] parameter(0)  a = bf16[{r},{c}] tanh(x)  b = bf16[{r},{c}] multiply(a, x)
+  c = bf16[{r},{c}] add(b, a)  d = bf16[{r},{c}] logistic(c)  ROOT y = bf16[{r},{c}] multiply(d, b) }}
+"""
+FEW = ADD + """ENTRY e {{ x = {t}[{i},{s},{s},{c}] parameter(0)  z = {t}[] constant(0)
+  y = {t}[{i},{s},{s},{c}] multiply(x, x)  a = {t}[{c}] reduce(x, z), dimensions={{0,1,2}}, to_apply=add
+  b = {t}[{c}] reduce(y, z), dimensions={{0,1,2}}, to_apply=add  ROOT r = ({t}[{c}], {t}[{c}]) tuple(a, b) }}
+"""
+ROWS = ADD + """ENTRY e {{ x = {t}[1024,512] parameter(0)  y = {t}[1024,512] parameter(1)
+  w = {t}[1024,512] parameter(2)  z = {t}[] constant(0)  m = {t}[1024,512] multiply(x, y)  q = {t}[1024,512] add(m, w)
+  ROOT s = {t}[1024] reduce(q, z), dimensions={{1}}, to_apply=add }}
+"""
+POOLING = ADD + """ge {{ a = {t}[] parameter(0)  b = {t}[] parameter(1)  ROOT r = pred[] compare(a, b), direction=GE }}
+ENTRY e {{ x = {t}[{i},{s},{s},{c}] parameter(0)  g = {t}[{i},{h},{h},{c}] parameter(1)  z = {t}[] constant(0)
+  ROOT s = {t}[{i},{s},{s},{c}] select-and-scatter(x, g, z), window={{size=1x3x3x1 stride=1x2x2x1 pad=0_0x0_1x0_1x0_0}},
+    select=ge, scatter=add }}
+"""
+
+
+def cases(device) -> Iterator[tuple[str, str, bool]]:
+    """Name, HLO, whether products are of TF32: small ones, which the evaluator computes in a second."""
+    n, i, s, c = (device.size(*sizes) for sizes in ((1024, 40), (8, 2), (28, 6), (64, 8)))
+    for name, asked in (("TF32", ""), ("three products of TF32", ", operand_precision={high,high}"),
+                        ("all bits", ", operand_precision={highest,highest}")):
+        yield f"f32 matmul of {n} cubed, {name}", PRODUCT.format(n=n, asked=asked), not asked
+    yield f"f32 convolution 3x3, {i} images of {s}x{s}, {c} channels", CONVOLUTION.format(i=i, s=s, c=c), True
+    yield f"bf16 chain [{n},{n}]", CHAIN.format(r=n, c=n), False
+    for t in ("f32", "bf16"):
+        yield f"{t} sum of {t}[1024,512]'s rows", ROWS.format(t=t), False
+        yield f"{t} two sums to {c} results, {i} images of {4 * s}x{4 * s}", FEW.format(t=t, i=i, s=4 * s, c=c), False
+        yield f"{t} pooling's gradient, {i} images of {4 * s}x{4 * s}", \
+            POOLING.format(t=t, i=i, s=4 * s, h=2 * s, c=c), False
+
+
+def rows(device) -> Iterator[dict[str, Any]]:
+    best = copy_bandwidth(device)
+    for name, text, tf32 in cases(device):
+        module = api.load("HloModule m\n" + text)
+        packed = device.packed("HloModule m\n" + text)
+        arrays = random_arrays(packed.parameters)
+        backend = device.started(packed, arrays)
+        got = backend(arrays)
+        found = compare(packed.results, got, [np.asarray(a) for a in evaluate(module, arrays)], tf32=tf32)
+        seconds = device.seconds(backend, 0.05)
+        rate, error = bytes_of(backend) / seconds, max(d.error for d in found)
+        right = all(d.agrees for d in found)
+        yield {"what": name, "value": seconds * 1e6, "unit": "us", "compared": {"the copy": rate / best},
+               "note": f"error {error:.1e}" if right else f"WRONG: error {error:.1e}", "wrong": not right}
+        backend.close()
