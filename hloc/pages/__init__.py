@@ -1,1 +1,1 @@
-"""Pages for a browser: each is one file, with its styles, scripts and data inside, that asks no server for anything."""
+"""Pages for a browser: each is one file with its styles, scripts and data, and loads nothing."""

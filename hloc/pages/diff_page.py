@@ -1,4 +1,4 @@
-"""A Difference as a page: the summary first, then each computation that changed, with a few lines around a change.
+"""A Difference as a page: a summary, then each changed computation, with a few lines around a change.
 
     diff_page(diff(a, b), ["a.hlo", "b.hlo"])        markup of a whole page; no script is needed
 
@@ -36,7 +36,7 @@ def diff_page(found: Difference, titles: Sequence[str]) -> str:
 
 
 def summary(found: Difference, titles: Sequence[str]) -> str:
-    """How many instructions there are, are in both, and differ in what."""
+    """The numbers of instructions, of those in both, and of changes by kind."""
     sizes = [len(list(m.instructions())) for m in (found.before, found.after)]
     told = (f"<p>{text(titles[0])}: {sizes[0]:,} instructions; {text(titles[1])}: {sizes[1]:,}; "
             f"{found.matched:,} are in both.</p>")
@@ -101,7 +101,7 @@ def _computations(found: Difference) -> Iterator[tuple[str, list[Row]]]:
 
 def _gone_behind(computation: Computation, gone: Mapping[Instruction, Change],
                  found: Difference) -> dict[Instruction | None, list[Instruction]]:
-    """What went from a computation, by the instruction of the second module behind which it stood."""
+    """Removed instructions of a computation, by the preceding instruction in the second module."""
     behind: dict[Instruction | None, list[Instruction]] = {}
     last = None
     for i in computation.instructions:

@@ -1,4 +1,4 @@
-"""A Graph in the language of Graphviz, and as SVG, which Graphviz's `dot` draws.
+"""A Graph as text for Graphviz, and as SVG drawn by Graphviz's `dot`.
 
     dot_text(Graph(module))          digraph { ... }, computations as clusters
     svg_text(Graph(module))          the same drawn; an error where `dot` is not installed

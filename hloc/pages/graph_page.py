@@ -1,4 +1,4 @@
-"""A Graph as a page: a drawing that opens part by part, search, and all that is known of the chosen instruction.
+"""A Graph as a page: a drawing that opens part by part, search, and details of the chosen instruction.
 
     graph_page(Graph(module), "model.hlo")       markup of a whole page
 
@@ -120,7 +120,7 @@ def _titled(items: list, numbers: dict[Instruction, int]) -> list:
 
 
 def _title(part: list) -> str:
-    """The scope of the frontend's names that all of a part share, or else its most frequent opcodes."""
+    """The common scope of a part's frontend names, or else its most frequent opcodes."""
     inside = list(_instructions(part))
     names = (op_name(str(i.get("metadata", ""))) for i in inside)
     scope = _common_scope(filter(None, names))

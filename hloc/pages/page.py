@@ -2,9 +2,9 @@
 
     page("a title", "<h1>...</h1>", scripts=[text], data={"graph": {...}})
 
-All that comes from a module is escaped: `text` makes markup of a string, data stands in the page as JSON without `<`,
+Everything from a module is escaped: `text` makes markup of a string, data stands in the page as JSON without `<`,
 `>` and `&`. A content security policy lets the browser run only the scripts that are listed here, by their hashes, and
-load nothing: a name that got through as markup could not run.
+load nothing: even unescaped markup could not run a script.
 """
 from __future__ import annotations
 

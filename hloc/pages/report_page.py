@@ -1,4 +1,4 @@
-"""A Report as a page: summary, kernels with their texts, passes with their diffs, charts, why kernels are not one.
+"""A Report as a page: summary, kernels with their texts, passes with their diffs, charts, why kernels were not fused.
 
     report_page(make_report(module, find("cpu")))        markup of a whole page
 
@@ -34,7 +34,7 @@ def report_page(told: Report) -> str:
     """The whole page."""
     parts = [("summary", "Summary", summary(told)), ("kernels", "Kernels", kernels_section(told)),
              ("roofline", "Roofline", roofline_section(told)), ("memory", "Memory over time", memory_section(told)),
-             ("edges", "Why kernels are not one", edges_section(told)), ("passes", "Passes", passes_section(told)),
+             ("edges", "Why kernels were not fused", edges_section(told)), ("passes", "Passes", passes_section(told)),
              ("compiling", "Compile time", compile_section(told)),
              ("collectives", "Collectives", collectives_section(told)), ("texts", "Code of the kernels", texts(told))]
     shown = [(key, title, markup) for key, title, markup in parts if markup]
@@ -50,7 +50,7 @@ def report_page(told: Report) -> str:
 # -- summary -----------------------------------------------------------------------------------------------------------
 
 def summary(told: Report) -> str:
-    """Sizes of the module and of a run, and what it is predicted to take on each target."""
+    """Sizes of the module and of a run, and its predicted time on each target."""
     machine = told.target.machine
     after = sum(len(c.instructions) for c in told.module.computations)
     rows: list[Cells] = [("target", f"{told.target.name}" + (f" ({machine.name})" if machine.kind == "gpu" else "")),
@@ -150,7 +150,7 @@ def lines_markup(lines: Iterable[Line]) -> str:
 # -- charts ------------------------------------------------------------------------------------------------------------
 
 def roofline_section(told: Report) -> str:
-    """The chart; what is measured, else predicted."""
+    """The chart, of measured times or else of predicted ones."""
     if not told.kernels:
         return ""
     roof = told.roof
@@ -220,7 +220,7 @@ def plain(value: str) -> str:
 # -- passes, edges, time, collectives ----------------------------------------------------------------------------------
 
 def passes_section(told: Report) -> str:
-    """What each pass that changed the module did."""
+    """The changes of each pass."""
     parts = [f"<p>{len(told.passes):,} of {len(told.timings):,} runs of passes changed the module.</p>"]
     left = MOST_DIFF_CHARACTERS
     for number, one in enumerate(told.passes):
@@ -244,7 +244,7 @@ def _pass(number: int, one: PassReport, has_room: bool) -> str:
 
 
 def edges_section(told: Report) -> str:
-    """Why arrays go through memory."""
+    """The reasons why arrays go through memory."""
     if not told.edges:
         return ""
     reasons = [(r.reason, f"{r.edges:,}", size_text(r.size)) for r in told.reasons[:MOST_ROWS]]
@@ -281,12 +281,12 @@ def compile_section(told: Report) -> str:
         parts += ["<h3>The C compiler, by kernel</h3>", table("Kernels", ("kernel", "estimated part"), [
             (name, time_text(seconds)) for name, seconds in compiled], "lt")]
     elif told.measured is not None:
-        parts.append("<p>The C compiler compiled nothing: the program lay in the cache.</p>")
+        parts.append("<p>The C compiler compiled nothing: the program was in the cache.</p>")
     return "".join(parts)
 
 
 def collectives_section(told: Report) -> str:
-    """By what they do and which devices work together."""
+    """Collectives by kind and by group of devices."""
     if not told.collectives:
         return ""
     rows = [(r.opcode, r.axis, r.groups, f"{r.count:,}", size_text(r.size)) for r in told.collectives[:MOST_ROWS]]
