@@ -327,9 +327,9 @@ def recompiled(content: str | bytes, name: str, choice: str | None, target: str,
 
 def _that_binds(exe: Executable, options: Options, anew: Callable[[Options], Executable] | None) -> Executable:
     """The executable, which knows how to become one with bound parameters: `anew` compiles it with other options."""
-    def specialized(bound: frozenset[int]) -> Executable:
+    def specialized(bound: frozenset[int]) -> Executable | None:    # it must not hold `exe`, which holds it
         if bound == options.bound or anew is None:
-            return exe
+            return None
         return anew(replace(options, bound=bound))
     if exe.target == "cpu":
         exe.specialized = specialized

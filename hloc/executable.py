@@ -69,7 +69,8 @@ class Executable:
     traced       when the steps ran since the last call; None unless compiled with Options(trace=N)
     optimized    the module after the passes, to be looked at; None where it is not known
     recipe       returns a function and arguments that make this executable again: pickle writes these
-    specialized  makes the executable for fixed parameters, by number; None: fixing them has no effect
+    specialized  makes the executable for fixed parameters, by number, or returns None where that is this one; None:
+                 fixing them has no effect
     bound_to     of a bound executable: the original one, and the fixed arrays
     """
 
@@ -87,7 +88,7 @@ class Executable:
     traced: Callable[[], RunTrace] | None = None
     optimized: Callable[[], Module] | None = None
     recipe: Callable[[], tuple[Callable[..., Executable], tuple[Any, ...]]] | None = None
-    specialized: Callable[[frozenset[int]], Executable] | None = None
+    specialized: Callable[[frozenset[int]], Executable | None] | None = None
     bound_to: tuple[Executable, dict[int, Any]] | None = None
     _backend: Backend | None = None
     _quick: Callable[[tuple[Any, ...]], tuple[np.ndarray, ...] | None] | None = None
@@ -128,7 +129,7 @@ class Executable:
         added = fixed_arrays(self.parameters, weights, on_device)
         fixed = {**before, **{unbound[n]: array for n, array in added.items()}}
         free = [n for n in unbound if n not in fixed]
-        program = origin.specialized(frozenset(fixed)) if origin.specialized else origin
+        program = origin.specialized and origin.specialized(frozenset(fixed)) or origin
         return replace(program, parameters=[origin.parameters[n] for n in free], _backend=None, _quick=None,
                        start=lambda: BoundBackend(program.backend, fixed, free), texts={}, files={}, headers={},
                        specialized=None, bound_to=(origin, fixed),

@@ -3,7 +3,6 @@ or `playwright install chromium`). Nothing is fetched: pages are opened as files
 from __future__ import annotations
 
 import shutil
-import time
 from pathlib import Path
 
 import pytest
@@ -43,6 +42,21 @@ ENTRY e {
 """
 
 
+class Clock:
+    """Seconds of CPU that a page's main thread has taken since this was made, or asked last: other work on the machine
+    does not count."""
+
+    def __init__(self, page):
+        self.session, self.before = page.context.new_cdp_session(page), 0.0
+        self.session.send("Performance.enable", {"timeDomain": "threadTicks"})
+
+    def __call__(self) -> float:
+        metrics = self.session.send("Performance.getMetrics")["metrics"]
+        now = next(m["value"] for m in metrics if m["name"] == "ThreadTime")
+        before, self.before = self.before, now
+        return now - before
+
+
 @pytest.fixture(scope="module")
 def browser():
     with sync_api.sync_playwright() as playwright:
@@ -69,6 +83,7 @@ def opened(browser, tmp_path):
         page.goto(path.as_uri())
         return page
 
+    open_page.clock = Clock(page)
     yield open_page
     page.close()
     assert wrong == []
@@ -165,23 +180,18 @@ def test_the_diff_hides_kinds(opened):
 
 @pytest.mark.parametrize("count, first, unfolded, found", [(1_000, 2, 10, 1), (20_000, 4, 15, 3)])
 def test_large_graphs_stay_usable(opened, count, first, unfolded, found):
-    """Seconds until the first drawing, until all (or 2,500) are open, and until a search went to a node; the limits hold
-    on two busy cores."""
-    markup = graph_page(Graph(chain(count)), "chain.hlo")
-    start = time.perf_counter()
-    page = opened(markup)
-    page.wait_for_selector("body[data-ready]")
-    times = [time.perf_counter() - start]
+    """Seconds until the first drawing, until a search went to a node, and until all (or 2,500) are open."""
+    page = opened(graph_page(Graph(chain(count)), "chain.hlo"))
+    page.wait_for_selector("body[data-ready]", timeout=120_000)
+    times = [opened.clock()]
     assert len(names(page)) < 60
-    start = time.perf_counter()
     page.locator("#search").fill(f"v{count // 2} add")
     page.locator("#results button").first.click()
-    times.append(time.perf_counter() - start)
     assert page.locator("#details h2").inner_text() == f"v{count // 2}"
-    start = time.perf_counter()
-    page.locator("#unfold").click()
-    times.append(time.perf_counter() - start)
+    times.append(opened.clock())
+    page.locator("#unfold").click(timeout=120_000)
     assert len(names(page)) >= min(count, 2000)
+    times.append(opened.clock())
     print("first, search, unfolded:", *(f"{seconds:.2f} s" for seconds in times))
     assert times[0] < first and times[1] < found and times[2] < unfolded
 
@@ -265,19 +275,18 @@ def test_a_report_fits_the_window(browser, tmp_path, scheme, width):
 
 @pytest.mark.parametrize("count, seconds, size", [(1_000, 3, 2 << 20), (20_000, 6, 8 << 20)])
 def test_large_reports_stay_usable(opened, count, seconds, size):
-    """Bytes of the page, and seconds until it is there and the memory chart follows; of 20,000 instructions."""
+    """Bytes of the page, and seconds until it is there and the memory chart follows."""
     markup = report_page(make_report(chain(count), find("cpu"), title="chain.hlo"))
-    start = time.perf_counter()
     page = opened(markup)
     page.locator("#instant").press("Home")
     page.wait_for_function("document.getElementById('instant-said').textContent.startsWith('0: ')")
-    took = time.perf_counter() - start
+    took = opened.clock()
     print(f"{len(markup) / 2**20:.1f} MiB, {took:.2f} s")
     assert len(markup) < size and took < seconds
 
 
 def test_the_training_step_of_resnet(opened):
-    markup = graph_page(Graph(hloc.load(MODELS / "resnet50_train" / "model.hlo")), "resnet50_train")
-    page = opened(markup)
-    page.wait_for_selector("body[data-ready]")
-    assert int(page.evaluate("document.body.dataset.ready")) < 2_000
+    """The first drawing, within two seconds."""
+    page = opened(graph_page(Graph(hloc.load(MODELS / "resnet50_train" / "model.hlo")), "resnet50_train"))
+    page.wait_for_selector("body[data-ready]", timeout=120_000)
+    assert 10 < len(names(page)) < 100 and opened.clock() < 2
