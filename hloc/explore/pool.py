@@ -17,7 +17,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -65,7 +65,7 @@ class Pool:
         self._starting = asyncio.Lock()
         self._places = asyncio.Semaphore(AT_ONCE)
 
-    async def ask(self, question: dict[str, Any]) -> AsyncIterator[bytes]:
+    async def ask(self, question: dict[str, Any]) -> AsyncGenerator[bytes, None]:
         """The answers to one question; where they do not come, an answer that says why. Closing the iterator ends the
         process that answers."""
         async with self._places:
@@ -98,7 +98,8 @@ class Pool:
             await self.start()
             own, given = socket.socketpair()
             with given, suppress(OSError):
-                socket.send_fds(self._control, [b"q"], [given.fileno()])
+                if self._control is not None:
+                    socket.send_fds(self._control, [b"q"], [given.fileno()])
             reader, writer = await asyncio.open_connection(sock=own, limit=LONGEST_ANSWER)
             try:
                 said = await reader.readline()

@@ -131,7 +131,7 @@ async def _body(request: Request, keys: dict[str, type]) -> dict[str, Any] | Res
     return found
 
 
-QUESTION = {"text": str, "name": str, "panes": list}
+QUESTION: dict[str, type] = {"text": str, "name": str, "panes": list}
 
 
 def application(token: str, port: int, state: dict[str, Any], facts: dict[str, Any], limits: Limits) -> Guard:

@@ -102,7 +102,7 @@ class Optimized:
         for owner in self.owners[kernel]:
             for i, keys in instruction_keys(owner, self.program.kernels[kernel]).items():
                 inner = i.opcode == "parameter" and owner.opcode == "fusion"
-                lines = own_line(owner.operands[i.parameter_number] if inner else i)
+                lines = own_line(owner.operands[i.parameter_number or 0] if inner else i)
                 for key in keys:
                     found[key] = found.get(key, frozenset()) | lines
         return found
@@ -119,11 +119,11 @@ def _origin_line(instruction: Instruction, number: int) -> frozenset[int]:
 
 @dataclass
 class Work:
-    """problems: what is wrong with the text, as the editor shows it; module: None where it cannot be read."""
+    """problems: what is wrong with the text, as the editor shows it; parsed: None where it cannot be read."""
 
     text: str
     name: str
-    module: Module | None = None
+    parsed: Module | None = None
     problems: list[dict[str, Any]] = field(default_factory=list)
     _done: dict[str, Optimized] = field(default_factory=dict)
 
@@ -131,14 +131,20 @@ class Work:
     def of(cls, text: str, name: str = "module.hlo") -> Work:
         work = cls(text, name)
         try:
-            work.module = api.load(text if "\n" in text else text + "\n", name=name, broken_rules="ignore",
+            work.parsed = api.load(text if "\n" in text else text + "\n", name=name, broken_rules="ignore",
                                    warn=work._warn)
         except HlocError as error:
             work.problems.append(problem(error.message, error.span, "error", error.hint))
             return work
         work.problems += [problem(f"{fault.message} (it cannot run)", fault.span, "error", fault.hint)
-                          for fault in work.module.faults[:MOST_PROBLEMS]]
+                          for fault in work.module.faults[:MOST_PROBLEMS] if isinstance(fault, HlocError)]
         return work
+
+    @property
+    def module(self) -> Module:
+        """Of a text that can be read."""
+        assert self.parsed is not None
+        return self.parsed
 
     def _warn(self, message: str, span: Span | None) -> None:
         if len(self.problems) < MOST_PROBLEMS:

@@ -110,10 +110,10 @@ def answers(question: dict[str, Any]) -> Iterator[dict[str, Any]]:
         told = failure(error)
         yield {"event": "checked", "problems": [_nowhere(told["text"])], "read": False}
         return
-    count = sum(1 for _ in work.module.instructions()) if work.module is not None else 0
-    yield {"event": "checked", "problems": work.problems, "instructions": count, "read": work.module is not None,
+    count = sum(1 for _ in work.module.instructions()) if work.parsed is not None else 0
+    yield {"event": "checked", "problems": work.problems, "instructions": count, "read": work.parsed is not None,
            "seconds": round(time.perf_counter() - start, 3)}
-    if work.module is None:
+    if work.parsed is None:
         return
     yield from _panes(work, question["panes"])
     yield {"event": "done"}

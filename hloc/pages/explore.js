@@ -215,6 +215,7 @@
     } catch { say("hloc explore does not answer: is it still running?"); }
   }
 
+  place.querySelector("h1").textContent = state.name;
   const text = hlocText(facts.words);
   const editor = text.editor(by("editor"), state.text, !facts.served, {hover, chosen: chosenIn(null),
     changed() { stale = true; again(panes, PAUSE); }});

@@ -60,9 +60,10 @@ def _difference_lines(found: Difference, classes: dict[int, str]) -> Iterator[tu
         for gap, row in rows:
             if gap:
                 yield line(f"  // {gap:,} unchanged")
-            if row is not None:
-                yield line(*_row(row))
-            for detail in row.change.details if row is not None and row.change is not None else ():
+            if row is None:
+                continue
+            yield line(*_row(row))
+            for detail in row.change.details if row.change is not None else ():
                 yield line(f"      // {detail.what}: {detail.before or 'none'} \N{RIGHTWARDS ARROW} "
                            f"{detail.after or 'none'}", lines_of(row.instruction), colour_of(row.change))
         yield line("")

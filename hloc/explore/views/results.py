@@ -29,8 +29,9 @@ def results(work: Work, chosen: Mapping[str, str]) -> Content:
     exe = api.compile(module, "reference" if chosen["by"] == "evaluator" else "cpu")
     found = exe(*given)
     parameters = [p for p in module.entry.parameters for _ in leaves(p.shape)]
-    elements = module.entry.root.operands if module.entry.root.opcode == "tuple" else [module.entry.root]
-    roots = [e for e in elements for _ in leaves(e.shape)]
+    root = module.entry.root
+    elements = [root] if root is None or root.opcode != "tuple" else root.operands
+    roots = [e for e in elements if e is not None for _ in leaves(e.shape)]
     note = "Parameters are random numbers that fit what they are used for, as --inputs sensible:0 has them"
     if filled:
         note += f"; so are {filled} constants whose values the text omits"
