@@ -112,4 +112,4 @@ def test_a_hundred_megabytes(files, capfd, monkeypatch):
 def test_every_command_is_tried():
     """But for those that read no file."""
     assert {*COMMANDS} - {name for name, _ in PLACES} == {
-        "precompile", "doctor", "completion", "man", "explore"}          # explore is given modules by the browser
+        "precompile", "doctor", "completion", "man", "explore"}          # explore opens what does not parse, to edit it

@@ -54,7 +54,7 @@ LANGUAGES = {".c": "c", ".cu": "cuda", ".ptx": "text", ".hlo": "hlo"}       # by
 @click.option("--march", default="native", show_default=True, metavar="CPU",
               help="The CPU to compile for, as the C compiler's -march names it: x86-64-v3, skylake ...")
 @time_passes_option
-@click.option("--json", "as_json", is_flag=True, help="With --time-passes: as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="With --time-passes: as JSON, on stderr.")
 @fusion_option
 @precision_options
 @memory_limit_option
@@ -79,7 +79,7 @@ def compile_command(module, output, emit, target, name, host, march, time_passes
         exe = compile(parsed, target, options=options, consume=True, run=False)
         progress.report("write")
         _write(exe, output, suffix, name, host or "")
-    if output != "-":
+    if output != "-" and not as_json:
         click.echo(f"{output}: {Path(output).stat().st_size:,} bytes, target {exe.target}", err=True)
     if time_passes:
         show_times(options.timings, options.stages, as_json, options.units)

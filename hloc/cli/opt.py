@@ -68,7 +68,7 @@ def _first_line(module: str) -> str:
               help="List all passes and stop.")
 @click.option("--output", "-o", metavar="FILE", help="The file for the module after the last pass; '-' is stdout "
               "(default, unless a dump is printed).")
-@click.option("--json", "as_json", is_flag=True, help="With --time-passes: as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="With --time-passes: as JSON, on stderr.")
 @mesh_option
 @fusion_option
 @precision_options
