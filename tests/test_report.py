@@ -77,7 +77,8 @@ def test_lines_of_one_value_are_linked(target):
     subtract = next(line for line in kernel.hlo if "subtract(" in line.text)
     assert subtract.keys == exponential.keys
     root = next(line for line in kernel.hlo if "divide(" in line.text)
-    assert "out0" in root.keys and any(text.startswith("out0[") for text in linked(kernel.code, "out0"))
+    assert "out0" in root.keys and any("out0[" in text for text in linked(kernel.code, "out0"))
+    assert any(" = t" in text and " / " in text for text in linked(kernel.code, "out0"))
     reduces = [set(line.keys) for line in kernel.hlo if " reduce(" in line.text]
     assert reduces[0] and reduces[1] and not reduces[0] & reduces[1]
 
@@ -101,6 +102,8 @@ def test_lines_of_a_library_kernel_are_linked():
     ("  v0 = maximum(v0, in1[i])", ("v0", "in1")),
     ("  if (i0 <= 3) {", ()),
     ("kernel f(in0: f32[4] read, out0: f32[4] write) {", ()),
+    ("      *(hloc_pack<float, 2> *)&out0[i0 * 256 + vector * 2] = y0;", ("out0",)),
+    ("        y0.at[part] = t3 / v1;", ("y0",)),
     ("  }", ())])
 def test_keys_of_a_line(line, keys):
     assert code_lines(line)[0].keys == keys

@@ -6,7 +6,7 @@ together.
     code_lines("  const float t3 = hloc_exp_f32(t1 - t2);")      [Line("  const float ...", ("t3",))]
     hlo_lines(fusion, kernel)      the line of the exponential has the key t3, too: Kernel.made says that it is t3
 
-A line of code has the names that it gives a value to, and the buffers of operands that it reads. An instruction has the
+A line of code has the names that it gives a value to, and the buffers of operands and results. An instruction has the
 names of its elements; one without any is a part of larger expressions: it has the keys of its readers. Results are the
 buffers out0, out1 ...; operands in0, in1 ... (of matmuls also lhs and rhs).
 """
@@ -21,10 +21,11 @@ from hloc.ir.printer import print_instruction
 from hloc.kernels.ir import Kernel, Tile
 
 MOST_LINES = 400                       # of one text; what comes behind is counted
-_TARGET = re.compile(r"(?:^|[\s*(])([A-Za-z_]\w*)(?:\[[^=]*\])?\s*[-+*/|&^]?=(?!=)")
+_TARGET = re.compile(r"(?:^|[\s*(])([A-Za-z_]\w*)(?:\.at)?(?:\[[^=]*\])?\s*[-+*/|&^]?=(?!=)")
 _COUNTER = re.compile(r"^\s*(?:parallel|serial|vector|unrolled)\S*\s+(\w+) <")
 _DECLARED = re.compile(r"^\s*(?:local|shared) (\w+):|^\s*(?:__shared__ )?\w+ (\w+)\[\d+\]")
-_READ = re.compile(r"\b(in\d+(?:_\d+)?|lhs|rhs)\b")
+_BUFFER = re.compile(r"\b(in\d+(?:_\d+)?|out\d+|lhs|rhs)\b")
+_PACKED = re.compile(r"&(out\d+)\[.*\] = (\w+);")       # several results of CUDA C are stored together
 _HEADS = ("kernel ", "void ", "static ", "HLOC_WIDE ", "extern ", "//", "/*", "struct ")
 PRODUCT_BUFFERS = ("lhs", "rhs")
 
@@ -38,7 +39,12 @@ class Line(NamedTuple):
 
 def code_lines(text: str) -> list[Line]:
     """The lines of loop IR, C or CUDA C."""
-    return [Line(line, _keys(line)) for line in text.rstrip("\n").split("\n")]
+    packs: dict[str, list[str]] = {}
+    for buffer, pack in _PACKED.findall(text):
+        packs.setdefault(pack, []).append(buffer)
+    found = [Line(line, _keys(line)) for line in text.rstrip("\n").split("\n")]
+    return [Line(line, tuple(dict.fromkeys(k for key in keys for k in (key, *packs.get(key, ())))))
+            for line, keys in found]
 
 
 def _keys(line: str) -> tuple[str, ...]:
@@ -48,7 +54,7 @@ def _keys(line: str) -> tuple[str, ...]:
     named = [found[1] for pattern in (_COUNTER, _TARGET) if (found := pattern.search(line))]
     if not named and (found := _DECLARED.match(line)):
         named = [found[1] or found[2]]
-    return tuple(dict.fromkeys([*named[:1], *_READ.findall(line)]))
+    return tuple(dict.fromkeys([*named[:1], *_BUFFER.findall(line)]))
 
 
 def hlo_lines(instruction: Instruction, kernel: Kernel | Tile) -> list[Line]:
