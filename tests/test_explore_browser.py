@@ -298,6 +298,16 @@ def test_all_is_reached_by_keys(explorer, opened):
     assert {"Add pane", "Save to share", "HLO text", "Kind of pane", "After which pass", "C"} <= seen
 
 
+def test_texts_are_printed_whole(explorer, opened):
+    page = opened(explorer.address)
+    page.emulate_media(media="print")
+    page.evaluate("() => { dispatchEvent(new Event('beforeprint')) }")
+    printed = page.locator(".printed").all_inner_texts()
+    assert printed[0].strip() == TEXT.strip() and "hloc_execute" in printed[2]
+    assert not page.locator(".cm-editor").first.is_visible() and page.locator(".printed").first.is_visible()
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
 @pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
 def test_colours_have_contrast(scheme):
     page, own = colours("page.css")[scheme], colours("explore.css")[scheme]

@@ -142,6 +142,15 @@ const hlocText = patterns => {
     codemirror.highlightActiveLine(), codemirror.highlightActiveLineGutter(), codemirror.search({top: true}), colours, marked,
     EditorView.contentAttributes.of({"aria-label": label})];
 
+  // CodeMirror holds only the lines that are on the screen: all are printed from an element beside it.
+  function printing(place, text) {
+    const printed = document.createElement("pre");
+    printed.className = "printed";
+    place.append(printed);
+    addEventListener("beforeprint", () => { printed.textContent = text().split("\n").slice(0, PRINTED_LINES).join("\n"); });
+    addEventListener("afterprint", () => { printed.textContent = ""; });
+  }
+
   // -- the editor ------------------------------------------------------------------------------------------------------
 
   function editor(place, content, readOnly, {changed, hover, chosen}) {
@@ -151,6 +160,7 @@ const hlocText = patterns => {
       keymap.of([...codemirror.defaultKeymap, ...codemirror.historyKeymap, ...codemirror.searchKeymap, ...codemirror.lintKeymap]),
       pointing({hover: line(hover), chosen: line(chosen)}), EditorState.readOnly.of(readOnly),
       EditorView.updateListener.of(update => { if (update.docChanged) changed(); })]})});
+    printing(place, () => view.state.doc.toString());
     // Columns and lengths count characters; CodeMirror counts units of UTF-16.
     function range({line, column, length}) {
       if (!line || line > view.state.doc.lines) return {from: 0, to: 0};
@@ -183,10 +193,7 @@ const hlocText = patterns => {
     const extensions = [common(label), jumps, keymap.of([...codemirror.defaultKeymap, ...codemirror.searchKeymap]), classed,
       pointing({hover: n => hover(linesAt(n)), chosen: n => chosen(linesAt(n))}), EditorState.readOnly.of(true)];
     const view = new EditorView({parent: place});
-    const printed = document.createElement("pre");
-    printed.className = "printed";
-    place.append(printed);
-
+    printing(place, () => content.text);
     function show(told) {
       const top = view.scrollDOM.scrollTop;
       content = told;
@@ -208,8 +215,6 @@ const hlocText = patterns => {
       }
       return found;
     }
-    addEventListener("beforeprint", () => { printed.textContent = content.text.split("\n").slice(0, PRINTED_LINES).join("\n"); });
-    addEventListener("afterprint", () => { printed.textContent = ""; });
     return {
       show, mark: lines => view.dispatch({effects: setMarked.of(linked(lines))}),
       reveal(lines) {
