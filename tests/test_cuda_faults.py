@@ -5,6 +5,7 @@ than the launch bounds allow: each must be told, and the unchanged kernels must 
 """
 from __future__ import annotations
 
+import dataclasses
 import re
 import shutil
 
@@ -179,7 +180,7 @@ def test_copies_into_memory_that_is_still_read():
 def test_too_much_shared_memory():
     sources = sources_of("pipeline")
     start = sources.geometry[0]
-    wrong = type(sources)(sources.program, sources.kernels, (start._replace(shared=240 << 10),), sources.host_calls)
+    wrong = dataclasses.replace(sources, geometry=(start._replace(shared=240 << 10),))
     with pytest.raises(RunError, match="invalid argument"):
         run(wrong, text_of(wrong))
 
@@ -209,7 +210,6 @@ def test_arena_read_before_it_is_written():
 def test_launch_bounds():
     sources = sources_of("product")
     start = sources.geometry[0]
-    wrong = type(sources)(sources.program, sources.kernels, (start._replace(block=(start.block[0] * 2, 1, 1)),),
-                          sources.host_calls)
+    wrong = dataclasses.replace(sources, geometry=(start._replace(block=(start.block[0] * 2, 1, 1)),))
     with pytest.raises(RunError, match="512 threads in a block, its __launch_bounds__ are 256"):
         run(wrong, text_of(wrong))
