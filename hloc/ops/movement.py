@@ -306,7 +306,7 @@ ROWS = (
     Op("pad", 2, _pad_shape, _pad, required=("padding",), sharding=rules.pad),
     Op("concatenate", (1, None), _concatenate_shape, _concatenate, required=("dimensions",),
        sharding=rules.concatenate),
-    Op("iota", 0, _iota_shape, _iota, required=("iota_dimension",), sharding=rules.iota),
+    Op("iota", 0, _iota_shape, _iota, required=("iota_dimension",), sharding=rules.elementwise),
     Op("copy", 1, first_operand_shape, _copy, optional=("cross_program_prefetch_index",),
        sharding=rules.elementwise),
     Op("dynamic-slice", (1, None), _dynamic_slice_shape, _dynamic_slice, required=("dynamic_slice_sizes",),

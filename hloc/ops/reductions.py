@@ -329,7 +329,7 @@ ROWS: tuple[Op, ...] = (
     Op("select-and-scatter", arity=3, infer=infer_select_and_scatter, evaluate=evaluate_select_and_scatter,
        required=("select", "scatter"), optional=("window",), sharding=rules.window),
     Op("map", arity=(1, None), infer=infer_map, evaluate=evaluate_map, required=("to_apply",),
-       optional=("dimensions",), sharding=rules.mapped),
+       optional=("dimensions",), sharding=rules.elementwise),
     Op("scan", arity=(1, None), infer=infer_scan, evaluate=evaluate_scan,
        required=("dimensions", "to_apply", "num_carries"), optional=("is_reverse", "is_associative")),
 )

@@ -118,10 +118,6 @@ def batched(core: int) -> Rule:
     return rule
 
 
-def whole(instruction: Instruction) -> None:
-    """Each device does all of it: what random numbers are drawn, for one, depends on all that were drawn before."""
-
-
 # -- movement ----------------------------------------------------------------------------------------------------------
 
 def broadcast(instruction: Instruction) -> ShardingRule:
@@ -210,10 +206,6 @@ def bitcast_convert(instruction: Instruction) -> ShardingRule:
                                                                   result.dimensions[len(factors):])])
 
 
-def iota(instruction: Instruction) -> ShardingRule:
-    return aligned(instruction)
-
-
 # -- products and reductions -------------------------------------------------------------------------------------------
 
 def sums_join(instruction: Instruction) -> bool:
@@ -294,10 +286,6 @@ def window(instruction: Instruction) -> ShardingRule:
     """Of reduce-window and select-and-scatter: windows of one element reach nowhere."""
     plain = (1, 1, 0, 0, 1, 1, False)
     return aligned(instruction, [d for d, w in enumerate(window_of(instruction)) if tuple(w) != plain])
-
-
-def mapped(instruction: Instruction) -> ShardingRule:
-    return aligned(instruction)
 
 
 # -- indexing ----------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hloc.ir import Computation, Instruction, Module, Shape, Verbatim, array
+from hloc.ir import Computation, Instruction, Module, PaddingDim, Shape, Verbatim, array
 from hloc.passes.expressions import Body, Expressions, combiner
 from hloc.passes.rewriter import Names
 from hloc.passes.spmd_partitioner.choice import Joining
@@ -191,5 +191,4 @@ def resized(shape: Shape, dimension: int, size: int) -> Shape:
 
 
 def _padding(shape: Shape, dimension: int, behind: int):
-    from hloc.ir import PaddingDim
     return tuple(PaddingDim(0, behind if d == dimension else 0) for d in range(shape.rank))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from hloc.ir import Instruction, Shape, SliceDim, Verbatim, numpy_dtype
@@ -17,7 +18,7 @@ from hloc.sharding.factors import FactorAxes
 from hloc.sharding.meshes import Axes, AxisSharding
 from hloc.sharding.rules import ShardingRule, combiner_of
 
-# Attributes that speak of the caller's place, layouts of whole arrays or other shardings.
+# Attributes that speak of whole arrays.
 DROPPED = ("sharding",)
 
 
@@ -28,6 +29,7 @@ class LocalOp:
                  operands: Sequence[AxisSharding | None], results: Sequence[AxisSharding], partial: Axes):
         self.emitter, self.instruction, self.rule, self.known = emitter, instruction, rule, known
         self.operands, self.results, self.partial = operands, results, partial
+        self.started: Instruction | None = None                  # what a reduction of all elements starts from
 
     def write(self, values: Sequence[Instruction], joining: Joining | None) -> Instruction:
         """The op on the parts `values`; its result is whole where it has been joined."""
@@ -65,7 +67,6 @@ class LocalOp:
         """Operands, of which what pads a reduced dimension does nothing; what counts once is on one device only."""
         if not self.partial:
             return self._without_padding(values)
-        self.started = None
         if self.instruction.opcode == "reduce":
             self.started = values[1]
             values[1] = self.emitter.e.constant(self._identity(values[1].shape), values[1].shape.element_type)
@@ -104,12 +105,10 @@ class LocalOp:
         if shape.kind == "pred":
             return np.array(opcode == "minimum")
         if shape.kind == "float":
-            import ml_dtypes
             infinite = np.array(-np.inf if opcode == "maximum" else np.inf).astype(dtype)
             limits = ml_dtypes.finfo(dtype)
             return infinite if np.isinf(infinite.astype(np.float64)) else np.array(
                 limits.min if opcode == "maximum" else limits.max, dtype)
-        import ml_dtypes
         limits = ml_dtypes.iinfo(dtype)
         return np.array(limits.min if opcode == "maximum" else limits.max).astype(dtype)
 
@@ -132,9 +131,9 @@ class LocalOp:
 
 
 def _is_constant(value: Instruction | None, wanted: np.ndarray) -> bool:
-    return value is not None and value.opcode == "constant" and isinstance(value.literal, np.ndarray) and \
-        bool(value.literal.astype(np.float64) == wanted.astype(np.float64)) if np.asarray(
-            wanted).dtype.kind != "c" else False
+    if value is None or value.opcode != "constant" or not isinstance(value.literal, np.ndarray):
+        return False
+    return value.literal.dtype == wanted.dtype and value.literal.tobytes() == wanted.tobytes()
 
 
 # -- attributes that hold sizes ----------------------------------------------------------------------------------------
