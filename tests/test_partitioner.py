@@ -88,9 +88,9 @@ def exported(request, tmp_path_factory) -> tuple[Path, int]:
 
 
 # Where XLA sends less: places of the largest element by parts, rows of a table that is divided by rows, an uneven array
-# on other devices, an array reversed by a permute.
-SENT_BY_XLA = {"counted": 1.4, "vocabulary_parallel": 1.3, "uneven_on_two_axes": 1.4,
-               "choices": 1.45}
+# on other devices, arrays reversed and rolled by permutes.
+SENT_BY_XLA = {"counted": 1.4, "vocabulary_parallel": 1.3, "uneven_on_two_axes": 2.5,
+               "choices": 1.45, "moved": 1.25}
 
 
 def test_programs_of_jax(exported):
