@@ -34,7 +34,7 @@ AXES = re.compile(r"""\{\s*\\?['"]\w""")                  # {"x"}: a dimension i
 
 
 def needs_partitioner(module: Module) -> Instruction | None:
-    """The first instruction whose sharding nobody has carried out yet; None where each device runs the text as it
+    """The first instruction whose sharding is not partitioned yet; None if each device runs the text as it
     is."""
     if module.entry.name.endswith(PARTITIONED):
         return None

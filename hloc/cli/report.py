@@ -1,4 +1,4 @@
-"""hloc report: one page that tells what a module became, what it takes, and why."""
+"""hloc report: one page about a module's kernels, their times, and the reasons."""
 from __future__ import annotations
 
 from pathlib import Path

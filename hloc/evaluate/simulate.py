@@ -115,7 +115,7 @@ class SimulatedDevice(Device):
             for low in range(first, end, BLOCK):
                 high = min(low + BLOCK, end)
                 total[low:high] = join([h[0][k][low:high] for h in held])
-        self.exchange(instruction, members, ())               # all shares are there, and nobody reads operands any more
+        self.exchange(instruction, members, ())               # all parts are there, and operands are not read any more
         shared = [total.reshape(a.shape) for total, a in zip(totals, arrays)]
         for total in shared:
             total.flags.writeable = False

@@ -19,7 +19,7 @@ Value = Any
 
 
 def flatten(value: Value) -> list[np.ndarray]:
-    """The arrays inside a value, in order; tokens are left out."""
+    """The arrays inside a value, in order, without tokens."""
     arrays: list[np.ndarray] = []
     stack = [value]
     while stack:

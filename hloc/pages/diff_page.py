@@ -146,7 +146,7 @@ def changed_parts(found: Difference) -> Iterator[tuple[str, Iterator[tuple[int, 
 
 
 def with_gaps(rows: Sequence[Row]) -> Iterator[tuple[int, Row | None]]:
-    """Changed rows and those around them, each with how many rows are left out before it; None: behind the last."""
+    """Changed rows and those around them, each with the number of omitted rows before it; None: after the last."""
     last = -1
     for number in _shown(rows):
         yield number - last - 1, rows[number]

@@ -44,7 +44,7 @@ def narrow_updates(module: Module, convert: Instruction, rewriter: Rewriter) -> 
 
 
 def wide_chain(convert: Instruction, rewriter: Rewriter) -> tuple[Instruction, list[Instruction]] | None:
-    """The narrow array, and the updates and reshapes of its wide copy, from there on; nobody else reads these."""
+    """The narrow array, and the updates and reshapes of its wide copy, from there on, without other users."""
     links, top = [], convert.operands[0]
     readers = 1
     while is_link(top) and rewriter.uses(top) == readers:
@@ -58,7 +58,7 @@ def wide_chain(convert: Instruction, rewriter: Rewriter) -> tuple[Instruction, l
 
 
 def kept_part(link: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """Of an update by select(mask, new, dynamic-slice(y)), y being what is updated: that slice, which nobody else reads
+    """Of an update by select(mask, new, dynamic-slice(y)), y being what is updated: that slice, without other users
     and whose values only move."""
     if link.opcode != "dynamic-update-slice" or link.operands[1].opcode != "select":
         return None

@@ -50,7 +50,7 @@ class Body:
         return new
 
     def finish(self, module: Module, name: str, root: Instruction) -> Computation:
-        """The computation, added to the module in front of its callers."""
+        """The computation, added to the module before its callers."""
         taken = Names(c.name for c in module.computations)
         made = Computation(taken.unique(name), self.instructions, root, span=self.span)
         module.computations.insert(0, made)

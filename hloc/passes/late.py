@@ -18,7 +18,7 @@ from hloc.passes.context import PassContext
 
 class Late:
     # Called like the pass `name` of the file of the same name, which has nothing to do without one of the opcodes. It
-    # also tells what that pass says of itself.
+    # also has that pass's docstring.
     __doc__ = property(lambda self: self.function.__doc__)
 
     def __init__(self, name: str, *opcodes: str):

@@ -89,7 +89,7 @@ def thread(module: Module, computation: Computation, drawing: set[Computation],
 
 
 class Front:
-    """Puts new instructions in front of all others of a computation."""
+    """Puts new instructions before all others of a computation."""
 
     def __init__(self, rewriter: Rewriter):
         self.rewriter = rewriter

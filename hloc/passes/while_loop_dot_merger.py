@@ -93,7 +93,7 @@ def member_of(dot: Instruction, body: Computation, same: set[int]) -> Member | N
 
 
 def merge(loop: Loop, groups: list[list[Member]], rewriter: Rewriter) -> Instruction:
-    """The loop with the joined matrices in front of it, in a tuple of the old shape."""
+    """The loop after the joined matrices, in a tuple of the old shape."""
     new, carries = carrying(loop, [joined(group, loop, rewriter) for group in groups], rewriter)
     names = Names(i.name for i in loop.body.instructions)
     for group, matrix in zip(groups, carries):

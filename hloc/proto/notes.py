@@ -44,7 +44,7 @@ def write_metadata(text: str, span: Span | None = None) -> dict[str, Any]:
 
 
 def metadata_phrase(phrase: Phrase) -> dict[str, Any]:
-    """The fields in {name=value ...}, with blanks or commas between; others than those of XLA's text are left out."""
+    """The fields in {name=value ...}, with blanks or commas between; fields that XLA's text lacks are omitted."""
     record: dict[str, Any] = {}
     fields = MESSAGES["OpMetadata"].by_name
     phrase.expect("{")

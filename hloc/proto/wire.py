@@ -311,7 +311,7 @@ def _encode(record: Mapping[str, Any], message: Message, chunks: list[bytes], de
 
 
 def is_written(field: Field, value: Any) -> bool:
-    """Fields with their default are left out, but for messages and those whose presence says something."""
+    """Fields with their default are omitted, except messages and fields whose presence has a meaning."""
     return field.repeated or field.explicit or field.kind == "message" or value != field.default
 
 

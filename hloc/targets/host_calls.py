@@ -38,7 +38,7 @@ def host_function(call: HostCall, options) -> Callable:
     return partial(call_known, call.instruction)
 
 
-# Collectives after which nobody reads another's operands: devices wait for one another at their ends, too.
+# Collectives after which no device reads another's operands: devices wait for each other at their ends, too.
 COMBINED = frozenset(["all-reduce", "reduce-scatter"])
 
 

@@ -4,7 +4,7 @@
         window={size=3}, dim_labels=b0f_0io->b0f, padding_type=PADDING_VALID
 
 In: such a call. Out: the convolution that it is. The gradients' operands are already those of a convolution;
-DynamicConvolutionInputGrad has the result's sizes in front of them. What depends on sizes that are only known at run
+DynamicConvolutionInputGrad has the result's sizes before them. What depends on sizes that are only known at run
 time is refused: PADDING_SAME of dynamic windows, and gradients by dynamic windows.
 """
 from __future__ import annotations

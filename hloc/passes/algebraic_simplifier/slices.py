@@ -41,7 +41,7 @@ def slice_of_broadcast(instruction: Instruction, rewriter: Rewriter) -> Instruct
 
 
 def slice_of_reverse(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """slice(reverse(x)) => reverse(slice(x)): what is left out need not be turned around"""
+    """slice(reverse(x)) => reverse(slice(x)): only the needed part is reversed"""
     turned = instruction.operands[0]
     if turned.opcode != "reverse" or instruction.shape.num_elements == 0:
         return None
@@ -189,7 +189,7 @@ def pad_twice(instruction: Instruction, rewriter: Rewriter) -> Instruction | Non
 
 
 def concatenate_one(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """concatenate(x) => x, and pieces without elements are left out"""
+    """concatenate(x) => x, and pieces without elements are removed"""
     along = instruction.get("dimensions")[0]
     pieces = [o for o in instruction.operands if o.shape.dimensions[along] != 0]
     if len(pieces) == 1:
@@ -200,7 +200,7 @@ def concatenate_one(instruction: Instruction, rewriter: Rewriter) -> Instruction
 
 
 def concatenate_nested(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """concatenate(concatenate(x, y), z) => concatenate(x, y, z) where nobody else reads the inner one
+    """concatenate(concatenate(x, y), z) => concatenate(x, y, z) if the inner one has no other users
 
     A long inner one stays beside few other operands: a list that grows by one element n times would be n lists."""
     along = instruction.get("dimensions")

@@ -244,7 +244,7 @@ def gather(w: Walk, i: Instruction) -> Result:
 
 
 def scatter(w: Walk, i: Instruction) -> Result:
-    """Indices behind the sizes point outside, and are left out like all that do."""
+    """Indices beyond the sizes point outside, and are skipped like all such indices."""
     operands = w.operands(i)
     count = len(operands) // 2
     indices = operands[count]

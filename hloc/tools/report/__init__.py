@@ -1,4 +1,4 @@
-"""What `hloc report` tells of a module: gathered here, shown by hloc/pages/report_page.py.
+"""The content of `hloc report`: gathered here, shown by hloc/pages/report_page.py.
 
     told = make_report(module, find("h100"))      a Report; measured(told, profile) adds what a run took
 """

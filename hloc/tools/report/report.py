@@ -1,4 +1,4 @@
-"""All that a report tells: one run of the passes, a plan, the kernels' texts, and what other targets would take.
+"""The content of a report: one run of the passes, a plan, the kernels' texts, and what other targets would take.
 
     told = make_report(module, find("cpu"), title="model.hlo", others=("a100", "h100"))
 """

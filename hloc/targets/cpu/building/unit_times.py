@@ -3,7 +3,7 @@
     times: list[UnitTime] = []
     with timed(times, "kernels", kernels=texts): compile them
 
-The compiler tells no time per function: a kernel's part of its unit is estimated (unit_costs.py), but for one that
+The compiler reports no time per function: a kernel's part of its unit is estimated (unit_costs.py), but for one that
 stands alone.
 """
 from __future__ import annotations

@@ -5,7 +5,7 @@ In: a Kernel. Out: the same; a loop that runs long within one iteration of the P
     for (long i = 0; i < 4000000000; i++) s += x;      =>      for each block of them: if (HLOC_STOPS()) return; ...
 
 Most kernels stay as they are: pieces of the PARALLEL loop take 20 ms at most (program/grain.py), and between two of
-them the pool looks. A stopped kernel returns in the middle, and nobody uses what it has written.
+them the pool looks. A stopped kernel returns in the middle, and its results are not used.
 """
 from __future__ import annotations
 
