@@ -10,10 +10,9 @@ the attribute for dots; hloc reads it from convolutions, too.
 """
 from __future__ import annotations
 
-from hloc.ir import Instruction, Module
+from hloc.ir import Instruction, Module, reachable_computations
 from hloc.passes.context import PassContext
 from hloc.passes.precision import PRODUCTS, precision_asked
-from hloc.passes.rewriter import Rewriter, rewrite_module
 
 ALGORITHMS = {"default": "dot_tf32_tf32_f32", "high": "dot_tf32_tf32_f32_x3"}
 
@@ -22,12 +21,15 @@ def algorithm_assignment(module: Module, context: PassContext) -> bool:
     """True if a product got an algorithm."""
     if context.option("f32") == "exact":
         return False
-    return rewrite_module(module, visit, revisit=False, opcodes=PRODUCTS, expands=True)
+    found = [i for c in reachable_computations(module.entry) for i in c.instructions if i.opcode in PRODUCTS]
+    return sum([assign(i) for i in found]) > 0
 
 
-def visit(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    algorithm = ALGORITHMS.get(precision_asked(instruction))
-    types = {o.shape.element_type for o in instruction.operands[:2]}
-    if algorithm is None or instruction.get("algorithm") or types != {"f32"}:
-        return None
-    return rewriter.change(instruction, algorithm=algorithm)
+def assign(product: Instruction) -> bool:
+    """Whether a product gets an algorithm; it keeps its name."""
+    algorithm = ALGORITHMS.get(precision_asked(product))
+    types = {o.shape.element_type for o in product.operands[:2]}
+    if algorithm is None or product.get("algorithm") or types != {"f32"}:
+        return False
+    product.attributes = {**product.attributes, "algorithm": algorithm}
+    return True
