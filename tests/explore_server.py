@@ -1,6 +1,7 @@
 """A running `hloc explore`, and questions to it: for tests of the server and of its page."""
 from __future__ import annotations
 
+import atexit
 import http.client
 import json
 import os
@@ -43,6 +44,7 @@ class Explorer:
         self.process = subprocess.Popen([sys.executable, "-m", "hloc.cli.main", "explore", "--no-browser", *arguments],
                                         cwd=folder / "work", env=environment, stdout=subprocess.PIPE,
                                         stderr=subprocess.PIPE, text=True)
+        atexit.register(self.process.kill)                    # where a test fails before its end
         self.said = self.process.stdout.readline()
         found = re.search(r"http://127\.0\.0\.1:(\d+)/([\w-]+)/", self.said)
         assert found, self.said + self.process.stderr.read()
