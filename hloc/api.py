@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
+from hloc.devices import with_device_counts
 from hloc.errors import RunError, Span, UnsupportedError, UsageError
 from hloc.executable import Executable
 from hloc.inputs import entry_parameters, entry_results
@@ -401,7 +402,8 @@ def compile_for_devices(source: str | Path | Module, devices: Sequence[Device], 
         return [reference_executable(module, own) for own in each]
     from hloc.targets import find
     chosen = find(target, options.march)
-    optimized, program = optimized_plan(clone_module(module), chosen, options)
+    counted = with_device_counts(module, devices[0].replica_count, devices[0].partition_count)
+    optimized, program = optimized_plan(counted, chosen, options)
     return [chosen.executable(program, optimized, own) for own in each]
 
 

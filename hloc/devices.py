@@ -8,7 +8,8 @@ import os
 import re
 
 from hloc.errors import UnsupportedError
-from hloc.ir import Instruction, Module
+from hloc.ir import Instruction, Module, Verbatim
+from hloc.ir.clone import clone_module
 from hloc.sharding.annotation import Sharding
 from hloc.sharding.text import parse_sharding
 
@@ -24,6 +25,14 @@ def is_launched() -> bool:
 def device_counts(module: Module) -> tuple[int, int]:
     """replica_count and num_partitions of the module's header."""
     return int(module.attributes.get("replica_count", 1)), int(module.attributes.get("num_partitions", 1))
+
+
+def with_device_counts(module: Module, replicas: int, partitions: int) -> Module:
+    """A copy whose header has the counts of the run: passes may not take it for a module of one device."""
+    copy = clone_module(module)
+    copy.attributes["replica_count"] = Verbatim(str(replicas))
+    copy.attributes["num_partitions"] = Verbatim(str(partitions))
+    return copy
 
 
 # SPMD partitioners turn arrays of all devices into those of each one, and name the entry so.

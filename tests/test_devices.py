@@ -65,6 +65,14 @@ def test_run_simulates_devices(sums, capsys, target):
     assert [o["results"][0]["first"] for o in json.loads(capsys.readouterr().out)] == ["0, 2, 4"] * 2
 
 
+@pytest.mark.parametrize("target", ["cpu", "reference"])
+def test_counts_that_only_the_command_gives(sums, capsys, target):
+    """Without counts in the header, passes must not take the module for one of one device."""
+    Path("sum.hlo").write_text(SUM.replace(", replica_count=2", ""))
+    cli.main(["run", "sum.hlo", "-t", target, "-i", "x{device}.npy", "--devices", "2", "--json"], standalone_mode=False)
+    assert [o["results"][0]["first"] for o in json.loads(capsys.readouterr().out)] == ["0, 11, 22"] * 2
+
+
 def test_one_device_is_not_enough(sums):
     with pytest.raises(UnsupportedError, match="takes several devices"):
         cli.main(["run", "sum.hlo", "-t", "cpu", "--devices", "1"], standalone_mode=False)

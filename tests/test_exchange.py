@@ -159,7 +159,7 @@ def test_bound_arguments(target):
 def test_binding_is_refused_by_name():
     exe = hloc.compile(SUM, "cpu")
     for weights, words in (({"v": W}, "no parameter 'v' to bind\nhint: parameters: w, x, b"), ({3: W}, "no parameter 3"),
-                           ({0: W, "w": W}, "parameter w is bound twice"), (W, "a list of those of the first parameters, not ndarray"),
+                           ({0: W, "w": W}, "parameter w is bound twice"), (W, "or a list for the first parameters, not ndarray"),
                            ([W] * 4, "no parameter 3"), ({"w": W[:2]}, "input 0 (w) must be f32[4], but f32[2] was given"),
                            ({"b": W}, "input 2 (b) must be f32[], but f32[4] was given"), ({-1: W}, "no parameter -1"),
                            ({None: W}, "no parameter None")):
