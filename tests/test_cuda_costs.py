@@ -1,6 +1,7 @@
 """The GPU cost model: held to what was measured on an H200 (benchmarks/results/gpu-h200-kernels.json); what it counts."""
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import sys
@@ -158,3 +159,12 @@ def test_every_gpu_has_what_the_model_reads(gpu):
                       "  ROOT d = bf16[512,512] dot(a, b), lhs_contracting_dims={1}, rhs_contracting_dims={0} }", gpu):
         told = estimate(work, GPUS[gpu])
         assert 0 < told.us < 1e3 and told.bound in BOUNDS
+
+
+@pytest.mark.parametrize("name, arch, like", [("NVIDIA H200", "sm_90a", "h200"), ("NVIDIA A100-SXM4-80GB", "sm_80", "a100"),
+                                              ("a GPU that nobody knows", "sm_75", "h100")])
+def test_a_gpu_by_the_name_of_its_driver(name, arch, like):
+    gpu = dataclasses.replace(GPUS[like], name=name, arch=arch)
+    product, = works("ENTRY e { a = bf16[512,512] parameter(0)  b = bf16[512,512] parameter(1)\n"
+                     "  ROOT d = bf16[512,512] dot(a, b), lhs_contracting_dims={1}, rhs_contracting_dims={0} }", like)
+    assert estimate(product, gpu) == estimate(product, GPUS[like])

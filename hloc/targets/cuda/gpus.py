@@ -45,3 +45,10 @@ def device_named(name: str, arch: str) -> Machine | None:
         if candidate in GPUS:
             return GPUS[candidate]
     return gpu_named(arch + "a") or gpu_named(arch)
+
+
+def facts_of(gpu: Machine) -> dict[str, Any]:
+    """The data sheet's figures of a GPU, also of one that has the name that its driver gives; of one that is not known
+    those of the default."""
+    known = None if gpu.name in FACTS else device_named(gpu.name, gpu.arch.rstrip("af")) or GPUS[DEFAULT]
+    return FACTS[known.name if known else gpu.name]

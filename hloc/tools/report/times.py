@@ -101,8 +101,8 @@ def total(times: Sequence[Predicted]) -> float:
 def roof(machine: Machine) -> Roof:
     """Of a GPU by its data sheet, of a CPU as the cost model has it."""
     if machine.kind == "gpu":
-        from hloc.targets.cuda.gpus import FACTS
-        facts = FACTS[machine.name]
+        from hloc.targets.cuda.gpus import facts_of
+        facts = facts_of(machine)
         return Roof(2 * facts["f32_lanes"] * machine.cores * facts["mhz"] * 1e6, machine.bandwidth,
                     facts["bf16_tflops"] * 1e12)
     from hloc.analysis.cost import operations_per_second

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from hloc.machine import Machine
 from hloc.targets.cuda.costs.work import WARP, Work, cut
-from hloc.targets.cuda.gpus import COSTS, FACTS
+from hloc.targets.cuda.gpus import COSTS, facts_of
 
 ISSUED = 4                          # warp instructions of an SM in a clock
 FULL_F32_LANES = 128                # of an SM that issues ISSUED f32 operations in a clock
@@ -33,7 +33,7 @@ class Estimate(NamedTuple):
 def estimate(work: Work, gpu: Machine, costs: Mapping | None = None, unread: float = 0) -> Estimate:
     """The time of one launch. costs: other constants than those of gpus.json; unread: the share of its memory that
     nothing has read lately, so that L2 does not hold it."""
-    costs = costs or COSTS.get(gpu.name, COSTS["h200"])
+    costs = costs or COSTS.get(facts_of(gpu)["name"], COSTS["h200"])
     parts = times(work, gpu, costs, unread)
     p = costs["sharpness"]
     longest = max(parts.values())
@@ -44,7 +44,7 @@ def estimate(work: Work, gpu: Machine, costs: Mapping | None = None, unread: flo
 
 def times(work: Work, gpu: Machine, costs: Mapping, unread: float = 0) -> dict[str, float]:
     """Microseconds that each of the five would take alone."""
-    facts = FACTS[gpu.name]
+    facts = facts_of(gpu)
     sms, clocks = gpu.cores, facts["mhz"]                           # clocks in a microsecond
     resident = work.resident(gpu.shared_bytes, facts["registers"], facts["threads"])
     busiest = cut(work.blocks, sms) / work.blocks * work.uneven     # share of all work that one SM has
