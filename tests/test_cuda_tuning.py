@@ -1,6 +1,7 @@
 """The tuning file: ways measured by a fake clock on the emulated driver, kept, used again; files that are not whole."""
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
@@ -26,7 +27,8 @@ from hloc.targets.cuda.tiles.source import ways
 H200 = GPUS["h200"]
 DOT = """HloModule dot
 ENTRY e {{ a = {t}[{m},{k}] parameter(0)  b = {t}[{k},{m}] parameter(1)
-  ROOT d = {t}[{m},{m}] dot(a, b), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}} }}
+  ROOT d = {t}[{m},{m}] dot(a, b), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}},
+    operand_precision={{highest,highest}} }}
 """
 SMALL = DOT.format(t="f32", m=40, k=40)
 WAYS = ["32x32x16", "128x128x16", "64x64x16"]
@@ -96,7 +98,7 @@ def test_a_way_with_wrong_results_is_not_taken(device, tmp_path):
             return sources
         wrong = sources.kernels[0].replace("return sum + a * b;", "return sum + a * b * 1.01f;")
         assert wrong != sources.kernels[0]
-        return type(sources)(sources.program, (wrong,), sources.geometry, ())
+        return dataclasses.replace(sources, kernels=(wrong,), host_calls=())
     device.change, device.times = spoil, {"32x32x16": 3e-6, "128x128x16": 1e-6, "64x64x16": 2e-6}
     found = measure.measure(tile_of(SMALL), H200)
     assert found.way == "64x64x16" and found.refused == {"128x128x16": "its results are not those of '32x32x16'"}
@@ -109,7 +111,7 @@ def test_a_way_that_the_device_refuses_is_not_taken(device):
     def greedy(way, sources):
         if way != "128x128x16":
             return sources
-        return type(sources)(sources.program, sources.kernels, (sources.geometry[0]._replace(shared=1 << 20),), ())
+        return dataclasses.replace(sources, geometry=(sources.geometry[0]._replace(shared=1 << 20),))
     device.change, device.times = greedy, {"32x32x16": 2e-6, "64x64x16": 3e-6}
     found = measure.measure(tile_of(SMALL), H200)
     assert found.way == "32x32x16" and "invalid argument" in found.refused["128x128x16"]
