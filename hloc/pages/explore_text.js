@@ -151,6 +151,12 @@ const hlocText = patterns => {
     addEventListener("afterprint", () => { printed.textContent = ""; });
   }
 
+  // Where the first computation begins: the tables of files and stack frames before it are for programs.
+  function toComputations(view) {
+    const found = /^FileNames$/m.test(view.state.doc.sliceString(0, 4096)) ? /^.*\{$/m.exec(view.state.doc.toString()) : null;
+    if (found) view.dispatch({effects: EditorView.scrollIntoView(found.index, {y: "start"})});
+  }
+
   // -- the editor ------------------------------------------------------------------------------------------------------
 
   function editor(place, content, readOnly, {changed, hover, chosen}) {
@@ -161,6 +167,7 @@ const hlocText = patterns => {
       pointing({hover: line(hover), chosen: line(chosen)}), EditorState.readOnly.of(readOnly),
       EditorView.updateListener.of(update => { if (update.docChanged) changed(); })]})});
     printing(place, () => view.state.doc.toString());
+    toComputations(view);
     // Columns and lengths count characters; CodeMirror counts units of UTF-16.
     function range({line, column, length}) {
       if (!line || line > view.state.doc.lines) return {from: 0, to: 0};
@@ -195,7 +202,7 @@ const hlocText = patterns => {
     const view = new EditorView({parent: place});
     printing(place, () => content.text);
     function show(told) {
-      const top = view.scrollDOM.scrollTop;
+      const top = view.scrollDOM.scrollTop, first = !content.text;
       content = told;
       bySet = content.sets.map(() => []);
       content.lines.forEach((set, n) => { if (set >= 0) bySet[set].push(n + 1); });
@@ -205,7 +212,7 @@ const hlocText = patterns => {
       const doc = view.state.doc, rows = Object.entries(content.classes).map(([n, name]) => [Number(n) + 1, name]);
       view.dispatch({effects: setClasses.of(Decoration.set(rows.filter(([n]) => n <= doc.lines).map(([n, name]) =>
         Decoration.line({class: "row-" + name}).range(doc.line(n).from))))});
-      requestAnimationFrame(() => { view.scrollDOM.scrollTop = top; });
+      requestAnimationFrame(() => { if (first) toComputations(view); else view.scrollDOM.scrollTop = top; });
     }
     function linked(lines) {
       const found = new Set();
