@@ -12,8 +12,9 @@ Source: dlpack/include/dlpack/dlpack.h (DLManagedTensor); numba's documentation 
 from __future__ import annotations
 
 import ctypes
+from dataclasses import dataclass
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +32,8 @@ TYPES = {(5, 64): "c64", (5, 128): "c128", (6, 8): "pred", (7, 8): "f8e3m4", (8,
          (10, 8): "f8e4m3fn", (11, 8): "f8e4m3fnuz", (12, 8): "f8e5m2", (13, 8): "f8e5m2fnuz", (14, 8): "f8e8m0fnu"}
 
 
-class DeviceView(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class DeviceView:
     """A C-contiguous array in a GPU's memory. holder: keeps the memory."""
 
     address: int

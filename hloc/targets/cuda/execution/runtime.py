@@ -120,7 +120,7 @@ class CudaBackend:
         self.packed, self.host_functions = packed, functions
         self.runs, self.graphs, self.parts, self.memory, self.lost = 0, {}, {}, None, False
         self.lock = threading.RLock()                       # threads take turns: the memory is one
-        self.resident: dict[int, weakref.ref[Fixed]] = {}   # of the parameters: what lies there for later calls
+        self.resident: dict[int, weakref.ref] = {}   # of the parameters: what lies there for later calls
         self.libraries: dict[type, cublaslt.CublasLt | cudnn.Cudnn] = {}
         self.waits = os.environ.get("HLOC_CUDA_WAIT", "off") == "on"
         self.use_graphs = os.environ.get("HLOC_CUDA_GRAPHS", "on") != "off" and not self.waits and not clock
@@ -285,9 +285,9 @@ class CudaBackend:
                 if not isinstance(array, Fixed):
                     self._send(address, array)
                     continue
-                if resident is None or resident() is not array:
+                if resident is None or resident() is not array.array:
                     self._send(address, array.array)
-                self.resident[number] = weakref.ref(array)
+                self.resident[number] = weakref.ref(array.array)
 
     def run(self) -> None:
         """Run the plan on what is on the device; does not wait for its end but in the first run."""
