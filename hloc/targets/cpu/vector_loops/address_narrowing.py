@@ -1,8 +1,8 @@
-"""Positions in VECTOR loops that depend on data, in 32 bits: the CPU gathers twice as many at once.
+"""Computes data-dependent positions in VECTOR loops in 32 bits, so that the CPU gathers twice as many at once.
 
-In: a Kernel. Out: the kernel, where positions that depend on values computed in the same VECTOR loop are added up in
-s32. They lie inside of their buffer: where that has fewer than 2**31 elements, nothing is lost, since additions and
-multiplications wrap around.
+In: a Kernel. Out: the kernel, where positions that depend on values computed in the same VECTOR loop are computed in
+s32. Only buffers with fewer than 2**31 elements are narrowed. Positions are inside the buffer, and additions and
+multiplications wrap around, so the low 32 bits are exact.
 
     x[convert(row) * 1024 + column]   ->   x[convert(row * 1024 + convert(column, s32))]
 """

@@ -1,7 +1,7 @@
-"""A loop that is cut into several goes by blocks, so that what one hands to the next stays in the nearest cache.
+"""Strip-mining: a loop over blocks, so that arrays between several loops stay in the nearest cache.
 
-In: a VECTOR loop, and loops over the elements of a block that take its place, with the arrays between them. Out: these,
-around each block; a loop of at most BLOCK iterations is one block, whose arrays have its length.
+In: a VECTOR loop, the loops over the elements of a block that replace it, and the arrays between them. Out: these
+loops, inside a loop over blocks; a loop of at most BLOCK iterations is one block, whose arrays have its length.
 
     for i < 1000                     for i_block < 8:
       ...                      ->      float a[128];
@@ -22,13 +22,13 @@ def is_short(loop: For) -> bool:
 
 
 def lane_of(loop: For) -> Var:
-    """Where an element of the loop lies in a block."""
+    """The position of an element within its block."""
     return Var(loop.name if is_short(loop) else f"{loop.name}_lane", INDEX)
 
 
 def over_blocks(loop: For, arrays: Mapping[str, str], loops: Iterable[Stmt]) -> tuple[Stmt, ...]:
-    """The arrays, by name and element type, and the loops; over as many blocks as it takes. The counters of the loops
-    are lanes, by any name."""
+    """The arrays, by name and element type, and the loops; inside a loop over blocks if more than one is needed. The
+    counters of the loops are lanes, with any name."""
     count = loop.extent
     locals = [Local(name, type, count if is_short(loop) else BLOCK) for name, type in arrays.items()]
     if is_short(loop):
@@ -47,7 +47,7 @@ def over_blocks(loop: For, arrays: Mapping[str, str], loops: Iterable[Stmt]) -> 
 
 
 def _within(loop: For, s: Stmt, start: Var | None, extent: int | Expr) -> Stmt:
-    """A loop over a block, whose first element is `start`, with a name for the element where it is read."""
+    """A loop over a block whose first element is `start`; the element's number gets a name if it is read."""
     if isinstance(s, If):
         return If(s.condition, tuple(_within(loop, inner, start, extent) for inner in s.then))
     if not isinstance(s, For) or s.name == loop.name:

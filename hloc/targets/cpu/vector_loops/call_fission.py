@@ -1,9 +1,9 @@
-"""What has no vector form stands in loops of its own, so that what is around it stays a vector loop.
+"""Loop fission: operations without a vector form get loops of their own, so that the rest stays vectorized.
 
-In: a Kernel. Out: the same kernel with VECTOR loops cut at the f64 functions that are the libm's, at divisions of whole
-numbers of 64 bits among many operations, at loads of preds beside 64-bit numbers, and at loads of 8, 16 and 64 bits
-from places that data gives. One of them in a loop and the compiler makes no vectors of anything in it: fused, thirty
-multiplications and divisions would take longer than in kernels of their own.
+In: a Kernel. Out: the same kernel with VECTOR loops split at f64 functions of libm, at divisions of 64-bit integers
+among many operations, at loads of preds beside 64-bit numbers, and at loads of 8, 16 and 64 bits from data-dependent
+positions. With one of these in a loop the compiler vectorizes nothing in it: thirty fused multiplications and divisions
+would take longer than in separate kernels.
 
     for i < 50 (VECTOR):  out[i] = sin(a[i] * a[i]) / (b[i] + 2)
 
@@ -11,26 +11,27 @@ multiplications and divisions would take longer than in kernels of their own.
     for i < 50 (SERIAL):  f[i] = sin(x[i])
     for i < 50 (VECTOR):  out[i] = f[i] / (b[i] + 2)
 
-Preds are read as s32 first. Longer loops are cut in blocks. What two of the loops need is computed in both.
+Preds are first read as s32. Longer loops are split into blocks. Values that two of the loops need are computed in
+both.
 
-Some functions have vectors for what their arguments nearly always are: remainders, of f32 too, where the quotient is
-small, sines of f64 where the angle is, functions of complex numbers where that and no part is infinite. A block with
-another argument goes through the libm.
+Some functions have vector forms for the usual range of their arguments: remainders, also of f32, with a small quotient;
+sines of f64 with a small angle; functions of complex numbers with a small angle and no infinite part. A block with an
+argument outside of that range is computed by libm.
 
     for i < 50 (VECTOR):  f[i] = remainder_near(x[i], y[i]); far |= !is_near(x[i], y[i])
     if far:  for i < 50 (SERIAL):  f[i] = remainder(x[i], y[i])
 
-Functions of functions, as tanh(log1p(exp(x))), are stages, too: one behind the other for each vector, they wait for one
-another, and fewer vectors fit into what a CPU looks ahead (0.4 to 0.6 of the time). So is a function among many
-roundings to bf16 (0.6 to 0.75).
+Nested functions, as in tanh(log1p(exp(x))), are split into stages, too. In one loop, each waits for the one before,
+and fewer vectors fit into the CPU's out-of-order window (stages take 0.4 to 0.6 of the time). A function among many
+roundings to bf16 is split likewise (0.6 to 0.75).
 
     for i < 128 (VECTOR):  e[i] = exp(x[i])
     for i < 128 (VECTOR):  l[i] = log1p(e[i])
     for i < 128 (VECTOR):  out[i] = tanh(l[i])
 
-CPUs gather 32 bits, and nothing where a select says whether to: of 8 and 16 bits, or from places computed in 16 bits,
-elements are fetched one by one, from places that lie in an array. So are those of 64 bits, where gathers take longer
-(loops over them 0.81 to 0.98 of the time), and those of 8 and 16 bits that lie far from one another, as a column does.
+CPUs gather 32-bit elements, and not under the condition of a select. Elements of 8 and 16 bits, or at positions
+computed in 16 bits, are loaded one by one, from positions stored in an array. So are 64-bit elements, whose gathers are
+slower (such loops take 0.81 to 0.98 of the time), and 8- and 16-bit elements with a large stride, as in a column.
 """
 from __future__ import annotations
 
@@ -68,21 +69,21 @@ from hloc.targets.printer import assigned
 
 CALLED = frozenset(["sin", "cos", "tan", "remainder", "sinh", "cosh", "asinh", "acosh", "atanh", "round_nearest_afz"])
 OF_COMPLEX = frozenset(["exp", "expm1", "logistic", "sinh", "cosh", "sin", "cos", "tan", "tanh", "power"])
-NEAR = {"f64": frozenset(["sin", "cos", "tan"]), "c64": OF_COMPLEX, "c128": OF_COMPLEX}     # beside remainders
-SHORTEST_STAGES = 64            # a loop of which several vectors go through a stage
-LEAST_WORK = 3                  # operations beside the calls that are worth loops of their own
-MANY_ROUNDINGS = 5              # beside a function: as long as another one
-MOST_REPEATED = 16              # operations that a function's argument and what follows have in common
-LONG_WORK = 8                   # operations of a function; and iterations that are a vector
-LEAST_BESIDE_GATHERS = 2        # operations beside loads from places in data
-MOST_INTERLEAVED = 4            # elements from one load to the next, of which compilers make vectors
+NEAR = {"f64": frozenset(["sin", "cos", "tan"]), "c64": OF_COMPLEX, "c128": OF_COMPLEX}     # besides remainders
+SHORTEST_STAGES = 64            # iterations: several vectors must go through a stage
+LEAST_WORK = 3                  # operations besides the calls that justify separate loops
+MANY_ROUNDINGS = 5              # besides a function: they take as long as another function
+MOST_REPEATED = 16              # operations shared by a function's argument and its uses: computed twice
+LONG_WORK = 8                   # operations of a function; and iterations that fill a vector
+LEAST_BESIDE_GATHERS = 2        # operations besides loads from data-dependent positions
+MOST_INTERLEAVED = 4            # largest stride in elements that compilers vectorize by interleaving
 MOST_CALLS = 16
-DIVIDED, LONG_BESIDE = frozenset(["divide", "remainder"]), 24   # whole numbers of 64 bits, among so many operations
-FEW = 16                        # elements whose preds are read one by one: CPUs wait for what was stored in parts
+DIVIDED, LONG_BESIDE = frozenset(["divide", "remainder"]), 24   # 64-bit integers, among at least so many operations
+FEW = 16                        # elements whose preds are read one by one: a wide load after narrow stores stalls
 FLOATS = ("f32", "f64")
 NUMBERS = ("f64", "s64", "u64")
 SHORT = ("s8", "u8", "s16", "u16")
-LARGEST_DIVISOR = {"f32": 2.0**126, "f64": 2.0**1022}       # of constants whose inverse is normal
+LARGEST_DIVISOR = {"f32": 2.0**126, "f64": 2.0**1022}       # of constants whose reciprocal is normal
 
 
 def _far(call: Store) -> Store:
@@ -97,29 +98,30 @@ def is_called(expr: Expr) -> bool:
 
 
 def divisions_among(everything: list[Expr]) -> frozenset[Expr]:
-    """Divisions of whole numbers of 64 bits where much stands beside them, as random numbers do."""
+    """Divisions of 64-bit integers among many other operations, as in random number generators."""
     done = {e for e in everything if isinstance(e, Apply) and e.type != INDEX}
     return frozenset(e for e in done if e.op in DIVIDED and e.type in ("s64", "u64") and len(done) >= LONG_BESIDE)
 
 
 def has_near(expr: Expr) -> bool:
-    """Whether there are two functions, one of them with vectors."""
+    """Whether a function has a vector form for its usual arguments, besides the general form."""
     return is_remainder(expr) or isinstance(expr, Apply) and expr.op in NEAR.get(expr.type, ())
 
 
 def is_remainder(expr: Expr) -> bool:
-    """Not by 2^127 or 2^1023: C compilers would divide by multiplying with the inverse, which is subnormal."""
+    """Whether this is a remainder; not by 2^127 or 2^1023: C compilers would multiply by the reciprocal, which is
+    subnormal."""
     return isinstance(expr, Apply) and expr.op == "remainder" and expr.type in LARGEST_DIVISOR \
         and not (isinstance(expr.arguments[1], Const) and abs(expr.arguments[1].value) > LARGEST_DIVISOR[expr.type])
 
 
 def is_function(expr: Expr) -> bool:
-    """Of many instructions, each of which waits for the one before."""
+    """Whether this is a function of many instructions, each of which depends on the one before."""
     return isinstance(expr, Apply) and expr.op in HEAVY and expr.type in FLOATS
 
 
 def is_rounding(expr: Expr) -> bool:
-    """To a narrow type, several instructions, each of which waits for the one before."""
+    """Whether this rounds to a narrow type by several instructions, each of which depends on the one before."""
     return isinstance(expr, Apply) and expr.op == "convert" and expr.type != INDEX and is_narrow(expr.type)
 
 
@@ -138,7 +140,7 @@ def is_mask(expr: Expr) -> bool:
 
 
 def call_fission(kernel: Kernel, machine: Machine) -> Kernel:
-    """The kernel with its loops cut; itself where there is nothing to cut."""
+    """The kernel with its loops split; the same kernel if there is nothing to split."""
     if not any(isinstance(e, Apply) and (e.type in NUMBERS or e.op in HEAVY) or isinstance(e, Load) and bits_of(e) < 32
                for s in walk(kernel.body) for e in parts(expressions(s))):
         return kernel
@@ -148,7 +150,7 @@ def call_fission(kernel: Kernel, machine: Machine) -> Kernel:
 
 
 def arguments_of(call: Apply | Load) -> tuple[Expr, ...]:
-    """What a call needs of the loop before it; of a load, the place."""
+    """The values that a call needs from the loop before it; for a load, the position."""
     return call.arguments if isinstance(call, Apply) else (Apply("convert", (call.position,), "s32"),)
 
 
@@ -160,9 +162,9 @@ def with_arguments(call: Apply | Load, new: tuple[Expr, ...]) -> Apply | Load:
 
 @dataclass
 class _Cut:
-    """One VECTOR loop. prefix: of the arrays' names, since loops of one counter may stand side by side; levels: calls
-    by how many others, one in the other, each waits for; depths: the same of names; stages: calls that have vectors;
-    masks, arrays, results: where preds as s32, the arguments and the results of calls lie."""
+    """One VECTOR loop. prefix: of array names, since adjacent loops may have counters of the same name; levels: calls
+    by their nesting depth; depths: the same for names; stages: calls with vector forms; masks, arrays, results: the
+    arrays of preds as s32, of the calls' arguments and of their results."""
 
     loop: For
     prefix: str
@@ -178,7 +180,7 @@ class _Cut:
     has_masks: bool = False
 
     def loops(self) -> tuple[Stmt, ...]:
-        """What takes the loop's place; nothing where it has to stay."""
+        """The loops that replace it; none if it must stay."""
         if not all(isinstance(s, (Let, Store, Assign, Mutable)) for s in self.loop.body):
             return ()
         self.named = {s.name: s.value for s in self.loop.body if isinstance(s, Let)}
@@ -206,7 +208,7 @@ class _Cut:
         return is_called(expr) or expr in self.gathers or expr in self.stages or expr in self.divisions
 
     def inner_functions(self, everything: list[Expr]) -> set[Expr]:
-        """Functions with vectors that are arguments of functions, or stand among many roundings, where there are
+        """Functions with vector forms that are arguments of functions, or stand among many roundings, in loops of
         several vectors."""
         if isinstance(self.loop.extent, int) and self.loop.extent < SHORTEST_STAGES:
             return set()
@@ -219,7 +221,7 @@ class _Cut:
         return functions if len(before & after) <= MOST_REPEATED else set()
 
     def computed(self, values: Iterable[Expr], known: set[Expr]) -> set[Expr]:
-        """All operations that values take, but for those of `known` ones."""
+        """All operations that the values need, except those needed by `known` ones."""
         stack, found, named = list(values), set(), set()
         while stack:
             e = stack.pop()
@@ -236,8 +238,8 @@ class _Cut:
         return found
 
     def fetched_loads(self, everything: list[Expr]) -> dict[Load, None]:
-        """Loads that CPUs gather slowly or not at all, or of few bits that lie far apart, where there is enough beside
-        them."""
+        """Loads that CPUs gather slowly or not at all, or narrow ones with a large stride, if enough other operations
+        stand beside them."""
         beside = {e for e in everything if isinstance(e, Apply) and e.type != INDEX}
         are_many = len(beside) >= LONG_WORK and not (isinstance(self.loop.extent, int) and self.loop.extent < LONG_WORK)
         found = dict.fromkeys(e for e in everything if isinstance(e, Load) and self.is_fetched(e) and (
@@ -249,13 +251,13 @@ class _Cut:
         return Along(self.loop)
 
     def is_far(self, position: Expr) -> bool:
-        """Whether the loop moves a position by more elements than compilers interleave."""
+        """Whether the stride of a position in the loop is larger than compilers interleave."""
         step = self.along.step(position)
         return step is None or not 0 <= step <= MOST_INTERLEAVED
 
     def is_fetched(self, gather: Load) -> bool:
-        """Whether a load from a place in data is quicker by itself: of few bits, or of 64, or its place computed in
-        few."""
+        """Whether a load from a data-dependent position is faster alone: its element has 8, 16 or 64 bits, or its
+        position is computed in few bits."""
         stack: list[Expr] = [gather.position]
         while stack and bits_of(gather) == 32:
             for e in parts([stack.pop()]):
@@ -266,9 +268,9 @@ class _Cut:
         return bits_of(gather) in (8, 16, 64)
 
     def may_move(self, s: Stmt) -> bool:
-        """Whether the calls of a statement may be made before the loop stores anything: their arguments read nothing
-        that a statement before stores, nor what only a condition lets them read, nor accumulators. Arrays of two names
-        share memory only where each element is read before it is stored."""
+        """Whether the calls of a statement may be moved before all stores of the loop: their arguments read nothing
+        that an earlier statement stores, nothing that only a condition allows to be read, and no accumulators. Arrays
+        with two names share memory only if each element is read before it is stored."""
         before = self.loop.body[:self.loop.body.index(s)]
         stored = {b.buffer for b in before if isinstance(b, Store)}
         inside = list(parts(expressions(s)))
@@ -287,7 +289,7 @@ class _Cut:
         return not (isinstance(s, Let) and any(isinstance(e, Var) and e.name in changing for e in inside))
 
     def level(self, expr: Expr) -> int:
-        """How many calls are one in the other; the calls are noted."""
+        """The nesting depth of calls in an expression; the calls are recorded."""
         if isinstance(expr, Var):
             if expr.name not in self.depths:
                 self.depths[expr.name] = self.level(self.named[expr.name]) if expr.name in self.named else 0
@@ -323,14 +325,14 @@ class _Cut:
         return (*made, For(self.counter, self.loop.extent, VECTOR, last))
 
     def made(self, calls: list[Apply | Load], names: list[str]) -> tuple[Stmt, ...]:
-        """The loop that makes calls; first the quick way, where there are two."""
+        """The loop that makes the calls; if there are two forms, the fast one comes first."""
         exact = [Store(name, self.place, call) for call, name in zip(calls, names)]
         near = [s for s in exact if has_near(s.value)]
         serial = tuple(s for s in exact if s not in near)
         loops: tuple[Stmt, ...] = (For(self.counter, self.loop.extent, SERIAL, serial),) if serial else ()
         if not near:
             return loops
-        type = "s64" if all(s.value.type in ("f64", "c128") for s in near) else "s32"       # no shorter lanes
+        type = "s64" if all(s.value.type in ("f64", "c128") for s in near) else "s32"       # no narrower lanes
         far, zero, one = Var(f"{near[0].buffer}_far", type), Const(0, type), Const(1, type)
         is_near = [Apply(f"{s.value.op}_is_near", s.value.arguments, "pred") for s in near]
         quick = (*(s._replace(value=s.value._replace(op=f"{s.value.op}_near")) for s in near),
@@ -341,7 +343,7 @@ class _Cut:
                    (For(self.counter, self.loop.extent, SERIAL, tuple(map(_far, near))),)))
 
     def in_blocks(self, loops: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-        """Arrays, and the loops; over as many blocks as it takes."""
+        """The arrays, and the loops; inside a loop over blocks if more than one is needed."""
         arrays = {name: a.type for a, name in self.arrays.items()}
         arrays |= {name: call.type for call, name in self.results.items()}
         return over_blocks(self.loop, arrays | dict.fromkeys(self.masks.values(), "s32"), loops)
@@ -358,7 +360,7 @@ class _Cut:
         return self.arrays.setdefault(argument, f"{self.prefix}_x{len(self.arrays)}")
 
     def needed(self, stores: Iterable[Store]) -> tuple[Let, ...]:
-        """The names that the stores read, and those that these read."""
+        """The Lets that the stores read, directly or through other Lets."""
         names: set[str] = set()
         stack = [e for s in stores for e in expressions(s)]
         while stack:
@@ -374,7 +376,7 @@ class _Cut:
         return with_expressions(s, self.value)
 
     def value(self, expr: Expr) -> Expr:
-        """The expression with the results of calls that are made."""
+        """The expression with the results of the calls that were moved."""
         if expr in self.results:
             return Load(self.results[expr], self.place, expr.type)
         if expr in self.masks:

@@ -1,8 +1,7 @@
-"""Prints loops for which there are routines as calls of them: conversions of f16 along memory (half_conversion.py),
-copies of rows to columns (transpose_calls.py), moves of small pixels (pixel_calls.py), and functions of rows
-(function_calls.py).
+"""Prints loops as calls of library routines: conversions of contiguous f16 (half_conversion.py), transposing copies
+(transpose_calls.py), moves of small pixels (pixel_calls.py), and functions of rows (function_calls.py).
 
-In: a kernel's statements. Out: C text; `headers`: the lines that what it calls needs.
+In: a kernel's statements. Out: C text; `headers`: the includes that the calls need.
 """
 from __future__ import annotations
 
@@ -43,7 +42,7 @@ class RowPrinter(StatementPrinter):
             super().loop(self.rest(s, indent), indent)
 
     def rest(self, s: For, indent: int) -> For:
-        """What is left of a loop over pixels behind the call that does most of them."""
+        """The remaining iterations of a loop over pixels, after a call that does most of them."""
         call = pixel_call(s)
         if call is None:
             return s
@@ -63,5 +62,5 @@ class RowPrinter(StatementPrinter):
 
 
 def headers(text: str) -> list[str]:
-    """The includes for what C text calls."""
+    """The includes that the calls in C text need."""
     return [f'#include "{name}"' for name, call in HEADERS.items() if call.search(text)]

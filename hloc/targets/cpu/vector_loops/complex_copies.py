@@ -1,8 +1,8 @@
-"""complex64 that a kernel moves and does not compute with: f64 of the same bits, which compilers move by vectors. Pairs
-of floats they move as structs, one after the other.
+"""complex64 that a kernel only moves: f64 of the same bits, which compilers move as vectors. They move pairs of floats
+as structs, one at a time.
 
-In: a Kernel. Out: the same, with f64 for c64 in buffers, local arrays and values, where loads, selects and stores are
-all that is done with these.
+In: a Kernel. Out: the same, with f64 for c64 in buffers, local arrays and values, if these are only loaded, selected
+and stored.
 """
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def complex_copies(kernel: Kernel, machine: Machine) -> Kernel:
 
 
 def _is_moved(expr: Expr) -> bool:
-    """Whether an expression means the same for f64: no operation but a select."""
+    """Whether an expression has the same meaning for f64: its only operations are selects."""
     return not isinstance(expr, Apply) or expr.op == "select" \
         or PAIR not in (expr.type, *(a.type for a in expr.arguments))
 
@@ -38,12 +38,12 @@ def _whole(expr: Expr) -> Expr:
 
 
 def _bits(value: complex) -> float:
-    """As a number: Python's NaN is none in the upper half of an f64."""
+    """The f64 with the bits of the number. Python's NaN, 0x7fc00000, makes no NaN as the upper half of an f64."""
     return struct.unpack("<d", struct.pack("<ff", value.real, value.imag))[0]
 
 
 def _with_arrays(statements: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-    """The statements with local arrays of f64 for those of c64, in bodies too."""
+    """The statements with local arrays of f64 for those of c64, in nested bodies too."""
     def one(s: Stmt) -> Stmt:
         if isinstance(s, Local):
             return s._replace(type=WHOLE) if s.type == PAIR else s

@@ -1,7 +1,7 @@
-"""Loops that copy elements: where they read and write, as sums of counters times constants.
+"""Loops that copy elements: their source and target positions as affine forms of the counters.
 
-In: statements of a loop. Out: affine forms, of which transpose_calls.py, streaming_store_calls.py and pixel_calls.py
-make calls.
+In: statements of a loop. Out: affine forms, which transpose_calls.py, streaming_store_calls.py and pixel_calls.py turn
+into calls.
 
     place(p + j, named_positions([Let p = 32 i]))  ->  32 i + j
 """
@@ -20,7 +20,7 @@ def is_copy(s: Stmt | None) -> bool:
 
 
 def named_positions(statements: Sequence[Stmt]) -> dict[str, Affine] | None:
-    """The forms of names; None where there is anything but names for sums of other names."""
+    """The forms of names; None if there is anything but names for sums of other names."""
     known = forms(statements)
     if not all(isinstance(s, Let) and s.name in known and known[s.name].factors is not None for s in statements):
         return None
@@ -28,13 +28,13 @@ def named_positions(statements: Sequence[Stmt]) -> dict[str, Affine] | None:
 
 
 def place(position: Expr, known: Mapping[str, Affine]) -> Affine | None:
-    """The form of a position; None where it is no sum of names."""
+    """The form of a position; None if it is not a sum of names."""
     form = affine(position, known)
     return form if form.factors is not None else None
 
 
 def length_of(inner: For, outer: For, known: Mapping[str, Affine]) -> int | Expr | None:
-    """The extent of a loop, outside of the one around it; None where that changes it."""
+    """The extent of a loop, computed outside of the surrounding one; None if it depends on that loop."""
     if isinstance(inner.extent, int):
         return inner.extent
     form = place(inner.extent, known)
@@ -42,5 +42,5 @@ def length_of(inner: For, outer: For, known: Mapping[str, Affine]) -> int | Expr
 
 
 def pointer(buffer: str, form: Affine) -> str:
-    """The C expression for that place of a buffer."""
+    """The C expression for that position in a buffer."""
     return expression((of_names({buffer: 1}) + form).expression())

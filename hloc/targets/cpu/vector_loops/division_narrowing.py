@@ -1,7 +1,7 @@
-"""Divisions of positions in VECTOR loops, in 32 bits: compilers make vectors of those, and loops over 64-bit ones stay
-scalar.
+"""Computes divisions of positions in VECTOR loops in 32 bits: compilers vectorize these, but leave loops with 64-bit
+divisions scalar.
 
-In: a Kernel. Out: the kernel with such divisions by constants rewritten, where the dividend is known to fit.
+In: a Kernel. Out: the kernel with divisions by constants rewritten if the dividend is known to fit into 32 bits.
 
     i / 12   ->   convert(divide(convert(i, u32), 12), index)
 """

@@ -1,8 +1,8 @@
-"""Largest and smallest values of f32 found as integers: no comparison with NaN in the chain of maxima, and lanes are
-joined by instructions for that.
+"""Computes maxima and minima of f32 as integers: the chain of maxima has no comparison with NaN, and lanes are reduced
+by dedicated instructions.
 
-In: a Kernel. Out: the kernel whose VECTOR loops accumulate s32 keys (`hloc_maximum_key_f32`, targets/c/narrow.h) where
-they accumulated maxima or minima of f32.
+In: a Kernel. Out: the kernel whose VECTOR loops accumulate s32 keys (`hloc_maximum_key_f32`, targets/c/narrow.h)
+instead of maxima or minima of f32.
 
     for i < n (VECTOR):  m = max(m, x[i])         s32 key = the smallest
                                                   for i < n (VECTOR): key = max(key, maximum_key(x[i]))
@@ -17,7 +17,7 @@ from hloc.targets.cpu.vector_loops.narrow_extrema import EXTREMA, SHORTEST
 
 
 def float_extrema(kernel: Kernel, machine: Machine) -> Kernel:
-    """The kernel with maxima and minima of f32 that VECTOR loops accumulate found as integers."""
+    """The kernel with f32 maxima and minima of VECTOR loops computed as integers."""
     return kernel._replace(body=tuple(new for s in kernel.body for new in _with_float_keys(s)))
 
 
@@ -34,7 +34,7 @@ def _with_float_keys(s: Stmt) -> tuple[Stmt, ...]:
 
 
 def _keyed_loop(loop: For) -> tuple[Stmt, ...]:
-    """A VECTOR loop whose extrema of f32 are keys, joined with the accumulators behind it."""
+    """A VECTOR loop that accumulates f32 extrema as keys; the keys are combined with the accumulators after it."""
     is_short = isinstance(loop.extent, int) and loop.extent < SHORTEST
     updates = {} if is_short else {s.name: s.value for s in loop.body if isinstance(s, Assign) and _is_extremum(s)}
     before, after, changed = [], [], {}

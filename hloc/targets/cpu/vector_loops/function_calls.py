@@ -2,7 +2,7 @@
 
     for lane < n (SERIAL):  b[lane] = row_sin(a[lane])     ->      hloc_row_sin_f32(b, a, n);
 
-In: a loop. Out: the call, in C; what it calls is in function_definitions.py.
+In: a loop. Out: the call, in C; the called functions are in function_definitions.py.
 """
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hloc.targets.printer import expression
 
 
 def function_call(s: For) -> str | None:
-    """The call that stands for a loop, where it is one."""
+    """The call that replaces a loop; None for other loops."""
     row = s.body[0] if len(s.body) == 1 and s.kind == SERIAL else None
     if not isinstance(row, Store) or not isinstance(row.value, Apply) or not row.value.op.startswith(ROW):
         return None
@@ -22,6 +22,6 @@ def function_call(s: For) -> str | None:
 
 
 def name_of(call: Apply) -> str:
-    """By what is computed of what; behind it, where some arguments are no rows, which are."""
+    """The name, from the function and its argument types; a suffix marks the rows if some arguments are not rows."""
     kinds = "".join("r" if isinstance(a, Load) else "x" for a in call.arguments)
     return f"hloc_{call.op}_{call.arguments[-1].type}" + (f"_{kinds}" if "x" in kinds else "")

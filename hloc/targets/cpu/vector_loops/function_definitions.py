@@ -1,11 +1,11 @@
-"""The functions of rows that kernels call instead of writing them out (function_outlining.py).
+"""The functions of rows that kernels call instead of inlining them (function_outlining.py).
 
     static void hloc_row_sin_f32(float *to, const float *a0, long n) {
       #pragma omp simd
       for (long i = 0; i < n; i++) to[i] = hloc_sin_f32(a0[i]);
     }
 
-In: statements of a kernel. Out: C text of what they call, by the passes that make a loop of one such function.
+In: statements of a kernel. Out: C definitions of the called functions, made by the passes for one such loop.
 """
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hloc.targets.printer import c_type, pointer_type
 
 
 def row_definitions(statements: Iterable[Stmt], machine: Machine) -> list[str]:
-    """The functions of rows that statements call, each once."""
+    """The functions of rows that the statements call, each once."""
     calls = {name_of(s.value): s.value for s in walk(statements)
              if isinstance(s, Store) and isinstance(s.value, Apply) and s.value.op.startswith(ROW)}
     return [guarded(name, _definition(name, call, machine)) for name, call in calls.items()]

@@ -1,7 +1,7 @@
-"""Many functions of many instructions, as a chain of sines has them, are called instead of written out each time.
+"""Outlining: if a kernel has many long functions, as a chain of sines has, they are called instead of inlined.
 
-In: a Kernel. Out: the kernel, where it has more than MOST_INLINED of them, whose VECTOR loops go by blocks: arguments
-lie in rows, a call makes a row of results, and loops between the calls do the rest.
+In: a Kernel. Out: if it has more than MOST_INLINED of them, the kernel with VECTOR loops split into blocks: arguments
+are stored in rows, a call computes a row of results, and loops between the calls do the rest.
 
     for i < 1000 (VECTOR):  out[i] = sin(sin(... sin(x[i] * 2)))
 
@@ -11,10 +11,10 @@ lie in rows, a call makes a row of results, and loops between the calls do the r
       for lane < 128 (SERIAL):  a[lane] = row_sin(b[lane])
       ...
 
-A C compiler takes 10 to 25 ms for each that is written out. The calls take no longer to run: where one function waits
-for the other, loops behind one another are quicker than one. What reads a result waits until a function needs it, or
-until many rows wait; rows are used again once nothing reads them. Roundings beside many functions are calls, too.
-Outside of VECTOR loops functions are calls for one number (`called_sin`), if these alone are as many.
+A C compiler takes 10 to 25 ms for each inlined function. The calls run as fast: if one function depends on another,
+separate loops are faster than one. A use of a result is computed when a function needs it, or when many rows are
+pending; rows are reused after their last read. Roundings among many functions become calls, too. Outside of VECTOR
+loops, functions are calls for one number (`called_sin`), if these alone exceed MOST_INLINED.
 """
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ from hloc.targets.cpu.vector_loops.blocks import lane_of, over_blocks
 from hloc.targets.functions import functions_in, is_called, with_calls
 from hloc.targets.printer import assigned
 
-MOST_INLINED = 16               # functions of a kernel, and of all that is outside of loops
-MOST_WAITING = 24               # rows of results, before what reads them is computed
-MOST_ROWS = 256                 # of one loop, of 8 bytes an element: a quarter of what a thread has of stack
+MOST_INLINED = 16               # functions of a kernel, and of everything outside of loops
+MOST_WAITING = 24               # rows of results that may be pending before their uses are computed
+MOST_ROWS = 256                 # of one loop, with elements of 8 bytes: a quarter of a thread's stack
 ROW, ROUND = "row_", "round_to_"
 
 
 def function_outlining(kernel: Kernel, machine: Machine) -> Kernel:
-    """The kernel with calls, where it has many functions."""
+    """The kernel with calls, if it has many functions."""
     if functions_in(kernel.body) <= MOST_INLINED:
         return kernel
     outside = set(filter(is_called, _outside(kernel.body)))
@@ -63,7 +63,7 @@ def function_outlining(kernel: Kernel, machine: Machine) -> Kernel:
 
 
 def _rounding(expr: Expr) -> Apply | None:
-    """To a narrow type and back, as one function; None for anything else."""
+    """A rounding to a narrow type and back, as one function; None for anything else."""
     inner = expr.arguments[0] if isinstance(expr, Apply) and expr.op == "convert" and expr.type == "f32" else None
     if not isinstance(inner, Apply) or inner.op != "convert" or not is_narrow(inner.type):
         return None
@@ -95,13 +95,13 @@ def _changed(statements: Iterable[Stmt], change: Callable[[Expr], Expr], numbers
 class _Rows:
     """One VECTOR loop.
 
-    values   what its names stand for, in order; none holds one of the functions, but for those that are one (`calls`)
+    values   the values of its names, in order; a value contains no function, unless it is one (`calls`)
     last     what stays in the last loop: stores, sums, and what depends on these
     needs    the names that a value reads
     in_rows  names that are arguments
     number   of the next loop
     steps    names to compute in a loop, and calls after it
-    place    the rows of names; free: those that nothing reads any more
+    place    the rows of names; free: rows that are not read any more
     """
 
     loop: For
@@ -118,7 +118,7 @@ class _Rows:
     free: dict[str, list[str]] = field(default_factory=dict)
 
     def loops(self) -> tuple[Stmt, ...]:
-        """What takes the loop's place; nothing where it has no functions, or has to stay."""
+        """The loops that replace it; none if it has no functions, or must stay."""
         is_straight = all(isinstance(s, (Let, Store, Assign)) for s in self.loop.body)
         if self.loop.lanes or not is_straight or not self.name_functions():
             return ()
@@ -129,8 +129,8 @@ class _Rows:
     # -- values and functions --------------------------------------------------------------------------------------
 
     def name_functions(self) -> bool:
-        """Find values and functions. False where there are none, or something has to be done in the order of the body:
-        what is read of an array that was stored before, functions of what changes from iteration to iteration."""
+        """Find values and functions. False if there are none, or if the order of the body matters: loads from an array
+        that was stored before, functions of values that are carried between iterations."""
         names: dict[Expr, str] = {}
         changing, stored = assigned(self.loop.body), set()
         for s in self.loop.body:
@@ -155,7 +155,7 @@ class _Rows:
         return any(is_called(self.values[name]) for name in self.calls)
 
     def named(self, expr: Expr, guarded: set[Load], names: dict[Expr, str]) -> Expr:
-        """An expression with names for the functions in it, but for those of what only a condition lets it read."""
+        """An expression with names for its functions, except functions of loads that only a condition allows."""
         value = self.values.get(expr.name) if isinstance(expr, Var) else None
         if isinstance(value, Var):
             return value
@@ -170,7 +170,7 @@ class _Rows:
         return Var(names[expr], expr.type)
 
     def argument(self, expr: Expr) -> Expr:
-        """A row, or what is the same for all elements."""
+        """A row, or a value that is the same for all elements."""
         if isinstance(expr, Const) or isinstance(expr, Var) and expr.name not in self.values:
             return expr
         name = expr.name if isinstance(expr, Var) else self.new(expr)
@@ -186,12 +186,12 @@ class _Rows:
         return list(dict.fromkeys(e.name for e in parts(values) if isinstance(e, Var) and e.name in self.values))
 
     def is_repeated(self, name: str) -> bool:
-        """Positions, and what lies in memory anyway, are made again where they are needed."""
+        """Whether a value is recomputed at each use: positions, and loads from memory."""
         value = self.values[name]
         return name not in self.in_rows and (value.type == INDEX or isinstance(value, (Load, Const, Var)))
 
     def behind(self, names: Iterable[str], done: set[str]) -> list[str]:
-        """Names and all that they need, in order, up to functions and what is done."""
+        """Names and all that they need, in order, up to functions and names that are done."""
         found: set[str] = set()
         stack = [name for name in names if name not in done]
         while stack:
@@ -201,15 +201,15 @@ class _Rows:
                 stack += [n for n in self.needs[name] if n not in self.calls and n not in done]
         return sorted(found, key=self.order.__getitem__)
 
-    # -- which step makes each value -------------------------------------------------------------------------------
+    # -- the step that computes each value -------------------------------------------------------------------------
 
     def schedule(self) -> None:
-        """Functions in their order, each with what it needs and nothing has computed."""
+        """Schedule the functions in order, each with the values that it needs and that are not computed yet."""
         self.order = {name: place for place, name in enumerate(self.values)}
         users = dict.fromkeys(self.values, 0)
         for name in itertools.chain(self.read_last(), *self.needs.values()):
             users[name] += 1
-        before, pending, waiting, done = [], [], set(), set()      # of this step; results of others; all
+        before, pending, waiting, done = [], [], set(), set()      # of this step; pending results; all
 
         def flush() -> None:
             self.steps.append((list(before), list(pending)))
@@ -252,7 +252,7 @@ class _Rows:
     def made(self) -> list[For]:
         """The loops over the lanes of a block."""
         until: dict[str, int] = {}                      # the last step that reads a row
-        computed: list[list[str]] = []                  # what each step's loop names
+        computed: list[list[str]] = []                  # the names that each step's loop computes
         done: set[str] = set()
         for n, (before, calls) in enumerate(self.steps):
             last = self.read_last() if n == len(self.steps) - 1 else []
@@ -277,7 +277,7 @@ class _Rows:
 
     @property
     def lane(self) -> Var:
-        """The counter of the next loop: passes that follow name arrays after the counters of their loops."""
+        """The counter of the next loop: later passes name arrays after the counters of their loops."""
         return Var(f"{lane_of(self.loop).name}_{self.number}", INDEX)
 
     def loop_of(self, kind: str, body: Iterable[Stmt]) -> For:
@@ -286,7 +286,7 @@ class _Rows:
         return loop
 
     def lets(self, computed: list[str], stored: list[str], step: int) -> list[Let]:
-        """Names for what a loop reads in rows, and for what it computes."""
+        """Lets for the rows that a loop reads, and for the values that it computes."""
         last = self.read_last() if step == len(self.steps) - 1 else []
         read = dict.fromkeys(n for name in computed for n in self.needs[name]) | dict.fromkeys(last)
         in_rows = [n for n in read if n not in computed]
@@ -295,7 +295,7 @@ class _Rows:
     def row(self, name: str) -> str:
         """A row for a value."""
         type = self.values[name].type
-        type = "s32" if type == "pred" else type         # bytes beside wider numbers have no vectors
+        type = "s32" if type == "pred" else type         # bytes among wider numbers are not vectorized
         free = self.free.get(type)
         row = free.pop() if free else f"{self.prefix}_r{len(self.types)}"
         self.types[row] = type

@@ -1,8 +1,8 @@
-"""f16 in VECTOR loops, converted a block at a time by the CPU's own instructions, which compilers do not find.
+"""Converts f16 in VECTOR loops block by block with the CPU's conversion instructions, which compilers do not select.
 
-In: a Kernel, on a CPU that has such instructions. Out: the kernel with VECTOR loops over f16 cut into blocks: what they
-read along memory is widened into Local arrays, what they store along memory is narrowed from others. The loops that
-only convert are printed as calls of runtime/half_rows.h (`rows_as_calls`).
+In: a Kernel, on a CPU that has such instructions. Out: the kernel with VECTOR loops over f16 split into blocks:
+contiguous loads are widened into Local arrays, contiguous stores are narrowed from others. The loops that only convert
+are printed as calls of runtime/half_rows.h (`rows_as_calls`).
 
     for i < n (VECTOR):  out[p + i] = f16(tanh(f32(x[q + i])))
 
@@ -10,7 +10,7 @@ only convert are printed as calls of runtime/half_rows.h (`rows_as_calls`).
                          for i (VECTOR): b[i] = tanh(a[i])
                          for i (VECTOR): out[p + start + i] = f16(b[i])        hloc_narrow_row_f16(b, out + ..., count)
 
-Outside of VECTOR loops, and in those of one or two numbers, single numbers are converted by these instructions, too:
+Outside of VECTOR loops, and in those of one or two iterations, single numbers are converted by these instructions, too:
 widen(x), narrow(x) are hloc_widen_f16, hloc_narrow_f32.
 """
 from __future__ import annotations
@@ -45,12 +45,12 @@ from hloc.targets.cpu.vector_loops.copies import pointer
 from hloc.targets.cpu.vector_loops.half_rounding_groups import LANES, in_groups, is_rounding, whole_groups
 from hloc.targets.printer import assigned, expression
 
-BLOCK = 256                     # elements: some Local arrays of them fit into the first cache
+BLOCK = 256                     # elements: several Local arrays of this size fit into the L1 cache
 LONG_BLOCK, FEW_ARRAYS = 2048, 2
-SHORTEST = 8                    # iterations of a loop that is worth it
-FEW = (1, 2)                    # iterations of a loop that converts a number at a time
+SHORTEST = 8                    # iterations of a loop that is converted by rows
+FEW = (1, 2)                    # iterations of a loop that converts one number at a time
 MOST_ARRAYS = 32                # of one loop
-FEW_ROUNDINGS = 4               # of a loop that is worth being written twice
+FEW_ROUNDINGS = 4               # of a loop that may be emitted twice
 
 
 def half_conversion(kernel: Kernel, machine: Machine) -> Kernel:
@@ -61,7 +61,7 @@ def half_conversion(kernel: Kernel, machine: Machine) -> Kernel:
 
 
 def by_numbers(statements: Iterable[Stmt], halves: frozenset[str]) -> tuple[Stmt, ...]:
-    """Statements outside of VECTOR loops, with f16 converted one by one."""
+    """Statements outside of VECTOR loops, with f16 converted one number at a time."""
     return _statements(statements, halves)
 
 
@@ -71,8 +71,8 @@ def row_in_groups(loop: For, halves: frozenset[str]) -> tuple[Stmt, ...]:
 
 
 def part_of_group(loop: For, halves: frozenset[str], rows: frozenset[str], most: int) -> tuple[Stmt, ...]:
-    """The same for a VECTOR loop of at most `most` elements, which computes a whole group where it touches but rows:
-    those of f16, and the Local arrays `rows`, which it reads at its counter."""
+    """The same for a VECTOR loop of at most `most` elements. It computes a whole group if it accesses only rows: those
+    of f16, and the Local arrays `rows`, which it reads at its counter."""
     return _Loop(loop._replace(body=_converted_where_stored(loop.body)), halves, most=most, given=rows).rewritten()
 
 
@@ -93,7 +93,7 @@ def _statement(s: Stmt, halves: frozenset[str]) -> tuple[Stmt, ...]:
 
 
 def _is_short(loop: For, halves: frozenset[str]) -> bool:
-    """Whether a loop has f16 for no row, and no function that vectors of less than a row are worth."""
+    """Whether a loop has no rows of f16, and no function that is worth vectors of less than a row."""
     inside = [e for s in walk(loop.body) for e in parts(expressions(s))]
     return isinstance(loop.extent, int) and loop.extent < SHORTEST \
         and not any(isinstance(e, Apply) and e.op in HEAVY for e in inside) \
@@ -112,8 +112,8 @@ def _by_instructions(expr: Expr) -> Expr:
 
 
 def _converted_where_stored(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-    """A body whose names for f16 that are stored only, as kernels of several results have them, are names for f32; but
-    for elements that are moved as they are."""
+    """A body in which names for f16 that is only stored, as in kernels of several results, are names for f32; except
+    for elements that are moved unchanged."""
     body = _widened_where_read(_without_second_names(body))
     stored = [s.value for s in body if isinstance(s, Store)]
     named = [s.name for s in body if isinstance(s, Let) and _is_conversion(s.value, "f32", "f16")]
@@ -137,8 +137,8 @@ def _converted_where_stored(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
 
 
 def _with_first_store_computed(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-    """A body whose first store has the value itself, where its name is read nowhere else: the row that it goes to needs
-    no rounding then, which narrowing does. Later stores may change what the value is computed from."""
+    """A body whose first store contains the value itself, if its name is read nowhere else: the row that it goes to
+    then needs no rounding, as narrowing rounds. Later stores may change the operands of the value."""
     first = next((s for s in body if isinstance(s, Store)), None)
     if first is None or not _is_conversion(first.value, "f32", "f16") or not isinstance(first.value.arguments[0], Var):
         return body
@@ -151,7 +151,7 @@ def _with_first_store_computed(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
 
 
 def _without_second_names(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-    """A body where f16 that has a name is known by no other one."""
+    """A body where each named f16 value has only one name."""
     changing, first = assigned(body), {}
 
     def renamed(expr: Expr) -> Expr:
@@ -166,7 +166,8 @@ def _without_second_names(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
 
 
 def _widened_where_read(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-    """A body whose names for f16 as it lies in memory are names for f32, where they are only widened: so is a row."""
+    """A body whose names for f16 in memory are names for f32, if they are only widened: rows are widened the same
+    way."""
     read = [e for s in walk(body) for e in parts(expressions(s))]
     used = [e.name for e in read if isinstance(e, Var)]
     widened = [e.arguments[0].name for e in read if _is_conversion(e, "f16", "f32") and isinstance(e.arguments[0], Var)]
@@ -186,7 +187,7 @@ def _widened_where_read(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
 
 
 def _without_unread(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-    """A body without names of f32 that nothing reads."""
+    """A body without unused names of f32."""
     read = {e.name for s in walk(body) for e in parts(expressions(s)) if isinstance(e, Var)}
     return tuple(s for s in body if not (isinstance(s, Let) and s.name not in read and s.value.type == "f32"))
 
@@ -195,10 +196,9 @@ def _without_unread(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
 
 @dataclass
 class _Loop:
-    """One VECTOR loop. read, written: for the buffer, where a row starts in it, and how far its elements are from one
-    another, the array of f32 that takes its place; moved_to: likewise, what is stored there as it is, a constant or the
-    buffer and the row it comes from; most: elements, of a loop that is no block of another; given: Local arrays of
-    whole groups."""
+    """One VECTOR loop. read, written: (buffer, start of a row in it, stride of its elements) -> the array of f32 that
+    replaces the row; moved_to: the same key -> the f16 stored there unchanged, a constant or the buffer and row that it
+    comes from; most: elements, of a loop that is not a block of another; given: Local arrays of whole groups."""
 
     loop: For
     halves: frozenset[str]
@@ -210,7 +210,7 @@ class _Loop:
     moved_to: dict[tuple[str, Expr, int], Const | tuple[str, Expr, int]] = field(default_factory=dict)
 
     def rewritten(self) -> tuple[Stmt, ...]:
-        """The loops that take its place; itself where it has no rows of f16, or only converts one."""
+        """The loops that replace it; the loop itself if it has no rows of f16, or only converts one."""
         loop = self.loop
         if isinstance(loop.extent, int) and (loop.extent < SHORTEST or row_call(loop)):
             return (loop,)
@@ -220,7 +220,7 @@ class _Loop:
         return self.blocks(body) if 0 < count <= MOST_ARRAYS and not self.clashes() else (loop,)
 
     def clashes(self) -> bool:
-        """Whether an array is written by rows, and touched in another way too."""
+        """Whether an array is written by rows, and also accessed in another way."""
         stores = [s for s in walk(self.loop.body) if isinstance(s, Store)]
         loads = [e for s in walk(self.loop.body) for e in parts(expressions(s)) if isinstance(e, Load)]
         for buffer in {buffer for buffer, _, _ in self.written}:
@@ -231,8 +231,8 @@ class _Loop:
         return False
 
     def moves(self, s: Stmt) -> bool:
-        """Whether a statement stores f16 as it is, far from its neighbours: then that is left for after the body; but
-        for what the body may change before."""
+        """Whether a statement stores f16 unchanged with a stride: then it is moved after the body, unless the body may
+        change the value before."""
         if not isinstance(s, Store) or s.buffer not in self.halves or not isinstance(s.value, (Const, Load)):
             return False
         row, source = self.row_of(s.position), s.value
@@ -258,7 +258,7 @@ class _Loop:
         return s if isinstance(s, If) else with_expressions(s, self.expression)
 
     def expression(self, expr: Expr) -> Expr:
-        """An expression with widened rows; what a select may leave out stays as it is."""
+        """An expression with widened rows; loads that a select may skip stay unchanged."""
         if _is_conversion(expr, "f16", "f32") and isinstance(expr.arguments[0], Load):
             load = expr.arguments[0]
             row = self.row_of(load.position) if load.buffer in self.halves else None
@@ -270,12 +270,13 @@ class _Loop:
         return with_parts(expr, self.expression) if isinstance(expr, Apply) else expr
 
     def row_of(self, position: Expr) -> tuple[Expr, int] | None:
-        """The position at counter 0, and by how many elements the loop moves it; None where they are many, or none."""
+        """The position at counter 0, and its stride in the loop; None if that is large or zero."""
         step = self.along.step(position)
         return (self.along.start(position), step) if step is not None and step > 0 else None
 
     def blocks(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-        """Widening loops, the loop itself, and narrowing loops; all that once per block where there are several."""
+        """Widening loops, the loop itself, and narrowing loops; all of them inside a loop over blocks if there are
+        several."""
         loop, counter, size = self.loop, Var(self.loop.name, INDEX), self.block_size()
         if self.most:
             return self.pass_over(Const(0, INDEX), counter, loop.extent, body)
@@ -297,7 +298,7 @@ class _Loop:
                     (*(() if is_even else (last,)), *inner)),)
 
     def groups_and_rest(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-        """The same in registers but for the last elements, which are no whole group; none where that is long code."""
+        """The same in registers, except for a remainder that is not a whole group; none if that is too much code."""
         loop, roundings = self.loop, sum(is_rounding(e) for s in body for e in parts(expressions(s)))
         whole = loop.extent // LANES * LANES
         if self.changing or not 0 < whole < loop.extent or roundings > FEW_ROUNDINGS:
@@ -308,7 +309,7 @@ class _Loop:
         return (*groups, *rest) if groups else ()
 
     def moved(self, body: tuple[Stmt, ...], start: Expr, place: Var) -> tuple[Stmt, ...]:
-        """The loop's statements for the element `place` behind `start`."""
+        """The loop's statements for the element `place` after `start`."""
         counter = Var(self.loop.name, INDEX)
         return (Let(counter.name, Apply("add", (start, place), INDEX)),
                 *(_at(s, self.arrays, counter, place) for s in body))
@@ -319,7 +320,7 @@ class _Loop:
         return frozenset([*self.read.values(), *self.written.values()])
 
     def block_size(self) -> int:
-        """Of reductions, whose lanes are joined at the end of each block, a longer one."""
+        """Larger for reductions, whose lanes are combined at the end of each block."""
         if self.most:
             return self.most
         return LONG_BLOCK if len(self.arrays) <= FEW_ARRAYS and self.changing else BLOCK
@@ -329,7 +330,7 @@ class _Loop:
         return whole_groups(min(size, self.loop.extent)) if isinstance(self.loop.extent, int) else size
 
     def pass_over(self, start: Expr, counter: Var, count: int | Expr, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-        """Widening loops, the loop itself, in groups where it rounds, and narrowing loops."""
+        """Widening loops, the loop itself, in groups if it rounds, and narrowing loops."""
         widening, narrowing = self.conversions(start, counter, count)
         loop = For(counter.name, count, VECTOR, body)
         computing = in_groups(loop, self.arrays | self.given, self.longest()) or (loop,)
@@ -343,7 +344,7 @@ class _Loop:
         return in_groups(For(counter.name, count, VECTOR, body), self.arrays, self.longest(), around)
 
     def locals(self, size: int) -> list[Local]:
-        """The arrays: of f32, and of f16 beside those whose elements do not lie side by side."""
+        """The arrays: of f32, and of f16 beside those whose elements are not contiguous."""
         rows = [*self.read.items(), *self.written.items()]
         return [*(Local(name, "f32", size) for _, name in rows),
                 *(Local(f"{name}_halves", "f16", size) for (_, _, step), name in rows if step > 1)]
@@ -399,7 +400,7 @@ SINGLE = ("hloc_widen_f16", "hloc_narrow_f32")
 
 
 def row_call(loop: For) -> str | None:
-    """The call that does what a loop does which only converts along memory; None for other loops."""
+    """The call that replaces a loop that only converts contiguous elements; None for other loops."""
     store = loop.body[0] if loop.kind == VECTOR and len(loop.body) == 1 else None
     if not isinstance(store, Store) or not isinstance(store.value, Apply) or store.value.op != "convert":
         return None

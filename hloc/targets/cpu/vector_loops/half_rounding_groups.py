@@ -1,9 +1,10 @@
-"""f16 rounded by the CPU's own instructions: VECTOR loops cut at their roundings, a few vectors of lanes at a time.
+"""Rounds to f16 with the CPU's conversion instructions: VECTOR loops are split at their roundings, in groups of a few
+vectors.
 
-In: a VECTOR loop whose rows of f16 are Local arrays of f32 already (half_conversion.py). Out: the same in groups of up
+In: a VECTOR loop whose rows of f16 are already Local arrays of f32 (half_conversion.py). Out: the same in groups of up
 to LANES elements; each rounding is a loop of its own, which is printed as a call (`half_rows.h`). Compilers keep the
-arrays of one group in registers, as each is read and written whole. A rounding takes 25 cycles until its result is
-there: the vectors of a group do not wait for each other (gelu: 2.3 times as fast as by single vectors).
+arrays of one group in registers, since each is read and written whole. A rounding has a latency of 25 cycles: the
+vectors of a group do not wait for each other (gelu: 2.3 times as fast as with single vectors).
 
     for i < 256 (VECTOR):  b[i] = f32(f16(a[i] * a[i])) + 1
 
@@ -11,8 +12,8 @@ there: the vectors of a group do not wait for each other (gelu: 2.3 times as fas
                  for k < 16 (VECTOR): r[k] = f32(f16(r[k]))               hloc_round_row_f16(r, r, 16)
                  for k < 16 (VECTOR): b[16 g + k] = r[k] + 1
 
-A sum or product of whole groups has one for each lane, which are joined behind the groups. What other accumulators
-take in is kept in a row, and taken in by a loop behind the groups.
+A sum or product over whole groups has an accumulator per lane; these are combined after the groups. The terms of other
+accumulators are stored in a row, and accumulated by a loop after the groups.
 """
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ MOST_ROUNDINGS = 48             # of one loop: each is a loop for the compiler
 
 
 def lanes_of(extent: int | Expr) -> int:
-    """Elements in a group of a loop over so many."""
+    """Elements in a group of a loop with this extent."""
     if not isinstance(extent, int):
         return LANES
     lanes = VECTOR_LANES
@@ -57,29 +58,29 @@ def lanes_of(extent: int | Expr) -> int:
 
 
 def whole_groups(size: int) -> int:
-    """How many elements of an array are touched where `size` of them are computed."""
+    """The number of elements of an array that are accessed to compute `size` of them."""
     return -(-size // lanes_of(size)) * lanes_of(size)
 
 
 def in_groups(loop: For, rows: frozenset[str], size: int, around: Around | None = None) -> tuple[Stmt, ...]:
-    """The loops that take the place of a VECTOR loop; none where it cannot be cut, or where it rounds nothing to f16
-    and its rows lie in memory.
+    """The loops that replace a VECTOR loop; none if it cannot be split, or if it rounds nothing to f16 and its rows are
+    in memory.
 
-    rows: Local arrays that the loop touches at its counter only, of whole groups; size: its largest extent.
-    around(first element, lane, lanes): what stands before and behind the loops of a group, where rows are as short as
-    a group; the loop must then be made of whole ones.
+    rows: Local arrays of whole groups that the loop accesses at its counter only; size: its largest extent.
+    around(first element, lane, lanes): the statements before and after the loops of a group, if rows are as short as a
+    group; the loop must then consist of whole groups.
     """
     return _Groups(loop, rows, size, around).rewritten()
 
 
 def is_rounding(expr: Expr) -> bool:
-    """To f16 and back."""
+    """Whether this rounds to f16 and widens again."""
     inner = expr.arguments[0] if _converts(expr, "f32") else None
     return inner is not None and _converts(inner, "f16") and inner.arguments[0].type == "f32"
 
 
 def has_groups(kernel: Kernel) -> bool:
-    """Whether a kernel has loops over groups, whose arrays only vectors of a whole group keep in registers."""
+    """Whether a kernel has loops over groups, whose arrays stay in registers only with vectors of a whole group."""
     return any(isinstance(s, Store) and is_rounding(s.value) and isinstance(s.value.arguments[0].arguments[0], Load)
                for s in walk(kernel.body))
 
@@ -93,10 +94,10 @@ Around = Callable[[Expr, Var, int], tuple[Sequence[Stmt], Sequence[Stmt]]]
 
 @dataclass
 class _Groups:
-    """One loop. lanes: elements in a group; cuts_rest: what is no whole group stays a loop of its own; repeated: Lets
-    that each small loop writes down anew, known: the forms of positions among them; arrays: where the values of the
-    others lie; begin, join: loops before and behind the groups for accumulators that have an array of lanes; behind:
-    what others take in, of the whole loop."""
+    """One loop. lanes: elements in a group; cuts_rest: the remainder after the whole groups stays a loop of its own;
+    repeated: Lets that each small loop recomputes, known: the forms of positions among them; arrays: the arrays of the
+    other values; begin, join: loops before and after the groups for accumulators that have an array of lanes; behind:
+    the updates of other accumulators, over the whole loop."""
 
     loop: For
     rows: frozenset[str]
@@ -115,7 +116,7 @@ class _Groups:
     behind: list[Stmt] = field(default_factory=list)
 
     def rewritten(self) -> tuple[Stmt, ...]:
-        """The loops; none where the loop has to stay."""
+        """The loops; none if the loop must stay."""
         statements, count = self.loop.body, self.loop.extent
         roundings = [e for s in statements for e in parts(expressions(s)) if is_rounding(e)]
         fewest = 0 if self.around else 1            # rows as short as a group stay in registers
@@ -134,7 +135,7 @@ class _Groups:
         return (*self.totals, *self.begin, main, *self.join, *rest)
 
     def can_be_cut(self, statements: Iterable[Stmt]) -> bool:
-        """Straight-line code; where accumulators are assigned, and that only, of whole groups or of rows."""
+        """Whether this is straight-line code whose accumulators are only updated, over whole groups or over rows."""
         changing = assigned(statements)
         for s in statements:
             if not isinstance(s, (Let, Store, Assign)):
@@ -171,7 +172,7 @@ class _Groups:
             self.behind.append(Assign(s.name, self.taken_in(s.value, assigned(self.loop.body))))
 
     def add_by_lanes(self, s: Assign, term: Expr) -> None:
-        """A sum or product of its own for each lane, in registers as long as the groups run."""
+        """Use one accumulator per lane for a sum or product, in registers during the loop over the groups."""
         op, type = s.value.op, s.value.type
         lanes = Load(f"{self.loop.name}_lanes{len(self.begin)}", self.lane, type)
         self.totals.append(Local(lanes.buffer, type, self.lanes))
@@ -189,8 +190,8 @@ class _Groups:
         return isinstance(extent, int) and extent > self.lanes and extent % self.lanes == 0
 
     def let(self, name: str, value: Expr) -> None:
-        """Give a name to a value: positions and what is only read are written down again in each loop. (A loop that
-        copies 16 elements would be a call of memcpy for gcc, in vectors of half the size.)"""
+        """Give a name to a value: positions and plain loads are recomputed in each loop. (gcc would turn a loop that
+        copies 16 elements into a call of memcpy, in vectors of half the size.)"""
         if isinstance(value, Load) and value.buffer in self.own:
             self.arrays[name] = value.buffer
         elif self.is_plain(value) or (isinstance(value, Load) and self.stores_last):
@@ -211,14 +212,14 @@ class _Groups:
         return array
 
     def array(self, type: str) -> Load:
-        """A new array of one group, as it is read."""
+        """A load from a new array of one group."""
         name = f"{self.loop.name}_r{len(self.locals)}"
         self.locals.append(Local(name, type, self.lanes))
         return Load(name, self.lane, type)
 
     def store(self, buffer: str, position: Expr, value: Expr) -> None:
-        """A store of the loop's own, into which a rounding may go. What is stored as it is to a row that will be
-        narrowed is rounded, not copied."""
+        """A store in a loop of its own, into which a rounding may be merged. A value that is stored unchanged to a row
+        that will be narrowed is rounded instead of copied."""
         known = self.value(value) if isinstance(value, Var) else None
         if isinstance(known, Load) and known.buffer in self.own and buffer in self.rows:
             self.round(known, buffer, self.lane if position == self.lane else self.place)
@@ -246,7 +247,7 @@ class _Groups:
 
     @property
     def stores_last(self) -> bool:
-        """Nothing is read after a store, whose array may be one that is read."""
+        """Whether nothing is read after a store, whose array may be one that is read."""
         stores = [n for n, s in enumerate(self.loop.body) if isinstance(s, Store)]
         return len(stores) <= 1 and stores in ([], [len(self.loop.body) - 1])
 
@@ -267,7 +268,7 @@ class _Groups:
         return Apply("add", (self.first, self.lane), INDEX)
 
     def is_group(self, buffer: str) -> bool:
-        """A row that is as short as a group."""
+        """Whether a row is as short as a group."""
         return self.around is not None and buffer in self.rows
 
     # expressions
@@ -288,7 +289,7 @@ class _Groups:
         return expr._replace(arguments=tuple(self.value(a) for a in expr.arguments))
 
     def rounded(self, inner: Expr) -> Load:
-        """A value, rounded, in an array of one group; what lies in memory as a row is rounded from there."""
+        """A rounded value, in an array of one group; a row in memory is rounded directly from there."""
         value = self.value(inner)
         if isinstance(value, Var) and isinstance(self.repeated.get(value.name), Load):
             value = self.repeated[value.name]
@@ -303,16 +304,16 @@ class _Groups:
         return array
 
     def base(self, position: Expr) -> Expr | None:
-        """What a position is where the loop begins, if the loop moves it by one element at a time."""
+        """The position at the start of the loop, if its stride in the loop is one element."""
         form = affine(position, self.known)
         return form.without(self.loop.name).expression() if form.step(self.loop.name, self.repeated) == 1 else None
 
     def is_safe(self, expr: Expr) -> bool:
-        """Whether an expression may be computed where it is not chosen: it reads rows only."""
+        """Whether an expression may be computed although it is not selected: it reads rows only."""
         return all(e.buffer in self.rows for e in parts([expr]) if isinstance(e, Load))
 
     def named(self, expr: Expr) -> Expr:
-        """An expression as it is, with the arrays of the names in it."""
+        """The unchanged expression, with the arrays of its names."""
         if isinstance(expr, Var):
             return self.value(expr)
         if isinstance(expr, Load) and self.is_group(expr.buffer):
@@ -320,7 +321,7 @@ class _Groups:
         return with_parts(expr, self.named)
 
     def taken_in(self, expr: Expr, accumulators: set[str]) -> Expr:
-        """The value of an Assign, with what does not depend on accumulators in rows."""
+        """The value of an Assign, with its parts that do not depend on accumulators in rows."""
         if isinstance(expr, Const) or (isinstance(expr, Var) and expr.name in accumulators):
             return expr
         if isinstance(expr, Apply) and any(isinstance(e, Var) and e.name in accumulators for e in parts([expr])):
@@ -331,7 +332,7 @@ class _Groups:
         return Load(name, Var(self.loop.name, INDEX), expr.type)
 
     def groups(self, count: int | Expr) -> int | Expr:
-        """How many there are; where the rest is computed apart, whole ones."""
+        """The number of groups; whole ones if the remainder is computed separately."""
         more = 0 if self.cuts_rest else self.lanes - 1
         if isinstance(count, int):
             return (count + more) // self.lanes
@@ -339,7 +340,7 @@ class _Groups:
         return Apply("divide", (more, Const(self.lanes, INDEX)), INDEX)
 
     def rest(self, groups: int | Expr, count: int | Expr) -> For:
-        """The loop as it was, over what is no whole group."""
+        """The original loop, over the remainder after the whole groups."""
         groups, count = (Const(n, INDEX) if isinstance(n, int) else n for n in (groups, count))
         done, counter = Apply("multiply", (groups, Const(self.lanes, INDEX)), INDEX), f"{self.loop.name}_rest"
         place = Let(self.loop.name, Apply("add", (done, Var(counter, INDEX)), INDEX))

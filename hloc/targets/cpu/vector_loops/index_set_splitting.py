@@ -1,19 +1,19 @@
-"""VECTOR loops with conditions that only ask where they are: several loops, each over places where these are known.
+"""Index set splitting: VECTOR loops with conditions on the counter become several loops in which these are constant.
 
-In: a Kernel. Out: the kernel with such loops split, as for shifted, padded and joined arrays.
+In: a Kernel. Out: the kernel with such loops split, as for shifted, padded and concatenated arrays.
 
     for i < 128 (VECTOR):                         for i < 1 (VECTOR):      v = x[i + 127]; ...
       if (i < 1) v = x[i + 127]             ->    for i_1 < 127 (VECTOR):  v = x[i_1 + 1 - 1]; ...
       if (i >= 1) v = x[i - 1]; ...
 
-So is one that asks which side of a place that data gives it is on, as arrays that are rolled by a number do.
+A condition that compares the counter with a data-dependent bound is split likewise, as in arrays rolled by a variable.
 
     for i < 100 (VECTOR):                         c = clamp(0, 100 - p, 100)
       if (i + p < 100) v = x[i + p]         ->    for i < c (VECTOR):            v = x[i + p]; ...
       if (i + p >= 100) v = x[i + p - 100]        for i_rest < 100 - c (VECTOR): i = c + i_rest; v = x[i + p - 100]; ...
 
-Compilers leave loops with loads under conditions scalar. A loop of up to four places becomes one for each of them:
-compilers write it out themselves only where its body is small (a step of an oscillator in f16: 0.3 of the time).
+Compilers do not vectorize loops with loads under conditions. A loop of up to four iterations is unrolled: compilers
+unroll it themselves only if its body is small (a step of an oscillator in f16: 0.3 of the time).
 """
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ from hloc.kernels.ir import (
 from hloc.kernels.walks import parts, walk, with_expressions, with_parts
 from hloc.machine import Machine
 
-SHORTEST = 16               # iterations of the longest part that are worth it: below, lanes are masked,
-SHORTEST_NARROW = 2         # which those of less than 32 bits are only by AVX-512
+SHORTEST = 16               # minimum iterations of the longest part: shorter loops use masked lanes,
+SHORTEST_NARROW = 2         # which elements of less than 32 bits have only with AVX-512
 MOST_PARTS = 4
 MOST_STATEMENTS = 500       # of all parts together
-FIRST_BEYOND = {"compare_lt": 0, "compare_ge": 0, "compare_le": 1, "compare_gt": 1}    # the next place, seen from c
+FIRST_BEYOND = {"compare_lt": 0, "compare_ge": 0, "compare_le": 1, "compare_gt": 1}    # start of the second side - c
 
 
 def index_set_splitting(kernel: Kernel, machine: Machine) -> Kernel:
-    """The kernel without conditions on the places of VECTOR loops, where that takes few loops more."""
+    """The kernel without conditions on the counters of VECTOR loops, if that takes few more loops."""
     return kernel._replace(body=_statements(kernel.body))
 
 
@@ -63,7 +63,7 @@ def _statements(statements: Iterable[Stmt]) -> tuple[Stmt, ...]:
 
 
 def _parts(loop: For) -> list[Stmt]:
-    """The loops that stand for one: itself, where there is nothing to gain."""
+    """The loops that replace one; the loop itself if there is no gain."""
     inside = list(walk(loop.body))
     simple = all(isinstance(s, (Let, Mutable, Assign, Store, If)) for s in inside)
     is_short = isinstance(loop.extent, int) and loop.extent < SHORTEST
@@ -75,7 +75,7 @@ def _parts(loop: For) -> list[Stmt]:
     places = {_first_beyond(e, loop.name) for e in parts(conditions) if isinstance(e, Apply)}
     cuts = [0, *sorted(c for c in places if c is not None and 0 < c < loop.extent), loop.extent]
     lengths = [b - a for a, b in zip(cuts, cuts[1:])]
-    is_tiny = loop.extent <= MOST_PARTS                 # nearly all is decided in each part, or gone
+    is_tiny = loop.extent <= MOST_PARTS                 # almost every condition is constant in each part
     most = MOST_PARTS * MOST_STATEMENTS if is_tiny else MOST_STATEMENTS
     if not 1 < len(lengths) <= MOST_PARTS or not (is_tiny or max(lengths) >= _shortest(inside)) \
             or len(lengths) * len(inside) > most:
@@ -85,13 +85,13 @@ def _parts(loop: For) -> list[Stmt]:
 
 
 def _shortest(statements: list[Stmt]) -> int:
-    """The least length of the longest part."""
+    """The minimum length of the longest part."""
     stored = [ELEMENT_TYPES[s.value.type].bits for s in statements if isinstance(s, Store)]
     return SHORTEST_NARROW if stored and max(stored) < 32 else SHORTEST
 
 
 def _sides(loop: For, inside: list[Stmt]) -> list[Stmt]:
-    """Two loops for one all of whose conditions ask on which side of one place it is; none where they ask more."""
+    """Two loops for one all of whose conditions compare with one boundary; none if they compare with more."""
     conditions = [s.condition for s in inside if isinstance(s, If)]
     if not all(isinstance(c, Apply) for c in conditions):
         return []
@@ -113,7 +113,7 @@ def _sides(loop: For, inside: list[Stmt]) -> list[Stmt]:
 
 
 def _on_side(statements: Iterable[Stmt], op: str) -> tuple[Stmt, ...]:
-    """The statements where each condition of this kind holds, and no other one does."""
+    """The statements where each condition of this kind is true, and every other one is false."""
     result: list[Stmt] = []
     for s in statements:
         result += _on_side(s.then if s.condition.op == op else s.otherwise, op) if isinstance(s, If) else [s]
@@ -121,12 +121,12 @@ def _on_side(statements: Iterable[Stmt], op: str) -> tuple[Stmt, ...]:
 
 
 def _counter(name: str, first: int) -> str:
-    """The counter of the part from `first` on: what later passes name after it must differ between parts."""
+    """The counter of the part from `first` on: later passes derive names from it, so it must differ between parts."""
     return f"{name}_{first}" if first else name
 
 
 def _first_beyond(condition: Apply, name: str) -> int | None:
-    """The first place that a comparison of the loop's counter tells from those before."""
+    """The first counter value that a comparison separates from those before."""
     if condition.op not in FIRST_BEYOND or condition.arguments[0] != Var(name, INDEX):
         return None
     bound = condition.arguments[1]
@@ -134,7 +134,7 @@ def _first_beyond(condition: Apply, name: str) -> int | None:
 
 
 def _known(statements: Iterable[Stmt], name: str, first: int, count: int) -> tuple[Stmt, ...]:
-    """The statements for counters from `first` on, as those of a loop from 0."""
+    """The statements for counters from `first` on, as a loop from 0."""
     result: list[Stmt] = []
     for s in statements:
         if not isinstance(s, If):
@@ -150,7 +150,7 @@ def _known(statements: Iterable[Stmt], name: str, first: int, count: int) -> tup
 
 
 def _decided(condition: Expr, name: str, first: int, count: int) -> Expr | bool:
-    """What is left of a condition that is asked from `first` on, `count` times; True or False if nothing is."""
+    """The remaining condition for `count` iterations from `first` on; True or False if it is constant."""
     if not isinstance(condition, Apply):
         return condition
     beyond = _first_beyond(condition, name)
@@ -165,7 +165,7 @@ def _decided(condition: Expr, name: str, first: int, count: int) -> Expr | bool:
 
 
 def _moved(expr: Expr, name: str, first: int) -> Expr:
-    """An expression of the counter of the whole loop, in that of a part."""
+    """An expression of the whole loop's counter, in terms of a part's counter."""
     if first and expr == Var(name, INDEX):
         return Apply("add", (Var(_counter(name, first), INDEX), Const(first, INDEX)), INDEX)
     return with_parts(expr, lambda part: _moved(part, name, first))

@@ -1,17 +1,16 @@
-"""Sums and the like over short rows that are no whole vectors of the widest kind: half as many lanes, where they fit.
+"""Chooses half as many lanes for reductions of short rows that are not a multiple of the widest vector, if they fit.
 
-In: a Kernel, and the bytes of a vector. Out: the same with such VECTOR loops told how many lanes to take. Compilers
-take as many as there are numbers of the smallest type in a vector, do what is left one by one or by half a vector, and
-join the lanes of either by memory.
+In: a Kernel, and the bytes of a vector. Out: the same with the number of lanes set on such VECTOR loops. Compilers take
+as many lanes as a vector holds numbers of the smallest type, compute the remainder one by one or by half a vector, and
+combine the lanes of either through memory.
 
     for i < 24 (VECTOR): v = max(v, x[i])              16 + 8 of s32        ->   3 x 8 (0.1 of the time)
     for i < 48 (VECTOR): v += s32(x[i])                32 + 16 of s16       ->   3 x 16
 
-Sums of floats over a few vectors of 64 bytes that reduction_tree.py leaves gain by halves of them, too: rows that begin
-anywhere meet fewer lines of the cache twice, and fewer lanes are joined.
+Sums of floats over a few vectors of 64 bytes that reduction_tree.py skips gain from vectors of 32 bytes, too: rows at
+any alignment cross fewer cache lines, and fewer lanes are combined.
 
-What is left of rows that no half of a vector fits has loops of its own before (reduction_tail_peeling.py,
-tail_overlap.py).
+Remainders of rows that half a vector does not fit were split off before (reduction_tail_peeling.py, tail_overlap.py).
 """
 from __future__ import annotations
 
@@ -24,19 +23,19 @@ from hloc.machine import Machine
 from hloc.targets.functions import is_function
 from hloc.targets.printer import assigned, simd_reduction
 
-LEAST_BYTES = 32                # of the widest numbers of a vector: less is no gain
-# Of a vector of LEAST_BYTES, where one of 64 bytes costs 1, and one element; to join floats in the lanes of the latter.
+LEAST_BYTES = 32                # of a vector of the widest type: below there is no gain
+# Costs relative to a 64-byte vector (1): a vector of LEAST_BYTES, one element, combining the float lanes of 64 bytes.
 HALF, HALF_OF_MIXED, JOIN = 0.55, 0.75, 1
 
 
 def lane_fitting(kernel: Kernel, machine: Machine) -> Kernel:
-    """The kernel whose short rows are whole vectors where they can be."""
+    """The kernel whose short rows are whole vectors if possible."""
     return kernel._replace(body=with_vector_loops(
         kernel.body, lambda loop: (loop._replace(lanes=_lanes(loop, machine.vector_bytes)),)))
 
 
 def _lanes(loop: For, vector_bytes: int) -> int:
-    """How many lanes fit a loop best; 0: those that compilers take."""
+    """The number of lanes that fits a loop best; 0: the compiler's choice."""
     if not isinstance(loop.extent, int) or not assigned(loop.body) \
             or not all(isinstance(s, (Let, Assign, Store)) for s in loop.body):
         return 0
@@ -46,7 +45,7 @@ def _lanes(loop: For, vector_bytes: int) -> int:
         return 0
     smallest, widest = min(map(_bytes, held)), max(_bytes(e.type) for e in values if e.type != INDEX)
     most = min(vector_bytes // smallest, 1 << loop.extent.bit_length() - 1)
-    # half a vector of a function takes as long as a whole one, and what is left of a row is short beside it
+    # half a vector of a function takes as long as a whole one; the remainder of a row is short in comparison
     has_functions = any(isinstance(e, Apply) and is_function(e) for e in values)
     if most // 2 * widest < (vector_bytes if has_functions else LEAST_BYTES):
         return 0
@@ -57,14 +56,15 @@ def _lanes(loop: For, vector_bytes: int) -> int:
 
 
 def _held(loop: For, values: Iterable[Expr]) -> Iterator[str]:
-    """The types of what a loop reads, writes and sums up."""
+    """The types that a loop reads, writes and accumulates."""
     yield from (e.type for e in values if isinstance(e, Load))
     yield from (s.value.type for s in loop.body if isinstance(s, Store))
     yield from (s.value.type for s in loop.body if isinstance(s, Assign) and s.value.type != "pred")
 
 
 def _has_own_reduction(s: Let | Assign | Store) -> bool:
-    """Whether compilers join the lanes of an accumulator one by one, as OpenMP has no name for what it does."""
+    """Whether compilers combine the lanes of an accumulator one by one, as OpenMP has no reduction of this
+    operation."""
     return isinstance(s, Assign) and isinstance(s.value, Apply) and simd_reduction(s.value.op, s.value.type) is None
 
 
@@ -73,5 +73,5 @@ def _bytes(type: str) -> int:
 
 
 def _cost(extent: int, lanes: int, bytes: int, half_cost: float, join: float) -> float:
-    """Of a row, in vectors of 64 bytes or elements: either is a few instructions. bytes: of all lanes."""
+    """The cost of a row, in 64-byte vectors, or elements: either is a few instructions. bytes: of all lanes."""
     return extent // lanes * max(half_cost, bytes / 64) + extent % lanes + (join if bytes >= 64 else 0)

@@ -1,14 +1,14 @@
-"""Elements of 8 and 16 bits that a select may leave out, read before it where they may be: compilers have no such loads
-under a condition before AVX-512, and rows of f16 are widened for whole loops only (half_conversion.py).
+"""Speculates loads of 8 and 16 bits that a select may skip, if they are safe: compilers have no conditional loads of
+these before AVX-512, and rows of f16 are widened for whole loops only (half_conversion.py).
 
-In: a Kernel. Out: the kernel, in whose VECTOR loops a load that stands inside a choice of a select, and whose position
-lies in the array whatever the condition says, has a name before the statement. Of padded arrays it may lie outside.
+In: a Kernel. Out: the kernel with a name before the statement for each load that a select in a VECTOR loop may skip, if
+its position is inside the array whatever the condition is. In padded arrays it may be outside.
 
     out[i] = p[i] ? 1 : f32(x[i]) / 2    ->    t = f32(x[i]);  out[i] = p[i] ? 1 : t / 2
     out[i] = p[i] ? x[i] : 0             ->    t = x[i];       out[i] = p[i] ? t : 0
 
-Behind a product or convolution so are elements of any type that all columns of a row share, which stand before the loop
-over the columns then (tiles/epilogues.py).
+In the epilogue of a product or convolution, so are elements of any type that all columns of a row share; they are then
+loaded before the loop over the columns (tiles/epilogues.py).
 """
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def load_speculation(kernel: Kernel, machine: Machine) -> Kernel:
 
 
 def epilogue_with_loads_first(tile: Tile, extents: Mapping[str, int]) -> tuple[Stmt, ...]:
-    """The epilogue of a tile with such loads named, and those of elements that all columns share: masked, these are no
-    vectors either. extents: of `batch`, `row` and `column`."""
+    """The epilogue of a tile with such loads named, and also loads that all columns share: compilers do not vectorize
+    these under a mask either. extents: of `batch`, `row` and `column`."""
     sizes = {b.name: b.size for b in tile.buffers if b.access == "read"}
     loads = _Loads(sizes, lambda expr: narrow_load(expr) or _shared_load(expr))
     known = Known()
@@ -40,8 +40,7 @@ def epilogue_with_loads_first(tile: Tile, extents: Mapping[str, int]) -> tuple[S
 
 
 class _Loads:
-    """sizes: elements of the arrays; load_of: the load that is such an expression, or none; count: names given so
-    far."""
+    """sizes: elements of the arrays; load_of: expression -> the load that it is, or None; count: names given so far."""
 
     def __init__(self, sizes: Mapping[str, int], load_of: Callable[[Expr], Load | None]) -> None:
         self.sizes, self.load_of = sizes, load_of
@@ -55,7 +54,7 @@ class _Loads:
         return (*named.values(), changed)
 
     def expression(self, expr: Expr, known: Known, named: dict[Expr, Let], chosen: bool) -> Expr:
-        """chosen: it stands inside a choice of a select."""
+        """chosen: the expression is a branch of a select."""
         load = self.load_of(expr) if chosen else None
         if load is not None and self.is_inside(load, known):
             if expr not in named:
@@ -74,13 +73,13 @@ class _Loads:
 
 
 def narrow_load(expr: Expr) -> Load | None:
-    """The load of a narrow element, as it is or widened; None for other expressions."""
+    """The load of a narrow element, unchanged or widened; None for other expressions."""
     load = expr.arguments[0] if isinstance(expr, Apply) and expr.op == "convert" else expr
     return load if isinstance(load, Load) and ELEMENT_TYPES[load.type].bits <= 16 else None
 
 
 def _shared_load(expr: Expr) -> Load | None:
-    """The load of what all columns of an epilogue's row share; None for other expressions."""
+    """The load of an element that all columns of an epilogue's row share; None for other expressions."""
     is_shared = isinstance(expr, Load) and all(
         part.name in ("batch", "row") if isinstance(part, Var) else not isinstance(part, Load)
         for part in parts([expr.position]))

@@ -1,14 +1,14 @@
-"""VECTOR loops with conditions that are the same for all iterations: the conditions stand around loops without them.
+"""Loop unswitching: loop-invariant conditions in VECTOR loops are moved around loops without them.
 
-In: a Kernel. Out: the kernel with such loops written out for each case, as for rows that are padded and joined.
+In: a Kernel. Out: the kernel with a copy of such loops for each case, as for rows that are padded and concatenated.
 
     for i < 32 (VECTOR):                       if (row < 1)  for i < 32 (VECTOR): out[i] = x[i]
       if (row < 1) v = x[i]              ->    else          for i < 32 (VECTOR): out[i] = y[i - 32]
       if (row >= 1) v = y[i - 32]
       out[i] = v
 
-C compilers do that too, for few conditions in short loops; other loops they leave scalar. Of f16, rows are read by
-vectors behind this, so that one condition is enough.
+C compilers also do this, for few conditions in short loops; they do not vectorize other loops. After this pass rows of
+f16 are read by vectors, so for these one condition is enough.
 """
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from hloc.kernels.ir import (
 from hloc.kernels.walks import expressions, parts, walk, with_vector_loops
 from hloc.machine import Machine
 
-FEWEST_CONDITIONS = 3       # compilers manage fewer
+FEWEST_CONDITIONS = 3       # compilers handle fewer
 MOST_SPLITS = 15            # of one loop: 16 cases
 MOST_STATEMENTS = 500       # of all cases together
 OPPOSITE = {"compare_lt": "compare_ge", "compare_ge": "compare_lt", "compare_le": "compare_gt",
@@ -39,12 +39,12 @@ OPPOSITE = {"compare_lt": "compare_ge", "compare_ge": "compare_lt", "compare_le"
 
 
 def loop_unswitching(kernel: Kernel, machine: Machine) -> Kernel:
-    """The kernel without conditions in VECTOR loops that do not change in them, where there are several."""
+    """The kernel without loop-invariant conditions in VECTOR loops that have several of them."""
     return kernel._replace(body=with_vector_loops(kernel.body, lambda loop: (_by_cases(loop),)))
 
 
 def _by_cases(loop: For) -> Stmt:
-    """The loops that stand for one, under conditions; itself, where it has few of them or too many."""
+    """The loops that replace one, under conditions; the loop itself if it has few conditions or too many."""
     if not all(isinstance(s, (Let, Mutable, Assign, Store, If)) for s in walk(loop.body)):
         return loop
     conditions = len(set(_conditions(loop)))
@@ -55,14 +55,14 @@ def _by_cases(loop: For) -> Stmt:
 
 
 def _loads_halves(loop: For) -> bool:
-    """Whether f16 is read under a condition: rows of it have vectors where they are read whole (half_conversion.py)."""
+    """Whether f16 is read under a condition: its rows are vectorized if they are read whole (half_conversion.py)."""
     return any(isinstance(e, Load) and e.type == "f16" for s in walk(loop.body) if isinstance(s, If)
                for inner in walk([s]) for e in parts(expressions(inner)))
 
 
 def _case(loop: For, left: list[int]) -> Stmt | None:
-    """A loop whose first condition stands around it, in both cases; None where `left` splits are not enough. They are
-    counted on the way down: below n conditions there may be 2^n cases."""
+    """A loop whose first condition is moved around it, in both cases; None if `left` splits are not enough. They are
+    counted on the way down: n nested conditions may give 2^n cases."""
     condition = next(iter(_conditions(loop)), None)
     if condition is None:
         return loop
@@ -79,7 +79,7 @@ def _case(loop: For, left: list[int]) -> Stmt | None:
 
 
 def _conditions(loop: For) -> Iterable[Expr]:
-    """Those that no iteration changes, in order."""
+    """The loop-invariant conditions, in order."""
     inside = list(walk(loop.body))
     changing = {loop.name, *(s.name for s in inside if isinstance(s, (Let, Mutable, Assign)))}
     for s in inside:
@@ -89,7 +89,7 @@ def _conditions(loop: For) -> Iterable[Expr]:
 
 
 def _known(statements: Iterable[Stmt], condition: Expr, value: bool) -> tuple[Stmt, ...]:
-    """The statements where a condition is known to hold, or not to."""
+    """The statements where a condition is known to be true, or false."""
     result: list[Stmt] = []
     for s in statements:
         if not isinstance(s, If):
@@ -105,7 +105,7 @@ def _known(statements: Iterable[Stmt], condition: Expr, value: bool) -> tuple[St
 
 
 def _decided(asked: Expr, condition: Expr, value: bool) -> bool | None:
-    """Whether a condition holds where another one does, or does not; None where that tells nothing."""
+    """Whether a condition is true if another one is true, or false; None if that does not decide it."""
     if asked == condition:
         return value
     if isinstance(asked, Apply) and asked.op in OPPOSITE and asked._replace(op=OPPOSITE[asked.op]) == condition:

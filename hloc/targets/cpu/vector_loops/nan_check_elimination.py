@@ -1,11 +1,12 @@
-"""Roundings to bf16 whose NaNs need no care: a fifth less time for a layer norm, which rounds after each step.
+"""Omits the NaN check of roundings to bf16 that do not need it: a layer norm, which rounds after each step, takes a
+fifth less time.
 
-In: a Kernel. Out: the kernel with conversions from f32 to bf16 that say so (`convert_held`, printed as
-hloc_f32_to_bf16_held and hloc_round_bf16_f32_held of targets/c/narrow.h) where a NaN can but be one that bf16 holds.
+In: a Kernel. Out: the kernel with conversions from f32 to bf16 marked (`convert_held`, printed as hloc_f32_to_bf16_held
+and hloc_round_bf16_f32_held of targets/c/narrow.h) if every NaN they may get is representable in bf16.
 
-Rounding adds to the bits of a number. A NaN whose low 16 bits are not zero could become an infinity, or a zero, so a
-selection keeps it. What is widened from bf16 or made by the CPU (0xffc00000) has no such bits, and operations hand on
-the bits of an operand's NaN. Of f32 in memory, and of wider types, nothing is known.
+Rounding adds to the bits of a number. This could turn a NaN whose low 16 bits are not zero into an infinity or a zero,
+so a select preserves NaNs. A NaN that is widened from bf16 or made by the CPU (0xffc00000) has no such bits, and
+operations propagate the bits of an operand's NaN. For f32 in memory, and for wider types, nothing is known.
 
     r = f32(bf16(f32(x[i]) - m))   ->   hloc_round_bf16_f32_held(hloc_bf16_to_f32(x[i]) - m)
 """
@@ -21,7 +22,7 @@ KEEPS_NANS = frozenset(name for name, row in SCALARS.items() if row.keeps_nans) 
 
 
 def nan_check_elimination(kernel: Kernel, machine: Machine) -> Kernel:
-    """The kernel with roundings to bf16 that leave NaNs to the addition, where these are bf16's."""
+    """The kernel with roundings to bf16 that have no NaN check, if all NaNs are representable in bf16."""
     if not any(_is_rounding(e) for s in walk(kernel.body) for e in parts(expressions(s))):
         return kernel
     free = _free_names(kernel)
@@ -37,7 +38,7 @@ def _is_rounding(expr: Expr) -> bool:
 
 
 def _free_names(kernel: Kernel) -> frozenset[str]:
-    """Names and arrays whose NaNs may be any: buffers of f32, and what is computed from them."""
+    """Names and arrays with arbitrary NaNs: buffers of f32, and values computed from them."""
     statements = list(walk(kernel.body))
     given = [(s.name, s.initial if isinstance(s, Mutable) else s.value) for s in statements
              if isinstance(s, (Let, Mutable, Assign))]
@@ -52,7 +53,7 @@ def _free_names(kernel: Kernel) -> frozenset[str]:
 
 
 def _held(expr: Expr, free: frozenset[str] | set[str]) -> bool:
-    """Whether a NaN that this is has zeros where bf16 has no bits."""
+    """Whether a NaN of this expression has zeros in the bits that bf16 lacks."""
     if isinstance(expr, Var):
         return expr.name not in free
     if isinstance(expr, Load):
@@ -67,6 +68,6 @@ def _held(expr: Expr, free: frozenset[str] | set[str]) -> bool:
 
 
 def _is_held_type(type: str) -> bool:
-    """Whether each NaN of a type, widened, is one that bf16 holds: those of short significands, and integers."""
+    """Whether each NaN of a type, widened, is representable in bf16: types with short significands, and integers."""
     kind = ELEMENT_TYPES[type].kind if type in ELEMENT_TYPES else ""
     return kind != "complex" and (kind != "float" or ELEMENT_TYPES[type].bits <= 8 or type == "bf16")

@@ -1,8 +1,7 @@
-"""Largest and smallest values of f16 and bf16 found as integers: there are no conversions of them, and twice as many in
-a vector.
+"""Computes maxima and minima of f16 and bf16 as integers: these need no conversions, and a vector holds twice as many.
 
-In: a Kernel. Out: the kernel with integers (`hloc_maximum_key_f16`, targets/c/narrow.h) in VECTOR loops that do nothing
-but find maxima or minima of what they load, and in Local arrays of such values.
+In: a Kernel. Out: the kernel with integers (`hloc_maximum_key_f16`, targets/c/narrow.h) in VECTOR loops that only
+compute maxima or minima of loaded values, and in Local arrays of such values.
 
     for i < n (VECTOR):  m = max(m, f32(x[i]))              s16 key = the smallest
                                                             for i < n (VECTOR): key = max(key, maximum_key(x[i]))
@@ -36,7 +35,7 @@ from hloc.machine import Machine
 
 NANS = {"f16": 0x3ff, "bf16": 0x7f}                         # of one sign
 EXTREMA = ("maximum", "minimum")
-SHORTEST = 16                                               # iterations of a loop that is worth it
+SHORTEST = 16                                               # iterations of a loop that is rewritten
 
 
 def narrow_extrema(kernel: Kernel, machine: Machine) -> Kernel:
@@ -67,7 +66,7 @@ def _of_key(op: str, type: str, key: Expr) -> Expr:
 # -- accumulators ------------------------------------------------------------------------------------------------------
 
 def _loop(loop: For, named: dict[str, Expr]) -> tuple[Stmt, ...]:
-    """A VECTOR loop with keys for accumulators, where it only finds extrema; else itself."""
+    """A VECTOR loop with keys for accumulators, if it computes only extrema; else the loop itself."""
     updates = {s.name: _update(s, named) for s in loop.body if isinstance(s, Assign)}
     is_short = isinstance(loop.extent, int) and loop.extent < SHORTEST
     if is_short or not updates or None in updates.values() or not all(isinstance(s, (Let, Assign)) for s in loop.body):
@@ -83,7 +82,7 @@ def _loop(loop: For, named: dict[str, Expr]) -> tuple[Stmt, ...]:
 
 
 def _update(s: Assign, named: dict[str, Expr]) -> tuple[str, Load] | None:
-    """(op, load) of an accumulator that takes in the extremum of itself and what is loaded."""
+    """(op, load) of an accumulator that is updated with the extremum of itself and a loaded value."""
     value = s.value
     if not isinstance(value, Apply) or value.op not in EXTREMA or value.type != "f32":
         return None
@@ -97,7 +96,7 @@ def _update(s: Assign, named: dict[str, Expr]) -> tuple[str, Load] | None:
 # -- arrays of accumulators --------------------------------------------------------------------------------------------
 
 def _arrays(statements: tuple[Stmt, ...], named: dict[str, Expr]) -> tuple[Stmt, ...]:
-    """Local arrays of f32 that only constants and extrema are stored to become arrays of keys."""
+    """Local arrays of f32 that store only constants and extrema become arrays of keys."""
     found = {s.name: _extremum(s.name, statements, named) for s in walk(statements)
              if isinstance(s, Local) and s.type == "f32"}
     keys = {name: kind for name, kind in found.items() if kind}
@@ -141,7 +140,7 @@ def _array_update(s: Store, named: dict[str, Expr]) -> tuple[str, Load] | None:
 
 
 def _with_keys(s: Stmt, keys: dict[str, tuple[str, str]], named: dict[str, Expr]) -> Stmt:
-    """A statement that stores keys to these arrays, and makes floats of what it loads from them."""
+    """A statement that stores keys to these arrays, and converts keys loaded from them to floats."""
     if isinstance(s, Local) and s.name in keys:
         return s._replace(type="s16")
     if isinstance(s, If):

@@ -1,7 +1,7 @@
-"""Sines and cosines outside loops, such as those of an ordinary differential equation's steps, take a branch: most
-angles are small, and what huge ones need makes a chain of dependent operations twice as long.
+"""Branches for sines and cosines outside of loops, as in the steps of an ODE solver: most angles are small, and range
+reduction of huge ones makes the chain of dependent operations twice as long.
 
-In: a Kernel. Out: the kernel with `sin_near`, `cos_near` (targets/c/float32.h) in statements outside its loops. In
+In: a Kernel. Out: the kernel with `sin_near`, `cos_near` (targets/c/float32.h) in statements outside of its loops. In
 VECTOR loops both sides of a branch would be computed.
 """
 from __future__ import annotations
@@ -14,7 +14,7 @@ NEAR = {"sin": "sin_near", "cos": "cos_near"}
 
 
 def near_angles(kernel: Kernel, machine: Machine) -> Kernel:
-    """The kernel with other functions of f32 angles that it computes once."""
+    """The kernel with the near variants for f32 angles outside of loops."""
     return kernel._replace(body=tuple(with_expressions(s, _near) for s in kernel.body))
 
 

@@ -1,11 +1,11 @@
-"""The passes on the kernels of a CPU, and their order: what C compilers vectorize badly is written differently.
+"""The kernel passes for CPUs and their order: they rewrite code that C compilers vectorize badly.
 
-In: a Kernel as it was lowered, and the Machine that it is for. Out: the Kernel that is printed as C.
+In: a lowered Kernel, and its target Machine. Out: the Kernel that is printed as C.
 
     run_kernel_passes(kernel, Machine.host())
 
-A pass is a function with the name of its file; KERNEL_ORDERING says which order matters, and why: other neighbours can
-be swapped (a test tries it on the project's own kernels).
+A pass is a function with the name of its file; KERNEL_ORDERING states the required orders and their reasons: other
+neighbours can be swapped (a test tries it on the project's own kernels).
 """
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ KERNEL_PIPELINE: tuple[KernelPass, ...] = (
     lane_fitting,
 )
 
-# (first, second, why): `first` stands before `second`.
+# (first, second, why): `first` runs before `second`.
 KERNEL_ORDERING: tuple[tuple[KernelPass, KernelPass, str], ...] = (
     (complex_copies, vector_width, "copies of complex numbers count as copies once they are of one number each"),
     (vector_width, index_set_splitting, "the length and the work of a loop are judged before it is cut"),
@@ -90,8 +90,8 @@ KERNEL_PASSES: dict[str, KernelPass] = {one.__name__: one for one in KERNEL_PIPE
 
 def run_kernel_passes(kernel: Kernel, machine: Machine, passes: Iterable[KernelPass] = KERNEL_PIPELINE, *,
                       observe: Observer | None = None, verify: bool = False) -> Kernel:
-    """The kernel after `passes`, in order. observe(name, before, after) is called for each; verify: each result is held
-    to the rules of the loop IR (KernelError)."""
+    """The kernel after `passes`, in order. observe(name, before, after) is called for each; verify: check each result
+    against the rules of the loop IR (KernelError)."""
     for one in passes:
         after = one(kernel, machine)
         if verify and after is not kernel:

@@ -1,13 +1,13 @@
-"""Pixels of a few bytes that are turned around, padded, repeated or joined: calls of runtime/pixels.h, which shuffles
-registers, where compilers store element after element (they interleave two, three, four or eight elements themselves).
+"""Reversed, padded, repeated or concatenated pixels of a few bytes: calls of runtime/pixels.h, which shuffles
+registers. Compilers store element by element (they interleave only two, three, four or eight elements).
 
-In: a For as it is about to be printed, whose iterations write neighbouring pixels. Out: the call that does most of
-them, and returns how many; the loop goes on from there. None where the loop does anything else.
+In: a For before printing, whose iterations write adjacent pixels. Out: the call that does most of the iterations, and
+returns how many; the loop continues from there. None if the loop does anything else.
 
     for i < n (VECTOR): y[3 i] = x[381 - 3 i]; y[3 i + 1] = x[382 - 3 i]; y[3 i + 2] = x[383 - 3 i]
     ->  hloc_move_pixels(x + 381, -3, 3, {}, y, 3, n, 5, {13, 14, 15, 10, 11, 12 ...})
 
-Images of three bytes are mirrored in 0.25 of the time, padded to eight channels in 0.17, enlarged in 0.1 (on a Zen 4).
+Mirroring images of three bytes takes 0.25 of the time, padding to eight channels 0.17, enlarging 0.1 (on a Zen 4).
 """
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from hloc.targets.printer import expression
 ROUTINES = ("hloc_move_pixels", "hloc_join_pixels")
 REGISTER = 16                   # bytes
 SIZES = (1, 2, 4)               # bytes of an element
-ROUNDED = ("bf16", "f16")       # to these types constants are converted as NumPy does it
-LEAST = 8                       # bytes that a shuffle makes
+ROUNDED = ("bf16", "f16")       # constants of these types are converted as NumPy converts them
+LEAST = 8                       # minimum bytes written by a shuffle
 FEWEST = 16                     # iterations
-EASY = (1, 2, 3, 4, 8)          # elements from one pixel to the next that compilers take apart, and put together
+EASY = (1, 2, 3, 4, 8)          # strides between pixels, in elements, that compilers interleave
 
 
 class Piece(NamedTuple):
-    """An element of a pixel: source, "" for a constant; its place, in elements; bytes: those of a constant."""
+    """An element of a pixel: source, "" for a constant; its position, in elements; bytes: those of a constant."""
 
     source: str
     place: Affine
@@ -42,8 +42,8 @@ class Piece(NamedTuple):
 
 
 class Source(NamedTuple):
-    """An array: where its first pixel starts, how many elements further (or before) the next one lies, and how many
-    elements each has."""
+    """An array: the position of its first pixel, the signed distance to the next pixel in elements, and the elements
+    per pixel."""
 
     name: str
     place: Affine
@@ -51,13 +51,13 @@ class Source(NamedTuple):
     width: int
 
     def holds(self, piece: Piece, most: int) -> bool:
-        """Whether an element is one of these pixels', no more than `most` elements wide."""
+        """Whether an element belongs to one of these pixels, and then spans at most `most` elements."""
         inside = piece.place.constant - self.place.constant
         return piece.source == self.name and 0 <= inside < most and piece.place.terms == self.place.terms
 
 
 class Pixels(NamedTuple):
-    """Of the result: where the first one goes, in elements of `size` bytes, and what it is made of."""
+    """Pixels of the result: the position of the first one, in elements of `size` bytes, and its pieces."""
 
     buffer: str
     place: Affine
@@ -66,7 +66,7 @@ class Pixels(NamedTuple):
 
 
 def pixel_call(loop: For) -> str | None:
-    """The call, whose result is how many iterations it does."""
+    """The call; its result is the number of iterations that it does."""
     if isinstance(loop.extent, int) and loop.extent < FEWEST:
         return None
     pixels = _pixels(loop)
@@ -81,7 +81,7 @@ def pixel_call(loop: For) -> str | None:
 
 
 def _pixels(loop: For) -> Pixels | None:
-    """What an iteration stores, if that is a pixel behind the one before."""
+    """The stores of an iteration, if they are one pixel after the previous one."""
     stores = _written_out(loop.body, {})
     if not stores or len({s.buffer for s in stores}) > 1:
         return None
@@ -97,8 +97,8 @@ def _pixels(loop: For) -> Pixels | None:
 
 
 def _may_be_in_place(pixels: Pixels, sources: Sequence[Source]) -> bool:
-    """Whether all that is read of an array goes to the same places: then it may be the memory that is written, of which
-    registers reach behind their pixels."""
+    """Whether all elements of an array are read at the positions where they are written: then it may be the written
+    memory, of which registers extend beyond their pixels."""
     def stays(k: int, piece: Piece) -> bool:
         return piece.place == _moved(pixels.place, k)
     return any(all(stays(k, p) for k, p in enumerate(pixels.pieces) if p.source == s.name) for s in sources)
@@ -115,7 +115,7 @@ def _moved(form: Affine, elements: int) -> Affine:
 
 
 def _written_out(body: Sequence[Stmt], named: Mapping[str, Expr]) -> list[Store] | None:
-    """The stores of one iteration, without names; loops of a few known iterations are unrolled. None where there is
+    """The stores of one iteration, without names; short loops of constant extent are unrolled. None if there is
     anything else, or more than a register holds."""
     found: list[Store] = []
     known = dict(named)
@@ -147,7 +147,7 @@ def _unnamed(expr: Expr, named: Mapping[str, Expr]) -> Expr:
 
 
 def _piece(value: Expr) -> Piece | None:
-    """An element of memory, or a constant; of bf16 also one that was widened on the way."""
+    """An element of memory, or a constant; a bf16 one may be widened in between."""
     if _is_conversion(value) and value.type == "bf16" and _is_conversion(value.arguments[0]) \
             and value.arguments[0].arguments[0].type == "bf16":
         return _piece(value.arguments[0].arguments[0])
@@ -165,7 +165,7 @@ def _piece(value: Expr) -> Piece | None:
 
 
 def _is_moved(value: Expr) -> bool:
-    """Whether a value is nothing but read, and converted."""
+    """Whether a value is only loaded and converted."""
     while _is_conversion(value):
         value = value.arguments[0]
     return isinstance(value, (Load, Const, Var))
@@ -176,8 +176,8 @@ def _is_conversion(value: Expr) -> bool:
 
 
 def _sources(pixels: Pixels, counter: str) -> list[Source] | None:
-    """The arrays that pixels come from, or rows of them that are further apart than a register; None where their pixels
-    do not lie at the same distance."""
+    """The source arrays of pixels, or their rows if these are further apart than a register; None if their pixels do
+    not have the same stride."""
     found: list[Source] = []
     pieces = sorted((p for p in pixels.pieces if p.source), key=lambda p: (p.source, p.place.constant))
     for piece in pieces:
@@ -213,7 +213,7 @@ def _call(loop: For, pixels: Pixels, sources: list[Source], per: int) -> str:
 
 
 def _pointer(name: str, form: Affine, loop: For) -> str:
-    """Where the first pixel lies: of a PARALLEL loop, that of iteration `begin`."""
+    """The position of the first pixel; of a PARALLEL loop, that of iteration `begin`."""
     begin = of_names({"begin": form.factor(loop.name) if loop.kind == PARALLEL else 0})
     return pointer(name, begin + form.without(loop.name))
 

@@ -1,8 +1,8 @@
-"""Whether something holds for any, or for all elements of a row: 32-bit lanes that the program names.
+"""Reduces any and all over a row in explicit 32-bit lanes.
 
-In: a Kernel. Out: the same with such VECTOR loops in blocks of one vector, where no element is narrower than 32 bits.
-gcc keeps preds in bytes, which it joins one by one where the loop ends: 34 cycles for 24 numbers, 8 with lanes. Rows of
-narrow elements, which are bytes anyway, stay as they are.
+In: a Kernel. Out: the same with such VECTOR loops in blocks of one vector, if no element is narrower than 32 bits. gcc
+keeps preds in bytes, which it combines one by one at the end of the loop: 34 cycles for 24 numbers, 8 with lanes. Rows
+of narrow elements, whose preds are bytes anyway, stay unchanged.
 
     for i < 24 (VECTOR): v |= x[i] > 1    ->    for k < 16 (VECTOR): any[k] = x[k] > 1
                                                 for k < 8 (VECTOR): any[k] |= x[k + 16] > 1
@@ -41,14 +41,14 @@ NARROWEST = 32                  # bits of an element
 
 
 def pred_reduction_lanes(kernel: Kernel, machine: Machine) -> Kernel:
-    """The kernel with lanes in place of preds that VECTOR loops join."""
-    numbers = count()            # of arrays, as loops side by side may have counters of one name
+    """The kernel with explicit lanes for preds that VECTOR loops reduce."""
+    numbers = count()            # of arrays, as adjacent loops may have counters with the same name
     return kernel._replace(body=with_vector_loops(
         kernel.body, lambda loop: _with_lanes(loop, numbers) if _is_worth(loop) else (loop,)))
 
 
 def _is_worth(loop: For) -> bool:
-    """A vector or more of wide elements, and all that the loop joins are preds."""
+    """Whether there is at least a vector of wide elements, and the loop reduces only preds."""
     joined = [s for s in loop.body if isinstance(s, Assign)]
     if not joined or not isinstance(loop.extent, int) or loop.extent < LANES:
         return False
@@ -65,7 +65,7 @@ def _joins_preds(s: Assign) -> bool:
 
 
 def _with_lanes(loop: For, numbers: Iterator[int]) -> tuple[Stmt, ...]:
-    """The loops that take its place."""
+    """The loops that replace it."""
     joined = [s for s in loop.body if isinstance(s, Assign)]
     arrays = {s.name: Local(f"{loop.name}_any{next(numbers)}", "s32", LANES) for s in joined}
     lane, block = Var(f"{loop.name}_lane", INDEX), Var(f"{loop.name}_block", INDEX)
@@ -85,7 +85,7 @@ def _with_lanes(loop: For, numbers: Iterator[int]) -> tuple[Stmt, ...]:
 
 
 def _joined(s: Stmt, arrays: dict[str, Local], lane: Var, *, first: bool) -> Stmt:
-    """A statement of the loop; what an accumulator takes in goes into its lane."""
+    """A statement of the loop; the term of an accumulator goes into its lane."""
     if not isinstance(s, Assign):
         return s
     name = arrays[s.name].name
@@ -94,7 +94,7 @@ def _joined(s: Stmt, arrays: dict[str, Local], lane: Var, *, first: bool) -> Stm
 
 
 def _end(s: Assign, name: str, lane: Var) -> tuple[Stmt, ...]:
-    """The lanes of an accumulator are joined with it."""
+    """Combine the lanes of an accumulator with it."""
     folds, last = folded(Load(name, lane, "s32"), LANES, s.value.op, 4)
     found = Apply("compare_ne", (last, Const(0, "s32")), "pred")
     return *folds, Assign(s.name, Apply(s.value.op, (Var(s.name, "pred"), found), "pred"))

@@ -1,14 +1,14 @@
-"""Sums of little work, by several vectors at a time: a single one waits for itself, three or four cycles each time.
+"""Interleaves cheap sums over several vector accumulators: a single one has a latency of three or four cycles per
+addition.
 
-In: a Kernel. Out: the same with VECTOR loops that add up (or multiply) what takes few operations cut into groups of
-lanes, each of which has a sum of its own; they are joined at the end.
-
+In: a Kernel. Out: the same with VECTOR loops that sum (or multiply) terms of few operations split into groups of lanes,
+each of which has its own accumulator; these are combined at the end.
     for i < 1000 (VECTOR): v += x[i]        for k < 32 (VECTOR): s[k] = 0
                                        ->   for g < 31: for k < 32 (VECTOR): s[k] += x[32 g + k]
                                             v += s, joined by halves (reduction_tree.py)
                                             for k < 8 (VECTOR): v += x[992 + k]
 
-Compilers keep `s` in registers while the groups go by.
+Compilers keep `s` in registers during the loop over groups.
 """
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from hloc.machine import Machine
 from hloc.targets.cpu.vector_loops.reduction_tree import by_lanes, float_sums, term_of
 from hloc.targets.cpu.vector_loops.vector_width import is_heavy
 
-LANES = {"f32": 32, "f64": 16}   # four vectors of AVX2, of whose 16 registers another four hold what they take in
+LANES = {"f32": 32, "f64": 16}   # four vectors of AVX2, of whose 16 registers another four hold the terms
 FEWEST_GROUPS = 3
 MOST_SUMS = 2                    # of one loop
-MOST_WORK = 10                   # operations for an element: more take longer than a sum
+MOST_WORK = 10                   # operations per element: more take longer than an addition
 
 
 def reduction_interleaving(kernel: Kernel, machine: Machine) -> Kernel:
-    """The kernel with several sums for one."""
-    numbers = count()            # of arrays, as loops side by side may have counters of one name
+    """The kernel with several accumulators for one."""
+    numbers = count()            # of arrays, as adjacent loops may have counters with the same name
 
     def change(loop: For) -> tuple[Stmt, ...]:
         sums = float_sums(loop)
@@ -37,7 +37,7 @@ def reduction_interleaving(kernel: Kernel, machine: Machine) -> Kernel:
 
 
 def _is_worth(loop: For, sums: list[Assign]) -> bool:
-    """Straight code that sums up few operations over a long enough row."""
+    """Whether this is straight-line code that sums terms of few operations over a long enough row."""
     if not 1 <= len(sums) <= MOST_SUMS:
         return False
     read = [term_of(s) if isinstance(s, Assign) else e for s in loop.body for e in expressions(s)]
@@ -48,8 +48,8 @@ def _is_worth(loop: For, sums: list[Assign]) -> bool:
 
 
 def _widens_bf16(e: Apply) -> bool:
-    """Two operations, where those of other narrow types are many. (Rows that are stored widened take 1.2 times as
-    long by several vectors.)"""
+    """Two operations; other narrow types take many. (Rows that are stored widened take 1.2 times as long with several
+    vectors.)"""
     return e.op == "convert" and e.type == "f32" and e.arguments[0].type == "bf16"
 
 

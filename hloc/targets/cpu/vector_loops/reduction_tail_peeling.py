@@ -1,14 +1,14 @@
-"""Sums and the like over short rows that are no whole vectors: what is left of a row is a loop of its own, one element
-after the other. Compilers would join the lanes by memory before their own such loop, which takes as long as thirty
-additions.
+"""Peels the tail of reductions over short rows that are not a multiple of a vector: the remainder is a scalar loop.
+Compilers would combine the lanes through memory before their own tail loop, which takes as long as thirty additions.
 
-In: a Kernel, and the bytes of a vector. Out: the same with such VECTOR loops, where they compute little for an element.
-Of vectors of 64 bytes a half that is left of a row is no rest: such rows go by vectors of 32 (lane_fitting.py).
+In: a Kernel, and the bytes of a vector. Out: the same with such VECTOR loops peeled, if they compute little per
+element. With 64-byte vectors, a remainder of half a vector is not peeled: such rows use 32-byte vectors
+(lane_fitting.py).
 
     for i < 20 (VECTOR): v += x[i]     ->     for i < 16 (VECTOR): v += x[i]
                                               for k < 4: v += x[16 + k]
 
-Where much is computed the last vector is a whole one (tail_overlap.py); long rows have several sums
+If elements are expensive the last vector is a whole one (tail_overlap.py); long rows have several accumulators
 (reduction_interleaving.py).
 """
 from __future__ import annotations
@@ -22,18 +22,18 @@ from hloc.targets.printer import assigned
 
 LONGEST_OF_INTEGERS, LONGEST_OF_FLOATS = 256, 64    # elements of a row
 HALF = 32                                           # bytes of the widest vectors
-MOST_WRITTEN = 96                                   # operations of all that is left
+MOST_WRITTEN = 96                                   # operations of the whole remainder
 
 
 def reduction_tail_peeling(kernel: Kernel, machine: Machine) -> Kernel:
-    """The kernel whose short sums go along whole vectors."""
+    """The kernel whose short sums use whole vectors."""
     return kernel._replace(body=with_vector_loops(
         kernel.body, lambda loop: _peeled(loop, _rest(loop, machine.vector_bytes))))
 
 
 def _rest(loop: For, vector_bytes: int) -> int:
-    """How many elements are left of a row; 0 where the loop stays as it is. Compilers have as many lanes as there are
-    numbers of the smallest type in a vector."""
+    """The number of remaining elements of a row; 0 if the loop stays unchanged. Compilers have as many lanes as a
+    vector holds numbers of the smallest type."""
     if not isinstance(loop.extent, int) or not assigned(loop.body) \
             or not all(isinstance(s, (Let, Assign, Store)) for s in loop.body):
         return 0

@@ -1,8 +1,7 @@
-"""Sums of floats over short rows, whose lanes are joined by halves. Compilers, which may not change the order of
-additions, join them one after the other: sixteen take 64 cycles, by halves 16.
+"""Combines the lanes of float sums over short rows as a tree. Compilers, which may not reorder additions, combine them
+one after the other: sixteen take 64 cycles, as a tree 16.
 
-In: a Kernel. Out: the same with VECTOR loops that add up (or multiply) over a few vectors in
-lanes that the program names.
+In: a Kernel. Out: the same with VECTOR loops that sum (or multiply) a few vectors in explicit lanes.
 
     for i < 32 (VECTOR): v += f(x[i])     ->    for k < 16 (VECTOR): s[k] = 0
                                                 for g < 2: for k < 16 (VECTOR): s[k] += f(x[16 g + k])
@@ -43,17 +42,17 @@ NEUTRAL = {"add": 0, "multiply": 1}
 FLOATS = ("f32", "f64")
 FEWEST_BYTES, MOST_LANES = 32, 64
 HALF = 32                       # bytes of the vectors that compilers prefer
-LONGEST = 512                   # elements of a row: of longer ones it takes a small part of the time
+LONGEST = 512                   # elements of a row: for longer rows the combination is a small part of the time
 MOST_SUMS = 4                   # of one loop
 
 
 def reduction_tree(kernel: Kernel, machine: Machine) -> Kernel:
-    """The kernel with lanes in place of sums over short rows."""
+    """The kernel with explicit lanes for sums over short rows."""
     return kernel._replace(body=with_vector_loops(kernel.body, _Rows(machine.vector_bytes, kernel.wide).in_lanes))
 
 
 class _Rows:
-    """One kernel. numbers: of arrays, as loops side by side may have counters of one name."""
+    """One kernel. numbers: of arrays, as adjacent loops may have counters with the same name."""
 
     def __init__(self, vector_bytes: int, wide: bool) -> None:
         self.vector_bytes = vector_bytes
@@ -69,8 +68,8 @@ class _Rows:
         return (*loops[:-1], *self.in_lanes(loops[-1])) if loop.extent % lanes else loops
 
     def lanes(self, loop: For, sums: list[Assign]) -> int:
-        """Where functions are computed, as many as a vector has, or a shorter row; else up to twice as many as
-        compilers take, of which the row is made. 0: there are no such."""
+        """The number of lanes. With functions: those of a vector, or of a shorter row; else up to twice the compiler's
+        number, dividing the row. 0: there is none."""
         read = [e for s in loop.body for e in parts(expressions(s))]
         size = max(ELEMENT_TYPES[s.value.type].bytes for s in sums)
         held = [ELEMENT_TYPES[e.type].bytes for e in read if isinstance(e, Load)]
@@ -86,13 +85,14 @@ class _Rows:
 
 
 def term_of(s: Assign) -> Expr | None:
-    """What a sum or product takes in; None for other accumulators."""
+    """The term of a sum or product; None for other accumulators."""
     term = taken_in(s)
     return term if term is not None and s.value.op in NEUTRAL else None
 
 
 def float_sums(loop: For) -> list[Assign]:
-    """The sums and products of floats of a loop; none where it joins anything else, is not straight, or reads them."""
+    """The float sums and products of a loop; none if it has other reductions, is not straight-line code, or reads
+    them."""
     sums = [s for s in loop.body if isinstance(s, Assign)]
     if any(term_of(s) is None or s.value.type not in FLOATS for s in sums) or len({s.name for s in sums}) < len(sums) \
             or not all(isinstance(s, (Let, Store, Assign)) for s in loop.body):
@@ -103,7 +103,7 @@ def float_sums(loop: For) -> list[Assign]:
 
 
 def by_lanes(loop: For, sums: list[Assign], lanes: int, tag: str) -> tuple[Stmt, ...]:
-    """The loops that take the place of one whose extent is not less than `lanes`. tag: for new names."""
+    """The loops that replace one whose extent is at least `lanes`. tag: for new names."""
     lane, group = (Var(f"{loop.name}_{name}{tag}", INDEX) for name in ("lane", "group"))
     own = {s.name: Load(f"{loop.name}_sums{tag}_{n}", lane, s.value.type) for n, s in enumerate(sums)}
     whole, rest = divmod(loop.extent, lanes)
@@ -134,13 +134,13 @@ def by_lanes(loop: For, sums: list[Assign], lanes: int, tag: str) -> tuple[Stmt,
 
 
 def joined(array: Load, lanes: int, total: Assign) -> tuple[Stmt, ...]:
-    """What adds the lanes of an array, as it is read at a lane, to a sum."""
+    """Combine the lanes of an array, given as its load at a lane, with an accumulator."""
     loops, value = folded(array, lanes, total.value.op, 2)
     return (*loops, Assign(total.name, Apply(total.value.op, (Var(total.name, array.type), value), array.type)))
 
 
 def folded(array: Load, lanes: int, op: str, least: int) -> tuple[list[For], Expr]:
-    """The loops that join halves until `least` lanes are left, and these, joined."""
+    """The loops that combine halves until `least` lanes are left, and the combination of these."""
     def at(place: Expr) -> Load:
         return array._replace(position=place)
 

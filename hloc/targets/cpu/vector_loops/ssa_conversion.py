@@ -1,7 +1,7 @@
-"""Variables of one iteration become names: what is written out, such as a sum over three channels, changes a variable
-step by step, and other rewritings of VECTOR loops know names only.
+"""Converts variables of one iteration to SSA form: unrolled code, such as a sum over three channels, updates a variable
+step by step, and the other passes on VECTOR loops handle only names.
 
-In: a Kernel. Out: the kernel whose VECTOR loops have no Mutable of their own, where their bodies are straight.
+In: a Kernel. Out: the kernel whose VECTOR loops have no Mutable of their own, if their bodies are straight-line code.
 
     float v = 0;  v = v + a[i];  v = v + b[i];  out[i] = v      v1 = 0 + a[i];  v2 = v1 + b[i];  out[i] = v2
 """
@@ -23,7 +23,7 @@ from hloc.machine import Machine
 
 
 def ssa_conversion(kernel: Kernel, machine: Machine) -> Kernel:
-    """The kernel with names for the steps of such variables."""
+    """The kernel with a name for each value of such variables."""
     return kernel._replace(body=with_vector_loops(
         kernel.body, lambda loop: (loop._replace(body=_straight(loop.body)),)))
 
@@ -50,7 +50,7 @@ def _straight(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
 
 
 def _now(expr: Expr, now: dict[str, Expr]) -> Expr:
-    """An expression of what the variables are at this step."""
+    """An expression with the current values of the variables."""
     if isinstance(expr, Var):
         return now.get(expr.name, expr)
     return with_parts(expr, lambda e: _now(e, now))

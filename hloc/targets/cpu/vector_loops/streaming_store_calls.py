@@ -1,6 +1,6 @@
-"""Tiles that are copied to an array larger than the caches: calls of runtime/spread.h, which writes past these.
+"""Tiles that are copied to an array larger than the caches: calls of runtime/spread.h, which uses streaming stores.
 
-In: a For as it is about to be printed, and the names of such arrays. Out: the call that does the same, or none.
+In: a For before printing, and the names of such arrays. Out: the call that replaces it, or none.
 
     for r < 32: for i < 32 (VECTOR): out[p + 1536 r + i] = tile[32 r + i]
     ->  hloc_spread_rows(tile, 32 * 4, out + p, 1536 * 4, 32, 32 * 4);
@@ -19,12 +19,12 @@ ROUTINE = "hloc_spread_rows"
 
 
 def far_arrays(buffers: Collection[Buffer], least: int) -> frozenset[str]:
-    """The names of those that are written, and have so many bytes."""
+    """The names of written buffers of at least so many bytes."""
     return frozenset(b.name for b in buffers if b.access == "write" and b.size * ELEMENT_TYPES[b.type].bytes >= least)
 
 
 def spread_call(loop: For, far: Collection[str]) -> str | None:
-    """The call for a loop over rows of a tile, each of which goes to its place in an array of `far`."""
+    """The call for a loop over rows of a tile, each of which is copied to its position in an array of `far`."""
     inner = loop.body[-1] if loop.body else None
     if not far or loop.kind != SERIAL or not isinstance(inner, For) or inner.kind != VECTOR or not inner.body:
         return None

@@ -1,8 +1,8 @@
-"""Integers that lie apart are read as floats of their bits: gcc makes a vector of such floats by insertions, and of
-integers by shifts in scalar registers, which takes two to four times as long.
+"""Reads strided integers as floats of the same bits: gcc builds a vector of floats by insertions, but one of integers
+by shifts in scalar registers, which takes two to four times as long.
 
-In: a Kernel. Out: the kernel whose VECTOR loops have `bits_read` around loads of 32 and 64-bit integers, but for those
-that lie side by side or are the same for all lanes.
+In: a Kernel. Out: the kernel whose VECTOR loops have `bits_read` around loads of 32- and 64-bit integers, except for
+contiguous or loop-invariant ones.
 
     out[i] = in[i * 5]   ->   out[i] = (int)hloc_bits_f32(((const hloc_any_f32 *)in)[i * 5])
 """
@@ -18,7 +18,7 @@ SIDE_BY_SIDE = (-1, 0, 1)
 
 
 def strided_integer_loads(kernel: Kernel, machine: Machine) -> Kernel:
-    """The kernel with such reads, on x86."""
+    """The kernel with such loads, on x86."""
     if machine.arch != "x86_64":
         return kernel
     return kernel._replace(body=with_vector_loops(kernel.body, lambda loop: (_read_by_bits(loop),)))

@@ -1,16 +1,17 @@
-"""Short rows that are no whole vectors: the last vector ends where the row does, and begins among what others compute.
+"""Short rows that are not a multiple of a vector: the last vector ends at the end of the row, and overlaps the one
+before.
 
-In: a Kernel. Out: the same with such VECTOR loops, where they compute much for each element, without the scalar loop
-that compilers append, which takes as long as many vectors do.
+In: a Kernel. Out: the same with such VECTOR loops, if their elements are expensive, without the compiler's scalar tail
+loop, which takes as long as many vectors.
 
     for i < 62 (VECTOR): out[i] = f(x[i])      for k < 16 (VECTOR): last[k] = f(x[46 + k])
                                           ->   for i < 48 (VECTOR): out[i] = f(x[i])
                                                for k < 16 (VECTOR): out[46 + k] = last[k]
 
-A rest of half a vector is one: what reads the row in the same pieces finds each in what was stored last, and CPUs wait
-where a vector is a part of two that were (a loop over 24 integers: 0.8 of the time). Else the last vector is computed
-first: `out` may be the memory of `x`, whose elements are read before they are overwritten. Sums and the like take in of
-it what the others leave.
+A remainder of half a vector is computed as one: a later read of the row in the same pieces is then forwarded from the
+last store, and CPUs stall if a load spans two stores (a loop over 24 integers: 0.8 of the time). Otherwise the last
+vector is computed first: `out` may be the memory of `x`, whose elements are read before they are overwritten.
+Reductions accumulate only the elements of it that the other vectors leave.
 """
 from __future__ import annotations
 
@@ -41,21 +42,21 @@ from hloc.targets.cpu.vector_loops.vector_width import is_heavy
 from hloc.targets.printer import assigned
 
 LANES, HALF = 16, 8
-LONGEST = 64 * LANES            # of longer rows the rest is a small part
-LEAST_REST = 3                  # elements behind the last whole vector
-LEAST_WORK = 12                 # operations for an element
+LONGEST = 64 * LANES            # for longer rows the remainder is a small part
+LEAST_REST = 3                  # elements after the last whole vector
+LEAST_WORK = 12                 # operations per element
 FUNCTION, ROUNDING = 12, 6      # operations of a function, and to round to a narrow type
 
 
 def tail_overlap(kernel: Kernel, machine: Machine) -> Kernel:
     """The kernel with rows of whole vectors."""
-    numbers = count()            # of arrays, as loops side by side may have counters of one name
+    numbers = count()            # of arrays, as adjacent loops may have counters with the same name
     return kernel._replace(body=with_vector_loops(
         kernel.body, lambda loop: _whole(loop, numbers) if _is_worth(loop) else (loop,)))
 
 
 def _is_worth(loop: For) -> bool:
-    """A short row with a rest, of independent elements that take long."""
+    """Whether this is a short row with a remainder, of independent, expensive elements."""
     if not isinstance(loop.extent, int) or not LANES < loop.extent <= LONGEST or loop.extent % LANES < LEAST_REST:
         return False
     changing = assigned(loop.body)
@@ -65,7 +66,7 @@ def _is_worth(loop: For) -> bool:
 
 
 def _reads_own_stores(loop: For) -> bool:
-    """Whether a statement loads from an array that one before it stores to: in the last vector that comes too late."""
+    """Whether a statement loads from an array that one before it stores to: the last vector would load too early."""
     stored: set[str] = set()
     for s in loop.body:
         if any(isinstance(e, Load) and e.buffer in stored for e in parts(expressions(s))):
@@ -85,7 +86,7 @@ def _reads(values: Iterable[Expr], names: set[str]) -> bool:
 
 
 def _whole(loop: For, numbers: Iterator[int]) -> tuple[Stmt, ...]:
-    """The loops that take its place."""
+    """The loops that replace it."""
     whole = loop.extent // LANES * LANES
     lane = Var(f"{loop.name}_lane", INDEX)
     if loop.extent - whole == HALF:
@@ -110,8 +111,7 @@ def _whole(loop: For, numbers: Iterator[int]) -> tuple[Stmt, ...]:
 
 
 def _needed(statements: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-    """All but names that nothing is made of: functions have moved into loops of their own, or values into the last
-    vector."""
+    """All but unused names: their uses were moved into other loops, or into the last vector."""
     names: set[str] = set()
     kept: list[Stmt] = []
     for s in reversed(statements):

@@ -1,6 +1,6 @@
-"""Loops that copy rows to columns, one element after the other: calls of runtime/turn.h, which shuffles registers.
+"""Loops that transpose element by element: calls of runtime/turn.h, which shuffles registers.
 
-In: a For as it is about to be printed. Out: the calls that do the same, or none where it does anything else.
+In: a For before printing. Out: the calls that replace it, or none if it does anything else.
 
     for i < 128: t[i] = x[10 i]; t[i + 128] = x[10 i + 1] ...     ->    hloc_turn_32(x, 10, t, 128, 128, 10);
     for j < 64: for i < 32 (VECTOR): t[64 i + j] = x[500 j + i]   ->    hloc_turn_32(x, 500, t, 64, 64, 32);
@@ -18,7 +18,7 @@ from hloc.targets.printer import expression
 
 SIZES = (1, 2, 4, 8)            # bytes of an element
 FEWEST = 4                      # rows, and columns: fewer fill too little of a register
-COLUMN = "<column>"             # the counter of copies that are written out: no name of C
+COLUMN = "<column>"             # the counter of unrolled copies: not a name of C
 ROUTINE = "hloc_turn_"
 
 
@@ -28,14 +28,14 @@ class _Loop(NamedTuple):
 
 
 def turn_calls(loop: For) -> list[str]:
-    """The calls, one for each pair of arrays; none where the loop stays."""
+    """The calls, one for each pair of arrays; none if the loop stays."""
     inner = loop.body[-1] if loop.body else None
     calls = [_of_nest(loop, inner)] if isinstance(inner, For) else _of_columns(loop)
     return [call for call in calls if call] if all(calls) else []
 
 
 def _of_nest(loop: For, inner: For) -> str | None:
-    """A loop in a loop around one copy."""
+    """Two nested loops around one copy."""
     named = named_positions((*loop.body[:-1], *inner.body[:-1]))
     store = inner.body[-1] if inner.body else None
     if named is None or not is_copy(store):
@@ -48,7 +48,7 @@ def _of_nest(loop: For, inner: For) -> str | None:
 
 
 def _of_columns(loop: For) -> list[str | None]:
-    """A loop around copies of neighbours, written out, of one array or of several."""
+    """A loop around unrolled copies of adjacent elements, of one array or of several."""
     stores = [s for s in loop.body if not isinstance(s, Let)]
     named = named_positions([s for s in loop.body if isinstance(s, Let)])
     if named is None or not all(map(is_copy, stores)):
@@ -57,7 +57,7 @@ def _of_columns(loop: For) -> list[str | None]:
     for s in stores:
         pairs.setdefault((s.buffer, s.value.buffer), []).append(s)
     targets = {target for target, _ in pairs}
-    if len(targets) < len(pairs) or any(source in targets for _, source in pairs):      # their order counts
+    if len(targets) < len(pairs) or any(source in targets for _, source in pairs):      # their order matters
         return []
     return [_of_pair(loop, own, named) for own in pairs.values()]
 
@@ -71,7 +71,7 @@ def _of_pair(loop: For, stores: list[Store], named: Mapping[str, Affine]) -> str
 
 
 def _progression(places: Sequence[Affine | None]) -> Affine | None:
-    """Places that are the same but for constants which grow by the same, as one that COLUMN moves."""
+    """Positions that differ by equally growing constants, as one position that COLUMN moves."""
     if None in places or any(p.terms != places[0].terms for p in places):
         return None
     steps = {b.constant - a.constant for a, b in zip(places, places[1:])}
@@ -79,7 +79,7 @@ def _progression(places: Sequence[Affine | None]) -> Affine | None:
 
 
 def _call(store: Store, target: Affine, source: Affine, outer: _Loop, inner: _Loop) -> str | None:
-    """The call for two loops, where one array is contiguous along the one, and the other along the other."""
+    """The call for two loops, if one array is contiguous along one loop, and the other along the other."""
     for row, column in ((outer, inner), (inner, outer)):
         if target.factor(row.counter) == source.factor(column.counter) == 1:
             break

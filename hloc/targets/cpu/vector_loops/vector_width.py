@@ -1,10 +1,10 @@
-"""Which kernels are compiled for the widest vectors that the CPU has.
+"""Selects the kernels that are compiled for the CPU's widest vectors.
 
-In: a Kernel, or the statements of an epilogue. Out: whether the C function carries HLOC_WIDE (targets/c/base.h).
-Compilers prefer 256-bit vectors where there are 512-bit ones, as short loops and loops at memory speed gain nothing by
-them. Loops over exp, tanh or bf16, which take dozens of instructions per element, run a fifth to a half faster: there
+In: a Kernel, or the statements of an epilogue. Out: whether the C function is marked HLOC_WIDE (targets/c/base.h).
+Compilers prefer 256-bit vectors even if there are 512-bit ones, as short and memory-bound loops gain nothing from
+these. Loops over exp, tanh or bf16, which take dozens of instructions per element, run a fifth to a half faster: there
 are half as many instructions. The rows of an epilogue are short, but of whole vectors. Loops that read 32-bit elements
-at positions that data gives are scalar or wide: a gather of 16 takes little longer than one of 8.
+at data-dependent positions are scalar or wide: a gather of 16 takes little longer than one of 8.
 """
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from hloc.targets.functions import is_function
 
 SHORTEST = 64                                   # iterations of a loop: four vectors, or two whole ones
 LANES = 16
-MANY = 64                                       # operations on an element: as much as a function's
+MANY = 64                                       # operations per element: as many as a function's
 
 
 def vector_width(kernel: Kernel, machine: Machine) -> Kernel:
-    """The kernel, marked where it is compiled for the widest vectors."""
+    """The kernel, marked if it is compiled for the widest vectors."""
     return kernel._replace(wide=is_wide(kernel))
 
 
 def is_wide(kernel: Kernel) -> bool:
-    """Every VECTOR loop is long, and one of them computes much. Loops that run once for many of the others, as those
-    over the rows of a block, may be short; so may those that move elements."""
+    """Whether every VECTOR loop is long, and one of them is compute-heavy. Loops that run once for many iterations of
+    others, as those over the rows of a block, may be short; so may loops that only move elements."""
     named = {s.name: s.value for s in walk(kernel.body) if isinstance(s, Let)}
     nested = list(_vector_loops(kernel.body))
     deepest = max((depth for depth, _ in nested), default=0)
@@ -41,7 +41,7 @@ def is_wide(kernel: Kernel) -> bool:
 
 
 def _moves(statements: Iterable[Stmt]) -> bool:
-    """Nothing is computed but places."""
+    """Whether only positions are computed."""
     return not any(isinstance(e, Apply) and e.type != INDEX for s in statements for e in parts(expressions(s)))
 
 
@@ -57,7 +57,7 @@ def _vector_loops(body: Iterable[Stmt], depth: int = 0) -> Iterator[tuple[int, F
 
 
 def _gathers(statements: Iterable[Stmt], kernel: Kernel) -> bool:
-    """Whether a loop reads elements at places that it computes from data, all of 32 bits."""
+    """Whether a loop reads elements at positions that it computes from data, all of 32 bits."""
     statements = list(walk(statements))
     found = {s.name for s in statements if isinstance(s, Let) and any(_is_place(e) for e in parts([s.value]))}
     bits = {b.name: ELEMENT_TYPES[b.type].bits for b in kernel.buffers}
@@ -67,7 +67,7 @@ def _gathers(statements: Iterable[Stmt], kernel: Kernel) -> bool:
 
 
 def _is_place(expr: Expr) -> bool:
-    """An INDEX that is computed from values."""
+    """Whether this is an INDEX that is computed from values."""
     return isinstance(expr, Apply) and expr.op == "convert" and expr.type == INDEX and expr.arguments[0].type != INDEX
 
 
@@ -76,14 +76,14 @@ def _is_long(extent: int) -> bool:
 
 
 def computes_much(statements: Iterable[Stmt]) -> bool:
-    """Whether what a loop does for each element takes many instructions."""
+    """Whether a loop takes many instructions per element."""
     values = [s.value for s in walk(statements) if isinstance(s, (Let, Assign, Store))]
     done = [e for e in parts(values) if isinstance(e, Apply) and e.type != INDEX]
     return len(done) >= MANY or any(is_heavy(e) for e in done)
 
 
 def _most(extent: int | Expr, named: dict[str, Expr]) -> int:
-    """The iterations of a loop; of blocks, of which the last is shorter, those of a whole one. 0: unknown."""
+    """The iterations of a loop; for blocks, the last of which is shorter, those of a whole one. 0: unknown."""
     if isinstance(extent, int):
         return extent
     value = named.get(extent.name) if isinstance(extent, Var) else extent
@@ -93,7 +93,8 @@ def _most(extent: int | Expr, named: dict[str, Expr]) -> int:
 
 
 def is_heavy(expr: Apply) -> bool:
-    """A function of many instructions, or a conversion that is one: of narrow floats, or from floats to integers."""
+    """Whether this is a function of many instructions, or such a conversion: of narrow floats, or from floats to
+    integers."""
     if expr.op != "convert" or INDEX in (expr.type, expr.arguments[0].type):
         return is_function(expr)
     to, source = (ELEMENT_TYPES[t].kind for t in (expr.type, expr.arguments[0].type))
