@@ -56,6 +56,7 @@ START = """
 #pragma GCC diagnostic ignored "-Wunknown-warning-option"
 #pragma GCC diagnostic ignored "-Wbitwise-instead-of-logical" /* on purpose: no branches */
 #pragma GCC diagnostic ignored "-Wbitwise-conditional-parentheses"
+#pragma GCC diagnostic ignored "-Wpass-failed" /* at a low level of optimization loops stay as they are */
 #else
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized" /* where a flag says that nothing is there yet */
 #endif
