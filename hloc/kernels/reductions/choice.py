@@ -1,8 +1,8 @@
-"""The largest or smallest float of a row, and its place: first the value, then the place, both by vectors.
+"""The maximum or minimum float of a row and its position (argmax): first the value, then the position, both in vectors.
 
-In: a Reduction whose one reduce is such a pair (argmax), places counting along its one reduced loop, and what to do
-with the totals. Out: statements in the Outline's builder. One chain of comparisons would take ten cycles for an
-element, and more where branches are guessed wrong.
+In: a Reduction whose one reduce is such a pair, with positions counting along its one reduced loop, and a function that
+uses the totals. Out: statements in the Outline's builder. A single chain of comparisons would take ten cycles per
+element, and more with mispredicted branches.
 
     for i (VECTOR): v = max(v, x[i])                      NaN stays, as in the chain
     for i (VECTOR): p = min(p, x[i] == v or x[i] is NaN ? i : the greatest number)
@@ -11,7 +11,7 @@ element, and more where branches are guessed wrong.
         v = x[q]
     (v, p) taken in by the initial values
 
-Numbers that are computed are kept in a Local array by the first loop.
+Computed values are stored in a Local array by the first loop.
 """
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hloc.kernels.reductions.reduction import Reduction, side_roots
 from hloc.machine import Machine
 
 SHORTEST, SHORTEST_BF16 = 16, 32        # elements of a row
-MOST_KEPT = 4096                        # numbers of a row that are computed once
+MOST_KEPT = 4096                        # values of a row that are computed only once
 
 
 def is_choice(reduction: Reduction, machine: Machine) -> bool:
@@ -43,14 +43,14 @@ def is_choice(reduction: Reduction, machine: Machine) -> bool:
 
 
 def places_count(reduction: Reduction, reduce: Instruction) -> bool:
-    """Whether the second of what a reduce takes in is the number of the element along its one reduced loop."""
+    """Whether the second input of a reduce is the number of the element along its one reduced loop."""
     places = reduction.arrays(reduce)[1]
     return places.opcode == "iota" and (places.get("iota_dimension"),) == tuple(
         d for d in reduce.get("dimensions") if reduction.dimensions[d] > 1)
 
 
 class ChoiceNest(Nest):
-    """The loops of a reduction kernel that chooses. kept: the Local array that holds the numbers of a row."""
+    """The loops of an argmax or argmin kernel. kept: the Local array that holds the values of a row."""
 
     kept: str | None = None
 
@@ -79,7 +79,7 @@ class ChoiceNest(Nest):
         return list(accumulators)
 
     def take_last_zero(self, counters: list[Index], best: Var, place_type: str) -> None:
-        """Where the number is zero: that of the last element which is zero, since it may have the other sign."""
+        """For a value of zero: take the last element that is zero, since it may have the other sign."""
         b, n = self.outline.builder, len(self.reduction.extents) - 1
         with b.guard([Apply("compare_eq", (best, Const(0.0, best.type)), "pred")]):
             first = Const(0, place_type)
@@ -92,7 +92,7 @@ class ChoiceNest(Nest):
             b.assign(best, self.element(counters)[0])
 
     def element(self, counters: list[Index]) -> list[Expr]:
-        """The number and the place at one point."""
+        """The value and the position at one point."""
         if self.kept is None:
             return self.values(counters)[0][0]
         r, b = self.reduction, self.outline.builder
@@ -100,7 +100,8 @@ class ChoiceNest(Nest):
         return [b.let(Load(self.kept, b.position(counters[-1]), r.accumulators[0][2])), place]
 
     def keeps_values(self) -> bool:
-        """Whether the numbers of a row are computed, and few enough to be kept: the later loops only compare them."""
+        """Whether the values of a row are computed, and few enough to be stored: the later loops then only compare
+        them."""
         r = self.reduction
         number = r.arrays(r.reduces[0])[0]
         source = number.operands[0] if number.opcode == "convert" and number not in r.group.parameters else number
@@ -108,6 +109,6 @@ class ChoiceNest(Nest):
 
     @staticmethod
     def is_met(value: Expr, best: Var) -> Expr:
-        """Whether this is the number that was found; that may be NaN."""
+        """Whether this is the value that was found, which may be NaN."""
         return Apply("or", (Apply("compare_eq", (value, best), "pred"), Apply("compare_ne", (value, value), "pred")),
                      "pred")

@@ -1,7 +1,7 @@
-"""select-and-scatter on a GPU, turned round: elements take from windows, so that no two threads write to one place.
+"""select-and-scatter on a GPU as a gather: elements read from windows, so that no two threads write to one position.
 
-In: the instruction, its window. Out: two kernels. In the first a thread finds the tap that `select` prefers in one
-window; in the second a thread has an element of the result, looks at the windows that it may lie in, in their order,
+In: the instruction, its window. Out: two kernels. In the first, a thread finds the tap that `select` chooses in one
+window. In the second, a thread computes an element of the result: it visits the windows that may contain it, in order,
 and adds the sources of those that chose it.
 
     windows of 3 elements, 2 apart:  |0 1 2|       element 2 asks windows 0 and 1: did you choose tap 2, tap 0?
@@ -21,7 +21,7 @@ from hloc.kernels.ir import SERIAL, Apply, Const, Expr
 from hloc.kernels.reductions.window_taps import is_plain, taps_of
 from hloc.machine import Machine
 
-NONE = Const(-1, "s32")             # the tap of a window that lies in the padding as a whole
+NONE = Const(-1, "s32")             # the tap of a window that is entirely padding
 
 
 def lower_gathered_windows(group: Group, machine: Machine, dims: tuple[WindowDim, ...]) -> Lowered:
@@ -55,8 +55,7 @@ def lower_gathered_windows(group: Group, machine: Machine, dims: tuple[WindowDim
 
 
 def chosen_tap(outline: Outline, group: Group, dims: tuple[WindowDim, ...], window: list[Index]) -> Expr:
-    """The number of the tap that is chosen: the first one, or a later one where `select` does not prefer what was
-    chosen so far."""
+    """The number of the chosen tap: the first one, or a later one if `select` does not prefer the current choice."""
     instruction, b = group.instruction, outline.builder
     operand = instruction.operands[0]
     type = scalars.computation_type(operand.shape.element_type)
@@ -75,14 +74,14 @@ def chosen_tap(outline: Outline, group: Group, dims: tuple[WindowDim, ...], wind
 
 def windows_of(outline: Outline, stack: ExitStack, dims: tuple[WindowDim, ...], sizes: tuple[int, ...],
                index: tuple[Index, ...]) -> tuple[list[Index], Index]:
-    """Loops over the windows that an element may lie in, in their order, guarded where there is none; the window, and
-    the number that the element's tap has in it."""
+    """Loops over the windows that may contain an element, in order, guarded where there is none; the window, and the
+    number of the element's tap in it."""
     b, found, number = outline.builder, [], indexing.ZERO
     for i, window, size in zip(index, dims, sizes):
         if is_plain(window):
             found.append(i)
             continue
-        most = -(-window.size // window.stride)             # windows that an element lies in, at most
+        most = -(-window.size // window.stride)             # the maximum number of windows that contain an element
         back = max(0, -(window.padding_low // window.stride))
         place = indexing.shift(i, window.padding_low + back * window.stride)        # never negative
         last = indexing.shift(indexing.floor_divide(place, window.stride), -back)

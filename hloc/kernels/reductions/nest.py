@@ -1,6 +1,7 @@
 """The loops of a reduction kernel: by rows, or by columns (see reductions/reduce.py).
 
-In: a Reduction with its loops, and what to do with the totals of a result. Out: statements in the Outline's builder.
+In: a Reduction with its loops, and a function that uses the totals of a result. Out: statements in the Outline's
+builder.
 """
 from __future__ import annotations
 
@@ -19,14 +20,14 @@ from hloc.kernels.monoids import can_reassociate
 from hloc.kernels.reductions.reduction import Reduction, join, point_values, side_roots, start
 from hloc.kernels.rules.loops import accumulate
 
-STREAMS = 4                 # accumulators side by side in a row reduction
-SHORTEST_STREAM = 4096      # below this length one accumulator (a vector, unrolled) is as fast, and joined sooner
-MOST_OPERATIONS = 12        # longer expressions are not worth repeating for the sake of several accumulators
+STREAMS = 4                 # independent accumulators in a row reduction
+SHORTEST_STREAM = 4096      # below this length one accumulator (a vector, unrolled) is as fast, and combined sooner
+MOST_OPERATIONS = 12        # longer expressions are not worth duplicating for several accumulators
 
 
 @dataclass
 class Nest:
-    """The loops of one reduction kernel. chunks: into how many a reduced loop is cut; values: reads."""
+    """The loops of one reduction kernel. chunks: the number of chunks of the reduced loops; values: reads."""
 
     reduction: Reduction
     outline: Outline
@@ -45,7 +46,7 @@ class Nest:
             self.values = partial(point_values, self.reduction, self.outline)
 
     def counters(self, kept: list[int], opened: Sequence[Index]) -> list[Index]:
-        """The counters of all loops, those of the kept ones as opened."""
+        """The counters of all loops, given those of the kept ones."""
         counters = [indexing.ZERO] * len(self.reduction.extents)
         for n, counter in zip(kept, opened):
             counters[n] = counter
@@ -53,17 +54,17 @@ class Nest:
 
     @property
     def piece_extents(self) -> list[int]:
-        """The loops over chunks: those that are spread, and the pieces of the one that is cut."""
+        """The loops over chunks: the spread ones, and the pieces of the loop that is cut."""
         spread = [self.reduction.extents[n] for n in self.reduction.spread]
         return [*spread, self.chunks // math.prod(spread)]
 
     @property
     def chunk(self) -> int:
-        """Iterations of the loop that is cut in one chunk."""
+        """Iterations of the cut loop in one chunk."""
         return -(-self.reduction.extents[self.reduction.cut_loop] // self.piece_extents[-1])
 
     def deal(self, counters: list[Index], opened: Sequence[Index]) -> None:
-        """Note which chunk this is, and which piece of the loop that is cut."""
+        """Record the number of this chunk, and its piece of the loop that is cut."""
         for n, counter in zip(self.reduction.spread, opened):
             counters[n] = counter
         self.part = opened[-1]
@@ -97,7 +98,7 @@ class Nest:
         return self.joined(sets)
 
     def streams(self, gone: list[int]) -> int:
-        """How many accumulators run side by side along the innermost loop."""
+        """The number of independent accumulators along the innermost loop."""
         length = self.chunk if len(gone) == 1 else self.reduction.extents[gone[-1]]
         whole = len(gone) > 1 or self.reduction.extents[gone[0]] % self.chunk == 0
         short = length < STREAMS * SHORTEST_STREAM or self.reduction.operations > MOST_OPERATIONS
@@ -129,13 +130,13 @@ class Nest:
         return self.outline.builder.loop(extent, kind)
 
     def start(self, vector: bool) -> list[Var]:
-        """A set of fresh accumulators."""
+        """A set of new accumulators."""
         r, b = self.reduction, self.outline.builder
         return [b.mutable(t, start(r, self.outline, i, k), (r.monoid(i) or "") if vector else "")
                 for i, k, t in r.accumulators]
 
     def update(self, accumulators: list[Var], counters: list[Index]) -> None:
-        """Take in the elements at one point."""
+        """Accumulate the elements at one point."""
         self.take(accumulators, self.values(counters)[0])
 
     def take(self, accumulators: list[Var], elements: list[list[Expr]]) -> None:
@@ -154,7 +155,7 @@ class Nest:
             totals = joined
         return totals
 
-    # columns: a block of neighbouring results at a time
+    # columns: a block of adjacent results at a time
 
     def columns(self, finish: Callable) -> None:
         r, b = self.reduction, self.outline.builder
@@ -172,8 +173,8 @@ class Nest:
 
     @contextmanager
     def blocks(self, lane: int) -> Iterator[tuple[list[Index], int, Index]]:
-        """The PARALLEL loop over the other kept loops, the chunks, and blocks of `lane`: gives the counters, how many
-        columns a block has, and its number."""
+        """The PARALLEL loop over the other kept loops, the chunks, and blocks of `lane`: gives the counters, the
+        columns of a block, and its number."""
         r = self.reduction
         kept = [n for n, gone in enumerate(r.reduced) if not gone and n != lane]
         width = min(self.MOST_COLUMNS, r.columns, r.extents[lane])

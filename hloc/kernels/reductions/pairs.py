@@ -1,9 +1,9 @@
-"""Reductions over the last dimension of what two arrays make of each other, such as the squared distances of all points
-of one to all points of another: vectors go along the points of the second, whose coordinates are turned.
+"""Reductions over the last dimension of a combination of two arrays, such as the squared distances between all points
+of one and all points of another: vectors run along the points of the second, whose coordinates are transposed.
 
-In: a Reduction with two kept loops before its last one, over something that is computed from arrays without the first
-of them and arrays without the second. Out: statements in the Outline's builder. A block of the second array lies in a
-Local array, columns side by side, and meets a block of points of the first.
+In: a Reduction with two kept loops before its last one, over values computed from arrays without the first of them and
+arrays without the second. Out: statements in the Outline's builder. A block of the second array is transposed into a
+Local array, and combined with a block of points of the first.
 
     d[p, q] = sum over k of (x[p, k] - y[q, k])^2
 
@@ -28,12 +28,12 @@ from hloc.kernels.reductions.reduction import Reduction, point_values, side_root
 from hloc.kernels.scalars import computation_type
 from hloc.machine import Machine
 
-SHORTEST, LONGEST = 5, 128      # elements of a row: shorter ones are done by reductions/short.py
+SHORTEST, LONGEST = 5, 128      # elements of a row: shorter ones are handled by reductions/short.py
 FEWEST_ROWS, FEWEST_LANES, NARROWEST = 16, 12, 32
-ROWS, LANES = 32, 128           # of a block: a table is read as often as there are rows
+ROWS, LANES = 32, 128           # of a block: a table is read once per row
 VECTOR_LANES = 16               # of the widest vectors
-TABLES = 4096                   # elements of all tables together: half of the first cache
-MOST_WRITTEN_OUT = 8            # columns that a vector takes in between a load and a store of its sums
+TABLES = 4096                   # elements of all tables together: half of the L1 cache
+MOST_WRITTEN_OUT = 8            # columns that a vector accumulates between a load and a store of its sums
 PLAIN = frozenset(["broadcast", "reshape", "bitcast", "transpose", "slice", "iota", "constant"])
 
 
@@ -46,13 +46,13 @@ def is_paired(reduction: Reduction, machine: Machine) -> bool:
 
 
 def leaves_lanes_empty(reduction: Reduction) -> bool:
-    """Whether the points of the second array are fewer than the widest vectors have lanes."""
+    """Whether the points of the second array are fewer than the lanes of the widest vectors."""
     return reduction.extents[-2] < VECTOR_LANES
 
 
 def turned_arrays(reduction: Reduction) -> list[Instruction]:
-    """What a table holds: of the arrays of the input's size that do not depend on the first of the two loops, those
-    nearest to the reduction. None where something that lies in memory depends on both."""
+    """The arrays stored in tables: of the arrays of the input's size that do not depend on the first of the two loops,
+    those nearest to the reduction. None if a value in memory depends on both."""
     builder = Builder()
     outline = Outline(reduction.group, builder)
     with ExitStack() as stack:
@@ -68,7 +68,7 @@ def turned_arrays(reduction: Reduction) -> list[Instruction]:
     full = {reduction.full_index(counters)}
     found: list[Instruction] = []
     stack, seen = [a for r in reduction.reduces for a in reduction.arrays(r)], set()
-    while stack:                    # from the reduction on, down to what the first loop does not change
+    while stack:                    # from the reduction down to instructions that do not depend on the first loop
         node = stack.pop()
         if node in seen or lane not in depends.get(node, ()):
             continue
@@ -83,8 +83,8 @@ def turned_arrays(reduction: Reduction) -> list[Instruction]:
 
 
 def _dependence(reduction: Reduction, trace: dict[Instruction, set[Indices]]) -> dict[Instruction, set[str]]:
-    """The counters that the element of each instruction depends on. A parameter may be read at several places, as by
-    distances between the points of one array: then what reads it is asked, not the parameter."""
+    """The counters that the element of each instruction depends on. A parameter may be read at several positions, as in
+    distances between the points of one array: then its users are checked, not the parameter."""
     found: dict[Instruction, set[str]] = {}
     several = {p for p in reduction.group.parameters if len(trace.get(p, ())) > 1}
     for node in [*reduction.group.parameters, *reduction.group.members]:
@@ -105,7 +105,7 @@ def _counters(index: Indices) -> set[str]:
 
 
 def _read_by(reduction: Reduction, node: Instruction, asked: Iterable[Indices]) -> set[str]:
-    """The counters in the places of memory that an instruction's element is computed from."""
+    """The counters in the memory positions from which an instruction's element is computed."""
     builder = Builder()
     outline = Outline(reduction.group, builder)
     for index in asked:
@@ -149,7 +149,7 @@ class PairsNest(Nest):
                     b.store(name, indexing.add(indexing.scale(counters[-1], self.width), lane), value)
 
     def sums(self, counters: list[Index], totals: list[tuple[str, str]]) -> None:
-        """Take in all columns, a few at a time."""
+        """Accumulate all columns, a few at a time."""
         b, length = self.outline.builder, self.reduction.extents[-1]
         part = next(n for n in range(MOST_WRITTEN_OUT, 0, -1) if length % n == 0)
         with b.loop(length // part, SERIAL) as number:
@@ -160,7 +160,7 @@ class PairsNest(Nest):
             self.lanes(counters, take)
 
     def elements_at(self, counters: list[Index], lane: Index) -> list[list[Expr]]:
-        """What each reduce takes in, with tables in place of what they hold."""
+        """The inputs of each reduce, with loads from tables in place of the values stored there."""
         elements, place = self.outline.elements, indexing.add(indexing.scale(counters[-1], self.width), lane)
         before = dict(elements.sources)
         for array, name in self.tables.items():

@@ -1,13 +1,12 @@
-"""Reductions: one or several reduces of the same dimensions, with what is computed before, beside and after them.
+"""Reductions: one or several reduces of the same dimensions, with the computations before, beside and after them.
 
-In: a reduce, or a kInput fusion. Out: one kernel, or two where few results are made from many elements: then the
-first makes partial results of chunks, so that all threads have work, and the second joins them.
+In: a reduce, or a kInput fusion. Out: one kernel, or two if few results are computed from many elements: then the first
+computes partial results of chunks, so that all threads have work, and the second combines them.
 
-The loops of the input space are either kept or reduced. Where the innermost loop is reduced ("rows") each result has
-its own accumulators, several of them side by side where the reducer may be reassociated. Where it is kept ("columns")
-a Local array accumulates a block of neighbouring results, so that the inner loop has stride one. Rows of a few
-elements have ways of their own (reductions/short.py, reductions/turned.py), those of pairs of arrays, too
-(reductions/pairs.py).
+The loops of the input space are either kept or reduced. If the innermost loop is reduced ("rows"), each result has its
+own accumulators, several independent ones if the reducer may be reassociated. If it is kept ("columns"), a Local array
+accumulates a block of adjacent results, so that the inner loop has stride one. Rows of a few elements have their own
+loop nests (reductions/short.py, reductions/turned.py), and so have those of pairs of arrays (reductions/pairs.py).
 """
 from __future__ import annotations
 
@@ -30,18 +29,18 @@ from hloc.kernels.reductions.turned import LONGEST, TurnedNest, is_turned
 from hloc.kernels.rules.loops import element_types
 from hloc.machine import Machine
 
-SHORT_INNER = 16                # an innermost reduced loop below this is left to the second kernel;
-SHORT_BYTES, OFTEN = 512, 8     # on a CPU below so many bytes of sums, where it is met so often for each result
+SHORT_INNER = 16                # a shorter innermost reduced loop is left to the second kernel;
+SHORT_BYTES, OFTEN = 512, 8     # on a CPU below so many bytes of sums, if it runs so often per result
 CHUNKS = 64
-GPU_PIECES, OF_FEW_COLUMNS = 8, 16      # warps or blocks of each SM that keep enough loads under way
-LONGEST_OF_A_BLOCK = 1 << 14    # elements of a row that one block of a GPU sums up
-MOST_JOINED_AS_ROWS = 1 << 13   # results whose partial sums lie side by side on a GPU
+GPU_PIECES, OF_FEW_COLUMNS = 8, 16      # warps or blocks per SM that keep enough loads in flight
+LONGEST_OF_A_BLOCK = 1 << 14    # elements of a row that one block of a GPU sums
+MOST_JOINED_AS_ROWS = 1 << 13   # results whose partial sums are contiguous on a GPU
 SMALLEST_TWO_PHASE = 1 << 16    # elements
-FEW_COLUMNS, MOST_AT_ONCE = 16, 128     # of a row; of several that are summed as one
-SMALLEST_AT_ONCE = 1 << 12      # elements of them all
-QUICK = ("add", "multiply")     # what joins the lanes of a vector well
-LONG_ROW = 2048                 # elements of a row that is worth columns,
-FEWEST_LANES, MOST_LANES = 32, 256      # so many of them
+FEW_COLUMNS, MOST_AT_ONCE = 16, 128     # of a row; of several rows that are summed as one
+SMALLEST_AT_ONCE = 1 << 12      # elements of all of them
+QUICK = ("add", "multiply")     # operations by which the lanes of a vector are combined fast
+LONG_ROW = 2048                 # elements of a row that is split into columns,
+FEWEST_LANES, MOST_LANES = 32, 256      # the number of these columns
 
 
 def lower_reduce(group: Group, machine: Machine) -> Lowered:
@@ -81,7 +80,8 @@ def _alike(reduces: list[Instruction]) -> bool:
 
 
 def _choose_loops(reduction: Reduction) -> None:
-    """Neighbouring dimensions of the same kind are one loop, split again where the elements' positions need it."""
+    """Collapse adjacent dimensions of the same kind into one loop, split again where the elements' positions need
+    it."""
     gone = set(reduction.reduces[0].get("dimensions", ()))
     extents: list[int] = []
     reduced: list[bool] = []
@@ -153,8 +153,8 @@ def _cost(reduction: Reduction, outline: Outline) -> Cost:
 # -- two kernels -------------------------------------------------------------------------------------------------------
 
 def _chunks(reduction: Reduction, machine: Machine, deals: bool) -> int:
-    """Into how many chunks to cut the reduced loops, so that there is work for all threads; 1: not at all. deals: for a
-    GPU several loops may be dealt out; else the first one is cut."""
+    """The number of chunks into which the reduced loops are split, so that all threads have work; 1: no split. deals:
+    on a GPU several loops may be distributed; otherwise the first one is cut."""
     work = math.prod(reduction.extents)
     if machine.cores == 1 or work < SMALLEST_TWO_PHASE or True not in reduction.reduced:
         return 1
@@ -172,8 +172,8 @@ def _chunks(reduction: Reduction, machine: Machine, deals: bool) -> int:
 
 
 def _dealt_out(reduction: Reduction, most: int) -> int:
-    """The same for a GPU: loops are dealt out from the first one on, as far as there are few enough chunks, and the
-    next one is cut. The innermost loop of rows belongs to the lanes, unless it is the only one."""
+    """The same for a GPU: loops are distributed from the first one on while there are few enough chunks, and the next
+    one is cut. The innermost loop of rows belongs to the lanes, unless it is the only one."""
     gone = [n for n, reduced in enumerate(reduction.reduced) if reduced]
     inner = gone[-1] if reduction.reduced[-1] else None
     chunks, spread = 1, []
@@ -191,7 +191,7 @@ def _dealt_out(reduction: Reduction, most: int) -> int:
 
 
 def _cut(extent: int, most: int) -> int:
-    """Into how many pieces to cut a loop: even ones, where that leaves enough."""
+    """The number of pieces of a cut loop: equal ones, if that leaves enough."""
     most = min(most, extent // 2)
     even = [c for c in range(most, most // 2, -1) if extent % c == 0]
     return even[0] if even else _ragged(extent, most)
@@ -204,8 +204,8 @@ def _ragged(extent: int, most: int) -> int:
 
 
 def _in_columns(reduction: Reduction) -> Reduction:
-    """Long rows of integers and their places, whose chain of comparisons is slow, as rows of columns: vectors go across
-    these, and what each column gives is joined at the end."""
+    """Long rows of integers and their positions, whose chain of comparisons is slow, as rows of columns: vectors run
+    across the columns, whose results are combined at the end."""
     length = reduction.extents[-1]
     if not all(map(chosen_integer, reduction.reduces)) or not reduction.reduced[-1] or length < LONG_ROW:
         return reduction
@@ -217,8 +217,8 @@ def _in_columns(reduction: Reduction) -> Reduction:
 
 
 def _with_rows_at_once(reduction: Reduction) -> Reduction:
-    """Many rows of few columns, as the gradient of ten classes' bias, as longer rows that hold some of them, whole
-    vectors if possible; their sums are joined at the end."""
+    """Many rows of few columns, as in the gradient of a bias of ten classes, as longer rows that hold several of them,
+    whole vectors if possible; their sums are combined at the end."""
     if reduction.reduced != [True, False] or reduction.extents[1] % FEW_COLUMNS == 0 or reduction.has_loops \
             or math.prod(reduction.extents) < SMALLEST_AT_ONCE or not all(map(reduction.monoid, reduction.reduces)):
         return reduction
@@ -238,9 +238,9 @@ def _without_rows(reduction: Reduction) -> Reduction:
 
 
 def _late_inner(reduction: Reduction, machine: Machine) -> bool:
-    """A short innermost loop is reduced at the end: until then it is part of the columns, which makes them wider. So is
-    one that a long row was cut into columns for. On a CPU the lanes of a vector are joined once for each result, then,
-    not for each row."""
+    """Whether a short innermost loop is reduced at the end: until then it is part of the columns, which makes them
+    wider. So is one that splits a long row into columns. On a CPU the lanes of a vector are then combined once per
+    result, not once per row."""
     if reduction.in_columns:
         return True
     rows = math.prod(n for n, gone in zip(reduction.extents[:-1], reduction.reduced) if gone)
@@ -251,8 +251,8 @@ def _late_inner(reduction: Reduction, machine: Machine) -> bool:
 
 
 def _without_inner(reduction: Reduction) -> Reduction:
-    """The reduction with its innermost loop kept, joined with the kept loop before it; but for a longer one whose
-    elements' positions tell them apart."""
+    """The reduction with its innermost loop kept, joined with the kept loop before it; except for a longer one that the
+    elements' positions need as a separate loop."""
     extents, reduced = list(reduction.extents), [*reduction.reduced[:-1], False]
     joined = [*extents[:-2], extents[-2] * extents[-1]]
     if not reduced[-2] and (extents[-1] < SHORT_INNER or _are_one(reduction, joined)):
@@ -270,9 +270,9 @@ def _are_one(reduction: Reduction, extents: list[int]) -> bool:
 
 def _two_phases(reduction: Reduction, partial: Reduction, chunks: int, kind: type[Nest],
                 machine: Machine) -> Lowered:
-    """Partial results of each chunk go to scratch buffers [chunk][result]; a second kernel joins them. Where it would
-    join rows of a few, slowly, those lie apart: [chunk][place in its row][row]. On a GPU those of few results are
-    [result][chunk], so that all lanes of a team join one."""
+    """Partial results of each chunk go to scratch buffers [chunk][result]; a second kernel combines them. If it would
+    combine rows of a few, slowly, the layout is [chunk][position in its row][row]. On a GPU partial results of few
+    results are [result][chunk], so that all lanes of a team combine one."""
     results = partial.results
     types = [t for _, _, t in reduction.accumulators]
     size = chunks * results
@@ -302,7 +302,7 @@ def _two_phases(reduction: Reduction, partial: Reduction, chunks: int, kind: typ
 
 
 def _joins_slowly(reduction: Reduction) -> bool:
-    """Whether what is joined are rows of a few numbers, and not by something that vectors along a row do well."""
+    """Whether rows of a few numbers are combined, by an operation that vectors along a row do badly."""
     return reduction.reduced[-1] and reduction.extents[-1] <= LONGEST and not reduction.in_columns \
         and any(reduction.monoid(r) not in QUICK for r in reduction.reduces)
 

@@ -1,7 +1,7 @@
-"""What a reduction kernel is made from: the reduces of a group, their accumulators, and the results computed from them.
+"""The parts of a reduction kernel: the reduces of a group, their accumulators, and the results computed from them.
 
-In: a Group with reduces of the same dimensions. Out: a Reduction, and the pieces that its kernels put together: the
-elements taken in at one point, what accumulators start from, how they join, what is stored in the end.
+In: a Group with reduces of the same dimensions. Out: a Reduction, and the parts that its kernels put together: the
+elements accumulated at one point, the accumulators' initial values, their combination, the stored results.
 """
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from hloc.kernels.monoids import identity, is_identity, monoid
 from hloc.kernels.rules.loops import element_types
 from hloc.machine import Machine
 
-COLUMNS = 512               # of a block at least
+COLUMNS = 512               # minimum of a block
 MOST_COLUMNS = 4096
-ACCUMULATED_BYTES = 8192    # of a block: a quarter of the first cache
+ACCUMULATED_BYTES = 8192    # of a block: a quarter of the L1 cache
 
 
 @dataclass
 class Reduction:
-    """The reduces of a group and the loops of their input space (extents; reduced: which are summed over).
-    operations, work: of one element, as a Builder counts them; has_loops: computing one takes loops of its own;
-    columns: results that a block of columns accumulates at once; in_columns: the last loop is a part of what was one
-    loop; in_rows: the one before; spread: reduced loops of which each iteration is in a chunk of its own; cut: the loop
-    that chunks are pieces of, where it is not the first reduced one."""
+    """The reduces of a group and the loops of their input space (extents; reduced: which are summed over). operations,
+    work: of one element, as a Builder counts them; has_loops: computing one takes loops of its own; columns: results
+    that a block of columns accumulates at once; in_columns: the last loop is a part of an originally longer loop;
+    in_rows: the one before is; spread: reduced loops each iteration of which is in a chunk of its own; cut: the loop
+    that chunks are pieces of, if it is not the first reduced one."""
 
     group: Group
     reduces: list[Instruction]
@@ -56,12 +56,12 @@ class Reduction:
 
     @property
     def cut_loop(self) -> int:
-        """Which loop is cut into chunks."""
+        """The loop that is cut into chunks."""
         return self.reduced.index(True) if self.cut is None else self.cut
 
     def choose_columns(self, machine: Machine) -> None:
-        """As many columns to a block as their accumulators stay in the first cache: longer pieces of rows come faster
-        from memory. Fewer where there would not be blocks for all cores."""
+        """Choose as many columns per block as their accumulators fit in the L1 cache: longer pieces of rows are read
+        faster from memory. Fewer if there would not be blocks for all cores."""
         if machine.kind == "cpu":
             bytes_each = sum(ELEMENT_TYPES[t].bytes for _, _, t in self.accumulators)
             per_core = self.results // (2 * machine.cores) if machine.cores > 1 else self.results
@@ -92,8 +92,8 @@ class Reduction:
 
 
 def point_values(reduction: Reduction, outline: Outline, *points: list[Index]) -> list[list[list[Expr]]]:
-    """The elements that each reduce takes in at some points; results of the input's size are stored on the way, when
-    everything is computed, so that the points share what they have in common."""
+    """The elements that each reduce accumulates at some points; results of the input's size are stored once everything
+    is computed, so that the points share common subexpressions."""
     values: list[list[list[Expr]]] = []
     aside: list[tuple[int, Index, Expr]] = []
     for counters in points:
@@ -140,7 +140,7 @@ def result_leaves(group: Group) -> list[tuple[int, Instruction, int]]:
 
 
 def start(reduction: Reduction, outline: Outline, reduce: Instruction, number: int) -> Expr:
-    """What an accumulator starts from: the identity, where the initial value can be added at the end."""
+    """The initial value of an accumulator: the identity, if the reduce's initial value can be added at the end."""
     op = reduction.monoid(reduce)
     if op is not None:
         return identity(op, element_types(reduce)[number])
@@ -152,7 +152,7 @@ def join(reduction: Reduction, outline: Outline, reduce: Instruction, a: list[Ex
 
 
 def finished(reduction: Reduction, outline: Outline, totals: list[Expr]) -> list[Expr]:
-    """Accumulators with the initial values in, rounded to their element types."""
+    """Accumulators combined with the initial values, rounded to their element types."""
     results: list[Expr] = []
     for (reduce, number, _), total in zip(reduction.accumulators, totals):
         op = reduction.monoid(reduce)
@@ -184,7 +184,7 @@ def store_results(reduction: Reduction, outline: Outline, counters: list[Index],
 
 
 def bind_sources(reduction: Reduction, outline: Outline, results: dict, position: Index) -> None:
-    """Let the rest of the fusion read the finished reduces."""
+    """Make the finished reduces readable for the rest of the fusion."""
     def reader(shape: Shape, value: Expr, where: Instruction) -> Callable:
         def read(index: tuple[Index, ...]) -> Expr:
             if indexing.linearize(index, shape.dimensions) != position:

@@ -1,7 +1,7 @@
-"""The loops of a row group (rows.py): a PARALLEL loop over rows, in it a VECTOR loop over the columns per stage.
+"""The loops of a row group (rows.py): a PARALLEL loop over rows that contains a VECTOR loop over the columns per stage.
 
-RowGroup: which instructions are reduces, and how many of them each member stands behind. RowKernel: one emission of the
-kernel into an Outline's builder; short_rows.py and rows_together.py have others.
+RowGroup: which instructions are reduces, and the number of reduces that each member depends on. RowKernel: one emission
+of the kernel into an Outline's builder; short_rows.py and rows_together.py have variants.
 """
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hloc.kernels.rules.loops import accumulate
 
 @dataclass
 class RowGroup:
-    """A kCustom group in terms of rows x columns. levels: how many reduces in a chain each member stands behind."""
+    """A kCustom group in terms of rows x columns. levels: the longest chain of reduces that each member depends on."""
 
     group: Group
     reduces: list[Instruction]
@@ -50,7 +50,7 @@ class RowGroup:
         return [(leaf, r) for leaf, r in enumerate(self.group.roots) if not (self.is_full(r) and self.columns > 1)]
 
     def spread_after(self, stage: int) -> list[Instruction]:
-        """What is computed for each row of the reduces so far, and read by something that is not."""
+        """The values computed per row of the reduces so far, and read by members that are not computed per row."""
         return [m for m in self.group.members if self.levels[m] == stage + 1 and m.shape.is_array
                 and m.shape.num_elements == self.rows and m.opcode != "reduce" and operations(m) >= 1
                 and self._is_spread(m)]
@@ -61,7 +61,7 @@ class RowGroup:
 
 
 class Work(NamedTuple):
-    """What a stage does: reduces, each a Reduction; results of full size, with their leaves; values to keep."""
+    """The work of a stage: reduces, each a Reduction; results of full size, with their leaves; values to keep."""
 
     parts: list[Reduction]
     roots: list[tuple[int, Instruction]]
@@ -72,7 +72,7 @@ class Work(NamedTuple):
 class RowKernel:
     """One emission of the kernel. kept: values kept in Local arrays, with the stage that computes them.
 
-    traces, places: what each stage asked for, and the position where its loops stand."""
+    traces, places: the values that each stage read, and the current position of its loops."""
 
     rows: RowGroup
     outline: Outline
@@ -114,7 +114,7 @@ class RowKernel:
         return Work(parts, rows.full_roots(stage), [node for node, when in self.kept.items() if when == stage])
 
     def along_row(self, work: Work) -> list[list[Var]]:
-        """The loop over the columns of one row; the accumulators of each reduce behind it."""
+        """The loop over the columns of one row, then the accumulators of each reduce."""
         rows, builder = self.rows, self.outline.builder
         if not any(work):
             return []
@@ -129,7 +129,7 @@ class RowKernel:
         return accumulators
 
     def point(self, column: Index, work: Work, accumulators: list[list[Var]]) -> None:
-        """What one stage does for one element."""
+        """The work of one stage for one element."""
         self.column = column
         position = indexing.add(indexing.scale(self.row, self.rows.columns), column)
         self.places[-1] = position
@@ -139,7 +139,7 @@ class RowKernel:
             values = [value(a, indexing.delinearize(position, a.shape.dimensions)) for a in arrays]
             accumulate(self.outline.elements, own, values, part.reduces[0])
         stores = [(leaf, value(r, indexing.delinearize(position, r.shape.dimensions))) for leaf, r in work.roots]
-        if len(stores) > 1:                         # all loads before all stores: a result may lie where an operand lay
+        if len(stores) > 1:                         # all loads before all stores: results may share operands' memory
             stores = [(leaf, self.outline.builder.let(v)) for leaf, v in stores]
         for node in work.kept:
             element = value(node, indexing.delinearize(position, node.shape.dimensions))
@@ -149,11 +149,11 @@ class RowKernel:
 
     @property
     def place(self) -> Index:
-        """Where the current element lies in a Local array."""
+        """The position of the current element in a Local array."""
         return self.column
 
     def bind(self, part: Reduction, totals: list[Expr]) -> None:
-        """Let later stages read a finished reduce."""
+        """Make a finished reduce readable for later stages."""
         reduce = part.reduces[0]
         totals = [self.outline.builder.let(t) for t in totals]
         if not reduce.shape.is_tuple:
@@ -171,7 +171,7 @@ class RowKernel:
         return read
 
     def local_reader(self, node: Instruction) -> Callable[[Indices], Expr]:
-        """Reads the Local array; only asked for at the current element, as the trial run has shown."""
+        """Reads the Local array; only at the current element, as the trial run has shown."""
         name = self.locals[node]
 
         def read(index: Indices) -> Expr:
@@ -180,5 +180,5 @@ class RowKernel:
 
 
 def type_of(node: Instruction) -> str:
-    """The type in which a value is computed, and kept."""
+    """The type in which a value is computed and kept."""
     return scalars.computation_type(node.shape.element_type)

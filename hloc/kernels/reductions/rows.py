@@ -1,9 +1,10 @@
-"""Row groups: softmax, layer norm, cross entropy and the like, each row from its first load to its last store.
+"""Row groups: softmax, layer norm, cross entropy and similar ones; each row is processed from its first load to its
+last store.
 
-In: a kCustom fusion, in which every reduce runs over the same columns of the same rows. Out: one kernel: a PARALLEL
-loop over rows, in it one VECTOR loop over the columns per stage. Stage n computes the reduces that need n reduces
-before them, and the results of full size that need no more. What several stages need and is not cheap to compute again
-is kept in a Local array, which stays in the first cache.
+In: a kCustom fusion in which every reduce runs over the same columns of the same rows. Out: one kernel: a PARALLEL loop
+over rows that contains one VECTOR loop over the columns per stage. Stage n computes the reduces that depend on n
+reduces, and the results of full size that depend on no more. Values that several stages need and that are expensive to
+recompute are kept in a Local array, which stays in the L1 cache.
 
     softmax:  stage 0: m = max x     stage 1: row[j] = exp(x - m), s = sum row[j]     stage 2: out = row[j] / s
 """
@@ -29,13 +30,13 @@ from hloc.ops.table import SCALARS
 
 LOCAL_BYTES = 128 << 10         # of all Local arrays of one row together
 WIDENED_BYTES = 16 << 10        # of those that hold parameters
-WORTH_KEEPING = 6               # operations below which a value is computed again
+WORTH_KEEPING = 6               # operations below which a value is recomputed
 EXPENSIVE = frozenset(["gather", "concatenate", *(row.opcode for row in SCALARS.values()
                                                    if row.cost >= SCALARS["divide"].cost)])
 
 
 def lower_rows(group: Group, machine: Machine) -> Lowered:
-    """The kernel of a row group; groups that are not made of rows take the general way."""
+    """The kernel of a row group; groups that do not consist of rows are lowered as general reductions."""
     rows = _row_group(group)
     if rows is None:
         reduces = [m for m in group.members if m.opcode == "reduce"]
@@ -70,7 +71,7 @@ def _shareable(rows: RowGroup, trial: RowKernel) -> Iterator[tuple[int, int, int
 
 
 def _row_group(group: Group) -> RowGroup | None:
-    """The group as rows and columns; None where its reduces do not share them."""
+    """The group as rows and columns; None if its reduces do not share them."""
     reduces = [m for m in group.members if m.opcode == "reduce"]
     if not reduces or any(r.shape.is_tuple for r in group.roots):
         return None
@@ -114,18 +115,18 @@ def _choose_loops(rows: RowGroup) -> None:
 
 
 def _bind_zero(outline: Outline, group: Group, reduce: Instruction) -> None:
-    """For a trial: let a reduce read as zero."""
+    """For a trial: a reduce reads as zero."""
     for member in (reduce, *(m for m in group.members if m.operands[:1] == [reduce])):
         if member.shape.is_array and (member is reduce or member.opcode == "get-tuple-element"):
             value = zero(scalars.computation_type(member.shape.element_type))
             outline.elements.sources[member] = lambda index, value=value: value
 
 
-# -- what to keep ------------------------------------------------------------------------------------------------------
+# -- values to keep ----------------------------------------------------------------------------------------------------
 
 def _widened(rows: RowGroup, read: list[Instruction], machine: Machine) -> list[Instruction]:
-    """Parameters of bf16 worth keeping in f32: for a CPU widening is two operations, one of them a shuffle. Not where
-    a largest value is looked for: that is found without widening (targets/cpu/vector_loops/maxima.py)."""
+    """Parameters of bf16 worth keeping in f32: on a CPU widening is two operations, one of them a shuffle. Not for a
+    maximum, which is computed without widening (targets/cpu/vector_loops/narrow_extrema.py)."""
     arrays = [p for p in read if p.shape.element_type == "bf16"]
     extrema = any(Reduction(rows.group, [r], ()).monoid(r) in ("maximum", "minimum") for r in rows.reduces)
     too_long = rows.columns * 4 * len(arrays) > WIDENED_BYTES
@@ -133,8 +134,8 @@ def _widened(rows: RowGroup, read: list[Instruction], machine: Machine) -> list[
 
 
 def _kept(rows: RowGroup, trial: RowKernel, widened: Collection[Instruction] = ()) -> dict[Instruction, int]:
-    """Values that an early stage computes, a later one needs, and that cost more than a load: node -> first stage.
-    widened: parameters that count among them."""
+    """Values that an early stage computes and a later one needs, and that cost more than a load: node -> first stage.
+    widened: parameters among them."""
     traces = trial.traces
     costs = _costs(rows) | dict.fromkeys(widened, WORTH_KEEPING)
     kept: dict[Instruction, int] = {}
@@ -167,7 +168,7 @@ def _targets(rows: RowGroup, stage: int) -> list[Instruction]:
 
 
 def _in_place(rows: RowGroup, node: Instruction, trial: RowKernel) -> bool:
-    """The node has full size and is asked for only at the element that the loops stand at."""
+    """Whether the node has full size and is read only at the current element of the loops."""
     if not rows.is_full(node):
         return False
     for trace, place in zip(trial.traces, trial.places):

@@ -1,9 +1,9 @@
-"""Row-wise groups over short rows, such as a layer norm of 32 features: several rows go through each stage together.
+"""Row groups of short rows, such as a layer norm of 32 features: several rows go through each stage together.
 
 In: a RowGroup of short rows, and its trial run. Out: statements in an Outline's builder, or a refusal (`go_together`).
-What a reduce adds up is known after a chain of shuffles, and what a row needs of it after a division and a root; of one
-row after the other, each waits for the one before. So the rows of a block are added up first, and what is computed for
-a row is computed for all of them, in vectors:
+A sum of lanes has the latency of a chain of shuffles, and the values per row that of a division and a root; row by row,
+these latencies add up. So all rows of a block are summed first, and the values per row are computed for all of them in
+vectors:
 
     for blocks of 16 rows:  for i: { t = 0; for k (VECTOR): t += x[i, k];  sum[i] = t }
                             for i (VECTOR): mean[i] = sum[i] / columns
@@ -25,7 +25,7 @@ from hloc.kernels.reductions.reduction import finished
 from hloc.kernels.reductions.row_kernel import RowGroup, RowKernel, type_of
 from hloc.machine import Machine
 
-FEWEST, MOST = 8, 16            # rows of a block: a vector of f32 at most
+FEWEST, MOST = 8, 16            # rows of a block: at most a vector of f32
 LONGEST = 256                   # elements of a row
 
 
@@ -36,7 +36,7 @@ def go_together(rows: RowGroup, trial: RowKernel, machine: Machine) -> bool:
 
 
 def rows_of_block(rows: int) -> int:
-    """As many as there are, or a number that leaves no rest."""
+    """The rows of a block: all of them, or a number without a remainder."""
     return rows if rows <= MOST else next((n for n in range(MOST, FEWEST - 1, -1) if rows % n == 0), MOST)
 
 
@@ -71,7 +71,7 @@ class RowsTogether(RowKernel):
         return indexing.add(indexing.scale(self.inside, self.rows.columns), self.column)
 
     def stage(self, stage: int) -> None:
-        """Every row of the block from its first column to its last, then what the rows' reduces are finished to."""
+        """Process every row of the block along its columns, then compute the results of the rows' reduces."""
         work, builder = self.work(stage), self.outline.builder
         if not any(work):
             return
@@ -92,7 +92,7 @@ class RowsTogether(RowKernel):
         return Load(name, self.outline.builder.position(self.inside), type)
 
     def bind_totals(self, reduce: Instruction, totals: list[tuple[str, str]]) -> None:
-        """Let later stages read a finished reduce; only asked for of the current row, as the trial run has shown."""
+        """Make a finished reduce readable for later stages; only for the current row, as the trial run has shown."""
         sources = self.outline.elements.sources
         if not reduce.shape.is_tuple:
             sources[reduce] = self.row_total(*totals[0])
@@ -104,7 +104,7 @@ class RowsTogether(RowKernel):
         return lambda index: self.total(name, type)
 
     def along_rows(self, stage: int) -> None:
-        """What is computed for each row of the reduces so far, and spread over its columns."""
+        """The values per row of the reduces so far that are broadcast over the columns."""
         rows, builder = self.rows, self.outline.builder
         nodes = rows.spread_after(stage)
         if not nodes:

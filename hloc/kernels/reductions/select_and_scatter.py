@@ -1,14 +1,14 @@
 """select-and-scatter: the gradient of a pooling.
 
-In: the lone instruction. Out: two kernels. The first fills the result with the initial value; the second finds, window
-by window, the tap that `select` prefers and adds the window's source to it. The first is left out where the second
-comes by every element once. Vectors go along the innermost dimension:
-    columns   it has no window (images in NHWC): a block of columns chooses and scatters side by side
-    rows      its windows move by a few elements (NCHW, single planes, signals): a row of windows chooses side by side;
-              then the elements of the result take what the windows that they lie in chose, some of them each, so that
-              stores are whole vectors
+In: the lone instruction. Out: two kernels. The first fills the result with the initial value. The second finds the tap
+that `select` chooses in each window, and adds the window's source to it. The first is omitted if the second visits
+every element exactly once. Vectors run along the innermost dimension:
+    columns   it has no window (images in NHWC): a block of columns chooses and scatters together
+    rows      its windows have a stride of a few elements (NCHW, single planes, signals): a row of windows chooses
+              together; then each element of the result adds what the windows that contain it chose, several elements
+              at a time, so that stores are whole vectors
     one       everything else: one window after the other
-A GPU has ways of its own (gathered_windows.py).
+A GPU has its own kernels (gathered_windows.py).
 Windows that do not overlap along a dimension are independent there, and PARALLEL.
 """
 from __future__ import annotations
@@ -30,7 +30,7 @@ from hloc.kernels.reductions.window_taps import WIDTH, cost_of, first_column, is
 from hloc.kernels.sliding import Columns, slide, slides, steps
 from hloc.machine import Machine
 
-MOST_TAPS = 16                  # along a row, each a few instructions for every element of the result
+MOST_TAPS = 16                  # along a row, each a few instructions per element of the result
 
 
 def lower_select_and_scatter(group: Group, machine: Machine) -> Lowered:
@@ -38,13 +38,13 @@ def lower_select_and_scatter(group: Group, machine: Machine) -> Lowered:
     source, initial = instruction.operands[1:]
     if instruction.shape.num_elements == 0:
         return Lowered(())
-    dims = tuple(w._replace(reversal=False) for w in window_of(instruction))      # XLA takes taps as they lie, too
+    dims = tuple(w._replace(reversal=False) for w in window_of(instruction))      # XLA does not reverse taps either
     if any(w.base_dilation != 1 or w.window_dilation != 1 for w in dims):
         raise UnsupportedError("select-and-scatter with dilation", instruction.span)
 
     def fill(outline: Outline, index: tuple[Index, ...]) -> None:
         value = outline.elements.value(initial, ())
-        if not dims:                                    # a scalar: the only window chooses it
+        if not dims:                                    # a scalar: it is chosen by the only window
             value = outline.elements.inline(instruction.get("scatter"), [value, outline.elements.value(source, ())],
                                             instruction)[0]
         outline.store(0, indexing.linearize(index, instruction.shape.dimensions), value)
@@ -64,7 +64,7 @@ def _goes_along_rows(window: WindowDim, columns: int) -> bool:
 
 
 class _Windows:
-    """What both ways have in common: which windows run side by side, what is kept of each, what it takes and gives."""
+    """Common parts of both forms: which windows run together, what is kept of each, what it reads and adds."""
 
     def __init__(self, group: Group, dims: tuple[WindowDim, ...]):
         self.dims = dims
@@ -76,7 +76,8 @@ class _Windows:
 
     @contextmanager
     def rows(self, blocks: int, room: int) -> Iterator[tuple[list[Index], Index]]:
-        """The loops over the windows but for the innermost dimension, and over its blocks; arrays of `room` columns."""
+        """The loops over the windows except along the innermost dimension, and over its blocks; arrays of `room`
+        columns."""
         b, sizes, outer = self.builder, self.source.shape.dimensions, range(len(self.dims) - 1)
         apart = [d for d in outer if is_plain(self.dims[d]) or self.dims[d].size <= self.dims[d].stride]
         position = [indexing.ZERO] * len(outer)
@@ -99,8 +100,8 @@ class _Windows:
             return self.builder.let(Load(name, self.builder.position(offset), type))
 
     def choose(self, offset: Index, taps: list[tuple[Index, tuple[Index, ...]]]) -> None:
-        """Take a tap (its number, the element's index) where it is the first, or where select does not prefer the one
-        before."""
+        """Choose a tap (its number, the element's index) if it is the first, or if select does not prefer the current
+        choice."""
         b = self.builder
         best, chosen = self.load(self.best, self.type, offset), self.load(self.chosen, "s32", offset)
         for number, index in taps:
@@ -122,7 +123,7 @@ class _Windows:
         return indexing.linearize(index, self.operand.shape.dimensions)
 
     def so_far(self, position: Index) -> Expr:
-        """What an element of the result is, before more is added."""
+        """The current value of an element of the result, before more is added."""
         name = self.outline.result_buffer(0, "update")
         with self.builder.pinned([name]):
             old = self.builder.load(name, self.instruction.shape.element_type, position)
@@ -137,7 +138,7 @@ class _Windows:
 
 
 class _Columns(_Windows):
-    """A block of columns that have no window; a single window where the innermost dimension has one."""
+    """A block of columns that have no window; a single window if the innermost dimension has one."""
 
     def kernel(self) -> KernelCall:
         b, columns = self.builder, self.source.shape.dimensions[-1]
@@ -151,7 +152,7 @@ class _Columns(_Windows):
 
     @contextmanager
     def columns(self) -> Iterator[tuple[Index, Index]]:
-        """Every column of the block, and its place in the block."""
+        """Every column of the block, and its position in the block."""
         if self.width == 1:
             yield self.block, indexing.ZERO
             return
@@ -181,7 +182,8 @@ class _Columns(_Windows):
 
 
 class _Rows(_Windows):
-    """Windows that move along the innermost dimension by `stride` elements, which lie in up to `before` + 1 windows.
+    """Windows that move along the innermost dimension by `stride` elements; an element is in up to `before` + 1
+    windows.
 
     Elements are counted from the first tap of the first window, which may be padding; element group * stride + phase is
     tap (phase + k * stride) of window (group - k)."""
@@ -211,7 +213,7 @@ class _Rows(_Windows):
         return self.finish()
 
     def read(self, position: list[Index]) -> None:
-        """No tap is chosen; what windows give, and nothing beyond them."""
+        """No tap is chosen yet; the sources of windows, and zero beyond them."""
         b = self.builder
         with b.loop(self.room, VECTOR) as offset:
             b.store(self.chosen, offset, Const(-1, "s32"))
@@ -230,7 +232,7 @@ class _Rows(_Windows):
 
     def scatter(self, position: list[Index]) -> None:
         stride, low, sizes = self.dims[-1].stride, self.dims[-1].padding_low, self.operand.shape.dimensions
-        first, end = low, min(sizes[-1] + low, self.groups.extent * stride)     # the elements that are none of padding
+        first, end = low, min(sizes[-1] + low, self.groups.extent * stride)     # the elements that are not padding
         whole, rest = max(0, -(-first // stride)), end // stride
         with ExitStack() as stack:
             outer, number = taps_of(self.outline, stack, self.dims[:-1], sizes[:-1], position)
@@ -242,7 +244,7 @@ class _Rows(_Windows):
                     self.take(group, phases, outer, number)
 
     def take(self, group: Index, phases: list[int], outer: list[Index], number: Index) -> None:
-        """Each element takes what the windows that it lies in give, the first window first."""
+        """Each element adds the sources of the windows that contain it and chose it, the first window first."""
         window, found = self.dims[-1], []
         for phase in phases:
             place = indexing.shift(indexing.scale(group, window.stride), phase - window.padding_low)

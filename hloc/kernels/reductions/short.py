@@ -1,8 +1,8 @@
-"""Reductions with a very short innermost dimension, such as the coordinates of points: it is written out, and the
-vectors go along the dimension before it.
+"""Reductions with a very short innermost dimension, such as the coordinates of points: it is unrolled, and vectors run
+along the dimension before it.
 
-In: a Reduction whose last loop has 2 to 4 iterations, and what to do with the totals of a result. Out: statements in
-the Outline's builder. What does not depend on the last dimension is computed once for all of it.
+In: a Reduction whose last loop has 2 to 4 iterations, and a function that uses the totals of a result. Out: statements
+in the Outline's builder. Values that do not depend on the last dimension are computed once for all of it.
 
     r[i] = sum over k < 3 of x[i, k]          for i (VECTOR): r[i] = x[i, 0] + x[i, 1] + x[i, 2]
     r[k] = sum over i of x[i, k]              for i (VECTOR): s0 += x[i, 0]; s1 += x[i, 1]; s2 += x[i, 2]
@@ -21,8 +21,8 @@ from hloc.kernels.reductions.nest import Nest
 from hloc.kernels.reductions.reduction import Reduction
 from hloc.machine import Machine
 
-SHORTEST_VECTOR = 16        # iterations of the loop before the last one that are worth it,
-SHORTEST_LANES = 4          # where each of them is a result: side by side, the sums do not wait for one another
+SHORTEST_VECTOR = 16        # minimum iterations of the loop before the last one,
+SHORTEST_LANES = 4          # if each of them is a result: the sums are independent
 MOST_OPERATIONS = 64        # per element of the last loop: more would not stay in registers
 
 
@@ -36,7 +36,7 @@ def is_short(reduction: Reduction, machine: Machine) -> bool:
 
 
 class ShortNest(Nest):
-    """The loops of a reduction kernel, the last one written out."""
+    """The loops of a reduction kernel, the last one unrolled."""
 
     def emit(self, finish: Callable[[list[Index], list[Expr]], None]) -> None:
         self.use_point_values()
@@ -56,11 +56,11 @@ class ShortNest(Nest):
 
     @property
     def results(self) -> list[Index]:
-        """The counters of the last loop that results of their own belong to."""
+        """The counters of the last loop if it is kept."""
         return [indexing.ZERO] if self.reduction.reduced[-1] else self.last
 
     def each(self, counters: list[Index], sets: list, take: Callable) -> None:
-        """take(set, elements) for every iteration of the last loop, with the set of accumulators it belongs to."""
+        """take(set, elements) for every iteration of the last loop, with its set of accumulators."""
         for k, elements in enumerate(self.values(*([*counters[:-1], k] for k in self.last))):
             take(sets[k % len(sets)], elements)
 
@@ -69,7 +69,7 @@ class ShortNest(Nest):
             finish(counters, total)
 
     def lanes(self, finish: Callable) -> None:
-        """Only the last loop is reduced: a result per lane."""
+        """Only the last loop is reduced: one result per lane."""
         r, b = self.reduction, self.outline.builder
         with self.blocks(len(r.extents) - 2) as (counters, width, block):
             with loops.block_loop(b, r.extents[-2], width, block) as counters[-2]:
@@ -78,7 +78,7 @@ class ShortNest(Nest):
                 finish(counters, accumulators)
 
     def rows(self, finish: Callable) -> None:
-        """The loop before the last is reduced: accumulators for each iteration of the last."""
+        """The loop before the last is reduced: separate accumulators for each iteration of the last."""
         r, b = self.reduction, self.outline.builder
         kept = [n for n, gone in enumerate(r.reduced[:-1]) if not gone]
         gone = [n for n, reduced in enumerate(r.reduced[:-1]) if reduced]

@@ -1,9 +1,9 @@
-"""Row-wise groups over rows of a few elements, such as a softmax of ten classes: rows are turned, so that vectors go
+"""Row groups over rows of a few elements, such as a softmax of ten classes: rows are transposed, so that vectors run
 across them.
 
 In: a RowGroup of many short rows, and its trial run. Out: statements in an Outline's builder, or a refusal
-(`is_short`). A block of rows is copied into Local arrays, columns side by side (by shuffles, see turned_copies.py of
-the CPU); each stage goes through the columns, with a row in each lane; results are copied back.
+(`is_short`). A block of rows is transposed into Local arrays (by shuffles, see transpose_calls.py of the CPU); each
+stage loops over the columns, with a row in each lane; results are transposed back.
 
     for blocks of 128 rows:  for i: x[0, i] = in[i, 0]; x[1, i] = in[i, 1]; ...
                              for k: for i (VECTOR): m[i] = max(m[i], x[k, i])
@@ -30,13 +30,13 @@ from hloc.kernels.reductions.turned import WIDENED_BY_VECTORS
 from hloc.machine import Machine
 
 SHORTEST = 2                    # elements of a row
-LONGEST = 15                    # of those that vectors take in as they lie,
-LONGEST_OF_MUCH = 31            # that are widened, or go through functions,
+LONGEST = 15                    # of rows that vectors reduce as stored,
+LONGEST_OF_MUCH = 31            # that are widened, or are arguments of functions,
 LONGEST_OF_SMALL = 64           # integers of 8 or 16 bits that become floats
 LONGEST_OF_F64 = {LONGEST: 3, LONGEST_OF_MUCH: 8}
 FUNCTION = 10                   # operations
 WIDTH = 128                     # rows of a block
-FEWEST = 16                     # rows that are worth it
+FEWEST = 16                     # minimum number of rows
 
 
 def is_short(rows: RowGroup, machine: Machine) -> bool:
@@ -47,7 +47,7 @@ def is_short(rows: RowGroup, machine: Machine) -> bool:
 
 
 def _longest(rows: RowGroup) -> int:
-    """The longest rows that are worth being turned, by what is done with an element."""
+    """The longest rows that are worth transposing, by the work per element."""
     full = [m for m in rows.group.members if rows.is_full(m)]
     types = {o.shape.element_type for m in (*full, *rows.reduces) for o in m.operands if rows.is_full(o)}
     facts = [ELEMENT_TYPES[type] for type in types]
@@ -61,7 +61,7 @@ def _longest(rows: RowGroup) -> int:
 
 @dataclass
 class ShortRows:
-    """One emission of the kernel. kept: as in a RowKernel; read: parameters that are turned."""
+    """One emission of the kernel. kept: as in a RowKernel; read: parameters that are transposed."""
 
     rows: RowGroup
     outline: Outline
@@ -90,7 +90,7 @@ class ShortRows:
                         self.outline.store(leaf, self.row, value)
 
     def turn(self, parameter: Instruction) -> None:
-        """Copy a parameter's rows, as they are stored, and read it from the copy from then on."""
+        """Transpose a parameter's rows, as stored, and read it from the copy from then on."""
         b, type = self.outline.builder, parameter.shape.element_type
         name = self.array(type)
         buffer = self.outline.operand_buffer(self.rows.group.parameters[parameter], parameter.shape)
@@ -120,14 +120,14 @@ class ShortRows:
 
     @property
     def place(self) -> Index:
-        """Where the current element lies in a turned array."""
+        """The position of the current element in a transposed array."""
         return indexing.add(indexing.scale(self.column, WIDTH), self.inside)
 
     def value(self, node: Instruction, position: Index) -> Expr:
         return self.outline.elements.value(node, indexing.delinearize(position, node.shape.dimensions))
 
     def reader(self, name: str, type: str) -> Callable[[Indices], Expr]:
-        """Reads a turned array; only asked for at the current element, as the trial run has shown."""
+        """Reads a transposed array; only at the current element, as the trial run has shown."""
         def read(index: Indices) -> Expr:
             return scalars.widen(Load(name, self.outline.builder.position(self.place), type))
         return read
@@ -160,7 +160,7 @@ class ShortRows:
             self.keep_spread(stage)
 
     def point(self, parts: list[Reduction], totals: list[str], stores: list[tuple[Instruction, str, str]]) -> None:
-        """What one stage does for one element of each row. stores: (value, array, its type)."""
+        """The work of one stage for one element of each row. stores: (value, array, its type)."""
         b = self.outline.builder
         for part, total in zip(parts, totals):
             reduce, type = part.reduces[0], part.accumulators[0][2]
@@ -171,7 +171,7 @@ class ShortRows:
             b.store(name, self.place, scalars.narrow(self.value(node, self.position), type))
 
     def finish(self, part: Reduction, total: str) -> None:
-        """Let later stages read a finished reduce."""
+        """Make a finished reduce readable for later stages."""
         b, (reduce, _, type) = self.outline.builder, part.accumulators[0]
         with b.pinned([total]), self.lanes():
             value = b.let(Load(total, b.position(self.inside), type))
@@ -179,7 +179,7 @@ class ShortRows:
         self.outline.elements.sources[reduce] = lambda _: Load(total, b.position(self.inside), type)
 
     def keep_spread(self, stage: int) -> None:
-        """What is computed for each row of the reduces so far, and spread over its columns, is computed once."""
+        """Compute once the values per row of the reduces so far that are broadcast over the columns."""
         b, nodes = self.outline.builder, self.rows.spread_after(stage)
         if not nodes:
             return

@@ -1,16 +1,16 @@
-"""Reductions of rows of a few elements, such as the largest of ten classes: rows are turned, so that vectors go across
-them.
+"""Reductions of rows of a few elements, such as the maximum of ten classes: rows are transposed, so that vectors run
+across them.
 
-In: a Reduction whose last loop alone is reduced, and short, by what vectors of one row do slowly (`_is_slow`).
-Out: statements in the Outline's builder: a block of rows is copied as it lies in memory into a Local array, columns
-side by side (by shuffles, see turned_copies.py of the CPU); then each vector has an element of as many rows.
+In: a Reduction whose last loop alone is reduced, and short, by an operation that vectors of one row do slowly
+(`_is_slow`). Out: statements in the Outline's builder: a block of rows is transposed as stored into a Local array (by
+shuffles, see transpose_calls.py of the CPU); then each vector holds one column of many rows.
 
     for blocks of 128 rows:  for i: t[0, i] = x[i, 0]; t[1, i] = x[i, 1]; ...
                              for i (VECTOR): r[i] = max(max(t[0, i], t[1, i]), ...)
 
-What is the same for all rows, or lies side by side for them, is read where it is. Results of the input's size are made
-in columns, too, and copied back. Longer rows are gone through in parts where they give pairs of integers: a row's own
-chain of comparisons is slow.
+Values that are the same for all rows, or contiguous across rows, are read in place. Results of the input's size are
+computed by columns, too, and transposed back. Longer rows are processed in parts if they reduce pairs of integers: a
+row's own chain of comparisons is slow.
 """
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ from hloc.kernels.rules.loops import accumulate
 from hloc.kernels.scalars import computation_type, narrow, widen
 from hloc.machine import Machine
 
-SHORTEST, LONGEST = 5, 31   # elements of a row: shorter ones are done by reductions/short.py,
+SHORTEST, LONGEST = 5, 31   # elements of a row: shorter ones are handled by reductions/short.py,
 LONGEST_OF_PAIRS = 128      # and longer ones by vectors of one row
 FEW_INTEGERS, LONGEST_OF_INTEGERS = 12, 63          # of small integers that become floats
-FEW_OPERATIONS = 3          # on each: a widening, and a sum
+FEW_OPERATIONS = 3          # per element: a widening, and a sum
 PART = 16                   # of a longer row of pairs, at most
 FEWEST_ROWS = 64
 MOST_OF_COLUMN = 64         # operations
 MOST_WIDENED = 4            # pairs of 8 and 64 bits take longer in vectors than one by one
 WIDENED_BY_VECTORS = ("f16", "bf16")
-AT_ONCE = 4                 # columns whose code is written out
-MOST_TURNED = 4             # arrays that one is computed from
+AT_ONCE = 4                 # columns whose code is unrolled
+MOST_TURNED = 4             # source arrays of one array
 MOVES = ("broadcast", "reshape", "bitcast", "transpose", "slice", "dynamic-slice", "copy")
 FEW = 16                    # elements of a row that fill too little of a vector
 WIDEST_VECTOR = 64          # bytes
@@ -64,15 +64,15 @@ def is_turned(reduction: Reduction, machine: Machine) -> bool:
 
 
 def lane_of(extents: Sequence[int]) -> int:
-    """The loop whose iterations are lanes: that over the rows, or, where these are few between others that differ in
-    what they read, the one before."""
+    """The loop whose iterations are lanes: that over the rows, or the one before if the rows are few and the outer
+    iterations differ in their reads."""
     return len(extents) - (3 if len(extents) > 2 and extents[-2] < FEWEST_ROWS <= extents[-3] else 2)
 
 
 def _is_slow(reduction: Reduction, reduce: Instruction) -> bool:
-    """Whether vectors of one row do a reduce slowly: find a place; widen; join a few lanes of floats by comparisons, or
-    of preds, which are made of wider numbers; or have more to compute, of the result for one row at a time, or of
-    elements that do not fill vectors."""
+    """Whether vectors of one row do a reduce slowly: find a position; widen; combine a few lanes of floats by
+    comparisons, or of preds, which are computed from wider numbers; or compute more, of the result for one row at a
+    time, or of elements that do not fill vectors."""
     op, arrays = reduction.monoid(reduce), reduction.arrays(reduce)
     read = [s.shape.element_type for s in dict.fromkeys(s for a in arrays for s in sources(reduction, a))]
     if op is None or any(type in WIDENED_BY_VECTORS for type in read):
@@ -87,7 +87,7 @@ def _is_slow(reduction: Reduction, reduce: Instruction) -> bool:
 
 
 def _computes_half_vectors(reduction: Reduction) -> bool:
-    """Whether functions are computed of elements, and rows leave lanes of the widest vectors empty."""
+    """Whether functions are applied to elements, and rows leave lanes of the widest vectors empty."""
     lanes = WIDEST_VECTOR // max(ELEMENT_TYPES[t].bytes for _, _, t in reduction.accumulators)
     elements = math.prod(reduction.dimensions)
     return reduction.extents[-1] % lanes > 0 and any(
@@ -96,14 +96,14 @@ def _computes_half_vectors(reduction: Reduction) -> bool:
 
 
 def _reads_few(reduction: Reduction) -> bool:
-    """Whether what reduces take in, and results beside them, are computed from few arrays that are turned."""
+    """Whether the inputs of reduces, and results beside them, are computed from few transposed arrays."""
     roots = [root for _, root in side_roots(reduction)]
     return len(turned_for(reduction, [*arrays_of(reduction), *roots])) <= MOST_TURNED
 
 
 def makes_floats_of_few_bytes(reduction: Reduction) -> bool:
     """Whether rows of small integers become floats: a row's own vectors leave lanes empty, or have as many lanes as
-    there are integers in a register, which compilers widen a piece at a time and join through memory."""
+    integers fit in a register, which compilers widen piece by piece and combine through memory."""
     read = [ELEMENT_TYPES[p.shape.element_type] for p in reduction.group.parameters if p.shape.num_elements > 1]
     length, bits = reduction.extents[-1], max((t.bits for t in read), default=64)
     slow = length == 8 or FEW_INTEGERS < length or 8 < length and reduction.operations > FEW_OPERATIONS
@@ -117,15 +117,15 @@ def arrays_of(reduction: Reduction) -> list[Instruction]:
 
 
 def stored_type(reduction: Reduction, array: Instruction) -> str:
-    """The type in which a table holds an array: that of a parameter that is read, moved or widened to f32, and no more;
-    else that it is computed in."""
+    """The type in which a table stores an array: that of the parameter if the array is only loaded, moved or widened to
+    f32; otherwise the type in which it is computed."""
     type, source = array.shape.element_type, moved_from(reduction, array)
     read = source.shape.element_type if source is not None else ""
     return read if source is not None and computation_type(read) == computation_type(type) else computation_type(type)
 
 
 def moved_from(reduction: Reduction, array: Instruction) -> Instruction | None:
-    """The parameter whose elements an array has at other places, or widened to f32, and no more; else None."""
+    """The parameter whose elements an array has, only moved or widened to f32; else None."""
     known = reduction.group.parameters
     source, may_widen = array, array.shape.element_type == "f32"
     while source not in known and (source.opcode in MOVES or source.opcode == "convert" and may_widen):
@@ -135,7 +135,7 @@ def moved_from(reduction: Reduction, array: Instruction) -> Instruction | None:
 
 
 def part_of(reduction: Reduction) -> int:
-    """How many elements of a row are turned at a time; 0 for rows that are too long, or have no such parts."""
+    """The number of elements of a row that are transposed at a time; 0 if rows are too long, or have no such parts."""
     length, pairs = reduction.extents[-1], not any(reduction.monoid(r) for r in reduction.reduces)
     longest = LONGEST_OF_PAIRS if pairs else LONGEST_OF_INTEGERS if makes_floats_of_few_bytes(reduction) else LONGEST
     if length <= longest:
@@ -148,13 +148,14 @@ def part_of(reduction: Reduction) -> int:
 
 
 def sources(reduction: Reduction, array: Instruction) -> list[Instruction]:
-    """What is turned for an array: what it is computed from, position by position, or itself, if that is much."""
+    """The arrays to transpose for an array: its sources, if computed position by position, or itself, if that is
+    expensive."""
     found = turned_for(reduction, [array])
     return found if len(found) <= MOST_TURNED else [array]
 
 
 def turned_for(reduction: Reduction, arrays: Sequence[Instruction]) -> list[Instruction]:
-    """What arrays are computed from, position by position, but what vectors across rows read where it is."""
+    """The sources of arrays, if computed position by position, except those that vectors across rows read in place."""
     known = reduction.group.parameters
     found, seen, stack = [], set(arrays), list(reversed(arrays))
     while stack:
@@ -169,8 +170,8 @@ def turned_for(reduction: Reduction, arrays: Sequence[Instruction]) -> list[Inst
 
 
 def _reads_whole(reduction: Reduction, node: Instruction) -> bool:
-    """Whether a node reads an array of the input's size at other positions: where columns are taken in, of such an
-    array the current element alone is known."""
+    """Whether a node reads an array of the input's size at other positions: while columns are accumulated, only the
+    current element of such an array is known."""
     size, stack, seen = math.prod(reduction.dimensions), list(node.operands), set()
     while stack:
         top = stack.pop()
@@ -183,7 +184,7 @@ def _reads_whole(reduction: Reduction, node: Instruction) -> bool:
 
 
 def _lies_in_lanes(reduction: Reduction, node: Instruction) -> bool:
-    """Whether neighbouring rows read the same for a node, or neighbours in memory."""
+    """Whether adjacent rows read the same element for a node, or adjacent elements in memory."""
     builder, lane = Builder(), lane_of(reduction.extents)
     with ExitStack() as stack:
         counters = [stack.enter_context(builder.loop(n)) for n in reduction.extents]
@@ -192,12 +193,12 @@ def _lies_in_lanes(reduction: Reduction, node: Instruction) -> bool:
     outside = builder.levels[names[lane]]
     read = {name for _, place in builder.accesses for name in indexing.variables(place)}
     if builder.divisions or any(builder.levels[name] >= outside for name in read.difference(names)):
-        return False                                # places that differ by the row, in a way that is not seen here
+        return False                                # positions depend on the row in an unknown way
     return all(indexing.coefficient_of(p, names[lane]) in (0, 1) for _, p in builder.accesses)
 
 
 class TurnedNest(Nest):
-    """The loops of a reduction kernel over turned rows."""
+    """The loops of a reduction kernel over transposed rows."""
 
     MOST_COLUMNS = 128
 
@@ -231,14 +232,14 @@ class TurnedNest(Nest):
             over_block(lambda j: finish(counters, [b.let(self.at(name, t, j)) for name, t in totals]))
 
     def turned_arrays(self) -> list[Instruction]:
-        """What has a table: for results beside the reduces, too, which read few arrays then."""
+        """The arrays with a table: for results beside the reduces, too, which then read few arrays."""
         r, roots = self.reduction, [root for _, root in side_roots(self.reduction)]
         return turned_for(r, [*arrays_of(r), *roots]) if roots else \
             list(dict.fromkeys(s for a in arrays_of(r) for s in sources(r, a)))
 
     def turn(self, counters: list[Index], block: Index, first: Index) -> None:
-        """Copy a part of the rows of a block, from column `first` on, into the Local arrays; what more than a copy is
-        computed before, row by row."""
+        """Transpose a part of the rows of a block, from column `first` on, into the Local arrays; values that are more
+        than a copy are computed before, row by row."""
         b, r, width, part = self.outline.builder, self.reduction, self.width, part_of(self.reduction)
         lane = lane_of(r.extents)
         made = {a: self.made(a, counters, block, first) for a in self.names if moved_from(r, a) is None}
@@ -252,7 +253,7 @@ class TurnedNest(Nest):
                     b.store(name, indexing.shift(row, k * width), value)
 
     def made(self, array: Instruction, counters: list[Index], block: Index, first: Index) -> str:
-        """A Local array of a part of the rows, as they would lie in memory."""
+        """A Local array of a part of the rows, in the order of memory."""
         b, r, width, part = self.outline.builder, self.reduction, self.width, part_of(self.reduction)
         lane, name = lane_of(r.extents), b.local(stored_type(r, array), width * part, "made")
         with loops.block_loop(b, r.extents[lane], width, block, SERIAL) as counters[lane]:
@@ -263,7 +264,7 @@ class TurnedNest(Nest):
         return name
 
     def turn_back(self, counters: list[Index], block: Index, first: Index) -> None:
-        """Copy the results of the input's size of a part to where they belong."""
+        """Transpose the results of the input's size of a part back to their positions."""
         r, b, lane, width = self.reduction, self.outline.builder, lane_of(self.reduction.extents), self.width
         for leaf, root in side_roots(r):
             with loops.block_loop(b, r.extents[lane], width, block, SERIAL) as counters[lane]:
@@ -275,8 +276,8 @@ class TurnedNest(Nest):
 
     def take_columns(self, counters: list[Index], row: Index, first: Index, place: Index, count: int,
                      totals: list[tuple[str, str]]) -> None:
-        """Take in a few columns of the part from `first` on, from `place` in it on, written out: what was found
-        meanwhile is in registers."""
+        """Accumulate a few columns of the part from `first` on, from `place` in it on, unrolled: intermediate results
+        stay in registers."""
         b = self.outline.builder
         accumulators = [b.mutable(t, self.at(name, t, row)) for name, t in totals]
         for k in range(count):
@@ -287,7 +288,7 @@ class TurnedNest(Nest):
             b.store(name, row, total)
 
     def take(self, accumulators: list[Var], elements: list[list[Expr]]) -> None:
-        """Take in a column. Where a number and its place are chosen, those before come first of equals."""
+        """Accumulate a column. When a number and its position are chosen, the earlier of equal ones wins."""
         remaining = list(accumulators)
         for reduce, values in zip(self.reduction.reduces, elements):
             own, remaining = remaining[:len(values)], remaining[len(values):]
@@ -297,7 +298,7 @@ class TurnedNest(Nest):
                 accumulate(self.outline.elements, own, values, reduce)
 
     def keeps_first_place(self, reduce: Instruction) -> bool:
-        """Whether a reduce chooses a number and its place, which counts up and is never below the initial one."""
+        """Whether a reduce chooses a number and its position, which counts up and is never below the initial one."""
         r, places = self.reduction, 1
         if not (chosen_float(reduce) or chosen_integer(reduce)) or not places_count(r, reduce):
             return False
@@ -305,7 +306,7 @@ class TurnedNest(Nest):
         return isinstance(initial, Const) and initial.value <= 0
 
     def choose(self, reduce: Instruction, accumulators: list[Var], values: list[Expr]) -> None:
-        """What the reducer does (monoids.py), but that places are not compared."""
+        """The operation of the reducer (monoids.py), without a comparison of positions."""
         b, (best, place), (value, here) = self.outline.builder, accumulators, values
         chosen = chosen_float(reduce) or chosen_integer(reduce)
         above: Expr = Apply("compare_gt" if chosen == "maximum" else "compare_lt", (best, value), "pred")
@@ -318,7 +319,7 @@ class TurnedNest(Nest):
         b.assign(best, Apply("select", (above, best, value), best.type))
 
     def copied(self, array: Instruction, counters: list[Index]) -> Expr:
-        """An element as its table holds it; that of a parameter as it lies in memory."""
+        """An element as its table stores it; that of a parameter as it is in memory."""
         index, known = self.reduction.full_index(counters), self.reduction.group.parameters
         if array in known:
             buffer = self.outline.operand_buffer(known[array], array.shape)
@@ -327,8 +328,8 @@ class TurnedNest(Nest):
         return narrow(self.outline.elements.value(array, index), stored_type(self.reduction, array))
 
     def turned(self, counters: list[Index], place: Index) -> list[list[Expr]]:
-        """What each reduce takes in of one column, from the Local arrays or from where it is; what is stored beside it
-        goes into such arrays."""
+        """The inputs of each reduce for one column, from the Local arrays or in place; results beside them are stored
+        in such arrays."""
         def read(array: Instruction) -> Callable[[Indices], Expr]:
             stored = self.at(self.names[array], stored_type(self.reduction, array), place)
             return lambda _: self.outline.builder.let(widen(stored))

@@ -27,9 +27,9 @@ from hloc.kernels.rules.loops import element_types, reduce_window_values
 from hloc.kernels.sliding import SHORTEST_SLIDE, Columns, slide, slides, steps
 from hloc.machine import Machine
 
-SHORTEST_STEPS = 8              # columns of a window that moves by several elements
+SHORTEST_STEPS = 8              # columns of a window with a stride of several elements
 NARROWEST = 4
-ROWS = 64                       # of a scan, side by side
+ROWS = 64                       # of a scan, processed together
 LONGEST_QUICK = 4               # instructions of a reducer that takes a few cycles
 
 
@@ -56,7 +56,7 @@ def lower_reduce_window(group: Group, machine: Machine) -> Lowered:
 
 
 def _of_scalars(group: Group) -> KernelCall:
-    """The one place of windows over several scalars."""
+    """The one position of windows over several scalars."""
     outline = Outline(group)
     results = drive(outline.elements, reduce_window_values(outline.elements, group.instruction, ()))
     outline.store_all(indexing.ZERO, results)
@@ -64,7 +64,7 @@ def _of_scalars(group: Group) -> KernelCall:
 
 
 def _direction(w: WindowDim, size: int) -> int:
-    """1 where the window holds everything up to the current element, -1 where everything from it on, else 0."""
+    """1 if the window holds everything up to the current element, -1 if everything from it on, else 0."""
     if w.size != size or w.stride != 1 or w.base_dilation != 1 or w.window_dilation != 1 or size < 2:
         return 0
     if (w.padding_low, w.padding_high) == (size - 1, 0):
@@ -86,8 +86,8 @@ def _join(outline: Outline, instruction: Instruction, old: list[Expr], new: list
 def _scan(group: Group, machine: Machine, dimension: int, window: WindowDim) -> KernelCall:
     """total[column] = to_apply(total[column], x[i, column]); out[i, column] = total[column], for i along the scan.
 
-    Columns are what lies behind the scanned dimension. Where that is nothing, and each step takes long, they are rows:
-    what lies before it."""
+    Columns are the dimensions after the scanned one. If there are none, and each step takes long, columns are the rows:
+    the dimensions before it."""
     instruction = group.instruction
     sizes = instruction.operands[0].shape.dimensions
     outer, length, inner = math.prod(sizes[:dimension]), sizes[dimension], math.prod(sizes[dimension + 1:])
@@ -148,7 +148,7 @@ class _Columns:
         self.write(column, [self.outline.elements.value(i, ()) for i in initial])
 
     def update(self, column: Index, *indices: tuple[Index, ...]) -> list[Expr]:
-        """Take the elements at one index after the other in; gives the new totals."""
+        """Accumulate the elements at several indices, one after the other; gives the new totals."""
         operands = self.instruction.operands[:_count(self.instruction)]
         with self.outline.builder.pinned(self.names):
             totals = self.read(column)

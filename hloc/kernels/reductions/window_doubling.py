@@ -1,5 +1,5 @@
-"""Windows of many taps that move by one element (moving sums, averages, maxima): in doublings, since two windows side
-by side are one of twice the length. Seven taps or two hundred take a few passes over a block.
+"""Windows of many taps with stride one (moving sums, averages, maxima), by doubling: two adjacent windows form one of
+twice the length. Seven taps or two hundred take a few passes over a block.
 
 In: the lone reduce-window. Out: its kernel, or a refusal (`doubles`). Windows of 11 = 1 + 2 + 8:
 
@@ -11,9 +11,9 @@ In: the lone reduce-window. Out: its kernel, or a refusal (`doubles`). Windows o
                                 for k < 515: b[k] = a[k] + a[k + 4]          of 8
                                 for i: sum[i] += b[i + 3]
 
-What a window has along other dimensions is taken in first, into `a`. Dimensions behind that of the window, such as an
-image's channels, are one with it: neighbours along the window are so many columns apart. Where taking in twice changes
-nothing, as with maxima, two windows that overlap do: max(b[i], b[i + 3]).
+The window's other dimensions are reduced first, into `a`. Dimensions after that of the window, such as an image's
+channels, are collapsed with it: neighbours along the window are so many columns apart. For idempotent operations such
+as maxima, two overlapping windows suffice: max(b[i], b[i + 3]).
 """
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from hloc.kernels.reductions.window_taps import WIDTH, cost_of, is_plain, taps_o
 from hloc.kernels.sliding import SHORTEST_SLIDE, Columns, slides
 from hloc.machine import Machine
 
-# Passes over a block are worth it where they are fewer than taps by so much. Other kernels take several taps at once
-# where neighbours along the window lie side by side, and have short loops where they are but a few columns apart.
+# Passes over a block are worth it if they are fewer than the taps by these factors. Other kernels process several taps
+# at once if neighbours along the window are contiguous, and have short loops if they are only a few columns apart.
 GAIN, GAIN_OF_FAR, GAIN_OF_NEAR = 1.7, 1.2, 0.6
 NEAR = 32                               # columns
-BLOCK = 3                               # columns of it, for each under a window
-PASSES = 2                              # that every block takes
-MOST_BYTES = 1 << 13                    # under a window: with the arrays for a block the second cache is enough
+BLOCK = 3                               # columns of a block per column under a window
+PASSES = 2                              # minimum for every block
+MOST_BYTES = 1 << 13                    # under a window: with the arrays for a block, the L2 cache is large enough
 IDEMPOTENT = ("maximum", "minimum", "and", "or")
 
 
@@ -60,14 +60,14 @@ def doubles(instruction: Instruction, machine: Machine) -> bool:
 
 
 def _cost_of_tap(instruction: Instruction) -> float:
-    """What is read is widened for each tap, and maxima of floats take more than sums."""
+    """The relative cost of a tap: loads are widened for each tap, and maxima of floats take more than sums."""
     type = instruction.shape.element_type
     compares = ELEMENT_TYPES[type].kind == "float" and monoid(instruction.get("to_apply")) in ("maximum", "minimum")
     return 1 + (type != scalars.computation_type(type)) + 0.5 * compares
 
 
 def _parts(instruction: Instruction) -> Iterator[tuple[int, int]]:
-    """The lengths of the windows that one is made of, powers of two, and how far in each begins."""
+    """The lengths of the parts of a window, powers of two, and the offset of each."""
     size = window_of(instruction)[_last_window(instruction)].size
     if monoid(instruction.get("to_apply")) in IDEMPOTENT:
         longest = 1 << size.bit_length() - 1
@@ -81,7 +81,7 @@ def _parts(instruction: Instruction) -> Iterator[tuple[int, int]]:
 
 
 def _width(instruction: Instruction) -> int:
-    """Columns of a block: more where windows reach far, so that little is done twice."""
+    """Columns of a block: more if windows are long, so that little is recomputed."""
     along = _last_window(instruction)
     under = window_of(instruction)[along].size * _step(instruction)
     return min(max(WIDTH, BLOCK * under), math.prod(instruction.shape.dimensions[along:]))
@@ -93,7 +93,7 @@ def _last_window(instruction: Instruction) -> int | None:
 
 
 def _step(instruction: Instruction) -> int:
-    """How many columns neighbours along the window are apart."""
+    """The distance in columns between neighbours along the window."""
     along = _last_window(instruction)
     return math.prod(instruction.shape.dimensions[along + 1:]) * window_of(instruction)[along].window_dilation
 
@@ -109,10 +109,11 @@ def doubling_kernel(group: Group) -> KernelCall:
 
 
 class _Block:
-    """A block of `width` columns of the result: places along the window's dimension and those behind it. opened: its
+    """A block of `width` columns of the result: positions along the window's dimension and those after it. opened: its
     position along the dimensions before, and its number. step: columns between neighbours along the window.
 
-    taken: the array of what windows of some length hold, from each place on; spare: the one for the next pass."""
+    taken: the array of the values of windows of some length, from each position on; spare: the one for the next
+    pass."""
 
     def __init__(self, outline: Outline, instruction: Instruction, width: int, opened: list[Index]):
         self.outline, self.instruction, self.width = outline, instruction, width
@@ -137,7 +138,7 @@ class _Block:
         self.store()
 
     def take_in(self) -> None:
-        """Fill `taken`: what lies under the windows, along other dimensions joined."""
+        """Fill `taken` with the input of the windows, reduced along other dimensions."""
         b, operand, along = self.outline.builder, self.instruction.operands[0], self.along
         sizes, has_taps = operand.shape.dimensions, not all(map(is_plain, self.dims[:along]))
         neutral = identity(monoid(self.instruction.get("to_apply")), self.instruction.shape.element_type)

@@ -1,4 +1,4 @@
-"""What kernels of windows share: which dimensions have one, and the loops over the taps of those.
+"""Common parts of window kernels: which dimensions have a window, and the loops over the taps.
 
 In: a window's dimensions and a position of the result. Out: positions of the input, in an Outline's builder.
 """
