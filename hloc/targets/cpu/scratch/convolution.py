@@ -1,7 +1,7 @@
-"""A convolution as runtime/conv.h takes it, told from the parameters of its Tile.
+"""A convolution as runtime/conv.h takes it, computed from the parameters of its Tile.
 
-In: parameters as hloc/kernels/products/convolution.py says. Out: a Convolution, of one batch group. Names are those of
-the C code, so that both can be read side by side. Missing spatial dimensions come first, as in hloc_conv_args.
+In: parameters as in hloc/kernels/products/convolution.py. Out: a Convolution, of one batch group. Names are those of
+the C code. Missing spatial dimensions come first, as in hloc_conv_args.
 """
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Convolution(NamedTuple):
     y_s: tuple
     has_epilogue: bool
     batch_groups: int = 1
-    is_packed: bool = False          # w, by a step before (packing.py)
+    is_packed: bool = False          # w is packed by an earlier step (packing.py)
 
     @property
     def taps(self) -> int:
@@ -54,7 +54,7 @@ class Convolution(NamedTuple):
 
 
 def arguments(given: Mapping, has_epilogue: bool) -> Convolution:
-    """Of one batch group; strides settled where the type has ways."""
+    """The arguments of one batch group; strides are settled if the type has several algorithms."""
     unused, groups = 3 - len(given["window"]), given["batch_groups"]
 
     def three(values: tuple, filler: int) -> tuple:

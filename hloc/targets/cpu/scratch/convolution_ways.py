@@ -1,16 +1,17 @@
-"""Which way runtime/conv.h goes for a convolution: what runtime/conv_ways.c chooses, told before from the parameters of
-its Tile, so that a program holds that way alone.
+"""The algorithm of runtime/conv.h for a convolution: the choice of runtime/conv_ways.c, computed at compile time from
+the parameters of its Tile, so that a program contains only that algorithm.
 
-In: a Convolution. Out: its way:
+In: a Convolution. Out: its algorithm, called a way:
 
-    product     conv_product.c: a matrix product          outer     conv_outer.c: windows as large as images
-    depthwise   conv_depthwise.c: a window per channel    channels  conv_gradient.c: the filter gradients of those
+    product     conv_product.c: a matmul                  outer     conv_outer.c: windows as large as images
+    depthwise   conv_depthwise.c: a window per channel    channels  conv_gradient.c: filter gradients of depthwise
     spread      conv_transposed.c: base dilation          rows      conv.c: all others
-    pairs       conv_pairs.c: of all others those of bf16 in pairs, on CPUs that multiply them quicker than f32: where
-                there is AMX, they do not; conv_ways.c does not choose it
-    winograd    conv_winograd.c: of all others windows of 3x3 that multiply less by blocks (winograd.py); neither this
+    pairs       conv_pairs.c: bf16 in pairs, instead of rows, on CPUs that multiply pairs faster than f32. CPUs with
+                AMX do not. conv_ways.c does not choose it.
+    winograd    conv_winograd.c: windows of 3x3, instead of rows, if blocks need fewer multiplications (winograd.py).
+                conv_ways.c does not choose it.
 
-Names are those of the C code, so that both can be read side by side.
+Names are those of the C code.
 """
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ SPREAD_FLOATS = 1 << 20            # of conv_transposed.c
 
 
 def way_of(c: Convolution, machine: Machine) -> str:
-    """choose; but of the first of several batch groups, which alone would be a product."""
+    """choose, for the first of several batch groups, even if that group alone would be a product."""
     if c.batch_groups > 1 and c.batch == c.y_features == c.groups == 1 and c.base_dilation == ONES:
         return "channels"
     if c.batch_groups == 1 and is_product(c):
@@ -63,7 +64,7 @@ def _is_in_line(c: Convolution) -> bool:
 
 
 def step_through(features: int, feature_step: int, sizes: tuple, strides: tuple) -> int:
-    """0: there is no such step."""
+    """The one stride that visits all elements in order, or 0 if there is none."""
     step = expected = 0
     for count, next_step in ((sizes[2], strides[2]), (sizes[1], strides[1]), (sizes[0], strides[0]),
                              (features, feature_step)):
@@ -93,15 +94,15 @@ def _is_transposed(c: Convolution, machine: Machine) -> bool:
 
 
 def _is_of_pairs(c: Convolution, machine: Machine) -> bool:
-    """Whether there is enough of both kinds of features, and neighbouring ones are pairs, in memory or when moved."""
+    """Whether there are enough input and output features, and neighbouring ones form pairs, in memory or in a copy."""
     depth, lanes = c.x_features // c.groups, machine.vector_bytes // 4
     in_place = not any(n % 2 for n in (c.x_n, *c.x_s)) and not rows_collide(c, c.x_s[2], 2, machine)
     return depth >= lanes and depth % 2 == 0 and c.y_features // c.groups > lanes // 2 and (c.x_c != 1 or in_place)
 
 
 def rows_collide(c: Convolution, step: int, element_bytes: int, machine: Machine) -> bool:
-    """As conv_operands.h asks of floats, every `step` of which a row of a tile begins: whether most fall into the same
-    few sets of the first cache."""
+    """As in conv_operands.h: rows of a tile begin every `step` floats; whether most fall into the same few sets of the
+    L1 cache."""
     step_bytes, sets = step * (c.stride[2] if c.base_dilation[2] == 1 else 1) * element_bytes, 4096
     while sets > 1 and step_bytes % (2 * 4096 // sets) == 0:
         sets //= 2
@@ -109,7 +110,7 @@ def rows_collide(c: Convolution, step: int, element_bytes: int, machine: Machine
 
 
 def product_of_convolution(c: Convolution) -> Product:
-    """by_product: of a convolution that goes this way."""
+    """by_product, for a convolution with that algorithm."""
     plain = _is_in_line(c)
     a = (0, 0, c.x_s[2], c.x_c) if plain else (0, 0, c.x_n, step_through(c.x_features, c.x_c, c.x_size, c.x_s))
     b = (0, 0, c.w_i if plain else step_through(c.x_features, c.w_i, c.window, c.w_s), c.w_o)
@@ -118,18 +119,18 @@ def product_of_convolution(c: Convolution) -> Product:
 
 
 def images_at_once(c: Convolution) -> int:
-    """Images whose spread lies in memory at once (conv_transposed.c)."""
+    """The number of images whose spread copies are in memory at once (conv_transposed.c)."""
     return max(1, min(c.batch, SPREAD_FLOATS // max(1, prod(c.x_size) * c.taps * c.y_features)))
 
 
 def moves_spread(c: Convolution) -> bool:
-    """by_spread: whether x is brought into order."""
+    """by_spread: whether x is rearranged."""
     plain = c.x_s[1] == c.x_size[2] * c.x_s[2] and c.x_s[0] == c.x_size[1] * c.x_s[1]
     return not c.is_f32 or not plain
 
 
 def products_of_spread(c: Convolution) -> list[Product]:
-    """run_spread: of a convolution that goes this way."""
+    """run_spread, for a convolution with that algorithm."""
     places, row, images = prod(c.x_size), c.taps * c.y_features, images_at_once(c)
     a = (places * c.x_features, 0, c.x_features, 1) if moves_spread(c) else (c.x_n, 0, c.x_s[2], c.x_c)
     return [Product("f32", batches, places, row, c.x_features, a, (0, 0, row, 1))

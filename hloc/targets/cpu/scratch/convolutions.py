@@ -1,7 +1,6 @@
-"""Scratch memory of convolutions: what the way that one goes (convolution_ways.py) moves, and what it takes.
+"""Scratch memory of convolutions: what the chosen algorithm (convolution_ways.py) copies and allocates.
 
-In: a Tile of the routine "convolution". Out: a Scratch (room.py). Names are those of the C code, so that both can be
-read side by side.
+In: a Tile of the routine "convolution". Out: a Scratch (room.py). Names are those of the C code.
 """
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ PIECE_FLOATS = 4096                                                            #
 
 
 def convolution_scratch(tile: Tile, machine: Machine) -> Scratch:
-    """runtime/conv.h; parameters as hloc/kernels/products/convolution.py says."""
+    """runtime/conv.h; parameters as in hloc/kernels/products/convolution.py."""
     given = dict(tile.parameters)
     c = arguments(given, bool(tile.epilogue))
     if c.type not in FAST_TYPES["conv"]:
@@ -52,7 +51,7 @@ def convolution_scratch(tile: Tile, machine: Machine) -> Scratch:
 
 
 def _packs(c: Convolution, way: str, machine: Machine) -> Scratch:
-    """Of a step that packs w, and computes nothing (packing.py)."""
+    """The memory of a step that only packs w (packing.py)."""
     if way == "product":
         return NOTHING
     if way == "winograd":
@@ -62,11 +61,11 @@ def _packs(c: Convolution, way: str, machine: Machine) -> Scratch:
     return Scratch.of(first=4 * moved if is_moved else 0, second=_in_one_piece(c).taps * TAP_BYTES)
 
 
-# -- the ways ----------------------------------------------------------------------------------------------------------
+# -- the algorithms ----------------------------------------------------------------------------------------------------
 
 def _image(c: Convolution, machine: Machine, padded: int | None = None, pitch: int | None = None,
            batch_inner: bool = False) -> int:
-    """Floats of x brought into order: arranged_floats(arrange_x)."""
+    """Floats of the rearranged x: arranged_floats(arrange_x)."""
     outer, inner = (c.x_features, c.batch) if batch_inner else (c.batch, c.x_features)
     last = c.x_size[2] if padded is None else padded
     return outer * c.x_size[0] * c.x_size[1] * last * (inner if pitch is None else pitch) + panel_columns(machine)
@@ -88,7 +87,7 @@ def _by_product(c: Convolution, machine: Machine) -> Scratch:
 
 
 def _either(g: Product, machine: Machine) -> Scratch:
-    """Whether the part for products of few rows is there depends on the program's other steps."""
+    """Enough with and without the part for products of few rows, which the program's other steps decide."""
     return product_scratch(g, machine, thin=True).joined(product_scratch(g, machine, thin=False))
 
 
@@ -121,7 +120,7 @@ def _goes_in_one_piece(c: Convolution) -> bool:
 
 
 def _in_one_piece(c: Convolution) -> Convolution:
-    """in_rows: what conv_rows.c sees."""
+    """in_rows: the convolution that conv_rows.c computes."""
     if not _goes_in_one_piece(c):
         return c
     return c._replace(x_features=c.x_features * c.window[2], window=(*c.window[:2], 1))
@@ -146,7 +145,7 @@ def _periods(c: Convolution) -> list[int]:
 
 
 def _positions(c: Convolution) -> int:
-    """Of the largest phase."""
+    """The number of positions of the largest phase."""
     return c.batch * prod(-(-n // p) for n, p in zip(c.y_size, _periods(c)))
 
 
@@ -204,12 +203,12 @@ def _by_winograd(c: Convolution, machine: Machine) -> Scratch:
 
 
 def moved_filter(c: Convolution, machine: Machine) -> int:
-    """Floats of w brought into order, of a convolution by blocks."""
+    """Floats of the rearranged w of a convolution by blocks."""
     return _filter(c, machine) if not c.is_f32 or (c.w_o != 1 and c.w_i != 1) else 0
 
 
 def panel_floats(c: Convolution, way: str, machine: Machine) -> int:
-    """Floats of all panels of a convolution by rows or pairs; 0: few positions, for which each task packs its own."""
+    """Floats of all panels of a convolution by rows or pairs; 0 if there are few positions: each task packs its own."""
     inner = c._replace(x_features=c.x_features // 2) if way == "pairs" else _in_one_piece(_passed_over(c))
     return 0 if _is_few(inner, machine) else _panel_floats(inner, machine)
 
@@ -237,13 +236,13 @@ def _generic(c: Convolution, types: tuple[str, str], machine: Machine) -> Scratc
 
 
 def generic_products(given: dict, has_epilogue: bool, machine: Machine) -> list[Product]:
-    """What a convolution of a type without a routine multiplies; parameters as hloc/kernels/products/convolution.py
-    says."""
+    """The matmuls of a convolution of a type without a routine; parameters as in
+    hloc/kernels/products/convolution.py."""
     return _generic_products(arguments(given, has_epilogue), given["types"], machine)[0]
 
 
 def _generic_products(c: Convolution, types: tuple[str, str], machine: Machine) -> tuple[list[Product], int]:
-    """C(by_product): its products, and the bytes of what it copies."""
+    """C(by_product): its products, and the bytes of its copies."""
     operand, total = types
     depth, features = c.x_features // c.groups, c.y_features // c.groups
     if c.groups > 1 and depth == features == 1:

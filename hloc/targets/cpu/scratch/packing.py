@@ -1,11 +1,11 @@
-"""Operands that are packed once, for all runs: of matmuls and convolutions that read bound parameters.
+"""Operands of matmuls and convolutions that are packed once for all runs: bound parameters.
 
-In: a Tile. Out: a Packing (hloc/kernels/plan.py), where the routine would pack that operand at each call; None where it
-reads it where it lies, or each task packs what it meets itself.
+In: a Tile. Out: a Packing (hloc/kernels/plan.py) if the routine would pack that operand at each call; None if it reads
+the operand in place, or if each task packs its own part.
 
     f32[128,1024] by f32[1024,1024]     operand 1, 4 MiB: panels of B
     f32[1,1024] by f32[1024,1024]       None: the operand is read once, at memory speed
-    f32[1,56,56,64] by f32[3,3,64,64]   operand 1, 512 KiB: filters transformed by Winograd's rule
+    f32[1,56,56,64] by f32[3,3,64,64]   operand 1, 512 KiB: filters transformed for Winograd
 """
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PACKS, READS = ("packing", "packs"), ("packing", "reads")      # of a Tile's par
 
 
 def packing_of(tile: Tile, machine: Machine) -> Packing | None:
-    """How a Tile's routine packs an operand before it computes."""
+    """How a Tile's routine packs an operand before it computes, or None."""
     found = None
     if tile.routine == "gemm":
         found = _of_product(product_of(tile), machine)
@@ -47,7 +47,7 @@ def packing_of(tile: Tile, machine: Machine) -> Packing | None:
 
 
 def _of_product(g: Product, machine: Machine) -> tuple[int, int] | None:
-    """runtime/gemm.h: which operand b_packed is, and its bytes."""
+    """runtime/gemm.h: the operand that is b_packed, and its bytes."""
     if g.type in PARTS or g.type not in FAST_TYPES["gemm"] or min(g.batches, g.m, g.n, g.k) <= 0:
         return None
     kind = kind_of(g.type, machine)

@@ -1,7 +1,7 @@
-"""Scratch memory of matrix products: what runtime/gemm_choice.h and gemm_thin.h choose, and what that takes.
+"""Scratch memory of matmuls: the choices of runtime/gemm_choice.h and gemm_thin.h, and the memory that they need.
 
-In: a Tile of the routine "gemm", or a Product that another routine makes. Out: a Scratch (room.py). Names are those of
-the C code, so that both can be read side by side.
+In: a Tile of the routine "gemm", or a Product that another routine computes. Out: a Scratch (room.py). Names are those
+of the C code.
 """
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GROUP_PANELS, GROUP_BYTES, SHORT, WIDEST_OF_TILES, TWO_TILES = 8, 256 << 10, 128
 
 
 class Product(NamedTuple):
-    """The sizes and strides of hloc_gemm_args that matter; a and b: (outer, inner, row, column)."""
+    """The relevant sizes and strides of hloc_gemm_args; a and b: (outer, inner, row, column)."""
 
     type: str
     batches: int
@@ -34,12 +34,12 @@ class Product(NamedTuple):
     b: tuple[int, int, int, int]
     has_epilogue: bool = False
     epilogue_arrays: int = 0
-    is_packed: bool = False          # b, by a step before (packing.py)
+    is_packed: bool = False          # b is packed by an earlier step (packing.py)
 
 
 class Kind(NamedTuple):
     """The macros of gemm_<type>.c: bytes of ELEMENT, UNIT and SUM; GROUP, UNIT_IS_MEMORY, G_TURNS_A and G_CORRECTS,
-    whether G_AMX_MULTIPLY is there."""
+    whether G_AMX_MULTIPLY is defined."""
 
     element: int
     unit: int
@@ -68,17 +68,17 @@ def kind_of(type: str, machine: Machine) -> Kind:
 
 
 def rows_of(kind: Kind, machine: Machine) -> int:
-    """HLOC_TILE_ROWS of a type of element."""
+    """HLOC_TILE_ROWS of an element type."""
     return AMX_ROWS if kind.amx else tile_rows(machine)
 
 
 def tile_rows(machine: Machine) -> int:
-    """HLOC_TILE_ROWS of most, and HLOC_CONV_ROWS."""
+    """HLOC_TILE_ROWS of most element types, and HLOC_CONV_ROWS."""
     return 14 if machine.vector_bytes == 64 else 12 if machine.arch == "aarch64" else 6
 
 
 def product_of(tile: Tile) -> Product:
-    """What a Tile of the routine "gemm" multiplies; parameters as hloc/kernels/products/dot.py says."""
+    """The Product of a Tile of the routine "gemm"; parameters as in hloc/kernels/products/dot.py."""
     given = dict(tile.parameters)
     (m, n, k), (outer, inner) = given["sizes"], given["batches"]
     whole = sum(b.size >= outer * inner * m * n for b in tile.buffers[2:])
@@ -90,7 +90,7 @@ def product_of(tile: Tile) -> Product:
 def gemm_scratch(tile: Tile, machine: Machine) -> Scratch:
     """runtime/gemm.h."""
     if dict(tile.parameters).get("packing") == "packs":
-        return NOTHING                                       # it writes to a place of its own
+        return NOTHING                                       # it writes to its packed buffer
     g = product_of(tile)
     m, n, k = real_product(g.m, g.n, g.k, g.a, g.b).sizes if g.type in PARTS else (g.m, g.n, g.k)
     return product_scratch(g, machine, thin=is_thin(m, n, k))
@@ -98,8 +98,8 @@ def gemm_scratch(tile: Tile, machine: Machine) -> Scratch:
 
 @lru_cache(maxsize=4096)         # layers of a model have the same products
 def product_scratch(g: Product, machine: Machine, *, thin: bool) -> Scratch:
-    """thin: the program holds the part of the routine for products of few rows. Whether threads are awake, which
-    decides about small products, is not known: enough for both."""
+    """thin: the program contains the part of the routine for products of few rows. For small products the routine
+    also considers whether threads are awake. That is not known here: the memory is enough for both cases."""
     if g.type in PARTS and min(g.batches, g.m, g.n) > 0:
         return _complex(g, machine, thin=thin)
     if g.type not in FAST_TYPES["gemm"] or min(g.batches, g.m, g.n, g.k) <= 0:
@@ -121,7 +121,7 @@ def _complex(g: Product, machine: Machine, *, thin: bool) -> Scratch:
 
 
 def product_of_reals(g: Product) -> tuple[Product, int]:
-    """The product that one of complex numbers consists of, and for how many complex numbers there must be room."""
+    """The real product that computes a complex one, and the number of complex numbers that need memory."""
     real = real_product(g.m, g.n, g.k, g.a, g.b, g.batches)
     m, n, k = real.sizes
     return Product(PARTS[g.type], g.batches, m, n, k, real.a, real.b, g.has_epilogue or real.finishes,
@@ -160,7 +160,7 @@ def _thin(g: Product, kind: Kind, machine: Machine) -> Scratch:
 
 
 def is_held(g: Product, kind: Kind, machine: Machine) -> bool:
-    """As gemm_thin.h says."""
+    """As gemm_thin.h decides."""
     if g.b[2] == 1:
         return False
     small = (THIN_SMALL if kind.element == kind.sum else THIN_SMALL_NARROW) * (2 if g.k <= THIN_PAGES else 1)
@@ -174,7 +174,7 @@ def is_held(g: Product, kind: Kind, machine: Machine) -> bool:
 
 
 class Limits(NamedTuple):
-    """Of a block: DEEPEST, WIDEST and A_WIDE of gemm_tile.h."""
+    """Size limits of a block: DEEPEST, WIDEST and A_WIDE of gemm_tile.h."""
 
     deepest: int
     widest: int
@@ -196,18 +196,18 @@ def _k_block(k: int, kind: Kind, machine: Machine) -> int:
 
 
 def is_readable(g: Product, kind: Kind, machine: Machine) -> bool:
-    """b_readable: whether tiles may read B where it lies."""
+    """b_readable: whether tiles may read B in place."""
     is_met_once = g.m <= tile_rows(machine) and is_shared(g, kind, machine)
     return kind.has_halves and g.b[3] == 1 and (is_met_once or not aliases(g, kind))
 
 
 def is_shared(g: Product, kind: Kind, machine: Machine) -> bool:
-    """As gemm_tile.h says."""
+    """As gemm_tile.h decides."""
     return machine.vector_bytes == 64 and g.n * g.k * kind.element <= SHARED
 
 
 def packs_streams(g: Product, kind: Kind, machine: Machine) -> bool:
-    """Of a skinny product whose B is streamed: packs."""
+    """packs, for a skinny product whose B is streamed."""
     return g.m > (4 if g.k <= SHORT else TWO_TILES if is_shared(g, kind, machine) else rows_of(kind, machine))
 
 
@@ -217,7 +217,7 @@ def aliases(g: Product, kind: Kind) -> bool:
 
 
 class Blocks(NamedTuple):
-    """What G(choose) and G(choose_splits) decide."""
+    """The decisions of G(choose) and G(choose_splits)."""
 
     rows: int
     m_block: int
@@ -229,11 +229,11 @@ class Blocks(NamedTuple):
     sweeps: bool
     k_part: int
     group: int
-    flat: bool                   # share_a, but for sums in parts
+    flat: bool                   # share_a, except for sums in parts
 
 
 def choose(g: Product, kind: Kind, machine: Machine, exchanged: bool, least_work: float) -> Blocks:
-    """least_work: below it a product is one block."""
+    """least_work: a product with less work is one block."""
     most_rows, columns = rows_of(kind, machine), 2 * machine.vector_bytes // kind.sum
     rows, k_block, work = min(most_rows, (g.m + 1) // 2 * 2), _k_block(g.k, kind, machine), g.m * g.n * g.k
     b_readable = is_readable(g, kind, machine)
@@ -284,7 +284,7 @@ def choose(g: Product, kind: Kind, machine: Machine, exchanged: bool, least_work
 
 
 def reads_in_place(g: Product, kind: Kind, machine: Machine, blocks: Blocks) -> tuple[bool, bool]:
-    """Whether A, and whether B, are read where they lie: wants_a, wants_b."""
+    """Whether A, and whether B, is read in place: wants_a, wants_b."""
     rows, lanes = rows_of(kind, machine), machine.vector_bytes // kind.sum
     small, skinny, narrow = g.m * g.n * g.k <= 3e6, g.m <= 4 * rows, kind.has_halves and g.n <= lanes
     aliased = g.a[2] * kind.element % 4096 == 0 and not narrow and min(rows, g.m) > ALIASED_ROWS // 2

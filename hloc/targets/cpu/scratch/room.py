@@ -1,4 +1,4 @@
-"""The scratch memory of one step: what the thread that calls takes, and what each thread does.
+"""The scratch memory of one step: of the calling thread, and of each thread.
 
     Scratch.of(first=1000, own=50, threads=4)      Scratch(first=1024, second=0, third=0, own=64, threads=4)
 """
@@ -15,7 +15,7 @@ def aligned(size: int) -> int:
 
 
 def busy(pieces: int, grain: int, machine: Machine) -> int:
-    """Threads that may have a task of hloc_parallel(..., pieces, grain): one where all pieces are one range."""
+    """Threads that may have a task of hloc_parallel(..., pieces, grain): one if all pieces are one range."""
     return machine.cores if pieces > grain else 1
 
 
@@ -31,7 +31,7 @@ class Scratch(NamedTuple):
 
     @staticmethod
     def of(*, first: int = 0, second: int = 0, third: int = 0, own: int = 0, threads: int = 1) -> Scratch:
-        """With all sizes aligned, so that all that lies side by side is."""
+        """A Scratch with all sizes aligned, so that adjacent slots are aligned."""
         return Scratch(aligned(first), aligned(second), aligned(third), aligned(own), threads if own else 0)
 
     @property
@@ -39,7 +39,7 @@ class Scratch(NamedTuple):
         return self.first + self.second + self.third + self.own * self.threads
 
     def joined(self, other: Scratch) -> Scratch:
-        """Enough for either."""
+        """Enough memory for either."""
         return Scratch(*map(max, self, other))
 
 

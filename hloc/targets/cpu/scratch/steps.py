@@ -1,11 +1,11 @@
-"""How much scratch memory the routines of runtime/ take: told before anything is compiled, so that the plan holds it.
+"""The scratch memory of the routines of runtime/, computed before anything is compiled, so that the plan includes it.
 
-In: a Tile, or a host call that C makes (LAPACK). Out: a Scratch. The plan sets its bytes aside in the arena for the
-time of the step, and the driver hands them to the routine (hloc_give_room in runtime/pool.h). Sizes follow the routines
-line by line; where they were too small the routine would allocate, and hloc_unplanned_bytes tell it: tests look there.
+In: a Tile, or a host call that C makes (LAPACK). Out: a Scratch. The plan reserves its bytes in the arena for the
+duration of the step, and the driver passes them to the routine (hloc_give_room in runtime/pool.h). Sizes follow the
+routines line by line. If one is too small, the routine allocates, and hloc_unplanned_bytes counts it: tests check that.
 
     scratch_of(tile, machine)                     Scratch(first=1 << 20, second=0, third=0, own=66_048, threads=4)
-    scratch_of(tile, machine).bytes               what the plan sets aside
+    scratch_of(tile, machine).bytes               what the plan reserves
     kept_bytes(program.kernels, machine)          what routines keep between runs: roots of unity
 """
 from __future__ import annotations
@@ -40,7 +40,7 @@ def scratch_of(step: Tile | HostCall, machine: Machine) -> Scratch:
 
 
 def kept_bytes(kernels: Iterable[Kernel | Tile], machine: Machine) -> int:
-    """What the routines of a program keep as long as the process lives: the plans of transforms."""
+    """Bytes that the routines of a program keep until the process ends: the plans of FFTs."""
     plans = {plan for k in kernels if isinstance(k, Tile) and k.routine == "fft" for plan in _plans(k, machine)}
     return sum(plan.bytes for plan in plans if plan.n <= LONGEST_KEPT)
 
@@ -118,10 +118,11 @@ def _in_place(operand: tuple, type: str) -> bool:
     return type == "f32" and column == 1 and row % 128 != 0
 
 
-# -- transforms --------------------------------------------------------------------------------------------------------
+# -- FFTs --------------------------------------------------------------------------------------------------------------
 
 def _dimensions(tile: Tile) -> list[tuple[int, bool]]:
-    """For each transformed dimension the points of its plan, and whether lines are real ones taken as half as long."""
+    """For each transformed dimension the points of its plan, and whether real lines are computed as complex lines of
+    half the length."""
     given = dict(tile.parameters)
     kind, lengths = given["kind"], given["lengths"]
     last = len(lengths) - 1
@@ -134,7 +135,7 @@ def _point(tile: Tile) -> int:
 
 
 class _Plan(NamedTuple):
-    """runtime/fft_lines.h: what is computed once for lines of n points, split into rows (0: not at all)."""
+    """runtime/fft_lines.h: computed once for lines of n points, split into rows (0: not split)."""
 
     n: int
     real: bool
@@ -153,7 +154,7 @@ class _Plan(NamedTuple):
 
 
 def _plans(tile: Tile, machine: Machine) -> list[_Plan]:
-    """Of each dimension."""
+    """The plan of each dimension."""
     given, point = dict(tile.parameters), _point(tile)
     sizes, lanes, last = _sizes(tile), 2 * machine.vector_bytes // point, len(given["lengths"]) - 1
     plans = []
@@ -165,14 +166,14 @@ def _plans(tile: Tile, machine: Machine) -> list[_Plan]:
 
 
 def _sizes(tile: Tile) -> list[int]:
-    """Of the complex side."""
+    """The sizes of the complex side."""
     given = dict(tile.parameters)
     *outer, last = given["lengths"]
     return [*outer, last // 2 + 1 if given["kind"] in ("RFFT", "IRFFT") else last]
 
 
 def _rows_of(n: int, lines: int, point: int, lanes: int) -> int:
-    """F(rows_of) there."""
+    """F(rows_of) of runtime/fft_lines.h."""
     if lines >= lanes and _fit_lanes(n, point) or not _is_smooth(n):
         return 0
     return next((rows for rows in range(isqrt(n), lanes - 1, -1) if n % rows == 0), 0)
@@ -183,7 +184,8 @@ def _fit_lanes(n: int, point: int) -> bool:
 
 
 def _fft(tile: Tile, machine: Machine) -> Scratch:
-    """runtime/fft_lines.h: lines and what a transform of one takes, all points where the last dimension comes last."""
+    """runtime/fft_lines.h: lines and the scratch memory of one transform; all points if the last dimension is
+    transformed last."""
     given = dict(tile.parameters)
     lengths, batch, point, sizes = given["lengths"], given["batch"], _point(tile), _sizes(tile)
     plans, total = _plans(tile, machine), Scratch()
@@ -203,14 +205,14 @@ def _fft(tile: Tile, machine: Machine) -> Scratch:
 
 
 def _lines(length: int, n: int, lines: int, lanes: int, point: int, machine: Machine) -> Scratch:
-    """Of F(run_lines): so many lines at a time, each of `length` points that are transformed as n."""
+    """F(run_lines): `lanes` lines at a time, each of `length` points that are transformed as n."""
     spare = n if _is_smooth(n) else 2 * _chirp_length(n)
     threads = busy(-(-lines // lanes), 8192 // (lanes * (length + 1)) + 1, machine)
     return Scratch.of(own=(length + 1 + spare) * lanes * point, threads=threads)
 
 
 def _roots_bytes(n: int, point: int) -> int:
-    """Of a plan of lines that are not split."""
+    """Bytes of a plan for lines that are not split."""
     roots = PLAN_BYTES + aligned(n * point)
     if _is_smooth(n):
         return roots
@@ -260,7 +262,7 @@ def _groups(length: int, k: int) -> int:
 
 def _sorted(rows: int, length: int, types: list[str], bits: int, selected: Selection | None,
             machine: Machine) -> Scratch:
-    """runtime/sort*.h: elements of these types, keys of so many bits (0: none)."""
+    """runtime/sort*.h: elements of these types, keys of `bits` bits (0: no key)."""
     from hloc.targets.cpu.tiles.sorts import goes_by_network
     element = _struct((ELEMENT_TYPES[t].bytes, ELEMENT_TYPES[t].bytes // (2 if t in ("c64", "c128") else 1))
                       for t in types)
@@ -286,7 +288,7 @@ def _sorted(rows: int, length: int, types: list[str], bits: int, selected: Selec
 
 
 def _struct(fields: Iterable[tuple[int, int]]) -> tuple[int, int]:
-    """Size and alignment of a C struct of fields of such sizes and alignments."""
+    """Size and alignment of a C struct, from the sizes and alignments of its fields."""
     total, most = 0, 1
     for size, alignment in fields:
         total, most = -(-total // alignment) * alignment + size, max(most, alignment)

@@ -1,4 +1,4 @@
-"""Scratch memory of Cholesky factors and triangular systems: what runtime/triangular_rows.h takes.
+"""Scratch memory of Cholesky factorizations and triangular solves, as runtime/triangular_rows.h takes it.
 
 In: a Tile of the routine "cholesky" or "triangular-solve". Out: a Scratch (room.py). Names are those of the C code.
 """
@@ -13,7 +13,7 @@ PIECE, MANY, LARGE, FEW = 65536, 8, 256, 2
 
 
 def cholesky_scratch(tile: Tile, machine: Machine) -> Scratch:
-    """A matrix for each thread, with rows and columns filled up."""
+    """A matrix for each thread, with rows and columns padded."""
     given, size, rows, width = _sides(tile, machine)
     n, batch = given["size"], given["batch"]
     stride = _up(n, width)
@@ -24,7 +24,7 @@ def cholesky_scratch(tile: Tile, machine: Machine) -> Scratch:
 
 
 def triangular_solve_scratch(tile: Tile, machine: Machine) -> Scratch:
-    """The matrix in groups of rows, and a strip of right sides for each thread."""
+    """The matrix in groups of rows, and a strip of right-hand sides for each thread."""
     given, size, rows, width = _sides(tile, machine)
     n, m, batch = given["size"], given["sides"], given["batch"]
     groups = -(-n // rows)

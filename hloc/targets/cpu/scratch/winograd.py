@@ -1,10 +1,10 @@
-"""Convolutions by blocks (runtime/conv_winograd.c): which go this way, and how their work is divided.
+"""Winograd convolutions (runtime/conv_winograd.c): which convolutions use the algorithm, and how work is divided.
 
-In: a Convolution. Out: whether it does; its Blocks. Names are those of the C code. With two cores and vectors of 64
-bytes:
+In: a Convolution. Out: whether it uses the algorithm; its Blocks. Names are those of the C code. With two cores and
+vectors of 64 bytes:
 
     f32[1,56,56,64] by f32[3,3,64,64]        784 blocks of 2x2 positions: tasks of 98
-    f32[1,14,14,256] by f32[3,3,256,256]     49 blocks, which are few: tasks of 4 panels of 32 features
+    f32[1,14,14,256] by f32[3,3,256,256]     49 blocks, which is few: tasks of 4 panels of 32 features
 """
 from __future__ import annotations
 
@@ -17,26 +17,25 @@ from hloc.targets.cpu.scratch.products import tile_rows
 
 DEPTH, PRODUCTS, APART = 64, 16, 16
 FEW_ROWS, IMAGE_FLOATS, SUM_FLOATS = 16, 1 << 17, 1 << 18
-UNIT, MOST_FEATURES = 16, 16384      # features: of whole vectors; as many as no_places has
-LEAST_WORK = 1 << 19                 # multiply-adds; less is done before transforms pay
-# What transforms cost: those of filters as much as products of so many blocks, those of images and sums as much as
-# so many features more of y and of x.
+UNIT, MOST_FEATURES = 16, 16384      # features: whole vectors; the size of no_places
+LEAST_WORK = 1 << 19                 # multiply-adds; with fewer, transforms do not pay
+# Costs of transforms: of filters, in blocks of products; of images and sums, in additional features of y and of x.
 FILTERS, IMAGES, SUMS = 4, 3, 5
-WORTH = 0.9                          # of the multiply-adds of the direct way
+WORTH = 0.9                          # of the multiply-adds of direct convolution
 
 
 class Blocks(NamedTuple):
-    """How a convolution is divided; room in floats."""
+    """How a convolution is divided; memory in floats."""
 
     few: bool
-    tasks: int           # of `grain` blocks, or panels where blocks are few
+    tasks: int           # of `grain` blocks, or of panels if blocks are few
     grain: int
-    filters: int         # room for all transformed filters
-    own: int             # room of a thread
+    filters: int         # for all transformed filters
+    own: int             # for a thread
 
 
 def goes_by_blocks(c: Convolution, machine: Machine) -> bool:
-    """Whether it can go this way, and does less so."""
+    """Whether the algorithm applies, and needs less work."""
     fits = c.window == (1, 3, 3) and c.stride == c.base_dilation == c.window_dilation == ONES \
         and c.groups == c.batch_groups == c.x_size[0] == c.y_size[0] == 1 and not c.pad_low[0] \
         and c.x_features % UNIT == c.y_features % UNIT == 0 and 0 < c.x_features <= MOST_FEATURES
@@ -45,7 +44,7 @@ def goes_by_blocks(c: Convolution, machine: Machine) -> bool:
 
 
 def _work(c: Convolution, machine: Machine) -> float:
-    """Multiply-adds of all threads, while the one that has most to do is at work; transforms as such."""
+    """Multiply-adds of the busiest thread times the number of threads; transforms count as multiply-adds."""
     blocks, columns = blocks_of(c, machine), panel_columns(machine)
     longest = ceil(blocks.tasks / machine.cores) * machine.cores * blocks.grain
     if blocks.few:
@@ -73,7 +72,7 @@ def blocks_of(c: Convolution, machine: Machine) -> Blocks:
 
 
 def transformed_filters(c: Convolution, machine: Machine) -> int:
-    """Floats of all filters, transformed."""
+    """Floats of all transformed filters."""
     return ceil(c.y_features / panel_columns(machine)) * ceil(c.x_features / DEPTH) * _filter(machine)
 
 

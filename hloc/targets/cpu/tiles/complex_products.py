@@ -1,9 +1,9 @@
-"""Products of complex matrices: which product of real ones runtime/gemm_complex.h makes of them.
+"""Products of complex matrices: the real product by which runtime/gemm_complex.h computes one.
 
-In: sizes and strides of hloc_gemm_args. Out: those of the real product, and what is copied for it. Names are those of
-the C code.
+In: sizes and strides of hloc_gemm_args. Out: those of the real product, and the copies for it. Names are those of the C
+code.
 
-    real_product(4096, 8, 64, (0, 0, 64, 1), (0, 0, 8, 1))     4096 x 128 by 128 x 16: a kept, b copied twice
+    real_product(4096, 8, 64, (0, 0, 64, 1), (0, 0, 8, 1))     4096 x 128 by 128 x 16: a in place, b copied twice
 """
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Strides = tuple[int, int, int, int]          # outer, inner, row, column
 
 
 class RealProduct(NamedTuple):
-    """Sizes and strides of real numbers. room: complex numbers of HLOC_THIRD; finishes: the sums are put together, or
-    turned, so that there is an epilogue."""
+    """Sizes and strides of real numbers. room: complex numbers of HLOC_THIRD; finishes: the sums are combined, or
+    transposed, so there is an epilogue."""
 
     sizes: tuple[int, int, int]
     a: Strides
@@ -38,7 +38,7 @@ class _Operand(NamedTuple):
 
 
 def real_product(m: int, n: int, k: int, a: Strides, b: Strides, batches: int = 1) -> RealProduct:
-    """planned() and what comes after it. Batches of copies lie one behind the other: their strides matter to nobody."""
+    """planned() and the code after it. Copies of batches are contiguous, so their strides are not needed."""
     left = _Operand(m, *a[:2], a[2] if m > 1 else 1, a[3] if k > 1 else 1)
     right = _Operand(n, *b[:2], b[3] if n > 1 else 1, b[2] if k > 1 else 1)
     keeps_b = (right.readable or not left.readable) if n > m else (right.readable and not left.readable)

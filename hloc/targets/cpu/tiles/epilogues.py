@@ -1,12 +1,13 @@
-"""Epilogues of products and convolutions: C functions that turn a finished tile of sums into stores, each written once.
+"""Epilogues of matmuls and convolutions: C functions that compute stores from a finished tile of sums.
 
-In: a Tile with an epilogue in loop IR. Out: an Epilogue. Its name comes from its text, and its text has names in place
-of sizes, which the caller hands over: fifty convolutions followed by the same activation share one function.
+In: a Tile with an epilogue in loop IR. Out: an Epilogue. Each function is written once. Its name comes from its text.
+Sizes are names in the text, and the caller passes them: fifty convolutions followed by the same activation share one
+function.
 
     out0[row * 1024 + column] = ...   ->   sizes (1024,) and   out0[row * n0 + column] = ...
 
-What is one for a row stands in front of the loop over its columns: compilers cannot tell that what they store is not
-what is loaded there, and a place found in data would make gathers of loads that lie side by side.
+Values that are equal for a row are hoisted out of the loop over its columns. Compilers cannot do that, since they do
+not know that stores do not alias the loads. An index that is loaded would turn contiguous loads into gathers.
 """
 from __future__ import annotations
 
@@ -42,13 +43,13 @@ from hloc.targets.cpu.vector_loops.load_speculation import epilogue_with_loads_f
 from hloc.targets.cpu.vector_loops.vector_width import computes_much
 from hloc.targets.printer import C, buffer_declarations, c_type, print_statements
 
-SMALL = 16            # such factors, and all divisors, stay in the text: compilers make shifts of them
+SMALL = 16            # factors up to this, and all divisors, stay constants: compilers make shifts of them
 PARAMETERS = ("long batch, long first_row, long first_column, long rows,",
               "    long columns, const void *tile, long tile_stride")
 
 
 class Epilogue(NamedTuple):
-    """name and text of the C function; sizes: what the caller's array of sizes holds."""
+    """name and text of the C function; sizes: the contents of the caller's array of sizes."""
 
     name: str
     text: str
@@ -65,7 +66,7 @@ class Epilogue(NamedTuple):
 
 
 def epilogue_of(tile: Tile) -> Epilogue | None:
-    """The epilogue of a product or convolution; whole tiles have a number of columns known to the compiler."""
+    """The epilogue of a matmul or convolution; the compiler knows the number of columns of whole tiles."""
     if not tile.epilogue:
         return None
     sizes: dict[int, str] = {}
@@ -100,7 +101,7 @@ def epilogue_of(tile: Tile) -> Epilogue | None:
 
 
 def _extents(tile: Tile) -> dict[str, int]:
-    """How many values batch, row and column have; parameters as the files of hloc/kernels/products say."""
+    """The numbers of values of batch, row and column; parameters as in the files of hloc/kernels/products."""
     given = dict(tile.parameters)
     if tile.routine == "gemm":
         m, n, _ = given["sizes"]
@@ -112,9 +113,9 @@ def _extents(tile: Tile) -> dict[str, int]:
 
 
 def by_row(statements: Iterable[Stmt], read: set[str]) -> tuple[list[Stmt], list[Stmt]]:
-    """The values that all columns of a row share, made of loads from the buffers `read`; and what is left.
+    """The values that all columns of a row share, computed from loads of the buffers `read`; and the other statements.
 
-    Names of sizes are not there yet.
+    Sizes are not names yet.
     """
     shared: list[Stmt] = []
     left: list[Stmt] = []
@@ -131,7 +132,7 @@ def by_row(statements: Iterable[Stmt], read: set[str]) -> tuple[list[Stmt], list
 
 
 def _columns(of_row: Sequence[Stmt], of_column: Sequence[Stmt], total: str, buffers: Iterable[Buffer]) -> str:
-    """The text for one row: what its columns share, and the loop over them."""
+    """The text for one row: the values that its columns share, and the loop over them."""
     halves = {b.name: b.access == "read" for b in buffers if b.type == "f16"}
     if halves and (groups := _in_groups(of_row, of_column, total, halves)):
         printer = RowPrinter()
@@ -149,9 +150,9 @@ def _columns(of_row: Sequence[Stmt], of_column: Sequence[Stmt], total: str, buff
 
 
 def _in_groups(of_row: Sequence[Stmt], of_column: Sequence[Stmt], total: str, types: dict[str, bool]) -> list[Stmt]:
-    """The same with f16 converted by rows: groups of one vector, and a part of one at the end, whose sums are copied so
-    that it computes a whole one. Empty where nothing is converted along memory. types: buffers of f16, and whether they
-    are only read."""
+    """The same with f16 converted by rows, in groups of one vector. The sums of a partial group at the end are copied,
+    so that a whole group is computed. Empty if no contiguous elements are converted. types: buffers of f16, and whether
+    they are only read."""
     halves = frozenset(types)
     widened: list[Let] = []
     of_column = _without_single_numbers(of_column, {name for name, is_read in types.items() if is_read}, widened)
@@ -190,7 +191,7 @@ def _without_single_numbers(statements: Iterable[Stmt], read: set[str], widened:
             known = next((let for let in widened if let.value == expr), None) or Let(f"w{len(widened)}", expr)
             widened.extend([known] if known not in widened else [])
             return Var(known.name, "f32")
-        if isinstance(expr, Apply) and expr.op == "select":                 # what it may leave out is not read
+        if isinstance(expr, Apply) and expr.op == "select":                 # the arm that is not chosen is not read
             return expr._replace(arguments=(change(expr.arguments[0]), *expr.arguments[1:]))
         return with_parts(expr, change)
     return list(with_changes(statements, change))

@@ -1,8 +1,8 @@
 """Scores of attention: C functions that change a tile of sums in place, each written once.
 
-In: an attention Tile, whose epilogue says in loop IR what becomes of a sum (hloc/kernels/attention/attention.py). Out:
-a Score: the C function (see runtime/attention.h), how it likes its tiles, and, where the score is one of two values by
-a mask that knows nothing of the sum, a second function that tells whether a mask lets anything of a tile through.
+In: an attention Tile, whose epilogue computes the score from a sum in loop IR (hloc/kernels/attention/attention.py).
+Out: a Score: the C function (see runtime/attention.h) and the orientation of its tiles. If the score is one of two
+values by a mask that does not depend on the sum, there is a second function: whether any element of a tile is unmasked.
 
     select(in3[column], acc * 0.125, -1e30)   ->   score_1f2e(...), masked = -1e30, score_1f2e_live(...)
 """
@@ -23,8 +23,8 @@ PLACE = "long batch, long first_row, long first_column, long rows, long columns"
 
 
 class Score(NamedTuple):
-    """function: its name is the base of both; masked: the value of what the mask leaves out, or None; by_columns: a
-    tile's columns should lie side by side, since the arrays read do."""
+    """function: its name is the base of both; masked: the value of masked elements, or None; by_columns: a tile's
+    columns should be contiguous, since those of the arrays read are."""
 
     function: Epilogue
     masked: float | None
@@ -38,7 +38,7 @@ class Score(NamedTuple):
 
 
 def score_of(tile: Tile) -> Score | None:
-    """The score of an attention; None where it is the sum itself."""
+    """The score of an attention; None if it is the sum itself."""
     if tile.epilogue == (Let("score", Var("acc", "f32")),):
         return None
     sizes: dict[int, str] = {}
@@ -58,7 +58,7 @@ def score_of(tile: Tile) -> Score | None:
 
 
 def _function(head: list[str], counter: str, statements: str) -> str:
-    """In a tile either rows or columns lie side by side: there is a loop for each way."""
+    """In a tile either rows or columns are contiguous: there is a loop for each."""
     lines = [f"(void *const *given, {PLACE},", f"    {TILE}) {{", *head]
     for outer, inner in (("row", "column"), ("column", "row")):
         lines += [
@@ -78,7 +78,7 @@ def _function(head: list[str], counter: str, statements: str) -> str:
 
 
 def _live(head: list[str], counter: str, statements: str, condition: str) -> str:
-    """Whether the mask holds anywhere in a tile."""
+    """Whether the mask is true anywhere in a tile."""
     return "\n".join([
         f"(void *const *given, {PLACE}) {{", *head,
         "  for (long o = 0; o < rows; o++) {",
@@ -98,7 +98,7 @@ def _live(head: list[str], counter: str, statements: str, condition: str) -> str
         "}", ""])
 
 
-# -- what the statements say -------------------------------------------------------------------------------------------
+# -- analysis of the statements ----------------------------------------------------------------------------------------
 
 def _walks(position: Expr, statements: tuple) -> bool:
     """Whether a position moves with the row, and by more than one element."""
@@ -107,7 +107,7 @@ def _walks(position: Expr, statements: tuple) -> bool:
 
 
 def _is_row_itself(position: Expr) -> bool:
-    """row, or row plus what does not depend on it."""
+    """row, or row plus an expression that does not depend on it."""
     if isinstance(position, Var):
         return position.name == "row"
     if isinstance(position, Apply) and position.type == INDEX and position.op == "add":

@@ -1,8 +1,8 @@
 """Sorts and top-k on the CPU: a Tile -> C that instantiates runtime/sort.h with the comparator of the module.
 
-A comparator that compares one function of the two elements becomes a key for the radix sort, or for the network that
-sorts many short rows side by side (runtime/sort_network.h); any other one is called. By a key the first or last
-elements of rows are found without sorting the rest (runtime/sort_select.h).
+A comparator that compares one function of the two elements becomes a key for the radix sort, or for the sorting network
+of many short rows at a time (runtime/sort_network.h). Any other comparator is called. With a key the first or last
+elements of rows are selected without sorting the rest (runtime/sort_select.h).
 
     sort of f32 rows, ascending  ->  struct k2_sort_element {float v0;}, k2_sort_key, k2_sort_get, k2_sort_put, k2
 """
@@ -17,19 +17,19 @@ from hloc.machine import Machine
 from hloc.targets.printer import C, c_type, comment, expression, print_statements
 
 KEYED = frozenset(["s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64", "pred", "f32", "f64", "bf16", "f16"])
-FEWEST_ROWS, SHORT_ROW, LONGEST_ROW = 8, 128, 512           # of a sorting network: half its lanes, or all
-SELECTED_OF, SHORTEST_SELECTED = 8, 128                     # one element of so many at most, of longer rows than these
+FEWEST_ROWS, SHORT_ROW, LONGEST_ROW = 8, 128, 512           # of a sorting network: with half of its lanes, or all
+SELECTED_OF, SHORTEST_SELECTED = 8, 128                     # selects at most one of 8 elements, of longer rows
 
 
 class Selection(NamedTuple):
-    """How many elements of each sorted row are wanted, at its start or at its end."""
+    """The number of elements that are used of each sorted row, at its start or at its end."""
 
     kept: int
     from_end: bool
 
 
 def sort(tile: Tile, name: str, machine: Machine) -> str:
-    """runtime/sort.h; parameters as hloc/kernels/routines/sort.py says."""
+    """runtime/sort.h; parameters as in hloc/kernels/routines/sort.py."""
     given = dict(tile.parameters)
     results, bits = given["results"], key_bits(given["key"])
     types = [b.type for b in tile.buffers[:len(tile.buffers) - len(results)]]
@@ -45,14 +45,14 @@ def sort(tile: Tile, name: str, machine: Machine) -> str:
 
 
 def _place(length: int, stride: int, element: str) -> str:
-    """Where an element of a row lies; rows have `length` elements, `stride` elements apart."""
+    """The offset of an element of a row; rows have `length` elements, `stride` elements apart."""
     if stride == 1:
         return f"row * {length}L + {element}"
     return f"row / {stride} * {stride * length}L + row % {stride} + ({element}) * {stride}L"
 
 
 def _put(buffer: int, result: tuple[int, int, int], types: list[str], length: int, stride: int) -> str:
-    """Stores element i of a sorted row, where it is one of this result's."""
+    """Stores element i of a sorted row, if it belongs to this result."""
     operand, first, last = result
     array = f"(({c_type(types[operand])} *)buffers[{buffer}])"
     if (first, last) == (0, length):
@@ -62,8 +62,7 @@ def _put(buffer: int, result: tuple[int, int, int], types: list[str], length: in
 
 
 def selection(results: tuple, length: int, bits: int) -> Selection | None:
-    """The selection that does for these results of a sort, where there is one. bits: of the key, 0 where there is
-    none."""
+    """The selection that computes these results of a sort, or None. bits: of the key, 0 without a key."""
     if not bits or length <= SHORTEST_SELECTED:
         return None
     from_start, from_end = max(last for *_, last in results), length - min(first for _, first, _ in results)
@@ -95,31 +94,31 @@ def topk(tile: Tile, name: str, machine: Machine) -> str:
 
 
 def topk_selection(tile: Tile) -> Selection | None:
-    """The selection for a top-k that runtime/topk.h does not do."""
+    """The selection for a top-k that runtime/topk.h does not compute."""
     given = dict(tile.parameters)
     return selection(((0, 0, given["k"]),), given["length"], topk_key_bits(tile))
 
 
 def has_topk(tile: Tile) -> bool:
-    """Whether runtime/topk.h does it."""
+    """Whether runtime/topk.h computes it."""
     return tile.buffers[0].type == "f32" and dict(tile.parameters)["largest"] and tile.buffers[2].type == "s32"
 
 
 def topk_key_bits(tile: Tile) -> int:
-    """Bits of the key by which a top-k is sorted that runtime/topk.h does not do."""
+    """Bits of the sort key of a top-k that runtime/topk.h does not compute."""
     type = tile.buffers[0].type
     return 16 if type == "bf16" else ELEMENT_TYPES[computation_type(type)].bits
 
 
 def key_bits(key: tuple) -> int:
-    """Bits of the key of a sort; 0 where it has none. `key`: see hloc/kernels/routines/sort.py."""
+    """Bits of the key of a sort; 0 without a key. `key`: see hloc/kernels/routines/sort.py."""
     if not _is_keyed(key):
         return 0
     return ELEMENT_TYPES[key[4].type].bits - _unused_bits(key)
 
 
 def goes_by_network(rows: int, length: int, bits: int) -> bool:
-    """Whether rows are sorted side by side (runtime/sort_network.h). bits: of the key, 0 where there is none."""
+    """Whether a sorting network sorts many rows at a time (runtime/sort_network.h). bits: of the key, 0 without one."""
     fewest = FEWEST_ROWS if length <= SHORT_ROW else 2 * FEWEST_ROWS
     return rows >= fewest and 1 < length <= LONGEST_ROW and 0 < bits <= 32
 
@@ -147,7 +146,7 @@ def _less(s: str, tile: Tile, types: list[str]) -> str:
 
 
 def _function_key(s: str, key: tuple) -> list[str]:
-    """The key of the radix sort, or nothing where the comparator must be called."""
+    """The key of the radix sort, or nothing if the comparator must be called."""
     if not _is_keyed(key):
         return []
     order, name, type, statements, result, _ = key
@@ -157,13 +156,13 @@ def _function_key(s: str, key: tuple) -> list[str]:
 
 
 def _key(s: str, type: str, order: str) -> list[str]:
-    """The key where the first operand's value is compared as it is."""
+    """The key if the first operand's value is compared unchanged."""
     return _key_function(s, order, "", expression(_wide(Var("e->v0", type))), computation_type(type),
                          16 if type == "bf16" else 0)
 
 
 def _key_function(s: str, order: str, body: str, value: str, wide: str, unused: int) -> list[str]:
-    """unused: how many of the lowest bits of a value are always zero."""
+    """unused: the number of lowest bits of a value that are always zero."""
     if ELEMENT_TYPES[wide].kind == "float" and "total" not in order:
         value += " + 0.0f"                                   # -0 equals +0 in the order of plain comparisons
     key = value if ELEMENT_TYPES[wide].kind in ("unsigned", "pred") else f"hloc_sort_key_{wide}({value})"
@@ -198,7 +197,7 @@ def _instance(name: str, s: str, rows: int, length: int, bits: int, selected: Se
 
 
 def fft(tile: Tile, name: str, machine: Machine) -> str:
-    """runtime/fft.h; parameters as hloc/kernels/routines/fft.py says."""
+    """runtime/fft.h; parameters as in hloc/kernels/routines/fft.py."""
     given = dict(tile.parameters)
     precision = "f64" if tile.buffers[1].type in ("c128", "f64") else "f32"
     lengths = given["lengths"]

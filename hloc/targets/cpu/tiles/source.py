@@ -1,8 +1,8 @@
 """Tiles on the CPU: a Tile of the plan -> C that calls a hand-written routine of runtime/.
 
 In: a kernels.ir.Tile (matrix product, attention, convolution, sort, FFT). Out: the C text of
-`void name(void *const *buffers)`. A routine is compiled once per machine (routines.py); what is generated here are
-its arguments, and the epilogue or comparator that it calls back.
+`void name(void *const *buffers)`. A routine is compiled once per machine (routines.py). Generated here are its
+arguments, and the epilogue or comparator that it calls back.
 
     gemm of f32 with a bias  ->  epilogue_1f2e(...) and k3(...) { hloc_gemm_args args = {...}; hloc_gemm_f32(&args); }
 """
@@ -37,7 +37,7 @@ def _value(value: object) -> str:
 
 
 def _address(position: int, type: str, offset: int) -> str:
-    """buffers[position], moved by `offset` elements."""
+    """The address `offset` elements after buffers[position]."""
     return f"(const {c_type(type)} *)buffers[{position}] + {offset}" if offset else f"buffers[{position}]"
 
 
@@ -52,14 +52,14 @@ def _call(kind: str, entry: str, fields: str, epilogue: Epilogue | None) -> list
 
 
 def _operands(tile: Tile) -> tuple[int, int]:
-    """The buffers of both operands; a tile that packs one is given that one alone."""
+    """The buffers of both operands; a tile that packs an operand has only that one."""
     return (0, 0) if dict(tile.parameters).get("packing") == "packs" else (0, 1)
 
 
 def _with_packing(tile: Tile, fields: dict[str, object], side: str, result: str, epilogue: Epilogue | None,
                   ) -> Epilogue | None:
-    """Adds where an operand lies packed, behind the buffers. A tile that packs one computes nothing: its result and its
-    epilogue, which is given back, are nowhere."""
+    """Adds the address of a packed operand, which follows the buffers. Returns the epilogue. A tile that packs an
+    operand computes nothing else: it has neither a result nor an epilogue."""
     packing = dict(tile.parameters).get("packing")
     if packing == "reads":
         fields.update({f"{side}_packed": f"buffers[{len(tile.buffers)}]"})
@@ -72,7 +72,7 @@ def _with_packing(tile: Tile, fields: dict[str, object], side: str, result: str,
 # -- matrix products ---------------------------------------------------------------------------------------------------
 
 def gemm(tile: Tile, name: str, machine: Machine) -> str:
-    """runtime/gemm.h; parameters as hloc/kernels/products/dot.py says."""
+    """runtime/gemm.h; parameters as in hloc/kernels/products/dot.py."""
     given = dict(tile.parameters)
     type, total = given["types"]
     (m, n, k), (outer, inner), (lhs, rhs) = given["sizes"], given["batches"], _operands(tile)
@@ -98,7 +98,7 @@ def gemm(tile: Tile, name: str, machine: Machine) -> str:
 # -- attention ---------------------------------------------------------------------------------------------------------
 
 def attention(tile: Tile, name: str, machine: Machine) -> str:
-    """runtime/attention.h; parameters as hloc/kernels/attention/attention.py says."""
+    """runtime/attention.h; parameters as in hloc/kernels/attention/attention.py."""
     given = dict(tile.parameters)
     rows, columns, depth, features = given["sizes"]
     last = len(tile.buffers) - 1
@@ -131,7 +131,7 @@ def _operand(address: str, type: str, row: int, column: int, batch: Iterable[int
 # -- convolutions ------------------------------------------------------------------------------------------------------
 
 def convolution(tile: Tile, name: str, machine: Machine) -> str:
-    """runtime/conv.h; parameters as kernels/products/convolution.py says. Missing spatial dimensions come first."""
+    """runtime/conv.h; parameters as in kernels/products/convolution.py. Missing spatial dimensions come first."""
     given = dict(tile.parameters)
     type, total = given["types"]
     unused, (lhs, rhs) = 3 - len(given["window"]), _operands(tile)
@@ -171,7 +171,7 @@ TEMPLATES: dict[str, Callable[[Tile, str, Machine], str]] = {
 }
 
 def tile_function(tile: Tile, name: str, machine: Machine) -> str:
-    """The C text of one tile but its epilogue. Raises UnsupportedError for a routine without a template."""
+    """The C text of one tile without its epilogue. Raises UnsupportedError for a routine without a template."""
     template = TEMPLATES.get(tile.routine)
     if template is None:
         raise UnsupportedError(f"library kernel '{tile.routine}' on target cpu")
