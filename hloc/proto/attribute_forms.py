@@ -1,9 +1,9 @@
-"""Attributes with a form of their own: a pair of functions each, from HloInstructionProto and back.
+"""Attributes with a special form: for each a function from HloInstructionProto and one to it.
 
     SPECIAL["padding"].read(context)                (PaddingDim(1, 2, 0),)
     SPECIAL["padding"].write(value, instruction)    {"padding_config": {"dimensions": [...]}}
 
-Attributes that are one field are rows of a table in attributes.py.
+Attributes that are one field are rows of the table in attributes.py.
 """
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MOST_DIMENSIONS = 1000
 
 
 class Context(NamedTuple):
-    """What reading an attribute may need beside its record."""
+    """The context for reading an attribute: its record and more."""
 
     opcode: str
     record: Record
@@ -56,7 +56,7 @@ def _verbatim(text: str) -> Verbatim | None:
 
 
 def _note(field: str, read: Callable[[Record], str], write: Callable[..., dict[str, Any]]) -> Special:
-    """An attribute that is a text on one side and a message on the other."""
+    """An attribute that is a text in modules and a message in protos."""
     def reader(context: Context) -> Verbatim | None:
         return _verbatim(read(context.record[field])) if field in context.record else None
 
@@ -205,7 +205,7 @@ ORDERS = {"": "", "TOTALORDER": "TOTALORDER", "TOTAL": "TOTALORDER", "PARTIALORD
 
 
 def _read_type(context: Context) -> str | None:
-    """By comparison_type; newer protos have comparison_order beside it or in its place."""
+    """The order, from comparison_type; newer protos have comparison_order in addition or instead."""
     kind, order = context.record["comparison_type"], context.record["comparison_order"]
     if order not in ORDERS:
         span = Span(context.shapes.source, context.record.offset, context.record.offset + 1)
@@ -329,7 +329,7 @@ def _write_outfeed_shape(value: str, instruction: Instruction) -> dict[str, Any]
     return {"outfeed_shape": write_shape(parse_shape(value))}
 
 
-# The text's entry is the side of the users, the message's entry that of the operand.
+# An entry of the text is the users' side; an entry of the message is the operand's side.
 _SIDES = {"entry": "domain_exit_sharding", "exit": "domain_entry_sharding"}
 
 
@@ -399,7 +399,7 @@ def _read_origin(context: Context) -> Verbatim | None:
 
 
 def _field(name: str) -> Callable[[Any, Instruction], dict[str, Any]]:
-    """A writer that puts the value as it is."""
+    """A writer that stores the value unchanged."""
     return lambda value, instruction: {name: value}
 
 

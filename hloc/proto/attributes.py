@@ -1,12 +1,12 @@
-"""Attributes of instructions: which field of HloInstructionProto holds each, and its form on both sides.
+"""Attributes of instructions: the field of HloInstructionProto for each, and its form in records and in modules.
 
-In: an instruction's record. Out: attribute values as hloc.text gives them, and back. Example:
+In: an instruction's record. Out: attribute values as hloc.text parses them, and back. Example:
 
     read_attributes(record, "iota", ...)        {"iota_dimension": 1}, from {"dimensions": (1,)}
     write_attributes(instruction, ...)          {"dimensions": (1,)}
 
-Most attributes are a row of PLAIN: the place of the value and its kind. The others have a pair of functions in
-attribute_forms.py. Computations are not here: reader.py and writer.py know them.
+Most attributes are a row of PLAIN: the path of the value and its kind. The others have a pair of functions in
+attribute_forms.py. Called computations are handled in reader.py and writer.py.
 """
 from __future__ import annotations
 
@@ -73,13 +73,13 @@ PLAIN: dict[str, Plain] = {
     "outfeed_config": Plain("outfeed_config", "string"),
 }
 _CONTRACTING = ("lhs_contracting_dims", "rhs_contracting_dims")
-# Printed also where they have their default: XLA's printer does.
+# Printed also with their default value, as by XLA's printer.
 _ALWAYS = frozenset([("broadcast", "dimensions"), ("map", "dimensions"), ("topk", "largest"),
                      *((dot, side) for dot in ("dot", "ragged-dot", "scaled-dot") for side in _CONTRACTING)])
 
 
 def read_attributes(context: Context) -> dict[str, Any]:
-    """All attributes that are there but computations, by the keys that the opcode takes."""
+    """All attributes that are present except computations, by the keys that the opcode takes."""
     known = signature(context.opcode)
     found: dict[str, Any] = {}
     for key in (*known.required, *sorted(known.allowed.difference(known.required))):
@@ -122,7 +122,7 @@ def _read_plain(plain: Plain, value: Any) -> Any:
 
 
 def write_attributes(instruction: Instruction, known_elsewhere: frozenset[str]) -> dict[str, Any]:
-    """The fields of all attributes but those in `known_elsewhere`. Raises UnsupportedError for what has no field."""
+    """The fields of attributes that are not in `known_elsewhere`. Raises UnsupportedError for one without a field."""
     record: dict[str, Any] = {}
     for key, value in instruction.attributes.items():
         if key in known_elsewhere:
@@ -139,7 +139,7 @@ def write_attributes(instruction: Instruction, known_elsewhere: frozenset[str]) 
 
 
 def _merge(record: dict[str, Any], more: dict[str, Any]) -> None:
-    """Adds fields; messages that both have become one."""
+    """Adds fields; messages that are in both are merged."""
     for name, value in more.items():
         if isinstance(value, dict) and name in record:
             _merge(record[name], value)
@@ -158,7 +158,7 @@ def _write_plain(plain: Plain, value: Any, span: Span | None) -> dict[str, Any]:
 
 
 def _fill_in(record: dict[str, Any], instruction: Instruction) -> None:
-    """What XLA's reader wants to find although the text leaves it out."""
+    """Add fields that XLA's reader requires although the text omits them."""
     opcode = instruction.opcode
     if opcode in ("convolution", "custom-call"):
         record.setdefault("feature_group_count", 1)

@@ -1,4 +1,4 @@
-"""Shardings, device groups and meshes: their texts and their messages, both ways.
+"""Shardings, device groups and meshes: from text to messages and back.
 
     read_sharding(record)                        {devices=[2,1]<=[2] last_tile_dim_replicate}
     write_sharding("{maximal device=3}")         {"type": "MAXIMAL", "tile_assignment_devices": (3,)}
@@ -170,7 +170,7 @@ def _axis_records(axes: Sequence[AxisUse], names: list[str], span: Span | None) 
 # -- groups of devices -------------------------------------------------------------------------------------------------
 
 def read_groups(record: Record) -> str:
-    """replica_groups of an instruction, in the form that its message has."""
+    """replica_groups of an instruction, in the form of its message."""
     if "iota_collective_device_list" in record:
         iota = record["iota_collective_device_list"]
         return (f"[{iota['num_replica_groups']},{iota['num_devices_per_group']}]"

@@ -1,4 +1,4 @@
-"""Whole files: which message one holds, and its module and arguments.
+"""Whole files: the kind of message, its module and its arguments.
 
     module = read_proto(data, "m.hlo.pb")          HloModuleProto, HloProto or HloSnapshot
     module.default_inputs                          the snapshot's arguments, or None
@@ -26,7 +26,7 @@ _FIRST_WORD = re.compile(r"(?:\s|#[^\n]*(?:\n|\Z))*(\w+)\s*[:{<]")
 
 
 def kind_of(data: bytes) -> str | None:
-    """HloModuleProto, HloProto, HloSnapshot, or None where the bytes are none of them. Looks at the frame only."""
+    """HloModuleProto, HloProto, HloSnapshot, or None for other bytes. Reads only the outer fields."""
     place: tuple[int, int] | None = (0, len(data))
     for kind in ("HloModuleProto", "HloProto", "HloSnapshot"):
         fields = top_fields(data, *place) if place else None
@@ -34,7 +34,7 @@ def kind_of(data: bytes) -> str | None:
             return None
         if _is_module(data, fields):
             return kind
-        place = fields.get(1)                 # HloProto has its module there, HloSnapshot its HloProto
+        place = fields.get(1)                 # the module of an HloProto, the HloProto of an HloSnapshot
     return None
 
 
@@ -51,7 +51,7 @@ def _is_module(data: bytes, fields: dict[int, tuple[int, int]]) -> bool:
 
 
 def read_proto(data: bytes, name: str, warn: Warn | None = None) -> Module:
-    """The module in a binary file. Raises ParseError with the byte that is wrong."""
+    """The module in a binary file. Raises ParseError with the offset of the wrong byte."""
     source = ByteSource(name)
     return _module(decode(data, kind_of(data) or "HloModuleProto", source, warn), source)
 
@@ -85,12 +85,12 @@ def _leaves(value) -> list:
 
 
 def left_out(module: Module) -> list[str]:
-    """Attributes of the module's header that a proto has no place for; they say nothing about its meaning."""
+    """Attributes of the module's header that a proto cannot hold; they do not affect its meaning."""
     return [key for key in module.attributes if key in LEFT_OUT]
 
 
 def write_proto(module: Module) -> bytes:
-    """An HloModuleProto. Raises UnsupportedError for attributes that it has no field for."""
+    """The bytes of an HloModuleProto. Raises UnsupportedError for attributes without a field."""
     return encode(module_record(module), "HloModuleProto")
 
 

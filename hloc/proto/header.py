@@ -1,9 +1,9 @@
-"""The module's header and its tables of source places, to text and back.
+"""The module's header and its tables of source locations, to text and back.
 
     read_header(record, shapes)      {"input_output_alias": "{ {0}: (0, {}, may-alias) }", ...}
     read_tables(record)              FileNames ... FunctionNames ... FileLocations ... StackFrames ...
 
-Numbers of replicas and partitions have no field of their own: they are kept as a device assignment, as XLA reads it.
+The numbers of replicas and partitions have no fields: they are written as a device assignment, which XLA reads.
 """
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _HEADS = re.compile(r"^(FileNames|FunctionNames|FileLocations|StackFrames)", re.
 _ROW = re.compile(r"""([0-9]+)\s*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|\{[^{}]*\})""", re.DOTALL)
 _PAIR = re.compile(r"(\w+)\s*=\s*(-?\d+)")
 MOST_DEVICES = 1 << 20
-# Header attributes that steer XLA and say nothing about the program; a proto has no place for them.
+# Header attributes that control XLA and do not affect the program's meaning; a proto has no fields for them.
 LEFT_OUT = frozenset(["allow_spmd_sharding_propagation_to_parameters", "allow_spmd_sharding_propagation_to_output",
                       "alias_passthrough_params", "origin_recovery_table", "debug_attributes"])
 _WRITTEN = frozenset(["input_output_alias", "buffer_donor", "entry_computation_layout", "frontend_attributes",
@@ -74,7 +74,7 @@ def _read_device_counts(record: Record) -> dict[str, str]:
 
 
 def read_tables(record: Record) -> str:
-    """The tables behind the header; "" where there are none."""
+    """The tables after the header; "" if there are none."""
     index = record["stack_frame_index"]
     if index is None:
         return ""
@@ -90,14 +90,14 @@ def _table(head: str, rows: list[str]) -> str:
 
 
 def _braces(record: Record, names: tuple[str, ...]) -> str:
-    """Parents are counted from 1 in the text: a frame without one names itself."""
+    """Text in braces. Parents are counted from 1 in the text; a frame without a parent names itself."""
     return "{" + " ".join(f"{n}={record[n] + (n == 'parent_frame_id')}" for n in names) + "}"
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 def write_header(module: Module) -> dict[str, Any]:
-    """The module's fields for header and tables. Raises UnsupportedError for what a proto cannot say."""
+    """The module's fields for header and tables. Raises UnsupportedError for attributes that a proto cannot hold."""
     unknown = [key for key in module.attributes if key not in _WRITTEN | LEFT_OUT]
     if unknown:
         raise UnsupportedError(f"a proto has no field for the module's attribute {unknown[0]}")
@@ -123,7 +123,7 @@ def _write_layout(module: Module) -> dict[str, Any]:
 
 
 def _write_device_counts(module: Module) -> dict[str, Any]:
-    """Devices counted up: replica by replica in each partition."""
+    """Devices in increasing order: replica by replica in each partition."""
     replicas, partitions = (int(module.attributes.get(key, 1)) for key in ("replica_count", "num_partitions"))
     if replicas <= 1 and partitions <= 1:
         return {}

@@ -4,8 +4,8 @@ In: a record and the Shape of its constant. Out: an ndarray of the shape's dimen
 
     read_literal(record, shape, source)      array([1., 2.], dtype=float32), from {"f32s": array([1., 2.])}
 
-Elements stand in the order of the literal's layout. Types under a byte take one byte each; types of one or two bytes
-are raw bytes, little-endian; complex numbers are pairs.
+Elements are in the order of the literal's layout. Types smaller than a byte take one byte each. Types of one or two
+bytes are raw bytes, little-endian. Complex numbers are pairs.
 """
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PARTS = {"c64": np.dtype("<f4"), "c128": np.dtype("<f8")}
 
 
 def read_literal(record: Record, shapes: ShapeReader, shape: Shape | None = None) -> np.ndarray | tuple:
-    """The value of a literal; with `shape`, it must be compatible with it. Recursive: shapes bound the depth."""
+    """The value of a literal, which must be compatible with `shape`, if given. Recursive: shapes bound the depth."""
     span = Span(shapes.source, record.offset, record.offset + 1)
     own = shapes.read(record.part("shape"))
     if shape is not None and not own.compatible(shape):
@@ -78,7 +78,7 @@ def _from_bytes(raw: bytes, row: Any) -> np.ndarray:
 
 
 def _in_rows(values: np.ndarray, shape: Shape) -> np.ndarray:
-    """From the order of the layout to rows."""
+    """Elements in row-major order, from the order of the layout."""
     order = shape.minor_to_major[::-1]                        # major to minor
     if math.prod(shape.dimensions) == 0 or order == tuple(range(shape.rank)):
         return values.reshape(shape.dimensions)

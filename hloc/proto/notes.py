@@ -1,9 +1,9 @@
-"""What instructions carry beside their meaning: metadata, frontend attributes, origin, statistics.
+"""Annotations of instructions that do not affect their meaning: metadata, frontend attributes, origin, statistics.
 
     read_metadata({"op_name": "x", "source_line": 3})       {op_name="x" source_line=3}
     write_metadata('{op_name="x" source_line=3}')           {"op_name": "x", "source_line": 3}
 
-Texts are as XLA prints them. Each form has its reader and its writer side by side.
+Texts are as XLA prints them. Each form has a reader and a writer.
 """
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _METADATA = ("op_type", "op_name", "source_file", "source_line", "source_end_lin
 
 
 def read_metadata(record: Record) -> str:
-    """op_type="a" source_line=3 ... in braces; {} where there is none."""
+    """op_type="a" source_line=3 ... in braces; {} if there is none."""
     words = []
     for name in _METADATA:
         value = record[name]
@@ -67,12 +67,12 @@ def metadata_phrase(phrase: Phrase) -> dict[str, Any]:
 
 
 def text_of(raw: bytes) -> str:
-    """Bytes that a proto must hold as UTF-8."""
+    """The text of bytes that must be UTF-8."""
     return raw.decode("utf-8", "replace")
 
 
 def read_frontend_attributes(record: Record) -> str:
-    """{a={...},b="text"}, sorted; "" where there are none."""
+    """{a={...},b="text"}, sorted; "" if there are none."""
     pairs = sorted((entry["key"], entry["value"]) for entry in record["map"])
     words = (f"{key}={value}" if is_dictionary(value) else f'{key}="{escaped(value)}"' for key, value in pairs)
     return "{" + ",".join(words) + "}" if pairs else ""
@@ -92,10 +92,10 @@ def write_frontend_attributes(text: str, span: Span | None = None) -> dict[str, 
     return {"map": entries}
 
 
-# -- origin: which values of the module as it was first written this one is --------------------------------------------
+# -- origin: the values of the original module to which this one corresponds -------------------------------------------
 
 def read_origin(record: Record, shape: Shape) -> str:
-    """{({"a" {0}}, {"b"})}: one pair of braces for each leaf of the shape, empty where nothing is known."""
+    """{({"a" {0}}, {"b"})}: one pair of braces for each leaf of the shape, empty if its origin is unknown."""
     if record["is_synthetic_call"]:
         return "{[synthetic_call]}"
     arrays = {element["shape_index"]: element.part("original_array") for element in record["elements"]}
@@ -151,7 +151,7 @@ def _origin_leaf(phrase: Phrase) -> dict[str, Any]:
 # -- statistics --------------------------------------------------------------------------------------------------------
 
 def read_statistics(record: Record) -> str:
-    """{visualizing_index=0,flops=33}; "" where there are none."""
+    """{visualizing_index=0,flops=33}; "" if there are none."""
     if not record["statistics"]:
         return ""
     words = [f"{s['stat_name']}={s['stat_val']:g}" for s in record["statistics"]]

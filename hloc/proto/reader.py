@@ -1,12 +1,12 @@
 """HloModuleProto to Module: computations in their order, operands by id, the schedule, the header.
 
-In: a record (wire.decode, text_format.parse_text). Out: the Module that XLA's printer and hloc's parser would give for
-it. Errors point at the byte (or character) of the part that is wrong. Example:
+In: a record (wire.decode, text_format.parse_text). Out: the Module that hloc's parser gives for the text by XLA's
+printer. Errors give the offset of the byte (or character) of the wrong part. Example:
 
     read_module(record, source)          <module f: 1 computation>
 
-Asynchronous ops are read in their short form (slice-start instead of async-start, calls=...) where XLA prints it: where
-the computation that they call is a single op.
+Asynchronous ops are read in their short form (slice-start instead of async-start, calls=...) if XLA prints it: if the
+computation that they call is a single op.
 """
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.\-]")
 
 
 def read_module(record: Record, source: Source) -> Module:
-    """The module of an HloModuleProto. Raises ParseError or UnsupportedError with the place in the source."""
+    """The module of an HloModuleProto. Raises ParseError or UnsupportedError with the location in the source."""
     return _ModuleReader(source, record).read()
 
 
@@ -49,7 +49,7 @@ class _ModuleReader:
         self.by_id: dict[int, Computation] = {}
         self.records: dict[Computation, dict[Instruction, Record]] = {}
         self.names: dict[str, int] = {}
-        self.expanded: set[Computation] = set()        # computations that a short form stands for
+        self.expanded: set[Computation] = set()        # computations represented by a short form
         self.called: set[Computation] = set()
 
     def error(self, message: str, record: Record) -> ParseError:
@@ -113,7 +113,7 @@ class _ModuleReader:
 
     def ordered(self, by_id: dict[int, Instruction], order: Iterable[int] | None, record: Record
                 ) -> list[Instruction]:
-        """In the order of the schedule, where there is one."""
+        """In the order of the schedule, if there is one."""
         if order is None:
             return list(by_id.values())
         if sorted(order) != sorted(by_id):
@@ -165,7 +165,7 @@ class _ModuleReader:
         return instruction
 
     def refuse_unknown_meaning(self, record: Record, span: Span | None) -> None:
-        """What newer protos say of an instruction, and would make it another one if it were not read."""
+        """Refuse fields of newer protos that change the meaning of an instruction."""
         if any(side in record.part("block_scaling_config") for side in ("lhs", "rhs")):
             raise UnsupportedError(f"{record['opcode']} with block_scaling_config: operands that are scales", span)
         if record["has_dynamic_root"]:
@@ -179,7 +179,7 @@ class _ModuleReader:
                              record) from None
 
     def check(self, instruction: Instruction, record: Record, known: Any) -> None:
-        """What the text's parser demands of every instruction."""
+        """The checks that the text's parser makes on every instruction."""
         check_signature(instruction, known)
         if instruction.opcode == "parameter" and instruction.parameter_number < 0:
             raise self.error("a parameter number is not negative", record)
@@ -189,7 +189,7 @@ class _ModuleReader:
                 raise self.error(f"{key} is one of {', '.join(words)}, not {value}", record)
 
     def short_form(self, instruction: Instruction, record: Record) -> Record | None:
-        """Gives an asynchronous instruction its short opcode; returns the record of the op that a start wraps."""
+        """Set the short opcode of an asynchronous instruction; return the record of the op that a start wraps."""
         stage = instruction.opcode.rpartition("-")[2]
         if stage != "start":
             if not instruction.operands:
@@ -237,7 +237,7 @@ class _ModuleReader:
         return found
 
     def several(self, instruction: Instruction, record: Record) -> dict[str, Any]:
-        """Branches of a conditional, or what a custom call calls."""
+        """Branches of a conditional, or the computations that a custom call calls."""
         callees = tuple(self.callee(record, i) for i in range(len(record["called_computation_ids"])))
         if record["opcode"] == "custom-call":
             return {"called_computations": callees} if callees else {}
@@ -250,13 +250,13 @@ class _ModuleReader:
 
 
 def _name(text: str) -> str:
-    """A name as the text's grammar has it; XLA changes others in the same way."""
+    """A name made valid for the text's grammar, in the same way as XLA does."""
     text = _NOT_IN_NAMES.sub("_", text)
     return text if text[:1].isalpha() or text[:1] == "_" else "_" + text
 
 
 def unique(name: str, taken: dict[str, int]) -> str:
-    """`name`, or name.1, name.2 ... where it is taken; remembers it, and the last number of each."""
+    """`name`, or name.1, name.2 ... if it is taken; `taken` records it, and the last number of each name."""
     found = name
     while found in taken:
         taken[name] += 1

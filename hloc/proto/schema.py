@@ -1,9 +1,9 @@
 """The messages of XLA's binary form that hloc reads and writes, as data: numbers, names and types of their fields.
 
-Source: xla/service/hlo.proto and xla/xla_data.proto. A row is `Message: number field type; ...`. Behind a type stands *
-for a repeated field, [] for repeated numbers that are kept as a NumPy array, ? for a field that is written even where
-it is zero. `unread` fields say nothing that hloc needs; they are skipped. A row of ENUMS is `Enum: number NAME; ...`;
-values are handled by their names. Example:
+Source: xla/service/hlo.proto and xla/xla_data.proto. A row is `Message: number field type; ...`. A type is followed
+by * for a repeated field, by [] for repeated numbers that are kept as a NumPy array, by ? for a field that is written
+even if it is zero. `unread` fields are not needed by hloc and are skipped. A row of ENUMS is `Enum: number NAME; ...`;
+values are represented by their names. Example:
 
     MESSAGES["TileProto"].by_name["dimensions"]         Field(number=1, name="dimensions", kind="int64", ...)
 """
@@ -228,7 +228,7 @@ class Message(NamedTuple):
 
 
 def _rows(text: str) -> list[tuple[str, list[list[str]]]]:
-    """(head, entries split into words) of every row; a row goes on over indented lines."""
+    """(head, entries split into words) of every row; indented lines continue a row."""
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     rows = " ".join(line if line[0] == " " else "\n" + line for line in lines).split("\n")
     heads = [row.partition(":") for row in rows if row.strip()]

@@ -3,8 +3,8 @@
     ShapeReader(source).read(record)      Shape f32[2,<=3]{1,0:T(8,128)}
     write_shape(shape)                    {"element_type": "F32", "dimensions": (2, 3), ...}
 
-A layout's tiles, memory space and the like are the text behind the colon (Layout.suffix); the table below says how each
-is written. Equal records share one Shape.
+A layout's tiles, memory space and so on are the text after the colon (Layout.suffix); the table below gives the form of
+each. Equal records share one Shape.
 """
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _NAMES = {"OPAQUE_TYPE": "opaque"}
 _UNBOUNDED = -MAX_DIMENSION - 1
 _PARTS = re.compile(r"(D|T|L|#|\*|E|SC|S|M)((?:\([^()]*\))+)")
 _LEVELS = {"DIM_DENSE": "D", "DIM_COMPRESSED": "C", "DIM_SINGLETON": "S", "DIM_LOOSE_COMPRESSED": "H"}
-# (letter, field) of the parts that are one number or type, in the order in which they are written.
+# (letter, field) of the parts that are one number or type, in the order of the text.
 _NUMBERS = (("E", "element_size_in_bits"), ("S", "memory_space"))
 _TYPES = (("#", "index_primitive_type"), ("*", "pointer_primitive_type"))
 
 
 def element_type(name: str) -> str | None:
-    """XLA's text name of a PrimitiveType; None where hloc has no such type."""
+    """XLA's text name of a PrimitiveType; None if hloc has no such type."""
     text = _NAMES.get(name, name.lower())
     return text if text in ELEMENT_TYPES else None
 
@@ -43,7 +43,7 @@ class ShapeReader:
 
     def __init__(self, source: Source):
         self.source = source
-        self.seen: dict[int, tuple[Record, Shape]] = {}        # by id; the record is kept so that the id stays its own
+        self.seen: dict[int, tuple[Record, Shape]] = {}        # by id; the record is kept so that its id is not reused
         self.parts = 0
 
     def error(self, message: str, record: Record) -> ParseError:
@@ -94,7 +94,7 @@ class ShapeReader:
         return default if not suffix and order == default.minor_to_major else Layout(order, suffix)
 
     def suffix(self, record: Record) -> str:
-        """The text behind the colon, in XLA's order."""
+        """The text after the colon, in XLA's order."""
         parts = []
         if record["dim_level_types"]:
             parts.append(f"D({','.join(_levels(record))})")
@@ -116,7 +116,7 @@ class ShapeReader:
 
 
 def _levels(record: Record) -> list[str]:
-    """D, C+ (not unique), C~ (not ordered) ... per dimension."""
+    """The text of each dimension: D, C+ (not unique), C~ (not ordered) ..."""
     letters = []
     for i, level in enumerate(record["dim_level_types"]):
         unique = i >= len(record["dim_unique"]) or record["dim_unique"][i]
@@ -128,7 +128,7 @@ def _levels(record: Record) -> list[str]:
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 def write_shape(shape: Shape) -> dict[str, Any]:
-    """The fields of a ShapeProto. Recursive: the parser bounds how deep shapes nest."""
+    """The fields of a ShapeProto. Recursive: the parser bounds the nesting of shapes."""
     record: dict[str, Any] = {"element_type": primitive_type(shape.element_type)}
     if shape.tuple_shapes is not None:
         record["tuple_shapes"] = [write_shape(s) for s in shape.tuple_shapes]

@@ -19,7 +19,7 @@ from hloc.phrases import escaped, string_end, unescaped
 from hloc.proto.schema import ARRAY_TYPES, ENUMS, MESSAGES, VARINTS, Field, Message
 from hloc.proto.wire import MAX_DEPTH, MAX_RECORDS, Record, is_written, known_enum
 
-_SKIPPED = re.compile(r"[\s,;]*(?:#[^\n]*[\s,;]*){0,1000}")      # bounded: each turn takes memory
+_SKIPPED = re.compile(r"[\s,;]*(?:#[^\n]*[\s,;]*){0,1000}")      # bounded: each repetition takes memory
 _TOKEN = re.compile(r"""
     (?P<string>["']) |
     (?P<word>[A-Za-z_][A-Za-z0-9_.]*) |
@@ -35,7 +35,7 @@ Warn = Callable[[str, Span], None]
 
 
 def parse_text(source: Source, message: str, warn: Warn | None = None) -> Record:
-    """The record of a whole text. Raises ParseError with its place."""
+    """The record of a whole text. Raises ParseError with its location."""
     return _TextReader(source, warn).read(MESSAGES[message])
 
 
@@ -49,7 +49,7 @@ class _TextReader:
         self.step()
 
     def step(self) -> None:
-        """To the next token."""
+        """Move to the next token."""
         text = self.source.text
         start = self.at
         while (end := _SKIPPED.match(text, start).end()) > start:
@@ -68,9 +68,9 @@ class _TextReader:
         return ParseError(message, Span(self.source, self.start, max(self.at, self.start + 1)))
 
     def read(self, message: Message) -> Record:
-        """All fields, with a stack of the messages that are open. An open message of None is skipped."""
+        """All fields, with a stack of the open messages. An open message of None is skipped."""
         root = Record(message, 0)
-        stack: list[tuple[Record | None, str, bool]] = [(root, "", False)]     # record, its closing sign, in a list
+        stack: list[tuple[Record | None, str, bool]] = [(root, "", False)]     # record, closing sign, whether in a list
         while True:
             record, closing, in_list = stack[-1]
             if self.text == closing and self.kind in ("sign", "end"):
@@ -91,7 +91,7 @@ class _TextReader:
                     raise self.error(f"messages nest deeper than {MAX_DEPTH}")
 
     def list_goes_on(self) -> bool:
-        """Behind a message in a list: whether another follows; else goes behind the list's end."""
+        """After a message in a list: whether another follows; if not, moves past the list's end."""
         if self.text in _CLOSING:
             return True
         if self.text != "]":
@@ -128,7 +128,7 @@ class _TextReader:
         return None
 
     def field_name(self, record: Record | None) -> Field | None:
-        """The field that is named here; None for one that is not read."""
+        """The field that is named at this token; None for one that is not read."""
         if self.text == "[" and self.kind == "sign":           # an extension or the type of an Any
             match = _EXTENSION.match(self.source.text, self.at)
             if match is None:
@@ -174,7 +174,7 @@ class _TextReader:
             record[field.name] = value
 
     def value(self, record: Record | None, field: Field | None) -> None:
-        """One scalar value; strings that follow each other are one."""
+        """One scalar value; adjacent strings are concatenated."""
         if self.kind not in ("string", "word", "number"):
             raise self.error("here must be a value")
         if self.kind == "string":
@@ -244,7 +244,7 @@ def print_text(record: Mapping[str, Any], message: str) -> str:
 
 
 def _print(record: Mapping[str, Any], message: Message, indent: str, lines: list[str]) -> None:
-    """Appends the lines of a record. Recursive, to MAX_DEPTH: a line is indented by two blanks a level."""
+    """Appends the lines of a record, indented by two blanks a level. Recursive, to MAX_DEPTH."""
     if len(indent) > 2 * MAX_DEPTH:
         raise ParseError(f"the module nests deeper than {MAX_DEPTH} messages, more than a proto may hold")
     for name, value in record.items():

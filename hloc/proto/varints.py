@@ -1,7 +1,7 @@
 """Variable-length integers in bulk: the arrays of s32, s64, u32 and u64 literals, a million elements at a time.
 
-In: bytes of one varint behind the other, seven bits each, least significant first, the eighth set where more follow.
-Out: an array of uint64, and back. Example:
+In: the bytes of consecutive varints. A byte holds seven bits, least significant first; its eighth bit is set if more
+bytes follow. Out: an array of uint64, and back. Example:
 
     decode_varints(b"\\x01\\x96\\x01")         array([1, 150], dtype=uint64)
 """
@@ -15,7 +15,7 @@ LONGEST = 10                           # bytes of a 64-bit varint
 
 
 def decode_varints(data: bytes | memoryview) -> np.ndarray | None:
-    """All integers of `data`; None where one is longer than 64 bits or the last has no end."""
+    """All integers of `data`; None if one is longer than 64 bits or the last is truncated."""
     raw = np.frombuffer(data, np.uint8)
     pieces, start = [], 0
     while start < len(raw):
@@ -31,7 +31,7 @@ def decode_varints(data: bytes | memoryview) -> np.ndarray | None:
 
 
 def _decode(raw: np.ndarray, ends: np.ndarray) -> np.ndarray | None:
-    """Integers that end before each of `ends`."""
+    """The number of integers that end before each of `ends`."""
     starts = np.concatenate(([0], ends[:-1]))
     lengths = ends - starts
     longest = int(lengths.max())
@@ -68,7 +68,7 @@ def _encode(values: np.ndarray) -> bytes:
 
 
 def varint(value: int) -> bytes:
-    """One integer; a negative one as its two's complement of 64 bits."""
+    """The bytes of one integer; of a negative one, those of its 64-bit two's complement."""
     if 0 <= value < 0x80:
         return _SMALL[value]
     value &= (1 << 64) - 1

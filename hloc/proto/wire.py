@@ -1,13 +1,13 @@
 """Protobuf's wire format: bytes to records and back, by the schema.
 
-In: bytes and the name of a message. Out: a Record, a dict of the fields that are there; `record[name]` gives the
-default for one that is not. Enums are handled by their names, repeated fields as tuples. Example:
+In: bytes and the name of a message. Out: a Record, a dict of the fields that are present; `record[name]` gives the
+default for a missing one. Enums are represented by their names, repeated fields by tuples. Example:
 
     decode(b"\\x0a\\x02\\x02\\x03", "TileProto", name)      Record {"dimensions": (2, 3)}
     encode({"dimensions": (2, 3)}, "TileProto")          b"\\x0a\\x02\\x02\\x03"
 
-The input is not trusted: sizes, depth and the number of records are bounded, and each error names its byte. Equal
-bytes of small messages become one record, since a module repeats its few shapes thousands of times.
+The input is not trusted: sizes, depth and the number of records are bounded, and each error gives its byte offset.
+Equal bytes of small messages become one record, since a module repeats its few shapes thousands of times.
 """
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from hloc.proto.schema import ARRAY_TYPES, ENUMS, MESSAGES, VARINTS, Field, Mess
 from hloc.proto.varints import decode_varints, encode_varints, varint
 from hloc.source_lines import written_at
 
-MAX_DEPTH = 100                        # of nested messages; protobuf's own readers stop there too
+MAX_DEPTH = 100                        # of nested messages; the limit of protobuf's own readers
 MAX_RECORDS = 5_000_000
-MAX_LIST = 1 << 24                     # elements of a repeated field that is not a literal's
-SHARED_BYTES = 400                     # messages up to this size are kept for equal ones
+MAX_LIST = 1 << 24                     # elements of a repeated field outside of literals
+SHARED_BYTES = 400                     # messages up to this size are shared
 NEVER_SHARED = frozenset(["HloInstructionProto", "HloComputationProto", "HloModuleProto"])
 MASK = (1 << 64) - 1
 VARINT, FIXED64, LENGTH, GROUP, GROUP_END, FIXED32 = range(6)
@@ -34,7 +34,7 @@ Warn = Callable[[str, Span], None]
 
 
 class ByteSource(Source):
-    """A binary file as the source of spans: offsets are bytes; a reader notes what stands where, and its metadata."""
+    """A binary file as the source of spans: offsets are bytes. A reader records notes and metadata by offset."""
 
     __slots__ = ("notes", "metadata")
 
@@ -57,7 +57,7 @@ class ByteSource(Source):
 
 
 class Record(dict):
-    """The fields of a message that are there; the others give their defaults."""
+    """The present fields of a message; missing ones give their defaults."""
 
     __slots__ = ("message", "offset")
 
@@ -69,13 +69,13 @@ class Record(dict):
         return self.message.by_name[name].default
 
     def part(self, name: str) -> Record:
-        """The message in a field; an empty one where it is missing."""
+        """The message in a field; an empty one if it is missing."""
         found = self.get(name)
         return Record(MESSAGES[self.message.by_name[name].type], self.offset) if found is None else found
 
 
 def decode(data: bytes, message: str, source: ByteSource, warn: Warn | None = None) -> Record:
-    """The record of a whole file. Raises ParseError with the byte where it is none."""
+    """The record of a whole file. Raises ParseError with the offset of the first wrong byte."""
     return _Decoder(data, source, warn).message(MESSAGES[message], 0, len(data), 0)
 
 
@@ -97,7 +97,7 @@ class _Decoder:
             raise self.error(f"more than {MAX_RECORDS} parts", offset)
 
     def message(self, message: Message, start: int, end: int, depth: int) -> Record:
-        """The record of the bytes start to end. Recursive, to MAX_DEPTH."""
+        """The record of the bytes from start to end. Recursive, to MAX_DEPTH."""
         if depth > MAX_DEPTH:
             raise self.error(f"messages nest deeper than {MAX_DEPTH}", start)
         self.count(start)
@@ -221,7 +221,7 @@ class _Decoder:
         raise self.error("a number of more than 64 bits, or one that is cut off", at)
 
     def skip(self, tag: int, at: int, end: int, tag_at: int) -> int:
-        """Behind a field that is not read."""
+        """The offset after a field that is not read."""
         wire = tag & 7
         if wire == VARINT:
             return self.varint(at, end)[1]
@@ -243,7 +243,7 @@ class _Decoder:
             self.warn(f"unknown field {number} of {message.name} is omitted", Span(self.source, offset, offset + 1))
 
     def joined(self, field: Field, values: list) -> Any:
-        """What a repeated field collected, in the form that readers see."""
+        """The values of a repeated field, in their final form."""
         if not field.is_array:
             return tuple(values)
         return values[0] if len(values) == 1 else np.concatenate(values)
@@ -262,12 +262,12 @@ def _number(field: Field, value: int) -> Any:
 
 
 def enum_name(field: Field, value: int) -> str:
-    """The name of an enum's number, or the number as text where it has no name."""
+    """The name of an enum's number, or the number as text if it has no name."""
     return ENUMS[field.type].names.get(value) or str(value)
 
 
 def top_fields(data: bytes, start: int, end: int) -> dict[int, tuple[int, int]] | None:
-    """The place of the first occurrence of each field with a length; None where the bytes are no message."""
+    """The range of the first occurrence of each field with a length; None if the bytes are not a message."""
     reader = _Decoder(data, ByteSource(""), None)
     found: dict[int, tuple[int, int]] = {}
     at = start
@@ -311,7 +311,7 @@ def _encode(record: Mapping[str, Any], message: Message, chunks: list[bytes], de
 
 
 def is_written(field: Field, value: Any) -> bool:
-    """Fields with their default are omitted, except messages and fields whose presence has a meaning."""
+    """Whether a field is written: always if it is a message or its presence has a meaning, else if not the default."""
     return field.repeated or field.explicit or field.kind == "message" or value != field.default
 
 
@@ -360,7 +360,7 @@ def _integer(field: Field, value: Any) -> int:
 
 
 def known_enum(field: Field, value: str) -> str:
-    """`value` where the enum has that name. Raises UnsupportedError for newer words of HLO text."""
+    """`value`, if the enum has that name. Raises UnsupportedError for newer names in HLO text."""
     if value not in ENUMS[field.type].numbers:
         raise UnsupportedError(f"a proto has no {field.type} {value}")
     return value

@@ -4,8 +4,8 @@ In: a Module. Out: the record of a proto that XLA reads as the same module. Exam
 
     module_record(module)["computations"][0]["instructions"][0]        {"name": "p", "opcode": "parameter", ...}
 
-A short form of an asynchronous op (slice-start) becomes an async-start that calls a computation of its own. Every
-instruction gets a number that is unique in the module; operands, schedule and calls refer to those.
+A short form of an asynchronous op (slice-start) becomes an async-start that calls a new computation. Every instruction
+gets a number that is unique in the module; operands, schedule and calls refer to instructions by number.
 """
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from hloc.text.attributes import COMPUTATION, COMPUTATIONS
 from hloc.text.opcodes import COMMON
 
 _OWN_ASYNC = frozenset(["all-gather", "all-reduce", "collective-permute", "copy", "send", "recv", "async"])
-# Calls stand in this order in a proto; text names them.
+# The order of called computations in a proto; text names them.
 _CALLS = ("body", "condition", "select", "scatter", "true_computation", "false_computation", "to_apply", "calls",
           "branch_computations", "called_computations")
 _ELSEWHERE = COMPUTATION | COMPUTATIONS
 
 
 def module_record(module: Module) -> dict[str, Any]:
-    """The fields of an HloModuleProto. Raises UnsupportedError for what it has no field for."""
+    """The fields of an HloModuleProto. Raises UnsupportedError for attributes without a field."""
     return _ModuleWriter(module).write()
 
 
@@ -45,7 +45,7 @@ class _ModuleWriter:
         self.numbers: dict[Computation, int] = {}
         self.computations: list[dict[str, Any]] = []
         self.names = {c.name: 0 for c in module.computations}
-        self.instruction_names: dict[str, int] = {}       # XLA wants them unique in the whole module
+        self.instruction_names: dict[str, int] = {}       # XLA requires them to be unique in the module
         self.begun: dict[Instruction, int] = {}            # asynchronous instruction -> computation it runs
 
     def write(self) -> dict[str, Any]:
@@ -66,7 +66,7 @@ class _ModuleWriter:
         return self.next_id
 
     def computation(self, computation: Computation) -> dict[str, Any]:
-        """Appends a computation, behind those that its asynchronous instructions need."""
+        """Appends a computation, after those that its asynchronous instructions need."""
         ids: dict[Instruction, int] = {}
         records = []
         for instruction in computation.instructions:
@@ -125,7 +125,7 @@ class _ModuleWriter:
 
     def asynchronous(self, instruction: Instruction, stem: str, stage: str, ids: dict[Instruction, int]
                      ) -> dict[str, Any]:
-        """async-start, async-update or async-done for a short form, or for one that does not say what it calls."""
+        """async-start, async-update or async-done for a short form, or for one that does not name its computation."""
         own = {k: v for k, v in instruction.attributes.items() if k in COMMON or k == "async_execution_thread"}
         outer = instruction.copy(opcode=f"async-{stage}", attributes=own)
         record = self.plain(outer, ids | {outer: ids[instruction]}, write_attributes(outer, _ELSEWHERE))
@@ -139,7 +139,7 @@ class _ModuleWriter:
         return record | {"called_computation_ids": [self.begun[instruction]]}
 
     def wrapped(self, instruction: Instruction, stem: str) -> dict[str, Any]:
-        """A computation that holds the op and its parameters."""
+        """A computation that consists of the op and its parameters."""
         if not instruction.shape.is_tuple or len(instruction.shape.tuple_shapes) < 2:
             raise ParseError(f"{instruction.opcode} has the shape ((operands), result, ...), not {instruction.shape}",
                              instruction.span)

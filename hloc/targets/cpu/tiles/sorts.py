@@ -18,7 +18,7 @@ from hloc.targets.printer import C, c_type, comment, expression, print_statement
 
 KEYED = frozenset(["s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64", "pred", "f32", "f64", "bf16", "f16"])
 FEWEST_ROWS, SHORT_ROW, LONGEST_ROW = 8, 128, 512           # of a sorting network: with half of its lanes, or all
-SELECTED_OF, SHORTEST_SELECTED = 8, 128                     # selects at most one of 8 elements, of longer rows
+SELECTED_OF, SHORTEST_SELECTED = 8, 128                     # at most one element in 8 is selected, of longer rows
 
 
 class Selection(NamedTuple):
