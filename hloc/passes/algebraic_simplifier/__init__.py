@@ -2,13 +2,13 @@
 
     m = f32[4] multiply(x, broadcast(constant(1)))        =>   m is x
 
-The rules stand by theme: arithmetic, logic, selects, converts, shapes (reshape, transpose, broadcast), slices (slice,
-pad, concatenate, dynamic-slice), updates, updates behind a select, products (dot), reductions, windows (convolution,
+The rules are grouped by theme: arithmetic, logic, selects, converts, shapes (reshape, transpose, broadcast), slices
+(slice, pad, concatenate, dynamic-slice), updates, selected updates, products (dot), reductions, windows (convolution,
 reduce-window), constants.
-A rule looks at one instruction whose operands are already simplified, and returns what to use instead, or None. It
-never adds work: what it returns costs at most as much as what it replaces. Floating point keeps its meaning as XLA's
-AlgebraicSimplifier has it: x + 0 is x (so a -0.0 may stay where 0.0 would have come out), but sums are not reordered
-and 0 * x stays, since x may be NaN.
+A rule looks at one instruction whose operands are already simplified, and returns its replacement, or None. It never
+adds work: the replacement costs at most as much as the instruction. Floating point has the semantics of XLA's
+AlgebraicSimplifier: x + 0 is x (the result may be -0.0 instead of 0.0), but sums are not reordered, and 0 * x stays,
+since x may be NaN.
 """
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ THEMES = (constants, arithmetic, logic, selects, converts, shapes, slices, updat
 
 
 def rules_by_opcode() -> dict[str, tuple[Rule, ...]]:
-    """Every rule under the opcodes that it looks at, in the order of THEMES."""
+    """All rules by the opcodes that they look at, in the order of THEMES."""
     table: dict[str, list[Rule]] = {}
     for theme in THEMES:
         for opcode, rules in theme.RULES.items():
@@ -57,7 +57,7 @@ def algebraic_simplifier(module: Module, context: PassContext) -> bool:
 
 
 def simplify(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """What the first rule that applies makes of `instruction`. Shapes known only at run time are left alone."""
+    """The replacement of `instruction` by the first rule that applies. Dynamic shapes are not changed."""
     if is_dynamic(instruction):
         return None
     for rule in RULES[instruction.opcode]:

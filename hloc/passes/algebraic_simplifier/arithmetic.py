@@ -17,7 +17,7 @@ from hloc.passes.patterns import (
 )
 from hloc.passes.rewriter import Rewriter
 
-# Below and above which the exponential of a number is zero and infinite.
+# The bounds below and above which the exponential of a number is zero and infinite.
 EXPONENTS = {"f32": (-103.97208, 88.72283), "f64": (-745.1332191019412, 709.782712893384)}
 
 
@@ -30,7 +30,7 @@ def constant_to_the_right(instruction: Instruction, rewriter: Rewriter) -> Instr
 
 
 def fold_constants_of_a_chain(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """op(op(x, c1), c2) => op(x, op(c1, c2)) for integers, where it is exact"""
+    """op(op(x, c1), c2) => op(x, op(c1, c2)) for integers, for which it is exact"""
     inner, outer_constant = instruction.operands
     if inner.opcode != instruction.opcode or not is_integer_or_pred(instruction):
         return None
@@ -96,7 +96,7 @@ def subtract_constant(instruction: Instruction, rewriter: Rewriter) -> Instructi
 
 
 def negative(value) -> np.ndarray | None:
-    """-value in its own type (modulo 2^n for integers), or None where the type cannot say it."""
+    """-value in its own type (modulo 2^n for integers), or None if the type cannot represent it."""
     array = np.asarray(value)
     if array.dtype == np.bool_:
         return None
@@ -154,7 +154,7 @@ def divide_by_one(instruction: Instruction, rewriter: Rewriter) -> Instruction |
 
 
 def divide_by_power_of_two(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """x / c => x * (1 / c) for floats where 1 / c is exact; x / 2^n => x >> n for unsigned integers"""
+    """x / c => x * (1 / c) for floats if 1 / c is exact; x / 2^n => x >> n for unsigned integers"""
     x, y = instruction.operands
     value = splat(y)
     if value is None or splat(x) is not None:
@@ -171,7 +171,7 @@ def divide_by_power_of_two(instruction: Instruction, rewriter: Rewriter) -> Inst
 
 
 def divide_by_largest_power(instruction: Instruction, rewriter: Rewriter, value) -> Instruction | None:
-    """x / 2^127 => (x * 0.5) / 2^126: C compilers multiply by the inverse, which is subnormal, and flushed to zero"""
+    """x / 2^127 => (x * 0.5) / 2^126: C compilers multiply by the inverse, which is subnormal and flushed to zero"""
     x, _ = instruction.operands
     largest = {"f32": 2.0**127, "bf16": 2.0**127, "f64": 2.0**1023}.get(instruction.shape.element_type)
     if abs(float(np.asarray(value))) != largest:
@@ -182,7 +182,7 @@ def divide_by_largest_power(instruction: Instruction, rewriter: Rewriter, value)
 
 
 def exact_inverse(value) -> np.ndarray | None:
-    """1 / value where value is a power of two and both are normal numbers of its type, else None."""
+    """1 / value if value is a power of two and both are normal numbers of its type, else None."""
     array = np.asarray(value)
     number = float(array)
     if not np.isfinite(number) or number == 0 or abs(np.frexp(number)[0]) != 0.5:
@@ -202,7 +202,7 @@ def is_unsigned(instruction: Instruction) -> bool:
 
 
 def divide_by_root(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """x / broadcast(sqrt(y)) => x * broadcast(rsqrt(y)), where one division a row then serves all its elements"""
+    """x / broadcast(sqrt(y)) => x * broadcast(rsqrt(y)): one division per row instead of one per element"""
     x, y = instruction.operands
     if y.opcode != "broadcast" or y.operands[0].opcode != "sqrt" or not is_float(x):
         return None
@@ -243,7 +243,7 @@ def power_small(instruction: Instruction, rewriter: Rewriter) -> Instruction | N
         return rewriter.add("multiply", instruction.shape, [square, x])
     if value == -1 and is_float(x):
         return rewriter.add("divide", instruction.shape, [full(rewriter, 1, instruction.shape), x])
-    if value == -2 and instruction.shape.element_type in ("f32", "f64"):         # the square of x may be too small
+    if value == -2 and instruction.shape.element_type in ("f32", "f64"):         # the square of x may underflow
         inverse = rewriter.add("divide", instruction.shape, [full(rewriter, 1, instruction.shape), x])
         return rewriter.add("multiply", instruction.shape, [inverse, inverse])
     if abs(value) == 0.5 and instruction.shape.element_type in ("f32", "f64", "bf16", "f16"):
@@ -254,7 +254,7 @@ def power_small(instruction: Instruction, rewriter: Rewriter) -> Instruction | N
 
 
 def power_of_exponential(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """exp(x) ^ c => exp(c * x) for a constant c, f32 and f64; where exp(x) is infinite or zero, so is the power."""
+    """exp(x) ^ c => exp(c * x) for a constant c, f32 and f64; if exp(x) is infinite or zero, so is the power."""
     inner, y = instruction.operands
     value, type = splat(y), instruction.shape.element_type
     if inner.opcode != "exponential" or type not in EXPONENTS or value is None or not np.isfinite(value) or value == 0:
@@ -274,15 +274,15 @@ def power_half(x: Instruction, is_positive: bool, rewriter: Rewriter) -> Instruc
 
 
 def power_three_halves(x: Instruction, is_positive: bool, rewriter: Rewriter) -> Instruction:
-    """sqrt(x) * x, or rsqrt(x) / x: a tenth of the time of a power, and rounded up to three times, which types of few
-    digits would show."""
+    """sqrt(x) * x, or rsqrt(x) / x: a tenth of the time of a power. It is rounded up to three times, which is visible
+    in types of low precision."""
     root = rewriter.add("sqrt" if is_positive else "rsqrt", x.shape, [x])
     power = rewriter.add("multiply" if is_positive else "divide", x.shape, [root, x])
     return power_at_least(x, power, is_positive, rewriter)
 
 
 def power_at_least(x: Instruction, power: Instruction, is_positive: bool, rewriter: Rewriter) -> Instruction:
-    """The power of x, which for -inf is not NaN but inf, or 0."""
+    """The power of x, which for -inf is inf or 0, not NaN."""
     limit = full(rewriter, np.inf if is_positive else 0, x.shape)
     least = full(rewriter, -np.inf, x.shape)
     is_least = rewriter.add("compare", x.shape.with_element_type("pred"), [x, least], {"direction": "EQ"})
@@ -304,7 +304,7 @@ def negate_difference(instruction: Instruction, rewriter: Rewriter) -> Instructi
 
 
 def abs_of_nonnegative(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """|x| => x where x cannot be negative, | |x| | => |x|, |-x| => |x|"""
+    """|x| => x if x cannot be negative, | |x| | => |x|, |-x| => |x|"""
     x = instruction.operands[0]
     if x.shape.element_type != instruction.shape.element_type:
         return None
@@ -336,13 +336,13 @@ def extremum_with_bound(instruction: Instruction, rewriter: Rewriter) -> Instruc
 
 
 def extremum_twice(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """max(max(x, y), y) => max(x, y), and so for min"""
+    """max(max(x, y), y) => max(x, y), and the same for min"""
     inner, y = instruction.operands
     return inner if inner.opcode == instruction.opcode and any(o is y for o in inner.operands) else None
 
 
 def round_twice(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """f(g(x)) => g(x) where f and g round to whole numbers; f(convert(integer)) => convert(integer)"""
+    """f(g(x)) => g(x) if f and g round to whole numbers; f(convert(integer)) => convert(integer)"""
     x = instruction.operands[0]
     if x.opcode in WHOLE or (x.opcode == "convert" and is_integer_or_pred(x.operands[0]) and is_float(x)):
         return x

@@ -1,4 +1,4 @@
-"""Rules for constants: one form for each value, so that the other rules find it."""
+"""Rules for constants: one canonical form for each value, which the other rules match."""
 from __future__ import annotations
 
 import numpy as np
@@ -7,7 +7,7 @@ from hloc.ir import Instruction
 from hloc.passes.patterns import is_integer, spread
 from hloc.passes.rewriter import Rewriter
 
-LOOKED_AT = 64                 # elements compared before the whole array is
+LOOKED_AT = 64                 # elements that are compared before the whole array
 
 
 def tuple_constant(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
@@ -31,7 +31,7 @@ def constant_of_one_value(instruction: Instruction, rewriter: Rewriter) -> Instr
 
 
 def all_same(literal: np.ndarray) -> bool:
-    """True where all elements have the same bytes (0.0 and -0.0 have not, a NaN and itself have)."""
+    """True if all elements have the same bytes (0.0 and -0.0 differ; equal NaNs do not)."""
     flat = np.ascontiguousarray(literal).reshape(-1)
     rows = flat.view(np.uint8).reshape(flat.size, -1)
     return bool((rows[:LOOKED_AT] == rows[0]).all() and (rows[LOOKED_AT:] == rows[0]).all())

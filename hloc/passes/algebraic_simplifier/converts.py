@@ -12,16 +12,16 @@ EXTREMA = ("maximum", "minimum")
 
 
 def convert_to_same_type(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """convert(x) => x where the types are the same"""
+    """convert(x) => x if the types are the same"""
     x = instruction.operands[0]
     return x if x.shape.element_type == instruction.shape.element_type else None
 
 
 def convert_twice(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """convert(convert(x)) => convert(x) where the type in between holds every value of x
+    """convert(convert(x)) => convert(x) if the intermediate type represents every value of x
 
-    From a float type an integer type gets the nearest value that it has, from an integer type the lowest bits: integers
-    that pass through floats must fit.
+    Conversion to an integer type saturates from a float type, and keeps the lowest bits from an integer type. So
+    integers that are converted through floats must fit.
     """
     inner = instruction.operands[0]
     if inner.opcode != "convert":
@@ -39,8 +39,8 @@ def convert_twice(instruction: Instruction, rewriter: Rewriter) -> Instruction |
 
 
 def convert_of_clamped(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """convert(min(x, c)) => convert(x) from float to integer where c is no less than the integer type's highest value,
-    which larger numbers become anyway; so for maxima, and for clamp"""
+    """convert(min(x, c)) => convert(x) from float to integer if c is at least the integer type's highest value, to
+    which larger numbers saturate anyway; the same for maxima, and for clamp"""
     x, type = instruction.operands[0], instruction.shape.element_type
     if x.shape.kind != "float" or instruction.shape.kind not in ("signed", "unsigned"):
         return None
@@ -56,7 +56,7 @@ def convert_of_clamped(instruction: Instruction, rewriter: Rewriter) -> Instruct
 
 
 def is_bound(bound: Instruction, opcode: str, type: str) -> bool:
-    """Whether a minimum (maximum) with this operand leaves out nothing but what an integer type cannot hold."""
+    """Whether a minimum (maximum) with this operand changes only values that an integer type cannot represent."""
     value = splat(bound)
     if value is None:
         return False
@@ -64,7 +64,7 @@ def is_bound(bound: Instruction, opcode: str, type: str) -> bool:
 
 
 def holds(wide: str, narrow: str) -> bool:
-    """True where converting `narrow` to `wide` loses nothing, not even how it would round or saturate afterwards."""
+    """True if converting `narrow` to `wide` is exact, and later conversions round and saturate in the same way."""
     if wide == narrow:
         return True
     a, b = ELEMENT_TYPES[wide], ELEMENT_TYPES[narrow]
@@ -89,7 +89,7 @@ def float_holds(wide: str, narrow: str) -> bool:
         b = ml_dtypes.finfo(numpy_dtype(narrow))
     except (ValueError, KeyError):
         return False
-    # Subnormals of the narrow type have to fit too; only the IEEE-like types have infinities for theirs.
+    # Subnormals of the narrow type must fit too; only the IEEE-like types have infinities.
     return wide in ("bf16", "f16", "f32", "f64") and a.nmant >= b.nmant and a.maxexp >= b.maxexp \
         and a.minexp - a.nmant <= b.minexp - b.nmant
 
@@ -121,7 +121,7 @@ def memory(instruction: Instruction) -> str:
 
 
 def bitcast_to_same_shape(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """bitcast(x) => x where shape and layout are the same, bitcast(bitcast(x)) => bitcast(x)"""
+    """bitcast(x) => x if shape and layout are the same, bitcast(bitcast(x)) => bitcast(x)"""
     x = instruction.operands[0]
     if x.shape == instruction.shape:
         return x
@@ -129,7 +129,7 @@ def bitcast_to_same_shape(instruction: Instruction, rewriter: Rewriter) -> Instr
 
 
 def reduce_precision_to_all(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """reduce-precision(x) => x where it keeps all bits of the type"""
+    """reduce-precision(x) => x if it keeps all bits of the type"""
     x = instruction.operands[0]
     name = x.shape.element_type
     if name not in ("f64", "f32", "f16", "bf16"):

@@ -13,7 +13,7 @@ MIRRORED = {"EQ": "EQ", "NE": "NE", "LT": "GT", "GT": "LT", "LE": "GE", "GE": "L
 
 
 def all_ones(element_type: str):
-    """The value whose bits are all set: true, -1, UINT_MAX."""
+    """The value with all bits set: true, -1, UINT_MAX."""
     kind = ELEMENT_TYPES[element_type].kind
     return -1 if kind == "signed" else highest(element_type)
 
@@ -51,8 +51,8 @@ def combine_with_opposite(instruction: Instruction, rewriter: Rewriter) -> Instr
 
 
 def and_of_comparisons(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """(x < y) & (x != y) => x < y, as in the remainder that has the divisor's sign; but -0 < 0 in the total
-    order, though they are equal"""
+    """(x < y) & (x != y) => x < y, as in the remainder that has the divisor's sign; not in the total order, in which
+    -0 < 0 although they are equal"""
     if any(o.opcode != "compare" for o in instruction.operands):
         return None
     for a, b in (instruction.operands, instruction.operands[::-1]):
@@ -69,7 +69,7 @@ def not_twice(instruction: Instruction, rewriter: Rewriter) -> Instruction | Non
 
 
 def not_compare(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """~(x < y) => x >= y, for integers and for EQ and NE; NaN is neither below nor at least anything"""
+    """~(x < y) => x >= y, for integers and for EQ and NE; with NaN both x < y and x >= y are false"""
     x = instruction.operands[0]
     if x.opcode != "compare" or rewriter.uses(x) > 1:
         return None
@@ -149,7 +149,7 @@ def compare_sign(instruction: Instruction, rewriter: Rewriter) -> Instruction | 
 
 
 def compare_iota_with_bound(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """iota < n => true where n is at least the number of values, iota < 0 => false; and so for >="""
+    """iota < n => true if n is at least the number of values, iota < 0 => false; the same for >="""
     x, y = instruction.operands
     value = splat(y)
     direction = instruction.get("direction")

@@ -15,7 +15,7 @@ def free_dimensions(operand: Instruction, batch: tuple[int, ...], contracting: t
 
 
 def dot_without_sum(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """dot(x, y) => broadcast(x) * broadcast(y) where the contracting dimensions have size 1: there is nothing to add"""
+    """dot(x, y) => broadcast(x) * broadcast(y) if the contracting dimensions have size 1: each sum has one term"""
     x, y = instruction.operands[:2]
     if len(instruction.operands) != 2 or any(x.shape.dimensions[d] != 1 for d in
                                              instruction.get("lhs_contracting_dims", ())):
@@ -36,7 +36,7 @@ def free_rank(instruction: Instruction, side: str) -> int:
 
 
 def spread_operand(instruction: Instruction, rewriter: Rewriter, side: str, first_free: int) -> Instruction:
-    """One operand of a dot in the result's dimensions: batch dimensions first, its free ones from `first_free` on."""
+    """One operand of a dot in the result's dimensions: batch dimensions first, free ones starting at `first_free`."""
     x = instruction.operands[0 if side == "lhs" else 1]
     batch = instruction.get(f"{side}_batch_dims", ())
     contracting = instruction.get(f"{side}_contracting_dims", ())
@@ -54,7 +54,7 @@ def spread_operand(instruction: Instruction, rewriter: Rewriter, side: str, firs
 
 
 def transpose_of_dot(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """transpose(dot(x, y)) => dot(y, x) where it swaps the free dimensions of x and y, batch dimensions staying"""
+    """transpose(dot(x, y)) => dot(y, x) if it swaps the free dimensions of x and y, and keeps batch dimensions"""
     dot = instruction.operands[0]
     if dot.opcode != "dot" or len(dot.operands) != 2 or rewriter.uses(dot) > 1 \
             or len(set(re.findall(r"\w+", str(dot.get("operand_precision", ""))))) > 1:

@@ -11,13 +11,13 @@ IDEMPOTENT = ("maximum", "minimum", "and", "or")
 
 
 def starts_neutral(instruction: Instruction, monoid: str) -> bool:
-    """True where the initial value does not change the result."""
+    """True if the initial value does not change the result."""
     neutral = identity_of(monoid, instruction.operands[1].shape.element_type)
     return neutral is not None and is_splat(instruction.operands[1], neutral)
 
 
 def reduce_of_ones(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """reduce(x, init) => reshape(x) op init where the reduced dimensions have size 1"""
+    """reduce(x, init) => reshape(x) op init if the reduced dimensions have size 1"""
     monoid = monoid_of(instruction)
     x, init = instruction.operands[:2]
     if monoid is None or any(x.shape.dimensions[d] != 1 for d in instruction.get("dimensions")):
@@ -29,7 +29,7 @@ def reduce_of_ones(instruction: Instruction, rewriter: Rewriter) -> Instruction 
 
 
 def reduce_of_nothing(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """reduce(x, init) => broadcast(init) where x has no elements"""
+    """reduce(x, init) => broadcast(init) if x has no elements"""
     if len(instruction.operands) != 2 or instruction.operands[0].shape.num_elements != 0:
         return None
     return spread(rewriter, instruction.operands[1], instruction.shape)
@@ -50,7 +50,7 @@ def reduce_twice(instruction: Instruction, rewriter: Rewriter) -> Instruction | 
 
 
 def reduce_of_transpose(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """reduce(transpose(x)) => reduce(x) where the dimensions that stay are in order"""
+    """reduce(transpose(x)) => reduce(x) if the remaining dimensions are in order"""
     monoid = monoid_of(instruction)
     inner = instruction.operands[0]
     if monoid is None or inner.opcode != "transpose":
@@ -64,7 +64,7 @@ def reduce_of_transpose(instruction: Instruction, rewriter: Rewriter) -> Instruc
 
 
 def reduce_of_reshaped_ones(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """reduce(reshape(x)) => reduce(x) where the reshape only adds dimensions of size 1 and those are reduced"""
+    """reduce(reshape(x)) => reduce(x) if the reshape only adds dimensions of size 1 and those are reduced"""
     monoid = monoid_of(instruction)
     inner = instruction.operands[0]
     if monoid is None or inner.opcode != "reshape":
@@ -79,7 +79,7 @@ def reduce_of_reshaped_ones(instruction: Instruction, rewriter: Rewriter) -> Ins
 
 
 def reduce_of_broadcast(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """reduce(broadcast(x)) => broadcast(x) where only what the broadcast added is reduced by max, min, and, or;
+    """reduce(broadcast(x)) => broadcast(x) if only dimensions added by the broadcast are reduced, by max, min, and, or;
     => broadcast(x) * n by add"""
     monoid = monoid_of(instruction)
     inner = instruction.operands[0]
@@ -100,13 +100,13 @@ def reduce_of_broadcast(instruction: Instruction, rewriter: Rewriter) -> Instruc
 
 
 def counts_exactly(count: int, instruction: Instruction) -> bool:
-    """True where `count` is a value of the instruction's type."""
+    """True if the instruction's type represents `count`."""
     largest = {"f32": 1 << 24, "f64": 1 << 53, "s32": 1 << 31, "u32": 1 << 32, "s64": 1 << 63, "u64": 1 << 64}
     return count < largest.get(instruction.shape.element_type, 0)
 
 
 def window_of_one(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """reduce-window(x) => x where the window is one element that moves one by one"""
+    """reduce-window(x) => x if the window has one element and stride 1"""
     monoid = monoid_of(instruction)
     if monoid is None or not starts_neutral(instruction, monoid):
         return None

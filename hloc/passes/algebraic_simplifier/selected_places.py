@@ -1,11 +1,11 @@
-"""Writes a select of one place of an array that a loop carries as an update of that place.
+"""Rewrites a select of one index of a loop-carried array as an update at that index.
 
     p = pred[9,4] broadcast(compare(iota(), i, EQ))          v = f32[1,4] select(0 <= i < 9, slice of y, slice of x)
     r = f32[9,4] select(p, y, x)                        =>   r = f32[9,4] dynamic-update-slice(x, v, i, 0)
 
-x is an element of the parameter of the computation and r takes its place in the result, as in the body of a loop: so
-caches of keys and values are filled where positions are compared. Elsewhere the select is one pass over x, and the
-update would need a copy of it.
+x is an element of the computation's parameter, and r is the same element of its result, as in the body of a loop.
+Caches of keys and values are filled in this way, by comparing positions. Elsewhere the select is one pass over x, and
+the update would need a copy of x.
 """
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hloc.passes.rewriter import Rewriter
 
 
 def select_of_one_place(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """select(iota == i, y, x) => dynamic-update-slice(x, y at i, i) where a loop carries x and then the result"""
+    """select(iota == i, y, x) => dynamic-update-slice(x, y at i, i) if a loop carries x and the result replaces it"""
     predicate, y, x = instruction.operands
     equal, axes = behind_views(predicate, list(range(predicate.shape.rank)))
     if equal.opcode != "compare" or equal.get("direction") not in ("EQ", "NE"):
@@ -39,7 +39,7 @@ def select_of_one_place(instruction: Instruction, rewriter: Rewriter) -> Instruc
 
 
 def place_compared(compare: Instruction, axes: list[int | None], rewriter: Rewriter) -> tuple[int, Instruction] | None:
-    """The dimension whose coordinates are compared with one number, and that number."""
+    """The dimension whose indices are compared with one number, and that number."""
     for counting, number in (compare.operands, compare.operands[::-1]):
         iota, where = behind_views(counting, axes)
         if iota.opcode != "iota" or not is_integer(iota):
@@ -51,8 +51,8 @@ def place_compared(compare: Instruction, axes: list[int | None], rewriter: Rewri
 
 
 def behind_views(value: Instruction, axes: list[int | None]) -> tuple[Instruction, list[int | None]]:
-    """What is spread, or given dimensions of size 1, to make `value`. axes: what each dimension is called; None for
-    those of size 1 that a reshape makes."""
+    """The array from which broadcasts, and reshapes that add dimensions of size 1, compute `value`. axes: the name of
+    each dimension; None for those of size 1 that a reshape adds."""
     while True:
         if value.opcode == "broadcast":
             axes = [axes[d] for d in value.get("dimensions")]

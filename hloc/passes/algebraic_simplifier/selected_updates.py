@@ -1,4 +1,4 @@
-"""Moves a select between an array and updates of it into the updates: then these work in place, and the rest of the
+"""Moves a select between an array and updates of it into the updates. They then work in place, and the rest of the
 array is neither read nor written.
 
     s = f32[9,4] dynamic-update-slice(x, u, i, j)            m = pred[1,4] broadcast(p)
@@ -7,12 +7,12 @@ array is neither read nor written.
                                                              r = f32[9,4] dynamic-update-slice(x, v, i, j)
 
     s = f32[9,4] scatter(x, i, u)                            k = s32[1] select(broadcast(p), i, broadcast(-1))
-    r = f32[9,4] select(broadcast(p), s, x)             =>   r = f32[9,4] scatter(x, k, u), which leaves out what lies
-                                                             outside of x
+    r = f32[9,4] select(broadcast(p), s, x)             =>   r = f32[9,4] scatter(x, k, u), which skips indices outside
+                                                             of x
 
-Both arms may be chains of updates, and of reshapes, from one array on: those of the first arm are done where the
-predicate is true, then those of the second where it is not. What an update of a chain computes from the array as it
-was before is computed from what the new chain has there: it is the same where it is used.
+Both arms may be chains of updates and reshapes that start from one array. Those of the first arm are applied where the
+predicate is true, then those of the second where it is false. If an update of a chain reads an earlier array of the
+chain, it reads the array of the new chain at that step instead: both are equal where the value is used.
 """
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from hloc.passes.rewriter import Rewriter
 from hloc.passes.scatter_simplifier import combines, overwrites, window_sizes
 
 MOST_LINKS = 64             # of a chain of updates
-MOST_FOLLOWED = 256         # instructions that are looked at for what updates of a chain compute from earlier ones
+MOST_FOLLOWED = 256         # instructions examined for uses of earlier updates of a chain
 
 
 class Mask(NamedTuple):
-    """Where updates are wanted. whole: the predicate of the select; scalar: the one value that it is everywhere, or
-    None; wanted: the value that asks for the update."""
+    """Where updates are applied. whole: the predicate of the select; scalar: its value if it is the same everywhere, or
+    None; wanted: the predicate's value for which the update is applied."""
 
     whole: Instruction
     scalar: Instruction | None
@@ -44,7 +44,7 @@ class Mask(NamedTuple):
 
 
 def select_of_updates(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """select(p, update(x), x) => update(x) of what p chooses, so for chains of updates, and of both arms"""
+    """select(p, update(x), x) => update(x) masked by p; also for chains of updates, and for both arms"""
     predicate, a, b = instruction.operands
     if not (is_link(a) or is_link(b)):
         return None
@@ -63,7 +63,7 @@ def select_of_updates(instruction: Instruction, rewriter: Rewriter) -> Instructi
 
 
 def select_of_scattered(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """select(p, get-tuple-element(scatter(x, y, ...)), x) => an element of a scatter of what p chooses"""
+    """select(p, get-tuple-element(scatter(x, y, ...)), x) => an element of a scatter masked by p"""
     predicate, *arms = instruction.operands
     for arm, other, wanted in ((arms[0], arms[1], True), (arms[1], arms[0], False)):
         if arm.opcode != "get-tuple-element" or arm.operands[0].opcode != "scatter":
@@ -82,13 +82,13 @@ def select_of_scattered(instruction: Instruction, rewriter: Rewriter) -> Instruc
 
 
 def is_link(instruction: Instruction) -> bool:
-    """An update of one array, or a reshape, which may stand between two."""
+    """Whether an instruction is an update of one array, or a reshape, which may be between two updates."""
     return instruction.opcode in ("dynamic-update-slice", "reshape") \
         or (instruction.opcode == "scatter" and len(instruction.operands) == 3)
 
 
 def chain_to(top: Instruction) -> list[Instruction]:
-    """`top`, what it updates, what that updates, and so on."""
+    """`top`, the array that it updates, the array that this one updates, and so on."""
     found = [top]
     while is_link(found[-1]) and len(found) <= MOST_LINKS:
         found.append(found[-1].operands[0])
@@ -96,7 +96,7 @@ def chain_to(top: Instruction) -> list[Instruction]:
 
 
 def links_from_common(a: Instruction, b: Instruction) -> tuple[Instruction, list, list] | None:
-    """The array that both are updates of, and the links from there to `a` and to `b`."""
+    """The array that both update, and the links from it to `a` and to `b`."""
     first, second = chain_to(a), chain_to(b)
     place = {instruction: n for n, instruction in enumerate(second)}
     for n, instruction in enumerate(first):
@@ -106,7 +106,7 @@ def links_from_common(a: Instruction, b: Instruction) -> tuple[Instruction, list
 
 
 def pays(base: Instruction, first: list[Instruction], second: list[Instruction]) -> bool:
-    """True where there are updates, and they write no more than the select does."""
+    """True if there are updates, and they write no more elements than the select."""
     sizes = [update_of(link).shape.num_elements for link in first + second if link.opcode != "reshape"]
     return bool(sizes) and sum(sizes) <= base.shape.num_elements
 
@@ -116,7 +116,7 @@ def update_of(link: Instruction) -> Instruction:
 
 
 def the_one_value(predicate: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """The scalar that a predicate spreads."""
+    """The scalar that a predicate broadcasts, or None."""
     while predicate.opcode in ("broadcast", "reshape") and predicate.shape.num_elements != 1:
         predicate = predicate.operands[0]
     return reshape(rewriter, predicate, predicate.shape.with_dimensions(())) \
@@ -124,7 +124,7 @@ def the_one_value(predicate: Instruction, rewriter: Rewriter) -> Instruction | N
 
 
 def chosen(rewriter: Rewriter, value: Instruction, links: list[Instruction], mask: Mask) -> Instruction | None:
-    """The links, from `value` on, each where the mask wants it. None where one cannot be masked."""
+    """The links applied to `value`, each masked. None if one cannot be masked."""
     follower = Follower(rewriter)
     for link in links:
         if link.opcode == "reshape":
@@ -151,7 +151,7 @@ def masked_slice(rewriter: Rewriter, link: Instruction, operands: list[Instructi
 
 
 def part(rewriter: Rewriter, array: Instruction, shape: Shape, indices: list[Instruction]) -> Instruction:
-    """The elements of `array` at the place of an update of that shape."""
+    """The elements of `array` at the indices of an update of that shape."""
     return rewriter.add("dynamic-slice", array.shape.with_dimensions(shape.dimensions), [array, *indices],
                         {"dynamic_slice_sizes": shape.dimensions})
 
@@ -166,7 +166,7 @@ def masked_scatter(rewriter: Rewriter, link: Instruction, operands: list[Instruc
 
 
 def masked_indices(rewriter: Rewriter, scatter: Instruction, indices: Instruction, mask: Mask) -> Instruction | None:
-    """Indices that lie outside of the array where the mask does not want the update; None where there are none such."""
+    """Indices that are outside of the array where the update is masked out; None if there is no such index or mask."""
     predicate, outside = mask_of_indices(rewriter, scatter, indices, mask), index_outside(scatter, indices)
     if predicate is None or outside is None:
         return None
@@ -175,12 +175,12 @@ def masked_indices(rewriter: Rewriter, scatter: Instruction, indices: Instructio
 
 
 def order_kept(scatter: Instruction, mask: Mask) -> bool | None:
-    """What a scatter with masked indices says of their order."""
+    """indices_are_sorted of a scatter with masked indices."""
     return scatter.get("indices_are_sorted") if mask.scalar is not None else None
 
 
 def mask_of_indices(rewriter: Rewriter, scatter: Instruction, indices: Instruction, mask: Mask) -> Instruction | None:
-    """The predicate for each index: a scalar, or one that differs from batch to batch only."""
+    """The predicate for each index: a scalar, or one that depends only on batch dimensions. None for others."""
     if mask.scalar is not None:
         return mask.scalar
     whole = mask.whole
@@ -192,7 +192,7 @@ def mask_of_indices(rewriter: Rewriter, scatter: Instruction, indices: Instructi
 
 
 def index_outside(scatter: Instruction, indices: Instruction) -> int | None:
-    """An index that lies outside of the array in every scattered dimension; None where there is none of that type."""
+    """An index that is outside of the array in every scattered dimension; None if the type has none."""
     scattered = scatter.get("scatter_dims_to_operand_dims", ())
     if not scattered or indices.shape.kind == "signed":
         return -1 if scattered else None
@@ -203,7 +203,7 @@ def index_outside(scatter: Instruction, indices: Instruction) -> int | None:
 
 def masked_scatter_to_one_place(rewriter: Rewriter, scatter: Instruction, operands: list[Instruction],
                                 mask: Mask) -> Instruction | None:
-    """A scatter of one window, as dynamic-update-slice: its elements may be masked one by one."""
+    """A scatter of one window, as a dynamic-update-slice, whose elements can be masked separately."""
     value, indices, update = operands
     window = window_sizes(scatter)
     shape = update.shape.with_dimensions(window)
@@ -222,7 +222,7 @@ def masked_scatter_to_one_place(rewriter: Rewriter, scatter: Instruction, operan
 
 def place_of(rewriter: Rewriter, scatter: Instruction, indices: Instruction,
              window: list[int]) -> tuple[list[Instruction], Instruction | None]:
-    """Where the one window of a scatter starts in each dimension, and whether it lies inside of the array."""
+    """The start of the one window of a scatter in each dimension, and whether the window is inside of the array."""
     type = indices.shape.element_type
     scalar, flat = indices.shape.with_dimensions(()), indices.shape.with_dimensions((indices.shape.num_elements,))
     vector = reshape(rewriter, indices, flat)
@@ -244,10 +244,10 @@ def lies_within(rewriter: Rewriter, index: Instruction, limit: int) -> Instructi
     return rewriter.add("and", result, [low, high])
 
 
-# -- what updates compute from earlier ones ----------------------------------------------------------------------------
+# -- values that updates compute from earlier ones ---------------------------------------------------------------------
 
 class Follower:
-    """Computes again, from the new links of a chain, what was computed from the old ones. `replaced`: old -> new."""
+    """Recomputes, from the new links of a chain, values computed from the old ones. `replaced`: old -> new."""
 
     def __init__(self, rewriter: Rewriter):
         self.rewriter = rewriter
@@ -255,7 +255,8 @@ class Follower:
         self.left = MOST_FOLLOWED
 
     def now(self, value: Instruction) -> Instruction | None:
-        """`value` where it reads the new links; itself where it reads none. None where that is too much."""
+        """`value` computed from the new links; unchanged if it reads no old ones. None if that takes too many
+        instructions, or if one cannot be recomputed."""
         if not self.replaced:
             return value
         found: dict[Instruction, Instruction] = dict(self.replaced)

@@ -53,7 +53,7 @@ def clamp_bounds(instruction: Instruction, rewriter: Rewriter) -> Instruction | 
     """clamp(least, x, greatest) => x; clamp(least, x, h) => min(x, h), clamp(l, x, greatest) => max(l, x)"""
     low, x, high = instruction.operands
     if is_float(x) or x.shape.kind == "complex":
-        return None                       # clamp and max need not treat NaN alike; complex numbers have no order
+        return None                       # clamp and max may treat NaN differently; complex numbers have no order
     free_below = is_splat(low, lowest(x.shape.element_type))
     free_above = is_splat(high, highest(x.shape.element_type))
     if free_below and free_above:

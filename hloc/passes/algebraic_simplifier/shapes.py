@@ -1,4 +1,4 @@
-"""Rules for reshape, transpose, broadcast, iota and reverse: what only moves elements around."""
+"""Rules for ops that only move elements: reshape, transpose, broadcast, iota and reverse."""
 from __future__ import annotations
 
 import math
@@ -8,7 +8,7 @@ from hloc.ops.table import OPS
 from hloc.passes.patterns import reshape, scalar_source, spread, without_ones
 from hloc.passes.rewriter import Rewriter
 
-MOST_STACKED = 8                # elements of a row that is written out
+MOST_STACKED = 8                # elements of a concatenated row
 
 # -- reshape ---------------------------------------------------------------------------------------------------------
 
@@ -26,7 +26,7 @@ def reshape_twice(instruction: Instruction, rewriter: Rewriter) -> Instruction |
 
 
 def reshape_of_broadcast(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """reshape(broadcast(x)) => broadcast(x) where the dimensions of x survive the reshape"""
+    """reshape(broadcast(x)) => broadcast(x) if the reshape keeps the dimensions of x"""
     inner = instruction.operands[0]
     if inner.opcode != "broadcast":
         return None
@@ -73,7 +73,7 @@ def reshape_groups(before: tuple[int, ...], after: tuple[int, ...]) -> list[tupl
 
 def single_image(groups: list[tuple[range, range]], before: tuple[int, ...], after: tuple[int, ...],
                  dimension: int) -> int | None:
-    """The dimension of `after` that is exactly `dimension` of `before`, ones aside, or None."""
+    """The dimension of `after` that equals `dimension` of `before`, ignoring dimensions of size 1, or None."""
     for source, target in groups:
         if dimension in source:
             if any(before[d] != 1 for d in source if d != dimension):
@@ -84,7 +84,7 @@ def single_image(groups: list[tuple[range, range]], before: tuple[int, ...], aft
 
 
 def reshape_of_iota(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """reshape(iota) => iota where the counting dimension survives the reshape"""
+    """reshape(iota) => iota if the reshape keeps the counting dimension"""
     iota = instruction.operands[0]
     if iota.opcode != "iota":
         return None
@@ -97,7 +97,7 @@ def reshape_of_iota(instruction: Instruction, rewriter: Rewriter) -> Instruction
 
 
 def transpose_by_nothing(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """transpose(x) => x where every dimension stays in its place"""
+    """transpose(x) => x if no dimension moves"""
     order = instruction.get("dimensions")
     return instruction.operands[0] if order == tuple(range(len(order))) else None
 
@@ -112,7 +112,7 @@ def transpose_twice(instruction: Instruction, rewriter: Rewriter) -> Instruction
 
 
 def transpose_of_ones(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """transpose(x) => reshape(x) where only dimensions of size 1 change place"""
+    """transpose(x) => reshape(x) if only dimensions of size 1 move"""
     x = instruction.operands[0]
     moved = [d for d in instruction.get("dimensions") if x.shape.dimensions[d] != 1]
     return rewriter.add("reshape", instruction.shape, [x]) if moved == sorted(moved) else None
@@ -129,7 +129,7 @@ def transpose_of_broadcast(instruction: Instruction, rewriter: Rewriter) -> Inst
 
 
 def broadcast_in_order(rewriter: Rewriter, x: Instruction, dimensions: list[int], shape: Shape) -> Instruction:
-    """broadcast(x) with rising dimensions: x is transposed first where they do not rise."""
+    """broadcast(x) with increasing dimensions: x is transposed first if they are not increasing."""
     if dimensions != sorted(dimensions):
         order = sorted(range(len(dimensions)), key=dimensions.__getitem__)
         x = rewriter.add("transpose", x.shape.with_dimensions(x.shape.dimensions[o] for o in order), [x],
@@ -148,8 +148,8 @@ def transpose_of_iota(instruction: Instruction, rewriter: Rewriter) -> Instructi
 
 
 def transpose_of_concatenate(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """transpose(concatenate(x, y)) => concatenate(reshape(x), reshape(y)) of a few rows that become columns: of x and y
-    alone no element moves. So stacks of coordinates, as of cross products, are made row by row"""
+    """transpose(concatenate(x, y)) => concatenate(reshape(x), reshape(y)) of a few rows that become columns, if the
+    elements of x and of y keep their order. Stacked coordinates, as of cross products, are then written row by row"""
     inner, order = instruction.operands[0], instruction.get("dimensions")
     if inner.opcode != "concatenate" or rewriter.uses(inner) != 1:
         return None
@@ -166,7 +166,7 @@ def transpose_of_concatenate(instruction: Instruction, rewriter: Rewriter) -> In
 
 
 def broadcast_to_same(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """broadcast(x) => x of the same dimensions, => transpose(x) where they change place"""
+    """broadcast(x) => x of the same dimensions, => transpose(x) if they are permuted"""
     x = instruction.operands[0]
     dimensions = instruction.get("dimensions")
     if len(dimensions) != instruction.shape.rank:
@@ -178,7 +178,7 @@ def broadcast_to_same(instruction: Instruction, rewriter: Rewriter) -> Instructi
 
 
 def broadcast_of_ones(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """broadcast(x) => reshape(x) where it adds only dimensions of size 1"""
+    """broadcast(x) => reshape(x) if it adds only dimensions of size 1"""
     x = instruction.operands[0]
     dimensions = instruction.get("dimensions")
     if dimensions != tuple(sorted(dimensions)) or x.shape.num_elements != instruction.shape.num_elements:
@@ -198,7 +198,7 @@ def broadcast_twice(instruction: Instruction, rewriter: Rewriter) -> Instruction
 
 
 def broadcast_of_reshaped_ones(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """broadcast(reshape(x)) => broadcast(x) where the reshape only adds dimensions of size 1"""
+    """broadcast(reshape(x)) => broadcast(x) if the reshape only adds dimensions of size 1"""
     inner = instruction.operands[0]
     if inner.opcode != "reshape":
         return None
@@ -222,8 +222,8 @@ def broadcast_of_iota(instruction: Instruction, rewriter: Rewriter) -> Instructi
 
 
 def sink_broadcasts(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """op(broadcast(x), broadcast(y)) => broadcast(op(x, y)) for elementwise op and equal dimensions; a scalar spread,
-    like broadcast(constant), fits all dimensions"""
+    """op(broadcast(x), broadcast(y)) => broadcast(op(x, y)) for elementwise op and equal dimensions; a broadcast
+    scalar, like broadcast(constant), matches all dimensions"""
     operands = instruction.operands
     sources = [o.operands[0] if o.opcode == "broadcast" else o for o in operands]
     wide = None
@@ -256,7 +256,7 @@ def iota_of_one(instruction: Instruction, rewriter: Rewriter) -> Instruction | N
 
 
 def reverse_of_nothing(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """reverse(x) => x where the reversed dimensions have size 1 or x is one value spread"""
+    """reverse(x) => x if the reversed dimensions have size 1 or x is a broadcast scalar"""
     x = instruction.operands[0]
     if all(x.shape.dimensions[d] == 1 for d in instruction.get("dimensions")):
         return x
@@ -264,7 +264,7 @@ def reverse_of_nothing(instruction: Instruction, rewriter: Rewriter) -> Instruct
 
 
 def reverse_twice(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """reverse(reverse(x)) => reverse(x), or x where both reverse the same dimensions"""
+    """reverse(reverse(x)) => reverse(x), or x if both reverse the same dimensions"""
     inner = instruction.operands[0]
     if inner.opcode != "reverse":
         return None

@@ -1,4 +1,4 @@
-"""Rules for slice, dynamic-slice, pad and concatenate: what takes parts of arrays or puts parts together."""
+"""Rules for ops that take parts of arrays or join them: slice, dynamic-slice, pad and concatenate."""
 from __future__ import annotations
 
 from hloc.ir import Instruction, PaddingDim, SliceDim
@@ -11,7 +11,7 @@ MOST_JOINED = 64                 # operands of a concatenate that joins another 
 
 
 def slice_of_all(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """slice(x) => x where it takes everything"""
+    """slice(x) => x if it takes the whole array"""
     x = instruction.operands[0]
     return x if x.shape.dimensions == instruction.shape.dimensions else None
 
@@ -30,7 +30,7 @@ def slice_twice(instruction: Instruction, rewriter: Rewriter) -> Instruction | N
 
 
 def slice_of_broadcast(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """slice(broadcast(x)) => broadcast(x) where the dimensions of x are taken whole"""
+    """slice(broadcast(x)) => broadcast(x) if the dimensions of x are taken whole"""
     inner = instruction.operands[0]
     if inner.opcode != "broadcast":
         return None
@@ -48,14 +48,14 @@ def slice_of_reverse(instruction: Instruction, rewriter: Rewriter) -> Instructio
     taken = list(instruction.get("slice"))
     for d in turned.get("dimensions"):
         start, _, stride = taken[d]
-        last = turned.shape.dimensions[d] - 1 - start                # the first one taken, counted in x
+        last = turned.shape.dimensions[d] - 1 - start                # the index in x of the first element taken
         taken[d] = SliceDim(last - (instruction.shape.dimensions[d] - 1) * stride, last + 1, stride)
     part = rewriter.add("slice", instruction.shape, turned.operands, {"slice": tuple(taken)})
     return rewriter.change(turned, operands=[part], shape=instruction.shape, sharding=None)
 
 
 def slice_of_pad(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """slice(pad(x, v)) => slice(x) where it takes only elements of x, => broadcast(v) where it takes none"""
+    """slice(pad(x, v)) => slice(x) if it takes only elements of x, => broadcast(v) if it takes none"""
     pad = instruction.operands[0]
     if pad.opcode != "pad" or instruction.shape.num_elements == 0:
         return None
@@ -74,7 +74,7 @@ def slice_of_pad(instruction: Instruction, rewriter: Rewriter) -> Instruction | 
 
 
 def slice_of_concatenate(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """slice(concatenate(x, y, ...)) => slice(x) where it takes from one of them only"""
+    """slice(concatenate(x, y, ...)) => slice(x) if it takes elements of only one operand"""
     joined = instruction.operands[0]
     if joined.opcode != "concatenate" or instruction.shape.num_elements == 0:
         return None
@@ -92,7 +92,7 @@ def slice_of_concatenate(instruction: Instruction, rewriter: Rewriter) -> Instru
 
 
 def slice_of_iota(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """slice(iota) => iota where the counting dimension is taken whole"""
+    """slice(iota) => iota if the counting dimension is taken whole"""
     iota = instruction.operands[0]
     if iota.opcode != "iota":
         return None
@@ -106,13 +106,13 @@ def slice_of_iota(instruction: Instruction, rewriter: Rewriter) -> Instruction |
 
 
 def dynamic_slice_of_all(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """dynamic-slice(x, ...) => x where it takes everything: the start is clamped to 0"""
+    """dynamic-slice(x, ...) => x if it takes the whole array: the start is clamped to 0"""
     x = instruction.operands[0]
     return x if x.shape.dimensions == instruction.shape.dimensions else None
 
 
 def dynamic_slice_at_constant(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """dynamic-slice(x, c, ...) => slice(x); a dimension taken whole starts at 0 whatever its index says"""
+    """dynamic-slice(x, c, ...) => slice(x); a dimension taken whole starts at 0, whatever its index is"""
     x, *indices = instruction.operands
     if len(indices) != x.shape.rank:
         return None
@@ -127,7 +127,7 @@ def dynamic_slice_at_constant(instruction: Instruction, rewriter: Rewriter) -> I
 
 
 def dynamic_slice_of_broadcast(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """dynamic-slice(broadcast(x), ...) => broadcast(x) where the dimensions of x are taken whole"""
+    """dynamic-slice(broadcast(x), ...) => broadcast(x) if the dimensions of x are taken whole"""
     return slice_of_broadcast(instruction, rewriter)
 
 
@@ -146,7 +146,7 @@ def dynamic_slice_of_update(instruction: Instruction, rewriter: Rewriter) -> Ins
 
 
 def pad_by_nothing(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """pad(x, v) => x where all padding is zero"""
+    """pad(x, v) => x if all padding is zero"""
     nothing = all(p == (0, 0, 0) for p in instruction.get("padding"))
     return instruction.operands[0] if nothing else None
 
@@ -163,7 +163,7 @@ def pad_with_same_value(instruction: Instruction, rewriter: Rewriter) -> Instruc
 
 
 def pad_negatively(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """pad(x, v) => slice(x) where all padding is negative"""
+    """pad(x, v) => slice(x) if all padding is negative"""
     x = instruction.operands[0]
     padding = instruction.get("padding")
     if any(p.low > 0 or p.high > 0 or p.interior for p in padding) or instruction.shape.num_elements == 0:
@@ -189,7 +189,7 @@ def pad_twice(instruction: Instruction, rewriter: Rewriter) -> Instruction | Non
 
 
 def concatenate_one(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """concatenate(x) => x, and pieces without elements are removed"""
+    """concatenate(x) => x, and operands without elements are removed"""
     along = instruction.get("dimensions")[0]
     pieces = [o for o in instruction.operands if o.shape.dimensions[along] != 0]
     if len(pieces) == 1:
@@ -202,7 +202,8 @@ def concatenate_one(instruction: Instruction, rewriter: Rewriter) -> Instruction
 def concatenate_nested(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
     """concatenate(concatenate(x, y), z) => concatenate(x, y, z) if the inner one has no other users
 
-    A long inner one stays beside few other operands: a list that grows by one element n times would be n lists."""
+    A long inner one is kept if there are few other operands: otherwise n concatenates of one more element each
+    would have n long lists of operands."""
     along = instruction.get("dimensions")
     most = max(MOST_JOINED, len(instruction.operands))
     inner = {o for o in instruction.operands if o.opcode == "concatenate" and len(o.operands) <= most
@@ -216,7 +217,7 @@ def concatenate_nested(instruction: Instruction, rewriter: Rewriter) -> Instruct
 def concatenate_neighbours(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
     """concatenate(slice(x, [0:2]), slice(x, [2:5])) => concatenate(slice(x, [0:5]))"""
     along = instruction.get("dimensions")[0]
-    runs: list[tuple[Instruction, tuple[SliceDim, ...] | None]] = []      # the first piece, and the slice of all
+    runs: list[tuple[Instruction, tuple[SliceDim, ...] | None]] = []      # the first operand, and the slice of all
     for piece in instruction.operands:
         joined = joined_slice(*runs[-1], piece, along) if runs else None
         if joined is None:
@@ -236,7 +237,7 @@ def wider_slice(rewriter: Rewriter, piece: Instruction, taken: tuple[SliceDim, .
 
 def joined_slice(a: Instruction, first: tuple[SliceDim, ...] | None, b: Instruction,
                  along: int) -> tuple[SliceDim, ...] | None:
-    """The slice that takes what `first` (of the array that `a` reads) and then `b` take, or None."""
+    """The slice that takes the elements of `first` (of the array that `a` reads) and then those of `b`, or None."""
     if first is None or b.opcode != "slice" or a.operands[0] is not b.operands[0]:
         return None
     second = b.get("slice")
@@ -262,7 +263,7 @@ def concatenate_same_value(instruction: Instruction, rewriter: Rewriter) -> Inst
 
 
 def concatenate_with_padding(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """concatenate(x, broadcast(c)) => pad(x, c), and so with the constant in front"""
+    """concatenate(x, broadcast(c)) => pad(x, c), and the same with the constant first"""
     if len(instruction.operands) != 2:
         return None
     a, b = instruction.operands

@@ -7,7 +7,7 @@ from hloc.passes.rewriter import Rewriter
 
 
 def update_of_all(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """dynamic-update-slice(x, u, ...) => u where u covers x, => x where u has no elements"""
+    """dynamic-update-slice(x, u, ...) => u if u covers x, => x if u has no elements"""
     x, update = instruction.operands[:2]
     if update.shape.dimensions == x.shape.dimensions:
         return update
@@ -42,13 +42,13 @@ def update_of_one_value(instruction: Instruction, rewriter: Rewriter) -> Instruc
 
 
 def size_of_static_dimension(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """get-dimension-size(x) => constant where the dimension is not dynamic"""
+    """get-dimension-size(x) => constant if the dimension is not dynamic"""
     dimension = instruction.get("dimensions")[0]
     return full(rewriter, instruction.operands[0].shape.dimensions[dimension], instruction.shape)
 
 
 def size_set_to_the_bound(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """set-dimension-size(x, n) => x where nothing is dynamic: then n is the bound (as TensorFlow's top-k writes it)"""
+    """set-dimension-size(x, n) => x if nothing is dynamic: then n is the bound (as TensorFlow's top-k writes it)"""
     operand = instruction.operands[0]
     return operand if operand.shape == instruction.shape and not operand.shape.is_dynamic else None
 

@@ -1,4 +1,4 @@
-"""Rules for convolution and reduce-window: what the window itself can do needs no instruction of its own."""
+"""Rules for convolution and reduce-window: instructions whose effect a window can have are folded into it."""
 from __future__ import annotations
 
 from math import prod
@@ -7,12 +7,12 @@ from hloc.ir import Instruction, PaddingDim, Shape, Window, WindowDim, window_of
 from hloc.passes.patterns import identity_of, is_splat, monoid_of, reshape
 from hloc.passes.rewriter import Rewriter
 
-FEW_PARTS, LARGE_WINDOW = 8, 16     # windows along a dimension; elements of one
-LONG_WINDOW = 5                     # elements of one along the last dimension
+FEW_PARTS, LARGE_WINDOW = 8, 16     # windows along a dimension; elements of a window
+LONG_WINDOW = 5                     # elements of a window along the last dimension
 
 
 def convolution_of_pad(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """convolution(pad(x, 0), w) => convolution(x, w) with more padding, where only spatial dimensions are padded"""
+    """convolution(pad(x, 0), w) => convolution(x, w) with more padding, if only spatial dimensions are padded"""
     pad, kernel = instruction.operands
     if pad.opcode != "pad" or not is_splat(pad.operands[1], 0):
         return None
@@ -27,17 +27,17 @@ def convolution_of_pad(instruction: Instruction, rewriter: Rewriter) -> Instruct
 
 
 def wider(dim: WindowDim, padding: PaddingDim) -> WindowDim | None:
-    """`dim` of a window that pads by `padding`, too; None where it cannot."""
+    """`dim` of a window with `padding` added; None if that is not possible."""
     if padding.low < 0 or padding.high < 0 or (padding.interior and dim.base_dilation != 1):
         return None
-    step = dim.base_dilation                       # what was padded before was spread out, too
+    step = dim.base_dilation                       # base dilation also applies to the added padding
     return dim._replace(padding_low=dim.padding_low + padding.low * step,
                         padding_high=dim.padding_high + padding.high * step,
                         base_dilation=step * (padding.interior + 1))
 
 
 def convolution_of_reversed_kernel(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """convolution(x, reverse(w)) => convolution(x, w) with a reversed window, where spatial dimensions are reversed"""
+    """convolution(x, reverse(w)) => convolution(x, w) with a reversed window, if spatial dimensions are reversed"""
     x, kernel = instruction.operands
     spatial = instruction.get("dim_labels").kernel_spatial
     if kernel.opcode != "reverse" or not set(kernel.get("dimensions")) <= set(spatial):
@@ -48,8 +48,8 @@ def convolution_of_reversed_kernel(instruction: Instruction, rewriter: Rewriter)
 
 
 def convolution_of_planes(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """convolution(x[n,y,x,1], w) => convolution(x[n,1,y,x], w), with one feature: images are planes, along whose rows
-    windows may move"""
+    """convolution(x[n,y,x,1], w) => convolution(x[n,1,y,x], w), with one feature: images are planes, and windows
+    move along contiguous rows"""
     x, kernel = instruction.operands
     numbers = instruction.get("dim_labels")
     last, spatial = x.shape.rank - 1, tuple(range(1, x.shape.rank - 1))
@@ -69,7 +69,7 @@ def convolution_of_planes(instruction: Instruction, rewriter: Rewriter) -> Instr
 
 
 def reduce_window_of_pad(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """reduce-window(pad(x, v), v) => reduce-window(x, v) with more padding, where v is neutral"""
+    """reduce-window(pad(x, v), v) => reduce-window(x, v) with more padding, if v is neutral"""
     monoid = monoid_of(instruction)
     if monoid is None or instruction.operands[0].opcode != "pad":
         return None
@@ -84,8 +84,8 @@ def reduce_window_of_pad(instruction: Instruction, rewriter: Rewriter) -> Instru
 
 
 def reduce_window_of_parts(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """reduce-window(x) => reduce(reshape(x)) where windows lie side by side, and are few along the last dimension, or
-    long: neighbouring results would not fill vectors, the elements of a window do"""
+    """reduce-window(x) => reduce(reshape(x)) if windows are adjacent, and along the last dimension few or long: then
+    the elements of a window fill vectors, and neighbouring results do not"""
     dims = window_of(instruction)
     if monoid_of(instruction) is None or not dims or not all(map(lies_beside, dims)):
         return None
@@ -103,7 +103,7 @@ def reduce_window_of_parts(instruction: Instruction, rewriter: Rewriter) -> Inst
 
 
 def lies_beside(dim: WindowDim) -> bool:
-    """Whether each window along a dimension begins where the one before ends."""
+    """Whether each window along a dimension begins at the end of the previous one."""
     return dim._replace(size=1, stride=1) == WindowDim() and dim.size == dim.stride
 
 

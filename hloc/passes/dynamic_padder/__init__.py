@@ -4,10 +4,10 @@
     y = f32[<=8] negate(x)                        y = f32[8] negate(get-tuple-element(x), index=0), of the same size
     s = f32[] reduce(y, zero), add                s = f32[] reduce(select(iota < size, y, 0), zero), add
 
-Wherever such an array leaves its computation (the root, the operand of a call, the state of a loop), it is a tuple of
-the array at its bounds and the sizes of its dynamic dimensions, in their order; so parameters and results of the entry
-have their sizes behind them, which hloc/api.py adds and takes away. rules.py says what each op does with sizes; an op
-without a rule is refused by name.
+If such an array leaves its computation (the root, the operand of a call, the state of a loop), it is a tuple of the
+array at its bounds and the sizes of its dynamic dimensions, in their order. So parameters and results of the entry are
+followed by their sizes, which hloc/api.py adds and removes. rules.py has a rule for each op; an op without a rule is an
+error that names the op.
 """
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ENTRY_FACTS = ("entry_computation_layout", "input_output_alias", "buffer_donor")
 
 
 def dynamic_padder(module: Module, context: PassContext) -> bool:
-    """True if something was dynamic."""
+    """True if a shape was dynamic."""
     computations, written = reachable_computations(module.entry), module.entry.root.shape
     write_dynamic_shapes(module)
     if not any(has_dynamic(i.shape) for c in computations for i in c.instructions):

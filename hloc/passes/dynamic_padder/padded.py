@@ -1,8 +1,8 @@
-"""An array with dynamic dimensions, as the pass sees it: an array at the bounds, and a size for each such dimension.
+"""The representation of an array with dynamic dimensions: an array at the bounds, and a size for each such dimension.
 
     f32[<=8,4] x      =>      Padded(f32[8,4] array, (s32[] size, None))
 
-What lies behind the sizes is arbitrary; ops that would see it put a value there first (`Sizes.masked`).
+Elements beyond the sizes are arbitrary; ops that read them first set them to a value (`Sizes.masked`).
 """
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hloc.passes.expressions import Expressions
 
 
 class Padded(NamedTuple):
-    """sizes: one per dimension, None where the dimension is static."""
+    """sizes: one per dimension, None if the dimension is static."""
 
     array: Instruction
     sizes: tuple[Instruction | None, ...]
@@ -25,7 +25,7 @@ class Padded(NamedTuple):
 
 
 def has_dynamic(shape: Shape) -> bool:
-    """Whether an array in it has a dynamic dimension."""
+    """Whether an array in the shape has a dynamic dimension."""
     return any(leaf.is_dynamic for leaf in leaves(shape))
 
 
@@ -35,7 +35,7 @@ def static(shape: Shape) -> Shape:
 
 
 class Sizes(Expressions):
-    """Expressions over sizes (s32 scalars), and over arrays that have them."""
+    """Expressions of sizes (s32 scalars), and of arrays with sizes."""
 
     def number(self, value: int) -> Instruction:
         return self.constant(value, "s32")
@@ -57,14 +57,14 @@ class Sizes(Expressions):
         return self.op("multiply", x, self.number(value)) if value != 1 else x
 
     def over(self, x: Instruction, value: int) -> Instruction:
-        """x / value rounded down, for x that is not negative."""
+        """x / value rounded down, for nonnegative x."""
         return self.op("divide", x, self.number(value)) if value != 1 else x
 
     def at_least(self, x: Instruction, value: int) -> Instruction:
         return self.op("maximum", x, self.number(value))
 
     def inside(self, x: Padded, dimensions: list[int]) -> Instruction | None:
-        """pred: the element lies within the sizes of these dimensions. None where all of them are static."""
+        """pred: the element is within the sizes of these dimensions. None if all of them are static."""
         found: Instruction | None = None
         sizes = x.array.shape.dimensions
         for d in dimensions:
@@ -76,7 +76,7 @@ class Sizes(Expressions):
         return found
 
     def masked(self, x: Padded, value: Instruction | Any, dimensions: list[int] | None = None) -> Instruction:
-        """The array with `value` (a scalar instruction, or a number) behind the sizes of some dimensions, or of all."""
+        """The array with `value` (a scalar instruction, or a number) beyond the sizes of `dimensions`, or of all."""
         inside = self.inside(x, list(range(x.rank)) if dimensions is None else dimensions)
         if inside is None:
             return x.array

@@ -1,7 +1,7 @@
-"""Reshapes of arrays with dynamic dimensions: the elements within the sizes keep their order, so they may move.
+"""Reshapes of arrays with dynamic dimensions: elements within the sizes keep their order, so their indices may change.
 
-    f32[2,<=4] of size 3  ->  f32[<=8] of size 6:    element k lies at (k / 3, k % 3) of the operand, which is at
-                                                     4 * (k / 3) + k % 3 of its memory
+    f32[2,<=4] of size 3  ->  f32[<=8] of size 6:    element k is at (k / 3, k % 3) of the operand, whose offset
+                                                     in memory is 4 * (k / 3) + k % 3
 """
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def plain(w: Walk, i: Instruction, x: Padded) -> Instruction:
 
 
 def moved(w: Walk, i: Instruction, x: Padded, sizes: list[Instruction]) -> Padded | Instruction:
-    """Each element of the result fetched from where it lies."""
+    """Each element of the result, gathered from its index in the operand."""
     e, new = w.e, i.shape.dimensions
     sizes = [s if f else e.number(n) for s, n, f in zip(sizes, new, i.shape.dynamic_dimensions or (False,) * len(new))]
     if x.array.shape.num_elements == 0 or i.shape.num_elements == 0:

@@ -1,8 +1,7 @@
-"""What each op does with dynamic dimensions: its array at the bounds, and the sizes of its result.
+"""Rules for ops on dynamic dimensions: the op's array at the bounds, and the sizes of its result.
 
-In: the walk (walk.py) and an old instruction. Out: a Padded, or an instruction where the result is static. Ops that
-only compute at each place carry sizes along; ops that combine places first put a value behind the sizes that changes
-nothing.
+In: the walk (walk.py) and an old instruction. Out: a Padded, or an instruction if the result is static. Elementwise
+ops keep the sizes; ops that combine elements first set the elements beyond the sizes to a neutral value.
 """
 from __future__ import annotations
 
@@ -56,7 +55,7 @@ def get_dimension_size(w: Walk, i: Instruction) -> Instruction:
 
 
 def set_dimension_size(w: Walk, i: Instruction) -> Result:
-    """A larger size than now brings zeros."""
+    """Elements that a larger size adds are zeros."""
     x, (dimension,) = w.operand(i, 0), i.get("dimensions")
     sizes = dict(enumerate(x.sizes))
     array = w.e.masked(x, 0, [dimension])
@@ -73,7 +72,7 @@ def slice_(w: Walk, i: Instruction) -> Result:
 
 
 def reverse(w: Walk, i: Instruction) -> Result:
-    """Turned at the bounds, the array stands at the end of its memory: it is moved to the front."""
+    """Reversed at the bounds, the elements are at the end of the array: they are moved to the front."""
     x = w.operand(i, 0)
     array = w.again(i, [x.array])
     for d in i.get("dimensions"):
@@ -97,7 +96,7 @@ def pad(w: Walk, i: Instruction) -> Result:
 
 
 def concatenate(w: Walk, i: Instruction) -> Result:
-    """Along a dynamic dimension each piece is written over the rest of the one before."""
+    """Along a dynamic dimension each operand overwrites the padding of the previous one."""
     pieces, (dimension,) = w.operands(i), i.get("dimensions")
     sizes = {d: next((x.sizes[d] for x in pieces if x.sizes[d] is not None), None) for d in range(i.shape.rank)}
     if all(x.sizes[dimension] is None for x in pieces):
@@ -110,7 +109,7 @@ def concatenate(w: Walk, i: Instruction) -> Result:
 
 
 def neutral(w: Walk, i: Instruction, number: int) -> Instruction:
-    """What changes nothing in a reduction: as its combiner says, else its initial value, as in XLA."""
+    """The neutral value of a reduction: that of its combiner, else its initial value, as in XLA."""
     count = len(i.operands) // 2
     monoid = monoid_of(i) if count == 1 else None
     if monoid is None:
@@ -129,7 +128,7 @@ def reduce(w: Walk, i: Instruction) -> Result:
 
 
 def several(w: Walk, i: Instruction, operands: list[Instruction], sizes: dict) -> Result:
-    """One result, or a tuple of results that all have the same sizes."""
+    """One result, or a tuple of results with the same sizes."""
     if not i.shape.is_tuple:
         return w.sized(i, w.again(i, operands), sizes)
     shapes = i.shape.tuple_shapes
@@ -137,7 +136,7 @@ def several(w: Walk, i: Instruction, operands: list[Instruction], sizes: dict) -
 
 
 def sort(w: Walk, i: Instruction) -> Result:
-    """Along a dynamic dimension what lies behind the size is sorted behind all that lies before it."""
+    """Along a dynamic dimension elements beyond the size are sorted after all others."""
     operands = w.operands(i)
     arrays, sizes = [x.array for x in operands], dict(enumerate(operands[0].sizes))
     inside = w.e.inside(operands[0], list(i.get("dimensions") or (0,)))
@@ -152,7 +151,8 @@ def sort(w: Walk, i: Instruction) -> Result:
 
 
 def inside_first(module: Module, comparator: Computation, operands: int) -> Computation:
-    """The comparator of a sort with one more operand, a pred: true stands before false, equals as they stood."""
+    """The comparator of a sort with one more operand, a pred: true comes before false; equal preds are compared as
+    before."""
     body = Body(comparator.span)
     made = {old: body.parameter(old.parameter_number, old.shape) for old in comparator.parameters}
     left, right = (body.parameter(2 * operands + side, array("pred")) for side in (0, 1))
@@ -189,7 +189,7 @@ def dot(w: Walk, i: Instruction) -> Result:
 
 
 def paired(x: Padded, y: Padded, mine: tuple[int, ...], theirs: tuple[int, ...]) -> list[tuple]:
-    """For each dimension of x its size, and that of the dimension of y that it is multiplied with."""
+    """For each dimension of x in `mine` its size, and that of the paired dimension of y in `theirs`."""
     partner = dict(zip(mine, theirs))
     return [(s, y.sizes[partner[d]] if d in partner else None) for d, s in enumerate(x.sizes)]
 
@@ -214,7 +214,7 @@ def dynamic_update_slice(w: Walk, i: Instruction) -> Result:
 
 
 def clamped_starts(w: Walk, i: Instruction, x: Padded, starts: list[Instruction], sizes) -> list[Instruction]:
-    """Start indices that leave room for `sizes` within the sizes of x, not only within its bounds."""
+    """Start indices clamped so that `sizes` elements are within the sizes of x, not only within its bounds."""
     if all(s is None for s in x.sizes):
         return starts
     if len(starts) != x.rank:
@@ -229,7 +229,7 @@ def clamped_starts(w: Walk, i: Instruction, x: Padded, starts: list[Instruction]
 
 
 def gather(w: Walk, i: Instruction) -> Result:
-    """Dynamic dimensions of the indices, and of the operand where the slice is whole."""
+    """Dynamic dimensions of the indices, and of the operand if the slice takes the whole dimension."""
     x, indices = w.operand(i, 0), w.operand(i, 1)
     whole = [s == n for s, n in zip(i.get("slice_sizes"), x.array.shape.dimensions)]
     if any(s is not None and not full for s, full in zip(x.sizes, whole)):
@@ -244,7 +244,7 @@ def gather(w: Walk, i: Instruction) -> Result:
 
 
 def scatter(w: Walk, i: Instruction) -> Result:
-    """Indices beyond the sizes point outside, and are skipped like all such indices."""
+    """Indices beyond the sizes are set out of bounds, and skipped like all such indices."""
     operands = w.operands(i)
     count = len(operands) // 2
     indices = operands[count]

@@ -1,4 +1,4 @@
-"""The walk through a computation that dynamic_padder makes where a module has dynamic arrays."""
+"""The walk of dynamic_padder through a computation with dynamic arrays."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
@@ -17,14 +17,14 @@ HANDED_ON = frozenset(["opt-barrier", "domain", "copy"])
 
 
 def pad_computations(computations: Sequence[Computation], module: Module) -> None:
-    """Rewrite each of them, callees before callers, of which some have dynamic arrays."""
+    """Rewrite computations, of which some have dynamic arrays; callees before callers."""
     interfaces = {c: Interface([p.shape for p in c.parameters], c.root.shape) for c in computations}
     for computation in computations:
         Walk(module, computation, interfaces).run()
 
 
 def without_sizes(computation: Computation, have: Shape, want: Shape) -> None:
-    """Take from the root, which was of shape `have`, the sizes of the arrays that `want` calls static."""
+    """Remove from the root, of shape `have`, the sizes of the arrays that are static in `want`."""
     names, made = Names(i.name for i in computation.instructions), computation.instructions
 
     def add(opcode: str, shape: Shape, operands: list[Instruction], **attributes) -> Instruction:
@@ -49,7 +49,7 @@ def without_sizes(computation: Computation, have: Shape, want: Shape) -> None:
 
 @dataclass
 class Interface:
-    """The shapes that a computation took and gave before; `agreed` once a caller relies on what it gives now."""
+    """The original shapes of a computation's parameters and result; `agreed` once a caller relies on its new result."""
 
     parameters: list[Shape]
     root: Shape
@@ -66,7 +66,7 @@ def padded_shape(shape: Shape) -> Shape:
 
 
 class Walk:
-    """One computation. `whole` holds what stands for an old instruction; `split` the parts of dynamic arrays."""
+    """One computation. `whole` maps an old instruction to its replacement; `split` to the parts of a dynamic array."""
 
     def __init__(self, module: Module, computation: Computation, interfaces: dict[Computation, Interface]):
         self.module = module
@@ -138,7 +138,7 @@ class Walk:
         self.made.append(i)
 
     def restructure(self, i: Instruction) -> None:
-        """Tuples and calls: dynamic arrays travel as tuples."""
+        """Tuples and calls: dynamic arrays are passed as tuples."""
         operands = [self.pack(o) for o in i.operands]
         if i.opcode in CALLERS:
             operands = self.call_operands(i, operands)
@@ -151,8 +151,8 @@ class Walk:
         self.set_whole(i, new)
 
     def call_operands(self, i: Instruction, operands: list[Instruction]) -> list[Instruction]:
-        """The operands as the callees take them; the callees' results become what stands here: an array whose
-        size the one knows and the other calls static has its bound as size."""
+        """The operands in the form of the callees' parameters; the callees' results get the shape of the caller. If an
+        array is dynamic for one and static for the other, its size is its bound."""
         named = i.get("branch_computations") or [i.get(k) for k in CALLERS[i.opcode]]
         callees = [c for c in named if isinstance(c, Computation)]
         shapes = [o.shape for o in i.operands]
@@ -167,7 +167,7 @@ class Walk:
         return operands
 
     def adapt_root(self, i: Instruction, callee: Computation) -> None:
-        """Makes a callee give what its caller says, unless another caller relies on what it gives now."""
+        """Gives a callee's result the shape in its caller, unless another caller relies on the current one."""
         interface = self.interfaces[callee]
         if interface.agreed and not padded_shape(interface.root).compatible(padded_shape(i.shape)):
             raise self.disagreement(i)
@@ -178,7 +178,7 @@ class Walk:
         interface.root = i.shape
 
     def adapted(self, i: Instruction, value: Instruction, have: Shape, want: Shape) -> Instruction:
-        """A value of the shape `have`, padded, as one of the shape `want`."""
+        """A value of shape `have`, padded, as one of shape `want`."""
         if padded_shape(have).compatible(padded_shape(want)):
             return value
         if have.is_tuple and want.is_tuple and len(have.tuple_shapes) == len(want.tuple_shapes):
@@ -211,7 +211,7 @@ class Walk:
     # -- for rules -----------------------------------------------------------------------------------------------------
 
     def pack(self, i: Instruction) -> Instruction:
-        """One instruction that stands for an old one wherever a whole value is wanted."""
+        """One instruction that replaces an old one where the whole value is needed."""
         if i not in self.split:
             return self.whole[i]
         if i not in self.packed:
@@ -233,7 +233,7 @@ class Walk:
         return self.add(i.opcode, shape or static(i.shape), operands, attributes, literal=i.literal)
 
     def sized(self, i: Instruction, new: Instruction, sizes: dict[int, Instruction | None]) -> Padded | Instruction:
-        """`new` with sizes for the dimensions that are dynamic in `i`; the bound where none is known."""
+        """`new` with sizes for the dimensions that are dynamic in `i`; the bound if no size is known."""
         if not i.shape.is_dynamic:
             return new
         return Padded(new, tuple(

@@ -1,4 +1,4 @@
-"""Windows over dynamic dimensions: what lies behind the sizes is made neutral, the number of windows is computed."""
+"""Windows over dynamic dimensions: elements beyond the sizes become neutral, the number of windows is computed."""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def window_count(w: Walk, size: Instruction, window: WindowDim) -> Instruction:
-    """How many windows fit into `size` elements with their padding."""
+    """The number of windows that fit into `size` elements with their padding."""
     e = w.e
     spread = e.plus(e.times(e.plus(size, -1), window.base_dilation), 1) if window.base_dilation != 1 else size
     spread = e.at_least(spread, 0)
@@ -30,7 +30,7 @@ def reduce_window(w: Walk, i: Instruction) -> Padded | Instruction:
 
 
 def convolution(w: Walk, i: Instruction) -> Padded | Instruction:
-    """Dynamic batch, features and input positions; not the positions of the kernel."""
+    """Dynamic batch, features and input positions; positions of the kernel must be static."""
     x, kernel, numbers = w.operand(i, 0), w.operand(i, 1), i.get("dim_labels")
     if any(kernel.sizes[d] is not None for d in numbers.kernel_spatial):
         raise w.refuse(i, "with a kernel of dynamic size")
