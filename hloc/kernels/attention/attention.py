@@ -1,7 +1,7 @@
 """Attention: a Tile of the routine "attention" for two dots with a softmax between them.
 
-In: a kCustom fusion with two dots (hloc/analysis/attention.py). Out: the tile; before it a kernel per operand that no
-strides can describe.
+In: a kCustom fusion with two dots (hloc/analysis/attention.py). Out: the tile; before it a kernel for each operand that
+is not a strided view.
 
 Tile "attention": for every batch b, row i (a query) and feature f
     z[j] = score(sum over d of Q[b, i, d] K[b, j, d])          for every column j (a key)
@@ -11,15 +11,15 @@ all in f32. Rows without any finite score follow from that: they are NaN. Buffer
 score reads, then "out0". Parameters (strides in elements; offsets are of the first element; `batch strides`: one per
 dimension of the batch, outermost first):
     types      element types of query, key, value; those are f32, bf16 or f16, and so is out0's
-    weights    that to which HLO rounds the weights, e over its sum, before they are multiplied
+    weights    type to which HLO rounds the weights, e over its sum, before they are multiplied
     sizes      (rows, columns, depth, features)
     batches    (size, ...) of the batch's dimensions; b counts through them, the last fastest
     query      (offset, row, depth, (batch strides))
     key        (offset, column, depth, (batch strides))
     value      (offset, column, feature, (batch strides))
     result     (row, feature, (batch strides)) of "out0"
-    states     where a backward pass reads them: ((name, what, row, (batch strides)), ...), the buffers into which the
-               "largest" score of each row and the "sum" of e go; "out0" is then another: ("stored", name) says which
+    states     for a backward pass: ((name, what, row, (batch strides)), ...), the buffers of the "largest" score and
+               the "sum" of e of each row; then ("stored", name) names the buffer of the result, in place of "out0"
 Epilogue, the score: statements over the INDEX Vars "batch", "row", "column" and Var("acc", "f32"), the sum; the last is
 a Let of "score", f32. It stores nothing, and may be asked for any element, in any order, more than once.
 """
@@ -52,7 +52,7 @@ from hloc.kernels.products.operands import OperandKernels
 from hloc.machine import Machine
 
 NAMES = ("query", "key", "value")
-QUERY, KEY, VALUE, RESULT, LARGEST, SUM = range(6)          # steps of a Walk: in each array
+QUERY, KEY, VALUE, RESULT, LARGEST, SUM = range(6)          # indices of the steps of a Walk, one per array
 
 
 def lower_attention(group: Group, machine: Machine) -> Lowered:
@@ -88,7 +88,7 @@ class _Lowering:
     # -- dimensions
 
     def levels(self, query: Operand, key: Operand, value: Operand) -> list[Walk]:
-        """The dimensions of the scores but the keys', outermost first, each as fine as both products see it."""
+        """The dimensions of the scores except the keys', outermost first, split as finely as both products need."""
         weights = self.walks[self.attention.weights]
         return common([
             walks_of_product(self.first, self.key_side, self.walks[self.first], query, key),
@@ -96,13 +96,13 @@ class _Lowering:
             *(self.walks_of_state(reduce) for reduce in (self.attention.largest, self.attention.sum))])
 
     def walks_of_state(self, reduce: Instruction) -> list[Walk]:
-        """The rows: steps in what is found for each of them."""
+        """The rows: steps in the arrays of row states."""
         walk = self.walks[reduce.operands[0]]
         kept = [d for d in range(len(walk)) if d not in reduce.get("dimensions")]
         return [Walk(*walk[d], (s,)) for d, s in zip(kept, indexing.row_major_strides(reduce.shape.dimensions))]
 
     def result_strides(self) -> list[int]:
-        """How far the result is apart along each dimension of the second dot."""
+        """The stride of the result along each dimension of the second dot."""
         return strides_of_result(self.group, self.second, self.root)
 
     # -- the tile
@@ -138,7 +138,7 @@ class _Lowering:
         return KernelCall(tile, (*(s.access.argument for s in sides), *arguments))
 
     def score(self, outline: Outline, row: Walk, others: list[Walk]) -> tuple[Stmt, ...]:
-        """Statements that make a score of Var("acc")."""
+        """Statements that compute a score from Var("acc")."""
         scores, score = self.first, self.attention.score
         position = flat_position(row, self.attention.keys, others)
         outline.elements.sources[scores] = reader_of(scores, "acc", self.walks[scores], position)

@@ -1,7 +1,8 @@
-"""The gradients of attention: a Tile of the routine "attention_gradient" for products of what is made of products.
+"""The gradients of attention: a Tile of the routine "attention_gradient" for matmuls whose operands are computed from
+matmuls.
 
-In: a kCustom fusion that is a Gradient (hloc/analysis/attention_gradient.py). Out: the tile; before it a kernel per
-operand that no strides can describe.
+In: a kCustom fusion that is a Gradient (hloc/analysis/attention_gradient.py). Out: the tile; before it a kernel for
+each operand that is not a strided view.
 
 Tile "attention_gradient": for every batch b, row i and feature f, with one or two products p and outputs n
     acc_p[j] = sum over d of A_p[b, i, d] B_p[b, j, d]          for every column j
@@ -49,7 +50,7 @@ from hloc.machine import Machine
 
 
 def lower_attention_gradient(group: Group, machine: Machine) -> Lowered:
-    """A fusion of one or two products of what is made of one or two others."""
+    """A fusion of one or two matmuls with operands computed from one or two others."""
     gradient = gradient_in(group.instruction.get("calls"))
     if gradient is None:
         raise UnsupportedError("matmuls that are not an attention's gradients, in one fusion", group.instruction.span)
@@ -84,8 +85,8 @@ class _Lowering:
         return Lowered((*self.operands.calls, tile), tuple(self.operands.scratch))
 
     def columns_only(self, products: int) -> list[int]:
-        """Which steps of a level belong to arrays that have columns and no rows: of each product the second, of each
-        output the first."""
+        """The steps of a level that belong to arrays with columns and no rows: the second of each product, the first of
+        each output."""
         return [2 * n + 1 for n in range(products)] + [2 * (products + n) for n in range(len(self.gradient.outputs))]
 
     # -- arrays
@@ -94,7 +95,7 @@ class _Lowering:
         return strides_of_result(self.group, output.dot, self.root_of(output))
 
     def root_of(self, output: Weighted) -> Instruction:
-        """The root of the fusion that an output ends in."""
+        """The root of the fusion for an output."""
         depends = {output.dot}
         for member in self.group.members:
             if any(o in depends for o in member.operands):
@@ -102,7 +103,7 @@ class _Lowering:
         return next(r for r in self.group.roots if r in depends)
 
     def array(self, operand: Operand) -> str:
-        """The name of the buffer in which an operand lies."""
+        """The name of an operand's buffer."""
         access = operand.access
         made = Buffer(f"array{len(self.arrays)}", access.type, access.size)
         return self.arrays.setdefault(access.argument, made).name
@@ -115,7 +116,7 @@ class _Lowering:
         weights = self.weights(outline, row, others)
 
         def place(operand: Operand, number: int, part: int) -> tuple:
-            """Of an array: buffer, offset, row or column, depth or feature, batch strides."""
+            """The fields of an array: buffer, offset, row or column, depth or feature, batch strides."""
             line = row.steps[number] if number % 2 == 0 and number < 2 * len(products) else operand.stride(1)
             return (self.array(operand), operand.access.offset, line, operand.stride(part),
                     tuple(n.steps[number] for n in others))
@@ -143,7 +144,7 @@ class _Lowering:
         return Cost(sum(b.size * ELEMENT_TYPES[b.type].bytes for b in buffers), work)
 
     def weights(self, outline: Outline, row: Walk, others: list[Walk]) -> tuple[Stmt, ...]:
-        """Statements that make the weights of Var("acc0") ..."""
+        """Statements that compute the weights from Var("acc0") ..."""
         walks = self.gradient.walks
         position = flat_position(row, self.gradient.columns, others)
         for number, product in enumerate(self.gradient.products):
@@ -156,7 +157,7 @@ class _Lowering:
 
 
 def parts_of(output: Weighted, type: str) -> int:
-    """How many numbers of a type, which the weights are multiplied with, these are the sum of; 0: as f32 alone."""
+    """The number of values of a type whose sum represents a weight; 0: only f32 does."""
     own, other = (output.dot.operands[n].shape.element_type for n in (output.slot, 1 - output.slot))
     if own == type or str(output.dot.get("algorithm")) == f"dot_{other}_{other}_f32":
         return 1

@@ -1,7 +1,7 @@
-"""What the score of an attention says about its mask.
+"""Extracts the mask of an attention's score.
 
-In: the epilogue of an attention Tile (hloc/kernels/attention/attention.py). Out: the mask's condition, where the score
-is one of two values by it, so that targets can pass over what it leaves out; and what of the epilogue it needs.
+In: the epilogue of an attention Tile (hloc/kernels/attention/attention.py). Out: the mask's condition, if the score is
+one of two values by it, so that targets can skip masked elements; and the statements of the epilogue that it needs.
 
     t0 = in3[column]; score = select(t0, acc * 0.125, -1e30)   ->   (t0, -1e30); needed: t0
 """
@@ -11,7 +11,7 @@ from hloc.kernels.ir import Apply, Const, Expr, Let, Load, Stmt, Var
 
 
 def mask_of(statements: tuple) -> tuple[Expr, float] | None:
-    """(condition, value elsewhere) where the score is select(condition, anything, constant), or select(not condition,
+    """(condition, value elsewhere) if the score is select(condition, anything, constant), or select(not condition,
     constant, anything), and the condition does not depend on the sum."""
     lets = {s.name: s.value for s in statements if isinstance(s, Let)}
     value = _followed(statements[-1].value, lets) if len(lets) == len(statements) else None
@@ -27,7 +27,7 @@ def mask_of(statements: tuple) -> tuple[Expr, float] | None:
 
 
 def _followed(value: Expr, lets: dict[str, Expr]) -> Expr:
-    """What a name stands for."""
+    """The value of a name."""
     while isinstance(value, Var) and value.name in lets:
         value = lets[value.name]
     return value

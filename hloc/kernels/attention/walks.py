@@ -1,7 +1,7 @@
-"""What attention and its gradients have in common: dimensions, and where arrays lie along them.
+"""Common parts of attention and its gradients: dimensions, and the strides of arrays along them.
 
-In: dots of a fusion, and the walks of the arrays that are as large as the scores (hloc/analysis/attention.py). Out: the
-operands in memory; the dimensions of the scores but the columns' as Walks: how far a step along each is in every array.
+In: dots of a fusion, and the walks of the arrays of the scores' size (hloc/analysis/attention.py). Out: the operands in
+memory; the dimensions of the scores except the columns' as Walks: the stride of each in every array.
 """
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from hloc.kernels.rules.loops import product_result
 
 BATCH, ROW, COLUMN = "batch", "row", "column"
 OPERATIONS_OF_SOFTMAX = 20      # per score
-Dimensions = tuple[tuple[int, int], ...]        # (size, distance in the flat scores) of an array as large as these
+Dimensions = tuple[tuple[int, int], ...]        # (size, stride in the flat scores) of an array of their size
 
 
 class Walk(NamedTuple):
-    """A dimension: its size, how far its elements are apart in the flat scores, and in other arrays."""
+    """A dimension: its size, its stride in the flat scores, and its strides in other arrays."""
 
     size: int
     distance: int
@@ -38,7 +38,7 @@ class Walk(NamedTuple):
 
 
 class Operand(NamedTuple):
-    """An operand where it lies, and its dimensions in three parts."""
+    """An operand in memory, and its dimensions in three parts."""
 
     access: Access
     dimensions: tuple[int, ...]
@@ -49,7 +49,7 @@ class Operand(NamedTuple):
         return self.access.strides
 
     def stride(self, part: int) -> int | None:
-        """Of all dimensions of one part walked as one; None where no stride does."""
+        """The stride of all dimensions of one part collapsed; None if there is none."""
         return one_walk([(self.dimensions[d], self.strides[d]) for d in self.parts[part]])
 
     def size(self, part: int) -> int:
@@ -57,7 +57,7 @@ class Operand(NamedTuple):
 
 
 def one_walk(dimensions: list[tuple[int, int]]) -> int | None:
-    """The stride by which dimensions (size, stride), outermost first, are walked as one; None where there is none."""
+    """The stride of dimensions (size, stride), outermost first, collapsed into one; None if there is none."""
     whole = [d for d in dimensions if d[0] > 1]
     for outer, inner in zip(whole, whole[1:]):
         if outer[1] != inner[0] * inner[1]:
@@ -68,8 +68,8 @@ def one_walk(dimensions: list[tuple[int, int]]) -> int | None:
 # -- operands of products ----------------------------------------------------------------------------------------------
 
 def operands_of(product: Instruction, side: int, walk: Dimensions, operands: OperandKernels) -> tuple[Operand, Operand]:
-    """The operand with the rows, and the one with the columns, which is the one at `side`: batch, rows or columns,
-    depth."""
+    """The operand with the rows, and the one with the columns, which is the one at `side`. Parts: batch, rows or
+    columns, depth."""
     other = 1 - side
     columns = sorted(zip(free_of_side(product, side), free(product, side)), key=lambda pair: -walk[pair[0]][1])
     depth = sorted(zip(contracting(product, side), contracting(product, other)))
@@ -80,7 +80,8 @@ def operands_of(product: Instruction, side: int, walk: Dimensions, operands: Ope
 
 
 def values_of(dot: Instruction, slot: int, walk: Dimensions, operands: OperandKernels) -> Operand:
-    """What weights, the operand at `slot`, are multiplied with: batch, columns, features. walk: of the weights."""
+    """The operand multiplied with the weights, which are at `slot`. Parts: batch, columns, features. walk: of the
+    weights."""
     side = 1 - slot
     summed = sorted(zip(contracting(dot, slot), contracting(dot, side)), key=lambda pair: -walk[pair[0]][1])
     return _operand(operands, behind_conversion(operands.group, dot.operands[side]),
@@ -99,7 +100,7 @@ def _operand(operands: OperandKernels, operand: Instruction, parts: tuple[tuple[
 
 
 def walks_of_product(product: Instruction, side: int, walk: Dimensions, first: Operand, second: Operand) -> list[Walk]:
-    """A product's dimensions without the columns: steps in both operands."""
+    """A product's dimensions except the columns: steps in both operands."""
     found = [Walk(*walk[n], (first.strides[a], second.strides[b]))
              for n, (a, b) in enumerate(zip(first.parts[0], second.parts[0]))]
     return found + [Walk(*walk[n], (first.strides[a], 0))
@@ -107,7 +108,7 @@ def walks_of_product(product: Instruction, side: int, walk: Dimensions, first: O
 
 
 def walks_of_weights(dot: Instruction, slot: int, walk: Dimensions, values: Operand, results: list[int]) -> list[Walk]:
-    """The dimensions of a dot's weights without the columns: steps in the values and in the result."""
+    """The dimensions of a dot's weights except the columns: steps in the values and in the result."""
     found = [Walk(*walk[d], (values.strides[v], results[n]))
              for n, (d, v) in enumerate(zip(batch(dot, slot), values.parts[0]))]
     return found + [Walk(*walk[d], (0, results[n]))
@@ -122,7 +123,7 @@ def features_of(dot: Instruction, slot: int, results: list[int]) -> list[tuple[i
 # -- results -----------------------------------------------------------------------------------------------------------
 
 def strides_of_result(group: Group, dot: Instruction, root: Instruction) -> list[int]:
-    """How far a result, made of a dot by conversions and transpositions, is apart along each dimension of the dot."""
+    """The strides of a result, computed from a dot by conversions and transposes, along each dimension of the dot."""
     names = [f"d{n}" for n in range(dot.shape.rank)]
     index = tuple(indexing.variable(n, size) for n, size in zip(names, dot.shape.dimensions))
     for node in reversed(tail_of_result(group, dot, root)):
@@ -138,7 +139,7 @@ def strides_of_result(group: Group, dot: Instruction, root: Instruction) -> list
 
 
 def tail_of_result(group: Group, dot: Instruction, root: Instruction) -> list[Instruction]:
-    """From the root back to a dot, without it."""
+    """The instructions from the root back to a dot, without the dot."""
     depends = {dot}
     for member in group.members:
         if any(o in depends for o in member.operands):
@@ -153,7 +154,7 @@ def tail_of_result(group: Group, dot: Instruction, root: Instruction) -> list[In
 # -- positions ---------------------------------------------------------------------------------------------------------
 
 def flat_position(row: Walk, columns: tuple[int, int], others: list[Walk]) -> indexing.Index:
-    """Of (batch, row, column) in the flat scores. columns: size, distance."""
+    """The flat position of (batch, row, column) in the scores. columns: size, stride."""
     counted = indexing.variable(BATCH, math.prod(n.size for n in others))
     position = indexing.add(indexing.scale(indexing.variable(ROW, row.size), row.distance),
                             indexing.scale(indexing.variable(COLUMN, columns[0]), columns[1]))
@@ -176,8 +177,8 @@ def reader_of(product: Instruction, sum: str, walk: Dimensions, position: indexi
 
 
 def places(position: indexing.Index, walk: tuple[tuple[int, int], ...], elements: int) -> Indices:
-    """The multi-index, in an array that walks so, of a flat position in the scores. Step by step from the innermost
-    dimension, so that divisions cancel."""
+    """The multi-index of a flat position of the scores, in an array with this walk. Computed step by step from the
+    innermost dimension, so that divisions cancel."""
     result = [indexing.ZERO] * len(walk)
     rest, divided = position, 1
     for d in sorted((d for d, (size, _) in enumerate(walk) if size > 1), key=lambda d: walk[d][1]):
@@ -190,8 +191,8 @@ def places(position: indexing.Index, walk: tuple[tuple[int, int], ...], elements
 # -- dimensions --------------------------------------------------------------------------------------------------------
 
 def common(lists: list[list[Walk]]) -> list[Walk]:
-    """Lists of dimensions of the same elements as one list, outermost first: those that differ in size are split.
-    UnsupportedError where they do not divide one another."""
+    """Lists of dimensions of the same elements as one list, outermost first: dimensions of different sizes are split.
+    UnsupportedError if they do not divide one another."""
     first = _inner_first(lists[0])
     for walks in lists[1:]:
         first = _common(first, _inner_first(walks))
@@ -220,7 +221,7 @@ def _common(left: list[Walk], right: list[Walk]) -> list[Walk]:
 
 
 def merged(levels: list[Walk]) -> list[Walk]:
-    """Neighbours that all arrays walk through as one dimension, joined."""
+    """Adjacent dimensions collapsed if all arrays allow it."""
     result: list[Walk] = []
     for level in levels:
         outer = result[-1] if result else None

@@ -1,4 +1,4 @@
-"""bitcast-convert between widths: bytes stay as they are, the operand's memory is read as the result's type.
+"""bitcast-convert between widths: the operand's memory is read as the result's type, without conversion.
 
 In: a Group of one bitcast-convert or bitcast, or of a fusion around it. Out: one loop over the result's elements.
 """

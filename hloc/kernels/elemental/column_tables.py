@@ -1,8 +1,8 @@
-"""What many rows need of each column is computed once for a block of them.
+"""Hoisting: values per column that many rows share are computed once for a block of rows.
 
-In: a kernel over rows that all have the same columns, where an element needs something that depends on its column and
-on a number that changes slowly, such as the mean and the variance of its group in its image. Out: the same, with that
-in Local arrays that a VECTOR loop fills once per block of rows; None where there is nothing of the kind.
+In: a kernel over rows with the same columns, in which an element needs a value that depends on its column and on a
+slowly changing number, such as the mean and the variance of its group in its image. Out: the same, with such values in
+Local arrays that a VECTOR loop fills once per block of rows; None if there are none.
 
     for row:  p = row / 256                               for block of 32 rows:  p = 32 block / 256
       for c < 96 (VECTOR):                                  for c < 96 (VECTOR):  t[c] = rsqrt(v[8 p + c / 12])
@@ -36,15 +36,15 @@ from hloc.kernels.scalars import is_narrow
 from hloc.kernels.walks import parts, with_expressions, with_parts
 from hloc.ops.table import SCALARS
 
-LONGEST = 1024                  # columns: the arrays stay in the first cache
+LONGEST = 1024                  # columns: the arrays stay in the L1 cache
 MOST_TABLES = 6
-FEWEST_ROWS = 4                 # of a block, to be worth it
+FEWEST_ROWS = 4                 # minimum rows of a block
 PIECES_PER_CORE = 4             # blocks, at least
 COSTLY = frozenset(name for name, row in SCALARS.items() if row.cost >= SCALARS["divide"].cost)
 
 
 def with_blocks_of_rows(kernel: Kernel, cores: int) -> Kernel | None:
-    """The kernel with tables for blocks of its PARALLEL loop, where that holds rows and tables save work."""
+    """The kernel with tables for blocks of its PARALLEL loop, if that loop contains rows and tables save work."""
     rows = kernel.body[-1] if kernel.body else None
     columns = columns_of(rows) if isinstance(rows, For) and rows.kind == PARALLEL else None
     if columns is None:
@@ -80,7 +80,7 @@ def _with_tables(statements: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
 
 
 def columns_of(rows: For) -> For | None:
-    """The VECTOR loop over the columns of one row, before which there are Lets only."""
+    """The VECTOR loop over the columns of one row, if only Lets precede it."""
     *before, columns = rows.body or (None,)
     if not (isinstance(columns, For) and columns.kind == VECTOR and isinstance(columns.extent, int)):
         return None
@@ -89,13 +89,13 @@ def columns_of(rows: For) -> For | None:
 
 
 def rows_alike(row: str, extent: int, lets: Iterable[Let]) -> int:
-    """How many rows in a row have the same quotients by which `lets` divide the row's number; all, where none does."""
+    """How many consecutive rows have the same quotients by which `lets` divide the row's number; all, if none does."""
     divisors = [d for let in lets for d in _divisors(let.value, row)]
     return gcd(extent, *divisors)
 
 
 def block_of(alike: int, extent: int, cores: int) -> int:
-    """Rows per block: a divisor of `alike` that leaves blocks enough for all cores."""
+    """Rows per block: a divisor of `alike` that gives enough blocks for all cores."""
     most = extent // (PIECES_PER_CORE * cores)
     return max((n for n in range(1, alike + 1) if alike % n == 0 and n <= most), default=0) if most else 0
 
@@ -112,8 +112,8 @@ def _is_row(value: Expr, row: str) -> bool:
 
 
 class Tables:
-    """What depends on the column but not on the row, by the names of what does: `fast` changes from row to row;
-    `moving` from column to column. alike: rows for which a quotient of the row's number by it is the same; 0: none."""
+    """Values that depend on the column but not on the row. `fast`: the names that change from row to row; `moving`:
+    those that change from column to column. alike: rows with the same quotient of the row's number by it; 0: none."""
 
     def __init__(self, rows: For, columns: For, alike: int = 0):
         self.row, self.alike, self.columns, self.column = rows.name, alike, columns, Var(columns.name, INDEX)
@@ -138,7 +138,7 @@ class Tables:
         return 0 < len(self.values) <= MOST_TABLES
 
     def is_fast(self, value: Expr) -> bool:
-        """Whether an expression changes from row to row; the row's number divided by enough of them does not."""
+        """Whether an expression changes from row to row; the row's number divided by enough rows does not."""
         stack = [value]
         while stack:
             e = stack.pop()
@@ -154,19 +154,19 @@ class Tables:
         return False
 
     def is_slow(self, value: Apply) -> bool:
-        """The row's number divided by so many rows that it stays the same within a block."""
+        """Whether this is the row's number divided by so many rows that it is constant within a block."""
         divisors = _divisors(value, self.row) if self.alike and value.op == "divide" else ()
         return any(d % self.alike == 0 for d in divisors)
 
     def looked_up(self, value: Expr) -> Expr:
-        """The expression with loads from tables in place of the largest parts that are worth one."""
+        """The expression with loads from tables in place of the largest subexpressions that are worth one."""
         if value.type != INDEX and not is_narrow(value.type) and not self.is_fast(value) and self.is_worth(value):
             name = self.values.setdefault(value, f"{self.column.name}_table{len(self.values)}")
             return Load(name, self.column, value.type)
         return with_parts(value, self.looked_up)
 
     def is_worth(self, value: Expr) -> bool:
-        """Changes from column to column, and takes a division or more."""
+        """Whether this changes from column to column, and takes a division or more."""
         found, moves = False, False
         stack = [value]
         while stack:
@@ -199,7 +199,7 @@ class Tables:
         return self.columns._replace(body=(*(Let(name, value) for name, value in self.inner.items()), *fill))
 
     def reading(self) -> For:
-        """The columns' loop as a row runs it."""
+        """The columns' loop with loads from the tables."""
         return self.columns._replace(body=(*self.needed(), *self.body))
 
     def needed(self) -> tuple[Let, ...]:

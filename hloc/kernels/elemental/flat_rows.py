@@ -1,8 +1,8 @@
-"""Short rows that lie one behind the other in memory are gone through as one long row.
+"""Loop collapsing: short rows that are contiguous in memory are processed as one long row.
 
-In: a kernel over rows of a few elements, which are no whole vectors. Out: the same over blocks of rows, each of which
-is one VECTOR loop. What rows or columns share, such as a bias or a scale, and what lies elsewhere in memory, is laid
-out beside it in Local arrays (tables) first; None where a kernel has no such rows, or they compute too little.
+In: a kernel over rows of a few elements, which are not whole vectors. Out: the same over blocks of rows, each of which
+is one VECTOR loop. Values that rows or columns share, such as a bias or a scale, and values at other positions in
+memory, are first expanded into Local arrays (tables); None if a kernel has no such rows, or they compute too little.
 
     for row < 4096:                                    for c < 5:  pattern[c] = b[c]
       s = y[row]                                       for r < 64:  for k < 16: columns[5 r + k] = pattern[k]
@@ -11,8 +11,8 @@ out beside it in Local arrays (tables) first; None where a kernel has no such ro
                               + b[c])                    for j < 320 (VECTOR):  out[p + j] = tanh(x[p + j] * rows[j]
                                                                                                   + columns[j])
 
-Rows of tables are written as whole vectors, whose ends the next rows overwrite. Where much is computed, rows may lie
-apart, as pieces of joined arrays do: they are copied to their places.
+Rows of tables are written as whole vectors, whose ends the next rows overwrite. If elements are expensive, rows need
+not be contiguous, as in pieces of concatenated arrays: they are then copied to their positions.
 """
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ from hloc.kernels.walks import expressions, parts, with_parts
 LANES = 16                      # of the widest vectors
 LONGEST = 3 * LANES             # of rows
 SHORTEST = 24                   # elements of all rows
-ELEMENTS = 256                  # of a block, about: tables stay in the first cache
-MOST_TABLES, WORK_OF_TABLE = 6, 8       # more where each stands beside so many operations
-SHORTEST_PATTERN = 8            # elements of a row that are worth keeping, and waiting for, before they are copied
-LEAST_WORK = 4                  # operations for an element that are worth tables,
+ELEMENTS = 256                  # of a block, approximately: tables stay in the L1 cache
+MOST_TABLES, WORK_OF_TABLE = 6, 8       # more if each has at least so many operations
+SHORTEST_PATTERN = 8            # elements of a row that is stored, and waited for, before it is copied
+LEAST_WORK = 4                  # operations per element that are worth tables,
 FUNCTION, ROUNDING = 10, 10     # those of a function, and to round to a narrow type
 
 
 def with_flat_rows(kernel: Kernel) -> Kernel | None:
-    """The kernel with its short rows joined; None where nothing is."""
+    """The kernel with its short rows collapsed; None if there are none."""
     body = _statements(kernel.body)
     return None if body == kernel.body else kernel._replace(body=body)
 
@@ -73,7 +73,7 @@ def _statements(statements: Iterable[Stmt]) -> tuple[Stmt, ...]:
 
 
 def _joined(outer: For) -> Iterator[list[Stmt]]:
-    """What takes the place of loops over rows: of two around each other, if they are short, or of one."""
+    """The replacement of loops over rows: of two nested ones, if they are short, or of one."""
     rows = outer.body[-1] if outer.body else None
     nests = [[outer, rows]] if isinstance(rows, For) and rows.kind == SERIAL else []
     for loops in (*nests, [outer]):
@@ -84,8 +84,8 @@ def _joined(outer: For) -> Iterator[list[Stmt]]:
 
 
 class Result(NamedTuple):
-    """What is stored at places that lie apart: the array that holds a block of it, the store, and from which place on
-    and by how much the outer loop moves it."""
+    """A result that is not contiguous: the array of a block of it, the store, its start, and its stride in the outer
+    loop."""
 
     name: str
     store: Store
@@ -94,7 +94,8 @@ class Result(NamedTuple):
 
 
 class _Rows(RowPlaces):
-    """tables: what they hold, and their names; results: what is copied to its places behind the long row."""
+    """tables: the expressions that they store, and their names; results: those copied to their positions after the long
+    row."""
 
     def __init__(self, loops: list[For]):
         super().__init__(loops)
@@ -134,7 +135,7 @@ class _Rows(RowPlaces):
         return Store(result.name, self.lane, self.value(s.value))
 
     def spread(self, position: Expr) -> tuple[int, Expr]:
-        """By how much the outer loop moves a position that goes along with the elements but for that, and the rest."""
+        """The stride in the outer loop of a position that is otherwise contiguous, and the rest."""
         if _work(self.columns.body) < FUNCTION:
             raise NotFlat
         steps, rest = self.place(position)
@@ -159,8 +160,8 @@ class _Rows(RowPlaces):
         return with_parts(expr, self.value)
 
     def is_from_elsewhere(self, expr: Apply) -> bool:
-        """Converted from what a table would hold, or chosen from it: its place may be no place where it is not. f16 is
-        converted in the long row, by whole vectors."""
+        """Whether this is converted from a table's value, or selected with one: it may be invalid to load it if it is
+        not selected. f16 is converted in the long row, by whole vectors."""
         if expr.op == "convert":
             inner = expr.arguments[0]
             if inner.type == "f16" and self.columns.name in self.depends(inner):
@@ -172,7 +173,7 @@ class _Rows(RowPlaces):
         return any(isinstance(e, Load) and self.along(e.position) is None for e in self.everything(expr.arguments[1:]))
 
     def table(self, expr: Expr) -> Expr:
-        """What the table of an expression holds at an element; the expression itself where it is one for all."""
+        """The value of an expression's table at an element; the expression itself if it is the same for all."""
         if not self.depends(expr):
             return expr
         loads = [e for e in self.everything([expr]) if isinstance(e, Load)]
@@ -194,7 +195,7 @@ class _Rows(RowPlaces):
 
     @property
     def outer(self) -> For:
-        """The loop that is cut into blocks."""
+        """The loop that is split into blocks."""
         return self.loops[0]
 
     @property
@@ -214,7 +215,7 @@ class _Rows(RowPlaces):
 
     @property
     def block(self) -> int:
-        """Iterations of the outer loop that are a block: whole groups of vectors."""
+        """Iterations of the outer loop per block: whole groups of vectors."""
         step = self.within * self.length
         least = 4 * LANES // gcd(4 * LANES, step)
         return min(self.outer.extent, least * max(1, ELEMENTS // (least * step)))
@@ -225,11 +226,11 @@ class _Rows(RowPlaces):
 
     @property
     def width(self) -> int:
-        """What is written of a row of a table: whole vectors, of which there are shorter ones."""
+        """The written length of a row of a table: whole vectors, of which there are shorter ones."""
         return next((n for n in (LANES // 4, LANES // 2) if self.length <= n), -(-self.length // LANES) * LANES)
 
     def joined(self) -> list[Stmt]:
-        """What takes the place of the loops."""
+        """The statements that replace the loops."""
         main = self.long_row()
         size = self.block * self.within * self.length + self.width
         alike = {e: name for e, name in self.tables.items() if self.outer.name not in self.depends(e)}
@@ -259,23 +260,24 @@ class _Rows(RowPlaces):
         return [*before, For(number.name, -(-self.outer.extent // self.block), self.outer.kind, body)]
 
     def pattern(self, expr: Expr, name: str) -> list[Stmt]:
-        """A row of a table that is the same for several."""
+        """A row of a table that is the same for several rows."""
         pattern = f"{name}_row"
         return [Local(pattern, expr.type, self.width), For(self.columns.name, self.length, SERIAL, (
             *self.needed(expr), Store(pattern, Var(self.columns.name, INDEX), expr)))]
 
     def copy(self, expr: Expr, name: str, row: Expr) -> For:
-        """Copy it to a row of the table."""
+        """Copy a pattern to a row of the table."""
         lane = Var(f"{name}_k", INDEX)
         return For(lane.name, self.width, VECTOR, (
             Store(name, self.at(row, lane), Load(f"{name}_row", lane, expr.type)),))
 
     def at(self, row: Expr, column: Expr) -> Expr:
-        """A place in a table."""
+        """A position in a table."""
         return index_apply("add", index_apply("multiply", row, Const(self.length, INDEX)), column)
 
     def filling(self, tables: dict[Expr, str], count: int | Expr, is_first: bool = False) -> list[Stmt]:
-        """Fill the tables that change from row to row, for the rows of a block; is_first: of all blocks, in front."""
+        """Fill the tables that change from row to row, for the rows of a block; is_first: before the loop over all
+        blocks."""
         if not tables:
             return []
         place = Var(f"{self.outer.name}_place", INDEX)
@@ -308,7 +310,7 @@ class _Rows(RowPlaces):
             For(rows.name, rows.extent, SERIAL, (*rows.body[:-1], *body))))]
 
     def filling_by_vectors(self, tables: dict[Expr, str], count: int | Expr, here: Let) -> list[Stmt]:
-        """The same where rows compute much: what each of them shares is found for all rows of a block first."""
+        """The same if rows compute much: the values of each row are first computed for all rows of a block."""
         place, row = Var(f"{self.outer.name}_place", INDEX), Var(f"{self.outer.name}_row", INDEX)
         lets = (*self.outer.body[:-1], *dict.fromkeys(s for e in tables for s in self.needed(e)))
         found = For(place.name, count, VECTOR, (
@@ -322,7 +324,7 @@ class _Rows(RowPlaces):
                 For(row.name, count, SERIAL, tuple(copies))]
 
     def spreading(self, count: int | Expr) -> list[Stmt]:
-        """Copy results that do not lie one behind the other to their places."""
+        """Copy results that are not contiguous to their positions."""
         place, step = Var(f"{self.outer.name}_place", INDEX), self.within * self.length
         here = index_apply("add", self.first, place) if self.has_blocks else place
         body: list[Stmt] = []
@@ -336,7 +338,7 @@ class _Rows(RowPlaces):
 
 
 def _work(statements: Iterable[Stmt]) -> int:
-    """Operations for an element."""
+    """Operations per element."""
     done = [e for s in statements for e in parts(expressions(s)) if isinstance(e, Apply) and e.type != INDEX]
     narrow = sum(ROUNDING for e in done if e.op == "convert" and is_narrow(e.type))
     return narrow + sum(FUNCTION if e.op in HEAVY else 1 for e in done if e.op != "convert")

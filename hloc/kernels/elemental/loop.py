@@ -25,9 +25,9 @@ from hloc.kernels.ir import VECTOR, Cost
 from hloc.kernels.rules.elementwise import ELEMENTWISE_RULES
 from hloc.machine import Machine
 
-FEWEST_ROWS, SHORTEST_ROW = 64, 8       # of a concatenate whose rows are written out, and their elements at most,
+FEWEST_ROWS, SHORTEST_ROW = 64, 8       # of a concatenate with unrolled rows, and their elements at most,
 LONGEST_ROW, SHORTEST_PIECE = 16, 2     # or of f16 in such short pieces
-SHORTEST, SHORTEST_NARROW = 4, 16       # loops over such rows; below they are one loop, with divisions
+SHORTEST, SHORTEST_NARROW = 4, 16       # loops over such rows; shorter ones are one loop, with divisions
 
 
 def lower_loop(group: Group, machine: Machine) -> Lowered:
@@ -48,7 +48,7 @@ def lower_loop(group: Group, machine: Machine) -> Lowered:
 
 
 def _alone(group: Group, machine: Machine, leaf: int) -> tuple[KernelCall, ...]:
-    """One root in a kernel of its own, where the roots differ in size."""
+    """One root in a kernel of its own, if the roots differ in size."""
     root = group.roots[leaf]
 
     def emit(outline: Outline, index: tuple[Index, ...]) -> None:
@@ -77,12 +77,12 @@ def loop_kernel(group: Group, machine: Machine, dimensions: tuple[int, ...], emi
             return joined
     if width > 1:
         outline.share_broadcasts()
-    beside = len(extents) - 1 if width > 1 else None            # the loop that is written out
+    beside = len(extents) - 1 if width > 1 else None            # the loop that is unrolled
     if width == 1 and not tiling and machine.kind == "cpu":
         beside = loops.interleaved(extents, trial)
         width = 1 if beside is None else extents[beside]
         extents = extents if width > 1 else loops.with_long_vectors(extents, trial)
-    # gcc 12 mixes up the conditions of loads that stand side by side, each under its own one
+    # gcc 12 confuses the conditions of adjacent loads, each under its own one
     outline.builder.loads_first = width > 1
     walked = [n for d, n in enumerate(extents) if d != beside]
     with tiled_nest(outline, tiling) if tiling else loops.nest(outline.builder, walked, machine) as counters:
@@ -108,7 +108,7 @@ def _with_whole_columns(group: Group, machine: Machine, dimensions: tuple[int, .
 
 
 def _holds_halves(group: Group) -> bool:
-    """Whether f16 is read or written, which has vectors only where it lies along memory."""
+    """Whether f16 is read or written, which is vectorized only if it is contiguous."""
     return any(i.shape.is_array and i.shape.element_type == "f16" for i in (*group.parameters, *group.roots))
 
 
@@ -145,7 +145,7 @@ def _store_roots(outline: Outline, index: tuple[Index, ...]) -> None:
 
 
 def _pieces(group: Group, root: Instruction, machine: Machine) -> tuple[KernelCall, ...]:
-    """A concatenate: a loop per piece, without branches; in one kernel, or in several where rows are few and long."""
+    """A concatenate: a loop per piece, without branches; in one kernel, or in several if rows are few and long."""
     dimension = root.get("dimensions")[0]
     starts, start = [], 0
     for piece in root.operands:
@@ -181,7 +181,7 @@ def _flat_piece(group: Group, root: Instruction, machine: Machine, dimension: in
 
 def _pieces_of_rows(group: Group, root: Instruction, dimension: int, pieces: list[tuple[Instruction, int]], rows: int,
                     machine: Machine) -> KernelCall:
-    """Loops over many rows of a few elements, which are written out: vectors go along the rows."""
+    """Loops over many rows of a few elements, which are unrolled: vectors run along the rows."""
     width, length = (math.prod(root.shape.dimensions[d:]) for d in (dimension + 1, dimension))
 
     def emit(outline: Outline, row: Index) -> None:

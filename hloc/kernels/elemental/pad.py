@@ -1,7 +1,7 @@
-"""Pads that spread a row's elements: each row of the result is filled, and the operand's elements stored into it.
+"""Pads with interior padding in a row: each row of the result is filled, and the operand's elements are stored into it.
 
-In: a pad with padding between the elements of its last dimension, alone or the root of a fusion. Out: one kernel with
-a loop over the operand in it, which asks no element of the result where it comes from:
+In: a pad with padding between the elements of its last dimension, alone or the root of a fusion. Out: one kernel with a
+loop over the operand, which needs no test where an element of the result comes from:
 
     for rows of the result (PARALLEL):
         for j < 511 (VECTOR): out[row, j] = fill
@@ -24,7 +24,7 @@ from hloc.machine import Machine
 
 
 def lower_pad(group: Group, machine: Machine) -> Lowered:
-    """The kernel of a pad: rows that are filled first, where the CPU's loops gain by it."""
+    """The kernel of a pad: rows are filled first, if that is faster on the CPU."""
     root = group.roots[0]
     if machine.kind != "cpu" or not spreads_rows(root, machine.cores):
         return lower_loop(group, machine)

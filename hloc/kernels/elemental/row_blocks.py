@@ -1,7 +1,7 @@
-"""What a row needs is computed for many rows at once, in vectors, before the rows are gone through.
+"""Loop fission over blocks of rows: the scalar work of many rows is computed at once, in vectors, before the rows.
 
-In: a kernel over rows whose elements are few, such as a gather of short windows: per row some scalar work tells where
-the window starts. Out: the same, with that work in a VECTOR loop over a block of rows; or the kernel as it was.
+In: a kernel over rows of few elements, such as a gather of short windows: per row some scalar work computes the start
+of the window. Out: the same, with that work in a VECTOR loop over a block of rows; or the unchanged kernel.
 
     for row:                                         for block of 256 rows:
       p = clamp(convert(index[row]))                   for row (VECTOR):  start[row] = clamp(convert(index[row]))
@@ -30,14 +30,14 @@ from hloc.kernels.ir import (
 )
 from hloc.kernels.walks import expressions, parts, walk
 
-BLOCK = 256                     # rows: their Local arrays stay in the first cache
-LONGEST = 64                    # elements of a row: the copying of longer ones hides the rest
-LEAST_WORK = 5                  # operations per row that are worth it
+BLOCK = 256                     # rows: their Local arrays stay in the L1 cache
+LONGEST = 64                    # elements of a row: copying longer ones hides the scalar work
+LEAST_WORK = 5                  # minimum operations per row
 
 
 class Row(NamedTuple):
-    """What one row does: `lets` before its loop. The loop reads `kept` ones, which cost something; `cheap` ones are
-    places that follow from the counters."""
+    """The work of one row: `lets` before its loop. The loop reads the `kept` ones, which are expensive; `cheap` ones
+    are positions that follow from the counters."""
 
     lets: tuple[Let, ...]
     kept: frozenset[str]
@@ -46,7 +46,7 @@ class Row(NamedTuple):
 
 
 def in_row_blocks(kernel: Kernel) -> Kernel:
-    """The kernel with the work of its short rows done in vectors, where there is such work."""
+    """The kernel with the scalar work of its short rows vectorized, if there is any."""
     body = tuple(_statement(s) for s in kernel.body)
     return kernel if body == kernel.body else kernel._replace(body=body)
 
@@ -78,7 +78,7 @@ def _row_of(rows: For) -> Row | None:
 
 
 def _is_place(value: Expr, cheap: set[str]) -> bool:
-    """A position that follows from the loop counters."""
+    """Whether this is a position that follows from the loop counters."""
     return all(isinstance(e, Const) or (isinstance(e, Var) and e.name in cheap)
                or (isinstance(e, Apply) and e.type == INDEX and e.op != "convert") for e in parts([value]))
 
@@ -105,7 +105,7 @@ def _blocks(rows: For, row: Row) -> For:
 
 
 def _stored(value: Expr) -> Expr:
-    """What a Local array holds of a value: a converted index before its conversion, which is half as wide."""
+    """The value that a Local array stores: a converted index before its conversion, which is half as wide."""
     if isinstance(value, Apply) and value.op == "convert" and value.type == INDEX and value.arguments[0].type != INDEX:
         return value.arguments[0]
     return value

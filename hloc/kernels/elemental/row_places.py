@@ -1,8 +1,8 @@
-"""Places in loops over rows: which of them an expression depends on, and which go along the elements of all rows.
+"""Positions in loops over rows: which loops an expression depends on, and which positions are contiguous over all rows.
 
-In: loops around each other, of which the innermost, a VECTOR loop over columns, stores elements. Out: for an expression
-the loops that change it; for a position where it begins, if it moves by one element from column to column, and by a row
-from row to row. NotFlat where a question has no such answer.
+In: nested loops, the innermost of which, a VECTOR loop over columns, stores elements. Out: for an expression the loops
+that change it; for a position its start, if its stride is one element per column, and one row per row. NotFlat if there
+is no such answer.
 
     for row < 64:  for c < 5 (VECTOR):  out[5 row + c + 7]             along(5 row + c + 7) = 7
 """
@@ -16,12 +16,12 @@ from hloc.kernels.walks import parts
 
 
 class NotFlat(Exception):
-    """Elements of these rows do not lie one behind the other, or need what no table holds."""
+    """Elements of these rows are not contiguous, or need values that no table holds."""
 
 
 class RowPlaces:
-    """Loops over rows, one or two, that hold nothing but Lets and the next one. before: Lets of a row; inner: Lets of
-    an element, by name; length: columns."""
+    """One or two loops over rows that contain only Lets and the next loop. before: Lets of a row; inner: Lets of an
+    element, by name; length: columns."""
 
     def __init__(self, loops: list[For]):
         columns = loops[-1].body[-1] if loops[-1].body else None
@@ -37,7 +37,7 @@ class RowPlaces:
         self.known: dict[str, frozenset[str]] = {}
 
     def depends(self, expr: Expr) -> frozenset[str]:
-        """The loops from one iteration of which to the next an expression changes."""
+        """The loops whose iterations change an expression."""
         return frozenset().union(*(self.name_depends(e.name) for e in parts([expr]) if isinstance(e, Var)))
 
     def name_depends(self, name: str) -> frozenset[str]:
@@ -52,13 +52,13 @@ class RowPlaces:
 
     @property
     def steps(self) -> dict[str, int]:
-        """Elements from one iteration of each loop to the next."""
+        """Stride in elements of each loop."""
         *outer, rows = self.loops
         return {**{loop.name: rows.extent * self.length for loop in outer}, rows.name: self.length,
                 self.columns.name: 1}
 
     def place(self, position: Expr) -> tuple[dict[str, int], Expr]:
-        """A position as steps of the loops and the rest. NotFlat where the rest changes with the loops."""
+        """A position as strides of the loops and the rest. NotFlat if the rest changes with the loops."""
         form = affine(position, self.forms)
         rest = form.without(*self.steps)
         if any(map(self.depends, rest.terms)):
@@ -66,7 +66,7 @@ class RowPlaces:
         return {n: step for n in self.steps if (step := form.factor(n))}, rest.expression()
 
     def along(self, position: Expr) -> Expr | None:
-        """Where a position begins that goes along with the elements; None for others."""
+        """The start of a position that is contiguous over all elements; None for others."""
         try:
             steps, rest = self.place(position)
         except NotFlat:
@@ -78,7 +78,7 @@ class RowPlaces:
         return next(loop.extent for loop in (*self.loops, self.columns) if loop.name == name)
 
     def everything(self, values: Iterable[Expr]) -> Iterable[Expr]:
-        """Expressions with those that their names stand for."""
+        """Expressions, and those that their names stand for."""
         stack, seen = list(values), set()
         while stack:
             for e in parts([stack.pop()]):
@@ -93,6 +93,6 @@ class RowPlaces:
         return tuple(Let(n, v) for n, v in self.inner.items() if n in names)
 
     def is_gathered(self, load: Load) -> bool:
-        """Whether data says for each element where it lies: of those there are vectors."""
+        """Whether the position of a load depends on data for each element: such loads are vectorized as gathers."""
         return self.columns.name in self.depends(load.position) and any(
             isinstance(e, Load) for e in self.everything([load.position]))

@@ -1,8 +1,9 @@
-"""Blocked loops for kernels that transpose: where a load walks along another loop than the store.
+"""Loop tiling for kernels that transpose: a load is contiguous along another loop than the store.
 
-In: the loops of a kernel and the accesses of its trial run. Out: a Tiling: the innermost loop and the one along which
-the loads are contiguous are cut into square tiles. Such loads are staged: a tile is turned into a Local array (on a CPU
-by shuffles, see turned_copies.py), and read from there. Where nothing is computed each tile is turned into its place.
+In: the loops of a kernel and the accesses of its trial run. Out: a Tiling: the innermost loop and the loop along which
+the loads are contiguous are split into square tiles. Such loads are staged: a tile is transposed into a Local array (on
+a CPU by shuffles, see transpose_calls.py), and read from there. If nothing is computed, each tile is transposed
+directly into the result.
 
     out[i, j] = f(in[j, i]):   for each tile {  for j: for i: tile[i, j] = in[j, i]
                                                 for i: for j: out[i, j] = f(tile[i, j])  }
@@ -22,16 +23,16 @@ from hloc.kernels.indexing import Index
 from hloc.kernels.ir import SERIAL, VECTOR, Load, Store
 
 EDGE_BYTES, LONGEST_EDGE = 128, 64      # of a tile: two cache lines
-SET_BYTES, WAYS = 256, 8        # pitches that are such multiples lead to few sets
-FAR_BYTES = 12 << 20            # of an array that is written past the caches, from tiles
+SET_BYTES, WAYS = 256, 8        # pitches that are multiples of this map to few cache sets
+FAR_BYTES = 12 << 20            # of an array that is written from tiles by streaming stores
 LOAD_AND_STORE = 2              # operations of a kernel that computes nothing
 SHORTEST = 8                    # loops below this length are not worth a tile
 
 
 @dataclass
 class Tiling:
-    """tiled: number of the loop that strided loads are contiguous along; staged: those loads, (buffer, position);
-    copies: nothing else is done."""
+    """tiled: number of the loop along which the strided loads are contiguous; staged: those loads, (buffer, position);
+    copies: nothing is computed."""
 
     extents: list[int]
     tiled: int
@@ -46,10 +47,10 @@ class Tiling:
 
 
 def find_tiling(extents: list[int], trial: Builder, outline: Outline) -> Tiling | None:
-    """The tiling that the accesses of a trial run ask for, or None. The trial's loops are named i0, i1 ...
+    """The tiling for the accesses of a trial run, or None. The trial's loops are named i0, i1 ...
 
-    A tile is read as a whole: loads that stand under conditions, as behind a pad, are staged only where every position
-    lies in the array.
+    A tile is read as a whole: loads under conditions, as of a pad, are staged only if every position is inside the
+    array.
     """
     if len(extents) < 2 or extents[-1] < SHORTEST:
         return None
@@ -71,8 +72,8 @@ def find_tiling(extents: list[int], trial: Builder, outline: Outline) -> Tiling 
 
 
 def _hits_few_sets(tiling: Tiling, outline: Outline) -> bool:
-    """Whether more rows of a tile than a cache has ways lie in the same few sets, where it is read or where it is
-    written: better go through a Local array once than through these piece by piece."""
+    """Whether more rows of a tile than a cache has ways map to the same few sets, in the source or the result: then a
+    Local array is faster than accessing these piece by piece."""
     (buffer, position), = tiling.staged
     bytes = ELEMENT_TYPES[outline.described(buffer)[1]].bytes
     pitches = math.prod(tiling.extents[tiling.tiled + 1:]), \
@@ -86,14 +87,15 @@ def _is_inside(outline: Outline, buffer: str, position: Index) -> bool:
 
 
 def _is_affine(position: Index, extents: list[int]) -> bool:
-    """Of the nest's own counters alone: those of loops inside, as over a window, are not there when a tile is read."""
+    """Whether a position is affine in the nest's own counters: those of inner loops, as over a window, are undefined
+    when a tile is read."""
     counters = {f"i{n}" for n in range(len(extents))}
     return all(atom.kind == indexing.VARIABLE and atom.name in counters for atom, _ in position.terms)
 
 
 @contextmanager
 def tiled_nest(outline: Outline, tiling: Tiling) -> Iterator[tuple[Index, ...]]:
-    """The loops of a tiled kernel, staged loads done; gives one counter per extent."""
+    """The loops of a tiled kernel, after the staged loads; gives one counter per extent."""
     builder, extents = outline.builder, tiling.extents
     others = [n for n in range(len(extents) - 1) if n != tiling.tiled]
     rows, columns = extents[tiling.tiled], extents[-1]
@@ -116,7 +118,7 @@ def tiled_nest(outline: Outline, tiling: Tiling) -> Iterator[tuple[Index, ...]]:
 
 def _stage(outline: Outline, tiling: Tiling, access: tuple[str, Index], outer: Sequence[Index],
            counters: Sequence[Index], edges: tuple[int, int]) -> str:
-    """Turn one tile into a Local array."""
+    """Transpose one tile into a Local array."""
     builder, (buffer, position), result = outline.builder, access, list(outer)
     type = outline.described(buffer)[1]
     name = builder.local(type, edges[0] * edges[1], "tile")
@@ -129,7 +131,7 @@ def _stage(outline: Outline, tiling: Tiling, access: tuple[str, Index], outer: S
 
 
 def _place(result: Sequence[Index], tiling: Tiling, counters: Sequence[Index], edges: tuple[int, int]) -> Index:
-    """Where the current element lies in a staged tile: [row][column]."""
+    """The position of the current element in a staged tile: [row][column]."""
     row = indexing.subtract(result[tiling.tiled], indexing.scale(counters[-2], edges[0]))
     column = indexing.subtract(result[-1], indexing.scale(counters[-1], edges[1]))
     return indexing.add(indexing.scale(row, edges[1]), column)

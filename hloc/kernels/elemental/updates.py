@@ -1,11 +1,11 @@
 """Updates in place: dynamic-update-slice and scatter, alone or at the root of a fusion.
 
 In: a group whose root is one of them and takes a parameter as operand 0. Out: one kernel over the updates; the result
-starts as that operand's value (Lowered.in_place), the rest of it is not touched.
+starts as that operand's value (Lowered.in_place), the rest of it is not accessed.
 
-Scatters are deterministic: updates that may hit the same element run in their order, in one loop; windows that lie
-apart are cut into blocks of columns that run in parallel, and batches too. Targets may take that loop apart. Updates
-whose window does not fit are left out, as HLO says.
+Scatters are deterministic: updates that may write the same element run in order, in one loop; disjoint windows are
+split into blocks of columns that run in parallel, and so are batches. Targets may split that loop. Updates whose window
+does not fit are skipped, as HLO specifies.
 """
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def lower_scatter(group: Group, machine: Machine) -> Lowered:
 
 
 def _copy_target(group: Group, machine: Machine, leaf: int, target: Instruction) -> KernelCall:
-    """Compute a fused operand into the result, which the updates then change."""
+    """Compute a fused operand into the result, before the updates change it."""
     def emit(outline: Outline, index: tuple[Index, ...]) -> None:
         position = indexing.linearize(index, target.shape.dimensions)
         outline.store(leaf, position, outline.elements.value(target, index))
@@ -122,8 +122,8 @@ def _scatter_kernel(group: Group, root: Instruction, targets: list[Instruction],
 
 def _row(group: Group, root: Instruction, targets: list[Instruction], indices: Instruction, updates: list[Instruction],
          points: list[int], window: list[int]) -> int:
-    """How many columns of a window need no division, where updates read what has fewer dimensions and these are enough
-    for vectors; else 0: the window is one loop."""
+    """How many columns of a window need no division, if updates read arrays with fewer dimensions and these columns are
+    enough for vectors; else 0: the window is one loop."""
     shape = updates[0].shape.dimensions
     walked = [*points, *window]
 
@@ -141,7 +141,7 @@ def _row(group: Group, root: Instruction, targets: list[Instruction], indices: I
 
 
 def _block(columns: int, row: int) -> int:
-    """Columns that one iteration of the PARALLEL loop does: whole rows, if there are such."""
+    """Columns of one iteration of the PARALLEL loop: whole rows, if there are any."""
     if not row:
         return min(columns, WINDOW_BLOCK)
     rows = columns // row
@@ -150,7 +150,7 @@ def _block(columns: int, row: int) -> int:
 
 @contextmanager
 def _columns(builder: Builder, extent: int, block: int, number: Index, row: int) -> Iterator[Index]:
-    """The loops over a block of a window's columns, row by row if there are such."""
+    """The loops over a block of a window's columns, row by row if there are rows."""
     if not row:
         with loops.block_loop(builder, extent, block, number) as column:
             yield column
@@ -160,7 +160,7 @@ def _columns(builder: Builder, extent: int, block: int, number: Index, row: int)
 
 
 def _batch_axes(root: Instruction, indices: Instruction, points: list[int]) -> list[int]:
-    """Update dimensions that run along batching dimensions: different ones never meet."""
+    """Update dimensions that run along batching dimensions: updates at different ones are disjoint."""
     vector = root.get("index_vector_dim", indices.shape.rank)
     batching = root.get("scatter_indices_batching_dims", ()) or ()
     places = [d for d in range(indices.shape.rank) if d != vector]
@@ -169,7 +169,7 @@ def _batch_axes(root: Instruction, indices: Instruction, points: list[int]) -> l
 
 def _scatter_starts(outline: Outline, root: Instruction, target: Instruction, indices: Instruction,
                     points: list[Index]) -> tuple[list[Index], list[Expr]]:
-    """Where the window of an update starts in the target, and the conditions for it to fit."""
+    """The start of an update's window in the target, and the conditions for it to fit."""
     b = outline.builder
     sizes = _window_sizes(root, target)
     starts = [indexing.ZERO] * target.shape.rank
@@ -188,7 +188,7 @@ def _scatter_starts(outline: Outline, root: Instruction, target: Instruction, in
 
 
 def _windows_overlap(root: Instruction, target: Instruction) -> bool:
-    """Whether windows that start at different places may share elements."""
+    """Whether windows with different starts may share elements."""
     sizes = _window_sizes(root, target)
     return any(sizes[d] > 1 for d in root.get("scatter_dims_to_operand_dims", ()))
 

@@ -1,7 +1,8 @@
-"""Convolutions: a Tile of the routine "convolution" with sizes and strides, and an epilogue from the fusion around it.
+"""Convolutions: a Tile of the routine "convolution" with sizes and strides, and an epilogue from the surrounding
+fusion.
 
-In: a convolution, or a kOutput fusion with one as its hero. Out: the tile; before it a kernel per operand that no
-strides can describe, unless it is computed on its way into the tile (prologues.py). Tiny convolutions and those of more
+In: a convolution, or a kOutput fusion with one as its hero. Out: the tile; before it a kernel for each operand that is
+not a strided view, unless it is computed while the tile is loaded (prologues.py). Tiny convolutions and those of more
 than three spatial dimensions are plain loops.
 
 Tile "convolution". Buffers: "lhs", "rhs", what the epilogue reads, what is written. Parameters (strides in elements;
@@ -12,13 +13,14 @@ tuples per spatial dimension in the order of dim_labels):
     lhs                (offset, batch, feature, spatial ...)
     rhs                (offset, input feature, output feature, spatial ...)
     result             (batch, feature, spatial ...) of buffer "out0", used without an epilogue
-    is_turned          whether the epilogue goes along positions
+    is_turned          whether the epilogue runs along positions
     algorithm          as of "gemm"
-Of a prologue lhs and rhs are as if they lay in order: (batch, spatial ..., feature), its row is the position among the
-first, its depth the feature; (output feature, spatial ..., input feature), its row is the output feature.
+With a prologue, lhs and rhs have strides as if contiguous. lhs is (batch, spatial ..., feature): its row is the
+position in the first dimensions, its depth the feature. rhs is (output feature, spatial ..., input feature): its row is
+the output feature.
 Epilogue: statements over INDEX Vars "row" and "column" and Var("acc", type of the sums): column is the output feature,
-row the position among (batch, spatial ...) in row-major order. Of a turned one "batch" is the image, row the output
-feature, column the position among (spatial ...).
+row the position among (batch, spatial ...) in row-major order. If turned, "batch" is the image, row the output feature,
+column the position among (spatial ...).
 """
 from __future__ import annotations
 
@@ -55,8 +57,8 @@ from hloc.kernels.products.tiny import (
 from hloc.machine import Machine
 
 SIDES = ("lhs", "rhs")
-TURNED_TYPES = ("f32", "bf16", "f16")       # of operands, with routines that hand out sums along positions,
-FEWEST_PLACES = 16                          # where there are so many
+TURNED_TYPES = ("f32", "bf16", "f16")       # of operands whose routines produce sums along positions,
+FEWEST_PLACES = 16                          # if there are at least so many
 FEW_SPREAD = 16                             # features
 
 
@@ -96,7 +98,7 @@ def lower_convolution(group: Group, machine: Machine) -> Lowered:
 
 
 def _as_loops(group: Group, hero: Instruction, machine: Machine) -> Lowered | None:
-    """The loops of a convolution that no routine would compute sooner."""
+    """The loops of a convolution, if no routine is faster."""
     if is_shallow(hero) and (found := lower_plain_convolution(group, hero)):
         return found
     if slides_along_rows(hero) and (found := lower_sliding_convolution(group, hero)):
@@ -109,7 +111,7 @@ def _as_loops(group: Group, hero: Instruction, machine: Machine) -> Lowered | No
 
 
 def _access(operands: OperandKernels, hero: Instruction, number: int, type: str) -> Access:
-    """An operand as it lies in memory, or computed on its way, else brought into order."""
+    """An operand as it is in memory, or computed while it is loaded, or else packed in order."""
     group, operand = operands.group, _source(operands.group, hero.operands[number], type)
     found = strided(group, operand, type) if operand.shape.element_type == type else None
     if found is None and operands.machine.kind == "gpu":
@@ -118,7 +120,7 @@ def _access(operands: OperandKernels, hero: Instruction, number: int, type: str)
 
 
 def _order(hero: Instruction, number: int) -> tuple[int, ...]:
-    """The dimensions of an operand as a tile's rows and its depth have them."""
+    """The dimensions of an operand in the order of a tile's rows and its depth."""
     n: ConvolutionDimensionNumbers = hero.get("dim_labels")
     if number == 0:
         return (n.input_batch, *n.input_spatial, n.input_feature)
@@ -139,7 +141,7 @@ def _source(group: Group, operand: Instruction, type: str) -> Instruction:
 
 
 def parameters(hero: Instruction, types: tuple[str, str], lhs: Access, rhs: Access) -> tuple[tuple[str, object], ...]:
-    """The facts of a convolution, as the module docstring lists them."""
+    """The parameters of a convolution, as listed in the module docstring."""
     n: ConvolutionDimensionNumbers = hero.get("dim_labels")
     x, y = hero.operands[0].shape.dimensions, hero.shape.dimensions
     windows = window_of(hero)
@@ -163,12 +165,12 @@ def parameters(hero: Instruction, types: tuple[str, str], lhs: Access, rhs: Acce
 
 
 def _goes_along_positions(hero: Instruction) -> bool:
-    """Whether an epilogue's reads and writes lie side by side along positions, not features, and a routine hands out
+    """Whether the reads and writes of an epilogue are contiguous along positions, not features, and a routine produces
     many of these at a time."""
     n: ConvolutionDimensionNumbers = hero.get("dim_labels")
     windows, rank = window_of(hero), hero.shape.rank
     places = math.prod(hero.shape.dimensions[d] for d in n.output_spatial)
-    spread = hero.shape.dimensions[n.output_feature] <= FEW_SPREAD      # transposed ones of more give single positions
+    spread = hero.shape.dimensions[n.output_feature] <= FEW_SPREAD      # with more, transposed ones give them singly
     return (n.output_spatial == tuple(range(rank))[rank - len(n.output_spatial):] and places >= FEWEST_PLACES
             and hero.get("feature_group_count", 1) == hero.get("batch_group_count", 1) == 1
             and any(w.size > 1 or w.stride > 1 for w in windows)
@@ -177,7 +179,7 @@ def _goes_along_positions(hero: Instruction) -> bool:
 
 
 def _position(hero: Instruction, is_turned: bool) -> Index:
-    """The flat position in the result of (row, column), of a turned one of (batch, row, column)."""
+    """The flat position in the result of (row, column), or if turned of (batch, row, column)."""
     n: ConvolutionDimensionNumbers = hero.get("dim_labels")
     y = hero.shape.dimensions
     if is_turned:

@@ -1,11 +1,11 @@
-"""Convolutions that are one matrix product per image, as their operands lie: Tiles of the routine "gemm" on a CPU.
+"""Convolutions that are one matmul per image without copies: Tiles of the routine "gemm" on a CPU.
 
     images   windows of one position, where positions lie side by side (NCHW)
     frames   windows along a line without padding, whose elements lie side by side (sound: a short-time Fourier
              transform): rows of the product overlap in memory
 
-In: the convolution and its operands' strides. Out: a ConvolutionProduct, or None. Of the two dimensions of the result
-the one whose elements lie side by side becomes the columns, so that what follows is read and written in rows:
+In: the convolution and its operands' strides. Out: a ConvolutionProduct, or None. Of the two dimensions of the result,
+the contiguous one becomes the columns, so that the epilogue reads and writes in rows:
 
     out[n, o, p] = epilogue(sum over k of filter[o, k] * image[n, k, p])      positions last
     out[n, p, o] = epilogue(sum over k of image[n, p, k] * filter[k, o])      features last
@@ -21,7 +21,7 @@ from hloc.kernels.indexing import Index
 
 TYPES = ("f32", "f64", "bf16", "f16")
 FEWEST_FRAMES, LONG_FRAME = 16, 16
-MOST_OVERLAPPING = 16           # frames that an element lies in, where each is converted (f16) or fills half a vector
+MOST_OVERLAPPING = 16           # frames that contain an element, if each is converted (f16) or fills half a vector
 ONE = WindowDim()
 
 
@@ -36,11 +36,11 @@ class ConvolutionProduct(NamedTuple):
 
     @property
     def is_turned(self) -> bool:
-        """The filter is the left side."""
+        """Whether the filter is the left side."""
         return self.result[1] == 1 and self.sizes[1] > 1
 
     def parameters(self, image_offset: int, filter_offset: int) -> tuple[tuple[str, object], ...]:
-        """As dot.py lists them; of a turned one the filter is "lhs"."""
+        """The parameters listed in dot.py; if turned, the filter is "lhs"."""
         batch, positions, features, depth = self.sizes
         if self.is_turned:
             return (("sizes", (features, positions, depth)), ("batches", (batch, 1)),
@@ -64,7 +64,7 @@ class ConvolutionProduct(NamedTuple):
 
 def product_of_images(hero: Instruction, image: Sequence[int] | None = None,
                       kernel: Sequence[int] | None = None) -> ConvolutionProduct | None:
-    """Such a product, for operands with these strides, or whose elements lie in the order of their dimensions."""
+    """The product for operands with these strides, or contiguous ones; None if the convolution is no such product."""
     x, w, y = (i.shape.dimensions for i in (*hero.operands[:2], hero))
     n, windows = hero.get("dim_labels"), window_of(hero)
     if hero.get("feature_group_count", 1) != 1 or hero.get("batch_group_count", 1) != 1 \
@@ -97,7 +97,7 @@ def product_of_images(hero: Instruction, image: Sequence[int] | None = None,
 
 
 def _frames(window: WindowDim, size: int, count: int, step: int, out: int) -> tuple[int, int, int] | None:
-    """(how many, strides in image and result) of windows along a line, none of which meets padding."""
+    """(number, strides in image and result) of windows along a line, none of which includes padding."""
     if window.padding_low or window.base_dilation != 1 or window.reversal or count < FEWEST_FRAMES \
             or (count - 1) * window.stride + (window.size - 1) * window.window_dilation >= size:
         return None
@@ -105,7 +105,7 @@ def _frames(window: WindowDim, size: int, count: int, step: int, out: int) -> tu
 
 
 def _joined(parts: list[tuple[int, int, int]]) -> tuple[int, int, int] | None:
-    """Dimensions (size, two strides), outermost first, as one; None where they are none."""
+    """Dimensions (size, two strides), outermost first, collapsed into one; None if that is not possible."""
     size, first, second = 1, 1, 1
     for number, part in enumerate(reversed([p for p in parts if p[0] > 1])):
         if number == 0:

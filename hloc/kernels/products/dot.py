@@ -1,7 +1,7 @@
-"""Matrix products: a Tile of the routine "gemm" with sizes and strides, and an epilogue from the fusion around it.
+"""Matmuls: a Tile of the routine "gemm" with sizes and strides, and an epilogue from the surrounding fusion.
 
-In: a dot, or a kOutput fusion with a dot as its hero. Out: the tile; before it a kernel per operand that no strides can
-describe (it is brought into order, or converted, in a scratch buffer), unless it is computed on its way into the tile
+In: a dot, or a kOutput fusion with a dot as its hero. Out: the tile; before it a kernel for each operand that is not a
+strided view (it is packed in order, or converted, in a scratch buffer), unless it is computed while the tile is loaded
 (prologues.py). Tiny products are plain loops.
 
 Tile "gemm": C[b, i, j] = sum over k of A[b, i, k] B[b, k, j], b = outer * inner_batches + inner. Buffers: "lhs", "rhs",
@@ -9,10 +9,10 @@ what the epilogue reads, what is written. Parameters (strides in elements, offse
     types      (element type of the operands (buffers say where rhs has another), type of the sums)
     sizes      (m, n, k)
     batches    (outer, inner)
-    lhs        (offset, outer, inner, row, column)      column goes with k; of a prologue as if it lay in order
+    lhs        (offset, outer, inner, row, column)      column goes with k; with a prologue, strides as if contiguous
     rhs        (offset, outer, inner, row, column)      row goes with k
     result     (outer, inner, row, column) of buffer "out0", used without an epilogue
-    algorithm  the dot's own attribute, where there is one and the machine is a GPU
+    algorithm  the dot's own attribute, if it has one and the machine is a GPU
 Epilogue: statements over INDEX Vars "batch", "row", "column" and Var("acc", type of the sums), run for every element.
 """
 from __future__ import annotations
@@ -35,11 +35,11 @@ from hloc.kernels.products.tiny import SMALL, TINY, TINY_OF_MANY, WIDE, WIDEST, 
 from hloc.kernels.rules.loops import DotDimensions
 from hloc.machine import Machine
 
-TENSOR_F8 = ("f8e4m3fn", "f8e5m2")      # that tensor cores multiply
-AWKWARD_OF_MANY = 256           # the same, where loading takes long: columns apart from each other, 8 bits, f16
-THIN = 8                        # rows or columns that lie one after the other, among many
-WORTH_ORDER = 16                # multiplications with each element that is brought into order
-LONG_ROW = 16                   # of a matrix that meets a vector: its elements are not gathered one by one
+TENSOR_F8 = ("f8e4m3fn", "f8e5m2")      # multiplied by tensor cores
+AWKWARD_OF_MANY = 256           # the same, if loads are slow: strided columns, 8 bits, f16
+THIN = 8                        # contiguous rows or columns, among many
+WORTH_ORDER = 16                # multiplications per element of a packed operand
+LONG_ROW = 16                   # of a matrix times a vector: its elements are not gathered one by one
 BATCH, ROW, COLUMN = "batch", "row", "column"
 SIDES = ("lhs", "rhs")
 
@@ -79,7 +79,7 @@ class Product:
 
 
 def collapsed(group: list[tuple[int, int, int, int]]) -> list[tuple[int, int, int, int]]:
-    """Join neighbours that all arrays walk through as one dimension; drop sizes of one."""
+    """Collapse adjacent dimensions that are one dimension in all arrays; drop sizes of one."""
     result: list[tuple[int, int, int, int]] = []
     for part in group:
         if part[0] == 1:
@@ -92,7 +92,7 @@ def collapsed(group: list[tuple[int, int, int, int]]) -> list[tuple[int, int, in
 
 
 def lower_product(group: Group, machine: Machine) -> Lowered:
-    """A dot with whatever the fusion does to its result."""
+    """A dot, with the fusion's operations on its result."""
     dots = [m for m in group.members if m.opcode == "dot"]
     if any(m.opcode == "convolution" for m in group.members):
         return lower_convolution(group, machine)
@@ -114,7 +114,7 @@ def _has_plain_form(dot: Instruction) -> bool:
 
 
 def _is_tiny(dot: Instruction, machine: Machine) -> bool:
-    """Loops of its own are faster than a tile."""
+    """Whether plain loops are faster than a tile."""
     work = _multiply_adds(dot)
     dims = DotDimensions(dot)
     batches = math.prod(dot.operands[0].shape.dimensions[d] for d in dims.left_batch)
@@ -170,7 +170,7 @@ class _Lowering:
                        can_share=tuple(shareable(self.group, (self.dot,))))
 
     def access(self, number: int, type: str) -> Access:
-        """An operand as it lies in memory, or computed on its way, else brought into order."""
+        """An operand as it is in memory, or computed while it is loaded, or else packed in order."""
         operand, order = self.source(number, type), self.product.order(number)
         found = strided(self.group, operand, type) if operand.shape.element_type == type else None
         if found is None and self.gpu:
@@ -178,7 +178,8 @@ class _Lowering:
         return found or self.operands.in_order(operand, type, order)
 
     def types(self) -> tuple[str, str, str]:
-        """(lhs type, rhs type, sum type) that the tile computes in. GPUs multiply f8 as it is, of two kinds too."""
+        """(lhs type, rhs type, sum type) that the tile computes in. GPUs multiply f8 without conversion, also of two
+        types."""
         left, right = (o.shape.element_type for o in self.dot.operands[:2])
         if self.gpu and left in TENSOR_F8 and right in TENSOR_F8 \
                 and scalars.computation_type(self.dot.shape.element_type) == "f32":
@@ -190,14 +191,14 @@ class _Lowering:
         return type, type, total
 
     def source(self, number: int, type: str) -> Instruction:
-        """The operand, before its conversion where the tile reads that type."""
+        """The operand; without its conversion if the tile reads the source type."""
         operand = self.dot.operands[number]
         inner = behind_conversion(self.group, operand)
         return inner if inner.shape.element_type == type else operand
 
     def thin(self, lhs: Access, rhs: Access) -> list[int]:
-        """On a CPU, operands of which only a few rows (columns) lie one after the other, as of images with their
-        channels last: brought into order they are one product, instead of many thin ones."""
+        """On a CPU, operands with only a few contiguous rows (columns), as in images with channels last: packed in
+        order, they are one product instead of many thin ones."""
         _, rows, columns, _ = self.product.groups(lhs, rhs)
         sizes = [math.prod(part[0] for part in group) for group in (rows, columns)]
         return [n for n, (group, other) in enumerate(zip((rows, columns), reversed(sizes)))
@@ -206,7 +207,7 @@ class _Lowering:
     # -- the tile
 
     def split(self, lhs: Access, rhs: Access) -> tuple | None:
-        """(outer, inner, row, column, contracted) as (size, strides...), where one dimension each is enough."""
+        """(outer, inner, row, column, contracted) as (size, strides...), if one dimension each is enough."""
         batch, rows, columns, summed = self.product.groups(lhs, rhs)
         while len(rows) > 1 and len(batch) < 2:
             batch, rows = [*batch, rows[0]], rows[1:]
@@ -239,14 +240,14 @@ class _Lowering:
         return KernelCall(tile, (*(side.argument for side in sides if side.argument), *arguments))
 
     def prologue(self, number: int, side: Access, outer, inner, free, summed) -> tuple[Prologue, Outline]:
-        """An operand as an expression of its place in the tile; the others: (size, strides of lhs, rhs, result)."""
+        """An operand as an expression of its position in the tile; the others: (size, strides of lhs, rhs, result)."""
         extents = [(name, part[0], part[1 + number])
                    for name, part in ((OUTER, outer), (INNER, inner), (ROW, free), (DEPTH, summed))]
         return prologue(self.group, self.source(number, side.type), SIDES[number], side, self.product.order(number),
                         extents)
 
     def epilogue(self, outline: Outline, total: str, outer, inner, row, column) -> tuple[Stmt, ...]:
-        """Statements that finish one element; () where the sum is just stored."""
+        """Statements that finish one element; () if the sum is only stored."""
         if stores_itself(outline, self.dot, total):
             return ()
         batch = indexing.variable(BATCH, outer[0] * inner[0])

@@ -1,4 +1,4 @@
-"""What products and convolutions share: the types a tile computes in, and the statements after its sums."""
+"""Common parts of matmuls and convolutions: the types a tile computes in, and the statements after its sums."""
 from __future__ import annotations
 
 from hloc.errors import UnsupportedError
@@ -14,26 +14,27 @@ from hloc.machine import Machine
 
 
 def tile_types(group: Group, hero: Instruction) -> tuple[str, str]:
-    """(operand type, sum type): narrow operands as they are where the sums are wide, else all in the result's type."""
+    """(operand type, sum type): narrow operands unconverted if the sums are wide, else everything in the result's
+    type."""
     left, right = (behind_conversion(group, o).shape.element_type for o in hero.operands[:2])
     result = scalars.computation_type(hero.shape.element_type)
     if left == right and left in ("bf16", "f16") and result == "f32":
         return left, result
     left, right = (o.shape.element_type for o in hero.operands[:2])
     if result == "s8" or left == right == "s8" and hero.shape.element_type == "s32":
-        return "s8", "s32"                                 # the tile of s8 hands out its sums as they are
+        return "s8", "s32"                                 # the tile of s8 gives unconverted sums
     return result, result
 
 
 def algorithm_of(hero: Instruction, machine: Machine) -> tuple[tuple[str, str], ...]:
-    """How precisely to compute, for targets with several ways; CPUs compute f32 as f32."""
+    """The algorithm (precision), for targets with several ones; CPUs compute f32 as f32."""
     asked = hero.get("algorithm")
     return (("algorithm", str(asked)),) if machine.kind == "gpu" and asked else ()
 
 
 def stores_itself(outline: Outline, hero: Instruction, total: str) -> bool:
-    """No epilogue is needed: the sums are the result, or rounded to it, where operands and result are of one narrow
-    type; a routine knows no other."""
+    """Whether no epilogue is needed: the sums are the result, or are rounded to it if operands and result have the same
+    narrow type; these are the only narrow results of routines."""
     group, type = outline.group, hero.shape.element_type
     narrow = type in ("bf16", "f16") and type == tile_types(group, hero)[0]
     if group.roots != [hero] or (type != total and not narrow):
@@ -43,7 +44,7 @@ def stores_itself(outline: Outline, hero: Instruction, total: str) -> bool:
 
 
 def epilogue_statements(outline: Outline, hero: Instruction, total: str, position: Index) -> tuple[Stmt, ...]:
-    """What turns Var("acc") into the results at one flat position of the hero's shape."""
+    """The statements that turn Var("acc") into the results at one flat position of the hero's shape."""
     def read(index: Indices) -> Expr:
         if indexing.linearize(index, hero.shape.dimensions) != position:
             raise UnsupportedError("a matmul that is read at another position than the one being computed", hero.span)

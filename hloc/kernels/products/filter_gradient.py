@@ -1,14 +1,14 @@
-"""Convolutions whose windows are about as large as the images, with few positions in the result: the gradients of small
-filters, where features are few.
+"""Convolutions whose windows are about as large as the images, with few positions in the result: gradients of small
+filters with few features.
 
-In: a convolution with long_windows (tiny.py) whose operands lie in memory, with what its fusion does to the result.
-Out: one kernel. The sums of a row of results grow side by side, while vectors go along the window:
+In: a convolution with long_windows (tiny.py) whose operands are in memory, with the fusion's operations on its result.
+Out: one kernel. The sums of a row of results are accumulated together, with vectors along the window:
 
     for each f, o, y (PARALLEL):  for each image n, row r of the window that meets the image:
                                       for t (VECTOR): for x (unrolled): sum[x] += image[n, y+r, x+t] * window[n, r, t]
                                   for x: out[f, o, y, x] = epilogue(sum[x])
 
-Where padding is met, at both ends of a row, terms are added one at a time.
+At padding, at both ends of a row, terms are added one at a time.
 """
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from hloc.kernels.rules.loops import accumulator_type, convolution_groups, multi
 
 
 def lower_filter_gradient(group: Group, convolution: Instruction) -> Lowered:
-    """The kernel of such a convolution, whose operands lie in memory, and its epilogue."""
+    """The kernel of such a convolution, whose operands are in memory, and its epilogue."""
     return Lowered((_FilterGradient(group, convolution).kernel(),), can_share=tuple(shareable(group, (convolution,))))
 
 
@@ -72,7 +72,8 @@ class _FilterGradient:
                 self.add_terms(x, w, indexing.constant(tap), sums)
 
     def add_terms(self, x: list[Index], w: list[Index], tap: Index, sums: list[Var]) -> None:
-        """What one place of the window adds to each sum, where it meets the image: known of a constant place."""
+        """Add the terms of one window position to each sum for which it is inside the image. This is known for a
+        constant position."""
         elements, (image, kernel) = self.outline.elements, self.convolution.operands
         d, size = self.numbers.input_spatial[self.along], image.shape.dimensions[self.numbers.input_spatial[self.along]]
         w[self.numbers.kernel_spatial[self.along]] = tap

@@ -1,7 +1,7 @@
-"""Operands of tiles: found in memory by offset and strides, or brought into order in a scratch buffer.
+"""Operands of tiles: strided views of memory, or packed in order in a scratch buffer.
 
-In: an operand of a dot or a convolution inside its group. Out: an Access, and, where the operand is not a strided view
-of a fusion parameter (transposes, reshapes, slices and broadcasts are), the kernel that computes it.
+In: an operand of a dot or a convolution inside its group. Out: an Access, and, unless the operand is a strided view of
+a fusion parameter (transposes, reshapes, slices and broadcasts are), the kernel that computes it.
 """
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from hloc.machine import Machine
 
 
 class Access(NamedTuple):
-    """How an operand lies in memory: argument, element type, size of the buffer, offset, stride per dimension.
-    argument: None where it is computed on its way into tiles instead (prologues.py)."""
+    """The layout of an operand in memory: argument, element type, size of the buffer, offset, stride per dimension.
+    argument: None if it is computed while tiles are loaded (prologues.py)."""
 
     argument: Arg | None
     type: str
@@ -51,7 +51,7 @@ def strided(group: Group, operand: Instruction, type: str) -> Access | None:
 
 
 def _read_once(group: Group, operand: Instruction) -> Group:
-    """The group as if only one member read the operand and what it is a view of: nothing is kept for others."""
+    """The group as if only one member read the operand and its source: nothing is kept for others."""
     views = [operand]
     while len(views[-1].operands) == 1 and views[-1] not in group.parameters:
         views.append(views[-1].operands[0])
@@ -59,7 +59,7 @@ def _read_once(group: Group, operand: Instruction) -> Group:
 
 
 class OperandKernels:
-    """Kernels that bring operands into scratch buffers, in the order they were asked for."""
+    """Kernels that pack operands into scratch buffers, in the order of the requests."""
 
     def __init__(self, group: Group, machine: Machine):
         self.group = group
@@ -68,7 +68,7 @@ class OperandKernels:
         self.scratch: list[int] = []
 
     def access(self, operand: Instruction, type: str, order: Sequence[int]) -> Access:
-        """The operand where it lies, else computed into scratch with its dimensions in `order`."""
+        """The operand in place, or else computed into scratch with its dimensions in `order`."""
         found = strided(self.group, operand, type) if operand.shape.element_type == type else None
         return found or self.in_order(operand, type, order)
 
@@ -93,7 +93,7 @@ class OperandKernels:
 
 
 def behind_conversion(group: Group, operand: Instruction) -> Instruction:
-    """The operand before a conversion that loses nothing (bf16 or f16 to f32), which tiles do on their own."""
+    """The operand without a lossless conversion (bf16 or f16 to f32), which tiles do themselves."""
     if operand.opcode == "convert" and operand not in group.parameters:
         inner = operand.operands[0]
         if inner.shape.element_type in ("bf16", "f16") and operand.shape.element_type == "f32":

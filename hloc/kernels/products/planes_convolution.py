@@ -1,14 +1,14 @@
-"""Convolutions of few features: vectors go along the positions of an image, over the ends of its rows.
+"""Convolutions of few features: vectors run along the positions of an image, across the ends of its rows.
 
-In: a convolution that fills_few_lanes (tiny.py), with what its fusion does to the result. Out: one kernel, or None
-where its arrays would be large. The channels of an image, or of a band of its rows, become planes in a Local array,
-with the padding around them, so that every tap is one distance in memory, over the end of a row into the next one:
+In: a convolution that fills_few_lanes (tiny.py), with the fusion's operations on its result. Out: one kernel, or None
+if its arrays would be large. The channels of an image, or of a band of its rows, become planes in a Local array,
+surrounded by padding, so that every tap is a constant offset in memory, also across the end of a row:
 
     for each band:   plane[c, y, x] = image[y - padding, x - padding, c], or 0
                      for f: for each tap and c: for p (VECTOR): sum[f, p] += plane[c, p + tap] * filter[tap, c, f]
                      for y: for x, f (VECTOR): out[y, x, f] = epilogue(sum[f, y * row + x])
 
-A row of sums is as long as one of a plane; what lies behind the last column is nobody's.
+A row of sums is as long as a row of a plane; values after the last column are ignored.
 """
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from hloc.kernels.products.tiny import multiply_adds
 from hloc.kernels.rules.elementwise import zero
 from hloc.kernels.rules.loops import accumulator_type, product_result
 
-LANES = 16                      # sums of an image are whole vectors of so many
-ROOM, MOST_ROOM = 1 << 15, 1 << 17      # bytes of both Local arrays: they stay in the first cache, or in the second
+LANES = 16                      # the sums of an image are padded to whole vectors of so many
+ROOM, MOST_ROOM = 1 << 15, 1 << 17      # bytes of both Local arrays: they stay in the L1 cache, or in the L2 cache
 
 
 def lower_planes_convolution(group: Group, convolution: Instruction) -> Lowered | None:
@@ -39,8 +39,8 @@ def lower_planes_convolution(group: Group, convolution: Instruction) -> Lowered 
 
 
 class _Planes:
-    """The loops of one kernel. band: rows of a result at a time; reach: from the first tap to the last; plane: rows and
-    columns that the windows of a band meet."""
+    """The loops of one kernel. band: rows of a result at a time; reach: the distance from the first tap to the last;
+    plane: rows and columns that the windows of a band cover."""
 
     def __init__(self, group: Group, convolution: Instruction):
         self.outline, self.convolution = Outline(group), convolution
@@ -55,7 +55,7 @@ class _Planes:
             self.cut(-(-self.band // 2))
 
     def cut(self, band: int) -> None:
-        """Into bands of so many rows."""
+        """Choose bands of so many rows."""
         self.band, self.plane = band, [band + self.reach[0], self.columns + self.reach[1]]
         self.length = -(-band * self.plane[1] // LANES) * LANES
         self.staged = self.channels * math.prod(self.plane) + LANES + self.reach[1]

@@ -1,8 +1,9 @@
-"""Operands that a GPU's product computes on their way into its tiles: an instruction inside a fusion -> a Prologue.
+"""Operands that a GPU's matmul or convolution computes while it loads its tiles: an instruction of a fusion -> a
+Prologue.
 
-In: an operand of a dot or convolution that is no strided view of a parameter. Out: an Access without an argument, with
-strides as if the operand lay in order, and, once the tile's dimensions are known, the Prologue: what one element is.
-Where it is better in memory (hloc/analysis/prologues.py), or takes more than an expression, there is none.
+In: an operand of a dot or convolution that is not a strided view of a parameter. Out: an Access without an argument,
+with strides as if the operand were contiguous, and, once the tile's dimensions are known, the Prologue: the expression
+of one element. None if it is better stored in memory (hloc/analysis/prologues.py), or is more than an expression.
 """
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ OUTER, INNER, ROW, DEPTH = "outer", "inner", "row", "depth"
 
 def computed_access(group: Group, hero: Instruction, number: int, operand: Instruction, type: str,
                     order: Sequence[int], machine: Machine) -> Access | None:
-    """How operand `number` (or what it is converted from) would lie with its dimensions in `order`, where it is
-    computed on its way instead."""
+    """The Access of operand `number` (or of its unconverted source) as if it were contiguous with its dimensions in
+    `order`, if it is computed while tiles are loaded."""
     found = prologue_of(operand, group.parameters.__contains__)
     if any(s not in group.parameters for s in found.sources) or why_not(hero, number, found, machine):
         return None
@@ -42,7 +43,7 @@ def computed_access(group: Group, hero: Instruction, number: int, operand: Instr
 
 
 def element(outline: Outline, operand: Instruction, type: str, order: Sequence[int], place: Index) -> Expr:
-    """The element of an operand at a place of its dimensions in `order`, as it is stored."""
+    """The element of an operand at a position of its dimensions in `order`, in its stored type."""
     index = [indexing.ZERO] * len(order)
     for i, dimension in zip(indexing.delinearize(place, [operand.shape.dimensions[d] for d in order]), order):
         index[dimension] = i
@@ -51,7 +52,7 @@ def element(outline: Outline, operand: Instruction, type: str, order: Sequence[i
 
 
 def is_expression(outline: Outline, value: Expr) -> bool:
-    """No branches or loops, and no position that depends on more data than single numbers."""
+    """Whether there are no branches or loops, and no position that depends on data other than single numbers."""
     statements = outline.builder.body()
     if not all(isinstance(s, Let) for s in statements):
         return False
@@ -64,7 +65,7 @@ def roots(statements: Iterable[Let]) -> list[Expr]:
 
 
 def inside_positions(root: Expr) -> Iterable[Expr]:
-    """What the positions in an expression are made of, and an expression that is a position itself."""
+    """The parts of the positions in an expression, and an expression that is a position itself."""
     if root.type == INDEX:
         yield from parts([root])
     yield from parts(p.position for p in parts([root]) if isinstance(p, Load))
@@ -72,7 +73,7 @@ def inside_positions(root: Expr) -> Iterable[Expr]:
 
 def prologue(group: Group, operand: Instruction, name: str, access: Access, order: Sequence[int],
              extents: Sequence[tuple[str, int, int]]) -> tuple[Prologue, Outline]:
-    """The Prologue of an operand, and the Outline that knows what it reads. extents: (Var, size, stride)."""
+    """The Prologue of an operand, and the Outline with its reads. extents: (Var, size, stride)."""
     outline = Outline(group, Builder())
     place = indexing.ZERO
     for variable, size, stride in extents:

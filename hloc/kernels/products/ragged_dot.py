@@ -1,10 +1,10 @@
-"""ragged-dot on a GPU: a Tile of the routine "gemm" whose rows fall into groups, each with a right operand of its own.
+"""ragged-dot on a GPU: a Tile of the routine "gemm" whose rows are in groups, each with its own right operand.
 
-In: a ragged-dot of the form that `is_grouped` tells (passes/ragged_dot_rewriter.py leaves it as it is). Out: the tile,
+In: a ragged-dot of the form that `is_grouped` tests (passes/ragged_dot_rewriter.py leaves it unchanged). Out: the tile,
 as in products/dot.py, with one more buffer, for the sizes, and one more parameter:
-    groups     how many, and the name of that buffer
-Rows behind the last group are zero. There is one batch; `batches` says (1, groups), so that strides have their places:
-the second batch stride of rhs goes from one group's matrix to the next one's.
+    groups     their number, and the name of that buffer
+Rows after the last group are zero. There is one batch; `batches` is (1, groups), so that the strides have their
+positions: the second batch stride of rhs is the distance between the matrices of adjacent groups.
 """
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROW, COLUMN = "row", "column"
 
 
 def lower_ragged_product(group: Group, machine: Machine) -> Lowered:
-    """One kernel, and what brings operands of other types into order before it."""
+    """One kernel, and before it those that pack operands of other types."""
     root = group.roots[0]
     if machine.kind != "gpu" or not is_grouped(root):
         raise UnsupportedError("a ragged-dot that is not expanded into matmuls", root.span)

@@ -1,9 +1,9 @@
-"""Products of many rows with few terms in a sum, in blocks of rows that lie one behind the other.
+"""Matmuls of many rows with few terms per sum, in blocks of contiguous rows.
 
-In: a dot or a convolution of 1x1 windows whose left operand and result are rows as they lie, in a type that is not the
-one of its sums or with a right operand whose columns do not lie side by side, with its epilogue. Out: one kernel, or
-None for other forms. What a block reads and makes is converted along memory, in long loops; the right operand is
-brought into order and converted once; sums stay in registers.
+In: a dot or a convolution of 1x1 windows whose left operand and result are contiguous rows, in a type other than that
+of its sums or with a right operand whose columns are not contiguous, with its epilogue. Out: one kernel, or None for
+other forms. The inputs and results of a block are converted in long contiguous loops; the right operand is packed and
+converted once; sums stay in registers.
 
     for k, j: table[k, j] = b[k, j]
     for blocks of rows:  for i in block: terms[i] = a[i]
@@ -26,14 +26,14 @@ from hloc.kernels.products.tiny import NARROW, has_few_terms
 from hloc.kernels.rules.elementwise import zero
 from hloc.kernels.rules.loops import DotDimensions, accumulator_type, product_result
 
-BLOCK = 2048                    # elements of a block, of the wider of operand and result: it stays in the first cache
+BLOCK = 2048                    # elements of a block, of the wider of operand and result: it stays in the L1 cache
 FEWEST_COLUMNS, FEWEST_ROWS = 4, 64
-FEWEST_AT_ONCE = 2              # rows of a block that something is made of
-FEWEST_TURNED = 2               # columns, where they do not lie side by side: such as points by a transposed matrix
+FEWEST_AT_ONCE = 2              # rows of a block, if something is computed from the result
+FEWEST_TURNED = 2               # columns that are not contiguous: such as points by a transposed matrix
 
 
 def lower_shallow_product(group: Group, dot: Instruction, dims: DotDimensions) -> Lowered | None:
-    """The kernel of the product and its epilogue; None where rows do not lie one behind the other, or are few."""
+    """The kernel of the product and its epilogue; None if rows are not contiguous, or are few."""
     product = _ShallowProduct(group, dot, dims)
     if not product.is_fitting():
         return None
@@ -68,8 +68,8 @@ class _ShallowProduct:
                 and all(r.shape.num_elements == self.dot.shape.num_elements for r in group.roots))
 
     def has_few_terms(self) -> bool:
-        """Few, for rows as long as these; what something is made of goes through the first cache, a few rows at a
-        time, in f16 rounded there, too."""
+        """Whether there are few terms, for rows of this length; results that are used further pass through the L1
+        cache, a few rows at a time, and f16 is also rounded there."""
         if self.outline.group.roots == [self.dot]:
             return has_few_terms(self.depth, self.columns)
         rounds = self.dot.shape.element_type == "f16"
@@ -94,7 +94,7 @@ class _ShallowProduct:
         return outline.finish(cost=cost_of(outline, self.dot.shape.num_elements, b)._replace(flops=work))
 
     def store_rows(self, terms: str, block: Index) -> None:
-        """Sums that are the result as they are."""
+        """Store sums that are the final result."""
         b = self.outline.builder
         with loops.block_loop(b, self.rows, self.block, block, SERIAL) as row, b.pinned([terms]):
             factors = self.factors(terms, row, block)
@@ -103,7 +103,7 @@ class _ShallowProduct:
                 self.outline.store_all(indexing.add(indexing.scale(row, self.columns), column), [total])
 
     def finish_block(self, terms: str, block: Index, spread: dict[Instruction, str]) -> None:
-        """All sums of a block, then what becomes of them, along memory."""
+        """All sums of a block, then the epilogue, in contiguous loops."""
         outline, b, sizes = self.outline, self.outline.builder, self.dot.shape.dimensions
         sums = b.local(self.type, self.block * self.columns, "sums")
         with loops.block_loop(b, self.rows, self.block, block, SERIAL) as row:
@@ -124,14 +124,14 @@ class _ShallowProduct:
                                   for r in outline.group.roots])
 
     def is_of_columns(self, member: Instruction) -> bool:
-        """What the epilogue reads for a column, whatever the row."""
+        """Whether the epilogue reads a value per column that is the same for all rows."""
         rows = len(self.dims.left_free)
         return (member.opcode == "broadcast" and member.operands[0].shape.rank > 0
                 and member.shape.dimensions == self.dot.shape.dimensions
                 and all(d >= rows for d in member.get("dimensions", ())))
 
     def spread(self, member: Instruction) -> str:
-        """An array with these values for each row of a block: it is read along memory too."""
+        """An array with these values for each row of a block: it is also read contiguously."""
         b, elements = self.outline.builder, self.outline.elements
         name = b.local(scalars.computation_type(member.shape.element_type), self.block * self.columns, "spread")
         with b.loop(self.block * self.columns, VECTOR) as i:

@@ -1,15 +1,15 @@
-"""Convolutions as loops: the features of one position at a time, or the positions of a row, their sums side by side in
+"""Convolutions as loops: over the features of one position at a time, or over the positions of a row, with the sums in
 a Local array.
 
-In: a convolution that is_small or slides_along_rows (tiny.py), with what its fusion does to the result. Out: a kernel,
-or None where an operand would be computed anew for each tap. A routine would take longer to start, and far longer to
-compile. Filters of f16 are brought into f32 before.
+In: a convolution that is_small or slides_along_rows (tiny.py), with the fusion's operations on its result. Out: a
+kernel, or None if an operand would be recomputed for each tap. A library kernel would take longer to start, and far
+longer to compile. Filters of f16 are widened to f32 before.
 
     for each position:  for f: sum[f] = 0
                         for each tap in the image: for c: for f: sum[f] += image[tap, c] * filter[tap, c, f]
                         for f: out[position, f] = epilogue(sum[f])
 
-Where images are planes, the window moves along their rows (sliding.py):
+If images are planes, the window moves along their rows (sliding.py):
 
     for each f, row:    for x: sum[x] = 0
                         for each row of taps in the image: for c: for each tap: for x:
@@ -37,7 +37,7 @@ WIDTH = 512                     # positions of a row at a time
 
 
 def lower_small_convolution(group: Group, convolution: Instruction, machine: Machine) -> Lowered | None:
-    """The kernel of a small convolution and its epilogue; None where an operand does not lie in memory."""
+    """The kernel of a small convolution and its epilogue; None if an operand is not in memory."""
     if not is_read_in_place(group, convolution):
         return None
     loops, operands = _SmallConvolution(group, convolution, convolution.shape.rank - 1), OperandKernels(group, machine)
@@ -56,13 +56,13 @@ def lower_sliding_convolution(group: Group, convolution: Instruction) -> Lowered
 
 
 def is_read_in_place(group: Group, convolution: Instruction) -> bool:
-    """Whether the operands lie in memory, and each result is as large as the convolution."""
+    """Whether the operands are in memory, and each result is as large as the convolution."""
     return all(behind_conversion(group, o) in group.parameters for o in convolution.operands) \
         and all(r.shape.num_elements == convolution.shape.num_elements for r in group.roots)
 
 
 class _Convolution(RowsOfSums, ABC):
-    """One as loops."""
+    """A convolution as loops."""
 
     def depth(self) -> int:
         kernel = self.dot.operands[1].shape.dimensions
@@ -70,7 +70,7 @@ class _Convolution(RowsOfSums, ABC):
 
 
 class _SmallConvolution(_Convolution):
-    """One whose sums are its features."""
+    """A convolution whose sums are its features."""
 
     def read_widened(self, filter: Access) -> None:
         """Read the filter in f32 from scratch memory: f16 would be converted for each position and tap."""
@@ -97,7 +97,7 @@ class _SmallConvolution(_Convolution):
 
 
 class _SlidingConvolution(_Convolution):
-    """One whose sums are those of a row."""
+    """A convolution whose sums are those of a row."""
 
     def __init__(self, group: Group, convolution: Instruction):
         rank = convolution.shape.rank

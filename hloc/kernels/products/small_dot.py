@@ -1,15 +1,15 @@
-"""Tiny matrix products as loops: one row of the result at a time, its sums side by side in a Local array.
+"""Tiny matmuls as loops: one row of the result at a time, with its sums in a Local array.
 
-In: a dot too small for a tile (dot.py), or a convolution of 1x1 windows that is one, with what its fusion
-does to the result. Out: one kernel, or None where the result has no dimension to make vectors of.
+In: a dot too small for a tile (dot.py), or a convolution of 1x1 windows that is one, with the fusion's operations on
+its result. Out: one kernel, or None if the result has no dimension to vectorize.
 
     for i:  for j: sum[j] = 0
             for k: for j: sum[j] += a[i, k] * b[k, j]
             for j: out[i, j] = epilogue(sum[j])
 
-Every sum is added up in the order of k, as the element rule of a dot does it (rules/loops.py); but the additions of
-neighbouring sums do not wait for one another. Where the terms of a sum lie side by side in both operands, and those of
-neighbouring sums apart, vectors go along k instead:
+Every sum is accumulated in the order of k, as in the element rule of a dot (rules/loops.py); but adjacent sums are
+independent. If the terms of a sum are contiguous in both operands, and those of adjacent sums are not, vectors run
+along k instead:
 
             for j: s = 0; for k (VECTOR): s += a[i, k] * b[j, k]; sum[j] = s
 """
@@ -32,29 +32,29 @@ from hloc.kernels.products.shallow_dot import lower_shallow_product
 from hloc.kernels.rules.elementwise import zero
 from hloc.kernels.rules.loops import DotDimensions, accumulator_type, product_result
 
-SHORTEST = 4                    # sums side by side that are worth an array
+SHORTEST = 4                    # adjacent sums that are worth an array
 UNROLLED = 8                    # terms that are added to sums in registers
 FEW = 16                        # sums that compilers keep in registers
-SHORTEST_SUM = 16               # terms side by side that are worth vectors
-SEVERAL_VECTORS = 32            # terms side by side that are summed faster than an operand is staged
-ROWS_WORTH_STAGING = 3          # rows that meet each column of a small operand
-WIDTHS = 4, 8, 16               # sums to which fewer are filled up; more: to a multiple of the second
+SHORTEST_SUM = 16               # contiguous terms that are worth vectors
+SEVERAL_VECTORS = 32            # contiguous terms that are summed faster than an operand is staged
+ROWS_WORTH_STAGING = 3          # rows multiplied with each column of a small operand
+WIDTHS = 4, 8, 16               # fewer sums are padded to these; more: to a multiple of the second
 
 
 def lower_small_product(group: Group, dot: Instruction) -> Lowered | None:
-    """The kernel of a tiny dot and its epilogue; None where no dimension of the result is long enough."""
+    """The kernel of a tiny dot and its epilogue; None if no dimension of the result is long enough."""
     return _lowered(group, dot, DotDimensions(dot))
 
 
 def has_long_terms(dot: Instruction, dims: DotDimensions) -> bool:
-    """Whether both operands end in the one contracted dimension, and that is long."""
+    """Whether the last dimension of both operands is the only contracted one, and is long."""
     ends = (o.shape.rank - 1 for o in dot.operands[:2])
     return all(d == (end,) for d, end in zip((dims.left_contracting, dims.right_contracting), ends)) \
         and dot.operands[0].shape.dimensions[-1] >= SHORTEST_SUM
 
 
 def lower_plain_convolution(group: Group, convolution: Instruction) -> Lowered | None:
-    """The same for a convolution of 1x1 windows over images and a result whose last dimension are the features."""
+    """The same for a convolution of 1x1 windows over images and a result with features last."""
     return _lowered(group, convolution, _plain_dimensions(convolution.get("dim_labels")))
 
 
@@ -81,8 +81,8 @@ def _lowered(group: Group, dot: Instruction, dims: DotDimensions) -> Lowered | N
 
 
 def is_staged(dot: Instruction, dims: DotDimensions) -> bool:
-    """Whether the dot is many products of which the right operand is worth bringing into a Local array first: its
-    columns lie apart, or its elements must be converted, and several rows meet each."""
+    """Whether the dot is many products whose right operand is worth staging in a Local array: its columns are strided,
+    or its elements need conversion, and several rows are multiplied with each."""
     left, right = (o.shape for o in dot.operands[:2])
     columns = [d for d in dims.right_free if right.dimensions[d] > 1]
     rows = math.prod(left.dimensions[d] for d in dims.left_free)
@@ -95,7 +95,7 @@ def is_staged(dot: Instruction, dims: DotDimensions) -> bool:
 
 
 class RowsOfSums(ABC):
-    """The loops of one kernel; `vector`: the result's dimension along which the sums lie, `width` of them at a time."""
+    """The loops of one kernel; `vector`: the result's dimension along which the sums run, `width` of them at a time."""
 
     def __init__(self, group: Group, dot: Instruction, vector: int, width: int | None = None):
         self.outline = Outline(group)
@@ -141,7 +141,7 @@ class RowsOfSums(ABC):
         """Products in one sum."""
 
     def add_up(self, index: list[Index], type: str) -> None:
-        """The sums: from zero, term by term."""
+        """Compute the sums: from zero, term by term."""
         with self.along(index):
             self.outline.builder.append(Store(self.sums, self.place(index), zero(type)))
         self.accumulate(index, type)
@@ -167,14 +167,14 @@ class RowsOfSums(ABC):
 
 
 class _SmallProduct(RowsOfSums):
-    """A dot, or what is one."""
+    """A dot, or a convolution that is one."""
 
     def __init__(self, group: Group, dot: Instruction, dims: DotDimensions, vector: int):
         super().__init__(group, dot, vector)
         self.dims = dims
 
     def kind(self, dims: DotDimensions) -> str:
-        """SERIAL where an operand moves along the sums in steps: few elements are gathered slower than loaded."""
+        """SERIAL if an operand has a stride along the sums: a few elements are gathered slower than loaded."""
         if self.sizes[self.vector] > FEW:
             return VECTOR
         for operand, of in zip(self.dot.operands, self.moving_dimensions(dims)):
@@ -191,7 +191,8 @@ class _SmallProduct(RowsOfSums):
         return total
 
     def accumulate(self, index: list[Index], type: str) -> None:
-        """sums += a * b, for all of the contracted dimensions; what does not move along the sums is read before."""
+        """sums += a * b, for all of the contracted dimensions; operands that do not depend on the sum are read
+        before."""
         b, elements = self.outline.builder, self.outline.elements
         dims, (left, right) = self.dims, self.dot.operands[:2]
         with ExitStack() as stack:
@@ -206,14 +207,14 @@ class _SmallProduct(RowsOfSums):
                 self.add_term(index, factors, type)
 
     def moving_dimensions(self, dims: DotDimensions) -> tuple[dict[int, int], dict[int, int]]:
-        """The result's dimensions that each operand moves along, and which of its own those are."""
+        """The result's dimensions that each operand depends on, and the corresponding ones of the operand."""
         batch, rows = len(dims.left_batch), len(dims.left_free)
         left = dict(enumerate((*dims.left_batch, *dims.left_free)))
         right = {**dict(enumerate(dims.right_batch)), **dict(enumerate(dims.right_free, batch + rows))}
         return left, right
 
     def operand_indices(self, dims: DotDimensions, index: list[Index], depth: list[Index]) -> tuple[Indices, Indices]:
-        """The element of each operand that meets at `depth`, for the result's element at `index`."""
+        """The element of each operand at `depth` of the sum, for the result's element at `index`."""
         batch, rows = len(dims.left_batch), len(dims.left_free)
         left = dict(zip((*dims.left_batch, *dims.left_free, *dims.left_contracting), (*index[:batch + rows], *depth)))
         right = dict(zip((*dims.right_batch, *dims.right_free, *dims.right_contracting),
@@ -223,7 +224,7 @@ class _SmallProduct(RowsOfSums):
 
 
 class _LongSums(_SmallProduct):
-    """A dot whose terms of a sum lie side by side in both operands: vectors go along them."""
+    """A dot whose terms of a sum are contiguous in both operands: vectors run along them."""
 
     def add_up(self, index: list[Index], type: str) -> None:
         """sums = the totals of a * b along the contracted dimension, one after the other."""
@@ -238,8 +239,8 @@ class _LongSums(_SmallProduct):
 
 
 class _StagedProduct(_SmallProduct):
-    """One of many products: of each, the right operand is brought into a Local array, in the type of the sums, with the
-    columns side by side and filled up to whole vectors.
+    """A dot of many products: the right operand of each is staged in a Local array, in the type of the sums, with
+    contiguous columns padded to whole vectors.
 
     for n (PARALLEL):  for k, j: staged[k, j] = b[n, k, j] (or b[n, j, k])
                        for i: the sums of row i, out of a[n, i, k] * staged[k, j]

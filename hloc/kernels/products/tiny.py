@@ -1,6 +1,6 @@
-"""From which size on a routine computes a product or a convolution; smaller ones are plain loops.
+"""The sizes from which a library kernel computes a matmul or a convolution; smaller ones are plain loops.
 
-Told apart from the lowering, so that routines can be chosen, and compiled, before it is imported.
+Separate from the lowering, so that library kernels can be chosen, and compiled, before the lowering is imported.
 """
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from hloc.kernels.scalars import is_narrow
 from hloc.kernels.sliding import LONGEST_STEP, SHORTEST_SLIDE, slides
 
 TINY = 2048                     # multiply-adds below which a tile costs more than it saves
-SMALL = 8192                    # the same for products whose columns lie side by side, and no bytes; else half of it
-TINY_OF_MANY = 4096             # of each product of a batch; each would pay the tile's start
-SMALL_CONVOLUTION = 16384       # multiply-adds of convolutions whose features lie side by side; half of it for bytes
+SMALL = 8192                    # the same for products whose columns are contiguous, and not bytes; else half of it
+TINY_OF_MANY = 4096             # of each product of a batch; each has the tile's startup cost
+SMALL_CONVOLUTION = 16384       # multiply-adds of convolutions with contiguous features; half of it for bytes
 FEWEST_FEATURES = 4
 IN_PLANES = 1 << 17             # multiply-adds of convolutions of few features;
 LONGEST_TAPS = 8                # taps of a row that are added to sums in registers
@@ -28,24 +28,24 @@ MOST_SUMS, LONG_WINDOW, LONG_ENOUGH, MOST_ENDS = 8, 16, 48, 64     # sums; place
 SHALLOW, NARROW = 8, 128        # products in a sum, and columns, of which rows are read and written faster than packed;
 FEW_TERMS = 4                   # of so few terms, more columns: most of the time goes into storing them
 WIDEST = 2048
-WIDE = {"f32": 1024, "f64": 512}        # where tiles need convert nothing
+WIDE = {"f32": 1024, "f64": 512}        # if tiles need no conversion
 
 
 def has_few_terms(depth: int, columns: int, widest: int = WIDEST) -> bool:
-    """A product that is quicker as loops over its rows, whatever their number."""
+    """Whether a product is faster as loops over its rows, for any number of rows."""
     return (depth <= SHALLOW and columns <= NARROW) or (depth <= FEW_TERMS and columns <= widest)
 
 
 def multiply_adds(convolution: Instruction) -> int:
-    """Of the whole convolution, padding counted as if it were there."""
+    """The multiply-adds of the whole convolution, including those on padding."""
     kernel = convolution.operands[1].shape.dimensions
     features = kernel[convolution.get("dim_labels").kernel_output_feature]
     return convolution.shape.num_elements * math.prod(kernel) // max(1, features)
 
 
 def long_windows(convolution: Instruction) -> bool:
-    """A convolution with few positions in a row of the result and few pairs of features, of windows that are long in
-    the last dimension, as the gradients of small filters are: loops on a CPU, with vectors along the window."""
+    """Whether a convolution has few positions in a row of the result, few pairs of features, and windows that are long
+    in the last dimension, as in gradients of small filters: loops on a CPU, with vectors along the window."""
     n: ConvolutionDimensionNumbers = convolution.get("dim_labels")
     if not n.output_spatial:
         return False
@@ -65,8 +65,8 @@ def long_windows(convolution: Instruction) -> bool:
 
 
 def met_by_all(convolution: Instruction) -> tuple[int, int]:
-    """The first place in a row of the window, and the end of those, that meets the image in all positions of a row of
-    the result."""
+    """The first position, and the end, of the part of a window's row that is inside the image for all positions of a
+    row of the result."""
     n: ConvolutionDimensionNumbers = convolution.get("dim_labels")
     window = window_of(convolution)[-1]
     size = convolution.operands[0].shape.dimensions[n.input_spatial[-1]]
@@ -76,7 +76,7 @@ def met_by_all(convolution: Instruction) -> tuple[int, int]:
 
 
 def is_shallow(convolution: Instruction) -> bool:
-    """A product of few columns and few terms in a sum, over images as they lie: loops on a CPU."""
+    """Whether this is a product of few columns and few terms per sum, over contiguous images: loops on a CPU."""
     n: ConvolutionDimensionNumbers = convolution.get("dim_labels")
     kernel = convolution.operands[1].shape
     rows = (n.output_batch, *n.output_spatial, n.output_feature)
@@ -88,7 +88,7 @@ def is_shallow(convolution: Instruction) -> bool:
 
 
 def is_small(convolution: Instruction) -> bool:
-    """A convolution of few multiply-adds whose features lie side by side, in filter and result: loops on a CPU."""
+    """Whether a convolution has few multiply-adds, and contiguous features in filter and result: loops on a CPU."""
     n: ConvolutionDimensionNumbers = convolution.get("dim_labels")
     last = convolution.shape.rank - 1
     most = SMALL_CONVOLUTION // (2 if ELEMENT_TYPES[convolution.operands[1].shape.element_type].bytes == 1 else 1)
@@ -99,8 +99,8 @@ def is_small(convolution: Instruction) -> bool:
 
 
 def fills_few_lanes(convolution: Instruction) -> bool:
-    """A convolution of so few features that vectors go along the positions of an image, over its rows' ends: one that
-    is small, or has few channels."""
+    """Whether a convolution has so few features that vectors run along the positions of an image, across the ends of
+    its rows: it is small, or has few channels."""
     n: ConvolutionDimensionNumbers = convolution.get("dim_labels")
     windows, kernel = window_of(convolution), convolution.operands[1].shape.dimensions
     pairs = kernel[n.kernel_input_feature] * kernel[n.kernel_output_feature]
@@ -113,7 +113,8 @@ def fills_few_lanes(convolution: Instruction) -> bool:
 
 
 def _fills_lanes(convolution: Instruction, row: int) -> bool:
-    """Whether so many features share each load of an image that a routine is quicker, which takes 16 side by side."""
+    """Whether so many features share each load of an image that a library kernel, with 16 features per vector, is
+    faster."""
     n: ConvolutionDimensionNumbers = convolution.get("dim_labels")
     kernel = convolution.operands[1].shape
     features = kernel.dimensions[n.kernel_output_feature]
@@ -123,7 +124,7 @@ def _fills_lanes(convolution: Instruction, row: int) -> bool:
 
 
 def slides_along_rows(convolution: Instruction) -> bool:
-    """A convolution of few planes, whose rows lie in memory as its windows move along them: loops on a CPU."""
+    """Whether a convolution has few planes, whose rows are contiguous along its windows' movement: loops on a CPU."""
     n: ConvolutionDimensionNumbers = convolution.get("dim_labels")
     last, kernel = convolution.shape.rank - 1, convolution.operands[1].shape
     if last not in n.output_spatial or n.input_spatial[n.output_spatial.index(last)] != last:

@@ -71,7 +71,7 @@ def _buffers(group: Group, sort: Instruction) -> tuple[tuple[Buffer, ...], tuple
 
 
 def comparator(sort: Instruction) -> tuple:
-    """(names, statements, result) of the comparison, over values as they lie in memory."""
+    """(names, statements, result) of the comparison, over values in their stored type."""
     computation: Computation = sort.get("to_apply")
     builder = Builder()
     names, values = [], {}
@@ -87,7 +87,7 @@ def comparator(sort: Instruction) -> tuple:
 
 
 def plain_order(sort: Instruction) -> str:
-    """ascending / descending (and "total") where the comparator compares the first operand's two values and no more."""
+    """ascending / descending (and "total") if the comparator only compares the first operand's two values; else ""."""
     root = sort.get("to_apply").root
     if root.opcode != "compare" or root.get("direction") not in ("LT", "GT"):
         return ""
@@ -122,8 +122,8 @@ def sort_key(sort: Instruction) -> tuple:
 
 
 def same_function(left: Instruction, right: Instruction) -> list[Instruction] | None:
-    """What `left` is computed from, where it is computed from one side's value of one operand as `right` from the
-    other's; else None."""
+    """The operand values from which `left` is computed, if it is computed from one side's value of one operand by the
+    same function as `right` from the other side's; else None."""
     pairs, stack = {}, [(left, right)]
     while stack:
         a, b = stack.pop()

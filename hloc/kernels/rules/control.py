@@ -1,4 +1,4 @@
-"""Element rules of control flow between scalars: while, conditional, call, and what goes through tuples.
+"""Element rules of control flow between scalars: while, conditional, call, and values that pass through tuples.
 
 They serve computations that are applied element by element (the combiner of a reduce, the function of a map, a
 comparator) and do more than arithmetic. State is kept in Mutables, one per scalar of the carried tuple:
@@ -115,7 +115,7 @@ def run_conditional(e: Elements, instruction: Instruction) -> Generator:
 
 
 def is_chosen(selector: Expr, number: int, count: int) -> Expr:
-    """The selector says branch `number`; the last one is also taken for numbers out of range."""
+    """Whether the selector chooses branch `number`; the last branch is also taken for numbers out of range."""
     if selector.type == "pred":
         return selector if number == 0 else Apply("not", (selector,), "pred")
     index = scalars.to_index(selector)

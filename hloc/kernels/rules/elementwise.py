@@ -18,7 +18,7 @@ from hloc.kernels.ir import INDEX, Apply, Const, Expr, Load
 from hloc.kernels.walks import with_parts
 from hloc.ops.table import SCALARS
 
-LONGEST_CHOICE = 4096           # stretches of equal values of an array, each of which is written out
+LONGEST_CHOICE = 4096           # runs of equal values of an array, each of which is a constant in the code
 
 Steps = Generator[tuple[Instruction, Indices], Expr, Expr]
 
@@ -34,7 +34,7 @@ def elementwise(e: Elements, instruction: Instruction, index: Indices) -> Steps:
 
 
 def loads_before(e: Elements, value: Expr) -> Expr:
-    """The value with names for all loads in it: a compiler then loads whatever a condition says."""
+    """The value with names for all loads in it: a compiler then loads regardless of a condition."""
     if isinstance(value, Load):
         return e.builder.let(value)
     return with_parts(value, lambda part: loads_before(e, part))
@@ -59,10 +59,11 @@ def constant(e: Elements, instruction: Instruction, index: Indices) -> Steps:
 
 
 def element_of_constant(e: Elements, constant: Instruction, index: Indices) -> Expr:
-    """One of the values of an array, in a function of scalars: chosen by halves, to stand in any template."""
+    """One of the values of an array, in a function of scalars: selected by bisection, as an expression for any
+    template."""
     type, values = constant.shape.element_type, np.asarray(constant.literal).ravel()
     place = indexing.linearize(index, constant.shape.dimensions)
-    low, high = (min(max(n, 0), len(values) - 1) for n in indexing.bounds(place))       # what is padded asks beyond
+    low, high = (min(max(n, 0), len(values) - 1) for n in indexing.bounds(place))       # a pad may ask outside of it
     bits = np.ascontiguousarray(values).view(np.uint8).reshape(len(values), -1)
     starts = [low, *(low + 1 + np.flatnonzero((bits[low + 1:high + 1] != bits[low:high]).any(axis=1))).tolist()]
     if len(starts) > LONGEST_CHOICE:
@@ -70,7 +71,7 @@ def element_of_constant(e: Elements, constant: Instruction, index: Indices) -> E
                                constant.span)
 
     def chosen(first: int, last: int) -> Expr:
-        """Of the stretches of equal values from `first` to `last`."""
+        """The value among the runs of equal values from `first` to `last`."""
         if first == last:
             return scalars.literal(values[starts[first]], type)
         middle = (first + last) // 2
@@ -136,7 +137,7 @@ def pad(e: Elements, instruction: Instruction, index: Indices) -> Steps:
 
 
 def padded_index(e: Elements, index: Indices, padding: tuple, sizes: tuple[int, ...]) -> tuple[Indices, list[Expr]]:
-    """Where an element of a pad comes from, and the conditions for it not to be the fill value."""
+    """The source position of an element of a pad, and the conditions for it not to be the fill value."""
     wanted, conditions = [], []
     for i, p, size in zip(index, padding, sizes):
         source = indexing.shift(i, -p.low)

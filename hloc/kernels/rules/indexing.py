@@ -1,6 +1,6 @@
-"""Element rules of ops whose source position is data: dynamic-slice, dynamic-update-slice, gather.
+"""Element rules of ops whose source position is data-dependent: dynamic-slice, dynamic-update-slice, gather.
 
-Start indices are clamped as HLO says, bound once outside of the loops that do not change them, and enter the index
+Start indices are clamped as HLO specifies, hoisted out of the loops that do not change them, and enter the index
 algebra as variables with known bounds.
 """
 from __future__ import annotations
@@ -34,8 +34,8 @@ def clamped_start(e: Elements, value: Expr, limit: int, source: Instruction) -> 
 
 
 def clamp(value: Expr, limit: int) -> Expr:
-    """An integer between 0 and limit, as INDEX; compared as it is where its type holds the limit: 32-bit vectors are
-    twice as wide as those of INDEX."""
+    """An integer between 0 and limit, as INDEX; compared in its own type if that holds the limit: 32-bit vectors have
+    twice as many lanes as those of INDEX."""
     row = ELEMENT_TYPES[value.type]
     if row.bits >= 32 and limit < 1 << (row.bits - 1):
         raised = value if row.kind == "unsigned" else Apply("maximum", (value, Const(0, value.type)), value.type)
@@ -45,8 +45,8 @@ def clamp(value: Expr, limit: int) -> Expr:
 
 
 def may_be_truth(source: Instruction) -> bool:
-    """Whether an index may come from truth values, as far as its operands tell within a few steps. What a select
-    chooses by does not make its values 0 or 1."""
+    """Whether an index may come from truth values, as far as its operands tell within a few steps. The condition of a
+    select does not make its values 0 or 1."""
     stack, seen = [source], set()
     while stack and len(seen) < MOST_LOOKED_AT:
         top = stack.pop()
@@ -118,7 +118,7 @@ def gather(e: Elements, instruction: Instruction, index: Indices) -> Steps:
 
 
 def loaded_first(e: Elements, value: Expr) -> Expr:
-    """A load, converted or not, before what uses it: inside a condition it would be a branch, which data decides."""
+    """A load, converted or not, before its use: under a condition it would be a data-dependent branch."""
     if isinstance(value, Load):
         return e.builder.let(value)
     if isinstance(value, Apply) and value.op == "convert" and isinstance(value.arguments[0], Load):
@@ -127,7 +127,7 @@ def loaded_first(e: Elements, value: Expr) -> Expr:
 
 
 def indices_position(instruction: Instruction, indices: Instruction, batch: list[Index], component: int) -> Indices:
-    """Where component `component` of a start vector lies in the array of indices."""
+    """The position of component `component` of a start vector in the array of indices."""
     vector = instruction.get("index_vector_dim", indices.shape.rank)
     if vector == indices.shape.rank:
         return tuple(batch)

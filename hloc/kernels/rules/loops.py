@@ -1,7 +1,7 @@
 """Element rules with loops of their own: one element of a reduce, a reduce-window, a dot or a convolution.
 
-They serve where such an op has no faster lowering: inside another fusion, or in a shape that the tiles refuse. Right
-and slow. Narrow floats accumulate in f32 and are rounded once at the end.
+They are used if such an op has no faster lowering: inside another fusion, or in a shape that the tiles refuse. They are
+correct and slow. Narrow floats accumulate in f32 and are rounded once at the end.
 """
 from __future__ import annotations
 
@@ -156,13 +156,13 @@ def dot(e: Elements, instruction: Instruction, index: Indices) -> Steps:
 
 
 def is_alone(dot: Instruction, dims: DotDimensions) -> bool:
-    """Whether a product is one short sum: the steps of a loop around it wait for it."""
+    """Whether a product is one short sum: the iterations of a loop around it depend on it."""
     sizes = [dot.operands[0].shape.dimensions[d] for d in dims.left_contracting]
     return dot.shape.num_elements == 1 and len(sizes) == 1 and 1 < sizes[0] <= MOST_WRITTEN_OUT
 
 
 def written_out(dot: Instruction, dims: DotDimensions, a: list[Index], b: list[Index]) -> Steps:
-    """The sum by halves: its depth is the logarithm of its length."""
+    """The sum as a tree: its depth is the logarithm of its length."""
     (da,), (db,), (left, right) = dims.left_contracting, dims.right_contracting, dot.operands[:2]
     type, terms = accumulator_type(dot), []
     for k in range(left.shape.dimensions[da]):
@@ -197,7 +197,7 @@ class DotDimensions:
 
     @classmethod
     def of(cls, **numbers: tuple[int, ...]) -> DotDimensions:
-        """Of a product that is no dot; without batch dimensions."""
+        """The dimension numbers of a product that is not a dot; without batch dimensions."""
         dims = cls.__new__(cls)
         dims.left_batch = dims.right_batch = ()
         dims.__dict__.update(numbers)
@@ -225,8 +225,8 @@ def convolution(e: Elements, instruction: Instruction, index: Indices) -> Steps:
 
 def open_taps(e: Elements, loops: ExitStack, instruction: Instruction, index: Sequence[Index], x: list[Index],
               w: list[Index], without: int | None = None) -> list[Expr]:
-    """Open the loops over a convolution's window, `without` one dimension of it, and set what x and w are read at.
-    Returns the conditions for that to lie in the image."""
+    """Open the loops over a convolution's window, `without` one dimension of it, and set the positions where x and w
+    are read. Returns the conditions for these to be inside the image."""
     numbers, sizes = instruction.get("dim_labels"), instruction.operands[0].shape.dimensions
     conditions: list[Expr] = []
     for n, window in enumerate(window_of(instruction)):
@@ -243,7 +243,7 @@ def open_taps(e: Elements, loops: ExitStack, instruction: Instruction, index: Se
 
 
 def convolution_groups(instruction: Instruction, index: Indices) -> tuple[list[Index], list[Index]]:
-    """Indices into input and kernel as far as batch, output feature and groups give them."""
+    """Indices into input and kernel that follow from batch, output feature and groups."""
     numbers = instruction.get("dim_labels")
     left, right = (o.shape.dimensions for o in instruction.operands)
     feature_groups = instruction.get("feature_group_count", 1)

@@ -1,12 +1,12 @@
-"""Runs a kernel of the loop IR in Python: what passes on kernels are judged by.
+"""Runs a kernel of the loop IR in Python: the reference for kernel passes.
 
 In: a Kernel and flat NumPy arrays, one for each buffer; those that are written are changed. Out: nothing.
 
     interpret(kernel, {"a": np.float32([1, 2]), "out": np.zeros(2, np.float32)})
 
-Scalar functions are those of the op table (hloc/ops), which the NumPy evaluator uses, too. A few more are made by
-passes (hloc/kernels/operations.py); they stand below. A position outside of an array is an InterpretationError. The
-caller says what a local array holds before it is written: results must not depend on it. An operation takes some 10 us:
+Scalar functions are those of the op table (hloc/ops), which the NumPy evaluator uses, too. A few more are created by
+passes (hloc/kernels/operations.py); they are defined below. A position outside of an array is an InterpretationError.
+The caller chooses the initial values of local arrays: results must not depend on them. An operation takes some 10 us:
 kernels should be small.
 """
 from __future__ import annotations
@@ -41,7 +41,7 @@ from hloc.kernels.ir import (
 from hloc.kernels.operations import key_type
 from hloc.ops.table import OPS
 
-NEAR = 1 << 15          # up to which magnitude `..._is_near` holds; the C functions have bounds of their own
+NEAR = 1 << 15          # largest magnitude for which `..._is_near` holds; the C functions have their own bounds
 INDEX_MEANING: dict[str, Callable] = {
     "add": lambda a, b: a + b, "subtract": lambda a, b: a - b, "multiply": lambda a, b: a * b,
     "divide": lambda a, b: int(a / b) if abs(a) < 1 << 50 else a // b, "remainder": lambda a, b: a - b * int(a / b),
@@ -49,18 +49,18 @@ INDEX_MEANING: dict[str, Callable] = {
     "compare_ne": lambda a, b: a != b, "compare_lt": lambda a, b: a < b, "compare_le": lambda a, b: a <= b,
     "compare_gt": lambda a, b: a > b, "compare_ge": lambda a, b: a >= b, "select": lambda p, a, b: a if p else b,
 }
-# Names of scalar functions that are another's: of several instructions for the same value, one was chosen.
+# Names of scalar functions that equal another one: passes select among instruction sequences for the same value.
 SAME_AS = {"exp2": "power", "remainder_by_power": "remainder", "remainder_of_few_bits": "remainder",
            "convert_held": "convert", "widen": "convert", "narrow": "convert"}
 
 
 class InterpretationError(Exception):
-    """A kernel reads or writes what it must not: a defect of what made it."""
+    """An invalid access of a kernel: a defect of the lowering or pass that made it."""
 
 
 def interpret(kernel: Kernel, arrays: Mapping[str, np.ndarray], unwritten: int = 0) -> None:
-    """Run all iterations of a kernel, in order. `arrays` holds a flat array for each buffer; unwritten: what elements
-    of local arrays are before they are written."""
+    """Run all iterations of a kernel, in order. `arrays` holds a flat array for each buffer; unwritten: the initial
+    value of elements of local arrays."""
     with np.errstate(all="ignore"):
         _Run(dict(arrays), unwritten).statements(kernel.body)
 
@@ -110,7 +110,7 @@ class _Run:
         self.arrays[s.name] = np.full(s.size, self.unwritten).astype(numpy_dtype(s.type))
 
     def barrier(self, s: Barrier) -> None:
-        """Iterations run one after the other: nothing to wait for."""
+        """Nothing: iterations run one after the other."""
 
     RUN = {Let: name, Assign: name, Mutable: mutable, Store: store, Atomic: atomic, For: loop, While: while_loop,
            If: condition, Local: local, Shared: local, Barrier: barrier}
@@ -182,7 +182,7 @@ def _rows() -> dict[str, str]:
 
 
 def _nans(type: str) -> int:
-    """How many NaNs of one sign a float type has."""
+    """The number of NaNs of one sign of a float type."""
     return (1 << int(np.finfo(np.float32).nmant if type == "f32" else {"f16": 10, "bf16": 7}[type])) - 1
 
 

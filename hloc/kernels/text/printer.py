@@ -6,7 +6,7 @@
       }
     }
 
-Everything is kept but cost and origin; the lines of HLO that a kernel computes stand above it as comments.
+Everything is kept except cost and origin; the HLO that a kernel computes is printed above it as comments.
 """
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ PLAIN_NAME = re.compile(r"[A-Za-z_]\w*")
 
 
 def print_loops(kernels: Iterable[Kernel]) -> str:
-    """The text of kernels, an empty line between two of them."""
+    """The text of kernels, separated by empty lines."""
     return "\n".join(map(_kernel, kernels))
 
 
 def statement_lines(statements: Iterable[Stmt]) -> list[str]:
-    """The lines of statements, as they stand in a kernel's body."""
+    """The lines of statements, as in a kernel's body."""
     return _block(statements, 0)
 
 
@@ -104,7 +104,7 @@ def _simple(s: Stmt) -> str:
 
 
 def expression_text(expr: Expr) -> str:
-    """An expression as it stands in the text."""
+    """The text of an expression."""
     return _print(expr)[0]
 
 
@@ -114,7 +114,7 @@ def _inside(expr: Expr, least: int) -> str:
 
 
 def _print(expr: Expr) -> tuple[str, int]:
-    """Text, and how strongly it holds together."""
+    """The text, and its precedence."""
     if isinstance(expr, Const):
         return constant_text(expr), ATOM
     if isinstance(expr, Var):

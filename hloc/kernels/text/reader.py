@@ -1,6 +1,6 @@
 """The text of the loop IR -> Kernels. The syntax is grammar/loops.lark's; printer.py writes it.
 
-In: a Source. Out: the kernels, verified (hloc/kernels/verify.py). Errors are ParseErrors with their place.
+In: a Source. Out: the kernels, verified (hloc/kernels/verify.py). Errors are ParseErrors with their position.
 
     read_loops(Source("kernel k(out: f32[2] write) { parallel i < 2 { out[i] = f32(0.0) } }"))
 """
@@ -41,11 +41,11 @@ from hloc.kernels.verify import KernelError, verify_kernel
 from hloc.text.grammar import grammar_file
 
 OF_SIGN = {sign: op for op, (sign, _) in INFIX.items()}
-DEEPEST = 200                   # brackets in brackets: expressions are read by a function that calls itself
+DEEPEST = 200                   # nested brackets: the reader of expressions is recursive
 
 
 def read_loops(source: Source) -> list[Kernel]:
-    """All kernels of a text. Raises ParseError where it is no loop IR or breaks one of its rules."""
+    """All kernels of a text. Raises ParseError if it is not loop IR or breaks one of its rules."""
     _refuse_deep(source)
     try:
         tree = parser().parse(source.text)
